@@ -1,0 +1,89 @@
+package activities
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Records is what Postgres holds true about nodes and operations. Errors are
+// *schema.Error: KindServiceUnavailable when the database cannot be reached
+// (the caller retries), KindNotFound, KindFenced and the refusals of Claim.
+type Records interface {
+	// Claim takes the node for an operation: it checks the state the action
+	// may come from, allocates the next op_seq, stores the operation, enters the
+	// move's Claim state and writes the audit row, in one transaction. A second
+	// call with the same operation and run answers the same claim. Refusals
+	// (KindNotFound, KindInvalidRequest, KindNodeInUse) leave an audit row with
+	// result refused and change nothing else. A retire without drain is refused
+	// KindNodeInUse while the node reports workloads. An operation id that
+	// another run already used is KindInvalidRequest, reason duplicate_operation.
+	Claim(ctx context.Context, r schema.ClaimRequest) (schema.Claim, error)
+	// Advance records progress under the fence; the same call twice changes
+	// nothing the second time. A change of state, a park and a decision each
+	// write one audit row.
+	Advance(ctx context.Context, f schema.Fence, a schema.Advance) error
+	// Finish ends the operation under the fence: node state, operation row,
+	// void of the operation's unfinished tasks, audit row. Twice is once.
+	Finish(ctx context.Context, f schema.Fence, e schema.Finish) error
+	// Enrollment says how far the node's enrolment has come, for the current
+	// incarnation.
+	Enrollment(ctx context.Context, nodeID string) (Enrollment, error)
+	// LastHeartbeat returns when the node's agent was last heard, zero when
+	// never.
+	LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error)
+}
+
+// Enrollment is how far a node's enrolment has come.
+type Enrollment = schema.EnrollmentProgress
+
+// Tasks is the queue of node tasks.
+type Tasks interface {
+	// Prepare finds or makes the task of the spec's operation and step (id
+	// schema.TaskID) and sets its owner: the activity its result completes. A
+	// new row is not offered to the node before Attach.
+	Prepare(ctx context.Context, s schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error)
+	// Attach stores the signed envelope and wakes the node's poll. Twice is
+	// once: the first envelope stays.
+	Attach(ctx context.Context, taskID string, envelope []byte, expiresAt time.Time) error
+	// Void ends the operation's unfinished tasks as cancelled. The agent learns
+	// of it at its next progress call; a late result is recorded, not applied.
+	Void(ctx context.Context, f schema.Fence) error
+}
+
+// Signer signs task payloads. It never sees a key: Vault holds it.
+type Signer interface {
+	// Sign returns a DSSE envelope of the payload bytes with payload type
+	// schema.TaskPayloadType. KindServiceUnavailable when Vault is sealed or
+	// cannot be reached.
+	Sign(ctx context.Context, payload []byte) (envelope []byte, err error)
+}
+
+// Ledger lists what of a node exists outside, so that nothing leaks.
+type Ledger interface {
+	// Plan records the intent to create, before the outside call. Twice is
+	// once; it returns what stands.
+	Plan(ctx context.Context, f schema.Fence, r schema.Resource) (schema.Resource, error)
+	// Created records that the resource exists.
+	Created(ctx context.Context, f schema.Fence, resourceID, externalID string) error
+	// Released records that the resource is gone.
+	Released(ctx context.Context, f schema.Fence, resourceID string) error
+	// Open returns the node's entries that are not released, oldest first.
+	Open(ctx context.Context, nodeID string) ([]schema.Resource, error)
+}
+
+// Provider makes and takes away the machine behind a node. The resource's id is
+// the idempotency key.
+type Provider interface {
+	// Name is the provider's name in the inventory, for example manual.
+	Name() string
+	// Creates reports whether the provider makes machines, so that a node may
+	// be provisioned before it is enrolled.
+	Creates() bool
+	// Ensure creates or finds the machine and returns its id there. Calling it
+	// again with the same resource finds the same machine.
+	Ensure(ctx context.Context, r schema.Resource, host string) (externalID string, err error)
+	// Release gives the machine back. Releasing what is gone succeeds.
+	Release(ctx context.Context, r schema.Resource) error
+}

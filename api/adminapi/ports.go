@@ -1,0 +1,66 @@
+package adminapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Store is what the admin API needs of the database. Errors are *schema.Error.
+type Store interface {
+	// Register adds a node in state registered with its audit row. It checks
+	// the SKU against the catalog (KindInvalidRequest, reason sku_unknown,
+	// sku_inactive or sku_mismatch) and refuses a host name that a node which is
+	// not removed already has (KindInvalidRequest, reason host_taken).
+	Register(ctx context.Context, r schema.RegisterNodeRequest, by Subject) (schema.NodeView, error)
+	// Node finds a node by id, or by host name among the nodes that are not
+	// removed and then among the removed. KindNotFound otherwise.
+	Node(ctx context.Context, idOrHost string) (schema.NodeView, error)
+	// Nodes lists all nodes by host name.
+	Nodes(ctx context.Context) ([]schema.NodeView, error)
+	// IssueToken voids the node's live enrolment tokens and stores a new one,
+	// moves the node to bootstrap_issued and writes the workflow's event and the
+	// audit row, in one transaction. KindInvalidRequest in a state that does not
+	// enrol.
+	IssueToken(ctx context.Context, t NewToken, by Subject) error
+	// Audit returns up to limit events of a stream after seq, in order.
+	Audit(ctx context.Context, stream string, after int64, limit int) ([]schema.AuditEvent, error)
+	// AuditStreams lists the streams there are.
+	AuditStreams(ctx context.Context) ([]string, error)
+	// Operations lists operations, newest first: of one node when nodeID is not
+	// empty, only those that are not over when open.
+	Operations(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error)
+}
+
+// Subject is who asks, for the audit.
+type Subject struct {
+	Actor         string
+	CorrelationID string
+}
+
+// NewToken is a minted token as the database keeps it.
+type NewToken struct {
+	NodeID    string
+	TokenID   string
+	Hash      []byte
+	Purpose   schema.TokenPurpose
+	ExpiresAt time.Time
+}
+
+// Lifecycle starts lifecycle workflows.
+type Lifecycle interface {
+	// Submit starts the action's workflow with the early answer: accepted, or a
+	// typed refusal (KindOperationInProgress, KindNodeInUse, KindInvalidRequest,
+	// KindNotFound). The same operation id again attaches to its own run.
+	// KindServiceUnavailable names Temporal's address.
+	Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error)
+}
+
+// Trust is the public trust material a bundle carries.
+type Trust interface {
+	// ServerCA and NodeCA return PEM bundles; Verifiers the task-signing keys.
+	ServerCA(ctx context.Context) (string, error)
+	NodeCA(ctx context.Context) (string, error)
+	Verifiers(ctx context.Context) (schema.VerifierSet, error)
+}

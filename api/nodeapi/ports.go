@@ -1,0 +1,93 @@
+package nodeapi
+
+import (
+	"context"
+	"crypto/x509"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Store is what the node API needs of the database. Errors are *schema.Error.
+type Store interface {
+	// Authenticate checks a caller's certificate facts against the node's row:
+	// incarnation, serial among current and pending, state. The first use of a
+	// pending certificate promotes it and consumes the token it came from, in
+	// the same transaction as the audit row. Refusals are
+	// KindInvalidNodeIdentity with a reason of schema (node_removed,
+	// node_locked, serial_superseded, identity_mismatch).
+	Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (Caller, error)
+	// ClaimToken claims a token for a key in one conditional update: issued, or
+	// already claimed by the same key. It sets the node to enrolling and writes
+	// the audit row and the workflow's event. Refusals, each with an audit row
+	// and nothing changed: KindUnauthenticated (unknown or foreign token),
+	// KindTokenExpired, KindTokenConsumed, KindInvalidNodeIdentity node_removed,
+	// KindInvalidRequest (a state that does not enrol).
+	ClaimToken(ctx context.Context, c TokenClaim) (Claimed, error)
+	// StorePending keeps the issued certificate in the pending slot, replacing
+	// an unused one.
+	StorePending(ctx context.Context, nodeID string, incarnation int64, tokenID string, cert schema.CertFacts, correlationID string) error
+	// Polled records an authenticated poll; the first one of an incarnation
+	// makes the workflow's event. It is called for each poll and is cheap.
+	Polled(ctx context.Context, c Caller) error
+	// NextTask hands over the node's next task under a new lease, or returns
+	// nil. A dispatched task whose lease ran out is offered again unless its id
+	// is in have: what the agent's journal lists as accepted or unreported.
+	NextTask(ctx context.Context, c Caller, have []string, lease time.Duration) (*schema.TaskOffer, error)
+	// Progress extends the lease, or answers KindLeaseLost.
+	Progress(ctx context.Context, c Caller, taskID string, p schema.TaskProgress, lease time.Duration) (schema.ProgressAnswer, error)
+	// Result stores the result and the completion to deliver, in one
+	// transaction. The same result again is nil; a stale epoch or a voided task
+	// is KindLeaseLost with an audit row; an unknown task is KindNotFound.
+	Result(ctx context.Context, c Caller, taskID string, r schema.TaskResult) error
+	// Heartbeat stores what the agent reports.
+	Heartbeat(ctx context.Context, c Caller, h schema.HeartbeatRequest) error
+}
+
+// Caller is an authenticated node.
+type Caller struct {
+	NodeID      string
+	Incarnation int64
+	Host        string
+	State       schema.NodeState
+	Serial      string
+}
+
+// TokenClaim is an enrolment's claim of its token.
+type TokenClaim struct {
+	NodeID        string // of the path; the token's row decides
+	TokenID       string
+	Hash          []byte // SHA-256 of the secret
+	SPKI          string // hex SHA-256 of the CSR's key
+	CorrelationID string
+	AgentVersion  string
+	RemoteAddr    string
+}
+
+// Claimed is a claimed token.
+type Claimed struct {
+	TokenID     string
+	NodeID      string
+	Incarnation int64
+}
+
+// Wakes tells when a node's poll should look again: a task was attached or the
+// node was fenced. Lost connections heal by themselves and wake everybody.
+type Wakes interface {
+	// Subscribe returns a channel that gets a value after each wake of the
+	// node, coalesced, and a function that ends the subscription.
+	Subscribe(nodeID string) (wake <-chan struct{}, cancel func())
+}
+
+// Issuer issues node certificates.
+type Issuer interface {
+	// Issue signs the key of a checked CSR for the identity. It takes nothing
+	// else from the CSR. The answer's leaf was compared field by field with what
+	// was asked. KindServiceUnavailable when Vault is sealed or away.
+	Issue(ctx context.Context, csr *x509.CertificateRequest, id schema.Identity) (Issued, error)
+	// Roots returns the live generations of the node CA.
+	Roots(ctx context.Context) ([]*x509.Certificate, error)
+}
+
+// Issued is an issued certificate.
+type Issued = schema.IssuedCertificate

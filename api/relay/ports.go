@@ -1,0 +1,33 @@
+package relay
+
+import (
+	"context"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Outbox is the table of messages for Temporal that were committed with the
+// change they speak of.
+type Outbox interface {
+	// Take locks up to limit undelivered messages that are due, oldest first,
+	// for a short time (FOR UPDATE SKIP LOCKED and a next-try stamp, no
+	// transaction held afterwards).
+	Take(ctx context.Context, limit int) ([]schema.OutboxMessage, error)
+	// Delivered removes a message.
+	Delivered(ctx context.Context, id int64) error
+	// Orphaned marks a message whose workflow is gone: kept and visible.
+	Orphaned(ctx context.Context, id int64, why string) error
+	// Failed notes a failed try; the message is due again after a backoff.
+	Failed(ctx context.Context, id int64, why string) error
+	// Wake gets a value when a message was written, and now and then anyway.
+	Wake() <-chan struct{}
+}
+
+// Temporal delivers messages. Both calls answer ErrGone's kind (KindNotFound)
+// when the workflow or the activity is no longer waiting.
+type Temporal interface {
+	// CompleteTask completes the activity that waits for the task.
+	CompleteTask(ctx context.Context, owner schema.TaskOwner, r schema.TaskResult) error
+	// SignalAgent delivers an agent event to the node's running workflow.
+	SignalAgent(ctx context.Context, workflowID string, e schema.AgentEvent) error
+}

@@ -1,0 +1,78 @@
+package schema
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// BootstrapBundle is what a node needs to enrol: the source of truth, never
+// reconstructed by hand. The env names are those of the source documents
+// (S-BND-03 to -05). It holds the enrolment token: a file of it is mode 0600
+// and it never enters Temporal or a log.
+type BootstrapBundle struct {
+	NodeID          string `json:"GPUAAS_NODE_ID"`
+	EnrollmentToken string `json:"GPUAAS_ENROLLMENT_TOKEN"`
+	APIURL          string `json:"GPUAAS_API_URL"`
+	// TaskSigningPubkeys is a VerifierSet in its text form.
+	TaskSigningPubkeys   string `json:"GPUAAS_TASK_SIGNING_PUBKEYS"`
+	CABundlePath         string `json:"GPUAAS_CA_BUNDLE_PATH"`
+	NodeCertCABundlePath string `json:"GPUAAS_NODE_CERT_CA_BUNDLE_PATH"`
+	CertPath             string `json:"GPUAAS_CERT_PATH"`
+	KeyPath              string `json:"GPUAAS_KEY_PATH"`
+	Env                  string `json:"GPUAAS_ENV"`
+	// CABundlePEM verifies the node API's server certificate; its fingerprint
+	// is the hex SHA-256 of the first certificate's DER.
+	CABundlePEM         string `json:"ca_bundle_pem"`
+	CABundleFingerprint string `json:"ca_bundle_fingerprint"`
+	// NodeCertCABundlePEM verifies node certificates.
+	NodeCertCABundlePEM string `json:"node_cert_ca_bundle_pem"`
+	ExpiresAt           string `json:"expires_at"` // RFC 3339; the token's end
+}
+
+// Default paths on a node (S-CRT-02 to -04, S-AGT-03).
+const (
+	DefaultEnvFile          = "/etc/gpuaas/node-agent.env"
+	DefaultCABundlePath     = "/etc/gpuaas/ca-bundle.crt"
+	DefaultNodeCABundlePath = "/etc/gpuaas/node-cert-ca-bundle.crt"
+	DefaultCertPath         = "/etc/gpuaas/cert.pem"
+	DefaultKeyPath          = "/etc/gpuaas/key.pem"
+	DefaultStateDir         = "/var/lib/gpuaas/node-agent"
+	DefaultSystemdUnit      = "gpuaas-node-agent.service"
+)
+
+// EnvFile renders the bundle's variables in the form of a systemd
+// EnvironmentFile, sorted by name. It holds the token.
+func (b BootstrapBundle) EnvFile() string {
+	vars := map[string]string{
+		"GPUAAS_NODE_ID":                  b.NodeID,
+		"GPUAAS_ENROLLMENT_TOKEN":         b.EnrollmentToken,
+		"GPUAAS_API_URL":                  b.APIURL,
+		"GPUAAS_TASK_SIGNING_PUBKEYS":     b.TaskSigningPubkeys,
+		"GPUAAS_CA_BUNDLE_PATH":           b.CABundlePath,
+		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH": b.NodeCertCABundlePath,
+		"GPUAAS_CERT_PATH":                b.CertPath,
+		"GPUAAS_KEY_PATH":                 b.KeyPath,
+		"GPUAAS_ENV":                      b.Env,
+	}
+	lines := make([]string, 0, len(vars))
+	for k, v := range vars {
+		lines = append(lines, fmt.Sprintf("%s=%q", k, v))
+	}
+	sort.Strings(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// Fingerprint returns the hex SHA-256 of the first certificate in pemText, or
+// "" when there is none.
+func Fingerprint(pemText string) string {
+	block, _ := pem.Decode([]byte(pemText))
+	if block == nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,190 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// Kind is the kind of a failure: the code of the HTTP error envelope, the type
+// of a Temporal application error and the key of the CLI's exit code. Callers
+// match kinds, never message texts.
+type Kind string
+
+// The error kinds. See KindTable for what each means at the edges.
+const (
+	KindInvalidRequest      Kind = "invalid_request"
+	KindUnauthenticated     Kind = "unauthenticated"
+	KindInvalidNodeIdentity Kind = "invalid_node_identity"
+	KindForbidden           Kind = "forbidden"
+	KindNotFound            Kind = "not_found"
+	KindNodeInUse           Kind = "node_in_use"
+	KindOperationInProgress Kind = "operation_in_progress"
+	KindLeaseLost           Kind = "lease_lost"
+	KindTokenConsumed       Kind = "token_consumed"
+	KindTokenExpired        Kind = "token_expired"
+	KindRateLimited         Kind = "rate_limited"
+	KindServiceUnavailable  Kind = "service_unavailable"
+	KindInternal            Kind = "internal"
+
+	// KindFenced: a write carried an op_seq that is no longer the node's. A
+	// newer operation owns the node; the writer must stop.
+	KindFenced Kind = "fenced"
+	// KindTaskFailed: the node ran the task and reports failure.
+	KindTaskFailed Kind = "task_failed"
+	// KindTaskRefused: the node would not run the task (signature, identity,
+	// time window, unknown type).
+	KindTaskRefused Kind = "task_refused"
+	// KindAgentSilent: the node's agent has not been heard from.
+	KindAgentSilent Kind = "agent_silent"
+	// KindUnfit: the machine is not what it should be (SKU mismatch, failed
+	// probe).
+	KindUnfit Kind = "unfit"
+)
+
+// Reasons of KindInvalidNodeIdentity.
+const (
+	ReasonNoCertificate    = "no_certificate"
+	ReasonUnknownIssuer    = "unknown_issuer"
+	ReasonIssuerRetired    = "issuer_retired"
+	ReasonExpired          = "expired"
+	ReasonSerialSuperseded = "serial_superseded"
+	ReasonNodeLocked       = "node_locked"
+	ReasonNodeRemoved      = "node_removed"
+	ReasonIdentityMismatch = "identity_mismatch"
+)
+
+// Exit codes of the CLI.
+const (
+	ExitDone        = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitRefused     = 3
+	ExitNotFound    = 4
+	ExitPending     = 5 // timed out or parked; the operation goes on
+	ExitUnreachable = 6
+)
+
+// KindRow says what a kind means at each edge.
+type KindRow struct {
+	Kind Kind
+	// HTTP is the status code of the error envelope.
+	HTTP int
+	// Exit is the CLI's exit code.
+	Exit int
+	// Retry is true when the same call may succeed later without anybody
+	// changing it. Activities retry these and no others.
+	Retry bool
+}
+
+// KindTable is the one table that turns kinds into status codes, exit codes and
+// retry decisions.
+func KindTable() []KindRow {
+	return []KindRow{
+		{KindInvalidRequest, http.StatusBadRequest, ExitRefused, false},
+		{KindUnauthenticated, http.StatusUnauthorized, ExitFailed, false},
+		{KindInvalidNodeIdentity, http.StatusUnauthorized, ExitFailed, false},
+		{KindForbidden, http.StatusForbidden, ExitFailed, false},
+		{KindNotFound, http.StatusNotFound, ExitNotFound, false},
+		{KindNodeInUse, http.StatusConflict, ExitRefused, false},
+		{KindOperationInProgress, http.StatusConflict, ExitRefused, false},
+		{KindLeaseLost, http.StatusConflict, ExitFailed, false},
+		{KindTokenConsumed, http.StatusConflict, ExitFailed, false},
+		{KindTokenExpired, http.StatusGone, ExitFailed, false},
+		{KindRateLimited, http.StatusTooManyRequests, ExitFailed, true},
+		{KindServiceUnavailable, http.StatusServiceUnavailable, ExitUnreachable, true},
+		{KindInternal, http.StatusInternalServerError, ExitFailed, true},
+		{KindFenced, http.StatusConflict, ExitFailed, false},
+		{KindTaskFailed, http.StatusConflict, ExitFailed, false},
+		{KindTaskRefused, http.StatusConflict, ExitFailed, false},
+		{KindAgentSilent, http.StatusServiceUnavailable, ExitFailed, true},
+		{KindUnfit, http.StatusConflict, ExitFailed, false},
+	}
+}
+
+// Row returns the kind's row; an unknown kind is treated as KindInternal.
+func (k Kind) Row() KindRow {
+	rows := KindTable()
+	for _, r := range rows {
+		if r.Kind == k {
+			return r
+		}
+	}
+	return KindInternal.Row()
+}
+
+// Error is a failure with a kind, a message a person understands and, where one
+// exists, a machine-readable reason within the kind. It never carries a secret.
+type Error struct {
+	Kind    Kind
+	Message string
+	// Reason narrows the kind, for example node_removed for
+	// KindInvalidNodeIdentity.
+	Reason string
+	// Next is the command or action that helps, when one is known.
+	Next string
+	// Err is the cause. It is for logs on this side of an edge and is never sent.
+	Err error
+}
+
+// NewError returns an error of the kind with a formatted message.
+func NewError(k Kind, format string, args ...any) *Error {
+	return &Error{Kind: k, Message: fmt.Sprintf(format, args...)}
+}
+
+// Errorf is NewError as a plain error, for return statements.
+func Errorf(k Kind, format string, args ...any) error { return NewError(k, format, args...) }
+
+// Wrap returns an error of the kind that keeps its cause for errors.Is and logs.
+func Wrap(k Kind, err error, format string, args ...any) error {
+	e := NewError(k, format, args...)
+	e.Err = err
+	return e
+}
+
+// WithReason returns e with its reason set.
+func (e *Error) WithReason(reason string) *Error { e.Reason = reason; return e }
+
+// WithNext returns e with the next step set.
+func (e *Error) WithNext(next string) *Error { e.Next = next; return e }
+
+// Error implements error: message first, cause after it.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is makes errors.Is(err, &Error{Kind: k}) true for every error of kind k.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Kind == e.Kind && (t.Reason == "" || t.Reason == e.Reason)
+}
+
+// KindOf returns the kind of err: KindInternal for an error without one, and ""
+// for nil.
+func KindOf(err error) Kind {
+	if err == nil {
+		return ""
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return KindInternal
+}
+
+// AsError returns err as an *Error, wrapping an error without a kind as
+// KindInternal with a message that hides the cause. It returns nil for nil.
+func AsError(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return &Error{Kind: KindInternal, Message: "internal error", Err: err}
+}

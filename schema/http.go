@@ -1,0 +1,195 @@
+package schema
+
+import "time"
+
+// HeaderCorrelationID is taken from a request or made, returned, logged and
+// carried into the workflow, the task and the agent's log.
+const HeaderCorrelationID = "X-Correlation-Id"
+
+// ErrorBody is the error envelope of every HTTP answer that is not a success.
+type ErrorBody struct {
+	Error ErrorDetail `json:"error"`
+}
+
+// ErrorDetail is the content of the error envelope.
+type ErrorDetail struct {
+	Code          Kind   `json:"code"`
+	Message       string `json:"message"`
+	CorrelationID string `json:"correlation_id"`
+	Reason        string `json:"reason,omitempty"`
+	Next          string `json:"next,omitempty"`
+}
+
+// Body renders e as an error envelope.
+func (e *Error) Body(correlationID string) ErrorBody {
+	return ErrorBody{ErrorDetail{e.Kind, e.Message, correlationID, e.Reason, e.Next}}
+}
+
+// AsError is the reverse of Error.Body, for clients.
+func (b ErrorBody) AsError() *Error {
+	return &Error{Kind: b.Error.Code, Message: b.Error.Message, Reason: b.Error.Reason, Next: b.Error.Next}
+}
+
+// RegisterNodeRequest is the body of POST /api/v1/admin/nodes, as in the
+// onboarding runbook.
+type RegisterNodeRequest struct {
+	Host           string         `json:"host"`
+	Port           int            `json:"port,omitempty"` // SSH; 22 when 0
+	SSHUsername    string         `json:"ssh_username,omitempty"`
+	SSHPublicKey   string         `json:"ssh_public_key,omitempty"`
+	SKU            string         `json:"sku"`
+	GPUsTotal      int            `json:"gpus_total,omitempty"`
+	RegionCode     string         `json:"region_code"`
+	OnboardingMode string         `json:"onboarding_mode,omitempty"` // manual when empty
+	LifecycleClass LifecycleClass `json:"lifecycle_class,omitempty"` // persistent when empty
+	Probe          bool           `json:"probe,omitempty"`
+}
+
+// NodeView is a node as the admin API shows it.
+type NodeView struct {
+	ID             string         `json:"id"`
+	Host           string         `json:"host"`
+	Port           int            `json:"port"`
+	SSHUsername    string         `json:"ssh_username,omitempty"`
+	SSHPublicKey   string         `json:"ssh_public_key,omitempty"`
+	SKU            string         `json:"sku"`
+	GPUsTotal      int            `json:"gpus_total"`
+	RegionCode     string         `json:"region_code"`
+	OnboardingMode string         `json:"onboarding_mode"`
+	LifecycleClass LifecycleClass `json:"lifecycle_class"`
+
+	State       NodeState  `json:"state"`
+	StateSince  time.Time  `json:"state_since"`
+	Cordoned    bool       `json:"cordoned"`
+	Incarnation int64      `json:"incarnation"`
+	Instance    *Instance  `json:"instance,omitempty"`
+	Identity    *CertFacts `json:"identity,omitempty"`
+
+	LastHeartbeatAt *time.Time `json:"last_heartbeat_at"`
+	AgentVersion    string     `json:"agent_version,omitempty"`
+	BootID          string     `json:"boot_id,omitempty"`
+	UptimeSeconds   int64      `json:"uptime_seconds,omitempty"`
+	Workloads       []Workload `json:"workloads"`
+	Facts           *Facts     `json:"facts,omitempty"`
+
+	// Operation is the operation that holds the node, when one does.
+	Operation *OperationSummary `json:"operation,omitempty"`
+	CreatedAt time.Time         `json:"created_at"`
+}
+
+// Blockers says in words what keeps the node from being retired.
+func (n NodeView) Blockers() []string {
+	var out []string
+	for _, w := range n.Workloads {
+		out = append(out, w.Kind+" "+w.Name)
+	}
+	return out
+}
+
+// OperationSummary is the database's projection of an operation.
+type OperationSummary struct {
+	OperationID   string         `json:"operation_id"`
+	NodeID        string         `json:"node_id"`
+	Host          string         `json:"host"`
+	WorkflowID    string         `json:"workflow_id"`
+	RunID         string         `json:"run_id"`
+	Action        Action         `json:"action"`
+	OpSeq         int64          `json:"op_seq"`
+	Status        OperationState `json:"status"`
+	Phase         string         `json:"phase"`
+	Attention     Attention      `json:"attention"`
+	Stuck         *Stuck         `json:"stuck,omitempty"`
+	Actor         string         `json:"actor"`
+	Reason        string         `json:"reason,omitempty"`
+	CorrelationID string         `json:"correlation_id"`
+	Outcome       string         `json:"outcome,omitempty"`
+	StartedAt     time.Time      `json:"started_at"`
+	EndedAt       *time.Time     `json:"ended_at,omitempty"`
+}
+
+// CertFacts are the public facts of a certificate, for evidence and checks.
+type CertFacts struct {
+	Subject     string    `json:"subject"`
+	URI         string    `json:"uri"`
+	Issuer      string    `json:"issuer"`
+	Serial      string    `json:"serial"`      // hex, lower case, no colons
+	Fingerprint string    `json:"fingerprint"` // hex SHA-256 of the DER
+	SPKI        string    `json:"spki"`        // hex SHA-256 of the public key
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+}
+
+// NodeList answers GET /api/v1/admin/nodes.
+type NodeList struct {
+	Nodes []NodeView `json:"nodes"`
+}
+
+// LifecycleRequest is the body of POST /api/v1/admin/nodes/{node_id}/{verb}.
+// An empty body is allowed.
+type LifecycleRequest struct {
+	Reason         string           `json:"reason,omitempty"`
+	IdempotencyKey string           `json:"idempotency_key,omitempty"`
+	Options        OperationOptions `json:"options"`
+}
+
+// LifecycleAnswer answers a lifecycle request with 202. BootstrapBundle is set
+// for enroll only, and only in this one answer.
+type LifecycleAnswer struct {
+	Operation       Operation        `json:"operation"`
+	Node            NodeView         `json:"node"`
+	BootstrapBundle *BootstrapBundle `json:"bootstrap_bundle,omitempty"`
+}
+
+// AuditPage answers GET /api/v1/admin/audit?node=ID&after=SEQ&limit=N. Streams
+// lists the streams when no node was named; Events is the page otherwise, in
+// order of seq.
+type AuditPage struct {
+	Streams []string     `json:"streams,omitempty"`
+	Events  []AuditEvent `json:"events"`
+	// More is true when a further page exists after the last seq.
+	More bool `json:"more"`
+}
+
+// OperationList answers GET /api/v1/admin/operations?node=ID&open=true.
+type OperationList struct {
+	Operations []OperationSummary `json:"operations"`
+}
+
+// EnrollRequest is the body of POST /internal/v1/nodes/{node_id}/enroll. It is
+// sent only to a server whose certificate the bundle's CA verifies.
+type EnrollRequest struct {
+	Token        string `json:"token"`
+	CSR          string `json:"csr"` // PEM, P-256, signed by the node's key
+	AgentVersion string `json:"agent_version"`
+}
+
+// EnrollAnswer is its 200 answer. Asking again with the same key and token
+// before the certificate's first use gives a fresh certificate for that key.
+type EnrollAnswer struct {
+	NodeID      string    `json:"node_id"`
+	Incarnation int64     `json:"incarnation"`
+	Certificate string    `json:"certificate"` // PEM leaf
+	CAChain     string    `json:"ca_chain"`    // PEM issuers
+	NotAfter    time.Time `json:"not_after"`
+}
+
+// HeartbeatRequest is the body of POST /internal/v1/nodes/{node_id}/heartbeat,
+// sent every HeartbeatEvery and whenever the workloads change. The answer is
+// 204.
+type HeartbeatRequest struct {
+	AgentVersion  string     `json:"agent_version"`
+	UptimeSeconds int64      `json:"uptime_seconds"`
+	BootID        string     `json:"boot_id"`
+	Cordoned      bool       `json:"cordoned"`
+	Workloads     []Workload `json:"workloads"`
+	// Phase is starting or ready.
+	Phase string    `json:"phase"`
+	At    time.Time `json:"at"` // the node's clock, for skew only
+}
+
+// IssuedCertificate is a certificate fresh from the CA.
+type IssuedCertificate struct {
+	LeafPEM  string
+	ChainPEM string // issuers, leaf excluded
+	Facts    CertFacts
+}

@@ -1,0 +1,128 @@
+package schema
+
+import "time"
+
+// PhaseSpec is one row of the phase table: a named part of an operation, how
+// long it may take before the operation parks, and who must act then.
+type PhaseSpec struct {
+	Name string
+	// Title is what an operator reads.
+	Title string
+	// Budget is the time the phase has, from its start, before the operation
+	// parks. It is the sum of all tries.
+	Budget time.Duration
+	Owner  Attention
+	// Cause is the likely cause when the budget ends.
+	Cause string
+}
+
+// Phase names.
+const (
+	PhaseBundle   = "bundle"
+	PhaseClaim    = "claim"
+	PhasePoll     = "poll"
+	PhaseAdopt    = "adopt"
+	PhaseAgent    = "agent"
+	PhaseFacts    = "facts"
+	PhaseProbe    = "probe"
+	PhaseSKU      = "sku"
+	PhaseReady    = "ready"
+	PhaseCordon   = "cordon"
+	PhaseDrain    = "drain"
+	PhaseDrained  = "drained"
+	PhaseRetire   = "retire"
+	PhaseUncordon = "uncordon"
+	PhaseActivate = "activate"
+	PhaseTeardown = "teardown"
+	PhaseRevoke   = "revoke"
+)
+
+// drainGrace is what a drain's phase has beyond the agent's own deadline, so
+// that the agent's report of what blocked arrives before the budget ends.
+const drainGrace = 2 * time.Minute
+
+// recordBudget is the budget of a phase that only writes a record.
+const recordBudget = 5 * time.Minute
+
+const (
+	causeAgent  = "the node's agent is down, cut off or very slow"
+	causeRecord = "the database or a worker is down"
+)
+
+// Phases returns the phases of an action in order. It is the one table that
+// the workflows run, --dry-run prints and the status query fills in. Budgets
+// come from design/architecture.md §6.
+func Phases(a Action, o OperationOptions) []PhaseSpec {
+	switch a {
+	case ActionEnroll:
+		return enrollPhases()
+	case ActionProvision:
+		return provisionPhases()
+	case ActionDrain:
+		return append(drainPhases(o), record(PhaseDrained, "Record the node as drained"))
+	case ActionRetire:
+		return retirePhases(o)
+	case ActionReactivate:
+		return []PhaseSpec{
+			task(PhaseProbe, "Probe the node's health"),
+			task(PhaseUncordon, "Let the node take workloads again"),
+			record(PhaseActivate, "Record the node as active"),
+		}
+	case ActionRemove:
+		return []PhaseSpec{
+			{PhaseTeardown, "Give back what the node's ledger lists", 5 * time.Minute, AttentionProvider,
+				"the provider's teardown hangs or is refused"},
+			record(PhaseRevoke, "Deny the identity, void tokens, record the node as removed"),
+		}
+	}
+	return nil
+}
+
+func enrollPhases() []PhaseSpec {
+	return []PhaseSpec{
+		{PhaseBundle, "Wait for the bootstrap bundle to be handed out", 5 * time.Minute, AttentionOperator,
+			"nobody asked the admin API for the bundle"},
+		{PhaseClaim, "Wait for the agent to claim its token", TokenTTL, AttentionAgent,
+			"the bundle is not installed, or the node cannot reach the node API"},
+		{PhasePoll, "Wait for the agent's first authenticated poll", 10 * time.Minute, AttentionAgent,
+			"the agent has a certificate but cannot use it (clock, CA, network)"},
+	}
+}
+
+func provisionPhases() []PhaseSpec {
+	return []PhaseSpec{
+		{PhaseAdopt, "Take the machine from its provider", 10 * time.Minute, AttentionProvider,
+			"the provider's API hangs or is out of quota"},
+		{PhaseAgent, "Wait for the node's agent", 5 * time.Minute, AttentionAgent, causeAgent},
+		task(PhaseFacts, "Collect the machine's facts"),
+		task(PhaseProbe, "Probe the node's health"),
+		{PhaseSKU, "Compare facts and probe with the SKU", recordBudget, AttentionOperator,
+			"the machine is not what was registered"},
+		record(PhaseReady, "Record the instance as running"),
+	}
+}
+
+func drainPhases(o OperationOptions) []PhaseSpec {
+	phases := []PhaseSpec{task(PhaseCordon, "Cordon the node")}
+	if o.CordonOnly {
+		return phases
+	}
+	return append(phases, PhaseSpec{PhaseDrain, "End the node's work", o.DrainTimeout() + drainGrace,
+		AttentionOperator, "work does not end by itself"})
+}
+
+func retirePhases(o OperationOptions) []PhaseSpec {
+	done := record(PhaseRetire, "Record the node as retired")
+	if !o.Drain {
+		return []PhaseSpec{done}
+	}
+	return append(drainPhases(o), done)
+}
+
+func task(name, title string) PhaseSpec {
+	return PhaseSpec{name, title, 5 * time.Minute, AttentionAgent, causeAgent}
+}
+
+func record(name, title string) PhaseSpec {
+	return PhaseSpec{name, title, recordBudget, AttentionOperator, causeRecord}
+}

@@ -1,0 +1,94 @@
+package schema
+
+import "time"
+
+// ClaimRequest asks for a node on behalf of an operation.
+type ClaimRequest struct {
+	OperationID   string           `json:"operation_id"`
+	NodeID        string           `json:"node_id"`
+	Action        Action           `json:"action"`
+	WorkflowID    string           `json:"workflow_id"`
+	RunID         string           `json:"run_id"`
+	Actor         string           `json:"actor"`
+	Reason        string           `json:"reason,omitempty"`
+	CorrelationID string           `json:"correlation_id"`
+	Options       OperationOptions `json:"options"`
+}
+
+// Claim is what a claimed node looks like to its operation.
+type Claim struct {
+	Fence Fence `json:"fence"`
+	// Prior is the node's state at entry, which a cancel restores.
+	Prior NodeState `json:"prior"`
+	// State is the node's state after the claim.
+	State       NodeState     `json:"state"`
+	Host        string        `json:"host"`
+	SKU         SKU           `json:"sku"`
+	GPUsTotal   int           `json:"gpus_total"`
+	Region      string        `json:"region"`
+	Provider    string        `json:"provider"`
+	Incarnation int64         `json:"incarnation"`
+	Cordoned    bool          `json:"cordoned"`
+	Instance    InstanceState `json:"instance,omitempty"`
+	ClaimedAt   time.Time     `json:"claimed_at"`
+}
+
+// Fence names the operation that owns a node. Every write of an operation
+// carries it; a write with an op_seq that is no longer the node's is
+// KindFenced and changes nothing.
+type Fence struct {
+	NodeID        string `json:"node_id"`
+	OperationID   string `json:"operation_id"`
+	OpSeq         int64  `json:"op_seq"`
+	Actor         string `json:"actor"`
+	CorrelationID string `json:"correlation_id"`
+}
+
+// Advance records an operation's progress. Zero fields leave what stands.
+type Advance struct {
+	Phase string `json:"phase"`
+	// Stuck parks the operation; nil says that it runs.
+	Stuck *Stuck `json:"stuck,omitempty"`
+	// Node, Instance and Cordoned change the node when set.
+	Node     NodeState     `json:"node,omitempty"`
+	Instance InstanceState `json:"instance,omitempty"`
+	Cordoned *bool         `json:"cordoned,omitempty"`
+	Facts    *Facts        `json:"facts,omitempty"`
+	// Decision is the operator's decision that led here, for the audit.
+	Decision *ResolveRequest `json:"decision,omitempty"`
+}
+
+// Finish ends an operation.
+type Finish struct {
+	// Status is completed, cancelled or failed.
+	Status OperationState `json:"status"`
+	// Node is the node's state from now on; empty leaves it.
+	Node NodeState `json:"node,omitempty"`
+	// Instance is the instance's state from now on; empty leaves it.
+	Instance InstanceState `json:"instance,omitempty"`
+	// DenyIdentity voids the node's certificates and tokens in the same
+	// transaction and ends its open polls (remove).
+	DenyIdentity bool   `json:"deny_identity,omitempty"`
+	Outcome      string `json:"outcome"`
+}
+
+// EnrollmentProgress is how far a node's enrolment has come, for its current
+// incarnation.
+type EnrollmentProgress struct {
+	BundleIssued bool `json:"bundle_issued"`
+	TokenClaimed bool `json:"token_claimed"`
+	// Polled is true once the agent made an authenticated poll.
+	Polled bool `json:"polled"`
+}
+
+// OutboxMessage is one message for Temporal, committed with the change it
+// speaks of. Exactly one of Result and Event is set.
+type OutboxMessage struct {
+	ID int64
+	// Owner is set with Result; WorkflowID with Event.
+	Owner      TaskOwner
+	Result     *TaskResult
+	WorkflowID string
+	Event      *AgentEvent
+	Attempts   int
+}

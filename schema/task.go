@@ -1,0 +1,241 @@
+package schema
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// TaskStatus is the status of a node task.
+type TaskStatus string
+
+// The task statuses. Succeeded, failed, cancelled and lost are terminal.
+const (
+	TaskPending    TaskStatus = "pending"
+	TaskDispatched TaskStatus = "dispatched"
+	TaskRunning    TaskStatus = "running"
+	TaskSucceeded  TaskStatus = "succeeded"
+	TaskFailed     TaskStatus = "failed"
+	TaskCancelled  TaskStatus = "cancelled"
+	TaskLost       TaskStatus = "lost"
+)
+
+// Terminal reports whether no further change of the status is possible.
+func (s TaskStatus) Terminal() bool {
+	return slices.Contains([]TaskStatus{TaskSucceeded, TaskFailed, TaskCancelled, TaskLost}, s)
+}
+
+// Effect says what running a task twice would do. It decides what may be
+// offered again without a person's word.
+type Effect string
+
+// The effects.
+const (
+	EffectRead        Effect = "read"
+	EffectIdempotent  Effect = "idempotent"
+	EffectDestructive Effect = "destructive"
+)
+
+// TaskType names what a node can be asked to do. The list is closed: an agent
+// refuses every other type.
+type TaskType string
+
+// The task types of this version.
+const (
+	TaskFactsCollect     TaskType = "facts.collect"
+	TaskNodeProbe        TaskType = "node.probe"
+	TaskWorkloadCordon   TaskType = "workload.cordon"
+	TaskWorkloadUncordon TaskType = "workload.uncordon"
+	TaskWorkloadDrain    TaskType = "workload.drain"
+)
+
+// TaskTypeRow is one row of the table of task types.
+type TaskTypeRow struct {
+	Type   TaskType
+	Effect Effect
+	// MaxRuntime bounds one execution on the node unless the params give a
+	// longer deadline (workload.drain).
+	MaxRuntime time.Duration
+	Does       string
+}
+
+// TaskTypes returns the table of task types.
+func TaskTypes() []TaskTypeRow {
+	return []TaskTypeRow{
+		{TaskFactsCollect, EffectRead, 30 * time.Second, "OS, kernel, CPUs, memory, disks, NICs, GPUs"},
+		{TaskNodeProbe, EffectRead, 60 * time.Second, "disk, memory, GPUs, clock offset"},
+		{TaskWorkloadCordon, EffectIdempotent, 30 * time.Second, "take no new workload"},
+		{TaskWorkloadUncordon, EffectIdempotent, 30 * time.Second, "take workloads again"},
+		{TaskWorkloadDrain, EffectDestructive, 10 * time.Minute, "stop the workloads before a deadline, report what blocked"},
+	}
+}
+
+// Row returns the type's row; ok is false for a type outside the closed list.
+func (t TaskType) Row() (row TaskTypeRow, ok bool) {
+	for _, r := range TaskTypes() {
+		if r.Type == t {
+			return r, true
+		}
+	}
+	return TaskTypeRow{}, false
+}
+
+// Limits and timings of the node API and of tasks, from design/architecture.md
+// §7 and interfaces.md §3.
+const (
+	MaxBodyBytes     = 64 << 10         // request bodies of the node API
+	MaxResultBytes   = 1 << 20          // task results
+	MaxPollTimeout   = 60 * time.Second // tasks/wait?timeout=
+	TaskLease        = 60 * time.Second // extended by progress
+	HeartbeatEvery   = 30 * time.Second
+	SilentAfter      = 5 * time.Minute // a node without heartbeats is offline
+	ResultBackoffMin = 500 * time.Millisecond
+	ResultBackoffMax = 30 * time.Second
+	PollBackoffMax   = 60 * time.Second
+)
+
+// TaskPayloadType is the DSSE payload type of a signed task. It is part of what
+// is signed, so a signature over one kind of document never passes for another.
+const TaskPayloadType = "application/vnd.gpuaas.task.v1+json"
+
+// TaskPayload is the signed body of a task: DSSE payload of type
+// TaskPayloadType. A node verifies the bytes, parses them once and strictly
+// (DecodeStrict), and accepts the task only when env, node and incarnation are
+// its own and now lies in [NotBefore, ExpiresAt]. Params hold no secret.
+type TaskPayload struct {
+	V             int             `json:"v"` // 1
+	Env           string          `json:"env"`
+	TaskID        string          `json:"task_id"`
+	NodeID        string          `json:"node_id"`
+	Incarnation   int64           `json:"incarnation"`
+	Type          TaskType        `json:"type"`
+	Effect        Effect          `json:"effect"`
+	Params        json.RawMessage `json:"params"`
+	Seq           int64           `json:"seq"` // rising per node
+	IssuedAt      time.Time       `json:"issued_at"`
+	NotBefore     time.Time       `json:"not_before"`
+	ExpiresAt     time.Time       `json:"expires_at"`
+	MaxRuntime    int64           `json:"max_runtime_seconds"`
+	OperationID   string          `json:"operation_id"`
+	WorkflowID    string          `json:"workflow_id"`
+	CorrelationID string          `json:"correlation_id"`
+}
+
+// TaskSpec is what a workflow asks a node to do.
+type TaskSpec struct {
+	OperationID   string          `json:"operation_id"`
+	OpSeq         int64           `json:"op_seq"`
+	NodeID        string          `json:"node_id"`
+	Step          string          `json:"step"` // unique within the operation
+	Type          TaskType        `json:"type"`
+	Params        json.RawMessage `json:"params,omitempty"`
+	Deadline      time.Time       `json:"deadline"` // after it the envelope is void
+	CorrelationID string          `json:"correlation_id"`
+}
+
+// TaskRow is a stored task as the dispatching activity needs it.
+type TaskRow struct {
+	TaskID      string
+	NodeID      string
+	Incarnation int64
+	Type        TaskType
+	Effect      Effect
+	Params      json.RawMessage
+	Seq         int64
+	Status      TaskStatus
+	Signed      bool // the envelope is attached: the task can be offered
+	CreatedAt   time.Time
+	Result      *TaskResult // set when Status is terminal
+}
+
+// TaskOwner is the activity that waits for a task: where the result goes.
+type TaskOwner struct {
+	WorkflowID string
+	RunID      string
+	ActivityID string
+}
+
+// Lease says until when the node holds a task. Epoch rises with every hand-over;
+// a result with another epoch is answered KindLeaseLost.
+type Lease struct {
+	Epoch     int64     `json:"epoch"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// TaskOffer is the body of a 200 of tasks/wait.
+type TaskOffer struct {
+	TaskID string `json:"task_id"`
+	// Envelope is the DSSE envelope, carried as is.
+	Envelope json.RawMessage `json:"envelope"`
+	Lease    Lease           `json:"lease"`
+	// ServerTime lets a node with a wrong clock see that it has one.
+	ServerTime time.Time `json:"server_time"`
+}
+
+// TaskResult is the body of POST tasks/{task_id}/result. Posting the same
+// result again is answered OK.
+type TaskResult struct {
+	LeaseEpoch int64 `json:"lease_epoch"`
+	// Status is succeeded, failed or cancelled.
+	Status TaskStatus `json:"status"`
+	// Output is the type's result (Facts, ProbeReport, CordonResult,
+	// DrainResult) when Status is succeeded.
+	Output json.RawMessage `json:"output,omitempty"`
+	// Code and Message say why when Status is failed: a Kind and a sentence.
+	Code       Kind      `json:"code,omitempty"`
+	Message    string    `json:"message,omitempty"`
+	StartedAt  time.Time `json:"started_at"`
+	FinishedAt time.Time `json:"finished_at"`
+}
+
+// TaskProgress is the body of POST tasks/{task_id}/progress. It extends the
+// lease. The answer is a ProgressAnswer, or KindLeaseLost when the agent must
+// stop.
+type TaskProgress struct {
+	LeaseEpoch int64  `json:"lease_epoch"`
+	Message    string `json:"message,omitempty"`
+}
+
+// ProgressAnswer tells the agent how long it now holds the task and whether an
+// operator wants it stopped.
+type ProgressAnswer struct {
+	Lease  Lease `json:"lease"`
+	Cancel bool  `json:"cancel,omitempty"`
+}
+
+// DrainParams are the params of workload.drain.
+type DrainParams struct {
+	// Deadline is when the agent stops waiting and reports what blocked.
+	Deadline time.Time `json:"deadline"`
+	// Force kills what has not stopped at the deadline instead of reporting it.
+	Force bool `json:"force,omitempty"`
+}
+
+// DrainResult is the output of workload.drain.
+type DrainResult struct {
+	Stopped []string  `json:"stopped"`
+	Blocked []Blocker `json:"blocked,omitempty"`
+}
+
+// Blocker is a workload that would not end, and why.
+type Blocker struct {
+	Workload string `json:"workload"`
+	Reason   string `json:"reason"`
+}
+
+// CordonResult is the output of workload.cordon and workload.uncordon.
+type CordonResult struct {
+	Cordoned bool `json:"cordoned"`
+	// Was is the state before, so that an undo restores what stood.
+	Was       bool       `json:"was"`
+	Workloads []Workload `json:"workloads"`
+}
+
+// Workload is something running on a node that a drain must end.
+type Workload struct {
+	Name  string    `json:"name"`
+	Kind  string    `json:"kind"` // process, systemd, docker
+	Since time.Time `json:"since"`
+	// Stopping is true once the workload was asked to stop.
+	Stopping bool `json:"stopping,omitempty"`
+}

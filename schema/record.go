@@ -92,3 +92,41 @@ type OutboxMessage struct {
 	Event      *AgentEvent
 	Attempts   int
 }
+
+// Subject is who asks, for the audit.
+type Subject struct {
+	Actor         string
+	CorrelationID string
+}
+
+// MintedToken is a minted token as the database keeps it (see NewToken).
+type MintedToken struct {
+	NodeID    string
+	TokenID   string
+	Hash      []byte // SHA-256 of the secret
+	Purpose   TokenPurpose
+	ExpiresAt time.Time
+}
+
+// NodeCount is the number of nodes in a state and since when the one longest
+// in it has been there, for the gauges nodes and state_age_seconds.
+type NodeCount struct {
+	State       NodeState
+	Nodes       int64
+	OldestSince time.Time
+}
+
+// StuckCount is the number of parked operations of one phase and reason, for
+// the gauge stuck_operations.
+type StuckCount struct {
+	Phase      string
+	Reason     string
+	Operations int64
+}
+
+// TaskCount is the number of unfinished node tasks of a status, for the gauge
+// task_leases.
+type TaskCount struct {
+	Status TaskStatus
+	Tasks  int64
+}

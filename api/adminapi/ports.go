@@ -2,7 +2,6 @@ package adminapi
 
 import (
 	"context"
-	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -34,19 +33,10 @@ type Store interface {
 }
 
 // Subject is who asks, for the audit.
-type Subject struct {
-	Actor         string
-	CorrelationID string
-}
+type Subject = schema.Subject
 
 // NewToken is a minted token as the database keeps it.
-type NewToken struct {
-	NodeID    string
-	TokenID   string
-	Hash      []byte
-	Purpose   schema.TokenPurpose
-	ExpiresAt time.Time
-}
+type NewToken = schema.MintedToken
 
 // Lifecycle starts lifecycle workflows.
 type Lifecycle interface {

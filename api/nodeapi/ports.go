@@ -45,31 +45,13 @@ type Store interface {
 }
 
 // Caller is an authenticated node.
-type Caller struct {
-	NodeID      string
-	Incarnation int64
-	Host        string
-	State       schema.NodeState
-	Serial      string
-}
+type Caller = schema.Caller
 
 // TokenClaim is an enrolment's claim of its token.
-type TokenClaim struct {
-	NodeID        string // of the path; the token's row decides
-	TokenID       string
-	Hash          []byte // SHA-256 of the secret
-	SPKI          string // hex SHA-256 of the CSR's key
-	CorrelationID string
-	AgentVersion  string
-	RemoteAddr    string
-}
+type TokenClaim = schema.TokenClaim
 
 // Claimed is a claimed token.
-type Claimed struct {
-	TokenID     string
-	NodeID      string
-	Incarnation int64
-}
+type Claimed = schema.Claimed
 
 // Wakes tells when a node's poll should look again: a task was attached or the
 // node was fenced. Lost connections heal by themselves and wake everybody.

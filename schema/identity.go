@@ -1,0 +1,31 @@
+package schema
+
+// Caller is an authenticated node: what its row said when the request came.
+type Caller struct {
+	NodeID      string
+	Incarnation int64
+	Host        string
+	State       NodeState
+	Serial      string
+	// Polled is true when a poll of this incarnation is on record already, so
+	// that recording the next one costs nothing.
+	Polled bool
+}
+
+// TokenClaim is an enrolment's claim of its token.
+type TokenClaim struct {
+	NodeID        string // of the path; the token's row decides
+	TokenID       string
+	Hash          []byte // SHA-256 of the secret
+	SPKI          string // hex SHA-256 of the CSR's key
+	CorrelationID string
+	AgentVersion  string
+	RemoteAddr    string
+}
+
+// Claimed is a claimed token.
+type Claimed struct {
+	TokenID     string
+	NodeID      string
+	Incarnation int64
+}

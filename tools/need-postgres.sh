@@ -1,0 +1,46 @@
+#!/bin/sh
+# Makes sure that this machine can run a PostgreSQL server: the development
+# stack and the tests start their own. Installs the system's package when there
+# is none. GPUAAS_DATABASE_URL names a server to use instead.
+set -eu
+[ -z "${GPUAAS_DATABASE_URL:-}" ] || exit 0
+
+found() {
+	command -v initdb >/dev/null 2>&1 && return 0
+	for dir in /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /opt/homebrew/opt/postgresql*/bin \
+		/usr/local/opt/postgresql*/bin /usr/local/pgsql/bin; do
+		[ ! -x "$dir/initdb" ] || return 0
+	done
+	return 1
+}
+
+found && exit 0
+
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+say() {
+	echo "No PostgreSQL server here. Installing one with: $*" >&2
+	echo "To use a server that is there already, stop this and set GPUAAS_DATABASE_URL." >&2
+}
+if command -v apt-get >/dev/null 2>&1; then
+	say "$sudo apt-get install postgresql"
+	$sudo apt-get update -q
+	# Without this the package would also start a database of its own.
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql-common
+	$sudo sed -i 's/^#*create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql
+elif command -v dnf >/dev/null 2>&1; then
+	say "$sudo dnf install postgresql-server"
+	$sudo dnf install -y postgresql-server
+elif command -v pacman >/dev/null 2>&1; then
+	say "$sudo pacman -S postgresql"
+	$sudo pacman -S --noconfirm postgresql
+elif command -v brew >/dev/null 2>&1; then
+	say "brew install postgresql"
+	brew install postgresql
+else
+	echo "No PostgreSQL server here and no package manager this script knows (apt-get, dnf, pacman, brew)." >&2
+	echo "Install PostgreSQL 15 or later, or set GPUAAS_DATABASE_URL." >&2
+	exit 1
+fi
+found || { echo "PostgreSQL was installed, but no initdb was found in the usual places or on PATH." >&2; exit 1; }

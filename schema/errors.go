@@ -188,3 +188,10 @@ func AsError(err error) *Error {
 	}
 	return &Error{Kind: KindInternal, Message: "internal error", Err: err}
 }
+
+// ErrorInfo is what of an Error travels beside kind and message in a Temporal
+// application error's details.
+type ErrorInfo struct {
+	Reason string `json:"reason,omitempty"`
+	Next   string `json:"next,omitempty"`
+}

@@ -1,0 +1,167 @@
+// Package temporal is the one place that speaks to Temporal as a client: it
+// dials, starts operations with the early answer, asks for their state,
+// delivers task results and prepares a namespace. Start with Submit in
+// submit.go.
+package temporal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"time"
+
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/contrib/envconfig"
+	"go.temporal.io/sdk/log"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// DefaultNamespace is the namespace used when neither the configuration nor a
+// flag names one.
+const DefaultNamespace = "gpuaas"
+
+// callBudget bounds one call to Temporal, unless the caller's context ends
+// sooner.
+const callBudget = 10 * time.Second
+
+// Config says how to reach Temporal.
+type Config struct {
+	// Address and Namespace win over the ecosystem's configuration
+	// (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles), as the temporal command
+	// reads it. Defaults to 127.0.0.1:7233 and DefaultNamespace.
+	Address   string
+	Namespace string
+	// WebURL is the base of the Web UI, for links. Defaults to
+	// http://localhost:8233.
+	WebURL string
+	// Identity names this process in histories. Defaults to the SDK's
+	// pid@host.
+	Identity string
+	// Logger gets the SDK's messages. Defaults to none.
+	Logger *slog.Logger
+	// Metrics gets the SDK's metrics. Defaults to none.
+	Metrics client.MetricsHandler
+}
+
+// Client is a connection to one namespace. It connects at first use, so a
+// process may start while Temporal is away.
+type Client struct {
+	sdk       client.Client
+	address   string
+	namespace string
+	webURL    string
+}
+
+// Dial reads the configuration and returns a client that connects at first use.
+// It fails only on a configuration that cannot be read.
+func Dial(_ context.Context, cfg Config) (*Client, error) {
+	opts, err := envconfig.LoadDefaultClientOptions()
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInvalidRequest, err, "reading Temporal's client configuration")
+	}
+	opts.HostPort = cmp.Or(cfg.Address, opts.HostPort, client.DefaultHostPort)
+	opts.Namespace = cmp.Or(cfg.Namespace, namespaceOf(opts.Namespace))
+	opts.MetricsHandler = cfg.Metrics
+	opts.Logger = log.NewStructuredLogger(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)))
+	opts.Identity = cfg.Identity
+	c, err := client.NewLazyClient(opts)
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInvalidRequest, err, "configuring Temporal's client")
+	}
+	return &Client{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
+		webURL: cmp.Or(cfg.WebURL, os.Getenv("GPUAAS_WEB_UI_URL"), "http://localhost:8233")}, nil
+}
+
+// namespaceOf replaces the SDK's "default" by ours: the ecosystem's
+// configuration cannot tell an unset namespace from that name.
+func namespaceOf(configured string) string {
+	if configured == "" || configured == client.DefaultNamespace {
+		return DefaultNamespace
+	}
+	return configured
+}
+
+// SDK returns the underlying client, for the worker.
+func (c *Client) SDK() client.Client { return c.sdk }
+
+// Address returns the address the client speaks to.
+func (c *Client) Address() string { return c.address }
+
+// Namespace returns the namespace the client works in.
+func (c *Client) Namespace() string { return c.namespace }
+
+// Close ends the connection.
+func (c *Client) Close() { c.sdk.Close() }
+
+// Healthy reports whether Temporal answers.
+func (c *Client) Healthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	_, err := c.sdk.CheckHealth(ctx, &client.CheckHealthRequest{})
+	return c.interpret(err, "asking Temporal for its health")
+}
+
+// WebURL returns the page of a run in the Web UI.
+func (c *Client) WebURL(workflowID, runID string) string {
+	page := fmt.Sprintf("%s/namespaces/%s/workflows/%s", c.webURL, c.namespace, url.PathEscape(workflowID))
+	if runID == "" {
+		return page
+	}
+	return page + "/" + runID + "/timeline"
+}
+
+// interpret is the one place that gives a foreign error its kind. doing says
+// what was tried.
+func (c *Client) interpret(err error, doing string) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*schema.Error](err); ok {
+		return err
+	}
+	if e := refusal(err); e != nil {
+		return e
+	}
+	if _, ok := errors.AsType[*serviceerror.NamespaceNotFound](err); ok {
+		return schema.NewError(schema.KindServiceUnavailable, "Temporal at %s has no namespace %q", c.address, c.namespace).
+			WithReason("namespace_missing").WithNext("gpuaas admin setup")
+	}
+	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
+		return schema.Wrap(schema.KindNotFound, err, "%s", doing)
+	}
+	if unreachable(err) {
+		e := schema.NewError(schema.KindServiceUnavailable, "Temporal at %s does not answer (%s)", c.address, doing).
+			WithReason("temporal_unreachable").WithNext("check TEMPORAL_ADDRESS, or run: gpuaas dev status")
+		e.Err = err
+		return e
+	}
+	return schema.Wrap(schema.KindInternal, err, "%s", doing)
+}
+
+func unreachable(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	if _, ok := errors.AsType[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*serviceerror.Unavailable](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*serviceerror.ResourceExhausted](err); ok {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,105 @@
+package temporal
+
+import (
+	"context"
+	"errors"
+
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func isDeadline(err error) bool {
+	if _, ok := errors.AsType[*serviceerror.DeadlineExceeded](err); ok {
+		return true
+	}
+	return status.Code(err) == codes.DeadlineExceeded
+}
+
+// CompleteTask completes the activity that waits for a node task: with the
+// result when the task succeeded, with a final error of the result's code when
+// it failed, as cancelled when it was cancelled. A run that was reset meanwhile
+// gets the result under its new run id. KindNotFound says that nothing waits
+// any more.
+func (c *Client) CompleteTask(ctx context.Context, o schema.TaskOwner, r schema.TaskResult) error {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	err := c.complete(ctx, o, r)
+	if _, gone := errors.AsType[*serviceerror.NotFound](err); !gone {
+		return c.interpret(err, "completing the task's activity")
+	}
+	runID, waiting, err := c.waiting(ctx, o)
+	if err != nil {
+		return c.interpret(err, "looking for the task's activity")
+	}
+	if !waiting {
+		return schema.Errorf(schema.KindNotFound, "no activity %s waits in %s any more", o.ActivityID, o.WorkflowID)
+	}
+	o.RunID = runID
+	return c.interpret(c.complete(ctx, o, r), "completing the reset task's activity")
+}
+
+func (c *Client) complete(ctx context.Context, o schema.TaskOwner, r schema.TaskResult) error {
+	opts := client.CompleteActivityByIDOptions{
+		Namespace: c.namespace, WorkflowID: o.WorkflowID, RunID: o.RunID, ActivityID: o.ActivityID,
+	}
+	switch r.Status {
+	case schema.TaskSucceeded:
+		opts.Result = r
+	case schema.TaskCancelled:
+		opts.Err = temporal.NewCanceledError()
+	default:
+		opts.Err = temporal.NewApplicationErrorWithOptions(r.Message, string(taskCode(r)),
+			temporal.ApplicationErrorOptions{NonRetryable: true})
+	}
+	return c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
+}
+
+func taskCode(r schema.TaskResult) schema.Kind {
+	if r.Code == "" {
+		return schema.KindTaskFailed
+	}
+	return r.Code
+}
+
+// waiting finds the run of the same chain in which the activity is pending now:
+// a reset gives a running workflow a new run id.
+func (c *Client) waiting(ctx context.Context, o schema.TaskOwner) (runID string, ok bool, err error) {
+	before, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, o.RunID)
+	if err != nil {
+		return "", false, ignoreNotFound(err)
+	}
+	now, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, "")
+	if err != nil {
+		return "", false, ignoreNotFound(err)
+	}
+	info := now.GetWorkflowExecutionInfo()
+	if closed(info.GetStatus()) || info.GetFirstRunId() != before.GetWorkflowExecutionInfo().GetFirstRunId() {
+		return "", false, nil
+	}
+	for _, a := range now.GetPendingActivities() {
+		if a.GetActivityId() == o.ActivityID {
+			return info.GetExecution().GetRunId(), true, nil
+		}
+	}
+	return "", false, nil
+}
+
+func ignoreNotFound(err error) error {
+	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
+		return nil
+	}
+	return err
+}
+
+// SignalAgent delivers an agent event to the node's running workflow.
+// KindNotFound says that none runs.
+func (c *Client) SignalAgent(ctx context.Context, workflowID string, e schema.AgentEvent) error {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	return c.interpret(c.sdk.SignalWorkflow(ctx, workflowID, "", schema.SignalAgent, e), "signalling the operation")
+}

@@ -1,0 +1,154 @@
+package temporal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// stuckPage bounds how many parked operations one listing returns.
+const stuckPage = 200
+
+// Status asks an operation for its state. An empty runID means the newest run.
+// KindNotFound when the node has none; KindServiceUnavailable with reason
+// no_worker when no worker answers.
+func (c *Client) Status(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	var st schema.OperationStatus
+	value, err := c.sdk.QueryWorkflow(ctx, workflowID, runID, schema.QueryStatus)
+	if err != nil {
+		return st, c.queryError(err, workflowID)
+	}
+	return st, c.interpret(value.Get(&st), "reading the operation's state")
+}
+
+func (c *Client) queryError(err error, workflowID string) error {
+	if errors.Is(err, context.DeadlineExceeded) || isDeadline(err) {
+		return schema.NewError(schema.KindServiceUnavailable, "no worker answers for %s at %s", workflowID, c.address).
+			WithReason("no_worker").WithNext("start a gpuaas-worker, or run: gpuaas dev up")
+	}
+	return c.interpret(err, "asking the operation for its state")
+}
+
+// Result waits until the run ends and returns its final state. The end of ctx
+// is returned as it is.
+func (c *Client) Result(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error) {
+	var st schema.OperationStatus
+	err := c.sdk.GetWorkflow(ctx, workflowID, runID).Get(ctx, &st)
+	if err == nil {
+		return st, nil
+	}
+	if ctx.Err() != nil {
+		return st, ctx.Err()
+	}
+	if cancelled, ok := errors.AsType[*temporal.CanceledError](err); ok && cancelled.HasDetails() {
+		return st, c.interpret(cancelled.Details(&st), "reading the cancelled operation's state")
+	}
+	return st, c.interpret(err, "waiting for the operation")
+}
+
+// Resolve hands an operator's decision to the node's running operation and
+// returns the state after it. KindNotFound when none runs, KindInvalidRequest
+// when the decision does not fit.
+func (c *Client) Resolve(ctx context.Context, workflowID string, r schema.ResolveRequest) (schema.OperationStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, submitBudget)
+	defer cancel()
+	var st schema.OperationStatus
+	handle, err := c.sdk.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
+		WorkflowID: workflowID, UpdateName: schema.UpdateResolve, Args: []any{r},
+		WaitForStage: client.WorkflowUpdateStageCompleted,
+	})
+	if err != nil {
+		return st, c.interpret(err, "handing over the decision")
+	}
+	return st, c.interpret(handle.Get(ctx, &st), "handing over the decision")
+}
+
+// Parked lists the running operations that wait for somebody, oldest first as
+// far as Temporal lists them.
+func (c *Client) Parked(ctx context.Context) ([]schema.OperationStatus, error) {
+	query := fmt.Sprintf("ExecutionStatus = 'Running' AND %s IN ('%s','%s','%s','%s')", schema.AttrAttention,
+		schema.AttentionAgent, schema.AttentionProvider, schema.AttentionOperator, schema.AttentionCompensation)
+	infos, err := c.list(ctx, query, stuckPage)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]schema.OperationStatus, 0, len(infos))
+	for _, info := range infos {
+		out = append(out, c.parked(ctx, info))
+	}
+	return out, nil
+}
+
+// parked asks one operation for its state, and falls back on its search
+// attributes when no worker answers.
+func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) schema.OperationStatus {
+	exec := info.GetExecution()
+	if st, err := c.Status(ctx, exec.GetWorkflowId(), exec.GetRunId()); err == nil {
+		return st
+	}
+	attrs := info.GetSearchAttributes()
+	nodeID := keyword(attrs, schema.AttrNodeID)
+	started := info.GetStartTime().AsTime()
+	return schema.OperationStatus{
+		Operation: schema.Operation{
+			OperationID: keyword(attrs, schema.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
+			Action: schema.ActionOfWorkflow(info.GetType().GetName()), Status: schema.OperationParked, StartedAt: &started,
+			Stuck: &schema.Stuck{
+				Phase: keyword(attrs, schema.AttrPhase), Attention: schema.Attention(keyword(attrs, schema.AttrAttention)),
+				Reason: keyword(attrs, schema.AttrStuckReason), Message: "no worker answers for this operation",
+				Since: started, Next: "start a gpuaas-worker",
+			},
+		},
+		Node: schema.NodeRef{NodeID: nodeID, Host: keyword(attrs, schema.AttrHost)},
+	}
+}
+
+// FindNode looks a host name up among the operations Temporal remembers, for
+// when the admin API is away. KindNotFound when there is none.
+func (c *Client) FindNode(ctx context.Context, host string) (string, error) {
+	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", schema.AttrHost, host), 1)
+	if err != nil {
+		return "", err
+	}
+	if len(infos) == 0 {
+		return "", schema.Errorf(schema.KindNotFound, "Temporal remembers no node with host name %q", host)
+	}
+	return keyword(infos[0].GetSearchAttributes(), schema.AttrNodeID), nil
+}
+
+func (c *Client) list(ctx context.Context, query string, limit int32) ([]*workflowpb.WorkflowExecutionInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBudget)
+	defer cancel()
+	answer, err := c.sdk.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{Query: query, PageSize: limit})
+	if err != nil {
+		return nil, c.interpret(err, "listing operations")
+	}
+	return answer.GetExecutions(), nil
+}
+
+// keyword reads a keyword search attribute; "" when it is not set.
+func keyword(attrs *commonpb.SearchAttributes, name string) string {
+	var v string
+	p := attrs.GetIndexedFields()[name]
+	if p == nil || converter.GetDefaultDataConverter().FromPayload(p, &v) != nil {
+		return ""
+	}
+	return v
+}
+
+// closed reports whether a run with this status is over.
+func closed(s enumspb.WorkflowExecutionStatus) bool {
+	return s != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING && s != enumspb.WORKFLOW_EXECUTION_STATUS_UNSPECIFIED
+}

@@ -1,0 +1,107 @@
+package temporal
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/operatorservice/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// retention is how long closed operations stay readable in a namespace that
+// Setup makes.
+const retention = 30 * 24 * time.Hour
+
+// setupBudget bounds Setup: a new namespace takes seconds to reach every cache.
+const setupBudget = time.Minute
+
+// Setup makes the namespace and the search attributes, and waits until both
+// can be used. Run again it changes nothing.
+func (c *Client) Setup(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, setupBudget)
+	defer cancel()
+	if err := c.ensureNamespace(ctx); err != nil {
+		return err
+	}
+	return c.ensureAttributes(ctx)
+}
+
+func (c *Client) ensureNamespace(ctx context.Context) error {
+	_, err := c.sdk.WorkflowService().RegisterNamespace(ctx, &workflowservice.RegisterNamespaceRequest{
+		Namespace: c.namespace, WorkflowExecutionRetentionPeriod: durationpb.New(retention),
+		Description: "GPU node lifecycle operations (gpuaas)",
+	})
+	if _, exists := errors.AsType[*serviceerror.NamespaceAlreadyExists](err); exists {
+		return nil
+	}
+	return c.interpret(err, "making the namespace")
+}
+
+func (c *Client) ensureAttributes(ctx context.Context) error {
+	missing, err := c.untilKnown(ctx, c.missingAttributes)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	_, err = c.sdk.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
+		Namespace: c.namespace, SearchAttributes: missing,
+	})
+	if _, exists := errors.AsType[*serviceerror.AlreadyExists](err); err != nil && !exists {
+		return c.interpret(err, "adding search attributes")
+	}
+	return c.MissingAttributes(ctx)
+}
+
+// MissingAttributes returns nil when every search attribute exists. The worker
+// asks before it starts: an unknown one would block every operation.
+func (c *Client) MissingAttributes(ctx context.Context) error {
+	missing, err := c.missingAttributes(ctx)
+	if err != nil {
+		return c.interpret(err, "listing search attributes")
+	}
+	if len(missing) > 0 {
+		return schema.NewError(schema.KindServiceUnavailable, "namespace %q lacks %d search attributes", c.namespace, len(missing)).
+			WithReason("search_attributes_missing").WithNext("gpuaas admin setup")
+	}
+	return nil
+}
+
+func (c *Client) missingAttributes(ctx context.Context) (map[string]enumspb.IndexedValueType, error) {
+	have, err := c.sdk.OperatorService().ListSearchAttributes(ctx,
+		&operatorservice.ListSearchAttributesRequest{Namespace: c.namespace})
+	if err != nil {
+		return nil, err
+	}
+	missing := map[string]enumspb.IndexedValueType{}
+	for _, name := range schema.KeywordAttributes() {
+		missing[name] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
+	}
+	for _, name := range schema.DatetimeAttributes() {
+		missing[name] = enumspb.INDEXED_VALUE_TYPE_DATETIME
+	}
+	for name := range have.GetCustomAttributes() {
+		delete(missing, name)
+	}
+	return missing, nil
+}
+
+// untilKnown repeats ask while the server's cache does not know the new
+// namespace yet.
+func (c *Client) untilKnown(ctx context.Context, ask func(context.Context) (map[string]enumspb.IndexedValueType, error)) (map[string]enumspb.IndexedValueType, error) {
+	for {
+		got, err := ask(ctx)
+		if _, unknown := errors.AsType[*serviceerror.NamespaceNotFound](err); !unknown {
+			return got, c.interpret(err, "listing search attributes")
+		}
+		select {
+		case <-ctx.Done():
+			return nil, c.interpret(ctx.Err(), "waiting for the new namespace")
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

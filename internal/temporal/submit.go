@@ -1,0 +1,168 @@
+package temporal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// submitBudget bounds the early answer: the claim's local activity has 5 s.
+const submitBudget = 20 * time.Second
+
+// Submit starts the action's workflow under the node's workflow ID and returns
+// its early answer: the accepted operation, or the refusal as *schema.Error
+// (KindNodeInUse, KindInvalidRequest, KindNotFound, KindOperationInProgress
+// naming the operation that holds the node). The same operation id again
+// attaches to its own run and gets the first answer. KindServiceUnavailable
+// with reason no_worker means that Temporal took the operation and will run it
+// when a worker is up.
+func (c *Client) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
+	workflowType, ok := schema.WorkflowType(in.Action)
+	if !ok {
+		return schema.Operation{}, schema.Errorf(schema.KindInvalidRequest, "%s does not run as a workflow", in.Action)
+	}
+	ctx, cancel := context.WithTimeout(ctx, submitBudget)
+	defer cancel()
+	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in), workflowType, in)
+	handle, err := c.sdk.UpdateWithStartWorkflow(ctx, client.UpdateWithStartWorkflowOptions{
+		StartWorkflowOperation: start,
+		UpdateOptions: client.UpdateWorkflowOptions{
+			UpdateID: in.OperationID, UpdateName: schema.UpdateSubmit,
+			WaitForStage: client.WorkflowUpdateStageCompleted,
+		},
+	})
+	if err != nil {
+		return schema.Operation{}, c.submitError(ctx, in, err)
+	}
+	var op schema.Operation
+	if err := handle.Get(ctx, &op); err != nil {
+		return schema.Operation{}, c.submitError(ctx, in, err)
+	}
+	return op, nil
+}
+
+func startOptions(in schema.OperationInput) client.StartWorkflowOptions {
+	return client.StartWorkflowOptions{
+		ID:                       schema.NodeWorkflowID(in.NodeID),
+		TaskQueue:                schema.TaskQueue,
+		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+		WorkflowIDReusePolicy:    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		TypedSearchAttributes:    startAttributes(in),
+		StaticSummary:            summary(in),
+		StaticDetails:            details(in),
+	}
+}
+
+// startAttributes sets what is constant: at the start it costs no action.
+func startAttributes(in schema.OperationInput) temporal.SearchAttributes {
+	updates := []temporal.SearchAttributeUpdate{
+		temporal.NewSearchAttributeKeyKeyword(schema.AttrNodeID).ValueSet(in.NodeID),
+		temporal.NewSearchAttributeKeyKeyword(schema.AttrOperationID).ValueSet(in.OperationID),
+		temporal.NewSearchAttributeKeyKeyword(schema.AttrAttention).ValueSet(string(schema.AttentionNone)),
+	}
+	for name, value := range map[string]string{
+		schema.AttrHost: in.Host, schema.AttrRequester: in.Actor,
+		schema.AttrProvider: in.Provider, schema.AttrRegion: in.Region,
+	} {
+		if value != "" {
+			updates = append(updates, temporal.NewSearchAttributeKeyKeyword(name).ValueSet(value))
+		}
+	}
+	return temporal.NewSearchAttributes(updates...)
+}
+
+// summary is the row's text in the Web UI, for example "drain gpu-17 for alice:
+// RMA-4411".
+func summary(in schema.OperationInput) string {
+	host := in.Host
+	if host == "" {
+		host = in.NodeID
+	}
+	s := fmt.Sprintf("%s %s for %s", in.Action, host, in.Actor)
+	if in.Reason != "" {
+		s += ": " + in.Reason
+	}
+	return shorten(s, 200)
+}
+
+// shorten keeps the first n runes, since the server bounds what it stores.
+func shorten(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n-1]) + "…"
+}
+
+func details(in schema.OperationInput) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Operation `%s` on node `%s`, correlation id `%s`.\n\n", in.OperationID, in.NodeID, in.CorrelationID)
+	fmt.Fprintf(&b, "Follow it: `gpuaas op watch %s`\n\n", in.NodeID)
+	fmt.Fprintf(&b, "Decide: `gpuaas op retry|skip|cancel|force|extend %s --reason TEXT`\n", in.NodeID)
+	return b.String()
+}
+
+func (c *Client) submitError(ctx context.Context, in schema.OperationInput, err error) error {
+	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
+		return c.inProgress(ctx, in, err)
+	}
+	if _, ok := errors.AsType[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err); ok && c.running(ctx, in) {
+		return schema.NewError(schema.KindServiceUnavailable,
+			"Temporal at %s took operation %s, but no worker answered within %s; it runs as soon as a worker is up",
+			c.address, in.OperationID, submitBudget).
+			WithReason("no_worker").WithNext("gpuaas op watch " + in.NodeID)
+	}
+	return c.interpret(err, fmt.Sprintf("starting %s", in.Action))
+}
+
+// running reports whether the node's workflow runs, on a context of its own
+// since the caller's has just ended.
+func (c *Client) running(ctx context.Context, in schema.OperationInput) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBudget)
+	defer cancel()
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, schema.NodeWorkflowID(in.NodeID), "")
+	return err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
+}
+
+// inProgress names the operation that holds the node.
+func (c *Client) inProgress(ctx context.Context, in schema.OperationInput, cause error) error {
+	holder := "another operation"
+	runID := ""
+	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](cause); ok {
+		runID = started.RunId
+	}
+	if d, err := c.sdk.DescribeWorkflowExecution(ctx, schema.NodeWorkflowID(in.NodeID), runID); err == nil {
+		info := d.GetWorkflowExecutionInfo()
+		holder = fmt.Sprintf("%s (operation %s, run %s, since %s)",
+			schema.ActionOfWorkflow(info.GetType().GetName()), keyword(info.GetSearchAttributes(), schema.AttrOperationID),
+			info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
+	}
+	return schema.NewError(schema.KindOperationInProgress, "cannot %s: %s is in progress on this node", in.Action, holder).
+		WithNext("gpuaas op watch " + in.NodeID)
+}
+
+// refusal turns a workflow's typed failure back into the error it was, or
+// returns nil when err is none.
+func refusal(err error) *schema.Error {
+	app, ok := errors.AsType[*temporal.ApplicationError](err)
+	if !ok || !known(schema.Kind(app.Type())) {
+		return nil
+	}
+	e := &schema.Error{Kind: schema.Kind(app.Type()), Message: app.Message()}
+	var info schema.ErrorInfo
+	if app.HasDetails() && app.Details(&info) == nil {
+		e.Reason, e.Next = info.Reason, info.Next
+	}
+	return e
+}
+
+func known(k schema.Kind) bool { return k.Row().Kind == k }

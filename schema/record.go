@@ -91,6 +91,7 @@ type OutboxMessage struct {
 	WorkflowID string
 	Event      *AgentEvent
 	Attempts   int
+	CreatedAt  time.Time
 }
 
 // Subject is who asks, for the audit.

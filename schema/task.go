@@ -170,6 +170,10 @@ type TaskOffer struct {
 	Lease    Lease           `json:"lease"`
 	// ServerTime lets a node with a wrong clock see that it has one.
 	ServerTime time.Time `json:"server_time"`
+
+	// Type and CreatedAt are for the server's metrics and are not sent.
+	Type      TaskType  `json:"-"`
+	CreatedAt time.Time `json:"-"`
 }
 
 // TaskResult is the body of POST tasks/{task_id}/result. Posting the same

@@ -38,8 +38,10 @@ type Store interface {
 	Progress(ctx context.Context, c Caller, taskID string, p schema.TaskProgress, lease time.Duration) (schema.ProgressAnswer, error)
 	// Result stores the result and the completion to deliver, in one
 	// transaction. The same result again is nil; a stale epoch or a voided task
-	// is KindLeaseLost with an audit row; an unknown task is KindNotFound.
-	Result(ctx context.Context, c Caller, taskID string, r schema.TaskResult) error
+	// is KindLeaseLost with an audit row; an unknown task is KindNotFound. It
+	// returns the task's type when this call stored the result, and "" when the
+	// same result stood already.
+	Result(ctx context.Context, c Caller, taskID string, r schema.TaskResult) (schema.TaskType, error)
 	// Heartbeat stores what the agent reports.
 	Heartbeat(ctx context.Context, c Caller, h schema.HeartbeatRequest) error
 }

@@ -1,0 +1,105 @@
+package edge
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Decode reads the request's body as exactly one JSON value (see
+// schema.DecodeStrict) of at most the route's MaxBody bytes. It also refuses
+// text that is not UTF-8 and the character U+0000, which the database cannot
+// keep. Nothing of a refused body is in the error: it may hold a token.
+func Decode(r *http.Request, v any) error {
+	data, err := read(r)
+	if err != nil {
+		return err
+	}
+	return decode(r, data, v)
+}
+
+// DecodeOptional is Decode, but an empty body leaves v as it is.
+func DecodeOptional(r *http.Request, v any) error {
+	data, err := read(r)
+	if err != nil || len(bytes.TrimSpace(data)) == 0 {
+		return err
+	}
+	return decode(r, data, v)
+}
+
+func read(r *http.Request) ([]byte, error) {
+	data, err := io.ReadAll(r.Body)
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, tooLarge(recordOf(r.Context()).maxBody)
+	}
+	if err != nil {
+		return nil, schema.NewError(schema.KindInvalidRequest, "the body ended early or came too slowly").WithReason("body_unreadable")
+	}
+	return data, nil
+}
+
+func tooLarge(limit int) error {
+	return schema.NewError(schema.KindInvalidRequest, "body of more than %d bytes", limit).WithReason("too_large")
+}
+
+func decode(r *http.Request, data []byte, v any) error {
+	if !utf8.Valid(data) || holdsNUL(data) {
+		return schema.NewError(schema.KindInvalidRequest, "the body holds text that is not UTF-8 or the character U+0000").
+			WithReason("bad_text")
+	}
+	err := schema.DecodeStrict(data, recordOf(r.Context()).maxBody, v)
+	if err == nil {
+		return nil
+	}
+	e := schema.AsError(err)
+	return schema.NewError(schema.KindInvalidRequest, "%s%s", e.Message, fieldOf(e.Err)).WithReason("malformed_body")
+}
+
+// holdsNUL reports whether JSON text holds an escaped U+0000.
+func holdsNUL(data []byte) bool {
+	for at := 0; ; {
+		i := bytes.Index(data[at:], []byte(`\u0000`))
+		if i < 0 {
+			return false
+		}
+		at += i
+		slashes := 0
+		for at-slashes-1 >= 0 && data[at-slashes-1] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			return true
+		}
+		at++
+	}
+}
+
+// fieldOf names the field a decoder's error is about, when it looks like one of
+// ours. Everything else of the error may repeat what was sent.
+func fieldOf(err error) string {
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+		return ": field " + t.Field + " has the wrong type"
+	}
+	if err == nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut(err.Error(), `field "`)
+	name, rest, ok := strings.Cut(rest, `"`)
+	if !ok || !fieldName(name) {
+		return ""
+	}
+	if strings.Contains(rest, "twice") {
+		return ": field " + name + " appears twice"
+	}
+	return ": unknown field " + name
+}
+
+func fieldName(s string) bool {
+	return len(s) <= 40 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz_") == ""
+}

@@ -1,0 +1,125 @@
+package metrics
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Counts is what the gauges need of the database.
+type Counts interface {
+	// NodeCounts returns the states that have nodes.
+	NodeCounts(ctx context.Context) ([]schema.NodeCount, error)
+	// StuckCounts returns the parked operations by phase and reason.
+	StuckCounts(ctx context.Context) ([]schema.StuckCount, error)
+	// TaskCounts returns the unfinished tasks by status.
+	TaskCounts(ctx context.Context) ([]schema.TaskCount, error)
+}
+
+const (
+	censusFresh  = 5 * time.Second // how long a reading serves further scrapes
+	censusBudget = 3 * time.Second // how long a scrape may wait for the database
+)
+
+// Census is a collector of gauges that are read from the database at a scrape,
+// at most once in five seconds. When the database does not answer, the gauges
+// are absent: an old number would look like a fact.
+type Census struct {
+	counts Counts
+	log    *slog.Logger
+
+	nodes, stateAge, stuck, leases *prometheus.Desc
+
+	mu      sync.Mutex
+	readAt  time.Time
+	reading []prometheus.Metric
+}
+
+// NewCensus returns a collector over counts, to be registered by the caller.
+func NewCensus(counts Counts, log *slog.Logger) *Census {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &Census{
+		counts: counts, log: log,
+		nodes:    desc("gpuaas_nodes", "Nodes by state.", "state"),
+		stateAge: desc("gpuaas_state_age_seconds", "How long the node longest in a state has been there.", "state"),
+		stuck:    desc("gpuaas_stuck_operations", "Parked operations by phase and reason.", "state", "reason"),
+		leases:   desc("gpuaas_task_leases", "Unfinished node tasks by status.", "state"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Census) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.nodes, c.stateAge, c.stuck, c.leases} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Census) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.readAt) > censusFresh {
+		reading, err := c.read()
+		if err != nil {
+			c.log.Warn("reading gauges from the database", slog.Any("err", err))
+		}
+		c.reading, c.readAt = reading, time.Now()
+	}
+	for _, m := range c.reading {
+		ch <- m
+	}
+}
+
+func (c *Census) read() ([]prometheus.Metric, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), censusBudget)
+	defer cancel()
+	nodes, err := c.counts.NodeCounts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stuck, err := c.counts.StuckCounts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := c.counts.TaskCounts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := c.nodeGauges(nodes)
+	for _, s := range stuck {
+		out = append(out, gauge(c.stuck, float64(s.Operations), s.Phase, s.Reason))
+	}
+	for _, t := range tasks {
+		out = append(out, gauge(c.leases, float64(t.Tasks), string(t.Status)))
+	}
+	return out, nil
+}
+
+// nodeGauges has a row for every state, so that a state which empties goes to 0.
+func (c *Census) nodeGauges(counts []schema.NodeCount) []prometheus.Metric {
+	byState := map[schema.NodeState]schema.NodeCount{}
+	for _, n := range counts {
+		byState[n.State] = n
+	}
+	var out []prometheus.Metric
+	for _, s := range schema.NodeStates() {
+		n := byState[s]
+		age := 0.0
+		if n.Nodes > 0 {
+			age = max(0, time.Since(n.OldestSince).Seconds())
+		}
+		out = append(out, gauge(c.nodes, float64(n.Nodes), string(s)), gauge(c.stateAge, age, string(s)))
+	}
+	return out
+}
+
+func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}

@@ -31,6 +31,12 @@ const (
 	AuditTaskFinished    = "tasks.finished"
 	AuditTaskLate        = "tasks.late_result"
 	AuditDecision        = "operations.resolve"
+
+	AuditStateChanged     = "nodes.state_changed"
+	AuditInstanceChanged  = "instances.state_changed"
+	AuditResourcePlanned  = "resources.planned"
+	AuditResourceCreated  = "resources.created"
+	AuditResourceReleased = "resources.released"
 )
 
 // AuditAction is the audit action of a lifecycle action, for example
@@ -41,6 +47,9 @@ func AuditAction(a Action) string {
 	}
 	return "nodes." + string(a)
 }
+
+// SystemStream is the audit stream of what concerns no known node.
+const SystemStream = "system"
 
 // AuditEvent is one row of the audit trail. Rows form one hash chain per
 // Stream (the node id, or "system"), so that writes for different nodes never

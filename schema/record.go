@@ -47,6 +47,10 @@ type Fence struct {
 // Advance records an operation's progress. Zero fields leave what stands.
 type Advance struct {
 	Phase string `json:"phase"`
+	// Step numbers the advances of one operation from 1, rising. A call whose
+	// step is not above the one on record changes nothing, so a late repeat
+	// cannot undo a newer one. 0 leaves it to the content to tell a repeat.
+	Step int64 `json:"step,omitempty"`
 	// Stuck parks the operation; nil says that it runs.
 	Stuck *Stuck `json:"stuck,omitempty"`
 	// Node, Instance and Cordoned change the node when set.

@@ -29,6 +29,7 @@ const (
 	PhaseReady    = "ready"
 	PhaseCordon   = "cordon"
 	PhaseDrain    = "drain"
+	PhaseCordoned = "cordoned"
 	PhaseDrained  = "drained"
 	PhaseRetire   = "retire"
 	PhaseUncordon = "uncordon"
@@ -59,6 +60,9 @@ func Phases(a Action, o OperationOptions) []PhaseSpec {
 	case ActionProvision:
 		return provisionPhases()
 	case ActionDrain:
+		if o.CordonOnly {
+			return append(drainPhases(o), record(PhaseCordoned, "Record the node as cordoned"))
+		}
 		return append(drainPhases(o), record(PhaseDrained, "Record the node as drained"))
 	case ActionRetire:
 		return retirePhases(o)
@@ -86,6 +90,7 @@ func enrollPhases() []PhaseSpec {
 			"the bundle is not installed, or the node cannot reach the node API"},
 		{PhasePoll, "Wait for the agent's first authenticated poll", 10 * time.Minute, AttentionAgent,
 			"the agent has a certificate but cannot use it (clock, CA, network)"},
+		record(PhaseActivate, "Record the node as active"),
 	}
 }
 
@@ -116,6 +121,7 @@ func retirePhases(o OperationOptions) []PhaseSpec {
 	if !o.Drain {
 		return []PhaseSpec{done}
 	}
+	o.CordonOnly = false
 	return append(drainPhases(o), done)
 }
 

@@ -72,7 +72,10 @@ type Finish struct {
 	Instance InstanceState `json:"instance,omitempty"`
 	// DenyIdentity voids the node's certificates and tokens in the same
 	// transaction and ends its open polls (remove).
-	DenyIdentity bool   `json:"deny_identity,omitempty"`
+	DenyIdentity bool `json:"deny_identity,omitempty"`
+	// VoidTokens voids the node's live enrolment tokens and unused certificates
+	// (a cancelled enrolment).
+	VoidTokens bool   `json:"void_tokens,omitempty"`
 	Outcome      string `json:"outcome"`
 }
 

@@ -192,6 +192,20 @@ type TaskResult struct {
 	FinishedAt time.Time `json:"finished_at"`
 }
 
+// Decode reads the output of a succeeded task into v.
+func (r TaskResult) Decode(v any) error {
+	if err := json.Unmarshal(r.Output, v); err != nil { //workflowcheck:ignore // decoding recorded bytes gives the same value each time
+		return Wrap(KindTaskFailed, err, "the node's result is not what its type promises")
+	}
+	return nil
+}
+
+// Encode returns the params in the form a TaskSpec carries.
+func (p DrainParams) Encode() json.RawMessage {
+	raw, _ := json.Marshal(p) //nolint:errchkjson // a time and a bool always encode //workflowcheck:ignore
+	return raw
+}
+
 // TaskProgress is the body of POST tasks/{task_id}/progress. It extends the
 // lease. The answer is a ProgressAnswer, or KindLeaseLost when the agent must
 // stop.

@@ -68,6 +68,7 @@ func startAttributes(in schema.OperationInput) temporal.SearchAttributes {
 		temporal.NewSearchAttributeKeyKeyword(schema.AttrNodeID).ValueSet(in.NodeID),
 		temporal.NewSearchAttributeKeyKeyword(schema.AttrOperationID).ValueSet(in.OperationID),
 		temporal.NewSearchAttributeKeyKeyword(schema.AttrAttention).ValueSet(string(schema.AttentionNone)),
+		temporal.NewSearchAttributeKeyKeyword(schema.AttrPhase).ValueSet(schema.Phases(in.Action, in.Options)[0].Name),
 	}
 	for name, value := range map[string]string{
 		schema.AttrHost: in.Host, schema.AttrRequester: in.Actor,

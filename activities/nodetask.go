@@ -1,0 +1,98 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Task holds the activities that give work to a node.
+type Task struct {
+	Tasks  Tasks
+	Signer Signer
+	// Env is the environment's name, part of every identity and envelope.
+	Env string
+	// Now is the clock of issue times. Defaults to time.Now.
+	Now func() time.Time
+}
+
+// RunNodeTask gives a task to the node and leaves the activity open: the node API
+// completes it by id when the result is stored (schema.TaskResult), so no
+// worker slot is held meanwhile. A second run finds its own row: it signs what
+// is unsigned, answers a stored result at once, and otherwise goes on waiting.
+//
+// ActivityID must be the spec's Step, which the stored owner repeats.
+func (t *Task) RunNodeTask(ctx context.Context, spec schema.TaskSpec) (schema.TaskResult, error) {
+	info := activity.GetInfo(ctx)
+	row, err := t.Tasks.Prepare(ctx, spec, schema.TaskOwner{
+		WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID, ActivityID: info.ActivityID,
+	})
+	if err != nil {
+		return schema.TaskResult{}, fail(err)
+	}
+	if row.Status.Terminal() {
+		return stored(row)
+	}
+	if !row.Signed {
+		if err := t.sign(ctx, spec, row); err != nil {
+			return schema.TaskResult{}, fail(err)
+		}
+	}
+	return schema.TaskResult{}, activity.ErrResultPending
+}
+
+// stored answers a task that is over, as its completion would have.
+func stored(row schema.TaskRow) (schema.TaskResult, error) {
+	if row.Status == schema.TaskSucceeded && row.Result != nil {
+		return *row.Result, nil
+	}
+	if row.Status == schema.TaskFailed && row.Result != nil && row.Result.Code != "" {
+		return schema.TaskResult{}, fail(schema.NewError(row.Result.Code, "%s", row.Result.Message))
+	}
+	return schema.TaskResult{}, fail(schema.NewError(schema.KindTaskFailed, "the task is %s", row.Status))
+}
+
+func (t *Task) sign(ctx context.Context, spec schema.TaskSpec, row schema.TaskRow) error {
+	payload, err := json.Marshal(t.payload(ctx, spec, row))
+	if err != nil {
+		return schema.Wrap(schema.KindInternal, err, "encoding task %s", row.TaskID)
+	}
+	envelope, err := t.Signer.Sign(ctx, payload)
+	if err != nil {
+		return err
+	}
+	return t.Tasks.Attach(ctx, row.TaskID, envelope, spec.Deadline)
+}
+
+func (t *Task) payload(ctx context.Context, spec schema.TaskSpec, row schema.TaskRow) schema.TaskPayload {
+	now := time.Now
+	if t.Now != nil {
+		now = t.Now
+	}
+	issued := now().UTC().Truncate(time.Second)
+	params := row.Params
+	if len(params) == 0 {
+		params = json.RawMessage("{}")
+	}
+	runtime := time.Duration(0)
+	if r, ok := row.Type.Row(); ok {
+		runtime = r.MaxRuntime
+	}
+	return schema.TaskPayload{
+		V: 1, Env: t.Env, TaskID: row.TaskID, NodeID: row.NodeID, Incarnation: row.Incarnation,
+		Type: row.Type, Effect: row.Effect, Params: params, Seq: row.Seq,
+		IssuedAt: issued, NotBefore: issued, ExpiresAt: spec.Deadline.UTC(), MaxRuntime: int64(runtime / time.Second),
+		OperationID: spec.OperationID, WorkflowID: activity.GetInfo(ctx).WorkflowExecution.ID,
+		CorrelationID: spec.CorrelationID,
+	}
+}
+
+// VoidTasks ends the operation's unfinished tasks; see Tasks.Void. A second run
+// changes nothing.
+func (t *Task) VoidTasks(ctx context.Context, f schema.Fence) error {
+	return fail(t.Tasks.Void(ctx, f))
+}

@@ -1,0 +1,70 @@
+package activities
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Record holds the activities on the database. They run as local activities
+// and, when the database is slow, as normal ones: same functions.
+type Record struct {
+	Records Records
+}
+
+// ClaimNode takes the node for an operation; see Records.Claim. A second run
+// answers the same claim.
+func (r *Record) ClaimNode(ctx context.Context, req schema.ClaimRequest) (schema.Claim, error) {
+	claim, err := r.Records.Claim(ctx, req)
+	return claim, fail(err)
+}
+
+// AdvanceInput is the input of RecordProgress.
+type AdvanceInput struct {
+	Fence   schema.Fence   `json:"fence"`
+	Advance schema.Advance `json:"advance"`
+}
+
+// RecordProgress records progress; see Records.Advance. A second run changes nothing.
+func (r *Record) RecordProgress(ctx context.Context, in AdvanceInput) error {
+	return fail(r.Records.Advance(ctx, in.Fence, in.Advance))
+}
+
+// FinishInput is the input of FinishOperation.
+type FinishInput struct {
+	Fence  schema.Fence  `json:"fence"`
+	Finish schema.Finish `json:"finish"`
+}
+
+// FinishOperation ends an operation; see Records.Finish. A second run changes nothing.
+func (r *Record) FinishOperation(ctx context.Context, in FinishInput) error {
+	return fail(r.Records.Finish(ctx, in.Fence, in.Finish))
+}
+
+// ReadEnrollment reads how far the node's enrolment has come.
+func (r *Record) ReadEnrollment(ctx context.Context, nodeID string) (Enrollment, error) {
+	e, err := r.Records.Enrollment(ctx, nodeID)
+	return e, fail(err)
+}
+
+// agentFresh is how recent a heartbeat must be for the agent to count as
+// present: two missed ones are allowed.
+const agentFresh = 3 * schema.HeartbeatEvery
+
+// CheckAgent fails with KindAgentSilent until the node's agent was heard
+// within three heartbeats. Its retries are the wait, so waiting adds nothing to
+// the history.
+func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
+	last, err := r.Records.LastHeartbeat(ctx, nodeID)
+	if err != nil {
+		return fail(err)
+	}
+	if last.IsZero() {
+		return fail(schema.Errorf(schema.KindAgentSilent, "the agent has never been heard"))
+	}
+	if age := time.Since(last); age > agentFresh {
+		return fail(schema.Errorf(schema.KindAgentSilent, "the agent was last heard %s ago", age.Round(time.Second)))
+	}
+	return nil
+}

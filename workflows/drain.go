@@ -1,0 +1,39 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Drain takes a node out of service: cordon, then end the work before a
+// deadline. What does not end is reported by name and parks the operation;
+// force kills it, extend gives it the time once more, cancel lifts the cordon
+// and restores the state at entry. With CordonOnly it stops after the cordon
+// and leaves the node's state as it was.
+func Drain(ctx workflow.Context, in schema.OperationInput) (schema.OperationStatus, error) {
+	return run(ctx, in, action{
+		steps:     drainSteps(),
+		decisions: drainDecisions(),
+		undo:      uncordonIfCordoned,
+		finish: func(op *operation) schema.Finish {
+			if in.Options.CordonOnly {
+				return schema.Finish{Status: schema.OperationCompleted, Node: op.claim.Prior, Outcome: "cordoned; its work goes on"}
+			}
+			return schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeDrained, Outcome: "drained"}
+		},
+	})
+}
+
+func drainSteps() map[string]step {
+	return map[string]step{schema.PhaseCordon: cordon, schema.PhaseDrain: endWork}
+}
+
+// drainDecisions: a node that is dead can be passed over, work that does not
+// end can be killed.
+func drainDecisions() map[string][]schema.Decision {
+	return map[string][]schema.Decision{
+		schema.PhaseCordon: {schema.DecisionSkip},
+		schema.PhaseDrain:  {schema.DecisionForce, schema.DecisionSkip},
+	}
+}

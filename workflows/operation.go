@@ -1,0 +1,207 @@
+package workflows
+
+import (
+	"errors"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// operation is the state of one running lifecycle action. All of it is rebuilt
+// by replay.
+type operation struct {
+	in     schema.OperationInput
+	status schema.OperationStatus
+	claim  schema.Claim
+	// answered is set once the claim decided; refused holds its refusal.
+	answered bool
+	refused  *schema.Error
+	// over is set when no decision can be taken any more.
+	over bool
+	// phase is the index of the running phase; interrupt ends its work.
+	phase     int
+	interrupt workflow.CancelFunc
+	// decision waits to be taken up by the running phase.
+	decision *schema.ResolveRequest
+	// try counts the rounds of node work: each operator's retry gives the node
+	// a new task instead of the old one.
+	try    int
+	forced bool
+	// cordoned is set when this operation cordoned the node, so that an undo
+	// lifts just that cordon.
+	cordoned bool
+	facts    schema.Facts
+	probe    schema.ProbeReport
+	enrolled schema.EnrollmentProgress
+}
+
+// step is a phase's work. It returns nil when the phase's goal is reached, and
+// otherwise why not; a retryable wait belongs into an activity's policy.
+type step func(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error
+
+// action is what distinguishes one lifecycle action from another.
+type action struct {
+	// steps does the work of each phase of schema.Phases, by name. The last
+	// phase has none: it is the record that finish writes.
+	steps map[string]step
+	// decisions lists, by phase, what an operator may decide beyond retry,
+	// extend and cancel.
+	decisions map[string][]schema.Decision
+	// undo takes back what the phases did, on a cancel. nil means nothing.
+	undo step
+	// finish says what the last phase records.
+	finish func(op *operation) schema.Finish
+}
+
+// run is the skeleton of every lifecycle action: claim the node and answer the
+// caller, then the phases, then the record. A refused claim and a cancelled
+// operation end here too; only a bug ends the workflow as failed.
+func run(ctx workflow.Context, in schema.OperationInput, a action) (schema.OperationStatus, error) {
+	op := newOperation(ctx, in)
+	if err := op.handle(ctx, a); err != nil {
+		return op.status, err
+	}
+	op.take(ctx)
+	if op.refused != nil {
+		return op.close(ctx, schema.OperationRejected, op.refused.Message)
+	}
+	err := op.runPhases(ctx, a)
+	return op.end(ctx, a, err)
+}
+
+func newOperation(ctx workflow.Context, in schema.OperationInput) *operation {
+	info := workflow.GetInfo(ctx)
+	started := info.WorkflowStartTime.UTC()
+	op := &operation{in: in}
+	op.status = schema.OperationStatus{
+		Operation: schema.Operation{
+			OperationID: in.OperationID, WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID,
+			Action: in.Action, Status: schema.OperationAccepted, Actor: in.Actor, Reason: in.Reason,
+			CorrelationID: in.CorrelationID, StartedAt: &started,
+		},
+		Node: schema.NodeRef{NodeID: in.NodeID, Host: in.Host},
+	}
+	for _, spec := range schema.Phases(in.Action, in.Options) {
+		op.status.Operation.Phases = append(op.status.Operation.Phases,
+			schema.Phase{Name: spec.Name, Title: spec.Title, State: schema.PhasePending})
+	}
+	return op
+}
+
+// take claims the node. A refusal is kept for the caller's answer. It runs on a context
+// of its own: a claim whose answer nobody read could not be undone.
+func (op *operation) take(ctx workflow.Context) {
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	err := onRecord(free, "Claim the node for "+string(op.in.Action), record.ClaimNode, schema.ClaimRequest{
+		OperationID: op.in.OperationID, NodeID: op.in.NodeID, Action: op.in.Action,
+		WorkflowID: op.status.Operation.WorkflowID, RunID: op.status.Operation.RunID,
+		Actor: op.in.Actor, Reason: op.in.Reason, CorrelationID: op.in.CorrelationID, Options: op.in.Options,
+	}, &op.claim)
+	op.answered = true
+	if err != nil {
+		op.refused = failureOf(err)
+		return
+	}
+	op.status.Operation.OpSeq = op.claim.Fence.OpSeq
+	op.status.Node.Host, op.status.Node.State = op.claim.Host, op.claim.State
+}
+
+// runPhases runs every phase but the last, which end records.
+func (op *operation) runPhases(ctx workflow.Context, a action) error {
+	specs := schema.Phases(op.in.Action, op.in.Options)
+	for i, spec := range specs[:len(specs)-1] {
+		op.phase = i
+		if err := op.runPhase(ctx, spec, a.steps[spec.Name], a.decisions[spec.Name]); err != nil {
+			return err
+		}
+	}
+	op.phase = len(specs) - 1
+	return ctx.Err()
+}
+
+// end writes what became of the operation. It runs on a context of its own, so
+// that a cancelled run still restores and records.
+func (op *operation) end(ctx workflow.Context, a action, err error) (schema.OperationStatus, error) {
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	switch {
+	case err == nil:
+		return op.complete(free, a)
+	case kindOf(err) == schema.KindFenced:
+		return op.close(free, schema.OperationFailed, "a newer operation owns the node")
+	case errors.Is(err, errCancelled) || temporal.IsCanceledError(err):
+		return op.rollBack(free, a)
+	}
+	return op.status, err
+}
+
+func (op *operation) complete(ctx workflow.Context, a action) (schema.OperationStatus, error) {
+	f := a.finish(op)
+	op.begin(ctx, schema.Phases(op.in.Action, op.in.Options)[op.phase])
+	if err := op.finish(ctx, f); err != nil {
+		if kindOf(err) == schema.KindFenced {
+			return op.close(ctx, schema.OperationFailed, "a newer operation owns the node")
+		}
+		return op.status, err
+	}
+	op.mark(ctx, schema.PhaseCompleted, "")
+	return op.close(ctx, f.Status, f.Outcome)
+}
+
+// rollBack undoes the phases and restores the state at entry.
+func (op *operation) rollBack(ctx workflow.Context, a action) (schema.OperationStatus, error) {
+	op.mark(ctx, schema.PhaseCancelled, "cancelled")
+	tryRecord(ctx, "Void the node's open tasks", node.VoidTasks, op.claim.Fence)
+	if a.undo != nil {
+		if err := op.undo(ctx, a.undo); err != nil {
+			return op.status, err
+		}
+	}
+	f := schema.Finish{
+		Status: schema.OperationCancelled, Node: op.claim.Prior, VoidTokens: op.in.Action == schema.ActionEnroll,
+		Outcome: "cancelled; the node is " + string(op.claim.Prior) + " again",
+	}
+	if err := op.finish(ctx, f); err != nil && kindOf(err) != schema.KindFenced {
+		return op.status, err
+	}
+	return op.close(ctx, schema.OperationCancelled, f.Outcome)
+}
+
+func (op *operation) finish(ctx workflow.Context, f schema.Finish) error {
+	err := onRecord(ctx, "Record the outcome", record.FinishOperation,
+		activities.FinishInput{Fence: op.claim.Fence, Finish: f}, nil)
+	if err == nil && f.Node != "" {
+		op.status.Node.State = f.Node
+	}
+	return err
+}
+
+// close ends the workflow: callers that still wait get their answers first. A
+// cancelled operation closes as Canceled and carries its state in the details.
+func (op *operation) close(ctx workflow.Context, s schema.OperationState, outcome string) (schema.OperationStatus, error) {
+	now := workflow.Now(ctx).UTC()
+	op.over = true
+	op.status.Operation.Status, op.status.Operation.Outcome, op.status.Operation.EndedAt = s, outcome, &now
+	op.status.Operation.Stuck, op.status.Operation.DeadlineAt = nil, nil
+	op.show(ctx)
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	if err := workflow.Await(free, func() bool { return workflow.AllHandlersFinished(free) }); err != nil {
+		return op.status, err
+	}
+	if s == schema.OperationCancelled {
+		return op.status, temporal.NewCanceledError(op.status)
+	}
+	return op.status, nil
+}
+
+// deadline returns the end of a phase that starts now.
+func deadline(ctx workflow.Context, budget time.Duration) *time.Time {
+	t := workflow.Now(ctx).Add(budget).UTC()
+	return &t
+}

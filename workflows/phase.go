@@ -1,0 +1,179 @@
+package workflows
+
+import (
+	"slices"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// runPhase runs one phase until its goal is reached, an operator skips it, or
+// the operation is cancelled. When its budget ends or its work fails for good,
+// the operation parks and waits for a decision.
+func (op *operation) runPhase(ctx workflow.Context, spec schema.PhaseSpec, do step, extra []schema.Decision) error {
+	for {
+		op.announce(ctx, spec)
+		err := op.attempt(ctx, spec, do)
+		if ctx.Err() != nil {
+			return errCancelled
+		}
+		if err == nil && op.decision == nil {
+			op.mark(ctx, op.doneState(), "")
+			return nil
+		}
+		if err != nil && kindOf(err) == schema.KindFenced {
+			return err
+		}
+		if op.decision == nil {
+			if err := op.park(ctx, spec, err, extra); err != nil {
+				return err
+			}
+		}
+		if done, err := op.decide(ctx); done || err != nil {
+			return err
+		}
+	}
+}
+
+// attempt runs the phase's work on a context that a decision can end.
+func (op *operation) attempt(ctx workflow.Context, spec schema.PhaseSpec, do step) error {
+	work, cancel := workflow.WithCancel(ctx)
+	defer cancel()
+	op.interrupt = cancel
+	err := do(work, op, spec)
+	op.interrupt = nil
+	return err
+}
+
+func (op *operation) doneState() schema.PhaseState {
+	if op.forced {
+		op.forced = false
+		return schema.PhaseForced
+	}
+	return schema.PhaseCompleted
+}
+
+// announce marks the phase as running, in the status, in the search attributes
+// and in the database.
+func (op *operation) announce(ctx workflow.Context, spec schema.PhaseSpec) {
+	op.begin(ctx, spec)
+	op.status.Operation.DeadlineAt = deadline(ctx, spec.Budget)
+	op.searchable(ctx,
+		temporal.NewSearchAttributeKeyKeyword(schema.AttrPhase).ValueSet(spec.Name),
+		temporal.NewSearchAttributeKeyTime(schema.AttrDeadlineAt).ValueSet(*op.status.Operation.DeadlineAt))
+	if op.phase > 0 {
+		// The claim recorded the first phase.
+		tryRecord(ctx, "Record the phase "+spec.Name, record.RecordProgress,
+			activities.AdvanceInput{Fence: op.claim.Fence, Advance: schema.Advance{Phase: spec.Name}})
+	}
+}
+
+// begin marks the phase as running and shows it.
+func (op *operation) begin(ctx workflow.Context, _ schema.PhaseSpec) {
+	now := workflow.Now(ctx).UTC()
+	p := &op.status.Operation.Phases[op.phase]
+	p.State, p.Reason = schema.PhaseRunning, ""
+	p.Attempt++
+	if p.StartedAt == nil {
+		p.StartedAt = &now
+	}
+	op.status.Operation.Status = schema.OperationRunning
+	op.show(ctx)
+}
+
+func (op *operation) mark(ctx workflow.Context, s schema.PhaseState, reason string) {
+	now := workflow.Now(ctx).UTC()
+	p := &op.status.Operation.Phases[op.phase]
+	p.State, p.Reason, p.EndedAt = s, reason, &now
+	op.show(ctx)
+}
+
+// park waits for an operator's decision. It returns errCancelled when the run
+// is cancelled meanwhile.
+func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause error, extra []schema.Decision) error {
+	stuck := op.stuck(ctx, spec, cause, extra)
+	p := &op.status.Operation.Phases[op.phase]
+	p.State, p.Reason = schema.PhaseParked, stuck.Message
+	op.status.Operation.Status, op.status.Operation.Stuck = schema.OperationParked, &stuck
+	op.searchable(ctx,
+		temporal.NewSearchAttributeKeyKeyword(schema.AttrAttention).ValueSet(string(stuck.Attention)),
+		temporal.NewSearchAttributeKeyKeyword(schema.AttrStuckReason).ValueSet(stuck.Reason),
+		temporal.NewSearchAttributeKeyTime(schema.AttrStuckSince).ValueSet(stuck.Since))
+	op.show(ctx)
+	tryRecord(ctx, "Record why it does not go on", record.RecordProgress,
+		activities.AdvanceInput{Fence: op.claim.Fence, Advance: schema.Advance{Phase: spec.Name, Stuck: &stuck}})
+	if err := workflow.Await(ctx, func() bool { return op.decision != nil }); err != nil {
+		return errCancelled
+	}
+	return nil
+}
+
+// decide takes up the waiting decision. done says that the phase is over.
+func (op *operation) decide(ctx workflow.Context) (done bool, err error) {
+	d := *op.decision
+	op.unpark(ctx, d)
+	switch d.Decision {
+	case schema.DecisionCancel:
+		return true, errCancelled
+	case schema.DecisionSkip:
+		op.mark(ctx, schema.PhaseSkipped, d.Reason)
+		return true, nil
+	}
+	op.forced = d.Decision == schema.DecisionForce
+	// Retry, force and extend give the node a new task; the old one must not
+	// run beside it.
+	op.try++
+	return false, onRecord(ctx, "Void the phase's open tasks", node.VoidTasks, op.claim.Fence, nil)
+}
+
+// unpark clears what park set, records the decision and lets its caller go.
+func (op *operation) unpark(ctx workflow.Context, d schema.ResolveRequest) {
+	parked := op.status.Operation.Stuck != nil
+	op.status.Operation.Stuck = nil
+	op.status.Operation.Status = schema.OperationRunning
+	if parked {
+		op.searchable(ctx,
+			temporal.NewSearchAttributeKeyKeyword(schema.AttrAttention).ValueSet(string(schema.AttentionNone)),
+			temporal.NewSearchAttributeKeyKeyword(schema.AttrStuckReason).ValueUnset(),
+			temporal.NewSearchAttributeKeyTime(schema.AttrStuckSince).ValueUnset())
+	}
+	tryRecord(ctx, "Record the decision to "+string(d.Decision), record.RecordProgress,
+		activities.AdvanceInput{Fence: op.claim.Fence, Advance: schema.Advance{
+			Phase: op.status.Operation.Phases[op.phase].Name, Decision: &d}})
+	op.decision = nil
+}
+
+// undo runs an action's compensation as a phase of its own: it parks too when
+// it cannot go on, and may be retried or skipped.
+func (op *operation) undo(ctx workflow.Context, do step) error {
+	spec := undoSpec()
+	op.status.Operation.Phases = append(op.status.Operation.Phases,
+		schema.Phase{Name: spec.Name, Title: spec.Title, State: schema.PhasePending})
+	op.phase = len(op.status.Operation.Phases) - 1
+	op.decision = nil
+	return op.runPhase(ctx, spec, do, []schema.Decision{schema.DecisionSkip})
+}
+
+// searchable upserts search attributes. It fails only on a key without a name.
+func (op *operation) searchable(ctx workflow.Context, updates ...temporal.SearchAttributeUpdate) {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
+		workflow.GetLogger(ctx).Error("search attributes not set", "error", err.Error())
+	}
+}
+
+// may reports whether a decision fits the operation now.
+func (op *operation) may(d schema.Decision, extra []schema.Decision) bool {
+	parked := op.status.Operation.Stuck != nil
+	switch d {
+	case schema.DecisionCancel:
+		return true
+	case schema.DecisionRetry, schema.DecisionExtend:
+		return parked
+	case schema.DecisionForce, schema.DecisionSkip:
+		return slices.Contains(extra, d)
+	}
+	return false
+}

@@ -1,0 +1,93 @@
+package workflows
+
+import (
+	"strings"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Provision makes a node one that can be given work: the machine is adopted or
+// created, its agent heard, facts and probe compared with the SKU. Only then is
+// the instance running. A mismatch parks; force accepts the machine as it is.
+func Provision(ctx workflow.Context, in schema.OperationInput) (schema.OperationStatus, error) {
+	return run(ctx, in, action{
+		steps: map[string]step{
+			schema.PhaseAdopt: adopt,
+			schema.PhaseAgent: hearAgent,
+			schema.PhaseFacts: collectFacts,
+			schema.PhaseProbe: probe,
+			schema.PhaseSKU:   compareSKU,
+		},
+		decisions: map[string][]schema.Decision{
+			schema.PhaseProbe: {schema.DecisionForce},
+			schema.PhaseSKU:   {schema.DecisionForce},
+		},
+		undo: giveBack,
+		finish: func(*operation) schema.Finish {
+			return schema.Finish{
+				Status: schema.OperationCompleted, Node: schema.NodeActive, Instance: schema.InstanceRunning,
+				Outcome: "running",
+			}
+		},
+	})
+}
+
+// adopt takes the machine from its provider.
+func adopt(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
+	work := remote(ctx, callProvider, spec.Budget, "", "Take the machine from provider "+op.claim.Provider)
+	if err := workflow.ExecuteActivity(work, machine.EnsureMachine, activities.EnsureInput{
+		Fence: op.claim.Fence, Provider: op.claim.Provider, Host: op.claim.Host,
+	}).Get(ctx, nil); err != nil {
+		return err
+	}
+	return op.advance(ctx, "Record the instance as provisioning",
+		schema.Advance{Phase: spec.Name, Instance: schema.InstanceProvisioning})
+}
+
+// hearAgent waits for a fresh heartbeat.
+func hearAgent(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
+	work := remote(ctx, callWait, spec.Budget, "", "Wait for the agent's heartbeat")
+	if err := workflow.ExecuteActivity(work, record.CheckAgent, op.in.NodeID).Get(ctx, nil); err != nil {
+		return err
+	}
+	return op.advance(ctx, "Record the instance as bootstrapping",
+		schema.Advance{Phase: spec.Name, Instance: schema.InstanceBootstrapping})
+}
+
+func collectFacts(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
+	result, err := op.onNode(ctx, schema.TaskFactsCollect, nil, spec.Budget, "Collect the machine's facts")
+	if err != nil {
+		return err
+	}
+	if err := result.Decode(&op.facts); err != nil {
+		return err
+	}
+	return op.advance(ctx, "Record the facts", schema.Advance{Phase: spec.Name, Facts: &op.facts})
+}
+
+// compareSKU holds what the machine is against what was registered.
+func compareSKU(_ workflow.Context, op *operation, _ schema.PhaseSpec) error {
+	wrong := op.claim.SKU.Mismatches(op.claim.GPUsTotal, op.facts)
+	if len(wrong) == 0 || op.forced {
+		return nil
+	}
+	return schema.NewError(schema.KindUnfit, "the machine is no %s: %s", op.claim.SKU.Name, strings.Join(wrong, "; ")).
+		WithReason("sku_mismatch")
+}
+
+// giveBack returns a machine whose provisioning was cancelled.
+func giveBack(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
+	work := remote(ctx, callProvider, spec.Budget, "", "Give the machine back")
+	if err := workflow.ExecuteActivity(work, machine.TearDownMachine, op.claim.Fence).Get(ctx, nil); err != nil {
+		return err
+	}
+	return op.advance(ctx, "Record the instance as terminated",
+		schema.Advance{Phase: spec.Name, Instance: schema.InstanceTerminated})
+}
+
+func (op *operation) advance(ctx workflow.Context, summary string, a schema.Advance) error {
+	return onRecord(ctx, summary, record.RecordProgress, activities.AdvanceInput{Fence: op.claim.Fence, Advance: a}, nil)
+}

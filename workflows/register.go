@@ -1,0 +1,29 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Lifecycle is the signature of every lifecycle workflow.
+type Lifecycle = func(workflow.Context, schema.OperationInput) (schema.OperationStatus, error)
+
+// Entry is one registered workflow.
+type Entry struct {
+	Type string
+	Run  Lifecycle
+}
+
+// Registry lists every workflow a worker runs, by the type name that histories
+// hold.
+func Registry() []Entry {
+	return []Entry{
+		{"Enroll", Enroll},
+		{"Provision", Provision},
+		{"Drain", Drain},
+		{"Retire", Retire},
+		{"Reactivate", Reactivate},
+		{"Remove", Remove},
+	}
+}

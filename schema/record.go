@@ -76,7 +76,7 @@ type Finish struct {
 	// VoidTokens voids the node's live enrolment tokens and unused certificates
 	// (a cancelled enrolment).
 	VoidTokens bool   `json:"void_tokens,omitempty"`
-	Outcome      string `json:"outcome"`
+	Outcome    string `json:"outcome"`
 }
 
 // EnrollmentProgress is how far a node's enrolment has come, for its current

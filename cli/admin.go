@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func newAdmin(e *env) *cobra.Command {
+	return newGroup("admin", "Prepare the services gpuaas runs on", "Prepares the services that gpuaas runs on.", newAdminSetup(e))
+}
+
+func newAdminSetup(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "setup", Short: "Prepare database, Vault and Temporal",
+		Long: `Runs the database's migrations, makes Vault's mounts, roles and policies, and
+Temporal's namespace and search attributes. What stands already is left alone, so
+it can be run again at any time. Database and Vault are those of the worker's own
+configuration (GPUAAS_DATABASE_URL, VAULT_ADDR, VAULT_TOKEN).`,
+		Example: "  gpuaas admin setup",
+		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runAdminSetup(c.Context(), e) },
+	}
+}
+
+func runAdminSetup(ctx context.Context, e *env) error {
+	if e.platform.Setup == nil {
+		return schema.Errorf(schema.KindInternal, "this build of gpuaas cannot set up: use the one that the project builds")
+	}
+	if err := e.platform.Setup(ctx, SetupOptions{Temporal: e.dialOptions(), Talk: cleaner{e.stderr}}); err != nil {
+		return err
+	}
+	e.say("database, Vault and Temporal are ready")
+	return nil
+}

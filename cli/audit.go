@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// auditPage is how many events one request asks for.
+const auditPage = 500
+
+type auditOptions struct {
+	node   string
+	verify bool
+	limit  int
+}
+
+func newAudit(e *env) *cobra.Command {
+	var o auditOptions
+	c := &cobra.Command{
+		Use: "audit", Short: "Read or verify the audit trail",
+		Long: `Prints the audit trail, oldest first: who did what to which node, with what result
+and why. Each node has a stream of its own, and what concerns no node is in the
+stream "system".
+
+--verify reads every row of the streams and checks their hash chains: a row that
+is missing, changed or out of order is named, and the exit code is 1.`,
+		Example: "  gpuaas audit --node gpu-17\n  gpuaas audit --verify\n  gpuaas audit -o json --limit 0",
+		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runAudit(c.Context(), e, o) },
+	}
+	c.Flags().StringVar(&o.node, "node", "", "only this node (id or host name), or the stream system")
+	c.Flags().BoolVar(&o.verify, "verify", false, "check the hash chains instead of printing")
+	c.Flags().IntVar(&o.limit, "limit", 200, "print the newest N events; 0 for all")
+	c.RegisterFlagCompletionFunc("node", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) { //nolint:errcheck // fails only for an unknown flag
+		return e.completeNode(c, nil, text)
+	})
+	return c
+}
+
+func runAudit(ctx context.Context, e *env, o auditOptions) error {
+	api, err := e.api()
+	if err != nil {
+		return err
+	}
+	streams, err := auditStreams(ctx, api, o.node)
+	if err != nil {
+		return err
+	}
+	if o.verify {
+		return runAuditVerify(ctx, e, api, streams)
+	}
+	return runAuditList(ctx, e, api, streams, o.limit)
+}
+
+// auditStreams is the stream of one node, or every stream.
+func auditStreams(ctx context.Context, api *adminAPI, node string) ([]string, error) {
+	switch node {
+	case "":
+		page, err := api.audit(ctx, "", 0, 0)
+		return page.Streams, err
+	case "system":
+		return []string{node}, nil
+	}
+	if schema.IsID(node) {
+		return []string{node}, nil
+	}
+	view, err := api.node(ctx, node)
+	return []string{view.ID}, err
+}
+
+// eachPage reads a stream page by page.
+func eachPage(ctx context.Context, api *adminAPI, stream string, use func([]schema.AuditEvent) error) error {
+	after := int64(0)
+	for {
+		page, err := api.audit(ctx, stream, after, auditPage)
+		if err != nil {
+			return err
+		}
+		if err := use(page.Events); err != nil {
+			return err
+		}
+		if !page.More || len(page.Events) == 0 {
+			return nil
+		}
+		last := page.Events[len(page.Events)-1].Seq
+		if last <= after {
+			return schema.Errorf(schema.KindInternal, "audit stream %s: the admin API gives row %d again after row %d", stream, last, after)
+		}
+		after = last
+	}
+}
+
+func runAuditList(ctx context.Context, e *env, api *adminAPI, streams []string, limit int) error {
+	events := []schema.AuditEvent{}
+	for _, s := range streams {
+		err := eachPage(ctx, api, s, func(page []schema.AuditEvent) error {
+			events = append(events, page...)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(events, func(a, b schema.AuditEvent) int { return a.At.Compare(b.At) })
+	if limit > 0 && len(events) > limit {
+		e.say("the newest %d of %d events; --limit 0 prints all", limit, len(events))
+		events = events[len(events)-limit:]
+	}
+	return e.print(map[string][]schema.AuditEvent{"events": events}, func(w io.Writer) {
+		row(w, "AT", "ACTOR", "ACTION", "TARGET", "RESULT", "REASON")
+		for _, v := range events {
+			row(w, v.At.UTC().Format(time.RFC3339), v.Actor, v.Action, cmp.Or(v.Target, v.Stream), v.Result, dash(v.Reason))
+		}
+	})
+}
+
+// auditVerdict is what audit --verify prints.
+type auditVerdict struct {
+	Verified bool   `json:"verified"`
+	Rows     int    `json:"rows"`
+	Streams  int    `json:"streams"`
+	Fault    string `json:"fault,omitempty"`
+}
+
+func runAuditVerify(ctx context.Context, e *env, api *adminAPI, streams []string) error {
+	verdict := auditVerdict{Verified: true}
+	for _, s := range streams {
+		rows, fault, err := verifyStream(ctx, api, s)
+		if err != nil {
+			return err
+		}
+		verdict.Rows += rows
+		verdict.Streams++
+		if fault != nil {
+			verdict.Verified, verdict.Fault = false, fault.Error()
+			break
+		}
+	}
+	err := e.print(verdict, func(w io.Writer) {
+		if verdict.Verified {
+			fmt.Fprintf(w, "verified %d rows of %d streams: no fault\n", verdict.Rows, verdict.Streams)
+			return
+		}
+		row(w, fmt.Sprintf("FAULT after %d good rows of %d streams: %s", verdict.Rows, verdict.Streams, verdict.Fault))
+	})
+	if err == nil && !verdict.Verified {
+		err = &exitError{schema.ExitFailed, []string{"the audit trail was changed or is incomplete: keep the database as it is and look into it"}}
+	}
+	return err
+}
+
+// verifyStream checks one chain. rows counts the good rows before the fault.
+func verifyStream(ctx context.Context, api *adminAPI, stream string) (rows int, fault, err error) {
+	var last *schema.AuditEvent
+	err = eachPage(ctx, api, stream, func(page []schema.AuditEvent) error {
+		for i := range page {
+			event := page[i]
+			if event.Stream != stream {
+				fault = fmt.Errorf("audit stream %s: row %d belongs to stream %s", stream, event.Seq, event.Stream)
+			} else {
+				fault = schema.VerifyChain(last, []schema.AuditEvent{event})
+			}
+			if fault != nil {
+				return fault
+			}
+			last = &event
+			rows++
+		}
+		return nil
+	})
+	if fault != nil {
+		return rows, fault, nil
+	}
+	return rows, nil, err
+}

@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+)
+
+// confirm asks before a destructive verb. Without a terminal nobody can answer,
+// so it refuses unless --yes was given.
+func (e *env) confirm(ctx context.Context, t target, v verb, yes bool) error {
+	if v.consequence == "" {
+		return nil
+	}
+	return e.ask(ctx, fmt.Sprintf("%s %s: %s", v.action, t.name(), v.consequence), yes)
+}
+
+func (e *env) ask(ctx context.Context, what string, yes bool) error {
+	if yes {
+		return nil
+	}
+	if !e.tty.in || !e.tty.err {
+		return usagef("gpuaas", "%s. There is no terminal to ask on: give --yes to go on", what)
+	}
+	fmt.Fprintf(e.stderr, "%s. Go on? [y/N] ", clean(what)) //nolint:errcheck // the answer tells
+	answer := make(chan string, 1)
+	go func() { // ends with the process when the operator interrupts: a read of a terminal cannot be broken off
+		line, _ := bufio.NewReader(e.stdin).ReadString('\n') //nolint:errcheck // no line is no yes
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case a := <-answer:
+		if a == "y" || a == "yes" {
+			return nil
+		}
+		return &exitError{code: 1, lines: []string{"nothing was changed"}}
+	}
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/user"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// env is all that a command knows of the world. Commands read no environment
+// variable, clock or stream but through it, so that tests own each of them.
+type env struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	tty            terminal
+	clock          clock
+	getenv         func(string) string
+	platform       Platform
+	// actor is user@host, as the audit shows it.
+	actor string
+	// correlationID ties together all that this command line causes.
+	correlationID string
+	// dir is where files without a path of their own are written.
+	dir string
+
+	flags    globalFlags
+	temporal Lifecycle // dialled at first use
+	admin    *adminAPI // made at first use
+}
+
+// terminal says which standard streams are terminals.
+type terminal struct {
+	in, out, err bool
+	// width returns stderr's columns; 0 when unknown.
+	width func() int
+}
+
+// clock is the time as commands see it.
+type clock struct {
+	now func() time.Time
+	// after is time.After.
+	after func(time.Duration) <-chan time.Time
+	// spin starts the ticks that redraw a live view; stop ends them.
+	spin func() (ticks <-chan time.Time, stop func())
+}
+
+// spinEvery is how often a live view is redrawn.
+const spinEvery = 120 * time.Millisecond
+
+func newEnv(p Platform, s Stdio) *env {
+	return &env{
+		stdin: s.In, stdout: s.Out, stderr: s.Err,
+		tty: terminal{in: isTerminal(s.In), out: isTerminal(s.Out), err: isTerminal(s.Err), width: func() int { return width(s.Err) }},
+		clock: clock{now: time.Now, after: time.After, spin: func() (<-chan time.Time, func()) {
+			t := time.NewTicker(spinEvery)
+			return t.C, t.Stop
+		}},
+		getenv: os.Getenv, platform: p, actor: actor(), correlationID: schema.NewID(), dir: ".",
+	}
+}
+
+func (e *env) close() {
+	if e.temporal != nil {
+		e.temporal.Close()
+	}
+}
+
+// lifecycle returns the connection to Temporal.
+func (e *env) lifecycle(ctx context.Context) (Lifecycle, error) {
+	if e.temporal == nil {
+		c, err := e.platform.Dial(ctx, e.dialOptions())
+		if err != nil {
+			return nil, err
+		}
+		e.temporal = c
+	}
+	return e.temporal, nil
+}
+
+func (e *env) dialOptions() DialOptions {
+	return DialOptions{Address: e.flags.address, Namespace: e.flags.namespace}
+}
+
+// color reports whether text for the stream may carry colors.
+func (e *env) color(isTerminal bool) bool {
+	return isTerminal && !e.flags.noColor && e.getenv("NO_COLOR") == ""
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+func width(stream any) int {
+	if f, ok := stream.(*os.File); ok {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return w
+		}
+	}
+	return 0
+}
+
+// actor is who the audit names: user@host.
+func actor() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return name + "@" + host
+}

@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// lifecycleOptions are the flags that every verb which starts a workflow has.
+type lifecycleOptions struct {
+	wait   bool
+	noWait bool
+	// timeout bounds the waiting. Defaults to the sum of the phases' budgets.
+	timeout time.Duration
+	dryRun  bool
+	reason  string
+	yes     bool
+	key     string
+}
+
+func (o *lifecycleOptions) addFlags(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&o.wait, "wait", false, "wait until the operation ends or parks (default when stdout is a terminal)")
+	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the operation is accepted")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and what blocks it; change nothing")
+	f.StringVar(&o.reason, "reason", "", "why, for the audit and for those who look on")
+	f.StringVar(&o.key, "idempotency-key", "", "the same key again attaches to the same operation")
+	c.MarkFlagsMutuallyExclusive("wait", "no-wait")
+}
+
+// addTimeout adds --timeout as the bound of the waiting.
+func (o *lifecycleOptions) addTimeout(c *cobra.Command) {
+	c.Flags().DurationVar(&o.timeout, "timeout", 0, "how long to wait; the operation goes on after it (default: what its phases may take)")
+}
+
+// addYes adds --yes, for the verbs that ask.
+func (o *lifecycleOptions) addYes(c *cobra.Command) {
+	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask; needed without a terminal")
+}
+
+func (o *lifecycleOptions) waits(e *env) bool {
+	return o.wait || !o.noWait && e.tty.out
+}
+
+// verb is one lifecycle action with its options.
+type verb struct {
+	action  schema.Action
+	options schema.OperationOptions
+	// consequence completes the question "NODE: …; go on?". Empty for a verb
+	// that does not ask.
+	consequence string
+}
+
+// newLifecycle makes the command of a verb; the caller adds the verb's own
+// flags and words.
+func newLifecycle(e *env, use, short, long, example string, o *lifecycleOptions, do func(ctx context.Context, arg string) error) *cobra.Command {
+	c := &cobra.Command{
+		Use: use + " NODE", Short: short, Long: long, Example: example,
+		Args: exactArgs("NODE"), ValidArgsFunction: e.completeNode,
+		RunE: func(c *cobra.Command, args []string) error { return do(c.Context(), args[0]) },
+	}
+	o.addFlags(c)
+	return c
+}
+
+// lifecycleResult is what a lifecycle verb prints: the node as the admin API
+// shows it, or the little that is known of it when the API does not answer.
+type lifecycleResult struct {
+	Operation schema.Operation `json:"operation"`
+	Node      any              `json:"node"`
+}
+
+// runLifecycle starts the verb's workflow and, if asked to, waits for its end.
+func runLifecycle(ctx context.Context, e *env, arg string, v verb, o lifecycleOptions) error {
+	t, err := e.find(ctx, arg)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return e.printPlan(ctx, arg, t, v)
+	}
+	if err := e.confirm(ctx, t, v, o.yes); err != nil {
+		return err
+	}
+	lc, err := e.lifecycle(ctx)
+	if err != nil {
+		return err
+	}
+	op, err := e.submit(ctx, lc, e.input(t, v, o))
+	if err != nil {
+		return err
+	}
+	e.say("%s %s: %s as operation %s", v.action, t.name(), op.Status, op.OperationID)
+	e.say("web: %s", lc.WebURL(op.WorkflowID, op.RunID))
+	st := schema.OperationStatus{Operation: op, Node: t.ref()}
+	if !o.waits(e) {
+		e.say("follow it with: gpuaas op watch %s", t.name())
+		return e.finish(ctx, t, st, nil)
+	}
+	st, err = e.follow(ctx, followRequest{target: t, operation: op, options: v.options, temporal: lc, limit: o.timeout})
+	return e.finish(ctx, t, st, err)
+}
+
+// input is the workflow's input. Without a key from the operator it makes one,
+// so that a failed submit can name a command that attaches to its own run.
+func (e *env) input(t target, v verb, o lifecycleOptions) schema.OperationInput {
+	in := schema.OperationInput{
+		OperationID: schema.OperationID(t.id, v.action, o.key), NodeID: t.id, Action: v.action,
+		Actor: e.actor, Reason: o.reason, CorrelationID: e.correlationID, Host: t.host, Options: v.options,
+	}
+	if t.view != nil {
+		in.Provider, in.Region = t.view.OnboardingMode, t.view.RegionCode
+	}
+	return in
+}
+
+// submit starts the workflow. An interrupt or an unreachable service leaves open
+// whether Temporal took the operation, so the error says how to find out.
+func (e *env) submit(ctx context.Context, lc Lifecycle, in schema.OperationInput) (schema.Operation, error) {
+	op, err := lc.Submit(ctx, in)
+	if err == nil {
+		return op, nil
+	}
+	if ctx.Err() != nil {
+		e.say("interrupted while operation %s was handed over: it may have been accepted; see: gpuaas op show %s", in.OperationID, in.NodeID)
+	}
+	return op, err
+}
+
+// ref is what is known of the node without an operation.
+func (t target) ref() schema.NodeRef {
+	r := schema.NodeRef{NodeID: t.id, Host: t.host}
+	if t.view != nil {
+		r.State = t.view.State
+	}
+	return r
+}
+
+// finish prints the operation's object once and turns how it stands, and how
+// the waiting ended, into the exit code.
+func (e *env) finish(ctx context.Context, t target, st schema.OperationStatus, waitErr error) error {
+	result := lifecycleResult{Operation: st.Operation, Node: st.Node}
+	if view, err := e.lookup(context.WithoutCancel(ctx), t.id); err == nil {
+		result.Node, st.Node.State = view, view.State
+	}
+	if err := e.print(result, func(w io.Writer) { fmt.Fprintln(w, e.headline(t, st)) }); err != nil {
+		return err
+	}
+	if waitErr != nil {
+		return waitErr
+	}
+	return outcome(t, st.Operation)
+}
+
+// headline is an operation in one line.
+func (e *env) headline(t target, st schema.OperationStatus) string {
+	op := st.Operation
+	line := fmt.Sprintf("%s %s: %s", op.Action, t.name(), op.Status)
+	switch {
+	case op.Status.Ended() && op.StartedAt != nil && op.EndedAt != nil:
+		line += fmt.Sprintf(" after %s", span(op.EndedAt.Sub(*op.StartedAt)))
+	case op.Status.Ended():
+	default:
+		line += fmt.Sprintf(" (operation %s)", op.OperationID)
+	}
+	if op.Outcome != "" {
+		line += ": " + op.Outcome
+	}
+	if op.Status.Ended() && st.Node.State != "" {
+		line += fmt.Sprintf("; the node is %s", st.Node.State)
+	}
+	return clean(line)
+}
+
+// outcome is the error of an operation that ended other than well, or parked.
+func outcome(t target, op schema.Operation) error {
+	switch op.Status {
+	case schema.OperationFailed, schema.OperationCancelled:
+		return &exitError{schema.ExitFailed, []string{fmt.Sprintf("%s %s ended as %s", op.Action, t.name(), op.Status)}}
+	case schema.OperationRejected:
+		return &exitError{schema.ExitRefused, []string{fmt.Sprintf("%s %s was refused", op.Action, t.name())}}
+	case schema.OperationParked:
+		return parked(t, op)
+	}
+	return nil
+}
+
+// parked says why an operation waits and what to type.
+func parked(t target, op schema.Operation) error {
+	lines := []string{fmt.Sprintf("%s %s is parked: it waits for a decision and goes on after it", op.Action, t.name())}
+	if s := op.Stuck; s != nil {
+		lines = []string{fmt.Sprintf("%s %s is parked in phase %s: %s (%s)", op.Action, t.name(), s.Phase, s.Message, s.Reason)}
+		if s.Cause != "" {
+			lines = append(lines, "likely cause: "+s.Cause)
+		}
+	}
+	return &exitError{schema.ExitPending, append(lines, "next: "+nextCommand(t, op.Stuck))}
+}
+
+// nextCommand is the command that helps a stuck operation, with the node's name
+// filled in so that it can be pasted.
+func nextCommand(t target, s *schema.Stuck) string {
+	if s == nil || s.Next == "" {
+		return "gpuaas op show " + t.name()
+	}
+	return fillNode(s.Next, t.name())
+}

@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+type nodeEnrollOptions struct {
+	lifecycleOptions
+	bundle string
+}
+
+func newNodeEnroll(e *env) *cobra.Command {
+	var o nodeEnrollOptions
+	c := newLifecycle(e, "enroll", "Give a node its identity",
+		`Asks the admin API for the node's bootstrap bundle, which holds a one-time token,
+and then waits until the node's agent polls with its new certificate. The bundle
+is written to --bundle, or to ./HOST.bundle.json, readable by its owner only.
+
+With -o json or yaml and without --bundle the bundle is part of the object on
+stdout instead, which is then printed before the waiting; the exit code tells
+how that ended.`,
+		`  gpuaas node enroll gpu-17
+  gpuaas node enroll gpu-17 --bundle /root/gpu-17.json --no-wait
+  gpuaas node enroll gpu-17 --no-wait -o json | jq .bootstrap_bundle`,
+		&o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeEnroll(ctx, e, arg, o) })
+	o.addTimeout(c)
+	c.Flags().StringVar(&o.bundle, "bundle", "", "file to write the bundle to")
+	return c
+}
+
+func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions) error {
+	v := verb{action: schema.ActionEnroll}
+	api, err := e.api()
+	if err != nil {
+		return err
+	}
+	node, err := api.node(ctx, arg)
+	if err != nil {
+		return err
+	}
+	t := target{id: node.ID, host: node.Host, view: &node}
+	if o.dryRun {
+		return e.printPlan(ctx, arg, t, v)
+	}
+	answer, err := api.enroll(ctx, t.id, schema.LifecycleRequest{Reason: o.reason, IdempotencyKey: o.key})
+	if err != nil {
+		return err
+	}
+	e.say("enroll %s: %s as operation %s", t.name(), answer.Operation.Status, answer.Operation.OperationID)
+	inline := o.bundle == "" && e.flags.output != formatTable
+	if !inline {
+		if err := e.saveBundle(t, o.bundle, answer.BootstrapBundle); err != nil {
+			return err
+		}
+	}
+	return e.finishEnroll(ctx, t, answer, o, inline)
+}
+
+// finishEnroll prints the answer and waits if asked to. With the bundle inline
+// the object comes before the waiting, since the agent needs the bundle first.
+func (e *env) finishEnroll(ctx context.Context, t target, answer schema.LifecycleAnswer, o nodeEnrollOptions, inline bool) error {
+	st := schema.OperationStatus{Operation: answer.Operation, Node: t.ref()}
+	if inline {
+		if err := e.print(answer, nil); err != nil {
+			return err
+		}
+	}
+	if !o.waits(e) {
+		e.say("when its agent is up, follow it with: gpuaas op watch %s", t.name())
+		if inline {
+			return nil
+		}
+		return e.finish(ctx, t, st, nil)
+	}
+	lc, err := e.lifecycle(ctx)
+	if err != nil {
+		e.say("warning: waiting without Temporal: %s", err)
+	}
+	st, err = e.follow(ctx, followRequest{target: t, operation: answer.Operation, temporal: lc, limit: o.timeout})
+	if !inline {
+		return e.finish(ctx, t, st, err)
+	}
+	if err != nil {
+		return err
+	}
+	e.say("%s", e.headline(t, st))
+	return outcome(t, st.Operation)
+}
+
+// saveBundle writes the bundle to path, or to HOST.bundle.json when path is
+// empty. The token in it is shown nowhere.
+func (e *env) saveBundle(t target, path string, b *schema.BootstrapBundle) error {
+	if b == nil {
+		return schema.NewError(schema.KindInternal, "the admin API handed out no bundle for operation it attached to").
+			WithReason("no_bundle").WithNext("run gpuaas node enroll " + t.name() + " again without --idempotency-key")
+	}
+	path, err := e.bundlePath(t, path)
+	if err != nil {
+		return err
+	}
+	if err := writeSecret(path, b); err != nil {
+		return fmt.Errorf("writing the bundle: %w", err)
+	}
+	e.say("bundle written to %s (mode 0600; it holds the enrolment token, good until %s)", path, b.ExpiresAt)
+	return nil
+}

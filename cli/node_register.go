@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+type nodeRegisterOptions struct {
+	sku, region, mode, class string
+	gpus                     int
+}
+
+func newNodeRegister(e *env) *cobra.Command {
+	var o nodeRegisterOptions
+	c := &cobra.Command{
+		Use: "register HOST", Short: "Add a node to the inventory",
+		Long: `Adds a node to the inventory and prints its id alone on stdout, so that a script
+can capture it. The SKU must be an active one of the catalog. No workflow runs.`,
+		Example: `  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
+  id=$(gpuaas node register "$(hostname)" --sku cpu-dev --region local)`,
+		Args: exactArgs("HOST"), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(c *cobra.Command, args []string) error { return runNodeRegister(c.Context(), e, args[0], o) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.sku, "sku", "", "SKU of the catalog (required)")
+	f.StringVar(&o.region, "region", "", "region code (required)")
+	f.IntVar(&o.gpus, "gpus", 0, "number of GPUs")
+	f.StringVar(&o.mode, "mode", "", "provider: manual, maas, libvirt (default manual)")
+	f.StringVar(&o.class, "class", "", "persistent, ephemeral or spot (default persistent)")
+	c.RegisterFlagCompletionFunc("class", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
+		[]string{string(schema.ClassPersistent), string(schema.ClassEphemeral), string(schema.ClassSpot)}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func runNodeRegister(ctx context.Context, e *env, host string, o nodeRegisterOptions) error {
+	const help = "gpuaas node register"
+	switch {
+	case host == "" || schema.IsID(host):
+		return usagef(help, "%q is not a host name", host)
+	case o.sku == "":
+		return usagef(help, "missing --sku: the node's SKU in the catalog, for example h100, a100 or cpu-dev")
+	case o.region == "":
+		return usagef(help, "missing --region: the node's region code, for example fra1")
+	case o.gpus < 0:
+		return usagef(help, "--gpus %d: want 0 or more", o.gpus)
+	}
+	switch schema.LifecycleClass(o.class) {
+	case "", schema.ClassPersistent, schema.ClassEphemeral, schema.ClassSpot:
+	default:
+		return usagef(help, "--class %q: want persistent, ephemeral or spot", o.class)
+	}
+	api, err := e.api()
+	if err != nil {
+		return err
+	}
+	node, err := api.register(ctx, schema.RegisterNodeRequest{Host: host, SKU: o.sku, GPUsTotal: o.gpus,
+		RegionCode: o.region, OnboardingMode: o.mode, LifecycleClass: schema.LifecycleClass(o.class)})
+	if err != nil {
+		return err
+	}
+	if err := e.print(node, func(w io.Writer) { row(w, node.ID) }); err != nil {
+		return err
+	}
+	e.say("%s", fmt.Sprintf("registered %s; next: gpuaas node enroll %s", node.Host, node.Host))
+	return nil
+}

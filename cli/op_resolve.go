@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+type opResolveOptions struct {
+	reason string
+	yes    bool
+	wait   bool
+}
+
+// decision is one of the op verbs that hand a decision to an operation.
+type decision struct {
+	name    schema.Decision
+	short   string
+	long    string
+	example string
+	// consequence completes the question a destructive decision asks; empty for
+	// one that does not ask.
+	consequence string
+	// needsReason makes --reason mandatory.
+	needsReason bool
+}
+
+func newOpRetry(e *env) *cobra.Command {
+	return newOpResolve(e, decision{name: schema.DecisionRetry, short: "Run the parked phase again",
+		long:    "Runs the phase that the operation is parked in again, with its whole budget.",
+		example: "  gpuaas op retry gpu-17\n  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait"})
+}
+
+func newOpSkip(e *env) *cobra.Command {
+	return newOpResolve(e, decision{name: schema.DecisionSkip, short: "Go on without the parked phase",
+		long:        "Goes on without the phase that the operation is parked in. What the phase would have done stays undone.",
+		example:     "  gpuaas op skip gpu-17 --reason \"probe is known broken, PROB-12\"",
+		consequence: "what the phase would have done stays undone", needsReason: true})
+}
+
+func newOpCancel(e *env) *cobra.Command {
+	return newOpResolve(e, decision{name: schema.DecisionCancel, short: "Undo the operation",
+		long:    "Undoes what the operation did, restores the node's state at its start and ends it as cancelled.",
+		example: "  gpuaas op cancel gpu-17\n  gpuaas op cancel gpu-17 --reason \"wrong node\" --wait"})
+}
+
+func newOpForce(e *env) *cobra.Command {
+	return newOpResolve(e, decision{name: schema.DecisionForce, short: "Run the parked phase without its safety",
+		long:        "Runs the phase that the operation is parked in without its safety: a drain then kills the work that blocks it.",
+		example:     "  gpuaas op force gpu-17 --reason \"tenant agreed, TCK-99\"",
+		consequence: "a forced drain kills the work that blocks it", needsReason: true})
+}
+
+func newOpExtend(e *env) *cobra.Command {
+	return newOpResolve(e, decision{name: schema.DecisionExtend, short: "Give the parked phase its time once more",
+		long:    "Gives the phase that the operation is parked in its time once more.",
+		example: "  gpuaas op extend gpu-17 --reason \"job ends at noon\""})
+}
+
+func newOpResolve(e *env, d decision) *cobra.Command {
+	var o opResolveOptions
+	c := &cobra.Command{
+		Use: string(d.name) + " NODE", Short: d.short, Long: d.long, Example: d.example,
+		Args: exactArgs("NODE"), ValidArgsFunction: e.completeNode,
+		RunE: func(c *cobra.Command, args []string) error { return runOpResolve(c.Context(), e, args[0], d, o) },
+	}
+	usage := "why, for the audit"
+	if d.needsReason {
+		usage += " (required)"
+	}
+	c.Flags().StringVar(&o.reason, "reason", "", usage)
+	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
+	if d.consequence != "" {
+		c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask; needed without a terminal")
+	}
+	return c
+}
+
+func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResolveOptions) error {
+	if d.needsReason && o.reason == "" {
+		return usagef("gpuaas op "+string(d.name), "missing --reason: say why, it goes into the audit")
+	}
+	t, err := e.find(ctx, arg)
+	if err != nil {
+		return err
+	}
+	if d.consequence != "" {
+		if err := e.ask(ctx, fmt.Sprintf("%s the operation on %s: %s", d.name, t.name(), d.consequence), o.yes); err != nil {
+			return err
+		}
+	}
+	lc, err := e.lifecycle(ctx)
+	if err != nil {
+		return err
+	}
+	st, err := lc.Resolve(ctx, schema.NodeWorkflowID(t.id), schema.ResolveRequest{Decision: d.name, Reason: o.reason, By: e.actor})
+	if errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
+		return noOperation(t, "no operation is running on %s")
+	}
+	if err != nil {
+		return err
+	}
+	e.say("%s %s: the operation took the decision: %s", st.Operation.Action, t.name(), d.name)
+	if o.wait {
+		st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, temporal: lc})
+		return e.finish(ctx, t, st, err)
+	}
+	return e.print(st, func(w io.Writer) { fmt.Fprintln(w, e.headline(t, st)) })
+}

@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"sigs.k8s.io/yaml"
+)
+
+// format is the form of what a command prints on stdout.
+type format string
+
+// The formats.
+const (
+	formatTable format = "table"
+	formatJSON  format = "json"
+	formatYAML  format = "yaml"
+)
+
+// String implements pflag.Value.
+func (f *format) String() string { return string(*f) }
+
+// Type implements pflag.Value: what the help shows.
+func (*format) Type() string { return "table|json|yaml" }
+
+// Set implements pflag.Value.
+func (f *format) Set(s string) error {
+	switch v := format(s); v {
+	case formatTable, formatJSON, formatYAML:
+		*f = v
+		return nil
+	}
+	return fmt.Errorf("want table, json or yaml")
+}
+
+// print writes a result to stdout: the object itself for machines, what table
+// writes for people.
+func (e *env) print(v any, table func(w io.Writer)) error {
+	if e.flags.output != formatTable {
+		return e.printMachine(v)
+	}
+	return e.printTable(table)
+}
+
+func (e *env) printMachine(v any) error {
+	if e.flags.output == formatYAML {
+		text, err := yaml.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("rendering YAML: %w", err)
+		}
+		_, err = e.stdout.Write(text)
+		return err
+	}
+	enc := json.NewEncoder(e.stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// printTable writes tab-separated cells as aligned columns. What nodes and
+// people wrote is cleaned, so that it cannot steer the reader's terminal.
+func (e *env) printTable(table func(w io.Writer)) error {
+	w := tabwriter.NewWriter(cleaner{e.stdout}, 0, 0, 2, ' ', 0)
+	table(w)
+	return w.Flush()
+}
+
+// say writes a line of talk to stderr.
+func (e *env) say(format string, args ...any) {
+	fmt.Fprintln(e.stderr, clean(fmt.Sprintf(format, args...))) //nolint:errcheck // talk has no other place to go
+}
+
+// cleaner cleans all that is written through it.
+type cleaner struct{ w io.Writer }
+
+func (c cleaner) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(c.w, clean(string(p))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// row writes one row of a table. A cell never ends its column or its line.
+func row(w io.Writer, cells ...string) {
+	for i, c := range cells {
+		cells[i] = strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return '?'
+			}
+			return r
+		}, c)
+	}
+	fmt.Fprintln(w, strings.Join(cells, "\t")) //nolint:errcheck // the table's Flush tells
+}
+
+// clean replaces control characters other than a line's end, among them the
+// escape that starts a terminal's commands.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// dash is s, or "-" for an empty cell.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// span renders a duration as people say it: 45s, 12m, 3h20m, 5d4h.
+func span(d time.Duration) string {
+	d = max(d, 0).Round(time.Second)
+	days, hours := int(d/(24*time.Hour)), int(d/time.Hour)%24
+	minutes, seconds := int(d/time.Minute)%60, int(d/time.Second)%60
+	switch {
+	case days > 0:
+		return pair(days, "d", hours, "h")
+	case hours > 0:
+		return pair(hours, "h", minutes, "m")
+	case minutes > 0:
+		return pair(minutes, "m", seconds, "s")
+	}
+	return fmt.Sprintf("%ds", seconds)
+}
+
+func pair(a int, unitA string, b int, unitB string) string {
+	if b == 0 {
+		return fmt.Sprintf("%d%s", a, unitA)
+	}
+	return fmt.Sprintf("%d%s%d%s", a, unitA, b, unitB)
+}
+
+// stamp renders a moment and how long ago it was.
+func (e *env) stamp(t time.Time) string {
+	ago := e.clock.now().Sub(t)
+	if ago < 0 {
+		return fmt.Sprintf("%s (in %s)", t.UTC().Format(time.RFC3339), span(-ago))
+	}
+	return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), span(ago))
+}
+
+func (e *env) stampOf(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return e.stamp(*t)
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Lifecycle is what the CLI needs of Temporal. Errors are *schema.Error;
+// KindServiceUnavailable names the address, with reason no_worker when Temporal
+// answers and no worker does.
+type Lifecycle interface {
+	// Submit starts the action's workflow and returns its early answer, or the
+	// typed refusal. The same operation id again attaches to its own run.
+	Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error)
+	// Status asks an operation for its state. An empty runID means the newest
+	// run. KindNotFound when there is none.
+	Status(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error)
+	// Resolve hands a decision to the running operation and returns the state
+	// after it. KindNotFound when none runs.
+	Resolve(ctx context.Context, workflowID string, r schema.ResolveRequest) (schema.OperationStatus, error)
+	// Parked lists the running operations that wait for somebody.
+	Parked(ctx context.Context) ([]schema.OperationStatus, error)
+	// FindNode looks a host name up among the operations Temporal remembers.
+	// KindNotFound when there is none.
+	FindNode(ctx context.Context, host string) (nodeID string, err error)
+	// Result waits until the run is closed and returns its final state. It needs
+	// no worker.
+	Result(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error)
+	// WebURL is the page of a run in the Web UI.
+	WebURL(workflowID, runID string) string
+	// Close ends the connection.
+	Close()
+}
+
+// DialOptions say which Temporal to speak to. Empty fields are read from the
+// ecosystem's own configuration (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,
+// profiles).
+type DialOptions struct {
+	Address   string
+	Namespace string
+}
+
+// SetupOptions are what admin setup hands to Platform.Setup.
+type SetupOptions struct {
+	// Temporal says which Temporal to set up.
+	Temporal DialOptions
+	// Talk gets a line for each thing made or found.
+	Talk io.Writer
+}
+
+// Platform is what the CLI is given from outside. The zero value works for
+// everything but admin setup.
+type Platform struct {
+	// Dial connects to Temporal. Defaults to internal/temporal's client.
+	Dial func(ctx context.Context, o DialOptions) (Lifecycle, error)
+	// Setup prepares database, Vault and Temporal; running it again changes
+	// nothing. Defaults to none: admin setup then says so.
+	Setup func(ctx context.Context, o SetupOptions) error
+}
+
+// Stdio is the standard streams.
+type Stdio struct {
+	In       io.Reader
+	Out, Err io.Writer
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// record reads the followed operation's row from the admin API, for when no
+// worker answers.
+func (e *env) record(ctx context.Context, r followRequest) (schema.OperationStatus, error) {
+	rows, err := e.rows(ctx, r.target.id, false)
+	if err != nil {
+		return schema.OperationStatus{}, err
+	}
+	for _, row := range rows {
+		if row.OperationID == r.operation.OperationID {
+			return statusOfRow(row, r.options), nil
+		}
+	}
+	return schema.OperationStatus{}, schema.Errorf(schema.KindServiceUnavailable,
+		"the admin API has no record of operation %s yet", r.operation.OperationID)
+}
+
+// rows lists operations through the admin API, within lookupBudget.
+func (e *env) rows(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error) {
+	api, err := e.api()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupBudget)
+	defer cancel()
+	return api.operations(ctx, nodeID, open)
+}
+
+// statusOfRow renders a database row in the shape of the status query. The row
+// knows the current phase only, so the phases before it count as completed.
+func statusOfRow(row schema.OperationSummary, o schema.OperationOptions) schema.OperationStatus {
+	started := row.StartedAt
+	op := schema.Operation{
+		OperationID: row.OperationID, WorkflowID: row.WorkflowID, RunID: row.RunID, Action: row.Action,
+		Status: row.Status, Stuck: row.Stuck, Actor: row.Actor, Reason: row.Reason, CorrelationID: row.CorrelationID,
+		OpSeq: row.OpSeq, StartedAt: &started, EndedAt: row.EndedAt, Outcome: row.Outcome,
+		Phases: phasesOfRow(row, o),
+	}
+	return schema.OperationStatus{Operation: op, Node: schema.NodeRef{NodeID: row.NodeID, Host: row.Host}}
+}
+
+func phasesOfRow(row schema.OperationSummary, o schema.OperationOptions) []schema.Phase {
+	specs := schema.Phases(row.Action, o)
+	at := phaseIndex(specs, row.Phase)
+	if at < 0 && row.Action == schema.ActionRetire { // the row does not say that it drains first
+		o.Drain = true
+		specs = schema.Phases(row.Action, o)
+		at = phaseIndex(specs, row.Phase)
+	}
+	out := make([]schema.Phase, len(specs))
+	for i, s := range specs {
+		out[i] = schema.Phase{Name: s.Name, Title: s.Title, State: stateAt(row.Status, i, at), Attempt: 1}
+	}
+	return out
+}
+
+func phaseIndex(specs []schema.PhaseSpec, name string) int {
+	for i, s := range specs {
+		if s.Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// stateAt is the state of phase i of an operation that is in phase at.
+func stateAt(s schema.OperationState, i, at int) schema.PhaseState {
+	switch {
+	case s == schema.OperationCompleted, i < at:
+		return schema.PhaseCompleted
+	case i > at:
+		return schema.PhasePending
+	}
+	switch s {
+	case schema.OperationParked:
+		return schema.PhaseParked
+	case schema.OperationFailed:
+		return schema.PhaseFailed
+	case schema.OperationCancelled, schema.OperationRejected:
+		return schema.PhaseCancelled
+	}
+	return schema.PhaseRunning
+}

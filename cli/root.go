@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// globalFlags are the flags that every command has.
+type globalFlags struct {
+	address   string
+	namespace string
+	apiURL    string
+	output    format
+	noColor   bool
+}
+
+const rootLong = `gpuaas runs the life of GPU nodes: register, enroll, provision, drain, retire,
+reactivate, remove. Each of these but register is a durable Temporal workflow
+that this command starts, follows and, where it parks, decides about.
+
+NODE is always a node id or a host name. Results go to stdout, talk to stderr.
+
+Environment:
+  TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_PROFILE
+                          as the temporal command reads them
+  GPUAAS_API_URL          the admin API
+  GPUAAS_API_TOKEN        its bearer token (there is no flag: flags show in ps)
+  GPUAAS_API_TOKEN_FILE   a file that holds the token
+  NO_COLOR                no colors
+
+`
+
+const rootExample = `  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
+  gpuaas node enroll gpu-17 --bundle gpu-17.bundle.json
+  gpuaas node drain gpu-17 --timeout 30m --reason RMA-4411
+  gpuaas stuck`
+
+func newRoot(e *env) *cobra.Command {
+	e.flags = globalFlags{output: formatTable}
+	root := &cobra.Command{
+		Use: "gpuaas", Short: "Durable lifecycle operations on GPU nodes",
+		Long: rootLong + exitTable(), Example: rootExample,
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	asGroup(root)
+	f := root.PersistentFlags()
+	f.StringVar(&e.flags.address, "address", "", "Temporal's address (env TEMPORAL_ADDRESS)")
+	f.StringVar(&e.flags.namespace, "namespace", "", `Temporal's namespace (env TEMPORAL_NAMESPACE, default "gpuaas")`)
+	f.StringVar(&e.flags.apiURL, "api-url", "", "the admin API (env GPUAAS_API_URL, default "+defaultAPIURL+")")
+	f.VarP(&e.flags.output, "output", "o", "form of the result")
+	f.BoolVar(&e.flags.noColor, "no-color", false, "no colors (env NO_COLOR)")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c.CommandPath(), "%s", err) })
+	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
+		[]string{string(formatTable), string(formatJSON), string(formatYAML)}, cobra.ShellCompDirectiveNoFileComp))
+	root.AddCommand(newNode(e), newOp(e), newStuck(e), newAudit(e), newAdmin(e), newVersion(e))
+	return root
+}
+
+// newGroup is a command that only holds others.
+func newGroup(use, short, long string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Long: long}
+	asGroup(c)
+	c.AddCommand(commands...)
+	return c
+}
+
+// asGroup makes a command print its help alone and refuse an unknown command
+// with what was probably meant.
+func asGroup(c *cobra.Command) {
+	c.Args = cobra.ArbitraryArgs
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		message := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			message += "; did you mean " + strings.Join(near, " or ") + "?"
+		}
+		return usagef(c.CommandPath(), "%s", message)
+	}
+	c.SuggestionsMinimumDistance = 2
+}
+
+// exactArgs takes exactly the named arguments.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		if len(args) < len(names) {
+			return usagef(c.CommandPath(), "missing argument %s", strings.Join(names[len(args):], " "))
+		}
+		return usagef(c.CommandPath(), "unexpected argument %q", args[len(names)])
+	}
+}
+
+// noArgs takes no arguments.
+func noArgs() cobra.PositionalArgs { return exactArgs() }

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// stuckEvery is how often stuck --watch looks again.
+const stuckEvery = 5 * time.Second
+
+// reasonOverdue is the reason of an operation that runs longer than its phases
+// may and has not parked: no worker moves it.
+const reasonOverdue = "overdue"
+
+type stuckOptions struct {
+	watch bool
+}
+
+// stuckRow is one operation that waits for somebody.
+type stuckRow struct {
+	NodeID      string                `json:"node_id"`
+	Host        string                `json:"host"`
+	State       schema.NodeState      `json:"state,omitempty"`
+	Action      schema.Action         `json:"action"`
+	Status      schema.OperationState `json:"status"`
+	Phase       string                `json:"phase"`
+	Reason      string                `json:"reason"`
+	Message     string                `json:"message,omitempty"`
+	Since       time.Time             `json:"since"`
+	Owner       schema.Attention      `json:"owner"`
+	Cause       string                `json:"cause,omitempty"`
+	Next        string                `json:"next"`
+	OperationID string                `json:"operation_id"`
+	WorkflowID  string                `json:"workflow_id"`
+	RunID       string                `json:"run_id"`
+}
+
+func newStuck(e *env) *cobra.Command {
+	var o stuckOptions
+	c := &cobra.Command{
+		Use: "stuck", Short: "List every operation that waits for somebody",
+		Long: `Lists every parked or overdue operation: the node, where it stands, why and since
+when it waits, who must act, and the command to type next. It asks Temporal and
+the admin API, and goes on with one of them.`,
+		Example: "  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck -o json | jq -r '.stuck[].next'",
+		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runStuck(c.Context(), e, o) },
+	}
+	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "look again every 5 seconds until interrupted")
+	return c
+}
+
+func runStuck(ctx context.Context, e *env, o stuckOptions) error {
+	for {
+		rows, err := e.stuckRows(ctx)
+		if o.watch && ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if o.watch && e.tty.out {
+			fmt.Fprint(e.stdout, "\x1b[H\x1b[2J") //nolint:errcheck // the table's Flush tells
+		}
+		if err := e.printStuck(rows); err != nil || !o.watch {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.clock.after(stuckEvery):
+		}
+	}
+}
+
+func (e *env) printStuck(rows []stuckRow) error {
+	if len(rows) == 0 {
+		e.say("nothing is stuck")
+		if e.flags.output == formatTable {
+			return nil
+		}
+	}
+	now := e.clock.now()
+	return e.print(map[string][]stuckRow{"stuck": rows}, func(w io.Writer) {
+		row(w, "NODE", "STATE", "REASON", "SINCE", "OWNER", "NEXT")
+		for _, r := range rows {
+			row(w, cmp.Or(r.Host, r.NodeID), r.place(), r.Reason, span(now.Sub(r.Since)), string(r.Owner), r.Next)
+		}
+	})
+}
+
+// place is where the operation stands, for example draining (drain).
+func (r stuckRow) place() string {
+	state := cmp.Or(string(r.State), string(r.Action))
+	if r.Phase == "" {
+		return state
+	}
+	return fmt.Sprintf("%s (%s)", state, r.Phase)
+}
+
+// stuckRows merges what Temporal and the admin API know, oldest first. One of
+// the two is enough.
+func (e *env) stuckRows(ctx context.Context) ([]stuckRow, error) {
+	parked, temporalErr := e.parkedOperations(ctx)
+	open, apiErr := e.rows(ctx, "", true)
+	switch {
+	case isUsage(apiErr):
+		return nil, apiErr
+	case temporalErr != nil && apiErr != nil:
+		return nil, fmt.Errorf("%w; %w", temporalErr, apiErr)
+	case temporalErr != nil:
+		e.say("warning: only what the admin API knows: %s", temporalErr)
+	case apiErr != nil:
+		e.say("warning: only what Temporal knows: %s", apiErr)
+	}
+	rows := map[string]stuckRow{}
+	for _, o := range open {
+		if r, ok := e.stuckOfRow(o); ok {
+			rows[r.OperationID] = r
+		}
+	}
+	for _, st := range parked {
+		r := stuckOfStatus(st)
+		if known, ok := rows[r.OperationID]; ok {
+			r.Host = cmp.Or(r.Host, known.Host)
+			r.Since = earlier(r.Since, known.Since)
+			if st.Operation.Stuck == nil || r.Phase == "" {
+				r = known
+			}
+		}
+		rows[r.OperationID] = r
+	}
+	return sortedRows(rows), nil
+}
+
+func (e *env) parkedOperations(ctx context.Context) ([]schema.OperationStatus, error) {
+	lc, err := e.lifecycle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return lc.Parked(ctx)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.IsZero() || !a.IsZero() && a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func sortedRows(rows map[string]stuckRow) []stuckRow {
+	out := make([]stuckRow, 0, len(rows))
+	for _, r := range rows {
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b stuckRow) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.OperationID, b.OperationID))
+	})
+	return out
+}
+
+func stuckOfStatus(st schema.OperationStatus) stuckRow {
+	op := st.Operation
+	r := stuckRow{NodeID: st.Node.NodeID, Host: st.Node.Host, State: st.Node.State, Action: op.Action, Status: op.Status,
+		OperationID: op.OperationID, WorkflowID: op.WorkflowID, RunID: op.RunID}
+	if op.StartedAt != nil {
+		r.Since = *op.StartedAt
+	}
+	return r.with(op.Stuck)
+}
+
+// stuckOfRow is ok for a row that is parked, or that runs longer than all of its
+// phases may.
+func (e *env) stuckOfRow(o schema.OperationSummary) (stuckRow, bool) {
+	r := stuckRow{NodeID: o.NodeID, Host: o.Host, Action: o.Action, Status: o.Status, Phase: o.Phase, Owner: o.Attention,
+		OperationID: o.OperationID, WorkflowID: o.WorkflowID, RunID: o.RunID, Since: o.StartedAt}
+	if o.Stuck != nil || o.Status == schema.OperationParked {
+		return r.with(o.Stuck), true
+	}
+	// The row does not say whether a retire drains first: count it as if.
+	due := o.StartedAt.Add(budgetOf(o.Action, schema.OperationOptions{Drain: o.Action == schema.ActionRetire}))
+	if o.Status.Ended() || !due.Before(e.clock.now()) {
+		return r, false
+	}
+	return r.with(&schema.Stuck{Phase: o.Phase, Attention: schema.AttentionOperator, Reason: reasonOverdue,
+		Message: "it runs longer than its phases may and has not parked", Since: due,
+		Cause: "no worker is up", Next: "gpuaas op show NODE"}), true
+}
+
+// with fills in why the operation waits.
+func (r stuckRow) with(s *schema.Stuck) stuckRow {
+	t := target{id: r.NodeID, host: r.Host}
+	r.Next = nextCommand(t, s)
+	if s == nil {
+		r.Owner = cmp.Or(r.Owner, schema.AttentionOperator)
+		return r
+	}
+	r.Phase, r.Reason, r.Message, r.Since, r.Owner, r.Cause = s.Phase, s.Reason, s.Message, s.Since, s.Attention, s.Cause
+	return r
+}

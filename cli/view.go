@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// view shows a followed operation on stderr.
+type view interface {
+	// show draws the state; note says why it is second-hand, if it is.
+	show(st schema.OperationStatus, note string)
+	// ticks starts the redraws the view wants between answers.
+	ticks() (<-chan time.Time, func())
+	// close ends the view, what it last showed stays.
+	close()
+}
+
+func (e *env) newView(t target) view {
+	if !e.tty.err {
+		return &plainView{env: e, target: t, seen: map[string]string{}}
+	}
+	return &liveView{env: e, target: t, out: e.stderr, color: e.color(true)}
+}
+
+// plainView writes one line for each change of a phase.
+type plainView struct {
+	env    *env
+	target target
+	seen   map[string]string // phase → state and attempt last written
+	note   string
+}
+
+func (v *plainView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
+func (v *plainView) close()                            {}
+
+func (v *plainView) show(st schema.OperationStatus, note string) {
+	if note != v.note {
+		v.note = note
+		if note != "" {
+			v.env.say("note: %s", note)
+		}
+	}
+	for _, p := range st.Operation.Phases {
+		state := fmt.Sprintf("%s %d", p.State, p.Attempt)
+		if p.State == schema.PhasePending || v.seen[p.Name] == state {
+			continue
+		}
+		v.seen[p.Name] = state
+		v.env.say("%s %s: %s", st.Operation.Action, v.target.name(), phaseLine(p))
+	}
+}
+
+// phaseLine is a phase in words, for example "drain completed after 12s".
+func phaseLine(p schema.Phase) string {
+	line := fmt.Sprintf("%s %s", p.Name, p.State)
+	if p.Attempt > 1 {
+		line += fmt.Sprintf(" (attempt %d)", p.Attempt)
+	}
+	if p.StartedAt != nil && p.EndedAt != nil {
+		line += " after " + span(p.EndedAt.Sub(*p.StartedAt))
+	}
+	if p.Reason != "" {
+		line += ": " + p.Reason
+	}
+	return line
+}
+
+// liveView draws one line for each phase and redraws them in place.
+type liveView struct {
+	env    *env
+	target target
+	out    io.Writer
+	color  bool
+	lines  int // drawn before
+	frame  int
+}
+
+func (v *liveView) ticks() (<-chan time.Time, func()) { return v.env.clock.spin() }
+func (v *liveView) close()                            {}
+
+// spinner is one frame of the running mark for each redraw.
+const spinner = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+func (v *liveView) show(st schema.OperationStatus, note string) {
+	now := v.env.clock.now()
+	lines := []string{v.title(st.Operation, now)}
+	for _, p := range st.Operation.Phases {
+		lines = append(lines, v.phase(p, now))
+	}
+	if note != "" {
+		lines = append(lines, v.paint(dim, "  "+v.cut(note, 2)))
+	}
+	var b strings.Builder
+	if v.lines > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", v.lines)
+	}
+	for _, l := range lines {
+		b.WriteString("\r\x1b[2K" + l + "\n")
+	}
+	if v.lines > len(lines) {
+		b.WriteString("\x1b[J") // what an earlier, longer drawing left below
+	}
+	io.WriteString(v.out, b.String()) //nolint:errcheck // talk has no other place to go
+	v.lines = len(lines)
+	v.frame++
+}
+
+func (v *liveView) title(op schema.Operation, now time.Time) string {
+	elapsed := ""
+	if op.StartedAt != nil {
+		end := now
+		if op.EndedAt != nil {
+			end = *op.EndedAt
+		}
+		elapsed = span(end.Sub(*op.StartedAt))
+	}
+	return v.paint(bold, v.cut(fmt.Sprintf("%s %s  %s  %s", op.Action, v.target.name(), op.Status, elapsed), 0))
+}
+
+// titleWidth is the column of the phases' titles.
+const titleWidth = 46
+
+func (v *liveView) phase(p schema.Phase, now time.Time) string {
+	mark, style := v.mark(p.State)
+	elapsed := ""
+	if p.StartedAt != nil {
+		end := now
+		if p.EndedAt != nil {
+			end = *p.EndedAt
+		}
+		elapsed = span(end.Sub(*p.StartedAt))
+	}
+	text := fmt.Sprintf("%-*s %7s", titleWidth, p.Title, elapsed)
+	if p.Attempt > 1 {
+		text += fmt.Sprintf("  attempt %d", p.Attempt)
+	}
+	if p.Reason != "" {
+		text += "  " + p.Reason
+	}
+	return "  " + v.paint(style, mark) + " " + v.cut(strings.TrimRight(text, " "), 4)
+}
+
+func (v *liveView) mark(s schema.PhaseState) (mark string, style int) {
+	switch s {
+	case schema.PhaseRunning:
+		frames := []rune(spinner)
+		return string(frames[v.frame%len(frames)]), cyan
+	case schema.PhaseParked:
+		return "!", yellow
+	case schema.PhaseCompleted, schema.PhaseForced:
+		return "✓", green
+	case schema.PhaseSkipped:
+		return "-", dim
+	case schema.PhaseFailed, schema.PhaseCancelled:
+		return "✗", red
+	}
+	return "·", dim
+}
+
+// The styles of paint: numbers of the terminal's own.
+const (
+	bold   = 1
+	dim    = 2
+	red    = 31
+	green  = 32
+	yellow = 33
+	cyan   = 36
+)
+
+func (v *liveView) paint(style int, s string) string {
+	if !v.color {
+		return s
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", style, s)
+}
+
+// cut cleans a text and keeps it on one line of the terminal: a wrapped line
+// would break the redraw in place.
+func (v *liveView) cut(s string, indent int) string {
+	s = strings.ReplaceAll(clean(s), "\n", " ")
+	room := v.env.tty.width()
+	if room <= 0 {
+		room = 80
+	}
+	room -= indent + 1
+	if utf8.RuneCountInString(s) <= room {
+		return s
+	}
+	return string([]rune(s)[:max(room-1, 0)]) + "…"
+}

@@ -1,0 +1,112 @@
+package adminapi
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Config is what the admin API needs. All fields must be set.
+type Config struct {
+	// Env and NodeURL go into bootstrap bundles: the environment's name and the
+	// node API's public URL.
+	Env     string
+	NodeURL string
+	// TokenHash is the SHA-256 of the bearer token, Actor the subject it stands
+	// for in the audit.
+	TokenHash [sha256.Size]byte
+	Actor     string
+	Store     Store
+	Lifecycle Lifecycle
+	Trust     Trust
+	Log       *slog.Logger
+	// Ready answers the readiness check.
+	Ready func() error
+}
+
+// API is the admin API.
+type API struct{ cfg Config }
+
+// New returns the admin API over cfg.
+func New(cfg Config) *API { return &API{cfg: cfg} }
+
+// Handler returns the listener's handler.
+func (a *API) Handler() http.Handler {
+	return edge.New(edge.Config{Listener: "admin", Log: a.cfg.Log, Routes: a.Routes()})
+}
+
+// Server returns the HTTP server of the listener.
+func (a *API) Server() *http.Server {
+	return &http.Server{
+		Handler:           a.Handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// adminPath is where everything but the readiness check lives.
+const adminPath = "/api/v1/admin"
+
+// Routes returns the listener's endpoints.
+func (a *API) Routes() []edge.Route {
+	get := func(path string, h handler, kinds ...schema.Kind) edge.Route {
+		return a.route(edge.Route{Method: http.MethodGet, Path: path, Success: []int{http.StatusOK}, Kinds: kinds}, h)
+	}
+	routes := []edge.Route{
+		a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/nodes", Success: []int{http.StatusCreated},
+			MaxBody: schema.MaxBodyBytes}, a.register),
+		get(adminPath+"/nodes", a.nodes),
+		get(adminPath+"/nodes/{node}", a.node, schema.KindNotFound),
+		get(adminPath+"/audit", a.audit, schema.KindNotFound),
+		get(adminPath+"/operations", a.operations, schema.KindNotFound),
+		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
+	}
+	for _, action := range lifecycleActions() {
+		routes = append(routes, a.route(edge.Route{
+			Method: http.MethodPost, Path: adminPath + "/nodes/{node}/" + string(action),
+			Success: []int{http.StatusAccepted}, MaxBody: schema.MaxBodyBytes, Timeout: 40 * time.Second,
+			Kinds: []schema.Kind{schema.KindNotFound, schema.KindNodeInUse, schema.KindOperationInProgress},
+		}, a.lifecycle(action)))
+	}
+	return routes
+}
+
+// handler is an endpoint that knows who asks.
+type handler func(w http.ResponseWriter, r *http.Request, by Subject) error
+
+// route puts the bearer check before an endpoint.
+func (a *API) route(r edge.Route, h handler) edge.Route {
+	r.Kinds = append(r.Kinds, schema.KindUnauthenticated)
+	r.Handle = func(w http.ResponseWriter, req *http.Request) error {
+		by, err := a.subject(req)
+		if err != nil {
+			return err
+		}
+		edge.Annotate(req.Context(), slog.String("actor", by.Actor))
+		return h(w, req, by)
+	}
+	return r
+}
+
+// subject authenticates the bearer token. Both sides are hashed, so the
+// comparison takes the same time whatever is sent.
+func (a *API) subject(r *http.Request) (Subject, error) {
+	values := r.Header.Values("Authorization")
+	scheme, token, ok := strings.Cut(strings.Join(values, ","), " ")
+	if !ok || len(values) != 1 || !strings.EqualFold(scheme, "Bearer") {
+		return Subject{}, schema.NewError(schema.KindUnauthenticated, "this endpoint needs a bearer token").WithReason("no_token")
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	if subtle.ConstantTimeCompare(sum[:], a.cfg.TokenHash[:]) != 1 {
+		return Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted").WithReason("bad_token")
+	}
+	return Subject{Actor: a.cfg.Actor, CorrelationID: edge.CorrelationID(r.Context())}, nil
+}

@@ -1,0 +1,145 @@
+package adminapi
+
+import (
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	defaultSSHPort = 22
+	modeManual     = "manual"
+)
+
+// register adds a node to the inventory.
+func (a *API) register(w http.ResponseWriter, r *http.Request, by Subject) error {
+	var req schema.RegisterNodeRequest
+	if err := edge.Decode(r, &req); err != nil {
+		return err
+	}
+	if err := checkRegistration(&req); err != nil {
+		return err
+	}
+	node, err := a.cfg.Store.Register(r.Context(), req, by)
+	if err != nil {
+		return err
+	}
+	edge.Annotate(r.Context(), slog.String("node_id", node.ID))
+	w.Header().Set("Location", adminPath+"/nodes/"+node.ID)
+	return edge.JSON(w, http.StatusCreated, node)
+}
+
+// checkRegistration refuses what no node can have and fills in the defaults.
+// Whether the SKU exists is the store's to say.
+func checkRegistration(r *schema.RegisterNodeRequest) error {
+	if r.Port == 0 {
+		r.Port = defaultSSHPort
+	}
+	if r.OnboardingMode == "" {
+		r.OnboardingMode = modeManual
+	}
+	if r.LifecycleClass == "" {
+		r.LifecycleClass = schema.ClassPersistent
+	}
+	classes := []schema.LifecycleClass{schema.ClassPersistent, schema.ClassEphemeral, schema.ClassSpot}
+	switch {
+	case !validHost(r.Host):
+		return badField("host", "must be a host name or an IP address")
+	case r.Port < 1 || r.Port > 65535:
+		return badField("port", "must be 1 to 65535")
+	case !validName(r.SKU, 64):
+		return badField("sku", "is needed: a name of the SKU catalog")
+	case !validName(r.RegionCode, 64):
+		return badField("region_code", "is needed: at most 64 of a-z A-Z 0-9 . _ -")
+	case r.GPUsTotal < 0:
+		return badField("gpus_total", "must not be negative")
+	case !slices.Contains(classes, r.LifecycleClass):
+		return badField("lifecycle_class", "must be persistent, ephemeral or spot")
+	case r.SSHUsername != "" && !validName(r.SSHUsername, 64):
+		return badField("ssh_username", "must be at most 64 of a-z A-Z 0-9 . _ -")
+	case len(r.SSHPublicKey) > 8<<10 || strings.ContainsAny(r.SSHPublicKey, "\r\n\x00"):
+		return badField("ssh_public_key", "must be one line of at most 8 KiB")
+	case strings.Contains(r.SSHPublicKey, "PRIVATE KEY"):
+		return badField("ssh_public_key", "holds a private key")
+	case !validName(r.OnboardingMode, 32):
+		return badField("onboarding_mode", "must be the name of a provider")
+	case r.OnboardingMode != modeManual:
+		return schema.NewError(schema.KindServiceUnavailable, "no adapter for onboarding mode %q is configured", r.OnboardingMode).
+			WithReason("no_adapter").WithNext("register the node with onboarding_mode manual")
+	}
+	return nil
+}
+
+func badField(field, why string) error {
+	return schema.NewError(schema.KindInvalidRequest, "%s %s", field, why).WithReason("bad_" + field)
+}
+
+// validHost takes an IP address or a DNS name.
+func validHost(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	if len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if !validName(label, 63) || strings.ContainsAny(label, "._") || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// validName takes 1 to most characters of a-z A-Z 0-9 . _ -
+func validName(s string, most int) bool {
+	if s == "" || len(s) > most {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (a *API) nodes(w http.ResponseWriter, r *http.Request, _ Subject) error {
+	nodes, err := a.cfg.Store.Nodes(r.Context())
+	if err != nil {
+		return err
+	}
+	if nodes == nil {
+		nodes = []schema.NodeView{}
+	}
+	return edge.JSON(w, http.StatusOK, schema.NodeList{Nodes: nodes})
+}
+
+func (a *API) node(w http.ResponseWriter, r *http.Request, _ Subject) error {
+	node, err := a.find(r)
+	if err != nil {
+		return err
+	}
+	return edge.JSON(w, http.StatusOK, node)
+}
+
+// find reads the node that the path names by id or host name.
+func (a *API) find(r *http.Request) (schema.NodeView, error) {
+	name := r.PathValue("node")
+	if !schema.IsID(name) && !validHost(name) {
+		return schema.NodeView{}, schema.Errorf(schema.KindNotFound, "no such node")
+	}
+	node, err := a.cfg.Store.Node(r.Context(), name)
+	if err != nil {
+		return schema.NodeView{}, err
+	}
+	edge.Annotate(r.Context(), slog.String("node_id", node.ID))
+	return node, nil
+}

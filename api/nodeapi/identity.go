@@ -1,0 +1,160 @@
+package nodeapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// peer is what a request's certificate proves.
+type peer struct {
+	id    schema.Identity
+	facts schema.CertFacts
+}
+
+// authenticate is the check of everything but enrolment: the certificate of the
+// connection, then the node's row. It is made for every request and again by
+// every poll that wakes.
+func (a *API) authenticate(r *http.Request) (Caller, error) {
+	p, err := a.identify(r)
+	if err != nil {
+		return Caller{}, err
+	}
+	return a.admit(r, p)
+}
+
+// identify checks the certificate alone: that it is there, that a live node CA
+// issued it, its dates, its use, and that it names the node of the path.
+func (a *API) identify(r *http.Request) (peer, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
+	defer cancel()
+	roots, err := a.cfg.Issuer.Roots(ctx)
+	if err != nil {
+		return peer{}, err
+	}
+	p, err := check(r.TLS, roots, time.Now())
+	if err == nil {
+		err = a.owns(p.id, r.PathValue("node_id"))
+	}
+	if err != nil {
+		return peer{}, a.refused(r, err)
+	}
+	edge.Annotate(r.Context(), slog.String("node_id", p.id.NodeID))
+	return p, nil
+}
+
+// admit checks the node's row.
+func (a *API) admit(r *http.Request, p peer) (Caller, error) {
+	if time.Now().After(p.facts.NotAfter) {
+		return Caller{}, a.refused(r, identityError(schema.ReasonExpired, "the certificate has expired"))
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
+	defer cancel()
+	c, err := a.cfg.Store.Authenticate(ctx, p.id, p.facts)
+	if err != nil {
+		return Caller{}, a.refused(r, err)
+	}
+	return c, nil
+}
+
+// owns checks that the identity is of this environment and of the path's node.
+func (a *API) owns(id schema.Identity, nodeID string) error {
+	if id.Env != a.cfg.Env {
+		return identityError(schema.ReasonIdentityMismatch, "the certificate is of another environment")
+	}
+	if id.NodeID != nodeID {
+		return identityError(schema.ReasonIdentityMismatch, "the certificate is of another node than the path")
+	}
+	return nil
+}
+
+// refused counts a refused identity and puts the caller's certificate facts
+// into the log line. Other errors pass.
+func (a *API) refused(r *http.Request, err error) error {
+	e := schema.AsError(err)
+	if e.Kind != schema.KindInvalidNodeIdentity {
+		return err
+	}
+	a.cfg.Metrics.IdentityRefused(e.Reason)
+	edge.Annotate(r.Context(), slog.String("node_id", safeID(r.PathValue("node_id"))))
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		edge.Annotate(r.Context(), slog.Any("certificate", schema.FactsOf(r.TLS.PeerCertificates[0])))
+	}
+	return err
+}
+
+// safeID is a path's id as the log may have it.
+func safeID(id string) string {
+	if schema.IsID(id) {
+		return id
+	}
+	return "malformed"
+}
+
+// check verifies the certificate a connection presented. The handshake has
+// proved that the peer holds its key, and nothing else.
+func check(state *tls.ConnectionState, roots []*x509.Certificate, now time.Time) (peer, error) {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return peer{}, identityError(schema.ReasonNoCertificate, "this endpoint needs a node certificate")
+	}
+	leaf := state.PeerCertificates[0]
+	if err := checkChain(leaf, state.PeerCertificates[1:], roots, now); err != nil {
+		return peer{}, err
+	}
+	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+		return peer{}, identityError(schema.ReasonExpired, "the certificate is valid from %s to %s; the server's clock says %s",
+			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	if leaf.IsCA || !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) {
+		return peer{}, identityError(schema.ReasonIdentityMismatch, "the certificate is not one for TLS clients")
+	}
+	if len(leaf.URIs) != 1 || len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.EmailAddresses) > 0 {
+		return peer{}, identityError(schema.ReasonIdentityMismatch, "the certificate does not name exactly one node")
+	}
+	id, err := schema.ParseIdentity(leaf.URIs[0])
+	if err != nil {
+		return peer{}, err
+	}
+	return peer{id: id, facts: schema.FactsOf(leaf)}, nil
+}
+
+// checkChain verifies that a live root issued the leaf, at a time within the
+// leaf's own dates, so that an expired certificate of ours is told from a
+// foreign one.
+func checkChain(leaf *x509.Certificate, chain, roots []*x509.Certificate, now time.Time) error {
+	at := now
+	if at.Before(leaf.NotBefore) {
+		at = leaf.NotBefore
+	}
+	if at.After(leaf.NotAfter) {
+		at = leaf.NotAfter
+	}
+	opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
+		CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
+	for _, c := range roots {
+		opts.Roots.AddCert(c)
+	}
+	for _, c := range chain[:min(len(chain), maxIntermediates)] {
+		opts.Intermediates.AddCert(c)
+	}
+	if _, err := leaf.Verify(opts); err != nil {
+		e := identityError(schema.ReasonUnknownIssuer, "no live node CA issued the certificate")
+		e.Err = err
+		return e
+	}
+	return nil
+}
+
+// maxIntermediates bounds the work a caller's chain can cause.
+const maxIntermediates = 4
+
+func identityError(reason, format string, args ...any) *schema.Error {
+	return schema.NewError(schema.KindInvalidNodeIdentity, format, args...).WithReason(reason)
+}

@@ -1,0 +1,57 @@
+package nodeapi
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// TLSConfig returns the listener's TLS settings. A client certificate is asked
+// for and not verified in the handshake: the handlers verify it for each
+// request, which also gives a caller the reason of a refusal. The live node CAs
+// are sent as a hint, so that an agent can see that its issuer is not among
+// them. Sessions cannot be resumed.
+func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+	base := &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		ClientAuth:             tls.RequestClientCert,
+		SessionTicketsDisabled: true,
+		NextProtos:             []string{"h2", "http/1.1"},
+		GetCertificate:         serverCertificate,
+	}
+	cfg := base.Clone()
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		roots, err := a.cfg.Issuer.Roots(hello.Context())
+		if err != nil {
+			// Without the hint every certificate is sent, and judged later.
+			a.cfg.Log.Warn("reading node CAs for a handshake", slog.Any("err", err))
+			return nil, nil
+		}
+		c := base.Clone()
+		c.ClientCAs = x509.NewCertPool()
+		for _, root := range roots {
+			c.ClientCAs.AddCert(root)
+		}
+		return c, nil
+	}
+	return cfg
+}
+
+// Server returns the HTTP server of the listener. Shutting it down ends open
+// polls with 204 first.
+func (a *API) Server(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
+	s := &http.Server{
+		Handler:           a.Handler(),
+		TLSConfig:         a.TLSConfig(serverCertificate),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
+		// A parked poll's peer that vanished is noticed by the ping.
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 16, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+	s.RegisterOnShutdown(a.EndPolls)
+	return s
+}

@@ -117,9 +117,13 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, le
 func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p schema.TaskProgress, lease time.Duration) (schema.ProgressAnswer, error) {
 	return schema.ProgressAnswer{}, errSkeleton
 }
-func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r schema.TaskResult) error {
-	return errSkeleton
+
+// Result returns the task's type when this call stored the result, and "" when
+// the same result stood already (nodeapi.Store, for tasks_total).
+func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r schema.TaskResult) (schema.TaskType, error) {
+	return "", errSkeleton
 }
+
 func (s *Store) Heartbeat(ctx context.Context, c schema.Caller, h schema.HeartbeatRequest) error {
 	return errSkeleton
 }

@@ -11,12 +11,24 @@ import (
 // and, when the database is slow, as normal ones: same functions.
 type Record struct {
 	Records Records
+	// Ended is told of each operation that was refused or ended; a repeated
+	// call may tell it twice. Defaults to nothing.
+	Ended func(a schema.Action, s schema.OperationState, took time.Duration)
+}
+
+func (r *Record) ended(a schema.Action, s schema.OperationState, took time.Duration) {
+	if r.Ended != nil {
+		r.Ended(a, s, took)
+	}
 }
 
 // ClaimNode takes the node for an operation; see Records.Claim. A second run
 // answers the same claim.
 func (r *Record) ClaimNode(ctx context.Context, req schema.ClaimRequest) (schema.Claim, error) {
 	claim, err := r.Records.Claim(ctx, req)
+	if err != nil && !schema.KindOf(err).Row().Retry {
+		r.ended(req.Action, schema.OperationRejected, 0)
+	}
 	return claim, fail(err)
 }
 
@@ -35,11 +47,18 @@ func (r *Record) RecordProgress(ctx context.Context, in AdvanceInput) error {
 type FinishInput struct {
 	Fence  schema.Fence  `json:"fence"`
 	Finish schema.Finish `json:"finish"`
+	// Action and StartedAt are for the metrics.
+	Action    schema.Action `json:"action"`
+	StartedAt time.Time     `json:"started_at"`
 }
 
 // FinishOperation ends an operation; see Records.Finish. A second run changes nothing.
 func (r *Record) FinishOperation(ctx context.Context, in FinishInput) error {
-	return fail(r.Records.Finish(ctx, in.Fence, in.Finish))
+	if err := r.Records.Finish(ctx, in.Fence, in.Finish); err != nil {
+		return fail(err)
+	}
+	r.ended(in.Action, in.Finish.Status, time.Since(in.StartedAt))
+	return nil
 }
 
 // ReadEnrollment reads how far the node's enrolment has come.

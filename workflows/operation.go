@@ -174,7 +174,7 @@ func (op *operation) rollBack(ctx workflow.Context, a action) (schema.OperationS
 
 func (op *operation) finish(ctx workflow.Context, f schema.Finish) error {
 	err := onRecord(ctx, "Record the outcome", record.FinishOperation,
-		activities.FinishInput{Fence: op.claim.Fence, Finish: f}, nil)
+		activities.FinishInput{Fence: op.claim.Fence, Finish: f, Action: op.in.Action, StartedAt: *op.status.Operation.StartedAt}, nil)
 	if err == nil && f.Node != "" {
 		op.status.Node.State = f.Node
 	}

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	sdkactivity "go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/providers/manual"
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/workflows"
+)
+
+// parts is everything a worker holds open.
+type parts struct {
+	store    *store.Store
+	vault    *vault.Client
+	temporal *temporal.Client
+	metrics  *metrics
+}
+
+// connect opens every part, in the order in which they fail most usefully. The
+// caller closes them.
+func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.Logger) (_ *parts, err error) {
+	p := &parts{metrics: newMetrics(reg)}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL, CreatingProviders: creating()}); err != nil {
+		return nil, err
+	}
+	if p.vault, err = vault.Login(ctx, vault.Config{
+		Address: c.VaultAddr, RoleIDFile: c.RoleIDFile, SecretIDFile: c.SecretIDFile,
+		Env: c.Env, Log: log, Observe: p.metrics.vaultCall,
+	}); err != nil {
+		return nil, err
+	}
+	sdkMetrics, err := temporal.Metrics(reg)
+	if err != nil {
+		return nil, err
+	}
+	if p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: log, Metrics: sdkMetrics}); err != nil {
+		return nil, err
+	}
+	return p, p.temporal.MissingAttributes(ctx)
+}
+
+func (p *parts) close() {
+	if p.temporal != nil {
+		p.temporal.Close()
+	}
+	if p.vault != nil {
+		p.vault.Close()
+	}
+	if p.store != nil {
+		p.store.Close()
+	}
+}
+
+// providers lists the providers this worker can serve, by name.
+func providers() map[string]activities.Provider {
+	return map[string]activities.Provider{"manual": manual.Provider{}}
+}
+
+func creating() []string {
+	var names []string
+	for name, p := range providers() {
+		if p.Creates() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// register is where adapters meet ports.
+func register(w worker.Registry, p *parts, env string) {
+	for _, entry := range workflows.Registry() {
+		w.RegisterWorkflowWithOptions(entry.Run, workflow.RegisterOptions{Name: entry.Type})
+	}
+	for _, a := range []any{
+		&activities.Record{Records: p.store, Ended: p.metrics.ended},
+		&activities.Task{Tasks: p.store, Signer: p.vault, Env: env},
+		&activities.Machine{Ledger: p.store.Ledger(), Providers: providers()},
+	} {
+		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})
+	}
+}

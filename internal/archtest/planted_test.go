@@ -56,7 +56,10 @@ func TestPlantedLint(t *testing.T) {
 func TestPlantedWorkflowcheck(t *testing.T) {
 	t.Parallel()
 	dir := plant(t)
-	out := tool(t, dir, "workflowcheck", "-single-line", "./workflows")
+	config, err := filepath.Abs(filepath.Join(root, "tools", "workflowcheck.yml"))
+	require.NoError(t, err)
+	require.FileExists(t, config)
+	out := tool(t, dir, "workflowcheck", "-config", config, "-single-line", "./workflows")
 	reported := regexp.MustCompile(`(?m)^.*[/\\]nondeterministic\.go:(\d+):\d+: (.*)$`).FindAllStringSubmatch(out, -1)
 	wants := wanted(t, dir, "// workflowcheck: ")
 	require.NotEmpty(t, wants)

@@ -1,6 +1,8 @@
 package workflows
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -34,5 +36,7 @@ func clock() time.Time { return time.Now() } // want: forbidigo
 
 // Clean is what a workflow may do; workflowcheck must be silent about it.
 func Clean(ctx workflow.Context) error {
-	return workflow.Sleep(ctx, time.Second)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v", workflow.Now(ctx))
+	return workflow.Sleep(ctx, time.Duration(b.Len()))
 }

@@ -41,17 +41,6 @@ func (a *API) Handler() http.Handler {
 	return edge.New(edge.Config{Listener: "admin", Log: a.cfg.Log, Routes: a.Routes()})
 }
 
-// Server returns the HTTP server of the listener.
-func (a *API) Server() *http.Server {
-	return &http.Server{
-		Handler:           a.Handler(),
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
-	}
-}
-
 // adminPath is where everything but the readiness check lives.
 const adminPath = "/api/v1/admin"
 

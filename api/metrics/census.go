@@ -17,8 +17,8 @@ type Counts interface {
 	NodeCounts(ctx context.Context) ([]schema.NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]schema.StuckCount, error)
-	// TaskCounts returns the unfinished tasks by status.
-	TaskCounts(ctx context.Context) ([]schema.TaskCount, error)
+	// TaskLeases returns the unfinished tasks by status.
+	TaskLeases(ctx context.Context) ([]schema.TaskCount, error)
 }
 
 const (
@@ -88,7 +88,7 @@ func (c *Census) read() ([]prometheus.Metric, error) {
 	if err != nil {
 		return nil, err
 	}
-	tasks, err := c.counts.TaskCounts(ctx)
+	tasks, err := c.counts.TaskLeases(ctx)
 	if err != nil {
 		return nil, err
 	}

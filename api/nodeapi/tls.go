@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/gpuaas/gpuaas/api/edge"
 )
 
 // TLSConfig returns the listener's TLS settings. A client certificate is asked
@@ -42,16 +44,10 @@ func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certi
 // Server returns the HTTP server of the listener. Shutting it down ends open
 // polls with 204 first.
 func (a *API) Server(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
-	s := &http.Server{
-		Handler:           a.Handler(),
-		TLSConfig:         a.TLSConfig(serverCertificate),
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
-		// A parked poll's peer that vanished is noticed by the ping.
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 16, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
-	}
+	s := edge.Server(a.cfg.Log, a.Handler())
+	s.TLSConfig = a.TLSConfig(serverCertificate)
+	// A parked poll's peer that vanished is noticed by the ping.
+	s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 16, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
 	s.RegisterOnShutdown(a.EndPolls)
 	return s
 }

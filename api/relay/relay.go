@@ -23,6 +23,7 @@ const (
 	parallel    = 8
 	tryBudget   = 15 * time.Second // one delivery
 	writeBudget = 10 * time.Second // noting its outcome
+	stopBudget  = 3 * time.Second  // a round's rest, once told to stop
 	pauseMin    = 250 * time.Millisecond
 	pauseMax    = 15 * time.Second
 )
@@ -32,7 +33,8 @@ type Metrics interface {
 	// Relayed counts a try: kind result or event; outcome delivered, orphaned
 	// or failed.
 	Relayed(kind, outcome string)
-	// OutboxAge sets the age of the oldest message a round could not deliver.
+	// OutboxAge sets the age of the oldest message that the last round with
+	// messages could not deliver, 0 for none.
 	OutboxAge(age time.Duration)
 }
 
@@ -44,8 +46,8 @@ type Relay struct {
 	Log      *slog.Logger
 }
 
-// Run delivers until ctx ends, and then finishes the round it is in: the
-// messages in hand are delivered or noted as failed. While the database or
+// Run delivers until ctx ends, and then finishes the round it is in, for at most
+// stopBudget; what is left is offered to the next relay. While the database or
 // Temporal is away it tries again with a growing pause.
 func (r *Relay) Run(ctx context.Context) {
 	pause := time.Duration(0)
@@ -86,8 +88,11 @@ func (r *Relay) round(ctx context.Context) (n int, ok bool) {
 		}
 		return 0, false
 	}
-	// A message in hand is finished even when the process is told to stop.
-	ctx = context.WithoutCancel(ctx)
+	if len(messages) == 0 {
+		return 0, true
+	}
+	ctx, cancel := inHand(ctx)
+	defer cancel()
 	done := make([]bool, len(messages))
 	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
@@ -100,6 +105,19 @@ func (r *Relay) round(ctx context.Context) (n int, ok bool) {
 	}
 	wg.Wait()
 	return len(messages), r.judge(messages, done)
+}
+
+// inHand lets a round go on for stopBudget after the process was told to stop.
+func inHand(ctx context.Context) (context.Context, context.CancelFunc) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		sleep(work, stopBudget)
+		cancel()
+	})
+	return work, func() {
+		stop()
+		cancel()
+	}
 }
 
 // judge publishes the age of the oldest message that is still there.

@@ -2,79 +2,99 @@ package vault
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Setup makes in Vault all that the worker and the API need, and the files they
-// log in with. It is idempotent and may run twice at once: what is there is kept,
-// keys above all.
-func Setup(ctx context.Context, a AdminConfig, c SetupConfig) error {
-	return schema.Errorf(schema.KindInternal, "vault setup is not built yet")
-}
+// defaultRefresh is how old cached CA certificates may get.
+const defaultRefresh = time.Minute
+
+// revokeTimeout bounds how long Close waits for Vault to take the token back.
+const revokeTimeout = 2 * time.Second
 
 // Client is a logged-in Vault client. It is safe for concurrent use.
-type Client struct{}
+type Client struct {
+	*session
+	env     string
+	pin     atomic.Pointer[pinnedKey]
+	nodeCAs *caCache
+	apiCAs  *caCache
 
-// Login logs in and pins the task key's version. The client renews its token by
-// itself and logs in again when Vault no longer knows it. Close it.
+	life  context.Context // ends at Close; only goroutines use it
+	end   context.CancelFunc
+	owned sync.WaitGroup
+}
+
+// Login logs in, reads the task key's public half and pins its version (see
+// PinTaskKey). From then on the client renews its token by itself, and logs in
+// again when Vault no longer knows it (its maximal life ended, it was revoked,
+// Vault was restored). The caller closes it.
 func Login(ctx context.Context, c Config) (*Client, error) {
-	return nil, schema.Errorf(schema.KindInternal, "vault login is not built yet")
+	if err := checkEnv(c.Env); err != nil {
+		return nil, err
+	}
+	s, err := newSession(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.start(ctx); err != nil {
+		return nil, err
+	}
+	if c.RefreshEvery == 0 {
+		c.RefreshEvery = defaultRefresh
+	}
+	life, end := context.WithCancel(context.Background())
+	client := &Client{
+		session: s,
+		env:     c.Env,
+		nodeCAs: &caCache{every: c.RefreshEvery},
+		apiCAs:  &caCache{every: c.RefreshEvery},
+		life:    life,
+		end:     end,
+	}
+	client.owned.Go(func() { s.keepAlive(life) })
+	if err := client.PinTaskKey(ctx, c.TaskKeyVersion); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return client, nil
+}
+
+func newSession(c Config) (*session, error) {
+	if c.RoleIDFile == "" || c.SecretIDFile == "" {
+		return nil, schema.Errorf(schema.KindInvalidRequest, "the files with Vault's role id and secret id are not configured")
+	}
+	conn, err := dial(c.Address, c.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Observe == nil {
+		c.Observe = func(string, time.Duration, error) {}
+	}
+	return &session{
+		conn:         conn,
+		roleIDFile:   c.RoleIDFile,
+		secretIDFile: c.SecretIDFile,
+		log:          c.Log,
+		observe:      c.Observe,
+		fresh:        make(chan time.Duration, 1),
+	}, nil
 }
 
 // Close ends the client's goroutines, waits for them and gives the token back.
-func (c *Client) Close() {}
-
-// Sign implements activities.Signer.
-func (c *Client) Sign(ctx context.Context, payload []byte) (envelope []byte, err error) {
-	return nil, schema.Errorf(schema.KindInternal, "not built yet")
+// It may be called twice.
+func (c *Client) Close() {
+	c.end()
+	c.owned.Wait()
+	if c.api.Token() != "" {
+		c.revoke(revokeTimeout)
+	}
+	c.api.CloneConfig().HttpClient.CloseIdleConnections()
 }
-
-// PinTaskKey pins a version of the task key, 0 the newest.
-func (c *Client) PinTaskKey(ctx context.Context, version int) error {
-	return schema.Errorf(schema.KindInternal, "not built yet")
-}
-
-// Verifiers returns the key that task signatures verify with.
-func (c *Client) Verifiers(ctx context.Context) (schema.VerifierSet, error) {
-	return nil, schema.Errorf(schema.KindInternal, "not built yet")
-}
-
-// Issue implements nodeapi.Issuer.
-func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
-	return schema.IssuedCertificate{}, schema.Errorf(schema.KindInternal, "not built yet")
-}
-
-// Roots returns the live generations of the node CA.
-func (c *Client) Roots(ctx context.Context) ([]*x509.Certificate, error) {
-	return nil, schema.Errorf(schema.KindInternal, "not built yet")
-}
-
-// NodeCA returns Roots as PEM.
-func (c *Client) NodeCA(ctx context.Context) (string, error) {
-	return "", schema.Errorf(schema.KindInternal, "not built yet")
-}
-
-// ServerCA returns, as PEM, what verifies the API's server certificate.
-func (c *Client) ServerCA(ctx context.Context) (string, error) {
-	return "", schema.Errorf(schema.KindInternal, "not built yet")
-}
-
-// ServerCertificate issues the API's server certificate and keeps it fresh
-// until Close.
-func (c *Client) ServerCertificate(ctx context.Context) (*ServerCertificate, error) {
-	return nil, schema.Errorf(schema.KindInternal, "not built yet")
-}
-
-// ServerCertificate is the API's current server certificate.
-type ServerCertificate struct{}
-
-// GetCertificate is for tls.Config.GetCertificate.
-func (s *ServerCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return nil, schema.Errorf(schema.KindInternal, "not built yet")
-}
-
-// Leaf returns the certificate in use.
-func (s *ServerCertificate) Leaf() *x509.Certificate { return nil }

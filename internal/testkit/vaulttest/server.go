@@ -1,0 +1,272 @@
+// Package vaulttest runs the real Vault of deploy/dev/vault for tests: one
+// server for a test process, on a port and a folder of its own, gone with the
+// process. Start at Shared.
+package vaulttest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/vault/api"
+)
+
+// binary is the server, below the module's root.
+const binary = "bin/gpuaas-dev-vault"
+
+// startTimeout bounds how long a server may take to be ready on a busy machine.
+const startTimeout = time.Minute
+
+// Shared is one server for all tests of a process, started by the first that
+// asks. Its zero value is ready. TestMain closes it:
+//
+//	var shared vaulttest.Shared
+//
+//	func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
+//
+// A test that seals or stops the server must not be parallel: Go then runs it
+// while the parallel ones wait.
+type Shared struct {
+	mu     sync.Mutex
+	server *Server
+	err    error
+}
+
+// Run runs the tests and stops the server after them.
+func (s *Shared) Run(m *testing.M) int {
+	code := m.Run()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != nil {
+		_ = s.server.stop()
+		_ = os.RemoveAll(s.server.dir)
+	}
+	return code
+}
+
+// Get returns the server, running and unsealed. Without its binary the test is
+// skipped, or fails where CI=true; under -short it is skipped.
+func (s *Shared) Get(tb testing.TB) *Server {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("needs a Vault server; not under -short")
+	}
+	path := findBinary()
+	if path == "" {
+		const hint = binary + " is missing; build it with: ./task build:dev-vault"
+		if os.Getenv("CI") == "true" {
+			tb.Fatal(hint)
+		}
+		tb.Skip(hint)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil && s.err == nil {
+		s.server, s.err = launch(path)
+	}
+	if s.err != nil {
+		tb.Fatal(s.err)
+	}
+	return s.server
+}
+
+// findBinary looks for the server from the test's folder up; "" without one.
+func findBinary() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, binary)
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// Server is a running Vault.
+type Server struct {
+	// Address is its URL.
+	Address string
+	// TokenFile holds the root token alone, as vault.AdminConfig wants it.
+	TokenFile string
+	// RootToken and UnsealKey are what is in its key file.
+	RootToken string
+	UnsealKey string
+
+	path, dir string
+	listen    string
+	cmd       *exec.Cmd
+	exited    chan struct{}
+}
+
+func launch(path string) (*Server, error) {
+	dir, err := os.MkdirTemp("", "vaulttest-*")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{path: path, dir: dir, listen: "127.0.0.1:0", TokenFile: filepath.Join(dir, "token")}
+	if err := s.start(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	s.listen = strings.TrimPrefix(s.Address, "http://")
+	return s, s.readKeys()
+}
+
+func (s *Server) keysFile() string { return filepath.Join(s.dir, "keys.json") }
+
+// readKeys takes over what the server wrote at its first start.
+func (s *Server) readKeys() error {
+	raw, err := os.ReadFile(s.keysFile())
+	if err != nil {
+		return err
+	}
+	var keys struct {
+		UnsealKey []byte `json:"unseal_key"`
+		RootToken string `json:"root_token"`
+	}
+	if err := json.Unmarshal(raw, &keys); err != nil {
+		return err
+	}
+	s.RootToken, s.UnsealKey = keys.RootToken, fmt.Sprintf("%x", keys.UnsealKey)
+	return os.WriteFile(s.TokenFile, []byte(keys.RootToken+"\n"), 0o600)
+}
+
+// start runs the server until it says that it is ready.
+func (s *Server) start() error {
+	s.cmd = exec.Command(s.path, "--address", s.listen, "--data", filepath.Join(s.dir, "data"), "--keys", s.keysFile())
+	s.cmd.SysProcAttr = dieWithParent()
+	stderr, err := s.cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	started, ready, exited := make(chan error, 1), make(chan string, 1), make(chan struct{})
+	s.exited = exited
+	var output bytes.Buffer
+	go func() {
+		// The signal at the parent's death is tied to the thread that forked.
+		runtime.LockOSThread()
+		err := s.cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			if _, after, ok := strings.Cut(lines.Text(), "vault ready: "); ok {
+				address, _, _ := strings.Cut(after, ",")
+				ready <- address
+			}
+			if output.Len() < 1<<16 {
+				output.WriteString(lines.Text() + "\n")
+			}
+		}
+		_ = s.cmd.Wait()
+		close(exited)
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("starting %s: %w", binary, err)
+	}
+	select {
+	case s.Address = <-ready:
+		return nil
+	case <-exited:
+		return fmt.Errorf("%s ended at its start: %s", binary, output.String())
+	case <-time.After(startTimeout):
+		return errors.Join(fmt.Errorf("%s is not ready after %s", binary, startTimeout), s.cmd.Process.Kill())
+	}
+}
+
+// stop ends the server and waits for it.
+func (s *Server) stop() error {
+	select {
+	case <-s.exited:
+		return nil
+	default:
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-s.exited:
+		return nil
+	case <-time.After(startTimeout):
+		return s.cmd.Process.Kill()
+	}
+}
+
+// Stop ends the server as an operator would; Start brings it back on the same
+// address, unsealed and with what it held. The test's end starts it in any case.
+func (s *Server) Stop(tb testing.TB) {
+	tb.Helper()
+	tb.Cleanup(func() { s.Start(tb) })
+	if err := s.stop(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Start starts a stopped server; a running one is left alone.
+func (s *Server) Start(tb testing.TB) {
+	tb.Helper()
+	select {
+	case <-s.exited:
+	default:
+		return
+	}
+	if err := s.start(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Seal seals the server. The test's end unseals it in any case.
+func (s *Server) Seal(tb testing.TB) {
+	tb.Helper()
+	tb.Cleanup(func() { s.Unseal(tb) })
+	if err := s.Root(tb).Sys().SealWithContext(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Unseal unseals the server; an unsealed one is left alone.
+func (s *Server) Unseal(tb testing.TB) {
+	tb.Helper()
+	status, err := s.Root(tb).Sys().Unseal(s.UnsealKey)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if status.Sealed {
+		tb.Fatal("vault is still sealed")
+	}
+}
+
+// Root returns a client with the root token.
+func (s *Server) Root(tb testing.TB) *api.Client {
+	tb.Helper()
+	client := s.Client(tb)
+	client.SetToken(s.RootToken)
+	return client
+}
+
+// Client returns a client without a token.
+func (s *Server) Client(tb testing.TB) *api.Client {
+	tb.Helper()
+	config := api.DefaultConfig()
+	config.Address, config.AgentAddress, config.MaxRetries = s.Address, "", 0
+	client, err := api.NewClient(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	client.ClearToken()
+	return client
+}

@@ -1,0 +1,119 @@
+package vault
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/hashicorp/vault/api"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	defaultTimeout = 10 * time.Second
+	// One quick second attempt covers a connection that a restarted Vault or
+	// its load balancer has dropped. Every call here may be made twice.
+	maxRetries   = 1
+	retryWaitMin = 50 * time.Millisecond
+	retryWaitMax = 250 * time.Millisecond
+)
+
+// errAbsent is Vault's clear word that what was asked for is not there.
+var errAbsent = errors.New("not there")
+
+// request is one call of Vault's API.
+type request struct {
+	method string // GET, LIST or PUT
+	path   string // without /v1/
+	data   map[string]any
+}
+
+func get(path string) request                      { return request{http.MethodGet, path, nil} }
+func list(path string) request                     { return request{"LIST", path, nil} }
+func put(path string, data map[string]any) request { return request{http.MethodPut, path, data} }
+
+// conn is a connection to one Vault with one token.
+type conn struct {
+	api     *api.Client
+	address string
+	timeout time.Duration
+}
+
+// dial prepares a connection without a token; it sends nothing yet.
+func dial(address string, timeout time.Duration) (*conn, error) {
+	c := api.DefaultConfig()
+	if c.Error != nil {
+		return nil, schema.Errorf(schema.KindInvalidRequest, "the VAULT_… variables of the environment do not make sense")
+	}
+	if address == "" {
+		address = c.Address
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.User != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, schema.Errorf(schema.KindInvalidRequest, "Vault's address must read http(s)://host:port, without a user")
+	}
+	if timeout == 0 {
+		timeout = defaultTimeout
+	}
+	c.Address, c.AgentAddress = address, ""
+	c.Timeout, c.MaxRetries = timeout, maxRetries
+	c.MinRetryWait, c.MaxRetryWait = retryWaitMin, retryWaitMax
+	client, err := api.NewClient(c)
+	if err != nil {
+		return nil, schema.Errorf(schema.KindInvalidRequest, "the settings of the connection to Vault at %s do not make sense", address)
+	}
+	client.ClearToken()
+	return &conn{api: client, address: address, timeout: timeout}, nil
+}
+
+// send makes the call and returns Vault's error as it came, for interpretError;
+// errAbsent for a 404 by which Vault itself says that nothing is there. A 404
+// with a text (no handler for the path, a proxy's page) is an error.
+func (c *conn) send(ctx context.Context, r request) (*api.Secret, error) {
+	var secret *api.Secret
+	var err error
+	switch r.method {
+	case http.MethodGet:
+		secret, err = c.read(ctx, r.path, nil)
+	case "LIST":
+		secret, err = c.read(ctx, r.path, url.Values{"list": {"true"}})
+	default:
+		secret, err = c.api.Logical().WriteWithContext(ctx, r.path, r.data)
+	}
+	if e, ok := errors.AsType[*api.ResponseError](err); ok &&
+		e.StatusCode == http.StatusNotFound && !e.RawError && len(e.Errors) == 0 {
+		return nil, errAbsent
+	}
+	return secret, err
+}
+
+// read exists because the library's own reads answer every 404 alike.
+func (c *conn) read(ctx context.Context, path string, query url.Values) (*api.Secret, error) {
+	resp, err := c.api.Logical().ReadRawWithDataWithContext(ctx, path, query)
+	if resp != nil {
+		defer func() { _ = resp.Body.Close() }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return api.ParseSecret(resp.Body)
+}
+
+// decode reads the data of an answer into v.
+func decode(s *api.Secret, v any) error {
+	if s == nil {
+		return schema.Errorf(schema.KindInternal, "Vault answered without data")
+	}
+	raw, err := json.Marshal(s.Data)
+	if err == nil {
+		err = json.Unmarshal(raw, v)
+	}
+	if err != nil {
+		return schema.Errorf(schema.KindInternal, "Vault's answer has an unexpected form")
+	}
+	return nil
+}

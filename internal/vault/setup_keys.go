@@ -1,0 +1,222 @@
+package vault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// seconds renders a duration as Vault takes it.
+func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int64(d.Seconds())) }
+
+// nodeCA makes the node CA and the one role that signs with it. The role takes
+// nothing from a CSR but its key, and stores and leases nothing, so that any
+// number of renewals leaves no trace in Vault.
+func (s *setup) nodeCA(ctx context.Context) error {
+	if err := s.ca(ctx, nodeMount, nodeCAName(s.env)); err != nil {
+		return err
+	}
+	role := leafRole(nodeCertTTL)
+	role["client_flag"] = true
+	role["server_flag"] = false
+	role["ext_key_usage"] = "ClientAuth"
+	role["allowed_uri_sans"] = nodeURIs(s.env)
+	role["allow_ip_sans"] = false
+	return s.role(ctx, nodeMount, nodeRole, role)
+}
+
+// apiCA makes the CA of the API's server certificate, apart from the node CA, so
+// that a rotation of that one never touches what nodes trust the API by.
+func (s *setup) apiCA(ctx context.Context) error {
+	if err := s.ca(ctx, apiMount, apiCAName(s.env)); err != nil {
+		return err
+	}
+	role := leafRole(serverCertTTL)
+	role["client_flag"] = false
+	role["server_flag"] = true
+	role["ext_key_usage"] = "ServerAuth"
+	role["allow_ip_sans"] = len(s.ips) > 0
+	// The addresses stand here for the API to read; a role cannot restrict
+	// them, the policy does.
+	role["allowed_domains"] = append(append([]string{}, s.dns...), s.ips...)
+	role["allow_bare_domains"] = true
+	return s.role(ctx, apiMount, apiRole, role)
+}
+
+// leafRole is what both roles have in common: all that Vault allows by default
+// is off.
+func leafRole(ttl time.Duration) map[string]any {
+	return map[string]any{
+		"use_csr_common_name":                false,
+		"use_csr_sans":                       false,
+		"require_cn":                         false,
+		"key_type":                           "ec",
+		"key_bits":                           256,
+		"key_usage":                          "DigitalSignature",
+		"code_signing_flag":                  false,
+		"email_protection_flag":              false,
+		"allow_any_name":                     false,
+		"allow_localhost":                    false,
+		"allow_subdomains":                   false,
+		"allow_glob_domains":                 false,
+		"allow_wildcard_certificates":        false,
+		"allowed_other_sans":                 "",
+		"allowed_serial_numbers":             "",
+		"allowed_user_ids":                   "",
+		"enforce_hostnames":                  true,
+		"basic_constraints_valid_for_non_ca": true,
+		"ttl":                                seconds(ttl),
+		"max_ttl":                            seconds(ttl),
+		"not_before_duration":                seconds(backdate),
+		"no_store":                           true,
+		"generate_lease":                     false,
+	}
+}
+
+// ca makes a PKI engine and its first issuer, a P-256 key that never leaves
+// Vault, where there is none.
+func (s *setup) ca(ctx context.Context, mount, name string) error {
+	if err := s.mount(ctx, "sys/mounts", mount, "pki", map[string]any{"max_lease_ttl": seconds(caTTL)}); err != nil {
+		return err
+	}
+	there, err := s.hasIssuer(ctx, mount)
+	if err != nil {
+		return err
+	}
+	if !there {
+		_, err := s.do(ctx, "making the CA of "+mount, put(mount+"/root/generate/internal", map[string]any{
+			"common_name": name,
+			"issuer_name": firstIssuer,
+			"key_name":    firstIssuer,
+			"key_type":    "ec",
+			"key_bits":    256,
+			"ttl":         seconds(caTTL),
+			"format":      "pem",
+			// It signs leaves only.
+			"max_path_length":      0,
+			"exclude_cn_from_sans": true,
+		}))
+		if err == nil {
+			s.log.Info("made a CA in vault", "mount", mount, "subject", name)
+		} else if there, _ := s.hasIssuer(ctx, mount); !there {
+			return err
+		}
+	}
+	return s.checkIssuer(ctx, mount, name)
+}
+
+// hasIssuer reports whether the mount has any issuer. A mount whose first
+// generation was retired has others, and needs no new first one.
+func (s *setup) hasIssuer(ctx context.Context, mount string) (bool, error) {
+	secret, err := s.do(ctx, "listing the CAs of "+mount, list(mount+"/issuers"))
+	if errors.Is(err, errAbsent) {
+		return false, nil
+	}
+	var answer struct {
+		Keys []string `json:"keys"`
+	}
+	if err == nil {
+		err = decode(secret, &answer)
+	}
+	return len(answer.Keys) > 0, err
+}
+
+// checkIssuer refuses a first generation that is of another environment: one
+// Vault serves one.
+func (s *setup) checkIssuer(ctx context.Context, mount, name string) error {
+	secret, err := s.do(ctx, "reading the CA of "+mount, get(mount+"/issuer/"+firstIssuer))
+	if errors.Is(err, errAbsent) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var answer issuer
+	if err := decode(secret, &answer); err != nil {
+		return err
+	}
+	certs, err := parseCerts(answer.Certificate)
+	if err != nil {
+		return err
+	}
+	if len(certs) != 1 || certs[0].Subject.CommonName != name {
+		return schema.Errorf(schema.KindInvalidRequest,
+			"the CA in %s of Vault at %s is not %q: it serves another environment; use another Vault or namespace", mount, s.address, name)
+	}
+	return nil
+}
+
+// role writes a role and keeps the issuer it was moved to by a rotation.
+func (s *setup) role(ctx context.Context, mount, name string, role map[string]any) error {
+	path := mount + "/roles/" + name
+	secret, err := s.do(ctx, "reading the role "+path, get(path))
+	role["issuer_ref"] = firstIssuer
+	if err == nil {
+		var there struct {
+			IssuerRef string `json:"issuer_ref"`
+		}
+		if err := decode(secret, &there); err != nil {
+			return err
+		}
+		if there.IssuerRef != "" {
+			role["issuer_ref"] = there.IssuerRef
+		}
+	} else if !errors.Is(err, errAbsent) {
+		return err
+	}
+	_, err = s.do(ctx, "writing the role "+path, put(path, role))
+	return err
+}
+
+// taskKey makes the key that signs tasks where there is none, and refuses one
+// that could have left Vault.
+func (s *setup) taskKey(ctx context.Context) error {
+	if err := s.mount(ctx, "sys/mounts", transitMount, "transit", nil); err != nil {
+		return err
+	}
+	path := transitMount + "/keys/" + taskKey(s.env)
+	secret, err := s.do(ctx, "reading the task key", get(path))
+	if errors.Is(err, errAbsent) {
+		_, err = s.do(ctx, "making the task key", put(path, map[string]any{
+			"type":                   "ed25519",
+			"exportable":             false,
+			"allow_plaintext_backup": false,
+			"auto_rotate_period":     0,
+		}))
+		if err != nil {
+			return err
+		}
+		s.log.Info("made the task key in vault", "key", path)
+		secret, err = s.do(ctx, "reading the task key", get(path))
+	}
+	if err != nil {
+		return err
+	}
+	var key transitKey
+	if err := decode(secret, &key); err != nil {
+		return err
+	}
+	return s.holdTaskKey(ctx, path, key)
+}
+
+// holdTaskKey checks the settings which keep the key in Vault and its version
+// ours to choose. Vault cannot take the first two back, so a key that has them
+// is refused; the others are set.
+func (s *setup) holdTaskKey(ctx context.Context, path string, key transitKey) error {
+	if key.Type != "ed25519" || key.Exportable || key.AllowPlaintextBackup {
+		return schema.Errorf(schema.KindInvalidRequest,
+			"the key %s in Vault at %s is of type %s, exportable %t, plaintext backup %t; gpuaas signs with an ed25519 key that cannot leave Vault",
+			path, s.address, key.Type, key.Exportable, key.AllowPlaintextBackup)
+	}
+	if !key.DeletionAllowed && key.AutoRotatePeriod == 0 {
+		return nil
+	}
+	_, err := s.do(ctx, "protecting the task key", put(path+"/config", map[string]any{
+		"deletion_allowed":   false,
+		"auto_rotate_period": 0,
+	}))
+	return err
+}

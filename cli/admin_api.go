@@ -19,8 +19,10 @@ import (
 
 const (
 	defaultAPIURL = "http://127.0.0.1:8081"
-	// apiBudget bounds one call to the admin API.
-	apiBudget = 10 * time.Second
+	// apiBudget bounds one call to the admin API, startBudget one that starts a
+	// workflow: the API itself waits for the workflow's early answer.
+	apiBudget   = 10 * time.Second
+	startBudget = 30 * time.Second
 	// apiAnswerLimit bounds what is read of one answer.
 	apiAnswerLimit = 64 << 20
 	adminBase      = "/api/v1/admin"
@@ -51,7 +53,7 @@ func (e *env) api() (*adminAPI, error) {
 		return nil, err
 	}
 	e.admin = &adminAPI{base: strings.TrimRight(base, "/"), token: token, correlationID: e.correlationID,
-		http: &http.Client{Timeout: apiBudget}}
+		http: &http.Client{}}
 	return e.admin, nil
 }
 
@@ -94,6 +96,8 @@ func (a *adminAPI) nodes(ctx context.Context) ([]schema.NodeView, error) {
 // enroll starts the enrolment; the answer holds the bundle.
 func (a *adminAPI) enroll(ctx context.Context, nodeID string, r schema.LifecycleRequest) (schema.LifecycleAnswer, error) {
 	var v schema.LifecycleAnswer
+	ctx, cancel := context.WithTimeout(ctx, startBudget)
+	defer cancel()
 	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/enroll", r, &v)
 	return v, err
 }
@@ -135,8 +139,13 @@ func withQuery(path string, q url.Values) string {
 }
 
 // call sends one request with in as its JSON body (none when nil) and reads the
-// answer into out.
+// answer into out, within apiBudget unless ctx has a bound of its own.
 func (a *adminAPI) call(ctx context.Context, method, path string, in, out any) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, apiBudget)
+		defer cancel()
+	}
 	var body io.Reader
 	if in != nil {
 		text, err := json.Marshal(in)

@@ -51,24 +51,32 @@ func (e *env) follow(ctx context.Context, r followRequest) (schema.OperationStat
 	if r.limit == 0 {
 		r.limit = waitGrace + budgetOf(r.operation.Action, r.options)
 	}
-	polling, cancel := context.WithCancel(ctx)
-	snapshots := make(chan snapshot)
-	var poller sync.WaitGroup
-	poller.Go(func() { e.poll(polling, r, snapshots) })
-	defer poller.Wait()
+	asking, cancel := context.WithCancel(ctx)
+	var asked sync.WaitGroup
+	defer asked.Wait()
 	defer cancel()
+	answers := make(chan snapshot, 1) // one question at a time, so its answer never blocks
+	ask := func() { asked.Go(func() { answers <- e.snapshot(asking, r) }) }
 
 	f := &followed{env: e, request: r, started: e.clock.now(), view: e.newView(r.target),
 		last: schema.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
 	ticks, stop := f.view.ticks()
 	defer stop()
-	defer f.view.close()
+	ask()
+	var again <-chan time.Time
 	for {
 		select {
-		case s := <-snapshots:
+		case s := <-answers:
+			if ctx.Err() != nil {
+				return f.last, f.interrupted()
+			}
 			if done, err := f.take(s); done {
 				return f.last, err
 			}
+			again = e.clock.after(pollEvery)
+		case <-again:
+			again = nil
+			ask()
 		case <-ticks:
 			f.view.show(f.last, f.note)
 		case <-ctx.Done():
@@ -144,26 +152,6 @@ func (f *followed) lost(cause error) error {
 		"the operation goes on as soon as Temporal and a worker are up",
 		"follow it with: gpuaas op watch " + f.request.target.name(),
 	}}
-}
-
-// poll asks for the operation's state until ctx ends.
-func (e *env) poll(ctx context.Context, r followRequest, to chan<- snapshot) {
-	for {
-		s := e.snapshot(ctx, r)
-		if ctx.Err() != nil {
-			return
-		}
-		select {
-		case to <- s:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-e.clock.after(pollEvery):
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // snapshot asks the operation itself, else the admin API for its record, else

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +33,6 @@ func (o *lifecycleOptions) addFlags(c *cobra.Command) {
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and what blocks it; change nothing")
 	f.StringVar(&o.reason, "reason", "", "why, for the audit and for those who look on")
 	f.StringVar(&o.key, "idempotency-key", "", "the same key again attaches to the same operation")
-	c.MarkFlagsMutuallyExclusive("wait", "no-wait")
 }
 
 // addTimeout adds --timeout as the bound of the waiting.
@@ -41,6 +43,31 @@ func (o *lifecycleOptions) addTimeout(c *cobra.Command) {
 // addYes adds --yes, for the verbs that ask.
 func (o *lifecycleOptions) addYes(c *cobra.Command) {
 	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask; needed without a terminal")
+}
+
+// check refuses what the admin API would refuse as well.
+func (o *lifecycleOptions) check(c *cobra.Command) error {
+	switch {
+	case o.wait && o.noWait:
+		return usagef(c.CommandPath(), "--wait and --no-wait exclude each other")
+	case !plainText(o.reason, maxReason):
+		return usagef(c.CommandPath(), "--reason: want one line of at most %d characters", maxReason)
+	case !plainText(o.key, maxKey):
+		return usagef(c.CommandPath(), "--idempotency-key: want one line of at most %d characters", maxKey)
+	case o.timeout < 0:
+		return usagef(c.CommandPath(), "--timeout %s: want a time to wait, for example 10m", o.timeout)
+	}
+	return nil
+}
+
+// Bounds of what an operator may write, as at the admin API.
+const (
+	maxReason = 500
+	maxKey    = 128
+)
+
+func plainText(s string, most int) bool {
+	return utf8.RuneCountInString(s) <= most && strings.IndexFunc(s, unicode.IsControl) < 0
 }
 
 func (o *lifecycleOptions) waits(e *env) bool {
@@ -62,7 +89,12 @@ func newLifecycle(e *env, use, short, long, example string, o *lifecycleOptions,
 	c := &cobra.Command{
 		Use: use + " NODE", Short: short, Long: long, Example: example,
 		Args: exactArgs("NODE"), ValidArgsFunction: e.completeNode,
-		RunE: func(c *cobra.Command, args []string) error { return do(c.Context(), args[0]) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.check(c); err != nil {
+				return err
+			}
+			return do(c.Context(), args[0])
+		},
 	}
 	o.addFlags(c)
 	return c
@@ -106,8 +138,7 @@ func runLifecycle(ctx context.Context, e *env, arg string, v verb, o lifecycleOp
 	return e.finish(ctx, t, st, err)
 }
 
-// input is the workflow's input. Without a key from the operator it makes one,
-// so that a failed submit can name a command that attaches to its own run.
+// input is the workflow's input.
 func (e *env) input(t target, v verb, o lifecycleOptions) schema.OperationInput {
 	in := schema.OperationInput{
 		OperationID: schema.OperationID(t.id, v.action, o.key), NodeID: t.id, Action: v.action,
@@ -115,12 +146,15 @@ func (e *env) input(t target, v verb, o lifecycleOptions) schema.OperationInput 
 	}
 	if t.view != nil {
 		in.Provider, in.Region = t.view.OnboardingMode, t.view.RegionCode
+		if t.view.Instance != nil {
+			in.Provider = t.view.Instance.Provider
+		}
 	}
 	return in
 }
 
-// submit starts the workflow. An interrupt or an unreachable service leaves open
-// whether Temporal took the operation, so the error says how to find out.
+// submit starts the workflow. An interrupt leaves open whether Temporal took the
+// operation, so it says how to find out.
 func (e *env) submit(ctx context.Context, lc Lifecycle, in schema.OperationInput) (schema.Operation, error) {
 	op, err := lc.Submit(ctx, in)
 	if err == nil {

@@ -47,10 +47,13 @@ func runNodeDrain(ctx context.Context, e *env, arg string, o nodeDrainOptions) e
 	return runLifecycle(ctx, e, arg, v, o.lifecycleOptions)
 }
 
+// maxDrainTimeout is the longest drain, as at the admin API.
+const maxDrainTimeout = 7 * 24 * time.Hour
+
 // drainSeconds is a drain's limit as the workflow takes it.
 func drainSeconds(help, flag string, d time.Duration) (int64, error) {
-	if d < time.Second {
-		return 0, usagef(help, "%s %s: want at least 1s", flag, d)
+	if d < time.Second || d > maxDrainTimeout {
+		return 0, usagef(help, "%s %s: want 1s to %s", flag, d, span(maxDrainTimeout))
 	}
 	return int64(d / time.Second), nil
 }

@@ -85,6 +85,9 @@ func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResol
 	if d.needsReason && o.reason == "" {
 		return usagef("gpuaas op "+string(d.name), "missing --reason: say why, it goes into the audit")
 	}
+	if !plainText(o.reason, maxReason) {
+		return usagef("gpuaas op "+string(d.name), "--reason: want one line of at most %d characters", maxReason)
+	}
 	t, err := e.find(ctx, arg)
 	if err != nil {
 		return err

@@ -16,8 +16,6 @@ type view interface {
 	show(st schema.OperationStatus, note string)
 	// ticks starts the redraws the view wants between answers.
 	ticks() (<-chan time.Time, func())
-	// close ends the view, what it last showed stays.
-	close()
 }
 
 func (e *env) newView(t target) view {
@@ -36,7 +34,6 @@ type plainView struct {
 }
 
 func (v *plainView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
-func (v *plainView) close()                            {}
 
 func (v *plainView) show(st schema.OperationStatus, note string) {
 	if note != v.note {
@@ -81,7 +78,6 @@ type liveView struct {
 }
 
 func (v *liveView) ticks() (<-chan time.Time, func()) { return v.env.clock.spin() }
-func (v *liveView) close()                            {}
 
 // spinner is one frame of the running mark for each redraw.
 const spinner = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -1,0 +1,440 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// Fixed values of the tests.
+const (
+	nodeID      = "0198f000-0000-7000-8000-000000000017"
+	operationID = "0198f000-0000-7000-8000-0000000000a1"
+	runID       = "0198f000-0000-7000-8000-0000000000b1"
+	apiToken    = "canary-api-token"
+	enrollToken = "gpuet_canary-enrolment-token"
+)
+
+// start is when every test begins.
+func start() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
+
+func at(d time.Duration) *time.Time {
+	t := start().Add(d)
+	return &t
+}
+
+// harness is a command line's whole world.
+type harness struct {
+	t        *testing.T
+	env      *env
+	out, err bytes.Buffer
+	vars     map[string]string
+	temporal *fakeTemporal
+	api      *fakeAPI
+	clock    *fakeClock
+}
+
+// setup is a world without a terminal, with the node gpu-17 active, and with a
+// Temporal that accepts everything.
+func setup(t *testing.T) *harness {
+	t.Helper()
+	h := &harness{t: t, temporal: newFakeTemporal(), api: newFakeAPI(t), clock: &fakeClock{now: start()}}
+	h.vars = map[string]string{"GPUAAS_API_URL": h.api.server.URL, "GPUAAS_API_TOKEN": apiToken}
+	h.env = &env{
+		stdin: strings.NewReader(""), stdout: &h.out, stderr: &h.err,
+		tty: terminal{width: func() int { return 100 }},
+		clock: clock{now: h.clock.read, after: h.clock.after,
+			spin: func() (<-chan time.Time, func()) { return nil, func() {} }},
+		getenv: func(k string) string { return h.vars[k] },
+		platform: Platform{Dial: func(_ context.Context, o DialOptions) (Lifecycle, error) {
+			h.temporal.dialled = o
+			return h.temporal, nil
+		}},
+		actor: "alice@desk", correlationID: "0198f000-0000-7000-8000-0000000000c1", dir: t.TempDir(),
+	}
+	return h
+}
+
+// run runs one command line and returns its exit code.
+func (h *harness) run(args ...string) int {
+	h.t.Helper()
+	return h.runCtx(h.t.Context(), args...)
+}
+
+func (h *harness) runCtx(ctx context.Context, args ...string) int {
+	h.t.Helper()
+	h.out.Reset()
+	h.err.Reset()
+	h.env.admin = nil
+	code := run(ctx, h.env, args)
+	for _, secret := range []string{apiToken} {
+		require.NotContains(h.t, h.out.String()+h.err.String(), secret)
+	}
+	require.NotContains(h.t, h.err.String(), enrollToken)
+	return code
+}
+
+// golden runs a command line and compares stdout, stderr and exit code with
+// testdata/golden/NAME.txt.
+func (h *harness) golden(name string, args ...string) {
+	h.t.Helper()
+	h.goldenCtx(h.t.Context(), name, args...)
+}
+
+func (h *harness) goldenCtx(ctx context.Context, name string, args ...string) {
+	h.t.Helper()
+	code := h.runCtx(ctx, args...)
+	got := fmt.Sprintf("$ gpuaas %s\n-- stdout --\n%s-- stderr --\n%s-- exit %d --\n",
+		strings.Join(args, " "), h.out.String(), h.err.String(), code)
+	got = strings.NewReplacer(h.api.server.URL, "http://api.test", strings.TrimPrefix(h.api.server.URL, "http://"), "api.test",
+		h.env.dir, "DIR", "\x1b", "^[").Replace(got)
+	compareGolden(h.t, filepath.Join("testdata", "golden", name+".txt"), got)
+}
+
+func compareGolden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "run: go test ./cli -update")
+	require.Equal(t, string(want), got)
+}
+
+// onTerminal makes every stream a terminal and types the answer.
+func (h *harness) onTerminal(answer string) {
+	h.env.tty.in, h.env.tty.out, h.env.tty.err = true, true, true
+	h.env.stdin = strings.NewReader(answer)
+}
+
+// fakeClock stands still but for what commands wait.
+type fakeClock struct {
+	mu  sync.Mutex
+	now time.Time
+	// onWait is called at every wait, with how many there were.
+	onWait func(n int)
+	waits  int
+}
+
+func (c *fakeClock) read() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *fakeClock) after(d time.Duration) <-chan time.Time {
+	c.mu.Lock()
+	c.now = c.now.Add(d)
+	c.waits++
+	fired := make(chan time.Time, 1)
+	fired <- c.now
+	n, hook := c.waits, c.onWait
+	c.mu.Unlock()
+	if hook != nil {
+		hook(n)
+	}
+	return fired
+}
+
+// fakeTemporal is a Lifecycle that answers what a test says.
+type fakeTemporal struct {
+	dialled DialOptions
+	down    bool // refuses every call as unreachable
+	// submitted and resolved are what came in.
+	submitted []schema.OperationInput
+	resolved  []schema.ResolveRequest
+	submitErr error
+	// statuses are the answers of Status in turn; the last one repeats.
+	statuses  []schema.OperationStatus
+	statusErr error
+	result    *schema.OperationStatus
+	resolve   func(schema.ResolveRequest) (schema.OperationStatus, error)
+	parked    []schema.OperationStatus
+	hosts     map[string]string
+}
+
+func newFakeTemporal() *fakeTemporal { return &fakeTemporal{hosts: map[string]string{}} }
+
+func (f *fakeTemporal) unreachable() error {
+	return schema.NewError(schema.KindServiceUnavailable, "Temporal at temporal.test:7233 does not answer").
+		WithReason("temporal_unreachable").WithNext("check TEMPORAL_ADDRESS, or run: gpuaas dev status")
+}
+
+func noWorker() error {
+	return schema.NewError(schema.KindServiceUnavailable, "no worker answers at temporal.test:7233").WithReason("no_worker")
+}
+
+func (f *fakeTemporal) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
+	if f.down {
+		return schema.Operation{}, f.unreachable()
+	}
+	if ctx.Err() != nil {
+		return schema.Operation{}, f.unreachable()
+	}
+	f.submitted = append(f.submitted, in)
+	if f.submitErr != nil {
+		return schema.Operation{}, f.submitErr
+	}
+	return operation(in.Action, schema.OperationAccepted), nil
+}
+
+func (f *fakeTemporal) Status(_ context.Context, _, _ string) (schema.OperationStatus, error) {
+	switch {
+	case f.down:
+		return schema.OperationStatus{}, f.unreachable()
+	case f.statusErr != nil:
+		return schema.OperationStatus{}, f.statusErr
+	case len(f.statuses) == 0:
+		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
+	}
+	st := f.statuses[0]
+	if len(f.statuses) > 1 {
+		f.statuses = f.statuses[1:]
+	}
+	return st, nil
+}
+
+func (f *fakeTemporal) Resolve(_ context.Context, _ string, r schema.ResolveRequest) (schema.OperationStatus, error) {
+	if f.down {
+		return schema.OperationStatus{}, f.unreachable()
+	}
+	f.resolved = append(f.resolved, r)
+	if f.resolve == nil {
+		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "handing over the decision")
+	}
+	return f.resolve(r)
+}
+
+func (f *fakeTemporal) Parked(context.Context) ([]schema.OperationStatus, error) {
+	if f.down {
+		return nil, f.unreachable()
+	}
+	return f.parked, nil
+}
+
+func (f *fakeTemporal) FindNode(_ context.Context, host string) (string, error) {
+	if f.down {
+		return "", f.unreachable()
+	}
+	if id, ok := f.hosts[host]; ok {
+		return id, nil
+	}
+	return "", schema.Errorf(schema.KindNotFound, "Temporal remembers no node with host name %q", host)
+}
+
+func (f *fakeTemporal) Result(context.Context, string, string) (schema.OperationStatus, error) {
+	if f.down || f.result == nil {
+		return schema.OperationStatus{}, f.unreachable()
+	}
+	return *f.result, nil
+}
+
+func (f *fakeTemporal) WebURL(workflowID, runID string) string {
+	return "http://web.test/" + workflowID + "/" + runID
+}
+
+func (f *fakeTemporal) Close() {}
+
+// operation is an operation on gpu-17 that started at the tests' begin.
+func operation(a schema.Action, s schema.OperationState) schema.Operation {
+	return schema.Operation{OperationID: operationID, WorkflowID: schema.NodeWorkflowID(nodeID), RunID: runID,
+		Action: a, Status: s, Phases: []schema.Phase{}, StartedAt: at(0), Actor: "alice@desk"}
+}
+
+// drainAt is a drain of gpu-17 whose phases before the i-th are completed.
+func drainAt(i int, s schema.OperationState) schema.OperationStatus {
+	op := operation(schema.ActionDrain, s)
+	for k, p := range schema.Phases(schema.ActionDrain, schema.OperationOptions{}) {
+		phase := schema.Phase{Name: p.Name, Title: p.Title, State: schema.PhasePending, Attempt: 1}
+		begin := time.Duration(k) * 10 * time.Second
+		switch {
+		case k < i:
+			phase.State, phase.StartedAt, phase.EndedAt = schema.PhaseCompleted, at(begin), at(begin+8*time.Second)
+		case k == i:
+			phase.State, phase.StartedAt = schema.PhaseRunning, at(begin)
+		}
+		op.Phases = append(op.Phases, phase)
+	}
+	node := schema.NodeRef{NodeID: nodeID, Host: "gpu-17", State: schema.NodeDraining}
+	if s.Ended() {
+		op.EndedAt = at(30 * time.Second)
+	}
+	return schema.OperationStatus{Operation: op, Node: node}
+}
+
+// parkedDrain is a drain that work blocks.
+func parkedDrain() schema.OperationStatus {
+	st := drainAt(1, schema.OperationParked)
+	st.Operation.Phases[1].State = schema.PhaseParked
+	st.Operation.Phases[1].Reason = "process train-1 does not end"
+	st.Operation.Stuck = &schema.Stuck{Phase: schema.PhaseDrain, Attention: schema.AttentionOperator, Reason: "drain_blocked",
+		Message: "1 workload does not end: process train-1", Since: start().Add(-12 * time.Minute),
+		Cause: "work does not end by itself", Next: "gpuaas op force NODE --reason TEXT"}
+	return st
+}
+
+// fakeAPI is an admin API over a few rows. It refuses what the real one would.
+type fakeAPI struct {
+	t          *testing.T
+	server     *httptest.Server
+	nodes      []schema.NodeView
+	operations []schema.OperationSummary
+	streams    []string
+	audit      map[string][]schema.AuditEvent
+	pageSize   int // 0 means the asked-for limit
+	bundle     *schema.BootstrapBundle
+	refuse     *schema.Error // answers every call
+	registered []schema.RegisterNodeRequest
+	enrolled   []schema.LifecycleRequest
+	requests   []string
+}
+
+func newFakeAPI(t *testing.T) *fakeAPI {
+	a := &fakeAPI{t: t, nodes: []schema.NodeView{node()}, audit: map[string][]schema.AuditEvent{},
+		bundle: &schema.BootstrapBundle{NodeID: nodeID, EnrollmentToken: enrollToken, APIURL: "https://node-api.test:8443",
+			ExpiresAt: "2026-03-02T12:00:00Z"}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /api/v1/admin/nodes", a.postNode)
+	mux.HandleFunc("GET /api/v1/admin/nodes", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, http.StatusOK, schema.NodeList{Nodes: a.nodes})
+	})
+	mux.HandleFunc("GET /api/v1/admin/nodes/{node}", func(w http.ResponseWriter, r *http.Request) {
+		if n := a.find(w, r); n != nil {
+			a.answer(w, http.StatusOK, *n)
+		}
+	})
+	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/enroll", a.postEnroll)
+	mux.HandleFunc("GET /api/v1/admin/operations", a.getOperations)
+	mux.HandleFunc("GET /api/v1/admin/audit", a.getAudit)
+	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.requests = append(a.requests, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get(schema.HeaderCorrelationID))
+		switch {
+		case a.refuse != nil:
+			a.fail(w, a.refuse)
+		case r.Header.Get("Authorization") != "Bearer "+apiToken:
+			a.fail(w, schema.NewError(schema.KindUnauthenticated, "the bearer token is missing or wrong"))
+		default:
+			mux.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(a.server.Close)
+	return a
+}
+
+// node is gpu-17 as the API shows it.
+func node() schema.NodeView {
+	return schema.NodeView{ID: nodeID, Host: "gpu-17", Port: 22, SKU: "h100", GPUsTotal: 8, RegionCode: "fra1",
+		OnboardingMode: "manual", LifecycleClass: schema.ClassPersistent, State: schema.NodeActive,
+		StateSince: start().Add(-26 * time.Hour), Incarnation: 1, Workloads: []schema.Workload{}, CreatedAt: start().Add(-48 * time.Hour)}
+}
+
+func train() schema.Workload {
+	return schema.Workload{Name: "train-1", Kind: "process", Since: start().Add(-time.Hour)}
+}
+
+func (a *fakeAPI) answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(v) //nolint:errcheck // a test's connection
+}
+
+func (a *fakeAPI) fail(w http.ResponseWriter, e *schema.Error) {
+	a.answer(w, e.Kind.Row().HTTP, e.Body("from-the-server"))
+}
+
+func (a *fakeAPI) read(w http.ResponseWriter, r *http.Request, v any) bool {
+	var body bytes.Buffer
+	body.ReadFrom(r.Body) //nolint:errcheck // a test's connection
+	if err := schema.DecodeStrict(body.Bytes(), 64<<10, v); err != nil {
+		a.fail(w, schema.AsError(err))
+		return false
+	}
+	return true
+}
+
+func (a *fakeAPI) find(w http.ResponseWriter, r *http.Request) *schema.NodeView {
+	name := r.PathValue("node")
+	for i, n := range a.nodes {
+		if n.ID == name || n.Host == name {
+			return &a.nodes[i]
+		}
+	}
+	a.fail(w, schema.NewError(schema.KindNotFound, "no node %q", name))
+	return nil
+}
+
+func (a *fakeAPI) postNode(w http.ResponseWriter, r *http.Request) {
+	var req schema.RegisterNodeRequest
+	if !a.read(w, r, &req) {
+		return
+	}
+	a.registered = append(a.registered, req)
+	if req.SKU != "h100" {
+		a.fail(w, schema.NewError(schema.KindInvalidRequest, "the catalog has no SKU %q", req.SKU).WithReason("sku_unknown"))
+		return
+	}
+	n := node()
+	n.Host, n.SKU, n.State, n.StateSince = req.Host, req.SKU, schema.NodeRegistered, start()
+	a.answer(w, http.StatusCreated, n)
+}
+
+func (a *fakeAPI) postEnroll(w http.ResponseWriter, r *http.Request) {
+	var req schema.LifecycleRequest
+	n := a.find(w, r)
+	if n == nil || !a.read(w, r, &req) {
+		return
+	}
+	a.enrolled = append(a.enrolled, req)
+	a.answer(w, http.StatusAccepted, schema.LifecycleAnswer{
+		Operation: operation(schema.ActionEnroll, schema.OperationAccepted), Node: *n, BootstrapBundle: a.bundle})
+}
+
+func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {
+	list := schema.OperationList{Operations: []schema.OperationSummary{}}
+	for _, o := range a.operations {
+		if want := r.URL.Query().Get("node"); want != "" && want != o.NodeID || r.URL.Query().Get("open") == "true" && o.Status.Ended() {
+			continue
+		}
+		list.Operations = append(list.Operations, o)
+	}
+	a.answer(w, http.StatusOK, list)
+}
+
+func (a *fakeAPI) getAudit(w http.ResponseWriter, r *http.Request) {
+	stream := r.URL.Query().Get("node")
+	if stream == "" {
+		a.answer(w, http.StatusOK, schema.AuditPage{Streams: a.streams, Events: []schema.AuditEvent{}})
+		return
+	}
+	var after int64
+	fmt.Sscan(r.URL.Query().Get("after"), &after) //nolint:errcheck // 0 when it is none
+	page := schema.AuditPage{Events: []schema.AuditEvent{}}
+	for _, v := range a.audit[stream] {
+		if v.Seq <= after {
+			continue
+		}
+		if a.pageSize > 0 && len(page.Events) == a.pageSize {
+			page.More = true
+			break
+		}
+		page.Events = append(page.Events, v)
+	}
+	a.answer(w, http.StatusOK, page)
+}

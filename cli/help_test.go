@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+)
+
+// foreign are the commands whose help is not this package's.
+func foreign(c *cobra.Command) bool {
+	switch c.Name() {
+	case "completion", "help", "dev", "demo":
+		return c.Parent() != nil && !c.Parent().HasParent()
+	}
+	return false
+}
+
+func walk(c *cobra.Command, visit func(*cobra.Command)) {
+	if foreign(c) {
+		return
+	}
+	visit(c)
+	for _, sub := range c.Commands() {
+		walk(sub, visit)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	walk(newRoot(setup(t).env), func(c *cobra.Command) {
+		path := strings.Fields(c.CommandPath())
+		t.Run(strings.Join(path, "_"), func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			require.Zero(t, h.run(append(path[1:], "--help")...))
+			require.Empty(t, h.err.String())
+			compareGolden(t, filepath.Join("testdata", "help", strings.Join(path, "_")+".txt"), h.out.String())
+		})
+		t.Run(strings.Join(path, "_")+"_is_complete", func(t *testing.T) {
+			t.Parallel()
+			require.NotEmpty(t, c.Short)
+			require.NotEmpty(t, c.Long)
+			if c.HasSubCommands() && c.HasParent() {
+				return
+			}
+			require.Contains(t, c.Example, c.CommandPath())
+		})
+	})
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string]string{
+		"unknown-command":    "nod",
+		"unknown-subcommand": "node drian gpu-17",
+		"unknown-flag":       "node list --fast",
+		"missing-argument":   "node drain",
+		"extra-argument":     "node show gpu-17 gpu-18",
+		"bad-output":         "node list -o xml",
+		"bad-duration":       "node drain gpu-17 --timeout soon",
+		"short-drain":        "node drain gpu-17 --timeout 10ms --yes",
+		"wait-and-no-wait":   "node provision gpu-17 --wait --no-wait",
+		"negative-timeout":   "node provision gpu-17 --timeout -1s",
+		"no-sku":             "node register gpu-18 --region fra1",
+		"no-region":          "node register gpu-18 --sku h100",
+		"bad-class":          "node register gpu-18 --sku h100 --region fra1 --class eternal",
+		"force-no-reason":    "op force gpu-17 --yes",
+		"bad-api-url":        "node list --api-url localhost",
+		"json":               "node drain gpu-17 -o json",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.golden("usage-"+name, strings.Fields(args)...)
+			require.Empty(t, h.temporal.submitted)
+			require.Empty(t, h.api.registered)
+			require.Contains(t, h.err.String(), "--help")
+		})
+	}
+}

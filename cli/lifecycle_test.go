@@ -1,0 +1,305 @@
+package cli
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestLifecycleStarts(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		args    []string
+		action  schema.Action
+		options schema.OperationOptions
+	}{
+		"provision":    {[]string{"provision", "gpu-17", "--no-wait"}, schema.ActionProvision, schema.OperationOptions{}},
+		"drain":        {[]string{"drain", "gpu-17", "--yes", "--timeout", "30m"}, schema.ActionDrain, schema.OperationOptions{DrainTimeoutSeconds: 1800}},
+		"cordon-only":  {[]string{"drain", "gpu-17", "--yes", "--cordon-only"}, schema.ActionDrain, schema.OperationOptions{DrainTimeoutSeconds: 600, CordonOnly: true}},
+		"retire":       {[]string{"retire", "gpu-17", "--yes"}, schema.ActionRetire, schema.OperationOptions{}},
+		"retire-drain": {[]string{"retire", "gpu-17", "--yes", "--drain"}, schema.ActionRetire, schema.OperationOptions{Drain: true, DrainTimeoutSeconds: 600}},
+		"reactivate":   {[]string{"reactivate", "gpu-17"}, schema.ActionReactivate, schema.OperationOptions{}},
+		"remove":       {[]string{"remove", "gpu-17", "--yes"}, schema.ActionRemove, schema.OperationOptions{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			args := append([]string{"node"}, tc.args...)
+			h.golden("start-"+name, append(args, "--reason", "RMA-4411", "--idempotency-key", "k1")...)
+			require.Equal(t, []schema.OperationInput{{
+				OperationID: schema.OperationID(nodeID, tc.action, "k1"), NodeID: nodeID, Action: tc.action, Actor: "alice@desk",
+				Reason: "RMA-4411", CorrelationID: h.env.correlationID, Host: "gpu-17", Provider: "manual", Region: "fra1", Options: tc.options,
+			}}, h.temporal.submitted)
+		})
+	}
+}
+
+func TestLifecycleFormats(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"json", "yaml"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.temporal.statuses = []schema.OperationStatus{drainAt(3, schema.OperationCompleted)}
+			h.golden("drain-"+format, "node", "drain", "gpu-17", "--yes", "--wait", "-o", format)
+		})
+	}
+	t.Run("json without the api", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.server.Close()
+		h.temporal.statuses = []schema.OperationStatus{drainAt(3, schema.OperationCompleted)}
+		require.Zero(t, h.run("node", "drain", nodeID, "--yes", "--wait", "-o", "json"))
+		require.Contains(t, h.out.String(), `"state": "draining"`)
+		require.Contains(t, h.err.String(), "going on without the admin API")
+	})
+}
+
+func TestLifecycleWaits(t *testing.T) {
+	t.Parallel()
+	drain := []string{"node", "drain", "gpu-17", "--yes", "--wait"}
+
+	t.Run("done", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		final := drainAt(3, schema.OperationCompleted)
+		final.Operation.Outcome = "1 workload stopped"
+		h.temporal.statuses = []schema.OperationStatus{drainAt(0, schema.OperationRunning), drainAt(1, schema.OperationRunning),
+			drainAt(1, schema.OperationRunning), drainAt(2, schema.OperationRunning), drainAt(3, schema.OperationCompleted)}
+		h.temporal.result = &final
+		h.golden("wait-done", drain...)
+	})
+	t.Run("parked", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statuses = []schema.OperationStatus{drainAt(0, schema.OperationRunning), parkedDrain()}
+		h.golden("wait-parked", drain...)
+	})
+	t.Run("parked in JSON", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statuses = []schema.OperationStatus{parkedDrain()}
+		require.Equal(t, schema.ExitPending, h.run(append(drain, "-o", "json")...))
+		require.Contains(t, h.out.String(), `"reason": "drain_blocked"`)
+	})
+	for _, s := range []schema.OperationState{schema.OperationFailed, schema.OperationCancelled, schema.OperationRejected} {
+		t.Run(string(s), func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.temporal.statuses = []schema.OperationStatus{drainAt(1, s)}
+			h.golden("wait-"+string(s), drain...)
+		})
+	}
+	t.Run("timeout", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		st := drainAt(0, schema.OperationRunning)
+		st.Operation.Action = schema.ActionReactivate
+		h.temporal.statuses = []schema.OperationStatus{st}
+		h.golden("wait-timeout", "node", "reactivate", "gpu-17", "--wait", "--timeout", "5s")
+		require.Equal(t, 5, h.clock.waits)
+	})
+	t.Run("a drain's timeout is not the waiting's", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statuses = []schema.OperationStatus{drainAt(1, schema.OperationRunning)}
+		require.Equal(t, schema.ExitPending, h.run(append(drain, "--timeout", "1m")...))
+		want := budgetOf(schema.ActionDrain, schema.OperationOptions{DrainTimeoutSeconds: 60}) + waitGrace
+		require.Equal(t, int(want/pollEvery), h.clock.waits)
+	})
+	t.Run("interrupt", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statuses = []schema.OperationStatus{drainAt(0, schema.OperationRunning)}
+		ctx, cancel := context.WithCancel(t.Context())
+		h.clock.onWait = func(n int) {
+			if n == 2 {
+				cancel()
+			}
+		}
+		h.goldenCtx(ctx, "wait-interrupt", drain...)
+		require.Empty(t, h.temporal.resolved)
+	})
+}
+
+func TestLifecycleWithoutWorker(t *testing.T) {
+	t.Parallel()
+	row := schema.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: schema.NodeWorkflowID(nodeID),
+		RunID: runID, Action: schema.ActionDrain, Status: schema.OperationRunning, Phase: schema.PhaseDrain, StartedAt: start()}
+	drain := []string{"node", "drain", "gpu-17", "--yes", "--wait"}
+
+	t.Run("record then result", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statusErr = noWorker()
+		h.api.operations = []schema.OperationSummary{row}
+		final := drainAt(3, schema.OperationCompleted)
+		h.temporal.result = &final
+		h.clock.onWait = func(n int) {
+			if n == 2 {
+				h.api.operations[0].Status = schema.OperationCompleted
+			}
+		}
+		h.golden("no-worker-record", drain...)
+	})
+	t.Run("closed run", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statusErr = noWorker()
+		final := drainAt(3, schema.OperationCompleted)
+		h.temporal.result = &final
+		require.Zero(t, h.run(drain...))
+	})
+	t.Run("nobody answers", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statusErr = noWorker()
+		h.golden("no-worker-nobody", drain...)
+		require.Equal(t, int(silenceBudget/time.Second), h.clock.waits)
+	})
+}
+
+func TestLifecycleRefusals(t *testing.T) {
+	t.Parallel()
+	busy := schema.NewError(schema.KindOperationInProgress, "cannot drain: retire is in progress on this node").WithNext("gpuaas op watch gpu-17")
+	for name, tc := range map[string]struct {
+		args []string
+		with func(h *harness)
+	}{
+		"busy":      {[]string{"node", "drain", "gpu-17", "--yes"}, func(h *harness) { h.temporal.submitErr = busy }},
+		"busy-json": {[]string{"node", "drain", "gpu-17", "--yes", "-o", "json"}, func(h *harness) { h.temporal.submitErr = busy }},
+		"in-use-yaml": {[]string{"node", "retire", "gpu-17", "--yes", "-o", "yaml"}, func(h *harness) {
+			h.temporal.submitErr = schema.NewError(schema.KindNodeInUse, "the node holds process train-1")
+		}},
+		"unknown-node":      {[]string{"node", "drain", "gpu-99", "--yes"}, func(*harness) {}},
+		"unknown-node-json": {[]string{"node", "show", "gpu-99", "-o", "json"}, func(*harness) {}},
+		"temporal-down":     {[]string{"node", "provision", "gpu-17"}, func(h *harness) { h.temporal.down = true }},
+		"no-token":          {[]string{"node", "list"}, func(h *harness) { h.vars["GPUAAS_API_TOKEN"] = "" }},
+		"not-our-api": {[]string{"node", "list"}, func(h *harness) {
+			h.api.refuse = &schema.Error{Kind: schema.KindServiceUnavailable, Message: "Vault is sealed"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			tc.with(h)
+			h.golden("refusal-"+name, tc.args...)
+		})
+	}
+}
+
+func TestUnreachableAPI(t *testing.T) {
+	t.Parallel()
+	t.Run("read", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.server.Close()
+		require.Equal(t, schema.ExitUnreachable, h.run("node", "list"))
+		require.Contains(t, h.err.String(), h.api.server.URL)
+		require.Contains(t, h.err.String(), "gpuaas dev status")
+	})
+	t.Run("a host name through Temporal", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.server.Close()
+		h.temporal.hosts["gpu-17"] = nodeID
+		require.Zero(t, h.run("node", "provision", "gpu-17"))
+		require.Equal(t, nodeID, h.temporal.submitted[0].NodeID)
+		require.Equal(t, "gpu-17", h.temporal.submitted[0].Host)
+	})
+	t.Run("an id needs nobody", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.server.Close()
+		require.Zero(t, h.run("node", "provision", nodeID))
+		require.Equal(t, nodeID, h.temporal.submitted[0].NodeID)
+	})
+	t.Run("nor does it need a token", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.vars["GPUAAS_API_TOKEN"] = ""
+		require.Zero(t, h.run("node", "provision", nodeID))
+	})
+	t.Run("both are away", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.server.Close()
+		h.temporal.down = true
+		require.Equal(t, schema.ExitUnreachable, h.run("node", "provision", "gpu-17"))
+		require.Contains(t, h.err.String(), h.api.server.URL)
+		require.Contains(t, h.err.String(), "temporal.test:7233")
+	})
+}
+
+func TestConfirmation(t *testing.T) {
+	t.Parallel()
+	destructive := [][]string{{"node", "drain", "gpu-17"}, {"node", "retire", "gpu-17"}, {"node", "remove", "gpu-17"},
+		{"op", "force", "gpu-17", "--reason", "r"}, {"op", "skip", "gpu-17", "--reason", "r"}}
+	for _, args := range destructive {
+		name := args[0] + "-" + args[1]
+		t.Run(name+" without a terminal", func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.golden("confirm-"+name, args...)
+			require.Empty(t, h.temporal.submitted)
+			require.Empty(t, h.temporal.resolved)
+		})
+		t.Run(name+" refused on a terminal", func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.onTerminal("\n")
+			require.Equal(t, schema.ExitFailed, h.run(args...))
+			require.Contains(t, h.err.String(), "Go on? [y/N] nothing was changed\n")
+			require.Empty(t, h.temporal.submitted)
+			require.Empty(t, h.temporal.resolved)
+		})
+	}
+	t.Run("granted on a terminal", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.onTerminal("y\n")
+		require.Zero(t, h.run("node", "drain", "gpu-17", "--no-wait"))
+		require.Len(t, h.temporal.submitted, 1)
+	})
+}
+
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		args []string
+		with func(n *schema.NodeView)
+	}{
+		"drain":       {[]string{"drain"}, func(n *schema.NodeView) { n.Workloads = []schema.Workload{train()} }},
+		"drain-json":  {[]string{"drain", "-o", "json"}, func(n *schema.NodeView) { n.Workloads = []schema.Workload{train()} }},
+		"cordon-only": {[]string{"drain", "--cordon-only"}, func(*schema.NodeView) {}},
+		"retire-busy": {[]string{"retire"}, func(n *schema.NodeView) { n.Workloads = []schema.Workload{train()} }},
+		"retire-busy-json": {[]string{"retire", "-o", "json"}, func(n *schema.NodeView) {
+			n.Workloads = []schema.Workload{train()}
+		}},
+		"remove-active": {[]string{"remove"}, func(*schema.NodeView) {}},
+		"enroll":        {[]string{"enroll"}, func(n *schema.NodeView) { n.State = schema.NodeRegistered }},
+		"running": {[]string{"provision"}, func(n *schema.NodeView) {
+			n.Operation = &schema.OperationSummary{OperationID: operationID, Action: schema.ActionProvision, Status: schema.OperationRunning, Actor: "bob@desk"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			tc.with(&h.api.nodes[0])
+			args := append([]string{"node", tc.args[0], "gpu-17", "--dry-run"}, tc.args[1:]...)
+			h.golden("plan-"+name, args...)
+			require.Empty(t, h.temporal.submitted)
+			require.Empty(t, h.api.enrolled)
+		})
+	}
+	t.Run("without the api", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.server.Close()
+		require.Equal(t, schema.ExitUnreachable, h.run("node", "drain", nodeID, "--dry-run"))
+	})
+}

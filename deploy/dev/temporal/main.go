@@ -1,0 +1,125 @@
+// Command gpuaas-dev-temporal is the Temporal server and its Web UI in one
+// process, for one machine: it keeps its state in one SQLite file.
+//
+// It is for development and tests only. In production TEMPORAL_ADDRESS points
+// at the operator's own cluster and nothing of this module is installed.
+// Start reading at run; server.go holds what makes it quick.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"go.temporal.io/server/common/log"
+)
+
+// stopDeadline bounds a graceful stop. Every commit is already in the SQLite
+// file, so ending earlier than the last long poll loses nothing.
+const stopDeadline = 3 * time.Second
+
+// options are the flags of the command.
+type options struct {
+	frontend  string // host:port of the gRPC frontend
+	ui        string // host:port of the Web UI; empty serves none
+	metrics   string // host:port of the server's Prometheus page; empty serves none
+	db        string // SQLite file
+	namespace string // created when missing
+	retention time.Duration
+	logLevel  string
+}
+
+func main() {
+	opts := parseFlags()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, opts); err != nil {
+		fmt.Fprintf(os.Stderr, "gpuaas-dev-temporal: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func parseFlags() options {
+	var o options
+	flag.StringVar(&o.frontend, "address", "127.0.0.1:7233", "`host:port` of the gRPC frontend")
+	flag.StringVar(&o.ui, "ui-address", "127.0.0.1:8233", "`host:port` of the Web UI; empty for none")
+	flag.StringVar(&o.metrics, "metrics-address", "", "`host:port` of the server's Prometheus metrics; empty for none")
+	flag.StringVar(&o.db, "db", "temporal.db", "SQLite `file`; made when missing")
+	flag.StringVar(&o.namespace, "namespace", "gpuaas", "namespace, created when missing")
+	flag.DurationVar(&o.retention, "retention", 30*24*time.Hour, "how long the namespace keeps closed workflows (applies when it is created)")
+	flag.StringVar(&o.logLevel, "log-level", "warn", "debug, info, warn or error")
+	flag.Parse()
+	return o
+}
+
+// run serves until ctx ends, then stops within stopDeadline.
+func run(ctx context.Context, o options) error {
+	if err := checkPorts(o); err != nil {
+		return err
+	}
+	logger := log.NewZapLogger(log.BuildZapLogger(log.Config{Level: o.logLevel}))
+	server, err := newServer(o, logger)
+	if err != nil {
+		return err
+	}
+	if err := server.Start(); err != nil {
+		return fmt.Errorf("starting the server: %w", err)
+	}
+	ui, err := startUI(o)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "temporal (for development only) ready: frontend %s, web ui %s, metrics %s, state %s\n",
+		o.frontend, orNone(o.ui), orNone(o.metrics), o.db)
+	<-ctx.Done()
+	return stopWithin(stopDeadline, func() error {
+		ui()
+		return server.Stop()
+	})
+}
+
+// checkPorts says which listener cannot be had before the server, which would
+// only log it, tries.
+func checkPorts(o options) error {
+	for flagName, addr := range map[string]string{"address": o.frontend, "ui-address": o.ui, "metrics-address": o.metrics} {
+		if addr == "" {
+			continue
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return fmt.Errorf("cannot listen on --%s %s: %w (stop what holds the port or choose another)", flagName, addr, err)
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopWithin runs stop, and gives up waiting for it after d.
+func stopWithin(d time.Duration, stop func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- stop() }()
+	select {
+	case err := <-done:
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil
+		}
+		return err
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	uiserver "github.com/temporalio/ui-server/v2/server"
+	uiconfig "github.com/temporalio/ui-server/v2/server/config"
+	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
+	"go.temporal.io/server/common/authorization"
+	"go.temporal.io/server/common/cluster"
+	"go.temporal.io/server/common/config"
+	"go.temporal.io/server/common/dynamicconfig"
+	"go.temporal.io/server/common/log"
+	"go.temporal.io/server/common/membership/static"
+	"go.temporal.io/server/common/metrics"
+	"go.temporal.io/server/common/primitives"
+	"go.temporal.io/server/temporal"
+)
+
+const (
+	clusterName = "active"
+	storeName   = "sqlite"
+)
+
+// newServer wires the four services into one process that speaks to itself
+// over loopback ports nobody else needs to know.
+func newServer(o options, logger log.Logger) (temporal.Server, error) {
+	sql, err := openStorage(o)
+	if err != nil {
+		return nil, err
+	}
+	frontend, err := parseListen(o.frontend)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	listens := map[primitives.ServiceName]listen{
+		primitives.FrontendService: frontend,
+		primitives.HistoryService:  {ip: "127.0.0.1", port: ports[0]},
+		primitives.MatchingService: {ip: "127.0.0.1", port: ports[1]},
+		primitives.WorkerService:   {ip: "127.0.0.1", port: ports[2]},
+	}
+	return temporal.NewServer(
+		temporal.WithConfig(serverConfig(o, sql, listens)),
+		temporal.ForServices(temporal.DefaultServices),
+		temporal.WithStaticHosts(staticHosts(listens)),
+		temporal.WithLogger(logger),
+		temporal.WithAuthorizer(authorization.NewNoopAuthorizer()),
+		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper {
+			return authorization.NewNoopClaimMapper()
+		}),
+		temporal.WithDynamicConfigClient(limits()),
+	)
+}
+
+func serverConfig(o options, sql *config.SQL, listens map[primitives.ServiceName]listen) *config.Config {
+	c := &config.Config{
+		Services: make(map[string]config.Service, len(listens)),
+		Persistence: config.Persistence{
+			DefaultStore:     storeName,
+			VisibilityStore:  storeName,
+			NumHistoryShards: 1,
+			DataStores:       map[string]config.DataStore{storeName: {SQL: sql}},
+		},
+		ClusterMetadata: &cluster.Config{
+			FailoverVersionIncrement: 10,
+			MasterClusterName:        clusterName,
+			CurrentClusterName:       clusterName,
+			ClusterInformation: map[string]cluster.ClusterInformation{clusterName: {
+				Enabled:                true,
+				InitialFailoverVersion: 1,
+				RPCAddress:             listens[primitives.FrontendService].dial(),
+			}},
+		},
+		DCRedirectionPolicy: config.DCRedirectionPolicy{Policy: "noop"},
+		PublicClient:        config.PublicClient{HostPort: listens[primitives.FrontendService].dial()},
+	}
+	c.Global.Membership.MaxJoinDuration = 30 * time.Second
+	c.Global.Membership.BroadcastAddress = "127.0.0.1"
+	if o.metrics != "" {
+		c.Global.Metrics = &metrics.Config{Prometheus: &metrics.PrometheusConfig{
+			Framework: metrics.FrameworkOpentelemetry, ListenAddress: o.metrics, HandlerPath: "/metrics",
+		}}
+	}
+	c.Archival.History.State = config.ArchivalDisabled
+	c.Archival.Visibility.State = config.ArchivalDisabled
+	c.NamespaceDefaults.Archival.History.State = config.ArchivalDisabled
+	c.NamespaceDefaults.Archival.Visibility.State = config.ArchivalDisabled
+	for name, l := range listens {
+		c.Services[string(name)] = config.Service{RPC: config.RPC{GRPCPort: l.port, BindOnIP: l.ip}}
+	}
+	return c
+}
+
+// limits lifts the defaults that are meant for a shared cluster. A shard polls
+// its queues at most 20 times a second by default, so that each hop of a
+// single workflow may wait 50 ms; everything else here is a ceiling that a
+// test suite on one machine would meet.
+func limits() dynamicconfig.Client {
+	const many, perQueue = 100_000, 2_000
+	return dynamicconfig.StaticClient{
+		dynamicconfig.TransferProcessorMaxPollRPS.Key():                                        perQueue,
+		dynamicconfig.TimerProcessorMaxPollRPS.Key():                                           perQueue,
+		dynamicconfig.VisibilityProcessorMaxPollRPS.Key():                                      perQueue,
+		dynamicconfig.OutboundProcessorMaxPollRPS.Key():                                        perQueue,
+		dynamicconfig.FrontendRPS.Key():                                                        many,
+		dynamicconfig.FrontendMaxNamespaceRPSPerInstance.Key():                                 many,
+		dynamicconfig.FrontendMaxNamespaceVisibilityRPSPerInstance.Key():                       many,
+		dynamicconfig.FrontendMaxNamespaceNamespaceReplicationInducingAPIsRPSPerInstance.Key(): many,
+		dynamicconfig.FrontendNamespaceReplicationInducingAPIsRPS.Key():                        many,
+		dynamicconfig.FrontendMaxConcurrentLongRunningRequestsPerInstance.Key():                many,
+		dynamicconfig.FrontendPersistenceMaxQPS.Key():                                          many,
+		dynamicconfig.MatchingRPS.Key():                                                        many,
+		dynamicconfig.MatchingPersistenceMaxQPS.Key():                                          many,
+		dynamicconfig.HistoryRPS.Key():                                                         many,
+		dynamicconfig.HistoryPersistenceMaxQPS.Key():                                           many,
+		dynamicconfig.VisibilityPersistenceMaxReadQPS.Key():                                    many,
+		dynamicconfig.VisibilityPersistenceMaxWriteQPS.Key():                                   many,
+		// A search attribute that `gpuaas admin setup` has just added is usable at once.
+		dynamicconfig.ForceSearchAttributesCacheRefreshOnRead.Key(): true,
+		// Nothing here calls home.
+		dynamicconfig.EnableServerVersionCheck.Key(): false,
+	}
+}
+
+// startUI serves the Web UI and returns what stops it.
+func startUI(o options) (stop func(), err error) {
+	if o.ui == "" {
+		return func() {}, nil
+	}
+	ui, err := parseListen(o.ui)
+	if err != nil {
+		return nil, err
+	}
+	frontend, err := parseListen(o.frontend)
+	if err != nil {
+		return nil, err
+	}
+	server := uiserver.NewServer(uioptions.WithConfigProvider(&uiconfig.Config{
+		Host:                ui.ip,
+		Port:                ui.port,
+		TemporalGRPCAddress: frontend.dial(),
+		DefaultNamespace:    o.namespace,
+		EnableUI:            true,
+		DisableNewsFetch:    true,
+		HideLogs:            true,
+		CORS:                uiconfig.CORS{CookieInsecure: true},
+	}))
+	// Start ends when Stop is called; a listener it cannot have ends the process.
+	go func() { _ = server.Start() }()
+	return server.Stop, nil
+}
+
+// listen is one bound address.
+type listen struct {
+	ip   string
+	port int
+}
+
+// dial is where the process reaches itself, also when it listens everywhere.
+func (l listen) dial() string {
+	ip := l.ip
+	if parsed := net.ParseIP(ip); parsed != nil && parsed.IsUnspecified() {
+		ip = "127.0.0.1"
+	}
+	return net.JoinHostPort(ip, strconv.Itoa(l.port))
+}
+
+// parseListen reads host:port; the server binds IP addresses only, so a name
+// is resolved here.
+func parseListen(addr string) (listen, error) {
+	tcp, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return listen{}, fmt.Errorf("address %q: %w (give host:port)", addr, err)
+	}
+	ip := "127.0.0.1"
+	if tcp.IP != nil {
+		ip = tcp.IP.String()
+	}
+	return listen{ip: ip, port: tcp.Port}, nil
+}
+
+// freePorts asks the kernel for n distinct loopback ports.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, 0, n)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("finding a free port: %w", err)
+		}
+		defer func() { _ = l.Close() }()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+func staticHosts(listens map[primitives.ServiceName]listen) map[primitives.ServiceName]static.Hosts {
+	hosts := make(map[primitives.ServiceName]static.Hosts, len(listens))
+	for name, l := range listens {
+		hosts[name] = static.Hosts{Self: l.dial(), All: []string{l.dial()}}
+	}
+	return hosts
+}

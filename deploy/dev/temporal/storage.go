@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.temporal.io/server/common/config"
+	sqliteplugin "go.temporal.io/server/common/persistence/sql/sqlplugin/sqlite"
+	"go.temporal.io/server/schema/sqlite"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// openStorage answers the SQLite settings for o.db, with the schema set up
+// when the file is new and o.namespace created when missing. The file is
+// readable by its owner only: histories are business data.
+func openStorage(o options) (*config.SQL, error) {
+	if strings.ContainsAny(o.db, "?#%") {
+		return nil, fmt.Errorf("--db %q: a path without '?', '#' and '%%' is needed", o.db)
+	}
+	file, err := filepath.Abs(o.db)
+	if err != nil {
+		return nil, err
+	}
+	sql := &config.SQL{
+		PluginName:   sqliteplugin.PluginName,
+		DatabaseName: file,
+		// A commit is in the write-ahead log before it is answered, so kill -9
+		// loses nothing. One connection, because SQLite has one writer.
+		ConnectAttributes: map[string]string{
+			"mode": "rwc", "cache": "private", "journal_mode": "wal", "synchronous": "2", "busy_timeout": "10000",
+		},
+	}
+	if err := createSchema(sql, file); err != nil {
+		return nil, err
+	}
+	ns, err := sqlite.NewNamespaceConfig(clusterName, o.namespace, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	ns.Detail.Config.Retention = durationpb.New(o.retention)
+	if err := sqlite.CreateNamespaces(sql, ns); err != nil {
+		return nil, fmt.Errorf("creating namespace %s in %s: %w", o.namespace, file, err)
+	}
+	return sql, nil
+}
+
+// createSchema sets up a new file. A marker beside it tells a set-up that was
+// killed half way, which is started over: until it ends there is nothing to lose.
+func createSchema(sql *config.SQL, file string) error {
+	marker := file + ".incomplete"
+	_, markerErr := os.Stat(marker)
+	_, fileErr := os.Stat(file)
+	if fileErr == nil && errors.Is(markerErr, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.WriteFile(marker, nil, 0o600); err != nil {
+		return fmt.Errorf("preparing %s: %w", file, err)
+	}
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+		if err := os.RemoveAll(file + suffix); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return err
+	}
+	if err := sqlite.SetupSchema(sql); err != nil {
+		return fmt.Errorf("setting up the schema in %s: %w", file, err)
+	}
+	return os.Remove(marker)
+}

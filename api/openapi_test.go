@@ -1,0 +1,238 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// document is the part of an OpenAPI document that the handlers are held to.
+type document struct {
+	Paths      map[string]map[string]operation `json:"paths"`
+	Components struct {
+		Schemas map[string]model `json:"schemas"`
+	} `json:"components"`
+}
+
+type operation struct {
+	OperationID string                   `json:"operationId"`
+	RequestBody *struct{}                `json:"requestBody"`
+	Parameters  []map[string]any         `json:"parameters"`
+	Responses   map[string]any           `json:"responses"`
+	Security    *[]map[string][]struct{} `json:"security"`
+}
+
+type model struct {
+	Ref                  string           `json:"$ref"`
+	Type                 any              `json:"type"`
+	Enum                 []string         `json:"enum"`
+	Required             []string         `json:"required"`
+	Properties           map[string]model `json:"properties"`
+	Items                *model           `json:"items"`
+	AdditionalProperties any              `json:"additionalProperties"`
+}
+
+func load(t *testing.T) document {
+	t.Helper()
+	text, err := os.ReadFile("../schema/openapi.yaml")
+	require.NoError(t, err)
+	var d document
+	require.NoError(t, yaml.Unmarshal(text, &d))
+	return d
+}
+
+func routes() []edge.Route {
+	all := nodeapi.New(nodeapi.Config{}).Routes()
+	return append(all, adminapi.New(adminapi.Config{}).Routes()...)
+}
+
+// Every route is in the document and every operation of the document has a
+// route, with the same statuses and the same word on bodies.
+func TestDocumentListsTheRoutes(t *testing.T) {
+	d := load(t)
+	served := map[string]edge.Route{}
+	for _, r := range routes() {
+		served[strings.ToLower(r.Method)+" "+r.Path] = r
+	}
+	described := map[string]operation{}
+	for path, methods := range d.Paths {
+		for method, op := range methods {
+			described[method+" "+path] = op
+		}
+	}
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(served)), slices.Collect(maps.Keys(described)))
+	for name, r := range served {
+		op := described[name]
+		var statuses []int
+		for code := range op.Responses {
+			n, err := strconv.Atoi(code)
+			require.NoError(t, err, name)
+			statuses = append(statuses, n)
+		}
+		slices.Sort(statuses)
+		assert.Equal(t, r.Statuses(), statuses, "statuses of %s", name)
+		assert.Equal(t, r.MaxBody > 0, op.RequestBody != nil, "body of %s", name)
+		assert.NotEmpty(t, op.OperationID, name)
+		for _, p := range pathParameters(r.Path) {
+			assert.True(t, hasParameter(op, p), "%s describes {%s}", name, p)
+		}
+	}
+}
+
+func pathParameters(path string) []string {
+	var out []string
+	for _, part := range strings.Split(path, "/") {
+		if name, ok := strings.CutPrefix(part, "{"); ok {
+			out = append(out, strings.TrimSuffix(name, "}"))
+		}
+	}
+	return out
+}
+
+// hasParameter relies on the document's habit of naming the component like the
+// parameter: node_id is NodeId.
+func hasParameter(op operation, name string) bool {
+	for _, p := range op.Parameters {
+		ref, _ := p["$ref"].(string)
+		component := strings.ToLower(ref[strings.LastIndex(ref, "/")+1:])
+		if component == strings.ReplaceAll(name, "_", "") {
+			return true
+		}
+	}
+	return false
+}
+
+// bodies are the types of requests and answers, the roots of the components.
+func bodies() (requests, answers []any) {
+	requests = []any{schema.RegisterNodeRequest{}, schema.LifecycleRequest{}, schema.EnrollRequest{},
+		schema.HeartbeatRequest{}, schema.TaskResult{}, schema.TaskProgress{}}
+	answers = []any{schema.ErrorBody{}, edge.Health{}, schema.NodeView{}, schema.NodeList{}, schema.LifecycleAnswer{},
+		schema.AuditPage{}, schema.OperationList{}, schema.EnrollAnswer{}, schema.TaskOffer{}, schema.ProgressAnswer{}}
+	return requests, answers
+}
+
+// Every component is a Go type, field by field.
+func TestDocumentDescribesTheBodies(t *testing.T) {
+	d := load(t)
+	c := checker{t: t, models: d.Components.Schemas, seen: map[string]bool{}}
+	requests, answers := bodies()
+	for _, v := range append(requests, answers...) {
+		c.check(reflect.TypeOf(v))
+	}
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(c.seen)), slices.Collect(maps.Keys(d.Components.Schemas)),
+		"components that no body uses, or types without a component")
+	for _, v := range requests {
+		name := reflect.TypeOf(v).Name()
+		assert.Equal(t, false, d.Components.Schemas[name].AdditionalProperties, "%s refuses unknown fields", name)
+	}
+}
+
+type checker struct {
+	t      *testing.T
+	models map[string]model
+	seen   map[string]bool
+}
+
+func (c checker) check(typ reflect.Type) {
+	if c.seen[typ.Name()] {
+		return
+	}
+	c.seen[typ.Name()] = true
+	m, ok := c.models[typ.Name()]
+	if !assert.True(c.t, ok, "component %s", typ.Name()) {
+		return
+	}
+	var names, required []string
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
+		names = append(names, name)
+		if !strings.Contains(options, "omitempty") {
+			required = append(required, name)
+		}
+		c.field(typ.Name()+"."+name, f.Type, m.Properties[name])
+	}
+	assert.ElementsMatch(c.t, names, slices.Collect(maps.Keys(m.Properties)), "fields of %s", typ.Name())
+	if typ != reflect.TypeFor[schema.LifecycleRequest]() { // all its fields may be left out
+		assert.ElementsMatch(c.t, required, m.Required, "required fields of %s", typ.Name())
+	}
+}
+
+// field checks one property against its Go type.
+func (c checker) field(name string, typ reflect.Type, m model) {
+	if typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
+	}
+	switch {
+	case typ == reflect.TypeFor[time.Time]():
+		assert.Contains(c.t, fmt.Sprint(m.Type), "string", name)
+	case typ == reflect.TypeFor[json.RawMessage]():
+	case typ.Kind() == reflect.Struct:
+		assert.Equal(c.t, "#/components/schemas/"+typ.Name(), m.Ref, name)
+		c.check(typ)
+	case typ.Kind() == reflect.Slice:
+		assert.Equal(c.t, "array", m.Type, name)
+		if assert.NotNil(c.t, m.Items, name) {
+			c.field(name+"[]", typ.Elem(), *m.Items)
+		}
+	case enumerations()[typ] != nil:
+		assert.Equal(c.t, "#/components/schemas/"+typ.Name(), m.Ref, name)
+		c.seen[typ.Name()] = true
+		assert.Equal(c.t, enumerations()[typ], c.models[typ.Name()].Enum, typ.Name())
+	default:
+		want := map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer",
+			reflect.Int64: "integer", reflect.Map: "object"}[typ.Kind()]
+		assert.Equal(c.t, want, m.Type, name)
+	}
+}
+
+func enumerations() map[reflect.Type][]string {
+	var kinds []schema.Kind
+	for _, row := range schema.KindTable() {
+		kinds = append(kinds, row.Kind)
+	}
+	var actions []schema.Action
+	for _, m := range schema.Moves() {
+		if _, ok := schema.WorkflowType(m.Action); ok {
+			actions = append(actions, m.Action)
+		}
+	}
+	return map[reflect.Type][]string{
+		reflect.TypeFor[schema.Kind]():           texts(kinds),
+		reflect.TypeFor[schema.Action]():         texts(actions),
+		reflect.TypeFor[schema.NodeState]():      texts(schema.NodeStates()),
+		reflect.TypeFor[schema.InstanceState]():  texts(schema.InstanceStates()),
+		reflect.TypeFor[schema.LifecycleClass](): {"persistent", "ephemeral", "spot"},
+		reflect.TypeFor[schema.OperationState](): {"accepted", "running", "parked", "completed", "failed", "cancelled", "rejected"},
+		reflect.TypeFor[schema.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},
+		reflect.TypeFor[schema.Attention]():      {"none", "agent", "provider", "operator", "compensation"},
+		reflect.TypeFor[schema.TaskStatus]():     {"succeeded", "failed", "cancelled"},
+	}
+}
+
+func texts[T ~string](values []T) []string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		out[i] = string(v)
+	}
+	return out
+}

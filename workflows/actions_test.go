@@ -1,0 +1,296 @@
+package workflows
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestEachPhaseFailsOnce lets each phase of each action fail for good once: the
+// operation parks in that phase, says what to type, and a retry brings it to
+// its end.
+func TestEachPhaseFailsOnce(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		action schema.Action
+		from   schema.NodeState
+		phase  string
+		call   string // what fails
+		opts   schema.OperationOptions
+	}{
+		{schema.ActionProvision, schema.NodeActive, schema.PhaseAdopt, "ensure", schema.OperationOptions{}},
+		{schema.ActionProvision, schema.NodeActive, schema.PhaseAgent, "heartbeat?", schema.OperationOptions{}},
+		{schema.ActionProvision, schema.NodeActive, schema.PhaseFacts, "task facts.collect", schema.OperationOptions{}},
+		{schema.ActionProvision, schema.NodeActive, schema.PhaseProbe, "task node.probe", schema.OperationOptions{}},
+		{schema.ActionDrain, schema.NodeActive, schema.PhaseCordon, "task workload.cordon", schema.OperationOptions{}},
+		{schema.ActionDrain, schema.NodeActive, schema.PhaseDrain, "task workload.drain", schema.OperationOptions{}},
+		{schema.ActionRetire, schema.NodeActive, schema.PhaseCordon, "task workload.cordon", schema.OperationOptions{Drain: true}},
+		{schema.ActionRetire, schema.NodeActive, schema.PhaseDrain, "task workload.drain", schema.OperationOptions{Drain: true}},
+		{schema.ActionReactivate, schema.NodeRetired, schema.PhaseProbe, "task node.probe", schema.OperationOptions{}},
+		{schema.ActionReactivate, schema.NodeRetired, schema.PhaseUncordon, "task workload.uncordon", schema.OperationOptions{}},
+		{schema.ActionRemove, schema.NodeRetired, schema.PhaseTeardown, "release", schema.OperationOptions{}},
+	}
+	for _, c := range cases {
+		t.Run(string(c.action)+"/"+c.phase, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(c.from)
+			w.fail[c.call] = schema.Errorf(schema.KindInvalidRequest, "no luck")
+			if task, ok := cutTask(c.call); ok {
+				w.fail[task] = final(schema.KindTaskFailed, "no luck")
+			}
+			b := setup(t, c.action, w)
+			b.in.Options = c.opts
+			b.env.RegisterDelayedCallback(func() {
+				st := b.status()
+				require.Equal(t, schema.OperationParked, st.Operation.Status)
+				require.Equal(t, c.phase, st.Operation.Stuck.Phase)
+				require.Equal(t, "no luck", st.Operation.Stuck.Message)
+				require.Contains(t, st.Operation.Stuck.Next, "gpuaas op retry gpu-17")
+				w.heal(c.call)
+				b.decide(schema.DecisionRetry, "fixed it")
+			}, time.Hour)
+			st := b.run()
+			require.Equal(t, schema.OperationCompleted, st.Operation.Status)
+			require.Equal(t, []error{nil}, b.resolved)
+			require.Equal(t, c.phase, w.parks[0].Phase)
+			require.Len(t, w.parks, 1)
+		})
+	}
+}
+
+func cutTask(call string) (string, bool) {
+	if len(call) > 5 && call[:5] == "task " {
+		return call, true
+	}
+	return "", false
+}
+
+func TestRetire(t *testing.T) {
+	t.Parallel()
+
+	t.Run("is a claim and a record", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionRetire, newWorld(schema.NodeDrained))
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, []string{"claim", "finish completed"}, b.world.story())
+		require.Equal(t, schema.NodeRetired, b.world.finished.Node)
+	})
+
+	t.Run("of a busy node is refused with the store's reason and next step", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeActive)
+		w.fail["claim"] = schema.NewError(schema.KindNodeInUse, "the node runs job-1").WithNext("gpuaas node retire gpu-17 --drain")
+		b := setup(t, schema.ActionRetire, w)
+		require.Equal(t, schema.OperationRejected, b.run().Operation.Status)
+		require.Equal(t, schema.KindNodeInUse, b.kindOfRefusal())
+		require.Equal(t, "gpuaas node retire gpu-17 --drain", failureOf(b.refusal).Next)
+	})
+
+	t.Run("with drain drains first", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionRetire, newWorld(schema.NodeActive))
+		b.in.Options.Drain = true
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, []string{"claim", "task workload.cordon", "advance drain", "task workload.drain", "finish completed"}, b.world.story())
+	})
+}
+
+func TestReactivate(t *testing.T) {
+	t.Parallel()
+
+	t.Run("probes before it lifts the cordon", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionReactivate, newWorld(schema.NodeRetired))
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, []string{"claim", "task node.probe", "advance uncordon", "task workload.uncordon", "finish completed"}, b.world.story())
+	})
+
+	t.Run("an unhealthy node parks; force accepts it", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeRetired)
+		w.on[schema.TaskNodeProbe] = func(schema.TaskSpec) (schema.TaskResult, error) {
+			return succeeded(schema.ProbeReport{Checks: []schema.ProbeCheck{{Name: "disk", Detail: "3 MiB free"}}}), nil
+		}
+		b := setup(t, schema.ActionReactivate, w)
+		b.decideAt(time.Hour, schema.DecisionForce)
+		st := b.run()
+		require.Equal(t, schema.OperationCompleted, st.Operation.Status)
+		require.Equal(t, schema.PhaseForced, st.Operation.Phases[0].State)
+		require.Equal(t, "probe_failed", w.parks[0].Reason)
+		require.Contains(t, w.parks[0].Message, "disk: 3 MiB free")
+	})
+}
+
+func TestProvision(t *testing.T) {
+	t.Parallel()
+
+	t.Run("adopts, hears, collects, probes, compares and then runs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionProvision, newWorld(schema.NodeActive))
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, []string{"claim", "plan", "ensure", "created", "instance provisioning",
+			"advance agent", "heartbeat?", "instance bootstrapping", "advance facts", "task facts.collect", "facts",
+			"advance probe", "task node.probe", "advance sku", "finish completed"}, b.world.story())
+		require.Equal(t, schema.InstanceRunning, b.world.finished.Instance)
+	})
+
+	t.Run("a machine that is not its SKU parks and never runs by itself", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeActive)
+		w.sku, w.gpus = schema.SKU{Name: "h100", GPUModel: "H100", MinCPUs: 64, MaxGPUs: 8}, 8
+		b := setup(t, schema.ActionProvision, w)
+		b.decideAt(time.Hour, schema.DecisionCancel)
+		st := b.run()
+		require.Equal(t, schema.OperationCancelled, st.Operation.Status)
+		require.Equal(t, "sku_mismatch", w.parks[0].Reason)
+		require.Contains(t, w.parks[0].Message, "0 GPUs found, 8 registered")
+		require.Contains(t, w.story(), "instance terminated")
+		require.Equal(t, schema.InstanceNone, w.finished.Instance)
+	})
+}
+
+func TestRemove(t *testing.T) {
+	t.Parallel()
+
+	t.Run("tears down by the ledger before it denies the identity", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionRemove, newWorld(schema.NodeRetired))
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, []string{"claim", "ledger", "release", "released", "finish completed"}, b.world.story())
+		require.True(t, b.world.finished.DenyIdentity)
+	})
+
+	t.Run("of an active node is refused", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionRemove, newWorld(schema.NodeActive))
+		require.Equal(t, schema.OperationRejected, b.run().Operation.Status)
+		require.Equal(t, schema.KindInvalidRequest, b.kindOfRefusal())
+		require.Contains(t, b.refusal.Error(), "gpuaas node retire NODE")
+	})
+
+	t.Run("force goes on without the provider's word", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeRetired)
+		w.fail["release"] = schema.Errorf(schema.KindInvalidRequest, "the provider says no")
+		b := setup(t, schema.ActionRemove, w)
+		b.decideAt(time.Hour, schema.DecisionForce)
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.True(t, w.finished.DenyIdentity)
+	})
+}
+
+func TestEnroll(t *testing.T) {
+	t.Parallel()
+	event := func(b *bed, e schema.AgentEventName, incarnation int64, at time.Duration) {
+		b.env.RegisterDelayedCallback(func() {
+			b.env.SignalWorkflow(schema.SignalAgent, schema.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
+		}, at)
+	}
+
+	t.Run("ends at the agent's first poll", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))
+		event(b, schema.EventBundleIssued, 1, time.Second)
+		event(b, schema.EventTokenClaimed, 1, time.Hour)
+		event(b, schema.EventFirstPoll, 1, time.Hour+time.Second)
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, schema.NodeActive, b.world.finished.Node)
+	})
+
+	t.Run("an event that overtakes the others implies them", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))
+		event(b, schema.EventFirstPoll, 1, time.Second)
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+	})
+
+	t.Run("an event of another incarnation is not believed", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))
+		event(b, schema.EventFirstPoll, 2, time.Second)
+		b.decideAt(time.Hour, schema.DecisionCancel)
+		require.Equal(t, schema.OperationCancelled, b.run().Operation.Status)
+		require.True(t, b.world.finished.VoidTokens)
+	})
+
+	t.Run("a lost signal costs time and nothing else", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeRegistered)
+		w.progress = schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true, Polled: true}
+		b := setup(t, schema.ActionEnroll, w)
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Empty(t, w.parks)
+	})
+
+	for phase, last := range map[string]schema.AgentEventName{
+		schema.PhaseBundle: "", schema.PhaseClaim: schema.EventBundleIssued, schema.PhasePoll: schema.EventTokenClaimed,
+	} {
+		t.Run("parks in phase "+phase+" and goes on when the agent comes", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(schema.NodeRegistered)
+			b := setup(t, schema.ActionEnroll, w)
+			if last != "" {
+				event(b, last, 1, time.Second)
+			}
+			event(b, schema.EventFirstPoll, 1, 30*time.Hour)
+			b.decideAt(31*time.Hour, schema.DecisionRetry)
+			require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+			require.Equal(t, phase, w.parks[0].Phase)
+		})
+	}
+}
+
+func TestControlPlaneTrouble(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a database that is away delays the claim, nothing else", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeDrained)
+		w.fail["claim"] = schema.Errorf(schema.KindServiceUnavailable, "the database is away")
+		b := setup(t, schema.ActionRetire, w)
+		// The test environment gives up after ten tries, a server does not.
+		b.env.RegisterDelayedCallback(func() { w.heal("claim") }, 20*time.Second)
+		st := b.run()
+		require.Equal(t, schema.OperationCompleted, st.Operation.Status, st.Operation.Outcome)
+		require.NotNil(t, b.answer)
+	})
+
+	t.Run("a projection that cannot be written does not stop the work", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeActive)
+		w.fail["advance drain"] = schema.Errorf(schema.KindServiceUnavailable, "the database is away")
+		b := setup(t, schema.ActionDrain, w)
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+	})
+
+	t.Run("a superseded operation stops without another write", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeActive)
+		w.fail["finish completed"] = schema.Errorf(schema.KindFenced, "op_seq 8 owns the node")
+		b := setup(t, schema.ActionDrain, w)
+		st := b.run()
+		require.Equal(t, schema.OperationFailed, st.Operation.Status)
+		require.Equal(t, "a newer operation owns the node", st.Operation.Outcome)
+		require.Nil(t, w.finished)
+	})
+
+	t.Run("Vault that is away is named, and asks for an operator, not for the agent", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeActive)
+		w.fail["task workload.cordon"] = final(schema.KindServiceUnavailable, "Vault is sealed")
+		b := setup(t, schema.ActionDrain, w)
+		b.decideAt(time.Hour, schema.DecisionCancel)
+		b.run()
+		require.Equal(t, schema.AttentionOperator, w.parks[0].Attention)
+		require.Equal(t, "Vault is sealed", w.parks[0].Message)
+	})
+}
+
+func TestFailureOfUnknownErrors(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, schema.KindInternal, kindOf(errors.New("boom")))
+}

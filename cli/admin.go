@@ -17,8 +17,15 @@ func newAdminSetup(e *env) *cobra.Command {
 		Use: "setup", Short: "Prepare database, Vault and Temporal",
 		Long: `Runs the database's migrations, makes Vault's mounts, roles and policies, and
 Temporal's namespace and search attributes. What stands already is left alone, so
-it can be run again at any time. Database and Vault are those of the worker's own
-configuration (GPUAAS_DATABASE_URL, VAULT_ADDR, VAULT_TOKEN).`,
+it can be run again at any time.
+
+Environment:
+  GPUAAS_DATABASE_URL      the database (or GPUAAS_DATABASE_URL_FILE)
+  VAULT_ADDR               Vault
+  GPUAAS_VAULT_TOKEN_FILE  a file with a token that may make mounts and policies
+  GPUAAS_SETUP_OUT_DIR     where the role ids of worker and API are written
+  GPUAAS_ENV               name of this environment (default dev)
+  GPUAAS_NODE_API_NAMES    names in the node API's certificate`,
 		Example: "  gpuaas admin setup",
 		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runAdminSetup(c.Context(), e) },
 	}

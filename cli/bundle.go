@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,30 +22,42 @@ func (e *env) bundlePath(t target, path string) (string, error) {
 	return filepath.Join(e.dir, name), nil
 }
 
-// writeSecret writes v as JSON so that path holds all of it or what it held
-// before, readable by its owner only.
-func writeSecret(path string, v any) (err error) {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
+// secretFile is a file that will hold a secret: readable by its owner only, and
+// at any moment either all of it or what it was before. It is opened before the
+// secret is asked for, so that none is made that cannot be kept.
+type secretFile struct {
+	path string
+	temp *os.File
+}
+
+func newSecretFile(path string) (*secretFile, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("making %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if _, err = f.Write(append(text, '\n')); err != nil {
-		return errors.Join(err, f.Close())
+	return &secretFile{path: path, temp: f}, nil
+}
+
+// write puts v into the file as JSON.
+func (s *secretFile) write(v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("rendering %s: %w", s.path, err)
 	}
-	if err = f.Sync(); err != nil {
-		return errors.Join(err, f.Close())
+	if _, err := s.temp.Write(append(text, '\n')); err != nil {
+		return fmt.Errorf("writing %s: %w", s.path, err)
 	}
-	if err = f.Close(); err != nil {
-		return err
+	if err := errors.Join(s.temp.Sync(), s.temp.Close()); err != nil {
+		return fmt.Errorf("writing %s: %w", s.path, err)
 	}
-	return os.Rename(f.Name(), path)
+	if err := os.Rename(s.temp.Name(), s.path); err != nil {
+		return fmt.Errorf("writing %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// discard removes what was not written to its end. It may follow write.
+func (s *secretFile) discard() {
+	s.temp.Close()           //nolint:errcheck // closed already after write
+	os.Remove(s.temp.Name()) //nolint:errcheck // gone already after write
 }

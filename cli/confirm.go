@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // confirm asks before a destructive verb. Without a terminal nobody can answer,
@@ -13,15 +15,16 @@ func (e *env) confirm(ctx context.Context, t target, v verb, yes bool) error {
 	if v.consequence == "" {
 		return nil
 	}
-	return e.ask(ctx, fmt.Sprintf("%s %s: %s", v.action, t.name(), v.consequence), yes)
+	return e.ask(ctx, "gpuaas node "+string(v.action), fmt.Sprintf("%s %s: %s", v.action, t.name(), v.consequence), yes)
 }
 
-func (e *env) ask(ctx context.Context, what string, yes bool) error {
+// ask asks whether to go on with what; command is whose help explains --yes.
+func (e *env) ask(ctx context.Context, command, what string, yes bool) error {
 	if yes {
 		return nil
 	}
 	if !e.tty.in || !e.tty.err {
-		return usagef("gpuaas", "%s. There is no terminal to ask on: give --yes to go on", what)
+		return usagef(command, "%s. There is no terminal to ask on: give --yes to go on", what)
 	}
 	fmt.Fprintf(e.stderr, "%s. Go on? [y/N] ", clean(what)) //nolint:errcheck // the answer tells
 	answer := make(chan string, 1)
@@ -36,6 +39,6 @@ func (e *env) ask(ctx context.Context, what string, yes bool) error {
 		if a == "y" || a == "yes" {
 			return nil
 		}
-		return &exitError{code: 1, lines: []string{"nothing was changed"}}
+		return &exitError{schema.ExitFailed, []string{"nothing was changed"}}
 	}
 }

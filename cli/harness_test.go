@@ -298,7 +298,8 @@ type fakeAPI struct {
 	operations []schema.OperationSummary
 	streams    []string
 	audit      map[string][]schema.AuditEvent
-	pageSize   int // 0 means the asked-for limit
+	pageSize   int  // 0 means all
+	repeats    bool // every page is the first
 	bundle     *schema.BootstrapBundle
 	refuse     *schema.Error // answers every call
 	registered []schema.RegisterNodeRequest
@@ -427,7 +428,7 @@ func (a *fakeAPI) getAudit(w http.ResponseWriter, r *http.Request) {
 	fmt.Sscan(r.URL.Query().Get("after"), &after) //nolint:errcheck // 0 when it is none
 	page := schema.AuditPage{Events: []schema.AuditEvent{}}
 	for _, v := range a.audit[stream] {
-		if v.Seq <= after {
+		if v.Seq <= after && !a.repeats {
 			continue
 		}
 		if a.pageSize > 0 && len(page.Events) == a.pageSize {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -47,18 +46,44 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions)
 	if o.dryRun {
 		return e.printPlan(ctx, arg, t, v)
 	}
-	answer, err := api.enroll(ctx, t.id, schema.LifecycleRequest{Reason: o.reason, IdempotencyKey: o.key})
+	inline := o.bundle == "" && e.flags.output != formatTable
+	answer, err := e.enroll(ctx, api, t, o, inline)
 	if err != nil {
 		return err
 	}
-	e.say("enroll %s: %s as operation %s", t.name(), answer.Operation.Status, answer.Operation.OperationID)
-	inline := o.bundle == "" && e.flags.output != formatTable
-	if !inline {
-		if err := e.saveBundle(t, o.bundle, answer.BootstrapBundle); err != nil {
-			return err
-		}
-	}
 	return e.finishEnroll(ctx, t, answer, o, inline)
+}
+
+// enroll starts the enrolment and, unless the bundle is to be inline, keeps it
+// in its file. The token in it is shown nowhere.
+func (e *env) enroll(ctx context.Context, api *adminAPI, t target, o nodeEnrollOptions, inline bool) (schema.LifecycleAnswer, error) {
+	request := schema.LifecycleRequest{Reason: o.reason, IdempotencyKey: o.key}
+	if inline {
+		return api.enroll(ctx, t.id, request)
+	}
+	path, err := e.bundlePath(t, o.bundle)
+	if err != nil {
+		return schema.LifecycleAnswer{}, err
+	}
+	file, err := newSecretFile(path)
+	if err != nil {
+		return schema.LifecycleAnswer{}, err
+	}
+	defer file.discard()
+	answer, err := api.enroll(ctx, t.id, request)
+	if err != nil {
+		return answer, err
+	}
+	e.say("enroll %s: %s as operation %s", t.name(), answer.Operation.Status, answer.Operation.OperationID)
+	if answer.BootstrapBundle == nil {
+		return answer, schema.NewError(schema.KindInternal, "the admin API handed out no bundle").
+			WithReason("no_bundle").WithNext("run it again: gpuaas node enroll " + t.name())
+	}
+	if err := file.write(answer.BootstrapBundle); err != nil {
+		return answer, err
+	}
+	e.say("bundle written to %s (mode 0600; it holds the enrolment token, good until %s)", path, answer.BootstrapBundle.ExpiresAt)
+	return answer, nil
 }
 
 // finishEnroll prints the answer and waits if asked to. With the bundle inline
@@ -66,7 +91,7 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions)
 func (e *env) finishEnroll(ctx context.Context, t target, answer schema.LifecycleAnswer, o nodeEnrollOptions, inline bool) error {
 	st := schema.OperationStatus{Operation: answer.Operation, Node: t.ref()}
 	if inline {
-		if err := e.print(answer, nil); err != nil {
+		if err := e.printMachine(answer); err != nil {
 			return err
 		}
 	}
@@ -90,22 +115,4 @@ func (e *env) finishEnroll(ctx context.Context, t target, answer schema.Lifecycl
 	}
 	e.say("%s", e.headline(t, st))
 	return outcome(t, st.Operation)
-}
-
-// saveBundle writes the bundle to path, or to HOST.bundle.json when path is
-// empty. The token in it is shown nowhere.
-func (e *env) saveBundle(t target, path string, b *schema.BootstrapBundle) error {
-	if b == nil {
-		return schema.NewError(schema.KindInternal, "the admin API handed out no bundle for operation it attached to").
-			WithReason("no_bundle").WithNext("run gpuaas node enroll " + t.name() + " again without --idempotency-key")
-	}
-	path, err := e.bundlePath(t, path)
-	if err != nil {
-		return err
-	}
-	if err := writeSecret(path, b); err != nil {
-		return fmt.Errorf("writing the bundle: %w", err)
-	}
-	e.say("bundle written to %s (mode 0600; it holds the enrolment token, good until %s)", path, b.ExpiresAt)
-	return nil
 }

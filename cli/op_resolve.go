@@ -82,18 +82,19 @@ func newOpResolve(e *env, d decision) *cobra.Command {
 }
 
 func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResolveOptions) error {
+	command := "gpuaas op " + string(d.name)
 	if d.needsReason && o.reason == "" {
-		return usagef("gpuaas op "+string(d.name), "missing --reason: say why, it goes into the audit")
+		return usagef(command, "missing --reason: say why, it goes into the audit")
 	}
 	if !plainText(o.reason, maxReason) {
-		return usagef("gpuaas op "+string(d.name), "--reason: want one line of at most %d characters", maxReason)
+		return usagef(command, "--reason: want one line of at most %d characters", maxReason)
 	}
 	t, err := e.find(ctx, arg)
 	if err != nil {
 		return err
 	}
 	if d.consequence != "" {
-		if err := e.ask(ctx, fmt.Sprintf("%s the operation on %s: %s", d.name, t.name(), d.consequence), o.yes); err != nil {
+		if err := e.ask(ctx, command, fmt.Sprintf("%s the operation on %s: %s", d.name, t.name(), d.consequence), o.yes); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestNodeRegister(t *testing.T) {
+	t.Parallel()
+	args := []string{"node", "register", "gpu-18", "--sku", "h100", "--region", "fra1", "--gpus", "8", "--mode", "manual", "--class", "spot"}
+	t.Run("table", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.golden("register", args...)
+		require.Equal(t, nodeID+"\n", h.out.String())
+		require.Equal(t, []schema.RegisterNodeRequest{{Host: "gpu-18", SKU: "h100", GPUsTotal: 8, RegionCode: "fra1",
+			OnboardingMode: "manual", LifecycleClass: schema.ClassSpot}}, h.api.registered)
+	})
+	t.Run("json", func(t *testing.T) {
+		t.Parallel()
+		setup(t).golden("register-json", append(args, "-o", "json")...)
+	})
+	t.Run("unknown SKU", func(t *testing.T) {
+		t.Parallel()
+		setup(t).golden("register-unknown-sku", "node", "register", "gpu-18", "--sku", "b300", "--region", "fra1")
+	})
+}
+
+// busy is gpu-17 with all that node show can tell.
+func busy() schema.NodeView {
+	n := node()
+	n.State, n.StateSince, n.Cordoned = schema.NodeDraining, start().Add(-12*time.Minute), true
+	n.LastHeartbeatAt = at(-5 * time.Second)
+	n.AgentVersion, n.UptimeSeconds = "1.2.0", 90061
+	n.Workloads = []schema.Workload{train()}
+	n.Instance = &schema.Instance{InstanceID: "i", Provider: "manual", ExternalID: "gpu-17", State: schema.InstanceRunning}
+	n.Identity = &schema.CertFacts{URI: "spiffe://dev/node/" + nodeID + "/1", Issuer: "CN=gpuaas node CA", Serial: "4f2a", NotAfter: start().Add(70 * time.Hour)}
+	st := parkedDrain()
+	n.Operation = &schema.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: schema.ActionDrain,
+		Status: schema.OperationParked, Phase: schema.PhaseDrain, Actor: "bob@desk", StartedAt: start().Add(-13 * time.Minute), Stuck: st.Operation.Stuck}
+	n.Facts = &schema.Facts{OS: "Debian 12", Kernel: "6.1.0", Arch: "amd64", CPUs: 96, CPUModel: "EPYC 9654", MemoryBytes: 1536 << 30,
+		Disks: []schema.Disk{{Name: "nvme0n1", SizeBytes: 3840755982336, Model: "Micron"}},
+		NICs:  []schema.NIC{{Name: "eth0", Addresses: []string{"10.0.0.17/24"}}},
+		GPUs:  []schema.GPU{{Index: 0, Model: "NVIDIA H100", MemoryBytes: 80 << 30}}}
+	return n
+}
+
+func TestNodeRead(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"list": {"node", "list"}, "list-json": {"node", "list", "-o", "json"},
+		"show": {"node", "show", "gpu-17"}, "show-new": {"node", "show", "gpu-18"}, "show-yaml": {"node", "show", "gpu-18", "-o", "yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			fresh := node()
+			fresh.ID, fresh.Host, fresh.State = "0198f000-0000-7000-8000-000000000018", "gpu-18", schema.NodeRegistered
+			h.api.nodes = []schema.NodeView{busy(), fresh}
+			h.golden("node-"+name, args...)
+		})
+	}
+	t.Run("none", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.nodes = nil
+		h.golden("node-list-none", "node", "list")
+		h.golden("node-list-none-json", "node", "list", "-o", "json")
+	})
+	t.Run("what a node wrote cannot steer the terminal", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		n := busy()
+		n.Workloads[0].Name = "evil\x1b]0;title\x07\n\tName: forged"
+		n.Facts.OS = "\x1b[2J"
+		h.api.nodes = []schema.NodeView{n}
+		h.golden("node-show-escapes", "node", "show", "gpu-17")
+		require.NotContains(t, h.out.String(), "\x1b")
+	})
+}
+
+func TestNodeEnroll(t *testing.T) {
+	t.Parallel()
+	read := func(t *testing.T, path string) schema.BootstrapBundle {
+		t.Helper()
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		var b schema.BootstrapBundle
+		require.NoError(t, json.Unmarshal(text, &b))
+		left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".*"))
+		require.NoError(t, err)
+		require.Empty(t, left, "no half-written file stays")
+		return b
+	}
+	t.Run("to the default file", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.golden("enroll", "node", "enroll", "gpu-17", "--reason", "new rack", "--idempotency-key", "k1")
+		require.Equal(t, enrollToken, read(t, filepath.Join(h.env.dir, "gpu-17.bundle.json")).EnrollmentToken)
+		require.Equal(t, []schema.LifecycleRequest{{Reason: "new rack", IdempotencyKey: "k1"}}, h.api.enrolled)
+		require.Empty(t, h.temporal.submitted)
+		require.NotContains(t, h.out.String(), enrollToken)
+	})
+	t.Run("over a file that others could read", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		path := filepath.Join(h.env.dir, "mine.json")
+		require.NoError(t, os.WriteFile(path, []byte("old"), 0o644))
+		require.Zero(t, h.run("node", "enroll", "gpu-17", "--bundle", path))
+		require.Equal(t, nodeID, read(t, path).NodeID)
+	})
+	t.Run("waits for the agent", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		op := operation(schema.ActionEnroll, schema.OperationCompleted)
+		op.EndedAt = at(40 * time.Second)
+		running := operation(schema.ActionEnroll, schema.OperationRunning)
+		running.Phases = []schema.Phase{{Name: schema.PhaseClaim, State: schema.PhaseRunning, Attempt: 1}}
+		h.temporal.statuses = []schema.OperationStatus{{Operation: running}, {Operation: op}}
+		h.golden("enroll-wait", "node", "enroll", "gpu-17", "--wait")
+	})
+	t.Run("the waiting needs no Temporal", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.down = true
+		h.api.operations = []schema.OperationSummary{{OperationID: operationID, NodeID: nodeID, Action: schema.ActionEnroll,
+			Status: schema.OperationCompleted, StartedAt: start(), EndedAt: at(time.Minute)}}
+		require.Zero(t, h.run("node", "enroll", "gpu-17", "--wait"))
+		require.Contains(t, h.err.String(), "this is the admin API's record")
+	})
+	t.Run("inline", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		require.Zero(t, h.run("node", "enroll", "gpu-17", "-o", "json"))
+		var answer schema.LifecycleAnswer
+		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer))
+		require.Equal(t, enrollToken, answer.BootstrapBundle.EnrollmentToken)
+		require.Equal(t, operationID, answer.Operation.OperationID)
+		left, err := os.ReadDir(h.env.dir)
+		require.NoError(t, err)
+		require.Empty(t, left)
+	})
+	t.Run("a file and JSON", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		path := filepath.Join(h.env.dir, "b.json")
+		require.Zero(t, h.run("node", "enroll", "gpu-17", "-o", "json", "--bundle", path))
+		require.NotContains(t, h.out.String(), enrollToken)
+		require.Equal(t, enrollToken, read(t, path).EnrollmentToken)
+	})
+	t.Run("a host name that is no file name", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.nodes[0].Host = "../../etc/cron.d/x"
+		require.Equal(t, schema.ExitUsage, h.run("node", "enroll", nodeID))
+		require.Empty(t, h.api.enrolled, "no token was minted for nothing")
+	})
+	t.Run("no place to write", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		require.Equal(t, schema.ExitFailed, h.run("node", "enroll", "gpu-17", "--bundle", filepath.Join(h.env.dir, "none", "b.json")))
+		require.Empty(t, h.api.enrolled, "no token was minted for nothing")
+	})
+	t.Run("without the api", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.server.Close()
+		require.Equal(t, schema.ExitUnreachable, h.run("node", "enroll", "gpu-17"))
+	})
+}
+
+func TestAPIRequests(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	path := filepath.Join(h.env.dir, "token")
+	require.NoError(t, os.WriteFile(path, []byte(apiToken+"\n"), 0o600))
+	h.vars = map[string]string{"GPUAAS_API_TOKEN_FILE": path}
+	require.Zero(t, h.run("node", "list", "--api-url", h.api.server.URL+"/"))
+	require.Equal(t, []string{"GET /api/v1/admin/nodes " + h.env.correlationID}, h.api.requests)
+
+	h.vars["GPUAAS_API_TOKEN_FILE"] = path + ".none"
+	require.Equal(t, schema.ExitUsage, h.run("node", "list", "--api-url", h.api.server.URL))
+}
+
+func TestDialOptions(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	require.Zero(t, h.run("stuck", "--address", "temporal.example:7233", "--namespace", "gpus"))
+	require.Equal(t, DialOptions{Address: "temporal.example:7233", Namespace: "gpus"}, h.temporal.dialled)
+}

@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	t.Run("node names", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		gone := node()
+		gone.Host, gone.State = "gpu-01", schema.NodeRemoved
+		h.api.nodes = append(h.api.nodes, gone)
+		for _, args := range [][]string{{"node", "drain", ""}, {"op", "force", ""}, {"audit", "--node", ""}} {
+			require.Zero(t, h.run(append([]string{"__complete"}, args...)...))
+			require.Equal(t, "gpu-17\tactive\n:4\n", h.out.String())
+		}
+	})
+	t.Run("one node only", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		require.Zero(t, h.run("__complete", "node", "drain", "gpu-17", ""))
+		require.Equal(t, ":4\n", h.out.String())
+	})
+	t.Run("no api", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.server.Close()
+		require.Zero(t, h.run("__complete", "node", "drain", ""))
+		require.Equal(t, ":5\n", h.out.String())
+	})
+	t.Run("output forms", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		require.Zero(t, h.run("__complete", "node", "list", "-o", ""))
+		require.Equal(t, "table\njson\nyaml\n:4\n", h.out.String())
+	})
+	t.Run("scripts", func(t *testing.T) {
+		t.Parallel()
+		for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+			h := setup(t)
+			require.Zero(t, h.run("completion", shell))
+			require.Contains(t, h.out.String(), "gpuaas")
+			require.Empty(t, h.api.requests)
+		}
+	})
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	require.Zero(t, h.run("version"))
+	require.True(t, strings.HasPrefix(h.out.String(), "gpuaas "), h.out.String())
+	require.Zero(t, h.run("version", "-o", "json"))
+	require.Contains(t, h.out.String(), `"go": "go1.`)
+
+	h.out.Reset()
+	require.NoError(t, runVersion(setupTable(h), buildInfo{Version: "v1.2.3", Revision: "0123456789abcdef", Go: "go1.26", Platform: "linux/amd64"}))
+	require.Equal(t, "gpuaas v1.2.3 (0123456789ab) go1.26 linux/amd64\n", h.out.String())
+}
+
+func setupTable(h *harness) *env {
+	h.env.flags.output = formatTable
+	return h.env
+}
+
+func TestAdminSetup(t *testing.T) {
+	t.Parallel()
+	t.Run("none", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, schema.ExitFailed, setup(t).run("admin", "setup"))
+	})
+	t.Run("done", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		var got DialOptions
+		h.env.platform.Setup = func(_ context.Context, o SetupOptions) error {
+			got = o.Temporal
+			fmt.Fprintln(o.Talk, "database: schema is up to date")
+			return nil
+		}
+		h.golden("admin-setup", "admin", "setup", "--address", "temporal.test:7233")
+		require.Equal(t, DialOptions{Address: "temporal.test:7233"}, got)
+	})
+	t.Run("failed", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.env.platform.Setup = func(context.Context, SetupOptions) error {
+			return schema.Wrap(schema.KindServiceUnavailable, errors.New("connection refused"), "Vault at http://vault.test:8200 does not answer")
+		}
+		h.golden("admin-setup-failed", "admin", "setup")
+	})
+}
+
+func TestLiveView(t *testing.T) {
+	t.Parallel()
+	t.Run("redraws in place", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		v := &liveView{env: h.env, target: target{id: nodeID, host: "gpu-17"}, out: &h.err}
+		h.clock.now = start().Add(4 * time.Second)
+		v.show(drainAt(0, schema.OperationRunning), "")
+		h.clock.now = start().Add(17 * time.Second)
+		v.show(drainAt(1, schema.OperationRunning), "no worker answers; this is the admin API's record")
+		v.show(parkedDrain(), "")
+		final := drainAt(3, schema.OperationCompleted)
+		final.Operation.Phases[1].State = schema.PhaseForced
+		v.show(final, "")
+		compareGolden(t, "testdata/golden/live.txt", strings.ReplaceAll(h.err.String(), "\x1b", "^["))
+	})
+	t.Run("colors", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		v := &liveView{env: h.env, target: target{id: nodeID, host: "gpu-17"}, out: &h.err, color: true}
+		v.show(parkedDrain(), "")
+		compareGolden(t, "testdata/golden/live-color.txt", strings.ReplaceAll(h.err.String(), "\x1b", "^["))
+	})
+	t.Run("no line wraps and nothing foreign steers", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.env.tty.width = func() int { return 40 }
+		v := &liveView{env: h.env, target: target{id: nodeID, host: "gpu-17"}, out: &h.err}
+		st := parkedDrain()
+		st.Operation.Phases[1].Reason = "\x1b[2J" + strings.Repeat("long ", 40)
+		v.show(st, strings.Repeat("note ", 40))
+		require.NotContains(t, h.err.String(), "\x1b[2J")
+		for line := range strings.Lines(h.err.String()) {
+			text := strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "\r\x1b[2K")
+			require.LessOrEqual(t, len([]rune(text)), 39, text)
+		}
+	})
+	t.Run("on a terminal", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.onTerminal("")
+		h.vars["NO_COLOR"] = "1"
+		h.temporal.statuses = []schema.OperationStatus{drainAt(3, schema.OperationCompleted)}
+		h.golden("live-drain", "node", "drain", "gpu-17", "--yes")
+	})
+	t.Run("spins between answers", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.onTerminal("")
+		ticks := make(chan time.Time)
+		stopped := false
+		h.env.clock.spin = func() (<-chan time.Time, func()) { return ticks, func() { stopped = true } }
+		h.temporal.statuses = []schema.OperationStatus{drainAt(0, schema.OperationRunning), drainAt(3, schema.OperationCompleted)}
+		again := make(chan time.Time)
+		h.env.clock.after = func(time.Duration) <-chan time.Time {
+			go func() { // three redraws, then the next answer
+				for range 3 {
+					ticks <- start()
+				}
+				again <- start()
+			}()
+			return again
+		}
+		require.Zero(t, h.run("node", "drain", "gpu-17", "--yes", "--no-color"))
+		require.Equal(t, 5, strings.Count(h.err.String(), "drain gpu-17  "))
+		require.True(t, stopped)
+	})
+}
+
+func TestStuckWatch(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.temporal.parked = []schema.OperationStatus{parkedDrain()}
+	ctx, cancel := context.WithCancel(t.Context())
+	h.clock.onWait = func(n int) {
+		h.temporal.parked = nil
+		if n == 2 {
+			cancel()
+		}
+	}
+	h.env.tty.out = true
+	h.goldenCtx(ctx, "stuck-watch", "stuck", "--watch")
+}
+
+func TestSpan(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 400 * time.Millisecond: "0s", 59 * time.Second: "59s", 12 * time.Minute: "12m",
+		3*time.Hour + 20*time.Minute: "3h20m", 125 * time.Hour: "5d5h", 90 * time.Second: "1m30s",
+	} {
+		require.Equal(t, want, span(d))
+	}
+}

@@ -1,0 +1,18 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/gpuaas/gpuaas/cli"
+	"github.com/gpuaas/gpuaas/worker"
+)
+
+// setup hands admin setup to the worker, which knows every adapter; the CLI
+// itself links none of them.
+func setup(ctx context.Context, o cli.SetupOptions) error {
+	return worker.Setup(ctx, worker.SetupOptions{
+		TemporalAddress: o.Temporal.Address, TemporalNamespace: o.Temporal.Namespace,
+		Getenv: os.Getenv, Talk: o.Talk,
+	})
+}

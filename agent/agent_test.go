@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func decode[T any](t *testing.T, data []byte) T {
+	t.Helper()
+	var v T
+	require.NoError(t, json.Unmarshal(data, &v))
+	return v
+}
+
+func writeSpec(t *testing.T, c Config, name string, restart bool, command ...string) {
+	t.Helper()
+	data, err := json.Marshal(processSpec{Command: command, Restart: restart})
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(c.WorkloadDir, privateDir))
+	require.NoError(t, os.WriteFile(filepath.Join(c.WorkloadDir, name+".json"), data, privateFile))
+}
+
+func TestLifeOfANode(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	writeSpec(t, c, "job", false, "sleep", "1000")
+	a := start(t, c, Options{})
+
+	f.until("the workload in a heartbeat", func() bool {
+		n := len(f.heartbeats)
+		return n > 0 && len(f.heartbeats[n-1].Workloads) == 1
+	})
+	do := func(p schema.TaskPayload) schema.TaskResult {
+		f.offers <- f.offerOf(p, 1)
+		r := f.result(p.TaskID)
+		require.Equal(t, schema.TaskSucceeded, r.Status, "%s %s", r.Code, r.Message)
+		return r
+	}
+	facts := decode[schema.Facts](t, do(f.payload(schema.TaskFactsCollect, 1, nil)).Output)
+	require.Positive(t, facts.CPUs)
+	require.Positive(t, facts.MemoryBytes)
+	require.NotEmpty(t, facts.Kernel)
+	probe := decode[schema.ProbeReport](t, do(f.payload(schema.TaskNodeProbe, 2, nil)).Output)
+	require.True(t, probe.Healthy, "%v", probe.Failed())
+	cordoned := decode[schema.CordonResult](t, do(f.payload(schema.TaskWorkloadCordon, 3, nil)).Output)
+	require.False(t, cordoned.Was)
+	require.True(t, cordoned.Cordoned)
+	require.Len(t, cordoned.Workloads, 1)
+	drained := decode[schema.DrainResult](t, do(f.payload(schema.TaskWorkloadDrain, 4,
+		schema.DrainParams{Deadline: time.Now().Add(time.Minute)})).Output)
+	require.Equal(t, schema.DrainResult{Stopped: []string{"job"}}, drained)
+	f.until("the cordon and the empty list in a heartbeat", func() bool {
+		last := f.heartbeats[len(f.heartbeats)-1]
+		return last.Cordoned && len(last.Workloads) == 0 && last.Phase == "ready"
+	})
+	undone := decode[schema.CordonResult](t, do(f.payload(schema.TaskWorkloadUncordon, 5, nil)).Output)
+	require.True(t, undone.Was)
+
+	a.halt()
+	require.NoError(t, a.err)
+	require.Contains(t, a.log.String(), `"msg":"enrolment succeeded"`)
+	require.NotContains(t, a.log.String(), string(c.EnrollmentToken))
+}

@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// backoff is a delay that doubles from min to max and stays there, however
+// often it is asked.
+type backoff struct {
+	min, max time.Duration
+	failures int
+}
+
+// next counts one more failure and returns how long to wait: between half and
+// all of the current step, so that many agents do not come back at once.
+func (b *backoff) next() time.Duration {
+	d := b.step()
+	if d < b.max {
+		b.failures++
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+// step is the current delay without jitter. It cannot overflow: doubling ends
+// at max.
+func (b *backoff) step() time.Duration {
+	d := min(b.min, b.max)
+	for range b.failures {
+		if d >= b.max {
+			break
+		}
+		d *= 2
+	}
+	return min(d, b.max)
+}
+
+// reset starts over after a success.
+func (b *backoff) reset() { b.failures = 0 }
+
+// pause waits d or until ctx ends, and returns the context's error then.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// maxAnswerBytes bounds what the agent reads of one answer: an offer with the
+// largest envelope fits.
+const maxAnswerBytes = 4 * schema.MaxBodyBytes
+
+// client speaks to the node API. Every error is a *schema.Error: the server's
+// own, or KindServiceUnavailable when it could not be reached or answered with
+// something else than the API's envelope.
+type client struct {
+	base string // https://host[:port]/internal/v1/nodes/{id}
+	http *http.Client
+}
+
+// newClient builds a client that trusts only the CA bundle. certs is nil before
+// enrolment.
+func newClient(c Config, certs *certSource) (*client, error) {
+	pemText, err := os.ReadFile(c.CABundlePath)
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInvalidRequest, err, "reading GPUAAS_CA_BUNDLE_PATH")
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pemText) {
+		return nil, schema.Errorf(schema.KindInvalidRequest, "GPUAAS_CA_BUNDLE_PATH: %s holds no certificate", c.CABundlePath)
+	}
+	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	if certs != nil {
+		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			id, err := certs.get()
+			if err != nil {
+				return nil, err
+			}
+			return &id.cert, nil
+		}
+	}
+	t := &http.Transport{
+		TLSClientConfig:     conf,
+		ForceAttemptHTTP2:   true,
+		TLSHandshakeTimeout: 15 * time.Second,
+		IdleConnTimeout:     2 * time.Minute,
+		MaxIdleConns:        2,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+	return &client{
+		base: c.APIURL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
+		http: &http.Client{
+			Transport: t,
+			// A redirect could carry a token elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+func (c *client) close() { c.http.CloseIdleConnections() }
+
+// call is one request to the node API.
+type call struct {
+	method, path  string
+	query         url.Values
+	body          any
+	correlationID string
+	timeout       time.Duration // 30 s when 0
+}
+
+// do sends the call and decodes a 200 into out; found is false for a 204.
+func (c *client) do(ctx context.Context, r call, out any) (found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.timeout, 30*time.Second))
+	defer cancel()
+	req, err := c.request(ctx, r)
+	if err != nil {
+		return false, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return false, unreachable(err)
+	}
+	defer res.Body.Close() //nolint:errcheck // read to its end below
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
+	switch {
+	case err != nil:
+		return false, unreachable(err)
+	case len(body) > maxAnswerBytes:
+		return false, schema.Errorf(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
+	case res.StatusCode == http.StatusNoContent:
+		return false, nil
+	case res.StatusCode != http.StatusOK:
+		return false, refusal(res, body)
+	case out == nil:
+		return true, nil
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return false, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer is not what the contract says")
+	}
+	return true, nil
+}
+
+func (c *client) request(ctx context.Context, r call) (*http.Request, error) {
+	var body io.Reader
+	if r.body != nil {
+		data, err := json.Marshal(r.body)
+		if err != nil {
+			return nil, fmt.Errorf("encoding a request: %w", err)
+		}
+		body = bytes.NewReader(data)
+	}
+	target := c.base + r.path
+	if len(r.query) > 0 {
+		target += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, target, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", "gpuaas-node-agent/"+Version())
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.correlationID != "" {
+		req.Header.Set(schema.HeaderCorrelationID, r.correlationID)
+	}
+	return req, nil
+}
+
+// refusal turns an answer that is no success into an error. Only the API's own
+// envelope can carry a meaning: a 404 of some proxy on the way is no "not
+// found".
+func refusal(res *http.Response, body []byte) error {
+	var e schema.ErrorBody
+	if err := json.Unmarshal(body, &e); err == nil && e.Error.Code != "" {
+		return e.AsError()
+	}
+	hint := ""
+	if res.StatusCode == http.StatusNotFound {
+		hint = "; GPUAAS_API_URL may not route to the node API"
+	}
+	return schema.Errorf(schema.KindServiceUnavailable, "the answer %d is not the node API's%s", res.StatusCode, hint)
+}
+
+// unreachable says in words why there was no answer. The texts of the network
+// layers hold addresses and no secret: tokens travel in bodies only.
+func unreachable(err error) error {
+	var unknown x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	if errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid) {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "the server is not the one of GPUAAS_CA_BUNDLE_PATH; nothing was sent")
+	}
+	return schema.Wrap(schema.KindServiceUnavailable, err, "the node API does not answer")
+}
+
+func (c *client) enroll(ctx context.Context, r schema.EnrollRequest, correlationID string) (schema.EnrollAnswer, error) {
+	var a schema.EnrollAnswer
+	found, err := c.do(ctx, call{method: http.MethodPost, path: "/enroll", body: r, correlationID: correlationID}, &a)
+	if err == nil && !found {
+		err = schema.Errorf(schema.KindServiceUnavailable, "the enrolment answer is empty")
+	}
+	return a, err
+}
+
+// wait polls for a task; nil when none came.
+func (c *client) wait(ctx context.Context, timeout time.Duration, have []string) (*schema.TaskOffer, error) {
+	q := url.Values{"timeout": {strconv.Itoa(int(timeout.Seconds())) + "s"}}
+	if len(have) > 0 {
+		q.Set("have", strings.Join(have, ","))
+	}
+	var o schema.TaskOffer
+	found, err := c.do(ctx, call{method: http.MethodGet, path: "/tasks/wait", query: q, timeout: timeout + 20*time.Second}, &o)
+	if err != nil || !found {
+		return nil, err
+	}
+	return &o, nil
+}
+
+func (c *client) progress(ctx context.Context, taskID string, p schema.TaskProgress, correlationID string) (schema.ProgressAnswer, error) {
+	var a schema.ProgressAnswer
+	_, err := c.do(ctx, call{
+		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/progress",
+		body: p, correlationID: correlationID,
+	}, &a)
+	return a, err
+}
+
+func (c *client) result(ctx context.Context, taskID string, r schema.TaskResult, correlationID string) error {
+	_, err := c.do(ctx, call{
+		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
+		body: r, correlationID: correlationID,
+	}, nil)
+	return err
+}
+
+func (c *client) heartbeat(ctx context.Context, h schema.HeartbeatRequest) error {
+	_, err := c.do(ctx, call{method: http.MethodPost, path: "/heartbeat", body: h}, nil)
+	return err
+}
+
+// isRemoved reports the one answer that ends the agent.
+func isRemoved(err error) bool {
+	return errors.Is(err, &schema.Error{Kind: schema.KindInvalidNodeIdentity, Reason: schema.ReasonNodeRemoved})
+}

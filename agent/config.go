@@ -1,0 +1,217 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// EnvFileVar names the variable that moves the env file from
+// schema.DefaultEnvFile.
+const EnvFileVar = "GPUAAS_NODE_AGENT_ENV_FILE"
+
+// Workload drivers.
+const (
+	DriverNone    = "none"
+	DriverProcess = "process"
+	DriverSystemd = "systemd"
+	DriverDocker  = "docker"
+)
+
+// Defaults of the workload drivers.
+const (
+	DefaultWorkloadSlice = "gpuaas-workloads.slice"
+	DefaultWorkloadLabel = "gpuaas.workload"
+)
+
+// Config is everything the agent is told. The environment is read here and
+// nowhere else.
+type Config struct {
+	NodeID string
+	// APIURL is the node API's https address by host name; no path.
+	APIURL string
+	// EnrollmentToken may be empty once the node is enrolled.
+	EnrollmentToken Secret
+	// SigningPubkeys is a schema.VerifierSet in its text form.
+	SigningPubkeys string
+	// CABundlePath verifies the node API's certificate; the system's roots are
+	// never used. Defaults to schema.DefaultCABundlePath.
+	CABundlePath string
+	// NodeCABundlePath holds the issuers of node certificates; the agent only
+	// compares its own certificate with it. Defaults to
+	// schema.DefaultNodeCABundlePath.
+	NodeCABundlePath string
+	// CertPath defaults to schema.DefaultCertPath.
+	CertPath string
+	// KeyPath defaults to schema.DefaultKeyPath.
+	KeyPath string
+	Env     string
+	// StateDir holds journal, flags and lock. Defaults to
+	// schema.DefaultStateDir.
+	StateDir string
+
+	// WorkloadDriver is process, systemd, docker or none. Defaults to none.
+	WorkloadDriver string
+	// WorkloadDir is the supervised folder of the process driver. Defaults to
+	// StateDir/workloads.
+	WorkloadDir string
+	// WorkloadSlice is the systemd driver's slice. Defaults to
+	// DefaultWorkloadSlice.
+	WorkloadSlice string
+	// WorkloadLabel marks the docker driver's containers. Defaults to
+	// DefaultWorkloadLabel.
+	WorkloadLabel string
+
+	// EnvFile is the file that was read, "" when there was none.
+	EnvFile string
+	// NotifySocket and WatchdogUsec come from systemd.
+	NotifySocket string
+	WatchdogUsec string
+
+	verifiers schema.VerifierSet
+}
+
+// Secret is a text that no log, format or encoder prints.
+type Secret string
+
+// String hides the secret.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "[hidden]"
+}
+
+// GoString hides the secret.
+func (s Secret) GoString() string { return s.String() }
+
+// MarshalText hides the secret.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// LogValue hides the secret.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// LoadConfig reads the environment (KEY=value entries) and the env file it
+// names; the environment wins. A missing file is an error only when it was
+// named. The result is not validated.
+func LoadConfig(env []string) (Config, error) {
+	vars := map[string]string{}
+	for _, kv := range env {
+		if k, v, ok := strings.Cut(kv, "="); ok {
+			vars[k] = v
+		}
+	}
+	path, named := vars[EnvFileVar]
+	if path == "" {
+		path, named = schema.DefaultEnvFile, false
+	}
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !named:
+		return configOf(vars, ""), nil
+	case err != nil:
+		return Config{}, schema.Wrap(schema.KindInvalidRequest, err, "reading %s", EnvFileVar)
+	}
+	file, err := parseEnvFile(string(text))
+	if err != nil {
+		return Config{}, schema.Wrap(schema.KindInvalidRequest, err, "env file %s", path)
+	}
+	for k, v := range vars {
+		file[k] = v
+	}
+	return configOf(file, path), nil
+}
+
+func configOf(vars map[string]string, file string) Config {
+	get := func(key, def string) string {
+		if v := strings.TrimSpace(vars[key]); v != "" {
+			return v
+		}
+		return def
+	}
+	c := Config{
+		NodeID:           get("GPUAAS_NODE_ID", ""),
+		APIURL:           strings.TrimRight(get("GPUAAS_API_URL", ""), "/"),
+		EnrollmentToken:  Secret(get("GPUAAS_ENROLLMENT_TOKEN", "")),
+		SigningPubkeys:   get("GPUAAS_TASK_SIGNING_PUBKEYS", ""),
+		CABundlePath:     get("GPUAAS_CA_BUNDLE_PATH", schema.DefaultCABundlePath),
+		NodeCABundlePath: get("GPUAAS_NODE_CERT_CA_BUNDLE_PATH", schema.DefaultNodeCABundlePath),
+		CertPath:         get("GPUAAS_CERT_PATH", schema.DefaultCertPath),
+		KeyPath:          get("GPUAAS_KEY_PATH", schema.DefaultKeyPath),
+		Env:              get("GPUAAS_ENV", ""),
+		StateDir:         get("GPUAAS_STATE_DIR", schema.DefaultStateDir),
+		WorkloadDriver:   get("GPUAAS_WORKLOAD_DRIVER", DriverNone),
+		WorkloadSlice:    get("GPUAAS_WORKLOAD_SLICE", DefaultWorkloadSlice),
+		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", DefaultWorkloadLabel),
+		EnvFile:          file,
+		NotifySocket:     get("NOTIFY_SOCKET", ""),
+		WatchdogUsec:     get("WATCHDOG_USEC", ""),
+	}
+	c.WorkloadDir = get("GPUAAS_WORKLOAD_DIR", filepath.Join(c.StateDir, "workloads"))
+	return c
+}
+
+// Validate checks the whole configuration and lists every fault at once, as one
+// KindInvalidRequest error. It parses the verifier set.
+func (c *Config) Validate() error {
+	var faults []string
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+
+	if !schema.IsID(c.NodeID) {
+		fault("GPUAAS_NODE_ID: %q is not a node id", c.NodeID)
+	}
+	if err := checkAPIURL(c.APIURL); err != nil {
+		fault("GPUAAS_API_URL: %v", err)
+	}
+	if _, _, err := schema.ParseToken(string(c.EnrollmentToken)); c.EnrollmentToken != "" && err != nil {
+		fault("GPUAAS_ENROLLMENT_TOKEN: %v", err)
+	}
+	set, err := schema.ParseVerifierSet(c.SigningPubkeys)
+	if err != nil {
+		fault("GPUAAS_TASK_SIGNING_PUBKEYS: %v", err)
+	}
+	c.verifiers = set
+	if c.Env == "" || strings.ContainsAny(c.Env, "/:@?# ") {
+		fault("GPUAAS_ENV: %q is not an environment name", c.Env)
+	}
+	if c.CertPath == c.KeyPath {
+		fault("GPUAAS_CERT_PATH and GPUAAS_KEY_PATH are the same file")
+	}
+	if !slices.Contains([]string{DriverNone, DriverProcess, DriverSystemd, DriverDocker}, c.WorkloadDriver) {
+		fault("GPUAAS_WORKLOAD_DRIVER: %q is not one of process, systemd, docker, none", c.WorkloadDriver)
+	}
+	if len(faults) > 0 {
+		return schema.Errorf(schema.KindInvalidRequest, "configuration: %s", strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+// checkAPIURL wants https://name[:port]: the token and the identity must reach
+// the server that the name's certificate proves, and raw addresses do not route
+// to the node API.
+func checkAPIURL(raw string) error {
+	u, err := url.Parse(raw)
+	switch {
+	case raw == "":
+		return errors.New("is not set")
+	case err != nil:
+		return errors.New("is not a URL")
+	case u.Scheme != "https":
+		return fmt.Errorf("must start with https://, not %q", u.Scheme)
+	case u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "":
+		return errors.New("must read https://host[:port]")
+	}
+	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return errors.New("must name a host; a raw address does not route to the node API")
+	}
+	return nil
+}

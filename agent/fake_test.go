@@ -1,0 +1,480 @@
+package agent
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// authority is a certificate authority for one test.
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	pem  []byte
+}
+
+func newAuthority(t testing.TB, name string) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return authority{key, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+func (a authority) sign(t testing.TB, tmpl *x509.Certificate, pub any) []byte {
+	t.Helper()
+	tmpl.SerialNumber = big.NewInt(time.Now().UnixNano())
+	if tmpl.NotBefore.IsZero() {
+		tmpl.NotBefore = time.Now().Add(-time.Minute)
+	}
+	if tmpl.NotAfter.IsZero() {
+		tmpl.NotAfter = time.Now().Add(time.Hour)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, pub, a.key)
+	require.NoError(t, err)
+	return der
+}
+
+func (a authority) server(t testing.TB) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der := a.sign(t, &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, &key.PublicKey)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// node makes a certificate for a node's key.
+func (a authority) node(t testing.TB, id schema.Identity, pub any, notAfter time.Time) []byte {
+	t.Helper()
+	uri, err := url.Parse(id.URI())
+	require.NoError(t, err)
+	der := a.sign(t, &x509.Certificate{
+		URIs: []*url.URL{uri}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, pub)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// fakeAPI speaks the node API's wire contract. Hooks replace its answers.
+type fakeAPI struct {
+	t      testing.TB
+	srv    *httptest.Server
+	server authority // of its own certificate
+	nodes  authority
+	signer ed25519.PrivateKey
+
+	id       schema.Identity
+	offers   chan schema.TaskOffer
+	onEnroll func(n int, r schema.EnrollRequest) error // error: the answer
+	onWait   func(n int) error
+	onResult func(n int, taskID string, r schema.TaskResult) error
+	onBeat   func() error
+	progress func(taskID string, p schema.TaskProgress) (schema.ProgressAnswer, error)
+	lose     func(path string, n int) bool // commit, then lose the answer
+
+	mu         sync.Mutex
+	cond       *sync.Cond
+	requests   []string
+	counts     map[string]int
+	spkis      []string
+	results    []postedResult
+	heartbeats []schema.HeartbeatRequest
+	haves      []string
+}
+
+type postedResult struct {
+	taskID string
+	schema.TaskResult
+}
+
+func newFakeAPI(t testing.TB) *fakeAPI {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	f := &fakeAPI{
+		t: t, server: newAuthority(t, "server ca"), nodes: newAuthority(t, "node ca"), signer: key,
+		id:     schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
+		offers: make(chan schema.TaskOffer, 16), counts: map[string]int{},
+	}
+	f.cond = sync.NewCond(&f.mu)
+	f.start(f.server)
+	t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
+	return f
+}
+
+func (f *fakeAPI) start(a authority) {
+	pool := x509.NewCertPool()
+	pool.AddCert(f.nodes.cert)
+	f.srv = httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
+	f.srv.EnableHTTP2 = true
+	f.srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	f.srv.TLS = &tls.Config{
+		Certificates: []tls.Certificate{a.server(f.t)}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool,
+		NextProtos: []string{"h2"},
+	}
+	f.srv.StartTLS()
+}
+
+func (f *fakeAPI) url() string { return strings.Replace(f.srv.URL, "127.0.0.1", "localhost", 1) }
+
+func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
+	prefix := "/internal/v1/nodes/" + f.id.NodeID
+	path, ok := strings.CutPrefix(r.URL.Path, prefix)
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	parts := strings.Split(path, "/")
+	what := parts[len(parts)-1]
+	f.mu.Lock()
+	f.requests = append(f.requests, r.Method+" "+path)
+	f.counts[what]++
+	n := f.counts[what]
+	f.cond.Broadcast()
+	f.mu.Unlock()
+	answer, err := f.handle(r, what, parts, n)
+	if f.lose != nil && f.lose(what, n) {
+		panic(http.ErrAbortHandler)
+	}
+	switch {
+	case err != nil:
+		e := schema.AsError(err)
+		w.WriteHeader(e.Kind.Row().HTTP)
+		json.NewEncoder(w).Encode(e.Body("c"))
+	case answer == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		json.NewEncoder(w).Encode(answer)
+	}
+}
+
+func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (any, error) {
+	if what != "enroll" && (len(r.TLS.PeerCertificates) == 0) {
+		return nil, schema.NewError(schema.KindInvalidNodeIdentity, "no certificate").WithReason(schema.ReasonNoCertificate)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	switch what {
+	case "enroll":
+		return f.enroll(n, body)
+	case "wait":
+		return f.wait(r, n)
+	case "result":
+		var res schema.TaskResult
+		if err := schema.DecodeStrict(body, schema.MaxResultBytes, &res); err != nil {
+			return nil, err
+		}
+		id := parts[len(parts)-2]
+		if f.onResult != nil {
+			if err := f.onResult(n, id, res); err != nil {
+				return nil, err
+			}
+		}
+		f.note(func() { f.results = append(f.results, postedResult{id, res}) })
+		return struct{}{}, nil
+	case "progress":
+		var p schema.TaskProgress
+		if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &p); err != nil {
+			return nil, err
+		}
+		if f.progress == nil {
+			return schema.ProgressAnswer{}, nil
+		}
+		return f.progress(parts[len(parts)-2], p)
+	case "heartbeat":
+		var h schema.HeartbeatRequest
+		if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &h); err != nil {
+			return nil, err
+		}
+		f.note(func() { f.heartbeats = append(f.heartbeats, h) })
+		if f.onBeat != nil {
+			return nil, f.onBeat()
+		}
+		return nil, nil
+	}
+	return nil, schema.NewError(schema.KindNotFound, "no such path")
+}
+
+func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
+	var r schema.EnrollRequest
+	if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &r); err != nil {
+		return nil, err
+	}
+	if f.onEnroll != nil {
+		if err := f.onEnroll(n, r); err != nil {
+			return nil, err
+		}
+	}
+	block, _ := pem.Decode([]byte(r.CSR))
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil || csr.CheckSignature() != nil || len(csr.URIs)+len(csr.DNSNames)+len(csr.Extensions) > 0 || csr.Subject.String() != "" {
+		return nil, schema.NewError(schema.KindInvalidRequest, "bad csr")
+	}
+	f.note(func() { f.spkis = append(f.spkis, string(csr.RawSubjectPublicKeyInfo)) })
+	return schema.EnrollAnswer{
+		NodeID: f.id.NodeID, Incarnation: f.id.Incarnation, CAChain: string(f.nodes.pem),
+		Certificate: string(f.nodes.node(f.t, f.id, csr.PublicKey, time.Time{})),
+	}, nil
+}
+
+func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
+	f.note(func() { f.haves = append(f.haves, r.URL.Query().Get("have")) })
+	if f.onWait != nil {
+		if err := f.onWait(n); err != nil {
+			return nil, err
+		}
+	}
+	timeout, err := time.ParseDuration(r.URL.Query().Get("timeout"))
+	if err != nil || timeout > schema.MaxPollTimeout {
+		return nil, schema.NewError(schema.KindInvalidRequest, "bad timeout")
+	}
+	select {
+	case o := <-f.offers:
+		return o, nil
+	case <-r.Context().Done():
+		return nil, nil
+	case <-time.After(timeout):
+		return nil, nil
+	}
+}
+
+func (f *fakeAPI) note(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	f.cond.Broadcast()
+}
+
+// until waits for a condition over the fields that mu guards.
+func (f *fakeAPI) until(what string, ok func() bool) {
+	f.t.Helper()
+	timer := time.AfterFunc(20*time.Second, func() { f.note(func() {}) })
+	defer timer.Stop()
+	end := time.Now().Add(20 * time.Second)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for !ok() {
+		if time.Now().After(end) {
+			f.t.Fatalf("never happened: %s", what)
+		}
+		f.cond.Wait()
+	}
+}
+
+// result waits for the result of a task.
+func (f *fakeAPI) result(taskID string) (r schema.TaskResult) {
+	f.t.Helper()
+	f.until("result of "+taskID, func() bool {
+		for _, p := range f.results {
+			if p.taskID == taskID {
+				r = p.TaskResult
+				return true
+			}
+		}
+		return false
+	})
+	return r
+}
+
+func (f *fakeAPI) count(what string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.counts[what]
+}
+
+func (f *fakeAPI) verifiers() schema.VerifierSet {
+	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: f.signer.Public().(ed25519.PublicKey)}}
+}
+
+// payload is a valid task of the type.
+func (f *fakeAPI) payload(typ schema.TaskType, seq int64, params any) schema.TaskPayload {
+	row, _ := typ.Row()
+	p := schema.TaskPayload{
+		V: 1, Env: f.id.Env, TaskID: schema.NewID(), NodeID: f.id.NodeID, Incarnation: f.id.Incarnation,
+		Type: typ, Effect: row.Effect, Seq: seq, IssuedAt: time.Now().UTC(), NotBefore: time.Now().UTC(),
+		ExpiresAt: time.Now().UTC().Add(time.Hour), MaxRuntime: 60, OperationID: schema.NewID(),
+		WorkflowID: schema.NodeWorkflowID(f.id.NodeID), CorrelationID: schema.NewID(),
+	}
+	if params != nil {
+		data, err := json.Marshal(params)
+		require.NoError(f.t, err)
+		p.Params = data
+	}
+	return p
+}
+
+type edSigner struct {
+	key ed25519.PrivateKey
+	id  string
+}
+
+func (s edSigner) Sign(_ context.Context, data []byte) ([]byte, error) {
+	return ed25519.Sign(s.key, data), nil
+}
+func (s edSigner) KeyID() (string, error) { return s.id, nil }
+
+func signBytes(t testing.TB, key ed25519.PrivateKey, payloadType string, body []byte) json.RawMessage {
+	t.Helper()
+	s, err := dsse.NewEnvelopeSigner(edSigner{key, "k1"})
+	require.NoError(t, err)
+	e, err := s.SignPayload(t.Context(), payloadType, body)
+	require.NoError(t, err)
+	out, err := json.Marshal(e)
+	require.NoError(t, err)
+	return out
+}
+
+func (f *fakeAPI) envelope(p schema.TaskPayload) json.RawMessage {
+	f.t.Helper()
+	body, err := json.Marshal(p)
+	require.NoError(f.t, err)
+	return signBytes(f.t, f.signer, schema.TaskPayloadType, body)
+}
+
+func (f *fakeAPI) offerOf(p schema.TaskPayload, epoch int64) schema.TaskOffer {
+	return schema.TaskOffer{
+		TaskID: p.TaskID, Envelope: f.envelope(p), ServerTime: time.Now().UTC(),
+		Lease: schema.Lease{Epoch: epoch, ExpiresAt: time.Now().Add(time.Minute)},
+	}
+}
+
+// config is a node's configuration in a folder of its own.
+func (f *fakeAPI) config() Config {
+	f.t.Helper()
+	dir := f.t.TempDir()
+	token, _, _ := schema.NewToken()
+	c := configOf(map[string]string{
+		"GPUAAS_NODE_ID": f.id.NodeID, "GPUAAS_API_URL": f.url(), "GPUAAS_ENROLLMENT_TOKEN": token,
+		"GPUAAS_TASK_SIGNING_PUBKEYS": f.verifiers().String(), "GPUAAS_ENV": f.id.Env,
+		"GPUAAS_CA_BUNDLE_PATH":           filepath.Join(dir, "ca.crt"),
+		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH": filepath.Join(dir, "node-ca.crt"),
+		"GPUAAS_CERT_PATH":                filepath.Join(dir, "cert.pem"), "GPUAAS_KEY_PATH": filepath.Join(dir, "key.pem"),
+		"GPUAAS_STATE_DIR": filepath.Join(dir, "state"), "GPUAAS_WORKLOAD_DRIVER": DriverProcess,
+	}, "")
+	require.NoError(f.t, os.WriteFile(c.CABundlePath, f.server.pem, privateFile))
+	require.NoError(f.t, os.WriteFile(c.NodeCABundlePath, f.nodes.pem, privateFile))
+	require.NoError(f.t, c.Validate())
+	return c
+}
+
+// logBuffer keeps what was logged.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf strings.Builder
+}
+
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func quickTiming() timing {
+	return timing{
+		pollTimeout: 2 * time.Second, pollMin: time.Millisecond, pollMax: 20 * time.Millisecond,
+		refusedMin: time.Millisecond, refusedMax: 20 * time.Millisecond,
+		resultMin: time.Millisecond, resultMax: 20 * time.Millisecond,
+		progress: 10 * time.Millisecond, heartbeat: time.Second,
+	}
+}
+
+// running is an agent under test.
+type running struct {
+	*Agent
+	log  *logBuffer
+	done chan struct{}
+	err  error
+	end  context.CancelFunc
+}
+
+// newAgent makes an agent with quick timing that is not started.
+func newAgent(t testing.TB, c Config, o Options) (*Agent, *logBuffer) {
+	t.Helper()
+	buf := &logBuffer{}
+	a, err := New(c, slog.New(slog.NewJSONHandler(buf, nil)), o)
+	require.NoError(t, err)
+	a.timing = quickTiming()
+	a.tasks.timing = a.timing
+	return a, buf
+}
+
+// start runs an agent until the test ends.
+func start(t testing.TB, c Config, o Options) *running {
+	t.Helper()
+	a, buf := newAgent(t, c, o)
+	return launch(t, a, buf)
+}
+
+func launch(t testing.TB, a *Agent, buf *logBuffer) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{Agent: a, log: buf, done: make(chan struct{}), end: cancel}
+	go func() {
+		defer close(r.done)
+		defer a.Close()
+		r.err = a.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		r.halt()
+		if t.Failed() {
+			t.Log(buf.String())
+		}
+	})
+	return r
+}
+
+// halt stops the agent and waits for it.
+func (r *running) halt() {
+	r.end()
+	<-r.done
+}
+
+// eventually polls a condition that has no signal to wait for.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}

@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Limits of what nvidia-smi may say.
+const (
+	smiTimeout  = 20 * time.Second
+	smiMaxBytes = 256 << 10
+	smiMaxGPUs  = 256
+)
+
+// smiQuery is the column list that parseSMI expects.
+const smiQuery = "index,uuid,name,memory.total,driver_version,serial"
+
+// nvidiaSMI lists GPUs with NVIDIA's own command.
+type nvidiaSMI struct {
+	path string // "nvidia-smi" when empty
+}
+
+// list returns the host's GPUs: none where the command does not exist, and an
+// error where it exists and fails, because a GPU node whose driver is broken is
+// not a node without GPUs.
+func (n nvidiaSMI) list(ctx context.Context) ([]schema.GPU, error) {
+	path, err := exec.LookPath(cmp.Or(n.path, "nvidia-smi"))
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return []schema.GPU{}, nil
+	}
+	if err != nil {
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi cannot be run")
+	}
+	ctx, cancel := context.WithTimeout(ctx, smiTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "--query-gpu="+smiQuery, "--format=csv,noheader,nounits")
+	cmd.Env = childEnv()
+	cmd.WaitDelay = time.Second
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &limited{&out, smiMaxBytes}, &limited{&errOut, smiMaxBytes}
+	if err := cmd.Run(); err != nil {
+		said := clip(strings.TrimSpace(out.String() + errOut.String()))
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", said)
+	}
+	gpus, err := parseSMI(out.Bytes())
+	if err != nil {
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi says something unexpected")
+	}
+	return gpus, nil
+}
+
+// parseSMI reads CSV without header and units, strictly: the six columns of
+// smiQuery on every line. "[N/A]" and its like stand for a value the device
+// does not have, which only driver and serial may lack.
+func parseSMI(out []byte) ([]schema.GPU, error) {
+	r := csv.NewReader(bytes.NewReader(out))
+	r.FieldsPerRecord, r.TrimLeadingSpace = strings.Count(smiQuery, ",")+1, true
+	gpus := []schema.GPU{}
+	for {
+		row, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return gpus, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		g, err := parseGPU(row)
+		if err != nil {
+			return nil, fmt.Errorf("gpu %d: %w", len(gpus), err)
+		}
+		for _, o := range gpus {
+			if o.Index == g.Index || o.UUID == g.UUID {
+				return nil, fmt.Errorf("gpu %d is listed twice", g.Index)
+			}
+		}
+		if gpus = append(gpus, g); len(gpus) > smiMaxGPUs {
+			return nil, fmt.Errorf("more than %d GPUs", smiMaxGPUs)
+		}
+	}
+}
+
+func parseGPU(row []string) (schema.GPU, error) {
+	for i, v := range row {
+		row[i] = strings.TrimSpace(v)
+	}
+	index, err := strconv.Atoi(row[0])
+	if err != nil || index < 0 {
+		return schema.GPU{}, fmt.Errorf("index %q", clip(row[0]))
+	}
+	if !strings.HasPrefix(row[1], "GPU-") {
+		return schema.GPU{}, fmt.Errorf("uuid %q", clip(row[1]))
+	}
+	if absent(row[2]) {
+		return schema.GPU{}, fmt.Errorf("name %q", clip(row[2]))
+	}
+	mib, err := strconv.ParseInt(row[3], 10, 64)
+	if err != nil || mib <= 0 || mib > 1<<30 {
+		return schema.GPU{}, fmt.Errorf("memory %q", clip(row[3]))
+	}
+	g := schema.GPU{Index: index, UUID: row[1], Model: row[2], MemoryBytes: mib << 20}
+	if !absent(row[4]) {
+		g.Driver = row[4]
+	}
+	if !absent(row[5]) {
+		g.Serial = row[5]
+	}
+	return g, nil
+}
+
+// absent knows the ways nvidia-smi says that there is no value.
+func absent(v string) bool {
+	return v == "" || v == "0" || strings.HasPrefix(v, "[") && strings.HasSuffix(v, "]") || v == "N/A"
+}
+
+// limited keeps the first n bytes and drops the rest.
+type limited struct {
+	w io.Writer
+	n int
+}
+
+// Write implements io.Writer.
+func (l *limited) Write(b []byte) (int, error) {
+	keep := min(len(b), l.n)
+	l.n -= keep
+	if _, err := l.w.Write(b[:keep]); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}

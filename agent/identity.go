@@ -1,0 +1,224 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// identity is a certificate with its key, as loaded from disk.
+type identity struct {
+	cert  tls.Certificate
+	leaf  *x509.Certificate
+	id    schema.Identity
+	facts schema.CertFacts
+}
+
+// errNoIdentity means that there is no usable pair on disk.
+var errNoIdentity = errors.New("no certificate and key")
+
+// parseIdentity checks that the pair belongs together and names a node.
+func parseIdentity(certPEM, keyPEM []byte) (*identity, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	leaf := pair.Leaf
+	if len(leaf.URIs) != 1 {
+		return nil, fmt.Errorf("the certificate holds %d URI names, want 1", len(leaf.URIs))
+	}
+	id, err := schema.ParseIdentity(leaf.URIs[0])
+	if err != nil {
+		return nil, err
+	}
+	return &identity{cert: pair, leaf: leaf, id: id, facts: certFacts(leaf)}, nil
+}
+
+// matches refuses an identity of another node or environment, or one out of its
+// time.
+func (i *identity) matches(c Config, now time.Time) error {
+	switch {
+	case i.id.NodeID != c.NodeID:
+		return fmt.Errorf("the certificate names node %s, not %s", i.id.NodeID, c.NodeID)
+	case i.id.Env != c.Env:
+		return fmt.Errorf("the certificate names environment %q, not %q", i.id.Env, c.Env)
+	case now.After(i.leaf.NotAfter):
+		return fmt.Errorf("the certificate expired at %s", i.leaf.NotAfter.Format(time.RFC3339))
+	}
+	return nil
+}
+
+func certFacts(c *x509.Certificate) schema.CertFacts {
+	sum, spki := sha256.Sum256(c.Raw), sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	f := schema.CertFacts{
+		Subject: c.Subject.String(), Issuer: c.Issuer.String(),
+		Serial:      hex.EncodeToString(c.SerialNumber.Bytes()),
+		Fingerprint: hex.EncodeToString(sum[:]), SPKI: hex.EncodeToString(spki[:]),
+		NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(),
+	}
+	if len(c.URIs) > 0 {
+		f.URI = c.URIs[0].String()
+	}
+	return f
+}
+
+// identityStore keeps the pair at two well-known paths. Two files cannot be
+// replaced at once, so a new pair is first written whole to one file of the
+// state folder; a crash in the middle of the replacement is rolled forward from
+// it by the next load.
+type identityStore struct {
+	certPath, keyPath string
+	nextPath          string // both PEMs in one file
+	disk              disk
+}
+
+func newIdentityStore(c Config, s stateDir) identityStore {
+	return identityStore{c.CertPath, c.KeyPath, s.file("identity-next.pem"), s.disk}
+}
+
+// load returns the stored pair, or an error wrapping errNoIdentity when there
+// is none that fits together.
+func (s identityStore) load() (*identity, error) {
+	if err := s.rollForward(); err != nil {
+		return nil, err
+	}
+	return s.read()
+}
+
+// read is load without touching the disk.
+func (s identityStore) read() (*identity, error) {
+	certPEM, err := os.ReadFile(s.certPath)
+	if err == nil {
+		var keyPEM []byte
+		if keyPEM, err = os.ReadFile(s.keyPath); err == nil {
+			var id *identity
+			if id, err = parseIdentity(certPEM, keyPEM); err == nil {
+				return id, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%w: %w", errNoIdentity, err)
+}
+
+// rollForward ends a replacement that a crash or a full disk interrupted. A
+// next file that is no whole pair was never valid and is removed.
+func (s identityStore) rollForward() error {
+	both, err := os.ReadFile(s.nextPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	certPEM, keyPEM := splitPEM(both)
+	if _, err := parseIdentity(certPEM, keyPEM); err != nil {
+		return os.Remove(s.nextPath)
+	}
+	return s.install(certPEM, keyPEM)
+}
+
+// save durably replaces the pair. On an error the old pair is still in place,
+// or the new one will be at the next load.
+func (s identityStore) save(certPEM, keyPEM []byte) error {
+	if err := s.disk.write(s.nextPath, append(bytes.Clone(certPEM), keyPEM...)); err != nil {
+		return fmt.Errorf("storing the new identity: %w", err)
+	}
+	return s.install(certPEM, keyPEM)
+}
+
+// install puts both files in place; nothing is replaced before both are
+// written.
+func (s identityStore) install(certPEM, keyPEM []byte) error {
+	for _, p := range []string{s.certPath, s.keyPath} {
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			return err
+		}
+	}
+	keyTmp, err := s.disk.stage(s.keyPath, keyPEM)
+	if err != nil {
+		return fmt.Errorf("storing the key: %w", err)
+	}
+	certTmp, err := s.disk.stage(s.certPath, certPEM)
+	if err != nil {
+		os.Remove(keyTmp) //nolint:errcheck // best effort; the next load writes it again
+		return fmt.Errorf("storing the certificate: %w", err)
+	}
+	for _, r := range [][2]string{{keyTmp, s.keyPath}, {certTmp, s.certPath}} {
+		if err := os.Rename(r[0], r[1]); err != nil {
+			return err
+		}
+		if err := syncDir(filepath.Dir(r[1])); err != nil {
+			return err
+		}
+	}
+	return os.Remove(s.nextPath)
+}
+
+// splitPEM separates certificates from keys.
+func splitPEM(data []byte) (certs, keys []byte) {
+	for {
+		var b *pem.Block
+		if b, data = pem.Decode(data); b == nil {
+			return certs, keys
+		}
+		if b.Type == "CERTIFICATE" {
+			certs = append(certs, pem.EncodeToMemory(b)...)
+		} else {
+			keys = append(keys, pem.EncodeToMemory(b)...)
+		}
+	}
+}
+
+// certSource hands the pair to TLS handshakes and follows the files: each
+// handshake stats them and reads them again when they changed. A pair that does
+// not read keeps the last good one in use.
+type certSource struct {
+	store identityStore
+
+	mu      sync.Mutex
+	stamp   [2]fileStamp
+	current *identity
+}
+
+type fileStamp struct {
+	mod  time.Time
+	size int64
+}
+
+func (c *certSource) get() (*identity, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stamp := [2]fileStamp{stampOf(c.store.certPath), stampOf(c.store.keyPath)}
+	if c.current != nil && stamp == c.stamp {
+		return c.current, nil
+	}
+	id, err := c.store.read()
+	if err != nil {
+		if c.current != nil {
+			return c.current, nil
+		}
+		return nil, err
+	}
+	c.current, c.stamp = id, stamp
+	return id, nil
+}
+
+func stampOf(path string) fileStamp {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return fileStamp{}
+	}
+	return fileStamp{fi.ModTime(), fi.Size()}
+}

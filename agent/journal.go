@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Steps of a journal entry.
+const (
+	stepAccepted = "accepted" // durable before the first effect
+	stepFinished = "finished" // durable before the report
+)
+
+// keepAfterExpiry is how long an acknowledged entry outlives its envelope, so
+// that no replay within the clock's tolerance finds the journal empty.
+const keepAfterExpiry = 2 * notBeforeSkew
+
+// entry is what the agent remembers of one task.
+type entry struct {
+	TaskID     string          `json:"task_id"`
+	Digest     string          `json:"digest"`  // hex SHA-256 of the signed bytes
+	Payload    json.RawMessage `json:"payload"` // the signed bytes
+	Seq        int64           `json:"seq"`
+	LeaseEpoch int64           `json:"lease_epoch"`
+	AcceptedAt time.Time       `json:"accepted_at"`
+	ExpiresAt  time.Time       `json:"expires_at"`
+	// ClockOffset is the node's clock minus the server's at the offer, nil when
+	// unknown.
+	ClockOffset *time.Duration `json:"clock_offset,omitempty"`
+	Step        string         `json:"step"`
+	// Memo is the executor's own memory of an unfinished task.
+	Memo   json.RawMessage    `json:"memo,omitempty"`
+	Result *schema.TaskResult `json:"result,omitempty"`
+	// Reported is true once the server has the result or does not want it.
+	Reported bool `json:"reported,omitempty"`
+}
+
+// task parses the entry's payload, which was verified before it was stored.
+func (e entry) task() (schema.TaskPayload, error) {
+	var p schema.TaskPayload
+	err := schema.DecodeStrict(e.Payload, schema.MaxBodyBytes, &p)
+	return p, err
+}
+
+// journal is the durable list of tasks: one fsynced file each, and the sequence
+// floor below which nothing new is accepted. It is safe for concurrent use.
+type journal struct {
+	state stateDir
+
+	mu      sync.Mutex
+	entries map[string]entry
+	floor   int64
+}
+
+// floorFile is the stored form of the sequence floor.
+type floorFile struct {
+	Seq int64 `json:"seq"`
+}
+
+// openJournal reads what a former process left. A file that does not read is
+// put aside, loudly: it must not keep the node from working.
+func openJournal(s stateDir, log *slog.Logger) (*journal, error) {
+	j := &journal{state: s, entries: map[string]entry{}}
+	var f floorFile
+	if _, err := readJSON(s.file("seq-floor.json"), &f); err != nil {
+		return nil, err
+	}
+	j.floor = f.Seq
+	names, err := filepath.Glob(s.file("journal", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		var e entry
+		_, err := readJSON(name, &e)
+		if err == nil && e.TaskID != strings.TrimSuffix(filepath.Base(name), ".json") {
+			err = fmt.Errorf("%s names task %q", name, e.TaskID)
+		}
+		if err != nil {
+			log.Error("journal entry put aside", "err", err.Error())
+			if err := os.Rename(name, name+".bad"); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		j.entries[e.TaskID] = e
+		j.floor = max(j.floor, e.Seq)
+	}
+	return j, nil
+}
+
+func (j *journal) path(taskID string) string { return j.state.file("journal", taskID+".json") }
+
+// put stores e durably, then keeps it.
+func (j *journal) put(e entry) error {
+	if err := j.state.writeJSON(j.path(e.TaskID), e); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	j.entries[e.TaskID] = e
+	return nil
+}
+
+// get returns the entry of a task.
+func (j *journal) get(taskID string) (entry, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.entries[taskID]
+	return e, ok
+}
+
+// accept records a task before its first effect and raises the floor to its
+// sequence. A task at or below the floor is refused: it is a replay.
+func (j *journal) accept(e entry) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e.Seq <= j.floor {
+		return refuse(refusedReplay, "sequence %d is not above %d", e.Seq, j.floor)
+	}
+	if err := j.put(e); err != nil {
+		return err
+	}
+	if err := j.state.writeJSON(j.state.file("seq-floor.json"), floorFile{e.Seq}); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	j.floor = e.Seq
+	return nil
+}
+
+// update changes a task's entry durably.
+func (j *journal) update(taskID string, change func(*entry)) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.entries[taskID]
+	if !ok {
+		return fmt.Errorf("journal: no task %s", taskID)
+	}
+	change(&e)
+	return j.put(e)
+}
+
+// unreported returns the tasks whose result the server does not have, in the
+// order of their sequence.
+func (j *journal) unreported() []entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var out []entry
+	for _, e := range j.entries {
+		if !e.Reported {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b entry) int { return int(a.Seq - b.Seq) })
+	return out
+}
+
+// have lists what a poll says the node already holds.
+func (j *journal) have() []string {
+	var ids []string
+	for _, e := range j.unreported() {
+		ids = append(ids, e.TaskID)
+	}
+	return ids
+}
+
+// prune forgets tasks that were reported and whose envelopes are void. The
+// floor still refuses them.
+func (j *journal) prune(now time.Time) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for id, e := range j.entries {
+		if !e.Reported || now.Before(e.ExpiresAt.Add(keepAfterExpiry)) {
+			continue
+		}
+		if err := os.Remove(j.path(id)); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		delete(j.entries, id)
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const help = `gpuaas-node-agent runs on a GPU node and does what its control plane asks.
+
+Usage: gpuaas-node-agent COMMAND
+
+Commands:
+  run                enrol if needed, then work until stopped
+  enroll             enrol once and say how it went
+  status [-o json]   what the state folder says; asks nobody
+  version            print the version
+
+Configuration comes from the environment and from the file that
+GPUAAS_NODE_AGENT_ENV_FILE names (default /etc/gpuaas/node-agent.env);
+the environment wins:
+  GPUAAS_NODE_ID, GPUAAS_ENV, GPUAAS_API_URL (https://host[:port]),
+  GPUAAS_ENROLLMENT_TOKEN, GPUAAS_TASK_SIGNING_PUBKEYS, GPUAAS_CA_BUNDLE_PATH,
+  GPUAAS_NODE_CERT_CA_BUNDLE_PATH, GPUAAS_CERT_PATH, GPUAAS_KEY_PATH,
+  GPUAAS_STATE_DIR, GPUAAS_WORKLOAD_DRIVER (process|systemd|docker|none),
+  GPUAAS_WORKLOAD_DIR, GPUAAS_WORKLOAD_SLICE, GPUAAS_WORKLOAD_LABEL
+
+Examples:
+  gpuaas-node-agent run
+  GPUAAS_NODE_AGENT_ENV_FILE=./node.env gpuaas-node-agent enroll
+  gpuaas-node-agent status -o json
+
+Exit codes: 0 done (also when the node was removed), 1 failed, 2 usage or
+configuration, 3 refused, 6 the node API cannot be reached.
+`
+
+// Main is the whole program: it returns the exit code (schema.Exit*). Results
+// go to stdout, logs and faults to stderr.
+func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
+	p := program{env: env, stdout: stdout, stderr: stderr}
+	if len(args) == 0 {
+		fmt.Fprint(stderr, help) //nolint:errcheck // nobody to tell
+		return schema.ExitUsage
+	}
+	commands := map[string]func(context.Context, []string) error{
+		"run": p.run, "enroll": p.enroll, "status": p.status, "version": p.version,
+	}
+	if c, ok := commands[args[0]]; ok {
+		return p.exit(c(ctx, args[1:]))
+	}
+	switch args[0] {
+	case "help", "-h", "--help", "-help":
+		fmt.Fprint(stdout, help) //nolint:errcheck // nobody to tell
+		return schema.ExitDone
+	}
+	return p.exit(usageError{fmt.Errorf("unknown command %q; see gpuaas-node-agent --help", args[0])})
+}
+
+// Version is the module version stamped into the binary.
+func Version() string {
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+		return b.Main.Version
+	}
+	return "(devel)"
+}
+
+type program struct {
+	env            []string
+	stdout, stderr io.Writer
+}
+
+// usageError is a mistake of whoever typed the command or wrote the
+// configuration.
+type usageError struct{ error }
+
+// Unwrap keeps flag.ErrHelp findable.
+func (u usageError) Unwrap() error { return u.error }
+
+func (p program) exit(err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return schema.ExitDone
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(p.stdout, help) //nolint:errcheck // nobody to tell
+		return schema.ExitDone
+	case errors.As(err, &usage):
+		fmt.Fprintln(p.stderr, "gpuaas-node-agent:", err) //nolint:errcheck // nobody to tell
+		return schema.ExitUsage
+	}
+	fmt.Fprintln(p.stderr, "gpuaas-node-agent:", err) //nolint:errcheck // nobody to tell
+	e := schema.AsError(err)
+	if e.Next != "" {
+		fmt.Fprintln(p.stderr, "next:", e.Next) //nolint:errcheck // nobody to tell
+	}
+	return e.Kind.Row().Exit
+}
+
+// parse reads a command's flags and refuses arguments.
+func (p program) parse(name string, args []string, add func(*flag.FlagSet)) error {
+	f := flag.NewFlagSet(name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	if add != nil {
+		add(f)
+	}
+	err := f.Parse(args)
+	if err == nil && f.NArg() > 0 {
+		err = fmt.Errorf("%s takes no argument %q", name, f.Arg(0))
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+func (p program) config() (Config, error) {
+	c, err := LoadConfig(p.env)
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil {
+		return c, usageError{err}
+	}
+	return c, nil
+}
+
+func (p program) run(ctx context.Context, args []string) error {
+	if err := p.parse("run", args, nil); err != nil {
+		return err
+	}
+	c, err := p.config()
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewJSONHandler(p.stderr, nil))
+	a, err := New(c, log, Options{Reload: func() (Config, error) { return LoadConfig(p.env) }})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	return a.Run(ctx)
+}
+
+// enroll makes one attempt; on a node that is enrolled it only says so.
+func (p program) enroll(ctx context.Context, args []string) error {
+	if err := p.parse("enroll", args, nil); err != nil {
+		return err
+	}
+	c, err := p.config()
+	if err != nil {
+		return err
+	}
+	a, err := New(c, slog.New(slog.NewJSONHandler(p.stderr, nil)), Options{Workloads: noWorkloads{}})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	verb := "already enrolled"
+	id, err := a.store.load()
+	if err == nil {
+		err = id.matches(c, a.now())
+	}
+	if err != nil {
+		verb = "enrolled"
+		if id, err = a.enroller().enroll(ctx, c); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s: %s\nserial %s, issuer %s, expires %s\n", verb, id.facts.URI,
+		id.facts.Serial, id.facts.Issuer, stamp(id.facts.NotAfter))
+	return err
+}
+
+func (p program) status(ctx context.Context, args []string) error {
+	var output string
+	err := p.parse("status", args, func(f *flag.FlagSet) { f.StringVar(&output, "o", "table", "table or json") })
+	if err != nil {
+		return err
+	}
+	c, err := LoadConfig(p.env)
+	if err != nil {
+		return usageError{err}
+	}
+	s, err := ReadStatus(ctx, c)
+	if err != nil {
+		return err
+	}
+	switch output {
+	case "json":
+		enc := json.NewEncoder(p.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(s)
+	case "table":
+		return s.print(p.stdout)
+	}
+	return usageError{fmt.Errorf("-o %s: want table or json", output)}
+}
+
+func (p program) version(_ context.Context, args []string) error {
+	if err := p.parse("version", args, nil); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(p.stdout, Version())
+	return err
+}

@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"time"
+)
+
+// stalledAfter is how long the poll loop may be silent before the watchdog is
+// no longer fed: longer than any poll with its back-off.
+const stalledAfter = 5 * time.Minute
+
+// notifier speaks systemd's sd_notify protocol. Without a socket it does
+// nothing.
+type notifier struct {
+	socket   string
+	watchdog time.Duration // 0: none
+}
+
+func newNotifier(socket, watchdogUsec string) *notifier {
+	n := &notifier{socket: socket}
+	if usec, err := strconv.ParseInt(watchdogUsec, 10, 64); err == nil && usec > 0 && socket != "" {
+		n.watchdog = time.Duration(usec) * time.Microsecond
+	}
+	return n
+}
+
+// send is best effort: systemd acts on what it does not hear.
+func (n *notifier) send(state string) {
+	if n.socket == "" {
+		return
+	}
+	// An abstract socket is written with @ and net.Dial knows that form.
+	conn, err := net.Dial("unixgram", n.socket)
+	if err != nil {
+		return
+	}
+	defer conn.Close()        //nolint:errcheck // a datagram socket
+	conn.Write([]byte(state)) //nolint:errcheck // best effort
+}
+
+func (n *notifier) ready()    { n.send("READY=1") }
+func (n *notifier) stopping() { n.send("STOPPING=1") }
+
+// watchdog feeds systemd's watchdog for as long as the poll loop turns.
+func (a *Agent) watchdog(ctx context.Context) {
+	if a.watch.watchdog == 0 {
+		return
+	}
+	a.lastLoop.Store(time.Now().UnixNano())
+	for pause(ctx, a.watch.watchdog/3) == nil {
+		if time.Since(time.Unix(0, a.lastLoop.Load())) < stalledAfter {
+			a.watch.send("WATCHDOG=1")
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// What a healthy node has at least.
+const (
+	minFreeDisk    = 256 << 20
+	minFreeMemory  = 128 << 20
+	maxClockOffset = time.Minute
+)
+
+// probe runs node.probe: is this machine fit to be given work?
+type probe struct {
+	host     hostFacts
+	stateDir string
+}
+
+func (p probe) run(ctx context.Context, t Task) (any, error) {
+	r := schema.ProbeReport{Healthy: true, BootID: bootID(p.host.root)}
+	r.Checks = []schema.ProbeCheck{p.diskSpace(), p.memory(), p.gpus(ctx), p.clock(t.ClockOffset)}
+	for _, c := range r.Checks {
+		r.Healthy = r.Healthy && c.OK
+	}
+	return r, nil
+}
+
+func (p probe) diskSpace() schema.ProbeCheck {
+	s, err := spaceOf(p.stateDir)
+	if err != nil {
+		return schema.ProbeCheck{Name: "disk", Detail: err.Error()}
+	}
+	return schema.ProbeCheck{Name: "disk", OK: s.free >= minFreeDisk,
+		Detail: fmt.Sprintf("%s of %s free at %s, want %s", size(s.free), size(s.total), p.stateDir, size(minFreeDisk))}
+}
+
+func (p probe) memory() schema.ProbeCheck {
+	m := p.host.memory()
+	if m.available == 0 {
+		return schema.ProbeCheck{Name: "memory", OK: true, Detail: "this platform does not tell what is available"}
+	}
+	return schema.ProbeCheck{Name: "memory", OK: m.available >= minFreeMemory,
+		Detail: fmt.Sprintf("%s of %s available, want %s", size(m.available), size(m.total), size(minFreeMemory))}
+}
+
+func (p probe) gpus(ctx context.Context) schema.ProbeCheck {
+	c := schema.ProbeCheck{Name: "gpu"}
+	gpus, err := p.host.smi.list(ctx)
+	devices := p.host.nvidiaDevices()
+	switch {
+	case err != nil:
+		c.Detail = err.Error()
+	case len(gpus) == 0 && devices > 0:
+		c.Detail = fmt.Sprintf("%d NVIDIA devices on the bus and no GPU from nvidia-smi: the driver is missing", devices)
+	default:
+		c.OK, c.Detail = true, fmt.Sprintf("%d GPUs", len(gpus))
+	}
+	return c
+}
+
+func (p probe) clock(offset *time.Duration) schema.ProbeCheck {
+	if offset == nil {
+		return schema.ProbeCheck{Name: "clock", OK: true, Detail: "the server's time is not known"}
+	}
+	return schema.ProbeCheck{Name: "clock", OK: offset.Abs() <= maxClockOffset,
+		Detail: fmt.Sprintf("%s from the server's clock, at most %s", offset.Round(time.Millisecond), maxClockOffset)}
+}
+
+// nvidiaDevices counts NVIDIA display and 3D controllers on the PCI bus.
+func (h hostFacts) nvidiaDevices() int {
+	n := 0
+	dirs, _ := os.ReadDir(filepath.Join(h.root, "sys/bus/pci/devices")) //nolint:errcheck // absent outside Linux
+	for _, d := range dirs {
+		dir := filepath.Join(h.root, "sys/bus/pci/devices", d.Name())
+		if readLine(dir, "vendor") == "0x10de" && strings.HasPrefix(readLine(dir, "class"), "0x03") {
+			n++
+		}
+	}
+	return n
+}

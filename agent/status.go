@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Status is what `gpuaas-node-agent status` shows: the state folder's content,
+// read without any network.
+type Status struct {
+	NodeID   string            `json:"node_id"`
+	Env      string            `json:"env"`
+	Version  string            `json:"version"`
+	Identity *schema.CertFacts `json:"identity"`
+	// IdentityFault says why there is no usable identity.
+	IdentityFault string            `json:"identity_fault,omitempty"`
+	LastPoll      *PollStatus       `json:"last_poll"`
+	Cordoned      bool              `json:"cordoned"`
+	Workloads     []schema.Workload `json:"workloads"`
+	Tasks         []TaskStatus      `json:"tasks"`
+}
+
+// PollStatus is the outcome of the running agent's last poll.
+type PollStatus struct {
+	At      time.Time `json:"at"`
+	OK      bool      `json:"ok"`
+	Error   string    `json:"error,omitempty"`
+	PID     int       `json:"pid"`
+	Version string    `json:"version"`
+}
+
+// TaskStatus is one journal entry.
+type TaskStatus struct {
+	TaskID     string            `json:"task_id"`
+	Type       schema.TaskType   `json:"type"`
+	Seq        int64             `json:"seq"`
+	Step       string            `json:"step"`
+	Reported   bool              `json:"reported"`
+	Status     schema.TaskStatus `json:"status,omitempty"`
+	AcceptedAt time.Time         `json:"accepted_at"`
+}
+
+// ReadStatus reads the state folder of an agent that may be running.
+func ReadStatus(ctx context.Context, c Config) (Status, error) {
+	state := stateDir{path: c.StateDir}
+	s := Status{NodeID: c.NodeID, Env: c.Env, Version: Version(), Workloads: []schema.Workload{}, Tasks: []TaskStatus{}}
+	id, err := newIdentityStore(c, state).read()
+	if err == nil {
+		s.Identity = &id.facts
+		err = id.matches(c, time.Now())
+	}
+	if err != nil {
+		s.IdentityFault = err.Error()
+	}
+	var last PollStatus
+	if ok, err := readJSON(state.file("poll.json"), &last); err != nil {
+		return s, err
+	} else if ok {
+		s.LastPoll = &last
+	}
+	flags, err := loadFlags(state)
+	if err != nil {
+		return s, err
+	}
+	s.Cordoned = flags.Cordoned()
+	quiet := slog.New(slog.DiscardHandler)
+	w, err := viewWorkloads(c, state, flags, quiet)
+	if err != nil {
+		return s, err
+	}
+	if s.Workloads, err = w.List(ctx); err != nil {
+		return s, err
+	}
+	s.Tasks, err = readTasks(state)
+	return s, err
+}
+
+// readTasks lists the journal, oldest first.
+func readTasks(state stateDir) ([]TaskStatus, error) {
+	files, err := filepath.Glob(state.file("journal", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	list := []TaskStatus{}
+	for _, f := range files {
+		var e entry
+		if ok, err := readJSON(f, &e); err != nil || !ok {
+			continue // the agent pruned it, or will put it aside
+		}
+		t := TaskStatus{TaskID: e.TaskID, Seq: e.Seq, Step: e.Step, Reported: e.Reported, AcceptedAt: e.AcceptedAt}
+		if p, err := e.task(); err == nil {
+			t.Type = p.Type
+		}
+		if e.Result != nil {
+			t.Status = e.Result.Status
+		}
+		list = append(list, t)
+	}
+	slices.SortFunc(list, func(a, b TaskStatus) int { return cmp.Compare(a.Seq, b.Seq) })
+	return list, nil
+}
+
+func (s Status) print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	row := func(k string, v any) { fmt.Fprintf(t, "%s\t%v\n", k, v) } //nolint:errcheck // Flush reports it
+	row("node", s.NodeID)
+	row("environment", s.Env)
+	if s.Identity != nil {
+		row("identity", s.Identity.URI)
+		row("serial", s.Identity.Serial)
+		row("issuer", s.Identity.Issuer)
+		row("expires", stamp(s.Identity.NotAfter))
+	}
+	if s.IdentityFault != "" {
+		row("identity fault", s.IdentityFault)
+	}
+	switch p := s.LastPoll; {
+	case p == nil:
+		row("last poll", "never")
+	case p.OK:
+		row("last poll", stamp(p.At)+" ok")
+	default:
+		row("last poll", stamp(p.At)+" "+p.Error)
+	}
+	row("cordoned", s.Cordoned)
+	for _, wl := range s.Workloads {
+		row("workload", fmt.Sprintf("%s %s since %s stopping=%t", wl.Kind, wl.Name, stamp(wl.Since), wl.Stopping))
+	}
+	for _, task := range s.Tasks {
+		row("task", fmt.Sprintf("%s %s %s %s reported=%t", task.TaskID, task.Type, task.Step, task.Status, task.Reported))
+	}
+	return t.Flush()
+}

@@ -29,7 +29,7 @@ func lifecycleActions() []schema.Action {
 func (a *API) lifecycle(action schema.Action) handler {
 	return func(w http.ResponseWriter, r *http.Request, by Subject) error {
 		var req schema.LifecycleRequest
-		if err := edge.DecodeOptional(r, &req); err != nil {
+		if err := edge.DecodeOptional(w, r, &req); err != nil {
 			return err
 		}
 		if err := checkLifecycle(action, req); err != nil {

@@ -19,7 +19,7 @@ const (
 // register adds a node to the inventory.
 func (a *API) register(w http.ResponseWriter, r *http.Request, by Subject) error {
 	var req schema.RegisterNodeRequest
-	if err := edge.Decode(r, &req); err != nil {
+	if err := edge.Decode(w, r, &req); err != nil {
 		return err
 	}
 	if err := checkRegistration(&req); err != nil {

@@ -56,14 +56,16 @@ func NoContent(w http.ResponseWriter) error {
 	return nil
 }
 
-// refuse answers with err's envelope and notes err for the log line.
+// refuse answers with err's envelope and notes err for the log line. When the
+// caller is gone, what failed is most likely only that, so nothing is sent.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(r.Context().Err(), context.Canceled) {
-		gone(w, r, err)
+	e := asError(err)
+	status := e.Kind.Row().HTTP
+	if status >= http.StatusInternalServerError && errors.Is(r.Context().Err(), context.Canceled) {
+		gone(w, r, e)
 		return
 	}
-	e := asError(err)
-	refuseWith(w, r, e.Kind.Row().HTTP, e)
+	refuseWith(w, r, status, e)
 }
 
 func refuseWith(w http.ResponseWriter, r *http.Request, status int, e *schema.Error) {
@@ -76,12 +78,14 @@ func refuseWith(w http.ResponseWriter, r *http.Request, status int, e *schema.Er
 	_ = JSON(w, status, e.Body(rec.correlationID))
 }
 
-// gone notes that nobody waits for the answer any more.
-func gone(w http.ResponseWriter, r *http.Request, err error) {
-	recordOf(r.Context()).refusal = schema.AsError(err)
+// gone ends a request that nobody waits for. The connection is cut: without an
+// answer net/http would send a 200.
+func gone(w http.ResponseWriter, r *http.Request, e *schema.Error) {
+	recordOf(r.Context()).refusal = e
 	if a, ok := w.(*answer); ok && a.status == 0 {
 		a.status = statusClientGone
 	}
+	panic(http.ErrAbortHandler)
 }
 
 // asError gives every error a kind. The text of one without a kind is for the

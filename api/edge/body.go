@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -16,8 +17,8 @@ import (
 // schema.DecodeStrict) of at most the route's MaxBody bytes. It also refuses
 // text that is not UTF-8 and the character U+0000, which the database cannot
 // keep. Nothing of a refused body is in the error: it may hold a token.
-func Decode(r *http.Request, v any) error {
-	data, err := read(r)
+func Decode(w http.ResponseWriter, r *http.Request, v any) error {
+	data, err := read(w, r)
 	if err != nil {
 		return err
 	}
@@ -25,16 +26,20 @@ func Decode(r *http.Request, v any) error {
 }
 
 // DecodeOptional is Decode, but an empty body leaves v as it is.
-func DecodeOptional(r *http.Request, v any) error {
-	data, err := read(r)
+func DecodeOptional(w http.ResponseWriter, r *http.Request, v any) error {
+	data, err := read(w, r)
 	if err != nil || len(bytes.TrimSpace(data)) == 0 {
 		return err
 	}
 	return decode(r, data, v)
 }
 
-func read(r *http.Request) ([]byte, error) {
+func read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	data, err := io.ReadAll(r.Body)
+	if err == nil {
+		// A deadline that passes later would look like a client that left.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge(recordOf(r.Context()).maxBody)
 	}

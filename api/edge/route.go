@@ -124,10 +124,12 @@ func (s *server) recovered(a *answer, r *http.Request, v any) bool {
 	if v == http.ErrAbortHandler {
 		return true
 	}
-	begun := a.status != 0
 	Annotate(r.Context(), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-	refuse(a, r, schema.NewError(schema.KindInternal, "internal error"))
-	return begun
+	if a.status != 0 {
+		return true
+	}
+	refuseWith(a, r, http.StatusInternalServerError, schema.NewError(schema.KindInternal, "internal error"))
+	return false
 }
 
 func (s *server) dispatch(w *answer, r *http.Request) {
@@ -195,7 +197,7 @@ func bound(route Route, w http.ResponseWriter, r *http.Request, limit time.Durat
 	// A writer without deadlines is a test's recorder.
 	_ = c.SetWriteDeadline(now.Add(limit + writeSlack))
 	if route.MaxBody > 0 {
-		_ = c.SetReadDeadline(now.Add(limit))
+		_ = c.SetReadDeadline(now.Add(limit)) // until the body is read
 		r.Body = http.MaxBytesReader(w, r.Body, int64(route.MaxBody))
 		recordOf(r.Context()).maxBody = route.MaxBody
 	}

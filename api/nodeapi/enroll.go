@@ -18,7 +18,7 @@ const maxVersionLength = 64
 // key, so the same key may ask again until the certificate's first use: after a
 // lost answer, or when Vault was away.
 func (a *API) enroll(w http.ResponseWriter, r *http.Request) error {
-	answer, err := a.enrolled(r)
+	answer, err := a.enrolled(w, r)
 	a.cfg.Metrics.Enrollment(err)
 	if err != nil {
 		return err
@@ -26,9 +26,9 @@ func (a *API) enroll(w http.ResponseWriter, r *http.Request) error {
 	return edge.JSON(w, http.StatusOK, answer)
 }
 
-func (a *API) enrolled(r *http.Request) (schema.EnrollAnswer, error) {
+func (a *API) enrolled(w http.ResponseWriter, r *http.Request) (schema.EnrollAnswer, error) {
 	edge.Annotate(r.Context(), slog.String("node_id", safeID(r.PathValue("node_id"))))
-	claim, csr, err := readEnroll(r)
+	claim, csr, err := readEnroll(w, r)
 	if err != nil {
 		return schema.EnrollAnswer{}, err
 	}
@@ -71,9 +71,9 @@ func unissued(err error) error {
 }
 
 // readEnroll reads and checks the whole request before anything is changed.
-func readEnroll(r *http.Request) (TokenClaim, *x509.CertificateRequest, error) {
+func readEnroll(w http.ResponseWriter, r *http.Request) (TokenClaim, *x509.CertificateRequest, error) {
 	var req schema.EnrollRequest
-	if err := edge.Decode(r, &req); err != nil {
+	if err := edge.Decode(w, r, &req); err != nil {
 		return TokenClaim{}, nil, err
 	}
 	nodeID := r.PathValue("node_id")

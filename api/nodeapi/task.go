@@ -18,7 +18,7 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var body schema.TaskResult
-	if err := edge.Decode(r, &body); err != nil {
+	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
 	if err := checkResult(&body); err != nil {
@@ -44,7 +44,7 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var body schema.TaskProgress
-	if err := edge.Decode(r, &body); err != nil {
+	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
@@ -63,7 +63,7 @@ func (a *API) heartbeat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var body schema.HeartbeatRequest
-	if err := edge.Decode(r, &body); err != nil {
+	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)

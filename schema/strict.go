@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // maxJSONDepth bounds nesting of what DecodeStrict reads.
@@ -70,10 +71,12 @@ func checkObject(d *json.Decoder, depth int) error {
 			return err
 		}
 		key, _ := t.(string)
-		if seen[key] {
+		// encoding/json matches names without regard to case.
+		folded := strings.ToLower(key)
+		if seen[folded] {
 			return fmt.Errorf("field %q appears twice", key)
 		}
-		seen[key] = true
+		seen[folded] = true
 		if err := checkValue(d, depth+1); err != nil {
 			return err
 		}

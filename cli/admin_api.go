@@ -170,7 +170,7 @@ func (a *adminAPI) call(ctx context.Context, method, path string, in, out any) e
 	if err != nil {
 		return a.unreachable(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // nothing is written to it
+	defer answer.Body.Close()
 	return a.read(answer, out)
 }
 

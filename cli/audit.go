@@ -145,10 +145,10 @@ func runAuditVerify(ctx context.Context, e *env, api *adminAPI, streams []string
 	}
 	err := e.print(verdict, func(w io.Writer) {
 		if verdict.Verified {
-			fmt.Fprintf(w, "verified %d rows of %d streams: no fault\n", verdict.Rows, verdict.Streams)
+			fmt.Fprintf(w, "verified %s of %s: no fault\n", count(verdict.Rows, "row"), count(verdict.Streams, "stream"))
 			return
 		}
-		row(w, fmt.Sprintf("FAULT after %d good rows of %d streams: %s", verdict.Rows, verdict.Streams, verdict.Fault))
+		row(w, fmt.Sprintf("FAULT after %s of %s: %s", count(verdict.Rows, "good row"), count(verdict.Streams, "stream"), verdict.Fault))
 	})
 	if err == nil && !verdict.Verified {
 		err = &exitError{schema.ExitFailed, []string{"the audit trail was changed or is incomplete: keep the database as it is and look into it"}}

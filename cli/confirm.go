@@ -26,10 +26,10 @@ func (e *env) ask(ctx context.Context, command, what string, yes bool) error {
 	if !e.tty.in || !e.tty.err {
 		return usagef(command, "%s. There is no terminal to ask on: give --yes to go on", what)
 	}
-	fmt.Fprintf(e.stderr, "%s. Go on? [y/N] ", clean(what)) //nolint:errcheck // the answer tells
+	fmt.Fprintf(e.stderr, "%s. Go on? [y/N] ", clean(what))
 	answer := make(chan string, 1)
 	go func() { // ends with the process when the operator interrupts: a read of a terminal cannot be broken off
-		line, _ := bufio.NewReader(e.stdin).ReadString('\n') //nolint:errcheck // no line is no yes
+		line, _ := bufio.NewReader(e.stdin).ReadString('\n')
 		answer <- strings.ToLower(strings.TrimSpace(line))
 	}()
 	select {

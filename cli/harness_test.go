@@ -308,6 +308,7 @@ type fakeAPI struct {
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
+	t.Helper()
 	a := &fakeAPI{t: t, nodes: []schema.NodeView{node()}, audit: map[string][]schema.AuditEvent{},
 		bundle: &schema.BootstrapBundle{NodeID: nodeID, EnrollmentToken: enrollToken, APIURL: "https://node-api.test:8443",
 			ExpiresAt: "2026-03-02T12:00:00Z"}}

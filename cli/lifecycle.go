@@ -83,11 +83,15 @@ type verb struct {
 	consequence string
 }
 
-// newLifecycle makes the command of a verb; the caller adds the verb's own
-// flags and words.
-func newLifecycle(e *env, use, short, long, example string, o *lifecycleOptions, do func(ctx context.Context, arg string) error) *cobra.Command {
+// words are what a verb's help says.
+type words struct {
+	short, long, example string
+}
+
+// newLifecycle makes the command of an action; the caller adds flags of its own.
+func newLifecycle(e *env, a schema.Action, s words, o *lifecycleOptions, do func(ctx context.Context, arg string) error) *cobra.Command {
 	c := &cobra.Command{
-		Use: use + " NODE", Short: short, Long: long, Example: example,
+		Use: string(a) + " NODE", Short: s.short, Long: s.long, Example: s.example,
 		Args: exactArgs("NODE"), ValidArgsFunction: e.completeNode,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := o.check(c); err != nil {

@@ -17,17 +17,18 @@ type nodeDrainOptions struct {
 
 func newNodeDrain(e *env) *cobra.Command {
 	var o nodeDrainOptions
-	c := newLifecycle(e, "drain", "End a node's work",
-		`Cordons the node, then ends its work within --timeout. What has not ended by then
+	c := newLifecycle(e, schema.ActionDrain, words{
+		short: "End a node's work",
+		long: `Cordons the node, then ends its work within --timeout. What has not ended by then
 parks the operation with the names of what blocks it: wait longer with
 gpuaas op extend, end it hard with gpuaas op force, or undo it with
 gpuaas op cancel, which restores the state before.
 
 With --cordon-only the node takes no new work and keeps what it has.`,
-		`  gpuaas node drain gpu-17 --timeout 30m --reason RMA-4411
+		example: `  gpuaas node drain gpu-17 --timeout 30m --reason RMA-4411
   gpuaas node drain gpu-17 --cordon-only --yes
   gpuaas node drain gpu-17 --yes --no-wait --idempotency-key rma-4411 -o json`,
-		&o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeDrain(ctx, e, arg, o) })
+	}, &o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeDrain(ctx, e, arg, o) })
 	o.addYes(c)
 	c.Flags().DurationVar(&o.drainTimeout, "timeout", schema.DefaultDrainTimeout, "how long work may take to end by itself")
 	c.Flags().BoolVar(&o.cordonOnly, "cordon-only", false, "stop after the cordon")

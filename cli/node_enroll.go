@@ -15,18 +15,19 @@ type nodeEnrollOptions struct {
 
 func newNodeEnroll(e *env) *cobra.Command {
 	var o nodeEnrollOptions
-	c := newLifecycle(e, "enroll", "Give a node its identity",
-		`Asks the admin API for the node's bootstrap bundle, which holds a one-time token,
+	c := newLifecycle(e, schema.ActionEnroll, words{
+		short: "Give a node its identity",
+		long: `Asks the admin API for the node's bootstrap bundle, which holds a one-time token,
 and then waits until the node's agent polls with its new certificate. The bundle
 is written to --bundle, or to ./HOST.bundle.json, readable by its owner only.
 
 With -o json or yaml and without --bundle the bundle is part of the object on
 stdout instead, which is then printed before the waiting; the exit code tells
 how that ended.`,
-		`  gpuaas node enroll gpu-17
+		example: `  gpuaas node enroll gpu-17
   gpuaas node enroll gpu-17 --bundle /root/gpu-17.json --no-wait
   gpuaas node enroll gpu-17 --no-wait -o json | jq .bootstrap_bundle`,
-		&o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeEnroll(ctx, e, arg, o) })
+	}, &o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeEnroll(ctx, e, arg, o) })
 	o.addTimeout(c)
 	c.Flags().StringVar(&o.bundle, "bundle", "", "file to write the bundle to")
 	return c

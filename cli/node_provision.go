@@ -10,17 +10,18 @@ import (
 
 func newNodeProvision(e *env) *cobra.Command {
 	var o lifecycleOptions
-	c := newLifecycle(e, "provision", "Make a node ready to be given work",
-		`Takes the machine from its provider (the manual one adopts the host as it is),
+	c := newLifecycle(e, schema.ActionProvision, words{
+		short: "Make a node ready to be given work",
+		long: `Takes the machine from its provider (the manual one adopts the host as it is),
 waits for its agent, collects facts, probes its health and compares both with the
 SKU. Then its instance is running. A machine that is not what was registered
 parks the operation.`,
-		`  gpuaas node provision gpu-17
+		example: `  gpuaas node provision gpu-17
   gpuaas node provision gpu-17 --dry-run
   gpuaas node provision gpu-17 --no-wait -o json`,
-		&o, func(ctx context.Context, arg string) error {
-			return runLifecycle(ctx, e, arg, verb{action: schema.ActionProvision}, o)
-		})
+	}, &o, func(ctx context.Context, arg string) error {
+		return runLifecycle(ctx, e, arg, verb{action: schema.ActionProvision}, o)
+	})
 	o.addTimeout(c)
 	return c
 }

@@ -10,12 +10,13 @@ import (
 
 func newNodeReactivate(e *env) *cobra.Command {
 	var o lifecycleOptions
-	c := newLifecycle(e, "reactivate", "Put a retired or drained node back to service",
-		"Probes the node's health, lifts the cordon and puts it back to service.",
-		"  gpuaas node reactivate gpu-17\n  gpuaas node reactivate gpu-17 --timeout 2m --reason \"board replaced\"",
-		&o, func(ctx context.Context, arg string) error {
-			return runLifecycle(ctx, e, arg, verb{action: schema.ActionReactivate}, o)
-		})
+	c := newLifecycle(e, schema.ActionReactivate, words{
+		short:   "Put a retired or drained node back to service",
+		long:    "Probes the node's health, lifts the cordon and puts it back to service.",
+		example: "  gpuaas node reactivate gpu-17\n  gpuaas node reactivate gpu-17 --timeout 2m --reason \"board replaced\"",
+	}, &o, func(ctx context.Context, arg string) error {
+		return runLifecycle(ctx, e, arg, verb{action: schema.ActionReactivate}, o)
+	})
 	o.addTimeout(c)
 	return c
 }

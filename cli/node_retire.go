@@ -17,13 +17,14 @@ type nodeRetireOptions struct {
 
 func newNodeRetire(e *env) *cobra.Command {
 	var o nodeRetireOptions
-	c := newLifecycle(e, "retire", "Take a node out of service, reversibly",
-		`Takes the node out of service: its agent goes on polling and renewing, and it is
+	c := newLifecycle(e, schema.ActionRetire, words{
+		short: "Take a node out of service, reversibly",
+		long: `Takes the node out of service: its agent goes on polling and renewing, and it is
 given no work until gpuaas node reactivate. A node that holds work is refused
 (node_in_use) unless --drain ends the work first.`,
-		`  gpuaas node retire gpu-17
+		example: `  gpuaas node retire gpu-17
   gpuaas node retire gpu-17 --drain --drain-timeout 30m --yes --reason "end of lease"`,
-		&o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeRetire(ctx, e, arg, o) })
+	}, &o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeRetire(ctx, e, arg, o) })
 	o.addYes(c)
 	o.addTimeout(c)
 	c.Flags().BoolVar(&o.drain, "drain", false, "end the node's work first")

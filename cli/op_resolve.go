@@ -112,7 +112,11 @@ func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResol
 	e.say("%s %s: the operation took the decision: %s", st.Operation.Action, t.name(), d.name)
 	if o.wait {
 		st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, temporal: lc})
-		return e.finish(ctx, t, st, err)
+		err = e.finish(ctx, t, st, err)
+		if d.name == schema.DecisionCancel && st.Operation.Status == schema.OperationCancelled {
+			return nil // as decided
+		}
+		return err
 	}
 	return e.print(st, func(w io.Writer) { fmt.Fprintln(w, e.headline(t, st)) })
 }

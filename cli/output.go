@@ -72,7 +72,7 @@ func (e *env) printTable(table func(w io.Writer)) error {
 
 // say writes a line of talk to stderr.
 func (e *env) say(format string, args ...any) {
-	fmt.Fprintln(e.stderr, clean(fmt.Sprintf(format, args...))) //nolint:errcheck // talk has no other place to go
+	fmt.Fprintln(e.stderr, clean(fmt.Sprintf(format, args...)))
 }
 
 // cleaner cleans all that is written through it.
@@ -95,7 +95,7 @@ func row(w io.Writer, cells ...string) {
 			return r
 		}, c)
 	}
-	fmt.Fprintln(w, strings.Join(cells, "\t")) //nolint:errcheck // the table's Flush tells
+	fmt.Fprintln(w, strings.Join(cells, "\t"))
 }
 
 // clean replaces control characters other than a line's end, among them the
@@ -107,6 +107,14 @@ func clean(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// count is a number of things: 1 row, 2 rows.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // dash is s, or "-" for an empty cell.

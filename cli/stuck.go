@@ -59,25 +59,35 @@ the admin API, and goes on with one of them.`,
 
 func runStuck(ctx context.Context, e *env, o stuckOptions) error {
 	for {
-		rows, err := e.stuckRows(ctx)
-		if o.watch && ctx.Err() != nil {
+		err := e.showStuck(ctx, o.watch && e.tty.out)
+		switch {
+		case o.watch && interrupted(ctx):
 			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if o.watch && e.tty.out {
-			fmt.Fprint(e.stdout, "\x1b[H\x1b[2J") //nolint:errcheck // the table's Flush tells
-		}
-		if err := e.printStuck(rows); err != nil || !o.watch {
+		case err != nil || !o.watch:
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-e.clock.after(stuckEvery):
 		}
+		if interrupted(ctx) {
+			return nil
+		}
 	}
+}
+
+func interrupted(ctx context.Context) bool { return ctx.Err() != nil }
+
+// showStuck prints the list once, on a cleared screen if asked to.
+func (e *env) showStuck(ctx context.Context, clearScreen bool) error {
+	rows, err := e.stuckRows(ctx)
+	if err != nil {
+		return err
+	}
+	if clearScreen {
+		fmt.Fprint(e.stdout, "\x1b[H\x1b[2J")
+	}
+	return e.printStuck(rows)
 }
 
 func (e *env) printStuck(rows []stuckRow) error {

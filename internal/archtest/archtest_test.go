@@ -23,6 +23,8 @@ type pkg struct {
 	Name       string
 	Imports    []string // direct, of non-test files
 	Deps       []string // all, through others too
+	// Direct imports of test files.
+	TestImports, XTestImports []string
 }
 
 // folder is the package's path inside the module.
@@ -33,7 +35,7 @@ func (p pkg) folder() string {
 // packages lists the packages of the product's module.
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-buildvcs=false", "-json=ImportPath,Name,Imports,Deps", "./...")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-buildvcs=false", "-json=ImportPath,Name,Imports,Deps,TestImports,XTestImports", "./...")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	require.NoError(t, err, "go list")

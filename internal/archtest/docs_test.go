@@ -1,0 +1,75 @@
+package archtest
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestDependencies holds docs/dependencies.md to the modules that our packages
+// and their tests import: a heading for each, and none for another. That go.mod
+// lists just these as direct is what go mod tidy sees to (./task gen:check).
+func TestDependencies(t *testing.T) {
+	t.Parallel()
+	required := names(regexp.MustCompile(`(?m)^(?:\t|require )([^\s(]+) v\S+`).FindAllStringSubmatch(read(t, "go.mod"), -1))
+	direct := map[string]bool{}
+	for _, p := range packages(t) {
+		for _, imp := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if m := provider(required, imp); m != "" {
+				direct[m] = true
+			}
+		}
+	}
+	doc := regexp.MustCompile("(?m)^### `(.+)`$").FindAllStringSubmatch(read(t, "docs/dependencies.md"), -1)
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(direct)), names(doc))
+}
+
+// provider returns the module that provides a package: the longest that is a
+// prefix of its path.
+func provider(modules []string, path string) (longest string) {
+	for _, m := range modules {
+		if within(path, m) && len(m) > len(longest) {
+			longest = m
+		}
+	}
+	return longest
+}
+
+// TestDocLinks follows every relative link of the documents.
+func TestDocLinks(t *testing.T) {
+	t.Parallel()
+	docs, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	docs = append(docs, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"))
+	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+	for _, doc := range docs {
+		text, err := os.ReadFile(doc)
+		require.NoError(t, err)
+		for _, target := range names(link.FindAllStringSubmatch(string(text), -1)) {
+			_, err := os.Stat(filepath.Join(filepath.Dir(doc), target))
+			assert.NoError(t, err, "%s links to %s", strings.TrimPrefix(doc, root+"/"), target)
+		}
+	}
+}
+
+func names(matches [][]string) []string {
+	var all []string
+	for _, m := range matches {
+		all = append(all, m[1])
+	}
+	return all
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	require.NoError(t, err)
+	return string(text)
+}

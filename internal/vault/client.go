@@ -24,7 +24,9 @@ type Client struct {
 	nodeCAs *caCache
 	apiCAs  *caCache
 
-	life  context.Context // ends at Close; only goroutines use it
+	// spawn runs work in a goroutine of the client's, on a context that ends at
+	// Close.
+	spawn func(work func(context.Context))
 	end   context.CancelFunc
 	owned sync.WaitGroup
 }
@@ -53,10 +55,10 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 		env:     c.Env,
 		nodeCAs: &caCache{every: c.RefreshEvery},
 		apiCAs:  &caCache{every: c.RefreshEvery},
-		life:    life,
 		end:     end,
 	}
-	client.owned.Go(func() { s.keepAlive(life) })
+	client.spawn = func(work func(context.Context)) { client.owned.Go(func() { work(life) }) }
+	client.spawn(s.keepAlive)
 	if err := client.PinTaskKey(ctx, c.TaskKeyVersion); err != nil {
 		client.Close()
 		return nil, err

@@ -42,7 +42,7 @@ func (c *Client) checkIssued(ctx context.Context, leaf *x509.Certificate, want l
 		return err
 	}
 	if !verifies(leaf, roots, want.usage) {
-		return schema.Errorf(schema.KindInternal, "Vault issued a certificate that no live CA of %s verifies; it is not used", mount)
+		return schema.Errorf(schema.KindInternal, "Vault issued a certificate that no live CA of %s verifies; it is not used (is this machine's clock right?)", mount)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func (c *Client) ServerCertificate(ctx context.Context) (*ServerCertificate, err
 	}
 	s := &ServerCertificate{}
 	s.current.Store(first)
-	c.owned.Go(func() { c.keepServerFresh(c.life, s) })
+	c.spawn(func(life context.Context) { c.keepServerFresh(life, s) })
 	return s, nil
 }
 

@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -49,9 +50,23 @@ func (s *session) call(ctx context.Context, op string, r request) (*api.Secret, 
 			secret, err = s.send(ctx, r)
 		}
 	}
-	err = s.interpretError(op, err)
+	err = s.interpretError(doing(op), err)
 	s.observe(op, time.Since(start), err)
 	return secret, err
+}
+
+// doing says in words what a request is for.
+func doing(op string) string {
+	words := map[string]string{
+		"sign":               "signing a task",
+		"issue":              "issuing a node certificate",
+		"server_certificate": "issuing the API's server certificate",
+		"server_names":       "reading the API's names",
+		"issuers":            "reading the CA certificates",
+		"task_key":           "reading the task key",
+		"renew":              "renewing the token",
+	}
+	return cmp.Or(words[op], op)
 }
 
 // loginAgain replaces a token after Vault denied a call with it, unless the
@@ -153,29 +168,25 @@ func (s *session) keepAlive(ctx context.Context) {
 
 func renewAfter(ttl time.Duration) time.Duration { return max(ttl*2/3, renewRetryMin) }
 
-// renew extends the token. Near its maximal life Vault grants less and less;
-// then it logs in anew, ahead of the end.
+// renew extends the token. One that Vault does not extend, or by less and less
+// because its maximal life ends, is replaced ahead of its end.
 func (s *session) renew(ctx context.Context, full time.Duration) (time.Duration, error) {
 	token := s.api.Token()
 	secret, err := s.call(ctx, "renew", put("auth/token/renew-self", nil))
-	if err != nil {
-		return 0, err
-	}
-	if secret == nil || secret.Auth == nil {
-		return 0, schema.Errorf(schema.KindInternal, "renewing the token: Vault at %s answered without a token", s.address)
-	}
-	ttl := time.Duration(secret.Auth.LeaseDuration) * time.Second
-	if ttl >= full/2 {
-		return ttl, nil
-	}
-	s.login.Lock()
-	defer s.login.Unlock()
-	if s.api.Token() != token {
-		return ttl, nil
+	if err == nil && secret != nil && secret.Auth != nil {
+		ttl := time.Duration(secret.Auth.LeaseDuration) * time.Second
+		if ttl >= full/2 {
+			return ttl, nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	return ttl, s.loginLocked(ctx)
+	s.login.Lock()
+	defer s.login.Unlock()
+	if s.api.Token() != token {
+		return full, nil // the call has already logged in again
+	}
+	return full, s.loginLocked(ctx)
 }
 
 // revoke gives the token back, as far as Vault is there to take it.

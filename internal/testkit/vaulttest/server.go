@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -172,6 +173,7 @@ func (s *Server) start() error {
 				output.WriteString(lines.Text() + "\n")
 			}
 		}
+		_, _ = io.Copy(io.Discard, stderr) // what a scanner leaves must not block the server
 		_ = s.cmd.Wait()
 		close(exited)
 	}()

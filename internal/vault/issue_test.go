@@ -1,0 +1,327 @@
+package vault
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"math/big"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestIssue(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "api")
+	key, id := newKey(t), nodeIdentity()
+	csr := newCSR(t, emptyRequest(), key)
+	issued, err := c.Issue(t.Context(), csr, id)
+	require.NoError(t, err)
+
+	certs, err := parseCerts(issued.LeafPEM)
+	require.NoError(t, err)
+	require.Len(t, certs, 1)
+	leaf := certs[0]
+	require.Equal(t, id.URI(), leaf.URIs[0].String())
+	back, err := schema.ParseIdentity(leaf.URIs[0])
+	require.NoError(t, err)
+	require.Equal(t, id, back)
+	require.Empty(t, leaf.Subject.String())
+	require.Empty(t, leaf.DNSNames)
+	require.Empty(t, leaf.IPAddresses)
+	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, leaf.ExtKeyUsage)
+	require.Equal(t, x509.KeyUsageDigitalSignature, leaf.KeyUsage)
+	require.False(t, leaf.IsCA)
+	require.True(t, leaf.BasicConstraintsValid)
+	require.True(t, key.PublicKey.Equal(leaf.PublicKey))
+	require.InDelta(t, (nodeCertTTL + backdate).Seconds(), leaf.NotAfter.Sub(leaf.NotBefore).Seconds(), 2)
+	require.WithinDuration(t, time.Now().Add(-backdate), leaf.NotBefore, time.Minute)
+
+	require.Equal(t, schema.FactsOf(leaf), issued.Facts)
+	require.Equal(t, "CN=gpuaas test node CA G1", issued.Facts.Issuer)
+	require.Equal(t, id.URI(), issued.Facts.URI)
+	require.Regexp(t, "^[0-9a-f]{30,40}$", issued.Facts.Serial)
+	require.Equal(t, schema.SPKIHash(csr.RawSubjectPublicKeyInfo), issued.Facts.SPKI)
+
+	roots, err := c.Roots(t.Context())
+	require.NoError(t, err)
+	require.Len(t, roots, 1)
+	require.True(t, roots[0].MaxPathLenZero)
+	chain, err := parseCerts(issued.ChainPEM)
+	require.NoError(t, err)
+	require.Equal(t, roots[0].Raw, chain[0].Raw)
+	serverCA, err := c.ServerCA(t.Context())
+	require.NoError(t, err)
+	nodeCA, err := c.NodeCA(t.Context())
+	require.NoError(t, err)
+	require.NotEqual(t, nodeCA, serverCA)
+	require.Equal(t, nodeCA, issued.ChainPEM)
+
+	// Nothing of it stays in Vault: no certificate but the CA's, no lease.
+	require.Len(t, b.list(t, "pki-node/certs"), 1)
+	leases, err := b.Root(t).Logical().List("sys/leases/lookup/pki-node/")
+	require.NoError(t, err)
+	require.Nil(t, leases)
+
+	// Asked again, the same key has another certificate.
+	again, err := c.Issue(t.Context(), csr, id)
+	require.NoError(t, err)
+	require.NotEqual(t, issued.Facts.Serial, again.Facts.Serial)
+	require.Equal(t, issued.Facts.SPKI, again.Facts.SPKI)
+}
+
+// What is refused is refused before Vault is asked.
+func TestIssueRefusesWithoutVault(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "api")
+	csr := emptyRequest()
+	csr.DNSNames = []string{"node"}
+	_, err := c.Issue(t.Context(), newCSR(t, csr, newKey(t)), nodeIdentity())
+	requireKind(t, err, schema.KindInvalidRequest, ReasonCSRExtras)
+	good := newCSR(t, emptyRequest(), newKey(t))
+	for _, id := range []schema.Identity{
+		{Env: "prod", NodeID: schema.NewID(), Incarnation: 1},
+		{Env: testEnv, NodeID: "x/y", Incarnation: 1},
+		{Env: testEnv, NodeID: schema.NewID() + ",spiffe://test/node/x/1", Incarnation: 1},
+		{Env: testEnv, NodeID: schema.NewID(), Incarnation: 0},
+		{},
+	} {
+		_, err := c.Issue(t.Context(), good, id)
+		requireKind(t, err, schema.KindInternal, "")
+	}
+	require.Zero(t, b.calls.of("issue"))
+}
+
+// A role that was loosened by hand is found in what it issues.
+func TestIssueChecksWhatComesBack(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "api")
+	role, err := b.Root(t).Logical().Read("pki-node/roles/node")
+	require.NoError(t, err)
+	for name, change := range map[string]map[string]any{
+		"server use":   {"server_flag": true},
+		"code signing": {"code_signing_flag": true},
+		"key usage":    {"key_usage": "DigitalSignature,CertSign"},
+		"long life":    {"ttl": "100h", "max_ttl": "100h"},
+		"subject":      {"organization": "system:masters"},
+		"policy":       {"policy_identifiers": "1.3.6.1.4.1.1"},
+		"no CA flag":   {"basic_constraints_valid_for_non_ca": false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loosened := map[string]any{}
+			for k, v := range role.Data {
+				loosened[k] = v
+			}
+			for k, v := range change {
+				loosened[k] = v
+			}
+			b.write(t, "pki-node/roles/node", loosened)
+			_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+			requireKind(t, err, schema.KindInternal, "")
+			require.ErrorContains(t, err, "it is not used")
+		})
+	}
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup), "setup tightens it again")
+	_, err = c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	require.NoError(t, err)
+}
+
+// A retired issuer is no root any more, and what it signs is refused.
+func TestRetiredIssuer(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "api")
+	b.write(t, "pki-node/root/generate/internal", map[string]any{
+		"common_name": "gpuaas test node CA G2", "issuer_name": "g2", "key_type": "ec", "key_bits": 256, "ttl": "87600h",
+	})
+	_, err := b.Root(t).Logical().JSONMergePatch(t.Context(), "pki-node/issuer/g1", map[string]any{"usage": "read-only,crl-signing"})
+	require.NoError(t, err)
+	roots, err := c.Roots(t.Context())
+	require.NoError(t, err)
+	require.Len(t, roots, 1)
+	require.Equal(t, "gpuaas test node CA G2", roots[0].Subject.CommonName)
+	_, err = c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	require.Error(t, err, "the role still names g1")
+}
+
+func TestLeafFaults(t *testing.T) {
+	t.Parallel()
+	key, id := newKey(t), nodeIdentity()
+	caKey := newKey(t)
+	good := func() *x509.Certificate {
+		return &x509.Certificate{
+			SerialNumber:          big.NewInt(7),
+			NotBefore:             time.Now().Add(-backdate),
+			NotAfter:              time.Now().Add(nodeCertTTL),
+			KeyUsage:              x509.KeyUsageDigitalSignature,
+			ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+			BasicConstraintsValid: true,
+			URIs:                  mustURIs(t, id.URI()),
+		}
+	}
+	parent := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, SubjectKeyId: []byte{1}}
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	require.NoError(t, err)
+	want := leafWant{spki: spki, uri: id.URI(), usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
+	sign := func(c *x509.Certificate) *x509.Certificate {
+		der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), caKey)
+		require.NoError(t, err)
+		out, err := x509.ParseCertificate(der)
+		require.NoError(t, err)
+		return out
+	}
+	require.Empty(t, want.fault(sign(good())))
+	for name, change := range map[string]func(*x509.Certificate){
+		"subject":      func(c *x509.Certificate) { c.Subject.CommonName = "x" },
+		"no URI":       func(c *x509.Certificate) { c.URIs = nil },
+		"other URI":    func(c *x509.Certificate) { c.URIs = mustURIs(t, nodeIdentity().URI()) },
+		"two URIs":     func(c *x509.Certificate) { c.URIs = mustURIs(t, id.URI(), id.URI()) },
+		"DNS name":     func(c *x509.Certificate) { c.DNSNames = []string{"a"} },
+		"address":      func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(1, 2, 3, 4)} },
+		"e-mail":       func(c *x509.Certificate) { c.EmailAddresses = []string{"a@b"} },
+		"other name":   func(c *x509.Certificate) { c.ExtraExtensions = otherNameSAN(t, id.URI()) },
+		"CA":           func(c *x509.Certificate) { c.IsCA = true },
+		"no CA flag":   func(c *x509.Certificate) { c.BasicConstraintsValid = false },
+		"key usage":    func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign },
+		"server":       func(c *x509.Certificate) { c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth) },
+		"any use":      func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageAny} },
+		"unknown use":  func(c *x509.Certificate) { c.UnknownExtKeyUsage = append(c.UnknownExtKeyUsage, []int{1, 2, 3}) },
+		"extension":    func(c *x509.Certificate) { c.ExtraExtensions = oneExtension() },
+		"lives longer": func(c *x509.Certificate) { c.NotAfter = c.NotAfter.Add(time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := good()
+			change(c)
+			require.NotEmpty(t, want.fault(sign(c)))
+		})
+	}
+	other := want
+	other.spki = append([]byte{}, spki...)
+	other.spki[len(spki)-1] ^= 1
+	require.Equal(t, "for another key", other.fault(sign(good())))
+}
+
+func TestServerCertificate(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "api")
+	source, err := c.ServerCertificate(t.Context())
+	require.NoError(t, err)
+	served, err := source.GetCertificate(nil)
+	require.NoError(t, err)
+	require.Len(t, served.Certificate, 1, "the root stays at home")
+	leaf := source.Leaf()
+	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, leaf.ExtKeyUsage)
+	require.InDelta(t, (serverCertTTL + backdate).Seconds(), leaf.NotAfter.Sub(leaf.NotBefore).Seconds(), 2)
+
+	// A client with the bundle's CA accepts it for each name, and for no other.
+	serverCA, err := c.ServerCA(t.Context())
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM([]byte(serverCA)))
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: source.GetCertificate})
+	require.NoError(t, err)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _ = conn.(*tls.Conn).Handshake(); _ = conn.Close() }()
+		}
+	}()
+	t.Cleanup(func() { _ = listener.Close() })
+	dial := func(name string) error {
+		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{RootCAs: pool, ServerName: name})
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	for _, name := range []string{"localhost", "api.test", "127.0.0.1", "::1"} {
+		require.NoError(t, dial(name), name)
+	}
+	require.Error(t, dial("other.test"))
+	require.Error(t, dial("10.0.0.1"))
+}
+
+// The server certificate is renewed by itself, and the old one is served while
+// Vault is away.
+func TestServerCertificateRenews(t *testing.T) {
+	b := prepared(t)
+	role, err := b.Root(t).Logical().Read("pki-api/roles/api")
+	require.NoError(t, err)
+	role.Data["ttl"], role.Data["max_ttl"], role.Data["not_before_duration"] = "6s", "6s", "1s"
+	b.write(t, "pki-api/roles/api", role.Data)
+	c := b.login(t, "api")
+	source, err := c.ServerCertificate(t.Context())
+	require.NoError(t, err)
+	first := source.Leaf()
+	b.Seal(t)
+	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "server certificate not renewed") },
+		30*time.Second, 50*time.Millisecond)
+	require.Equal(t, first, source.Leaf())
+	b.Unseal(t)
+	require.Eventually(t, func() bool { return !first.Equal(source.Leaf()) }, 30*time.Second, 50*time.Millisecond)
+	require.NotEqual(t, schema.FactsOf(first).SPKI, schema.FactsOf(source.Leaf()).SPKI, "with a new key")
+}
+
+func TestRootsAreCachedAndRefreshed(t *testing.T) {
+	b := prepared(t)
+	config := b.config("api")
+	config.RefreshEvery = time.Millisecond
+	c := b.loginWith(t, config)
+	_, err := c.Roots(t.Context())
+	require.NoError(t, err)
+	b.write(t, "pki-node/root/generate/internal", map[string]any{
+		"common_name": "gpuaas test node CA G2", "issuer_name": "g2", "key_type": "ec", "key_bits": 256, "ttl": "87600h",
+	})
+	require.Eventually(t, func() bool {
+		roots, err := c.Roots(t.Context())
+		return err == nil && len(roots) == 2
+	}, 30*time.Second, 10*time.Millisecond)
+
+	slow := b.login(t, "api")
+	_, err = slow.Roots(t.Context())
+	require.NoError(t, err)
+	before := b.calls.of("issuers")
+	for range 100 {
+		_, err = slow.Roots(t.Context())
+		require.NoError(t, err)
+	}
+	require.Equal(t, before, b.calls.of("issuers"))
+}
+
+func mustURIs(t *testing.T, texts ...string) []*url.URL {
+	t.Helper()
+	var out []*url.URL
+	for _, text := range texts {
+		u, err := url.Parse(text)
+		require.NoError(t, err)
+		out = append(out, u)
+	}
+	return out
+}
+
+func oneExtension() []pkix.Extension {
+	return []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3, 4}, Value: []byte{5, 0}}}
+}
+
+// otherNameSAN is a SAN with the right URI and a name of a type which
+// crypto/x509 does not show.
+func otherNameSAN(t *testing.T, uri string) []pkix.Extension {
+	t.Helper()
+	value, err := asn1.Marshal([]asn1.RawValue{
+		{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte(uri)},
+		{Class: asn1.ClassContextSpecific, Tag: 8, Bytes: []byte{42, 3}},
+	})
+	require.NoError(t, err)
+	return []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Critical: true, Value: value}}
+}

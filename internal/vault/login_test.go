@@ -1,0 +1,267 @@
+package vault
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestSealedAndBack(t *testing.T) {
+	b := prepared(t)
+	worker, api := b.login(t, "worker"), b.login(t, "api")
+	_, err := api.Roots(t.Context())
+	require.NoError(t, err)
+	before, err := worker.Verifiers(t.Context())
+	require.NoError(t, err)
+
+	b.Seal(t)
+	_, err = worker.Sign(t.Context(), []byte("{}"))
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
+	require.ErrorContains(t, err, b.Address)
+	require.Equal(t, "vault operator unseal", schema.AsError(err).Next)
+	_, err = api.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
+	_, err = Login(t.Context(), b.config("worker"))
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
+	_, err = api.Roots(t.Context())
+	require.NoError(t, err, "from the cache")
+	during, err := worker.Verifiers(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before, during)
+
+	b.Unseal(t)
+	_, err = worker.Sign(t.Context(), []byte("{}"))
+	require.NoError(t, err)
+	_, err = api.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	require.NoError(t, err)
+}
+
+func TestRestart(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "worker")
+	b.Stop(t)
+	_, err := c.Sign(t.Context(), []byte("{}"))
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonUnreachable)
+	require.ErrorContains(t, err, b.Address)
+	require.Contains(t, schema.AsError(err).Next, "VAULT_ADDR")
+	_, err = Login(t.Context(), b.config("worker"))
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonUnreachable)
+	b.Start(t)
+	_, err = c.Sign(t.Context(), []byte("{}"))
+	require.NoError(t, err)
+}
+
+func TestRevokedTokenLogsInAgain(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "worker")
+	b.write(t, "auth/token/revoke", map[string]any{"token": c.api.Token()})
+
+	// Many calls find out at once; one of them logs in.
+	var wg sync.WaitGroup
+	errs := make([]error, 20)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = c.Sign(t.Context(), []byte("{}")) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, b.calls.of("login"))
+}
+
+func TestLogInAgainOncePerCall(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "worker")
+	token, secretID := c.api.Token(), readText(t, filepath.Join(b.dir, "worker-secret-id"))
+	b.write(t, "auth/token/revoke", map[string]any{"token": token})
+	b.write(t, "auth/approle/role/gpuaas-worker/secret-id/destroy", map[string]any{"secret_id": secretID})
+	for n := range 2 {
+		_, err := c.Sign(t.Context(), []byte("{}"))
+		requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
+		require.Equal(t, 2+n, b.calls.of("login"))
+	}
+	// New credentials are taken without a restart.
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	_, err := c.Sign(t.Context(), []byte("{}"))
+	require.NoError(t, err)
+}
+
+// A token is renewed while it may be, and replaced before its maximal life ends.
+func TestTokenOutlivesItsMaximum(t *testing.T) {
+	b := prepared(t)
+	b.write(t, "auth/approle/role/gpuaas-worker", map[string]any{"token_ttl": "4s", "token_max_ttl": "6s"})
+	c := b.login(t, "worker")
+	first := c.api.Token()
+	require.Eventually(t, func() bool { return b.calls.of("renew") >= 2 && b.calls.of("login") >= 2 },
+		30*time.Second, 50*time.Millisecond)
+	require.NotEqual(t, first, c.api.Token())
+	_, err := c.Sign(t.Context(), []byte("{}"))
+	require.NoError(t, err)
+	require.Empty(t, b.calls.errs, "it never came to a refusal")
+}
+
+func TestCloseGivesTheTokenBack(t *testing.T) {
+	b := prepared(t)
+	c, err := Login(t.Context(), b.config("api"))
+	require.NoError(t, err)
+	_, err = c.ServerCertificate(t.Context())
+	require.NoError(t, err)
+	token := c.api.Token()
+	c.Close()
+	c.Close()
+	user := b.Client(t)
+	user.SetToken(token)
+	_, err = user.Auth().Token().LookupSelf()
+	require.ErrorContains(t, err, "403")
+}
+
+// silent is a server that takes a request and never answers.
+func silent(t *testing.T) string {
+	t.Helper()
+	done := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-done:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(done) })
+	return server.URL
+}
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	config := credentials(t)
+	config.Address, config.Timeout = silent(t), 50*time.Millisecond
+	_, err := Login(t.Context(), config)
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonUnreachable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, config.Address)
+}
+
+func TestUnwellVault(t *testing.T) {
+	t.Parallel()
+	for status, reason := range map[int]string{
+		http.StatusInternalServerError: ReasonUnwell,
+		http.StatusBadGateway:          ReasonUnwell,
+		http.StatusServiceUnavailable:  ReasonUnwell,
+		http.StatusTooManyRequests:     ReasonUnwell,
+		http.StatusBadRequest:          ReasonLogin,
+		http.StatusForbidden:           ReasonLogin,
+	} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			config := credentials(t)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(status)
+				_, _ = w.Write([]byte(`{"errors":["` + canary + `"]}`))
+			}))
+			t.Cleanup(server.Close)
+			config.Address = server.URL
+			_, err := Login(t.Context(), config)
+			requireKind(t, err, schema.KindServiceUnavailable, reason)
+			require.NotContains(t, err.Error(), canary)
+		})
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	config := credentials(t)
+	config.Address = "http://" + l.Addr().String()
+	_, err = Login(t.Context(), config)
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonUnreachable)
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Config){
+		"address with a user": func(c *Config) { c.Address = "http://user:" + canary + "@127.0.0.1:1" },
+		"address without one": func(c *Config) { c.Address = "localhost:8200" },
+		"no environment":      func(c *Config) { c.Env = "" },
+		"no files":            func(c *Config) { c.RoleIDFile = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config := credentials(t)
+			change(&config)
+			_, err := Login(t.Context(), config)
+			requireKind(t, err, schema.KindInvalidRequest, "")
+			require.NotContains(t, err.Error(), canary)
+		})
+	}
+	config := credentials(t)
+	config.SecretIDFile += ".none"
+	_, err := Login(t.Context(), config)
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
+}
+
+// canary stands for a secret.
+const canary = "canary-4b1f"
+
+// credentials returns a configuration with credentials of no Vault.
+func credentials(t *testing.T) Config {
+	t.Helper()
+	dir := t.TempDir()
+	c := Config{Env: testEnv, RoleIDFile: filepath.Join(dir, "role"), SecretIDFile: filepath.Join(dir, "secret"), Timeout: 5 * time.Second}
+	require.NoError(t, os.WriteFile(c.RoleIDFile, []byte(canary), 0o600))
+	require.NoError(t, os.WriteFile(c.SecretIDFile, []byte(canary), 0o600))
+	return c
+}
+
+// No error and no log line of a run with every kind of trouble names a secret.
+func TestNoSecretInErrorsAndLogs(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "api")
+	secrets := []string{b.RootToken, b.UnsealKey, c.api.Token(),
+		readText(t, filepath.Join(b.dir, "api-secret-id")), readText(t, filepath.Join(b.dir, "api-role-id"))}
+	var texts []string
+	try := func() {
+		_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+		if err != nil {
+			texts = append(texts, err.Error())
+		}
+		if _, err = c.Sign(t.Context(), []byte("{}")); err != nil {
+			texts = append(texts, err.Error())
+		}
+		if err = Setup(t.Context(), b.admin, b.setup); err != nil {
+			texts = append(texts, err.Error())
+		}
+	}
+	try()
+	b.write(t, "auth/token/revoke", map[string]any{"token": c.api.Token()})
+	require.NoError(t, b.Root(t).Sys().DisableAuth(loginMount))
+	try()
+	b.Seal(t)
+	try()
+	b.Stop(t)
+	try()
+	b.Start(t)
+	require.GreaterOrEqual(t, len(texts), 8)
+	for _, err := range b.calls.errs {
+		texts = append(texts, err.Error())
+	}
+	texts = append(texts, b.log.String())
+	if token := c.api.Token(); token != "" {
+		secrets = append(secrets, token)
+	}
+	for _, text := range texts {
+		for _, secret := range secrets {
+			require.NotContains(t, text, secret)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package vault
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// shared is the process's Vault. The tests on it run one after the other, each
+// from an empty Vault.
+var shared vaulttest.Shared
+
+func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
+
+const testEnv = "test"
+
+// bench is a Vault after Setup, and what watches it.
+type bench struct {
+	*vaulttest.Server
+	dir   string
+	admin AdminConfig
+	setup SetupConfig
+	log   *safeBuffer
+	calls *calls
+}
+
+// empty returns the Vault with nothing of ours in it.
+func empty(t *testing.T) *bench {
+	t.Helper()
+	s := shared.Get(t)
+	root := s.Root(t)
+	for _, mount := range []string{nodeMount, apiMount, transitMount} {
+		require.NoError(t, root.Sys().Unmount(mount))
+	}
+	require.NoError(t, root.Sys().DisableAuth(loginMount))
+	dir := filepath.Join(t.TempDir(), "vault")
+	log := &safeBuffer{}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return &bench{
+		Server: s,
+		dir:    dir,
+		admin:  AdminConfig{Address: s.Address, TokenFile: s.TokenFile, Log: logger},
+		setup:  SetupConfig{Env: testEnv, NodeAPINames: []string{"localhost", "api.test", "127.0.0.1", "::1"}, OutDir: dir},
+		log:    log,
+		calls:  &calls{},
+	}
+}
+
+// prepared returns the Vault after Setup.
+func prepared(t *testing.T) *bench {
+	t.Helper()
+	b := empty(t)
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	return b
+}
+
+// config is the configuration of the worker or the api.
+func (b *bench) config(role string) Config {
+	return Config{
+		Address:      b.Address,
+		RoleIDFile:   filepath.Join(b.dir, role+"-role-id"),
+		SecretIDFile: filepath.Join(b.dir, role+"-secret-id"),
+		Env:          testEnv,
+		Log:          b.admin.Log,
+		Observe:      b.calls.observe,
+	}
+}
+
+func (b *bench) login(t *testing.T, role string) *Client {
+	t.Helper()
+	return b.loginWith(t, b.config(role))
+}
+
+func (b *bench) loginWith(t *testing.T, config Config) *Client {
+	t.Helper()
+	c, err := Login(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// write changes Vault behind the code's back.
+func (b *bench) write(t *testing.T, path string, data map[string]any) {
+	t.Helper()
+	_, err := b.Root(t).Logical().WriteWithContext(t.Context(), path, data)
+	require.NoError(t, err)
+}
+
+// calls counts the observed requests.
+type calls struct {
+	mu     sync.Mutex
+	counts map[string]int
+	errs   []error
+}
+
+func (c *calls) observe(op string, _ time.Duration, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[string]int{}
+	}
+	c.counts[op]++
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+}
+
+func (c *calls) of(op string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts[op]
+}
+
+// safeBuffer is a buffer that goroutines may log to.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func nodeIdentity() schema.Identity {
+	return schema.Identity{Env: testEnv, NodeID: schema.NewID(), Incarnation: 1}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	return key
+}
+
+// newCSR makes a CSR as crypto/x509 does.
+func newCSR(t *testing.T, template x509.CertificateRequest, key crypto.Signer) *x509.CertificateRequest {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &template, key)
+	require.NoError(t, err)
+	csr, err := x509.ParseCertificateRequest(der)
+	require.NoError(t, err)
+	return csr
+}
+
+func readText(t *testing.T, file string) string {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return strings.TrimSpace(string(raw))
+}
+
+// requireKind checks an error's kind and reason.
+func requireKind(t *testing.T, err error, kind schema.Kind, reason string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, kind, schema.KindOf(err), "%v", err)
+	require.Equal(t, reason, reasonOf(err), "%v", err)
+}

@@ -1,0 +1,106 @@
+package vault
+
+import (
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/hashicorp/vault/api"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestPolicies makes each call with each role's own token: what a role may do
+// works, everything else is Vault's own 403.
+func TestPolicies(t *testing.T) {
+	b := prepared(t)
+	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: newCSR(t, emptyRequest(), newKey(t)).Raw}))
+	uri := nodeIdentity().URI()
+	input := base64.StdEncoding.EncodeToString([]byte("x"))
+	type with = map[string]any
+	const worker, apiOnly, both, nobody = "worker", "api", "worker api", ""
+	table := []struct {
+		name string
+		may  string
+		r    request
+	}{
+		{"sign with a version", worker, put("transit/sign/task-test", with{"input": input, "key_version": 1})},
+		{"sign without a version", nobody, put("transit/sign/task-test", with{"input": input})},
+		{"sign a hash", nobody, put("transit/sign/task-test", with{"input": input, "key_version": 1, "prehashed": true})},
+		{"sign by the hash's path", nobody, put("transit/sign/task-test/sha2-512", with{"input": input, "key_version": 1})},
+		{"sign with another key", nobody, put("transit/sign/other", with{"input": input, "key_version": 1})},
+		{"read the task key", both, get("transit/keys/task-test")},
+		{"read another key", nobody, get("transit/keys/other")},
+		{"list the keys", nobody, list("transit/keys")},
+		{"rotate the task key", nobody, put("transit/keys/task-test/rotate", nil)},
+		{"configure the task key", nobody, put("transit/keys/task-test/config", with{"deletion_allowed": true})},
+		{"export the task key", nobody, get("transit/export/signing-key/task-test")},
+		{"back up the task key", nobody, get("transit/backup/task-test")},
+		{"make a key", nobody, put("transit/keys/other", with{"type": "ed25519"})},
+
+		{"sign a node's CSR", apiOnly, put("pki-node/sign/node", with{"csr": csr, "uri_sans": uri})},
+		{"sign a CSR of another environment", nobody, put("pki-node/sign/node", with{"csr": csr, "uri_sans": "spiffe://prod/node/x/1"})},
+		{"sign a CSR without a name", nobody, put("pki-node/sign/node", with{"csr": csr})},
+		{"choose the life", nobody, put("pki-node/sign/node", with{"csr": csr, "uri_sans": uri, "ttl": "1h"})},
+		{"choose a subject", nobody, put("pki-node/sign/node", with{"csr": csr, "uri_sans": uri, "common_name": "x"})},
+		{"choose another issuer", nobody, put("pki-node/issuer/g1/sign/node", with{"csr": csr, "uri_sans": uri})},
+		{"have a node key made", nobody, put("pki-node/issue/node", with{"uri_sans": uri})},
+		{"sign a node's CSR verbatim", nobody, put("pki-node/sign-verbatim", with{"csr": csr})},
+		{"sign verbatim by role", nobody, put("pki-node/sign-verbatim/node", with{"csr": csr})},
+		{"sign an intermediate", nobody, put("pki-node/root/sign-intermediate", with{"csr": csr})},
+		{"sign with another role", nobody, put("pki-node/sign/other", with{"csr": csr, "uri_sans": uri})},
+		{"make a role", nobody, put("pki-node/roles/other", with{"allow_any_name": true})},
+		{"change the role", nobody, put("pki-node/roles/node", with{"allow_any_name": true})},
+		{"make a CA", nobody, put("pki-node/root/generate/exported", with{"common_name": "x"})},
+		{"change an issuer", nobody, put("pki-node/issuer/g1", with{"issuer_name": "x"})},
+		{"choose the default issuer", nobody, put("pki-node/config/issuers", with{"default": "g1"})},
+		{"read a node issuer", apiOnly, get("pki-node/issuer/g1")},
+
+		{"sign the server's CSR", apiOnly, put("pki-api/sign/api", with{"csr": csr, "alt_names": "api.test,localhost", "ip_sans": "127.0.0.1,::1"})},
+		{"sign for another name", nobody, put("pki-api/sign/api", with{"csr": csr, "alt_names": "other.test"})},
+		{"sign for another address", nobody, put("pki-api/sign/api", with{"csr": csr, "ip_sans": "10.0.0.1"})},
+		{"have a server key made", nobody, put("pki-api/issue/api", with{"alt_names": "api.test"})},
+		{"read the server role", apiOnly, get("pki-api/roles/api")},
+		{"change the server role", nobody, put("pki-api/roles/api", with{"allow_any_name": true})},
+		{"read an API issuer", apiOnly, get("pki-api/issuer/g1")},
+		{"make another API CA", nobody, put("pki-api/root/generate/internal", with{"common_name": "x"})},
+
+		{"look at itself", both, get("auth/token/lookup-self")},
+		{"renew itself", both, put("auth/token/renew-self", nil)},
+		{"make a token", nobody, put("auth/token/create", nil)},
+		{"read the worker's role id", nobody, get("auth/approle/role/gpuaas-worker/role-id")},
+		{"make a worker secret id", nobody, put("auth/approle/role/gpuaas-worker/secret-id", nil)},
+		{"make an API secret id", nobody, put("auth/approle/role/gpuaas-api/secret-id", nil)},
+		{"change the API's policy", nobody, put("sys/policies/acl/gpuaas-api", with{"policy": `path "*" { capabilities = ["sudo"] }`})},
+		{"list the mounts", nobody, get("sys/mounts")},
+		{"seal", nobody, put("sys/seal", nil)},
+		{"use a cubbyhole", nobody, put("cubbyhole/x", with{"a": "b"})},
+	}
+	for _, role := range []string{worker, apiOnly} {
+		c := b.login(t, role)
+		for _, row := range table {
+			t.Run(role+"/"+row.name, func(t *testing.T) {
+				_, err := c.send(t.Context(), row.r)
+				if row.may == role || row.may == both {
+					require.NoError(t, err)
+					return
+				}
+				answer, ok := errors.AsType[*api.ResponseError](err)
+				require.True(t, ok, "%v", err)
+				require.Equal(t, http.StatusForbidden, answer.StatusCode)
+			})
+		}
+	}
+}
+
+// A denial by policy is not taken for a dead token.
+func TestPolicyDenialDoesNotLogInAgain(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "worker")
+	_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonDenied)
+	require.Equal(t, 1, b.calls.of("login"))
+}

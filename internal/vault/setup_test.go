@@ -1,0 +1,328 @@
+package vault
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// standing is what a second Setup must not change.
+type standing struct {
+	NodeCA, ServerCA, Verifiers                    string
+	WorkerRole, WorkerSecret, APIRole, APISecretID string
+}
+
+func (b *bench) standing(t *testing.T) standing {
+	t.Helper()
+	c := b.login(t, "api")
+	nodeCA, err := c.NodeCA(t.Context())
+	require.NoError(t, err)
+	serverCA, err := c.ServerCA(t.Context())
+	require.NoError(t, err)
+	verifiers, err := c.Verifiers(t.Context())
+	require.NoError(t, err)
+	file := func(name string) string { return readText(t, filepath.Join(b.dir, name)) }
+	return standing{nodeCA, serverCA, verifiers.String(),
+		file("worker-role-id"), file("worker-secret-id"), file("api-role-id"), file("api-secret-id")}
+}
+
+func (b *bench) list(t *testing.T, path string) []any {
+	t.Helper()
+	secret, err := b.Root(t).Logical().ListWithContext(t.Context(), path)
+	require.NoError(t, err)
+	require.NotNil(t, secret, path)
+	return secret.Data["keys"].([]any)
+}
+
+func TestSetupTwice(t *testing.T) {
+	b := prepared(t)
+	before := b.standing(t)
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.Equal(t, before, b.standing(t))
+	for _, name := range []string{"worker-role-id", "worker-secret-id", "api-role-id", "api-secret-id"} {
+		info, err := os.Stat(filepath.Join(b.dir, name))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), name)
+	}
+	require.Len(t, b.list(t, "auth/approle/role/gpuaas-api/secret-id"), 1)
+}
+
+func TestSetupAtOnce(t *testing.T) {
+	b := empty(t)
+	const runs = 6
+	errs := make([]error, runs)
+	var wg sync.WaitGroup
+	for i := range runs {
+		c := b.setup
+		if i%2 == 1 { // half of them from another machine
+			c.OutDir = filepath.Join(t.TempDir(), "other"+strconv.Itoa(i))
+		}
+		wg.Go(func() { errs[i] = Setup(t.Context(), b.admin, c) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.Len(t, b.list(t, "pki-node/issuers"), 1)
+	require.Len(t, b.list(t, "pki-node/keys"), 1)
+	require.Len(t, b.list(t, "pki-api/issuers"), 1)
+	require.Len(t, b.list(t, "auth/approle/role/gpuaas-worker/secret-id"), 1+runs/2, "one per folder")
+	before := b.standing(t)
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.Equal(t, before, b.standing(t))
+}
+
+func TestSetupReplacesOnlyADeadSecretID(t *testing.T) {
+	b := prepared(t)
+	before := b.standing(t)
+	b.write(t, "auth/approle/role/gpuaas-api/secret-id/destroy", map[string]any{"secret_id": before.APISecretID})
+	_, err := Login(t.Context(), b.config("api"))
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
+	require.NotContains(t, err.Error(), before.APISecretID)
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	after := b.standing(t)
+	require.NotEqual(t, before.APISecretID, after.APISecretID)
+	after.APISecretID = before.APISecretID
+	require.Equal(t, before, after)
+}
+
+func TestSetupTightensFileModes(t *testing.T) {
+	b := prepared(t)
+	file := filepath.Join(b.dir, "api-secret-id")
+	require.NoError(t, os.Chmod(file, 0o644))
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+func TestSetupKeepsARotatedIssuer(t *testing.T) {
+	b := prepared(t)
+	b.write(t, "pki-node/root/generate/internal", map[string]any{
+		"common_name": "gpuaas test node CA G2", "issuer_name": "g2", "key_type": "ec", "key_bits": 256, "ttl": "87600h",
+	})
+	role, err := b.Root(t).Logical().Read("pki-node/roles/node")
+	require.NoError(t, err)
+	role.Data["issuer_ref"] = "g2"
+	b.write(t, "pki-node/roles/node", role.Data)
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+
+	c := b.login(t, "api")
+	issued, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	require.NoError(t, err)
+	require.Equal(t, "CN=gpuaas test node CA G2", issued.Facts.Issuer)
+	roots, err := c.Roots(t.Context())
+	require.NoError(t, err)
+	require.Len(t, roots, 2)
+}
+
+func TestSetupTakesNewNames(t *testing.T) {
+	b := prepared(t)
+	b.setup.NodeAPINames = []string{"api.example.test"}
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	cert, err := b.login(t, "api").ServerCertificate(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"api.example.test"}, cert.Leaf().DNSNames)
+	require.Empty(t, cert.Leaf().IPAddresses)
+}
+
+func TestSetupRefuses(t *testing.T) {
+	b := prepared(t)
+	t.Run("another environment's Vault", func(t *testing.T) {
+		c := b.setup
+		c.Env = "prod"
+		err := Setup(t.Context(), b.admin, c)
+		requireKind(t, err, schema.KindInvalidRequest, "")
+		require.ErrorContains(t, err, "another environment")
+	})
+	t.Run("names that are none", func(t *testing.T) {
+		for _, name := range []string{"*.example", "API.example", "a b", "", "-a", `a"`, "a..b"} {
+			c := b.setup
+			c.NodeAPINames = []string{name}
+			requireKind(t, Setup(t.Context(), b.admin, c), schema.KindInvalidRequest, "")
+		}
+		for _, env := range []string{"", "Prod", "a/b", "a*", "-", "a\n"} {
+			c := b.setup
+			c.Env = env
+			requireKind(t, Setup(t.Context(), b.admin, c), schema.KindInvalidRequest, "")
+		}
+	})
+	t.Run("a token without rights", func(t *testing.T) {
+		a := b.admin
+		a.TokenFile = filepath.Join(t.TempDir(), "token")
+		require.NoError(t, os.WriteFile(a.TokenFile, []byte("hvs.CAESIJwAAAAAAAAAAAAAAAAAAAAAAAAA"), 0o600))
+		err := Setup(t.Context(), a, b.setup)
+		requireKind(t, err, schema.KindForbidden, "")
+		require.NotContains(t, err.Error(), "CAESI")
+		a.TokenFile += ".none"
+		requireKind(t, Setup(t.Context(), a, b.setup), schema.KindInvalidRequest, "")
+	})
+	t.Run("a mount of another type", func(t *testing.T) {
+		root := b.Root(t)
+		require.NoError(t, root.Sys().Unmount(transitMount))
+		b.write(t, "sys/mounts/transit", map[string]any{"type": "kv"})
+		err := Setup(t.Context(), b.admin, b.setup)
+		require.ErrorContains(t, err, "gpuaas needs transit there")
+	})
+	t.Run("a key that can leave Vault", func(t *testing.T) {
+		root := b.Root(t)
+		require.NoError(t, root.Sys().Unmount(transitMount))
+		b.write(t, "sys/mounts/transit", map[string]any{"type": "transit"})
+		b.write(t, "transit/keys/task-test", map[string]any{"type": "ed25519", "exportable": true})
+		err := Setup(t.Context(), b.admin, b.setup)
+		requireKind(t, err, schema.KindInvalidRequest, "")
+		require.ErrorContains(t, err, "cannot leave Vault")
+	})
+}
+
+// A read that fails is never taken for "not there": a new key would make every
+// node refuse our tasks (B37).
+func TestSetupMakesNoKeyWhenAReadFails(t *testing.T) {
+	b := prepared(t)
+	before := b.standing(t)
+	target, err := url.Parse(b.Address)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	made := []string{"/v1/pki-node/root/generate/internal", "/v1/pki-api/root/generate/internal",
+		"/v1/transit/keys/task-test", "/v1/auth/approle/role/gpuaas-worker/secret-id"}
+	for _, read := range []string{"sys/mounts", "pki-node/issuers", "pki-api/issuers", "transit/keys/task-test",
+		"auth/approle/role/gpuaas-worker/secret-id/lookup"} {
+		for status, body := range map[int]string{
+			http.StatusForbidden:           `{"errors":["permission denied"]}`,
+			http.StatusNotFound:            `{"errors":["no handler for route"]}`,
+			http.StatusBadGateway:          "<html>",
+			http.StatusInternalServerError: `{"errors":["internal error"]}`,
+			http.StatusServiceUnavailable:  `{"errors":["Vault is sealed"]}`,
+			http.StatusOK:                  `{"data":"nonsense"}`,
+		} {
+			t.Run(read+"/"+http.StatusText(status), func(t *testing.T) {
+				var makes atomic.Int64
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if slices.Contains(made, r.URL.Path) && r.Method == http.MethodPut {
+						makes.Add(1)
+					}
+					if r.URL.Path == "/v1/"+read {
+						w.WriteHeader(status)
+						_, _ = w.Write([]byte(body))
+						return
+					}
+					proxy.ServeHTTP(w, r)
+				}))
+				t.Cleanup(server.Close)
+				a := b.admin
+				a.Address = server.URL
+				require.Error(t, Setup(t.Context(), a, b.setup))
+				require.Zero(t, makes.Load())
+			})
+		}
+	}
+	require.Equal(t, before, b.standing(t))
+	b.Seal(t)
+	requireKind(t, Setup(t.Context(), b.admin, b.setup), schema.KindServiceUnavailable, ReasonSealed)
+	b.Unseal(t)
+	require.Equal(t, before, b.standing(t))
+}
+
+// Setup gets on from wherever an earlier run was cut off: before a request
+// reached Vault, or after it with the answer lost.
+func TestSetupInterrupted(t *testing.T) {
+	b := empty(t)
+	target, err := url.Parse(b.Address)
+	require.NoError(t, err)
+	var left atomic.Int64
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch n := left.Add(-1); {
+		case n > 0:
+			proxy.ServeHTTP(w, r)
+		case n == 0:
+			proxy.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		default:
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	t.Cleanup(cut.Close)
+	a := b.admin
+	a.Address = cut.URL
+	runs := 0
+	for err := schema.Errorf(schema.KindInternal, "not yet"); err != nil; runs++ {
+		left.Store(int64(runs))
+		err = Setup(t.Context(), a, b.setup)
+		require.Less(t, runs, 100)
+		if err != nil {
+			requireKind(t, err, schema.KindServiceUnavailable, ReasonUnreachable)
+		}
+	}
+	require.Greater(t, runs, 20)
+	require.Len(t, b.list(t, "pki-node/issuers"), 1)
+	require.Len(t, b.list(t, "pki-node/keys"), 1)
+	before := b.standing(t)
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	require.Equal(t, before, b.standing(t))
+}
+
+// Only Vault's own word that there is nothing counts as "not there".
+func TestAbsentIsAClear404(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		body   string
+		absent bool
+	}{
+		"clear":        {`{"errors":[]}`, true},
+		"no such path": {`{"errors":["no handler for route \"pki-node/issuers\""]}`, false},
+		"a proxy's":    {"<html>not found</html>", false},
+		"no body":      {"", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusNotFound)
+				_, _ = w.Write([]byte(row.body))
+			}))
+			t.Cleanup(server.Close)
+			c, err := dial(server.URL, 0)
+			require.NoError(t, err)
+			for _, r := range []request{get("x"), list("x"), put("x", nil)} {
+				_, err = c.send(t.Context(), r)
+				require.Error(t, err)
+				require.Equal(t, row.absent, errors.Is(err, errAbsent), "%v", err)
+			}
+		})
+	}
+}
+
+func TestTaskKeyCannotLeaveVault(t *testing.T) {
+	b := prepared(t)
+	root := b.Root(t)
+	key, err := root.Logical().Read("transit/keys/task-test")
+	require.NoError(t, err)
+	require.Equal(t, "ed25519", key.Data["type"])
+	for _, field := range []string{"exportable", "allow_plaintext_backup", "deletion_allowed"} {
+		require.Equal(t, false, key.Data[field], field)
+	}
+	_, err = root.Logical().Read("transit/export/signing-key/task-test")
+	require.Error(t, err)
+	_, err = root.Logical().Read("transit/backup/task-test")
+	require.Error(t, err)
+	_, err = root.Logical().Delete("transit/keys/task-test")
+	require.Error(t, err)
+
+	b.write(t, "transit/keys/task-test/config", map[string]any{"deletion_allowed": true, "auto_rotate_period": "24h"})
+	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	_, err = root.Logical().Delete("transit/keys/task-test")
+	require.Error(t, err, "setup takes a deletion_allowed back")
+}

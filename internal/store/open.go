@@ -2,10 +2,15 @@ package store
 
 import (
 	"context"
-	"errors"
-	"log/slog"
+	"net"
+	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -19,154 +24,101 @@ type Config struct {
 	// CreatingProviders names the providers that make machines, whose nodes may
 	// be provisioned before they are enrolled. Defaults to none.
 	CreatingProviders []string
+	// CallTimeout bounds every call, however long the caller would wait.
+	// Defaults to 15 s.
+	CallTimeout time.Duration
 }
+
+const (
+	defaultMaxConns    = 10
+	defaultCallTimeout = 15 * time.Second
+	connectTimeout     = 5 * time.Second
+)
 
 // Store is the database. It implements activities.Records, activities.Tasks,
 // nodeapi.Store and adminapi.Store; Ledger and Outbox give the other two ports.
 // It is safe for concurrent use.
-type Store struct{}
+type Store struct {
+	pool     *pgxpool.Pool
+	q        *sqlc.Queries
+	address  string
+	creating []string
+	timeout  time.Duration
+}
 
-var errSkeleton = errors.New("store: not built yet")
+// Open connects to the database and answers only once it was reached. The
+// caller closes the store. A malformed URL is KindInvalidRequest, a database
+// out of reach KindServiceUnavailable.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	pc, err := pgxpool.ParseConfig(c.URL)
+	if err != nil {
+		return nil, errMalformedURL()
+	}
+	prepare(pc.ConnConfig)
+	pc.MaxConns = defaultMaxConns
+	if c.MaxConns > 0 {
+		pc.MaxConns = c.MaxConns
+	}
+	pc.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		useUTC(conn)
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, interpretError(err, address(pc.ConnConfig), "opening the database")
+	}
+	s := &Store{pool: pool, q: sqlc.New(pool), address: address(pc.ConnConfig),
+		creating: c.CreatingProviders, timeout: c.CallTimeout}
+	if s.timeout <= 0 {
+		s.timeout = defaultCallTimeout
+	}
+	if err := s.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return s, nil
+}
 
-// Open connects to the database. The caller closes the store.
-func Open(ctx context.Context, c Config) (*Store, error) { return nil, errSkeleton }
-
-// Migrate brings the database's schema up to date. Two calls at once are safe.
-func Migrate(ctx context.Context, url string) error { return errSkeleton }
-
-// Close gives every connection back.
-func (s *Store) Close() {}
+// Close waits for the calls under way and gives every connection back.
+func (s *Store) Close() { s.pool.Close() }
 
 // Ping answers nil when the database can be reached.
-func (s *Store) Ping(ctx context.Context) error { return errSkeleton }
-
-// Ledger implements activities.Ledger.
-type Ledger struct{ s *Store }
-
-// Ledger returns the resource ledger.
-func (s *Store) Ledger() *Ledger { return &Ledger{s} }
-
-// Outbox implements relay.Outbox.
-type Outbox struct{ s *Store }
-
-// Outbox returns the outbox, woken by the listener.
-func (s *Store) Outbox(l *Listener) *Outbox { return &Outbox{s} }
-
-// Listener implements nodeapi.Wakes.
-type Listener struct{}
-
-// NewListener returns a listener on the database's notifications; Run runs it.
-func NewListener(url string, log *slog.Logger) (*Listener, error) { return nil, errSkeleton }
-
-// Run listens until the context ends, reconnecting whenever it must.
-func (l *Listener) Run(ctx context.Context) error { return errSkeleton }
-
-func (l *Listener) Subscribe(nodeID string) (wake <-chan struct{}, cancel func()) {
-	return nil, func() {}
+func (s *Store) Ping(ctx context.Context) error {
+	return s.read(ctx, "reaching the database", s.pool.Ping)
 }
 
-func (s *Store) Claim(ctx context.Context, r schema.ClaimRequest) (schema.Claim, error) {
-	return schema.Claim{}, errSkeleton
-}
-func (s *Store) Advance(ctx context.Context, f schema.Fence, a schema.Advance) error {
-	return errSkeleton
-}
-func (s *Store) Finish(ctx context.Context, f schema.Fence, e schema.Finish) error {
-	return errSkeleton
-}
-func (s *Store) Enrollment(ctx context.Context, nodeID string) (schema.EnrollmentProgress, error) {
-	return schema.EnrollmentProgress{}, errSkeleton
-}
-func (s *Store) LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error) {
-	return time.Time{}, errSkeleton
-}
-func (s *Store) Prepare(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error) {
-	return schema.TaskRow{}, errSkeleton
-}
-func (s *Store) Attach(ctx context.Context, taskID string, envelope []byte, expiresAt time.Time) error {
-	return errSkeleton
-}
-func (s *Store) Void(ctx context.Context, f schema.Fence) error { return errSkeleton }
-
-func (l *Ledger) Plan(ctx context.Context, f schema.Fence, r schema.Resource) (schema.Resource, error) {
-	return schema.Resource{}, errSkeleton
-}
-func (l *Ledger) Created(ctx context.Context, f schema.Fence, resourceID, externalID string) error {
-	return errSkeleton
-}
-func (l *Ledger) Released(ctx context.Context, f schema.Fence, resourceID string) error {
-	return errSkeleton
-}
-func (l *Ledger) Open(ctx context.Context, nodeID string) ([]schema.Resource, error) {
-	return nil, errSkeleton
+// prepare sets what every connection needs unless the URL says otherwise: a
+// process that is stopped in the middle of a transaction must not hold a node's
+// row for longer than the others wait.
+func prepare(c *pgx.ConnConfig) {
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	for name, value := range map[string]string{
+		"application_name":                    "gpuaas",
+		"lock_timeout":                        "5s",
+		"statement_timeout":                   "15s",
+		"idle_in_transaction_session_timeout": "10s",
+	} {
+		if _, set := c.RuntimeParams[name]; !set {
+			c.RuntimeParams[name] = value
+		}
+	}
 }
 
-func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (schema.Caller, error) {
-	return schema.Caller{}, errSkeleton
-}
-func (s *Store) ClaimToken(ctx context.Context, c schema.TokenClaim) (schema.Claimed, error) {
-	return schema.Claimed{}, errSkeleton
-}
-func (s *Store) StorePending(ctx context.Context, nodeID string, incarnation int64, tokenID string, cert schema.CertFacts, correlationID string) error {
-	return errSkeleton
-}
-func (s *Store) Polled(ctx context.Context, c schema.Caller) error { return errSkeleton }
-func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, lease time.Duration) (*schema.TaskOffer, error) {
-	return nil, errSkeleton
-}
-func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p schema.TaskProgress, lease time.Duration) (schema.ProgressAnswer, error) {
-	return schema.ProgressAnswer{}, errSkeleton
+// useUTC makes timestamps come back in UTC whatever the machine's zone is.
+func useUTC(conn *pgx.Conn) {
+	conn.TypeMap().RegisterType(&pgtype.Type{
+		Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
+	})
 }
 
-// Result returns the task's type when this call stored the result, and "" when
-// the same result stood already (nodeapi.Store, for tasks_total).
-func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r schema.TaskResult) (schema.TaskType, error) {
-	return "", errSkeleton
+// address is the database's place as errors name it: never a credential.
+func address(c *pgx.ConnConfig) string {
+	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))) + "/" + c.Database
 }
 
-func (s *Store) Heartbeat(ctx context.Context, c schema.Caller, h schema.HeartbeatRequest) error {
-	return errSkeleton
+func errMalformedURL() error {
+	return schema.NewError(schema.KindInvalidRequest,
+		"the database URL is malformed (want postgres://user@host:port/database)").WithReason("database_url")
 }
-
-func (s *Store) Register(ctx context.Context, r schema.RegisterNodeRequest, by schema.Subject) (schema.NodeView, error) {
-	return schema.NodeView{}, errSkeleton
-}
-func (s *Store) Node(ctx context.Context, idOrHost string) (schema.NodeView, error) {
-	return schema.NodeView{}, errSkeleton
-}
-func (s *Store) Nodes(ctx context.Context) ([]schema.NodeView, error) { return nil, errSkeleton }
-func (s *Store) IssueToken(ctx context.Context, t schema.MintedToken, by schema.Subject) error {
-	return errSkeleton
-}
-func (s *Store) Audit(ctx context.Context, stream string, after int64, limit int) ([]schema.AuditEvent, error) {
-	return nil, errSkeleton
-}
-func (s *Store) AuditStreams(ctx context.Context) ([]string, error) { return nil, errSkeleton }
-func (s *Store) Operations(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error) {
-	return nil, errSkeleton
-}
-
-// MarkSilent moves active nodes without a heartbeat for olderThan to offline,
-// with an audit row each, and returns their ids.
-func (s *Store) MarkSilent(ctx context.Context, olderThan time.Duration) ([]string, error) {
-	return nil, errSkeleton
-}
-
-// NodeCounts counts nodes by state, for the gauges.
-func (s *Store) NodeCounts(ctx context.Context) ([]schema.NodeCount, error) { return nil, errSkeleton }
-
-// StuckCounts counts parked operations by phase and reason, for the gauges.
-func (s *Store) StuckCounts(ctx context.Context) ([]schema.StuckCount, error) {
-	return nil, errSkeleton
-}
-
-// TaskLeases counts unfinished tasks by status, for the gauges.
-func (s *Store) TaskLeases(ctx context.Context) ([]schema.TaskCount, error) { return nil, errSkeleton }
-
-func (o *Outbox) Take(ctx context.Context, limit int) ([]schema.OutboxMessage, error) {
-	return nil, errSkeleton
-}
-func (o *Outbox) Delivered(ctx context.Context, id int64) error            { return errSkeleton }
-func (o *Outbox) Orphaned(ctx context.Context, id int64, why string) error { return errSkeleton }
-func (o *Outbox) Failed(ctx context.Context, id int64, why string) error   { return errSkeleton }
-func (o *Outbox) Wake() <-chan struct{}                                    { return nil }

@@ -1,0 +1,174 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Claim takes the node for an operation, as activities.Records says. An
+// operation that a dead run left open is ended and its tasks are voided: the
+// new op_seq fences it anyway.
+func (s *Store) Claim(ctx context.Context, r schema.ClaimRequest) (schema.Claim, error) {
+	var c schema.Claim
+	err := s.write(ctx, fmt.Sprintf("claiming node %s to %s it", r.NodeID, r.Action),
+		func(ctx context.Context, u *unit) (err error) {
+			c, err = s.claim(ctx, u, r)
+			return err
+		})
+	return c, err
+}
+
+func (s *Store) claim(ctx context.Context, u *unit, r schema.ClaimRequest) (schema.Claim, error) {
+	event := claimEvent(r)
+	if !schema.IsID(r.OperationID) {
+		return schema.Claim{}, schema.Errorf(schema.KindInvalidRequest, "malformed operation id %q", r.OperationID)
+	}
+	node, err := u.lockNode(ctx, r.NodeID)
+	if schema.KindOf(err) == schema.KindNotFound {
+		event.Stream = schema.SystemStream
+		return schema.Claim{}, refuse(err, event)
+	}
+	if err != nil {
+		return schema.Claim{}, err
+	}
+	op, err := u.GetOperation(ctx, r.OperationID)
+	switch {
+	case err == nil && op.RunID == r.RunID && op.NodeID == r.NodeID:
+		return op.Claim, nil
+	case err == nil:
+		return schema.Claim{}, refuse(schema.NewError(schema.KindInvalidRequest,
+			"operation id %s was used by another run", r.OperationID).WithReason("duplicate_operation"), event)
+	case !notFound(err):
+		return schema.Claim{}, err
+	}
+	instance, err := u.liveInstance(ctx, r.NodeID)
+	if err != nil {
+		return schema.Claim{}, err
+	}
+	move, err := s.admit(r, node, instance)
+	if err != nil {
+		event.Detail["state"] = string(node.State)
+		return schema.Claim{}, refuse(err, event)
+	}
+	return u.take(ctx, r, node, move, instance)
+}
+
+// admit says whether the action may start on the node as it is.
+func (s *Store) admit(r schema.ClaimRequest, n sqlc.LockNodeRow, instance schema.InstanceState) (schema.Move, error) {
+	move, err := schema.CheckMove(r.Action, n.State)
+	if err != nil {
+		return move, err
+	}
+	if !move.Operation {
+		return move, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
+			WithReason("not_an_operation")
+	}
+	switch r.Action {
+	case schema.ActionProvision:
+		return move, s.admitProvision(n, instance)
+	case schema.ActionRetire:
+		return move, admitRetire(n, r.Options)
+	}
+	return move, nil
+}
+
+func (s *Store) admitProvision(n sqlc.LockNodeRow, instance schema.InstanceState) error {
+	if instance == schema.InstanceRunning {
+		return schema.NewError(schema.KindInvalidRequest, "node %s is provisioned already: its instance is running", n.Host).
+			WithReason("already_provisioned")
+	}
+	if n.State == schema.NodeRegistered && !slices.Contains(s.creating, n.OnboardingMode) {
+		return schema.NewError(schema.KindInvalidRequest,
+			"node %s is not enrolled, and its provider %q makes no machines", n.Host, n.OnboardingMode).
+			WithReason("not_enrolled").WithNext("gpuaas node enroll " + n.Host)
+	}
+	return nil
+}
+
+func admitRetire(n sqlc.LockNodeRow, o schema.OperationOptions) error {
+	if o.Drain || len(n.Workloads) == 0 {
+		return nil
+	}
+	names := schema.NodeView{Workloads: n.Workloads}.Blockers()
+	return schema.NewError(schema.KindNodeInUse, "node %s holds work: %s", n.Host, strings.Join(names, ", ")).
+		WithNext("gpuaas node retire " + n.Host + " --drain")
+}
+
+// take hands the node to the operation.
+func (u *unit) take(ctx context.Context, r schema.ClaimRequest, n sqlc.LockNodeRow, move schema.Move,
+	instance schema.InstanceState,
+) (schema.Claim, error) {
+	state := n.State
+	if move.Claim != "" {
+		state = move.Claim
+	}
+	if err := u.supersede(ctx, n, r.OperationID); err != nil {
+		return schema.Claim{}, err
+	}
+	sku, err := u.GetSKU(ctx, n.SKU)
+	if err != nil {
+		return schema.Claim{}, err
+	}
+	c := schema.Claim{
+		Fence: schema.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: n.OpSeq + 1,
+			Actor: r.Actor, CorrelationID: r.CorrelationID},
+		Prior: n.State, State: state, Host: n.Host, SKU: schema.SKU(sku), GPUsTotal: n.GPUsTotal,
+		Region: n.RegionCode, Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
+		Instance: instance, ClaimedAt: n.Now,
+	}
+	if err := u.InsertOperation(ctx, sqlc.InsertOperationParams{
+		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: c.Fence.OpSeq, Action: r.Action, Actor: r.Actor,
+		Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID, RunID: r.RunID,
+		Claim: c, StartedAt: n.Now,
+	}); err != nil {
+		return schema.Claim{}, err
+	}
+	err = one(c.Fence)(u.ClaimNode(ctx, sqlc.ClaimNodeParams{
+		NodeID: n.NodeID, OpSeq: n.OpSeq, OperationID: &r.OperationID, State: state,
+	}))
+	event := claimEvent(r)
+	event.Result, event.Reason = schema.AuditAccepted, r.Reason
+	event.Detail = map[string]string{"from": string(n.State), "to": string(state), "op_seq": strconv.FormatInt(c.Fence.OpSeq, 10)}
+	u.note(event)
+	return c, err
+}
+
+// supersede ends what an earlier run left open on the node.
+func (u *unit) supersede(ctx context.Context, n sqlc.LockNodeRow, by string) error {
+	ended, err := u.SupersedeOperations(ctx, n.NodeID, "superseded by operation "+by)
+	if err != nil {
+		return err
+	}
+	for _, op := range ended {
+		u.note(schema.AuditEvent{
+			Stream: n.NodeID, Actor: systemActor, Action: schema.AuditAction(op.Action), Target: n.NodeID,
+			Result: schema.AuditFailed, Reason: "superseded", CorrelationID: op.CorrelationID,
+			OperationID: op.OperationID, Detail: map[string]string{"by": by},
+		})
+	}
+	return u.voidTasks(ctx, n.NodeID, nil, systemActor)
+}
+
+// liveInstance returns the state of the node's instance, InstanceNone when it
+// has none.
+func (u *unit) liveInstance(ctx context.Context, nodeID string) (schema.InstanceState, error) {
+	i, err := u.LiveInstance(ctx, nodeID)
+	if notFound(err) {
+		return schema.InstanceNone, nil
+	}
+	return i.State, err
+}
+
+func claimEvent(r schema.ClaimRequest) schema.AuditEvent {
+	return schema.AuditEvent{
+		Stream: r.NodeID, Actor: r.Actor, Action: schema.AuditAction(r.Action), Target: r.NodeID,
+		CorrelationID: r.CorrelationID, OperationID: r.OperationID,
+		Detail: map[string]string{"asked": r.Reason},
+	}
+}

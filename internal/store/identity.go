@@ -1,0 +1,139 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Authenticate checks a caller's certificate facts against the node's row, as
+// nodeapi.Store says. An accepted caller costs one read; a refusal is put on
+// record at most once a minute per node and reason.
+func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (schema.Caller, error) {
+	doing := "checking the identity of node " + id.NodeID
+	var row sqlc.IdentityFactsRow
+	err := s.read(ctx, doing, func(ctx context.Context) (err error) {
+		if !schema.IsID(id.NodeID) {
+			return errIdentity(schema.ReasonIdentityMismatch, "the certificate names no node of this system")
+		}
+		row, err = s.q.IdentityFacts(ctx, cert.Serial, id.NodeID)
+		return err
+	})
+	stream := id.NodeID
+	if schema.KindOf(err) == schema.KindNotFound {
+		stream, err = schema.SystemStream, errIdentity(schema.ReasonIdentityMismatch, "the certificate names no node of this system")
+	} else if err == nil {
+		err = checkIdentity(row, id, cert)
+	}
+	if err != nil {
+		return schema.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
+	}
+	caller := schema.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
+		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation}
+	if *row.Slot == slotCurrent {
+		return caller, nil
+	}
+	if err := s.promote(ctx, id, cert); err != nil {
+		return schema.Caller{}, err
+	}
+	return caller, nil
+}
+
+// checkIdentity compares a caller's certificate with what the node's row says.
+func checkIdentity(row sqlc.IdentityFactsRow, id schema.Identity, cert schema.CertFacts) error {
+	switch {
+	case row.State.Refusing():
+		return errRemoved()
+	case row.Incarnation != id.Incarnation:
+		return errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
+	case row.Slot == nil || *row.Slot != slotCurrent && *row.Slot != slotPending:
+		return errIdentity(schema.ReasonSerialSuperseded, "the certificate was replaced by a newer one")
+	case *row.Fingerprint != "" && cert.Fingerprint != "" && *row.Fingerprint != cert.Fingerprint:
+		return errIdentity(schema.ReasonIdentityMismatch, "the certificate is not the one that was issued under its serial")
+	}
+	return nil
+}
+
+// promote makes the pending certificate the current one at its first use and
+// consumes the token it came from.
+func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.CertFacts) error {
+	return s.write(ctx, "promoting the certificate of node "+id.NodeID, func(ctx context.Context, u *unit) error {
+		node, err := u.lockNode(ctx, id.NodeID)
+		if err != nil {
+			return err
+		}
+		c, err := u.GetCertificate(ctx, id.NodeID, cert.Serial)
+		if err != nil {
+			return err
+		}
+		if err := checkIdentity(sqlc.IdentityFactsRow{State: node.State, Incarnation: node.Incarnation,
+			Slot: &c.Slot, Fingerprint: new(string)}, id, cert); err != nil || c.Slot == slotCurrent {
+			return err // another request was first
+		}
+		retired, err := u.RetireCertificates(ctx, id.NodeID, []string{slotCurrent})
+		if err != nil {
+			return err
+		}
+		if err := u.PromoteCertificate(ctx, id.NodeID, cert.Serial); err != nil {
+			return err
+		}
+		detail := map[string]string{"serial": cert.Serial}
+		for _, serial := range retired {
+			detail["replaces"] = serial
+		}
+		if c.TokenID != nil {
+			detail["token_id"] = *c.TokenID
+			if err := u.ConsumeToken(ctx, *c.TokenID); err != nil {
+				return err
+			}
+		}
+		u.note(schema.AuditEvent{Stream: id.NodeID, Actor: nodeActor(id.NodeID), Action: schema.AuditIdentityActive,
+			Target: id.NodeID, Result: schema.AuditSucceeded, Detail: detail})
+		return nil
+	})
+}
+
+// recordRefusal returns the refusal, after it was put on record unless the same
+// one was within the last minute. Failures of another kind pass as they are.
+func (s *Store) recordRefusal(ctx context.Context, doing, stream string, id schema.Identity, cert schema.CertFacts, refused error) error {
+	cause, ok := errors.AsType[*schema.Error](refused)
+	if !ok || cause.Kind != schema.KindInvalidNodeIdentity || !schema.IsID(id.NodeID) {
+		return refused
+	}
+	err := s.write(ctx, doing, func(ctx context.Context, u *unit) error {
+		rows, err := u.RecordRefusal(ctx, id.NodeID, cause.Reason)
+		if rows > 0 {
+			u.note(schema.AuditEvent{Stream: stream, Actor: nodeActor(id.NodeID), Action: schema.AuditIdentityRefused,
+				Target: id.NodeID, Result: schema.AuditRefused, Reason: cause.Reason,
+				Detail: map[string]string{"serial": cert.Serial, "uri": id.URI()}})
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return cause
+}
+
+// Polled records an authenticated poll. The first one of an incarnation makes
+// the workflow's event; every later one costs nothing.
+func (s *Store) Polled(ctx context.Context, c schema.Caller) error {
+	if c.Polled {
+		return nil
+	}
+	return s.write(ctx, "recording the first poll of node "+c.NodeID, func(ctx context.Context, u *unit) error {
+		rows, err := u.RecordPoll(ctx, c.NodeID, c.Incarnation)
+		if err != nil || rows == 0 {
+			return err
+		}
+		return u.tell(ctx, c.NodeID, c.Incarnation, schema.EventFirstPoll)
+	})
+}
+
+func errIdentity(reason, message string) error {
+	return schema.NewError(schema.KindInvalidNodeIdentity, "%s", message).WithReason(reason)
+}
+
+func errRemoved() error { return errIdentity(schema.ReasonNodeRemoved, "the node was removed") }

@@ -1,0 +1,140 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	defaultSSHPort = 22
+	manualMode     = "manual"
+)
+
+// Register adds a node in state registered, as adminapi.Store says. Refusals
+// are on record in the system stream.
+func (s *Store) Register(ctx context.Context, r schema.RegisterNodeRequest, by schema.Subject) (schema.NodeView, error) {
+	id := schema.NewID()
+	err := s.write(ctx, "registering host "+r.Host, func(ctx context.Context, u *unit) error {
+		e := schema.AuditEvent{Stream: schema.SystemStream, Actor: by.Actor, Action: schema.AuditAction(schema.ActionRegister),
+			Target: r.Host, CorrelationID: by.CorrelationID,
+			Detail: map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode}}
+		if err := u.checkSKU(ctx, r); err != nil {
+			return refuse(err, e)
+		}
+		err := u.InsertNode(ctx, nodeParams(id, r))
+		if violates(err, "nodes_host_live_key") {
+			return refuse(interpretError(err, s.address, "registering host "+r.Host), e)
+		}
+		e.Stream, e.Target, e.Result = id, id, schema.AuditSucceeded
+		u.note(e)
+		return err
+	})
+	if err != nil {
+		return schema.NodeView{}, err
+	}
+	return s.Node(ctx, id)
+}
+
+func (u *unit) checkSKU(ctx context.Context, r schema.RegisterNodeRequest) error {
+	sku, err := u.GetSKU(ctx, r.SKU)
+	if notFound(err) {
+		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).WithReason("sku_unknown")
+	}
+	if err != nil {
+		return err
+	}
+	return schema.SKU(sku).CheckRegistration(r.GPUsTotal)
+}
+
+func nodeParams(id string, r schema.RegisterNodeRequest) sqlc.InsertNodeParams {
+	p := sqlc.InsertNodeParams{
+		NodeID: id, Host: r.Host, SKU: r.SKU, GPUsTotal: r.GPUsTotal, RegionCode: r.RegionCode,
+		OnboardingMode: r.OnboardingMode, LifecycleClass: r.LifecycleClass, Port: r.Port,
+		SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey,
+	}
+	if p.OnboardingMode == "" {
+		p.OnboardingMode = manualMode
+	}
+	if p.LifecycleClass == "" {
+		p.LifecycleClass = schema.ClassPersistent
+	}
+	if p.Port == 0 {
+		p.Port = defaultSSHPort
+	}
+	return p
+}
+
+// Heartbeat stores what the agent reports. The first one of an offline node
+// brings it back to active, with an audit row. A heartbeat of an older
+// incarnation is KindInvalidNodeIdentity.
+func (s *Store) Heartbeat(ctx context.Context, c schema.Caller, h schema.HeartbeatRequest) error {
+	p := sqlc.HeartbeatParams{
+		NodeID: c.NodeID, Incarnation: c.Incarnation, AgentVersion: cleanText(h.AgentVersion), AgentPhase: cleanText(h.Phase),
+		BootID: cleanText(h.BootID), UptimeSeconds: h.UptimeSeconds, Cordoned: h.Cordoned,
+		Workloads: append([]schema.Workload{}, h.Workloads...), At: h.At,
+	}
+	if p.At.IsZero() {
+		p.At = time.Now()
+	}
+	var state schema.NodeState
+	err := s.read(ctx, "storing the heartbeat of node "+c.NodeID, func(ctx context.Context) (err error) {
+		state, err = s.q.Heartbeat(ctx, p)
+		if notFound(err) {
+			return errIdentity(schema.ReasonIdentityMismatch, "the heartbeat is of another incarnation of the node")
+		}
+		return err
+	})
+	if err != nil || state != schema.NodeOffline {
+		return err
+	}
+	return s.watch(ctx, c.NodeID, schema.ActionHeartbeatBack, nodeActor(c.NodeID), func(context.Context, *unit) (bool, error) {
+		return true, nil
+	})
+}
+
+// MarkSilent moves active nodes without a heartbeat for olderThan to offline,
+// with an audit row each, and returns their ids. A node is never silent before
+// it has been active for as long.
+func (s *Store) MarkSilent(ctx context.Context, olderThan time.Duration) ([]string, error) {
+	var silent []string
+	err := s.read(ctx, "looking for silent nodes", func(ctx context.Context) (err error) {
+		silent, err = s.q.SilentNodes(ctx, olderThan.Seconds(), nil)
+		return err
+	})
+	for i, id := range silent {
+		err := s.watch(ctx, id, schema.ActionHeartbeatLost, systemActor, func(ctx context.Context, u *unit) (bool, error) {
+			still, err := u.SilentNodes(ctx, olderThan.Seconds(), &id)
+			return len(still) > 0, err
+		})
+		if err != nil {
+			return silent[:i], err
+		}
+	}
+	return silent, err
+}
+
+// watch makes a move of the watchdog when it is still due under the node's
+// lock. A node that is in another state by now is left alone.
+func (s *Store) watch(ctx context.Context, nodeID string, a schema.Action, actor string,
+	due func(context.Context, *unit) (bool, error),
+) error {
+	return s.write(ctx, string(a)+" of node "+nodeID, func(ctx context.Context, u *unit) error {
+		node, err := u.lockNode(ctx, nodeID)
+		if err != nil {
+			return err
+		}
+		move, err := schema.CheckMove(a, node.State)
+		if err != nil {
+			return nil //nolint:nilerr // an operation or another replica was first
+		}
+		if ok, err := due(ctx, u); err != nil || !ok {
+			return err
+		}
+		u.note(schema.AuditEvent{Stream: nodeID, Actor: actor, Action: schema.AuditAction(a), Target: nodeID,
+			Result: schema.AuditSucceeded, Detail: map[string]string{"from": string(node.State), "to": string(move.To)}})
+		return u.moveNode(ctx, node, move.To)
+	})
+}

@@ -1,0 +1,88 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Outbox implements relay.Outbox.
+type Outbox struct {
+	s    *Store
+	wake <-chan struct{}
+}
+
+// Outbox returns the outbox, woken by the listener.
+func (s *Store) Outbox(l *Listener) *Outbox {
+	wake, _ := l.subscribe(channelOutbox)
+	return &Outbox{s, wake}
+}
+
+// Take locks up to limit undelivered messages that are due, oldest first, for
+// half a minute: who takes them and dies leaves them due again after it.
+func (o *Outbox) Take(ctx context.Context, limit int) ([]schema.OutboxMessage, error) {
+	var messages []schema.OutboxMessage
+	err := o.s.read(ctx, "taking messages from the outbox", func(ctx context.Context) error {
+		rows, err := o.s.q.TakeOutbox(ctx, int32(min(limit, 1000))) //nolint:gosec // bounded
+		if err != nil {
+			return err
+		}
+		messages = make([]schema.OutboxMessage, len(rows))
+		for i, r := range rows {
+			if messages[i], err = outboxMessage(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return messages, err
+}
+
+func outboxMessage(r sqlc.TakeOutboxRow) (schema.OutboxMessage, error) {
+	m := schema.OutboxMessage{ID: r.ID, Attempts: int(r.Attempts)}
+	if r.TaskID == nil {
+		m.WorkflowID = r.WorkflowID
+		return m, json.Unmarshal(r.Event, &m.Event)
+	}
+	m.Result = r.Result
+	m.Owner = schema.TaskOwner{WorkflowID: *r.OwnerWorkflowID, RunID: *r.OwnerRunID, ActivityID: *r.OwnerActivityID}
+	return m, nil
+}
+
+// Delivered removes a message. Twice is once.
+func (o *Outbox) Delivered(ctx context.Context, id int64) error {
+	return o.s.read(ctx, "removing a delivered message", func(ctx context.Context) error {
+		return o.s.q.DeleteOutbox(ctx, id)
+	})
+}
+
+// Orphaned marks a message whose workflow is gone: kept and visible.
+func (o *Outbox) Orphaned(ctx context.Context, id int64, why string) error {
+	return o.s.read(ctx, "marking a message as orphaned", func(ctx context.Context) error {
+		_, err := o.s.q.OrphanOutbox(ctx, id, cleanText(why))
+		return err
+	})
+}
+
+// Failed notes a failed try; the message is due again after a backoff of 1 s
+// doubling to a minute.
+func (o *Outbox) Failed(ctx context.Context, id int64, why string) error {
+	return o.s.read(ctx, "noting a failed delivery", func(ctx context.Context) error {
+		_, err := o.s.q.FailOutbox(ctx, id, cleanText(why))
+		return err
+	})
+}
+
+// Wake gets a value when a message was written, and now and then anyway.
+func (o *Outbox) Wake() <-chan struct{} { return o.wake }
+
+// tell puts an event for the node's workflow into the outbox.
+func (u *unit) tell(ctx context.Context, nodeID string, incarnation int64, event schema.AgentEventName) error {
+	e := schema.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation}
+	if err := u.InsertEventMessage(ctx, schema.NodeWorkflowID(nodeID), &e); err != nil {
+		return err
+	}
+	return u.Notify(ctx, channelOutbox, "")
+}

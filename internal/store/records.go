@@ -1,0 +1,256 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Advance records progress under the fence, as activities.Records says.
+func (s *Store) Advance(ctx context.Context, f schema.Fence, a schema.Advance) error {
+	return s.write(ctx, "recording progress of operation "+f.OperationID, func(ctx context.Context, u *unit) error {
+		node, op, err := u.owned(ctx, f)
+		if err != nil {
+			return err
+		}
+		if op.EndedAt != nil {
+			return errOver(f)
+		}
+		if a.Step != 0 && a.Step <= op.Step {
+			return nil
+		}
+		if err := u.AdvanceOperation(ctx, advanced(op, a)); err != nil {
+			return err
+		}
+		if a.Decision != nil && (a.Step != 0 || op.Decision == nil || *op.Decision != *a.Decision) {
+			u.noteDecision(f, a)
+		}
+		if err := u.applyAdvance(ctx, f, node, a); err != nil {
+			return err
+		}
+		if a.Stuck != nil && !sameStuck(op.Stuck, a.Stuck) {
+			u.notePark(f, op.Action, *a.Stuck)
+		}
+		return nil
+	})
+}
+
+// advanced is the operation's row after a. The last decision is kept until the
+// operation parks again or changes its phase, so that a repeat of it is told
+// from the same decision made once more.
+func advanced(op sqlc.GetOperationRow, a schema.Advance) sqlc.AdvanceOperationParams {
+	p := sqlc.AdvanceOperationParams{
+		OperationID: op.OperationID, OpSeq: op.OpSeq, Status: schema.OperationRunning,
+		Phase: op.Phase, Step: max(op.Step, a.Step), Stuck: a.Stuck, Decision: a.Decision,
+	}
+	if a.Stuck != nil {
+		p.Status = schema.OperationParked
+	}
+	if a.Phase != "" {
+		p.Phase = a.Phase
+	}
+	if a.Decision == nil && a.Stuck == nil && p.Phase == op.Phase {
+		p.Decision = op.Decision
+	}
+	return p
+}
+
+func sameStuck(a, b *schema.Stuck) bool {
+	return a != nil && a.Phase == b.Phase && a.Reason == b.Reason && a.Since.Equal(b.Since)
+}
+
+// applyAdvance changes the node and its instance as a says, with an audit row
+// for each that really changes.
+func (u *unit) applyAdvance(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, a schema.Advance) error {
+	detail := map[string]string{}
+	if a.Node != "" && a.Node != n.State {
+		if err := one(f)(u.SetNodeState(ctx, n.NodeID, f.OpSeq, a.Node)); err != nil {
+			return err
+		}
+		detail["from"], detail["to"] = string(n.State), string(a.Node)
+	}
+	if a.Cordoned != nil && *a.Cordoned != n.Cordoned {
+		if err := one(f)(u.SetNodeCordoned(ctx, n.NodeID, f.OpSeq, *a.Cordoned)); err != nil {
+			return err
+		}
+		detail["cordoned"] = map[bool]string{true: "yes", false: "no"}[*a.Cordoned]
+	}
+	if len(detail) > 0 {
+		detail["phase"] = a.Phase
+		u.note(event(f, schema.AuditStateChanged, schema.AuditSucceeded, "", detail))
+	}
+	if a.Facts != nil {
+		if err := one(f)(u.SetNodeFacts(ctx, n.NodeID, f.OpSeq, a.Facts)); err != nil {
+			return err
+		}
+	}
+	was, err := u.setInstance(ctx, n, a.Instance)
+	if err == nil && a.Instance != "" && was != a.Instance {
+		u.note(event(f, schema.AuditInstanceChanged, schema.AuditSucceeded, "",
+			map[string]string{"from": string(was), "to": string(a.Instance), "phase": a.Phase}))
+	}
+	return err
+}
+
+// setInstance puts the node's instance into the state and returns the state it
+// was in. The first state of a machine makes its row; "" changes nothing.
+func (u *unit) setInstance(ctx context.Context, n sqlc.LockNodeRow, want schema.InstanceState) (schema.InstanceState, error) {
+	if want == schema.InstanceNone {
+		return want, nil
+	}
+	was, err := u.liveInstance(ctx, n.NodeID)
+	switch {
+	case err != nil || was == want:
+		return was, err
+	case was != schema.InstanceNone:
+		return was, u.SetInstanceState(ctx, n.NodeID, want)
+	case want == schema.InstanceTerminated: // there is none, or it is gone already
+		return want, nil
+	}
+	return was, u.InsertInstance(ctx, sqlc.InsertInstanceParams{
+		InstanceID: schema.NewID(), NodeID: n.NodeID, Provider: n.OnboardingMode, State: want,
+	})
+}
+
+func (u *unit) noteDecision(f schema.Fence, a schema.Advance) {
+	e := event(f, schema.AuditDecision, schema.AuditAccepted, a.Decision.Reason,
+		map[string]string{"decision": string(a.Decision.Decision), "phase": a.Phase})
+	e.Actor, e.Target = a.Decision.By, f.OperationID
+	u.note(e)
+}
+
+func (u *unit) notePark(f schema.Fence, action schema.Action, s schema.Stuck) {
+	u.note(event(f, schema.AuditAction(action), schema.AuditParked, s.Reason,
+		map[string]string{"phase": s.Phase, "message": s.Message, "attention": string(s.Attention)}))
+}
+
+// Finish ends the operation under the fence, as activities.Records says.
+func (s *Store) Finish(ctx context.Context, f schema.Fence, e schema.Finish) error {
+	return s.write(ctx, "ending operation "+f.OperationID, func(ctx context.Context, u *unit) error {
+		node, op, err := u.owned(ctx, f)
+		if err != nil {
+			return err
+		}
+		if op.EndedAt != nil {
+			if op.Status == e.Status {
+				return nil
+			}
+			return errOver(f)
+		}
+		if !e.Status.Ended() || e.Status == schema.OperationRejected {
+			return schema.Errorf(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
+		}
+		return u.finish(ctx, f, node, op, e)
+	})
+}
+
+func (u *unit) finish(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e schema.Finish) error {
+	detail := map[string]string{"outcome": e.Outcome}
+	if e.Node != "" && e.Node != n.State {
+		if err := one(f)(u.SetNodeState(ctx, n.NodeID, f.OpSeq, e.Node)); err != nil {
+			return err
+		}
+		detail["from"], detail["to"] = string(n.State), string(e.Node)
+	}
+	was, err := u.setInstance(ctx, n, e.Instance)
+	if err != nil {
+		return err
+	}
+	if was != e.Instance {
+		detail["instance"] = string(e.Instance)
+	}
+	if err := u.FinishOperation(ctx, sqlc.FinishOperationParams{
+		OperationID: f.OperationID, OpSeq: f.OpSeq, Status: e.Status, Outcome: e.Outcome,
+	}); err != nil {
+		return err
+	}
+	if err := one(f)(u.ReleaseNode(ctx, n.NodeID, f.OpSeq)); err != nil {
+		return err
+	}
+	if err := u.endWork(ctx, f, n.NodeID, e); err != nil {
+		return err
+	}
+	u.note(event(f, schema.AuditAction(op.Action), finishResult(e.Status), "", detail))
+	return nil
+}
+
+// endWork voids what the ended operation leaves: its tasks and, when the
+// identity is denied, everything the node could still use. A node that goes
+// back to registered keeps no usable token either.
+func (u *unit) endWork(ctx context.Context, f schema.Fence, nodeID string, e schema.Finish) error {
+	if !e.DenyIdentity {
+		if e.Node == schema.NodeRegistered {
+			if _, err := u.VoidTokens(ctx, nodeID); err != nil {
+				return err
+			}
+		}
+		return u.voidTasks(ctx, nodeID, &f.OperationID, f.Actor)
+	}
+	if _, err := u.RetireCertificates(ctx, nodeID, []string{slotCurrent, slotPending}); err != nil {
+		return err
+	}
+	if _, err := u.VoidTokens(ctx, nodeID); err != nil {
+		return err
+	}
+	if err := u.voidTasks(ctx, nodeID, nil, f.Actor); err != nil {
+		return err
+	}
+	return u.Notify(ctx, channelNode, nodeID)
+}
+
+func finishResult(s schema.OperationState) string {
+	switch s {
+	case schema.OperationCompleted:
+		return schema.AuditSucceeded
+	case schema.OperationCancelled:
+		return schema.AuditCancelled
+	}
+	return schema.AuditFailed
+}
+
+// event is an audit event of the fence's operation on its node.
+func event(f schema.Fence, action, result, reason string, detail map[string]string) schema.AuditEvent {
+	return schema.AuditEvent{
+		Stream: f.NodeID, Actor: f.Actor, Action: action, Target: f.NodeID, Result: result, Reason: reason,
+		CorrelationID: f.CorrelationID, OperationID: f.OperationID, Detail: detail,
+	}
+}
+
+// Enrollment says how far the node's enrolment has come, for the current
+// incarnation.
+func (s *Store) Enrollment(ctx context.Context, nodeID string) (schema.EnrollmentProgress, error) {
+	var p schema.EnrollmentProgress
+	err := s.read(ctx, "reading the enrolment of node "+nodeID, func(ctx context.Context) error {
+		if !schema.IsID(nodeID) {
+			return errNoNode(nodeID)
+		}
+		row, err := s.q.Enrollment(ctx, nodeID)
+		if notFound(err) {
+			return errNoNode(nodeID)
+		}
+		p = schema.EnrollmentProgress{BundleIssued: row.Issued, TokenClaimed: row.Claimed, Polled: row.Polled}
+		return err
+	})
+	return p, err
+}
+
+// LastHeartbeat returns when the node's agent was last heard, zero when never.
+func (s *Store) LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error) {
+	var at time.Time
+	err := s.read(ctx, "reading the last heartbeat of node "+nodeID, func(ctx context.Context) error {
+		if !schema.IsID(nodeID) {
+			return errNoNode(nodeID)
+		}
+		last, err := s.q.LastHeartbeat(ctx, nodeID)
+		if notFound(err) {
+			return errNoNode(nodeID)
+		}
+		if last != nil {
+			at = *last
+		}
+		return err
+	})
+	return at, err
+}

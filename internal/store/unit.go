@@ -1,0 +1,133 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// unit is one transaction together with the audit rows it makes. Locks are
+// taken in one order everywhere, so that no two transactions wait for each
+// other: the node, then its tasks, tokens and certificates, and at the very end
+// the head of its audit stream.
+type unit struct {
+	*sqlc.Queries
+	events []schema.AuditEvent
+}
+
+// note adds an audit row, written when the rest of the transaction is done.
+func (u *unit) note(e schema.AuditEvent) { u.events = append(u.events, e) }
+
+// refusal ends a unit without a change but with an audit row.
+type refusal struct {
+	err   *schema.Error
+	event schema.AuditEvent
+}
+
+// Error implements error.
+func (r *refusal) Error() string { return r.err.Error() }
+
+// refuse turns err into a refusal that is put on record as e, with the error's
+// reason, or its kind when it has none. An error of the database is no refusal
+// and passes as it is.
+func refuse(err error, e schema.AuditEvent) error {
+	cause, typed := errors.AsType[*schema.Error](err)
+	if !typed {
+		return err
+	}
+	e.Result, e.Reason = schema.AuditRefused, cause.Reason
+	if e.Reason == "" {
+		e.Reason = string(cause.Kind)
+	}
+	return &refusal{cause, e}
+}
+
+// write runs fn in a transaction and adds its audit rows at the end. A refusal
+// undoes what fn did, and its audit row is committed by itself.
+func (s *Store) write(ctx context.Context, doing string, fn func(context.Context, *unit) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	err := s.transact(ctx, fn)
+	if r, ok := errors.AsType[*refusal](err); ok {
+		err = s.transact(ctx, func(_ context.Context, u *unit) error { u.note(r.event); return nil })
+		if err == nil {
+			return r.err
+		}
+	}
+	return interpretError(err, s.address, doing)
+}
+
+func (s *Store) transact(ctx context.Context, fn func(context.Context, *unit) error) error {
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		u := &unit{Queries: sqlc.New(tx)}
+		if err := fn(ctx, u); err != nil {
+			return err
+		}
+		return u.writeAudit(ctx)
+	})
+}
+
+// read runs fn outside a transaction.
+func (s *Store) read(ctx context.Context, doing string, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return interpretError(fn(ctx), s.address, doing)
+}
+
+// lockNode locks the node's row until the end of the unit, or answers
+// KindNotFound.
+func (u *unit) lockNode(ctx context.Context, nodeID string) (sqlc.LockNodeRow, error) {
+	if !schema.IsID(nodeID) {
+		return sqlc.LockNodeRow{}, errNoNode(nodeID)
+	}
+	n, err := u.LockNode(ctx, nodeID)
+	if notFound(err) {
+		return n, errNoNode(nodeID)
+	}
+	return n, err
+}
+
+// owned locks the node for a write of the fence's operation and returns both.
+// KindFenced when another operation was given the node since.
+func (u *unit) owned(ctx context.Context, f schema.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
+	var none sqlc.GetOperationRow
+	n, err := u.lockNode(ctx, f.NodeID)
+	if err != nil {
+		return n, none, err
+	}
+	if n.OpSeq != f.OpSeq || !schema.IsID(f.OperationID) {
+		return n, none, errFenced(f, n.OpSeq)
+	}
+	op, err := u.GetOperation(ctx, f.OperationID)
+	if notFound(err) || err == nil && (op.OpSeq != f.OpSeq || op.NodeID != f.NodeID) {
+		return n, none, errFenced(f, n.OpSeq)
+	}
+	return n, op, err
+}
+
+// one turns the number of rows a fenced statement changed into KindFenced when
+// it is none. The lock of the unit makes that impossible; the statement checks
+// all the same.
+func one(f schema.Fence) func(rows int64, err error) error {
+	return func(rows int64, err error) error {
+		if err == nil && rows == 0 {
+			return errFenced(f, 0)
+		}
+		return err
+	}
+}
+
+func errNoNode(id string) error { return schema.Errorf(schema.KindNotFound, "no node %q", id) }
+
+func errFenced(f schema.Fence, now int64) error {
+	return schema.Errorf(schema.KindFenced,
+		"operation %s (op_seq %d) no longer owns node %s (op_seq %d)", f.OperationID, f.OpSeq, f.NodeID, now)
+}
+
+func errOver(f schema.Fence) error {
+	return schema.NewError(schema.KindFenced, "operation %s is over", f.OperationID).WithReason("operation_over")
+}

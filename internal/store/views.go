@@ -1,0 +1,180 @@
+package store
+
+import (
+	"context"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// maxOperations bounds what Operations lists.
+const maxOperations = 1000
+
+// Node finds a node by id, or by host name among the nodes that are not removed
+// and then among the removed. KindNotFound otherwise.
+func (s *Store) Node(ctx context.Context, idOrHost string) (schema.NodeView, error) {
+	var view schema.NodeView
+	err := s.read(ctx, "reading node "+idOrHost, func(ctx context.Context) error {
+		id := idOrHost
+		if !schema.IsID(id) {
+			found, err := s.q.FindNode(ctx, cleanText(idOrHost))
+			if notFound(err) {
+				return errNoNode(idOrHost)
+			}
+			if err != nil {
+				return err
+			}
+			id = found
+		}
+		views, err := s.views(ctx, &id)
+		if err == nil && len(views) == 0 {
+			return errNoNode(idOrHost)
+		}
+		if err == nil {
+			view = views[0]
+		}
+		return err
+	})
+	return view, err
+}
+
+// Nodes lists all nodes by host name.
+func (s *Store) Nodes(ctx context.Context) ([]schema.NodeView, error) {
+	var views []schema.NodeView
+	err := s.read(ctx, "listing nodes", func(ctx context.Context) (err error) {
+		views, err = s.views(ctx, nil)
+		return err
+	})
+	return views, err
+}
+
+// views reads one node, or all when nodeID is nil, with what belongs to it.
+func (s *Store) views(ctx context.Context, nodeID *string) ([]schema.NodeView, error) {
+	nodes, err := s.q.ListNodes(ctx, nodeID)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]schema.NodeView, len(nodes))
+	byID := make(map[string]*schema.NodeView, len(nodes))
+	for i, n := range nodes {
+		views[i] = nodeView(n)
+		byID[n.NodeID] = &views[i]
+	}
+	return views, s.fill(ctx, nodeID, byID)
+}
+
+// fill adds instances, identities and running operations to the views. A row of
+// a node that came after the views were read is left out.
+func (s *Store) fill(ctx context.Context, nodeID *string, byID map[string]*schema.NodeView) error {
+	instances, err := s.q.ListInstances(ctx, nodeID)
+	if err != nil {
+		return err
+	}
+	for _, i := range instances {
+		if v := byID[i.NodeID]; v != nil {
+			v.Instance = &schema.Instance{InstanceID: i.InstanceID, Provider: i.Provider, ExternalID: i.ExternalID, State: i.State}
+		}
+	}
+	certs, err := s.q.ListCurrentCertificates(ctx, nodeID)
+	if err != nil {
+		return err
+	}
+	for _, c := range certs {
+		if v := byID[c.NodeID]; v != nil {
+			v.Identity = &schema.CertFacts{Subject: c.Subject, URI: c.URI, Issuer: c.Issuer, Serial: c.Serial,
+				Fingerprint: c.Fingerprint, SPKI: c.SPKI, NotBefore: c.NotBefore, NotAfter: c.NotAfter}
+		}
+	}
+	operations, err := s.q.ListOperations(ctx, nodeID, true, maxOperations)
+	for _, o := range operations {
+		if v := byID[o.NodeID]; v != nil {
+			summary := operationSummary(o)
+			v.Operation = &summary
+		}
+	}
+	return err
+}
+
+func nodeView(n sqlc.Node) schema.NodeView {
+	return schema.NodeView{
+		ID: n.NodeID, Host: n.Host, Port: n.Port, SSHUsername: n.SSHUsername, SSHPublicKey: n.SSHPublicKey,
+		SKU: n.SKU, GPUsTotal: n.GPUsTotal, RegionCode: n.RegionCode, OnboardingMode: n.OnboardingMode,
+		LifecycleClass: n.LifecycleClass, State: n.State, StateSince: n.StateSince, Cordoned: n.Cordoned,
+		Incarnation: n.Incarnation, LastHeartbeatAt: n.LastHeartbeatAt, AgentVersion: n.AgentVersion,
+		BootID: n.BootID, UptimeSeconds: n.UptimeSeconds, Workloads: n.Workloads, Facts: n.Facts, CreatedAt: n.CreatedAt,
+	}
+}
+
+// Operations lists operations, newest first and at most 1000: of one node when
+// nodeID is not empty, only those that are not over when open.
+func (s *Store) Operations(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error) {
+	var list []schema.OperationSummary
+	err := s.read(ctx, "listing operations", func(ctx context.Context) error {
+		var filter *string
+		if nodeID != "" {
+			if !schema.IsID(nodeID) {
+				return errNoNode(nodeID)
+			}
+			filter = &nodeID
+		}
+		rows, err := s.q.ListOperations(ctx, filter, open, maxOperations)
+		list = make([]schema.OperationSummary, len(rows))
+		for i, r := range rows {
+			list[i] = operationSummary(r)
+		}
+		return err
+	})
+	return list, err
+}
+
+func operationSummary(o sqlc.ListOperationsRow) schema.OperationSummary {
+	sum := schema.OperationSummary{
+		OperationID: o.OperationID, NodeID: o.NodeID, Host: o.Host, WorkflowID: o.WorkflowID, RunID: o.RunID,
+		Action: o.Action, OpSeq: o.OpSeq, Status: o.Status, Phase: o.Phase, Attention: schema.AttentionNone,
+		Stuck: o.Stuck, Actor: o.Actor, Reason: o.Reason, CorrelationID: o.CorrelationID, Outcome: o.Outcome,
+		StartedAt: o.StartedAt, EndedAt: o.EndedAt,
+	}
+	if o.Stuck != nil {
+		sum.Attention = o.Stuck.Attention
+	}
+	return sum
+}
+
+// NodeCounts counts nodes by state, for the gauges.
+func (s *Store) NodeCounts(ctx context.Context) ([]schema.NodeCount, error) {
+	var counts []schema.NodeCount
+	err := s.read(ctx, "counting nodes", func(ctx context.Context) error {
+		rows, err := s.q.NodeCounts(ctx)
+		for _, r := range rows {
+			counts = append(counts, schema.NodeCount(r))
+		}
+		return err
+	})
+	return counts, err
+}
+
+// StuckCounts counts parked operations by phase and reason, for the gauges.
+func (s *Store) StuckCounts(ctx context.Context) ([]schema.StuckCount, error) {
+	var counts []schema.StuckCount
+	err := s.read(ctx, "counting parked operations", func(ctx context.Context) error {
+		rows, err := s.q.StuckCounts(ctx)
+		for _, r := range rows {
+			counts = append(counts, schema.StuckCount(r))
+		}
+		return err
+	})
+	return counts, err
+}
+
+// TaskLeases counts unfinished tasks by status, for the gauges.
+func (s *Store) TaskLeases(ctx context.Context) ([]schema.TaskCount, error) {
+	var counts []schema.TaskCount
+	err := s.read(ctx, "counting tasks", func(ctx context.Context) error {
+		rows, err := s.q.TaskLeases(ctx)
+		for _, r := range rows {
+			counts = append(counts, schema.TaskCount(r))
+		}
+		return err
+	})
+	return counts, err
+}

@@ -1,0 +1,118 @@
+// Package pgtest gives each test a Postgres database of its own on a server of
+// the test process: started by the first test that asks, gone with the process
+// however that ends.
+//
+// It needs a Postgres server's programs (initdb, postgres) on PATH or where
+// Debian, Homebrew and others put them. Without them a test fails; under -short
+// it is skipped, but never when CI=true.
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// The server of this process. Tests of one package share it; there is no other
+// place to keep it, since a test's own cleanup would stop it for the others.
+var (
+	started = sync.OnceValues(start) //nolint:gochecknoglobals // one server per test process
+	shared  templates                //nolint:gochecknoglobals // and its template database
+	count   atomic.Int64             //nolint:gochecknoglobals // and its numbered databases
+)
+
+// templates remembers how the migrated database turned out.
+type templates struct {
+	mu   sync.Mutex
+	made bool
+	err  error
+}
+
+const setupTimeout = time.Minute
+
+// Migrate brings the database at url to the wanted schema, for example
+// store.Migrate.
+type Migrate func(ctx context.Context, url string) error
+
+// New returns the URL of a new database with the schema that migrate makes. A
+// test process migrates once and copies the result, so all its tests must name
+// the same function.
+func New(t testing.TB, migrate Migrate) (url string) {
+	t.Helper()
+	s := server(t)
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	defer cancel()
+	require.NoError(t, s.template(ctx, migrate), "migrating the template database")
+	return s.database(ctx, t, "TEMPLATE "+templateName)
+}
+
+// Empty returns the URL of a new empty database.
+func Empty(t testing.TB) (url string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	defer cancel()
+	return server(t).database(ctx, t, "")
+}
+
+const templateName = "template_gpuaas"
+
+// template makes the migrated database that New copies.
+func (s *postgres) template(ctx context.Context, migrate Migrate) error {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if !shared.made {
+		shared.made = true
+		if shared.err = s.exec(ctx, "CREATE DATABASE "+templateName); shared.err == nil {
+			shared.err = migrate(ctx, s.url(templateName))
+		}
+	}
+	return shared.err
+}
+
+// database makes a database and drops it when the test is over.
+func (s *postgres) database(ctx context.Context, t testing.TB, options string) string {
+	t.Helper()
+	name := fmt.Sprintf("test_%d", count.Add(1))
+	require.NoError(t, s.exec(ctx, "CREATE DATABASE "+name+" "+options))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+		defer cancel()
+		if err := s.exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Logf("dropping %s: %v", name, err)
+		}
+	})
+	return s.url(name)
+}
+
+func (s *postgres) url(database string) string {
+	return fmt.Sprintf("postgres://gpuaas@127.0.0.1:%d/%s?sslmode=disable", s.port, database)
+}
+
+// exec runs one statement on a connection of its own.
+func (s *postgres) exec(ctx context.Context, sql string) error {
+	conn, err := pgx.Connect(ctx, s.url("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx) //nolint:errcheck // nothing is pending on it
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+// server returns the process's server, or ends the test.
+func server(t testing.TB) *postgres {
+	t.Helper()
+	s, err := started()
+	if err != nil && testing.Short() && os.Getenv("CI") != "true" {
+		t.Skipf("no Postgres server for this test: %v", err)
+	}
+	require.NoError(t, err, "starting a Postgres server for the tests")
+	return s
+}

@@ -1,0 +1,89 @@
+-- +goose Up
+
+-- The catalog a registration must refer to; free-text SKUs are refused.
+CREATE TABLE skus (
+    name             text    CONSTRAINT skus_pkey PRIMARY KEY,
+    active           boolean NOT NULL DEFAULT true,
+    gpu_model        text    NOT NULL DEFAULT '',
+    max_gpus         integer NOT NULL CONSTRAINT skus_max_gpus_check CHECK (max_gpus >= 0),
+    min_cpus         integer NOT NULL CONSTRAINT skus_min_cpus_check CHECK (min_cpus >= 1),
+    min_memory_bytes bigint  NOT NULL CONSTRAINT skus_min_memory_check CHECK (min_memory_bytes >= 0)
+);
+
+INSERT INTO skus (name, gpu_model, max_gpus, min_cpus, min_memory_bytes) VALUES
+    ('h100',    'H100', 8, 32, 256::bigint << 30),
+    ('a100',    'A100', 8, 16, 128::bigint << 30),
+    ('cpu-dev', '',     0,  1, 512::bigint << 20);
+
+-- One row per node, kept for ever: a removed node stays as a tombstone.
+-- Columns stand in the order an operator reads them.
+CREATE TABLE nodes (
+    node_id     uuid        CONSTRAINT nodes_pkey PRIMARY KEY,
+    host        text        NOT NULL CONSTRAINT nodes_host_check CHECK (host <> ''),
+    state       text        NOT NULL CONSTRAINT nodes_state_check CHECK (state IN (
+                    'registered', 'bootstrap_issued', 'enrolling', 'active', 'offline', 'quarantined',
+                    'draining', 'drained', 'retired', 'removing', 'removed')),
+    state_since timestamptz NOT NULL DEFAULT now(),
+    cordoned    boolean     NOT NULL DEFAULT false,
+
+    -- The fence: rises with every claim. A write of an operation names the
+    -- op_seq it was given and changes nothing once a newer one was handed out.
+    op_seq       bigint NOT NULL DEFAULT 0,
+    -- The operation that holds the node, for display; the lock is Temporal's.
+    operation_id uuid,
+
+    -- Whose identity counts. Certificates and tasks of an older incarnation
+    -- are void.
+    incarnation        bigint NOT NULL DEFAULT 1 CONSTRAINT nodes_incarnation_check CHECK (incarnation >= 1),
+    -- The last incarnation that made an authenticated poll; 0 for none.
+    polled_incarnation bigint NOT NULL DEFAULT 0,
+
+    sku             text    NOT NULL CONSTRAINT nodes_sku_fkey REFERENCES skus (name),
+    gpus_total      integer NOT NULL CONSTRAINT nodes_gpus_total_check CHECK (gpus_total >= 0),
+    region_code     text    NOT NULL,
+    onboarding_mode text    NOT NULL, -- the provider's name
+    lifecycle_class text    NOT NULL CONSTRAINT nodes_lifecycle_class_check
+                    CHECK (lifecycle_class IN ('persistent', 'ephemeral', 'spot')),
+    port            integer NOT NULL CONSTRAINT nodes_port_check CHECK (port BETWEEN 1 AND 65535),
+    ssh_username    text    NOT NULL DEFAULT '',
+    ssh_public_key  text    NOT NULL DEFAULT '',
+
+    -- What the agent reports.
+    last_heartbeat_at timestamptz,
+    agent_version     text   NOT NULL DEFAULT '',
+    agent_phase       text   NOT NULL DEFAULT '',
+    boot_id           text   NOT NULL DEFAULT '',
+    uptime_seconds    bigint NOT NULL DEFAULT 0,
+    workloads         jsonb  NOT NULL DEFAULT '[]',
+    -- When the agent saw these workloads, by the node's own clock: a heartbeat
+    -- that was overtaken by a task result does not undo it.
+    workloads_at      timestamptz,
+    facts             jsonb,
+
+    task_seq   bigint      NOT NULL DEFAULT 0, -- the last task's seq
+    created_at timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 70); -- room for heartbeats to update rows in place
+
+-- A host name may return once its node was removed.
+CREATE UNIQUE INDEX nodes_host_live_key ON nodes (lower(host)) WHERE state <> 'removed';
+CREATE INDEX nodes_host_idx ON nodes (lower(host));
+CREATE INDEX nodes_state_idx ON nodes (state);
+
+-- The machine behind a node. Terminated ones are kept.
+CREATE TABLE instances (
+    instance_id uuid        CONSTRAINT instances_pkey PRIMARY KEY,
+    node_id     uuid        NOT NULL CONSTRAINT instances_node_fkey REFERENCES nodes (node_id),
+    provider    text        NOT NULL,
+    external_id text        NOT NULL DEFAULT '',
+    state       text        NOT NULL CONSTRAINT instances_state_check CHECK (state IN (
+                    'pending', 'provisioning', 'bootstrapping', 'running', 'draining', 'terminating', 'terminated')),
+    state_since timestamptz NOT NULL DEFAULT now(),
+    created_at  timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE UNIQUE INDEX instances_node_live_key ON instances (node_id) WHERE state <> 'terminated';
+
+-- +goose Down
+DROP TABLE instances;
+DROP TABLE nodes;
+DROP TABLE skus;

@@ -1,0 +1,85 @@
+-- name: GetSKU :one
+SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, active FROM skus WHERE name = $1;
+
+-- name: InsertNode :exec
+INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboarding_mode, lifecycle_class,
+                   port, ssh_username, ssh_public_key)
+VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- The first lock of every transaction that changes a node. NO KEY: foreign-key
+-- checks of other tables need not wait.
+-- name: LockNode :one
+SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
+       sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
+FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
+
+-- name: FindNode :one
+SELECT node_id FROM nodes WHERE lower(host) = lower(sqlc.arg(host))
+ORDER BY state = 'removed', created_at DESC LIMIT 1;
+
+-- name: ListNodes :many
+SELECT * FROM nodes WHERE sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid
+ORDER BY host, created_at;
+
+-- name: ClaimNode :execrows
+UPDATE nodes SET op_seq = op_seq + 1, operation_id = $3, state = $4,
+                 state_since = CASE WHEN state = $4 THEN state_since ELSE now() END
+WHERE node_id = $1 AND op_seq = $2;
+
+-- name: SetNodeState :execrows
+UPDATE nodes SET state = $3, state_since = now() WHERE node_id = $1 AND op_seq = $2;
+
+-- name: SetNodeCordoned :execrows
+UPDATE nodes SET cordoned = $3 WHERE node_id = $1 AND op_seq = $2;
+
+-- name: SetNodeFacts :execrows
+UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2;
+
+-- name: ReleaseNode :execrows
+UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
+
+-- name: NextIncarnation :one
+UPDATE nodes SET incarnation = incarnation + 1 WHERE node_id = $1 RETURNING incarnation;
+
+-- name: SetNodeWork :exec
+UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id = $1;
+
+-- A heartbeat that a task result overtook does not undo what the result said;
+-- one that is much older means that the node's clock was set back.
+-- name: Heartbeat :one
+UPDATE nodes SET
+    last_heartbeat_at = now(), agent_version = sqlc.arg(agent_version), agent_phase = sqlc.arg(agent_phase),
+    boot_id = sqlc.arg(boot_id), uptime_seconds = sqlc.arg(uptime_seconds),
+    cordoned = CASE WHEN workloads_at > sqlc.arg(at)::timestamptz
+                     AND workloads_at < sqlc.arg(at)::timestamptz + interval '1 minute'
+                    THEN cordoned ELSE sqlc.arg(cordoned) END,
+    workloads = CASE WHEN workloads_at > sqlc.arg(at)::timestamptz
+                      AND workloads_at < sqlc.arg(at)::timestamptz + interval '1 minute'
+                     THEN workloads ELSE sqlc.arg(workloads) END
+WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
+RETURNING state;
+
+-- name: LastHeartbeat :one
+SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
+
+-- name: SilentNodes :many
+SELECT node_id FROM nodes
+WHERE state = 'active'
+  AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8)
+  AND (sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid)
+ORDER BY node_id;
+
+-- name: RecordPoll :execrows
+UPDATE nodes SET polled_incarnation = incarnation
+WHERE node_id = $1 AND incarnation = $2 AND polled_incarnation < incarnation;
+
+-- name: Enrollment :one
+SELECT (polled_incarnation = incarnation)::boolean AS polled,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id
+        AND t.incarnation = n.incarnation AND t.state <> 'voided') AS issued,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id
+        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS claimed
+FROM nodes n WHERE n.node_id = $1;
+
+-- name: NodeCounts :many
+SELECT state, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since FROM nodes GROUP BY state ORDER BY state;

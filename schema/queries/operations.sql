@@ -1,0 +1,34 @@
+-- name: GetOperation :one
+SELECT operation_id, node_id, op_seq, action, status, phase, step, stuck, decision, actor, run_id, claim, ended_at
+FROM operations WHERE operation_id = $1;
+
+-- name: InsertOperation :exec
+INSERT INTO operations (operation_id, node_id, op_seq, action, status, actor, reason, correlation_id,
+                        workflow_id, run_id, claim, started_at)
+VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11);
+
+-- Ends what a dead run left open on a node that a new operation claims.
+-- name: SupersedeOperations :many
+UPDATE operations SET status = 'failed', stuck = NULL, outcome = $2, ended_at = now()
+WHERE node_id = $1 AND ended_at IS NULL
+RETURNING operation_id, action, correlation_id;
+
+-- name: AdvanceOperation :exec
+UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7
+WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
+
+-- name: FinishOperation :exec
+UPDATE operations SET status = $3, outcome = $4, stuck = NULL, ended_at = now()
+WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
+
+-- name: ListOperations :many
+SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
+       o.correlation_id, o.workflow_id, o.run_id, o.outcome, o.started_at, o.ended_at
+FROM operations o JOIN nodes n USING (node_id)
+WHERE (sqlc.narg(node_id)::uuid IS NULL OR o.node_id = sqlc.narg(node_id)::uuid)
+  AND (NOT sqlc.arg(open)::boolean OR o.ended_at IS NULL)
+ORDER BY o.started_at DESC, o.op_seq DESC LIMIT sqlc.arg(max_rows);
+
+-- name: StuckCounts :many
+SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
+WHERE status = 'parked' GROUP BY 1, 2 ORDER BY 1, 2;

@@ -1,0 +1,34 @@
+-- name: InsertResultMessage :exec
+INSERT INTO outbox (task_id, workflow_id) VALUES ($1, $2);
+
+-- name: InsertEventMessage :exec
+INSERT INTO outbox (workflow_id, event) VALUES ($1, $2);
+
+-- name: Notify :exec
+SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text);
+
+-- Locks what is due by a stamp and not by a transaction, so that delivery holds
+-- nothing; a relay that dies leaves it due again a little later.
+-- name: TakeOutbox :many
+WITH due AS (
+    SELECT id FROM outbox WHERE orphaned_at IS NULL AND next_try_at <= now()
+    ORDER BY id LIMIT sqlc.arg(max_rows) FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE outbox o SET next_try_at = now() + interval '30 seconds' FROM due WHERE o.id = due.id
+    RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts
+)
+SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.task_id,
+       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result
+FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id;
+
+-- name: DeleteOutbox :exec
+DELETE FROM outbox WHERE id = $1;
+
+-- name: OrphanOutbox :execrows
+UPDATE outbox SET orphaned_at = coalesce(orphaned_at, now()), last_error = $2 WHERE id = $1;
+
+-- Due again after 1 s, 2 s, 4 s … and at most a minute.
+-- name: FailOutbox :execrows
+UPDATE outbox SET attempts = attempts + 1, last_error = $2,
+    next_try_at = now() + make_interval(secs => least(60, 2 ^ least(attempts, 6)))
+WHERE id = $1;

@@ -1,0 +1,18 @@
+-- name: PlanResource :execrows
+INSERT INTO resources (resource_id, node_id, operation_id, kind, provider, state)
+VALUES ($1, $2, $3, $4, $5, 'planned')
+ON CONFLICT ON CONSTRAINT resources_pkey DO NOTHING;
+
+-- name: GetResource :one
+SELECT resource_id, node_id, kind, provider, external_id, state FROM resources
+WHERE resource_id = $1 AND node_id = $2;
+
+-- name: CreatedResource :exec
+UPDATE resources SET state = 'created', external_id = $2, created_at = now() WHERE resource_id = $1;
+
+-- name: ReleasedResource :exec
+UPDATE resources SET state = 'released', released_at = now() WHERE resource_id = $1;
+
+-- name: OpenResources :many
+SELECT resource_id, node_id, kind, provider, external_id, state FROM resources
+WHERE node_id = $1 AND state <> 'released' ORDER BY planned_at, resource_id;

@@ -1,0 +1,412 @@
+package nodeapi_test
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const env = "test"
+
+// ca is a certificate authority made in the test.
+type ca struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+func newKey(tb testing.TB) *ecdsa.PrivateKey {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(tb, err)
+	return key
+}
+
+func serial(tb testing.TB) *big.Int {
+	tb.Helper()
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 150))
+	require.NoError(tb, err)
+	return n
+}
+
+func newCA(tb testing.TB, name string) *ca {
+	tb.Helper()
+	template := &x509.Certificate{
+		SerialNumber: serial(tb), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	c := &ca{key: newKey(tb)}
+	c.cert = c.sign(tb, template, template, c.key.Public())
+	return c
+}
+
+func (c *ca) sign(tb testing.TB, template, parent *x509.Certificate, key crypto.PublicKey) *x509.Certificate {
+	tb.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key, c.key)
+	require.NoError(tb, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(tb, err)
+	return cert
+}
+
+// leaf returns a node certificate for the identity; change may spoil it.
+func (c *ca) leaf(tb testing.TB, id schema.Identity, change func(*x509.Certificate)) *tls.Certificate {
+	tb.Helper()
+	uri, err := url.Parse(id.URI())
+	require.NoError(tb, err)
+	template := &x509.Certificate{
+		SerialNumber: serial(tb), URIs: []*url.URL{uri},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+	}
+	if change != nil {
+		change(template)
+	}
+	key := newKey(tb)
+	cert := c.sign(tb, template, c.cert, key.Public())
+	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
+}
+
+// server returns a server certificate for localhost.
+func (c *ca) server(tb testing.TB) *tls.Certificate {
+	tb.Helper()
+	return c.leaf(tb, schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}, func(t *x509.Certificate) {
+		t.URIs, t.DNSNames = nil, []string{"localhost"}
+		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	})
+}
+
+// fakeStore answers with functions; what is not set answers as a store that
+// has an active node and no work.
+type fakeStore struct {
+	authenticate func(schema.Identity, schema.CertFacts) (schema.Caller, error)
+	claim        func(schema.TokenClaim) (schema.Claimed, error)
+	pending      func(schema.CertFacts) error
+	next         func(have []string) (*schema.TaskOffer, error)
+	result       func(schema.TaskResult) (schema.TaskType, error)
+	progress     func(schema.TaskProgress) (schema.ProgressAnswer, error)
+}
+
+func (f *fakeStore) Authenticate(_ context.Context, id schema.Identity, facts schema.CertFacts) (schema.Caller, error) {
+	if f.authenticate != nil {
+		return f.authenticate(id, facts)
+	}
+	return schema.Caller{NodeID: id.NodeID, Incarnation: id.Incarnation, State: schema.NodeActive, Serial: facts.Serial}, nil
+}
+
+func (f *fakeStore) ClaimToken(_ context.Context, c schema.TokenClaim) (schema.Claimed, error) {
+	if f.claim != nil {
+		return f.claim(c)
+	}
+	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
+}
+
+func (f *fakeStore) StorePending(_ context.Context, _ string, _ int64, _ string, facts schema.CertFacts, _ string) error {
+	if f.pending != nil {
+		return f.pending(facts)
+	}
+	return nil
+}
+
+func (f *fakeStore) Polled(context.Context, schema.Caller) error { return nil }
+
+func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, have []string, _ time.Duration) (*schema.TaskOffer, error) {
+	if f.next != nil {
+		return f.next(have)
+	}
+	return nil, nil
+}
+
+func (f *fakeStore) Progress(_ context.Context, _ schema.Caller, _ string, p schema.TaskProgress, lease time.Duration) (schema.ProgressAnswer, error) {
+	if f.progress != nil {
+		return f.progress(p)
+	}
+	return schema.ProgressAnswer{Lease: schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}, nil
+}
+
+func (f *fakeStore) Result(_ context.Context, _ schema.Caller, _ string, r schema.TaskResult) (schema.TaskType, error) {
+	if f.result != nil {
+		return f.result(r)
+	}
+	return schema.TaskNodeProbe, nil
+}
+
+func (f *fakeStore) Heartbeat(context.Context, schema.Caller, schema.HeartbeatRequest) error {
+	return nil
+}
+
+// fakeWakes lets a test wake a node, and see who has subscribed.
+type fakeWakes struct {
+	mu   sync.Mutex
+	subs map[string]map[chan struct{}]bool
+}
+
+func (f *fakeWakes) Subscribe(nodeID string) (<-chan struct{}, func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ch := make(chan struct{}, 1)
+	if f.subs[nodeID] == nil {
+		f.subs[nodeID] = map[chan struct{}]bool{}
+	}
+	f.subs[nodeID][ch] = true
+	return ch, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.subs[nodeID], ch)
+	}
+}
+
+func (f *fakeWakes) wake(nodeID string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for ch := range f.subs[nodeID] {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *fakeWakes) waiting(nodeID string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.subs[nodeID])
+}
+
+// fakeIssuer is a CA of the test in Vault's place.
+type fakeIssuer struct {
+	tb testing.TB
+	mu sync.Mutex
+	ca *ca
+	// roots are those that count; down makes every call fail.
+	roots []*x509.Certificate
+	down  bool
+}
+
+func (f *fakeIssuer) set(down bool, roots ...*x509.Certificate) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down, f.roots = down, roots
+}
+
+func (f *fakeIssuer) Issue(_ context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return schema.IssuedCertificate{}, schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
+	}
+	uri, err := url.Parse(id.URI())
+	if err != nil {
+		return schema.IssuedCertificate{}, err
+	}
+	cert := f.ca.sign(f.tb, &x509.Certificate{SerialNumber: serial(f.tb), URIs: []*url.URL{uri},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, f.ca.cert, csr.PublicKey)
+	return schema.IssuedCertificate{LeafPEM: certPEM(cert), ChainPEM: certPEM(f.ca.cert), Facts: schema.FactsOf(cert)}, nil
+}
+
+func (f *fakeIssuer) Roots(context.Context) ([]*x509.Certificate, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.roots, nil
+}
+
+func certPEM(c *x509.Certificate) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+}
+
+// site is a node API on a real TLS listener.
+type site struct {
+	tb       testing.TB
+	nodeCA   *ca
+	serverCA *ca
+	store    *fakeStore
+	wakes    *fakeWakes
+	issuer   *fakeIssuer
+	registry *prometheus.Registry
+	log      *safeBuffer
+	server   *http.Server
+	base     string
+	node     schema.Identity
+}
+
+func newSite(tb testing.TB, store *fakeStore) *site {
+	tb.Helper()
+	s := &site{tb: tb, nodeCA: newCA(tb, "node CA 1"), serverCA: newCA(tb, "API CA"), store: store,
+		wakes: &fakeWakes{subs: map[string]map[chan struct{}]bool{}}, registry: prometheus.NewRegistry(), log: &safeBuffer{},
+		node: schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
+	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
+	api := nodeapi.New(nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer,
+		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
+		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	cert := s.serverCA.server(tb)
+	s.server = api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	require.NoError(tb, err)
+	s.base = "https://localhost:" + port
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.server.ServeTLS(ln, "", "")
+	}()
+	tb.Cleanup(func() {
+		_ = s.server.Close()
+		<-done
+	})
+	return s
+}
+
+// metric returns a counter's or gauge's value, or a histogram's count.
+func (s *site) metric(name string, labels ...string) float64 {
+	s.tb.Helper()
+	families, err := s.registry.Gather()
+	require.NoError(s.tb, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var values []string
+			for _, l := range m.GetLabel() {
+				values = append(values, l.GetValue())
+			}
+			if f.GetName() == name && slices.Equal(values, labels) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return 0
+}
+
+// cert is the node's good certificate.
+func (s *site) cert() *tls.Certificate { return s.nodeCA.leaf(s.tb, s.node, nil) }
+
+// client returns a client with one certificate, which it sends whatever the
+// server accepts; nil for none.
+func (s *site) client(cert *tls.Certificate) *http.Client { return s.clientWith(cert, true, nil) }
+
+func (s *site) clientWith(cert *tls.Certificate, h2 bool, change func(*tls.Config)) *http.Client {
+	pool := x509.NewCertPool()
+	pool.AddCert(s.serverCA.cert)
+	cfg := &tls.Config{RootCAs: pool}
+	if cert != nil {
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	}
+	if change != nil {
+		change(cfg)
+	}
+	transport := &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: h2}
+	s.tb.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func (s *site) path(rest string) string { return s.base + "/internal/v1/nodes/" + s.node.NodeID + rest }
+
+// answer is what a call came to.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	proto  int
+}
+
+func (a answer) refusal(tb testing.TB) schema.ErrorDetail {
+	tb.Helper()
+	var b schema.ErrorBody
+	require.NoError(tb, json.Unmarshal(a.body, &b), string(a.body))
+	return b.Error
+}
+
+func call(tb testing.TB, c *http.Client, method, url string, body any, headers ...string) answer {
+	tb.Helper()
+	a, err := try(tb.Context(), c, method, url, body, headers...)
+	require.NoError(tb, err)
+	return a
+}
+
+func try(ctx context.Context, c *http.Client, method, url string, body any, headers ...string) (answer, error) {
+	var reader io.Reader
+	switch b := body.(type) {
+	case nil:
+	case string:
+		reader = bytes.NewReader([]byte(b))
+	default:
+		text, err := json.Marshal(b)
+		if err != nil {
+			return answer{}, err
+		}
+		reader = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, reader)
+	if err != nil {
+		return answer{}, err
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header[headers[i]] = append(req.Header[headers[i]], headers[i+1]) // the spelling stays
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	return answer{status: res.StatusCode, header: res.Header, body: text, proto: res.ProtoMajor}, err
+}
+
+// endpoint is one of the endpoints that need a certificate.
+type endpoint struct {
+	method, path string
+	body         any
+}
+
+func endpoints() []endpoint {
+	task := schema.NewID()
+	return []endpoint{
+		{http.MethodGet, "/tasks/wait?timeout=0s", nil},
+		{http.MethodPost, "/tasks/" + task + "/result", schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded}},
+		{http.MethodPost, "/tasks/" + task + "/progress", schema.TaskProgress{LeaseEpoch: 1}},
+		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},
+	}
+}
+
+type safeBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

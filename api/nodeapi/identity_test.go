@@ -1,0 +1,226 @@
+package nodeapi_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestGoodCertificate(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	for _, h2 := range []bool{true, false} {
+		c := s.clientWith(s.cert(), h2, nil)
+		for _, e := range endpoints() {
+			a := call(t, c, e.method, s.path(e.path), e.body)
+			assert.Less(t, a.status, 300, "%s: %s", e.path, a.body)
+			assert.Equal(t, map[bool]int{true: 2, false: 1}[h2], a.proto)
+		}
+	}
+}
+
+// Every endpoint refuses every certificate that is not the node's own good one,
+// with its reason, an envelope and a log line of the certificate's facts.
+func TestRefusedCertificates(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	foreign, other := newCA(t, "somebody's CA"), s.node
+	other.NodeID = schema.NewID()
+	stranger := s.node
+	stranger.Env = "prod"
+	spoil := func(change func(*x509.Certificate)) *tls.Certificate { return s.nodeCA.leaf(t, s.node, change) }
+	uri := func(text string) func(*x509.Certificate) {
+		return func(c *x509.Certificate) {
+			u, err := url.Parse(text)
+			require.NoError(t, err)
+			c.URIs = []*url.URL{u}
+		}
+	}
+	twin := newCA(t, "node CA 1") // the same name, another key
+	for name, c := range map[string]struct {
+		cert   *tls.Certificate
+		reason string
+	}{
+		"none":                {nil, schema.ReasonNoCertificate},
+		"foreign CA":          {foreign.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
+		"CA twin":             {twin.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
+		"API's own CA":        {s.serverCA.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
+		"expired":             {spoil(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), schema.ReasonExpired},
+		"of the future":       {spoil(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(10 * time.Minute) }), schema.ReasonExpired},
+		"expired and foreign": {foreign.leaf(t, s.node, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), schema.ReasonUnknownIssuer},
+		"for servers":         {spoil(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), schema.ReasonIdentityMismatch},
+		"for anything":        {spoil(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageAny} }), schema.ReasonIdentityMismatch},
+		"a CA":                {spoil(func(c *x509.Certificate) { c.IsCA = true }), schema.ReasonIdentityMismatch},
+		"no name":             {spoil(func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"x"} }), schema.ReasonIdentityMismatch},
+		"two names":           {spoil(func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) }), schema.ReasonIdentityMismatch},
+		"a DNS name too":      {spoil(func(c *x509.Certificate) { c.DNSNames = []string{"x"} }), schema.ReasonIdentityMismatch},
+		"no SPIFFE id":        {spoil(uri("https://test/node/x/1")), schema.ReasonIdentityMismatch},
+		"incarnation 0":       {spoil(uri("spiffe://test/node/" + s.node.NodeID + "/0")), schema.ReasonIdentityMismatch},
+		"incarnation 01":      {spoil(uri("spiffe://test/node/" + s.node.NodeID + "/01")), schema.ReasonIdentityMismatch},
+		"not a node":          {spoil(uri("spiffe://test/worker/" + s.node.NodeID + "/1")), schema.ReasonIdentityMismatch},
+		"another node":        {s.nodeCA.leaf(t, other, nil), schema.ReasonIdentityMismatch},
+		"another environment": {s.nodeCA.leaf(t, stranger, nil), schema.ReasonIdentityMismatch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := s.client(c.cert)
+			for _, e := range endpoints() {
+				a := call(t, client, e.method, s.path(e.path), e.body, schema.HeaderCorrelationID, "refused")
+				assert.Equal(t, http.StatusUnauthorized, a.status, e.path)
+				r := a.refusal(t)
+				assert.Equal(t, schema.KindInvalidNodeIdentity, r.Code)
+				assert.Equal(t, c.reason, r.Reason, r.Message)
+				assert.Equal(t, "refused", r.CorrelationID)
+			}
+			if c.cert != nil {
+				assert.Contains(t, s.log.String(), schema.FactsOf(c.cert.Leaf).Fingerprint, "the log has the certificate's facts")
+			}
+		})
+	}
+	for reason, cases := range map[string]float64{schema.ReasonNoCertificate: 1, schema.ReasonUnknownIssuer: 4,
+		schema.ReasonExpired: 2, schema.ReasonIdentityMismatch: 12} {
+		assert.InDelta(t, 4*cases, s.metric("gpuaas_identity_refusals_total", reason), 0, reason)
+	}
+}
+
+func TestRefusalsOfTheStore(t *testing.T) {
+	for _, reason := range []string{schema.ReasonNodeRemoved, schema.ReasonNodeLocked, schema.ReasonSerialSuperseded} {
+		s := newSite(t, &fakeStore{authenticate: func(schema.Identity, schema.CertFacts) (schema.Caller, error) {
+			return schema.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "no").WithReason(reason)
+		}})
+		c := s.client(s.cert())
+		for _, e := range endpoints() {
+			a := call(t, c, e.method, s.path(e.path), e.body)
+			assert.Equal(t, http.StatusUnauthorized, a.status)
+			assert.Equal(t, reason, a.refusal(t).Reason, e.path)
+		}
+	}
+}
+
+// The store gets the facts of the certificate as the issuer's adapter renders
+// them.
+func TestStoreSeesTheCertificate(t *testing.T) {
+	var id schema.Identity
+	var facts schema.CertFacts
+	s := newSite(t, &fakeStore{authenticate: func(i schema.Identity, f schema.CertFacts) (schema.Caller, error) {
+		id, facts = i, f
+		return schema.Caller{NodeID: i.NodeID}, nil
+	}})
+	cert := s.cert()
+	call(t, s.client(cert), http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+	assert.Equal(t, s.node, id)
+	assert.Equal(t, schema.FactsOf(cert.Leaf), facts)
+}
+
+// A connection that stays open does not outlive the trust it was made with.
+func TestOpenConnectionIsCheckedAgain(t *testing.T) {
+	for _, h2 := range []bool{true, false} {
+		s := newSite(t, &fakeStore{})
+		next := newCA(t, "node CA 2")
+		expiring := s.nodeCA.leaf(t, s.node, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(2 * time.Second) })
+		c := s.clientWith(expiring, h2, nil)
+		heartbeat := func() answer {
+			reused := false
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+				GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
+			a, err := try(ctx, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+			require.NoError(t, err)
+			if a.status != http.StatusNoContent {
+				assert.True(t, reused, "the same connection")
+			}
+			return a
+		}
+		require.Equal(t, http.StatusNoContent, heartbeat().status)
+
+		s.issuer.set(false, next.cert)
+		assert.Equal(t, schema.ReasonUnknownIssuer, heartbeat().refusal(t).Reason, "the CA was distrusted")
+		s.issuer.set(false, next.cert, s.nodeCA.cert)
+		require.Equal(t, http.StatusNoContent, heartbeat().status)
+
+		require.Eventually(t, func() bool { return heartbeat().status != http.StatusNoContent }, 5*time.Second, 50*time.Millisecond)
+		assert.Equal(t, schema.ReasonExpired, heartbeat().refusal(t).Reason)
+	}
+}
+
+func TestHandshake(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	t.Run("no resumption", func(t *testing.T) {
+		cache := tls.NewLRUClientSessionCache(8)
+		for range 3 {
+			c := s.clientWith(s.cert(), false, func(cfg *tls.Config) { cfg.ClientSessionCache = cache })
+			var state tls.ConnectionState
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+				TLSHandshakeDone: func(cs tls.ConnectionState, _ error) { state = cs }})
+			a, err := try(ctx, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+			require.NoError(t, err)
+			assert.Equal(t, http.StatusNoContent, a.status)
+			assert.False(t, state.DidResume)
+			assert.Equal(t, uint16(tls.VersionTLS13), state.Version)
+		}
+	})
+	t.Run("TLS 1.2", func(t *testing.T) {
+		c := s.clientWith(s.cert(), false, func(cfg *tls.Config) { cfg.MaxVersion = tls.VersionTLS12 })
+		_, err := try(t.Context(), c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+		assert.ErrorContains(t, err, "protocol version")
+	})
+	t.Run("acceptable CAs", func(t *testing.T) {
+		var names [][]byte
+		cert := s.cert()
+		c := s.clientWith(nil, false, func(cfg *tls.Config) {
+			cfg.GetClientCertificate = func(i *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				names = i.AcceptableCAs
+				return cert, nil
+			}
+		})
+		call(t, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+		require.Len(t, names, 1)
+		assert.True(t, bytes.Equal(s.nodeCA.cert.RawSubject, names[0]))
+	})
+	t.Run("plain HTTP", func(t *testing.T) {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "https://"))
+		require.NoError(t, err)
+		defer func() { _ = conn.Close() }()
+		_, err = conn.Write([]byte("GET /api/v1/healthz HTTP/1.1\r\nHost: x\r\n\r\n"))
+		require.NoError(t, err)
+		buf := make([]byte, 64)
+		n, _ := conn.Read(buf)
+		assert.Contains(t, string(buf[:n]), "400 Bad Request")
+	})
+}
+
+// A forwarded identity is refused in every spelling, with a good certificate and
+// without one, on every path.
+func TestForwardedIdentity(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	for _, h2 := range []bool{true, false} {
+		for _, cert := range []*tls.Certificate{nil, s.cert()} {
+			c := s.clientWith(cert, h2, nil)
+			for _, name := range []string{"Client-Cert", "client-cert", "CLIENT_CERT", "X-Client-Cert", "X_Client_Cert", "x-client_cert",
+				"X-Forwarded-Client-Cert", "X_Forwarded_Client_Cert", "X-Forwarded-Tls-Client-Cert", "X-Forwarded-TLS-Client-Cert",
+				"x_forwarded_tls-client_cert", "X-Forwarded-Tls-Client-Cert-Info", "Ssl-Client-Cert"} {
+				for _, path := range []string{"/heartbeat", "/tasks/wait", "/enroll", "/nothing"} {
+					method := http.MethodPost
+					if path == "/tasks/wait" {
+						method = http.MethodGet
+					}
+					a := call(t, c, method, s.path(path), nil, name, "MIIB")
+					assert.Equal(t, http.StatusBadRequest, a.status, "%s %s", name, path)
+					assert.Equal(t, "forwarded_identity", a.refusal(t).Reason)
+				}
+			}
+		}
+	}
+	a := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
+	assert.Equal(t, http.StatusNoContent, a.status, "the old wire's bearer is ignored")
+	a = call(t, s.client(nil), http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
+	assert.Equal(t, schema.ReasonNoCertificate, a.refusal(t).Reason, "and opens nothing")
+}

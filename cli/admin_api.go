@@ -45,6 +45,9 @@ func (e *env) api() (*adminAPI, error) {
 	}
 	base := cmp.Or(e.flags.apiURL, e.getenv("GPUAAS_API_URL"), defaultAPIURL)
 	u, err := url.Parse(base)
+	if err == nil && u.User != nil {
+		return nil, usagef("gpuaas", "the admin API's URL holds a user or password: give the token in GPUAAS_API_TOKEN instead")
+	}
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return nil, usagef("gpuaas", "the admin API's URL %q is not one: give http://HOST:PORT (--api-url or GPUAAS_API_URL)", base)
 	}

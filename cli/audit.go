@@ -45,6 +45,9 @@ is missing, changed or out of order is named, and the exit code is 1.`,
 }
 
 func runAudit(ctx context.Context, e *env, o auditOptions) error {
+	if o.limit < 0 {
+		return usagef("gpuaas audit", "--limit %d: want 0 or more", o.limit)
+	}
 	api, err := e.api()
 	if err != nil {
 		return err

@@ -69,6 +69,10 @@ func TestUsage(t *testing.T) {
 		"bad-class":          "node register gpu-18 --sku h100 --region fra1 --class eternal",
 		"force-no-reason":    "op force gpu-17 --yes",
 		"bad-api-url":        "node list --api-url localhost",
+		"secret-in-api-url":  "node list --api-url http://alice:hunter2@localhost",
+		"bad-limit":          "audit --limit -1",
+		"unknown-topic":      "help node drian",
+		"unknown-shell":      "completion csh",
 		"json":               "node drain gpu-17 -o json",
 	} {
 		t.Run(name, func(t *testing.T) {

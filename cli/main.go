@@ -19,9 +19,6 @@ func run(ctx context.Context, e *env, args []string) int {
 	defer e.close()
 	root := newRoot(e)
 	root.SetArgs(args)
-	root.SetIn(e.stdin)
-	root.SetOut(e.stdout)
-	root.SetErr(e.stderr)
 	return e.report(ctx, root.ExecuteContext(ctx))
 }
 

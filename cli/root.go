@@ -28,6 +28,7 @@ Environment:
   GPUAAS_API_URL          the admin API
   GPUAAS_API_TOKEN        its bearer token (there is no flag: flags show in ps)
   GPUAAS_API_TOKEN_FILE   a file that holds the token
+  GPUAAS_WEB_UI_URL       base of the links to Temporal's Web UI
   NO_COLOR                no colors
 
 `
@@ -45,6 +46,9 @@ func newRoot(e *env) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	asGroup(root)
+	root.SetIn(e.stdin)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
 	f := root.PersistentFlags()
 	f.StringVar(&e.flags.address, "address", "", "Temporal's address (env TEMPORAL_ADDRESS)")
 	f.StringVar(&e.flags.namespace, "namespace", "", `Temporal's namespace (env TEMPORAL_NAMESPACE, default "gpuaas")`)
@@ -55,7 +59,39 @@ func newRoot(e *env) *cobra.Command {
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
 		[]string{string(formatTable), string(formatJSON), string(formatYAML)}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(newNode(e), newOp(e), newStuck(e), newAudit(e), newAdmin(e), newVersion(e))
+	root.SetHelpCommand(newHelp())
+	addCompletion(root)
 	return root
+}
+
+// newHelp is cobra's help command, but an unknown topic is a usage error.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about any command", Long: "Prints the help of a command.",
+		Example: "  gpuaas help node drain", ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(c *cobra.Command, args []string) error {
+			topic, rest, err := c.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("gpuaas", "unknown help topic %q", strings.Join(args, " "))
+			}
+			return topic.Help()
+		},
+	}
+}
+
+// addCompletion adds cobra's command of completion scripts. It takes the
+// command's output as it is now, so that has to be set before.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		asGroup(c)
+		for _, shell := range c.Commands() {
+			shell.Args = noArgs()
+		}
+	}
 }
 
 // newGroup is a command that only holds others.

@@ -41,7 +41,7 @@ func (o *Outbox) Take(ctx context.Context, limit int) ([]schema.OutboxMessage, e
 }
 
 func outboxMessage(r sqlc.TakeOutboxRow) (schema.OutboxMessage, error) {
-	m := schema.OutboxMessage{ID: r.ID, Attempts: int(r.Attempts)}
+	m := schema.OutboxMessage{ID: r.ID, Attempts: int(r.Attempts), CreatedAt: r.CreatedAt}
 	if r.TaskID == nil {
 		m.WorkflowID = r.WorkflowID
 		return m, json.Unmarshal(r.Event, &m.Event)

@@ -176,23 +176,24 @@ func (u *unit) finish(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, o
 	return nil
 }
 
-// endWork voids what the ended operation leaves: its tasks and, when the
-// identity is denied, everything the node could still use. A node that goes
-// back to registered keeps no usable token either.
+// endWork voids what the ended operation leaves: its tasks, its unused tokens
+// and certificates when asked, and when the identity is denied everything the
+// node could still use.
 func (u *unit) endWork(ctx context.Context, f schema.Fence, nodeID string, e schema.Finish) error {
-	if !e.DenyIdentity {
-		if e.Node == schema.NodeRegistered {
-			if _, err := u.VoidTokens(ctx, nodeID); err != nil {
-				return err
-			}
+	slots := []string{slotPending}
+	if e.DenyIdentity {
+		slots = append(slots, slotCurrent)
+	}
+	if e.DenyIdentity || e.VoidTokens {
+		if _, err := u.RetireCertificates(ctx, nodeID, slots); err != nil {
+			return err
 		}
+		if _, err := u.VoidTokens(ctx, nodeID); err != nil {
+			return err
+		}
+	}
+	if !e.DenyIdentity {
 		return u.voidTasks(ctx, nodeID, &f.OperationID, f.Actor)
-	}
-	if _, err := u.RetireCertificates(ctx, nodeID, []string{slotCurrent, slotPending}); err != nil {
-		return err
-	}
-	if _, err := u.VoidTokens(ctx, nodeID); err != nil {
-		return err
 	}
 	if err := u.voidTasks(ctx, nodeID, nil, f.Actor); err != nil {
 		return err

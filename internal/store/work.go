@@ -16,7 +16,6 @@ import (
 func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, lease time.Duration) (*schema.TaskOffer, error) {
 	var offer *schema.TaskOffer
 	err := s.write(ctx, "handing a task to node "+c.NodeID, func(ctx context.Context, u *unit) error {
-		offer = nil
 		t, err := u.NextTask(ctx, sqlc.NextTaskParams{
 			NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseSeconds: lease.Seconds(), Have: append([]string{}, have...),
 		})
@@ -31,10 +30,13 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, le
 				schema.AuditSucceeded, "", map[string]string{"type": string(t.Type)}))
 		}
 		offer = &schema.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
-			Lease: schema.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}}
+			Lease: schema.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: t.Type, CreatedAt: t.CreatedAt}
 		return nil
 	})
-	return offer, err
+	if err != nil {
+		return nil, err
+	}
+	return offer, nil
 }
 
 // Progress extends the lease, or answers KindLeaseLost.
@@ -68,11 +70,12 @@ func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p 
 // Result stores the result and the completion to deliver, as nodeapi.Store
 // says. What a workload.* task reports about the node's work is true from then
 // on, so that a retire need not wait for the next heartbeat.
-func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r schema.TaskResult) error {
+func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r schema.TaskResult) (schema.TaskType, error) {
 	if !slices.Contains([]schema.TaskStatus{schema.TaskSucceeded, schema.TaskFailed, schema.TaskCancelled}, r.Status) {
-		return schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
+		return "", schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
 	}
-	return s.write(ctx, "storing the result of task "+taskID, func(ctx context.Context, u *unit) error {
+	var stored schema.TaskType
+	err := s.write(ctx, "storing the result of task "+taskID, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, c.NodeID)
 		if err != nil {
 			return err
@@ -100,8 +103,13 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 			return refuse(errLeaseLost(taskID), taskEvent(f, schema.AuditTaskLate, taskID, "", "",
 				map[string]string{"type": string(t.Type), "task_status": string(t.Status), "status": string(r.Status)}))
 		}
+		stored = t.Type
 		return u.finishTask(ctx, f, node, t, r)
 	})
+	if err != nil {
+		return "", err
+	}
+	return stored, nil
 }
 
 func (u *unit) finishTask(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, t sqlc.GetTaskRow, r schema.TaskResult) error {

@@ -15,9 +15,9 @@ WITH due AS (
     ORDER BY id LIMIT sqlc.arg(max_rows) FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE outbox o SET next_try_at = now() + interval '30 seconds' FROM due WHERE o.id = due.id
-    RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts
+    RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at
 )
-SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.task_id,
+SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.task_id,
        t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id;
 

@@ -43,7 +43,7 @@ WHERE task_id = (
            OR (t.status IN ('dispatched', 'running') AND t.lease_until < now()
                AND NOT t.task_id::text = ANY (sqlc.arg(have)::text[])))
     ORDER BY t.seq LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING task_id, type, operation_id, correlation_id, envelope, lease_epoch,
+RETURNING task_id, type, operation_id, correlation_id, envelope, created_at, lease_epoch,
     lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time;
 
 -- name: ExtendLease :one

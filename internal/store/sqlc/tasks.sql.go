@@ -220,7 +220,7 @@ WHERE task_id = (
            OR (t.status IN ('dispatched', 'running') AND t.lease_until < now()
                AND NOT t.task_id::text = ANY ($4::text[])))
     ORDER BY t.seq LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING task_id, type, operation_id, correlation_id, envelope, lease_epoch,
+RETURNING task_id, type, operation_id, correlation_id, envelope, created_at, lease_epoch,
     lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time
 `
 
@@ -237,6 +237,7 @@ type NextTaskRow struct {
 	OperationID   string
 	CorrelationID string
 	Envelope      []byte
+	CreatedAt     time.Time
 	LeaseEpoch    int64
 	LeaseUntil    time.Time
 	ServerTime    time.Time
@@ -258,6 +259,7 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 		&i.OperationID,
 		&i.CorrelationID,
 		&i.Envelope,
+		&i.CreatedAt,
 		&i.LeaseEpoch,
 		&i.LeaseUntil,
 		&i.ServerTime,

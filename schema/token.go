@@ -45,7 +45,8 @@ func ParseToken(text string) (id string, hash []byte, err error) {
 	}
 	id, encoded, ok := strings.Cut(rest, ".")
 	secret, decodeErr := base64.RawURLEncoding.Strict().DecodeString(encoded)
-	if !ok || !IsID(id) || decodeErr != nil || len(secret) != tokenSecretBytes {
+	// The decoder skips line breaks; a token has one spelling.
+	if !ok || strings.ContainsAny(encoded, "\r\n") || !IsID(id) || decodeErr != nil || len(secret) != tokenSecretBytes {
 		return "", nil, bad
 	}
 	sum := sha256.Sum256(secret)

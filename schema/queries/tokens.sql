@@ -12,7 +12,7 @@ WHERE node_id = $1 AND state IN ('issued', 'claimed');
 
 -- Decides who wins a token: the first key, and after it the same key again.
 -- name: ClaimToken :one
-UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = sqlc.arg(spki)::text, claimed_at = coalesce(claimed_at, now())
+UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = sqlc.arg(spki)::text, claimed_at = coalesce(t.claimed_at, now())
 FROM enrollment_tokens old
 WHERE old.token_id = t.token_id AND t.token_id = sqlc.arg(token_id) AND t.node_id = sqlc.arg(node_id)
   AND t.expires_at > now()

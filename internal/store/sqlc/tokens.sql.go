@@ -13,7 +13,7 @@ import (
 )
 
 const claimToken = `-- name: ClaimToken :one
-UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = $1::text, claimed_at = coalesce(claimed_at, now())
+UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = $1::text, claimed_at = coalesce(t.claimed_at, now())
 FROM enrollment_tokens old
 WHERE old.token_id = t.token_id AND t.token_id = $2 AND t.node_id = $3
   AND t.expires_at > now()

@@ -150,6 +150,25 @@ func TestNodeEnroll(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 	})
+	t.Run("inline and waiting", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.statuses = []schema.OperationStatus{{Operation: operation(schema.ActionEnroll, schema.OperationFailed)}}
+		require.Equal(t, schema.ExitFailed, h.run("node", "enroll", "gpu-17", "-o", "json", "--wait"))
+		var answer schema.LifecycleAnswer
+		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer), "one object, printed before the waiting")
+		require.Contains(t, h.err.String(), "enroll gpu-17: failed")
+	})
+	t.Run("no bundle came", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.bundle = nil
+		require.Equal(t, schema.ExitFailed, h.run("node", "enroll", "gpu-17"))
+		require.Contains(t, h.err.String(), "no bundle")
+		left, err := os.ReadDir(h.env.dir)
+		require.NoError(t, err)
+		require.Empty(t, left)
+	})
 	t.Run("a file and JSON", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"bytes"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// closedPort is an address at which nobody listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+// TestMainReal runs the real command against ports at which nobody listens.
+func TestMainReal(t *testing.T) {
+	t.Parallel()
+	temporal, api := closedPort(t), closedPort(t)
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		says []string
+	}{
+		"help":    {nil, schema.ExitDone, nil},
+		"usage":   {[]string{"nope"}, schema.ExitUsage, []string{"unknown command"}},
+		"start":   {[]string{"node", "provision", nodeID}, schema.ExitUnreachable, []string{temporal, "gpuaas dev status"}},
+		"decide":  {[]string{"op", "retry", nodeID}, schema.ExitUnreachable, []string{temporal}},
+		"by name": {[]string{"node", "provision", "gpu-17"}, schema.ExitUnreachable, []string{temporal, api}},
+		"stuck":   {[]string{"stuck"}, schema.ExitUnreachable, []string{temporal, api}},
+		"read":    {[]string{"node", "list"}, schema.ExitUnreachable, []string{api}},
+		"setup":   {[]string{"admin", "setup"}, schema.ExitFailed, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, errOut bytes.Buffer
+			args := slices.Concat(tc.args, []string{"--address", temporal, "--api-url", "http://" + api})
+			code := Main(t.Context(), Platform{}, args, Stdio{In: strings.NewReader(""), Out: &out, Err: &errOut})
+			require.Equal(t, tc.code, code, errOut.String())
+			for _, s := range tc.says {
+				require.Contains(t, errOut.String(), s)
+			}
+			require.Equal(t, code != schema.ExitDone, out.Len() == 0)
+		})
+	}
+}

@@ -149,6 +149,9 @@ func (a *Agent) serve(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 	a.log.Info("identity in use", "serial", id.facts.Serial, "issuer", id.facts.Issuer, "not_after", id.facts.NotAfter,
 		"incarnation", id.id.Incarnation)
+	if err := id.checkIssuer(a.conf.NodeCABundlePath); err != nil {
+		a.log.Warn("certificate may be of a replaced node ca", "err", err.Error())
+	}
 	if err := a.connect(); err != nil {
 		return err
 	}

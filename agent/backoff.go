@@ -20,7 +20,7 @@ func (b *backoff) next() time.Duration {
 	if d < b.max {
 		b.failures++
 	}
-	return d/2 + rand.N(d/2+1)
+	return d/2 + rand.N(d/2+1) //nolint:gosec // spreads load; nothing is to be guessed
 }
 
 // step is the current delay without jitter. It cannot overflow: doubling ends

@@ -94,7 +94,7 @@ func (c *client) do(ctx context.Context, r call, out any) (found bool, err error
 	if err != nil {
 		return false, unreachable(err)
 	}
-	defer res.Body.Close() //nolint:errcheck // read to its end below
+	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {
 	case err != nil:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"net/url"
 	"os"
@@ -125,9 +126,7 @@ func LoadConfig(env []string) (Config, error) {
 	if err != nil {
 		return Config{}, schema.Wrap(schema.KindInvalidRequest, err, "env file %s", path)
 	}
-	for k, v := range vars {
-		file[k] = v
-	}
+	maps.Copy(file, vars)
 	return configOf(file, path), nil
 }
 

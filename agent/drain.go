@@ -61,59 +61,31 @@ func (d drain) run(ctx context.Context, t Task) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var targets []string
-	if _, err := t.Recall(&targets); err != nil {
+	r := draining{drain: d, task: t, faults: map[string]string{}}
+	if _, err := t.Recall(&r.targets); err != nil {
 		return nil, err
 	}
-	left, err := d.until(ctx, params.Deadline, func() ([]schema.Workload, error) {
-		return d.ask(ctx, t, &targets)
-	})
+	left, err := d.until(ctx, params.Deadline, r.ask)
+	if err == nil && len(left) > 0 && params.Force {
+		left, err = r.kill(ctx, left)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if len(left) > 0 && params.Force {
-		if left, err = d.kill(ctx, t, left); err != nil {
-			return nil, err
-		}
-	}
-	return d.result(targets, left, params), nil
-}
-
-// ask stops what runs and is not stopping yet, and returns what still runs.
-func (d drain) ask(ctx context.Context, t Task, targets *[]string) ([]schema.Workload, error) {
-	running, err := d.workloads.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if added := missing(*targets, running); len(added) > 0 {
-		*targets = append(*targets, added...)
-		if err := t.Remember(*targets); err != nil {
-			return nil, err
-		}
-	}
-	for _, w := range running {
-		if w.Stopping {
-			continue
-		}
-		if err := d.workloads.Stop(ctx, w.Name); err != nil {
-			return nil, fmt.Errorf("stopping %s %s: %w", w.Kind, w.Name, err)
-		}
-	}
-	t.Note(fmt.Sprintf("%d of %d workloads still running", len(running), len(*targets)))
-	return running, nil
+	return r.result(left, params), nil
 }
 
 // until calls look, less and less often, until nothing runs or the deadline
-// has passed, and returns what runs then.
-func (d drain) until(ctx context.Context, deadline time.Time, look func() ([]schema.Workload, error)) ([]schema.Workload, error) {
+// has passed, and returns what runs then. A look that fails is tried again; at
+// the deadline its error counts.
+func (d drain) until(ctx context.Context, deadline time.Time,
+	look func(context.Context) ([]schema.Workload, error),
+) ([]schema.Workload, error) {
 	for wait := drainPollMin; ; wait = min(2*wait, drainPollMax) {
-		running, err := look()
-		if err != nil || len(running) == 0 {
-			return nil, err
-		}
+		running, err := look(ctx)
 		left := deadline.Sub(d.now())
-		if left <= 0 {
-			return running, nil
+		if err == nil && len(running) == 0 || left <= 0 {
+			return running, err
 		}
 		if err := pause(ctx, min(wait, left)); err != nil {
 			return nil, err
@@ -121,43 +93,77 @@ func (d drain) until(ctx context.Context, deadline time.Time, look func() ([]sch
 	}
 }
 
-// kill ends by force what did not end by itself.
-func (d drain) kill(ctx context.Context, t Task, left []schema.Workload) ([]schema.Workload, error) {
-	t.Note(fmt.Sprintf("killing %d workloads by force", len(left)))
-	for _, w := range left {
-		if err := d.workloads.Kill(ctx, w.Name); err != nil {
-			return nil, fmt.Errorf("killing %s %s: %w", w.Kind, w.Name, err)
+// draining is one run of a drain.
+type draining struct {
+	drain
+	task    Task
+	targets []string          // every workload this drain met, durable
+	faults  map[string]string // why a workload could not be asked, by name
+}
+
+// ask stops what runs and is not stopping yet, and returns what still runs.
+func (r *draining) ask(ctx context.Context) ([]schema.Workload, error) {
+	running, err := r.workloads.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Clone(r.targets)
+	for _, w := range running {
+		if !slices.Contains(all, w.Name) {
+			all = append(all, w.Name)
 		}
 	}
-	return d.until(ctx, d.now().Add(killWait), func() ([]schema.Workload, error) { return d.workloads.List(ctx) })
+	if len(all) > len(r.targets) {
+		if err := r.task.Remember(all); err != nil {
+			return nil, err
+		}
+		r.targets = all
+	}
+	for _, w := range running {
+		if w.Stopping {
+			continue
+		}
+		delete(r.faults, w.Name)
+		if err := r.workloads.Stop(ctx, w.Name); err != nil {
+			r.faults[w.Name] = clip(err.Error())
+		}
+	}
+	r.task.Note(fmt.Sprintf("%d of %d workloads still running", len(running), len(all)))
+	return running, nil
+}
+
+// kill ends by force what did not end by itself.
+func (r *draining) kill(ctx context.Context, left []schema.Workload) ([]schema.Workload, error) {
+	r.task.Note(fmt.Sprintf("killing %d workloads by force", len(left)))
+	for _, w := range left {
+		if err := r.workloads.Kill(ctx, w.Name); err != nil {
+			r.faults[w.Name] = clip(err.Error())
+		}
+	}
+	return r.until(ctx, r.now().Add(killWait), r.workloads.List)
 }
 
 // result says what ended and what did not, and why.
-func (d drain) result(targets []string, left []schema.Workload, p schema.DrainParams) schema.DrainResult {
-	r := schema.DrainResult{Stopped: []string{}}
-	for _, name := range targets {
+func (r *draining) result(left []schema.Workload, p schema.DrainParams) schema.DrainResult {
+	out := schema.DrainResult{Stopped: []string{}}
+	for _, name := range r.targets {
 		if !slices.ContainsFunc(left, func(w schema.Workload) bool { return w.Name == name }) {
-			r.Stopped = append(r.Stopped, name)
+			out.Stopped = append(out.Stopped, name)
 		}
 	}
-	slices.Sort(r.Stopped)
-	reason := fmt.Sprintf("was asked to stop and still ran at the deadline %s", stamp(p.Deadline))
-	if p.Force {
-		reason = fmt.Sprintf("was killed and still ran %s later", killWait)
-	}
+	slices.Sort(out.Stopped)
 	for _, w := range left {
-		r.Blocked = append(r.Blocked, schema.Blocker{Workload: w.Name, Reason: w.Kind + " " + reason})
-	}
-	return r
-}
-
-// missing returns the names of running that targets does not hold.
-func missing(targets []string, running []schema.Workload) []string {
-	var out []string
-	for _, w := range running {
-		if !slices.Contains(targets, w.Name) {
-			out = append(out, w.Name)
-		}
+		out.Blocked = append(out.Blocked, schema.Blocker{Workload: w.Name, Reason: r.reason(w, p)})
 	}
 	return out
+}
+
+func (r *draining) reason(w schema.Workload, p schema.DrainParams) string {
+	switch fault := r.faults[w.Name]; {
+	case fault != "":
+		return w.Kind + " could not be stopped: " + fault
+	case p.Force:
+		return fmt.Sprintf("%s was killed and still ran %s later", w.Kind, killWait)
+	}
+	return fmt.Sprintf("%s was asked to stop and still ran at the deadline %s", w.Kind, stamp(p.Deadline))
 }

@@ -21,6 +21,9 @@ type hostFacts struct {
 	smi  nvidiaSMI
 }
 
+// file is a path of the host.
+func (h hostFacts) file(path string) string { return filepath.Join(h.root, path) }
+
 // collect gathers the facts. What the platform does not tell stays empty; GPUs
 // that should answer and do not are an error.
 func (h hostFacts) collect(ctx context.Context, now time.Time) (schema.Facts, error) {
@@ -39,8 +42,8 @@ func (h hostFacts) collect(ctx context.Context, now time.Time) (schema.Facts, er
 
 // osName is PRETTY_NAME of os-release, or the platform's name.
 func (h hostFacts) osName() string {
-	for _, path := range []string{"etc/os-release", "usr/lib/os-release"} {
-		text, err := os.ReadFile(filepath.Join(h.root, path))
+	for _, path := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+		text, err := os.ReadFile(h.file(path))
 		if err != nil {
 			continue
 		}
@@ -57,7 +60,7 @@ func (h hostFacts) osName() string {
 
 // cpus counts the processors of the host, not those this process may use.
 func (h hostFacts) cpus() (n int, model string) {
-	text, err := os.ReadFile(filepath.Join(h.root, "proc/cpuinfo"))
+	text, err := os.ReadFile(h.file("/proc/cpuinfo"))
 	if err != nil {
 		return runtime.NumCPU(), ""
 	}
@@ -80,7 +83,7 @@ func (h hostFacts) cpus() (n int, model string) {
 type memory struct{ total, available int64 }
 
 func (h hostFacts) memory() memory {
-	text, err := os.ReadFile(filepath.Join(h.root, "proc/meminfo"))
+	text, err := os.ReadFile(h.file("/proc/meminfo"))
 	if err != nil {
 		return memory{total: platformMemory()}
 	}
@@ -105,17 +108,17 @@ func (h hostFacts) memory() memory {
 // are none to be seen.
 func (h hostFacts) disks() []schema.Disk {
 	list := []schema.Disk{}
-	entries, _ := os.ReadDir(filepath.Join(h.root, "sys/block")) //nolint:errcheck // absent outside Linux
+	entries, _ := os.ReadDir(h.file("/sys/block")) //nolint:errcheck // absent outside Linux
 	for _, e := range entries {
-		dir := filepath.Join(h.root, "sys/block", e.Name())
-		sectors, err := strconv.ParseInt(readLine(dir, "size"), 10, 64)
+		dir := h.file("/sys/block/" + e.Name())
+		sectors, err := strconv.ParseInt(readLine(dir+"/size"), 10, 64)
 		virtual := slices.ContainsFunc([]string{"loop", "ram", "zram", "sr", "fd"}, func(p string) bool {
 			return strings.HasPrefix(e.Name(), p)
 		})
 		if err != nil || sectors <= 0 || virtual {
 			continue
 		}
-		list = append(list, schema.Disk{Name: e.Name(), SizeBytes: sectors * 512, Model: readLine(dir, "device/model")})
+		list = append(list, schema.Disk{Name: e.Name(), SizeBytes: sectors * 512, Model: readLine(dir + "/device/model")})
 	}
 	if len(list) == 0 {
 		if s, err := spaceOf(h.root); err == nil {
@@ -125,8 +128,8 @@ func (h hostFacts) disks() []schema.Disk {
 	return list
 }
 
-func readLine(parts ...string) string {
-	text, err := os.ReadFile(filepath.Join(parts...))
+func readLine(path string) string {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}
@@ -136,13 +139,13 @@ func readLine(parts ...string) string {
 // nics lists the network interfaces other than loopback.
 func nics() []schema.NIC {
 	list := []schema.NIC{}
-	ifaces, _ := net.Interfaces() //nolint:errcheck // an unreadable list is an empty one
+	ifaces, _ := net.Interfaces()
 	for _, i := range ifaces {
 		if i.Flags&net.FlagLoopback != 0 {
 			continue
 		}
 		n := schema.NIC{Name: i.Name, MAC: i.HardwareAddr.String(), Up: i.Flags&net.FlagUp != 0}
-		addrs, _ := i.Addrs() //nolint:errcheck // an interface that just went away has none
+		addrs, _ := i.Addrs()
 		for _, a := range addrs {
 			n.Addresses = append(n.Addresses, a.String())
 		}

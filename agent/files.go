@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -30,7 +32,11 @@ func (d disk) open(path string, mode os.FileMode) (outFile, error) {
 	if d.create != nil {
 		return d.create(path, mode)
 	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	// A leftover of a crash may have another mode.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 }
 
 // stage writes and syncs data beside path and returns the staged name. On an

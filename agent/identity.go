@@ -2,10 +2,8 @@ package agent
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -43,7 +41,7 @@ func parseIdentity(certPEM, keyPEM []byte) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &identity{cert: pair, leaf: leaf, id: id, facts: certFacts(leaf)}, nil
+	return &identity{cert: pair, leaf: leaf, id: id, facts: schema.FactsOf(leaf)}, nil
 }
 
 // matches refuses an identity of another node or environment, or one out of its
@@ -60,18 +58,32 @@ func (i *identity) matches(c Config, now time.Time) error {
 	return nil
 }
 
-func certFacts(c *x509.Certificate) schema.CertFacts {
-	sum, spki := sha256.Sum256(c.Raw), sha256.Sum256(c.RawSubjectPublicKeyInfo)
-	f := schema.CertFacts{
-		Subject: c.Subject.String(), Issuer: c.Issuer.String(),
-		Serial:      hex.EncodeToString(c.SerialNumber.Bytes()),
-		Fingerprint: hex.EncodeToString(sum[:]), SPKI: hex.EncodeToString(spki[:]),
-		NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(),
+// checkIssuer compares the certificate with the bundle of node issuers: a pair
+// may be whole and in its time and yet be of a node CA that was replaced. A
+// bundle that is not there says nothing.
+func (i *identity) checkIssuer(bundlePath string) error {
+	text, err := os.ReadFile(bundlePath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	if len(c.URIs) > 0 {
-		f.URI = c.URIs[0].String()
+	roots := x509.NewCertPool()
+	if err != nil || !roots.AppendCertsFromPEM(text) {
+		return fmt.Errorf("%s holds no certificate", bundlePath)
 	}
-	return f
+	between := x509.NewCertPool()
+	for _, der := range i.cert.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			between.AddCert(c)
+		}
+	}
+	_, err = i.leaf.Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: between, CurrentTime: i.leaf.NotBefore.Add(time.Second),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return fmt.Errorf("issuer %q is not in %s: %w", i.facts.Issuer, bundlePath, err)
+	}
+	return nil
 }
 
 // identityStore keeps the pair at two well-known paths. Two files cannot be
@@ -142,7 +154,7 @@ func (s identityStore) save(certPEM, keyPEM []byte) error {
 // written.
 func (s identityStore) install(certPEM, keyPEM []byte) error {
 	for _, p := range []string{s.certPath, s.keyPath} {
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(p), privateDir); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -85,6 +86,12 @@ func openJournal(s stateDir, log *slog.Logger) (*journal, error) {
 		if err == nil && e.TaskID != strings.TrimSuffix(filepath.Base(name), ".json") {
 			err = fmt.Errorf("%s names task %q", name, e.TaskID)
 		}
+		if err == nil {
+			_, err = e.task()
+		}
+		if err == nil && e.Step == stepFinished && e.Result == nil {
+			err = fmt.Errorf("%s is finished without a result", name)
+		}
 		if err != nil {
 			log.Error("journal entry put aside", "err", err.Error())
 			if err := os.Rename(name, name+".bad"); err != nil {
@@ -147,6 +154,21 @@ func (j *journal) update(taskID string, change func(*entry)) error {
 	return j.put(e)
 }
 
+// settle is update for what is already true in the world: when the disk does
+// not take it, memory still changes, and the error is only to be logged.
+func (j *journal) settle(taskID string, change func(*entry)) error {
+	err := j.update(taskID, change)
+	if err != nil {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if e, ok := j.entries[taskID]; ok {
+			change(&e)
+			j.entries[taskID] = e
+		}
+	}
+	return err
+}
+
 // unreported returns the tasks whose result the server does not have, in the
 // order of their sequence.
 func (j *journal) unreported() []entry {
@@ -158,7 +180,7 @@ func (j *journal) unreported() []entry {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, func(a, b entry) int { return int(a.Seq - b.Seq) })
+	slices.SortFunc(out, func(a, b entry) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out
 }
 

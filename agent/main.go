@@ -46,7 +46,7 @@ configuration, 3 refused, 6 the node API cannot be reached.
 func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
 	p := program{env: env, stdout: stdout, stderr: stderr}
 	if len(args) == 0 {
-		fmt.Fprint(stderr, help) //nolint:errcheck // nobody to tell
+		fmt.Fprint(stderr, help)
 		return schema.ExitUsage
 	}
 	commands := map[string]func(context.Context, []string) error{
@@ -57,7 +57,7 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer) int
 	}
 	switch args[0] {
 	case "help", "-h", "--help", "-help":
-		fmt.Fprint(stdout, help) //nolint:errcheck // nobody to tell
+		fmt.Fprint(stdout, help)
 		return schema.ExitDone
 	}
 	return p.exit(usageError{fmt.Errorf("unknown command %q; see gpuaas-node-agent --help", args[0])})
@@ -89,16 +89,16 @@ func (p program) exit(err error) int {
 	case err == nil:
 		return schema.ExitDone
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(p.stdout, help) //nolint:errcheck // nobody to tell
+		fmt.Fprint(p.stdout, help)
 		return schema.ExitDone
 	case errors.As(err, &usage):
-		fmt.Fprintln(p.stderr, "gpuaas-node-agent:", err) //nolint:errcheck // nobody to tell
+		fmt.Fprintln(p.stderr, "gpuaas-node-agent:", err)
 		return schema.ExitUsage
 	}
-	fmt.Fprintln(p.stderr, "gpuaas-node-agent:", err) //nolint:errcheck // nobody to tell
+	fmt.Fprintln(p.stderr, "gpuaas-node-agent:", err)
 	e := schema.AsError(err)
 	if e.Next != "" {
-		fmt.Fprintln(p.stderr, "next:", e.Next) //nolint:errcheck // nobody to tell
+		fmt.Fprintln(p.stderr, "next:", e.Next)
 	}
 	return e.Kind.Row().Exit
 }

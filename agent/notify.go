@@ -32,7 +32,7 @@ func (n *notifier) send(state string) {
 		return
 	}
 	// An abstract socket is written with @ and net.Dial knows that form.
-	conn, err := net.Dial("unixgram", n.socket)
+	conn, err := (&net.Dialer{}).DialContext(context.Background(), "unixgram", n.socket)
 	if err != nil {
 		return
 	}

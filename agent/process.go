@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -31,10 +32,11 @@ func (p *processDriver) start(s *process, spec processSpec) error {
 		return err
 	}
 	defer w.Close() //nolint:errcheck // closing is the signal, written or not
-	cmd := exec.Command("/bin/sh", append([]string{"-c", gate, "gpuaas-workload"}, spec.Command...)...)
+	// The process outlives every context of the agent.
+	cmd := exec.CommandContext(context.Background(), "/bin/sh", append([]string{"-c", gate, "gpuaas-workload"}, spec.Command...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, p.dir
 	cmd.ExtraFiles = []*os.File{r}
-	cmd.Env = childEnv("GPUAAS_WORKLOAD=" + s.Name)
+	cmd.Env = childEnv("GPUAAS_WORKLOAD="+s.Name, s.mark())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	r.Close() //nolint:errcheck // the child has its own descriptor
@@ -69,7 +71,7 @@ func openLog(path string) (*os.File, error) {
 func childEnv(more ...string) []string {
 	env := []string{"LC_ALL=C"}
 	for _, k := range []string{"PATH", "HOME", "USER", "TMPDIR"} {
-		if v, ok := os.LookupEnv(k); ok { //nolint:forbidigo // passed on, not configuration
+		if v, ok := os.LookupEnv(k); ok {
 			env = append(env, k+"="+v)
 		}
 	}

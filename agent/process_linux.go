@@ -2,6 +2,7 @@ package agent
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,11 +21,49 @@ func (processTable) startTime(pid int) string {
 	if err != nil {
 		return ""
 	}
-	// The command name is in parentheses and may hold anything.
-	_, rest, _ := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " ")
-	fields := strings.Fields(rest) // from field 3, the state
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	fields := statFields(string(data))
+	if fields == nil {
 		return ""
 	}
 	return fields[19] // field 22
+}
+
+// statFields returns the fields of /proc/PID/stat from the third, the state, or
+// nil when the process is no more.
+func statFields(stat string) []string {
+	// The command name before is in parentheses and may hold anything.
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return nil
+	}
+	return fields
+}
+
+// session lists the processes of a session that carry mark in their
+// environment.
+func (processTable) session(id int, mark string) []int {
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(d.Name())
+		if err != nil {
+			continue
+		}
+		data, err := os.ReadFile("/proc/" + d.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		fields := statFields(string(data))
+		if len(fields) == 0 || fields[3] != strconv.Itoa(id) { // field 6
+			continue
+		}
+		env, err := os.ReadFile("/proc/" + d.Name() + "/environ")
+		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), mark) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }

@@ -30,6 +30,35 @@ func (t *tasks) progress(ctx context.Context, h *heldTask, p schema.TaskPayload,
 	}
 }
 
+// confirm asks whether a task that a former process accepted is still wanted,
+// before anything on the node is changed for it: while the agent was away the
+// operation may have ended. It asks until it gets an answer. Reads need none.
+func (t *tasks) confirm(ctx context.Context, h *heldTask, p schema.TaskPayload) error {
+	if !h.resumed || p.Effect == schema.EffectRead {
+		return nil
+	}
+	wait := backoff{min: t.timing.resultMin, max: t.timing.resultMax}
+	for {
+		a, err := t.api().progress(ctx, p.TaskID, schema.TaskProgress{LeaseEpoch: h.epoch.Load(), Message: "resumed"}, p.CorrelationID)
+		switch kind := schema.KindOf(err); {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil && a.Cancel:
+			return errCancelled
+		case err == nil:
+			return nil
+		case isRemoved(err):
+			t.removed(err)
+		case kind == schema.KindLeaseLost || kind == schema.KindNotFound:
+			return errLeaseLost
+		}
+		t.logger(p).Warn("task waits for the server before it is resumed", "err", err.Error())
+		if pause(ctx, wait.next()) != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
 func (t *tasks) progressOnce(ctx context.Context, h *heldTask, p schema.TaskPayload, cancel context.CancelCauseFunc) {
 	body := schema.TaskProgress{LeaseEpoch: h.epoch.Load()}
 	if m := h.note.Load(); m != nil {
@@ -101,7 +130,7 @@ func final(err error) bool {
 
 // reported marks the entry, unless the task was offered again meanwhile.
 func (t *tasks) reported(taskID string, epoch int64) {
-	err := t.journal.update(taskID, func(e *entry) { e.Reported = e.LeaseEpoch <= epoch })
+	err := t.journal.settle(taskID, func(e *entry) { e.Reported = e.LeaseEpoch <= epoch })
 	if err != nil {
 		t.log.Error("task report not journalled", "task_id", taskID, "err", err.Error())
 	}

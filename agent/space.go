@@ -15,7 +15,7 @@ func spaceOf(path string) (space, error) {
 	if err := syscall.Statfs(path, &s); err != nil {
 		return space{}, err
 	}
-	block := int64(s.Bsize)
+	block := int64(s.Bsize) //nolint:unconvert // an int32 elsewhere
 	return space{total: int64(s.Blocks) * block, free: int64(s.Bavail) * block}, nil
 }
 

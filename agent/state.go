@@ -81,13 +81,13 @@ func (s stateDir) lock() (*os.File, error) {
 		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		holder, _ := os.ReadFile(f.Name()) //nolint:errcheck // only makes the message better
-		f.Close()                          //nolint:errcheck // nothing was written
+		holder, _ := os.ReadFile(f.Name())
+		f.Close() //nolint:errcheck // nothing was written
 		return nil, schema.Errorf(schema.KindOperationInProgress,
 			"another agent (pid %s) uses the state folder %s", strings.TrimSpace(string(holder)), s.path)
 	}
 	if err := f.Truncate(0); err == nil {
-		fmt.Fprintln(f, os.Getpid()) //nolint:errcheck // only makes the message above better
+		fmt.Fprintln(f, os.Getpid())
 	}
 	return f, nil
 }

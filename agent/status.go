@@ -22,11 +22,13 @@ type Status struct {
 	Version  string            `json:"version"`
 	Identity *schema.CertFacts `json:"identity"`
 	// IdentityFault says why there is no usable identity.
-	IdentityFault string            `json:"identity_fault,omitempty"`
-	LastPoll      *PollStatus       `json:"last_poll"`
-	Cordoned      bool              `json:"cordoned"`
-	Workloads     []schema.Workload `json:"workloads"`
-	Tasks         []TaskStatus      `json:"tasks"`
+	IdentityFault string `json:"identity_fault,omitempty"`
+	// IssuerFault says that the certificate is of no node CA of the bundle.
+	IssuerFault string            `json:"issuer_fault,omitempty"`
+	LastPoll    *PollStatus       `json:"last_poll"`
+	Cordoned    bool              `json:"cordoned"`
+	Workloads   []schema.Workload `json:"workloads"`
+	Tasks       []TaskStatus      `json:"tasks"`
 }
 
 // PollStatus is the outcome of the running agent's last poll.
@@ -56,6 +58,9 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	id, err := newIdentityStore(c, state).read()
 	if err == nil {
 		s.Identity = &id.facts
+		if err := id.checkIssuer(c.NodeCABundlePath); err != nil {
+			s.IssuerFault = err.Error()
+		}
 		err = id.matches(c, time.Now())
 	}
 	if err != nil {
@@ -111,7 +116,7 @@ func readTasks(state stateDir) ([]TaskStatus, error) {
 
 func (s Status) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	row := func(k string, v any) { fmt.Fprintf(t, "%s\t%v\n", k, v) } //nolint:errcheck // Flush reports it
+	row := func(k string, v any) { fmt.Fprintf(t, "%s\t%v\n", k, v) }
 	row("node", s.NodeID)
 	row("environment", s.Env)
 	if s.Identity != nil {
@@ -122,6 +127,9 @@ func (s Status) print(w io.Writer) error {
 	}
 	if s.IdentityFault != "" {
 		row("identity fault", s.IdentityFault)
+	}
+	if s.IssuerFault != "" {
+		row("issuer fault", s.IssuerFault)
 	}
 	switch p := s.LastPoll; {
 	case p == nil:

@@ -49,8 +49,9 @@ type tasks struct {
 
 // heldTask is a task of this process.
 type heldTask struct {
-	epoch atomic.Int64
-	note  atomic.Pointer[string]
+	resumed bool
+	epoch   atomic.Int64
+	note    atomic.Pointer[string]
 }
 
 func newTasks(j *journal, execs map[schema.TaskType]Executor, t timing, now func() time.Time, log *slog.Logger) *tasks {
@@ -110,7 +111,7 @@ func (t *tasks) take(ctx context.Context, task verified, o schema.TaskOffer) err
 		return err
 	}
 	t.logger(p).Info("task accepted", "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
-	t.hold(ctx, e)
+	t.hold(ctx, e, false)
 	return nil
 }
 
@@ -134,7 +135,7 @@ func (t *tasks) again(ctx context.Context, known entry, task verified, o schema.
 		return nil
 	}
 	known, _ = t.journal.get(known.TaskID)
-	t.hold(ctx, known)
+	t.hold(ctx, known, false)
 	return nil
 }
 
@@ -148,7 +149,7 @@ func (t *tasks) resume(ctx context.Context) {
 				continue
 			}
 		}
-		t.hold(ctx, e)
+		t.hold(ctx, e, true)
 	}
 }
 
@@ -171,9 +172,10 @@ func (t *tasks) settle(e *entry) error {
 	})
 }
 
-// hold starts the task's goroutine: run when unfinished, then report.
-func (t *tasks) hold(ctx context.Context, e entry) {
-	h := &heldTask{}
+// hold starts the task's goroutine: run when unfinished, then report. resumed
+// says that a former process accepted it.
+func (t *tasks) hold(ctx context.Context, e entry, resumed bool) {
+	h := &heldTask{resumed: resumed}
 	h.epoch.Store(e.LeaseEpoch)
 	t.mu.Lock()
 	if _, ok := t.held[e.TaskID]; ok {
@@ -183,7 +185,7 @@ func (t *tasks) hold(ctx context.Context, e entry) {
 	t.held[e.TaskID] = h
 	t.mu.Unlock()
 	t.wg.Go(func() {
-		defer t.release(e.TaskID)
+		defer t.release(ctx, e.TaskID)
 		if e.Step != stepFinished && !t.run(ctx, h, &e) {
 			return
 		}
@@ -191,10 +193,15 @@ func (t *tasks) hold(ctx context.Context, e entry) {
 	})
 }
 
-func (t *tasks) release(taskID string) {
+// release ends the task's goroutine, unless the server offered the task again
+// after the report: then its result is wanted once more.
+func (t *tasks) release(ctx context.Context, taskID string) {
 	t.mu.Lock()
 	delete(t.held, taskID)
 	t.mu.Unlock()
+	if e, ok := t.journal.get(taskID); ok && e.Step == stepFinished && !e.Reported && ctx.Err() == nil {
+		t.hold(ctx, e, false)
+	}
 }
 
 // wait returns when every task's goroutine ended.
@@ -223,7 +230,9 @@ func (t *tasks) run(ctx context.Context, h *heldTask, e *entry) bool {
 	select {
 	case slot <- struct{}{}:
 		started = t.now().UTC()
-		out, err = t.execute(work, h, p, *e)
+		if err = t.confirm(work, h, p); err == nil {
+			out, err = t.execute(work, h, p, *e)
+		}
 		<-slot
 	case <-work.Done():
 		err = context.Cause(work)
@@ -247,9 +256,8 @@ func (t *tasks) run(ctx context.Context, h *heldTask, e *entry) bool {
 // finish records the result, durably, before anybody hears of it.
 func (t *tasks) finish(e *entry, r schema.TaskResult) error {
 	e.Step, e.Result = stepFinished, &r
-	return t.journal.update(e.TaskID, func(j *entry) {
+	return t.journal.settle(e.TaskID, func(j *entry) {
 		j.Step, j.Result, j.Memo = stepFinished, &r, nil
-		e.LeaseEpoch = j.LeaseEpoch
 	})
 }
 

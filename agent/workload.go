@@ -1,8 +1,14 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -29,6 +35,10 @@ func newWorkloads(c Config, s stateDir, f *flags, changed func(), log *slog.Logg
 	switch c.WorkloadDriver {
 	case DriverProcess:
 		return newProcessDriver(c.WorkloadDir, s.disk, f.Cordoned, changed, log)
+	case DriverSystemd:
+		return &systemdDriver{slice: c.WorkloadSlice, watch: watch{changed, log}}, nil
+	case DriverDocker:
+		return newDockerDriver(c.WorkloadLabel, s, watch{changed, log})
 	default:
 		return noWorkloads{}, nil
 	}
@@ -38,9 +48,64 @@ func newWorkloads(c Config, s stateDir, f *flags, changed func(), log *slog.Logg
 func viewWorkloads(c Config, s stateDir, f *flags, log *slog.Logger) (Workloads, error) {
 	if c.WorkloadDriver == DriverProcess {
 		p := &processDriver{dir: c.WorkloadDir, readOnly: true, log: log, host: newProcessTable(), procs: map[string]*process{}}
-		return p, p.adopt()
+		err := p.adopt()
+		return p, err
 	}
 	return newWorkloads(c, s, f, func() {}, log)
+}
+
+// Timings of the drivers that ask another program.
+const (
+	watchEvery     = 15 * time.Second
+	commandTimeout = 30 * time.Second
+	commandBytes   = 4 << 20
+)
+
+// watch tells when a list that nobody announces has changed.
+type watch struct {
+	changed func()
+	log     *slog.Logger
+}
+
+// run lists now and then until ctx ends.
+func (w watch) run(ctx context.Context, list func(context.Context) ([]schema.Workload, error)) {
+	var last []schema.Workload
+	for {
+		now, err := list(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			w.log.Warn("workloads cannot be listed", "err", err.Error())
+		case !slices.Equal(last, now):
+			last = now
+			w.changed()
+		}
+		if pause(ctx, watchEvery) != nil {
+			return
+		}
+	}
+}
+
+// runCommand runs a program with a bounded time and output, and returns what it
+// wrote. An error carries what it complained about.
+func runCommand(ctx context.Context, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = childEnv()
+	cmd.WaitDelay = time.Second
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &limited{&out, commandBytes}, &limited{&errOut, maxRefusalDetail}
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, strings.TrimSpace(errOut.String()))
+	}
+	return out.String(), nil
+}
+
+// sortWorkloads orders a list by name.
+func sortWorkloads(list []schema.Workload) {
+	slices.SortFunc(list, func(a, b schema.Workload) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // noWorkloads is the driver of a node whose work the agent does not manage.

@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,10 +15,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 )
-
-// reconcileEvery is how often the process driver looks at its folder. Ends of
-// its own children wake it at once.
-const reconcileEvery = time.Second
 
 // processDriver supervises real processes: NAME.json in its folder is a spec
 // that it starts as a process in a session of its own, NAME.state is what it
@@ -45,7 +38,7 @@ type processDriver struct {
 
 	mu    sync.Mutex
 	procs map[string]*process
-	bad   map[string]int64 // specs already complained about, by their time
+	bad   map[string]badSpec
 }
 
 // processSpec is the content of NAME.json.
@@ -67,6 +60,7 @@ type process struct {
 	Phase     string    `json:"phase"`
 	PID       int       `json:"pid"`
 	StartTime string    `json:"start_time"` // the kernel's, as an identity of the pid
+	StartID   string    `json:"start_id"`   // new at every start
 	BootID    string    `json:"boot_id"`
 	StartedAt time.Time `json:"started_at"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
@@ -84,17 +78,16 @@ type processStop struct {
 	Signal string    `json:"signal"`
 }
 
-var processName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
-
 func newProcessDriver(dir string, d disk, cordoned func() bool, changed func(), log *slog.Logger) (*processDriver, error) {
 	if err := os.MkdirAll(dir, privateDir); err != nil {
 		return nil, fmt.Errorf("creating GPUAAS_WORKLOAD_DIR: %w", err)
 	}
 	p := &processDriver{
 		dir: dir, disk: d, cordoned: cordoned, changed: changed, log: log, host: newProcessTable(),
-		wake: make(chan struct{}, 1), procs: map[string]*process{}, bad: map[string]int64{},
+		wake: make(chan struct{}, 1), procs: map[string]*process{}, bad: map[string]badSpec{},
 	}
-	return p, p.adopt()
+	err := p.adopt()
+	return p, err
 }
 
 func (p *processDriver) file(name, ext string) string { return filepath.Join(p.dir, name+ext) }
@@ -119,29 +112,6 @@ func (p *processDriver) adopt() error {
 	return nil
 }
 
-// Run implements Workloads.
-func (p *processDriver) Run(ctx context.Context) {
-	tick := time.NewTicker(reconcileEvery)
-	defer tick.Stop()
-	for {
-		p.reconcile()
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-p.wake:
-		}
-	}
-}
-
-// nudge asks for a look at once.
-func (p *processDriver) nudge() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
 // List implements Workloads.
 func (p *processDriver) List(context.Context) ([]schema.Workload, error) {
 	p.mu.Lock()
@@ -155,18 +125,18 @@ func (p *processDriver) List(context.Context) ([]schema.Workload, error) {
 			})
 		}
 	}
-	slices.SortFunc(list, func(a, b schema.Workload) int { return strings.Compare(a.Name, b.Name) })
+	sortWorkloads(list)
 	return list, nil
 }
 
 // refresh notes which processes ended, and reports whether any did.
 func (p *processDriver) refresh() bool {
-	any := false
+	ended := false
 	for _, s := range p.procs {
 		if s.Phase != phaseRunning || p.alive(s) {
 			continue
 		}
-		any = true
+		ended = true
 		s.Phase, s.EndedAt = phaseEnded, time.Now().UTC()
 		if !s.StopRequestedAt.IsZero() {
 			s.Phase = phaseStopped
@@ -176,13 +146,21 @@ func (p *processDriver) refresh() bool {
 			p.log.Error("workload state not stored", "workload", s.Name, "err", err.Error())
 		}
 	}
-	return any
+	return ended
 }
 
-// alive reports whether the very process that was started still runs.
+// alive reports whether the very process that was started still runs, or one of
+// its session that outlived it.
 func (p *processDriver) alive(s *process) bool {
-	return s.BootID == p.host.bootID() && s.PID > 1 && s.StartTime != "" && p.host.startTime(s.PID) == s.StartTime
+	if s.BootID != p.host.bootID() || s.PID <= 1 || s.StartTime == "" {
+		return false
+	}
+	return p.host.startTime(s.PID) == s.StartTime || len(p.host.session(s.PID, s.mark())) > 0
 }
+
+// mark is in the environment of every process of one start, so that a session
+// id used again is told from this one.
+func (s *process) mark() string { return "GPUAAS_WORKLOAD_START=" + s.StartID }
 
 func (p *processDriver) save(s *process) error {
 	if p.readOnly {
@@ -231,110 +209,14 @@ func (p *processDriver) signal(name string, sig syscall.Signal, label string, wa
 		return err
 	}
 	p.log.Info("workload signalled", "workload", name, "pid", s.PID, "signal", label)
-	if err := syscall.Kill(-s.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+	err := syscall.Kill(-s.PID, sig)
+	if sig == syscall.SIGKILL {
+		for _, pid := range p.host.session(s.PID, s.mark()) {
+			err = errors.Join(err, syscall.Kill(pid, sig))
+		}
+	}
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
 		return err
 	}
 	return nil
-}
-
-// reconcile starts what should run and is not running.
-func (p *processDriver) reconcile() {
-	p.mu.Lock()
-	changed := p.refresh()
-	specs, err := filepath.Glob(p.file("*", ".json"))
-	if err != nil {
-		p.log.Error("workload folder does not read", "err", err.Error())
-	}
-	for _, path := range specs {
-		changed = p.consider(path) || changed
-	}
-	p.forget()
-	p.mu.Unlock()
-	if changed {
-		p.changed()
-	}
-}
-
-// consider starts the process of one spec when it should run now.
-func (p *processDriver) consider(path string) (started bool) {
-	name := strings.TrimSuffix(filepath.Base(path), ".json")
-	mod, err := specTime(path)
-	if err != nil || p.cordoned() {
-		return false
-	}
-	s := p.procs[name]
-	touched := s == nil || s.SpecTime != mod
-	if s != nil && (s.Phase == phaseRunning || s.Phase == phaseStopped && !touched) {
-		return false
-	}
-	if p.bad[name] == mod {
-		return false
-	}
-	spec, err := readSpec(name, path)
-	if err != nil {
-		p.bad[name] = mod
-		p.log.Error("workload spec refused", "workload", name, "err", err.Error())
-		return false
-	}
-	if !touched && (!spec.Restart || time.Since(s.StartedAt) < restartDelay(s.Starts)) {
-		return false
-	}
-	next := process{Name: name, SpecTime: mod, Starts: 1}
-	if !touched {
-		next.Starts = s.Starts + 1
-	}
-	if err := p.start(&next, spec); err != nil {
-		p.bad[name] = mod
-		p.log.Error("workload does not start", "workload", name, "err", err.Error())
-		return false
-	}
-	p.procs[name] = &next
-	p.log.Info("workload started", "workload", name, "pid", next.PID)
-	return true
-}
-
-// restartDelay keeps a process that ends at once from being started in a loop.
-func restartDelay(starts int) time.Duration {
-	b := backoff{min: time.Second, max: time.Minute, failures: min(starts, 16)}
-	return b.step()
-}
-
-// forget drops what ended and has no spec any more.
-func (p *processDriver) forget() {
-	for name, s := range p.procs {
-		if s.Phase == phaseRunning {
-			continue
-		}
-		if _, err := os.Stat(p.file(name, ".json")); errors.Is(err, fs.ErrNotExist) {
-			if err := os.Remove(p.file(name, ".state")); err == nil || errors.Is(err, fs.ErrNotExist) {
-				delete(p.procs, name)
-			}
-		}
-	}
-}
-
-func specTime(path string) (int64, error) {
-	fi, err := os.Stat(path)
-	if err != nil {
-		return 0, err
-	}
-	return fi.ModTime().UnixNano(), nil
-}
-
-func readSpec(name, path string) (processSpec, error) {
-	var s processSpec
-	if !processName.MatchString(name) {
-		return s, errors.New("the name is not [A-Za-z0-9._-], 63 at most")
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return s, err
-	}
-	if err := schema.DecodeStrict(data, schema.MaxBodyBytes, &s); err != nil {
-		return s, err
-	}
-	if len(s.Command) == 0 || s.Command[0] == "" {
-		return s, errors.New("command is empty")
-	}
-	return s, nil
 }

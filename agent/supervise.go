@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// reconcileEvery is how often the process driver looks at its folder. Ends of
+// its own children wake it at once.
+const reconcileEvery = time.Second
+
+var processName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// What did not start is tried again: a broken spec once an hour, to say so in
+// the log, and a disk or fork failure soon.
+const (
+	complainEvery   = time.Hour
+	startAgainAfter = 10 * time.Second
+)
+
+// badSpec is a spec that did not start.
+type badSpec struct {
+	specTime int64
+	until    time.Time
+}
+
+// Run implements Workloads.
+func (p *processDriver) Run(ctx context.Context) {
+	tick := time.NewTicker(reconcileEvery)
+	defer tick.Stop()
+	for {
+		p.reconcile()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.wake:
+		}
+	}
+}
+
+// nudge asks for a look at once.
+func (p *processDriver) nudge() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// reconcile starts what should run and is not running.
+func (p *processDriver) reconcile() {
+	p.mu.Lock()
+	changed := p.refresh()
+	specs, err := filepath.Glob(p.file("*", ".json"))
+	if err != nil {
+		p.log.Error("workload folder does not read", "err", err.Error())
+	}
+	for _, path := range specs {
+		changed = p.consider(path) || changed
+	}
+	p.forget()
+	p.mu.Unlock()
+	if changed {
+		p.changed()
+	}
+}
+
+// consider starts the process of one spec when it should run now.
+func (p *processDriver) consider(path string) (started bool) {
+	name := strings.TrimSuffix(filepath.Base(path), ".json")
+	mod, err := specTime(path)
+	if err != nil || p.cordoned() {
+		return false
+	}
+	s := p.procs[name]
+	touched := s == nil || s.SpecTime != mod
+	if s != nil && (s.Phase == phaseRunning || s.Phase == phaseStopped && !touched) {
+		return false
+	}
+	if b := p.bad[name]; b.specTime == mod && time.Now().Before(b.until) {
+		return false
+	}
+	spec, err := readSpec(name, path)
+	if err != nil {
+		p.bad[name] = badSpec{mod, time.Now().Add(complainEvery)}
+		p.log.Error("workload spec refused", "workload", name, "err", err.Error())
+		return false
+	}
+	if !touched && (!spec.Restart || time.Since(s.StartedAt) < restartDelay(s.Starts)) {
+		return false
+	}
+	next := process{Name: name, SpecTime: mod, Starts: 1, StartID: schema.NewID()}
+	if !touched {
+		next.Starts = s.Starts + 1
+	}
+	if err := p.start(&next, spec); err != nil {
+		p.bad[name] = badSpec{mod, time.Now().Add(startAgainAfter)}
+		p.log.Error("workload does not start", "workload", name, "err", err.Error())
+		return false
+	}
+	p.procs[name] = &next
+	p.log.Info("workload started", "workload", name, "pid", next.PID)
+	return true
+}
+
+// restartDelay keeps a process that ends at once from being started in a loop.
+func restartDelay(starts int) time.Duration {
+	b := backoff{min: time.Second, max: time.Minute, failures: min(starts, 16)}
+	return b.step()
+}
+
+// forget drops what ended and has no spec any more.
+func (p *processDriver) forget() {
+	for name, s := range p.procs {
+		if s.Phase == phaseRunning {
+			continue
+		}
+		if _, err := os.Stat(p.file(name, ".json")); errors.Is(err, fs.ErrNotExist) {
+			if err := os.Remove(p.file(name, ".state")); err == nil || errors.Is(err, fs.ErrNotExist) {
+				delete(p.procs, name)
+			}
+		}
+	}
+}
+
+func specTime(path string) (int64, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return fi.ModTime().UnixNano(), nil
+}
+
+func readSpec(name, path string) (processSpec, error) {
+	var s processSpec
+	if !processName.MatchString(name) {
+		return s, errors.New("the name is not [A-Za-z0-9._-], 63 at most")
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return s, err
+	}
+	if err := schema.DecodeStrict(data, schema.MaxBodyBytes, &s); err != nil {
+		return s, err
+	}
+	if len(s.Command) == 0 || s.Command[0] == "" {
+		return s, errors.New("command is empty")
+	}
+	return s, nil
+}

@@ -1,0 +1,274 @@
+package nodeapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const soon = 5 * time.Second
+
+// poll makes a wait request in the background.
+func (s *site) poll(ctx context.Context, query string) <-chan answer {
+	c, out := s.client(s.cert()), make(chan answer, 1)
+	go func() {
+		a, err := try(ctx, c, http.MethodGet, s.path("/tasks/wait"+query), nil)
+		if err != nil {
+			a.body = []byte(err.Error())
+		}
+		out <- a
+	}()
+	return out
+}
+
+// parked waits until n polls of the node wait.
+func (s *site) parked(n int) {
+	s.tb.Helper()
+	require.Eventually(s.tb, func() bool {
+		return s.wakes.waiting(s.node.NodeID) == n && s.metric("gpuaas_waiting_agents") == float64(n)
+	}, soon, time.Millisecond)
+}
+
+func receive[T any](tb testing.TB, ch <-chan T) T {
+	tb.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(soon):
+		require.FailNow(tb, "nothing came")
+		panic("unreachable")
+	}
+}
+
+func offer() *schema.TaskOffer {
+	now := time.Now().UTC().Truncate(time.Second)
+	return &schema.TaskOffer{TaskID: schema.NewID(), Envelope: json.RawMessage(`{"payload":"e30="}`),
+		Lease: schema.Lease{Epoch: 1, ExpiresAt: now.Add(schema.TaskLease)}, ServerTime: now,
+		Type: schema.TaskNodeProbe, CreatedAt: now.Add(-time.Second)}
+}
+
+func TestWaitAnswersAtOnceWhenThereIsWork(t *testing.T) {
+	o := offer()
+	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) { return o, nil }})
+	a := receive(t, s.poll(t.Context(), ""))
+	require.Equal(t, http.StatusOK, a.status)
+	want, err := json.Marshal(o)
+	require.NoError(t, err)
+	assert.JSONEq(t, string(want), string(a.body))
+	assert.NotContains(t, string(a.body), "probe", "type and creation stay here")
+	assert.InDelta(t, 1, s.metric("gpuaas_task_dispatch_seconds"), 0)
+	assert.InDelta(t, 1, s.metric("gpuaas_certificate_expiry_seconds"), 0)
+	s.parked(0)
+}
+
+func TestWaitEndsWithoutWork(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	for _, timeout := range []string{"0s", "1ms", "30ms"} {
+		a := receive(t, s.poll(t.Context(), "?timeout="+timeout))
+		assert.Equal(t, http.StatusNoContent, a.status)
+		assert.Empty(t, a.body)
+	}
+}
+
+func TestWakeBringsWork(t *testing.T) {
+	var ready atomic.Bool
+	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) {
+		if ready.Load() {
+			return offer(), nil
+		}
+		return nil, nil
+	}})
+	polled := s.poll(t.Context(), "")
+	s.parked(1)
+	s.wakes.wake(s.node.NodeID) // for nothing: it goes on waiting
+	s.wakes.wake(schema.NewID())
+	select {
+	case a := <-polled:
+		require.Failf(t, "the poll ended", "%d %s", a.status, a.body)
+	case <-time.After(50 * time.Millisecond):
+	}
+	ready.Store(true)
+	s.wakes.wake(s.node.NodeID)
+	assert.Equal(t, http.StatusOK, receive(t, polled).status)
+	s.parked(0)
+}
+
+// A task that comes between the look at the queue and the wait is not missed,
+// since the subscription is older than both.
+func TestNoLostWake(t *testing.T) {
+	var s *site
+	looks := 0
+	s = newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) {
+		if looks++; looks == 1 {
+			s.wakes.wake(s.node.NodeID) // attached right after we looked
+			return nil, nil
+		}
+		return offer(), nil
+	}})
+	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context(), "")).status)
+}
+
+// A node that is fenced while its row is read is not missed either.
+func TestNoLostFence(t *testing.T) {
+	var s *site
+	reads := 0
+	s = newSite(t, &fakeStore{authenticate: func(id schema.Identity, _ schema.CertFacts) (schema.Caller, error) {
+		if reads++; reads == 1 {
+			s.wakes.wake(s.node.NodeID)
+			return schema.Caller{NodeID: id.NodeID}, nil
+		}
+		return schema.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "gone").WithReason(schema.ReasonNodeRemoved)
+	}})
+	a := receive(t, s.poll(t.Context(), ""))
+	assert.Equal(t, schema.ReasonNodeRemoved, a.refusal(t).Reason)
+}
+
+func TestRemovedNodeLosesItsPoll(t *testing.T) {
+	var removed atomic.Bool
+	s := newSite(t, &fakeStore{authenticate: func(id schema.Identity, _ schema.CertFacts) (schema.Caller, error) {
+		if removed.Load() {
+			return schema.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "gone").WithReason(schema.ReasonNodeRemoved)
+		}
+		return schema.Caller{NodeID: id.NodeID}, nil
+	}})
+	polled := s.poll(t.Context(), "")
+	s.parked(1)
+	removed.Store(true)
+	s.wakes.wake(s.node.NodeID)
+	a := receive(t, polled)
+	assert.Equal(t, http.StatusUnauthorized, a.status)
+	assert.Equal(t, schema.ReasonNodeRemoved, a.refusal(t).Reason)
+	s.parked(0)
+}
+
+func TestShutdownEndsPolls(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	first, second := s.poll(t.Context(), ""), s.poll(t.Context(), "")
+	s.parked(2)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	require.NoError(t, s.server.Shutdown(ctx))
+	assert.Equal(t, http.StatusNoContent, receive(t, first).status)
+	assert.Equal(t, http.StatusNoContent, receive(t, second).status)
+}
+
+func TestCallerThatLeavesIsForgotten(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	ctx, cancel := context.WithCancel(t.Context())
+	polled := s.poll(ctx, "")
+	s.parked(1)
+	cancel()
+	receive(t, polled)
+	s.parked(0)
+	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), `"status":499`) }, soon, time.Millisecond)
+}
+
+func TestWaitParameters(t *testing.T) {
+	var have []string
+	s := newSite(t, &fakeStore{next: func(h []string) (*schema.TaskOffer, error) { have = h; return nil, nil }})
+	c := s.client(s.cert())
+	one, two := schema.NewID(), schema.NewID()
+	a := call(t, c, http.MethodGet, s.path("/tasks/wait?timeout=0s&have="+one+","+two), nil)
+	assert.Equal(t, http.StatusNoContent, a.status)
+	assert.Equal(t, []string{one, two}, have)
+	for query, reason := range map[string]string{
+		"timeout=":                     "bad_timeout",
+		"timeout=5":                    "bad_timeout",
+		"timeout=-1s":                  "bad_timeout",
+		"timeout=soon":                 "bad_timeout",
+		"timeout=1s&timeout=2s":        "bad_query",
+		"have=x":                       "bad_have",
+		"have=" + one + ",":            "bad_have",
+		"have=" + one + "&have=" + two: "bad_query",
+		"have=" + strings.Repeat(one+",", 64) + one: "bad_have",
+	} {
+		a := call(t, c, http.MethodGet, s.path("/tasks/wait?"+query), nil)
+		assert.Equal(t, http.StatusBadRequest, a.status, query)
+		assert.Equal(t, reason, a.refusal(t).Reason, query)
+	}
+}
+
+// A database that fails while a poll is open ends it, so that the agent backs
+// off.
+func TestStoreFailureEndsThePoll(t *testing.T) {
+	var down atomic.Bool
+	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) {
+		if down.Load() {
+			return nil, schema.NewError(schema.KindServiceUnavailable, "Postgres does not answer")
+		}
+		return nil, nil
+	}})
+	polled := s.poll(t.Context(), "")
+	s.parked(1)
+	down.Store(true)
+	s.wakes.wake(s.node.NodeID)
+	assert.Equal(t, http.StatusServiceUnavailable, receive(t, polled).status)
+}
+
+func TestResult(t *testing.T) {
+	var got schema.TaskResult
+	stored := schema.TaskNodeProbe
+	s := newSite(t, &fakeStore{result: func(r schema.TaskResult) (schema.TaskType, error) { got = r; return stored, nil }})
+	c := s.client(s.cert())
+	path := s.path("/tasks/" + schema.NewID() + "/result")
+	a := call(t, c, http.MethodPost, path,
+		`{"lease_epoch":2,"status":"succeeded","output":{"n":12345678901234567890,"s":"\ud800"},"started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`)
+	assert.Equal(t, http.StatusNoContent, a.status, string(a.body))
+	assert.Equal(t, int64(2), got.LeaseEpoch)
+	assert.JSONEq(t, `{"n":12345678901234567890,"s":"`+"\ufffd"+`"}`, string(got.Output), "numbers stay, broken text is mended")
+	stored = "" // the same result again
+	call(t, c, http.MethodPost, path, schema.TaskResult{LeaseEpoch: 2, Status: schema.TaskSucceeded})
+	assert.InDelta(t, 1, s.metric("gpuaas_tasks_total", "succeeded", "node.probe"), 0)
+
+	big := `{"lease_epoch":1,"status":"succeeded","output":"` + strings.Repeat("x", 900<<10) + `","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`
+	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, path, big).status)
+	for name, body := range map[string]string{
+		"too_large":      `{"message":"` + strings.Repeat("x", schema.MaxResultBytes) + `"}`,
+		"bad_status":     `{"lease_epoch":1,"status":"lost"}`,
+		"malformed_body": `{"lease_epoch":1,"status":"succeeded","extra":1}`,
+		"bad_text":       `{"lease_epoch":1,"status":"failed","message":"a\u0000"}`,
+	} {
+		a := call(t, c, http.MethodPost, path, body)
+		assert.Equal(t, http.StatusBadRequest, a.status)
+		assert.Equal(t, name, a.refusal(t).Reason)
+	}
+	a = call(t, c, http.MethodPost, s.path("/tasks/7/result"), schema.TaskResult{})
+	assert.Equal(t, http.StatusNotFound, a.status)
+}
+
+func TestLostLease(t *testing.T) {
+	lost := func() error { return schema.NewError(schema.KindLeaseLost, "another lease") }
+	s := newSite(t, &fakeStore{
+		result:   func(schema.TaskResult) (schema.TaskType, error) { return "", lost() },
+		progress: func(schema.TaskProgress) (schema.ProgressAnswer, error) { return schema.ProgressAnswer{}, lost() },
+	})
+	c := s.client(s.cert())
+	for _, e := range endpoints()[1:3] {
+		a := call(t, c, e.method, s.path(e.path), e.body)
+		assert.Equal(t, http.StatusConflict, a.status)
+		assert.Equal(t, schema.KindLeaseLost, a.refusal(t).Code)
+	}
+}
+
+func TestHeartbeatBodies(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	c := s.client(s.cert())
+	for reason, body := range map[string]string{
+		"malformed_body": `{"agent_version":"v1","mood":"good"}`,
+		"too_large":      `{"agent_version":"` + strings.Repeat("v", schema.MaxBodyBytes) + `"}`,
+	} {
+		a := call(t, c, http.MethodPost, s.path("/heartbeat"), body)
+		assert.Equal(t, http.StatusBadRequest, a.status)
+		assert.Equal(t, reason, a.refusal(t).Reason)
+	}
+	assert.Equal(t, http.StatusOK, call(t, s.client(nil), http.MethodGet, s.base+"/api/v1/healthz", nil).status)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"maps"
 	"net/url"
 	"strings"
 
@@ -56,9 +57,7 @@ func (c *Client) checkIdentity(id schema.Identity) error {
 // signCSR has a CA sign a request's key and returns the leaf and its issuers.
 func (c *Client) signCSR(ctx context.Context, op, mount, role string, csrDER []byte, names map[string]any) (leaf *x509.Certificate, chain []*x509.Certificate, err error) {
 	data := map[string]any{"csr": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csrDER}))}
-	for k, v := range names {
-		data[k] = v
-	}
+	maps.Copy(data, names)
 	secret, err := c.call(ctx, op, put(mount+"/sign/"+role, data))
 	if err != nil {
 		return nil, nil, err

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"maps"
 	"math/big"
 	"net"
 	"net/url"
@@ -116,13 +117,8 @@ func TestIssueChecksWhatComesBack(t *testing.T) {
 		"no CA flag":   {"basic_constraints_valid_for_non_ca": false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			loosened := map[string]any{}
-			for k, v := range role.Data {
-				loosened[k] = v
-			}
-			for k, v := range change {
-				loosened[k] = v
-			}
+			loosened := maps.Clone(role.Data)
+			maps.Copy(loosened, change)
 			b.write(t, "pki-node/roles/node", loosened)
 			_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
 			requireKind(t, err, schema.KindInternal, "")

@@ -25,7 +25,7 @@ import (
 // from an empty Vault.
 var shared vaulttest.Shared
 
-func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
+func TestMain(m *testing.M) { shared.Run(m) }
 
 const testEnv = "test"
 

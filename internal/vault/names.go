@@ -5,6 +5,7 @@ import (
 	"net"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -68,11 +69,12 @@ func checkEnv(env string) error {
 	return nil
 }
 
-// splitNames sorts server names into DNS names and IP addresses, each without
-// repeats and in order.
+// splitNames sorts server names into DNS names, in lower case, and IP addresses,
+// each without repeats and in order.
 func splitNames(names []string) (dns, ips []string, err error) {
 	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 	for _, n := range names {
+		n = strings.ToLower(strings.TrimSpace(n))
 		ip := net.ParseIP(n)
 		switch {
 		case ip != nil:
@@ -81,7 +83,7 @@ func splitNames(names []string) (dns, ips []string, err error) {
 			dns = append(dns, n)
 		default:
 			return nil, nil, schema.Errorf(schema.KindInvalidRequest,
-				"API name %q: want a lower-case DNS name without wildcard, or an IP address", n)
+				"API name %q: want a DNS name without wildcard, or an IP address", n)
 		}
 	}
 	if len(dns)+len(ips) == 0 {

@@ -3,7 +3,6 @@ package vault
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -83,18 +82,8 @@ func (s *setup) do(ctx context.Context, doing string, r request) (*api.Secret, e
 	if answer.StatusCode == http.StatusForbidden {
 		kind = schema.KindForbidden
 	}
-	return nil, &schema.Error{
-		Kind:    kind,
-		Message: fmt.Sprintf("%s: Vault at %s answered HTTP %d: %s", doing, s.address, answer.StatusCode, scrub(answer.Errors)),
-		Err:     httpStatus(answer.StatusCode),
-	}
+	return nil, schema.Errorf(kind, "%s: Vault at %s answered HTTP %d: %s", doing, s.address, answer.StatusCode, scrub(answer.Errors))
 }
-
-// httpStatus is the status of an answer, as the cause of an error.
-type httpStatus int
-
-// Error implements error.
-func (h httpStatus) Error() string { return http.StatusText(int(h)) }
 
 // scrub joins Vault's messages without tokens and ids.
 func scrub(messages []string) string {

@@ -149,7 +149,7 @@ func TestSetupRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "another environment")
 	})
 	t.Run("names that are none", func(t *testing.T) {
-		for _, name := range []string{"*.example", "API.example", "a b", "", "-a", `a"`, "a..b"} {
+		for _, name := range []string{"*.example", "a b", "", "-a", `a"`, "a..b"} {
 			c := b.setup
 			c.NodeAPINames = []string{name}
 			requireKind(t, Setup(t.Context(), b.admin, c), schema.KindInvalidRequest, "")
@@ -234,6 +234,14 @@ func TestSetupMakesNoKeyWhenAReadFails(t *testing.T) {
 	requireKind(t, Setup(t.Context(), b.admin, b.setup), schema.KindServiceUnavailable, ReasonSealed)
 	b.Unseal(t)
 	require.Equal(t, before, b.standing(t))
+}
+
+func TestSplitNames(t *testing.T) {
+	t.Parallel()
+	dns, ips, err := splitNames([]string{"b.test", " Mac-Book.local", "127.0.0.1", "b.test", "0:0::1"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"b.test", "mac-book.local"}, dns)
+	require.Equal(t, []string{"127.0.0.1", "::1"}, ips)
 }
 
 // Setup gets on from wherever an earlier run was cut off: before a request

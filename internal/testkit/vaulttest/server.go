@@ -6,6 +6,7 @@ package vaulttest
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ const startTimeout = time.Minute
 //
 //	var shared vaulttest.Shared
 //
-//	func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
+//	func TestMain(m *testing.M) { shared.Run(m) }
 //
 // A test that seals or stops the server must not be parallel: Go then runs it
 // while the parallel ones wait.
@@ -44,16 +45,16 @@ type Shared struct {
 	err    error
 }
 
-// Run runs the tests and stops the server after them.
-func (s *Shared) Run(m *testing.M) int {
-	code := m.Run()
+// Run runs the tests and stops the server after them. TestMain may return then:
+// the exit code is the tests' own.
+func (s *Shared) Run(m *testing.M) {
+	m.Run()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
 		_ = s.server.stop()
 		_ = os.RemoveAll(s.server.dir)
 	}
-	return code
 }
 
 // Get returns the server, running and unsealed. Without its binary the test is
@@ -123,7 +124,10 @@ func launch(path string) (*Server, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	s.listen = strings.TrimPrefix(s.Address, "http://")
-	return s, s.readKeys()
+	if err := s.readKeys(); err != nil {
+		return nil, errors.Join(err, s.stop(), os.RemoveAll(dir))
+	}
+	return s, nil
 }
 
 func (s *Server) keysFile() string { return filepath.Join(s.dir, "keys.json") }
@@ -147,7 +151,8 @@ func (s *Server) readKeys() error {
 
 // start runs the server until it says that it is ready.
 func (s *Server) start() error {
-	s.cmd = exec.Command(s.path, "--address", s.listen, "--data", filepath.Join(s.dir, "data"), "--keys", s.keysFile())
+	s.cmd = exec.CommandContext(context.Background(), s.path,
+		"--address", s.listen, "--data", filepath.Join(s.dir, "data"), "--keys", s.keysFile())
 	s.cmd.SysProcAttr = dieWithParent()
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {

@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	// pollEvery is how often a followed operation is asked for its state.
+	// pollEvery is how often a followed operation is asked for its state; the
+	// first questions come faster, since many operations take no second.
 	pollEvery = time.Second
+	pollFirst = 250 * time.Millisecond
 	// statusBudget bounds one such question: with no worker it never ends.
 	statusBudget = 3 * time.Second
 	// resultBudget bounds the reading of a closed run's result.
@@ -64,6 +66,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (schema.OperationStat
 	defer stop()
 	ask()
 	var again <-chan time.Time
+	pause := pollFirst
 	for {
 		select {
 		case s := <-answers:
@@ -73,7 +76,8 @@ func (e *env) follow(ctx context.Context, r followRequest) (schema.OperationStat
 			if done, err := f.take(s); done {
 				return f.last, err
 			}
-			again = e.clock.after(pollEvery)
+			again = e.clock.after(min(pause, r.limit-e.clock.now().Sub(f.started)))
+			pause = min(2*pause, pollEvery)
 		case <-again:
 			again = nil
 			ask()

@@ -139,6 +139,9 @@ func (c *fakeClock) read() time.Time {
 	return c.now
 }
 
+// waited is how long commands waited altogether.
+func (c *fakeClock) waited() time.Duration { return c.read().Sub(start()) }
+
 func (c *fakeClock) after(d time.Duration) <-chan time.Time {
 	c.mu.Lock()
 	c.now = c.now.Add(d)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -127,7 +128,7 @@ func runLifecycle(ctx context.Context, e *env, arg string, v verb, o lifecycleOp
 	if err != nil {
 		return err
 	}
-	op, err := e.submit(ctx, lc, e.input(t, v, o))
+	op, err := e.submit(ctx, lc, t, e.input(t, v, o))
 	if err != nil {
 		return err
 	}
@@ -159,15 +160,28 @@ func (e *env) input(t target, v verb, o lifecycleOptions) schema.OperationInput 
 
 // submit starts the workflow. An interrupt leaves open whether Temporal took the
 // operation, so it says how to find out.
-func (e *env) submit(ctx context.Context, lc Lifecycle, in schema.OperationInput) (schema.Operation, error) {
+func (e *env) submit(ctx context.Context, lc Lifecycle, t target, in schema.OperationInput) (schema.Operation, error) {
 	op, err := lc.Submit(ctx, in)
 	if err == nil {
 		return op, nil
 	}
 	if ctx.Err() != nil {
-		e.say("interrupted while operation %s was handed over: it may have been accepted; see: gpuaas op show %s", in.OperationID, in.NodeID)
+		e.say("interrupted while operation %s was handed over: it may have been accepted; see: gpuaas op show %s", in.OperationID, t.name())
 	}
-	return op, err
+	return op, t.inWords(err)
+}
+
+// inWords puts the node's name into a refusal that says NODE or the node's id,
+// so that the command in it can be pasted.
+func (t target) inWords(err error) error {
+	refusal, ok := errors.AsType[*schema.Error](err)
+	if !ok {
+		return err
+	}
+	named := *refusal
+	named.Message = fillNode(named.Message, t.name())
+	named.Next = strings.ReplaceAll(fillNode(named.Next, t.name()), t.id, t.name())
+	return &named
 }
 
 // ref is what is known of the node without an operation.
@@ -201,7 +215,7 @@ func (e *env) headline(t target, st schema.OperationStatus) string {
 	line := fmt.Sprintf("%s %s: %s", op.Action, t.name(), op.Status)
 	switch {
 	case op.Status.Ended() && op.StartedAt != nil && op.EndedAt != nil:
-		line += fmt.Sprintf(" after %s", span(op.EndedAt.Sub(*op.StartedAt)))
+		line += fmt.Sprintf(" after %s", took(op.EndedAt.Sub(*op.StartedAt)))
 	case op.Status.Ended():
 	default:
 		line += fmt.Sprintf(" (operation %s)", op.OperationID)

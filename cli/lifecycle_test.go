@@ -101,7 +101,7 @@ func TestLifecycleWaits(t *testing.T) {
 		st.Operation.Action = schema.ActionReactivate
 		h.temporal.statuses = []schema.OperationStatus{st}
 		h.golden("wait-timeout", "node", "reactivate", "gpu-17", "--wait", "--timeout", "5s")
-		require.Equal(t, 5, h.clock.waits)
+		require.Equal(t, 5*time.Second, h.clock.waited())
 	})
 	t.Run("a drain's timeout is not the waiting's", func(t *testing.T) {
 		t.Parallel()
@@ -109,7 +109,7 @@ func TestLifecycleWaits(t *testing.T) {
 		h.temporal.statuses = []schema.OperationStatus{drainAt(1, schema.OperationRunning)}
 		require.Equal(t, schema.ExitPending, h.run(append(drain, "--timeout", "1m")...))
 		want := budgetOf(schema.ActionDrain, schema.OperationOptions{DrainTimeoutSeconds: 60}) + waitGrace
-		require.Equal(t, int(want/pollEvery), h.clock.waits)
+		require.Equal(t, want, h.clock.waited())
 	})
 	t.Run("interrupt", func(t *testing.T) {
 		t.Parallel()
@@ -159,7 +159,7 @@ func TestLifecycleWithoutWorker(t *testing.T) {
 		h := setup(t)
 		h.temporal.statusErr = noWorker()
 		h.golden("no-worker-nobody", drain...)
-		require.Equal(t, int(silenceBudget/time.Second), h.clock.waits)
+		require.Equal(t, silenceBudget, h.clock.waited().Truncate(pollEvery))
 	})
 }
 
@@ -172,6 +172,12 @@ func TestLifecycleRefusals(t *testing.T) {
 	}{
 		"busy":      {[]string{"node", "drain", "gpu-17", "--yes"}, func(h *harness) { h.temporal.submitErr = busy }},
 		"busy-json": {[]string{"node", "drain", "gpu-17", "--yes", "-o", "json"}, func(h *harness) { h.temporal.submitErr = busy }},
+		"illegal-move": {[]string{"node", "remove", "gpu-17", "--yes"}, func(h *harness) {
+			_, h.temporal.submitErr = schema.CheckMove(schema.ActionRemove, schema.NodeActive)
+		}},
+		"busy-by-id": {[]string{"node", "drain", "gpu-17", "--yes"}, func(h *harness) {
+			h.temporal.submitErr = schema.NewError(schema.KindOperationInProgress, "cannot drain").WithNext("gpuaas op watch " + nodeID)
+		}},
 		"in-use-yaml": {[]string{"node", "retire", "gpu-17", "--yes", "-o", "yaml"}, func(h *harness) {
 			h.temporal.submitErr = schema.NewError(schema.KindNodeInUse, "the node holds process train-1")
 		}},

@@ -50,7 +50,7 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions)
 	inline := o.bundle == "" && e.flags.output != formatTable
 	answer, err := e.enroll(ctx, api, t, o, inline)
 	if err != nil {
-		return err
+		return t.inWords(err)
 	}
 	return e.finishEnroll(ctx, t, answer, o, inline)
 }

@@ -107,7 +107,7 @@ func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResol
 		return noOperation(t, "no operation is running on %s")
 	}
 	if err != nil {
-		return err
+		return t.inWords(err)
 	}
 	e.say("%s %s: the operation took the decision: %s", st.Operation.Action, t.name(), d.name)
 	if o.wait {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -84,22 +85,18 @@ func (e *env) writeOperation(w io.Writer, t target, st schema.OperationStatus) {
 		row(w, "Outcome:", op.Outcome)
 	}
 	row(w, "Run:", op.WorkflowID+" "+op.RunID)
-	writePhases(w, op.Phases)
+	writePhases(w, op.Phases, e.clock.now())
 	e.writeStuck(w, t, op.Stuck)
 }
 
-func writePhases(w io.Writer, phases []schema.Phase) {
+func writePhases(w io.Writer, phases []schema.Phase, now time.Time) {
 	if len(phases) == 0 {
 		return
 	}
 	fmt.Fprintln(w)
 	row(w, "PHASE", "STATE", "TOOK", "ATTEMPT", "REASON")
 	for _, p := range phases {
-		took := "-"
-		if p.StartedAt != nil && p.EndedAt != nil {
-			took = span(p.EndedAt.Sub(*p.StartedAt))
-		}
-		row(w, p.Name, string(p.State), took, strconv.Itoa(p.Attempt), dash(p.Reason))
+		row(w, p.Name, string(p.State), dash(elapsed(p.StartedAt, p.EndedAt, now)), strconv.Itoa(p.Attempt), dash(p.Reason))
 	}
 }
 

@@ -141,6 +141,14 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%ds", seconds)
 }
 
+// took is span with milliseconds for what was quicker than a second.
+func took(d time.Duration) string {
+	if d > 0 && d < time.Second {
+		return fmt.Sprintf("%dms", max(d.Milliseconds(), 1))
+	}
+	return span(d)
+}
+
 func pair(a int, unitA string, b int, unitB string) string {
 	if b == 0 {
 		return fmt.Sprintf("%d%s", a, unitA)

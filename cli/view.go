@@ -59,7 +59,7 @@ func phaseLine(p schema.Phase) string {
 		line += fmt.Sprintf(" (attempt %d)", p.Attempt)
 	}
 	if p.StartedAt != nil && p.EndedAt != nil {
-		line += " after " + span(p.EndedAt.Sub(*p.StartedAt))
+		line += " after " + took(p.EndedAt.Sub(*p.StartedAt))
 	}
 	if p.Reason != "" {
 		line += ": " + p.Reason
@@ -107,15 +107,18 @@ func (v *liveView) show(st schema.OperationStatus, note string) {
 }
 
 func (v *liveView) title(op schema.Operation, now time.Time) string {
-	elapsed := ""
-	if op.StartedAt != nil {
-		end := now
-		if op.EndedAt != nil {
-			end = *op.EndedAt
-		}
-		elapsed = span(end.Sub(*op.StartedAt))
+	return v.paint(bold, v.cut(fmt.Sprintf("%s %s  %s  %s", op.Action, v.target.name(), op.Status, elapsed(op.StartedAt, op.EndedAt, now)), 0))
+}
+
+// elapsed is how long something took, or takes so far; empty before its start.
+func elapsed(from, to *time.Time, now time.Time) string {
+	switch {
+	case from == nil:
+		return ""
+	case to == nil:
+		return span(now.Sub(*from))
 	}
-	return v.paint(bold, v.cut(fmt.Sprintf("%s %s  %s  %s", op.Action, v.target.name(), op.Status, elapsed), 0))
+	return took(to.Sub(*from))
 }
 
 // titleWidth is the column of the phases' titles.
@@ -123,15 +126,7 @@ const titleWidth = 46
 
 func (v *liveView) phase(p schema.Phase, now time.Time) string {
 	mark, style := v.mark(p.State)
-	elapsed := ""
-	if p.StartedAt != nil {
-		end := now
-		if p.EndedAt != nil {
-			end = *p.EndedAt
-		}
-		elapsed = span(end.Sub(*p.StartedAt))
-	}
-	text := fmt.Sprintf("%-*s %7s", titleWidth, p.Title, elapsed)
+	text := fmt.Sprintf("%-*s %7s", titleWidth, p.Title, elapsed(p.StartedAt, p.EndedAt, now))
 	if p.Attempt > 1 {
 		text += fmt.Sprintf("  attempt %d", p.Attempt)
 	}

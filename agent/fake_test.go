@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
-	"log"
 	"log/slog"
 	"math/big"
 	"net/http"
@@ -38,23 +37,23 @@ type authority struct {
 	pem  []byte
 }
 
-func newAuthority(t testing.TB, name string) authority {
-	t.Helper()
+func newAuthority(tb testing.TB, name string) authority {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return authority{key, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
-func (a authority) sign(t testing.TB, tmpl *x509.Certificate, pub any) []byte {
-	t.Helper()
+func (a authority) sign(tb testing.TB, tmpl *x509.Certificate, pub any) []byte {
+	tb.Helper()
 	tmpl.SerialNumber = big.NewInt(time.Now().UnixNano())
 	if tmpl.NotBefore.IsZero() {
 		tmpl.NotBefore = time.Now().Add(-time.Minute)
@@ -63,24 +62,24 @@ func (a authority) sign(t testing.TB, tmpl *x509.Certificate, pub any) []byte {
 		tmpl.NotAfter = time.Now().Add(time.Hour)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, pub, a.key)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return der
 }
 
-func (a authority) server(t testing.TB) tls.Certificate {
-	t.Helper()
+func (a authority) server(tb testing.TB) tls.Certificate {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	der := a.sign(t, &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, &key.PublicKey)
+	require.NoError(tb, err)
+	der := a.sign(tb, &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, &key.PublicKey)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // node makes a certificate for a node's key.
-func (a authority) node(t testing.TB, id schema.Identity, pub any, notAfter time.Time) []byte {
-	t.Helper()
+func (a authority) node(tb testing.TB, id schema.Identity, pub any, notAfter time.Time) []byte {
+	tb.Helper()
 	uri, err := url.Parse(id.URI())
-	require.NoError(t, err)
-	der := a.sign(t, &x509.Certificate{
+	require.NoError(tb, err)
+	der := a.sign(tb, &x509.Certificate{
 		URIs: []*url.URL{uri}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, pub)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
@@ -118,18 +117,18 @@ type postedResult struct {
 	schema.TaskResult
 }
 
-func newFakeAPI(t testing.TB) *fakeAPI {
-	t.Helper()
+func newFakeAPI(tb testing.TB) *fakeAPI {
+	tb.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	f := &fakeAPI{
-		t: t, server: newAuthority(t, "server ca"), nodes: newAuthority(t, "node ca"), signer: key,
+		t: tb, server: newAuthority(tb, "server ca"), nodes: newAuthority(tb, "node ca"), signer: key,
 		id:     schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
 		offers: make(chan schema.TaskOffer, 16), counts: map[string]int{},
 	}
 	f.cond = sync.NewCond(&f.mu)
 	f.start(f.server)
-	t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
+	tb.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
 	return f
 }
 
@@ -138,7 +137,7 @@ func (f *fakeAPI) start(a authority) {
 	pool.AddCert(f.nodes.cert)
 	f.srv = httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
 	f.srv.EnableHTTP2 = true
-	f.srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	f.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	f.srv.TLS = &tls.Config{
 		Certificates: []tls.Certificate{a.server(f.t)}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool,
 		NextProtos: []string{"h2"},
@@ -171,11 +170,13 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		e := schema.AsError(err)
 		w.WriteHeader(e.Kind.Row().HTTP)
-		json.NewEncoder(w).Encode(e.Body("c"))
+		body, _ := json.Marshal(e.Body("c"))
+		w.Write(body)
 	case answer == nil:
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		json.NewEncoder(w).Encode(answer)
+		body, _ := json.Marshal(answer)
+		w.Write(body)
 	}
 }
 
@@ -346,14 +347,14 @@ func (s edSigner) Sign(_ context.Context, data []byte) ([]byte, error) {
 }
 func (s edSigner) KeyID() (string, error) { return s.id, nil }
 
-func signBytes(t testing.TB, key ed25519.PrivateKey, payloadType string, body []byte) json.RawMessage {
-	t.Helper()
+func signBytes(tb testing.TB, key ed25519.PrivateKey, payloadType string, body []byte) json.RawMessage {
+	tb.Helper()
 	s, err := dsse.NewEnvelopeSigner(edSigner{key, "k1"})
-	require.NoError(t, err)
-	e, err := s.SignPayload(t.Context(), payloadType, body)
-	require.NoError(t, err)
+	require.NoError(tb, err)
+	e, err := s.SignPayload(tb.Context(), payloadType, body)
+	require.NoError(tb, err)
 	out, err := json.Marshal(e)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return out
 }
 
@@ -427,36 +428,36 @@ type running struct {
 }
 
 // newAgent makes an agent with quick timing that is not started.
-func newAgent(t testing.TB, c Config, o Options) (*Agent, *logBuffer) {
-	t.Helper()
+func newAgent(tb testing.TB, c Config, o Options) (*Agent, *logBuffer) {
+	tb.Helper()
 	buf := &logBuffer{}
 	a, err := New(c, slog.New(slog.NewJSONHandler(buf, nil)), o)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	a.timing = quickTiming()
 	a.tasks.timing = a.timing
 	return a, buf
 }
 
 // start runs an agent until the test ends.
-func start(t testing.TB, c Config, o Options) *running {
-	t.Helper()
-	a, buf := newAgent(t, c, o)
-	return launch(t, a, buf)
+func start(tb testing.TB, c Config, o Options) *running {
+	tb.Helper()
+	a, buf := newAgent(tb, c, o)
+	return launch(tb, a, buf)
 }
 
-func launch(t testing.TB, a *Agent, buf *logBuffer) *running {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+func launch(tb testing.TB, a *Agent, buf *logBuffer) *running {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
 	r := &running{Agent: a, log: buf, done: make(chan struct{}), end: cancel}
 	go func() {
 		defer close(r.done)
 		defer a.Close()
 		r.err = a.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		r.halt()
-		if t.Failed() {
-			t.Log(buf.String())
+		if tb.Failed() {
+			tb.Log(buf.String())
 		}
 	})
 	return r
@@ -469,12 +470,19 @@ func (r *running) halt() {
 }
 
 // eventually polls a condition that has no signal to wait for.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+func eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	require.Eventually(tb, ok, 20*time.Second, 2*time.Millisecond, what)
+}
+
+// install gives the node an identity as if it had enrolled.
+func (f *fakeAPI) install(c Config, id schema.Identity, notAfter time.Time) {
+	f.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(f.t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(f.t, err)
+	require.NoError(f.t, os.WriteFile(c.CertPath, f.nodes.node(f.t, id, &key.PublicKey, notAfter), privateFile))
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	require.NoError(f.t, os.WriteFile(c.KeyPath, keyPEM, privateFile))
 }

@@ -48,10 +48,16 @@ func (a *Agent) watchdog(ctx context.Context) {
 	if a.watch.watchdog == 0 {
 		return
 	}
-	a.lastLoop.Store(time.Now().UnixNano())
 	for pause(ctx, a.watch.watchdog/3) == nil {
-		if time.Since(time.Unix(0, a.lastLoop.Load())) < stalledAfter {
+		if a.fed(time.Now()) {
 			a.watch.send("WATCHDOG=1")
 		}
 	}
+}
+
+// fed reports whether the poll loop turned lately. Enrolment may take for ever,
+// so nothing counts before the first turn.
+func (a *Agent) fed(now time.Time) bool {
+	last := a.lastLoop.Load()
+	return last == 0 || now.Sub(time.Unix(0, last)) < stalledAfter
 }

@@ -148,10 +148,16 @@ func (d *dockerDriver) intend(id string) (first bool, err error) {
 }
 
 // forget drops the marks of containers that do not run: one that is started
-// again may be asked again. The file follows with the next mark, and a stale
-// one is dropped by the first list after a restart.
+// again may be asked again.
 func (d *dockerDriver) forget(running []container) {
+	before := len(d.asked)
 	maps.DeleteFunc(d.asked, func(id string, _ time.Time) bool {
 		return !slices.ContainsFunc(running, func(c container) bool { return c.ID == id })
 	})
+	if len(d.asked) == before {
+		return
+	}
+	if err := d.state.writeJSON(d.file(), d.asked); err != nil {
+		d.watch.log.Warn("docker stop marks not stored", "err", err.Error())
+	}
 }

@@ -1,0 +1,245 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// reexecVar makes the test binary be the agent.
+const reexecVar = "GPUAAS_TEST_REEXEC"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(reexecVar) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+		stop()
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+// environ is the environment that makes LoadConfig return c.
+func environ(c Config) []string {
+	return []string{
+		"GPUAAS_NODE_ID=" + c.NodeID, "GPUAAS_API_URL=" + c.APIURL, "GPUAAS_ENROLLMENT_TOKEN=" + string(c.EnrollmentToken),
+		"GPUAAS_TASK_SIGNING_PUBKEYS=" + c.SigningPubkeys, "GPUAAS_ENV=" + c.Env, "GPUAAS_CA_BUNDLE_PATH=" + c.CABundlePath,
+		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH=" + c.NodeCABundlePath, "GPUAAS_CERT_PATH=" + c.CertPath,
+		"GPUAAS_KEY_PATH=" + c.KeyPath, "GPUAAS_STATE_DIR=" + c.StateDir, "GPUAAS_WORKLOAD_DRIVER=" + c.WorkloadDriver,
+	}
+}
+
+func command(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	code = Main(t.Context(), args, env, &out, &errOut)
+	return code, out.String(), errOut.String()
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		out  string // in stdout
+		err  string // in stderr
+	}{
+		"nothing":     {nil, schema.ExitUsage, "", "Usage:"},
+		"help":        {[]string{"--help"}, schema.ExitDone, "Examples:", ""},
+		"help of run": {[]string{"run", "--help"}, schema.ExitDone, "Examples:", ""},
+		"unknown":     {[]string{"dance"}, schema.ExitUsage, "", `unknown command "dance"`},
+		"argument":    {[]string{"run", "fast"}, schema.ExitUsage, "", `no argument "fast"`},
+		"flag":        {[]string{"run", "--fast"}, schema.ExitUsage, "", "fast"},
+		"no config":   {[]string{"run"}, schema.ExitUsage, "", "GPUAAS_API_URL: is not set"},
+		"output":      {[]string{"status", "-o", "xml"}, schema.ExitUsage, "", "want table or json"},
+		"version":     {[]string{"version"}, schema.ExitDone, Version(), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := []string{"GPUAAS_STATE_DIR=" + t.TempDir()}
+			code, out, errOut := command(t, env, c.args...)
+			require.Equal(t, c.code, code, errOut)
+			require.Contains(t, out, c.out)
+			require.Contains(t, errOut, c.err)
+		})
+	}
+}
+
+func TestEnrollCommand(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	code, out, errOut := command(t, environ(c), "enroll")
+	require.Equal(t, schema.ExitDone, code, errOut)
+	require.Contains(t, out, "enrolled: "+f.id.URI())
+	require.NotContains(t, out+errOut, string(c.EnrollmentToken))
+
+	code, out, _ = command(t, environ(c), "enroll")
+	require.Equal(t, schema.ExitDone, code)
+	require.Contains(t, out, "already enrolled")
+	require.Equal(t, 1, f.count("enroll"))
+}
+
+func TestEnrollCommandRefused(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	f.onEnroll = func(int, schema.EnrollRequest) error {
+		return schema.NewError(schema.KindTokenExpired, "the token expired").WithNext("gpuaas node reissue-enrollment X")
+	}
+	code, _, errOut := command(t, environ(f.config()), "enroll")
+	require.Equal(t, schema.ExitFailed, code)
+	require.Contains(t, errOut, "the token expired")
+	require.Contains(t, errOut, "next: gpuaas node reissue-enrollment X")
+
+	c := f.config()
+	c.APIURL = "https://localhost:1"
+	code, _, errOut = command(t, environ(c), "enroll")
+	require.Equal(t, schema.ExitUnreachable, code)
+	require.Contains(t, errOut, "localhost:1")
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	read := func() Status {
+		code, out, errOut := command(t, environ(c), "status", "-o", "json")
+		require.Equal(t, schema.ExitDone, code, errOut)
+		return decode[Status](t, []byte(out))
+	}
+	s := read()
+	require.Nil(t, s.Identity)
+	require.NotEmpty(t, s.IdentityFault)
+	require.Nil(t, s.LastPoll)
+
+	writeSpec(t, c, "job", false, "sleep", "1000")
+	start(t, c, Options{})
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	f.offers <- f.offerOf(p, 1)
+	f.result(p.TaskID)
+	eventually(t, "a reported task and a workload", func() bool {
+		s = read()
+		return len(s.Tasks) == 1 && s.Tasks[0].Reported && s.LastPoll != nil
+	})
+	require.Equal(t, f.id.URI(), s.Identity.URI)
+	require.Empty(t, s.IdentityFault+s.IssuerFault)
+	require.True(t, s.LastPoll.OK)
+	require.True(t, s.Cordoned)
+	require.Equal(t, schema.TaskSucceeded, s.Tasks[0].Status)
+	code, out, _ := command(t, environ(c), "status")
+	require.Equal(t, schema.ExitDone, code)
+	require.Contains(t, out, f.id.URI())
+	require.Contains(t, out, p.TaskID)
+}
+
+func TestOneAgentPerStateDir(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	a := start(t, c, Options{})
+	f.until("a poll", func() bool { return f.counts["wait"] > 0 })
+	code, _, errOut := command(t, environ(c), "run")
+	require.Equal(t, schema.ExitRefused, code)
+	require.Contains(t, errOut, "another agent (pid ")
+	require.Contains(t, errOut, c.StateDir)
+	a.halt()
+	b, _ := newAgent(t, c, Options{})
+	b.Close()
+}
+
+func TestLogLines(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	a := start(t, f.config(), Options{})
+	p := f.payload(schema.TaskFactsCollect, 1, nil)
+	f.offers <- f.offerOf(p, 1)
+	f.result(p.TaskID)
+	f.until("two more polls", func() bool { return f.counts["wait"] > 2 })
+	a.halt()
+	seen := map[string]bool{}
+	for line := range strings.Lines(a.log.String()) {
+		var m map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &m), line)
+		for _, k := range []string{"time", "level", "msg", "node_id"} {
+			require.Contains(t, m, k)
+		}
+		msg, _ := m["msg"].(string)
+		require.Equal(t, strings.ToLower(msg), msg)
+		if m["task_id"] != nil && m["task_id"] == p.TaskID {
+			require.Equal(t, p.CorrelationID, m["correlation_id"])
+			seen["task"] = true
+		}
+		seen[msg] = true
+	}
+	for _, want := range []string{"agent starts", "enrolment succeeded", "task", "task finished", "task wait ended without a task", "agent stopped"} {
+		require.True(t, seen[want], want)
+	}
+}
+
+func TestLogsReadyToSystemd(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	socket, said := notifySocket(t)
+	c.NotifySocket, c.WatchdogUsec = socket, "30000"
+	a := start(t, c, Options{})
+	require.Equal(t, "READY=1", <-said)
+	require.Equal(t, "WATCHDOG=1", <-said)
+	a.end()
+	for line := range said {
+		if line == "STOPPING=1" {
+			return
+		}
+		require.Equal(t, "WATCHDOG=1", line)
+	}
+}
+
+func TestWatchdogStarvesWhenTheLoopStands(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	socket, said := notifySocket(t)
+	c.NotifySocket, c.WatchdogUsec = socket, "3000"
+	a, _ := newAgent(t, c, Options{})
+	defer a.Close()
+	require.True(t, a.fed(time.Now()))
+	a.lastLoop.Store(time.Now().Add(-2 * stalledAfter).UnixNano())
+	require.False(t, a.fed(time.Now()))
+	require.Empty(t, said)
+}
+
+// notifySocket is systemd's end of sd_notify.
+func notifySocket(t *testing.T) (path string, said chan string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "n") //nolint:usetesting // a socket's path must be short
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path = filepath.Join(dir, "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	said = make(chan string, 64)
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			said <- string(buf[:n])
+		}
+	}()
+	return path, said
+}

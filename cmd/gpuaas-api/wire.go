@@ -81,6 +81,10 @@ func (a *app) connect(ctx context.Context) bool {
 			a.store, err = store.Open(ctx, store.Config{URL: a.cfg.databaseURL})
 			return err
 		}},
+		{"the database's schema", func() error {
+			_, err := a.store.NodeCounts(ctx)
+			return err
+		}},
 		{"Postgres notifications", func() (err error) {
 			a.listener, err = store.NewListener(a.cfg.databaseURL, a.log)
 			return err

@@ -1,0 +1,435 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	testEnv    = "test"
+	adminToken = "test-admin-token-0123456789"
+	soon       = 5 * time.Second
+)
+
+// authority is a CA made in the test, in Vault's place.
+type authority struct {
+	tb   testing.TB
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+func newAuthority(tb testing.TB) *authority {
+	tb.Helper()
+	a := &authority{tb: tb}
+	var err error
+	a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(tb, err)
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), SerialNumber: big.NewInt(1)}
+	a.cert = template
+	a.cert = a.sign(template, a.key.Public())
+	return a
+}
+
+func (a *authority) sign(template *x509.Certificate, key any) *x509.Certificate {
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 150))
+	require.NoError(a.tb, err)
+	template.SerialNumber = n
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key, a.key)
+	require.NoError(a.tb, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(a.tb, err)
+	return cert
+}
+
+func (a *authority) pem() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+}
+
+func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
+	uri, err := url.Parse(id.URI())
+	if err != nil {
+		return schema.IssuedCertificate{}, err
+	}
+	cert := a.sign(&x509.Certificate{URIs: []*url.URL{uri}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, csr.PublicKey)
+	leaf := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
+	return schema.IssuedCertificate{LeafPEM: leaf, ChainPEM: a.pem(), Facts: schema.FactsOf(cert)}, nil
+}
+
+func (a *authority) Roots(context.Context) ([]*x509.Certificate, error) {
+	return []*x509.Certificate{a.cert}, nil
+}
+
+func (a *authority) ServerCA(context.Context) (string, error) { return a.pem(), nil }
+func (a *authority) NodeCA(context.Context) (string, error)   { return a.pem(), nil }
+
+func (a *authority) Verifiers(context.Context) (schema.VerifierSet, error) {
+	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}, nil
+}
+
+func (a *authority) server() *tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(a.tb, err)
+	cert := a.sign(&x509.Certificate{DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, key.Public())
+	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+}
+
+// claimer is a Lifecycle that claims in the database as a workflow would.
+type claimer struct{ store *store.Store }
+
+func (c claimer) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
+	node, err := c.store.Node(ctx, in.NodeID)
+	if err != nil {
+		return schema.Operation{}, err
+	}
+	if node.Operation != nil && node.Operation.OperationID != in.OperationID {
+		return schema.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", node.Operation.Action)
+	}
+	claim, err := c.store.Claim(ctx, schema.ClaimRequest{OperationID: in.OperationID, NodeID: in.NodeID, Action: in.Action,
+		WorkflowID: schema.NodeWorkflowID(in.NodeID), RunID: "run-" + in.OperationID, Actor: in.Actor, Reason: in.Reason,
+		CorrelationID: in.CorrelationID, Options: in.Options})
+	return schema.Operation{OperationID: in.OperationID, WorkflowID: schema.NodeWorkflowID(in.NodeID), RunID: "run-" + in.OperationID,
+		Action: in.Action, Status: schema.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
+}
+
+// cluster is a database with replicas of the API over it.
+type cluster struct {
+	tb  testing.TB
+	url string
+	ca  *authority
+}
+
+func newCluster(tb testing.TB) *cluster {
+	tb.Helper()
+	return &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb)}
+}
+
+// replica is one process's worth of API on stores of its own.
+type replica struct {
+	tb       testing.TB
+	ca       *authority
+	store    *store.Store
+	listener *store.Listener
+	registry *prometheus.Registry
+	log      *lockedBuffer
+	node     string // base URL
+	admin    string
+}
+
+func (c *cluster) replica() *replica {
+	c.tb.Helper()
+	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &lockedBuffer{}}
+	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var err error
+	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url})
+	require.NoError(c.tb, err)
+	r.listener, err = store.NewListener(c.url, log)
+	require.NoError(c.tb, err)
+	ctx, stop := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = r.listener.Run(ctx) })
+
+	ready := func() error { return nil }
+	m := metrics.New(r.registry)
+	r.registry.MustRegister(metrics.NewCensus(r.store, log))
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: r.store, Wakes: r.listener, Issuer: c.ca, Metrics: m, Log: log, Ready: ready})
+	cert := c.ca.server()
+	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(c.tb, err)
+	group.Go(func() { _ = server.ServeTLS(ln, "", "") })
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	require.NoError(c.tb, err)
+	r.node = "https://localhost:" + port
+
+	admin := httptest.NewServer(adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
+		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready}).Handler())
+	r.admin = admin.URL + "/api/v1/admin"
+	c.tb.Cleanup(func() {
+		_ = server.Close()
+		admin.Close()
+		stop()
+		group.Wait()
+		r.store.Close()
+	})
+	return r
+}
+
+// client returns an agent's HTTP client; cert may be nil.
+func (r *replica) client(cert *tls.Certificate) *http.Client {
+	pool := x509.NewCertPool()
+	pool.AddCert(r.ca.cert)
+	return httpClient(r.tb, pool, cert)
+}
+
+func httpClient(tb testing.TB, pool *x509.CertPool, cert *tls.Certificate) *http.Client {
+	cfg := &tls.Config{RootCAs: pool}
+	if cert != nil {
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	}
+	transport := &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true}
+	tb.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// reply is what a call came to.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (a reply) into(tb testing.TB, v any) {
+	tb.Helper()
+	require.NoError(tb, json.Unmarshal(a.body, v), string(a.body))
+}
+
+func (a reply) refusal(tb testing.TB) schema.ErrorDetail {
+	tb.Helper()
+	var b schema.ErrorBody
+	a.into(tb, &b)
+	return b.Error
+}
+
+func send(ctx context.Context, c *http.Client, method, url string, body any, headers ...string) (reply, error) {
+	var reader io.Reader
+	switch b := body.(type) {
+	case nil:
+	case string:
+		reader = bytes.NewReader([]byte(b))
+	default:
+		text, err := json.Marshal(b)
+		if err != nil {
+			return reply{}, err
+		}
+		reader = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, reader)
+	if err != nil {
+		return reply{}, err
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return reply{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	return reply{res.StatusCode, res.Header, text}, err
+}
+
+func (r *replica) call(c *http.Client, method, url string, body any) reply {
+	r.tb.Helper()
+	a, err := send(r.tb.Context(), c, method, url, body)
+	require.NoError(r.tb, err)
+	return a
+}
+
+func (r *replica) ask(method, path string, body any) reply {
+	r.tb.Helper()
+	a, err := send(r.tb.Context(), http.DefaultClient, method, r.admin+path, body, "Authorization", "Bearer "+adminToken)
+	require.NoError(r.tb, err)
+	return a
+}
+
+// machine is a node as its agent sees it.
+type machine struct {
+	id     string
+	bundle schema.BootstrapBundle
+	cert   *tls.Certificate
+}
+
+// register adds a node with a host name of its own.
+func (r *replica) register() schema.NodeView {
+	r.tb.Helper()
+	a := r.ask(http.MethodPost, "/nodes", schema.RegisterNodeRequest{Host: "h" + schema.NewID(), SKU: "cpu-dev", RegionCode: "region-1"})
+	require.Equal(r.tb, http.StatusCreated, a.status, string(a.body))
+	var v schema.NodeView
+	a.into(r.tb, &v)
+	return v
+}
+
+// bundle registers a node and starts its enrolment.
+func (r *replica) bundle() machine {
+	r.tb.Helper()
+	node := r.register()
+	a := r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", nil)
+	require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
+	var answer schema.LifecycleAnswer
+	a.into(r.tb, &answer)
+	return machine{id: node.ID, bundle: *answer.BootstrapBundle}
+}
+
+func newKey(tb testing.TB) *ecdsa.PrivateKey {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(tb, err)
+	return key
+}
+
+func newCSR(tb testing.TB, key *ecdsa.PrivateKey, change func(*x509.CertificateRequest)) string {
+	tb.Helper()
+	template := &x509.CertificateRequest{}
+	if change != nil {
+		change(template)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	require.NoError(tb, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+func (r *replica) enroll(nodeID string, req any) reply {
+	r.tb.Helper()
+	return r.call(r.client(nil), http.MethodPost, r.node+"/internal/v1/nodes/"+nodeID+"/enroll", req)
+}
+
+func certificate(tb testing.TB, a reply, key *ecdsa.PrivateKey) *tls.Certificate {
+	tb.Helper()
+	require.Equal(tb, http.StatusOK, a.status, string(a.body))
+	var answer schema.EnrollAnswer
+	a.into(tb, &answer)
+	block, _ := pem.Decode([]byte(answer.Certificate))
+	return &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key}
+}
+
+// enrolled returns a node whose agent has polled.
+func (r *replica) enrolled() machine {
+	r.tb.Helper()
+	m := r.bundle()
+	key := newKey(r.tb)
+	m.cert = certificate(r.tb, r.enroll(m.id, schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(r.tb, key, nil)}), key)
+	require.Equal(r.tb, http.StatusNoContent, r.wait(m, "0s").status)
+	r.finish(m.id, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive})
+	return m
+}
+
+func (r *replica) url(m machine, rest string) string {
+	return r.node + "/internal/v1/nodes/" + m.id + rest
+}
+
+func (r *replica) wait(m machine, timeout string) reply {
+	r.tb.Helper()
+	return r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?timeout="+timeout), nil)
+}
+
+// poll waits in the background.
+func (r *replica) poll(m machine) <-chan reply {
+	c, out := r.client(m.cert), make(chan reply, 1)
+	go func() {
+		a, err := send(r.tb.Context(), c, http.MethodGet, r.url(m, "/tasks/wait"), nil)
+		if err != nil {
+			a.body = []byte(err.Error())
+		}
+		out <- a
+	}()
+	return out
+}
+
+// parked waits until n polls wait at this replica.
+func (r *replica) parked(n float64) {
+	r.tb.Helper()
+	require.Eventually(r.tb, func() bool { return r.metric("gpuaas_waiting_agents") == n }, soon, 5*time.Millisecond)
+}
+
+func (r *replica) metric(name string) float64 {
+	families, err := r.registry.Gather()
+	require.NoError(r.tb, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
+}
+
+// fence returns the fence of the operation that holds the node.
+func (r *replica) fence(nodeID string) schema.Fence {
+	r.tb.Helper()
+	node, err := r.store.Node(r.tb.Context(), nodeID)
+	require.NoError(r.tb, err)
+	require.NotNil(r.tb, node.Operation)
+	return schema.Fence{NodeID: nodeID, OperationID: node.Operation.OperationID, OpSeq: node.Operation.OpSeq, Actor: "test"}
+}
+
+// finish ends the operation that holds the node, as its workflow would.
+func (r *replica) finish(nodeID string, f schema.Finish) {
+	r.tb.Helper()
+	require.NoError(r.tb, r.store.Finish(r.tb.Context(), r.fence(nodeID), f))
+}
+
+// operate runs an action from start to end.
+func (r *replica) operate(nodeID string, action schema.Action, f schema.Finish) {
+	r.tb.Helper()
+	a := r.ask(http.MethodPost, "/nodes/"+nodeID+"/"+string(action), nil)
+	require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
+	r.finish(nodeID, f)
+}
+
+// remove takes the node through retire and remove.
+func (r *replica) remove(nodeID string) {
+	r.tb.Helper()
+	r.operate(nodeID, schema.ActionRetire, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired})
+	r.operate(nodeID, schema.ActionRemove, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true})
+}
+
+func receive[T any](tb testing.TB, ch <-chan T) T {
+	tb.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(soon):
+		require.FailNow(tb, "nothing came within 5 s")
+		panic("unreachable")
+	}
+}
+
+// lockedBuffer is a log a test may read while a server writes.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

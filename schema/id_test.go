@@ -30,7 +30,8 @@ func TestDerivedIDs(t *testing.T) {
 	require.Equal(t, same, OperationID("n", ActionDrain, "key"))
 	require.NotEqual(t, same, OperationID("n", ActionRetire, "key"))
 	require.NotEqual(t, same, OperationID("m", ActionDrain, "key"))
-	require.NotEqual(t, OperationID("n", ActionDrain, ""), OperationID("n", ActionDrain, ""))
+	fresh := OperationID("n", ActionDrain, "")
+	require.NotEqual(t, fresh, OperationID("n", ActionDrain, ""))
 	require.NotEqual(t, TaskID("o", "p"), ResourceID("o", "p"))
 	require.NotEqual(t, TaskID("ab", "c"), TaskID("a", "bc"))
 }

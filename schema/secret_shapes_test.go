@@ -155,5 +155,5 @@ func TestBundleEnvFile(t *testing.T) {
 	t.Parallel()
 	b := BootstrapBundle{NodeID: "n", EnrollmentToken: "t", APIURL: "https://x"}
 	require.Contains(t, b.EnvFile(), "GPUAAS_NODE_ID=\"n\"\n")
-	require.Equal(t, "", Fingerprint("no certificate"))
+	require.Empty(t, Fingerprint("no certificate"))
 }

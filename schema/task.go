@@ -192,6 +192,9 @@ type TaskResult struct {
 	FinishedAt time.Time `json:"finished_at"`
 }
 
+// Params are a task's parameters in their JSON form.
+type Params = json.RawMessage
+
 // Decode reads the output of a succeeded task into v.
 func (r TaskResult) Decode(v any) error {
 	if err := json.Unmarshal(r.Output, v); err != nil { //workflowcheck:ignore // decoding recorded bytes gives the same value each time
@@ -201,7 +204,7 @@ func (r TaskResult) Decode(v any) error {
 }
 
 // Encode returns the params in the form a TaskSpec carries.
-func (p DrainParams) Encode() json.RawMessage {
+func (p DrainParams) Encode() Params {
 	raw, _ := json.Marshal(p) //nolint:errchkjson // a time and a bool always encode //workflowcheck:ignore
 	return raw
 }

@@ -29,7 +29,7 @@ const PurposeEnroll TokenPurpose = "enroll"
 // keep.
 func NewToken() (text, id string, hash []byte) {
 	secret := make([]byte, tokenSecretBytes)
-	rand.Read(secret) //nolint:errcheck // crypto/rand.Read never returns an error
+	rand.Read(secret)
 	id = NewID()
 	sum := sha256.Sum256(secret)
 	return TokenPrefix + id + "." + base64.RawURLEncoding.EncodeToString(secret), id, sum[:]

@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -13,7 +12,7 @@ import (
 
 // onNode gives the node one task and waits for its result. The step's name is
 // the activity's id and the task's idempotency key.
-func (op *operation) onNode(ctx workflow.Context, t schema.TaskType, params json.RawMessage, budget time.Duration, summary string) (schema.TaskResult, error) {
+func (op *operation) onNode(ctx workflow.Context, t schema.TaskType, params schema.Params, budget time.Duration, summary string) (schema.TaskResult, error) {
 	step := op.stepName(t)
 	var result schema.TaskResult
 	err := workflow.ExecuteActivity(remote(ctx, callTask, budget, step, summary), node.RunNodeTask, schema.TaskSpec{

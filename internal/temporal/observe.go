@@ -30,7 +30,8 @@ func (c *Client) Status(ctx context.Context, workflowID, runID string) (schema.O
 	if err != nil {
 		return st, c.queryError(err, workflowID)
 	}
-	return st, c.interpret(value.Get(&st), "reading the operation's state")
+	err = value.Get(&st)
+	return st, c.interpret(err, "reading the operation's state")
 }
 
 func (c *Client) queryError(err error, workflowID string) error {
@@ -53,7 +54,8 @@ func (c *Client) Result(ctx context.Context, workflowID, runID string) (schema.O
 		return st, ctx.Err()
 	}
 	if cancelled, ok := errors.AsType[*temporal.CanceledError](err); ok && cancelled.HasDetails() {
-		return st, c.interpret(cancelled.Details(&st), "reading the cancelled operation's state")
+		err = cancelled.Details(&st)
+		return st, c.interpret(err, "reading the cancelled operation's state")
 	}
 	return st, c.interpret(err, "waiting for the operation")
 }
@@ -72,7 +74,8 @@ func (c *Client) Resolve(ctx context.Context, workflowID string, r schema.Resolv
 	if err != nil {
 		return st, c.interpret(err, "handing over the decision")
 	}
-	return st, c.interpret(handle.Get(ctx, &st), "handing over the decision")
+	err = handle.Get(ctx, &st)
+	return st, c.interpret(err, "handing over the decision")
 }
 
 // Parked lists the running operations that wait for somebody, oldest first as

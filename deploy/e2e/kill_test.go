@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestKillInTheMiddleOfADrain kills our processes with SIGKILL while the work
+// is being ended, each alone and all at once, and starts them again: the drain
+// ends as if nothing had happened, the workload was asked to stop once, and the
+// audit has one row for each change.
+func TestKillInTheMiddleOfADrain(t *testing.T) {
+	cases := map[string][]string{
+		"worker": {"worker"}, "api": {"api"}, "agent": {"agent"}, "all": {"worker", "api", "agent"},
+	}
+	for name, victims := range cases {
+		t.Run(name, func(t *testing.T) {
+			nodeHost, id := enrolled(t, "kill-"+name)
+			// The workload needs a while to end, so that the kill falls into the
+			// middle; it ends when the file appears.
+			gate := filepath.Join(t.TempDir(), "go")
+			work(t, nodeHost, "job-1", "sh", "-c", `trap "while [ ! -e `+gate+` ]; do sleep 0.1; done; exit 0" TERM; while :; do sleep 0.1; done`)
+			ok(t, "node", "drain", nodeHost, "--yes", "--no-wait")
+			eventually(t, "the workload is asked to stop", func() bool { return len(stops(t, nodeHost, "job-1")) == 1 })
+
+			for _, v := range victims {
+				kill(t, v, nodeHost)
+			}
+			ok(t, "dev", "up", "--detach", "--dir", shared.dir)
+			ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
+			require.NoError(t, os.WriteFile(gate, nil, 0o600))
+
+			eventually(t, "drained", func() bool { return show(t, nodeHost).State == schema.NodeDrained })
+			require.Len(t, stops(t, nodeHost, "job-1"), 1, "the workload was asked to stop more than once")
+			require.Empty(t, show(t, nodeHost).Workloads)
+			requireOneRowPerChange(t, id)
+			record(t, id, "kill-"+name)
+		})
+	}
+}
+
+// kill ends a part with SIGKILL.
+func kill(t *testing.T, name, nodeHost string) {
+	t.Helper()
+	if name == "agent" {
+		name = "agent/" + nodeHost
+	}
+	p := parts(t)[name]
+	require.Positive(t, p.PID, "%s does not run", name)
+	require.NoError(t, syscall.Kill(p.PID, syscall.SIGKILL))
+	eventually(t, name+" is dead", func() bool { return !parts(t)[name].Healthy })
+}
+
+// stops reads how often the workload was asked to stop, from the agent's own
+// record.
+func stops(t *testing.T, nodeHost, name string) []json.RawMessage {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "workloads", name+".state"))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	require.NoError(t, err)
+	var state struct {
+		Stops []json.RawMessage `json:"stops"`
+	}
+	require.NoError(t, json.Unmarshal(raw, &state))
+	return state.Stops
+}
+
+// requireOneRowPerChange holds that each change is in the audit once.
+func requireOneRowPerChange(t *testing.T, id string) {
+	t.Helper()
+	ok(t, "audit", "--verify")
+	seen := map[string]int{}
+	for _, e := range audit(t, id) {
+		seen[strings.Join([]string{e.Action, e.Target, e.Result, e.OperationID, e.Detail["from"], e.Detail["to"]}, " ")]++
+	}
+	for row, n := range seen {
+		if strings.HasPrefix(row, schema.AuditIdentityRefused) {
+			continue
+		}
+		require.Equal(t, 1, n, row)
+	}
+	require.NotEmpty(t, seen)
+}
+
+func audit(t *testing.T, id string) []schema.AuditEvent {
+	t.Helper()
+	return decode[schema.AuditPage](t, ok(t, "audit", "--node", id, "-o", "json")).Events
+}

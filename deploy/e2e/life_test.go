@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// budget is what one operation may cost: billable actions by the server's own
+// counter, and events in its history.
+type budget struct{ actions, events int }
+
+// TestWholeLife takes one node through its whole life and holds each operation
+// to its budget. It runs alone: the server's counter knows no operations.
+func TestWholeLife(t *testing.T) {
+	nodeHost, id := register(t, "life")
+	require.Equal(t, schema.NodeRegistered, show(t, nodeHost).State)
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
+	eventually(t, "active", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+
+	steps := []struct {
+		args   []string
+		state  schema.NodeState
+		budget budget
+		before func()
+	}{
+		{args: []string{"node", "provision", nodeHost}, state: schema.NodeActive, budget: budget{30, 70}},
+		{args: []string{"node", "drain", nodeHost, "--yes"}, state: schema.NodeDrained, budget: budget{16, 40},
+			before: func() { work(t, nodeHost, "job-1", "sleep", "3600") }},
+		{args: []string{"node", "retire", nodeHost, "--yes"}, state: schema.NodeRetired, budget: budget{6, 15}},
+		{args: []string{"node", "reactivate", nodeHost}, state: schema.NodeActive, budget: budget{16, 40}},
+		{args: []string{"node", "retire", nodeHost, "--yes"}, state: schema.NodeRetired, budget: budget{6, 15}},
+		{args: []string{"node", "remove", nodeHost, "--yes"}, state: schema.NodeRemoved, budget: budget{10, 25}},
+	}
+	for _, s := range steps {
+		if s.before != nil {
+			s.before()
+		}
+		before := actions(t)
+		done := act(t, s.args...)
+		require.Equal(t, schema.OperationCompleted, done.Operation.Status, s.args)
+		require.Equal(t, s.state, show(t, id).State, s.args)
+		spent, events := actions(t)-before, historyLength(t, done.Operation)
+		t.Logf("%s: %d billable actions, %d events", done.Operation.Action, spent, events)
+		require.LessOrEqual(t, spent, s.budget.actions, "%s costs too many actions", done.Operation.Action)
+		require.LessOrEqual(t, events, s.budget.events, "%s has too many events", done.Operation.Action)
+		for _, p := range done.Operation.Phases {
+			require.Equal(t, schema.PhaseCompleted, p.State, "%s/%s", done.Operation.Action, p.Name)
+		}
+	}
+	require.Equal(t, schema.InstanceTerminated, show(t, id).Instance.State)
+	ok(t, "audit", "--verify")
+	record(t, id, "life")
+}
+
+// TestBusyNodeAndForce: a retire of a busy node is refused, a drain of work
+// that will not end parks with its name, and force ends it.
+func TestBusyNodeAndForce(t *testing.T) {
+	nodeHost, id := enrolled(t, "busy")
+	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
+
+	refused := run(t, "node", "retire", nodeHost, "--yes", "-o", "json")
+	require.Equal(t, schema.ExitRefused, refused.code)
+	envelope := decode[schema.ErrorBody](t, refused)
+	require.Equal(t, schema.KindNodeInUse, envelope.Error.Code)
+	require.Contains(t, envelope.Error.Message, "stubborn")
+
+	parked := run(t, "node", "drain", nodeHost, "--yes", "--timeout", "2s", "--wait", "-o", "json")
+	require.Equal(t, schema.ExitPending, parked.code, parked.stderr)
+	stuck := decode[lifecycle](t, parked).Operation.Stuck
+	require.NotNil(t, stuck)
+	require.Equal(t, "drain_blocked", stuck.Reason)
+	require.Contains(t, stuck.Message, "stubborn")
+	require.Contains(t, ok(t, "stuck").stdout, nodeHost)
+
+	ok(t, "op", "force", nodeHost, "--reason", "the owner agreed", "--yes")
+	eventually(t, "drained", func() bool { return show(t, nodeHost).State == schema.NodeDrained })
+	require.Empty(t, show(t, nodeHost).Workloads)
+	record(t, id, "force")
+}
+
+// TestCancelRestores: a drain that is cancelled while it waits leaves the node
+// as it was.
+func TestCancelRestores(t *testing.T) {
+	nodeHost, id := enrolled(t, "cancel")
+	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
+	ok(t, "node", "drain", nodeHost, "--yes", "--no-wait")
+	eventually(t, "the drain waits for its work", func() bool { return inPhase(t, nodeHost, schema.PhaseDrain) })
+	ok(t, "op", "cancel", nodeHost, "--reason", "wrong node")
+	eventually(t, "active again", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+	node := show(t, nodeHost)
+	require.False(t, node.Cordoned)
+	require.Len(t, node.Workloads, 1)
+	record(t, id, "cancel")
+}
+
+// inPhase reports whether the node's operation has come to a phase.
+func inPhase(t *testing.T, nodeHost, phase string) bool {
+	t.Helper()
+	r := run(t, "op", "show", nodeHost, "-o", "json")
+	if r.code != 0 {
+		return false
+	}
+	for _, p := range decode[schema.OperationStatus](t, r).Operation.Phases {
+		if p.Name == phase {
+			return p.State == schema.PhaseRunning
+		}
+	}
+	return false
+}

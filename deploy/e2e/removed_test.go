@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// fencedWithin is how long a fenced node's open poll may stay open.
+const fencedWithin = 5 * time.Second
+
+// asNode is an HTTP client with the identity of a node's agent.
+func asNode(t *testing.T, nodeHost string) *http.Client {
+	t.Helper()
+	dir := agentDir(nodeHost)
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	require.NoError(t, err)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs: serverCA(t, nodeHost), Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13,
+	}}}
+}
+
+func serverCA(t *testing.T, nodeHost string) *x509.CertPool {
+	t.Helper()
+	pem, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "ca-bundle.crt"))
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(pem))
+	return pool
+}
+
+// call sends a request to the node API and returns status and envelope.
+func call(ctx context.Context, t *testing.T, c *http.Client, method, path, body string) (int, schema.ErrorDetail) {
+	t.Helper()
+	status, detail, err := send(ctx, c, method, path, body)
+	require.NoError(t, err)
+	return status, detail
+}
+
+func send(ctx context.Context, c *http.Client, method, path, body string) (status int, e schema.ErrorDetail, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, shared.getenv("GPUAAS_NODE_API_URL")+path, strings.NewReader(body))
+	if err != nil {
+		return 0, e, err
+	}
+	answer, err := c.Do(req)
+	if err != nil {
+		return 0, e, err
+	}
+	defer answer.Body.Close()
+	var envelope schema.ErrorBody
+	raw, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode >= http.StatusBadRequest {
+		err = json.Unmarshal(raw, &envelope)
+	}
+	return answer.StatusCode, envelope.Error, err
+}
+
+// TestRemovedNodeIsRefusedEverywhere: after remove every endpoint answers 401
+// node_removed, the open poll ends, and the agent stops by itself.
+func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
+	nodeHost, id := enrolled(t, "removed")
+	act(t, "node", "retire", nodeHost, "--yes")
+
+	node := asNode(t, nodeHost)
+	base := "/internal/v1/nodes/" + id
+	type ended struct {
+		status int
+		detail schema.ErrorDetail
+		err    error
+	}
+	poll := make(chan ended, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	go func() {
+		status, detail, err := send(ctx, node, http.MethodGet, base+"/tasks/wait?timeout=60s", "")
+		poll <- ended{status, detail, err}
+	}()
+	act(t, "node", "remove", nodeHost, "--yes")
+	bound, stop := context.WithTimeout(ctx, fencedWithin)
+	defer stop()
+	select {
+	case e := <-poll:
+		require.NoError(t, e.err)
+		require.Equal(t, http.StatusUnauthorized, e.status)
+		require.Equal(t, schema.ReasonNodeRemoved, e.detail.Reason)
+	case <-bound.Done():
+		t.Fatal("the removed node's poll is still open")
+	}
+
+	task := schema.NewID()
+	enroll, err := json.Marshal(schema.EnrollRequest{Token: bundleToken(t, nodeHost), CSR: "x", AgentVersion: "t"})
+	require.NoError(t, err)
+	for _, r := range []struct{ method, path, body string }{
+		{http.MethodGet, base + "/tasks/wait?timeout=1s", ""},
+		{http.MethodPost, base + "/tasks/" + task + "/result", `{"lease_epoch":1,"status":"succeeded","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`},
+		{http.MethodPost, base + "/tasks/" + task + "/progress", `{"lease_epoch":1}`},
+		{http.MethodPost, base + "/heartbeat", `{"agent_version":"t","uptime_seconds":1,"boot_id":"b","cordoned":false,"workloads":[],"phase":"ready","at":"2026-01-01T00:00:00Z"}`},
+	} {
+		status, detail := call(ctx, t, node, r.method, r.path, r.body)
+		require.Equal(t, http.StatusUnauthorized, status, r.path)
+		require.Equal(t, schema.KindInvalidNodeIdentity, detail.Code, r.path)
+		require.Equal(t, schema.ReasonNodeRemoved, detail.Reason, r.path)
+	}
+	status, detail := call(ctx, t, node, http.MethodPost, base+"/enroll", strings.Replace(string(enroll), `"x"`, jsonCSR(t), 1))
+	require.Equal(t, http.StatusUnauthorized, status)
+	require.Equal(t, schema.ReasonNodeRemoved, detail.Reason)
+
+	eventually(t, "the agent stops", func() bool { return !parts(t)["agent/"+nodeHost].Healthy })
+	require.Equal(t, schema.NodeRemoved, show(t, id).State)
+}
+
+// TestNoCertificateOnWaitAndResult is negative test N4 of the runbook.
+func TestNoCertificateOnWaitAndResult(t *testing.T) {
+	nodeHost, id := enrolled(t, "nocert")
+	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for path, method := range map[string]string{"/tasks/wait": http.MethodGet, "/tasks/" + schema.NewID() + "/result": http.MethodPost} {
+		status, detail := call(ctx, t, anonymous, method, "/internal/v1/nodes/"+id+path, "{}")
+		require.Equal(t, http.StatusUnauthorized, status)
+		require.Equal(t, schema.ReasonNoCertificate, detail.Reason)
+	}
+	other, otherID := enrolled(t, "other")
+	status, detail := call(ctx, t, asNode(t, other), http.MethodGet, "/internal/v1/nodes/"+id+"/tasks/wait?timeout=1s", "")
+	require.Equal(t, http.StatusUnauthorized, status, "node %s polled for another", otherID)
+	require.Equal(t, schema.ReasonIdentityMismatch, detail.Reason)
+}

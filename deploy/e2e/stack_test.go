@@ -1,0 +1,287 @@
+// Package e2e drives the built binaries on the real stack, as an operator
+// would: gpuaas dev brings up Postgres, Vault, Temporal, worker and API, agents
+// are real processes, and every assertion reads what a person could read.
+//
+// It needs bin/ (./task build) and is left out by go test -short.
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// patience is how long a condition may take to come true on a loaded machine.
+const patience = 90 * time.Second
+
+// stack is the one stack that all tests of the process share.
+type stack struct {
+	bin string   // the gpuaas executable
+	dir string   // state directory
+	env []string // what gpuaas dev env prints
+}
+
+// part is one row of gpuaas dev status -o json.
+type part struct {
+	Name    string `json:"name"`
+	PID     int    `json:"pid"`
+	Address string `json:"address"`
+	Healthy bool   `json:"healthy"`
+	Log     string `json:"log"`
+}
+
+// shared is set by TestMain before any test runs and never again.
+var shared *stack
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		return // go test prints that nothing ran
+	}
+	code, err := withStack(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code) //nolint:forbidigo // a TestMain is a main
+}
+
+func withStack(m *testing.M) (code int, err error) {
+	bin, err := filepath.Abs("../../bin/gpuaas")
+	if err != nil {
+		return 1, err
+	}
+	dir, err := os.MkdirTemp("", "gpuaas-e2e-")
+	if err != nil {
+		return 1, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another user
+		return 1, err
+	}
+	s := &stack{bin: bin, dir: filepath.Join(dir, "dev")}
+	defer func() {
+		down := s.command("dev", "down", "--wipe", "--dir", s.dir)
+		out, downErr := down.CombinedOutput()
+		if downErr != nil {
+			err = errors.Join(err, fmt.Errorf("dev down: %w: %s", downErr, out))
+		}
+		err = errors.Join(err, os.RemoveAll(dir))
+	}()
+	if err := s.up(); err != nil {
+		return 1, err
+	}
+	shared = s
+	return m.Run(), nil
+}
+
+func (s *stack) up() error {
+	port, err := freePorts(16)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	up := exec.CommandContext(ctx, s.bin, "dev", "up", "--detach", "--dir", s.dir, "--ports-from", fmt.Sprint(port))
+	if out, err := up.CombinedOutput(); err != nil {
+		return fmt.Errorf("dev up: %w\n%s", err, out)
+	}
+	out, err := exec.CommandContext(ctx, s.bin, "dev", "env", "--dir", s.dir).Output()
+	if err != nil {
+		return fmt.Errorf("dev env: %w", err)
+	}
+	s.env = parseExports(out)
+	return nil
+}
+
+// freePorts finds n consecutive ports that nobody listens on.
+func freePorts(n int) (int, error) {
+	for range 50 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return 0, err
+		}
+		first := l.Addr().(*net.TCPAddr).Port
+		if err := l.Close(); err != nil {
+			return 0, err
+		}
+		if first+n < 65000 && allFree(first, n) {
+			return first, nil
+		}
+	}
+	return 0, errors.New("no consecutive free ports")
+}
+
+func allFree(first, n int) bool {
+	for p := first; p < first+n; p++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
+		if err != nil || l.Close() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+var export = regexp.MustCompile(`^export ([A-Z_]+)=(.*)$`)
+
+func parseExports(out []byte) []string {
+	var env []string
+	lines := bufio.NewScanner(bytes.NewReader(out))
+	for lines.Scan() {
+		if m := export.FindStringSubmatch(lines.Text()); m != nil {
+			env = append(env, m[1]+"="+strings.Trim(m[2], `'"`))
+		}
+	}
+	return env
+}
+
+// getenv reads a variable of the stack's environment.
+func (s *stack) getenv(name string) string {
+	for _, kv := range s.env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// command prepares the CLI as a shell with dev env would run it, without a
+// terminal.
+func (s *stack) command(args ...string) *exec.Cmd {
+	c := exec.Command(s.bin, args...)
+	c.Env = append(os.Environ(), s.env...)
+	return c
+}
+
+// result is what one command said.
+type result struct {
+	args           []string
+	stdout, stderr string
+	code           int
+}
+
+// run runs the CLI to its end.
+func run(t *testing.T, args ...string) result {
+	t.Helper()
+	c := shared.command(args...)
+	var out, talk bytes.Buffer
+	c.Stdout, c.Stderr = &out, &talk
+	err := c.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return result{args, out.String(), talk.String(), c.ProcessState.ExitCode()}
+}
+
+// ok runs the CLI and demands success.
+func ok(t *testing.T, args ...string) result {
+	t.Helper()
+	r := run(t, args...)
+	require.Zero(t, r.code, "gpuaas %s\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
+	return r
+}
+
+// decode reads a command's JSON.
+func decode[T any](t *testing.T, r result) T {
+	t.Helper()
+	var v T
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &v), "%v: %s%s", r.args, r.stdout, r.stderr)
+	return v
+}
+
+// lifecycle is what a lifecycle verb prints with -o json.
+type lifecycle struct {
+	Operation schema.Operation `json:"operation"`
+	Node      schema.NodeView  `json:"node"`
+}
+
+// act runs a lifecycle verb to its end and returns what became of it.
+func act(t *testing.T, args ...string) lifecycle {
+	t.Helper()
+	return decode[lifecycle](t, ok(t, append(args, "--wait", "-o", "json")...))
+}
+
+// show reads a node.
+func show(t *testing.T, node string) schema.NodeView {
+	t.Helper()
+	return decode[schema.NodeView](t, ok(t, "node", "show", node, "-o", "json"))
+}
+
+// eventually waits until cond holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	require.Eventually(t, cond, patience, 100*time.Millisecond, what)
+}
+
+func parts(t *testing.T) map[string]part {
+	t.Helper()
+	status := decode[struct {
+		Parts []part `json:"parts"`
+	}](t, ok(t, "dev", "status", "--dir", shared.dir, "-o", "json"))
+	out := map[string]part{}
+	for _, p := range status.Parts {
+		out[p.Name] = p
+	}
+	return out
+}
+
+// host returns a host name of the test's own.
+func host(t *testing.T, name string) string {
+	t.Helper()
+	return fmt.Sprintf("%s-%s", name, schema.NewID()[24:])
+}
+
+// register adds a node.
+func register(t *testing.T, name string) (nodeHost, id string) {
+	t.Helper()
+	nodeHost = host(t, name)
+	id = strings.TrimSpace(ok(t, "node", "register", nodeHost, "--sku", "cpu-dev", "--region", "region-1").stdout)
+	require.True(t, schema.IsID(id), id)
+	return nodeHost, id
+}
+
+// enrolled registers a node and brings its agent up, until it is active.
+func enrolled(t *testing.T, name string) (nodeHost, id string) {
+	t.Helper()
+	nodeHost, id = register(t, name)
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
+	eventually(t, "the node becomes active", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+	return nodeHost, id
+}
+
+// agentDir is where dev agent keeps a node's files.
+func agentDir(nodeHost string) string { return filepath.Join(shared.dir, "agents", nodeHost) }
+
+// work gives the node a process to run and waits until its agent reports it.
+func work(t *testing.T, nodeHost, name string, command ...string) {
+	t.Helper()
+	spec, err := json.Marshal(map[string]any{"command": command})
+	require.NoError(t, err)
+	file := filepath.Join(agentDir(nodeHost), "workloads", name+".json")
+	require.NoError(t, os.WriteFile(file+".tmp", spec, 0o600))
+	require.NoError(t, os.Rename(file+".tmp", file))
+	eventually(t, "the agent reports "+name, func() bool {
+		for _, w := range show(t, nodeHost).Workloads {
+			if w.Name == name {
+				return true
+			}
+		}
+		return false
+	})
+}

@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// -record writes the runs' histories as the replay fixtures of package
+// workflows. Do it with binaries of the release that the folder names.
+var recordTo = flag.String("record", "", "write histories to workflows/testdata/replay/<this>/")
+
+func dial(t *testing.T) client.Client {
+	t.Helper()
+	c, err := client.Dial(client.Options{HostPort: shared.getenv("TEMPORAL_ADDRESS"), Namespace: shared.getenv("TEMPORAL_NAMESPACE")})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// actions reads the server's own counter of billable actions in our namespace.
+// Queries are left out: asking for a state is what people and the Web UI do as
+// often as they like, and none of the operation's doing.
+func actions(t *testing.T) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, shared.getenv("GPUAAS_TEMPORAL_METRICS_URL"), nil)
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(answer.Body)
+	require.NoError(t, err)
+	require.Contains(t, families, "action_total", "the server counts no actions")
+	total := 0.0
+	for _, m := range families["action_total"].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		if labels["namespace"] == shared.getenv("TEMPORAL_NAMESPACE") && labels["action_type"] != "grpc_QueryWorkflow" {
+			total += m.GetCounter().GetValue()
+		}
+	}
+	return int(total)
+}
+
+func history(t *testing.T, c client.Client, workflowID, runID string) *historypb.History {
+	t.Helper()
+	out := &historypb.History{}
+	events := c.GetWorkflowHistory(t.Context(), workflowID, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	for events.HasNext() {
+		e, err := events.Next()
+		require.NoError(t, err)
+		out.Events = append(out.Events, e)
+	}
+	return out
+}
+
+func historyLength(t *testing.T, op schema.Operation) int {
+	t.Helper()
+	return len(history(t, dial(t), op.WorkflowID, op.RunID).GetEvents())
+}
+
+// runs lists every run of the node, oldest first as far as Temporal says.
+func runs(t *testing.T, c client.Client, nodeID string) [][2]string {
+	t.Helper()
+	var out [][2]string
+	answer, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{
+		Query: fmt.Sprintf("%s = %q", schema.AttrNodeID, nodeID),
+	})
+	require.NoError(t, err)
+	for _, e := range answer.GetExecutions() {
+		out = append(out, [2]string{e.GetType().GetName(), e.GetExecution().GetRunId()})
+	}
+	return out
+}
+
+// record writes the node's closed runs as replay fixtures when asked to.
+func record(t *testing.T, nodeID, name string) {
+	t.Helper()
+	if *recordTo == "" {
+		return
+	}
+	c := dial(t)
+	dir := filepath.Join("..", "..", "workflows", "testdata", "replay", *recordTo)
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	for i, r := range runs(t, c, nodeID) {
+		raw, err := protojson.Marshal(history(t, c, schema.NodeWorkflowID(nodeID), r[1]))
+		require.NoError(t, err)
+		var packed bytes.Buffer
+		w := gzip.NewWriter(&packed)
+		_, err = w.Write(raw)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		file := fmt.Sprintf("%s-%s-%d.json.gz", name, strings.ToLower(r[0]), i)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), packed.Bytes(), 0o600))
+	}
+}

@@ -1,0 +1,76 @@
+package e2e
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+var tokenLine = regexp.MustCompile(`(?m)^GPUAAS_ENROLLMENT_TOKEN="?([^"\n]+)"?$`)
+
+// bundleToken reads the enrolment token that the node's agent was given.
+func bundleToken(t *testing.T, nodeHost string) string {
+	t.Helper()
+	env, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "node-agent.env"))
+	require.NoError(t, err)
+	m := tokenLine.FindSubmatch(env)
+	require.NotNil(t, m, "no token in the agent's env file")
+	return string(m[1])
+}
+
+// jsonCSR is a fresh, well-formed CSR as a JSON string.
+func jsonCSR(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	require.NoError(t, err)
+	raw, err := json.Marshal(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})))
+	require.NoError(t, err)
+	return string(raw)
+}
+
+// TestTokenIsSpentOnce: negative tests N1 and N3 of the runbook, with the token
+// of a real enrolment. The finer cases are in cmd/gpuaas-api.
+func TestTokenIsSpentOnce(t *testing.T) {
+	nodeHost, id := enrolled(t, "spent")
+	other, otherID := register(t, "foreign")
+	ok(t, "node", "enroll", other, "--no-wait", "--bundle", filepath.Join(t.TempDir(), "bundle.json"))
+	token := bundleToken(t, nodeHost)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	body := `{"token":"` + token + `","csr":` + jsonCSR(t) + `,"agent_version":"thief"}`
+	status, detail := call(ctx, t, client, http.MethodPost, "/internal/v1/nodes/"+id+"/enroll", body)
+	require.Equal(t, http.StatusConflict, status)
+	require.Equal(t, schema.KindTokenConsumed, detail.Code)
+
+	status, detail = call(ctx, t, client, http.MethodPost, "/internal/v1/nodes/"+otherID+"/enroll", body)
+	require.Equal(t, http.StatusUnauthorized, status)
+	require.Equal(t, schema.KindUnauthenticated, detail.Code)
+
+	refused := 0
+	for _, e := range audit(t, id) {
+		if e.Action == schema.AuditTokenRefused {
+			refused++
+		}
+	}
+	require.Equal(t, 2, refused, "each refused claim leaves a row")
+	require.Equal(t, schema.NodeBootstrapIssued, show(t, other).State)
+	ok(t, "op", "cancel", other, "--reason", "test")
+}

@@ -1,0 +1,111 @@
+package store_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestAuditChainsHoldUnderConcurrentWrites(t *testing.T) {
+	e := setup(t)
+	const nodes, writes = 10, 20
+	ids := make([]string, nodes)
+	for i := range ids {
+		ids[i] = e.inState(schema.NodeActive).ID
+	}
+	for _, err := range race(nodes*writes, func(i int) error {
+		_, err := e.Claim(t.Context(), request(ids[i%nodes], schema.ActionProvision))
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	for _, id := range ids {
+		events := e.chain(id)
+		require.Len(t, events, 1+writes+(writes-1))
+		require.True(t, slices.IsSortedFunc(events, func(a, b schema.AuditEvent) int { return a.At.Compare(b.At) }))
+		page, err := e.Audit(t.Context(), id, 5, 7)
+		require.NoError(t, err)
+		require.Equal(t, events[5:12], page)
+		require.NoError(t, schema.VerifyChain(&events[4], page))
+	}
+	streams, err := e.AuditStreams(t.Context())
+	require.NoError(t, err)
+	slices.Sort(ids)
+	require.Equal(t, ids, streams)
+}
+
+func TestAuditShowsTampering(t *testing.T) {
+	e := setup(t)
+	n := e.inState(schema.NodeActive)
+	for range 4 {
+		e.claim(n.ID, schema.ActionProvision)
+	}
+	e.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
+	e.exec("CREATE TABLE untouched AS SELECT * FROM audit_events")
+	for _, tamper := range []string{
+		"UPDATE audit_events SET actor = 'mallory' WHERE seq = 3",
+		"UPDATE audit_events SET at = at + interval '1 microsecond' WHERE seq = 3",
+		`UPDATE audit_events SET detail = detail || '{"from": "retired"}' WHERE seq = 2`,
+		"UPDATE audit_events SET prev_hash = hash WHERE seq = 3",
+		"DELETE FROM audit_events WHERE seq = 3",
+		"DELETE FROM audit_events WHERE seq = 1",
+		"UPDATE audit_events SET seq = seq + 100 WHERE seq = 5",
+	} {
+		e.exec(tamper)
+		events, err := e.Audit(t.Context(), n.ID, 0, 100)
+		require.NoError(t, err)
+		require.Error(t, schema.VerifyChain(nil, events), tamper)
+		e.exec("DELETE FROM audit_events")
+		e.exec("INSERT INTO audit_events SELECT * FROM untouched")
+		e.chain(n.ID)
+	}
+}
+
+func TestAuditIsAppendOnly(t *testing.T) {
+	e := setup(t)
+	e.register()
+	for _, sql := range []string{"UPDATE audit_events SET actor = 'mallory'", "DELETE FROM audit_events",
+		"TRUNCATE audit_events", "TRUNCATE audit_heads CASCADE", "DELETE FROM audit_events WHERE false"} {
+		_, err := e.raw.Exec(t.Context(), sql)
+		var refused *pgconn.PgError
+		require.ErrorAs(t, err, &refused, sql)
+		require.Contains(t, refused.Message, "append-only")
+	}
+}
+
+func TestStreamsDoNotWaitForEachOther(t *testing.T) {
+	e := setupWith(t, store.Config{CallTimeout: 300 * time.Millisecond})
+	a, b := e.inState(schema.NodeActive), e.inState(schema.NodeActive)
+	tx, err := e.raw.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // ends with the test
+	_, err = tx.Exec(t.Context(), "SELECT 1 FROM audit_heads WHERE stream = $1 FOR UPDATE", a.ID)
+	require.NoError(t, err)
+
+	_, err = e.Claim(t.Context(), request(b.ID, schema.ActionProvision))
+	require.NoError(t, err)
+	_, err = e.Claim(t.Context(), request(a.ID, schema.ActionProvision))
+	requireKind(t, err, schema.KindServiceUnavailable, "")
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, int64(1), e.claim(a.ID, schema.ActionProvision).Fence.OpSeq, "what timed out left nothing")
+}
+
+func TestAuditKeepsOddTextVerifiable(t *testing.T) {
+	e := setup(t)
+	n := e.inState(schema.NodeRegistered)
+	r := request(n.ID, schema.ActionDrain) // refused: the reason goes into the detail
+	r.Actor, r.CorrelationID = "a\x00b\xff", "<&>\u2028"
+	r.Reason = strings.Repeat("ü", 5000) + "\x00"
+	_, err := e.Claim(t.Context(), r)
+	requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+	last := e.chain(n.ID)[1]
+	require.Equal(t, "a\uFFFDb\uFFFD", last.Actor)
+	require.Less(t, len(last.Detail["asked"]), 2010)
+}

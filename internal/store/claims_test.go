@@ -1,0 +1,219 @@
+package store_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestClaimsOfOneNodeGetEachTheirOwnSeq(t *testing.T) {
+	e := setup(t)
+	n := e.inState(schema.NodeActive)
+	const racers = 50
+	claims := make([]schema.Claim, racers)
+	errs := race(racers, func(i int) (err error) {
+		claims[i], err = e.Claim(t.Context(), request(n.ID, schema.ActionProvision))
+		return err
+	})
+	seqs := make([]int64, racers)
+	for i, err := range errs {
+		require.NoError(t, err)
+		seqs[i] = claims[i].Fence.OpSeq
+	}
+	slices.Sort(seqs)
+	for i, seq := range seqs {
+		require.Equal(t, int64(i+1), seq, "each claim its own op_seq, without gaps")
+	}
+	open, err := e.Operations(t.Context(), n.ID, true)
+	require.NoError(t, err)
+	require.Len(t, open, 1, "a claim ends what was open before it")
+	require.Equal(t, int64(racers), open[0].OpSeq)
+	rows := e.audit(n.ID)
+	require.Equal(t, racers, count(rows, "nodes.provision accepted RMA-4411"))
+	require.Equal(t, racers-1, count(rows, "nodes.provision failed superseded"))
+}
+
+func TestStateTableDecidesARaceOfDrains(t *testing.T) {
+	e := setup(t)
+	n := e.inState(schema.NodeActive)
+	won := 0
+	for _, err := range race(50, func(int) error {
+		_, err := e.Claim(t.Context(), request(n.ID, schema.ActionDrain))
+		return err
+	}) {
+		if err == nil {
+			won++
+			continue
+		}
+		requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+		require.ErrorContains(t, err, "draining")
+	}
+	require.Equal(t, 1, won)
+	require.Equal(t, schema.NodeDraining, e.node(n.ID).State)
+	require.Equal(t, int64(1), e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
+	require.Equal(t, 49, count(e.audit(n.ID), "nodes.drain refused illegal_move"))
+}
+
+func TestTheSameClaimAgainAnswersTheSame(t *testing.T) {
+	e := setup(t)
+	n := e.inState(schema.NodeActive)
+	r := request(n.ID, schema.ActionDrain)
+	claims := make([]schema.Claim, 50)
+	for _, err := range race(len(claims), func(i int) (err error) {
+		claims[i], err = e.Claim(t.Context(), r)
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	for _, c := range claims {
+		require.Equal(t, claims[0].ClaimedAt.UnixNano(), c.ClaimedAt.UnixNano())
+		c.ClaimedAt = claims[0].ClaimedAt
+		require.Equal(t, claims[0], c)
+	}
+	require.Equal(t, schema.NodeActive, claims[0].Prior)
+	require.Equal(t, schema.NodeDraining, claims[0].State)
+	require.Equal(t, "cpu-dev", claims[0].SKU.Name)
+	require.Equal(t, "manual", claims[0].Provider)
+	require.Equal(t, 1, count(e.audit(n.ID), "nodes.drain accepted RMA-4411"))
+
+	other := r
+	other.RunID = schema.NewID()
+	_, err := e.Claim(t.Context(), other)
+	requireKind(t, err, schema.KindInvalidRequest, "duplicate_operation")
+	other.NodeID = e.inState(schema.NodeActive).ID
+	_, err = e.Claim(t.Context(), other)
+	requireKind(t, err, schema.KindInvalidRequest, "duplicate_operation")
+}
+
+func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) {
+	e := setup(t)
+	for _, move := range schema.Moves() {
+		for _, state := range schema.NodeStates() {
+			t.Run(fmt.Sprintf("%s %s", move.Action, state), func(t *testing.T) {
+				n := e.inState(state)
+				_, refusal := schema.CheckMove(move.Action, state)
+				claim, err := e.Claim(t.Context(), request(n.ID, move.Action))
+				switch {
+				case refusal != nil:
+					require.EqualError(t, err, refusal.Error())
+					requireKind(t, err, schema.KindInvalidRequest, "")
+				case !move.Operation:
+					requireKind(t, err, schema.KindInvalidRequest, "not_an_operation")
+				case move.Action == schema.ActionProvision && state == schema.NodeRegistered:
+					requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
+				default:
+					require.NoError(t, err)
+					want := state
+					if move.Claim != "" {
+						want = move.Claim
+					}
+					require.Equal(t, want, claim.State)
+					require.Equal(t, state, claim.Prior)
+					require.Equal(t, want, e.node(n.ID).State)
+					last := e.chain(n.ID)[1]
+					require.Equal(t, schema.AuditAccepted, last.Result)
+					require.Equal(t, map[string]string{"from": string(state), "to": string(want), "op_seq": "1"}, last.Detail)
+					return
+				}
+				after := e.node(n.ID)
+				require.Equal(t, state, after.State)
+				require.Nil(t, after.Operation)
+				require.Zero(t, e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
+				rows := e.chain(n.ID)
+				require.Len(t, rows, 2)
+				require.Equal(t, schema.AuditRefused, rows[1].Result)
+				require.Equal(t, schema.AsError(err).Reason, rows[1].Reason)
+			})
+		}
+	}
+}
+
+func TestClaimOfAnUnknownNode(t *testing.T) {
+	e := setup(t)
+	for _, id := range []string{schema.NewID(), "gpu-17", "", "x\x00y"} {
+		_, err := e.Claim(t.Context(), request(id, schema.ActionDrain))
+		requireKind(t, err, schema.KindNotFound, "")
+	}
+	require.Equal(t, 4, count(e.audit(schema.SystemStream), "nodes.drain refused not_found"))
+}
+
+func TestProvisionIsRefused(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+
+	t.Run("before enrolment by a provider that makes no machines", func(t *testing.T) {
+		n := e.register()
+		_, err := e.Claim(ctx, request(n.ID, schema.ActionProvision))
+		requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
+		require.Equal(t, "gpuaas node enroll "+n.Host, schema.AsError(err).Next)
+	})
+	t.Run("but not with one that does", func(t *testing.T) {
+		n := e.register(func(r *schema.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
+		require.Equal(t, "libvirt", e.claim(n.ID, schema.ActionProvision).Provider)
+	})
+	t.Run("when the instance runs", func(t *testing.T) {
+		n := e.inState(schema.NodeActive)
+		c := e.claim(n.ID, schema.ActionProvision)
+		require.Equal(t, schema.InstanceNone, c.Instance)
+		require.NoError(t, e.Finish(ctx, c.Fence, schema.Finish{Status: schema.OperationCompleted,
+			Instance: schema.InstanceRunning}))
+		_, err := e.Claim(ctx, request(n.ID, schema.ActionProvision))
+		requireKind(t, err, schema.KindInvalidRequest, "already_provisioned")
+		require.Equal(t, schema.InstanceRunning, e.claim(n.ID, schema.ActionDrain).Instance)
+	})
+}
+
+func TestRetireOfABusyNode(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	work := []schema.Workload{{Name: "train-1", Kind: "process"}, {Name: "web", Kind: "docker"}}
+	require.NoError(t, e.Heartbeat(ctx, caller, schema.HeartbeatRequest{Workloads: work}))
+
+	_, err := e.Claim(ctx, request(caller.NodeID, schema.ActionRetire))
+	requireKind(t, err, schema.KindNodeInUse, "")
+	require.ErrorContains(t, err, "process train-1, docker web")
+	require.Equal(t, "gpuaas node retire "+caller.Host+" --drain", schema.AsError(err).Next)
+	require.Equal(t, 1, count(e.audit(caller.NodeID), "nodes.retire refused node_in_use"))
+
+	drain := e.claim(caller.NodeID, schema.ActionDrain)
+	e.dispatch(drain.Fence, "drain", schema.TaskWorkloadDrain)
+	offer := e.take(caller, schema.TaskLease)
+	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, schema.DrainResult{Stopped: []string{"train-1", "web"}}))
+	require.NoError(t, err)
+	require.NoError(t, e.Finish(ctx, drain.Fence, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeDrained}))
+	require.Equal(t, schema.NodeDrained, e.claim(caller.NodeID, schema.ActionRetire).Prior,
+		"the drain's result counts before the next heartbeat")
+
+	busy := e.inState(schema.NodeActive)
+	e.exec(`UPDATE nodes SET workloads = '[{"name": "x", "kind": "process"}]' WHERE node_id = $1`, busy.ID)
+	r := request(busy.ID, schema.ActionRetire)
+	r.Options.Drain = true
+	_, err = e.Claim(ctx, r)
+	require.NoError(t, err, "with drain, a busy node may be retired")
+}
+
+func TestAClaimEndsWhatADeadRunLeft(t *testing.T) {
+	e := setup(t)
+	caller, _, _ := e.enroll()
+	first := e.claim(caller.NodeID, schema.ActionProvision)
+	task := e.dispatch(first.Fence, "facts", schema.TaskFactsCollect)
+	offer := e.take(caller, schema.TaskLease)
+	require.Equal(t, task.TaskID, offer.TaskID)
+
+	second := e.claim(caller.NodeID, schema.ActionProvision)
+	require.Equal(t, first.Fence.OpSeq+1, second.Fence.OpSeq)
+	e.takeNone(caller)
+	_, err := e.Result(t.Context(), caller, offer.TaskID, succeeded(1, schema.Facts{}))
+	requireKind(t, err, schema.KindLeaseLost, "")
+	ops, err := e.Operations(t.Context(), caller.NodeID, false)
+	require.NoError(t, err)
+	require.Equal(t, second.Fence.OperationID, ops[0].OperationID)
+	require.Equal(t, schema.OperationFailed, ops[1].Status)
+	require.Contains(t, ops[1].Outcome, second.Fence.OperationID)
+	require.Contains(t, e.audit(caller.NodeID), "tasks.finished cancelled voided")
+}

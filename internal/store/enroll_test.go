@@ -1,0 +1,269 @@
+package store_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestEnrolment(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register()
+	progress := func() schema.EnrollmentProgress {
+		p, err := e.Enrollment(ctx, n.ID)
+		require.NoError(t, err)
+		return p
+	}
+	require.Equal(t, schema.EnrollmentProgress{}, progress())
+
+	tokenID, hash := e.token(n.ID)
+	require.Equal(t, schema.EnrollmentProgress{BundleIssued: true}, progress())
+	require.Equal(t, schema.NodeBootstrapIssued, e.node(n.ID).State)
+
+	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+	require.NoError(t, err)
+	require.Equal(t, schema.Claimed{TokenID: tokenID, NodeID: n.ID, Incarnation: 1}, won)
+	require.Equal(t, schema.NodeEnrolling, e.node(n.ID).State)
+	require.Equal(t, schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true}, progress())
+
+	rows := e.changes(n.ID, func() {
+		again, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+		require.NoError(t, err)
+		require.Equal(t, won, again, "the same key may ask again: its answer may have been lost")
+	})
+	require.Empty(t, rows)
+
+	id, first := certificate(n.ID, 1, "spki-1")
+	_, second := certificate(n.ID, 1, "spki-1")
+	require.NoError(t, e.StorePending(ctx, n.ID, 1, tokenID, first, "corr-2"))
+	require.NoError(t, e.StorePending(ctx, n.ID, 1, tokenID, second, "corr-2"))
+	require.NoError(t, e.StorePending(ctx, n.ID, 1, tokenID, second, "corr-2"), "twice is once")
+	_, err = e.Authenticate(ctx, id, first)
+	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
+
+	caller, err := e.Authenticate(ctx, id, second)
+	require.NoError(t, err)
+	require.False(t, caller.Polled)
+	require.NoError(t, e.Polled(ctx, caller))
+	require.NoError(t, e.Polled(ctx, caller))
+	require.Equal(t, schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
+	caller, err = e.Authenticate(ctx, id, second)
+	require.NoError(t, err)
+	require.True(t, caller.Polled)
+	require.Equal(t, second, *e.node(n.ID).Identity)
+
+	require.Equal(t, []string{"nodes.register succeeded", "nodes.token_issued succeeded", "nodes.token_claimed succeeded",
+		"nodes.certificate_issued succeeded", "nodes.certificate_issued succeeded",
+		"nodes.identity_refused refused serial_superseded", "nodes.certificate_promoted succeeded"}, e.audit(n.ID))
+	require.Equal(t, []schema.AgentEventName{schema.EventBundleIssued, schema.EventTokenClaimed, schema.EventFirstPoll}, e.events(n.ID))
+}
+
+// events takes the outbox's events of a node.
+func (e *env) events(nodeID string) []schema.AgentEventName {
+	e.t.Helper()
+	messages, err := e.outbox().Take(e.t.Context(), 100)
+	require.NoError(e.t, err)
+	var names []schema.AgentEventName
+	for _, m := range messages {
+		require.Equal(e.t, schema.NodeWorkflowID(nodeID), m.WorkflowID)
+		require.Equal(e.t, nodeID, m.Event.NodeID)
+		require.Equal(e.t, int64(1), m.Event.Incarnation)
+		require.Nil(e.t, m.Result)
+		require.WithinDuration(e.t, time.Now(), m.CreatedAt, time.Minute)
+		names = append(names, m.Event.Event)
+	}
+	return names
+}
+
+func TestRefusedTokensChangeNothing(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	refused := func(t *testing.T, c schema.TokenClaim, stream string, kind schema.Kind, reason string) {
+		t.Helper()
+		type state struct {
+			nodes  []schema.NodeView
+			tokens int64
+		}
+		look := func() (s state) {
+			var err error
+			s.nodes, err = e.Nodes(ctx)
+			require.NoError(t, err)
+			s.tokens = e.number("SELECT count(*) FROM enrollment_tokens WHERE state = 'issued'")
+			return s
+		}
+		before := look()
+		row := reason
+		rows := e.changes(stream, func() {
+			_, err := e.ClaimToken(ctx, c)
+			requireKind(t, err, kind, reason)
+		})
+		require.Equal(t, []string{"nodes.token_refused refused " + row}, rows)
+		require.Equal(t, before, look())
+	}
+
+	a, b := e.register(), e.register()
+	idA, hashA := e.token(a.ID)
+	wrong := make([]byte, len(hashA))
+
+	t.Run("unknown", func(t *testing.T) {
+		refused(t, tokenClaim(a.ID, schema.NewID(), hashA, "spki"), schema.SystemStream, schema.KindUnauthenticated, "token_unknown")
+		refused(t, tokenClaim(a.ID, "nonsense", hashA, "spki"), schema.SystemStream, schema.KindUnauthenticated, "token_unknown")
+		refused(t, tokenClaim("nonsense", schema.NewID(), nil, "spki"), schema.SystemStream, schema.KindUnauthenticated, "token_unknown")
+	})
+	t.Run("wrong secret", func(t *testing.T) {
+		refused(t, tokenClaim(a.ID, idA, wrong, "spki"), a.ID, schema.KindUnauthenticated, "token_unknown")
+		refused(t, tokenClaim(a.ID, idA, nil, "spki"), a.ID, schema.KindUnauthenticated, "token_unknown")
+		refused(t, tokenClaim(a.ID, idA, hashA[:31], "spki"), a.ID, schema.KindUnauthenticated, "token_unknown")
+	})
+	t.Run("no key", func(t *testing.T) {
+		refused(t, tokenClaim(a.ID, idA, hashA, ""), schema.SystemStream, schema.KindUnauthenticated, "token_unknown")
+	})
+	t.Run("foreign", func(t *testing.T) {
+		refused(t, tokenClaim(b.ID, idA, hashA, "spki"), a.ID, schema.KindUnauthenticated, "token_foreign")
+		_, err := e.ClaimToken(ctx, tokenClaim(a.ID, idA, hashA, "spki-a"))
+		require.NoError(t, err, "presented at the wrong path, it stays usable at the right one")
+	})
+	t.Run("replayed with another key", func(t *testing.T) {
+		refused(t, tokenClaim(a.ID, idA, hashA, "spki-b"), a.ID, schema.KindTokenConsumed, "token_claimed")
+	})
+	t.Run("expired", func(t *testing.T) {
+		n := e.register()
+		id, hash := e.token(n.ID)
+		e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", id)
+		refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindTokenExpired, "token_expired")
+	})
+	t.Run("replaced", func(t *testing.T) {
+		n := e.register()
+		id, hash := e.token(n.ID)
+		e.token(n.ID)
+		refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindTokenConsumed, "token_voided")
+	})
+	t.Run("used", func(t *testing.T) {
+		caller, _, _ := e.enroll()
+		e.exec("UPDATE enrollment_tokens SET secret_hash = $2, expires_at = now() WHERE node_id = $1", caller.NodeID, hashA)
+		var id string
+		require.NoError(t, e.raw.QueryRow(ctx, "SELECT token_id::text FROM enrollment_tokens WHERE node_id = $1", caller.NodeID).Scan(&id))
+		refused(t, tokenClaim(caller.NodeID, id, hashA, "spki-1"), caller.NodeID, schema.KindTokenConsumed, "token_used")
+	})
+	t.Run("removed node", func(t *testing.T) {
+		n := e.register()
+		id, hash := e.token(n.ID)
+		e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", n.ID)
+		refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+	})
+	t.Run("a state that does not enrol", func(t *testing.T) {
+		n := e.register()
+		id, hash := e.token(n.ID)
+		e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", n.ID)
+		refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindInvalidRequest, "illegal_move")
+	})
+}
+
+func TestOneKeyWinsAToken(t *testing.T) {
+	e := setup(t)
+	n := e.register()
+	tokenID, hash := e.token(n.ID)
+	won := 0
+	for _, err := range race(100, func(i int) error {
+		_, err := e.ClaimToken(t.Context(), tokenClaim(n.ID, tokenID, hash, fmt.Sprintf("spki-%d", i)))
+		return err
+	}) {
+		if err == nil {
+			won++
+			continue
+		}
+		requireKind(t, err, schema.KindTokenConsumed, "token_claimed")
+	}
+	require.Equal(t, 1, won)
+	rows := e.audit(n.ID)
+	require.Equal(t, 1, count(rows, "nodes.token_claimed succeeded"))
+	require.Equal(t, 99, count(rows, "nodes.token_refused refused token_claimed"))
+}
+
+func TestIssueToken(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	mint := func(nodeID string) schema.MintedToken {
+		_, id, hash := schema.NewToken()
+		return schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}
+	}
+
+	t.Run("only in a state that enrols", func(t *testing.T) {
+		for _, s := range schema.NodeStates() {
+			n := e.inState(s)
+			_, refusal := schema.CheckMove(schema.ActionEnroll, s)
+			err := e.IssueToken(ctx, mint(n.ID), operator)
+			if refusal == nil {
+				require.NoError(t, err)
+				require.Equal(t, schema.NodeBootstrapIssued, e.node(n.ID).State)
+				continue
+			}
+			requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+			require.Equal(t, s, e.node(n.ID).State)
+			require.Contains(t, e.audit(n.ID), "nodes.token_issued refused illegal_move")
+		}
+		requireKind(t, e.IssueToken(ctx, mint(schema.NewID()), operator), schema.KindNotFound, "")
+	})
+	t.Run("one live token per node, raced", func(t *testing.T) {
+		n := e.register()
+		for _, err := range race(20, func(int) error { return e.IssueToken(ctx, mint(n.ID), operator) }) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, int64(1), e.number("SELECT count(*) FROM enrollment_tokens WHERE node_id = $1 AND state = 'issued'", n.ID))
+	})
+	t.Run("voids an unused certificate", func(t *testing.T) {
+		n := e.register()
+		tokenID, hash := e.token(n.ID)
+		_, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+		require.NoError(t, err)
+		id, cert := certificate(n.ID, 1, "spki-1")
+		require.NoError(t, e.StorePending(ctx, n.ID, 1, tokenID, cert, "corr"))
+		e.token(n.ID)
+		_, err = e.Authenticate(ctx, id, cert)
+		requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
+		_, late := certificate(n.ID, 1, "spki-1")
+		requireKind(t, e.StorePending(ctx, n.ID, 1, tokenID, late, "corr"), schema.KindTokenConsumed, "token_voided")
+	})
+	t.Run("begins a new incarnation when the identity was used", func(t *testing.T) {
+		n := e.register()
+		tokenID, hash := e.token(n.ID)
+		_, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+		require.NoError(t, err)
+		id, cert := certificate(n.ID, 1, "spki-1")
+		require.NoError(t, e.StorePending(ctx, n.ID, 1, tokenID, cert, "corr"))
+		caller, err := e.Authenticate(ctx, id, cert)
+		require.NoError(t, err)
+		require.NoError(t, e.Polled(ctx, caller))
+
+		tokenID, hash = e.token(n.ID)
+		progress, err := e.Enrollment(ctx, n.ID)
+		require.NoError(t, err)
+		require.Equal(t, schema.EnrollmentProgress{BundleIssued: true}, progress)
+		_, err = e.Authenticate(ctx, id, cert)
+		requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+		requireKind(t, e.Heartbeat(ctx, caller, schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+		won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-2"))
+		require.NoError(t, err)
+		require.Equal(t, int64(2), won.Incarnation)
+		requireKind(t, e.StorePending(ctx, n.ID, 1, tokenID, cert, "corr"), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	})
+	t.Run("keeps the hash only", func(t *testing.T) {
+		n := e.register()
+		bad := mint(n.ID)
+		bad.Hash = []byte("the secret itself")
+		requireKind(t, e.IssueToken(ctx, bad, operator), schema.KindInvalidRequest, "enrollment_tokens_hash_check")
+	})
+}
+
+func TestStorePendingOfARemovedNode(t *testing.T) {
+	e := setup(t)
+	n := e.inState(schema.NodeRemoved)
+	_, cert := certificate(n.ID, 1, "spki")
+	requireKind(t, e.StorePending(t.Context(), n.ID, 1, "", cert, ""), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+	requireKind(t, e.StorePending(t.Context(), schema.NewID(), 1, "", cert, ""), schema.KindNotFound, "")
+}

@@ -1,0 +1,265 @@
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// env is one test's database: the store under test and a plain connection pool
+// for what no operator and no caller may do.
+type env struct {
+	*store.Store
+	t     *testing.T
+	url   string
+	raw   *pgxpool.Pool
+	hosts atomic.Int64
+}
+
+func setup(t *testing.T) *env {
+	t.Helper()
+	return setupWith(t, store.Config{MaxConns: 20, CreatingProviders: []string{"libvirt"}})
+}
+
+func setupWith(t *testing.T, c store.Config) *env {
+	t.Helper()
+	t.Parallel()
+	c.URL = pgtest.New(t, store.Migrate)
+	s, err := store.Open(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	raw, err := pgxpool.New(t.Context(), c.URL)
+	require.NoError(t, err)
+	t.Cleanup(raw.Close)
+	return &env{Store: s, t: t, url: c.URL, raw: raw}
+}
+
+var operator = schema.Subject{Actor: "alice@ops", CorrelationID: "corr-1"}
+
+// register adds a node on the SKU cpu-dev.
+func (e *env) register(change ...func(*schema.RegisterNodeRequest)) schema.NodeView {
+	e.t.Helper()
+	r := schema.RegisterNodeRequest{Host: fmt.Sprintf("gpu-%d", e.hosts.Add(1)), SKU: "cpu-dev", RegionCode: "region-1"}
+	for _, f := range change {
+		f(&r)
+	}
+	n, err := e.Register(e.t.Context(), r, operator)
+	require.NoError(e.t, err)
+	return n
+}
+
+// inState adds a node and puts it into a state past every rule.
+func (e *env) inState(s schema.NodeState) schema.NodeView {
+	e.t.Helper()
+	n := e.register()
+	e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, s)
+	n.State = s
+	return n
+}
+
+func (e *env) exec(sql string, args ...any) {
+	e.t.Helper()
+	_, err := e.raw.Exec(e.t.Context(), sql, args...)
+	require.NoError(e.t, err)
+}
+
+// number runs a query for one number.
+func (e *env) number(sql string, args ...any) int64 {
+	e.t.Helper()
+	var n int64
+	require.NoError(e.t, e.raw.QueryRow(e.t.Context(), sql, args...).Scan(&n))
+	return n
+}
+
+func (e *env) node(id string) schema.NodeView {
+	e.t.Helper()
+	n, err := e.Node(e.t.Context(), id)
+	require.NoError(e.t, err)
+	return n
+}
+
+func request(nodeID string, a schema.Action) schema.ClaimRequest {
+	return schema.ClaimRequest{
+		OperationID: schema.NewID(), NodeID: nodeID, Action: a, WorkflowID: schema.NodeWorkflowID(nodeID),
+		RunID: schema.NewID(), Actor: "alice@ops", Reason: "RMA-4411", CorrelationID: "corr-1",
+	}
+}
+
+// claim takes the node for a new operation.
+func (e *env) claim(nodeID string, a schema.Action) schema.Claim {
+	e.t.Helper()
+	c, err := e.Claim(e.t.Context(), request(nodeID, a))
+	require.NoError(e.t, err)
+	return c
+}
+
+// audit returns the rows of a stream as "action result reason", checked as a
+// chain.
+func (e *env) audit(stream string) []string {
+	e.t.Helper()
+	rows := []string{}
+	for _, ev := range e.chain(stream) {
+		rows = append(rows, strings.TrimSpace(ev.Action+" "+ev.Result+" "+ev.Reason))
+	}
+	return rows
+}
+
+func (e *env) chain(stream string) []schema.AuditEvent {
+	e.t.Helper()
+	events, err := e.Audit(e.t.Context(), stream, 0, 10_000)
+	require.NoError(e.t, err)
+	require.NoError(e.t, schema.VerifyChain(nil, events))
+	return events
+}
+
+// changes runs fn and returns the audit rows it added to the stream.
+func (e *env) changes(stream string, fn func()) []string {
+	e.t.Helper()
+	before := len(e.audit(stream))
+	fn()
+	return e.audit(stream)[before:]
+}
+
+// token mints and issues a token for the node.
+func (e *env) token(nodeID string) (id string, hash []byte) {
+	e.t.Helper()
+	_, id, hash = schema.NewToken()
+	require.NoError(e.t, e.IssueToken(e.t.Context(), schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash,
+		Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(schema.TokenTTL)}, operator))
+	return id, hash
+}
+
+func tokenClaim(nodeID, id string, hash []byte, spki string) schema.TokenClaim {
+	return schema.TokenClaim{NodeID: nodeID, TokenID: id, Hash: hash, SPKI: spki, CorrelationID: "corr-2",
+		AgentVersion: "v1", RemoteAddr: "192.0.2.7:999"}
+}
+
+func certificate(nodeID string, incarnation int64, spki string) (schema.Identity, schema.CertFacts) {
+	id := schema.Identity{Env: "test", NodeID: nodeID, Incarnation: incarnation}
+	serial := strings.ReplaceAll(schema.NewID(), "-", "")
+	return id, schema.CertFacts{Subject: "", URI: id.URI(), Issuer: "CN=node CA", Serial: serial, SPKI: spki,
+		Fingerprint: "f" + serial, NotBefore: time.Now().Add(-time.Minute).UTC().Truncate(time.Microsecond),
+		NotAfter: time.Now().Add(72 * time.Hour).UTC().Truncate(time.Microsecond)}
+}
+
+// enroll takes a new node through enrolment to active and returns its caller
+// and certificate.
+func (e *env) enroll() (schema.Caller, schema.Identity, schema.CertFacts) {
+	e.t.Helper()
+	ctx, n := e.t.Context(), e.register()
+	claim := e.claim(n.ID, schema.ActionEnroll)
+	tokenID, hash := e.token(n.ID)
+	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+	require.NoError(e.t, err)
+	id, cert := certificate(n.ID, won.Incarnation, "spki-1")
+	require.NoError(e.t, e.StorePending(ctx, n.ID, won.Incarnation, tokenID, cert, "corr-2"))
+	caller, err := e.Authenticate(ctx, id, cert)
+	require.NoError(e.t, err)
+	require.NoError(e.t, e.Polled(ctx, caller))
+	require.NoError(e.t, e.Finish(ctx, claim.Fence, schema.Finish{Status: schema.OperationCompleted,
+		Node: schema.NodeActive, Outcome: "enrolled"}))
+	caller, err = e.Authenticate(ctx, id, cert)
+	require.NoError(e.t, err)
+	return caller, id, cert
+}
+
+func spec(f schema.Fence, step string, kind schema.TaskType) schema.TaskSpec {
+	return schema.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: f.NodeID, Step: step, Type: kind,
+		Params: json.RawMessage(`{"x": 1}`), Deadline: time.Now().Add(time.Hour), CorrelationID: f.CorrelationID}
+}
+
+func taskOwner(step string) schema.TaskOwner {
+	return schema.TaskOwner{WorkflowID: "wf", RunID: "run", ActivityID: step}
+}
+
+// dispatch prepares and signs a task.
+func (e *env) dispatch(f schema.Fence, step string, kind schema.TaskType) schema.TaskRow {
+	e.t.Helper()
+	row, err := e.Prepare(e.t.Context(), spec(f, step, kind), taskOwner(step))
+	require.NoError(e.t, err)
+	require.NoError(e.t, e.Attach(e.t.Context(), row.TaskID, []byte(`{"payload":  "`+step+`"}`), time.Now().Add(time.Hour)))
+	return row
+}
+
+// take hands the node its next task, which must exist.
+func (e *env) take(c schema.Caller, lease time.Duration, have ...string) *schema.TaskOffer {
+	e.t.Helper()
+	offer, err := e.NextTask(e.t.Context(), c, have, lease)
+	require.NoError(e.t, err)
+	require.NotNil(e.t, offer)
+	return offer
+}
+
+func (e *env) takeNone(c schema.Caller, have ...string) {
+	e.t.Helper()
+	offer, err := e.NextTask(e.t.Context(), c, have, time.Minute)
+	require.NoError(e.t, err)
+	require.Nil(e.t, offer)
+}
+
+func succeeded(epoch int64, output any) schema.TaskResult {
+	raw, err := json.Marshal(output)
+	if err != nil {
+		panic(err)
+	}
+	now := time.Now().UTC()
+	return schema.TaskResult{LeaseEpoch: epoch, Status: schema.TaskSucceeded, Output: raw,
+		StartedAt: now.Add(-time.Second), FinishedAt: now}
+}
+
+// race runs fn n times at the same instant and returns the errors in order.
+func race(n int, fn func(i int) error) []error {
+	var wg sync.WaitGroup
+	errs, gate := make([]error, n), make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-gate
+			errs[i] = fn(i)
+		})
+	}
+	close(gate)
+	wg.Wait()
+	return errs
+}
+
+// requireKind requires an error of the kind and, when given, the reason.
+func requireKind(t *testing.T, err error, kind schema.Kind, reason string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, kind, schema.KindOf(err), "%v", err)
+	if reason != "" {
+		require.Equal(t, reason, schema.AsError(err).Reason, "%v", err)
+	}
+}
+
+func count(rows []string, row string) int {
+	n := 0
+	for _, r := range rows {
+		if r == row {
+			n++
+		}
+	}
+	return n
+}
+
+func listen(ctx context.Context, l *store.Listener) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = l.Run(ctx) //nolint:errcheck // ends with the context
+	}()
+	return func() { cancel(); <-done }
+}

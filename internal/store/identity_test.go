@@ -1,0 +1,104 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestFirstUsePromotesOnce(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, id, old := e.enroll()
+	_, renewed := certificate(caller.NodeID, 1, "spki-1")
+	require.NoError(t, e.StorePending(ctx, caller.NodeID, 1, "", renewed, "corr"))
+
+	_, err := e.Authenticate(ctx, id, old)
+	require.NoError(t, err, "until the new certificate is used the old one counts")
+	rows := e.changes(caller.NodeID, func() {
+		for _, err := range race(20, func(int) error { _, err := e.Authenticate(ctx, id, renewed); return err }) {
+			require.NoError(t, err)
+		}
+	})
+	require.Equal(t, []string{"nodes.certificate_promoted succeeded"}, rows)
+	_, err = e.Authenticate(ctx, id, old)
+	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
+	require.Equal(t, "consumed", e.tokenState(caller.NodeID))
+	require.Equal(t, int64(2), e.number("SELECT count(*) FROM node_certificates WHERE node_id = $1", caller.NodeID))
+}
+
+func (e *env) tokenState(nodeID string) string {
+	e.t.Helper()
+	var s string
+	require.NoError(e.t, e.raw.QueryRow(e.t.Context(), "SELECT state FROM enrollment_tokens WHERE node_id = $1", nodeID).Scan(&s))
+	return s
+}
+
+func TestRefusedIdentities(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, id, cert := e.enroll()
+	other, _, _ := e.enroll()
+	change := func(f func(*schema.Identity, *schema.CertFacts)) (schema.Identity, schema.CertFacts) {
+		i, c := id, cert
+		f(&i, &c)
+		return i, c
+	}
+	cases := map[string]struct {
+		change func(*schema.Identity, *schema.CertFacts)
+		stream string
+		reason string
+	}{
+		"another serial": {func(_ *schema.Identity, c *schema.CertFacts) { c.Serial = "00" },
+			caller.NodeID, schema.ReasonSerialSuperseded},
+		"another incarnation": {func(i *schema.Identity, _ *schema.CertFacts) { i.Incarnation = 2 },
+			caller.NodeID, schema.ReasonIdentityMismatch},
+		"another node's certificate": {func(i *schema.Identity, _ *schema.CertFacts) { i.NodeID = other.NodeID },
+			other.NodeID, schema.ReasonSerialSuperseded},
+		"a serial used twice": {func(_ *schema.Identity, c *schema.CertFacts) { c.Fingerprint = "00" },
+			caller.NodeID, schema.ReasonIdentityMismatch},
+		"an unknown node": {func(i *schema.Identity, _ *schema.CertFacts) { i.NodeID = schema.NewID() },
+			schema.SystemStream, schema.ReasonIdentityMismatch},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			e.exec("DELETE FROM identity_refusals")
+			i, facts := change(c.change)
+			rows := e.changes(c.stream, func() {
+				for _, err := range race(10, func(int) error { _, err := e.Authenticate(ctx, i, facts); return err }) {
+					requireKind(t, err, schema.KindInvalidNodeIdentity, c.reason)
+				}
+			})
+			require.Equal(t, []string{"nodes.identity_refused refused " + c.reason}, rows, "ten refusals, one row a minute")
+			e.exec("UPDATE identity_refusals SET recorded_at = now() - interval '61 seconds'")
+			rows = e.changes(c.stream, func() {
+				_, err := e.Authenticate(ctx, i, facts)
+				require.Error(t, err)
+			})
+			require.Len(t, rows, 1)
+		})
+	}
+	_, err := e.Authenticate(ctx, schema.Identity{NodeID: "nonsense"}, cert)
+	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	got, err := e.Authenticate(ctx, id, cert)
+	require.NoError(t, err)
+	require.Equal(t, schema.Caller{NodeID: caller.NodeID, Incarnation: 1, Host: caller.Host, State: schema.NodeActive,
+		Serial: cert.Serial, Polled: true}, got)
+}
+
+func TestIdentityIsRefusedInNoStateButRemoved(t *testing.T) {
+	e := setup(t)
+	caller, id, cert := e.enroll()
+	for _, s := range schema.NodeStates() {
+		e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", caller.NodeID, s)
+		got, err := e.Authenticate(t.Context(), id, cert)
+		if s == schema.NodeRemoved {
+			requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, s, got.State)
+	}
+}

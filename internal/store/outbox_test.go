@@ -1,0 +1,109 @@
+package store_test
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// outbox is the store's outbox on a listener that nobody runs.
+func (e *env) outbox() *store.Outbox {
+	e.t.Helper()
+	l, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
+	require.NoError(e.t, err)
+	return e.Outbox(l)
+}
+
+func TestOutbox(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	o := e.outbox()
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	e.dispatch(f, "facts", schema.TaskFactsCollect)
+	offer := e.take(caller, time.Minute)
+	result := succeeded(1, schema.Facts{CPUs: 2})
+	_, err := e.Result(ctx, caller, offer.TaskID, result)
+	require.NoError(t, err)
+	take := func(limit int) []schema.OutboxMessage {
+		messages, err := o.Take(ctx, limit)
+		require.NoError(t, err)
+		return messages
+	}
+	due := func() { e.exec("UPDATE outbox SET next_try_at = now()") }
+
+	first := take(3)
+	require.Len(t, first, 3)
+	require.True(t, slices.IsSortedFunc(first, func(a, b schema.OutboxMessage) int { return int(a.ID - b.ID) }))
+	last := take(10)
+	require.Len(t, last, 1, "what was taken is not taken again")
+	require.Equal(t, taskOwner("facts"), last[0].Owner)
+	require.JSONEq(t, string(result.Output), string(last[0].Result.Output))
+	require.Nil(t, last[0].Event)
+	require.Empty(t, take(10))
+
+	due()
+	require.Len(t, take(10), 4, "a relay that died delays them only")
+	require.NoError(t, o.Delivered(ctx, last[0].ID))
+	require.NoError(t, o.Delivered(ctx, last[0].ID), "twice is once")
+	require.NoError(t, o.Orphaned(ctx, first[0].ID, "no such workflow"))
+	require.NoError(t, o.Failed(ctx, first[1].ID, "unreachable\x00"))
+	require.NoError(t, o.Failed(ctx, first[1].ID, "unreachable"))
+	wait := e.number("SELECT extract(epoch FROM next_try_at - now())::int FROM outbox WHERE id = $1", first[1].ID)
+	require.LessOrEqual(t, wait, int64(2))
+	due()
+	rest := take(10)
+	require.Len(t, rest, 2)
+	require.Equal(t, 2, rest[0].Attempts)
+	require.Equal(t, int64(1), e.number("SELECT count(*) FROM outbox WHERE orphaned_at IS NOT NULL AND last_error = 'no such workflow'"))
+	e.exec("UPDATE outbox SET attempts = 1000 WHERE id = $1", first[1].ID)
+	require.NoError(t, o.Failed(ctx, first[1].ID, "unreachable"))
+	require.Equal(t, int64(60), e.number("SELECT round(extract(epoch FROM next_try_at - now()))::int FROM outbox WHERE id = $1", first[1].ID))
+}
+
+func TestAResultGoesToWhoWaitsNow(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	e.exec("DELETE FROM outbox")
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	e.dispatch(f, "facts", schema.TaskFactsCollect)
+	offer := e.take(caller, time.Minute)
+	reset := schema.TaskOwner{WorkflowID: "wf", RunID: "run after a reset", ActivityID: "facts"}
+	_, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), reset)
+	require.NoError(t, err)
+	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, schema.Facts{}))
+	require.NoError(t, err)
+	messages, err := e.outbox().Take(ctx, 10)
+	require.NoError(t, err)
+	require.Len(t, messages, 1)
+	require.Equal(t, reset, messages[0].Owner)
+}
+
+func TestRacingRelaysTakeEachMessageOnce(t *testing.T) {
+	e := setup(t)
+	for range 10 {
+		e.token(e.register().ID)
+	}
+	o := e.outbox()
+	taken := make([][]schema.OutboxMessage, 10)
+	for _, err := range race(len(taken), func(i int) (err error) {
+		taken[i], err = o.Take(t.Context(), 2)
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	seen := map[int64]bool{}
+	for _, messages := range taken {
+		for _, m := range messages {
+			require.False(t, seen[m.ID])
+			seen[m.ID] = true
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package store_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestATasksWay(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+
+	row, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+	require.NoError(t, err)
+	require.Equal(t, schema.TaskID(f.OperationID, "facts"), row.TaskID)
+	require.Equal(t, schema.EffectRead, row.Effect)
+	require.Equal(t, int64(1), row.Incarnation)
+	again, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts again"))
+	require.NoError(t, err)
+	require.JSONEq(t, string(row.Params), string(again.Params))
+	again.Params = row.Params
+	require.Equal(t, row, again)
+	_, err = e.Prepare(ctx, spec(f, "facts", schema.TaskNodeProbe), taskOwner("facts"))
+	requireKind(t, err, schema.KindInvalidRequest, "")
+	_, err = e.Prepare(ctx, spec(f, "x", "rm.rf"), taskOwner("x"))
+	requireKind(t, err, schema.KindInvalidRequest, "")
+
+	e.takeNone(caller)
+	envelope := []byte(`{"payloadType":"x",  "payload":"y"}`)
+	require.NoError(t, e.Attach(ctx, row.TaskID, envelope, time.Now().Add(time.Hour)))
+	require.NoError(t, e.Attach(ctx, row.TaskID, []byte("another"), time.Now().Add(time.Hour)), "the first envelope stays")
+	requireKind(t, e.Attach(ctx, schema.NewID(), envelope, time.Now()), schema.KindNotFound, "")
+	second := e.dispatch(f, "probe", schema.TaskNodeProbe)
+	require.Equal(t, row.Seq+1, second.Seq)
+
+	offer := e.take(caller, time.Minute)
+	require.Equal(t, row.TaskID, offer.TaskID, "in the order of seq")
+	require.Equal(t, string(envelope), string(offer.Envelope), "byte for byte")
+	require.Equal(t, schema.TaskFactsCollect, offer.Type)
+	require.Equal(t, row.CreatedAt, offer.CreatedAt)
+	require.Equal(t, int64(1), offer.Lease.Epoch)
+	require.WithinDuration(t, offer.ServerTime.Add(time.Minute), offer.Lease.ExpiresAt, time.Millisecond)
+	require.Equal(t, second.TaskID, e.take(caller, time.Minute).TaskID)
+	e.takeNone(caller)
+
+	answer, err := e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 1, Message: "half"}, time.Hour)
+	require.NoError(t, err)
+	require.Greater(t, answer.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
+	leases, err := e.TaskLeases(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []schema.TaskCount{{Status: schema.TaskDispatched, Tasks: 1}, {Status: schema.TaskRunning, Tasks: 1}}, leases)
+
+	result := succeeded(1, schema.Facts{CPUs: 2})
+	kind, err := e.Result(ctx, caller, row.TaskID, result)
+	require.NoError(t, err)
+	require.Equal(t, schema.TaskFactsCollect, kind)
+	var stored atomic.Int64
+	for _, err := range race(10, func(int) error {
+		kind, err := e.Result(ctx, caller, row.TaskID, result)
+		if kind != "" {
+			stored.Add(1)
+		}
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	require.Zero(t, stored.Load(), "the same result again is stored once")
+
+	found, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+	require.NoError(t, err)
+	require.Equal(t, schema.TaskSucceeded, found.Status)
+	require.JSONEq(t, string(result.Output), string(found.Result.Output))
+	require.Equal(t, []string{"tasks.created succeeded", "tasks.created succeeded", "tasks.dispatched succeeded",
+		"tasks.dispatched succeeded", "tasks.finished succeeded"}, e.audit(caller.NodeID)[8:])
+}
+
+func TestOneResultIsStoredHoweverManyArePosted(t *testing.T) {
+	e := setup(t)
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	row := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	e.take(caller, time.Minute)
+	stored := 0
+	for _, err := range race(20, func(i int) error {
+		_, err := e.Result(t.Context(), caller, row.TaskID, succeeded(1, schema.Facts{CPUs: i}))
+		return err
+	}) {
+		if err == nil {
+			stored++
+			continue
+		}
+		requireKind(t, err, schema.KindLeaseLost, "")
+	}
+	require.Equal(t, 1, stored)
+	rows := e.audit(caller.NodeID)
+	require.Equal(t, 1, count(rows, "tasks.finished succeeded"))
+	require.Equal(t, 19, count(rows, "tasks.late_result refused lease_lost"))
+	require.Equal(t, int64(1), e.number("SELECT count(*) FROM outbox WHERE task_id IS NOT NULL"))
+}
+
+func TestOneTaskIsHandedOutOnce(t *testing.T) {
+	e := setup(t)
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	const tasks = 10
+	for i := range tasks {
+		e.dispatch(f, fmt.Sprint("facts-", i), schema.TaskFactsCollect)
+	}
+	offers := make([]*schema.TaskOffer, 3*tasks)
+	for _, err := range race(len(offers), func(i int) (err error) {
+		offers[i], err = e.NextTask(t.Context(), caller, nil, time.Minute)
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	seen := map[string]bool{}
+	for _, o := range offers {
+		if o != nil {
+			require.False(t, seen[o.TaskID])
+			require.Equal(t, int64(1), o.Lease.Epoch)
+			seen[o.TaskID] = true
+		}
+	}
+	for len(seen) < tasks { // a poll that met a locked row may come back with nothing
+		seen[e.take(caller, time.Minute).TaskID] = true
+	}
+	e.takeNone(caller)
+	require.Equal(t, tasks, count(e.audit(caller.NodeID), "tasks.dispatched succeeded"))
+}
+
+func TestALeaseThatRanOut(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	row := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	require.Equal(t, int64(1), e.take(caller, -time.Second).Lease.Epoch)
+
+	e.takeNone(caller, row.TaskID) // the agent has it in its journal
+	again := e.take(caller, time.Minute, schema.NewID(), "nonsense")
+	require.Equal(t, row.TaskID, again.TaskID)
+	require.Equal(t, int64(2), again.Lease.Epoch)
+	e.takeNone(caller)
+	require.Equal(t, 1, count(e.audit(caller.NodeID), "tasks.dispatched succeeded"), "the first hand-over is on record")
+
+	_, err := e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	requireKind(t, err, schema.KindLeaseLost, "")
+	_, err = e.Result(ctx, caller, row.TaskID, succeeded(1, schema.Facts{}))
+	requireKind(t, err, schema.KindLeaseLost, "")
+	_, err = e.Result(ctx, caller, row.TaskID, succeeded(2, schema.Facts{}))
+	require.NoError(t, err)
+	_, err = e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 2}, time.Minute)
+	requireKind(t, err, schema.KindLeaseLost, "")
+
+	late := e.dispatch(f, "probe", schema.TaskNodeProbe)
+	e.take(caller, -time.Second)
+	_, err = e.Progress(ctx, caller, late.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	require.NoError(t, err, "a lease that nobody else got can be taken up again")
+	_, err = e.Result(ctx, caller, late.TaskID, succeeded(1, schema.ProbeReport{}))
+	require.NoError(t, err)
+}
+
+func TestTasksOfOthersAreUnknown(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	other, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	row := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	e.takeNone(other)
+	e.take(caller, time.Minute)
+	for _, id := range []string{row.TaskID, schema.NewID(), "nonsense"} {
+		_, err := e.Result(ctx, other, id, succeeded(1, schema.Facts{}))
+		requireKind(t, err, schema.KindNotFound, "")
+		_, err = e.Progress(ctx, other, id, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+		requireKind(t, err, schema.KindNotFound, "")
+	}
+	newer := caller
+	newer.Incarnation = 2
+	e.takeNone(newer)
+	_, err := e.Result(ctx, newer, row.TaskID, succeeded(1, schema.Facts{}))
+	requireKind(t, err, schema.KindLeaseLost, "")
+}
+
+func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+
+	expired, err := e.Prepare(ctx, spec(f, "expired", schema.TaskFactsCollect), taskOwner("expired"))
+	require.NoError(t, err)
+	require.NoError(t, e.Attach(ctx, expired.TaskID, []byte("{}"), time.Now().Add(-time.Second)))
+	e.takeNone(caller)
+
+	unsigned, err := e.Prepare(ctx, spec(f, "unsigned", schema.TaskFactsCollect), taskOwner("unsigned"))
+	require.NoError(t, err)
+	held := e.dispatch(f, "held", schema.TaskFactsCollect)
+	e.take(caller, time.Minute)
+	e.dispatch(f, "waiting", schema.TaskFactsCollect)
+	rows := e.changes(caller.NodeID, func() {
+		require.NoError(t, e.Void(ctx, f))
+		require.NoError(t, e.Void(ctx, f))
+	})
+	require.Equal(t, 4, count(rows, "tasks.finished cancelled voided"))
+	require.Len(t, rows, 4)
+	e.takeNone(caller)
+	requireKind(t, e.Attach(ctx, unsigned.TaskID, []byte("{}"), time.Now().Add(time.Hour)), schema.KindFenced, "task_voided")
+	_, err = e.Progress(ctx, caller, held.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	requireKind(t, err, schema.KindLeaseLost, "")
+	rows = e.changes(caller.NodeID, func() {
+		_, err = e.Result(ctx, caller, held.TaskID, succeeded(1, schema.Facts{}))
+		requireKind(t, err, schema.KindLeaseLost, "")
+	})
+	require.Equal(t, []string{"tasks.late_result refused lease_lost"}, rows)
+	require.Zero(t, e.number("SELECT count(*) FROM outbox WHERE task_id IS NOT NULL"))
+}
+
+func TestResultsChangeWhatTheNodeHolds(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionDrain).Fence
+	work := []schema.Workload{{Name: "a", Kind: "process"}, {Name: "b", Kind: "process"}}
+	run := func(step string, kind schema.TaskType, r schema.TaskResult) error {
+		e.dispatch(f, step, kind)
+		offer := e.take(caller, time.Minute)
+		_, err := e.Result(ctx, caller, offer.TaskID, r)
+		return err
+	}
+	names := func() (out []string) {
+		for _, w := range e.node(caller.NodeID).Workloads {
+			out = append(out, w.Name)
+		}
+		return out
+	}
+
+	require.NoError(t, run("cordon", schema.TaskWorkloadCordon, succeeded(1, schema.CordonResult{Cordoned: true, Workloads: work})))
+	require.True(t, e.node(caller.NodeID).Cordoned)
+	require.Equal(t, []string{"a", "b"}, names())
+
+	overtaken := schema.HeartbeatRequest{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
+	require.NoError(t, e.Heartbeat(ctx, caller, overtaken))
+	require.Equal(t, []string{"a", "b"}, names(), "a heartbeat of before the result does not undo it")
+	require.Equal(t, "v2", e.node(caller.NodeID).AgentVersion)
+
+	require.NoError(t, run("drain", schema.TaskWorkloadDrain, succeeded(1, schema.DrainResult{Stopped: []string{"a"},
+		Blocked: []schema.Blocker{{Workload: "b", Reason: "would not stop"}}})))
+	require.Equal(t, []string{"b"}, names())
+	require.True(t, e.node(caller.NodeID).Cordoned)
+
+	failed := schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskFailed, Code: schema.KindTaskFailed, Message: "no"}
+	require.NoError(t, run("failed", schema.TaskWorkloadDrain, failed))
+	require.Equal(t, []string{"b"}, names())
+	require.Contains(t, e.audit(caller.NodeID), "tasks.finished failed task_failed")
+
+	for _, kind := range []schema.TaskType{schema.TaskWorkloadDrain, schema.TaskWorkloadUncordon} {
+		garbage := schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded, Output: json.RawMessage(`"yes"`)}
+		requireKind(t, run("garbage"+string(kind), kind, garbage), schema.KindInvalidRequest, "")
+		require.NoError(t, e.Void(ctx, f))
+	}
+	require.NoError(t, run("uncordon", schema.TaskWorkloadUncordon, succeeded(1, schema.CordonResult{})))
+	require.False(t, e.node(caller.NodeID).Cordoned)
+	require.Equal(t, []schema.Workload{}, e.node(caller.NodeID).Workloads)
+
+	reset := schema.HeartbeatRequest{At: time.Now().Add(-24 * time.Hour), Workloads: work}
+	require.NoError(t, e.Heartbeat(ctx, caller, reset))
+	require.Equal(t, []string{"a", "b"}, names(), "a clock that was set back does not silence the node")
+
+	_, err := e.Result(ctx, caller, schema.NewID(), schema.TaskResult{Status: schema.TaskLost})
+	requireKind(t, err, schema.KindInvalidRequest, "")
+	nul := schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded, Output: json.RawMessage(`"\u0000"`)}
+	requireKind(t, run("nul", schema.TaskFactsCollect, nul), schema.KindInvalidRequest, "")
+}

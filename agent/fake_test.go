@@ -19,6 +19,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -68,9 +69,14 @@ func (a authority) sign(tb testing.TB, tmpl *x509.Certificate, pub any) []byte {
 
 func (a authority) server(tb testing.TB) tls.Certificate {
 	tb.Helper()
+	return a.serverWith(tb, &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+}
+
+func (a authority) serverWith(tb testing.TB, tmpl *x509.Certificate) tls.Certificate {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(tb, err)
-	der := a.sign(tb, &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, &key.PublicKey)
+	der := a.sign(tb, tmpl, &key.PublicKey)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
@@ -92,8 +98,10 @@ type fakeAPI struct {
 	server authority // of its own certificate
 	nodes  authority
 	signer ed25519.PrivateKey
+	staged ed25519.PrivateKey
 
 	id       schema.Identity
+	answerID *schema.Identity // of the certificate, when not id
 	offers   chan schema.TaskOffer
 	onEnroll func(n int, r schema.EnrollRequest) error // error: the answer
 	onWait   func(n int) error
@@ -121,25 +129,27 @@ func newFakeAPI(tb testing.TB) *fakeAPI {
 	tb.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(tb, err)
+	_, staged, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(tb, err)
 	f := &fakeAPI{
-		t: tb, server: newAuthority(tb, "server ca"), nodes: newAuthority(tb, "node ca"), signer: key,
+		t: tb, server: newAuthority(tb, "server ca"), nodes: newAuthority(tb, "node ca"), signer: key, staged: staged,
 		id:     schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
 		offers: make(chan schema.TaskOffer, 16), counts: map[string]int{},
 	}
 	f.cond = sync.NewCond(&f.mu)
-	f.start(f.server)
+	f.start(f.server.server(tb))
 	tb.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
 	return f
 }
 
-func (f *fakeAPI) start(a authority) {
+func (f *fakeAPI) start(cert tls.Certificate) {
 	pool := x509.NewCertPool()
 	pool.AddCert(f.nodes.cert)
 	f.srv = httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
 	f.srv.EnableHTTP2 = true
 	f.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	f.srv.TLS = &tls.Config{
-		Certificates: []tls.Certificate{a.server(f.t)}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool,
+		Certificates: []tls.Certificate{cert}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool,
 		NextProtos: []string{"h2"},
 	}
 	f.srv.StartTLS()
@@ -245,9 +255,13 @@ func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
 		return nil, schema.NewError(schema.KindInvalidRequest, "bad csr")
 	}
 	f.note(func() { f.spkis = append(f.spkis, string(csr.RawSubjectPublicKeyInfo)) })
+	id := f.id
+	if f.answerID != nil {
+		id = *f.answerID
+	}
 	return schema.EnrollAnswer{
 		NodeID: f.id.NodeID, Incarnation: f.id.Incarnation, CAChain: string(f.nodes.pem),
-		Certificate: string(f.nodes.node(f.t, f.id, csr.PublicKey, time.Time{})),
+		Certificate: string(f.nodes.node(f.t, id, csr.PublicKey, time.Time{})),
 	}, nil
 }
 
@@ -316,8 +330,27 @@ func (f *fakeAPI) count(what string) int {
 	return f.counts[what]
 }
 
+// seen is every request so far.
+func (f *fakeAPI) seen() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.requests)
+}
+
+// keys is the key of every enrolment so far.
+func (f *fakeAPI) keys() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.spkis)
+}
+
 func (f *fakeAPI) verifiers() schema.VerifierSet {
-	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: f.signer.Public().(ed25519.PublicKey)}}
+	active, _ := f.signer.Public().(ed25519.PublicKey)
+	staged, _ := f.staged.Public().(ed25519.PublicKey)
+	return schema.VerifierSet{
+		{State: schema.KeyActive, KeyID: "k1", Public: active},
+		{State: schema.KeyStaged, KeyID: "k2", Public: staged},
+	}
 }
 
 // payload is a valid task of the type.

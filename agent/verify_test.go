@@ -1,0 +1,241 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// badTask is an envelope that must be refused, and the reason.
+type badTask struct {
+	envelope json.RawMessage
+	reason   string
+}
+
+// badTasks is the corpus: every way an envelope can be wrong but one.
+func badTasks(f *fakeAPI) map[string]badTask {
+	body := func(change func(*schema.TaskPayload)) []byte {
+		p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+		change(&p)
+		data, err := json.Marshal(p)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return data
+	}
+	sign := func(b []byte) json.RawMessage { return signBytes(f.t, f.signer, schema.TaskPayloadType, b) }
+	changed := func(change func(*schema.TaskPayload)) json.RawMessage { return sign(body(change)) }
+	whole := body(func(*schema.TaskPayload) {})
+	good := sign(whole)
+	_, stranger, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	replace := func(old, with string) json.RawMessage {
+		return sign(bytes.Replace(whole, []byte(old), []byte(with), 1))
+	}
+	outer := func(old, with string) json.RawMessage {
+		return bytes.Replace(bytes.Clone(good), []byte(old), []byte(with), 1)
+	}
+	now := time.Now()
+	return map[string]badTask{
+		"another key":        {signBytes(f.t, stranger, schema.TaskPayloadType, whole), refusedSignature},
+		"staged key":         {signBytes(f.t, f.staged, schema.TaskPayloadType, whole), refusedSignature},
+		"other payload type": {signBytes(f.t, f.signer, "application/json", whole), refusedType},
+		"payload type swapped after signing": {
+			bytes.Replace(signBytes(f.t, f.signer, "application/json", whole), []byte("application/json"), []byte(schema.TaskPayloadType), 1),
+			refusedSignature,
+		},
+		"no signature":        {json.RawMessage(`{"payloadType":"` + schema.TaskPayloadType + `","payload":"e30=","signatures":[]}`), refusedEnvelope},
+		"many signatures":     {manySignatures(good), refusedEnvelope},
+		"key id of nobody":    {outer(`"keyid":"k1"`, `"keyid":"k9"`), refusedSignature},
+		"unknown outer field": {outer(`{"payloadType"`, `{"x":1,"payloadType"`), refusedEnvelope},
+		"outer field twice":   {outer(`{"payloadType"`, `{"payload":"e30=","payloadType"`), refusedEnvelope},
+		"data after":          {append(bytes.Clone(good), " {}"...), refusedEnvelope},
+		"not json":            {json.RawMessage(`not json`), refusedEnvelope},
+		"empty":               {nil, refusedEnvelope},
+		"null":                {json.RawMessage(`null`), refusedType},
+		"too large":           {changed(func(p *schema.TaskPayload) { p.WorkflowID = strings.Repeat("x", schema.MaxBodyBytes) }), refusedTooLarge},
+		"body not a task":     {sign([]byte(`[]`)), refusedBody},
+		"unknown field":       {replace(`{"v":1`, `{"v":1,"shell":"rm"`), refusedBody},
+		"field twice":         {replace(`{"v":1`, `{"v":1,"env":"prod"`), refusedBody},
+		"field twice by case": {replace(`{"v":1`, `{"v":1,"ENV":"prod"`), refusedBody},
+		"data after the body": {sign(append(bytes.Clone(whole), "{}"...)), refusedBody},
+		"version":             {changed(func(p *schema.TaskPayload) { p.V = 2 }), refusedVersion},
+		"no version":          {changed(func(p *schema.TaskPayload) { p.V = 0 }), refusedVersion},
+		"other env":           {changed(func(p *schema.TaskPayload) { p.Env = "prod" }), refusedEnv},
+		"other node":          {changed(func(p *schema.TaskPayload) { p.NodeID = schema.NewID() }), refusedNode},
+		"old incarnation":     {changed(func(p *schema.TaskPayload) { p.Incarnation = 0 }), refusedIncarn},
+		"later incarnation":   {changed(func(p *schema.TaskPayload) { p.Incarnation = 2 }), refusedIncarn},
+		"expired":             {changed(func(p *schema.TaskPayload) { p.ExpiresAt = now.Add(-time.Second) }), refusedExpired},
+		"no expiry":           {changed(func(p *schema.TaskPayload) { p.ExpiresAt = time.Time{} }), refusedExpired},
+		"not yet valid":       {changed(func(p *schema.TaskPayload) { p.NotBefore = now.Add(notBeforeSkew + time.Minute) }), refusedEarly},
+		"unknown type":        {changed(func(p *schema.TaskPayload) { p.Type = "shell.run" }), refusedTask},
+		"no type":             {changed(func(p *schema.TaskPayload) { p.Type = "" }), refusedTask},
+		"gentler effect":      {changed(func(p *schema.TaskPayload) { p.Type = schema.TaskWorkloadDrain }), refusedEffect},
+		"malformed id":        {changed(func(p *schema.TaskPayload) { p.TaskID = "../../etc/passwd" }), refusedID},
+		"params not wanted":   {changed(func(p *schema.TaskPayload) { p.Params = json.RawMessage(`{"x":1}`) }), refusedParams},
+		"drain without deadline": {changed(func(p *schema.TaskPayload) {
+			p.Type, p.Effect, p.Params = schema.TaskWorkloadDrain, schema.EffectDestructive, json.RawMessage(`{"force":true}`)
+		}), refusedParams},
+		"drain with unknown params": {changed(func(p *schema.TaskPayload) {
+			p.Type, p.Effect = schema.TaskWorkloadDrain, schema.EffectDestructive
+			p.Params = json.RawMessage(`{"deadline":"2030-01-01T00:00:00Z","signal":9}`)
+		}), refusedParams},
+		"sequence below the floor": {changed(func(p *schema.TaskPayload) { p.Seq = 0 }), refusedReplay},
+	}
+}
+
+func manySignatures(envelope []byte) json.RawMessage {
+	var e map[string]any
+	_ = json.Unmarshal(envelope, &e)
+	list, _ := e["signatures"].([]any)
+	for range maxSignatures {
+		list = append(list, list[0])
+	}
+	e["signatures"] = list
+	out, _ := json.Marshal(e)
+	return out
+}
+
+// TestBadTasks: every envelope of the corpus is refused with its reason, the
+// server hears of it, and nothing is executed or journalled.
+func TestBadTasks(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	corpus := badTasks(f)
+	ran := make(chan schema.TaskType, 1)
+	execs := map[schema.TaskType]Executor{}
+	for _, row := range schema.TaskTypes() {
+		check := noParams
+		if row.Type == schema.TaskWorkloadDrain {
+			check = checkDrain
+		}
+		execs[row.Type] = Executor{Check: check, Run: func(context.Context, Task) (any, error) { ran <- row.Type; return nil, nil }}
+	}
+	a := start(t, f.config(), Options{Executors: execs})
+	for name, bad := range corpus {
+		o := schema.TaskOffer{TaskID: offeredID(f, bad.envelope), Envelope: bad.envelope, Lease: schema.Lease{Epoch: 3}, ServerTime: time.Now()}
+		if len(o.Envelope) == 0 || !json.Valid(o.Envelope) {
+			continue // cannot be carried in an offer; see TestVerifierRefuses
+		}
+		f.offers <- o
+		r := f.result(o.TaskID)
+		require.Equal(t, schema.TaskFailed, r.Status, name)
+		require.Equal(t, schema.KindTaskRefused, r.Code, name)
+		require.Equal(t, int64(3), r.LeaseEpoch, name)
+		require.True(t, strings.HasPrefix(r.Message, bad.reason+": "), "%s: %s", name, r.Message)
+	}
+	require.Empty(t, ran)
+	require.Empty(t, a.tasks.journal.have())
+}
+
+// offeredID is an id of its own for each offer, or the signed one where the
+// fault is not in what the verifier sees.
+func offeredID(f *fakeAPI, envelope []byte) string {
+	if v, err := f.verifier().check(envelope); err == nil {
+		return v.payload.TaskID
+	}
+	return schema.NewID()
+}
+
+func (f *fakeAPI) verifier() verifier {
+	return verifier{id: f.id, keys: f.verifiers(), now: time.Now}
+}
+
+func TestVerifierRefuses(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	later := map[string]bool{refusedParams: true, refusedReplay: true} // need executors and the journal
+	for name, bad := range badTasks(f) {
+		if later[bad.reason] {
+			continue
+		}
+		_, err := f.verifier().check(bad.envelope)
+		require.Equal(t, schema.KindTaskRefused, schema.KindOf(err), name)
+		require.Equal(t, bad.reason, schema.AsError(err).Reason, name)
+	}
+}
+
+func TestVerifierAccepts(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p.NotBefore = time.Now().Add(notBeforeSkew - time.Minute).UTC()
+	got, err := f.verifier().check(f.envelope(p))
+	require.NoError(t, err)
+	require.Equal(t, p.TaskID, got.payload.TaskID)
+
+	v := f.verifier()
+	v.keys[0].State = schema.KeyGrace
+	_, err = v.check(f.envelope(p))
+	require.NoError(t, err, "a key in grace")
+	nameless := bytes.Replace(f.envelope(p), []byte(`"keyid":"k1"`), []byte(`"keyid":""`), 1)
+	_, err = v.check(nameless)
+	require.NoError(t, err, "the key id only narrows the search")
+}
+
+// TestBitFlips: no envelope with one bit changed gives another task. Two bits of
+// each byte are tried.
+func TestBitFlips(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	good := f.envelope(f.payload(schema.TaskWorkloadCordon, 1, nil))
+	want, err := f.verifier().check(good)
+	require.NoError(t, err)
+	accepted := 0
+	for i := range good {
+		for _, bit := range []int{i % 8, (i + 3) % 8} {
+			flipped := bytes.Clone(good)
+			flipped[i] ^= 1 << bit
+			got, err := f.verifier().check(flipped)
+			if err == nil {
+				// The last base64 digit of a signature holds unused bits, and
+				// names match without regard to case: the same bytes were signed.
+				accepted++
+				require.Equal(t, want.raw, got.raw, "byte %d bit %d", i, bit)
+				continue
+			}
+			require.Equal(t, schema.KindTaskRefused, schema.KindOf(err))
+		}
+	}
+	require.Less(t, accepted, 64)
+}
+
+func FuzzVerify(f *testing.F) {
+	api := newFakeAPI(f)
+	p := api.payload(schema.TaskWorkloadCordon, 1, nil)
+	good := api.envelope(p)
+	want, err := api.verifier().check(good)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(good))
+	signed := map[string]bool{} // what the corpus itself signed, and only params or sequence speak against
+	for _, bad := range badTasks(api) {
+		f.Add([]byte(bad.envelope))
+		if v, err := api.verifier().check(bad.envelope); err == nil {
+			signed[string(v.raw)] = true
+		}
+	}
+	f.Fuzz(func(t *testing.T, envelope []byte) {
+		got, err := api.verifier().check(envelope)
+		switch {
+		case err == nil && !bytes.Equal(got.raw, want.raw) && !signed[string(got.raw)]:
+			t.Fatalf("accepted what was never signed: %s", got.raw)
+		case err != nil && schema.KindOf(err) != schema.KindTaskRefused:
+			t.Fatalf("untyped refusal: %v", err)
+		case err != nil && schema.AsError(err).Reason == "":
+			t.Fatalf("refusal without a reason: %v", err)
+		}
+	})
+}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/pem"
@@ -116,7 +115,7 @@ func dump(t *testing.T) []byte {
 	require.NoError(t, err)
 	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(raw)))
 	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close(context.Background())) }()
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
 	rows, err := conn.Query(t.Context(), `SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'`)
 	require.NoError(t, err)
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+)
+
+// cli runs the operator's command in the stack's environment.
+type cli struct {
+	bin string
+	env []string
+}
+
+func (c cli) command(ctx context.Context, args []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, c.bin, args...)
+	cmd.Env = append(os.Environ(), c.env...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// talk runs a command in front of the reader, as it was typed.
+func (c cli) talk(ctx context.Context, args ...string) error {
+	fmt.Fprintf(os.Stderr, "$ gpuaas %s\n", strings.Join(args, " "))
+	cmd := c.command(ctx, args)
+	cmd.Stdout = os.Stderr
+	return cmd.Run()
+}
+
+// read runs a command for its output.
+func (c cli) read(ctx context.Context, args ...string) (string, error) {
+	cmd := c.command(ctx, args)
+	cmd.Stderr = nil
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("gpuaas %s: %w", strings.Join(args, " "), err)
+	}
+	return string(out), nil
+}
+
+func (c cli) getenv(name string) string {
+	for _, kv := range c.env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// exitCode is the code of a command that ended; 0 for success, -1 for one that
+// did not run.
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return -1
+}
+
+// exports reads the output of gpuaas dev env.
+func exports(out string) []string {
+	var env []string
+	for _, m := range regexp.MustCompile(`(?m)^export ([A-Z_]+)='(.*)'$`).FindAllStringSubmatch(out, -1) {
+		env = append(env, m[1]+"="+m[2])
+	}
+	return env
+}

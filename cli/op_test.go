@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +40,33 @@ func TestOpShow(t *testing.T) {
 		h.temporal.statuses = []schema.OperationStatus{parkedDrain()}
 		h.golden("op-show-json", "op", "show", "gpu-17", "-o", "json")
 	})
+}
+
+func TestPhasesOfRow(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		action schema.Action
+		status schema.OperationState
+		phase  string
+		want   string
+	}{
+		"just claimed":   {schema.ActionDrain, schema.OperationAccepted, "", "cordon=pending drain=pending drained=pending"},
+		"running":        {schema.ActionDrain, schema.OperationRunning, schema.PhaseDrain, "cordon=completed drain=running drained=pending"},
+		"parked":         {schema.ActionDrain, schema.OperationParked, schema.PhaseCordon, "cordon=parked drain=pending drained=pending"},
+		"failed":         {schema.ActionDrain, schema.OperationFailed, schema.PhaseDrain, "cordon=completed drain=failed drained=pending"},
+		"cancelled":      {schema.ActionDrain, schema.OperationCancelled, schema.PhaseDrain, "cordon=completed drain=cancelled drained=pending"},
+		"retired":        {schema.ActionRetire, schema.OperationCompleted, "", "retire=completed"},
+		"retire, drains": {schema.ActionRetire, schema.OperationRunning, schema.PhaseCordon, "cordon=running drain=pending retire=pending"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			for _, p := range phasesOfRow(schema.OperationSummary{Action: tc.action, Status: tc.status, Phase: tc.phase}, schema.OperationOptions{}) {
+				got = append(got, p.Name+"="+string(p.State))
+			}
+			require.Equal(t, tc.want, strings.Join(got, " "))
+		})
+	}
 }
 
 func TestOpWatch(t *testing.T) {
@@ -130,10 +158,19 @@ func TestStuck(t *testing.T) {
 		args []string
 		with func(h *harness)
 	}{
-		"both":          {nil, both},
-		"json":          {[]string{"-o", "json"}, both},
-		"nothing":       {nil, func(*harness) {}},
-		"nothing-json":  {[]string{"-o", "json"}, func(*harness) {}},
+		"both":         {nil, both},
+		"json":         {[]string{"-o", "json"}, both},
+		"nothing":      {nil, func(*harness) {}},
+		"nothing-json": {[]string{"-o", "json"}, func(*harness) {}},
+		"no-worker": {nil, func(h *harness) {
+			both(h)
+			st := parkedDrain()
+			st.Operation.Phases = nil
+			st.Node.State = ""
+			st.Operation.Stuck = &schema.Stuck{Attention: schema.AttentionOperator, Reason: "drain_blocked", Since: start(),
+				Message: "no worker answers for this operation", Next: "start a gpuaas-worker"}
+			h.temporal.parked = []schema.OperationStatus{st}
+		}},
 		"temporal-down": {nil, func(h *harness) { both(h); h.temporal.down = true }},
 	} {
 		t.Run(name, func(t *testing.T) {

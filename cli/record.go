@@ -49,10 +49,11 @@ func statusOfRow(row schema.OperationSummary, o schema.OperationOptions) schema.
 func phasesOfRow(row schema.OperationSummary, o schema.OperationOptions) []schema.Phase {
 	specs := schema.Phases(row.Action, o)
 	at := phaseIndex(specs, row.Phase)
-	if at < 0 && row.Action == schema.ActionRetire { // the row does not say that it drains first
-		o.Drain = true
-		specs = schema.Phases(row.Action, o)
-		at = phaseIndex(specs, row.Phase)
+	// The row holds no options: its phase may be one that only an option adds.
+	for _, o := range []schema.OperationOptions{{Drain: true}, {CordonOnly: true}} {
+		if variant := schema.Phases(row.Action, o); at < 0 && phaseIndex(variant, row.Phase) >= 0 {
+			specs, at = variant, phaseIndex(variant, row.Phase)
+		}
 	}
 	out := make([]schema.Phase, len(specs))
 	for i, s := range specs {

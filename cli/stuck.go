@@ -139,11 +139,7 @@ func (e *env) stuckRows(ctx context.Context) ([]stuckRow, error) {
 	for _, st := range parked {
 		r := stuckOfStatus(st)
 		if known, ok := rows[r.OperationID]; ok {
-			r.Host = cmp.Or(r.Host, known.Host)
-			r.Since = earlier(r.Since, known.Since)
-			if st.Operation.Stuck == nil || r.Phase == "" {
-				r = known
-			}
+			r = r.merged(known, len(st.Operation.Phases) > 0)
 		}
 		rows[r.OperationID] = r
 	}
@@ -158,11 +154,16 @@ func (e *env) parkedOperations(ctx context.Context) ([]schema.OperationStatus, e
 	return lc.Parked(ctx)
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.IsZero() || !a.IsZero() && a.Before(b) {
-		return a
+// merged joins what Temporal and the database know of one operation. Without a
+// worker Temporal knows only that it waits, so the database's reason stands; what
+// to do next is Temporal's to say all the same, since a worker comes first.
+func (r stuckRow) merged(known stuckRow, answered bool) stuckRow {
+	if answered {
+		r.Host = cmp.Or(r.Host, known.Host)
+		return r
 	}
-	return b
+	known.Next, known.State = r.Next, r.State
+	return known
 }
 
 func sortedRows(rows map[string]stuckRow) []stuckRow {

@@ -85,8 +85,12 @@ const spinner = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 func (v *liveView) show(st schema.OperationStatus, note string) {
 	now := v.env.clock.now()
 	lines := []string{v.title(st.Operation, now)}
+	titles := 0
 	for _, p := range st.Operation.Phases {
-		lines = append(lines, v.phase(p, now))
+		titles = max(titles, utf8.RuneCountInString(p.Title))
+	}
+	for _, p := range st.Operation.Phases {
+		lines = append(lines, v.phase(p, titles, now))
 	}
 	if note != "" {
 		lines = append(lines, v.paint(dim, "  "+v.cut(note, 2)))
@@ -121,12 +125,10 @@ func elapsed(from, to *time.Time, now time.Time) string {
 	return took(to.Sub(*from))
 }
 
-// titleWidth is the column of the phases' titles.
-const titleWidth = 46
-
-func (v *liveView) phase(p schema.Phase, now time.Time) string {
+// phase is one phase's line; titles is the width of the titles' column.
+func (v *liveView) phase(p schema.Phase, titles int, now time.Time) string {
 	mark, style := v.mark(p.State)
-	text := fmt.Sprintf("%-*s %7s", titleWidth, p.Title, elapsed(p.StartedAt, p.EndedAt, now))
+	text := fmt.Sprintf("%-*s %7s", titles, p.Title, elapsed(p.StartedAt, p.EndedAt, now))
 	if p.Attempt > 1 {
 		text += fmt.Sprintf("  attempt %d", p.Attempt)
 	}

@@ -31,6 +31,8 @@ type operation struct {
 	// a new task instead of the old one.
 	try    int
 	forced bool
+	// advances counts the progress written to the database.
+	advances int64
 	// cordoned is set when this operation cordoned the node, so that an undo
 	// lifts just that cordon.
 	cordoned bool

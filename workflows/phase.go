@@ -67,7 +67,7 @@ func (op *operation) announce(ctx workflow.Context, spec schema.PhaseSpec) {
 	if op.phase > 0 {
 		// The claim recorded the first phase.
 		tryRecord(ctx, "Record the phase "+spec.Name, record.RecordProgress,
-			activities.AdvanceInput{Fence: op.claim.Fence, Advance: schema.Advance{Phase: spec.Name}})
+			op.progress(schema.Advance{Phase: spec.Name}))
 	}
 }
 
@@ -104,7 +104,7 @@ func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause err
 		temporal.NewSearchAttributeKeyTime(schema.AttrStuckSince).ValueSet(stuck.Since))
 	op.show(ctx)
 	tryRecord(ctx, "Record why it does not go on", record.RecordProgress,
-		activities.AdvanceInput{Fence: op.claim.Fence, Advance: schema.Advance{Phase: spec.Name, Stuck: &stuck}})
+		op.progress(schema.Advance{Phase: spec.Name, Stuck: &stuck}))
 	if err := workflow.Await(ctx, func() bool { return op.decision != nil }); err != nil {
 		return errCancelled
 	}
@@ -141,8 +141,7 @@ func (op *operation) unpark(ctx workflow.Context, d schema.ResolveRequest) {
 			temporal.NewSearchAttributeKeyTime(schema.AttrStuckSince).ValueUnset())
 	}
 	tryRecord(ctx, "Record the decision to "+string(d.Decision), record.RecordProgress,
-		activities.AdvanceInput{Fence: op.claim.Fence, Advance: schema.Advance{
-			Phase: op.status.Operation.Phases[op.phase].Name, Decision: &d}})
+		op.progress(schema.Advance{Phase: op.status.Operation.Phases[op.phase].Name, Decision: &d}))
 	op.decision = nil
 }
 
@@ -155,6 +154,14 @@ func (op *operation) undo(ctx workflow.Context, do step) error {
 	op.phase = len(op.status.Operation.Phases) - 1
 	op.decision = nil
 	return op.runPhase(ctx, spec, do, []schema.Decision{schema.DecisionSkip})
+}
+
+// progress numbers an advance, so that a late repeat of it cannot undo a newer
+// one.
+func (op *operation) progress(a schema.Advance) activities.AdvanceInput {
+	op.advances++
+	a.Step = op.advances
+	return activities.AdvanceInput{Fence: op.claim.Fence, Advance: a}
 }
 
 // searchable upserts search attributes. It fails only on a key without a name.

@@ -89,5 +89,5 @@ func giveBack(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error 
 }
 
 func (op *operation) advance(ctx workflow.Context, summary string, a schema.Advance) error {
-	return onRecord(ctx, summary, record.RecordProgress, activities.AdvanceInput{Fence: op.claim.Fence, Advance: a}, nil)
+	return onRecord(ctx, summary, record.RecordProgress, op.progress(a), nil)
 }

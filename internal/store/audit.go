@@ -63,7 +63,7 @@ func (u *unit) appendAudit(ctx context.Context, e schema.AuditEvent) error {
 func (s *Store) Audit(ctx context.Context, stream string, after int64, limit int) ([]schema.AuditEvent, error) {
 	var events []schema.AuditEvent
 	err := s.read(ctx, "reading audit stream "+stream, func(ctx context.Context) error {
-		rows, err := s.q.ListAudit(ctx, stream, after, int32(min(limit, 10_000))) //nolint:gosec // bounded
+		rows, err := s.q.ListAudit(ctx, stream, after, int32(min(limit, 10_000)))
 		if err != nil {
 			return err
 		}

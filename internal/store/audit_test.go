@@ -85,7 +85,7 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	a, b := e.inState(schema.NodeActive), e.inState(schema.NodeActive)
 	tx, err := e.raw.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // ends with the test
+	defer tx.Rollback(t.Context())
 	_, err = tx.Exec(t.Context(), "SELECT 1 FROM audit_heads WHERE stream = $1 FOR UPDATE", a.ID)
 	require.NoError(t, err)
 

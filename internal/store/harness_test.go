@@ -259,7 +259,7 @@ func listen(ctx context.Context, l *store.Listener) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = l.Run(ctx) //nolint:errcheck // ends with the context
+		_ = l.Run(ctx) // ends with the context
 	}()
 	return func() { cancel(); <-done }
 }

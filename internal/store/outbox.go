@@ -25,7 +25,7 @@ func (s *Store) Outbox(l *Listener) *Outbox {
 func (o *Outbox) Take(ctx context.Context, limit int) ([]schema.OutboxMessage, error) {
 	var messages []schema.OutboxMessage
 	err := o.s.read(ctx, "taking messages from the outbox", func(ctx context.Context) error {
-		rows, err := o.s.q.TakeOutbox(ctx, int32(min(limit, 1000))) //nolint:gosec // bounded
+		rows, err := o.s.q.TakeOutbox(ctx, int32(min(limit, 1000)))
 		if err != nil {
 			return err
 		}

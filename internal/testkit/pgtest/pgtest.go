@@ -23,9 +23,9 @@ import (
 // The server of this process. Tests of one package share it; there is no other
 // place to keep it, since a test's own cleanup would stop it for the others.
 var (
-	started = sync.OnceValues(start) //nolint:gochecknoglobals // one server per test process
-	shared  templates                //nolint:gochecknoglobals // and its template database
-	count   atomic.Int64             //nolint:gochecknoglobals // and its numbered databases
+	started = sync.OnceValues(start)
+	shared  templates
+	count   atomic.Int64
 )
 
 // templates remembers how the migrated database turned out.
@@ -47,7 +47,7 @@ type Migrate func(ctx context.Context, url string) error
 func New(t testing.TB, migrate Migrate) (url string) {
 	t.Helper()
 	s := server(t)
-	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
 	defer cancel()
 	require.NoError(t, s.template(ctx, migrate), "migrating the template database")
 	return s.database(ctx, t, "TEMPLATE "+templateName)
@@ -56,7 +56,7 @@ func New(t testing.TB, migrate Migrate) (url string) {
 // Empty returns the URL of a new empty database.
 func Empty(t testing.TB) (url string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
 	defer cancel()
 	return server(t).database(ctx, t, "")
 }
@@ -101,7 +101,7 @@ func (s *postgres) exec(ctx context.Context, sql string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing is pending on it
+	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, sql)
 	return err
 }

@@ -74,7 +74,7 @@ func launch(bin string) (*postgres, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	defer log.Close() //nolint:errcheck // the child has its own
+	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	s := &postgres{port: port}
 	if s.alive, err = cmd.StdinPipe(); err != nil {
@@ -84,7 +84,7 @@ func launch(bin string) (*postgres, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := s.ready(); err != nil {
-		said, _ := os.ReadFile(log.Name()) //nolint:errcheck // only for the message
+		said, _ := os.ReadFile(log.Name()) // only for the message
 		return nil, errors.Join(fmt.Errorf("postgres on port %d: %w: %s", port, err, said), s.alive.Close(), cmd.Wait())
 	}
 	return s, nil
@@ -132,7 +132,7 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close() //nolint:errcheck // it carried nothing
+	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 

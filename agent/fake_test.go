@@ -107,6 +107,7 @@ type fakeAPI struct {
 	onWait   func(n int) error
 	onResult func(n int, taskID string, r schema.TaskResult) error
 	onBeat   func() error
+	onEarly  func() bool // answer the poll at once
 	progress func(taskID string, p schema.TaskProgress) (schema.ProgressAnswer, error)
 	lose     func(path string, n int) bool // commit, then lose the answer
 
@@ -275,6 +276,9 @@ func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
 	timeout, err := time.ParseDuration(r.URL.Query().Get("timeout"))
 	if err != nil || timeout > schema.MaxPollTimeout {
 		return nil, schema.NewError(schema.KindInvalidRequest, "bad timeout")
+	}
+	if f.onEarly != nil && f.onEarly() {
+		return nil, nil
 	}
 	select {
 	case o := <-f.offers:

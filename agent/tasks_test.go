@@ -1,0 +1,463 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// script is a list of executors that do what a test says.
+type script map[schema.TaskType]func(ctx context.Context, t Task) (any, error)
+
+func (s script) executors() map[schema.TaskType]Executor {
+	x := map[schema.TaskType]Executor{}
+	for typ, run := range s {
+		x[typ] = Executor{Check: func(json.RawMessage) error { return nil }, Run: run}
+	}
+	return x
+}
+
+// counting is an executor that counts its runs.
+func counting(n *atomic.Int32) func(context.Context, Task) (any, error) {
+	return func(context.Context, Task) (any, error) { return n.Add(1), nil }
+}
+
+// held blocks until its context or the release channel ends it.
+func held(started chan<- string, release <-chan struct{}) func(context.Context, Task) (any, error) {
+	return func(ctx context.Context, t Task) (any, error) {
+		started <- t.TaskID
+		select {
+		case <-release:
+			return "done", nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func TestFinishedTaskOfferedAgain(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	var runs atomic.Int32
+	start(t, f.config(), Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	for epoch := int64(1); epoch <= 3; epoch++ {
+		f.offers <- f.offerOf(p, epoch)
+		f.until("the result of the epoch", func() bool {
+			n := len(f.results)
+			return n > 0 && f.results[n-1].LeaseEpoch == epoch
+		})
+	}
+	require.Equal(t, int32(1), runs.Load())
+	first := f.results[0].TaskResult
+	for _, r := range f.results {
+		r.LeaseEpoch = first.LeaseEpoch
+		require.Equal(t, first, r.TaskResult)
+	}
+}
+
+func TestNewLeaseOfARunningTask(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	started, release := make(chan string, 1), make(chan struct{})
+	a := start(t, f.config(), Options{Executors: script{schema.TaskWorkloadCordon: held(started, release)}.executors()})
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	f.offers <- f.offerOf(p, 1)
+	<-started
+	f.until("the task in have", func() bool { return f.haves[len(f.haves)-1] == p.TaskID })
+	f.offers <- f.offerOf(p, 2)
+
+	forged := f.offerOf(p, 9)
+	forged.Envelope = json.RawMessage(strings.Replace(string(forged.Envelope), `"sig":"`, `"sig":"AAAA`, 1))
+	f.offers <- forged
+	other := p
+	other.Params = json.RawMessage(`{}`)
+	f.offers <- f.offerOf(other, 9)
+	eventually(t, "both refusals in the log", func() bool { return strings.Count(a.log.String(), `"task refused"`) == 2 })
+	require.Contains(t, a.log.String(), refusedDigest)
+	close(release)
+	r := f.result(p.TaskID)
+	require.Equal(t, schema.TaskSucceeded, r.Status)
+	require.Equal(t, int64(2), r.LeaseEpoch)
+	require.Len(t, started, 0)
+}
+
+func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	var runs atomic.Int32
+	o := Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()}
+	a := start(t, c, o)
+	p := f.payload(schema.TaskWorkloadCordon, 5, nil)
+	f.offers <- f.offerOf(p, 1)
+	f.result(p.TaskID)
+	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
+	require.NoError(t, a.tasks.journal.prune(p.ExpiresAt.Add(keepAfterExpiry+time.Second)))
+	_, known := a.tasks.journal.get(p.TaskID)
+	require.False(t, known)
+	a.halt()
+
+	start(t, c, o)
+	replay := f.payload(schema.TaskWorkloadCordon, 4, nil)
+	for _, p := range []schema.TaskPayload{p, replay} {
+		f.note(func() { f.results = nil })
+		f.offers <- f.offerOf(p, 2)
+		r := f.result(p.TaskID)
+		require.Equal(t, schema.KindTaskRefused, r.Code)
+		require.Contains(t, r.Message, refusedReplay)
+	}
+	require.Equal(t, int32(1), runs.Load())
+}
+
+func TestProgressCarriesTheWordToStop(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer  schema.ProgressAnswer
+		err     error
+		message string
+	}{
+		"cancel":     {schema.ProgressAnswer{Cancel: true}, nil, errCancelled.Error()},
+		"lease lost": {schema.ProgressAnswer{}, schema.NewError(schema.KindLeaseLost, "gone"), errLeaseLost.Error()},
+		"not found":  {schema.ProgressAnswer{}, schema.NewError(schema.KindNotFound, "gone"), errLeaseLost.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeAPI(t)
+			var stop atomic.Bool
+			f.progress = func(_ string, p schema.TaskProgress) (schema.ProgressAnswer, error) {
+				if p.LeaseEpoch != 1 || p.Message != "half way" || !stop.Load() {
+					return schema.ProgressAnswer{}, nil
+				}
+				return c.answer, c.err
+			}
+			started := make(chan string, 1)
+			start(t, f.config(), Options{Executors: script{
+				schema.TaskWorkloadCordon: func(ctx context.Context, t Task) (any, error) {
+					t.Note("half way")
+					return held(started, nil)(ctx, t)
+				},
+			}.executors()})
+			p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+			f.offers <- f.offerOf(p, 1)
+			<-started
+			f.until("three progress calls", func() bool { return f.counts["progress"] > 2 })
+			stop.Store(true)
+			r := f.result(p.TaskID)
+			require.Equal(t, schema.TaskCancelled, r.Status)
+			require.Equal(t, c.message, r.Message)
+		})
+	}
+}
+
+func TestExecutorFaults(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	x := script{
+		schema.TaskWorkloadCordon:   func(context.Context, Task) (any, error) { panic("boom") },
+		schema.TaskWorkloadUncordon: func(context.Context, Task) (any, error) { return nil, errors.New("cannot") },
+		schema.TaskNodeProbe:        func(context.Context, Task) (any, error) { return nil, schema.NewError(schema.KindUnfit, "unfit") },
+		schema.TaskFactsCollect:     func(context.Context, Task) (any, error) { return strings.Repeat("x", schema.MaxResultBytes), nil },
+		schema.TaskWorkloadDrain:    held(make(chan string, 1), nil),
+	}.executors()
+	slow := x[schema.TaskWorkloadDrain]
+	slow.Limit = func(schema.TaskPayload, time.Time) time.Duration { return time.Millisecond }
+	x[schema.TaskWorkloadDrain] = slow
+	start(t, f.config(), Options{Executors: x})
+	for i, c := range []struct {
+		typ     schema.TaskType
+		code    schema.Kind
+		message string
+	}{
+		{schema.TaskWorkloadCordon, schema.KindInternal, "panicked"},
+		{schema.TaskWorkloadUncordon, schema.KindTaskFailed, "cannot"},
+		{schema.TaskNodeProbe, schema.KindUnfit, "unfit"},
+		{schema.TaskFactsCollect, schema.KindTaskFailed, "larger than"},
+		{schema.TaskWorkloadDrain, schema.KindTaskFailed, errTimeLimit.Error()},
+	} {
+		p := f.payload(c.typ, int64(i+1), nil)
+		f.offers <- f.offerOf(p, 1)
+		r := f.result(p.TaskID)
+		require.Equal(t, schema.TaskFailed, r.Status)
+		require.Equal(t, c.code, r.Code)
+		require.Contains(t, r.Message, c.message)
+		require.Empty(t, r.Output)
+	}
+}
+
+func TestChangesOneAtATimeReadsAlongside(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	changes, reads := make(chan string, 8), make(chan string, 8)
+	release := make(chan struct{})
+	start(t, f.config(), Options{Executors: script{
+		schema.TaskWorkloadCordon:   held(changes, release),
+		schema.TaskWorkloadUncordon: held(changes, release),
+		schema.TaskFactsCollect:     held(reads, release),
+	}.executors()})
+	first, second := f.payload(schema.TaskWorkloadCordon, 1, nil), f.payload(schema.TaskWorkloadUncordon, 2, nil)
+	r1, r2 := f.payload(schema.TaskFactsCollect, 3, nil), f.payload(schema.TaskFactsCollect, 4, nil)
+	for _, p := range []schema.TaskPayload{first, second, r1, r2} {
+		f.offers <- f.offerOf(p, 1)
+	}
+	require.Equal(t, first.TaskID, <-changes)
+	require.ElementsMatch(t, []string{r1.TaskID, r2.TaskID}, []string{<-reads, <-reads})
+	f.until("all four in have", func() bool { return strings.Count(f.haves[len(f.haves)-1], ",") == 3 })
+	require.Empty(t, changes)
+	release <- struct{}{} // of whichever; each release ends one
+	release <- struct{}{}
+	release <- struct{}{}
+	require.Equal(t, second.TaskID, <-changes)
+	close(release)
+	for _, p := range []schema.TaskPayload{first, second, r1, r2} {
+		require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	}
+}
+
+func TestResultIsPostedUntilTheServerHasIt(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+		if n <= 3 {
+			return schema.NewError(schema.KindServiceUnavailable, "database away")
+		}
+		return nil
+	}
+	f.lose = func(what string, n int) bool { return what == "result" && n <= 6 }
+	var runs atomic.Int32
+	a := start(t, f.config(), Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	f.offers <- f.offerOf(p, 1)
+	f.until("seven posts", func() bool { return f.counts["result"] == 7 })
+	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
+	require.Equal(t, 7, f.count("result"))
+	require.Equal(t, int32(1), runs.Load())
+}
+
+func TestResultNobodyWants(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []schema.Kind{schema.KindLeaseLost, schema.KindNotFound, schema.KindInvalidRequest} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			f := newFakeAPI(t)
+			f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+				if n == 1 {
+					return schema.NewError(kind, "not wanted")
+				}
+				return nil
+			}
+			var runs atomic.Int32
+			a := start(t, f.config(), Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+			p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+			f.offers <- f.offerOf(p, 1)
+			f.until("a post", func() bool { return f.counts["result"] > 0 })
+			eventually(t, "the end of reporting", func() bool { return len(a.tasks.journal.have()) == 0 })
+			require.Contains(t, a.log.String(), `"code":"`+string(kind)+`"`)
+
+			f.offers <- f.offerOf(p, 2)
+			require.Equal(t, int64(2), f.result(p.TaskID).LeaseEpoch)
+			require.Equal(t, int32(1), runs.Load())
+		})
+	}
+}
+
+// TestStrangers404IsNoAnswer: only the API's own envelope says that a task is
+// not known; a proxy on the way says nothing about it.
+func TestStrangers404IsNoAnswer(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	var proxy atomic.Int32
+	inner := f.srv.Config.Handler
+	f.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/result") && proxy.Add(1) <= 3 {
+			http.NotFound(w, r)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	})
+	a := start(t, f.config(), Options{})
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	f.offers <- f.offerOf(p, 1)
+	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Contains(t, a.log.String(), "may not route to the node API")
+}
+
+// TestFullDisk: without a durable journal nothing is executed; a result that
+// cannot be journalled is still reported.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	var full atomic.Bool
+	var runs atomic.Int32
+	a, log := newAgent(t, f.config(), Options{Executors: script{
+		schema.TaskWorkloadCordon: func(context.Context, Task) (any, error) { full.Store(true); return runs.Add(1), nil },
+	}.executors()})
+	a.tasks.journal.state.disk.create = func(path string, mode os.FileMode) (outFile, error) {
+		if full.Load() {
+			return nil, syscall.ENOSPC
+		}
+		return disk{}.open(path, mode)
+	}
+	full.Store(true)
+	launch(t, a, log)
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	f.offers <- f.offerOf(p, 1)
+	eventually(t, "a line about the journal", func() bool { return strings.Contains(log.String(), "journal: ") })
+	require.Zero(t, runs.Load())
+	require.Zero(t, f.count("result"))
+	full.Store(false)
+	f.offers <- f.offerOf(p, 2)
+	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	eventually(t, "the end of reporting", func() bool { return len(a.tasks.journal.have()) == 0 })
+	require.Equal(t, int32(1), runs.Load())
+	require.Contains(t, log.String(), "task result not journalled")
+}
+
+// seed writes what a killed agent left in its journal.
+func seed(t *testing.T, f *fakeAPI, c Config, p schema.TaskPayload, change func(*entry)) entry {
+	t.Helper()
+	v, err := f.verifier().check(f.envelope(p))
+	require.NoError(t, err)
+	e := entry{
+		TaskID: p.TaskID, Digest: v.digest, Payload: v.raw, Seq: p.Seq, LeaseEpoch: 4,
+		AcceptedAt: time.Now().UTC(), ExpiresAt: p.ExpiresAt, Step: stepAccepted,
+	}
+	if change != nil {
+		change(&e)
+	}
+	s := stateDir{path: c.StateDir}
+	require.NoError(t, s.ensure())
+	require.NoError(t, s.writeJSON(s.file("journal", p.TaskID+".json"), e))
+	return e
+}
+
+// TestRestartRules starts an agent over what a killed one left at each step.
+func TestRestartRules(t *testing.T) {
+	t.Parallel()
+	finished := func(e *entry) {
+		e.Step = stepFinished
+		e.Result = &schema.TaskResult{Status: schema.TaskSucceeded, Output: json.RawMessage(`"recorded"`)}
+	}
+	for name, c := range map[string]struct {
+		typ       schema.TaskType
+		resumable bool
+		seed      func(*entry)
+		runs      int32
+		status    schema.TaskStatus
+		output    string
+		message   string
+	}{
+		"read, accepted":                    {schema.TaskFactsCollect, false, nil, 1, schema.TaskSucceeded, `1`, ""},
+		"idempotent, accepted":              {schema.TaskWorkloadCordon, false, nil, 1, schema.TaskSucceeded, `1`, ""},
+		"destructive, accepted, resumable":  {schema.TaskWorkloadDrain, true, nil, 1, schema.TaskSucceeded, `1`, ""},
+		"destructive, accepted":             {schema.TaskWorkloadDrain, false, nil, 0, schema.TaskFailed, "", "outcome unknown"},
+		"read, finished":                    {schema.TaskFactsCollect, false, finished, 0, schema.TaskSucceeded, `"recorded"`, ""},
+		"idempotent, finished":              {schema.TaskWorkloadCordon, false, finished, 0, schema.TaskSucceeded, `"recorded"`, ""},
+		"destructive, finished":             {schema.TaskWorkloadDrain, false, finished, 0, schema.TaskSucceeded, `"recorded"`, ""},
+		"destructive, resumable, finished ": {schema.TaskWorkloadDrain, true, finished, 0, schema.TaskSucceeded, `"recorded"`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeAPI(t)
+			cfg := f.config()
+			var runs atomic.Int32
+			x := script{c.typ: counting(&runs)}.executors()
+			one := x[c.typ]
+			one.Resumable = c.resumable
+			x[c.typ] = one
+			p := f.payload(c.typ, 1, nil)
+			seed(t, f, cfg, p, c.seed)
+			a := start(t, cfg, Options{Executors: x})
+			r := f.result(p.TaskID)
+			require.Equal(t, c.runs, runs.Load())
+			require.Equal(t, c.status, r.Status)
+			require.Equal(t, c.output, string(r.Output))
+			require.Contains(t, r.Message, c.message)
+			require.Equal(t, int64(4), r.LeaseEpoch)
+			eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
+			a.halt()
+
+			f.note(func() { f.results, f.counts = nil, map[string]int{} })
+			b := start(t, cfg, Options{Executors: x})
+			f.polls()
+			b.halt()
+			require.Zero(t, f.count("result"), "a reported result is reported again")
+			require.Equal(t, c.runs, runs.Load())
+		})
+	}
+}
+
+// TestResumedTaskIsConfirmedFirst: an operation that ended while the agent was
+// away must not touch the node any more.
+func TestResumedTaskIsConfirmedFirst(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	calls := 0
+	f.progress = func(string, schema.TaskProgress) (schema.ProgressAnswer, error) {
+		if calls++; calls < 3 {
+			return schema.ProgressAnswer{}, schema.NewError(schema.KindServiceUnavailable, "away")
+		}
+		return schema.ProgressAnswer{}, schema.NewError(schema.KindLeaseLost, "voided")
+	}
+	f.onResult = func(int, string, schema.TaskResult) error { return schema.NewError(schema.KindLeaseLost, "voided") }
+	var runs atomic.Int32
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	seed(t, f, c, p, nil)
+	a, log := newAgent(t, c, Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	a.tasks.timing.progress = time.Hour
+	launch(t, a, log)
+	eventually(t, "the end of the task", func() bool { return len(a.tasks.journal.have()) == 0 })
+	require.Zero(t, runs.Load())
+	e, _ := a.tasks.journal.get(p.TaskID)
+	require.Equal(t, schema.TaskCancelled, e.Result.Status)
+}
+
+func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	started := make(chan string, 1)
+	a := start(t, c, Options{Executors: script{schema.TaskWorkloadCordon: held(started, nil)}.executors()})
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	f.offers <- f.offerOf(p, 1)
+	<-started
+	a.halt()
+	require.NoError(t, a.err)
+	require.Zero(t, f.count("result"))
+
+	var runs atomic.Int32
+	start(t, c, Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Equal(t, int32(1), runs.Load())
+}
+
+func TestBrokenJournalFilesArePutAside(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	s := stateDir{path: c.StateDir}
+	require.NoError(t, s.ensure())
+	torn := s.file("journal", schema.NewID()+".json")
+	require.NoError(t, os.WriteFile(torn, []byte(`{"task_id`), privateFile))
+	misnamed := s.file("journal", schema.NewID()+".json")
+	require.NoError(t, s.writeJSON(misnamed, entry{TaskID: schema.NewID()}))
+	seed(t, f, c, p, nil)
+	a := start(t, c, Options{})
+	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.FileExists(t, torn+".bad")
+	require.FileExists(t, misnamed+".bad")
+	require.Equal(t, 2, strings.Count(a.log.String(), "journal entry put aside"))
+}

@@ -47,7 +47,7 @@ func New(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"op"}),
 		outbox: counters("gpuaas_outbox_messages_total", "Messages for Temporal by kind and outcome of a try.", "kind", "outcome"),
 		outboxAge: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gpuaas_outbox_oldest_seconds", Help: "Age of the oldest message that the last round could not deliver; 0 when it delivered all."}),
+			Name: "gpuaas_outbox_oldest_seconds", Help: "Age of the oldest message for Temporal that failed and is still to be delivered; 0 for none."}),
 	}
 	reg.MustRegister(m.waiting, m.dispatch, m.enrollments, m.expiry, m.refusals, m.tasks, m.vault, m.outbox, m.outboxAge)
 	return m
@@ -98,5 +98,5 @@ func (m *Metrics) Vault(op string, took time.Duration) {
 // Relayed counts one try to deliver a message: delivered, orphaned or failed.
 func (m *Metrics) Relayed(kind, outcome string) { m.outbox.WithLabelValues(kind, outcome).Inc() }
 
-// OutboxAge sets the age of the oldest message the relay could not deliver.
+// OutboxAge sets the age of the oldest message still to be delivered.
 func (m *Metrics) OutboxAge(age time.Duration) { m.outboxAge.Set(max(0, age.Seconds())) }

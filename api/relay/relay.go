@@ -7,7 +7,9 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -26,6 +28,11 @@ const (
 	stopBudget  = 3 * time.Second  // a round's rest, once told to stop
 	pauseMin    = 250 * time.Millisecond
 	pauseMax    = 15 * time.Second
+
+	// lateEvery is how often a message that failed is looked for, lateForgotten
+	// how long one is believed to be there. The outbox backs off up to a minute.
+	lateEvery     = time.Second
+	lateForgotten = 3 * time.Minute
 )
 
 // Metrics is what the relay counts.
@@ -33,39 +40,58 @@ type Metrics interface {
 	// Relayed counts a try: kind result or event; outcome delivered, orphaned
 	// or failed.
 	Relayed(kind, outcome string)
-	// OutboxAge sets the age of the oldest message that the last round with
-	// messages could not deliver, 0 for none.
+	// OutboxAge sets the age of the oldest message that failed and is still to
+	// be delivered, 0 for none.
 	OutboxAge(age time.Duration)
 }
 
-// Relay delivers an outbox's messages. Any number may run on one outbox.
+// Relay delivers an outbox's messages. Any number may run on one outbox, each in
+// one call of Run.
 type Relay struct {
 	Outbox   Outbox
 	Temporal Temporal
 	Metrics  Metrics
 	Log      *slog.Logger
+
+	late map[int64]lateMessage // Run's own
 }
+
+// lateMessage is a message that could not be delivered yet.
+type lateMessage struct{ created, failed time.Time }
 
 // Run delivers until ctx ends, and then finishes the round it is in, for at most
 // stopBudget; what is left is offered to the next relay. While the database or
 // Temporal is away it tries again with a growing pause.
 func (r *Relay) Run(ctx context.Context) {
+	r.late = map[int64]lateMessage{}
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		n, ok := r.round(ctx)
-		switch {
-		case !ok:
+		r.publishAge()
+		if !ok {
 			pause = min(max(2*pause, pauseMin), pauseMax)
 			sleep(ctx, pause)
-		case n == batch:
-			pause = 0
-		default:
-			pause = 0
-			select {
-			case <-ctx.Done():
-			case <-r.Outbox.Wake():
-			}
+			continue
 		}
+		pause = 0
+		if n < batch {
+			r.rest(ctx)
+		}
+	}
+}
+
+// rest waits for a message, or for one that failed to be due again.
+func (r *Relay) rest(ctx context.Context) {
+	var again <-chan time.Time
+	if len(r.late) > 0 {
+		t := time.NewTimer(lateEvery)
+		defer t.Stop()
+		again = t.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-r.Outbox.Wake():
+	case <-again:
 	}
 }
 
@@ -94,17 +120,37 @@ func (r *Relay) round(ctx context.Context) (n int, ok bool) {
 	ctx, cancel := inHand(ctx)
 	defer cancel()
 	done := make([]bool, len(messages))
+	var away atomic.Bool
 	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
-	for i, m := range messages {
+	for _, group := range byWorkflow(messages) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			done[i] = r.deliver(ctx, m)
+			for _, i := range group {
+				done[i] = r.deliver(ctx, messages[i], &away)
+			}
 		})
 	}
 	wg.Wait()
-	return len(messages), r.judge(messages, done)
+	r.remember(messages, done)
+	return len(messages), !slices.Contains(done, false)
+}
+
+// byWorkflow groups the messages' indexes so that a workflow gets its own in
+// the order in which they were written.
+func byWorkflow(messages []schema.OutboxMessage) [][]int {
+	at, groups := map[string]int{}, [][]int{}
+	for i, m := range messages {
+		id := workflowOf(m)
+		g, ok := at[id]
+		if !ok {
+			g = len(groups)
+			at[id], groups = g, append(groups, nil)
+		}
+		groups[g] = append(groups[g], i)
+	}
+	return groups
 }
 
 // inHand lets a round go on for stopBudget after the process was told to stop.
@@ -120,31 +166,42 @@ func inHand(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// judge publishes the age of the oldest message that is still there.
-func (r *Relay) judge(messages []schema.OutboxMessage, done []bool) (all bool) {
-	var oldest time.Time
-	all = true
+// remember keeps the messages that are still to be delivered. Those that
+// another relay delivered since are forgotten after a while.
+func (r *Relay) remember(messages []schema.OutboxMessage, done []bool) {
+	now := time.Now()
 	for i, m := range messages {
 		if done[i] {
+			delete(r.late, m.ID)
+		} else {
+			r.late[m.ID] = lateMessage{created: m.CreatedAt, failed: now}
+		}
+	}
+}
+
+func (r *Relay) publishAge() {
+	age := time.Duration(0)
+	for id, m := range r.late {
+		if time.Since(m.failed) > lateForgotten {
+			delete(r.late, id)
 			continue
 		}
-		all = false
-		if oldest.IsZero() || m.CreatedAt.Before(oldest) {
-			oldest = m.CreatedAt
-		}
-	}
-	age := time.Duration(0)
-	if !oldest.IsZero() {
-		age = time.Since(oldest)
+		age = max(age, time.Since(m.created))
 	}
 	r.Metrics.OutboxAge(age)
-	return all
 }
 
 // deliver tries one message and notes the outcome. It reports false when the
-// message is still to be delivered.
-func (r *Relay) deliver(ctx context.Context, m schema.OutboxMessage) bool {
-	err := r.send(ctx, m)
+// message is still to be delivered. Once one message of a round found Temporal
+// away, the others are not tried.
+func (r *Relay) deliver(ctx context.Context, m schema.OutboxMessage, away *atomic.Bool) bool {
+	err := error(schema.NewError(schema.KindServiceUnavailable, "Temporal was away a moment ago"))
+	if !away.Load() {
+		err = r.send(ctx, m)
+	}
+	if schema.KindOf(err) == schema.KindServiceUnavailable {
+		away.Store(true)
+	}
 	outcome := outcomeOf(m, err)
 	r.Metrics.Relayed(kindOf(m), outcome)
 	if outcome != outcomeDelivered {

@@ -1,0 +1,289 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/relay"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// box is an outbox in memory: it hands out what was put in, once, and a failed
+// message again at the next take.
+type box struct {
+	mu       sync.Mutex
+	due      []schema.OutboxMessage
+	wake     chan struct{}
+	notes    map[int64][]string
+	takeFail int
+}
+
+func newBox(messages ...schema.OutboxMessage) *box {
+	return &box{due: messages, wake: make(chan struct{}, 1), notes: map[int64][]string{}}
+}
+
+func (b *box) Take(_ context.Context, limit int) ([]schema.OutboxMessage, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.takeFail > 0 {
+		b.takeFail--
+		return nil, schema.Errorf(schema.KindServiceUnavailable, "Postgres does not answer")
+	}
+	n := min(limit, len(b.due))
+	out := b.due[:n]
+	b.due = b.due[n:]
+	return out, nil
+}
+
+func (b *box) note(id int64, what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.notes[id] = append(b.notes[id], what)
+}
+
+func (b *box) Delivered(_ context.Context, id int64) error { b.note(id, "delivered"); return nil }
+
+func (b *box) Orphaned(_ context.Context, id int64, _ string) error {
+	b.note(id, "orphaned")
+	return nil
+}
+
+func (b *box) Failed(_ context.Context, id int64, _ string) error {
+	b.note(id, "failed")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.due = append(b.due, event(id, "w"))
+	return nil
+}
+
+func (b *box) Wake() <-chan struct{} { return b.wake }
+
+func (b *box) of(id int64) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string(nil), b.notes[id]...)
+}
+
+func event(id int64, workflow string) schema.OutboxMessage {
+	return schema.OutboxMessage{ID: id, WorkflowID: workflow, Event: &schema.AgentEvent{Event: schema.EventFirstPoll, Incarnation: id},
+		CreatedAt: time.Now().Add(-time.Minute)}
+}
+
+func result(id int64, workflow string) schema.OutboxMessage {
+	return schema.OutboxMessage{ID: id, Owner: schema.TaskOwner{WorkflowID: workflow}, Result: &schema.TaskResult{LeaseEpoch: id}, CreatedAt: time.Now()}
+}
+
+// deaf answers each message by a function.
+type deaf struct {
+	mu     sync.Mutex
+	answer func(ctx context.Context, workflow string, id int64) error
+	order  map[string][]int64
+}
+
+func (d *deaf) heard(ctx context.Context, workflow string, id int64) error {
+	d.mu.Lock()
+	if d.order == nil {
+		d.order = map[string][]int64{}
+	}
+	d.order[workflow] = append(d.order[workflow], id)
+	d.mu.Unlock()
+	if d.answer == nil {
+		return nil
+	}
+	return d.answer(ctx, workflow, id)
+}
+
+func (d *deaf) CompleteTask(ctx context.Context, o schema.TaskOwner, r schema.TaskResult) error {
+	return d.heard(ctx, o.WorkflowID, r.LeaseEpoch)
+}
+
+func (d *deaf) SignalAgent(ctx context.Context, workflow string, e schema.AgentEvent) error {
+	return d.heard(ctx, workflow, e.Incarnation)
+}
+
+type tally struct {
+	mu    sync.Mutex
+	count map[string]int
+	age   time.Duration
+}
+
+func (c *tally) Relayed(kind, outcome string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count[kind+" "+outcome]++
+}
+
+func (c *tally) OutboxAge(age time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.age = age
+}
+
+func (c *tally) read() (map[string]int, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]int{}
+	for k, v := range c.count {
+		out[k] = v
+	}
+	return out, c.age
+}
+
+// run starts a relay and returns its counters and how to stop it.
+func run(t *testing.T, b *box, d *deaf) (c *tally, stop func()) {
+	t.Helper()
+	c = &tally{count: map[string]int{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &relay.Relay{Outbox: b, Temporal: d, Metrics: c, Log: slog.New(slog.DiscardHandler)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx)
+	}()
+	stop = func() {
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			assert.Fail(t, "the relay did not stop")
+		}
+	}
+	t.Cleanup(stop)
+	return c, stop
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	require.Eventually(t, ok, 10*time.Second, 2*time.Millisecond)
+}
+
+func TestDecisions(t *testing.T) {
+	gone := schema.NewError(schema.KindNotFound, "gone")
+	settled := schema.NewError(schema.KindNotFound, "gone").WithReason(relay.ReasonSettled)
+	answers := map[int64]error{1: nil, 2: nil, 3: gone, 4: gone, 5: settled}
+	b := newBox(event(1, "a"), result(2, "b"), event(3, "c"), result(4, "d"), result(5, "e"))
+	c, _ := run(t, b, &deaf{answer: func(_ context.Context, _ string, id int64) error { return answers[id] }})
+	for id, want := range map[int64]string{1: "delivered", 2: "delivered", 3: "delivered", 4: "orphaned", 5: "delivered"} {
+		eventually(t, func() bool { return len(b.of(id)) == 1 })
+		assert.Equal(t, []string{want}, b.of(id), "message %d", id)
+	}
+	eventually(t, func() bool {
+		count, age := c.read()
+		return count["event delivered"] == 2 && count["result delivered"] == 2 && count["result orphaned"] == 1 && age == 0
+	})
+}
+
+// While Temporal is away one message of a round finds out, not all of them, and
+// everything is delivered once it is back.
+func TestTemporalAway(t *testing.T) {
+	var messages []schema.OutboxMessage
+	for id := range int64(40) {
+		messages = append(messages, event(id, fmt.Sprint("w", id)))
+	}
+	b := newBox(messages...)
+	var mu sync.Mutex
+	away, tries := true, 0
+	c, _ := run(t, b, &deaf{answer: func(context.Context, string, int64) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if tries++; away {
+			return schema.NewError(schema.KindServiceUnavailable, "Temporal at 127.0.0.1:1 does not answer")
+		}
+		return nil
+	}})
+	eventually(t, func() bool { return len(b.of(39)) > 0 })
+	mu.Lock()
+	assert.Less(t, tries, 40)
+	away = false
+	mu.Unlock()
+	_, age := c.read()
+	assert.GreaterOrEqual(t, age, time.Minute)
+	for id := range int64(40) {
+		eventually(t, func() bool { n := b.of(id); return len(n) > 0 && n[len(n)-1] == "delivered" })
+	}
+	eventually(t, func() bool { _, age := c.read(); return age == 0 })
+}
+
+// Messages of one workflow keep their order; a message that cannot be delivered
+// holds up nobody else.
+func TestOrderAndPoison(t *testing.T) {
+	b := newBox(event(1, "w"), event(2, "w"), event(3, "w"), event(9, "poison"))
+	d := &deaf{answer: func(_ context.Context, workflow string, id int64) error {
+		if id == 9 {
+			return fmt.Errorf("no idea")
+		}
+		return nil
+	}}
+	run(t, b, d)
+	eventually(t, func() bool { return len(b.of(9)) >= 3 })
+	b.mu.Lock()
+	b.due = append(b.due, event(4, "other"))
+	b.mu.Unlock()
+	eventually(t, func() bool { return len(b.of(4)) == 1 })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	assert.Equal(t, []int64{1, 2, 3}, d.order["w"][:3])
+}
+
+func TestDatabaseAway(t *testing.T) {
+	b := newBox(event(1, "w"))
+	b.takeFail = 3
+	run(t, b, &deaf{})
+	eventually(t, func() bool { return len(b.of(1)) == 1 })
+}
+
+func TestWake(t *testing.T) {
+	b := newBox()
+	run(t, b, &deaf{})
+	b.mu.Lock()
+	b.due = append(b.due, result(1, "w"))
+	b.mu.Unlock()
+	b.wake <- struct{}{}
+	eventually(t, func() bool { return len(b.of(1)) == 1 })
+}
+
+// A stop lets the message in hand be delivered and noted.
+func TestStopFinishesWhatIsInHand(t *testing.T) {
+	b := newBox(result(1, "w"))
+	taken, release := make(chan struct{}), make(chan struct{})
+	_, stop := run(t, b, &deaf{answer: func(ctx context.Context, _ string, _ int64) error {
+		close(taken)
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}})
+	<-taken
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	close(release)
+	<-stopped
+	assert.Equal(t, []string{"delivered"}, b.of(1))
+}
+
+// A Temporal that hangs does not hold up the stop.
+func TestStopIsBounded(t *testing.T) {
+	b := newBox(result(1, "w"))
+	taken := make(chan struct{})
+	_, stop := run(t, b, &deaf{answer: func(ctx context.Context, _ string, _ int64) error {
+		close(taken)
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	<-taken
+	start := time.Now()
+	stop()
+	assert.Less(t, time.Since(start), 6*time.Second)
+}

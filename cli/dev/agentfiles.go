@@ -1,0 +1,223 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// agentFolder is the folder of one agent.
+type agentFolder struct {
+	name string
+	dir  string
+	log  string
+}
+
+func (s *stack) agent(name string) agentFolder {
+	return agentFolder{name: name, dir: s.layout.agentDir(name), log: s.layout.logPath(agentPrefix + name)}
+}
+
+func (a agentFolder) part() string      { return agentPrefix + a.name }
+func (a agentFolder) envFile() string   { return filepath.Join(a.dir, "node-agent.env") }
+func (a agentFolder) cert() string      { return filepath.Join(a.dir, "cert.pem") }
+func (a agentFolder) stateDir() string  { return filepath.Join(a.dir, "state") }
+func (a agentFolder) workloads() string { return filepath.Join(a.dir, "workloads") }
+
+// enrolled reports whether the agent has an identity to go on with.
+func (a agentFolder) enrolled() bool {
+	_, certErr := os.Stat(a.cert())
+	_, envErr := os.Stat(a.envFile())
+	return certErr == nil && envErr == nil
+}
+
+// removed reports whether the agent's last words were that its node is removed:
+// it ended for good then, and is no part of the stack any more.
+func (a agentFolder) removed() bool {
+	raw, err := os.ReadFile(a.log)
+	if err != nil {
+		return false
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	return strings.Contains(lines[len(lines)-1], `"msg":"node removed`)
+}
+
+// write puts a bundle's content into the folder, with all paths in it, and the
+// workload driver that runs real processes of this machine.
+func (a agentFolder) write(b schema.BootstrapBundle) error {
+	if a.nodeID() != b.NodeID {
+		if err := os.RemoveAll(a.dir); err != nil {
+			return fmt.Errorf("clearing the folder of another node: %w", err)
+		}
+	}
+	if err := os.MkdirAll(a.workloads(), privateDir); err != nil {
+		return err
+	}
+	b.CABundlePath, b.NodeCertCABundlePath = filepath.Join(a.dir, "ca-bundle.crt"), filepath.Join(a.dir, "node-cert-ca-bundle.crt")
+	b.CertPath, b.KeyPath = a.cert(), filepath.Join(a.dir, "key.pem")
+	more := fmt.Sprintf("GPUAAS_STATE_DIR=%q\nGPUAAS_WORKLOAD_DRIVER=\"process\"\nGPUAAS_WORKLOAD_DIR=%q\n", a.stateDir(), a.workloads())
+	return errors.Join(
+		writePrivate(b.CABundlePath, []byte(b.CABundlePEM)),
+		writePrivate(b.NodeCertCABundlePath, []byte(b.NodeCertCABundlePEM)),
+		writePrivate(a.envFile(), []byte(b.EnvFile()+more)))
+}
+
+// nodeID answers the node that the folder is of, "" for an empty one.
+func (a agentFolder) nodeID() string {
+	raw, err := os.ReadFile(a.envFile())
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(raw)) {
+		if id, ok := strings.CutPrefix(strings.TrimSpace(line), "GPUAAS_NODE_ID="); ok {
+			return strings.Trim(id, `"`)
+		}
+	}
+	return ""
+}
+
+// moveAgents tells every agent where the node API is now.
+func (s *stack) moveAgents() error {
+	names, err := s.layout.agentNames()
+	for _, name := range names {
+		a := s.agent(name)
+		raw, readErr := os.ReadFile(a.envFile())
+		if readErr != nil {
+			continue // never enrolled
+		}
+		lines := strings.SplitAfter(string(raw), "\n")
+		for i, line := range lines {
+			if strings.HasPrefix(line, "GPUAAS_API_URL=") {
+				lines[i] = fmt.Sprintf("GPUAAS_API_URL=%q\n", s.record.nodeURL())
+			}
+		}
+		err = errors.Join(err, writePrivate(a.envFile(), []byte(strings.Join(lines, ""))))
+	}
+	return err
+}
+
+// agents are the parts of all agents that have an identity and a node.
+func (s *stack) agents() ([]part, error) {
+	names, err := s.layout.agentNames()
+	var parts []part
+	for _, name := range names {
+		a := s.agent(name)
+		_, runs := s.layout.running(a.part())
+		if runs || (a.enrolled() && !a.removed()) {
+			parts = append(parts, s.agentPart(a))
+		}
+	}
+	return parts, err
+}
+
+func (s *stack) agentPart(a agentFolder) part {
+	return part{
+		name: a.part(), address: s.record.nodeURL(),
+		healthy: s.agentWorks(a),
+		ready: func(context.Context) error {
+			if !a.enrolled() {
+				return fmt.Errorf("it has no certificate yet%s", tail(a.log))
+			}
+			return nil
+		},
+		prepare: func(context.Context) (command, error) {
+			path, err := s.program(agentBinary)
+			env := s.record.processEnv(variables{{"GPUAAS_NODE_AGENT_ENV_FILE", a.envFile()}})
+			return command{path: path, args: []string{"run"}, env: env, dir: a.dir}, err
+		},
+	}
+}
+
+// agentWorks wants a process that has an identity and whose last poll, if it
+// has made one, went well.
+func (s *stack) agentWorks(a agentFolder) probe {
+	return func(context.Context) error {
+		id, ok := s.layout.running(a.part())
+		if !ok {
+			return errors.New("it does not run")
+		}
+		if !a.enrolled() {
+			return errors.New("it has no certificate yet")
+		}
+		var poll struct {
+			OK    bool
+			Error string
+			PID   int
+		}
+		found, err := readJSON(filepath.Join(a.stateDir(), "poll.json"), &poll)
+		if err == nil && found && poll.PID == id.PID && !poll.OK {
+			err = fmt.Errorf("its last poll: %s", poll.Error)
+		}
+		return err
+	}
+}
+
+// workload is what the agent's process driver knows of a process it started.
+type workload struct {
+	Phase     string `json:"phase"`
+	PID       int    `json:"pid"`
+	StartTime string `json:"start_time"`
+	BootID    string `json:"boot_id"`
+}
+
+// stopWorkloads ends the processes that an agent's driver started. They outlive
+// the agent on purpose, but not the stack.
+func (a agentFolder) stopWorkloads(ctx context.Context) (stopped int, err error) {
+	files, err := filepath.Glob(filepath.Join(a.workloads(), "*.state"))
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range files {
+		var w workload
+		if _, readErr := readJSON(f, &w); readErr != nil {
+			err = errors.Join(err, readErr)
+			continue
+		}
+		id := identity{PID: w.PID, StartTime: w.StartTime, BootID: bootID()}
+		if w.Phase != "running" || (id.BootID != "" && w.BootID != id.BootID) || !id.alive() {
+			continue
+		}
+		stopped++
+		err = errors.Join(err, id.stopGroup(ctx))
+	}
+	return stopped, err
+}
+
+// stopGroup ends the process and the group that it leads.
+func (i identity) stopGroup(ctx context.Context) error {
+	for _, step := range gentle() {
+		if !i.alive() {
+			break
+		}
+		signal, ok := step.signal.(syscall.Signal)
+		if !ok {
+			continue
+		}
+		if err := syscall.Kill(-i.PID, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stopping process group %d: %w", i.PID, err)
+		}
+		if until(ctx, step.wait, func() bool { return !i.alive() }) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// agentNames lists every agent folder, enrolled or not.
+func (l layout) agentNames() ([]string, error) {
+	dirs, err := os.ReadDir(l.agentsDir())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	names := make([]string, 0, len(dirs))
+	for _, d := range dirs {
+		names = append(names, d.Name())
+	}
+	return slices.Clip(names), err
+}

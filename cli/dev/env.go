@@ -1,0 +1,69 @@
+package dev
+
+import (
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func newEnv(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "env [worker|api|setup]", Short: "Print the exports for a shell",
+		Long: `Prints export lines for a shell, so that gpuaas in it speaks to this stack:
+addresses and the bearer token of the admin API, which is a secret.
+
+With an argument it prints the whole configuration of that program of the stack
+instead, to run one by hand: worker (gpuaas-worker), api (gpuaas-api) or setup
+(gpuaas admin setup). Those name the files that hold secrets.`,
+		Example: `  eval "$(gpuaas dev env)"
+  (eval "$(gpuaas dev env worker)"; go run ./cmd/gpuaas-worker)`,
+		ValidArgs: []string{partWorker, partAPI, "setup"},
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return takes("PROGRAM")(c, args)
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := openStack(o.dir, o.stderr)
+			if err != nil {
+				return err
+			}
+			v, err := s.variablesOf(c, args)
+			if err != nil {
+				return err
+			}
+			return o.print(c, v.object(), func(w io.Writer) error {
+				_, err := io.WriteString(w, v.exports())
+				return err
+			})
+		},
+	}
+}
+
+func (s *stack) variablesOf(c *cobra.Command, args []string) (variables, error) {
+	switch strings.Join(args, " ") {
+	case "":
+		token, err := ensureSecret(s.layout.adminToken())
+		return s.record.shell(token), err
+	case partWorker:
+		return s.record.worker(s.layout), nil
+	case partAPI:
+		return s.record.api(s.layout), nil
+	case "setup":
+		return s.record.setup(s.layout), nil
+	}
+	return nil, &UsageError{Command: c.CommandPath(), Message: "unknown program " + args[0] + ": want worker, api or setup"}
+}
+
+// object is the variables by name.
+func (v variables) object() map[string]string {
+	m := make(map[string]string, len(v))
+	for _, x := range v {
+		if x.value != "" {
+			m[x.name] = x.value
+		}
+	}
+	return m
+}

@@ -1,0 +1,141 @@
+package dev
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// The variables that this package reads or hands on.
+const (
+	varTemporalAddress = "TEMPORAL_ADDRESS"
+	varNamespace       = "TEMPORAL_NAMESPACE"
+	varVaultAddr       = "VAULT_ADDR"
+	varVaultToken      = "VAULT_TOKEN"
+	varDatabaseURL     = "GPUAAS_DATABASE_URL"
+	varDatabaseFile    = "GPUAAS_DATABASE_URL_FILE"
+	varVaultTokenFile  = "GPUAAS_VAULT_TOKEN_FILE"
+	varWebUI           = "GPUAAS_WEB_UI_URL"
+	varLogLevel        = "GPUAAS_LOG_LEVEL"
+)
+
+const (
+	defaultNamespace = "gpuaas"
+	// trustDomain names the environment in every identity.
+	trustDomain = "dev"
+	// nodeAPIHost is the name that agents reach the node API by. An address
+	// would be refused: names are what certificates prove.
+	nodeAPIHost = "localhost"
+)
+
+// variables is a set of environment variables in a stable order.
+type variables []variable
+
+type variable struct{ name, value string }
+
+// engines are the addresses that every one of our programs needs.
+func (r record) engines() variables {
+	return variables{
+		{varTemporalAddress, r.Temporal.Address},
+		{varNamespace, r.Namespace},
+		{varVaultAddr, r.Vault.Address},
+	}
+}
+
+// shell is what `dev env` prints: enough for another shell's gpuaas.
+func (r record) shell(token string) variables {
+	return append(r.engines(),
+		variable{"GPUAAS_API_URL", r.adminURL()},
+		variable{"GPUAAS_API_TOKEN", token},
+		variable{varWebUI, r.WebUI},
+		variable{"GPUAAS_NODE_API_URL", r.nodeURL()},
+		variable{"GPUAAS_WORKER_METRICS_URL", "http://" + loopback(r.Ports.WorkerMetrics) + "/metrics"},
+		variable{"GPUAAS_API_METRICS_URL", "http://" + loopback(r.Ports.APIMetrics) + "/metrics"},
+	).with(r.Temporal.owned(), "GPUAAS_TEMPORAL_METRICS_URL", "http://"+loopback(r.Ports.TemporalMetrics)+"/metrics")
+}
+
+// setup is what `gpuaas admin setup` needs.
+func (r record) setup(l layout) variables {
+	return append(r.engines(),
+		variable{varDatabaseFile, l.databaseURL()},
+		variable{varVaultTokenFile, l.vaultToken()},
+		variable{"GPUAAS_SETUP_OUT_DIR", l.secretsDir()},
+		variable{"GPUAAS_ENV", trustDomain},
+		variable{"GPUAAS_NODE_API_NAMES", nodeAPIHost + ",127.0.0.1,api.internal"},
+	)
+}
+
+// worker is what gpuaas-worker needs.
+func (r record) worker(l layout) variables {
+	return append(r.engines(),
+		variable{varDatabaseFile, l.databaseURL()},
+		variable{"GPUAAS_VAULT_ROLE_ID_FILE", l.secret("worker-role-id")},
+		variable{"GPUAAS_VAULT_SECRET_ID_FILE", l.secret("worker-secret-id")},
+		variable{"GPUAAS_METRICS_ADDR", loopback(r.Ports.WorkerMetrics)},
+		variable{"GPUAAS_ENV", trustDomain},
+	)
+}
+
+// api is what gpuaas-api needs.
+func (r record) api(l layout) variables {
+	return append(r.engines(),
+		variable{varDatabaseFile, l.databaseURL()},
+		variable{"GPUAAS_VAULT_ROLE_ID_FILE", l.secret("api-role-id")},
+		variable{"GPUAAS_VAULT_SECRET_ID_FILE", l.secret("api-secret-id")},
+		variable{"GPUAAS_ADMIN_TOKEN_FILE", l.adminToken()},
+		variable{"GPUAAS_ADMIN_ADDR", loopback(r.Ports.Admin)},
+		variable{"GPUAAS_NODE_ADDR", loopback(r.Ports.Node)},
+		variable{"GPUAAS_NODE_PUBLIC_URL", r.nodeURL()},
+		variable{"GPUAAS_METRICS_ADDR", loopback(r.Ports.APIMetrics)},
+		variable{"GPUAAS_ENV", trustDomain},
+	)
+}
+
+func (r record) adminURL() string { return "http://" + loopback(r.Ports.Admin) }
+
+func (r record) nodeURL() string { return fmt.Sprintf("https://%s:%d", nodeAPIHost, r.Ports.Node) }
+
+// with adds a variable where the condition holds.
+func (v variables) with(condition bool, name, value string) variables {
+	if !condition {
+		return v
+	}
+	return append(v, variable{name, value})
+}
+
+// exports renders the variables for a POSIX shell to eval. Variables without a
+// value are left out.
+func (v variables) exports() string {
+	var b strings.Builder
+	for _, x := range v {
+		if x.value != "" {
+			fmt.Fprintf(&b, "export %s='%s'\n", x.name, strings.ReplaceAll(x.value, "'", `'\''`))
+		}
+	}
+	return b.String()
+}
+
+// inherited is what our processes get of this process's environment: all but
+// the settings of our own programs and of the engines' clients, which may be of
+// another stack. With keep, Temporal's and Vault's client settings (TLS, API
+// keys) are handed on, for engines that are not ours; a token never is.
+func inherited(environ []string, keep bool) []string {
+	ours := []string{"GPUAAS_", "PG"}
+	if !keep {
+		ours = append(ours, "TEMPORAL_", "VAULT_")
+	}
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == varVaultToken || name != varLogLevel && slices.ContainsFunc(ours, func(p string) bool { return strings.HasPrefix(name, p) })
+	})
+}
+
+// processEnv answers the whole environment of one of our processes.
+func (r record) processEnv(v variables) []string {
+	env := inherited(os.Environ(), !r.Temporal.owned() || !r.Vault.owned())
+	for _, x := range v {
+		env = append(env, x.name+"="+x.value) // a later entry wins
+	}
+	return env
+}

@@ -1,0 +1,18 @@
+package dev
+
+import "github.com/gpuaas/gpuaas/schema"
+
+// fault is a failure of the stack (exit code 1) with the step that helps.
+func fault(next, format string, args ...any) *schema.Error {
+	return schema.NewError(schema.KindInternal, format, args...).WithReason("dev_stack").WithNext(next)
+}
+
+// UsageError is a mistake on the command line: exit code 2, no chain of causes.
+type UsageError struct {
+	// Command is the one whose help to read.
+	Command string
+	Message string
+}
+
+// Error implements error.
+func (u *UsageError) Error() string { return u.Message }

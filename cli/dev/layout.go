@@ -1,0 +1,131 @@
+package dev
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// layout is where the stack keeps its files:
+//
+//	stack.json      addresses and ports; no secret
+//	lock            held by the command at work
+//	log/PART.log    output of each part
+//	run/PART.json   which process a part is
+//	secrets/        tokens, role ids, passwords
+//	pg/ vault/ temporal.db    state of the engines
+//	agents/NAME/    files of a node agent
+type layout struct{ dir string }
+
+// privateFile is the mode of every file, privateDir of every folder but the
+// root of the layout, which Postgres's own user must be able to pass.
+const (
+	privateFile = 0o600
+	privateDir  = 0o700
+)
+
+func (l layout) stackFile() string           { return filepath.Join(l.dir, "stack.json") }
+func (l layout) lockFile() string            { return filepath.Join(l.dir, "lock") }
+func (l layout) runDir() string              { return filepath.Join(l.dir, "run") }
+func (l layout) logDir() string              { return filepath.Join(l.dir, "log") }
+func (l layout) secretsDir() string          { return filepath.Join(l.dir, "secrets") }
+func (l layout) secret(name string) string   { return filepath.Join(l.secretsDir(), name) }
+func (l layout) adminToken() string          { return l.secret("admin-token") }
+func (l layout) vaultToken() string          { return l.secret("vault-root-token") }
+func (l layout) databaseURL() string         { return l.secret("database-url") }
+func (l layout) postgresDir() string         { return filepath.Join(l.dir, "pg") }
+func (l layout) vaultDir() string            { return filepath.Join(l.dir, "vault") }
+func (l layout) vaultKeys() string           { return l.secret("vault-keys.json") }
+func (l layout) temporalFile() string        { return filepath.Join(l.dir, "temporal.db") }
+func (l layout) agentsDir() string           { return filepath.Join(l.dir, "agents") }
+func (l layout) agentDir(name string) string { return filepath.Join(l.agentsDir(), name) }
+
+// entries are the names that the layout owns under its root; a wipe removes
+// these and nothing else.
+func (l layout) entries() []string {
+	return []string{
+		"agents", "log", "pg", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
+		"temporal.db-wal", "temporal.db.incomplete", "vault", "lock",
+	}
+}
+
+// newLayout answers the layout of a folder that may not exist yet.
+func newLayout(dir string) (layout, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return layout{}, fmt.Errorf("--dir %s: %w", dir, err)
+	}
+	return layout{dir: abs}, nil
+}
+
+// make creates the folders. Only as root the root folder may be passed by
+// others: Postgres then runs as another user.
+func (l layout) make() error {
+	mode := fs.FileMode(privateDir)
+	if os.Geteuid() == 0 {
+		mode = 0o711
+	}
+	if _, err := os.Stat(l.dir); errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(l.dir, mode); err != nil {
+			return fmt.Errorf("making the stack's folder: %w", err)
+		}
+		if err := os.Chmod(l.dir, mode); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{l.runDir(), l.logDir(), l.secretsDir(), l.agentsDir()} {
+		if err := os.MkdirAll(dir, privateDir); err != nil {
+			return fmt.Errorf("making the stack's folder: %w", err)
+		}
+	}
+	return nil
+}
+
+// writePrivate replaces file by content so that a reader, and whoever comes
+// after a crash, finds the old or the new content whole.
+func writePrivate(file string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+func writePrivateJSON(file string, v any) error {
+	content, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writePrivate(file, append(content, '\n'))
+}
+
+// readJSON fills v from file; false when there is no such file.
+func readJSON(file string, v any) (bool, error) {
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return false, fmt.Errorf("%s: %w", file, err)
+	}
+	return true, nil
+}
+
+// cutFolder answers path relative to a folder that it lies in.
+func cutFolder(path, folder string) (string, bool) {
+	rest, err := filepath.Rel(folder, path)
+	return rest, err == nil && filepath.IsLocal(rest)
+}

@@ -1,0 +1,81 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// Our programs.
+const (
+	workerBinary = "gpuaas-worker"
+	apiBinary    = "gpuaas-api"
+	agentBinary  = "gpuaas-node-agent"
+)
+
+func (s *stack) worker() part {
+	return part{
+		name: partWorker, address: "http://" + loopback(s.record.Ports.WorkerMetrics),
+		uses:    []portUse{{"metrics", s.record.Ports.WorkerMetrics}},
+		healthy: get("http://" + loopback(s.record.Ports.WorkerMetrics) + "/healthz"),
+		prepare: func(context.Context) (command, error) {
+			path, err := s.program(workerBinary)
+			return command{path: path, env: s.record.processEnv(s.record.worker(s.layout))}, err
+		},
+	}
+}
+
+func (s *stack) api() part {
+	p := s.record.Ports
+	return part{
+		name: partAPI, address: s.record.adminURL(),
+		uses:    []portUse{{"admin API", p.Admin}, {"node API", p.Node}, {"metrics", p.APIMetrics}},
+		healthy: all(get("http://"+loopback(p.APIMetrics)+"/healthz"), dialable(loopback(p.Node))),
+		prepare: func(context.Context) (command, error) {
+			path, err := s.program(apiBinary)
+			return command{path: path, env: s.record.processEnv(s.record.api(s.layout))}, err
+		},
+	}
+}
+
+// all wants every probe to be content.
+func all(probes ...probe) probe {
+	return func(ctx context.Context) error {
+		var err error
+		for _, p := range probes {
+			err = errors.Join(err, p(ctx))
+		}
+		return err
+	}
+}
+
+// setupBudget bounds one `gpuaas admin setup`.
+const setupBudget = 2 * time.Minute
+
+// setup runs `gpuaas admin setup`, which changes nothing where all is in place.
+// What it says is in log/setup.log.
+func (s *stack) setup(ctx context.Context) error {
+	if _, err := ensureSecret(s.layout.adminToken()); err != nil {
+		return err
+	}
+	if err := s.ensureVaultToken(); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(s.layout.logPath("setup"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, privateFile)
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // the child wrote it
+	ctx, cancel := context.WithTimeout(ctx, setupBudget)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.self, "admin", "setup")
+	cmd.Env, cmd.Stdout, cmd.Stderr = s.record.processEnv(s.record.setup(s.layout)), log, log
+	if err := cmd.Run(); err != nil {
+		return fault("read the log", "gpuaas admin setup: %v%s", err, tail(s.layout.logPath("setup")))
+	}
+	fmt.Fprintln(s.talk, "set up     database, Vault and Temporal are ready for this version")
+	return nil
+}

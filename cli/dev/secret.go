@@ -1,0 +1,22 @@
+package dev
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// ensureSecret answers the secret kept in file, made up at the first call.
+func ensureSecret(file string) (string, error) {
+	raw, err := os.ReadFile(file)
+	if err == nil && len(raw) > 0 {
+		return strings.TrimSpace(string(raw)), nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	secret := rand.Text() + rand.Text()
+	return secret, writePrivate(file, []byte(secret+"\n"))
+}

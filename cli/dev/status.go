@@ -1,0 +1,120 @@
+package dev
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// report is the result of `dev status`.
+type report struct {
+	Parts []partStatus `json:"parts"`
+}
+
+// partStatus is one part as `dev status` shows it.
+type partStatus struct {
+	Name string `json:"name"`
+	// PID is 0 for a part that is not ours or does not run.
+	PID     int    `json:"pid"`
+	Address string `json:"address"`
+	Healthy bool   `json:"healthy"`
+	// Log is "" for a part that is not ours.
+	Log string `json:"log"`
+	// Reason says why a part is not healthy.
+	Reason string `json:"reason,omitempty"`
+}
+
+func newStatus(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show each part, its address and health",
+		Long: `Shows each part of the stack with its process, its address and whether it answers:
+every part is asked now, by the protocol it speaks.`,
+		Example: `  gpuaas dev status
+  gpuaas dev status -o json | jq '.parts[] | select(.healthy | not)'`,
+		Args: takes(), RunE: func(c *cobra.Command, _ []string) error {
+			s, err := openStack(o.dir, o.stderr)
+			if err != nil {
+				return err
+			}
+			r, err := s.status(c.Context())
+			if err != nil {
+				return err
+			}
+			return o.print(c, r, r.table)
+		},
+	}
+}
+
+// status asks every part at the same time.
+func (s *stack) status(ctx context.Context) (report, error) {
+	parts, err := s.parts()
+	if err != nil {
+		return report{}, err
+	}
+	r := report{Parts: make([]partStatus, len(parts))}
+	var asked sync.WaitGroup
+	for i, p := range parts {
+		asked.Go(func() { r.Parts[i] = s.statusOf(ctx, p) })
+	}
+	asked.Wait()
+	return r, nil
+}
+
+func (s *stack) statusOf(ctx context.Context, p part) partStatus {
+	st := partStatus{Name: p.name, Address: p.address}
+	owner, runs := s.layout.running(p.owner())
+	ours := p.ours() || p.owner() != p.name
+	if ours {
+		st.Log = s.layout.logPath(p.owner())
+	}
+	switch {
+	case ours && !runs:
+		st.Reason = "it does not run"
+		return st
+	case runs:
+		st.PID = owner.PID
+	}
+	if err := p.healthy.once(ctx); err != nil {
+		st.Reason = err.Error()
+		return st
+	}
+	st.Healthy = true
+	return st
+}
+
+// table writes the report for people.
+func (r report) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "PART\tPID\tADDRESS\tHEALTH\tLOG")
+	for _, p := range r.Parts {
+		pid, health, log := "-", "healthy", p.Log
+		if p.PID != 0 {
+			pid = fmt.Sprint(p.PID)
+		}
+		if !p.Healthy {
+			health = p.Reason
+		}
+		if log == "" {
+			log = "(not ours)"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", p.Name, pid, p.Address, health, relative(log))
+	}
+	return t.Flush()
+}
+
+// relative shortens a path to one from the working folder where that is shorter.
+func relative(path string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if rest, ok := cutFolder(path, wd); ok {
+		return rest
+	}
+	return path
+}

@@ -1,0 +1,57 @@
+package dev
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// temporalBinary is the embedded build.
+const temporalBinary = "gpuaas-dev-temporal"
+
+// temporal answers the server, and its Web UI, which is a part of the same
+// process where the server is ours.
+func (s *stack) temporal() []part {
+	server := part{name: partTemporal, address: s.record.Temporal.Address}
+	if !s.record.Temporal.owned() {
+		server.healthy = dialable(server.address)
+		return []part{server}
+	}
+	ui := part{name: partTemporalUI, process: partTemporal, address: s.record.WebUI, healthy: get(s.record.WebUI)}
+	server.healthy = grpcServing(server.address)
+	server.uses = []portUse{
+		{"frontend", s.record.Ports.Temporal},
+		{"Web UI", s.record.Ports.TemporalUI},
+		{"metrics", s.record.Ports.TemporalMetrics},
+	}
+	server.prepare = func(context.Context) (command, error) {
+		if s.record.Temporal.Kind == kindPath {
+			return s.temporalProgram(), nil
+		}
+		return s.embedded(temporalBinary, "--address", server.address, "--namespace", s.record.Namespace,
+			"--ui-address", strings.TrimPrefix(s.record.WebUI, "http://"),
+			"--metrics-address", loopback(s.record.Ports.TemporalMetrics), "--db", s.layout.temporalFile())
+	}
+	return []part{server, ui}
+}
+
+// temporalProgram runs the development server of a temporal that the machine
+// has. Its queues are polled 20 times a second unless told otherwise, which
+// every step of a workflow would wait for.
+func (s *stack) temporalProgram() command {
+	p := s.record.Ports
+	args := []string{
+		"server", "start-dev", "--ip", "127.0.0.1", "--ui-ip", "127.0.0.1",
+		"--port", strconv.Itoa(p.Temporal), "--ui-port", strconv.Itoa(p.TemporalUI), "--metrics-port", strconv.Itoa(p.TemporalMetrics),
+		"--db-filename", s.layout.temporalFile(), "--namespace", s.record.Namespace, "--log-level", "warn",
+	}
+	for _, setting := range []string{
+		"history.transferProcessorMaxPollRPS=2000", "history.timerProcessorMaxPollRPS=2000",
+		"history.visibilityProcessorMaxPollRPS=2000", "frontend.namespaceRPS.visibility=100000",
+		"system.forceSearchAttributesCacheRefreshOnRead=true",
+	} {
+		args = append(args, "--dynamic-config-value", setting)
+	}
+	return command{path: s.record.Temporal.Program, args: args, env: inherited(os.Environ(), false)}
+}

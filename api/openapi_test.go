@@ -97,7 +97,7 @@ func TestDocumentListsTheRoutes(t *testing.T) {
 
 func pathParameters(path string) []string {
 	var out []string
-	for _, part := range strings.Split(path, "/") {
+	for part := range strings.SplitSeq(path, "/") {
 		if name, ok := strings.CutPrefix(part, "{"); ok {
 			out = append(out, strings.TrimSuffix(name, "}"))
 		}
@@ -159,8 +159,7 @@ func (c checker) check(typ reflect.Type) {
 		return
 	}
 	var names, required []string
-	for i := range typ.NumField() {
-		f := typ.Field(i)
+	for f := range typ.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "-" {
 			continue

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -121,7 +122,7 @@ func (s *server) recovered(a *answer, r *http.Request, v any) bool {
 	if v == nil {
 		return false
 	}
-	if v == http.ErrAbortHandler {
+	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		return true
 	}
 	Annotate(r.Context(), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -129,11 +130,7 @@ func (c *tally) OutboxAge(age time.Duration) {
 func (c *tally) read() (map[string]int, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := map[string]int{}
-	for k, v := range c.count {
-		out[k] = v
-	}
-	return out, c.age
+	return maps.Clone(c.count), c.age
 }
 
 // run starts a relay and returns its counters and how to stop it.

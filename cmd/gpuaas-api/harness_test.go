@@ -194,6 +194,7 @@ func (r *replica) client(cert *tls.Certificate) *http.Client {
 }
 
 func httpClient(tb testing.TB, pool *x509.CertPool, cert *tls.Certificate) *http.Client {
+	tb.Helper()
 	cfg := &tls.Config{RootCAs: pool}
 	if cert != nil {
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }

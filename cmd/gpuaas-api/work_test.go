@@ -93,7 +93,7 @@ func TestLostNotificationsHeal(t *testing.T) {
 	_, attach := r.task(m)
 	conn, err := pgx.Connect(t.Context(), c.url)
 	require.NoError(t, err)
-	defer func() { _ = conn.Close(context.Background()) }()
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	var cut int
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE application_name = 'gpuaas-listener' AND datname = current_database()`).Scan(&cut))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/cli/dev"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -66,13 +67,16 @@ func (e *env) report(ctx context.Context, err error) int {
 		}
 		return x.code
 	}
+	if d, ok := errors.AsType[*dev.UsageError](err); ok {
+		err = usagef(d.Command, "%s", d.Message)
+	}
 	if u, ok := errors.AsType[*usageError](err); ok {
 		e.envelope(schema.NewError(schema.KindInvalidRequest, "%s", u.message).WithReason("usage"))
 		e.say("error: %s", u.message)
 		e.say("see: %s --help", u.help)
 		return schema.ExitUsage
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || schema.KindOf(err) == schema.KindServiceUnavailable) {
 		err = schema.NewError(schema.KindInternal, "interrupted").WithReason("interrupted")
 	}
 	return e.reportFailure(err)

@@ -72,6 +72,8 @@ func TestUsage(t *testing.T) {
 		"secret-in-api-url":  "node list --api-url http://alice:hunter2@localhost",
 		"bad-limit":          "audit --limit -1",
 		"unknown-topic":      "help node drian",
+		"dev-argument":       "dev status now",
+		"dev-flag":           "dev up --fast",
 		"unknown-shell":      "completion csh",
 		"json":               "node drain gpu-17 -o json",
 	} {

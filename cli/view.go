@@ -29,18 +29,17 @@ func (e *env) newView(t target) view {
 type plainView struct {
 	env    *env
 	target target
-	seen   map[string]string // phase → state and attempt last written
-	note   string
+	// seen maps a phase to its state and attempt last written, and holds the
+	// notes that were.
+	seen map[string]string
 }
 
 func (v *plainView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
 
 func (v *plainView) show(st schema.OperationStatus, note string) {
-	if note != v.note {
-		v.note = note
-		if note != "" {
-			v.env.say("note: %s", note)
-		}
+	if note != "" && v.seen[note] == "" { // once each: two causes may take turns
+		v.seen[note] = "said"
+		v.env.say("note: %s", note)
 	}
 	for _, p := range st.Operation.Phases {
 		state := fmt.Sprintf("%s %d", p.State, p.Attempt)

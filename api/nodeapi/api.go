@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -45,6 +46,7 @@ type API struct {
 	cfg     Config
 	closing chan struct{}
 	end     func()
+	roots   atomic.Pointer[roots] // of the last request
 }
 
 // New returns the node API over cfg.

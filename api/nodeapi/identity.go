@@ -33,13 +33,11 @@ func (a *API) authenticate(r *http.Request) (Caller, error) {
 // identify checks the certificate alone: that it is there, that a live node CA
 // issued it, its dates, its use, and that it names the node of the path.
 func (a *API) identify(r *http.Request) (peer, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
-	defer cancel()
-	roots, err := a.cfg.Issuer.Roots(ctx)
+	live, err := a.liveRoots(r.Context())
 	if err != nil {
 		return peer{}, err
 	}
-	p, err := check(r.TLS, roots, time.Now())
+	p, err := check(r.TLS, live.pool, time.Now())
 	if err == nil {
 		err = a.owns(p.id, r.PathValue("node_id"))
 	}
@@ -100,12 +98,12 @@ func safeID(id string) string {
 
 // check verifies the certificate a connection presented. The handshake has
 // proved that the peer holds its key, and nothing else.
-func check(state *tls.ConnectionState, roots []*x509.Certificate, now time.Time) (peer, error) {
+func check(state *tls.ConnectionState, live *x509.CertPool, now time.Time) (peer, error) {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return peer{}, identityError(schema.ReasonNoCertificate, "this endpoint needs a node certificate")
 	}
 	leaf := state.PeerCertificates[0]
-	if err := checkChain(leaf, state.PeerCertificates[1:], roots, now); err != nil {
+	if err := checkChain(leaf, state.PeerCertificates[1:], live, now); err != nil {
 		return peer{}, err
 	}
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
@@ -128,7 +126,7 @@ func check(state *tls.ConnectionState, roots []*x509.Certificate, now time.Time)
 // checkChain verifies that a live root issued the leaf, at a time within the
 // leaf's own dates, so that an expired certificate of ours is told from a
 // foreign one.
-func checkChain(leaf *x509.Certificate, chain, roots []*x509.Certificate, now time.Time) error {
+func checkChain(leaf *x509.Certificate, chain []*x509.Certificate, live *x509.CertPool, now time.Time) error {
 	at := now
 	if at.Before(leaf.NotBefore) {
 		at = leaf.NotBefore
@@ -136,11 +134,8 @@ func checkChain(leaf *x509.Certificate, chain, roots []*x509.Certificate, now ti
 	if at.After(leaf.NotAfter) {
 		at = leaf.NotAfter
 	}
-	opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
+	opts := x509.VerifyOptions{Roots: live, Intermediates: x509.NewCertPool(),
 		CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
-	for _, c := range roots {
-		opts.Roots.AddCert(c)
-	}
 	for _, c := range chain[:min(len(chain), maxIntermediates)] {
 		opts.Intermediates.AddCert(c)
 	}

@@ -2,7 +2,6 @@ package nodeapi
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"log/slog"
 	"net/http"
 	"time"
@@ -25,17 +24,14 @@ func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certi
 	}
 	cfg := base.Clone()
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		roots, err := a.cfg.Issuer.Roots(hello.Context())
+		live, err := a.liveRoots(hello.Context())
 		if err != nil {
 			// Without the hint every certificate is sent, and judged later.
 			a.cfg.Log.Warn("reading node CAs for a handshake", slog.Any("err", err))
 			return nil, nil
 		}
 		c := base.Clone()
-		c.ClientCAs = x509.NewCertPool()
-		for _, root := range roots {
-			c.ClientCAs.AddCert(root)
-		}
+		c.ClientCAs = live.pool
 		return c, nil
 	}
 	return cfg

@@ -1,0 +1,98 @@
+package nodeapi_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkParkedPoll reports what one open long poll costs the server in
+// memory and goroutines, net/http's and TLS's included. The agents are in a
+// process of their own.
+func BenchmarkParkedPoll(b *testing.B) {
+	const polls = 1000
+	for _, proto := range []string{"HTTP1", "HTTP2"} {
+		b.Run(proto, func(b *testing.B) {
+			for b.Loop() {
+				s := newSite(b, &fakeStore{})
+				before, goroutines := usage()
+				stop := s.agents(b, proto, polls)
+				deadline := time.Now().Add(time.Minute)
+				for s.wakes.waiting(s.node.NodeID) < polls && time.Now().Before(deadline) {
+					time.Sleep(20 * time.Millisecond) //nolint:forbidigo // a benchmark waits for another process
+				}
+				require.Equal(b, polls, s.wakes.waiting(s.node.NodeID))
+				after, more := usage()
+				b.ReportMetric(float64(after-before)/polls/1024, "KiB/poll")
+				b.ReportMetric(float64(more-goroutines)/polls, "goroutines/poll")
+				stop()
+			}
+		})
+	}
+}
+
+func usage() (bytes int64, goroutines int) {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse), runtime.NumGoroutine() //nolint:gosec // far from the limit
+}
+
+// agents starts a process that opens polls and holds them.
+func (s *site) agents(b *testing.B, proto string, polls int) (stop func()) {
+	b.Helper()
+	dir, cert := b.TempDir(), s.cert()
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	require.NoError(b, err)
+	for name, text := range map[string]string{"ca.pem": certPEM(s.serverCA.cert), "cert.pem": certPEM(cert.Leaf),
+		"key.pem": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))} {
+		require.NoError(b, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	cmd := exec.CommandContext(b.Context(), os.Args[0], "-test.run=^TestBenchmarkAgents$", "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), "BENCH_AGENTS="+dir, "BENCH_URL="+s.path("/tasks/wait?timeout=60s"),
+		"BENCH_PROTO="+proto, "BENCH_POLLS="+strconv.Itoa(polls))
+	require.NoError(b, cmd.Start())
+	return func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}
+}
+
+// TestBenchmarkAgents is the other process of BenchmarkParkedPoll and no test.
+func TestBenchmarkAgents(t *testing.T) {
+	dir := os.Getenv("BENCH_AGENTS")
+	if dir == "" {
+		t.Skip("BenchmarkParkedPoll runs this")
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(ca))
+	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	require.NoError(t, err)
+	polls, err := strconv.Atoi(os.Getenv("BENCH_POLLS"))
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	for range polls {
+		c := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: os.Getenv("BENCH_PROTO") == "HTTP2",
+			TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}}}
+		go func() {
+			_, _ = try(t.Context(), c, http.MethodGet, os.Getenv("BENCH_URL"), nil)
+			ended <- struct{}{}
+		}()
+	}
+	for range polls {
+		<-ended
+	}
+}

@@ -90,38 +90,42 @@ func (s *Store) Heartbeat(ctx context.Context, c schema.Caller, h schema.Heartbe
 	if err != nil || state != schema.NodeOffline {
 		return err
 	}
-	return s.watch(ctx, c.NodeID, schema.ActionHeartbeatBack, nodeActor(c.NodeID), func(context.Context, *unit) (bool, error) {
-		return true, nil
-	})
+	_, err = s.watch(ctx, c.NodeID, schema.ActionHeartbeatBack, nodeActor(c.NodeID),
+		func(context.Context, *unit) (bool, error) { return true, nil })
+	return err
 }
 
 // MarkSilent moves active nodes without a heartbeat for olderThan to offline,
-// with an audit row each, and returns their ids. A node is never silent before
-// it has been active for as long.
+// with an audit row each, and returns their ids: of many callers at once, one
+// moves a node. A node is never silent before it has been active for as long.
 func (s *Store) MarkSilent(ctx context.Context, olderThan time.Duration) ([]string, error) {
-	var silent []string
+	var silent, lost []string
 	err := s.read(ctx, "looking for silent nodes", func(ctx context.Context) (err error) {
 		silent, err = s.q.SilentNodes(ctx, olderThan.Seconds(), nil)
 		return err
 	})
-	for i, id := range silent {
-		err := s.watch(ctx, id, schema.ActionHeartbeatLost, systemActor, func(ctx context.Context, u *unit) (bool, error) {
+	for _, id := range silent {
+		moved, err := s.watch(ctx, id, schema.ActionHeartbeatLost, systemActor, func(ctx context.Context, u *unit) (bool, error) {
 			still, err := u.SilentNodes(ctx, olderThan.Seconds(), &id)
 			return len(still) > 0, err
 		})
 		if err != nil {
-			return silent[:i], err
+			return lost, err
+		}
+		if moved {
+			lost = append(lost, id)
 		}
 	}
-	return silent, err
+	return lost, err
 }
 
 // watch makes a move of the watchdog when it is still due under the node's
-// lock. A node that is in another state by now is left alone.
+// lock, and reports whether it did. A node that is in another state by now is
+// left alone.
 func (s *Store) watch(ctx context.Context, nodeID string, a schema.Action, actor string,
 	due func(context.Context, *unit) (bool, error),
-) error {
-	return s.write(ctx, string(a)+" of node "+nodeID, func(ctx context.Context, u *unit) error {
+) (moved bool, err error) {
+	err = s.write(ctx, string(a)+" of node "+nodeID, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, nodeID)
 		if err != nil {
 			return err
@@ -135,6 +139,8 @@ func (s *Store) watch(ctx context.Context, nodeID string, a schema.Action, actor
 		}
 		u.note(schema.AuditEvent{Stream: nodeID, Actor: actor, Action: schema.AuditAction(a), Target: nodeID,
 			Result: schema.AuditSucceeded, Detail: map[string]string{"from": string(node.State), "to": string(move.To)}})
+		moved = true
 		return u.moveNode(ctx, node, move.To)
 	})
+	return moved && err == nil, err
 }

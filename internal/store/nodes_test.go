@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -109,9 +110,11 @@ func TestHeartbeats(t *testing.T) {
 	require.Empty(t, silent)
 	e.exec("UPDATE nodes SET last_heartbeat_at = now() - interval '6 minutes'")
 	rows = e.changes(caller.NodeID, func() {
-		for _, err := range race(10, func(int) error { _, err := e.MarkSilent(ctx, 5*time.Minute); return err }) {
+		lost := make([][]string, 10)
+		for _, err := range race(len(lost), func(i int) (err error) { lost[i], err = e.MarkSilent(ctx, 5*time.Minute); return err }) {
 			require.NoError(t, err)
 		}
+		require.Equal(t, []string{caller.NodeID}, slices.Concat(lost...), "one of them moves the node")
 	})
 	require.Equal(t, []string{"nodes.heartbeat-lost succeeded"}, rows)
 	require.Equal(t, schema.NodeOffline, e.node(caller.NodeID).State)

@@ -169,6 +169,25 @@ func TestFinishTwiceIsOnce(t *testing.T) {
 	require.NoError(t, e.Void(ctx, f))
 }
 
+func TestEndsOnRecord(t *testing.T) {
+	e := setup(t)
+	for status, row := range map[schema.OperationState]string{
+		schema.OperationCompleted: "nodes.drain succeeded",
+		schema.OperationCancelled: "nodes.drain cancelled",
+		schema.OperationFailed:    "nodes.drain failed",
+	} {
+		n := e.inState(schema.NodeOffline)
+		c := e.claim(n.ID, schema.ActionDrain)
+		require.NoError(t, e.Finish(t.Context(), c.Fence, schema.Finish{Status: status, Node: c.Prior}))
+		require.Equal(t, schema.NodeOffline, e.node(n.ID).State)
+		rows := e.audit(n.ID)
+		require.Equal(t, row, rows[len(rows)-1])
+		ops, err := e.Operations(t.Context(), n.ID, false)
+		require.NoError(t, err)
+		require.Equal(t, status, ops[0].Status)
+	}
+}
+
 func TestFinishRefusesAnEndThatIsNone(t *testing.T) {
 	e := setup(t)
 	n := e.inState(schema.NodeActive)

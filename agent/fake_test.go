@@ -119,6 +119,7 @@ type fakeAPI struct {
 	results    []postedResult
 	heartbeats []schema.HeartbeatRequest
 	haves      []string
+	open       int // polls being answered
 }
 
 type postedResult struct {
@@ -267,7 +268,8 @@ func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
 }
 
 func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
-	f.note(func() { f.haves = append(f.haves, r.URL.Query().Get("have")) })
+	f.note(func() { f.haves, f.open = append(f.haves, r.URL.Query().Get("have")), f.open+1 })
+	defer f.note(func() { f.open-- })
 	if f.onWait != nil {
 		if err := f.onWait(n); err != nil {
 			return nil, err
@@ -333,6 +335,10 @@ func (f *fakeAPI) count(what string) int {
 	defer f.mu.Unlock()
 	return f.counts[what]
 }
+
+// deserted waits until no poll of a stopped agent is left that could take an
+// offer with it.
+func (f *fakeAPI) deserted() { f.until("the end of all polls", func() bool { return f.open == 0 }) }
 
 // seen is every request so far.
 func (f *fakeAPI) seen() []string {
@@ -425,6 +431,7 @@ func (f *fakeAPI) config() Config {
 	require.NoError(f.t, os.WriteFile(c.CABundlePath, f.server.pem, privateFile))
 	require.NoError(f.t, os.WriteFile(c.NodeCABundlePath, f.nodes.pem, privateFile))
 	require.NoError(f.t, c.Validate())
+	killLeftovers(f.t, c)
 	return c
 }
 

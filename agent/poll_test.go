@@ -69,6 +69,7 @@ func TestServerAwayAndBack(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	f.lose = func(what string, n int) bool { return what == "wait" && n <= 5 }
+	f.onEarly = func() bool { return f.count("wait") <= 5 }
 	a := start(t, f.config(), Options{})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	f.until("five lost polls", func() bool { return f.counts["wait"] > 5 })

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -56,6 +57,26 @@ func (p *processDriver) start(s *process, spec processSpec) error {
 		return fmt.Errorf("storing the pid: %w", err)
 	}
 	return nil
+}
+
+// errBadPID refuses a pid whose signal would reach processes that are not ours:
+// kill(2) reads 0 and -1 as "many".
+var errBadPID = errors.New("not the pid of a workload")
+
+// signalGroup signals a workload's process group; the only place that does.
+func signalGroup(pid int, sig syscall.Signal) error {
+	if pid <= 1 {
+		return errBadPID
+	}
+	return syscall.Kill(-pid, sig)
+}
+
+// signalOne signals one process of a workload.
+func signalOne(pid int, sig syscall.Signal) error {
+	if pid <= 1 {
+		return errBadPID
+	}
+	return syscall.Kill(pid, sig)
 }
 
 func openLog(path string) (*os.File, error) {

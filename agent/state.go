@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ func (s stateDir) lock() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := flock(f); err != nil {
 		holder, _ := os.ReadFile(f.Name())
 		f.Close() //nolint:errcheck // nothing was written
 		return nil, schema.Errorf(schema.KindOperationInProgress,
@@ -90,6 +91,20 @@ func (s stateDir) lock() (*os.File, error) {
 		fmt.Fprintln(f, os.Getpid())
 	}
 	return f, nil
+}
+
+// lockPatience covers the moment in which a process that a former agent was
+// just starting still holds a copy of its lock.
+const lockPatience = time.Second
+
+func flock(f *os.File) error {
+	for end := time.Now().Add(lockPatience); ; {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		pause(context.Background(), lockPatience/20) //nolint:errcheck // this context has no end
+	}
 }
 
 // flags is the part of the state that tasks switch.

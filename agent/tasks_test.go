@@ -108,6 +108,7 @@ func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 	_, known := a.tasks.journal.get(p.TaskID)
 	require.False(t, known)
 	a.halt()
+	f.deserted()
 
 	start(t, c, o)
 	replay := f.payload(schema.TaskWorkloadCordon, 4, nil)

@@ -209,10 +209,10 @@ func (p *processDriver) signal(name string, sig syscall.Signal, label string, wa
 		return err
 	}
 	p.log.Info("workload signalled", "workload", name, "pid", s.PID, "signal", label)
-	err := syscall.Kill(-s.PID, sig)
+	err := signalGroup(s.PID, sig)
 	if sig == syscall.SIGKILL {
 		for _, pid := range p.host.session(s.PID, s.mark()) {
-			err = errors.Join(err, syscall.Kill(pid, sig))
+			err = errors.Join(err, signalOne(pid, sig))
 		}
 	}
 	if err != nil && !errors.Is(err, syscall.ESRCH) {

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -9,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -81,7 +81,7 @@ func TestAuditIsAppendOnly(t *testing.T) {
 }
 
 func TestStreamsDoNotWaitForEachOther(t *testing.T) {
-	e := setupWith(t, store.Config{CallTimeout: 300 * time.Millisecond})
+	e := setup(t)
 	a, b := e.inState(schema.NodeActive), e.inState(schema.NodeActive)
 	tx, err := e.raw.Begin(t.Context())
 	require.NoError(t, err)
@@ -91,7 +91,9 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 
 	_, err = e.Claim(t.Context(), request(b.ID, schema.ActionProvision))
 	require.NoError(t, err)
-	_, err = e.Claim(t.Context(), request(a.ID, schema.ActionProvision))
+	brief, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = e.Claim(brief, request(a.ID, schema.ActionProvision))
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Equal(t, int64(1), e.claim(a.ID, schema.ActionProvision).Fence.OpSeq, "what timed out left nothing")

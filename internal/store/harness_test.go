@@ -30,20 +30,15 @@ type env struct {
 
 func setup(t *testing.T) *env {
 	t.Helper()
-	return setupWith(t, store.Config{MaxConns: 20, CreatingProviders: []string{"libvirt"}})
-}
-
-func setupWith(t *testing.T, c store.Config) *env {
-	t.Helper()
 	t.Parallel()
-	c.URL = pgtest.New(t, store.Migrate)
-	s, err := store.Open(t.Context(), c)
+	dsn := pgtest.New(t, store.Migrate)
+	s, err := store.Open(t.Context(), store.Config{URL: dsn, MaxConns: 20, CreatingProviders: []string{"libvirt"}})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	raw, err := pgxpool.New(t.Context(), c.URL)
+	raw, err := pgxpool.New(t.Context(), dsn)
 	require.NoError(t, err)
 	t.Cleanup(raw.Close)
-	return &env{Store: s, t: t, url: c.URL, raw: raw}
+	return &env{Store: s, t: t, url: dsn, raw: raw}
 }
 
 var operator = schema.Subject{Actor: "alice@ops", CorrelationID: "corr-1"}

@@ -75,14 +75,14 @@ func TestALostServerIsUnavailable(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.ErrorContains(t, err, u.Host)
 
-	slow, err := store.Open(t.Context(), store.Config{URL: e.url, CallTimeout: 50 * time.Millisecond})
+	brief, err := store.Open(t.Context(), store.Config{URL: e.url, CallTimeout: time.Second})
 	require.NoError(t, err)
-	defer slow.Close()
+	defer brief.Close()
 	tx, err := e.raw.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT 1 FROM nodes WHERE node_id = $1 FOR UPDATE", n.ID)
 	require.NoError(t, err)
-	_, err = slow.Claim(t.Context(), request(n.ID, schema.ActionDrain))
+	_, err = brief.Claim(t.Context(), request(n.ID, schema.ActionDrain))
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.NoError(t, tx.Rollback(t.Context()))
 

@@ -79,7 +79,7 @@ func TestExitCodes(t *testing.T) {
 	for name, args := range map[string][]string{
 		"unknown flag": {"node", "drain", nodeHost, "--explode"}, "unknown command": {"node", "explode"},
 		"no argument": {"node", "drain"}, "no terminal and no --yes": {"node", "drain", nodeHost},
-		"no reason": {"op", "cancel", nodeHost},
+		"no reason": {"op", "force", nodeHost, "--yes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, schema.ExitUsage, run(t, args...).code)

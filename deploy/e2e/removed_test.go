@@ -127,8 +127,10 @@ func TestNoCertificateOnWaitAndResult(t *testing.T) {
 	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for path, method := range map[string]string{"/tasks/wait": http.MethodGet, "/tasks/" + schema.NewID() + "/result": http.MethodPost} {
-		status, detail := call(ctx, t, anonymous, method, "/internal/v1/nodes/"+id+path, "{}")
+	for _, r := range []struct{ method, path, body string }{
+		{http.MethodGet, "/tasks/wait", ""}, {http.MethodPost, "/tasks/" + schema.NewID() + "/result", "{}"},
+	} {
+		status, detail := call(ctx, t, anonymous, r.method, "/internal/v1/nodes/"+id+r.path, r.body)
 		require.Equal(t, http.StatusUnauthorized, status)
 		require.Equal(t, schema.ReasonNoCertificate, detail.Reason)
 	}

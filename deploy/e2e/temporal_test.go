@@ -115,6 +115,6 @@ func record(t *testing.T, nodeID, name string) {
 		require.NoError(t, err)
 		require.NoError(t, w.Close())
 		file := fmt.Sprintf("%s-%s-%d.json.gz", name, strings.ToLower(r[0]), i)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, file), packed.Bytes(), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), packed.Bytes(), 0o644))
 	}
 }

@@ -157,10 +157,10 @@ func histories(t *testing.T) []byte {
 	}
 }
 
-// TestZNoSecretLeaves looks for every token, key and password of the stack in
+// TestNoSecretLeaves looks for every token, key and password of the stack in
 // every history, log, table and process argument. It runs after the others of
-// this package by its name, so that all of them left their traces.
-func TestZNoSecretLeaves(t *testing.T) {
+// this package by its file's name, so that all of them left their traces.
+func TestNoSecretLeaves(t *testing.T) {
 	nodeHost, id := enrolled(t, "canary")
 	act(t, "node", "drain", nodeHost, "--yes")
 	s := collect(t)

@@ -89,7 +89,7 @@ func TestTheSameClaimAgainAnswersTheSame(t *testing.T) {
 	requireKind(t, err, schema.KindInvalidRequest, "duplicate_operation")
 }
 
-func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) {
+func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	for _, move := range schema.Moves() {
 		for _, state := range schema.NodeStates() {
@@ -141,7 +141,7 @@ func TestClaimOfAnUnknownNode(t *testing.T) {
 	require.Equal(t, 4, count(e.audit(schema.SystemStream), "nodes.drain refused not_found"))
 }
 
-func TestProvisionIsRefused(t *testing.T) {
+func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
 

@@ -80,7 +80,7 @@ func (e *env) events(nodeID string) []schema.AgentEventName {
 	return names
 }
 
-func TestRefusedTokensChangeNothing(t *testing.T) {
+func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
 	refused := func(t *testing.T, c schema.TokenClaim, stream string, kind schema.Kind, reason string) {
@@ -185,7 +185,7 @@ func TestOneKeyWinsAToken(t *testing.T) {
 	require.Equal(t, 99, count(rows, "nodes.token_refused refused token_claimed"))
 }
 
-func TestIssueToken(t *testing.T) {
+func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
 	mint := func(nodeID string) schema.MintedToken {

@@ -36,7 +36,7 @@ func (e *env) tokenState(nodeID string) string {
 	return s
 }
 
-func TestRefusedIdentities(t *testing.T) {
+func TestRefusedIdentities(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
 	caller, id, cert := e.enroll()

@@ -159,8 +159,12 @@ func unreachable(err error) bool {
 	if _, ok := errors.AsType[*serviceerror.ResourceExhausted](err); ok {
 		return true
 	}
+	if _, ok := errors.AsType[*serviceerror.Unimplemented](err); ok {
+		return true
+	}
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
+	// Unimplemented: something answers there, and it is no Temporal.
+	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
 		return true
 	}
 	return false

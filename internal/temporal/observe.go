@@ -7,6 +7,7 @@ import (
 
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
@@ -35,7 +36,9 @@ func (c *Client) Status(ctx context.Context, workflowID, runID string) (schema.O
 }
 
 func (c *Client) queryError(err error, workflowID string) error {
-	if errors.Is(err, context.DeadlineExceeded) || isDeadline(err) {
+	// FailedPrecondition is the server's word for a queue without pollers.
+	_, idle := errors.AsType[*serviceerror.FailedPrecondition](err)
+	if idle || errors.Is(err, context.DeadlineExceeded) || isDeadline(err) {
 		return schema.NewError(schema.KindServiceUnavailable, "no worker answers for %s at %s", workflowID, c.address).
 			WithReason("no_worker").WithNext("start a gpuaas-worker, or run: gpuaas dev up")
 	}

@@ -1,0 +1,174 @@
+package dev
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func testStack(t *testing.T) *stack {
+	t.Helper()
+	s := &stack{layout: layout{dir: t.TempDir()}, record: testRecord(t), talk: t.Output()}
+	require.NoError(t, s.layout.make())
+	return s
+}
+
+func testBundle(node string) schema.BootstrapBundle {
+	return schema.BootstrapBundle{
+		NodeID: node, EnrollmentToken: "tok", APIURL: "https://localhost:17004", Env: "dev",
+		CABundlePath: schema.DefaultCABundlePath, CertPath: schema.DefaultCertPath, KeyPath: schema.DefaultKeyPath,
+		NodeCertCABundlePath: schema.DefaultNodeCABundlePath, CABundlePEM: "ca", NodeCertCABundlePEM: "node-ca",
+	}
+}
+
+func TestAgentFolder(t *testing.T) {
+	t.Parallel()
+	s := testStack(t)
+	a := s.agent("gpu-17")
+	require.NoError(t, a.write(testBundle("n1")))
+	env, err := os.ReadFile(a.envFile())
+	require.NoError(t, err)
+	require.NotContains(t, string(env), "/etc/gpuaas", "every path is the folder's own")
+	for _, line := range []string{
+		`GPUAAS_NODE_ID="n1"`, `GPUAAS_ENROLLMENT_TOKEN="tok"`, `GPUAAS_WORKLOAD_DRIVER="process"`,
+		`GPUAAS_KEY_PATH="` + a.dir + `/key.pem"`, `GPUAAS_STATE_DIR="` + a.dir + `/state"`,
+	} {
+		require.Contains(t, string(env), line+"\n")
+	}
+	require.NoError(t, filepath.WalkDir(a.dir, func(path string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := d.Info()
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077, path)
+		return nil
+	}))
+
+	require.NoError(t, os.WriteFile(a.cert(), []byte("cert"), 0o600))
+	require.NoError(t, a.write(testBundle("n1")))
+	require.True(t, a.enrolled(), "a new bundle for the same node keeps its identity")
+	require.NoError(t, a.write(testBundle("n2")))
+	require.False(t, a.enrolled(), "another node starts without one")
+}
+
+func TestAgentsThatAreParts(t *testing.T) {
+	t.Parallel()
+	s := testStack(t)
+	for _, name := range []string{"gpu-1", "gpu-2", "gpu-3"} {
+		a := s.agent(name)
+		require.NoError(t, a.write(testBundle(name)))
+		if name != "gpu-1" {
+			require.NoError(t, os.WriteFile(a.cert(), []byte("cert"), 0o600))
+		}
+	}
+	last := `{"level":"INFO","msg":"agent starts"}` + "\n" + `{"level":"ERROR","msg":"node removed: the server refuses this node"}` + "\n"
+	require.NoError(t, os.WriteFile(s.agent("gpu-3").log, []byte(last), 0o600))
+	parts, err := s.agents()
+	require.NoError(t, err)
+	require.Len(t, parts, 1, "gpu-1 never enrolled, gpu-3 was removed")
+	require.Equal(t, "agent/gpu-2", parts[0].name)
+
+	s.record.Ports.Node = 18004
+	require.NoError(t, s.moveAgents())
+	env, err := os.ReadFile(s.agent("gpu-2").envFile())
+	require.NoError(t, err)
+	require.Contains(t, string(env), "GPUAAS_API_URL=\"https://localhost:18004\"\n")
+	require.Equal(t, "gpu-2", s.agent("gpu-2").nodeID())
+}
+
+func TestDownEndsTheWorkloadsOfAgents(t *testing.T) {
+	t.Parallel()
+	s := testStack(t)
+	a := s.agent("gpu-17")
+	require.NoError(t, a.write(testBundle("n1")))
+	id, ended := sleeper(t)
+	stranger, strangerEnded := sleeper(t)
+	for name, w := range map[string]workload{
+		"job":    {Phase: "running", PID: id.PID, StartTime: id.StartTime, BootID: id.BootID},
+		"reused": {Phase: "running", PID: stranger.PID, StartTime: "1", BootID: stranger.BootID},
+		"ended":  {Phase: "ended", PID: stranger.PID, StartTime: stranger.StartTime, BootID: stranger.BootID},
+	} {
+		raw, err := json.Marshal(w)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(a.workloads(), name+".state"), raw, 0o600))
+	}
+	require.NoError(t, s.down(t.Context()))
+	<-ended
+	select {
+	case <-strangerEnded:
+		t.Fatal("a process that is no workload was ended")
+	default:
+	}
+}
+
+func TestFailedStartLeavesNothingBehind(t *testing.T) {
+	s := testStack(t)
+	shell := func(script string) part {
+		return part{
+			name: partWorker, healthy: dialable("127.0.0.1:1"), within: 300 * time.Millisecond,
+			stop: []stopStep{{syscall.SIGKILL, 5 * time.Second}},
+			prepare: func(context.Context) (command, error) {
+				return command{path: "/bin/sh", args: []string{"-c", script}}, nil
+			},
+		}
+	}
+	t.Run("one that ends", func(t *testing.T) {
+		started, err := shell("echo no database; exit 3").bring(t.Context(), s.layout)
+		require.True(t, started)
+		require.ErrorContains(t, err, "ended before it was ready")
+		require.ErrorContains(t, err, "no database", "the end of its log is shown")
+	})
+	t.Run("one that never gets there", func(t *testing.T) {
+		_, err := shell("echo $$; exec sleep 3600").bring(t.Context(), s.layout)
+		require.ErrorContains(t, err, "not ready after 300ms")
+		require.Contains(t, schema.AsError(err).Next, "worker.log")
+	})
+	runs, err := s.layout.started()
+	require.NoError(t, err)
+	require.Empty(t, runs)
+}
+
+func TestCommandLineMistakes(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"dev", "upp"}, {"dev", "up", "x"}, {"dev", "agent"}, {"dev", "agent", "a", "b"}, {"dev", "agent", "../a"}, {"dev", "down", "x"},
+		{"dev", "env", "a", "b"},
+	} {
+		root := &cobra.Command{Use: "gpuaas", SilenceErrors: true, SilenceUsage: true}
+		root.AddCommand(NewCommand(io.Discard, io.Discard))
+		root.SetArgs(args)
+		var usage *UsageError
+		require.ErrorAs(t, root.ExecuteContext(t.Context()), &usage, strings.Join(args, " "))
+		require.Contains(t, usage.Command, "gpuaas dev")
+	}
+}
+
+func TestNoStack(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "none")
+	run := func(args ...string) error {
+		root := &cobra.Command{Use: "gpuaas", SilenceErrors: true, SilenceUsage: true}
+		root.AddCommand(NewCommand(io.Discard, io.Discard))
+		root.SetArgs(append([]string{"dev", "--dir", dir}, args...))
+		return root.ExecuteContext(t.Context())
+	}
+	for _, args := range [][]string{{"status"}, {"env"}, {"agent", "gpu-17"}} {
+		err := run(args...)
+		require.ErrorContains(t, err, "there is no stack", args[0])
+		require.Contains(t, schema.AsError(err).Next, "gpuaas dev up")
+	}
+	require.NoError(t, run("down"))
+	require.NoError(t, run("down", "--wipe"))
+	require.NoDirExists(t, dir)
+}

@@ -1,0 +1,153 @@
+package dev
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// realStack is a stack on random ports in a folder of its own, with the real
+// engines. Without their programs the test is skipped, or fails where CI=true.
+func realStack(t *testing.T) *stack {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts real servers; not under -short")
+	}
+	wd, err := os.Getwd()
+	require.NoError(t, err)
+	tree := findTree(wd)
+	s := &stack{
+		layout: layout{dir: filepath.Join(t.TempDir(), "stack")}, self: filepath.Join(tree, "bin", "gpuaas"), talk: t.Output(),
+		getenv: func(string) string { return "" },
+		look: func(program string) string {
+			if program != "postgres" {
+				return "" // the embedded builds are what is tested
+			}
+			path, _ := exec.LookPath(program)
+			return path
+		},
+	}
+	for program, found := range map[string]bool{
+		"bin/" + vaultBinary: s.findProgram(vaultBinary) != "", "bin/" + temporalBinary: s.findProgram(temporalBinary) != "",
+		"a Postgres server": findPostgres(s.look) != "",
+	} {
+		switch {
+		case found:
+		case os.Getenv("CI") == "true":
+			t.Fatalf("%s is missing", program)
+		default:
+			t.Skipf("%s is missing: ./task build", program)
+		}
+	}
+	require.NoError(t, s.layout.make())
+	require.NoError(t, s.decide(t.Context(), freeBase(t)))
+	t.Cleanup(func() { require.NoError(t, s.wipe(context.Background())) }) //nolint:usetesting // the test's context has ended by then
+	return s
+}
+
+func bringEngines(t *testing.T, s *stack) map[string]identity {
+	t.Helper()
+	ids := map[string]identity{}
+	for _, p := range s.engines() {
+		_, err := s.bring(t.Context(), p)
+		require.NoError(t, err)
+		require.NoError(t, p.healthy.once(t.Context()), p.name)
+		id, ok := s.layout.running(p.owner())
+		require.True(t, ok, p.name)
+		ids[p.owner()] = id
+	}
+	require.Len(t, ids, 3)
+	return ids
+}
+
+func TestEnginesSurviveKillAndStop(t *testing.T) {
+	t.Parallel()
+	s := realStack(t)
+	first := bringEngines(t, s)
+	require.Equal(t, first, bringEngines(t, s), "what runs is left alone")
+	require.NoError(t, s.ensureVaultToken())
+	mount(t, s, http.MethodPost, http.StatusNoContent)
+	requirePrivate(t, s, first)
+
+	for _, id := range first {
+		require.NoError(t, id.signal(syscall.SIGKILL))
+	}
+	second := bringEngines(t, s) // at once: what was killed may seem to run still
+	for name := range first {
+		require.NotEqual(t, first[name], second[name], name)
+	}
+	mount(t, s, http.MethodGet, http.StatusOK)
+
+	require.NoError(t, s.down(t.Context()))
+	for name, id := range second {
+		require.False(t, id.alive(), name)
+	}
+	for _, p := range s.engines() {
+		for _, use := range p.uses {
+			require.True(t, portFree(t.Context(), use.port), "%s of %s", use.what, p.name)
+		}
+	}
+	st := s.statusOf(t.Context(), s.temporal()[1])
+	require.Equal(t, "it does not run", st.Reason)
+
+	bringEngines(t, s)
+	mount(t, s, http.MethodGet, http.StatusOK)
+	data := s.record.PostgresData
+	require.DirExists(t, data)
+	require.NoError(t, s.wipe(t.Context()))
+	require.NoDirExists(t, s.layout.dir)
+	require.NoDirExists(t, data)
+	require.NoError(t, s.layout.make()) // for the clean-up
+}
+
+// mount makes, or reads, a mount of the Vault, with the root token.
+func mount(t *testing.T, s *stack, method string, want int) {
+	t.Helper()
+	token, err := os.ReadFile(s.layout.vaultToken())
+	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(t.Context(), method, s.record.Vault.Address+"/v1/sys/mounts/canary", strings.NewReader(`{"type":"kv"}`))
+	require.NoError(t, err)
+	req.Header.Set("X-Vault-Token", strings.TrimSpace(string(token)))
+	resp, err := send(&http.Transport{}, req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, want, resp.StatusCode, string(body))
+}
+
+// requirePrivate wants that no other user of the machine sees a secret: neither
+// in an argument of a process nor in a file.
+func requirePrivate(t *testing.T, s *stack, ids map[string]identity) {
+	t.Helper()
+	var secrets []string
+	for _, name := range []string{"postgres-password", "vault-root-token"} {
+		raw, err := os.ReadFile(s.layout.secret(name))
+		require.NoError(t, err)
+		secrets = append(secrets, strings.TrimSpace(string(raw)))
+	}
+	for name, id := range ids {
+		args, err := exec.CommandContext(t.Context(), "ps", "-ww", "-o", "args=", "-p", strconv.Itoa(id.PID)).Output()
+		require.NoError(t, err)
+		for _, secret := range secrets {
+			require.NotContains(t, string(args), secret, name)
+		}
+	}
+	entries, err := os.ReadDir(s.layout.secretsDir())
+	require.NoError(t, err)
+	require.NotEmpty(t, entries)
+	for _, e := range entries {
+		info, err := e.Info()
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077, e.Name())
+	}
+}

@@ -1,0 +1,83 @@
+package dev
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func testRecord(t *testing.T) record {
+	t.Helper()
+	r, err := within(nil).plan(t.Context(), 17000)
+	require.NoError(t, err)
+	return r
+}
+
+// within is a chooser in the given environment, on a machine without programs.
+func within(env map[string]string) chooser {
+	return chooser{getenv: func(k string) string { return env[k] }, look: func(string) string { return "" }}
+}
+
+func TestShellExports(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, `export TEMPORAL_ADDRESS='127.0.0.1:17000'
+export TEMPORAL_NAMESPACE='gpuaas'
+export VAULT_ADDR='http://127.0.0.1:17002'
+export GPUAAS_API_URL='http://127.0.0.1:17003'
+export GPUAAS_API_TOKEN='s3cret'
+export GPUAAS_WEB_UI_URL='http://127.0.0.1:17001'
+export GPUAAS_NODE_API_URL='https://localhost:17004'
+export GPUAAS_WORKER_METRICS_URL='http://127.0.0.1:17005/metrics'
+export GPUAAS_API_METRICS_URL='http://127.0.0.1:17006/metrics'
+export GPUAAS_TEMPORAL_METRICS_URL='http://127.0.0.1:17008/metrics'
+`, testRecord(t).shell("s3cret").exports())
+}
+
+func TestExportsSurviveAShell(t *testing.T) {
+	t.Parallel()
+	nasty := "it's $HOME; \"quoted\" \\ and\ntwo lines"
+	v := variables{{"NASTY", nasty}, {"EMPTY", ""}}
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", v.exports()+`printf %s "$NASTY"; [ -z "${EMPTY+set}" ]`).Output()
+	require.NoError(t, err)
+	require.Equal(t, nasty, string(out))
+}
+
+func TestProgramsGetFilesForSecrets(t *testing.T) {
+	t.Parallel()
+	r, l := testRecord(t), layout{dir: "/d"}
+	require.Equal(t, map[string]string{
+		"TEMPORAL_ADDRESS": "127.0.0.1:17000", "TEMPORAL_NAMESPACE": "gpuaas", "VAULT_ADDR": "http://127.0.0.1:17002",
+		"GPUAAS_DATABASE_URL_FILE":    "/d/secrets/database-url",
+		"GPUAAS_VAULT_ROLE_ID_FILE":   "/d/secrets/worker-role-id",
+		"GPUAAS_VAULT_SECRET_ID_FILE": "/d/secrets/worker-secret-id",
+		"GPUAAS_METRICS_ADDR":         "127.0.0.1:17005", "GPUAAS_ENV": "dev",
+	}, r.worker(l).object())
+	require.Equal(t, map[string]string{
+		"TEMPORAL_ADDRESS": "127.0.0.1:17000", "TEMPORAL_NAMESPACE": "gpuaas", "VAULT_ADDR": "http://127.0.0.1:17002",
+		"GPUAAS_DATABASE_URL_FILE":    "/d/secrets/database-url",
+		"GPUAAS_VAULT_ROLE_ID_FILE":   "/d/secrets/api-role-id",
+		"GPUAAS_VAULT_SECRET_ID_FILE": "/d/secrets/api-secret-id",
+		"GPUAAS_ADMIN_TOKEN_FILE":     "/d/secrets/admin-token",
+		"GPUAAS_ADMIN_ADDR":           "127.0.0.1:17003", "GPUAAS_NODE_ADDR": "127.0.0.1:17004",
+		"GPUAAS_NODE_PUBLIC_URL": "https://localhost:17004", "GPUAAS_METRICS_ADDR": "127.0.0.1:17006", "GPUAAS_ENV": "dev",
+	}, r.api(l).object())
+	require.Equal(t, map[string]string{
+		"TEMPORAL_ADDRESS": "127.0.0.1:17000", "TEMPORAL_NAMESPACE": "gpuaas", "VAULT_ADDR": "http://127.0.0.1:17002",
+		"GPUAAS_DATABASE_URL_FILE": "/d/secrets/database-url",
+		"GPUAAS_VAULT_TOKEN_FILE":  "/d/secrets/vault-root-token",
+		"GPUAAS_SETUP_OUT_DIR":     "/d/secrets", "GPUAAS_ENV": "dev",
+		"GPUAAS_NODE_API_NAMES": "localhost,127.0.0.1,api.internal",
+	}, r.setup(l).object())
+}
+
+func TestInheritedLeavesOtherStacksOut(t *testing.T) {
+	t.Parallel()
+	shell := []string{
+		"PATH=/bin", "GPUAAS_API_TOKEN=x", "GPUAAS_DATABASE_URL=x", "PGPASSWORD=x", "VAULT_TOKEN=x", "VAULT_ADDR=x",
+		"TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug",
+	}
+	require.Equal(t, []string{"PATH=/bin", "GPUAAS_LOG_LEVEL=debug"}, inherited(shell, false))
+	require.Equal(t, []string{"PATH=/bin", "VAULT_ADDR=x", "TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug"},
+		inherited(shell, true), "client settings of an external engine go on, a token never")
+}

@@ -1,0 +1,92 @@
+package dev
+
+import (
+	"math/rand/v2"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestPortsFrom(t *testing.T) {
+	t.Parallel()
+	p, err := portsFrom(17000)
+	require.NoError(t, err)
+	require.Equal(t, ports{
+		Temporal: 17000, TemporalUI: 17001, Vault: 17002, Admin: 17003, Node: 17004,
+		WorkerMetrics: 17005, APIMetrics: 17006, Postgres: 17007, TemporalMetrics: 17008,
+	}, p)
+
+	_, err = portsFrom(65535 - portSpan + 1)
+	require.NoError(t, err)
+	for _, n := range []int{-1, 65535 - portSpan + 2, 70000} {
+		_, err := portsFrom(n)
+		require.ErrorContains(t, err, "--ports-from")
+	}
+}
+
+func TestStandardPorts(t *testing.T) {
+	t.Parallel()
+	p := standardPorts(t.Context())
+	require.Equal(t, []int{7233, 8233, 8200, 8081, 8443, 9090, 9091},
+		[]int{p.Temporal, p.TemporalUI, p.Vault, p.Admin, p.Node, p.WorkerMetrics, p.APIMetrics})
+	require.GreaterOrEqual(t, p.Postgres, 5433)
+	require.GreaterOrEqual(t, p.TemporalMetrics, 9095)
+}
+
+func TestTakenPortIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, address := range map[string]string{"loopback": "127.0.0.1:0", "every address": "0.0.0.0:0"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			port := hold(t, address)
+			err := checkPort(t.Context(), partVault, "API", port)
+			require.ErrorContains(t, err, "taken")
+			require.ErrorContains(t, err, partVault)
+			require.ErrorContains(t, err, loopback(port)[len("127.0.0.1:"):])
+			e := schema.AsError(err)
+			require.Contains(t, e.Next, "--ports-from")
+			require.Equal(t, schema.ExitFailed, e.Kind.Row().Exit)
+		})
+	}
+}
+
+func TestPrecheckNamesEveryTakenPort(t *testing.T) {
+	t.Parallel()
+	s := &stack{}
+	one, two := hold(t, "127.0.0.1:0"), hold(t, "127.0.0.1:0")
+	err := s.precheck(t.Context(), []part{
+		{name: "first", uses: []portUse{{"door", one}}}, {name: "second", uses: []portUse{{"window", two}}},
+	})
+	require.ErrorContains(t, err, "first needs it for its door")
+	require.ErrorContains(t, err, "second needs it for its window")
+}
+
+// hold listens on an address until the test ends and answers the port.
+func hold(t *testing.T, address string) int {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// freeBase answers the first of portSpan free ports in a row, below those that
+// the kernel gives to outgoing connections.
+func freeBase(t *testing.T) int {
+	t.Helper()
+search:
+	for range 100 {
+		base := 12000 + rand.IntN(20000)
+		for port := base; port < base+portSpan; port++ {
+			if !portFree(t.Context(), port) {
+				continue search
+			}
+		}
+		return base
+	}
+	t.Fatal("no nine free ports in a row")
+	return 0
+}

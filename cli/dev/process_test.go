@@ -1,0 +1,156 @@
+package dev
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sleeper starts a process that does nothing for an hour.
+func sleeper(t *testing.T) (identity, <-chan struct{}) {
+	t.Helper()
+	path, err := exec.LookPath("sleep")
+	require.NoError(t, err)
+	id, ended, err := spawn(command{path: path, args: []string{"3600"}}, filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	require.Greater(t, id.PID, 1)
+	t.Cleanup(func() {
+		require.NoError(t, id.signal(syscall.SIGKILL))
+		<-ended
+	})
+	return id, ended
+}
+
+func TestStopEndsTheVeryProcess(t *testing.T) {
+	t.Parallel()
+	id, ended := sleeper(t)
+	require.True(t, id.alive())
+	require.NoError(t, id.stop(t.Context(), gentle()))
+	<-ended
+	require.False(t, id.alive())
+	require.NoError(t, id.stop(t.Context(), gentle()), "stopping what is gone is no error")
+}
+
+func TestReusedPidIsNeverSignalled(t *testing.T) {
+	t.Parallel()
+	id, ended := sleeper(t)
+	for name, other := range map[string]identity{
+		"another start time": {PID: id.PID, StartTime: "1", BootID: id.BootID},
+		"another boot":       {PID: id.PID, StartTime: id.StartTime, BootID: "another"},
+		"no start time":      {PID: id.PID, BootID: id.BootID},
+	} {
+		require.False(t, other.alive(), name)
+		require.NoError(t, other.stop(t.Context(), []stopStep{{syscall.SIGKILL, time.Second}}), name)
+		require.NoError(t, other.stopGroup(t.Context()), name)
+	}
+	select {
+	case <-ended:
+		t.Fatal("the process of a stranger was ended")
+	default:
+	}
+	require.True(t, id.alive())
+}
+
+func TestStopInsists(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "log")
+	script := `trap "" TERM; echo deaf; while :; do sleep 1; done`
+	id, ended, err := spawn(command{path: "/bin/sh", args: []string{"-c", script}}, log)
+	require.NoError(t, err)
+	require.True(t, until(t.Context(), 10*time.Second, func() bool { return size(log) > 0 }))
+	require.NoError(t, id.stop(t.Context(), []stopStep{{syscall.SIGTERM, 100 * time.Millisecond}, {syscall.SIGKILL, 5 * time.Second}}))
+	<-ended
+}
+
+// A process that ended and that nobody has waited for is not alive: where
+// nothing reaps orphans, killed parts stay like that.
+func TestZombieIsNotAlive(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "sleep", "3600")
+	require.NoError(t, cmd.Start())
+	id, ok := identify(cmd.Process.Pid)
+	require.True(t, ok)
+	require.NoError(t, cmd.Process.Kill())
+	require.True(t, until(t.Context(), 5*time.Second, func() bool { return !id.alive() }))
+	require.NoError(t, id.stop(t.Context(), gentle()))
+	require.Error(t, cmd.Wait())
+}
+
+func TestProcessOutlivesItsTerminal(t *testing.T) {
+	t.Parallel()
+	id, _ := sleeper(t)
+	group, err := syscall.Getpgid(id.PID)
+	require.NoError(t, err)
+	require.Equal(t, id.PID, group, "it leads a group of its own")
+}
+
+func TestRunFiles(t *testing.T) {
+	t.Parallel()
+	l := layout{dir: t.TempDir()}
+	require.NoError(t, l.make())
+	id, _ := sleeper(t)
+	for _, name := range []string{partPostgres, partAPI, agentPrefix + "gpu-17", partVault, partWorker, partTemporal} {
+		require.NoError(t, l.remember(runFile{Part: name, identity: id, Program: "/bin/sleep"}))
+	}
+	info, err := os.Stat(l.runPath(partVault))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	found, ok := l.running(agentPrefix + "gpu-17")
+	require.True(t, ok)
+	require.Equal(t, id, found)
+	runs, err := l.started()
+	require.NoError(t, err)
+	var order []string
+	for _, r := range runs {
+		order = append(order, r.Part)
+	}
+	require.Equal(t, []string{agentPrefix + "gpu-17", partAPI, partWorker, partTemporal, partVault, partPostgres}, order)
+
+	require.NoError(t, l.forget(partVault))
+	require.NoError(t, l.forget(partVault))
+	_, ok = l.running(partVault)
+	require.False(t, ok)
+	require.NoError(t, os.WriteFile(l.runPath(partVault), []byte("{"), 0o600))
+	_, err = l.started()
+	require.ErrorContains(t, err, "vault.json")
+}
+
+func TestLockIsExclusiveAndSurvivesAWipe(t *testing.T) {
+	t.Parallel()
+	l := layout{dir: t.TempDir()}
+	unlock, err := l.lock(t.Context(), t.Output())
+	require.NoError(t, err)
+	second := make(chan error, 1)
+	said := &signalWriter{c: make(chan struct{})}
+	go func() {
+		again, err := l.lock(t.Context(), said)
+		if err == nil {
+			again()
+		}
+		second <- err
+	}()
+	<-said.c // it waits
+	require.NoError(t, os.Remove(l.lockFile()))
+	unlock()
+	require.NoError(t, <-second)
+}
+
+// signalWriter closes its channel at the first write.
+type signalWriter struct {
+	c    chan struct{}
+	done bool
+}
+
+func (w *signalWriter) Write(p []byte) (int, error) {
+	if !w.done {
+		w.done = true
+		close(w.c)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,132 @@
+package dev
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sealedVault is a Vault as far as opening it goes.
+type sealedVault struct{ initialized, open bool }
+
+func (v *sealedVault) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	reply := func(body any) { json.NewEncoder(w).Encode(body) } //nolint:errcheck // the client tells
+	switch r.Method + " " + r.URL.Path {
+	case "GET /v1/sys/health":
+		if !v.open {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	case "GET /v1/sys/seal-status":
+		reply(map[string]bool{"initialized": v.initialized, "sealed": !v.open})
+	case "PUT /v1/sys/init":
+		v.initialized = true
+		reply(map[string]any{"keys_base64": []string{"a2V5"}, "root_token": "root"})
+	case "PUT /v1/sys/unseal":
+		var in struct{ Key []byte }
+		v.open = json.NewDecoder(r.Body).Decode(&in) == nil && string(in.Key) == "key"
+		reply(map[string]bool{"sealed": !v.open})
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+func TestVaultOfTheMachineIsOpened(t *testing.T) {
+	t.Parallel()
+	v := &sealedVault{}
+	server := httptest.NewServer(v)
+	defer server.Close()
+	s := &stack{layout: layout{dir: t.TempDir()}, record: record{Vault: onPath(server.URL)}}
+	require.NoError(t, s.layout.make())
+	p := s.vault()
+	steps := 0
+	for p.healthy.once(t.Context()) != nil {
+		steps++
+		require.Less(t, steps, 5)
+	}
+	info, err := os.Stat(s.layout.vaultKeys())
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	require.NoError(t, s.ensureVaultToken())
+	token, err := os.ReadFile(s.layout.vaultToken())
+	require.NoError(t, err)
+	require.Equal(t, "root\n", string(token))
+
+	v.open = false // as after a restart
+	require.Error(t, p.healthy.once(t.Context()))
+	require.NoError(t, p.healthy.once(t.Context()))
+
+	v.open = false
+	require.NoError(t, os.Remove(s.layout.vaultKeys()))
+	require.ErrorContains(t, p.healthy.once(t.Context()), "no unseal key")
+}
+
+func onPath(url string) server {
+	return server{Kind: kindPath, Address: url, Program: "/usr/bin/vault"}
+}
+
+func TestVaultOfTheMachineIsConfigured(t *testing.T) {
+	t.Parallel()
+	s := &stack{layout: layout{dir: t.TempDir()}, record: testRecord(t)}
+	s.record.Vault.Program = "/usr/bin/vault"
+	c, err := s.prepareVaultProgram(t.Context())
+	require.NoError(t, err)
+	file := filepath.Join(s.layout.vaultDir(), "server.json")
+	require.Equal(t, []string{"server", "-config", file}, c.args)
+	var config struct {
+		Listener struct{ TCP struct{ Address string } }
+		APIAddr  string `json:"api_addr"`
+	}
+	_, err = readJSON(file, &config)
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1:17002", config.Listener.TCP.Address)
+	require.Equal(t, "http://127.0.0.1:17002", config.APIAddr)
+}
+
+func TestExternalVaultToken(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	file := filepath.Join(home, "token")
+	require.NoError(t, os.WriteFile(file, []byte("from-file\n"), 0o600))
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want string
+	}{
+		"variable": {map[string]string{varVaultToken: "from-env", varVaultTokenFile: file}, "from-env\n"},
+		"file":     {map[string]string{varVaultTokenFile: file, "HOME": "/nowhere"}, "from-file\n"},
+		"none":     {map[string]string{"HOME": "/nowhere"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &stack{layout: layout{dir: t.TempDir()}, getenv: within(c.env).getenv}
+			s.record.Vault = server{Kind: kindExternal, Address: "http://v"}
+			require.NoError(t, s.layout.make())
+			err := s.ensureVaultToken()
+			if c.want == "" {
+				require.ErrorContains(t, err, "privileged token")
+				return
+			}
+			require.NoError(t, err)
+			got, err := os.ReadFile(s.layout.vaultToken())
+			require.NoError(t, err)
+			require.Equal(t, c.want, string(got))
+		})
+	}
+}
+
+func TestTemporalOfTheMachine(t *testing.T) {
+	t.Parallel()
+	s := &stack{layout: layout{dir: "/d"}, record: testRecord(t)}
+	s.record.Temporal.Program = "/usr/bin/temporal"
+	c := s.temporalProgram()
+	require.Equal(t, []string{
+		"server", "start-dev", "--ip", "127.0.0.1", "--ui-ip", "127.0.0.1", "--port", "17000", "--ui-port", "17001",
+		"--metrics-port", "17008", "--db-filename", "/d/temporal.db", "--namespace", "gpuaas", "--log-level", "warn",
+	}, c.args[:18])
+	require.Contains(t, c.args, "history.transferProcessorMaxPollRPS=2000")
+}

@@ -276,6 +276,18 @@ func TestHealth(t *testing.T) {
 	assert.JSONEq(t, `{"status":"ok"}`, w.Body.String())
 }
 
+func TestAnnotations(t *testing.T) {
+	h, log := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(w http.ResponseWriter, r *http.Request) error {
+		for i := range 3 {
+			edge.Annotate(r.Context(), slog.Int("n", i), slog.String("node_id", "a"))
+		}
+		return edge.NoContent(w)
+	}})
+	do(h, http.MethodGet, "/x", "")
+	assert.Contains(t, log.String(), `"n":2,"node_id":"a"}`)
+	assert.Equal(t, 1, strings.Count(log.String(), "node_id"), "each key once")
+}
+
 func TestGuard(t *testing.T) {
 	h := edge.New(edge.Config{Listener: "test", Log: slog.New(slog.DiscardHandler),
 		Guard: func(*http.Request) error { return schema.NewError(schema.KindForbidden, "no") },

@@ -23,7 +23,7 @@ func HealthRoute(path string, ready func() error) Route {
 		Timeout: 5 * time.Second, Quiet: true,
 		Handle: func(w http.ResponseWriter, _ *http.Request) error {
 			if err := ready(); err != nil {
-				return schema.Wrap(schema.KindServiceUnavailable, err, "not ready: %s", schema.AsError(err).Message)
+				return schema.NewError(schema.KindServiceUnavailable, "not ready: %s", schema.AsError(err).Message).WithReason("not_ready")
 			}
 			return JSON(w, http.StatusOK, Health{Status: "ok"})
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -36,10 +37,18 @@ func recordOf(ctx context.Context) *record {
 // CorrelationID returns the request's correlation id, "" outside a request.
 func CorrelationID(ctx context.Context) string { return recordOf(ctx).correlationID }
 
-// Annotate adds attributes to the request's log line. They must hold no secret.
+// Annotate adds attributes to the request's log line, in place of those of the
+// same key. They must hold no secret.
 func Annotate(ctx context.Context, attrs ...slog.Attr) {
 	rec := recordOf(ctx)
-	rec.attrs = append(rec.attrs, attrs...)
+	for _, a := range attrs {
+		same := func(b slog.Attr) bool { return a.Key == b.Key }
+		if i := slices.IndexFunc(rec.attrs, same); i >= 0 {
+			rec.attrs[i] = a
+		} else {
+			rec.attrs = append(rec.attrs, a)
+		}
+	}
 }
 
 // correlationID takes the caller's id when it is 1 to 128 of A-Za-z0-9._:- and

@@ -49,8 +49,23 @@ func New(reg prometheus.Registerer) *Metrics {
 		outboxAge: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuaas_outbox_oldest_seconds", Help: "Age of the oldest message for Temporal that failed and is still to be delivered; 0 for none."}),
 	}
+	m.startAtZero()
 	reg.MustRegister(m.waiting, m.dispatch, m.enrollments, m.expiry, m.refusals, m.tasks, m.vault, m.outbox, m.outboxAge)
 	return m
+}
+
+// startAtZero makes the series that an alert watches exist before their first
+// event, so that a rate sees it.
+func (m *Metrics) startAtZero() {
+	for _, reason := range []string{schema.ReasonNoCertificate, schema.ReasonUnknownIssuer, schema.ReasonIssuerRetired, schema.ReasonExpired,
+		schema.ReasonSerialSuperseded, schema.ReasonNodeLocked, schema.ReasonNodeRemoved, schema.ReasonIdentityMismatch} {
+		m.refusals.WithLabelValues(reason)
+	}
+	for _, result := range []string{ResultIssued, string(schema.KindInvalidRequest), string(schema.KindUnauthenticated),
+		string(schema.KindTokenConsumed), string(schema.KindTokenExpired), string(schema.KindInvalidNodeIdentity),
+		string(schema.KindServiceUnavailable), string(schema.KindInternal)} {
+		m.enrollments.WithLabelValues(result)
+	}
 }
 
 func counters(name, help string, labels ...string) *prometheus.CounterVec {

@@ -1,0 +1,150 @@
+package adminapi_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const token = "admin-token-0123456789"
+
+// desk is the store, the workflows and the trust of one node.
+type desk struct {
+	node      schema.NodeView
+	steps     []string // in the order they were made
+	submitted schema.OperationInput
+	minted    schema.MintedToken
+	by        schema.Subject
+
+	trustErr, submitErr, issueErr error
+	over                          bool // the operation ended before its bundle
+}
+
+func (d *desk) Register(context.Context, schema.RegisterNodeRequest, schema.Subject) (schema.NodeView, error) {
+	return d.node, nil
+}
+
+func (d *desk) Node(context.Context, string) (schema.NodeView, error) { return d.node, nil }
+
+func (d *desk) Nodes(context.Context) ([]schema.NodeView, error) { return nil, nil }
+
+func (d *desk) IssueToken(_ context.Context, m schema.MintedToken, by schema.Subject) error {
+	d.steps = append(d.steps, "issue")
+	d.minted, d.by = m, by
+	return d.issueErr
+}
+
+func (d *desk) Audit(context.Context, string, int64, int) ([]schema.AuditEvent, error) {
+	return nil, nil
+}
+
+func (d *desk) AuditStreams(context.Context) ([]string, error) { return nil, nil }
+
+func (d *desk) Operations(context.Context, string, bool) ([]schema.OperationSummary, error) {
+	return nil, nil
+}
+
+func (d *desk) Submit(_ context.Context, in schema.OperationInput) (schema.Operation, error) {
+	d.steps = append(d.steps, "submit")
+	d.submitted = in
+	if !d.over {
+		d.node.Operation = &schema.OperationSummary{OperationID: in.OperationID}
+	}
+	return schema.Operation{OperationID: in.OperationID, Status: schema.OperationAccepted}, d.submitErr
+}
+
+func (d *desk) ServerCA(context.Context) (string, error) {
+	d.steps = append(d.steps, "trust")
+	return "PEM", d.trustErr
+}
+
+func (d *desk) NodeCA(context.Context) (string, error) { return "PEM", nil }
+
+func (d *desk) Verifiers(context.Context) (schema.VerifierSet, error) {
+	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}, nil
+}
+
+func (d *desk) post(t *testing.T, verb, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	h := adminapi.New(adminapi.Config{Env: "test", NodeURL: "https://api.internal", TokenHash: sha256.Sum256([]byte(token)), Actor: "ops",
+		Store: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }}).Handler()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/admin/nodes/gpu-1/"+verb, strings.NewReader(body))
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set(schema.HeaderCorrelationID, "c-1")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func newDesk() *desk {
+	return &desk{node: schema.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
+}
+
+func TestOperationInput(t *testing.T) {
+	d := newDesk()
+	w := d.post(t, "drain", `{"reason":"RMA-4411","idempotency_key":"k","options":{"drain_timeout_seconds":60}}`)
+	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
+	assert.Equal(t, schema.OperationInput{
+		OperationID: schema.OperationID(d.node.ID, schema.ActionDrain, "k"), NodeID: d.node.ID, Action: schema.ActionDrain,
+		Actor: "ops", Reason: "RMA-4411", CorrelationID: "c-1", Host: "gpu-1", Provider: "manual", Region: "r1",
+		Options: schema.OperationOptions{DrainTimeoutSeconds: 60},
+	}, d.submitted)
+	assert.Equal(t, []string{"submit"}, d.steps)
+	assert.NotContains(t, w.Body.String(), "bootstrap_bundle")
+
+	d.node.Instance = &schema.Instance{Provider: "libvirt"}
+	d.post(t, "reactivate", "")
+	assert.Equal(t, "libvirt", d.submitted.Provider)
+	assert.True(t, schema.IsID(d.submitted.OperationID))
+}
+
+// The order that keeps a failure harmless: trust is read before anything
+// changes, the operation is accepted before a token is made.
+func TestEnrolOrder(t *testing.T) {
+	d := newDesk()
+	w := d.post(t, "enroll", "")
+	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
+	assert.Equal(t, []string{"trust", "submit", "issue"}, d.steps)
+	var answer schema.LifecycleAnswer
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &answer))
+	id, hash, err := schema.ParseToken(answer.BootstrapBundle.EnrollmentToken)
+	require.NoError(t, err)
+	assert.Equal(t, id, d.minted.TokenID)
+	assert.Equal(t, hash, d.minted.Hash)
+	assert.Equal(t, schema.PurposeEnroll, d.minted.Purpose)
+	assert.WithinDuration(t, time.Now().Add(schema.TokenTTL), d.minted.ExpiresAt, time.Minute)
+	assert.Equal(t, d.minted.ExpiresAt.Format(time.RFC3339), answer.BootstrapBundle.ExpiresAt)
+	assert.Equal(t, schema.Subject{Actor: "ops", CorrelationID: "c-1"}, d.by)
+	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+
+	away := schema.NewError(schema.KindServiceUnavailable, "away")
+	for name, c := range map[string]struct {
+		spoil func(*desk)
+		steps []string
+		code  int
+	}{
+		"Vault away":      {func(d *desk) { d.trustErr = away }, []string{"trust"}, http.StatusServiceUnavailable},
+		"Temporal away":   {func(d *desk) { d.submitErr = away }, []string{"trust", "submit"}, http.StatusServiceUnavailable},
+		"database away":   {func(d *desk) { d.issueErr = away }, []string{"trust", "submit", "issue"}, http.StatusServiceUnavailable},
+		"operation ended": {func(d *desk) { d.over = true }, []string{"trust", "submit"}, http.StatusBadRequest},
+	} {
+		d := newDesk()
+		c.spoil(d)
+		w := d.post(t, "enroll", "")
+		assert.Equal(t, c.code, w.Code, name)
+		assert.Equal(t, c.steps, d.steps, name)
+		assert.NotContains(t, w.Body.String(), schema.TokenPrefix, name)
+	}
+}

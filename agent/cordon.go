@@ -20,7 +20,7 @@ func (c cordon) set(on bool) func(context.Context, Task) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := c.flags.setCordoned(on); err != nil {
+		if err := c.flags.setCordoned(on); err != nil {
 			return nil, err
 		}
 		list, err := c.workloads.List(ctx)

@@ -36,7 +36,7 @@ func (n *notifier) send(state string) {
 	if err != nil {
 		return
 	}
-	defer conn.Close()        //nolint:errcheck // a datagram socket
+	defer conn.Close()
 	conn.Write([]byte(state)) //nolint:errcheck // best effort
 }
 

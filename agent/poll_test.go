@@ -100,7 +100,6 @@ func TestHeartbeatFollowsTheCordonAtOnce(t *testing.T) {
 	require.NotEmpty(t, f.heartbeats[0].BootID)
 	require.Positive(t, f.heartbeats[0].UptimeSeconds)
 	require.Equal(t, Version(), f.heartbeats[0].AgentVersion)
-	_, err := a.flags.setCordoned(true)
-	require.NoError(t, err)
+	require.NoError(t, a.flags.setCordoned(true))
 	f.until("a heartbeat with the cordon", func() bool { return f.heartbeats[len(f.heartbeats)-1].Cordoned })
 }

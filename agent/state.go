@@ -137,11 +137,11 @@ func (f *flags) Cordoned() bool {
 	return f.cordoned
 }
 
-// setCordoned stores the cordon before it holds, and returns what stood before.
-// Setting what already stands writes nothing.
-func (f *flags) setCordoned(on bool) (was bool, err error) {
+// setCordoned stores the cordon before it holds. Setting what already stands
+// writes nothing.
+func (f *flags) setCordoned(on bool) error {
 	f.mu.Lock()
-	was = f.cordoned
+	was, err := f.cordoned, error(nil)
 	if was != on {
 		err = f.state.writeJSON(f.state.file("cordon.json"), cordonFile{Cordoned: on, Since: time.Now().UTC()})
 	}
@@ -152,5 +152,5 @@ func (f *flags) setCordoned(on bool) (was bool, err error) {
 	if err == nil && was != on {
 		f.changed()
 	}
-	return was, err
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -61,12 +62,7 @@ func (b *bench) names(t *testing.T) []string {
 func (b *bench) ends(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, "the end of "+name, func() bool {
-		for _, n := range b.names(t) {
-			if n == name {
-				return false
-			}
-		}
-		return true
+		return !slices.Contains(b.names(t), name)
 	})
 }
 

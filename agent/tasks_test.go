@@ -90,7 +90,7 @@ func TestNewLeaseOfARunningTask(t *testing.T) {
 	r := f.result(p.TaskID)
 	require.Equal(t, schema.TaskSucceeded, r.Status)
 	require.Equal(t, int64(2), r.LeaseEpoch)
-	require.Len(t, started, 0)
+	require.Empty(t, started)
 }
 
 func TestSequenceFloorOutlivesTheJournal(t *testing.T) {

@@ -49,9 +49,20 @@ Vault lie beside its data.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.SuggestionsMinimumDistance = 2
-	c.PersistentFlags().StringVar(&o.dir, "dir", ".dev", "folder of the stack's state")
+	c.PersistentFlags().StringVar(&o.dir, "dir", defaultDir, "folder of the stack's state")
 	c.AddCommand(newUp(o), newStatus(o), newEnv(o), newAgent(o), newDown(o))
 	return c
+}
+
+// defaultDir is where a stack's state is, unless --dir says otherwise.
+const defaultDir = ".dev"
+
+// dirFlag is what to add to a command that is to be typed for a stack.
+func dirFlag(dir string) string {
+	if dir == defaultDir {
+		return ""
+	}
+	return fmt.Sprintf(" --dir '%s'", strings.ReplaceAll(dir, "'", `'\''`))
 }
 
 // takes wants exactly the named arguments.

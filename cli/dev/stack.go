@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // stack is one folder's stack and what this command knows of its machine.
@@ -59,7 +61,8 @@ func openStack(dir string, talk io.Writer) (*stack, error) {
 	}
 	var found bool
 	if s.record, found, err = s.layout.load(); err == nil && !found {
-		err = fault("gpuaas dev up --dir "+dir, "there is no stack in %s", s.layout.dir)
+		err = schema.NewError(schema.KindNotFound, "there is no stack in %s", s.layout.dir).
+			WithReason("no_stack").WithNext("gpuaas dev up" + dirFlag(dir))
 	}
 	return s, err
 }

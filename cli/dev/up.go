@@ -38,6 +38,11 @@ that two stacks can run side by side.`,
 
 func runUp(c *cobra.Command, o upOptions) error {
 	ctx := c.Context()
+	if o.from != 0 {
+		if _, err := portsFrom(o.from); err != nil {
+			return &UsageError{Command: c.CommandPath(), Message: err.Error()}
+		}
+	}
 	s, err := newStack(o.dir, o.stderr)
 	if err != nil {
 		return err
@@ -84,10 +89,7 @@ func (s *stack) raise(ctx context.Context, from int) error {
 }
 
 func (s *stack) sayLinks(dir string) {
-	flag := ""
-	if dir != ".dev" {
-		flag = " --dir " + dir
-	}
+	flag := dirFlag(dir)
 	fmt.Fprintf(s.talk, "\n  FOR DEVELOPMENT ONLY: the Vault's keys, and every password, are in %s\n\n", s.layout.secretsDir())
 	if s.record.WebUI != "" {
 		fmt.Fprintf(s.talk, "  Web UI        %s\n", s.record.WebUI)

@@ -46,7 +46,7 @@ func usage() (bytes int64, goroutines int) {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc + m.StackInuse), runtime.NumGoroutine() //nolint:gosec // far from the limit
+	return int64(m.HeapAlloc + m.StackInuse), runtime.NumGoroutine()
 }
 
 // agents starts a process that opens polls and holds them.

@@ -63,7 +63,7 @@ func (o *options) prepare() error {
 			return err
 		}
 		// Postgres runs as another user and must be able to pass.
-		if err := os.Chmod(dir, 0o711); err != nil {
+		if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // a folder to pass through, not to read
 			return err
 		}
 		o.dir = filepath.Join(dir, "dev")

@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		code = 1
 	}
-	os.Exit(code) //nolint:forbidigo // a TestMain is a main
+	os.Exit(code)
 }
 
 func withStack(m *testing.M) (code int, err error) {

@@ -31,6 +31,22 @@ type BootstrapBundle struct {
 	// NodeCertCABundlePEM verifies node certificates.
 	NodeCertCABundlePEM string `json:"node_cert_ca_bundle_pem"`
 	ExpiresAt           string `json:"expires_at"` // RFC 3339; the token's end
+	// Package says where the agent's package is; nil where none is configured.
+	Package *AgentPackage `json:"package,omitempty"`
+}
+
+// AgentPackage is the agent's install package (S-BND-06).
+type AgentPackage struct {
+	// OCIRef is repository@sha256:… in the registry, or the URL of the archive
+	// at the node API where no registry is configured.
+	OCIRef string `json:"oci_ref"`
+	// Digest is sha256:… of the archive; another digest is refused.
+	Digest string `json:"digest"`
+	// PullDeliveryMode is registry or archive.
+	PullDeliveryMode string `json:"pull_delivery_mode"`
+	InstallRoot      string `json:"install_root"`
+	EnvFilePath      string `json:"env_file_path"`
+	SystemdUnitName  string `json:"systemd_unit_name"`
 }
 
 // Default paths on a node (S-CRT-02 to -04, S-AGT-03).

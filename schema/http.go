@@ -138,6 +138,34 @@ type LifecycleAnswer struct {
 	Operation       Operation        `json:"operation"`
 	Node            NodeView         `json:"node"`
 	BootstrapBundle *BootstrapBundle `json:"bootstrap_bundle,omitempty"`
+	// RecoveryBundle is set for reissue-enrollment only.
+	RecoveryBundle *RecoveryBundle `json:"recovery_bundle,omitempty"`
+}
+
+// RecoveryBundle is the bundle of a reissue with the one command that applies
+// it on the node.
+type RecoveryBundle struct {
+	BootstrapBundle
+	// RestartCommand is a shell command to copy to the node: it updates
+	// GPUAAS_ENROLLMENT_TOKEN and the rest of the env file, moves stale
+	// certificate and key aside and restarts the agent. It holds the token.
+	RestartCommand string `json:"restart_command"`
+}
+
+// BootstrapScriptAnswer answers POST …/bootstrap-script.
+type BootstrapScriptAnswer struct {
+	// Script installs the agent on a Debian or Ubuntu host. It holds the token,
+	// or with FetchRef a one-time reference in its place.
+	Script    string    `json:"script"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// BootstrapScriptRequest is the body of POST …/bootstrap-script. An empty body
+// is allowed.
+type BootstrapScriptRequest struct {
+	// FetchRef puts a one-time reference into the script instead of the token,
+	// for cloud-init and other places that many can read.
+	FetchRef bool `json:"fetch_ref,omitempty"`
 }
 
 // AuditPage answers GET /api/v1/admin/audit?node=ID&after=SEQ&limit=N. Streams
@@ -161,9 +189,14 @@ type EnrollRequest struct {
 	Token        string `json:"token"`
 	CSR          string `json:"csr"` // PEM, P-256, signed by the node's key
 	AgentVersion string `json:"agent_version"`
+	// RecoveryKey is the node's Ed25519 public key for recoveries, base64; it
+	// is never in a certificate. Signature is its signature of EnrollStatement.
+	// Both may be empty: such a node cannot recover by itself.
+	RecoveryKey string `json:"recovery_key,omitempty"`
+	Signature   string `json:"signature,omitempty"`
 }
 
-// EnrollAnswer is its 200 answer. Asking again with the same key and token
+// EnrollAnswer is the 200 answer of an enrolment, a renewal and a recovery. Asking again with the same key and token
 // before the certificate's first use gives a fresh certificate for that key.
 type EnrollAnswer struct {
 	NodeID      string    `json:"node_id"`
@@ -171,6 +204,14 @@ type EnrollAnswer struct {
 	Certificate string    `json:"certificate"` // PEM leaf
 	CAChain     string    `json:"ca_chain"`    // PEM issuers
 	NotAfter    time.Time `json:"not_after"`
+	// Sequence rises with each identity of an incarnation.
+	Sequence int64 `json:"sequence"`
+	// RecoveryToken replaces the one the node holds when this identity is used
+	// for the first time. Empty without a recovery key.
+	RecoveryToken     string    `json:"recovery_token,omitempty"`
+	RecoveryExpiresAt time.Time `json:"recovery_expires_at,omitzero"`
+	// ServerTime lets a node with a wrong clock see that it has one.
+	ServerTime time.Time `json:"server_time"`
 }
 
 // HeartbeatRequest is the body of POST /internal/v1/nodes/{node_id}/heartbeat,

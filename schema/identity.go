@@ -21,11 +21,16 @@ type TokenClaim struct {
 	CorrelationID string
 	AgentVersion  string
 	RemoteAddr    string
+	// RecoveryKey is kept with the claim; nil when the node gave none.
+	RecoveryKey []byte
 }
 
-// Claimed is a claimed token.
+// Claimed is a claimed token, or a claimed renewal.
 type Claimed struct {
 	TokenID     string
 	NodeID      string
 	Incarnation int64
+	// Recoverable is true when the node has a recovery key, so that a recovery
+	// token is of use to it.
+	Recoverable bool
 }

@@ -29,6 +29,8 @@ func WorkflowType(a Action) (name string, ok bool) {
 		return "Reactivate", true
 	case ActionRemove:
 		return "Remove", true
+	case ActionReissueEnrollment:
+		return "ReissueEnrollment", true
 	}
 	return "", false
 }

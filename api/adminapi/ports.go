@@ -21,8 +21,16 @@ type Store interface {
 	// IssueToken voids the node's live enrolment tokens and stores a new one,
 	// moves the node to bootstrap_issued and writes the workflow's event and the
 	// audit row, in one transaction. KindInvalidRequest in a state that does not
-	// enrol.
+	// enrol. With purpose reissue it voids every live token of the node, leaves
+	// its state alone, writes audit nodes.reissue_enrollment with what it voided,
+	// and is allowed in the states of schema's ReissueEnrollment row.
 	IssueToken(ctx context.Context, t NewToken, by Subject) error
+	// IssueFetch stores a one-time reference to a bundle that is made when it is
+	// fetched: hash and expiry only. UseFetch spends it in one conditional
+	// update and returns its node and purpose; KindTokenConsumed, KindTokenExpired
+	// or KindUnauthenticated otherwise. Both leave an audit row.
+	IssueFetch(ctx context.Context, t NewToken, by Subject) error
+	UseFetch(ctx context.Context, tokenID string, hash []byte, correlationID string) (nodeID string, purpose schema.TokenPurpose, err error)
 	// Audit returns up to limit events of a stream after seq, in order.
 	Audit(ctx context.Context, stream string, after int64, limit int) ([]schema.AuditEvent, error)
 	// AuditStreams lists the streams there are.

@@ -15,7 +15,9 @@ type Store interface {
 	// pending certificate promotes it and consumes the token it came from, in
 	// the same transaction as the audit row. Refusals are
 	// KindInvalidNodeIdentity with a reason of schema (node_removed,
-	// node_locked, serial_superseded, identity_mismatch).
+	// node_locked, serial_superseded, identity_mismatch). A serial that was
+	// promoted and replaced is a clone's after schema.InFlight: it locks the
+	// node; one that was replaced before its first use is refused quietly.
 	Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (Caller, error)
 	// ClaimToken claims a token for a key in one conditional update: issued, or
 	// already claimed by the same key. It sets the node to enrolling and writes
@@ -24,9 +26,30 @@ type Store interface {
 	// KindTokenExpired, KindTokenConsumed, KindInvalidNodeIdentity node_removed,
 	// KindInvalidRequest (a state that does not enrol).
 	ClaimToken(ctx context.Context, c TokenClaim) (Claimed, error)
-	// StorePending keeps the issued certificate in the pending slot, replacing
-	// an unused one.
-	StorePending(ctx context.Context, nodeID string, incarnation int64, tokenID string, cert schema.CertFacts, correlationID string) error
+	//
+	// A token of purpose reissue keeps the node's state and starts the next
+	// incarnation with the claim, which voids the older identity, unlocks a
+	// locked node and drops the older recovery token.
+	//
+	// ClaimRenewal lets an authenticated caller have its next certificate. The
+	// same key again is answered the same; a sequence behind the one on record
+	// with another key is a clone: the node is locked (KindInvalidNodeIdentity,
+	// node_locked) with an audit row.
+	ClaimRenewal(ctx context.Context, c schema.RenewClaim) (Claimed, error)
+	// RecoveryFacts returns what a recovery's signature is checked against.
+	// KindInvalidNodeIdentity node_removed or node_locked, KindUnauthenticated
+	// for an unknown node: the same answer as for a wrong token.
+	RecoveryFacts(ctx context.Context, nodeID string) (schema.RecoveryFacts, error)
+	// ClaimRecovery claims a recovery token for a key in one conditional
+	// update: the current or the pending one of the node's incarnation, not yet
+	// claimed or claimed by the same key. Refusals, each with an audit row, as of
+	// ClaimToken; a sequence behind the one on record with another key locks.
+	ClaimRecovery(ctx context.Context, c schema.RecoveryClaim) (Claimed, error)
+	// StorePending keeps the issued certificate and its recovery token in the
+	// pending slot, replacing unused ones (whose certificate is then refused
+	// without an alarm and whose recovery token is void). It returns the
+	// identity's sequence. The certificate's first use promotes both.
+	StorePending(ctx context.Context, n schema.NewIdentity) (sequence int64, err error)
 	// Polled records an authenticated poll; the first one of an incarnation
 	// makes the workflow's event. It is called for each poll and is cheap.
 	Polled(ctx context.Context, c Caller) error

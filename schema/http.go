@@ -64,6 +64,14 @@ type NodeView struct {
 	Incarnation int64      `json:"incarnation"`
 	Instance    *Instance  `json:"instance,omitempty"`
 	Identity    *CertFacts `json:"identity,omitempty"`
+	// PendingIdentity is an issued certificate that was not used yet.
+	PendingIdentity *CertFacts `json:"pending_identity,omitempty"`
+	// IdentitySequence rises with each identity of the incarnation; 0 without one.
+	IdentitySequence int64 `json:"identity_sequence,omitempty"`
+	// IdentityLock says that every request of the node is refused, and why.
+	IdentityLock *IdentityLock `json:"identity_lock,omitempty"`
+	// TrustedCAs are the node CA generations that the node API accepts.
+	TrustedCAs []CAFacts `json:"trusted_cas,omitempty"`
 
 	LastHeartbeatAt *time.Time `json:"last_heartbeat_at"`
 	AgentVersion    string     `json:"agent_version,omitempty"`
@@ -117,6 +125,21 @@ type CertFacts struct {
 	SPKI        string    `json:"spki"`        // hex SHA-256 of the public key
 	NotBefore   time.Time `json:"not_before"`
 	NotAfter    time.Time `json:"not_after"`
+}
+
+// CAFacts are the public facts of one generation of the node CA.
+type CAFacts struct {
+	Subject     string    `json:"subject"`
+	Issuer      string    `json:"issuer"`
+	Fingerprint string    `json:"fingerprint"` // hex SHA-256 of the DER
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+}
+
+// IdentityLock is why and since when a node's identity is locked.
+type IdentityLock struct {
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
 }
 
 // NodeList answers GET /api/v1/admin/nodes.

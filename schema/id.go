@@ -29,6 +29,15 @@ func NodeWorkflowID(nodeID string) string { return "node:" + nodeID }
 // so does not take the node's lock.
 func ReissueWorkflowID(nodeID string) string { return "node:" + nodeID + ":reissue" }
 
+// WorkflowID is the workflow ID that an action runs under: the node's lock, or
+// the reissue's own.
+func WorkflowID(a Action, nodeID string) string {
+	if a == ActionReissueEnrollment {
+		return ReissueWorkflowID(nodeID)
+	}
+	return NodeWorkflowID(nodeID)
+}
+
 // FleetWorkflowID is the workflow ID of work on many nodes.
 func FleetWorkflowID(verb string) string { return "fleet:" + verb }
 

@@ -82,6 +82,13 @@ type Finish struct {
 // EnrollmentProgress is how far a node's enrolment has come, for its current
 // incarnation.
 type EnrollmentProgress struct {
+	// Incarnation is the current one: what the fields below speak of. The claim
+	// of a reissued token starts the next.
+	Incarnation int64 `json:"incarnation,omitempty"`
+	// ReissueIssued is true while a token of PurposeReissue is live and not
+	// claimed.
+	ReissueIssued bool `json:"reissue_issued,omitempty"`
+
 	BundleIssued bool `json:"bundle_issued"`
 	TokenClaimed bool `json:"token_claimed"`
 	// Polled is true once the agent made an authenticated poll.

@@ -28,7 +28,7 @@ type desk struct {
 	minted    schema.MintedToken
 	by        schema.Subject
 
-	trustErr, submitErr, issueErr error
+	trustErr, submitErr, issueErr, fetchErr error
 	over                          bool // the operation ended before its bundle
 }
 
@@ -44,6 +44,17 @@ func (d *desk) IssueToken(_ context.Context, m schema.MintedToken, by schema.Sub
 	d.steps = append(d.steps, "issue")
 	d.minted, d.by = m, by
 	return d.issueErr
+}
+
+func (d *desk) IssueFetch(_ context.Context, m schema.MintedToken, by schema.Subject) error {
+	d.steps = append(d.steps, "reference")
+	d.minted, d.by = m, by
+	return d.issueErr
+}
+
+func (d *desk) UseFetch(context.Context, string, []byte, string) (string, schema.TokenPurpose, error) {
+	d.steps = append(d.steps, "spend")
+	return d.node.ID, d.minted.Purpose, d.fetchErr
 }
 
 func (d *desk) Audit(context.Context, string, int64, int) ([]schema.AuditEvent, error) {

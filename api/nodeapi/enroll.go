@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
@@ -41,12 +42,14 @@ func (a *API) enrolled(w http.ResponseWriter, r *http.Request) (schema.EnrollAns
 	if err != nil {
 		return schema.EnrollAnswer{}, unissued(err)
 	}
-	if err := a.pend(r.Context(), claimed, issued); err != nil {
+	sequence, err := a.pend(r.Context(), claimed, issued)
+	if err != nil {
 		return schema.EnrollAnswer{}, err
 	}
 	edge.Annotate(r.Context(), slog.String("serial", issued.Facts.Serial), slog.Int64("incarnation", claimed.Incarnation))
 	return schema.EnrollAnswer{NodeID: claimed.NodeID, Incarnation: claimed.Incarnation,
-		Certificate: issued.LeafPEM, CAChain: issued.ChainPEM, NotAfter: issued.Facts.NotAfter}, nil
+		Certificate: issued.LeafPEM, CAChain: issued.ChainPEM, NotAfter: issued.Facts.NotAfter,
+		Sequence: sequence, ServerTime: time.Now().UTC()}, nil
 }
 
 func (a *API) claim(ctx context.Context, c TokenClaim) (Claimed, error) {
@@ -55,10 +58,11 @@ func (a *API) claim(ctx context.Context, c TokenClaim) (Claimed, error) {
 	return a.cfg.Store.ClaimToken(ctx, c)
 }
 
-func (a *API) pend(ctx context.Context, c Claimed, i Issued) error {
+func (a *API) pend(ctx context.Context, c Claimed, i Issued) (sequence int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
-	return a.cfg.Store.StorePending(ctx, c.NodeID, c.Incarnation, c.TokenID, i.Facts, edge.CorrelationID(ctx))
+	return a.cfg.Store.StorePending(ctx, schema.NewIdentity{NodeID: c.NodeID, Incarnation: c.Incarnation, Via: schema.ViaEnroll,
+		TokenID: c.TokenID, Cert: i.Facts, CorrelationID: edge.CorrelationID(ctx)})
 }
 
 // unissued says that nothing is lost when Vault did not sign.

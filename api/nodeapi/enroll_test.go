@@ -43,7 +43,7 @@ func TestEnroll(t *testing.T) {
 			claim = c
 			return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 7}, nil
 		},
-		pending: func(f schema.CertFacts) error { stored = f; return nil },
+		pending: func(n schema.NewIdentity) (int64, error) { stored = n.Cert; return 1, nil },
 	})
 	text, id, hash := schema.NewToken()
 	key := newKey(t)

@@ -107,7 +107,10 @@ func (c *ca) server(tb testing.TB) *tls.Certificate {
 type fakeStore struct {
 	authenticate func(schema.Identity, schema.CertFacts) (schema.Caller, error)
 	claim        func(schema.TokenClaim) (schema.Claimed, error)
-	pending      func(schema.CertFacts) error
+	renew        func(schema.RenewClaim) (schema.Claimed, error)
+	facts        func(nodeID string) (schema.RecoveryFacts, error)
+	recover      func(schema.RecoveryClaim) (schema.Claimed, error)
+	pending      func(schema.NewIdentity) (int64, error)
 	next         func(have []string) (*schema.TaskOffer, error)
 	result       func(schema.TaskResult) (schema.TaskType, error)
 	progress     func(schema.TaskProgress) (schema.ProgressAnswer, error)
@@ -127,11 +130,32 @@ func (f *fakeStore) ClaimToken(_ context.Context, c schema.TokenClaim) (schema.C
 	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
 }
 
-func (f *fakeStore) StorePending(_ context.Context, _ string, _ int64, _ string, facts schema.CertFacts, _ string) error {
-	if f.pending != nil {
-		return f.pending(facts)
+func (f *fakeStore) ClaimRenewal(_ context.Context, c schema.RenewClaim) (schema.Claimed, error) {
+	if f.renew != nil {
+		return f.renew(c)
 	}
-	return nil
+	return schema.Claimed{NodeID: c.Caller.NodeID, Incarnation: c.Caller.Incarnation, Recoverable: true}, nil
+}
+
+func (f *fakeStore) RecoveryFacts(_ context.Context, nodeID string) (schema.RecoveryFacts, error) {
+	if f.facts != nil {
+		return f.facts(nodeID)
+	}
+	return schema.RecoveryFacts{}, schema.NewError(schema.KindUnauthenticated, "unknown")
+}
+
+func (f *fakeStore) ClaimRecovery(_ context.Context, c schema.RecoveryClaim) (schema.Claimed, error) {
+	if f.recover != nil {
+		return f.recover(c)
+	}
+	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true}, nil
+}
+
+func (f *fakeStore) StorePending(_ context.Context, n schema.NewIdentity) (int64, error) {
+	if f.pending != nil {
+		return f.pending(n)
+	}
+	return 1, nil
 }
 
 func (f *fakeStore) Polled(context.Context, schema.Caller) error { return nil }

@@ -180,48 +180,52 @@ func tokenEvent(c schema.TokenClaim) schema.AuditEvent {
 }
 
 // StorePending keeps the issued certificate in the pending slot, replacing an
-// unused one. The same certificate again changes nothing. With a token, the
-// token must still be claimed by the certificate's key: it may have been
-// replaced while the certificate was being issued.
-func (s *Store) StorePending(ctx context.Context, nodeID string, incarnation int64, tokenID string,
-	cert schema.CertFacts, correlationID string,
-) error {
-	return s.write(ctx, "storing the certificate of node "+nodeID, func(ctx context.Context, u *unit) error {
-		node, err := u.lockNode(ctx, nodeID)
-		if err != nil {
-			return err
-		}
-		if node.State.Refusing() {
-			return errRemoved()
-		}
-		if node.Incarnation != incarnation {
-			return errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
-		}
-		if _, err := u.GetCertificate(ctx, nodeID, cert.Serial); !notFound(err) {
-			return err
-		}
-		p := pendingCertificate(nodeID, incarnation, cert)
-		if tokenID != "" {
-			p.TokenID = &tokenID
-			t, err := u.GetToken(ctx, tokenID)
-			if err != nil {
-				return err
-			}
-			if t.State != tokenClaimed || t.NodeID != nodeID || t.ClaimedSPKI == nil || *t.ClaimedSPKI != cert.SPKI {
-				return schema.NewError(schema.KindTokenConsumed, "the enrolment token is not held by this key any more").
-					WithReason("token_voided")
-			}
-		}
-		if _, err := u.RetireCertificates(ctx, nodeID, []string{slotPending}); err != nil {
-			return err
-		}
-		u.note(schema.AuditEvent{
-			Stream: nodeID, Actor: nodeActor(nodeID), Action: schema.AuditIdentityIssued, Target: nodeID,
-			Result: schema.AuditSucceeded, CorrelationID: correlationID,
-			Detail: map[string]string{"serial": cert.Serial, "issuer": cert.Issuer, "spki": cert.SPKI, "token_id": tokenID},
-		})
-		return u.InsertPendingCertificate(ctx, p)
+// unused one, as nodeapi.Store says. The same certificate again changes nothing.
+// With a token, the token must still be claimed by the certificate's key: it may
+// have been replaced while the certificate was being issued.
+func (s *Store) StorePending(ctx context.Context, n schema.NewIdentity) (int64, error) {
+	var sequence int64
+	err := s.write(ctx, "storing the certificate of node "+n.NodeID, func(ctx context.Context, u *unit) (err error) {
+		sequence, err = u.storePending(ctx, n)
+		return err
 	})
+	return sequence, err
+}
+
+func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, error) {
+	node, err := u.lockNode(ctx, n.NodeID)
+	switch {
+	case err != nil:
+		return 0, err
+	case node.State.Refusing():
+		return 0, errRemoved()
+	case node.Incarnation != n.Incarnation:
+		return 0, errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
+	}
+	if _, err := u.GetCertificate(ctx, n.NodeID, n.Cert.Serial); !notFound(err) {
+		return 1, err
+	}
+	p := pendingCertificate(n.NodeID, n.Incarnation, n.Cert)
+	if n.TokenID != "" {
+		p.TokenID = &n.TokenID
+		t, err := u.GetToken(ctx, n.TokenID)
+		if err != nil {
+			return 0, err
+		}
+		if t.State != tokenClaimed || t.NodeID != n.NodeID || t.ClaimedSPKI == nil || *t.ClaimedSPKI != n.Cert.SPKI {
+			return 0, schema.NewError(schema.KindTokenConsumed, "the enrolment token is not held by this key any more").
+				WithReason("token_voided")
+		}
+	}
+	if _, err := u.RetireCertificates(ctx, n.NodeID, []string{slotPending}); err != nil {
+		return 0, err
+	}
+	u.note(schema.AuditEvent{
+		Stream: n.NodeID, Actor: nodeActor(n.NodeID), Action: schema.AuditIdentityIssued, Target: n.NodeID,
+		Result: schema.AuditSucceeded, CorrelationID: n.CorrelationID,
+		Detail: map[string]string{"serial": n.Cert.Serial, "issuer": n.Cert.Issuer, "spki": n.Cert.SPKI, "token_id": n.TokenID},
+	})
+	return 1, u.InsertPendingCertificate(ctx, p)
 }
 
 func pendingCertificate(nodeID string, incarnation int64, c schema.CertFacts) sqlc.InsertPendingCertificateParams {

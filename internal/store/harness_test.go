@@ -159,7 +159,7 @@ func (e *env) enroll() (schema.Caller, schema.Identity, schema.CertFacts) {
 	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
 	require.NoError(e.t, err)
 	id, cert := certificate(n.ID, won.Incarnation, "spki-1")
-	require.NoError(e.t, e.StorePending(ctx, n.ID, won.Incarnation, tokenID, cert, "corr-2"))
+	require.NoError(e.t, e.storePending(n.ID, won.Incarnation, tokenID, cert))
 	caller, err := e.Authenticate(ctx, id, cert)
 	require.NoError(e.t, err)
 	require.NoError(e.t, e.Polled(ctx, caller))
@@ -257,4 +257,11 @@ func listen(ctx context.Context, l *store.Listener) (stop func()) {
 		_ = l.Run(ctx) // ends with the context
 	}()
 	return func() { cancel(); <-done }
+}
+
+// storePending stores a certificate that came by the token, or by a renewal.
+func (e *env) storePending(nodeID string, incarnation int64, tokenID string, cert schema.CertFacts) error {
+	_, err := e.StorePending(e.t.Context(), schema.NewIdentity{NodeID: nodeID, Incarnation: incarnation,
+		TokenID: tokenID, Cert: cert, CorrelationID: "corr-2"})
+	return err
 }

@@ -13,7 +13,7 @@ func TestFirstUsePromotesOnce(t *testing.T) {
 	ctx := t.Context()
 	caller, id, old := e.enroll()
 	_, renewed := certificate(caller.NodeID, 1, "spki-1")
-	require.NoError(t, e.StorePending(ctx, caller.NodeID, 1, "", renewed, "corr"))
+	require.NoError(t, e.storePending(caller.NodeID, 1, "", renewed))
 
 	_, err := e.Authenticate(ctx, id, old)
 	require.NoError(t, err, "until the new certificate is used the old one counts")

@@ -231,7 +231,7 @@ func TestACancelledEnrolmentLeavesNothingToUse(t *testing.T) {
 	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
 	require.NoError(t, err)
 	id, cert := certificate(n.ID, won.Incarnation, "spki-1")
-	require.NoError(t, e.StorePending(ctx, n.ID, won.Incarnation, tokenID, cert, "corr"))
+	require.NoError(t, e.storePending(n.ID, won.Incarnation, tokenID, cert))
 	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCancelled, Node: schema.NodeRegistered, VoidTokens: true}))
 
 	_, err = e.Authenticate(ctx, id, cert)

@@ -57,10 +57,12 @@ func TestMovesAreConsistent(t *testing.T) {
 		}
 		require.True(t, m.To == "" || m.To.Valid())
 		require.True(t, m.Claim == "" || slices.Contains(m.Through, m.Claim), "%s claims outside of its way", m.Action)
-		_, isWorkflow := WorkflowType(m.Action)
-		require.Equal(t, m.Operation, isWorkflow, "%s", m.Action)
+		name, isWorkflow := WorkflowType(m.Action)
+		require.Equal(t, m.Operation || m.Action == ActionReissueEnrollment, isWorkflow, "%s", m.Action)
 		require.NotEmpty(t, m.Does)
-		if m.Operation {
+		if isWorkflow {
+			require.Equal(t, m.Action, ActionOfWorkflow(name))
+			require.Equal(t, m.Operation, WorkflowID(m.Action, "n") == NodeWorkflowID("n"), "%s", m.Action)
 			require.NotEmpty(t, Phases(m.Action, OperationOptions{}), "%s has no phases", m.Action)
 		}
 	}

@@ -14,6 +14,9 @@ type PhaseSpec struct {
 	Owner  Attention
 	// Cause is the likely cause when the budget ends.
 	Cause string
+	// Hint says what somebody has to do for the phase to be reached, with NODE
+	// for the node's name. Empty when it comes by itself.
+	Hint string
 }
 
 // Phase names.
@@ -36,6 +39,7 @@ const (
 	PhaseActivate = "activate"
 	PhaseTeardown = "teardown"
 	PhaseRevoke   = "revoke"
+	PhaseReissued = "reissued"
 )
 
 // drainGrace is what a drain's phase has beyond the agent's own deadline, so
@@ -74,35 +78,57 @@ func Phases(a Action, o OperationOptions) []PhaseSpec {
 		}
 	case ActionRemove:
 		return []PhaseSpec{
-			{PhaseTeardown, "Give back what the node's ledger lists", 5 * time.Minute, AttentionProvider,
-				"the provider's teardown hangs or is refused"},
+			waiting(PhaseTeardown, "Give back what the node's ledger lists", 5*time.Minute, AttentionProvider,
+				"the provider's teardown hangs or is refused"),
 			record(PhaseRevoke, "Deny the identity, void tokens, record the node as removed"),
 		}
+	case ActionReissueEnrollment:
+		return reissuePhases()
 	}
 	return nil
 }
 
 func enrollPhases() []PhaseSpec {
 	return []PhaseSpec{
-		{PhaseBundle, "Wait for the bootstrap bundle to be handed out", 5 * time.Minute, AttentionOperator,
-			"nobody asked the admin API for the bundle"},
-		{PhaseClaim, "Wait for the agent to claim its token", TokenTTL, AttentionAgent,
-			"the bundle is not installed, or the node cannot reach the node API"},
-		{PhasePoll, "Wait for the agent's first authenticated poll", 10 * time.Minute, AttentionAgent,
-			"the agent has a certificate but cannot use it (clock, CA, network)"},
+		waiting(PhaseBundle, "Wait for the bootstrap bundle to be handed out", 5*time.Minute, AttentionOperator,
+			"nobody asked the admin API for the bundle"),
+		waiting(PhaseClaim, "Wait for the agent to claim its token", TokenTTL, AttentionAgent,
+			"the bundle is not installed, or the node cannot reach the node API"),
+		waiting(PhasePoll, "Wait for the agent's first authenticated poll", 10*time.Minute, AttentionAgent,
+			"the agent has a certificate but cannot use it (clock, CA, network)"),
 		record(PhaseActivate, "Record the node as active"),
+	}
+}
+
+// reissuePhases end at the node's first poll with its new identity. The command
+// that brings it there was handed out with the bundle and is shown nowhere else,
+// since it holds the token.
+func reissuePhases() []PhaseSpec {
+	const (
+		apply = "run the restart command of the recovery bundle on the node; when it is lost: " +
+			"gpuaas op cancel NODE --reissue, then gpuaas node reissue-enrollment NODE"
+		look = "on the node: journalctl -u gpuaas-node-agent"
+	)
+	return []PhaseSpec{
+		waiting(PhaseBundle, "Wait for the recovery bundle to be handed out", 5*time.Minute, AttentionOperator,
+			"the admin API was interrupted before it handed out the bundle"),
+		waiting(PhaseClaim, "Wait for the agent to claim the new token", TokenTTL, AttentionAgent,
+			"the restart command was not run on the node, or the node cannot reach the node API").hint(apply),
+		waiting(PhasePoll, "Wait for the first poll with the new identity", 10*time.Minute, AttentionAgent,
+			"the agent has a certificate but cannot use it (clock, CA, network)").hint(look),
+		record(PhaseReissued, "Record the reissue as done"),
 	}
 }
 
 func provisionPhases() []PhaseSpec {
 	return []PhaseSpec{
-		{PhaseAdopt, "Take the machine from its provider", 10 * time.Minute, AttentionProvider,
-			"the provider's API hangs or is out of quota"},
-		{PhaseAgent, "Wait for the node's agent", 5 * time.Minute, AttentionAgent, causeAgent},
+		waiting(PhaseAdopt, "Take the machine from its provider", 10*time.Minute, AttentionProvider,
+			"the provider's API hangs or is out of quota"),
+		waiting(PhaseAgent, "Wait for the node's agent", 5*time.Minute, AttentionAgent, causeAgent),
 		task(PhaseFacts, "Collect the machine's facts"),
 		task(PhaseProbe, "Probe the node's health"),
-		{PhaseSKU, "Compare facts and probe with the SKU", recordBudget, AttentionOperator,
-			"the machine is not what was registered"},
+		waiting(PhaseSKU, "Compare facts and probe with the SKU", recordBudget, AttentionOperator,
+			"the machine is not what was registered"),
 		record(PhaseReady, "Record the instance as running"),
 	}
 }
@@ -112,8 +138,8 @@ func drainPhases(o OperationOptions) []PhaseSpec {
 	if o.CordonOnly {
 		return phases
 	}
-	return append(phases, PhaseSpec{PhaseDrain, "End the node's work", o.DrainTimeout() + drainGrace,
-		AttentionOperator, "work does not end by itself"})
+	return append(phases, waiting(PhaseDrain, "End the node's work", o.DrainTimeout()+drainGrace,
+		AttentionOperator, "work does not end by itself"))
 }
 
 func retirePhases(o OperationOptions) []PhaseSpec {
@@ -125,10 +151,19 @@ func retirePhases(o OperationOptions) []PhaseSpec {
 	return append(drainPhases(o), done)
 }
 
+func waiting(name, title string, budget time.Duration, owner Attention, cause string) PhaseSpec {
+	return PhaseSpec{Name: name, Title: title, Budget: budget, Owner: owner, Cause: cause}
+}
+
+func (p PhaseSpec) hint(text string) PhaseSpec {
+	p.Hint = text
+	return p
+}
+
 func task(name, title string) PhaseSpec {
-	return PhaseSpec{name, title, 5 * time.Minute, AttentionAgent, causeAgent}
+	return waiting(name, title, 5*time.Minute, AttentionAgent, causeAgent)
 }
 
 func record(name, title string) PhaseSpec {
-	return PhaseSpec{name, title, recordBudget, AttentionOperator, causeRecord}
+	return waiting(name, title, recordBudget, AttentionOperator, causeRecord)
 }

@@ -60,7 +60,8 @@ func statesDoc() string {
 	b.WriteString(diagram())
 	b.WriteString("\nNot drawn: what returns to an earlier state (release, a cancelled drain) or changes none.\n")
 	b.WriteString("\n## Actions\n\n")
-	b.WriteString("A workflow runs under the node's workflow id and so excludes every other one.\n\n")
+	b.WriteString("A workflow runs under the node's workflow id and so excludes every other one. That of\n")
+	b.WriteString("a reissue has an id of its own: it changes no state and runs beside the others.\n\n")
 	b.WriteString("| action | workflow | from | through | to | what it does |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, m := range schema.Moves() {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", m.Action, workflow(m), states(m.From, "–"),

@@ -30,8 +30,19 @@ func (op *operation) markdown() string {
 		fmt.Fprintf(&b, "\n%s\n", o.Outcome)
 	case o.DeadlineAt != nil:
 		fmt.Fprintf(&b, "\nParks at **%s** if this phase is not done by then.\n", clock(*o.DeadlineAt))
+		b.WriteString(op.hint())
 	}
 	return b.String()
+}
+
+// hint says what somebody has to do for the running phase to be reached.
+func (op *operation) hint() string {
+	for _, spec := range schema.Phases(op.in.Action, op.in.Options) {
+		if spec.Hint != "" && spec.Name == op.status.Operation.Phases[op.phase].Name {
+			return "\nWhat to do: " + strings.ReplaceAll(spec.Hint, "NODE", op.name()) + "\n"
+		}
+	}
+	return ""
 }
 
 func phaseLine(p schema.Phase) string {

@@ -12,15 +12,21 @@ import (
 // truth. No token passes through here.
 func Enroll(ctx workflow.Context, in schema.OperationInput) (schema.OperationStatus, error) {
 	return run(ctx, in, action{
-		steps: map[string]step{
-			schema.PhaseBundle: sees(schema.EventBundleIssued, func(e schema.EnrollmentProgress) bool { return e.BundleIssued }),
-			schema.PhaseClaim:  sees(schema.EventTokenClaimed, func(e schema.EnrollmentProgress) bool { return e.TokenClaimed }),
-			schema.PhasePoll:   sees(schema.EventFirstPoll, func(e schema.EnrollmentProgress) bool { return e.Polled }),
-		},
+		steps: enrollmentSteps(),
 		finish: func(*operation) schema.Finish {
 			return schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive, Outcome: "enrolled; its agent polls"}
 		},
 	})
+}
+
+// enrollmentSteps wait for what the node API sees of an identity: of a first
+// one, and of a reissued one.
+func enrollmentSteps() map[string]step {
+	return map[string]step{
+		schema.PhaseBundle: sees(schema.EventBundleIssued, func(e schema.EnrollmentProgress) bool { return e.BundleIssued }),
+		schema.PhaseClaim:  sees(schema.EventTokenClaimed, func(e schema.EnrollmentProgress) bool { return e.TokenClaimed }),
+		schema.PhasePoll:   sees(schema.EventFirstPoll, func(e schema.EnrollmentProgress) bool { return e.Polled }),
+	}
 }
 
 // sees waits until the enrolment has come to a point. A signal says when to
@@ -28,14 +34,15 @@ func Enroll(ctx workflow.Context, in schema.OperationInput) (schema.OperationSta
 // lost signal costs time and nothing else.
 func sees(event schema.AgentEventName, reached func(schema.EnrollmentProgress) bool) step {
 	return func(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
-		err := waitFor(ctx, spec.Budget, "Give up waiting for "+string(event), func() bool {
+		op.healed = func(ctx workflow.Context) bool {
 			op.listen(ctx)
 			return reached(op.enrolled)
-		})
+		}
+		err := waitFor(ctx, spec.Budget, "Give up waiting for "+string(event), func() bool { return op.healed(ctx) })
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if err := onRecord(ctx, "Read how far the enrolment has come", record.ReadEnrollment, op.in.NodeID, &op.enrolled); err != nil {
+		if err := op.readProgress(ctx); err != nil {
 			return err
 		}
 		if reached(op.enrolled) {
@@ -58,9 +65,24 @@ func (op *operation) listen(ctx workflow.Context) {
 	}
 }
 
-// heard notes an event of the node's current identity.
+// readProgress reads how far the enrolment has come.
+func (op *operation) readProgress(ctx workflow.Context) error {
+	var p schema.EnrollmentProgress
+	if err := onRecord(ctx, "Read how far the enrolment has come", record.ReadEnrollment, op.in.NodeID, &p); err != nil {
+		return err
+	}
+	if !op.holds() {
+		p = op.progressOfReissue(p)
+	}
+	op.enrolled = p
+	return nil
+}
+
+// heard notes an event of the node's identity: of the one the operation
+// started with, or of a later one, which a reissue beside it began. An older
+// identity's events count for nothing.
 func (op *operation) heard(e schema.AgentEvent) {
-	if e.NodeID != op.in.NodeID || e.Incarnation != op.claim.Incarnation {
+	if e.NodeID != op.in.NodeID || e.Incarnation < op.claim.Incarnation || !op.holds() && !op.heardOfReissue(e) {
 		return
 	}
 	p := &op.enrolled

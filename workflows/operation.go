@@ -39,6 +39,9 @@ type operation struct {
 	facts    schema.Facts
 	probe    schema.ProbeReport
 	enrolled schema.EnrollmentProgress
+	// healed reports whether the running phase reached its goal while parked;
+	// nil for a phase that nothing but a decision moves.
+	healed func(ctx workflow.Context) bool
 }
 
 // step is a phase's work. It returns nil when the phase's goal is reached, and
@@ -158,16 +161,15 @@ func (op *operation) complete(ctx workflow.Context, a action) (schema.OperationS
 // rollBack undoes the phases and restores the state at entry.
 func (op *operation) rollBack(ctx workflow.Context, a action) (schema.OperationStatus, error) {
 	op.mark(ctx, schema.PhaseCancelled, "cancelled")
-	tryRecord(ctx, "Void the node's open tasks", node.VoidTasks, op.claim.Fence)
+	if op.holds() {
+		tryRecord(ctx, "Void the node's open tasks", node.VoidTasks, op.claim.Fence)
+	}
 	if a.undo != nil {
 		if err := op.undo(ctx, a.undo); err != nil {
 			return op.status, err
 		}
 	}
-	f := schema.Finish{
-		Status: schema.OperationCancelled, Node: op.claim.Prior, VoidTokens: op.in.Action == schema.ActionEnroll,
-		Outcome: "cancelled; the node is " + string(op.claim.Prior) + " again",
-	}
+	f := op.cancelled()
 	if err := op.finish(ctx, f); err != nil && kindOf(err) != schema.KindFenced {
 		return op.status, err
 	}

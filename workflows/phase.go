@@ -14,6 +14,7 @@ import (
 // the operation is cancelled. When its budget ends or its work fails for good,
 // the operation parks and waits for a decision.
 func (op *operation) runPhase(ctx workflow.Context, spec schema.PhaseSpec, do step, extra []schema.Decision) error {
+	op.healed = nil
 	for {
 		op.announce(ctx, spec)
 		err := op.attempt(ctx, spec, do)
@@ -31,6 +32,11 @@ func (op *operation) runPhase(ctx workflow.Context, spec schema.PhaseSpec, do st
 			if err := op.park(ctx, spec, err, extra); err != nil {
 				return err
 			}
+		}
+		if op.decision == nil {
+			op.clear(ctx)
+			op.mark(ctx, op.doneState(), "")
+			return nil
 		}
 		if done, err := op.decide(ctx); done || err != nil {
 			return err
@@ -91,8 +97,9 @@ func (op *operation) mark(ctx workflow.Context, s schema.PhaseState, reason stri
 	op.show(ctx)
 }
 
-// park waits for an operator's decision. It returns errCancelled when the run
-// is cancelled meanwhile.
+// park waits for an operator's decision, or until the phase's goal is reached
+// after all; then there is none. It returns errCancelled when the run is
+// cancelled meanwhile.
 func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause error, extra []schema.Decision) error {
 	stuck := op.stuck(ctx, spec, cause, extra)
 	p := &op.status.Operation.Phases[op.phase]
@@ -105,10 +112,20 @@ func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause err
 	op.show(ctx)
 	tryRecord(ctx, "Record why it does not go on", record.RecordProgress,
 		op.progress(schema.Advance{Phase: spec.Name, Stuck: &stuck}))
-	if err := workflow.Await(ctx, func() bool { return op.decision != nil }); err != nil {
+	heals := op.heals(ctx)
+	if err := workflow.Await(ctx, func() bool { return op.decision != nil || heals && op.healed(ctx) }); err != nil {
 		return errCancelled
 	}
 	return nil
+}
+
+// heals reports whether the parked phase ends by itself when what it waited for
+// comes late. Enrolments recorded before that was so wait for a decision.
+func (op *operation) heals(ctx workflow.Context) bool {
+	if op.healed == nil {
+		return false
+	}
+	return !op.holds() || workflow.GetVersion(ctx, "parked-enrolment-heals", workflow.DefaultVersion, 1) == 1
 }
 
 // decide takes up the waiting decision. done says that the phase is over.
@@ -126,11 +143,22 @@ func (op *operation) decide(ctx workflow.Context) (done bool, err error) {
 	// Retry, force and extend give the node a new task; the old one must not
 	// run beside it.
 	op.try++
+	if !op.holds() {
+		return false, nil
+	}
 	return false, onRecord(ctx, "Void the phase's open tasks", node.VoidTasks, op.claim.Fence, nil)
 }
 
 // unpark clears what park set, records the decision and lets its caller go.
 func (op *operation) unpark(ctx workflow.Context, d schema.ResolveRequest) {
+	op.clear(ctx)
+	tryRecord(ctx, "Record the decision to "+string(d.Decision), record.RecordProgress,
+		op.progress(schema.Advance{Phase: op.status.Operation.Phases[op.phase].Name, Decision: &d}))
+	op.decision = nil
+}
+
+// clear takes back that the operation is parked.
+func (op *operation) clear(ctx workflow.Context) {
 	parked := op.status.Operation.Stuck != nil
 	op.status.Operation.Stuck = nil
 	op.status.Operation.Status = schema.OperationRunning
@@ -140,9 +168,6 @@ func (op *operation) unpark(ctx workflow.Context, d schema.ResolveRequest) {
 			temporal.NewSearchAttributeKeyKeyword(schema.AttrStuckReason).ValueUnset(),
 			temporal.NewSearchAttributeKeyTime(schema.AttrStuckSince).ValueUnset())
 	}
-	tryRecord(ctx, "Record the decision to "+string(d.Decision), record.RecordProgress,
-		op.progress(schema.Advance{Phase: op.status.Operation.Phases[op.phase].Name, Decision: &d}))
-	op.decision = nil
 }
 
 // undo runs an action's compensation as a phase of its own: it parks too when

@@ -25,5 +25,6 @@ func Registry() []Entry {
 		{"Retire", Retire},
 		{"Reactivate", Reactivate},
 		{"Remove", Remove},
+		{"ReissueEnrollment", ReissueEnrollment},
 	}
 }

@@ -23,7 +23,7 @@ func (op *operation) stuck(ctx workflow.Context, spec schema.PhaseSpec, cause er
 	e := failureOf(cause)
 	s := schema.Stuck{
 		Phase: spec.Name, Attention: spec.Owner, Reason: string(e.Kind), Message: e.Message,
-		Since: workflow.Now(ctx).UTC(), Cause: spec.Cause, Next: op.next(e, extra),
+		Since: workflow.Now(ctx).UTC(), Cause: spec.Cause, Next: op.next(spec, e, extra),
 	}
 	if e.Reason != "" {
 		s.Reason = e.Reason
@@ -50,15 +50,19 @@ func timedOut(spec schema.PhaseSpec) (reason, message string) {
 }
 
 // next is the command that most likely helps.
-func (op *operation) next(e *schema.Error, extra []schema.Decision) string {
+func (op *operation) next(spec schema.PhaseSpec, e *schema.Error, extra []schema.Decision) string {
 	if e.Next != "" {
 		return e.Next
 	}
 	verb := schema.DecisionRetry
-	if e.Reason == reasonDrainBlocked && slices.Contains(extra, schema.DecisionForce) {
+	switch {
+	case e.Reason == reasonDrainBlocked && slices.Contains(extra, schema.DecisionForce):
 		verb = schema.DecisionForce
+	case !op.holds() && e.Reason == "timeout" && spec.Name != schema.PhasePoll:
+		// Its token was never handed out, or is not good any more.
+		verb = schema.DecisionCancel
 	}
-	return fmt.Sprintf("gpuaas op %s %s --reason TEXT", verb, op.name())
+	return schema.OpCommand(string(verb), op.in.Action, op.name()) + " --reason TEXT"
 }
 
 // name is how an operator names the node.

@@ -95,8 +95,12 @@ func (w *world) Claim(_ context.Context, r schema.ClaimRequest) (schema.Claim, e
 	if move.Claim != "" {
 		w.claimed = move.Claim
 	}
+	fence := schema.Fence{NodeID: r.NodeID, OperationID: r.OperationID, OpSeq: 7, Actor: r.Actor}
+	if !move.Operation {
+		fence.OpSeq = 0
+	}
 	return schema.Claim{
-		Fence: schema.Fence{NodeID: r.NodeID, OperationID: r.OperationID, OpSeq: 7, Actor: r.Actor},
+		Fence: fence,
 		Prior: w.prior, State: w.claimed, Host: "gpu-17", SKU: w.sku, GPUsTotal: w.gpus,
 		Provider: "manual", Incarnation: 1,
 	}, nil

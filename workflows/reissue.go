@@ -1,0 +1,62 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// ReissueEnrollment follows a reissue until the node is back: the admin API
+// hands out the recovery bundle, the node's agent claims the new token, which
+// starts the next incarnation, and polls with the new identity. It runs beside
+// whatever operation holds the node and changes no state. A cancel voids the
+// reissued token. No token passes through here.
+func ReissueEnrollment(ctx workflow.Context, in schema.OperationInput) (schema.OperationStatus, error) {
+	return run(ctx, in, action{
+		steps: enrollmentSteps(),
+		finish: func(*operation) schema.Finish {
+			return schema.Finish{Status: schema.OperationCompleted, Outcome: "reissued; its agent polls with the new identity"}
+		},
+	})
+}
+
+// heardOfReissue reports whether an event is of this reissue: the bundle of the
+// incarnation at entry or later, the rest of a later one only. So the node's old
+// identity, which may poll until the claim, never ends a reissue.
+func (op *operation) heardOfReissue(e schema.AgentEvent) bool {
+	if e.Event == schema.EventBundleIssued {
+		return e.Incarnation >= op.claim.Incarnation
+	}
+	return e.Incarnation > op.claim.Incarnation
+}
+
+// progressOfReissue is what the database's record says of this reissue.
+func (op *operation) progressOfReissue(p schema.EnrollmentProgress) schema.EnrollmentProgress {
+	if p.Incarnation <= op.claim.Incarnation {
+		return schema.EnrollmentProgress{BundleIssued: p.ReissueIssued}
+	}
+	return schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true, Polled: p.Polled}
+}
+
+// holds reports whether the operation holds its node, and so may have given it
+// tasks and changed its state.
+func (op *operation) holds() bool {
+	move, _ := schema.MoveOf(op.in.Action)
+	return move.Operation
+}
+
+// cancelled is what a cancel records.
+func (op *operation) cancelled() schema.Finish {
+	f := schema.Finish{
+		Status: schema.OperationCancelled, Node: op.claim.Prior, VoidTokens: op.in.Action == schema.ActionEnroll,
+		Outcome: "cancelled; the node is " + string(op.claim.Prior) + " again",
+	}
+	if op.holds() {
+		return f
+	}
+	f.Node, f.VoidTokens, f.Outcome = "", true, "cancelled; the reissued token is void"
+	if op.enrolled.TokenClaimed {
+		f.Outcome += "; the node's agent had claimed it, so it needs another: gpuaas node reissue-enrollment " + op.name()
+	}
+	return f
+}

@@ -29,7 +29,7 @@ type desk struct {
 	by        schema.Subject
 
 	trustErr, submitErr, issueErr, fetchErr error
-	over                          bool // the operation ended before its bundle
+	over                                    bool // the operation ended before its bundle
 }
 
 func (d *desk) Register(context.Context, schema.RegisterNodeRequest, schema.Subject) (schema.NodeView, error) {

@@ -11,21 +11,24 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// ResultIssued is the enrollments_total result of an enrolment that was
-// answered with a certificate; refusals count under their kind.
+// ResultIssued is the result of a request for an identity that was answered with
+// a certificate; refusals count under their kind.
 const ResultIssued = "issued"
 
 // Metrics are the API's own counters. All methods may be called at once.
 type Metrics struct {
-	waiting     prometheus.Gauge
-	dispatch    prometheus.Histogram
-	enrollments *prometheus.CounterVec
-	expiry      prometheus.Histogram
-	refusals    *prometheus.CounterVec
-	tasks       *prometheus.CounterVec
-	vault       *prometheus.HistogramVec
-	outbox      *prometheus.CounterVec
-	outboxAge   prometheus.Gauge
+	waiting    prometheus.Gauge
+	dispatch   prometheus.Histogram
+	issued     map[schema.Via]*prometheus.CounterVec
+	budget     *prometheus.CounterVec
+	budgetLeft prometheus.Gauge
+	limited    *prometheus.CounterVec
+	expiry     prometheus.Histogram
+	refusals   *prometheus.CounterVec
+	tasks      *prometheus.CounterVec
+	vault      *prometheus.HistogramVec
+	outbox     *prometheus.CounterVec
+	outboxAge  prometheus.Gauge
 }
 
 // New registers the counters. It panics when reg holds one of them already.
@@ -36,7 +39,15 @@ func New(reg prometheus.Registerer) *Metrics {
 		dispatch: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpuaas_task_dispatch_seconds", Help: "Time from a task's creation to its first hand-over to the node.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60, 300}}),
-		enrollments: counters("gpuaas_enrollments_total", "Enrolment requests by result: issued, or the refusal's code.", "result"),
+		issued: map[schema.Via]*prometheus.CounterVec{
+			schema.ViaEnroll:  counters("gpuaas_enrollments_total", "Enrolment requests by result: issued, or the refusal's code.", "result"),
+			schema.ViaRenew:   counters("gpuaas_renewals_total", "Renewal requests by result: issued, or the refusal's code.", "result"),
+			schema.ViaRecover: counters("gpuaas_recoveries_total", "Recovery requests by result: issued, or the refusal's code.", "result"),
+		},
+		budget: counters("gpuaas_issue_budget_total", "Issuances asked of the budget, by priority and outcome: granted or refused.", "priority", "outcome"),
+		budgetLeft: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "gpuaas_issue_budget_left", Help: "What the issuance budget gave room for after it was last asked; the most urgent may use all of it."}),
+		limited: counters("gpuaas_issue_limited_total", "Requests for an identity refused for their rate, by limit: node or remote.", "limit"),
 		expiry: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpuaas_certificate_expiry_seconds", Help: "What is left of a node certificate's life, seen at each poll.",
 			Buckets: []float64{3600, 6 * 3600, 12 * 3600, 24 * 3600, 36 * 3600, 48 * 3600, 72 * 3600, 96 * 3600}}),
@@ -50,7 +61,10 @@ func New(reg prometheus.Registerer) *Metrics {
 			Name: "gpuaas_outbox_oldest_seconds", Help: "Age of the oldest message for Temporal that failed and is still to be delivered; 0 for none."}),
 	}
 	m.startAtZero()
-	reg.MustRegister(m.waiting, m.dispatch, m.enrollments, m.expiry, m.refusals, m.tasks, m.vault, m.outbox, m.outboxAge)
+	for _, c := range m.issued {
+		reg.MustRegister(c)
+	}
+	reg.MustRegister(m.waiting, m.dispatch, m.budget, m.budgetLeft, m.limited, m.expiry, m.refusals, m.tasks, m.vault, m.outbox, m.outboxAge)
 	return m
 }
 
@@ -63,8 +77,18 @@ func (m *Metrics) startAtZero() {
 	}
 	for _, result := range []string{ResultIssued, string(schema.KindInvalidRequest), string(schema.KindUnauthenticated),
 		string(schema.KindTokenConsumed), string(schema.KindTokenExpired), string(schema.KindInvalidNodeIdentity),
-		string(schema.KindServiceUnavailable), string(schema.KindInternal)} {
-		m.enrollments.WithLabelValues(result)
+		string(schema.KindRateLimited), string(schema.KindServiceUnavailable), string(schema.KindInternal)} {
+		for _, c := range m.issued {
+			c.WithLabelValues(result)
+		}
+	}
+	for _, limit := range []string{"node", "remote"} {
+		m.limited.WithLabelValues(limit)
+	}
+	for _, priority := range []string{"recovery", "urgent", "other"} {
+		for _, outcome := range []string{budgetGranted, budgetRefused} {
+			m.budget.WithLabelValues(priority, outcome)
+		}
 	}
 }
 
@@ -93,14 +117,35 @@ func (m *Metrics) TaskEnded(t schema.TaskType, s schema.TaskStatus) {
 	m.tasks.WithLabelValues(string(t), string(s)).Inc()
 }
 
-// Enrollment counts an enrolment request: nil for an issued certificate.
-func (m *Metrics) Enrollment(err error) {
+// Outcomes of asking the issuance budget.
+const (
+	budgetGranted = "granted"
+	budgetRefused = "refused"
+)
+
+// Issued counts a request for an identity: nil for an issued certificate.
+func (m *Metrics) Issued(via schema.Via, err error) {
 	result := ResultIssued
 	if err != nil {
 		result = string(schema.KindOf(err))
 	}
-	m.enrollments.WithLabelValues(result).Inc()
+	if c, ok := m.issued[via]; ok {
+		c.WithLabelValues(result).Inc()
+	}
 }
+
+// Budget counts an issuance that was asked of the budget and sets what is left.
+func (m *Metrics) Budget(priority string, granted bool, left float64) {
+	outcome := budgetRefused
+	if granted {
+		outcome = budgetGranted
+	}
+	m.budget.WithLabelValues(priority, outcome).Inc()
+	m.budgetLeft.Set(left)
+}
+
+// Limited counts a request over the limit of a node or a remote address.
+func (m *Metrics) Limited(limit string) { m.limited.WithLabelValues(limit).Inc() }
 
 // IdentityRefused counts a refused identity.
 func (m *Metrics) IdentityRefused(reason string) { m.refusals.WithLabelValues(reason).Inc() }

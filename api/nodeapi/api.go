@@ -1,6 +1,7 @@
 package nodeapi
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -21,11 +22,16 @@ type Metrics interface {
 	Polled(left time.Duration)
 	Offered(o *schema.TaskOffer)
 	TaskEnded(t schema.TaskType, s schema.TaskStatus)
-	Enrollment(err error)
+	// Issued counts an answered request for an identity; nil for a certificate.
+	Issued(via schema.Via, err error)
+	// Budget notes an issuance that was asked for and what is left.
+	Budget(priority string, granted bool, left float64)
+	// Limited counts a request over the limit of a node or a remote address.
+	Limited(limit string)
 	IdentityRefused(reason string)
 }
 
-// Config is what the node API needs. All fields but Recheck must be set.
+// Config is what the node API needs. The fields with defaults may be left out.
 type Config struct {
 	// Env is the environment that identities must name.
 	Env     string
@@ -39,6 +45,20 @@ type Config struct {
 	// Recheck is how often an open poll looks again without a wake. Defaults to
 	// 30 s.
 	Recheck time.Duration
+	// IssueRate is the issuance budget: certificates a second of this process.
+	// Defaults to DefaultIssueRate.
+	IssueRate float64
+	// NodeRate is how many identities a second one node may ask for. Defaults
+	// to DefaultNodeRate.
+	NodeRate float64
+	// RemoteRate is how many requests without a certificate a second one remote
+	// address may make. Defaults to twice the IssueRate, so that a site behind
+	// one address can use all of the budget.
+	RemoteRate float64
+	// Bundles answers fetch references; nil knows none.
+	Bundles Bundles
+	// Packages are the agent packages served here by digest.
+	Packages map[string]Package
 }
 
 // API is the node API.
@@ -47,6 +67,9 @@ type API struct {
 	closing chan struct{}
 	end     func()
 	roots   atomic.Pointer[roots] // of the last request
+
+	budget         *budget
+	nodes, remotes *limiter
 }
 
 // New returns the node API over cfg.
@@ -54,8 +77,13 @@ func New(cfg Config) *API {
 	if cfg.Recheck == 0 {
 		cfg.Recheck = 30 * time.Second
 	}
+	cfg.IssueRate = cmp.Or(cfg.IssueRate, DefaultIssueRate)
+	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)
+	cfg.RemoteRate = cmp.Or(cfg.RemoteRate, 2*cfg.IssueRate)
 	closing := make(chan struct{})
-	return &API{cfg: cfg, closing: closing, end: sync.OnceFunc(func() { close(closing) })}
+	return &API{cfg: cfg, closing: closing, end: sync.OnceFunc(func() { close(closing) }),
+		budget: newBudget(cfg.IssueRate, cfg.Metrics), nodes: newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate),
+		remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate)}
 }
 
 // EndPolls answers every open poll with 204, now and from now on, so that a
@@ -77,21 +105,30 @@ func (a *API) Routes() []edge.Route {
 		return edge.Route{Method: http.MethodPost, Path: nodePath + path, Handle: h,
 			Success: []int{success}, Kinds: kinds, MaxBody: schema.MaxBodyBytes}
 	}
-	enroll := post("/enroll", a.enroll, http.StatusOK, identity,
-		schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired)
-	enroll.Timeout = 30 * time.Second // Vault signs inside it
+	tokens := []schema.Kind{identity, schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired, schema.KindRateLimited}
+	enroll := post("/enroll", a.enroll, http.StatusOK, tokens...)
+	recovery := post("/recover", a.recover, http.StatusOK, tokens...)
+	renew := post("/certificates/renew", a.renew, http.StatusOK, identity, schema.KindRateLimited)
+	for _, r := range []*edge.Route{&enroll, &recovery, &renew} {
+		r.Timeout = 30 * time.Second // Vault signs inside it
+	}
 	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, schema.KindNotFound)
 	result.MaxBody = schema.MaxResultBytes
 	heartbeat := post("/heartbeat", a.heartbeat, http.StatusNoContent, identity)
 	heartbeat.Quiet = true
 	return []edge.Route{
-		enroll,
+		enroll, renew, recovery,
 		{Method: http.MethodGet, Path: nodePath + "/tasks/wait", Handle: a.wait,
 			Success: []int{http.StatusOK, http.StatusNoContent}, Kinds: []schema.Kind{identity},
 			Timeout: schema.MaxPollTimeout + 2*storeBudget, Quiet: true},
 		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, schema.KindNotFound),
 		result,
 		heartbeat,
+		{Method: http.MethodGet, Path: "/internal/v1/bootstrap/{reference}", Handle: a.fetch, Success: []int{http.StatusOK},
+			Kinds: []schema.Kind{schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired,
+				schema.KindRateLimited, schema.KindNotFound}},
+		{Method: http.MethodGet, Path: "/internal/v1/packages/{digest}", Handle: a.servePackage, Success: []int{http.StatusOK},
+			Kinds: []schema.Kind{schema.KindNotFound, schema.KindRateLimited}, Timeout: packageTime},
 		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
@@ -14,13 +13,13 @@ import (
 
 const maxVersionLength = 64
 
-// enroll gives a node its first certificate for a token and a key of its own
-// making. It asks for no client certificate. The claim binds the token to the
-// key, so the same key may ask again until the certificate's first use: after a
-// lost answer, or when Vault was away.
+// enroll gives a node its first certificate of an incarnation for a token and a
+// key of its own making. It asks for no client certificate. The claim binds the
+// token to the key, so the same key may ask again until the certificate's first
+// use: after a lost answer, or when Vault was away.
 func (a *API) enroll(w http.ResponseWriter, r *http.Request) error {
 	answer, err := a.enrolled(w, r)
-	a.cfg.Metrics.Enrollment(err)
+	a.cfg.Metrics.Issued(schema.ViaEnroll, err)
 	if err != nil {
 		return err
 	}
@@ -29,27 +28,18 @@ func (a *API) enroll(w http.ResponseWriter, r *http.Request) error {
 
 func (a *API) enrolled(w http.ResponseWriter, r *http.Request) (schema.EnrollAnswer, error) {
 	edge.Annotate(r.Context(), slog.String("node_id", safeID(r.PathValue("node_id"))))
+	if err := a.admitUnknown(w, r); err != nil {
+		return schema.EnrollAnswer{}, err
+	}
 	claim, csr, err := readEnroll(w, r)
 	if err != nil {
 		return schema.EnrollAnswer{}, err
 	}
 	claimed, err := a.claim(r.Context(), claim)
 	if err != nil {
-		return schema.EnrollAnswer{}, err
+		return schema.EnrollAnswer{}, a.refused(r, err)
 	}
-	id := schema.Identity{Env: a.cfg.Env, NodeID: claimed.NodeID, Incarnation: claimed.Incarnation}
-	issued, err := a.cfg.Issuer.Issue(r.Context(), csr, id)
-	if err != nil {
-		return schema.EnrollAnswer{}, unissued(err)
-	}
-	sequence, err := a.pend(r.Context(), claimed, issued)
-	if err != nil {
-		return schema.EnrollAnswer{}, err
-	}
-	edge.Annotate(r.Context(), slog.String("serial", issued.Facts.Serial), slog.Int64("incarnation", claimed.Incarnation))
-	return schema.EnrollAnswer{NodeID: claimed.NodeID, Incarnation: claimed.Incarnation,
-		Certificate: issued.LeafPEM, CAChain: issued.ChainPEM, NotAfter: issued.Facts.NotAfter,
-		Sequence: sequence, ServerTime: time.Now().UTC()}, nil
+	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: schema.ViaEnroll, priority: priorityOther})
 }
 
 func (a *API) claim(ctx context.Context, c TokenClaim) (Claimed, error) {
@@ -58,48 +48,62 @@ func (a *API) claim(ctx context.Context, c TokenClaim) (Claimed, error) {
 	return a.cfg.Store.ClaimToken(ctx, c)
 }
 
-func (a *API) pend(ctx context.Context, c Claimed, i Issued) (sequence int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeBudget)
-	defer cancel()
-	return a.cfg.Store.StorePending(ctx, schema.NewIdentity{NodeID: c.NodeID, Incarnation: c.Incarnation, Via: schema.ViaEnroll,
-		TokenID: c.TokenID, Cert: i.Facts, CorrelationID: edge.CorrelationID(ctx)})
-}
-
-// unissued says that nothing is lost when Vault did not sign.
-func unissued(err error) error {
-	if schema.KindOf(err) != schema.KindServiceUnavailable {
-		return err
-	}
-	return schema.Wrap(schema.KindServiceUnavailable, err,
-		"no certificate could be issued now; the token stays claimed by this key, which may ask again")
-}
-
 // readEnroll reads and checks the whole request before anything is changed.
 func readEnroll(w http.ResponseWriter, r *http.Request) (TokenClaim, *x509.CertificateRequest, error) {
 	var req schema.EnrollRequest
 	if err := edge.Decode(w, r, &req); err != nil {
 		return TokenClaim{}, nil, err
 	}
-	nodeID := r.PathValue("node_id")
-	if !schema.IsID(nodeID) {
-		return TokenClaim{}, nil, schema.NewError(schema.KindInvalidRequest, "the path names no node id").WithReason("bad_node_id")
-	}
-	if !printable(req.AgentVersion, maxVersionLength) {
-		return TokenClaim{}, nil, schema.NewError(schema.KindInvalidRequest,
-			"agent_version must be at most %d printable characters", maxVersionLength).WithReason("bad_agent_version")
+	nodeID, err := pathNode(r)
+	if err != nil {
+		return TokenClaim{}, nil, err
 	}
 	tokenID, hash, err := schema.ParseToken(req.Token)
 	if err != nil {
 		return TokenClaim{}, nil, err
 	}
-	csr, err := parseCSR(req.CSR)
+	csr, err := checkAsk(req.CSR, req.AgentVersion)
+	if err != nil {
+		return TokenClaim{}, nil, err
+	}
+	recoveryKey, err := recoveryKey(nodeID, req)
 	if err != nil {
 		return TokenClaim{}, nil, err
 	}
 	return TokenClaim{
-		NodeID: nodeID, TokenID: tokenID, Hash: hash, SPKI: schema.SPKIHash(csr.RawSubjectPublicKeyInfo),
-		CorrelationID: edge.CorrelationID(r.Context()), AgentVersion: req.AgentVersion, RemoteAddr: host(r.RemoteAddr),
+		NodeID: nodeID, TokenID: tokenID, Hash: hash, SPKI: spki(csr), CorrelationID: edge.CorrelationID(r.Context()),
+		AgentVersion: req.AgentVersion, RemoteAddr: host(r.RemoteAddr), RecoveryKey: recoveryKey,
 	}, csr, nil
+}
+
+// recoveryKey returns the recovery key that the node gives, nil for none. Its
+// signature proves that whoever holds the key meant this node, token and CSR.
+func recoveryKey(nodeID string, req schema.EnrollRequest) ([]byte, error) {
+	if req.RecoveryKey == "" && req.Signature == "" {
+		return nil, nil
+	}
+	key, err := schema.ParseRecoveryKey(req.RecoveryKey)
+	if err != nil {
+		return nil, err
+	}
+	if !schema.CheckStatement(key, schema.EnrollStatement(nodeID, req.Token, req.CSR, key), req.Signature) {
+		return nil, schema.NewError(schema.KindInvalidRequest, "the signature is not the recovery key's, over this node, token and request").
+			WithReason(reasonSignature)
+	}
+	return key, nil
+}
+
+// reasonSignature is the reason of a statement that the recovery key did not
+// sign.
+const reasonSignature = "recovery_signature"
+
+// pathNode returns the path's node id.
+func pathNode(r *http.Request) (string, error) {
+	id := r.PathValue("node_id")
+	if !schema.IsID(id) {
+		return "", schema.NewError(schema.KindInvalidRequest, "the path names no node id").WithReason("bad_node_id")
+	}
+	return id, nil
 }
 
 func printable(s string, most int) bool {

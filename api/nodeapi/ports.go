@@ -25,12 +25,11 @@ type Store interface {
 	// and nothing changed: KindUnauthenticated (unknown or foreign token),
 	// KindTokenExpired, KindTokenConsumed, KindInvalidNodeIdentity node_removed,
 	// KindInvalidRequest (a state that does not enrol).
-	ClaimToken(ctx context.Context, c TokenClaim) (Claimed, error)
 	//
 	// A token of purpose reissue keeps the node's state and starts the next
 	// incarnation with the claim, which voids the older identity, unlocks a
 	// locked node and drops the older recovery token.
-	//
+	ClaimToken(ctx context.Context, c TokenClaim) (Claimed, error)
 	// ClaimRenewal lets an authenticated caller have its next certificate. The
 	// same key again is answered the same; a sequence behind the one on record
 	// with another key is a clone: the node is locked (KindInvalidNodeIdentity,
@@ -98,3 +97,11 @@ type Issuer interface {
 
 // Issued is an issued certificate.
 type Issued = schema.IssuedCertificate
+
+// Bundles hands out bootstrap bundles for one-time references.
+type Bundles interface {
+	// Fetch spends a reference and returns its bundle with a token that is
+	// minted in this very call. KindUnauthenticated, KindTokenConsumed or
+	// KindTokenExpired for a reference that is not good.
+	Fetch(ctx context.Context, reference string, by schema.Subject) (schema.BootstrapBundle, error)
+}

@@ -42,6 +42,9 @@ type Config struct {
 	Log     *slog.Logger
 	// Ready answers the readiness check.
 	Ready func() error
+	// Now is the time that certificates and tokens are judged by. Defaults to
+	// time.Now.
+	Now func() time.Time
 	// Recheck is how often an open poll looks again without a wake. Defaults to
 	// 30 s.
 	Recheck time.Duration
@@ -76,6 +79,9 @@ type API struct {
 func New(cfg Config) *API {
 	if cfg.Recheck == 0 {
 		cfg.Recheck = 30 * time.Second
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	cfg.IssueRate = cmp.Or(cfg.IssueRate, DefaultIssueRate)
 	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)

@@ -37,7 +37,7 @@ func (a *API) identify(r *http.Request) (peer, error) {
 	if err != nil {
 		return peer{}, err
 	}
-	p, err := check(r.TLS, live.pool, time.Now())
+	p, err := check(r.TLS, live.pool, a.cfg.Now())
 	if err == nil {
 		err = a.owns(p.id, r.PathValue("node_id"))
 	}
@@ -50,7 +50,7 @@ func (a *API) identify(r *http.Request) (peer, error) {
 
 // admit checks the node's row.
 func (a *API) admit(r *http.Request, p peer) (Caller, error) {
-	if time.Now().After(p.facts.NotAfter) {
+	if a.cfg.Now().After(p.facts.NotAfter) {
 		return Caller{}, a.refused(r, identityError(schema.ReasonExpired, "the certificate has expired"))
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)

@@ -39,13 +39,13 @@ func (a *API) issue(w http.ResponseWriter, r *http.Request, g grant) (schema.Enr
 	identity := schema.NewIdentity{NodeID: id.NodeID, Incarnation: id.Incarnation, Via: g.via,
 		TokenID: g.claimed.TokenID, Cert: issued.Facts, CorrelationID: edge.CorrelationID(r.Context())}
 	if g.claimed.Recoverable {
-		answer.RecoveryToken, identity.Recovery = mintRecovery(id.NodeID)
+		answer.RecoveryToken, identity.Recovery = mintRecovery(id.NodeID, a.cfg.Now())
 		answer.RecoveryExpiresAt = identity.Recovery.ExpiresAt
 	}
 	if answer.Sequence, err = a.pend(r.Context(), identity); err != nil {
 		return none, a.refused(r, err)
 	}
-	answer.ServerTime = time.Now().UTC()
+	answer.ServerTime = a.cfg.Now().UTC()
 	edge.Annotate(r.Context(), slog.String("serial", issued.Facts.Serial), slog.Int64("incarnation", id.Incarnation),
 		slog.Int64("sequence", answer.Sequence))
 	return answer, nil
@@ -59,10 +59,10 @@ func (a *API) pend(ctx context.Context, n schema.NewIdentity) (sequence int64, e
 
 // mintRecovery makes the node's next recovery token. The text goes into the
 // answer and nowhere else.
-func mintRecovery(nodeID string) (text string, m schema.MintedToken) {
+func mintRecovery(nodeID string, now time.Time) (text string, m schema.MintedToken) {
 	text, id, hash := schema.NewToken()
 	return text, schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: schema.PurposeRecover,
-		ExpiresAt: time.Now().Add(schema.RecoveryTokenTTL).UTC().Truncate(time.Second)}
+		ExpiresAt: now.Add(schema.RecoveryTokenTTL).UTC().Truncate(time.Second)}
 }
 
 // unissued says that nothing is lost when Vault did not sign.

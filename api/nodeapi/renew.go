@@ -48,7 +48,7 @@ func (a *API) renewed(w http.ResponseWriter, r *http.Request) (schema.EnrollAnsw
 	if err != nil {
 		return none, a.refused(r, err)
 	}
-	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: schema.ViaRenew, priority: urgency(p.facts)})
+	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: schema.ViaRenew, priority: urgency(p.facts, a.cfg.Now())})
 }
 
 func (a *API) claimRenewal(ctx context.Context, c schema.RenewClaim) (Claimed, error) {
@@ -76,8 +76,8 @@ func readRenew(w http.ResponseWriter, r *http.Request, p peer) (schema.RenewRequ
 }
 
 // urgency is the priority of renewing a certificate.
-func urgency(f schema.CertFacts) priority {
-	if time.Until(f.NotAfter) < f.NotAfter.Sub(f.NotBefore)/urgentPart {
+func urgency(f schema.CertFacts, now time.Time) priority {
+	if f.NotAfter.Sub(now) < f.NotAfter.Sub(f.NotBefore)/urgentPart {
 		return priorityUrgent
 	}
 	return priorityOther

@@ -75,7 +75,7 @@ func (a *API) wait(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) polled(ctx context.Context, c Caller, p peer) error {
-	a.cfg.Metrics.Polled(time.Until(p.facts.NotAfter))
+	a.cfg.Metrics.Polled(p.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
 	return a.cfg.Store.Polled(ctx, c)

@@ -5,6 +5,7 @@ package worker
 import (
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"strings"
 
@@ -83,6 +84,21 @@ func databaseURL(getenv func(string) string) (string, error) {
 		return "", fmt.Errorf("GPUAAS_DATABASE_URL_FILE: %w", err)
 	}
 	return strings.TrimSpace(string(raw)), nil
+}
+
+// secrets are what the worker holds and Temporal must never see.
+func (c Config) secrets() []schema.Secret {
+	var out []schema.Secret
+	if u, err := url.Parse(c.DatabaseURL); err == nil {
+		if password, ok := u.User.Password(); ok {
+			out = append(out, schema.NewSecret(password))
+		}
+	}
+	// A file that cannot be read is the login's to report.
+	if raw, err := os.ReadFile(c.SecretIDFile); err == nil {
+		out = append(out, schema.NewSecret(strings.TrimSpace(string(raw))))
+	}
+	return out
 }
 
 func or(a, b string) string {

@@ -9,10 +9,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/worker"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -64,6 +66,7 @@ func serve(ctx context.Context, cfg Config, reg *prometheus.Registry, h *health,
 	w := worker.New(p.temporal.SDK(), schema.TaskQueue, worker.Options{
 		DisableRegistrationAliasing: true,
 		WorkerStopTimeout:           stopBudget,
+		Interceptors:                []interceptor.WorkerInterceptor{temporal.CodedErrors()},
 		// A worker that cannot go on must not look alive.
 		OnFatalError: func(err error) { fatal <- err },
 	})

@@ -47,7 +47,7 @@ func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.
 	if err != nil {
 		return nil, err
 	}
-	if p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: log, Metrics: sdkMetrics}); err != nil {
+	if p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: log, Metrics: sdkMetrics, Secrets: c.secrets()}); err != nil {
 		return nil, err
 	}
 	return p, p.temporal.MissingAttributes(ctx)

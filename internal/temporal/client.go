@@ -49,6 +49,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics gets the SDK's metrics. Defaults to none.
 	Metrics client.MetricsHandler
+	// Secrets are what this process holds and Temporal must never see, beside
+	// what has the form of a secret. Defaults to none.
+	Secrets []schema.Secret
 }
 
 // Client is a connection to one namespace. It connects at first use, so a
@@ -72,6 +75,7 @@ func Dial(_ context.Context, cfg Config) (*Client, error) {
 	opts.MetricsHandler = cfg.Metrics
 	opts.Logger = log.NewStructuredLogger(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)))
 	opts.Identity = cfg.Identity
+	guard{newScanner(cfg.Secrets)}.protect(&opts)
 	c, err := client.NewLazyClient(opts)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "configuring Temporal's client")

@@ -24,11 +24,17 @@ func isDeadline(err error) bool {
 // result when the task succeeded, with a final error of the result's code when
 // it failed, as cancelled when it was cancelled. A run that was reset meanwhile
 // gets the result under its new run id. KindNotFound says that nothing waits
-// any more.
+// any more. A result that holds a secret is kept back and completes the activity
+// as failed, which says so.
 func (c *Client) CompleteTask(ctx context.Context, o schema.TaskOwner, r schema.TaskResult) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	err := c.complete(ctx, o, r)
+	if isSecretLeak(err) {
+		r = schema.TaskResult{Status: schema.TaskFailed, Code: schema.KindTaskFailed,
+			Message: "the node's report was kept back: it holds what looks like a secret"}
+		err = c.complete(ctx, o, r)
+	}
 	if _, gone := errors.AsType[*serviceerror.NotFound](err); !gone {
 		return c.interpret(err, "completing the task's activity")
 	}

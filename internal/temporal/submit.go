@@ -18,7 +18,7 @@ import (
 // submitBudget bounds the early answer: the claim's local activity has 5 s.
 const submitBudget = 20 * time.Second
 
-// Submit starts the action's workflow under the node's workflow ID and returns
+// Submit starts the action's workflow under its workflow ID and returns
 // its early answer: the accepted operation, or the refusal as *schema.Error
 // (KindNodeInUse, KindInvalidRequest, KindNotFound, KindOperationInProgress
 // naming the operation that holds the node). The same operation id again
@@ -52,7 +52,7 @@ func (c *Client) Submit(ctx context.Context, in schema.OperationInput) (schema.O
 
 func startOptions(in schema.OperationInput) client.StartWorkflowOptions {
 	return client.StartWorkflowOptions{
-		ID:                       schema.NodeWorkflowID(in.NodeID),
+		ID:                       schema.WorkflowID(in.Action, in.NodeID),
 		TaskQueue:                schema.TaskQueue,
 		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowIDReusePolicy:    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
@@ -107,8 +107,8 @@ func shorten(s string, n int) string {
 func details(in schema.OperationInput) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Operation `%s` on node `%s`, correlation id `%s`.\n\n", in.OperationID, in.NodeID, in.CorrelationID)
-	fmt.Fprintf(&b, "Follow it: `gpuaas op watch %s`\n\n", in.NodeID)
-	fmt.Fprintf(&b, "Decide: `gpuaas op retry|skip|cancel|force|extend %s --reason TEXT`\n", in.NodeID)
+	fmt.Fprintf(&b, "Follow it: `%s`\n\n", schema.OpCommand("watch", in.Action, in.NodeID))
+	fmt.Fprintf(&b, "Decide: `%s --reason TEXT`\n", schema.OpCommand("retry|skip|cancel|force|extend", in.Action, in.NodeID))
 	return b.String()
 }
 
@@ -120,35 +120,36 @@ func (c *Client) submitError(ctx context.Context, in schema.OperationInput, err 
 		return schema.NewError(schema.KindServiceUnavailable,
 			"Temporal at %s took operation %s, but no worker answered within %s; it runs as soon as a worker is up",
 			c.address, in.OperationID, submitBudget).
-			WithReason("no_worker").WithNext("gpuaas op watch " + in.NodeID)
+			WithReason("no_worker").WithNext(schema.OpCommand("watch", in.Action, in.NodeID))
 	}
 	return c.interpret(err, fmt.Sprintf("starting %s", in.Action))
 }
 
-// running reports whether the node's workflow runs, on a context of its own
+// running reports whether the action's workflow runs, on a context of its own
 // since the caller's has just ended.
 func (c *Client) running(ctx context.Context, in schema.OperationInput) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBudget)
 	defer cancel()
-	d, err := c.sdk.DescribeWorkflowExecution(ctx, schema.NodeWorkflowID(in.NodeID), "")
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, schema.WorkflowID(in.Action, in.NodeID), "")
 	return err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 }
 
-// inProgress names the operation that holds the node.
+// inProgress names the operation that is in the way: the one that holds the
+// node, or the reissue before this one.
 func (c *Client) inProgress(ctx context.Context, in schema.OperationInput, cause error) error {
 	holder := "another operation"
 	runID := ""
 	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](cause); ok {
 		runID = started.RunId
 	}
-	if d, err := c.sdk.DescribeWorkflowExecution(ctx, schema.NodeWorkflowID(in.NodeID), runID); err == nil {
+	if d, err := c.sdk.DescribeWorkflowExecution(ctx, schema.WorkflowID(in.Action, in.NodeID), runID); err == nil {
 		info := d.GetWorkflowExecutionInfo()
 		holder = fmt.Sprintf("%s (operation %s, run %s, since %s)",
 			schema.ActionOfWorkflow(info.GetType().GetName()), keyword(info.GetSearchAttributes(), schema.AttrOperationID),
 			info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
 	}
 	return schema.NewError(schema.KindOperationInProgress, "cannot %s: %s is in progress on this node", in.Action, holder).
-		WithNext("gpuaas op watch " + in.NodeID)
+		WithNext(schema.OpCommand("watch", in.Action, in.NodeID))
 }
 
 // refusal turns a workflow's typed failure back into the error it was, or

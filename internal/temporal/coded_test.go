@@ -1,0 +1,81 @@
+package temporal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/interceptor"
+	sdklog "go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// failing runs an activity that ends as do says, in a worker with the
+// interceptor, and returns what the server would keep of its failure.
+func failing(t *testing.T, do func() error) error {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+	env := suite.NewTestActivityEnvironment()
+	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{CodedErrors()}})
+	env.RegisterActivityWithOptions(func(context.Context) error { return do() }, activity.RegisterOptions{Name: "fails"})
+	_, err := env.ExecuteActivity("fails")
+	return err
+}
+
+func TestOnlyCodedErrorsLeaveActivities(t *testing.T) {
+	t.Parallel()
+	secret, _, _ := schema.NewToken()
+	raw := errors.New("vault said no to " + secret)
+	coded := temporal.NewApplicationErrorWithOptions("no", string(schema.KindNodeInUse), temporal.ApplicationErrorOptions{NonRetryable: true})
+	for name, c := range map[string]struct {
+		do   func() error
+		kind schema.Kind
+		text string
+	}{
+		"a raw error":                  {func() error { return raw }, schema.KindInternal, "internal error"},
+		"a raw error around a coded":   {func() error { return fmt.Errorf("%s: %w", secret, coded) }, schema.KindNodeInUse, "no"},
+		"a coded error with its cause": {func() error { return schema.Wrap(schema.KindNotFound, raw, "no such node") }, schema.KindNotFound, "no such node"},
+		"a wrapped coded error": {func() error {
+			return fmt.Errorf("%s: %w", secret, schema.Errorf(schema.KindNotFound, "no such node"))
+		}, schema.KindNotFound, "no such node"},
+		"an application error of no kind": {func() error { return temporal.NewApplicationError(secret, secret) }, schema.KindInternal, "internal error"},
+		"an application error with a cause": {func() error {
+			return temporal.NewApplicationErrorWithCause("busy", string(schema.KindNodeInUse), raw)
+		}, schema.KindNodeInUse, "busy"},
+		"a coded error": {func() error { return coded }, schema.KindNodeInUse, "no"},
+		"a panic":       {func() error { panic(secret) }, schema.KindInternal, "internal error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := failing(t, c.do)
+			require.NotContains(t, fmt.Sprintf("%+v", err), secret)
+			app, ok := errors.AsType[*temporal.ApplicationError](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, string(c.kind), app.Type())
+			require.Equal(t, c.text, app.Message())
+			require.Equal(t, !c.kind.Row().Retry, app.NonRetryable())
+			require.NoError(t, errors.Unwrap(app), "no cause leaves")
+		})
+	}
+}
+
+func TestWhatPassesBare(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]error{
+		"result pending": activity.ErrResultPending, "cancelled": context.Canceled, "confirmed cancel": temporal.NewCanceledError(),
+	} {
+		require.Same(t, want, code(want), name) //nolint:testifylint // identity is the point
+	}
+	require.Equal(t, activity.ErrResultPending, failing(t, func() error { return activity.ErrResultPending }))
+	var cancelled *temporal.CanceledError
+	require.ErrorAs(t, code(fmt.Errorf("reading: %w", context.Canceled)), &cancelled)
+}

@@ -1,0 +1,92 @@
+package temporal
+
+import (
+	"context"
+	"errors"
+
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// reasonSecret is the reason of what the guard blocked.
+const reasonSecret = "secret_in_temporal"
+
+// guard keeps secrets out of Temporal, whoever let one slip: a history can be
+// read by everybody with access to the Web UI, for as long as it is kept. It
+// blocks and does not redact, so that a leak is a fault that somebody sees. Its
+// errors never repeat what was found.
+type guard struct{ scanner *scanner }
+
+// protect makes every payload and every request of the client pass the guard.
+func (g guard) protect(opts *client.Options) {
+	opts.DataConverter = guardedConverter{DataConverter: converter.GetDefaultDataConverter(), guard: g}
+	// The SDK's own interceptors turn errors into theirs; this one is outside of
+	// them, so its error arrives as it is.
+	opts.ConnectionOptions.DialOptions = append(opts.ConnectionOptions.DialOptions, grpc.WithUnaryInterceptor(g.intercept))
+}
+
+// blocked is nil when nothing was found, and the typed error otherwise.
+func (g guard) blocked(what, found string) error {
+	if found == "" {
+		return nil
+	}
+	return schema.NewError(schema.KindInternal, "%s was kept back from Temporal: it holds what looks like %s", what, found).
+		WithReason(reasonSecret)
+}
+
+// isSecretLeak reports whether the guard blocked a call.
+func isSecretLeak(err error) bool {
+	return errors.Is(err, &schema.Error{Kind: schema.KindInternal, Reason: reasonSecret})
+}
+
+// intercept looks through every request before it leaves. What travels beside
+// it, the caller's credentials, is not looked at.
+func (g guard) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	m, ok := req.(proto.Message)
+	if !ok {
+		return schema.Errorf(schema.KindInternal, "a call of %s without a protobuf request", method)
+	}
+	if err := g.blocked("a call of "+method, g.scanner.findIn(m)); err != nil {
+		return err
+	}
+	return invoke(ctx, method, req, reply, conn, opts...)
+}
+
+// guardedConverter is the inner wall: it fails the very call that would have
+// put a secret into a payload, inside the process that did it.
+type guardedConverter struct {
+	converter.DataConverter
+	guard guard
+}
+
+// ToPayload implements converter.DataConverter.
+func (c guardedConverter) ToPayload(value any) (*commonpb.Payload, error) {
+	p, err := c.DataConverter.ToPayload(value)
+	if err != nil {
+		return nil, err
+	}
+	return p, c.check(p)
+}
+
+// ToPayloads implements converter.DataConverter.
+func (c guardedConverter) ToPayloads(values ...any) (*commonpb.Payloads, error) {
+	all, err := c.DataConverter.ToPayloads(values...)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range all.GetPayloads() {
+		if err := c.check(p); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (c guardedConverter) check(p *commonpb.Payload) error {
+	return c.guard.blocked("a payload", c.guard.scanner.find(p.GetData()))
+}

@@ -1,0 +1,277 @@
+package temporal
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	commandpb "go.temporal.io/api/command/v1"
+	commonpb "go.temporal.io/api/common/v1"
+	failurepb "go.temporal.io/api/failure/v1"
+	querypb "go.temporal.io/api/query/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/converter"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// registered is a secret without any form, told to the guard.
+const registered = "correct-horse-battery-staple"
+
+// leaks are texts that hold a secret, by the kind that is found.
+func leaks() map[string][]string {
+	token, _, _ := schema.NewToken()
+	b64, b64url := base64.StdEncoding.EncodeToString, base64.RawURLEncoding.EncodeToString
+	jwt := b64url([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + b64url([]byte(`{"sub":"alice","exp":1}`)) + ".c2lnbmF0dXJl"
+	return map[string][]string{
+		"an enrolment token": {token, `{"token":"` + token + `"}`, "claim " + token + ": refused"},
+		"an encoded enrolment token": {b64([]byte(token)), b64([]byte("x" + token)), b64url([]byte("xy" + token)),
+			hex.EncodeToString([]byte(token))},
+		"a private key": {"-----BEGIN EC PRIVATE KEY-----\nMHcC", `{"key":"-----BEGIN PRIVATE KEY-----\nMC4C"}`},
+		"a JWT":         {jwt, "Authorization: Bearer " + jwt},
+		"a Vault token": {"hvs.CAESIJ0aBcDeFgHiJkLmNoPqRsTuVw", `"hvb.AAAAAQKaBcDeFgHiJkLmNoPq"`, "s.9aBcDeFgHiJkLmNoPqRsTuVw", `"s.9aBcDeFgHiJkLmNoPqRsTuVw"`},
+		"a secret of this process": {registered, "password " + registered, b64([]byte("q" + registered)),
+			hex.EncodeToString([]byte(registered))},
+	}
+}
+
+// clean are texts that look a little like secrets.
+func clean() []string {
+	return []string{
+		"", "s.", "hvs.", "the prefix gpuet_ marks a token", "activities.ClaimNodeForTheOperation24",
+		"-----BEGIN CERTIFICATE-----\nMIIB", "eyJhbGciOiJub25lIn0", "process.exitedWithStatusOneHundr",
+		`{"reason":"RMA-4411","node_id":"0198c0de-0000-7000-8000-000000000001"}`, "spiffe://dev/node/0198c0de/1",
+		hex.EncodeToString(make([]byte, 32)), strings.Repeat("A", 300),
+	}
+}
+
+func testGuard() guard {
+	return guard{newScanner([]schema.Secret{schema.NewSecret(registered), schema.NewSecret("short")})}
+}
+
+func TestScanner(t *testing.T) {
+	t.Parallel()
+	s := testGuard().scanner
+	for want, texts := range leaks() {
+		for _, text := range texts {
+			require.Equal(t, want, s.find([]byte(text)), text)
+		}
+	}
+	for _, text := range clean() {
+		require.Empty(t, s.find([]byte(text)), text)
+	}
+}
+
+// TestEveryFieldIsScanned plants a secret into fields of every kind of a
+// request.
+func TestEveryFieldIsScanned(t *testing.T) {
+	t.Parallel()
+	s := testGuard().scanner
+	secret, _, _ := schema.NewToken()
+	payload := &commonpb.Payload{Data: []byte(`"` + secret + `"`)}
+	fields := map[string]*commonpb.Payload{"k": payload}
+	unknown := &workflowservice.SignalWorkflowExecutionRequest{}
+	unknown.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 999, protowire.BytesType), secret))
+	for name, m := range map[string]proto.Message{
+		"id":               &workflowservice.StartWorkflowExecutionRequest{WorkflowId: secret},
+		"input":            &workflowservice.StartWorkflowExecutionRequest{Input: &commonpb.Payloads{Payloads: []*commonpb.Payload{payload}}},
+		"memo":             &workflowservice.StartWorkflowExecutionRequest{Memo: &commonpb.Memo{Fields: fields}},
+		"search attribute": &workflowservice.StartWorkflowExecutionRequest{SearchAttributes: &commonpb.SearchAttributes{IndexedFields: fields}},
+		"header":           &workflowservice.StartWorkflowExecutionRequest{Header: &commonpb.Header{Fields: fields}},
+		"map key":          &workflowservice.StartWorkflowExecutionRequest{Memo: &commonpb.Memo{Fields: map[string]*commonpb.Payload{secret: nil}}},
+		"metadata":         &commonpb.Payload{Metadata: map[string][]byte{"encoding": []byte(secret)}},
+		"failure text":     &workflowservice.RespondActivityTaskFailedRequest{Failure: &failurepb.Failure{Message: secret}},
+		"cause":            &workflowservice.RespondActivityTaskFailedRequest{Failure: &failurepb.Failure{Cause: &failurepb.Failure{Message: secret}}},
+		"stack trace":      &workflowservice.RespondActivityTaskFailedRequest{Failure: &failurepb.Failure{StackTrace: "main " + secret}},
+		"oneof": &workflowservice.RespondActivityTaskFailedRequest{Failure: &failurepb.Failure{
+			FailureInfo: &failurepb.Failure_ApplicationFailureInfo{ApplicationFailureInfo: &failurepb.ApplicationFailureInfo{Type: secret}}}},
+		"command": &workflowservice.RespondWorkflowTaskCompletedRequest{Commands: []*commandpb.Command{{
+			Attributes: &commandpb.Command_StartTimerCommandAttributes{StartTimerCommandAttributes: &commandpb.StartTimerCommandAttributes{TimerId: secret}}}}},
+		"query":         &workflowservice.QueryWorkflowRequest{Query: &querypb.WorkflowQuery{QueryType: secret}},
+		"unknown field": unknown,
+	} {
+		require.Equal(t, "an enrolment token", s.findIn(m), name)
+	}
+	require.Empty(t, s.findIn(&workflowservice.StartWorkflowExecutionRequest{WorkflowId: "node:1", Namespace: "gpuaas"}))
+}
+
+func TestGuardedConverter(t *testing.T) {
+	t.Parallel()
+	c := guardedConverter{DataConverter: converter.GetDefaultDataConverter(), guard: testGuard()}
+	for _, texts := range leaks() {
+		_, err := c.ToPayloads("clean", map[string]string{"field": texts[0]})
+		requireLeak(t, err, texts[0])
+		_, err = c.ToPayload(texts[0])
+		requireLeak(t, err, texts[0])
+	}
+	_, err := c.ToPayload(schema.NewSecret("anything"))
+	require.Error(t, err, "a typed secret fails to encode")
+	p, err := c.ToPayloads(schema.OperationInput{OperationID: "op"}, 3)
+	require.NoError(t, err)
+	var in schema.OperationInput
+	var n int
+	require.NoError(t, c.FromPayloads(p, &in, &n))
+	require.Equal(t, "op", in.OperationID)
+}
+
+// requireLeak holds that the error is the guard's and does not repeat the
+// secret.
+func requireLeak(t *testing.T, err error, secret string) {
+	t.Helper()
+	require.True(t, isSecretLeak(err), "%v", err)
+	require.NotContains(t, fmt.Sprintf("%+v", err), secret)
+}
+
+// frontend is a Temporal frontend that writes down what arrives.
+type frontend struct {
+	workflowservice.UnimplementedWorkflowServiceServer
+	mu       sync.Mutex
+	requests []proto.Message
+}
+
+func (f *frontend) note(m proto.Message) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.requests = append(f.requests, m)
+}
+
+func (*frontend) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
+	return &workflowservice.GetSystemInfoResponse{}, nil
+}
+
+func (f *frontend) SignalWorkflowExecution(_ context.Context, r *workflowservice.SignalWorkflowExecutionRequest) (*workflowservice.SignalWorkflowExecutionResponse, error) {
+	f.note(r)
+	return &workflowservice.SignalWorkflowExecutionResponse{}, nil
+}
+
+func (f *frontend) RespondActivityTaskFailedById(_ context.Context, r *workflowservice.RespondActivityTaskFailedByIdRequest) (*workflowservice.RespondActivityTaskFailedByIdResponse, error) {
+	f.note(r)
+	return &workflowservice.RespondActivityTaskFailedByIdResponse{}, nil
+}
+
+func (f *frontend) RespondActivityTaskCompletedById(_ context.Context, r *workflowservice.RespondActivityTaskCompletedByIdRequest) (*workflowservice.RespondActivityTaskCompletedByIdResponse, error) {
+	f.note(r)
+	return &workflowservice.RespondActivityTaskCompletedByIdResponse{}, nil
+}
+
+// dialFrontend returns a client made by Dial, as every process makes its own,
+// and the frontend it speaks to.
+func dialFrontend(t *testing.T) (*Client, *frontend) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	f := &frontend{}
+	server := grpc.NewServer()
+	workflowservice.RegisterWorkflowServiceServer(server, f)
+	go server.Serve(listener) //nolint:errcheck // ends with the test
+	t.Cleanup(server.Stop)
+	c, err := Dial(t.Context(), Config{Address: listener.Addr().String(), Secrets: []schema.Secret{schema.NewSecret(registered)}})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c, f
+}
+
+func TestNoRequestWithASecretLeaves(t *testing.T) {
+	t.Parallel()
+	c, f := dialFrontend(t)
+	require.NoError(t, c.SignalAgent(t.Context(), "node:1", schema.AgentEvent{Event: schema.EventFirstPoll, NodeID: "1"}))
+	require.Len(t, f.requests, 1, "a clean request arrives")
+	for _, texts := range leaks() {
+		// An id is in no payload: only the outer wall sees it.
+		requireLeak(t, c.SignalAgent(t.Context(), "node:"+texts[0], schema.AgentEvent{}), texts[0])
+		requireLeak(t, c.SignalAgent(t.Context(), "node:1", schema.AgentEvent{NodeID: texts[0]}), texts[0])
+		_, err := c.Submit(t.Context(), schema.OperationInput{NodeID: "1", Action: schema.ActionDrain, Actor: "alice", Reason: texts[0]})
+		requireLeak(t, err, texts[0])
+	}
+	require.Len(t, f.requests, 1)
+}
+
+func TestResultWithASecretFailsItsTask(t *testing.T) {
+	t.Parallel()
+	secret, _, _ := schema.NewToken()
+	for name, r := range map[string]schema.TaskResult{
+		"in the message": {Status: schema.TaskFailed, Message: "exit 1: " + secret},
+		"in the output":  {Status: schema.TaskSucceeded, Output: []byte(`{"log":"` + secret + `"}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, f := dialFrontend(t)
+			require.NoError(t, c.CompleteTask(t.Context(), schema.TaskOwner{WorkflowID: "node:1", ActivityID: "a"}, r))
+			require.Len(t, f.requests, 1)
+			sent, ok := f.requests[0].(*workflowservice.RespondActivityTaskFailedByIdRequest)
+			require.True(t, ok)
+			require.NotContains(t, sent.String(), secret)
+			require.Contains(t, sent.GetFailure().GetMessage(), "kept back")
+			require.Equal(t, string(schema.KindTaskFailed), sent.GetFailure().GetApplicationFailureInfo().GetType())
+		})
+	}
+}
+
+func TestGuardRefusesWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	invoked := errors.New("invoked")
+	err := testGuard().intercept(t.Context(), "/m", "no message", nil, nil,
+		func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return invoked })
+	require.Equal(t, schema.KindInternal, schema.KindOf(err))
+	require.NotErrorIs(t, err, invoked)
+}
+
+// sample is an operation's state as queries answer it: about 2 KiB.
+func sample() schema.OperationStatus {
+	now := time.Unix(0, 0).UTC()
+	st := schema.OperationStatus{Operation: schema.Operation{OperationID: schema.NewID(), WorkflowID: "node:1", Actor: "alice", StartedAt: &now}}
+	for _, p := range schema.Phases(schema.ActionProvision, schema.OperationOptions{}) {
+		st.Operation.Phases = append(st.Operation.Phases, schema.Phase{Name: p.Name, Title: p.Title, State: schema.PhaseCompleted, StartedAt: &now, EndedAt: &now})
+	}
+	return st
+}
+
+func BenchmarkPayload(b *testing.B) {
+	plain := converter.GetDefaultDataConverter()
+	for name, c := range map[string]converter.DataConverter{
+		"default": plain, "guarded": guardedConverter{DataConverter: plain, guard: testGuard()},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			v := sample()
+			p, err := c.ToPayload(v)
+			require.NoError(b, err)
+			b.SetBytes(int64(len(p.GetData())))
+			for b.Loop() {
+				if _, err := c.ToPayload(v); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkRequest scans a workflow task's answer with ten commands.
+func BenchmarkRequest(b *testing.B) {
+	p, err := converter.GetDefaultDataConverter().ToPayloads(sample())
+	require.NoError(b, err)
+	r := &workflowservice.RespondWorkflowTaskCompletedRequest{Namespace: "gpuaas", Identity: "worker"}
+	for range 10 {
+		r.Commands = append(r.Commands, &commandpb.Command{Attributes: &commandpb.Command_ScheduleActivityTaskCommandAttributes{
+			ScheduleActivityTaskCommandAttributes: &commandpb.ScheduleActivityTaskCommandAttributes{ActivityId: "a", Input: p}}})
+	}
+	b.SetBytes(int64(proto.Size(r)))
+	b.ReportAllocs()
+	s := testGuard().scanner
+	for b.Loop() {
+		if s.findIn(r) != "" {
+			b.Fatal("found something")
+		}
+	}
+}

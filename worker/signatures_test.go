@@ -1,0 +1,136 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	sdkactivity "go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// The static wall of trust.md C8: nothing that a history is made of can hold a
+// secret, by its type. What is registered is asked of register itself, so that
+// a new workflow or activity is held to this without being listed.
+
+// recorder is a registry that keeps what it is given.
+type recorder struct {
+	worker.Registry
+	functions map[string]reflect.Type
+}
+
+func (r *recorder) RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions) {
+	r.functions["workflow "+o.Name] = reflect.TypeOf(w)
+}
+
+func (r *recorder) RegisterActivityWithOptions(a any, _ sdkactivity.RegisterOptions) {
+	v := reflect.ValueOf(a)
+	for m, f := range v.Methods() {
+		r.functions["activity "+v.Elem().Type().Name()+"."+m.Name] = f.Type()
+	}
+}
+
+func TestNoSecretInAnySignature(t *testing.T) {
+	t.Parallel()
+	r := &recorder{functions: map[string]reflect.Type{}}
+	register(r, &parts{store: &store.Store{}, metrics: &metrics{}}, "dev")
+	require.Greater(t, len(r.functions), 12)
+	// What goes to a running workflow and what it answers.
+	for name, message := range map[string]any{
+		schema.SignalAgent: schema.AgentEvent{}, schema.UpdateResolve: schema.ResolveRequest{},
+		schema.UpdateSubmit: schema.Operation{}, schema.QueryStatus: schema.OperationStatus{},
+		"task result": schema.TaskResult{}, "error details": schema.ErrorInfo{},
+	} {
+		r.functions["message "+name] = reflect.TypeOf(message)
+	}
+	for name, f := range r.functions {
+		require.Empty(t, faults(f), name)
+	}
+}
+
+// faults lists what in a type could carry a secret or anything at all.
+func faults(t reflect.Type) []string {
+	s := search{seen: map[reflect.Type]bool{}}
+	if t.Kind() != reflect.Func {
+		s.walk(t, t.Name())
+		return s.faults
+	}
+	for p := range t.Ins() {
+		s.walk(p, p.String())
+	}
+	for p := range t.Outs() {
+		s.walk(p, p.String())
+	}
+	return s.faults
+}
+
+type search struct {
+	seen   map[reflect.Type]bool
+	faults []string
+}
+
+func (s *search) walk(t reflect.Type, path string) {
+	if s.seen[t] || harmless(t) {
+		return
+	}
+	s.seen[t] = true
+	for _, secret := range []any{schema.Secret{}, schema.BootstrapBundle{}, schema.RecoveryBundle{}} {
+		if t == reflect.TypeOf(secret) {
+			s.faults = append(s.faults, path+" is a "+t.String())
+			return
+		}
+	}
+	switch t.Kind() {
+	case reflect.Interface:
+		s.faults = append(s.faults, path+" can hold anything")
+	case reflect.Struct:
+		for f := range t.Fields() {
+			s.walk(f.Type, path+"."+f.Name)
+		}
+	case reflect.Map:
+		s.walk(t.Key(), path+" key")
+		s.walk(t.Elem(), path+" value")
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Chan:
+		s.walk(t.Elem(), path)
+	}
+}
+
+// harmless are contexts, errors and times, which do not travel as they are.
+func harmless(t reflect.Type) bool {
+	switch t {
+	case reflect.TypeFor[context.Context](), reflect.TypeFor[workflow.Context](), reflect.TypeFor[error]():
+		return true
+	}
+	return t.PkgPath() == "time"
+}
+
+// TestSignaturesAreSearched proves that the test above can fail.
+func TestSignaturesAreSearched(t *testing.T) {
+	t.Parallel()
+	type nested struct {
+		Steps []map[string]*schema.BootstrapBundle
+	}
+	type hidden struct{ token schema.Secret } //nolint:unused // its type is what counts
+	for want, f := range map[string]any{
+		"is a schema.Secret":          func(context.Context, schema.Secret) error { return nil },
+		"Steps value is a schema.Boo": func(context.Context) (nested, error) { return nested{}, nil },
+		"token is a schema.Secret":    func(context.Context, hidden) error { return nil },
+		"is a schema.RecoveryBundle":  func(context.Context, *schema.RecoveryBundle) error { return nil },
+		"value can hold anything":     func(context.Context, map[string]any) error { return nil },
+		"interface {} can hold":       func(context.Context, any) error { return nil },
+		"is a schema.BootstrapBundle": func(workflow.Context, []schema.BootstrapBundle) error { return nil },
+	} {
+		got := faults(reflect.TypeOf(f))
+		require.Len(t, got, 1, fmt.Sprint(want, got))
+		require.Contains(t, got[0], want)
+	}
+	require.Empty(t, faults(reflect.TypeOf(func(context.Context, schema.OperationInput) (schema.TaskResult, error) {
+		return schema.TaskResult{}, nil
+	})))
+}

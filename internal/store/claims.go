@@ -51,19 +51,26 @@ func (s *Store) claim(ctx context.Context, u *unit, r schema.ClaimRequest) (sche
 	if err != nil {
 		return schema.Claim{}, err
 	}
-	move, err := s.admit(r, node, instance)
+	move, err := s.admit(ctx, u, r, node, instance)
 	if err != nil {
 		event.Detail["state"] = string(node.State)
 		return schema.Claim{}, refuse(err, event)
+	}
+	if r.Action == schema.ActionReissueEnrollment {
+		return u.takeReissue(ctx, r, node, instance)
 	}
 	return u.take(ctx, r, node, move, instance)
 }
 
 // admit says whether the action may start on the node as it is.
-func (s *Store) admit(r schema.ClaimRequest, n sqlc.LockNodeRow, instance schema.InstanceState) (schema.Move, error) {
+func (s *Store) admit(ctx context.Context, u *unit, r schema.ClaimRequest, n sqlc.LockNodeRow, instance schema.InstanceState,
+) (schema.Move, error) {
 	move, err := schema.CheckMove(r.Action, n.State)
 	if err != nil {
 		return move, err
+	}
+	if r.Action == schema.ActionReissueEnrollment {
+		return move, u.admitReissue(ctx, n)
 	}
 	if !move.Operation {
 		return move, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
@@ -111,32 +118,39 @@ func (u *unit) take(ctx context.Context, r schema.ClaimRequest, n sqlc.LockNodeR
 	if err := u.supersede(ctx, n, r.OperationID); err != nil {
 		return schema.Claim{}, err
 	}
+	c, err := u.insertOperation(ctx, r, n, state, instance, n.OpSeq+1)
+	if err != nil {
+		return c, err
+	}
+	return c, one(c.Fence)(u.ClaimNode(ctx, sqlc.ClaimNodeParams{
+		NodeID: n.NodeID, OpSeq: n.OpSeq, OperationID: &r.OperationID, State: state,
+	}))
+}
+
+// insertOperation stores the operation with its claim and its audit row.
+func (u *unit) insertOperation(ctx context.Context, r schema.ClaimRequest, n sqlc.LockNodeRow, state schema.NodeState,
+	instance schema.InstanceState, opSeq int64,
+) (schema.Claim, error) {
 	sku, err := u.GetSKU(ctx, n.SKU)
 	if err != nil {
 		return schema.Claim{}, err
 	}
 	c := schema.Claim{
-		Fence: schema.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: n.OpSeq + 1,
+		Fence: schema.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: opSeq,
 			Actor: r.Actor, CorrelationID: r.CorrelationID},
 		Prior: n.State, State: state, Host: n.Host, SKU: schema.SKU(sku), GPUsTotal: n.GPUsTotal,
 		Region: n.RegionCode, Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
 		Instance: instance, ClaimedAt: n.Now,
 	}
-	if err := u.InsertOperation(ctx, sqlc.InsertOperationParams{
-		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: c.Fence.OpSeq, Action: r.Action, Actor: r.Actor,
-		Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID, RunID: r.RunID,
-		Claim: c, StartedAt: n.Now,
-	}); err != nil {
-		return schema.Claim{}, err
-	}
-	err = one(c.Fence)(u.ClaimNode(ctx, sqlc.ClaimNodeParams{
-		NodeID: n.NodeID, OpSeq: n.OpSeq, OperationID: &r.OperationID, State: state,
-	}))
 	event := claimEvent(r)
 	event.Result, event.Reason = schema.AuditAccepted, r.Reason
-	event.Detail = map[string]string{"from": string(n.State), "to": string(state), "op_seq": strconv.FormatInt(c.Fence.OpSeq, 10)}
+	event.Detail = map[string]string{"from": string(n.State), "to": string(state), "op_seq": strconv.FormatInt(opSeq, 10)}
 	u.note(event)
-	return c, err
+	return c, u.InsertOperation(ctx, sqlc.InsertOperationParams{
+		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: opSeq, Action: r.Action, Actor: r.Actor,
+		Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID, RunID: r.RunID,
+		Claim: c, StartedAt: n.Now,
+	})
 }
 
 // supersede ends what an earlier run left open on the node.
@@ -146,13 +160,17 @@ func (u *unit) supersede(ctx context.Context, n sqlc.LockNodeRow, by string) err
 		return err
 	}
 	for _, op := range ended {
-		u.note(schema.AuditEvent{
-			Stream: n.NodeID, Actor: systemActor, Action: schema.AuditAction(op.Action), Target: n.NodeID,
-			Result: schema.AuditFailed, Reason: "superseded", CorrelationID: op.CorrelationID,
-			OperationID: op.OperationID, Detail: map[string]string{"by": by},
-		})
+		u.noteSuperseded(n.NodeID, op.OperationID, op.Action, op.CorrelationID, by)
 	}
 	return u.voidTasks(ctx, n.NodeID, nil, systemActor)
+}
+
+func (u *unit) noteSuperseded(nodeID, operationID string, a schema.Action, correlationID, by string) {
+	u.note(schema.AuditEvent{
+		Stream: nodeID, Actor: systemActor, Action: schema.AuditAction(a), Target: nodeID,
+		Result: schema.AuditFailed, Reason: "superseded", CorrelationID: correlationID,
+		OperationID: operationID, Detail: map[string]string{"by": by},
+	})
 }
 
 // liveInstance returns the state of the node's instance, InstanceNone when it

@@ -101,6 +101,12 @@ func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint
 				case refusal != nil:
 					require.EqualError(t, err, refusal.Error())
 					requireKind(t, err, schema.KindInvalidRequest, "")
+				case move.Action == schema.ActionReissueEnrollment:
+					require.NoError(t, err)
+					require.Zero(t, claim.Fence.OpSeq)
+					require.Equal(t, state, e.node(n.ID).State)
+					require.Zero(t, e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
+					return
 				case !move.Operation:
 					requireKind(t, err, schema.KindInvalidRequest, "not_an_operation")
 				case move.Action == schema.ActionProvision && state == schema.NodeRegistered:

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"crypto/subtle"
+	"slices"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
@@ -12,16 +13,20 @@ import (
 const (
 	slotPending = "pending"
 	slotCurrent = "current"
+	slotRetired = "retired"
 
 	tokenClaimed  = "claimed"
 	tokenConsumed = "consumed"
 	tokenVoided   = "voided"
 )
 
-// IssueToken voids the node's live tokens and unused certificates and stores a
-// new token, as adminapi.Store says. When the identity of this incarnation was
-// used already, the new token begins the next one, and the old identity is
-// void.
+// purposeFetch is the purpose of a one-time reference to a bundle.
+const purposeFetch schema.TokenPurpose = "fetch"
+
+// IssueToken stores a new token and voids what it takes the place of, as
+// adminapi.Store says. When the identity of this incarnation was used already, a
+// token to enrol begins the next one, and the old identity is void; a token to
+// reissue does so when it is claimed.
 func (s *Store) IssueToken(ctx context.Context, t schema.MintedToken, by schema.Subject) error {
 	return s.write(ctx, "issuing an enrolment token for node "+t.NodeID, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, t.NodeID)
@@ -31,36 +36,80 @@ func (s *Store) IssueToken(ctx context.Context, t schema.MintedToken, by schema.
 		e := schema.AuditEvent{Stream: t.NodeID, Actor: by.Actor, Action: schema.AuditTokenIssued, Target: t.NodeID,
 			Result: schema.AuditSucceeded, CorrelationID: by.CorrelationID,
 			Detail: map[string]string{"token_id": t.TokenID, "purpose": string(t.Purpose), "from": string(node.State)}}
-		if _, err := schema.CheckMove(schema.ActionEnroll, node.State); err != nil {
+		if t.Purpose == schema.PurposeReissue {
+			e.Action = schema.AuditAction(schema.ActionReissueEnrollment)
+		}
+		if err := u.admitToken(ctx, t.Purpose, node); err != nil {
 			return refuse(err, e)
 		}
-		incarnation, err := u.freshIncarnation(ctx, node)
-		if err != nil {
-			return err
+		if t.Purpose == schema.PurposeReissue {
+			return u.issueReissue(ctx, t, node, e)
 		}
-		if _, err := u.VoidTokens(ctx, t.NodeID); err != nil {
-			return err
-		}
-		if err := u.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID,
-			Incarnation: incarnation, Purpose: t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt}); err != nil {
-			return err
-		}
-		if err := u.moveNode(ctx, node, schema.NodeBootstrapIssued); err != nil {
-			return err
-		}
-		u.note(e)
-		return u.tell(ctx, t.NodeID, incarnation, schema.EventBundleIssued)
+		return u.issueEnrolment(ctx, t, node, e)
 	})
+}
+
+// admitToken says whether a node may be enrolled, or enrolled anew, as it is.
+func (u *unit) admitToken(ctx context.Context, p schema.TokenPurpose, n sqlc.LockNodeRow) error {
+	switch p {
+	case schema.PurposeReissue:
+		return u.admitReissue(ctx, n)
+	case schema.PurposeEnroll:
+		if n.Locked && !n.State.Refusing() {
+			return errLocked()
+		}
+		_, err := schema.CheckMove(schema.ActionEnroll, n.State)
+		return err
+	}
+	return schema.NewError(schema.KindInvalidRequest, "no bundle is made for a token of purpose %q", p).
+		WithReason("token_purpose")
+}
+
+func (u *unit) issueEnrolment(ctx context.Context, t schema.MintedToken, n sqlc.LockNodeRow, e schema.AuditEvent) error {
+	if _, err := u.VoidTokens(ctx, t.NodeID, allPurposes()); err != nil {
+		return err
+	}
+	incarnation, err := u.freshIncarnation(ctx, n)
+	if err != nil {
+		return err
+	}
+	if err := u.insertToken(ctx, t, incarnation); err != nil {
+		return err
+	}
+	if err := u.moveNode(ctx, n, schema.NodeBootstrapIssued); err != nil {
+		return err
+	}
+	u.note(e)
+	return u.tellEnrolment(ctx, t.NodeID, incarnation, false, schema.EventBundleIssued)
+}
+
+func (u *unit) insertToken(ctx context.Context, t schema.MintedToken, incarnation int64) error {
+	return u.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID,
+		Incarnation: incarnation, Purpose: t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt})
+}
+
+// allPurposes are the purposes of every token that an identity's end voids.
+func allPurposes() []string {
+	return purposes(schema.PurposeEnroll, schema.PurposeReissue, schema.PurposeRecover, purposeFetch)
+}
+
+func purposes(list ...schema.TokenPurpose) []string {
+	names := make([]string, len(list))
+	for i, p := range list {
+		names[i] = string(p)
+	}
+	return names
 }
 
 // freshIncarnation returns the incarnation a new token is for and voids what
 // could still be used of an older one.
 func (u *unit) freshIncarnation(ctx context.Context, n sqlc.LockNodeRow) (int64, error) {
-	used, err := u.HasCurrentCertificate(ctx, n.NodeID)
-	if err != nil {
+	_, err := u.CurrentCertificate(ctx, n.NodeID)
+	unused := notFound(err)
+	if err != nil && !unused {
 		return 0, err
 	}
-	if _, err := u.RetireCertificates(ctx, n.NodeID, []string{slotPending, slotCurrent}); err != nil || !used {
+	if _, err := u.RetireCertificates(ctx, n.NodeID, []string{slotPending, slotCurrent}); err != nil || unused {
 		return n.Incarnation, err
 	}
 	return u.NextIncarnation(ctx, n.NodeID)
@@ -87,60 +136,105 @@ func (s *Store) ClaimToken(ctx context.Context, c schema.TokenClaim) (schema.Cla
 
 func (u *unit) claimToken(ctx context.Context, c schema.TokenClaim) (schema.Claimed, error) {
 	none, e := schema.Claimed{}, tokenEvent(c)
-	token, node, err := u.findToken(ctx, c)
+	token, node, err := u.findToken(ctx, presented{c.NodeID, c.TokenID, c.Hash, c.SPKI},
+		schema.PurposeEnroll, schema.PurposeReissue)
 	if token.NodeID != "" {
 		e.Stream, e.Target = token.NodeID, token.NodeID
 	}
 	if err != nil {
 		return none, refuse(err, e)
 	}
-	won, err := u.ClaimToken(ctx, c.SPKI, c.TokenID, c.NodeID)
+	won, err := u.ClaimToken(ctx, sqlc.ClaimTokenParams{SPKI: c.SPKI, TokenID: c.TokenID, NodeID: c.NodeID,
+		Purposes: purposes(token.Purpose)})
 	if notFound(err) {
-		return none, u.explainToken(ctx, c, e)
+		return none, u.explainToken(ctx, c.TokenID, c.SPKI, e)
 	}
 	if err != nil {
 		return none, err
 	}
-	if _, err := schema.CheckMove(schema.ActionEnroll, node.State); err != nil {
-		return none, refuse(err, e) // which undoes the claim
+	// A refusal from here on undoes the claim.
+	if err := u.admitClaim(ctx, won, node); err != nil {
+		return none, refuse(err, e)
 	}
-	claimed := schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation}
-	if !won.First {
-		return claimed, nil
-	}
-	if err := u.moveNode(ctx, node, schema.NodeEnrolling); err != nil {
-		return none, err
+	if err := u.bindKey(ctx, c.SPKI, c.NodeID); err != nil {
+		return none, refuse(err, e)
 	}
 	e.Actor, e.Action, e.Result = nodeActor(c.NodeID), schema.AuditTokenClaimed, schema.AuditSucceeded
+	e.Detail["purpose"] = string(won.Purpose)
+	if won.First {
+		if err := u.claimedFirst(ctx, won, node, e); err != nil {
+			return none, err
+		}
+	}
+	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation,
+		Recoverable: len(c.RecoveryKey) > 0}, u.SetRecoveryKey(ctx, c.NodeID, orNil(c.RecoveryKey))
+}
+
+// orNil is the key as a nullable column takes it.
+func orNil(key []byte) []byte {
+	if len(key) == 0 {
+		return nil
+	}
+	return key
+}
+
+// admitClaim says whether a node may take up a token as it is. The same key's
+// later tries are of the incarnation that the first one began.
+func (u *unit) admitClaim(ctx context.Context, won sqlc.ClaimTokenRow, n sqlc.LockNodeRow) error {
+	if won.Purpose == schema.PurposeReissue && !won.First {
+		if n.Locked {
+			return errLocked()
+		}
+		return nil
+	}
+	return u.admitToken(ctx, won.Purpose, n)
+}
+
+// claimedFirst does what a token's first claim brings about.
+func (u *unit) claimedFirst(ctx context.Context, won sqlc.ClaimTokenRow, n sqlc.LockNodeRow, e schema.AuditEvent) error {
+	reissued := won.Purpose == schema.PurposeReissue
+	if reissued {
+		if err := u.beginIncarnation(ctx, won.Incarnation, n, e.Detail); err != nil {
+			return err
+		}
+	} else if err := u.moveNode(ctx, n, schema.NodeEnrolling); err != nil {
+		return err
+	}
 	u.note(e)
-	return claimed, u.tell(ctx, c.NodeID, won.Incarnation, schema.EventTokenClaimed)
+	return u.tellEnrolment(ctx, n.NodeID, won.Incarnation, reissued, schema.EventTokenClaimed)
+}
+
+// presented is a token as a caller shows it, with the key it is shown for.
+type presented struct {
+	nodeID, tokenID string
+	hash            []byte
+	spki            string
 }
 
 // findToken finds the token and locks its node. It refuses a token that is
-// unknown, that shows another secret, that belongs to another node than the one
-// it is presented for, or whose node was removed. An unknown id and a wrong
-// secret look the same from outside.
-func (u *unit) findToken(ctx context.Context, c schema.TokenClaim) (sqlc.GetTokenRow, sqlc.LockNodeRow, error) {
-	var token sqlc.GetTokenRow
-	unknown := schema.NewError(schema.KindUnauthenticated, "unknown enrolment token").WithReason("token_unknown")
-	if !schema.IsID(c.TokenID) || c.SPKI == "" {
-		return token, sqlc.LockNodeRow{}, unknown
+// unknown or for something else, that shows another secret, that belongs to
+// another node than the one it is presented for, or whose node was removed. An
+// unknown id and a wrong secret look the same from outside.
+func (u *unit) findToken(ctx context.Context, p presented, want ...schema.TokenPurpose) (sqlc.GetTokenRow, sqlc.LockNodeRow, error) {
+	var node sqlc.LockNodeRow
+	if !schema.IsID(p.tokenID) || p.spki == "" {
+		return sqlc.GetTokenRow{}, node, errUnknownToken()
 	}
-	token, err := u.GetToken(ctx, c.TokenID)
+	token, err := u.GetToken(ctx, p.tokenID)
 	if notFound(err) {
-		return token, sqlc.LockNodeRow{}, unknown
+		return sqlc.GetTokenRow{}, node, errUnknownToken()
 	}
 	if err != nil {
-		return token, sqlc.LockNodeRow{}, err
+		return token, node, err
 	}
-	node, err := u.lockNode(ctx, token.NodeID)
+	node, err = u.lockNode(ctx, token.NodeID)
 	switch {
 	case err != nil:
 		return token, node, err
-	case subtle.ConstantTimeCompare(token.SecretHash, c.Hash) != 1:
-		return token, node, unknown
-	case token.NodeID != c.NodeID:
-		return token, node, schema.NewError(schema.KindUnauthenticated, "this enrolment token is for another node").
+	case subtle.ConstantTimeCompare(token.SecretHash, p.hash) != 1 || !slices.Contains(want, token.Purpose):
+		return token, node, errUnknownToken()
+	case token.NodeID != p.nodeID:
+		return token, node, schema.NewError(schema.KindUnauthenticated, "this token is for another node").
 			WithReason("token_foreign")
 	case node.State.Refusing():
 		return token, node, errRemoved()
@@ -148,26 +242,30 @@ func (u *unit) findToken(ctx context.Context, c schema.TokenClaim) (sqlc.GetToke
 	return token, node, nil
 }
 
+func errUnknownToken() *schema.Error {
+	return schema.NewError(schema.KindUnauthenticated, "unknown token").WithReason("token_unknown")
+}
+
 // explainToken says why the conditional update found nothing to claim.
-func (u *unit) explainToken(ctx context.Context, c schema.TokenClaim, e schema.AuditEvent) error {
-	t, err := u.GetToken(ctx, c.TokenID)
+func (u *unit) explainToken(ctx context.Context, tokenID, spki string, e schema.AuditEvent) error {
+	t, err := u.GetToken(ctx, tokenID)
 	if err != nil {
 		return err
 	}
 	next := "gpuaas node enroll NODE"
+	if t.Purpose != schema.PurposeEnroll {
+		next = "gpuaas node reissue-enrollment NODE"
+	}
+	cause := schema.NewError(schema.KindTokenExpired, "this token has expired").WithReason("token_expired")
 	switch {
 	case t.State == tokenConsumed:
-		return refuse(schema.NewError(schema.KindTokenConsumed, "this enrolment token was used").
-			WithReason("token_used").WithNext(next), e)
+		cause = schema.NewError(schema.KindTokenConsumed, "this token was used").WithReason("token_used")
 	case t.State == tokenVoided:
-		return refuse(schema.NewError(schema.KindTokenConsumed, "this enrolment token was replaced or withdrawn").
-			WithReason("token_voided").WithNext(next), e)
-	case t.State == tokenClaimed && (t.ClaimedSPKI == nil || *t.ClaimedSPKI != c.SPKI):
-		return refuse(schema.NewError(schema.KindTokenConsumed, "this enrolment token was claimed by another key").
-			WithReason("token_claimed").WithNext(next), e)
+		cause = schema.NewError(schema.KindTokenConsumed, "this token was replaced or withdrawn").WithReason("token_voided")
+	case t.State == tokenClaimed && (t.ClaimedSPKI == nil || *t.ClaimedSPKI != spki):
+		cause = schema.NewError(schema.KindTokenConsumed, "this token was claimed by another key").WithReason("token_claimed")
 	}
-	return refuse(schema.NewError(schema.KindTokenExpired, "this enrolment token has expired").
-		WithReason("token_expired").WithNext(next), e)
+	return refuse(cause.WithNext(next), e)
 }
 
 // tokenEvent is a token's audit event before the token is known.
@@ -176,61 +274,5 @@ func tokenEvent(c schema.TokenClaim) schema.AuditEvent {
 		Stream: schema.SystemStream, Actor: "unauthenticated", Action: schema.AuditTokenRefused, Target: c.NodeID,
 		CorrelationID: c.CorrelationID, Detail: map[string]string{"token_id": c.TokenID, "path_node": c.NodeID,
 			"spki": c.SPKI, "agent_version": c.AgentVersion, "remote_addr": c.RemoteAddr},
-	}
-}
-
-// StorePending keeps the issued certificate in the pending slot, replacing an
-// unused one, as nodeapi.Store says. The same certificate again changes nothing.
-// With a token, the token must still be claimed by the certificate's key: it may
-// have been replaced while the certificate was being issued.
-func (s *Store) StorePending(ctx context.Context, n schema.NewIdentity) (int64, error) {
-	var sequence int64
-	err := s.write(ctx, "storing the certificate of node "+n.NodeID, func(ctx context.Context, u *unit) (err error) {
-		sequence, err = u.storePending(ctx, n)
-		return err
-	})
-	return sequence, err
-}
-
-func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, error) {
-	node, err := u.lockNode(ctx, n.NodeID)
-	switch {
-	case err != nil:
-		return 0, err
-	case node.State.Refusing():
-		return 0, errRemoved()
-	case node.Incarnation != n.Incarnation:
-		return 0, errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
-	}
-	if _, err := u.GetCertificate(ctx, n.NodeID, n.Cert.Serial); !notFound(err) {
-		return 1, err
-	}
-	p := pendingCertificate(n.NodeID, n.Incarnation, n.Cert)
-	if n.TokenID != "" {
-		p.TokenID = &n.TokenID
-		t, err := u.GetToken(ctx, n.TokenID)
-		if err != nil {
-			return 0, err
-		}
-		if t.State != tokenClaimed || t.NodeID != n.NodeID || t.ClaimedSPKI == nil || *t.ClaimedSPKI != n.Cert.SPKI {
-			return 0, schema.NewError(schema.KindTokenConsumed, "the enrolment token is not held by this key any more").
-				WithReason("token_voided")
-		}
-	}
-	if _, err := u.RetireCertificates(ctx, n.NodeID, []string{slotPending}); err != nil {
-		return 0, err
-	}
-	u.note(schema.AuditEvent{
-		Stream: n.NodeID, Actor: nodeActor(n.NodeID), Action: schema.AuditIdentityIssued, Target: n.NodeID,
-		Result: schema.AuditSucceeded, CorrelationID: n.CorrelationID,
-		Detail: map[string]string{"serial": n.Cert.Serial, "issuer": n.Cert.Issuer, "spki": n.Cert.SPKI, "token_id": n.TokenID},
-	})
-	return 1, u.InsertPendingCertificate(ctx, p)
-}
-
-func pendingCertificate(nodeID string, incarnation int64, c schema.CertFacts) sqlc.InsertPendingCertificateParams {
-	return sqlc.InsertPendingCertificateParams{
-		NodeID: nodeID, Serial: c.Serial, Incarnation: incarnation, Subject: c.Subject, URI: c.URI, Issuer: c.Issuer,
-		Fingerprint: c.Fingerprint, SPKI: c.SPKI, NotBefore: c.NotBefore, NotAfter: c.NotAfter,
 	}
 }

@@ -19,17 +19,17 @@ func TestEnrolment(t *testing.T) {
 		require.NoError(t, err)
 		return p
 	}
-	require.Equal(t, schema.EnrollmentProgress{}, progress())
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1}, progress())
 
 	tokenID, hash := e.token(n.ID)
-	require.Equal(t, schema.EnrollmentProgress{BundleIssued: true}, progress())
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true}, progress())
 	require.Equal(t, schema.NodeBootstrapIssued, e.node(n.ID).State)
 
 	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
 	require.NoError(t, err)
 	require.Equal(t, schema.Claimed{TokenID: tokenID, NodeID: n.ID, Incarnation: 1}, won)
 	require.Equal(t, schema.NodeEnrolling, e.node(n.ID).State)
-	require.Equal(t, schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true}, progress())
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true, TokenClaimed: true}, progress())
 
 	rows := e.changes(n.ID, func() {
 		again, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
@@ -51,7 +51,7 @@ func TestEnrolment(t *testing.T) {
 	require.False(t, caller.Polled)
 	require.NoError(t, e.Polled(ctx, caller))
 	require.NoError(t, e.Polled(ctx, caller))
-	require.Equal(t, schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
 	caller, err = e.Authenticate(ctx, id, second)
 	require.NoError(t, err)
 	require.True(t, caller.Polled)
@@ -145,9 +145,9 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 	})
 	t.Run("used", func(t *testing.T) {
 		caller, _, _ := e.enroll()
-		e.exec("UPDATE enrollment_tokens SET secret_hash = $2, expires_at = now() WHERE node_id = $1", caller.NodeID, hashA)
+		e.exec("UPDATE enrollment_tokens SET secret_hash = $2, expires_at = now() WHERE node_id = $1 AND purpose = 'enroll'", caller.NodeID, hashA)
 		var id string
-		require.NoError(t, e.raw.QueryRow(ctx, "SELECT token_id::text FROM enrollment_tokens WHERE node_id = $1", caller.NodeID).Scan(&id))
+		require.NoError(t, e.raw.QueryRow(ctx, "SELECT token_id::text FROM enrollment_tokens WHERE node_id = $1 AND purpose = 'enroll'", caller.NodeID).Scan(&id))
 		refused(t, tokenClaim(caller.NodeID, id, hashA, "spki-1"), caller.NodeID, schema.KindTokenConsumed, "token_used")
 	})
 	t.Run("removed node", func(t *testing.T) {
@@ -188,10 +188,7 @@ func TestOneKeyWinsAToken(t *testing.T) {
 func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
-	mint := func(nodeID string) schema.MintedToken {
-		_, id, hash := schema.NewToken()
-		return schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}
-	}
+	mint := func(nodeID string) schema.MintedToken { return mint(nodeID, schema.PurposeEnroll) }
 
 	t.Run("only in a state that enrols", func(t *testing.T) {
 		for _, s := range schema.NodeStates() {
@@ -219,22 +216,22 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 	t.Run("voids an unused certificate", func(t *testing.T) {
 		n := e.register()
 		tokenID, hash := e.token(n.ID)
-		_, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+		_, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, key(n.ID, 1)))
 		require.NoError(t, err)
-		id, cert := certificate(n.ID, 1, "spki-1")
+		id, cert := certificate(n.ID, 1, key(n.ID, 1))
 		require.NoError(t, e.storePending(n.ID, 1, tokenID, cert))
 		e.token(n.ID)
 		_, err = e.Authenticate(ctx, id, cert)
 		requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
-		_, late := certificate(n.ID, 1, "spki-1")
+		_, late := certificate(n.ID, 1, key(n.ID, 1))
 		requireKind(t, e.storePending(n.ID, 1, tokenID, late), schema.KindTokenConsumed, "token_voided")
 	})
 	t.Run("begins a new incarnation when the identity was used", func(t *testing.T) {
 		n := e.register()
 		tokenID, hash := e.token(n.ID)
-		_, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+		_, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, key(n.ID, 1)))
 		require.NoError(t, err)
-		id, cert := certificate(n.ID, 1, "spki-1")
+		id, cert := certificate(n.ID, 1, key(n.ID, 1))
 		require.NoError(t, e.storePending(n.ID, 1, tokenID, cert))
 		caller, err := e.Authenticate(ctx, id, cert)
 		require.NoError(t, err)
@@ -243,11 +240,11 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 		tokenID, hash = e.token(n.ID)
 		progress, err := e.Enrollment(ctx, n.ID)
 		require.NoError(t, err)
-		require.Equal(t, schema.EnrollmentProgress{BundleIssued: true}, progress)
+		require.Equal(t, schema.EnrollmentProgress{Incarnation: 2, BundleIssued: true}, progress)
 		_, err = e.Authenticate(ctx, id, cert)
 		requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 		requireKind(t, e.Heartbeat(ctx, caller, schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
-		won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-2"))
+		won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, key(n.ID, 2)))
 		require.NoError(t, err)
 		require.Equal(t, int64(2), won.Incarnation)
 		requireKind(t, e.storePending(n.ID, 1, tokenID, cert), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)

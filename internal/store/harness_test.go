@@ -149,25 +149,19 @@ func certificate(nodeID string, incarnation int64, spki string) (schema.Identity
 		NotAfter: time.Now().Add(72 * time.Hour).UTC().Truncate(time.Microsecond)}
 }
 
+// recoveryKey is the recovery key of every node here; signatures are checked
+// before the store.
+var recoveryKey = make([]byte, 32)
+
+// key is the hash of a node's n-th key.
+func key(nodeID string, n int) string { return fmt.Sprintf("spki-%d-of-%s", n, nodeID) }
+
 // enroll takes a new node through enrolment to active and returns its caller
 // and certificate.
 func (e *env) enroll() (schema.Caller, schema.Identity, schema.CertFacts) {
 	e.t.Helper()
-	ctx, n := e.t.Context(), e.register()
-	claim := e.claim(n.ID, schema.ActionEnroll)
-	tokenID, hash := e.token(n.ID)
-	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
-	require.NoError(e.t, err)
-	id, cert := certificate(n.ID, won.Incarnation, "spki-1")
-	require.NoError(e.t, e.storePending(n.ID, won.Incarnation, tokenID, cert))
-	caller, err := e.Authenticate(ctx, id, cert)
-	require.NoError(e.t, err)
-	require.NoError(e.t, e.Polled(ctx, caller))
-	require.NoError(e.t, e.Finish(ctx, claim.Fence, schema.Finish{Status: schema.OperationCompleted,
-		Node: schema.NodeActive, Outcome: "enrolled"}))
-	caller, err = e.Authenticate(ctx, id, cert)
-	require.NoError(e.t, err)
-	return caller, id, cert
+	m := e.machine()
+	return m.caller, m.id, m.cert
 }
 
 func spec(f schema.Fence, step string, kind schema.TaskType) schema.TaskSpec {
@@ -257,11 +251,4 @@ func listen(ctx context.Context, l *store.Listener) (stop func()) {
 		_ = l.Run(ctx) // ends with the context
 	}()
 	return func() { cancel(); <-done }
-}
-
-// storePending stores a certificate that came by the token, or by a renewal.
-func (e *env) storePending(nodeID string, incarnation int64, tokenID string, cert schema.CertFacts) error {
-	_, err := e.StorePending(e.t.Context(), schema.NewIdentity{NodeID: nodeID, Incarnation: incarnation,
-		TokenID: tokenID, Cert: cert, CorrelationID: "corr-2"})
-	return err
 }

@@ -18,7 +18,7 @@ func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schem
 		if !schema.IsID(id.NodeID) {
 			return errIdentity(schema.ReasonIdentityMismatch, "the certificate names no node of this system")
 		}
-		row, err = s.q.IdentityFacts(ctx, cert.Serial, id.NodeID)
+		row, err = s.q.IdentityFacts(ctx, schema.InFlight.Seconds(), cert.Serial, id.NodeID)
 		return err
 	})
 	stream := id.NodeID
@@ -27,7 +27,10 @@ func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schem
 	} else if err == nil {
 		err = checkIdentity(row, id, cert)
 	}
-	if err != nil {
+	switch {
+	case err != nil && schema.AsError(err).Reason == schema.ReasonSerialSuperseded && usedAndOver(row):
+		return schema.Caller{}, s.lockCopies(ctx, doing, id, cert)
+	case err != nil:
 		return schema.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := schema.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
@@ -48,16 +51,42 @@ func checkIdentity(row sqlc.IdentityFactsRow, id schema.Identity, cert schema.Ce
 		return errRemoved()
 	case row.Incarnation != id.Incarnation:
 		return errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
-	case row.Slot == nil || *row.Slot != slotCurrent && *row.Slot != slotPending:
-		return errIdentity(schema.ReasonSerialSuperseded, "the certificate was replaced by a newer one")
+	case row.Locked:
+		return errLocked()
+	case row.Slot == nil:
+		return errSuperseded()
 	case *row.Fingerprint != "" && cert.Fingerprint != "" && *row.Fingerprint != cert.Fingerprint:
 		return errIdentity(schema.ReasonIdentityMismatch, "the certificate is not the one that was issued under its serial")
+	case *row.Slot != slotCurrent && *row.Slot != slotPending:
+		return errSuperseded()
 	}
 	return nil
 }
 
-// promote makes the pending certificate the current one at its first use and
-// consumes the token it came from.
+// usedAndOver reports whether the certificate was the node's until its
+// successor was used, and no request made before that can still be on its way:
+// who shows it has a copy. One that was replaced before its first use is what a
+// lost answer leaves, and says nothing.
+func usedAndOver(row sqlc.IdentityFactsRow) bool {
+	return row.Slot != nil && *row.Slot == slotRetired && !row.InFlight
+}
+
+// lockCopies locks the identity of a node whose replaced certificate was shown.
+func (s *Store) lockCopies(ctx context.Context, doing string, id schema.Identity, cert schema.CertFacts) error {
+	return s.write(ctx, doing, func(ctx context.Context, u *unit) error {
+		current, err := u.CurrentCertificate(ctx, id.NodeID)
+		if err != nil && !notFound(err) {
+			return err
+		}
+		return refuseClone(clone{id.NodeID, id.Incarnation, cloneOfSerial}, schema.AuditEvent{
+			Stream: id.NodeID, Actor: nodeActor(id.NodeID), Target: id.NodeID,
+			Detail: map[string]string{"serial": cert.Serial, "current_serial": current.Serial, "uri": id.URI()},
+		})
+	})
+}
+
+// promote makes the pending certificate the current one at its first use. What
+// it was bought with is consumed, and its recovery token is the only one left.
 func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.CertFacts) error {
 	return s.write(ctx, "promoting the certificate of node "+id.NodeID, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, id.NodeID)
@@ -68,7 +97,7 @@ func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.Cer
 		if err != nil {
 			return err
 		}
-		if err := checkIdentity(sqlc.IdentityFactsRow{State: node.State, Incarnation: node.Incarnation,
+		if err := checkIdentity(sqlc.IdentityFactsRow{State: node.State, Incarnation: node.Incarnation, Locked: node.Locked,
 			Slot: &c.Slot, Fingerprint: new(string)}, id, cert); err != nil || c.Slot == slotCurrent {
 			return err // another request was first
 		}
@@ -79,19 +108,19 @@ func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.Cer
 		if err := u.PromoteCertificate(ctx, id.NodeID, cert.Serial); err != nil {
 			return err
 		}
+		if err := u.ConsumeTokens(ctx, id.NodeID, c.TokenID, c.Incarnation); err != nil {
+			return err
+		}
 		detail := map[string]string{"serial": cert.Serial}
 		for _, serial := range retired {
 			detail["replaces"] = serial
 		}
 		if c.TokenID != nil {
 			detail["token_id"] = *c.TokenID
-			if err := u.ConsumeToken(ctx, *c.TokenID); err != nil {
-				return err
-			}
 		}
 		u.note(schema.AuditEvent{Stream: id.NodeID, Actor: nodeActor(id.NodeID), Action: schema.AuditIdentityActive,
 			Target: id.NodeID, Result: schema.AuditSucceeded, Detail: detail})
-		return nil
+		return u.VoidRecoveryTokens(ctx, id.NodeID, some(c.RecoveryTokenID))
 	})
 }
 
@@ -118,7 +147,9 @@ func (s *Store) recordRefusal(ctx context.Context, doing, stream string, id sche
 }
 
 // Polled records an authenticated poll. The first one of an incarnation makes
-// the workflow's event; every later one costs nothing.
+// the event that whoever waits for it hears: a reissue, an enrolment, or both
+// when the reissue came while the enrolment was open. Every later one costs
+// nothing.
 func (s *Store) Polled(ctx context.Context, c schema.Caller) error {
 	if c.Polled {
 		return nil
@@ -128,12 +159,20 @@ func (s *Store) Polled(ctx context.Context, c schema.Caller) error {
 		if err != nil || rows == 0 {
 			return err
 		}
-		return u.tell(ctx, c.NodeID, c.Incarnation, schema.EventFirstPoll)
+		reissued, err := u.IncarnationReissued(ctx, c.NodeID, c.Incarnation)
+		if err != nil {
+			return err
+		}
+		return u.tellEnrolment(ctx, c.NodeID, c.Incarnation, reissued, schema.EventFirstPoll)
 	})
 }
 
 func errIdentity(reason, message string) error {
 	return schema.NewError(schema.KindInvalidNodeIdentity, "%s", message).WithReason(reason)
+}
+
+func errSuperseded() error {
+	return errIdentity(schema.ReasonSerialSuperseded, "the certificate was replaced by a newer one")
 }
 
 func errRemoved() error { return errIdentity(schema.ReasonNodeRemoved, "the node was removed") }

@@ -11,28 +11,25 @@ import (
 func TestFirstUsePromotesOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	caller, id, old := e.enroll()
-	_, renewed := certificate(caller.NodeID, 1, "spki-1")
-	require.NoError(t, e.storePending(caller.NodeID, 1, "", renewed))
+	m := e.machine()
+	old, renewed := m.held(), m.renewed(m.k(2))
 
-	_, err := e.Authenticate(ctx, id, old)
-	require.NoError(t, err, "until the new certificate is used the old one counts")
-	rows := e.changes(caller.NodeID, func() {
-		for _, err := range race(20, func(int) error { _, err := e.Authenticate(ctx, id, renewed); return err }) {
+	m.use() // until the new certificate is used the old one counts
+	rows := e.changes(m.caller.NodeID, func() {
+		for _, err := range race(20, func(int) error { _, err := e.Authenticate(ctx, renewed.id, renewed.cert); return err }) {
 			require.NoError(t, err)
 		}
 	})
 	require.Equal(t, []string{"nodes.certificate_promoted succeeded"}, rows)
-	_, err = e.Authenticate(ctx, id, old)
-	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
-	require.Equal(t, "consumed", e.tokenState(caller.NodeID))
-	require.Equal(t, int64(2), e.number("SELECT count(*) FROM node_certificates WHERE node_id = $1", caller.NodeID))
+	m.refused(old, schema.ReasonSerialSuperseded)
+	require.Equal(t, "consumed", e.tokenState(m.caller.NodeID))
+	require.Equal(t, int64(2), e.number("SELECT count(*) FROM node_certificates WHERE node_id = $1", m.caller.NodeID))
 }
 
 func (e *env) tokenState(nodeID string) string {
 	e.t.Helper()
 	var s string
-	require.NoError(e.t, e.raw.QueryRow(e.t.Context(), "SELECT state FROM enrollment_tokens WHERE node_id = $1", nodeID).Scan(&s))
+	require.NoError(e.t, e.raw.QueryRow(e.t.Context(), "SELECT state FROM enrollment_tokens WHERE node_id = $1 AND purpose = 'enroll'", nodeID).Scan(&s))
 	return s
 }
 

@@ -78,11 +78,33 @@ func (o *Outbox) Failed(ctx context.Context, id int64, why string) error {
 // Wake gets a value when a message was written, and now and then anyway.
 func (o *Outbox) Wake() <-chan struct{} { return o.wake }
 
-// tell puts an event for the node's workflow into the outbox.
-func (u *unit) tell(ctx context.Context, nodeID string, incarnation int64, event schema.AgentEventName) error {
+// tell puts an event of a node for a workflow into the outbox.
+func (u *unit) tell(ctx context.Context, workflowID, nodeID string, incarnation int64, event schema.AgentEventName) error {
 	e := schema.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation}
-	if err := u.InsertEventMessage(ctx, schema.NodeWorkflowID(nodeID), &e); err != nil {
+	if err := u.InsertEventMessage(ctx, workflowID, &e); err != nil {
 		return err
 	}
 	return u.Notify(ctx, channelOutbox, "")
+}
+
+// tellEnrolment tells an event of an identity to the workflow that waits for it:
+// the node's enrolment, or its reissue. An enrolment that is open while the
+// identity is reissued waits for the same node and hears it too.
+func (u *unit) tellEnrolment(ctx context.Context, nodeID string, incarnation int64, reissued bool, event schema.AgentEventName) error {
+	if !reissued {
+		return u.tell(ctx, schema.NodeWorkflowID(nodeID), nodeID, incarnation, event)
+	}
+	open, err := u.OpenOperations(ctx, nodeID)
+	if err != nil {
+		return err
+	}
+	for _, op := range open {
+		if op.Action != schema.ActionEnroll {
+			continue
+		}
+		if err := u.tell(ctx, schema.NodeWorkflowID(nodeID), nodeID, incarnation, event); err != nil {
+			return err
+		}
+	}
+	return u.tell(ctx, schema.ReissueWorkflowID(nodeID), nodeID, incarnation, event)
 }

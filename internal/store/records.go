@@ -8,10 +8,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Advance records progress under the fence, as activities.Records says.
+// Advance records progress under the fence, as activities.Records says. An
+// operation that does not hold its node changes nothing of it, whatever a says.
 func (s *Store) Advance(ctx context.Context, f schema.Fence, a schema.Advance) error {
 	return s.write(ctx, "recording progress of operation "+f.OperationID, func(ctx context.Context, u *unit) error {
-		node, op, err := u.owned(ctx, f)
+		node, op, err := u.recorded(ctx, f)
 		if err != nil {
 			return err
 		}
@@ -27,7 +28,10 @@ func (s *Store) Advance(ctx context.Context, f schema.Fence, a schema.Advance) e
 		if a.Decision != nil && (a.Step != 0 || op.Decision == nil || *op.Decision != *a.Decision) {
 			u.noteDecision(f, a)
 		}
-		if err := u.applyAdvance(ctx, f, node, a); err != nil {
+		if f.OpSeq != 0 {
+			err = u.applyAdvance(ctx, f, node, a)
+		}
+		if err != nil {
 			return err
 		}
 		if a.Stuck != nil && !sameStuck(op.Stuck, a.Stuck) {
@@ -126,10 +130,12 @@ func (u *unit) notePark(f schema.Fence, action schema.Action, s schema.Stuck) {
 		map[string]string{"phase": s.Phase, "message": s.Message, "attention": string(s.Attention)}))
 }
 
-// Finish ends the operation under the fence, as activities.Records says.
+// Finish ends the operation under the fence, as activities.Records says. An
+// operation that does not hold its node ends its own row and with VoidTokens
+// what it made, whatever else e says.
 func (s *Store) Finish(ctx context.Context, f schema.Fence, e schema.Finish) error {
 	return s.write(ctx, "ending operation "+f.OperationID, func(ctx context.Context, u *unit) error {
-		node, op, err := u.owned(ctx, f)
+		node, op, err := u.recorded(ctx, f)
 		if err != nil {
 			return err
 		}
@@ -141,6 +147,9 @@ func (s *Store) Finish(ctx context.Context, f schema.Fence, e schema.Finish) err
 		}
 		if !e.Status.Ended() || e.Status == schema.OperationRejected {
 			return schema.Errorf(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
+		}
+		if f.OpSeq == 0 {
+			return u.endReissue(ctx, f, op, e)
 		}
 		return u.finish(ctx, f, node, op, e)
 	})
@@ -180,17 +189,15 @@ func (u *unit) finish(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, o
 // and certificates when asked, and when the identity is denied everything the
 // node could still use.
 func (u *unit) endWork(ctx context.Context, f schema.Fence, nodeID string, e schema.Finish) error {
-	slots := []string{slotPending}
-	if e.DenyIdentity {
-		slots = append(slots, slotCurrent)
+	var err error
+	switch {
+	case e.DenyIdentity:
+		err = u.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes())
+	case e.VoidTokens:
+		err = u.voidIdentity(ctx, nodeID, []string{slotPending}, purposes(schema.PurposeEnroll, purposeFetch))
 	}
-	if e.DenyIdentity || e.VoidTokens {
-		if _, err := u.RetireCertificates(ctx, nodeID, slots); err != nil {
-			return err
-		}
-		if _, err := u.VoidTokens(ctx, nodeID); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	if !e.DenyIdentity {
 		return u.voidTasks(ctx, nodeID, &f.OperationID, f.Actor)
@@ -199,6 +206,18 @@ func (u *unit) endWork(ctx context.Context, f schema.Fence, nodeID string, e sch
 		return err
 	}
 	return u.Notify(ctx, channelNode, nodeID)
+}
+
+// voidIdentity voids certificates and tokens of the node, and the recovery tokens
+// that lose their certificate by it.
+func (u *unit) voidIdentity(ctx context.Context, nodeID string, slots, tokens []string) error {
+	if _, err := u.RetireCertificates(ctx, nodeID, slots); err != nil {
+		return err
+	}
+	if _, err := u.VoidTokens(ctx, nodeID, tokens); err != nil {
+		return err
+	}
+	return u.keepRecovery(ctx, nodeID)
 }
 
 func finishResult(s schema.OperationState) string {
@@ -231,7 +250,8 @@ func (s *Store) Enrollment(ctx context.Context, nodeID string) (schema.Enrollmen
 		if notFound(err) {
 			return errNoNode(nodeID)
 		}
-		p = schema.EnrollmentProgress{BundleIssued: row.Issued, TokenClaimed: row.Claimed, Polled: row.Polled}
+		p = schema.EnrollmentProgress{Incarnation: row.Incarnation, ReissueIssued: row.ReissueIssued,
+			BundleIssued: row.Issued, TokenClaimed: row.Claimed, Polled: row.Polled}
 		return err
 	})
 	return p, err

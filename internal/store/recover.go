@@ -2,35 +2,131 @@ package store
 
 import (
 	"context"
+	"crypto/ed25519"
+	"strconv"
 
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// ClaimRenewal lets an authenticated caller have its next certificate.
-func (s *Store) ClaimRenewal(_ context.Context, c schema.RenewClaim) (schema.Claimed, error) {
-	return schema.Claimed{}, errUnbuilt("renewal of node " + c.Caller.NodeID)
+// RecoveryFacts returns what a recovery's signature is checked against, as
+// nodeapi.Store says.
+func (s *Store) RecoveryFacts(ctx context.Context, nodeID string) (schema.RecoveryFacts, error) {
+	var facts schema.RecoveryFacts
+	err := s.read(ctx, "reading how node "+nodeID+" recovers", func(ctx context.Context) error {
+		if !schema.IsID(nodeID) {
+			return errUnknownToken()
+		}
+		row, err := s.q.RecoveryFacts(ctx, nodeID)
+		switch {
+		case notFound(err):
+			return errUnknownToken()
+		case err != nil:
+			return err
+		case row.State.Refusing():
+			return errRemoved()
+		case row.Locked:
+			return errLocked()
+		}
+		facts.Incarnation = row.Incarnation
+		if len(row.RecoveryKey) > 0 {
+			facts.Key = ed25519.PublicKey(row.RecoveryKey)
+		}
+		return nil
+	})
+	return facts, err
 }
 
-// RecoveryFacts returns what a recovery's signature is checked against.
-func (s *Store) RecoveryFacts(_ context.Context, nodeID string) (schema.RecoveryFacts, error) {
-	return schema.RecoveryFacts{}, errUnbuilt("recovery of node " + nodeID)
+// ClaimRecovery claims a recovery token for a key, as nodeapi.Store says. What
+// it refuses of a caller who holds the token is decided before the token's own
+// state: a token that was replaced still shows who is behind.
+func (s *Store) ClaimRecovery(ctx context.Context, c schema.RecoveryClaim) (schema.Claimed, error) {
+	var claimed schema.Claimed
+	err := s.write(ctx, "claiming a recovery of node "+c.NodeID, func(ctx context.Context, u *unit) (err error) {
+		claimed, err = u.claimRecovery(ctx, c)
+		return err
+	})
+	return claimed, err
 }
 
-// ClaimRecovery claims a recovery token for a key.
-func (s *Store) ClaimRecovery(_ context.Context, c schema.RecoveryClaim) (schema.Claimed, error) {
-	return schema.Claimed{}, errUnbuilt("recovery of node " + c.NodeID)
+func (u *unit) claimRecovery(ctx context.Context, c schema.RecoveryClaim) (schema.Claimed, error) {
+	none, e := schema.Claimed{}, recoveryEvent(c)
+	token, node, err := u.findToken(ctx, presented{c.NodeID, c.TokenID, c.Hash, c.SPKI}, schema.PurposeRecover)
+	if token.NodeID != "" {
+		e.Stream, e.Target = token.NodeID, token.NodeID
+	}
+	if err == nil {
+		err = admitRecovery(c, token, node)
+	}
+	if err != nil {
+		return none, refuse(err, e)
+	}
+	if err := u.checkSequence(ctx, c, e); err != nil {
+		return none, err
+	}
+	won, err := u.ClaimToken(ctx, sqlc.ClaimTokenParams{SPKI: c.SPKI, TokenID: c.TokenID, NodeID: c.NodeID,
+		Purposes: purposes(schema.PurposeRecover)})
+	if notFound(err) {
+		return none, u.explainToken(ctx, c.TokenID, c.SPKI, e)
+	}
+	if err != nil {
+		return none, err
+	}
+	if err := u.bindKey(ctx, c.SPKI, c.NodeID); err != nil {
+		return none, refuse(err, e) // which undoes the claim
+	}
+	if won.First {
+		e.Actor, e.Action, e.Result = nodeActor(c.NodeID), schema.AuditRecoveryClaimed, schema.AuditSucceeded
+		u.note(e)
+	}
+	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation, Recoverable: true}, nil
 }
 
-// IssueFetch stores a one-time reference to a bundle.
-func (s *Store) IssueFetch(_ context.Context, t schema.MintedToken, _ schema.Subject) error {
-	return errUnbuilt("a fetch reference for node " + t.NodeID)
+// admitRecovery says whether the node may recover as it is: locked ones, those
+// of another incarnation and those without a recovery key may not.
+func admitRecovery(c schema.RecoveryClaim, t sqlc.GetTokenRow, n sqlc.LockNodeRow) error {
+	switch {
+	case n.Locked:
+		return errLocked()
+	case t.Incarnation != n.Incarnation || c.Incarnation != n.Incarnation:
+		return errIdentity(schema.ReasonIdentityMismatch, "the recovery is of another incarnation of the node")
+	case len(n.RecoveryKey) == 0:
+		return errUnknownToken()
+	}
+	return nil
 }
 
-// UseFetch spends a one-time reference.
-func (s *Store) UseFetch(context.Context, string, []byte, string) (string, schema.TokenPurpose, error) {
-	return "", "", errUnbuilt("a fetch reference")
+// checkSequence locks the identity when the caller is behind the identity that
+// was used last and asks for another key: somebody else has gone on from where
+// it stands. The same key is the retry of a request whose answer was lost.
+func (u *unit) checkSequence(ctx context.Context, c schema.RecoveryClaim, e schema.AuditEvent) error {
+	current, err := u.CurrentCertificate(ctx, c.NodeID)
+	if notFound(err) || err == nil && c.Sequence >= current.Sequence {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	known, err := u.HoldsKey(ctx, c.NodeID, c.SPKI)
+	if err != nil || known {
+		return err
+	}
+	serial, err := u.SerialOfRecovery(ctx, &c.TokenID)
+	if err != nil && !notFound(err) {
+		return err
+	}
+	e.Actor = nodeActor(c.NodeID)
+	e.Detail["serial"], e.Detail["current_serial"] = serial, current.Serial
+	e.Detail["current_sequence"] = strconv.FormatInt(current.Sequence, 10)
+	return refuseClone(clone{c.NodeID, c.Incarnation, cloneOfSequence}, e)
 }
 
-func errUnbuilt(what string) error {
-	return schema.Errorf(schema.KindServiceUnavailable, "%s: not built yet", what)
+// recoveryEvent is a recovery's audit event before the token is known.
+func recoveryEvent(c schema.RecoveryClaim) schema.AuditEvent {
+	return schema.AuditEvent{
+		Stream: schema.SystemStream, Actor: "unauthenticated", Action: schema.AuditRecoveryRefused, Target: c.NodeID,
+		CorrelationID: c.CorrelationID, Detail: map[string]string{"token_id": c.TokenID, "path_node": c.NodeID,
+			"spki": c.SPKI, "sequence": strconv.FormatInt(c.Sequence, 10),
+			"agent_version": c.AgentVersion, "remote_addr": c.RemoteAddr},
+	}
 }

@@ -22,10 +22,12 @@ type unit struct {
 // note adds an audit row, written when the rest of the transaction is done.
 func (u *unit) note(e schema.AuditEvent) { u.events = append(u.events, e) }
 
-// refusal ends a unit without a change but with an audit row.
+// refusal ends a unit without a change but with an audit row, and with the
+// node's identity locked when the caller shows that two hold it.
 type refusal struct {
 	err   *schema.Error
 	event schema.AuditEvent
+	clone *clone
 }
 
 // Error implements error.
@@ -43,7 +45,16 @@ func refuse(err error, e schema.AuditEvent) error {
 	if e.Reason == "" {
 		e.Reason = string(cause.Kind)
 	}
-	return &refusal{cause, e}
+	return &refusal{err: cause, event: e}
+}
+
+// record is what a refusal leaves in the database.
+func (r *refusal) record(ctx context.Context, u *unit) error {
+	if r.clone != nil {
+		return u.lockIdentity(ctx, *r.clone, r.event)
+	}
+	u.note(r.event)
+	return nil
 }
 
 // write runs fn in a transaction and adds its audit rows at the end. A refusal
@@ -53,8 +64,7 @@ func (s *Store) write(ctx context.Context, doing string, fn func(context.Context
 	defer cancel()
 	err := s.transact(ctx, fn)
 	if r, ok := errors.AsType[*refusal](err); ok {
-		err = s.transact(ctx, func(_ context.Context, u *unit) error { u.note(r.event); return nil })
-		if err == nil {
+		if err = s.transact(ctx, r.record); err == nil {
 			return r.err
 		}
 	}
@@ -99,14 +109,37 @@ func (u *unit) owned(ctx context.Context, f schema.Fence) (sqlc.LockNodeRow, sql
 	if err != nil {
 		return n, none, err
 	}
-	if n.OpSeq != f.OpSeq || !schema.IsID(f.OperationID) {
+	if n.OpSeq != f.OpSeq || f.OpSeq == 0 {
 		return n, none, errFenced(f, n.OpSeq)
+	}
+	op, err := u.operation(ctx, f)
+	return n, op, err
+}
+
+// recorded is owned for writes of an operation's own row: an operation that
+// does not hold its node (op_seq 0) owns nothing else.
+func (u *unit) recorded(ctx context.Context, f schema.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
+	if f.OpSeq != 0 {
+		return u.owned(ctx, f)
+	}
+	n, err := u.lockNode(ctx, f.NodeID)
+	if err != nil {
+		return n, sqlc.GetOperationRow{}, err
+	}
+	op, err := u.operation(ctx, f)
+	return n, op, err
+}
+
+// operation returns the fence's operation. KindFenced when there is none.
+func (u *unit) operation(ctx context.Context, f schema.Fence) (sqlc.GetOperationRow, error) {
+	if !schema.IsID(f.OperationID) {
+		return sqlc.GetOperationRow{}, errFenced(f, 0)
 	}
 	op, err := u.GetOperation(ctx, f.OperationID)
 	if notFound(err) || err == nil && (op.OpSeq != f.OpSeq || op.NodeID != f.NodeID) {
-		return n, none, errFenced(f, n.OpSeq)
+		return op, errFenced(f, 0)
 	}
-	return n, op, err
+	return op, err
 }
 
 // one turns the number of rows a fenced statement changed into KindFenced when

@@ -87,7 +87,7 @@ func (s *Store) fill(ctx context.Context, nodeID *string, byID map[string]*schem
 	}
 	operations, err := s.q.ListOperations(ctx, nodeID, true, maxOperations)
 	for _, o := range operations {
-		if v := byID[o.NodeID]; v != nil {
+		if v := byID[o.NodeID]; v != nil && (v.Operation == nil || o.OpSeq > 0) { // the one that holds it first
 			summary := operationSummary(o)
 			v.Operation = &summary
 		}

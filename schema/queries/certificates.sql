@@ -1,32 +1,70 @@
 -- The check of every request: one read by primary keys.
 -- name: IdentityFacts :one
-SELECT n.host, n.state, n.incarnation, n.polled_incarnation, c.slot, c.fingerprint
+SELECT n.host, n.state, n.incarnation, n.polled_incarnation, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
+       c.slot, c.fingerprint,
+       coalesce(c.retired_at > now() - make_interval(secs => sqlc.arg(in_flight_seconds)::float8), false)::boolean AS in_flight
 FROM nodes n LEFT JOIN node_certificates c
     ON c.node_id = n.node_id AND c.serial = sqlc.arg(serial) AND c.incarnation = n.incarnation
 WHERE n.node_id = sqlc.arg(node_id);
 
 -- name: GetCertificate :one
-SELECT slot, incarnation, token_id FROM node_certificates WHERE node_id = $1 AND serial = $2;
+SELECT slot, incarnation, sequence, token_id, recovery_token_id FROM node_certificates WHERE node_id = $1 AND serial = $2;
 
--- name: HasCurrentCertificate :one
-SELECT EXISTS (SELECT 1 FROM node_certificates WHERE node_id = $1 AND slot = 'current');
+-- name: CurrentCertificate :one
+SELECT serial, sequence, spki, renewal_spki, recovery_token_id FROM node_certificates WHERE node_id = $1 AND slot = 'current';
+
+-- name: SerialOfRecovery :one
+SELECT serial FROM node_certificates WHERE recovery_token_id = $1;
+
+-- Whether the key is that of an identity the node may use.
+-- name: HoldsKey :one
+SELECT EXISTS (SELECT 1 FROM node_certificates
+    WHERE node_id = sqlc.arg(node_id) AND slot IN ('pending', 'current') AND spki = sqlc.arg(spki));
 
 -- name: InsertPendingCertificate :exec
 INSERT INTO node_certificates (node_id, serial, incarnation, slot, subject, uri, issuer, fingerprint, spki,
-                               not_before, not_after, token_id)
-VALUES ($1, $2, $3, 'pending', $4, $5, $6, $7, $8, $9, $10, $11);
+                               not_before, not_after, token_id, via, sequence, recovery_token_id)
+VALUES ($1, $2, $3, 'pending', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: RetireCertificates :many
-UPDATE node_certificates SET slot = 'retired', retired_at = now()
+UPDATE node_certificates SET slot = CASE slot WHEN 'current' THEN 'retired' ELSE 'replaced' END, retired_at = now()
 WHERE node_id = $1 AND slot = ANY (sqlc.arg(slots)::text[]) RETURNING serial;
+
+-- Replaces the unused certificate of the reissue that is open.
+-- name: ReplaceUnusedOfReissue :exec
+UPDATE node_certificates c SET slot = 'replaced', retired_at = now() FROM enrollment_tokens t
+WHERE c.node_id = $1 AND c.slot = 'pending' AND t.token_id = c.token_id AND t.purpose = 'reissue' AND t.state = 'claimed';
 
 -- name: PromoteCertificate :exec
 UPDATE node_certificates SET slot = 'current', promoted_at = now()
 WHERE node_id = $1 AND serial = $2 AND slot = 'pending';
 
+-- Decides a renewal: the caller holds the current certificate and is not behind
+-- it, or asks once more with a key that is on record. A newer key replaces one
+-- that asked before it.
+-- name: ClaimRenewal :one
+UPDATE node_certificates c SET renewal_spki = sqlc.arg(spki)::text, renewal_at = now()
+FROM node_certificates old
+WHERE old.node_id = c.node_id AND old.serial = c.serial
+  AND c.node_id = sqlc.arg(node_id) AND c.serial = sqlc.arg(serial) AND c.slot = 'current'
+  AND (c.sequence <= sqlc.arg(sequence)::bigint OR c.renewal_spki = sqlc.arg(spki)::text
+       OR EXISTS (SELECT 1 FROM node_certificates k
+                  WHERE k.node_id = c.node_id AND k.slot IN ('pending', 'current') AND k.spki = sqlc.arg(spki)::text))
+RETURNING (old.renewal_spki IS DISTINCT FROM sqlc.arg(spki)::text)::boolean AS first;
+
 -- name: ListCurrentCertificates :many
 SELECT node_id, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
 WHERE slot = 'current' AND (sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid);
+
+-- name: CertificateAges :many
+SELECT c.node_id, extract(epoch FROM c.not_after - now())::float8 AS seconds_left,
+       extract(epoch FROM c.not_after - c.not_before)::float8 AS seconds_life,
+       extract(epoch FROM now() - c.issued_at)::float8 AS seconds_since_renewal
+FROM node_certificates c WHERE c.slot = 'current' ORDER BY seconds_left, c.node_id;
+
+-- name: Unpromoted :many
+SELECT node_id, serial, via, issued_at FROM node_certificates
+WHERE slot = 'pending' AND issued_at < now() - make_interval(secs => sqlc.arg(seconds)::float8) ORDER BY issued_at, node_id;
 
 -- At most once a minute per node and reason.
 -- name: RecordRefusal :execrows

@@ -10,6 +10,7 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
 -- checks of other tables need not wait.
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
+       recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked,
        sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 
@@ -38,8 +39,27 @@ UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2;
 -- name: ReleaseNode :execrows
 UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
 
+-- A new incarnation starts without a recovery key, without a lock and with its
+-- own sequence.
 -- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1 WHERE node_id = $1 RETURNING incarnation;
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0,
+                 identity_locked_at = NULL, identity_lock_reason = ''
+WHERE node_id = $1 RETURNING incarnation;
+
+-- name: SetRecoveryKey :exec
+UPDATE nodes SET recovery_key = $2 WHERE node_id = $1;
+
+-- name: NextSequence :one
+UPDATE nodes SET identity_sequence = identity_sequence + 1 WHERE node_id = $1 RETURNING identity_sequence;
+
+-- Locks one incarnation only: a reissue that was faster stands.
+-- name: LockIdentity :execrows
+UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = sqlc.arg(reason)
+WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
+  AND identity_locked_at IS NULL AND state <> 'removed';
+
+-- name: RecoveryFacts :one
+SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked FROM nodes WHERE node_id = $1;
 
 -- name: SetNodeWork :exec
 UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id = $1;
@@ -74,11 +94,13 @@ UPDATE nodes SET polled_incarnation = incarnation
 WHERE node_id = $1 AND incarnation = $2 AND polled_incarnation < incarnation;
 
 -- name: Enrollment :one
-SELECT (polled_incarnation = incarnation)::boolean AS polled,
-    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id
+SELECT n.incarnation, (polled_incarnation = incarnation)::boolean AS polled,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose IN ('enroll', 'reissue')
         AND t.incarnation = n.incarnation AND t.state <> 'voided') AS issued,
-    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id
-        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS claimed
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose IN ('enroll', 'reissue')
+        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS claimed,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose = 'reissue'
+        AND t.incarnation > n.incarnation AND t.state = 'issued') AS reissue_issued
 FROM nodes n WHERE n.node_id = $1;
 
 -- name: NodeCounts :many

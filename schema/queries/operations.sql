@@ -10,8 +10,18 @@ VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11);
 -- Ends what a dead run left open on a node that a new operation claims.
 -- name: SupersedeOperations :many
 UPDATE operations SET status = 'failed', stuck = NULL, outcome = $2, ended_at = now()
-WHERE node_id = $1 AND ended_at IS NULL
+WHERE node_id = $1 AND ended_at IS NULL AND op_seq > 0
 RETURNING operation_id, action, correlation_id;
+
+-- Ends what a dead run of the same workflow left open. Temporal runs one at a
+-- time, so a run that claims means that the others are over.
+-- name: SupersedeReissue :many
+UPDATE operations SET status = 'failed', stuck = NULL, outcome = $3, ended_at = now()
+WHERE node_id = $1 AND workflow_id = $2 AND ended_at IS NULL AND op_seq = 0
+RETURNING operation_id, action, correlation_id;
+
+-- name: OpenOperations :many
+SELECT operation_id, action FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
 
 -- name: AdvanceOperation :exec
 UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7

@@ -1,23 +1,50 @@
 -- name: GetToken :one
-SELECT token_id, node_id, incarnation, state, secret_hash, claimed_spki, (expires_at <= now())::boolean AS expired
+SELECT token_id, node_id, incarnation, purpose, state, secret_hash, claimed_spki, (expires_at <= now())::boolean AS expired
 FROM enrollment_tokens WHERE token_id = $1;
 
 -- name: InsertToken :exec
-INSERT INTO enrollment_tokens (token_id, node_id, incarnation, purpose, secret_hash, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6);
+INSERT INTO enrollment_tokens (token_id, node_id, incarnation, purpose, bundle_purpose, secret_hash, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7);
 
--- name: VoidTokens :execrows
+-- name: VoidTokens :many
 UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
-WHERE node_id = $1 AND state IN ('issued', 'claimed');
+WHERE node_id = sqlc.arg(node_id) AND purpose = ANY (sqlc.arg(purposes)::text[]) AND state IN ('issued', 'claimed')
+RETURNING token_id, purpose;
+
+-- Voids the node's recovery tokens but those to keep.
+-- name: VoidRecoveryTokens :exec
+UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
+WHERE node_id = sqlc.arg(node_id) AND purpose = 'recover' AND state IN ('issued', 'claimed')
+  AND NOT token_id = ANY (sqlc.arg(keep)::uuid[]);
 
 -- Decides who wins a token: the first key, and after it the same key again.
 -- name: ClaimToken :one
 UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = sqlc.arg(spki)::text, claimed_at = coalesce(t.claimed_at, now())
 FROM enrollment_tokens old
 WHERE old.token_id = t.token_id AND t.token_id = sqlc.arg(token_id) AND t.node_id = sqlc.arg(node_id)
-  AND t.expires_at > now()
+  AND t.purpose = ANY (sqlc.arg(purposes)::text[]) AND t.expires_at > now()
   AND (t.state = 'issued' OR (t.state = 'claimed' AND t.claimed_spki = sqlc.arg(spki)::text))
-RETURNING t.incarnation, (old.state = 'issued')::boolean AS first;
+RETURNING t.incarnation, t.purpose, (old.state = 'issued')::boolean AS first;
 
--- name: ConsumeToken :exec
-UPDATE enrollment_tokens SET state = 'consumed', ended_at = now() WHERE token_id = $1 AND state = 'claimed';
+-- Consumes what the node's identity was bought with: the token named, and any
+-- enrolment of the incarnation, which the identity's first use ends.
+-- name: ConsumeTokens :exec
+UPDATE enrollment_tokens SET state = 'consumed', ended_at = now()
+WHERE node_id = sqlc.arg(node_id) AND state = 'claimed'
+  AND (token_id = sqlc.narg(token_id)::uuid
+       OR (purpose IN ('enroll', 'reissue') AND incarnation = sqlc.arg(incarnation)));
+
+-- Spends a fetch reference: one caller gets the row.
+-- name: UseFetch :one
+UPDATE enrollment_tokens SET state = 'consumed', ended_at = now()
+WHERE token_id = $1 AND purpose = 'fetch' AND state = 'issued' AND expires_at > now()
+RETURNING node_id, bundle_purpose;
+
+-- name: IncarnationReissued :one
+SELECT EXISTS (SELECT 1 FROM enrollment_tokens
+    WHERE node_id = $1 AND incarnation = $2 AND purpose = 'reissue' AND claimed_at IS NOT NULL);
+
+-- Zero rows when the key is another node's.
+-- name: BindKey :execrows
+INSERT INTO identity_keys AS k (spki, node_id) VALUES (sqlc.arg(spki), sqlc.arg(node_id))
+ON CONFLICT ON CONSTRAINT identity_keys_pkey DO UPDATE SET spki = excluded.spki WHERE k.node_id = excluded.node_id;

@@ -12,39 +12,148 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
+const certificateAges = `-- name: CertificateAges :many
+SELECT c.node_id, extract(epoch FROM c.not_after - now())::float8 AS seconds_left,
+       extract(epoch FROM c.not_after - c.not_before)::float8 AS seconds_life,
+       extract(epoch FROM now() - c.issued_at)::float8 AS seconds_since_renewal
+FROM node_certificates c WHERE c.slot = 'current' ORDER BY seconds_left, c.node_id
+`
+
+type CertificateAgesRow struct {
+	NodeID              string
+	SecondsLeft         float64
+	SecondsLife         float64
+	SecondsSinceRenewal float64
+}
+
+func (q *Queries) CertificateAges(ctx context.Context) ([]CertificateAgesRow, error) {
+	rows, err := q.db.Query(ctx, certificateAges)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CertificateAgesRow
+	for rows.Next() {
+		var i CertificateAgesRow
+		if err := rows.Scan(
+			&i.NodeID,
+			&i.SecondsLeft,
+			&i.SecondsLife,
+			&i.SecondsSinceRenewal,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const claimRenewal = `-- name: ClaimRenewal :one
+UPDATE node_certificates c SET renewal_spki = $1::text, renewal_at = now()
+FROM node_certificates old
+WHERE old.node_id = c.node_id AND old.serial = c.serial
+  AND c.node_id = $2 AND c.serial = $3 AND c.slot = 'current'
+  AND (c.sequence <= $4::bigint OR c.renewal_spki = $1::text
+       OR EXISTS (SELECT 1 FROM node_certificates k
+                  WHERE k.node_id = c.node_id AND k.slot IN ('pending', 'current') AND k.spki = $1::text))
+RETURNING (old.renewal_spki IS DISTINCT FROM $1::text)::boolean AS first
+`
+
+type ClaimRenewalParams struct {
+	SPKI     string
+	NodeID   string
+	Serial   string
+	Sequence int64
+}
+
+// Decides a renewal: the caller holds the current certificate and is not behind
+// it, or asks once more with a key that is on record. A newer key replaces one
+// that asked before it.
+func (q *Queries) ClaimRenewal(ctx context.Context, arg ClaimRenewalParams) (bool, error) {
+	row := q.db.QueryRow(ctx, claimRenewal,
+		arg.SPKI,
+		arg.NodeID,
+		arg.Serial,
+		arg.Sequence,
+	)
+	var first bool
+	err := row.Scan(&first)
+	return first, err
+}
+
+const currentCertificate = `-- name: CurrentCertificate :one
+SELECT serial, sequence, spki, renewal_spki, recovery_token_id FROM node_certificates WHERE node_id = $1 AND slot = 'current'
+`
+
+type CurrentCertificateRow struct {
+	Serial          string
+	Sequence        int64
+	SPKI            string
+	RenewalSPKI     *string
+	RecoveryTokenID *string
+}
+
+func (q *Queries) CurrentCertificate(ctx context.Context, nodeID string) (CurrentCertificateRow, error) {
+	row := q.db.QueryRow(ctx, currentCertificate, nodeID)
+	var i CurrentCertificateRow
+	err := row.Scan(
+		&i.Serial,
+		&i.Sequence,
+		&i.SPKI,
+		&i.RenewalSPKI,
+		&i.RecoveryTokenID,
+	)
+	return i, err
+}
+
 const getCertificate = `-- name: GetCertificate :one
-SELECT slot, incarnation, token_id FROM node_certificates WHERE node_id = $1 AND serial = $2
+SELECT slot, incarnation, sequence, token_id, recovery_token_id FROM node_certificates WHERE node_id = $1 AND serial = $2
 `
 
 type GetCertificateRow struct {
-	Slot        string
-	Incarnation int64
-	TokenID     *string
+	Slot            string
+	Incarnation     int64
+	Sequence        int64
+	TokenID         *string
+	RecoveryTokenID *string
 }
 
 func (q *Queries) GetCertificate(ctx context.Context, nodeID string, serial string) (GetCertificateRow, error) {
 	row := q.db.QueryRow(ctx, getCertificate, nodeID, serial)
 	var i GetCertificateRow
-	err := row.Scan(&i.Slot, &i.Incarnation, &i.TokenID)
+	err := row.Scan(
+		&i.Slot,
+		&i.Incarnation,
+		&i.Sequence,
+		&i.TokenID,
+		&i.RecoveryTokenID,
+	)
 	return i, err
 }
 
-const hasCurrentCertificate = `-- name: HasCurrentCertificate :one
-SELECT EXISTS (SELECT 1 FROM node_certificates WHERE node_id = $1 AND slot = 'current')
+const holdsKey = `-- name: HoldsKey :one
+SELECT EXISTS (SELECT 1 FROM node_certificates
+    WHERE node_id = $1 AND slot IN ('pending', 'current') AND spki = $2)
 `
 
-func (q *Queries) HasCurrentCertificate(ctx context.Context, nodeID string) (bool, error) {
-	row := q.db.QueryRow(ctx, hasCurrentCertificate, nodeID)
+// Whether the key is that of an identity the node may use.
+func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (bool, error) {
+	row := q.db.QueryRow(ctx, holdsKey, nodeID, sPKI)
 	var exists bool
 	err := row.Scan(&exists)
 	return exists, err
 }
 
 const identityFacts = `-- name: IdentityFacts :one
-SELECT n.host, n.state, n.incarnation, n.polled_incarnation, c.slot, c.fingerprint
+SELECT n.host, n.state, n.incarnation, n.polled_incarnation, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
+       c.slot, c.fingerprint,
+       coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight
 FROM nodes n LEFT JOIN node_certificates c
-    ON c.node_id = n.node_id AND c.serial = $1 AND c.incarnation = n.incarnation
-WHERE n.node_id = $2
+    ON c.node_id = n.node_id AND c.serial = $2 AND c.incarnation = n.incarnation
+WHERE n.node_id = $3
 `
 
 type IdentityFactsRow struct {
@@ -52,43 +161,50 @@ type IdentityFactsRow struct {
 	State             schema.NodeState
 	Incarnation       int64
 	PolledIncarnation int64
+	Locked            bool
 	Slot              *string
 	Fingerprint       *string
+	InFlight          bool
 }
 
 // The check of every request: one read by primary keys.
-func (q *Queries) IdentityFacts(ctx context.Context, serial string, nodeID string) (IdentityFactsRow, error) {
-	row := q.db.QueryRow(ctx, identityFacts, serial, nodeID)
+func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, serial string, nodeID string) (IdentityFactsRow, error) {
+	row := q.db.QueryRow(ctx, identityFacts, inFlightSeconds, serial, nodeID)
 	var i IdentityFactsRow
 	err := row.Scan(
 		&i.Host,
 		&i.State,
 		&i.Incarnation,
 		&i.PolledIncarnation,
+		&i.Locked,
 		&i.Slot,
 		&i.Fingerprint,
+		&i.InFlight,
 	)
 	return i, err
 }
 
 const insertPendingCertificate = `-- name: InsertPendingCertificate :exec
 INSERT INTO node_certificates (node_id, serial, incarnation, slot, subject, uri, issuer, fingerprint, spki,
-                               not_before, not_after, token_id)
-VALUES ($1, $2, $3, 'pending', $4, $5, $6, $7, $8, $9, $10, $11)
+                               not_before, not_after, token_id, via, sequence, recovery_token_id)
+VALUES ($1, $2, $3, 'pending', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 `
 
 type InsertPendingCertificateParams struct {
-	NodeID      string
-	Serial      string
-	Incarnation int64
-	Subject     string
-	URI         string
-	Issuer      string
-	Fingerprint string
-	SPKI        string
-	NotBefore   time.Time
-	NotAfter    time.Time
-	TokenID     *string
+	NodeID          string
+	Serial          string
+	Incarnation     int64
+	Subject         string
+	URI             string
+	Issuer          string
+	Fingerprint     string
+	SPKI            string
+	NotBefore       time.Time
+	NotAfter        time.Time
+	TokenID         *string
+	Via             schema.Via
+	Sequence        int64
+	RecoveryTokenID *string
 }
 
 func (q *Queries) InsertPendingCertificate(ctx context.Context, arg InsertPendingCertificateParams) error {
@@ -104,6 +220,9 @@ func (q *Queries) InsertPendingCertificate(ctx context.Context, arg InsertPendin
 		arg.NotBefore,
 		arg.NotAfter,
 		arg.TokenID,
+		arg.Via,
+		arg.Sequence,
+		arg.RecoveryTokenID,
 	)
 	return err
 }
@@ -180,8 +299,19 @@ func (q *Queries) RecordRefusal(ctx context.Context, nodeID string, reason strin
 	return result.RowsAffected(), nil
 }
 
+const replaceUnusedOfReissue = `-- name: ReplaceUnusedOfReissue :exec
+UPDATE node_certificates c SET slot = 'replaced', retired_at = now() FROM enrollment_tokens t
+WHERE c.node_id = $1 AND c.slot = 'pending' AND t.token_id = c.token_id AND t.purpose = 'reissue' AND t.state = 'claimed'
+`
+
+// Replaces the unused certificate of the reissue that is open.
+func (q *Queries) ReplaceUnusedOfReissue(ctx context.Context, nodeID string) error {
+	_, err := q.db.Exec(ctx, replaceUnusedOfReissue, nodeID)
+	return err
+}
+
 const retireCertificates = `-- name: RetireCertificates :many
-UPDATE node_certificates SET slot = 'retired', retired_at = now()
+UPDATE node_certificates SET slot = CASE slot WHEN 'current' THEN 'retired' ELSE 'replaced' END, retired_at = now()
 WHERE node_id = $1 AND slot = ANY ($2::text[]) RETURNING serial
 `
 
@@ -198,6 +328,54 @@ func (q *Queries) RetireCertificates(ctx context.Context, nodeID string, slots [
 			return nil, err
 		}
 		items = append(items, serial)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const serialOfRecovery = `-- name: SerialOfRecovery :one
+SELECT serial FROM node_certificates WHERE recovery_token_id = $1
+`
+
+func (q *Queries) SerialOfRecovery(ctx context.Context, recoveryTokenID *string) (string, error) {
+	row := q.db.QueryRow(ctx, serialOfRecovery, recoveryTokenID)
+	var serial string
+	err := row.Scan(&serial)
+	return serial, err
+}
+
+const unpromoted = `-- name: Unpromoted :many
+SELECT node_id, serial, via, issued_at FROM node_certificates
+WHERE slot = 'pending' AND issued_at < now() - make_interval(secs => $1::float8) ORDER BY issued_at, node_id
+`
+
+type UnpromotedRow struct {
+	NodeID   string
+	Serial   string
+	Via      schema.Via
+	IssuedAt time.Time
+}
+
+func (q *Queries) Unpromoted(ctx context.Context, seconds float64) ([]UnpromotedRow, error) {
+	rows, err := q.db.Query(ctx, unpromoted, seconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UnpromotedRow
+	for rows.Next() {
+		var i UnpromotedRow
+		if err := rows.Scan(
+			&i.NodeID,
+			&i.Serial,
+			&i.Via,
+			&i.IssuedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -39,24 +39,34 @@ func (q *Queries) ClaimNode(ctx context.Context, arg ClaimNodeParams) (int64, er
 }
 
 const enrollment = `-- name: Enrollment :one
-SELECT (polled_incarnation = incarnation)::boolean AS polled,
-    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id
+SELECT n.incarnation, (polled_incarnation = incarnation)::boolean AS polled,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose IN ('enroll', 'reissue')
         AND t.incarnation = n.incarnation AND t.state <> 'voided') AS issued,
-    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id
-        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS claimed
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose IN ('enroll', 'reissue')
+        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS claimed,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose = 'reissue'
+        AND t.incarnation > n.incarnation AND t.state = 'issued') AS reissue_issued
 FROM nodes n WHERE n.node_id = $1
 `
 
 type EnrollmentRow struct {
-	Polled  bool
-	Issued  bool
-	Claimed bool
+	Incarnation   int64
+	Polled        bool
+	Issued        bool
+	Claimed       bool
+	ReissueIssued bool
 }
 
 func (q *Queries) Enrollment(ctx context.Context, nodeID string) (EnrollmentRow, error) {
 	row := q.db.QueryRow(ctx, enrollment, nodeID)
 	var i EnrollmentRow
-	err := row.Scan(&i.Polled, &i.Issued, &i.Claimed)
+	err := row.Scan(
+		&i.Incarnation,
+		&i.Polled,
+		&i.Issued,
+		&i.Claimed,
+		&i.ReissueIssued,
+	)
 	return i, err
 }
 
@@ -191,7 +201,7 @@ func (q *Queries) LastHeartbeat(ctx context.Context, nodeID string) (*time.Time,
 }
 
 const listNodes = `-- name: ListNodes :many
-SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at FROM nodes WHERE $1::uuid IS NULL OR node_id = $1::uuid
+SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason FROM nodes WHERE $1::uuid IS NULL OR node_id = $1::uuid
 ORDER BY host, created_at
 `
 
@@ -232,6 +242,10 @@ func (q *Queries) ListNodes(ctx context.Context, nodeID *string) ([]Node, error)
 			&i.Facts,
 			&i.TaskSeq,
 			&i.CreatedAt,
+			&i.RecoveryKey,
+			&i.IdentitySequence,
+			&i.IdentityLockedAt,
+			&i.IdentityLockReason,
 		); err != nil {
 			return nil, err
 		}
@@ -243,8 +257,24 @@ func (q *Queries) ListNodes(ctx context.Context, nodeID *string) ([]Node, error)
 	return items, nil
 }
 
+const lockIdentity = `-- name: LockIdentity :execrows
+UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = $1
+WHERE node_id = $2 AND incarnation = $3
+  AND identity_locked_at IS NULL AND state <> 'removed'
+`
+
+// Locks one incarnation only: a reissue that was faster stands.
+func (q *Queries) LockIdentity(ctx context.Context, reason string, nodeID string, incarnation int64) (int64, error) {
+	result, err := q.db.Exec(ctx, lockIdentity, reason, nodeID, incarnation)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
+       recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked,
        sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
@@ -258,6 +288,8 @@ type LockNodeRow struct {
 	OperationID       *string
 	Incarnation       int64
 	PolledIncarnation int64
+	RecoveryKey       []byte
+	Locked            bool
 	SKU               string
 	GPUsTotal         int
 	RegionCode        string
@@ -280,6 +312,8 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.OperationID,
 		&i.Incarnation,
 		&i.PolledIncarnation,
+		&i.RecoveryKey,
+		&i.Locked,
 		&i.SKU,
 		&i.GPUsTotal,
 		&i.RegionCode,
@@ -291,14 +325,29 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 }
 
 const nextIncarnation = `-- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1 WHERE node_id = $1 RETURNING incarnation
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0,
+                 identity_locked_at = NULL, identity_lock_reason = ''
+WHERE node_id = $1 RETURNING incarnation
 `
 
+// A new incarnation starts without a recovery key, without a lock and with its
+// own sequence.
 func (q *Queries) NextIncarnation(ctx context.Context, nodeID string) (int64, error) {
 	row := q.db.QueryRow(ctx, nextIncarnation, nodeID)
 	var incarnation int64
 	err := row.Scan(&incarnation)
 	return incarnation, err
+}
+
+const nextSequence = `-- name: NextSequence :one
+UPDATE nodes SET identity_sequence = identity_sequence + 1 WHERE node_id = $1 RETURNING identity_sequence
+`
+
+func (q *Queries) NextSequence(ctx context.Context, nodeID string) (int64, error) {
+	row := q.db.QueryRow(ctx, nextSequence, nodeID)
+	var identity_sequence int64
+	err := row.Scan(&identity_sequence)
+	return identity_sequence, err
 }
 
 const nodeCounts = `-- name: NodeCounts :many
@@ -342,6 +391,29 @@ func (q *Queries) RecordPoll(ctx context.Context, nodeID string, incarnation int
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const recoveryFacts = `-- name: RecoveryFacts :one
+SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked FROM nodes WHERE node_id = $1
+`
+
+type RecoveryFactsRow struct {
+	State       schema.NodeState
+	Incarnation int64
+	RecoveryKey []byte
+	Locked      bool
+}
+
+func (q *Queries) RecoveryFacts(ctx context.Context, nodeID string) (RecoveryFactsRow, error) {
+	row := q.db.QueryRow(ctx, recoveryFacts, nodeID)
+	var i RecoveryFactsRow
+	err := row.Scan(
+		&i.State,
+		&i.Incarnation,
+		&i.RecoveryKey,
+		&i.Locked,
+	)
+	return i, err
 }
 
 const releaseNode = `-- name: ReleaseNode :execrows
@@ -410,6 +482,15 @@ func (q *Queries) SetNodeWork(ctx context.Context, arg SetNodeWorkParams) error 
 		arg.Workloads,
 		arg.WorkloadsAt,
 	)
+	return err
+}
+
+const setRecoveryKey = `-- name: SetRecoveryKey :exec
+UPDATE nodes SET recovery_key = $2 WHERE node_id = $1
+`
+
+func (q *Queries) SetRecoveryKey(ctx context.Context, nodeID string, recoveryKey []byte) error {
+	_, err := q.db.Exec(ctx, setRecoveryKey, nodeID, recoveryKey)
 	return err
 }
 

@@ -206,6 +206,35 @@ func (q *Queries) ListOperations(ctx context.Context, nodeID *string, open bool,
 	return items, nil
 }
 
+const openOperations = `-- name: OpenOperations :many
+SELECT operation_id, action FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC
+`
+
+type OpenOperationsRow struct {
+	OperationID string
+	Action      schema.Action
+}
+
+func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOperationsRow, error) {
+	rows, err := q.db.Query(ctx, openOperations, nodeID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OpenOperationsRow
+	for rows.Next() {
+		var i OpenOperationsRow
+		if err := rows.Scan(&i.OperationID, &i.Action); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const stuckCounts = `-- name: StuckCounts :many
 SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
 WHERE status = 'parked' GROUP BY 1, 2 ORDER BY 1, 2
@@ -239,7 +268,7 @@ func (q *Queries) StuckCounts(ctx context.Context) ([]StuckCountsRow, error) {
 
 const supersedeOperations = `-- name: SupersedeOperations :many
 UPDATE operations SET status = 'failed', stuck = NULL, outcome = $2, ended_at = now()
-WHERE node_id = $1 AND ended_at IS NULL
+WHERE node_id = $1 AND ended_at IS NULL AND op_seq > 0
 RETURNING operation_id, action, correlation_id
 `
 
@@ -259,6 +288,40 @@ func (q *Queries) SupersedeOperations(ctx context.Context, nodeID string, outcom
 	var items []SupersedeOperationsRow
 	for rows.Next() {
 		var i SupersedeOperationsRow
+		if err := rows.Scan(&i.OperationID, &i.Action, &i.CorrelationID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const supersedeReissue = `-- name: SupersedeReissue :many
+UPDATE operations SET status = 'failed', stuck = NULL, outcome = $3, ended_at = now()
+WHERE node_id = $1 AND workflow_id = $2 AND ended_at IS NULL AND op_seq = 0
+RETURNING operation_id, action, correlation_id
+`
+
+type SupersedeReissueRow struct {
+	OperationID   string
+	Action        schema.Action
+	CorrelationID string
+}
+
+// Ends what a dead run of the same workflow left open. Temporal runs one at a
+// time, so a run that claims means that the others are over.
+func (q *Queries) SupersedeReissue(ctx context.Context, nodeID string, workflowID string, outcome string) ([]SupersedeReissueRow, error) {
+	rows, err := q.db.Query(ctx, supersedeReissue, nodeID, workflowID, outcome)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SupersedeReissueRow
+	for rows.Next() {
+		var i SupersedeReissueRow
 		if err := rows.Scan(&i.OperationID, &i.Action, &i.CorrelationID); err != nil {
 			return nil, err
 		}

@@ -12,39 +12,71 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
+const bindKey = `-- name: BindKey :execrows
+INSERT INTO identity_keys AS k (spki, node_id) VALUES ($1, $2)
+ON CONFLICT ON CONSTRAINT identity_keys_pkey DO UPDATE SET spki = excluded.spki WHERE k.node_id = excluded.node_id
+`
+
+// Zero rows when the key is another node's.
+func (q *Queries) BindKey(ctx context.Context, sPKI string, nodeID string) (int64, error) {
+	result, err := q.db.Exec(ctx, bindKey, sPKI, nodeID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const claimToken = `-- name: ClaimToken :one
 UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = $1::text, claimed_at = coalesce(t.claimed_at, now())
 FROM enrollment_tokens old
 WHERE old.token_id = t.token_id AND t.token_id = $2 AND t.node_id = $3
-  AND t.expires_at > now()
+  AND t.purpose = ANY ($4::text[]) AND t.expires_at > now()
   AND (t.state = 'issued' OR (t.state = 'claimed' AND t.claimed_spki = $1::text))
-RETURNING t.incarnation, (old.state = 'issued')::boolean AS first
+RETURNING t.incarnation, t.purpose, (old.state = 'issued')::boolean AS first
 `
+
+type ClaimTokenParams struct {
+	SPKI     string
+	TokenID  string
+	NodeID   string
+	Purposes []string
+}
 
 type ClaimTokenRow struct {
 	Incarnation int64
+	Purpose     schema.TokenPurpose
 	First       bool
 }
 
 // Decides who wins a token: the first key, and after it the same key again.
-func (q *Queries) ClaimToken(ctx context.Context, sPKI string, tokenID string, nodeID string) (ClaimTokenRow, error) {
-	row := q.db.QueryRow(ctx, claimToken, sPKI, tokenID, nodeID)
+func (q *Queries) ClaimToken(ctx context.Context, arg ClaimTokenParams) (ClaimTokenRow, error) {
+	row := q.db.QueryRow(ctx, claimToken,
+		arg.SPKI,
+		arg.TokenID,
+		arg.NodeID,
+		arg.Purposes,
+	)
 	var i ClaimTokenRow
-	err := row.Scan(&i.Incarnation, &i.First)
+	err := row.Scan(&i.Incarnation, &i.Purpose, &i.First)
 	return i, err
 }
 
-const consumeToken = `-- name: ConsumeToken :exec
-UPDATE enrollment_tokens SET state = 'consumed', ended_at = now() WHERE token_id = $1 AND state = 'claimed'
+const consumeTokens = `-- name: ConsumeTokens :exec
+UPDATE enrollment_tokens SET state = 'consumed', ended_at = now()
+WHERE node_id = $1 AND state = 'claimed'
+  AND (token_id = $2::uuid
+       OR (purpose IN ('enroll', 'reissue') AND incarnation = $3))
 `
 
-func (q *Queries) ConsumeToken(ctx context.Context, tokenID string) error {
-	_, err := q.db.Exec(ctx, consumeToken, tokenID)
+// Consumes what the node's identity was bought with: the token named, and any
+// enrolment of the incarnation, which the identity's first use ends.
+func (q *Queries) ConsumeTokens(ctx context.Context, nodeID string, tokenID *string, incarnation int64) error {
+	_, err := q.db.Exec(ctx, consumeTokens, nodeID, tokenID, incarnation)
 	return err
 }
 
 const getToken = `-- name: GetToken :one
-SELECT token_id, node_id, incarnation, state, secret_hash, claimed_spki, (expires_at <= now())::boolean AS expired
+SELECT token_id, node_id, incarnation, purpose, state, secret_hash, claimed_spki, (expires_at <= now())::boolean AS expired
 FROM enrollment_tokens WHERE token_id = $1
 `
 
@@ -52,6 +84,7 @@ type GetTokenRow struct {
 	TokenID     string
 	NodeID      string
 	Incarnation int64
+	Purpose     schema.TokenPurpose
 	State       string
 	SecretHash  []byte
 	ClaimedSPKI *string
@@ -65,6 +98,7 @@ func (q *Queries) GetToken(ctx context.Context, tokenID string) (GetTokenRow, er
 		&i.TokenID,
 		&i.NodeID,
 		&i.Incarnation,
+		&i.Purpose,
 		&i.State,
 		&i.SecretHash,
 		&i.ClaimedSPKI,
@@ -73,18 +107,31 @@ func (q *Queries) GetToken(ctx context.Context, tokenID string) (GetTokenRow, er
 	return i, err
 }
 
+const incarnationReissued = `-- name: IncarnationReissued :one
+SELECT EXISTS (SELECT 1 FROM enrollment_tokens
+    WHERE node_id = $1 AND incarnation = $2 AND purpose = 'reissue' AND claimed_at IS NOT NULL)
+`
+
+func (q *Queries) IncarnationReissued(ctx context.Context, nodeID string, incarnation int64) (bool, error) {
+	row := q.db.QueryRow(ctx, incarnationReissued, nodeID, incarnation)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const insertToken = `-- name: InsertToken :exec
-INSERT INTO enrollment_tokens (token_id, node_id, incarnation, purpose, secret_hash, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO enrollment_tokens (token_id, node_id, incarnation, purpose, bundle_purpose, secret_hash, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 `
 
 type InsertTokenParams struct {
-	TokenID     string
-	NodeID      string
-	Incarnation int64
-	Purpose     schema.TokenPurpose
-	SecretHash  []byte
-	ExpiresAt   time.Time
+	TokenID       string
+	NodeID        string
+	Incarnation   int64
+	Purpose       schema.TokenPurpose
+	BundlePurpose *schema.TokenPurpose
+	SecretHash    []byte
+	ExpiresAt     time.Time
 }
 
 func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error {
@@ -93,21 +140,71 @@ func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error 
 		arg.NodeID,
 		arg.Incarnation,
 		arg.Purpose,
+		arg.BundlePurpose,
 		arg.SecretHash,
 		arg.ExpiresAt,
 	)
 	return err
 }
 
-const voidTokens = `-- name: VoidTokens :execrows
-UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
-WHERE node_id = $1 AND state IN ('issued', 'claimed')
+const useFetch = `-- name: UseFetch :one
+UPDATE enrollment_tokens SET state = 'consumed', ended_at = now()
+WHERE token_id = $1 AND purpose = 'fetch' AND state = 'issued' AND expires_at > now()
+RETURNING node_id, bundle_purpose
 `
 
-func (q *Queries) VoidTokens(ctx context.Context, nodeID string) (int64, error) {
-	result, err := q.db.Exec(ctx, voidTokens, nodeID)
+type UseFetchRow struct {
+	NodeID        string
+	BundlePurpose *schema.TokenPurpose
+}
+
+// Spends a fetch reference: one caller gets the row.
+func (q *Queries) UseFetch(ctx context.Context, tokenID string) (UseFetchRow, error) {
+	row := q.db.QueryRow(ctx, useFetch, tokenID)
+	var i UseFetchRow
+	err := row.Scan(&i.NodeID, &i.BundlePurpose)
+	return i, err
+}
+
+const voidRecoveryTokens = `-- name: VoidRecoveryTokens :exec
+UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
+WHERE node_id = $1 AND purpose = 'recover' AND state IN ('issued', 'claimed')
+  AND NOT token_id = ANY ($2::uuid[])
+`
+
+// Voids the node's recovery tokens but those to keep.
+func (q *Queries) VoidRecoveryTokens(ctx context.Context, nodeID string, keep []string) error {
+	_, err := q.db.Exec(ctx, voidRecoveryTokens, nodeID, keep)
+	return err
+}
+
+const voidTokens = `-- name: VoidTokens :many
+UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
+WHERE node_id = $1 AND purpose = ANY ($2::text[]) AND state IN ('issued', 'claimed')
+RETURNING token_id, purpose
+`
+
+type VoidTokensRow struct {
+	TokenID string
+	Purpose schema.TokenPurpose
+}
+
+func (q *Queries) VoidTokens(ctx context.Context, nodeID string, purposes []string) ([]VoidTokensRow, error) {
+	rows, err := q.db.Query(ctx, voidTokens, nodeID, purposes)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	var items []VoidTokensRow
+	for rows.Next() {
+		var i VoidTokensRow
+		if err := rows.Scan(&i.TokenID, &i.Purpose); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

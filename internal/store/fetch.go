@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"crypto/subtle"
+
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// IssueFetch stores a one-time reference to a bundle of the token's purpose and
+// voids the node's older one, as adminapi.Store says.
+func (s *Store) IssueFetch(ctx context.Context, t schema.MintedToken, by schema.Subject) error {
+	return s.write(ctx, "issuing a fetch reference for node "+t.NodeID, func(ctx context.Context, u *unit) error {
+		node, err := u.lockNode(ctx, t.NodeID)
+		if err != nil {
+			return err
+		}
+		e := schema.AuditEvent{Stream: t.NodeID, Actor: by.Actor, Action: schema.AuditFetchIssued, Target: t.NodeID,
+			Result: schema.AuditSucceeded, CorrelationID: by.CorrelationID,
+			Detail: map[string]string{"token_id": t.TokenID, "bundle": string(t.Purpose)}}
+		if err := u.admitToken(ctx, t.Purpose, node); err != nil {
+			return refuse(err, e)
+		}
+		if _, err := u.VoidTokens(ctx, t.NodeID, purposes(purposeFetch)); err != nil {
+			return err
+		}
+		u.note(e)
+		return u.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID, Incarnation: node.Incarnation,
+			Purpose: purposeFetch, BundlePurpose: &t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt})
+	})
+}
+
+// UseFetch spends a one-time reference, as adminapi.Store says.
+func (s *Store) UseFetch(ctx context.Context, tokenID string, hash []byte, correlationID string,
+) (nodeID string, purpose schema.TokenPurpose, err error) {
+	err = s.write(ctx, "using a fetch reference", func(ctx context.Context, u *unit) error {
+		e := schema.AuditEvent{Stream: schema.SystemStream, Actor: "unauthenticated", Action: schema.AuditFetchUsed,
+			Target: tokenID, Result: schema.AuditSucceeded, CorrelationID: correlationID,
+			Detail: map[string]string{"token_id": tokenID}}
+		nodeID, purpose, err = u.useFetch(ctx, tokenID, hash, &e)
+		if err == nil {
+			u.note(e)
+		}
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	return nodeID, purpose, nil
+}
+
+func (u *unit) useFetch(ctx context.Context, tokenID string, hash []byte, e *schema.AuditEvent) (string, schema.TokenPurpose, error) {
+	if !schema.IsID(tokenID) {
+		return "", "", refuse(errUnknownToken(), *e)
+	}
+	t, err := u.GetToken(ctx, tokenID)
+	if notFound(err) {
+		return "", "", refuse(errUnknownToken(), *e)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	e.Stream, e.Target = t.NodeID, t.NodeID
+	node, err := u.lockNode(ctx, t.NodeID)
+	switch {
+	case err != nil:
+		return "", "", err
+	case subtle.ConstantTimeCompare(t.SecretHash, hash) != 1 || t.Purpose != purposeFetch:
+		return "", "", refuse(errUnknownToken(), *e)
+	case node.State.Refusing():
+		return "", "", refuse(errRemoved(), *e)
+	}
+	used, err := u.UseFetch(ctx, tokenID)
+	if notFound(err) {
+		return "", "", u.explainToken(ctx, tokenID, "", *e)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	e.Detail["bundle"] = string(*used.BundlePurpose)
+	return used.NodeID, *used.BundlePurpose, nil
+}

@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"reflect"
@@ -121,9 +122,10 @@ func hasParameter(op operation, name string) bool {
 // bodies are the types of requests and answers, the roots of the components.
 func bodies() (requests, answers []any) {
 	requests = []any{schema.RegisterNodeRequest{}, schema.LifecycleRequest{}, schema.EnrollRequest{},
+		schema.RenewRequest{}, schema.RecoverRequest{}, schema.BootstrapScriptRequest{},
 		schema.HeartbeatRequest{}, schema.TaskResult{}, schema.TaskProgress{}}
 	answers = []any{schema.ErrorBody{}, edge.Health{}, schema.NodeView{}, schema.NodeList{}, schema.LifecycleAnswer{},
-		schema.AuditPage{}, schema.OperationList{}, schema.EnrollAnswer{}, schema.TaskOffer{}, schema.ProgressAnswer{}}
+		schema.BootstrapBundle{}, schema.BootstrapScriptAnswer{}, schema.AuditPage{}, schema.OperationList{}, schema.EnrollAnswer{}, schema.TaskOffer{}, schema.ProgressAnswer{}}
 	return requests, answers
 }
 
@@ -159,20 +161,45 @@ func (c checker) check(typ reflect.Type) {
 		return
 	}
 	var names, required []string
-	for f := range typ.Fields() {
+	for f := range flat(typ) {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "-" {
 			continue
 		}
 		names = append(names, name)
-		if !strings.Contains(options, "omitempty") {
+		if !strings.Contains(options, "omit") {
 			required = append(required, name)
 		}
 		c.field(typ.Name()+"."+name, f.Type, m.Properties[name])
 	}
 	assert.ElementsMatch(c.t, names, slices.Collect(maps.Keys(m.Properties)), "fields of %s", typ.Name())
-	if typ != reflect.TypeFor[schema.LifecycleRequest]() { // all its fields may be left out
+	if !slices.Contains(optional(), typ) {
 		assert.ElementsMatch(c.t, required, m.Required, "required fields of %s", typ.Name())
+	}
+}
+
+// optional are the requests of which every field may be left out.
+func optional() []reflect.Type {
+	return []reflect.Type{reflect.TypeFor[schema.LifecycleRequest](), reflect.TypeFor[schema.BootstrapScriptRequest]()}
+}
+
+// flat are the fields of a type as JSON has them: those of an embedded type are
+// its own.
+func flat(typ reflect.Type) iter.Seq[reflect.StructField] {
+	return func(yield func(reflect.StructField) bool) {
+		for f := range typ.Fields() {
+			if !f.Anonymous {
+				if !yield(f) {
+					return
+				}
+				continue
+			}
+			for e := range flat(f.Type) {
+				if !yield(e) {
+					return
+				}
+			}
+		}
 	}
 }
 

@@ -44,9 +44,12 @@ type AgentPackage struct {
 	Digest string `json:"digest"`
 	// PullDeliveryMode is registry or archive.
 	PullDeliveryMode string `json:"pull_delivery_mode"`
-	InstallRoot      string `json:"install_root"`
-	EnvFilePath      string `json:"env_file_path"`
-	SystemdUnitName  string `json:"systemd_unit_name"`
+	// PullToken is a short-lived bearer credential for the registry, where one
+	// is needed. It is as secret as the enrolment token.
+	PullToken       string `json:"pull_token,omitempty"`
+	InstallRoot     string `json:"install_root"`
+	EnvFilePath     string `json:"env_file_path"`
+	SystemdUnitName string `json:"systemd_unit_name"`
 }
 
 // Default paths on a node (S-CRT-02 to -04, S-AGT-03).
@@ -57,6 +60,7 @@ const (
 	DefaultCertPath         = "/etc/gpuaas/cert.pem"
 	DefaultKeyPath          = "/etc/gpuaas/key.pem"
 	DefaultStateDir         = "/var/lib/gpuaas/node-agent"
+	DefaultInstallRoot      = "/opt/gpuaas/node-agent"
 	DefaultSystemdUnit      = "gpuaas-node-agent.service"
 )
 

@@ -12,7 +12,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Config is what the admin API needs. All fields must be set.
+// How a package comes to a node.
+const (
+	DeliverRegistry = "registry"
+	DeliverArchive  = "archive"
+)
+
+// Config is what the admin API needs. All fields but Package must be set.
 type Config struct {
 	// Env and NodeURL go into bootstrap bundles: the environment's name and the
 	// node API's public URL.
@@ -26,6 +32,9 @@ type Config struct {
 	Lifecycle Lifecycle
 	Trust     Trust
 	Log       *slog.Logger
+	// Package describes the agent package of a new bundle, with a fresh pull
+	// credential where it needs one. Nil when none is configured.
+	Package func() (*schema.AgentPackage, error)
 	// Ready answers the readiness check.
 	Ready func() error
 }
@@ -40,6 +49,9 @@ func New(cfg Config) *API { return &API{cfg: cfg} }
 func (a *API) Handler() http.Handler {
 	return edge.New(edge.Config{Listener: "admin", Log: a.cfg.Log, Routes: a.Routes()})
 }
+
+// submitTime bounds a request that waits for a workflow's early answer.
+const submitTime = 40 * time.Second
 
 // adminPath is where everything but the readiness check lives.
 const adminPath = "/api/v1/admin"
@@ -58,10 +70,13 @@ func (a *API) Routes() []edge.Route {
 		get(adminPath+"/operations", a.operations, schema.KindNotFound),
 		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
 	}
+	routes = append(routes, a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/nodes/{node}/bootstrap-script",
+		Success: []int{http.StatusOK}, MaxBody: schema.MaxBodyBytes, Timeout: submitTime,
+		Kinds: []schema.Kind{schema.KindNotFound, schema.KindOperationInProgress}}, a.bootstrapScript))
 	for _, action := range lifecycleActions() {
 		routes = append(routes, a.route(edge.Route{
 			Method: http.MethodPost, Path: adminPath + "/nodes/{node}/" + string(action),
-			Success: []int{http.StatusAccepted}, MaxBody: schema.MaxBodyBytes, Timeout: 40 * time.Second,
+			Success: []int{http.StatusAccepted}, MaxBody: schema.MaxBodyBytes, Timeout: submitTime,
 			Kinds: []schema.Kind{schema.KindNotFound, schema.KindNodeInUse, schema.KindOperationInProgress},
 		}, a.lifecycle(action)))
 	}

@@ -2,6 +2,7 @@ package adminapi
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -21,7 +22,14 @@ func (a *API) trust(ctx context.Context) (schema.BootstrapBundle, error) {
 	if err != nil {
 		return schema.BootstrapBundle{}, err
 	}
+	var agent *schema.AgentPackage
+	if a.cfg.Package != nil {
+		if agent, err = a.cfg.Package(); err != nil {
+			return schema.BootstrapBundle{}, err
+		}
+	}
 	return schema.BootstrapBundle{
+		Package:              agent,
 		APIURL:               a.cfg.NodeURL,
 		Env:                  a.cfg.Env,
 		TaskSigningPubkeys:   verifiers.String(),
@@ -35,26 +43,45 @@ func (a *API) trust(ctx context.Context) (schema.BootstrapBundle, error) {
 	}, nil
 }
 
-// mint makes the enrolment's token and puts it into the bundle. The token lives
+// purposeOf is the purpose of the token that an action hands out; "" for one that
+// hands out none.
+func purposeOf(a schema.Action) schema.TokenPurpose {
+	switch a {
+	case schema.ActionEnroll:
+		return schema.PurposeEnroll
+	case schema.ActionReissueEnrollment:
+		return schema.PurposeReissue
+	}
+	return ""
+}
+
+// mint makes the operation's token and puts it into the bundle. The token lives
 // in this call and its answer only. Asking again for the operation that waits
 // for its bundle voids the token before; an operation that is over gives none.
 func (a *API) mint(ctx context.Context, in schema.OperationInput, by Subject, bundle *schema.BootstrapBundle) error {
-	node, err := a.cfg.Store.Node(ctx, in.NodeID)
+	open, err := a.cfg.Store.Operations(ctx, in.NodeID, true)
 	if err != nil {
 		return err
 	}
-	if node.Operation == nil || node.Operation.OperationID != in.OperationID {
-		return schema.NewError(schema.KindInvalidRequest, "operation %s is over; an enrolment gives a bundle only while it runs", in.OperationID).
-			WithReason("operation_over").WithNext("gpuaas node enroll " + node.Host)
+	if !slices.ContainsFunc(open, func(o schema.OperationSummary) bool { return o.OperationID == in.OperationID }) {
+		return schema.NewError(schema.KindInvalidRequest, "operation %s is over; it gives a bundle only while it runs", in.OperationID).
+			WithReason("operation_over").WithNext("gpuaas node " + string(in.Action) + " " + in.Host)
 	}
-	text, id, hash := schema.NewToken()
-	expires := time.Now().Add(schema.TokenTTL).UTC().Truncate(time.Second)
-	err = a.cfg.Store.IssueToken(ctx, NewToken{
-		NodeID: in.NodeID, TokenID: id, Hash: hash, Purpose: schema.PurposeEnroll, ExpiresAt: expires,
-	}, by)
-	if err != nil {
+	return a.issueInto(ctx, in.NodeID, purposeOf(in.Action), by, bundle)
+}
+
+// issueInto mints a token and puts it into the bundle.
+func (a *API) issueInto(ctx context.Context, nodeID string, purpose schema.TokenPurpose, by Subject, bundle *schema.BootstrapBundle) error {
+	text, m := minted(nodeID, purpose)
+	if err := a.cfg.Store.IssueToken(ctx, m, by); err != nil {
 		return err
 	}
-	bundle.NodeID, bundle.EnrollmentToken, bundle.ExpiresAt = in.NodeID, text, expires.Format(time.RFC3339)
+	bundle.NodeID, bundle.EnrollmentToken, bundle.ExpiresAt = nodeID, text, m.ExpiresAt.Format(time.RFC3339)
 	return nil
+}
+
+func minted(nodeID string, purpose schema.TokenPurpose) (text string, m NewToken) {
+	text, id, hash := schema.NewToken()
+	return text, NewToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
+		ExpiresAt: time.Now().Add(schema.TokenTTL).UTC().Truncate(time.Second)}
 }

@@ -21,7 +21,7 @@ const (
 // lifecycleActions are the verbs of POST …/nodes/{node}/{verb}.
 func lifecycleActions() []schema.Action {
 	return []schema.Action{schema.ActionEnroll, schema.ActionProvision, schema.ActionDrain,
-		schema.ActionRetire, schema.ActionReactivate, schema.ActionRemove}
+		schema.ActionRetire, schema.ActionReactivate, schema.ActionRemove, schema.ActionReissueEnrollment}
 }
 
 // lifecycle starts the action's workflow and answers with its early answer. The
@@ -47,33 +47,49 @@ func (a *API) lifecycle(action schema.Action) handler {
 	}
 }
 
-// start submits the operation and, for an enrolment, makes the bundle.
+// start submits the operation and, for an enrolment and a reissue, makes the
+// bundle.
 func (a *API) start(ctx context.Context, in schema.OperationInput, by Subject) (schema.LifecycleAnswer, error) {
-	var bundle *schema.BootstrapBundle
-	if in.Action == schema.ActionEnroll {
+	var none schema.LifecycleAnswer
+	var bundle schema.BootstrapBundle
+	gives := purposeOf(in.Action) != ""
+	if gives {
 		// Read before anything is changed, so that Vault being away changes
 		// nothing.
 		trust, err := a.trust(ctx)
 		if err != nil {
-			return schema.LifecycleAnswer{}, err
+			return none, err
 		}
-		bundle = &trust
+		bundle = trust
 	}
 	op, err := a.cfg.Lifecycle.Submit(ctx, in)
 	if err != nil {
-		return schema.LifecycleAnswer{}, err
+		return none, err
 	}
 	edge.Annotate(ctx, slog.String("operation_id", op.OperationID))
-	if bundle != nil {
-		if err := a.mint(ctx, in, by, bundle); err != nil {
-			return schema.LifecycleAnswer{}, err
+	answer := schema.LifecycleAnswer{Operation: op}
+	if gives {
+		if err := a.mint(ctx, in, by, &bundle); err != nil {
+			return none, err
+		}
+		if err := answerBundle(&answer, in, bundle); err != nil {
+			return none, err
 		}
 	}
-	node, err := a.cfg.Store.Node(ctx, in.NodeID)
-	if err != nil {
-		return schema.LifecycleAnswer{}, err
+	answer.Node, err = a.cfg.Store.Node(ctx, in.NodeID)
+	return answer, err
+}
+
+// answerBundle puts the bundle into the answer, for a reissue with the command
+// that applies it.
+func answerBundle(answer *schema.LifecycleAnswer, in schema.OperationInput, bundle schema.BootstrapBundle) error {
+	if in.Action == schema.ActionEnroll {
+		answer.BootstrapBundle = &bundle
+		return nil
 	}
-	return schema.LifecycleAnswer{Operation: op, Node: node, BootstrapBundle: bundle}, nil
+	command, err := newScript(in.Host, bundle).restartCommand()
+	answer.RecoveryBundle = &schema.RecoveryBundle{BootstrapBundle: bundle, RestartCommand: command}
+	return err
 }
 
 func operationInput(action schema.Action, node schema.NodeView, req schema.LifecycleRequest, by Subject) schema.OperationInput {

@@ -1,6 +1,8 @@
 package adminapi
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -122,12 +124,38 @@ func (a *API) nodes(w http.ResponseWriter, r *http.Request, _ Subject) error {
 	return edge.JSON(w, http.StatusOK, schema.NodeList{Nodes: nodes})
 }
 
+// node shows a node with the CA generations that its identity is held against,
+// so that an issuer which is none of them can be seen from here. While they
+// cannot be read the node is shown without them.
 func (a *API) node(w http.ResponseWriter, r *http.Request, _ Subject) error {
 	node, err := a.find(r)
 	if err != nil {
 		return err
 	}
+	if text, err := a.cfg.Trust.NodeCA(r.Context()); err != nil {
+		a.cfg.Log.Warn("showing a node without the node CAs", slog.Any("err", err))
+	} else {
+		node.TrustedCAs = caFacts(text)
+	}
 	return edge.JSON(w, http.StatusOK, node)
+}
+
+// caFacts renders the certificates of a PEM bundle.
+func caFacts(bundle string) []schema.CAFacts {
+	var out []schema.CAFacts
+	for rest := []byte(bundle); ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return out
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			continue // Vault's own certificates parse
+		}
+		f := schema.FactsOf(cert)
+		out = append(out, schema.CAFacts{Subject: f.Subject, Issuer: f.Issuer, Fingerprint: f.Fingerprint,
+			NotBefore: f.NotBefore, NotAfter: f.NotAfter})
+	}
 }
 
 // find reads the node that the path names by id or host name.

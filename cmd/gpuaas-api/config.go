@@ -9,8 +9,10 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -49,6 +51,14 @@ type config struct {
 	// env is the environment's name, in every identity: GPUAAS_ENV. Defaults to
 	// dev.
 	env string
+	// issueRate is how many certificates a second this process has Vault sign:
+	// GPUAAS_ISSUE_RATE. Defaults to nodeapi.DefaultIssueRate. With several
+	// replicas each has its own budget; together they should stay below half of
+	// what Vault signs.
+	issueRate float64
+	// agent is the node agent's package: GPUAAS_AGENT_OCI_REF, _DIGEST and
+	// _PULL_TOKEN_FILE, or GPUAAS_AGENT_ARCHIVE. Defaults to none.
+	agent agentPackage
 	// logLevel is GPUAAS_LOG_LEVEL: debug, info, warn, error. Defaults to info.
 	logLevel slog.Level
 }
@@ -67,6 +77,11 @@ It is configured by the environment:
   GPUAAS_NODE_PUBLIC_URL   (https://localhost:8443)
   GPUAAS_METRICS_ADDR      (127.0.0.1:9091)
   GPUAAS_ENV               (dev)
+  GPUAAS_ISSUE_RATE        (50) node certificates a second, of this process
+  GPUAAS_AGENT_OCI_REF     registry/repository@sha256:… of the node agent's package;
+                           GPUAAS_AGENT_DIGEST the blob's, where the reference is a
+                           manifest's; GPUAAS_AGENT_PULL_TOKEN_FILE a bearer token
+  GPUAAS_AGENT_ARCHIVE     or the package as a local file (./task package makes one)
   GPUAAS_LOG_LEVEL         (info)
 
 Exit codes: 0 stopped by a signal, 1 failed, 2 bad configuration.
@@ -101,6 +116,8 @@ func configFromEnv(getenv func(string) string) (config, error) {
 	f.add(err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "",
 		"GPUAAS_NODE_PUBLIC_URL must read https://host:port")
 	f.add(!envName.MatchString(c.env), "GPUAAS_ENV must be 1 to 40 of a-z 0-9 . -")
+	c.issueRate = f.rate("GPUAAS_ISSUE_RATE", getenv("GPUAAS_ISSUE_RATE"))
+	c.agent = f.agentPackage(getenv)
 	if level := getenv("GPUAAS_LOG_LEVEL"); level != "" {
 		f.add(c.logLevel.UnmarshalText([]byte(level)) != nil, "GPUAAS_LOG_LEVEL: unknown level %q", level)
 	}
@@ -144,6 +161,16 @@ func (f *faults) file(name, path string) string {
 func (f *faults) address(name, value string) {
 	_, port, err := net.SplitHostPort(value)
 	f.add(err != nil || port == "", "%s must read host:port", name)
+}
+
+// rate reads a number of events a second.
+func (f *faults) rate(name, value string) float64 {
+	if value == "" {
+		return nodeapi.DefaultIssueRate
+	}
+	n, err := strconv.ParseFloat(value, 64)
+	f.add(err != nil || !(n > 0 && n <= 1e6), "%s must be a number above 0", name)
+	return n
 }
 
 func (f *faults) error() error {

@@ -38,6 +38,8 @@ type app struct {
 	vault      *vault.Client
 	serverCert *vault.ServerCertificate
 
+	// admin is there once connect returned true.
+	admin *adminapi.API
 	// ready is the admin API's handler, once there is one; waitsFor what the
 	// process waits for until then.
 	ready    atomic.Pointer[http.Handler]
@@ -112,8 +114,9 @@ func (a *app) connect(ctx context.Context) bool {
 			return false
 		}
 	}
-	admin := a.adminAPI()
-	a.ready.Store(&admin)
+	a.admin = a.adminAPI()
+	handler := a.admin.Handler()
+	a.ready.Store(&handler)
 	return true
 }
 
@@ -145,15 +148,17 @@ func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.env, Store: a.store, Wakes: a.listener, Issuer: a.vault,
 		Metrics: a.metrics, Log: a.log, Ready: a.readiness,
+		IssueRate: a.cfg.issueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
 	})
 	return api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) })
 }
 
-func (a *app) adminAPI() http.Handler {
+func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.env, NodeURL: a.cfg.nodeURL, TokenHash: a.cfg.tokenHash, Actor: a.cfg.actor,
 		Store: a.store, Lifecycle: a.temporal, Trust: a.vault, Log: a.log, Ready: a.readiness,
-	}).Handler()
+		Package: a.cfg.agent.source(a.cfg.nodeURL),
+	})
 }
 
 // adminServer serves the admin API, and 503 until it is there.

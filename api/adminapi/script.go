@@ -1,0 +1,99 @@
+package adminapi
+
+import (
+	"embed"
+	"strings"
+	"text/template"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+//go:embed scripts/*.tmpl
+var scripts embed.FS
+
+// script is what the script templates are given. A script holds a secret: the
+// token, or the reference that gives one.
+type script struct {
+	schema.BootstrapBundle
+	Host string
+	// Reference stands in for the token and the bundle when it is not empty.
+	Reference string
+	// Keys are the bundle's variables as a regular expression and as words.
+	Keys, KeyList string
+	// Settings is the env file without its last line break.
+	Settings    string
+	StateDir    string
+	TokenPrefix string
+}
+
+func newScript(host string, b schema.BootstrapBundle) script {
+	if b.Package == nil {
+		b.Package = &schema.AgentPackage{EnvFilePath: schema.DefaultEnvFile, SystemdUnitName: schema.DefaultSystemdUnit}
+	}
+	var keys []string
+	for line := range strings.Lines(b.EnvFile()) {
+		key, _, _ := strings.Cut(line, "=")
+		keys = append(keys, key)
+	}
+	b.CABundlePEM, b.NodeCertCABundlePEM = strings.TrimSpace(b.CABundlePEM), strings.TrimSpace(b.NodeCertCABundlePEM)
+	return script{BootstrapBundle: b, Host: host, Keys: strings.Join(keys, "|"), KeyList: strings.Join(keys, " "),
+		Settings: strings.TrimSuffix(b.EnvFile(), "\n"), StateDir: schema.DefaultStateDir, TokenPrefix: schema.TokenPrefix}
+}
+
+// FromRegistry reports whether the package is pulled from a registry.
+func (s script) FromRegistry() bool { return s.Package.PullDeliveryMode == DeliverRegistry }
+
+// PackageURL is where the package's archive is: the blob of a registry, or the
+// node API's own copy.
+func (s script) PackageURL() string {
+	if !s.FromRegistry() {
+		return s.Package.OCIRef
+	}
+	name, _, _ := strings.Cut(s.Package.OCIRef, "@")
+	registry, repository, _ := strings.Cut(name, "/")
+	return "https://" + registry + "/v2/" + repository + "/blobs/" + s.Package.Digest
+}
+
+// PullHeader is curl's setting that carries the pull credential.
+func (s script) PullHeader() string {
+	if s.Package.PullToken == "" {
+		return ""
+	}
+	return "header = \"Authorization: Bearer " + s.Package.PullToken + "\"\n"
+}
+
+// FetchURL is where the reference is spent.
+func (s script) FetchURL() string { return s.APIURL + "/internal/v1/bootstrap/" + s.Reference }
+
+// render fills in a template.
+func (s script) render(name string) (string, error) {
+	t, err := template.New(name).Funcs(template.FuncMap{"sh": shellQuote}).ParseFS(scripts, "scripts/*.tmpl")
+	if err != nil {
+		return "", schema.Wrap(schema.KindInternal, err, "reading the script templates")
+	}
+	var b strings.Builder
+	if err := t.ExecuteTemplate(&b, name, s); err != nil {
+		return "", schema.Wrap(schema.KindInternal, err, "making a script")
+	}
+	return b.String(), nil
+}
+
+// restartCommand returns one line of shell to copy to the node. The shell's own
+// printf carries the script, so that no process list shows the token, and what
+// is typed can be read.
+func (s script) restartCommand() (string, error) {
+	text, err := s.render("restart.sh.tmpl")
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(`printf '%s\n'`)
+	for line := range strings.Lines(text) {
+		b.WriteString(" " + shellQuote(strings.TrimSuffix(line, "\n")))
+	}
+	b.WriteString(` | if [ "$(id -u)" = 0 ] || [ -n "${DESTDIR-}" ]; then sh; else sudo sh; fi`)
+	return b.String(), nil
+}
+
+// shellQuote returns text as one word of a POSIX shell.
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Installs the gpuaas node agent from the folder this script is in: binary and
+# systemd unit, and the env file where the environment holds a bundle's
+# variables. Run it as root:
+#
+#   sh install-node-agent.sh [--no-start]
+#
+#   GPUAAS_NODE_AGENT_INSTALL_ROOT  (/opt/gpuaas/node-agent)
+#   GPUAAS_NODE_AGENT_ENV_FILE      (/etc/gpuaas/node-agent.env)
+#   GPUAAS_NODE_AGENT_SYSTEMD_UNIT  (gpuaas-node-agent.service)
+#   DESTDIR                         installs below this folder
+#
+# It may be run again; a running agent goes on with its old binary until it is
+# restarted. Key material that is there already is moved aside, never kept and
+# never deleted, when the environment brings a new enrolment token.
+set -eu
+umask 077
+
+root=${DESTDIR-}
+install_root=${GPUAAS_NODE_AGENT_INSTALL_ROOT:-/opt/gpuaas/node-agent}
+env_file=${GPUAAS_NODE_AGENT_ENV_FILE:-/etc/gpuaas/node-agent.env}
+unit=${GPUAAS_NODE_AGENT_SYSTEMD_UNIT:-gpuaas-node-agent.service}
+here=$(dirname "$0")
+stamp=$(date -u +%Y%m%dT%H%M%SZ)-$$
+
+fail() { printf "gpuaas: %s\n" "$*" >&2; exit 1; }
+
+# put FILE MODE replaces a file by its input in one step.
+put() {
+	mkdir -p -m 0755 "$(dirname "$1")"
+	tmp=$(mktemp "$1.XXXXXX")
+	cat >"$tmp" || { rm -f -- "$tmp"; return 1; }
+	chmod "$2" "$tmp"
+	sync "$tmp" || :
+	mv -f -- "$tmp" "$1"
+}
+
+# write_env makes the env file of what is exported, the manual mode's way.
+write_env() {
+	for f in "${GPUAAS_CERT_PATH:-/etc/gpuaas/cert.pem}" "${GPUAAS_KEY_PATH:-/etc/gpuaas/key.pem}"; do
+		if [ -e "$root$f" ]; then mv -- "$root$f" "$root$f.stale-$stamp"; fi
+	done
+	for key in GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
+		GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV; do
+		eval "value=\${$key-}"
+		case $value in *[\"\\]*) fail "$key holds a quote or a backslash" ;; esac
+		if [ -n "$value" ]; then printf "%s=\"%s\"\n" "$key" "$value"; fi
+	done | put "$root$env_file" 0600
+}
+
+start=yes
+case "${1-}" in
+"") ;;
+--no-start) start= ;;
+*) fail "usage: sh install-node-agent.sh [--no-start]" ;;
+esac
+if [ "$(id -u)" != 0 ] && [ -z "$root" ]; then fail "run this as root"; fi
+[ -f "$here/gpuaas-node-agent" ] || fail "gpuaas-node-agent is not beside this script"
+"$here/gpuaas-node-agent" version >/dev/null || fail "this host cannot run gpuaas-node-agent; nothing was changed"
+
+if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then write_env; fi
+put "$root$install_root/bin/gpuaas-node-agent" 0755 <"$here/gpuaas-node-agent"
+chmod 0755 "$root$install_root" "$root$install_root/bin"
+sed -e "s|@INSTALL_ROOT@|$install_root|g" -e "s|@ENV_FILE@|$env_file|g" "$here/gpuaas-node-agent.service" |
+	put "$root/etc/systemd/system/$unit" 0644
+systemctl daemon-reload
+systemctl enable "$unit"
+if [ -n "$start" ]; then systemctl restart "$unit"; fi

@@ -1,0 +1,92 @@
+// Command package makes the node agent's install package: a tar.gz of the
+// binary, its installer and its systemd unit. The same binary gives the same
+// bytes, so the digest names the content. It prints the digest.
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+//go:embed install-node-agent.sh gpuaas-node-agent.service
+var files embed.FS
+
+func main() {
+	agent := flag.String("agent", "bin/gpuaas-node-agent", "the agent's binary")
+	out := flag.String("o", "bin/gpuaas-node-agent.tar.gz", "the package")
+	flag.Parse()
+	digest, err := build(*agent, *out)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "package:", err)
+		os.Exit(1)
+	}
+	fmt.Printf("%s sha256:%s\n", *out, digest)
+}
+
+// build writes the package beside its name first, so that a reader never sees
+// half of one, and returns its digest.
+func build(agent, out string) (digest string, err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(out), filepath.Base(out)+".*")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(tmp.Name()) //nolint:errcheck // it is renamed unless something failed
+	sum := sha256.New()
+	if err := write(io.MultiWriter(tmp, sum), agent); err != nil {
+		return "", err
+	}
+	if err := tmp.Chmod(0o644); err != nil {
+		return "", err
+	}
+	if err := tmp.Close(); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), os.Rename(tmp.Name(), out)
+}
+
+// write writes the archive without times and owners.
+func write(w io.Writer, agent string) error {
+	zip := gzip.NewWriter(w)
+	archive := tar.NewWriter(zip)
+	binary, err := os.ReadFile(agent)
+	if err != nil {
+		return err
+	}
+	if err := add(archive, "gpuaas-node-agent", 0o755, binary); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		mode int64
+	}{{"gpuaas-node-agent.service", 0o644}, {"install-node-agent.sh", 0o755}} {
+		text, err := fs.ReadFile(files, f.name)
+		if err != nil {
+			return err
+		}
+		if err := add(archive, f.name, f.mode, text); err != nil {
+			return err
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	return zip.Close()
+}
+
+func add(archive *tar.Writer, name string, mode int64, content []byte) error {
+	h := &tar.Header{Name: name, Mode: mode, Size: int64(len(content)), Format: tar.FormatUSTAR}
+	if err := archive.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := archive.Write(content)
+	return err
+}

@@ -29,6 +29,9 @@ type desk struct {
 	by        schema.Subject
 
 	trustErr, submitErr, issueErr, fetchErr error
+	open                                    []schema.OperationSummary
+	pack                                    *schema.AgentPackage
+	url, ca                                 string
 	over                                    bool // the operation ended before its bundle
 }
 
@@ -64,33 +67,38 @@ func (d *desk) Audit(context.Context, string, int64, int) ([]schema.AuditEvent, 
 func (d *desk) AuditStreams(context.Context) ([]string, error) { return nil, nil }
 
 func (d *desk) Operations(context.Context, string, bool) ([]schema.OperationSummary, error) {
-	return nil, nil
+	return d.open, nil
 }
 
 func (d *desk) Submit(_ context.Context, in schema.OperationInput) (schema.Operation, error) {
 	d.steps = append(d.steps, "submit")
 	d.submitted = in
 	if !d.over {
-		d.node.Operation = &schema.OperationSummary{OperationID: in.OperationID}
+		d.open = append(d.open, schema.OperationSummary{OperationID: in.OperationID, Action: in.Action})
 	}
 	return schema.Operation{OperationID: in.OperationID, Status: schema.OperationAccepted}, d.submitErr
 }
 
 func (d *desk) ServerCA(context.Context) (string, error) {
 	d.steps = append(d.steps, "trust")
-	return "PEM", d.trustErr
+	return d.ca, d.trustErr
 }
 
-func (d *desk) NodeCA(context.Context) (string, error) { return "PEM", nil }
+func (d *desk) NodeCA(context.Context) (string, error) { return d.ca, nil }
 
 func (d *desk) Verifiers(context.Context) (schema.VerifierSet, error) {
 	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}, nil
 }
 
+func (d *desk) api() *adminapi.API {
+	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, TokenHash: sha256.Sum256([]byte(token)), Actor: "ops",
+		Package: func() (*schema.AgentPackage, error) { return d.pack, nil },
+		Store:   d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
+}
+
 func (d *desk) post(t *testing.T, verb, body string) *httptest.ResponseRecorder {
 	t.Helper()
-	h := adminapi.New(adminapi.Config{Env: "test", NodeURL: "https://api.internal", TokenHash: sha256.Sum256([]byte(token)), Actor: "ops",
-		Store: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }}).Handler()
+	h := d.api().Handler()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/admin/nodes/gpu-1/"+verb, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set(schema.HeaderCorrelationID, "c-1")
@@ -100,7 +108,7 @@ func (d *desk) post(t *testing.T, verb, body string) *httptest.ResponseRecorder 
 }
 
 func newDesk() *desk {
-	return &desk{node: schema.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
+	return &desk{url: "https://api.internal", ca: "PEM", node: schema.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
 }
 
 func TestOperationInput(t *testing.T) {

@@ -1,0 +1,370 @@
+package adminapi_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// machine is a host's file system below a folder, with a systemctl that only
+// notes what it is told.
+type machine struct {
+	t    *testing.T
+	root string
+	bin  string
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	for _, tool := range []string{"sh", "curl", "sha256sum", "tar"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(tool + " is missing")
+		}
+	}
+	m := &machine{t: t, root: filepath.Join(t.TempDir(), "a host's root"), bin: t.TempDir()}
+	m.write("/etc/os-release", "NAME=x\nID=ubuntu\nID_LIKE=debian\n")
+	stub := "#!/bin/sh\necho \"$*\" >>\"$DESTDIR/systemctl.log\"\n"
+	curl, err := exec.LookPath("curl")
+	require.NoError(t, err)
+	noted := "#!/bin/sh\necho \"$*\" >>\"${0%/*}/arguments\"\nexec " + curl + " \"$@\"\n"
+	for name, text := range map[string]string{"systemctl": stub, "curl": noted} {
+		require.NoError(t, os.WriteFile(filepath.Join(m.bin, name), []byte(text), 0o700)) //nolint:gosec // it is run
+	}
+	return m
+}
+
+func (m *machine) write(path, text string) {
+	m.t.Helper()
+	full := filepath.Join(m.root, path)
+	require.NoError(m.t, os.MkdirAll(filepath.Dir(full), 0o755)) //nolint:gosec // as on a host
+	require.NoError(m.t, os.WriteFile(full, []byte(text), 0o600))
+}
+
+func (m *machine) read(path string) string {
+	m.t.Helper()
+	text, err := os.ReadFile(filepath.Join(m.root, path))
+	require.NoError(m.t, err)
+	return string(text)
+}
+
+// files lists what is there, with mode, content and the time of a stale name cut.
+func (m *machine) files() map[string]string {
+	m.t.Helper()
+	out := map[string]string{}
+	require.NoError(m.t, filepath.Walk(m.root, func(path string, info os.FileInfo, err error) error {
+		if err != nil || info.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		name, _, stale := strings.Cut(strings.TrimPrefix(path, m.root), ".stale-")
+		if stale {
+			name += ".stale"
+		}
+		out[name] = info.Mode().String() + " " + string(text)
+		return err
+	}))
+	return out
+}
+
+// run runs a shell text on the machine. It reports what was said and how it
+// ended. No process of it may be given a secret as an argument.
+func (m *machine) run(text string, args ...string) (said string, code int) {
+	m.t.Helper()
+	file := filepath.Join(m.t.TempDir(), "script.sh")
+	require.NoError(m.t, os.WriteFile(file, []byte(text), 0o600))
+	shell := "sh"
+	if _, err := exec.LookPath("dash"); err == nil {
+		shell = "dash"
+	}
+	cmd := exec.CommandContext(m.t.Context(), shell, append([]string{file}, args...)...)
+	cmd.Env = append(os.Environ(), "DESTDIR="+m.root, "PATH="+m.bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		require.IsType(m.t, &exec.ExitError{}, err)
+	}
+	arguments, _ := os.ReadFile(filepath.Join(m.bin, "arguments")) // there is none without a download
+	assert.NotContains(m.t, string(arguments), schema.TokenPrefix)
+	assert.NotContains(m.t, string(arguments), "Bearer")
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func (d *desk) ask(t *testing.T, verb, body string, into any) {
+	t.Helper()
+	w := d.post(t, verb, body)
+	require.Less(t, w.Code, 300, w.Body.String())
+	require.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), into))
+}
+
+func TestReissue(t *testing.T) {
+	d := newDesk()
+	d.node.State = schema.NodeOffline
+	var answer schema.LifecycleAnswer
+	d.ask(t, "reissue-enrollment", `{"reason":"the CA changed"}`, &answer)
+	assert.Equal(t, []string{"trust", "submit", "issue"}, d.steps)
+	assert.Equal(t, schema.ActionReissueEnrollment, d.submitted.Action)
+	assert.Equal(t, schema.PurposeReissue, d.minted.Purpose)
+	assert.Nil(t, answer.BootstrapBundle)
+	require.NotNil(t, answer.RecoveryBundle)
+	_, hash, err := schema.ParseToken(answer.RecoveryBundle.EnrollmentToken)
+	require.NoError(t, err)
+	assert.Equal(t, d.minted.Hash, hash)
+	assert.NotContains(t, answer.RecoveryBundle.RestartCommand[:20], "\n")
+	w := d.post(t, "reissue-enrollment", `{"options":{"drain":true}}`)
+	assert.Equal(t, http.StatusBadRequest, w.Code)
+}
+
+// The restart command is run as it would be typed.
+func TestRestartCommand(t *testing.T) {
+	m, d := newMachine(t), newDesk()
+	d.ca = "-----BEGIN CERTIFICATE-----\nMIIB$(touch /tmp/x)`id`'\"\\\n-----END CERTIFICATE-----\n"
+	m.write(schema.DefaultCertPath, "old cert")
+	m.write(schema.DefaultKeyPath, "old key")
+	m.write(schema.DefaultNodeCABundlePath, "old node CA")
+	m.write(schema.DefaultCABundlePath, "old CA")
+	m.write("/srv/state/identity-next.pem", "old pair")
+	m.write("/srv/state/recovery.json", "old recovery")
+	m.write("/srv/state/journal/1", "work")
+	m.write(schema.DefaultEnvFile, "GPUAAS_NODE_ID=\"x\"\nGPUAAS_ENROLLMENT_TOKEN=old\nGPUAAS_STATE_DIR=\"/srv/state\"\n"+
+		"GPUAAS_WORKLOAD_DRIVER=docker\nBROKEN=\"half\n$(reboot)\n")
+	var answer schema.LifecycleAnswer
+	d.ask(t, "reissue-enrollment", "", &answer)
+	command := answer.RecoveryBundle.RestartCommand
+	assert.NotContains(t, command, "\n", "one line")
+
+	said, code := m.run(command)
+	require.Zero(t, code, said)
+	want := map[string]string{
+		"/etc/os-release":                         "-rw------- NAME=x\nID=ubuntu\nID_LIKE=debian\n",
+		schema.DefaultCertPath + ".stale":         "-rw------- old cert",
+		schema.DefaultKeyPath + ".stale":          "-rw------- old key",
+		schema.DefaultNodeCABundlePath + ".stale": "-rw------- old node CA",
+		schema.DefaultCABundlePath:                "-rw-r--r-- " + d.ca,
+		schema.DefaultNodeCABundlePath:            "-rw-r--r-- " + d.ca,
+		"/srv/state/identity-next.pem.stale":      "-rw------- old pair",
+		"/srv/state/recovery.json.stale":          "-rw------- old recovery",
+		"/srv/state/journal/1":                    "-rw------- work",
+		schema.DefaultEnvFile: "-rw------- GPUAAS_STATE_DIR=\"/srv/state\"\nGPUAAS_WORKLOAD_DRIVER=docker\n" +
+			answer.RecoveryBundle.EnvFile(),
+		"/systemctl.log": "",
+	}
+	got := m.files()
+	assert.Contains(t, got["/systemctl.log"], "stop gpuaas-node-agent.service\nrestart gpuaas-node-agent.service\n")
+	got["/systemctl.log"] = ""
+	assert.Equal(t, want, got)
+	assert.NotContains(t, said, schema.TokenPrefix)
+
+	// Again, with what a second reissue gives.
+	d.ask(t, "reissue-enrollment", `{"idempotency_key":"2"}`, &answer)
+	m.write(schema.DefaultCertPath, "next cert")
+	said, code = m.run(answer.RecoveryBundle.RestartCommand)
+	require.Zero(t, code, said)
+	assert.Contains(t, m.read(schema.DefaultEnvFile), answer.RecoveryBundle.EnrollmentToken)
+	assert.NotContains(t, m.files(), schema.DefaultCertPath)
+}
+
+// outlet serves packages and bundles as the node API does.
+type outlet struct {
+	archive []byte
+	fetched int
+	auth    string
+}
+
+func (o *outlet) digest() string {
+	sum := sha256.Sum256(o.archive)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func (o *outlet) serve(t *testing.T, d *desk) *httptest.Server {
+	t.Helper()
+	mux := http.NewServeMux()
+	send := func(w http.ResponseWriter, r *http.Request) {
+		o.auth = r.Header.Get("Authorization")
+		_, _ = w.Write(o.archive)
+	}
+	mux.HandleFunc("GET /internal/v1/packages/{digest}", send)
+	mux.HandleFunc("GET /v2/gpuaas/node-agent/blobs/{digest}", send)
+	mux.HandleFunc("GET /internal/v1/bootstrap/{reference}", func(w http.ResponseWriter, r *http.Request) {
+		o.fetched++
+		b, err := d.api().Fetch(r.Context(), r.PathValue("reference"), schema.Subject{Actor: "fetch"})
+		if err != nil {
+			w.WriteHeader(http.StatusConflict)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(b)
+	})
+	s := httptest.NewTLSServer(mux)
+	t.Cleanup(s.Close)
+	d.url = s.URL
+	d.ca = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	d.pack = &schema.AgentPackage{OCIRef: s.URL + "/internal/v1/packages/" + o.digest(), Digest: o.digest(),
+		PullDeliveryMode: adminapi.DeliverArchive, InstallRoot: schema.DefaultInstallRoot,
+		EnvFilePath: schema.DefaultEnvFile, SystemdUnitName: schema.DefaultSystemdUnit}
+	return s
+}
+
+// newOutlet packs a binary that only knows its version with the real installer.
+func newOutlet(t *testing.T) *outlet {
+	t.Helper()
+	var buf bytes.Buffer
+	zip := gzip.NewWriter(&buf)
+	archive := tar.NewWriter(zip)
+	for name, text := range map[string]string{"gpuaas-node-agent": "#!/bin/sh\necho v1\n", "install-node-agent.sh": "", "gpuaas-node-agent.service": ""} {
+		if text == "" {
+			raw, err := os.ReadFile("../../deploy/package/" + name)
+			require.NoError(t, err)
+			text = string(raw)
+		}
+		require.NoError(t, archive.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))}))
+		_, err := archive.Write([]byte(text))
+		require.NoError(t, err)
+	}
+	require.NoError(t, archive.Close())
+	require.NoError(t, zip.Close())
+	return &outlet{archive: buf.Bytes()}
+}
+
+func (d *desk) bootstrap(t *testing.T, body string) string {
+	t.Helper()
+	var answer schema.BootstrapScriptAnswer
+	d.ask(t, "bootstrap-script", body, &answer)
+	assert.WithinDuration(t, d.minted.ExpiresAt, answer.ExpiresAt, 0)
+	return answer.Script
+}
+
+func TestBootstrapScript(t *testing.T) {
+	for name, body := range map[string]string{"with the token": "", "with a reference": `{"fetch_ref":true}`} {
+		t.Run(name, func(t *testing.T) {
+			m, d, o := newMachine(t), newDesk(), newOutlet(t)
+			d.node.State = schema.NodeRegistered
+			o.serve(t, d)
+			m.write(schema.DefaultCertPath, "old cert")
+			m.write(schema.DefaultKeyPath, "old key")
+			m.write(schema.DefaultEnvFile, "GPUAAS_WORKLOAD_DRIVER=systemd\nrubbish \x01\n")
+			text := d.bootstrap(t, body)
+			assert.Equal(t, schema.ActionEnroll, d.submitted.Action)
+
+			said, code := m.run(text)
+			require.Zero(t, code, said)
+			got := m.files()
+			for path, want := range map[string]string{
+				schema.DefaultCertPath + ".stale":                    "-rw------- old cert",
+				schema.DefaultKeyPath + ".stale":                     "-rw------- old key",
+				schema.DefaultCABundlePath:                           "-rw-r--r-- " + strings.TrimSpace(d.ca),
+				schema.DefaultNodeCABundlePath:                       "-rw-r--r-- " + strings.TrimSpace(d.ca),
+				schema.DefaultInstallRoot + "/bin/gpuaas-node-agent": "-rwxr-xr-x #!/bin/sh\necho v1\n",
+			} {
+				assert.Equal(t, want, strings.TrimSpace(got[path])+map[bool]string{true: "\n"}[strings.HasSuffix(want, "\n")], path)
+			}
+			env := got[schema.DefaultEnvFile]
+			assert.True(t, strings.HasPrefix(env, "-rw------- GPUAAS_WORKLOAD_DRIVER=systemd\n"), env)
+			assert.NotContains(t, env, "rubbish")
+			bundle := schema.BootstrapBundle{NodeID: d.node.ID, APIURL: d.url, Env: "test",
+				EnrollmentToken: tokenOf(t, env), CABundlePath: schema.DefaultCABundlePath,
+				TaskSigningPubkeys:   schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}.String(),
+				NodeCertCABundlePath: schema.DefaultNodeCABundlePath, CertPath: schema.DefaultCertPath, KeyPath: schema.DefaultKeyPath}
+			_, rest, _ := strings.Cut(env, "systemd\n")
+			assert.ElementsMatch(t, strings.Split(bundle.EnvFile(), "\n"), strings.Split(rest, "\n"))
+			_, hash, err := schema.ParseToken(bundle.EnrollmentToken)
+			require.NoError(t, err)
+			assert.Equal(t, d.minted.Hash, hash, "the token on the host is the one in the database")
+			assert.Equal(t, schema.PurposeEnroll, d.minted.Purpose)
+			unit := got["/etc/systemd/system/"+schema.DefaultSystemdUnit]
+			assert.Contains(t, unit, "ExecStart="+schema.DefaultInstallRoot+"/bin/gpuaas-node-agent run\n")
+			assert.Contains(t, unit, "GPUAAS_NODE_AGENT_ENV_FILE="+schema.DefaultEnvFile+"\n")
+			assert.NotContains(t, unit, "@")
+			assert.True(t, strings.HasSuffix(got["/systemctl.log"], "restart gpuaas-node-agent.service\n"), got["/systemctl.log"])
+			assert.NotContains(t, said, schema.TokenPrefix)
+			if body != "" {
+				assert.NotContains(t, text, bundle.EnrollmentToken)
+			}
+
+			// Not twice blindly.
+			said, code = m.run(text)
+			assert.Equal(t, 3, code, said)
+			assert.Equal(t, got, m.files())
+			m.write(schema.DefaultCertPath, "the enrolled one")
+			said, code = m.run(d.bootstrap(t, body), "--force")
+			require.Zero(t, code, said)
+			assert.NotContains(t, m.files(), schema.DefaultCertPath)
+		})
+	}
+}
+
+func tokenOf(t *testing.T, env string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(env, `GPUAAS_ENROLLMENT_TOKEN="`)
+	require.True(t, ok, env)
+	token, _, _ := strings.Cut(rest, `"`)
+	return token
+}
+
+// Whatever is wrong before the installation leaves the host as it was and the
+// reference unspent.
+func TestBootstrapRefusals(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*machine, *desk, *outlet)
+		says  string
+		spent int
+	}{
+		"another package": {func(_ *machine, _ *desk, o *outlet) { o.archive = append(o.archive, 0) }, "has digest sha256:", 0},
+		"no such package": {func(_ *machine, d *desk, _ *outlet) { d.pack.OCIRef += "x/y" }, "404", 0},
+		"another host":    {func(m *machine, _ *desk, _ *outlet) { m.write("/etc/os-release", "ID=fedora\n") }, "neither Debian nor Ubuntu", 0},
+		"a server we do not know": {func(_ *machine, d *desk, _ *outlet) {
+			d.ca = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"
+		}, "curl", 0},
+		"a spent reference": {func(_ *machine, d *desk, _ *outlet) { d.fetchErr = schema.NewError(schema.KindTokenConsumed, "spent") }, "spent", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, d, o := newMachine(t), newDesk(), newOutlet(t)
+			o.serve(t, d)
+			m.write(schema.DefaultCertPath, "old cert")
+			c.spoil(m, d, o)
+			before := m.files()
+			said, code := m.run(d.bootstrap(t, `{"fetch_ref":true}`))
+			assert.NotZero(t, code)
+			assert.Contains(t, said, c.says)
+			assert.Equal(t, before, m.files(), "nothing was changed")
+			assert.Equal(t, c.spent, o.fetched)
+			assert.Equal(t, schema.ActionReissueEnrollment, d.submitted.Action, "a node that is known is reissued")
+		})
+	}
+	d := newDesk()
+	w := d.post(t, "bootstrap-script", "")
+	assert.Equal(t, http.StatusBadRequest, w.Code)
+	assert.Contains(t, w.Body.String(), "no_package")
+	assert.Equal(t, []string{"trust"}, d.steps)
+}
+
+// A package of a registry is pulled as a blob with the pull credential, which no
+// script with a reference holds longer than its own life.
+func TestPackageFromRegistry(t *testing.T) {
+	m, d, o := newMachine(t), newDesk(), newOutlet(t)
+	s := o.serve(t, d)
+	d.pack.OCIRef = strings.TrimPrefix(s.URL, "https://") + "/gpuaas/node-agent@" + o.digest()
+	d.pack.PullDeliveryMode, d.pack.PullToken = adminapi.DeliverRegistry, "short.lived-1"
+	trusted := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(trusted, []byte(d.ca), 0o600))
+	t.Setenv("CURL_CA_BUNDLE", trusted) // a registry is trusted as the host trusts it
+	said, code := m.run(d.bootstrap(t, ""))
+	require.Zero(t, code, said)
+	assert.Equal(t, "Bearer short.lived-1", o.auth)
+	assert.NotContains(t, said, "short.lived-1")
+}

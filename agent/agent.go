@@ -12,20 +12,21 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Agent is one node's agent. Make it with New and run it once.
+// errRemoved is the server's word that the node is no more.
+var errRemoved = schema.NewError(schema.KindInvalidNodeIdentity, "the node is removed").WithReason(schema.ReasonNodeRemoved)
+
+// Agent is one node's agent. Make it with New and run it once, or drive it with
+// Step. Many may live in one process.
 type Agent struct {
 	conf   Config
+	deps   Deps
 	log    *slog.Logger
 	now    func() time.Time
 	timing timing
-	// reload reads the configuration again when enrolment waits for a new
-	// bundle; nil keeps it.
-	reload func() (Config, error)
 
 	state     stateDir
 	lock      *os.File
-	store     identityStore
-	certs     *certSource
+	keeper    *keeper
 	flags     *flags
 	workloads Workloads
 	tasks     *tasks
@@ -39,24 +40,18 @@ type Agent struct {
 	stop     context.CancelCauseFunc
 }
 
-// Options replace parts of an agent. The zero value is a real one.
-type Options struct {
-	// Executors replace the built-in list.
-	Executors map[schema.TaskType]Executor
-	// Workloads replaces the configured driver.
-	Workloads Workloads
-	// Reload reads the configuration again; see LoadConfig.
-	Reload func() (Config, error)
-}
-
 // New makes an agent from a validated configuration and takes its state folder,
-// which belongs to one process at a time, until Close. It speaks to nobody.
-func New(c Config, log *slog.Logger, o Options) (_ *Agent, err error) {
+// which belongs to one agent at a time, until Close. It speaks to nobody.
+func New(c Config, d Deps) (_ *Agent, err error) {
+	d = d.defaults()
 	a := &Agent{
-		conf: c, log: log.With("node_id", c.NodeID), now: time.Now, timing: defaultTiming(), reload: o.Reload,
-		state: stateDir{path: c.StateDir}, started: time.Now(), changed: make(chan struct{}, 1), bootID: bootID("/"),
-		workloads: o.Workloads, watch: newNotifier(c.NotifySocket, c.WatchdogUsec),
+		conf: c, deps: d, log: d.Log.With("node_id", c.NodeID), now: d.Clock.Now, timing: defaultTiming(),
+		state: stateDir{path: c.StateDir, disk: disk{fs: d.FS}}, started: d.Clock.Now(), changed: make(chan struct{}, 1), bootID: bootID("/"),
+		workloads: d.Workloads, watch: newNotifier(c.NotifySocket, c.WatchdogUsec),
 		stop: func(error) {},
+	}
+	if d.PollTimeout > 0 {
+		a.timing.pollTimeout = d.PollTimeout
 	}
 	if err := a.state.ensure(); err != nil {
 		return nil, err
@@ -69,8 +64,7 @@ func New(c Config, log *slog.Logger, o Options) (_ *Agent, err error) {
 			a.Close()
 		}
 	}()
-	a.store = newIdentityStore(c, a.state)
-	a.certs = &certSource{store: a.store}
+	a.keeper = a.newKeeper()
 	if a.flags, err = loadFlags(a.state); err != nil {
 		return nil, err
 	}
@@ -84,12 +78,26 @@ func New(c Config, log *slog.Logger, o Options) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Executors == nil {
-		o.Executors = a.executors()
+	if d.Executors == nil {
+		d.Executors = a.executors()
 	}
-	a.tasks = newTasks(j, o.Executors, a.timing, a.now, a.log)
+	a.tasks = newTasks(j, d.Executors, a.timing, a.now, a.log)
 	a.tasks.api, a.tasks.removed = a.api, func(err error) { a.stop(err) }
 	return a, nil
+}
+
+// newKeeper makes the identity's keeper. It reads the agent's clock and
+// intervals each time anew.
+func (a *Agent) newKeeper() *keeper {
+	local := func() time.Time { return a.now() }
+	k := &keeper{
+		conf: &a.conf, deps: a.deps, log: a.log, timing: &a.timing, state: a.state,
+		clock: &serverClock{local: local, log: a.log}, store: newVersionStore(a.conf, a.state, a.log),
+		keys: keyRing{a.state}, api: a.api, prove: a.beat,
+	}
+	k.use = func(*version) error { return a.connect() }
+	k.setTiming()
+	return k
 }
 
 // Close gives the state folder back.
@@ -99,9 +107,10 @@ func (a *Agent) Close() {
 
 func (a *Agent) api() *client { return a.client.Load() }
 
-// connect makes the client of the identity on disk and drops the former one.
+// connect makes the client of the identity in use and lets go of the former
+// one's idle connections; requests under way end by themselves.
 func (a *Agent) connect() error {
-	c, err := newClient(a.conf, a.certs)
+	c, err := a.deps.newClient(a.conf, a.keeper.clock, a.keeper.present)
 	if err != nil {
 		return err
 	}
@@ -117,6 +126,7 @@ func (a *Agent) connect() error {
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.stop = context.WithCancelCause(ctx)
 	defer a.stop(nil)
+	a.keeper.setTiming()
 	a.log.Info("agent starts", "version", Version(), "server", a.conf.APIURL, "state_dir", a.conf.StateDir,
 		"env_file", a.conf.EnvFile, "workload_driver", a.conf.WorkloadDriver, "cordoned", a.flags.Cordoned(),
 		"tasks_held", len(a.tasks.journal.have()))
@@ -125,12 +135,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.workloads.Run(ctx) })
 	wg.Go(func() { a.watchdog(ctx) })
 	a.watch.ready()
-	err := a.serve(ctx, &wg)
+	// What a former process left goes on once there is an identity to report
+	// with.
+	err := a.work(ctx, func() {
+		a.tasks.resume(ctx)
+		wg.Go(func() { a.heartbeats(ctx) })
+	})
 	a.stop(err)
 	a.watch.stopping()
 	wg.Wait()
 	a.tasks.wait()
 	if cause := context.Cause(ctx); isRemoved(cause) || isRemoved(err) {
+		a.keeper.wipe()
 		a.log.Error("node removed: the server refuses this node for good, the agent stops")
 		return nil
 	}
@@ -141,21 +157,26 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// serve enrols when it must, goes on with what a former process left, and polls.
-func (a *Agent) serve(ctx context.Context, wg *sync.WaitGroup) error {
-	id, err := a.ensureIdentity(ctx)
+// rereadBundle takes a replaced token and address from the environment and the
+// env file. Anything unreadable keeps what stood.
+func (a *Agent) rereadBundle() {
+	if a.deps.Reload == nil {
+		return
+	}
+	c, err := a.deps.Reload()
+	if err == nil {
+		err = c.Validate()
+	}
 	if err != nil {
-		return err
+		a.log.Warn("configuration does not read, keeping the old one", "err", err.Error())
+		return
 	}
-	a.log.Info("identity in use", "serial", id.facts.Serial, "issuer", id.facts.Issuer, "not_after", id.facts.NotAfter,
-		"incarnation", id.id.Incarnation)
-	if err := id.checkIssuer(a.conf.NodeCABundlePath); err != nil {
-		a.log.Warn("certificate may be of a replaced node ca", "err", err.Error())
+	if c.NodeID != a.conf.NodeID || c.StateDir != a.conf.StateDir {
+		return
 	}
-	if err := a.connect(); err != nil {
-		return err
+	if c.EnrollmentToken != a.conf.EnrollmentToken {
+		a.keeper.hold = delay{}
 	}
-	a.tasks.resume(ctx)
-	wg.Go(func() { a.heartbeats(ctx) })
-	return a.poll(ctx)
+	a.conf.EnrollmentToken, a.conf.APIURL, a.conf.CABundlePath = c.EnrollmentToken, c.APIURL, c.CABundlePath
+	a.conf.SigningPubkeys, a.conf.verifiers = c.SigningPubkeys, c.verifiers
 }

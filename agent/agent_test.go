@@ -32,7 +32,7 @@ func TestLifeOfANode(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	writeSpec(t, c, "job", false, "sleep", "1000")
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 
 	f.until("the workload in a heartbeat", func() bool {
 		n := len(f.heartbeats)

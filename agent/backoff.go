@@ -50,3 +50,8 @@ func pause(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// jitter is d and up to half of it more: what a server asked for, spread.
+func jitter(d time.Duration) time.Duration {
+	return d + rand.N(d/2+1) //nolint:gosec // spreads load; nothing is to be guessed
+}

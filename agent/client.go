@@ -28,13 +28,17 @@ const maxAnswerBytes = 4 * schema.MaxBodyBytes
 // own, or KindServiceUnavailable when it could not be reached or answered with
 // something else than the API's envelope.
 type client struct {
-	base string // https://host[:port]/internal/v1/nodes/{id}
-	http *http.Client
+	base  string // https://host[:port]/internal/v1/nodes/{id}
+	http  *http.Client
+	clock *serverClock
 }
 
-// newClient builds a client that trusts only the CA bundle. certs is nil before
-// enrolment.
-func newClient(c Config, certs *certSource) (*client, error) {
+// presenter chooses the certificate of a handshake.
+type presenter func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
+
+// newClient builds a client that trusts only the CA bundle. present is nil where
+// no certificate is to be shown: at an enrolment and a recovery.
+func (d Deps) newClient(c Config, clock *serverClock, present presenter) (*client, error) {
 	pemText, err := os.ReadFile(c.CABundlePath)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "reading GPUAAS_CA_BUNDLE_PATH")
@@ -43,17 +47,24 @@ func newClient(c Config, certs *certSource) (*client, error) {
 	if !roots.AppendCertsFromPEM(pemText) {
 		return nil, schema.Errorf(schema.KindInvalidRequest, "GPUAAS_CA_BUNDLE_PATH: %s holds no certificate", c.CABundlePath)
 	}
-	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	if certs != nil {
-		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			id, err := certs.get()
-			if err != nil {
-				return nil, err
-			}
-			return &id.cert, nil
-		}
+	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, Time: clock.now, GetClientCertificate: present}
+	carrier := d.Transport
+	if carrier == nil {
+		carrier = newTransport
 	}
-	t := &http.Transport{
+	return &client{
+		base:  c.APIURL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
+		clock: clock,
+		http: &http.Client{
+			Transport: carrier(conf),
+			// A redirect could carry a token elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+func newTransport(conf *tls.Config) http.RoundTripper {
+	return &http.Transport{
 		TLSClientConfig:     conf,
 		ForceAttemptHTTP2:   true,
 		TLSHandshakeTimeout: 15 * time.Second,
@@ -61,14 +72,6 @@ func newClient(c Config, certs *certSource) (*client, error) {
 		MaxIdleConns:        2,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
-	return &client{
-		base: c.APIURL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
-		http: &http.Client{
-			Transport: t,
-			// A redirect could carry a token elsewhere.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-	}, nil
 }
 
 func (c *client) close() { c.http.CloseIdleConnections() }
@@ -92,13 +95,16 @@ func (c *client) do(ctx context.Context, r call, out any) (found bool, err error
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return false, unreachable(err)
+		return false, c.unreachable(err)
 	}
 	defer res.Body.Close()
+	if told, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		c.clock.heard(told)
+	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {
 	case err != nil:
-		return false, unreachable(err)
+		return false, c.unreachable(err)
 	case len(body) > maxAnswerBytes:
 		return false, schema.Errorf(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
 	case res.StatusCode == http.StatusNoContent:
@@ -147,32 +153,63 @@ func (c *client) request(ctx context.Context, r call) (*http.Request, error) {
 func refusal(res *http.Response, body []byte) error {
 	var e schema.ErrorBody
 	if err := json.Unmarshal(body, &e); err == nil && e.Error.Code != "" {
-		return e.AsError()
+		return later(res, e.AsError())
 	}
 	hint := ""
 	if res.StatusCode == http.StatusNotFound {
 		hint = "; GPUAAS_API_URL may not route to the node API"
 	}
-	return schema.Errorf(schema.KindServiceUnavailable, "the answer %d is not the node API's%s", res.StatusCode, hint)
+	return later(res, schema.Errorf(schema.KindServiceUnavailable, "the answer %d is not the node API's%s", res.StatusCode, hint))
+}
+
+// retryAfter is an error whose answer said when to come back.
+type retryAfter struct {
+	error
+	after time.Duration
+}
+
+// Unwrap returns the answer's error.
+func (r retryAfter) Unwrap() error { return r.error }
+
+// maxRetryAfter bounds what one answer can ask for.
+const maxRetryAfter = time.Hour
+
+// later adds the answer's Retry-After, in seconds, to its error.
+func later(res *http.Response, err error) error {
+	s, parseErr := strconv.Atoi(res.Header.Get("Retry-After"))
+	if parseErr != nil || s <= 0 {
+		return err
+	}
+	return retryAfter{err, min(time.Duration(min(s, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter)}
 }
 
 // unreachable says in words why there was no answer. The texts of the network
 // layers hold addresses and no secret: tokens travel in bodies only.
-func unreachable(err error) error {
+func (c *client) unreachable(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
-	if errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid) {
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		at := c.clock.now()
+		c.clock.doubt()
+		return schema.Wrap(schema.KindServiceUnavailable, err,
+			"the server's certificate is not valid at %s, the time here: nothing was sent; is this node's clock right?", stamp(at))
+	case errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid):
 		return schema.Wrap(schema.KindServiceUnavailable, err, "the server is not the one of GPUAAS_CA_BUNDLE_PATH; nothing was sent")
 	}
 	return schema.Wrap(schema.KindServiceUnavailable, err, "the node API does not answer")
 }
 
-func (c *client) enroll(ctx context.Context, r schema.EnrollRequest, correlationID string) (schema.EnrollAnswer, error) {
+// identity asks for a certificate: enroll, certificates/renew or recover.
+func (c *client) identity(ctx context.Context, path string, body any) (schema.EnrollAnswer, error) {
 	var a schema.EnrollAnswer
-	found, err := c.do(ctx, call{method: http.MethodPost, path: "/enroll", body: r, correlationID: correlationID}, &a)
+	found, err := c.do(ctx, call{method: http.MethodPost, path: path, body: body, correlationID: schema.NewID()}, &a)
 	if err == nil && !found {
-		err = schema.Errorf(schema.KindServiceUnavailable, "the enrolment answer is empty")
+		err = schema.Errorf(schema.KindServiceUnavailable, "the answer holds no certificate")
+	}
+	if err == nil {
+		c.clock.heard(a.ServerTime)
 	}
 	return a, err
 }

@@ -70,7 +70,7 @@ func TestDrainReportsWhatBlocked(t *testing.T) {
 	c := f.config()
 	file := stubbornJob(t, c, "stubborn")
 	writeSpec(t, c, "polite", false, "sleep", "1000")
-	start(t, c, Options{})
+	start(t, c, Deps{})
 	eventually(t, "both up", func() bool { return exists(file+".up") && exists(filepath.Join(c.WorkloadDir, "polite.state")) })
 
 	p := f.payload(schema.TaskWorkloadDrain, 1, schema.DrainParams{Deadline: time.Now().Add(300 * time.Millisecond)})
@@ -97,7 +97,7 @@ func TestDrainReportsWhatBlocked(t *testing.T) {
 func TestDrainOfAnEmptyNode(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
-	start(t, f.config(), Options{})
+	start(t, f.config(), Deps{})
 	p := f.payload(schema.TaskWorkloadDrain, 1, schema.DrainParams{Deadline: time.Now().Add(-time.Minute)})
 	f.offers <- f.offerOf(p, 1)
 	require.JSONEq(t, `{"stopped":[]}`, string(f.result(p.TaskID).Output))
@@ -214,7 +214,7 @@ func TestDrainResumedAtEachStep(t *testing.T) {
 			}
 			p := f.payload(schema.TaskWorkloadDrain, 1, schema.DrainParams{Deadline: deadline})
 			seed(t, f, cfg, p, func(e *entry) { e.Memo = []byte(c.memo) })
-			start(t, cfg, Options{})
+			start(t, cfg, Deps{})
 			if !c.blocked {
 				eventually(t, "the signals", func() bool { return terms(file) == c.terms })
 				release()

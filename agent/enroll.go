@@ -2,193 +2,111 @@ package agent
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
-	"fmt"
-	"io/fs"
-	"log/slog"
-	"os"
-	"time"
+	"crypto/ed25519"
+	"encoding/base64"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// enroller gets a certificate for a key that never leaves the node.
-type enroller struct {
-	state stateDir
-	store identityStore
-	log   *slog.Logger
-	now   func() time.Time
+// enroll makes one attempt to enrol with the configuration's token. It may be
+// made again after any failure: the key is kept until a certificate for it is
+// stored, because the server's claim of the token is bound to that key, so that
+// an answer lost on the way costs nothing. The token is sent inside TLS to a
+// server that the CA bundle proves; a handshake with any other ends before a
+// byte of the request leaves.
+func (k *keeper) enroll(ctx context.Context, cause string) Outcome {
+	k.log.Info("enrolment starts", "cause", cause, "server", k.conf.APIURL)
+	v, err := k.enrolled(ctx)
+	if err == nil {
+		// Whatever stood before is void: the claim began an incarnation.
+		k.versions = []*version{v}
+		return k.begin(ActEnroll, v)
+	}
+	if spent(err) && len(k.versions) > 0 && k.operatorToken() {
+		k.mem.Seen = tokenDigest(string(k.conf.EnrollmentToken))
+		k.remember()
+		k.log.Error("new token is refused, going on with the present identity", "err", err.Error(), "next", k.reissue())
+		return Outcome{Action: ActEnroll, Err: err, Ready: k.ready()}
+	}
+	return k.unsettled(ActEnroll, err)
 }
 
-// enroll makes one attempt. It may be called again after any failure: the key
-// is kept until a certificate for it is stored, because the server's claim of
-// the token is bound to that key, so that an answer lost on the way costs
-// nothing. The token is sent inside TLS to a server that the CA bundle proves;
-// a handshake with any other ends before a byte of the request leaves.
-func (e enroller) enroll(ctx context.Context, c Config) (*identity, error) {
-	if c.EnrollmentToken == "" {
-		return nil, schema.NewError(schema.KindUnauthenticated, "GPUAAS_ENROLLMENT_TOKEN is not set").
-			WithNext("ask for a new bundle: gpuaas node reissue-enrollment " + c.NodeID)
+func (k *keeper) enrolled(ctx context.Context) (*version, error) {
+	token := string(k.conf.EnrollmentToken)
+	if token == "" {
+		return nil, schema.NewError(schema.KindUnauthenticated, tokenVar+" is not set").WithNext(k.reissue())
 	}
-	key, keyPEM, err := e.key()
+	recovery, err := k.keys.ensureRecovery()
 	if err != nil {
 		return nil, err
 	}
-	// The server takes the key from the request and nothing else.
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		return nil, fmt.Errorf("making the certificate request: %w", err)
-	}
-	api, err := newClient(c, nil)
+	key, err := k.keys.staged(tokenDigest(token), 0, k.held)
 	if err != nil {
 		return nil, err
+	}
+	public, _ := recovery.Public().(ed25519.PublicKey)
+	answer, err := k.ask(ctx, "/enroll", schema.EnrollRequest{
+		Token: token, CSR: key.CSR, AgentVersion: Version(),
+		RecoveryKey: base64.StdEncoding.EncodeToString(public),
+		Signature:   signed(recovery, schema.EnrollStatement(k.conf.NodeID, token, key.CSR, public)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	k.mem.Seen = tokenDigest(token)
+	return k.adopt(answer, key, schema.ViaEnroll, tokenDigest(token))
+}
+
+// ask makes a request without a client certificate.
+func (k *keeper) ask(ctx context.Context, path string, body any) (schema.EnrollAnswer, error) {
+	api, err := k.deps.newClient(*k.conf, k.clock, nil)
+	if err != nil {
+		return schema.EnrollAnswer{}, err
 	}
 	defer api.close()
-	answer, err := api.enroll(ctx, schema.EnrollRequest{
-		Token:        string(c.EnrollmentToken),
-		CSR:          string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})),
-		AgentVersion: Version(),
-	}, schema.NewID())
-	if err != nil {
-		return nil, err
-	}
-	certPEM := []byte(answer.Certificate + "\n" + answer.CAChain)
-	if err := e.check(c, answer, certPEM, keyPEM); err != nil {
-		return nil, err
-	}
-	if err := e.store.save(certPEM, keyPEM); err != nil {
-		return nil, err
-	}
-	if err := os.Remove(e.keyPath()); err != nil {
-		e.log.Warn("enrolment key left behind", "err", err)
-	}
-	return e.store.load()
+	return api.identity(ctx, path, body)
 }
 
-// check refuses an answer that is not for this node and this key.
-func (e enroller) check(c Config, a schema.EnrollAnswer, certPEM, keyPEM []byte) error {
-	id, err := parseIdentity(certPEM, keyPEM)
-	if err != nil {
-		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate does not fit the key")
+// begin puts a new identity in use at once: there was none, or none that still
+// works. The first poll promotes it.
+func (k *keeper) begin(did Action, v *version) Outcome {
+	k.barred = map[string]string{}
+	if err := k.take(v); err != nil {
+		return k.failed(did, err, &k.soon)
 	}
-	if err := id.matches(c, e.now()); err != nil {
-		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate is not usable here")
-	}
-	if id.id.Incarnation != a.Incarnation {
-		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate is of incarnation %d, its answer says %d",
-			id.id.Incarnation, a.Incarnation)
-	}
-	return nil
+	k.soon.reset()
+	k.late.reset()
+	k.quiet = delay{}
+	k.hush.Store(0)
+	k.log.Info("identity obtained", "via", string(did), "serial", v.facts.Serial, "issuer", v.facts.Issuer,
+		"not_after", v.facts.NotAfter, "incarnation", v.id.Incarnation, "sequence", v.meta.Sequence)
+	return Outcome{Action: did, Ready: k.ready()}
 }
 
-func (e enroller) keyPath() string { return e.state.file("enroll-key.pem") }
-
-// key returns the key of the enrolment under way, making it at first.
-func (e enroller) key() (*ecdsa.PrivateKey, []byte, error) {
-	text, err := os.ReadFile(e.keyPath())
-	if err == nil {
-		if key, parseErr := parseKey(text); parseErr == nil {
-			return key, text, nil
-		}
-		e.log.Warn("stored enrolment key does not read, making a new one")
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, err
+// unsettled notes that an enrolment or a recovery failed. What repeating cannot
+// mend is asked again slowly, because a person may replace the bundle. An
+// identity that only the server called dead is tried again after the wait:
+// what refused it may have been mended.
+func (k *keeper) unsettled(did Action, err error) Outcome {
+	e := schema.AsError(err)
+	var out Outcome
+	switch v := judge(err); {
+	case v == removed:
+		return k.wipe()
+	case v == locked:
+		wait := k.lockedOut(err)
+		out = Outcome{Action: did, Err: err, Wait: wait}
+	case e.Kind.Row().Retry:
+		out = k.failed(did, err, &k.soon)
+	default:
+		out = k.failed(did, err, &k.late)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
+	if v := k.inUse.Load(); v != nil && k.cause != "" {
+		k.quiet.set(k.clock.local(), out.Wait)
+		k.cause, k.barred = "", map[string]string{}
+		out.Ready = false
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, nil, err
-	}
-	text = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	if err := e.state.disk.write(e.keyPath(), text); err != nil {
-		return nil, nil, fmt.Errorf("storing the enrolment key: %w", err)
-	}
-	return key, text, nil
-}
-
-func parseKey(text []byte) (*ecdsa.PrivateKey, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("no PEM")
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	ec, ok := key.(*ecdsa.PrivateKey)
-	if !ok || ec.Curve != elliptic.P256() {
-		return nil, errors.New("not a P-256 key")
-	}
-	return ec, nil
-}
-
-// ensureIdentity returns the stored identity, enrolling until there is one. It
-// ends early only with the context or when the node is removed. What retrying
-// cannot mend (a spent token) is asked again slowly, with the env file read
-// anew each time, because a person may replace the bundle.
-func (a *Agent) ensureIdentity(ctx context.Context) (*identity, error) {
-	soon := backoff{min: a.timing.pollMin, max: a.timing.pollMax}
-	late := backoff{min: a.timing.refusedMin, max: a.timing.refusedMax}
-	for {
-		id, err := a.store.load()
-		if err == nil {
-			err = id.matches(a.conf, a.now())
-		}
-		if err == nil {
-			return id, nil
-		}
-		a.log.Info("enrolment starts", "cause", err.Error(), "server", a.conf.APIURL)
-		id, err = a.enroller().enroll(ctx, a.conf)
-		if err == nil {
-			a.log.Info("enrolment succeeded", "serial", id.facts.Serial, "issuer", id.facts.Issuer,
-				"not_after", id.facts.NotAfter, "incarnation", id.id.Incarnation)
-			return id, nil
-		}
-		if isRemoved(err) || ctx.Err() != nil {
-			return nil, err
-		}
-		e := schema.AsError(err)
-		wait := soon.next()
-		if !e.Kind.Row().Retry {
-			wait = late.next()
-		}
-		a.log.Error("enrolment failed", "code", string(e.Kind), "reason", e.Reason, "err", err.Error(),
-			"next", e.Next, "retry_in", wait.String())
-		if err := pause(ctx, wait); err != nil {
-			return nil, err
-		}
-		a.rereadBundle()
-	}
-}
-
-// rereadBundle takes a replaced token and address from the environment and the
-// env file. Anything unreadable keeps what stood.
-func (a *Agent) rereadBundle() {
-	if a.reload == nil {
-		return
-	}
-	c, err := a.reload()
-	if err == nil {
-		err = c.Validate()
-	}
-	if err != nil {
-		a.log.Warn("configuration does not read, keeping the old one", "err", err.Error())
-		return
-	}
-	if c.NodeID == a.conf.NodeID && c.StateDir == a.conf.StateDir {
-		a.conf.EnrollmentToken, a.conf.APIURL, a.conf.CABundlePath = c.EnrollmentToken, c.APIURL, c.CABundlePath
-		a.conf.SigningPubkeys, a.conf.verifiers = c.SigningPubkeys, c.verifiers
-	}
-}
-
-func (a *Agent) enroller() enroller {
-	return enroller{state: a.state, store: a.store, log: a.log, now: a.now}
+	k.log.Error("no identity could be obtained", "via", string(did), "code", string(e.Kind), "reason", e.Reason,
+		"err", err.Error(), "next", e.Next, "retry_in", out.Wait.String())
+	return out
 }

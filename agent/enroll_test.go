@@ -24,7 +24,7 @@ func TestEnrolStoresThePair(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	c := f.config()
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 	f.polls()
 	for _, p := range []string{c.CertPath, c.KeyPath} {
 		fi, err := os.Stat(p)
@@ -34,7 +34,7 @@ func TestEnrolStoresThePair(t *testing.T) {
 	require.NoFileExists(t, a.enroller().keyPath())
 	a.halt()
 
-	b := start(t, c, Options{})
+	b := start(t, c, Deps{})
 	f.until("a poll of the second run", func() bool { return len(f.haves) > 1 })
 	b.halt()
 	require.Equal(t, 1, f.count("enroll"), "an enrolled node enrols again")
@@ -44,7 +44,7 @@ func TestEnrolAfterALostAnswer(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	f.lose = func(what string, n int) bool { return what == "enroll" && n <= 2 }
-	start(t, f.config(), Options{})
+	start(t, f.config(), Deps{})
 	f.polls()
 	keys := f.keys()
 	require.Len(t, keys, 3)
@@ -79,7 +79,7 @@ func TestEnrolRefusedWaitsForANewBundle(t *testing.T) {
 				return schema.NewError(kind, "this token opens nothing")
 			}
 			var replaced atomic.Bool
-			a, log := newAgent(t, c, Options{Reload: func() (Config, error) {
+			a, log := newAgent(t, c, Deps{Reload: func() (Config, error) {
 				next := c
 				if replaced.Load() {
 					next.EnrollmentToken = Secret(fresh)
@@ -104,7 +104,7 @@ func TestEnrolWithoutAToken(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	c.EnrollmentToken = ""
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 	eventually(t, "a clear line", func() bool { return strings.Contains(a.log.String(), "GPUAAS_ENROLLMENT_TOKEN is not set") })
 	require.Contains(t, a.log.String(), "reissue-enrollment "+c.NodeID)
 	require.Zero(t, f.count("enroll"))
@@ -116,7 +116,7 @@ func TestEnrolOfARemovedNodeEnds(t *testing.T) {
 	f.onEnroll = func(int, schema.EnrollRequest) error {
 		return schema.NewError(schema.KindInvalidNodeIdentity, "removed").WithReason(schema.ReasonNodeRemoved)
 	}
-	a := start(t, f.config(), Options{})
+	a := start(t, f.config(), Deps{})
 	<-a.done
 	require.NoError(t, a.err)
 	require.Contains(t, a.log.String(), "node removed")
@@ -164,7 +164,7 @@ func TestNoTokenForAnUntrustedServer(t *testing.T) {
 
 func untrusted(t *testing.T, f *fakeAPI, c Config) {
 	t.Helper()
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 	eventually(t, "three attempts", func() bool { return strings.Count(a.log.String(), `"enrolment failed"`) > 2 })
 	require.Empty(t, f.seen())
 }
@@ -173,7 +173,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	f, elsewhere := newFakeAPI(t), newFakeAPI(t)
 	f.srv.Config.Handler = http.RedirectHandler(elsewhere.url(), http.StatusTemporaryRedirect)
-	a := start(t, f.config(), Options{})
+	a := start(t, f.config(), Deps{})
 	eventually(t, "a failed attempt", func() bool { return strings.Contains(a.log.String(), "the answer 307 is not the node API's") })
 	require.Empty(t, elsewhere.seen())
 }
@@ -197,7 +197,7 @@ func TestEnrolOnAFullDiskUsesTheSameKeyAgain(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	c := f.config()
-	a, log := newAgent(t, c, Options{})
+	a, log := newAgent(t, c, Deps{})
 	var failures atomic.Int32
 	a.store.disk.create = func(path string, mode os.FileMode) (outFile, error) {
 		if failures.Add(1) <= 3 {
@@ -218,7 +218,7 @@ func TestExpiredCertificateEnrolsInsteadOfPolling(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	f.install(c, f.id, time.Now().Add(-time.Second))
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 	f.polls()
 	require.Equal(t, "POST /enroll", f.seen()[0])
 	require.Contains(t, a.log.String(), "the certificate expired at")
@@ -230,7 +230,7 @@ func TestCertificateThatExpiresWhilePolling(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	f.install(c, f.id, time.Now().Add(time.Hour))
-	a, log := newAgent(t, c, Options{})
+	a, log := newAgent(t, c, Deps{})
 	var late atomic.Int64
 	a.now = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
 	launch(t, a, log)
@@ -247,7 +247,7 @@ func TestForeignIdentityOnDiskIsNotUsed(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	f.install(c, schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}, time.Time{})
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 	f.polls()
 	require.Equal(t, 1, f.count("enroll"))
 	require.Contains(t, a.log.String(), "the certificate names node")

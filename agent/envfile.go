@@ -66,3 +66,32 @@ func noNUL(v string) (string, error) {
 	}
 	return v, nil
 }
+
+// tokenVar is the variable that holds the enrolment token, later the recovery
+// token.
+const tokenVar = "GPUAAS_ENROLLMENT_TOKEN"
+
+// setEnvValue returns the text with the key's value replaced wherever it stands,
+// or added at the end; every other line stays as it is.
+func setEnvValue(text, key, value string) string {
+	line, found := key+"="+strconv.Quote(value), false
+	var out strings.Builder
+	for l := range strings.Lines(text) {
+		name, _, ok := strings.Cut(strings.TrimSpace(l), "=")
+		if !ok || strings.TrimSpace(name) != key {
+			out.WriteString(l)
+			continue
+		}
+		if !found {
+			out.WriteString(line + "\n")
+		}
+		found = true
+	}
+	if !found {
+		if text != "" && !strings.HasSuffix(text, "\n") {
+			out.WriteString("\n")
+		}
+		out.WriteString(line + "\n")
+	}
+	return out.String()
+}

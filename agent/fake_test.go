@@ -472,7 +472,7 @@ type running struct {
 }
 
 // newAgent makes an agent with quick timing that is not started.
-func newAgent(tb testing.TB, c Config, o Options) (*Agent, *logBuffer) {
+func newAgent(tb testing.TB, c Config, o Deps) (*Agent, *logBuffer) {
 	tb.Helper()
 	buf := &logBuffer{}
 	a, err := New(c, slog.New(slog.NewJSONHandler(buf, nil)), o)
@@ -483,7 +483,7 @@ func newAgent(tb testing.TB, c Config, o Options) (*Agent, *logBuffer) {
 }
 
 // start runs an agent until the test ends.
-func start(tb testing.TB, c Config, o Options) *running {
+func start(tb testing.TB, c Config, o Deps) *running {
 	tb.Helper()
 	a, buf := newAgent(tb, c, o)
 	return launch(tb, a, buf)

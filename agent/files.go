@@ -1,9 +1,6 @@
 package agent
 
 import (
-	"errors"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -14,38 +11,37 @@ const (
 	privateDir  = 0o700
 )
 
-// outFile is the part of *os.File that a durable write needs.
-type outFile interface {
-	io.WriteCloser
-	Sync() error
-}
+// outFile is a file being written.
+type outFile = File
 
 // disk writes files so that a reader, after any crash, finds the old content or
 // the new and never a part. The zero value uses the operating system.
 type disk struct {
-	// create opens a new file for writing; tests make it fail. Defaults to
-	// os.OpenFile.
+	// fs defaults to OS.
+	fs FS
+	// create opens a new file for writing in place of fs; tests make it fail.
 	create func(path string, mode os.FileMode) (outFile, error)
+}
+
+func (d disk) system() FS {
+	if d.fs == nil {
+		return OS{}
+	}
+	return d.fs
 }
 
 func (d disk) open(path string, mode os.FileMode) (outFile, error) {
 	if d.create != nil {
 		return d.create(path, mode)
 	}
-	// A leftover of a crash may have another mode.
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	return d.system().Create(path)
 }
 
-// stage writes and syncs data beside path and returns the staged name. On an
-// error nothing stays behind and path is untouched.
-func (d disk) stage(path string, data []byte) (string, error) {
-	tmp := path + ".tmp"
-	f, err := d.open(tmp, privateFile)
+// put writes and syncs a new file at path.
+func (d disk) put(path string, data []byte) error {
+	f, err := d.open(path, privateFile)
 	if err != nil {
-		return "", err
+		return err
 	}
 	_, err = f.Write(data)
 	if err == nil {
@@ -54,23 +50,21 @@ func (d disk) stage(path string, data []byte) (string, error) {
 	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}
-	if err != nil {
-		os.Remove(tmp) //nolint:errcheck // best effort; the write's error is the one to report
-		return "", err
-	}
-	return tmp, nil
+	return err
 }
 
 // write replaces path by data: staged file, fsync, rename, fsync of the folder.
+// On an error before the rename nothing stays behind and path is untouched.
 func (d disk) write(path string, data []byte) error {
-	tmp, err := d.stage(path, data)
-	if err != nil {
+	tmp := path + ".tmp"
+	if err := d.put(tmp, data); err != nil {
+		d.system().Remove(tmp) //nolint:errcheck // best effort; the write's error is the one to report
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := d.system().Rename(tmp, path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return d.system().SyncDir(filepath.Dir(path))
 }
 
 // syncDir makes renames and removals in dir durable.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -25,19 +26,10 @@ func (a *Agent) heartbeats(ctx context.Context) {
 }
 
 func (a *Agent) heartbeat(ctx context.Context) {
-	list, err := a.workloads.List(ctx)
-	if err != nil {
-		a.log.Error("workloads cannot be listed", "err", err.Error())
+	if a.keeper.silent(a.now()) {
 		return
 	}
-	up := uptime("/")
-	if up == 0 {
-		up = int64(a.now().Sub(a.started).Seconds())
-	}
-	err = a.api().heartbeat(ctx, schema.HeartbeatRequest{
-		AgentVersion: Version(), UptimeSeconds: up, BootID: a.bootID,
-		Cordoned: a.flags.Cordoned(), Workloads: list, Phase: "ready", At: a.now().UTC(),
-	})
+	err := a.beat(ctx, a.api())
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case isRemoved(err):
@@ -45,6 +37,23 @@ func (a *Agent) heartbeat(ctx context.Context) {
 	default:
 		a.log.Warn("heartbeat not delivered", "err", err.Error())
 	}
+}
+
+// beat delivers one heartbeat: an authenticated call that has no effect on the
+// node's work.
+func (a *Agent) beat(ctx context.Context, api *client) error {
+	list, err := a.workloads.List(ctx)
+	if err != nil {
+		return fmt.Errorf("listing workloads: %w", err)
+	}
+	up := uptime("/")
+	if up == 0 {
+		up = int64(a.now().Sub(a.started).Seconds())
+	}
+	return api.heartbeat(ctx, schema.HeartbeatRequest{
+		AgentVersion: Version(), UptimeSeconds: up, BootID: a.bootID,
+		Cordoned: a.flags.Cordoned(), Workloads: list, Phase: "ready", At: a.now().UTC(),
+	})
 }
 
 // change asks for a heartbeat at once; several changes make one.

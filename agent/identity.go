@@ -9,8 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -44,193 +43,90 @@ func parseIdentity(certPEM, keyPEM []byte) (*identity, error) {
 	return &identity{cert: pair, leaf: leaf, id: id, facts: schema.FactsOf(leaf)}, nil
 }
 
-// matches refuses an identity of another node or environment, or one out of its
-// time.
-func (i *identity) matches(c Config, now time.Time) error {
+// matches refuses an identity of another node or environment.
+func (i *identity) matches(c Config) error {
 	switch {
 	case i.id.NodeID != c.NodeID:
 		return fmt.Errorf("the certificate names node %s, not %s", i.id.NodeID, c.NodeID)
 	case i.id.Env != c.Env:
 		return fmt.Errorf("the certificate names environment %q, not %q", i.id.Env, c.Env)
-	case now.After(i.leaf.NotAfter):
-		return fmt.Errorf("the certificate expired at %s", i.leaf.NotAfter.Format(time.RFC3339))
 	}
 	return nil
 }
 
 // checkIssuer compares the certificate with the bundle of node issuers: a pair
-// may be whole and in its time and yet be of a node CA that was replaced. A
-// bundle that is not there says nothing.
+// may be whole and in its time and yet be of a node CA that was replaced. Each
+// issuer is tried at a time when it and the certificate are both valid: a
+// backdated certificate may be older than a fresh CA. A bundle that is not
+// there says nothing.
 func (i *identity) checkIssuer(bundlePath string) error {
 	text, err := os.ReadFile(bundlePath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	roots := x509.NewCertPool()
-	if err != nil || !roots.AppendCertsFromPEM(text) {
+	roots := parseCerts(text)
+	if err != nil || len(roots) == 0 {
 		return fmt.Errorf("%s holds no certificate", bundlePath)
 	}
-	between := x509.NewCertPool()
+	for _, root := range roots {
+		if err = i.issuedUnder(root); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("issuer %q is not in %s: %w", i.facts.Issuer, bundlePath, err)
+}
+
+// issuedUnder verifies the chain to one root.
+func (i *identity) issuedUnder(root *x509.Certificate) error {
+	pool, between := x509.NewCertPool(), x509.NewCertPool()
+	pool.AddCert(root)
+	begin := i.leaf.NotBefore
+	if root.NotBefore.After(begin) {
+		begin = root.NotBefore
+	}
 	for _, der := range i.cert.Certificate[1:] {
 		if c, err := x509.ParseCertificate(der); err == nil {
 			between.AddCert(c)
 		}
 	}
-	_, err = i.leaf.Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: between, CurrentTime: i.leaf.NotBefore.Add(time.Second),
+	_, err := i.leaf.Verify(x509.VerifyOptions{
+		Roots: pool, Intermediates: between, CurrentTime: begin.Add(time.Second),
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
-	if err != nil {
-		return fmt.Errorf("issuer %q is not in %s: %w", i.facts.Issuer, bundlePath, err)
+	return err
+}
+
+// acceptedBy reports whether a server that names these issuers (raw names, none
+// for any) can accept the certificate.
+func (i *identity) acceptedBy(issuers [][]byte) bool {
+	if len(issuers) == 0 {
+		return true
 	}
-	return nil
-}
-
-// identityStore keeps the pair at two well-known paths. Two files cannot be
-// replaced at once, so a new pair is first written whole to one file of the
-// state folder; a crash in the middle of the replacement is rolled forward from
-// it by the next load.
-type identityStore struct {
-	certPath, keyPath string
-	nextPath          string // both PEMs in one file
-	disk              disk
-}
-
-func newIdentityStore(c Config, s stateDir) identityStore {
-	return identityStore{c.CertPath, c.KeyPath, s.file("identity-next.pem"), s.disk}
-}
-
-// load returns the stored pair, or an error wrapping errNoIdentity when there
-// is none that fits together.
-func (s identityStore) load() (*identity, error) {
-	if err := s.rollForward(); err != nil {
-		return nil, err
-	}
-	return s.read()
-}
-
-// read is load without touching the disk.
-func (s identityStore) read() (*identity, error) {
-	certPEM, err := os.ReadFile(s.certPath)
-	if err == nil {
-		var keyPEM []byte
-		if keyPEM, err = os.ReadFile(s.keyPath); err == nil {
-			var id *identity
-			if id, err = parseIdentity(certPEM, keyPEM); err == nil {
-				return id, nil
+	for n, der := range i.cert.Certificate {
+		c := i.leaf
+		if n > 0 {
+			var err error
+			if c, err = x509.ParseCertificate(der); err != nil {
+				continue
 			}
 		}
-	}
-	return nil, fmt.Errorf("%w: %w", errNoIdentity, err)
-}
-
-// rollForward ends a replacement that a crash or a full disk interrupted. A
-// next file that is no whole pair was never valid and is removed.
-func (s identityStore) rollForward() error {
-	both, err := os.ReadFile(s.nextPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	certPEM, keyPEM := splitPEM(both)
-	if _, err := parseIdentity(certPEM, keyPEM); err != nil {
-		return os.Remove(s.nextPath)
-	}
-	return s.install(certPEM, keyPEM)
-}
-
-// save durably replaces the pair. On an error the old pair is still in place,
-// or the new one will be at the next load.
-func (s identityStore) save(certPEM, keyPEM []byte) error {
-	if err := s.disk.write(s.nextPath, append(bytes.Clone(certPEM), keyPEM...)); err != nil {
-		return fmt.Errorf("storing the new identity: %w", err)
-	}
-	return s.install(certPEM, keyPEM)
-}
-
-// install puts both files in place; nothing is replaced before both are
-// written.
-func (s identityStore) install(certPEM, keyPEM []byte) error {
-	for _, p := range []string{s.certPath, s.keyPath} {
-		if err := os.MkdirAll(filepath.Dir(p), privateDir); err != nil {
-			return err
+		if slices.ContainsFunc(issuers, func(name []byte) bool { return bytes.Equal(name, c.RawIssuer) }) {
+			return true
 		}
 	}
-	keyTmp, err := s.disk.stage(s.keyPath, keyPEM)
-	if err != nil {
-		return fmt.Errorf("storing the key: %w", err)
-	}
-	certTmp, err := s.disk.stage(s.certPath, certPEM)
-	if err != nil {
-		os.Remove(keyTmp) //nolint:errcheck // best effort; the next load writes it again
-		return fmt.Errorf("storing the certificate: %w", err)
-	}
-	for _, r := range [][2]string{{keyTmp, s.keyPath}, {certTmp, s.certPath}} {
-		if err := os.Rename(r[0], r[1]); err != nil {
-			return err
-		}
-		if err := syncDir(filepath.Dir(r[1])); err != nil {
-			return err
-		}
-	}
-	return os.Remove(s.nextPath)
+	return false
 }
 
-// splitPEM separates certificates from keys.
-func splitPEM(data []byte) (certs, keys []byte) {
+// parseCerts reads the certificates of a PEM text and skips what is none.
+func parseCerts(text []byte) []*x509.Certificate {
+	var out []*x509.Certificate
 	for {
 		var b *pem.Block
-		if b, data = pem.Decode(data); b == nil {
-			return certs, keys
+		if b, text = pem.Decode(text); b == nil {
+			return out
 		}
-		if b.Type == "CERTIFICATE" {
-			certs = append(certs, pem.EncodeToMemory(b)...)
-		} else {
-			keys = append(keys, pem.EncodeToMemory(b)...)
+		if c, err := x509.ParseCertificate(b.Bytes); err == nil {
+			out = append(out, c)
 		}
 	}
-}
-
-// certSource hands the pair to TLS handshakes and follows the files: each
-// handshake stats them and reads them again when they changed. A pair that does
-// not read keeps the last good one in use.
-type certSource struct {
-	store identityStore
-
-	mu      sync.Mutex
-	stamp   [2]fileStamp
-	current *identity
-}
-
-type fileStamp struct {
-	mod  time.Time
-	size int64
-}
-
-func (c *certSource) get() (*identity, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	stamp := [2]fileStamp{stampOf(c.store.certPath), stampOf(c.store.keyPath)}
-	if c.current != nil && stamp == c.stamp {
-		return c.current, nil
-	}
-	id, err := c.store.read()
-	if err != nil {
-		if c.current != nil {
-			return c.current, nil
-		}
-		return nil, err
-	}
-	c.current, c.stamp = id, stamp
-	return id, nil
-}
-
-func stampOf(path string) fileStamp {
-	fi, err := os.Stat(path)
-	if err != nil {
-		return fileStamp{}
-	}
-	return fileStamp{fi.ModTime(), fi.Size()}
 }

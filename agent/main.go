@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -139,8 +140,10 @@ func (p program) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewJSONHandler(p.stderr, nil))
-	a, err := New(c, log, Options{Reload: func() (Config, error) { return LoadConfig(p.env) }})
+	a, err := New(c, Deps{
+		Log:    slog.New(slog.NewJSONHandler(p.stderr, nil)),
+		Reload: func() (Config, error) { return LoadConfig(p.env) },
+	})
 	if err != nil {
 		return err
 	}
@@ -148,7 +151,8 @@ func (p program) run(ctx context.Context, args []string) error {
 	return a.Run(ctx)
 }
 
-// enroll makes one attempt; on a node that is enrolled it only says so.
+// enroll makes one pass of the identity keeper; on a node that is enrolled it
+// only says so.
 func (p program) enroll(ctx context.Context, args []string) error {
 	if err := p.parse("enroll", args, nil); err != nil {
 		return err
@@ -157,21 +161,23 @@ func (p program) enroll(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	a, err := New(c, slog.New(slog.NewJSONHandler(p.stderr, nil)), Options{Workloads: noWorkloads{}})
+	a, err := New(c, Deps{Log: slog.New(slog.NewJSONHandler(p.stderr, nil)), Workloads: noWorkloads{}})
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	verb := "already enrolled"
-	id, err := a.store.load()
-	if err == nil {
-		err = id.matches(c, a.now())
+	out := a.Keep(ctx)
+	id := a.keeper.inUse.Load()
+	switch {
+	case out.Removed:
+		_, err = fmt.Fprintln(p.stdout, "the node is removed")
+		return err
+	case id == nil || out.Err != nil && !out.Ready:
+		return cmp.Or(out.Err, errNoIdentity)
 	}
-	if err != nil {
-		verb = "enrolled"
-		if id, err = a.enroller().enroll(ctx, c); err != nil {
-			return err
-		}
+	verb, ok := map[Action]string{ActEnroll: "enrolled", ActRecover: "recovered", ActRenew: "renewed"}[out.Action]
+	if !ok || out.Err != nil {
+		verb = "already enrolled"
 	}
 	_, err = fmt.Fprintf(p.stdout, "%s: %s\nserial %s, issuer %s, expires %s\n", verb, id.facts.URI,
 		id.facts.Serial, id.facts.Issuer, stamp(id.facts.NotAfter))

@@ -125,7 +125,7 @@ func TestStatus(t *testing.T) {
 	require.Nil(t, s.LastPoll)
 
 	writeSpec(t, c, "job", false, "sleep", "1000")
-	start(t, c, Options{})
+	start(t, c, Deps{})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	f.result(p.TaskID)
@@ -148,21 +148,21 @@ func TestOneAgentPerStateDir(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	c := f.config()
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 	f.until("a poll", func() bool { return f.counts["wait"] > 0 })
 	code, _, errOut := command(t, environ(c), "run")
 	require.Equal(t, schema.ExitRefused, code)
 	require.Contains(t, errOut, "another agent (pid ")
 	require.Contains(t, errOut, c.StateDir)
 	a.halt()
-	b, _ := newAgent(t, c, Options{})
+	b, _ := newAgent(t, c, Deps{})
 	b.Close()
 }
 
 func TestLogLines(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
-	a := start(t, f.config(), Options{})
+	a := start(t, f.config(), Deps{})
 	p := f.payload(schema.TaskFactsCollect, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	f.result(p.TaskID)
@@ -194,7 +194,7 @@ func TestLogsReadyToSystemd(t *testing.T) {
 	c := f.config()
 	socket, said := notifySocket(t)
 	c.NotifySocket, c.WatchdogUsec = socket, "30000"
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 	require.Equal(t, "READY=1", <-said)
 	require.Equal(t, "WATCHDOG=1", <-said)
 	a.end()
@@ -212,7 +212,7 @@ func TestWatchdogStarvesWhenTheLoopStands(t *testing.T) {
 	c := f.config()
 	socket, said := notifySocket(t)
 	c.NotifySocket, c.WatchdogUsec = socket, "3000"
-	a, _ := newAgent(t, c, Options{})
+	a, _ := newAgent(t, c, Deps{})
 	defer a.Close()
 	require.True(t, a.fed(time.Now()))
 	a.lastLoop.Store(time.Now().Add(-2 * stalledAfter).UnixNano())

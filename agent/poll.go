@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -17,33 +18,61 @@ var errEarly = errors.New("the server ended the poll early")
 // tasks as it is willing to.
 const fullPause = time.Second
 
-// poll asks for tasks until ctx ends or the node is removed. Errors are logged
-// and waited out; the delay doubles from half a second to a minute and stays
-// there.
-func (a *Agent) poll(ctx context.Context) error {
+// work keeps the identity and asks for tasks until ctx ends or the node is
+// removed. Errors are logged and waited out; the delay doubles from half a
+// second to a minute and stays there.
+func (a *Agent) work(ctx context.Context, begin func()) error {
 	wait := backoff{min: a.timing.pollMin, max: a.timing.pollMax}
+	begin = sync.OnceFunc(begin)
 	for ctx.Err() == nil {
+		out := a.Keep(ctx)
+		if out.Removed {
+			return errRemoved
+		}
+		if !out.Ready {
+			a.lastLoop.Store(a.now().UnixNano())
+			a.deps.Clock.Sleep(ctx, min(out.Wait, a.timing.rest)) //nolint:errcheck // the loop's condition looks at ctx
+			continue
+		}
+		begin()
 		if a.tasks.full() {
-			pause(ctx, fullPause) //nolint:errcheck // the loop's condition looks at ctx
+			a.deps.Clock.Sleep(ctx, fullPause) //nolint:errcheck // the loop's condition looks at ctx
 			continue
 		}
 		err := a.pollOnce(ctx)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return ctx.Err()
-		case isRemoved(err):
-			return err
 		}
 		a.notePoll(err)
+		if a.keeper.observe(err) {
+			a.explain(err, 0)
+			continue
+		}
 		if err == nil {
 			wait.reset()
 			continue
 		}
 		delay := wait.next()
 		a.explain(err, delay)
-		pause(ctx, delay) //nolint:errcheck // the loop's condition looks at ctx
+		a.deps.Clock.Sleep(ctx, delay) //nolint:errcheck // the loop's condition looks at ctx
 	}
 	return ctx.Err()
+}
+
+// Poll makes one poll with the identity in use, starts what it brings, and lets
+// the keeper learn from how it went. It must not run beside Run or itself, and
+// not before a pass of the keeper was Ready.
+func (a *Agent) Poll(ctx context.Context) error {
+	err := a.pollOnce(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	a.notePoll(err)
+	if err != nil {
+		a.explain(err, 0)
+	}
+	a.keeper.observe(err)
+	return err
 }
 
 // notePoll leaves the outcome for the status command and the watchdog.
@@ -59,25 +88,14 @@ func (a *Agent) notePoll(err error) {
 	}
 }
 
-// pollOnce is one long poll and what follows from its answer. The certificate's
-// own end is checked first, so that an expired one leads to enrolment and not
-// to a stream of refused handshakes.
+// pollOnce is one long poll and what follows from its answer.
 func (a *Agent) pollOnce(ctx context.Context) error {
-	id, err := a.certs.get()
-	if err != nil {
-		return err
-	}
-	if err := id.matches(a.conf, a.now()); err != nil {
-		a.log.Warn("certificate no longer usable", "err", err.Error())
-		if id, err = a.ensureIdentity(ctx); err != nil {
-			return err
-		}
-		if err := a.connect(); err != nil {
-			return err
-		}
+	id, api := a.keeper.inUse.Load(), a.api()
+	if id == nil || api == nil {
+		return errNoIdentity
 	}
 	have, asked := a.tasks.journal.have(), time.Now()
-	offer, err := a.api().wait(ctx, a.timing.pollTimeout, have)
+	offer, err := api.wait(ctx, a.timing.pollTimeout, have)
 	if err != nil {
 		return err
 	}
@@ -91,6 +109,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		}
 		return nil
 	}
+	a.keeper.clock.heard(offer.ServerTime)
 	v := verifier{id: id.id, keys: a.conf.verifiers, now: a.now}
 	return a.tasks.offer(ctx, v, *offer)
 }
@@ -99,7 +118,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 func (a *Agent) explain(err error, delay time.Duration) {
 	e := schema.AsError(err)
 	args := []any{"code", string(e.Kind), "reason", e.Reason, "err", err.Error(), "retry_in", delay.String()}
-	if id, err := a.certs.get(); err == nil {
+	if id := a.keeper.inUse.Load(); id != nil {
 		args = append(args, "serial", id.facts.Serial, "issuer", id.facts.Issuer, "not_after", id.facts.NotAfter)
 	}
 	switch {

@@ -34,7 +34,7 @@ func TestRemovedNodeStops(t *testing.T) {
 			f := newFakeAPI(t)
 			set(f)
 			x := script{schema.TaskFactsCollect: counting(new(atomic.Int32)), schema.TaskWorkloadCordon: held(make(chan string, 1), nil)}
-			a := start(t, f.config(), Options{Executors: x.executors()})
+			a := start(t, f.config(), Deps{Executors: x.executors()})
 			f.offers <- f.offerOf(f.payload(schema.TaskFactsCollect, 1, nil), 1)
 			f.offers <- f.offerOf(f.payload(schema.TaskWorkloadCordon, 2, nil), 1)
 			<-a.done
@@ -55,7 +55,7 @@ func TestRefusedIdentityBacksOffAndSaysWhy(t *testing.T) {
 		}
 		return nil
 	}
-	a := start(t, f.config(), Options{})
+	a := start(t, f.config(), Deps{})
 	f.until("a poll after the refusals", func() bool { return f.counts["wait"] > len(reasons) })
 	for _, r := range reasons {
 		require.Contains(t, a.log.String(), `"reason":"`+r+`"`)
@@ -70,7 +70,7 @@ func TestServerAwayAndBack(t *testing.T) {
 	f := newFakeAPI(t)
 	f.lose = func(what string, n int) bool { return what == "wait" && n <= 5 }
 	f.onEarly = func() bool { return f.count("wait") <= 5 }
-	a := start(t, f.config(), Options{})
+	a := start(t, f.config(), Deps{})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	f.until("five lost polls", func() bool { return f.counts["wait"] > 5 })
 	f.offers <- f.offerOf(p, 1)
@@ -85,7 +85,7 @@ func TestEarlyAnswersArePaused(t *testing.T) {
 	f := newFakeAPI(t)
 	var early atomic.Int32
 	f.onEarly = func() bool { return early.Add(1) <= 5 }
-	a := start(t, f.config(), Options{})
+	a := start(t, f.config(), Deps{})
 	f.until("polls after the early ones", func() bool { return f.counts["wait"] > 5 })
 	require.Equal(t, 5, strings.Count(a.log.String(), "repeated after a pause"))
 }
@@ -93,7 +93,7 @@ func TestEarlyAnswersArePaused(t *testing.T) {
 func TestHeartbeatFollowsTheCordonAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
-	a, log := newAgent(t, f.config(), Options{})
+	a, log := newAgent(t, f.config(), Deps{})
 	a.timing.heartbeat = 1 << 40 // only changes
 	launch(t, a, log)
 	f.until("the first heartbeat", func() bool { return len(f.heartbeats) > 0 })

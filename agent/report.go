@@ -169,7 +169,10 @@ func (t *tasks) reportRefusal(ctx context.Context, o schema.TaskOffer, why *sche
 type timing struct {
 	pollTimeout            time.Duration
 	pollMin, pollMax       time.Duration
-	refusedMin, refusedMax time.Duration // enrolment that only a new bundle mends
+	refusedMin, refusedMax time.Duration // what only a new bundle mends
+	renewMin, renewMax     time.Duration
+	lockedMin, lockedMax   time.Duration
+	rest                   time.Duration // longest sleep of the loop
 	resultMin, resultMax   time.Duration
 	progress, heartbeat    time.Duration
 }
@@ -179,6 +182,9 @@ func defaultTiming() timing {
 		pollTimeout: 55 * time.Second,
 		pollMin:     500 * time.Millisecond, pollMax: schema.PollBackoffMax,
 		refusedMin: time.Minute, refusedMax: 10 * time.Minute,
+		renewMin: 30 * time.Second, renewMax: 15 * time.Minute,
+		lockedMin: 5 * time.Minute, lockedMax: time.Hour,
+		rest: time.Minute,
 		resultMin: schema.ResultBackoffMin, resultMax: schema.ResultBackoffMax,
 		progress: 20 * time.Second, heartbeat: schema.HeartbeatEvery,
 	}

@@ -28,8 +28,8 @@ func (s stateDir) file(parts ...string) string {
 
 // ensure creates the folders.
 func (s stateDir) ensure() error {
-	for _, d := range []string{s.path, s.file("journal")} {
-		if err := os.MkdirAll(d, privateDir); err != nil {
+	for _, d := range []string{s.path, s.file("journal"), s.file("identity")} {
+		if err := s.disk.system().MkdirAll(d); err != nil {
 			return fmt.Errorf("creating the state folder: %w", err)
 		}
 	}
@@ -60,8 +60,15 @@ func (s stateDir) hint(name string, v any) error {
 }
 
 // readJSON reads a state file; ok is false when there is none.
-func readJSON(path string, v any) (ok bool, err error) {
-	data, err := os.ReadFile(path)
+func (s stateDir) readJSON(path string, v any) (ok bool, err error) {
+	return decodeFile(s.disk.system().ReadFile, path, v)
+}
+
+// readJSON is stateDir.readJSON on the operating system's disk.
+func readJSON(path string, v any) (ok bool, err error) { return decodeFile(os.ReadFile, path, v) }
+
+func decodeFile(read func(string) ([]byte, error), path string, v any) (ok bool, err error) {
+	data, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

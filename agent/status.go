@@ -24,7 +24,20 @@ type Status struct {
 	// IdentityFault says why there is no usable identity.
 	IdentityFault string `json:"identity_fault,omitempty"`
 	// IssuerFault says that the certificate is of no node CA of the bundle.
-	IssuerFault string            `json:"issuer_fault,omitempty"`
+	IssuerFault string `json:"issuer_fault,omitempty"`
+	// Versions are the stored identities, newest first.
+	Versions []VersionStatus `json:"identity_versions"`
+	Sequence int64           `json:"sequence"`
+	// RecoveryPossible is true when the node could come back without a usable
+	// certificate.
+	RecoveryPossible bool      `json:"recovery_possible"`
+	LastRenewal      time.Time `json:"last_renewal,omitzero"`
+	NextRenewal      time.Time `json:"next_renewal,omitzero"`
+	// Keeper is the running agent's last word on its identity.
+	Keeper *KeeperStatus `json:"keeper"`
+	// Removed is true when the server removed the node.
+	Removed bool `json:"removed,omitempty"`
+
 	LastPoll    *PollStatus       `json:"last_poll"`
 	Cordoned    bool              `json:"cordoned"`
 	Workloads   []schema.Workload `json:"workloads"`
@@ -55,16 +68,8 @@ type TaskStatus struct {
 func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	state := stateDir{path: c.StateDir}
 	s := Status{NodeID: c.NodeID, Env: c.Env, Version: Version(), Workloads: []schema.Workload{}, Tasks: []TaskStatus{}}
-	id, err := newIdentityStore(c, state).read()
-	if err == nil {
-		s.Identity = &id.facts
-		if err := id.checkIssuer(c.NodeCABundlePath); err != nil {
-			s.IssuerFault = err.Error()
-		}
-		err = id.matches(c, time.Now())
-	}
-	if err != nil {
-		s.IdentityFault = err.Error()
+	if err := s.readIdentity(c, state); err != nil {
+		return s, err
 	}
 	var last PollStatus
 	if ok, err := readJSON(state.file("poll.json"), &last); err != nil {
@@ -124,6 +129,24 @@ func (s Status) print(w io.Writer) error {
 		row("serial", s.Identity.Serial)
 		row("issuer", s.Identity.Issuer)
 		row("expires", stamp(s.Identity.NotAfter))
+		row("sequence", s.Sequence)
+		row("recovery possible", s.RecoveryPossible)
+	}
+	if !s.LastRenewal.IsZero() {
+		row("last renewal", stamp(s.LastRenewal))
+	}
+	if !s.NextRenewal.IsZero() {
+		row("next renewal", stamp(s.NextRenewal))
+	}
+	for _, v := range s.Versions {
+		row("version", fmt.Sprintf("%d sequence=%d incarnation=%d via=%s serial=%s expires=%s in_use=%t", v.Version, v.Sequence,
+			v.Incarnation, v.Via, v.Certificate.Serial, stamp(v.Certificate.NotAfter), v.InUse))
+	}
+	if s.Keeper != nil && s.Keeper.Trouble != "" {
+		row("identity trouble", s.Keeper.Trouble)
+	}
+	if s.Removed {
+		row("removed", true)
 	}
 	if s.IdentityFault != "" {
 		row("identity fault", s.IdentityFault)

@@ -50,7 +50,7 @@ func TestFinishedTaskOfferedAgain(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	var runs atomic.Int32
-	start(t, f.config(), Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	for epoch := int64(1); epoch <= 3; epoch++ {
 		f.offers <- f.offerOf(p, epoch)
@@ -71,7 +71,7 @@ func TestNewLeaseOfARunningTask(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	started, release := make(chan string, 1), make(chan struct{})
-	a := start(t, f.config(), Options{Executors: script{schema.TaskWorkloadCordon: held(started, release)}.executors()})
+	a := start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: held(started, release)}.executors()})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	<-started
@@ -98,7 +98,7 @@ func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	var runs atomic.Int32
-	o := Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()}
+	o := Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()}
 	a := start(t, c, o)
 	p := f.payload(schema.TaskWorkloadCordon, 5, nil)
 	f.offers <- f.offerOf(p, 1)
@@ -144,7 +144,7 @@ func TestProgressCarriesTheWordToStop(t *testing.T) {
 				return c.answer, c.err
 			}
 			started := make(chan string, 1)
-			start(t, f.config(), Options{Executors: script{
+			start(t, f.config(), Deps{Executors: script{
 				schema.TaskWorkloadCordon: func(ctx context.Context, t Task) (any, error) {
 					t.Note("half way")
 					return held(started, nil)(ctx, t)
@@ -175,7 +175,7 @@ func TestExecutorFaults(t *testing.T) {
 	slow := x[schema.TaskWorkloadDrain]
 	slow.Limit = func(schema.TaskPayload, time.Time) time.Duration { return time.Millisecond }
 	x[schema.TaskWorkloadDrain] = slow
-	start(t, f.config(), Options{Executors: x})
+	start(t, f.config(), Deps{Executors: x})
 	for i, c := range []struct {
 		typ     schema.TaskType
 		code    schema.Kind
@@ -202,7 +202,7 @@ func TestChangesOneAtATimeReadsAlongside(t *testing.T) {
 	f := newFakeAPI(t)
 	changes, reads := make(chan string, 8), make(chan string, 8)
 	release := make(chan struct{})
-	start(t, f.config(), Options{Executors: script{
+	start(t, f.config(), Deps{Executors: script{
 		schema.TaskWorkloadCordon:   held(changes, release),
 		schema.TaskWorkloadUncordon: held(changes, release),
 		schema.TaskFactsCollect:     held(reads, release),
@@ -237,7 +237,7 @@ func TestResultIsPostedUntilTheServerHasIt(t *testing.T) {
 	}
 	f.lose = func(what string, n int) bool { return what == "result" && n <= 6 }
 	var runs atomic.Int32
-	a := start(t, f.config(), Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	a := start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	f.until("seven posts", func() bool { return f.counts["result"] == 7 })
@@ -259,7 +259,7 @@ func TestResultNobodyWants(t *testing.T) {
 				return nil
 			}
 			var runs atomic.Int32
-			a := start(t, f.config(), Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+			a := start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
 			p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 			f.offers <- f.offerOf(p, 1)
 			f.until("a post", func() bool { return f.counts["result"] > 0 })
@@ -287,7 +287,7 @@ func TestStrangers404IsNoAnswer(t *testing.T) {
 		}
 		inner.ServeHTTP(w, r)
 	})
-	a := start(t, f.config(), Options{})
+	a := start(t, f.config(), Deps{})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
@@ -301,7 +301,7 @@ func TestFullDisk(t *testing.T) {
 	f := newFakeAPI(t)
 	var full atomic.Bool
 	var runs atomic.Int32
-	a, log := newAgent(t, f.config(), Options{Executors: script{
+	a, log := newAgent(t, f.config(), Deps{Executors: script{
 		schema.TaskWorkloadCordon: func(context.Context, Task) (any, error) { full.Store(true); return runs.Add(1), nil },
 	}.executors()})
 	a.tasks.journal.state.disk.create = func(path string, mode os.FileMode) (outFile, error) {
@@ -379,7 +379,7 @@ func TestRestartRules(t *testing.T) {
 			x[c.typ] = one
 			p := f.payload(c.typ, 1, nil)
 			seed(t, f, cfg, p, c.seed)
-			a := start(t, cfg, Options{Executors: x})
+			a := start(t, cfg, Deps{Executors: x})
 			r := f.result(p.TaskID)
 			require.Equal(t, c.runs, runs.Load())
 			require.Equal(t, c.status, r.Status)
@@ -390,7 +390,7 @@ func TestRestartRules(t *testing.T) {
 			a.halt()
 
 			f.note(func() { f.results, f.counts = nil, map[string]int{} })
-			b := start(t, cfg, Options{Executors: x})
+			b := start(t, cfg, Deps{Executors: x})
 			f.polls()
 			b.halt()
 			require.Zero(t, f.count("result"), "a reported result is reported again")
@@ -416,7 +416,7 @@ func TestResumedTaskIsConfirmedFirst(t *testing.T) {
 	var runs atomic.Int32
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	seed(t, f, c, p, nil)
-	a, log := newAgent(t, c, Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	a, log := newAgent(t, c, Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
 	a.tasks.timing.progress = time.Hour
 	launch(t, a, log)
 	eventually(t, "the end of the task", func() bool { return len(a.tasks.journal.have()) == 0 })
@@ -430,7 +430,7 @@ func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	started := make(chan string, 1)
-	a := start(t, c, Options{Executors: script{schema.TaskWorkloadCordon: held(started, nil)}.executors()})
+	a := start(t, c, Deps{Executors: script{schema.TaskWorkloadCordon: held(started, nil)}.executors()})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	<-started
@@ -439,7 +439,7 @@ func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
 	require.Zero(t, f.count("result"))
 
 	var runs atomic.Int32
-	start(t, c, Options{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	start(t, c, Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
 	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
 	require.Equal(t, int32(1), runs.Load())
 }
@@ -456,7 +456,7 @@ func TestBrokenJournalFilesArePutAside(t *testing.T) {
 	misnamed := s.file("journal", schema.NewID()+".json")
 	require.NoError(t, s.writeJSON(misnamed, entry{TaskID: schema.NewID()}))
 	seed(t, f, c, p, nil)
-	a := start(t, c, Options{})
+	a := start(t, c, Deps{})
 	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
 	require.FileExists(t, torn+".bad")
 	require.FileExists(t, misnamed+".bad")

@@ -125,7 +125,7 @@ func TestBadTasks(t *testing.T) {
 		}
 		execs[row.Type] = Executor{Check: check, Run: func(context.Context, Task) (any, error) { ran <- row.Type; return nil, nil }}
 	}
-	a := start(t, f.config(), Options{Executors: execs})
+	a := start(t, f.config(), Deps{Executors: execs})
 	for name, bad := range corpus {
 		o := schema.TaskOffer{TaskID: offeredID(f, bad.envelope), Envelope: bad.envelope, Lease: schema.Lease{Epoch: 3}, ServerTime: time.Now()}
 		if len(o.Envelope) == 0 || !json.Valid(o.Envelope) {

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"slices"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// recoverable reports whether the node can ask for a new certificate without a
+// usable one: it holds its recovery key and a recovery token.
+func (k *keeper) recoverable() bool {
+	key, err := k.keys.recovery()
+	return err == nil && key != nil && len(k.recoveryTokens()) > 0
+}
+
+// recoveryTokens are those of the stored versions, newest first: the newest is
+// live once its certificate was used, the one before until then.
+func (k *keeper) recoveryTokens() []string {
+	var out []string
+	for _, v := range k.versions {
+		if t := v.meta.RecoveryToken; t != "" && !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// regain gets an identity where there is none that works: by recovery, else by
+// enrolment with an unspent token. Where neither is possible it says what an
+// operator must do.
+func (k *keeper) regain(ctx context.Context) Outcome {
+	cause := k.cause
+	if cause == "" {
+		cause = errNoIdentity.Error()
+	}
+	if k.recoverable() {
+		k.log.Warn("recovery starts", "cause", cause, "server", k.conf.APIURL)
+		v, err := k.recovered(ctx)
+		switch {
+		case err == nil:
+			return k.begin(ActRecover, v)
+		case !spent(err) || !k.unspent():
+			return k.unsettled(ActRecover, err)
+		}
+		k.log.Error("recovery is refused", "err", err.Error())
+	}
+	if k.unspent() || len(k.versions) == 0 {
+		return k.enroll(ctx, cause)
+	}
+	return k.unsettled(ActNothing, schema.NewError(schema.KindUnauthenticated,
+		"%s, and this node holds no way to a new one", cause).WithNext(k.reissue()))
+}
+
+// recovered makes one attempt to recover, with each recovery token that may be
+// the live one. They share the staged key, so whichever the server claimed, its
+// answer can be asked for again. The sequence is the highest known: one behind
+// the server's would look like a copy's.
+func (k *keeper) recovered(ctx context.Context) (*version, error) {
+	recovery, err := k.keys.recovery()
+	if err != nil {
+		return nil, err
+	}
+	newest := k.versions[0]
+	sequence := newest.meta.Sequence
+	for _, v := range k.versions {
+		if v.id.Incarnation == newest.id.Incarnation {
+			sequence = max(sequence, v.meta.Sequence)
+		}
+	}
+	key, err := k.keys.staged("", newest.id.Incarnation, k.held)
+	if err != nil {
+		return nil, err
+	}
+	var answer schema.EnrollAnswer
+	var paidBy string
+	for _, token := range k.recoveryTokens() {
+		paidBy = tokenDigest(token)
+		answer, err = k.ask(ctx, "/recover", schema.RecoverRequest{
+			Token: token, CSR: key.CSR, Incarnation: newest.id.Incarnation, Sequence: sequence, AgentVersion: Version(),
+			Signature: signed(recovery, schema.RecoverStatement(k.conf.NodeID, newest.id.Incarnation, sequence, token, key.CSR)),
+		})
+		if !spent(err) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return k.adopt(answer, key, schema.ViaRecover, paidBy)
+}

@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Action is what a pass of the identity keeper did.
+type Action string
+
+// The actions.
+const (
+	// ActNothing: the identity in use is good, or there is a reason to wait.
+	ActNothing Action = "nothing"
+	ActEnroll  Action = "enroll"
+	ActRenew   Action = "renew"
+	ActRecover Action = "recover"
+	// ActPromote: a stored identity was used for the first time.
+	ActPromote Action = "promote"
+	// ActFallBack: another stored identity took the place of a refused one.
+	ActFallBack Action = "fall_back"
+	// ActWipe: the node is removed; its keys and tokens are gone.
+	ActWipe Action = "wipe"
+)
+
+// Outcome is the result of one pass of the identity keeper.
+type Outcome struct {
+	Action Action
+	// Err is why the action failed; nil when it succeeded.
+	Err error
+	// Ready is true when there is an identity to poll with.
+	Ready bool
+	// Wait is how long nothing is to be done about the identity. A pass before
+	// that does nothing and says what is left.
+	Wait time.Duration
+	// Removed is true when the node is removed: the agent is to stop.
+	Removed bool
+}
+
+// Step makes one pass of the identity keeper and, with an identity to do it
+// with, one poll. It is Run's loop cut into pieces for a caller who decides
+// when: no goroutine outlives it but those of tasks. It must not run beside Run
+// or itself. The poll's error is the second value.
+func (a *Agent) Step(ctx context.Context) (Outcome, error) {
+	out := a.Keep(ctx)
+	if !out.Ready {
+		return out, nil
+	}
+	err := a.Poll(ctx)
+	if isRemoved(err) {
+		out.Removed = true
+	}
+	return out, err
+}
+
+// Certificate returns the facts of the identity in use and its sequence; ok is
+// false when there is none.
+func (a *Agent) Certificate() (facts schema.CertFacts, sequence int64, ok bool) {
+	v := a.keeper.inUse.Load()
+	if v == nil {
+		return schema.CertFacts{}, 0, false
+	}
+	return v.facts, v.meta.Sequence, true
+}
+
+// NoWorkloads is the driver of a node without workloads.
+func NoWorkloads() Workloads { return noWorkloads{} }

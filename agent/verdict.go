@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"errors"
+	"net"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// errIssuer means that no stored identity is of an issuer that the server
+// accepts. The handshake ends with it before anything is sent.
+var errIssuer = errors.New("the server accepts no certificate of this one's issuer")
+
+// verdict is what a failed request says about the identity it was made with.
+type verdict int
+
+const (
+	// fine: nothing; the request may be made again.
+	fine verdict = iota
+	// dead: the certificate is past its time or its issuer is retired, by the
+	// server's word or by its TLS. Only this leads to recovery.
+	dead
+	// strange: the API does not know the issuer although its TLS let the
+	// certificate pass.
+	strange
+	// superseded: another identity of this node took this one's place.
+	superseded
+	// locked: an operator must decide.
+	locked
+	// removed: this node is no more.
+	removed
+	// refused: any other refusal of the caller.
+	refused
+)
+
+// judge reads the verdict of an error.
+//
+// Of the coded answers, expired and issuer_retired lead to recovery (S-ENR-21,
+// S-CRT-05; trust.md C2.5 as the issue narrows it). unknown_issuer is a verdict
+// of its own: it is the code behind an ingress that does not check issuers,
+// where S-CRT-05 wants the mismatch found and a node would otherwise stay out
+// for good; but a replica that has not read a new CA generation yet says the
+// same of a good certificate. So it leads to recovery only when it was the
+// answer strangeLimit times in a row. serial_superseded never does: whoever
+// holds a superseded certificate may be a copy, and a copy must not get a new
+// one by itself.
+func judge(err error) verdict {
+	if err == nil {
+		return fine
+	}
+	if errors.Is(err, errIssuer) || alerted(err) {
+		return dead
+	}
+	e, ok := errors.AsType[*schema.Error](err)
+	if !ok || e.Kind != schema.KindInvalidNodeIdentity {
+		return fine
+	}
+	switch e.Reason {
+	case schema.ReasonExpired, schema.ReasonIssuerRetired:
+		return dead
+	case schema.ReasonUnknownIssuer:
+		return strange
+	case schema.ReasonSerialSuperseded:
+		return superseded
+	case schema.ReasonNodeLocked:
+		return locked
+	case schema.ReasonNodeRemoved:
+		return removed
+	}
+	return refused
+}
+
+// alerted knows the TLS alerts that mean a dead certificate. The type of an
+// alert is not exported by crypto/tls; its texts are those of RFC 8446's names
+// and are held by a test against a real handshake.
+func alerted(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || op.Op != "remote error" || op.Err == nil {
+		return false
+	}
+	switch op.Err.Error() {
+	case "tls: expired certificate", "tls: unknown certificate authority", "tls: certificate required":
+		return true
+	}
+	return false
+}
+
+// spent knows the answers that say that a token opens nothing (any more).
+func spent(err error) bool {
+	switch schema.KindOf(err) {
+	case schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired:
+		return true
+	}
+	return false
+}

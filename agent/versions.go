@@ -1,0 +1,306 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// keepVersions is how many identities are kept: the newest and the one before.
+const keepVersions = 2
+
+// The files of a version's folder.
+const (
+	certFile  = "cert.pem"
+	keyFile   = "key.pem"
+	chainFile = "chain.pem"
+	metaFile  = "meta.json"
+	unborn    = ".new" // ends the name of a folder that is being written
+)
+
+// version is a stored identity.
+type version struct {
+	*identity
+	// number is the folder's; 0 is the pair that lay at the configured paths.
+	number int
+	meta   versionMeta
+}
+
+// versionMeta is what is stored beside a pair. It holds secrets.
+type versionMeta struct {
+	Sequence int64      `json:"sequence"`
+	Via      schema.Via `json:"via"`
+	StoredAt time.Time  `json:"stored_at"` // the server's time when known
+	// RecoveryToken is live from the certificate's first use on, and possible
+	// before; the one of the version before dies then.
+	RecoveryToken     string    `json:"recovery_token,omitempty"`
+	RecoveryExpiresAt time.Time `json:"recovery_expires_at,omitzero"`
+	// Spent are digests of tokens that paid for this and former identities.
+	Spent []string `json:"spent,omitempty"`
+}
+
+// versionStore keeps identities in numbered folders that appear whole or not at
+// all: a folder is written under another name, synced, read back and renamed.
+// The pair at the configured paths is a copy for people to look at.
+type versionStore struct {
+	dir               string
+	certPath, keyPath string
+	disk              disk
+	log               *slog.Logger
+}
+
+func newVersionStore(c Config, s stateDir, log *slog.Logger) versionStore {
+	return versionStore{dir: s.file("identity"), certPath: c.CertPath, keyPath: c.KeyPath, disk: s.disk, log: log}
+}
+
+func (s versionStore) path(number int, parts ...string) string {
+	return filepath.Join(append([]string{s.dir, fmt.Sprintf("%08d", number)}, parts...)...)
+}
+
+// numbers lists the version folders, newest first. Any other name is skipped:
+// what somebody moved aside is never used again.
+func (s versionStore) numbers() (whole []int, highest int, err error) {
+	entries, err := s.disk.system().ReadDir(s.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, err
+	}
+	for _, e := range entries {
+		name, torn := strings.CutSuffix(e.Name(), unborn)
+		n, err := strconv.Atoi(name)
+		if err != nil || n <= 0 || !e.IsDir() || name != fmt.Sprintf("%08d", n) {
+			continue
+		}
+		highest = max(highest, n)
+		if !torn {
+			whole = append(whole, n)
+		}
+	}
+	slices.SortFunc(whole, func(a, b int) int { return b - a })
+	return whole, highest, nil
+}
+
+// list returns the stored versions that read, newest first, and after them the
+// pair at the configured paths when no version is that pair.
+func (s versionStore) list() ([]*version, error) {
+	numbers, _, err := s.numbers()
+	if err != nil {
+		return nil, err
+	}
+	var out []*version
+	for _, n := range numbers {
+		v, err := s.read(s.path(n))
+		if err != nil {
+			s.log.Error("stored identity does not read, going on without it", "version", n, "err", err.Error())
+			continue
+		}
+		v.number = n
+		out = append(out, v)
+	}
+	if loose, err := s.loose(); err == nil && len(out) == 0 {
+		out = append(out, loose)
+	}
+	return out, nil
+}
+
+// loose reads the pair at the configured paths.
+func (s versionStore) loose() (*version, error) {
+	certPEM, err := s.disk.system().ReadFile(s.certPath)
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := s.disk.system().ReadFile(s.keyPath)
+	if err != nil {
+		return nil, err
+	}
+	id, err := parseIdentity(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	return &version{identity: id}, nil
+}
+
+// read reads a version's folder and checks that it is whole.
+func (s versionStore) read(dir string) (*version, error) {
+	parts := map[string][]byte{}
+	for _, name := range []string{certFile, keyFile, chainFile, metaFile} {
+		data, err := s.disk.system().ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		parts[name] = data
+	}
+	v := &version{}
+	if err := json.Unmarshal(parts[metaFile], &v.meta); err != nil {
+		return nil, fmt.Errorf("%s: %w", metaFile, err)
+	}
+	var err error
+	v.identity, err = parseIdentity(join(parts[certFile], parts[chainFile]), parts[keyFile])
+	return v, err
+}
+
+// join puts the chain behind the certificate.
+func join(certPEM, chainPEM []byte) []byte {
+	return slices.Concat(bytes.TrimRight(certPEM, "\n"), []byte("\n"), chainPEM)
+}
+
+// add durably stores a new version and returns it as read back. On an error
+// every older version is as it was.
+func (s versionStore) add(certPEM, chainPEM, keyPEM []byte, m versionMeta) (*version, error) {
+	meta, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	_, highest, err := s.numbers()
+	if err != nil {
+		return nil, fmt.Errorf("storing the new identity: %w", err)
+	}
+	number := highest + 1
+	dir := s.path(number) + unborn
+	v, err := s.write(dir, map[string][]byte{certFile: certPEM, chainFile: chainPEM, keyFile: keyPEM, metaFile: meta})
+	if err == nil {
+		err = s.disk.system().Rename(dir, s.path(number))
+	}
+	if err != nil {
+		s.drop(dir) //nolint:errcheck // best effort; the next prune takes it away
+		return nil, fmt.Errorf("storing the new identity: %w", err)
+	}
+	if err := s.disk.system().SyncDir(s.dir); err != nil {
+		// The folder may or may not be there after a crash; either is whole.
+		return nil, fmt.Errorf("storing the new identity: %w", err)
+	}
+	v.number = number
+	return v, nil
+}
+
+// write fills a folder, syncs it and reads it back.
+func (s versionStore) write(dir string, files map[string][]byte) (*version, error) {
+	if err := s.disk.system().MkdirAll(dir); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{keyFile, certFile, chainFile, metaFile} {
+		if err := s.disk.put(filepath.Join(dir, name), files[name]); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := s.disk.system().SyncDir(dir); err != nil {
+		return nil, err
+	}
+	for name, want := range files {
+		got, err := s.disk.system().ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(got, want) {
+			return nil, fmt.Errorf("%s does not read back as it was written", name)
+		}
+	}
+	return s.read(dir)
+}
+
+// install copies a version to the configured paths. What stands there already
+// is not written again.
+func (s versionStore) install(v *version) error {
+	certPEM, err := s.disk.system().ReadFile(s.path(v.number, certFile))
+	if err != nil {
+		return err
+	}
+	chainPEM, err := s.disk.system().ReadFile(s.path(v.number, chainFile))
+	if err != nil {
+		return err
+	}
+	keyPEM, err := s.disk.system().ReadFile(s.path(v.number, keyFile))
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		path string
+		data []byte
+	}{{s.keyPath, keyPEM}, {s.certPath, join(certPEM, chainPEM)}} {
+		if old, err := s.disk.system().ReadFile(f.path); err == nil && bytes.Equal(old, f.data) {
+			continue
+		}
+		if err := s.disk.system().MkdirAll(filepath.Dir(f.path)); err != nil {
+			return err
+		}
+		if err := s.disk.write(f.path, f.data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing reports that both copies are gone from the configured paths.
+func (s versionStore) missing() bool {
+	_, cert := s.disk.system().ReadFile(s.certPath)
+	_, key := s.disk.system().ReadFile(s.keyPath)
+	return errors.Is(cert, fs.ErrNotExist) && errors.Is(key, fs.ErrNotExist)
+}
+
+// prune takes away what is neither among the newest nor in use, and what a
+// crash left half written.
+func (s versionStore) prune(inUse int) error {
+	numbers, _, err := s.numbers()
+	if err != nil {
+		return err
+	}
+	whole := map[string]bool{}
+	for i, n := range numbers {
+		if i < keepVersions || n == inUse {
+			whole[filepath.Base(s.path(n))] = true
+		}
+	}
+	entries, err := s.disk.system().ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		_, err := strconv.Atoi(strings.TrimSuffix(e.Name(), unborn))
+		if !e.IsDir() || err != nil || whole[e.Name()] {
+			continue
+		}
+		if err := s.drop(filepath.Join(s.dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop wipes a folder's files and takes it away. The key goes first.
+func (s versionStore) drop(dir string) error {
+	for _, name := range []string{keyFile, metaFile, certFile, chainFile} {
+		if err := s.disk.system().Wipe(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := s.disk.system().Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// wipe takes every version and both copies away, whatever state they are in.
+func (s versionStore) wipe() error {
+	entries, err := s.disk.system().ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	faults := []error{err, s.disk.system().Wipe(s.keyPath), s.disk.system().Wipe(s.certPath)}
+	for _, e := range entries {
+		if e.IsDir() {
+			faults = append(faults, s.drop(filepath.Join(s.dir, e.Name())))
+		} else {
+			faults = append(faults, s.disk.system().Wipe(filepath.Join(s.dir, e.Name())))
+		}
+	}
+	return errors.Join(faults...)
+}

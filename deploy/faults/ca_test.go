@@ -1,0 +1,164 @@
+package faults_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// century is how long the CAs of these tests are valid around epoch.
+const century = 100 * 365 * 24 * time.Hour
+
+// backdate is how far before its issue a certificate is valid.
+const backdate = 5 * time.Minute
+
+// generation is one CA.
+type generation struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+func newGeneration(name string) (*generation, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: epoch.Add(-century), NotAfter: epoch.Add(century), SerialNumber: big.NewInt(1)}
+	g := &generation{key: key, cert: template}
+	g.cert, err = g.sign(template, key.Public())
+	return g, err
+}
+
+func (g *generation) sign(template *x509.Certificate, key any) (*x509.Certificate, error) {
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 150))
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = n
+	der, err := x509.CreateCertificate(rand.Reader, template, g.cert, key, g.key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+func (g *generation) pem() string { return certPEM(g.cert) }
+
+func certPEM(c *x509.Certificate) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+}
+
+// serverCert makes the node API's certificate, valid as long as its CA: a node's
+// clock that is off by a year must not be what stops it here.
+func (g *generation) serverCert() (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := g.sign(&x509.Certificate{DNSNames: []string{serverName}, NotBefore: epoch.Add(-century), NotAfter: epoch.Add(century),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, key.Public())
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}, nil
+}
+
+const serverName = "node-api.test"
+
+// authority is the node CA in memory, in Vault's place: it issues from its
+// newest generation, sets every field itself, and can be sealed.
+type authority struct {
+	clock *clock
+	ttl   time.Duration
+
+	mu     sync.Mutex
+	live   []*generation // oldest first; the last one signs
+	made   int
+	sealed bool
+	issued int
+}
+
+func newAuthority(c *clock) (*authority, error) {
+	a := &authority{clock: c, ttl: schema.CertTTL}
+	return a, a.replace(false)
+}
+
+// replace adds a generation of a new name and, unless keep, distrusts the former.
+func (a *authority) replace(keep bool) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.made++
+	g, err := newGeneration(fmt.Sprintf("node CA generation %d", a.made))
+	if err != nil {
+		return err
+	}
+	if !keep {
+		a.live = nil
+	}
+	a.live = append(a.live, g)
+	return nil
+}
+
+// distrustOld leaves the newest generation alone.
+func (a *authority) distrustOld() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.live = a.live[len(a.live)-1:]
+}
+
+func (a *authority) seal(on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sealed = on
+}
+
+// Issue implements nodeapi.Issuer.
+func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var none schema.IssuedCertificate
+	if a.sealed {
+		return none, schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
+	}
+	uri, err := url.Parse(id.URI())
+	if err != nil {
+		return none, err
+	}
+	if key, ok := csr.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() {
+		return none, errors.New("not a P-256 key")
+	}
+	a.issued++
+	now, g := a.clock.Now(), a.live[len(a.live)-1]
+	cert, err := g.sign(&x509.Certificate{URIs: []*url.URL{uri}, NotBefore: now.Add(-backdate), NotAfter: now.Add(a.ttl),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, csr.PublicKey)
+	if err != nil {
+		return none, err
+	}
+	return schema.IssuedCertificate{LeafPEM: certPEM(cert), ChainPEM: g.pem(), Facts: schema.FactsOf(cert)}, nil
+}
+
+// Roots implements nodeapi.Issuer. A sealed Vault's roots are remembered by the
+// real adapter, and so they are here.
+func (a *authority) Roots(context.Context) ([]*x509.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []*x509.Certificate
+	for _, g := range a.live {
+		out = append(out, g.cert)
+	}
+	return out, nil
+}

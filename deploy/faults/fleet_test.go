@@ -1,0 +1,279 @@
+package faults_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	// fleetRate is the issuance budget under test, certificates a second.
+	fleetRate = 25
+	// outage is how long the API is away, of the machine's time; the clocks of
+	// server and nodes jump past every certificate's end in it.
+	outage = 3 * time.Second
+	// fleetPatience bounds the return of one agent beyond the time that the
+	// budget needs for all.
+	fleetPatience = 2 * time.Minute
+)
+
+// TestExpiringFleet lets all certificates of a fleet expire while the API is
+// down. All agents come back by themselves, and no faster than the issuance
+// budget lets them.
+func TestExpiringFleet(t *testing.T) {
+	f := newFleet(t, *agentsFlag)
+	f.serve(t, 1000)
+	f.enroll(t)
+	require.Eventually(t, func() bool { return f.seen.count() == f.size }, time.Minute, 50*time.Millisecond, "all enrol")
+
+	f.stop()
+	require.NoError(t, f.w.db.advance(t.Context(), schema.CertTTL+24*time.Hour))
+	<-time.After(outage)
+	f.seen.reset()
+	f.issuer.reset()
+	back := time.Now()
+	f.serve(t, fleetRate)
+	most := time.Duration(f.size/fleetRate)*time.Second + fleetPatience
+	require.Eventually(t, func() bool { return f.seen.count() == f.size }, most, 50*time.Millisecond, "all come back")
+	took := time.Since(back)
+
+	signs := f.issuer.times()
+	require.GreaterOrEqual(t, len(signs), f.size)
+	for _, window := range []time.Duration{time.Second, 5 * time.Second, 20 * time.Second} {
+		// The bucket holds a second's worth at first and is filled at the rate.
+		require.LessOrEqual(t, busiest(signs, window), int(fleetRate*window.Seconds())+fleetRate+1, "certificates within %s", window)
+	}
+	t.Logf("expiring fleet: %d agents, all back after %s without a hand; budget %d/s, certificates %d, "+
+		"at most %d in 1 s (burst %d), %.1f/s over the whole return; requests for recovery %d, at most %d in 1 s, turned away %d",
+		f.size, took.Round(100*time.Millisecond), fleetRate, len(signs), busiest(signs, time.Second), fleetRate,
+		float64(len(signs))/took.Seconds(), len(f.asks.times()), busiest(f.asks.times(), time.Second), f.turned.count())
+	f.end()
+}
+
+// busiest is the most events within any window.
+func busiest(at []time.Time, window time.Duration) (most int) {
+	first := 0
+	for i := range at {
+		for at[i].Sub(at[first]) >= window {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
+}
+
+// moments notes when something happened.
+type moments struct {
+	mu sync.Mutex
+	at []time.Time
+}
+
+func (m *moments) note() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at = append(m.at, time.Now())
+}
+
+func (m *moments) times() []time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.at)
+}
+
+func (m *moments) count() int { return len(m.times()) }
+
+func (m *moments) reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at = nil
+}
+
+// names is a set of nodes.
+type names struct {
+	mu  sync.Mutex
+	set map[string]bool
+}
+
+func (n *names) add(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.set == nil {
+		n.set = map[string]bool{}
+	}
+	n.set[id] = true
+}
+
+func (n *names) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.set)
+}
+
+func (n *names) reset() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.set = nil
+}
+
+// fleet is a world of many agents and one API on a real port.
+type fleet struct {
+	w      *world
+	size   int
+	auth   *authority
+	issuer *countingIssuer
+	seen   names
+	asks   moments
+	turned moments
+
+	address string
+	server  *http.Server
+	agents  sync.WaitGroup
+	cancel  context.CancelFunc
+}
+
+// countingIssuer notes when it signs.
+type countingIssuer struct {
+	nodeapi.Issuer
+	moments
+}
+
+func (i *countingIssuer) Issue(ctx context.Context, csr *x509.CertificateRequest, id schema.Identity) (nodeapi.Issued, error) {
+	i.note()
+	return i.Issuer.Issue(ctx, csr, id)
+}
+
+// seeingStore notes who was admitted.
+type seeingStore struct {
+	nodeapi.Store
+	seen *names
+}
+
+func (s seeingStore) Polled(ctx context.Context, c nodeapi.Caller) error {
+	err := s.Store.Polled(ctx, c)
+	if err == nil {
+		s.seen.add(c.NodeID)
+	}
+	return err
+}
+
+func newFleet(t *testing.T, size int) *fleet {
+	t.Helper()
+	f := &fleet{w: newWorld(t, true), size: size}
+	var err error
+	f.auth, err = newAuthority(f.w.db.clock)
+	require.NoError(t, err)
+	f.issuer = &countingIssuer{Issuer: f.auth}
+	return f
+}
+
+// serve starts the API, on the same port each time.
+func (f *fleet) serve(t *testing.T, rate float64) {
+	t.Helper()
+	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: seeingStore{f.w.store, &f.seen}, Wakes: silent{}, Issuer: f.issuer,
+		Now: f.w.db.clock.Now, IssueRate: rate, Metrics: metrics.New(prometheus.NewRegistry()),
+		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
+	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.w.cert, nil })
+	server.Handler = f.counted(server.Handler)
+	if f.address == "" {
+		f.address = "127.0.0.1:0"
+	}
+	on, err := net.Listen("tcp", f.address)
+	require.NoError(t, err)
+	f.address, f.server = on.Addr().String(), server
+	go func() { _ = server.ServeTLS(on, "", "") }()
+}
+
+func (f *fleet) stop() { _ = f.server.Close() }
+
+// counted notes requests for recovery and answers 429.
+func (f *fleet) counted(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if filepath.Base(r.URL.Path) != "recover" {
+			h.ServeHTTP(w, r)
+			return
+		}
+		f.asks.note()
+		h.ServeHTTP(&watched{ResponseWriter: w, turned: &f.turned}, r)
+	})
+}
+
+// watched notes an answer 429.
+type watched struct {
+	http.ResponseWriter
+	turned *moments
+}
+
+func (w *watched) WriteHeader(status int) {
+	if status == http.StatusTooManyRequests {
+		w.turned.note()
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Now and Sleep make the fleet its agents' clock.
+func (f *fleet) Now() time.Time { return f.w.db.clock.Now() }
+
+func (f *fleet) Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// enroll registers every node and runs its agent.
+func (f *fleet) enroll(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	f.cancel = cancel
+	t.Cleanup(f.end)
+	for i := range f.size {
+		id, err := f.w.register(ctx)
+		require.NoError(t, err)
+		token, err := f.w.issue(ctx, id, schema.PurposeEnroll)
+		require.NoError(t, err)
+		root := filepath.Join(f.w.dir, id)
+		m := newMachine(layout(id, root, f.w.caPath), nil, slog.New(slog.DiscardHandler), newDisk(root, seeded(uint64(i), forDisk)))
+		m.conf.EnrollmentToken = agent.Secret(token)
+		a, err := m.make(f, f.transport)
+		require.NoError(t, err)
+		f.agents.Go(func() { _ = a.Run(ctx) })
+	}
+}
+
+// transport is the agent's own but for the address and the clock.
+func (f *fleet) transport(c *tls.Config) http.RoundTripper {
+	c = c.Clone()
+	c.Time = f.Now
+	return &http.Transport{TLSClientConfig: c, ForceAttemptHTTP2: true, MaxIdleConns: 2,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", f.address)
+		}}
+}
+
+func (f *fleet) end() {
+	f.cancel()
+	f.stop()
+	f.agents.Wait()
+}

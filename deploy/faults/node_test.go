@@ -1,0 +1,156 @@
+package faults_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// machine is a node: a disk, a clock that may be wrong, and the agent's process.
+type machine struct {
+	id    string
+	conf  agent.Config
+	disk  *disk
+	site  *site
+	log   *slog.Logger
+	skew  time.Duration
+	agent *agent.Agent
+	// removed is set when the agent said that the node is removed.
+	removed bool
+	// accepted is set by a poll that the server took.
+	accepted bool
+}
+
+// layout is where a node keeps what.
+func layout(nodeID, root, caPath string) agent.Config {
+	key := make([]byte, ed25519.PublicKeySize)
+	set := schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: key}}
+	return agent.Config{NodeID: nodeID, APIURL: "https://" + serverName, SigningPubkeys: set.String(), Env: testEnv,
+		CABundlePath: caPath, NodeCABundlePath: filepath.Join(root, "node-ca.pem"),
+		CertPath: filepath.Join(root, "etc", "cert.pem"), KeyPath: filepath.Join(root, "etc", "key.pem"),
+		StateDir: filepath.Join(root, "state"), WorkloadDriver: agent.DriverNone, WorkloadDir: filepath.Join(root, "workloads")}
+}
+
+func newMachine(conf agent.Config, s *site, log *slog.Logger, d *disk) *machine {
+	return &machine{id: conf.NodeID, conf: conf, disk: d, site: s, log: log}
+}
+
+// Now implements agent.Clock: the right time and the node's error.
+func (m *machine) Now() time.Time { return m.site.clock.Now().Add(m.skew) }
+
+// Sleep implements agent.Clock. Steps do not sleep.
+func (m *machine) Sleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
+
+// transport carries requests on the run's network, each on a connection of its
+// own: whether a kept one is found dead in time would be a race.
+func (m *machine) transport(c *tls.Config) http.RoundTripper {
+	c = c.Clone()
+	c.Time = m.Now
+	return &http.Transport{TLSClientConfig: c, DialContext: m.site.wire.Dial, DisableKeepAlives: true}
+}
+
+// boot starts the agent's process over what the disk holds.
+func (m *machine) boot() (err error) {
+	m.halt()
+	m.agent, err = m.make(m, m.transport)
+	return err
+}
+
+// make makes the agent's process with a clock and a network.
+func (m *machine) make(c agent.Clock, transport func(*tls.Config) http.RoundTripper) (*agent.Agent, error) {
+	if err := m.conf.Validate(); err != nil {
+		return nil, err
+	}
+	// The lock and what may be lost are real files.
+	if err := os.MkdirAll(m.conf.StateDir, 0o700); err != nil {
+		return nil, err
+	}
+	d := agent.Deps{Log: m.log, FS: m.disk, Clock: c, Transport: transport}
+	if m.site != nil {
+		d.PollTimeout = time.Millisecond
+	}
+	return agent.New(m.conf, d)
+}
+
+func (m *machine) halt() {
+	if m.agent != nil {
+		m.agent.Close()
+		m.agent = nil
+	}
+}
+
+// step makes one step of the agent, starting its process when there is none. It
+// returns what it came to in words and how long the agent would wait.
+func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
+	defer func() {
+		if v := recover(); v != nil {
+			if _, ok := v.(crashed); !ok {
+				panic(v)
+			}
+			m.halt()
+			m.disk.crash()
+			said = "crashed"
+		}
+	}()
+	m.accepted = false
+	if m.removed {
+		return "stopped", time.Hour
+	}
+	if m.agent == nil {
+		if err := m.boot(); err != nil {
+			m.halt()
+			return "does not start: " + words(err), time.Minute
+		}
+	}
+	out, err := m.agent.Step(ctx)
+	m.removed = out.Removed
+	m.accepted = out.Ready && err == nil
+	said = string(out.Action)
+	if out.Err != nil {
+		said += ": " + words(out.Err)
+	}
+	switch {
+	case m.accepted:
+		said += ", poll accepted"
+	case err != nil:
+		said += ", poll: " + words(err)
+	}
+	if out.Removed {
+		said += ", removed"
+	}
+	return said, out.Wait
+}
+
+// words is an error without what differs from run to run.
+func words(err error) string {
+	if e, ok := errors.AsType[*schema.Error](err); ok {
+		return fmt.Sprintf("%s %s", e.Kind, e.Reason)
+	}
+	return err.Error()
+}
+
+// seeded is a generator of a run's own for one purpose.
+func seeded(seed, purpose uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(seed, purpose))
+}
+
+// setToken is what the restart command of a reissue does on the node: the new
+// token stands in the env file, and the old pair is moved aside.
+func (m *machine) setToken(token string) {
+	m.conf.EnrollmentToken = agent.Secret(token)
+	m.removed = false
+	for _, path := range []string{m.conf.CertPath, m.conf.KeyPath} {
+		m.disk.mvAside(path)
+	}
+}

@@ -1,0 +1,179 @@
+package faults_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// kind is a kind of fault, as the table counts it.
+type kind string
+
+// The kinds of faults.
+const (
+	kindCrashBefore  kind = "API crashes before a commit"
+	kindCrashAfter   kind = "API crashes after a commit"
+	kindDBBefore     kind = "database fails before a commit"
+	kindDBAfter      kind = "database fails after a commit"
+	kindLostRequest  kind = "request lost"
+	kindLostAnswer   kind = "answer lost"
+	kindTornAnswer   kind = "answer torn"
+	kindDuplicate    kind = "request duplicated"
+	kindLateCopy     kind = "request repeated late"
+	kindNetwork      kind = "network away"
+	kindRestart      kind = "API restarted"
+	kindSealed       kind = "Vault sealed"
+	kindCAReplaced   kind = "CA replaced at once"
+	kindCAOverlap    kind = "CA replaced with overlap"
+	kindClockAhead   kind = "node's clock a year ahead"
+	kindClockBehind  kind = "node's clock a year behind"
+	kindDiskFull     kind = "node's disk full"
+	kindReadOnly     kind = "node's disk read-only"
+	kindTornWrite    kind = "node's write torn"
+	kindAgentCrash   kind = "agent crashes at a disk operation"
+	kindAgentRestart kind = "agent restarted"
+	kindTokenExpired kind = "token expired"
+	kindDark         kind = "dark past expiry"
+)
+
+// kinds in the order of the table and of the draw.
+var kinds = []kind{kindCrashBefore, kindCrashAfter, kindDBBefore, kindDBAfter, kindLostRequest, kindLostAnswer,
+	kindTornAnswer, kindDuplicate, kindLateCopy, kindNetwork, kindRestart, kindSealed, kindCAReplaced, kindCAOverlap,
+	kindClockAhead, kindClockBehind, kindDiskFull, kindReadOnly, kindTornWrite, kindAgentCrash, kindAgentRestart,
+	kindTokenExpired, kindDark}
+
+// allPoints and allCalls are what a fault at a commit or on the way picks from.
+var (
+	allPoints = []point{atClaim, atClaimRenewal, atClaimRecover, atSign, atPend, atPromote, atPolled}
+	allCalls  = []string{"enroll", "renew", "recover", "wait"}
+)
+
+const year = 365 * 24 * time.Hour
+
+// fault is one fault of a plan.
+type fault struct {
+	kind  kind
+	point point
+	call  string
+	// op counts disk operations until a crash or a torn write.
+	op int
+	// steps is how many steps the fault lasts, where it lasts.
+	steps int
+}
+
+func (f fault) String() string {
+	switch f.kind {
+	case kindCrashBefore, kindCrashAfter, kindDBBefore, kindDBAfter:
+		return fmt.Sprintf("%s (%s)", f.kind, f.point)
+	case kindLostRequest, kindLostAnswer, kindTornAnswer, kindDuplicate, kindLateCopy:
+		return fmt.Sprintf("%s (%s)", f.kind, f.call)
+	case kindTornWrite, kindAgentCrash:
+		return fmt.Sprintf("%s (%d)", f.kind, f.op)
+	}
+	return fmt.Sprintf("%s (%d steps)", f.kind, f.steps)
+}
+
+// chapter is what happens in a node's life.
+type chapter string
+
+// The chapters.
+const (
+	chapterEnroll    chapter = "enrol"
+	chapterRenew     chapter = "time to renew"
+	chapterDark      chapter = "dark past expiry"
+	chapterIdle      chapter = "a quiet time"
+	chapterReissue   chapter = "operator reissues"
+	chapterLostState chapter = "state folder lost, operator reissues"
+	chapterLongDark  chapter = "dark past the recovery token, operator reissues"
+)
+
+// ending is how a life ends.
+type ending string
+
+// The endings.
+const (
+	endsAlive   ending = "alive"
+	endsRemoved ending = "removed"
+	endsCloned  ending = "cloned"
+)
+
+// page is one chapter with the faults that meet its steps.
+type page struct {
+	chapter chapter
+	by      time.Duration // how far the clock moves before its first step
+	steps   [][]fault     // by step
+}
+
+// plan is a life and what goes wrong in it; it follows from the seed alone.
+type plan struct {
+	seed   uint64
+	pages  []page
+	ending ending
+}
+
+func newPlan(seed uint64) plan {
+	r := rand.New(rand.NewPCG(seed, 0x67707561))
+	p := plan{seed: seed, ending: endsAlive}
+	p.pages = append(p.pages, newPage(r, chapterEnroll, 2+r.IntN(6)))
+	for range 2 + r.IntN(4) {
+		p.pages = append(p.pages, newPage(r, drawChapter(r), 1+r.IntN(5)))
+	}
+	switch n := r.IntN(20); {
+	case n < 2:
+		p.ending = endsRemoved
+	case n < 5:
+		p.ending = endsCloned
+	}
+	return p
+}
+
+func drawChapter(r *rand.Rand) chapter {
+	switch n := r.IntN(20); {
+	case n < 8:
+		return chapterRenew
+	case n < 14:
+		return chapterDark
+	case n < 16:
+		return chapterIdle
+	case n < 18:
+		return chapterReissue
+	case n < 19:
+		return chapterLostState
+	}
+	return chapterLongDark
+}
+
+func newPage(r *rand.Rand, c chapter, steps int) page {
+	p := page{chapter: c}
+	switch c {
+	case chapterRenew:
+		p.by = schema.CertTTL*45/100 + upTo(r, schema.CertTTL/4)
+	case chapterDark:
+		p.by = schema.CertTTL + upTo(r, 30*24*time.Hour)
+	case chapterIdle:
+		p.by = upTo(r, 6*time.Hour)
+	case chapterLongDark:
+		p.by = schema.RecoveryTokenTTL + upTo(r, 30*24*time.Hour)
+	}
+	for range steps {
+		var fs []fault
+		for r.IntN(10) < 5 && len(fs) < 3 {
+			fs = append(fs, newFault(r))
+		}
+		p.steps = append(p.steps, fs)
+	}
+	return p
+}
+
+func newFault(r *rand.Rand) fault {
+	// Drawn always, so that a fault's kind does not shift what follows it.
+	return fault{kind: kinds[r.IntN(len(kinds)-1)], point: allPoints[r.IntN(len(allPoints))],
+		call: allCalls[r.IntN(len(allCalls))], op: 1 + r.IntN(14), steps: 1 + r.IntN(3)}
+}
+
+// upTo draws a duration below most.
+func upTo(r *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(r.Int64N(int64(most)))
+}

@@ -1,0 +1,276 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// settleSteps is how many steps an agent has to come back by itself once the
+// faults are over.
+const settleSteps = 25
+
+// purposes of a run's generators.
+const (
+	forDisk = iota + 1
+	forClone
+	forLife
+)
+
+// run is one life with its faults.
+type run struct {
+	plan plan
+	w    *world
+	auth *authority
+	site *site
+	node *machine
+	r    *rand.Rand
+	log  bytes.Buffer
+
+	lasting map[kind]int // steps left
+	trace   []string
+	hits    map[kind]int
+	steps   int
+	cloned  bool
+	locked  bool // a node_locked was seen
+	byHand  int  // reissues that the life needed, as designed
+	failure string
+}
+
+func (w *world) newRun(p plan) (*run, error) {
+	r := &run{plan: p, w: w, r: seeded(p.seed, forLife), lasting: map[kind]int{}, hits: map[kind]int{}}
+	var err error
+	if r.auth, err = newAuthority(w.db.clock); err != nil {
+		return nil, err
+	}
+	r.site = newSite(w.store, r.auth, w.db.clock, w.cert, &r.log)
+	return r, nil
+}
+
+// do lives the plan. What is wrong with the node is in failure; an error is of
+// the harness.
+func (r *run) do(ctx context.Context) error {
+	r.site.start()
+	defer r.site.stop()
+	if err := r.w.db.set(ctx, epoch); err != nil {
+		return err
+	}
+	id, err := r.w.register(ctx)
+	if err != nil {
+		return err
+	}
+	root := filepath.Join(r.w.dir, id)
+	agentLog := slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	r.node = newMachine(layout(id, root, r.w.caPath), r.site, agentLog, newDisk(root, seeded(r.plan.seed, forDisk)))
+	defer r.node.halt()
+	if err := r.reissue(ctx, schema.PurposeEnroll); err != nil {
+		return err
+	}
+	for _, p := range r.plan.pages {
+		if err := r.page(ctx, p); err != nil || r.failure != "" {
+			return err
+		}
+	}
+	if err := r.end(ctx); err != nil || r.failure != "" {
+		return err
+	}
+	if err := r.w.audited(ctx, id); err != nil {
+		r.fail("the audit chain does not verify: %v", err)
+	}
+	return nil
+}
+
+func (r *run) fail(format string, args ...any) {
+	if r.failure == "" {
+		r.failure = fmt.Sprintf(format, args...)
+		r.say("FAILED: %s", r.failure)
+	}
+}
+
+func (r *run) say(format string, args ...any) {
+	line := fmt.Sprintf("%10s  ", r.w.db.clock.Now().Sub(epoch).Round(time.Second)) + fmt.Sprintf(format, args...)
+	r.trace = append(r.trace, line)
+	r.log.WriteString("--- " + line + "\n")
+}
+
+// page is one chapter: what the world does, then steps with their faults.
+func (r *run) page(ctx context.Context, p page) error {
+	r.say("== %s", p.chapter)
+	if err := r.w.db.advance(ctx, p.by); err != nil {
+		return err
+	}
+	switch p.chapter {
+	case chapterDark, chapterLongDark:
+		r.hits[kindDark]++
+	}
+	switch p.chapter {
+	case chapterReissue, chapterLongDark:
+		if err := r.reissue(ctx, schema.PurposeReissue); err != nil {
+			return err
+		}
+	case chapterLostState:
+		r.node.halt()
+		r.node.disk = newDisk(r.node.disk.root, seeded(r.plan.seed, forDisk))
+		if err := r.reissue(ctx, schema.PurposeReissue); err != nil {
+			return err
+		}
+	}
+	for _, faults := range p.steps {
+		for _, f := range faults {
+			if err := r.apply(ctx, f); err != nil {
+				return err
+			}
+		}
+		if err := r.step(ctx); err != nil || r.failure != "" {
+			return err
+		}
+	}
+	return nil
+}
+
+// reissue is an operator's new token, carried to the node as the restart
+// command does: the env file is changed, the old pair is moved aside, the agent
+// starts again.
+func (r *run) reissue(ctx context.Context, purpose schema.TokenPurpose) error {
+	token, err := r.w.issue(ctx, r.node.id, purpose)
+	if err != nil {
+		return fmt.Errorf("issuing a token (%s): %w", purpose, err)
+	}
+	r.node.halt()
+	r.node.setToken(token)
+	return nil
+}
+
+// step makes one step of the agent, and what time does to faults and to a dead
+// process of the API.
+func (r *run) step(ctx context.Context) error {
+	r.steps++
+	if r.r.IntN(2) == 0 {
+		if n := r.site.gate.deliverLate(); n > 0 {
+			r.say("%d late copies arrive", n)
+		}
+	}
+	said, wait := r.node.step(ctx)
+	r.say("%s (wait %s)", said, wait.Round(time.Second))
+	for _, k := range append(append(r.site.points.happened(), r.site.gate.happened()...), r.node.disk.happened()...) {
+		r.say("     hit: %s", k)
+		r.hits[k]++
+	}
+	if r.site.gate.isDead() {
+		r.site.restart()
+	}
+	r.locked = r.locked || strings.Contains(said, schema.ReasonNodeLocked)
+	r.check()
+	if err := r.promoteNode(ctx); err != nil {
+		return err
+	}
+	r.wear()
+	return r.w.db.advance(ctx, min(max(wait, 5*time.Second), time.Hour))
+}
+
+// check is what holds after every step.
+func (r *run) check() {
+	if r.locked && !r.cloned {
+		r.fail("the node was locked without a clone")
+	}
+	if wrong := r.site.points.broken(); wrong != "" {
+		r.fail("%s", wrong)
+	}
+	if r.node.removed && r.plan.ending != endsRemoved {
+		r.fail("the agent took the node for removed")
+	}
+}
+
+// promoteNode ends the enrolment's operation at the first accepted poll, as the
+// workflow does.
+func (r *run) promoteNode(ctx context.Context) error {
+	if !r.node.accepted || r.plan.ending == endsRemoved && r.node.removed {
+		return nil
+	}
+	return r.w.finish(ctx, r.node.id, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive})
+}
+
+// settle ends all faults and lets the agent come back by itself.
+func (r *run) settle(ctx context.Context, what string) (bool, error) {
+	r.say("-- faults end: %s", what)
+	r.calm()
+	for range settleSteps {
+		if err := r.step(ctx); err != nil || r.failure != "" {
+			return false, err
+		}
+		if r.node.accepted {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// end lets the node come back, and tries once more whether it could renew and
+// come back from the dark; then the life ends.
+func (r *run) end(ctx context.Context) error {
+	back, err := r.settle(ctx, "it comes back")
+	if err != nil || r.failure != "" {
+		return err
+	}
+	if !back {
+		if !r.beyondHelp(ctx) {
+			r.fail("stranded: not back after %d steps", settleSteps)
+			return nil
+		}
+		r.byHand++
+		r.say("== operator reissues: the token ended before its use")
+		if err := r.reissue(ctx, schema.PurposeReissue); err != nil {
+			return err
+		}
+		if back, err = r.settle(ctx, "after a reissue by hand"); err != nil || r.failure != "" {
+			return err
+		}
+		if !back {
+			r.fail("stranded after a reissue")
+			return nil
+		}
+	}
+	for _, probe := range []struct {
+		what string
+		by   time.Duration
+	}{{"it renews", schema.CertTTL * 65 / 100}, {"it recovers", schema.CertTTL + 24*time.Hour}} {
+		if err := r.w.db.advance(ctx, probe.by); err != nil {
+			return err
+		}
+		if back, err = r.settle(ctx, probe.what); err != nil || r.failure != "" {
+			return err
+		}
+		if !back {
+			r.fail("stranded: %s did not come true", probe.what)
+			return nil
+		}
+	}
+	switch r.plan.ending {
+	case endsRemoved:
+		return r.endRemoved(ctx)
+	case endsCloned:
+		return r.endCloned(ctx)
+	}
+	return nil
+}
+
+// beyondHelp is true for a node that has never been accepted and whose token's
+// life is over: nothing that it holds was ever proved to be its own.
+func (r *run) beyondHelp(ctx context.Context) bool {
+	var used, live bool
+	err := r.w.db.raw.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM node_certificates c JOIN nodes n USING (node_id)
+		WHERE node_id = $1 AND c.incarnation = n.incarnation AND promoted_at IS NOT NULL),
+		EXISTS (SELECT 1 FROM enrollment_tokens WHERE node_id = $1 AND purpose IN ('enroll', 'reissue')
+		AND state IN ('issued', 'claimed') AND expires_at > $2)`, r.node.id, r.w.db.clock.Now()).Scan(&used, &live)
+	if err != nil {
+		r.fail("reading what the node has: %v", err)
+	}
+	return !used && !live
+}

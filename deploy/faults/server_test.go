@@ -1,0 +1,107 @@
+package faults_test
+
+import (
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+)
+
+const testEnv = "test"
+
+// site is the server's side of a run: one process of the API at a time.
+type site struct {
+	store  nodeapi.Store
+	issuer nodeapi.Issuer
+	clock  *clock
+	wire   *wire
+	cert   *tls.Certificate
+	points *points
+	gate   *gate
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	process *http.Server
+	done    chan struct{}
+}
+
+// silent wakes nobody.
+type silent struct{}
+
+func (silent) Subscribe(string) (<-chan struct{}, func()) { return nil, func() {} }
+
+func newSite(s nodeapi.Store, i nodeapi.Issuer, c *clock, cert *tls.Certificate, log io.Writer) *site {
+	out := &site{clock: c, wire: &wire{}, cert: cert, gate: newGate(c),
+		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: withoutTime}))}
+	out.points = newPoints(out.die)
+	out.store, out.issuer = pointStore{s, out.points}, pointIssuer{i, out.points}
+	return out
+}
+
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// start starts a process of the API on the network.
+func (s *site) start() {
+	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: s.store, Wakes: silent{}, Issuer: s.issuer, Now: s.clock.Now,
+		Metrics: metrics.New(prometheus.NewRegistry()), Log: s.log, Ready: func() error { return nil }})
+	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert, nil })
+	server.Handler = s.gate.wrap(server.Handler)
+	server.TLSConfig = oneProtocol(server.TLSConfig)
+	on, done := s.wire.listen(), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.ServeTLS(on, "", "")
+	}()
+	s.gate.setDead(false)
+	s.mu.Lock()
+	s.process, s.done = server, done
+	s.mu.Unlock()
+}
+
+// oneProtocol offers HTTP/1.1 alone. Whether a request that meets a dying
+// connection is sent again is then the client's choice by rule and not a race.
+func oneProtocol(c *tls.Config) *tls.Config {
+	inner := c.GetConfigForClient
+	c.NextProtos = []string{"http/1.1"}
+	c.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		got, err := inner(h)
+		if got != nil {
+			got.NextProtos = []string{"http/1.1"}
+		}
+		return got, err
+	}
+	return c
+}
+
+// die makes the process answer nobody from now on.
+func (s *site) die() { s.gate.setDead(true) }
+
+// stop ends the process, if there is one.
+func (s *site) stop() {
+	s.mu.Lock()
+	server, done := s.process, s.done
+	s.process = nil
+	s.mu.Unlock()
+	if server == nil {
+		return
+	}
+	s.gate.setDead(true)
+	_ = server.Close()
+	<-done
+}
+
+func (s *site) restart() {
+	s.stop()
+	s.start()
+}

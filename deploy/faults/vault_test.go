@@ -1,0 +1,124 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	vaultclient "github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestThroughVault lives one life with the real Vault as its CA: enrolment,
+// renewal and recovery, each with the API's death at every commit point, and
+// each begun while Vault is sealed. Vault's clock is the machine's, so the
+// clocks stay near it; a node whose clock is a week ahead takes its certificate
+// for dead, which stands in for the dark time.
+func TestThroughVault(t *testing.T) { //nolint:paralleltest // it seals the shared Vault
+	server := vault.Get(t)
+	dir := filepath.Join(t.TempDir(), "vault")
+	log := slog.New(slog.DiscardHandler)
+	require.NoError(t, vaultclient.Setup(t.Context(), vaultclient.AdminConfig{Address: server.Address, TokenFile: server.TokenFile, Log: log},
+		vaultclient.SetupConfig{Env: testEnv, NodeAPINames: []string{serverName}, OutDir: dir}))
+	client, err := vaultclient.Login(t.Context(), vaultclient.Config{Address: server.Address, Env: testEnv, Log: log,
+		RoleIDFile: filepath.Join(dir, "api-role-id"), SecretIDFile: filepath.Join(dir, "api-secret-id")})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+
+	w := newWorld(t, true)
+	for _, at := range []point{"", atClaim, atSign, atPend, atPromote} {
+		for _, k := range []kind{kindCrashBefore, kindCrashAfter} {
+			t.Run(fmt.Sprintf("%s %s", k, at), func(t *testing.T) {
+				require.NoError(t, w.db.set(t.Context(), time.Now()))
+				l := &vaultLife{t: t, w: w, at: at, kind: k, seal: func() { server.Seal(t) }, unseal: func() { server.Unseal(t) }}
+				l.live(client)
+			})
+			if at == "" {
+				break
+			}
+		}
+	}
+}
+
+// vaultLife is one life with one fault in each of its chapters.
+type vaultLife struct {
+	t            *testing.T
+	w            *world
+	at           point
+	kind         kind
+	seal, unseal func()
+
+	site *site
+	node *machine
+}
+
+func (l *vaultLife) live(issuer nodeapi.Issuer) {
+	ctx := l.t.Context()
+	l.site = newSite(l.w.store, issuer, l.w.db.clock, l.w.cert, new(strings.Builder))
+	l.site.start()
+	defer l.site.stop()
+	id, err := l.w.register(ctx)
+	require.NoError(l.t, err)
+	root := filepath.Join(l.w.dir, id)
+	l.node = newMachine(layout(id, root, l.w.caPath), l.site, slog.New(slog.DiscardHandler), newDisk(root, seeded(1, forDisk)))
+	defer l.node.halt()
+	token, err := l.w.issue(ctx, id, schema.PurposeEnroll)
+	require.NoError(l.t, err)
+	l.node.setToken(token)
+
+	l.chapter(ctx, "enrol", schema.ViaEnroll, atClaim)
+	require.NoError(l.t, l.w.finish(ctx, id, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive}))
+	require.NoError(l.t, l.w.db.advance(ctx, schema.CertTTL*60/100))
+	l.chapter(ctx, "renew", schema.ViaRenew, atClaimRenewal)
+	l.node.halt() // the server's time is forgotten with the process
+	l.node.skew = 7 * 24 * time.Hour
+	l.chapter(ctx, "recover", schema.ViaRecover, atClaimRecover)
+	require.NoError(l.t, l.w.audited(ctx, id))
+}
+
+// chapter begins with a sealed Vault and the armed fault, and ends with an
+// accepted poll under another certificate.
+func (l *vaultLife) chapter(ctx context.Context, name string, via schema.Via, claim point) {
+	before := l.current(ctx)
+	if l.at == "" {
+		l.seal()
+	} else {
+		at := l.at
+		if at == atClaim {
+			at = claim
+		}
+		l.site.points.arm(at, l.kind)
+	}
+	var said []string
+	for i := range settleSteps {
+		if i == 2 && l.at == "" {
+			l.unseal()
+		}
+		words, wait := l.node.step(ctx)
+		said = append(said, words)
+		if l.site.gate.isDead() {
+			l.site.restart()
+		}
+		if now := l.current(ctx); l.node.accepted && now != before && strings.HasPrefix(now, string(via)) {
+			return
+		}
+		require.NoError(l.t, l.w.db.advance(ctx, min(max(wait, 5*time.Second), 10*time.Minute)))
+	}
+	require.Fail(l.t, name+" did not come true", strings.Join(said, "\n"))
+}
+
+// current names how the current certificate was issued, and which it is.
+func (l *vaultLife) current(ctx context.Context) string {
+	var s string
+	err := l.w.db.raw.QueryRow(ctx, `SELECT coalesce(max(via || ' ' || serial), '') FROM node_certificates
+		WHERE node_id = $1 AND slot = 'current'`, l.node.id).Scan(&s)
+	require.NoError(l.t, err)
+	return s
+}

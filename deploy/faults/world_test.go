@@ -1,0 +1,95 @@
+package faults_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// world is what runs share, one after the other: a database with its clock, and
+// the trust in the server.
+type world struct {
+	db     *database
+	store  *store.Store
+	cert   *tls.Certificate
+	caPath string
+	dir    string
+	runs   int
+}
+
+var operator = schema.Subject{Actor: "alice@ops", CorrelationID: "by-hand"}
+
+func newWorld(tb testing.TB, running bool) *world {
+	tb.Helper()
+	w := &world{db: newDatabase(tb, running), dir: tb.TempDir()}
+	var err error
+	w.store, err = store.Open(tb.Context(), store.Config{URL: w.db.url, MaxConns: 8})
+	require.NoError(tb, err)
+	tb.Cleanup(w.store.Close)
+	ca, err := newGeneration("server CA")
+	require.NoError(tb, err)
+	w.cert, err = ca.serverCert()
+	require.NoError(tb, err)
+	w.caPath = filepath.Join(w.dir, "server-ca.pem")
+	require.NoError(tb, os.WriteFile(w.caPath, []byte(ca.pem()), 0o600))
+	return w
+}
+
+// register adds a node and begins its enrolment, as the workflow does.
+func (w *world) register(ctx context.Context) (nodeID string, err error) {
+	w.runs++
+	n, err := w.store.Register(ctx, schema.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
+	if err != nil {
+		return "", err
+	}
+	return n.ID, w.claim(ctx, n.ID, schema.ActionEnroll)
+}
+
+func (w *world) claim(ctx context.Context, nodeID string, a schema.Action) error {
+	_, err := w.store.Claim(ctx, schema.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
+		WorkflowID: schema.NodeWorkflowID(nodeID), RunID: schema.NewID(), Actor: operator.Actor, CorrelationID: operator.CorrelationID})
+	return err
+}
+
+// finish ends the operation that holds the node, if one does.
+func (w *world) finish(ctx context.Context, nodeID string, f schema.Finish) error {
+	n, err := w.store.Node(ctx, nodeID)
+	if err != nil || n.Operation == nil {
+		return err
+	}
+	return w.store.Finish(ctx, schema.Fence{NodeID: nodeID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq,
+		Actor: operator.Actor}, f)
+}
+
+// issue has an operator make a token and returns its text.
+func (w *world) issue(ctx context.Context, nodeID string, purpose schema.TokenPurpose) (string, error) {
+	text, id, hash := schema.NewToken()
+	return text, w.store.IssueToken(ctx, schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
+		ExpiresAt: w.db.clock.Now().Add(schema.TokenTTL)}, operator)
+}
+
+// remove takes the node out of service for good.
+func (w *world) remove(ctx context.Context, nodeID string) error {
+	done := schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired}
+	gone := schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true}
+	return errors.Join(w.claim(ctx, nodeID, schema.ActionRetire), w.finish(ctx, nodeID, done),
+		w.claim(ctx, nodeID, schema.ActionRemove), w.finish(ctx, nodeID, gone))
+}
+
+// audited verifies the node's audit chain.
+func (w *world) audited(ctx context.Context, stream string) error {
+	events, err := w.store.Audit(ctx, stream, 0, 10_000)
+	if err != nil {
+		return err
+	}
+	return schema.VerifyChain(nil, events)
+}

@@ -105,6 +105,24 @@ func (a *adminAPI) enroll(ctx context.Context, nodeID string, r schema.Lifecycle
 	return v, err
 }
 
+// reissue starts a reissue; the answer holds the recovery bundle.
+func (a *adminAPI) reissue(ctx context.Context, nodeID string, r schema.LifecycleRequest) (schema.LifecycleAnswer, error) {
+	var v schema.LifecycleAnswer
+	ctx, cancel := context.WithTimeout(ctx, startBudget)
+	defer cancel()
+	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/reissue-enrollment", r, &v)
+	return v, err
+}
+
+// bootstrapScript asks for a script that installs the agent.
+func (a *adminAPI) bootstrapScript(ctx context.Context, nodeID string, r schema.BootstrapScriptRequest) (schema.BootstrapScriptAnswer, error) {
+	var v schema.BootstrapScriptAnswer
+	ctx, cancel := context.WithTimeout(ctx, startBudget)
+	defer cancel()
+	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/bootstrap-script", r, &v)
+	return v, err
+}
+
 // operations lists operations, newest first: of one node when nodeID is not
 // empty, only those that are not over when open.
 func (a *adminAPI) operations(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error) {

@@ -44,7 +44,12 @@ func (s *secretFile) write(v any) error {
 	if err != nil {
 		return fmt.Errorf("rendering %s: %w", s.path, err)
 	}
-	if _, err := s.temp.Write(append(text, '\n')); err != nil {
+	return s.writeText(string(text) + "\n")
+}
+
+// writeText puts text into the file.
+func (s *secretFile) writeText(text string) error {
+	if _, err := s.temp.WriteString(text); err != nil {
 		return fmt.Errorf("writing %s: %w", s.path, err)
 	}
 	if err := errors.Join(s.temp.Sync(), s.temp.Close()); err != nil {

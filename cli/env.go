@@ -73,7 +73,12 @@ func (e *env) close() {
 // lifecycle returns the connection to Temporal.
 func (e *env) lifecycle(ctx context.Context) (Lifecycle, error) {
 	if e.temporal == nil {
-		c, err := e.platform.Dial(ctx, e.dialOptions())
+		o := e.dialOptions()
+		// A token that cannot be read is the admin API's to complain of.
+		if token, err := e.apiToken(); err == nil && token != "" {
+			o.Secrets = []schema.Secret{schema.NewSecret(token)}
+		}
+		c, err := e.platform.Dial(ctx, o)
 		if err != nil {
 			return nil, err
 		}

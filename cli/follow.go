@@ -36,6 +36,8 @@ type followRequest struct {
 	limit time.Duration
 	// throughParks goes on while the operation is parked.
 	throughParks bool
+	// quiet shows nothing while it waits.
+	quiet bool
 }
 
 // snapshot is one answer about a followed operation.
@@ -60,7 +62,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (schema.OperationStat
 	answers := make(chan snapshot, 1) // one question at a time, so its answer never blocks
 	ask := func() { asked.Go(func() { answers <- e.snapshot(asking, r) }) }
 
-	f := &followed{env: e, request: r, started: e.clock.now(), view: e.newView(r.target),
+	f := &followed{env: e, request: r, started: e.clock.now(), view: e.newView(r),
 		last: schema.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
 	ticks, stop := f.view.ticks()
 	defer stop()
@@ -144,9 +146,9 @@ func (f *followed) interrupted() error {
 }
 
 func (f *followed) pending(why string) error {
-	name := f.request.target.name()
-	return &exitError{schema.ExitPending, []string{why, "follow it with: gpuaas op watch " + name,
-		"undo it with:   gpuaas op cancel " + name}}
+	name, action := f.request.target.name(), f.request.operation.Action
+	return &exitError{schema.ExitPending, []string{why, "follow it with: " + schema.OpCommand("watch", action, name),
+		"undo it with:   " + schema.OpCommand("cancel", action, name)}}
 }
 
 // lost ends a waiting in which nobody answers any more.
@@ -154,7 +156,7 @@ func (f *followed) lost(cause error) error {
 	return &exitError{schema.KindOf(cause).Row().Exit, []string{
 		"error: stopped waiting, nobody answers for the operation: " + cause.Error(),
 		"the operation goes on as soon as Temporal and a worker are up",
-		"follow it with: gpuaas op watch " + f.request.target.name(),
+		"follow it with: " + schema.OpCommand("watch", f.request.operation.Action, f.request.target.name()),
 	}}
 }
 

@@ -168,6 +168,12 @@ type fakeTemporal struct {
 	statuses  []schema.OperationStatus
 	statusErr error
 	result    *schema.OperationStatus
+	// reissue answers for every reissue, in place of statuses.
+	reissue *schema.OperationStatus
+	// reissueOf is reissue by workflow id.
+	reissueOf func(workflowID string) schema.OperationStatus
+	// decidedOn is the workflow of the last decision.
+	decidedOn string
 	resolve   func(schema.ResolveRequest) (schema.OperationStatus, error)
 	parked    []schema.OperationStatus
 	hosts     map[string]string
@@ -198,10 +204,17 @@ func (f *fakeTemporal) Submit(ctx context.Context, in schema.OperationInput) (sc
 	return operation(in.Action, schema.OperationAccepted), nil
 }
 
-func (f *fakeTemporal) Status(_ context.Context, _, _ string) (schema.OperationStatus, error) {
+func (f *fakeTemporal) Status(_ context.Context, workflowID, _ string) (schema.OperationStatus, error) {
+	isReissue := strings.HasSuffix(workflowID, ":reissue")
 	switch {
 	case f.down:
 		return schema.OperationStatus{}, f.unreachable()
+	case isReissue && f.reissueOf != nil:
+		return f.reissueOf(workflowID), nil
+	case isReissue && f.reissue != nil:
+		return *f.reissue, nil
+	case isReissue:
+		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
 	case f.statusErr != nil:
 		return schema.OperationStatus{}, f.statusErr
 	case len(f.statuses) == 0:
@@ -214,11 +227,11 @@ func (f *fakeTemporal) Status(_ context.Context, _, _ string) (schema.OperationS
 	return st, nil
 }
 
-func (f *fakeTemporal) Resolve(_ context.Context, _ string, r schema.ResolveRequest) (schema.OperationStatus, error) {
+func (f *fakeTemporal) Resolve(_ context.Context, workflowID string, r schema.ResolveRequest) (schema.OperationStatus, error) {
 	if f.down {
 		return schema.OperationStatus{}, f.unreachable()
 	}
-	f.resolved = append(f.resolved, r)
+	f.resolved, f.decidedOn = append(f.resolved, r), workflowID
 	if f.resolve == nil {
 		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "handing over the decision")
 	}
@@ -307,14 +320,21 @@ type fakeAPI struct {
 	refuse     *schema.Error // answers every call
 	registered []schema.RegisterNodeRequest
 	enrolled   []schema.LifecycleRequest
-	requests   []string
+	recovery   *schema.RecoveryBundle
+	// reissued are the requests by host; refuseReissue refuses some.
+	mu            sync.Mutex
+	reissued      map[string]schema.LifecycleRequest
+	refuseReissue map[string]*schema.Error
+	scripts       []schema.BootstrapScriptRequest
+	requests      []string
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
 	t.Helper()
 	a := &fakeAPI{t: t, nodes: []schema.NodeView{node()}, audit: map[string][]schema.AuditEvent{},
 		bundle: &schema.BootstrapBundle{NodeID: nodeID, EnrollmentToken: enrollToken, APIURL: "https://node-api.test:8443",
-			ExpiresAt: "2026-03-02T12:00:00Z"}}
+			ExpiresAt: "2026-03-02T12:00:00Z"}, reissued: map[string]schema.LifecycleRequest{}, refuseReissue: map[string]*schema.Error{}}
+	a.recovery = &schema.RecoveryBundle{BootstrapBundle: *a.bundle, RestartCommand: "gpuaas-apply <<'END'\nTOKEN=" + enrollToken + "\nEND"}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /api/v1/admin/nodes", a.postNode)
 	mux.HandleFunc("GET /api/v1/admin/nodes", func(w http.ResponseWriter, _ *http.Request) {
@@ -326,9 +346,13 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		}
 	})
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/enroll", a.postEnroll)
+	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/reissue-enrollment", a.postReissue)
+	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/bootstrap-script", a.postScript)
 	mux.HandleFunc("GET /api/v1/admin/operations", a.getOperations)
 	mux.HandleFunc("GET /api/v1/admin/audit", a.getAudit)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		a.requests = append(a.requests, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get(schema.HeaderCorrelationID))
 		switch {
 		case a.refuse != nil:
@@ -409,6 +433,31 @@ func (a *fakeAPI) postEnroll(w http.ResponseWriter, r *http.Request) {
 	a.enrolled = append(a.enrolled, req)
 	a.answer(w, http.StatusAccepted, schema.LifecycleAnswer{
 		Operation: operation(schema.ActionEnroll, schema.OperationAccepted), Node: *n, BootstrapBundle: a.bundle})
+}
+
+func (a *fakeAPI) postReissue(w http.ResponseWriter, r *http.Request) {
+	var req schema.LifecycleRequest
+	n := a.find(w, r)
+	if n == nil || !a.read(w, r, &req) {
+		return
+	}
+	if e := a.refuseReissue[n.Host]; e != nil {
+		a.fail(w, e)
+		return
+	}
+	a.reissued[n.Host] = req
+	op := operation(schema.ActionReissueEnrollment, schema.OperationAccepted)
+	op.WorkflowID = schema.ReissueWorkflowID(n.ID)
+	a.answer(w, http.StatusAccepted, schema.LifecycleAnswer{Operation: op, Node: *n, RecoveryBundle: a.recovery})
+}
+
+func (a *fakeAPI) postScript(w http.ResponseWriter, r *http.Request) {
+	var req schema.BootstrapScriptRequest
+	if a.find(w, r) == nil || !a.read(w, r, &req) {
+		return
+	}
+	a.scripts = append(a.scripts, req)
+	a.answer(w, http.StatusOK, schema.BootstrapScriptAnswer{Script: "#!/bin/sh\nTOKEN=" + enrollToken + "\n", ExpiresAt: *at(24 * time.Hour)})
 }
 
 func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {

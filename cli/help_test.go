@@ -75,6 +75,13 @@ func TestUsage(t *testing.T) {
 		"dev-argument":       "dev status now",
 		"dev-flag":           "dev up --fast",
 		"unknown-shell":      "completion csh",
+		"reissue-nobody":     "node reissue-enrollment",
+		"reissue-both":       "node reissue-enrollment gpu-17 --selector region=fra1 --out-dir x",
+		"reissue-no-dir":     "node reissue-enrollment --selector region=fra1",
+		"reissue-dir":        "node reissue-enrollment gpu-17 --out-dir x",
+		"reissue-parallel":   "node reissue-enrollment --selector region=fra1 --out-dir x --max-parallel 0",
+		"reissue-selector":   "node reissue-enrollment --selector rack=7 --out-dir x",
+		"reissue-state":      "node reissue-enrollment --selector state=happy --out-dir x",
 		"json":               "node drain gpu-17 -o json",
 	} {
 		t.Run(name, func(t *testing.T) {

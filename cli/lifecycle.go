@@ -136,7 +136,7 @@ func runLifecycle(ctx context.Context, e *env, arg string, v verb, o lifecycleOp
 	e.say("web: %s", lc.WebURL(op.WorkflowID, op.RunID))
 	st := schema.OperationStatus{Operation: op, Node: t.ref()}
 	if !o.waits(e) {
-		e.say("follow it with: gpuaas op watch %s", t.name())
+		e.say("follow it with: %s", schema.OpCommand("watch", op.Action, t.name()))
 		return e.finish(ctx, t, st, nil)
 	}
 	st, err = e.follow(ctx, followRequest{target: t, operation: op, options: v.options, temporal: lc, limit: o.timeout})
@@ -251,14 +251,25 @@ func parked(t target, op schema.Operation) error {
 			lines = append(lines, "likely cause: "+s.Cause)
 		}
 	}
-	return &exitError{schema.ExitPending, append(lines, "next: "+nextCommand(t, op.Stuck))}
+	return &exitError{schema.ExitPending, append(lines, "next: "+nextCommand(t, op))}
 }
 
 // nextCommand is the command that helps a stuck operation, with the node's name
 // filled in so that it can be pasted.
-func nextCommand(t target, s *schema.Stuck) string {
-	if s == nil || s.Next == "" {
-		return "gpuaas op show " + t.name()
+func nextCommand(t target, op schema.Operation) string {
+	if op.Stuck == nil || op.Stuck.Next == "" {
+		return schema.OpCommand("show", op.Action, t.name())
 	}
-	return fillNode(s.Next, t.name())
+	return fillNode(op.Stuck.Next, t.name())
+}
+
+// hint is what somebody has to do for the running phase to be reached; empty
+// when it comes by itself.
+func hint(t target, op schema.Operation) string {
+	for i, spec := range schema.Phases(op.Action, schema.OperationOptions{}) {
+		if spec.Hint != "" && i < len(op.Phases) && op.Phases[i].Name == spec.Name && op.Phases[i].State == schema.PhaseRunning {
+			return strings.ReplaceAll(spec.Hint, "NODE", t.name())
+		}
+	}
+	return ""
 }

@@ -23,7 +23,7 @@ func run(ctx context.Context, e *env, args []string) int {
 }
 
 func dialTemporal(ctx context.Context, o DialOptions) (Lifecycle, error) {
-	c, err := temporal.Dial(ctx, temporal.Config{Address: o.Address, Namespace: o.Namespace})
+	c, err := temporal.Dial(ctx, temporal.Config{Address: o.Address, Namespace: o.Namespace, Secrets: o.Secrets})
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,12 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions)
 	if err != nil {
 		return t.inWords(err)
 	}
-	return e.finishEnroll(ctx, t, answer, o, inline)
+	if inline {
+		if err := e.printMachine(answer); err != nil {
+			return err
+		}
+	}
+	return e.finishHandover(ctx, t, answer, o.lifecycleOptions, inline)
 }
 
 // enroll starts the enrolment and, unless the bundle is to be inline, keeps it
@@ -87,18 +92,14 @@ func (e *env) enroll(ctx context.Context, api *adminAPI, t target, o nodeEnrollO
 	return answer, nil
 }
 
-// finishEnroll prints the answer and waits if asked to. With the bundle inline
-// the object comes before the waiting, since the agent needs the bundle first.
-func (e *env) finishEnroll(ctx context.Context, t target, answer schema.LifecycleAnswer, o nodeEnrollOptions, inline bool) error {
+// finishHandover waits if asked to, and prints how the operation stands. With
+// its object on stdout already, since the agent needs the bundle first, it says
+// so on stderr instead.
+func (e *env) finishHandover(ctx context.Context, t target, answer schema.LifecycleAnswer, o lifecycleOptions, shown bool) error {
 	st := schema.OperationStatus{Operation: answer.Operation, Node: t.ref()}
-	if inline {
-		if err := e.printMachine(answer); err != nil {
-			return err
-		}
-	}
 	if !o.waits(e) {
-		e.say("when its agent is up, follow it with: gpuaas op watch %s", t.name())
-		if inline {
+		e.say("when its agent is up, follow it with: %s", schema.OpCommand("watch", answer.Operation.Action, t.name()))
+		if shown {
 			return nil
 		}
 		return e.finish(ctx, t, st, nil)
@@ -108,7 +109,7 @@ func (e *env) finishEnroll(ctx context.Context, t target, answer schema.Lifecycl
 		e.say("warning: waiting without Temporal: %s", err)
 	}
 	st, err = e.follow(ctx, followRequest{target: t, operation: answer.Operation, temporal: lc, limit: o.timeout})
-	if !inline {
+	if !shown {
 		return e.finish(ctx, t, st, err)
 	}
 	if err != nil {

@@ -16,8 +16,13 @@ import (
 func newNodeShow(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NODE", Short: "Show a node",
-		Long: `Shows a node: state and since when, identity, last heartbeat, the operation that
-holds it, what keeps it from being retired, and the facts its agent reported.`,
+		Long: `Shows a node: state and since when, last heartbeat, the operation that holds it,
+what keeps it from being retired, and the facts its agent reported.
+
+Of its identity it shows both sides: the certificate that the control plane holds
+for the node and the CA generations it trusts, with fingerprints to compare with
+those on the node, whether the identity is locked and why, and whether its issuer
+is none of the trusted ones.`,
 		Example: "  gpuaas node show gpu-17\n  gpuaas node show gpu-17 -o json | jq .identity",
 		Args:    exactArgs("NODE"), ValidArgsFunction: e.completeNode,
 		RunE: func(c *cobra.Command, args []string) error { return runNodeShow(c.Context(), e, args[0]) },
@@ -58,18 +63,6 @@ func (e *env) writeNode(w io.Writer, n schema.NodeView) {
 	}
 }
 
-func (e *env) writeIdentity(w io.Writer, n schema.NodeView) {
-	id := n.Identity
-	if id == nil {
-		row(w, "Identity:", "none")
-		return
-	}
-	row(w, "Identity:", id.URI)
-	row(w, "  Serial:", id.Serial)
-	row(w, "  Issuer:", id.Issuer)
-	row(w, "  Expires:", e.stamp(id.NotAfter))
-}
-
 func (e *env) writeHeld(w io.Writer, n schema.NodeView) {
 	t := target{id: n.ID, host: n.Host}
 	if o := n.Operation; o == nil {
@@ -78,7 +71,7 @@ func (e *env) writeHeld(w io.Writer, n schema.NodeView) {
 		row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(o.Phase), o.Actor, e.stamp(o.StartedAt)))
 		if s := o.Stuck; s != nil {
 			row(w, "  Waits:", fmt.Sprintf("%s (%s), since %s", s.Message, s.Reason, e.stamp(s.Since)))
-			row(w, "  Next:", nextCommand(t, s))
+			row(w, "  Next:", nextCommand(t, schema.Operation{Action: o.Action, Stuck: s}))
 		}
 	}
 	if blockers := n.Blockers(); len(blockers) > 0 {

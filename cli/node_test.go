@@ -215,5 +215,5 @@ func TestDialOptions(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	require.Zero(t, h.run("stuck", "--address", "temporal.example:7233", "--namespace", "gpus"))
-	require.Equal(t, DialOptions{Address: "temporal.example:7233", Namespace: "gpus"}, h.temporal.dialled)
+	require.Equal(t, DialOptions{Address: "temporal.example:7233", Namespace: "gpus", Secrets: []schema.Secret{schema.NewSecret(apiToken)}}, h.temporal.dialled)
 }

@@ -15,6 +15,8 @@ type opResolveOptions struct {
 	reason string
 	yes    bool
 	wait   bool
+	// reissue means the node's reissue instead of what holds the node.
+	reissue bool
 }
 
 // decision is one of the op verbs that hand a decision to an operation.
@@ -75,6 +77,7 @@ func newOpResolve(e *env, d decision) *cobra.Command {
 	}
 	c.Flags().StringVar(&o.reason, "reason", "", usage)
 	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
+	addReissue(c, &o.reissue)
 	if d.consequence != "" {
 		c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask; needed without a terminal")
 	}
@@ -102,9 +105,9 @@ func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResol
 	if err != nil {
 		return err
 	}
-	st, err := lc.Resolve(ctx, schema.NodeWorkflowID(t.id), schema.ResolveRequest{Decision: d.name, Reason: o.reason, By: e.actor})
+	st, err := lc.Resolve(ctx, workflowID(t, o.reissue), schema.ResolveRequest{Decision: d.name, Reason: o.reason, By: e.actor})
 	if errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
-		return noOperation(t, "no operation is running on %s")
+		return e.noOperation(ctx, t, string(d.name), "is running", o.reissue)
 	}
 	if err != nil {
 		return t.inWords(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,54 +14,102 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-func newOpShow(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "show NODE", Short: "Show a node's operation",
-		Long: `Shows the operation that runs on a node, or the last one that ran: its phases, what
-it waits for, since when, and the command to type. When no worker answers, the
-admin API's record is shown.`,
-		Example: "  gpuaas op show gpu-17\n  gpuaas op show gpu-17 -o json | jq .operation.status",
-		Args:    exactArgs("NODE"), ValidArgsFunction: e.completeNode,
-		RunE: func(c *cobra.Command, args []string) error { return runOpShow(c.Context(), e, args[0]) },
-	}
+type opShowOptions struct {
+	reissue bool
 }
 
-func runOpShow(ctx context.Context, e *env, arg string) error {
+func newOpShow(e *env) *cobra.Command {
+	var o opShowOptions
+	c := &cobra.Command{
+		Use: "show NODE", Short: "Show a node's operation",
+		Long: `Shows the operation that holds a node, or the last one that did: its phases, what
+it waits for, since when, and the command to type. When no worker answers, the
+admin API's record is shown. A reissue-enrollment holds no node and runs beside:
+--reissue shows it.`,
+		Example: "  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status",
+		Args:    exactArgs("NODE"), ValidArgsFunction: e.completeNode,
+		RunE: func(c *cobra.Command, args []string) error { return runOpShow(c.Context(), e, args[0], o) },
+	}
+	addReissue(c, &o.reissue)
+	return c
+}
+
+// addReissue adds --reissue, for the verbs that work on a running operation.
+func addReissue(c *cobra.Command, reissue *bool) {
+	c.Flags().BoolVar(reissue, "reissue", false, "mean the node's reissue-enrollment, which runs beside what holds the node")
+}
+
+func runOpShow(ctx context.Context, e *env, arg string, o opShowOptions) error {
 	t, err := e.find(ctx, arg)
 	if err != nil {
 		return err
 	}
-	st, note, err := e.current(ctx, t)
+	st, note, err := e.current(ctx, t, "show", o.reissue)
 	if err != nil {
 		return err
 	}
 	if note != "" {
 		e.say("note: %s", note)
 	}
+	if !o.reissue && e.reissueRuns(ctx, t) {
+		e.say("note: a reissue runs beside it: %s", schema.OpCommand("show", schema.ActionReissueEnrollment, t.name()))
+	}
 	return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st) })
 }
 
-// current is the newest operation of a node: from the operation itself, else
-// from the admin API's record with a note that says so.
-func (e *env) current(ctx context.Context, t target) (st schema.OperationStatus, note string, err error) {
+// current is the newest operation that holds a node, or its newest reissue: from
+// the operation itself, else from the admin API's record with a note that says
+// so. verb is what the caller is about, for the refusal when there is none.
+func (e *env) current(ctx context.Context, t target, verb string, reissue bool) (st schema.OperationStatus, note string, err error) {
 	lc, err := e.lifecycle(ctx)
 	if err == nil {
-		st, err = lc.Status(ctx, schema.NodeWorkflowID(t.id), "")
+		st, err = lc.Status(ctx, workflowID(t, reissue), "")
 	}
 	if err == nil {
 		return st, "", nil
 	}
-	if rows, rowsErr := e.rows(ctx, t.id, false); rowsErr == nil && len(rows) > 0 {
-		return statusOfRow(rows[0], schema.OperationOptions{}), secondHand(err), nil
+	rows, rowsErr := e.rows(ctx, t.id, false)
+	i := slices.IndexFunc(rows, func(o schema.OperationSummary) bool { return isReissue(o.Action) == reissue })
+	if rowsErr == nil && i >= 0 {
+		return statusOfRow(rows[i], schema.OperationOptions{}), secondHand(err), nil
 	}
 	if errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
-		err = noOperation(t, "no operation has run on %s")
+		err = e.noOperation(ctx, t, verb, "has run", reissue)
 	}
 	return st, "", err
 }
 
-func noOperation(t target, format string) error {
-	return schema.NewError(schema.KindNotFound, format, t.name()).WithNext("gpuaas node show " + t.name())
+func isReissue(a schema.Action) bool { return a == schema.ActionReissueEnrollment }
+
+func workflowID(t target, reissue bool) string {
+	if reissue {
+		return schema.ReissueWorkflowID(t.id)
+	}
+	return schema.NodeWorkflowID(t.id)
+}
+
+// noOperation says that there is none, and of a reissue that may be meant.
+func (e *env) noOperation(ctx context.Context, t target, verb, has string, reissue bool) error {
+	what, next := "operation", "gpuaas node show "+t.name()
+	switch {
+	case reissue:
+		what = "reissue"
+	case e.reissueRuns(ctx, t):
+		next = schema.OpCommand(verb, schema.ActionReissueEnrollment, t.name())
+	}
+	return schema.NewError(schema.KindNotFound, "no %s %s on %s", what, has, t.name()).WithNext(next)
+}
+
+// reissueRuns reports whether a reissue of the node is known to run.
+func (e *env) reissueRuns(ctx context.Context, t target) bool {
+	lc, err := e.lifecycle(ctx)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusBudget)
+	defer cancel()
+	st, err := lc.Status(ctx, schema.ReissueWorkflowID(t.id), "")
+	return err == nil && !st.Operation.Status.Ended()
 }
 
 func (e *env) writeOperation(w io.Writer, t target, st schema.OperationStatus) {
@@ -86,7 +135,11 @@ func (e *env) writeOperation(w io.Writer, t target, st schema.OperationStatus) {
 	}
 	row(w, "Run:", op.WorkflowID+" "+op.RunID)
 	writePhases(w, op.Phases, e.clock.now())
-	e.writeStuck(w, t, op.Stuck)
+	if h := hint(t, op); h != "" {
+		fmt.Fprintln(w)
+		row(w, "What to do:", h)
+	}
+	e.writeStuck(w, op.Stuck, nextCommand(t, op))
 }
 
 func writePhases(w io.Writer, phases []schema.Phase, now time.Time) {
@@ -100,7 +153,7 @@ func writePhases(w io.Writer, phases []schema.Phase, now time.Time) {
 	}
 }
 
-func (e *env) writeStuck(w io.Writer, t target, s *schema.Stuck) {
+func (e *env) writeStuck(w io.Writer, s *schema.Stuck, next string) {
 	if s == nil {
 		return
 	}
@@ -109,5 +162,5 @@ func (e *env) writeStuck(w io.Writer, t target, s *schema.Stuck) {
 	row(w, "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason))
 	row(w, "Since:", e.stamp(s.Since))
 	row(w, "Likely cause:", dash(s.Cause))
-	row(w, "Next:", nextCommand(t, s))
+	row(w, "Next:", next)
 }

@@ -81,7 +81,7 @@ func makePlan(n schema.NodeView, v verb) plan {
 
 func planBlockers(n schema.NodeView, v verb) []planBlocker {
 	out := []planBlocker{}
-	if n.Operation != nil && !n.Operation.Status.Ended() {
+	if m, ok := schema.MoveOf(v.action); ok && m.Operation && n.Operation != nil && !n.Operation.Status.Ended() {
 		out = append(out, planBlocker{schema.KindOperationInProgress,
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor)})
 	}

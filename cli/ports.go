@@ -40,6 +40,8 @@ type Lifecycle interface {
 type DialOptions struct {
 	Address   string
 	Namespace string
+	// Secrets are what Temporal must never see.
+	Secrets []schema.Secret
 }
 
 // SetupOptions are what admin setup hands to Platform.Setup.

@@ -202,13 +202,13 @@ func (e *env) stuckOfRow(o schema.OperationSummary) (stuckRow, bool) {
 	}
 	return r.with(&schema.Stuck{Phase: o.Phase, Attention: schema.AttentionOperator, Reason: reasonOverdue,
 		Message: "it runs longer than its phases may and has not parked", Since: due,
-		Cause: "no worker is up", Next: "gpuaas op show NODE"}), true
+		Cause: "no worker is up", Next: schema.OpCommand("show", o.Action, "NODE")}), true
 }
 
 // with fills in why the operation waits.
 func (r stuckRow) with(s *schema.Stuck) stuckRow {
 	t := target{id: r.NodeID, host: r.Host}
-	r.Next = nextCommand(t, s)
+	r.Next = nextCommand(t, schema.Operation{Action: r.Action, Stuck: s})
 	if s == nil {
 		r.Owner = cmp.Or(r.Owner, schema.AttentionOperator)
 		return r

@@ -18,12 +18,23 @@ type view interface {
 	ticks() (<-chan time.Time, func())
 }
 
-func (e *env) newView(t target) view {
+func (e *env) newView(r followRequest) view {
+	t := r.target
+	if r.quiet {
+		return noView{}
+	}
 	if !e.tty.err {
 		return &plainView{env: e, target: t, seen: map[string]string{}}
 	}
 	return &liveView{env: e, target: t, out: e.stderr, color: e.color(true)}
 }
+
+// noView shows nothing.
+type noView struct{}
+
+func (noView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
+
+func (noView) show(schema.OperationStatus, string) {}
 
 // plainView writes one line for each change of a phase.
 type plainView struct {
@@ -48,6 +59,10 @@ func (v *plainView) show(st schema.OperationStatus, note string) {
 		}
 		v.seen[p.Name] = state
 		v.env.say("%s %s: %s", st.Operation.Action, v.target.name(), phaseLine(p))
+	}
+	if h := hint(v.target, st.Operation); h != "" && v.seen[h] == "" {
+		v.seen[h] = "said"
+		v.env.say("what to do: %s", h)
 	}
 }
 
@@ -90,6 +105,9 @@ func (v *liveView) show(st schema.OperationStatus, note string) {
 	}
 	for _, p := range st.Operation.Phases {
 		lines = append(lines, v.phase(p, titles, now))
+	}
+	if h := hint(v.target, st.Operation); h != "" {
+		lines = append(lines, v.paint(dim, "  "+v.cut("what to do: "+h, 2)))
 	}
 	if note != "" {
 		lines = append(lines, v.paint(dim, "  "+v.cut(note, 2)))

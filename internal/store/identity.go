@@ -120,7 +120,7 @@ func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.Cer
 		}
 		u.note(schema.AuditEvent{Stream: id.NodeID, Actor: nodeActor(id.NodeID), Action: schema.AuditIdentityActive,
 			Target: id.NodeID, Result: schema.AuditSucceeded, Detail: detail})
-		return u.VoidRecoveryTokens(ctx, id.NodeID, some(c.RecoveryTokenID))
+		return u.VoidRecoveryTokens(ctx, id.NodeID)
 	})
 }
 

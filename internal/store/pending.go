@@ -44,9 +44,6 @@ func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, e
 	if _, err := u.RetireCertificates(ctx, n.NodeID, []string{slotPending}); err != nil {
 		return 0, err
 	}
-	if err := u.keepRecovery(ctx, n.NodeID, n.TokenID); err != nil {
-		return 0, err
-	}
 	if err := u.insertRecovery(ctx, n); err != nil {
 		return 0, err
 	}
@@ -60,7 +57,10 @@ func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, e
 		Detail: map[string]string{"serial": n.Cert.Serial, "issuer": n.Cert.Issuer, "spki": n.Cert.SPKI, "token_id": n.TokenID,
 			"via": string(n.Via), "sequence": strconv.FormatInt(sequence, 10), "recovery_token_id": n.Recovery.TokenID},
 	})
-	return sequence, u.InsertPendingCertificate(ctx, pendingCertificate(n, sequence))
+	if err := u.InsertPendingCertificate(ctx, pendingCertificate(n, sequence)); err != nil {
+		return 0, err
+	}
+	return sequence, u.VoidRecoveryTokens(ctx, n.NodeID)
 }
 
 // checkHolder refuses a certificate whose claim is not its key's any more.
@@ -86,18 +86,6 @@ func (u *unit) checkHolder(ctx context.Context, n schema.NewIdentity) error {
 		return gone
 	}
 	return err
-}
-
-// keepRecovery voids the node's recovery tokens but the current identity's and
-// those named. A recovery token that paid for the pending certificate is one to
-// keep even when its own was replaced: the node may have to show it again.
-func (u *unit) keepRecovery(ctx context.Context, nodeID string, keep ...string) error {
-	current, err := u.CurrentCertificate(ctx, nodeID)
-	if err != nil && !notFound(err) {
-		return err
-	}
-	keep = slices.DeleteFunc(keep, func(id string) bool { return id == "" })
-	return u.VoidRecoveryTokens(ctx, nodeID, append(some(current.RecoveryTokenID), keep...))
 }
 
 // insertRecovery stores the recovery token that goes with a new identity. Its
@@ -129,12 +117,4 @@ func nonEmpty(s string) *string {
 		return nil
 	}
 	return &s
-}
-
-// some is a nullable column as a list; never nil.
-func some(s *string) []string {
-	if s == nil {
-		return []string{}
-	}
-	return []string{*s}
 }

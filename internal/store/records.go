@@ -217,7 +217,7 @@ func (u *unit) voidIdentity(ctx context.Context, nodeID string, slots, tokens []
 	if _, err := u.VoidTokens(ctx, nodeID, tokens); err != nil {
 		return err
 	}
-	return u.keepRecovery(ctx, nodeID)
+	return u.VoidRecoveryTokens(ctx, nodeID)
 }
 
 func finishResult(s schema.OperationState) string {

@@ -129,5 +129,5 @@ func (u *unit) endReissue(ctx context.Context, f schema.Fence, op sqlc.GetOperat
 	if _, err := u.VoidTokens(ctx, f.NodeID, purposes(schema.PurposeReissue, purposeFetch)); err != nil {
 		return err
 	}
-	return u.keepRecovery(ctx, f.NodeID)
+	return u.VoidRecoveryTokens(ctx, f.NodeID)
 }

@@ -8,10 +8,10 @@ FROM nodes n LEFT JOIN node_certificates c
 WHERE n.node_id = sqlc.arg(node_id);
 
 -- name: GetCertificate :one
-SELECT slot, incarnation, sequence, token_id, recovery_token_id FROM node_certificates WHERE node_id = $1 AND serial = $2;
+SELECT slot, incarnation, sequence, token_id FROM node_certificates WHERE node_id = $1 AND serial = $2;
 
 -- name: CurrentCertificate :one
-SELECT serial, sequence, spki, renewal_spki, recovery_token_id FROM node_certificates WHERE node_id = $1 AND slot = 'current';
+SELECT serial, sequence, renewal_spki FROM node_certificates WHERE node_id = $1 AND slot = 'current';
 
 -- name: SerialOfRecovery :one
 SELECT serial FROM node_certificates WHERE recovery_token_id = $1;

@@ -11,19 +11,25 @@ UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
 WHERE node_id = sqlc.arg(node_id) AND purpose = ANY (sqlc.arg(purposes)::text[]) AND state IN ('issued', 'claimed')
 RETURNING token_id, purpose;
 
--- Voids the node's recovery tokens but those to keep.
+-- Voids the recovery tokens that no identity needs any more: one is live with its
+-- certificate, and while the unused certificate that it paid for waits, since the
+-- node may have to show it again.
 -- name: VoidRecoveryTokens :exec
-UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
-WHERE node_id = sqlc.arg(node_id) AND purpose = 'recover' AND state IN ('issued', 'claimed')
-  AND NOT token_id = ANY (sqlc.arg(keep)::uuid[]);
+UPDATE enrollment_tokens t SET state = 'voided', ended_at = now()
+WHERE t.node_id = $1 AND t.purpose = 'recover' AND t.state IN ('issued', 'claimed')
+  AND NOT EXISTS (SELECT 1 FROM node_certificates c WHERE c.node_id = t.node_id
+      AND ((c.slot IN ('pending', 'current') AND c.recovery_token_id = t.token_id)
+           OR (c.slot = 'pending' AND c.token_id = t.token_id)));
 
--- Decides who wins a token: the first key, and after it the same key again.
+-- Decides who wins a token: the first key, and after it the same key again. The
+-- token's end is that of its claim: a claim voided what the node had before, and
+-- the answer may have been lost just before a long dark time.
 -- name: ClaimToken :one
 UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = sqlc.arg(spki)::text, claimed_at = coalesce(t.claimed_at, now())
 FROM enrollment_tokens old
 WHERE old.token_id = t.token_id AND t.token_id = sqlc.arg(token_id) AND t.node_id = sqlc.arg(node_id)
-  AND t.purpose = ANY (sqlc.arg(purposes)::text[]) AND t.expires_at > now()
-  AND (t.state = 'issued' OR (t.state = 'claimed' AND t.claimed_spki = sqlc.arg(spki)::text))
+  AND t.purpose = ANY (sqlc.arg(purposes)::text[])
+  AND ((t.state = 'issued' AND t.expires_at > now()) OR (t.state = 'claimed' AND t.claimed_spki = sqlc.arg(spki)::text))
 RETURNING t.incarnation, t.purpose, (old.state = 'issued')::boolean AS first;
 
 -- Consumes what the node's identity was bought with: the token named, and any

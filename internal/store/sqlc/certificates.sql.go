@@ -85,40 +85,31 @@ func (q *Queries) ClaimRenewal(ctx context.Context, arg ClaimRenewalParams) (boo
 }
 
 const currentCertificate = `-- name: CurrentCertificate :one
-SELECT serial, sequence, spki, renewal_spki, recovery_token_id FROM node_certificates WHERE node_id = $1 AND slot = 'current'
+SELECT serial, sequence, renewal_spki FROM node_certificates WHERE node_id = $1 AND slot = 'current'
 `
 
 type CurrentCertificateRow struct {
-	Serial          string
-	Sequence        int64
-	SPKI            string
-	RenewalSPKI     *string
-	RecoveryTokenID *string
+	Serial      string
+	Sequence    int64
+	RenewalSPKI *string
 }
 
 func (q *Queries) CurrentCertificate(ctx context.Context, nodeID string) (CurrentCertificateRow, error) {
 	row := q.db.QueryRow(ctx, currentCertificate, nodeID)
 	var i CurrentCertificateRow
-	err := row.Scan(
-		&i.Serial,
-		&i.Sequence,
-		&i.SPKI,
-		&i.RenewalSPKI,
-		&i.RecoveryTokenID,
-	)
+	err := row.Scan(&i.Serial, &i.Sequence, &i.RenewalSPKI)
 	return i, err
 }
 
 const getCertificate = `-- name: GetCertificate :one
-SELECT slot, incarnation, sequence, token_id, recovery_token_id FROM node_certificates WHERE node_id = $1 AND serial = $2
+SELECT slot, incarnation, sequence, token_id FROM node_certificates WHERE node_id = $1 AND serial = $2
 `
 
 type GetCertificateRow struct {
-	Slot            string
-	Incarnation     int64
-	Sequence        int64
-	TokenID         *string
-	RecoveryTokenID *string
+	Slot        string
+	Incarnation int64
+	Sequence    int64
+	TokenID     *string
 }
 
 func (q *Queries) GetCertificate(ctx context.Context, nodeID string, serial string) (GetCertificateRow, error) {
@@ -129,7 +120,6 @@ func (q *Queries) GetCertificate(ctx context.Context, nodeID string, serial stri
 		&i.Incarnation,
 		&i.Sequence,
 		&i.TokenID,
-		&i.RecoveryTokenID,
 	)
 	return i, err
 }

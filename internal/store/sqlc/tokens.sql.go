@@ -30,8 +30,8 @@ const claimToken = `-- name: ClaimToken :one
 UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = $1::text, claimed_at = coalesce(t.claimed_at, now())
 FROM enrollment_tokens old
 WHERE old.token_id = t.token_id AND t.token_id = $2 AND t.node_id = $3
-  AND t.purpose = ANY ($4::text[]) AND t.expires_at > now()
-  AND (t.state = 'issued' OR (t.state = 'claimed' AND t.claimed_spki = $1::text))
+  AND t.purpose = ANY ($4::text[])
+  AND ((t.state = 'issued' AND t.expires_at > now()) OR (t.state = 'claimed' AND t.claimed_spki = $1::text))
 RETURNING t.incarnation, t.purpose, (old.state = 'issued')::boolean AS first
 `
 
@@ -48,7 +48,9 @@ type ClaimTokenRow struct {
 	First       bool
 }
 
-// Decides who wins a token: the first key, and after it the same key again.
+// Decides who wins a token: the first key, and after it the same key again. The
+// token's end is that of its claim: a claim voided what the node had before, and
+// the answer may have been lost just before a long dark time.
 func (q *Queries) ClaimToken(ctx context.Context, arg ClaimTokenParams) (ClaimTokenRow, error) {
 	row := q.db.QueryRow(ctx, claimToken,
 		arg.SPKI,
@@ -167,14 +169,18 @@ func (q *Queries) UseFetch(ctx context.Context, tokenID string) (UseFetchRow, er
 }
 
 const voidRecoveryTokens = `-- name: VoidRecoveryTokens :exec
-UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
-WHERE node_id = $1 AND purpose = 'recover' AND state IN ('issued', 'claimed')
-  AND NOT token_id = ANY ($2::uuid[])
+UPDATE enrollment_tokens t SET state = 'voided', ended_at = now()
+WHERE t.node_id = $1 AND t.purpose = 'recover' AND t.state IN ('issued', 'claimed')
+  AND NOT EXISTS (SELECT 1 FROM node_certificates c WHERE c.node_id = t.node_id
+      AND ((c.slot IN ('pending', 'current') AND c.recovery_token_id = t.token_id)
+           OR (c.slot = 'pending' AND c.token_id = t.token_id)))
 `
 
-// Voids the node's recovery tokens but those to keep.
-func (q *Queries) VoidRecoveryTokens(ctx context.Context, nodeID string, keep []string) error {
-	_, err := q.db.Exec(ctx, voidRecoveryTokens, nodeID, keep)
+// Voids the recovery tokens that no identity needs any more: one is live with its
+// certificate, and while the unused certificate that it paid for waits, since the
+// node may have to show it again.
+func (q *Queries) VoidRecoveryTokens(ctx context.Context, nodeID string) error {
+	_, err := q.db.Exec(ctx, voidRecoveryTokens, nodeID)
 	return err
 }
 

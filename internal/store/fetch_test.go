@@ -1,0 +1,112 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/migrations"
+)
+
+func TestAFetchReferenceOpensOnce(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register()
+	ref := mint(n.ID, schema.PurposeEnroll)
+	require.NoError(t, e.IssueFetch(ctx, ref, operator))
+	require.Equal(t, schema.NodeRegistered, e.node(n.ID).State, "the bundle is made when it is fetched")
+	won := 0
+	rows := e.changes(n.ID, func() {
+		for _, err := range race(20, func(int) error {
+			nodeID, purpose, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, "corr")
+			if err == nil {
+				require.Equal(t, n.ID, nodeID)
+				require.Equal(t, schema.PurposeEnroll, purpose)
+			}
+			return err
+		}) {
+			if err == nil {
+				won++
+				continue
+			}
+			requireKind(t, err, schema.KindTokenConsumed, "token_used")
+		}
+	})
+	require.Equal(t, 1, won)
+	require.Equal(t, 1, count(rows, "nodes.fetch_reference_used succeeded"))
+	require.Equal(t, 19, count(rows, "nodes.fetch_reference_used refused token_used"))
+	require.Contains(t, e.audit(n.ID), "nodes.fetch_reference_issued succeeded")
+	progress, err := e.Enrollment(ctx, n.ID)
+	require.NoError(t, err)
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1}, progress)
+}
+
+func TestRefusedFetchReferences(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register()
+	refused := func(ref schema.MintedToken, kind schema.Kind, reason string) {
+		t.Helper()
+		_, _, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, "corr")
+		requireKind(t, err, kind, reason)
+	}
+	ref := mint(n.ID, schema.PurposeReissue)
+	refused(ref, schema.KindUnauthenticated, "token_unknown")
+	require.NoError(t, e.IssueFetch(ctx, ref, operator))
+	wrong := ref
+	wrong.Hash = make([]byte, 32)
+	refused(wrong, schema.KindUnauthenticated, "token_unknown")
+	refused(schema.MintedToken{TokenID: "nonsense"}, schema.KindUnauthenticated, "token_unknown")
+	_, err := e.ClaimToken(ctx, tokenClaim(n.ID, ref.TokenID, ref.Hash, key(n.ID, 1)))
+	requireKind(t, err, schema.KindUnauthenticated, "token_unknown")
+	id, hash := e.token(e.register().ID)
+	refused(schema.MintedToken{TokenID: id, Hash: hash}, schema.KindUnauthenticated, "token_unknown")
+
+	newer := mint(n.ID, schema.PurposeReissue)
+	require.NoError(t, e.IssueFetch(ctx, newer, operator))
+	refused(ref, schema.KindTokenConsumed, "token_voided")
+	e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", newer.TokenID)
+	refused(newer, schema.KindTokenExpired, "token_expired")
+	e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", n.ID)
+	refused(newer, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+
+	requireKind(t, e.IssueFetch(ctx, mint(e.inState(schema.NodeActive).ID, schema.PurposeEnroll), operator),
+		schema.KindInvalidRequest, "illegal_move")
+	requireKind(t, e.IssueFetch(ctx, mint(e.register().ID, schema.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
+	requireKind(t, e.IssueFetch(ctx, mint(schema.NewID(), schema.PurposeEnroll), operator), schema.KindNotFound, "")
+}
+
+func TestTheRecoveryMigrationGoesBackAndForth(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	m.adopt(m.renewed(m.k(2)))
+	m.use()
+	m.renewed(m.k(3))
+	m.recovered(m.k(4))
+	e.reissue(m, m.k(5))
+	_, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
+	require.NoError(t, err)
+	require.NoError(t, e.IssueFetch(t.Context(), mint(m.caller.NodeID, schema.PurposeReissue), operator))
+
+	c, err := pgx.ParseConfig(e.url)
+	require.NoError(t, err)
+	db := stdlib.OpenDB(*c)
+	defer db.Close() //nolint:errcheck // nothing is pending on it
+	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.Files)
+	require.NoError(t, err)
+	_, err = p.DownTo(t.Context(), 5)
+	require.NoError(t, err)
+	_, err = p.Up(t.Context())
+	require.NoError(t, err)
+	e.raw.Reset()
+	m.sequence = 0 // an agent that knows no sequence yet
+	m.use()
+	next := m.renewed(m.k(6))
+	m.adopt(next)
+	m.use()
+	require.Equal(t, int64(1), next.sequence)
+}

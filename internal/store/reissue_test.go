@@ -1,0 +1,411 @@
+package store_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// reissue gives the node a new identity by a reissued token.
+func (e *env) reissue(m *machine, spki string) {
+	e.t.Helper()
+	tokenID, hash := e.reissued(m.caller.NodeID)
+	m.enroll(tokenID, hash, spki)
+}
+
+// reissued issues a token of purpose reissue.
+func (e *env) reissued(nodeID string) (string, []byte) {
+	e.t.Helper()
+	t := mint(nodeID, schema.PurposeReissue)
+	require.NoError(e.t, e.IssueToken(e.t.Context(), t, operator))
+	return t.TokenID, t.Hash
+}
+
+// told takes the outbox's events as "workflow event incarnation" and forgets
+// them.
+func (e *env) told(nodeID string) []string {
+	e.t.Helper()
+	messages, err := e.outbox().Take(e.t.Context(), 100)
+	require.NoError(e.t, err)
+	names := map[string]string{schema.NodeWorkflowID(nodeID): "node", schema.ReissueWorkflowID(nodeID): "reissue"}
+	told := []string{}
+	for _, m := range messages {
+		if m.Result != nil {
+			continue
+		}
+		told = append(told, fmt.Sprintf("%s %s %d", names[m.WorkflowID], m.Event.Event, m.Event.Incarnation))
+		require.NoError(e.t, e.outbox().Delivered(e.t.Context(), m.ID))
+	}
+	return told
+}
+
+func TestReissue(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	m := e.machine()
+	id := m.caller.NodeID
+	e.told(id)
+	old := *m
+	provision := e.claim(id, schema.ActionProvision)
+	e.dispatch(provision.Fence, "facts", schema.TaskFactsCollect)
+	offer := e.take(m.caller, schema.TaskLease)
+
+	tokenID, hash := e.reissued(id)
+	require.Equal(t, []string{"reissue bundle_issued 2"}, e.told(id))
+	progress := func() schema.EnrollmentProgress {
+		p, err := e.Enrollment(ctx, id)
+		require.NoError(t, err)
+		return p
+	}
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, ReissueIssued: true, BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
+	m.use() // the old identity is good until the claim
+	require.NoError(t, m.recover(m.k(8)))
+
+	c := tokenClaim(id, tokenID, hash, m.k(2))
+	won, err := e.ClaimToken(ctx, c)
+	require.NoError(t, err)
+	require.Equal(t, schema.Claimed{TokenID: tokenID, NodeID: id, Incarnation: 2}, won)
+	require.Equal(t, []string{"reissue token_claimed 2"}, e.told(id))
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 2, BundleIssued: true, TokenClaimed: true}, progress())
+	require.Equal(t, schema.NodeActive, e.node(id).State, "the state is left alone")
+	old.refused(old.held(), schema.ReasonIdentityMismatch)
+	requireKind(t, old.recover(m.k(8)), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	requireKind(t, old.renew(m.k(8)), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	require.Equal(t, "voided", e.tokenStateOf(old.recovery.TokenID))
+	_, err = e.Result(ctx, old.caller, offer.TaskID, succeeded(1, schema.Facts{}))
+	require.NoError(t, err, "a result that was on its way counts: the task's incarnation is the caller's")
+	c.RecoveryKey = recoveryKey
+	again, err := e.ClaimToken(ctx, c)
+	require.NoError(t, err, "the same key may ask again")
+	require.Equal(t, int64(2), again.Incarnation)
+	require.True(t, again.Recoverable)
+	require.Empty(t, e.told(id))
+	_, err = e.ClaimToken(ctx, tokenClaim(id, tokenID, hash, m.k(3)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_claimed")
+
+	m.caller.Incarnation = 2
+	m.adopt(m.issue(schema.ViaEnroll, tokenID, m.k(2)))
+	require.Equal(t, int64(1), m.sequence, "an incarnation counts for itself")
+	m.use()
+	require.False(t, m.caller.Polled)
+	require.NoError(t, e.Polled(ctx, m.caller))
+	require.NoError(t, e.Polled(ctx, m.caller))
+	require.Equal(t, []string{"reissue first_poll 2"}, e.told(id))
+	require.True(t, progress().Polled)
+	_, err = e.ClaimToken(ctx, c)
+	requireKind(t, err, schema.KindTokenConsumed, "token_used")
+	m.adopt(m.renewed(m.k(4)))
+	m.use()
+	m.adopt(m.recovered(m.k(5)))
+	m.use()
+	rows := e.audit(id)
+	require.Equal(t, 1, count(rows, "nodes.reissue_enrollment succeeded"))
+}
+
+func TestTasksOfAnOlderIncarnation(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	f := e.claim(m.caller.NodeID, schema.ActionProvision).Fence
+	task := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	old := m.caller
+	e.reissue(m, m.k(2))
+	e.takeNone(m.caller)
+	require.Equal(t, int64(1), e.number("SELECT count(*) FROM node_tasks WHERE task_id = $1 AND status = 'pending'", task.TaskID))
+	require.NoError(t, e.Void(t.Context(), f))
+	require.Equal(t, int64(1), e.number("SELECT count(*) FROM node_tasks WHERE task_id = $1 AND status = 'cancelled'", task.TaskID))
+	requireKind(t, e.Heartbeat(t.Context(), old, schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+}
+
+func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
+	e := setup(t)
+	ctx := t.Context()
+	for _, s := range schema.NodeStates() {
+		t.Run(string(s), func(t *testing.T) {
+			n := e.inState(s)
+			_, refusal := schema.CheckMove(schema.ActionReissueEnrollment, s)
+			token := mint(n.ID, schema.PurposeReissue)
+			err := e.IssueToken(ctx, token, operator)
+			if refusal != nil {
+				require.EqualError(t, err, refusal.Error())
+				require.Contains(t, e.audit(n.ID), "nodes.reissue_enrollment refused illegal_move")
+				requireKind(t, e.IssueFetch(ctx, mint(n.ID, schema.PurposeReissue), operator), schema.KindInvalidRequest, "illegal_move")
+				require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE node_id = $1", n.ID))
+				return
+			}
+			require.NoError(t, err)
+			for _, blocked := range []schema.NodeState{schema.NodeDraining, schema.NodeDrained, schema.NodeRemoving} {
+				e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, blocked)
+				_, err = e.ClaimToken(ctx, tokenClaim(n.ID, token.TokenID, token.Hash, key(n.ID, 1)))
+				requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+			}
+			e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, s)
+			m := &machine{e: e, caller: schema.Caller{NodeID: n.ID}}
+			m.enroll(token.TokenID, token.Hash, m.k(1))
+			require.Equal(t, s, e.node(n.ID).State)
+			require.Equal(t, int64(2), m.caller.Incarnation)
+		})
+	}
+	requireKind(t, e.IssueToken(ctx, mint(schema.NewID(), schema.PurposeReissue), operator), schema.KindNotFound, "")
+	requireKind(t, e.IssueToken(ctx, mint(e.register().ID, schema.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
+}
+
+func TestReissueWaitsForADrainAndARemoval(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	for _, a := range []schema.Action{schema.ActionDrain, schema.ActionRemove} {
+		m := e.machine()
+		id := m.caller.NodeID
+		if a == schema.ActionRemove {
+			e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", id)
+		}
+		prior := e.node(id).State
+		tokenID, hash := e.reissued(id)
+		op := e.claim(id, a)
+		e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", id, prior) // while its operation is open
+		reason := string(a) + "_open"
+		requireKind(t, e.IssueToken(ctx, mint(id, schema.PurposeReissue), operator), schema.KindOperationInProgress, reason)
+		_, err := e.Claim(ctx, reissueRequest(id))
+		requireKind(t, err, schema.KindOperationInProgress, reason)
+		_, err = e.ClaimToken(ctx, tokenClaim(id, tokenID, hash, m.k(2)))
+		requireKind(t, err, schema.KindOperationInProgress, reason)
+		require.Contains(t, e.audit(id), "nodes.reissue_enrollment refused "+reason)
+		m.use()
+
+		require.NoError(t, e.Finish(ctx, op.Fence, schema.Finish{Status: schema.OperationCancelled, Node: prior}))
+		m.enroll(tokenID, hash, m.k(2)) // the token waited
+	}
+}
+
+func TestReissueVoidsWhatItReplaces(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register()
+	enrolID, enrolHash := e.token(n.ID)
+	fetch := mint(n.ID, schema.PurposeEnroll)
+	require.NoError(t, e.IssueFetch(ctx, fetch, operator))
+	firstID, firstHash := e.reissued(n.ID)
+	chain := e.chain(n.ID)
+	last := chain[len(chain)-1]
+	require.Equal(t, "nodes.reissue_enrollment", last.Action)
+	require.Equal(t, fmt.Sprintf("enroll:%s fetch:%s", enrolID, fetch.TokenID), last.Detail["voided"])
+	require.Equal(t, "bootstrap_issued", last.Detail["from"])
+	_, err := e.ClaimToken(ctx, tokenClaim(n.ID, enrolID, enrolHash, key(n.ID, 1)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	_, _, err = e.UseFetch(ctx, fetch.TokenID, fetch.Hash, "corr")
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+
+	e.reissued(n.ID)
+	_, err = e.ClaimToken(ctx, tokenClaim(n.ID, firstID, firstHash, key(n.ID, 1)))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	require.Equal(t, "gpuaas node reissue-enrollment NODE", schema.AsError(err).Next)
+	for _, err := range race(20, func(int) error { return e.IssueToken(ctx, mint(n.ID, schema.PurposeReissue), operator) }) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, int64(1), e.number("SELECT count(*) FROM enrollment_tokens WHERE state = 'issued'"))
+	e.token(n.ID)
+	require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE state = 'issued' AND purpose = 'reissue'"), "an enrolment replaces it too")
+}
+
+func TestReissueUnlocks(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	old := m.held()
+	m.adopt(m.renewed(m.k(2)))
+	m.use()
+	e.pass()
+	m.refused(old, schema.ReasonNodeLocked)
+
+	tokenID, hash := e.reissued(m.caller.NodeID)
+	require.True(t, e.locked(m.caller.NodeID), "until the claim")
+	m.enroll(tokenID, hash, m.k(3))
+	require.False(t, e.locked(m.caller.NodeID))
+	m.refused(old, schema.ReasonIdentityMismatch)
+	m.adopt(m.renewed(m.k(4)))
+	m.use()
+
+	n := e.register()
+	enrolID, enrolHash := e.token(n.ID)
+	e.exec("UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = 'x' WHERE node_id = $1", n.ID)
+	_, err := e.ClaimToken(t.Context(), tokenClaim(n.ID, enrolID, enrolHash, key(n.ID, 1)))
+	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	requireKind(t, e.IssueToken(t.Context(), mint(n.ID, schema.PurposeEnroll), operator), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+}
+
+func TestAnOpenEnrolmentHearsOfTheReissue(t *testing.T) {
+	e := setup(t)
+	n := e.register()
+	claim := e.claim(n.ID, schema.ActionEnroll)
+	e.token(n.ID)
+	m := &machine{e: e, caller: schema.Caller{NodeID: n.ID}}
+	e.reissue(m, m.k(1))
+	require.Equal(t, []string{"node bundle_issued 1", "node bundle_issued 2", "reissue bundle_issued 2",
+		"node token_claimed 2", "reissue token_claimed 2", "node first_poll 2", "reissue first_poll 2"}, e.told(n.ID))
+	require.NoError(t, e.Finish(t.Context(), claim.Fence, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive}))
+}
+
+func reissueRequest(nodeID string) schema.ClaimRequest {
+	r := request(nodeID, schema.ActionReissueEnrollment)
+	r.WorkflowID = schema.ReissueWorkflowID(nodeID)
+	return r
+}
+
+func TestAReissueHoldsNothing(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	m := e.machine()
+	id := m.caller.NodeID
+	r := reissueRequest(id)
+	c, err := e.Claim(ctx, r)
+	require.NoError(t, err)
+	require.Zero(t, c.Fence.OpSeq)
+	require.Equal(t, int64(1), c.Incarnation)
+	again, err := e.Claim(ctx, r)
+	require.NoError(t, err)
+	require.Equal(t, c.Fence, again.Fence)
+	require.Equal(t, schema.ActionReissueEnrollment, e.node(id).Operation.Action)
+	require.Zero(t, e.number("SELECT count(*) FROM nodes WHERE node_id = $1 AND operation_id IS NOT NULL", id))
+
+	provision := e.claim(id, schema.ActionProvision)
+	require.Equal(t, int64(2), provision.Fence.OpSeq)
+	require.Equal(t, schema.ActionProvision, e.node(id).Operation.Action, "the one that holds the node is shown")
+	before := e.node(id)
+	yes := true
+	rows := e.changes(id, func() {
+		require.NoError(t, e.Advance(ctx, c.Fence, schema.Advance{Phase: "claim", Node: schema.NodeRetired, Cordoned: &yes,
+			Instance: schema.InstanceRunning, Facts: &schema.Facts{CPUs: 1},
+			Stuck: &schema.Stuck{Phase: "claim", Reason: "agent_silent"}}))
+	})
+	require.Equal(t, []string{"nodes.reissue_enrollment parked agent_silent"}, rows)
+	require.Equal(t, before, e.node(id), "its progress is its own")
+	_, err = e.Prepare(ctx, spec(c.Fence, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+	requireKind(t, err, schema.KindFenced, "")
+	requireKind(t, e.Void(ctx, c.Fence), schema.KindFenced, "")
+	_, err = e.Ledger().Plan(ctx, c.Fence, schema.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "manual"})
+	requireKind(t, err, schema.KindFenced, "")
+	forged := provision.Fence
+	forged.OpSeq = 0
+	requireKind(t, e.Advance(ctx, forged, schema.Advance{Phase: "x"}), schema.KindFenced, "")
+	requireKind(t, e.Finish(ctx, forged, schema.Finish{Status: schema.OperationFailed}), schema.KindFenced, "")
+
+	end := schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired, DenyIdentity: true, Outcome: "back"}
+	rows = e.changes(id, func() {
+		for _, err := range race(10, func(int) error { return e.Finish(ctx, c.Fence, end) }) {
+			require.NoError(t, err)
+		}
+	})
+	require.Equal(t, []string{"nodes.reissue_enrollment succeeded"}, rows)
+	require.Equal(t, before, e.node(id))
+	m.use()
+	end.Status = schema.OperationFailed
+	requireKind(t, e.Finish(ctx, c.Fence, end), schema.KindFenced, "operation_over")
+}
+
+func TestOneReissueAtATime(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	id := e.machine().caller.NodeID
+	won := 0
+	for _, err := range race(20, func(i int) error {
+		r := reissueRequest(id)
+		r.WorkflowID = fmt.Sprintf("fleet:%d", i)
+		_, err := e.Claim(ctx, r)
+		return err
+	}) {
+		if err == nil {
+			won++
+			continue
+		}
+		requireKind(t, err, schema.KindOperationInProgress, "reissue-enrollment_open")
+	}
+	require.Equal(t, 1, won)
+
+	n := e.machine().caller.NodeID
+	first, err := e.Claim(ctx, reissueRequest(n))
+	require.NoError(t, err)
+	_, err = e.Claim(ctx, reissueRequest(n))
+	require.NoError(t, err, "the workflow's next run means that the one before is dead")
+	requireKind(t, e.Advance(ctx, first.Fence, schema.Advance{Phase: "x"}), schema.KindFenced, "operation_over")
+	require.Contains(t, e.audit(n), "nodes.reissue_enrollment failed superseded")
+	e.claim(n, schema.ActionProvision)
+	open, err := e.Operations(ctx, n, true)
+	require.NoError(t, err)
+	require.Len(t, open, 2, "an operation of the node ends no reissue")
+}
+
+func TestACancelledReissue(t *testing.T) {
+	cancel := schema.Finish{Status: schema.OperationCancelled, VoidTokens: true}
+	t.Run("before the claim leaves the identity", func(t *testing.T) {
+		e := setup(t)
+		m := e.machine()
+		c, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
+		require.NoError(t, err)
+		tokenID, hash := e.reissued(m.caller.NodeID)
+		pending := m.renewed(m.k(2))
+		require.NoError(t, e.Finish(t.Context(), c.Fence, cancel))
+		_, err = e.ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, tokenID, hash, m.k(3)))
+		requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+		m.adopt(pending)
+		m.use()
+		m.adopt(m.recovered(m.k(4)))
+		m.use()
+	})
+	t.Run("after it voids what the token bought", func(t *testing.T) {
+		e := setup(t)
+		m := e.machine()
+		c, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
+		require.NoError(t, err)
+		tokenID, hash := e.reissued(m.caller.NodeID)
+		claim := tokenClaim(m.caller.NodeID, tokenID, hash, m.k(2))
+		claim.RecoveryKey = recoveryKey
+		_, err = e.ClaimToken(t.Context(), claim)
+		require.NoError(t, err)
+		m.caller.Incarnation = 2
+		m.adopt(m.issue(schema.ViaEnroll, tokenID, m.k(2)))
+		require.NoError(t, e.Finish(t.Context(), c.Fence, cancel))
+		m.refused(m.held(), schema.ReasonSerialSuperseded)
+		requireKind(t, m.recover(m.k(3)), schema.KindTokenConsumed, "token_voided")
+		e.reissue(m, m.k(4))
+	})
+}
+
+func TestRemovalVoidsRecoveryAndReissue(t *testing.T) {
+	e := setup(t)
+	m := e.machine()
+	e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", m.caller.NodeID)
+	e.reissued(m.caller.NodeID)
+	f := e.claim(m.caller.NodeID, schema.ActionRemove).Fence
+	require.NoError(t, e.Finish(t.Context(), f, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true}))
+	require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE state IN ('issued', 'claimed')"))
+	requireKind(t, m.recover(m.k(2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+	_, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
+	requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+}
+
+func TestReissueRacesOnTwoReplicas(t *testing.T) {
+	e := setup(t)
+	second, err := store.Open(t.Context(), store.Config{URL: e.url, MaxConns: 20})
+	require.NoError(t, err)
+	t.Cleanup(second.Close)
+	replicas := []*store.Store{e.Store, second}
+	m := e.machine()
+	for round := range 5 {
+		tokenID, hash := e.reissued(m.caller.NodeID)
+		won := 0
+		for _, err := range race(40, func(i int) error {
+			_, err := replicas[i%2].ClaimToken(t.Context(), tokenClaim(m.caller.NodeID, tokenID, hash, m.k(100*round+i%20)))
+			return err
+		}) {
+			if err == nil {
+				won++
+				continue
+			}
+			requireKind(t, err, schema.KindTokenConsumed, "token_claimed")
+		}
+		require.Equal(t, 2, won, "one key, which asked twice")
+		require.Equal(t, int64(round+2), e.node(m.caller.NodeID).Incarnation, "one claim, one incarnation")
+	}
+}

@@ -114,7 +114,7 @@ func (a *API) Routes() []edge.Route {
 	tokens := []schema.Kind{identity, schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired, schema.KindRateLimited}
 	enroll := post("/enroll", a.enroll, http.StatusOK, tokens...)
 	recovery := post("/recover", a.recover, http.StatusOK, tokens...)
-	renew := post("/certificates/renew", a.renew, http.StatusOK, identity, schema.KindRateLimited)
+	renew := post("/certificates/renew", a.renew, http.StatusOK, identity, schema.KindTokenConsumed, schema.KindRateLimited)
 	for _, r := range []*edge.Route{&enroll, &recovery, &renew} {
 		r.Timeout = 30 * time.Second // Vault signs inside it
 	}

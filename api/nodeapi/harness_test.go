@@ -282,13 +282,21 @@ type site struct {
 
 func newSite(tb testing.TB, store *fakeStore) *site {
 	tb.Helper()
+	return newSiteWith(tb, store, func(*nodeapi.Config) {})
+}
+
+// newSiteWith is newSite with a changed configuration.
+func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) *site {
+	tb.Helper()
 	s := &site{tb: tb, nodeCA: newCA(tb, "node CA 1"), serverCA: newCA(tb, "API CA"), store: store,
 		wakes: &fakeWakes{subs: map[string]map[chan struct{}]bool{}}, registry: prometheus.NewRegistry(), log: &safeBuffer{},
 		node: schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
-	api := nodeapi.New(nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer,
+	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, NodeRate: 1e4, IssueRate: 1e4,
 		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
-		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	change(&cfg)
+	api := nodeapi.New(cfg)
 	cert := s.serverCA.server(tb)
 	s.server = api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -415,7 +423,21 @@ func endpoints() []endpoint {
 		{http.MethodPost, "/tasks/" + task + "/result", schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded}},
 		{http.MethodPost, "/tasks/" + task + "/progress", schema.TaskProgress{LeaseEpoch: 1}},
 		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},
+		{http.MethodPost, "/certificates/renew", renewal()},
 	}
+}
+
+// renewal is a good request for a renewal.
+func renewal() schema.RenewRequest {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		panic(err)
+	}
+	return schema.RenewRequest{CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))}
 }
 
 type safeBuffer struct {

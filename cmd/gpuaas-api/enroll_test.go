@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -208,36 +207,6 @@ func TestExpiredToken(t *testing.T) {
 	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "the token before was voided")
 	trail := r.audit(m.id)
 	assert.Equal(t, []string{"nodes.token_refused refused", "nodes.token_refused refused"}, trail[len(trail)-2:])
-}
-
-// However many claim one token at once, through two replicas, one key wins.
-func TestRacedClaims(t *testing.T) {
-	c := newCluster(t)
-	replicas := []*replica{c.replica(), c.replica()}
-	for range 3 {
-		m := replicas[0].bundle()
-		const racers = 20
-		replies := make([]reply, racers)
-		var group sync.WaitGroup
-		for i := range racers {
-			r, csr := replicas[i%2], newCSR(t, newKey(t), nil)
-			client := r.client(nil)
-			group.Go(func() {
-				replies[i], _ = send(t.Context(), client, http.MethodPost, r.url(m, "/enroll"),
-					schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: csr})
-			})
-		}
-		group.Wait()
-		won := 0
-		for _, a := range replies {
-			if a.status == http.StatusOK {
-				won++
-				continue
-			}
-			assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code)
-		}
-		assert.Equal(t, 1, won)
-	}
 }
 
 // The same idempotency key gives a new bundle while the operation runs, and

@@ -20,9 +20,11 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -45,6 +47,9 @@ type authority struct {
 	tb   testing.TB
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
+	// down makes it refuse to sign; lost makes the next answers get lost after
+	// it has signed.
+	down, lost atomic.Bool
 }
 
 func newAuthority(tb testing.TB) *authority {
@@ -76,12 +81,19 @@ func (a *authority) pem() string {
 }
 
 func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
+	away := schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
+	if a.down.Load() {
+		return schema.IssuedCertificate{}, away
+	}
 	uri, err := url.Parse(id.URI())
 	if err != nil {
 		return schema.IssuedCertificate{}, err
 	}
 	cert := a.sign(&x509.Certificate{URIs: []*url.URL{uri}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, csr.PublicKey)
+	if a.lost.Load() {
+		return schema.IssuedCertificate{}, away
+	}
 	leaf := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
 	return schema.IssuedCertificate{LeafPEM: leaf, ChainPEM: a.pem(), Facts: schema.FactsOf(cert)}, nil
 }
@@ -109,17 +121,20 @@ func (a *authority) server() *tls.Certificate {
 type claimer struct{ store *store.Store }
 
 func (c claimer) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
-	node, err := c.store.Node(ctx, in.NodeID)
+	workflow := schema.WorkflowID(in.Action, in.NodeID)
+	open, err := c.store.Operations(ctx, in.NodeID, true)
 	if err != nil {
 		return schema.Operation{}, err
 	}
-	if node.Operation != nil && node.Operation.OperationID != in.OperationID {
-		return schema.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", node.Operation.Action)
+	for _, o := range open {
+		if o.WorkflowID == workflow && o.OperationID != in.OperationID {
+			return schema.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", o.Action)
+		}
 	}
 	claim, err := c.store.Claim(ctx, schema.ClaimRequest{OperationID: in.OperationID, NodeID: in.NodeID, Action: in.Action,
-		WorkflowID: schema.NodeWorkflowID(in.NodeID), RunID: "run-" + in.OperationID, Actor: in.Actor, Reason: in.Reason,
+		WorkflowID: workflow, RunID: "run-" + in.OperationID, Actor: in.Actor, Reason: in.Reason,
 		CorrelationID: in.CorrelationID, Options: in.Options})
-	return schema.Operation{OperationID: in.OperationID, WorkflowID: schema.NodeWorkflowID(in.NodeID), RunID: "run-" + in.OperationID,
+	return schema.Operation{OperationID: in.OperationID, WorkflowID: workflow, RunID: "run-" + in.OperationID,
 		Action: in.Action, Status: schema.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
 }
 
@@ -128,11 +143,24 @@ type cluster struct {
 	tb  testing.TB
 	url string
 	ca  *authority
+	// between, when set, stands between the node API and the store.
+	between func(nodeapi.Store) nodeapi.Store
+	archive string // the agent package, when set
 }
 
 func newCluster(tb testing.TB) *cluster {
 	tb.Helper()
 	return &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb)}
+}
+
+// exec changes the database behind everybody's back.
+func (c *cluster) exec(sql string) {
+	c.tb.Helper()
+	conn, err := pgx.Connect(c.tb.Context(), c.url)
+	require.NoError(c.tb, err)
+	defer func() { _ = conn.Close(context.WithoutCancel(c.tb.Context())) }()
+	_, err = conn.Exec(c.tb.Context(), sql)
+	require.NoError(c.tb, err)
 }
 
 // replica is one process's worth of API on stores of its own.
@@ -163,18 +191,30 @@ func (c *cluster) replica() *replica {
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)
 	r.registry.MustRegister(metrics.NewCensus(r.store, log))
-	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: r.store, Wakes: r.listener, Issuer: c.ca, Metrics: m, Log: log, Ready: ready})
-	cert := c.ca.server()
-	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
+	var nodeStore nodeapi.Store = r.store
+	if c.between != nil {
+		nodeStore = c.between(nodeStore)
+	}
+	var agent agentPackage
+	if c.archive != "" {
+		agent.archive = c.archive
+		agent.digest, agent.size, err = digestOf(c.archive)
+		require.NoError(c.tb, err)
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(c.tb, err)
-	group.Go(func() { _ = server.ServeTLS(ln, "", "") })
 	_, port, err := net.SplitHostPort(ln.Addr().String())
 	require.NoError(c.tb, err)
 	r.node = "https://localhost:" + port
-
-	admin := httptest.NewServer(adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
-		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready}).Handler())
+	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
+		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
+		Package: agent.source(r.node)})
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Wakes: r.listener, Issuer: c.ca, Metrics: m, Log: log, Ready: ready,
+		IssueRate: 1e5, NodeRate: 1e5, Bundles: desk, Packages: agent.served()})
+	cert := c.ca.server()
+	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
+	group.Go(func() { _ = server.ServeTLS(ln, "", "") })
+	admin := httptest.NewServer(desk.Handler())
 	r.admin = admin.URL + "/api/v1/admin"
 	c.tb.Cleanup(func() {
 		_ = server.Close()

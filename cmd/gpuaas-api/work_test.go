@@ -125,6 +125,7 @@ func agentCalls() []agentCall {
 		{http.MethodPost, task + "/result", schema.TaskResult{Status: schema.TaskFailed}},
 		{http.MethodPost, task + "/progress", schema.TaskProgress{}},
 		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},
+		{http.MethodPost, "/certificates/renew", schema.RenewRequest{}},
 	}
 }
 

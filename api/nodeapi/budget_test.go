@@ -1,0 +1,64 @@
+package nodeapi
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Those turned away at once are told to come back over the time that serving
+// them takes, and then they are served.
+func TestHerdIsSpread(t *testing.T) {
+	const rate, burst, herd = 50.0, 50.0, 1000
+	var b bucket
+	now := time.Unix(1e9, 0)
+	at := map[time.Time]int{now: herd}
+	served, tries, longest := 0, 0, time.Duration(0)
+	for served < herd {
+		n := at[now]
+		delete(at, now)
+		for range n {
+			tries++
+			wait, ok := b.take(now, rate, burst)
+			if ok {
+				served++
+				longest = max(longest, now.Sub(time.Unix(1e9, 0)))
+				continue
+			}
+			require.GreaterOrEqual(t, wait, time.Second)
+			require.LessOrEqual(t, wait, maxRetryAfter)
+			at[now.Add((wait+time.Second-1)/time.Second*time.Second)]++
+		}
+		now = now.Add(time.Second)
+		require.Less(t, now.Unix(), int64(1e9+600))
+	}
+	t.Logf("%d at once were served within %s at %.0f a second, in %d tries", herd, longest, rate, tries)
+	assert.Less(t, longest, 3*time.Minute)
+	assert.Less(t, tries, 10*herd)
+}
+
+func TestBucketRefills(t *testing.T) {
+	var b bucket
+	now := time.Unix(1e9, 0)
+	for range 4 {
+		_, ok := b.take(now, 2, 4)
+		require.True(t, ok)
+	}
+	wait, ok := b.take(now, 2, 4)
+	assert.False(t, ok)
+	assert.GreaterOrEqual(t, wait, time.Second)
+	_, ok = b.take(now.Add(-time.Hour), 2, 4)
+	assert.False(t, ok, "a clock that goes back gives nothing")
+	_, ok = b.take(now.Add(500*time.Millisecond), 2, 4)
+	assert.True(t, ok)
+}
+
+func TestLimiterIsBounded(t *testing.T) {
+	l := newLimiter(1, 2)
+	for i := range 100_000 {
+		l.take(time.Duration(i).String())
+	}
+	assert.Len(t, l.cells, cells)
+}

@@ -1,0 +1,244 @@
+package nodeapi_test
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func newRecoveryKey(tb testing.TB) (public ed25519.PublicKey, private ed25519.PrivateKey) {
+	tb.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(tb, err)
+	return public, private
+}
+
+func signed(key ed25519.PrivateKey, statement []byte) string {
+	return base64.StdEncoding.EncodeToString(ed25519.Sign(key, statement))
+}
+
+// The recovery key is taken with the signature over this node, token and CSR,
+// and with no other.
+func TestRecoveryKeyAtEnrolment(t *testing.T) {
+	var claimed []schema.TokenClaim
+	s := newSite(t, &fakeStore{claim: func(c schema.TokenClaim) (schema.Claimed, error) {
+		claimed = append(claimed, c)
+		return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1, Recoverable: c.RecoveryKey != nil}, nil
+	}})
+	public, private := newRecoveryKey(t)
+	_, other := newRecoveryKey(t)
+	text, _, _ := schema.NewToken()
+	another, _, _ := schema.NewToken()
+	request := csr(t, newKey(t), nil)
+	key := base64.StdEncoding.EncodeToString(public)
+	statement := schema.EnrollStatement(s.node.NodeID, text, request, public)
+	for name, c := range map[string]struct{ key, signature, reason string }{
+		"good":           {key, signed(private, statement), ""},
+		"none":           {"", "", ""},
+		"no key":         {"", signed(private, statement), "recovery_key"},
+		"no signature":   {key, "", "recovery_signature"},
+		"short key":      {key[:40], signed(private, statement), "recovery_key"},
+		"another's":      {key, signed(other, statement), "recovery_signature"},
+		"another node":   {key, signed(private, schema.EnrollStatement(schema.NewID(), text, request, public)), "recovery_signature"},
+		"another token":  {key, signed(private, schema.EnrollStatement(s.node.NodeID, another, request, public)), "recovery_signature"},
+		"another CSR":    {key, signed(private, schema.EnrollStatement(s.node.NodeID, text, request+"\n", public)), "recovery_signature"},
+		"of a recovery":  {key, signed(private, schema.RecoverStatement(s.node.NodeID, 1, 1, text, request)), "recovery_signature"},
+		"not base64":     {key, "%", "recovery_signature"},
+		"base64 of less": {key, "AAAA", "recovery_signature"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claimed = nil
+			a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"),
+				schema.EnrollRequest{Token: text, CSR: request, RecoveryKey: c.key, Signature: c.signature})
+			if c.reason != "" {
+				assert.Equal(t, http.StatusBadRequest, a.status)
+				assert.Equal(t, c.reason, a.refusal(t).Reason)
+				assert.Empty(t, claimed)
+				return
+			}
+			require.Equal(t, http.StatusOK, a.status, string(a.body))
+			var answer schema.EnrollAnswer
+			require.NoError(t, json.Unmarshal(a.body, &answer))
+			assert.Equal(t, c.key != "", answer.RecoveryToken != "")
+			assert.Equal(t, c.key != "", strings.Contains(string(a.body), "recovery_expires_at"))
+			assert.Equal(t, c.key, base64.StdEncoding.EncodeToString(claimed[0].RecoveryKey))
+		})
+	}
+}
+
+// rescue is a recovery of the site's node.
+func (s *site) rescue(key ed25519.PrivateKey, change func(*schema.RecoverRequest)) schema.RecoverRequest {
+	token, _, _ := schema.NewToken()
+	req := schema.RecoverRequest{Token: token, CSR: csr(s.tb, newKey(s.tb), nil), Incarnation: 3, Sequence: 5, AgentVersion: "v1"}
+	req.Signature = signed(key, schema.RecoverStatement(s.node.NodeID, req.Incarnation, req.Sequence, req.Token, req.CSR))
+	if change != nil {
+		change(&req)
+	}
+	return req
+}
+
+func TestRecover(t *testing.T) {
+	public, private := newRecoveryKey(t)
+	_, other := newRecoveryKey(t)
+	var claims []schema.RecoveryClaim
+	var stored schema.NewIdentity
+	facts := schema.RecoveryFacts{Incarnation: 3, Key: public}
+	s := newSite(t, &fakeStore{
+		facts: func(string) (schema.RecoveryFacts, error) { return facts, nil },
+		recover: func(c schema.RecoveryClaim) (schema.Claimed, error) {
+			claims = append(claims, c)
+			return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true}, nil
+		},
+		pending: func(n schema.NewIdentity) (int64, error) { stored = n; return 6, nil },
+	})
+	expired := s.nodeCA.leaf(t, s.node, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	for name, client := range map[string]*http.Client{"without a certificate": s.client(nil), "with an expired one": s.client(expired)} {
+		req := s.rescue(private, nil)
+		a := call(t, client, http.MethodPost, s.path("/recover"), req, schema.HeaderCorrelationID, "rescue-1")
+		require.Equal(t, http.StatusOK, a.status, name+string(a.body))
+		var answer schema.EnrollAnswer
+		require.NoError(t, json.Unmarshal(a.body, &answer))
+		id, hash, err := schema.ParseToken(answer.RecoveryToken)
+		require.NoError(t, err)
+		assert.Equal(t, schema.MintedToken{NodeID: s.node.NodeID, TokenID: id, Hash: hash, Purpose: schema.PurposeRecover,
+			ExpiresAt: answer.RecoveryExpiresAt}, stored.Recovery)
+		assert.Equal(t, int64(6), answer.Sequence)
+		assert.Equal(t, schema.ViaRecover, stored.Via)
+		tokenID, tokenHash, err := schema.ParseToken(req.Token)
+		require.NoError(t, err)
+		last := claims[len(claims)-1]
+		assert.Equal(t, stored.TokenID, tokenID)
+		assert.Equal(t, schema.RecoveryClaim{NodeID: s.node.NodeID, TokenID: tokenID, Hash: tokenHash, SPKI: last.SPKI, Incarnation: 3,
+			Sequence: 5, CorrelationID: "rescue-1", AgentVersion: "v1", RemoteAddr: "127.0.0.1"}, last)
+		assert.Equal(t, stored.Cert.SPKI, last.SPKI)
+		assert.NotContains(t, s.log.String(), req.Token)
+	}
+	assert.NotContains(t, s.log.String(), schema.TokenPrefix)
+
+	claims = nil
+	for name, c := range map[string]struct {
+		req    schema.RecoverRequest
+		kind   schema.Kind
+		reason string
+	}{
+		"another's signature": {s.rescue(other, nil), schema.KindUnauthenticated, "recovery_signature"},
+		"no signature":        {s.rescue(private, func(r *schema.RecoverRequest) { r.Signature = "" }), schema.KindUnauthenticated, "recovery_signature"},
+		"another sequence":    {s.rescue(private, func(r *schema.RecoverRequest) { r.Sequence++ }), schema.KindUnauthenticated, "recovery_signature"},
+		"another incarnation": {s.rescue(private, func(r *schema.RecoverRequest) { r.Incarnation++ }), schema.KindUnauthenticated, "recovery_signature"},
+		"a negative sequence": {s.rescue(private, func(r *schema.RecoverRequest) { r.Sequence = -1 }), schema.KindInvalidRequest, "bad_sequence"},
+		"a bad token":         {s.rescue(private, func(r *schema.RecoverRequest) { r.Token += "A" }), schema.KindUnauthenticated, "token_malformed"},
+		"a bad CSR":           {s.rescue(private, func(r *schema.RecoverRequest) { r.CSR = "" }), schema.KindInvalidRequest, "csr_pem"},
+		"a bad version":       {s.rescue(private, func(r *schema.RecoverRequest) { r.AgentVersion = "\n" }), schema.KindInvalidRequest, "bad_agent_version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := call(t, s.client(nil), http.MethodPost, s.path("/recover"), c.req)
+			assert.Equal(t, c.kind.Row().HTTP, a.status)
+			assert.Equal(t, c.reason, a.refusal(t).Reason)
+			assert.Contains(t, s.log.String(), `"reason":"`+c.reason+`"`)
+		})
+	}
+	facts.Incarnation = 4
+	assert.Equal(t, schema.ReasonIdentityMismatch, call(t, s.client(nil), http.MethodPost, s.path("/recover"), s.rescue(private, nil)).refusal(t).Reason)
+	facts.Key = nil
+	assert.Equal(t, "no_recovery_key", call(t, s.client(nil), http.MethodPost, s.path("/recover"), s.rescue(private, nil)).refusal(t).Reason)
+	assert.Empty(t, claims, "nothing is claimed before the signature is good")
+	assert.InDelta(t, 2, s.metric("gpuaas_recoveries_total", "issued"), 0)
+	assert.InDelta(t, 6, s.metric("gpuaas_recoveries_total", "unauthenticated"), 0)
+}
+
+// Over the budget the answer says when to come back, the most urgent are served
+// longest, and the claim stays.
+func TestIssueBudget(t *testing.T) {
+	public, private := newRecoveryKey(t)
+	claims := 0
+	s := newSiteWith(t, &fakeStore{
+		facts: func(string) (schema.RecoveryFacts, error) {
+			return schema.RecoveryFacts{Incarnation: 3, Key: public}, nil
+		},
+		claim: func(c schema.TokenClaim) (schema.Claimed, error) {
+			claims++
+			return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
+		},
+	}, func(c *nodeapi.Config) { c.IssueRate, c.RemoteRate = 0.01, 1e4 }) // a burst of 4, and no more in this test
+	urgent := s.client(s.nodeCA.leaf(t, s.node, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(-10 * time.Hour) }))
+	ask := map[string]func() answer{
+		"recovery": func() answer {
+			return call(t, s.client(nil), http.MethodPost, s.path("/recover"), s.rescue(private, nil))
+		},
+		"urgent": func() answer { return call(t, urgent, http.MethodPost, s.path("/certificates/renew"), renewal()) },
+		"other": func() answer {
+			text, _, _ := schema.NewToken()
+			return call(t, s.client(nil), http.MethodPost, s.path("/enroll"), schema.EnrollRequest{Token: text, CSR: csr(t, newKey(t), nil)})
+		},
+	}
+	refused := func(priority string) {
+		t.Helper()
+		a := ask[priority]()
+		require.Equal(t, http.StatusTooManyRequests, a.status, string(a.body))
+		assert.Equal(t, "over_budget", a.refusal(t).Reason)
+		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
+		require.NoError(t, err)
+		assert.Positive(t, seconds)
+		assert.LessOrEqual(t, seconds, 300)
+	}
+	for _, step := range []struct {
+		priority string
+		served   int
+		refused  []string
+	}{{"other", 2, []string{"other"}}, {"urgent", 1, []string{"urgent", "other"}}, {"recovery", 1, []string{"recovery", "urgent", "other"}}} {
+		for range step.served {
+			require.Equal(t, http.StatusOK, ask[step.priority]().status, step.priority)
+		}
+		for _, p := range step.refused {
+			refused(p)
+		}
+	}
+	assert.Equal(t, 5, claims, "the claim is made before the budget is asked, so it stays")
+	assert.InDelta(t, 3, s.metric("gpuaas_issue_budget_total", "refused", "other"), 0)
+	assert.InDelta(t, 1, s.metric("gpuaas_issue_budget_total", "granted", "recovery"), 0)
+	assert.InDelta(t, 0, s.metric("gpuaas_issue_budget_left"), 0.1)
+	assert.InDelta(t, 3, s.metric("gpuaas_enrollments_total", "rate_limited"), 0)
+}
+
+// One node, and one address, cannot ask without end. A stranger cannot spend
+// what a node may ask from elsewhere.
+func TestAskingLimits(t *testing.T) {
+	s := newSiteWith(t, &fakeStore{}, func(c *nodeapi.Config) { c.NodeRate, c.RemoteRate, c.IssueRate = 0.1, 2.5, 1e4 })
+	c := s.client(s.cert())
+	renew := func() answer { return call(t, c, http.MethodPost, s.path("/certificates/renew"), renewal()) }
+	for range 3 { // thirty seconds of its rate
+		require.Equal(t, http.StatusOK, renew().status)
+	}
+	a := renew()
+	assert.Equal(t, http.StatusTooManyRequests, a.status)
+	assert.Equal(t, "over_node", a.refusal(t).Reason)
+	assert.NotEmpty(t, a.header.Get("Retry-After"))
+
+	ask := func(node string) answer {
+		return call(t, s.client(nil), http.MethodPost, s.base+"/internal/v1/nodes/"+node+"/enroll", schema.EnrollRequest{})
+	}
+	reasons := map[string]int{}
+	for range 20 {
+		reasons[ask(schema.NewID()).refusal(t).Reason]++
+	}
+	assert.InDelta(t, 10, reasons["over_remote"], 2, "a burst of ten")
+	assert.InDelta(t, 10, reasons["token_malformed"], 2)
+	assert.Positive(t, s.metric("gpuaas_issue_limited_total", "remote"))
+	assert.InDelta(t, 1, s.metric("gpuaas_issue_limited_total", "node"), 0)
+	for _, path := range []string{"/internal/v1/bootstrap/x", "/internal/v1/packages/x"} {
+		a = call(t, s.client(nil), http.MethodGet, s.base+path, nil)
+		assert.Equal(t, "over_remote", a.refusal(t).Reason)
+	}
+}

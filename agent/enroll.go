@@ -53,7 +53,8 @@ func (k *keeper) enrolled(ctx context.Context) (*version, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.mem.Seen = tokenDigest(token)
+	// Until the answer is stored the token is still to be acted on: its claim
+	// voided what stood before, and only this key can ask again.
 	return k.adopt(answer, key, schema.ViaEnroll, tokenDigest(token))
 }
 
@@ -74,12 +75,18 @@ func (k *keeper) begin(did Action, v *version) Outcome {
 	if err := k.take(v); err != nil {
 		return k.failed(did, err, &k.soon)
 	}
+	k.install(v)
 	k.soon.reset()
 	k.late.reset()
 	k.quiet = delay{}
 	k.hush.Store(0)
-	k.log.Info("identity obtained", "via", string(did), "serial", v.facts.Serial, "issuer", v.facts.Issuer,
-		"not_after", v.facts.NotAfter, "incarnation", v.id.Incarnation, "sequence", v.meta.Sequence)
+	facts := []any{"serial", v.facts.Serial, "issuer", v.facts.Issuer,
+		"not_after", v.facts.NotAfter, "incarnation", v.id.Incarnation, "sequence", v.meta.Sequence}
+	if did == ActEnroll {
+		k.log.Info("enrolment succeeded", facts...)
+	} else {
+		k.log.Info("recovery succeeded", facts...)
+	}
 	return Outcome{Action: did, Ready: k.ready()}
 }
 
@@ -106,7 +113,11 @@ func (k *keeper) unsettled(did Action, err error) Outcome {
 		k.cause, k.barred = "", map[string]string{}
 		out.Ready = false
 	}
-	k.log.Error("no identity could be obtained", "via", string(did), "code", string(e.Kind), "reason", e.Reason,
-		"err", err.Error(), "next", e.Next, "retry_in", out.Wait.String())
+	facts := []any{"code", string(e.Kind), "reason", e.Reason, "err", err.Error(), "next", e.Next, "retry_in", out.Wait.String()}
+	if did == ActEnroll {
+		k.log.Error("enrolment failed", facts...)
+	} else {
+		k.log.Error("recovery failed", facts...)
+	}
 	return out
 }

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -31,7 +30,7 @@ func TestEnrolStoresThePair(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(privateFile), fi.Mode().Perm(), p)
 	}
-	require.NoFileExists(t, a.enroller().keyPath())
+	require.NoFileExists(t, a.state.file(stagedFile))
 	a.halt()
 
 	b := start(t, c, Deps{})
@@ -197,14 +196,7 @@ func TestEnrolOnAFullDiskUsesTheSameKeyAgain(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	c := f.config()
-	a, log := newAgent(t, c, Deps{})
-	var failures atomic.Int32
-	a.store.disk.create = func(path string, mode os.FileMode) (outFile, error) {
-		if failures.Add(1) <= 3 {
-			return nil, syscall.ENOSPC
-		}
-		return disk{}.open(path, mode)
-	}
+	a, log := newAgent(t, c, Deps{FS: &fullDisk{left: 3}})
 	launch(t, a, log)
 	f.polls()
 	for _, k := range f.keys() {
@@ -222,24 +214,6 @@ func TestExpiredCertificateEnrolsInsteadOfPolling(t *testing.T) {
 	f.polls()
 	require.Equal(t, "POST /enroll", f.seen()[0])
 	require.Contains(t, a.log.String(), "the certificate expired at")
-	require.NoFileExists(t, filepath.Join(c.StateDir, "identity-next.pem"))
-}
-
-func TestCertificateThatExpiresWhilePolling(t *testing.T) {
-	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	f.install(c, f.id, time.Now().Add(time.Hour))
-	a, log := newAgent(t, c, Deps{})
-	var late atomic.Int64
-	a.now = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
-	launch(t, a, log)
-	f.polls()
-	late.Store(int64(2 * time.Hour))
-	f.until("an enrolment", func() bool { return f.counts["enroll"] > 0 })
-	late.Store(0)
-	n := f.count("wait")
-	f.until("a poll after it", func() bool { return f.counts["wait"] > n })
 }
 
 func TestForeignIdentityOnDiskIsNotUsed(t *testing.T) {
@@ -251,4 +225,17 @@ func TestForeignIdentityOnDiskIsNotUsed(t *testing.T) {
 	f.polls()
 	require.Equal(t, 1, f.count("enroll"))
 	require.Contains(t, a.log.String(), "the certificate names node")
+}
+
+// fullDisk refuses the first new files.
+type fullDisk struct {
+	OS
+	left int
+}
+
+func (d *fullDisk) Create(path string) (File, error) {
+	if d.left--; d.left >= 0 {
+		return nil, syscall.ENOSPC
+	}
+	return d.OS.Create(path)
 }

@@ -55,7 +55,7 @@ func newAuthority(tb testing.TB, name string) authority {
 
 func (a authority) sign(tb testing.TB, tmpl *x509.Certificate, pub any) []byte {
 	tb.Helper()
-	tmpl.SerialNumber = big.NewInt(time.Now().UnixNano())
+	tmpl.SerialNumber, _ = rand.Int(rand.Reader, big.NewInt(1<<62))
 	if tmpl.NotBefore.IsZero() {
 		tmpl.NotBefore = time.Now().Add(-time.Minute)
 	}
@@ -83,10 +83,15 @@ func (a authority) serverWith(tb testing.TB, tmpl *x509.Certificate) tls.Certifi
 // node makes a certificate for a node's key.
 func (a authority) node(tb testing.TB, id schema.Identity, pub any, notAfter time.Time) []byte {
 	tb.Helper()
+	return a.nodeFrom(tb, id, pub, time.Time{}, notAfter)
+}
+
+func (a authority) nodeFrom(tb testing.TB, id schema.Identity, pub any, notBefore, notAfter time.Time) []byte {
+	tb.Helper()
 	uri, err := url.Parse(id.URI())
 	require.NoError(tb, err)
 	der := a.sign(tb, &x509.Certificate{
-		URIs: []*url.URL{uri}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		URIs: []*url.URL{uri}, NotBefore: notBefore, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, pub)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
@@ -100,6 +105,7 @@ type fakeAPI struct {
 	signer ed25519.PrivateKey
 	staged ed25519.PrivateKey
 
+	book     *book // keeps identities when set
 	id       schema.Identity
 	answerID *schema.Identity // of the certificate, when not id
 	offers   chan schema.TaskOffer
@@ -174,6 +180,9 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	n := f.counts[what]
 	f.cond.Broadcast()
 	f.mu.Unlock()
+	if f.book != nil {
+		w.Header().Set("Date", f.book.now().UTC().Format(http.TimeFormat))
+	}
 	answer, err := f.handle(r, what, parts, n)
 	if f.lose != nil && f.lose(what, n) {
 		panic(http.ErrAbortHandler)
@@ -193,12 +202,17 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (any, error) {
-	if what != "enroll" && (len(r.TLS.PeerCertificates) == 0) {
+	if f.book == nil && what != "enroll" && (len(r.TLS.PeerCertificates) == 0) {
 		return nil, schema.NewError(schema.KindInvalidNodeIdentity, "no certificate").WithReason(schema.ReasonNoCertificate)
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
+	}
+	if f.book != nil {
+		if answer, ok, err := f.book.serve(r, what, body); ok || err != nil {
+			return answer, err
+		}
 	}
 	switch what {
 	case "enroll":
@@ -457,6 +471,8 @@ func quickTiming() timing {
 	return timing{
 		pollTimeout: 2 * time.Second, pollMin: time.Millisecond, pollMax: 20 * time.Millisecond,
 		refusedMin: time.Millisecond, refusedMax: 20 * time.Millisecond,
+		renewMin: time.Millisecond, renewMax: 20 * time.Millisecond,
+		lockedMin: time.Millisecond, lockedMax: 20 * time.Millisecond, rest: time.Second,
 		resultMin: time.Millisecond, resultMax: 20 * time.Millisecond,
 		progress: 10 * time.Millisecond, heartbeat: time.Second,
 	}
@@ -475,7 +491,8 @@ type running struct {
 func newAgent(tb testing.TB, c Config, o Deps) (*Agent, *logBuffer) {
 	tb.Helper()
 	buf := &logBuffer{}
-	a, err := New(c, slog.New(slog.NewJSONHandler(buf, nil)), o)
+	o.Log = slog.New(slog.NewJSONHandler(buf, nil))
+	a, err := New(c, o)
 	require.NoError(tb, err)
 	a.timing = quickTiming()
 	a.tasks.timing = a.timing

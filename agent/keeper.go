@@ -113,7 +113,7 @@ func (k *keeper) pass(ctx context.Context) Outcome {
 	}
 	v := k.inUse.Load()
 	if v != nil && k.expired(v) {
-		k.cause = fmt.Sprintf("the certificate expired at %s", stamp(v.leaf.NotAfter))
+		k.cause = k.expiry(v)
 	}
 	if v == nil || k.cause != "" {
 		if next := k.another(); next != nil {
@@ -237,6 +237,10 @@ func (k *keeper) fallBack(v *version) Outcome {
 }
 
 func (k *keeper) expired(v *version) bool { return k.clock.now().After(v.leaf.NotAfter) }
+
+func (k *keeper) expiry(v *version) string {
+	return fmt.Sprintf("the certificate expired at %s", stamp(v.leaf.NotAfter))
+}
 
 // ready reports whether there is an identity to poll with.
 func (k *keeper) ready() bool {

@@ -31,7 +31,11 @@ func (k *keeper) recoveryTokens() []string {
 // operator must do.
 func (k *keeper) regain(ctx context.Context) Outcome {
 	cause := k.cause
-	if cause == "" {
+	switch {
+	case cause != "":
+	case len(k.versions) > 0:
+		cause = k.expiry(k.versions[0])
+	default:
 		cause = errNoIdentity.Error()
 	}
 	if k.recoverable() {

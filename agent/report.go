@@ -13,14 +13,15 @@ import (
 // means that the task is offered and refused again.
 const refusalTries = 3
 
-// progress extends the task's lease now and then until the returned function is
-// called, and ends the work when the control plane says so.
+// progress extends the task's lease now and then, and at once when another task
+// came, until the returned function is called. It ends the work when the
+// control plane says so.
 func (t *tasks) progress(ctx context.Context, h *heldTask, p schema.TaskPayload, cancel context.CancelCauseFunc) (stop func()) {
 	ctx, end := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for pause(ctx, t.timing.progress) == nil {
+		for h.await(ctx, t.timing.progress) == nil {
 			t.progressOnce(ctx, h, p, cancel)
 		}
 	}()
@@ -28,6 +29,20 @@ func (t *tasks) progress(ctx context.Context, h *heldTask, p schema.TaskPayload,
 		end()
 		<-done
 	}
+}
+
+// await returns after d, at once when the task was nudged, or with the context's
+// error.
+func (h *heldTask) await(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-h.nudge:
+	case <-timer.C:
+	}
+	return nil
 }
 
 // confirm asks whether a task that a former process accepted is still wanted,
@@ -184,7 +199,7 @@ func defaultTiming() timing {
 		refusedMin: time.Minute, refusedMax: 10 * time.Minute,
 		renewMin: 30 * time.Second, renewMax: 15 * time.Minute,
 		lockedMin: 5 * time.Minute, lockedMax: time.Hour,
-		rest: time.Minute,
+		rest:      time.Minute,
 		resultMin: schema.ResultBackoffMin, resultMax: schema.ResultBackoffMax,
 		progress: 20 * time.Second, heartbeat: schema.HeartbeatEvery,
 	}

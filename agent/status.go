@@ -38,10 +38,10 @@ type Status struct {
 	// Removed is true when the server removed the node.
 	Removed bool `json:"removed,omitempty"`
 
-	LastPoll    *PollStatus       `json:"last_poll"`
-	Cordoned    bool              `json:"cordoned"`
-	Workloads   []schema.Workload `json:"workloads"`
-	Tasks       []TaskStatus      `json:"tasks"`
+	LastPoll  *PollStatus       `json:"last_poll"`
+	Cordoned  bool              `json:"cordoned"`
+	Workloads []schema.Workload `json:"workloads"`
+	Tasks     []TaskStatus      `json:"tasks"`
 }
 
 // PollStatus is the outcome of the running agent's last poll.

@@ -50,6 +50,7 @@ type tasks struct {
 // heldTask is a task of this process.
 type heldTask struct {
 	resumed bool
+	nudge   chan struct{} // asks for a progress call at once
 	epoch   atomic.Int64
 	note    atomic.Pointer[string]
 }
@@ -111,8 +112,22 @@ func (t *tasks) take(ctx context.Context, task verified, o schema.TaskOffer) err
 		return err
 	}
 	t.logger(p).Info("task accepted", "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
+	t.nudge()
 	t.hold(ctx, e, false)
 	return nil
+}
+
+// nudge makes every running task ask whether it is still wanted: a new task
+// often comes because an older one was cancelled.
+func (t *tasks) nudge() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.held {
+		select {
+		case h.nudge <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // again handles a task the journal knows.
@@ -175,7 +190,7 @@ func (t *tasks) settle(e *entry) error {
 // hold starts the task's goroutine: run when unfinished, then report. resumed
 // says that a former process accepted it.
 func (t *tasks) hold(ctx context.Context, e entry, resumed bool) {
-	h := &heldTask{resumed: resumed}
+	h := &heldTask{resumed: resumed, nudge: make(chan struct{}, 1)}
 	h.epoch.Store(e.LeaseEpoch)
 	t.mu.Lock()
 	if _, ok := t.held[e.TaskID]; ok {

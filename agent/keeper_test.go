@@ -1,0 +1,229 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	first := r.agent.keeper.inUse.Load()
+	require.Equal(t, first.meta.RecoveryToken, r.envToken(), "the env file holds the recovery token after an enrolment")
+
+	r.pass(schema.CertTTL / 4)
+	out, _, _ := r.step()
+	require.Equal(t, ActNothing, out.Action)
+	require.Positive(t, out.Wait)
+
+	r.due()
+	out, pollErr, _ := r.step()
+	require.Equal(t, ActRenew, out.Action)
+	require.NoError(t, out.Err)
+	require.ErrorIs(t, pollErr, errEarly)
+	second := r.agent.keeper.inUse.Load()
+	require.NotEqual(t, first.facts.SPKI, second.facts.SPKI, "a renewal makes a fresh key")
+	require.Equal(t, int64(2), second.meta.Sequence)
+	require.True(t, r.book.accepts(second.facts.Serial))
+	require.False(t, r.book.accepts(first.facts.Serial), "the first call promotes")
+	require.Equal(t, second.meta.RecoveryToken, r.envToken())
+
+	loose, err := r.agent.keeper.store.loose()
+	require.NoError(t, err)
+	require.Equal(t, second.facts, loose.facts, "the copies are those of the newest version")
+	for range 3 {
+		r.due()
+		r.settle()
+	}
+	numbers, _, err := r.agent.keeper.store.numbers()
+	require.NoError(t, err)
+	require.Equal(t, []int{5, 4}, numbers)
+	require.NoFileExists(t, filepath.Join(r.conf.StateDir, stagedFile))
+	checkModes(t, r.conf)
+	text, err := os.ReadFile(r.conf.EnvFile)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "# kept\n")
+}
+
+// checkModes: nobody but the agent's user reads its state.
+func checkModes(t *testing.T, c Config) {
+	t.Helper()
+	require.NoError(t, filepath.Walk(c.StateDir, func(path string, fi os.FileInfo, err error) error {
+		if err == nil && fi.Mode().Perm()&0o077 != 0 {
+			err = fmt.Errorf("%s is %s", path, fi.Mode())
+		}
+		return err
+	}))
+	for _, p := range []string{c.CertPath, c.KeyPath, c.EnvFile} {
+		fi, err := os.Stat(p)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(privateFile), fi.Mode().Perm(), p)
+	}
+}
+
+// TestRenewalSpreads: the points of a fleet issued at once lie within ±10 % of
+// the life around its half, and not together.
+func TestRenewalSpreads(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	k, v := r.agent.keeper, *r.agent.keeper.inUse.Load()
+	life := v.leaf.NotAfter.Sub(v.leaf.NotBefore)
+	low, high := 1.0, 0.0
+	for i := range 1000 {
+		v.identity = &identity{leaf: v.leaf, id: schema.Identity{NodeID: fmt.Sprint(i)}, facts: v.facts}
+		at := float64(k.renewAt(&v).Sub(v.leaf.NotBefore)) / float64(life)
+		require.Equal(t, k.renewAt(&v), k.renewAt(&v))
+		low, high = min(low, at), max(high, at)
+	}
+	require.InDelta(t, 0.4, low, 0.005)
+	require.InDelta(t, 0.6, high, 0.005)
+}
+
+// scene is a moment of a node's life in which its identity changes.
+type scene struct {
+	name    string
+	prepare func(t *testing.T) *rig
+}
+
+func scenes() []scene {
+	return []scene{
+		{"enroll", newRig},
+		{"renew", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.due()
+			return r
+		}},
+		{"second renewal", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.due()
+			r.settle()
+			r.due()
+			return r
+		}},
+		{"recover", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.pass(schema.CertTTL + time.Hour)
+			return r
+		}},
+		{"reissue", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.setToken(r.book.token())
+			r.agent.Close()
+			r.agent = nil
+			return r
+		}},
+		{"changed ca", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.book.live = []authority{newAuthority(t, "next node ca")}
+			return r
+		}},
+	}
+}
+
+// whole asserts what must hold at the end of every fault: the node polls with
+// what the server takes, was not locked, and needed nobody.
+func (r *rig) whole(what string) {
+	r.t.Helper()
+	require.False(r.t, r.book.isLocked, "%s: locked", what)
+	require.False(r.t, r.agent.keeper.gone, what)
+	require.True(r.t, r.agent.keeper.recoverable(), "%s: no way back", what)
+}
+
+// TestDiskFaults breaks each single step of the disk, once and for a while, in
+// every scene: the node goes on with the old identity or comes to the new one.
+func TestDiskFaults(t *testing.T) {
+	t.Parallel()
+	for _, s := range scenes() {
+		for _, mode := range []string{"once", "full for a while", "crash"} {
+			t.Run(s.name+" "+mode, func(t *testing.T) {
+				t.Parallel()
+				broke := true
+				for k := 1; broke; k++ {
+					r := s.prepare(t)
+					had := ""
+					if r.agent != nil {
+						had = r.serial()
+					} else if mode != "crash" {
+						require.True(t, r.boot())
+					}
+					r.disk.n, r.disk.at, r.disk.crash, r.disk.forever = 0, k, mode == "crash", mode == "full for a while"
+					if mode == "full for a while" {
+						for range 5 {
+							out, _, _ := r.step()
+							require.False(t, out.Removed)
+							if s.name == "renew" || s.name == "second renewal" {
+								require.True(t, out.Ready, "step %d: a failed renewal lost the identity %s", k, had)
+							}
+							r.pass(min(out.Wait, time.Minute))
+						}
+					}
+					if broke = r.disk.n >= k; mode != "full for a while" {
+						r.settle()
+						broke = r.disk.n >= k
+					}
+					r.disk.at = 0
+					r.settle()
+					r.whole(fmt.Sprintf("step %d", k))
+					r.agent.Close()
+					r.agent = nil
+					r.settle()
+					r.whole(fmt.Sprintf("restart after step %d", k))
+					require.Less(t, k, 400)
+				}
+			})
+		}
+	}
+}
+
+// TestLostMessages loses each single request or answer of every scene, once
+// and three times running.
+func TestLostMessages(t *testing.T) {
+	t.Parallel()
+	for _, s := range scenes() {
+		for _, lost := range []string{"request", "answer"} {
+			for _, times := range []int{1, 3} {
+				for _, restart := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s %s %d restart=%t", s.name, lost, times, restart), func(t *testing.T) {
+						t.Parallel()
+						for k := 1; k <= 6; k++ {
+							r := s.prepare(t)
+							r.wire.n = 0
+							r.wire.lose = func(n int, _ string) string {
+								if n >= k && n < k+times {
+									return lost
+								}
+								return ""
+							}
+							for r.wire.n < k+times-1 && r.wire.n < 8 {
+								if r.agent == nil {
+									require.True(t, r.boot())
+								}
+								before := r.wire.n
+								out, _, _ := r.step()
+								r.pass(min(max(out.Wait, time.Second), time.Minute))
+								if restart && r.wire.n > before {
+									r.agent.Close()
+									r.agent = nil
+								}
+							}
+							r.settle()
+							r.whole(fmt.Sprintf("message %d", k))
+						}
+					})
+				}
+			}
+		}
+	}
+}

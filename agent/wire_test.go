@@ -1,0 +1,372 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// testClock is a clock that only a test moves.
+type testClock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *testClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *testClock) Sleep(ctx context.Context, d time.Duration) error {
+	c.add(d)
+	return ctx.Err()
+}
+
+func (c *testClock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+// wire carries requests to a fakeAPI without sockets. It presents certificates
+// as a TLS handshake does.
+type wire struct {
+	f *fakeAPI
+	// accept are the issuers that the server names; nil asks for any.
+	accept func() [][]byte
+	// lose decides about each request, by its count: "request" never arrives,
+	// "answer" is lost after the server's work.
+	lose func(n int, path string) string
+	n    int
+	down bool
+}
+
+var errLost = errors.New("connection reset")
+
+func (w *wire) transport(conf *tls.Config) http.RoundTripper { return carrier{w, conf} }
+
+type carrier struct {
+	*wire
+	conf *tls.Config
+}
+
+func (c carrier) RoundTrip(r *http.Request) (*http.Response, error) {
+	state := &tls.ConnectionState{}
+	if c.down {
+		return nil, errLost
+	}
+	if c.conf.GetClientCertificate != nil {
+		info := &tls.CertificateRequestInfo{Version: tls.VersionTLS13, SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256}}
+		if c.accept != nil {
+			info.AcceptableCAs = c.accept()
+		}
+		cert, err := c.conf.GetClientCertificate(info)
+		if err != nil {
+			return nil, err
+		}
+		for _, der := range cert.Certificate {
+			parsed, err := x509.ParseCertificate(der)
+			if err != nil {
+				return nil, err
+			}
+			state.PeerCertificates = append(state.PeerCertificates, parsed)
+		}
+	}
+	c.n++
+	lost := ""
+	if c.lose != nil {
+		lost = c.lose(c.n, r.URL.Path)
+	}
+	if lost == "request" {
+		return nil, errLost
+	}
+	in := r.Clone(r.Context())
+	in.TLS = state
+	if in.Body == nil {
+		in.Body = http.NoBody
+	}
+	rec := httptest.NewRecorder()
+	c.f.serve(rec, in)
+	if lost == "answer" {
+		return nil, errLost
+	}
+	return rec.Result(), nil
+}
+
+// errCrash is what a crashing disk panics with: the process is gone.
+var errCrash = errors.New("crash")
+
+// stepDisk counts the steps that change a disk and breaks one of them.
+type stepDisk struct {
+	OS
+	n     int
+	at    int // 0: none
+	crash bool
+	err   error // ENOSPC when nil
+	// stays broken from at on
+	forever bool
+}
+
+func (d *stepDisk) step() error {
+	d.n++
+	if d.at == 0 || d.n != d.at && (!d.forever || d.n < d.at) {
+		return nil
+	}
+	if d.crash {
+		panic(errCrash)
+	}
+	if d.err != nil {
+		return d.err
+	}
+	return syscall.ENOSPC
+}
+
+func (d *stepDisk) MkdirAll(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := d.step(); err != nil {
+		return err
+	}
+	return d.OS.MkdirAll(path)
+}
+
+func (d *stepDisk) Create(path string) (File, error) {
+	if err := d.step(); err != nil {
+		return nil, err
+	}
+	f, err := d.OS.Create(path)
+	return &stepFile{f, d}, err
+}
+
+func (d *stepDisk) Rename(from, to string) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	return d.OS.Rename(from, to)
+}
+
+func (d *stepDisk) Remove(path string) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	return d.OS.Remove(path)
+}
+
+func (d *stepDisk) Wipe(path string) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	return d.OS.Wipe(path)
+}
+
+func (d *stepDisk) SyncDir(path string) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	return d.OS.SyncDir(path)
+}
+
+// stepFile tears a write: half of it is on the disk, whether it fails or the
+// machine stops.
+type stepFile struct {
+	File
+	disk *stepDisk
+}
+
+func (f *stepFile) Write(b []byte) (int, error) {
+	done := false
+	defer func() {
+		if !done {
+			f.File.Write(b[:len(b)/2])
+			f.File.Close()
+		}
+	}()
+	if err := f.disk.step(); err != nil {
+		return len(b) / 2, err
+	}
+	done = true
+	return f.File.Write(b)
+}
+
+func (f *stepFile) Sync() error {
+	if err := f.disk.step(); err != nil {
+		return err
+	}
+	return nil // the page cache is the disk here
+}
+
+func (f *stepFile) Close() error { return f.File.Close() }
+
+// rig is one node with its server, moved by hand.
+type rig struct {
+	t     *testing.T
+	f     *fakeAPI
+	book  *book
+	clock *testClock // of the server
+	local *testClock // of the node
+	wire  *wire
+	disk  *stepDisk
+	conf  Config
+	log   *logBuffer
+	agent *Agent
+}
+
+// newRig makes a node that is registered and not enrolled.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	begin := time.Now().Truncate(time.Second)
+	r := &rig{t: t, f: newFakeAPI(t), clock: &testClock{at: begin}, local: &testClock{at: begin}, disk: &stepDisk{}, log: &logBuffer{}}
+	r.book = newBook(r.f, r.clock.Now)
+	r.wire = &wire{f: r.f}
+	r.conf = r.f.config()
+	r.conf.WorkloadDriver = DriverNone
+	r.conf.EnvFile = r.conf.StateDir + ".env"
+	r.setToken(r.book.token())
+	t.Cleanup(func() {
+		if r.agent != nil {
+			r.agent.Close()
+		}
+		if t.Failed() {
+			t.Log(r.log.String())
+		}
+	})
+	return r
+}
+
+// setToken writes the env file, as an operator's command does.
+func (r *rig) setToken(token string) {
+	r.t.Helper()
+	text := "# kept\nGPUAAS_NODE_ID=" + r.conf.NodeID + "\n" + tokenVar + "=\"" + token + "\"\nGPUAAS_ENV=test\n"
+	require.NoError(r.t, os.WriteFile(r.conf.EnvFile, []byte(text), privateFile))
+}
+
+func (r *rig) envToken() string {
+	r.t.Helper()
+	text, err := os.ReadFile(r.conf.EnvFile)
+	require.NoError(r.t, err)
+	vars, err := parseEnvFile(string(text))
+	require.NoError(r.t, err)
+	return vars[tokenVar]
+}
+
+// boot starts the agent anew, as after a crash, with the env file's token. It
+// returns false when the disk crashed it.
+func (r *rig) boot() (up bool) {
+	r.t.Helper()
+	if r.agent != nil {
+		r.agent.Close()
+		r.agent = nil
+	}
+	defer r.crashed(&up)
+	c := r.conf
+	c.EnrollmentToken = Secret(r.envToken())
+	a, err := New(c, Deps{
+		FS: r.disk, Clock: r.local, Transport: r.wire.transport, Log: slog.New(slog.NewJSONHandler(r.log, nil)),
+		PollTimeout: time.Millisecond, Workloads: NoWorkloads(),
+		Reload: func() (Config, error) {
+			n := c
+			n.EnrollmentToken = Secret(r.envToken())
+			return n, nil
+		},
+	})
+	if err != nil {
+		return false
+	}
+	r.agent = a
+	return true
+}
+
+func (r *rig) crashed(up *bool) {
+	if p := recover(); p != nil {
+		if err, ok := p.(error); !ok || !errors.Is(err, errCrash) {
+			panic(p)
+		}
+		*up = false
+		r.disk.at = 0
+	}
+}
+
+// step makes one step; crashed is true when the disk stopped the machine in it.
+func (r *rig) step() (out Outcome, pollErr error, up bool) {
+	r.t.Helper()
+	up = true
+	defer r.crashed(&up)
+	out, pollErr = r.agent.Step(r.t.Context())
+	return out, pollErr, up
+}
+
+// pass advances both clocks.
+func (r *rig) pass(d time.Duration) {
+	r.clock.add(d)
+	r.local.add(d)
+}
+
+// settle steps, restarting after crashes and waiting as told, until a poll
+// succeeds with an identity that the server takes.
+func (r *rig) settle() {
+	r.t.Helper()
+	for range 60 {
+		if r.agent == nil && !r.boot() {
+			r.pass(time.Second)
+			continue
+		}
+		out, pollErr, up := r.step()
+		if !up {
+			r.agent.Close()
+			r.agent = nil
+			continue
+		}
+		if out.Removed {
+			return
+		}
+		if facts, _, ok := r.agent.Certificate(); ok && out.Ready && (pollErr == nil || errors.Is(pollErr, errEarly)) && r.book.accepts(facts.Serial) {
+			return
+		}
+		r.pass(min(max(out.Wait, time.Second), 10*time.Minute))
+	}
+	r.t.Fatal("the node never came back")
+}
+
+// enrolled is a rig whose node polls.
+func enrolled(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t)
+	r.settle()
+	require.Equal(t, []schema.Via{schema.ViaEnroll}, r.book.via)
+	return r
+}
+
+// due advances to where the identity in use is to be renewed.
+func (r *rig) due() {
+	r.t.Helper()
+	k := r.agent.keeper
+	r.pass(k.renewAt(k.inUse.Load()).Sub(k.clock.now()) + time.Second)
+}
+
+func (r *rig) serial() string {
+	r.t.Helper()
+	facts, _, ok := r.agent.Certificate()
+	require.True(r.t, ok)
+	return facts.Serial
+}
+
+func (r *rig) logged(text string) bool { return strings.Contains(r.log.String(), text) }
+
+var _ io.Writer = (*logBuffer)(nil)

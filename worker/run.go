@@ -63,13 +63,7 @@ func serve(ctx context.Context, cfg Config, reg *prometheus.Registry, h *health,
 	}
 	defer p.close()
 	fatal := make(chan error, 1)
-	w := worker.New(p.temporal.SDK(), schema.TaskQueue, worker.Options{
-		DisableRegistrationAliasing: true,
-		WorkerStopTimeout:           stopBudget,
-		Interceptors:                []interceptor.WorkerInterceptor{temporal.CodedErrors()},
-		// A worker that cannot go on must not look alive.
-		OnFatalError: func(err error) { fatal <- err },
-	})
+	w := worker.New(p.temporal.SDK(), schema.TaskQueue, options(fatal))
 	register(w, p, cfg.Env)
 	if err := w.Start(); err != nil {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "starting the worker at Temporal %s", p.temporal.Address())
@@ -83,6 +77,17 @@ func serve(ctx context.Context, cfg Config, reg *prometheus.Registry, h *health,
 		return nil
 	case err := <-fatal:
 		return schema.Wrap(schema.KindInternal, err, "the worker cannot go on")
+	}
+}
+
+// options are the worker's; fatal gets the error of a worker that cannot go on,
+// so that it does not look alive.
+func options(fatal chan<- error) worker.Options {
+	return worker.Options{
+		DisableRegistrationAliasing: true,
+		WorkerStopTimeout:           stopBudget,
+		Interceptors:                []interceptor.WorkerInterceptor{temporal.CodedErrors()},
+		OnFatalError:                func(err error) { fatal <- err },
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
@@ -14,6 +15,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -73,9 +75,27 @@ func TestWhatPassesBare(t *testing.T) {
 	for name, want := range map[string]error{
 		"result pending": activity.ErrResultPending, "cancelled": context.Canceled, "confirmed cancel": temporal.NewCanceledError(),
 	} {
-		require.Same(t, want, code(want), name) //nolint:testifylint // identity is the point
+		require.Same(t, want, code(want), name)
 	}
 	require.Equal(t, activity.ErrResultPending, failing(t, func() error { return activity.ErrResultPending }))
 	var cancelled *temporal.CanceledError
 	require.ErrorAs(t, code(fmt.Errorf("reading: %w", context.Canceled)), &cancelled)
+}
+
+func TestOnlyCodedErrorsLeaveLocalActivities(t *testing.T) {
+	t.Parallel()
+	secret, _, _ := schema.NewToken()
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+	env := suite.NewTestWorkflowEnvironment()
+	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{CodedErrors()}})
+	leaks := func(context.Context) error { return errors.New(secret) }
+	env.ExecuteWorkflow(func(ctx workflow.Context) error {
+		ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+			StartToCloseTimeout: time.Second, RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1}})
+		return workflow.ExecuteLocalActivity(ctx, leaks).Get(ctx, nil)
+	})
+	err := env.GetWorkflowError()
+	require.ErrorContains(t, err, "internal error")
+	require.NotContains(t, fmt.Sprintf("%+v", err), secret)
 }

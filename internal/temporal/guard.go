@@ -27,7 +27,7 @@ func (g guard) protect(opts *client.Options) {
 	opts.DataConverter = guardedConverter{DataConverter: converter.GetDefaultDataConverter(), guard: g}
 	// The SDK's own interceptors turn errors into theirs; this one is outside of
 	// them, so its error arrives as it is.
-	opts.ConnectionOptions.DialOptions = append(opts.ConnectionOptions.DialOptions, grpc.WithUnaryInterceptor(g.intercept))
+	opts.ConnectionOptions.DialOptions = append(opts.ConnectionOptions.DialOptions, grpc.WithUnaryInterceptor(g.intercept()))
 }
 
 // blocked is nil when nothing was found, and the typed error otherwise.
@@ -46,15 +46,17 @@ func isSecretLeak(err error) bool {
 
 // intercept looks through every request before it leaves. What travels beside
 // it, the caller's credentials, is not looked at.
-func (g guard) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	m, ok := req.(proto.Message)
-	if !ok {
-		return schema.Errorf(schema.KindInternal, "a call of %s without a protobuf request", method)
+func (g guard) intercept() grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		m, ok := req.(proto.Message)
+		if !ok {
+			return schema.Errorf(schema.KindInternal, "a call of %s without a protobuf request", method)
+		}
+		if err := g.blocked("a call of "+method, g.scanner.findIn(m)); err != nil {
+			return err
+		}
+		return invoke(ctx, method, req, reply, conn, opts...)
 	}
-	if err := g.blocked("a call of "+method, g.scanner.findIn(m)); err != nil {
-		return err
-	}
-	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
 // guardedConverter is the inner wall: it fails the very call that would have

@@ -18,6 +18,7 @@ import (
 	failurepb "go.temporal.io/api/failure/v1"
 	querypb "go.temporal.io/api/query/v1"
 	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -218,10 +219,21 @@ func TestResultWithASecretFailsItsTask(t *testing.T) {
 	}
 }
 
+// TestBothWallsStand holds that a client made with the guard has each of the
+// two, since either alone would hide that the other is gone.
+func TestBothWallsStand(t *testing.T) {
+	t.Parallel()
+	var opts client.Options
+	testGuard().protect(&opts)
+	_, err := opts.DataConverter.ToPayload(registered)
+	requireLeak(t, err, registered)
+	require.Len(t, opts.ConnectionOptions.DialOptions, 1)
+}
+
 func TestGuardRefusesWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	invoked := errors.New("invoked")
-	err := testGuard().intercept(t.Context(), "/m", "no message", nil, nil,
+	err := testGuard().intercept()(t.Context(), "/m", "no message", nil, nil,
 		func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return invoked })
 	require.Equal(t, schema.KindInternal, schema.KindOf(err))
 	require.NotErrorIs(t, err, invoked)

@@ -64,6 +64,7 @@ func requireLocked(t *testing.T, m *machine) {
 }
 
 func TestWhatNeverLocks(t *testing.T) {
+	t.Parallel()
 	cases := map[string]func(e *env, m *machine){
 		"a certificate that was replaced before its use": func(e *env, m *machine) {
 			unused := m.renewed(m.k(2))
@@ -140,6 +141,7 @@ func TestWhatNeverLocks(t *testing.T) {
 }
 
 func TestASequenceBehindWithAnotherKeyLocks(t *testing.T) {
+	t.Parallel()
 	t.Run("a renewal", func(t *testing.T) {
 		e := setup(t)
 		m := e.machine()

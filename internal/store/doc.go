@@ -6,5 +6,7 @@
 //
 // SQL lives in schema/migrations and schema/queries; internal/store/sqlc is
 // generated from them. Start with open.go, then unit.go (what one transaction
-// is), then claims.go.
+// is), then claims.go. An identity's life is enroll.go, pending.go (issued, not
+// used), identity.go (every request, first use), renew.go, recover.go, lock.go
+// (two hold it) and reissue.go (the way out).
 package store

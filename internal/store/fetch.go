@@ -31,7 +31,8 @@ func (s *Store) IssueFetch(ctx context.Context, t schema.MintedToken, by schema.
 	})
 }
 
-// UseFetch spends a one-time reference, as adminapi.Store says.
+// UseFetch spends a one-time reference, as adminapi.Store says. One whose bundle
+// cannot be made as the node is stays unspent.
 func (s *Store) UseFetch(ctx context.Context, tokenID string, hash []byte, correlationID string,
 ) (nodeID string, purpose schema.TokenPurpose, err error) {
 	err = s.write(ctx, "using a fetch reference", func(ctx context.Context, u *unit) error {
@@ -79,5 +80,8 @@ func (u *unit) useFetch(ctx context.Context, tokenID string, hash []byte, e *sch
 		return "", "", err
 	}
 	e.Detail["bundle"] = string(*used.BundlePurpose)
+	if err := u.admitToken(ctx, *used.BundlePurpose, node); err != nil {
+		return "", "", refuse(err, *e) // which leaves the reference unspent
+	}
 	return used.NodeID, *used.BundlePurpose, nil
 }

@@ -66,6 +66,11 @@ func TestRefusedFetchReferences(t *testing.T) {
 	id, hash := e.token(e.register().ID)
 	refused(schema.MintedToken{TokenID: id, Hash: hash}, schema.KindUnauthenticated, "token_unknown")
 
+	e.exec("UPDATE nodes SET state = 'draining' WHERE node_id = $1", n.ID)
+	refused(ref, schema.KindInvalidRequest, "illegal_move")
+	require.Equal(t, "issued", e.tokenStateOf(ref.TokenID), "it is good again after the drain")
+	e.exec("UPDATE nodes SET state = 'registered' WHERE node_id = $1", n.ID)
+
 	newer := mint(n.ID, schema.PurposeReissue)
 	require.NoError(t, e.IssueFetch(ctx, newer, operator))
 	refused(ref, schema.KindTokenConsumed, "token_voided")
@@ -95,7 +100,7 @@ func TestTheRecoveryMigrationGoesBackAndForth(t *testing.T) {
 	c, err := pgx.ParseConfig(e.url)
 	require.NoError(t, err)
 	db := stdlib.OpenDB(*c)
-	defer db.Close() //nolint:errcheck // nothing is pending on it
+	defer db.Close()
 	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.Files)
 	require.NoError(t, err)
 	_, err = p.DownTo(t.Context(), 5)

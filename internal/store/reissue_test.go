@@ -84,6 +84,9 @@ func TestReissue(t *testing.T) {
 	require.Equal(t, int64(2), again.Incarnation)
 	require.True(t, again.Recoverable)
 	require.Empty(t, e.told(id))
+	e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", tokenID)
+	_, err = e.ClaimToken(ctx, c)
+	require.NoError(t, err, "even after an outage longer than the token's life: the older identity is gone")
 	_, err = e.ClaimToken(ctx, tokenClaim(id, tokenID, hash, m.k(3)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_claimed")
 
@@ -337,6 +340,7 @@ func TestOneReissueAtATime(t *testing.T) {
 }
 
 func TestACancelledReissue(t *testing.T) {
+	t.Parallel()
 	cancel := schema.Finish{Status: schema.OperationCancelled, VoidTokens: true}
 	t.Run("before the claim leaves the identity", func(t *testing.T) {
 		e := setup(t)

@@ -57,6 +57,7 @@ func TestRenewalsInEveryState(t *testing.T) {
 // Whatever of a renewal is lost, the node goes on with what it holds and nobody
 // is locked.
 func TestLostAnswersOfRenewals(t *testing.T) {
+	t.Parallel()
 	cases := map[string]func(e *env, m *machine){
 		"of the claim": func(_ *env, m *machine) {
 			require.NoError(m.e.t, m.renew(m.k(2)))

@@ -145,7 +145,8 @@ type cluster struct {
 	ca  *authority
 	// between, when set, stands between the node API and the store.
 	between func(nodeapi.Store) nodeapi.Store
-	archive string // the agent package, when set
+	archive string         // the agent package, when set
+	issuer  nodeapi.Issuer // in the place of ca, when set
 }
 
 func newCluster(tb testing.TB) *cluster {
@@ -191,6 +192,10 @@ func (c *cluster) replica() *replica {
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)
 	r.registry.MustRegister(metrics.NewCensus(r.store, log))
+	issuer := c.issuer
+	if issuer == nil {
+		issuer = c.ca
+	}
 	var nodeStore nodeapi.Store = r.store
 	if c.between != nil {
 		nodeStore = c.between(nodeStore)
@@ -209,7 +214,7 @@ func (c *cluster) replica() *replica {
 	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
 		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
-	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Wakes: r.listener, Issuer: c.ca, Metrics: m, Log: log, Ready: ready,
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Wakes: r.listener, Issuer: issuer, Metrics: m, Log: log, Ready: ready,
 		IssueRate: 1e5, NodeRate: 1e5, Bundles: desk, Packages: agent.served()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })

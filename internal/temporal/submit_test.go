@@ -1,0 +1,45 @@
+package temporal
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func (f *frontend) ExecuteMultiOperation(_ context.Context, r *workflowservice.ExecuteMultiOperationRequest) (*workflowservice.ExecuteMultiOperationResponse, error) {
+	f.note(r)
+	return nil, serviceerror.NewInvalidArgument("not here").Status().Err()
+}
+
+// TestSubmitUsesTheActionsWorkflowID: every action takes the node but the
+// reissue, which has an id of its own; what people are told to type goes there.
+func TestSubmitUsesTheActionsWorkflowID(t *testing.T) {
+	t.Parallel()
+	for _, m := range schema.Moves() {
+		if _, ok := schema.WorkflowType(m.Action); !ok {
+			continue
+		}
+		t.Run(string(m.Action), func(t *testing.T) {
+			t.Parallel()
+			c, f := dialFrontend(t)
+			in := schema.OperationInput{OperationID: "op", NodeID: "n", Action: m.Action, Actor: "alice"}
+			_, err := c.Submit(t.Context(), in)
+			require.Error(t, err)
+			require.Len(t, f.requests, 1)
+			sent, ok := f.requests[0].(*workflowservice.ExecuteMultiOperationRequest)
+			require.True(t, ok)
+			want := "node:n"
+			if m.Action == schema.ActionReissueEnrollment {
+				want = "node:n:reissue"
+				require.Contains(t, details(in), "gpuaas op watch n --reissue")
+			}
+			require.Equal(t, want, sent.GetOperations()[0].GetStartWorkflow().GetWorkflowId())
+			require.Equal(t, want, sent.GetOperations()[1].GetUpdateWorkflow().GetWorkflowExecution().GetWorkflowId())
+		})
+	}
+}

@@ -174,9 +174,10 @@ func (a *Agent) rereadBundle() {
 	if c.NodeID != a.conf.NodeID || c.StateDir != a.conf.StateDir {
 		return
 	}
-	if c.EnrollmentToken != a.conf.EnrollmentToken {
-		a.keeper.hold = delay{}
-	}
+	same := c.EnrollmentToken == a.conf.EnrollmentToken
 	a.conf.EnrollmentToken, a.conf.APIURL, a.conf.CABundlePath = c.EnrollmentToken, c.APIURL, c.CABundlePath
 	a.conf.SigningPubkeys, a.conf.verifiers = c.SigningPubkeys, c.verifiers
+	if !same && a.keeper.operatorToken() {
+		a.keeper.hold = delay{} // a person is waiting
+	}
 }

@@ -11,6 +11,7 @@ import (
 type backoff struct {
 	min, max time.Duration
 	failures int
+	draw     Draw // nil is a real one
 }
 
 // next counts one more failure and returns how long to wait: between half and
@@ -20,7 +21,7 @@ func (b *backoff) next() time.Duration {
 	if d < b.max {
 		b.failures++
 	}
-	return d/2 + rand.N(d/2+1) //nolint:gosec // spreads load; nothing is to be guessed
+	return d/2 + b.draw.upTo(d/2)
 }
 
 // step is the current delay without jitter. It cannot overflow: doubling ends
@@ -51,7 +52,15 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// jitter is d and up to half of it more: what a server asked for, spread.
-func jitter(d time.Duration) time.Duration {
-	return d + rand.N(d/2+1) //nolint:gosec // spreads load; nothing is to be guessed
+// Draw draws a duration from zero to most.
+type Draw func(most time.Duration) time.Duration
+
+func (d Draw) upTo(most time.Duration) time.Duration {
+	if d != nil {
+		return d(most)
+	}
+	return rand.N(most + 1) //nolint:gosec // spreads load; nothing is to be guessed
 }
+
+// jitter is d and up to half of it more: what a server asked for, spread.
+func (d Draw) jitter(by time.Duration) time.Duration { return by + d.upTo(by/2) }

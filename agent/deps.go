@@ -24,6 +24,8 @@ type Deps struct {
 	// its GetClientCertificate for one, as a handshake does, and return that
 	// call's error as it is. Defaults to an http.Transport.
 	Transport func(*tls.Config) http.RoundTripper
+	// Draw spreads the keeper's waits. Defaults to a random one.
+	Draw Draw
 	// PollTimeout is what a poll asks the server to wait. Defaults to 55 s;
 	// below a second a poll does not wait.
 	PollTimeout time.Duration

@@ -40,7 +40,7 @@ func (k *keeper) enrolled(ctx context.Context) (*version, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := k.keys.staged(tokenDigest(token), 0, k.held)
+	key, err := k.keys.staged(tokenDigest(token), 0, k.inService)
 	if err != nil {
 		return nil, err
 	}

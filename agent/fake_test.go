@@ -105,17 +105,19 @@ type fakeAPI struct {
 	signer ed25519.PrivateKey
 	staged ed25519.PrivateKey
 
-	book     *book // keeps identities when set
-	id       schema.Identity
-	answerID *schema.Identity // of the certificate, when not id
-	offers   chan schema.TaskOffer
-	onEnroll func(n int, r schema.EnrollRequest) error // error: the answer
-	onWait   func(n int) error
-	onResult func(n int, taskID string, r schema.TaskResult) error
-	onBeat   func() error
-	onEarly  func() bool // answer the poll at once
-	progress func(taskID string, p schema.TaskProgress) (schema.ProgressAnswer, error)
-	lose     func(path string, n int) bool // commit, then lose the answer
+	book *book // keeps identities when set
+	// retryAfter goes with every refusal.
+	retryAfter string
+	id         schema.Identity
+	answerID   *schema.Identity // of the certificate, when not id
+	offers     chan schema.TaskOffer
+	onEnroll   func(n int, r schema.EnrollRequest) error // error: the answer
+	onWait     func(n int) error
+	onResult   func(n int, taskID string, r schema.TaskResult) error
+	onBeat     func() error
+	onEarly    func() bool // answer the poll at once
+	progress   func(taskID string, p schema.TaskProgress) (schema.ProgressAnswer, error)
+	lose       func(path string, n int) bool // commit, then lose the answer
 
 	mu         sync.Mutex
 	cond       *sync.Cond
@@ -135,6 +137,15 @@ type postedResult struct {
 
 func newFakeAPI(tb testing.TB) *fakeAPI {
 	tb.Helper()
+	f := newQuietAPI(tb)
+	f.start(f.server.server(tb))
+	tb.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
+	return f
+}
+
+// newQuietAPI is a fakeAPI that does not listen.
+func newQuietAPI(tb testing.TB) *fakeAPI {
+	tb.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(tb, err)
 	_, staged, err := ed25519.GenerateKey(rand.Reader)
@@ -145,8 +156,6 @@ func newFakeAPI(tb testing.TB) *fakeAPI {
 		offers: make(chan schema.TaskOffer, 16), counts: map[string]int{},
 	}
 	f.cond = sync.NewCond(&f.mu)
-	f.start(f.server.server(tb))
-	tb.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
 	return f
 }
 
@@ -163,7 +172,12 @@ func (f *fakeAPI) start(cert tls.Certificate) {
 	f.srv.StartTLS()
 }
 
-func (f *fakeAPI) url() string { return strings.Replace(f.srv.URL, "127.0.0.1", "localhost", 1) }
+func (f *fakeAPI) url() string {
+	if f.srv == nil {
+		return "https://localhost"
+	}
+	return strings.Replace(f.srv.URL, "127.0.0.1", "localhost", 1)
+}
 
 func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	prefix := "/internal/v1/nodes/" + f.id.NodeID
@@ -190,6 +204,9 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		e := schema.AsError(err)
+		if f.retryAfter != "" {
+			w.Header().Set("Retry-After", f.retryAfter)
+		}
 		w.WriteHeader(e.Kind.Row().HTTP)
 		body, _ := json.Marshal(e.Body("c"))
 		w.Write(body)

@@ -64,10 +64,10 @@ type keeper struct {
 // setTiming starts the backoffs over from the agent's intervals.
 func (k *keeper) setTiming() {
 	t := k.timing
-	k.soon = backoff{min: t.pollMin, max: t.pollMax}
-	k.late = backoff{min: t.refusedMin, max: t.refusedMax}
-	k.renewals = backoff{min: t.renewMin, max: t.renewMax}
-	k.locks = backoff{min: t.lockedMin, max: t.lockedMax}
+	k.soon = backoff{min: t.pollMin, max: t.pollMax, draw: k.deps.Draw}
+	k.late = backoff{min: t.refusedMin, max: t.refusedMax, draw: k.deps.Draw}
+	k.renewals = backoff{min: t.renewMin, max: t.renewMax, draw: k.deps.Draw}
+	k.locks = backoff{min: t.lockedMin, max: t.lockedMax, draw: k.deps.Draw}
 }
 
 // delay is a wait that a clock set back does not make endless.
@@ -296,7 +296,7 @@ func (v *version) presentTo(r *tls.CertificateRequestInfo) (*tls.Certificate, er
 func (k *keeper) failed(did Action, err error, b *backoff) Outcome {
 	wait := b.next()
 	if r, ok := errors.AsType[retryAfter](err); ok {
-		wait = jitter(r.after)
+		wait = k.deps.Draw.jitter(r.after)
 	}
 	k.hold.set(k.clock.local(), wait)
 	k.note(err, wait)

@@ -27,7 +27,7 @@ func TestRenewal(t *testing.T) {
 	out, pollErr, _ := r.step()
 	require.Equal(t, ActRenew, out.Action)
 	require.NoError(t, out.Err)
-	require.ErrorIs(t, pollErr, errEarly)
+	require.NoError(t, pollErr)
 	second := r.agent.keeper.inUse.Load()
 	require.NotEqual(t, first.facts.SPKI, second.facts.SPKI, "a renewal makes a fresh key")
 	require.Equal(t, int64(2), second.meta.Sequence)
@@ -146,10 +146,14 @@ func (r *rig) whole(what string) {
 func TestDiskFaults(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenes() {
-		for _, mode := range []string{"once", "full for a while", "crash"} {
+		modes := []string{"once", "full for a while", "crash"}
+		if s.name == "second renewal" || s.name == "changed ca" {
+			modes = modes[2:] // the same steps, from another beginning
+		}
+		for _, mode := range modes {
 			t.Run(s.name+" "+mode, func(t *testing.T) {
 				t.Parallel()
-				broke := true
+				broke, last := true, 0
 				for k := 1; broke; k++ {
 					r := s.prepare(t)
 					had := ""
@@ -175,13 +179,14 @@ func TestDiskFaults(t *testing.T) {
 					}
 					r.disk.at = 0
 					r.settle()
-					r.whole(fmt.Sprintf("step %d", k))
 					r.agent.Close()
 					r.agent = nil
 					r.settle()
-					r.whole(fmt.Sprintf("restart after step %d", k))
+					r.whole(fmt.Sprintf("step %d and a restart", k))
 					require.Less(t, k, 400)
+					last = k
 				}
+				require.Greater(t, last, 15, "the faults reached nothing")
 			})
 		}
 	}

@@ -18,9 +18,11 @@ import (
 
 // stagedKey is the key of the next identity, stored before it is asked for, with
 // the request it is asked with: whoever lost an answer asks for the very same.
-// Renewal and recovery share one, because a lost renewal may have to be a
-// recovery next, and the server knows the key by then. An enrolment's is bound
-// to its token.
+// It is kept until the identity's first use, because a repeated request may have
+// been answered with another certificate in the stored one's place. Renewal and
+// recovery share one, because a lost renewal may have to be a recovery next, and
+// the server knows the key by then. An enrolment's is bound to its token and lies
+// beside it: the server may have given a recovery token to the other.
 type stagedKey struct {
 	// Token is the digest of the enrolment's token, "" for the next identity of
 	// an enrolled node.
@@ -31,9 +33,10 @@ type stagedKey struct {
 	SPKI        string `json:"spki"` // hex SHA-256 of the public key
 }
 
-// stagedFile and recoveryKeyFile are names in the state folder.
+// The names of keys in the state folder.
 const (
 	stagedFile      = "next-key.json"
+	stagedEnrolment = "enroll-key.json"
 	recoveryKeyFile = "recovery-key.pem"
 )
 
@@ -51,7 +54,7 @@ type keyRing struct {
 // staged returns the stored key for the purpose, or makes and stores one. A
 // stored key of another purpose, and one that used holds already, is wiped.
 func (r keyRing) staged(token string, incarnation int64, used func(spki string) bool) (stagedKey, error) {
-	path := r.state.file(stagedFile)
+	path := r.path(token)
 	var k stagedKey
 	data, err := r.state.disk.system().ReadFile(path)
 	switch {
@@ -66,7 +69,7 @@ func (r keyRing) staged(token string, incarnation int64, used func(spki string) 
 		if err == nil && k.Token == token && k.Incarnation == incarnation && !used(k.SPKI) {
 			return k, nil
 		}
-		if err := r.unstage(); err != nil {
+		if err := r.state.disk.system().Wipe(path); err != nil {
 			return k, fmt.Errorf("wiping an old staged key: %w", err)
 		}
 	}
@@ -107,8 +110,38 @@ func newStagedKey() (stagedKey, error) {
 	}, nil
 }
 
-// unstage wipes the staged key: its certificate is stored, or it is of no use.
-func (r keyRing) unstage() error { return r.state.disk.system().Wipe(r.state.file(stagedFile)) }
+// path is where the key for a token's enrolment lies, or that for the next
+// identity.
+func (r keyRing) path(token string) string {
+	if token != "" {
+		return r.state.file(stagedEnrolment)
+	}
+	return r.state.file(stagedFile)
+}
+
+// unstage wipes the staged keys that belong to an identity, which was used.
+func (r keyRing) unstage(spki string) error {
+	var faults []error
+	for _, name := range []string{stagedFile, stagedEnrolment} {
+		var k stagedKey
+		if ok, err := r.state.readJSON(r.state.file(name), &k); err == nil && ok && k.SPKI == spki {
+			faults = append(faults, r.state.disk.system().Wipe(r.state.file(name)))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// awaits reports whether an identity's key lies staged still, so that it was
+// never used, and whether for an enrolment or for another request.
+func (r keyRing) awaits(spki string) (enrolment, other bool) {
+	for _, name := range []string{stagedFile, stagedEnrolment} {
+		var k stagedKey
+		if ok, err := r.state.readJSON(r.state.file(name), &k); err == nil && ok && k.SPKI == spki {
+			enrolment, other = enrolment || k.Token != "", other || k.Token == ""
+		}
+	}
+	return enrolment, other
+}
 
 // recovery returns the node's recovery key; nil when there is none.
 func (r keyRing) recovery() (ed25519.PrivateKey, error) {
@@ -158,7 +191,8 @@ func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
 
 // wipe takes every key away.
 func (r keyRing) wipe() error {
-	return errors.Join(r.unstage(), r.state.disk.system().Wipe(r.state.file(recoveryKeyFile)))
+	return errors.Join(r.state.disk.system().Wipe(r.state.file(stagedFile)),
+		r.state.disk.system().Wipe(r.state.file(stagedEnrolment)), r.state.disk.system().Wipe(r.state.file(recoveryKeyFile)))
 }
 
 // signed is the base64 signature of a statement.

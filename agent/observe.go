@@ -59,6 +59,12 @@ func (k *keeper) superseded(v *version, err error) bool {
 	if next := k.another(); next != nil && k.take(next) == nil {
 		return true
 	}
+	if enrolment, other := k.keys.awaits(v.facts.SPKI); enrolment || other {
+		// Never used: a request that arrived twice was answered twice, and the
+		// other answer holds. The same key may ask for it.
+		k.cause = clip(err.Error())
+		return true
+	}
 	k.barred = map[string]string{}
 	wait := k.late.next()
 	k.silence(wait)
@@ -113,6 +119,9 @@ func (k *keeper) confirmed(v *version) {
 		return
 	}
 	k.envDone = v.facts.Serial
+	if err := k.keys.unstage(v.facts.SPKI); err != nil {
+		k.log.Warn("staged key left behind", "err", err.Error())
+	}
 	k.note(nil, 0)
 	k.install(v)
 	k.publish(v)

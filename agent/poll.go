@@ -104,7 +104,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	if offer == nil {
 		a.log.Info("task wait ended without a task", "held", len(have))
-		if time.Since(asked) < a.timing.pollTimeout/4 {
+		if t := a.timing.pollTimeout; t >= time.Second && time.Since(asked) < t/4 {
 			return errEarly
 		}
 		return nil

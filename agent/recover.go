@@ -38,6 +38,9 @@ func (k *keeper) regain(ctx context.Context) Outcome {
 	default:
 		cause = errNoIdentity.Error()
 	}
+	if k.unused() {
+		return k.enroll(ctx, cause)
+	}
 	if k.recoverable() {
 		k.log.Warn("recovery starts", "cause", cause, "server", k.conf.APIURL)
 		v, err := k.recovered(ctx)
@@ -56,6 +59,16 @@ func (k *keeper) regain(ctx context.Context) Outcome {
 		"%s, and this node holds no way to a new one", cause).WithNext(k.reissue()))
 }
 
+// unused reports whether the newest version came from an enrolment and was never
+// used. Its recovery token is not live then: its enrolment is made again.
+func (k *keeper) unused() bool {
+	if len(k.versions) == 0 {
+		return false
+	}
+	enrolment, _ := k.keys.awaits(k.versions[0].facts.SPKI)
+	return enrolment
+}
+
 // recovered makes one attempt to recover, with each recovery token that may be
 // the live one. They share the staged key, so whichever the server claimed, its
 // answer can be asked for again. The sequence is the highest known: one behind
@@ -72,7 +85,7 @@ func (k *keeper) recovered(ctx context.Context) (*version, error) {
 			sequence = max(sequence, v.meta.Sequence)
 		}
 	}
-	key, err := k.keys.staged("", newest.id.Incarnation, k.held)
+	key, err := k.keys.staged("", newest.id.Incarnation, k.inService)
 	if err != nil {
 		return nil, err
 	}

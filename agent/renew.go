@@ -111,9 +111,15 @@ func (k *keeper) held(spki string) bool {
 	return slices.ContainsFunc(k.versions, func(v *version) bool { return v.facts.SPKI == spki })
 }
 
+// inService reports whether a version with the key was accepted by the server.
+// The key of one that never was may be asked for again.
+func (k *keeper) inService(spki string) bool {
+	return slices.ContainsFunc(k.versions, func(v *version) bool { return v.facts.SPKI == spki && v.facts.Serial == k.envDone })
+}
+
 // adopt checks an answer and stores it as the newest version. Until it returns
 // without an error nothing has changed but files that no one reads; the staged
-// key stays for the next try.
+// key stays until the version's first use.
 func (k *keeper) adopt(a schema.EnrollAnswer, key stagedKey, via schema.Via, paidBy string) (*version, error) {
 	certPEM, chainPEM := []byte(a.Certificate), []byte(a.CAChain)
 	if err := k.check(a, join(certPEM, chainPEM), []byte(key.Key), key.Incarnation); err != nil {
@@ -135,9 +141,6 @@ func (k *keeper) adopt(a schema.EnrollAnswer, key stagedKey, via schema.Via, pai
 	})
 	if err != nil {
 		return nil, err
-	}
-	if err := k.keys.unstage(); err != nil {
-		k.log.Warn("staged key left behind", "err", err.Error())
 	}
 	k.versions = append([]*version{v}, k.versions...)
 	k.mem.Spent = m.Spent

@@ -49,8 +49,9 @@ func (a *Agent) Step(ctx context.Context) (Outcome, error) {
 		return out, nil
 	}
 	err := a.Poll(ctx)
-	if isRemoved(err) {
-		out.Removed = true
+	out.Removed = a.keeper.gone
+	if left := a.keeper.hold.left(a.now()); left > 0 {
+		out.Wait = left
 	}
 	return out, err
 }

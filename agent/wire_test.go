@@ -176,12 +176,7 @@ func (d *stepDisk) Wipe(path string) error {
 	return d.OS.Wipe(path)
 }
 
-func (d *stepDisk) SyncDir(path string) error {
-	if err := d.step(); err != nil {
-		return err
-	}
-	return d.OS.SyncDir(path)
-}
+func (d *stepDisk) SyncDir(string) error { return d.step() }
 
 // stepFile tears a write: half of it is on the disk, whether it fails or the
 // machine stops.
@@ -232,7 +227,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	begin := time.Now().Truncate(time.Second)
-	r := &rig{t: t, f: newFakeAPI(t), clock: &testClock{at: begin}, local: &testClock{at: begin}, disk: &stepDisk{}, log: &logBuffer{}}
+	r := &rig{t: t, f: newQuietAPI(t), clock: &testClock{at: begin}, local: &testClock{at: begin}, disk: &stepDisk{}, log: &logBuffer{}}
 	r.book = newBook(r.f, r.clock.Now)
 	r.wire = &wire{f: r.f}
 	r.conf = r.f.config()
@@ -336,7 +331,7 @@ func (r *rig) settle() {
 		if out.Removed {
 			return
 		}
-		if facts, _, ok := r.agent.Certificate(); ok && out.Ready && (pollErr == nil || errors.Is(pollErr, errEarly)) && r.book.accepts(facts.Serial) {
+		if facts, _, ok := r.agent.Certificate(); ok && out.Ready && pollErr == nil && r.book.accepts(facts.Serial) {
 			return
 		}
 		r.pass(min(max(out.Wait, time.Second), 10*time.Minute))
@@ -357,6 +352,9 @@ func enrolled(t *testing.T) *rig {
 func (r *rig) due() {
 	r.t.Helper()
 	k := r.agent.keeper
+	if k.inUse.Load() == nil {
+		r.agent.Keep(r.t.Context())
+	}
 	r.pass(k.renewAt(k.inUse.Load()).Sub(k.clock.now()) + time.Second)
 }
 

@@ -1,0 +1,457 @@
+package agent
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestClonedStateLocksBoth: two copies of one state folder; whichever renews
+// second is found out, and both are cut, wait for long and say why.
+func TestClonedStateLocksBoth(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	dir := filepath.Dir(r.conf.StateDir)
+	copied := t.TempDir()
+	require.NoError(t, exec.CommandContext(t.Context(), "cp", "-a", dir+"/.", copied).Run())
+	move := func(p string) string { return strings.Replace(p, dir, copied, 1) }
+	twin := *r
+	twin.agent, twin.log, twin.disk, twin.wire = nil, &logBuffer{}, &stepDisk{}, &wire{f: r.f}
+	twin.conf.StateDir, twin.conf.CertPath, twin.conf.KeyPath = move(r.conf.StateDir), move(r.conf.CertPath), move(r.conf.KeyPath)
+	twin.conf.EnvFile, twin.conf.CABundlePath, twin.conf.NodeCABundlePath = move(r.conf.EnvFile), move(r.conf.CABundlePath), move(r.conf.NodeCABundlePath)
+	require.True(t, twin.boot())
+	t.Cleanup(twin.agent.Close)
+
+	r.due()
+	r.settle()
+	r.pass(schema.InFlight + time.Minute)
+	twin.step()
+	require.True(t, r.book.isLocked)
+	issued := r.book.issued
+	for range 5 {
+		for _, side := range []*rig{r, &twin} {
+			out, _, _ := side.step()
+			require.False(t, out.Removed)
+		}
+		r.pass(time.Hour)
+	}
+	require.Equal(t, issued, r.book.issued)
+	for _, side := range []*rig{r, &twin} {
+		require.True(t, side.logged("node is locked"))
+		require.FileExists(t, side.conf.KeyPath)
+	}
+}
+
+// TestOperatorTokenTakesPrecedence over an identity in the best of health.
+func TestOperatorTokenTakesPrecedence(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.setToken(r.book.token())
+	r.wire.down = true
+	require.True(t, r.boot())
+	out, _, _ := r.step()
+	require.Equal(t, ActEnroll, out.Action)
+	require.Error(t, out.Err)
+	require.True(t, out.Ready, "the present identity goes on meanwhile")
+	r.wire.down = false
+	r.pass(time.Minute)
+	r.settle()
+	v := r.agent.keeper.inUse.Load()
+	require.Equal(t, int64(2), v.id.Incarnation)
+	require.Equal(t, v.meta.RecoveryToken, r.envToken())
+	issued := r.book.issued
+	require.True(t, r.boot())
+	r.settle()
+	require.Equal(t, issued, r.book.issued, "a spent token is used again")
+}
+
+func TestRefusedOperatorTokenKeepsTheIdentity(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	wrong, _, _ := schema.NewToken()
+	r.setToken(wrong)
+	serial := r.serial()
+	require.True(t, r.boot())
+	out, pollErr, _ := r.step()
+	require.Equal(t, ActEnroll, out.Action)
+	require.Equal(t, schema.KindUnauthenticated, schema.KindOf(out.Err))
+	require.NoError(t, pollErr)
+	require.Equal(t, serial, r.serial())
+	n := r.f.count("enroll")
+	for range 3 {
+		require.True(t, r.boot())
+		r.settle()
+	}
+	require.Equal(t, n, r.f.count("enroll"), "a refused token is tried again at each start")
+	require.Equal(t, wrong, r.envToken(), "an operator's token is not overwritten")
+}
+
+// TestReadOnlyEnvFile: the token that paid for the identity stays in the env
+// file for ever and is never taken for a new one.
+func TestReadOnlyEnvFile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	paid := r.envToken()
+	r.conf.EnvFile += ".d/env"
+	require.NoError(t, os.Mkdir(filepath.Dir(r.conf.EnvFile), privateDir))
+	r.setToken(paid)
+	r.settle()
+	for range 40 {
+		r.setToken(paid) // as on a file system that takes no write
+		require.True(t, r.boot())
+		r.due()
+		r.settle()
+	}
+	require.Equal(t, 1, r.f.count("enroll"))
+	require.Len(t, r.agent.keeper.mem.Spent, maxSpent)
+	require.NoError(t, os.Remove(r.state().file(memoryFile)))
+	require.True(t, r.boot())
+	r.settle()
+	require.Equal(t, 1, r.f.count("enroll"), "a lost memory is found in the versions")
+}
+
+func (r *rig) state() stateDir { return stateDir{path: r.conf.StateDir} }
+
+// TestMovedAside: an operator took certificate and key away; they are not used
+// again where there is another way.
+func TestMovedAside(t *testing.T) {
+	t.Parallel()
+	for name, recovery := range map[string]bool{"recovers": true, "has no other way": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := enrolled(t)
+			serial := r.serial()
+			for _, p := range []string{r.conf.CertPath, r.conf.KeyPath} {
+				require.NoError(t, os.Rename(p, p+".stale"))
+			}
+			if !recovery {
+				require.NoError(t, os.Remove(r.state().file(recoveryKeyFile)))
+			}
+			require.True(t, r.boot())
+			r.settle()
+			require.FileExists(t, r.conf.CertPath)
+			if recovery {
+				require.NotEqual(t, serial, r.serial())
+				require.Equal(t, schema.ViaRecover, r.lastVia())
+			} else {
+				require.Equal(t, serial, r.serial())
+			}
+		})
+	}
+}
+
+// TestRecoveryImpossible: without its recovery key a node says so and enrols
+// with an unspent token only.
+func TestRecoveryImpossible(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	require.NoError(t, os.WriteFile(r.state().file(recoveryKeyFile), []byte("torn"), privateFile))
+	r.pass(schema.CertTTL + time.Hour)
+	n := r.f.count("enroll")
+	for range 5 {
+		out, _, _ := r.step()
+		require.False(t, out.Ready)
+		require.Error(t, out.Err)
+		r.pass(out.Wait)
+	}
+	require.Equal(t, n, r.f.count("enroll"))
+	require.True(t, r.logged("reissue-enrollment "+r.conf.NodeID))
+	r.setToken(r.book.token())
+	r.settle()
+	require.Equal(t, schema.ViaEnroll, r.lastVia())
+	require.True(t, r.agent.keeper.recoverable())
+}
+
+// TestNewestVersionTorn: a version that no longer reads is passed over.
+func TestNewestVersionTorn(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{certFile, keyFile, chainFile, metaFile} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			r := enrolled(t)
+			first := r.serial()
+			r.due()
+			r.wire.lose = func(_ int, path string) string { // stored, but never used
+				if strings.HasSuffix(path, "/heartbeat") || strings.HasSuffix(path, "/wait") {
+					return "request"
+				}
+				return ""
+			}
+			r.step()
+			r.wire.lose = nil
+			require.NotEqual(t, first, r.serial())
+			path := r.agent.keeper.store.path(r.agent.keeper.inUse.Load().number, file)
+			require.NoError(t, os.Truncate(path, 20))
+			if file == chainFile {
+				require.NoError(t, os.Remove(path))
+			}
+			require.True(t, r.boot())
+			require.True(t, r.agent.Keep(t.Context()).Ready)
+			r.settle()
+			r.whole(file)
+		})
+	}
+}
+
+// TestWrongClock: the local clock is off by a year either way, before a start
+// and while running. Nothing is destroyed, and what the server told is what
+// counts.
+func TestWrongClock(t *testing.T) {
+	t.Parallel()
+	year := 365 * 24 * time.Hour
+	for name, off := range map[string]time.Duration{"ahead": year, "behind": -year} {
+		for _, restart := range []bool{false, true} {
+			t.Run(name+map[bool]string{true: " at a start", false: " while running"}[restart], func(t *testing.T) {
+				t.Parallel()
+				r := enrolled(t)
+				r.local.add(off)
+				if restart {
+					require.True(t, r.boot())
+				}
+				r.settle()
+				r.whole(name)
+				require.True(t, r.logged("clock of this node is wrong"))
+				issued := r.book.issued
+				for range 5 {
+					r.step()
+					r.pass(time.Minute)
+				}
+				require.Equal(t, issued, r.book.issued, "the server's time is known by now")
+				r.due()
+				r.settle()
+				require.Equal(t, issued+1, r.book.issued)
+				r.local.add(-off)
+				r.settle()
+				r.whole("clock mended")
+			})
+		}
+	}
+}
+
+// TestServerTimeIsNotTakenForGranted: one answer with a time far ahead must not
+// keep the node away from every server for good.
+func TestServerTimeIsNotTakenForGranted(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	c := f.config()
+	f.install(c, f.id, time.Now().Add(time.Hour))
+	a, log := newAgent(t, c, Deps{})
+	require.NoError(t, a.state.writeJSON(a.state.file(memoryFile), recollection{ServerTime: time.Now().Add(10000 * time.Hour),
+		Seen: tokenDigest(string(c.EnrollmentToken))}))
+	launch(t, a, log)
+	f.polls()
+	require.Contains(t, log.String(), "is this node's clock right?")
+}
+
+// TestRetryAfter: a busy server says when; the node comes later than that and
+// not much, and goes on polling.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.due()
+	r.f.retryAfter = "120"
+	r.book.refuse = func(path string) error {
+		if path == "renew" {
+			return schema.Errorf(schema.KindRateLimited, "busy")
+		}
+		return nil
+	}
+	out, pollErr, _ := r.step()
+	require.Equal(t, schema.KindRateLimited, schema.KindOf(out.Err))
+	require.NoError(t, pollErr)
+	require.GreaterOrEqual(t, out.Wait, 2*time.Minute)
+	require.LessOrEqual(t, out.Wait, 3*time.Minute)
+	r.pass(2*time.Minute - time.Second)
+	r.step()
+	require.Equal(t, 1, r.f.count("renew"))
+	r.book.refuse = nil
+	r.pass(time.Minute + time.Second)
+	r.settle()
+	require.Equal(t, schema.ViaRenew, r.lastVia())
+}
+
+// TestFailingRenewalIsSaid: below a quarter of the life, each hour, loudly; and
+// the identity works to its last second.
+func TestFailingRenewalIsSaid(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.book.refuse = func(path string) error {
+		if path == "renew" || path == "recover" {
+			return schema.Errorf(schema.KindServiceUnavailable, "vault is sealed")
+		}
+		return nil
+	}
+	end := r.agent.keeper.inUse.Load().leaf.NotAfter
+	for r.clock.Now().Before(end.Add(-time.Minute)) {
+		out, pollErr, _ := r.step()
+		require.True(t, out.Ready)
+		require.NoError(t, pollErr)
+		r.pass(min(10*time.Minute, max(end.Sub(r.clock.Now())-30*time.Second, time.Second)))
+	}
+	n := strings.Count(r.log.String(), "certificate runs out")
+	require.InDelta(t, 18, n, 2) // a quarter of 72 h
+	require.NotContains(t, r.log.String()[:strings.Index(r.log.String(), "certificate runs out")], "recovery starts")
+	r.pass(time.Hour)
+	r.step()
+	r.book.refuse = nil
+	r.pass(time.Hour)
+	r.settle()
+	require.Equal(t, schema.ViaRecover, r.lastVia())
+}
+
+// TestStatusOfTheIdentity reads what an operator asks for.
+func TestStatusOfTheIdentity(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.due()
+	r.settle()
+	c := r.conf
+	c.EnrollmentToken = Secret(r.envToken())
+	code, out, errOut := command(t, environ(c), "status", "-o", "json")
+	require.Equal(t, schema.ExitDone, code, errOut)
+	s := decode[Status](t, []byte(out))
+	require.Len(t, s.Versions, 2)
+	require.True(t, s.Versions[0].InUse)
+	require.Equal(t, int64(2), s.Sequence)
+	require.Equal(t, schema.ViaRenew, s.Versions[0].Via)
+	require.True(t, s.RecoveryPossible)
+	require.False(t, s.LastRenewal.IsZero())
+	require.True(t, s.NextRenewal.After(s.LastRenewal))
+	require.Equal(t, r.serial(), s.Identity.Serial)
+	require.NotContains(t, out, schema.TokenPrefix)
+	_, out, _ = command(t, environ(c), "status")
+	require.Contains(t, out, "recovery possible")
+	require.NotContains(t, out, schema.TokenPrefix)
+}
+
+// TestSecretsStayOutOfTheLog over a whole life.
+func TestSecretsStayOutOfTheLog(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.due()
+	r.settle()
+	r.pass(schema.CertTTL * 2)
+	r.settle()
+	require.NotContains(t, r.log.String(), schema.TokenPrefix)
+	require.NotContains(t, r.log.String(), "PRIVATE KEY")
+	for _, s := range r.secrets() {
+		require.NotContains(t, r.log.String(), s)
+	}
+}
+
+func TestIssuerOlderThanItsBackdatedCertificate(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "fresh node ca")
+	key, err := newStagedKey()
+	require.NoError(t, err)
+	csr, err := readCSR(key.CSR)
+	require.NoError(t, err)
+	id := schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
+	text := ca.nodeFrom(t, id, csr.PublicKey, ca.cert.NotBefore.Add(-5*time.Minute), time.Now().Add(time.Hour))
+	parsed, err := parseIdentity(text, []byte(key.Key))
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(path, ca.pem, privateFile))
+	require.NoError(t, parsed.checkIssuer(path))
+}
+
+// TestNewTaskMakesARunningOneAsk: a cancelled drain is noticed when the next
+// task comes, not at the next progress call.
+func TestNewTaskMakesARunningOneAsk(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	begun := make(chan string, 1)
+	x := script{schema.TaskWorkloadCordon: held(begun, nil), schema.TaskFactsCollect: counting(new(atomic.Int32))}
+	a, log := newAgent(t, f.config(), Deps{Executors: x.executors()})
+	a.timing.progress, a.tasks.timing.progress = time.Hour, time.Hour
+	f.progress = func(string, schema.TaskProgress) (schema.ProgressAnswer, error) {
+		return schema.ProgressAnswer{Cancel: true}, nil
+	}
+	launch(t, a, log)
+	slow := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	f.offers <- f.offerOf(slow, 1)
+	<-begun
+	require.Zero(t, f.count("progress"))
+	f.offers <- f.offerOf(f.payload(schema.TaskFactsCollect, 2, nil), 1)
+	require.Equal(t, schema.TaskCancelled, f.result(slow.TaskID).Status)
+}
+
+func TestSetEnvValue(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":    {"", "K=\"v\"\n"},
+		"replaced": {"# K=x\nA=1\nK='old'\nB=2\n", "# K=x\nA=1\nK=\"v\"\nB=2\n"},
+		"twice":    {"K=1\nA=1\n K = 2\n", "K=\"v\"\nA=1\n"},
+		"no end":   {"A=1", "A=1\nK=\"v\"\n"},
+		"longer":   {"KK=1\n", "KK=1\nK=\"v\"\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, c.want, setEnvValue(c.text, "K", "v"))
+		})
+	}
+}
+
+func TestEnvFileThatIsALinkIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
+	require.NoError(t, os.WriteFile(real, []byte(tokenVar+"=a\n"), privateFile))
+	require.NoError(t, os.Symlink(real, link))
+	_, err := replaceEnvToken(disk{}, link, "b", func(string) bool { return true })
+	require.ErrorContains(t, err, "is a link")
+	_, err = replaceEnvToken(disk{create: func(string, os.FileMode) (outFile, error) { return nil, syscall.EROFS }}, real, "b", func(string) bool { return true })
+	require.ErrorIs(t, err, syscall.EROFS)
+	text, err := os.ReadFile(real)
+	require.NoError(t, err)
+	require.Equal(t, tokenVar+"=a\n", string(text))
+}
+
+// TestRetryAfterOfAnAnswer bounds what one answer can ask for.
+func TestRetryAfterOfAnAnswer(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "x": 0, "999999999": maxRetryAfter} {
+		rec := httptest.NewRecorder()
+		rec.Header().Set("Retry-After", header)
+		rec.WriteHeader(http.StatusTooManyRequests)
+		got, _ := refusal(rec.Result(), nil).(retryAfter)
+		require.Equal(t, want, got.after, header)
+	}
+}
+
+// TestRecoveryKeyOfAnotherKind is no recovery key.
+func TestRecoveryKeyOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	s := stateDir{path: t.TempDir()}
+	key, err := newStagedKey()
+	require.NoError(t, err)
+	for _, text := range []string{"", "no pem", key.Key} {
+		require.NoError(t, os.WriteFile(s.file(recoveryKeyFile), []byte(text), privateFile))
+		_, err := keyRing{s}.recovery()
+		require.Error(t, err)
+	}
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	require.NoError(t, os.WriteFile(s.file(recoveryKeyFile), text, privateFile))
+	got, err := keyRing{s}.ensureRecovery()
+	require.NoError(t, err)
+	require.Equal(t, private, got)
+}

@@ -1,0 +1,342 @@
+package agent
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// sees returns the last way the server issued an identity.
+func (r *rig) lastVia() schema.Via { return r.book.via[len(r.book.via)-1] }
+
+// TestExpiredRecoversBeforeThePoll: the certificate's end is seen before a poll
+// is opened, and the node comes back without a hand.
+func TestExpiredRecoversBeforeThePoll(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]bool{"while running": false, "while off": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := enrolled(t)
+			r.pass(schema.CertTTL + time.Hour)
+			if restart {
+				require.True(t, r.boot())
+			}
+			polls := r.f.count("wait")
+			out, pollErr, _ := r.step()
+			require.Equal(t, ActRecover, out.Action)
+			require.NoError(t, out.Err)
+			require.NoError(t, pollErr)
+			require.Equal(t, polls+1, r.f.count("wait"), "no poll with the expired certificate")
+			require.Equal(t, schema.ViaRecover, r.lastVia())
+			require.Equal(t, r.agent.keeper.inUse.Load().meta.RecoveryToken, r.envToken())
+			require.True(t, r.logged("the certificate expired at"))
+			require.True(t, r.logged("recovery starts"))
+		})
+	}
+}
+
+// TestCodedAnswers: only expired and issuer_retired lead to recovery at once,
+// unknown_issuer when it stays, and nothing else ever.
+func TestCodedAnswers(t *testing.T) {
+	t.Parallel()
+	for reason, recoversAfter := range map[string]int{
+		schema.ReasonExpired:          1,
+		schema.ReasonIssuerRetired:    1,
+		schema.ReasonUnknownIssuer:    strangeLimit,
+		schema.ReasonSerialSuperseded: 0,
+		schema.ReasonNodeLocked:       0,
+		schema.ReasonIdentityMismatch: 0,
+		schema.ReasonNoCertificate:    0,
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			r := enrolled(t)
+			refused := 0
+			r.book.refuse = func(path string) error {
+				if path != "wait" || r.lastVia() == schema.ViaRecover {
+					return nil
+				}
+				refused++
+				return identityError(reason)
+			}
+			for range 12 {
+				out, _, _ := r.step()
+				require.False(t, out.Removed)
+				r.pass(min(max(out.Wait, time.Second), time.Hour))
+			}
+			if recoversAfter > 0 {
+				require.Equal(t, recoversAfter, refused)
+				require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaRecover}, r.book.via)
+			} else {
+				require.Equal(t, []schema.Via{schema.ViaEnroll}, r.book.via, "this answer must not lead to a new identity")
+			}
+			require.FileExists(t, r.conf.KeyPath)
+		})
+	}
+}
+
+func TestUnknownIssuerOfOneReplicaIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	n := 0
+	r.book.refuse = func(path string) error {
+		if n++; path == "wait" && n%3 != 0 {
+			return identityError(schema.ReasonUnknownIssuer)
+		}
+		return nil
+	}
+	for range 12 {
+		r.step()
+		r.pass(time.Second)
+	}
+	require.Equal(t, []schema.Via{schema.ViaEnroll}, r.book.via)
+}
+
+// TestLockedBacksOffForLong: few requests, an operator's next step, nothing
+// destroyed; a reissued token ends it.
+func TestLockedBacksOffForLong(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.book.isLocked = true
+	r.wire.n = 0
+	var waits []time.Duration
+	for end := r.local.Now().Add(12 * time.Hour); r.local.Now().Before(end); {
+		out, _, _ := r.step()
+		if out.Wait > 0 {
+			waits = append(waits, out.Wait)
+		}
+		r.pass(max(out.Wait, time.Second))
+	}
+	require.Less(t, r.wire.n, 30, "a locked node hammers")
+	require.LessOrEqual(t, waits[len(waits)-1], time.Hour)
+	require.Greater(t, waits[len(waits)-1], 25*time.Minute)
+	require.True(t, r.logged("node is locked"))
+	require.True(t, r.logged("reissue-enrollment "+r.conf.NodeID))
+	require.True(t, r.agent.keeper.silent(r.local.Now().Add(-time.Minute)), "heartbeats go on")
+
+	r.setToken(r.book.token())
+	r.boot()
+	r.settle()
+	require.Equal(t, int64(2), r.agent.keeper.inUse.Load().id.Incarnation)
+}
+
+// TestSupersededFallsBack: the version before is tried once, then waiting is
+// all that is left.
+func TestSupersededFallsBack(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	first := r.serial()
+	r.due()
+	r.settle()
+	second := r.serial()
+	r.book.mu.Lock() // as of a server restored to before the renewal
+	b := r.book
+	b.void[second], b.retired = true, map[string]time.Time{}
+	b.current = &slot{facts: r.agent.keeper.versions[1].facts, seq: 1, token: r.agent.keeper.versions[1].meta.RecoveryToken}
+	r.book.mu.Unlock()
+	_, pollErr, _ := r.step()
+	require.Equal(t, superseded, judge(pollErr))
+	require.Equal(t, first, r.serial())
+	out, pollErr, _ := r.step()
+	require.NoError(t, pollErr)
+	require.Equal(t, ActRenew, out.Action, "the older one is due at once")
+
+	r.book.mu.Lock()
+	b.void[first], b.void[r.serial()], b.current = true, true, nil
+	r.book.mu.Unlock()
+	polls := r.f.count("wait")
+	for range 10 {
+		out, _, _ := r.step()
+		require.False(t, out.Removed)
+		r.pass(time.Second)
+	}
+	require.LessOrEqual(t, r.f.count("wait")-polls, 3)
+	require.True(t, r.logged("identity is superseded"))
+	require.Equal(t, schema.ViaRenew, r.lastVia(), "a superseded identity must not recover by itself")
+}
+
+// TestChangedCA: the issuer is not among what the server accepts; nothing is
+// sent under the dead identity, and the node recovers.
+func TestChangedCA(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	next := newAuthority(t, "next node ca")
+	r.book.live = []authority{next}
+	r.wire.accept = func() [][]byte { return [][]byte{next.cert.RawSubject} }
+	r.wire.n = 0
+	_, pollErr, _ := r.step()
+	require.ErrorIs(t, pollErr, errIssuer)
+	require.Zero(t, r.wire.n)
+	out, pollErr, _ := r.step()
+	require.Equal(t, ActRecover, out.Action)
+	require.NoError(t, pollErr)
+	require.Equal(t, next.cert.Subject.String(), r.agent.keeper.inUse.Load().facts.Issuer)
+	require.True(t, r.logged("certificate may be of a replaced node ca"), "the bundle on the node is the old one")
+}
+
+// TestNewIssuerNotAcceptedYet: the ingress does not know the new generation
+// yet; the former certificate goes on, also over a restart.
+func TestNewIssuerNotAcceptedYet(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	old, first := r.f.nodes, r.serial()
+	next := newAuthority(t, "next node ca")
+	r.book.live = []authority{old, next}
+	accepted := [][]byte{old.cert.RawSubject}
+	r.wire.accept = func() [][]byte { return accepted }
+	r.due()
+	out, pollErr, _ := r.step()
+	require.Equal(t, ActRenew, out.Action)
+	require.ErrorIs(t, out.Err, errIssuer)
+	require.NoError(t, pollErr)
+	require.Equal(t, first, r.serial())
+	require.True(t, r.boot())
+	r.settle()
+	require.Equal(t, first, r.serial())
+	require.NotEqual(t, schema.ViaRecover, r.lastVia())
+	accepted = append(accepted, next.cert.RawSubject)
+	r.pass(time.Hour)
+	r.settle()
+	require.True(t, r.book.accepts(r.serial()))
+}
+
+// TestAlerts holds the texts of TLS alerts against real handshakes.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(f *fakeAPI, c *tls.Config){
+		"expired": func(_ *fakeAPI, c *tls.Config) {
+			c.Time = func() time.Time { return time.Now().Add(1000 * time.Hour) }
+		},
+		"unknown ca": func(f *fakeAPI, c *tls.Config) {
+			// A twin: the name is accepted, the key is another.
+			c.ClientCAs = x509.NewCertPool()
+			c.ClientCAs.AddCert(newAuthority(t, f.nodes.cert.Subject.CommonName).cert)
+		},
+		"certificate required": func(_ *fakeAPI, c *tls.Config) {
+			c.ClientCAs = nil
+			c.ClientAuth = tls.RequireAnyClientCert
+		},
+	} {
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			t.Run(name+" "+tls.VersionName(version), func(t *testing.T) {
+				t.Parallel()
+				f := newFakeAPI(t)
+				conf := f.srv.TLS.Clone()
+				conf.ClientAuth = tls.RequireAndVerifyClientCert
+				conf.MaxVersion = version
+				conf.Certificates = f.srv.TLS.Certificates
+				set(f, conf)
+				f.srv.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf, nil }
+				c := f.config()
+				f.install(c, f.id, time.Now().Add(time.Hour))
+				a, _ := newAgent(t, c, Deps{})
+				t.Cleanup(a.Close)
+				require.True(t, a.Keep(t.Context()).Ready)
+				api := a.api()
+				if name == "certificate required" {
+					if version == tls.VersionTLS12 {
+						t.Skip("TLS 1.2 says bad certificate")
+					}
+					var err error
+					api, err = a.deps.newClient(a.conf, a.keeper.clock, nil)
+					require.NoError(t, err)
+				}
+				for range 50 { // the alert may lose against a broken pipe
+					_, err := api.wait(t.Context(), 0, nil)
+					require.Error(t, err)
+					if judge(err) == dead {
+						return
+					}
+				}
+				t.Fatal("the alert was never recognised")
+			})
+		}
+	}
+}
+
+// TestRemovedIsWiped: keys, certificates and tokens are gone, the agent ends
+// without a fault and stays away over a restart, until there is a new token.
+func TestRemovedIsWiped(t *testing.T) {
+	t.Parallel()
+	for name, faults := range map[string]bool{"whole": false, "crashes": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for k, more := 1, true; more; k++ {
+				r := enrolled(t)
+				r.due()
+				r.settle()
+				secrets := r.secrets()
+				require.Greater(t, len(secrets), 4)
+				r.book.isRemoved = true
+				if faults {
+					r.disk.n, r.disk.at, r.disk.crash = 0, k, true
+				}
+				out, _, up := r.step()
+				if more = faults && !up; more {
+					require.True(t, r.boot())
+					out, _, _ = r.step()
+				}
+				r.disk.at = 0
+				require.True(t, out.Removed)
+				require.NoError(t, out.Err)
+				for path, text := range r.files() {
+					for _, s := range secrets {
+						require.NotContains(t, text, s, path)
+					}
+				}
+				require.Empty(t, r.envToken())
+				require.NoFileExists(t, r.conf.KeyPath)
+				require.NoFileExists(t, r.conf.CertPath)
+				require.True(t, r.boot())
+				r.wire.n = 0
+				require.NoError(t, r.agent.Run(t.Context()))
+				require.Zero(t, r.wire.n, "a removed node speaks")
+
+				r.book.isRemoved, r.book.tokens = false, map[string]*enrolToken{}
+				r.setToken(r.book.token())
+				require.True(t, r.boot())
+				r.settle()
+			}
+		})
+	}
+}
+
+// secrets are the private parts on the node's disk.
+func (r *rig) secrets() []string {
+	var out []string
+	for _, v := range r.agent.keeper.versions {
+		out = append(out, v.meta.RecoveryToken)
+	}
+	for path, text := range r.files() {
+		if strings.Contains(text, "PRIVATE KEY") && filepath.Base(path) != stagedFile {
+			out = append(out, strings.Split(text, "\n")[1])
+		}
+	}
+	return out
+}
+
+func (r *rig) files() map[string]string {
+	r.t.Helper()
+	out := map[string]string{}
+	err := filepath.Walk(filepath.Dir(r.conf.StateDir), func(path string, fi os.FileInfo, err error) error {
+		if err != nil || fi.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		out[path] = string(text)
+		return err
+	})
+	require.NoError(r.t, err)
+	return out
+}
+
+var _ http.RoundTripper = carrier{}

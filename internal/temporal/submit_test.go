@@ -13,7 +13,7 @@ import (
 
 func (f *frontend) ExecuteMultiOperation(_ context.Context, r *workflowservice.ExecuteMultiOperationRequest) (*workflowservice.ExecuteMultiOperationResponse, error) {
 	f.note(r)
-	return nil, serviceerror.NewInvalidArgument("not here").Status().Err()
+	return nil, serviceerror.ToStatus(serviceerror.NewInvalidArgument("not here")).Err()
 }
 
 // TestSubmitUsesTheActionsWorkflowID: every action takes the node but the

@@ -45,7 +45,7 @@ func newMachine(t *testing.T) *machine {
 	require.NoError(t, err)
 	noted := "#!/bin/sh\necho \"$*\" >>\"${0%/*}/arguments\"\nexec " + curl + " \"$@\"\n"
 	for name, text := range map[string]string{"systemctl": stub, "curl": noted} {
-		require.NoError(t, os.WriteFile(filepath.Join(m.bin, name), []byte(text), 0o700)) //nolint:gosec // it is run
+		require.NoError(t, os.WriteFile(filepath.Join(m.bin, name), []byte(text), 0o700))
 	}
 	return m
 }
@@ -53,7 +53,7 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) write(path, text string) {
 	m.t.Helper()
 	full := filepath.Join(m.root, path)
-	require.NoError(m.t, os.MkdirAll(filepath.Dir(full), 0o755)) //nolint:gosec // as on a host
+	require.NoError(m.t, os.MkdirAll(filepath.Dir(full), 0o755))
 	require.NoError(m.t, os.WriteFile(full, []byte(text), 0o600))
 }
 
@@ -97,7 +97,7 @@ func (m *machine) run(text string, args ...string) (said string, code int) {
 	cmd.Env = append(os.Environ(), "DESTDIR="+m.root, "PATH="+m.bin+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		require.IsType(m.t, &exec.ExitError{}, err)
+		require.ErrorAs(m.t, err, new(*exec.ExitError))
 	}
 	arguments, _ := os.ReadFile(filepath.Join(m.bin, "arguments")) // there is none without a download
 	assert.NotContains(m.t, string(arguments), schema.TokenPrefix)

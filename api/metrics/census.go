@@ -17,9 +17,18 @@ type Counts interface {
 	NodeCounts(ctx context.Context) ([]schema.NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]schema.StuckCount, error)
+	// CertificateAges returns how long the current certificates still last.
+	CertificateAges(ctx context.Context) ([]schema.CertificateAge, error)
+	// Unpromoted returns the certificates issued longer ago than olderThan that
+	// were never used.
+	Unpromoted(ctx context.Context, olderThan time.Duration) ([]schema.UnpromotedCertificate, error)
 	// TaskLeases returns the unfinished tasks by status.
 	TaskLeases(ctx context.Context) ([]schema.TaskCount, error)
 }
+
+// UnpromotedAfter is how long after its issue an unused certificate counts as
+// stuck: an agent uses one within seconds.
+const UnpromotedAfter = 10 * time.Minute
 
 const (
 	censusFresh  = 5 * time.Second // how long a reading serves further scrapes
@@ -34,6 +43,7 @@ type Census struct {
 	log    *slog.Logger
 
 	nodes, stateAge, stuck, leases *prometheus.Desc
+	lifeLeft, halfGone, unpromoted *prometheus.Desc
 
 	mu      sync.Mutex
 	readAt  time.Time
@@ -47,16 +57,19 @@ func NewCensus(counts Counts, log *slog.Logger) *Census {
 	}
 	return &Census{
 		counts: counts, log: log,
-		nodes:    desc("gpuaas_nodes", "Nodes by state.", "state"),
-		stateAge: desc("gpuaas_state_age_seconds", "How long the node longest in a state has been there.", "state"),
-		stuck:    desc("gpuaas_stuck_operations", "Parked operations by phase and reason.", "state", "reason"),
-		leases:   desc("gpuaas_task_leases", "Unfinished node tasks by status.", "state"),
+		nodes:      desc("gpuaas_nodes", "Nodes by state.", "state"),
+		stateAge:   desc("gpuaas_state_age_seconds", "How long the node longest in a state has been there.", "state"),
+		stuck:      desc("gpuaas_stuck_operations", "Parked operations by phase and reason.", "state", "reason"),
+		leases:     desc("gpuaas_task_leases", "Unfinished node tasks by status.", "state"),
+		lifeLeft:   desc("gpuaas_certificate_life_left_ratio", "What is left of the life of the current certificate that ends first; 1 without one."),
+		halfGone:   desc("gpuaas_certificates_overdue", "Current certificates past the point at which they are renewed."),
+		unpromoted: desc("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Census) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.nodes, c.stateAge, c.stuck, c.leases} {
+	for _, d := range []*prometheus.Desc{c.nodes, c.stateAge, c.stuck, c.leases, c.lifeLeft, c.halfGone, c.unpromoted} {
 		ch <- d
 	}
 }
@@ -92,7 +105,11 @@ func (c *Census) read() ([]prometheus.Metric, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := c.nodeGauges(nodes)
+	identities, err := c.identityGauges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := append(c.nodeGauges(nodes), identities...)
 	for _, s := range stuck {
 		out = append(out, gauge(c.stuck, float64(s.Operations), s.Phase, s.Reason))
 	}
@@ -100,6 +117,29 @@ func (c *Census) read() ([]prometheus.Metric, error) {
 		out = append(out, gauge(c.leases, float64(t.Tasks), string(t.Status)))
 	}
 	return out, nil
+}
+
+// identityGauges shows a fleet that has stopped renewing while there is still
+// time, and answers that are never used.
+func (c *Census) identityGauges(ctx context.Context) ([]prometheus.Metric, error) {
+	ages, err := c.counts.CertificateAges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unused, err := c.counts.Unpromoted(ctx, UnpromotedAfter)
+	if err != nil {
+		return nil, err
+	}
+	least, overdue := 1.0, 0
+	for _, a := range ages {
+		left := max(0, a.Left.Seconds()/max(1, a.Life.Seconds()))
+		least = min(least, left)
+		if left < schema.RenewAt-schema.RenewJitter {
+			overdue++
+		}
+	}
+	return []prometheus.Metric{gauge(c.lifeLeft, least), gauge(c.halfGone, float64(overdue)),
+		gauge(c.unpromoted, float64(len(unused)))}, nil
 }
 
 // nodeGauges has a row for every state, so that a state which empties goes to 0.

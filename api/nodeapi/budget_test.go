@@ -29,7 +29,7 @@ func TestHerdIsSpread(t *testing.T) {
 			}
 			require.GreaterOrEqual(t, wait, time.Second)
 			require.LessOrEqual(t, wait, maxRetryAfter)
-			at[now.Add((wait+time.Second-1)/time.Second*time.Second)]++
+			at[now.Add(wait.Truncate(time.Second)+time.Second)]++
 		}
 		now = now.Add(time.Second)
 		require.Less(t, now.Unix(), int64(1e9+600))

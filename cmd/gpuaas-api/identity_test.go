@@ -189,6 +189,21 @@ func TestOldCertificateOfACopyLocks(t *testing.T) {
 	assert.Contains(t, r.log.String(), schema.ReasonNodeLocked)
 }
 
+// A fleet that stopped renewing shows before it lapses, and so does an answer
+// that nobody uses.
+func TestIdentityGauges(t *testing.T) {
+	c := newCluster(t)
+	r := c.replica()
+	h := r.holder()
+	assert.InDelta(t, 1, r.metric("gpuaas_certificate_life_left_ratio"), 0.1)
+	require.Equal(t, http.StatusOK, r.post(h, "/certificates/renew", h.renewal(t, newKey(t))).status)
+	c.exec("UPDATE node_certificates SET issued_at = issued_at - interval '11 minutes', not_before = now() - interval '70 minutes', not_after = now() + interval '30 minutes'")
+	late := c.replica() // a scrape serves the last reading for five seconds
+	assert.InDelta(t, 0.3, late.metric("gpuaas_certificate_life_left_ratio"), 0.01)
+	assert.InDelta(t, 1, late.metric("gpuaas_certificates_overdue"), 0)
+	assert.InDelta(t, 1, late.metric("gpuaas_certificates_unpromoted"), 0)
+}
+
 func TestRemovedNodeGetsNoIdentity(t *testing.T) {
 	r := newCluster(t).replica()
 	h := r.holder()

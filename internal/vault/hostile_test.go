@@ -23,7 +23,7 @@ func TestHostileRequests(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
 	const seed, requests = 20, 200
-	random := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // repeatable
+	random := rand.New(rand.NewPCG(seed, seed))
 	signed := 0
 	for i := range requests {
 		template := hostile(t, random)

@@ -62,7 +62,7 @@ func (k *keeper) superseded(v *version, err error) bool {
 	if enrolment, other := k.keys.awaits(v.facts.SPKI); enrolment || other {
 		// Never used: a request that arrived twice was answered twice, and the
 		// other answer holds. The same key may ask for it.
-		k.cause = clip(err.Error())
+		k.cause, k.again = clip(err.Error()), true
 		return true
 	}
 	k.barred = map[string]string{}

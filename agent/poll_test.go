@@ -50,13 +50,13 @@ func TestRefusedIdentityBacksOffAndSaysWhy(t *testing.T) {
 	reasons := []string{schema.ReasonUnknownIssuer, schema.ReasonIssuerRetired, schema.ReasonExpired,
 		schema.ReasonSerialSuperseded, schema.ReasonNodeLocked, schema.ReasonIdentityMismatch}
 	f.onWait = func(n int) error {
-		if n <= len(reasons) {
-			return identityError(reasons[n-1])
+		if n > 1 && n <= len(reasons)+1 { // the first use is accepted
+			return identityError(reasons[n-2])
 		}
 		return nil
 	}
 	a := start(t, f.config(), Deps{})
-	f.until("a poll after the refusals", func() bool { return f.counts["wait"] > len(reasons) })
+	f.until("a poll after the refusals", func() bool { return f.counts["wait"] > len(reasons)+1 })
 	for _, r := range reasons {
 		require.Contains(t, a.log.String(), `"reason":"`+r+`"`)
 	}

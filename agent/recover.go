@@ -38,7 +38,8 @@ func (k *keeper) regain(ctx context.Context) Outcome {
 	default:
 		cause = errNoIdentity.Error()
 	}
-	if k.unused() {
+	if again := k.again && k.unused(); again {
+		k.again = false
 		return k.enroll(ctx, cause)
 	}
 	if k.recoverable() {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net/url"
 	"sync"
 	"time"
@@ -29,26 +30,27 @@ const backdate = 5 * time.Minute
 type generation struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
+	r    *mathrand.Rand // draws serials, on which agents' renewals depend
 }
 
-func newGeneration(name string) (*generation, error) {
+func newGeneration(name string, r *mathrand.Rand) (*generation, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign, NotBefore: epoch.Add(-century), NotAfter: epoch.Add(century), SerialNumber: big.NewInt(1)}
-	g := &generation{key: key, cert: template}
+	g := &generation{key: key, cert: template, r: r}
 	g.cert, err = g.sign(template, key.Public())
 	return g, err
 }
 
 func (g *generation) sign(template *x509.Certificate, key any) (*x509.Certificate, error) {
-	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 150))
-	if err != nil {
-		return nil, err
+	n := make([]byte, 18)
+	for i := range n {
+		n[i] = byte(g.r.Uint32())
 	}
-	template.SerialNumber = n
+	template.SerialNumber = new(big.Int).SetBytes(n)
 	der, err := x509.CreateCertificate(rand.Reader, template, g.cert, key, g.key)
 	if err != nil {
 		return nil, err
@@ -85,6 +87,7 @@ type authority struct {
 	clock *clock
 	ttl   time.Duration
 
+	r      *mathrand.Rand
 	mu     sync.Mutex
 	live   []*generation // oldest first; the last one signs
 	made   int
@@ -92,8 +95,8 @@ type authority struct {
 	issued int
 }
 
-func newAuthority(c *clock) (*authority, error) {
-	a := &authority{clock: c, ttl: schema.CertTTL}
+func newAuthority(c *clock, r *mathrand.Rand) (*authority, error) {
+	a := &authority{clock: c, r: r, ttl: schema.CertTTL}
 	return a, a.replace(false)
 }
 
@@ -102,7 +105,7 @@ func (a *authority) replace(keep bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.made++
-	g, err := newGeneration(fmt.Sprintf("node CA generation %d", a.made))
+	g, err := newGeneration(fmt.Sprintf("node CA generation %d", a.made), a.r)
 	if err != nil {
 		return err
 	}

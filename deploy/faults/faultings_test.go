@@ -115,6 +115,7 @@ func (r *run) endCloned(ctx context.Context) error {
 	conf := layout(r.node.id, root, r.w.caPath)
 	conf.EnrollmentToken = r.node.conf.EnrollmentToken
 	twin := newMachine(conf, r.site, r.node.log, r.node.disk.clone(root, seeded(r.plan.seed, forClone)))
+	twin.r = seeded(r.plan.seed, forClone)
 	defer twin.halt()
 	out := 0
 	for end := r.w.db.clock.Now().Add(schema.CertTTL * 2); out < 6 && r.w.db.clock.Now().Before(end); {

@@ -33,6 +33,7 @@ type tally struct {
 	runs     int
 	steps    int
 	byHand   int
+	claimed  int
 	endings  map[ending]int
 	hits     map[kind]int
 	failures []string
@@ -44,6 +45,9 @@ func (t *tally) add(r *run) {
 	t.runs++
 	t.steps += r.steps
 	t.byHand += r.byHand
+	if r.claimed {
+		t.claimed++
+	}
 	t.endings[r.plan.ending]++
 	for k, n := range r.hits {
 		t.hits[k] += n
@@ -74,7 +78,8 @@ func (t *tally) String() string {
 	for _, k := range kinds {
 		line("fault: "+string(k), t.hits[k])
 	}
-	line("reissued by hand, token never used", t.byHand)
+	line("by hand: token ended before its use", t.byHand)
+	line("  of these claimed in time", t.claimed)
 	line("stranded", t.count("stranded"))
 	line("false locks", t.count("without a clone"))
 	line("failures", len(t.failures))

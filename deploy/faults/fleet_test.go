@@ -176,7 +176,7 @@ func newFleet(t *testing.T, size int) *fleet {
 	t.Helper()
 	f := &fleet{w: newWorld(t, true), size: size}
 	var err error
-	f.auth, err = newAuthority(f.w.db.clock)
+	f.auth, err = newAuthority(f.w.db.clock, seeded(0, forCA))
 	require.NoError(t, err)
 	f.issuer = &countingIssuer{Issuer: f.auth}
 	return f
@@ -249,7 +249,7 @@ func (f *fleet) enroll(t *testing.T) {
 	f.cancel = cancel
 	t.Cleanup(f.end)
 	for i := range f.size {
-		id, err := f.w.register(ctx)
+		id, err := f.w.register(ctx, uint64(i)+1)
 		require.NoError(t, err)
 		token, err := f.w.issue(ctx, id, schema.PurposeEnroll)
 		require.NoError(t, err)

@@ -15,7 +15,7 @@ type gate struct {
 	mu    sync.Mutex
 	armed map[string]kind // by the last part of the path
 	hit   []kind
-	late  []func() // copies on their way
+	late  []func() // copies that arrive when the step is over
 	dead  bool
 	clock *clock
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent"
@@ -25,6 +26,7 @@ type machine struct {
 	site  *site
 	log   *slog.Logger
 	skew  time.Duration
+	r     *rand.Rand // spreads the agent's waits
 	agent *agent.Agent
 	// removed is set when the agent said that the node is removed.
 	removed bool
@@ -79,6 +81,7 @@ func (m *machine) make(c agent.Clock, transport func(*tls.Config) http.RoundTrip
 	d := agent.Deps{Log: m.log, FS: m.disk, Clock: c, Transport: transport}
 	if m.site != nil {
 		d.PollTimeout = time.Millisecond
+		d.Draw = func(most time.Duration) time.Duration { return time.Duration(m.r.Int64N(int64(most) + 1)) }
 	}
 	return agent.New(m.conf, d)
 }
@@ -129,7 +132,7 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 	if out.Removed {
 		said += ", removed"
 	}
-	return said, out.Wait
+	return strings.ReplaceAll(said, m.disk.root, ""), out.Wait
 }
 
 // words is an error without what differs from run to run.

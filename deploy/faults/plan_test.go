@@ -21,7 +21,7 @@ const (
 	kindLostAnswer   kind = "answer lost"
 	kindTornAnswer   kind = "answer torn"
 	kindDuplicate    kind = "request duplicated"
-	kindLateCopy     kind = "request repeated late"
+	kindLateCopy     kind = "request repeated after its answer"
 	kindNetwork      kind = "network away"
 	kindRestart      kind = "API restarted"
 	kindSealed       kind = "Vault sealed"

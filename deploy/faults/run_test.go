@@ -22,6 +22,8 @@ const (
 	forDisk = iota + 1
 	forClone
 	forLife
+	forCA
+	forAgent
 )
 
 // run is one life with its faults.
@@ -41,13 +43,17 @@ type run struct {
 	cloned  bool
 	locked  bool // a node_locked was seen
 	byHand  int  // reissues that the life needed, as designed
-	failure string
+	claimed bool // one of them although the token was claimed in time
+	// bare is true while the node has no identity that was ever accepted.
+	bare     bool
+	accepted time.Time
+	failure  string
 }
 
 func (w *world) newRun(p plan) (*run, error) {
-	r := &run{plan: p, w: w, r: seeded(p.seed, forLife), lasting: map[kind]int{}, hits: map[kind]int{}}
+	r := &run{plan: p, w: w, r: seeded(p.seed, forLife), lasting: map[kind]int{}, hits: map[kind]int{}, bare: true, accepted: epoch}
 	var err error
-	if r.auth, err = newAuthority(w.db.clock); err != nil {
+	if r.auth, err = newAuthority(w.db.clock, seeded(p.seed, forCA)); err != nil {
 		return nil, err
 	}
 	r.site = newSite(w.store, r.auth, w.db.clock, w.cert, &r.log)
@@ -62,13 +68,14 @@ func (r *run) do(ctx context.Context) error {
 	if err := r.w.db.set(ctx, epoch); err != nil {
 		return err
 	}
-	id, err := r.w.register(ctx)
+	id, err := r.w.register(ctx, r.plan.seed)
 	if err != nil {
 		return err
 	}
 	root := filepath.Join(r.w.dir, id)
 	agentLog := slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	r.node = newMachine(layout(id, root, r.w.caPath), r.site, agentLog, newDisk(root, seeded(r.plan.seed, forDisk)))
+	r.node.r = seeded(r.plan.seed, forAgent)
 	defer r.node.halt()
 	if err := r.reissue(ctx, schema.PurposeEnroll); err != nil {
 		return err
@@ -117,6 +124,7 @@ func (r *run) page(ctx context.Context, p page) error {
 		}
 	case chapterLostState:
 		r.node.halt()
+		r.bare = true
 		r.node.disk = newDisk(r.node.disk.root, seeded(r.plan.seed, forDisk))
 		if err := r.reissue(ctx, schema.PurposeReissue); err != nil {
 			return err
@@ -152,13 +160,11 @@ func (r *run) reissue(ctx context.Context, purpose schema.TokenPurpose) error {
 // process of the API.
 func (r *run) step(ctx context.Context) error {
 	r.steps++
-	if r.r.IntN(2) == 0 {
-		if n := r.site.gate.deliverLate(); n > 0 {
-			r.say("%d late copies arrive", n)
-		}
-	}
 	said, wait := r.node.step(ctx)
 	r.say("%s (wait %s)", said, wait.Round(time.Second))
+	if n := r.site.gate.deliverLate(); n > 0 {
+		r.say("     %d late copies arrive", n)
+	}
 	for _, k := range append(append(r.site.points.happened(), r.site.gate.happened()...), r.node.disk.happened()...) {
 		r.say("     hit: %s", k)
 		r.hits[k]++
@@ -167,7 +173,9 @@ func (r *run) step(ctx context.Context) error {
 		r.site.restart()
 	}
 	r.locked = r.locked || strings.Contains(said, schema.ReasonNodeLocked)
-	r.check()
+	if r.check(); r.node.accepted {
+		r.bare, r.accepted = false, r.w.db.clock.Now()
+	}
 	if err := r.promoteNode(ctx); err != nil {
 		return err
 	}
@@ -261,16 +269,18 @@ func (r *run) end(ctx context.Context) error {
 	return nil
 }
 
-// beyondHelp is true for a node that has never been accepted and whose token's
-// life is over: nothing that it holds was ever proved to be its own.
+// beyondHelp is true for a node that only a person can help, by design: its
+// token's life is over, and it has no identity of its own yet, or none whose
+// recovery token still lives.
 func (r *run) beyondHelp(ctx context.Context) bool {
-	var used, live bool
-	err := r.w.db.raw.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM node_certificates c JOIN nodes n USING (node_id)
-		WHERE node_id = $1 AND c.incarnation = n.incarnation AND promoted_at IS NOT NULL),
-		EXISTS (SELECT 1 FROM enrollment_tokens WHERE node_id = $1 AND purpose IN ('enroll', 'reissue')
-		AND state IN ('issued', 'claimed') AND expires_at > $2)`, r.node.id, r.w.db.clock.Now()).Scan(&used, &live)
+	now := r.w.db.clock.Now()
+	var live, claimed bool
+	err := r.w.db.raw.QueryRow(ctx, `SELECT coalesce(bool_or(expires_at > $2), false), coalesce(bool_or(state = 'claimed'), false)
+		FROM enrollment_tokens WHERE node_id = $1 AND purpose IN ('enroll', 'reissue') AND state IN ('issued', 'claimed')`,
+		r.node.id, now).Scan(&live, &claimed)
 	if err != nil {
 		r.fail("reading what the node has: %v", err)
 	}
-	return !used && !live
+	r.claimed = r.claimed || claimed
+	return !live && (r.bare || now.Sub(r.accepted) > schema.RecoveryTokenTTL-schema.CertTTL)
 }

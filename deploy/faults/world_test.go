@@ -35,7 +35,7 @@ func newWorld(tb testing.TB, running bool) *world {
 	w.store, err = store.Open(tb.Context(), store.Config{URL: w.db.url, MaxConns: 8})
 	require.NoError(tb, err)
 	tb.Cleanup(w.store.Close)
-	ca, err := newGeneration("server CA")
+	ca, err := newGeneration("server CA", seeded(0, forCA))
 	require.NoError(tb, err)
 	w.cert, err = ca.serverCert()
 	require.NoError(tb, err)
@@ -45,13 +45,18 @@ func newWorld(tb testing.TB, running bool) *world {
 }
 
 // register adds a node and begins its enrolment, as the workflow does.
-func (w *world) register(ctx context.Context) (nodeID string, err error) {
+// Its id follows from the seed, since agents draw from it.
+func (w *world) register(ctx context.Context, seed uint64) (nodeID string, err error) {
 	w.runs++
 	n, err := w.store.Register(ctx, schema.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
 		return "", err
 	}
-	return n.ID, w.claim(ctx, n.ID, schema.ActionEnroll)
+	id := fmt.Sprintf("00000000-0000-7000-8000-%012x", seed)
+	if _, err := w.db.raw.Exec(ctx, "UPDATE nodes SET node_id = $2 WHERE node_id = $1", n.ID, id); err != nil {
+		return "", err
+	}
+	return id, w.claim(ctx, id, schema.ActionEnroll)
 }
 
 func (w *world) claim(ctx context.Context, nodeID string, a schema.Action) error {

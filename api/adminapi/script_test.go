@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -367,4 +368,26 @@ func TestPackageFromRegistry(t *testing.T) {
 	require.Zero(t, code, said)
 	assert.Equal(t, "Bearer short.lived-1", o.auth)
 	assert.NotContains(t, said, "short.lived-1")
+}
+
+// A reference is spent only when its bundle can be made.
+func TestFetchOrder(t *testing.T) {
+	d := newDesk()
+	d.minted.Purpose = schema.PurposeReissue
+	reference, _, _ := schema.NewToken()
+	by := schema.Subject{Actor: "fetch:10.0.0.1", CorrelationID: "c"}
+	d.trustErr = schema.NewError(schema.KindServiceUnavailable, "away")
+	_, err := d.api().Fetch(t.Context(), reference, by)
+	require.ErrorIs(t, err, &schema.Error{Kind: schema.KindServiceUnavailable})
+	_, err = d.api().Fetch(t.Context(), "x", by)
+	require.ErrorIs(t, err, &schema.Error{Kind: schema.KindUnauthenticated})
+	assert.Equal(t, []string{"trust"}, d.steps)
+
+	d.trustErr, d.steps = nil, nil
+	b, err := d.api().Fetch(t.Context(), reference, by)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"trust", "spend", "issue"}, d.steps)
+	assert.Equal(t, schema.PurposeReissue, d.minted.Purpose)
+	assert.Equal(t, by, d.by)
+	assert.Equal(t, d.minted.ExpiresAt.Format(time.RFC3339), b.ExpiresAt)
 }

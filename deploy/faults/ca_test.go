@@ -97,7 +97,10 @@ type authority struct {
 
 func newAuthority(c *clock, r *mathrand.Rand) (*authority, error) {
 	a := &authority{clock: c, r: r, ttl: schema.CertTTL}
-	return a, a.replace(false)
+	if err := a.replace(false); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // replace adds a generation of a new name and, unless keep, distrusts the former.

@@ -112,6 +112,9 @@ func TestSeededFaults(t *testing.T) {
 		require.Empty(t, r.failure)
 		return
 	}
+	if testing.Short() {
+		*seedsFlag = min(*seedsFlag, 25)
+	}
 	started := time.Now()
 	seeds := make(chan uint64)
 	var workers sync.WaitGroup

@@ -37,6 +37,9 @@ const (
 // down. All agents come back by themselves, and no faster than the issuance
 // budget lets them.
 func TestExpiringFleet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes an outage; not under -short")
+	}
 	f := newFleet(t, *agentsFlag)
 	f.serve(t, 1000)
 	f.enroll(t)
@@ -245,7 +248,7 @@ func (f *fleet) Sleep(ctx context.Context, d time.Duration) error {
 // enroll registers every node and runs its agent.
 func (f *fleet) enroll(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	f.cancel = cancel
 	t.Cleanup(f.end)
 	for i := range f.size {

@@ -93,7 +93,7 @@ func pair() (near, far net.Conn, err error) {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
 	if near, err = fromFD(fds[0]); err != nil {
-		syscall.Close(fds[1]) //nolint:errcheck // the other end failed already
+		syscall.Close(fds[1])
 		return nil, nil, err
 	}
 	if far, err = fromFD(fds[1]); err != nil {

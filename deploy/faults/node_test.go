@@ -59,6 +59,7 @@ func (m *machine) Sleep(ctx context.Context, _ time.Duration) error { return ctx
 func (m *machine) transport(c *tls.Config) http.RoundTripper {
 	c = c.Clone()
 	c.Time = m.Now
+	c.CurvePreferences = []tls.CurveID{tls.X25519} // the quickest; no secret is at stake
 	return &http.Transport{TLSClientConfig: c, DialContext: m.site.wire.Dial, DisableKeepAlives: true}
 }
 

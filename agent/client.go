@@ -162,14 +162,14 @@ func refusal(res *http.Response, body []byte) error {
 	return later(res, schema.Errorf(schema.KindServiceUnavailable, "the answer %d is not the node API's%s", res.StatusCode, hint))
 }
 
-// retryAfter is an error whose answer said when to come back.
-type retryAfter struct {
+// retryError is an error whose answer said when to come back.
+type retryError struct {
 	error
 	after time.Duration
 }
 
 // Unwrap returns the answer's error.
-func (r retryAfter) Unwrap() error { return r.error }
+func (r retryError) Unwrap() error { return r.error }
 
 // maxRetryAfter bounds what one answer can ask for.
 const maxRetryAfter = time.Hour
@@ -180,7 +180,7 @@ func later(res *http.Response, err error) error {
 	if parseErr != nil || s <= 0 {
 		return err
 	}
-	return retryAfter{err, min(time.Duration(min(s, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter)}
+	return retryError{err, min(time.Duration(min(s, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter)}
 }
 
 // unreachable says in words why there was no answer. The texts of the network

@@ -296,7 +296,7 @@ func (v *version) presentTo(r *tls.CertificateRequestInfo) (*tls.Certificate, er
 // by the backoff, always with jitter.
 func (k *keeper) failed(did Action, err error, b *backoff) Outcome {
 	wait := b.next()
-	if r, ok := errors.AsType[retryAfter](err); ok {
+	if r, ok := errors.AsType[retryError](err); ok {
 		wait = k.deps.Draw.jitter(r.after)
 	}
 	k.hold.set(k.clock.local(), wait)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -45,7 +46,7 @@ func TestClonedStateLocksBoth(t *testing.T) {
 	issued := r.book.issued
 	for range 5 {
 		for _, side := range []*rig{r, &twin} {
-			out, _, _ := side.step()
+			out := side.step()
 			require.False(t, out.Removed)
 		}
 		r.pass(time.Hour)
@@ -64,7 +65,7 @@ func TestOperatorTokenTakesPrecedence(t *testing.T) {
 	r.setToken(r.book.token())
 	r.wire.down = true
 	require.True(t, r.boot())
-	out, _, _ := r.step()
+	out := r.step()
 	require.Equal(t, ActEnroll, out.Action)
 	require.Error(t, out.Err)
 	require.True(t, out.Ready, "the present identity goes on meanwhile")
@@ -87,10 +88,10 @@ func TestRefusedOperatorTokenKeepsTheIdentity(t *testing.T) {
 	r.setToken(wrong)
 	serial := r.serial()
 	require.True(t, r.boot())
-	out, pollErr, _ := r.step()
+	out := r.step()
 	require.Equal(t, ActEnroll, out.Action)
 	require.Equal(t, schema.KindUnauthenticated, schema.KindOf(out.Err))
-	require.NoError(t, pollErr)
+	require.NoError(t, out.poll)
 	require.Equal(t, serial, r.serial())
 	n := r.f.count("enroll")
 	for range 3 {
@@ -164,7 +165,7 @@ func TestRecoveryImpossible(t *testing.T) {
 	r.pass(schema.CertTTL + time.Hour)
 	n := r.f.count("enroll")
 	for range 5 {
-		out, _, _ := r.step()
+		out := r.step()
 		require.False(t, out.Ready)
 		require.Error(t, out.Err)
 		r.pass(out.Wait)
@@ -271,9 +272,9 @@ func TestRetryAfter(t *testing.T) {
 		}
 		return nil
 	}
-	out, pollErr, _ := r.step()
+	out := r.step()
 	require.Equal(t, schema.KindRateLimited, schema.KindOf(out.Err))
-	require.NoError(t, pollErr)
+	require.NoError(t, out.poll)
 	require.GreaterOrEqual(t, out.Wait, 2*time.Minute)
 	require.LessOrEqual(t, out.Wait, 3*time.Minute)
 	r.pass(2*time.Minute - time.Second)
@@ -298,14 +299,15 @@ func TestFailingRenewalIsSaid(t *testing.T) {
 	}
 	end := r.agent.keeper.inUse.Load().leaf.NotAfter
 	for r.clock.Now().Before(end.Add(-time.Minute)) {
-		out, pollErr, _ := r.step()
+		out := r.step()
 		require.True(t, out.Ready)
-		require.NoError(t, pollErr)
+		require.NoError(t, out.poll)
 		r.pass(min(10*time.Minute, max(end.Sub(r.clock.Now())-30*time.Second, time.Second)))
 	}
 	n := strings.Count(r.log.String(), "certificate runs out")
 	require.InDelta(t, 18, n, 2) // a quarter of 72 h
-	require.NotContains(t, r.log.String()[:strings.Index(r.log.String(), "certificate runs out")], "recovery starts")
+	before, _, _ := strings.Cut(r.log.String(), "certificate runs out")
+	require.NotContains(t, before, "recovery starts")
 	r.pass(time.Hour)
 	r.step()
 	r.book.refuse = nil
@@ -429,7 +431,7 @@ func TestRetryAfterOfAnAnswer(t *testing.T) {
 		rec := httptest.NewRecorder()
 		rec.Header().Set("Retry-After", header)
 		rec.WriteHeader(http.StatusTooManyRequests)
-		got, _ := refusal(rec.Result(), nil).(retryAfter)
+		got, _ := errors.AsType[retryError](refusal(rec.Result(), nil))
 		require.Equal(t, want, got.after, header)
 	}
 }

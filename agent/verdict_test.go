@@ -31,10 +31,10 @@ func TestExpiredRecoversBeforeThePoll(t *testing.T) {
 				require.True(t, r.boot())
 			}
 			polls := r.f.count("wait")
-			out, pollErr, _ := r.step()
+			out := r.step()
 			require.Equal(t, ActRecover, out.Action)
 			require.NoError(t, out.Err)
-			require.NoError(t, pollErr)
+			require.NoError(t, out.poll)
 			require.Equal(t, polls+1, r.f.count("wait"), "no poll with the expired certificate")
 			require.Equal(t, schema.ViaRecover, r.lastVia())
 			require.Equal(t, r.agent.keeper.inUse.Load().meta.RecoveryToken, r.envToken())
@@ -69,7 +69,7 @@ func TestCodedAnswers(t *testing.T) {
 				return identityError(reason)
 			}
 			for range 12 {
-				out, _, _ := r.step()
+				out := r.step()
 				require.False(t, out.Removed)
 				r.pass(min(max(out.Wait, time.Second), time.Hour))
 			}
@@ -110,7 +110,7 @@ func TestLockedBacksOffForLong(t *testing.T) {
 	r.wire.n = 0
 	var waits []time.Duration
 	for end := r.local.Now().Add(12 * time.Hour); r.local.Now().Before(end); {
-		out, _, _ := r.step()
+		out := r.step()
 		if out.Wait > 0 {
 			waits = append(waits, out.Wait)
 		}
@@ -143,11 +143,11 @@ func TestSupersededFallsBack(t *testing.T) {
 	b.void[second], b.retired = true, map[string]time.Time{}
 	b.current = &slot{facts: r.agent.keeper.versions[1].facts, seq: 1, token: r.agent.keeper.versions[1].meta.RecoveryToken}
 	r.book.mu.Unlock()
-	_, pollErr, _ := r.step()
-	require.Equal(t, superseded, judge(pollErr))
+	out := r.step()
+	require.Equal(t, superseded, judge(out.poll))
 	require.Equal(t, first, r.serial())
-	out, pollErr, _ := r.step()
-	require.NoError(t, pollErr)
+	out = r.step()
+	require.NoError(t, out.poll)
 	require.Equal(t, ActRenew, out.Action, "the older one is due at once")
 
 	r.book.mu.Lock()
@@ -155,7 +155,7 @@ func TestSupersededFallsBack(t *testing.T) {
 	r.book.mu.Unlock()
 	polls := r.f.count("wait")
 	for range 10 {
-		out, _, _ := r.step()
+		out := r.step()
 		require.False(t, out.Removed)
 		r.pass(time.Second)
 	}
@@ -173,12 +173,12 @@ func TestChangedCA(t *testing.T) {
 	r.book.live = []authority{next}
 	r.wire.accept = func() [][]byte { return [][]byte{next.cert.RawSubject} }
 	r.wire.n = 0
-	_, pollErr, _ := r.step()
-	require.ErrorIs(t, pollErr, errIssuer)
+	out := r.step()
+	require.ErrorIs(t, out.poll, errIssuer)
 	require.Zero(t, r.wire.n)
-	out, pollErr, _ := r.step()
+	out = r.step()
 	require.Equal(t, ActRecover, out.Action)
-	require.NoError(t, pollErr)
+	require.NoError(t, out.poll)
 	require.Equal(t, next.cert.Subject.String(), r.agent.keeper.inUse.Load().facts.Issuer)
 	require.True(t, r.logged("certificate may be of a replaced node ca"), "the bundle on the node is the old one")
 }
@@ -194,10 +194,10 @@ func TestNewIssuerNotAcceptedYet(t *testing.T) {
 	accepted := [][]byte{old.cert.RawSubject}
 	r.wire.accept = func() [][]byte { return accepted }
 	r.due()
-	out, pollErr, _ := r.step()
+	out := r.step()
 	require.Equal(t, ActRenew, out.Action)
 	require.ErrorIs(t, out.Err, errIssuer)
-	require.NoError(t, pollErr)
+	require.NoError(t, out.poll)
 	require.Equal(t, first, r.serial())
 	require.True(t, r.boot())
 	r.settle()
@@ -280,10 +280,10 @@ func TestRemovedIsWiped(t *testing.T) {
 				if faults {
 					r.disk.n, r.disk.at, r.disk.crash = 0, k, true
 				}
-				out, _, up := r.step()
-				if more = faults && !up; more {
+				out := r.step()
+				if more = faults && !out.up; more {
 					require.True(t, r.boot())
-					out, _, _ = r.step()
+					out = r.step()
 				}
 				r.disk.at = 0
 				require.True(t, out.Removed)

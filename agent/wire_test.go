@@ -189,8 +189,8 @@ func (f *stepFile) Write(b []byte) (int, error) {
 	done := false
 	defer func() {
 		if !done {
-			f.File.Write(b[:len(b)/2])
-			f.File.Close()
+			_, _ = f.File.Write(b[:len(b)/2])
+			_ = f.File.Close()
 		}
 	}()
 	if err := f.disk.step(); err != nil {
@@ -298,13 +298,20 @@ func (r *rig) crashed(up *bool) {
 	}
 }
 
-// step makes one step; crashed is true when the disk stopped the machine in it.
-func (r *rig) step() (out Outcome, pollErr error, up bool) {
+// turn is what one step came to; up is false when the disk stopped the machine
+// in it.
+type turn struct {
+	Outcome
+	poll error
+	up   bool
+}
+
+func (r *rig) step() (s turn) {
 	r.t.Helper()
-	up = true
-	defer r.crashed(&up)
-	out, pollErr = r.agent.Step(r.t.Context())
-	return out, pollErr, up
+	s.up = true
+	defer r.crashed(&s.up)
+	s.Outcome, s.poll = r.agent.Step(r.t.Context())
+	return s
 }
 
 // pass advances both clocks.
@@ -322,8 +329,8 @@ func (r *rig) settle() {
 			r.pass(time.Second)
 			continue
 		}
-		out, pollErr, up := r.step()
-		if !up {
+		out := r.step()
+		if !out.up {
 			r.agent.Close()
 			r.agent = nil
 			continue
@@ -331,7 +338,7 @@ func (r *rig) settle() {
 		if out.Removed {
 			return
 		}
-		if facts, _, ok := r.agent.Certificate(); ok && out.Ready && pollErr == nil && r.book.accepts(facts.Serial) {
+		if facts, _, ok := r.agent.Certificate(); ok && out.Ready && out.poll == nil && r.book.accepts(facts.Serial) {
 			return
 		}
 		r.pass(min(max(out.Wait, time.Second), 10*time.Minute))

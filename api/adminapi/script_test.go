@@ -74,9 +74,10 @@ func (m *machine) files() map[string]string {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		name, _, stale := strings.Cut(strings.TrimPrefix(path, m.root), ".stale-")
+		name, rest, stale := strings.Cut(strings.TrimPrefix(path, m.root), ".stale-")
 		if stale {
-			name += ".stale"
+			_, below, _ := strings.Cut(rest, "/")
+			name = strings.TrimSuffix(name+".stale/"+below, "/")
 		}
 		out[name] = info.Mode().String() + " " + string(text)
 		return err
@@ -140,10 +141,12 @@ func TestRestartCommand(t *testing.T) {
 	m.write(schema.DefaultKeyPath, "old key")
 	m.write(schema.DefaultNodeCABundlePath, "old node CA")
 	m.write(schema.DefaultCABundlePath, "old CA")
-	m.write("/srv/state/identity-next.pem", "old pair")
-	m.write("/srv/state/recovery.json", "old recovery")
+	m.write("/srv/state/identity/1/cert.pem", "old cert")
+	m.write("/srv/state/next-key.json", "old key")
+	m.write("/srv/state/removed.json", "removed")
+	m.write("/srv/state/recovery-key.pem", "old recovery")
 	m.write("/srv/state/journal/1", "work")
-	m.write(schema.DefaultEnvFile, "GPUAAS_NODE_ID=\"x\"\nGPUAAS_ENROLLMENT_TOKEN=old\nGPUAAS_STATE_DIR=\"/srv/state\"\n"+
+	m.write(schema.DefaultEnvFile, "GPUAAS_NODE_ID=\""+d.node.ID+"\"\nGPUAAS_ENROLLMENT_TOKEN=old\nGPUAAS_STATE_DIR=\"/srv/state\"\n"+
 		"GPUAAS_WORKLOAD_DRIVER=docker\nBROKEN=\"half\n$(reboot)\n")
 	var answer schema.LifecycleAnswer
 	d.ask(t, "reissue-enrollment", "", &answer)
@@ -159,8 +162,10 @@ func TestRestartCommand(t *testing.T) {
 		schema.DefaultNodeCABundlePath + ".stale": "-rw------- old node CA",
 		schema.DefaultCABundlePath:                "-rw-r--r-- " + d.ca,
 		schema.DefaultNodeCABundlePath:            "-rw-r--r-- " + d.ca,
-		"/srv/state/identity-next.pem.stale":      "-rw------- old pair",
-		"/srv/state/recovery.json.stale":          "-rw------- old recovery",
+		"/srv/state/identity.stale/1/cert.pem":    "-rw------- old cert",
+		"/srv/state/next-key.json.stale":          "-rw------- old key",
+		"/srv/state/removed.json.stale":           "-rw------- removed",
+		"/srv/state/recovery-key.pem.stale":       "-rw------- old recovery",
 		"/srv/state/journal/1":                    "-rw------- work",
 		schema.DefaultEnvFile: "-rw------- GPUAAS_STATE_DIR=\"/srv/state\"\nGPUAAS_WORKLOAD_DRIVER=docker\n" +
 			answer.RecoveryBundle.EnvFile(),
@@ -171,6 +176,13 @@ func TestRestartCommand(t *testing.T) {
 	got["/systemctl.log"] = ""
 	assert.Equal(t, want, got)
 	assert.NotContains(t, said, schema.TokenPrefix)
+
+	// What another node left on this host goes as a whole.
+	m.write(schema.DefaultEnvFile, "GPUAAS_NODE_ID=somebody\nGPUAAS_STATE_DIR=/srv/state\n")
+	said, code = m.run(command)
+	require.Zero(t, code, said)
+	assert.Contains(t, m.files(), "/srv/state.stale/journal/1")
+	assert.NotContains(t, m.files(), "/srv/state/journal/1")
 
 	// Again, with what a second reissue gives.
 	d.ask(t, "reissue-enrollment", `{"idempotency_key":"2"}`, &answer)

@@ -41,9 +41,10 @@ const (
 // where S-CRT-05 wants the mismatch found and a node would otherwise stay out
 // for good; but a replica that has not read a new CA generation yet says the
 // same of a good certificate. So it leads to recovery only when it was the
-// answer strangeLimit times in a row. serial_superseded never does: whoever
-// holds a superseded certificate may be a copy, and a copy must not get a new
-// one by itself.
+// answer strangeLimit times in a row. serial_superseded never does for a
+// certificate that was once used: whoever holds it may be a copy, and a copy
+// must not get a new one by itself. One whose key is still staged was never
+// used; it may be asked for again, with that very key.
 func judge(err error) verdict {
 	if err == nil {
 		return fine

@@ -1,0 +1,35 @@
+package store
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// The evidence of a clone is written down after the request that showed it was
+// undone. A reissue that came in between stands.
+func TestALockIsOfOneIncarnation(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s, err := Open(ctx, Config{URL: pgtest.New(t, Migrate)})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	n, err := s.Register(ctx, schema.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, schema.Subject{Actor: "alice@ops"})
+	require.NoError(t, err)
+	_, err = s.q.NextIncarnation(ctx, n.ID)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		incarnation int64
+		locked      bool
+	}{{1, false}, {2, true}} {
+		err := refuseClone(clone{n.ID, c.incarnation, cloneOfSerial}, schema.AuditEvent{Stream: n.ID, Target: n.ID, Actor: systemActor})
+		require.Error(t, s.write(ctx, "locking", func(context.Context, *unit) error { return err }))
+		node, err := s.q.LockNode(ctx, n.ID)
+		require.NoError(t, err)
+		require.Equal(t, c.locked, node.Locked, "incarnation %d", c.incarnation)
+	}
+}

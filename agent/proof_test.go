@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestLostProof: the call that promotes a new certificate is answered to nobody.
+// The node goes on with the new one at once: the former is retired by then, and
+// its use would soon pass for a copy's.
+func TestLostProof(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	former := r.serial()
+	r.due()
+	r.wire.lose = func(_ int, path string) string {
+		if strings.HasSuffix(path, "/heartbeat") {
+			return "answer"
+		}
+		return ""
+	}
+	out := r.step()
+	require.Equal(t, ActRenew, out.Action)
+	require.NoError(t, out.poll)
+	require.NotEqual(t, former, r.serial())
+	require.True(t, r.book.accepts(r.serial()))
+	r.pass(2 * schema.InFlight)
+	require.NoError(t, r.step().poll)
+	r.whole("lost proof")
+}
+
+// TestRecoveryWithTheFormerToken: the newest identity was never used and the
+// server does not have it any more; the token of the one before is the live one.
+func TestRecoveryWithTheFormerToken(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	r.due()
+	r.wire.lose = func(_ int, path string) string {
+		if strings.HasSuffix(path, "/heartbeat") || strings.HasSuffix(path, "/wait") {
+			return "request"
+		}
+		return ""
+	}
+	r.step()
+	r.wire.lose = nil
+	r.book.mu.Lock()
+	r.book.void[r.book.pending.facts.Serial], r.book.pending = true, nil
+	r.book.mu.Unlock()
+	r.pass(2 * schema.CertTTL)
+	r.settle()
+	require.Equal(t, schema.ViaRecover, r.lastVia())
+	require.Equal(t, 2, r.f.count("recover"))
+	r.whole("former token")
+}

@@ -40,7 +40,7 @@ func (k *keeper) enrolled(ctx context.Context) (*version, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := k.keys.staged(tokenDigest(token), 0, k.inService)
+	key, err := k.keys.staged(tokenDigest(token), 0, k.taken)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (k *keeper) ask(ctx context.Context, path string, body any) (schema.EnrollA
 // begin puts a new identity in use at once: there was none, or none that still
 // works. The first poll promotes it.
 func (k *keeper) begin(did Action, v *version) Outcome {
-	k.barred = map[string]string{}
+	k.barred, k.again = map[string]string{}, false
 	if err := k.take(v); err != nil {
 		return k.failed(did, err, &k.soon)
 	}

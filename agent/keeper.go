@@ -53,7 +53,7 @@ type keeper struct {
 	barred  map[string]string
 	cause   string // why the identity in use must be replaced; "" when it need not
 	strange int
-	again   bool  // the newest version's request is to be made once more
+	again   bool  // the newest version was superseded before its first use
 	hold    delay // nothing is done about the identity
 	quiet   delay // nothing is asked with the identity
 

@@ -109,7 +109,7 @@ func (k *keeper) confirmed(v *version) {
 	for _, b := range []*backoff{&k.soon, &k.late, &k.locks} {
 		b.reset()
 	}
-	k.strange = 0
+	k.strange, k.again = 0, false
 	clear(k.barred)
 	told := k.clock.latest()
 	if k.envDone == v.facts.Serial {

@@ -38,8 +38,7 @@ func (k *keeper) regain(ctx context.Context) Outcome {
 	default:
 		cause = errNoIdentity.Error()
 	}
-	if again := k.again && k.unused(); again {
-		k.again = false
+	if k.again && k.unused() {
 		return k.enroll(ctx, cause)
 	}
 	if k.recoverable() {
@@ -86,7 +85,7 @@ func (k *keeper) recovered(ctx context.Context) (*version, error) {
 			sequence = max(sequence, v.meta.Sequence)
 		}
 	}
-	key, err := k.keys.staged("", newest.id.Incarnation, k.inService)
+	key, err := k.keys.staged("", newest.id.Incarnation, k.taken)
 	if err != nil {
 		return nil, err
 	}

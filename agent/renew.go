@@ -111,11 +111,10 @@ func (k *keeper) held(spki string) bool {
 	return slices.ContainsFunc(k.versions, func(v *version) bool { return v.facts.SPKI == spki })
 }
 
-// inService reports whether a version with the key was accepted by the server.
-// The key of one that never was may be asked for again.
-func (k *keeper) inService(spki string) bool {
-	return slices.ContainsFunc(k.versions, func(v *version) bool { return v.facts.SPKI == spki && v.facts.Serial == k.envDone })
-}
+// taken reports whether a key is not to be asked with: a stored version has it.
+// Only that of one which was superseded before its first use may be asked with
+// again; any other would bind a live recovery token to a key that is wiped.
+func (k *keeper) taken(spki string) bool { return !k.again && k.held(spki) }
 
 // adopt checks an answer and stores it as the newest version. Until it returns
 // without an error nothing has changed but files that no one reads; the staged

@@ -33,7 +33,6 @@ type tally struct {
 	runs     int
 	steps    int
 	byHand   int
-	claimed  int
 	endings  map[ending]int
 	hits     map[kind]int
 	failures []string
@@ -45,9 +44,6 @@ func (t *tally) add(r *run) {
 	t.runs++
 	t.steps += r.steps
 	t.byHand += r.byHand
-	if r.claimed {
-		t.claimed++
-	}
 	t.endings[r.plan.ending]++
 	for k, n := range r.hits {
 		t.hits[k] += n
@@ -79,7 +75,6 @@ func (t *tally) String() string {
 		line("fault: "+string(k), t.hits[k])
 	}
 	line("by hand: token ended before its use", t.byHand)
-	line("  of these claimed in time", t.claimed)
 	line("stranded", t.count("stranded"))
 	line("false locks", t.count("without a clone"))
 	line("failures", len(t.failures))

@@ -43,7 +43,6 @@ type run struct {
 	cloned  bool
 	locked  bool // a node_locked was seen
 	byHand  int  // reissues that the life needed, as designed
-	claimed bool // one of them although the token was claimed in time
 	// bare is true while the node has no identity that was ever accepted.
 	bare     bool
 	accepted time.Time
@@ -271,16 +270,17 @@ func (r *run) end(ctx context.Context) error {
 
 // beyondHelp is true for a node that only a person can help, by design: its
 // token's life is over, and it has no identity of its own yet, or none whose
-// recovery token still lives.
+// recovery token still lives. A token that was claimed in time is no excuse.
 func (r *run) beyondHelp(ctx context.Context) bool {
 	now := r.w.db.clock.Now()
-	var live, claimed bool
-	err := r.w.db.raw.QueryRow(ctx, `SELECT coalesce(bool_or(expires_at > $2), false), coalesce(bool_or(state = 'claimed'), false)
+	var live, claimed, used bool
+	err := r.w.db.raw.QueryRow(ctx, `SELECT coalesce(bool_or(expires_at > $2), false), coalesce(bool_or(state = 'claimed'), false),
+		EXISTS (SELECT 1 FROM node_certificates c JOIN nodes n USING (node_id)
+			WHERE node_id = $1 AND c.incarnation = n.incarnation AND promoted_at IS NOT NULL)
 		FROM enrollment_tokens WHERE node_id = $1 AND purpose IN ('enroll', 'reissue') AND state IN ('issued', 'claimed')`,
-		r.node.id, now).Scan(&live, &claimed)
+		r.node.id, now).Scan(&live, &claimed, &used)
 	if err != nil {
 		r.fail("reading what the node has: %v", err)
 	}
-	r.claimed = r.claimed || claimed
-	return !live && (r.bare || now.Sub(r.accepted) > schema.RecoveryTokenTTL-schema.CertTTL)
+	return !live && !claimed && (r.bare || !used || now.Sub(r.accepted) > schema.RecoveryTokenTTL-schema.CertTTL)
 }

@@ -159,3 +159,16 @@ func TestASeedIsALife(t *testing.T) {
 		require.Equal(t, one.trace, two.trace, "seed %d", seed)
 	}
 }
+
+// TestFoundBefore lives the lives that once ended badly: the claims of a reissue
+// whose key was lost with a failed write (45, 51, 56) or with a recovery begun
+// between (182, 315), a request that arrived twice before the certificate's
+// first use (397), and a recovery begun by a wrong clock (878).
+func TestFoundBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false)
+	for _, seed := range []uint64{45, 51, 56, 182, 315, 397, 878} {
+		r := live(t.Context(), t, w, seed)
+		require.Empty(t, r.failure, "seed %d\n%s", seed, strings.Join(r.trace, "\n"))
+	}
+}

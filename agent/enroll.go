@@ -40,7 +40,7 @@ func (k *keeper) enrolled(ctx context.Context) (*version, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := k.keys.staged(tokenDigest(token), 0, k.taken)
+	key, err := k.keys.ask(tokenDigest(token), 0, k.newest(), func(stagedKey) bool { return true })
 	if err != nil {
 		return nil, err
 	}

@@ -56,13 +56,16 @@ func (k *keeper) bar(v *version, err error) {
 // unknown here or there. Where there is none, only waiting is left.
 func (k *keeper) superseded(v *version, err error) bool {
 	k.barred[v.facts.Serial] = err.Error()
+	// A request that arrived twice was answered twice, and one without an answer
+	// may have been granted: either replaces what was not used yet.
+	unanswered, _ := k.keys.unanswered(v)
+	unanswered = unanswered && v.number > k.mem.Proven
+	k.again = k.again || unanswered
 	if next := k.another(); next != nil && k.take(next) == nil {
 		return true
 	}
-	if enrolment, other := k.keys.awaits(v.facts.SPKI); enrolment || other {
-		// Never used: a request that arrived twice was answered twice, and the
-		// other answer holds. The same key may ask for it.
-		k.cause, k.again = clip(err.Error()), true
+	if unanswered {
+		k.cause = clip(err.Error())
 		return true
 	}
 	k.barred = map[string]string{}
@@ -118,8 +121,8 @@ func (k *keeper) confirmed(v *version) {
 		}
 		return
 	}
-	k.envDone = v.facts.Serial
-	if err := k.keys.unstage(v.facts.SPKI); err != nil {
+	k.envDone, k.mem.Proven = v.facts.Serial, max(k.mem.Proven, v.number)
+	if err := k.keys.settle(v); err != nil {
 		k.log.Warn("staged key left behind", "err", err.Error())
 	}
 	k.note(nil, 0)

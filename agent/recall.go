@@ -30,6 +30,8 @@ type recollection struct {
 	// Installed is true once the copies at the configured paths were made, so
 	// that both missing means that somebody moved them aside.
 	Installed bool `json:"installed,omitempty"`
+	// Proven is the newest version that the server was seen to accept.
+	Proven int `json:"proven,omitempty"`
 	// ServerTime is the latest time that the server told: a lower bound.
 	ServerTime time.Time `json:"server_time,omitzero"`
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/ed25519"
 	"slices"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -65,19 +66,41 @@ func (k *keeper) unused() bool {
 	if len(k.versions) == 0 {
 		return false
 	}
-	enrolment, _ := k.keys.awaits(k.versions[0].facts.SPKI)
+	_, enrolment := k.keys.unanswered(k.versions[0])
 	return enrolment
 }
 
 // recovered makes one attempt to recover, with each recovery token that may be
-// the live one. They share the staged key, so whichever the server claimed, its
-// answer can be asked for again. The sequence is the highest known: one behind
-// the server's would look like a copy's.
+// the live one and each key that the server may have bound it to; a new key
+// comes last. The sequence is the highest known: one behind the server's would
+// look like a copy's.
 func (k *keeper) recovered(ctx context.Context) (*version, error) {
 	recovery, err := k.keys.recovery()
 	if err != nil {
 		return nil, err
 	}
+	incarnation := k.versions[0].id.Incarnation
+	list, err := k.keys.list("", incarnation)
+	if err != nil {
+		return nil, err
+	}
+	asked := false
+	for _, known := range list {
+		var v *version
+		v, err = k.recoveredWith(ctx, recovery, func(key stagedKey) bool { return key.SPKI == known.SPKI })
+		if !spent(err) {
+			return v, err
+		}
+		asked = asked || k.fresh(known)
+	}
+	if asked {
+		return nil, err
+	}
+	return k.recoveredWith(ctx, recovery, k.fresh)
+}
+
+// recoveredWith makes the attempt with one key.
+func (k *keeper) recoveredWith(ctx context.Context, recovery ed25519.PrivateKey, fits func(stagedKey) bool) (*version, error) {
 	newest := k.versions[0]
 	sequence := newest.meta.Sequence
 	for _, v := range k.versions {
@@ -85,7 +108,7 @@ func (k *keeper) recovered(ctx context.Context) (*version, error) {
 			sequence = max(sequence, v.meta.Sequence)
 		}
 	}
-	key, err := k.keys.staged("", newest.id.Incarnation, k.taken)
+	key, err := k.keys.ask("", newest.id.Incarnation, k.newest(), fits)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func (k *keeper) renew(ctx context.Context, v *version) Outcome {
 }
 
 func (k *keeper) renewed(ctx context.Context, v *version) (*version, error) {
-	key, err := k.keys.staged("", v.id.Incarnation, k.held)
+	key, err := k.keys.ask("", v.id.Incarnation, k.newest(), k.fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -111,10 +111,16 @@ func (k *keeper) held(spki string) bool {
 	return slices.ContainsFunc(k.versions, func(v *version) bool { return v.facts.SPKI == spki })
 }
 
-// taken reports whether a key is not to be asked with: a stored version has it.
-// Only that of one which was superseded before its first use may be asked with
-// again; any other would bind a live recovery token to a key that is wiped.
-func (k *keeper) taken(spki string) bool { return !k.again && k.held(spki) }
+// fresh reports whether no stored version has the key.
+func (k *keeper) fresh(key stagedKey) bool { return !k.held(key.SPKI) }
+
+// newest is the number of the newest version, 0 without one.
+func (k *keeper) newest() int {
+	if len(k.versions) == 0 {
+		return 0
+	}
+	return k.versions[0].number
+}
 
 // adopt checks an answer and stores it as the newest version. Until it returns
 // without an error nothing has changed but files that no one reads; the staged

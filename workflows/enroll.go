@@ -58,9 +58,10 @@ func (op *operation) listen(ctx workflow.Context) {
 	}
 }
 
-// heard notes an event of the node's current identity.
+// heard notes an event of the node's identity: that of the claim, or a newer
+// one, since a bundle handed out again may start a new incarnation.
 func (op *operation) heard(e schema.AgentEvent) {
-	if e.NodeID != op.in.NodeID || e.Incarnation != op.claim.Incarnation {
+	if e.NodeID != op.in.NodeID || e.Incarnation < op.claim.Incarnation {
 		return
 	}
 	p := &op.enrolled

@@ -145,8 +145,10 @@ func (a *Agent) ensureIdentity(ctx context.Context) (*identity, error) {
 		if err == nil {
 			return id, nil
 		}
-		a.log.Info("enrolment starts", "cause", err.Error(), "server", a.conf.APIURL)
-		id, err = a.enroller().enroll(ctx, a.conf)
+		if !errors.Is(err, errNotInstalled) {
+			a.log.Info("enrolment starts", "cause", err.Error(), "server", a.conf.APIURL)
+			id, err = a.enroller().enroll(ctx, a.conf)
+		}
 		if err == nil {
 			a.log.Info("enrolment succeeded", "serial", id.facts.Serial, "issuer", id.facts.Issuer,
 				"not_after", id.facts.NotAfter, "incarnation", id.id.Incarnation)

@@ -27,6 +27,9 @@ type identity struct {
 // errNoIdentity means that there is no usable pair on disk.
 var errNoIdentity = errors.New("no certificate and key")
 
+// errNotInstalled means that a new pair waits in the state folder.
+var errNotInstalled = errors.New("the new identity cannot be put in place")
+
 // parseIdentity checks that the pair belongs together and names a node.
 func parseIdentity(certPEM, keyPEM []byte) (*identity, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
@@ -100,13 +103,16 @@ func newIdentityStore(c Config, s stateDir) identityStore {
 	return identityStore{c.CertPath, c.KeyPath, s.file("identity-next.pem"), s.disk}
 }
 
-// load returns the stored pair, or an error wrapping errNoIdentity when there
-// is none that fits together.
+// load returns the stored pair. Its error wraps errNoIdentity when there is none
+// that fits together, and errNotInstalled when there is a new one that the disk
+// does not take: asking for another would not help then.
 func (s identityStore) load() (*identity, error) {
-	if err := s.rollForward(); err != nil {
-		return nil, err
+	stuck := s.rollForward()
+	id, err := s.read()
+	if err != nil && stuck != nil {
+		return nil, fmt.Errorf("%w: %w", errNotInstalled, stuck)
 	}
-	return s.read()
+	return id, err
 }
 
 // read is load without touching the disk.

@@ -129,6 +129,19 @@ func TestIdentityRollsForward(t *testing.T) {
 	require.Equal(t, is.facts, loaded.facts)
 	require.NoFileExists(t, s.nextPath)
 
+	// While the disk is full the old pair is used; between the renames, where
+	// none fits, it is told apart from having no identity at all.
+	full := s
+	full.disk.create = (&failingDisk{}).create
+	require.NoError(t, os.WriteFile(s.nextPath, append(oldCert, oldKey...), privateFile))
+	loaded, err = full.load()
+	require.NoError(t, err)
+	require.Equal(t, is.facts, loaded.facts)
+	require.NoError(t, os.WriteFile(s.keyPath, oldKey, privateFile))
+	_, err = full.load()
+	require.ErrorIs(t, err, errNotInstalled)
+	require.NoError(t, os.WriteFile(s.keyPath, newKey, privateFile))
+
 	require.NoError(t, os.WriteFile(s.nextPath, newCert[:len(newCert)/2], privateFile))
 	loaded, err = s.load()
 	require.NoError(t, err)

@@ -131,6 +131,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		"env_file", a.conf.EnvFile, "workload_driver", a.conf.WorkloadDriver, "cordoned", a.flags.Cordoned(),
 		"tasks_held", len(a.tasks.journal.have()))
 
+	if fi, err := os.Stat(a.conf.EnvFile); err == nil && fi.Mode().Perm()&0o077 != 0 {
+		a.log.Warn("env file can be read by others and may hold a token", "env_file", a.conf.EnvFile, "mode", fi.Mode().String())
+	}
+
 	var wg sync.WaitGroup
 	wg.Go(func() { a.workloads.Run(ctx) })
 	wg.Go(func() { a.watchdog(ctx) })

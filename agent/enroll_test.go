@@ -116,7 +116,7 @@ func TestEnrolOfARemovedNodeEnds(t *testing.T) {
 		return schema.NewError(schema.KindInvalidNodeIdentity, "removed").WithReason(schema.ReasonNodeRemoved)
 	}
 	a := start(t, f.config(), Deps{})
-	<-a.done
+	a.ends(t)
 	require.NoError(t, a.err)
 	require.Contains(t, a.log.String(), "node removed")
 }

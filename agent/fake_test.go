@@ -423,7 +423,12 @@ func (s edSigner) KeyID() (string, error) { return s.id, nil }
 
 func signBytes(tb testing.TB, key ed25519.PrivateKey, payloadType string, body []byte) json.RawMessage {
 	tb.Helper()
-	s, err := dsse.NewEnvelopeSigner(edSigner{key, "k1"})
+	return signAs(tb, edSigner{key, "k1"}, payloadType, body)
+}
+
+func signAs(tb testing.TB, signer edSigner, payloadType string, body []byte) json.RawMessage {
+	tb.Helper()
+	s, err := dsse.NewEnvelopeSigner(signer)
 	require.NoError(tb, err)
 	e, err := s.SignPayload(tb.Context(), payloadType, body)
 	require.NoError(tb, err)
@@ -545,6 +550,16 @@ func launch(tb testing.TB, a *Agent, buf *logBuffer) *running {
 func (r *running) halt() {
 	r.end()
 	<-r.done
+}
+
+// ends waits until the agent stops by itself.
+func (r *running) ends(tb testing.TB) {
+	tb.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(20 * time.Second):
+		tb.Fatal("the agent goes on")
+	}
 }
 
 // eventually polls a condition that has no signal to wait for.

@@ -37,7 +37,7 @@ func TestRemovedNodeStops(t *testing.T) {
 			a := start(t, f.config(), Deps{Executors: x.executors()})
 			f.offers <- f.offerOf(f.payload(schema.TaskFactsCollect, 1, nil), 1)
 			f.offers <- f.offerOf(f.payload(schema.TaskWorkloadCordon, 2, nil), 1)
-			<-a.done
+			a.ends(t)
 			require.NoError(t, a.err)
 			require.Contains(t, a.log.String(), "node removed")
 		})

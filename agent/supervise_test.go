@@ -97,6 +97,7 @@ func TestStoppedWorkloadStaysStoppedUntilTouched(t *testing.T) {
 	b.reconcile()
 	require.Empty(t, b.names(t))
 	b.reopen(t)
+	b.procs["job"].StartedAt = time.Now().Add(-time.Hour) // past every restart delay
 	b.reconcile()
 	require.Empty(t, b.names(t))
 	b.touch(t, "job")

@@ -93,6 +93,28 @@ func TestNewLeaseOfARunningTask(t *testing.T) {
 	require.Empty(t, started)
 }
 
+// TestOfferedAgainWhileItsResultIsPosted: the new lease arrives between the post
+// and its answer; the server gets the result under that lease too.
+func TestOfferedAgainWhileItsResultIsPosted(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	a, log := newAgent(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(new(atomic.Int32))}.executors()})
+	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+		if n == 1 {
+			f.offers <- f.offerOf(p, 2)
+			eventually(t, "the second offer", func() bool { return strings.Contains(log.String(), "task offered again") })
+		}
+		return nil
+	}
+	launch(t, a, log)
+	f.offers <- f.offerOf(p, 1)
+	f.until("the result under the second lease", func() bool {
+		return len(f.results) > 0 && f.results[len(f.results)-1].LeaseEpoch == 2
+	})
+	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
+}
+
 func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)

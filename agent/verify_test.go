@@ -51,9 +51,11 @@ func badTasks(f *fakeAPI) map[string]badTask {
 	}
 	now := time.Now()
 	return map[string]badTask{
-		"another key":        {signBytes(f.t, stranger, schema.TaskPayloadType, whole), refusedSignature},
-		"staged key":         {signBytes(f.t, f.staged, schema.TaskPayloadType, whole), refusedSignature},
-		"other payload type": {signBytes(f.t, f.signer, "application/json", whole), refusedType},
+		"another key":         {signBytes(f.t, stranger, schema.TaskPayloadType, whole), refusedSignature},
+		"staged key":          {signAs(f.t, edSigner{f.staged, "k2"}, schema.TaskPayloadType, whole), refusedSignature},
+		"staged key unnamed":  {signAs(f.t, edSigner{f.staged, ""}, schema.TaskPayloadType, whole), refusedSignature},
+		"staged key misnamed": {signAs(f.t, edSigner{f.staged, "k1"}, schema.TaskPayloadType, whole), refusedSignature},
+		"other payload type":  {signBytes(f.t, f.signer, "application/json", whole), refusedType},
 		"payload type swapped after signing": {
 			bytes.Replace(signBytes(f.t, f.signer, "application/json", whole), []byte("application/json"), []byte(schema.TaskPayloadType), 1),
 			refusedSignature,

@@ -54,6 +54,10 @@ const (
 	ReasonIdentityMismatch = "identity_mismatch"
 )
 
+// ReasonSettled is the reason of a KindNotFound for a delivery that nothing
+// waits for because it is over: a harmless repeat.
+const ReasonSettled = "settled"
+
 // Exit codes of the CLI.
 const (
 	ExitDone        = 0

@@ -1,6 +1,6 @@
 module github.com/gpuaas/gpuaas/tools
 
-go 1.26.8
+go 1.26.0
 
 tool (
 	github.com/go-task/task/v3/cmd/task

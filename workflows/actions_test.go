@@ -208,6 +208,13 @@ func TestEnroll(t *testing.T) {
 		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
 	})
 
+	t.Run("a bundle handed out again may start a new incarnation", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))
+		event(b, schema.EventFirstPoll, 2, time.Second)
+		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+	})
+
 	t.Run("an event of an older incarnation is not believed", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))

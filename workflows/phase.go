@@ -105,6 +105,7 @@ func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause err
 	p := &op.status.Operation.Phases[op.phase]
 	p.State, p.Reason = schema.PhaseParked, stuck.Message
 	op.status.Operation.Status, op.status.Operation.Stuck = schema.OperationParked, &stuck
+	op.status.Operation.DeadlineAt = nil
 	op.searchable(ctx,
 		temporal.NewSearchAttributeKeyKeyword(schema.AttrAttention).ValueSet(string(stuck.Attention)),
 		temporal.NewSearchAttributeKeyKeyword(schema.AttrStuckReason).ValueSet(stuck.Reason),

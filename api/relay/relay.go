@@ -15,11 +15,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// ReasonSettled is the reason of a KindNotFound answer when the activity was
-// completed before or was superseded: there is nothing left to deliver. Without
-// it a result whose activity is gone is kept as orphaned.
-const ReasonSettled = "settled"
-
 const (
 	batch       = 64
 	parallel    = 8
@@ -259,7 +254,7 @@ func outcomeOf(m schema.OutboxMessage, err error) string {
 	if e.Kind != schema.KindNotFound {
 		return outcomeFailed
 	}
-	if m.Event != nil || e.Reason == ReasonSettled {
+	if m.Event != nil || e.Reason == schema.ReasonSettled {
 		return outcomeDelivered
 	}
 	return outcomeOrphaned

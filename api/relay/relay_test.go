@@ -163,7 +163,7 @@ func eventually(t *testing.T, ok func() bool) {
 
 func TestDecisions(t *testing.T) {
 	gone := schema.NewError(schema.KindNotFound, "gone")
-	settled := schema.NewError(schema.KindNotFound, "gone").WithReason(relay.ReasonSettled)
+	settled := schema.NewError(schema.KindNotFound, "gone").WithReason(schema.ReasonSettled)
 	answers := map[int64]error{1: nil, 2: nil, 3: gone, 4: gone, 5: settled}
 	b := newBox(event(1, "a"), result(2, "b"), event(3, "c"), result(4, "d"), result(5, "e"))
 	c, _ := run(t, b, &deaf{answer: func(_ context.Context, _ string, id int64) error { return answers[id] }})
@@ -196,12 +196,11 @@ func TestTemporalAway(t *testing.T) {
 		return nil
 	}})
 	eventually(t, func() bool { return len(b.of(39)) > 0 })
+	eventually(t, func() bool { _, age := c.read(); return age >= time.Minute })
 	mu.Lock()
 	assert.Less(t, tries, 40)
 	away = false
 	mu.Unlock()
-	_, age := c.read()
-	assert.GreaterOrEqual(t, age, time.Minute)
 	for id := range int64(40) {
 		eventually(t, func() bool { n := b.of(id); return len(n) > 0 && n[len(n)-1] == "delivered" })
 	}

@@ -224,6 +224,9 @@ func (d *demo) leave(failed error) {
 		if err := d.cli.talk(ctx, append([]string{"dev", "down", "--wipe"}, d.dirFlag()...)...); err != nil {
 			fmt.Fprintln(os.Stderr, "demo: tearing down:", err)
 		}
+		if d.own != "" {
+			os.RemoveAll(d.own) //nolint:errcheck // a temporary folder, empty by now
+		}
 	}
 	fmt.Println()
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)

@@ -23,6 +23,8 @@ type options struct {
 	once      bool
 	dir       string
 	portsFrom int
+	// own is the folder that a demo with --once made for itself.
+	own string
 }
 
 func main() {
@@ -66,7 +68,7 @@ func (o *options) prepare() error {
 		if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // a folder to pass through, not to read
 			return err
 		}
-		o.dir = filepath.Join(dir, "dev")
+		o.own, o.dir = dir, filepath.Join(dir, "dev")
 	}
 	if o.portsFrom == 0 {
 		port, err := freePorts(20)

@@ -74,6 +74,9 @@ func TestBusyNodeAndForce(t *testing.T) {
 	require.Equal(t, "drain_blocked", stuck.Reason)
 	require.Contains(t, stuck.Message, "stubborn")
 	require.Contains(t, ok(t, "stuck").stdout, nodeHost)
+	shown := currentDetails(t, id)
+	require.Contains(t, shown, "stubborn", "the Web UI does not name what blocks")
+	require.Contains(t, shown, "gpuaas op force "+nodeHost, "the Web UI does not say what to type")
 
 	ok(t, "op", "force", nodeHost, "--reason", "the owner agreed", "--yes")
 	eventually(t, "drained", func() bool { return show(t, nodeHost).State == schema.NodeDrained })

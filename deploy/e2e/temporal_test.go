@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
+	sdkpb "go.temporal.io/api/sdk/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -81,6 +82,16 @@ func history(t *testing.T, c client.Client, workflowID, runID string) *historypb
 func historyLength(t *testing.T, op schema.Operation) int {
 	t.Helper()
 	return len(history(t, dial(t), op.WorkflowID, op.RunID).GetEvents())
+}
+
+// currentDetails is what the Web UI shows of the node's running operation.
+func currentDetails(t *testing.T, nodeID string) string {
+	t.Helper()
+	value, err := dial(t).QueryWorkflow(t.Context(), schema.NodeWorkflowID(nodeID), "", "__temporal_workflow_metadata")
+	require.NoError(t, err)
+	var metadata sdkpb.WorkflowMetadata
+	require.NoError(t, value.Get(&metadata))
+	return metadata.GetCurrentDetails()
 }
 
 // runs lists every run of the node, oldest first as far as Temporal says.

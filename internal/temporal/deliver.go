@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
@@ -24,8 +25,10 @@ func isDeadline(err error) bool {
 // result when the task succeeded, with a final error of the result's code when
 // it failed, as cancelled when it was cancelled. A run that was reset meanwhile
 // gets the result under its new run id. KindNotFound says that nothing waits
-// any more. A result that holds a secret is kept back and completes the activity
-// as failed, which says so.
+// any more: with reason schema.ReasonSettled because the operation went on or
+// ended by itself, without it because its run is gone or was terminated. A
+// result that holds a secret is kept back and completes the activity as failed,
+// which says so.
 func (c *Client) CompleteTask(ctx context.Context, o schema.TaskOwner, r schema.TaskResult) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
@@ -38,12 +41,9 @@ func (c *Client) CompleteTask(ctx context.Context, o schema.TaskOwner, r schema.
 	if _, gone := errors.AsType[*serviceerror.NotFound](err); !gone {
 		return c.interpret(err, "completing the task's activity")
 	}
-	runID, waiting, err := c.waiting(ctx, o)
+	runID, err := c.waiting(ctx, o)
 	if err != nil {
 		return c.interpret(err, "looking for the task's activity")
-	}
-	if !waiting {
-		return schema.Errorf(schema.KindNotFound, "no activity %s waits in %s any more", o.ActivityID, o.WorkflowID)
 	}
 	o.RunID = runID
 	return c.interpret(c.complete(ctx, o, r), "completing the reset task's activity")
@@ -73,33 +73,48 @@ func taskCode(r schema.TaskResult) schema.Kind {
 }
 
 // waiting finds the run of the same chain in which the activity is pending now:
-// a reset gives a running workflow a new run id.
-func (c *Client) waiting(ctx context.Context, o schema.TaskOwner) (runID string, ok bool, err error) {
+// a reset gives a running workflow a new run id. Otherwise it answers
+// KindNotFound, as CompleteTask says.
+func (c *Client) waiting(ctx context.Context, o schema.TaskOwner) (runID string, err error) {
+	gone := schema.NewError(schema.KindNotFound, "no activity %s waits in %s any more", o.ActivityID, o.WorkflowID)
 	before, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, o.RunID)
+	if _, unknown := errors.AsType[*serviceerror.NotFound](err); unknown {
+		return "", gone
+	}
 	if err != nil {
-		return "", false, ignoreNotFound(err)
+		return "", err
 	}
 	now, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, "")
 	if err != nil {
-		return "", false, ignoreNotFound(err)
+		return "", err
 	}
 	info := now.GetWorkflowExecutionInfo()
-	if closed(info.GetStatus()) || info.GetFirstRunId() != before.GetWorkflowExecutionInfo().GetFirstRunId() {
-		return "", false, nil
+	if info.GetFirstRunId() != before.GetWorkflowExecutionInfo().GetFirstRunId() {
+		info = before.GetWorkflowExecutionInfo()
+	}
+	if settled(info.GetStatus()) {
+		gone = gone.WithReason(schema.ReasonSettled)
+	}
+	if closed(info.GetStatus()) {
+		return "", gone
 	}
 	for _, a := range now.GetPendingActivities() {
 		if a.GetActivityId() == o.ActivityID {
-			return info.GetExecution().GetRunId(), true, nil
+			return info.GetExecution().GetRunId(), nil
 		}
 	}
-	return "", false, nil
+	return "", gone
 }
 
-func ignoreNotFound(err error) error {
-	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
-		return nil
+// settled reports whether a run with this status has no use for a late result:
+// it went on without it, or it ended by itself.
+func settled(s enumspb.WorkflowExecutionStatus) bool {
+	switch s {
+	case enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED,
+		enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
+		return true
 	}
-	return err
+	return false
 }
 
 // SignalAgent delivers an agent event to the node's running workflow.

@@ -10,6 +10,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
+// latencyBounds are seconds: the exporter's own are made for milliseconds.
+func latencyBounds() []float64 {
+	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
+}
+
 // Metrics returns a handler that publishes the SDK's own metrics (temporal_*)
 // on the registry.
 func Metrics(reg prometheus.Registerer) (client.MetricsHandler, error) {
@@ -17,7 +22,10 @@ func Metrics(reg prometheus.Registerer) (client.MetricsHandler, error) {
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "publishing Temporal's metrics")
 	}
-	provider := metric.NewMeterProvider(metric.WithReader(exporter))
+	provider := metric.NewMeterProvider(metric.WithReader(exporter), metric.WithView(metric.NewView(
+		metric.Instrument{Kind: metric.InstrumentKindHistogram},
+		metric.Stream{Aggregation: metric.AggregationExplicitBucketHistogram{Boundaries: latencyBounds()}},
+	)))
 	return sdkotel.NewMetricsHandler(sdkotel.MetricsHandlerOptions{
 		Meter: provider.Meter("temporal-sdk-go"), UseMonotonicCounters: true,
 		// A metric that cannot be made must not end the process.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -70,15 +71,40 @@ func (c *Client) Resolve(ctx context.Context, workflowID string, r schema.Resolv
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
 	var st schema.OperationStatus
-	handle, err := c.sdk.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
-		WorkflowID: workflowID, UpdateName: schema.UpdateResolve, Args: []any{r},
+	err := c.update(ctx, client.UpdateWorkflowOptions{
+		WorkflowID: workflowID, UpdateID: schema.NewID(), UpdateName: schema.UpdateResolve, Args: []any{r},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
-	})
-	if err != nil {
-		return st, c.interpret(err, "handing over the decision")
-	}
-	err = handle.Get(ctx, &st)
+	}, &st)
 	return st, c.interpret(err, "handing over the decision")
+}
+
+// update sends an update and reads its answer. The server drops an update that
+// was being taken up while something else happened to the run (a result that
+// came in as the run was about to close) and says so; the same update id again
+// is then safe, and does nothing where the first one did arrive.
+func (c *Client) update(ctx context.Context, o client.UpdateWorkflowOptions, answer any) error {
+	for {
+		handle, err := c.sdk.UpdateWorkflow(ctx, o)
+		if err == nil {
+			err = handle.Get(ctx, answer)
+		}
+		if !dropped(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(dropPause):
+		}
+	}
+}
+
+// dropPause is how long a dropped update waits for its next try.
+const dropPause = 100 * time.Millisecond
+
+func dropped(err error) bool {
+	_, notReady := errors.AsType[*serviceerror.WorkflowNotReady](err)
+	return notReady
 }
 
 // Parked lists the running operations that wait for somebody, oldest first as

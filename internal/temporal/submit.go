@@ -33,18 +33,22 @@ func (c *Client) Submit(ctx context.Context, in schema.OperationInput) (schema.O
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
 	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in), workflowType, in)
-	handle, err := c.sdk.UpdateWithStartWorkflow(ctx, client.UpdateWithStartWorkflowOptions{
-		StartWorkflowOperation: start,
-		UpdateOptions: client.UpdateWorkflowOptions{
-			UpdateID: in.OperationID, UpdateName: schema.UpdateSubmit,
-			WaitForStage: client.WorkflowUpdateStageCompleted,
-		},
-	})
-	if err != nil {
-		return schema.Operation{}, c.submitError(ctx, in, err)
+	ask := client.UpdateWorkflowOptions{
+		UpdateID: in.OperationID, UpdateName: schema.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
 	}
+	handle, err := c.sdk.UpdateWithStartWorkflow(ctx, client.UpdateWithStartWorkflowOptions{
+		StartWorkflowOperation: start, UpdateOptions: ask,
+	})
 	var op schema.Operation
-	if err := handle.Get(ctx, &op); err != nil {
+	if err == nil {
+		err = handle.Get(ctx, &op)
+	}
+	if dropped(err) {
+		// The run is started; only its answer was lost.
+		ask.WorkflowID = schema.NodeWorkflowID(in.NodeID)
+		err = c.update(ctx, ask, &op)
+	}
+	if err != nil {
 		return schema.Operation{}, c.submitError(ctx, in, err)
 	}
 	return op, nil

@@ -1,0 +1,111 @@
+package temporal
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	sdk "go.temporal.io/sdk/temporal"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// nobody listens here.
+const nobody = "127.0.0.1:1"
+
+func dialNobody(t *testing.T) *Client {
+	t.Helper()
+	c, err := Dial(t.Context(), Config{Address: nobody, WebURL: "http://ui"})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestTemporalAway(t *testing.T) {
+	t.Parallel()
+	c := dialNobody(t)
+	in := schema.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Action: schema.ActionDrain}
+	calls := map[string]func() error{
+		"submit":  func() error { _, err := c.Submit(t.Context(), in); return err },
+		"status":  func() error { _, err := c.Status(t.Context(), "node:x", ""); return err },
+		"resolve": func() error { _, err := c.Resolve(t.Context(), "node:x", schema.ResolveRequest{}); return err },
+		"parked":  func() error { _, err := c.Parked(t.Context()); return err },
+		"find":    func() error { _, err := c.FindNode(t.Context(), "h"); return err },
+		"complete": func() error {
+			return c.CompleteTask(t.Context(), schema.TaskOwner{WorkflowID: "w", ActivityID: "a"}, schema.TaskResult{})
+		},
+		"signal": func() error { return c.SignalAgent(t.Context(), "node:x", schema.AgentEvent{}) },
+		"health": func() error { return c.Healthy(t.Context()) },
+		"setup":  func() error { return c.Setup(t.Context()) },
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := call()
+			require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err), "%v", err)
+			require.ErrorContains(t, err, nobody)
+			require.NotEmpty(t, schema.AsError(err).Next)
+		})
+	}
+}
+
+func TestSubmitRefusesWhatRunsAsNoWorkflow(t *testing.T) {
+	t.Parallel()
+	_, err := dialNobody(t).Submit(t.Context(), schema.OperationInput{Action: schema.ActionQuarantine})
+	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
+}
+
+func TestInterpret(t *testing.T) {
+	t.Parallel()
+	c := dialNobody(t)
+	typed := sdk.NewApplicationErrorWithOptions("it holds work", string(schema.KindNodeInUse), sdk.ApplicationErrorOptions{
+		NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: "busy", Next: "drain it"}},
+	})
+	cases := map[string]struct {
+		err    error
+		kind   schema.Kind
+		reason string
+	}{
+		"a refusal keeps kind, reason and next": {typed, schema.KindNodeInUse, "busy"},
+		"a foreign type is internal":            {sdk.NewApplicationError("x", "theirs"), schema.KindInternal, ""},
+		"a missing namespace":                   {serviceerror.NewNamespaceNotFound("gpuaas"), schema.KindServiceUnavailable, "namespace_missing"},
+		"not found":                             {serviceerror.NewNotFound("x"), schema.KindNotFound, ""},
+		"a deadline":                            {context.DeadlineExceeded, schema.KindServiceUnavailable, "temporal_unreachable"},
+		"no Temporal":                           {serviceerror.NewUnimplemented("x"), schema.KindServiceUnavailable, "temporal_unreachable"},
+		"the rest":                              {errors.New("x"), schema.KindInternal, ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := schema.AsError(c.interpret(tc.err, "trying"))
+			require.Equal(t, tc.kind, e.Kind)
+			require.Equal(t, tc.reason, e.Reason)
+		})
+	}
+	require.NoError(t, c.interpret(nil, "trying"))
+	require.Equal(t, "no_worker", schema.AsError(c.queryError(serviceerror.NewFailedPrecondition("no poller"), "w")).Reason)
+}
+
+func TestWhatALateResultIsWorth(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[enumspb.WorkflowExecutionStatus]bool{
+		enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING: true, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED: true,
+		enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED: true, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED: false,
+		enumspb.WORKFLOW_EXECUTION_STATUS_FAILED: false, enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: false,
+	} {
+		require.Equal(t, want, settled(status), status)
+	}
+}
+
+func TestTexts(t *testing.T) {
+	t.Parallel()
+	in := schema.OperationInput{Action: schema.ActionDrain, NodeID: "id", Host: "gpu-17", Actor: "alice", Reason: "RMA-4411"}
+	require.Equal(t, "drain gpu-17 for alice: RMA-4411", summary(in))
+	in.Reason = strings.Repeat("ü", 500)
+	require.LessOrEqual(t, len([]rune(summary(in))), 200)
+	require.Equal(t, "http://ui/namespaces/gpuaas/workflows/node:x/r/timeline", dialNobody(t).WebURL("node:x", "r"))
+}

@@ -75,18 +75,29 @@ func (c *Client) Resolve(ctx context.Context, workflowID string, r schema.Resolv
 		WorkflowID: workflowID, UpdateID: schema.NewID(), UpdateName: schema.UpdateResolve, Args: []any{r},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	}, &st)
+	if errors.Is(err, errEnded) {
+		// The run took the decision up and closed with it: its state tells.
+		return c.Status(ctx, workflowID, "")
+	}
 	return st, c.interpret(err, "handing over the decision")
 }
+
+// errEnded says that a run closed while it took up an update.
+var errEnded = errors.New("the run ended while it took up the update")
 
 // update sends an update and reads its answer. The server drops an update that
 // was being taken up while something else happened to the run (a result that
 // came in as the run was about to close) and says so; the same update id again
 // is then safe, and does nothing where the first one did arrive.
+// errEnded says that the run was over by then.
 func (c *Client) update(ctx context.Context, o client.UpdateWorkflowOptions, answer any) error {
-	for {
+	for try := 0; ; try++ {
 		handle, err := c.sdk.UpdateWorkflow(ctx, o)
 		if err == nil {
 			err = handle.Get(ctx, answer)
+		}
+		if _, over := errors.AsType[*serviceerror.NotFound](err); over && try > 0 {
+			return errEnded
 		}
 		if !dropped(err) {
 			return err

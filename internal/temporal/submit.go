@@ -46,7 +46,11 @@ func (c *Client) Submit(ctx context.Context, in schema.OperationInput) (schema.O
 	if dropped(err) {
 		// The run is started; only its answer was lost.
 		ask.WorkflowID = schema.NodeWorkflowID(in.NodeID)
-		err = c.update(ctx, ask, &op)
+		if err = c.update(ctx, ask, &op); errors.Is(err, errEnded) {
+			var st schema.OperationStatus
+			st, err = c.Status(ctx, ask.WorkflowID, "")
+			op = st.Operation
+		}
 	}
 	if err != nil {
 		return schema.Operation{}, c.submitError(ctx, in, err)

@@ -16,10 +16,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// strangeLimit is how many unknown_issuer answers in a row mean that the issuer
-// is gone and not that one server is behind.
-const strangeLimit = 3
-
 // keeper looks after the node's identity: it chooses the version in use, renews
 // it in time, recovers or enrols when there is none, and wipes everything when
 // the node is removed. It is level-triggered: each pass looks at what is there
@@ -50,12 +46,11 @@ type keeper struct {
 	versions []*version // newest first
 	unproven *version   // stored, but a handshake with it was refused
 	// barred says why versions, by serial, are not used for now.
-	barred  map[string]string
-	cause   string // why the identity in use must be replaced; "" when it need not
-	strange int
-	again   bool  // the newest version was superseded before its first use
-	hold    delay // nothing is done about the identity
-	quiet   delay // nothing is asked with the identity
+	barred map[string]string
+	cause  string // why the identity in use must be replaced; "" when it need not
+	again  bool   // the newest version was superseded before its first use
+	hold   delay  // nothing is done about the identity
+	quiet  delay  // nothing is asked with the identity
 
 	soon, late, renewals, locks backoff
 	envDone                     string    // serial whose token the env file got
@@ -213,7 +208,7 @@ func (k *keeper) take(v *version) error {
 		k.inUse.Store(was)
 		return err
 	}
-	k.cause, k.strange = "", 0
+	k.cause = ""
 	if k.unproven == v {
 		k.unproven = nil
 	}

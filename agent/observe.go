@@ -23,12 +23,13 @@ func (k *keeper) observe(err error) bool {
 	case dead:
 		k.bar(v, err)
 		return true
-	case strange:
-		if k.strange++; k.strange < strangeLimit {
-			return false
+	case unknown:
+		// An open connection is older than what the server accepts by now: the
+		// next request is to begin with a handshake.
+		if err := k.use(v); err != nil {
+			k.log.Warn("connection is not made anew", "err", err.Error())
 		}
-		k.bar(v, err)
-		return true
+		return false
 	case superseded:
 		return k.superseded(v, err)
 	case locked:
@@ -112,7 +113,7 @@ func (k *keeper) confirmed(v *version) {
 	for _, b := range []*backoff{&k.soon, &k.late, &k.locks} {
 		b.reset()
 	}
-	k.strange, k.again = 0, false
+	k.again = false
 	clear(k.barred)
 	told := k.clock.latest()
 	if k.envDone == v.facts.Serial {

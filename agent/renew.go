@@ -60,7 +60,8 @@ func (k *keeper) unrenewed(ctx context.Context, did Action, err error) Outcome {
 // promote makes one authenticated call with a stored identity and then puts it
 // in use. A call whose outcome is unknown puts it in use too: the server may
 // have promoted it, and would take the older one for a copy's before long.
-// Only where the call was certainly refused the older one goes on.
+// Only where the call was certainly refused the older one goes on, and renews
+// again where the refusal is of this very certificate.
 func (k *keeper) promote(ctx context.Context, did Action) Outcome {
 	v := k.unproven
 	api, err := k.deps.newClient(*k.conf, k.clock, v.presentTo)
@@ -90,7 +91,7 @@ func (k *keeper) promote(ctx context.Context, did Action) Outcome {
 			k.log.Warn("old identities are not pruned", "err", err.Error())
 		}
 		return Outcome{Action: did, Ready: k.ready()}
-	case verdict == superseded || verdict == refused:
+	case answered(err) && verdict != unknown:
 		k.unproven = nil
 		k.barred[v.facts.Serial] = err.Error()
 	}
@@ -99,6 +100,9 @@ func (k *keeper) promote(ctx context.Context, did Action) Outcome {
 		"retry_in", out.Wait.String())
 	return out
 }
+
+// answered reports whether the API's answer refuses the identity.
+func answered(err error) bool { return schema.KindOf(err) == schema.KindInvalidNodeIdentity }
 
 // alert reports whether the server ended a handshake with an alert, any alert.
 func alert(err error) bool {

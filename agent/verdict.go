@@ -20,9 +20,8 @@ const (
 	// dead: the certificate is past its time or its issuer is retired, by the
 	// server's word or by its TLS. Only this leads to recovery.
 	dead
-	// strange: the API does not know the issuer although its TLS let the
-	// certificate pass.
-	strange
+	// unknown: the API does not know the issuer.
+	unknown
 	// superseded: another identity of this node took this one's place.
 	superseded
 	// locked: an operator must decide.
@@ -35,16 +34,14 @@ const (
 
 // judge reads the verdict of an error.
 //
-// Of the coded answers, expired and issuer_retired lead to recovery (S-ENR-21,
-// S-CRT-05; trust.md C2.5 as the issue narrows it). unknown_issuer is a verdict
-// of its own: it is the code behind an ingress that does not check issuers,
-// where S-CRT-05 wants the mismatch found and a node would otherwise stay out
-// for good; but a replica that has not read a new CA generation yet says the
-// same of a good certificate. So it leads to recovery only when it was the
-// answer strangeLimit times in a row. serial_superseded never does for a
-// certificate that was once used: whoever holds it may be a copy, and a copy
-// must not get a new one by itself. One whose key is still staged was never
-// used; it may be asked for again, with that very key.
+// Of the coded answers, expired and issuer_retired lead to recovery, and no
+// other (S-ENR-21, S-CRT-05). unknown_issuer is what a replica that has not read
+// a new CA generation yet says of a good certificate; where the issuer is gone
+// for good the next handshake does not name it, and that leads to recovery.
+// serial_superseded never does for a certificate that was once used: whoever
+// holds it may be a copy, and a copy must not get a new one by itself. One whose
+// key is still staged was never used; it may be asked for again, with that very
+// key.
 func judge(err error) verdict {
 	if err == nil {
 		return fine
@@ -60,7 +57,7 @@ func judge(err error) verdict {
 	case schema.ReasonExpired, schema.ReasonIssuerRetired:
 		return dead
 	case schema.ReasonUnknownIssuer:
-		return strange
+		return unknown
 	case schema.ReasonSerialSuperseded:
 		return superseded
 	case schema.ReasonNodeLocked:

@@ -44,18 +44,17 @@ func TestExpiredRecoversBeforeThePoll(t *testing.T) {
 	}
 }
 
-// TestCodedAnswers: only expired and issuer_retired lead to recovery at once,
-// unknown_issuer when it stays, and nothing else ever.
+// TestCodedAnswers: only expired and issuer_retired lead to recovery.
 func TestCodedAnswers(t *testing.T) {
 	t.Parallel()
-	for reason, recoversAfter := range map[string]int{
-		schema.ReasonExpired:          1,
-		schema.ReasonIssuerRetired:    1,
-		schema.ReasonUnknownIssuer:    strangeLimit,
-		schema.ReasonSerialSuperseded: 0,
-		schema.ReasonNodeLocked:       0,
-		schema.ReasonIdentityMismatch: 0,
-		schema.ReasonNoCertificate:    0,
+	for reason, recovers := range map[string]bool{
+		schema.ReasonExpired:          true,
+		schema.ReasonIssuerRetired:    true,
+		schema.ReasonUnknownIssuer:    false,
+		schema.ReasonSerialSuperseded: false,
+		schema.ReasonNodeLocked:       false,
+		schema.ReasonIdentityMismatch: false,
+		schema.ReasonNoCertificate:    false,
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -73,8 +72,8 @@ func TestCodedAnswers(t *testing.T) {
 				require.False(t, out.Removed)
 				r.pass(min(max(out.Wait, time.Second), time.Hour))
 			}
-			if recoversAfter > 0 {
-				require.Equal(t, recoversAfter, refused)
+			if recovers {
+				require.Equal(t, 1, refused)
 				require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaRecover}, r.book.via)
 			} else {
 				require.Equal(t, []schema.Via{schema.ViaEnroll}, r.book.via, "this answer must not lead to a new identity")
@@ -99,6 +98,50 @@ func TestUnknownIssuerOfOneReplicaIsWaitedOut(t *testing.T) {
 		r.pass(time.Second)
 	}
 	require.Equal(t, []schema.Via{schema.ViaEnroll}, r.book.via)
+}
+
+// TestUnknownIssuerBeginsWithAHandshake: an open connection is older than what
+// the server accepts. Where the issuer is gone the next handshake says so.
+func TestUnknownIssuerBeginsWithAHandshake(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	next := newAuthority(t, "next node ca")
+	held := r.agent.api()
+	r.book.live, r.book.blind = []authority{next}, true
+	out := r.step()
+	require.Equal(t, unknown, judge(out.poll))
+	require.NotSame(t, held, r.agent.api(), "the next request would use the same connection")
+	r.wire.accept = func() [][]byte { return [][]byte{next.cert.RawSubject} }
+	require.ErrorIs(t, r.step().poll, errIssuer)
+	out = r.step()
+	require.Equal(t, ActRecover, out.Action)
+	require.NoError(t, out.poll)
+}
+
+// TestRenewedUnderARetiredIssuer: a rotation was rolled back between a renewal
+// and its first use. The former certificate renews again; nothing recovers.
+func TestRenewedUnderARetiredIssuer(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	old, first := r.f.nodes, r.serial()
+	r.book.live = []authority{old, newAuthority(t, "next node ca")}
+	rolledBack := false
+	r.book.refuse = func(path string) error {
+		if path == "heartbeat" && !rolledBack {
+			rolledBack = true
+			r.book.live = []authority{old}
+		}
+		return nil
+	}
+	r.due()
+	out := r.step()
+	require.Equal(t, schema.ReasonIssuerRetired, schema.AsError(out.Err).Reason)
+	require.NoError(t, out.poll)
+	require.Equal(t, first, r.serial())
+	r.pass(time.Hour)
+	r.settle()
+	require.NotEqual(t, first, r.serial())
+	require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaRenew, schema.ViaRenew}, r.book.via)
 }
 
 // TestLockedBacksOffForLong: few requests, an operator's next step, nothing

@@ -69,7 +69,7 @@ type API struct {
 	cfg     Config
 	closing chan struct{}
 	end     func()
-	roots   atomic.Pointer[roots] // of the last request
+	trust   atomic.Pointer[trust] // of the last request
 
 	budget         *budget
 	nodes, remotes *limiter

@@ -228,9 +228,10 @@ type fakeIssuer struct {
 	tb testing.TB
 	mu sync.Mutex
 	ca *ca
-	// roots are those that count; down makes every call fail.
-	roots []*x509.Certificate
-	down  bool
+	// roots are those that count, retired those that did; down makes every call
+	// fail.
+	roots, retired []*x509.Certificate
+	down           bool
 }
 
 func (f *fakeIssuer) set(down bool, roots ...*x509.Certificate) {
@@ -259,6 +260,19 @@ func (f *fakeIssuer) Roots(context.Context) ([]*x509.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.roots, nil
+}
+
+func (f *fakeIssuer) Retired(context.Context) ([]*x509.Certificate, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.retired, nil
+}
+
+// retire makes the live generations retired ones and lets next live.
+func (f *fakeIssuer) retire(next ...*x509.Certificate) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.retired, f.roots = append(f.retired, f.roots...), next
 }
 
 func certPEM(c *x509.Certificate) string {

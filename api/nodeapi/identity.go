@@ -33,11 +33,11 @@ func (a *API) authenticate(r *http.Request) (Caller, error) {
 // identify checks the certificate alone: that it is there, that a live node CA
 // issued it, its dates, its use, and that it names the node of the path.
 func (a *API) identify(r *http.Request) (peer, error) {
-	live, err := a.liveRoots(r.Context())
+	known, err := a.generations(r.Context())
 	if err != nil {
 		return peer{}, err
 	}
-	p, err := check(r.TLS, live.pool, a.cfg.Now())
+	p, err := check(r.TLS, known, a.cfg.Now())
 	if err == nil {
 		err = a.owns(p.id, r.PathValue("node_id"))
 	}
@@ -98,12 +98,12 @@ func safeID(id string) string {
 
 // check verifies the certificate a connection presented. The handshake has
 // proved that the peer holds its key, and nothing else.
-func check(state *tls.ConnectionState, live *x509.CertPool, now time.Time) (peer, error) {
+func check(state *tls.ConnectionState, known *trust, now time.Time) (peer, error) {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return peer{}, identityError(schema.ReasonNoCertificate, "this endpoint needs a node certificate")
 	}
 	leaf := state.PeerCertificates[0]
-	if err := checkChain(leaf, state.PeerCertificates[1:], live, now); err != nil {
+	if err := checkChain(leaf, state.PeerCertificates[1:], known, now); err != nil {
 		return peer{}, err
 	}
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
@@ -125,8 +125,8 @@ func check(state *tls.ConnectionState, live *x509.CertPool, now time.Time) (peer
 
 // checkChain verifies that a live root issued the leaf, at a time within the
 // leaf's own dates, so that an expired certificate of ours is told from a
-// foreign one.
-func checkChain(leaf *x509.Certificate, chain []*x509.Certificate, live *x509.CertPool, now time.Time) error {
+// foreign one, and so is one of a retired root.
+func checkChain(leaf *x509.Certificate, chain []*x509.Certificate, known *trust, now time.Time) error {
 	at := now
 	if at.Before(leaf.NotBefore) {
 		at = leaf.NotBefore
@@ -134,17 +134,22 @@ func checkChain(leaf *x509.Certificate, chain []*x509.Certificate, live *x509.Ce
 	if at.After(leaf.NotAfter) {
 		at = leaf.NotAfter
 	}
-	opts := x509.VerifyOptions{Roots: live, Intermediates: x509.NewCertPool(),
+	opts := x509.VerifyOptions{Roots: known.roots, Intermediates: x509.NewCertPool(),
 		CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
 	for _, c := range chain[:min(len(chain), maxIntermediates)] {
 		opts.Intermediates.AddCert(c)
 	}
-	if _, err := leaf.Verify(opts); err != nil {
-		e := identityError(schema.ReasonUnknownIssuer, "no live node CA issued the certificate")
-		e.Err = err
-		return e
+	_, err := leaf.Verify(opts)
+	if err == nil {
+		return nil
 	}
-	return nil
+	e := identityError(schema.ReasonUnknownIssuer, "no node CA of this system issued the certificate")
+	opts.Roots = known.former
+	if _, retired := leaf.Verify(opts); retired == nil {
+		e = identityError(schema.ReasonIssuerRetired, "the node CA that issued the certificate is retired")
+	}
+	e.Err = err
+	return e
 }
 
 // maxIntermediates bounds the work a caller's chain can cause.

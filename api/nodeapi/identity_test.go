@@ -1,7 +1,6 @@
 package nodeapi_test
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -47,6 +46,8 @@ func TestRefusedCertificates(t *testing.T) {
 		}
 	}
 	twin := newCA(t, "node CA 1") // the same name, another key
+	retired := newCA(t, "node CA 0")
+	s.issuer.retired = []*x509.Certificate{retired.cert}
 	for name, c := range map[string]struct {
 		cert   *tls.Certificate
 		reason string
@@ -55,6 +56,9 @@ func TestRefusedCertificates(t *testing.T) {
 		"foreign CA":          {foreign.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
 		"CA twin":             {twin.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
 		"API's own CA":        {s.serverCA.leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
+		"retired CA":          {retired.leaf(t, s.node, nil), schema.ReasonIssuerRetired},
+		"twin of a retired":   {newCA(t, "node CA 0").leaf(t, s.node, nil), schema.ReasonUnknownIssuer},
+		"expired and retired": {retired.leaf(t, s.node, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), schema.ReasonIssuerRetired},
 		"expired":             {spoil(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), schema.ReasonExpired},
 		"of the future":       {spoil(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(10 * time.Minute) }), schema.ReasonExpired},
 		"expired and foreign": {foreign.leaf(t, s.node, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), schema.ReasonUnknownIssuer},
@@ -86,8 +90,8 @@ func TestRefusedCertificates(t *testing.T) {
 			}
 		})
 	}
-	for reason, cases := range map[string]float64{schema.ReasonNoCertificate: 1, schema.ReasonUnknownIssuer: 4,
-		schema.ReasonExpired: 2, schema.ReasonIdentityMismatch: 12} {
+	for reason, cases := range map[string]float64{schema.ReasonNoCertificate: 1, schema.ReasonUnknownIssuer: 5,
+		schema.ReasonIssuerRetired: 2, schema.ReasonExpired: 2, schema.ReasonIdentityMismatch: 12} {
 		assert.InDelta(t, float64(len(endpoints()))*cases, s.metric("gpuaas_identity_refusals_total", reason), 0, reason)
 	}
 }
@@ -145,6 +149,10 @@ func TestOpenConnectionIsCheckedAgain(t *testing.T) {
 		assert.Equal(t, schema.ReasonUnknownIssuer, heartbeat().refusal(t).Reason, "the CA was distrusted")
 		s.issuer.set(false, next.cert, s.nodeCA.cert)
 		require.Equal(t, http.StatusNoContent, heartbeat().status)
+		s.issuer.retire(next.cert)
+		assert.Equal(t, schema.ReasonIssuerRetired, heartbeat().refusal(t).Reason, "the CA was retired")
+		s.issuer.set(false, s.nodeCA.cert)
+		require.Equal(t, http.StatusNoContent, heartbeat().status, "a rotation was rolled back")
 
 		require.Eventually(t, func() bool { return heartbeat().status != http.StatusNoContent }, 5*time.Second, 50*time.Millisecond)
 		assert.Equal(t, schema.ReasonExpired, heartbeat().refusal(t).Reason)
@@ -173,6 +181,8 @@ func TestHandshake(t *testing.T) {
 		assert.ErrorContains(t, err, "protocol version")
 	})
 	t.Run("acceptable CAs", func(t *testing.T) {
+		retired := newCA(t, "node CA 0")
+		s.issuer.retired = []*x509.Certificate{retired.cert}
 		var names [][]byte
 		cert := s.cert()
 		c := s.clientWith(nil, false, func(cfg *tls.Config) {
@@ -182,8 +192,8 @@ func TestHandshake(t *testing.T) {
 			}
 		})
 		call(t, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
-		require.Len(t, names, 1)
-		assert.True(t, bytes.Equal(s.nodeCA.cert.RawSubject, names[0]))
+		assert.ElementsMatch(t, [][]byte{s.nodeCA.cert.RawSubject, retired.cert.RawSubject}, names,
+			"a node of a retired CA shows its certificate and is told")
 	})
 	t.Run("plain HTTP", func(t *testing.T) {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "https://"))

@@ -93,6 +93,9 @@ type Issuer interface {
 	Issue(ctx context.Context, csr *x509.CertificateRequest, id schema.Identity) (Issued, error)
 	// Roots returns the live generations of the node CA.
 	Roots(ctx context.Context) ([]*x509.Certificate, error)
+	// Retired returns generations that were live once. They open nothing; it is
+	// only said of what they issued that its issuer is retired.
+	Retired(ctx context.Context) ([]*x509.Certificate, error)
 }
 
 // Issued is an issued certificate.

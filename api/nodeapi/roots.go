@@ -6,29 +6,44 @@ import (
 	"slices"
 )
 
-// roots are the live node CAs in the forms that are needed for every request
-// and every handshake. They are made once for a set of certificates.
-type roots struct {
-	certs []*x509.Certificate
-	pool  *x509.CertPool
+// trust is what is known of the node CA's generations, in the forms that are
+// needed for every request and every handshake. It is made once for a set of
+// certificates.
+type trust struct {
+	live, retired []*x509.Certificate
+	// roots verify a node's certificate; former only tell why it is refused.
+	roots, former *x509.CertPool
+	// named are both: what a handshake names. A node whose issuer is retired
+	// shows its certificate all the same, is told so and is logged with it.
+	named *x509.CertPool
 }
 
-// liveRoots asks the issuer each time, so that a CA that is trusted or
+// generations asks the issuer each time, so that a CA that is trusted or
 // distrusted counts from the next request on.
-func (a *API) liveRoots(ctx context.Context) (*roots, error) {
+func (a *API) generations(ctx context.Context) (*trust, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
-	certs, err := a.cfg.Issuer.Roots(ctx)
+	live, err := a.cfg.Issuer.Roots(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if held := a.roots.Load(); held != nil && slices.Equal(held.certs, certs) {
+	retired, err := a.cfg.Issuer.Retired(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if held := a.trust.Load(); held != nil && slices.Equal(held.live, live) && slices.Equal(held.retired, retired) {
 		return held, nil
 	}
-	fresh := &roots{certs: slices.Clone(certs), pool: x509.NewCertPool()}
-	for _, c := range certs {
-		fresh.pool.AddCert(c)
-	}
-	a.roots.Store(fresh)
+	fresh := &trust{live: slices.Clone(live), retired: slices.Clone(retired),
+		roots: pool(live), former: pool(retired), named: pool(live, retired)}
+	a.trust.Store(fresh)
 	return fresh, nil
+}
+
+func pool(lists ...[]*x509.Certificate) *x509.CertPool {
+	p := x509.NewCertPool()
+	for _, c := range slices.Concat(lists...) {
+		p.AddCert(c)
+	}
+	return p
 }

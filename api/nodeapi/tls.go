@@ -11,9 +11,10 @@ import (
 
 // TLSConfig returns the listener's TLS settings. A client certificate is asked
 // for and not verified in the handshake: the handlers verify it for each
-// request, which also gives a caller the reason of a refusal. The live node CAs
-// are sent as a hint, so that an agent can see that its issuer is not among
-// them. Sessions cannot be resumed.
+// request, which also gives a caller the reason of a refusal. The node CAs are
+// sent as a hint, so that an agent can see that its issuer is not among them;
+// retired ones too, whose certificates are shown and refused with the reason.
+// Sessions cannot be resumed.
 func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
 	base := &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -24,14 +25,14 @@ func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certi
 	}
 	cfg := base.Clone()
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		live, err := a.liveRoots(hello.Context())
+		known, err := a.generations(hello.Context())
 		if err != nil {
 			// Without the hint every certificate is sent, and judged later.
 			a.cfg.Log.Warn("reading node CAs for a handshake", slog.Any("err", err))
 			return nil, nil
 		}
 		c := base.Clone()
-		c.ClientCAs = live.pool
+		c.ClientCAs = known.named
 		return c, nil
 	}
 	return cfg

@@ -102,6 +102,8 @@ func (a *authority) Roots(context.Context) ([]*x509.Certificate, error) {
 	return []*x509.Certificate{a.cert}, nil
 }
 
+func (a *authority) Retired(context.Context) ([]*x509.Certificate, error) { return nil, nil }
+
 func (a *authority) ServerCA(context.Context) (string, error) { return a.pem(), nil }
 func (a *authority) NodeCA(context.Context) (string, error)   { return a.pem(), nil }
 

@@ -90,6 +90,7 @@ type authority struct {
 	r      *mathrand.Rand
 	mu     sync.Mutex
 	live   []*generation // oldest first; the last one signs
+	former []*generation // retired after an overlap
 	made   int
 	sealed bool
 	issued int
@@ -119,11 +120,13 @@ func (a *authority) replace(keep bool) error {
 	return nil
 }
 
-// distrustOld leaves the newest generation alone.
+// distrustOld leaves the newest generation alone. The others are retired, as a
+// rotation that ends in order does; a CA replaced at once is forgotten.
 func (a *authority) distrustOld() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.live = a.live[len(a.live)-1:]
+	newest := len(a.live) - 1
+	a.former, a.live = append(a.former, a.live[:newest]...), a.live[newest:]
 }
 
 func (a *authority) seal(on bool) {
@@ -162,9 +165,19 @@ func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id sc
 func (a *authority) Roots(context.Context) ([]*x509.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var out []*x509.Certificate
-	for _, g := range a.live {
+	return certsOf(a.live), nil
+}
+
+// Retired implements nodeapi.Issuer.
+func (a *authority) Retired(context.Context) ([]*x509.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return certsOf(a.former), nil
+}
+
+func certsOf(list []*generation) (out []*x509.Certificate) {
+	for _, g := range list {
 		out = append(out, g.cert)
 	}
-	return out, nil
+	return out
 }

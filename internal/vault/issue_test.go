@@ -143,6 +143,10 @@ func TestRetiredIssuer(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, roots, 1)
 	require.Equal(t, "gpuaas test node CA G2", roots[0].Subject.CommonName)
+	retired, err := c.Retired(t.Context())
+	require.NoError(t, err)
+	require.Len(t, retired, 1)
+	require.Equal(t, "gpuaas test node CA G1", retired[0].Subject.CommonName)
 	_, err = c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
 	require.Error(t, err, "the role still names g1")
 }

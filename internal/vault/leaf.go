@@ -30,18 +30,18 @@ func (c *Client) checkIssued(ctx context.Context, leaf *x509.Certificate, want l
 		return schema.NewError(schema.KindInternal, "Vault issued a certificate %s (serial %s); it is not used",
 			fault, schema.FactsOf(leaf).Serial).WithNext("gpuaas admin setup")
 	}
-	roots, err := c.caCerts(ctx, cas, mount)
+	known, err := c.caCerts(ctx, cas, mount)
 	if err != nil {
 		return err
 	}
-	if verifies(leaf, roots, want.usage) {
+	if verifies(leaf, known.live, want.usage) {
 		return nil
 	}
 	// A generation may be newer than the cache.
-	if roots, err = c.readCAs(ctx, cas, mount); err != nil {
+	if known, err = c.readCAs(ctx, cas, mount); err != nil {
 		return err
 	}
-	if !verifies(leaf, roots, want.usage) {
+	if !verifies(leaf, known.live, want.usage) {
 		return schema.Errorf(schema.KindInternal, "Vault issued a certificate that no live CA of %s verifies; it is not used (is this machine's clock right?)", mount)
 	}
 	return nil

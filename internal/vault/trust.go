@@ -23,16 +23,31 @@ const refreshRetry = 5 * time.Second
 type caCache struct {
 	every time.Duration
 
-	mu    sync.Mutex
-	certs []*x509.Certificate
-	due   time.Time // when the next reader refreshes
+	mu   sync.Mutex
+	held *generations
+	due  time.Time // when the next reader refreshes
+}
+
+// generations are the CAs of a mount, the oldest first.
+type generations struct {
+	live    []*x509.Certificate // those that may issue
+	retired []*x509.Certificate // those that may no longer
 }
 
 // Roots implements nodeapi.Issuer: the live generations of the node CA, those
 // which may issue. They are cached, and served from the cache while Vault is
 // away. The caller must not change the slice.
 func (c *Client) Roots(ctx context.Context) ([]*x509.Certificate, error) {
-	return c.caCerts(ctx, c.nodeCAs, nodeMount)
+	g, err := c.caCerts(ctx, c.nodeCAs, nodeMount)
+	return g.live, err
+}
+
+// Retired implements nodeapi.Issuer: the generations of the node CA that Vault
+// still knows and that may no longer issue, cached as Roots are. One whose
+// issuer was deleted in Vault is no longer known for a former one.
+func (c *Client) Retired(ctx context.Context) ([]*x509.Certificate, error) {
+	g, err := c.caCerts(ctx, c.nodeCAs, nodeMount)
+	return g.retired, err
 }
 
 // NodeCA returns Roots as PEM.
@@ -44,85 +59,92 @@ func (c *Client) NodeCA(ctx context.Context) (string, error) {
 // ServerCA returns the CAs that verify the API's server certificate as PEM,
 // cached as Roots are.
 func (c *Client) ServerCA(ctx context.Context) (string, error) {
-	certs, err := c.caCerts(ctx, c.apiCAs, apiMount)
-	return certPEM(certs...), err
+	g, err := c.caCerts(ctx, c.apiCAs, apiMount)
+	return certPEM(g.live...), err
 }
 
 // caCerts returns a mount's CAs from the cache, and refreshes it when it is due:
 // one reader does, the others are served what is there.
-func (c *Client) caCerts(ctx context.Context, cache *caCache, mount string) ([]*x509.Certificate, error) {
+func (c *Client) caCerts(ctx context.Context, cache *caCache, mount string) (generations, error) {
 	now := time.Now()
 	cache.mu.Lock()
-	held, due := cache.certs, !now.Before(cache.due)
+	held, due := cache.held, !now.Before(cache.due)
 	if due && held != nil {
 		cache.due = now.Add(refreshRetry)
 	}
 	cache.mu.Unlock()
 	if !due && held != nil {
-		return held, nil
+		return *held, nil
 	}
 	fresh, err := c.readCAs(ctx, cache, mount)
 	if err != nil && held != nil {
 		c.log.Warn("serving cached CA certificates", "mount", mount, "err", err)
-		return held, nil
+		return *held, nil
 	}
 	return fresh, err
 }
 
 // readCAs reads a mount's CAs and fills the cache.
-func (c *Client) readCAs(ctx context.Context, cache *caCache, mount string) ([]*x509.Certificate, error) {
+func (c *Client) readCAs(ctx context.Context, cache *caCache, mount string) (generations, error) {
+	none := generations{}
 	secret, err := c.call(ctx, "issuers", list(mount+"/issuers"))
 	if errors.Is(err, errAbsent) {
-		return nil, schema.NewError(schema.KindInternal, "Vault at %s has no CA in %s", c.address, mount).WithNext("gpuaas admin setup")
+		return none, schema.NewError(schema.KindInternal, "Vault at %s has no CA in %s", c.address, mount).WithNext("gpuaas admin setup")
 	}
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	var answer struct {
 		Keys []string `json:"keys"`
 	}
 	if err := decode(secret, &answer); err != nil {
-		return nil, err
+		return none, err
 	}
-	var certs []*x509.Certificate
+	read := generations{}
 	for _, id := range answer.Keys {
-		live, err := c.readIssuer(ctx, mount, id)
-		if err != nil {
-			return nil, err
+		if err := c.readIssuer(ctx, mount, id, &read); err != nil {
+			return none, err
 		}
-		certs = append(certs, live...)
 	}
-	if len(certs) == 0 {
-		return nil, schema.NewError(schema.KindInternal, "no CA of %s in Vault at %s may issue", mount, c.address).WithNext("gpuaas admin setup")
+	if len(read.live) == 0 {
+		return none, schema.NewError(schema.KindInternal, "no CA of %s in Vault at %s may issue", mount, c.address).WithNext("gpuaas admin setup")
 	}
-	// The oldest first: a bundle's fingerprint is that of its first certificate.
+	// A bundle's fingerprint is that of its first certificate.
+	oldestFirst(read.live)
+	oldestFirst(read.retired)
+	cache.mu.Lock()
+	defer cache.mu.Unlock()
+	cache.held, cache.due = &read, time.Now().Add(cache.every)
+	return read, nil
+}
+
+func oldestFirst(certs []*x509.Certificate) {
 	slices.SortFunc(certs, func(a, b *x509.Certificate) int {
 		return cmp.Or(a.NotBefore.Compare(b.NotBefore), bytes.Compare(a.Raw, b.Raw))
 	})
-	cache.mu.Lock()
-	defer cache.mu.Unlock()
-	cache.certs, cache.due = certs, time.Now().Add(cache.every)
-	return certs, nil
 }
 
-// readIssuer returns an issuer's certificate, or none when it may no longer
-// issue: that is how an operator retires a generation.
-func (c *Client) readIssuer(ctx context.Context, mount, id string) ([]*x509.Certificate, error) {
+// readIssuer adds an issuer's certificate to the generations. One that may no
+// longer issue is retired: that is how an operator does it.
+func (c *Client) readIssuer(ctx context.Context, mount, id string, to *generations) error {
 	secret, err := c.call(ctx, "issuers", get(mount+"/issuer/"+id))
 	if errors.Is(err, errAbsent) {
-		return nil, nil // deleted since it was listed
+		return nil // deleted since it was listed
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var answer issuer
 	if err := decode(secret, &answer); err != nil {
-		return nil, err
+		return err
 	}
-	if !answer.issues() {
-		return nil, nil
+	certs, err := parseCerts(answer.Certificate)
+	if answer.issues() {
+		to.live = append(to.live, certs...)
+	} else {
+		to.retired = append(to.retired, certs...)
 	}
-	return parseCerts(answer.Certificate)
+	return err
 }
 
 // issuer is what Vault says of a CA.

@@ -1,0 +1,78 @@
+package faults_test
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestIssuerReplaced lets a node with an open connection meet the end of its
+// node CA, between the real agent and the real node API over TLS: a retired CA
+// by the API's answer, one that is gone by the handshake that follows. Either
+// way it comes back by recovery, and the refusal is logged with its certificate.
+func TestIssuerReplaced(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end   func(*authority) error
+		polls []string // what the polls are told until the node recovers
+	}{
+		"retired": {
+			end: func(a *authority) error {
+				err := a.replace(true)
+				a.distrustOld()
+				return err
+			},
+			polls: []string{"nothing, poll: invalid_node_identity issuer_retired"},
+		},
+		"gone": {
+			end: func(a *authority) error { return a.replace(false) },
+			polls: []string{"nothing, poll: invalid_node_identity unknown_issuer",
+				"nothing, poll: service_unavailable "}, // the handshake names no issuer of the node's
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, log := newWorld(t, false), &strings.Builder{}
+			auth, err := newAuthority(w.db.clock, seeded(1, forAgent))
+			require.NoError(t, err)
+			s := newSite(w.store, auth, w.db.clock, w.cert, log)
+			s.start()
+			t.Cleanup(s.stop)
+			id, err := w.register(t.Context(), 1)
+			require.NoError(t, err)
+			root := filepath.Join(w.dir, id)
+			node := newMachine(layout(id, root, w.caPath), s, slog.New(slog.DiscardHandler), newDisk(root, seeded(1, forDisk)))
+			node.r = seeded(1, forAgent)
+			t.Cleanup(node.halt)
+			token, err := w.issue(t.Context(), id, schema.PurposeEnroll)
+			require.NoError(t, err)
+			node.setToken(token)
+			node.agent, err = node.make(node, func(c *tls.Config) http.RoundTripper {
+				c = c.Clone()
+				c.Time = node.Now
+				return &http.Transport{TLSClientConfig: c, DialContext: s.wire.Dial}
+			})
+			require.NoError(t, err)
+			step := func() string {
+				said, _ := node.step(t.Context())
+				return said
+			}
+			require.Equal(t, "enroll, poll accepted", step())
+			old, _, _ := node.agent.Certificate()
+			require.NoError(t, c.end(auth))
+			for _, told := range c.polls {
+				require.Equal(t, told, step())
+			}
+			require.Equal(t, "recover, poll accepted", step())
+			s.stop()
+			require.Contains(t, log.String(), old.Fingerprint)
+		})
+	}
+}

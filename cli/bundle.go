@@ -38,6 +38,14 @@ func newSecretFile(path string) (*secretFile, error) {
 	return &secretFile{path: path, temp: f}, nil
 }
 
+// newEnvFile is newSecretFile for a file that may not be wanted: path "" is none.
+func newEnvFile(path string) (*secretFile, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return newSecretFile(path)
+}
+
 // write puts v into the file as JSON.
 func (s *secretFile) write(v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
@@ -61,8 +69,12 @@ func (s *secretFile) writeText(text string) error {
 	return nil
 }
 
-// discard removes what was not written to its end. It may follow write.
+// discard removes what was not written to its end. It may follow write. Of none
+// there is nothing to remove.
 func (s *secretFile) discard() {
+	if s == nil {
+		return
+	}
 	s.temp.Close()           //nolint:errcheck // closed already after write
 	os.Remove(s.temp.Name()) //nolint:errcheck // gone already after write
 }

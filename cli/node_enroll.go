@@ -10,7 +10,7 @@ import (
 
 type nodeEnrollOptions struct {
 	lifecycleOptions
-	bundle string
+	bundle, envFile string
 }
 
 func newNodeEnroll(e *env) *cobra.Command {
@@ -20,21 +20,27 @@ func newNodeEnroll(e *env) *cobra.Command {
 		long: `Asks the admin API for the node's bootstrap bundle, which holds a one-time token,
 and then waits until the node's agent polls with its new certificate. The bundle
 is written to --bundle, or to ./HOST.bundle.json, readable by its owner only.
+--env-file writes its variables too, as the agent and its installer read them.
 
 With -o json or yaml and without --bundle the bundle is part of the object on
 stdout instead, which is then printed before the waiting; the exit code tells
 how that ended.`,
 		example: `  gpuaas node enroll gpu-17
-  gpuaas node enroll gpu-17 --bundle /root/gpu-17.json --no-wait
+  gpuaas node enroll gpu-17 --bundle gpu-17.json --env-file gpu-17.env --no-wait
   gpuaas node enroll gpu-17 --no-wait -o json | jq .bootstrap_bundle`,
 	}, &o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeEnroll(ctx, e, arg, o) })
 	o.addTimeout(c)
 	c.Flags().StringVar(&o.bundle, "bundle", "", "file to write the bundle to")
+	c.Flags().StringVar(&o.envFile, "env-file", "", "file to write the bundle's variables to")
 	return c
 }
 
 func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions) error {
 	v := verb{action: schema.ActionEnroll}
+	inline := o.bundle == "" && e.flags.output != formatTable
+	if inline && o.envFile != "" {
+		return usagef("gpuaas node enroll", "--env-file with -o %s wants --bundle FILE too", e.flags.output)
+	}
 	api, err := e.api()
 	if err != nil {
 		return err
@@ -47,7 +53,6 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions)
 	if o.dryRun {
 		return e.printPlan(ctx, arg, t, v)
 	}
-	inline := o.bundle == "" && e.flags.output != formatTable
 	answer, err := e.enroll(ctx, api, t, o, inline)
 	if err != nil {
 		return t.inWords(err)
@@ -76,6 +81,11 @@ func (e *env) enroll(ctx context.Context, api *adminAPI, t target, o nodeEnrollO
 		return schema.LifecycleAnswer{}, err
 	}
 	defer file.discard()
+	vars, err := newEnvFile(o.envFile)
+	if err != nil {
+		return schema.LifecycleAnswer{}, err
+	}
+	defer vars.discard()
 	answer, err := api.enroll(ctx, t.id, request)
 	if err != nil {
 		return answer, err
@@ -89,7 +99,11 @@ func (e *env) enroll(ctx context.Context, api *adminAPI, t target, o nodeEnrollO
 		return answer, err
 	}
 	e.say("bundle written to %s (mode 0600; it holds the enrolment token, good until %s)", path, answer.BootstrapBundle.ExpiresAt)
-	return answer, nil
+	if o.envFile == "" {
+		return answer, nil
+	}
+	e.say("its variables written to %s (mode 0600)", o.envFile)
+	return answer, vars.writeText(answer.BootstrapBundle.EnvFile() + answer.BootstrapBundle.Package.EnvFile())
 }
 
 // finishHandover waits if asked to, and prints how the operation stands. With

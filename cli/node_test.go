@@ -177,6 +177,26 @@ func TestNodeEnroll(t *testing.T) {
 		require.NotContains(t, h.out.String(), enrollToken)
 		require.Equal(t, enrollToken, read(t, path).EnrollmentToken)
 	})
+	t.Run("its variables in a file too", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.bundle.Package = &schema.AgentPackage{InstallRoot: "/opt/x", EnvFilePath: "/etc/x.env", SystemdUnitName: "x.service"}
+		path := filepath.Join(h.env.dir, "gpu-17.env")
+		require.Zero(t, h.run("node", "enroll", "gpu-17", "--env-file", path))
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, h.api.bundle.EnvFile()+"GPUAAS_NODE_AGENT_ENV_FILE=\"/etc/x.env\"\n"+
+			"GPUAAS_NODE_AGENT_INSTALL_ROOT=\"/opt/x\"\nGPUAAS_NODE_AGENT_SYSTEMD_UNIT=\"x.service\"\n", string(text))
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+		require.NotContains(t, h.out.String()+h.err.String(), enrollToken)
+
+		h.api.enrolled = nil
+		require.Equal(t, schema.ExitUsage, h.run("node", "enroll", "gpu-17", "--env-file", path, "-o", "json"))
+		require.Equal(t, schema.ExitFailed, h.run("node", "enroll", "gpu-17", "--env-file", filepath.Join(h.env.dir, "none", "x.env")))
+		require.Empty(t, h.api.enrolled, "no token was minted for nothing")
+	})
 	t.Run("a host name that is no file name", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

@@ -35,7 +35,10 @@ type BootstrapBundle struct {
 	Package *AgentPackage `json:"package,omitempty"`
 }
 
-// AgentPackage is the agent's install package (S-BND-06).
+// AgentPackage is the agent's install package: the six fields of S-BND-06, and
+// the short-lived pull credential that S-BND-09 delivers in the bundle. A bundle
+// is made and answered in one call of the admin API, so none of it is ever in a
+// workflow's input or history.
 type AgentPackage struct {
 	// OCIRef is repository@sha256:… in the registry, or the URL of the archive
 	// at the node API where no registry is configured.
@@ -45,14 +48,19 @@ type AgentPackage struct {
 	// PullDeliveryMode is registry or archive.
 	PullDeliveryMode string `json:"pull_delivery_mode"`
 	// PullToken is a short-lived bearer credential for the registry, where one
-	// is needed. It is as secret as the enrolment token.
+	// is needed (S-BND-09, whose field has no name in the source documents): what
+	// GPUAAS_AGENT_PULL_TOKEN_FILE of gpuaas-api holds when the bundle is made. It
+	// is as secret as the enrolment token.
 	PullToken       string `json:"pull_token,omitempty"`
 	InstallRoot     string `json:"install_root"`
 	EnvFilePath     string `json:"env_file_path"`
 	SystemdUnitName string `json:"systemd_unit_name"`
 }
 
-// Default paths on a node (S-CRT-02 to -04, S-AGT-03).
+// Default paths on a node: S-CRT-02 to -04 give the certificates', S-AGT-03 the
+// env file's and S-AGT-04 the unit's name. The source documents leave the values
+// of package.install_root (S-BND-06) and of the state folder open: those two are
+// ours. What a bundle says goes before any of them.
 const (
 	DefaultEnvFile          = "/etc/gpuaas/node-agent.env"
 	DefaultCABundlePath     = "/etc/gpuaas/ca-bundle.crt"
@@ -78,6 +86,23 @@ func (b BootstrapBundle) EnvFile() string {
 		"GPUAAS_KEY_PATH":                 b.KeyPath,
 		"GPUAAS_ENV":                      b.Env,
 	}
+	return envLines(vars)
+}
+
+// EnvFile renders what the installer is told (S-BND-07), in the form of the
+// bundle's. A nil package is the defaults' affair: it renders nothing.
+func (p *AgentPackage) EnvFile() string {
+	if p == nil {
+		return ""
+	}
+	return envLines(map[string]string{
+		"GPUAAS_NODE_AGENT_INSTALL_ROOT": p.InstallRoot,
+		"GPUAAS_NODE_AGENT_ENV_FILE":     p.EnvFilePath,
+		"GPUAAS_NODE_AGENT_SYSTEMD_UNIT": p.SystemdUnitName,
+	})
+}
+
+func envLines(vars map[string]string) string {
 	lines := make([]string, 0, len(vars))
 	for k, v := range vars {
 		lines = append(lines, fmt.Sprintf("%s=%q", k, v))

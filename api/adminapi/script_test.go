@@ -299,6 +299,11 @@ func TestBootstrapScript(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, d.minted.Hash, hash, "the token on the host is the one in the database")
 			assert.Equal(t, schema.PurposeEnroll, d.minted.Purpose)
+			for _, folder := range []string{"/opt", "/opt/gpuaas", schema.DefaultInstallRoot, "/var/lib/gpuaas", "/etc/gpuaas"} {
+				info, err := os.Stat(filepath.Join(m.root, folder))
+				require.NoError(t, err)
+				assert.Equal(t, os.FileMode(0o755), info.Mode().Perm(), "anyone may look into %s", folder)
+			}
 			unit := got["/etc/systemd/system/"+schema.DefaultSystemdUnit]
 			assert.Contains(t, unit, "ExecStart="+schema.DefaultInstallRoot+"/bin/gpuaas-node-agent run\n")
 			assert.Contains(t, unit, "GPUAAS_NODE_AGENT_ENV_FILE="+schema.DefaultEnvFile+"\n")
@@ -380,6 +385,34 @@ func TestPackageFromRegistry(t *testing.T) {
 	require.Zero(t, code, said)
 	assert.Equal(t, "Bearer short.lived-1", o.auth)
 	assert.NotContains(t, said, "short.lived-1")
+}
+
+// Every form of what a node is given to run is a program to the shell, and says
+// nothing secret where a reference stands in for it.
+func TestScriptsParse(t *testing.T) {
+	for name, token := range map[string]string{"archive": "-", "registry": "", "registry with a credential": "short.lived-1"} {
+		for _, body := range []string{"", `{"fetch_ref":true}`} {
+			d, o := newDesk(), newOutlet(t)
+			o.serve(t, d)
+			if token != "-" {
+				d.pack.OCIRef, d.pack.PullToken = "registry.test:5000/gpuaas/node-agent@"+o.digest(), token
+				d.pack.PullDeliveryMode = adminapi.DeliverRegistry
+			}
+			parses(t, name+body, d.bootstrap(t, body))
+		}
+	}
+	var answer schema.LifecycleAnswer
+	newDesk().ask(t, "reissue-enrollment", "", &answer)
+	parses(t, "restart command", answer.RecoveryBundle.RestartCommand)
+}
+
+// parses has the shell read a program without running it.
+func parses(t *testing.T, name, text string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-n")
+	cmd.Stdin = strings.NewReader(text)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s: %s", name, out)
 }
 
 // A reference is spent only when its bundle can be made.

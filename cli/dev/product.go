@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"time"
 )
 
@@ -15,6 +16,10 @@ const (
 	apiBinary    = "gpuaas-api"
 	agentBinary  = "gpuaas-node-agent"
 )
+
+// agentArchive is the agent's install package, beside our programs when it was
+// made.
+const agentArchive = agentBinary + ".tar.gz"
 
 func (s *stack) worker() part {
 	return part{
@@ -36,7 +41,10 @@ func (s *stack) api() part {
 		healthy: all(get("http://"+loopback(p.APIMetrics)+"/healthz"), dialable(loopback(p.Node))),
 		prepare: func(context.Context) (command, error) {
 			path, err := s.program(apiBinary)
-			return command{path: path, env: s.record.processEnv(s.record.api(s.layout))}, err
+			archive := filepath.Join(filepath.Dir(path), agentArchive)
+			_, missing := os.Stat(archive)
+			v := s.record.api(s.layout).with(missing == nil, "GPUAAS_AGENT_ARCHIVE", archive)
+			return command{path: path, env: s.record.processEnv(v)}, err
 		},
 	}
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the gpuaas node agent from the folder this script is in: binary and
 # systemd unit, and the env file where the environment holds a bundle's
-# variables. Run it as root:
+# variables. The CA bundles are put in place before. Run it as root:
 #
 #   sh install-node-agent.sh [--no-start]
 #
@@ -25,9 +25,12 @@ stamp=$(date -u +%Y%m%dT%H%M%SZ)-$$
 
 fail() { printf "gpuaas: %s\n" "$*" >&2; exit 1; }
 
+# folder makes a folder and those above it, readable by all: umask is not.
+folder() { (umask 022 && mkdir -p "$1"); }
+
 # put FILE MODE replaces a file by its input in one step.
 put() {
-	mkdir -p -m 0755 "$(dirname "$1")"
+	folder "$(dirname "$1")"
 	tmp=$(mktemp "$1.XXXXXX")
 	cat >"$tmp" || { rm -f -- "$tmp"; return 1; }
 	chmod "$2" "$tmp"
@@ -35,17 +38,50 @@ put() {
 	mv -f -- "$tmp" "$1"
 }
 
-# write_env makes the env file of what is exported, the manual mode's way.
-write_env() {
-	for f in "${GPUAAS_CERT_PATH:-/etc/gpuaas/cert.pem}" "${GPUAAS_KEY_PATH:-/etc/gpuaas/key.pem}"; do
-		if [ -e "$root$f" ]; then mv -- "$root$f" "$root$f.stale-$stamp"; fi
+# aside renames what is there of its arguments; nothing is deleted.
+aside() {
+	for f in "$@"; do
+		case $f in *.stale-*) continue ;; esac
+		if [ -e "$f" ] || [ -L "$f" ]; then mv -- "$f" "$f.stale-$stamp"; fi
 	done
-	for key in GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
-		GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV; do
+}
+
+# setting NAME prints what the env file sets.
+setting() {
+	[ ! -f "$root$env_file" ] || sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" "$root$env_file" | tail -n 1
+}
+
+# stale_identity moves aside what an older identity left, wherever the agent
+# looks for one, and all that another node left.
+stale_identity() {
+	state=$(setting GPUAAS_STATE_DIR)
+	state=$root${state:-/var/lib/gpuaas/node-agent}
+	was=$(setting GPUAAS_NODE_ID)
+	if [ -n "$was" ] && [ "$was" != "$GPUAAS_NODE_ID" ]; then aside "$state"; fi
+	aside "$root${GPUAAS_CERT_PATH:-/etc/gpuaas/cert.pem}" "$root${GPUAAS_KEY_PATH:-/etc/gpuaas/key.pem}" \
+		"$state"/identity* "$state"/recover* "$state"/*-key.* "$state"/removed.json
+}
+
+# write_env makes the env file of what is exported, the manual mode's way. It
+# keeps the well-formed lines that set anything else.
+write_env() {
+	keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
+GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV"
+	for key in $keys; do
 		eval "value=\${$key-}"
-		case $value in *[\"\\]*) fail "$key holds a quote or a backslash" ;; esac
-		if [ -n "$value" ]; then printf "%s=\"%s\"\n" "$key" "$value"; fi
-	done | put "$root$env_file" 0600
+		case $value in *[\"\\]*) fail "$key holds a quote or a backslash; nothing was changed" ;; esac
+	done
+	stale_identity
+	{
+		if [ -f "$root$env_file" ]; then
+			grep -E "^[A-Za-z_][A-Za-z0-9_]*=(\"[^\"\\]*\"|[A-Za-z0-9_./:@%+,=-]*)$" "$root$env_file" |
+				grep -v -E "^($(echo "$keys" | tr " " "|"))=" || :
+		fi
+		for key in $keys; do
+			eval "value=\${$key-}"
+			if [ -n "$value" ]; then printf "%s=\"%s\"\n" "$key" "$value"; fi
+		done
+	} | put "$root$env_file" 0600
 }
 
 start=yes
@@ -58,9 +94,11 @@ if [ "$(id -u)" != 0 ] && [ -z "$root" ]; then fail "run this as root"; fi
 [ -f "$here/gpuaas-node-agent" ] || fail "gpuaas-node-agent is not beside this script"
 "$here/gpuaas-node-agent" version >/dev/null || fail "this host cannot run gpuaas-node-agent; nothing was changed"
 
-if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then write_env; fi
+if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then
+	systemctl stop "$unit" >/dev/null 2>&1 || :
+	write_env
+fi
 put "$root$install_root/bin/gpuaas-node-agent" 0755 <"$here/gpuaas-node-agent"
-chmod 0755 "$root$install_root" "$root$install_root/bin"
 sed -e "s|@INSTALL_ROOT@|$install_root|g" -e "s|@ENV_FILE@|$env_file|g" "$here/gpuaas-node-agent.service" |
 	put "$root/etc/systemd/system/$unit" 0644
 systemctl daemon-reload

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// host is a host's file system below a folder, with a systemctl that only notes
+// what it is told, and an unpacked package.
+type host struct {
+	t                    *testing.T
+	root, bin, installer string
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{t: t, root: filepath.Join(t.TempDir(), "a host's root"), bin: t.TempDir(), installer: t.TempDir()}
+	h.put(filepath.Join(h.bin, "systemctl"), "#!/bin/sh\necho \"$*\" >>\"$DESTDIR/systemctl.log\"\n")
+	h.put(filepath.Join(h.installer, "gpuaas-node-agent"), "#!/bin/sh\necho v1\n")
+	for _, name := range []string{"install-node-agent.sh", "gpuaas-node-agent.service"} {
+		text, err := files.ReadFile(name)
+		require.NoError(t, err)
+		h.put(filepath.Join(h.installer, name), string(text))
+	}
+	require.NoError(t, os.MkdirAll(h.root, 0o755))
+	return h
+}
+
+func (h *host) put(path, text string) {
+	h.t.Helper()
+	require.NoError(h.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(h.t, os.WriteFile(path, []byte(text), 0o700))
+}
+
+func (h *host) write(path, text string) { h.t.Helper(); h.put(filepath.Join(h.root, path), text) }
+
+func (h *host) read(path string) string {
+	h.t.Helper()
+	text, err := os.ReadFile(filepath.Join(h.root, path))
+	require.NoError(h.t, err)
+	return string(text)
+}
+
+// stale lists what was moved aside, without the time in the name.
+func (h *host) stale() (names []string) {
+	h.t.Helper()
+	require.NoError(h.t, filepath.WalkDir(h.root, func(path string, _ os.DirEntry, err error) error {
+		if name, _, ok := strings.Cut(strings.TrimPrefix(path, h.root), ".stale-"); ok && !strings.Contains(path[len(h.root)+len(name)+7:], "/") {
+			names = append(names, name)
+		}
+		return err
+	}))
+	return names
+}
+
+func (h *host) install(env ...string) (said string, err error) {
+	h.t.Helper()
+	cmd := exec.CommandContext(h.t.Context(), "sh", filepath.Join(h.installer, "install-node-agent.sh"))
+	cmd.Env = append([]string{"DESTDIR=" + h.root, "PATH=" + h.bin + ":" + os.Getenv("PATH")}, env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// The manual mode: the bundle's variables are exported and the installer is run.
+func TestInstallByHand(t *testing.T) {
+	h := newHost(t)
+	h.write("/etc/gpuaas/node-agent.env", "GPUAAS_NODE_ID=\"n1\"\nGPUAAS_ENROLLMENT_TOKEN=\"old\"\nGPUAAS_WORKLOAD_DRIVER=docker\nbroken\n")
+	h.write("/etc/gpuaas/cert.pem", "old")
+	h.write("/etc/gpuaas/key.pem", "old")
+	h.write("/var/lib/gpuaas/node-agent/identity/1/cert.pem", "old")
+	h.write("/var/lib/gpuaas/node-agent/recovery-key.pem", "old")
+	h.write("/var/lib/gpuaas/node-agent/journal/1", "work")
+	said, err := h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=new", "GPUAAS_ENV=dev")
+	require.NoError(t, err, said)
+	assert.ElementsMatch(t, []string{"/etc/gpuaas/cert.pem", "/etc/gpuaas/key.pem", "/var/lib/gpuaas/node-agent/identity",
+		"/var/lib/gpuaas/node-agent/recovery-key.pem"}, h.stale())
+	assert.Equal(t, "GPUAAS_WORKLOAD_DRIVER=docker\nGPUAAS_NODE_ID=\"n1\"\nGPUAAS_ENROLLMENT_TOKEN=\"new\"\nGPUAAS_ENV=\"dev\"\n",
+		h.read("/etc/gpuaas/node-agent.env"))
+	assert.Equal(t, "work", h.read("/var/lib/gpuaas/node-agent/journal/1"), "the same node goes on with its work")
+	assert.Equal(t, "stop gpuaas-node-agent.service\ndaemon-reload\nenable gpuaas-node-agent.service\nrestart gpuaas-node-agent.service\n",
+		h.read("/systemctl.log"))
+	assert.NotContains(t, h.read("/etc/systemd/system/gpuaas-node-agent.service"), "@")
+	for _, folder := range []string{"/opt/gpuaas", "/opt/gpuaas/node-agent/bin"} {
+		info, err := os.Stat(filepath.Join(h.root, folder))
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o755), info.Mode().Perm(), folder)
+	}
+
+	// Without a bundle it changes the program only; another node's goes as a whole.
+	said, err = h.install()
+	require.NoError(t, err, said)
+	assert.Contains(t, h.read("/etc/gpuaas/node-agent.env"), `GPUAAS_ENROLLMENT_TOKEN="new"`)
+	said, err = h.install("GPUAAS_NODE_ID=n2", "GPUAAS_ENROLLMENT_TOKEN=newer")
+	require.NoError(t, err, said)
+	assert.NoFileExists(t, filepath.Join(h.root, "/var/lib/gpuaas/node-agent/journal/1"))
+}
+
+func TestInstallRefusals(t *testing.T) {
+	h := newHost(t)
+	h.write("/etc/gpuaas/cert.pem", "old")
+	said, err := h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=a\"b")
+	require.Error(t, err)
+	assert.Contains(t, said, "GPUAAS_ENROLLMENT_TOKEN holds a quote")
+	assert.NotContains(t, said, `a"b`)
+	h.put(filepath.Join(h.installer, "gpuaas-node-agent"), "#!/bin/sh\nexit 126\n")
+	said, err = h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=new")
+	require.Error(t, err)
+	assert.Contains(t, said, "cannot run gpuaas-node-agent; nothing was changed")
+	assert.Equal(t, "old", h.read("/etc/gpuaas/cert.pem"))
+	assert.Empty(t, h.stale())
+}

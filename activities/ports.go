@@ -19,16 +19,21 @@ type Records interface {
 	// result refused and change nothing else. A retire without drain is refused
 	// KindNodeInUse while the node reports workloads. An operation id that
 	// another run already used is KindInvalidRequest, reason duplicate_operation.
+	//
+	// A reissue does not hold its node: it gets op_seq 0, runs beside whatever
+	// operation does, and is refused while that one drains or removes.
 	Claim(ctx context.Context, r schema.ClaimRequest) (schema.Claim, error)
 	// Advance records progress under the fence; the same call twice changes
 	// nothing the second time. A change of state, a park and a decision each
-	// write one audit row.
+	// write one audit row. With op_seq 0 the fence covers the operation's own row
+	// and nothing of the node, here and at its Finish.
 	Advance(ctx context.Context, f schema.Fence, a schema.Advance) error
 	// Finish ends the operation under the fence: node state, operation row,
 	// void of the operation's unfinished tasks, audit row. Twice is once.
 	Finish(ctx context.Context, f schema.Fence, e schema.Finish) error
 	// Enrollment says how far the node's enrolment has come, for the current
-	// incarnation.
+	// incarnation. A claimed token stays claimed beyond its own end: the claiming
+	// key may still ask for its certificate, so a claim is never waited for twice.
 	Enrollment(ctx context.Context, nodeID string) (Enrollment, error)
 	// LastHeartbeat returns when the node's agent was last heard, zero when
 	// never.

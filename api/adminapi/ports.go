@@ -21,14 +21,20 @@ type Store interface {
 	// IssueToken voids the node's live enrolment tokens and stores a new one,
 	// moves the node to bootstrap_issued and writes the workflow's event and the
 	// audit row, in one transaction. KindInvalidRequest in a state that does not
-	// enrol. With purpose reissue it voids every live token of the node, leaves
+	// enrol. A token that was claimed already stays good for the claiming key
+	// beyond its own end; only a new token or the certificate's first use ends
+	// that. With purpose reissue it voids every live token of the node, leaves
 	// its state alone, writes audit nodes.reissue_enrollment with what it voided,
 	// and is allowed in the states of schema's ReissueEnrollment row.
 	IssueToken(ctx context.Context, t NewToken, by Subject) error
 	// IssueFetch stores a one-time reference to a bundle that is made when it is
 	// fetched: hash and expiry only. UseFetch spends it in one conditional
 	// update and returns its node and purpose; KindTokenConsumed, KindTokenExpired
-	// or KindUnauthenticated otherwise. Both leave an audit row.
+	// or KindUnauthenticated otherwise. A node that takes no bundle as it is
+	// (draining, say) is KindInvalidRequest and leaves the reference unspent. A
+	// second use is refused whoever asks, also after a lost answer: unlike a
+	// token, a reference is bound to no key that could tell a repeat from a
+	// thief. The remedy is a new reference. Both leave an audit row.
 	IssueFetch(ctx context.Context, t NewToken, by Subject) error
 	UseFetch(ctx context.Context, tokenID string, hash []byte, correlationID string) (nodeID string, purpose schema.TokenPurpose, err error)
 	// Audit returns up to limit events of a stream after seq, in order.

@@ -385,6 +385,9 @@ func TestPackageFromRegistry(t *testing.T) {
 	require.Zero(t, code, said)
 	assert.Equal(t, "Bearer short.lived-1", o.auth)
 	assert.NotContains(t, said, "short.lived-1")
+	input, err := json.Marshal(d.submitted)
+	require.NoError(t, err)
+	assert.NotContains(t, string(input), "short.lived-1", "no workflow is told")
 }
 
 // Every form of what a node is given to run is a program to the shell, and says

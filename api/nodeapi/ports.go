@@ -24,7 +24,13 @@ type Store interface {
 	// the audit row and the workflow's event. Refusals, each with an audit row
 	// and nothing changed: KindUnauthenticated (unknown or foreign token),
 	// KindTokenExpired, KindTokenConsumed, KindInvalidNodeIdentity node_removed,
-	// KindInvalidRequest (a state that does not enrol).
+	// KindInvalidRequest (a state that does not enrol; reason key_in_use for a
+	// key that another node once had, since one machine is then a copy of the
+	// other).
+	//
+	// A token's end is that of its first claim. The key that claimed it may ask
+	// again after that, until the certificate's first use: the claim voided what
+	// the node had before, and the answer may be lost in a long dark time.
 	//
 	// A token of purpose reissue keeps the node's state and starts the next
 	// incarnation with the claim, which voids the older identity, unlocks a
@@ -33,7 +39,9 @@ type Store interface {
 	// ClaimRenewal lets an authenticated caller have its next certificate. The
 	// same key again is answered the same; a sequence behind the one on record
 	// with another key is a clone: the node is locked (KindInvalidNodeIdentity,
-	// node_locked) with an audit row.
+	// node_locked) with an audit row. A fresh key with the right sequence takes
+	// the claim over from the key before it. KindInvalidRequest, reason
+	// key_in_use, for a key that another node once had.
 	ClaimRenewal(ctx context.Context, c schema.RenewClaim) (Claimed, error)
 	// RecoveryFacts returns what a recovery's signature is checked against.
 	// KindInvalidNodeIdentity node_removed or node_locked, KindUnauthenticated
@@ -47,7 +55,10 @@ type Store interface {
 	// StorePending keeps the issued certificate and its recovery token in the
 	// pending slot, replacing unused ones (whose certificate is then refused
 	// without an alarm and whose recovery token is void). It returns the
-	// identity's sequence. The certificate's first use promotes both.
+	// identity's sequence. The certificate's first use promotes both. A claim that
+	// its key lost while Vault signed is KindTokenConsumed: reason claim_replaced
+	// when a newer renewal of the same node has it (the newer one's answer counts,
+	// there is nothing to do), token_voided when its token was replaced or used.
 	StorePending(ctx context.Context, n schema.NewIdentity) (sequence int64, err error)
 	// Polled records an authenticated poll; the first one of an incarnation
 	// makes the workflow's event. It is called for each poll and is cheap.
@@ -105,6 +116,9 @@ type Issued = schema.IssuedCertificate
 type Bundles interface {
 	// Fetch spends a reference and returns its bundle with a token that is
 	// minted in this very call. KindUnauthenticated, KindTokenConsumed or
-	// KindTokenExpired for a reference that is not good.
+	// KindTokenExpired for a reference that is not good. A bundle that cannot be
+	// made leaves the reference unspent, but for a failure between spending it
+	// and storing the token. There, and when the answer is lost, whoever asked
+	// needs a new script: gpuaas node bootstrap-script NODE.
 	Fetch(ctx context.Context, reference string, by schema.Subject) (schema.BootstrapBundle, error)
 }

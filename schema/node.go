@@ -114,7 +114,7 @@ func Moves() []Move {
 			Does: "Machine torn down by the ledger, identity denied for ever, tokens void, row kept."},
 		{Action: ActionReissueEnrollment,
 			From: []NodeState{NodeRegistered, NodeBootstrapIssued, NodeEnrolling, NodeActive,
-				NodeOffline, NodeQuarantined, NodeRetired},
+				NodeOffline, NodeQuarantined, NodeDrained, NodeRetired},
 			Does: "New token and recovery bundle; state unchanged."},
 	}
 }

@@ -239,6 +239,8 @@ const (
 	EventBundleIssued AgentEventName = "bundle_issued"
 	EventTokenClaimed AgentEventName = "token_claimed"
 	EventFirstPoll    AgentEventName = "first_poll"
+	// EventNodeRemoved ends what still waits for the node's agent.
+	EventNodeRemoved AgentEventName = "node_removed"
 )
 
 // The custom search attributes. All are keywords but the last two, which are

@@ -85,14 +85,16 @@ type EnrollmentProgress struct {
 	// Incarnation is the current one: what the fields below speak of. The claim
 	// of a reissued token starts the next.
 	Incarnation int64 `json:"incarnation,omitempty"`
-	// ReissueIssued is true while a token of PurposeReissue is live and not
-	// claimed.
+	// ReissueIssued is true while a token of PurposeReissue, or a reference to a
+	// bundle with one, is live and not claimed.
 	ReissueIssued bool `json:"reissue_issued,omitempty"`
 
 	BundleIssued bool `json:"bundle_issued"`
 	TokenClaimed bool `json:"token_claimed"`
 	// Polled is true once the agent made an authenticated poll.
 	Polled bool `json:"polled"`
+	// Removed is true once the node is removed: none of the above will change.
+	Removed bool `json:"removed,omitempty"`
 }
 
 // OutboxMessage is one message for Temporal, committed with the change it

@@ -36,16 +36,20 @@ func sees(event schema.AgentEventName, reached func(schema.EnrollmentProgress) b
 	return func(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
 		op.healed = func(ctx workflow.Context) bool {
 			op.listen(ctx)
-			return reached(op.enrolled)
+			return op.enrolled.Removed || reached(op.enrolled)
 		}
 		err := waitFor(ctx, spec.Budget, "Give up waiting for "+string(event), func() bool { return op.healed(ctx) })
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err != nil && ctx.Err() == nil {
+			if err := op.readProgress(ctx); err != nil {
+				return err
+			}
 		}
-		if err := op.readProgress(ctx); err != nil {
+		switch {
+		case op.enrolled.Removed:
+			return errNodeRemoved
+		case ctx.Err() != nil:
 			return err
-		}
-		if reached(op.enrolled) {
+		case reached(op.enrolled):
 			return nil
 		}
 		return err
@@ -82,6 +86,9 @@ func (op *operation) readProgress(ctx workflow.Context) error {
 // started with, or of a later one, which a reissue beside it began. An older
 // identity's events count for nothing.
 func (op *operation) heard(e schema.AgentEvent) {
+	if e.Event == schema.EventNodeRemoved && e.NodeID == op.in.NodeID {
+		op.enrolled.Removed = true
+	}
 	if e.NodeID != op.in.NodeID || e.Incarnation < op.claim.Incarnation || !op.holds() && !op.heardOfReissue(e) {
 		return
 	}

@@ -41,3 +41,6 @@ func asFailure(e *schema.Error) error {
 // errCancelled ends an operation's phases: an operator cancelled it, or the run
 // was cancelled in the Web UI.
 var errCancelled = errors.New("operation cancelled")
+
+// errNodeRemoved ends what runs beside the operation that removed the node.
+var errNodeRemoved = errors.New("node removed")

@@ -139,7 +139,7 @@ func (op *operation) end(ctx workflow.Context, a action, err error) (schema.Oper
 		return op.complete(free, a)
 	case kindOf(err) == schema.KindFenced:
 		return op.close(free, schema.OperationFailed, "a newer operation owns the node")
-	case errors.Is(err, errCancelled) || temporal.IsCanceledError(err):
+	case errors.Is(err, errCancelled) || errors.Is(err, errNodeRemoved) || temporal.IsCanceledError(err):
 		return op.rollBack(free, a)
 	}
 	return op.status, err
@@ -170,6 +170,9 @@ func (op *operation) rollBack(ctx workflow.Context, a action) (schema.OperationS
 		}
 	}
 	f := op.cancelled()
+	if op.enrolled.Removed {
+		op.status.Node.State = schema.NodeRemoved
+	}
 	if err := op.finish(ctx, f); err != nil && kindOf(err) != schema.KindFenced {
 		return op.status, err
 	}

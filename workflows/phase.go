@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"errors"
 	"slices"
 
 	"go.temporal.io/sdk/temporal"
@@ -25,7 +26,7 @@ func (op *operation) runPhase(ctx workflow.Context, spec schema.PhaseSpec, do st
 			op.mark(ctx, op.doneState(), "")
 			return nil
 		}
-		if err != nil && kindOf(err) == schema.KindFenced {
+		if err != nil && (kindOf(err) == schema.KindFenced || errors.Is(err, errNodeRemoved)) {
 			return err
 		}
 		if op.decision == nil {
@@ -35,6 +36,9 @@ func (op *operation) runPhase(ctx workflow.Context, spec schema.PhaseSpec, do st
 		}
 		if op.decision == nil {
 			op.clear(ctx)
+			if op.enrolled.Removed {
+				return errNodeRemoved
+			}
 			op.mark(ctx, op.doneState(), "")
 			return nil
 		}

@@ -9,8 +9,9 @@ import (
 // ReissueEnrollment follows a reissue until the node is back: the admin API
 // hands out the recovery bundle, the node's agent claims the new token, which
 // starts the next incarnation, and polls with the new identity. It runs beside
-// whatever operation holds the node and changes no state. A cancel voids the
-// reissued token. No token passes through here.
+// whatever operation holds the node and changes no state: while that one drains
+// the node the token is not claimed, and when it removes the node this one ends.
+// A cancel voids the reissued token. No token passes through here.
 func ReissueEnrollment(ctx workflow.Context, in schema.OperationInput) (schema.OperationStatus, error) {
 	return run(ctx, in, action{
 		steps: enrollmentSteps(),
@@ -33,9 +34,9 @@ func (op *operation) heardOfReissue(e schema.AgentEvent) bool {
 // progressOfReissue is what the database's record says of this reissue.
 func (op *operation) progressOfReissue(p schema.EnrollmentProgress) schema.EnrollmentProgress {
 	if p.Incarnation <= op.claim.Incarnation {
-		return schema.EnrollmentProgress{BundleIssued: p.ReissueIssued}
+		return schema.EnrollmentProgress{BundleIssued: p.ReissueIssued, Removed: p.Removed}
 	}
-	return schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true, Polled: p.Polled}
+	return schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true, Polled: p.Polled, Removed: p.Removed}
 }
 
 // holds reports whether the operation holds its node, and so may have given it
@@ -55,7 +56,9 @@ func (op *operation) cancelled() schema.Finish {
 		return f
 	}
 	f.Node, f.VoidTokens, f.Outcome = "", true, "cancelled; the reissued token is void"
-	if op.enrolled.TokenClaimed {
+	if op.enrolled.Removed {
+		f.Outcome = "cancelled: the node was removed, and the reissued token is void with it"
+	} else if op.enrolled.TokenClaimed {
 		f.Outcome += "; the node's agent had claimed it, so it needs another: gpuaas node reissue-enrollment " + op.name()
 	}
 	return f

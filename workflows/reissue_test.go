@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -43,9 +44,9 @@ func TestReissueEnrollment(t *testing.T) {
 		}
 	})
 
-	t.Run("is refused while the node is draining, drained, removing or removed", func(t *testing.T) {
+	t.Run("is refused while the node is draining, removing or removed", func(t *testing.T) {
 		t.Parallel()
-		for _, from := range []schema.NodeState{schema.NodeDraining, schema.NodeDrained, schema.NodeRemoving, schema.NodeRemoved} {
+		for _, from := range []schema.NodeState{schema.NodeDraining, schema.NodeRemoving, schema.NodeRemoved} {
 			b := setup(t, schema.ActionReissueEnrollment, newWorld(from))
 			require.Equal(t, schema.OperationRejected, b.run().Operation.Status)
 			require.Equal(t, schema.KindInvalidRequest, b.kindOfRefusal())
@@ -131,6 +132,38 @@ func TestReissueParks(t *testing.T) {
 				if retry {
 					require.Equal(t, []error{nil}, b.resolved)
 				}
+			})
+		}
+	}
+}
+
+// TestReissueOfARemovedNode: wherever the reissue waits, running or parked, the
+// node's removal ends it, also when its signal was lost.
+func TestReissueOfARemovedNode(t *testing.T) {
+	t.Parallel()
+	events := []schema.AgentEventName{schema.EventBundleIssued, schema.EventTokenClaimed}
+	for phases := range 3 {
+		for name, removed := range map[string]time.Duration{"running": 2 * time.Minute, "parked": 30 * time.Hour, "signal lost": 0} {
+			t.Run(fmt.Sprintf("%s after %d events", name, phases), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(schema.NodeRetired)
+				b := setup(t, schema.ActionReissueEnrollment, w)
+				for k := range phases {
+					b.tellAt(time.Minute, events[k], 2)
+				}
+				if removed > 0 {
+					b.tellAt(removed, schema.EventNodeRemoved, 0)
+				} else {
+					w.progress = schema.EnrollmentProgress{Incarnation: 1, Removed: true}
+				}
+				st := b.run()
+				require.Equal(t, schema.OperationCancelled, st.Operation.Status)
+				require.Equal(t, schema.Finish{Status: schema.OperationCancelled, VoidTokens: true,
+					Outcome: "cancelled: the node was removed, and the reissued token is void with it"}, *w.finished)
+				require.Equal(t, schema.NodeRemoved, st.Node.State)
+				require.Nil(t, st.Operation.Stuck)
+				require.Len(t, w.parks, map[string]int{"parked": 1}[name])
+				require.Empty(t, w.decisions)
 			})
 		}
 	}

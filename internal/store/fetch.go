@@ -26,8 +26,12 @@ func (s *Store) IssueFetch(ctx context.Context, t schema.MintedToken, by schema.
 			return err
 		}
 		u.note(e)
-		return u.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID, Incarnation: node.Incarnation,
-			Purpose: purposeFetch, BundlePurpose: &t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt})
+		if err := u.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID, Incarnation: node.Incarnation,
+			Purpose: purposeFetch, BundlePurpose: &t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt}); err != nil {
+			return err
+		}
+		// What is handed out is the reference; its bundle may be made much later.
+		return u.tellEnrolment(ctx, t.NodeID, node.Incarnation, t.Purpose == schema.PurposeReissue, schema.EventBundleIssued)
 	})
 }
 

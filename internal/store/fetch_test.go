@@ -19,6 +19,13 @@ func TestAFetchReferenceOpensOnce(t *testing.T) {
 	ref := mint(n.ID, schema.PurposeEnroll)
 	require.NoError(t, e.IssueFetch(ctx, ref, operator))
 	require.Equal(t, schema.NodeRegistered, e.node(n.ID).State, "the bundle is made when it is fetched")
+	progress := func() schema.EnrollmentProgress {
+		p, err := e.Enrollment(ctx, n.ID)
+		require.NoError(t, err)
+		return p
+	}
+	require.Equal(t, []string{"node bundle_issued 1"}, e.told(n.ID), "the reference is what is handed out")
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true}, progress())
 	won := 0
 	rows := e.changes(n.ID, func() {
 		for _, err := range race(20, func(int) error {
@@ -40,9 +47,11 @@ func TestAFetchReferenceOpensOnce(t *testing.T) {
 	require.Equal(t, 1, count(rows, "nodes.fetch_reference_used succeeded"))
 	require.Equal(t, 19, count(rows, "nodes.fetch_reference_used refused token_used"))
 	require.Contains(t, e.audit(n.ID), "nodes.fetch_reference_issued succeeded")
-	progress, err := e.Enrollment(ctx, n.ID)
-	require.NoError(t, err)
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1}, progress)
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1}, progress())
+
+	require.NoError(t, e.IssueFetch(ctx, mint(n.ID, schema.PurposeReissue), operator))
+	require.Equal(t, []string{"reissue bundle_issued 1"}, e.told(n.ID))
+	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, ReissueIssued: true}, progress())
 }
 
 func TestRefusedFetchReferences(t *testing.T) {

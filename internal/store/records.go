@@ -205,6 +205,9 @@ func (u *unit) endWork(ctx context.Context, f schema.Fence, nodeID string, e sch
 	if err := u.voidTasks(ctx, nodeID, nil, f.Actor); err != nil {
 		return err
 	}
+	if err := u.tellRemoved(ctx, nodeID); err != nil {
+		return err
+	}
 	return u.Notify(ctx, channelNode, nodeID)
 }
 
@@ -251,7 +254,7 @@ func (s *Store) Enrollment(ctx context.Context, nodeID string) (schema.Enrollmen
 			return errNoNode(nodeID)
 		}
 		p = schema.EnrollmentProgress{Incarnation: row.Incarnation, ReissueIssued: row.ReissueIssued,
-			BundleIssued: row.Issued, TokenClaimed: row.Claimed, Polled: row.Polled}
+			BundleIssued: row.Issued, TokenClaimed: row.Claimed, Polled: row.Polled, Removed: row.Removed}
 		return err
 	})
 	return p, err

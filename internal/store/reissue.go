@@ -11,7 +11,8 @@ import (
 )
 
 // admitReissue says whether the node's enrolment may be reissued as it is: in
-// the states of the table, and not while it is drained or removed.
+// the states of the table, and not while an operation drains or removes it, as a
+// retirement may: the claim would take the node's open tasks from it.
 func (u *unit) admitReissue(ctx context.Context, n sqlc.LockNodeRow) error {
 	if _, err := schema.CheckMove(schema.ActionReissueEnrollment, n.State); err != nil {
 		return err
@@ -21,7 +22,8 @@ func (u *unit) admitReissue(ctx context.Context, n sqlc.LockNodeRow) error {
 		return err
 	}
 	for _, op := range open {
-		if op.Action == schema.ActionDrain || op.Action == schema.ActionRemove {
+		switch op.Action {
+		case schema.ActionDrain, schema.ActionRetire, schema.ActionRemove:
 			return errInProgress(n, op)
 		}
 	}
@@ -99,6 +101,20 @@ func (u *unit) takeReissue(ctx context.Context, r schema.ClaimRequest, n sqlc.Lo
 		}
 	}
 	return u.insertOperation(ctx, r, n, n.State, instance, 0)
+}
+
+// tellRemoved tells an open reissue that its node is removed.
+func (u *unit) tellRemoved(ctx context.Context, nodeID string) error {
+	open, err := u.OpenOperations(ctx, nodeID)
+	if err != nil {
+		return err
+	}
+	for _, op := range open {
+		if op.Action == schema.ActionReissueEnrollment {
+			return u.tell(ctx, schema.ReissueWorkflowID(nodeID), nodeID, 0, schema.EventNodeRemoved)
+		}
+	}
+	return nil
 }
 
 // supersedeReissue ends what a dead run of the same workflow left open: Temporal

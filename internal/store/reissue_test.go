@@ -140,7 +140,7 @@ func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases fol
 				return
 			}
 			require.NoError(t, err)
-			for _, blocked := range []schema.NodeState{schema.NodeDraining, schema.NodeDrained, schema.NodeRemoving} {
+			for _, blocked := range []schema.NodeState{schema.NodeDraining, schema.NodeRemoving} {
 				e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, blocked)
 				_, err = e.ClaimToken(ctx, tokenClaim(n.ID, token.TokenID, token.Hash, key(n.ID, 1)))
 				requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
@@ -159,7 +159,7 @@ func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases fol
 func TestReissueWaitsForADrainAndARemoval(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	for _, a := range []schema.Action{schema.ActionDrain, schema.ActionRemove} {
+	for _, a := range []schema.Action{schema.ActionDrain, schema.ActionRetire, schema.ActionRemove} {
 		m := e.machine()
 		id := m.caller.NodeID
 		if a == schema.ActionRemove {
@@ -381,11 +381,19 @@ func TestRemovalVoidsRecoveryAndReissue(t *testing.T) {
 	m := e.machine()
 	e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", m.caller.NodeID)
 	e.reissued(m.caller.NodeID)
+	waiting, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
+	require.NoError(t, err)
 	f := e.claim(m.caller.NodeID, schema.ActionRemove).Fence
+	e.told(m.caller.NodeID)
 	require.NoError(t, e.Finish(t.Context(), f, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true}))
+	require.Equal(t, []string{"reissue node_removed 0"}, e.told(m.caller.NodeID))
+	progress, err := e.Enrollment(t.Context(), m.caller.NodeID)
+	require.NoError(t, err)
+	require.True(t, progress.Removed)
+	require.NoError(t, e.Finish(t.Context(), waiting.Fence, schema.Finish{Status: schema.OperationCancelled, VoidTokens: true}))
 	require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE state IN ('issued', 'claimed')"))
 	requireKind(t, m.recover(m.k(2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
-	_, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
+	_, err = e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
 	requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
 }
 

@@ -39,29 +39,33 @@ func (q *Queries) ClaimNode(ctx context.Context, arg ClaimNodeParams) (int64, er
 }
 
 const enrollment = `-- name: Enrollment :one
-SELECT n.incarnation, (polled_incarnation = incarnation)::boolean AS polled,
-    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose IN ('enroll', 'reissue')
-        AND t.incarnation = n.incarnation AND t.state <> 'voided') AS issued,
+SELECT n.incarnation, (n.state = 'removed')::boolean AS removed, (polled_incarnation = incarnation)::boolean AS polled,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND (t.purpose IN ('enroll', 'reissue')
+        AND t.incarnation = n.incarnation AND t.state <> 'voided'
+        OR t.bundle_purpose = 'enroll' AND t.state = 'issued')) AS issued,
     EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose IN ('enroll', 'reissue')
         AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS claimed,
-    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose = 'reissue'
-        AND t.incarnation > n.incarnation AND t.state = 'issued') AS reissue_issued
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.state = 'issued'
+        AND (t.purpose = 'reissue' AND t.incarnation > n.incarnation OR t.bundle_purpose = 'reissue')) AS reissue_issued
 FROM nodes n WHERE n.node_id = $1
 `
 
 type EnrollmentRow struct {
 	Incarnation   int64
+	Removed       bool
 	Polled        bool
 	Issued        bool
 	Claimed       bool
 	ReissueIssued bool
 }
 
+// A reference to a bundle counts as the bundle: it is what is handed out.
 func (q *Queries) Enrollment(ctx context.Context, nodeID string) (EnrollmentRow, error) {
 	row := q.db.QueryRow(ctx, enrollment, nodeID)
 	var i EnrollmentRow
 	err := row.Scan(
 		&i.Incarnation,
+		&i.Removed,
 		&i.Polled,
 		&i.Issued,
 		&i.Claimed,

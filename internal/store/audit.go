@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"time"
 
@@ -26,7 +25,7 @@ func nodeActor(nodeID string) string { return "node:" + nodeID }
 func (u *unit) writeAudit(ctx context.Context) error {
 	for _, e := range u.events {
 		if err := u.appendAudit(ctx, clean(e)); err != nil {
-			return fmt.Errorf("writing audit row %s: %w", e.Action, err)
+			return err
 		}
 	}
 	return nil
@@ -56,7 +55,7 @@ func (u *unit) appendAudit(ctx context.Context, e schema.AuditEvent) error {
 			return err
 		}
 	}
-	return u.AppendAudit(ctx, p)
+	return u.later.AppendAudit(ctx, p)
 }
 
 // Audit returns up to limit events of a stream after seq, in order.

@@ -84,7 +84,7 @@ func (u *unit) issueEnrolment(ctx context.Context, t schema.MintedToken, n sqlc.
 }
 
 func (u *unit) insertToken(ctx context.Context, t schema.MintedToken, incarnation int64) error {
-	return u.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID,
+	return u.later.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID,
 		Incarnation: incarnation, Purpose: t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt})
 }
 
@@ -120,7 +120,7 @@ func (u *unit) moveNode(ctx context.Context, n sqlc.LockNodeRow, to schema.NodeS
 	if n.State == to {
 		return nil
 	}
-	_, err := u.SetNodeState(ctx, n.NodeID, n.OpSeq, to)
+	_, err := u.later.SetNodeState(ctx, n.NodeID, n.OpSeq, to)
 	return err
 }
 
@@ -153,21 +153,21 @@ func (u *unit) claimToken(ctx context.Context, c schema.TokenClaim) (schema.Clai
 		return none, err
 	}
 	// A refusal from here on undoes the claim.
-	if err := u.admitClaim(ctx, won, node); err != nil {
+	if err := u.admitClaim(ctx, token.Purpose, won.First, node); err != nil {
 		return none, refuse(err, e)
 	}
-	if err := u.bindKey(ctx, c.SPKI, c.NodeID); err != nil {
-		return none, refuse(err, e)
+	if !won.Bound {
+		return none, refuse(errForeignKey(), e)
 	}
 	e.Actor, e.Action, e.Result = nodeActor(c.NodeID), schema.AuditTokenClaimed, schema.AuditSucceeded
-	e.Detail["purpose"] = string(won.Purpose)
+	e.Detail["purpose"] = string(token.Purpose)
 	if won.First {
-		if err := u.claimedFirst(ctx, won, node, e); err != nil {
+		if err := u.claimedFirst(ctx, token, node, e); err != nil {
 			return none, err
 		}
 	}
 	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation,
-		Recoverable: len(c.RecoveryKey) > 0}, u.SetRecoveryKey(ctx, c.NodeID, orNil(c.RecoveryKey))
+		Recoverable: len(c.RecoveryKey) > 0}, u.later.SetRecoveryKey(ctx, c.NodeID, orNil(c.RecoveryKey))
 }
 
 // orNil is the key as a nullable column takes it.
@@ -180,28 +180,28 @@ func orNil(key []byte) []byte {
 
 // admitClaim says whether a node may take up a token as it is. The same key's
 // later tries are of the incarnation that the first one began.
-func (u *unit) admitClaim(ctx context.Context, won sqlc.ClaimTokenRow, n sqlc.LockNodeRow) error {
-	if won.Purpose == schema.PurposeReissue && !won.First {
+func (u *unit) admitClaim(ctx context.Context, p schema.TokenPurpose, first bool, n sqlc.LockNodeRow) error {
+	if p == schema.PurposeReissue && !first {
 		if n.Locked {
 			return errLocked()
 		}
 		return nil
 	}
-	return u.admitToken(ctx, won.Purpose, n)
+	return u.admitToken(ctx, p, n)
 }
 
 // claimedFirst does what a token's first claim brings about.
-func (u *unit) claimedFirst(ctx context.Context, won sqlc.ClaimTokenRow, n sqlc.LockNodeRow, e schema.AuditEvent) error {
-	reissued := won.Purpose == schema.PurposeReissue
+func (u *unit) claimedFirst(ctx context.Context, t sqlc.GetTokenRow, n sqlc.LockNodeRow, e schema.AuditEvent) error {
+	reissued := t.Purpose == schema.PurposeReissue
 	if reissued {
-		if err := u.beginIncarnation(ctx, won.Incarnation, n, e.Detail); err != nil {
+		if err := u.beginIncarnation(ctx, t.Incarnation, n, e.Detail); err != nil {
 			return err
 		}
 	} else if err := u.moveNode(ctx, n, schema.NodeEnrolling); err != nil {
 		return err
 	}
 	u.note(e)
-	return u.tellEnrolment(ctx, n.NodeID, won.Incarnation, reissued, schema.EventTokenClaimed)
+	return u.tellEnrolment(ctx, n.NodeID, t.Incarnation, reissued, schema.EventTokenClaimed)
 }
 
 // presented is a token as a caller shows it, with the key it is shown for.

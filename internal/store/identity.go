@@ -105,10 +105,10 @@ func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.Cer
 		if err != nil {
 			return err
 		}
-		if err := u.PromoteCertificate(ctx, id.NodeID, cert.Serial); err != nil {
+		if err := u.later.PromoteCertificate(ctx, id.NodeID, cert.Serial); err != nil {
 			return err
 		}
-		if err := u.ConsumeTokens(ctx, id.NodeID, c.TokenID, c.Incarnation); err != nil {
+		if err := u.later.ConsumeTokens(ctx, id.NodeID, c.TokenID, c.Incarnation); err != nil {
 			return err
 		}
 		detail := map[string]string{"serial": cert.Serial}
@@ -120,7 +120,7 @@ func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.Cer
 		}
 		u.note(schema.AuditEvent{Stream: id.NodeID, Actor: nodeActor(id.NodeID), Action: schema.AuditIdentityActive,
 			Target: id.NodeID, Result: schema.AuditSucceeded, Detail: detail})
-		return u.VoidRecoveryTokens(ctx, id.NodeID)
+		return u.later.VoidRecoveryTokens(ctx, id.NodeID)
 	})
 }
 

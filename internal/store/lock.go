@@ -37,7 +37,7 @@ func (u *unit) lockIdentity(ctx context.Context, c clone, e schema.AuditEvent) e
 		return err
 	}
 	u.note(e)
-	return u.Notify(ctx, channelNode, c.nodeID)
+	return u.later.Notify(ctx, channelNode, c.nodeID)
 }
 
 func errLocked() *schema.Error {
@@ -50,8 +50,12 @@ func errLocked() *schema.Error {
 func (u *unit) bindKey(ctx context.Context, spki, nodeID string) error {
 	rows, err := u.BindKey(ctx, spki, nodeID)
 	if err == nil && rows == 0 {
-		return schema.NewError(schema.KindInvalidRequest, "this key is another node's: make a fresh one").
-			WithReason("key_in_use")
+		return errForeignKey()
 	}
 	return err
+}
+
+func errForeignKey() *schema.Error {
+	return schema.NewError(schema.KindInvalidRequest, "this key is another node's: make a fresh one").
+		WithReason("key_in_use")
 }

@@ -81,10 +81,7 @@ func (o *Outbox) Wake() <-chan struct{} { return o.wake }
 // tell puts an event of a node for a workflow into the outbox.
 func (u *unit) tell(ctx context.Context, workflowID, nodeID string, incarnation int64, event schema.AgentEventName) error {
 	e := schema.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation}
-	if err := u.InsertEventMessage(ctx, workflowID, &e); err != nil {
-		return err
-	}
-	return u.Notify(ctx, channelOutbox, "")
+	return u.later.InsertEventMessage(ctx, channelOutbox, workflowID, &e)
 }
 
 // tellEnrolment tells an event of an identity to the workflow that waits for it:

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"time"
 
@@ -35,20 +34,24 @@ func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, e
 	case node.Locked:
 		return 0, errLocked()
 	}
-	if c, err := u.GetCertificate(ctx, n.NodeID, n.Cert.Serial); !notFound(err) {
-		return c.Sequence, err
+	facts, err := u.PendingFacts(ctx, pendingQuestion(n))
+	switch {
+	case err != nil:
+		return 0, err
+	case facts.Stored >= 0:
+		return facts.Stored, nil
 	}
-	if err := u.checkHolder(ctx, n); err != nil {
+	if err := checkHolder(n, facts); err != nil {
 		return 0, err
 	}
-	if _, err := u.RetireCertificates(ctx, n.NodeID, []string{slotPending}); err != nil {
+	if err := u.later.ReplacePending(ctx, n.NodeID); err != nil {
 		return 0, err
 	}
 	if err := u.insertRecovery(ctx, n); err != nil {
 		return 0, err
 	}
-	sequence, err := u.NextSequence(ctx, n.NodeID)
-	if err != nil {
+	sequence := node.IdentitySequence + 1
+	if err := u.later.SetSequence(ctx, n.NodeID, sequence); err != nil {
 		return 0, err
 	}
 	u.note(schema.AuditEvent{
@@ -57,35 +60,35 @@ func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, e
 		Detail: map[string]string{"serial": n.Cert.Serial, "issuer": n.Cert.Issuer, "spki": n.Cert.SPKI, "token_id": n.TokenID,
 			"via": string(n.Via), "sequence": strconv.FormatInt(sequence, 10), "recovery_token_id": n.Recovery.TokenID},
 	})
-	if err := u.InsertPendingCertificate(ctx, pendingCertificate(n, sequence)); err != nil {
+	if err := u.later.InsertPendingCertificate(ctx, pendingCertificate(n, sequence)); err != nil {
 		return 0, err
 	}
-	return sequence, u.VoidRecoveryTokens(ctx, n.NodeID)
+	return sequence, u.later.VoidRecoveryTokens(ctx, n.NodeID)
+}
+
+// pendingQuestion asks for what storing the certificate depends on.
+func pendingQuestion(n schema.NewIdentity) sqlc.PendingFactsParams {
+	q := sqlc.PendingFactsParams{NodeID: n.NodeID, Serial: n.Cert.Serial, Incarnation: n.Incarnation, SPKI: n.Cert.SPKI,
+		Purposes: purposes(schema.PurposeEnroll, schema.PurposeReissue)}
+	if n.Via == schema.ViaRecover {
+		q.Purposes = purposes(schema.PurposeRecover)
+	}
+	if schema.IsID(n.TokenID) {
+		q.TokenID = &n.TokenID
+	}
+	return q
 }
 
 // checkHolder refuses a certificate whose claim is not its key's any more.
-func (u *unit) checkHolder(ctx context.Context, n schema.NewIdentity) error {
-	gone := schema.NewError(schema.KindTokenConsumed, "the claim is not held by this key any more").WithReason("token_voided")
-	if n.Via == schema.ViaRenew {
-		c, err := u.CurrentCertificate(ctx, n.NodeID)
-		if notFound(err) || err == nil && (c.RenewalSPKI == nil || *c.RenewalSPKI != n.Cert.SPKI) {
-			return gone.WithReason("claim_replaced")
-		}
-		return err
+func checkHolder(n schema.NewIdentity, facts sqlc.PendingFactsRow) error {
+	gone := schema.NewError(schema.KindTokenConsumed, "the claim is not held by this key any more")
+	switch {
+	case n.Via == schema.ViaRenew && !facts.RenewalHeld:
+		return gone.WithReason("claim_replaced")
+	case n.Via != schema.ViaRenew && !facts.TokenHeld:
+		return gone.WithReason("token_voided")
 	}
-	if !schema.IsID(n.TokenID) {
-		return gone
-	}
-	t, err := u.GetToken(ctx, n.TokenID)
-	pays := []schema.TokenPurpose{schema.PurposeEnroll, schema.PurposeReissue}
-	if n.Via == schema.ViaRecover {
-		pays = []schema.TokenPurpose{schema.PurposeRecover}
-	}
-	if notFound(err) || err == nil && (t.State != tokenClaimed || t.NodeID != n.NodeID || t.Incarnation != n.Incarnation ||
-		!slices.Contains(pays, t.Purpose) || t.ClaimedSPKI == nil || *t.ClaimedSPKI != n.Cert.SPKI) {
-		return gone
-	}
-	return err
+	return nil
 }
 
 // insertRecovery stores the recovery token that goes with a new identity. Its

@@ -208,7 +208,7 @@ func (u *unit) endWork(ctx context.Context, f schema.Fence, nodeID string, e sch
 	if err := u.tellRemoved(ctx, nodeID); err != nil {
 		return err
 	}
-	return u.Notify(ctx, channelNode, nodeID)
+	return u.later.Notify(ctx, channelNode, nodeID)
 }
 
 // voidIdentity voids certificates and tokens of the node, and the recovery tokens

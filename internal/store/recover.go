@@ -72,8 +72,8 @@ func (u *unit) claimRecovery(ctx context.Context, c schema.RecoveryClaim) (schem
 	if err != nil {
 		return none, err
 	}
-	if err := u.bindKey(ctx, c.SPKI, c.NodeID); err != nil {
-		return none, refuse(err, e) // which undoes the claim
+	if !won.Bound {
+		return none, refuse(errForeignKey(), e) // which undoes the claim
 	}
 	if won.First {
 		e.Actor, e.Action, e.Result = nodeActor(c.NodeID), schema.AuditRecoveryClaimed, schema.AuditSucceeded

@@ -82,7 +82,7 @@ func (u *unit) beginIncarnation(ctx context.Context, want int64, n sqlc.LockNode
 	if err != nil {
 		return err
 	}
-	return u.Notify(ctx, channelNode, n.NodeID)
+	return u.later.Notify(ctx, channelNode, n.NodeID)
 }
 
 // takeReissue stores a reissue's operation. It does not hold the node: its fence

@@ -66,7 +66,7 @@ func (s *Store) Attach(ctx context.Context, taskID string, envelope []byte, expi
 	return s.write(ctx, "attaching the envelope of task "+taskID, func(ctx context.Context, u *unit) error {
 		nodeID, err := u.AttachEnvelope(ctx, taskID, envelope, &expiresAt)
 		if err == nil {
-			return u.Notify(ctx, channelNode, nodeID)
+			return u.later.Notify(ctx, channelNode, nodeID)
 		}
 		if !notFound(err) {
 			return err
@@ -92,7 +92,7 @@ func (s *Store) Void(ctx context.Context, f schema.Fence) error {
 		if err := u.voidTasks(ctx, f.NodeID, &f.OperationID, f.Actor); err != nil {
 			return err
 		}
-		return u.Notify(ctx, channelNode, f.NodeID)
+		return u.later.Notify(ctx, channelNode, f.NodeID)
 	})
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
@@ -16,6 +16,9 @@ import (
 // the head of its audit stream.
 type unit struct {
 	*sqlc.Queries
+	// later takes statements whose only outcome is that they fail: they go out
+	// with the next question or with the commit, whose failure theirs is.
+	later  *sqlc.Queries
 	events []schema.AuditEvent
 }
 
@@ -72,12 +75,18 @@ func (s *Store) write(ctx context.Context, doing string, fn func(context.Context
 }
 
 func (s *Store) transact(ctx context.Context, fn func(context.Context, *unit) error) error {
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		u := &unit{Queries: sqlc.New(tx)}
-		if err := fn(ctx, u); err != nil {
+	return s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		p := newPipeline(c.Conn())
+		u := &unit{Queries: sqlc.New(p), later: sqlc.New(queue{p})}
+		err := fn(ctx, u)
+		if err == nil {
+			err = u.writeAudit(ctx)
+		}
+		if err != nil {
+			p.rollback(ctx)
 			return err
 		}
-		return u.writeAudit(ctx)
+		return p.commit(ctx)
 	})
 }
 

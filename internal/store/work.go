@@ -123,7 +123,7 @@ func (u *unit) finishTask(ctx context.Context, f schema.Fence, n sqlc.LockNodeRo
 		schema.TaskFailed: schema.AuditFailed, schema.TaskCancelled: schema.AuditCancelled}[r.Status]
 	u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, result, string(r.Code),
 		map[string]string{"type": string(t.Type), "message": r.Message}))
-	return u.Notify(ctx, channelOutbox, "")
+	return u.later.Notify(ctx, channelOutbox, "")
 }
 
 // applyWork takes over what a workload.* task says about cordon and workloads.

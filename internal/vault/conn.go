@@ -20,6 +20,10 @@ const (
 	maxRetries   = 1
 	retryWaitMin = 50 * time.Millisecond
 	retryWaitMax = 250 * time.Millisecond
+	// maxIdle is how many connections are kept where Vault speaks HTTP/1.1. The
+	// library keeps one per processor and one more, so that of eight callers at
+	// once most would dial anew for each call.
+	maxIdle = 64
 )
 
 // errAbsent is Vault's clear word that what was asked for is not there.
@@ -62,6 +66,9 @@ func dial(address string, timeout time.Duration) (*conn, error) {
 	c.Address, c.AgentAddress = address, ""
 	c.Timeout, c.MaxRetries = timeout, maxRetries
 	c.MinRetryWait, c.MaxRetryWait = retryWaitMin, retryWaitMax
+	if t, ok := c.HttpClient.Transport.(*http.Transport); ok {
+		t.MaxIdleConnsPerHost = maxIdle
+	}
 	client, err := api.NewClient(c)
 	if err != nil {
 		return nil, schema.Errorf(schema.KindInvalidRequest, "the settings of the connection to Vault at %s do not make sense", address)

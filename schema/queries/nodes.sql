@@ -10,7 +10,7 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
 -- checks of other tables need not wait.
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
-       recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked,
+       recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
        sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 
@@ -47,10 +47,11 @@ UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_se
 WHERE node_id = $1 RETURNING incarnation;
 
 -- name: SetRecoveryKey :exec
-UPDATE nodes SET recovery_key = $2 WHERE node_id = $1;
+UPDATE nodes SET recovery_key = $2 WHERE node_id = $1 AND recovery_key IS DISTINCT FROM $2;
 
--- name: NextSequence :one
-UPDATE nodes SET identity_sequence = identity_sequence + 1 WHERE node_id = $1 RETURNING identity_sequence;
+-- The node's row is locked, so the caller knows the one before.
+-- name: SetSequence :exec
+UPDATE nodes SET identity_sequence = $2 WHERE node_id = $1;
 
 -- Locks one incarnation only: a reissue that was faster stands.
 -- name: LockIdentity :execrows

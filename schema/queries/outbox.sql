@@ -1,8 +1,10 @@
 -- name: InsertResultMessage :exec
 INSERT INTO outbox (task_id, workflow_id) VALUES ($1, $2);
 
+-- Stores an event and wakes whoever delivers.
 -- name: InsertEventMessage :exec
-INSERT INTO outbox (workflow_id, event) VALUES ($1, $2);
+WITH told AS (INSERT INTO outbox (workflow_id, event) VALUES (sqlc.arg(workflow_id), sqlc.arg(event)))
+SELECT pg_notify(sqlc.arg(channel)::text, '');
 
 -- name: Notify :exec
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text);

@@ -23,14 +23,22 @@ WHERE t.node_id = $1 AND t.purpose = 'recover' AND t.state IN ('issued', 'claime
 
 -- Decides who wins a token: the first key, and after it the same key again. The
 -- token's end is that of its claim: a claim voided what the node had before, and
--- the answer may have been lost just before a long dark time.
+-- the answer may have been lost just before a long dark time. What wins binds
+-- the key to the node for ever; not bound means that the key is another node's.
 -- name: ClaimToken :one
-UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = sqlc.arg(spki)::text, claimed_at = coalesce(t.claimed_at, now())
-FROM enrollment_tokens old
-WHERE old.token_id = t.token_id AND t.token_id = sqlc.arg(token_id) AND t.node_id = sqlc.arg(node_id)
-  AND t.purpose = ANY (sqlc.arg(purposes)::text[])
-  AND ((t.state = 'issued' AND t.expires_at > now()) OR (t.state = 'claimed' AND t.claimed_spki = sqlc.arg(spki)::text))
-RETURNING t.incarnation, t.purpose, (old.state = 'issued')::boolean AS first;
+WITH won AS (
+    UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = sqlc.arg(spki)::text, claimed_at = coalesce(t.claimed_at, now())
+    FROM enrollment_tokens old
+    WHERE old.token_id = t.token_id AND t.token_id = sqlc.arg(token_id) AND t.node_id = sqlc.arg(node_id)
+      AND t.purpose = ANY (sqlc.arg(purposes)::text[])
+      AND ((t.state = 'issued' AND t.expires_at > now()) OR (t.state = 'claimed' AND t.claimed_spki = sqlc.arg(spki)::text))
+    RETURNING t.incarnation, t.node_id, (old.state = 'issued')::boolean AS first
+), bound AS (
+    INSERT INTO identity_keys AS k (spki, node_id) SELECT sqlc.arg(spki)::text, won.node_id FROM won
+    ON CONFLICT ON CONSTRAINT identity_keys_pkey DO UPDATE SET spki = excluded.spki WHERE k.node_id = excluded.node_id
+    RETURNING k.node_id
+)
+SELECT won.incarnation, won.first, EXISTS (SELECT 1 FROM bound) AS bound FROM won;
 
 -- Consumes what the node's identity was bought with: the token named, and any
 -- enrolment of the incarnation, which the identity's first use ends.

@@ -278,7 +278,7 @@ func (q *Queries) LockIdentity(ctx context.Context, reason string, nodeID string
 
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
-       recovery_key, (identity_locked_at IS NOT NULL)::boolean AS locked,
+       recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
        sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
@@ -293,6 +293,7 @@ type LockNodeRow struct {
 	Incarnation       int64
 	PolledIncarnation int64
 	RecoveryKey       []byte
+	IdentitySequence  int64
 	Locked            bool
 	SKU               string
 	GPUsTotal         int
@@ -317,6 +318,7 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.Incarnation,
 		&i.PolledIncarnation,
 		&i.RecoveryKey,
+		&i.IdentitySequence,
 		&i.Locked,
 		&i.SKU,
 		&i.GPUsTotal,
@@ -341,17 +343,6 @@ func (q *Queries) NextIncarnation(ctx context.Context, nodeID string) (int64, er
 	var incarnation int64
 	err := row.Scan(&incarnation)
 	return incarnation, err
-}
-
-const nextSequence = `-- name: NextSequence :one
-UPDATE nodes SET identity_sequence = identity_sequence + 1 WHERE node_id = $1 RETURNING identity_sequence
-`
-
-func (q *Queries) NextSequence(ctx context.Context, nodeID string) (int64, error) {
-	row := q.db.QueryRow(ctx, nextSequence, nodeID)
-	var identity_sequence int64
-	err := row.Scan(&identity_sequence)
-	return identity_sequence, err
 }
 
 const nodeCounts = `-- name: NodeCounts :many
@@ -490,11 +481,21 @@ func (q *Queries) SetNodeWork(ctx context.Context, arg SetNodeWorkParams) error 
 }
 
 const setRecoveryKey = `-- name: SetRecoveryKey :exec
-UPDATE nodes SET recovery_key = $2 WHERE node_id = $1
+UPDATE nodes SET recovery_key = $2 WHERE node_id = $1 AND recovery_key IS DISTINCT FROM $2
 `
 
 func (q *Queries) SetRecoveryKey(ctx context.Context, nodeID string, recoveryKey []byte) error {
 	_, err := q.db.Exec(ctx, setRecoveryKey, nodeID, recoveryKey)
+	return err
+}
+
+const setSequence = `-- name: SetSequence :exec
+UPDATE nodes SET identity_sequence = $2 WHERE node_id = $1
+`
+
+// The node's row is locked, so the caller knows the one before.
+func (q *Queries) SetSequence(ctx context.Context, nodeID string, identitySequence int64) error {
+	_, err := q.db.Exec(ctx, setSequence, nodeID, identitySequence)
 	return err
 }
 

@@ -37,11 +37,13 @@ func (q *Queries) FailOutbox(ctx context.Context, iD int64, lastError string) (i
 }
 
 const insertEventMessage = `-- name: InsertEventMessage :exec
-INSERT INTO outbox (workflow_id, event) VALUES ($1, $2)
+WITH told AS (INSERT INTO outbox (workflow_id, event) VALUES ($2, $3))
+SELECT pg_notify($1::text, '')
 `
 
-func (q *Queries) InsertEventMessage(ctx context.Context, workflowID string, event *schema.AgentEvent) error {
-	_, err := q.db.Exec(ctx, insertEventMessage, workflowID, event)
+// Stores an event and wakes whoever delivers.
+func (q *Queries) InsertEventMessage(ctx context.Context, channel string, workflowID string, event *schema.AgentEvent) error {
+	_, err := q.db.Exec(ctx, insertEventMessage, channel, workflowID, event)
 	return err
 }
 

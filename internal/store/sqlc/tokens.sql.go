@@ -27,12 +27,19 @@ func (q *Queries) BindKey(ctx context.Context, sPKI string, nodeID string) (int6
 }
 
 const claimToken = `-- name: ClaimToken :one
-UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = $1::text, claimed_at = coalesce(t.claimed_at, now())
-FROM enrollment_tokens old
-WHERE old.token_id = t.token_id AND t.token_id = $2 AND t.node_id = $3
-  AND t.purpose = ANY ($4::text[])
-  AND ((t.state = 'issued' AND t.expires_at > now()) OR (t.state = 'claimed' AND t.claimed_spki = $1::text))
-RETURNING t.incarnation, t.purpose, (old.state = 'issued')::boolean AS first
+WITH won AS (
+    UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = $1::text, claimed_at = coalesce(t.claimed_at, now())
+    FROM enrollment_tokens old
+    WHERE old.token_id = t.token_id AND t.token_id = $2 AND t.node_id = $3
+      AND t.purpose = ANY ($4::text[])
+      AND ((t.state = 'issued' AND t.expires_at > now()) OR (t.state = 'claimed' AND t.claimed_spki = $1::text))
+    RETURNING t.incarnation, t.node_id, (old.state = 'issued')::boolean AS first
+), bound AS (
+    INSERT INTO identity_keys AS k (spki, node_id) SELECT $1::text, won.node_id FROM won
+    ON CONFLICT ON CONSTRAINT identity_keys_pkey DO UPDATE SET spki = excluded.spki WHERE k.node_id = excluded.node_id
+    RETURNING k.node_id
+)
+SELECT won.incarnation, won.first, EXISTS (SELECT 1 FROM bound) AS bound FROM won
 `
 
 type ClaimTokenParams struct {
@@ -44,13 +51,14 @@ type ClaimTokenParams struct {
 
 type ClaimTokenRow struct {
 	Incarnation int64
-	Purpose     schema.TokenPurpose
 	First       bool
+	Bound       bool
 }
 
 // Decides who wins a token: the first key, and after it the same key again. The
 // token's end is that of its claim: a claim voided what the node had before, and
-// the answer may have been lost just before a long dark time.
+// the answer may have been lost just before a long dark time. What wins binds
+// the key to the node for ever; not bound means that the key is another node's.
 func (q *Queries) ClaimToken(ctx context.Context, arg ClaimTokenParams) (ClaimTokenRow, error) {
 	row := q.db.QueryRow(ctx, claimToken,
 		arg.SPKI,
@@ -59,7 +67,7 @@ func (q *Queries) ClaimToken(ctx context.Context, arg ClaimTokenParams) (ClaimTo
 		arg.Purposes,
 	)
 	var i ClaimTokenRow
-	err := row.Scan(&i.Incarnation, &i.Purpose, &i.First)
+	err := row.Scan(&i.Incarnation, &i.First, &i.Bound)
 	return i, err
 }
 

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -98,4 +99,45 @@ func TestIdentityIsRefusedInNoStateButRemoved(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, s, got.State)
 	}
+}
+
+// What is shown of an identity: the one in use, the one that waits for its first
+// use, how often it was replaced, and whether it is locked.
+func TestIdentityIsShown(t *testing.T) {
+	e := setup(t)
+	m, other := e.machine(), e.machine()
+	fresh := e.register()
+	waiting := m.renewed(m.k(2))
+	shown := e.node(m.caller.NodeID)
+	require.Equal(t, m.cert.Serial, shown.Identity.Serial)
+	require.NotNil(t, shown.PendingIdentity)
+	require.Equal(t, waiting.cert.Serial, shown.PendingIdentity.Serial)
+	require.Equal(t, waiting.cert.SPKI, shown.PendingIdentity.SPKI)
+	require.Equal(t, int64(2), shown.IdentitySequence)
+	require.Nil(t, shown.IdentityLock)
+
+	old := m.held()
+	m.adopt(waiting)
+	m.use()
+	shown = e.node(m.caller.NodeID)
+	require.Equal(t, waiting.cert.Serial, shown.Identity.Serial)
+	require.Nil(t, shown.PendingIdentity)
+
+	e.pass()
+	m.refused(old, schema.ReasonNodeLocked)
+	views, err := e.Nodes(t.Context())
+	require.NoError(t, err)
+	for _, v := range views {
+		if v.ID != m.caller.NodeID {
+			require.Nil(t, v.IdentityLock)
+			require.Nil(t, v.PendingIdentity)
+			continue
+		}
+		require.NotNil(t, v.IdentityLock)
+		require.Equal(t, "superseded_serial", v.IdentityLock.Reason)
+		require.WithinDuration(t, time.Now(), v.IdentityLock.Since, time.Minute)
+	}
+	require.Len(t, views, 3)
+	require.Equal(t, int64(1), e.node(other.caller.NodeID).IdentitySequence)
+	require.Zero(t, e.node(fresh.ID).IdentitySequence)
 }

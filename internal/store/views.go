@@ -75,15 +75,8 @@ func (s *Store) fill(ctx context.Context, nodeID *string, byID map[string]*schem
 			v.Instance = &schema.Instance{InstanceID: i.InstanceID, Provider: i.Provider, ExternalID: i.ExternalID, State: i.State}
 		}
 	}
-	certs, err := s.q.ListCurrentCertificates(ctx, nodeID)
-	if err != nil {
+	if err := s.fillIdentities(ctx, nodeID, byID); err != nil {
 		return err
-	}
-	for _, c := range certs {
-		if v := byID[c.NodeID]; v != nil {
-			v.Identity = &schema.CertFacts{Subject: c.Subject, URI: c.URI, Issuer: c.Issuer, Serial: c.Serial,
-				Fingerprint: c.Fingerprint, SPKI: c.SPKI, NotBefore: c.NotBefore, NotAfter: c.NotAfter}
-		}
 	}
 	operations, err := s.q.ListOperations(ctx, nodeID, true, maxOperations)
 	for _, o := range operations {
@@ -95,14 +88,41 @@ func (s *Store) fill(ctx context.Context, nodeID *string, byID map[string]*schem
 	return err
 }
 
+// fillIdentities adds the certificate in use and the one that waits for its
+// first use.
+func (s *Store) fillIdentities(ctx context.Context, nodeID *string, byID map[string]*schema.NodeView) error {
+	certs, err := s.q.ListHeldCertificates(ctx, nodeID)
+	if err != nil {
+		return err
+	}
+	for _, c := range certs {
+		v := byID[c.NodeID]
+		if v == nil {
+			continue
+		}
+		facts := &schema.CertFacts{Subject: c.Subject, URI: c.URI, Issuer: c.Issuer, Serial: c.Serial,
+			Fingerprint: c.Fingerprint, SPKI: c.SPKI, NotBefore: c.NotBefore, NotAfter: c.NotAfter}
+		if c.Slot == "pending" {
+			v.PendingIdentity = facts
+		} else {
+			v.Identity = facts
+		}
+	}
+	return nil
+}
+
 func nodeView(n sqlc.Node) schema.NodeView {
-	return schema.NodeView{
+	view := schema.NodeView{
 		ID: n.NodeID, Host: n.Host, Port: n.Port, SSHUsername: n.SSHUsername, SSHPublicKey: n.SSHPublicKey,
 		SKU: n.SKU, GPUsTotal: n.GPUsTotal, RegionCode: n.RegionCode, OnboardingMode: n.OnboardingMode,
 		LifecycleClass: n.LifecycleClass, State: n.State, StateSince: n.StateSince, Cordoned: n.Cordoned,
-		Incarnation: n.Incarnation, LastHeartbeatAt: n.LastHeartbeatAt, AgentVersion: n.AgentVersion,
+		Incarnation: n.Incarnation, IdentitySequence: n.IdentitySequence, LastHeartbeatAt: n.LastHeartbeatAt, AgentVersion: n.AgentVersion,
 		BootID: n.BootID, UptimeSeconds: n.UptimeSeconds, Workloads: n.Workloads, Facts: n.Facts, CreatedAt: n.CreatedAt,
 	}
+	if n.IdentityLockedAt != nil {
+		view.IdentityLock = &schema.IdentityLock{Reason: n.IdentityLockReason, Since: *n.IdentityLockedAt}
+	}
+	return view
 }
 
 // Operations lists operations, newest first and at most 1000: of one node when

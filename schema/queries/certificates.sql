@@ -52,9 +52,9 @@ WHERE old.node_id = c.node_id AND old.serial = c.serial
                   WHERE k.node_id = c.node_id AND k.slot IN ('pending', 'current') AND k.spki = sqlc.arg(spki)::text))
 RETURNING (old.renewal_spki IS DISTINCT FROM sqlc.arg(spki)::text)::boolean AS first;
 
--- name: ListCurrentCertificates :many
-SELECT node_id, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
-WHERE slot = 'current' AND (sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid);
+-- name: ListHeldCertificates :many
+SELECT node_id, slot, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
+WHERE slot IN ('pending', 'current') AND (sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid);
 
 -- name: CertificateAges :many
 SELECT c.node_id, extract(epoch FROM c.not_after - now())::float8 AS seconds_left,

@@ -217,13 +217,14 @@ func (q *Queries) InsertPendingCertificate(ctx context.Context, arg InsertPendin
 	return err
 }
 
-const listCurrentCertificates = `-- name: ListCurrentCertificates :many
-SELECT node_id, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
-WHERE slot = 'current' AND ($1::uuid IS NULL OR node_id = $1::uuid)
+const listHeldCertificates = `-- name: ListHeldCertificates :many
+SELECT node_id, slot, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
+WHERE slot IN ('pending', 'current') AND ($1::uuid IS NULL OR node_id = $1::uuid)
 `
 
-type ListCurrentCertificatesRow struct {
+type ListHeldCertificatesRow struct {
 	NodeID      string
+	Slot        string
 	Subject     string
 	URI         string
 	Issuer      string
@@ -234,17 +235,18 @@ type ListCurrentCertificatesRow struct {
 	NotAfter    time.Time
 }
 
-func (q *Queries) ListCurrentCertificates(ctx context.Context, nodeID *string) ([]ListCurrentCertificatesRow, error) {
-	rows, err := q.db.Query(ctx, listCurrentCertificates, nodeID)
+func (q *Queries) ListHeldCertificates(ctx context.Context, nodeID *string) ([]ListHeldCertificatesRow, error) {
+	rows, err := q.db.Query(ctx, listHeldCertificates, nodeID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListCurrentCertificatesRow
+	var items []ListHeldCertificatesRow
 	for rows.Next() {
-		var i ListCurrentCertificatesRow
+		var i ListHeldCertificatesRow
 		if err := rows.Scan(
 			&i.NodeID,
+			&i.Slot,
 			&i.Subject,
 			&i.URI,
 			&i.Issuer,

@@ -48,6 +48,9 @@ type config struct {
 	// admin-token.
 	tokenHash [sha256.Size]byte
 	actor     string
+	// secrets are the bearer token, the database's password and the Vault
+	// login: what Temporal must never see of this process.
+	secrets []schema.Secret
 	// env is the environment's name, in every identity: GPUAAS_ENV. Defaults to
 	// dev.
 	env string
@@ -118,10 +121,26 @@ func configFromEnv(getenv func(string) string) (config, error) {
 	f.add(!envName.MatchString(c.env), "GPUAAS_ENV must be 1 to 40 of a-z 0-9 . -")
 	c.issueRate = f.rate("GPUAAS_ISSUE_RATE", getenv("GPUAAS_ISSUE_RATE"))
 	c.agent = f.agentPackage(getenv)
+	c.secrets = c.secretsWith(token)
 	if level := getenv("GPUAAS_LOG_LEVEL"); level != "" {
 		f.add(c.logLevel.UnmarshalText([]byte(level)) != nil, "GPUAAS_LOG_LEVEL: unknown level %q", level)
 	}
 	return c, f.error()
+}
+
+// secretsWith lists what Temporal must never see. A file that cannot be read is
+// the login's to report.
+func (c config) secretsWith(token string) []schema.Secret {
+	secrets := []schema.Secret{schema.NewSecret(token)}
+	if u, err := url.Parse(c.databaseURL); err == nil {
+		if password, ok := u.User.Password(); ok {
+			secrets = append(secrets, schema.NewSecret(password))
+		}
+	}
+	if raw, err := os.ReadFile(c.secretIDFile); err == nil {
+		secrets = append(secrets, schema.NewSecret(strings.TrimSpace(string(raw))))
+	}
+	return secrets
 }
 
 // faults gathers what is wrong with a configuration.

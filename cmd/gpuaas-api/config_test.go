@@ -39,6 +39,7 @@ func TestConfigDefaults(t *testing.T) {
 		databaseURL: "postgres://u:p@h/db", vaultAddr: "http://127.0.0.1:8200", roleIDFile: "r", secretIDFile: "s",
 		adminAddr: "127.0.0.1:8081", nodeAddr: "127.0.0.1:8443", nodeURL: "https://localhost:8443", metricsAddr: "127.0.0.1:9091",
 		tokenHash: sha256.Sum256([]byte(adminToken)), actor: "admin-token", env: "dev", issueRate: nodeapi.DefaultIssueRate, logLevel: slog.LevelInfo,
+		secrets: []schema.Secret{schema.NewSecret(adminToken), schema.NewSecret("p")},
 	}, c)
 }
 

@@ -54,7 +54,7 @@ func newApp(cfg config, log *slog.Logger) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := temporal.Dial(context.Background(), temporal.Config{Logger: log, Metrics: sdkMetrics})
+	client, err := temporal.Dial(context.Background(), temporal.Config{Logger: log, Metrics: sdkMetrics, Secrets: cfg.secrets})
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ type operation struct {
 	RequestBody *struct{}                `json:"requestBody"`
 	Parameters  []map[string]any         `json:"parameters"`
 	Responses   map[string]any           `json:"responses"`
+	ErrorCodes  []schema.Kind            `json:"x-error-codes"`
 	Security    *[]map[string][]struct{} `json:"security"`
 }
 
@@ -64,7 +65,7 @@ func routes() []edge.Route {
 }
 
 // Every route is in the document and every operation of the document has a
-// route, with the same statuses and the same word on bodies.
+// route, with the same statuses, error codes and the same word on bodies.
 func TestDocumentListsTheRoutes(t *testing.T) {
 	d := load(t)
 	served := map[string]edge.Route{}
@@ -88,6 +89,7 @@ func TestDocumentListsTheRoutes(t *testing.T) {
 		}
 		slices.Sort(statuses)
 		assert.Equal(t, r.Statuses(), statuses, "statuses of %s", name)
+		assert.ElementsMatch(t, r.Codes(), op.ErrorCodes, "error codes of %s", name)
 		assert.Equal(t, r.MaxBody > 0, op.RequestBody != nil, "body of %s", name)
 		assert.NotEmpty(t, op.OperationID, name)
 		for _, p := range pathParameters(r.Path) {

@@ -53,13 +53,18 @@ func CommonKinds() []schema.Kind {
 	return []schema.Kind{schema.KindInvalidRequest, schema.KindServiceUnavailable, schema.KindInternal}
 }
 
+// Codes returns every error code the route may answer with, sorted.
+func (r Route) Codes() []schema.Kind {
+	return slices.Compact(slices.Sorted(slices.Values(append(CommonKinds(), r.Kinds...))))
+}
+
 // Statuses returns every status the route may answer with, sorted.
 func (r Route) Statuses() []int {
 	set := map[int]bool{}
 	for _, s := range r.Success {
 		set[s] = true
 	}
-	for _, k := range append(CommonKinds(), r.Kinds...) {
+	for _, k := range r.Codes() {
 		set[k.Row().HTTP] = true
 	}
 	return slices.Sorted(maps.Keys(set))

@@ -139,6 +139,7 @@ type frontend struct {
 	workflowservice.UnimplementedWorkflowServiceServer
 	mu       sync.Mutex
 	requests []proto.Message
+	drops    bool // set before use: a start's update is dropped
 }
 
 func (f *frontend) note(m proto.Message) {

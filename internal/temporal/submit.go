@@ -45,7 +45,7 @@ func (c *Client) Submit(ctx context.Context, in schema.OperationInput) (schema.O
 	}
 	if dropped(err) {
 		// The run is started; only its answer was lost.
-		ask.WorkflowID = schema.NodeWorkflowID(in.NodeID)
+		ask.WorkflowID = schema.WorkflowID(in.Action, in.NodeID)
 		if err = c.update(ctx, ask, &op); errors.Is(err, errEnded) {
 			var st schema.OperationStatus
 			st, err = c.Status(ctx, ask.WorkflowID, "")

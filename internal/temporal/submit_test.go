@@ -13,7 +13,34 @@ import (
 
 func (f *frontend) ExecuteMultiOperation(_ context.Context, r *workflowservice.ExecuteMultiOperationRequest) (*workflowservice.ExecuteMultiOperationResponse, error) {
 	f.note(r)
+	if f.drops {
+		return nil, serviceerror.ToStatus(serviceerror.NewWorkflowNotReady("closing")).Err()
+	}
 	return nil, serviceerror.ToStatus(serviceerror.NewInvalidArgument("not here")).Err()
+}
+
+func (f *frontend) UpdateWorkflowExecution(_ context.Context, r *workflowservice.UpdateWorkflowExecutionRequest) (*workflowservice.UpdateWorkflowExecutionResponse, error) {
+	f.note(r)
+	return nil, serviceerror.ToStatus(serviceerror.NewInvalidArgument("not here")).Err()
+}
+
+// TestADroppedSubmitAsksTheRunItStarted: the run of a reissue has an id of its
+// own there too.
+func TestADroppedSubmitAsksTheRunItStarted(t *testing.T) {
+	t.Parallel()
+	for action, want := range map[schema.Action]string{schema.ActionDrain: "node:n", schema.ActionReissueEnrollment: "node:n:reissue"} {
+		t.Run(string(action), func(t *testing.T) {
+			t.Parallel()
+			c, f := dialFrontend(t)
+			f.drops = true
+			_, err := c.Submit(t.Context(), schema.OperationInput{OperationID: "op", NodeID: "n", Action: action, Actor: "alice"})
+			require.Error(t, err)
+			require.Len(t, f.requests, 2)
+			again, ok := f.requests[1].(*workflowservice.UpdateWorkflowExecutionRequest)
+			require.True(t, ok)
+			require.Equal(t, want, again.GetWorkflowExecution().GetWorkflowId())
+		})
+	}
 }
 
 // TestSubmitUsesTheActionsWorkflowID: every action takes the node but the

@@ -26,6 +26,7 @@ func refuseForwardedIdentity(r *http.Request) error {
 	for _, h := range []http.Header{r.Header, r.Trailer} {
 		for name := range h {
 			if slices.Contains(banned, foldHeader(name)) {
+				logCertificate(r)
 				return schema.NewError(schema.KindInvalidRequest,
 					"this listener verifies certificates itself and takes no forwarded identity").
 					WithReason("forwarded_identity")

@@ -82,10 +82,16 @@ func (a *API) refused(r *http.Request, err error) error {
 	}
 	a.cfg.Metrics.IdentityRefused(e.Reason)
 	edge.Annotate(r.Context(), slog.String("node_id", safeID(r.PathValue("node_id"))))
+	logCertificate(r)
+	return err
+}
+
+// logCertificate puts the facts of the certificate that the caller showed into
+// the log line.
+func logCertificate(r *http.Request) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		edge.Annotate(r.Context(), slog.Any("certificate", schema.FactsOf(r.TLS.PeerCertificates[0])))
 	}
-	return err
 }
 
 // safeID is a path's id as the log may have it.

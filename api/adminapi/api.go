@@ -70,14 +70,20 @@ func (a *API) Routes() []edge.Route {
 		get(adminPath+"/operations", a.operations, schema.KindNotFound),
 		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
 	}
+	// What hands out a token meets nodes that are locked or removed.
+	lockable := []schema.Kind{schema.KindInvalidNodeIdentity}
 	routes = append(routes, a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/nodes/{node}/bootstrap-script",
 		Success: []int{http.StatusOK}, MaxBody: schema.MaxBodyBytes, Timeout: submitTime,
-		Kinds: []schema.Kind{schema.KindNotFound, schema.KindOperationInProgress}}, a.bootstrapScript))
+		Kinds: append(lockable, schema.KindNotFound, schema.KindOperationInProgress)}, a.bootstrapScript))
 	for _, action := range lifecycleActions() {
+		kinds := []schema.Kind{schema.KindNotFound, schema.KindNodeInUse, schema.KindOperationInProgress}
+		if purposeOf(action) != "" {
+			kinds = append(kinds, lockable...)
+		}
 		routes = append(routes, a.route(edge.Route{
 			Method: http.MethodPost, Path: adminPath + "/nodes/{node}/" + string(action),
 			Success: []int{http.StatusAccepted}, MaxBody: schema.MaxBodyBytes, Timeout: submitTime,
-			Kinds: []schema.Kind{schema.KindNotFound, schema.KindNodeInUse, schema.KindOperationInProgress},
+			Kinds: kinds,
 		}, a.lifecycle(action)))
 	}
 	return routes

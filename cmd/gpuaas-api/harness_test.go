@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -296,7 +297,8 @@ func send(ctx context.Context, c *http.Client, method, url string, body any, hea
 	}
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	return reply{res.StatusCode, res.Header, text}, err
+	a := reply{res.StatusCode, res.Header, text}
+	return a, cmp.Or(err, undeclared(req, a))
 }
 
 func (r *replica) call(c *http.Client, method, url string, body any) reply {

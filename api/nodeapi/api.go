@@ -45,8 +45,8 @@ type Config struct {
 	// Now is the time that certificates and tokens are judged by. Defaults to
 	// time.Now.
 	Now func() time.Time
-	// Recheck is how often an open poll looks again without a wake. Defaults to
-	// 30 s.
+	// Recheck is how often an open poll looks for a task again without a wake.
+	// Defaults to 30 s.
 	Recheck time.Duration
 	// IssueRate is the issuance budget: certificates a second of this process.
 	// Defaults to DefaultIssueRate.

@@ -191,7 +191,7 @@ type fakeWakes struct {
 	subs map[string]map[chan struct{}]bool
 }
 
-func (f *fakeWakes) Subscribe(nodeID string) (<-chan struct{}, func()) {
+func (f *fakeWakes) Subscribe(nodeID string, _ int64) (<-chan struct{}, func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	ch := make(chan struct{}, 1)

@@ -92,8 +92,10 @@ type Claimed = schema.Claimed
 // node was fenced. Lost connections heal by themselves and wake everybody.
 type Wakes interface {
 	// Subscribe returns a channel that gets a value after each wake of the
-	// node, coalesced, and a function that ends the subscription.
-	Subscribe(nodeID string) (wake <-chan struct{}, cancel func())
+	// node, coalesced, and a function that ends the subscription. Where a
+	// fence's wake was lost it comes within four seconds all the same; a newer
+	// incarnation than the caller's is one.
+	Subscribe(nodeID string, incarnation int64) (wake <-chan struct{}, cancel func())
 }
 
 // Issuer issues node certificates.

@@ -57,7 +57,7 @@ func (a *API) wait(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	wake, unsubscribe := a.cfg.Wakes.Subscribe(p.id.NodeID)
+	wake, unsubscribe := a.cfg.Wakes.Subscribe(p.id.NodeID, p.id.Incarnation)
 	defer unsubscribe()
 	c, err := a.admit(r, p)
 	if err != nil {

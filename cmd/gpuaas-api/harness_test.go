@@ -173,6 +173,7 @@ type replica struct {
 	ca       *authority
 	store    *store.Store
 	listener *store.Listener
+	deafen   func() // cuts the connection for notifications for good
 	registry *prometheus.Registry
 	log      *lockedBuffer
 	node     string // base URL
@@ -190,7 +191,14 @@ func (c *cluster) replica() *replica {
 	require.NoError(c.tb, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { _ = r.listener.Run(ctx) })
+	hearing, deafen := context.WithCancel(ctx)
+	heard := make(chan struct{})
+	group.Go(func() {
+		defer close(heard)
+		_ = r.listener.Run(hearing)
+	})
+	r.deafen = func() { deafen(); <-heard }
+	group.Go(func() { _ = r.store.Sweep(ctx, r.listener) })
 
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)

@@ -120,13 +120,17 @@ func (a *app) connect(ctx context.Context) bool {
 	return true
 }
 
-// work starts what runs beside the listeners: notifications and the relay.
+// work starts what runs beside the listeners: notifications, what stands in
+// for lost ones, and the relay.
 func (a *app) work(ctx context.Context, group *sync.WaitGroup) {
 	a.registry.MustRegister(metrics.NewCensus(a.store, a.log))
 	group.Go(func() {
 		if err := a.listener.Run(ctx); err != nil && ctx.Err() == nil {
 			a.log.Error("listening for notifications ended", slog.Any("err", err))
 		}
+	})
+	group.Go(func() {
+		_ = a.store.Sweep(ctx, a.listener) // ends with the context
 	})
 	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal, Metrics: a.metrics, Log: a.log}
 	group.Go(func() { r.Run(ctx) })

@@ -160,6 +160,45 @@ func TestRemovedNode(t *testing.T) {
 	assert.Equal(t, schema.KindInvalidRequest, got.refusal(t).Code)
 }
 
+// Where no notification comes any more an open poll of a fenced node ends in the
+// same time, at every replica, and those of other nodes stay open.
+func TestFencedWithoutNotifications(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.replica(), c.replica()
+	for reason, fence := range map[string]func(m machine){
+		schema.ReasonNodeRemoved: func(m machine) { b.remove(m.id) },
+		schema.ReasonNodeLocked: func(m machine) {
+			c.exec("UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = 'test' WHERE node_id = '" + m.id + "'")
+		},
+		schema.ReasonIdentityMismatch: func(m machine) {
+			c.exec("UPDATE nodes SET incarnation = incarnation + 1 WHERE node_id = '" + m.id + "'")
+		},
+	} {
+		m, other := a.enrolled(), a.enrolled()
+		polls := []<-chan reply{a.poll(m), b.poll(m)}
+		open := []<-chan reply{a.poll(other), b.poll(other)}
+		a.parked(2)
+		b.parked(2)
+		a.deafen()
+		b.deafen()
+		fence(m)
+		for _, p := range polls {
+			require.Equal(t, reason, receive(t, p).refusal(t).Reason)
+		}
+		for _, p := range open {
+			select {
+			case got := <-p:
+				require.Fail(t, "a poll ended that nobody fenced", "%s: %d", reason, got.status)
+			default:
+			}
+		}
+		b.remove(other.id) // ends them for the next case
+		for _, p := range open {
+			receive(t, p)
+		}
+	}
+}
+
 // fakeTemporal takes messages, or is away.
 type fakeTemporal struct {
 	mu      sync.Mutex

@@ -34,7 +34,7 @@ type site struct {
 // silent wakes nobody.
 type silent struct{}
 
-func (silent) Subscribe(string) (<-chan struct{}, func()) { return nil, func() {} }
+func (silent) Subscribe(string, int64) (<-chan struct{}, func()) { return nil, func() {} }
 
 func newSite(s nodeapi.Store, i nodeapi.Issuer, c *clock, cert *tls.Certificate, log io.Writer) *site {
 	out := &site{clock: c, wire: &wire{}, cert: cert, gate: newGate(c),

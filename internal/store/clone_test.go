@@ -22,7 +22,7 @@ func TestAReplacedSerialLocksBothCopies(t *testing.T) {
 
 	l, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	wake, cancel := l.Subscribe(m.caller.NodeID)
+	wake, cancel := l.Subscribe(m.caller.NodeID, m.caller.Incarnation)
 	defer cancel()
 	defer listen(t.Context(), l)()
 	<-wake // it is connected

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // The notification channels. The payload of channelNode is the node's id; the
@@ -33,7 +35,7 @@ type Listener struct {
 	check  time.Duration
 
 	mu          sync.Mutex
-	subscribers map[string]map[chan struct{}]struct{} // by node id; the outbox by its channel's name
+	subscribers map[string]map[chan struct{}]int64 // by node id, each with its incarnation; the outbox by its channel's name
 }
 
 // NewListener returns a listener on the database's notifications. Nothing
@@ -47,7 +49,7 @@ func NewListener(url string, log *slog.Logger) (*Listener, error) {
 		c.ConnectTimeout = connectTimeout
 	}
 	c.RuntimeParams["application_name"] = "gpuaas-listener"
-	return &Listener{config: c, log: log, check: listenCheck, subscribers: map[string]map[chan struct{}]struct{}{}}, nil
+	return &Listener{config: c, log: log, check: listenCheck, subscribers: map[string]map[chan struct{}]int64{}}, nil
 }
 
 // Run listens until the context ends, connecting again with a backoff whenever
@@ -114,19 +116,35 @@ func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // Subscribe returns a channel that gets a value after each wake of the node,
-// coalesced, and a function that ends the subscription.
-func (l *Listener) Subscribe(nodeID string) (wake <-chan struct{}, cancel func()) {
-	return l.subscribe(nodeID)
+// coalesced, and a function that ends the subscription. The incarnation is the
+// caller's: see Store.Sweep.
+func (l *Listener) Subscribe(nodeID string, incarnation int64) (wake <-chan struct{}, cancel func()) {
+	return l.subscribe(nodeID, incarnation)
 }
 
-func (l *Listener) subscribe(key string) (wake <-chan struct{}, cancel func()) {
+// polled are the nodes and incarnations of the open polls.
+func (l *Listener) polled() (ids []string, incarnations []int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, channels := range l.subscribers {
+		if !schema.IsID(id) {
+			continue // the outbox
+		}
+		for _, incarnation := range channels {
+			ids, incarnations = append(ids, id), append(incarnations, incarnation)
+		}
+	}
+	return ids, incarnations
+}
+
+func (l *Listener) subscribe(key string, incarnation int64) (wake <-chan struct{}, cancel func()) {
 	ch := make(chan struct{}, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.subscribers[key] == nil {
-		l.subscribers[key] = map[chan struct{}]struct{}{}
+		l.subscribers[key] = map[chan struct{}]int64{}
 	}
-	l.subscribers[key][ch] = struct{}{}
+	l.subscribers[key][ch] = incarnation
 	return ch, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -16,9 +16,9 @@ func TestASilentConnectionIsCheckedAndKept(t *testing.T) {
 	l, err := NewListener(pgtest.New(t, Migrate), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	l.check = 10 * time.Millisecond
-	outbox, cancel := l.subscribe(channelOutbox)
+	outbox, cancel := l.subscribe(channelOutbox, 0)
 	defer cancel()
-	node, cancelNode := l.Subscribe("a node")
+	node, cancelNode := l.Subscribe("a node", 1)
 	defer cancelNode()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)

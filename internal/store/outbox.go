@@ -16,7 +16,7 @@ type Outbox struct {
 
 // Outbox returns the outbox, woken by the listener.
 func (s *Store) Outbox(l *Listener) *Outbox {
-	wake, _ := l.subscribe(channelOutbox)
+	wake, _ := l.subscribe(channelOutbox, 0)
 	return &Outbox{s, wake}
 }
 

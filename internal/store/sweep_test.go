@@ -1,0 +1,52 @@
+package store_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestTheSweepWakesTheFenced lets nobody listen for notifications: of a thousand
+// open polls those of fenced nodes are woken, and no other.
+func TestTheSweepWakesTheFenced(t *testing.T) {
+	e := setup(t)
+	l, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Sweep(ctx, l) }()
+
+	var unknown []<-chan struct{}
+	for range 1000 {
+		wake, cancel := l.Subscribe(schema.NewID(), 1)
+		defer cancel()
+		unknown = append(unknown, wake)
+	}
+	polls := map[string]<-chan struct{}{}
+	poll := func(nodeID string, incarnation int64) {
+		wake, cancel := l.Subscribe(nodeID, incarnation)
+		t.Cleanup(cancel)
+		polls[nodeID] = wake
+	}
+	healthy, removed, locked, reissued := e.register().ID, e.register().ID, e.register().ID, e.register().ID
+	for _, id := range []string{healthy, removed, locked, reissued} {
+		poll(id, 1)
+	}
+	e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", removed)
+	e.exec("UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = 'test' WHERE node_id = $1", locked)
+	e.exec("UPDATE nodes SET incarnation = 2 WHERE node_id = $1", reissued)
+	for _, id := range []string{removed, locked, reissued} {
+		awaken(t, polls[id])
+	}
+	asleep(t, polls[healthy])
+	for _, wake := range unknown {
+		asleep(t, wake)
+	}
+	stop()
+	require.ErrorIs(t, <-done, context.Canceled)
+}

@@ -33,6 +33,7 @@ func TestTwoDrainsAtOnce(t *testing.T) {
 	require.Contains(t, envelope.Error.Message, first.RunID)
 
 	eventually(t, "the drain waits for its work", func() bool { return inPhase(t, nodeHost, schema.PhaseDrain) })
+	requireNoReissue(t, nodeHost, schema.NodeDraining)
 	ok(t, "op", "cancel", nodeHost, "--reason", "test")
 }
 

@@ -119,6 +119,7 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 
 	eventually(t, "the agent stops", func() bool { return !parts(t)["agent/"+nodeHost].Healthy })
 	require.Equal(t, schema.NodeRemoved, show(t, id).State)
+	requireNoReissue(t, id, schema.NodeRemoved)
 }
 
 // TestNoCertificateOnWaitAndResult is negative test N4 of the runbook.

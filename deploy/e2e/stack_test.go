@@ -35,6 +35,8 @@ type stack struct {
 	bin string   // the gpuaas executable
 	dir string   // state directory
 	env []string // what gpuaas dev env prints
+
+	secrets *secrets // all that it and its agents held
 }
 
 // part is one row of gpuaas dev status -o json.
@@ -74,7 +76,8 @@ func withStack(m *testing.M) (code int, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another user
 		return 1, err
 	}
-	s := &stack{bin: bin, dir: filepath.Join(dir, "dev")}
+	s := &stack{bin: bin, dir: filepath.Join(dir, "dev"), secrets: newSecrets()}
+	defer s.secrets.watch(s.dir)()
 	defer func() {
 		down := s.command("dev", "down", "--wipe", "--dir", s.dir)
 		out, downErr := down.CombinedOutput()

@@ -87,7 +87,13 @@ func historyLength(t *testing.T, op schema.Operation) int {
 // currentDetails is what the Web UI shows of the node's running operation.
 func currentDetails(t *testing.T, nodeID string) string {
 	t.Helper()
-	value, err := dial(t).QueryWorkflow(t.Context(), schema.NodeWorkflowID(nodeID), "", "__temporal_workflow_metadata")
+	return detailsOf(t, schema.NodeWorkflowID(nodeID))
+}
+
+// detailsOf is what the Web UI shows of a running workflow.
+func detailsOf(t *testing.T, workflowID string) string {
+	t.Helper()
+	value, err := dial(t).QueryWorkflow(t.Context(), workflowID, "", "__temporal_workflow_metadata")
 	require.NoError(t, err)
 	var metadata sdkpb.WorkflowMetadata
 	require.NoError(t, value.Get(&metadata))
@@ -118,7 +124,8 @@ func record(t *testing.T, nodeID, name string) {
 	dir := filepath.Join("..", "..", "workflows", "testdata", "replay", *recordTo)
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	for i, r := range runs(t, c, nodeID) {
-		raw, err := protojson.Marshal(history(t, c, schema.NodeWorkflowID(nodeID), r[1]))
+		workflowID := schema.WorkflowID(schema.ActionOfWorkflow(r[0]), nodeID)
+		raw, err := protojson.Marshal(history(t, c, workflowID, r[1]))
 		require.NoError(t, err)
 		var packed bytes.Buffer
 		w := gzip.NewWriter(&packed)

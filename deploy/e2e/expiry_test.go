@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// shortLife is the life of a certificate that a test can wait for.
+const shortLife = 24 * time.Second
+
+// TestShortLivedIdentity: an agent renews its certificate by itself, again and
+// again, with a key of its own each time; and when the API was away until the
+// certificate had ended, it recovers by itself.
+func TestShortLivedIdentity(t *testing.T) {
+	restore := setLife(t, shortLife)
+	nodeHost, id := enrolled(t, "short")
+	first := show(t, id)
+	eventually(t, "two renewals", func() bool { return show(t, id).IdentitySequence >= 3 })
+	require.GreaterOrEqual(t, rows(t, id, "nodes.renewal_claimed"), 2)
+	renewed := show(t, id)
+	require.Equal(t, first.Incarnation, renewed.Incarnation)
+	require.NotEqual(t, first.Identity.SPKI, renewed.Identity.SPKI)
+
+	recoveries := rows(t, id, "nodes.recovery_claimed")
+	kill(t, "api", "")
+	end := certificateEnd(t, nodeHost)
+	restore()
+	eventually(t, "the certificate ends", func() bool { return time.Now().After(end) })
+	ok(t, "dev", "up", "--detach", "--dir", shared.dir)
+	eventually(t, "the node is back", func() bool {
+		n := show(t, id)
+		return n.Identity != nil && time.Until(n.Identity.NotAfter) > time.Hour && n.PendingIdentity == nil
+	})
+	require.Positive(t, rows(t, id, "nodes.recovery_claimed")-recoveries)
+	require.Equal(t, first.Incarnation, show(t, id).Incarnation)
+	require.Nil(t, show(t, id).IdentityLock)
+	requireOneLife(t, nodeHost, id)
+}
+
+// requireOneLife holds that the node still takes work with the identity it has.
+func requireOneLife(t *testing.T, nodeHost, id string) {
+	t.Helper()
+	require.Equal(t, schema.OperationCompleted, act(t, "node", "drain", nodeHost, "--yes").Operation.Status)
+	require.Equal(t, schema.NodeDrained, show(t, id).State)
+	ok(t, "audit", "--verify")
+}
+
+// rows counts the node's audit rows of an action.
+func rows(t *testing.T, id, action string) (n int) {
+	t.Helper()
+	for _, e := range audit(t, id) {
+		if e.Action == action {
+			n++
+		}
+	}
+	return n
+}
+
+// certificateEnd reads when the agent's certificate ends.
+func certificateEnd(t *testing.T, nodeHost string) time.Time {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "cert.pem"))
+	require.NoError(t, err)
+	block, _ := pem.Decode(raw)
+	require.NotNil(t, block)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(t, err)
+	return cert.NotAfter
+}
+
+// setLife has the node CA issue certificates of the given life, until the test
+// ends or restore is called. It is what an operator would do in Vault: the
+// product itself asks for what the role says.
+func setLife(t *testing.T, life time.Duration) (restore func()) {
+	t.Helper()
+	var role struct {
+		Data map[string]any `json:"data"`
+	}
+	require.NoError(t, json.Unmarshal(vault(t, http.MethodGet, "pki-node/roles/node", nil), &role))
+	restore = func() { vault(t, http.MethodPost, "pki-node/roles/node", role.Data) }
+	t.Cleanup(restore)
+	short := map[string]any{}
+	for k, v := range role.Data {
+		short[k] = v
+	}
+	short["ttl"], short["max_ttl"], short["not_before_duration"] = life.Seconds(), life.Seconds(), 1
+	vault(t, http.MethodPost, "pki-node/roles/node", short)
+	return restore
+}
+
+// vault makes a call of the stack's Vault with its root token.
+func vault(t *testing.T, method, path string, body any) []byte {
+	t.Helper()
+	token, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "vault-root-token"))
+	require.NoError(t, err)
+	raw, err := json.Marshal(body)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, shared.getenv("VAULT_ADDR")+"/v1/"+path, bytes.NewReader(raw))
+	require.NoError(t, err)
+	req.Header.Set("X-Vault-Token", strings.TrimSpace(string(token)))
+	answer, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.Less(t, answer.StatusCode, http.StatusBadRequest, "%s %s: %s", method, path, text)
+	return text
+}

@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// machine is a node's host as far as the agent and the scripts for it go: a
+// folder that stands for the root of its files, and a service manager that
+// writes down what it is asked. The test starts and stops the agent.
+type machine struct {
+	t     *testing.T
+	root  string
+	agent *exec.Cmd
+}
+
+// hostsDir is where the machines' folders are.
+func hostsDir() string { return filepath.Join(shared.dir, "hosts") }
+
+// newMachine puts the bundle's files on a machine, at the places it names.
+func newMachine(t *testing.T, nodeHost string, b schema.BootstrapBundle) *machine {
+	t.Helper()
+	m := &machine{t: t, root: filepath.Join(hostsDir(), nodeHost)}
+	m.write("bin/systemctl", "#!/bin/sh\necho \"$*\" >>\"$DESTDIR/systemctl.log\"\n", 0o700)
+	m.write(b.CABundlePath, b.CABundlePEM, 0o600)
+	m.write(b.NodeCertCABundlePath, b.NodeCertCABundlePEM, 0o600)
+	m.write(schema.DefaultEnvFile, b.EnvFile(), 0o600)
+	t.Cleanup(m.stop)
+	return m
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.root, name) }
+
+func (m *machine) write(name, text string, mode os.FileMode) {
+	m.t.Helper()
+	require.NoError(m.t, os.MkdirAll(filepath.Dir(m.path(name)), 0o700))
+	require.NoError(m.t, os.WriteFile(m.path(name), []byte(text), mode))
+}
+
+// env is the environment in which the machine's root is its folder.
+func (m *machine) env() []string {
+	return []string{
+		"PATH=" + m.path("bin") + ":" + os.Getenv("PATH"), "DESTDIR=" + m.root,
+		"GPUAAS_NODE_AGENT_ENV_FILE=" + m.path(schema.DefaultEnvFile), "GPUAAS_STATE_DIR=" + m.path(schema.DefaultStateDir),
+		"GPUAAS_CERT_PATH=" + m.path(schema.DefaultCertPath), "GPUAAS_KEY_PATH=" + m.path(schema.DefaultKeyPath),
+		"GPUAAS_CA_BUNDLE_PATH=" + m.path(schema.DefaultCABundlePath), "GPUAAS_NODE_CERT_CA_BUNDLE_PATH=" + m.path(schema.DefaultNodeCABundlePath),
+	}
+}
+
+// start runs the agent, as the service manager would, with a log beside those
+// of the stack.
+func (m *machine) start() {
+	m.t.Helper()
+	log, err := os.OpenFile(filepath.Join(shared.dir, "log", "host-"+filepath.Base(m.root)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	require.NoError(m.t, err)
+	defer func() { require.NoError(m.t, log.Close()) }()
+	m.agent = exec.Command(filepath.Join(filepath.Dir(shared.bin), "gpuaas-node-agent"), "run")
+	m.agent.Env, m.agent.Stderr = m.env(), log
+	require.NoError(m.t, m.agent.Start())
+}
+
+// stop ends the agent and waits for its end. It may be called twice.
+func (m *machine) stop() {
+	if m.agent == nil {
+		return
+	}
+	_ = m.agent.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+	_ = m.agent.Wait()                          // its exit code is not the test's matter
+	m.agent = nil
+}
+
+// lose deletes what the machine knows of its identity: certificate, key, state
+// and every token.
+func (m *machine) lose() {
+	m.t.Helper()
+	require.NoError(m.t, os.Remove(m.path(schema.DefaultCertPath)))
+	require.NoError(m.t, os.Remove(m.path(schema.DefaultKeyPath)))
+	require.NoError(m.t, os.RemoveAll(m.path(schema.DefaultStateDir)))
+	env, err := os.ReadFile(m.path(schema.DefaultEnvFile))
+	require.NoError(m.t, err)
+	m.write(schema.DefaultEnvFile, tokenLine.ReplaceAllString(string(env), ""), 0o600)
+}
+
+// shell runs a command that was copied to the machine, and answers what the
+// service manager was asked since the machine was made.
+func (m *machine) shell(command string) (asked string) {
+	m.t.Helper()
+	c := exec.Command("sh")
+	c.Env, c.Stdin = m.env(), strings.NewReader(command)
+	out, err := c.CombinedOutput()
+	require.NoError(m.t, err, "%s", out)
+	require.NotContains(m.t, string(out), schema.TokenPrefix)
+	log, err := os.ReadFile(m.path("systemctl.log"))
+	require.NoError(m.t, err)
+	return string(log)
+}
+
+// readFile reads a file of JSON that its owner only can read.
+func readPrivate[T any](t *testing.T, file string) (v T) {
+	t.Helper()
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Zero(t, info.Mode().Perm()&0o077, "%s is not private", file)
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &v))
+	shared.secrets.read(raw)
+	return v
+}

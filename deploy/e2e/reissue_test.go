@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestReissueOfALostIdentity: a node that lost certificate, keys and tokens is
+// given a new identity. The operation waits until the node polls with it, and
+// says so; what was handed out before is void.
+func TestReissueOfALostIdentity(t *testing.T) {
+	nodeHost, id := register(t, "reissue")
+	file := filepath.Join(t.TempDir(), "bundle.json")
+	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
+	first := readPrivate[schema.BootstrapBundle](t, file)
+	m := newMachine(t, nodeHost, first)
+	m.start()
+	eventually(t, "active", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+	before := show(t, id)
+	m.stop()
+	m.lose()
+
+	file = filepath.Join(t.TempDir(), "recovery.json")
+	said := ok(t, "node", "reissue-enrollment", nodeHost, "--no-wait", "--reason", "disk replaced", "--bundle", file)
+	bundle := readPrivate[schema.RecoveryBundle](t, file)
+	require.Equal(t, bundle.RestartCommand, strings.TrimSpace(said.stdout), "the command is on stdout, alone")
+	require.NotContains(t, said.stderr, schema.TokenPrefix)
+	m.start() // without a token it can only wait
+	eventually(t, "it waits for the claim", func() bool { return reissueOf(t, nodeHost).Phase(schema.PhaseClaim) == schema.PhaseRunning })
+	require.Equal(t, schema.OperationRunning, reissueOf(t, nodeHost).Status)
+	require.Contains(t, ok(t, "op", "show", nodeHost, "--reissue").stdout, "claim the new token")
+	require.Contains(t, detailsOf(t, schema.ReissueWorkflowID(id)), "claim the new token", "the Web UI does not say what it waits for")
+	require.Equal(t, before.Incarnation, show(t, id).Incarnation)
+	requireSpent(t, id, first)
+	m.stop()
+
+	require.Contains(t, m.shell(bundle.RestartCommand), "restart "+schema.DefaultSystemdUnit)
+	m.start()
+	eventually(t, "the reissue is done", func() bool { return reissueOf(t, nodeHost).Status == schema.OperationCompleted })
+	after := show(t, id)
+	require.Equal(t, before.State, after.State)
+	require.Equal(t, before.Incarnation+1, after.Incarnation)
+	require.NotEqual(t, before.Identity.Serial, after.Identity.Serial)
+	require.NotEqual(t, before.Identity.SPKI, after.Identity.SPKI)
+	requireSpent(t, id, bundle.BootstrapBundle)
+	var reasons []string
+	for _, e := range audit(t, id) {
+		if e.Action == "nodes.reissue_enrollment" {
+			reasons = append(reasons, e.Result+" "+e.Reason)
+		}
+	}
+	require.Len(t, reasons, 1)
+	require.Contains(t, reasons[0], "disk replaced")
+	requireOneRowPerChange(t, id)
+	record(t, id, "reissue")
+}
+
+// reissuedOperation is the newest reissue of a node.
+type reissuedOperation struct{ schema.Operation }
+
+func reissueOf(t *testing.T, nodeHost string) reissuedOperation {
+	t.Helper()
+	r := ok(t, "op", "show", nodeHost, "--reissue", "-o", "json")
+	return reissuedOperation{decode[schema.OperationStatus](t, r).Operation}
+}
+
+// Phase is how far a phase is, "" when it did not begin.
+func (o reissuedOperation) Phase(name string) schema.PhaseState {
+	for _, p := range o.Phases {
+		if p.Name == name {
+			return p.State
+		}
+	}
+	return ""
+}
+
+// requireSpent requires that the bundle's token enrols nobody.
+func requireSpent(t *testing.T, id string, b schema.BootstrapBundle) {
+	t.Helper()
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM([]byte(b.CABundlePEM)))
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	status, detail := call(ctx, t, client, http.MethodPost, "/internal/v1/nodes/"+id+"/enroll",
+		`{"token":"`+b.EnrollmentToken+`","csr":`+jsonCSR(t)+`,"agent_version":"thief"}`)
+	require.Equal(t, http.StatusConflict, status)
+	require.Equal(t, schema.KindTokenConsumed, detail.Code)
+}
+
+// TestReissueBySelector: one command for all nodes that match, a file for each.
+func TestReissueBySelector(t *testing.T) {
+	group := host(t, "many")
+	var ids []string
+	for _, n := range []string{"-a", "-b"} {
+		ids = append(ids, strings.TrimSpace(ok(t, "node", "register", group+n, "--sku", "cpu-dev", "--region", "region-1").stdout))
+	}
+	dir := t.TempDir()
+	many := []string{"node", "reissue-enrollment", "--selector", "host=" + group + "-*", "--out-dir", filepath.Join(dir, "out"), "--no-wait", "-o", "json"}
+	require.Equal(t, schema.ExitUsage, run(t, many...).code, "without a terminal it wants --yes")
+	result := decode[struct {
+		Reissues []struct{ Host, Outcome, File string }
+		Summary  map[string]int
+	}](t, ok(t, append(many, "--yes", "--reason", "CA changed")...))
+	require.Equal(t, map[string]int{"handed_out": 2}, result.Summary)
+	tokens := map[string]bool{}
+	for i, r := range result.Reissues {
+		b := readPrivate[schema.RecoveryBundle](t, r.File)
+		require.Equal(t, ids[i], b.NodeID)
+		require.NotEmpty(t, b.RestartCommand)
+		tokens[b.EnrollmentToken] = true
+		require.Contains(t, ok(t, "audit", "--node", ids[i], "-o", "json").stdout, "nodes.reissue_enrollment")
+		ok(t, "op", "cancel", r.Host, "--reissue", "--reason", "test")
+		eventually(t, "cancelled", func() bool { return reissueOf(t, r.Host).Status == schema.OperationCancelled })
+	}
+	require.Len(t, tokens, 2, "each node has a token of its own")
+	left, err := os.ReadDir(filepath.Join(dir, "out"))
+	require.NoError(t, err)
+	require.Len(t, left, 2)
+}
+
+// requireNoReissue requires that a reissue is refused, as a script sees it.
+func requireNoReissue(t *testing.T, node string, state schema.NodeState) {
+	t.Helper()
+	r := run(t, "node", "reissue-enrollment", node, "--no-wait", "-o", "json")
+	require.Equal(t, schema.ExitRefused, r.code, "%s%s", r.stdout, r.stderr)
+	envelope := decode[schema.ErrorBody](t, r)
+	require.Equal(t, schema.KindInvalidRequest, envelope.Error.Code)
+	require.Contains(t, envelope.Error.Message, string(state))
+	require.NotEmpty(t, envelope.Error.CorrelationID)
+}

@@ -1,0 +1,243 @@
+package e2e
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// secretPause is how often the places where secrets are kept are read, so that
+// those which the stack replaces are known too.
+const secretPause = 200 * time.Millisecond
+
+// window is how much of a needle the search looks up at each place of a text.
+// A shorter secret is not searched for.
+const window = 8
+
+var tokenForm = regexp.MustCompile(regexp.QuoteMeta(schema.TokenPrefix) + `[0-9a-f-]{36}\.[A-Za-z0-9_-]+`)
+
+// secrets are what must never leave the place it is kept: all that the stack,
+// its agents and the tests held at any time. It is safe for concurrent use.
+type secrets struct {
+	mu    sync.Mutex
+	known map[string]string // the secret and what it is
+}
+
+func newSecrets() *secrets { return &secrets{known: map[string]string{}} }
+
+func (s *secrets) add(what string, secret []byte) {
+	if len(secret) < window {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[string(secret)] = what
+}
+
+// read takes up every token and private key in a text, and what each holds that
+// is secret by itself: the token's second half, the key's number.
+func (s *secrets) read(text []byte) {
+	text = bytes.ReplaceAll(text, []byte(`\n`), []byte("\n")) // a PEM in JSON
+	for _, token := range tokenForm.FindAll(text, -1) {
+		s.add("token", token)
+		_, half, _ := bytes.Cut(token, []byte("."))
+		s.add("token's secret", half)
+	}
+	for {
+		at := bytes.Index(text, []byte("-----BEGIN "))
+		if at < 0 {
+			return
+		}
+		var block *pem.Block
+		if block, text = pem.Decode(text[at:]); block == nil {
+			return
+		}
+		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
+			s.privateKey(block)
+		}
+	}
+}
+
+func (s *secrets) privateKey(block *pem.Block) {
+	s.add("private key", block.Bytes)
+	if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+		s.number(key)
+	}
+	if key, err := x509.ParsePKCS8PrivateKey(block.Bytes); err == nil {
+		s.number(key)
+	}
+	for line := range strings.Lines(string(pem.EncodeToMemory(block))) {
+		if !strings.HasPrefix(line, "-----") && len(line) > 48 { // shorter ones may be of any key
+			s.add("line of a private key", []byte(strings.TrimSpace(line)))
+		}
+	}
+}
+
+func (s *secrets) number(key any) {
+	switch k := key.(type) {
+	case *ecdsa.PrivateKey:
+		if raw, err := k.Bytes(); err == nil {
+			s.add("private key's number", raw)
+		}
+	case ed25519.PrivateKey:
+		s.add("private key's seed", k.Seed())
+	}
+}
+
+// collect reads what is kept under the stack's folder at this moment.
+func (s *secrets) collect(dir string) {
+	for _, place := range []string{"secrets", "agents", "hosts"} {
+		// Files come and go while they are read; the next pass finds the others.
+		_ = filepath.WalkDir(filepath.Join(dir, place), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return nil //nolint:nilerr // see above
+			}
+			if raw, err := os.ReadFile(path); err == nil {
+				s.read(raw)
+				if place == "secrets" {
+					s.readSetting(filepath.Base(path), bytes.TrimSpace(raw))
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// readSetting takes up a file that is a secret as a whole, or holds one.
+func (s *secrets) readSetting(name string, raw []byte) {
+	var keys map[string]string
+	switch {
+	case name == "database-url":
+		if u, err := url.Parse(string(raw)); err == nil {
+			password, _ := u.User.Password()
+			s.add(name, []byte(password))
+		}
+	case json.Unmarshal(raw, &keys) == nil:
+		for k, v := range keys {
+			s.add(name+" "+k, []byte(v))
+		}
+	case strings.HasSuffix(name, "secret-id"), strings.HasSuffix(name, "token"), strings.Contains(name, "password"):
+		s.add(name, raw)
+	}
+}
+
+// watch collects until the returned function is called.
+func (s *secrets) watch(dir string) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(secretPause)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				s.collect(dir)
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+// all answers the secrets known by now, and what each is.
+func (s *secrets) all() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.known)
+}
+
+// forms are the ways a secret may be written down: as it is, in hex, escaped
+// for a URL, and in base64 with both alphabets at each of the three places
+// where it may begin.
+func forms(secret []byte) map[string][]byte {
+	lower := hex.EncodeToString(secret)
+	out := map[string][]byte{
+		"raw": secret, "hex": []byte(lower), "HEX": []byte(strings.ToUpper(lower)),
+		"URL": []byte(url.QueryEscape(string(secret))),
+	}
+	for shift := range 3 {
+		padded := append(make([]byte, shift), secret...)
+		first, last := (shift*8+5)/6, len(padded)*8/6 // what no neighbour changes
+		name := "base64+" + string(rune('0'+shift))
+		out[name] = []byte(base64.RawStdEncoding.EncodeToString(padded)[first:last])
+		out[name+" URL"] = []byte(base64.RawURLEncoding.EncodeToString(padded)[first:last])
+	}
+	return out
+}
+
+// needles finds any number of texts in one pass: by their first bytes.
+type needles map[uint64][]needle
+
+type needle struct {
+	text []byte
+	what string
+}
+
+func needlesOf(known map[string]string) needles {
+	n := needles{}
+	for secret, what := range known {
+		for form, text := range forms([]byte(secret)) {
+			first := binary.BigEndian.Uint64(text)
+			n[first] = append(n[first], needle{text, what + " (" + form + ")"})
+		}
+	}
+	return n
+}
+
+// find names what text holds, in itself and in the gzip members in it.
+func (n needles) find(text []byte) []string {
+	hits := n.plain(text)
+	magic := []byte{0x1f, 0x8b, 8}
+	for at := bytes.Index(text, magic); at >= 0; {
+		if r, err := gzip.NewReader(bytes.NewReader(text[at:])); err == nil {
+			r.Multistream(false)
+			inner, _ := io.ReadAll(io.LimitReader(r, 64<<20)) // what was cut short is searched as far as it goes
+			for _, hit := range n.plain(inner) {
+				hits = append(hits, hit+" in gzip")
+			}
+		}
+		next := bytes.Index(text[at+1:], magic)
+		if next < 0 {
+			break
+		}
+		at += 1 + next
+	}
+	return hits
+}
+
+func (n needles) plain(text []byte) []string {
+	var hits []string
+	var last uint64
+	for i, b := range text {
+		last = last<<8 | uint64(b)
+		if i < window-1 {
+			continue
+		}
+		for _, needle := range n[last] {
+			if bytes.HasPrefix(text[i-window+1:], needle.text) {
+				hits = append(hits, needle.what)
+			}
+		}
+	}
+	return hits
+}

@@ -40,6 +40,17 @@ func newScript(host string, b schema.BootstrapBundle) script {
 		Settings: strings.TrimSuffix(b.EnvFile(), "\n"), StateDir: schema.DefaultStateDir, TokenPrefix: schema.TokenPrefix}
 }
 
+// ID names the script by the public part of what it holds, so that a host knows
+// one that it has run.
+func (s script) ID() (string, error) {
+	text := s.Reference
+	if text == "" {
+		text = s.EnrollmentToken
+	}
+	id, _, err := schema.ParseToken(text)
+	return id, err
+}
+
 // FromRegistry reports whether the package is pulled from a registry.
 func (s script) FromRegistry() bool { return s.Package.PullDeliveryMode == DeliverRegistry }
 

@@ -319,6 +319,10 @@ func TestBootstrapScript(t *testing.T) {
 			assert.Equal(t, 3, code, said)
 			assert.Equal(t, got, m.files())
 			m.write(schema.DefaultCertPath, "the enrolled one")
+			got = m.files()
+			said, code = m.run(text, "--force")
+			assert.Equal(t, 3, code, "its token is claimed: it would only take away what works: %s", said)
+			assert.Equal(t, got, m.files())
 			said, code = m.run(d.bootstrap(t, body), "--force")
 			require.Zero(t, code, said)
 			assert.NotContains(t, m.files(), schema.DefaultCertPath)
@@ -343,7 +347,7 @@ func TestBootstrapRefusals(t *testing.T) {
 		spent int
 	}{
 		"another package": {func(_ *machine, _ *desk, o *outlet) { o.archive = append(o.archive, 0) }, "has digest sha256:", 0},
-		"no such package": {func(_ *machine, d *desk, _ *outlet) { d.pack.OCIRef += "x/y" }, "404", 0},
+		"no such package": {func(_ *machine, d *desk, _ *outlet) { d.pack.OCIRef += "x/y" }, "could not be downloaded", 0},
 		"another host":    {func(m *machine, _ *desk, _ *outlet) { m.write("/etc/os-release", "ID=fedora\n") }, "neither Debian nor Ubuntu", 0},
 		"a server we do not know": {func(_ *machine, d *desk, _ *outlet) {
 			d.ca = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"

@@ -54,6 +54,11 @@ func (s script) ID() (string, error) {
 // FromRegistry reports whether the package is pulled from a registry.
 func (s script) FromRegistry() bool { return s.Package.PullDeliveryMode == DeliverRegistry }
 
+// PullsAfterFetch reports whether the bundle is fetched before the package: the
+// pull credential is as secret as the token and lives shortly, so it is in the
+// bundle and not beside the reference.
+func (s script) PullsAfterFetch() bool { return s.Reference != "" && s.Package.PullToken != "" }
+
 // PackageURL is where the package's archive is: the blob of a registry, or the
 // node API's own copy.
 func (s script) PackageURL() string {

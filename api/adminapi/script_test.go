@@ -375,23 +375,35 @@ func TestBootstrapRefusals(t *testing.T) {
 	assert.Equal(t, []string{"trust"}, d.steps)
 }
 
-// A package of a registry is pulled as a blob with the pull credential, which no
-// script with a reference holds longer than its own life.
+// A package of a registry is pulled as a blob with the pull credential. A script
+// with a reference does not hold that: it comes in the bundle.
 func TestPackageFromRegistry(t *testing.T) {
-	m, d, o := newMachine(t), newDesk(), newOutlet(t)
-	s := o.serve(t, d)
-	d.pack.OCIRef = strings.TrimPrefix(s.URL, "https://") + "/gpuaas/node-agent@" + o.digest()
-	d.pack.PullDeliveryMode, d.pack.PullToken = adminapi.DeliverRegistry, "short.lived-1"
-	trusted := filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(trusted, []byte(d.ca), 0o600))
-	t.Setenv("CURL_CA_BUNDLE", trusted) // a registry is trusted as the host trusts it
-	said, code := m.run(d.bootstrap(t, ""))
-	require.Zero(t, code, said)
-	assert.Equal(t, "Bearer short.lived-1", o.auth)
-	assert.NotContains(t, said, "short.lived-1")
-	input, err := json.Marshal(d.submitted)
-	require.NoError(t, err)
-	assert.NotContains(t, string(input), "short.lived-1", "no workflow is told")
+	for name, body := range map[string]string{"with the token": "", "with a reference": `{"fetch_ref":true}`} {
+		t.Run(name, func(t *testing.T) {
+			m, d, o := newMachine(t), newDesk(), newOutlet(t)
+			s := o.serve(t, d)
+			d.pack.OCIRef = strings.TrimPrefix(s.URL, "https://") + "/gpuaas/node-agent@" + o.digest()
+			d.pack.PullDeliveryMode, d.pack.PullToken = adminapi.DeliverRegistry, "stale.lived-0"
+			trusted := filepath.Join(t.TempDir(), "ca.pem")
+			require.NoError(t, os.WriteFile(trusted, []byte(d.ca), 0o600))
+			t.Setenv("CURL_CA_BUNDLE", trusted) // a registry is trusted as the host trusts it
+			if body == "" {
+				d.pack.PullToken = "short.lived-1"
+			}
+			text := d.bootstrap(t, body)
+			d.pack.PullToken = "short.lived-1" // while the script waited
+			if body != "" {
+				assert.NotContains(t, text, "lived")
+			}
+			said, code := m.run(text)
+			require.Zero(t, code, said)
+			assert.Equal(t, "Bearer short.lived-1", o.auth)
+			assert.NotContains(t, said, "short.lived-1")
+			input, err := json.Marshal(d.submitted)
+			require.NoError(t, err)
+			assert.NotContains(t, string(input), "lived", "no workflow is told")
+		})
+	}
 }
 
 // Every form of what a node is given to run is a program to the shell, and says

@@ -38,6 +38,6 @@
 // which identity is in use.
 //
 // The FS interface carries the identity, the flags and the journal. The lock of
-// the state folder, the hints for the status command and the reading of the
-// trust bundle go to the operating system.
+// the state folder, the hints for the status command, the listing of the journal
+// at a start and the reading of the trust bundles go to the operating system.
 package agent

@@ -3,9 +3,10 @@ package agent
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,7 +73,7 @@ type floorFile struct {
 func openJournal(s stateDir, log *slog.Logger) (*journal, error) {
 	j := &journal{state: s, entries: map[string]entry{}}
 	var f floorFile
-	if _, err := readJSON(s.file("seq-floor.json"), &f); err != nil {
+	if _, err := s.readJSON(s.file("seq-floor.json"), &f); err != nil {
 		return nil, err
 	}
 	j.floor = f.Seq
@@ -82,7 +83,7 @@ func openJournal(s stateDir, log *slog.Logger) (*journal, error) {
 	}
 	for _, name := range names {
 		var e entry
-		_, err := readJSON(name, &e)
+		_, err := s.readJSON(name, &e)
 		if err == nil && e.TaskID != strings.TrimSuffix(filepath.Base(name), ".json") {
 			err = fmt.Errorf("%s names task %q", name, e.TaskID)
 		}
@@ -94,7 +95,7 @@ func openJournal(s stateDir, log *slog.Logger) (*journal, error) {
 		}
 		if err != nil {
 			log.Error("journal entry put aside", "err", err.Error())
-			if err := os.Rename(name, name+".bad"); err != nil {
+			if err := s.disk.system().Rename(name, name+".bad"); err != nil {
 				return nil, err
 			}
 			continue
@@ -202,7 +203,7 @@ func (j *journal) prune(now time.Time) error {
 		if !e.Reported || now.Before(e.ExpiresAt.Add(keepAfterExpiry)) {
 			continue
 		}
-		if err := os.Remove(j.path(id)); err != nil && !os.IsNotExist(err) {
+		if err := j.state.disk.system().Remove(j.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		delete(j.entries, id)

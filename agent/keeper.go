@@ -145,9 +145,7 @@ func (k *keeper) open() error {
 		// A pair of an older agent: the token is the one that paid for it.
 		k.mem.Seen = tokenDigest(string(k.conf.EnrollmentToken))
 	}
-	if err := k.store.prune(0); err != nil {
-		k.log.Warn("old identities are not pruned", "err", err.Error())
-	}
+	k.tidy()
 	k.opened = true
 	if k.movedAside() {
 		return nil
@@ -171,6 +169,22 @@ func (k *keeper) ours(list []*version) []*version {
 		}
 		return err != nil
 	})
+}
+
+// tidy forgets the identities that are of no use any more, here and on the disk.
+func (k *keeper) tidy() {
+	var kept, gone []*version
+	for i, v := range k.versions {
+		if i < keepVersions || v == k.inUse.Load() || v.number == k.mem.Proven {
+			kept = append(kept, v)
+		} else {
+			gone = append(gone, v)
+		}
+	}
+	k.versions = kept
+	if err := k.store.prune(kept, gone); err != nil {
+		k.log.Warn("old identities are not pruned", "err", err.Error())
+	}
 }
 
 // movedAside finds that somebody took the copies at the configured paths away,

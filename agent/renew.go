@@ -87,9 +87,7 @@ func (k *keeper) promote(ctx context.Context, did Action) Outcome {
 		}
 		k.renewals.reset()
 		k.confirmed(v)
-		if err := k.store.prune(v.number); err != nil {
-			k.log.Warn("old identities are not pruned", "err", err.Error())
-		}
+		k.tidy()
 		return Outcome{Action: did, Ready: k.ready()}
 	case answered(err) && verdict != unknown:
 		k.unproven = nil
@@ -154,14 +152,7 @@ func (k *keeper) adopt(a schema.EnrollAnswer, key stagedKey, via schema.Via, pai
 	k.versions = append([]*version{v}, k.versions...)
 	k.mem.Spent = m.Spent
 	k.remember()
-	if inUse := k.inUse.Load(); inUse != nil {
-		err = k.store.prune(inUse.number)
-	} else {
-		err = k.store.prune(0)
-	}
-	if err != nil {
-		k.log.Warn("old identities are not pruned", "err", err.Error())
-	}
+	k.tidy()
 	return v, nil
 }
 

@@ -101,6 +101,10 @@ func (r keyRing) settle(v *version) error {
 		if !ok && err == nil {
 			continue
 		}
+		if unreadable, known := errors.AsType[*fs.PathError](err); known {
+			faults = append(faults, unreadable) // it may hold a key that a claim is bound to
+			continue
+		}
 		left := slices.DeleteFunc(slices.Clone(all.Keys), func(k stagedKey) bool { return k.After < v.number })
 		switch {
 		case len(left) == 0:

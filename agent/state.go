@@ -131,7 +131,7 @@ type cordonFile struct {
 
 func loadFlags(s stateDir) (*flags, error) {
 	var f cordonFile
-	if _, err := readJSON(s.file("cordon.json"), &f); err != nil {
+	if _, err := s.readJSON(s.file("cordon.json"), &f); err != nil {
 		return nil, err
 	}
 	return &flags{state: s, cordoned: f.Cordoned, changed: func() {}}, nil

@@ -43,9 +43,7 @@ func (s *Status) readIdentity(c Config, state stateDir) error {
 	if err != nil {
 		return err
 	}
-	if k.mem, _, err = loadMemory(state); err != nil {
-		return err
-	}
+	k.mem, _, _ = loadMemory(state) // the agent goes on without it too
 	k.clock.heardBefore(k.mem.ServerTime)
 	s.Versions, k.versions = []VersionStatus{}, k.ours(list)
 	s.Removed, s.RecoveryPossible = state.gone(c), k.recoverable()

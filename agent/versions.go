@@ -17,6 +17,7 @@ import (
 )
 
 // keepVersions is how many identities are kept: the newest and the one before.
+// The one in use and the last one that was proven are kept besides.
 const keepVersions = 2
 
 // The files of a version's folder.
@@ -246,26 +247,25 @@ func (s versionStore) missing() bool {
 	return errors.Is(cert, fs.ErrNotExist) && errors.Is(key, fs.ErrNotExist)
 }
 
-// prune takes away what is neither among the newest nor in use, and what a
-// crash left half written.
-func (s versionStore) prune(inUse int) error {
-	numbers, _, err := s.numbers()
-	if err != nil {
-		return err
-	}
-	whole := map[string]bool{}
-	for i, n := range numbers {
-		if i < keepVersions || n == inUse {
-			whole[filepath.Base(s.path(n))] = true
-		}
-	}
+// prune takes away the versions that are not kept any more, those older than all
+// that are, and what a crash left half written. What does not read and is newer
+// stays: it may be of another node, or somebody may mend it.
+func (s versionStore) prune(kept, gone []*version) error {
 	entries, err := s.disk.system().ReadDir(s.dir)
 	if err != nil {
 		return err
 	}
+	oldest := 0
+	for _, v := range kept {
+		if oldest == 0 || v.number < oldest {
+			oldest = v.number
+		}
+	}
 	for _, e := range entries {
-		_, err := strconv.Atoi(strings.TrimSuffix(e.Name(), unborn))
-		if !e.IsDir() || err != nil || whole[e.Name()] {
+		name, torn := strings.CutSuffix(e.Name(), unborn)
+		n, err := strconv.Atoi(name)
+		over := torn || n < oldest || slices.ContainsFunc(gone, func(v *version) bool { return v.number == n })
+		if !e.IsDir() || err != nil || !over {
 			continue
 		}
 		if err := s.drop(filepath.Join(s.dir, e.Name())); err != nil {

@@ -267,6 +267,14 @@ func (k *keeper) renewAt(v *version) time.Time {
 	return v.leaf.NotBefore.Add(time.Duration(float64(life) * (schema.RenewAt + schema.RenewJitter*spread)))
 }
 
+// pollFor is how long a poll with the version may wait: not past the time when
+// the keeper has something to do about it, which a short-lived certificate would
+// not outlast.
+func (k *keeper) pollFor(v *version) time.Duration {
+	due := max(k.renewAt(v).Sub(k.clock.now()), k.hold.left(k.clock.local()))
+	return min(k.timing.pollTimeout, max(due, time.Second).Round(time.Second))
+}
+
 // remind says each hour that the certificate runs out, below a quarter of its
 // life.
 func (k *keeper) remind() {

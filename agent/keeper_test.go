@@ -85,6 +85,23 @@ func TestRenewalSpreads(t *testing.T) {
 	require.InDelta(t, 0.6, high, 0.005)
 }
 
+// TestPollsEndWhenTheRenewalIsDue: a poll that waited longer would outlast a
+// short-lived certificate.
+func TestPollsEndWhenTheRenewalIsDue(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	k := r.agent.keeper
+	v := k.inUse.Load()
+	k.timing.pollTimeout = 55 * time.Second
+	require.Equal(t, 55*time.Second, k.pollFor(v))
+	r.pass(k.renewAt(v).Sub(k.clock.now()) - 10*time.Second)
+	require.Equal(t, 10*time.Second, k.pollFor(v))
+	r.due()
+	require.Equal(t, time.Second, k.pollFor(v))
+	k.hold.set(k.clock.local(), 30*time.Second)
+	require.Equal(t, 30*time.Second, k.pollFor(v), "a renewal that failed is tried again later")
+}
+
 // scene is a moment of a node's life in which its identity changes.
 type scene struct {
 	name    string
@@ -153,7 +170,7 @@ func TestDiskFaults(t *testing.T) {
 			t.Run(s.name+" "+mode, func(t *testing.T) {
 				t.Parallel()
 				broke, last := true, 0
-				for k := 1; broke; k++ {
+				for k := 1; broke; k += stride(5) {
 					r := s.prepare(t)
 					had := ""
 					if r.agent != nil {
@@ -191,6 +208,15 @@ func TestDiskFaults(t *testing.T) {
 	}
 }
 
+// stride is the step of a sweep over every place where something may fail: each
+// of them, or every so many under -short.
+func stride(short int) int {
+	if testing.Short() {
+		return short
+	}
+	return 1
+}
+
 // TestLostMessages loses each single request or answer of every scene, once
 // and three times running.
 func TestLostMessages(t *testing.T) {
@@ -201,7 +227,7 @@ func TestLostMessages(t *testing.T) {
 				for _, restart := range []bool{false, true} {
 					t.Run(fmt.Sprintf("%s %s %d restart=%t", s.name, lost, times, restart), func(t *testing.T) {
 						t.Parallel()
-						for k := 1; k <= 6; k++ {
+						for k := 1; k <= 6; k += stride(3) {
 							r := s.prepare(t)
 							r.wire.n = 0
 							r.wire.lose = func(n int, _ string) string {

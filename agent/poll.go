@@ -95,7 +95,8 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		return errNoIdentity
 	}
 	have, asked := a.tasks.journal.have(), time.Now()
-	offer, err := api.wait(ctx, a.timing.pollTimeout, have)
+	timeout := a.keeper.pollFor(id)
+	offer, err := api.wait(ctx, timeout, have)
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	if offer == nil {
 		a.log.Info("task wait ended without a task", "held", len(have))
-		if t := a.timing.pollTimeout; t >= time.Second && time.Since(asked) < t/4 {
+		if timeout >= time.Second && time.Since(asked) < timeout/4 {
 			return errEarly
 		}
 		return nil

@@ -38,7 +38,7 @@ func TestReissueOfALostIdentity(t *testing.T) {
 	m.start() // without a token it can only wait
 	eventually(t, "it waits for the claim", func() bool { return reissueOf(t, nodeHost).Phase(schema.PhaseClaim) == schema.PhaseRunning })
 	require.Equal(t, schema.OperationRunning, reissueOf(t, nodeHost).Status)
-	require.Contains(t, ok(t, "op", "show", nodeHost, "--reissue").stdout, "claim the new token")
+	require.Contains(t, ok(t, "op", "show", nodeHost, "--reissue").stdout, "run the restart command of the recovery bundle on the node")
 	require.Contains(t, detailsOf(t, schema.ReissueWorkflowID(id)), "claim the new token", "the Web UI does not say what it waits for")
 	require.Equal(t, before.Incarnation, show(t, id).Incarnation)
 	requireSpent(t, id, first)

@@ -120,7 +120,7 @@ func TestNoSecretLeaves(t *testing.T) {
 	}
 	t.Logf("searched for: %v", kinds)
 	for _, what := range []string{"token", "token's secret", "private key", "private key's number", "private key's seed",
-		"admin-token", "database-url", "vault-root-token", "vault-keys.json root_token", "api-secret-id", "worker-secret-id"} {
+		"admin-token", "postgres-password", "vault-root-token", "vault-keys.json unseal_key", "api-secret-id", "worker-secret-id"} {
 		require.Positive(t, kinds[what], "%s is not searched for", what)
 	}
 	n := needlesOf(known)

@@ -258,7 +258,7 @@ func (m *reissueMany) outcome() error {
 	}
 	if n := m.count(reissueWaiting, reissueNotStarted); n > 0 {
 		return &exitError{schema.ExitPending, []string{
-			fmt.Sprintf("%s not done yet; list what waits with: gpuaas stuck, or run it again for those not started", count(n, "reissue"))}}
+			fmt.Sprintf("%s not done yet; gpuaas node list shows what waits; run it again for those not started", count(n, "reissue"))}}
 	}
 	return nil
 }

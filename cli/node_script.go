@@ -24,10 +24,14 @@ unit on a Debian or Ubuntu host: for a node's first boot, and for one whose file
 too damaged for reissue-enrollment. It starts the enrolment, or for an enrolled node
 the reissue, unless one waits already; a token handed out before is void.
 
+A host that was set up before refuses it: make a new script then and run that with
+--force. One that ran on a host never runs there again.
+
 The script holds the token. With --fetch-ref it holds a reference instead, which the
 node spends once for its bundle: for cloud-init and other places that many can read.
 --out writes a file that its owner only can read.`,
 		Example: `  gpuaas node bootstrap-script gpu-17 | ssh root@gpu-17 sh
+  gpuaas node bootstrap-script gpu-17 | ssh root@gpu-17 sh -s -- --force
   gpuaas node bootstrap-script gpu-17 --fetch-ref --out user-data.sh`,
 		Args: exactArgs("NODE"), ValidArgsFunction: e.completeNode,
 		RunE: func(c *cobra.Command, args []string) error { return runNodeScript(c.Context(), e, args[0], o) },

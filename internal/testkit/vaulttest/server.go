@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -265,11 +266,17 @@ func (s *Server) Root(tb testing.TB) *api.Client {
 	return client
 }
 
+// idle is how many connections a client keeps, for benchmarks of many callers.
+const idle = 64
+
 // Client returns a client without a token.
 func (s *Server) Client(tb testing.TB) *api.Client {
 	tb.Helper()
 	config := api.DefaultConfig()
 	config.Address, config.AgentAddress, config.MaxRetries = s.Address, "", 0
+	if t, ok := config.HttpClient.Transport.(*http.Transport); ok {
+		t.MaxIdleConnsPerHost = idle
+	}
 	client, err := api.NewClient(config)
 	if err != nil {
 		tb.Fatal(err)

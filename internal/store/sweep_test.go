@@ -24,7 +24,7 @@ func TestTheSweepWakesTheFenced(t *testing.T) {
 	var unknown []<-chan struct{}
 	for range 1000 {
 		wake, cancel := l.Subscribe(schema.NewID(), 1)
-		defer cancel()
+		t.Cleanup(cancel)
 		unknown = append(unknown, wake)
 	}
 	polls := map[string]<-chan struct{}{}

@@ -107,7 +107,7 @@ func (a *API) Fetch(ctx context.Context, reference string, by Subject) (schema.B
 	if err != nil {
 		return none, err
 	}
-	nodeID, purpose, err := a.cfg.Store.UseFetch(ctx, id, hash, by.CorrelationID)
+	nodeID, purpose, err := a.cfg.Store.UseFetch(ctx, id, hash, by)
 	if err != nil {
 		return none, err
 	}

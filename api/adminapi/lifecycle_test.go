@@ -55,7 +55,7 @@ func (d *desk) IssueFetch(_ context.Context, m schema.MintedToken, by schema.Sub
 	return d.issueErr
 }
 
-func (d *desk) UseFetch(context.Context, string, []byte, string) (string, schema.TokenPurpose, error) {
+func (d *desk) UseFetch(context.Context, string, []byte, schema.Subject) (string, schema.TokenPurpose, error) {
 	d.steps = append(d.steps, "spend")
 	return d.node.ID, d.minted.Purpose, d.fetchErr
 }

@@ -34,9 +34,9 @@ type Store interface {
 	// (draining, say) is KindInvalidRequest and leaves the reference unspent. A
 	// second use is refused whoever asks, also after a lost answer: unlike a
 	// token, a reference is bound to no key that could tell a repeat from a
-	// thief. The remedy is a new reference. Both leave an audit row.
+	// thief. The remedy is a new reference. Both leave an audit row with who asked.
 	IssueFetch(ctx context.Context, t NewToken, by Subject) error
-	UseFetch(ctx context.Context, tokenID string, hash []byte, correlationID string) (nodeID string, purpose schema.TokenPurpose, err error)
+	UseFetch(ctx context.Context, tokenID string, hash []byte, by Subject) (nodeID string, purpose schema.TokenPurpose, err error)
 	// Audit returns up to limit events of a stream after seq, in order.
 	Audit(ctx context.Context, stream string, after int64, limit int) ([]schema.AuditEvent, error)
 	// AuditStreams lists the streams there are.

@@ -37,11 +37,11 @@ func (s *Store) IssueFetch(ctx context.Context, t schema.MintedToken, by schema.
 
 // UseFetch spends a one-time reference, as adminapi.Store says. One whose bundle
 // cannot be made as the node is stays unspent.
-func (s *Store) UseFetch(ctx context.Context, tokenID string, hash []byte, correlationID string,
+func (s *Store) UseFetch(ctx context.Context, tokenID string, hash []byte, by schema.Subject,
 ) (nodeID string, purpose schema.TokenPurpose, err error) {
 	err = s.write(ctx, "using a fetch reference", func(ctx context.Context, u *unit) error {
-		e := schema.AuditEvent{Stream: schema.SystemStream, Actor: "unauthenticated", Action: schema.AuditFetchUsed,
-			Target: tokenID, Result: schema.AuditSucceeded, CorrelationID: correlationID,
+		e := schema.AuditEvent{Stream: schema.SystemStream, Actor: by.Actor, Action: schema.AuditFetchUsed,
+			Target: tokenID, Result: schema.AuditSucceeded, CorrelationID: by.CorrelationID,
 			Detail: map[string]string{"token_id": tokenID}}
 		nodeID, purpose, err = u.useFetch(ctx, tokenID, hash, &e)
 		if err == nil {

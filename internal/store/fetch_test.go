@@ -12,6 +12,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/migrations"
 )
 
+// fetcher asks with a reference.
+var fetcher = schema.Subject{Actor: "fetch:192.0.2.1", CorrelationID: "corr"}
+
 func TestAFetchReferenceOpensOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -29,7 +32,7 @@ func TestAFetchReferenceOpensOnce(t *testing.T) {
 	won := 0
 	rows := e.changes(n.ID, func() {
 		for _, err := range race(20, func(int) error {
-			nodeID, purpose, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, "corr")
+			nodeID, purpose, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, fetcher)
 			if err == nil {
 				require.Equal(t, n.ID, nodeID)
 				require.Equal(t, schema.PurposeEnroll, purpose)
@@ -46,6 +49,9 @@ func TestAFetchReferenceOpensOnce(t *testing.T) {
 	require.Equal(t, 1, won)
 	require.Equal(t, 1, count(rows, "nodes.fetch_reference_used succeeded"))
 	require.Equal(t, 19, count(rows, "nodes.fetch_reference_used refused token_used"))
+	trail, err := e.Audit(ctx, n.ID, 0, 100)
+	require.NoError(t, err)
+	require.Equal(t, fetcher.Actor, trail[len(trail)-1].Actor, "who came late is on record")
 	require.Contains(t, e.audit(n.ID), "nodes.fetch_reference_issued succeeded")
 	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1}, progress())
 
@@ -60,7 +66,7 @@ func TestRefusedFetchReferences(t *testing.T) {
 	n := e.register()
 	refused := func(ref schema.MintedToken, kind schema.Kind, reason string) {
 		t.Helper()
-		_, _, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, "corr")
+		_, _, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, fetcher)
 		requireKind(t, err, kind, reason)
 	}
 	ref := mint(n.ID, schema.PurposeReissue)

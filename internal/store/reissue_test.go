@@ -198,7 +198,7 @@ func TestReissueVoidsWhatItReplaces(t *testing.T) {
 	require.Equal(t, "bootstrap_issued", last.Detail["from"])
 	_, err := e.ClaimToken(ctx, tokenClaim(n.ID, enrolID, enrolHash, key(n.ID, 1)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
-	_, _, err = e.UseFetch(ctx, fetch.TokenID, fetch.Hash, "corr")
+	_, _, err = e.UseFetch(ctx, fetch.TokenID, fetch.Hash, operator)
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
 
 	e.reissued(n.ID)

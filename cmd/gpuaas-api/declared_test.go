@@ -15,9 +15,12 @@ import (
 // every test of a refusal holds the handlers to the API document. What no route
 // answered declares nothing.
 func undeclared(req *http.Request, a reply) error {
-	var b schema.ErrorBody
-	if a.status < http.StatusBadRequest || json.Unmarshal(a.body, &b) != nil {
+	if a.status < http.StatusBadRequest {
 		return nil
+	}
+	var b schema.ErrorBody
+	if err := json.Unmarshal(a.body, &b); err != nil {
+		return fmt.Errorf("a refusal that is no envelope: %w", err)
 	}
 	mux, codes := http.NewServeMux(), map[string][]schema.Kind{}
 	for _, r := range append(nodeapi.New(nodeapi.Config{}).Routes(), adminapi.New(adminapi.Config{}).Routes()...) {

@@ -23,7 +23,7 @@ func legal() map[Action]map[NodeState]NodeState {
 		ActionReactivate: {NodeRetired: NodeActive, NodeDrained: NodeActive},
 		ActionRemove:     {NodeRetired: NodeRemoved},
 		ActionReissueEnrollment: {NodeRegistered: "", NodeBootstrapIssued: "", NodeEnrolling: "", NodeActive: "",
-			NodeOffline: "", NodeQuarantined: "", NodeRetired: ""},
+			NodeOffline: "", NodeQuarantined: "", NodeDrained: "", NodeRetired: ""},
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // shortLife is the life of a certificate that a test can wait for.
-const shortLife = 24 * time.Second
+const shortLife = 16 * time.Second
 
 // TestShortLivedIdentity: an agent renews its certificate by itself, again and
 // again, with a key of its own each time; and when the API was away until the
@@ -29,8 +29,7 @@ func TestShortLivedIdentity(t *testing.T) {
 	restore := setLife(t, shortLife)
 	nodeHost, id := enrolled(t, "short")
 	first := show(t, id)
-	eventually(t, "two renewals", func() bool { return show(t, id).IdentitySequence >= 3 })
-	require.GreaterOrEqual(t, rows(t, id, "nodes.renewal_claimed"), 2)
+	eventually(t, "two renewals", func() bool { return rows(t, id, "nodes.renewal_claimed") >= 2 })
 	renewed := show(t, id)
 	require.Equal(t, first.Incarnation, renewed.Incarnation)
 	require.NotEqual(t, first.Identity.SPKI, renewed.Identity.SPKI)
@@ -39,7 +38,7 @@ func TestShortLivedIdentity(t *testing.T) {
 	kill(t, "api", "")
 	end := certificateEnd(t, nodeHost)
 	restore()
-	eventually(t, "the certificate ends", func() bool { return time.Now().After(end) })
+	eventually(t, "the certificate ends", func() bool { return time.Now().After(end.Add(time.Second)) })
 	ok(t, "dev", "up", "--detach", "--dir", shared.dir)
 	eventually(t, "the node is back", func() bool {
 		n := show(t, id)
@@ -70,16 +69,23 @@ func rows(t *testing.T, id, action string) (n int) {
 	return n
 }
 
-// certificateEnd reads when the agent's certificate ends.
-func certificateEnd(t *testing.T, nodeHost string) time.Time {
+// certificateEnd reads when the last of the agent's certificates ends.
+func certificateEnd(t *testing.T, nodeHost string) (end time.Time) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "cert.pem"))
+	files, err := filepath.Glob(filepath.Join(agentDir(nodeHost), "state", "identity*", "*", "cert.pem"))
 	require.NoError(t, err)
-	block, _ := pem.Decode(raw)
-	require.NotNil(t, block)
-	cert, err := x509.ParseCertificate(block.Bytes)
-	require.NoError(t, err)
-	return cert.NotAfter
+	for _, f := range append(files, filepath.Join(agentDir(nodeHost), "cert.pem")) {
+		raw, err := os.ReadFile(f)
+		require.NoError(t, err)
+		block, _ := pem.Decode(raw)
+		require.NotNil(t, block, f)
+		cert, err := x509.ParseCertificate(block.Bytes)
+		require.NoError(t, err)
+		if cert.NotAfter.After(end) {
+			end = cert.NotAfter
+		}
+	}
+	return end
 }
 
 // setLife has the node CA issue certificates of the given life, until the test

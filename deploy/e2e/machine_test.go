@@ -104,7 +104,7 @@ func (m *machine) shell(command string) (asked string) {
 	return string(log)
 }
 
-// readFile reads a file of JSON that its owner only can read.
+// readPrivate reads a file of JSON that its owner only can read.
 func readPrivate[T any](t *testing.T, file string) (v T) {
 	t.Helper()
 	info, err := os.Stat(file)

@@ -87,6 +87,7 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 		status, detail, err := send(ctx, node, http.MethodGet, base+"/tasks/wait?timeout=60s", "")
 		poll <- ended{status, detail, err}
 	}()
+	token := bundleToken(t, nodeHost) // the agent deletes it with the rest
 	act(t, "node", "remove", nodeHost, "--yes")
 	bound, stop := context.WithTimeout(ctx, fencedWithin)
 	defer stop()
@@ -100,7 +101,7 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	}
 
 	task := schema.NewID()
-	enroll, err := json.Marshal(schema.EnrollRequest{Token: bundleToken(t, nodeHost), CSR: "x", AgentVersion: "t"})
+	enroll, err := json.Marshal(schema.EnrollRequest{Token: token, CSR: "x", AgentVersion: "t"})
 	require.NoError(t, err)
 	for _, r := range []struct{ method, path, body string }{
 		{http.MethodGet, base + "/tasks/wait?timeout=1s", ""},

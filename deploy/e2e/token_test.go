@@ -22,7 +22,8 @@ import (
 
 var tokenLine = regexp.MustCompile(`(?m)^GPUAAS_ENROLLMENT_TOKEN="?([^"\n]+)"?$`)
 
-// bundleToken reads the enrolment token that the node's agent was given.
+// bundleToken reads the token in the agent's env file: that of its enrolment,
+// and the one for its recovery once the identity was used.
 func bundleToken(t *testing.T, nodeHost string) string {
 	t.Helper()
 	env, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "node-agent.env"))
@@ -47,10 +48,14 @@ func jsonCSR(t *testing.T) string {
 // TestTokenIsSpentOnce: negative tests N1 and N3 of the runbook, with the token
 // of a real enrolment. The finer cases are in cmd/gpuaas-api.
 func TestTokenIsSpentOnce(t *testing.T) {
-	nodeHost, id := enrolled(t, "spent")
+	nodeHost, id := register(t, "spent")
+	file := filepath.Join(t.TempDir(), "bundle.json")
+	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir, "--bundle", file)
+	eventually(t, "active", func() bool { return show(t, nodeHost).State == schema.NodeActive })
 	other, otherID := register(t, "foreign")
 	ok(t, "node", "enroll", other, "--no-wait", "--bundle", filepath.Join(t.TempDir(), "bundle.json"))
-	token := bundleToken(t, nodeHost)
+	token := readPrivate[schema.BootstrapBundle](t, file).EnrollmentToken
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -89,8 +89,8 @@ func TestVaultSealed(t *testing.T) {
 // eight callers each, and the ratio of the two. Keys and requests are made
 // before, and both sides go a while before the clock: connections, plans and
 // caches are warm as those of a process that serves. Everything shares one
-// machine, the callers too, so the ratio is one of work: where Vault has
-// processors of its own it is nearer to one.
+// machine, the callers too, so the ratio compares work and not how fast Vault
+// alone could go.
 func BenchmarkEnrolAgainstBareVault(b *testing.B) {
 	if testing.Short() {
 		b.Skip("needs a Vault")

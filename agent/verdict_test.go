@@ -118,6 +118,27 @@ func TestUnknownIssuerBeginsWithAHandshake(t *testing.T) {
 	require.NoError(t, out.poll)
 }
 
+// TestRotationsWhileAway: three rotations of the node CA pass while the node is
+// off. It comes back under the newest at once, and there is no more to do.
+func TestRotationsWhileAway(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	var last authority
+	for _, name := range []string{"node ca 2", "node ca 3", "node ca 4"} {
+		last = newAuthority(t, name)
+		r.book.live = []authority{last}
+		r.pass(time.Hour)
+	}
+	require.True(t, r.boot())
+	r.settle()
+	for range 10 {
+		require.NoError(t, r.step().poll)
+		r.pass(time.Minute)
+	}
+	require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaRecover}, r.book.via)
+	require.Equal(t, last.cert.Subject.String(), r.agent.keeper.inUse.Load().facts.Issuer)
+}
+
 // TestRenewedUnderARetiredIssuer: a rotation was rolled back between a renewal
 // and its first use. The former certificate renews again; nothing recovers.
 func TestRenewedUnderARetiredIssuer(t *testing.T) {

@@ -68,6 +68,24 @@ func TestAuditShowsTampering(t *testing.T) {
 	}
 }
 
+// A row that was changed and given a hash that fits it is found by the row after
+// it.
+func TestAuditShowsARestampedRow(t *testing.T) {
+	e := setup(t)
+	n := e.inState(schema.NodeActive)
+	for range 4 {
+		e.claim(n.ID, schema.ActionProvision)
+	}
+	events := e.chain(n.ID)
+	events[2].Actor = "mallory"
+	events[2].Hash = events[2].ComputeHash()
+	e.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
+	e.exec("UPDATE audit_events SET actor = 'mallory', hash = $2 WHERE stream = $1 AND seq = 3", n.ID, events[2].Hash)
+	stored, err := e.Audit(t.Context(), n.ID, 0, 100)
+	require.NoError(t, err)
+	require.ErrorContains(t, schema.VerifyChain(nil, stored), "row 4 does not continue row 3")
+}
+
 func TestAuditIsAppendOnly(t *testing.T) {
 	e := setup(t)
 	e.register()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -99,10 +100,7 @@ func setLife(t *testing.T, life time.Duration) (restore func()) {
 	require.NoError(t, json.Unmarshal(vault(t, http.MethodGet, "pki-node/roles/node", nil), &role))
 	restore = func() { vault(t, http.MethodPost, "pki-node/roles/node", role.Data) }
 	t.Cleanup(restore)
-	short := map[string]any{}
-	for k, v := range role.Data {
-		short[k] = v
-	}
+	short := maps.Clone(role.Data)
 	short["ttl"], short["max_ttl"], short["not_before_duration"] = life.Seconds(), life.Seconds(), 1
 	vault(t, http.MethodPost, "pki-node/roles/node", short)
 	return restore

@@ -2,6 +2,8 @@ package activities
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 
@@ -82,9 +84,13 @@ func (t *Task) payload(ctx context.Context, spec schema.TaskSpec, row schema.Tas
 	if r, ok := row.Type.Row(); ok {
 		runtime = r.MaxRuntime
 	}
+	digest := sha256.Sum256(params)
+	expect := spec.Expect
+	expect.OpSeq = spec.OpSeq
 	return schema.TaskPayload{
 		V: 1, Env: t.Env, TaskID: row.TaskID, NodeID: row.NodeID, Incarnation: row.Incarnation,
-		Type: row.Type, Effect: row.Effect, Params: params, Seq: row.Seq,
+		Type: row.Type, TypeVersion: 1, Effect: row.Effect, Params: params, ParamsSHA256: hex.EncodeToString(digest[:]),
+		Seq: row.Seq, Attempt: max(spec.Attempt, 1), Expect: expect,
 		IssuedAt: issued, NotBefore: issued, ExpiresAt: spec.Deadline.UTC(), MaxRuntime: int64(runtime / time.Second),
 		OperationID: spec.OperationID, WorkflowID: activity.GetInfo(ctx).WorkflowExecution.ID,
 		CorrelationID: spec.CorrelationID,

@@ -52,6 +52,18 @@ type Tasks interface {
 	Void(ctx context.Context, f schema.Fence) error
 }
 
+// Reclaimer reconciles tasks that nobody holds any more.
+type Reclaimer interface {
+	// Reclaim looks at one batch of tasks whose lease ended more than
+	// schema.StaleGrace ago, whose operation is over, or whose stored result is
+	// not delivered, and decides each in a transaction of its own, with an audit
+	// row: read and idempotent ones are requeued and the node is woken;
+	// destructive ones become lost and their activity is completed as failed
+	// with reason schema.ReasonTaskLost. It only reconciles: run twice, at once
+	// by two workers, or late, it decides nothing that is not so.
+	Reclaim(ctx context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error)
+}
+
 // Signer signs task payloads. It never sees a key: Vault holds it.
 type Signer interface {
 	// Sign returns a DSSE envelope of the payload bytes with payload type

@@ -229,6 +229,9 @@ type AgentEvent struct {
 	// identity is ignored.
 	NodeID      string `json:"node_id"`
 	Incarnation int64  `json:"incarnation"`
+	// Step is the task's step within its operation, of EventTaskBack only.
+	Step        string `json:"step,omitempty"`
+	OperationID string `json:"operation_id,omitempty"`
 }
 
 // AgentEventName names what the node API saw.
@@ -239,6 +242,9 @@ const (
 	EventBundleIssued AgentEventName = "bundle_issued"
 	EventTokenClaimed AgentEventName = "token_claimed"
 	EventFirstPoll    AgentEventName = "first_poll"
+	// EventTaskBack: a task that was given up for lost was heard of again, or
+	// an operator wants it offered again. Step names it.
+	EventTaskBack AgentEventName = "task_back"
 )
 
 // The custom search attributes. All are keywords but the last two, which are

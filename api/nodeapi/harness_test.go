@@ -160,19 +160,22 @@ func (f *fakeStore) StorePending(_ context.Context, n schema.NewIdentity) (int64
 
 func (f *fakeStore) Polled(context.Context, schema.Caller) error { return nil }
 
-func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, have []string, _ time.Duration) (*schema.TaskOffer, error) {
+func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, ask schema.TaskAsk, _ time.Duration) (*schema.TaskOffer, error) {
 	if f.next != nil {
-		return f.next(have)
+		return f.next(ask.Have)
 	}
 	return nil, nil
 }
 
-func (f *fakeStore) Progress(_ context.Context, _ schema.Caller, _ string, p schema.TaskProgress, lease time.Duration) (schema.ProgressAnswer, error) {
+func (f *fakeStore) Progress(_ context.Context, _ schema.Caller, _ string, p schema.TaskProgress, lease time.Duration) (schema.Progressed, error) {
 	if f.progress != nil {
-		return f.progress(p)
+		a, err := f.progress(p)
+		return schema.Progressed{Answer: a}, err
 	}
-	return schema.ProgressAnswer{Lease: schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}, nil
+	return schema.Progressed{Answer: schema.ProgressAnswer{Lease: schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}}, nil
 }
+
+func (f *fakeStore) Told(context.Context, string, schema.BeatAnswer) error { return nil }
 
 func (f *fakeStore) Result(_ context.Context, _ schema.Caller, _ string, r schema.TaskResult) (schema.TaskType, error) {
 	if f.result != nil {

@@ -53,7 +53,7 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return edge.JSON(w, http.StatusOK, answer)
+	return edge.JSON(w, http.StatusOK, answer.Answer)
 }
 
 // heartbeat stores what the agent says about itself and its work.

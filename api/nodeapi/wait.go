@@ -119,5 +119,5 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, c Caller, q poll, wak
 func (a *API) next(ctx context.Context, c Caller, have []string) (*schema.TaskOffer, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
-	return a.cfg.Store.NextTask(ctx, c, have, schema.TaskLease)
+	return a.cfg.Store.NextTask(ctx, c, schema.TaskAsk{Have: have}, schema.TaskLease)
 }

@@ -185,7 +185,7 @@ func (e *env) dispatch(f schema.Fence, step string, kind schema.TaskType) schema
 // take hands the node its next task, which must exist.
 func (e *env) take(c schema.Caller, lease time.Duration, have ...string) *schema.TaskOffer {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, have, lease)
+	offer, err := e.NextTask(e.t.Context(), c, schema.TaskAsk{Have: have}, lease)
 	require.NoError(e.t, err)
 	require.NotNil(e.t, offer)
 	return offer
@@ -193,7 +193,7 @@ func (e *env) take(c schema.Caller, lease time.Duration, have ...string) *schema
 
 func (e *env) takeNone(c schema.Caller, have ...string) {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, have, time.Minute)
+	offer, err := e.NextTask(e.t.Context(), c, schema.TaskAsk{Have: have}, time.Minute)
 	require.NoError(e.t, err)
 	require.Nil(e.t, offer)
 }

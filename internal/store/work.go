@@ -13,11 +13,11 @@ import (
 
 // NextTask hands over the node's next task under a new lease, or returns nil,
 // as nodeapi.Store says. A task whose envelope expired is not offered.
-func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, lease time.Duration) (*schema.TaskOffer, error) {
+func (s *Store) NextTask(ctx context.Context, c schema.Caller, ask schema.TaskAsk, lease time.Duration) (*schema.TaskOffer, error) {
 	var offer *schema.TaskOffer
 	err := s.write(ctx, "handing a task to node "+c.NodeID, func(ctx context.Context, u *unit) error {
 		t, err := u.NextTask(ctx, sqlc.NextTaskParams{
-			NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseSeconds: lease.Seconds(), Have: append([]string{}, have...),
+			NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseSeconds: lease.Seconds(), Have: append([]string{}, ask.Have...),
 		})
 		if notFound(err) {
 			return nil
@@ -41,8 +41,8 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, le
 
 // Progress extends the lease, or answers KindLeaseLost.
 func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p schema.TaskProgress, lease time.Duration,
-) (schema.ProgressAnswer, error) {
-	var a schema.ProgressAnswer
+) (schema.Progressed, error) {
+	var a schema.Progressed
 	err := s.read(ctx, "recording progress of task "+taskID, func(ctx context.Context) error {
 		if !schema.IsID(taskID) {
 			return errNoTask(taskID)
@@ -52,7 +52,7 @@ func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p 
 			Progress: cleanText(p.Message), LeaseSeconds: lease.Seconds(),
 		})
 		if !notFound(err) {
-			a.Lease = schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: until}
+			a.Answer.Lease = schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: until}
 			return err
 		}
 		known, err := s.q.TaskExists(ctx, taskID, c.NodeID)
@@ -66,6 +66,9 @@ func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p 
 	})
 	return a, err
 }
+
+// Told notes what an activity's heartbeat answered, as nodeapi.Store says.
+func (s *Store) Told(context.Context, string, schema.BeatAnswer) error { return nil }
 
 // Result stores the result and the completion to deliver, as nodeapi.Store
 // says. What a workload.* task reports about the node's work is true from then

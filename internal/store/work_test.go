@@ -53,7 +53,7 @@ func TestATasksWay(t *testing.T) {
 
 	answer, err := e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 1, Message: "half"}, time.Hour)
 	require.NoError(t, err)
-	require.Greater(t, answer.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
+	require.Greater(t, answer.Answer.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
 	leases, err := e.TaskLeases(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []schema.TaskCount{{Status: schema.TaskDispatched, Tasks: 1}, {Status: schema.TaskRunning, Tasks: 1}}, leases)
@@ -116,7 +116,7 @@ func TestOneTaskIsHandedOutOnce(t *testing.T) {
 	}
 	offers := make([]*schema.TaskOffer, 3*tasks)
 	for _, err := range race(len(offers), func(i int) (err error) {
-		offers[i], err = e.NextTask(t.Context(), caller, nil, time.Minute)
+		offers[i], err = e.NextTask(t.Context(), caller, schema.TaskAsk{}, time.Minute)
 		return err
 	}) {
 		require.NoError(t, err)

@@ -31,6 +31,28 @@ type SetFloor struct {
 	Hash    string // hex SHA-256 of the set's signed body
 }
 
+// String renders the set's name in the form ParseSetFloor reads: version:hash.
+func (f SetFloor) String() string { return strconv.FormatInt(f.Version, 10) + ":" + f.Hash }
+
+// ParseSetFloor parses version:hash: a version from 1 and 64 lower-case hex
+// digits. Its error is KindInvalidRequest.
+func ParseSetFloor(s string) (SetFloor, error) {
+	number, hash, _ := strings.Cut(s, ":")
+	version, err := strconv.ParseInt(number, 10, 64)
+	raw, hexErr := hex.DecodeString(hash)
+	if err != nil || version < 1 || hexErr != nil || len(raw) != 32 || strings.ToLower(hash) != hash {
+		return SetFloor{}, Errorf(KindInvalidRequest, "verifier set: bad floor %q", s)
+	}
+	return SetFloor{Version: version, Hash: hash}, nil
+}
+
+// TrustResult is the output of agent.update_trust: the verifier set that the
+// node judges tasks with now. Version 0 is the set of its bundle.
+type TrustResult struct {
+	SetVersion int64  `json:"set_version"`
+	SetHash    string `json:"set_hash,omitempty"`
+}
+
 // ParseTaskTrust parses GPUAAS_TASK_SIGNING_PUBKEYS: comma-separated entries of
 // three parts. state:key-id:base64 is a key (see ParseVerifierSet),
 // root:key-id:base64 a root key (at most two), floor:version:hex the set that
@@ -74,16 +96,15 @@ func (t *TaskTrust) addRoot(entry string) error {
 }
 
 func (t *TaskTrust) setFloor(entry string) error {
-	parts := strings.Split(entry, ":")
-	if len(parts) != 3 || t.Floor.Version != 0 {
-		return Errorf(KindInvalidRequest, "verifier set: the floor must read floor:version:hash, once")
+	_, name, _ := strings.Cut(entry, ":")
+	if t.Floor.Version != 0 {
+		return Errorf(KindInvalidRequest, "verifier set: the floor is named twice")
 	}
-	version, err := strconv.ParseInt(parts[1], 10, 64)
-	hash, hexErr := hex.DecodeString(parts[2])
-	if err != nil || version < 1 || hexErr != nil || len(hash) != 32 || strings.ToLower(parts[2]) != parts[2] {
-		return Errorf(KindInvalidRequest, "verifier set: bad floor %q", entry)
+	floor, err := ParseSetFloor(name)
+	if err != nil {
+		return err
 	}
-	t.Floor = SetFloor{Version: version, Hash: parts[2]}
+	t.Floor = floor
 	return nil
 }
 
@@ -92,7 +113,7 @@ func (t TaskTrust) String() string {
 	all := append(slices.Clone(t.Keys), t.Roots...)
 	s := all.String()
 	if t.Floor.Version > 0 {
-		s += ",floor:" + strconv.FormatInt(t.Floor.Version, 10) + ":" + t.Floor.Hash
+		s += ",floor:" + t.Floor.String()
 	}
 	return s
 }

@@ -14,6 +14,7 @@ const (
 	workerBinary = "gpuaas-worker"
 	apiBinary    = "gpuaas-api"
 	agentBinary  = "gpuaas-node-agent"
+	fleetBinary  = "gpuaas-fleet"
 )
 
 func (s *stack) worker() part {

@@ -86,8 +86,8 @@ func (d *desk) ServerCA(context.Context) (string, error) {
 
 func (d *desk) NodeCA(context.Context) (string, error) { return d.ca, nil }
 
-func (d *desk) Verifiers(context.Context) (schema.VerifierSet, error) {
-	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}, nil
+func (d *desk) TaskTrust(context.Context) (schema.TaskTrust, error) {
+	return schema.TaskTrust{Keys: schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
 }
 
 func (d *desk) api() *adminapi.API {

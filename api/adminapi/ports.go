@@ -57,8 +57,12 @@ type Lifecycle interface {
 
 // Trust is the public trust material a bundle carries.
 type Trust interface {
-	// ServerCA and NodeCA return PEM bundles; Verifiers the task-signing keys.
+	// ServerCA and NodeCA return PEM bundles.
 	ServerCA(ctx context.Context) (string, error)
 	NodeCA(ctx context.Context) (string, error)
-	Verifiers(ctx context.Context) (schema.VerifierSet, error)
+	// TaskTrust returns what a node starts from when it judges tasks: the keys
+	// of the newest verifier set, its root, and itself as the floor.
+	// KindServiceUnavailable while none was checked, KindInternal when Vault's
+	// keys are not the set's.
+	TaskTrust(ctx context.Context) (schema.TaskTrust, error)
 }

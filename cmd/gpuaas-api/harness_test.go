@@ -105,8 +105,8 @@ func (a *authority) Roots(context.Context) ([]*x509.Certificate, error) {
 func (a *authority) ServerCA(context.Context) (string, error) { return a.pem(), nil }
 func (a *authority) NodeCA(context.Context) (string, error)   { return a.pem(), nil }
 
-func (a *authority) Verifiers(context.Context) (schema.VerifierSet, error) {
-	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}, nil
+func (a *authority) TaskTrust(context.Context) (schema.TaskTrust, error) {
+	return schema.TaskTrust{Keys: schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}}, nil
 }
 
 func (a *authority) server() *tls.Certificate {

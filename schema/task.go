@@ -9,7 +9,8 @@ import (
 // TaskStatus is the status of a node task.
 type TaskStatus string
 
-// The task statuses. Succeeded, failed, cancelled and lost are terminal.
+// The task statuses. Succeeded, failed and cancelled are terminal. A lost task is
+// given up, and comes back when its node is heard of again or an operator says so.
 const (
 	TaskPending    TaskStatus = "pending"
 	TaskDispatched TaskStatus = "dispatched"
@@ -22,7 +23,7 @@ const (
 
 // Terminal reports whether no further change of the status is possible.
 func (s TaskStatus) Terminal() bool {
-	return slices.Contains([]TaskStatus{TaskSucceeded, TaskFailed, TaskCancelled, TaskLost}, s)
+	return slices.Contains([]TaskStatus{TaskSucceeded, TaskFailed, TaskCancelled}, s)
 }
 
 // Effect says what running a task twice would do. It decides what may be
@@ -159,7 +160,9 @@ type TaskRow struct {
 	Status      TaskStatus
 	Signed      bool // the envelope is attached: the task can be offered
 	CreatedAt   time.Time
-	Result      *TaskResult // set when Status is terminal
+	// Stored is false for a task that is to be signed and stored yet.
+	Stored bool
+	Result *TaskResult // set when Status is terminal or lost
 }
 
 // TaskOwner is the activity that waits for a task: where the result goes.

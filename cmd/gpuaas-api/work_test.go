@@ -28,12 +28,13 @@ func (r *replica) task(m machine) (taskID string, attach func()) {
 		require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
 	}
 	f := r.fence(m.id)
-	row, err := r.store.Prepare(r.tb.Context(), schema.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: m.id,
-		Step: schema.NewID(), Type: schema.TaskNodeProbe, Deadline: time.Now().Add(time.Hour)},
-		schema.TaskOwner{WorkflowID: schema.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"})
+	spec := schema.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: m.id,
+		Step: schema.NewID(), Type: schema.TaskNodeProbe, Deadline: time.Now().Add(time.Hour)}
+	owner := schema.TaskOwner{WorkflowID: schema.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}
+	row, err := r.store.Prepare(r.tb.Context(), spec, owner)
 	require.NoError(r.tb, err)
 	return row.TaskID, func() {
-		require.NoError(r.tb, r.store.Attach(r.tb.Context(), row.TaskID, []byte(`{"payload":"e30="}`), time.Now().Add(time.Hour)))
+		require.NoError(r.tb, r.store.Enqueue(r.tb.Context(), spec, owner, row, []byte(`{"payload":"e30="}`)))
 	}
 }
 

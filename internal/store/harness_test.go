@@ -173,12 +173,17 @@ func taskOwner(step string) schema.TaskOwner {
 	return schema.TaskOwner{WorkflowID: "wf", RunID: "run", ActivityID: step}
 }
 
-// dispatch prepares and signs a task.
+// dispatch prepares, signs and stores a task.
 func (e *env) dispatch(f schema.Fence, step string, kind schema.TaskType) schema.TaskRow {
 	e.t.Helper()
-	row, err := e.Prepare(e.t.Context(), spec(f, step, kind), taskOwner(step))
+	return e.enqueue(spec(f, step, kind))
+}
+
+func (e *env) enqueue(s schema.TaskSpec) schema.TaskRow {
+	e.t.Helper()
+	row, err := e.Prepare(e.t.Context(), s, taskOwner(s.Step))
 	require.NoError(e.t, err)
-	require.NoError(e.t, e.Attach(e.t.Context(), row.TaskID, []byte(`{"payload":  "`+step+`"}`), time.Now().Add(time.Hour)))
+	require.NoError(e.t, e.Enqueue(e.t.Context(), s, taskOwner(s.Step), row, []byte(`{"payload":  "`+s.Step+`"}`)))
 	return row
 }
 

@@ -35,10 +35,11 @@ func newAdmin(base, token string) *admin {
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: parallel}}}
 }
 
-// nodes answers all nodes by host name.
+// nodes answers all nodes by host name. It is a fleet's first call and not tried
+// again: whoever started the fleet is there to hear that nobody answers.
 func (a *admin) nodes(ctx context.Context) (map[string]schema.NodeView, error) {
 	var list schema.NodeList
-	if err := a.call(ctx, http.MethodGet, "/nodes", nil, &list); err != nil {
+	if err := a.once(ctx, http.MethodGet, "/nodes", nil, &list); err != nil {
 		return nil, err
 	}
 	out := make(map[string]schema.NodeView, len(list.Nodes))
@@ -50,25 +51,25 @@ func (a *admin) nodes(ctx context.Context) (map[string]schema.NodeView, error) {
 
 func (a *admin) register(ctx context.Context, r schema.RegisterNodeRequest) (schema.NodeView, error) {
 	var v schema.NodeView
-	err := a.call(ctx, http.MethodPost, "/nodes", r, &v)
+	err := a.post(ctx, "/nodes", r, &v)
 	return v, err
 }
 
 // act starts an action on a node.
 func (a *admin) act(ctx context.Context, nodeID, verb string, r schema.LifecycleRequest) (schema.LifecycleAnswer, error) {
 	var v schema.LifecycleAnswer
-	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/"+verb, r, &v)
+	err := a.post(ctx, "/nodes/"+url.PathEscape(nodeID)+"/"+verb, r, &v)
 	return v, err
 }
 
-// call makes a request until it is answered for good.
-func (a *admin) call(ctx context.Context, method, path string, in, out any) error {
+// post makes a request until it is answered for good.
+func (a *admin) post(ctx context.Context, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
 	for try, wait := 1, time.Second/2; ; try, wait = try+1, 2*wait {
-		err := a.once(ctx, method, path, body, out)
+		err := a.once(ctx, http.MethodPost, path, body, out)
 		if err == nil || try == adminTries || !schema.KindOf(err).Row().Retry || ctx.Err() != nil {
 			return err
 		}
@@ -81,9 +82,6 @@ func (a *admin) call(ctx context.Context, method, path string, in, out any) erro
 func (a *admin) once(ctx context.Context, method, path string, body []byte, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminBudget)
 	defer cancel()
-	if method == http.MethodGet {
-		body = nil
-	}
 	req, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -93,7 +91,10 @@ func (a *admin) once(ctx context.Context, method, path string, body []byte, out 
 	req.Header.Set(schema.HeaderCorrelationID, schema.NewID())
 	answer, err := a.http.Do(req)
 	if err != nil {
-		return schema.Wrap(schema.KindServiceUnavailable, err, "the admin API at %s does not answer", a.base)
+		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not answer", a.base).
+			WithReason("api_unreachable").WithNext("check GPUAAS_API_URL, or run: gpuaas dev status")
+		e.Err = err
+		return e
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, adminAnswer))

@@ -82,6 +82,12 @@ func (op *operation) readProgress(ctx workflow.Context) error {
 // started with, or of a later one, which a reissue beside it began. An older
 // identity's events count for nothing.
 func (op *operation) heard(e schema.AgentEvent) {
+	if e.Event == schema.EventTaskBack {
+		if e.OperationID == op.in.OperationID {
+			op.back[e.Step] = true
+		}
+		return
+	}
 	if e.NodeID != op.in.NodeID || e.Incarnation < op.claim.Incarnation || !op.holds() && !op.heardOfReissue(e) {
 		return
 	}

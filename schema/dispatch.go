@@ -31,6 +31,9 @@ const (
 	LeaseKeyLife = 24 * time.Hour
 	// ReclaimEvery is the interval of the reclaimer's schedule.
 	ReclaimEvery = 30 * time.Second
+	// ReclaimRunTimeout ends a run of the reclaimer that hangs, so that it does
+	// not keep the next ones from starting.
+	ReclaimRunTimeout = 3 * time.Minute
 )
 
 // ReasonTaskLost is the reason of an operation that is parked because a node's

@@ -31,6 +31,11 @@ type env struct {
 func setup(t *testing.T) *env {
 	t.Helper()
 	t.Parallel()
+	return open(t)
+}
+
+func open(t *testing.T) *env {
+	t.Helper()
 	dsn := pgtest.New(t, store.Migrate)
 	s, err := store.Open(t.Context(), store.Config{URL: dsn, MaxConns: 20, CreatingProviders: []string{"libvirt"}})
 	require.NoError(t, err)

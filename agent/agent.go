@@ -58,6 +58,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.PollTimeout > 0 {
 		a.timing.pollTimeout = d.PollTimeout
 	}
+	if d.Heartbeat > 0 {
+		a.timing.heartbeat = d.Heartbeat
+	}
 	if err := a.state.ensure(); err != nil {
 		return nil, err
 	}
@@ -90,6 +93,13 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	}
 	if d.Executors == nil {
 		d.Executors = a.executors()
+	}
+	if d.Wrap != nil {
+		list := make(map[schema.TaskType]Executor, len(d.Executors))
+		for t, x := range d.Executors {
+			list[t] = d.Wrap(t, x)
+		}
+		d.Executors = list
 	}
 	a.tasks = newTasks(j, d.Executors, a.timing, a.now, a.log)
 	a.tasks.server, a.tasks.trusted = a.keeper.clock.now, clock.now

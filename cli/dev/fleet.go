@@ -53,6 +53,7 @@ same nodes and enrols nobody twice. What the agents log is in DIR/log.`,
 	f.String("misbehave", "", "who misbehaves how")
 	f.Uint64("seed", 1, "decides who misbehaves")
 	f.String("task-time", "200ms", "pretended work of a task: 200ms or 100ms..2s")
+	f.Duration("heartbeat", 0, "interval of the agents' heartbeats (default the agent's, 30s)")
 	f.Int("workloads", 0, "pretended workloads of each node")
 	f.Duration("restart-after", 2*time.Minute, "about how long a silent or dead agent stays away")
 	f.Duration("flap-every", 5*time.Second, "about how long a flapping agent lives")
@@ -94,7 +95,7 @@ func runFleet(c *cobra.Command, o *options, n string) error {
 
 // fleetFlags are those of the fleet's program, which checks their values.
 func fleetFlags() []string {
-	return []string{"prefix", "sku", "region", "misbehave", "seed", "task-time", "workloads", "restart-after", "flap-every",
+	return []string{"prefix", "sku", "region", "misbehave", "seed", "task-time", "heartbeat", "workloads", "restart-after", "flap-every",
 		"report-every", "log-level"}
 }
 

@@ -49,7 +49,7 @@ type member struct {
 type leaseEnd struct{ lease, result time.Time }
 
 func newMember(c Config, conf agent.Config, wrong Misbehaviour, t *tally) *member {
-	return &member{conf: conf, fleet: c, wrong: wrong, tally: t, load: load{size: c.Workloads}}
+	return &member{conf: conf, fleet: c, wrong: wrong, tally: t, load: load{size: c.Workloads, since: time.Now().UTC()}}
 }
 
 // live runs agents, one after the other, until ctx ends or the node is removed.
@@ -80,7 +80,8 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	a, err := agent.New(m.conf, agent.Deps{
-		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Executors: m.executors(), Workloads: &m.load,
+		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Wrap: m.dress, Workloads: &m.load,
+		Heartbeat: m.fleet.Heartbeat,
 	})
 	if err != nil {
 		m.fleet.Log.Error("the agent does not start", "node_id", m.conf.NodeID, "err", err.Error())

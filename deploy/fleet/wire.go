@@ -49,12 +49,26 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return w.progress(r)
 	case kind == "result":
 		return w.result(r)
+	case kind == "heartbeat":
+		return w.heartbeat(r)
 	}
+	return w.real.RoundTrip(r)
+}
+
+// heartbeat carries a heartbeat.
+func (w *wire) heartbeat(r *http.Request) (*http.Response, error) {
 	res, err := w.real.RoundTrip(r)
-	if err == nil && res.StatusCode/100 == 2 && path.Base(r.URL.Path) == "heartbeat" {
+	if err == nil && res.StatusCode/100 == 2 {
 		w.m.admitted() // a first poll may take a minute to be answered
 	}
 	return res, err
+}
+
+// with is the request with another body.
+func with(r *http.Request, body []byte) *http.Request {
+	r = r.Clone(r.Context())
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return r
 }
 
 // refuseAfter fails a request that is never sent.
@@ -139,11 +153,7 @@ func (w *wire) result(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	send := func() (*http.Response, error) {
-		again := r.Clone(r.Context())
-		again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		return w.real.RoundTrip(again)
-	}
+	send := func() (*http.Response, error) { return w.real.RoundTrip(with(r, body)) }
 	var res *http.Response
 	switch w.m.wrong {
 	case Late:
@@ -168,7 +178,7 @@ func (t *tally) settled(status int, body []byte) {
 	switch {
 	case status == http.StatusConflict:
 		t.late.Add(1)
-	case status != http.StatusOK || json.Unmarshal(body, &r) != nil:
+	case status/100 != 2 || json.Unmarshal(body, &r) != nil:
 	case r.Status == schema.TaskSucceeded:
 		t.done.Add(1)
 	default:

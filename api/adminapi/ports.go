@@ -38,6 +38,17 @@ type Store interface {
 	// Operations lists operations, newest first: of one node when nodeID is not
 	// empty, only those that are not over when open.
 	Operations(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error)
+	// TaskList lists node tasks, newest first, without what they printed: of one
+	// node when nodeID is not empty, only those that are not over when open.
+	TaskList(ctx context.Context, nodeID string, open bool) ([]schema.TaskView, error)
+	// Task returns a task with the end of what it printed. KindNotFound
+	// otherwise.
+	Task(ctx context.Context, taskID string) (schema.TaskView, error)
+	// ResumeTask offers a lost task again, CancelTask ends a task or asks its
+	// node to. Both leave an audit row. KindNotFound, and KindTaskStatus for a
+	// task whose status does not allow it.
+	ResumeTask(ctx context.Context, taskID, reason string, by Subject) (schema.TaskView, error)
+	CancelTask(ctx context.Context, taskID, reason string, by Subject) (schema.TaskView, error)
 }
 
 // Subject is who asks, for the audit.

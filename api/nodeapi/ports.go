@@ -79,13 +79,16 @@ type Store interface {
 
 // Grants signs what a hand-over promises, with the replica's delegated key.
 type Grants interface {
+	// Good answers nil when Sign can be called now, and otherwise why not, as
+	// Sign would; mended is closed when that is over. It makes no remote call.
+	Good() (mended <-chan struct{}, err error)
 	// Sign returns the DSSE envelopes of the grant and of the delegation of its
 	// key. It makes no remote call. KindServiceUnavailable while no delegation
 	// is good: then nothing may be handed over.
 	Sign(g schema.TaskGrant) (grant, key json.RawMessage, err error)
 }
 
-// Sets are the verifier sets.
+// Sets are the verifier sets. Errors are *schema.Error.
 type Sets interface {
 	// NewestSet is cached and cheap. KindServiceUnavailable when there is none.
 	NewestSet(ctx context.Context) (schema.StoredSet, error)

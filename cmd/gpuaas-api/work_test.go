@@ -122,7 +122,8 @@ type agentCall struct {
 func agentCalls() []agentCall {
 	task := "/tasks/" + schema.NewID()
 	return []agentCall{
-		{http.MethodGet, "/tasks/wait", nil},
+		{http.MethodGet, "/tasks/wait?" + asker(), nil},
+		{http.MethodGet, "/verifier-sets", nil},
 		{http.MethodPost, task + "/result", schema.TaskResult{Status: schema.TaskFailed}},
 		{http.MethodPost, task + "/progress", schema.TaskProgress{}},
 		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},

@@ -14,6 +14,7 @@ import (
 const (
 	channelNode   = "gpuaas_node"
 	channelOutbox = "gpuaas_outbox"
+	channelSets   = "gpuaas_sets"
 )
 
 const (
@@ -33,7 +34,7 @@ type Listener struct {
 	check  time.Duration
 
 	mu          sync.Mutex
-	subscribers map[string]map[chan struct{}]struct{} // by node id; the outbox by its channel's name
+	subscribers map[string]map[chan struct{}]struct{} // by node id; the others by their channel's name
 }
 
 // NewListener returns a listener on the database's notifications. Nothing
@@ -78,7 +79,7 @@ func (l *Listener) listen(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is pending on it
-	for _, channel := range []string{channelNode, channelOutbox} {
+	for _, channel := range []string{channelNode, channelOutbox, channelSets} {
 		if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
 			return err
 		}
@@ -117,6 +118,13 @@ func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) error {
 // coalesced, and a function that ends the subscription.
 func (l *Listener) Subscribe(nodeID string) (wake <-chan struct{}, cancel func()) {
 	return l.subscribe(nodeID)
+}
+
+// Sets returns a channel that gets a value after a verifier set was stored, and
+// whenever the connection is new.
+func (l *Listener) Sets() <-chan struct{} {
+	wake, _ := l.subscribe(channelSets)
+	return wake
 }
 
 func (l *Listener) subscribe(key string) (wake <-chan struct{}, cancel func()) {

@@ -11,7 +11,8 @@ import (
 // maxSets bounds what SetsAfter returns.
 const maxSets = 64
 
-// PutSet stores the next verifier set, with an audit row by the actor: the one
+// PutSet stores the next verifier set, with an audit row by the actor, and wakes
+// whoever follows the sets: the one
 // whose version and previous hash follow the newest. The same set again is nil.
 // KindInvalidRequest, reason set_outdated, when another set was faster.
 func (s *Store) PutSet(ctx context.Context, set schema.StoredSet, by schema.Subject) error {
@@ -25,7 +26,7 @@ func (s *Store) PutSet(ctx context.Context, set schema.StoredSet, by schema.Subj
 			u.note(schema.AuditEvent{Stream: schema.SystemStream, Actor: by.Actor, Action: schema.AuditSetPublished,
 				Target: set.Hash, Result: schema.AuditSucceeded, CorrelationID: by.CorrelationID,
 				Detail: map[string]string{"version": strconv.FormatInt(set.Version, 10), "epoch": strconv.FormatInt(set.Epoch, 10)}})
-			return nil
+			return u.Notify(ctx, channelSets, "")
 		}
 		stands, err := u.GetVerifierSet(ctx, set.Version)
 		if err != nil && !notFound(err) {

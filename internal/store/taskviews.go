@@ -81,17 +81,17 @@ func (s *Store) LostTasks(ctx context.Context) (n int64, err error) {
 }
 
 // ResumeTask offers a lost task again, under the envelope it has, and tells its
-// operation. KindInvalidRequest with reason task_not_lost for any other task,
-// envelope_expired when the node would refuse it by now and reason_missing
-// without a reason; KindNotFound.
+// operation. KindTaskStatus with reason task_not_lost for any other task and
+// envelope_expired when the node would refuse it by now; KindInvalidRequest,
+// reason reason_missing, without a reason; KindNotFound.
 func (s *Store) ResumeTask(ctx context.Context, taskID, reason string, by schema.Subject) (schema.TaskView, error) {
 	return s.decideTask(ctx, taskID, reason, by, func(ctx context.Context, u *unit, f schema.Fence, t sqlc.LockTaskRow) error {
 		switch {
 		case t.Status != schema.TaskLost:
-			return schema.NewError(schema.KindInvalidRequest, "task %s is %s: only a lost one can be resumed", t.TaskID, t.Status).
+			return schema.NewError(schema.KindTaskStatus, "task %s is %s: only a lost one can be resumed", t.TaskID, t.Status).
 				WithReason("task_not_lost")
 		case t.Expired:
-			return schema.NewError(schema.KindInvalidRequest, "task %s is past its deadline: the node would refuse it", t.TaskID).
+			return schema.NewError(schema.KindTaskStatus, "task %s is past its deadline: the node would refuse it", t.TaskID).
 				WithReason("envelope_expired").WithNext("gpuaas op retry " + t.NodeID + " --reason TEXT")
 		}
 		if err := u.SetTaskStatus(ctx, schema.TaskPending, false, t.TaskID); err != nil {
@@ -107,12 +107,12 @@ func (s *Store) ResumeTask(ctx context.Context, taskID, reason string, by schema
 }
 
 // CancelTask ends a task that no node works on, and asks the node that works on
-// it to stop. KindInvalidRequest with reason task_over for one that is over and
-// reason_missing without a reason; KindNotFound. Twice is once.
+// it to stop. KindTaskStatus with reason task_over for one that is over;
+// KindInvalidRequest, reason reason_missing, without a reason; KindNotFound. Twice is once.
 func (s *Store) CancelTask(ctx context.Context, taskID, reason string, by schema.Subject) (schema.TaskView, error) {
 	return s.decideTask(ctx, taskID, reason, by, func(ctx context.Context, u *unit, f schema.Fence, t sqlc.LockTaskRow) error {
 		if t.Status.Terminal() {
-			return schema.NewError(schema.KindInvalidRequest, "task %s is %s already", t.TaskID, t.Status).WithReason("task_over")
+			return schema.NewError(schema.KindTaskStatus, "task %s is %s already", t.TaskID, t.Status).WithReason("task_over")
 		}
 		if t.Cancelled {
 			return nil

@@ -107,7 +107,8 @@ func (g *Grants) delegate(ctx context.Context) error {
 	return nil
 }
 
-// Good implements nodeapi.Grants.
+// Good implements nodeapi.Grants. What it returns is closed at the next
+// delegation, also when all is well.
 func (g *Grants) Good() (mended <-chan struct{}, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

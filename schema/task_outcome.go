@@ -29,7 +29,8 @@ func (r TaskResult) Failure() *Error {
 		}
 		return NewError(KindTaskFailed, "%s", r.Message).WithReason(ReasonTaskCancelled)
 	}
-	if r.Code == "" {
+	if r.Code == "" || r.Code == KindFenced {
+		// Who owns a node is not for the node to say.
 		return NewError(KindTaskFailed, "%s", r.Message)
 	}
 	return NewError(r.Code, "%s", r.Message)

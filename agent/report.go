@@ -13,12 +13,13 @@ import (
 const refusalTries = 3
 
 // report posts the recorded result until the server has it or will never take
-// it. It goes on for as long as the agent runs; a restart goes on after it.
-func (t *tasks) report(ctx context.Context, h *heldTask, e entry) {
+// it. It goes on for as long as the agent runs; a restart goes on after it. It
+// returns true when this was the last thing of the agent; see Executor.Reported.
+func (t *tasks) report(ctx context.Context, h *heldTask, e entry) (last bool) {
 	p, err := e.task()
 	if err != nil {
 		t.log.Error("journal entry does not read", "task_id", e.TaskID, "err", err.Error())
-		return
+		return false
 	}
 	log := t.logger(p)
 	wait := backoff{min: t.timing.resultMin, max: t.timing.resultMax}
@@ -31,13 +32,13 @@ func (t *tasks) report(ctx context.Context, h *heldTask, e entry) {
 		case err == nil:
 			log.Info("task result delivered", "status", string(r.Status))
 			if after := t.execs[p.Type].Reported; after != nil && r.Status == schema.TaskSucceeded && after(p) {
-				return
+				return true
 			}
 		case isRemoved(err):
 			t.removed(err)
-			return
+			return false
 		case ctx.Err() != nil:
-			return
+			return false
 		case final(err):
 			if h.epoch.Load() != r.LeaseEpoch {
 				continue // a newer lease came meanwhile
@@ -47,12 +48,12 @@ func (t *tasks) report(ctx context.Context, h *heldTask, e entry) {
 			delay := wait.next()
 			log.Warn("task result not delivered", "err", err.Error(), "retry_in", delay.String())
 			if pause(ctx, delay) != nil {
-				return
+				return false
 			}
 			continue
 		}
 		t.reported(ctx, e.TaskID, r.LeaseEpoch)
-		return
+		return false
 	}
 }
 

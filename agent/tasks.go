@@ -193,11 +193,12 @@ func (t *tasks) hold(ctx context.Context, e entry, resumed bool) {
 	t.held[e.TaskID] = h
 	t.mu.Unlock()
 	t.wg.Go(func() {
-		defer t.release(ctx, e.TaskID)
-		if e.Step != stepFinished && !t.run(ctx, h, &e) {
-			return
+		if e.Step == stepFinished || t.run(ctx, h, &e) {
+			if last := t.report(ctx, h, e); last {
+				return
+			}
 		}
-		t.report(ctx, h, e)
+		t.release(ctx, e.TaskID)
 	})
 }
 

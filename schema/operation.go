@@ -215,6 +215,10 @@ func Decisions() []Decision {
 	return []Decision{DecisionRetry, DecisionSkip, DecisionForce, DecisionCancel, DecisionExtend}
 }
 
+// NeedsReason reports whether a decision must say why: one that leaves out what
+// the operation would have done, or its safety. The others may.
+func (d Decision) NeedsReason() bool { return d == DecisionSkip || d == DecisionForce }
+
 // ResolveRequest is the argument of the resolve update.
 type ResolveRequest struct {
 	Decision Decision `json:"decision"`

@@ -63,7 +63,7 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
 	conn, err := pgx.Connect(ctx, e.url)
 	require.NoError(t, err)
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // a test's own
+	defer conn.Close(context.WithoutCancel(ctx))
 	for _, channel := range []string{"gpuaas_node", "gpuaas_outbox", "gpuaas_sets"} {
 		_, err = conn.Exec(ctx, "LISTEN "+channel)
 		require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestProgressWritesNoIndex(t *testing.T) {
 	defer conn.Release()
 	tx, err := conn.Begin(ctx)
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it was only looked at
+	defer tx.Rollback(context.WithoutCancel(ctx))
 	inPlace := func() (n int64) {
 		require.NoError(t, tx.QueryRow(ctx, "SELECT n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'node_tasks'").Scan(&n))
 		return n

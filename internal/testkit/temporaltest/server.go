@@ -98,7 +98,7 @@ func launch() (*server, error) {
 	if s.dir, err = os.MkdirTemp("", "temporaltest-*"); err != nil {
 		return nil, err
 	}
-	s.cmd = exec.Command(path, "--address", s.address, "--ui-address", "", "--db", filepath.Join(s.dir, "temporal.db")) //nolint:noctx // it lives as long as the process
+	s.cmd = exec.Command(path, "--address", s.address, "--ui-address", "", "--db", filepath.Join(s.dir, "temporal.db"))
 	s.cmd.SysProcAttr = dieWithParent()
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
@@ -108,7 +108,7 @@ func launch() (*server, error) {
 
 // freeAddress is one that nobody listens on at the moment.
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}

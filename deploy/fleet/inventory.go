@@ -112,7 +112,8 @@ func (v *inventory) prepare(ctx context.Context, host string, known map[string]s
 	}
 	conf := f.config(c)
 	conf.EnrollmentToken = agent.Secret(token)
-	return conf, conf.Validate()
+	err = conf.Validate()
+	return conf, err
 }
 
 // bundle has a bundle made and keeps all of it but the token: a first one by an

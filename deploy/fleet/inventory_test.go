@@ -40,7 +40,8 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		d.busy--
 	}
-	if e := schema.AsError(err); err != nil {
+	if err != nil {
+		e := schema.AsError(err)
 		w.WriteHeader(e.Kind.Row().HTTP)
 		json.NewEncoder(w).Encode(e.Body("c")) //nolint:errcheck // the client tells
 		return
@@ -122,7 +123,8 @@ func office(t *testing.T, size int) (*desk, func() (map[int]agent.Config, *inven
 		d.mu.Lock()
 		d.calls = nil
 		d.mu.Unlock()
-		return ready, v, v.run(t.Context())
+		err := v.run(t.Context())
+		return ready, v, err
 	}
 }
 

@@ -64,7 +64,7 @@ func resident() int64 {
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int64(m.Sys) //nolint:gosec // no process is that large
+	return int64(m.Sys)
 }
 
 // lock takes the fleet's state for this process until the returned file is

@@ -47,7 +47,7 @@ func (l *lines) tear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for n := range l.open {
-		n.Conn.Close() //nolint:errcheck // it is torn, not ended
+		n.Conn.Close()
 	}
 	clear(l.open)
 }

@@ -65,13 +65,12 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 	if err == nil {
 		return schema.ExitDone
 	}
-	var usage usageError
 	e := schema.AsError(err)
 	fmt.Fprintf(stderr, "error: %s (%s)\n", err, strings.TrimSuffix(string(e.Kind)+": "+e.Reason, ": "))
 	if e.Next != "" {
 		fmt.Fprintf(stderr, "next:  %s\n", e.Next)
 	}
-	if errors.As(err, &usage) {
+	if _, ok := errors.AsType[usageError](err); ok {
 		return schema.ExitUsage
 	}
 	return e.Kind.Row().Exit

@@ -16,9 +16,9 @@ func ParseSpan(text string) (Span, error) {
 	if !ranged {
 		high = low
 	}
-	s, lowErr, highErr := Span{}, error(nil), error(nil)
-	s.Min, lowErr = time.ParseDuration(low)
-	s.Max, highErr = time.ParseDuration(high)
+	shortest, lowErr := time.ParseDuration(low)
+	longest, highErr := time.ParseDuration(high)
+	s := Span{shortest, longest}
 	if lowErr != nil || highErr != nil || s.Min < 0 || s.Max < s.Min {
 		return Span{}, wrong("span", "%q: want a duration (200ms) or two (100ms..2s)", text)
 	}

@@ -108,7 +108,7 @@ func (w *wire) poll(r *http.Request) (*http.Response, error) {
 // peek reads an answer's JSON and leaves it to be read again.
 func peek(res *http.Response, v any) error {
 	body, err := io.ReadAll(io.LimitReader(res.Body, schema.MaxResultBytes))
-	res.Body.Close() //nolint:errcheck // it was read
+	res.Body.Close()
 	res.Body = io.NopCloser(bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func taskOf(r *http.Request) string { return path.Base(path.Dir(r.URL.Path)) }
 // result carries a result: late or twice where that is wrong with the node.
 func (w *wire) result(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 2*schema.MaxResultBytes))
-	r.Body.Close() //nolint:errcheck // it was read
+	r.Body.Close()
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (w *wire) twice(send func() (*http.Response, error)) (*http.Response, error
 			return
 		}
 		_, _ = io.Copy(io.Discard, res.Body) // only its status counts
-		res.Body.Close()                     //nolint:errcheck // it was read
+		res.Body.Close()
 		other <- res.StatusCode
 	}()
 	res, err := send()

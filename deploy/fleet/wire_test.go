@@ -61,6 +61,7 @@ func ask(ctx context.Context, w *wire, method, path string, body any) (int, stri
 	if err != nil {
 		return 0, "", err
 	}
+	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	return res.StatusCode, string(text), err
 }
@@ -108,7 +109,7 @@ func TestSilentIsNotHeardOfUntilItsEnd(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded, path)
 		}
 		require.Len(t, e.got(), 1)
-		time.Sleep(2 * time.Minute)
+		<-time.After(2 * time.Minute)
 		require.ErrorIs(t, ended, errSilenced, "and is restarted")
 
 		m.hushed.Store(false)
@@ -181,12 +182,12 @@ func TestAKillIsOfOneProcess(t *testing.T) {
 		m.end = func(cause error) { ended = append(ended, cause) }
 		m.endAfter(time.Second, errDied)
 		m.births++ // that process ended by itself, and another runs
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		require.Empty(t, ended)
 		require.False(t, m.hushed.Load())
 
 		m.endAfter(time.Second, errDied)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		require.Equal(t, []error{errDied}, ended)
 		require.True(t, m.hushed.Load(), "nothing of it is sent any more")
 	})

@@ -60,6 +60,7 @@ func waitingTask(t *testing.T, beat time.Duration) *bench {
 			ActivityID: step, StartToCloseTimeout: time.Hour, HeartbeatTimeout: beat, WaitForCancellation: true,
 			RetryPolicy: &sdk.RetryPolicy{InitialInterval: 100 * time.Millisecond, BackoffCoefficient: 1},
 		}), "wait").Get(ctx, &r)
+		workflow.GetSignalChannel(ctx, schema.SignalAgent).Receive(ctx, nil)
 		return r, err
 	}, workflow.RegisterOptions{Name: "waits"})
 	w.RegisterActivityWithOptions(func(context.Context) (schema.TaskResult, error) {
@@ -97,9 +98,18 @@ func (b *bench) beatOnce() schema.BeatAnswer {
 	return a
 }
 
+// end lets the workflow end, which goes on after its activity until it is told.
+func (b *bench) end() {
+	b.t.Helper()
+	require.NoError(b.t, b.SignalAgent(b.t.Context(), b.run.GetID(), schema.AgentEvent{Event: schema.EventTaskBack}))
+}
+
 func (b *bench) succeed() {
 	b.t.Helper()
 	require.NoError(b.t, b.CompleteTask(b.t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskSucceeded, Message: "done"}))
+	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskFailed}), schema.ReasonSettled)
+	require.Equal(b.t, schema.BeatAnswer{}, b.beatOnce(), "the run goes on without the activity")
+	b.end()
 	var r schema.TaskResult
 	require.NoError(b.t, b.sdk.GetWorkflow(b.t.Context(), b.run.GetID(), "").Get(b.t.Context(), &r))
 	require.Equal(b.t, "done", r.Message)
@@ -130,6 +140,7 @@ func TestBeatTellsOfACancel(t *testing.T) {
 	require.NoError(t, b.sdk.CancelWorkflow(t.Context(), b.run.GetID(), ""))
 	require.Eventually(t, func() bool { return b.beatOnce().Cancel }, 30*time.Second, 20*time.Millisecond)
 	require.NoError(t, b.CompleteTask(t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskCancelled}))
+	b.end()
 	require.True(t, sdk.IsCanceledError(b.run.Get(t.Context(), nil)))
 }
 
@@ -144,6 +155,24 @@ func TestBeatTellsOfATermination(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, schema.BeatAnswer{Cancel: true}, a, "nobody knows of it")
 	requireGone(t, b.CompleteTask(t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskSucceeded}), "")
+}
+
+// A later operation of the same node waits for a step of the same name: a result
+// of the older one never reaches it.
+func TestAResultStaysWithItsOperation(t *testing.T) {
+	b := waitingTask(t, time.Minute)
+	older := b.owner()
+	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
+	var err error
+	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: schema.TaskQueue, ID: older.WorkflowID}, "waits")
+	require.NoError(t, err)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED })
+	requireGone(t, b.CompleteTask(t.Context(), older, schema.TaskResult{Status: schema.TaskSucceeded, Message: "older"}), "")
+	answer, err := b.Beat(t.Context(), older, schema.TaskBeat{Status: schema.TaskRunning})
+	require.NoError(t, err)
+	require.Equal(t, schema.BeatAnswer{Cancel: true}, answer)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 0 })
+	b.succeed()
 }
 
 func requireGone(t *testing.T, err error, reason string) {
@@ -187,6 +216,7 @@ func TestAnUnaskedCancelFailsTheActivity(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := waitingTask(t, time.Minute)
 			require.NoError(t, b.CompleteTask(t.Context(), b.owner(), tc.result))
+			b.end()
 			app, ok := errors.AsType[*sdk.ApplicationError](b.run.Get(t.Context(), nil))
 			require.True(t, ok)
 			require.Equal(t, string(schema.KindTaskFailed), app.Type())

@@ -60,7 +60,7 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if p.Owner != nil && a.cfg.Beats != nil {
+	if p.Owner != nil {
 		a.beat(ctx, taskID, body, &p)
 	}
 	return edge.JSON(w, http.StatusOK, p.Answer)

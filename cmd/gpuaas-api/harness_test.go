@@ -178,7 +178,7 @@ type cluster struct {
 	between func(nodeapi.Store) nodeapi.Store
 	archive string         // the agent package, when set
 	issuer  nodeapi.Issuer // in the place of ca, when set
-	beats   nodeapi.Beats  // in the place of Temporal, when set
+	beats   nodeapi.Beats  // in the place of Temporal
 	grants  nodeapi.Grants // with signer in the place of ca, when set
 	signer  sets.Signer
 }
@@ -191,7 +191,7 @@ func newCluster(tb testing.TB) *cluster {
 // newClusterWith is newCluster with its first verifier set.
 func newClusterWith(tb testing.TB, first schema.StoredSet) *cluster {
 	tb.Helper()
-	c := &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb)}
+	c := &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb), beats: &fakeBeats{}}
 	s, err := store.Open(tb.Context(), store.Config{URL: c.url})
 	require.NoError(tb, err)
 	defer s.Close()

@@ -66,7 +66,7 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	assert.Equal(t, m.id, grant.NodeID)
 	assert.Equal(t, schema.NodeDraining, grant.NodeState)
 	assert.Equal(t, r.fence(m.id).OpSeq, grant.OpSeq)
-	assert.Equal(t, trust.Floor, schema.SetFloor{Version: grant.SetVersion, Hash: grant.SetHash})
+	assert.Equal(t, schema.SetFloor{Version: grant.SetVersion, Hash: grant.SetHash}, trust.Floor)
 	assert.Equal(t, trust.Floor.String(), a.header.Get(schema.HeaderVerifierSet))
 
 	view, err := r.store.Task(t.Context(), offer.TaskID)

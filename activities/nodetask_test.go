@@ -136,6 +136,8 @@ func TestAFirstRunSignsWhatItStores(t *testing.T) {
 type heap struct {
 	asked []string
 	fail  int
+	// broken is a batch with a task that cannot be decided.
+	broken int
 }
 
 func (h *heap) Reclaim(_ context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error) {
@@ -145,7 +147,24 @@ func (h *heap) Reclaim(_ context.Context, r schema.ReclaimRequest) (schema.Recla
 		return report, schema.Errorf(schema.KindServiceUnavailable, "away")
 	}
 	report.Next = map[string]string{"": "a", "a": "b", "b": ""}[r.After]
+	if len(h.asked) == h.broken {
+		return report, schema.Errorf(schema.KindInternal, "its row does not read")
+	}
 	return report, nil
+}
+
+func TestASweepGoesRoundWhatItCannotDecide(t *testing.T) {
+	t.Parallel()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	h := &heap{broken: 2}
+	a := &activities.Sweep{Reclaimer: h}
+	env.RegisterActivity(a)
+	_, err := env.ExecuteActivity(a.ReclaimTasks)
+	require.Equal(t, []string{"", "a", "b"}, h.asked)
+	var app *temporal.ApplicationError
+	require.ErrorAs(t, err, &app)
+	require.True(t, app.NonRetryable(), "the run fails, so that somebody looks")
 }
 
 func TestASweepGoesOnWhereItStopped(t *testing.T) {

@@ -63,7 +63,9 @@ type Reclaimer interface {
 	// row: read and idempotent ones are requeued and the node is woken;
 	// destructive ones become lost and their activity is completed as failed
 	// with reason schema.ReasonTaskLost. It only reconciles: run twice, at once
-	// by two workers, or late, it decides nothing that is not so.
+	// by two workers, or late, it decides nothing that is not so. A task that
+	// cannot be decided keeps none of the others from it: its error comes with the
+	// whole report. KindServiceUnavailable ends the batch.
 	Reclaim(ctx context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error)
 }
 

@@ -51,24 +51,37 @@ func (s *Sweep) ReclaimTasks(ctx context.Context) (Swept, error) {
 			return Swept{}, fail(schema.Wrap(schema.KindInternal, err, "reading how far the sweep had come"))
 		}
 	}
+	var failed error
 	for {
 		report, err := s.Reclaimer.Reclaim(ctx, schema.ReclaimRequest{After: done.After, Limit: reclaimBatch})
-		for _, d := range report.Decisions {
-			done.add(d)
-			if s.Decided != nil {
-				s.Decided(d.Type, d.Result)
-			}
-		}
-		if err != nil {
+		s.count(&done, report.Decisions)
+		if schema.KindOf(err) == schema.KindServiceUnavailable {
 			return Swept{}, fail(err)
 		}
+		if err != nil && failed == nil {
+			failed = err
+		}
 		if report.Next == "" {
-			return done, nil
+			break
 		}
 		done.After = report.Next
 		activity.RecordHeartbeat(ctx, done)
 		if ctx.Err() != nil {
 			return Swept{}, fail(ctx.Err())
+		}
+	}
+	if failed != nil {
+		// Everything else is decided; a further try would hide what is not.
+		return Swept{}, final(schema.AsError(failed))
+	}
+	return done, nil
+}
+
+func (s *Sweep) count(done *Swept, decisions []schema.Reclaimed) {
+	for _, d := range decisions {
+		done.add(d)
+		if s.Decided != nil {
+			s.Decided(d.Type, d.Result)
 		}
 	}
 }

@@ -23,7 +23,10 @@ const (
 	callWait
 	// callProvider is one call of a provider.
 	callProvider
-	// callTask is work on a node: open until the node API completes it.
+	// callTask is work on a node: open until the node API completes it. A cancel
+	// does not wait for the node: the operation voids the task, and the node stops
+	// when its lease is refused. A dead node would keep every decision waiting for
+	// the heartbeat timeout otherwise.
 	callTask
 	// callSweep is one sweep of the reclaimer. Its total is below the run timeout
 	// that the schedule gives it.

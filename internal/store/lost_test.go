@@ -136,6 +136,24 @@ func TestReclaimersRace(t *testing.T) {
 	require.Equal(t, 1, count(e.audit(c.NodeID), "tasks.lost failed task_lost"))
 }
 
+// A row that does not read keeps no other task from being reclaimed.
+func TestReclaimGoesRoundABrokenRow(t *testing.T) {
+	e := setup(t)
+	c, f := e.drain()
+	for _, step := range []string{"a", "b", "c"} {
+		e.held(c, f, step, schema.TaskNodeProbe)
+	}
+	e.stale()
+	broken := schema.TaskID(f.OperationID, "b")
+	e.exec(`UPDATE node_tasks SET result = '{"lease_epoch": "one"}' WHERE task_id = $1`, broken)
+	report, err := e.Reclaim(t.Context(), schema.ReclaimRequest{Limit: 10})
+	requireKind(t, err, schema.KindInternal, "")
+	require.Len(t, report.Decisions, 2)
+	for _, d := range report.Decisions {
+		require.NotEqual(t, broken, d.TaskID)
+	}
+}
+
 func TestTasksOfAnEndedOperationAreVoided(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()

@@ -19,17 +19,22 @@ const (
 )
 
 // Reclaim looks at one batch of tasks and decides each, as
-// activities.Reclaimer says.
+// activities.Reclaimer says. A task that cannot be decided keeps none of the
+// others from it: the first such failure is returned with the whole report.
 func (s *Store) Reclaim(ctx context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error) {
 	var report schema.ReclaimReport
 	found, limit, err := s.reclaimable(ctx, r)
 	if err != nil {
 		return report, err
 	}
+	var failed error
 	for _, t := range found {
 		d, err := s.reclaim(ctx, t.NodeID, t.TaskID)
-		if err != nil {
+		if schema.KindOf(err) == schema.KindServiceUnavailable {
 			return report, err
+		}
+		if err != nil && failed == nil {
+			failed = err
 		}
 		if d != nil {
 			report.Decisions = append(report.Decisions, *d)
@@ -38,7 +43,7 @@ func (s *Store) Reclaim(ctx context.Context, r schema.ReclaimRequest) (schema.Re
 	if len(found) == limit {
 		report.Next = found[limit-1].TaskID
 	}
-	return report, nil
+	return report, failed
 }
 
 func (s *Store) reclaimable(ctx context.Context, r schema.ReclaimRequest) (rows []sqlc.ReclaimableTasksRow, limit int, err error) {

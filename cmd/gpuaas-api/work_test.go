@@ -250,5 +250,6 @@ func TestCensus(t *testing.T) {
 	assert.InDelta(t, 0, got["gpuaas_nodes active"], 0)
 	assert.Contains(t, got, "gpuaas_nodes removed", "states without nodes are there")
 	assert.InDelta(t, 1, got["gpuaas_task_leases pending"], 0)
+	assert.Contains(t, got, "gpuaas_task_leases lost", "statuses without tasks are there")
 	assert.Contains(t, got, "gpuaas_state_age_seconds registered")
 }

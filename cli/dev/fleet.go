@@ -25,8 +25,9 @@ them now and then:
 
   running     agents that run now; enrolled those that the API accepted
   polling     long polls that wait in the API
-  offers      tasks handed over; done, failed and late what became of them, late
-              being results that came after the lease was lost
+  offers      tasks handed over; works how often the work of one was begun; done,
+              failed and late what became of them, late being results that came
+              after the lease was lost
   twice       results posted twice; split those that were answered differently
   offer_p50   from a task's signing to its arrival at the agent, of the newest
   rss_mib     memory of the fleet's process; kib_per_agent what agents added

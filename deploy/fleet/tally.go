@@ -12,6 +12,9 @@ import (
 type tally struct {
 	enrolled, running, polling, removed atomic.Int64
 	offers, done, failed, late          atomic.Int64
+	// works counts how often a task's work was begun: more than there are tasks
+	// says that one was done twice.
+	works atomic.Int64
 	// twice counts results that were posted twice, split those of them whose
 	// two answers differed.
 	twice, split atomic.Int64
@@ -53,8 +56,8 @@ func (t *tally) line(size int) string {
 		p50, p99 = a.Round(time.Millisecond/10).String(), b.Round(time.Millisecond/10).String()
 	}
 	rss := resident()
-	return fmt.Sprintf("size=%d enrolled=%d running=%d polling=%d removed=%d offers=%d done=%d failed=%d late=%d "+
+	return fmt.Sprintf("size=%d enrolled=%d running=%d polling=%d removed=%d offers=%d works=%d done=%d failed=%d late=%d "+
 		"twice=%d split=%d offer_p50=%s offer_p99=%s rss_mib=%d kib_per_agent=%d",
-		size, t.enrolled.Load(), t.running.Load(), t.polling.Load(), t.removed.Load(), t.offers.Load(), t.done.Load(),
+		size, t.enrolled.Load(), t.running.Load(), t.polling.Load(), t.removed.Load(), t.offers.Load(), t.works.Load(), t.done.Load(),
 		t.failed.Load(), t.late.Load(), t.twice.Load(), t.split.Load(), p50, p99, rss>>20, (rss-t.base)>>10/int64(size))
 }

@@ -89,7 +89,7 @@ func TestOffersAndResultsAreCounted(t *testing.T) {
 		status = http.StatusConflict
 		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
 		require.NoError(t, err)
-		require.Contains(t, m.tally.line(1), "enrolled=1 running=0 polling=0 removed=0 offers=1 done=1 failed=1 late=1 twice=0 split=0 "+
+		require.Contains(t, m.tally.line(1), "enrolled=1 running=0 polling=0 removed=0 offers=1 works=0 done=1 failed=1 late=1 twice=0 split=0 "+
 			"offer_p50=40ms offer_p99=40ms")
 	})
 }

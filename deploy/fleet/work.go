@@ -35,6 +35,7 @@ func (m *member) dress(kind schema.TaskType, x agent.Executor) agent.Executor {
 	}
 	x.Folder = false // nothing is written, and thousands of folders are slow
 	x.Run = func(ctx context.Context, t agent.Task) (any, error) {
+		m.tally.works.Add(1)
 		if err := m.labour(ctx, t); err != nil {
 			return nil, err
 		}

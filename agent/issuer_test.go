@@ -57,6 +57,8 @@ func (f *fakeAPI) trust() schema.TaskTrust {
 }
 
 func (f *fakeAPI) newest() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.name == nil {
 		return ""
 	}
@@ -68,6 +70,8 @@ func (f *fakeAPI) setsAfter(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, schema.NewError(schema.KindInvalidRequest, "bad after")
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	out := schema.VerifierSets{Sets: []json.RawMessage{}}
 	if f.shown != nil {
 		out.Sets = append(out.Sets, f.shown(after)...)
@@ -101,6 +105,8 @@ func (f *fakeAPI) grantFor(o schema.TaskOffer, nonce string) (grant, key json.Ra
 		TaskID: p.TaskID, EnvelopeSHA256: digestOf(raw), LeaseEpoch: o.Lease.Epoch, LeaseUntil: o.Lease.ExpiresAt,
 		NodeState: schema.NodeActive, OpSeq: p.Expect.OpSeq,
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.onGrant != nil {
 		f.onGrant(&g)
 	}

@@ -167,3 +167,33 @@ func TestFleetFindsItsNodesAgain(t *testing.T) {
 		require.Equal(t, before[name].Identity.Serial, n.Identity.Serial, "nobody enrolled twice")
 	}
 }
+
+// TestSilentNodeAndADestructiveTask loses a node while it drains: nothing may
+// run again unasked, so the operation parks; the node's own word, when it is
+// back, takes it further.
+func TestSilentNodeAndADestructiveTask(t *testing.T) {
+	prefix := host(t, "lost")
+	node := prefix + "-0001"
+	args := []string{"--misbehave", "silent=1", "--workloads", "1", "--restart-after", "1h"}
+	offered := func(f *pretenders, what string) {
+		require.Eventually(t, func() bool { return f.count(t, "offers") == 1 }, fleetPatience, 100*time.Millisecond, what)
+	}
+	f := fleet(t, 1, prefix, args...)
+	f.activated(t)
+	ok(t, "node", "drain", node, "--no-wait", "--yes", "--timeout", "20m", "--reason", "test")
+	offered(f, "the cordon is handed over, and the node falls silent")
+	f.stop(t)
+
+	f = fleet(t, 1, prefix, args...)
+	offered(f, "the cordon is reported, the drain handed over, and the node falls silent again")
+	require.Eventually(t, func() bool {
+		op := show(t, node).Operation
+		return op != nil && op.Stuck != nil && op.Stuck.Reason == schema.ReasonTaskLost
+	}, fleetPatience, time.Second, "the drain's task is lost and its operation parks")
+	require.Equal(t, 1, f.count(t, "offers"), "a destructive task is not offered again unasked")
+	f.stop(t)
+
+	fleet(t, 1, prefix, "--workloads", "1")
+	require.Eventually(t, func() bool { return show(t, node).State == schema.NodeDrained }, fleetPatience, time.Second,
+		"the node reports what it did, and the operation goes on by itself")
+}

@@ -20,8 +20,15 @@ func fail(err error) error {
 		return temporal.NewCanceledError()
 	}
 	e := schema.AsError(err)
+	return coded(e, !e.Kind.Row().Retry)
+}
+
+// final is a failure that no further try heals, whatever its kind.
+func final(e *schema.Error) error { return coded(e, true) }
+
+func coded(e *schema.Error, nonRetryable bool) error {
 	return temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
-		NonRetryable: !e.Kind.Row().Retry,
+		NonRetryable: nonRetryable,
 		Details:      []any{schema.ErrorInfo{Reason: e.Reason, Next: e.Next}},
 	})
 }

@@ -2,6 +2,8 @@ package activities
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 
@@ -22,41 +24,44 @@ type Task struct {
 
 // RunNodeTask gives a task to the node and leaves the activity open: the node API
 // completes it by id when the result is stored (schema.TaskResult), so no
-// worker slot is held meanwhile. A second run finds its own row: it signs what
-// is unsigned, answers a stored result at once, and otherwise goes on waiting.
+// worker slot is held meanwhile. A second run, as after a heartbeat timeout, finds
+// its own row: it signs what is unsigned, answers a stored result at once, fails
+// with schema.ReasonTaskLost for a task that was given up, and otherwise goes on
+// waiting.
 //
 // ActivityID must be the spec's Step, which the stored owner repeats.
 func (t *Task) RunNodeTask(ctx context.Context, spec schema.TaskSpec) (schema.TaskResult, error) {
 	info := activity.GetInfo(ctx)
-	row, err := t.Tasks.Prepare(ctx, spec, schema.TaskOwner{
+	owner := schema.TaskOwner{
 		WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID, ActivityID: info.ActivityID,
-	})
+	}
+	row, err := t.Tasks.Prepare(ctx, spec, owner)
 	if err != nil {
 		return schema.TaskResult{}, fail(err)
 	}
-	if row.Status.Terminal() {
-		return stored(row)
+	if row.Result != nil {
+		return stored(*row.Result)
 	}
 	if !row.Signed {
-		if err := t.sign(ctx, spec, row); err != nil {
+		if err := t.enqueue(ctx, spec, owner, row); err != nil {
 			return schema.TaskResult{}, fail(err)
 		}
 	}
 	return schema.TaskResult{}, activity.ErrResultPending
 }
 
-// stored answers a task that is over, as its completion would have.
-func stored(row schema.TaskRow) (schema.TaskResult, error) {
-	if row.Status == schema.TaskSucceeded && row.Result != nil {
-		return *row.Result, nil
+// stored answers for a task that is over, as its completion would have: a
+// failure is final whatever its kind, since the row stays as it is.
+func stored(r schema.TaskResult) (schema.TaskResult, error) {
+	if e := r.Failure(); e != nil {
+		return schema.TaskResult{}, final(e)
 	}
-	if row.Status == schema.TaskFailed && row.Result != nil && row.Result.Code != "" {
-		return schema.TaskResult{}, fail(schema.NewError(row.Result.Code, "%s", row.Result.Message))
-	}
-	return schema.TaskResult{}, fail(schema.NewError(schema.KindTaskFailed, "the task is %s", row.Status))
+	return r, nil
 }
 
-func (t *Task) sign(ctx context.Context, spec schema.TaskSpec, row schema.TaskRow) error {
+// enqueue signs the task and stores it with its envelope. Signed first, so that
+// the row is offered from the moment it stands.
+func (t *Task) enqueue(ctx context.Context, spec schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow) error {
 	payload, err := json.Marshal(t.payload(ctx, spec, row))
 	if err != nil {
 		return schema.Wrap(schema.KindInternal, err, "encoding task %s", row.TaskID)
@@ -65,7 +70,7 @@ func (t *Task) sign(ctx context.Context, spec schema.TaskSpec, row schema.TaskRo
 	if err != nil {
 		return err
 	}
-	return t.Tasks.Attach(ctx, row.TaskID, envelope, spec.Deadline)
+	return t.Tasks.Enqueue(ctx, spec, o, row, envelope)
 }
 
 func (t *Task) payload(ctx context.Context, spec schema.TaskSpec, row schema.TaskRow) schema.TaskPayload {
@@ -82,9 +87,13 @@ func (t *Task) payload(ctx context.Context, spec schema.TaskSpec, row schema.Tas
 	if r, ok := row.Type.Row(); ok {
 		runtime = r.MaxRuntime
 	}
+	digest := sha256.Sum256(params)
+	expect := spec.Expect
+	expect.OpSeq = spec.OpSeq
 	return schema.TaskPayload{
 		V: 1, Env: t.Env, TaskID: row.TaskID, NodeID: row.NodeID, Incarnation: row.Incarnation,
-		Type: row.Type, Effect: row.Effect, Params: params, Seq: row.Seq,
+		Type: row.Type, TypeVersion: 1, Effect: row.Effect, Params: params, ParamsSHA256: hex.EncodeToString(digest[:]),
+		Seq: row.Seq, Attempt: max(spec.Attempt, 1), Expect: expect,
 		IssuedAt: issued, NotBefore: issued, ExpiresAt: spec.Deadline.UTC(), MaxRuntime: int64(runtime / time.Second),
 		OperationID: spec.OperationID, WorkflowID: activity.GetInfo(ctx).WorkflowExecution.ID,
 		CorrelationID: spec.CorrelationID,

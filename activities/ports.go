@@ -45,16 +45,33 @@ type Enrollment = schema.EnrollmentProgress
 
 // Tasks is the queue of node tasks.
 type Tasks interface {
-	// Prepare finds or makes the task of the spec's operation and step (id
-	// schema.TaskID) and sets its owner: the activity its result completes. A
-	// new row is not offered to the node before Attach.
+	// Prepare finds the task of the spec's operation and step (id
+	// schema.TaskID) and sets its owner: the activity its result completes. For
+	// a step without one it answers the row that Enqueue would store, with the
+	// seq it may have, and stores nothing.
 	Prepare(ctx context.Context, s schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error)
-	// Attach stores the signed envelope and wakes the node's poll. Twice is
-	// once: the first envelope stays.
-	Attach(ctx context.Context, taskID string, envelope []byte, expiresAt time.Time) error
+	// Enqueue stores the prepared row with its signed envelope and wakes the
+	// node's poll, in one transaction. Twice is once: the first envelope stays.
+	// KindServiceUnavailable, reason seq_taken, when another task took the row's
+	// seq since: prepare again.
+	Enqueue(ctx context.Context, s schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, envelope []byte) error
 	// Void ends the operation's unfinished tasks as cancelled. The agent learns
 	// of it at its next progress call; a late result is recorded, not applied.
 	Void(ctx context.Context, f schema.Fence) error
+}
+
+// Reclaimer reconciles tasks that nobody holds any more.
+type Reclaimer interface {
+	// Reclaim looks at one batch of tasks whose lease ended more than
+	// schema.StaleGrace ago, whose operation is over, or whose stored result is
+	// not delivered, and decides each in a transaction of its own, with an audit
+	// row: read and idempotent ones are requeued and the node is woken;
+	// destructive ones become lost and their activity is completed as failed
+	// with reason schema.ReasonTaskLost. It only reconciles: run twice, at once
+	// by two workers, or late, it decides nothing that is not so. A task that
+	// cannot be decided keeps none of the others from it: its error comes with the
+	// whole report. KindServiceUnavailable ends the batch.
+	Reclaim(ctx context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error)
 }
 
 // Signer signs task payloads. It never sees a key: Vault holds it.

@@ -30,11 +30,16 @@ type Agent struct {
 	flags     *flags
 	workloads Workloads
 	tasks     *tasks
+	trust     *trust
 	client    atomic.Pointer[client]
 	watch     *notifier
 
 	bootID   string
+	holder   string
 	started  time.Time
+	resumed  sync.Once
+	reread   atomic.Bool  // the CA bundle is to be read again
+	leaving  atomic.Bool  // the node gives up its identity
 	lastLoop atomic.Int64 // unix ns of the poll loop's last turn
 	changed  chan struct{}
 	stop     context.CancelCauseFunc
@@ -53,6 +58,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.PollTimeout > 0 {
 		a.timing.pollTimeout = d.PollTimeout
 	}
+	if d.Heartbeat > 0 {
+		a.timing.heartbeat = d.Heartbeat
+	}
 	if err := a.state.ensure(); err != nil {
 		return nil, err
 	}
@@ -64,6 +72,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 			a.Close()
 		}
 	}()
+	a.holder = holderName(a.bootID, a.started)
 	a.keeper = a.newKeeper()
 	if a.flags, err = loadFlags(a.state); err != nil {
 		return nil, err
@@ -78,10 +87,24 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
+	clock := &trustedClock{local: a.now, told: j.floor.Time, at: a.now()}
+	if a.trust, err = openTrust(a.state, c.Env, c.trust, clock, a.timing, a.log); err != nil {
+		return nil, err
+	}
 	if d.Executors == nil {
 		d.Executors = a.executors()
 	}
+	if d.Wrap != nil {
+		list := make(map[schema.TaskType]Executor, len(d.Executors))
+		for t, x := range d.Executors {
+			list[t] = d.Wrap(t, x)
+		}
+		d.Executors = list
+	}
 	a.tasks = newTasks(j, d.Executors, a.timing, a.now, a.log)
+	a.tasks.server, a.tasks.trusted = a.keeper.clock.now, clock.now
+	a.tasks.folders = folders{a.state}
+	a.tasks.folders.clear(a.log)
 	a.tasks.api, a.tasks.removed = a.api, func(err error) { a.stop(err) }
 	return a, nil
 }
@@ -142,13 +165,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	// What a former process left goes on once there is an identity to report
 	// with.
 	err := a.work(ctx, func() {
-		a.tasks.resume(ctx)
+		a.resume(ctx)
 		wg.Go(func() { a.heartbeats(ctx) })
 	})
 	a.stop(err)
 	a.watch.stopping()
 	wg.Wait()
 	a.tasks.wait()
+	if a.leaving.Load() {
+		return a.keeper.wipe().Err
+	}
 	if cause := context.Cause(ctx); isRemoved(cause) || isRemoved(err) {
 		a.keeper.wipe()
 		a.log.Error("node removed: the server refuses this node for good, the agent stops")
@@ -159,6 +185,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.log.Info("agent stopped")
 	return nil
+}
+
+// resume goes on with what a former process left, once.
+func (a *Agent) resume(ctx context.Context) {
+	a.resumed.Do(func() { a.tasks.resume(ctx) })
 }
 
 // rereadBundle takes a replaced token and address from the environment and the
@@ -180,7 +211,8 @@ func (a *Agent) rereadBundle() {
 	}
 	same := c.EnrollmentToken == a.conf.EnrollmentToken
 	a.conf.EnrollmentToken, a.conf.APIURL, a.conf.CABundlePath = c.EnrollmentToken, c.APIURL, c.CABundlePath
-	a.conf.SigningPubkeys, a.conf.verifiers = c.SigningPubkeys, c.verifiers
+	a.conf.SigningPubkeys, a.conf.trust = c.SigningPubkeys, c.trust
+	a.trust.configure(c.trust)
 	if !same && a.keeper.operatorToken() {
 		a.keeper.hold = delay{} // a person is waiting
 	}

@@ -83,6 +83,7 @@ type call struct {
 	body          any
 	correlationID string
 	timeout       time.Duration // 30 s when 0
+	header        *http.Header  // gets the answer's when not nil
 }
 
 // do sends the call and decodes a 200 into out; found is false for a 204.
@@ -100,6 +101,9 @@ func (c *client) do(ctx context.Context, r call, out any) (found bool, err error
 	defer res.Body.Close()
 	if told, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		c.clock.heard(told)
+	}
+	if r.header != nil {
+		*r.header = res.Header
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {
@@ -214,18 +218,44 @@ func (c *client) identity(ctx context.Context, path string, body any) (schema.En
 	return a, err
 }
 
-// wait polls for a task; nil when none came.
-func (c *client) wait(ctx context.Context, timeout time.Duration, have []string) (*schema.TaskOffer, error) {
-	q := url.Values{"timeout": {strconv.Itoa(int(timeout.Seconds())) + "s"}}
-	if len(have) > 0 {
-		q.Set("have", strings.Join(have, ","))
+// wait polls for a task; nil when none came. told names the newest verifier set,
+// zero when the answer does not.
+func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (o *schema.TaskOffer, told schema.SetFloor, err error) {
+	q := url.Values{
+		"timeout": {strconv.Itoa(int(timeout.Seconds())) + "s"}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
+		"set": {strconv.FormatInt(ask.set, 10)},
 	}
-	var o schema.TaskOffer
-	found, err := c.do(ctx, call{method: http.MethodGet, path: "/tasks/wait", query: q, timeout: timeout + 20*time.Second}, &o)
-	if err != nil || !found {
-		return nil, err
+	if len(ask.Have) > 0 {
+		q.Set("have", strings.Join(ask.Have, ","))
 	}
-	return &o, nil
+	var header http.Header
+	o = new(schema.TaskOffer)
+	found, err := c.do(ctx, call{method: http.MethodGet, path: "/tasks/wait", query: q, timeout: timeout + 20*time.Second, header: &header}, o)
+	if err != nil {
+		return nil, told, err
+	}
+	if name := header.Get(schema.HeaderVerifierSet); name != "" {
+		told, _ = schema.ParseSetFloor(name) // zero, as when there is none
+	}
+	if !found {
+		return nil, told, nil
+	}
+	return o, told, nil
+}
+
+// ask is what a poll says about this node.
+type ask struct {
+	schema.TaskAsk
+	set int64 // version of the verifier set in use
+}
+
+// sets returns the verifier sets above a version.
+func (c *client) sets(ctx context.Context, after int64) (schema.VerifierSets, error) {
+	var s schema.VerifierSets
+	_, err := c.do(ctx, call{
+		method: http.MethodGet, path: "/verifier-sets", query: url.Values{"after": {strconv.FormatInt(after, 10)}},
+	}, &s)
+	return s, err
 }
 
 func (c *client) progress(ctx context.Context, taskID string, p schema.TaskProgress, correlationID string) (schema.ProgressAnswer, error) {

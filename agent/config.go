@@ -42,7 +42,7 @@ type Config struct {
 	APIURL string
 	// EnrollmentToken may be empty once the node is enrolled.
 	EnrollmentToken Secret
-	// SigningPubkeys is a schema.VerifierSet in its text form.
+	// SigningPubkeys is a schema.TaskTrust in its text form.
 	SigningPubkeys string
 	// CABundlePath verifies the node API's certificate; the system's roots are
 	// never used. Defaults to schema.DefaultCABundlePath.
@@ -78,7 +78,7 @@ type Config struct {
 	NotifySocket string
 	WatchdogUsec string
 
-	verifiers schema.VerifierSet
+	trust schema.TaskTrust
 }
 
 // Secret is a text that no log, format or encoder prints.
@@ -160,7 +160,7 @@ func configOf(vars map[string]string, file string) Config {
 }
 
 // Validate checks the whole configuration and lists every fault at once, as one
-// KindInvalidRequest error. It parses the verifier set.
+// KindInvalidRequest error. It parses the trust.
 func (c *Config) Validate() error {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -174,11 +174,11 @@ func (c *Config) Validate() error {
 	if _, _, err := schema.ParseToken(string(c.EnrollmentToken)); c.EnrollmentToken != "" && err != nil {
 		fault("GPUAAS_ENROLLMENT_TOKEN: %v", err)
 	}
-	set, err := schema.ParseVerifierSet(c.SigningPubkeys)
+	trust, err := schema.ParseTaskTrust(c.SigningPubkeys)
 	if err != nil {
 		fault("GPUAAS_TASK_SIGNING_PUBKEYS: %v", err)
 	}
-	c.verifiers = set
+	c.trust = trust
 	if c.Env == "" || strings.ContainsAny(c.Env, "/:@?# ") {
 		fault("GPUAAS_ENV: %q is not an environment name", c.Env)
 	}

@@ -29,8 +29,14 @@ type Deps struct {
 	// PollTimeout is what a poll asks the server to wait. Defaults to 55 s;
 	// below a second a poll does not wait.
 	PollTimeout time.Duration
+	// Heartbeat is the interval of heartbeats. Defaults to
+	// schema.HeartbeatEvery.
+	Heartbeat time.Duration
 	// Executors replace the built-in list.
 	Executors map[schema.TaskType]Executor
+	// Wrap changes each executor of the list, for who only pretends the work.
+	// Nil leaves them as they are.
+	Wrap func(schema.TaskType, Executor) Executor
 	// Workloads replaces the configured driver.
 	Workloads Workloads
 	// Reload reads the configuration again; see LoadConfig. Nil keeps the one

@@ -25,7 +25,7 @@ const (
 //
 // It is resumable: which workloads it is ending is durable before the first one
 // is asked, and the driver's own durable record keeps one from being asked
-// twice.
+// twice. While it is paused it asks and kills nobody; its deadline stands.
 type drain struct {
 	workloads Workloads
 	now       func() time.Time
@@ -66,7 +66,7 @@ func (d drain) run(ctx context.Context, t Task) (any, error) {
 		return nil, err
 	}
 	left, err := d.until(ctx, params.Deadline, r.ask)
-	if err == nil && len(left) > 0 && params.Force {
+	if err == nil && len(left) > 0 && params.Force && !t.Paused() {
 		left, err = r.kill(ctx, left)
 	}
 	if err != nil {
@@ -119,6 +119,10 @@ func (r *draining) ask(ctx context.Context) ([]schema.Workload, error) {
 		}
 		r.targets = all
 	}
+	if r.task.Paused() {
+		r.task.Note(fmt.Sprintf("paused: %d of %d workloads still running", len(running), len(all)))
+		return running, nil
+	}
 	for _, w := range running {
 		if w.Stopping {
 			continue
@@ -162,6 +166,8 @@ func (r *draining) reason(w schema.Workload, p schema.DrainParams) string {
 	switch fault := r.faults[w.Name]; {
 	case fault != "":
 		return w.Kind + " could not be stopped: " + fault
+	case r.task.Paused():
+		return fmt.Sprintf("%s still ran at the deadline %s, when the drain was paused", w.Kind, stamp(p.Deadline))
 	case p.Force:
 		return fmt.Sprintf("%s was killed and still ran %s later", w.Kind, killWait)
 	}

@@ -292,6 +292,7 @@ func drainTask(memo *bytes.Buffer, p schema.DrainParams) Task {
 		Note:        func(string) {},
 		Remember:    func(v any) error { memo.Reset(); return encodeTo(memo, v) },
 		Recall:      func(any) (bool, error) { return false, nil },
+		Paused:      func() bool { return false },
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -20,6 +21,14 @@ type Task struct {
 	// reads it after a restart (ok is false at the first run).
 	Remember func(v any) error
 	Recall   func(v any) (ok bool, err error)
+	// Paused reports whether an operator wants nothing new to be begun.
+	Paused func() bool
+	// Output takes what the work prints, for people to read: its last
+	// schema.MaxOutputTail bytes go with the result.
+	Output io.Writer
+	// Dir is the task's working folder, empty at the start of each run and
+	// removed at its end; "" when its executor asks for none.
+	Dir string
 }
 
 // Executor runs one type of task.
@@ -36,6 +45,16 @@ type Executor struct {
 	// interrupted although its effect is destructive: it knows from its own
 	// durable memory what it already did.
 	Resumable bool
+	// Folder asks for a working folder.
+	Folder bool
+	// Pauses means that Run looks at Task.Paused by itself. What does not is not
+	// begun while it is paused, and then not interrupted by a pause.
+	Pauses bool
+	// Reported is called when the server took the result of a succeeded run,
+	// each time that it did. True means that it is the last thing of this agent:
+	// the task stays unreported in the journal, so that a crash before the end
+	// goes on from here.
+	Reported func(p schema.TaskPayload) bool
 }
 
 // noParams is the check of types that take none.
@@ -63,14 +82,46 @@ func (x Executor) limit(p schema.TaskPayload, now time.Time) time.Duration {
 func (a *Agent) executors() map[schema.TaskType]Executor {
 	host := hostFacts{root: "/", smi: nvidiaSMI{}}
 	c := cordon{flags: a.flags, workloads: a.workloads}
-	d := drain{workloads: a.workloads, now: a.now}
+	d := drain{workloads: a.workloads, now: a.keeper.clock.now}
 	return map[schema.TaskType]Executor{
-		schema.TaskFactsCollect: {Check: noParams, Run: func(ctx context.Context, _ Task) (any, error) {
-			return host.collect(ctx, a.now())
+		schema.TaskFactsCollect: {Check: noParams, Folder: true, Run: func(ctx context.Context, t Task) (any, error) {
+			return host.within(t).collect(ctx, a.now())
 		}},
-		schema.TaskNodeProbe:        {Check: noParams, Run: probe{host: host, stateDir: a.conf.StateDir}.run},
+		schema.TaskNodeProbe:        {Check: noParams, Folder: true, Run: probe{host: host, stateDir: a.conf.StateDir}.run},
 		schema.TaskWorkloadCordon:   {Check: noParams, Run: c.set(true)},
 		schema.TaskWorkloadUncordon: {Check: noParams, Run: c.set(false)},
-		schema.TaskWorkloadDrain:    {Check: checkDrain, Run: d.run, Limit: drainLimit, Resumable: true},
+		schema.TaskWorkloadDrain:    {Check: checkDrain, Run: d.run, Limit: drainLimit, Resumable: true, Pauses: true},
+		schema.TaskUpdateTrust:      {Check: noParams, Run: a.updateTrust},
+		// Its Run does nothing yet, so that it may run again.
+		schema.TaskWipeIdentity: {Check: noParams, Run: nothing, Resumable: true, Reported: a.leave},
 	}
+}
+
+// updateTrust runs agent.update_trust: it takes every verifier set there is, and
+// has the CA bundle read again before the next poll.
+func (a *Agent) updateTrust(ctx context.Context, _ Task) (any, error) {
+	a.reread.Store(true)
+	set, err := a.trust.newest(ctx, a.api().sets)
+	if err != nil {
+		return nil, err
+	}
+	return schema.TrustResult{SetVersion: set.version, SetHash: set.hash}, nil
+}
+
+// nothing is a run whose effect comes after its report.
+func nothing(context.Context, Task) (any, error) { return struct{}{}, nil }
+
+// leave ends agent.wipe_identity, once the server has its result: the agent
+// stops and wipes its keys as for a removed node. Until the wipe has begun, the
+// journal holds the task as unreported: after a crash the result is posted once
+// more and leads here again. A task of an older incarnation, found in the journal
+// after the node was enrolled anew, must not take the new identity.
+func (a *Agent) leave(p schema.TaskPayload) bool {
+	if v := a.keeper.inUse.Load(); v == nil || v.id.Incarnation != p.Incarnation {
+		return false
+	}
+	a.log.Warn("node gives up its identity: the agent stops", "task_id", p.TaskID)
+	a.leaving.Store(true)
+	a.stop(errRemoved)
+	return true
 }

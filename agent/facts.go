@@ -21,6 +21,12 @@ type hostFacts struct {
 	smi  nvidiaSMI
 }
 
+// within is the same host, whose programs are run for a task.
+func (h hostFacts) within(t Task) hostFacts {
+	h.smi.programs = programsOf(t)
+	return h
+}
+
 // file is a path of the host.
 func (h hostFacts) file(path string) string { return filepath.Join(h.root, path) }
 

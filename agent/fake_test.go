@@ -104,6 +104,7 @@ type fakeAPI struct {
 	nodes  authority
 	signer ed25519.PrivateKey
 	staged ed25519.PrivateKey
+	issuer // of grants and verifier sets
 
 	book *book // keeps identities when set
 	// retryAfter goes with every refusal.
@@ -153,6 +154,7 @@ func newQuietAPI(tb testing.TB) *fakeAPI {
 	f := &fakeAPI{
 		t: tb, server: newAuthority(tb, "server ca"), nodes: newAuthority(tb, "node ca"), signer: key, staged: staged,
 		id:     schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
+		issuer: newIssuer(tb),
 		offers: make(chan schema.TaskOffer, 16), counts: map[string]int{},
 	}
 	f.cond = sync.NewCond(&f.mu)
@@ -198,6 +200,9 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Date", f.book.now().UTC().Format(http.TimeFormat))
 	}
 	answer, err := f.handle(r, what, parts, n)
+	if name := f.newest(); what == "wait" && name != "" {
+		w.Header().Set(schema.HeaderVerifierSet, name)
+	}
 	if f.lose != nil && f.lose(what, n) {
 		panic(http.ErrAbortHandler)
 	}
@@ -236,6 +241,8 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 		return f.enroll(n, body)
 	case "wait":
 		return f.wait(r, n)
+	case "verifier-sets":
+		return f.setsAfter(r)
 	case "result":
 		var res schema.TaskResult
 		if err := schema.DecodeStrict(body, schema.MaxResultBytes, &res); err != nil {
@@ -315,7 +322,7 @@ func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
 	}
 	select {
 	case o := <-f.offers:
-		return o, nil
+		return f.granted(o, r.URL.Query().Get("nonce")), nil
 	case <-r.Context().Done():
 		return nil, nil
 	case <-time.After(timeout):
@@ -400,7 +407,7 @@ func (f *fakeAPI) payload(typ schema.TaskType, seq int64, params any) schema.Tas
 	p := schema.TaskPayload{
 		V: 1, Env: f.id.Env, TaskID: schema.NewID(), NodeID: f.id.NodeID, Incarnation: f.id.Incarnation,
 		Type: typ, Effect: row.Effect, Seq: seq, IssuedAt: time.Now().UTC(), NotBefore: time.Now().UTC(),
-		ExpiresAt: time.Now().UTC().Add(time.Hour), MaxRuntime: 60, OperationID: schema.NewID(),
+		ExpiresAt: time.Now().UTC().Add(time.Hour), MaxRuntime: 60, TypeVersion: 1, OperationID: schema.NewID(),
 		WorkflowID: schema.NodeWorkflowID(f.id.NodeID), CorrelationID: schema.NewID(),
 	}
 	if params != nil {
@@ -437,11 +444,23 @@ func signAs(tb testing.TB, signer edSigner, payloadType string, body []byte) jso
 	return out
 }
 
-func (f *fakeAPI) envelope(p schema.TaskPayload) json.RawMessage {
+// body is the signed body of a task; the params get their digest where it has
+// none.
+func (f *fakeAPI) body(p schema.TaskPayload) []byte {
 	f.t.Helper()
+	if p.ParamsSHA256 == "" {
+		params, err := json.Marshal(p.Params) // as they will stand in the body
+		require.NoError(f.t, err)
+		p.ParamsSHA256 = digestOf(params)
+	}
 	body, err := json.Marshal(p)
 	require.NoError(f.t, err)
-	return signBytes(f.t, f.signer, schema.TaskPayloadType, body)
+	return body
+}
+
+func (f *fakeAPI) envelope(p schema.TaskPayload) json.RawMessage {
+	f.t.Helper()
+	return signBytes(f.t, f.signer, schema.TaskPayloadType, f.body(p))
 }
 
 func (f *fakeAPI) offerOf(p schema.TaskPayload, epoch int64) schema.TaskOffer {
@@ -458,7 +477,7 @@ func (f *fakeAPI) config() Config {
 	token, _, _ := schema.NewToken()
 	c := configOf(map[string]string{
 		"GPUAAS_NODE_ID": f.id.NodeID, "GPUAAS_API_URL": f.url(), "GPUAAS_ENROLLMENT_TOKEN": token,
-		"GPUAAS_TASK_SIGNING_PUBKEYS": f.verifiers().String(), "GPUAAS_ENV": f.id.Env,
+		"GPUAAS_TASK_SIGNING_PUBKEYS": f.trust().String(), "GPUAAS_ENV": f.id.Env,
 		"GPUAAS_CA_BUNDLE_PATH":           filepath.Join(dir, "ca.crt"),
 		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH": filepath.Join(dir, "node-ca.crt"),
 		"GPUAAS_CERT_PATH":                filepath.Join(dir, "cert.pem"), "GPUAAS_KEY_PATH": filepath.Join(dir, "key.pem"),
@@ -518,6 +537,7 @@ func newAgent(tb testing.TB, c Config, o Deps) (*Agent, *logBuffer) {
 	require.NoError(tb, err)
 	a.timing = quickTiming()
 	a.tasks.timing = a.timing
+	a.trust.wait = backoff{min: a.timing.refusedMin, max: a.timing.refusedMax}
 	return a, buf
 }
 

@@ -29,7 +29,8 @@ const smiQuery = "index,uuid,name,memory.total,driver_version,serial"
 
 // nvidiaSMI lists GPUs with NVIDIA's own command.
 type nvidiaSMI struct {
-	path string // "nvidia-smi" when empty
+	path     string // "nvidia-smi" when empty
+	programs programs
 }
 
 // list returns the host's GPUs: none where the command does not exist, and an
@@ -45,16 +46,11 @@ func (n nvidiaSMI) list(ctx context.Context) ([]schema.GPU, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, smiTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "--query-gpu="+smiQuery, "--format=csv,noheader,nounits")
-	cmd.Env = childEnv()
-	cmd.WaitDelay = time.Second
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &limited{&out, smiMaxBytes}, &limited{&errOut, smiMaxBytes}
-	if err := cmd.Run(); err != nil {
-		said := clip(strings.TrimSpace(out.String() + errOut.String()))
-		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", said)
+	out, complaint, err := n.programs.run(ctx, smiMaxBytes, path, "--query-gpu="+smiQuery, "--format=csv,noheader,nounits")
+	if err != nil {
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", clip(strings.TrimSpace(out+complaint)))
 	}
-	gpus, err := parseSMI(out.Bytes())
+	gpus, err := parseSMI([]byte(out))
 	if err != nil {
 		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi says something unexpected")
 	}

@@ -42,8 +42,16 @@ type entry struct {
 	// Memo is the executor's own memory of an unfinished task.
 	Memo   json.RawMessage    `json:"memo,omitempty"`
 	Result *schema.TaskResult `json:"result,omitempty"`
+	// ResultSHA256 is the hex SHA-256 of Result in its JSON form: a result that
+	// reads but is not the one that was recorded is never reported.
+	ResultSHA256 string `json:"result_sha256,omitempty"`
+	// TrustedAt is the time by which the task was accepted.
+	TrustedAt time.Time `json:"trusted_at,omitzero"`
 	// Reported is true once the server has the result or does not want it.
 	Reported bool `json:"reported,omitempty"`
+
+	// unsaved says that the file does not hold this yet.
+	unsaved bool
 }
 
 // task parses the entry's payload, which was verified before it was stored.
@@ -53,30 +61,68 @@ func (e entry) task() (schema.TaskPayload, error) {
 	return p, err
 }
 
-// journal is the durable list of tasks: one fsynced file each, and the sequence
-// floor below which nothing new is accepted. It is safe for concurrent use.
+// finish records the result in the entry.
+func (e *entry) finish(r schema.TaskResult) error {
+	r.EnvelopeSHA256 = e.Digest
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	e.Step, e.Result, e.ResultSHA256, e.Memo = stepFinished, &r, digestOf(data), nil
+	return nil
+}
+
+// whole checks a finished entry's result against its digest. Entries of an older
+// agent have none.
+func (e entry) whole() error {
+	if e.Step != stepFinished {
+		return nil
+	}
+	if e.Result == nil {
+		return errors.New("it is finished without a result")
+	}
+	data, err := json.Marshal(e.Result)
+	if err == nil && e.ResultSHA256 != "" && digestOf(data) != e.ResultSHA256 {
+		err = errors.New("its result is not the one that was recorded")
+	}
+	return err
+}
+
+// journal is the durable list of tasks: one fsynced file each, and the floor of
+// sequence and time below which nothing new is accepted. It is safe for
+// concurrent use.
 type journal struct {
 	state stateDir
 
 	mu      sync.Mutex
 	entries map[string]entry
-	floor   int64
+	floor   floorFile
+	stored  floorFile // what of the floor is durable
 }
 
-// floorFile is the stored form of the sequence floor.
+// floorFile is the stored form of the floor: the highest sequence that was
+// accepted, and the server's time then.
 type floorFile struct {
-	Seq int64 `json:"seq"`
+	Seq  int64     `json:"seq"`
+	Time time.Time `json:"time,omitzero"`
+}
+
+// raise lifts the floor to an entry.
+func (f *floorFile) raise(e entry) {
+	f.Seq = max(f.Seq, e.Seq)
+	if e.TrustedAt.After(f.Time) {
+		f.Time = e.TrustedAt
+	}
 }
 
 // openJournal reads what a former process left. A file that does not read is
 // put aside, loudly: it must not keep the node from working.
 func openJournal(s stateDir, log *slog.Logger) (*journal, error) {
 	j := &journal{state: s, entries: map[string]entry{}}
-	var f floorFile
-	if _, err := s.readJSON(s.file("seq-floor.json"), &f); err != nil {
+	if _, err := s.readJSON(s.file("seq-floor.json"), &j.floor); err != nil {
 		return nil, err
 	}
-	j.floor = f.Seq
+	j.stored = j.floor
 	names, err := filepath.Glob(s.file("journal", "*.json"))
 	if err != nil {
 		return nil, err
@@ -90,18 +136,18 @@ func openJournal(s stateDir, log *slog.Logger) (*journal, error) {
 		if err == nil {
 			_, err = e.task()
 		}
-		if err == nil && e.Step == stepFinished && e.Result == nil {
-			err = fmt.Errorf("%s is finished without a result", name)
+		if err == nil {
+			err = e.whole()
 		}
 		if err != nil {
-			log.Error("journal entry put aside", "err", err.Error())
+			log.Error("journal entry put aside", "file", name, "err", err.Error())
 			if err := s.disk.system().Rename(name, name+".bad"); err != nil {
 				return nil, err
 			}
 			continue
 		}
 		j.entries[e.TaskID] = e
-		j.floor = max(j.floor, e.Seq)
+		j.floor.raise(e)
 	}
 	return j, nil
 }
@@ -113,6 +159,7 @@ func (j *journal) put(e entry) error {
 	if err := j.state.writeJSON(j.path(e.TaskID), e); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
+	e.unsaved = false
 	j.entries[e.TaskID] = e
 	return nil
 }
@@ -130,17 +177,35 @@ func (j *journal) get(taskID string) (entry, bool) {
 func (j *journal) accept(e entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if e.Seq <= j.floor {
-		return refuse(refusedReplay, "sequence %d is not above %d", e.Seq, j.floor)
+	if e.Seq <= j.floor.Seq {
+		return refuse(refusedReplay, "sequence %d is not above %d", e.Seq, j.floor.Seq)
 	}
 	if err := j.put(e); err != nil {
 		return err
 	}
-	if err := j.state.writeJSON(j.state.file("seq-floor.json"), floorFile{e.Seq}); err != nil {
+	j.floor.raise(e)
+	// The entry itself holds the floor until it is pruned, and nothing is pruned
+	// before the floor is stored: a failure here is made good there.
+	j.storeFloor() //nolint:errcheck // see above
+	return nil
+}
+
+// storeFloor makes the floor durable.
+func (j *journal) storeFloor() error {
+	if j.stored == j.floor {
+		return nil
+	}
+	if err := j.state.writeJSON(j.state.file("seq-floor.json"), j.floor); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	j.floor = e.Seq
+	j.stored = j.floor
 	return nil
+}
+
+// holds reports whether the journal has the task with this very body.
+func (j *journal) holds(taskID, digest string) bool {
+	e, ok := j.get(taskID)
+	return ok && e.Digest == digest
 }
 
 // update changes a task's entry durably.
@@ -156,7 +221,7 @@ func (j *journal) update(taskID string, change func(*entry)) error {
 }
 
 // settle is update for what is already true in the world: when the disk does
-// not take it, memory still changes, and the error is only to be logged.
+// not take it, memory still changes, and save makes it durable later.
 func (j *journal) settle(taskID string, change func(*entry)) error {
 	err := j.update(taskID, change)
 	if err != nil {
@@ -164,10 +229,21 @@ func (j *journal) settle(taskID string, change func(*entry)) error {
 		defer j.mu.Unlock()
 		if e, ok := j.entries[taskID]; ok {
 			change(&e)
+			e.unsaved = true
 			j.entries[taskID] = e
 		}
 	}
 	return err
+}
+
+// save makes durable what settle could not.
+func (j *journal) save(taskID string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e, ok := j.entries[taskID]; ok && e.unsaved {
+		return j.put(e)
+	}
+	return nil
 }
 
 // unreported returns the tasks whose result the server does not have, in the
@@ -202,6 +278,9 @@ func (j *journal) prune(now time.Time) error {
 	for id, e := range j.entries {
 		if !e.Reported || now.Before(e.ExpiresAt.Add(keepAfterExpiry)) {
 			continue
+		}
+		if err := j.storeFloor(); err != nil {
+			return err
 		}
 		if err := j.state.disk.system().Remove(j.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -94,26 +96,51 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	if id == nil || api == nil {
 		return errNoIdentity
 	}
-	have, asked := a.tasks.journal.have(), time.Now()
-	timeout := a.keeper.pollFor(id)
-	offer, err := api.wait(ctx, timeout, have)
+	if a.reread.CompareAndSwap(true, false) {
+		if err := a.connect(); err != nil {
+			a.log.Error("CA bundle does not read, the one in use is kept", "err", err.Error())
+		}
+		api = a.api()
+	}
+	q := ask{schema.TaskAsk{Have: a.tasks.journal.have(), Holder: a.holder, Nonce: newNonce()}, a.trust.current().version}
+	timeout, asked := a.keeper.pollFor(id), time.Now()
+	offer, told, err := api.wait(ctx, timeout, q)
 	if err != nil {
 		return err
 	}
-	if err := a.tasks.journal.prune(a.now()); err != nil {
+	a.trust.follow(ctx, told, api.sets)
+	now := a.trust.clock.now()
+	if err := a.tasks.journal.prune(now); err != nil {
 		a.log.Error("journal not pruned", "err", err.Error())
 	}
+	a.trust.remind(now)
 	if offer == nil {
-		a.log.Info("task wait ended without a task", "held", len(have))
+		a.log.Info("task wait ended without a task", "held", len(q.Have))
 		if timeout >= time.Second && time.Since(asked) < timeout/4 {
 			return errEarly
 		}
 		return nil
 	}
 	a.keeper.clock.heard(offer.ServerTime)
-	v := verifier{id: id.id, keys: a.conf.verifiers, now: a.now}
+	v := verifier{id: id.id, set: a.trust.current(), nonce: q.Nonce, clock: a.trust.clock, known: a.tasks.journal.holds}
 	return a.tasks.offer(ctx, v, *offer)
 }
+
+// holderName names this process to the server: the machine's boot and the
+// process's start. What a holder's name may not hold is left out.
+func holderName(bootID string, started time.Time) string {
+	keep := func(r rune) rune {
+		if r < 128 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-') {
+			return r
+		}
+		return -1
+	}
+	boot := strings.Map(keep, bootID)
+	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10)
+}
+
+// maxBootID leaves room for the start in a holder's 128 characters.
+const maxBootID = 100
 
 // explain says exactly why a poll failed.
 func (a *Agent) explain(err error, delay time.Duration) {

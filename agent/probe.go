@@ -24,6 +24,7 @@ type probe struct {
 }
 
 func (p probe) run(ctx context.Context, t Task) (any, error) {
+	p.host = p.host.within(t)
 	r := schema.ProbeReport{Healthy: true, BootID: bootID(p.host.root)}
 	r.Checks = []schema.ProbeCheck{p.diskSpace(), p.memory(), p.gpus(ctx), p.clock(t.ClockOffset)}
 	for _, c := range r.Checks {

@@ -41,13 +41,19 @@ type Outcome struct {
 
 // Step makes one pass of the identity keeper and, with an identity to do it
 // with, one poll. It is Run's loop cut into pieces for a caller who decides
-// when: no goroutine outlives it but those of tasks. It must not run beside Run
-// or itself. The poll's error is the second value.
+// when: no goroutine outlives it but those of tasks, which end with ctx; Settle
+// waits for them. The first one with an identity goes on with the tasks that a
+// former process left. It must not run beside Run or itself. The poll's error is
+// the second value.
 func (a *Agent) Step(ctx context.Context) (Outcome, error) {
+	if a.leaving.Load() {
+		return a.keeper.wipe(), nil
+	}
 	out := a.Keep(ctx)
 	if !out.Ready {
 		return out, nil
 	}
+	a.resume(ctx)
 	err := a.Poll(ctx)
 	out.Removed = a.keeper.gone
 	if left := a.keeper.hold.left(a.now()); left > 0 {
@@ -55,6 +61,10 @@ func (a *Agent) Step(ctx context.Context) (Outcome, error) {
 	}
 	return out, err
 }
+
+// Settle returns when every task that the agent took has ended and its result
+// was taken, or when the context they were taken with ended.
+func (a *Agent) Settle() { a.tasks.wait() }
 
 // Certificate returns the facts of the identity in use and its sequence; ok is
 // false when there is none.

@@ -20,6 +20,8 @@ import (
 
 func newLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+func newLogTo(w io.Writer) *slog.Logger { return slog.New(slog.NewJSONHandler(w, nil)) }
+
 func encodeTo(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
 
 // bench is a process driver with its folder.

@@ -350,7 +350,7 @@ func TestFullDisk(t *testing.T) {
 // seed writes what a killed agent left in its journal.
 func seed(t *testing.T, f *fakeAPI, c Config, p schema.TaskPayload, change func(*entry)) entry {
 	t.Helper()
-	v, err := f.verifier().check(f.envelope(p))
+	v, err := f.verifier().check(f.envelope(p), time.Now())
 	require.NoError(t, err)
 	e := entry{
 		TaskID: p.TaskID, Digest: v.digest, Payload: v.raw, Seq: p.Seq, LeaseEpoch: 4,
@@ -369,8 +369,7 @@ func seed(t *testing.T, f *fakeAPI, c Config, p schema.TaskPayload, change func(
 func TestRestartRules(t *testing.T) {
 	t.Parallel()
 	finished := func(e *entry) {
-		e.Step = stepFinished
-		e.Result = &schema.TaskResult{Status: schema.TaskSucceeded, Output: json.RawMessage(`"recorded"`)}
+		_ = e.finish(schema.TaskResult{Status: schema.TaskSucceeded, Output: json.RawMessage(`"recorded"`)})
 	}
 	for name, c := range map[string]struct {
 		typ       schema.TaskType

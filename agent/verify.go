@@ -1,119 +1,107 @@
 package agent
 
 import (
-	"context"
-	"crypto"
-	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"time"
-
-	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Reasons of KindTaskRefused.
+// Reasons of KindTaskRefused, beside those of its documents (dsse.go), of its
+// grant (grant.go) and of verifier sets (sets.go).
 const (
-	refusedTooLarge  = "too_large"
-	refusedEnvelope  = "bad_envelope"
-	refusedType      = "payload_type"
-	refusedSignature = "bad_signature"
-	refusedBody      = "bad_body"
-	refusedVersion   = "unknown_version"
-	refusedEnv       = "other_env"
-	refusedNode      = "other_node"
-	refusedIncarn    = "other_incarnation"
-	refusedEarly     = "not_yet_valid"
-	refusedExpired   = "expired"
-	refusedTask      = "unknown_type"
-	refusedEffect    = "wrong_effect"
-	refusedID        = "task_id_mismatch"
-	refusedReplay    = "replayed_seq"
-	refusedDigest    = "other_payload"
-	refusedParams    = "bad_params"
+	refusedNode        = "other_node"
+	refusedIncarn      = "other_incarnation"
+	refusedEarly       = "not_yet_valid"
+	refusedExpired     = "expired"
+	refusedTask        = "unknown_type"
+	refusedTypeVersion = "unknown_type_version"
+	refusedEffect      = "wrong_effect"
+	refusedID          = "task_id_mismatch"
+	refusedReplay      = "replayed_seq"
+	refusedDigest      = "other_payload"
+	refusedParams      = "bad_params"
+	refusedParamsSum   = "params_digest"
+	refusedExpectation = "state_expectation"
 )
 
 // Limits of acceptance.
 const (
-	payloadVersion   = 1
+	payloadVersion = 1
+	typeVersion    = 1
+	// notBeforeSkew covers the difference between the clocks of the parts of the
+	// control plane: the node's own does not count.
 	notBeforeSkew    = 5 * time.Minute
-	maxSignatures    = 4
 	maxRefusalDetail = 256
 )
 
-// verifier decides which envelopes are tasks for this node.
+// taskDocument is the kind of a signed task.
+func taskDocument() document { return document{payloadType: schema.TaskPayloadType} }
+
+// verifier decides which offers are tasks for this node. It belongs to one poll.
 type verifier struct {
-	id   schema.Identity
-	keys schema.VerifierSet
-	now  func() time.Time
+	id    schema.Identity
+	set   heldSet
+	nonce string // of the poll
+	clock *trustedClock
+	// known reports whether the journal holds this very task: then its time has
+	// not to be right any more, because nothing new is begun. Nil knows none.
+	known func(taskID, digest string) bool
 }
 
 // verified is a payload whose signature and fields were checked.
 type verified struct {
 	payload schema.TaskPayload
-	raw     []byte // the signed bytes
-	digest  string // hex SHA-256 of raw
+	raw     []byte    // the signed bytes
+	digest  string    // hex SHA-256 of raw
+	at      time.Time // the time by which it was judged
 }
 
 func refuse(reason, format string, args ...any) error {
 	return schema.NewError(schema.KindTaskRefused, format, args...).WithReason(reason)
 }
 
-// check verifies the bytes, then parses them once and strictly. Every error is
-// KindTaskRefused with a reason. It does not look at the sequence: that needs
+// judge accepts an offer or says why not: its grant is fresh and for this poll,
+// its task is signed and for this node, and the two belong together. Every error
+// is KindTaskRefused with a reason. It does not look at the sequence: that needs
 // the journal.
-func (v verifier) check(envelope []byte) (verified, error) {
-	raw, err := v.open(envelope)
+func (v verifier) judge(o schema.TaskOffer) (verified, error) {
+	g, now, err := v.grant(o)
 	if err != nil {
 		return verified{}, err
 	}
-	var p schema.TaskPayload
-	if err := schema.DecodeStrict(raw, schema.MaxBodyBytes, &p); err != nil {
-		return verified{}, refuse(refusedBody, "the signed body is not a task: %v", err)
+	task, err := v.check(o.Envelope, now)
+	if err != nil {
+		return verified{}, err
 	}
-	if err := v.admit(p); err != nil {
+	if task.payload.TaskID != o.TaskID {
+		return verified{}, refuse(refusedID, "the offer names task %q, the signed body %q", clip(o.TaskID), task.payload.TaskID)
+	}
+	return task, g.covers(task, o.Lease)
+}
+
+// check verifies a task's envelope as of a time of the server, then parses its
+// body once and strictly.
+func (v verifier) check(envelope []byte, now time.Time) (verified, error) {
+	var p schema.TaskPayload
+	raw, _, err := taskDocument().read(envelope, v.set.accepting(now), &p)
+	if err != nil {
 		return verified{}, err
 	}
 	sum := sha256.Sum256(raw)
-	return verified{payload: p, raw: raw, digest: hex.EncodeToString(sum[:])}, nil
+	task := verified{payload: p, raw: raw, digest: hex.EncodeToString(sum[:]), at: now}
+	if err := v.admit(p); err != nil {
+		return verified{}, err
+	}
+	if v.known != nil && v.known(p.TaskID, task.digest) {
+		return task, nil
+	}
+	return task, v.inTime(p, now)
 }
 
-// open returns the envelope's payload bytes when an accepted key signed them as
-// a task.
-func (v verifier) open(envelope []byte) ([]byte, error) {
-	if len(envelope) > schema.MaxBodyBytes {
-		return nil, refuse(refusedTooLarge, "the envelope is larger than %d bytes", schema.MaxBodyBytes)
-	}
-	var e dsse.Envelope
-	if err := schema.DecodeStrict(envelope, schema.MaxBodyBytes, &e); err != nil {
-		return nil, refuse(refusedEnvelope, "the envelope does not read: %v", err)
-	}
-	if e.PayloadType != schema.TaskPayloadType {
-		return nil, refuse(refusedType, "the payload type is not %s", schema.TaskPayloadType)
-	}
-	if len(e.Signatures) == 0 || len(e.Signatures) > maxSignatures {
-		return nil, refuse(refusedEnvelope, "the envelope holds %d signatures", len(e.Signatures))
-	}
-	var keys []dsse.Verifier
-	for _, k := range v.keys.Accepts() {
-		keys = append(keys, taskKey{k})
-	}
-	ev, err := dsse.NewEnvelopeVerifier(keys...)
-	if err != nil {
-		return nil, refuse(refusedSignature, "no accepted key: %v", err)
-	}
-	_, raw, err := ev.VerifyAndDecode(context.Background(), &e)
-	if err != nil {
-		return nil, refuse(refusedSignature, "no accepted key signed this: %v", err)
-	}
-	return raw, nil
-}
-
-// admit checks the fields against this node and the time.
+// admit checks the fields against this node.
 func (v verifier) admit(p schema.TaskPayload) error {
-	now := v.now()
 	row, known := p.Type.Row()
 	switch {
 	case p.V != payloadVersion:
@@ -126,16 +114,37 @@ func (v verifier) admit(p schema.TaskPayload) error {
 		return refuse(refusedIncarn, "the task is for incarnation %d, this is %d", p.Incarnation, v.id.Incarnation)
 	case !schema.IsID(p.TaskID):
 		return refuse(refusedID, "the task's id is malformed")
-	case now.Add(notBeforeSkew).Before(p.NotBefore):
-		return refuse(refusedEarly, "the task is valid from %s, it is %s here", stamp(p.NotBefore), stamp(now))
-	case now.After(p.ExpiresAt):
-		return refuse(refusedExpired, "the task expired at %s, it is %s here", stamp(p.ExpiresAt), stamp(now))
 	case !known:
 		return refuse(refusedTask, "the task type is not known here")
+	case p.TypeVersion != typeVersion:
+		return refuse(refusedTypeVersion, "version %d of %s is not known here", p.TypeVersion, p.Type)
 	case p.Effect != row.Effect:
 		return refuse(refusedEffect, "the effect of %s is %s, the task says %q", p.Type, row.Effect, clip(string(p.Effect)))
+	case p.ParamsSHA256 != digestOf(p.Params):
+		return refuse(refusedParamsSum, "the params are not those of the digest")
+	case p.MinSetVersion > v.set.version:
+		return refuse(refusedSetBehind, "the task wants verifier set %d, this node has %d", p.MinSetVersion, v.set.version)
 	}
 	return nil
+}
+
+// inTime checks what depends on the time.
+func (v verifier) inTime(p schema.TaskPayload, now time.Time) error {
+	switch {
+	case now.Add(notBeforeSkew).Before(p.NotBefore):
+		return refuse(refusedEarly, "the task is valid from %s, it is %s", stamp(p.NotBefore), stamp(now))
+	case now.After(p.ExpiresAt):
+		return refuse(refusedExpired, "the task expired at %s, it is %s", stamp(p.ExpiresAt), stamp(now))
+	case p.Effect == schema.EffectDestructive && v.set.expired(now):
+		return refuse(refusedSetExpired, "verifier set %d expired at %s: nothing destructive is done by it", v.set.version, stamp(v.set.expires))
+	}
+	return nil
+}
+
+// digestOf is the hex SHA-256 of bytes.
+func digestOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -147,20 +156,3 @@ func clip(s string) string {
 	}
 	return s
 }
-
-// taskKey is a verifier key in the form the DSSE library asks for.
-type taskKey struct{ key schema.VerifierKey }
-
-// Verify implements dsse.Verifier.
-func (k taskKey) Verify(_ context.Context, data, sig []byte) error {
-	if !ed25519.Verify(k.key.Public, data, sig) {
-		return errors.New("wrong signature")
-	}
-	return nil
-}
-
-// KeyID implements dsse.Verifier. The id only narrows the search.
-func (k taskKey) KeyID() (string, error) { return k.key.KeyID, nil }
-
-// Public implements dsse.Verifier.
-func (k taskKey) Public() crypto.PublicKey { return k.key.Public }

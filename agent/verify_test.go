@@ -29,11 +29,7 @@ func badTasks(f *fakeAPI) map[string]badTask {
 	body := func(change func(*schema.TaskPayload)) []byte {
 		p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 		change(&p)
-		data, err := json.Marshal(p)
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		return data
+		return f.body(p)
 	}
 	sign := func(b []byte) json.RawMessage { return signBytes(f.t, f.signer, schema.TaskPayloadType, b) }
 	changed := func(change func(*schema.TaskPayload)) json.RawMessage { return sign(body(change)) }
@@ -60,35 +56,42 @@ func badTasks(f *fakeAPI) map[string]badTask {
 			bytes.Replace(signBytes(f.t, f.signer, "application/json", whole), []byte("application/json"), []byte(schema.TaskPayloadType), 1),
 			refusedSignature,
 		},
-		"no signature":        {json.RawMessage(`{"payloadType":"` + schema.TaskPayloadType + `","payload":"e30=","signatures":[]}`), refusedEnvelope},
-		"many signatures":     {manySignatures(good), refusedEnvelope},
-		"key id of nobody":    {outer(`"keyid":"k1"`, `"keyid":"k9"`), refusedSignature},
-		"unknown outer field": {outer(`{"payloadType"`, `{"x":1,"payloadType"`), refusedEnvelope},
-		"outer field twice":   {outer(`{"payloadType"`, `{"payload":"e30=","payloadType"`), refusedEnvelope},
-		"data after":          {append(bytes.Clone(good), " {}"...), refusedEnvelope},
-		"not json":            {json.RawMessage(`not json`), refusedEnvelope},
-		"empty":               {nil, refusedEnvelope},
-		"null":                {json.RawMessage(`null`), refusedType},
-		"too large":           {changed(func(p *schema.TaskPayload) { p.WorkflowID = strings.Repeat("x", schema.MaxBodyBytes) }), refusedTooLarge},
-		"body not a task":     {sign([]byte(`[]`)), refusedBody},
-		"unknown field":       {replace(`{"v":1`, `{"v":1,"shell":"rm"`), refusedBody},
-		"field twice":         {replace(`{"v":1`, `{"v":1,"env":"prod"`), refusedBody},
-		"field twice by case": {replace(`{"v":1`, `{"v":1,"ENV":"prod"`), refusedBody},
-		"data after the body": {sign(append(bytes.Clone(whole), "{}"...)), refusedBody},
-		"version":             {changed(func(p *schema.TaskPayload) { p.V = 2 }), refusedVersion},
-		"no version":          {changed(func(p *schema.TaskPayload) { p.V = 0 }), refusedVersion},
-		"other env":           {changed(func(p *schema.TaskPayload) { p.Env = "prod" }), refusedEnv},
-		"other node":          {changed(func(p *schema.TaskPayload) { p.NodeID = schema.NewID() }), refusedNode},
-		"old incarnation":     {changed(func(p *schema.TaskPayload) { p.Incarnation = 0 }), refusedIncarn},
-		"later incarnation":   {changed(func(p *schema.TaskPayload) { p.Incarnation = 2 }), refusedIncarn},
-		"expired":             {changed(func(p *schema.TaskPayload) { p.ExpiresAt = now.Add(-time.Second) }), refusedExpired},
-		"no expiry":           {changed(func(p *schema.TaskPayload) { p.ExpiresAt = time.Time{} }), refusedExpired},
-		"not yet valid":       {changed(func(p *schema.TaskPayload) { p.NotBefore = now.Add(notBeforeSkew + time.Minute) }), refusedEarly},
-		"unknown type":        {changed(func(p *schema.TaskPayload) { p.Type = "shell.run" }), refusedTask},
-		"no type":             {changed(func(p *schema.TaskPayload) { p.Type = "" }), refusedTask},
-		"gentler effect":      {changed(func(p *schema.TaskPayload) { p.Type = schema.TaskWorkloadDrain }), refusedEffect},
-		"malformed id":        {changed(func(p *schema.TaskPayload) { p.TaskID = "../../etc/passwd" }), refusedID},
-		"params not wanted":   {changed(func(p *schema.TaskPayload) { p.Params = json.RawMessage(`{"x":1}`) }), refusedParams},
+		"no signature":                 {json.RawMessage(`{"payloadType":"` + schema.TaskPayloadType + `","payload":"e30=","signatures":[]}`), refusedEnvelope},
+		"many signatures":              {manySignatures(good), refusedEnvelope},
+		"key id of nobody":             {outer(`"keyid":"k1"`, `"keyid":"k9"`), refusedSignature},
+		"unknown outer field":          {outer(`{"payloadType"`, `{"x":1,"payloadType"`), refusedEnvelope},
+		"outer field twice":            {outer(`{"payloadType"`, `{"payload":"e30=","payloadType"`), refusedEnvelope},
+		"data after":                   {append(bytes.Clone(good), " {}"...), refusedEnvelope},
+		"not json":                     {json.RawMessage(`not json`), refusedEnvelope},
+		"empty":                        {nil, refusedEnvelope},
+		"null":                         {json.RawMessage(`null`), refusedType},
+		"too large":                    {changed(func(p *schema.TaskPayload) { p.WorkflowID = strings.Repeat("x", schema.MaxBodyBytes) }), refusedTooLarge},
+		"body not a task":              {sign([]byte(`[]`)), refusedBody},
+		"unknown field":                {replace(`{"v":1`, `{"v":1,"shell":"rm"`), refusedBody},
+		"field twice":                  {replace(`{"v":1`, `{"v":1,"env":"prod"`), refusedBody},
+		"field twice by case":          {replace(`{"v":1`, `{"v":1,"ENV":"prod"`), refusedBody},
+		"data after the body":          {sign(append(bytes.Clone(whole), "{}"...)), refusedBody},
+		"another digest of the params": {changed(func(p *schema.TaskPayload) { p.ParamsSHA256 = digestOf([]byte("{}")) }), refusedParamsSum},
+		"version of the type":          {changed(func(p *schema.TaskPayload) { p.TypeVersion = 2 }), refusedTypeVersion},
+		"newer verifier set":           {changed(func(p *schema.TaskPayload) { p.MinSetVersion = 1 }), refusedSetBehind},
+		"lease key":                    {signBytes(f.t, f.delegate, schema.TaskPayloadType, whole), refusedSignature},
+		"lease key by its name":        {signAs(f.t, edSigner{f.delegate, "lease-1"}, schema.TaskPayloadType, whole), refusedSignature},
+		"root key":                     {signAs(f.t, edSigner{f.root, "root"}, schema.TaskPayloadType, whole), refusedSignature},
+		"a grant for a task":           {signBytes(f.t, f.signer, schema.LeasePayloadType, whole), refusedType},
+		"version":                      {changed(func(p *schema.TaskPayload) { p.V = 2 }), refusedVersion},
+		"no version":                   {changed(func(p *schema.TaskPayload) { p.V = 0 }), refusedVersion},
+		"other env":                    {changed(func(p *schema.TaskPayload) { p.Env = "prod" }), refusedEnv},
+		"other node":                   {changed(func(p *schema.TaskPayload) { p.NodeID = schema.NewID() }), refusedNode},
+		"old incarnation":              {changed(func(p *schema.TaskPayload) { p.Incarnation = 0 }), refusedIncarn},
+		"later incarnation":            {changed(func(p *schema.TaskPayload) { p.Incarnation = 2 }), refusedIncarn},
+		"expired":                      {changed(func(p *schema.TaskPayload) { p.ExpiresAt = now.Add(-time.Second) }), refusedExpired},
+		"no expiry":                    {changed(func(p *schema.TaskPayload) { p.ExpiresAt = time.Time{} }), refusedExpired},
+		"not yet valid":                {changed(func(p *schema.TaskPayload) { p.NotBefore = now.Add(notBeforeSkew + time.Minute) }), refusedEarly},
+		"unknown type":                 {changed(func(p *schema.TaskPayload) { p.Type = "shell.run" }), refusedTask},
+		"no type":                      {changed(func(p *schema.TaskPayload) { p.Type = "" }), refusedTask},
+		"gentler effect":               {changed(func(p *schema.TaskPayload) { p.Type = schema.TaskWorkloadDrain }), refusedEffect},
+		"malformed id":                 {changed(func(p *schema.TaskPayload) { p.TaskID = "../../etc/passwd" }), refusedID},
+		"params not wanted":            {changed(func(p *schema.TaskPayload) { p.Params = json.RawMessage(`{"x":1}`) }), refusedParams},
 		"drain without deadline": {changed(func(p *schema.TaskPayload) {
 			p.Type, p.Effect, p.Params = schema.TaskWorkloadDrain, schema.EffectDestructive, json.RawMessage(`{"force":true}`)
 		}), refusedParams},
@@ -147,15 +150,20 @@ func TestBadTasks(t *testing.T) {
 // offeredID is an id of its own for each offer, or the signed one where the
 // fault is not in what the verifier sees.
 func offeredID(f *fakeAPI, envelope []byte) string {
-	if v, err := f.verifier().check(envelope); err == nil {
+	if v, err := f.verifier().check(envelope, time.Now()); err == nil {
 		return v.payload.TaskID
 	}
 	return schema.NewID()
 }
 
 func (f *fakeAPI) verifier() verifier {
-	return verifier{id: f.id, keys: f.verifiers(), now: time.Now}
+	return verifier{
+		id: f.id, set: bundled(f.verifiers(), schema.SetFloor{}), nonce: testNonce, clock: &trustedClock{local: time.Now},
+	}
 }
+
+// testNonce is the nonce of a poll that a test makes up.
+const testNonce = "0123456789abcdefABCDEF"
 
 func TestVerifierRefuses(t *testing.T) {
 	t.Parallel()
@@ -165,7 +173,7 @@ func TestVerifierRefuses(t *testing.T) {
 		if later[bad.reason] {
 			continue
 		}
-		_, err := f.verifier().check(bad.envelope)
+		_, err := f.verifier().check(bad.envelope, time.Now())
 		require.Equal(t, schema.KindTaskRefused, schema.KindOf(err), name)
 		require.Equal(t, bad.reason, schema.AsError(err).Reason, name)
 	}
@@ -176,16 +184,16 @@ func TestVerifierAccepts(t *testing.T) {
 	f := newFakeAPI(t)
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
 	p.NotBefore = time.Now().Add(notBeforeSkew - time.Minute).UTC()
-	got, err := f.verifier().check(f.envelope(p))
+	got, err := f.verifier().check(f.envelope(p), time.Now())
 	require.NoError(t, err)
 	require.Equal(t, p.TaskID, got.payload.TaskID)
 
 	v := f.verifier()
-	v.keys[0].State = schema.KeyGrace
-	_, err = v.check(f.envelope(p))
+	v.set.keys[0].State = schema.KeyGrace
+	_, err = v.check(f.envelope(p), time.Now())
 	require.NoError(t, err, "a key in grace")
 	nameless := bytes.Replace(f.envelope(p), []byte(`"keyid":"k1"`), []byte(`"keyid":""`), 1)
-	_, err = v.check(nameless)
+	_, err = v.check(nameless, time.Now())
 	require.NoError(t, err, "the key id only narrows the search")
 }
 
@@ -195,14 +203,14 @@ func TestBitFlips(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	good := f.envelope(f.payload(schema.TaskWorkloadCordon, 1, nil))
-	want, err := f.verifier().check(good)
+	want, err := f.verifier().check(good, time.Now())
 	require.NoError(t, err)
 	accepted := 0
 	for i := range good {
 		for _, bit := range []int{i % 8, (i + 3) % 8} {
 			flipped := bytes.Clone(good)
 			flipped[i] ^= 1 << bit
-			got, err := f.verifier().check(flipped)
+			got, err := f.verifier().check(flipped, time.Now())
 			if err == nil {
 				// The last base64 digit of a signature holds unused bits, and
 				// names match without regard to case: the same bytes were signed.
@@ -230,9 +238,9 @@ func FuzzVerify(f *testing.F) {
 	}
 	v := api.verifier()
 	f.Fuzz(func(t *testing.T, envelope []byte) {
-		got, err := v.check(envelope)
+		got, err := v.check(envelope, time.Now())
 		switch {
-		case err == nil && !signedBy(v.keys[0].Public, envelope, got.raw):
+		case err == nil && !signedBy(v.set.keys[0].Public, envelope, got.raw):
 			t.Fatalf("accepted what was never signed: %s", got.raw)
 		case err != nil && schema.KindOf(err) != schema.KindTaskRefused:
 			t.Fatalf("untyped refusal: %v", err)

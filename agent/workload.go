@@ -1,11 +1,9 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -92,15 +90,11 @@ func (w watch) run(ctx context.Context, list func(context.Context) ([]schema.Wor
 func runCommand(ctx context.Context, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = childEnv()
-	cmd.WaitDelay = time.Second
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &limited{&out, commandBytes}, &limited{&errOut, maxRefusalDetail}
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, strings.TrimSpace(errOut.String()))
+	out, complaint, err := programs{}.run(ctx, commandBytes, name, args...)
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, plain(clip(strings.TrimSpace(complaint))))
 	}
-	return out.String(), nil
+	return out, nil
 }
 
 // sortWorkloads orders a list by name.

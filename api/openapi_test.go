@@ -125,9 +125,10 @@ func hasParameter(op operation, name string) bool {
 func bodies() (requests, answers []any) {
 	requests = []any{schema.RegisterNodeRequest{}, schema.LifecycleRequest{}, schema.EnrollRequest{},
 		schema.RenewRequest{}, schema.RecoverRequest{}, schema.BootstrapScriptRequest{},
-		schema.HeartbeatRequest{}, schema.TaskResult{}, schema.TaskProgress{}}
+		schema.HeartbeatRequest{}, schema.TaskResult{}, schema.TaskProgress{}, schema.TaskDecision{}}
 	answers = []any{schema.ErrorBody{}, edge.Health{}, schema.NodeView{}, schema.NodeList{}, schema.LifecycleAnswer{},
-		schema.BootstrapBundle{}, schema.BootstrapScriptAnswer{}, schema.AuditPage{}, schema.OperationList{}, schema.EnrollAnswer{}, schema.TaskOffer{}, schema.ProgressAnswer{}}
+		schema.BootstrapBundle{}, schema.BootstrapScriptAnswer{}, schema.AuditPage{}, schema.OperationList{}, schema.EnrollAnswer{}, schema.TaskOffer{}, schema.ProgressAnswer{},
+		schema.TaskView{}, schema.TaskList{}, schema.VerifierSets{}}
 	return requests, answers
 }
 
@@ -244,6 +245,10 @@ func enumerations() map[reflect.Type][]string {
 			actions = append(actions, m.Action)
 		}
 	}
+	var types []schema.TaskType
+	for _, row := range schema.TaskTypes() {
+		types = append(types, row.Type)
+	}
 	return map[reflect.Type][]string{
 		reflect.TypeFor[schema.Kind]():           texts(kinds),
 		reflect.TypeFor[schema.Action]():         texts(actions),
@@ -253,7 +258,9 @@ func enumerations() map[reflect.Type][]string {
 		reflect.TypeFor[schema.OperationState](): {"accepted", "running", "parked", "completed", "failed", "cancelled", "rejected"},
 		reflect.TypeFor[schema.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},
 		reflect.TypeFor[schema.Attention]():      {"none", "agent", "provider", "operator", "compensation"},
-		reflect.TypeFor[schema.TaskStatus]():     {"succeeded", "failed", "cancelled"},
+		reflect.TypeFor[schema.TaskStatus]():     {"pending", "dispatched", "running", "succeeded", "failed", "cancelled", "lost"},
+		reflect.TypeFor[schema.TaskType]():       texts(types),
+		reflect.TypeFor[schema.Effect]():         {"read", "idempotent", "destructive"},
 	}
 }
 

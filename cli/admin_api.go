@@ -152,6 +152,45 @@ func (a *adminAPI) audit(ctx context.Context, stream string, after int64, limit 
 	return v, err
 }
 
+// tasks lists node tasks, newest first and without what they printed: of one
+// node (an id or a host name) when node is not empty, with those that are over
+// when all.
+func (a *adminAPI) tasks(ctx context.Context, node string, all bool) ([]schema.TaskView, error) {
+	q := url.Values{}
+	if node != "" {
+		q.Set("node", node)
+	}
+	if all {
+		q.Set("all", "true")
+	}
+	var v schema.TaskList
+	err := a.call(ctx, http.MethodGet, withQuery("/tasks", q), nil, &v)
+	return v.Tasks, err
+}
+
+// task returns a task with the end of what it printed.
+func (a *adminAPI) task(ctx context.Context, taskID string) (schema.TaskView, error) {
+	var v schema.TaskView
+	err := a.call(ctx, http.MethodGet, "/tasks/"+url.PathEscape(taskID), nil, &v)
+	return v, err
+}
+
+// resumeTask offers a lost task again and returns it as it is then.
+func (a *adminAPI) resumeTask(ctx context.Context, taskID, reason string) (schema.TaskView, error) {
+	return a.decideTask(ctx, taskID, "resume", reason)
+}
+
+// cancelTask ends a task, or asks its node to, and returns it as it is then.
+func (a *adminAPI) cancelTask(ctx context.Context, taskID, reason string) (schema.TaskView, error) {
+	return a.decideTask(ctx, taskID, "cancel", reason)
+}
+
+func (a *adminAPI) decideTask(ctx context.Context, taskID, verb, reason string) (schema.TaskView, error) {
+	var v schema.TaskView
+	err := a.call(ctx, http.MethodPost, "/tasks/"+url.PathEscape(taskID)+"/"+verb, schema.TaskDecision{Reason: reason}, &v)
+	return v, err
+}
+
 func withQuery(path string, q url.Values) string {
 	if len(q) == 0 {
 		return path

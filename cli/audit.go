@@ -38,9 +38,7 @@ is missing, changed or out of order is named, and the exit code is 1.`,
 	c.Flags().StringVar(&o.node, "node", "", "only this node (id or host name), or the stream system")
 	c.Flags().BoolVar(&o.verify, "verify", false, "check the hash chains instead of printing")
 	c.Flags().IntVar(&o.limit, "limit", 200, "print the newest N events; 0 for all")
-	c.RegisterFlagCompletionFunc("node", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) { //nolint:errcheck // fails only for an unknown flag
-		return e.completeNode(c, nil, text)
-	})
+	e.completeNodeFlag(c)
 	return c
 }
 

@@ -67,6 +67,9 @@ func (e *env) report(ctx context.Context, err error) int {
 		}
 		return x.code
 	}
+	if d, ok := errors.AsType[*dev.EndedError](err); ok {
+		return d.Code
+	}
 	if d, ok := errors.AsType[*dev.UsageError](err); ok {
 		err = usagef(d.Command, "%s", d.Message)
 	}

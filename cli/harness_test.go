@@ -156,118 +156,6 @@ func (c *fakeClock) after(d time.Duration) <-chan time.Time {
 	return fired
 }
 
-// fakeTemporal is a Lifecycle that answers what a test says.
-type fakeTemporal struct {
-	dialled DialOptions
-	down    bool // refuses every call as unreachable
-	// submitted and resolved are what came in.
-	submitted []schema.OperationInput
-	resolved  []schema.ResolveRequest
-	submitErr error
-	// statuses are the answers of Status in turn; the last one repeats.
-	statuses  []schema.OperationStatus
-	statusErr error
-	result    *schema.OperationStatus
-	// reissue answers for every reissue, in place of statuses.
-	reissue *schema.OperationStatus
-	// reissueOf is reissue by workflow id.
-	reissueOf func(workflowID string) schema.OperationStatus
-	// decidedOn is the workflow of the last decision.
-	decidedOn string
-	resolve   func(schema.ResolveRequest) (schema.OperationStatus, error)
-	parked    []schema.OperationStatus
-	hosts     map[string]string
-}
-
-func newFakeTemporal() *fakeTemporal { return &fakeTemporal{hosts: map[string]string{}} }
-
-func (f *fakeTemporal) unreachable() error {
-	return schema.NewError(schema.KindServiceUnavailable, "Temporal at temporal.test:7233 does not answer").
-		WithReason("temporal_unreachable").WithNext("check TEMPORAL_ADDRESS, or run: gpuaas dev status")
-}
-
-func noWorker() error {
-	return schema.NewError(schema.KindServiceUnavailable, "no worker answers at temporal.test:7233").WithReason("no_worker")
-}
-
-func (f *fakeTemporal) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
-	if f.down {
-		return schema.Operation{}, f.unreachable()
-	}
-	if ctx.Err() != nil {
-		return schema.Operation{}, f.unreachable()
-	}
-	f.submitted = append(f.submitted, in)
-	if f.submitErr != nil {
-		return schema.Operation{}, f.submitErr
-	}
-	return operation(in.Action, schema.OperationAccepted), nil
-}
-
-func (f *fakeTemporal) Status(_ context.Context, workflowID, _ string) (schema.OperationStatus, error) {
-	isReissue := strings.HasSuffix(workflowID, ":reissue")
-	switch {
-	case f.down:
-		return schema.OperationStatus{}, f.unreachable()
-	case isReissue && f.reissueOf != nil:
-		return f.reissueOf(workflowID), nil
-	case isReissue && f.reissue != nil:
-		return *f.reissue, nil
-	case isReissue:
-		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
-	case f.statusErr != nil:
-		return schema.OperationStatus{}, f.statusErr
-	case len(f.statuses) == 0:
-		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
-	}
-	st := f.statuses[0]
-	if len(f.statuses) > 1 {
-		f.statuses = f.statuses[1:]
-	}
-	return st, nil
-}
-
-func (f *fakeTemporal) Resolve(_ context.Context, workflowID string, r schema.ResolveRequest) (schema.OperationStatus, error) {
-	if f.down {
-		return schema.OperationStatus{}, f.unreachable()
-	}
-	f.resolved, f.decidedOn = append(f.resolved, r), workflowID
-	if f.resolve == nil {
-		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "handing over the decision")
-	}
-	return f.resolve(r)
-}
-
-func (f *fakeTemporal) Parked(context.Context) ([]schema.OperationStatus, error) {
-	if f.down {
-		return nil, f.unreachable()
-	}
-	return f.parked, nil
-}
-
-func (f *fakeTemporal) FindNode(_ context.Context, host string) (string, error) {
-	if f.down {
-		return "", f.unreachable()
-	}
-	if id, ok := f.hosts[host]; ok {
-		return id, nil
-	}
-	return "", schema.Errorf(schema.KindNotFound, "Temporal remembers no node with host name %q", host)
-}
-
-func (f *fakeTemporal) Result(context.Context, string, string) (schema.OperationStatus, error) {
-	if f.down || f.result == nil {
-		return schema.OperationStatus{}, f.unreachable()
-	}
-	return *f.result, nil
-}
-
-func (f *fakeTemporal) WebURL(workflowID, runID string) string {
-	return "http://web.test/" + workflowID + "/" + runID
-}
-
-func (f *fakeTemporal) Close() {}
-
 // operation is an operation on gpu-17 that started at the tests' begin.
 func operation(a schema.Action, s schema.OperationState) schema.Operation {
 	return schema.Operation{OperationID: operationID, WorkflowID: schema.NodeWorkflowID(nodeID), RunID: runID,
@@ -327,6 +215,9 @@ type fakeAPI struct {
 	refuseReissue map[string]*schema.Error
 	scripts       []schema.BootstrapScriptRequest
 	requests      []string
+	// decided are the decisions about tasks, as verb, task and reason.
+	tasks   []schema.TaskView
+	decided []string
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
@@ -350,6 +241,7 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/bootstrap-script", a.postScript)
 	mux.HandleFunc("GET /api/v1/admin/operations", a.getOperations)
 	mux.HandleFunc("GET /api/v1/admin/audit", a.getAudit)
+	a.serveTasks(mux)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -68,6 +68,8 @@ func TestUsage(t *testing.T) {
 		"no-region":          "node register gpu-18 --sku h100",
 		"bad-class":          "node register gpu-18 --sku h100 --region fra1 --class eternal",
 		"force-no-reason":    "op force gpu-17 --yes",
+		"resume-no-reason":   "task resume " + taskID + " --yes",
+		"cancel-no-reason":   "task cancel " + taskID + " --yes",
 		"bad-api-url":        "node list --api-url localhost",
 		"secret-in-api-url":  "node list --api-url http://alice:hunter2@localhost",
 		"bad-limit":          "audit --limit -1",

@@ -244,24 +244,29 @@ func TestUnreachableAPI(t *testing.T) {
 func TestConfirmation(t *testing.T) {
 	t.Parallel()
 	destructive := [][]string{{"node", "drain", "gpu-17"}, {"node", "retire", "gpu-17"}, {"node", "remove", "gpu-17"},
-		{"op", "force", "gpu-17", "--reason", "r"}, {"op", "skip", "gpu-17", "--reason", "r"}}
+		{"op", "force", "gpu-17", "--reason", "r"}, {"op", "skip", "gpu-17", "--reason", "r"},
+		{"task", "resume", taskID, "--reason", "r"}, {"task", "cancel", taskID, "--reason", "r"}}
 	for _, args := range destructive {
 		name := args[0] + "-" + args[1]
 		t.Run(name+" without a terminal", func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
+			h.api.tasks = []schema.TaskView{lostTask()}
 			h.golden("confirm-"+name, args...)
 			require.Empty(t, h.temporal.submitted)
 			require.Empty(t, h.temporal.resolved)
+			require.Empty(t, h.api.decided)
 		})
 		t.Run(name+" refused on a terminal", func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
+			h.api.tasks = []schema.TaskView{lostTask()}
 			h.onTerminal("\n")
 			require.Equal(t, schema.ExitFailed, h.run(args...))
 			require.Contains(t, h.err.String(), "Go on? [y/N] nothing was changed\n")
 			require.Empty(t, h.temporal.submitted)
 			require.Empty(t, h.temporal.resolved)
+			require.Empty(t, h.api.decided)
 		})
 	}
 	t.Run("granted on a terminal", func(t *testing.T) {

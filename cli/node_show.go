@@ -17,7 +17,7 @@ func newNodeShow(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NODE", Short: "Show a node",
 		Long: `Shows a node: state and since when, last heartbeat, the operation that holds it,
-what keeps it from being retired, and the facts its agent reported.
+what keeps it from being retired, its open tasks, and the facts its agent reported.
 
 Of its identity it shows both sides: the certificate that the control plane holds
 for the node and the CA generations it trusts, with fingerprints to compare with
@@ -38,12 +38,41 @@ func runNodeShow(ctx context.Context, e *env, arg string) error {
 	if err != nil {
 		return err
 	}
+	tasks := e.openTasks(ctx, n)
 	return e.print(n, func(w io.Writer) {
 		e.writeNode(w, n)
 		e.writeIdentity(w, n)
 		e.writeHeld(w, n)
+		e.writeOpen(w, tasks)
 		writeFacts(w, n.Facts)
 	})
+}
+
+// openTasks are the node's tasks that are not over. They are for people: the
+// machines' form is the node alone.
+func (e *env) openTasks(ctx context.Context, n schema.NodeView) []schema.TaskView {
+	if e.flags.output != formatTable {
+		return nil
+	}
+	api, err := e.api()
+	var tasks []schema.TaskView
+	if err == nil {
+		tasks, err = api.tasks(ctx, n.ID, false)
+	}
+	if err != nil {
+		e.say("warning: its tasks are not shown: %s", err)
+	}
+	return tasks
+}
+
+func (e *env) writeOpen(w io.Writer, tasks []schema.TaskView) {
+	for i, t := range tasks {
+		label := "Tasks:"
+		if i > 0 {
+			label = ""
+		}
+		row(w, label, fmt.Sprintf("%s %s, lease %s, %s", t.Type, taskStatus(t), leaseLeft(t, e.clock.now()), t.TaskID))
+	}
 }
 
 func (e *env) writeNode(w io.Writer, n schema.NodeView) {

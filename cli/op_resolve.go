@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,8 +29,6 @@ type decision struct {
 	// consequence completes the question a destructive decision asks; empty for
 	// one that does not ask.
 	consequence string
-	// needsReason makes --reason mandatory.
-	needsReason bool
 }
 
 func newOpRetry(e *env) *cobra.Command {
@@ -42,7 +41,7 @@ func newOpSkip(e *env) *cobra.Command {
 	return newOpResolve(e, decision{name: schema.DecisionSkip, short: "Go on without the parked phase",
 		long:        "Goes on without the phase that the operation is parked in. What the phase would have done stays undone.",
 		example:     "  gpuaas op skip gpu-17 --reason \"probe is known broken, PROB-12\"",
-		consequence: "what the phase would have done stays undone", needsReason: true})
+		consequence: "what the phase would have done stays undone"})
 }
 
 func newOpCancel(e *env) *cobra.Command {
@@ -55,7 +54,7 @@ func newOpForce(e *env) *cobra.Command {
 	return newOpResolve(e, decision{name: schema.DecisionForce, short: "Run the parked phase without its safety",
 		long:        "Runs the phase that the operation is parked in without its safety: a drain then kills the work that blocks it.",
 		example:     "  gpuaas op force gpu-17 --reason \"tenant agreed, TCK-99\"",
-		consequence: "a forced drain kills the work that blocks it", needsReason: true})
+		consequence: "a forced drain kills the work that blocks it"})
 }
 
 func newOpExtend(e *env) *cobra.Command {
@@ -72,7 +71,7 @@ func newOpResolve(e *env, d decision) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error { return runOpResolve(c.Context(), e, args[0], d, o) },
 	}
 	usage := "why, for the audit"
-	if d.needsReason {
+	if d.name.NeedsReason() {
 		usage += " (required)"
 	}
 	c.Flags().StringVar(&o.reason, "reason", "", usage)
@@ -86,7 +85,7 @@ func newOpResolve(e *env, d decision) *cobra.Command {
 
 func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResolveOptions) error {
 	command := "gpuaas op " + string(d.name)
-	if d.needsReason && o.reason == "" {
+	if d.name.NeedsReason() && strings.TrimSpace(o.reason) == "" {
 		return usagef(command, "missing --reason: say why, it goes into the audit")
 	}
 	if !plainText(o.reason, maxReason) {

@@ -108,6 +108,24 @@ func TestOpResolve(t *testing.T) {
 			require.Equal(t, []schema.ResolveRequest{{Decision: d, Reason: "TCK-99", By: "alice@desk"}}, h.temporal.resolved)
 		})
 	}
+	for _, d := range schema.Decisions() {
+		t.Run(string(d)+" without a reason", func(t *testing.T) {
+			t.Parallel()
+			h := setup(t)
+			h.temporal.resolve = func(schema.ResolveRequest) (schema.OperationStatus, error) {
+				return drainAt(1, schema.OperationRunning), nil
+			}
+			if d == schema.DecisionForce || d == schema.DecisionSkip {
+				require.Equal(t, schema.ExitUsage, h.run("op", string(d), "gpu-17", "--yes"))
+				require.Equal(t, schema.ExitUsage, h.run("op", string(d), "gpu-17", "--yes", "--reason", " "))
+				require.Empty(t, h.temporal.resolved)
+				require.Empty(t, h.api.requests, "nothing is asked or sent before")
+				return
+			}
+			require.Zero(t, h.run("op", string(d), "gpu-17"))
+			require.Equal(t, []schema.ResolveRequest{{Decision: d, By: "alice@desk"}}, h.temporal.resolved)
+		})
+	}
 	t.Run("nothing runs", func(t *testing.T) {
 		t.Parallel()
 		setup(t).golden("op-cancel-none", "op", "cancel", "gpu-17")

@@ -88,25 +88,28 @@ func (c cleaner) Write(p []byte) (int, error) {
 // row writes one row of a table. A cell never ends its column or its line.
 func row(w io.Writer, cells ...string) {
 	for i, c := range cells {
-		cells[i] = strings.Map(func(r rune) rune {
-			if unicode.IsControl(r) {
-				return '?'
-			}
-			return r
-		}, c)
+		cells[i] = strings.Map(harmless, c)
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
 }
 
-// clean replaces control characters other than a line's end, among them the
-// escape that starts a terminal's commands.
+// clean replaces control characters other than a line's end.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && unicode.IsControl(r) {
-			return '?'
+		if r == '\n' {
+			return r
 		}
-		return r
+		return harmless(r)
 	}, s)
+}
+
+// harmless replaces a control character, among them the escape that starts a
+// terminal's commands, and those that turn the direction of what follows.
+func harmless(r rune) rune {
+	if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+		return '?'
+	}
+	return r
 }
 
 // count is a number of things: 1 row, 2 rows.

@@ -28,6 +28,8 @@ type Lifecycle interface {
 	// Result waits until the run is closed and returns its final state. It needs
 	// no worker.
 	Result(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error)
+	// ReclaimSchedule says how the reclaimer's schedule does.
+	ReclaimSchedule(ctx context.Context) (schema.ScheduleHealth, error)
 	// WebURL is the page of a run in the Web UI.
 	WebURL(workflowID, runID string) string
 	// Close ends the connection.

@@ -60,7 +60,7 @@ func newRoot(e *env) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c.CommandPath(), "%s", err) })
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
 		[]string{string(formatTable), string(formatJSON), string(formatYAML)}, cobra.ShellCompDirectiveNoFileComp))
-	root.AddCommand(newNode(e), newOp(e), newStuck(e), newAudit(e), newAdmin(e),
+	root.AddCommand(newNode(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e),
 		dev.NewCommand(e.stdout, e.stderr), newVersion(e))
 	root.SetHelpCommand(newHelp())
 	addCompletion(root)

@@ -21,7 +21,7 @@ func TestCompletion(t *testing.T) {
 		gone := node()
 		gone.Host, gone.State = "gpu-01", schema.NodeRemoved
 		h.api.nodes = append(h.api.nodes, gone)
-		for _, args := range [][]string{{"node", "drain", ""}, {"op", "force", ""}, {"audit", "--node", ""}} {
+		for _, args := range [][]string{{"node", "drain", ""}, {"op", "force", ""}, {"audit", "--node", ""}, {"task", "list", "--node", ""}} {
 			require.Zero(t, h.run(append([]string{"__complete"}, args...)...))
 			require.Equal(t, "gpu-17\tactive\n:4\n", h.out.String())
 		}

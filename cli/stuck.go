@@ -43,13 +43,22 @@ type stuckRow struct {
 	RunID       string                `json:"run_id"`
 }
 
+// stuckReport is what stuck prints for machines.
+type stuckReport struct {
+	Stuck []stuckRow `json:"stuck"`
+	// Reclaimer is set when the schedule that gives up vanished nodes' tasks does
+	// not run: what they hold shows as stuck late or never.
+	Reclaimer *schema.ScheduleHealth `json:"reclaimer,omitempty"`
+}
+
 func newStuck(e *env) *cobra.Command {
 	var o stuckOptions
 	c := &cobra.Command{
 		Use: "stuck", Short: "List every operation that waits for somebody",
 		Long: `Lists every parked or overdue operation: the node, where it stands, why and since
 when it waits, who must act, and the command to type next. It asks Temporal and
-the admin API, and goes on with one of them.`,
+the admin API, and goes on with one of them. It also says when the schedule of the
+reclaimer, which gives up the tasks of nodes that vanished, does not run.`,
 		Example: "  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck -o json | jq -r '.stuck[].next'",
 		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runStuck(c.Context(), e, o) },
 	}
@@ -84,13 +93,39 @@ func (e *env) showStuck(ctx context.Context, clearScreen bool) error {
 	if err != nil {
 		return err
 	}
+	report := stuckReport{Stuck: rows, Reclaimer: e.reclaimer(ctx)}
 	if clearScreen {
 		fmt.Fprint(e.stdout, "\x1b[H\x1b[2J")
 	}
-	return e.printStuck(rows)
+	return e.printStuck(report)
 }
 
-func (e *env) printStuck(rows []stuckRow) error {
+// reclaimer is how the reclaimer's schedule does, nil when it runs, or when
+// Temporal is away, which the rows tell already.
+func (e *env) reclaimer(ctx context.Context) *schema.ScheduleHealth {
+	lc, err := e.lifecycle(ctx)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupBudget)
+	defer cancel()
+	h, err := lc.ReclaimSchedule(ctx)
+	switch {
+	case err != nil && schema.KindOf(err) != schema.KindServiceUnavailable:
+		e.say("warning: how the reclaimer does is not known: %s", err)
+		return nil
+	case err != nil, h.State == schema.ScheduleRuns:
+		return nil
+	}
+	return &h
+}
+
+func (e *env) printStuck(report stuckReport) error {
+	rows := report.Stuck
+	if h := report.Reclaimer; h != nil {
+		e.say("warning: %s", h.Message)
+		e.say("next:  %s", h.Next)
+	}
 	if len(rows) == 0 {
 		e.say("nothing is stuck")
 		if e.flags.output == formatTable {
@@ -98,7 +133,7 @@ func (e *env) printStuck(rows []stuckRow) error {
 		}
 	}
 	now := e.clock.now()
-	return e.print(map[string][]stuckRow{"stuck": rows}, func(w io.Writer) {
+	return e.print(report, func(w io.Writer) {
 		row(w, "NODE", "STATE", "REASON", "SINCE", "OWNER", "NEXT")
 		for _, r := range rows {
 			row(w, cmp.Or(r.Host, r.NodeID), r.place(), r.Reason, span(now.Sub(r.Since)), string(r.Owner), r.Next)

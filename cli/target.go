@@ -102,3 +102,10 @@ func (e *env) completeNode(c *cobra.Command, args []string, _ string) ([]cobra.C
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
+
+// completeNodeFlag offers host names for --node.
+func (e *env) completeNodeFlag(c *cobra.Command) {
+	c.RegisterFlagCompletionFunc("node", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) { //nolint:errcheck // fails only for an unknown flag
+		return e.completeNode(c, nil, text)
+	})
+}

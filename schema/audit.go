@@ -36,6 +36,13 @@ const (
 	AuditTaskDispatched  = "tasks.dispatched"
 	AuditTaskFinished    = "tasks.finished"
 	AuditTaskLate        = "tasks.late_result"
+	AuditTaskRequeued    = "tasks.requeued"
+	AuditTaskLost        = "tasks.lost"
+	AuditTaskBack        = "tasks.back"
+	AuditTaskNudged      = "tasks.delivery_nudged"
+	AuditTaskResume      = "tasks.resume"
+	AuditTaskCancel      = "tasks.cancel"
+	AuditSetPublished    = "trust.verifier_set_published"
 	AuditDecision        = "operations.resolve"
 
 	AuditStateChanged     = "nodes.state_changed"

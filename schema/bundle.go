@@ -17,7 +17,7 @@ type BootstrapBundle struct {
 	NodeID          string `json:"GPUAAS_NODE_ID"`
 	EnrollmentToken string `json:"GPUAAS_ENROLLMENT_TOKEN"`
 	APIURL          string `json:"GPUAAS_API_URL"`
-	// TaskSigningPubkeys is a VerifierSet in its text form.
+	// TaskSigningPubkeys is a TaskTrust in its text form.
 	TaskSigningPubkeys   string `json:"GPUAAS_TASK_SIGNING_PUBKEYS"`
 	CABundlePath         string `json:"GPUAAS_CA_BUNDLE_PATH"`
 	NodeCertCABundlePath string `json:"GPUAAS_NODE_CERT_CA_BUNDLE_PATH"`

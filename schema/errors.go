@@ -40,6 +40,8 @@ const (
 	// KindUnfit: the machine is not what it should be (SKU mismatch, failed
 	// probe).
 	KindUnfit Kind = "unfit"
+	// KindTaskStatus: the node task's status does not allow the decision.
+	KindTaskStatus Kind = "task_status"
 )
 
 // Reasons of KindInvalidNodeIdentity.
@@ -103,6 +105,7 @@ func KindTable() []KindRow {
 		{KindTaskRefused, http.StatusConflict, ExitFailed, false},
 		{KindAgentSilent, http.StatusServiceUnavailable, ExitFailed, true},
 		{KindUnfit, http.StatusConflict, ExitFailed, false},
+		{KindTaskStatus, http.StatusConflict, ExitRefused, false},
 	}
 }
 

@@ -6,6 +6,10 @@ import "time"
 // carried into the workflow, the task and the agent's log.
 const HeaderCorrelationID = "X-Correlation-Id"
 
+// HeaderVerifierSet names the newest verifier set, as SetFloor.String does, in
+// each answer of tasks/wait.
+const HeaderVerifierSet = "Gpuaas-Verifier-Set"
+
 // ErrorBody is the error envelope of every HTTP answer that is not a success.
 type ErrorBody struct {
 	Error ErrorDetail `json:"error"`

@@ -215,6 +215,10 @@ func Decisions() []Decision {
 	return []Decision{DecisionRetry, DecisionSkip, DecisionForce, DecisionCancel, DecisionExtend}
 }
 
+// NeedsReason reports whether a decision must say why: one that leaves out what
+// the operation would have done, or its safety. The others may.
+func (d Decision) NeedsReason() bool { return d == DecisionSkip || d == DecisionForce }
+
 // ResolveRequest is the argument of the resolve update.
 type ResolveRequest struct {
 	Decision Decision `json:"decision"`
@@ -229,6 +233,9 @@ type AgentEvent struct {
 	// identity is ignored.
 	NodeID      string `json:"node_id"`
 	Incarnation int64  `json:"incarnation"`
+	// Step is the task's step within its operation, of EventTaskBack only.
+	Step        string `json:"step,omitempty"`
+	OperationID string `json:"operation_id,omitempty"`
 }
 
 // AgentEventName names what the node API saw.
@@ -241,6 +248,9 @@ const (
 	EventFirstPoll    AgentEventName = "first_poll"
 	// EventNodeRemoved ends what still waits for the node's agent.
 	EventNodeRemoved AgentEventName = "node_removed"
+	// EventTaskBack: a task that was given up for lost was heard of again, or
+	// an operator wants it offered again. Step names it.
+	EventTaskBack AgentEventName = "task_back"
 )
 
 // The custom search attributes. All are keywords but the last two, which are

@@ -141,7 +141,7 @@ type StuckCount struct {
 	Operations int64
 }
 
-// TaskCount is the number of unfinished node tasks of a status, for the gauge
+// TaskCount is the number of node tasks of a status that is not terminal, for the gauge
 // task_leases.
 type TaskCount struct {
 	Status TaskStatus

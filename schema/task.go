@@ -9,7 +9,8 @@ import (
 // TaskStatus is the status of a node task.
 type TaskStatus string
 
-// The task statuses. Succeeded, failed, cancelled and lost are terminal.
+// The task statuses. Succeeded, failed and cancelled are terminal. A lost task is
+// given up, and comes back when its node is heard of again or an operator says so.
 const (
 	TaskPending    TaskStatus = "pending"
 	TaskDispatched TaskStatus = "dispatched"
@@ -22,7 +23,7 @@ const (
 
 // Terminal reports whether no further change of the status is possible.
 func (s TaskStatus) Terminal() bool {
-	return slices.Contains([]TaskStatus{TaskSucceeded, TaskFailed, TaskCancelled, TaskLost}, s)
+	return slices.Contains([]TaskStatus{TaskSucceeded, TaskFailed, TaskCancelled}, s)
 }
 
 // Effect says what running a task twice would do. It decides what may be
@@ -47,6 +48,8 @@ const (
 	TaskWorkloadCordon   TaskType = "workload.cordon"
 	TaskWorkloadUncordon TaskType = "workload.uncordon"
 	TaskWorkloadDrain    TaskType = "workload.drain"
+	TaskUpdateTrust      TaskType = "agent.update_trust"
+	TaskWipeIdentity     TaskType = "agent.wipe_identity"
 )
 
 // TaskTypeRow is one row of the table of task types.
@@ -67,6 +70,8 @@ func TaskTypes() []TaskTypeRow {
 		{TaskWorkloadCordon, EffectIdempotent, 30 * time.Second, "take no new workload"},
 		{TaskWorkloadUncordon, EffectIdempotent, 30 * time.Second, "take workloads again"},
 		{TaskWorkloadDrain, EffectDestructive, 10 * time.Minute, "stop the workloads before a deadline, report what blocked"},
+		{TaskUpdateTrust, EffectIdempotent, 60 * time.Second, "take the newest verifier sets and CA bundles"},
+		{TaskWipeIdentity, EffectDestructive, 30 * time.Second, "give up the node's identity for good, and stop"},
 	}
 }
 
@@ -103,34 +108,44 @@ const TaskPayloadType = "application/vnd.gpuaas.task.v1+json"
 // (DecodeStrict), and accepts the task only when env, node and incarnation are
 // its own and now lies in [NotBefore, ExpiresAt]. Params hold no secret.
 type TaskPayload struct {
-	V             int             `json:"v"` // 1
-	Env           string          `json:"env"`
-	TaskID        string          `json:"task_id"`
-	NodeID        string          `json:"node_id"`
-	Incarnation   int64           `json:"incarnation"`
-	Type          TaskType        `json:"type"`
-	Effect        Effect          `json:"effect"`
-	Params        json.RawMessage `json:"params"`
-	Seq           int64           `json:"seq"` // rising per node
-	IssuedAt      time.Time       `json:"issued_at"`
-	NotBefore     time.Time       `json:"not_before"`
-	ExpiresAt     time.Time       `json:"expires_at"`
-	MaxRuntime    int64           `json:"max_runtime_seconds"`
-	OperationID   string          `json:"operation_id"`
-	WorkflowID    string          `json:"workflow_id"`
-	CorrelationID string          `json:"correlation_id"`
+	V            int             `json:"v"` // 1
+	Env          string          `json:"env"`
+	TaskID       string          `json:"task_id"`
+	NodeID       string          `json:"node_id"`
+	Incarnation  int64           `json:"incarnation"`
+	Type         TaskType        `json:"type"`
+	Effect       Effect          `json:"effect"`
+	TypeVersion  int             `json:"type_version"` // 1
+	Params       json.RawMessage `json:"params"`
+	ParamsSHA256 string          `json:"params_sha256"` // hex, of Params as they stand here
+	Seq          int64           `json:"seq"`           // rising per node
+	Attempt      int64           `json:"attempt"`       // of the step within its operation, from 1
+	IssuedAt     time.Time       `json:"issued_at"`
+	NotBefore    time.Time       `json:"not_before"`
+	ExpiresAt    time.Time       `json:"expires_at"`
+	MaxRuntime   int64           `json:"max_runtime_seconds"`
+	Expect       TaskExpect      `json:"expect"`
+	// MinSetVersion is the oldest verifier set that may judge this task.
+	MinSetVersion int64  `json:"min_set_version"`
+	OperationID   string `json:"operation_id"`
+	WorkflowID    string `json:"workflow_id"`
+	CorrelationID string `json:"correlation_id"`
 }
 
 // TaskSpec is what a workflow asks a node to do.
 type TaskSpec struct {
-	OperationID   string          `json:"operation_id"`
-	OpSeq         int64           `json:"op_seq"`
-	NodeID        string          `json:"node_id"`
-	Step          string          `json:"step"` // unique within the operation
-	Type          TaskType        `json:"type"`
-	Params        json.RawMessage `json:"params,omitempty"`
-	Deadline      time.Time       `json:"deadline"` // after it the envelope is void
-	CorrelationID string          `json:"correlation_id"`
+	OperationID string          `json:"operation_id"`
+	OpSeq       int64           `json:"op_seq"`
+	NodeID      string          `json:"node_id"`
+	Step        string          `json:"step"` // unique within the operation
+	Type        TaskType        `json:"type"`
+	Params      json.RawMessage `json:"params,omitempty"`
+	Deadline    time.Time       `json:"deadline"` // after it the envelope is void
+	// Attempt counts the tries of the step within the operation, from 1; 0
+	// means 1. Expect.OpSeq is filled in from OpSeq.
+	Attempt       int64      `json:"attempt,omitempty"`
+	Expect        TaskExpect `json:"expect,omitzero"`
+	CorrelationID string     `json:"correlation_id"`
 }
 
 // TaskRow is a stored task as the dispatching activity needs it.
@@ -145,7 +160,9 @@ type TaskRow struct {
 	Status      TaskStatus
 	Signed      bool // the envelope is attached: the task can be offered
 	CreatedAt   time.Time
-	Result      *TaskResult // set when Status is terminal
+	// Stored is false for a task that is to be signed and stored yet.
+	Stored bool
+	Result *TaskResult // set when Status is terminal or lost
 }
 
 // TaskOwner is the activity that waits for a task: where the result goes.
@@ -168,12 +185,19 @@ type TaskOffer struct {
 	// Envelope is the DSSE envelope, carried as is.
 	Envelope json.RawMessage `json:"envelope"`
 	Lease    Lease           `json:"lease"`
+	// Grant is the DSSE envelope of the TaskGrant, GrantKey that of the
+	// LeaseKey it is signed with.
+	Grant    json.RawMessage `json:"grant"`
+	GrantKey json.RawMessage `json:"grant_key"`
 	// ServerTime lets a node with a wrong clock see that it has one.
 	ServerTime time.Time `json:"server_time"`
 
-	// Type and CreatedAt are for the server's metrics and are not sent.
+	// Type and CreatedAt are for the server's metrics and are not sent, nor are
+	// NodeState and OpSeq, which the grant says.
 	Type      TaskType  `json:"-"`
 	CreatedAt time.Time `json:"-"`
+	NodeState NodeState `json:"-"`
+	OpSeq     int64     `json:"-"`
 }
 
 // TaskResult is the body of POST tasks/{task_id}/result. Posting the same
@@ -186,8 +210,14 @@ type TaskResult struct {
 	// DrainResult) when Status is succeeded.
 	Output json.RawMessage `json:"output,omitempty"`
 	// Code and Message say why when Status is failed: a Kind and a sentence.
-	Code       Kind      `json:"code,omitempty"`
-	Message    string    `json:"message,omitempty"`
+	Code    Kind   `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+	// EnvelopeSHA256 is the hex SHA-256 of the signed body that was run.
+	EnvelopeSHA256 string `json:"envelope_sha256,omitempty"`
+	// OutputTail is the end of what the work printed, at most MaxOutputTail
+	// bytes of UTF-8. It is for people: no code reads it, and it goes no further
+	// than the database.
+	OutputTail string    `json:"output_tail,omitempty"`
 	StartedAt  time.Time `json:"started_at"`
 	FinishedAt time.Time `json:"finished_at"`
 }
@@ -222,6 +252,9 @@ type TaskProgress struct {
 type ProgressAnswer struct {
 	Lease  Lease `json:"lease"`
 	Cancel bool  `json:"cancel,omitempty"`
+	// Paused asks the agent to begin nothing new of this task until a later
+	// answer says otherwise. What it began goes on.
+	Paused bool `json:"paused,omitempty"`
 }
 
 // DrainParams are the params of workload.drain.

@@ -11,12 +11,16 @@ import (
 type KeyState string
 
 // The key states: only active and grace keys verify tasks; a staged key is
-// known ahead of its use.
+// known ahead of its use, a revoked one is named so that nobody takes it again.
 const (
-	KeyActive KeyState = "active"
-	KeyStaged KeyState = "staged"
-	KeyGrace  KeyState = "grace"
+	KeyActive  KeyState = "active"
+	KeyStaged  KeyState = "staged"
+	KeyGrace   KeyState = "grace"
+	KeyRevoked KeyState = "revoked"
 )
+
+// Verifies reports whether signatures of a key in this state count.
+func (s KeyState) Verifies() bool { return s == KeyActive || s == KeyGrace }
 
 // VerifierKey is one Ed25519 key of a verifier set.
 type VerifierKey struct {
@@ -32,8 +36,8 @@ type VerifierSet []VerifierKey
 const maxVerifierKeys = 4
 
 // ParseVerifierSet parses GPUAAS_TASK_SIGNING_PUBKEYS: comma-separated entries
-// state:key-id:base64, where state is active, staged or grace, key-id is
-// [A-Za-z0-9._-]{1,64} and base64 is the standard encoding of the 32 key
+// state:key-id:base64, where state is active, staged, grace or revoked, key-id
+// is [A-Za-z0-9._-]{1,64} and base64 is the standard encoding of the 32 key
 // bytes. It refuses an empty set, a repeated key id, more than four keys and a
 // set without exactly one active key.
 func ParseVerifierSet(s string) (VerifierSet, error) {
@@ -67,7 +71,7 @@ func parseVerifierKey(entry string) (VerifierKey, error) {
 		return VerifierKey{}, Errorf(KindInvalidRequest, "verifier set: an entry must read state:key-id:base64")
 	}
 	state := KeyState(parts[0])
-	if !slices.Contains([]KeyState{KeyActive, KeyStaged, KeyGrace}, state) {
+	if !slices.Contains([]KeyState{KeyActive, KeyStaged, KeyGrace, KeyRevoked}, state) {
 		return VerifierKey{}, Errorf(KindInvalidRequest, "verifier set: unknown key state %q", parts[0])
 	}
 	if !validKeyID(parts[1]) {
@@ -102,7 +106,7 @@ func (s VerifierSet) String() string {
 func (s VerifierSet) Accepts() []VerifierKey {
 	var out []VerifierKey
 	for _, k := range s {
-		if k.State != KeyStaged {
+		if k.State.Verifies() {
 			out = append(out, k)
 		}
 	}

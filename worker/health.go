@@ -47,7 +47,7 @@ func (h *health) check(ctx context.Context) error {
 		}
 		return why
 	}
-	return errors.Join(p.store.Ping(ctx), p.temporal.Healthy(ctx))
+	return errors.Join(p.sets.Healthy(), p.store.Ping(ctx), p.temporal.Healthy(ctx))
 }
 
 // ServeHTTP implements http.Handler.

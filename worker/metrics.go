@@ -15,6 +15,8 @@ type metrics struct {
 	operations *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
 	vault      *prometheus.HistogramVec
+	signer     prometheus.Gauge
+	reclaims   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -33,6 +35,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "gpuaas_vault_requests_seconds", Help: "Requests to Vault, by operation.",
 			Buckets: prometheus.DefBuckets,
 		}, []string{"op"}),
+		reclaims: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpuaas_reclaims_total",
+			Help: "The reclaimer's decisions, by task type and result (requeued, lost, voided, nudged).",
+		}, []string{"type", "result"}),
+		signer: f.NewGauge(prometheus.GaugeOpts{
+			Name: "gpuaas_task_signer_ok",
+			Help: "1 when Vault's task key is the newest verifier set's, by the last check; 0 when it is not and nothing is signed.",
+		}),
 	}
 }
 
@@ -44,6 +54,19 @@ func (m *metrics) ended(a schema.Action, s schema.OperationState, took time.Dura
 	}
 }
 
+// signerChecked implements the observer of sets.Follower.
+func (m *metrics) signerChecked(ok bool) {
+	m.signer.Set(0)
+	if ok {
+		m.signer.Set(1)
+	}
+}
+
 func (m *metrics) vaultCall(op string, d time.Duration, _ error) {
 	m.vault.WithLabelValues(op).Observe(d.Seconds())
+}
+
+// reclaimed implements activities.Sweep's observer.
+func (m *metrics) reclaimed(t schema.TaskType, r schema.ReclaimResult) {
+	m.reclaims.WithLabelValues(string(t), string(r)).Inc()
 }

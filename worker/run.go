@@ -72,6 +72,7 @@ func serve(ctx context.Context, cfg Config, reg *prometheus.Registry, h *health,
 	h.ready(p)
 	log.Info("worker started", "temporal", p.temporal.Address(), "namespace", p.temporal.Namespace(), "queue", schema.TaskQueue)
 	go watchSilence(ctx, p.store, log)
+	go p.sets.Run(ctx, nil)
 	select {
 	case <-ctx.Done():
 		return nil

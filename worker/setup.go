@@ -25,8 +25,10 @@ type SetupOptions struct {
 	Talk io.Writer
 }
 
-// Setup prepares the database, Vault and Temporal for this version. Run again
-// it changes nothing.
+// Setup prepares the database, Vault and Temporal for this version, and
+// publishes the first verifier set. Run again it changes nothing, but for a
+// verifier set of which less than half its life is left: that one gets a
+// successor with the same keys.
 func Setup(ctx context.Context, o SetupOptions) error {
 	url, err := databaseURL(o.Getenv)
 	if err != nil {
@@ -39,7 +41,12 @@ func Setup(ctx context.Context, o SetupOptions) error {
 	if err := setupVault(ctx, o); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Talk, "vault: CAs, task key, roles and policies are in place")
+	fmt.Fprintln(o.Talk, "vault: CAs, signing keys, roles and policies are in place")
+	version, err := setupSets(ctx, o, url)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Talk, "trust: verifier set %d is published\n", version)
 	c, err := temporal.Dial(ctx, temporal.Config{Address: o.TemporalAddress, Namespace: o.TemporalNamespace})
 	if err != nil {
 		return err
@@ -52,6 +59,13 @@ func Setup(ctx context.Context, o SetupOptions) error {
 	return nil
 }
 
+func (o SetupOptions) env() string { return or(o.Getenv("GPUAAS_ENV"), "dev") }
+
+func (o SetupOptions) vaultAdmin() vault.AdminConfig {
+	return vault.AdminConfig{Address: o.Getenv("VAULT_ADDR"), TokenFile: o.Getenv("GPUAAS_VAULT_TOKEN_FILE"),
+		Log: slog.New(slog.NewTextHandler(o.Talk, nil))}
+}
+
 func setupVault(ctx context.Context, o SetupOptions) error {
 	out := o.Getenv("GPUAAS_SETUP_OUT_DIR")
 	token := o.Getenv("GPUAAS_VAULT_TOKEN_FILE")
@@ -59,10 +73,9 @@ func setupVault(ctx context.Context, o SetupOptions) error {
 		return schema.NewError(schema.KindInvalidRequest,
 			"GPUAAS_VAULT_TOKEN_FILE (a file with a privileged Vault token) and GPUAAS_SETUP_OUT_DIR (where the role ids go) must be set")
 	}
-	return vault.Setup(ctx,
-		vault.AdminConfig{Address: o.Getenv("VAULT_ADDR"), TokenFile: token, Log: slog.New(slog.NewTextHandler(o.Talk, nil))},
+	return vault.Setup(ctx, o.vaultAdmin(),
 		vault.SetupConfig{
-			Env:          or(o.Getenv("GPUAAS_ENV"), "dev"),
+			Env:          o.env(),
 			NodeAPINames: strings.Split(or(o.Getenv("GPUAAS_NODE_API_NAMES"), "localhost,127.0.0.1"), ","),
 			OutDir:       out,
 		})

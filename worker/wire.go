@@ -11,9 +11,11 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/providers/manual"
+	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/workflows"
 )
 
@@ -21,6 +23,7 @@ import (
 type parts struct {
 	store    *store.Store
 	vault    *vault.Client
+	sets     *sets.Follower
 	temporal *temporal.Client
 	metrics  *metrics
 }
@@ -41,6 +44,10 @@ func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.
 		Address: c.VaultAddr, RoleIDFile: c.RoleIDFile, SecretIDFile: c.SecretIDFile,
 		Env: c.Env, Log: log, Observe: p.metrics.vaultCall,
 	}); err != nil {
+		return nil, err
+	}
+	p.sets = sets.New(p.store, p.vault, log, p.metrics.signerChecked)
+	if err = p.sets.Refresh(ctx); err != nil {
 		return nil, err
 	}
 	sdkMetrics, err := temporal.Metrics(reg)
@@ -85,9 +92,11 @@ func register(w worker.Registry, p *parts, env string) {
 	for _, entry := range workflows.Registry() {
 		w.RegisterWorkflowWithOptions(entry.Run, workflow.RegisterOptions{Name: entry.Type})
 	}
+	w.RegisterWorkflowWithOptions(workflows.ReclaimStaleDispatch, workflow.RegisterOptions{Name: schema.WorkflowReclaim})
 	for _, a := range []any{
 		&activities.Record{Records: p.store, Ended: p.metrics.ended},
 		&activities.Task{Tasks: p.store, Signer: p.vault, Env: env},
+		&activities.Sweep{Reclaimer: p.store, Decided: p.metrics.reclaimed},
 		&activities.Machine{Ledger: p.store.Ledger(), Providers: providers()},
 	} {
 		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})

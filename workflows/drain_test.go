@@ -212,4 +212,21 @@ func TestDrain(t *testing.T) {
 		require.NoError(t, b.resolved[5])
 		require.Equal(t, []schema.Decision{schema.DecisionCancel}, w.decisions)
 	})
+
+	t.Run("skip and force say why, the others may", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(schema.NodeActive)
+		w.silent[schema.TaskWorkloadDrain] = true
+		b := setup(t, schema.ActionDrain, w)
+		for i, d := range []schema.Decision{schema.DecisionForce, schema.DecisionExtend, schema.DecisionRetry,
+			schema.DecisionSkip, schema.DecisionCancel} {
+			b.env.RegisterDelayedCallback(func() { b.decide(d, "") }, time.Duration(i+1)*time.Hour)
+		}
+		require.Equal(t, schema.OperationCancelled, b.run().Operation.Status)
+		for _, i := range []int{0, 3} {
+			require.Equal(t, "reason_missing", failureOf(b.resolved[i]).Reason)
+		}
+		require.Equal(t, []error{nil, nil, nil}, []error{b.resolved[1], b.resolved[2], b.resolved[4]})
+		require.Equal(t, []schema.Decision{schema.DecisionExtend, schema.DecisionRetry, schema.DecisionCancel}, w.decisions)
+	})
 }

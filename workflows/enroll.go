@@ -86,6 +86,12 @@ func (op *operation) readProgress(ctx workflow.Context) error {
 // started with, or of a later one, which a reissue beside it began. An older
 // identity's events count for nothing.
 func (op *operation) heard(e schema.AgentEvent) {
+	if e.Event == schema.EventTaskBack {
+		if e.OperationID == op.in.OperationID {
+			op.back[e.Step] = true
+		}
+		return
+	}
 	if e.Event == schema.EventNodeRemoved && e.NodeID == op.in.NodeID {
 		op.enrolled.Removed = true
 	}

@@ -22,7 +22,7 @@ func (op *operation) handle(ctx workflow.Context, a action) error {
 	}
 	return workflow.SetUpdateHandlerWithOptions(ctx, schema.UpdateResolve, op.resolve,
 		workflow.UpdateHandlerOptions{
-			Description: "An operator's decision: retry, skip, force, cancel or extend, with a reason",
+			Description: "An operator's decision: retry, skip, force, cancel or extend; skip and force need a reason",
 			Validator:   func(r schema.ResolveRequest) error { return asFailure(op.fits(r, a)) },
 		})
 }
@@ -52,8 +52,8 @@ func (op *operation) fits(r schema.ResolveRequest, a action) *schema.Error {
 	switch {
 	case !slices.Contains(schema.Decisions(), r.Decision):
 		return schema.NewError(schema.KindInvalidRequest, "unknown decision %q", r.Decision)
-	case strings.TrimSpace(r.Reason) == "":
-		return schema.NewError(schema.KindInvalidRequest, "a decision needs a reason").WithReason("reason_missing")
+	case r.Decision.NeedsReason() && strings.TrimSpace(r.Reason) == "":
+		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
 	case op.over:
 		return schema.NewError(schema.KindInvalidRequest, "the operation is over").WithReason("operation_over")
 	case op.decision != nil:

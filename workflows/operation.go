@@ -31,6 +31,10 @@ type operation struct {
 	// a new task instead of the old one.
 	try    int
 	forced bool
+	// asked is the step that the node was given last, back the steps whose lost
+	// task came back.
+	asked string
+	back  map[string]bool
 	// advances counts the progress written to the database.
 	advances int64
 	// cordoned is set when this operation cordoned the node, so that an undo
@@ -81,7 +85,7 @@ func run(ctx workflow.Context, in schema.OperationInput, a action) (schema.Opera
 func newOperation(ctx workflow.Context, in schema.OperationInput) *operation {
 	info := workflow.GetInfo(ctx)
 	started := info.WorkflowStartTime.UTC()
-	op := &operation{in: in}
+	op := &operation{in: in, back: map[string]bool{}}
 	op.status = schema.OperationStatus{
 		Operation: schema.Operation{
 			OperationID: in.OperationID, WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID,

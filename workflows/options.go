@@ -23,8 +23,14 @@ const (
 	callWait
 	// callProvider is one call of a provider.
 	callProvider
-	// callTask is work on a node: open until the node API completes it.
+	// callTask is work on a node: open until the node API completes it. A cancel
+	// does not wait for the node: the operation voids the task, and the node stops
+	// when its lease is refused. A dead node would keep every decision waiting for
+	// the heartbeat timeout otherwise.
 	callTask
+	// callSweep is one sweep of the reclaimer. Its total is below the run timeout
+	// that the schedule gives it.
+	callSweep
 )
 
 // limits is what a kind of call may take. Zero start means the phase's budget.
@@ -35,6 +41,9 @@ type limits struct {
 	grow  float64
 	most  time.Duration // longest wait between tries
 	tries int32         // zero means unlimited within total
+	// beat is the heartbeat timeout: how long a try may be silent. Zero means
+	// for as long as the try may take.
+	beat time.Duration
 }
 
 // table holds every timeout and retry policy. The local activity's total stays
@@ -42,15 +51,17 @@ type limits struct {
 func table(k callKind) limits {
 	switch k {
 	case callRecord:
-		return limits{2 * time.Second, 5 * time.Second, 100 * time.Millisecond, 2, time.Second, 3}
+		return limits{2 * time.Second, 5 * time.Second, 100 * time.Millisecond, 2, time.Second, 3, 0}
 	case callRecordSlow:
-		return limits{10 * time.Second, 24 * time.Hour, time.Second, 2, 30 * time.Second, 0}
+		return limits{10 * time.Second, 24 * time.Hour, time.Second, 2, 30 * time.Second, 0, 0}
 	case callWait:
-		return limits{10 * time.Second, 0, 5 * time.Second, 1, 5 * time.Second, 0}
+		return limits{10 * time.Second, 0, 5 * time.Second, 1, 5 * time.Second, 0, 0}
 	case callProvider:
-		return limits{45 * time.Second, 0, 2 * time.Second, 2, time.Minute, 0}
+		return limits{45 * time.Second, 0, 2 * time.Second, 2, time.Minute, 0, 0}
+	case callSweep:
+		return limits{time.Minute, 2 * time.Minute, time.Second, 2, 10 * time.Second, 3, 30 * time.Second}
 	default: // callTask
-		return limits{0, 0, time.Second, 2, 30 * time.Second, 0}
+		return limits{0, 0, time.Second, 2, 30 * time.Second, 0, schema.TaskBeatTimeout}
 	}
 }
 
@@ -79,7 +90,7 @@ func remote(ctx workflow.Context, k callKind, budget time.Duration, id, summary 
 		l.start = l.total
 	}
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		ActivityID: id, StartToCloseTimeout: l.start, ScheduleToCloseTimeout: l.total,
+		ActivityID: id, StartToCloseTimeout: l.start, ScheduleToCloseTimeout: l.total, HeartbeatTimeout: l.beat,
 		RetryPolicy: l.retry(), Summary: summary,
 	})
 }

@@ -30,8 +30,13 @@ func (op *operation) runPhase(ctx workflow.Context, spec schema.PhaseSpec, do st
 			return err
 		}
 		if op.decision == nil {
-			if err := op.park(ctx, spec, err, extra); err != nil {
+			again, err := op.park(ctx, spec, err, extra)
+			if err != nil {
 				return err
+			}
+			if again {
+				op.clear(ctx)
+				continue
 			}
 		}
 		if op.decision == nil {
@@ -102,9 +107,10 @@ func (op *operation) mark(ctx workflow.Context, s schema.PhaseState, reason stri
 }
 
 // park waits for an operator's decision, or until the phase's goal is reached
-// after all; then there is none. It returns errCancelled when the run is
-// cancelled meanwhile.
-func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause error, extra []schema.Decision) error {
+// after all; then there is none. again says that there is none because the task
+// that was given up for lost came back: the same step finds it. It returns
+// errCancelled when the run is cancelled meanwhile.
+func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause error, extra []schema.Decision) (again bool, _ error) {
 	stuck := op.stuck(ctx, spec, cause, extra)
 	p := &op.status.Operation.Phases[op.phase]
 	p.State, p.Reason = schema.PhaseParked, stuck.Message
@@ -117,11 +123,24 @@ func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause err
 	op.show(ctx)
 	tryRecord(ctx, "Record why it does not go on", record.RecordProgress,
 		op.progress(schema.Advance{Phase: spec.Name, Stuck: &stuck}))
-	heals := op.heals(ctx)
-	if err := workflow.Await(ctx, func() bool { return op.decision != nil || heals && op.healed(ctx) }); err != nil {
-		return errCancelled
+	heals, lost := op.heals(ctx), stuck.Reason == schema.ReasonTaskLost
+	if err := workflow.Await(ctx, func() bool {
+		return op.decision != nil || heals && op.healed(ctx) || lost && op.cameBack(ctx)
+	}); err != nil {
+		return false, errCancelled
 	}
-	return nil
+	if !lost || op.decision != nil {
+		return false, nil
+	}
+	delete(op.back, op.asked)
+	return true, nil
+}
+
+// cameBack reports whether the task that the phase waits for is lost no more. It
+// may have been told before the phase heard that it was lost.
+func (op *operation) cameBack(ctx workflow.Context) bool {
+	op.listen(ctx)
+	return op.back[op.asked]
 }
 
 // heals reports whether the parked phase ends by itself when what it waited for

@@ -52,6 +52,7 @@ func replayer(t *testing.T, entries []Entry) worker.WorkflowReplayer {
 	for _, e := range entries {
 		r.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
+	r.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: schema.WorkflowReclaim})
 	return r
 }
 

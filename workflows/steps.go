@@ -14,13 +14,22 @@ import (
 // the activity's id and the task's idempotency key.
 func (op *operation) onNode(ctx workflow.Context, t schema.TaskType, params schema.Params, budget time.Duration, summary string) (schema.TaskResult, error) {
 	step := op.stepName(t)
+	op.asked = step
 	var result schema.TaskResult
 	err := workflow.ExecuteActivity(remote(ctx, callTask, budget, step, summary), node.RunNodeTask, schema.TaskSpec{
 		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
-		Step: step, Type: t, Params: params,
+		Step: step, Type: t, Params: params, Attempt: int64(op.try + 1), Expect: op.expect(),
 		Deadline: taskDeadline(ctx, budget), CorrelationID: op.in.CorrelationID,
 	}).Get(ctx, &result)
 	return result, err
+}
+
+// expect is what the node checks before it begins: the state that the claim
+// entered and that nobody else changes while the operation holds the node. Other
+// states the watchdog may change beside it.
+func (op *operation) expect() schema.TaskExpect {
+	move, _ := schema.MoveOf(op.in.Action)
+	return schema.TaskExpect{NodeState: move.Claim}
 }
 
 // stepName is unique within the operation: an operator's retry is a new step.

@@ -8,4 +8,5 @@ var (
 	record  *activities.Record
 	node    *activities.Task
 	machine *activities.Machine
+	sweep   *activities.Sweep
 )

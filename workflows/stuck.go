@@ -31,6 +31,12 @@ func (op *operation) stuck(ctx workflow.Context, spec schema.PhaseSpec, cause er
 	switch {
 	case e.Reason == "timeout":
 		s.Reason, s.Message = timedOut(spec)
+	case e.Reason == schema.ReasonTaskLost:
+		s.Attention = schema.AttentionOperator
+		s.Cause = "the node lost its power or its network, or its agent ended, while it held the task; " +
+			"look what it did before it is run again"
+	case e.Reason == schema.ReasonTaskCancelled:
+		s.Attention, s.Cause = schema.AttentionOperator, "an operator cancelled the node's task"
 	case e.Kind == schema.KindServiceUnavailable:
 		// Ours is away, not the node's or the provider's.
 		s.Attention, s.Cause = schema.AttentionOperator, "a service of the control plane is away"
@@ -53,6 +59,9 @@ func timedOut(spec schema.PhaseSpec) (reason, message string) {
 func (op *operation) next(spec schema.PhaseSpec, e *schema.Error, extra []schema.Decision) string {
 	if e.Next != "" {
 		return e.Next
+	}
+	if e.Reason == schema.ReasonTaskLost {
+		return "gpuaas task resume " + schema.TaskID(op.in.OperationID, op.asked) + " --reason TEXT"
 	}
 	verb := schema.DecisionRetry
 	switch {

@@ -154,7 +154,7 @@ func (w *world) Prepare(context.Context, schema.TaskSpec, schema.TaskOwner) (sch
 	panic("the world answers tasks by itself")
 }
 
-func (w *world) Attach(context.Context, string, []byte, time.Time) error {
+func (w *world) Enqueue(context.Context, schema.TaskSpec, schema.TaskOwner, schema.TaskRow, []byte) error {
 	panic("the world answers tasks by itself")
 }
 

@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"log/slog"
@@ -68,6 +69,14 @@ func (a *API) Routes() []edge.Route {
 		get(adminPath+"/nodes/{node}", a.node, schema.KindNotFound),
 		get(adminPath+"/audit", a.audit, schema.KindNotFound),
 		get(adminPath+"/operations", a.operations, schema.KindNotFound),
+		get(adminPath+"/tasks", a.tasks, schema.KindNotFound),
+		get(adminPath+"/tasks/{task_id}", a.task, schema.KindNotFound),
+		a.decisionRoute("resume", func(ctx context.Context, id, reason string, by Subject) (schema.TaskView, error) {
+			return a.cfg.Store.ResumeTask(ctx, id, reason, by)
+		}),
+		a.decisionRoute("cancel", func(ctx context.Context, id, reason string, by Subject) (schema.TaskView, error) {
+			return a.cfg.Store.CancelTask(ctx, id, reason, by)
+		}),
 		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
 	}
 	// What hands out a token meets nodes that are locked or removed.
@@ -87,6 +96,13 @@ func (a *API) Routes() []edge.Route {
 		}, a.lifecycle(action)))
 	}
 	return routes
+}
+
+// decisionRoute is the endpoint of a decision about a task.
+func (a *API) decisionRoute(verb string, d decision) edge.Route {
+	return a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/tasks/{task_id}/" + verb,
+		Success: []int{http.StatusOK}, MaxBody: schema.MaxBodyBytes,
+		Kinds: []schema.Kind{schema.KindNotFound, schema.KindTaskStatus}}, a.decideTask(d))
 }
 
 // handler is an endpoint that knows who asks.

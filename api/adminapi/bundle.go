@@ -18,7 +18,7 @@ func (a *API) trust(ctx context.Context) (schema.BootstrapBundle, error) {
 	if err != nil {
 		return schema.BootstrapBundle{}, err
 	}
-	verifiers, err := a.cfg.Trust.Verifiers(ctx)
+	tasks, err := a.cfg.Trust.TaskTrust(ctx)
 	if err != nil {
 		return schema.BootstrapBundle{}, err
 	}
@@ -32,7 +32,7 @@ func (a *API) trust(ctx context.Context) (schema.BootstrapBundle, error) {
 		Package:              agent,
 		APIURL:               a.cfg.NodeURL,
 		Env:                  a.cfg.Env,
-		TaskSigningPubkeys:   verifiers.String(),
+		TaskSigningPubkeys:   tasks.String(),
 		CABundlePath:         schema.DefaultCABundlePath,
 		NodeCertCABundlePath: schema.DefaultNodeCABundlePath,
 		CertPath:             schema.DefaultCertPath,

@@ -33,6 +33,11 @@ type desk struct {
 	pack                                    *schema.AgentPackage
 	url, ca                                 string
 	over                                    bool // the operation ended before its bundle
+
+	task     schema.TaskView
+	listed   []any // what TaskList was asked for
+	decided  []any // what was decided, and by whom
+	decision error
 }
 
 func (d *desk) Register(context.Context, schema.RegisterNodeRequest, schema.Subject) (schema.NodeView, error) {
@@ -70,6 +75,31 @@ func (d *desk) Operations(context.Context, string, bool) ([]schema.OperationSumm
 	return d.open, nil
 }
 
+func (d *desk) TaskList(_ context.Context, nodeID string, open bool) ([]schema.TaskView, error) {
+	d.listed = []any{nodeID, open}
+	if d.task.TaskID == "" {
+		return nil, nil
+	}
+	return []schema.TaskView{d.task}, nil
+}
+
+func (d *desk) Task(_ context.Context, id string) (schema.TaskView, error) {
+	if id != d.task.TaskID {
+		return schema.TaskView{}, schema.NewError(schema.KindNotFound, "no task %q", id)
+	}
+	return d.task, nil
+}
+
+func (d *desk) ResumeTask(_ context.Context, id, reason string, by schema.Subject) (schema.TaskView, error) {
+	d.decided = []any{"resume", id, reason, by}
+	return d.task, d.decision
+}
+
+func (d *desk) CancelTask(_ context.Context, id, reason string, by schema.Subject) (schema.TaskView, error) {
+	d.decided = []any{"cancel", id, reason, by}
+	return d.task, d.decision
+}
+
 func (d *desk) Submit(_ context.Context, in schema.OperationInput) (schema.Operation, error) {
 	d.steps = append(d.steps, "submit")
 	d.submitted = in
@@ -86,8 +116,8 @@ func (d *desk) ServerCA(context.Context) (string, error) {
 
 func (d *desk) NodeCA(context.Context) (string, error) { return d.ca, nil }
 
-func (d *desk) Verifiers(context.Context) (schema.VerifierSet, error) {
-	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}, nil
+func (d *desk) TaskTrust(context.Context) (schema.TaskTrust, error) {
+	return schema.TaskTrust{Keys: schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
 }
 
 func (d *desk) api() *adminapi.API {

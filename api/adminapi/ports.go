@@ -44,6 +44,17 @@ type Store interface {
 	// Operations lists operations, newest first: of one node when nodeID is not
 	// empty, only those that are not over when open.
 	Operations(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error)
+	// TaskList lists node tasks, newest first, without what they printed: of one
+	// node when nodeID is not empty, only those that are not over when open.
+	TaskList(ctx context.Context, nodeID string, open bool) ([]schema.TaskView, error)
+	// Task returns a task with the end of what it printed. KindNotFound
+	// otherwise.
+	Task(ctx context.Context, taskID string) (schema.TaskView, error)
+	// ResumeTask offers a lost task again, CancelTask ends a task or asks its
+	// node to. Both leave an audit row. KindNotFound, and KindTaskStatus for a
+	// task whose status does not allow it.
+	ResumeTask(ctx context.Context, taskID, reason string, by Subject) (schema.TaskView, error)
+	CancelTask(ctx context.Context, taskID, reason string, by Subject) (schema.TaskView, error)
 }
 
 // Subject is who asks, for the audit.
@@ -63,8 +74,12 @@ type Lifecycle interface {
 
 // Trust is the public trust material a bundle carries.
 type Trust interface {
-	// ServerCA and NodeCA return PEM bundles; Verifiers the task-signing keys.
+	// ServerCA and NodeCA return PEM bundles.
 	ServerCA(ctx context.Context) (string, error)
 	NodeCA(ctx context.Context) (string, error)
-	Verifiers(ctx context.Context) (schema.VerifierSet, error)
+	// TaskTrust returns what a node starts from when it judges tasks: the keys
+	// of the newest verifier set, its root, and itself as the floor.
+	// KindServiceUnavailable while none was checked, KindInternal when Vault's
+	// keys are not the set's.
+	TaskTrust(ctx context.Context) (schema.TaskTrust, error)
 }

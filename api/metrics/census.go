@@ -22,7 +22,7 @@ type Counts interface {
 	// Unpromoted returns the certificates issued longer ago than olderThan that
 	// were never used.
 	Unpromoted(ctx context.Context, olderThan time.Duration) ([]schema.UnpromotedCertificate, error)
-	// TaskLeases returns the unfinished tasks by status.
+	// TaskLeases returns the tasks that are not over by status.
 	TaskLeases(ctx context.Context) ([]schema.TaskCount, error)
 }
 
@@ -60,7 +60,7 @@ func NewCensus(counts Counts, log *slog.Logger) *Census {
 		nodes:      desc("gpuaas_nodes", "Nodes by state.", "state"),
 		stateAge:   desc("gpuaas_state_age_seconds", "How long the node longest in a state has been there.", "state"),
 		stuck:      desc("gpuaas_stuck_operations", "Parked operations by phase and reason.", "state", "reason"),
-		leases:     desc("gpuaas_task_leases", "Unfinished node tasks by status.", "state"),
+		leases:     desc("gpuaas_task_leases", "Node tasks that are not over, by status; lost ones wait for their node or an operator.", "state"),
 		lifeLeft:   desc("gpuaas_certificate_life_left_ratio", "What is left of the life of the current certificate that ends first; 1 without one."),
 		halfGone:   desc("gpuaas_certificates_overdue", "Current certificates past the point at which they are renewed."),
 		unpromoted: desc("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used."),
@@ -113,10 +113,21 @@ func (c *Census) read() ([]prometheus.Metric, error) {
 	for _, s := range stuck {
 		out = append(out, gauge(c.stuck, float64(s.Operations), s.Phase, s.Reason))
 	}
-	for _, t := range tasks {
-		out = append(out, gauge(c.leases, float64(t.Tasks), string(t.Status)))
+	return append(out, c.taskGauges(tasks)...), nil
+}
+
+// taskGauges has a row for every status in which a task is not over, so that a
+// status which empties goes to 0.
+func (c *Census) taskGauges(counts []schema.TaskCount) []prometheus.Metric {
+	tasks := map[schema.TaskStatus]int64{}
+	for _, t := range counts {
+		tasks[t.Status] = t.Tasks
 	}
-	return out, nil
+	var out []prometheus.Metric
+	for _, s := range []schema.TaskStatus{schema.TaskPending, schema.TaskDispatched, schema.TaskRunning, schema.TaskLost} {
+		out = append(out, gauge(c.leases, float64(tasks[s]), string(s)))
+	}
+	return out
 }
 
 // identityGauges shows a fleet that has stopped renewing while there is still

@@ -19,6 +19,9 @@ const ResultIssued = "issued"
 type Metrics struct {
 	waiting    prometheus.Gauge
 	dispatch   prometheus.Histogram
+	withheld   prometheus.Counter
+	signer     prometheus.Gauge
+	leaseKey   prometheus.Gauge
 	issued     map[schema.Via]*prometheus.CounterVec
 	budget     *prometheus.CounterVec
 	budgetLeft prometheus.Gauge
@@ -39,6 +42,12 @@ func New(reg prometheus.Registerer) *Metrics {
 		dispatch: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpuaas_task_dispatch_seconds", Help: "Time from a task's creation to its first hand-over to the node.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60, 300}}),
+		withheld: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "gpuaas_tasks_withheld_total", Help: "Looks for work that were not made because no lease could be granted."}),
+		signer: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "gpuaas_task_signer_ok", Help: "1 when Vault's task key is the newest verifier set's, by the last check; 0 when it is not or was not checked."}),
+		leaseKey: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "gpuaas_lease_key_ok", Help: "1 when the last try to have this replica's lease key delegated succeeded."}),
 		issued: map[schema.Via]*prometheus.CounterVec{
 			schema.ViaEnroll:  counters("gpuaas_enrollments_total", "Enrolment requests by result: issued, or the refusal's code.", "result"),
 			schema.ViaRenew:   counters("gpuaas_renewals_total", "Renewal requests by result: issued, or the refusal's code.", "result"),
@@ -64,7 +73,7 @@ func New(reg prometheus.Registerer) *Metrics {
 	for _, c := range m.issued {
 		reg.MustRegister(c)
 	}
-	reg.MustRegister(m.waiting, m.dispatch, m.budget, m.budgetLeft, m.limited, m.expiry, m.refusals, m.tasks, m.vault, m.outbox, m.outboxAge)
+	reg.MustRegister(m.waiting, m.dispatch, m.withheld, m.signer, m.leaseKey, m.budget, m.budgetLeft, m.limited, m.expiry, m.refusals, m.tasks, m.vault, m.outbox, m.outboxAge)
 	return m
 }
 
@@ -110,6 +119,22 @@ func (m *Metrics) Offered(o *schema.TaskOffer) {
 	if o.Lease.Epoch == 1 && !o.CreatedAt.IsZero() {
 		m.dispatch.Observe(max(0, o.ServerTime.Sub(o.CreatedAt).Seconds()))
 	}
+}
+
+// Withheld counts a look for work that was not made.
+func (m *Metrics) Withheld() { m.withheld.Inc() }
+
+// Signer sets whether Vault's task key is the verifier set's.
+func (m *Metrics) Signer(ok bool) { m.signer.Set(asFloat(ok)) }
+
+// LeaseKey sets whether this replica's lease key was delegated.
+func (m *Metrics) LeaseKey(ok bool) { m.leaseKey.Set(asFloat(ok)) }
+
+func asFloat(ok bool) float64 {
+	if ok {
+		return 1
+	}
+	return 0
 }
 
 // TaskEnded counts a stored result.

@@ -21,6 +21,9 @@ type Metrics interface {
 	PollOpened() (closed func())
 	Polled(left time.Duration)
 	Offered(o *schema.TaskOffer)
+	// Withheld counts a look for work that was not made because nothing could
+	// be granted.
+	Withheld()
 	TaskEnded(t schema.TaskType, s schema.TaskStatus)
 	// Issued counts an answered request for an identity; nil for a certificate.
 	Issued(via schema.Via, err error)
@@ -38,6 +41,9 @@ type Config struct {
 	Store   Store
 	Wakes   Wakes
 	Issuer  Issuer
+	Grants  Grants
+	Sets    Sets
+	Beats   Beats
 	Metrics Metrics
 	Log     *slog.Logger
 	// Ready answers the readiness check.
@@ -127,6 +133,8 @@ func (a *API) Routes() []edge.Route {
 		{Method: http.MethodGet, Path: nodePath + "/tasks/wait", Handle: a.wait,
 			Success: []int{http.StatusOK, http.StatusNoContent}, Kinds: []schema.Kind{identity},
 			Timeout: schema.MaxPollTimeout + 2*storeBudget, Quiet: true},
+		{Method: http.MethodGet, Path: nodePath + "/verifier-sets", Handle: a.verifierSets,
+			Success: []int{http.StatusOK}, Kinds: []schema.Kind{identity}},
 		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, schema.KindNotFound),
 		result,
 		heartbeat,

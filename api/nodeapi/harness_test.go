@@ -112,8 +112,11 @@ type fakeStore struct {
 	recover      func(schema.RecoveryClaim) (schema.Claimed, error)
 	pending      func(schema.NewIdentity) (int64, error)
 	next         func(have []string) (*schema.TaskOffer, error)
+	nextFor      func(schema.TaskAsk) (*schema.TaskOffer, error)
 	result       func(schema.TaskResult) (schema.TaskType, error)
 	progress     func(schema.TaskProgress) (schema.ProgressAnswer, error)
+	progressed   func(schema.TaskProgress) (schema.Progressed, error)
+	told         func(taskID string, b schema.BeatAnswer) error
 }
 
 func (f *fakeStore) Authenticate(_ context.Context, id schema.Identity, facts schema.CertFacts) (schema.Caller, error) {
@@ -160,18 +163,32 @@ func (f *fakeStore) StorePending(_ context.Context, n schema.NewIdentity) (int64
 
 func (f *fakeStore) Polled(context.Context, schema.Caller) error { return nil }
 
-func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, have []string, _ time.Duration) (*schema.TaskOffer, error) {
+func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, ask schema.TaskAsk, _ time.Duration) (*schema.TaskOffer, error) {
+	if f.nextFor != nil {
+		return f.nextFor(ask)
+	}
 	if f.next != nil {
-		return f.next(have)
+		return f.next(ask.Have)
 	}
 	return nil, nil
 }
 
-func (f *fakeStore) Progress(_ context.Context, _ schema.Caller, _ string, p schema.TaskProgress, lease time.Duration) (schema.ProgressAnswer, error) {
-	if f.progress != nil {
-		return f.progress(p)
+func (f *fakeStore) Progress(_ context.Context, _ schema.Caller, _ string, p schema.TaskProgress, lease time.Duration) (schema.Progressed, error) {
+	if f.progressed != nil {
+		return f.progressed(p)
 	}
-	return schema.ProgressAnswer{Lease: schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}, nil
+	if f.progress != nil {
+		a, err := f.progress(p)
+		return schema.Progressed{Answer: a}, err
+	}
+	return schema.Progressed{Answer: schema.ProgressAnswer{Lease: schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}}, nil
+}
+
+func (f *fakeStore) Told(_ context.Context, taskID string, b schema.BeatAnswer) error {
+	if f.told != nil {
+		return f.told(taskID, b)
+	}
+	return nil
 }
 
 func (f *fakeStore) Result(_ context.Context, _ schema.Caller, _ string, r schema.TaskResult) (schema.TaskType, error) {
@@ -287,6 +304,7 @@ type site struct {
 	store    *fakeStore
 	wakes    *fakeWakes
 	issuer   *fakeIssuer
+	trust    *fakeTrust
 	registry *prometheus.Registry
 	log      *safeBuffer
 	server   *http.Server
@@ -306,7 +324,8 @@ func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) 
 		wakes: &fakeWakes{subs: map[string]map[chan struct{}]bool{}}, registry: prometheus.NewRegistry(), log: &safeBuffer{},
 		node: schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
-	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, NodeRate: 1e4, IssueRate: 1e4,
+	s.trust = newFakeTrust()
+	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, Grants: s.trust, Sets: s.trust, Beats: s.trust, NodeRate: 1e4, IssueRate: 1e4,
 		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
 		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	change(&cfg)
@@ -433,10 +452,11 @@ type endpoint struct {
 func endpoints() []endpoint {
 	task := schema.NewID()
 	return []endpoint{
-		{http.MethodGet, "/tasks/wait?timeout=0s", nil},
+		{http.MethodGet, "/tasks/wait?timeout=0s&" + asker(), nil},
 		{http.MethodPost, "/tasks/" + task + "/result", schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded}},
 		{http.MethodPost, "/tasks/" + task + "/progress", schema.TaskProgress{LeaseEpoch: 1}},
 		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},
+		{http.MethodGet, "/verifier-sets", nil},
 		{http.MethodPost, "/certificates/renew", renewal()},
 	}
 }

@@ -3,6 +3,7 @@ package nodeapi
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -65,10 +66,18 @@ type Store interface {
 	Polled(ctx context.Context, c Caller) error
 	// NextTask hands over the node's next task under a new lease, or returns
 	// nil. A dispatched task whose lease ran out is offered again unless its id
-	// is in have: what the agent's journal lists as accepted or unreported.
-	NextTask(ctx context.Context, c Caller, have []string, lease time.Duration) (*schema.TaskOffer, error)
-	// Progress extends the lease, or answers KindLeaseLost.
-	Progress(ctx context.Context, c Caller, taskID string, p schema.TaskProgress, lease time.Duration) (schema.ProgressAnswer, error)
+	// is in ask.Have: what the agent's journal lists as accepted or unreported.
+	// The offer says the node's state and operation counter as of the hand-over.
+	NextTask(ctx context.Context, c Caller, ask schema.TaskAsk, lease time.Duration) (*schema.TaskOffer, error)
+	// Progress extends the lease, or answers KindLeaseLost. It writes one row and
+	// notifies nobody. A lost task whose epoch is still the newest runs again,
+	// and its workflow is told. Owner is set when the activity should be told
+	// of it: at most once every schema.BeatEvery, whatever the number of
+	// replicas.
+	Progress(ctx context.Context, c Caller, taskID string, p schema.TaskProgress, lease time.Duration) (schema.Progressed, error)
+	// Told notes what the activity's heartbeat answered: later answers to the
+	// agent repeat it until it changes.
+	Told(ctx context.Context, taskID string, b schema.BeatAnswer) error
 	// Result stores the result and the completion to deliver, in one
 	// transaction. The same result again is nil; a stale epoch or a voided task
 	// is KindLeaseLost with an audit row; an unknown task is KindNotFound. It
@@ -77,6 +86,33 @@ type Store interface {
 	Result(ctx context.Context, c Caller, taskID string, r schema.TaskResult) (schema.TaskType, error)
 	// Heartbeat stores what the agent reports.
 	Heartbeat(ctx context.Context, c Caller, h schema.HeartbeatRequest) error
+}
+
+// Grants signs what a hand-over promises, with the replica's delegated key.
+type Grants interface {
+	// Good answers nil when Sign can be called now, and otherwise why not, as
+	// Sign would; mended is closed when that is over. It makes no remote call.
+	Good() (mended <-chan struct{}, err error)
+	// Sign returns the DSSE envelopes of the grant and of the delegation of its
+	// key. It makes no remote call. KindServiceUnavailable while no delegation
+	// is good: then nothing may be handed over.
+	Sign(g schema.TaskGrant) (grant, key json.RawMessage, err error)
+}
+
+// Sets are the verifier sets. Errors are *schema.Error.
+type Sets interface {
+	// NewestSet is cached and cheap. KindServiceUnavailable when there is none.
+	NewestSet(ctx context.Context) (schema.StoredSet, error)
+	// SetsAfter returns up to limit sets above a version, in order.
+	SetsAfter(ctx context.Context, version int64, limit int) ([]schema.StoredSet, error)
+}
+
+// Beats tells Temporal that a task is worked on.
+type Beats interface {
+	// Beat records a heartbeat of the activity that waits for the task and
+	// answers what an operator did to it. A run that is gone answers Cancel.
+	// KindServiceUnavailable when Temporal is away: the task goes on.
+	Beat(ctx context.Context, o schema.TaskOwner, b schema.TaskBeat) (schema.BeatAnswer, error)
 }
 
 // Caller is an authenticated node.

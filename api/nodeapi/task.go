@@ -3,13 +3,20 @@ package nodeapi
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 )
+
+// beatBudget bounds what a heartbeat may add to a progress call.
+const beatBudget = 2 * time.Second
 
 // result stores what a task came to. The answer depends on the database only.
 func (a *API) result(w http.ResponseWriter, r *http.Request) error {
@@ -49,11 +56,35 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
 	defer cancel()
-	answer, err := a.cfg.Store.Progress(ctx, c, taskID, body, schema.TaskLease)
+	p, err := a.cfg.Store.Progress(ctx, c, taskID, body, schema.TaskLease)
 	if err != nil {
 		return err
 	}
-	return edge.JSON(w, http.StatusOK, answer)
+	if p.Owner != nil {
+		a.beat(ctx, taskID, body, &p)
+	}
+	return edge.JSON(w, http.StatusOK, p.Answer)
+}
+
+// beat makes the progress a heartbeat of the activity that waits for the task,
+// and lets its answer into ours. Temporal being away is no reason to stop work:
+// whatever fails here is tried again with a later progress.
+func (a *API) beat(ctx context.Context, taskID string, body schema.TaskProgress, p *schema.Progressed) {
+	brief, cancel := context.WithTimeout(ctx, beatBudget)
+	defer cancel()
+	b, err := a.cfg.Beats.Beat(brief, *p.Owner, schema.TaskBeat{Status: schema.TaskRunning, Message: body.Message, Epoch: body.LeaseEpoch})
+	if err != nil {
+		edge.Annotate(ctx, slog.String("no_heartbeat", err.Error()))
+		return
+	}
+	if b == (schema.BeatAnswer{Cancel: p.Answer.Cancel, Paused: p.Answer.Paused}) {
+		return
+	}
+	if err := a.cfg.Store.Told(ctx, taskID, b); err != nil {
+		edge.Annotate(ctx, slog.String("not_noted", err.Error()))
+	}
+	// An operator's own cancel stands whatever the activity says.
+	p.Answer.Cancel, p.Answer.Paused = p.Answer.Cancel || b.Cancel, b.Paused
 }
 
 // heartbeat stores what the agent says about itself and its work.
@@ -87,6 +118,13 @@ func (a *API) callerAndTask(r *http.Request) (Caller, string, error) {
 	return c, taskID, nil
 }
 
+// isDigest takes a hex SHA-256, or none: an agent that refused a task unread has
+// no body to name.
+func isDigest(s string) bool {
+	raw, err := hex.DecodeString(s)
+	return s == "" || err == nil && len(raw) == sha256.Size && strings.ToLower(s) == s
+}
+
 // checkResult refuses a result that says nothing, and rewrites its output so
 // that every string in it is one the database keeps.
 func checkResult(r *schema.TaskResult) error {
@@ -94,6 +132,12 @@ func checkResult(r *schema.TaskResult) error {
 	case schema.TaskSucceeded, schema.TaskFailed, schema.TaskCancelled:
 	default:
 		return schema.NewError(schema.KindInvalidRequest, "status must be succeeded, failed or cancelled").WithReason("bad_status")
+	}
+	if len(r.OutputTail) > schema.MaxOutputTail {
+		return schema.NewError(schema.KindInvalidRequest, "output_tail is longer than %d bytes", schema.MaxOutputTail).WithReason("bad_output_tail")
+	}
+	if !isDigest(r.EnvelopeSHA256) {
+		return schema.NewError(schema.KindInvalidRequest, "envelope_sha256 must be 64 hex digits in lower case").WithReason("bad_envelope_sha256")
 	}
 	if len(r.Output) == 0 {
 		return nil

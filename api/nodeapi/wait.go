@@ -2,52 +2,12 @@ package nodeapi
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
-	"github.com/gpuaas/gpuaas/schema"
 )
-
-const (
-	defaultPoll = 55 * time.Second
-	maxHave     = 64
-)
-
-// poll is what a wait request asks for.
-type poll struct {
-	timeout time.Duration
-	have    []string // tasks of the agent's journal
-}
-
-func parsePoll(q url.Values) (poll, error) {
-	p := poll{timeout: defaultPoll}
-	if len(q["timeout"]) > 1 || len(q["have"]) > 1 {
-		return p, schema.NewError(schema.KindInvalidRequest, "timeout and have may be given once").WithReason("bad_query")
-	}
-	if q.Has("timeout") {
-		d, err := time.ParseDuration(q.Get("timeout"))
-		if err != nil || d < 0 {
-			return p, schema.NewError(schema.KindInvalidRequest, "timeout must be a duration such as 55s").WithReason("bad_timeout")
-		}
-		p.timeout = min(d, schema.MaxPollTimeout)
-	}
-	if q.Get("have") == "" {
-		return p, nil
-	}
-	p.have = strings.Split(q.Get("have"), ",")
-	if len(p.have) > maxHave {
-		return p, schema.NewError(schema.KindInvalidRequest, "have lists more than %d tasks", maxHave).WithReason("bad_have")
-	}
-	for _, id := range p.have {
-		if !schema.IsID(id) {
-			return p, schema.NewError(schema.KindInvalidRequest, "have must list task ids").WithReason("bad_have")
-		}
-	}
-	return p, nil
-}
 
 // wait is the long poll. It subscribes before it looks, so that no wake is lost
 // between the two, and before it reads the node's row, so that a fence is not
@@ -67,6 +27,7 @@ func (a *API) wait(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	edge.Annotate(r.Context(), slog.String("holder", q.ask.Holder), slog.Int64("verifier_set", q.set))
 	if err := a.polled(r.Context(), c, p); err != nil {
 		return err
 	}
@@ -88,25 +49,27 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, c Caller, q poll, wak
 	timer := time.NewTimer(a.cfg.Recheck)
 	defer timer.Stop()
 	for {
-		offer, err := a.next(r.Context(), c, q.have)
+		offer, mended, err := a.handOut(r.Context(), c, q.ask)
 		if err != nil {
 			return err
 		}
 		if offer != nil {
 			a.cfg.Metrics.Offered(offer)
+			a.nameSet(r.Context(), w)
 			return edge.JSON(w, http.StatusOK, offer)
 		}
 		rest := time.Until(end)
 		if rest <= 0 {
-			return edge.NoContent(w)
+			return a.nothing(w, r)
 		}
 		timer.Reset(min(rest, a.cfg.Recheck))
 		select {
 		case <-wake:
+		case <-mended:
 		case <-timer.C:
 		case <-a.closing:
 			w.Header().Set("Connection", "close")
-			return edge.NoContent(w)
+			return a.nothing(w, r)
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}
@@ -116,8 +79,8 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, c Caller, q poll, wak
 	}
 }
 
-func (a *API) next(ctx context.Context, c Caller, have []string) (*schema.TaskOffer, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeBudget)
-	defer cancel()
-	return a.cfg.Store.NextTask(ctx, c, have, schema.TaskLease)
+// nothing answers a poll that nothing came for.
+func (a *API) nothing(w http.ResponseWriter, r *http.Request) error {
+	a.nameSet(r.Context(), w)
+	return edge.NoContent(w)
 }

@@ -17,11 +17,11 @@ import (
 
 const soon = 5 * time.Second
 
-// poll makes a wait request in the background.
-func (s *site) poll(ctx context.Context, query string) <-chan answer {
+// poll makes a wait request in the background, with more of a query.
+func (s *site) poll(ctx context.Context, more string) <-chan answer {
 	c, out := s.client(s.cert()), make(chan answer, 1)
 	go func() {
-		a, err := try(ctx, c, http.MethodGet, s.path("/tasks/wait"+query), nil)
+		a, err := try(ctx, c, http.MethodGet, s.path("/tasks/wait?"+asker()+more), nil)
 		if err != nil {
 			a.body = []byte(err.Error())
 		}
@@ -61,9 +61,11 @@ func TestWaitAnswersAtOnceWhenThereIsWork(t *testing.T) {
 	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) { return o, nil }})
 	a := receive(t, s.poll(t.Context(), ""))
 	require.Equal(t, http.StatusOK, a.status)
-	want, err := json.Marshal(o)
+	want := *o
+	want.Grant, want.GrantKey = json.RawMessage(`{"signed":1}`), json.RawMessage(`{"delegation":1}`)
+	text, err := json.Marshal(want)
 	require.NoError(t, err)
-	assert.JSONEq(t, string(want), string(a.body))
+	assert.JSONEq(t, string(text), string(a.body))
 	assert.NotContains(t, string(a.body), "probe", "type and creation stay here")
 	assert.InDelta(t, 1, s.metric("gpuaas_task_dispatch_seconds"), 0)
 	assert.InDelta(t, 1, s.metric("gpuaas_certificate_expiry_seconds"), 0)
@@ -73,7 +75,7 @@ func TestWaitAnswersAtOnceWhenThereIsWork(t *testing.T) {
 func TestWaitEndsWithoutWork(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	for _, timeout := range []string{"0s", "1ms", "30ms"} {
-		a := receive(t, s.poll(t.Context(), "?timeout="+timeout))
+		a := receive(t, s.poll(t.Context(), "&timeout="+timeout))
 		assert.Equal(t, http.StatusNoContent, a.status)
 		assert.Empty(t, a.body)
 	}
@@ -177,9 +179,10 @@ func TestWaitParameters(t *testing.T) {
 	s := newSite(t, &fakeStore{next: func(h []string) (*schema.TaskOffer, error) { have = h; return nil, nil }})
 	c := s.client(s.cert())
 	one, two := schema.NewID(), schema.NewID()
-	a := call(t, c, http.MethodGet, s.path("/tasks/wait?timeout=0s&have="+one+","+two), nil)
+	a := call(t, c, http.MethodGet, s.path("/tasks/wait?timeout=0s&have="+one+","+two+"&"+asker()), nil)
 	assert.Equal(t, http.StatusNoContent, a.status)
 	assert.Equal(t, []string{one, two}, have)
+	good := "&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=boot-1700000000"
 	for query, reason := range map[string]string{
 		"timeout=":                     "bad_timeout",
 		"timeout=5":                    "bad_timeout",
@@ -190,6 +193,31 @@ func TestWaitParameters(t *testing.T) {
 		"have=" + one + ",":            "bad_have",
 		"have=" + one + "&have=" + two: "bad_query",
 		"have=" + strings.Repeat(one+",", 64) + one: "bad_have",
+		"set=":                         "bad_set",
+		"set=-1":                       "bad_set",
+		"set=01":                       "bad_set",
+		"set=1e3":                      "bad_set",
+		"set=9999999999999999999":      "bad_set",
+		"set=1&set=1":                  "bad_query",
+		"holder=x":                     "bad_query", // a second one
+		"nonce=AAAAAAAAAAAAAAAAAAAAAA": "bad_query",
+	} {
+		a := call(t, c, http.MethodGet, s.path("/tasks/wait?"+query+good), nil)
+		assert.Equal(t, http.StatusBadRequest, a.status, query)
+		assert.Equal(t, reason, a.refusal(t).Reason, query)
+	}
+	for query, reason := range map[string]string{
+		"holder=b":                                                        "bad_nonce",
+		"holder=b&nonce=":                                                 "bad_nonce",
+		"holder=b&nonce=AAAAAAAAAAAAAAAAAAAAA":                            "bad_nonce",
+		"holder=b&nonce=AAAAAAAAAAAAAAAAAAAAAAA":                          "bad_nonce",
+		"holder=b&nonce=AAAAAAAAAAAAAAAAAAAAAB":                           "bad_nonce", // the same bytes, another spelling
+		"holder=b&nonce=AAAAAAAAAAAAAAAAAAAAA%2B":                         "bad_nonce",
+		"nonce=AAAAAAAAAAAAAAAAAAAAAA":                                    "bad_holder",
+		"nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=":                            "bad_holder",
+		"nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=a%00":                        "bad_holder",
+		"nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=ä":                           "bad_holder",
+		"nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=" + strings.Repeat("h", 129): "bad_holder",
 	} {
 		a := call(t, c, http.MethodGet, s.path("/tasks/wait?"+query), nil)
 		assert.Equal(t, http.StatusBadRequest, a.status, query)
@@ -231,11 +259,18 @@ func TestResult(t *testing.T) {
 
 	big := `{"lease_epoch":1,"status":"succeeded","output":"` + strings.Repeat("x", 900<<10) + `","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`
 	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, path, big).status)
+	full := schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskFailed, EnvelopeSHA256: strings.Repeat("0a", 32),
+		OutputTail: strings.Repeat("ä", schema.MaxOutputTail/2)}
+	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, path, full).status)
+	assert.Equal(t, full.OutputTail, got.OutputTail)
+	assert.Equal(t, full.EnvelopeSHA256, got.EnvelopeSHA256)
 	for name, body := range map[string]string{
-		"too_large":      `{"message":"` + strings.Repeat("x", schema.MaxResultBytes) + `"}`,
-		"bad_status":     `{"lease_epoch":1,"status":"lost"}`,
-		"malformed_body": `{"lease_epoch":1,"status":"succeeded","extra":1}`,
-		"bad_text":       `{"lease_epoch":1,"status":"failed","message":"a\u0000"}`,
+		"too_large":           `{"message":"` + strings.Repeat("x", schema.MaxResultBytes) + `"}`,
+		"bad_status":          `{"lease_epoch":1,"status":"lost"}`,
+		"malformed_body":      `{"lease_epoch":1,"status":"succeeded","extra":1}`,
+		"bad_text":            `{"lease_epoch":1,"status":"failed","message":"a\u0000"}`,
+		"bad_output_tail":     `{"lease_epoch":1,"status":"failed","output_tail":"` + strings.Repeat("x", schema.MaxOutputTail+1) + `"}`,
+		"bad_envelope_sha256": `{"lease_epoch":1,"status":"failed","envelope_sha256":"` + strings.Repeat("A", 64) + `"}`,
 	} {
 		a := call(t, c, http.MethodPost, path, body)
 		assert.Equal(t, http.StatusBadRequest, a.status)

@@ -50,7 +50,7 @@ Vault lie beside its data.`,
 	}
 	c.SuggestionsMinimumDistance = 2
 	c.PersistentFlags().StringVar(&o.dir, "dir", defaultDir, "folder of the stack's state")
-	c.AddCommand(newUp(o), newStatus(o), newEnv(o), newAgent(o), newDown(o))
+	c.AddCommand(newUp(o), newStatus(o), newEnv(o), newAgent(o), newFleet(o), newDown(o))
 	return c
 }
 

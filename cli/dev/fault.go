@@ -1,6 +1,10 @@
 package dev
 
-import "github.com/gpuaas/gpuaas/schema"
+import (
+	"fmt"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
 
 // fault is a failure of the stack (exit code 1) with the step that helps.
 func fault(next, format string, args ...any) *schema.Error {
@@ -16,3 +20,13 @@ type UsageError struct {
 
 // Error implements error.
 func (u *UsageError) Error() string { return u.Message }
+
+// EndedError says that a program which ran in this one's place failed: it said
+// why itself.
+type EndedError struct {
+	Program string
+	Code    int
+}
+
+// Error implements error.
+func (e *EndedError) Error() string { return fmt.Sprintf("%s ended with code %d", e.Program, e.Code) }

@@ -18,6 +18,7 @@ import (
 //	secrets/        tokens, role ids, passwords
 //	pg/ vault/ temporal.db    state of the engines
 //	agents/NAME/    files of a node agent
+//	fleet/          files of the nodes of dev fleet
 type layout struct{ dir string }
 
 // privateFile is the mode of every file, privateDir of every folder but the
@@ -42,12 +43,13 @@ func (l layout) vaultKeys() string           { return l.secret("vault-keys.json"
 func (l layout) temporalFile() string        { return filepath.Join(l.dir, "temporal.db") }
 func (l layout) agentsDir() string           { return filepath.Join(l.dir, "agents") }
 func (l layout) agentDir(name string) string { return filepath.Join(l.agentsDir(), name) }
+func (l layout) fleetDir() string            { return filepath.Join(l.dir, "fleet") }
 
 // entries are the names that the layout owns under its root; a wipe removes
 // these and nothing else.
 func (l layout) entries() []string {
 	return []string{
-		"agents", "log", "pg", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
+		"agents", "fleet", "log", "pg", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
 		"temporal.db-wal", "temporal.db.incomplete", "vault", "lock",
 	}
 }

@@ -15,6 +15,7 @@ const (
 	workerBinary = "gpuaas-worker"
 	apiBinary    = "gpuaas-api"
 	agentBinary  = "gpuaas-node-agent"
+	fleetBinary  = "gpuaas-fleet"
 )
 
 // agentArchive is the agent's install package, beside our programs when it was

@@ -45,7 +45,7 @@ func TestEnrolment(t *testing.T) {
 	assert.Equal(t, schema.OperationAccepted, started.Operation.Status)
 	b := started.BootstrapBundle
 	require.NotNil(t, b)
-	_, err := schema.ParseVerifierSet(b.TaskSigningPubkeys)
+	_, err := schema.ParseTaskTrust(b.TaskSigningPubkeys)
 	require.NoError(t, err)
 	assert.Equal(t, schema.BootstrapBundle{NodeID: node.ID, EnrollmentToken: b.EnrollmentToken, APIURL: r.node, Env: testEnv,
 		TaskSigningPubkeys: b.TaskSigningPubkeys, CABundlePath: schema.DefaultCABundlePath,

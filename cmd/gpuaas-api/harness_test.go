@@ -11,8 +11,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -32,6 +34,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/schema"
@@ -108,8 +111,36 @@ func (a *authority) Retired(context.Context) ([]*x509.Certificate, error) { retu
 func (a *authority) ServerCA(context.Context) (string, error) { return a.pem(), nil }
 func (a *authority) NodeCA(context.Context) (string, error)   { return a.pem(), nil }
 
-func (a *authority) Verifiers(context.Context) (schema.VerifierSet, error) {
-	return schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}, nil
+func (a *authority) TaskTrust(context.Context) (schema.TaskTrust, error) {
+	return schema.TaskTrust{Keys: schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}}, nil
+}
+
+// delegate stands for a replica's lease key, good unless the authority is down.
+type delegate struct{ *authority }
+
+func (d delegate) Good() (<-chan struct{}, error) {
+	if d.down.Load() {
+		return nil, schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
+	}
+	return nil, nil
+}
+
+func (d delegate) Sign(g schema.TaskGrant) (grant, key json.RawMessage, err error) {
+	grant, err = json.Marshal(g)
+	return grant, json.RawMessage(`{}`), err
+}
+
+// Follow implements sets.Signer.
+func (d delegate) Follow(context.Context, schema.StoredSet) error { return nil }
+
+// firstSet is version 1 of the verifier set.
+func firstSet() schema.StoredSet { return setAfter(schema.StoredSet{}) }
+
+// setAfter is a set that follows another.
+func setAfter(s schema.StoredSet) schema.StoredSet {
+	next := schema.StoredSet{Version: s.Version + 1, PrevHash: s.Hash, Document: fmt.Appendf(nil, `{"version":%d}`, s.Version+1)}
+	next.Hash = fmt.Sprintf("%x", sha256.Sum256(next.Document))
+	return next
 }
 
 func (a *authority) server() *tls.Certificate {
@@ -150,11 +181,25 @@ type cluster struct {
 	between func(nodeapi.Store) nodeapi.Store
 	archive string         // the agent package, when set
 	issuer  nodeapi.Issuer // in the place of ca, when set
+	beats   nodeapi.Beats  // in the place of Temporal
+	grants  nodeapi.Grants // with signer in the place of ca, when set
+	signer  sets.Signer
 }
 
 func newCluster(tb testing.TB) *cluster {
 	tb.Helper()
-	return &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb)}
+	return newClusterWith(tb, firstSet())
+}
+
+// newClusterWith is newCluster with its first verifier set.
+func newClusterWith(tb testing.TB, first schema.StoredSet) *cluster {
+	tb.Helper()
+	c := &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb), beats: &fakeBeats{}}
+	s, err := store.Open(tb.Context(), store.Config{URL: c.url})
+	require.NoError(tb, err)
+	defer s.Close()
+	require.NoError(tb, s.PutSet(tb.Context(), first, schema.Subject{Actor: "test"}))
+	return c
 }
 
 // exec changes the database behind everybody's back.
@@ -174,6 +219,7 @@ type replica struct {
 	store    *store.Store
 	listener *store.Listener
 	deafen   func() // cuts the connection for notifications for good
+	sets     *sets.Follower
 	registry *prometheus.Registry
 	log      *lockedBuffer
 	node     string // base URL
@@ -199,6 +245,13 @@ func (c *cluster) replica() *replica {
 	})
 	r.deafen = func() { deafen(); <-heard }
 	group.Go(func() { _ = r.store.Sweep(ctx, r.listener) })
+	grants, signer := c.grants, c.signer
+	if grants == nil {
+		grants, signer = delegate{c.ca}, delegate{c.ca}
+	}
+	r.sets = sets.New(r.store, signer, log, func(bool) {})
+	require.NoError(c.tb, r.sets.Refresh(c.tb.Context()))
+	group.Go(func() { r.sets.Run(ctx, r.listener.Sets()) })
 
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)
@@ -226,6 +279,7 @@ func (c *cluster) replica() *replica {
 		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Wakes: r.listener, Issuer: issuer, Metrics: m, Log: log, Ready: ready,
+		Grants: grants, Sets: r.sets, Beats: c.beats,
 		IssueRate: 1e5, NodeRate: 1e5, Bundles: desk, Packages: agent.served()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
@@ -400,14 +454,22 @@ func (r *replica) url(m machine, rest string) string {
 
 func (r *replica) wait(m machine, timeout string) reply {
 	r.tb.Helper()
-	return r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?timeout="+timeout), nil)
+	return r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?timeout="+timeout+"&"+asker()), nil)
+}
+
+// asker is the part of a poll's query that names who asks, with a nonce of its
+// own.
+func asker() string {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:])
+	return "nonce=" + base64.RawURLEncoding.EncodeToString(nonce[:]) + "&holder=boot-1700000000&set=1"
 }
 
 // poll waits in the background.
 func (r *replica) poll(m machine) <-chan reply {
 	c, out := r.client(m.cert), make(chan reply, 1)
 	go func() {
-		a, err := send(r.tb.Context(), c, http.MethodGet, r.url(m, "/tasks/wait"), nil)
+		a, err := send(r.tb.Context(), c, http.MethodGet, r.url(m, "/tasks/wait?"+asker()), nil)
 		if err != nil {
 			a.body = []byte(err.Error())
 		}

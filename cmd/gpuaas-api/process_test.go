@@ -110,6 +110,25 @@ func (p *process) ask(method, path string, body any) reply {
 	return a
 }
 
+// newestSet makes Vault's first verifier set.
+func newestSet(tb testing.TB, v *vaulttest.Server) schema.StoredSet {
+	tb.Helper()
+	signer, err := vault.NewSetSigner(vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile}, testEnv)
+	require.NoError(tb, err)
+	set, err := signer.First(tb.Context(), time.Now())
+	require.NoError(tb, err)
+	return set
+}
+
+// publish stores Vault's first verifier set, as a setup does.
+func publish(t *testing.T, databaseURL string, v *vaulttest.Server) {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Config{URL: databaseURL})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.PutSet(t.Context(), newestSet(t, v), schema.Subject{Actor: "test"}))
+}
+
 func TestProcess(t *testing.T) {
 	databaseURL := pgtest.New(t, store.Migrate)
 	p := newProcess(t, databaseURL)
@@ -119,6 +138,16 @@ func TestProcess(t *testing.T) {
 	require.Equal(t, http.StatusCreated, a.status, string(a.body))
 	var node schema.NodeView
 	a.into(t, &node)
+
+	// There is no verifier set: no bundle, and no lease key.
+	a = p.ask(http.MethodPost, "/nodes/gpu-1/enroll", nil)
+	assert.Equal(t, "no_verifier_set", a.refusal(t).Reason)
+	assert.Contains(t, p.scrape(), "\ngpuaas_lease_key_ok 0\n")
+	assert.Contains(t, p.scrape(), "\ngpuaas_task_signer_ok 0\n")
+	// One that is published is taken at once, not at the next look.
+	publish(t, databaseURL, p.vault)
+	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "\ngpuaas_lease_key_ok 1\n") }, 2*soon, 20*time.Millisecond)
+	assert.Contains(t, p.scrape(), "\ngpuaas_task_signer_ok 1\n")
 
 	// Temporal is away: the refusal names it, and nothing changed.
 	a = p.ask(http.MethodPost, "/nodes/gpu-1/enroll", nil)
@@ -142,12 +171,14 @@ func TestProcess(t *testing.T) {
 	agent := httpClient(t, p.serverCA(), certificate(t, a, key))
 	polled := make(chan reply, 1)
 	go func() {
-		a, _ := send(t.Context(), agent, http.MethodGet, base+"/tasks/wait", nil)
+		a, _ := send(t.Context(), agent, http.MethodGet, base+"/tasks/wait?"+asker(), nil)
 		polled <- a
 	}()
 	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "gpuaas_waiting_agents 1") }, soon, 20*time.Millisecond)
+	// The gauges from the database are up to five seconds old.
+	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), `gpuaas_nodes{state="enrolling"} 1`) }, 2*soon, 20*time.Millisecond)
 	text2 := p.scrape()
-	for _, name := range []string{`gpuaas_enrollments_total{result="issued"} 1`, `gpuaas_nodes{state="enrolling"} 1`,
+	for _, name := range []string{`gpuaas_enrollments_total{result="issued"} 1`,
 		"gpuaas_certificate_expiry_seconds_count 1", `gpuaas_vault_requests_seconds_count{op="`, "gpuaas_task_dispatch_seconds_count 0",
 		"gpuaas_state_age_seconds{", "go_goroutines"} {
 		assert.Contains(t, text2, name)
@@ -197,6 +228,7 @@ func TestStartsBeforeItsServers(t *testing.T) {
 	p.vault.Stop(t)
 	stop := p.start()
 	p.becomes(http.StatusServiceUnavailable, "waiting for Postgres")
+	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `"msg":"waiting"`) }, soon, 10*time.Millisecond)
 	a := p.ask(http.MethodGet, "/nodes", nil)
 	assert.Equal(t, http.StatusServiceUnavailable, a.status)
 	open(t, door, target.Host)
@@ -207,7 +239,6 @@ func TestStartsBeforeItsServers(t *testing.T) {
 	a, err = send(t.Context(), p.client(), http.MethodGet, p.node+"/api/v1/healthz", nil)
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusOK, a.status)
-	assert.Contains(t, p.log.String(), `"msg":"waiting"`)
 	assert.Equal(t, 0, stop())
 }
 

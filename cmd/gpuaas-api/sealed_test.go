@@ -29,8 +29,12 @@ func realVault(tb testing.TB) (*cluster, *vaulttest.Server, *vault.Client) {
 		RoleIDFile: filepath.Join(dir, "api-role-id"), SecretIDFile: filepath.Join(dir, "api-secret-id")})
 	require.NoError(tb, err)
 	tb.Cleanup(client.Close)
-	c := newCluster(tb)
-	c.issuer = client
+	set := newestSet(tb, server)
+	require.NoError(tb, client.Follow(tb.Context(), set))
+	c := newClusterWith(tb, set)
+	c.issuer, c.signer = client, client
+	c.grants, err = client.Grants(nil)
+	require.NoError(tb, err)
 	return c, server, client
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/api/relay"
+	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
@@ -36,6 +37,8 @@ type app struct {
 	store      *store.Store
 	listener   *store.Listener
 	vault      *vault.Client
+	sets       *sets.Follower
+	grants     *vault.Grants
 	serverCert *vault.ServerCertificate
 
 	// admin is there once connect returned true.
@@ -107,6 +110,7 @@ func (a *app) connect(ctx context.Context) bool {
 			_, err := a.vault.Roots(ctx)
 			return err
 		}},
+		{"a lease key", func() error { return a.delegation(ctx) }},
 	}
 	for _, s := range steps {
 		a.waitsFor.Store(&s.name)
@@ -118,6 +122,18 @@ func (a *app) connect(ctx context.Context) bool {
 	handler := a.admin.Handler()
 	a.ready.Store(&handler)
 	return true
+}
+
+// delegation begins to follow the verifier sets and makes this process's lease
+// key. Neither being good yet keeps nobody out: polls park and heartbeats are
+// taken meanwhile, and only work is not handed over.
+func (a *app) delegation(ctx context.Context) (err error) {
+	a.sets = sets.New(a.store, a.vault, a.log, a.metrics.Signer)
+	if err := a.sets.Refresh(ctx); err != nil {
+		a.log.Error("no task is handed over", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
+	}
+	a.grants, err = a.vault.Grants(a.metrics.LeaseKey)
+	return err
 }
 
 // work starts what runs beside the listeners: notifications, what stands in
@@ -132,6 +148,7 @@ func (a *app) work(ctx context.Context, group *sync.WaitGroup) {
 	group.Go(func() {
 		_ = a.store.Sweep(ctx, a.listener) // ends with the context
 	})
+	group.Go(func() { a.sets.Run(ctx, a.listener.Sets()) })
 	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal, Metrics: a.metrics, Log: a.log}
 	group.Go(func() { r.Run(ctx) })
 }
@@ -151,6 +168,7 @@ func (a *app) readiness() error {
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.env, Store: a.store, Wakes: a.listener, Issuer: a.vault,
+		Grants: a.grants, Sets: a.sets, Beats: a.temporal,
 		Metrics: a.metrics, Log: a.log, Ready: a.readiness,
 		IssueRate: a.cfg.issueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
 	})

@@ -28,12 +28,13 @@ func (r *replica) task(m machine) (taskID string, attach func()) {
 		require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
 	}
 	f := r.fence(m.id)
-	row, err := r.store.Prepare(r.tb.Context(), schema.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: m.id,
-		Step: schema.NewID(), Type: schema.TaskNodeProbe, Deadline: time.Now().Add(time.Hour)},
-		schema.TaskOwner{WorkflowID: schema.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"})
+	spec := schema.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: m.id,
+		Step: schema.NewID(), Type: schema.TaskNodeProbe, Deadline: time.Now().Add(time.Hour)}
+	owner := schema.TaskOwner{WorkflowID: schema.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}
+	row, err := r.store.Prepare(r.tb.Context(), spec, owner)
 	require.NoError(r.tb, err)
 	return row.TaskID, func() {
-		require.NoError(r.tb, r.store.Attach(r.tb.Context(), row.TaskID, []byte(`{"payload":"e30="}`), time.Now().Add(time.Hour)))
+		require.NoError(r.tb, r.store.Enqueue(r.tb.Context(), spec, owner, row, []byte(`{"payload":"e30="}`)))
 	}
 }
 
@@ -121,7 +122,8 @@ type agentCall struct {
 func agentCalls() []agentCall {
 	task := "/tasks/" + schema.NewID()
 	return []agentCall{
-		{http.MethodGet, "/tasks/wait", nil},
+		{http.MethodGet, "/tasks/wait?" + asker(), nil},
+		{http.MethodGet, "/verifier-sets", nil},
 		{http.MethodPost, task + "/result", schema.TaskResult{Status: schema.TaskFailed}},
 		{http.MethodPost, task + "/progress", schema.TaskProgress{}},
 		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},
@@ -287,5 +289,6 @@ func TestCensus(t *testing.T) {
 	assert.InDelta(t, 0, got["gpuaas_nodes active"], 0)
 	assert.Contains(t, got, "gpuaas_nodes removed", "states without nodes are there")
 	assert.InDelta(t, 1, got["gpuaas_task_leases pending"], 0)
+	assert.Contains(t, got, "gpuaas_task_leases lost", "statuses without tasks are there")
 	assert.Contains(t, got, "gpuaas_state_age_seconds registered")
 }

@@ -15,6 +15,7 @@ type budget struct{ actions, events int }
 // TestWholeLife takes one node through its whole life and holds each operation
 // to its budget. It runs alone: the server's counter knows no operations.
 func TestWholeLife(t *testing.T) {
+	alone(t)
 	nodeHost, id := register(t, "life")
 	require.Equal(t, schema.NodeRegistered, show(t, nodeHost).State)
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)

@@ -84,7 +84,7 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	go func() {
-		status, detail, err := send(ctx, node, http.MethodGet, base+"/tasks/wait?timeout=60s", "")
+		status, detail, err := send(ctx, node, http.MethodGet, base+"/tasks/wait?timeout=60s&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=test", "")
 		poll <- ended{status, detail, err}
 	}()
 	token := bundleToken(t, nodeHost) // the agent deletes it with the rest

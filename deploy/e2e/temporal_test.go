@@ -67,6 +67,22 @@ func actions(t *testing.T) int {
 	return int(total)
 }
 
+// alone keeps the reclaimer from running until the test ends: the server counts
+// its actions with the operation's.
+func alone(t *testing.T) {
+	t.Helper()
+	h := dial(t).ScheduleClient().GetHandle(t.Context(), schema.ScheduleReclaim)
+	require.NoError(t, h.Pause(t.Context(), client.SchedulePauseOptions{Note: "a test counts actions"}))
+	t.Cleanup(func() {
+		require.NoError(t, h.Unpause(context.WithoutCancel(t.Context()), client.ScheduleUnpauseOptions{}))
+	})
+	eventually(t, "no sweep of the reclaimer", func() bool {
+		d, err := h.Describe(t.Context())
+		require.NoError(t, err)
+		return len(d.Info.RunningWorkflows) == 0
+	})
+}
+
 func history(t *testing.T, c client.Client, workflowID, runID string) *historypb.History {
 	t.Helper()
 	out := &historypb.History{}

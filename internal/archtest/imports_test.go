@@ -48,7 +48,9 @@ func rows() []row {
 		{"cmd/gpuaas-node-agent", append(ours("workflows", "activities", "worker", "api", "cli", "internal"), clients...)},
 		{"cmd/gpuaas-worker", ours("cli", "agent")},
 		{"cmd/gpuaas-api", ours("cli", "agent")},
+		{"cmd/gpuaas-fleet", append(ours("workflows", "activities", "worker", "api", "cli", "internal"), clients...)},
 		{"cmd/gpuaas", ours("agent")},
+		{"deploy/fleet", append(ours("workflows", "activities", "worker", "api", "cli", "internal"), clients...)},
 		{"deploy", nil},
 	}
 }

@@ -147,7 +147,7 @@ func (u *unit) claimToken(ctx context.Context, c schema.TokenClaim) (schema.Clai
 	won, err := u.ClaimToken(ctx, sqlc.ClaimTokenParams{SPKI: c.SPKI, TokenID: c.TokenID, NodeID: c.NodeID,
 		Purposes: purposes(token.Purpose)})
 	if notFound(err) {
-		return none, u.explainToken(ctx, c.TokenID, c.SPKI, e)
+		return none, u.explainToken(ctx, c.TokenID, c.SPKI, node, e)
 	}
 	if err != nil {
 		return none, err
@@ -247,14 +247,10 @@ func errUnknownToken() *schema.Error {
 }
 
 // explainToken says why the conditional update found nothing to claim.
-func (u *unit) explainToken(ctx context.Context, tokenID, spki string, e schema.AuditEvent) error {
+func (u *unit) explainToken(ctx context.Context, tokenID, spki string, n sqlc.LockNodeRow, e schema.AuditEvent) error {
 	t, err := u.GetToken(ctx, tokenID)
 	if err != nil {
 		return err
-	}
-	next := "gpuaas node enroll NODE"
-	if t.Purpose != schema.PurposeEnroll {
-		next = "gpuaas node reissue-enrollment NODE"
 	}
 	cause := schema.NewError(schema.KindTokenExpired, "this token has expired").WithReason("token_expired")
 	switch {
@@ -265,7 +261,22 @@ func (u *unit) explainToken(ctx context.Context, tokenID, spki string, e schema.
 	case t.State == tokenClaimed && (t.ClaimedSPKI == nil || *t.ClaimedSPKI != spki):
 		cause = schema.NewError(schema.KindTokenConsumed, "this token was claimed by another key").WithReason("token_claimed")
 	}
-	return refuse(cause.WithNext(next), e)
+	return refuse(cause.WithNext(anotherToken(t.Purpose, n)), e)
+}
+
+// anotherToken is the command that gives the node another token of the purpose
+// p. A node that is beyond its first enrolment is not enrolled again.
+func anotherToken(p schema.TokenPurpose, n sqlc.LockNodeRow) string {
+	verb := string(schema.ActionReissueEnrollment)
+	switch p {
+	case purposeFetch:
+		verb = "bootstrap-script"
+	case schema.PurposeEnroll:
+		if _, err := schema.CheckMove(schema.ActionEnroll, n.State); err == nil {
+			verb = string(schema.ActionEnroll)
+		}
+	}
+	return "gpuaas node " + verb + " " + n.Host
 }
 
 // tokenEvent is a token's audit event before the token is known.

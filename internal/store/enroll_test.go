@@ -83,7 +83,7 @@ func (e *env) events(nodeID string) []schema.AgentEventName {
 func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
-	refused := func(t *testing.T, c schema.TokenClaim, stream string, kind schema.Kind, reason string) {
+	refused := func(t *testing.T, c schema.TokenClaim, stream string, kind schema.Kind, reason string) (next string) {
 		t.Helper()
 		type state struct {
 			nodes  []schema.NodeView
@@ -101,9 +101,11 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 		rows := e.changes(stream, func() {
 			_, err := e.ClaimToken(ctx, c)
 			requireKind(t, err, kind, reason)
+			next = schema.AsError(err).Next
 		})
 		require.Equal(t, []string{"nodes.token_refused refused " + row}, rows)
 		require.Equal(t, before, look())
+		return next
 	}
 
 	a, b := e.register(), e.register()
@@ -135,7 +137,8 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 		n := e.register()
 		id, hash := e.token(n.ID)
 		e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", id)
-		refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindTokenExpired, "token_expired")
+		next := refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindTokenExpired, "token_expired")
+		require.Equal(t, "gpuaas node enroll "+n.Host, next)
 	})
 	t.Run("replaced", func(t *testing.T) {
 		n := e.register()
@@ -148,7 +151,8 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 		e.exec("UPDATE enrollment_tokens SET secret_hash = $2, expires_at = now() WHERE node_id = $1 AND purpose = 'enroll'", caller.NodeID, hashA)
 		var id string
 		require.NoError(t, e.raw.QueryRow(ctx, "SELECT token_id::text FROM enrollment_tokens WHERE node_id = $1 AND purpose = 'enroll'", caller.NodeID).Scan(&id))
-		refused(t, tokenClaim(caller.NodeID, id, hashA, "spki-1"), caller.NodeID, schema.KindTokenConsumed, "token_used")
+		next := refused(t, tokenClaim(caller.NodeID, id, hashA, "spki-1"), caller.NodeID, schema.KindTokenConsumed, "token_used")
+		require.Equal(t, "gpuaas node reissue-enrollment "+e.node(caller.NodeID).Host, next, "an active node is not enrolled again")
 	})
 	t.Run("removed node", func(t *testing.T) {
 		n := e.register()

@@ -78,7 +78,7 @@ func (u *unit) useFetch(ctx context.Context, tokenID string, hash []byte, e *sch
 	}
 	used, err := u.UseFetch(ctx, tokenID)
 	if notFound(err) {
-		return "", "", u.explainToken(ctx, tokenID, "", *e)
+		return "", "", u.explainToken(ctx, tokenID, "", node, *e)
 	}
 	if err != nil {
 		return "", "", err

@@ -64,10 +64,11 @@ func TestRefusedFetchReferences(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
-	refused := func(ref schema.MintedToken, kind schema.Kind, reason string) {
+	refused := func(ref schema.MintedToken, kind schema.Kind, reason string) (next string) {
 		t.Helper()
 		_, _, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, fetcher)
 		requireKind(t, err, kind, reason)
+		return schema.AsError(err).Next
 	}
 	ref := mint(n.ID, schema.PurposeReissue)
 	refused(ref, schema.KindUnauthenticated, "token_unknown")
@@ -90,7 +91,7 @@ func TestRefusedFetchReferences(t *testing.T) {
 	require.NoError(t, e.IssueFetch(ctx, newer, operator))
 	refused(ref, schema.KindTokenConsumed, "token_voided")
 	e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", newer.TokenID)
-	refused(newer, schema.KindTokenExpired, "token_expired")
+	require.Equal(t, "gpuaas node bootstrap-script "+n.Host, refused(newer, schema.KindTokenExpired, "token_expired"))
 	e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", n.ID)
 	refused(newer, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 

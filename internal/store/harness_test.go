@@ -31,6 +31,11 @@ type env struct {
 func setup(t *testing.T) *env {
 	t.Helper()
 	t.Parallel()
+	return open(t)
+}
+
+func open(t *testing.T) *env {
+	t.Helper()
 	dsn := pgtest.New(t, store.Migrate)
 	s, err := store.Open(t.Context(), store.Config{URL: dsn, MaxConns: 20, CreatingProviders: []string{"libvirt"}})
 	require.NoError(t, err)
@@ -173,19 +178,24 @@ func taskOwner(step string) schema.TaskOwner {
 	return schema.TaskOwner{WorkflowID: "wf", RunID: "run", ActivityID: step}
 }
 
-// dispatch prepares and signs a task.
+// dispatch prepares, signs and stores a task.
 func (e *env) dispatch(f schema.Fence, step string, kind schema.TaskType) schema.TaskRow {
 	e.t.Helper()
-	row, err := e.Prepare(e.t.Context(), spec(f, step, kind), taskOwner(step))
+	return e.enqueue(spec(f, step, kind))
+}
+
+func (e *env) enqueue(s schema.TaskSpec) schema.TaskRow {
+	e.t.Helper()
+	row, err := e.Prepare(e.t.Context(), s, taskOwner(s.Step))
 	require.NoError(e.t, err)
-	require.NoError(e.t, e.Attach(e.t.Context(), row.TaskID, []byte(`{"payload":  "`+step+`"}`), time.Now().Add(time.Hour)))
+	require.NoError(e.t, e.Enqueue(e.t.Context(), s, taskOwner(s.Step), row, []byte(`{"payload":  "`+s.Step+`"}`)))
 	return row
 }
 
 // take hands the node its next task, which must exist.
 func (e *env) take(c schema.Caller, lease time.Duration, have ...string) *schema.TaskOffer {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, have, lease)
+	offer, err := e.NextTask(e.t.Context(), c, schema.TaskAsk{Have: have}, lease)
 	require.NoError(e.t, err)
 	require.NotNil(e.t, offer)
 	return offer
@@ -193,7 +203,7 @@ func (e *env) take(c schema.Caller, lease time.Duration, have ...string) *schema
 
 func (e *env) takeNone(c schema.Caller, have ...string) {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, have, time.Minute)
+	offer, err := e.NextTask(e.t.Context(), c, schema.TaskAsk{Have: have}, time.Minute)
 	require.NoError(e.t, err)
 	require.Nil(e.t, offer)
 }

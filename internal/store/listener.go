@@ -16,6 +16,7 @@ import (
 const (
 	channelNode   = "gpuaas_node"
 	channelOutbox = "gpuaas_outbox"
+	channelSets   = "gpuaas_sets"
 )
 
 const (
@@ -35,7 +36,7 @@ type Listener struct {
 	check  time.Duration
 
 	mu          sync.Mutex
-	subscribers map[string]map[chan struct{}]int64 // by node id, each with its incarnation; the outbox by its channel's name
+	subscribers map[string]map[chan struct{}]int64 // by node id, each with its incarnation; the others by their channel's name
 }
 
 // NewListener returns a listener on the database's notifications. Nothing
@@ -80,7 +81,7 @@ func (l *Listener) listen(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is pending on it
-	for _, channel := range []string{channelNode, channelOutbox} {
+	for _, channel := range []string{channelNode, channelOutbox, channelSets} {
 		if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
 			return err
 		}
@@ -128,13 +129,20 @@ func (l *Listener) polled() (ids []string, incarnations []int64) {
 	defer l.mu.Unlock()
 	for id, channels := range l.subscribers {
 		if !schema.IsID(id) {
-			continue // the outbox
+			continue // a channel of its own
 		}
 		for _, incarnation := range channels {
 			ids, incarnations = append(ids, id), append(incarnations, incarnation)
 		}
 	}
 	return ids, incarnations
+}
+
+// Sets returns a channel that gets a value after a verifier set was stored, and
+// whenever the connection is new.
+func (l *Listener) Sets() <-chan struct{} {
+	wake, _ := l.subscribe(channelSets, 0)
+	return wake
 }
 
 func (l *Listener) subscribe(key string, incarnation int64) (wake <-chan struct{}, cancel func()) {

@@ -53,7 +53,7 @@ func TestWakes(t *testing.T) {
 	row, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
 	require.NoError(t, err)
 	asleep(t, wake)
-	require.NoError(t, e.Attach(ctx, row.TaskID, []byte("{}"), time.Now().Add(time.Hour)))
+	require.NoError(t, e.Enqueue(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"), row, []byte("{}")))
 	awaken(t, wake)
 	awaken(t, twin)
 	asleep(t, stranger)

@@ -46,7 +46,7 @@ func outboxMessage(r sqlc.TakeOutboxRow) (schema.OutboxMessage, error) {
 		m.WorkflowID = r.WorkflowID
 		return m, json.Unmarshal(r.Event, &m.Event)
 	}
-	m.Result = r.Result
+	m.Result = resultOf(schema.TaskStatus(r.TaskStatus), r.LeaseEpoch, r.Result)
 	m.Owner = schema.TaskOwner{WorkflowID: *r.OwnerWorkflowID, RunID: *r.OwnerRunID, ActivityID: *r.OwnerActivityID}
 	return m, nil
 }
@@ -80,7 +80,10 @@ func (o *Outbox) Wake() <-chan struct{} { return o.wake }
 
 // tell puts an event of a node for a workflow into the outbox.
 func (u *unit) tell(ctx context.Context, workflowID, nodeID string, incarnation int64, event schema.AgentEventName) error {
-	e := schema.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation}
+	return u.tellEvent(ctx, workflowID, schema.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation})
+}
+
+func (u *unit) tellEvent(ctx context.Context, workflowID string, e schema.AgentEvent) error {
 	return u.later.InsertEventMessage(ctx, channelOutbox, workflowID, &e)
 }
 

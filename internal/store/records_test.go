@@ -36,6 +36,10 @@ func TestAZombieOfAnOlderOperationWritesNothing(t *testing.T) {
 			_, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
 			return err
 		},
+		"enqueue": func(f schema.Fence) error {
+			row := schema.TaskRow{TaskID: schema.NewID(), Seq: 1, Incarnation: 1}
+			return e.Enqueue(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"), row, []byte("{}"))
+		},
 		"void":     func(f schema.Fence) error { return e.Void(ctx, f) },
 		"plan":     func(f schema.Fence) error { _, err := e.Ledger().Plan(ctx, f, resource); return err },
 		"created":  func(f schema.Fence) error { return e.Ledger().Created(ctx, f, resource.ResourceID, "m-1") },
@@ -140,8 +144,7 @@ func TestFinishTwiceIsOnce(t *testing.T) {
 	n := e.inState(schema.NodeActive)
 	f := e.claim(n.ID, schema.ActionProvision).Fence
 	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "adopt", Instance: schema.InstancePending}))
-	task, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
-	require.NoError(t, err)
+	task := e.dispatch(f, "facts", schema.TaskFactsCollect)
 	end := schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive, Instance: schema.InstanceRunning, Outcome: "fit for work"}
 	rows := e.changes(n.ID, func() {
 		for _, err := range race(10, func(int) error { return e.Finish(ctx, f, end) }) {

@@ -67,7 +67,7 @@ func (u *unit) claimRecovery(ctx context.Context, c schema.RecoveryClaim) (schem
 	won, err := u.ClaimToken(ctx, sqlc.ClaimTokenParams{SPKI: c.SPKI, TokenID: c.TokenID, NodeID: c.NodeID,
 		Purposes: purposes(schema.PurposeRecover)})
 	if notFound(err) {
-		return none, u.explainToken(ctx, c.TokenID, c.SPKI, e)
+		return none, u.explainToken(ctx, c.TokenID, c.SPKI, node, e)
 	}
 	if err != nil {
 		return none, err

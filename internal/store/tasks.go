@@ -8,78 +8,149 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Prepare finds or makes the task of the spec's operation and step and sets its
-// owner, as activities.Tasks says. KindFenced when the operation no longer owns
-// the node or is over.
+// Prepare finds the task of the spec's operation and step or plans it, as
+// activities.Tasks says. KindFenced when the operation no longer owns the node or
+// is over. A new task is stored by Enqueue alone, so that a step costs one
+// transaction before its hand-over.
 func (s *Store) Prepare(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error) {
 	var row schema.TaskRow
-	err := s.write(ctx, "preparing task "+t.Step+" of operation "+t.OperationID,
-		func(ctx context.Context, u *unit) (err error) {
-			row, err = u.prepare(ctx, t, o)
+	doing := "preparing task " + t.Step + " of operation " + t.OperationID
+	err := s.read(ctx, doing, func(ctx context.Context) error {
+		kind, err := taskKind(t)
+		if err != nil {
 			return err
-		})
+		}
+		if _, err := s.q.GetTaskByStep(ctx, t.OperationID, t.Step); !notFound(err) {
+			row.Stored = err == nil
+			return err
+		}
+		row, err = s.plan(ctx, t, kind)
+		return err
+	})
+	if err != nil || !row.Stored {
+		return row, err
+	}
+	err = s.write(ctx, doing, func(ctx context.Context, u *unit) error {
+		if _, _, err := u.owned(ctx, fenceOf(t)); err != nil {
+			return err
+		}
+		row, err = u.adopt(ctx, t, o)
+		return err
+	})
 	return row, err
 }
 
-func (u *unit) prepare(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error) {
+func taskKind(t schema.TaskSpec) (schema.TaskTypeRow, error) {
 	kind, known := t.Type.Row()
 	if !known {
-		return schema.TaskRow{}, schema.Errorf(schema.KindInvalidRequest, "unknown task type %q", t.Type)
+		return kind, schema.Errorf(schema.KindInvalidRequest, "unknown task type %q", t.Type)
 	}
-	f := schema.Fence{NodeID: t.NodeID, OperationID: t.OperationID, OpSeq: t.OpSeq, CorrelationID: t.CorrelationID}
-	node, op, err := u.owned(ctx, f)
+	if !schema.IsID(t.OperationID) || !schema.IsID(t.NodeID) {
+		return kind, errFenced(fenceOf(t), 0)
+	}
+	return kind, nil
+}
+
+func fenceOf(t schema.TaskSpec) schema.Fence {
+	return schema.Fence{NodeID: t.NodeID, OperationID: t.OperationID, OpSeq: t.OpSeq, CorrelationID: t.CorrelationID}
+}
+
+// plan is the row that a new task would have, as far as can be known before it
+// is stored.
+func (s *Store) plan(ctx context.Context, t schema.TaskSpec, kind schema.TaskTypeRow) (schema.TaskRow, error) {
+	p, err := s.q.PlanTask(ctx, t.OperationID, t.NodeID)
+	switch f := fenceOf(t); {
+	case notFound(err):
+		return schema.TaskRow{}, errNoNode(t.NodeID)
+	case err != nil:
+		return schema.TaskRow{}, err
+	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq || t.OpSeq == 0:
+		return schema.TaskRow{}, errFenced(f, p.NodeOpSeq)
+	case p.EndedAt != nil:
+		return schema.TaskRow{}, errOver(f)
+	}
+	return schema.TaskRow{TaskID: schema.TaskID(t.OperationID, t.Step), NodeID: t.NodeID, Incarnation: p.Incarnation,
+		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.TaskSeq + 1, Status: schema.TaskPending}, nil
+}
+
+// adopt makes the activity the owner of the stored task.
+func (u *unit) adopt(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error) {
+	found, err := u.GetTaskByStep(ctx, t.OperationID, t.Step)
 	if err != nil {
 		return schema.TaskRow{}, err
 	}
-	f.Actor = op.Actor
-	found, err := u.GetTaskByStep(ctx, t.OperationID, t.Step)
-	switch {
-	case err == nil && found.Type != t.Type:
+	if found.Type != t.Type {
 		return schema.TaskRow{}, schema.Errorf(schema.KindInvalidRequest, "step %s is a %s task already", t.Step, found.Type)
-	case err == nil:
-		return taskRow(found), u.SetTaskOwner(ctx, sqlc.SetTaskOwnerParams{TaskID: found.TaskID,
-			OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID})
-	case !notFound(err):
-		return schema.TaskRow{}, err
-	case op.EndedAt != nil:
-		return schema.TaskRow{}, errOver(f)
 	}
-	row := schema.TaskRow{TaskID: schema.TaskID(t.OperationID, t.Step), NodeID: t.NodeID,
-		Incarnation: node.Incarnation, Type: t.Type, Effect: kind.Effect, Params: t.Params, Status: schema.TaskPending}
-	if row.Seq, err = u.NextTaskSeq(ctx, t.NodeID); err != nil {
-		return row, err
-	}
-	row.CreatedAt, err = u.InsertTask(ctx, sqlc.InsertTaskParams{
-		TaskID: row.TaskID, NodeID: t.NodeID, Incarnation: row.Incarnation, Seq: row.Seq, Type: t.Type,
-		Effect: row.Effect, Params: t.Params, OperationID: t.OperationID, OpSeq: t.OpSeq, Step: t.Step,
-		Deadline: optional(t.Deadline), CorrelationID: t.CorrelationID,
-		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID,
-	})
-	u.note(taskEvent(f, schema.AuditTaskCreated, row.TaskID, schema.AuditSucceeded, "",
-		map[string]string{"type": string(t.Type), "step": t.Step}))
-	return row, err
+	return taskRow(found), u.SetTaskOwner(ctx, sqlc.SetTaskOwnerParams{TaskID: found.TaskID,
+		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID})
 }
 
-// Attach stores the signed envelope and wakes the node's poll. Twice is once:
-// the first envelope stays. KindFenced when the task was voided meanwhile.
-func (s *Store) Attach(ctx context.Context, taskID string, envelope []byte, expiresAt time.Time) error {
-	return s.write(ctx, "attaching the envelope of task "+taskID, func(ctx context.Context, u *unit) error {
-		nodeID, err := u.AttachEnvelope(ctx, taskID, envelope, &expiresAt)
-		if err == nil {
-			return u.later.Notify(ctx, channelNode, nodeID)
-		}
-		if !notFound(err) {
+// Enqueue stores a prepared task with its envelope and wakes the node's poll, as
+// activities.Tasks says. KindFenced when the operation lost the node or ended
+// meanwhile, or the task was voided.
+func (s *Store) Enqueue(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, envelope []byte) error {
+	return s.write(ctx, "storing task "+row.TaskID, func(ctx context.Context, u *unit) error {
+		if _, err := taskKind(t); err != nil {
 			return err
 		}
-		signed, err := u.TaskSigned(ctx, taskID)
-		switch {
-		case notFound(err):
-			return schema.Errorf(schema.KindNotFound, "no task %q", taskID)
-		case err == nil && !signed:
-			return schema.NewError(schema.KindFenced, "task %s was voided before it was signed", taskID).
-				WithReason("task_voided")
+		f := fenceOf(t)
+		_, op, err := u.owned(ctx, f)
+		if err != nil {
+			return err
 		}
+		f.Actor = op.Actor
+		found, err := u.GetTaskByStep(ctx, t.OperationID, t.Step)
+		switch {
+		case err == nil:
+			err = u.attach(ctx, t, found, envelope)
+		case !notFound(err):
+			return err
+		case op.EndedAt != nil:
+			return errOver(f)
+		default:
+			err = u.insertTask(ctx, f, t, o, row, envelope)
+		}
+		if err != nil {
+			return err
+		}
+		return u.later.Notify(ctx, channelNode, t.NodeID)
+	})
+}
+
+// attach signs a task that is stored already: by another run of its activity, or
+// unsigned by an older version.
+func (u *unit) attach(ctx context.Context, t schema.TaskSpec, found sqlc.GetTaskByStepRow, envelope []byte) error {
+	if found.Signed {
+		return nil
+	}
+	if found.Status.Terminal() {
+		return schema.NewError(schema.KindFenced, "task %s was voided before it was signed", found.TaskID).
+			WithReason("task_voided")
+	}
+	_, err := u.AttachEnvelope(ctx, found.TaskID, envelope, &t.Deadline)
+	return err
+}
+
+func (u *unit) insertTask(ctx context.Context, f schema.Fence, t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow,
+	envelope []byte,
+) error {
+	rows, err := u.TakeTaskSeq(ctx, t.NodeID, row.Seq, row.Incarnation)
+	if err != nil {
 		return err
+	}
+	if rows == 0 {
+		return schema.NewError(schema.KindServiceUnavailable, "task %s was signed with a sequence that another task has now", row.TaskID).
+			WithReason("seq_taken")
+	}
+	u.note(taskEvent(f, schema.AuditTaskCreated, row.TaskID, schema.AuditSucceeded, "",
+		map[string]string{"type": string(t.Type), "step": t.Step}))
+	return u.InsertTask(ctx, sqlc.InsertTaskParams{
+		TaskID: row.TaskID, NodeID: t.NodeID, Incarnation: row.Incarnation, Seq: row.Seq, Type: row.Type,
+		Effect: row.Effect, Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq, Step: t.Step,
+		Deadline: optional(t.Deadline), CorrelationID: t.CorrelationID,
+		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID,
+		Envelope: envelope, EnvelopeExpiresAt: optional(t.Deadline),
 	})
 }
 
@@ -96,10 +167,10 @@ func (s *Store) Void(ctx context.Context, f schema.Fence) error {
 	})
 }
 
-// voidTasks cancels the node's unfinished tasks, of one operation or of all,
-// with an audit row each.
+// voidTasks cancels the node's unfinished tasks, of one operation or of all, the
+// lost ones included, with an audit row each.
 func (u *unit) voidTasks(ctx context.Context, nodeID string, operationID *string, actor string) error {
-	tasks, err := u.VoidTasks(ctx, nodeID, operationID)
+	tasks, err := u.VoidTasks(ctx, nodeID, operationID, nil)
 	for _, t := range tasks {
 		f := schema.Fence{NodeID: nodeID, OperationID: t.OperationID, Actor: actor, CorrelationID: t.CorrelationID}
 		u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, schema.AuditCancelled, "voided",
@@ -108,18 +179,24 @@ func (u *unit) voidTasks(ctx context.Context, nodeID string, operationID *string
 	return err
 }
 
-// taskRow is a stored task as activities see it. A task that ended without a
-// report has a result all the same, so that nobody waits for one.
+// taskRow is a stored task as activities see it.
 func taskRow(t sqlc.GetTaskByStepRow) schema.TaskRow {
-	row := schema.TaskRow{
+	return schema.TaskRow{
 		TaskID: t.TaskID, NodeID: t.NodeID, Incarnation: t.Incarnation, Type: t.Type, Effect: t.Effect,
-		Params: t.Params, Seq: t.Seq, Status: t.Status, Signed: t.Signed, CreatedAt: t.CreatedAt, Result: t.Result,
+		Params: t.Params, Seq: t.Seq, Status: t.Status, Signed: t.Signed, CreatedAt: t.CreatedAt, Stored: true,
+		Result: resultOf(t.Status, t.LeaseEpoch, t.Result),
 	}
-	if t.Status.Terminal() && t.Result == nil {
-		row.Result = &schema.TaskResult{LeaseEpoch: t.LeaseEpoch, Status: t.Status,
-			Code: schema.KindFenced, Message: "the task was voided"}
+}
+
+// resultOf is what is told of a task to whoever waits for it: its report, or for
+// one that ended or was given up without a report what stands instead; nil while
+// it is worked on. The row decides at the time it is read.
+func resultOf(s schema.TaskStatus, epoch int64, reported *schema.TaskResult) *schema.TaskResult {
+	if reported != nil || !s.Terminal() && s != schema.TaskLost {
+		return reported
 	}
-	return row
+	r := schema.NoReport(s, epoch)
+	return &r
 }
 
 func taskEvent(f schema.Fence, action, taskID, result, reason string, detail map[string]string) schema.AuditEvent {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -12,12 +13,13 @@ import (
 )
 
 // NextTask hands over the node's next task under a new lease, or returns nil,
-// as nodeapi.Store says. A task whose envelope expired is not offered.
-func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, lease time.Duration) (*schema.TaskOffer, error) {
+// as nodeapi.Store says. Not offered are a task whose envelope expired, one that
+// is to be cancelled, and one of an operation that lost the node.
+func (s *Store) NextTask(ctx context.Context, c schema.Caller, ask schema.TaskAsk, lease time.Duration) (*schema.TaskOffer, error) {
 	var offer *schema.TaskOffer
 	err := s.write(ctx, "handing a task to node "+c.NodeID, func(ctx context.Context, u *unit) error {
-		t, err := u.NextTask(ctx, sqlc.NextTaskParams{
-			NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseSeconds: lease.Seconds(), Have: append([]string{}, have...),
+		t, err := u.NextTask(ctx, sqlc.NextTaskParams{NodeID: c.NodeID, Incarnation: c.Incarnation,
+			LeaseSeconds: lease.Seconds(), Have: append([]string{}, ask.Have...), Holder: cleanText(ask.Holder),
 		})
 		if notFound(err) {
 			return nil
@@ -27,10 +29,11 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, le
 		}
 		if t.LeaseEpoch == 1 {
 			u.note(taskEvent(callerFence(c, t.OperationID, t.CorrelationID), schema.AuditTaskDispatched, t.TaskID,
-				schema.AuditSucceeded, "", map[string]string{"type": string(t.Type)}))
+				schema.AuditSucceeded, "", map[string]string{"type": string(t.Type), "holder": t.Holder}))
 		}
 		offer = &schema.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
-			Lease: schema.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: t.Type, CreatedAt: t.CreatedAt}
+			Lease: schema.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: t.Type, CreatedAt: t.CreatedAt,
+			NodeState: t.NodeState, OpSeq: t.NodeOpSeq}
 		return nil
 	})
 	if err != nil {
@@ -39,32 +42,103 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, have []string, le
 	return offer, nil
 }
 
-// Progress extends the lease, or answers KindLeaseLost.
+// Progress extends the lease, or answers KindLeaseLost, as nodeapi.Store says.
 func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p schema.TaskProgress, lease time.Duration,
-) (schema.ProgressAnswer, error) {
-	var a schema.ProgressAnswer
+) (schema.Progressed, error) {
+	if !schema.IsID(taskID) {
+		return schema.Progressed{}, errNoTask(taskID)
+	}
+	a, err := s.extend(ctx, c, taskID, p, lease)
+	if schema.KindOf(err) != schema.KindLeaseLost {
+		return a, err
+	}
+	if err := s.takeUp(ctx, c, taskID, p.LeaseEpoch); err != nil {
+		return schema.Progressed{}, err
+	}
+	return s.extend(ctx, c, taskID, p, lease)
+}
+
+// extend is the common case: one statement, no notification.
+func (s *Store) extend(ctx context.Context, c schema.Caller, taskID string, p schema.TaskProgress, lease time.Duration,
+) (schema.Progressed, error) {
+	var a schema.Progressed
 	err := s.read(ctx, "recording progress of task "+taskID, func(ctx context.Context) error {
+		r, err := s.q.ExtendLease(ctx, sqlc.ExtendLeaseParams{
+			TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: p.LeaseEpoch,
+			Progress: cleanText(p.Message), LeaseSeconds: lease.Seconds(), BeatSeconds: schema.BeatEvery.Seconds(),
+		})
+		if notFound(err) {
+			return errLeaseLost(taskID)
+		}
+		a.Answer = schema.ProgressAnswer{Lease: schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: r.LeaseUntil},
+			Cancel: r.Cancel, Paused: r.Paused}
+		if r.Beat {
+			a.Owner = &schema.TaskOwner{WorkflowID: r.OwnerWorkflowID, RunID: r.OwnerRunID, ActivityID: r.OwnerActivityID}
+		}
+		return err
+	})
+	return a, err
+}
+
+// takeUp lets the holder of the newest lease go on with a task that was given up
+// or requeued meanwhile, and was handed to nobody since.
+func (s *Store) takeUp(ctx context.Context, c schema.Caller, taskID string, epoch int64) error {
+	return s.write(ctx, "taking up task "+taskID, func(ctx context.Context, u *unit) error {
+		t, err := u.lockTask(ctx, c.NodeID, taskID)
+		if err != nil {
+			return err
+		}
+		if t.Incarnation != c.Incarnation {
+			return errLeaseLost(taskID)
+		}
+		if _, err := u.TakeUpTask(ctx, taskID, epoch); notFound(err) {
+			return errLeaseLost(taskID)
+		} else if err != nil {
+			return err
+		}
+		u.note(taskEvent(callerFence(c, t.OperationID, t.CorrelationID), schema.AuditTaskBack, taskID,
+			schema.AuditSucceeded, "", map[string]string{"type": string(t.Type), "was": string(t.Status)}))
+		if t.Status != schema.TaskLost {
+			return nil
+		}
+		return u.back(ctx, t)
+	})
+}
+
+// back tells the operation of a task that is lost no more, and takes back what
+// was not told yet.
+func (u *unit) back(ctx context.Context, t sqlc.LockTaskRow) error {
+	if err := u.DropResultMessage(ctx, &t.TaskID); err != nil {
+		return err
+	}
+	return u.tellBack(ctx, t)
+}
+
+func (u *unit) tellBack(ctx context.Context, t sqlc.LockTaskRow) error {
+	return u.tellEvent(ctx, t.OwnerWorkflowID, schema.AgentEvent{Event: schema.EventTaskBack, NodeID: t.NodeID,
+		Incarnation: t.Incarnation, Step: t.Step, OperationID: t.OperationID})
+}
+
+// lockTask locks the node and then its task, or answers KindNotFound.
+func (u *unit) lockTask(ctx context.Context, nodeID, taskID string) (sqlc.LockTaskRow, error) {
+	if _, err := u.lockNode(ctx, nodeID); err != nil {
+		return sqlc.LockTaskRow{}, err
+	}
+	t, err := u.LockTask(ctx, schema.StaleGrace.Seconds(), taskID)
+	if notFound(err) || err == nil && t.NodeID != nodeID {
+		return t, errNoTask(taskID)
+	}
+	return t, err
+}
+
+// Told notes what an activity's heartbeat answered, as nodeapi.Store says.
+func (s *Store) Told(ctx context.Context, taskID string, b schema.BeatAnswer) error {
+	return s.read(ctx, "noting a heartbeat's answer for task "+taskID, func(ctx context.Context) error {
 		if !schema.IsID(taskID) {
 			return errNoTask(taskID)
 		}
-		until, err := s.q.ExtendLease(ctx, sqlc.ExtendLeaseParams{
-			TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: p.LeaseEpoch,
-			Progress: cleanText(p.Message), LeaseSeconds: lease.Seconds(),
-		})
-		if !notFound(err) {
-			a.Lease = schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: until}
-			return err
-		}
-		known, err := s.q.TaskExists(ctx, taskID, c.NodeID)
-		switch {
-		case err != nil:
-			return err
-		case !known:
-			return errNoTask(taskID)
-		}
-		return errLeaseLost(taskID)
+		return s.q.ToldTask(ctx, b.Cancel, b.Paused, taskID)
 	})
-	return a, err
 }
 
 // Result stores the result and the completion to deliver, as nodeapi.Store
@@ -74,17 +148,17 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 	if !slices.Contains([]schema.TaskStatus{schema.TaskSucceeded, schema.TaskFailed, schema.TaskCancelled}, r.Status) {
 		return "", schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
 	}
+	if !schema.IsID(taskID) {
+		return "", errNoTask(taskID)
+	}
 	var stored schema.TaskType
 	err := s.write(ctx, "storing the result of task "+taskID, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, c.NodeID)
 		if err != nil {
 			return err
 		}
-		if !schema.IsID(taskID) {
-			return errNoTask(taskID)
-		}
-		t, err := u.GetTask(ctx, taskID, c.NodeID)
-		if notFound(err) {
+		t, err := u.LockTask(ctx, schema.StaleGrace.Seconds(), taskID)
+		if notFound(err) || err == nil && t.NodeID != c.NodeID {
 			return errNoTask(taskID)
 		}
 		if err != nil {
@@ -93,8 +167,7 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 		if t.Result != nil && sameResult(*t.Result, r) {
 			return nil
 		}
-		rows, err := u.FinishTask(ctx, sqlc.FinishTaskParams{TaskID: taskID, NodeID: c.NodeID,
-			Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch, Status: r.Status, Result: &r})
+		rows, err := u.FinishTask(ctx, finishParams(c, taskID, r))
 		if err != nil {
 			return err
 		}
@@ -112,17 +185,45 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 	return stored, nil
 }
 
-func (u *unit) finishTask(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, t sqlc.GetTaskRow, r schema.TaskResult) error {
+// finishParams keeps the output's tail beside the result, where no delivery
+// reads it.
+func finishParams(c schema.Caller, taskID string, r schema.TaskResult) sqlc.FinishTaskParams {
+	p := sqlc.FinishTaskParams{TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
+		Status: r.Status, OutputTail: tail(r.OutputTail)}
+	r.OutputTail = ""
+	p.Result = &r
+	return p
+}
+
+// tail is the end of a text as the database keeps it: at most
+// schema.MaxOutputTail bytes of UTF-8.
+func tail(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
+	if len(s) <= schema.MaxOutputTail {
+		return s
+	}
+	return strings.ToValidUTF8(s[len(s)-schema.MaxOutputTail:], "")
+}
+
+func (u *unit) finishTask(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, t sqlc.LockTaskRow, r schema.TaskResult) error {
 	if err := u.applyWork(ctx, n, t.Type, r); err != nil {
 		return err
 	}
 	if err := u.InsertResultMessage(ctx, &t.TaskID, t.OwnerWorkflowID); err != nil {
 		return err
 	}
+	if t.Status == schema.TaskLost {
+		if err := u.tellBack(ctx, t); err != nil {
+			return err
+		}
+	}
 	result := map[schema.TaskStatus]string{schema.TaskSucceeded: schema.AuditSucceeded,
 		schema.TaskFailed: schema.AuditFailed, schema.TaskCancelled: schema.AuditCancelled}[r.Status]
-	u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, result, string(r.Code),
-		map[string]string{"type": string(t.Type), "message": r.Message}))
+	detail := map[string]string{"type": string(t.Type), "message": r.Message}
+	if !slices.Contains([]schema.TaskStatus{schema.TaskDispatched, schema.TaskRunning}, t.Status) {
+		detail["was"] = string(t.Status)
+	}
+	u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, result, string(r.Code), detail))
 	return u.later.Notify(ctx, channelOutbox, "")
 }
 

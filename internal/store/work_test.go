@@ -18,34 +18,36 @@ func TestATasksWay(t *testing.T) {
 	caller, _, _ := e.enroll()
 	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
 
-	row, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+	facts := spec(f, "facts", schema.TaskFactsCollect)
+	row, err := e.Prepare(ctx, facts, taskOwner("facts"))
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskID(f.OperationID, "facts"), row.TaskID)
-	require.Equal(t, schema.EffectRead, row.Effect)
-	require.Equal(t, int64(1), row.Incarnation)
-	again, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts again"))
+	require.Equal(t, schema.TaskRow{TaskID: schema.TaskID(f.OperationID, "facts"), NodeID: caller.NodeID, Incarnation: 1,
+		Type: schema.TaskFactsCollect, Effect: schema.EffectRead, Params: facts.Params, Seq: 1, Status: schema.TaskPending}, row)
+	again, err := e.Prepare(ctx, facts, taskOwner("facts"))
 	require.NoError(t, err)
-	require.JSONEq(t, string(row.Params), string(again.Params))
-	again.Params = row.Params
-	require.Equal(t, row, again)
-	_, err = e.Prepare(ctx, spec(f, "facts", schema.TaskNodeProbe), taskOwner("facts"))
-	requireKind(t, err, schema.KindInvalidRequest, "")
+	require.Equal(t, row, again, "nothing is stored yet")
 	_, err = e.Prepare(ctx, spec(f, "x", "rm.rf"), taskOwner("x"))
 	requireKind(t, err, schema.KindInvalidRequest, "")
 
 	e.takeNone(caller)
 	envelope := []byte(`{"payloadType":"x",  "payload":"y"}`)
-	require.NoError(t, e.Attach(ctx, row.TaskID, envelope, time.Now().Add(time.Hour)))
-	require.NoError(t, e.Attach(ctx, row.TaskID, []byte("another"), time.Now().Add(time.Hour)), "the first envelope stays")
-	requireKind(t, e.Attach(ctx, schema.NewID(), envelope, time.Now()), schema.KindNotFound, "")
+	require.NoError(t, e.Enqueue(ctx, facts, taskOwner("facts"), row, envelope))
+	require.NoError(t, e.Enqueue(ctx, facts, taskOwner("facts"), row, []byte("another")), "the first envelope stays")
+	_, err = e.Prepare(ctx, spec(f, "facts", schema.TaskNodeProbe), taskOwner("facts"))
+	requireKind(t, err, schema.KindInvalidRequest, "")
+	taken, err := e.Prepare(ctx, spec(f, "late", schema.TaskFactsCollect), taskOwner("late"))
+	require.NoError(t, err)
 	second := e.dispatch(f, "probe", schema.TaskNodeProbe)
 	require.Equal(t, row.Seq+1, second.Seq)
+	requireKind(t, e.Enqueue(ctx, spec(f, "late", schema.TaskFactsCollect), taskOwner("late"), taken, envelope),
+		schema.KindServiceUnavailable, "seq_taken")
 
 	offer := e.take(caller, time.Minute)
 	require.Equal(t, row.TaskID, offer.TaskID, "in the order of seq")
 	require.Equal(t, string(envelope), string(offer.Envelope), "byte for byte")
 	require.Equal(t, schema.TaskFactsCollect, offer.Type)
-	require.Equal(t, row.CreatedAt, offer.CreatedAt)
+	require.Equal(t, schema.NodeActive, offer.NodeState)
+	require.Equal(t, f.OpSeq, offer.OpSeq)
 	require.Equal(t, int64(1), offer.Lease.Epoch)
 	require.WithinDuration(t, offer.ServerTime.Add(time.Minute), offer.Lease.ExpiresAt, time.Millisecond)
 	require.Equal(t, second.TaskID, e.take(caller, time.Minute).TaskID)
@@ -53,7 +55,7 @@ func TestATasksWay(t *testing.T) {
 
 	answer, err := e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 1, Message: "half"}, time.Hour)
 	require.NoError(t, err)
-	require.Greater(t, answer.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
+	require.Greater(t, answer.Answer.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
 	leases, err := e.TaskLeases(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []schema.TaskCount{{Status: schema.TaskDispatched, Tasks: 1}, {Status: schema.TaskRunning, Tasks: 1}}, leases)
@@ -116,7 +118,7 @@ func TestOneTaskIsHandedOutOnce(t *testing.T) {
 	}
 	offers := make([]*schema.TaskOffer, 3*tasks)
 	for _, err := range race(len(offers), func(i int) (err error) {
-		offers[i], err = e.NextTask(t.Context(), caller, nil, time.Minute)
+		offers[i], err = e.NextTask(t.Context(), caller, schema.TaskAsk{}, time.Minute)
 		return err
 	}) {
 		require.NoError(t, err)
@@ -196,13 +198,15 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	caller, _, _ := e.enroll()
 	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
 
-	expired, err := e.Prepare(ctx, spec(f, "expired", schema.TaskFactsCollect), taskOwner("expired"))
-	require.NoError(t, err)
-	require.NoError(t, e.Attach(ctx, expired.TaskID, []byte("{}"), time.Now().Add(-time.Second)))
+	expired := spec(f, "expired", schema.TaskFactsCollect)
+	expired.Deadline = time.Now().Add(-time.Second)
+	e.enqueue(expired)
 	e.takeNone(caller)
 
-	unsigned, err := e.Prepare(ctx, spec(f, "unsigned", schema.TaskFactsCollect), taskOwner("unsigned"))
-	require.NoError(t, err)
+	unsigned := spec(f, "unsigned", schema.TaskFactsCollect)
+	e.enqueue(unsigned)
+	e.exec("UPDATE node_tasks SET envelope = NULL, envelope_expires_at = NULL WHERE step = 'unsigned'") // as version 0.1 did
+	e.takeNone(caller)
 	held := e.dispatch(f, "held", schema.TaskFactsCollect)
 	e.take(caller, time.Minute)
 	e.dispatch(f, "waiting", schema.TaskFactsCollect)
@@ -213,8 +217,8 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	require.Equal(t, 4, count(rows, "tasks.finished cancelled voided"))
 	require.Len(t, rows, 4)
 	e.takeNone(caller)
-	requireKind(t, e.Attach(ctx, unsigned.TaskID, []byte("{}"), time.Now().Add(time.Hour)), schema.KindFenced, "task_voided")
-	_, err = e.Progress(ctx, caller, held.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	requireKind(t, e.Enqueue(ctx, unsigned, taskOwner("unsigned"), schema.TaskRow{}, []byte("{}")), schema.KindFenced, "task_voided")
+	_, err := e.Progress(ctx, caller, held.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
 	rows = e.changes(caller.NodeID, func() {
 		_, err = e.Result(ctx, caller, held.TaskID, succeeded(1, schema.Facts{}))

@@ -151,7 +151,7 @@ func (c *Client) interpret(err error, doing string) error {
 }
 
 func unreachable(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) || isDeadline(err) {
 		return true
 	}
 	if _, ok := errors.AsType[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err); ok {

@@ -39,8 +39,13 @@ func TestTemporalAway(t *testing.T) {
 			return c.CompleteTask(t.Context(), schema.TaskOwner{WorkflowID: "w", ActivityID: "a"}, schema.TaskResult{})
 		},
 		"signal": func() error { return c.SignalAgent(t.Context(), "node:x", schema.AgentEvent{}) },
-		"health": func() error { return c.Healthy(t.Context()) },
-		"setup":  func() error { return c.Setup(t.Context()) },
+		"beat": func() error {
+			_, err := c.Beat(t.Context(), schema.TaskOwner{WorkflowID: "w", ActivityID: "a"}, schema.TaskBeat{})
+			return err
+		},
+		"schedule": func() error { _, err := c.ReclaimSchedule(t.Context()); return err },
+		"health":   func() error { return c.Healthy(t.Context()) },
+		"setup":    func() error { return c.Setup(t.Context()) },
 	}
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 	"google.golang.org/grpc/codes"
@@ -23,7 +24,8 @@ func isDeadline(err error) bool {
 
 // CompleteTask completes the activity that waits for a node task: with the
 // result when the task succeeded, with a final error of the result's code when
-// it failed, as cancelled when it was cancelled. A run that was reset meanwhile
+// it failed or was given up, as cancelled when it was cancelled and the activity
+// was too. A run that was reset meanwhile
 // gets the result under its new run id. KindNotFound says that nothing waits
 // any more: with reason schema.ReasonSettled because the operation went on or
 // ended by itself, without it because its run is gone or was terminated. A
@@ -53,23 +55,22 @@ func (c *Client) complete(ctx context.Context, o schema.TaskOwner, r schema.Task
 	opts := client.CompleteActivityByIDOptions{
 		Namespace: c.namespace, WorkflowID: o.WorkflowID, RunID: o.RunID, ActivityID: o.ActivityID,
 	}
-	switch r.Status {
-	case schema.TaskSucceeded:
+	if r.Status == schema.TaskSucceeded {
 		opts.Result = r
-	case schema.TaskCancelled:
+		return c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
+	}
+	if r.Status == schema.TaskCancelled {
 		opts.Err = temporal.NewCanceledError()
-	default:
-		opts.Err = temporal.NewApplicationErrorWithOptions(r.Message, string(taskCode(r)),
-			temporal.ApplicationErrorOptions{NonRetryable: true})
+		err := c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
+		if _, unasked := errors.AsType[*serviceerror.InvalidArgument](err); !unasked {
+			return err
+		}
+		// An operator cancelled the task and not the operation.
 	}
+	e := r.Failure()
+	opts.Err = temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
+		NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: e.Reason, Next: e.Next}}})
 	return c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
-}
-
-func taskCode(r schema.TaskResult) schema.Kind {
-	if r.Code == "" {
-		return schema.KindTaskFailed
-	}
-	return r.Code
 }
 
 // waiting finds the run of the same chain in which the activity is pending now:
@@ -77,33 +78,55 @@ func taskCode(r schema.TaskResult) schema.Kind {
 // KindNotFound, as CompleteTask says.
 func (c *Client) waiting(ctx context.Context, o schema.TaskOwner) (runID string, err error) {
 	gone := schema.NewError(schema.KindNotFound, "no activity %s waits in %s any more", o.ActivityID, o.WorkflowID)
-	before, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, o.RunID)
-	if _, unknown := errors.AsType[*serviceerror.NotFound](err); unknown {
+	p, err := c.locate(ctx, o)
+	switch {
+	case err != nil:
+		return "", err
+	case settled(p.status):
+		gone = gone.WithReason(schema.ReasonSettled)
+	}
+	if p.activity == nil {
 		return "", gone
 	}
+	return p.runID, nil
+}
+
+// place is where a task's activity is now. The zero value says that its run is
+// not known any more.
+type place struct {
+	runID  string
+	status enumspb.WorkflowExecutionStatus
+	// activity is set while it is pending in a run that goes on.
+	activity *workflowpb.PendingActivityInfo
+}
+
+// locate finds the newest run of the owner's chain and the activity in it.
+func (c *Client) locate(ctx context.Context, o schema.TaskOwner) (place, error) {
+	before, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, o.RunID)
+	if _, unknown := errors.AsType[*serviceerror.NotFound](err); unknown {
+		return place{}, nil
+	}
 	if err != nil {
-		return "", err
+		return place{}, err
 	}
 	now, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, "")
 	if err != nil {
-		return "", err
+		return place{}, err
 	}
 	info := now.GetWorkflowExecutionInfo()
 	if info.GetFirstRunId() != before.GetWorkflowExecutionInfo().GetFirstRunId() {
 		info = before.GetWorkflowExecutionInfo()
 	}
-	if settled(info.GetStatus()) {
-		gone = gone.WithReason(schema.ReasonSettled)
-	}
-	if closed(info.GetStatus()) {
-		return "", gone
+	p := place{runID: info.GetExecution().GetRunId(), status: info.GetStatus()}
+	if closed(p.status) {
+		return p, nil
 	}
 	for _, a := range now.GetPendingActivities() {
 		if a.GetActivityId() == o.ActivityID {
-			return info.GetExecution().GetRunId(), nil
+			p.activity = a
 		}
 	}
-	return "", gone
+	return p, nil
 }
 
 // settled reports whether a run with this status has no use for a late result:

@@ -21,15 +21,18 @@ const retention = 30 * 24 * time.Hour
 // setupBudget bounds Setup: a new namespace takes seconds to reach every cache.
 const setupBudget = time.Minute
 
-// Setup makes the namespace and the search attributes, and waits until both
-// can be used. Run again it changes nothing.
+// Setup makes the namespace and the search attributes, waits until both can be
+// used, and makes the reclaimer's schedule. Run again it changes nothing.
 func (c *Client) Setup(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, setupBudget)
 	defer cancel()
 	if err := c.ensureNamespace(ctx); err != nil {
 		return err
 	}
-	return c.ensureAttributes(ctx)
+	if err := c.ensureAttributes(ctx); err != nil {
+		return err
+	}
+	return c.ensureSchedule(ctx)
 }
 
 func (c *Client) ensureNamespace(ctx context.Context) error {

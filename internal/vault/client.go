@@ -20,9 +20,12 @@ const revokeTimeout = 2 * time.Second
 type Client struct {
 	*session
 	env     string
-	pin     atomic.Pointer[pinnedKey]
 	nodeCAs *caCache
 	apiCAs  *caCache
+	// followed is the verifier set that tasks are signed under; moved says that
+	// its active key is another.
+	followed atomic.Pointer[followed]
+	moved    chan struct{}
 
 	// spawn runs work in a goroutine of the client's, on a context that ends at
 	// Close.
@@ -31,10 +34,9 @@ type Client struct {
 	owned sync.WaitGroup
 }
 
-// Login logs in, reads the task key's public half and pins its version (see
-// PinTaskKey). From then on the client renews its token by itself, and logs in
+// Login logs in. From then on the client renews its token by itself, and logs in
 // again when Vault no longer knows it (its maximal life ended, it was revoked,
-// Vault was restored). The caller closes it.
+// Vault was restored). Nothing is signed before Follow. The caller closes it.
 func Login(ctx context.Context, c Config) (*Client, error) {
 	if err := checkEnv(c.Env); err != nil {
 		return nil, err
@@ -55,14 +57,11 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 		env:     c.Env,
 		nodeCAs: &caCache{every: c.RefreshEvery},
 		apiCAs:  &caCache{every: c.RefreshEvery},
+		moved:   make(chan struct{}, 1),
 		end:     end,
 	}
 	client.spawn = func(work func(context.Context)) { client.owned.Go(func() { work(life) }) }
 	client.spawn(s.keepAlive)
-	if err := client.PinTaskKey(ctx, c.TaskKeyVersion); err != nil {
-		client.Close()
-		return nil, err
-	}
 	return client, nil
 }
 

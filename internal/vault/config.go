@@ -20,9 +20,6 @@ type Config struct {
 	// Env is the environment's name: the trust domain of node identities and
 	// the last part of the task key's name.
 	Env string
-	// TaskKeyVersion pins the version of the task-signing key. Defaults to the
-	// newest version at login. See Client.PinTaskKey.
-	TaskKeyVersion int
 	// Timeout bounds each call, its second attempt included. Defaults to 10 s.
 	Timeout time.Duration
 	// RefreshEvery is how old cached CA certificates may get before they are

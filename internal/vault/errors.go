@@ -21,6 +21,11 @@ const (
 	ReasonDenied      = "vault_denied"      // our policy does not allow the call
 	ReasonLogin       = "vault_login"       // our credentials were refused
 
+	ReasonNoSet       = "no_verifier_set" // no set was checked yet
+	ReasonNoKey       = "no_signing_key"  // Vault says that a key or version is not there
+	ReasonKeyMismatch = "signer_mismatch" // Vault's key is not the verifier set's
+	ReasonBadSet      = "bad_verifier_set"
+
 	ReasonCSRExtras    = "csr_extras"    // the CSR asks for more than its key
 	ReasonCSRKey       = "csr_key"       // not a P-256 key
 	ReasonCSRSignature = "csr_signature" // not signed by its key

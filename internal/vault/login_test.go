@@ -21,7 +21,7 @@ func TestSealedAndBack(t *testing.T) {
 	worker, api := b.login(t, "worker"), b.login(t, "api")
 	_, err := api.Roots(t.Context())
 	require.NoError(t, err)
-	before, err := worker.Verifiers(t.Context())
+	before, err := worker.TaskTrust(t.Context())
 	require.NoError(t, err)
 
 	b.Seal(t)
@@ -35,7 +35,7 @@ func TestSealedAndBack(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
 	_, err = api.Roots(t.Context())
 	require.NoError(t, err, "from the cache")
-	during, err := worker.Verifiers(t.Context())
+	during, err := worker.TaskTrust(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, before, during)
 

@@ -37,6 +37,7 @@ type bench struct {
 	setup SetupConfig
 	log   *safeBuffer
 	calls *calls
+	set   schema.StoredSet // version 1, after Setup
 }
 
 // empty returns the Vault with nothing of ours in it.
@@ -66,7 +67,24 @@ func prepared(t *testing.T) *bench {
 	t.Helper()
 	b := empty(t)
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+	b.firstSet(t)
 	return b
+}
+
+// firstSet makes version 1 of the verifier set, for login.
+func (b *bench) firstSet(t *testing.T) {
+	t.Helper()
+	var err error
+	b.set, err = b.sets(t).First(t.Context(), time.Now())
+	require.NoError(t, err)
+}
+
+// sets returns a signer of verifier sets.
+func (b *bench) sets(t *testing.T) *SetSigner {
+	t.Helper()
+	s, err := NewSetSigner(b.admin, testEnv)
+	require.NoError(t, err)
+	return s
 }
 
 // config is the configuration of the worker or the api.
@@ -81,9 +99,12 @@ func (b *bench) config(role string) Config {
 	}
 }
 
+// login logs in and follows the newest set.
 func (b *bench) login(t *testing.T, role string) *Client {
 	t.Helper()
-	return b.loginWith(t, b.config(role))
+	c := b.loginWith(t, b.config(role))
+	require.NoError(t, c.Follow(t.Context(), b.set))
+	return c
 }
 
 func (b *bench) loginWith(t *testing.T, config Config) *Client {

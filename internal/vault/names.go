@@ -5,6 +5,7 @@ import (
 	"net"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,13 +17,14 @@ import (
 const (
 	nodeMount    = "pki-node" // the node CA: signs node certificates
 	apiMount     = "pki-api"  // the CA of the API's server certificate
-	transitMount = "transit"  // the task-signing key
+	transitMount = "transit"  // the task-signing key and the root of verifier sets
 	loginMount   = "approle"
 
 	nodeRole   = "node"
 	apiRole    = "api"
 	workerName = "gpuaas-worker" // AppRole and policy of the worker
 	apiName    = "gpuaas-api"    // AppRole and policy of the API
+	setsName   = "gpuaas-sets"   // policy of whoever signs verifier sets; no AppRole has it
 
 	// firstIssuer names the first generation of a CA. Vault refuses a second
 	// issuer of the same name, so two setups at once make one CA.
@@ -46,8 +48,18 @@ const (
 // taskKey is the transit key that signs an environment's tasks.
 func taskKey(env string) string { return "task-" + env }
 
-// taskKeyID is a version of the task key as verifier sets and envelopes name it.
-func taskKeyID(env string, version int) string { return fmt.Sprintf("%s.v%d", taskKey(env), version) }
+// rootKey is the transit key that signs an environment's verifier sets.
+func rootKey(env string) string { return "set-root-" + env }
+
+// keyID is a version of a transit key as verifier sets and envelopes name it.
+func keyID(name string, version int) string { return fmt.Sprintf("%s.v%d", name, version) }
+
+// versionOf is the reverse of keyID for a known key; false for another's id.
+func versionOf(name, id string) (version int, ok bool) {
+	text, ok := strings.CutPrefix(id, name+".v")
+	version, err := strconv.Atoi(text)
+	return version, ok && err == nil && version > 0 && keyID(name, version) == id
+}
 
 // nodeURIs is the glob of the identities the node role signs for.
 func nodeURIs(env string) string { return "spiffe://" + env + "/node/*" }

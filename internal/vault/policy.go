@@ -2,6 +2,7 @@ package vault
 
 import (
 	"embed"
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"text/template"
@@ -13,6 +14,7 @@ var policyFiles embed.FS
 // policyInput is what the policy files leave open.
 type policyInput struct {
 	TaskKey  string
+	RootKey  string
 	NodeURIs string
 	DNS, IPs []string
 }
@@ -20,7 +22,7 @@ type policyInput struct {
 // renderPolicy fills in the policy file of a role.
 func renderPolicy(name string, in policyInput) (string, error) {
 	t, err := template.New(name+".hcl").Option("missingkey=error").
-		Funcs(template.FuncMap{"quoted": quotedNames}).
+		Funcs(template.FuncMap{"quoted": quotedNames, "signs": signedType}).
 		ParseFS(policyFiles, "policies/"+name+".hcl")
 	if err != nil {
 		return "", err
@@ -42,4 +44,12 @@ func quotedNames(names []string) string {
 		quoted[i] = fmt.Sprintf("%q", v)
 	}
 	return strings.Join(quoted, ", ")
+}
+
+// signedType is the glob of what Vault is asked to sign for documents of one
+// payload type: the payload type leads what DSSE signs, so a role that may send
+// nothing else signs no other document. Base64 keeps a prefix of whole triples.
+func signedType(payloadType string) string {
+	lead := fmt.Sprintf("DSSEv1 %d %s ", len(payloadType), payloadType)
+	return base64.StdEncoding.EncodeToString([]byte(lead[:len(lead)/3*3])) + "*"
 }

@@ -5,9 +5,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/vault/api"
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -19,7 +23,10 @@ func TestPolicies(t *testing.T) {
 	b := prepared(t)
 	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: newCSR(t, emptyRequest(), newKey(t)).Raw}))
 	uri := nodeIdentity().URI()
-	input := base64.StdEncoding.EncodeToString([]byte("x"))
+	document := func(payloadType string) string {
+		return base64.StdEncoding.EncodeToString(dsse.PAE(payloadType, []byte("{}")))
+	}
+	task, lease, set := document(schema.TaskPayloadType), document(schema.LeaseKeyPayloadType), document(schema.VerifierSetPayloadType)
 	type with = map[string]any
 	const worker, apiOnly, both, nobody = "worker", "api", "worker api", ""
 	table := []struct {
@@ -27,11 +34,26 @@ func TestPolicies(t *testing.T) {
 		may  string
 		r    request
 	}{
-		{"sign with a version", worker, put("transit/sign/task-test", with{"input": input, "key_version": 1})},
-		{"sign without a version", nobody, put("transit/sign/task-test", with{"input": input})},
-		{"sign a hash", nobody, put("transit/sign/task-test", with{"input": input, "key_version": 1, "prehashed": true})},
-		{"sign by the hash's path", nobody, put("transit/sign/task-test/sha2-512", with{"input": input, "key_version": 1})},
-		{"sign with another key", nobody, put("transit/sign/other", with{"input": input, "key_version": 1})},
+		{"sign a task", worker, put("transit/sign/task-test", with{"input": task, "key_version": 1})},
+		{"sign a lease key", apiOnly, put("transit/sign/task-test", with{"input": lease, "key_version": 1})},
+		{"sign a set with the task key", nobody, put("transit/sign/task-test", with{"input": set, "key_version": 1})},
+		{"sign a set with the root", nobody, put("transit/sign/set-root-test", with{"input": set, "key_version": 1})},
+		{"sign a task with the root", nobody, put("transit/sign/set-root-test", with{"input": task, "key_version": 1})},
+		{"sign what is no document", nobody, put("transit/sign/task-test", with{"input": base64.StdEncoding.EncodeToString([]byte("x")), "key_version": 1})},
+		{"sign a set behind a line break", nobody, put("transit/sign/task-test", with{"input": "\n" + set, "key_version": 1})},
+		{"sign a set behind a comma", nobody, put("transit/sign/task-test", with{"input": "," + set, "key_version": 1})},
+		{"sign a set in a list", nobody, put("transit/sign/task-test", with{"input": []string{set}, "key_version": 1})},
+		{"sign a batch", nobody, put("transit/sign/task-test", with{"batch_input": []with{{"input": set}}, "key_version": 1})},
+		{"sign a task and a batch", nobody, put("transit/sign/task-test", with{"input": task, "key_version": 1, "batch_input": []with{{"input": set}}})},
+		{"sign without a version", nobody, put("transit/sign/task-test", with{"input": task})},
+		{"sign a hash", nobody, put("transit/sign/task-test", with{"input": task, "key_version": 1, "prehashed": true})},
+		{"sign by the hash's path", nobody, put("transit/sign/task-test/sha2-512", with{"input": task, "key_version": 1})},
+		{"sign with another key", nobody, put("transit/sign/other", with{"input": task, "key_version": 1})},
+		{"read the root key", both, get("transit/keys/set-root-test")},
+		{"rotate the root key", nobody, put("transit/keys/set-root-test/rotate", nil)},
+		{"configure the root key", nobody, put("transit/keys/set-root-test/config", with{"deletion_allowed": true})},
+		{"export the root key", nobody, get("transit/export/signing-key/set-root-test")},
+		{"back up the root key", nobody, get("transit/backup/set-root-test")},
 		{"read the task key", both, get("transit/keys/task-test")},
 		{"read another key", nobody, get("transit/keys/other")},
 		{"list the keys", nobody, list("transit/keys")},
@@ -93,6 +115,26 @@ func TestPolicies(t *testing.T) {
 				require.Equal(t, http.StatusForbidden, answer.StatusCode)
 			})
 		}
+	}
+}
+
+// The policy of those who sign sets is enough for it, and for nothing else.
+func TestSetsPolicy(t *testing.T) {
+	b := prepared(t)
+	token, err := b.Root(t).Auth().Token().Create(&api.TokenCreateRequest{Policies: []string{"gpuaas-sets"}, NoDefaultPolicy: true})
+	require.NoError(t, err)
+	admin := b.admin
+	admin.TokenFile = filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(admin.TokenFile, []byte(token.Auth.ClientToken), 0o600))
+	s, err := NewSetSigner(admin, testEnv)
+	require.NoError(t, err)
+	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(SetLife))
+	require.NoError(t, err)
+	require.True(t, due)
+	document := base64.StdEncoding.EncodeToString(dsse.PAE(schema.TaskPayloadType, []byte("{}")))
+	for _, name := range []string{"task-test", "set-root-test"} {
+		_, err = s.s.send(t.Context(), put("transit/sign/"+name, map[string]any{"input": document, "key_version": 1}))
+		require.True(t, isDenied(err), "%s: %v", name, err)
 	}
 }
 

@@ -63,7 +63,9 @@ func doing(op string) string {
 		"server_certificate": "issuing the API's server certificate",
 		"server_names":       "reading the API's names",
 		"issuers":            "reading the CA certificates",
+		"sign_lease_key":     "signing a lease key",
 		"task_key":           "reading the task key",
+		"set_root":           "reading the root key of verifier sets",
 		"renew":              "renewing the token",
 	}
 	return cmp.Or(words[op], op)

@@ -14,7 +14,7 @@ import (
 )
 
 // Setup makes in Vault all that the worker and the API need: the node CA and the
-// API's own CA, the task key, one AppRole and policy for each of the two, and
+// API's own CA, the task key, the root key of verifier sets, one AppRole and policy for each of the two, and
 // the files they log in with. It is idempotent and may run twice at once. What
 // is there is kept: CAs and keys always, a secret id as long as it works, the
 // issuer a role was moved to; policies and role settings are brought up to date.
@@ -32,7 +32,7 @@ func Setup(ctx context.Context, a AdminConfig, c SetupConfig) error {
 		return err
 	}
 	s.env, s.dns, s.ips, s.outDir = c.Env, dns, ips, c.OutDir
-	steps := []func(context.Context) error{s.nodeCA, s.apiCA, s.taskKey, s.policies, s.logins}
+	steps := []func(context.Context) error{s.nodeCA, s.apiCA, s.signingKeys, s.policies, s.logins}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err

@@ -171,16 +171,25 @@ func (s *setup) role(ctx context.Context, mount, name string, role map[string]an
 	return err
 }
 
-// taskKey makes the key that signs tasks where there is none, and refuses one
-// that could have left Vault.
-func (s *setup) taskKey(ctx context.Context) error {
+// signingKeys makes the key that signs tasks and the one that signs verifier
+// sets where there is none, and refuses one that could have left Vault.
+func (s *setup) signingKeys(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/mounts", transitMount, "transit", nil); err != nil {
 		return err
 	}
-	path := transitMount + "/keys/" + taskKey(s.env)
-	secret, err := s.do(ctx, "reading the task key", get(path))
+	for _, name := range []string{taskKey(s.env), rootKey(s.env)} {
+		if err := s.signingKey(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *setup) signingKey(ctx context.Context, name string) error {
+	path := transitMount + "/keys/" + name
+	secret, err := s.do(ctx, "reading the key "+name, get(path))
 	if errors.Is(err, errAbsent) {
-		_, err = s.do(ctx, "making the task key", put(path, map[string]any{
+		_, err = s.do(ctx, "making the key "+name, put(path, map[string]any{
 			"type":                   "ed25519",
 			"exportable":             false,
 			"allow_plaintext_backup": false,
@@ -189,8 +198,8 @@ func (s *setup) taskKey(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.log.Info("made the task key in vault", "key", path)
-		secret, err = s.do(ctx, "reading the task key", get(path))
+		s.log.Info("made a signing key in vault", "key", path)
+		secret, err = s.do(ctx, "reading the key "+name, get(path))
 	}
 	if err != nil {
 		return err
@@ -199,13 +208,13 @@ func (s *setup) taskKey(ctx context.Context) error {
 	if err := decode(secret, &key); err != nil {
 		return err
 	}
-	return s.holdTaskKey(ctx, path, key)
+	return s.holdKey(ctx, path, key)
 }
 
-// holdTaskKey checks the settings which keep the key in Vault and its version
-// ours to choose. Vault cannot take the first two back, so a key that has them
-// is refused; the others are set.
-func (s *setup) holdTaskKey(ctx context.Context, path string, key transitKey) error {
+// holdKey checks the settings which keep a key in Vault and its version ours to
+// choose. Vault cannot take the first two back, so a key that has them is
+// refused; the others are set.
+func (s *setup) holdKey(ctx context.Context, path string, key transitKey) error {
 	if key.Type != "ed25519" || key.Exportable || key.AllowPlaintextBackup {
 		return schema.Errorf(schema.KindInvalidRequest,
 			"the key %s in Vault at %s is of type %s, exportable %t, plaintext backup %t; gpuaas signs with an ed25519 key that cannot leave Vault",
@@ -214,7 +223,7 @@ func (s *setup) holdTaskKey(ctx context.Context, path string, key transitKey) er
 	if !key.DeletionAllowed && key.AutoRotatePeriod == 0 {
 		return nil
 	}
-	_, err := s.do(ctx, "protecting the task key", put(path+"/config", map[string]any{
+	_, err := s.do(ctx, "protecting the key "+path, put(path+"/config", map[string]any{
 		"deletion_allowed":   false,
 		"auto_rotate_period": 0,
 	}))

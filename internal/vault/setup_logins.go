@@ -8,10 +8,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// policies writes the two policies.
+// policies writes the policies of the two logins, and that of those who sign
+// verifier sets, which no login of ours has.
 func (s *setup) policies(ctx context.Context) error {
-	in := policyInput{TaskKey: taskKey(s.env), NodeURIs: nodeURIs(s.env), DNS: s.dns, IPs: s.ips}
-	for _, name := range []string{workerName, apiName} {
+	in := policyInput{TaskKey: taskKey(s.env), RootKey: rootKey(s.env), NodeURIs: nodeURIs(s.env), DNS: s.dns, IPs: s.ips}
+	for _, name := range []string{workerName, apiName, setsName} {
 		text, err := renderPolicy(name, in)
 		if err != nil {
 			return schema.Wrap(schema.KindInternal, err, "rendering the policy %s", name)

@@ -21,7 +21,7 @@ import (
 
 // standing is what a second Setup must not change.
 type standing struct {
-	NodeCA, ServerCA, Verifiers                    string
+	NodeCA, ServerCA, TaskTrust                    string
 	WorkerRole, WorkerSecret, APIRole, APISecretID string
 }
 
@@ -32,10 +32,10 @@ func (b *bench) standing(t *testing.T) standing {
 	require.NoError(t, err)
 	serverCA, err := c.ServerCA(t.Context())
 	require.NoError(t, err)
-	verifiers, err := c.Verifiers(t.Context())
+	trust, err := c.TaskTrust(t.Context())
 	require.NoError(t, err)
 	file := func(name string) string { return readText(t, filepath.Join(b.dir, name)) }
-	return standing{nodeCA, serverCA, verifiers.String(),
+	return standing{nodeCA, serverCA, trust.String(),
 		file("worker-role-id"), file("worker-secret-id"), file("api-role-id"), file("api-secret-id")}
 }
 
@@ -80,6 +80,8 @@ func TestSetupAtOnce(t *testing.T) {
 	require.Len(t, b.list(t, "pki-node/keys"), 1)
 	require.Len(t, b.list(t, "pki-api/issuers"), 1)
 	require.Len(t, b.list(t, "auth/approle/role/gpuaas-worker/secret-id"), 1+runs/2, "one per folder")
+	require.Len(t, b.list(t, "transit/keys"), 2)
+	b.firstSet(t)
 	before := b.standing(t)
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
 	require.Equal(t, before, b.standing(t))
@@ -197,9 +199,9 @@ func TestSetupMakesNoKeyWhenAReadFails(t *testing.T) {
 	require.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	made := []string{"/v1/pki-node/root/generate/internal", "/v1/pki-api/root/generate/internal",
-		"/v1/transit/keys/task-test", "/v1/auth/approle/role/gpuaas-worker/secret-id"}
+		"/v1/transit/keys/task-test", "/v1/transit/keys/set-root-test", "/v1/auth/approle/role/gpuaas-worker/secret-id"}
 	for _, read := range []string{"sys/mounts", "pki-node/issuers", "pki-api/issuers", "transit/keys/task-test",
-		"auth/approle/role/gpuaas-worker/secret-id/lookup"} {
+		"transit/keys/set-root-test", "auth/approle/role/gpuaas-worker/secret-id/lookup"} {
 		for status, body := range map[int]string{
 			http.StatusForbidden:           `{"errors":["permission denied"]}`,
 			http.StatusNotFound:            `{"errors":["no handler for route"]}`,
@@ -278,6 +280,7 @@ func TestSetupInterrupted(t *testing.T) {
 	require.Greater(t, runs, 20)
 	require.Len(t, b.list(t, "pki-node/issuers"), 1)
 	require.Len(t, b.list(t, "pki-node/keys"), 1)
+	b.firstSet(t)
 	before := b.standing(t)
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
 	require.Equal(t, before, b.standing(t))
@@ -313,24 +316,26 @@ func TestAbsentIsAClear404(t *testing.T) {
 	}
 }
 
-func TestTaskKeyCannotLeaveVault(t *testing.T) {
+func TestSigningKeysCannotLeaveVault(t *testing.T) {
 	b := prepared(t)
 	root := b.Root(t)
-	key, err := root.Logical().Read("transit/keys/task-test")
-	require.NoError(t, err)
-	require.Equal(t, "ed25519", key.Data["type"])
-	for _, field := range []string{"exportable", "allow_plaintext_backup", "deletion_allowed"} {
-		require.Equal(t, false, key.Data[field], field)
-	}
-	_, err = root.Logical().Read("transit/export/signing-key/task-test")
-	require.Error(t, err)
-	_, err = root.Logical().Read("transit/backup/task-test")
-	require.Error(t, err)
-	_, err = root.Logical().Delete("transit/keys/task-test")
-	require.Error(t, err)
+	for _, name := range []string{"task-test", "set-root-test"} {
+		key, err := root.Logical().Read("transit/keys/" + name)
+		require.NoError(t, err)
+		require.Equal(t, "ed25519", key.Data["type"])
+		for _, field := range []string{"exportable", "allow_plaintext_backup", "deletion_allowed"} {
+			require.Equal(t, false, key.Data[field], field)
+		}
+		_, err = root.Logical().Read("transit/export/signing-key/" + name)
+		require.Error(t, err)
+		_, err = root.Logical().Read("transit/backup/" + name)
+		require.Error(t, err)
+		_, err = root.Logical().Delete("transit/keys/" + name)
+		require.Error(t, err)
 
-	b.write(t, "transit/keys/task-test/config", map[string]any{"deletion_allowed": true, "auto_rotate_period": "24h"})
-	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
-	_, err = root.Logical().Delete("transit/keys/task-test")
-	require.Error(t, err, "setup takes a deletion_allowed back")
+		b.write(t, "transit/keys/"+name+"/config", map[string]any{"deletion_allowed": true, "auto_rotate_period": "24h"})
+		require.NoError(t, Setup(t.Context(), b.admin, b.setup))
+		_, err = root.Logical().Delete("transit/keys/" + name)
+		require.Error(t, err, "setup takes a deletion_allowed back")
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
@@ -27,14 +28,19 @@ func (v verifier) Verify(_ context.Context, data, sig []byte) error {
 	return nil
 }
 
-// verify checks an envelope with the DSSE library and returns its payload.
+// verify checks a task's envelope with the DSSE library and returns its payload.
 func verify(t *testing.T, envelope []byte, set schema.VerifierSet) ([]byte, error) {
+	t.Helper()
+	return verifyAs(t, schema.TaskPayloadType, envelope, set.Accepts()...)
+}
+
+func verifyAs(t *testing.T, payloadType string, envelope []byte, accepted ...schema.VerifierKey) ([]byte, error) {
 	t.Helper()
 	var e dsse.Envelope
 	require.NoError(t, json.Unmarshal(envelope, &e))
-	require.Equal(t, schema.TaskPayloadType, e.PayloadType)
+	require.Equal(t, payloadType, e.PayloadType)
 	var keys []dsse.Verifier
-	for _, k := range set.Accepts() {
+	for _, k := range accepted {
 		keys = append(keys, verifier{k})
 	}
 	v, err := dsse.NewEnvelopeVerifier(keys...)
@@ -51,11 +57,14 @@ func TestSign(t *testing.T) {
 	require.NoError(t, err)
 
 	// The API hands out the key, through the text form of the bundle.
-	handed, err := api.Verifiers(t.Context())
+	handed, err := api.TaskTrust(t.Context())
 	require.NoError(t, err)
-	set, err := schema.ParseVerifierSet(handed.String())
+	trust, err := schema.ParseTaskTrust(handed.String())
 	require.NoError(t, err)
+	set := trust.Keys
 	require.Equal(t, "task-test.v1", set[0].KeyID)
+	require.Equal(t, "set-root-test.v1", trust.Roots[0].KeyID)
+	require.Equal(t, schema.SetFloor{Version: 1, Hash: b.set.Hash}, trust.Floor)
 	got, err := verify(t, envelope, set)
 	require.NoError(t, err)
 	require.Equal(t, payload, got)
@@ -84,55 +93,84 @@ func TestSign(t *testing.T) {
 	})
 }
 
-// A rotation in Vault alone changes nothing for those who run (B35).
+// A rotation in Vault alone changes nothing (B35), for those who run and those
+// who start: only a published set moves the signer.
 func TestRotationByHandChangesNothing(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
 	payload := []byte("{}")
 	signed, err := c.Sign(t.Context(), payload)
 	require.NoError(t, err)
-	set, err := c.Verifiers(t.Context())
+	trust, err := c.TaskTrust(t.Context())
 	require.NoError(t, err)
 
 	b.write(t, "transit/keys/task-test/rotate", nil)
+	b.write(t, "transit/keys/set-root-test/rotate", nil)
+	require.NoError(t, c.Follow(t.Context(), b.set), "the hourly check")
+	for name, client := range map[string]*Client{"running": c, "started since": b.login(t, "worker")} {
+		again, err := client.Sign(t.Context(), payload)
+		require.NoError(t, err)
+		require.Equal(t, signed, again, name)
+		trustAgain, err := client.TaskTrust(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, trust, trustAgain, name)
+	}
+	next, due, err := b.sets(t).Renewal(t.Context(), b.set, time.Now().Add(SetLife))
+	require.NoError(t, err)
+	require.True(t, due)
+	require.NoError(t, c.Follow(t.Context(), next))
 	again, err := c.Sign(t.Context(), payload)
 	require.NoError(t, err)
-	require.Equal(t, signed, again)
-	setAgain, err := c.Verifiers(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, set, setAgain)
+	require.Equal(t, signed, again, "a renewal keeps the keys")
 
-	t.Run("a process that starts may be told to keep the old one", func(t *testing.T) {
-		config := b.config("worker")
-		config.TaskKeyVersion = 1
-		pinned := b.loginWith(t, config)
-		again, err := pinned.Sign(t.Context(), payload)
-		require.NoError(t, err)
-		require.Equal(t, signed, again)
-	})
-	t.Run("the explicit call moves on", func(t *testing.T) {
-		require.NoError(t, c.PinTaskKey(t.Context(), 0))
+	t.Run("a published set moves on", func(t *testing.T) {
+		require.NoError(t, c.Follow(t.Context(), b.moved(t, next)))
 		moved, err := c.Sign(t.Context(), payload)
 		require.NoError(t, err)
-		newSet, err := c.Verifiers(t.Context())
+		newTrust, err := c.TaskTrust(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, "task-test.v2", newSet[0].KeyID)
-		_, err = verify(t, moved, newSet)
+		require.Equal(t, "task-test.v2", newTrust.Keys[0].KeyID)
+		_, err = verify(t, moved, newTrust.Keys)
 		require.NoError(t, err)
-		_, err = verify(t, moved, set)
+		_, err = verify(t, signed, newTrust.Keys)
+		require.NoError(t, err, "the old key has its grace")
+		_, err = verify(t, moved, trust.Keys)
 		require.Error(t, err)
-		require.NoError(t, c.PinTaskKey(t.Context(), 1), "and back")
-	})
-	t.Run("no such version", func(t *testing.T) {
-		requireKind(t, c.PinTaskKey(t.Context(), 9), schema.KindInternal, "")
-		again, err := c.Sign(t.Context(), payload)
-		require.NoError(t, err, "the pin stays")
-		require.Equal(t, signed, again)
 	})
 }
 
+// moved publishes the successor of a set with version 2 of the task key active
+// and version 1 in grace, as a rotation will.
+func (b *bench) moved(t *testing.T, set schema.StoredSet) schema.StoredSet {
+	t.Helper()
+	s := b.sets(t)
+	f, err := s.s.transit().check(t.Context(), testEnv, set)
+	require.NoError(t, err)
+	tasks, err := s.s.transit().read(t.Context(), "reading", "task-test")
+	require.NoError(t, err)
+	doc := f.doc
+	doc.Version, doc.PrevHash = doc.Version+1, f.hash
+	doc.Keys = []schema.VerifierSetKey{
+		{KeyID: "task-test.v2", Public: tasks.Keys["2"].PublicKey, State: schema.KeyActive},
+		{KeyID: "task-test.v1", Public: tasks.Keys["1"].PublicKey, State: schema.KeyGrace},
+	}
+	next, err := s.signSet(t.Context(), doc, f)
+	require.NoError(t, err)
+	return next
+}
+
+func TestNothingIsSignedBeforeASetIsFollowed(t *testing.T) {
+	b := prepared(t)
+	c := b.loginWith(t, b.config("worker"))
+	_, err := c.Sign(t.Context(), []byte("{}"))
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
+	_, err = c.TaskTrust(t.Context())
+	requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
+	require.Zero(t, b.calls.of("sign"))
+}
+
 // A key that was re-made under its old name is found by the signer, not by every
-// node.
+// node, and stops it.
 func TestRemadeKeyIsNotUsed(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
@@ -142,8 +180,22 @@ func TestRemadeKeyIsNotUsed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Sign(t.Context(), []byte("{}"))
 	requireKind(t, err, schema.KindInternal, "")
-	b.write(t, "transit/keys/task-test", map[string]any{"type": "ed25519"})
+	requireKind(t, c.Follow(t.Context(), b.set), schema.KindInternal, ReasonNoKey)
 	_, err = c.Sign(t.Context(), []byte("{}"))
-	requireKind(t, err, schema.KindInternal, "")
-	require.ErrorContains(t, err, "task-test.v1")
+	requireKind(t, err, schema.KindInternal, ReasonNoKey)
+
+	b.write(t, "transit/keys/task-test", map[string]any{"type": "ed25519"})
+	err = c.Follow(t.Context(), b.set)
+	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
+	require.ErrorContains(t, err, "task-test.v1 (sha256 ")
+	require.ErrorContains(t, err, "Vault holds task-test.v1 (sha256 ")
+	require.NotEmpty(t, schema.AsError(err).Next)
+	calls := b.calls.of("sign")
+	_, err = c.Sign(t.Context(), []byte("{}"))
+	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
+	_, err = c.TaskTrust(t.Context())
+	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
+	require.Equal(t, calls, b.calls.of("sign"), "Vault is not even asked")
+	_, _, err = b.sets(t).Renewal(t.Context(), b.set, time.Now())
+	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
 }

@@ -1,5 +1,17 @@
+-- A task has one message at most, which says what the task's row says when it is
+-- delivered.
 -- name: InsertResultMessage :exec
-INSERT INTO outbox (task_id, workflow_id) VALUES ($1, $2);
+INSERT INTO outbox (task_id, workflow_id) VALUES ($1, $2)
+ON CONFLICT ON CONSTRAINT outbox_task_key
+DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL;
+
+-- name: DropResultMessage :exec
+DELETE FROM outbox WHERE task_id = $1;
+
+-- name: NudgeOutbox :execrows
+UPDATE outbox SET next_try_at = now(), nudged_at = now()
+WHERE task_id = sqlc.arg(task_id) AND orphaned_at IS NULL
+  AND coalesce(nudged_at, created_at) < now() - make_interval(secs => sqlc.arg(nudge_seconds)::float8);
 
 -- Stores an event and wakes whoever delivers.
 -- name: InsertEventMessage :exec
@@ -20,7 +32,8 @@ WITH due AS (
     RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at
 )
 SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.task_id,
-       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result
+       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result,
+       coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id;
 
 -- name: DeleteOutbox :exec

@@ -3,68 +3,143 @@ SELECT task_id, node_id, incarnation, type, effect, params, seq, status, (envelo
        created_at, lease_epoch, result
 FROM node_tasks WHERE operation_id = $1 AND step = $2;
 
--- name: NextTaskSeq :one
-UPDATE nodes SET task_seq = task_seq + 1 WHERE node_id = $1 RETURNING task_seq;
+-- What a new task needs to be signed before it is stored.
+-- name: PlanTask :one
+SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at
+FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
+WHERE n.node_id = sqlc.arg(node_id);
 
--- name: InsertTask :one
+-- Takes the seq that a task was signed with, unless another task has it.
+-- name: TakeTaskSeq :execrows
+UPDATE nodes SET task_seq = $2 WHERE node_id = $1 AND task_seq < $2 AND incarnation = $3;
+
+-- name: InsertTask :exec
 INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
-                        correlation_id, owner_workflow_id, owner_run_id, owner_activity_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-RETURNING created_at;
+                        correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
+                        envelope, envelope_expires_at, attached_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, now());
 
+-- A new owner has told nothing yet.
 -- name: SetTaskOwner :exec
-UPDATE node_tasks SET owner_workflow_id = $2, owner_run_id = $3, owner_activity_id = $4 WHERE task_id = $1;
+UPDATE node_tasks SET owner_workflow_id = $2, owner_run_id = $3, owner_activity_id = $4,
+    told_cancel = false, paused = false
+WHERE task_id = $1 AND (owner_workflow_id, owner_run_id, owner_activity_id, told_cancel, paused)
+    IS DISTINCT FROM ($2, $3, $4, false, false);
 
--- name: AttachEnvelope :one
+-- For tasks that an older version stored before they were signed.
+-- name: AttachEnvelope :execrows
 UPDATE node_tasks SET envelope = $2, envelope_expires_at = $3, attached_at = now()
-WHERE task_id = $1 AND envelope IS NULL AND status = 'pending'
-RETURNING node_id;
-
--- name: TaskSigned :one
-SELECT (envelope IS NOT NULL)::boolean FROM node_tasks WHERE task_id = $1;
+WHERE task_id = $1 AND envelope IS NULL AND status = 'pending';
 
 -- name: VoidTasks :many
 UPDATE node_tasks SET status = 'cancelled', finished_at = now()
-WHERE node_id = sqlc.arg(node_id) AND status IN ('pending', 'dispatched', 'running')
+WHERE node_id = sqlc.arg(node_id) AND status IN ('pending', 'dispatched', 'running', 'lost')
   AND (sqlc.narg(operation_id)::uuid IS NULL OR operation_id = sqlc.narg(operation_id)::uuid)
+  AND (sqlc.narg(task_id)::uuid IS NULL OR task_id = sqlc.narg(task_id)::uuid)
 RETURNING task_id, operation_id, type, correlation_id;
 
 -- Hands over the oldest task that waits, or whose lease ran out while the
--- node's journal knows nothing of it. One statement decides.
+-- node's journal knows nothing of it, of the operation that holds the node or
+-- of none. One statement decides.
 -- name: NextTask :one
-UPDATE node_tasks SET status = 'dispatched', lease_epoch = lease_epoch + 1,
+UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = sqlc.arg(holder), beat_at = NULL,
     lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8),
-    dispatched_at = coalesce(dispatched_at, now())
-WHERE task_id = (
-    SELECT t.task_id FROM node_tasks t
-    WHERE t.node_id = sqlc.arg(node_id) AND t.incarnation = sqlc.arg(incarnation)
-      AND t.envelope_expires_at > now()
-      AND (t.status = 'pending'
-           OR (t.status IN ('dispatched', 'running') AND t.lease_until < now()
-               AND NOT t.task_id::text = ANY (sqlc.arg(have)::text[])))
-    ORDER BY t.seq LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING task_id, type, operation_id, correlation_id, envelope, created_at, lease_epoch,
-    lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time;
+    dispatched_at = coalesce(t.dispatched_at, now())
+FROM nodes n
+WHERE n.node_id = t.node_id AND t.task_id = (
+    SELECT c.task_id FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
+    WHERE c.node_id = sqlc.arg(node_id) AND c.incarnation = sqlc.arg(incarnation)
+      AND c.op_seq IN (0, m.op_seq)
+      AND c.status IN ('pending', 'dispatched', 'running')
+      AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
+      AND (c.status = 'pending'
+           OR c.lease_until < now() AND NOT c.task_id::text = ANY (sqlc.arg(have)::text[]))
+    ORDER BY c.seq LIMIT 1 FOR UPDATE OF c SKIP LOCKED)
+RETURNING t.task_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
+    t.lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time, n.state AS node_state, n.op_seq AS node_op_seq;
 
+-- Touches no indexed column once the task runs, so that a progress rewrites the
+-- row in place.
 -- name: ExtendLease :one
 UPDATE node_tasks SET status = 'running', progress = sqlc.arg(progress),
-    lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8)
+    lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8),
+    beat_at = CASE WHEN beat_at > now() - make_interval(secs => sqlc.arg(beat_seconds)::float8) THEN beat_at ELSE now() END
 WHERE task_id = sqlc.arg(task_id) AND node_id = sqlc.arg(node_id) AND lease_epoch = sqlc.arg(lease_epoch)
   AND incarnation = sqlc.arg(incarnation) AND status IN ('dispatched', 'running')
-RETURNING lease_until::timestamptz AS lease_until;
+RETURNING lease_until::timestamptz AS lease_until, (beat_at = now())::boolean AS beat,
+    (cancel_requested_at IS NOT NULL OR told_cancel)::boolean AS cancel, paused,
+    owner_workflow_id, owner_run_id, owner_activity_id;
 
--- name: TaskExists :one
-SELECT EXISTS (SELECT 1 FROM node_tasks WHERE task_id = $1 AND node_id = $2);
+-- A task that was given up, or that is offered again and was not taken yet, goes
+-- on under the lease it had.
+-- name: TakeUpTask :one
+UPDATE node_tasks SET status = 'running', finished_at = NULL
+WHERE task_id = $1 AND lease_epoch = $2 AND lease_epoch > 0 AND status IN ('pending', 'lost')
+RETURNING owner_workflow_id;
+
+-- name: ToldTask :exec
+UPDATE node_tasks SET told_cancel = sqlc.arg(cancel), paused = sqlc.arg(paused)
+WHERE task_id = sqlc.arg(task_id) AND (told_cancel, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
 -- name: FinishTask :execrows
-UPDATE node_tasks SET status = sqlc.arg(status), result = sqlc.arg(result), finished_at = now()
-WHERE task_id = sqlc.arg(task_id) AND node_id = sqlc.arg(node_id) AND lease_epoch = sqlc.arg(lease_epoch)
-  AND incarnation = sqlc.arg(incarnation) AND status IN ('dispatched', 'running');
+UPDATE node_tasks SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
+    finished_at = now()
+WHERE task_id = sqlc.arg(task_id) AND node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
+  AND lease_epoch = sqlc.arg(lease_epoch) AND lease_epoch > 0
+  AND status IN ('pending', 'dispatched', 'running', 'lost');
 
--- name: GetTask :one
-SELECT task_id, type, status, lease_epoch, operation_id, correlation_id, owner_workflow_id, result
-FROM node_tasks WHERE task_id = $1 AND node_id = $2;
+-- Locks the task; whoever changes more of it holds its node's lock already.
+-- name: LockTask :one
+SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, t.lease_epoch, t.operation_id,
+       t.correlation_id, t.owner_workflow_id, t.result, t.cancel_reason,
+       (t.envelope_expires_at <= now())::boolean AS expired,
+       (t.cancel_requested_at IS NOT NULL)::boolean AS cancelled,
+       (t.status IN ('dispatched', 'running')
+        AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))::boolean AS stale
+FROM node_tasks t WHERE t.task_id = sqlc.arg(task_id) FOR NO KEY UPDATE;
+
+-- name: NodeOfTask :one
+SELECT node_id FROM node_tasks WHERE task_id = $1;
+
+-- name: SetTaskStatus :exec
+UPDATE node_tasks SET status = sqlc.arg(status),
+    finished_at = CASE WHEN sqlc.arg(over)::boolean THEN now() END
+WHERE task_id = sqlc.arg(task_id);
+
+-- name: EndTask :exec
+UPDATE node_tasks SET status = 'cancelled', result = $2, finished_at = now(), cancel_reason = $3, cancel_requested_at = now()
+WHERE task_id = $1;
+
+-- name: RequestTaskCancel :exec
+UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task_id = $1;
+
+-- What the reclaimer should look at, by task: leases that ended long enough ago,
+-- tasks whose operation is over, results that wait too long for their delivery.
+-- name: ReclaimableTasks :many
+SELECT t.task_id, t.node_id FROM node_tasks t JOIN operations o ON o.operation_id = t.operation_id
+WHERE t.task_id > sqlc.arg(after)::uuid AND t.status IN ('pending', 'dispatched', 'running', 'lost')
+  AND (o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
+       AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))
+UNION
+SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
+WHERE b.task_id > sqlc.arg(after)::uuid AND b.orphaned_at IS NULL
+  AND coalesce(b.nudged_at, b.created_at) < now() - make_interval(secs => sqlc.arg(nudge_seconds)::float8)
+ORDER BY task_id LIMIT sqlc.arg(max_rows);
+
+-- name: ListTasks :many
+SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
+       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
+       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result,
+       (CASE WHEN t.task_id = sqlc.narg(task_id)::uuid THEN t.output_tail ELSE '' END)::text AS output_tail
+FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id
+WHERE (sqlc.narg(task_id)::uuid IS NULL OR t.task_id = sqlc.narg(task_id)::uuid)
+  AND (sqlc.narg(node_id)::uuid IS NULL OR t.node_id = sqlc.narg(node_id)::uuid)
+  AND (NOT sqlc.arg(open)::boolean OR t.status IN ('pending', 'dispatched', 'running', 'lost'))
+ORDER BY t.created_at DESC, t.seq DESC LIMIT sqlc.arg(max_rows);
 
 -- name: TaskLeases :many
 SELECT status, count(*) AS tasks FROM node_tasks
-WHERE status IN ('pending', 'dispatched', 'running') GROUP BY status ORDER BY status;
+WHERE status IN ('pending', 'dispatched', 'running', 'lost') GROUP BY status ORDER BY status;
+
+-- name: LostTasks :one
+SELECT count(*) FROM node_tasks WHERE status = 'lost';

@@ -21,6 +21,15 @@ func (q *Queries) DeleteOutbox(ctx context.Context, id int64) error {
 	return err
 }
 
+const dropResultMessage = `-- name: DropResultMessage :exec
+DELETE FROM outbox WHERE task_id = $1
+`
+
+func (q *Queries) DropResultMessage(ctx context.Context, taskID *string) error {
+	_, err := q.db.Exec(ctx, dropResultMessage, taskID)
+	return err
+}
+
 const failOutbox = `-- name: FailOutbox :execrows
 UPDATE outbox SET attempts = attempts + 1, last_error = $2,
     next_try_at = now() + make_interval(secs => least(60, 2 ^ least(attempts, 6)))
@@ -49,8 +58,12 @@ func (q *Queries) InsertEventMessage(ctx context.Context, channel string, workfl
 
 const insertResultMessage = `-- name: InsertResultMessage :exec
 INSERT INTO outbox (task_id, workflow_id) VALUES ($1, $2)
+ON CONFLICT ON CONSTRAINT outbox_task_key
+DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
 `
 
+// A task has one message at most, which says what the task's row says when it is
+// delivered.
 func (q *Queries) InsertResultMessage(ctx context.Context, taskID *string, workflowID string) error {
 	_, err := q.db.Exec(ctx, insertResultMessage, taskID, workflowID)
 	return err
@@ -63,6 +76,20 @@ SELECT pg_notify($1::text, $2::text)
 func (q *Queries) Notify(ctx context.Context, channel string, payload string) error {
 	_, err := q.db.Exec(ctx, notify, channel, payload)
 	return err
+}
+
+const nudgeOutbox = `-- name: NudgeOutbox :execrows
+UPDATE outbox SET next_try_at = now(), nudged_at = now()
+WHERE task_id = $1 AND orphaned_at IS NULL
+  AND coalesce(nudged_at, created_at) < now() - make_interval(secs => $2::float8)
+`
+
+func (q *Queries) NudgeOutbox(ctx context.Context, taskID *string, nudgeSeconds float64) (int64, error) {
+	result, err := q.db.Exec(ctx, nudgeOutbox, taskID, nudgeSeconds)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const orphanOutbox = `-- name: OrphanOutbox :execrows
@@ -86,7 +113,8 @@ WITH due AS (
     RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at
 )
 SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.task_id,
-       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result
+       t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result,
+       coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id
 `
 
@@ -101,6 +129,8 @@ type TakeOutboxRow struct {
 	OwnerRunID      *string
 	OwnerActivityID *string
 	Result          *schema.TaskResult
+	TaskStatus      string
+	LeaseEpoch      int64
 }
 
 // Locks what is due by a stamp and not by a transaction, so that delivery holds
@@ -125,6 +155,8 @@ func (q *Queries) TakeOutbox(ctx context.Context, maxRows int32) ([]TakeOutboxRo
 			&i.OwnerRunID,
 			&i.OwnerActivityID,
 			&i.Result,
+			&i.TaskStatus,
+			&i.LeaseEpoch,
 		); err != nil {
 			return nil, err
 		}

@@ -13,110 +13,118 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-const attachEnvelope = `-- name: AttachEnvelope :one
+const attachEnvelope = `-- name: AttachEnvelope :execrows
 UPDATE node_tasks SET envelope = $2, envelope_expires_at = $3, attached_at = now()
 WHERE task_id = $1 AND envelope IS NULL AND status = 'pending'
-RETURNING node_id
 `
 
-func (q *Queries) AttachEnvelope(ctx context.Context, taskID string, envelope []byte, envelopeExpiresAt *time.Time) (string, error) {
-	row := q.db.QueryRow(ctx, attachEnvelope, taskID, envelope, envelopeExpiresAt)
-	var node_id string
-	err := row.Scan(&node_id)
-	return node_id, err
-}
-
-const extendLease = `-- name: ExtendLease :one
-UPDATE node_tasks SET status = 'running', progress = $1,
-    lease_until = now() + make_interval(secs => $2::float8)
-WHERE task_id = $3 AND node_id = $4 AND lease_epoch = $5
-  AND incarnation = $6 AND status IN ('dispatched', 'running')
-RETURNING lease_until::timestamptz AS lease_until
-`
-
-type ExtendLeaseParams struct {
-	Progress     string
-	LeaseSeconds float64
-	TaskID       string
-	NodeID       string
-	LeaseEpoch   int64
-	Incarnation  int64
-}
-
-func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (time.Time, error) {
-	row := q.db.QueryRow(ctx, extendLease,
-		arg.Progress,
-		arg.LeaseSeconds,
-		arg.TaskID,
-		arg.NodeID,
-		arg.LeaseEpoch,
-		arg.Incarnation,
-	)
-	var lease_until time.Time
-	err := row.Scan(&lease_until)
-	return lease_until, err
-}
-
-const finishTask = `-- name: FinishTask :execrows
-UPDATE node_tasks SET status = $1, result = $2, finished_at = now()
-WHERE task_id = $3 AND node_id = $4 AND lease_epoch = $5
-  AND incarnation = $6 AND status IN ('dispatched', 'running')
-`
-
-type FinishTaskParams struct {
-	Status      schema.TaskStatus
-	Result      *schema.TaskResult
-	TaskID      string
-	NodeID      string
-	LeaseEpoch  int64
-	Incarnation int64
-}
-
-func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (int64, error) {
-	result, err := q.db.Exec(ctx, finishTask,
-		arg.Status,
-		arg.Result,
-		arg.TaskID,
-		arg.NodeID,
-		arg.LeaseEpoch,
-		arg.Incarnation,
-	)
+// For tasks that an older version stored before they were signed.
+func (q *Queries) AttachEnvelope(ctx context.Context, taskID string, envelope []byte, envelopeExpiresAt *time.Time) (int64, error) {
+	result, err := q.db.Exec(ctx, attachEnvelope, taskID, envelope, envelopeExpiresAt)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
 }
 
-const getTask = `-- name: GetTask :one
-SELECT task_id, type, status, lease_epoch, operation_id, correlation_id, owner_workflow_id, result
-FROM node_tasks WHERE task_id = $1 AND node_id = $2
+const endTask = `-- name: EndTask :exec
+UPDATE node_tasks SET status = 'cancelled', result = $2, finished_at = now(), cancel_reason = $3, cancel_requested_at = now()
+WHERE task_id = $1
 `
 
-type GetTaskRow struct {
-	TaskID          string
-	Type            schema.TaskType
-	Status          schema.TaskStatus
-	LeaseEpoch      int64
-	OperationID     string
-	CorrelationID   string
-	OwnerWorkflowID string
-	Result          *schema.TaskResult
+func (q *Queries) EndTask(ctx context.Context, taskID string, result *schema.TaskResult, cancelReason string) error {
+	_, err := q.db.Exec(ctx, endTask, taskID, result, cancelReason)
+	return err
 }
 
-func (q *Queries) GetTask(ctx context.Context, taskID string, nodeID string) (GetTaskRow, error) {
-	row := q.db.QueryRow(ctx, getTask, taskID, nodeID)
-	var i GetTaskRow
+const extendLease = `-- name: ExtendLease :one
+UPDATE node_tasks SET status = 'running', progress = $1,
+    lease_until = now() + make_interval(secs => $2::float8),
+    beat_at = CASE WHEN beat_at > now() - make_interval(secs => $3::float8) THEN beat_at ELSE now() END
+WHERE task_id = $4 AND node_id = $5 AND lease_epoch = $6
+  AND incarnation = $7 AND status IN ('dispatched', 'running')
+RETURNING lease_until::timestamptz AS lease_until, (beat_at = now())::boolean AS beat,
+    (cancel_requested_at IS NOT NULL OR told_cancel)::boolean AS cancel, paused,
+    owner_workflow_id, owner_run_id, owner_activity_id
+`
+
+type ExtendLeaseParams struct {
+	Progress     string
+	LeaseSeconds float64
+	BeatSeconds  float64
+	TaskID       string
+	NodeID       string
+	LeaseEpoch   int64
+	Incarnation  int64
+}
+
+type ExtendLeaseRow struct {
+	LeaseUntil      time.Time
+	Beat            bool
+	Cancel          bool
+	Paused          bool
+	OwnerWorkflowID string
+	OwnerRunID      string
+	OwnerActivityID string
+}
+
+// Touches no indexed column once the task runs, so that a progress rewrites the
+// row in place.
+func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (ExtendLeaseRow, error) {
+	row := q.db.QueryRow(ctx, extendLease,
+		arg.Progress,
+		arg.LeaseSeconds,
+		arg.BeatSeconds,
+		arg.TaskID,
+		arg.NodeID,
+		arg.LeaseEpoch,
+		arg.Incarnation,
+	)
+	var i ExtendLeaseRow
 	err := row.Scan(
-		&i.TaskID,
-		&i.Type,
-		&i.Status,
-		&i.LeaseEpoch,
-		&i.OperationID,
-		&i.CorrelationID,
+		&i.LeaseUntil,
+		&i.Beat,
+		&i.Cancel,
+		&i.Paused,
 		&i.OwnerWorkflowID,
-		&i.Result,
+		&i.OwnerRunID,
+		&i.OwnerActivityID,
 	)
 	return i, err
+}
+
+const finishTask = `-- name: FinishTask :execrows
+UPDATE node_tasks SET status = $1, result = $2, output_tail = $3,
+    finished_at = now()
+WHERE task_id = $4 AND node_id = $5 AND incarnation = $6
+  AND lease_epoch = $7 AND lease_epoch > 0
+  AND status IN ('pending', 'dispatched', 'running', 'lost')
+`
+
+type FinishTaskParams struct {
+	Status      schema.TaskStatus
+	Result      *schema.TaskResult
+	OutputTail  string
+	TaskID      string
+	NodeID      string
+	Incarnation int64
+	LeaseEpoch  int64
+}
+
+func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (int64, error) {
+	result, err := q.db.Exec(ctx, finishTask,
+		arg.Status,
+		arg.Result,
+		arg.OutputTail,
+		arg.TaskID,
+		arg.NodeID,
+		arg.Incarnation,
+		arg.LeaseEpoch,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const getTaskByStep = `-- name: GetTaskByStep :one
@@ -160,33 +168,35 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 	return i, err
 }
 
-const insertTask = `-- name: InsertTask :one
+const insertTask = `-- name: InsertTask :exec
 INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
-                        correlation_id, owner_workflow_id, owner_run_id, owner_activity_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-RETURNING created_at
+                        correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
+                        envelope, envelope_expires_at, attached_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, now())
 `
 
 type InsertTaskParams struct {
-	TaskID          string
-	NodeID          string
-	Incarnation     int64
-	Seq             int64
-	Type            schema.TaskType
-	Effect          schema.Effect
-	Params          json.RawMessage
-	OperationID     string
-	OpSeq           int64
-	Step            string
-	Deadline        *time.Time
-	CorrelationID   string
-	OwnerWorkflowID string
-	OwnerRunID      string
-	OwnerActivityID string
+	TaskID            string
+	NodeID            string
+	Incarnation       int64
+	Seq               int64
+	Type              schema.TaskType
+	Effect            schema.Effect
+	Params            json.RawMessage
+	OperationID       string
+	OpSeq             int64
+	Step              string
+	Deadline          *time.Time
+	CorrelationID     string
+	OwnerWorkflowID   string
+	OwnerRunID        string
+	OwnerActivityID   string
+	Envelope          []byte
+	EnvelopeExpiresAt *time.Time
 }
 
-func (q *Queries) InsertTask(ctx context.Context, arg InsertTaskParams) (time.Time, error) {
-	row := q.db.QueryRow(ctx, insertTask,
+func (q *Queries) InsertTask(ctx context.Context, arg InsertTaskParams) error {
+	_, err := q.db.Exec(ctx, insertTask,
 		arg.TaskID,
 		arg.NodeID,
 		arg.Incarnation,
@@ -202,29 +212,195 @@ func (q *Queries) InsertTask(ctx context.Context, arg InsertTaskParams) (time.Ti
 		arg.OwnerWorkflowID,
 		arg.OwnerRunID,
 		arg.OwnerActivityID,
+		arg.Envelope,
+		arg.EnvelopeExpiresAt,
 	)
-	var created_at time.Time
-	err := row.Scan(&created_at)
-	return created_at, err
+	return err
+}
+
+const listTasks = `-- name: ListTasks :many
+SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
+       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
+       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result,
+       (CASE WHEN t.task_id = $1::uuid THEN t.output_tail ELSE '' END)::text AS output_tail
+FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id
+WHERE ($1::uuid IS NULL OR t.task_id = $1::uuid)
+  AND ($2::uuid IS NULL OR t.node_id = $2::uuid)
+  AND (NOT $3::boolean OR t.status IN ('pending', 'dispatched', 'running', 'lost'))
+ORDER BY t.created_at DESC, t.seq DESC LIMIT $4
+`
+
+type ListTasksParams struct {
+	TaskID  *string
+	NodeID  *string
+	Open    bool
+	MaxRows int32
+}
+
+type ListTasksRow struct {
+	TaskID          string
+	NodeID          string
+	Host            string
+	Type            schema.TaskType
+	Effect          schema.Effect
+	Status          schema.TaskStatus
+	Step            string
+	Seq             int64
+	Incarnation     int64
+	OperationID     string
+	OwnerWorkflowID string
+	OwnerRunID      string
+	CorrelationID   string
+	LeaseEpoch      int64
+	Holder          string
+	LeaseUntil      *time.Time
+	Progress        string
+	Paused          bool
+	Deadline        *time.Time
+	CreatedAt       time.Time
+	DispatchedAt    *time.Time
+	FinishedAt      *time.Time
+	CancelReason    string
+	Result          *schema.TaskResult
+	OutputTail      string
+}
+
+func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]ListTasksRow, error) {
+	rows, err := q.db.Query(ctx, listTasks,
+		arg.TaskID,
+		arg.NodeID,
+		arg.Open,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListTasksRow
+	for rows.Next() {
+		var i ListTasksRow
+		if err := rows.Scan(
+			&i.TaskID,
+			&i.NodeID,
+			&i.Host,
+			&i.Type,
+			&i.Effect,
+			&i.Status,
+			&i.Step,
+			&i.Seq,
+			&i.Incarnation,
+			&i.OperationID,
+			&i.OwnerWorkflowID,
+			&i.OwnerRunID,
+			&i.CorrelationID,
+			&i.LeaseEpoch,
+			&i.Holder,
+			&i.LeaseUntil,
+			&i.Progress,
+			&i.Paused,
+			&i.Deadline,
+			&i.CreatedAt,
+			&i.DispatchedAt,
+			&i.FinishedAt,
+			&i.CancelReason,
+			&i.Result,
+			&i.OutputTail,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const lockTask = `-- name: LockTask :one
+SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, t.lease_epoch, t.operation_id,
+       t.correlation_id, t.owner_workflow_id, t.result, t.cancel_reason,
+       (t.envelope_expires_at <= now())::boolean AS expired,
+       (t.cancel_requested_at IS NOT NULL)::boolean AS cancelled,
+       (t.status IN ('dispatched', 'running')
+        AND t.lease_until < now() - make_interval(secs => $1::float8))::boolean AS stale
+FROM node_tasks t WHERE t.task_id = $2 FOR NO KEY UPDATE
+`
+
+type LockTaskRow struct {
+	TaskID          string
+	NodeID          string
+	Incarnation     int64
+	Type            schema.TaskType
+	Effect          schema.Effect
+	Status          schema.TaskStatus
+	Step            string
+	LeaseEpoch      int64
+	OperationID     string
+	CorrelationID   string
+	OwnerWorkflowID string
+	Result          *schema.TaskResult
+	CancelReason    string
+	Expired         bool
+	Cancelled       bool
+	Stale           bool
+}
+
+// Locks the task; whoever changes more of it holds its node's lock already.
+func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID string) (LockTaskRow, error) {
+	row := q.db.QueryRow(ctx, lockTask, graceSeconds, taskID)
+	var i LockTaskRow
+	err := row.Scan(
+		&i.TaskID,
+		&i.NodeID,
+		&i.Incarnation,
+		&i.Type,
+		&i.Effect,
+		&i.Status,
+		&i.Step,
+		&i.LeaseEpoch,
+		&i.OperationID,
+		&i.CorrelationID,
+		&i.OwnerWorkflowID,
+		&i.Result,
+		&i.CancelReason,
+		&i.Expired,
+		&i.Cancelled,
+		&i.Stale,
+	)
+	return i, err
+}
+
+const lostTasks = `-- name: LostTasks :one
+SELECT count(*) FROM node_tasks WHERE status = 'lost'
+`
+
+func (q *Queries) LostTasks(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, lostTasks)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const nextTask = `-- name: NextTask :one
-UPDATE node_tasks SET status = 'dispatched', lease_epoch = lease_epoch + 1,
-    lease_until = now() + make_interval(secs => $1::float8),
-    dispatched_at = coalesce(dispatched_at, now())
-WHERE task_id = (
-    SELECT t.task_id FROM node_tasks t
-    WHERE t.node_id = $2 AND t.incarnation = $3
-      AND t.envelope_expires_at > now()
-      AND (t.status = 'pending'
-           OR (t.status IN ('dispatched', 'running') AND t.lease_until < now()
-               AND NOT t.task_id::text = ANY ($4::text[])))
-    ORDER BY t.seq LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING task_id, type, operation_id, correlation_id, envelope, created_at, lease_epoch,
-    lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time
+UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = $1, beat_at = NULL,
+    lease_until = now() + make_interval(secs => $2::float8),
+    dispatched_at = coalesce(t.dispatched_at, now())
+FROM nodes n
+WHERE n.node_id = t.node_id AND t.task_id = (
+    SELECT c.task_id FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
+    WHERE c.node_id = $3 AND c.incarnation = $4
+      AND c.op_seq IN (0, m.op_seq)
+      AND c.status IN ('pending', 'dispatched', 'running')
+      AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
+      AND (c.status = 'pending'
+           OR c.lease_until < now() AND NOT c.task_id::text = ANY ($5::text[]))
+    ORDER BY c.seq LIMIT 1 FOR UPDATE OF c SKIP LOCKED)
+RETURNING t.task_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
+    t.lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time, n.state AS node_state, n.op_seq AS node_op_seq
 `
 
 type NextTaskParams struct {
+	Holder       string
 	LeaseSeconds float64
 	NodeID       string
 	Incarnation  int64
@@ -239,14 +415,19 @@ type NextTaskRow struct {
 	Envelope      []byte
 	CreatedAt     time.Time
 	LeaseEpoch    int64
+	Holder        string
 	LeaseUntil    time.Time
 	ServerTime    time.Time
+	NodeState     schema.NodeState
+	NodeOpSeq     int64
 }
 
 // Hands over the oldest task that waits, or whose lease ran out while the
-// node's journal knows nothing of it. One statement decides.
+// node's journal knows nothing of it, of the operation that holds the node or
+// of none. One statement decides.
 func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow, error) {
 	row := q.db.QueryRow(ctx, nextTask,
+		arg.Holder,
 		arg.LeaseSeconds,
 		arg.NodeID,
 		arg.Incarnation,
@@ -261,25 +442,119 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 		&i.Envelope,
 		&i.CreatedAt,
 		&i.LeaseEpoch,
+		&i.Holder,
 		&i.LeaseUntil,
 		&i.ServerTime,
+		&i.NodeState,
+		&i.NodeOpSeq,
 	)
 	return i, err
 }
 
-const nextTaskSeq = `-- name: NextTaskSeq :one
-UPDATE nodes SET task_seq = task_seq + 1 WHERE node_id = $1 RETURNING task_seq
+const nodeOfTask = `-- name: NodeOfTask :one
+SELECT node_id FROM node_tasks WHERE task_id = $1
 `
 
-func (q *Queries) NextTaskSeq(ctx context.Context, nodeID string) (int64, error) {
-	row := q.db.QueryRow(ctx, nextTaskSeq, nodeID)
-	var task_seq int64
-	err := row.Scan(&task_seq)
-	return task_seq, err
+func (q *Queries) NodeOfTask(ctx context.Context, taskID string) (string, error) {
+	row := q.db.QueryRow(ctx, nodeOfTask, taskID)
+	var node_id string
+	err := row.Scan(&node_id)
+	return node_id, err
+}
+
+const planTask = `-- name: PlanTask :one
+SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at
+FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = $1
+WHERE n.node_id = $2
+`
+
+type PlanTaskRow struct {
+	NodeOpSeq   int64
+	Incarnation int64
+	TaskSeq     int64
+	OpSeq       int64
+	EndedAt     *time.Time
+}
+
+// What a new task needs to be signed before it is stored.
+func (q *Queries) PlanTask(ctx context.Context, operationID string, nodeID string) (PlanTaskRow, error) {
+	row := q.db.QueryRow(ctx, planTask, operationID, nodeID)
+	var i PlanTaskRow
+	err := row.Scan(
+		&i.NodeOpSeq,
+		&i.Incarnation,
+		&i.TaskSeq,
+		&i.OpSeq,
+		&i.EndedAt,
+	)
+	return i, err
+}
+
+const reclaimableTasks = `-- name: ReclaimableTasks :many
+SELECT t.task_id, t.node_id FROM node_tasks t JOIN operations o ON o.operation_id = t.operation_id
+WHERE t.task_id > $2::uuid AND t.status IN ('pending', 'dispatched', 'running', 'lost')
+  AND (o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
+       AND t.lease_until < now() - make_interval(secs => $3::float8))
+UNION
+SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
+WHERE b.task_id > $2::uuid AND b.orphaned_at IS NULL
+  AND coalesce(b.nudged_at, b.created_at) < now() - make_interval(secs => $4::float8)
+ORDER BY task_id LIMIT $1
+`
+
+type ReclaimableTasksParams struct {
+	MaxRows      int32
+	After        string
+	GraceSeconds float64
+	NudgeSeconds float64
+}
+
+type ReclaimableTasksRow struct {
+	TaskID string
+	NodeID string
+}
+
+// What the reclaimer should look at, by task: leases that ended long enough ago,
+// tasks whose operation is over, results that wait too long for their delivery.
+func (q *Queries) ReclaimableTasks(ctx context.Context, arg ReclaimableTasksParams) ([]ReclaimableTasksRow, error) {
+	rows, err := q.db.Query(ctx, reclaimableTasks,
+		arg.MaxRows,
+		arg.After,
+		arg.GraceSeconds,
+		arg.NudgeSeconds,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReclaimableTasksRow
+	for rows.Next() {
+		var i ReclaimableTasksRow
+		if err := rows.Scan(&i.TaskID, &i.NodeID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const requestTaskCancel = `-- name: RequestTaskCancel :exec
+UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task_id = $1
+`
+
+func (q *Queries) RequestTaskCancel(ctx context.Context, taskID string, cancelReason string) error {
+	_, err := q.db.Exec(ctx, requestTaskCancel, taskID, cancelReason)
+	return err
 }
 
 const setTaskOwner = `-- name: SetTaskOwner :exec
-UPDATE node_tasks SET owner_workflow_id = $2, owner_run_id = $3, owner_activity_id = $4 WHERE task_id = $1
+UPDATE node_tasks SET owner_workflow_id = $2, owner_run_id = $3, owner_activity_id = $4,
+    told_cancel = false, paused = false
+WHERE task_id = $1 AND (owner_workflow_id, owner_run_id, owner_activity_id, told_cancel, paused)
+    IS DISTINCT FROM ($2, $3, $4, false, false)
 `
 
 type SetTaskOwnerParams struct {
@@ -289,6 +564,7 @@ type SetTaskOwnerParams struct {
 	OwnerActivityID string
 }
 
+// A new owner has told nothing yet.
 func (q *Queries) SetTaskOwner(ctx context.Context, arg SetTaskOwnerParams) error {
 	_, err := q.db.Exec(ctx, setTaskOwner,
 		arg.TaskID,
@@ -299,20 +575,48 @@ func (q *Queries) SetTaskOwner(ctx context.Context, arg SetTaskOwnerParams) erro
 	return err
 }
 
-const taskExists = `-- name: TaskExists :one
-SELECT EXISTS (SELECT 1 FROM node_tasks WHERE task_id = $1 AND node_id = $2)
+const setTaskStatus = `-- name: SetTaskStatus :exec
+UPDATE node_tasks SET status = $1,
+    finished_at = CASE WHEN $2::boolean THEN now() END
+WHERE task_id = $3
 `
 
-func (q *Queries) TaskExists(ctx context.Context, taskID string, nodeID string) (bool, error) {
-	row := q.db.QueryRow(ctx, taskExists, taskID, nodeID)
-	var exists bool
-	err := row.Scan(&exists)
-	return exists, err
+func (q *Queries) SetTaskStatus(ctx context.Context, status schema.TaskStatus, over bool, taskID string) error {
+	_, err := q.db.Exec(ctx, setTaskStatus, status, over, taskID)
+	return err
+}
+
+const takeTaskSeq = `-- name: TakeTaskSeq :execrows
+UPDATE nodes SET task_seq = $2 WHERE node_id = $1 AND task_seq < $2 AND incarnation = $3
+`
+
+// Takes the seq that a task was signed with, unless another task has it.
+func (q *Queries) TakeTaskSeq(ctx context.Context, nodeID string, taskSeq int64, incarnation int64) (int64, error) {
+	result, err := q.db.Exec(ctx, takeTaskSeq, nodeID, taskSeq, incarnation)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const takeUpTask = `-- name: TakeUpTask :one
+UPDATE node_tasks SET status = 'running', finished_at = NULL
+WHERE task_id = $1 AND lease_epoch = $2 AND lease_epoch > 0 AND status IN ('pending', 'lost')
+RETURNING owner_workflow_id
+`
+
+// A task that was given up, or that is offered again and was not taken yet, goes
+// on under the lease it had.
+func (q *Queries) TakeUpTask(ctx context.Context, taskID string, leaseEpoch int64) (string, error) {
+	row := q.db.QueryRow(ctx, takeUpTask, taskID, leaseEpoch)
+	var owner_workflow_id string
+	err := row.Scan(&owner_workflow_id)
+	return owner_workflow_id, err
 }
 
 const taskLeases = `-- name: TaskLeases :many
 SELECT status, count(*) AS tasks FROM node_tasks
-WHERE status IN ('pending', 'dispatched', 'running') GROUP BY status ORDER BY status
+WHERE status IN ('pending', 'dispatched', 'running', 'lost') GROUP BY status ORDER BY status
 `
 
 type TaskLeasesRow struct {
@@ -340,21 +644,21 @@ func (q *Queries) TaskLeases(ctx context.Context) ([]TaskLeasesRow, error) {
 	return items, nil
 }
 
-const taskSigned = `-- name: TaskSigned :one
-SELECT (envelope IS NOT NULL)::boolean FROM node_tasks WHERE task_id = $1
+const toldTask = `-- name: ToldTask :exec
+UPDATE node_tasks SET told_cancel = $1, paused = $2
+WHERE task_id = $3 AND (told_cancel, paused) IS DISTINCT FROM ($1::boolean, $2::boolean)
 `
 
-func (q *Queries) TaskSigned(ctx context.Context, taskID string) (bool, error) {
-	row := q.db.QueryRow(ctx, taskSigned, taskID)
-	var column_1 bool
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) ToldTask(ctx context.Context, cancel bool, paused bool, taskID string) error {
+	_, err := q.db.Exec(ctx, toldTask, cancel, paused, taskID)
+	return err
 }
 
 const voidTasks = `-- name: VoidTasks :many
 UPDATE node_tasks SET status = 'cancelled', finished_at = now()
-WHERE node_id = $1 AND status IN ('pending', 'dispatched', 'running')
+WHERE node_id = $1 AND status IN ('pending', 'dispatched', 'running', 'lost')
   AND ($2::uuid IS NULL OR operation_id = $2::uuid)
+  AND ($3::uuid IS NULL OR task_id = $3::uuid)
 RETURNING task_id, operation_id, type, correlation_id
 `
 
@@ -365,8 +669,8 @@ type VoidTasksRow struct {
 	CorrelationID string
 }
 
-func (q *Queries) VoidTasks(ctx context.Context, nodeID string, operationID *string) ([]VoidTasksRow, error) {
-	rows, err := q.db.Query(ctx, voidTasks, nodeID, operationID)
+func (q *Queries) VoidTasks(ctx context.Context, nodeID string, operationID *string, taskID *string) ([]VoidTasksRow, error) {
+	rows, err := q.db.Query(ctx, voidTasks, nodeID, operationID, taskID)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 # The API issues node certificates and its own server certificate, by CSR. It
 # cannot have a CA make a key, use another role, sign a CSR as it stands, change
-# an issuer or sign tasks.
+# an issuer or sign tasks. Of the task key it gets one thing: the delegation of
+# its own key for leases.
 
 path "pki-node/sign/node" {
   capabilities        = ["update"]
@@ -44,8 +45,22 @@ path "pki-api/issuer/+" {
   capabilities = ["read"]
 }
 
-# The public half of the task key, for bootstrap bundles.
+# A lease key, and no other document: what Vault is asked to sign leads with the
+# type of the document.
+path "transit/sign/{{.TaskKey}}" {
+  capabilities        = ["update"]
+  required_parameters = ["input", "key_version"]
+  allowed_parameters = {
+    "input"       = ["{{signs "application/vnd.gpuaas.lease-key.v1+json"}}"]
+    "key_version" = []
+  }
+}
+
+# The public halves, for bootstrap bundles.
 path "transit/keys/{{.TaskKey}}" {
+  capabilities = ["read"]
+}
+path "transit/keys/{{.RootKey}}" {
   capabilities = ["read"]
 }
 

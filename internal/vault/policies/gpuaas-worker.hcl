@@ -1,5 +1,6 @@
-# The worker signs tasks. It cannot rotate, export or configure the key, and it
-# cannot issue certificates.
+# The worker signs tasks, and no other document: what Vault is asked to sign leads
+# with the type of the document. It cannot rotate, export or configure the key,
+# and it cannot issue certificates.
 
 # A version must be named: without one Vault signs with the newest, so that a
 # rotation alone would switch to a key no node knows. Which version is not said
@@ -8,13 +9,16 @@ path "transit/sign/{{.TaskKey}}" {
   capabilities        = ["update"]
   required_parameters = ["input", "key_version"]
   allowed_parameters = {
-    "input"       = []
+    "input"       = ["{{signs "application/vnd.gpuaas.task.v1+json"}}"]
     "key_version" = []
   }
 }
 
-# The public half.
+# The public halves.
 path "transit/keys/{{.TaskKey}}" {
+  capabilities = ["read"]
+}
+path "transit/keys/{{.RootKey}}" {
   capabilities = ["read"]
 }
 

@@ -1,0 +1,190 @@
+package activities_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// queue is a task queue with one row.
+type queue struct {
+	row      schema.TaskRow
+	enqueued [][]byte
+	fail     error
+}
+
+func (q *queue) Prepare(context.Context, schema.TaskSpec, schema.TaskOwner) (schema.TaskRow, error) {
+	return q.row, nil
+}
+
+func (q *queue) Enqueue(_ context.Context, _ schema.TaskSpec, _ schema.TaskOwner, row schema.TaskRow, envelope []byte) error {
+	if q.fail != nil {
+		return q.fail
+	}
+	q.enqueued = append(q.enqueued, envelope)
+	row.Stored, row.Signed = true, true
+	q.row = row
+	return nil
+}
+
+func (q *queue) Void(context.Context, schema.Fence) error { return nil }
+
+// Sign "signs" by answering the payload.
+func (q *queue) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
+
+func run(t *testing.T, q *queue, spec schema.TaskSpec) (schema.TaskResult, error) {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	a := &activities.Task{Tasks: q, Signer: q, Env: "test"}
+	env.RegisterActivity(a)
+	v, err := env.ExecuteActivity(a.RunNodeTask, spec)
+	if err != nil {
+		return schema.TaskResult{}, err
+	}
+	var r schema.TaskResult
+	require.NoError(t, v.Get(&r))
+	return r, nil
+}
+
+func fresh() *queue {
+	return &queue{row: schema.TaskRow{TaskID: "t", NodeID: "n", Incarnation: 2, Type: schema.TaskWorkloadDrain,
+		Effect: schema.EffectDestructive, Seq: 5, Status: schema.TaskPending}}
+}
+
+// A second run, as after a heartbeat timeout, finds its own row in whatever state
+// it is.
+func TestASecondRunFindsItsRow(t *testing.T) {
+	t.Parallel()
+	done := schema.TaskResult{Status: schema.TaskSucceeded, Output: json.RawMessage(`{"stopped":[]}`)}
+	refused := schema.TaskResult{Status: schema.TaskFailed, Code: schema.KindServiceUnavailable, Message: "no"}
+	cancelled := schema.TaskResult{Status: schema.TaskCancelled, Message: "cancelled: wrong node"}
+	gone := schema.NoReport(schema.TaskLost, 1)
+	for name, tc := range map[string]struct {
+		status schema.TaskStatus
+		result *schema.TaskResult
+		kind   schema.Kind
+		reason string
+	}{
+		"pending again":        {status: schema.TaskPending},
+		"running":              {status: schema.TaskRunning},
+		"succeeded":            {status: schema.TaskSucceeded, result: &done},
+		"failed for good":      {schema.TaskFailed, &refused, schema.KindServiceUnavailable, ""},
+		"cancelled":            {schema.TaskCancelled, &cancelled, schema.KindTaskFailed, schema.ReasonTaskCancelled},
+		"given up as lost":     {schema.TaskLost, &gone, schema.KindTaskFailed, schema.ReasonTaskLost},
+		"succeeded after lost": {status: schema.TaskSucceeded, result: &done},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := fresh()
+			q.row.Stored, q.row.Signed, q.row.Status, q.row.Result = true, true, tc.status, tc.result
+			r, err := run(t, q, schema.TaskSpec{})
+			require.Empty(t, q.enqueued)
+			switch {
+			case tc.result == nil:
+				require.ErrorIs(t, err, activity.ErrResultPending)
+			case tc.kind == "":
+				require.NoError(t, err)
+				require.JSONEq(t, string(done.Output), string(r.Output))
+			default:
+				var app *temporal.ApplicationError
+				require.ErrorAs(t, err, &app)
+				require.Equal(t, string(tc.kind), app.Type())
+				require.True(t, app.NonRetryable(), "the row stays as it is")
+				var info schema.ErrorInfo
+				require.NoError(t, app.Details(&info))
+				require.Equal(t, tc.reason, info.Reason)
+			}
+		})
+	}
+}
+
+func TestAFirstRunSignsWhatItStores(t *testing.T) {
+	t.Parallel()
+	q := fresh()
+	deadline := time.Now().Add(time.Hour).UTC()
+	_, err := run(t, q, schema.TaskSpec{OperationID: "op", OpSeq: 9, Attempt: 3, Deadline: deadline,
+		Expect: schema.TaskExpect{NodeState: schema.NodeDraining}, CorrelationID: "c"})
+	require.ErrorIs(t, err, activity.ErrResultPending)
+	require.Len(t, q.enqueued, 1)
+	var p schema.TaskPayload
+	require.NoError(t, json.Unmarshal(q.enqueued[0], &p))
+	require.Equal(t, int64(5), p.Seq)
+	require.Equal(t, int64(2), p.Incarnation)
+	require.Equal(t, int64(3), p.Attempt)
+	require.Equal(t, schema.TaskExpect{NodeState: schema.NodeDraining, OpSeq: 9}, p.Expect)
+	require.True(t, deadline.Equal(p.ExpiresAt))
+
+	q = fresh()
+	q.fail = schema.NewError(schema.KindServiceUnavailable, "taken").WithReason("seq_taken")
+	_, err = run(t, q, schema.TaskSpec{})
+	var app *temporal.ApplicationError
+	require.ErrorAs(t, err, &app)
+	require.False(t, app.NonRetryable(), "the next try plans anew")
+}
+
+// heap is a reclaimer with so many tasks; fail is the batch that fails.
+type heap struct {
+	asked []string
+	fail  int
+	// broken is a batch with a task that cannot be decided.
+	broken int
+}
+
+func (h *heap) Reclaim(_ context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error) {
+	h.asked = append(h.asked, r.After)
+	report := schema.ReclaimReport{Decisions: []schema.Reclaimed{{TaskID: r.After, Type: schema.TaskNodeProbe, Result: schema.ReclaimRequeued}}}
+	if len(h.asked) == h.fail {
+		return report, schema.Errorf(schema.KindServiceUnavailable, "away")
+	}
+	report.Next = map[string]string{"": "a", "a": "b", "b": ""}[r.After]
+	if len(h.asked) == h.broken {
+		return report, schema.Errorf(schema.KindInternal, "its row does not read")
+	}
+	return report, nil
+}
+
+func TestASweepGoesRoundWhatItCannotDecide(t *testing.T) {
+	t.Parallel()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	h := &heap{broken: 2}
+	a := &activities.Sweep{Reclaimer: h}
+	env.RegisterActivity(a)
+	_, err := env.ExecuteActivity(a.ReclaimTasks)
+	require.Equal(t, []string{"", "a", "b"}, h.asked)
+	var app *temporal.ApplicationError
+	require.ErrorAs(t, err, &app)
+	require.True(t, app.NonRetryable(), "the run fails, so that somebody looks")
+}
+
+func TestASweepGoesOnWhereItStopped(t *testing.T) {
+	t.Parallel()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	h, told := &heap{fail: 3}, 0
+	a := &activities.Sweep{Reclaimer: h, Decided: func(schema.TaskType, schema.ReclaimResult) { told++ }}
+	env.RegisterActivity(a)
+	_, err := env.ExecuteActivity(a.ReclaimTasks)
+	require.Error(t, err)
+	require.Equal(t, []string{"", "a", "b"}, h.asked)
+
+	env.SetHeartbeatDetails(activities.Swept{After: "b", Counts: map[schema.ReclaimResult]int{schema.ReclaimRequeued: 2}})
+	v, err := env.ExecuteActivity(a.ReclaimTasks)
+	require.NoError(t, err)
+	var swept activities.Swept
+	require.NoError(t, v.Get(&swept))
+	require.Equal(t, "b", h.asked[3])
+	require.Len(t, h.asked, 4)
+	require.Equal(t, 3, swept.Counts[schema.ReclaimRequeued])
+	require.Equal(t, 4, told, "a decision is counted where it is made")
+}

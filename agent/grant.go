@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Reasons of a grant, beside those of its two documents.
+const (
+	refusedNonce     = ofGrant + "other_nonce"
+	refusedGranted   = ofGrant + "other_task"
+	refusedEpoch     = ofGrant + "other_epoch"
+	refusedGrantNode = ofGrant + refusedNode
+	refusedDelegate  = ofGrantKey + "not_a_delegate"
+	refusedKeyTime   = ofGrantKey + refusedExpired
+)
+
+func grantDocument() document    { return document{schema.LeasePayloadType, ofGrant} }
+func grantKeyDocument() document { return document{schema.LeaseKeyPayloadType, ofGrantKey} }
+
+// nonceBytes is the length of a poll's nonce.
+const nonceBytes = 16
+
+// newNonce is what binds an answer to its poll: an old answer is no answer.
+func newNonce() string {
+	b := make([]byte, nonceBytes)
+	rand.Read(b) //nolint:errcheck // it never fails: the program ends instead
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// grant is a verified TaskGrant.
+type grant struct{ schema.TaskGrant }
+
+// grant verifies that the offer was made for this very poll and returns the time
+// by which the offer is judged: the grant's, or a later one that is known.
+func (v verifier) grant(o schema.TaskOffer) (grant, time.Time, error) {
+	var delegation schema.LeaseKey
+	_, signers, err := grantKeyDocument().read(o.GrantKey, v.set.accepting(time.Time{}), &delegation)
+	if err != nil {
+		return grant{}, time.Time{}, err
+	}
+	key, err := v.delegate(delegation)
+	if err != nil {
+		return grant{}, time.Time{}, err
+	}
+	var g grant
+	if _, _, err := grantDocument().read(o.Grant, []schema.VerifierKey{key}, &g.TaskGrant); err != nil {
+		return grant{}, time.Time{}, err
+	}
+	if err := v.mine(g); err != nil {
+		return grant{}, time.Time{}, err
+	}
+	now := v.clock.later(g.ServerTime)
+	switch {
+	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
+		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
+			stamp(delegation.NotBefore), stamp(delegation.NotAfter), stamp(now))
+	case !slices.ContainsFunc(v.set.accepting(now), func(k schema.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
+		err = grantKeyDocument().refuse(refusedSignature, "the key that signed this is not in use at %s", stamp(now))
+	case v.set.version > 0 && g.SetVersion == v.set.version && g.SetHash != v.set.hash:
+		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.set.version, v.set.hash, clip(g.SetHash))
+	}
+	if err == nil {
+		v.clock.heard(now)
+	}
+	return g, now, err
+}
+
+// delegate is the key that a delegation names. A key of the set is none: what
+// signs tasks must not sign grants.
+func (v verifier) delegate(d schema.LeaseKey) (schema.VerifierKey, error) {
+	public, err := base64.StdEncoding.Strict().DecodeString(d.Public)
+	switch {
+	case d.V != payloadVersion:
+		return schema.VerifierKey{}, grantKeyDocument().refuse(refusedVersion, "version %d of the delegation is not known here", d.V)
+	case d.Env != v.id.Env:
+		return schema.VerifierKey{}, grantKeyDocument().refuse(refusedEnv, "the delegation is for another environment")
+	case err != nil || len(public) != ed25519.PublicKeySize || d.KeyID == "":
+		return schema.VerifierKey{}, grantKeyDocument().refuse(refusedBody, "the delegation names no key")
+	case slices.ContainsFunc(v.set.keys, func(k trustKey) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
+		return schema.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
+	}
+	return schema.VerifierKey{State: schema.KeyActive, KeyID: d.KeyID, Public: public}, nil
+}
+
+// mine checks that a grant answers this poll of this node.
+func (v verifier) mine(g grant) error {
+	switch {
+	case g.V != payloadVersion:
+		return grantDocument().refuse(refusedVersion, "version %d of the grant is not known here", g.V)
+	case g.Env != v.id.Env:
+		return grantDocument().refuse(refusedEnv, "the grant is for another environment")
+	case g.NodeID != v.id.NodeID || g.Incarnation != v.id.Incarnation:
+		return refuse(refusedGrantNode, "the grant is for another node or incarnation")
+	case v.nonce == "" || g.Nonce != v.nonce:
+		return refuse(refusedNonce, "the grant answers another poll")
+	}
+	return nil
+}
+
+// covers checks that the grant is of this task and lease, and that what the task
+// expects holds.
+func (g grant) covers(task verified, lease schema.Lease) error {
+	p := task.payload
+	switch {
+	case g.TaskID != p.TaskID || g.EnvelopeSHA256 != task.digest:
+		return refuse(refusedGranted, "the grant is of another task")
+	case g.LeaseEpoch != lease.Epoch:
+		return refuse(refusedEpoch, "the grant is of lease %d, the offer of %d", g.LeaseEpoch, lease.Epoch)
+	case g.OpSeq != p.Expect.OpSeq:
+		return refuse(refusedExpectation, "the task is of operation %d, the node's is %d", p.Expect.OpSeq, g.OpSeq)
+	case p.Expect.NodeState != "" && g.NodeState != p.Expect.NodeState:
+		return refuse(refusedExpectation, "the task wants the node in state %s, it is in %s", p.Expect.NodeState, clip(string(g.NodeState)))
+	}
+	return nil
+}

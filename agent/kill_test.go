@@ -1,0 +1,249 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// lives is how many lives TestKilledBetweenAnyTwoSteps runs, all kinds together.
+const lives = 1000
+
+// killSteps is more than a life without a kill has.
+const killSteps = 48
+
+// maxBoots bounds the processes of one life. Only the first few are killed.
+const (
+	maxBoots   = 40
+	maxKilled  = 5
+	stepsABoot = 30
+)
+
+// lifeKind is an effect class, with what must hold at the end of each life.
+type lifeKind struct {
+	typ    schema.TaskType
+	params any
+	// execs are the executors of one process; nil for the built-in ones.
+	execs func(*desk, *mortal) map[schema.TaskType]Executor
+	holds func(t *testing.T, d *desk, c Config, seed uint64)
+}
+
+func lifeKinds() map[string]lifeKind {
+	return map[string]lifeKind{
+		"read":        {typ: schema.TaskFactsCollect, execs: twoEffects, holds: completed},
+		"idempotent":  {typ: schema.TaskWorkloadCordon, execs: twoEffects, holds: completed},
+		"destructive": {typ: schema.TaskWorkloadDrain, params: struct{}{}, execs: twoEffects, holds: atMostOnce},
+		"drain":       {typ: schema.TaskWorkloadDrain, holds: oneSignalEach},
+		"wipe":        {typ: schema.TaskWipeIdentity, holds: wiped},
+	}
+}
+
+// twoEffects is an executor with two effects and a memory between them.
+func twoEffects(d *desk, m *mortal) map[schema.TaskType]Executor {
+	run := func(_ context.Context, t Task) (any, error) {
+		for _, what := range []string{"first", "second"} {
+			if err := d.did(m, what); err != nil {
+				return nil, err
+			}
+			if err := t.Remember(what); err != nil {
+				return nil, err
+			}
+		}
+		return "done", nil
+	}
+	x := Executor{Check: func(json.RawMessage) error { return nil }, Run: run, Folder: true}
+	return map[schema.TaskType]Executor{d.task.Type: x}
+}
+
+func completed(t *testing.T, d *desk, _ Config, seed uint64) {
+	t.Helper()
+	require.Equal(t, schema.TaskSucceeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
+	require.Positive(t, d.effects["first"], "seed %d", seed)
+	require.Positive(t, d.effects["second"], "seed %d", seed)
+}
+
+func atMostOnce(t *testing.T, d *desk, _ Config, seed uint64) {
+	t.Helper()
+	require.LessOrEqual(t, d.effects["first"], 1, "seed %d", seed)
+	require.LessOrEqual(t, d.effects["second"], d.effects["first"], "seed %d", seed)
+	if d.result.Status == schema.TaskSucceeded {
+		require.Equal(t, 1, d.effects["second"], "seed %d", seed)
+		return
+	}
+	require.Equal(t, schema.TaskFailed, d.result.Status, "seed %d", seed)
+	require.Contains(t, d.result.Message, "outcome unknown", "seed %d", seed)
+}
+
+// oneSignalEach: the drain goes on after each kill, and no workload hears of it
+// twice. One whose signal fell to a kill is reported as blocked.
+func oneSignalEach(t *testing.T, d *desk, _ Config, seed uint64) {
+	t.Helper()
+	require.Equal(t, schema.TaskSucceeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
+	r := decode[schema.DrainResult](t, d.result.Output)
+	require.Len(t, r.Stopped, len(drainedJobs())-len(r.Blocked), "seed %d", seed)
+	for _, name := range drainedJobs() {
+		require.LessOrEqual(t, d.effects[name], 1, "seed %d", seed)
+	}
+	for _, name := range r.Stopped {
+		require.Equal(t, 1, d.effects[name], "seed %d", seed)
+	}
+}
+
+// wiped: the keys are gone, and they were there until the server had the result.
+func wiped(t *testing.T, d *desk, c Config, seed uint64) {
+	t.Helper()
+	require.Equal(t, schema.TaskSucceeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
+	require.NoFileExists(t, c.KeyPath, "seed %d", seed)
+	require.NoFileExists(t, c.CertPath, "seed %d", seed)
+	require.FileExists(t, filepath.Join(c.StateDir, removedFile), "seed %d", seed)
+}
+
+func drainedJobs() []string { return []string{"a", "b", "c"} }
+
+// ledgerWorkloads is a driver whose workloads end at their first signal. As the
+// drivers of a node do, it stores the wish before it sends the signal.
+type ledgerWorkloads struct {
+	d     *desk
+	m     *mortal
+	state stateDir
+}
+
+func (w ledgerWorkloads) asked() map[string]bool {
+	asked := map[string]bool{}
+	_, _ = w.state.readJSON(w.state.file("asked.json"), &asked)
+	return asked
+}
+
+func (w ledgerWorkloads) List(context.Context) ([]schema.Workload, error) {
+	asked, list := w.asked(), []schema.Workload{}
+	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
+	for _, name := range drainedJobs() {
+		if w.d.effects[name] == 0 {
+			list = append(list, schema.Workload{Name: name, Kind: DriverProcess, Stopping: asked[name]})
+		}
+	}
+	return list, nil
+}
+
+func (w ledgerWorkloads) Stop(_ context.Context, name string) error {
+	asked := w.asked()
+	if asked[name] {
+		return nil
+	}
+	asked[name] = true
+	if err := w.state.writeJSON(w.state.file("asked.json"), asked); err != nil {
+		return err
+	}
+	return w.d.did(w.m, name)
+}
+
+func (w ledgerWorkloads) Kill(context.Context, string) error { return nil }
+func (w ledgerWorkloads) Run(ctx context.Context)            { <-ctx.Done() }
+
+// TestKilledBetweenAnyTwoSteps kills an agent before or after each of its steps,
+// disk, network and effect, with lost and doubled requests, again and again over
+// what it left: reads and idempotent tasks complete, destructive effects happen
+// at most once, no result is lost and none changes.
+func TestKilledBetweenAnyTwoSteps(t *testing.T) {
+	t.Parallel()
+	stride := uint64(1)
+	if testing.Short() {
+		stride = 13
+	}
+	kinds := lifeKinds()
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newQuietAPI(t)
+			for seed := uint64(0); seed < lives/uint64(len(kinds)); seed += stride {
+				live(t, f, kind, seed)
+			}
+		})
+	}
+}
+
+// live runs one life: processes, of which the first few are killed, until the
+// task is over. The first kill goes through all the steps, seed by seed; half of
+// the lives have a network without faults.
+func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64) {
+	t.Helper()
+	draws := rand.New(rand.NewPCG(seed, 7))
+	c := f.config()
+	c.WorkloadDriver = DriverNone
+	f.install(c, f.id, time.Now().Add(time.Hour))
+	params := kind.params
+	if kind.typ == schema.TaskWorkloadDrain && params == nil {
+		params = schema.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)}
+	}
+	d := &desk{f: f, task: f.payload(kind.typ, 1, params), effects: map[string]int{}}
+	if seed >= 2*killSteps {
+		d.draws = draws
+	}
+	log := &logBuffer{}
+	removed := false
+	for boot := 0; !removed && (!d.over() || kind.typ == schema.TaskWipeIdentity); boot++ {
+		require.Less(t, boot, maxBoots, "seed %d: the task is never over\n%s", seed, log)
+		m := &mortal{}
+		switch {
+		case boot == 0:
+			m.at, m.after = 1+int(seed%killSteps), seed/killSteps%2 == 1
+		case boot < maxKilled:
+			m.at, m.after = 1+draws.IntN(killSteps), draws.IntN(2) == 1
+		}
+		removed = process1(t, d, m, c, kind, log)
+		if !d.over() {
+			require.FileExists(t, c.KeyPath, "seed %d: the key is gone before the result is known\n%s", seed, log)
+		}
+	}
+	require.Empty(t, d.faults, "seed %d\n%s", seed, log)
+	require.Equal(t, digestOf(f.body(d.task)), d.result.EnvelopeSHA256, "seed %d", seed)
+	kind.holds(t, d, c, seed)
+	require.NoDirExists(t, filepath.Join(c.StateDir, workFolder, d.task.TaskID), "seed %d", seed)
+}
+
+// process1 is one process of a life, to its kill or to the end of the task. It
+// reports whether the agent says that it is removed.
+func process1(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *logBuffer) (removed bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	m.kill = cancel
+	fmt.Fprintf(log, "-- a process that dies at step %d, after it: %t\n", m.at, m.after)
+	deps := Deps{
+		FS: mortalDisk{m: m}, Transport: d.line(m), PollTimeout: time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil)),
+		Workloads: ledgerWorkloads{d, m, stateDir{path: c.StateDir, disk: disk{fs: mortalDisk{m: m}}}},
+	}
+	if kind.execs != nil {
+		deps.Executors = kind.execs(d, m)
+	}
+	a, err := New(c, deps)
+	if err != nil {
+		require.True(t, m.isDead(), "%v\n%s", err, log)
+		return false
+	}
+	defer a.Close()
+	a.timing = quickTiming()
+	a.timing.pollTimeout, a.timing.progress = time.Millisecond, time.Hour
+	a.tasks.timing = a.timing
+	for range stepsABoot {
+		out, _ := a.Step(ctx)
+		a.Settle()
+		if m.isDead() {
+			return false
+		}
+		if out.Removed || d.over() && kind.typ != schema.TaskWipeIdentity {
+			return out.Removed
+		}
+	}
+	return false
+}

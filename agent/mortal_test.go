@@ -1,0 +1,265 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// errDead is what a killed process is told by everything outside of it.
+var errDead = errors.New("this process was killed")
+
+// mortal is the border of one agent process: each thing that it does to the
+// world outside is a step, and one step kills it, before or after it is done.
+// From then on nothing it does has an effect.
+type mortal struct {
+	mu    sync.Mutex
+	n     int
+	at    int // 0: it lives
+	after bool
+	dead  bool
+	kill  context.CancelFunc
+}
+
+// step does one thing outside, unless the process is dead.
+func (m *mortal) step(do func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dead {
+		return errDead
+	}
+	m.n++
+	if m.n == m.at && !m.after {
+		return m.die()
+	}
+	err := do()
+	if m.n == m.at {
+		return m.die()
+	}
+	return err
+}
+
+func (m *mortal) die() error {
+	m.dead = true
+	m.kill()
+	return errDead
+}
+
+// isDead reports whether the process was killed.
+func (m *mortal) isDead() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dead
+}
+
+// mortalDisk is a disk whose every change is a step.
+type mortalDisk struct {
+	OS
+	m *mortal
+}
+
+func (d mortalDisk) MkdirAll(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	return d.m.step(func() error { return d.OS.MkdirAll(path) })
+}
+
+func (d mortalDisk) Create(path string) (f File, err error) {
+	err = d.m.step(func() (err error) {
+		f, err = d.OS.Create(path)
+		return err
+	})
+	return mortalFile{f, d.m}, err
+}
+
+func (d mortalDisk) Rename(from, to string) error {
+	return d.m.step(func() error { return d.OS.Rename(from, to) })
+}
+
+func (d mortalDisk) Remove(path string) error {
+	return d.m.step(func() error { return d.OS.Remove(path) })
+}
+func (d mortalDisk) Wipe(path string) error { return d.m.step(func() error { return d.OS.Wipe(path) }) }
+
+// SyncDir does nothing: a killed process leaves what it wrote.
+func (d mortalDisk) SyncDir(string) error { return d.m.step(func() error { return nil }) }
+
+// mortalFile leaves half of a write that the process was killed before.
+type mortalFile struct {
+	File
+	m *mortal
+}
+
+func (f mortalFile) Write(b []byte) (n int, err error) {
+	alive := !f.m.isDead()
+	err = f.m.step(func() (err error) {
+		n, err = f.File.Write(b)
+		return err
+	})
+	if alive && n == 0 && errors.Is(err, errDead) {
+		_, _ = f.File.Write(b[:len(b)/2])
+	}
+	return n, err
+}
+
+func (f mortalFile) Sync() error { return f.m.step(func() error { return nil }) }
+
+// desk is the server's side of one task.
+type desk struct {
+	f     *fakeAPI
+	draws *rand.Rand // decides about lost and doubled requests; nil for none
+	task  schema.TaskPayload
+
+	mu      sync.Mutex
+	epoch   int64
+	result  *schema.TaskResult
+	faults  []string
+	effects map[string]int
+	stopped map[string]bool // workloads that ended
+}
+
+// over reports whether the task's result is known.
+func (d *desk) over() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.result != nil
+}
+
+func (d *desk) fault(text string) { d.faults = append(d.faults, text) }
+
+// did records an effect outside the process that had it.
+func (d *desk) did(m *mortal, what string) error {
+	return m.step(func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.effects[what]++
+		return nil
+	})
+}
+
+// line carries one process's requests to the desk.
+type line struct {
+	*desk
+	m    *mortal
+	conf *tls.Config
+}
+
+func (d *desk) line(m *mortal) func(*tls.Config) http.RoundTripper {
+	return func(conf *tls.Config) http.RoundTripper { return line{d, m, conf} }
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l line) RoundTrip(r *http.Request) (res *http.Response, err error) {
+	if _, err := l.conf.GetClientCertificate(&tls.CertificateRequestInfo{}); err != nil {
+		return nil, err
+	}
+	var body []byte
+	if r.Body != nil {
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+	}
+	fate := 0
+	if l.draws != nil {
+		fate = l.draws.IntN(16)
+	}
+	err = l.m.step(func() error {
+		if fate == 1 { // never arrives
+			return errLost
+		}
+		if fate == 2 { // arrives twice
+			l.answer(r, body)
+		}
+		res = l.answer(r, body)
+		if fate == 3 { // its answer is lost
+			return errLost
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (d *desk) answer(r *http.Request, body []byte) *http.Response {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	parts := strings.Split(r.URL.Path, "/")
+	var answer any
+	var err error
+	switch parts[len(parts)-1] {
+	case "wait":
+		if answer = d.wait(r); answer == nil {
+			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Header: http.Header{}}
+		}
+	case "progress":
+		answer, err = d.progress(body)
+	case "result":
+		answer, err = struct{}{}, d.take(body)
+	default:
+		err = schema.NewError(schema.KindNotFound, "no such path")
+	}
+	status := http.StatusOK
+	if err != nil {
+		e := schema.AsError(err)
+		status, answer = e.Kind.Row().HTTP, e.Body("c")
+	}
+	text, _ := json.Marshal(answer)
+	return &http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(text)), Header: http.Header{}}
+}
+
+// wait hands the task out under a new lease each time that the node does not
+// say it has it: as if the older lease had always run out.
+func (d *desk) wait(r *http.Request) any {
+	q := r.URL.Query()
+	if d.result != nil || strings.Contains(q.Get("have"), d.task.TaskID) {
+		return nil
+	}
+	d.epoch++
+	return d.f.granted(d.f.offerOf(d.task, d.epoch), q.Get("nonce"))
+}
+
+func (d *desk) progress(body []byte) (any, error) {
+	var p schema.TaskProgress
+	if err := json.Unmarshal(body, &p); err != nil {
+		return nil, schema.NewError(schema.KindInvalidRequest, "%v", err)
+	}
+	if d.result != nil || p.LeaseEpoch != d.epoch {
+		return nil, schema.NewError(schema.KindLeaseLost, "lease %d, not %d", d.epoch, p.LeaseEpoch)
+	}
+	return schema.ProgressAnswer{}, nil
+}
+
+// take stores the first result; every later one must be the same.
+func (d *desk) take(body []byte) error {
+	var r schema.TaskResult
+	if err := schema.DecodeStrict(body, schema.MaxResultBytes, &r); err != nil {
+		return err
+	}
+	epoch := r.LeaseEpoch
+	r.LeaseEpoch = 0
+	was, _ := json.Marshal(d.result)
+	is, _ := json.Marshal(&r)
+	switch {
+	case d.result != nil && !bytes.Equal(was, is):
+		d.fault("another result: " + string(is) + " after " + string(was))
+	case epoch != d.epoch:
+		return schema.NewError(schema.KindLeaseLost, "lease %d, not %s", d.epoch, strconv.FormatInt(epoch, 10))
+	case d.result == nil:
+		d.result = &r
+	}
+	return nil
+}

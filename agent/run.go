@@ -1,0 +1,191 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// run executes an accepted task and journals its result. It returns false when
+// the agent is stopping: then nothing was decided and the next start resumes.
+func (t *tasks) run(ctx context.Context, h *heldTask, e *entry) bool {
+	p, err := e.task()
+	if err != nil {
+		t.log.Error("journal entry does not read", "task_id", e.TaskID, "err", err.Error())
+		return false
+	}
+	log := t.logger(p)
+	work, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stopProgress := t.progress(work, h, p, cancel)
+	defer stopProgress()
+
+	slot := t.changes
+	if p.Effect == schema.EffectRead {
+		slot = t.reads
+	}
+	var out any
+	said := &tail{}
+	started := t.now().UTC()
+	select {
+	case slot <- struct{}{}:
+		started = t.now().UTC()
+		if err = t.begin(work, h, p); err == nil {
+			out, err = t.execute(work, h, *e, said)
+		}
+		<-slot
+	case <-work.Done():
+		err = context.Cause(work)
+	}
+	if ctx.Err() != nil && err != nil {
+		log.Info("task left for the next start", "type", string(p.Type))
+		return false
+	}
+	r := resultOf(out, err)
+	r.OutputTail, r.StartedAt, r.FinishedAt = said.text(), started, t.now().UTC()
+	t.finish(e, r)
+	log.Info("task finished", "type", string(p.Type), "status", string(r.Status), "code", string(r.Code),
+		"detail", r.Message, "took", r.FinishedAt.Sub(r.StartedAt).String())
+	return true
+}
+
+// finish records the result, durably, before anybody hears of it. Where the disk
+// does not take it, the result is not lost while this process lives: it is
+// reported from memory and recorded when there is room again.
+func (t *tasks) finish(e *entry, r schema.TaskResult) {
+	err := e.finish(r)
+	if err == nil {
+		err = t.journal.settle(e.TaskID, func(j *entry) {
+			j.Step, j.Result, j.ResultSHA256, j.Memo = e.Step, e.Result, e.ResultSHA256, nil
+		})
+	}
+	if err != nil {
+		t.log.Error("task result not journalled", "task_id", e.TaskID, "err", err.Error())
+	}
+}
+
+// begin returns when the task may begin: a resumed one is still wanted, and
+// nobody paused it. Executors with steps of their own look at that themselves.
+// One that stays paused to the end of its envelope is not begun any more.
+func (t *tasks) begin(ctx context.Context, h *heldTask, p schema.TaskPayload) error {
+	if p.Effect == schema.EffectRead {
+		return nil
+	}
+	if err := t.confirm(ctx, h, p); err != nil || t.execs[p.Type].Pauses {
+		return err
+	}
+	end := time.NewTimer(p.ExpiresAt.Sub(t.trusted()))
+	defer end.Stop()
+	for h.paused.Load() {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-end.C:
+			return schema.NewError(schema.KindTaskFailed, "the task was paused until %s, the end of its time", stamp(p.ExpiresAt))
+		case <-h.turned:
+		}
+	}
+	return nil
+}
+
+// execute runs the executor under its time limit. A panic is an error.
+func (t *tasks) execute(ctx context.Context, h *heldTask, e entry, said *tail) (out any, err error) {
+	p, err := e.task()
+	if err != nil {
+		return nil, err
+	}
+	x := t.execs[p.Type]
+	ctx, cancel := context.WithTimeoutCause(ctx, x.limit(p, t.server()), errTimeLimit)
+	defer cancel()
+	defer func() {
+		if r := recover(); r != nil {
+			t.logger(p).Error("executor panicked", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			err = schema.NewError(schema.KindInternal, "the executor of %s panicked", p.Type)
+		}
+	}()
+	task := t.view(h, p, e, said)
+	if x.Folder {
+		if task.Dir, err = t.folders.make(p.TaskID); err != nil {
+			return nil, schema.Wrap(schema.KindTaskFailed, err, "there is no working folder")
+		}
+		defer t.folders.remove(p.TaskID, t.log)
+	}
+	out, err = x.Run(ctx, task)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return out, err
+}
+
+// view is what the executor sees of a task.
+func (t *tasks) view(h *heldTask, p schema.TaskPayload, e entry, said *tail) Task {
+	return Task{
+		TaskPayload: p, ClockOffset: e.ClockOffset, Output: said, Paused: h.paused.Load,
+		Note: func(m string) { h.note.Store(&m) },
+		Remember: func(v any) error {
+			memo, err := json.Marshal(v)
+			if err != nil {
+				return err
+			}
+			return t.journal.update(p.TaskID, func(j *entry) { j.Memo = memo })
+		},
+		Recall: func(v any) (bool, error) {
+			j, ok := t.journal.get(p.TaskID)
+			if !ok || len(j.Memo) == 0 {
+				return false, nil
+			}
+			return true, json.Unmarshal(j.Memo, v)
+		},
+	}
+}
+
+// resultOf turns what an executor returned into a result.
+func resultOf(out any, err error) schema.TaskResult {
+	if err == nil {
+		var data []byte
+		if data, err = json.Marshal(out); err == nil && len(data) <= schema.MaxResultBytes/2 {
+			return schema.TaskResult{Status: schema.TaskSucceeded, Output: data}
+		}
+		if err == nil {
+			err = schema.NewError(schema.KindTaskFailed, "the output is larger than %d bytes", schema.MaxResultBytes/2)
+		}
+	}
+	if errors.Is(err, errCancelled) || errors.Is(err, errLeaseLost) {
+		return schema.TaskResult{Status: schema.TaskCancelled, Message: err.Error()}
+	}
+	code := schema.KindTaskFailed
+	if e, ok := errors.AsType[*schema.Error](err); ok {
+		code = e.Kind
+	}
+	return schema.TaskResult{Status: schema.TaskFailed, Code: code, Message: plain(clip(err.Error()))}
+}
+
+// timing is every interval of the agent, so that tests can be quick.
+type timing struct {
+	pollTimeout            time.Duration
+	pollMin, pollMax       time.Duration
+	refusedMin, refusedMax time.Duration // what only a new bundle mends
+	renewMin, renewMax     time.Duration
+	lockedMin, lockedMax   time.Duration
+	rest                   time.Duration // longest sleep of the loop
+	resultMin, resultMax   time.Duration
+	progress, heartbeat    time.Duration
+}
+
+func defaultTiming() timing {
+	return timing{
+		pollTimeout: 55 * time.Second,
+		pollMin:     500 * time.Millisecond, pollMax: schema.PollBackoffMax,
+		refusedMin: time.Minute, refusedMax: 10 * time.Minute,
+		renewMin: 30 * time.Second, renewMax: 15 * time.Minute,
+		lockedMin: 5 * time.Minute, lockedMax: time.Hour,
+		rest:      time.Minute,
+		resultMin: schema.ResultBackoffMin, resultMax: schema.ResultBackoffMax,
+		progress: 20 * time.Second, heartbeat: schema.HeartbeatEvery,
+	}
+}

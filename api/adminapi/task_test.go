@@ -1,0 +1,96 @@
+package adminapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func (d *desk) request(t *testing.T, method, path, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/admin"+path, strings.NewReader(body))
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set(schema.HeaderCorrelationID, "c-1")
+	w := httptest.NewRecorder()
+	d.api().Handler().ServeHTTP(w, r)
+	return w
+}
+
+func refusal(t *testing.T, w *httptest.ResponseRecorder) schema.ErrorDetail {
+	t.Helper()
+	var b schema.ErrorBody
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &b), w.Body.String())
+	return b.Error
+}
+
+func TestTasks(t *testing.T) {
+	d := newDesk()
+	w := d.request(t, http.MethodGet, "/tasks", "")
+	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	assert.JSONEq(t, `{"tasks":[]}`, w.Body.String())
+	assert.Equal(t, []any{"", true}, d.listed)
+	d.task = schema.TaskView{TaskID: schema.NewID(), Status: schema.TaskLost, Result: &schema.TaskResult{OutputTail: "end"}}
+	w = d.request(t, http.MethodGet, "/tasks?node=gpu-1&all=true", "")
+	assert.Equal(t, []any{d.node.ID, false}, d.listed)
+	var list schema.TaskList
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &list))
+	assert.Equal(t, d.task.TaskID, list.Tasks[0].TaskID)
+
+	w = d.request(t, http.MethodGet, "/tasks/"+d.task.TaskID, "")
+	require.Equal(t, http.StatusOK, w.Code)
+	var one schema.TaskView
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &one))
+	assert.Equal(t, "end", one.Result.OutputTail)
+
+	assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodGet, "/tasks/"+schema.NewID(), "").Code)
+	assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodGet, "/tasks/7", "").Code)
+	assert.Equal(t, "bad_all", refusal(t, d.request(t, http.MethodGet, "/tasks?all=perhaps", "")).Reason)
+}
+
+func TestTaskDecisions(t *testing.T) {
+	for _, verb := range []string{"resume", "cancel"} {
+		d := newDesk()
+		d.task = schema.TaskView{TaskID: schema.NewID(), Status: schema.TaskPending}
+		path := "/tasks/" + d.task.TaskID + "/" + verb
+		w := d.request(t, http.MethodPost, path, `{"reason":"RMA-4411"}`)
+		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+		assert.Equal(t, []any{verb, d.task.TaskID, "RMA-4411", schema.Subject{Actor: "ops", CorrelationID: "c-1"}}, d.decided)
+
+		d.decided = nil
+		for body, reason := range map[string]string{
+			"": "malformed_body", "{}": "bad_reason", `{"reason":" "}`: "bad_reason", `{"reason":"a\nb"}`: "bad_reason",
+			`{"reason":"` + strings.Repeat("x", 501) + `"}`: "bad_reason", `{"reason":"x","by":"me"}`: "malformed_body",
+		} {
+			assert.Equal(t, reason, refusal(t, d.request(t, http.MethodPost, path, body)).Reason, body)
+		}
+		assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodPost, "/tasks/7/"+verb, `{"reason":"x"}`).Code)
+		assert.Nil(t, d.decided)
+		d.decision = schema.NewError(schema.KindNotFound, "no task")
+		assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodPost, path, `{"reason":"x"}`).Code)
+	}
+}
+
+// A status that does not allow the decision is a 409 that says what it allows.
+func TestTaskDecisionsThatAreNotAllowed(t *testing.T) {
+	for status, allowed := range map[schema.TaskStatus]string{
+		schema.TaskPending: "allowed now: cancel", schema.TaskRunning: "allowed now: cancel",
+		schema.TaskLost: "allowed now: resume, cancel", schema.TaskSucceeded: "allowed now: none, it is over",
+	} {
+		d := newDesk()
+		d.task = schema.TaskView{TaskID: schema.NewID(), Status: status}
+		d.decision = schema.NewError(schema.KindTaskStatus, "task is %s", status).WithReason("task_not_lost")
+		w := d.request(t, http.MethodPost, "/tasks/"+d.task.TaskID+"/resume", `{"reason":"x"}`)
+		assert.Equal(t, http.StatusConflict, w.Code)
+		e := refusal(t, w)
+		assert.Equal(t, schema.KindTaskStatus, e.Code)
+		assert.Equal(t, "task_not_lost", e.Reason)
+		assert.Contains(t, e.Message, allowed)
+	}
+}

@@ -1,0 +1,248 @@
+package nodeapi_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// asker is the part of a poll's query that names who asks.
+func asker() string { return "nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=boot-1700000000&set=1" }
+
+// fakeTrust stands for what signs grants, keeps the verifier sets and tells
+// Temporal.
+type fakeTrust struct {
+	mu     sync.Mutex
+	why    error // why nothing can be granted
+	mended chan struct{}
+	grants []schema.TaskGrant
+	sets   []schema.StoredSet
+	answer func(schema.TaskOwner, schema.TaskBeat) (schema.BeatAnswer, error)
+	beats  []schema.TaskBeat
+}
+
+func newFakeTrust() *fakeTrust {
+	return &fakeTrust{mended: make(chan struct{}), sets: []schema.StoredSet{aSet(1)}}
+}
+
+func aSet(version int64) schema.StoredSet {
+	text, _ := json.Marshal(version)
+	return schema.StoredSet{Version: version, Hash: strings.Repeat("0123", 16), Document: text}
+}
+
+func (f *fakeTrust) fail(why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.why = why
+	if why == nil {
+		close(f.mended)
+		f.mended = make(chan struct{})
+	}
+}
+
+func (f *fakeTrust) Good() (<-chan struct{}, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mended, f.why
+}
+
+func (f *fakeTrust) Sign(g schema.TaskGrant) (grant, key json.RawMessage, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.grants = append(f.grants, g)
+	return json.RawMessage(`{"signed":1}`), json.RawMessage(`{"delegation":1}`), f.why
+}
+
+func (f *fakeTrust) NewestSet(context.Context) (schema.StoredSet, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.sets) == 0 {
+		return schema.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "none")
+	}
+	return f.sets[len(f.sets)-1], nil
+}
+
+func (f *fakeTrust) SetsAfter(_ context.Context, version int64, limit int) ([]schema.StoredSet, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []schema.StoredSet
+	for _, s := range f.sets {
+		if s.Version > version && len(out) < limit {
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}
+
+func (f *fakeTrust) setSets(sets ...schema.StoredSet) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sets = sets
+}
+
+func (f *fakeTrust) Beat(_ context.Context, o schema.TaskOwner, b schema.TaskBeat) (schema.BeatAnswer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.beats = append(f.beats, b)
+	return f.answer(o, b)
+}
+
+// A grant says everything that binds the offer to this poll of this node.
+func TestGrant(t *testing.T) {
+	o := offer()
+	o.NodeState, o.OpSeq, o.Lease.Epoch = schema.NodeDraining, 7, 3
+	var asked schema.TaskAsk
+	s := newSite(t, &fakeStore{nextFor: func(a schema.TaskAsk) (*schema.TaskOffer, error) { asked = a; return o, nil }})
+	a := receive(t, s.poll(t.Context(), ""))
+	require.Equal(t, http.StatusOK, a.status, string(a.body))
+	assert.Equal(t, schema.TaskAsk{Nonce: "AAAAAAAAAAAAAAAAAAAAAA", Holder: "boot-1700000000"}, asked)
+	digest := sha256.Sum256([]byte("{}")) // the body, not its base64
+	require.Len(t, s.trust.grants, 1)
+	assert.Equal(t, schema.TaskGrant{
+		V: 1, Env: env, NodeID: s.node.NodeID, Incarnation: 1, Nonce: asked.Nonce, ServerTime: o.ServerTime,
+		TaskID: o.TaskID, EnvelopeSHA256: hex.EncodeToString(digest[:]), LeaseEpoch: 3, LeaseUntil: o.Lease.ExpiresAt,
+		NodeState: schema.NodeDraining, OpSeq: 7, SetVersion: 1, SetHash: aSet(1).Hash,
+	}, s.trust.grants[0])
+	assert.Equal(t, "1:"+aSet(1).Hash, a.header.Get(schema.HeaderVerifierSet))
+}
+
+// While nothing can be granted polls park, nothing is taken from the queue, and
+// heartbeats are taken; when it is over they look again at once.
+func TestNothingIsTakenThatCannotBeGranted(t *testing.T) {
+	var looks atomic.Int64
+	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) { looks.Add(1); return offer(), nil }})
+	s.trust.fail(schema.NewError(schema.KindServiceUnavailable, "no delegation"))
+	polled := s.poll(t.Context(), "")
+	s.parked(1)
+	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 1 }, soon, time.Millisecond)
+	s.wakes.wake(s.node.NodeID)
+	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 2 }, soon, time.Millisecond)
+	beat := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+	assert.Equal(t, http.StatusNoContent, beat.status)
+	short := receive(t, s.poll(t.Context(), "&timeout=0s"))
+	assert.Equal(t, http.StatusNoContent, short.status)
+	assert.Zero(t, looks.Load())
+	s.trust.fail(nil)
+	assert.Equal(t, http.StatusOK, receive(t, polled).status)
+	assert.Equal(t, int64(1), looks.Load())
+}
+
+func TestWithoutASetNothingIsHandedOver(t *testing.T) {
+	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) { return offer(), nil }})
+	s.trust.setSets()
+	a := receive(t, s.poll(t.Context(), "&timeout=0s"))
+	assert.Equal(t, http.StatusNoContent, a.status)
+	assert.Empty(t, a.header.Get(schema.HeaderVerifierSet))
+	s.trust.setSets(aSet(1))
+	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context(), "&timeout=0s")).status)
+}
+
+func TestVerifierSets(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	var all []schema.StoredSet
+	for v := range int64(70) {
+		all = append(all, aSet(v+1))
+	}
+	s.trust.setSets(all...)
+	c := s.client(s.cert())
+	walk := func(query string) schema.VerifierSets {
+		a := call(t, c, http.MethodGet, s.path("/verifier-sets"+query), nil)
+		require.Equal(t, http.StatusOK, a.status, string(a.body))
+		var sets schema.VerifierSets
+		require.NoError(t, json.Unmarshal(a.body, &sets))
+		return sets
+	}
+	first := walk("")
+	require.Len(t, first.Sets, 64)
+	assert.JSONEq(t, "1", string(first.Sets[0]))
+	rest := walk("?after=64")
+	require.Len(t, rest.Sets, 6)
+	assert.JSONEq(t, "65", string(rest.Sets[0]))
+	none := call(t, c, http.MethodGet, s.path("/verifier-sets?after=70"), nil)
+	assert.JSONEq(t, `{"sets":[]}`, string(none.body))
+	for query, reason := range map[string]string{
+		"?after=": "bad_after", "?after=-1": "bad_after", "?after=x": "bad_after", "?after=007": "bad_after", "?after=1&after=2": "bad_query",
+	} {
+		assert.Equal(t, reason, call(t, c, http.MethodGet, s.path("/verifier-sets"+query), nil).refusal(t).Reason, query)
+	}
+	a := receive(t, s.poll(t.Context(), "&timeout=0s"))
+	assert.Equal(t, http.StatusNoContent, a.status)
+	assert.Equal(t, "70:"+aSet(70).Hash, a.header.Get(schema.HeaderVerifierSet), "also when nothing came")
+}
+
+// What an operator did to the activity reaches the agent with the next progress,
+// and is noted once; Temporal being away fails no progress.
+func TestProgressIsAHeartbeat(t *testing.T) {
+	owner := schema.TaskOwner{WorkflowID: "w", RunID: "r", ActivityID: "a"}
+	task := schema.NewID()
+	type row struct {
+		due        bool
+		stands     schema.ProgressAnswer
+		beat       schema.BeatAnswer
+		beatErr    error
+		toldErr    error
+		want       schema.ProgressAnswer
+		beats      int
+		told       []schema.BeatAnswer
+		noteInLogs string
+	}
+	lost := errors.New("no temporal")
+	for name, r := range map[string]row{
+		"not due":            {},
+		"nothing new":        {due: true, beats: 1},
+		"paused":             {due: true, beats: 1, beat: schema.BeatAnswer{Paused: true}, want: schema.ProgressAnswer{Paused: true}, told: []schema.BeatAnswer{{Paused: true}}},
+		"paused as before":   {due: true, beats: 1, stands: schema.ProgressAnswer{Paused: true}, beat: schema.BeatAnswer{Paused: true}, want: schema.ProgressAnswer{Paused: true}},
+		"paused, not due":    {stands: schema.ProgressAnswer{Paused: true}, want: schema.ProgressAnswer{Paused: true}},
+		"unpaused":           {due: true, beats: 1, stands: schema.ProgressAnswer{Paused: true}, told: []schema.BeatAnswer{{}}},
+		"cancelled":          {due: true, beats: 1, beat: schema.BeatAnswer{Cancel: true}, want: schema.ProgressAnswer{Cancel: true}, told: []schema.BeatAnswer{{Cancel: true}}},
+		"operator's cancel":  {due: true, beats: 1, stands: schema.ProgressAnswer{Cancel: true}, want: schema.ProgressAnswer{Cancel: true}, told: []schema.BeatAnswer{{}}},
+		"temporal is away":   {due: true, beats: 1, stands: schema.ProgressAnswer{Paused: true}, beatErr: lost, want: schema.ProgressAnswer{Paused: true}, noteInLogs: "no_heartbeat"},
+		"the note fails too": {due: true, beats: 1, beat: schema.BeatAnswer{Cancel: true}, toldErr: lost, want: schema.ProgressAnswer{Cancel: true}, told: []schema.BeatAnswer{{Cancel: true}}, noteInLogs: "not_noted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var told []schema.BeatAnswer
+			s := newSite(t, &fakeStore{
+				progressed: func(p schema.TaskProgress) (schema.Progressed, error) {
+					out := schema.Progressed{Answer: r.stands}
+					if r.due {
+						out.Owner = &owner
+					}
+					return out, nil
+				},
+				told: func(id string, b schema.BeatAnswer) error {
+					assert.Equal(t, task, id)
+					told = append(told, b)
+					return r.toldErr
+				},
+			})
+			s.trust.answer = func(o schema.TaskOwner, b schema.TaskBeat) (schema.BeatAnswer, error) {
+				assert.Equal(t, owner, o)
+				assert.Equal(t, schema.TaskBeat{Status: schema.TaskRunning, Message: "half", Epoch: 2}, b)
+				return r.beat, r.beatErr
+			}
+			a := call(t, s.client(s.cert()), http.MethodPost, s.path("/tasks/"+task+"/progress"), schema.TaskProgress{LeaseEpoch: 2, Message: "half"})
+			require.Equal(t, http.StatusOK, a.status, string(a.body))
+			var got schema.ProgressAnswer
+			require.NoError(t, json.Unmarshal(a.body, &got))
+			assert.Equal(t, r.want, got)
+			assert.Len(t, s.trust.beats, r.beats)
+			assert.Equal(t, r.told, told)
+			if r.noteInLogs != "" {
+				require.Eventually(t, func() bool { return strings.Contains(s.log.String(), r.noteInLogs) }, soon, time.Millisecond)
+			}
+		})
+	}
+}

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// taskReport is a task with what is known around it.
+type taskReport struct {
+	schema.TaskView
+	// Operation is the one that asked for it, nil when its record cannot be had.
+	Operation *schema.OperationSummary `json:"operation"`
+	// WebURL is the page of the operation's run in Temporal's Web UI.
+	WebURL string `json:"web_url,omitempty"`
+	// Next is the command to type, of a task that is lost or whose operation is
+	// parked.
+	Next string `json:"next,omitempty"`
+}
+
+func newTaskShow(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "show TASK", Short: "Show a task",
+		Long: `Shows a task: how it stands, how often it was handed over and to whom, its lease,
+its progress, its result, the operation that waits for it, and what to type when it
+is lost or the operation is parked. TASK is an id as task list prints it.
+
+At the end stands what the work printed last, each line after a bar. The node wrote
+it: control characters are replaced.`,
+		Example: "  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa\n" +
+			"  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa -o json | jq -r .result.output_tail",
+		Args: exactArgs("TASK"), ValidArgsFunction: e.completeTask(),
+		RunE: func(c *cobra.Command, args []string) error { return runTaskShow(c.Context(), e, args[0]) },
+	}
+}
+
+func runTaskShow(ctx context.Context, e *env, taskID string) error {
+	api, err := e.api()
+	if err != nil {
+		return err
+	}
+	task, err := api.task(ctx, taskID)
+	if err != nil {
+		return withoutTask(err)
+	}
+	r := taskReport{TaskView: task, Operation: e.operationOf(ctx, task)}
+	r.Next = e.nextOfTask(r)
+	if lc, err := e.lifecycle(ctx); err != nil {
+		e.say("warning: no link to the Web UI: %s", err)
+	} else {
+		r.WebURL = lc.WebURL(task.WorkflowID, task.RunID)
+	}
+	return e.print(r, func(w io.Writer) {
+		e.writeTask(w, r)
+		e.writeOwner(w, r)
+		writeTail(w, r.Result)
+	})
+}
+
+// withoutTask says where ids are found when there is no such task.
+func withoutTask(err error) error {
+	refusal, ok := errors.AsType[*schema.Error](err)
+	if !ok || refusal.Kind != schema.KindNotFound || refusal.Next != "" {
+		return err
+	}
+	found := *refusal
+	found.Next = "gpuaas task list --all"
+	return &found
+}
+
+// operationOf is the record of the operation that asked for the task; without
+// it the task is shown all the same.
+func (e *env) operationOf(ctx context.Context, t schema.TaskView) *schema.OperationSummary {
+	rows, err := e.rows(ctx, t.NodeID, false)
+	if err != nil {
+		e.say("warning: its operation is not shown: %s", err)
+		return nil
+	}
+	i := slices.IndexFunc(rows, func(o schema.OperationSummary) bool { return o.OperationID == t.OperationID })
+	if i < 0 {
+		return nil
+	}
+	return &rows[i]
+}
+
+// nextOfTask is the command that helps a task that is lost, or the parked
+// operation that it belongs to; empty when nothing waits for somebody.
+func (e *env) nextOfTask(r taskReport) string {
+	t, op := nodeOfTask(r.TaskView), schema.Operation{}
+	if o := r.Operation; o != nil {
+		op = schema.Operation{Action: o.Action, Status: o.Status, Stuck: o.Stuck}
+	}
+	switch {
+	case r.Status == schema.TaskLost && r.Deadline != nil && r.Deadline.Before(e.clock.now()):
+		// Its node would refuse it by now: only a new one helps.
+		return schema.OpCommand(string(schema.DecisionRetry), op.Action, t.name()) + " --reason TEXT"
+	case r.Status == schema.TaskLost:
+		return "gpuaas task resume " + r.TaskID + " --reason TEXT"
+	case op.Status == schema.OperationParked:
+		return nextCommand(t, op)
+	}
+	return ""
+}
+
+func (e *env) writeTask(w io.Writer, r taskReport) {
+	row(w, "Task:", r.TaskID)
+	row(w, "Node:", fmt.Sprintf("%s (%s)", nodeOfTask(r.TaskView).name(), r.NodeID))
+	row(w, "Type:", fmt.Sprintf("%s (%s)", r.Type, r.Effect))
+	row(w, "Step:", r.Step)
+	row(w, "Status:", taskStatus(r.TaskView))
+	if r.CancelRequested != "" {
+		row(w, "  Cancel:", "asked for, not answered yet: "+r.CancelRequested)
+	}
+	row(w, "Created:", e.stamp(r.CreatedAt))
+	row(w, "Attempts:", fmt.Sprintf("%d, first handed over %s", r.Attempts, e.stampOf(r.DispatchedAt)))
+	row(w, "Lease:", e.stampOf(r.LeaseUntil))
+	row(w, "  Holder:", dash(r.Holder))
+	row(w, "Deadline:", e.stampOf(r.Deadline))
+	row(w, "Progress:", dash(r.Progress))
+	if r.FinishedAt != nil {
+		row(w, "Finished:", e.stamp(*r.FinishedAt))
+	}
+	if r.Result != nil {
+		row(w, "Result:", resultLine(*r.Result))
+	}
+}
+
+// resultLine is a result in words, for example failed: no such cgroup
+// (task_failed).
+func resultLine(r schema.TaskResult) string {
+	line := string(r.Status)
+	if r.Message != "" {
+		line += ": " + r.Message
+	}
+	if r.Code != "" {
+		line += fmt.Sprintf(" (%s)", r.Code)
+	}
+	return line
+}
+
+// writeOwner is the task's operation and what to type.
+func (e *env) writeOwner(w io.Writer, r taskReport) {
+	if o := r.Operation; o != nil {
+		row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(o.Phase), o.Actor, e.stamp(o.StartedAt)))
+		if s := o.Stuck; s != nil {
+			row(w, "  Waits:", fmt.Sprintf("%s (%s), since %s", s.Message, s.Reason, e.stamp(s.Since)))
+		}
+	}
+	row(w, "  ID:", r.OperationID)
+	row(w, "  Run:", strings.TrimSpace(r.WorkflowID+" "+r.RunID))
+	row(w, "  Web:", dash(r.WebURL))
+	if r.Next != "" {
+		row(w, "Next:", r.Next)
+	}
+}
+
+// writeTail is what the work printed last. The bar keeps a line of it from
+// passing for one of ours.
+func writeTail(w io.Writer, r *schema.TaskResult) {
+	if r == nil || r.OutputTail == "" {
+		return
+	}
+	lines := strings.Split(strings.TrimRight(r.OutputTail, "\r\n"), "\n")
+	fmt.Fprintf(w, "\nThe end of what the work printed on the node (%s):\n", count(len(lines), "line"))
+	for _, line := range lines {
+		row(w, "  | "+strings.ReplaceAll(strings.TrimRight(line, "\r"), "\t", "    "))
+	}
+}

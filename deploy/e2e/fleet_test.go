@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// fleetPatience is more than the longest that a misbehaving node keeps an
+// operation: a late result waits for its lease's end and for the reclaimer.
+const fleetPatience = 5 * time.Minute
+
+// pretenders is a running gpuaas dev fleet.
+type pretenders struct {
+	prefix string
+	size   int
+	cmd    *exec.Cmd
+	read   sync.WaitGroup
+
+	mu    sync.Mutex
+	lines []string
+}
+
+// fleet starts a fleet of a prefix of its own and ends it with the test.
+func fleet(t *testing.T, size int, prefix string, args ...string) *pretenders {
+	t.Helper()
+	all := append([]string{"dev", "fleet", strconv.Itoa(size), "--dir", shared.dir, "--prefix", prefix, "--region", "region-1",
+		"--report-every", "1s"}, args...)
+	f := &pretenders{prefix: prefix, size: size, cmd: shared.command(all...)}
+	out, err := f.cmd.StdoutPipe()
+	require.NoError(t, err)
+	f.cmd.Stderr = t.Output()
+	require.NoError(t, f.cmd.Start())
+	f.read.Go(func() { f.follow(out) })
+	t.Cleanup(func() { f.stop(t) })
+	return f
+}
+
+func (f *pretenders) follow(out io.Reader) {
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		f.mu.Lock()
+		f.lines = append(f.lines, lines.Text())
+		f.mu.Unlock()
+	}
+}
+
+// stop interrupts the fleet and demands that it ends well.
+func (f *pretenders) stop(t *testing.T) {
+	t.Helper()
+	if f.cmd.ProcessState != nil {
+		return
+	}
+	require.NoError(t, f.cmd.Process.Signal(syscall.SIGINT))
+	f.read.Wait()
+	err := f.cmd.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		require.Zero(t, exit.ExitCode())
+	}
+	require.NoError(t, err)
+}
+
+// count is a number of the newest report; -1 before the first.
+func (f *pretenders) count(t *testing.T, name string) int {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.lines) == 0 {
+		return -1
+	}
+	m := regexp.MustCompile(`\b` + name + `=(\d+)`).FindStringSubmatch(f.lines[len(f.lines)-1])
+	require.NotNil(t, m, f.lines[len(f.lines)-1])
+	n, err := strconv.Atoi(m[1])
+	require.NoError(t, err)
+	return n
+}
+
+// nodes are the fleet's, by host name.
+func (f *pretenders) nodes(t *testing.T) map[string]schema.NodeView {
+	t.Helper()
+	out := map[string]schema.NodeView{}
+	for _, n := range decode[schema.NodeList](t, ok(t, "node", "list", "-o", "json")).Nodes {
+		if strings.HasPrefix(n.Host, f.prefix+"-") {
+			out[n.Host] = n
+		}
+	}
+	return out
+}
+
+// are counts the nodes for which a condition holds.
+func (f *pretenders) are(t *testing.T, cond func(schema.NodeView) bool) (n int) {
+	t.Helper()
+	for _, v := range f.nodes(t) {
+		if cond(v) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *pretenders) activated(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return f.are(t, func(n schema.NodeView) bool { return n.State == schema.NodeActive && n.Operation == nil }) == f.size
+	}, fleetPatience, time.Second, "all enrol")
+}
+
+// TestFleetThatMisbehaves cordons every node of a fleet in which each thing that
+// can be wrong with a node is. All operations end well: cordoning is idempotent,
+// so nothing waits for a person.
+func TestFleetThatMisbehaves(t *testing.T) {
+	const size = 20
+	prefix := host(t, "mis")
+	f := fleet(t, size, prefix, "--restart-after", "20s",
+		"--misbehave", "slow=2,silent=2,duplicate=2,late=2,flapping=2,dies=2")
+	f.activated(t)
+
+	var wg sync.WaitGroup
+	results := make([]result, size)
+	for i := range size {
+		wg.Go(func() {
+			results[i] = run(t, "node", "drain", fmt.Sprintf("%s-%04d", prefix, i+1), "--cordon-only", "--no-wait", "--yes", "--reason", "test")
+		})
+	}
+	wg.Wait()
+	for _, r := range results {
+		require.Zero(t, r.code, "%v\n%s", r.args, r.stderr)
+	}
+	require.Eventually(t, func() bool {
+		return f.are(t, func(n schema.NodeView) bool { return n.Cordoned && n.Operation == nil }) == size
+	}, fleetPatience, time.Second, "every node is cordoned and free")
+	for hostName := range f.nodes(t) {
+		op := decode[lifecycle](t, ok(t, "op", "show", hostName, "-o", "json")).Operation
+		require.Equal(t, schema.ActionDrain, op.Action, hostName)
+		require.Equal(t, schema.OperationCompleted, op.Status, hostName)
+	}
+	require.GreaterOrEqual(t, f.count(t, "offers"), size)
+	require.GreaterOrEqual(t, f.count(t, "twice"), 2)
+	require.Zero(t, f.count(t, "split"), "the same result again is answered the same")
+	require.Zero(t, f.count(t, "failed"))
+}
+
+// TestFleetFindsItsNodesAgain: a second run has the same identities.
+func TestFleetFindsItsNodesAgain(t *testing.T) {
+	prefix := host(t, "again")
+	first := fleet(t, 3, prefix)
+	first.activated(t)
+	before := first.nodes(t)
+	first.stop(t)
+
+	second := fleet(t, 3, prefix)
+	require.Eventually(t, func() bool { return second.count(t, "enrolled") == 3 }, patience, 100*time.Millisecond, "all are accepted")
+	for name, n := range second.nodes(t) {
+		require.Equal(t, before[name].ID, n.ID)
+		require.Equal(t, before[name].Identity.Serial, n.Identity.Serial, "nobody enrolled twice")
+	}
+}
+
+// TestSilentNodeAndADestructiveTask loses a node while it drains: nothing may
+// run again unasked, so the operation parks; the node's own word, when it is
+// back, takes it further.
+func TestSilentNodeAndADestructiveTask(t *testing.T) {
+	prefix := host(t, "lost")
+	node := prefix + "-0001"
+	args := []string{"--misbehave", "silent=1", "--workloads", "1", "--restart-after", "1h"}
+	offered := func(f *pretenders, what string) {
+		require.Eventually(t, func() bool { return f.count(t, "offers") == 1 }, fleetPatience, 100*time.Millisecond, what)
+	}
+	f := fleet(t, 1, prefix, args...)
+	f.activated(t)
+	ok(t, "node", "drain", node, "--no-wait", "--yes", "--timeout", "20m", "--reason", "test")
+	offered(f, "the cordon is handed over, and the node falls silent")
+	f.stop(t)
+
+	f = fleet(t, 1, prefix, args...)
+	offered(f, "the cordon is reported, the drain handed over, and the node falls silent again")
+	require.Eventually(t, func() bool {
+		op := show(t, node).Operation
+		return op != nil && op.Stuck != nil && op.Stuck.Reason == schema.ReasonTaskLost
+	}, fleetPatience, time.Second, "the drain's task is lost and its operation parks")
+	require.Equal(t, 1, f.count(t, "offers"), "a destructive task is not offered again unasked")
+	f.stop(t)
+
+	fleet(t, 1, prefix, "--workloads", "1")
+	require.Eventually(t, func() bool { return show(t, node).State == schema.NodeDrained }, fleetPatience, time.Second,
+		"the node reports what it did, and the operation goes on by itself")
+}

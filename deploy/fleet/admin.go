@@ -1,0 +1,127 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	// adminBudget bounds one call to the admin API: one that starts an
+	// operation waits for the workflow's early answer.
+	adminBudget = 30 * time.Second
+	// adminTries is how often a call is made that may succeed later.
+	adminTries = 6
+	// adminAnswer bounds what is read of one answer: the list of all nodes.
+	adminAnswer = 256 << 20
+)
+
+// admin is as much of the admin API's client as a fleet needs. Its errors are
+// *schema.Error.
+type admin struct {
+	base, token string
+	http        *http.Client
+}
+
+func newAdmin(base, token string) *admin {
+	return &admin{base: base + "/api/v1/admin", token: token,
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: parallel}}}
+}
+
+// nodes answers all nodes by host name. It is a fleet's first call and not tried
+// again: whoever started the fleet is there to hear that nobody answers.
+func (a *admin) nodes(ctx context.Context) (map[string]schema.NodeView, error) {
+	var list schema.NodeList
+	if err := a.once(ctx, http.MethodGet, "/nodes", nil, &list); err != nil {
+		return nil, err
+	}
+	out := make(map[string]schema.NodeView, len(list.Nodes))
+	for _, n := range list.Nodes {
+		out[n.Host] = n
+	}
+	return out, nil
+}
+
+func (a *admin) register(ctx context.Context, r schema.RegisterNodeRequest) (schema.NodeView, error) {
+	var v schema.NodeView
+	err := a.post(ctx, "/nodes", r, &v)
+	return v, err
+}
+
+// act starts an action on a node.
+func (a *admin) act(ctx context.Context, nodeID, verb string, r schema.LifecycleRequest) (schema.LifecycleAnswer, error) {
+	var v schema.LifecycleAnswer
+	err := a.post(ctx, "/nodes/"+url.PathEscape(nodeID)+"/"+verb, r, &v)
+	return v, err
+}
+
+// post makes a request until it is answered for good.
+func (a *admin) post(ctx context.Context, path string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	for try, wait := 1, time.Second/2; ; try, wait = try+1, 2*wait {
+		err := a.once(ctx, http.MethodPost, path, body, out)
+		if err == nil || try == adminTries || !schema.KindOf(err).Row().Retry || ctx.Err() != nil {
+			return err
+		}
+		if sleep(ctx, around(wait).draw()) != nil {
+			return err
+		}
+	}
+}
+
+func (a *admin) once(ctx context.Context, method, path string, body []byte, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, adminBudget)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+a.token)
+	req.Header.Set(schema.HeaderCorrelationID, schema.NewID())
+	answer, err := a.http.Do(req)
+	if err != nil {
+		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not answer", a.base).
+			WithReason("api_unreachable").WithNext("check GPUAAS_API_URL, or run: gpuaas dev status")
+		e.Err = err
+		return e
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, adminAnswer))
+	if err != nil {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "the admin API's answer broke off")
+	}
+	if answer.StatusCode/100 == 2 {
+		return json.Unmarshal(text, out)
+	}
+	var refusal schema.ErrorBody
+	if err := json.Unmarshal(text, &refusal); err != nil || refusal.Error.Code == "" {
+		return schema.NewError(schema.KindServiceUnavailable, "the admin API answered %s", answer.Status)
+	}
+	return refusal.AsError()
+}
+
+// sleep waits d or until ctx ends, and returns the context's error then.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// host is the name of the fleet's i-th node, from 0.
+func (c Config) host(i int) string { return fmt.Sprintf("%s-%04d", c.Prefix, i+1) }

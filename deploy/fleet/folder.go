@@ -1,0 +1,117 @@
+package fleet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// folder is where one node's agent keeps what:
+//
+//	node.json      which node it is and how it reaches the API; no secret
+//	ca.crt node-ca.crt cert.pem key.pem state/    the agent's own
+type folder string
+
+// card is node.json.
+type card struct {
+	NodeID    string `json:"node_id"`
+	APIURL    string `json:"api_url,omitempty"`
+	Env       string `json:"env,omitempty"`
+	Verifiers string `json:"verifiers,omitempty"`
+	// EnrollKey is the idempotency key of the enrolment: one that was
+	// interrupted goes on with the operation that it began.
+	EnrollKey string `json:"enroll_key"`
+}
+
+func (f folder) file(name string) string { return filepath.Join(string(f), name) }
+
+// read answers the card; found is false for a folder that has none.
+func (f folder) read() (c card, found bool, err error) {
+	raw, err := os.ReadFile(f.file("node.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &c)
+	}
+	if err != nil {
+		err = fmt.Errorf("reading %s: %w", f.file("node.json"), err)
+	}
+	return c, err == nil, err
+}
+
+// enrolled reports whether the folder holds an identity.
+func (f folder) enrolled() bool {
+	_, err := os.Stat(f.file("cert.pem"))
+	return err == nil
+}
+
+// begin makes the folder that of a node without an identity.
+func (f folder) begin(nodeID string) (card, error) {
+	c := card{NodeID: nodeID, EnrollKey: schema.NewID()}
+	if err := os.RemoveAll(string(f)); err != nil {
+		return c, err
+	}
+	if err := os.MkdirAll(string(f), 0o700); err != nil {
+		return c, err
+	}
+	return c, f.save(c)
+}
+
+func (f folder) save(c card) error {
+	raw, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return f.write("node.json", raw)
+}
+
+// take keeps what a bundle says, but for its token.
+func (f folder) take(c card, b schema.BootstrapBundle) (card, error) {
+	c.APIURL, c.Env, c.Verifiers = b.APIURL, b.Env, b.TaskSigningPubkeys
+	return c, errors.Join(f.write("ca.crt", []byte(b.CABundlePEM)), f.write("node-ca.crt", []byte(b.NodeCertCABundlePEM)), f.save(c))
+}
+
+// write replaces a file whole.
+func (f folder) write(name string, content []byte) error {
+	temp := f.file("." + name)
+	if err := os.WriteFile(temp, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, f.file(name))
+}
+
+// config is the agent's.
+func (f folder) config(c card) agent.Config {
+	return agent.Config{
+		NodeID: c.NodeID, APIURL: c.APIURL, SigningPubkeys: c.Verifiers, Env: c.Env,
+		CABundlePath: f.file("ca.crt"), NodeCABundlePath: f.file("node-ca.crt"),
+		CertPath: f.file("cert.pem"), KeyPath: f.file("key.pem"),
+		StateDir: f.file("state"), WorkloadDriver: agent.DriverNone, WorkloadDir: f.file("workloads"),
+	}
+}
+
+// disk is the operating system's file system without the syncs: a fleet's nodes
+// share one disk, which a thousand real ones do not, and its state has to
+// survive the end of the process only.
+type disk struct{ agent.OS }
+
+// Create implements agent.FS.
+func (d disk) Create(path string) (agent.File, error) {
+	f, err := d.OS.Create(path)
+	return unsynced{f}, err
+}
+
+// SyncDir implements agent.FS.
+func (disk) SyncDir(string) error { return nil }
+
+type unsynced struct{ agent.File }
+
+// Sync implements agent.File.
+func (unsynced) Sync() error { return nil }

@@ -1,0 +1,168 @@
+package fleet
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// parallel is how many nodes are registered and enrolled at a time.
+const parallel = 8
+
+// inventory brings nodes and identities together: it registers what is missing
+// and asks for a bundle where there is no identity. It may be run again after
+// any failure.
+type inventory struct {
+	conf  Config
+	admin *admin
+	// ready is called with each node that has an identity or a token for one.
+	ready func(i int, c agent.Config)
+
+	mu       sync.Mutex
+	prepared int
+	left     []error // why nodes were left out
+}
+
+// run prepares all nodes. One that cannot be prepared is left out; nothing but
+// the loss of the admin API's list, or of all nodes, is an error.
+func (v *inventory) run(ctx context.Context) error {
+	known, err := v.admin.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for i := range v.conf.Size {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			c, err := v.prepare(ctx, v.conf.host(i), known)
+			v.note(err)
+			if err == nil {
+				v.ready(i, c)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if v.prepared == 0 && ctx.Err() == nil {
+		return v.left[0]
+	}
+	return ctx.Err()
+}
+
+func (v *inventory) note(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err != nil {
+		v.left = append(v.left, err)
+		return
+	}
+	v.prepared++
+}
+
+// state answers how many nodes are prepared, how many were left out and why
+// the last one was.
+func (v *inventory) state() (prepared, left int, why error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.left) > 0 {
+		why = v.left[len(v.left)-1]
+	}
+	return v.prepared, len(v.left), why
+}
+
+// prepare answers the configuration of one node's agent.
+func (v *inventory) prepare(ctx context.Context, host string, known map[string]schema.NodeView) (agent.Config, error) {
+	node, there := known[host]
+	if !there {
+		var err error
+		node, err = v.admin.register(ctx, schema.RegisterNodeRequest{Host: host, SKU: v.conf.SKU, RegionCode: v.conf.Region})
+		if err != nil {
+			return agent.Config{}, named(host, err)
+		}
+	}
+	if node.State == schema.NodeRemoved || node.State == schema.NodeRemoving {
+		return agent.Config{}, schema.NewError(schema.KindInvalidRequest, "%s is %s, and a removed node does not come back", host, node.State).
+			WithReason("node_removed").WithNext("take another --prefix")
+	}
+	f := v.conf.folder(host)
+	c, found, err := f.read()
+	if err == nil && (!found || c.NodeID != node.ID) {
+		c, err = f.begin(node.ID)
+	}
+	if err != nil {
+		return agent.Config{}, err
+	}
+	var token string
+	if !f.enrolled() {
+		if c, token, err = v.bundle(ctx, f, c, node.State); err != nil {
+			return agent.Config{}, named(host, err)
+		}
+	}
+	if v.conf.NodeURL != "" {
+		c.APIURL = v.conf.NodeURL
+	}
+	conf := f.config(c)
+	conf.EnrollmentToken = agent.Secret(token)
+	err = conf.Validate()
+	return conf, err
+}
+
+// bundle has a bundle made and keeps all of it but the token: a first one by an
+// enrolment, for a node that had an identity by a reissue.
+func (v *inventory) bundle(ctx context.Context, f folder, c card, state schema.NodeState) (card, string, error) {
+	switch state {
+	case schema.NodeRegistered, schema.NodeBootstrapIssued, schema.NodeEnrolling:
+		b, err := v.enroll(ctx, f, &c)
+		if err != nil {
+			return c, "", err
+		}
+		c, err = f.take(c, b)
+		return c, b.EnrollmentToken, err
+	}
+	answer, err := v.admin.act(ctx, c.NodeID, "reissue-enrollment", schema.LifecycleRequest{
+		Reason: "the fleet's state holds no identity", IdempotencyKey: schema.NewID()})
+	if err != nil {
+		return c, "", err
+	}
+	if answer.RecoveryBundle == nil {
+		return c, "", schema.NewError(schema.KindInternal, "the admin API handed out no bundle").WithReason("no_bundle")
+	}
+	c, err = f.take(c, answer.RecoveryBundle.BootstrapBundle)
+	return c, answer.RecoveryBundle.EnrollmentToken, err
+}
+
+// enroll starts the enrolment, or goes on with the one that an earlier fleet
+// began. Where that one is over, it starts another.
+func (v *inventory) enroll(ctx context.Context, f folder, c *card) (schema.BootstrapBundle, error) {
+	for try := 1; ; try++ {
+		answer, err := v.admin.act(ctx, c.NodeID, "enroll", schema.LifecycleRequest{IdempotencyKey: c.EnrollKey})
+		if err == nil && answer.BootstrapBundle != nil {
+			return *answer.BootstrapBundle, nil
+		}
+		if err == nil {
+			err = schema.NewError(schema.KindInternal, "the admin API handed out no bundle").WithReason("no_bundle")
+		}
+		if try == 2 || schema.KindOf(err) == schema.KindOperationInProgress || ctx.Err() != nil {
+			return schema.BootstrapBundle{}, err
+		}
+		c.EnrollKey = schema.NewID()
+		if err := f.save(*c); err != nil {
+			return schema.BootstrapBundle{}, err
+		}
+	}
+}
+
+// named says which node an error is about.
+func named(host string, err error) error {
+	e := schema.AsError(err)
+	return &schema.Error{Kind: e.Kind, Message: host + ": " + e.Message, Reason: e.Reason, Next: e.Next, Err: err}
+}

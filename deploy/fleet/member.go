@@ -1,0 +1,187 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Why an agent's process ends while the fleet goes on.
+var (
+	errFlapped  = errors.New("the agent flaps")
+	errDied     = errors.New("the agent died after it accepted a task")
+	errSilenced = errors.New("the silent agent is restarted")
+)
+
+const (
+	// brokenPause is how long an agent that does not start stays away.
+	brokenPause = 5 * time.Second
+	// swift is how long it takes to start an agent again.
+	swift = time.Second / 2
+)
+
+// member is one node of the fleet. Its agent is restarted whenever it ends,
+// until the node is removed.
+type member struct {
+	conf  agent.Config
+	fleet Config
+	wrong Misbehaviour
+	tally *tally
+	lines lines
+	load  load
+
+	seen   atomic.Bool // the server took a poll or a heartbeat
+	hushed atomic.Bool // nothing is sent any more
+
+	mu     sync.Mutex
+	births int                     // of processes, to tell them apart
+	end    context.CancelCauseFunc // of the present process
+	known  map[string]bool         // tasks that the node misbehaved for
+	leases map[string]leaseEnd
+}
+
+// leaseEnd is when a task's lease ends, and when its late result may go.
+type leaseEnd struct{ lease, result time.Time }
+
+func newMember(c Config, conf agent.Config, wrong Misbehaviour, t *tally) *member {
+	return &member{conf: conf, fleet: c, wrong: wrong, tally: t, load: load{size: c.Workloads, since: time.Now().UTC()}}
+}
+
+// live runs agents, one after the other, until ctx ends or the node is removed.
+func (m *member) live(ctx context.Context) {
+	for ctx.Err() == nil {
+		removed, cause := m.process(ctx)
+		if removed {
+			m.tally.removed.Add(1)
+			return
+		}
+		_ = sleep(ctx, m.away(cause)) // the loop's condition looks at ctx
+	}
+}
+
+// away is how long the node has no agent.
+func (m *member) away(cause error) time.Duration {
+	switch {
+	case errors.Is(cause, errDied):
+		return around(m.fleet.RestartAfter).draw()
+	case errors.Is(cause, errFlapped), errors.Is(cause, errSilenced):
+		return around(swift).draw()
+	}
+	return around(brokenPause).draw()
+}
+
+// process is one agent from its start to its end, and why it ended.
+func (m *member) process(ctx context.Context) (removed bool, cause error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	a, err := agent.New(m.conf, agent.Deps{
+		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Wrap: m.dress, Workloads: &m.load,
+		Heartbeat: m.fleet.Heartbeat,
+	})
+	if err != nil {
+		m.fleet.Log.Error("the agent does not start", "node_id", m.conf.NodeID, "err", err.Error())
+		return false, err
+	}
+	defer a.Close()
+	defer m.lines.tear()
+	m.mu.Lock()
+	m.births, m.end = m.births+1, end
+	m.mu.Unlock()
+	m.hushed.Store(false)
+	if m.wrong == Flapping {
+		defer m.endAfter(around(m.fleet.FlapEvery).draw(), errFlapped)()
+	}
+	m.tally.running.Add(1)
+	defer m.tally.running.Add(-1)
+	if err := a.Run(ctx); err != nil {
+		m.fleet.Log.Error("the agent ended", "node_id", m.conf.NodeID, "err", err.Error())
+		return false, err
+	}
+	return ctx.Err() == nil, context.Cause(ctx)
+}
+
+// endAfter kills the present process after d: its connections break, and nothing
+// of it is sent any more. The returned function calls it off.
+func (m *member) endAfter(d time.Duration, cause error) (stop func()) {
+	m.mu.Lock()
+	born, end := m.births, m.end
+	m.mu.Unlock()
+	timer := time.AfterFunc(d, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.births != born {
+			return
+		}
+		m.hushed.Store(true)
+		m.lines.tear()
+		end(cause)
+	})
+	return func() { timer.Stop() }
+}
+
+// admitted notes that the server took a request with the node's identity.
+func (m *member) admitted() {
+	if m.seen.CompareAndSwap(false, true) {
+		m.tally.enrolled.Add(1)
+	}
+}
+
+// offered looks at an offer on its way to the agent.
+func (m *member) offered(o schema.TaskOffer) {
+	switch m.wrong {
+	case Late:
+		m.leased(o.TaskID, o.Lease)
+	case Silent:
+		if m.first(o.TaskID) {
+			m.hushed.Store(true)
+			m.endAfter(around(m.fleet.RestartAfter).draw(), errSilenced)
+		}
+	}
+}
+
+// first reports whether the node did not misbehave for the task yet.
+func (m *member) first(taskID string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known[taskID] {
+		return false
+	}
+	if m.known == nil {
+		m.known = map[string]bool{}
+	}
+	m.known[taskID] = true
+	return true
+}
+
+// leased notes a lease's end.
+func (m *member) leased(taskID string, l schema.Lease) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.leases == nil {
+		m.leases = map[string]leaseEnd{}
+	}
+	e := m.leases[taskID]
+	e.lease = l.ExpiresAt
+	m.leases[taskID] = e
+}
+
+// hold waits until the task's lease is over: some results go before the
+// reclaimer looks at the task, some after it. A task is late once.
+func (m *member) hold(ctx context.Context, taskID string) error {
+	m.mu.Lock()
+	e := m.leases[taskID]
+	if e.result.IsZero() && !e.lease.IsZero() {
+		e.result = e.lease.Add(Span{time.Second, schema.StaleGrace + schema.ReclaimEvery}.draw())
+		m.leases[taskID] = e
+	}
+	m.mu.Unlock()
+	if wait := time.Until(e.result); wait > 0 {
+		return sleep(ctx, wait)
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// tally counts what the fleet's agents do, as it is seen on their connections.
+type tally struct {
+	enrolled, running, polling, removed atomic.Int64
+	offers, done, failed, late          atomic.Int64
+	// works counts how often a task's work was begun: more than there are tasks
+	// says that one was done twice.
+	works atomic.Int64
+	// twice counts results that were posted twice, split those of them whose
+	// two answers differed.
+	twice, split atomic.Int64
+	waits        waits
+	// base is the memory of the process before the first agent, bytes.
+	base int64
+}
+
+// waits are the newest durations from a task's signing to its offer.
+type waits struct {
+	mu   sync.Mutex
+	ring [4096]time.Duration
+	seen int
+}
+
+func (w *waits) add(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ring[w.seen%len(w.ring)] = d
+	w.seen++
+}
+
+// quantiles answers the p50 and p99; ok is false before the first offer.
+func (w *waits) quantiles() (p50, p99 time.Duration, ok bool) {
+	w.mu.Lock()
+	all := slices.Clone(w.ring[:min(w.seen, len(w.ring))])
+	w.mu.Unlock()
+	if len(all) == 0 {
+		return 0, 0, false
+	}
+	slices.Sort(all)
+	return all[len(all)/2], all[len(all)*99/100], true
+}
+
+// line is the report: name=value, in an order that does not change.
+func (t *tally) line(size int) string {
+	p50, p99 := "-", "-"
+	if a, b, ok := t.waits.quantiles(); ok {
+		p50, p99 = a.Round(time.Millisecond/10).String(), b.Round(time.Millisecond/10).String()
+	}
+	rss := resident()
+	return fmt.Sprintf("size=%d enrolled=%d running=%d polling=%d removed=%d offers=%d works=%d done=%d failed=%d late=%d "+
+		"twice=%d split=%d offer_p50=%s offer_p99=%s rss_mib=%d kib_per_agent=%d",
+		size, t.enrolled.Load(), t.running.Load(), t.polling.Load(), t.removed.Load(), t.offers.Load(), t.works.Load(), t.done.Load(),
+		t.failed.Load(), t.late.Load(), t.twice.Load(), t.split.Load(), p50, p99, rss>>20, (rss-t.base)>>10/int64(size))
+}

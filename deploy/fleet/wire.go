@@ -1,0 +1,209 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"net/http"
+	"path"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// wire carries one agent's requests to the node API, counts what they come to
+// and does what is wrong with the node's connection.
+type wire struct {
+	m    *member
+	real http.RoundTripper
+}
+
+// newWire makes an agent's transport. Its buffers are small: there are
+// thousands of it, and its messages are short.
+func (m *member) newWire(c *tls.Config) http.RoundTripper {
+	return &wire{m: m, real: &http.Transport{
+		TLSClientConfig: c, ForceAttemptHTTP2: true, MaxIdleConns: 1, IdleConnTimeout: 2 * time.Minute,
+		TLSHandshakeTimeout: 30 * time.Second, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10, DialContext: m.lines.dial,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: time.Minute, PingTimeout: 30 * time.Second},
+	}}
+}
+
+// CloseIdleConnections is what an http.Client looks for.
+func (w *wire) CloseIdleConnections() {
+	if t, ok := w.real.(*http.Transport); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	if w.m.hushed.Load() {
+		return refuseAfter(r, r.Context().Done())
+	}
+	switch kind := path.Base(r.URL.Path); {
+	case kind == "wait" && r.Method == http.MethodGet:
+		return w.poll(r)
+	case kind == "progress":
+		return w.progress(r)
+	case kind == "result":
+		return w.result(r)
+	case kind == "heartbeat":
+		return w.heartbeat(r)
+	}
+	return w.real.RoundTrip(r)
+}
+
+// heartbeat carries a heartbeat.
+func (w *wire) heartbeat(r *http.Request) (*http.Response, error) {
+	res, err := w.real.RoundTrip(r)
+	if err == nil && res.StatusCode/100 == 2 {
+		w.m.admitted() // a first poll may take a minute to be answered
+	}
+	return res, err
+}
+
+// with is the request with another body.
+func with(r *http.Request, body []byte) *http.Request {
+	r = r.Clone(r.Context())
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return r
+}
+
+// refuseAfter fails a request that is never sent.
+func refuseAfter(r *http.Request, done <-chan struct{}) (*http.Response, error) {
+	<-done
+	if r.Body != nil {
+		r.Body.Close()
+	}
+	return nil, context.Cause(r.Context())
+}
+
+// poll carries a long poll. An offer is looked at on its way.
+func (w *wire) poll(r *http.Request) (*http.Response, error) {
+	t := w.m.tally
+	t.polling.Add(1)
+	defer t.polling.Add(-1)
+	res, err := w.real.RoundTrip(r)
+	if err != nil || res.StatusCode/100 != 2 {
+		return res, err
+	}
+	w.m.admitted()
+	if res.StatusCode != http.StatusOK {
+		return res, nil
+	}
+	var o schema.TaskOffer
+	if err := peek(res, &o); err != nil {
+		return nil, err
+	}
+	t.offers.Add(1)
+	if at := issued(o); !at.IsZero() {
+		t.waits.add(max(0, time.Since(at)))
+	}
+	w.m.offered(o)
+	return res, nil
+}
+
+// peek reads an answer's JSON and leaves it to be read again.
+func peek(res *http.Response, v any) error {
+	body, err := io.ReadAll(io.LimitReader(res.Body, schema.MaxResultBytes))
+	res.Body.Close()
+	res.Body = io.NopCloser(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	_ = json.Unmarshal(body, v) // the agent itself says what it thinks of it
+	return nil
+}
+
+// issued is when an offer's task was signed, zero when it does not say.
+func issued(o schema.TaskOffer) time.Time {
+	var envelope struct {
+		Payload []byte `json:"payload"` // base64
+	}
+	var p schema.TaskPayload
+	if json.Unmarshal(o.Envelope, &envelope) != nil || json.Unmarshal(envelope.Payload, &p) != nil {
+		return time.Time{}
+	}
+	return p.IssuedAt
+}
+
+// progress carries a progress call, whose answer moves the lease's end.
+func (w *wire) progress(r *http.Request) (*http.Response, error) {
+	res, err := w.real.RoundTrip(r)
+	if err != nil || res.StatusCode != http.StatusOK || w.m.wrong != Late {
+		return res, err
+	}
+	var a schema.ProgressAnswer
+	if err := peek(res, &a); err != nil {
+		return nil, err
+	}
+	w.m.leased(taskOf(r), a.Lease)
+	return res, nil
+}
+
+// taskOf is the task that …/tasks/{id}/… is about.
+func taskOf(r *http.Request) string { return path.Base(path.Dir(r.URL.Path)) }
+
+// result carries a result: late or twice where that is wrong with the node.
+func (w *wire) result(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, 2*schema.MaxResultBytes))
+	r.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	send := func() (*http.Response, error) { return w.real.RoundTrip(with(r, body)) }
+	var res *http.Response
+	switch w.m.wrong {
+	case Late:
+		if err := w.m.hold(r.Context(), taskOf(r)); err != nil {
+			return nil, err
+		}
+		res, err = send()
+	case Duplicate:
+		res, err = w.twice(send)
+	default:
+		res, err = send()
+	}
+	if err == nil {
+		w.m.tally.settled(res.StatusCode, body)
+	}
+	return res, err
+}
+
+// settled counts the answer to a result.
+func (t *tally) settled(status int, body []byte) {
+	var r schema.TaskResult
+	switch {
+	case status == http.StatusConflict:
+		t.late.Add(1)
+	case status/100 != 2 || json.Unmarshal(body, &r) != nil:
+	case r.Status == schema.TaskSucceeded:
+		t.done.Add(1)
+	default:
+		t.failed.Add(1)
+	}
+}
+
+// twice sends a request two times at once and returns one of the answers.
+func (w *wire) twice(send func() (*http.Response, error)) (*http.Response, error) {
+	other := make(chan int, 1)
+	go func() {
+		res, err := send()
+		if err != nil {
+			other <- 0
+			return
+		}
+		_, _ = io.Copy(io.Discard, res.Body) // only its status counts
+		res.Body.Close()
+		other <- res.StatusCode
+	}()
+	res, err := send()
+	status := <-other
+	w.m.tally.twice.Add(1)
+	if err == nil && status != 0 && status != res.StatusCode {
+		w.m.tally.split.Add(1)
+	}
+	return res, err
+}

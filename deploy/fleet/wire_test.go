@@ -1,0 +1,194 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// edge answers requests in the node API's place.
+type edge struct {
+	answer func(r *http.Request, body string) (int, any)
+
+	mu   sync.Mutex
+	seen []string // "METHOD last/two at 61s", in their order
+	from time.Time
+}
+
+func (e *edge) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		body, _ = io.ReadAll(r.Body)
+	}
+	e.mu.Lock()
+	e.seen = append(e.seen, r.Method+" "+r.URL.Path+" at "+time.Since(e.from).Round(time.Second).String())
+	e.mu.Unlock()
+	status, v := e.answer(r, string(body))
+	raw, err := json.Marshal(v)
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(raw))}, err
+}
+
+func (e *edge) got() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]string{}, e.seen...)
+}
+
+// bench is a member on an edge, without an agent.
+func bench(wrong Misbehaviour, answer func(*http.Request, string) (int, any)) (*member, *wire, *edge) {
+	e := &edge{answer: answer, from: time.Now()}
+	c := Config{RestartAfter: time.Minute, FlapEvery: time.Second, Log: slog.New(slog.DiscardHandler)}
+	m := newMember(c, Config{}.folder("x").config(card{NodeID: "n"}), wrong, &tally{})
+	m.end = func(error) {}
+	return m, &wire{m, e}, e
+}
+
+func ask(ctx context.Context, w *wire, method, path string, body any) (int, string, error) {
+	raw, _ := json.Marshal(body)
+	r, _ := http.NewRequestWithContext(ctx, method, "https://api"+path, bytes.NewReader(raw))
+	res, err := w.RoundTrip(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(text), err
+}
+
+func offer(id string, until time.Time) schema.TaskOffer {
+	payload, _ := json.Marshal(schema.TaskPayload{TaskID: id, IssuedAt: time.Now().Add(-40 * time.Millisecond)})
+	envelope, _ := json.Marshal(map[string]any{"payload": payload})
+	return schema.TaskOffer{TaskID: id, Envelope: envelope, Lease: schema.Lease{Epoch: 1, ExpiresAt: until}}
+}
+
+func succeeded() schema.TaskResult { return schema.TaskResult{Status: schema.TaskSucceeded} }
+
+func TestOffersAndResultsAreCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		status := http.StatusOK
+		m, w, _ := bench("", func(*http.Request, string) (int, any) { return status, offer("t1", time.Now()) })
+		_, body, err := ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
+		require.NoError(t, err)
+		require.Contains(t, body, `"task_id":"t1"`, "the agent reads what was looked at")
+		for _, r := range []schema.TaskStatus{schema.TaskSucceeded, schema.TaskFailed} {
+			_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", schema.TaskResult{Status: r})
+			require.NoError(t, err)
+		}
+		status = http.StatusConflict
+		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
+		require.NoError(t, err)
+		require.Contains(t, m.tally.line(1), "enrolled=1 running=0 polling=0 removed=0 offers=1 works=0 done=1 failed=1 late=1 twice=0 split=0 "+
+			"offer_p50=40ms offer_p99=40ms")
+	})
+}
+
+func TestSilentIsNotHeardOfUntilItsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, w, e := bench(Silent, func(*http.Request, string) (int, any) { return http.StatusOK, offer("t1", time.Now()) })
+		var ended error
+		m.end = func(cause error) { ended = cause }
+		_, _, err := ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
+		require.NoError(t, err, "the agent gets the task")
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		for _, path := range []string{"/tasks/t1/progress", "/tasks/t1/result", "/heartbeat", "/tasks/wait"} {
+			_, _, err := ask(ctx, w, http.MethodPost, path, succeeded())
+			require.ErrorIs(t, err, context.DeadlineExceeded, path)
+		}
+		require.Len(t, e.got(), 1)
+		<-time.After(2 * time.Minute)
+		require.ErrorIs(t, ended, errSilenced, "and is restarted")
+
+		m.hushed.Store(false)
+		_, _, err = ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
+		require.NoError(t, err)
+		status, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
+		require.NoError(t, err, "the same task does not silence it again")
+		require.Equal(t, http.StatusOK, status)
+	})
+}
+
+func TestDuplicateSendsEachResultTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var bodies sync.Map
+		answers := make(chan int, 2)
+		answers <- http.StatusOK
+		answers <- http.StatusConflict
+		m, w, e := bench(Duplicate, func(_ *http.Request, body string) (int, any) {
+			bodies.Store(body, true)
+			return <-answers, struct{}{}
+		})
+		_, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
+		require.NoError(t, err)
+		require.Len(t, e.got(), 2)
+		n := 0
+		bodies.Range(func(any, any) bool { n++; return true })
+		require.Equal(t, 1, n, "both are the same")
+		require.EqualValues(t, 1, m.tally.twice.Load())
+		require.EqualValues(t, 1, m.tally.split.Load(), "a server that answers them differently is seen")
+	})
+}
+
+func TestLateReportsAfterTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		_, w, e := bench(Late, func(r *http.Request, _ string) (int, any) {
+			if r.Method == http.MethodGet {
+				return http.StatusOK, offer("t1", begun.Add(time.Minute))
+			}
+			return http.StatusOK, schema.ProgressAnswer{Lease: schema.Lease{Epoch: 1, ExpiresAt: begun.Add(80 * time.Second)}}
+		})
+		_, _, err := ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
+		require.NoError(t, err)
+		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/progress", schema.TaskProgress{})
+		require.NoError(t, err)
+		tries := 0
+		for err = context.DeadlineExceeded; err != nil; tries++ {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // as the agent does
+			_, _, err = ask(ctx, w, http.MethodPost, "/tasks/t1/result", succeeded())
+			cancel()
+		}
+		require.Greater(t, time.Since(begun), 80*time.Second, "after the lease that the progress made longer")
+		require.Less(t, time.Since(begun), 80*time.Second+schema.StaleGrace+schema.ReclaimEvery+time.Second)
+		require.GreaterOrEqual(t, tries, 3)
+		require.Len(t, e.got(), 3)
+		sent := time.Now()
+		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
+		require.NoError(t, err)
+		require.Equal(t, sent, time.Now(), "a task is late once")
+	})
+}
+
+func TestAKillIsOfOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, _, _ := bench(Dies, nil)
+		var ended []error
+		m.end = func(cause error) { ended = append(ended, cause) }
+		m.endAfter(time.Second, errDied)
+		m.births++ // that process ended by itself, and another runs
+		<-time.After(time.Minute)
+		require.Empty(t, ended)
+		require.False(t, m.hushed.Load())
+
+		m.endAfter(time.Second, errDied)
+		<-time.After(time.Minute)
+		require.Equal(t, []error{errDied}, ended)
+		require.True(t, m.hushed.Load(), "nothing of it is sent any more")
+	})
+}

@@ -1,0 +1,148 @@
+package sets
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// world is a database and a signer that fail as they are told.
+type world struct {
+	mu       sync.Mutex
+	newest   schema.StoredSet
+	readErr  error
+	checkErr error
+	checks   []int64
+}
+
+func (w *world) NewestSet(context.Context) (schema.StoredSet, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.newest, w.readErr
+}
+
+func (w *world) SetsAfter(context.Context, int64, int) ([]schema.StoredSet, error) { return nil, nil }
+
+func (w *world) Follow(_ context.Context, s schema.StoredSet) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.checks = append(w.checks, s.Version)
+	return w.checkErr
+}
+
+func (w *world) change(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+func (w *world) checked() []int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.checks
+}
+
+func set(version int64) schema.StoredSet {
+	return schema.StoredSet{Version: version, Hash: string(rune('a' + version))}
+}
+
+func follower(w *world) (*Follower, *[]bool) {
+	told := &[]bool{}
+	return New(w, w, slog.New(slog.DiscardHandler), func(ok bool) { *told = append(*told, ok) }), told
+}
+
+// A set is checked when it is new, once an hour, and again and again while the
+// check fails.
+func TestChecks(t *testing.T) {
+	t.Parallel()
+	w := &world{newest: set(1)}
+	f, told := follower(w)
+	now := time.Now()
+	f.now = func() time.Time { return now }
+	_, err := f.NewestSet(t.Context())
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+	require.Error(t, f.Healthy())
+
+	for range 3 {
+		require.NoError(t, f.Refresh(t.Context()))
+	}
+	require.Equal(t, []int64{1}, w.checked())
+	require.NoError(t, f.Healthy())
+	now = now.Add(checkEvery)
+	require.NoError(t, f.Refresh(t.Context()))
+	require.Equal(t, []int64{1, 1}, w.checked(), "an hour later")
+	w.newest = set(2)
+	require.NoError(t, f.Refresh(t.Context()))
+	require.Equal(t, []int64{1, 1, 2}, w.checked())
+
+	w.newest = set(3)
+	w.checkErr = schema.NewError(schema.KindInternal, "another key")
+	require.ErrorIs(t, f.Refresh(t.Context()), w.checkErr)
+	require.ErrorIs(t, f.Healthy(), w.checkErr)
+	newest, err := f.NewestSet(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(3), newest.Version, "nodes judge it themselves")
+	w.checkErr = nil
+	require.NoError(t, f.Refresh(t.Context()))
+	require.NoError(t, f.Healthy())
+	require.Equal(t, []int64{1, 1, 2, 3, 3}, w.checked())
+	require.Equal(t, []bool{true, true, true, false, true}, *told)
+}
+
+// A database or a Vault that is away changes nothing of what was known, and the
+// check is made up for.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	w := &world{readErr: schema.NewError(schema.KindNotFound, "none")}
+	f, told := follower(w)
+	require.ErrorIs(t, f.Refresh(t.Context()), w.readErr)
+	require.Error(t, f.Healthy())
+	w.readErr, w.newest = nil, set(1)
+	w.checkErr = schema.NewError(schema.KindServiceUnavailable, "sealed")
+	require.Error(t, f.Refresh(t.Context()))
+	require.Error(t, f.Healthy(), "it was never checked")
+	w.checkErr = nil
+	require.NoError(t, f.Refresh(t.Context()))
+
+	w.newest = set(2)
+	w.checkErr = schema.NewError(schema.KindServiceUnavailable, "sealed")
+	require.Error(t, f.Refresh(t.Context()))
+	require.NoError(t, f.Healthy(), "the set before was good")
+	require.Error(t, f.Refresh(t.Context()), "it is tried again")
+	w.checkErr = nil
+	require.NoError(t, f.Refresh(t.Context()))
+	require.NoError(t, f.Refresh(t.Context()))
+	require.Equal(t, []int64{1, 1, 2, 2, 2}, w.checked())
+
+	w.readErr = schema.NewError(schema.KindServiceUnavailable, "Postgres is away")
+	require.Error(t, f.Refresh(t.Context()))
+	newest, err := f.NewestSet(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(2), newest.Version)
+	require.NoError(t, f.Healthy())
+	require.Equal(t, []bool{true, true}, *told)
+}
+
+func TestRunRefreshesAtAWake(t *testing.T) {
+	t.Parallel()
+	w := &world{newest: set(1)}
+	f, _ := follower(w)
+	ctx, stop := context.WithCancel(t.Context())
+	wake, done := make(chan struct{}), make(chan struct{})
+	go func() { defer close(done); f.Run(ctx, wake) }()
+	wake <- struct{}{}
+	w.change(func() { w.newest = set(2) })
+	wake <- struct{}{} // taken after the first refresh
+	wake <- struct{}{} // taken after the second
+	stop()
+	<-done
+	newest, err := f.NewestSet(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(2), newest.Version)
+}

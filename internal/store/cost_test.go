@@ -1,0 +1,112 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// written counts the transactions of the server that wrote something: only those
+// get an id, and asking takes none.
+func (e *env) written() int64 {
+	return e.number("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+}
+
+// A step of a node costs three commits of the store: it is put in, handed over
+// and finished. Each progress is one more, a poll that finds nothing none.
+//
+// Not parallel: the server counts for all databases. It writes now and then by
+// itself, so that the least of some tries is the step's own.
+func TestAStepCostsThreeCommits(t *testing.T) {
+	e := open(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	least := map[string]int64{}
+	costs := func(what string, fn func()) {
+		before := e.written()
+		fn()
+		cost := e.written() - before
+		if now, ok := least[what]; !ok || cost < now {
+			least[what] = cost
+		}
+	}
+	for i := range 5 {
+		step := fmt.Sprint("facts-", i)
+		var offer *schema.TaskOffer
+		costs("empty poll", func() { e.takeNone(c) })
+		costs("enqueue", func() { e.dispatch(f, step, schema.TaskFactsCollect) })
+		costs("claim", func() { offer = e.take(c, time.Minute) })
+		costs("progress", func() {
+			_, err := e.Progress(ctx, c, offer.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+			require.NoError(t, err)
+		})
+		costs("complete", func() {
+			_, err := e.Result(ctx, c, offer.TaskID, succeeded(1, schema.Facts{}))
+			require.NoError(t, err)
+		})
+	}
+	require.Equal(t, map[string]int64{"empty poll": 0, "enqueue": 1, "claim": 1, "progress": 1, "complete": 1}, least)
+}
+
+// Progress and heartbeats notify nobody, so that 10,000 busy nodes wake no
+// replica.
+func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
+	conn, err := pgx.Connect(ctx, e.url)
+	require.NoError(t, err)
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, channel := range []string{"gpuaas_node", "gpuaas_outbox", "gpuaas_sets"} {
+		_, err = conn.Exec(ctx, "LISTEN "+channel)
+		require.NoError(t, err)
+	}
+	for range 20 {
+		_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, e.Told(ctx, row.TaskID, schema.BeatAnswer{Paused: true}))
+		require.NoError(t, e.Heartbeat(ctx, c, schema.HeartbeatRequest{}))
+		require.NoError(t, e.Polled(ctx, c))
+		e.takeNone(c, row.TaskID)
+	}
+	e.exec("SELECT pg_notify('gpuaas_node', 'the end')")
+	for heard := 0; ; heard++ {
+		n, err := conn.WaitForNotification(ctx)
+		require.NoError(t, err)
+		if n.Payload == "the end" {
+			require.Zero(t, heard)
+			return
+		}
+	}
+}
+
+// A progress of a running task rewrites its row in place: no index is written.
+func TestProgressWritesNoIndex(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
+	_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	require.NoError(t, err)
+	conn, err := e.raw.Acquire(ctx)
+	require.NoError(t, err)
+	defer conn.Release()
+	tx, err := conn.Begin(ctx)
+	require.NoError(t, err)
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	inPlace := func() (n int64) {
+		require.NoError(t, tx.QueryRow(ctx, "SELECT n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'node_tasks'").Scan(&n))
+		return n
+	}
+	before := inPlace()
+	_, err = tx.Exec(ctx, "UPDATE node_tasks SET status = 'running', progress = 'x', lease_until = now() + interval '1 minute', beat_at = now() WHERE task_id = $1", row.TaskID)
+	require.NoError(t, err)
+	require.Equal(t, before+1, inPlace())
+}

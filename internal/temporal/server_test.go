@@ -1,0 +1,291 @@
+package temporal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	sdk "go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/internal/testkit/temporaltest"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// What the flags and refusals of a real server are.
+
+var server temporaltest.Shared
+
+func TestMain(m *testing.M) { server.Run(m) }
+
+const step = "workload.drain"
+
+// bench is a namespace of its own with a worker whose one workflow waits for one
+// task of a node.
+type bench struct {
+	*Client
+	t   *testing.T
+	run client.WorkflowRun
+}
+
+// connect returns a client to a namespace of its own, set up.
+func connect(t *testing.T) *Client {
+	t.Helper()
+	t.Parallel()
+	c, err := Dial(t.Context(), Config{Address: server.Address(t), Namespace: "t-" + schema.NewID()})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	require.NoError(t, c.Setup(t.Context()))
+	return c
+}
+
+// waitingTask has the workflow wait for its activity, with a heartbeat timeout.
+func waitingTask(t *testing.T, beat time.Duration) *bench {
+	t.Helper()
+	b := &bench{Client: connect(t), t: t}
+	w := worker.New(b.sdk, schema.TaskQueue, worker.Options{})
+	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) (schema.TaskResult, error) {
+		var r schema.TaskResult
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+			ActivityID: step, StartToCloseTimeout: time.Hour, HeartbeatTimeout: beat, WaitForCancellation: true,
+			RetryPolicy: &sdk.RetryPolicy{InitialInterval: 100 * time.Millisecond, BackoffCoefficient: 1},
+		}), "wait").Get(ctx, &r)
+		workflow.GetSignalChannel(ctx, schema.SignalAgent).Receive(ctx, nil)
+		return r, err
+	}, workflow.RegisterOptions{Name: "waits"})
+	w.RegisterActivityWithOptions(func(context.Context) (schema.TaskResult, error) {
+		return schema.TaskResult{}, activity.ErrResultPending
+	},
+		activity.RegisterOptions{Name: "wait"})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	var err error
+	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: schema.TaskQueue, ID: "node:" + schema.NewID()}, "waits")
+	require.NoError(t, err)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool {
+		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
+	})
+	return b
+}
+
+func (b *bench) owner() schema.TaskOwner {
+	return schema.TaskOwner{WorkflowID: b.run.GetID(), RunID: b.run.GetRunID(), ActivityID: step}
+}
+
+// until waits for the pending activity of the newest run to be so.
+func (b *bench) until(is func(*workflowpb.PendingActivityInfo) bool) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		d, err := b.sdk.DescribeWorkflowExecution(b.t.Context(), b.run.GetID(), "")
+		return err == nil && len(d.GetPendingActivities()) == 1 && is(d.GetPendingActivities()[0])
+	}, 30*time.Second, 20*time.Millisecond)
+}
+
+func (b *bench) beatOnce() schema.BeatAnswer {
+	b.t.Helper()
+	a, err := b.Beat(b.t.Context(), b.owner(), schema.TaskBeat{Status: schema.TaskRunning, Message: "at it", Epoch: 1})
+	require.NoError(b.t, err)
+	return a
+}
+
+// end lets the workflow end, which goes on after its activity until it is told.
+func (b *bench) end() {
+	b.t.Helper()
+	require.NoError(b.t, b.SignalAgent(b.t.Context(), b.run.GetID(), schema.AgentEvent{Event: schema.EventTaskBack}))
+}
+
+func (b *bench) succeed() {
+	b.t.Helper()
+	require.NoError(b.t, b.CompleteTask(b.t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskSucceeded, Message: "done"}))
+	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskFailed}), schema.ReasonSettled)
+	require.Equal(b.t, schema.BeatAnswer{}, b.beatOnce(), "the run goes on without the activity")
+	b.end()
+	var r schema.TaskResult
+	require.NoError(b.t, b.sdk.GetWorkflow(b.t.Context(), b.run.GetID(), "").Get(b.t.Context(), &r))
+	require.Equal(b.t, "done", r.Message)
+}
+
+func (b *bench) execution() *commonpb.WorkflowExecution {
+	return &commonpb.WorkflowExecution{WorkflowId: b.run.GetID(), RunId: b.run.GetRunID()}
+}
+
+func TestBeatTellsOfAPause(t *testing.T) {
+	b := waitingTask(t, time.Minute)
+	require.Equal(t, schema.BeatAnswer{}, b.beatOnce())
+	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
+	_, err := b.sdk.WorkflowService().PauseActivity(t.Context(), &workflowservice.PauseActivityRequest{Namespace: b.namespace,
+		Execution: b.execution(), Activity: &workflowservice.PauseActivityRequest_Id{Id: step}})
+	require.NoError(t, err)
+	require.Equal(t, schema.BeatAnswer{Paused: true}, b.beatOnce())
+	_, err = b.sdk.WorkflowService().UnpauseActivity(t.Context(), &workflowservice.UnpauseActivityRequest{Namespace: b.namespace,
+		Execution: b.execution(), Activity: &workflowservice.UnpauseActivityRequest_Id{Id: step}})
+	require.NoError(t, err)
+	require.Equal(t, schema.BeatAnswer{}, b.beatOnce())
+	b.succeed()
+	require.Equal(t, schema.BeatAnswer{Cancel: true}, b.beatOnce(), "the run is closed")
+}
+
+func TestBeatTellsOfACancel(t *testing.T) {
+	b := waitingTask(t, time.Minute)
+	require.NoError(t, b.sdk.CancelWorkflow(t.Context(), b.run.GetID(), ""))
+	require.Eventually(t, func() bool { return b.beatOnce().Cancel }, 30*time.Second, 20*time.Millisecond)
+	require.NoError(t, b.CompleteTask(t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskCancelled}))
+	b.end()
+	require.True(t, sdk.IsCanceledError(b.run.Get(t.Context(), nil)))
+}
+
+// A terminated run tells nobody by itself: the heartbeat's answer does.
+func TestBeatTellsOfATermination(t *testing.T) {
+	b := waitingTask(t, time.Minute)
+	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
+	require.Equal(t, schema.BeatAnswer{Cancel: true}, b.beatOnce())
+	o := b.owner()
+	o.WorkflowID, o.RunID = "node:"+schema.NewID(), schema.NewID()
+	a, err := b.Beat(t.Context(), o, schema.TaskBeat{})
+	require.NoError(t, err)
+	require.Equal(t, schema.BeatAnswer{Cancel: true}, a, "nobody knows of it")
+	requireGone(t, b.CompleteTask(t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskSucceeded}), "")
+}
+
+// A later operation of the same node waits for a step of the same name: a result
+// of the older one never reaches it.
+func TestAResultStaysWithItsOperation(t *testing.T) {
+	b := waitingTask(t, time.Minute)
+	older := b.owner()
+	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
+	var err error
+	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: schema.TaskQueue, ID: older.WorkflowID}, "waits")
+	require.NoError(t, err)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED })
+	requireGone(t, b.CompleteTask(t.Context(), older, schema.TaskResult{Status: schema.TaskSucceeded, Message: "older"}), "")
+	answer, err := b.Beat(t.Context(), older, schema.TaskBeat{Status: schema.TaskRunning})
+	require.NoError(t, err)
+	require.Equal(t, schema.BeatAnswer{Cancel: true}, answer)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 0 })
+	b.succeed()
+}
+
+func requireGone(t *testing.T, err error, reason string) {
+	t.Helper()
+	require.Equal(t, schema.KindNotFound, schema.KindOf(err), "%v", err)
+	require.Equal(t, reason, schema.AsError(err).Reason)
+}
+
+// A reset gives the workflow a new run: heartbeats and the result of the task
+// that was given out by the old one find it.
+func TestBeatAndResultFollowAReset(t *testing.T) {
+	b := waitingTask(t, time.Minute)
+	_, err := b.sdk.ResetWorkflowExecution(t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: b.namespace,
+		WorkflowExecution: b.execution(), RequestId: schema.NewID(), Reason: "by hand", WorkflowTaskFinishEventId: 4})
+	require.NoError(t, err)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool {
+		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED && len(a.GetHeartbeatDetails().GetPayloads()) == 0
+	})
+	require.Equal(t, schema.BeatAnswer{}, b.beatOnce())
+	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
+	b.succeed()
+	requireGone(t, b.CompleteTask(t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskSucceeded}), schema.ReasonSettled)
+}
+
+func TestASilentTaskIsTriedAgain(t *testing.T) {
+	b := waitingTask(t, time.Second)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() >= 2 })
+	b.beatOnce()
+	b.succeed()
+}
+
+// An operator's cancel of a task is not one of its operation.
+func TestAnUnaskedCancelFailsTheActivity(t *testing.T) {
+	for name, tc := range map[string]struct {
+		result schema.TaskResult
+		reason string
+	}{
+		"cancelled": {schema.TaskResult{Status: schema.TaskCancelled, Message: "cancelled: wrong node"}, schema.ReasonTaskCancelled},
+		"lost":      {schema.NoReport(schema.TaskLost, 1), schema.ReasonTaskLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := waitingTask(t, time.Minute)
+			require.NoError(t, b.CompleteTask(t.Context(), b.owner(), tc.result))
+			b.end()
+			app, ok := errors.AsType[*sdk.ApplicationError](b.run.Get(t.Context(), nil))
+			require.True(t, ok)
+			require.Equal(t, string(schema.KindTaskFailed), app.Type())
+			var info schema.ErrorInfo
+			require.NoError(t, app.Details(&info))
+			require.Equal(t, tc.reason, info.Reason)
+		})
+	}
+}
+
+func TestABeatKeepsASecretBack(t *testing.T) {
+	b := waitingTask(t, time.Minute)
+	token, _, _ := schema.NewToken()
+	_, err := b.Beat(t.Context(), b.owner(), schema.TaskBeat{Status: schema.TaskRunning, Message: "claiming " + token})
+	require.NoError(t, err)
+	b.until(func(a *workflowpb.PendingActivityInfo) bool {
+		details := fmt.Sprint(a.GetHeartbeatDetails())
+		require.NotContains(t, details, token)
+		return len(a.GetHeartbeatDetails().GetPayloads()) == 1
+	})
+}
+
+func TestTheReclaimersSchedule(t *testing.T) {
+	c := connect(t)
+	ctx := t.Context()
+	health := func() schema.ScheduleHealth {
+		t.Helper()
+		h, err := c.ReclaimSchedule(ctx)
+		require.NoError(t, err)
+		return h
+	}
+	handle := c.sdk.ScheduleClient().GetHandle(ctx, schema.ScheduleReclaim)
+	require.NoError(t, handle.Pause(ctx, client.SchedulePauseOptions{Note: "maintenance"}))
+	require.NoError(t, c.Setup(ctx), "again")
+	h := health()
+	require.Equal(t, schema.SchedulePaused, h.State, "a setup does not undo an operator's pause")
+	require.Contains(t, h.Message, "maintenance")
+	require.NotEmpty(t, h.Next)
+	d, err := handle.Describe(ctx)
+	require.NoError(t, err)
+	require.Equal(t, enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, d.Schedule.Policy.Overlap)
+	require.Equal(t, schema.ReclaimEvery, d.Schedule.Policy.CatchupWindow)
+	require.Equal(t, schema.ReclaimEvery, d.Schedule.Spec.Intervals[0].Every)
+	action, ok := d.Schedule.Action.(*client.ScheduleWorkflowAction)
+	require.True(t, ok)
+	require.Equal(t, schema.ReclaimRunTimeout, action.WorkflowRunTimeout)
+	require.NotEmpty(t, action.StaticSummary)
+	require.NoError(t, handle.Unpause(ctx, client.ScheduleUnpauseOptions{}))
+	require.Equal(t, schema.ScheduleRuns, health().State)
+
+	w := worker.New(c.sdk, schema.TaskQueue, worker.Options{})
+	fail := make(chan bool, 1)
+	fail <- true
+	w.RegisterWorkflowWithOptions(func(workflow.Context) error {
+		select {
+		case <-fail:
+			return errors.New("broken")
+		default:
+			return nil
+		}
+	}, workflow.RegisterOptions{Name: schema.WorkflowReclaim})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	for _, want := range []schema.ScheduleState{schema.ScheduleFailing, schema.ScheduleRuns} {
+		require.NoError(t, handle.Trigger(ctx, client.ScheduleTriggerOptions{Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_ALLOW_ALL}))
+		require.Eventually(t, func() bool { return health().State == want && health().LastRunAt != nil }, 30*time.Second, 50*time.Millisecond, want)
+	}
+
+	require.NoError(t, handle.Delete(ctx))
+	require.Eventually(t, func() bool { return health().State == schema.ScheduleAbsent }, 30*time.Second, 50*time.Millisecond)
+	require.Equal(t, "gpuaas admin setup", health().Next)
+}

@@ -1,0 +1,182 @@
+package vault
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// A set has two signatures over the same bytes, by the root and the task key.
+func TestSetsAreSignedTwice(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "api")
+	trust, err := c.TaskTrust(t.Context())
+	require.NoError(t, err)
+	var e dsse.Envelope
+	require.NoError(t, json.Unmarshal(b.set.Document, &e))
+	require.Len(t, e.Signatures, 2)
+	require.Equal(t, "set-root-test.v1", e.Signatures[0].KeyID)
+	require.Equal(t, "task-test.v1", e.Signatures[1].KeyID)
+	for _, key := range []schema.VerifierKey{trust.Roots[0], trust.Keys[0]} {
+		body, err := verifyAs(t, schema.VerifierSetPayloadType, b.set.Document, key)
+		require.NoError(t, err)
+		require.Equal(t, b.set.Hash, hashOf(body))
+		var doc schema.VerifierSetDoc
+		require.NoError(t, schema.DecodeStrict(body, maxSetBytes, &doc))
+		require.Equal(t, int64(1), doc.Version)
+		require.Empty(t, doc.PrevHash)
+		require.WithinDuration(t, time.Now().Add(SetLife), doc.ExpiresAt, time.Hour)
+	}
+}
+
+func TestRenewal(t *testing.T) {
+	b := prepared(t)
+	s := b.sets(t)
+	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(SetLife/2-time.Hour))
+	require.NoError(t, err)
+	require.False(t, due, "more than half is left")
+	late := time.Now().Add(SetLife/2 + time.Hour)
+	next, due, err := s.Renewal(t.Context(), b.set, late)
+	require.NoError(t, err)
+	require.True(t, due)
+	require.Equal(t, int64(2), next.Version)
+	require.Equal(t, b.set.Hash, next.PrevHash)
+	first, err := s.s.transit().check(t.Context(), testEnv, b.set)
+	require.NoError(t, err)
+	second, err := s.s.transit().check(t.Context(), testEnv, next)
+	require.NoError(t, err)
+	require.Equal(t, first.doc.Keys, second.doc.Keys)
+	require.Equal(t, late.Add(SetLife).UTC(), second.doc.ExpiresAt.UTC())
+}
+
+// What the database holds is believed only with the root's signature: a set that
+// somebody put there is neither followed nor renewed.
+func TestForgedSets(t *testing.T) {
+	b := prepared(t)
+	c := b.login(t, "worker")
+	signed, err := c.Sign(t.Context(), []byte("{}"))
+	require.NoError(t, err)
+	resign := func(change func(*schema.VerifierSetDoc), keys ...string) schema.StoredSet {
+		f, err := c.transit().check(t.Context(), testEnv, b.set)
+		require.NoError(t, err)
+		doc := f.doc
+		change(&doc)
+		body, err := json.Marshal(doc)
+		require.NoError(t, err)
+		var signers []dsse.Signer
+		for _, name := range keys {
+			key := map[string]keyVersion{"task": f.key, "root": f.root}[name]
+			signers = append(signers, signer{b.sets(t).s.transit(), "signing", key})
+		}
+		envelope, err := seal(t.Context(), schema.VerifierSetPayloadType, body, signers...)
+		require.NoError(t, err)
+		return schema.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: hashOf(body), PrevHash: doc.PrevHash, Document: envelope}
+	}
+	other := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	wrongHash, wrongVersion, rubbish := b.set, b.set, b.set
+	wrongHash.Hash = hashOf(nil)
+	wrongVersion.Version++
+	rubbish.Document = []byte(`{"payload":"e30=","payloadType":"x","signatures":[],"signatures":[]}`)
+	for name, row := range map[string]struct {
+		set    schema.StoredSet
+		reason string
+	}{
+		"signed by the task key alone": {resign(func(*schema.VerifierSetDoc) {}, "task"), ReasonBadSet},
+		"of another environment":       {resign(func(d *schema.VerifierSetDoc) { d.Env = "prod" }, "root", "task"), ReasonBadSet},
+		"without an active key": {resign(func(d *schema.VerifierSetDoc) {
+			d.Keys = []schema.VerifierSetKey{{KeyID: "task-test.v1", Public: d.Keys[0].Public, State: schema.KeyGrace}}
+		}, "root", "task"), ReasonBadSet},
+		"a key that is not Vault's": {resign(func(d *schema.VerifierSetDoc) {
+			d.Keys = []schema.VerifierSetKey{{KeyID: "task-test.v1", Public: other, State: schema.KeyActive}}
+		}, "root", "task"), ReasonKeyMismatch},
+		"a version that Vault has not": {resign(func(d *schema.VerifierSetDoc) {
+			d.Keys = []schema.VerifierSetKey{{KeyID: "task-test.v7", Public: other, State: schema.KeyActive}}
+		}, "root", "task"), ReasonKeyMismatch},
+		"of another hash":    {wrongHash, ReasonBadSet},
+		"of another version": {wrongVersion, ReasonBadSet},
+		"no envelope":        {rubbish, ReasonBadSet},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireKind(t, c.Follow(t.Context(), row.set), schema.KindInternal, row.reason)
+			_, err := c.Sign(t.Context(), []byte("{}"))
+			requireKind(t, err, schema.KindInternal, row.reason)
+			_, _, err = b.sets(t).Renewal(t.Context(), row.set, time.Now().Add(SetLife))
+			requireKind(t, err, schema.KindInternal, row.reason)
+			require.NoError(t, c.Follow(t.Context(), b.set), "the good one heals it")
+			again, err := c.Sign(t.Context(), []byte("{}"))
+			require.NoError(t, err)
+			require.Equal(t, signed, again)
+		})
+	}
+}
+
+// A Vault that does not answer, or says no, is an error at the start and makes
+// no key (B37); a process that runs keeps the set it had.
+func TestFollowWhileVaultIsAway(t *testing.T) {
+	b := prepared(t)
+	running := b.login(t, "worker")
+	target, err := url.Parse(b.Address)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	for name, answer := range map[string]http.HandlerFunc{
+		"403":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
+		"503":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
+		"timeout": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	} {
+		for _, key := range []string{"task-test", "set-root-test"} {
+			t.Run(name+"/"+key, func(t *testing.T) {
+				wrote := make(chan string, 16)
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/v1/transit/keys/"+key {
+						if r.Method != http.MethodGet {
+							wrote <- r.Method
+						}
+						answer(w, r)
+						return
+					}
+					proxy.ServeHTTP(w, r)
+				}))
+				t.Cleanup(server.Close)
+				config := b.config("worker")
+				config.Address, config.Timeout = server.URL, 2*time.Second
+				c := b.loginWith(t, config)
+				err := c.Follow(t.Context(), b.set)
+				require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err), "%v", err)
+				_, err = c.Sign(t.Context(), []byte("{}"))
+				requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
+				require.Empty(t, wrote)
+			})
+		}
+	}
+	b.Seal(t)
+	requireKind(t, running.Follow(t.Context(), b.set), schema.KindServiceUnavailable, ReasonSealed)
+	_, err = running.TaskTrust(t.Context())
+	require.NoError(t, err, "what was checked stays")
+	b.Unseal(t)
+	_, err = running.Sign(t.Context(), []byte("{}"))
+	require.NoError(t, err)
+}
+
+func TestVersionOf(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]int{
+		"task-x.v1": 1, "task-x.v12": 12, "task-x.v0": 0, "task-x.v-1": 0, "task-x.v01": 0, "task-x.v": 0,
+		"task-x.v+1": 0, "task-y.v1": 0, "": 0,
+	} {
+		got, ok := versionOf("task-x", id)
+		require.Equal(t, want > 0, ok, id)
+		if ok {
+			require.Equal(t, want, got, id)
+		}
+	}
+}

@@ -1,0 +1,17 @@
+-- One statement decides whether the set follows the newest one; two that try at
+-- once meet the primary key.
+-- name: InsertVerifierSet :execrows
+INSERT INTO verifier_sets (version, epoch, hash, prev_hash, document)
+SELECT sqlc.arg(version)::bigint, sqlc.arg(epoch)::bigint, sqlc.arg(hash)::text, sqlc.arg(prev_hash)::text, sqlc.arg(document)::bytea
+WHERE (sqlc.arg(version)::bigint, sqlc.arg(prev_hash)::text) = (
+    SELECT coalesce(max(version), 0) + 1, coalesce((array_agg(hash ORDER BY version DESC))[1], '') FROM verifier_sets)
+ON CONFLICT DO NOTHING;
+
+-- name: GetVerifierSet :one
+SELECT version, epoch, hash, prev_hash, document FROM verifier_sets WHERE version = $1;
+
+-- name: NewestVerifierSet :one
+SELECT version, epoch, hash, prev_hash, document FROM verifier_sets ORDER BY version DESC LIMIT 1;
+
+-- name: VerifierSetsAfter :many
+SELECT version, epoch, hash, prev_hash, document FROM verifier_sets WHERE version > $1 ORDER BY version LIMIT $2;

@@ -1,0 +1,69 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// setupActor is who publishes a verifier set at a setup, in the audit.
+const setupActor = "gpuaas admin setup"
+
+// setStore is where verifier sets are kept; see store.Store.
+type setStore interface {
+	NewestSet(ctx context.Context) (schema.StoredSet, error)
+	PutSet(ctx context.Context, set schema.StoredSet, by schema.Subject) error
+}
+
+// setSigner makes verifier sets; see vault.SetSigner.
+type setSigner interface {
+	First(ctx context.Context, now time.Time) (schema.StoredSet, error)
+	Renewal(ctx context.Context, set schema.StoredSet, now time.Time) (next schema.StoredSet, due bool, err error)
+}
+
+// setupSets publishes the first verifier set, or a fresh one when the newest
+// nears its end, and returns the version that stands.
+func setupSets(ctx context.Context, o SetupOptions, databaseURL string) (version int64, err error) {
+	db, err := store.Open(ctx, store.Config{URL: databaseURL})
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	signer, err := vault.NewSetSigner(o.vaultAdmin(), o.env())
+	if err != nil {
+		return 0, err
+	}
+	return publishSet(ctx, db, signer, time.Now())
+}
+
+// publishSet makes the newest set one that is good for long. When another setup
+// was faster, its set is looked at in turn.
+func publishSet(ctx context.Context, sets setStore, signer setSigner, now time.Time) (version int64, err error) {
+	for range 3 {
+		newest, err := sets.NewestSet(ctx)
+		next, due := schema.StoredSet{}, true
+		switch {
+		case schema.KindOf(err) == schema.KindNotFound:
+			next, err = signer.First(ctx, now)
+		case err == nil:
+			next, due, err = signer.Renewal(ctx, newest, now)
+		}
+		if err != nil {
+			return 0, err
+		}
+		if !due {
+			return newest.Version, nil
+		}
+		err = sets.PutSet(ctx, next, schema.Subject{Actor: setupActor})
+		if err == nil {
+			return next.Version, nil
+		}
+		if schema.AsError(err).Reason != "set_outdated" {
+			return 0, err
+		}
+	}
+	return 0, schema.NewError(schema.KindServiceUnavailable, "others publish verifier sets all the time").WithNext("gpuaas admin setup, once more")
+}

@@ -16,7 +16,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/workflows"
 )
 

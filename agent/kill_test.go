@@ -200,7 +200,7 @@ func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64) {
 		case boot < maxKilled:
 			m.at, m.after = 1+draws.IntN(killSteps), draws.IntN(2) == 1
 		}
-		removed = process1(t, d, m, c, kind, log)
+		removed = oneProcess(t, d, m, c, kind, log)
 		if !d.over() {
 			require.FileExists(t, c.KeyPath, "seed %d: the key is gone before the result is known\n%s", seed, log)
 		}
@@ -211,9 +211,9 @@ func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64) {
 	require.NoDirExists(t, filepath.Join(c.StateDir, workFolder, d.task.TaskID), "seed %d", seed)
 }
 
-// process1 is one process of a life, to its kill or to the end of the task. It
+// oneProcess is one process of a life, to its kill or to the end of the task. It
 // reports whether the agent says that it is removed.
-func process1(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *logBuffer) (removed bool) {
+func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *logBuffer) (removed bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -235,6 +235,12 @@ func process1(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *lo
 	a.timing = quickTiming()
 	a.timing.pollTimeout, a.timing.progress = time.Millisecond, time.Hour
 	a.tasks.timing = a.timing
+	// One thing at a time, so that a seed always gives the same life: what a
+	// former process left goes on before the first poll.
+	if a.Keep(ctx).Ready {
+		a.resume(ctx)
+		a.Settle()
+	}
 	for range stepsABoot {
 		out, _ := a.Step(ctx)
 		a.Settle()

@@ -339,11 +339,11 @@ func TestRotation(t *testing.T) {
 	c := newChain(t, f)
 	a := start(t, f.config(), Deps{})
 	seq := int64(0)
-	do := func(by ed25519.PrivateKey, min int64) schema.TaskResult {
+	do := func(by ed25519.PrivateKey, least int64) schema.TaskResult {
 		t.Helper()
 		seq++
 		p := f.payload(schema.TaskUpdateTrust, seq, nil)
-		p.MinSetVersion = min
+		p.MinSetVersion = least
 		o := f.offerOf(p, 1)
 		o.Envelope = signAs(t, edSigner{by, ""}, schema.TaskPayloadType, f.body(p))
 		f.offers <- o

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -371,5 +370,7 @@ func TestRotation(t *testing.T) {
 		}
 		require.True(t, strings.HasPrefix(r.Message, refusedSignature), r.Message)
 	}
-	require.Equal(t, strconv.Itoa(3), strconv.FormatInt(a.trust.current().version, 10))
+	s, err := ReadStatus(t.Context(), a.conf)
+	require.NoError(t, err)
+	require.Equal(t, &SetStatus{Version: 3, Hash: c.hash[2], ExpiresAt: c.set[2].ExpiresAt}, s.VerifierSet)
 }

@@ -146,7 +146,33 @@ func signWith(tb testing.TB, payloadType string, v any, keys ...edSigner) json.R
 	require.NoError(tb, err)
 	body, err := json.Marshal(v)
 	require.NoError(tb, err)
-	e, err := s.SignPayload(context.Background(), payloadType, body)
+	e, err := s.SignPayload(tb.Context(), payloadType, body)
+	require.NoError(tb, err)
+	out, err := json.Marshal(e)
+	require.NoError(tb, err)
+	return out
+}
+
+type edSigner struct {
+	key ed25519.PrivateKey
+	id  string
+}
+
+func (s edSigner) Sign(_ context.Context, data []byte) ([]byte, error) {
+	return ed25519.Sign(s.key, data), nil
+}
+func (s edSigner) KeyID() (string, error) { return s.id, nil }
+
+func signBytes(tb testing.TB, key ed25519.PrivateKey, payloadType string, body []byte) json.RawMessage {
+	tb.Helper()
+	return signAs(tb, edSigner{key, "k1"}, payloadType, body)
+}
+
+func signAs(tb testing.TB, signer edSigner, payloadType string, body []byte) json.RawMessage {
+	tb.Helper()
+	s, err := dsse.NewEnvelopeSigner(signer)
+	require.NoError(tb, err)
+	e, err := s.SignPayload(tb.Context(), payloadType, body)
 	require.NoError(tb, err)
 	out, err := json.Marshal(e)
 	require.NoError(tb, err)

@@ -18,9 +18,6 @@ import (
 // lives is how many lives TestKilledBetweenAnyTwoSteps runs, all kinds together.
 const lives = 1000
 
-// killSteps is more than a life without a kill has.
-const killSteps = 48
-
 // maxBoots bounds the processes of one life. Only the first few are killed.
 const (
 	maxBoots   = 40
@@ -165,17 +162,19 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newQuietAPI(t)
+			steps := live(t, f, kind, 0, 0)
 			for seed := uint64(0); seed < lives/uint64(len(kinds)); seed += stride {
-				live(t, f, kind, seed)
+				live(t, f, kind, seed, steps)
 			}
 		})
 	}
 }
 
 // live runs one life: processes, of which the first few are killed, until the
-// task is over. The first kill goes through all the steps, seed by seed; half of
-// the lives have a network without faults.
-func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64) {
+// task is over. The first kill goes through all the steps, seed by seed, before
+// and after; from there on the network has faults too. With no steps nothing is
+// killed; it returns how many the first process took.
+func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64, steps int) (taken int) {
 	t.Helper()
 	draws := rand.New(rand.NewPCG(seed, 7))
 	c := f.config()
@@ -186,7 +185,7 @@ func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64) {
 		params = schema.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)}
 	}
 	d := &desk{f: f, task: f.payload(kind.typ, 1, params), effects: map[string]int{}}
-	if seed >= 2*killSteps {
+	if steps > 0 && int(seed) >= 2*steps {
 		d.draws = draws
 	}
 	log := &logBuffer{}
@@ -195,12 +194,16 @@ func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64) {
 		require.Less(t, boot, maxBoots, "seed %d: the task is never over\n%s", seed, log)
 		m := &mortal{}
 		switch {
+		case steps == 0:
 		case boot == 0:
-			m.at, m.after = 1+int(seed%killSteps), seed/killSteps%2 == 1
+			m.at, m.after = 1+int(seed)%steps, int(seed)/steps%2 == 1
 		case boot < maxKilled:
-			m.at, m.after = 1+draws.IntN(killSteps), draws.IntN(2) == 1
+			m.at, m.after = 1+draws.IntN(steps), draws.IntN(2) == 1
 		}
-		removed = process1(t, d, m, c, kind, log)
+		removed = oneProcess(t, d, m, c, kind, log)
+		if boot == 0 {
+			taken = m.n
+		}
 		if !d.over() {
 			require.FileExists(t, c.KeyPath, "seed %d: the key is gone before the result is known\n%s", seed, log)
 		}
@@ -209,11 +212,12 @@ func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64) {
 	require.Equal(t, digestOf(f.body(d.task)), d.result.EnvelopeSHA256, "seed %d", seed)
 	kind.holds(t, d, c, seed)
 	require.NoDirExists(t, filepath.Join(c.StateDir, workFolder, d.task.TaskID), "seed %d", seed)
+	return taken
 }
 
-// process1 is one process of a life, to its kill or to the end of the task. It
+// oneProcess is one process of a life, to its kill or to the end of the task. It
 // reports whether the agent says that it is removed.
-func process1(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *logBuffer) (removed bool) {
+func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *logBuffer) (removed bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -235,6 +239,12 @@ func process1(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *lo
 	a.timing = quickTiming()
 	a.timing.pollTimeout, a.timing.progress = time.Millisecond, time.Hour
 	a.tasks.timing = a.timing
+	// One thing at a time, so that a seed always gives the same life: what a
+	// former process left goes on before the first poll.
+	if a.Keep(ctx).Ready {
+		a.resume(ctx)
+		a.Settle()
+	}
 	for range stepsABoot {
 		out, _ := a.Step(ctx)
 		a.Settle()

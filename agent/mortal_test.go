@@ -127,7 +127,6 @@ type desk struct {
 	result  *schema.TaskResult
 	faults  []string
 	effects map[string]int
-	stopped map[string]bool // workloads that ended
 }
 
 // over reports whether the task's result is known.
@@ -171,18 +170,19 @@ func (l line) RoundTrip(r *http.Request) (res *http.Response, err error) {
 			return nil, err
 		}
 	}
-	fate := 0
-	if l.draws != nil {
-		fate = l.draws.IntN(16)
-	}
 	err = l.m.step(func() error {
+		fate := 0
+		if l.draws != nil {
+			fate = l.draws.IntN(16)
+		}
 		if fate == 1 { // never arrives
 			return errLost
 		}
 		if fate == 2 { // arrives twice
 			l.answer(r, body)
 		}
-		res = l.answer(r, body)
+		status, text := l.answer(r, body)
+		res = &http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(text)), Header: http.Header{}}
 		if fate == 3 { // its answer is lost
 			return errLost
 		}
@@ -194,7 +194,7 @@ func (l line) RoundTrip(r *http.Request) (res *http.Response, err error) {
 	return res, nil
 }
 
-func (d *desk) answer(r *http.Request, body []byte) *http.Response {
+func (d *desk) answer(r *http.Request, body []byte) (status int, text []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	parts := strings.Split(r.URL.Path, "/")
@@ -203,7 +203,7 @@ func (d *desk) answer(r *http.Request, body []byte) *http.Response {
 	switch parts[len(parts)-1] {
 	case "wait":
 		if answer = d.wait(r); answer == nil {
-			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Header: http.Header{}}
+			return http.StatusNoContent, nil
 		}
 	case "progress":
 		answer, err = d.progress(body)
@@ -212,13 +212,13 @@ func (d *desk) answer(r *http.Request, body []byte) *http.Response {
 	default:
 		err = schema.NewError(schema.KindNotFound, "no such path")
 	}
-	status := http.StatusOK
+	status = http.StatusOK
 	if err != nil {
 		e := schema.AsError(err)
 		status, answer = e.Kind.Row().HTTP, e.Body("c")
 	}
-	text, _ := json.Marshal(answer)
-	return &http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(text)), Header: http.Header{}}
+	text, _ = json.Marshal(answer)
+	return status, text
 }
 
 // wait hands the task out under a new lease each time that the node does not

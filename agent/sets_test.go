@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -339,11 +338,11 @@ func TestRotation(t *testing.T) {
 	c := newChain(t, f)
 	a := start(t, f.config(), Deps{})
 	seq := int64(0)
-	do := func(by ed25519.PrivateKey, min int64) schema.TaskResult {
+	do := func(by ed25519.PrivateKey, least int64) schema.TaskResult {
 		t.Helper()
 		seq++
 		p := f.payload(schema.TaskUpdateTrust, seq, nil)
-		p.MinSetVersion = min
+		p.MinSetVersion = least
 		o := f.offerOf(p, 1)
 		o.Envelope = signAs(t, edSigner{by, ""}, schema.TaskPayloadType, f.body(p))
 		f.offers <- o
@@ -371,5 +370,7 @@ func TestRotation(t *testing.T) {
 		}
 		require.True(t, strings.HasPrefix(r.Message, refusedSignature), r.Message)
 	}
-	require.Equal(t, strconv.Itoa(3), strconv.FormatInt(a.trust.current().version, 10))
+	s, err := ReadStatus(t.Context(), a.conf)
+	require.NoError(t, err)
+	require.Equal(t, &SetStatus{Version: 3, Hash: c.hash[2], ExpiresAt: c.set[2].ExpiresAt}, s.VerifierSet)
 }

@@ -38,6 +38,9 @@ type Status struct {
 	// Removed is true when the server removed the node.
 	Removed bool `json:"removed,omitempty"`
 
+	// VerifierSet is what tasks are judged with; null before the first start.
+	VerifierSet *SetStatus `json:"verifier_set"`
+
 	LastPoll  *PollStatus       `json:"last_poll"`
 	Cordoned  bool              `json:"cordoned"`
 	Workloads []schema.Workload `json:"workloads"`
@@ -77,6 +80,7 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	} else if ok {
 		s.LastPoll = &last
 	}
+	s.VerifierSet = readSet(c, state)
 	flags, err := loadFlags(state)
 	if err != nil {
 		return s, err
@@ -161,6 +165,9 @@ func (s Status) print(w io.Writer) error {
 		row("last poll", stamp(p.At)+" ok")
 	default:
 		row("last poll", stamp(p.At)+" "+p.Error)
+	}
+	if v := s.VerifierSet; v != nil {
+		row("verifier set", fmt.Sprintf("%d of epoch %d, expires %s", v.Version, v.Epoch, stamp(v.ExpiresAt)))
 	}
 	row("cordoned", s.Cordoned)
 	for _, wl := range s.Workloads {

@@ -19,6 +19,28 @@ type KeeperStatus struct {
 	RetryAt time.Time `json:"retry_at,omitzero"`
 }
 
+// SetStatus is the stored verifier set. Epoch and ExpiresAt are zero while only
+// the bundle's keys are known of it.
+type SetStatus struct {
+	Version   int64     `json:"version"`
+	Hash      string    `json:"hash"`
+	Epoch     int64     `json:"epoch"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+}
+
+// readSet returns nil where no set is stored, or none that reads.
+func readSet(c Config, state stateDir) *SetStatus {
+	var f storedSet
+	if ok, err := state.readJSON(state.file(setFile), &f); err != nil || !ok {
+		return nil
+	}
+	s, err := f.held(c.Env)
+	if err != nil {
+		return nil
+	}
+	return &SetStatus{Version: s.version, Hash: s.hash, Epoch: s.epoch, ExpiresAt: s.expires}
+}
+
 // VersionStatus is one stored identity, without its secrets.
 type VersionStatus struct {
 	// Version is the folder's number; 0 is the pair at the configured paths.

@@ -119,7 +119,13 @@ func (r *trust) follow(ctx context.Context, told schema.SetFloor, sets setSource
 	r.walking.Lock()
 	defer r.walking.Unlock()
 	now := r.clock.local()
-	if r.missed == told && r.hold.left(now) > 0 || len(r.rootKeys()) == 0 {
+	if r.missed == told && (r.hold.left(now) > 0 || len(r.rootKeys()) == 0) {
+		return
+	}
+	if len(r.rootKeys()) == 0 {
+		r.missed = told
+		r.log.Warn("a newer verifier set is not taken: the bundle of this node names no root key", "held", cur.version,
+			"shown", told.Version, "next", "issue a new bundle for this node")
 		return
 	}
 	err := r.walk(ctx, min(told.Version-1, r.above()), sets)

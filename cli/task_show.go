@@ -125,7 +125,11 @@ func (e *env) writeTask(w io.Writer, r taskReport) {
 	row(w, "Deadline:", e.stampOf(r.Deadline))
 	row(w, "Progress:", dash(r.Progress))
 	if r.FinishedAt != nil {
-		row(w, "Finished:", e.stamp(*r.FinishedAt))
+		ended := "Finished:"
+		if r.Status == schema.TaskLost {
+			ended = "Given up:"
+		}
+		row(w, ended, e.stamp(*r.FinishedAt))
 	}
 	if r.Result != nil {
 		row(w, "Result:", resultLine(*r.Result))

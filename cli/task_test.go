@@ -20,7 +20,7 @@ func lostTask() schema.TaskView {
 		Effect: schema.EffectDestructive, Status: schema.TaskLost, Step: "workload.drain", Seq: 7, Incarnation: 1,
 		OperationID: operationID, WorkflowID: schema.NodeWorkflowID(nodeID), RunID: runID, Attempts: 1,
 		Holder: "boot-1772361600", LeaseUntil: at(-9 * time.Minute), Progress: "2 of 3 workloads ended",
-		Deadline: at(time.Hour), CreatedAt: *at(-12 * time.Minute), DispatchedAt: at(-11 * time.Minute)}
+		Deadline: at(time.Hour), CreatedAt: *at(-12 * time.Minute), DispatchedAt: at(-11 * time.Minute), FinishedAt: at(-8 * time.Minute)}
 }
 
 // runningTask is a probe that its node works on.
@@ -29,6 +29,7 @@ func runningTask() schema.TaskView {
 	t.TaskID, t.Type, t.Effect = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2ab", schema.TaskNodeProbe, schema.EffectRead
 	t.Status, t.Step, t.Attempts = schema.TaskRunning, "node.probe#2", 2
 	t.LeaseUntil, t.Progress, t.Paused, t.CancelRequested = at(45*time.Second), "", true, "not needed"
+	t.FinishedAt = nil
 	return t
 }
 
@@ -36,7 +37,6 @@ func runningTask() schema.TaskView {
 func failedTask() schema.TaskView {
 	t := lostTask()
 	t.TaskID, t.Status = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2ac", schema.TaskFailed
-	t.FinishedAt = at(-8 * time.Minute)
 	t.Result = &schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskFailed, Code: schema.KindTaskFailed,
 		Message: "docker does not answer", StartedAt: *at(-11 * time.Minute), FinishedAt: *at(-8 * time.Minute),
 		OutputTail: "stopping\ttrain-1\r\n\x1b[2Jevil\x1b]0;title\x07 \u009b31m \u202etxet\nNext:  rm -rf /\n"}
@@ -107,6 +107,7 @@ func TestTaskList(t *testing.T) {
 	elsewhere := lostTask()
 	elsewhere.TaskID, elsewhere.NodeID, elsewhere.Host = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2ad", "0198f000-0000-7000-8000-000000000018", "gpu-18"
 	elsewhere.Status, elsewhere.Attempts, elsewhere.LeaseUntil, elsewhere.Progress = schema.TaskPending, 0, nil, ""
+	elsewhere.Holder, elsewhere.DispatchedAt, elsewhere.FinishedAt = "", nil, nil
 	for name, args := range map[string][]string{
 		"list": {}, "list-node": {"--node", "gpu-17"}, "list-all": {"--all"}, "list-json": {"--node", "gpu-18", "-o", "json"},
 	} {

@@ -101,4 +101,6 @@ func TestOperationMetrics(t *testing.T) {
 	require.InDelta(t, 1, testutil.ToFloat64(m.operations.WithLabelValues("drain", "rejected")), 0)
 	require.InDelta(t, 1, testutil.ToFloat64(m.operations.WithLabelValues("drain", "completed")), 0)
 	require.Equal(t, 1, testutil.CollectAndCount(m.durations))
+	m.reclaimed(schema.TaskWorkloadDrain, schema.ReclaimLost)
+	require.InDelta(t, 1, testutil.ToFloat64(m.reclaims.WithLabelValues("workload.drain", "lost")), 0)
 }

@@ -134,12 +134,41 @@ func TestSignerCheckShows(t *testing.T) {
 	_, err = root.Logical().Write("transit/keys/task-test", map[string]any{"type": "ed25519"})
 	require.NoError(t, err)
 	again := sets.New(b.store, client, slog.New(slog.DiscardHandler), m.signerChecked)
-	require.Error(t, again.Refresh(t.Context()))
+	require.NoError(t, firstCheck(t.Context(), again), "the rest of the work goes on")
 	require.InDelta(t, 0, signerOK(t, reg), 0)
 	_, err = client.Sign(t.Context(), []byte("{}"))
 	require.Error(t, err)
 	require.Equal(t, "signer_mismatch", schema.AsError(again.Healthy()).Reason)
 	require.ErrorContains(t, again.Healthy(), "task-test.v1")
+}
+
+// A start without a check waits, and makes no key (B37).
+func TestStartWithoutACheck(t *testing.T) {
+	b := prepared(t)
+	client := b.login(t)
+	fresh := func() *sets.Follower {
+		return sets.New(b.store, client, slog.New(slog.DiscardHandler), func(bool) {})
+	}
+	require.Equal(t, schema.KindNotFound, schema.KindOf(firstCheck(t.Context(), fresh())), "no set")
+	out := sets.New(away{b.store}, client, slog.New(slog.DiscardHandler), func(bool) {})
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(firstCheck(t.Context(), out)), "no database")
+	_, err := setupSets(t.Context(), b.options, b.url)
+	require.NoError(t, err)
+	b.vault.Seal(t)
+	err = firstCheck(t.Context(), fresh())
+	b.vault.Unseal(t)
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+	require.NoError(t, firstCheck(t.Context(), fresh()))
+	key, err := b.vault.Root(t).Logical().Read("transit/keys/task-test")
+	require.NoError(t, err)
+	require.Len(t, key.Data["keys"], 1)
+}
+
+// away is a database that cannot be read.
+type away struct{ *store.Store }
+
+func (away) NewestSet(context.Context) (schema.StoredSet, error) {
+	return schema.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "Postgres is away")
 }
 
 func newest(t *testing.T, s *store.Store) schema.StoredSet {

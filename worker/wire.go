@@ -47,7 +47,7 @@ func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.
 		return nil, err
 	}
 	p.sets = sets.New(p.store, p.vault, log, p.metrics.signerChecked)
-	if err = p.sets.Refresh(ctx); err != nil {
+	if err = firstCheck(ctx, p.sets); err != nil {
 		return nil, err
 	}
 	sdkMetrics, err := temporal.Metrics(reg)
@@ -58,6 +58,17 @@ func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.
 		return nil, err
 	}
 	return p, p.temporal.MissingAttributes(ctx)
+}
+
+// firstCheck checks the signer at the start. With keys that are not the set's the
+// worker does all but sign, and its health says why; without a check (Vault or the
+// database is away, no set was published) it does not begin.
+func firstCheck(ctx context.Context, f *sets.Follower) error {
+	err := f.Refresh(ctx)
+	if schema.KindOf(f.Healthy()) == schema.KindInternal {
+		return nil // checked, and found wrong
+	}
+	return err
 }
 
 func (p *parts) close() {

@@ -60,7 +60,7 @@ func (s *site) agents(b *testing.B, proto string, polls int) (stop func()) {
 		require.NoError(b, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	cmd := exec.CommandContext(b.Context(), os.Args[0], "-test.run=^TestBenchmarkAgents$", "-test.timeout=5m")
-	cmd.Env = append(os.Environ(), "BENCH_AGENTS="+dir, "BENCH_URL="+s.path("/tasks/wait?timeout=60s"),
+	cmd.Env = append(os.Environ(), "BENCH_AGENTS="+dir, "BENCH_URL="+s.path("/tasks/wait?timeout=60s&"+asker()),
 		"BENCH_PROTO="+proto, "BENCH_POLLS="+strconv.Itoa(polls))
 	require.NoError(b, cmd.Start())
 	return func() {

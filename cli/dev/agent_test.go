@@ -143,6 +143,7 @@ func TestCommandLineMistakes(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"dev", "upp"}, {"dev", "up", "x"}, {"dev", "agent"}, {"dev", "agent", "a", "b"}, {"dev", "agent", "../a"}, {"dev", "down", "x"},
+		{"dev", "fleet"}, {"dev", "fleet", "1", "2"},
 		{"dev", "env", "a", "b"},
 	} {
 		root := &cobra.Command{Use: "gpuaas", SilenceErrors: true, SilenceUsage: true}
@@ -163,7 +164,7 @@ func TestNoStack(t *testing.T) {
 		root.SetArgs(append([]string{"dev", "--dir", dir}, args...))
 		return root.ExecuteContext(t.Context())
 	}
-	for _, args := range [][]string{{"status"}, {"env"}, {"agent", "gpu-17"}} {
+	for _, args := range [][]string{{"status"}, {"env"}, {"agent", "gpu-17"}, {"fleet", "3"}} {
 		err := run(args...)
 		require.ErrorContains(t, err, "there is no stack", args[0])
 		require.Contains(t, schema.AsError(err).Next, "gpuaas dev up")

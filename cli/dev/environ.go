@@ -18,6 +18,8 @@ const (
 	varVaultTokenFile  = "GPUAAS_VAULT_TOKEN_FILE"
 	varWebUI           = "GPUAAS_WEB_UI_URL"
 	varLogLevel        = "GPUAAS_LOG_LEVEL"
+	// varTemporalPostgres holds a password, so it is no flag of the server.
+	varTemporalPostgres = "GPUAAS_DEV_TEMPORAL_POSTGRES"
 )
 
 const (

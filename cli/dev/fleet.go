@@ -29,7 +29,9 @@ them now and then:
               failed and late what became of them, late being results that came
               after the lease was lost
   twice       results posted twice; split those that were answered differently
-  offer_p50   from a task's signing to its arrival at the agent, of the newest
+  result_p50  how long the API took to answer a result, of the newest 4096; the
+              time from a task to its hand-over is the API's own metric,
+              gpuaas_task_dispatch_seconds
   rss_mib     memory of the fleet's process; kib_per_agent what agents added
 
 --misbehave takes NAME=SHARE,…, a share being 5%, 0.05 or a number of nodes:

@@ -155,7 +155,7 @@ func (c cluster) server(port int) command {
 	return command{
 		path: filepath.Join(c.bin, "postgres"),
 		args: []string{"-D", c.data(), "-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1",
-			"-c", "unix_socket_directories=", "-c", "logging_collector=off"},
+			"-c", "unix_socket_directories=", "-c", "logging_collector=off", "-c", "max_connections=200"},
 		env: c.env, dir: c.dir, user: c.who,
 	}
 }

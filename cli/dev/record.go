@@ -37,6 +37,9 @@ type record struct {
 	Postgres server `json:"postgres"`
 	Vault    server `json:"vault"`
 	Temporal server `json:"temporal"`
+	// TemporalOnPostgres says that an embedded Temporal keeps its state on the
+	// stack's Postgres, with one partition for each task queue.
+	TemporalOnPostgres bool `json:"temporal_on_postgres,omitempty"`
 	// Namespace is Temporal's.
 	Namespace string `json:"namespace"`
 	// PostgresData is the data folder, outside the layout where Postgres's own

@@ -23,6 +23,8 @@ type stack struct {
 	// tree is the project's source tree, "" when there is none at hand.
 	tree string
 	talk io.Writer
+	// onPostgres is what a new stack's record takes over as TemporalOnPostgres.
+	onPostgres bool
 	// getenv reads this command's environment, look finds a program on PATH.
 	getenv func(string) string
 	look   func(string) string
@@ -78,6 +80,7 @@ func (s *stack) decide(ctx context.Context, from int) error {
 		s.record, err = c.again(ctx, old, from, s.runs())
 	} else {
 		s.record, err = c.plan(ctx, from)
+		s.onTemporal()
 	}
 	if err != nil {
 		return err

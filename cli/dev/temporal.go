@@ -29,11 +29,27 @@ func (s *stack) temporal() []part {
 		if s.record.Temporal.Kind == kindPath {
 			return s.temporalProgram(), nil
 		}
-		return s.embedded(temporalBinary, "--address", server.address, "--namespace", s.record.Namespace,
+		run, err := s.embedded(temporalBinary, "--address", server.address, "--namespace", s.record.Namespace,
 			"--ui-address", strings.TrimPrefix(s.record.WebUI, "http://"),
 			"--metrics-address", loopback(s.record.Ports.TemporalMetrics), "--db", s.layout.temporalFile())
+		if err != nil || !s.record.TemporalOnPostgres {
+			return run, err
+		}
+		dsn, err := os.ReadFile(s.layout.databaseURL())
+		run.args = append(run.args, "--one-partition")
+		run.env = append(run.env, varTemporalPostgres+"="+strings.TrimSpace(string(dsn)))
+		return run, err
 	}
 	return []part{server, ui}
+}
+
+// onTemporal takes over where a new stack's Temporal keeps its state. Only the
+// embedded build can do it on Postgres.
+func (s *stack) onTemporal() {
+	if s.onPostgres && s.record.Temporal.owned() {
+		s.record.Temporal.Kind, s.record.Temporal.Program = kindEmbedded, ""
+		s.record.TemporalOnPostgres = true
+	}
 }
 
 // temporalProgram runs the development server of a temporal that the machine

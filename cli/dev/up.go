@@ -12,6 +12,8 @@ type upOptions struct {
 	*options
 	detach bool
 	from   int
+	// onPostgres puts Temporal's state on the stack's Postgres.
+	onPostgres bool
 }
 
 func newUp(shared *options) *cobra.Command {
@@ -33,6 +35,8 @@ that two stacks can run side by side.`,
 	}
 	c.Flags().BoolVar(&o.detach, "detach", false, "return when the stack is up and leave it running")
 	c.Flags().IntVar(&o.from, "ports-from", 0, "first of nine ports to use, instead of the usual ones")
+	c.Flags().BoolVar(&o.onPostgres, "temporal-on-postgres", false,
+		"of a new stack: an embedded Temporal keeps its state on the stack's Postgres, one partition for each queue (for benchmarks)")
 	return c
 }
 
@@ -47,6 +51,7 @@ func runUp(c *cobra.Command, o upOptions) error {
 	if err != nil {
 		return err
 	}
+	s.onPostgres = o.onPostgres
 	if err := s.raise(ctx, o.from); err != nil {
 		return err
 	}

@@ -18,27 +18,27 @@ type tally struct {
 	// twice counts results that were posted twice, split those of them whose
 	// two answers differed.
 	twice, split atomic.Int64
-	waits        waits
+	answers      spell // of results
 	// base is the memory of the process before the first agent, bytes.
 	base int64
 }
 
-// waits are the newest durations from a task's signing to its offer.
-type waits struct {
+// spell is how long the newest requests of a kind took.
+type spell struct {
 	mu   sync.Mutex
 	ring [4096]time.Duration
 	seen int
 }
 
-func (w *waits) add(d time.Duration) {
+func (w *spell) add(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ring[w.seen%len(w.ring)] = d
 	w.seen++
 }
 
-// quantiles answers the p50 and p99; ok is false before the first offer.
-func (w *waits) quantiles() (p50, p99 time.Duration, ok bool) {
+// quantiles answers the p50 and p99; ok is false before the first.
+func (w *spell) quantiles() (p50, p99 time.Duration, ok bool) {
 	w.mu.Lock()
 	all := slices.Clone(w.ring[:min(w.seen, len(w.ring))])
 	w.mu.Unlock()
@@ -52,12 +52,12 @@ func (w *waits) quantiles() (p50, p99 time.Duration, ok bool) {
 // line is the report: name=value, in an order that does not change.
 func (t *tally) line(size int) string {
 	p50, p99 := "-", "-"
-	if a, b, ok := t.waits.quantiles(); ok {
+	if a, b, ok := t.answers.quantiles(); ok {
 		p50, p99 = a.Round(time.Millisecond/10).String(), b.Round(time.Millisecond/10).String()
 	}
 	rss := resident()
 	return fmt.Sprintf("size=%d enrolled=%d running=%d polling=%d removed=%d offers=%d works=%d done=%d failed=%d late=%d "+
-		"twice=%d split=%d offer_p50=%s offer_p99=%s rss_mib=%d kib_per_agent=%d",
+		"twice=%d split=%d result_p50=%s result_p99=%s rss_mib=%d kib_per_agent=%d",
 		size, t.enrolled.Load(), t.running.Load(), t.polling.Load(), t.removed.Load(), t.offers.Load(), t.works.Load(), t.done.Load(),
 		t.failed.Load(), t.late.Load(), t.twice.Load(), t.split.Load(), p50, p99, rss>>20, (rss-t.base)>>10/int64(size))
 }

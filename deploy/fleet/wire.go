@@ -98,9 +98,6 @@ func (w *wire) poll(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	t.offers.Add(1)
-	if at := issued(o); !at.IsZero() {
-		t.waits.add(max(0, time.Since(at)))
-	}
 	w.m.offered(o)
 	return res, nil
 }
@@ -115,18 +112,6 @@ func peek(res *http.Response, v any) error {
 	}
 	_ = json.Unmarshal(body, v) // the agent itself says what it thinks of it
 	return nil
-}
-
-// issued is when an offer's task was signed, zero when it does not say.
-func issued(o schema.TaskOffer) time.Time {
-	var envelope struct {
-		Payload []byte `json:"payload"` // base64
-	}
-	var p schema.TaskPayload
-	if json.Unmarshal(o.Envelope, &envelope) != nil || json.Unmarshal(envelope.Payload, &p) != nil {
-		return time.Time{}
-	}
-	return p.IssuedAt
 }
 
 // progress carries a progress call, whose answer moves the lease's end.
@@ -153,7 +138,14 @@ func (w *wire) result(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	send := func() (*http.Response, error) { return w.real.RoundTrip(with(r, body)) }
+	send := func() (*http.Response, error) {
+		begun := time.Now()
+		res, err := w.real.RoundTrip(with(r, body))
+		if err == nil {
+			w.m.tally.answers.add(time.Since(begun))
+		}
+		return res, err
+	}
 	var res *http.Response
 	switch w.m.wrong {
 	case Late:

@@ -204,7 +204,7 @@ func TestReissueVoidsWhatItReplaces(t *testing.T) {
 	e.reissued(n.ID)
 	_, err = e.ClaimToken(ctx, tokenClaim(n.ID, firstID, firstHash, key(n.ID, 1)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
-	require.Equal(t, "gpuaas node reissue-enrollment gpu-1", schema.AsError(err).Next)
+	require.Equal(t, "gpuaas node reissue-enrollment "+n.Host, schema.AsError(err).Next)
 	for _, err := range race(20, func(int) error { return e.IssueToken(ctx, mint(n.ID, schema.PurposeReissue), operator) }) {
 		require.NoError(t, err)
 	}

@@ -20,10 +20,6 @@ func (s *Store) Prepare(ctx context.Context, t schema.TaskSpec, o schema.TaskOwn
 		if err != nil {
 			return err
 		}
-		if _, err := s.q.GetTaskByStep(ctx, t.OperationID, t.Step); !notFound(err) {
-			row.Stored = err == nil
-			return err
-		}
 		row, err = s.plan(ctx, t, kind)
 		return err
 	})
@@ -56,14 +52,14 @@ func fenceOf(t schema.TaskSpec) schema.Fence {
 }
 
 // plan is the row that a new task would have, as far as can be known before it
-// is stored.
+// is stored; of a task that is stored already it says only that.
 func (s *Store) plan(ctx context.Context, t schema.TaskSpec, kind schema.TaskTypeRow) (schema.TaskRow, error) {
-	p, err := s.q.PlanTask(ctx, t.OperationID, t.NodeID)
+	p, err := s.q.PlanTask(ctx, t.OperationID, t.Step, t.NodeID)
 	switch f := fenceOf(t); {
 	case notFound(err):
 		return schema.TaskRow{}, errNoNode(t.NodeID)
-	case err != nil:
-		return schema.TaskRow{}, err
+	case err != nil || p.Stored:
+		return schema.TaskRow{Stored: p.Stored}, err
 	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq || t.OpSeq == 0:
 		return schema.TaskRow{}, errFenced(f, p.NodeOpSeq)
 	case p.EndedAt != nil:
@@ -95,63 +91,64 @@ func (s *Store) Enqueue(ctx context.Context, t schema.TaskSpec, o schema.TaskOwn
 			return err
 		}
 		f := fenceOf(t)
-		_, op, err := u.owned(ctx, f)
-		if err != nil {
-			return err
-		}
-		f.Actor = op.Actor
-		found, err := u.GetTaskByStep(ctx, t.OperationID, t.Step)
+		n, err := u.LockNodeForTask(ctx, t.OperationID, t.NodeID)
 		switch {
-		case err == nil:
-			err = u.attach(ctx, t, found, envelope)
-		case !notFound(err):
+		case notFound(err):
+			return errNoNode(t.NodeID)
+		case err != nil:
 			return err
-		case op.EndedAt != nil:
-			return errOver(f)
-		default:
-			err = u.insertTask(ctx, f, t, o, row, envelope)
+		case n.NodeOpSeq != t.OpSeq || n.OpSeq != t.OpSeq || t.OpSeq == 0:
+			return errFenced(f, n.NodeOpSeq)
 		}
-		if err != nil {
-			return err
+		f.Actor = n.Actor
+		held := n.OperationID != nil && *n.OperationID == t.OperationID
+		if held {
+			inserted, err := u.insertTask(ctx, f, t, o, row, envelope)
+			if err != nil || inserted {
+				return err
+			}
 		}
-		return u.later.Notify(ctx, channelNode, t.NodeID)
+		return u.attach(ctx, f, t, held, envelope)
 	})
 }
 
 // attach signs a task that is stored already: by another run of its activity, or
-// unsigned by an older version.
-func (u *unit) attach(ctx context.Context, t schema.TaskSpec, found sqlc.GetTaskByStepRow, envelope []byte) error {
-	if found.Signed {
-		return nil
-	}
-	if found.Status.Terminal() {
+// unsigned by an older version. Without such a task it says why there is none.
+func (u *unit) attach(ctx context.Context, f schema.Fence, t schema.TaskSpec, held bool, envelope []byte) error {
+	found, err := u.GetTaskByStep(ctx, t.OperationID, t.Step)
+	switch {
+	case notFound(err) && !held:
+		return errOver(f)
+	case notFound(err):
+		return schema.NewError(schema.KindServiceUnavailable, "step %s was signed with a sequence that another task has now", t.Step).
+			WithReason("seq_taken")
+	case err != nil || found.Signed:
+		return err
+	case found.Status.Terminal():
 		return schema.NewError(schema.KindFenced, "task %s was voided before it was signed", found.TaskID).
 			WithReason("task_voided")
 	}
-	_, err := u.AttachEnvelope(ctx, found.TaskID, envelope, &t.Deadline)
-	return err
+	if _, err := u.AttachEnvelope(ctx, found.TaskID, envelope, &t.Deadline); err != nil {
+		return err
+	}
+	return u.later.Notify(ctx, channelNode, t.NodeID)
 }
 
 func (u *unit) insertTask(ctx context.Context, f schema.Fence, t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow,
 	envelope []byte,
-) error {
-	rows, err := u.TakeTaskSeq(ctx, t.NodeID, row.Seq, row.Incarnation)
-	if err != nil {
-		return err
-	}
-	if rows == 0 {
-		return schema.NewError(schema.KindServiceUnavailable, "task %s was signed with a sequence that another task has now", row.TaskID).
-			WithReason("seq_taken")
+) (inserted bool, err error) {
+	rows, err := u.InsertTask(ctx, sqlc.InsertTaskParams{
+		Channel: channelNode, TaskID: row.TaskID, NodeID: t.NodeID, Incarnation: row.Incarnation, Seq: row.Seq,
+		Type: string(row.Type), Effect: string(row.Effect), Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq,
+		Step: t.Step, Deadline: &t.Deadline, CorrelationID: t.CorrelationID,
+		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID, Envelope: envelope,
+	})
+	if err != nil || rows == 0 {
+		return false, err
 	}
 	u.note(taskEvent(f, schema.AuditTaskCreated, row.TaskID, schema.AuditSucceeded, "",
 		map[string]string{"type": string(t.Type), "step": t.Step}))
-	return u.InsertTask(ctx, sqlc.InsertTaskParams{
-		TaskID: row.TaskID, NodeID: t.NodeID, Incarnation: row.Incarnation, Seq: row.Seq, Type: row.Type,
-		Effect: row.Effect, Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq, Step: t.Step,
-		Deadline: optional(t.Deadline), CorrelationID: t.CorrelationID,
-		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID,
-		Envelope: envelope, EnvelopeExpiresAt: optional(t.Deadline),
-	})
+	return true, nil
 }
 
 // Void ends the operation's unfinished tasks as cancelled and wakes the node.

@@ -188,7 +188,7 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 // finishParams keeps the output's tail beside the result, where no delivery
 // reads it.
 func finishParams(c schema.Caller, taskID string, r schema.TaskResult) sqlc.FinishTaskParams {
-	p := sqlc.FinishTaskParams{TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
+	p := sqlc.FinishTaskParams{Channel: channelOutbox, TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
 		Status: r.Status, OutputTail: tail(r.OutputTail)}
 	r.OutputTail = ""
 	p.Result = &r
@@ -209,9 +209,6 @@ func (u *unit) finishTask(ctx context.Context, f schema.Fence, n sqlc.LockNodeRo
 	if err := u.applyWork(ctx, n, t.Type, r); err != nil {
 		return err
 	}
-	if err := u.InsertResultMessage(ctx, &t.TaskID, t.OwnerWorkflowID); err != nil {
-		return err
-	}
 	if t.Status == schema.TaskLost {
 		if err := u.tellBack(ctx, t); err != nil {
 			return err
@@ -224,7 +221,7 @@ func (u *unit) finishTask(ctx context.Context, f schema.Fence, n sqlc.LockNodeRo
 		detail["was"] = string(t.Status)
 	}
 	u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, result, string(r.Code), detail))
-	return u.later.Notify(ctx, channelOutbox, "")
+	return nil
 }
 
 // applyWork takes over what a workload.* task says about cordon and workloads.

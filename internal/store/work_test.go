@@ -204,7 +204,7 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	e.takeNone(caller)
 
 	unsigned := spec(f, "unsigned", schema.TaskFactsCollect)
-	e.enqueue(unsigned)
+	stored := e.enqueue(unsigned)
 	e.exec("UPDATE node_tasks SET envelope = NULL, envelope_expires_at = NULL WHERE step = 'unsigned'") // as version 0.1 did
 	e.takeNone(caller)
 	held := e.dispatch(f, "held", schema.TaskFactsCollect)
@@ -217,7 +217,7 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	require.Equal(t, 4, count(rows, "tasks.finished cancelled voided"))
 	require.Len(t, rows, 4)
 	e.takeNone(caller)
-	requireKind(t, e.Enqueue(ctx, unsigned, taskOwner("unsigned"), schema.TaskRow{}, []byte("{}")), schema.KindFenced, "task_voided")
+	requireKind(t, e.Enqueue(ctx, unsigned, taskOwner("unsigned"), stored, []byte("{}")), schema.KindFenced, "task_voided")
 	_, err := e.Progress(ctx, caller, held.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
 	rows = e.changes(caller.NodeID, func() {

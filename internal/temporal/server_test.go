@@ -166,7 +166,9 @@ func TestAResultStaysWithItsOperation(t *testing.T) {
 	var err error
 	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: schema.TaskQueue, ID: older.WorkflowID}, "waits")
 	require.NoError(t, err)
-	b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED })
+	b.until(func(a *workflowpb.PendingActivityInfo) bool {
+		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
+	})
 	requireGone(t, b.CompleteTask(t.Context(), older, schema.TaskResult{Status: schema.TaskSucceeded, Message: "older"}), "")
 	answer, err := b.Beat(t.Context(), older, schema.TaskBeat{Status: schema.TaskRunning})
 	require.NoError(t, err)

@@ -33,12 +33,14 @@ type Config struct {
 	Observe func(op string, d time.Duration, err error)
 }
 
-// AdminConfig says how Setup talks to Vault.
+// AdminConfig says how Setup and SetSigner talk to Vault.
 type AdminConfig struct {
 	// Address is Vault's URL. Defaults to VAULT_ADDR.
 	Address string
-	// TokenFile holds a token that may mount engines and write policies, and
-	// nothing else; for example a root token's file or ~/.vault-token.
+	// TokenFile holds a token and nothing else; for example a root token's file
+	// or ~/.vault-token. The token may mount engines, make keys and write
+	// policies for Setup, and has the policy gpuaas-sets for SetSigner; a token
+	// may be given that policy before Setup has written it.
 	TokenFile string
 	// Timeout bounds each call. Defaults to 10 s.
 	Timeout time.Duration

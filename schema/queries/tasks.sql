@@ -3,21 +3,41 @@ SELECT task_id, node_id, incarnation, type, effect, params, seq, status, (envelo
        created_at, lease_epoch, result
 FROM node_tasks WHERE operation_id = $1 AND step = $2;
 
--- What a new task needs to be signed before it is stored.
+-- What a new task needs to be signed before it is stored, and whether it is.
 -- name: PlanTask :one
-SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at
+SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+       EXISTS (SELECT 1 FROM node_tasks t
+               WHERE t.operation_id = sqlc.arg(operation_id) AND t.step = sqlc.arg(step)) AS stored
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
 WHERE n.node_id = sqlc.arg(node_id);
 
--- Takes the seq that a task was signed with, unless another task has it.
--- name: TakeTaskSeq :execrows
-UPDATE nodes SET task_seq = $2 WHERE node_id = $1 AND task_seq < $2 AND incarnation = $3;
+-- Locks the node for a new task of an operation. After a wait only the node's own
+-- columns are fresh; of the operation it reads what never changes.
+-- name: LockNodeForTask :one
+SELECT n.op_seq AS node_op_seq, n.operation_id, coalesce(o.op_seq, -1)::bigint AS op_seq, coalesce(o.actor, '')::text AS actor
+FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
+WHERE n.node_id = sqlc.arg(node_id) FOR NO KEY UPDATE OF n;
 
--- name: InsertTask :exec
-INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
-                        correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
-                        envelope, envelope_expires_at, attached_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, now());
+-- Stores a signed task with the seq it was signed with and wakes the node's poll,
+-- unless the step has a task or another task has the seq.
+-- name: InsertTask :execrows
+WITH seq AS (
+    UPDATE nodes n SET task_seq = sqlc.arg(seq)
+    WHERE n.node_id = sqlc.arg(node_id) AND n.task_seq < sqlc.arg(seq) AND n.incarnation = sqlc.arg(incarnation)
+    RETURNING n.node_id
+), stored AS (
+    INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
+                            correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
+                            envelope, envelope_expires_at, attached_at)
+    SELECT sqlc.arg(task_id)::uuid, seq.node_id, sqlc.arg(incarnation)::bigint, sqlc.arg(seq)::bigint, sqlc.arg(type)::text,
+           sqlc.arg(effect)::text, sqlc.narg(params)::jsonb, sqlc.arg(operation_id)::uuid, sqlc.arg(op_seq)::bigint,
+           sqlc.arg(step)::text, sqlc.narg(deadline)::timestamptz, sqlc.arg(correlation_id)::text,
+           sqlc.arg(owner_workflow_id)::text, sqlc.arg(owner_run_id)::text, sqlc.arg(owner_activity_id)::text,
+           sqlc.arg(envelope)::bytea, sqlc.narg(deadline)::timestamptz, now()
+    FROM seq
+    ON CONFLICT DO NOTHING RETURNING node_tasks.node_id
+)
+SELECT pg_notify(sqlc.arg(channel)::text, stored.node_id::text) FROM stored;
 
 -- A new owner has told nothing yet.
 -- name: SetTaskOwner :exec
@@ -81,12 +101,22 @@ RETURNING owner_workflow_id;
 UPDATE node_tasks SET told_cancel = sqlc.arg(cancel), paused = sqlc.arg(paused)
 WHERE task_id = sqlc.arg(task_id) AND (told_cancel, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
+-- Stores a result with its message and wakes the relay.
 -- name: FinishTask :execrows
-UPDATE node_tasks SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
-    finished_at = now()
-WHERE task_id = sqlc.arg(task_id) AND node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
-  AND lease_epoch = sqlc.arg(lease_epoch) AND lease_epoch > 0
-  AND status IN ('pending', 'dispatched', 'running', 'lost');
+WITH done AS (
+    UPDATE node_tasks t SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
+        finished_at = now()
+    WHERE t.task_id = sqlc.arg(task_id) AND t.node_id = sqlc.arg(node_id) AND t.incarnation = sqlc.arg(incarnation)
+      AND t.lease_epoch = sqlc.arg(lease_epoch) AND t.lease_epoch > 0
+      AND t.status IN ('pending', 'dispatched', 'running', 'lost')
+    RETURNING t.task_id, t.owner_workflow_id
+), message AS (
+    INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
+    ON CONFLICT ON CONSTRAINT outbox_task_key
+    DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
+    RETURNING outbox.id
+)
+SELECT pg_notify(sqlc.arg(channel)::text, '') FROM message;
 
 -- Locks the task; whoever changes more of it holds its node's lock already.
 -- name: LockTask :one

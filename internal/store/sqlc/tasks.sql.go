@@ -94,14 +94,24 @@ func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (Exten
 }
 
 const finishTask = `-- name: FinishTask :execrows
-UPDATE node_tasks SET status = $1, result = $2, output_tail = $3,
-    finished_at = now()
-WHERE task_id = $4 AND node_id = $5 AND incarnation = $6
-  AND lease_epoch = $7 AND lease_epoch > 0
-  AND status IN ('pending', 'dispatched', 'running', 'lost')
+WITH done AS (
+    UPDATE node_tasks t SET status = $2, result = $3, output_tail = $4,
+        finished_at = now()
+    WHERE t.task_id = $5 AND t.node_id = $6 AND t.incarnation = $7
+      AND t.lease_epoch = $8 AND t.lease_epoch > 0
+      AND t.status IN ('pending', 'dispatched', 'running', 'lost')
+    RETURNING t.task_id, t.owner_workflow_id
+), message AS (
+    INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
+    ON CONFLICT ON CONSTRAINT outbox_task_key
+    DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
+    RETURNING outbox.id
+)
+SELECT pg_notify($1::text, '') FROM message
 `
 
 type FinishTaskParams struct {
+	Channel     string
 	Status      schema.TaskStatus
 	Result      *schema.TaskResult
 	OutputTail  string
@@ -111,8 +121,10 @@ type FinishTaskParams struct {
 	LeaseEpoch  int64
 }
 
+// Stores a result with its message and wakes the relay.
 func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (int64, error) {
 	result, err := q.db.Exec(ctx, finishTask,
+		arg.Channel,
 		arg.Status,
 		arg.Result,
 		arg.OutputTail,
@@ -168,39 +180,55 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 	return i, err
 }
 
-const insertTask = `-- name: InsertTask :exec
-INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
-                        correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
-                        envelope, envelope_expires_at, attached_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, now())
+const insertTask = `-- name: InsertTask :execrows
+WITH seq AS (
+    UPDATE nodes n SET task_seq = $2
+    WHERE n.node_id = $3 AND n.task_seq < $2 AND n.incarnation = $4
+    RETURNING n.node_id
+), stored AS (
+    INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
+                            correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
+                            envelope, envelope_expires_at, attached_at)
+    SELECT $5::uuid, seq.node_id, $4::bigint, $2::bigint, $6::text,
+           $7::text, $8::jsonb, $9::uuid, $10::bigint,
+           $11::text, $12::timestamptz, $13::text,
+           $14::text, $15::text, $16::text,
+           $17::bytea, $12::timestamptz, now()
+    FROM seq
+    ON CONFLICT DO NOTHING RETURNING node_tasks.node_id
+)
+SELECT pg_notify($1::text, stored.node_id::text) FROM stored
 `
 
 type InsertTaskParams struct {
-	TaskID            string
-	NodeID            string
-	Incarnation       int64
-	Seq               int64
-	Type              schema.TaskType
-	Effect            schema.Effect
-	Params            json.RawMessage
-	OperationID       string
-	OpSeq             int64
-	Step              string
-	Deadline          *time.Time
-	CorrelationID     string
-	OwnerWorkflowID   string
-	OwnerRunID        string
-	OwnerActivityID   string
-	Envelope          []byte
-	EnvelopeExpiresAt *time.Time
+	Channel         string
+	Seq             int64
+	NodeID          string
+	Incarnation     int64
+	TaskID          string
+	Type            string
+	Effect          string
+	Params          []byte
+	OperationID     string
+	OpSeq           int64
+	Step            string
+	Deadline        *time.Time
+	CorrelationID   string
+	OwnerWorkflowID string
+	OwnerRunID      string
+	OwnerActivityID string
+	Envelope        []byte
 }
 
-func (q *Queries) InsertTask(ctx context.Context, arg InsertTaskParams) error {
-	_, err := q.db.Exec(ctx, insertTask,
-		arg.TaskID,
+// Stores a signed task with the seq it was signed with and wakes the node's poll,
+// unless the step has a task or another task has the seq.
+func (q *Queries) InsertTask(ctx context.Context, arg InsertTaskParams) (int64, error) {
+	result, err := q.db.Exec(ctx, insertTask,
+		arg.Channel,
+		arg.Seq,
 		arg.NodeID,
 		arg.Incarnation,
-		arg.Seq,
+		arg.TaskID,
 		arg.Type,
 		arg.Effect,
 		arg.Params,
@@ -213,9 +241,11 @@ func (q *Queries) InsertTask(ctx context.Context, arg InsertTaskParams) error {
 		arg.OwnerRunID,
 		arg.OwnerActivityID,
 		arg.Envelope,
-		arg.EnvelopeExpiresAt,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const listTasks = `-- name: ListTasks :many
@@ -314,6 +344,33 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]ListTas
 		return nil, err
 	}
 	return items, nil
+}
+
+const lockNodeForTask = `-- name: LockNodeForTask :one
+SELECT n.op_seq AS node_op_seq, n.operation_id, coalesce(o.op_seq, -1)::bigint AS op_seq, coalesce(o.actor, '')::text AS actor
+FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = $1
+WHERE n.node_id = $2 FOR NO KEY UPDATE OF n
+`
+
+type LockNodeForTaskRow struct {
+	NodeOpSeq   int64
+	OperationID *string
+	OpSeq       int64
+	Actor       string
+}
+
+// Locks the node for a new task of an operation. After a wait only the node's own
+// columns are fresh; of the operation it reads what never changes.
+func (q *Queries) LockNodeForTask(ctx context.Context, operationID string, nodeID string) (LockNodeForTaskRow, error) {
+	row := q.db.QueryRow(ctx, lockNodeForTask, operationID, nodeID)
+	var i LockNodeForTaskRow
+	err := row.Scan(
+		&i.NodeOpSeq,
+		&i.OperationID,
+		&i.OpSeq,
+		&i.Actor,
+	)
+	return i, err
 }
 
 const lockTask = `-- name: LockTask :one
@@ -463,9 +520,11 @@ func (q *Queries) NodeOfTask(ctx context.Context, taskID string) (string, error)
 }
 
 const planTask = `-- name: PlanTask :one
-SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at
+SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+       EXISTS (SELECT 1 FROM node_tasks t
+               WHERE t.operation_id = $1 AND t.step = $2) AS stored
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = $1
-WHERE n.node_id = $2
+WHERE n.node_id = $3
 `
 
 type PlanTaskRow struct {
@@ -474,11 +533,12 @@ type PlanTaskRow struct {
 	TaskSeq     int64
 	OpSeq       int64
 	EndedAt     *time.Time
+	Stored      bool
 }
 
-// What a new task needs to be signed before it is stored.
-func (q *Queries) PlanTask(ctx context.Context, operationID string, nodeID string) (PlanTaskRow, error) {
-	row := q.db.QueryRow(ctx, planTask, operationID, nodeID)
+// What a new task needs to be signed before it is stored, and whether it is.
+func (q *Queries) PlanTask(ctx context.Context, operationID string, step string, nodeID string) (PlanTaskRow, error) {
+	row := q.db.QueryRow(ctx, planTask, operationID, step, nodeID)
 	var i PlanTaskRow
 	err := row.Scan(
 		&i.NodeOpSeq,
@@ -486,6 +546,7 @@ func (q *Queries) PlanTask(ctx context.Context, operationID string, nodeID strin
 		&i.TaskSeq,
 		&i.OpSeq,
 		&i.EndedAt,
+		&i.Stored,
 	)
 	return i, err
 }
@@ -584,19 +645,6 @@ WHERE task_id = $3
 func (q *Queries) SetTaskStatus(ctx context.Context, status schema.TaskStatus, over bool, taskID string) error {
 	_, err := q.db.Exec(ctx, setTaskStatus, status, over, taskID)
 	return err
-}
-
-const takeTaskSeq = `-- name: TakeTaskSeq :execrows
-UPDATE nodes SET task_seq = $2 WHERE node_id = $1 AND task_seq < $2 AND incarnation = $3
-`
-
-// Takes the seq that a task was signed with, unless another task has it.
-func (q *Queries) TakeTaskSeq(ctx context.Context, nodeID string, taskSeq int64, incarnation int64) (int64, error) {
-	result, err := q.db.Exec(ctx, takeTaskSeq, nodeID, taskSeq, incarnation)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const takeUpTask = `-- name: TakeUpTask :one

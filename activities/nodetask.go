@@ -87,6 +87,11 @@ func (t *Task) payload(ctx context.Context, spec schema.TaskSpec, row schema.Tas
 	if r, ok := row.Type.Row(); ok {
 		runtime = r.MaxRuntime
 	}
+	// A node hashes the params as they stand in the signed body, which has no
+	// spaces; those of a stored row do.
+	if compact, err := json.Marshal(params); err == nil {
+		params = compact
+	}
 	digest := sha256.Sum256(params)
 	expect := spec.Expect
 	expect.OpSeq = spec.OpSeq

@@ -63,7 +63,7 @@ func (m *machine) start() {
 	log, err := os.OpenFile(filepath.Join(shared.dir, "log", "host-"+filepath.Base(m.root)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(m.t, err)
 	defer func() { require.NoError(m.t, log.Close()) }()
-	m.agent = exec.Command(filepath.Join(filepath.Dir(shared.bin), "gpuaas-node-agent"), "run")
+	m.agent = exec.Command(filepath.Join(filepath.Dir(shared.Bin), "gpuaas-node-agent"), "run")
 	m.agent.Env, m.agent.Stderr = m.env(), log
 	require.NoError(m.t, m.agent.Start())
 }

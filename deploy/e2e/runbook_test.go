@@ -42,7 +42,7 @@ func curl(t *testing.T, command string, vars ...string) (status string, body []b
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "answer.json")
 	c := exec.Command("sh", "-c", command)
-	c.Env = append(append(os.Environ(), shared.env...), append(vars, "OUT="+out, "ADMIN_TOKEN="+shared.getenv("GPUAAS_API_TOKEN"))...)
+	c.Env = append(append(os.Environ(), shared.Env...), append(vars, "OUT="+out, "ADMIN_TOKEN="+shared.getenv("GPUAAS_API_TOKEN"))...)
 	said, err := c.Output()
 	require.NoError(t, err)
 	body, err = os.ReadFile(out)

@@ -6,25 +6,22 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	devstack "github.com/gpuaas/gpuaas/deploy/stack"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -33,21 +30,14 @@ const patience = 90 * time.Second
 
 // stack is the one stack that all tests of the process share.
 type stack struct {
-	bin string   // the gpuaas executable
-	dir string   // state directory
-	env []string // what gpuaas dev env prints
+	*devstack.Stack
+	dir string // state directory
 
 	secrets *secrets // all that it and its agents held
 }
 
 // part is one row of gpuaas dev status -o json.
-type part struct {
-	Name    string `json:"name"`
-	PID     int    `json:"pid"`
-	Address string `json:"address"`
-	Healthy bool   `json:"healthy"`
-	Log     string `json:"log"`
-}
+type part = devstack.Part
 
 // shared is set by TestMain before any test runs and never again.
 var shared *stack
@@ -77,95 +67,26 @@ func withStack(m *testing.M) (code int, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another user
 		return 1, err
 	}
-	s := &stack{bin: bin, dir: filepath.Join(dir, "dev"), secrets: newSecrets()}
-	defer s.secrets.watch(s.dir)()
-	defer func() {
-		down := s.command("dev", "down", "--wipe", "--dir", s.dir)
-		out, downErr := down.CombinedOutput()
-		if downErr != nil {
-			err = errors.Join(err, fmt.Errorf("dev down: %w: %s", downErr, out))
-		}
-		err = errors.Join(err, os.RemoveAll(dir))
-	}()
-	if err := s.up(); err != nil {
-		return 1, err
+	state := filepath.Join(dir, "dev")
+	held := newSecrets()
+	defer held.watch(state)()
+	up, upErr := devstack.Up(context.Background(), bin, state)
+	defer func() { err = errors.Join(err, up.Down(), os.RemoveAll(dir)) }()
+	if upErr != nil {
+		return 1, upErr
 	}
+	s := &stack{up, up.Dir, held}
 	shared = s
 	return m.Run(), nil
 }
 
-func (s *stack) up() error {
-	port, err := freePorts(16)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	up := exec.CommandContext(ctx, s.bin, "dev", "up", "--detach", "--dir", s.dir, "--ports-from", fmt.Sprint(port))
-	if out, err := up.CombinedOutput(); err != nil {
-		return fmt.Errorf("dev up: %w\n%s", err, out)
-	}
-	out, err := exec.CommandContext(ctx, s.bin, "dev", "env", "--dir", s.dir).Output()
-	if err != nil {
-		return fmt.Errorf("dev env: %w", err)
-	}
-	s.env = parseExports(out)
-	return nil
-}
-
-// freePorts finds n consecutive ports that nobody listens on, below those which
-// the system gives to outgoing connections: one of these could take a port
-// before the stack does.
-func freePorts(n int) (int, error) {
-	const lowest, highest = 10000, 30000
-	for range 50 {
-		first := lowest + rand.IntN(highest-lowest-n)
-		if allFree(first, n) {
-			return first, nil
-		}
-	}
-	return 0, errors.New("no consecutive free ports")
-}
-
-func allFree(first, n int) bool {
-	for p := first; p < first+n; p++ {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
-		if err != nil || l.Close() != nil {
-			return false
-		}
-	}
-	return true
-}
-
-var export = regexp.MustCompile(`^export ([A-Z_]+)=(.*)$`)
-
-func parseExports(out []byte) []string {
-	var env []string
-	lines := bufio.NewScanner(bytes.NewReader(out))
-	for lines.Scan() {
-		if m := export.FindStringSubmatch(lines.Text()); m != nil {
-			env = append(env, m[1]+"="+strings.Trim(m[2], `'"`))
-		}
-	}
-	return env
-}
-
 // getenv reads a variable of the stack's environment.
-func (s *stack) getenv(name string) string {
-	for _, kv := range s.env {
-		if v, ok := strings.CutPrefix(kv, name+"="); ok {
-			return v
-		}
-	}
-	return ""
-}
+func (s *stack) getenv(name string) string { return s.Getenv(name) }
 
 // command prepares the CLI as a shell with dev env would run it, without a
 // terminal.
 func (s *stack) command(args ...string) *exec.Cmd {
-	c := exec.Command(s.bin, args...)
-	c.Env = append(os.Environ(), s.env...)
-	return c
+	return s.Command(context.Background(), args...)
 }
 
 // result is what one command said.
@@ -231,14 +152,9 @@ func eventually(t *testing.T, what string, cond func() bool) {
 
 func parts(t *testing.T) map[string]part {
 	t.Helper()
-	status := decode[struct {
-		Parts []part `json:"parts"`
-	}](t, ok(t, "dev", "status", "--dir", shared.dir, "-o", "json"))
-	out := map[string]part{}
-	for _, p := range status.Parts {
-		out[p.Name] = p
-	}
-	return out
+	all, err := shared.Parts(t.Context())
+	require.NoError(t, err)
+	return all
 }
 
 // host returns a host name of the test's own.

@@ -59,6 +59,10 @@ func (c *Client) Grants(told func(good bool)) (*Grants, error) {
 	sum := sha256.Sum256(public)
 	g := &Grants{client: c, key: private, id: "lease-" + hex.EncodeToString(sum[:8]), now: time.Now, told: told,
 		mended: make(chan struct{})}
+	select { // the first delegation is by the key as it is now
+	case <-c.moved:
+	default:
+	}
 	c.spawn(g.keepFresh)
 	return g, nil
 }

@@ -127,7 +127,7 @@ func TestGrantsFollowTheSet(t *testing.T) {
 	require.NoError(t, err, "the old key has its grace")
 	<-mended
 	g.mu.Lock()
-	require.Equal(t, "task-test.v2", g.held.by)
+	require.Equal(t, "task-test.v2", g.held.by, "one delegation at the start, one at the move")
 	g.held.by = "task-test.v0"
 	g.mu.Unlock()
 	_, err = g.Good()

@@ -1,5 +1,6 @@
 // Command gpuaas-dev-temporal is the Temporal server and its Web UI in one
-// process, for one machine: it keeps its state in one SQLite file.
+// process, for one machine: it keeps its state in one SQLite file, or with
+// --postgres in two databases of a Postgres server.
 //
 // It is for development and tests only. In production TEMPORAL_ADDRESS points
 // at the operator's own cluster and nothing of this module is installed.
@@ -30,6 +31,8 @@ type options struct {
 	ui        string // host:port of the Web UI; empty serves none
 	metrics   string // host:port of the server's Prometheus page; empty serves none
 	db        string // SQLite file
+	postgres  string // URL of a Postgres server instead of db
+	oneQueue  bool   // one partition for every task queue
 	namespace string // created when missing
 	retention time.Duration
 	logLevel  string
@@ -51,6 +54,9 @@ func parseFlags() options {
 	flag.StringVar(&o.ui, "ui-address", "127.0.0.1:8233", "`host:port` of the Web UI; empty for none")
 	flag.StringVar(&o.metrics, "metrics-address", "", "`host:port` of the server's Prometheus metrics; empty for none")
 	flag.StringVar(&o.db, "db", "temporal.db", "SQLite `file`; made when missing")
+	flag.StringVar(&o.postgres, "postgres", os.Getenv("GPUAAS_DEV_TEMPORAL_POSTGRES"),
+		"keep the state on the Postgres server at `URL`; its namespaces are made through the frontend (also GPUAAS_DEV_TEMPORAL_POSTGRES, which no list of processes shows)")
+	flag.BoolVar(&o.oneQueue, "one-partition", false, "one partition for every task queue, for queues with one poller")
 	flag.StringVar(&o.namespace, "namespace", "gpuaas", "namespace, created when missing")
 	flag.DurationVar(&o.retention, "retention", 30*24*time.Hour, "how long the namespace keeps closed workflows (applies when it is created)")
 	flag.StringVar(&o.logLevel, "log-level", "warn", "debug, info, warn or error")
@@ -76,7 +82,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "temporal (for development only) ready: frontend %s, web ui %s, metrics %s, state %s\n",
-		o.frontend, orNone(o.ui), orNone(o.metrics), o.db)
+		o.frontend, orNone(o.ui), orNone(o.metrics), o.place())
 	<-ctx.Done()
 	return stopWithin(stopDeadline, func() error {
 		ui()
@@ -115,6 +121,14 @@ func stopWithin(d time.Duration, stop func() error) error {
 	case <-time.After(d):
 		return nil
 	}
+}
+
+// place is where the state is, without the password of a URL.
+func (o options) place() string {
+	if o.postgres == "" {
+		return o.db
+	}
+	return "a Postgres server"
 }
 
 func orNone(s string) string {

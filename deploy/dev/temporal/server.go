@@ -22,13 +22,17 @@ import (
 
 const (
 	clusterName = "active"
-	storeName   = "sqlite"
+	storeName   = "main"
+	// visibilityName is the second store's, which SQLite has no need of.
+	visibilityName = "visibility"
+	// The shards of a server on Postgres are auto-setup's; SQLite has one writer.
+	postgresShards, sqliteShards = 4, 1
 )
 
 // newServer wires the four services into one process that speaks to itself
 // over loopback ports nobody else needs to know.
 func newServer(o options, logger log.Logger) (temporal.Server, error) {
-	sql, err := openStorage(o)
+	stores, err := openStores(o)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +51,7 @@ func newServer(o options, logger log.Logger) (temporal.Server, error) {
 		primitives.WorkerService:   {ip: "127.0.0.1", port: ports[2]},
 	}
 	return temporal.NewServer(
-		temporal.WithConfig(serverConfig(o, sql, listens)),
+		temporal.WithConfig(serverConfig(o, stores, listens)),
 		temporal.ForServices(temporal.DefaultServices),
 		temporal.WithStaticHosts(staticHosts(listens)),
 		temporal.WithLogger(logger),
@@ -55,19 +59,14 @@ func newServer(o options, logger log.Logger) (temporal.Server, error) {
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper {
 			return authorization.NewNoopClaimMapper()
 		}),
-		temporal.WithDynamicConfigClient(limits()),
+		temporal.WithDynamicConfigClient(limits(o.oneQueue)),
 	)
 }
 
-func serverConfig(o options, sql *config.SQL, listens map[primitives.ServiceName]listen) *config.Config {
+func serverConfig(o options, stores config.Persistence, listens map[primitives.ServiceName]listen) *config.Config {
 	c := &config.Config{
-		Services: make(map[string]config.Service, len(listens)),
-		Persistence: config.Persistence{
-			DefaultStore:     storeName,
-			VisibilityStore:  storeName,
-			NumHistoryShards: 1,
-			DataStores:       map[string]config.DataStore{storeName: {SQL: sql}},
-		},
+		Services:    make(map[string]config.Service, len(listens)),
+		Persistence: stores,
 		ClusterMetadata: &cluster.Config{
 			FailoverVersionIncrement: 10,
 			MasterClusterName:        clusterName,
@@ -102,9 +101,9 @@ func serverConfig(o options, sql *config.SQL, listens map[primitives.ServiceName
 // its queues at most 20 times a second by default, so that each hop of a
 // single workflow may wait 50 ms; everything else here is a ceiling that a
 // test suite on one machine would meet.
-func limits() dynamicconfig.Client {
+func limits(oneQueue bool) dynamicconfig.Client {
 	const many, perQueue = 100_000, 2_000
-	return dynamicconfig.StaticClient{
+	c := dynamicconfig.StaticClient{
 		dynamicconfig.TransferProcessorMaxPollRPS.Key():                                        perQueue,
 		dynamicconfig.TimerProcessorMaxPollRPS.Key():                                           perQueue,
 		dynamicconfig.VisibilityProcessorMaxPollRPS.Key():                                      perQueue,
@@ -127,6 +126,11 @@ func limits() dynamicconfig.Client {
 		// Nothing here calls home.
 		dynamicconfig.EnableServerVersionCheck.Key(): false,
 	}
+	if oneQueue {
+		c[dynamicconfig.MatchingNumTaskqueueReadPartitions.Key()] = 1
+		c[dynamicconfig.MatchingNumTaskqueueWritePartitions.Key()] = 1
+	}
+	return c
 }
 
 // startUI serves the Web UI and returns what stops it.

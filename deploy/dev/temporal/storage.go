@@ -14,6 +14,20 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
+// openStores answers where the server keeps its state, ready to be used.
+func openStores(o options) (config.Persistence, error) {
+	p := config.Persistence{DefaultStore: storeName, VisibilityStore: storeName, NumHistoryShards: sqliteShards}
+	if o.postgres == "" {
+		sql, err := openStorage(o)
+		p.DataStores = map[string]config.DataStore{storeName: {SQL: sql}}
+		return p, err
+	}
+	sql, visibility, err := openPostgres(o)
+	p.VisibilityStore, p.NumHistoryShards = visibilityName, postgresShards
+	p.DataStores = map[string]config.DataStore{storeName: {SQL: sql}, visibilityName: {SQL: visibility}}
+	return p, err
+}
+
 // openStorage answers the SQLite settings for o.db, with the schema set up
 // when the file is new and o.namespace created when missing. The file is
 // readable by its owner only: histories are business data.

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// pollFor is how long a poll waits, pollSlack how much longer its answer may
+	// take.
+	pollFor, pollSlack = 55 * time.Second, 65 * time.Second
+	// handshakeFor is the real agent's patience.
+	handshakeFor = 15 * time.Second
+	// sources is how many loopback addresses the agents come from, so that each
+	// has enough ports.
+	sources = 8
+)
+
+// agents are light agents: a certificate, a TLS connection and a long poll each,
+// as the real one makes them, and nothing behind it. 10,000 real agents in one
+// process would measure that process.
+type agents struct {
+	nodes []node
+	url   string
+	roots *x509.CertPool
+	out   *bufio.Writer
+	write sync.Mutex
+
+	shaken, failed atomic.Int64
+}
+
+// agentsRole obeys its input until that ends. Arguments: file of the nodes, URL,
+// file of the server's CA. "connect N" tears every connection and opens N at
+// once; it prints "connected SECONDS" when all have shaken hands, "offer TASK
+// NANOSECONDS" for each task, and on "failed" the count of failed polls.
+func agentsRole(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	a := &agents{url: args[1], roots: x509.NewCertPool(), out: bufio.NewWriter(out)}
+	for path, use := range map[string]func([]byte) error{
+		args[0]: func(raw []byte) error { return json.Unmarshal(raw, &a.nodes) },
+		args[2]: func(raw []byte) error {
+			if !a.roots.AppendCertsFromPEM(raw) {
+				return errors.New("no CA of the server")
+			}
+			return nil
+		},
+	} {
+		raw, err := os.ReadFile(path)
+		if err == nil {
+			err = use(raw)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	clients, err := a.clients()
+	if err != nil {
+		return err
+	}
+	tear := func() {}
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		var n int
+		if lines.Text() == "failed" {
+			a.say("failed %d", a.failed.Load())
+			continue
+		}
+		if _, err := fmt.Sscanf(lines.Text(), "connect %d", &n); err != nil {
+			return err
+		}
+		tear()
+		tear = a.connect(ctx, clients[:n])
+	}
+	return nil
+}
+
+func (a *agents) say(format string, args ...any) {
+	a.write.Lock()
+	defer a.write.Unlock()
+	fmt.Fprintf(a.out, format+"\n", args...)
+	_ = a.out.Flush() // who reads is gone when this fails
+}
+
+// lightAgent is one of them.
+type lightAgent struct {
+	node node
+	http *http.Client
+}
+
+func (a *agents) clients() ([]lightAgent, error) {
+	out := make([]lightAgent, len(a.nodes))
+	for i, n := range a.nodes {
+		cert, err := tls.X509KeyPair([]byte(n.Cert), []byte(n.Key))
+		if err != nil {
+			return nil, err
+		}
+		dial := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%sources))}} //nolint:gosec // below 256
+		out[i] = lightAgent{n, &http.Client{Transport: &http.Transport{
+			TLSClientConfig:   &tls.Config{RootCAs: a.roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
+			ForceAttemptHTTP2: true, MaxIdleConns: 1, DialContext: dial.DialContext, TLSHandshakeTimeout: handshakeFor,
+			ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
+		}}}
+	}
+	return out, nil
+}
+
+// connect opens a poll of each at once, and says when all have connected.
+func (a *agents) connect(ctx context.Context, clients []lightAgent) (tear func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	a.shaken.Store(0)
+	all, started := int64(len(clients)), time.Now()
+	trace := &httptrace.ClientTrace{TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
+		if err == nil && a.shaken.Add(1) == all {
+			a.say("connected %f", time.Since(started).Seconds())
+		}
+	}}
+	if all == 0 {
+		a.say("connected 0")
+	}
+	for _, c := range clients {
+		group.Go(func() { a.live(httptrace.WithClientTrace(ctx, trace), c) })
+	}
+	return func() {
+		cancel()
+		group.Wait()
+		for _, c := range clients {
+			c.http.CloseIdleConnections()
+		}
+	}
+}
+
+// live polls until ctx ends.
+func (a *agents) live(ctx context.Context, c lightAgent) {
+	for ctx.Err() == nil {
+		err := a.poll(ctx, c)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		if a.failed.Add(1) <= 3 {
+			fmt.Fprintln(os.Stderr, "a poll failed:", err)
+		}
+		if pause(ctx, time.Second) != nil {
+			return
+		}
+	}
+}
+
+func (a *agents) poll(ctx context.Context, c lightAgent) error {
+	ctx, cancel := context.WithTimeout(ctx, pollSlack)
+	defer cancel()
+	nonce := make([]byte, 16)
+	rand.Read(nonce) //nolint:errcheck // it does not fail
+	url := fmt.Sprintf("%s/internal/v1/nodes/%s/tasks/wait?timeout=%s&holder=bench-1&nonce=%s", a.url, c.node.ID, pollFor,
+		base64.RawURLEncoding.EncodeToString(nonce))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	at := time.Now()
+	if err != nil {
+		return err
+	}
+	switch res.StatusCode {
+	case http.StatusNoContent:
+		return nil
+	case http.StatusOK:
+		var o struct {
+			TaskID string `json:"task_id"`
+		}
+		if err := json.Unmarshal(body, &o); err != nil {
+			return err
+		}
+		a.say("offer %s %d", o.TaskID, at.UnixNano())
+		return nil
+	}
+	return fmt.Errorf("%s: %s", res.Status, body)
+}

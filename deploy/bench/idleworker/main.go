@@ -1,0 +1,35 @@
+// Command idleworker is a worker of Temporal's SDK with one activity and nothing
+// else: the peer that an idle node agent is measured against.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "idleworker:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	if len(os.Args) != 3 {
+		return fmt.Errorf("usage: idleworker ADDRESS NAMESPACE")
+	}
+	c, err := client.Dial(client.Options{HostPort: os.Args[1], Namespace: os.Args[2]})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	w := worker.New(c, "idle-node", worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
+	w.RegisterActivity(work)
+	return w.Run(worker.InterruptCh())
+}
+
+func work(context.Context) error { return nil }

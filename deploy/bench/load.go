@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/sets"
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// loadQueue is the task queue of the benchmark's own worker.
+const loadQueue = "gpuaas-bench"
+
+// stepBudget bounds one activity of a load.
+const stepBudget = 2 * time.Minute
+
+// kind says who does a step.
+type kind string
+
+// The kinds of steps.
+const (
+	// empty workflows have none.
+	empty kind = "empty"
+	// bareAsync is completed by id as soon as it began.
+	bareAsync kind = "bare async"
+	// onNode is ours: RunNodeTask, NOTIFY, long poll, agent, result, relay.
+	onNode kind = "on node"
+	// onPeer is an activity on the node's own task queue.
+	onPeer kind = "on peer"
+)
+
+// job is the input of one workflow.
+type job struct {
+	Kind  kind
+	Steps int
+	// Task is the task of each step but for its name, of kind onNode; Queue the
+	// node's task queue, of kind onPeer.
+	Task  schema.TaskSpec
+	Queue string
+}
+
+// load is a worker that runs jobs and clocks their steps.
+type load struct {
+	client    client.Client
+	namespace string
+	worker    worker.Worker
+	close     func()
+
+	mu    sync.Mutex
+	began map[string]time.Time
+	took  []time.Duration
+	done  sync.WaitGroup // completions under way
+}
+
+func silent() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// newLoad starts a worker on the stack, with the product's own activity, store
+// and signer.
+func (e *env) newLoad(ctx context.Context) (*load, error) {
+	s, err := e.openStore(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := e.signer(ctx, s)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	c, err := temporal.Dial(ctx, temporal.Config{Address: e.Getenv("TEMPORAL_ADDRESS"), Namespace: e.Getenv("TEMPORAL_NAMESPACE")})
+	if err != nil {
+		return nil, err
+	}
+	l := &load{client: c.SDK(), namespace: c.Namespace(), began: map[string]time.Time{}}
+	l.worker = worker.New(c.SDK(), loadQueue, worker.Options{})
+	l.worker.RegisterWorkflowWithOptions(l.run, workflow.RegisterOptions{Name: "BenchJob"})
+	l.worker.RegisterActivityWithOptions(l.pending, activity.RegisterOptions{Name: "BenchPending"})
+	l.worker.RegisterActivity(&activities.Task{Tasks: s, Signer: signer, Env: devEnv})
+	l.close = func() {
+		l.worker.Stop()
+		l.done.Wait()
+		c.Close()
+		signer.Close()
+		s.Close()
+	}
+	return l, l.worker.Start()
+}
+
+// signer logs in as the worker does and signs under the newest verifier set.
+func (e *env) signer(ctx context.Context, s *store.Store) (*vault.Client, error) {
+	v, err := e.vaultAs(ctx, "worker")
+	if err != nil {
+		return nil, err
+	}
+	return v, sets.New(s, v, silent(), func(bool) {}).Refresh(ctx)
+}
+
+// run is the workflow. It reads the machine's clock: its history is never
+// replayed after the run, and a repeated first mark does not count.
+func (l *load) run(ctx workflow.Context, in job) error {
+	id := workflow.GetInfo(ctx).WorkflowExecution.ID
+	for i := range in.Steps {
+		step := fmt.Sprintf("%s-%d", id, i)
+		l.begin(step)
+		if err := l.step(ctx, in, step).Get(ctx, nil); err != nil {
+			return err
+		}
+		l.end(step)
+	}
+	return nil
+}
+
+func (l *load) step(ctx workflow.Context, in job, step string) workflow.Future {
+	o := workflow.ActivityOptions{ActivityID: step, StartToCloseTimeout: stepBudget, ScheduleToCloseTimeout: stepBudget}
+	switch in.Kind {
+	case onNode:
+		o.HeartbeatTimeout = schema.TaskBeatTimeout
+		in.Task.Step = step
+		return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), "RunNodeTask", in.Task)
+	case onPeer:
+		o.TaskQueue = in.Queue
+		return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), peerActivity)
+	}
+	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), "BenchPending")
+}
+
+// pending is the bare asynchronous activity: left open and completed at once.
+func (l *load) pending(ctx context.Context) error {
+	info := activity.GetInfo(ctx)
+	l.done.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepBudget)
+		defer cancel()
+		w := info.WorkflowExecution
+		_ = l.client.CompleteActivityByID(ctx, l.namespace, w.ID, w.RunID, info.ActivityID, nil, nil) // a lost one shows as a timeout of its workflow
+	})
+	return activity.ErrResultPending
+}
+
+func (l *load) begin(step string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, again := l.began[step]; !again {
+		l.began[step] = time.Now()
+	}
+}
+
+func (l *load) end(step string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at, ok := l.began[step]; ok {
+		l.took = append(l.took, time.Since(at))
+		delete(l.began, step)
+	}
+}
+
+// taken answers how long the steps took since the last call.
+func (l *load) taken() []time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	took := l.took
+	l.took = nil
+	return took
+}
+
+// do runs one job to its end.
+func (l *load) do(ctx context.Context, in job) error {
+	run, err := l.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "bench-" + schema.NewID(), TaskQueue: loadQueue,
+		WorkflowExecutionTimeout: 2 * stepBudget}, "BenchJob", in)
+	if err != nil {
+		return err
+	}
+	return run.Get(ctx, nil)
+}
+
+// closed runs n clients, each starting its next job when the last one ended, and
+// answers how many jobs ended in the time.
+func (l *load) closed(ctx context.Context, n int, d time.Duration, next func(client int) job) (float64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	var ended float64
+	var failed error
+	end := time.Now().Add(d)
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() {
+			for time.Now().Before(end) && ctx.Err() == nil {
+				err := l.do(ctx, next(i))
+				mu.Lock()
+				switch {
+				case err != nil && failed == nil:
+					failed = err
+					cancel()
+				case err == nil && time.Now().Before(end):
+					ended++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	return ended, failed
+}
+
+// open starts rate jobs a second for d, whatever becomes of the earlier ones,
+// and waits for all of them.
+func (l *load) open(ctx context.Context, rate int, d time.Duration, next func() job) error {
+	tick := time.NewTicker(time.Second / time.Duration(rate))
+	defer tick.Stop()
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
+		<-tick.C
+		group.Go(func() {
+			if err := l.do(ctx, next()); err != nil {
+				mu.Lock()
+				failed = errors.Join(failed, err)
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	return failed
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// parallel is how many nodes are made at a time: more only wait for Vault.
+const parallel = 8
+
+// node is an enrolled node that an open operation holds, so that tasks can be
+// given to it.
+type node struct {
+	ID          string
+	Incarnation int64
+	// Cert and Key are PEM; "" for nodes without a real certificate.
+	Cert, Key string
+	Fence     schema.Fence
+}
+
+func (n node) caller() schema.Caller { return schema.Caller{NodeID: n.ID, Incarnation: n.Incarnation} }
+
+// database answers the URL of the stack's database.
+func (e *env) database() (string, error) {
+	raw, err := os.ReadFile(filepath.Join(e.Dir, "secrets", "database-url"))
+	return strings.TrimSpace(string(raw)), err
+}
+
+// openStore opens the stack's database with so many connections.
+func (e *env) openStore(ctx context.Context, conns int32) (*store.Store, error) {
+	dsn, err := e.database()
+	if err != nil {
+		return nil, err
+	}
+	return store.Open(ctx, store.Config{URL: dsn, MaxConns: conns})
+}
+
+// vaultAs logs in to the stack's Vault as one of its programs.
+func (e *env) vaultAs(ctx context.Context, role string) (*vault.Client, error) {
+	secret := func(name string) string { return filepath.Join(e.Dir, "secrets", role+"-"+name) }
+	return vault.Login(ctx, vault.Config{Address: e.Getenv("VAULT_ADDR"),
+		RoleIDFile: secret("role-id"), SecretIDFile: secret("secret-id"), Env: devEnv, Log: silent()})
+}
+
+// devEnv is the environment's name in a stack of gpuaas dev.
+const devEnv = "dev"
+
+// maker makes nodes past the API and the workflows, by the same calls of the
+// store and of Vault that these make: 10,000 enrolments through workflows would
+// take longer than what is measured here.
+type maker struct {
+	store *store.Store
+	// ca issues real certificates; nil makes up their facts.
+	ca *vault.Client
+}
+
+// make makes n nodes.
+func (m maker) make(ctx context.Context, n int) ([]node, error) {
+	nodes := make([]node, n)
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for i := range nodes {
+		group.Go(func() (err error) {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			nodes[i], err = m.one(ctx, fmt.Sprintf("bench-%05d", i))
+			return err
+		})
+	}
+	return nodes, group.Wait()
+}
+
+func (m maker) one(ctx context.Context, host string) (node, error) {
+	by := schema.Subject{Actor: "bench", CorrelationID: schema.NewID()}
+	v, err := m.store.Register(ctx, schema.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "local"}, by)
+	if err != nil {
+		return node{}, err
+	}
+	enrolling, err := claim(ctx, m.store, v.ID, schema.ActionEnroll)
+	if err != nil {
+		return node{}, err
+	}
+	n := node{ID: v.ID}
+	if err := m.identify(ctx, &n, by); err != nil {
+		return n, err
+	}
+	err = m.store.Finish(ctx, enrolling.Fence, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive, Outcome: "enrolled"})
+	if err != nil {
+		return n, err
+	}
+	draining, err := claim(ctx, m.store, v.ID, schema.ActionDrain)
+	n.Fence = draining.Fence
+	return n, err
+}
+
+// identify gives the node its first identity, up to its first use.
+func (m maker) identify(ctx context.Context, n *node, by schema.Subject) error {
+	_, token, hash := schema.NewToken()
+	err := m.store.IssueToken(ctx, schema.MintedToken{NodeID: n.ID, TokenID: token, Hash: hash,
+		Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(schema.TokenTTL)}, by)
+	if err != nil {
+		return err
+	}
+	key, csr, err := newRequest()
+	if err != nil {
+		return err
+	}
+	claimed, err := m.store.ClaimToken(ctx, schema.TokenClaim{NodeID: n.ID, TokenID: token, Hash: hash,
+		SPKI: schema.SPKIHash(csr.RawSubjectPublicKeyInfo), RecoveryKey: make([]byte, 32), CorrelationID: by.CorrelationID, RemoteAddr: "127.0.0.1:1"})
+	if err != nil {
+		return err
+	}
+	n.Incarnation = claimed.Incarnation
+	id := schema.Identity{Env: devEnv, NodeID: n.ID, Incarnation: n.Incarnation}
+	cert, err := m.issue(ctx, n, key, csr, id)
+	if err != nil {
+		return err
+	}
+	_, recovery, recoveryHash := schema.NewToken()
+	if _, err = m.store.StorePending(ctx, schema.NewIdentity{NodeID: n.ID, Incarnation: n.Incarnation, Via: schema.ViaEnroll,
+		TokenID: token, Cert: cert, CorrelationID: by.CorrelationID, Recovery: schema.MintedToken{NodeID: n.ID, TokenID: recovery,
+			Hash: recoveryHash, Purpose: schema.PurposeRecover, ExpiresAt: time.Now().Add(schema.RecoveryTokenTTL)}}); err != nil {
+		return err
+	}
+	c, err := m.store.Authenticate(ctx, id, cert)
+	if err != nil {
+		return err
+	}
+	return m.store.Polled(ctx, c)
+}
+
+// issue answers the facts of the node's certificate.
+func (m maker) issue(ctx context.Context, n *node, key *ecdsa.PrivateKey, csr *x509.CertificateRequest, id schema.Identity) (schema.CertFacts, error) {
+	if m.ca == nil {
+		serial := strings.ReplaceAll(schema.NewID(), "-", "")
+		now := time.Now().UTC().Truncate(time.Second)
+		return schema.CertFacts{URI: id.URI(), Issuer: "CN=none", Serial: serial, Fingerprint: serial,
+			SPKI: schema.SPKIHash(csr.RawSubjectPublicKeyInfo), NotBefore: now, NotAfter: now.Add(schema.CertTTL)}, nil
+	}
+	issued, err := m.ca.Issue(ctx, csr, id)
+	if err != nil {
+		return schema.CertFacts{}, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	n.Cert = issued.LeafPEM + issued.ChainPEM
+	n.Key = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	return issued.Facts, err
+}
+
+func newRequest() (*ecdsa.PrivateKey, *x509.CertificateRequest, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	csr, err := x509.ParseCertificateRequest(der)
+	return key, csr, err
+}
+
+// claim takes a node for an operation that stays open.
+func claim(ctx context.Context, s *store.Store, nodeID string, a schema.Action) (schema.Claim, error) {
+	return s.Claim(ctx, schema.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
+		WorkflowID: "bench:" + nodeID, RunID: schema.NewID(), Actor: "bench", Reason: "bench", CorrelationID: schema.NewID()})
+}
+
+// spec is a task of the node's operation.
+func (n node) spec(step string) schema.TaskSpec {
+	return schema.TaskSpec{OperationID: n.Fence.OperationID, OpSeq: n.Fence.OpSeq, NodeID: n.ID, Step: step,
+		Type: schema.TaskNodeProbe, Deadline: time.Now().Add(time.Hour), CorrelationID: n.Fence.CorrelationID}
+}

@@ -1,0 +1,411 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	// wakeRate is how many tasks a second are given out while wakes are clocked.
+	wakeRate = 50
+	// few is the size that the full one's latency is compared with.
+	few = 100
+	// waitingGauge is the API's gauge of parked polls; the floor has it too.
+	waitingGauge = "gpuaas_waiting_agents"
+	// rampBudget bounds the connecting of all agents.
+	rampBudget = 5 * time.Minute
+	// gcEvery is how often Go's runtime collects at the latest.
+	gcEvery = 2*time.Minute + 10*time.Second
+)
+
+// side is one of the two servers that agents park at.
+type side struct {
+	name    string
+	agents  *child
+	metrics string
+	// wake gives the i-th node a task and answers its id, and when it began to.
+	wake func(ctx context.Context, i int) (id string, at time.Time, err error)
+}
+
+// benchParked parks light agents at the API and at the bare server, of the same
+// certificates and on the same database, and does the same to both in turns.
+func benchParked(ctx context.Context, e *env) error {
+	s, err := e.openStore(ctx, parallel)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	sides, pool, err := e.sides(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	for _, side := range sides {
+		defer side.agents.stop()
+	}
+	ours, bare := sides[0], sides[1]
+	api, err := e.pids(ctx, "api")
+	if err != nil {
+		return err
+	}
+	before, err := held(ctx, ours.metrics)
+	if err != nil {
+		return err
+	}
+	resident, err := memoryOf(api["api"])
+	if err != nil {
+		return err
+	}
+	small, err := e.wakes(ctx, sides, min(few, e.size))
+	if err != nil {
+		return err
+	}
+	if err := e.storm(ctx, ours, bare); err != nil {
+		return err
+	}
+	large, err := e.wakes(ctx, sides, e.size)
+	if err != nil {
+		return err
+	}
+	e.most("wake p50", "ms", large["ours"].p50, large["bare"].p50, 1.5)
+	e.most("wake p99", "ms", large["ours"].p99, large["bare"].p99, 2)
+	e.most(fmt.Sprintf("wake p50 at %d against %d", e.size, min(few, e.size)), "ms", large["ours"].p50, small["ours"].p50, 1.5)
+	e.add(figure{Name: "wake p99 at the same two sizes", Unit: "ms", Ours: large["ours"].p99, Other: small["ours"].p99})
+	if err := e.parkedMemory(ctx, ours, before, api["api"], resident.Resident); err != nil {
+		return err
+	}
+	return e.failures(ctx, sides)
+}
+
+// parkedMemory reads what a parked agent costs the API: before and after the
+// runtime's next collection.
+func (e *env) parkedMemory(ctx context.Context, ours side, before runtimeMemory, api int, resident float64) error {
+	now, err := memoryOf(api)
+	if err != nil {
+		return err
+	}
+	n, first := float64(e.size), runtimeMemory{}
+	e.add(figure{Name: "resident memory of the API per agent, after the ramp", Unit: "KiB", Ours: (now.Resident - resident) / n / 1024})
+	e.say("waiting for the API's next garbage collection")
+	for end := time.Now().Add(e.span(gcEvery)); ; {
+		after, err := held(ctx, ours.metrics)
+		if err != nil {
+			return err
+		}
+		if first.collections == 0 {
+			first = after
+		}
+		if after.collections > first.collections+1 || time.Now().After(end) {
+			e.number("memory of the API per agent, after GC", "KiB", (after.bytes-before.bytes)/n/1024, 55)
+			e.detail("collections while waiting", after.collections-first.collections)
+			return nil
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *env) failures(ctx context.Context, sides []side) error {
+	for _, s := range sides {
+		var failed float64
+		if err := s.agents.tell("failed"); err != nil {
+			return err
+		}
+		if err := s.agents.expect(ctx, time.Minute, "failed", &failed); err != nil {
+			return err
+		}
+		if s.name == "ours" {
+			e.add(figure{Name: "failed polls", Ours: failed, Goal: 0.5})
+		} else {
+			e.detail("failed polls of the bare server", failed)
+		}
+	}
+	return nil
+}
+
+// storm has all agents of one side reconnect at once, in turns.
+func (e *env) storm(ctx context.Context, ours, bare side) error {
+	shaken, parked := map[string][]float64{}, map[string][]float64{}
+	for range repetitions {
+		for _, s := range []side{bare, ours} {
+			handshakes, all, err := e.connect(ctx, s, e.size)
+			if err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			shaken[s.name] = append(shaken[s.name], float64(e.size)/handshakes)
+			parked[s.name] = append(parked[s.name], float64(e.size)/all)
+			e.say("%s: %d agents shook hands in %.1f s and were parked in %.1f s", s.name, e.size, handshakes, all)
+		}
+	}
+	e.least("handshakes a second, all at once", "1/s", median(shaken["ours"]), median(shaken["bare"]), 0.8)
+	e.add(figure{Name: "agents parked a second, all at once", Unit: "1/s", Ours: median(parked["ours"]), Other: median(parked["bare"])})
+	return nil
+}
+
+// connect has n agents connect at once and waits until all are parked.
+func (e *env) connect(ctx context.Context, s side, n int) (handshakes, parked float64, err error) {
+	if err := s.agents.tell("connect 0"); err != nil {
+		return 0, 0, err
+	}
+	if err := s.agents.expect(ctx, rampBudget, "connected", &handshakes); err != nil {
+		return 0, 0, err
+	}
+	if err := s.waits(ctx, 0); err != nil {
+		return 0, 0, err
+	}
+	started := time.Now()
+	if err := s.agents.tell("connect %d", n); err != nil {
+		return 0, 0, err
+	}
+	if err := s.agents.expect(ctx, rampBudget, "connected", &handshakes); err != nil {
+		return 0, 0, err
+	}
+	err = s.waits(ctx, n)
+	return handshakes, time.Since(started).Seconds(), err
+}
+
+// waits waits until n polls are parked.
+func (s side) waits(ctx context.Context, n int) error {
+	for end := time.Now().Add(rampBudget); ; {
+		m, err := scrape(ctx, s.metrics)
+		if err != nil {
+			return err
+		}
+		if int(m[waitingGauge]) == n {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%.0f polls are parked and %d were expected", m[waitingGauge], n)
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// latency is what waking came to, milliseconds.
+type latency struct{ p50, p99 float64 }
+
+// wakes clocks wakes of n parked agents of each side, in turns.
+func (e *env) wakes(ctx context.Context, sides []side, n int) (map[string]latency, error) {
+	for _, s := range sides {
+		if m, err := scrape(ctx, s.metrics); err != nil {
+			return nil, err
+		} else if int(m[waitingGauge]) == n {
+			continue
+		}
+		if _, _, err := e.connect(ctx, s, n); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	p50, p99 := map[string][]float64{}, map[string][]float64{}
+	for range repetitions {
+		for _, s := range sides {
+			took, err := e.clock(ctx, s, n)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
+			a, b := quantile(took, 0.5), quantile(took, 0.99)
+			p50[s.name], p99[s.name] = append(p50[s.name], a), append(p99[s.name], b)
+			e.say("%s, %d parked: %d wakes, p50 %.2f ms, p99 %.2f ms", s.name, n, len(took), a, b)
+		}
+	}
+	out := map[string]latency{}
+	for _, s := range sides {
+		out[s.name] = latency{median(p50[s.name]), median(p99[s.name])}
+		e.detail(fmt.Sprintf("%s wake p50 ms at %d", s.name, n), out[s.name].p50)
+		e.detail(fmt.Sprintf("%s wake p99 ms at %d", s.name, n), out[s.name].p99)
+	}
+	return out, nil
+}
+
+// clock gives tasks to random nodes for a while: from before the INSERT to the
+// body that the agent has read.
+func (e *env) clock(ctx context.Context, s side, n int) ([]time.Duration, error) {
+	began := map[string]time.Time{}
+	tick := time.NewTicker(time.Second / wakeRate)
+	defer tick.Stop()
+	for end := time.Now().Add(e.span(8 * time.Second)); time.Now().Before(end); {
+		<-tick.C
+		id, at, err := s.wake(ctx, rand.N(n)) //nolint:gosec // a load, no secret
+		if err != nil {
+			return nil, err
+		}
+		began[id] = at
+	}
+	took := make([]time.Duration, 0, len(began))
+	for len(took) < len(began) {
+		var id string
+		var at int64
+		if err := s.agents.expect(ctx, 30*time.Second, "offer", &id, &at); err != nil {
+			return nil, fmt.Errorf("%d of %d wakes arrived: %w", len(took), len(began), err)
+		}
+		if start, ok := began[id]; ok {
+			took = append(took, time.Unix(0, at).Sub(start))
+		}
+	}
+	return took, nil
+}
+
+// sides makes the nodes and brings up both servers with their agents.
+func (e *env) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool, error) {
+	ca, err := e.vaultAs(ctx, "api")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer ca.Close()
+	e.say("making %d nodes with certificates", e.size)
+	nodes, err := maker{s, ca}.make(ctx, e.size)
+	if err != nil {
+		return nil, nil, err
+	}
+	roots, err := ca.NodeCA(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	serverCA, err := ca.ServerCA(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	bareNodes := make([]node, len(nodes))
+	for i, n := range nodes {
+		bareNodes[i] = node{ID: fmt.Sprint(i), Cert: n.Cert, Key: n.Key}
+	}
+	files := map[string]any{"nodes.json": nodes, "bare-nodes.json": bareNodes, "node-ca.pem": roots, "server-ca.pem": serverCA}
+	if err := e.save(files); err != nil {
+		return nil, nil, err
+	}
+	bare, pool, err := e.bareSide(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	oursAgents, err := e.spawn(ctx, "role-agents", e.file("nodes.json"), e.Getenv("GPUAAS_NODE_API_URL"), e.file("server-ca.pem"))
+	if err != nil {
+		return nil, nil, err
+	}
+	ours := side{"ours", oursAgents, e.Getenv("GPUAAS_API_METRICS_URL"), oursWake(s, nodes)}
+	return []side{ours, bare}, pool, nil
+}
+
+func (e *env) file(name string) string { return filepath.Join(e.folder, name) }
+
+func (e *env) save(files map[string]any) error {
+	for name, content := range files {
+		text, isText := content.(string)
+		raw := []byte(text)
+		if !isText {
+			var err error
+			if raw, err = json.Marshal(content); err != nil {
+				return err
+			}
+		}
+		if err := os.WriteFile(e.file(name), raw, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *env) bareSide(ctx context.Context) (side, *pgxpool.Pool, error) {
+	dsn, err := e.database()
+	if err != nil {
+		return side{}, nil, err
+	}
+	pool, err := openBare(ctx, dsn)
+	if err != nil {
+		return side{}, nil, err
+	}
+	e.roleEnv = []string{varFloorDB + "=" + dsn}
+	server, err := e.spawn(ctx, "role-floor", e.file("node-ca.pem"), e.file("floor.pem"))
+	if err != nil {
+		return side{}, pool, err
+	}
+	var polls, metrics string
+	if err := server.expect(ctx, time.Minute, "listening", &polls, &metrics); err != nil {
+		return side{}, pool, err
+	}
+	_, port, _ := strings.Cut(polls, ":")
+	agents, err := e.spawn(ctx, "role-agents", e.file("bare-nodes.json"), "https://localhost:"+port, e.file("floor.pem"))
+	if err != nil {
+		return side{}, pool, err
+	}
+	both := agents.stop
+	agents.stop = func() { both(); server.stop() }
+	return side{"bare", agents, "http://" + metrics + "/metrics", bareWake(pool)}, pool, nil
+}
+
+func bareWake(pool *pgxpool.Pool) func(context.Context, int) (string, time.Time, error) {
+	body := strings.Repeat("task", bodyBytes/4)
+	const insert = `WITH t AS (` + bareEnqueue + ` RETURNING id, node) SELECT id::text, pg_notify('bare_node', node::text) FROM t`
+	return func(ctx context.Context, i int) (id string, at time.Time, err error) {
+		at = time.Now()
+		var void any
+		err = pool.QueryRow(ctx, insert, i, body).Scan(&id, &void)
+		return id, at, err
+	}
+}
+
+// oursWake stores a task that was planned and signed before the clock starts.
+func oursWake(s *store.Store, nodes []node) func(context.Context, int) (string, time.Time, error) {
+	envelope := fakeEnvelope()
+	return func(ctx context.Context, i int) (string, time.Time, error) {
+		t := nodes[i].spec(schema.NewID())
+		owner := schema.TaskOwner{WorkflowID: "bench", RunID: "bench", ActivityID: t.Step}
+		row, err := s.Prepare(ctx, t, owner)
+		if err != nil {
+			return "", time.Time{}, err
+		}
+		at := time.Now()
+		return row.TaskID, at, s.Enqueue(ctx, t, owner, row, envelope)
+	}
+}
+
+// runtimeMemory is what a Go process holds without garbage that is collected and
+// pages that are free.
+type runtimeMemory struct{ bytes, collections float64 }
+
+func held(ctx context.Context, url string) (runtimeMemory, error) {
+	m, err := scrape(ctx, url)
+	sum := 0.0
+	for _, name := range []string{"heap_inuse", "stack_inuse", "mspan_inuse", "mcache_inuse", "buck_hash_sys", "gc_sys", "other_sys"} {
+		sum += m["go_memstats_"+name+"_bytes"]
+	}
+	return runtimeMemory{sum, m["go_gc_duration_seconds_count"]}, err
+}
+
+// scrape reads the plain values of a Prometheus page.
+func scrape(ctx context.Context, url string) (map[string]float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	out := map[string]float64{}
+	for lines := bufio.NewScanner(io.LimitReader(res.Body, 16<<20)); lines.Scan(); {
+		var name string
+		var v float64
+		if _, err := fmt.Sscan(lines.Text(), &name, &v); err == nil {
+			out[name] = v
+		}
+	}
+	return out, nil
+}

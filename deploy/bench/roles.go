@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+)
+
+// role is a part of a benchmark that runs in a process of its own.
+type role func(ctx context.Context, args []string, in io.Reader, out io.Writer) error
+
+func roles() map[string]role {
+	return map[string]role{"role-peer": peerRole, "role-floor": floorRole, "role-agents": agentsRole}
+}
+
+// child is this program in a role.
+type child struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string // what it prints
+	stop  func()
+}
+
+// spawn starts a role.
+func (e *env) spawn(ctx context.Context, name string, args ...string) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, append([]string{name}, args...)...)
+	cmd.Env = append(os.Environ(), e.roleEnv...)
+	cmd.Stderr = e.talk
+	c := &child{cmd: cmd, lines: make(chan string, 1<<16)}
+	if c.in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(c.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			c.lines <- s.Text()
+		}
+	}()
+	c.stop = sync.OnceFunc(func() {
+		_ = c.in.Close()       // a role ends with its input
+		_ = cmd.Process.Kill() // whatever it does meanwhile
+		for range c.lines {    //nolint:revive // until it is closed
+		}
+		_ = cmd.Wait() // it was killed
+	})
+	return c, nil
+}
+
+// expect waits for a line with the given first word and scans the rest into out.
+func (c *child) expect(ctx context.Context, d time.Duration, word string, out ...any) error {
+	late := time.NewTimer(d)
+	defer late.Stop()
+	for {
+		select {
+		case line, ok := <-c.lines:
+			if !ok {
+				return fmt.Errorf("the process ended before it said %q", word)
+			}
+			if len(line) >= len(word) && line[:len(word)] == word {
+				_, err := fmt.Sscan(line[len(word):], out...)
+				if len(out) == 0 {
+					err = nil
+				}
+				return err
+			}
+		case <-late.C:
+			return fmt.Errorf("no %q within %s", word, d)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// tell sends a command.
+func (c *child) tell(format string, args ...any) error {
+	_, err := fmt.Fprintf(c.in, format+"\n", args...)
+	return err
+}
+
+const peerActivity = "PeerWork"
+
+// peerQueue is the task queue of the peer's i-th node.
+func peerQueue(i int) string { return fmt.Sprintf("peer-node-%d", i) }
+
+// peerRole runs the peer's nodes: a worker with a queue and a connection of its
+// own for each, all in one process. Arguments: address, namespace, how many.
+func peerRole(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	n, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		c, err := client.Dial(client.Options{HostPort: args[0], Namespace: args[1], Logger: quiet{}})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		w := worker.New(c, peerQueue(i), worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
+		w.RegisterActivityWithOptions(func(context.Context) error { return nil }, activity.RegisterOptions{Name: peerActivity})
+		if err := w.Start(); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(out, "ready")
+	_, err = io.Copy(io.Discard, in) // until the benchmark is done with it
+	return err
+}
+
+// quiet is a logger that says nothing.
+type quiet struct{}
+
+// Debug, Info, Warn and Error implement the SDK's logger.
+func (quiet) Debug(string, ...any) {}
+
+// Info says nothing.
+func (quiet) Info(string, ...any) {}
+
+// Warn says nothing.
+func (quiet) Warn(string, ...any) {}
+
+// Error says nothing.
+func (quiet) Error(string, ...any) {}

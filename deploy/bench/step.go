@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	// clients is how many jobs run at a time; more only queue (baselines).
+	clients = 32
+	// stepsPerJob is how many steps a job has.
+	stepsPerJob = 3
+	fleetBudget = 15 * time.Minute
+)
+
+// benchStep compares a step on a node with a bare asynchronous activity: the CPU
+// of all processes of the stack and the jobs a second.
+func benchStep(ctx context.Context, e *env) error {
+	f, err := e.startFleet(ctx, e.size)
+	if err != nil {
+		return err
+	}
+	defer f.stop()
+	l, err := e.newLoad(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	nodes, err := e.fleetNodes(ctx)
+	if err != nil {
+		return err
+	}
+	parts, err := e.pids(ctx, "postgres", "temporal", "vault", "worker", "api")
+	if err != nil {
+		return err
+	}
+	parts["load"], parts["fleet"] = os.Getpid(), f.pid()
+	n := min(clients, len(nodes))
+	job := map[kind]func(int) job{
+		empty:     func(int) job { return job{Kind: empty} },
+		bareAsync: func(int) job { return job{Kind: bareAsync, Steps: stepsPerJob} },
+		onNode:    func(i int) job { return job{Kind: onNode, Steps: stepsPerJob, Task: nodes[i].spec("")} },
+	}
+	rates, costs := map[kind][]float64{}, map[kind][]float64{}
+	for i := range repetitions + 1 {
+		for _, k := range []kind{empty, bareAsync, onNode} {
+			meter := startMeter(parts)
+			started := time.Now()
+			jobs, err := l.closed(ctx, n, e.span(8*time.Second), job[k])
+			if err != nil {
+				return fmt.Errorf("%s: %w", k, err)
+			}
+			used, took := meter.used(), time.Since(started).Seconds()
+			if i == 0 || jobs == 0 { // the first round warms up
+				continue
+			}
+			rates[k] = append(rates[k], jobs/e.span(8*time.Second).Seconds())
+			// Jobs that ended after the time used CPU too.
+			all := float64(len(l.taken()))/stepsPerJob + jobs*boolNumber(k == empty)
+			costs[k] = append(costs[k], total(used)/max(all, 1))
+			e.split(k, used, took)
+			e.say("%s: %.1f jobs/s, %.1f ms CPU a job, %v", k, jobs/took, 1000*total(used)/max(all, 1), used)
+		}
+		l.taken()
+	}
+	ms := func(k kind) float64 { return 1000 * median(costs[k]) }
+	e.most("CPU of a step, workflow's share included", "ms", ms(onNode)/stepsPerJob, ms(bareAsync)/stepsPerJob, 1.5)
+	e.add(figure{Name: "CPU of a step alone", Unit: "ms", Ours: (ms(onNode) - ms(empty)) / stepsPerJob, Other: (ms(bareAsync) - ms(empty)) / stepsPerJob})
+	e.least(fmt.Sprintf("jobs a second, %d clients", n), "1/s", median(rates[onNode]), median(rates[bareAsync]), 0.7)
+	return nil
+}
+
+func boolNumber(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// split keeps the cores that each part used.
+func (e *env) split(k kind, used map[string]float64, took float64) {
+	for part, seconds := range used {
+		e.detail(fmt.Sprintf("cores of %s, %s", part, k), seconds/took)
+	}
+}
+
+// fleet is a running gpuaas dev fleet.
+type fleet struct {
+	stop func()
+	pid  func() int
+}
+
+// startFleet runs n real agents with pretended executors and waits until all of
+// them poll.
+func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
+	e.say("enrolling a fleet of %d", n)
+	cmd := e.Command(context.WithoutCancel(ctx), "dev", "fleet", fmt.Sprint(n), "--dir", e.Dir, "--task-time", "0s", "--report-every", "1s")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	var talk strings.Builder
+	cmd.Stderr = &talk
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	up := make(chan bool, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if strings.Contains(lines.Text(), fmt.Sprintf(" polling=%d ", n)) {
+				select {
+				case up <- true:
+				default:
+				}
+			}
+		}
+		_ = cmd.Wait() // it ends by a signal
+	}()
+	f := &fleet{pid: func() int { return cmd.Process.Pid }, stop: sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		<-ended
+	})}
+	late := time.NewTimer(fleetBudget)
+	defer late.Stop()
+	select {
+	case <-up:
+		return f, e.active(ctx, n)
+	case <-ended:
+		return nil, fmt.Errorf("the fleet ended: %s", talk.String())
+	case <-ctx.Done():
+	case <-late.C:
+	}
+	f.stop()
+	return nil, fmt.Errorf("the fleet of %d was not up: %s", n, talk.String())
+}
+
+// active waits until n nodes have ended their enrolment.
+func (e *env) active(ctx context.Context, n int) error {
+	s, err := e.openStore(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for end := time.Now().Add(fleetBudget); ; {
+		nodes, err := s.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		have := 0
+		for _, v := range nodes {
+			if v.State == schema.NodeActive {
+				have++
+			}
+		}
+		if have >= n || time.Now().After(end) {
+			e.say("%d nodes are active", have)
+			return nil
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+// fleetNodes takes every active node for an operation that stays open.
+func (e *env) fleetNodes(ctx context.Context) ([]node, error) {
+	s, err := e.openStore(ctx, 4)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return claimAll(ctx, s)
+}
+
+func claimAll(ctx context.Context, s *store.Store) ([]node, error) {
+	views, err := s.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var nodes []node
+	for _, v := range views {
+		if v.State != schema.NodeActive {
+			continue
+		}
+		c, err := claim(ctx, s, v.ID, schema.ActionDrain)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, node{ID: v.ID, Fence: c.Fence})
+	}
+	if len(nodes) == 0 {
+		return nil, fmt.Errorf("no node of the fleet is active")
+	}
+	return nodes, nil
+}

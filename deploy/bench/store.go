@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	// conns is how many connections work at a time.
+	conns = 16
+	// bodyBytes is the size of a task's signed body, resultBytes that of a result.
+	bodyBytes, resultBytes = 2 << 10, 512
+	// repetitions alternate between the two sides, so that a change of the
+	// machine's load meets both.
+	repetitions = 3
+)
+
+// benchStore compares our repository's three transactions of a step with three
+// bare ones of the same shape.
+func benchStore(ctx context.Context, e *env) error {
+	s, err := e.openStore(ctx, conns)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	e.say("making %d nodes", e.size)
+	nodes, err := maker{store: s}.make(ctx, e.size)
+	if err != nil {
+		return err
+	}
+	dsn, err := e.database()
+	if err != nil {
+		return err
+	}
+	bare, err := openBare(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer bare.Close()
+	written := func() (n int64) {
+		_ = bare.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&n) // a failed read shows as 0 commits
+		return n
+	}
+	sides := []struct {
+		name  string
+		cycle cycle
+	}{
+		{"ours", oursCycle(s, nodes)},
+		{"bare", bareCycle(bare, e.size, false)},
+		{"bare with outbox and NOTIFY", bareCycle(bare, e.size, true)},
+	}
+	rates, commits := map[string][]float64{}, 0.0
+	for range repetitions {
+		for _, side := range sides {
+			before := written()
+			n, err := e.cycles(ctx, side.cycle)
+			if err != nil {
+				return fmt.Errorf("%s: %w", side.name, err)
+			}
+			rates[side.name] = append(rates[side.name], n/e.span(5*time.Second).Seconds())
+			if side.name == "ours" {
+				commits = float64(written()-before) / n
+			}
+			e.say("%s: %.0f cycles/s", side.name, n/e.span(5*time.Second).Seconds())
+		}
+	}
+	ours := median(rates["ours"])
+	e.least("cycles a second, 16 connections", "1/s", ours, median(rates["bare"]), 0.7)
+	e.add(figure{Name: "against bare with outbox row and NOTIFY", Unit: "1/s", Ours: ours, Other: median(rates["bare with outbox and NOTIFY"])})
+	e.number("writing transactions of a step", "", commits, 3.1)
+	e.note("a step's transactions are counted by the server for all of its databases, its own few included")
+	return nil
+}
+
+// cycle is one enqueue, claim and complete on the i-th node by the w-th
+// connection.
+type cycle func(ctx context.Context, w, i int) error
+
+// cycles runs cycles on every connection for a while and counts them. Each
+// connection has nodes of its own.
+func (e *env) cycles(ctx context.Context, do cycle) (float64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	end := time.Now().Add(e.span(5 * time.Second))
+	var done atomic.Int64
+	var group sync.WaitGroup
+	for w := range conns {
+		group.Go(func() {
+			for time.Now().Before(end) && ctx.Err() == nil {
+				i := rand.N(e.size/conns)*conns + w //nolint:gosec // a load, no secret
+				if err := do(ctx, w, i); err != nil {
+					cancel(err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	return float64(done.Load()), context.Cause(ctx)
+}
+
+func oursCycle(s *store.Store, nodes []node) cycle {
+	envelope, body := fakeEnvelope(), fakeResult()
+	return func(ctx context.Context, _, i int) error {
+		n := nodes[i]
+		t := n.spec(schema.NewID())
+		owner := schema.TaskOwner{WorkflowID: n.Fence.OperationID, RunID: n.Fence.OperationID, ActivityID: t.Step}
+		row, err := s.Prepare(ctx, t, owner)
+		if err != nil {
+			return err
+		}
+		if err := s.Enqueue(ctx, t, owner, row, envelope); err != nil {
+			return err
+		}
+		offer, err := s.NextTask(ctx, n.caller(), schema.TaskAsk{Holder: "bench"}, schema.TaskLease)
+		if err != nil {
+			return err
+		}
+		if offer == nil {
+			return fmt.Errorf("node %s was offered nothing", n.ID)
+		}
+		now := time.Now().UTC()
+		_, err = s.Result(ctx, n.caller(), offer.TaskID, schema.TaskResult{LeaseEpoch: offer.Lease.Epoch,
+			Status: schema.TaskSucceeded, Output: body, StartedAt: now, FinishedAt: now})
+		return err
+	}
+}
+
+// fakeEnvelope has the form of a signed task; only an agent would look closer.
+func fakeEnvelope() []byte {
+	text, _ := json.Marshal(map[string]any{"payloadType": schema.TaskPayloadType, //nolint:errchkjson // strings always encode
+		"payload": base64.StdEncoding.EncodeToString(make([]byte, bodyBytes*3/4)), "signatures": []string{}})
+	return text
+}
+
+func fakeResult() json.RawMessage {
+	text, _ := json.Marshal(base64.StdEncoding.EncodeToString(make([]byte, resultBytes*3/4))) //nolint:errchkjson // as above
+	return text
+}
+
+const bareSchema = `
+CREATE TABLE bare_tasks (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, node int NOT NULL, body text NOT NULL,
+    status text NOT NULL DEFAULT 'pending', epoch bigint NOT NULL DEFAULT 0, lease_until timestamptz, result text);
+CREATE INDEX bare_open ON bare_tasks (node, id) WHERE status IN ('pending', 'leased');
+CREATE TABLE bare_outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task bigint NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`
+
+const (
+	bareEnqueue = `INSERT INTO bare_tasks (node, body) VALUES ($1, $2)`
+	bareClaim   = `UPDATE bare_tasks SET status = 'leased', epoch = epoch + 1, lease_until = now() + interval '1 minute'
+WHERE id = (SELECT id FROM bare_tasks WHERE node = $1 AND status = 'pending' ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING id, epoch, body`
+	bareComplete = `UPDATE bare_tasks SET status = 'done', result = $3 WHERE id = $1 AND epoch = $2 AND status = 'leased'`
+	// The same with what a real queue needs: somebody is woken, and the result
+	// is to be delivered.
+	bareEnqueueWake = `WITH t AS (` + bareEnqueue + ` RETURNING node) SELECT pg_notify('bare_node', node::text) FROM t`
+	bareCompleteOut = `WITH t AS (` + bareComplete + ` RETURNING id), o AS (INSERT INTO bare_outbox (task) SELECT id FROM t RETURNING id)
+SELECT pg_notify('bare_outbox', '') FROM o`
+)
+
+// openBare opens the same database with the bare queue's tables in it.
+func openBare(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
+	c, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	c.MaxConns = conns
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := pool.Exec(ctx, bareSchema); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+func bareCycle(pool *pgxpool.Pool, _ int, whole bool) cycle {
+	body, result := string(make([]byte, 0, bodyBytes)), string(fakeResult())
+	for len(body) < bodyBytes {
+		body += "task"
+	}
+	enqueue, complete := bareEnqueue, bareComplete
+	if whole {
+		enqueue, complete = bareEnqueueWake, bareCompleteOut
+	}
+	return func(ctx context.Context, _, i int) error {
+		if _, err := pool.Exec(ctx, enqueue, i, body); err != nil {
+			return err
+		}
+		var id, epoch int64
+		var text string
+		if err := pool.QueryRow(ctx, bareClaim, i).Scan(&id, &epoch, &text); err != nil {
+			return err
+		}
+		_, err := pool.Exec(ctx, complete, id, epoch, result)
+		return err
+	}
+}

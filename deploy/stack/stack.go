@@ -1,0 +1,149 @@
+// Package stack gives a program a stack of its own, as gpuaas dev makes it:
+// started by Up, used through its environment, gone after Down.
+package stack
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"time"
+)
+
+const (
+	upBudget   = 5 * time.Minute
+	downBudget = time.Minute
+	// span is how many ports a stack takes, and some to spare.
+	span = 16
+)
+
+// Stack is a running stack.
+type Stack struct {
+	// Bin is the gpuaas executable, Dir the stack's folder.
+	Bin, Dir string
+	// Env is what gpuaas dev env prints, as NAME=value.
+	Env []string
+}
+
+// Part is one row of gpuaas dev status.
+type Part struct {
+	Name    string `json:"name"`
+	PID     int    `json:"pid"`
+	Address string `json:"address"`
+	Healthy bool   `json:"healthy"`
+	Log     string `json:"log"`
+}
+
+// Up starts a stack in a new folder dir, on free ports, with more flags of
+// gpuaas dev up. The caller ends it with Down, also after an error.
+func Up(ctx context.Context, bin, dir string, flags ...string) (*Stack, error) {
+	s := &Stack{Bin: bin, Dir: dir}
+	port, err := freePorts(span)
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, upBudget)
+	defer cancel()
+	args := append([]string{"dev", "up", "--detach", "--dir", dir, "--ports-from", fmt.Sprint(port)}, flags...)
+	if out, err := exec.CommandContext(ctx, bin, args...).CombinedOutput(); err != nil {
+		return s, fmt.Errorf("dev up: %w\n%s", err, out)
+	}
+	out, err := exec.CommandContext(ctx, bin, "dev", "env", "--dir", dir).Output()
+	if err != nil {
+		return s, fmt.Errorf("dev env: %w", err)
+	}
+	s.Env = parseExports(out)
+	return s, nil
+}
+
+// Down stops the stack and removes all of it.
+func (s *Stack) Down() error {
+	ctx, cancel := context.WithTimeout(context.Background(), downBudget)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, s.Bin, "dev", "down", "--wipe", "--dir", s.Dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("dev down: %w: %s", err, out)
+	}
+	return nil
+}
+
+// Getenv reads a variable of the stack's environment, "" when it has none.
+func (s *Stack) Getenv(name string) string {
+	for _, kv := range s.Env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// Command prepares the CLI as a shell with dev env would run it, without a
+// terminal.
+func (s *Stack) Command(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, s.Bin, args...)
+	c.Env = append(os.Environ(), s.Env...)
+	return c
+}
+
+// Parts answers the stack's parts by name.
+func (s *Stack) Parts(ctx context.Context) (map[string]Part, error) {
+	out, err := s.Command(ctx, "dev", "status", "--dir", s.Dir, "-o", "json").Output()
+	if err != nil {
+		return nil, fmt.Errorf("dev status: %w", err)
+	}
+	var status struct {
+		Parts []Part `json:"parts"`
+	}
+	if err := json.Unmarshal(out, &status); err != nil {
+		return nil, err
+	}
+	parts := make(map[string]Part, len(status.Parts))
+	for _, p := range status.Parts {
+		parts[p.Name] = p
+	}
+	return parts, nil
+}
+
+// freePorts finds n consecutive ports that nobody listens on, below those which
+// the system gives to outgoing connections: one of these could take a port
+// before the stack does.
+func freePorts(n int) (int, error) {
+	const lowest, highest = 10000, 30000
+	for range 50 {
+		first := lowest + rand.IntN(highest-lowest-n)
+		if allFree(first, n) {
+			return first, nil
+		}
+	}
+	return 0, errors.New("no consecutive free ports")
+}
+
+func allFree(first, n int) bool {
+	for p := first; p < first+n; p++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
+		if err != nil || l.Close() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// parseExports reads what gpuaas dev env prints.
+func parseExports(out []byte) []string {
+	export := regexp.MustCompile(`^export ([A-Z_]+)=(.*)$`)
+	var env []string
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		if m := export.FindStringSubmatch(lines.Text()); m != nil {
+			env = append(env, m[1]+"="+strings.Trim(m[2], `'"`))
+		}
+	}
+	return env
+}

@@ -94,33 +94,61 @@ func (a *agents) say(format string, args ...any) {
 	_ = a.out.Flush() // who reads is gone when this fails
 }
 
-// lightAgent is one of them.
+// lightAgent is one of them. Its connection is kept to be torn: an HTTP client
+// closes only what it thinks idle.
 type lightAgent struct {
 	node node
+	cert tls.Certificate
+	from net.Dialer
 	http *http.Client
+	mu   sync.Mutex
+	line net.Conn
 }
 
-func (a *agents) clients() ([]lightAgent, error) {
-	out := make([]lightAgent, len(a.nodes))
+func (a *agents) clients() ([]*lightAgent, error) {
+	out := make([]*lightAgent, len(a.nodes))
 	for i, n := range a.nodes {
 		cert, err := tls.X509KeyPair([]byte(n.Cert), []byte(n.Key))
 		if err != nil {
 			return nil, err
 		}
-		dial := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%sources))}} //nolint:gosec // below 256
-		out[i] = lightAgent{n, &http.Client{Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{RootCAs: a.roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
-			ForceAttemptHTTP2: true, MaxIdleConns: 1, DialContext: dial.DialContext, TLSHandshakeTimeout: handshakeFor,
-			ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
-		}}}
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%sources))}}
+		out[i] = &lightAgent{node: n, cert: cert, from: from}
 	}
 	return out, nil
 }
 
+// fresh gives the agent a client without a connection.
+func (c *lightAgent) fresh(roots *x509.CertPool) {
+	c.http = &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{c.cert}, MinVersion: tls.VersionTLS13},
+		ForceAttemptHTTP2: true, MaxIdleConns: 1, TLSHandshakeTimeout: handshakeFor, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := c.from.DialContext(ctx, network, address)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.line = conn
+			return conn, err
+		},
+	}}
+}
+
+func (c *lightAgent) tear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.line != nil {
+		c.line.Close()
+	}
+	c.http.CloseIdleConnections()
+}
+
 // connect opens a poll of each at once, and says when all have connected.
-func (a *agents) connect(ctx context.Context, clients []lightAgent) (tear func()) {
+func (a *agents) connect(ctx context.Context, clients []*lightAgent) (tear func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
+	for _, c := range clients {
+		c.fresh(a.roots)
+	}
 	a.shaken.Store(0)
 	all, started := int64(len(clients)), time.Now()
 	trace := &httptrace.ClientTrace{TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
@@ -138,13 +166,13 @@ func (a *agents) connect(ctx context.Context, clients []lightAgent) (tear func()
 		cancel()
 		group.Wait()
 		for _, c := range clients {
-			c.http.CloseIdleConnections()
+			c.tear()
 		}
 	}
 }
 
 // live polls until ctx ends.
-func (a *agents) live(ctx context.Context, c lightAgent) {
+func (a *agents) live(ctx context.Context, c *lightAgent) {
 	for ctx.Err() == nil {
 		err := a.poll(ctx, c)
 		if err == nil || ctx.Err() != nil {
@@ -159,11 +187,11 @@ func (a *agents) live(ctx context.Context, c lightAgent) {
 	}
 }
 
-func (a *agents) poll(ctx context.Context, c lightAgent) error {
+func (a *agents) poll(ctx context.Context, c *lightAgent) error {
 	ctx, cancel := context.WithTimeout(ctx, pollSlack)
 	defer cancel()
 	nonce := make([]byte, 16)
-	rand.Read(nonce) //nolint:errcheck // it does not fail
+	rand.Read(nonce)
 	url := fmt.Sprintf("%s/internal/v1/nodes/%s/tasks/wait?timeout=%s&holder=bench-1&nonce=%s", a.url, c.node.ID, pollFor,
 		base64.RawURLEncoding.EncodeToString(nonce))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -66,7 +65,7 @@ type load struct {
 	done  sync.WaitGroup // completions under way
 }
 
-func silent() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // newLoad starts a worker on the stack, with the product's own activity, store
 // and signer.

@@ -54,9 +54,11 @@ func benchParked(ctx context.Context, e *env) error {
 		return err
 	}
 	defer pool.Close()
-	for _, side := range sides {
-		defer side.agents.stop()
-	}
+	defer func() {
+		for _, side := range sides {
+			side.agents.stop()
+		}
+	}()
 	ours, bare := sides[0], sides[1]
 	api, err := e.pids(ctx, "api")
 	if err != nil {

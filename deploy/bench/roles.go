@@ -60,7 +60,7 @@ func (e *env) spawn(ctx context.Context, name string, args ...string) (*child, e
 	c.stop = sync.OnceFunc(func() {
 		_ = c.in.Close()       // a role ends with its input
 		_ = cmd.Process.Kill() // whatever it does meanwhile
-		for range c.lines {    //nolint:revive // until it is closed
+		for range c.lines {    // until it is closed
 		}
 		_ = cmd.Wait() // it was killed
 	})
@@ -111,20 +111,24 @@ func peerRole(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 		return err
 	}
 	for i := range n {
-		c, err := client.Dial(client.Options{HostPort: args[0], Namespace: args[1], Logger: quiet{}})
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		w := worker.New(c, peerQueue(i), worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
-		w.RegisterActivityWithOptions(func(context.Context) error { return nil }, activity.RegisterOptions{Name: peerActivity})
-		if err := w.Start(); err != nil {
+		if err := startPeer(args[0], args[1], peerQueue(i)); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintln(out, "ready")
 	_, err = io.Copy(io.Discard, in) // until the benchmark is done with it
 	return err
+}
+
+// startPeer starts one node's worker, which ends with the process.
+func startPeer(address, namespace, queue string) error {
+	c, err := client.Dial(client.Options{HostPort: address, Namespace: namespace, Logger: quiet{}})
+	if err != nil {
+		return err
+	}
+	w := worker.New(c, queue, worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
+	w.RegisterActivityWithOptions(func(context.Context) error { return nil }, activity.RegisterOptions{Name: peerActivity})
+	return w.Start()
 }
 
 // quiet is a logger that says nothing.

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain lets the test binary play the roles that benchmarks start as
+// processes of their own.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "role-") {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// Every benchmark runs at a small size and says what it measured. How fast
+// anything was is not asserted.
+func TestEveryBenchmarkRuns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts whole stacks")
+	}
+	for _, b := range benches() {
+		t.Run(b.name, func(t *testing.T) {
+			results := t.TempDir()
+			var out, talk strings.Builder
+			code := run(t.Context(), []string{"-small", "-bin", "../../bin/gpuaas", "-results", results, b.name}, strings.NewReader(""), &out, &talk)
+			require.Zero(t, code, "%s\n%s", talk.String(), out.String())
+			raw, err := os.ReadFile(filepath.Join(results, b.name+".json"))
+			require.NoError(t, err)
+			var r report
+			require.NoError(t, json.Unmarshal(raw, &r))
+			require.NotEmpty(t, r.Figures)
+			for _, f := range r.Figures {
+				require.Contains(t, out.String(), f.Name)
+			}
+			require.Equal(t, b.small, r.Size)
+			require.NotEmpty(t, r.Machine["go"])
+			require.NotEmpty(t, r.Load[1])
+		})
+	}
+}
+
+func TestAFigureIsMetOrNot(t *testing.T) {
+	r := newReport("x", 1)
+	r.most("under", "", 1, 10, 0.1)
+	r.most("over", "", 2, 10, 0.1)
+	r.least("enough", "", 7, 10, 0.7)
+	r.least("too little", "", 6, 10, 0.7)
+	r.number("number", "", 56, 55)
+	r.most("no goal", "", 5, 1, 0)
+	var met []bool
+	for _, f := range r.Figures {
+		met = append(met, f.Met)
+	}
+	require.Equal(t, []bool{true, false, true, false, false, true}, met)
+}
+
+func TestQuantiles(t *testing.T) {
+	var all []time.Duration
+	for i := 100; i > 0; i-- {
+		all = append(all, time.Duration(i)*time.Millisecond)
+	}
+	require.InDelta(t, 51, quantile(all, 0.5), 0.01)
+	require.InDelta(t, 100, quantile(all, 0.99), 0.01)
+	require.Zero(t, quantile(nil, 0.5))
+	require.InDelta(t, 2, median([]float64{3, 1, 2}), 0)
+}
+
+// What a child that ended used stays counted, and a process that is there holds
+// memory.
+func TestProcessesAreRead(t *testing.T) {
+	if _, err := os.Stat("/proc/self/smaps_rollup"); err != nil {
+		t.Skip("no /proc here")
+	}
+	m, err := memoryOf(os.Getpid())
+	require.NoError(t, err)
+	require.Greater(t, m.Resident, m.Private/2)
+	require.Positive(t, m.Private)
+	meter := startMeter(map[string]int{"self": os.Getpid()})
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
+		_ = fakeEnvelope()
+	}
+	require.Positive(t, total(meter.used()))
+	_, err = memoryOf(1 << 30)
+	require.Error(t, err)
+}

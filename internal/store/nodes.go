@@ -101,13 +101,12 @@ func (s *Store) Heartbeat(ctx context.Context, c schema.Caller, h schema.Heartbe
 func (s *Store) MarkSilent(ctx context.Context, olderThan time.Duration) ([]string, error) {
 	var silent, lost []string
 	err := s.read(ctx, "looking for silent nodes", func(ctx context.Context) (err error) {
-		silent, err = s.q.SilentNodes(ctx, olderThan.Seconds(), nil)
+		silent, err = s.q.SilentNodes(ctx, olderThan.Seconds())
 		return err
 	})
 	for _, id := range silent {
 		moved, err := s.watch(ctx, id, schema.ActionHeartbeatLost, systemActor, func(ctx context.Context, u *unit) (bool, error) {
-			still, err := u.SilentNodes(ctx, olderThan.Seconds(), &id)
-			return len(still) > 0, err
+			return u.StillSilent(ctx, id, olderThan.Seconds())
 		})
 		if err != nil {
 			return lost, err

@@ -16,16 +16,16 @@ const maxTasks = 1000
 // printed: of one node when nodeID is not empty, only those that are not over
 // when open. A lost one is not over.
 func (s *Store) TaskList(ctx context.Context, nodeID string, open bool) ([]schema.TaskView, error) {
-	p := sqlc.ListTasksParams{Open: open, MaxRows: maxTasks}
+	var filter *string
 	if nodeID != "" {
 		if !schema.IsID(nodeID) {
 			return nil, errNoNode(nodeID)
 		}
-		p.NodeID = &nodeID
+		filter = &nodeID
 	}
 	var views []schema.TaskView
 	err := s.read(ctx, "listing tasks", func(ctx context.Context) error {
-		rows, err := s.q.ListTasks(ctx, p)
+		rows, err := s.q.ListTasks(ctx, filter, open, maxTasks)
 		views = make([]schema.TaskView, len(rows))
 		for i, r := range rows {
 			views[i] = taskView(r)
@@ -42,13 +42,11 @@ func (s *Store) Task(ctx context.Context, taskID string) (schema.TaskView, error
 		if !schema.IsID(taskID) {
 			return errNoTask(taskID)
 		}
-		rows, err := s.q.ListTasks(ctx, sqlc.ListTasksParams{TaskID: &taskID, MaxRows: 1})
-		if err == nil && len(rows) == 0 {
+		row, err := s.q.GetTask(ctx, taskID)
+		if notFound(err) {
 			return errNoTask(taskID)
 		}
-		if err == nil {
-			view = taskView(rows[0])
-		}
+		view = taskView(sqlc.ListTasksRow(row))
 		return err
 	})
 	return view, err

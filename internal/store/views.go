@@ -26,10 +26,14 @@ func (s *Store) Node(ctx context.Context, idOrHost string) (schema.NodeView, err
 			}
 			id = found
 		}
-		views, err := s.views(ctx, &id)
-		if err == nil && len(views) == 0 {
+		node, err := s.q.GetNode(ctx, id)
+		if notFound(err) {
 			return errNoNode(idOrHost)
 		}
+		if err != nil {
+			return err
+		}
+		views, err := s.views(ctx, []sqlc.Node{node})
 		if err == nil {
 			view = views[0]
 		}
@@ -41,47 +45,46 @@ func (s *Store) Node(ctx context.Context, idOrHost string) (schema.NodeView, err
 // Nodes lists all nodes by host name.
 func (s *Store) Nodes(ctx context.Context) ([]schema.NodeView, error) {
 	var views []schema.NodeView
-	err := s.read(ctx, "listing nodes", func(ctx context.Context) (err error) {
-		views, err = s.views(ctx, nil)
+	err := s.read(ctx, "listing nodes", func(ctx context.Context) error {
+		nodes, err := s.q.ListNodes(ctx)
+		if err != nil {
+			return err
+		}
+		views, err = s.views(ctx, nodes)
 		return err
 	})
 	return views, err
 }
 
-// views reads one node, or all when nodeID is nil, with what belongs to it.
-func (s *Store) views(ctx context.Context, nodeID *string) ([]schema.NodeView, error) {
-	nodes, err := s.q.ListNodes(ctx, nodeID)
-	if err != nil {
-		return nil, err
-	}
+// views makes the nodes' views, with what belongs to each.
+func (s *Store) views(ctx context.Context, nodes []sqlc.Node) ([]schema.NodeView, error) {
 	views := make([]schema.NodeView, len(nodes))
 	byID := make(map[string]*schema.NodeView, len(nodes))
+	ids := make([]string, len(nodes))
 	for i, n := range nodes {
-		views[i] = nodeView(n)
+		views[i], ids[i] = nodeView(n), n.NodeID
 		byID[n.NodeID] = &views[i]
 	}
-	return views, s.fill(ctx, nodeID, byID)
+	return views, s.fill(ctx, ids, byID)
 }
 
-// fill adds instances, identities and running operations to the views. A row of
-// a node that came after the views were read is left out.
-func (s *Store) fill(ctx context.Context, nodeID *string, byID map[string]*schema.NodeView) error {
-	instances, err := s.q.ListInstances(ctx, nodeID)
+// fill adds instances, identities and running operations to the views.
+func (s *Store) fill(ctx context.Context, nodeIDs []string, byID map[string]*schema.NodeView) error {
+	instances, err := s.q.ListInstances(ctx, nodeIDs)
 	if err != nil {
 		return err
 	}
 	for _, i := range instances {
-		if v := byID[i.NodeID]; v != nil {
-			v.Instance = &schema.Instance{InstanceID: i.InstanceID, Provider: i.Provider, ExternalID: i.ExternalID, State: i.State}
-		}
+		byID[i.NodeID].Instance = &schema.Instance{InstanceID: i.InstanceID, Provider: i.Provider,
+			ExternalID: i.ExternalID, State: i.State}
 	}
-	if err := s.fillIdentities(ctx, nodeID, byID); err != nil {
+	if err := s.fillIdentities(ctx, nodeIDs, byID); err != nil {
 		return err
 	}
-	operations, err := s.q.ListOperations(ctx, nodeID, true, maxOperations)
+	operations, err := s.q.RunningOperations(ctx, nodeIDs)
 	for _, o := range operations {
-		if v := byID[o.NodeID]; v != nil && (v.Operation == nil || o.OpSeq > 0) { // the one that holds it first
-			summary := operationSummary(o)
+		if v := byID[o.NodeID]; v.Operation == nil || o.OpSeq > 0 { // the one that holds it first
+			summary := operationSummary(sqlc.ListOperationsRow(o))
 			v.Operation = &summary
 		}
 	}
@@ -90,22 +93,18 @@ func (s *Store) fill(ctx context.Context, nodeID *string, byID map[string]*schem
 
 // fillIdentities adds the certificate in use and the one that waits for its
 // first use.
-func (s *Store) fillIdentities(ctx context.Context, nodeID *string, byID map[string]*schema.NodeView) error {
-	certs, err := s.q.ListHeldCertificates(ctx, nodeID)
+func (s *Store) fillIdentities(ctx context.Context, nodeIDs []string, byID map[string]*schema.NodeView) error {
+	certs, err := s.q.ListHeldCertificates(ctx, nodeIDs)
 	if err != nil {
 		return err
 	}
 	for _, c := range certs {
-		v := byID[c.NodeID]
-		if v == nil {
-			continue
-		}
 		facts := &schema.CertFacts{Subject: c.Subject, URI: c.URI, Issuer: c.Issuer, Serial: c.Serial,
 			Fingerprint: c.Fingerprint, SPKI: c.SPKI, NotBefore: c.NotBefore, NotAfter: c.NotAfter}
 		if c.Slot == "pending" {
-			v.PendingIdentity = facts
+			byID[c.NodeID].PendingIdentity = facts
 		} else {
-			v.Identity = facts
+			byID[c.NodeID].Identity = facts
 		}
 	}
 	return nil

@@ -24,6 +24,10 @@ CREATE INDEX node_tasks_unended_idx ON node_tasks (task_id) WHERE status IN ('pe
 -- When the reclaimer last made an old message due again.
 ALTER TABLE outbox ADD COLUMN nudged_at timestamptz;
 
+-- What the view of one node looks up.
+CREATE INDEX operations_node_unended_idx ON operations (node_id) WHERE ended_at IS NULL;
+CREATE INDEX instances_node_idx ON instances (node_id, created_at DESC);
+
 -- Signed verifier sets, every version for ever: a node that comes back walks
 -- them, each by the hash of the one before.
 CREATE TABLE verifier_sets (
@@ -41,6 +45,8 @@ CREATE TABLE verifier_sets (
 -- +goose Down
 DROP TABLE verifier_sets;
 ALTER TABLE outbox DROP COLUMN nudged_at;
+DROP INDEX instances_node_idx;
+DROP INDEX operations_node_unended_idx;
 DROP INDEX node_tasks_unended_idx;
 ALTER TABLE node_tasks
     DROP CONSTRAINT node_tasks_cancel_check,

@@ -54,7 +54,7 @@ RETURNING (old.renewal_spki IS DISTINCT FROM sqlc.arg(spki)::text)::boolean AS f
 
 -- name: ListHeldCertificates :many
 SELECT node_id, slot, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
-WHERE slot IN ('pending', 'current') AND (sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid);
+WHERE slot IN ('pending', 'current') AND node_id = ANY (sqlc.arg(node_ids)::uuid[]);
 
 -- name: CertificateAges :many
 SELECT c.node_id, extract(epoch FROM c.not_after - now())::float8 AS seconds_left,

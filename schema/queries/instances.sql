@@ -1,10 +1,10 @@
 -- name: LiveInstance :one
 SELECT instance_id, provider, external_id, state FROM instances WHERE node_id = $1 AND state <> 'terminated';
 
--- The newest instance of a node, or of each.
+-- The newest instance of each of the nodes.
 -- name: ListInstances :many
 SELECT DISTINCT ON (node_id) node_id, instance_id, provider, external_id, state FROM instances
-WHERE sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid
+WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[])
 ORDER BY node_id, created_at DESC;
 
 -- The machine may have been created before its instance was recorded.

@@ -18,9 +18,11 @@ FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 SELECT node_id FROM nodes WHERE lower(host) = lower(sqlc.arg(host))
 ORDER BY state = 'removed', created_at DESC LIMIT 1;
 
+-- name: GetNode :one
+SELECT * FROM nodes WHERE node_id = $1;
+
 -- name: ListNodes :many
-SELECT * FROM nodes WHERE sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid
-ORDER BY host, created_at;
+SELECT * FROM nodes ORDER BY host, created_at;
 
 -- name: ClaimNode :execrows
 UPDATE nodes SET op_seq = op_seq + 1, operation_id = $3, state = $4,
@@ -87,8 +89,12 @@ SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
 SELECT node_id FROM nodes
 WHERE state = 'active'
   AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8)
-  AND (sqlc.narg(node_id)::uuid IS NULL OR node_id = sqlc.narg(node_id)::uuid)
 ORDER BY node_id;
+
+-- name: StillSilent :one
+SELECT EXISTS (SELECT 1 FROM nodes
+    WHERE node_id = sqlc.arg(node_id) AND state = 'active'
+      AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => sqlc.arg(seconds)::float8));
 
 -- name: RecordPoll :execrows
 UPDATE nodes SET polled_incarnation = incarnation

@@ -78,6 +78,13 @@ WHERE n.node_id = t.node_id AND t.task_id = (
 RETURNING t.task_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
     t.lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time, n.state AS node_state, n.op_seq AS node_op_seq;
 
+-- Which tasks that a node holds are not wanted any more.
+-- name: TaskNews :many
+SELECT task_id FROM node_tasks
+WHERE node_id = sqlc.arg(node_id) AND task_id = ANY (sqlc.arg(have)::uuid[])
+  AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR told_cancel)
+ORDER BY seq;
+
 -- Touches no indexed column once the task runs, so that a progress rewrites the
 -- row in place.
 -- name: ExtendLease :one
@@ -156,14 +163,19 @@ WHERE b.task_id > sqlc.arg(after)::uuid AND b.orphaned_at IS NULL
   AND coalesce(b.nudged_at, b.created_at) < now() - make_interval(secs => sqlc.arg(nudge_seconds)::float8)
 ORDER BY task_id LIMIT sqlc.arg(max_rows);
 
+-- name: GetTask :one
+SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
+       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
+       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result, t.output_tail
+FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1;
+
 -- name: ListTasks :many
 SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
        t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
        t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result,
-       (CASE WHEN t.task_id = sqlc.narg(task_id)::uuid THEN t.output_tail ELSE '' END)::text AS output_tail
+       ''::text AS output_tail
 FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id
-WHERE (sqlc.narg(task_id)::uuid IS NULL OR t.task_id = sqlc.narg(task_id)::uuid)
-  AND (sqlc.narg(node_id)::uuid IS NULL OR t.node_id = sqlc.narg(node_id)::uuid)
+WHERE (sqlc.narg(node_id)::uuid IS NULL OR t.node_id = sqlc.narg(node_id)::uuid)
   AND (NOT sqlc.arg(open)::boolean OR t.status IN ('pending', 'dispatched', 'running', 'lost'))
 ORDER BY t.created_at DESC, t.seq DESC LIMIT sqlc.arg(max_rows);
 

@@ -219,7 +219,7 @@ func (q *Queries) InsertPendingCertificate(ctx context.Context, arg InsertPendin
 
 const listHeldCertificates = `-- name: ListHeldCertificates :many
 SELECT node_id, slot, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
-WHERE slot IN ('pending', 'current') AND ($1::uuid IS NULL OR node_id = $1::uuid)
+WHERE slot IN ('pending', 'current') AND node_id = ANY ($1::uuid[])
 `
 
 type ListHeldCertificatesRow struct {
@@ -235,8 +235,8 @@ type ListHeldCertificatesRow struct {
 	NotAfter    time.Time
 }
 
-func (q *Queries) ListHeldCertificates(ctx context.Context, nodeID *string) ([]ListHeldCertificatesRow, error) {
-	rows, err := q.db.Query(ctx, listHeldCertificates, nodeID)
+func (q *Queries) ListHeldCertificates(ctx context.Context, nodeIds []string) ([]ListHeldCertificatesRow, error) {
+	rows, err := q.db.Query(ctx, listHeldCertificates, nodeIds)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (q *Queries) InsertInstance(ctx context.Context, arg InsertInstanceParams) 
 
 const listInstances = `-- name: ListInstances :many
 SELECT DISTINCT ON (node_id) node_id, instance_id, provider, external_id, state FROM instances
-WHERE $1::uuid IS NULL OR node_id = $1::uuid
+WHERE node_id = ANY ($1::uuid[])
 ORDER BY node_id, created_at DESC
 `
 
@@ -51,9 +51,9 @@ type ListInstancesRow struct {
 	State      schema.InstanceState
 }
 
-// The newest instance of a node, or of each.
-func (q *Queries) ListInstances(ctx context.Context, nodeID *string) ([]ListInstancesRow, error) {
-	rows, err := q.db.Query(ctx, listInstances, nodeID)
+// The newest instance of each of the nodes.
+func (q *Queries) ListInstances(ctx context.Context, nodeIds []string) ([]ListInstancesRow, error) {
+	rows, err := q.db.Query(ctx, listInstances, nodeIds)
 	if err != nil {
 		return nil, err
 	}

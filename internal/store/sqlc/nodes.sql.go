@@ -86,6 +86,49 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 	return node_id, err
 }
 
+const getNode = `-- name: GetNode :one
+SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason FROM nodes WHERE node_id = $1
+`
+
+func (q *Queries) GetNode(ctx context.Context, nodeID string) (Node, error) {
+	row := q.db.QueryRow(ctx, getNode, nodeID)
+	var i Node
+	err := row.Scan(
+		&i.NodeID,
+		&i.Host,
+		&i.State,
+		&i.StateSince,
+		&i.Cordoned,
+		&i.OpSeq,
+		&i.OperationID,
+		&i.Incarnation,
+		&i.PolledIncarnation,
+		&i.SKU,
+		&i.GPUsTotal,
+		&i.RegionCode,
+		&i.OnboardingMode,
+		&i.LifecycleClass,
+		&i.Port,
+		&i.SSHUsername,
+		&i.SSHPublicKey,
+		&i.LastHeartbeatAt,
+		&i.AgentVersion,
+		&i.AgentPhase,
+		&i.BootID,
+		&i.UptimeSeconds,
+		&i.Workloads,
+		&i.WorkloadsAt,
+		&i.Facts,
+		&i.TaskSeq,
+		&i.CreatedAt,
+		&i.RecoveryKey,
+		&i.IdentitySequence,
+		&i.IdentityLockedAt,
+		&i.IdentityLockReason,
+	)
+	return i, err
+}
+
 const getSKU = `-- name: GetSKU :one
 SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, active FROM skus WHERE name = $1
 `
@@ -205,12 +248,11 @@ func (q *Queries) LastHeartbeat(ctx context.Context, nodeID string) (*time.Time,
 }
 
 const listNodes = `-- name: ListNodes :many
-SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason FROM nodes WHERE $1::uuid IS NULL OR node_id = $1::uuid
-ORDER BY host, created_at
+SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason FROM nodes ORDER BY host, created_at
 `
 
-func (q *Queries) ListNodes(ctx context.Context, nodeID *string) ([]Node, error) {
-	rows, err := q.db.Query(ctx, listNodes, nodeID)
+func (q *Queries) ListNodes(ctx context.Context) ([]Node, error) {
+	rows, err := q.db.Query(ctx, listNodes)
 	if err != nil {
 		return nil, err
 	}
@@ -503,12 +545,11 @@ const silentNodes = `-- name: SilentNodes :many
 SELECT node_id FROM nodes
 WHERE state = 'active'
   AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $1::float8)
-  AND ($2::uuid IS NULL OR node_id = $2::uuid)
 ORDER BY node_id
 `
 
-func (q *Queries) SilentNodes(ctx context.Context, seconds float64, nodeID *string) ([]string, error) {
-	rows, err := q.db.Query(ctx, silentNodes, seconds, nodeID)
+func (q *Queries) SilentNodes(ctx context.Context, seconds float64) ([]string, error) {
+	rows, err := q.db.Query(ctx, silentNodes, seconds)
 	if err != nil {
 		return nil, err
 	}
@@ -525,4 +566,17 @@ func (q *Queries) SilentNodes(ctx context.Context, seconds float64, nodeID *stri
 		return nil, err
 	}
 	return items, nil
+}
+
+const stillSilent = `-- name: StillSilent :one
+SELECT EXISTS (SELECT 1 FROM nodes
+    WHERE node_id = $1 AND state = 'active'
+      AND greatest(last_heartbeat_at, state_since) < now() - make_interval(secs => $2::float8))
+`
+
+func (q *Queries) StillSilent(ctx context.Context, nodeID string, seconds float64) (bool, error) {
+	row := q.db.QueryRow(ctx, stillSilent, nodeID, seconds)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }

@@ -235,6 +235,71 @@ func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOper
 	return items, nil
 }
 
+const runningOperations = `-- name: RunningOperations :many
+SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
+       o.correlation_id, o.workflow_id, o.run_id, o.outcome, o.started_at, o.ended_at
+FROM operations o JOIN nodes n USING (node_id)
+WHERE o.ended_at IS NULL AND o.node_id = ANY ($1::uuid[])
+ORDER BY o.started_at DESC, o.op_seq DESC
+`
+
+type RunningOperationsRow struct {
+	OperationID   string
+	NodeID        string
+	Host          string
+	OpSeq         int64
+	Action        schema.Action
+	Status        schema.OperationState
+	Phase         string
+	Stuck         *schema.Stuck
+	Actor         string
+	Reason        string
+	CorrelationID string
+	WorkflowID    string
+	RunID         string
+	Outcome       string
+	StartedAt     time.Time
+	EndedAt       *time.Time
+}
+
+// What runs on the nodes, newest first.
+func (q *Queries) RunningOperations(ctx context.Context, nodeIds []string) ([]RunningOperationsRow, error) {
+	rows, err := q.db.Query(ctx, runningOperations, nodeIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RunningOperationsRow
+	for rows.Next() {
+		var i RunningOperationsRow
+		if err := rows.Scan(
+			&i.OperationID,
+			&i.NodeID,
+			&i.Host,
+			&i.OpSeq,
+			&i.Action,
+			&i.Status,
+			&i.Phase,
+			&i.Stuck,
+			&i.Actor,
+			&i.Reason,
+			&i.CorrelationID,
+			&i.WorkflowID,
+			&i.RunID,
+			&i.Outcome,
+			&i.StartedAt,
+			&i.EndedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const stuckCounts = `-- name: StuckCounts :many
 SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
 WHERE status = 'parked' GROUP BY 1, 2 ORDER BY 1, 2

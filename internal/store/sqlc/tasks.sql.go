@@ -139,6 +139,74 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (int64, 
 	return result.RowsAffected(), nil
 }
 
+const getTask = `-- name: GetTask :one
+SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
+       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
+       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result, t.output_tail
+FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1
+`
+
+type GetTaskRow struct {
+	TaskID          string
+	NodeID          string
+	Host            string
+	Type            schema.TaskType
+	Effect          schema.Effect
+	Status          schema.TaskStatus
+	Step            string
+	Seq             int64
+	Incarnation     int64
+	OperationID     string
+	OwnerWorkflowID string
+	OwnerRunID      string
+	CorrelationID   string
+	LeaseEpoch      int64
+	Holder          string
+	LeaseUntil      *time.Time
+	Progress        string
+	Paused          bool
+	Deadline        *time.Time
+	CreatedAt       time.Time
+	DispatchedAt    *time.Time
+	FinishedAt      *time.Time
+	CancelReason    string
+	Result          *schema.TaskResult
+	OutputTail      string
+}
+
+func (q *Queries) GetTask(ctx context.Context, taskID string) (GetTaskRow, error) {
+	row := q.db.QueryRow(ctx, getTask, taskID)
+	var i GetTaskRow
+	err := row.Scan(
+		&i.TaskID,
+		&i.NodeID,
+		&i.Host,
+		&i.Type,
+		&i.Effect,
+		&i.Status,
+		&i.Step,
+		&i.Seq,
+		&i.Incarnation,
+		&i.OperationID,
+		&i.OwnerWorkflowID,
+		&i.OwnerRunID,
+		&i.CorrelationID,
+		&i.LeaseEpoch,
+		&i.Holder,
+		&i.LeaseUntil,
+		&i.Progress,
+		&i.Paused,
+		&i.Deadline,
+		&i.CreatedAt,
+		&i.DispatchedAt,
+		&i.FinishedAt,
+		&i.CancelReason,
+		&i.Result,
+		&i.OutputTail,
+	)
+	return i, err
+}
+
 const getTaskByStep = `-- name: GetTaskByStep :one
 SELECT task_id, node_id, incarnation, type, effect, params, seq, status, (envelope IS NOT NULL)::boolean AS signed,
        created_at, lease_epoch, result
@@ -252,20 +320,12 @@ const listTasks = `-- name: ListTasks :many
 SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
        t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
        t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result,
-       (CASE WHEN t.task_id = $1::uuid THEN t.output_tail ELSE '' END)::text AS output_tail
+       ''::text AS output_tail
 FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id
-WHERE ($1::uuid IS NULL OR t.task_id = $1::uuid)
-  AND ($2::uuid IS NULL OR t.node_id = $2::uuid)
-  AND (NOT $3::boolean OR t.status IN ('pending', 'dispatched', 'running', 'lost'))
-ORDER BY t.created_at DESC, t.seq DESC LIMIT $4
+WHERE ($1::uuid IS NULL OR t.node_id = $1::uuid)
+  AND (NOT $2::boolean OR t.status IN ('pending', 'dispatched', 'running', 'lost'))
+ORDER BY t.created_at DESC, t.seq DESC LIMIT $3
 `
-
-type ListTasksParams struct {
-	TaskID  *string
-	NodeID  *string
-	Open    bool
-	MaxRows int32
-}
 
 type ListTasksRow struct {
 	TaskID          string
@@ -295,13 +355,8 @@ type ListTasksRow struct {
 	OutputTail      string
 }
 
-func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]ListTasksRow, error) {
-	rows, err := q.db.Query(ctx, listTasks,
-		arg.TaskID,
-		arg.NodeID,
-		arg.Open,
-		arg.MaxRows,
-	)
+func (q *Queries) ListTasks(ctx context.Context, nodeID *string, open bool, maxRows int32) ([]ListTasksRow, error) {
+	rows, err := q.db.Query(ctx, listTasks, nodeID, open, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -685,6 +740,34 @@ func (q *Queries) TaskLeases(ctx context.Context) ([]TaskLeasesRow, error) {
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const taskNews = `-- name: TaskNews :many
+SELECT task_id FROM node_tasks
+WHERE node_id = $1 AND task_id = ANY ($2::uuid[])
+  AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR told_cancel)
+ORDER BY seq
+`
+
+// Which tasks that a node holds are not wanted any more.
+func (q *Queries) TaskNews(ctx context.Context, nodeID string, have []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, taskNews, nodeID, have)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var task_id string
+		if err := rows.Scan(&task_id); err != nil {
+			return nil, err
+		}
+		items = append(items, task_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -1,0 +1,61 @@
+package store_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// placeholder is one of sqlc's, with or without a type behind it.
+var placeholder = regexp.MustCompile(`sqlc\.n?arg\(\w+\)`)
+
+// query reads a query of one parameter from the files that sqlc reads.
+func query(t *testing.T, file, name string) string {
+	t.Helper()
+	raw, err := os.ReadFile("../../schema/queries/" + file + ".sql")
+	require.NoError(t, err)
+	_, after, found := strings.Cut(string(raw), "-- name: "+name+" :")
+	require.True(t, found, name)
+	_, body, _ := strings.Cut(after, "\n")
+	body, _, _ = strings.Cut(body, ";")
+	return placeholder.ReplaceAllString(body, "$$1")
+}
+
+// What one node's view reads is found by the node: a plan that holds for all
+// parameters walks no table and no whole index.
+func TestOneNodesViewReadsNoWholeTable(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, e.url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
+	require.NoError(t, err)
+	for _, q := range []struct{ file, name, param string }{
+		{"nodes", "GetNode", "uuid"},
+		{"instances", "ListInstances", "uuid[]"},
+		{"certificates", "ListHeldCertificates", "uuid[]"},
+		{"operations", "RunningOperations", "uuid[]"},
+		{"operations", "OpenOperations", "uuid"},
+		{"tasks", "GetTask", "uuid"},
+	} {
+		t.Run(q.name, func(t *testing.T) {
+			_, err := conn.Exec(ctx, "PREPARE "+q.name+" ("+q.param+") AS "+query(t, q.file, q.name))
+			require.NoError(t, err)
+			rows, err := conn.Query(ctx, "EXPLAIN EXECUTE "+q.name+" (NULL)")
+			require.NoError(t, err)
+			plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			require.NoError(t, err)
+			for i, line := range plan {
+				if strings.Contains(line, "Seq Scan") || strings.Contains(line, "Index Scan") || strings.Contains(line, "Index Only Scan") {
+					require.Less(t, i+1, len(plan), strings.Join(plan, "\n"))
+					require.Contains(t, plan[i+1], "Index Cond", strings.Join(plan, "\n"))
+				}
+			}
+		})
+	}
+}

@@ -108,7 +108,8 @@ func (op *operation) take(ctx workflow.Context) {
 	defer cancel()
 	err := onRecord(free, "Claim the node for "+string(op.in.Action), record.ClaimNode, schema.ClaimRequest{
 		OperationID: op.in.OperationID, NodeID: op.in.NodeID, Action: op.in.Action,
-		WorkflowID: op.status.Operation.WorkflowID, RunID: op.status.Operation.RunID,
+		// A run that was reset to its beginning claims again what it has.
+		WorkflowID: op.status.Operation.WorkflowID, RunID: workflow.GetInfo(ctx).OriginalRunID,
 		Actor: op.in.Actor, Reason: op.in.Reason, CorrelationID: op.in.CorrelationID, Options: op.in.Options,
 	}, &op.claim)
 	op.answered = true

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,10 +28,9 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, ask schema.TaskAs
 		if err != nil {
 			return err
 		}
-		if t.LeaseEpoch == 1 {
-			u.note(taskEvent(callerFence(c, t.OperationID, t.CorrelationID), schema.AuditTaskDispatched, t.TaskID,
-				schema.AuditSucceeded, "", map[string]string{"type": string(t.Type), "holder": t.Holder}))
-		}
+		u.note(taskEvent(callerFence(c, t.OperationID, t.CorrelationID), schema.AuditTaskDispatched, t.TaskID,
+			schema.AuditSucceeded, "", map[string]string{"type": string(t.Type), "holder": t.Holder,
+				"lease": strconv.FormatInt(t.LeaseEpoch, 10)}))
 		offer = &schema.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
 			Lease: schema.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: t.Type, CreatedAt: t.CreatedAt,
 			NodeState: t.NodeState, OpSeq: t.NodeOpSeq}

@@ -151,7 +151,7 @@ func TestALeaseThatRanOut(t *testing.T) {
 	require.Equal(t, row.TaskID, again.TaskID)
 	require.Equal(t, int64(2), again.Lease.Epoch)
 	e.takeNone(caller)
-	require.Equal(t, 1, count(e.audit(caller.NodeID), "tasks.dispatched succeeded"), "the first hand-over is on record")
+	require.Equal(t, 2, count(e.audit(caller.NodeID), "tasks.dispatched succeeded"), "each hand-over is on record")
 
 	_, err := e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")

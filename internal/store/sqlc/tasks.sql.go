@@ -504,8 +504,8 @@ WHERE n.node_id = t.node_id AND t.task_id = (
       AND c.op_seq IN (0, m.op_seq)
       AND c.status IN ('pending', 'dispatched', 'running')
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
-      AND (c.status = 'pending'
-           OR c.lease_until < now() AND NOT c.task_id::text = ANY ($5::text[]))
+      AND (c.status = 'pending' OR c.lease_until < now())
+      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY ($5::text[]))
     ORDER BY c.seq LIMIT 1 FOR UPDATE OF c SKIP LOCKED)
 RETURNING t.task_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
     t.lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time, n.state AS node_state, n.op_seq AS node_op_seq
@@ -534,9 +534,10 @@ type NextTaskRow struct {
 	NodeOpSeq     int64
 }
 
-// Hands over the oldest task that waits, or whose lease ran out while the
-// node's journal knows nothing of it, of the operation that holds the node or
-// of none. One statement decides.
+// Hands over the oldest task that waits, or whose lease ran out, of the operation
+// that holds the node or of none. One that the node's journal holds goes on under
+// the lease it has: a newer one whose answer is lost would end its work. One
+// statement decides.
 func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow, error) {
 	row := q.db.QueryRow(ctx, nextTask,
 		arg.Holder,

@@ -137,18 +137,23 @@ func record(t *testing.T, nodeID, name string) {
 		return
 	}
 	c := dial(t)
-	dir := filepath.Join("..", "..", "workflows", "testdata", "replay", *recordTo)
-	require.NoError(t, os.MkdirAll(dir, 0o755))
 	for i, r := range runs(t, c, nodeID) {
 		workflowID := schema.WorkflowID(schema.ActionOfWorkflow(r[0]), nodeID)
-		raw, err := protojson.Marshal(history(t, c, workflowID, r[1]))
-		require.NoError(t, err)
-		var packed bytes.Buffer
-		w := gzip.NewWriter(&packed)
-		_, err = w.Write(raw)
-		require.NoError(t, err)
-		require.NoError(t, w.Close())
-		file := fmt.Sprintf("%s-%s-%d.json.gz", name, strings.ToLower(r[0]), i)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, file), packed.Bytes(), 0o644))
+		keep(t, fmt.Sprintf("%s-%s-%d", name, strings.ToLower(r[0]), i), history(t, c, workflowID, r[1]))
 	}
+}
+
+// keep writes one history as a replay fixture.
+func keep(t *testing.T, name string, h *historypb.History) {
+	t.Helper()
+	dir := filepath.Join("..", "..", "workflows", "testdata", "replay", *recordTo)
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	raw, err := protojson.Marshal(h)
+	require.NoError(t, err)
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, err = w.Write(raw)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".json.gz"), packed.Bytes(), 0o644))
 }

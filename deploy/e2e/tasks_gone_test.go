@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/workflowservice/v1"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestTasksInTrouble does to running tasks what people do in the Web UI and at
+// the command line, and lets agents vanish in the middle of one, which the
+// reclaimer's own schedule finds.
+func TestTasksInTrouble(t *testing.T) {
+	cases := map[string]func(*testing.T){
+		"paused in the Web UI":                          pausedDrain,
+		"cancelled in the Web UI":                       cancelledDrain,
+		"reset in the Web UI to before the drain":       func(t *testing.T) { resetDrain(t, "reset", drainStep) },
+		"reset in the Web UI to the beginning":          func(t *testing.T) { resetDrain(t, "rerun", "") },
+		"cancelled by itself":                           endedTask,
+		"a harmless one is offered again":               harmlessTask,
+		"a lost one heals when its agent is back":       lostAndBack,
+		"a lost one of a wiped node waits for a person": lostAndWiped,
+	}
+	t.Run("all", func(t *testing.T) {
+		for name, do := range cases {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				do(t)
+			})
+		}
+	})
+	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"reclaimer"`, "its schedule runs")
+	recordReclaim(t)
+}
+
+// harmlessTask: the agent dies with a task that it was handed and has not put
+// into its journal.
+func harmlessTask(t *testing.T) {
+	nodeHost, id := enrolled(t, "requeue")
+	given := handedToTheDead(t, nodeHost)
+	minuteLater(t, given.TaskID)
+	eventually(t, "offered again", func() bool { return task(t, given.TaskID).Status == schema.TaskPending })
+	require.Empty(t, stuckOf(t, id).Reason, "nobody is asked")
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
+	eventually(t, "cordoned", func() bool { n := show(t, nodeHost); return n.Cordoned && n.Operation == nil })
+	done := task(t, given.TaskID)
+	require.Equal(t, schema.TaskSucceeded, done.Status)
+	require.EqualValues(t, given.Attempts+1, done.Attempts)
+	require.NotEqual(t, given.Holder, done.Holder)
+	require.Equal(t, 1, said(t, id, given.TaskID, schema.AuditTaskRequeued))
+	requireOneRowPerChange(t, id)
+	record(t, id, "requeue")
+}
+
+// handedToTheDead stops the agent in its poll, lets a cordon be handed to it and
+// kills it. An agent that was not in its poll is let go on, and it tries again.
+func handedToTheDead(t *testing.T, nodeHost string) (given schema.TaskView) {
+	t.Helper()
+	pid := parts(t)["agent/"+nodeHost].PID
+	for range 5 {
+		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+		ok(t, "node", "drain", nodeHost, "--cordon-only", "--yes", "--no-wait")
+		eventually(t, "the task stands", func() bool {
+			all := tasksOf(t, nodeHost)
+			if len(all) > 0 {
+				given = all[0]
+			}
+			return given.Type == schema.TaskWorkloadCordon && !given.Status.Terminal()
+		})
+		if given.Status == schema.TaskDispatched {
+			kill(t, "agent", nodeHost)
+			return given
+		}
+		require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+		eventually(t, "cordoned", func() bool { return show(t, nodeHost).Operation == nil })
+	}
+	require.FailNow(t, "the agent was never in its poll")
+	return given
+}
+
+// lostDrain is a drain whose agent was killed and that was given up.
+func lostDrain(t *testing.T, name string) draining {
+	t.Helper()
+	d := drainThatWaits(t, name)
+	kill(t, "agent", d.host)
+	minuteLater(t, d.task.TaskID)
+	next := parked(t, d.id, schema.ReasonTaskLost)
+	require.Contains(t, next, "gpuaas task resume "+d.task.TaskID)
+	require.Equal(t, schema.TaskLost, task(t, d.task.TaskID).Status)
+	require.Equal(t, 1, said(t, d.id, d.task.TaskID, schema.AuditTaskLost))
+	return d
+}
+
+// lostAndBack: a task that must not be run again unasked is given up, and goes
+// on when the agent that has it is heard of.
+func lostAndBack(t *testing.T) {
+	d := lostDrain(t, "back")
+	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
+	eventually(t, "nothing waits any more", func() bool { return stuckOf(t, d.id).Reason == "" })
+	require.Equal(t, schema.TaskRunning, task(t, d.task.TaskID).Status)
+	d.ends(t)
+	require.EqualValues(t, 1, task(t, d.task.TaskID).Attempts)
+	require.Equal(t, 1, said(t, d.id, d.task.TaskID, schema.AuditTaskBack))
+	record(t, d.id, "back")
+}
+
+// lostAndWiped: an agent whose journal is gone does not bring the task back, and
+// is not given it until a person says so.
+func lostAndWiped(t *testing.T) {
+	d := lostDrain(t, "wiped")
+	state := filepath.Join(agentDir(d.host), "state")
+	require.NoError(t, os.RemoveAll(filepath.Join(state, "journal")))
+	require.NoError(t, os.RemoveAll(filepath.Join(state, "seq-floor.json")))
+	heard := show(t, d.host).LastHeartbeatAt
+	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
+	eventually(t, "the agent is back", func() bool { return show(t, d.host).LastHeartbeatAt.After(*heard) })
+	require.Equal(t, schema.ReasonTaskLost, stuckOf(t, d.id).Reason)
+
+	refused := run(t, "task", "resume", d.task.TaskID, "--yes")
+	require.Equal(t, schema.ExitUsage, refused.code, "without a reason")
+	ok(t, "task", "resume", d.task.TaskID, "--yes", "--reason", "looked: the job still runs")
+	eventually(t, "nothing waits any more", func() bool { return stuckOf(t, d.id).Reason == "" })
+	d.ends(t)
+	require.EqualValues(t, 2, task(t, d.task.TaskID).Attempts)
+	require.Equal(t, 1, said(t, d.id, d.task.TaskID, schema.AuditTaskResume))
+	record(t, d.id, "wiped")
+}
+
+// endedTask: an operator's cancel of a task ends the work on the node and parks
+// its operation.
+func endedTask(t *testing.T) {
+	d := drainThatWaits(t, "ended")
+	ok(t, "task", "cancel", d.task.TaskID, "--yes", "--reason", "wrong deadline")
+	next := parked(t, d.id, schema.ReasonTaskCancelled)
+	require.True(t, strings.HasPrefix(next, "gpuaas op "), next)
+	ended := task(t, d.task.TaskID)
+	require.Equal(t, schema.TaskCancelled, ended.Status)
+	require.NotNil(t, ended.Result, "the agent reported it")
+	require.Len(t, show(t, d.host).Workloads, 1)
+	ok(t, "op", "retry", d.host, "--reason", "now")
+	again := newest(t, d.host, schema.TaskWorkloadDrain, schema.TaskDispatched, schema.TaskRunning)
+	require.NotEqual(t, d.task.TaskID, again.TaskID)
+	d.task = again
+	d.ends(t)
+	record(t, d.id, "ended")
+}
+
+// recordReclaim keeps a sweep that gave a task up as a replay fixture when asked
+// to.
+func recordReclaim(t *testing.T) {
+	t.Helper()
+	if *recordTo == "" {
+		return
+	}
+	c := dial(t)
+	eventually(t, "a sweep that gave a task up is listed", func() bool {
+		answer, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{
+			Query: fmt.Sprintf("WorkflowType = %q AND ExecutionStatus = 'Completed'", schema.WorkflowReclaim)})
+		require.NoError(t, err)
+		for _, e := range answer.GetExecutions() {
+			h := history(t, c, e.GetExecution().GetWorkflowId(), e.GetExecution().GetRunId())
+			if strings.Contains(h.String(), string(schema.ReclaimLost)) {
+				keep(t, "sweep", h)
+				return true
+			}
+		}
+		return false
+	})
+}

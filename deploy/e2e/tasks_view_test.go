@@ -1,0 +1,163 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// What people can see of a node's tasks, and the one thing that they cannot do:
+// move the hands of the database's clock.
+
+// tasksOf lists the node's tasks, newest first.
+func tasksOf(t *testing.T, nodeHost string) []schema.TaskView {
+	t.Helper()
+	return decode[schema.TaskList](t, ok(t, "task", "list", "--node", nodeHost, "--all", "-o", "json")).Tasks
+}
+
+// newest is the node's newest task of a type, once it has a status.
+func newest(t *testing.T, nodeHost string, kind schema.TaskType, is ...schema.TaskStatus) (found schema.TaskView) {
+	t.Helper()
+	eventually(t, string(kind)+" is "+statuses(is), func() bool {
+		for _, v := range tasksOf(t, nodeHost) {
+			if v.Type == kind {
+				found = v
+				return len(is) == 0 || contains(is, v.Status)
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func statuses(all []schema.TaskStatus) string {
+	out := make([]string, len(all))
+	for i, s := range all {
+		out[i] = string(s)
+	}
+	return strings.Join(out, " or ")
+}
+
+func contains(all []schema.TaskStatus, s schema.TaskStatus) bool {
+	for _, x := range all {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// task reads one task as gpuaas task show has it.
+func task(t *testing.T, id string) schema.TaskView {
+	t.Helper()
+	return decode[schema.TaskView](t, ok(t, "task", "show", id, "-o", "json"))
+}
+
+// waits is what gpuaas stuck says of a node; empty when it says nothing.
+type waits struct {
+	NodeID string `json:"node_id"`
+	Reason string `json:"reason"`
+	Next   string `json:"next"`
+}
+
+func stuckOf(t *testing.T, nodeID string) (found waits) {
+	t.Helper()
+	for _, w := range decode[struct {
+		Stuck []waits `json:"stuck"`
+	}](t, ok(t, "stuck", "-o", "json")).Stuck {
+		if w.NodeID == nodeID {
+			return w
+		}
+	}
+	return waits{}
+}
+
+// parked waits until the node's operation is parked for a reason, and answers
+// the command that gpuaas stuck names.
+func parked(t *testing.T, nodeID, reason string) (next string) {
+	t.Helper()
+	eventually(t, "parked with "+reason, func() bool {
+		w := stuckOf(t, nodeID)
+		next = w.Next
+		return w.Reason == reason
+	})
+	return next
+}
+
+// query asks the stack's Postgres. It connects each time, since the server goes
+// and comes in these tests.
+func query(t *testing.T, read func(pgx.Rows), sql string, args ...any) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "database-url"))
+	require.NoError(t, err)
+	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(raw)))
+	require.NoError(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the rows were read
+	rows, err := conn.Query(t.Context(), sql, args...)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		read(rows)
+	}
+	require.NoError(t, rows.Err())
+}
+
+// number runs a query for one number.
+func number(t *testing.T, sql string, args ...any) (n int) {
+	t.Helper()
+	query(t, func(r pgx.Rows) { require.NoError(t, r.Scan(&n)) }, sql, args...)
+	return n
+}
+
+// minuteLater lets the lease of a task be over for so long that the reclaimer
+// looks at it: the clock is what is simulated.
+func minuteLater(t *testing.T, taskID string) {
+	t.Helper()
+	query(t, nil, "UPDATE node_tasks SET lease_until = now() - interval '1 minute' WHERE task_id = $1", taskID)
+}
+
+// beatIsDue makes the task's next progress a heartbeat, as half a minute would.
+func beatIsDue(t *testing.T, taskID string) {
+	t.Helper()
+	query(t, nil, "UPDATE node_tasks SET beat_at = NULL WHERE task_id = $1", taskID)
+}
+
+// ask calls the admin API, as often as hundreds of runs of the CLI would.
+func ask(t *testing.T, method, path string, body, out any) {
+	t.Helper()
+	raw, err := json.Marshal(body)
+	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(t.Context(), method, shared.getenv("GPUAAS_API_URL")+"/api/v1/admin"+path, bytes.NewReader(raw))
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+shared.getenv("GPUAAS_API_TOKEN"))
+	req.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.Equal(t, 2, answer.StatusCode/100, "%s %s: %s", method, path, text)
+	require.NoError(t, json.Unmarshal(text, out), string(text))
+}
+
+// said counts the audit's rows of an action about a task.
+func said(t *testing.T, nodeID, taskID, action string) (n int) {
+	t.Helper()
+	for _, e := range audit(t, nodeID) {
+		if e.Target == taskID && e.Action == action {
+			n++
+		}
+	}
+	return n
+}

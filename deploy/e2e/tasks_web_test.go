@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// webUI makes the calls of Temporal's Web UI about a node's run.
+type webUI struct {
+	t         *testing.T
+	c         client.Client
+	namespace string
+	run       *commonpb.WorkflowExecution
+}
+
+func openWebUI(t *testing.T, nodeID string) webUI {
+	t.Helper()
+	c := dial(t)
+	d, err := c.DescribeWorkflowExecution(t.Context(), schema.NodeWorkflowID(nodeID), "")
+	require.NoError(t, err)
+	return webUI{t, c, shared.getenv("TEMPORAL_NAMESPACE"), d.GetWorkflowExecutionInfo().GetExecution()}
+}
+
+func (w webUI) pause(activity string) {
+	w.t.Helper()
+	_, err := w.c.WorkflowService().PauseActivity(w.t.Context(), &workflowservice.PauseActivityRequest{Namespace: w.namespace, Execution: w.run,
+		Activity: &workflowservice.PauseActivityRequest_Id{Id: activity}, Identity: "a person", Reason: "test"})
+	require.NoError(w.t, err)
+}
+
+func (w webUI) unpause(activity string) {
+	w.t.Helper()
+	_, err := w.c.WorkflowService().UnpauseActivity(w.t.Context(), &workflowservice.UnpauseActivityRequest{Namespace: w.namespace, Execution: w.run,
+		Activity: &workflowservice.UnpauseActivityRequest_Id{Id: activity}, Identity: "a person"})
+	require.NoError(w.t, err)
+}
+
+func (w webUI) cancel() {
+	w.t.Helper()
+	_, err := w.c.WorkflowService().RequestCancelWorkflowExecution(w.t.Context(), &workflowservice.RequestCancelWorkflowExecutionRequest{
+		Namespace: w.namespace, WorkflowExecution: w.run, RequestId: schema.NewID(), Identity: "a person", Reason: "test"})
+	require.NoError(w.t, err)
+}
+
+// reset begins the run again after the workflow task before the given activity
+// was asked for, or after the first one of all for "".
+func (w webUI) reset(activity string) (runID string) {
+	w.t.Helper()
+	to := int64(0)
+	for _, e := range history(w.t, w.c, w.run.GetWorkflowId(), w.run.GetRunId()).GetEvents() {
+		if e.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED && (activity != "" || to == 0) {
+			to = e.GetEventId()
+		}
+		if activity != "" && e.GetActivityTaskScheduledEventAttributes().GetActivityId() == activity {
+			break
+		}
+	}
+	require.Positive(w.t, to)
+	answer, err := w.c.WorkflowService().ResetWorkflowExecution(w.t.Context(), &workflowservice.ResetWorkflowExecutionRequest{
+		Namespace: w.namespace, WorkflowExecution: w.run, RequestId: schema.NewID(), Reason: "test", WorkflowTaskFinishEventId: to})
+	require.NoError(w.t, err)
+	return answer.GetRunId()
+}
+
+func (w webUI) status(runID string) enumspb.WorkflowExecutionStatus {
+	w.t.Helper()
+	d, err := w.c.DescribeWorkflowExecution(w.t.Context(), w.run.GetWorkflowId(), runID)
+	require.NoError(w.t, err)
+	return d.GetWorkflowExecutionInfo().GetStatus()
+}
+
+// draining is a node whose agent waits for a workload to end, which it does once
+// the gate is open.
+type draining struct {
+	host, id string
+	task     schema.TaskView
+	gate     string
+}
+
+const drainStep = string(schema.TaskWorkloadDrain)
+
+func drainThatWaits(t *testing.T, name string) draining {
+	t.Helper()
+	d := draining{gate: filepath.Join(t.TempDir(), "go")}
+	d.host, d.id = enrolled(t, name)
+	work(t, d.host, "job-1", "sh", "-c", `trap "while [ ! -e `+d.gate+` ]; do sleep 0.1; done; exit 0" TERM; while :; do sleep 0.1; done`)
+	ok(t, "node", "drain", d.host, "--yes", "--no-wait")
+	eventually(t, "the workload is asked to stop", func() bool { return len(stops(t, d.host, "job-1")) == 1 })
+	d.task = newest(t, d.host, schema.TaskWorkloadDrain, schema.TaskDispatched, schema.TaskRunning)
+	return d
+}
+
+// ends lets the workload end, and with it the drain: the workload was asked once
+// in all, and the record has each change once.
+func (d draining) ends(t *testing.T) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
+	eventually(t, "drained", func() bool { return show(t, d.host).State == schema.NodeDrained })
+	require.Len(t, stops(t, d.host, "job-1"), 1, "the workload was asked to stop more than once")
+	require.Equal(t, schema.TaskSucceeded, task(t, d.task.TaskID).Status)
+	require.Equal(t, 1, said(t, d.id, d.task.TaskID, schema.AuditTaskFinished))
+	requireOneRowPerChange(t, d.id)
+}
+
+// pausedDrain: work that appears while the drain is paused is not asked to stop,
+// even by an agent that was restarted meanwhile, until it is unpaused.
+func pausedDrain(t *testing.T) {
+	d := drainThatWaits(t, "pause")
+	web := openWebUI(t, d.id)
+	web.pause(drainStep)
+	beatIsDue(t, d.task.TaskID)
+	eventually(t, "the task is paused", func() bool { return task(t, d.task.TaskID).Paused })
+	require.Contains(t, ok(t, "task", "show", d.task.TaskID).stdout, "running (paused)")
+
+	kill(t, "agent", d.host)
+	other := runsOutside(t, d.host, "job-2")
+	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
+	eventually(t, "the agent knows of both workloads", func() bool {
+		return task(t, d.task.TaskID).Progress == "paused: 2 of 2 workloads still running"
+	})
+	require.Empty(t, stops(t, d.host, "job-2"), "the paused drain began something")
+
+	web.unpause(drainStep)
+	beatIsDue(t, d.task.TaskID)
+	eventually(t, "the drain goes on", func() bool { return len(stops(t, d.host, "job-2")) == 1 })
+	require.Error(t, other.Wait(), "SIGTERM ended it")
+	require.False(t, task(t, d.task.TaskID).Paused)
+	d.ends(t)
+	record(t, d.id, "pause")
+}
+
+// runsOutside starts a process that the agent, which is down, finds as a workload
+// of its own when it is back.
+func runsOutside(t *testing.T, nodeHost, name string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command("sleep", "3600")
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill() }) // it ended when all went well
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(string(stat), ") ")
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	require.NoError(t, err)
+	state, err := json.Marshal(map[string]any{"name": name, "phase": "running", "pid": c.Process.Pid, "start_id": schema.NewID(),
+		"start_time": strings.Fields(after)[19], "boot_id": strings.TrimSpace(string(boot)), "started_at": time.Now().UTC(), "starts": 1})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(agentDir(nodeHost), "workloads", name+".state"), state, 0o600))
+	return c
+}
+
+// cancelledDrain: the work of the agent ends, what the drain changed is taken
+// back, and the run is closed as cancelled.
+func cancelledDrain(t *testing.T) {
+	d := drainThatWaits(t, "webcancel")
+	web := openWebUI(t, d.id)
+	web.cancel()
+	eventually(t, "cancelled", func() bool {
+		return web.status(web.run.GetRunId()) == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED
+	})
+	node := show(t, d.host)
+	require.Equal(t, schema.NodeActive, node.State)
+	require.False(t, node.Cordoned)
+	require.Nil(t, node.Operation)
+	require.Equal(t, schema.TaskCancelled, task(t, d.task.TaskID).Status)
+	eventually(t, "the agent gave the work up", func() bool { return said(t, d.id, d.task.TaskID, schema.AuditTaskLate) == 1 })
+	require.Len(t, show(t, d.host).Workloads, 1, "what had not ended goes on")
+	requireOneRowPerChange(t, d.id)
+	record(t, d.id, "webcancel")
+}
+
+// resetDrain: the new run finds what the old one had done and the task that the
+// node works on; its result completes the new run.
+func resetDrain(t *testing.T, name, to string) {
+	d := drainThatWaits(t, name)
+	web := openWebUI(t, d.id)
+	runID := web.reset(to)
+	eventually(t, "the new run waits for the task", func() bool { return task(t, d.task.TaskID).RunID == runID })
+	require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, web.status(web.run.GetRunId()))
+	d.ends(t)
+	eventually(t, "the new run completes", func() bool { return web.status(runID) == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED })
+	all := tasksOf(t, d.host)
+	require.Len(t, all, 2, "a cordon and a drain")
+	for _, v := range all {
+		require.EqualValues(t, 1, v.Attempts, "%s was handed over again", v.Type)
+	}
+	record(t, d.id, name)
+}

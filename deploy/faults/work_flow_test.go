@@ -1,0 +1,193 @@
+package faults_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/api/relay"
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// flowSide is the workflow in Temporal and the worker that runs its activities:
+// three steps, one after the other.
+type flowSide struct {
+	s      *shift
+	at     int
+	open   bool   // the activity's try has ended and it waits for its completion
+	parked string // the step whose task was given up
+	back   map[string]bool
+	done   map[string]string // token of the result, by step
+}
+
+func (f *flowSide) steps() []schema.TaskType {
+	return []schema.TaskType{schema.TaskWorkloadCordon, schema.TaskWorkloadDrain, schema.TaskNodeProbe}
+}
+
+func (f *flowSide) over() bool { return f.at == len(f.steps()) }
+
+func (f *flowSide) String() string {
+	if f.over() {
+		return "the workflow is over"
+	}
+	return fmt.Sprintf("the workflow is at %s, parked at %q", f.steps()[f.at], f.parked)
+}
+
+// work is the worker: it runs the activity that is due, or one that was silent
+// for too long again, as activities.Task.RunNodeTask does.
+func (s *shift) work(ctx context.Context) error {
+	f := &s.flow
+	if f.over() || f.parked != "" || f.open && !s.may(tried, 6) {
+		return nil
+	}
+	kind := f.steps()[f.at]
+	spec := schema.TaskSpec{OperationID: s.fence.OperationID, OpSeq: s.fence.OpSeq, NodeID: s.fence.NodeID, Step: string(kind), Type: kind,
+		Deadline: s.db.clock.Now().Add(century)}
+	owner := schema.TaskOwner{WorkflowID: schema.NodeWorkflowID(s.fence.NodeID), RunID: "run", ActivityID: string(kind)}
+	row, err := s.store.Prepare(ctx, spec, owner)
+	switch {
+	case err != nil:
+		return err
+	case row.Result != nil:
+		f.open = true
+		f.complete(string(kind), *row.Result)
+		return nil
+	case !row.Signed:
+		if s.may(workerBefore, 4) {
+			return nil
+		}
+		if err := s.store.Enqueue(ctx, spec, owner, row, []byte(`{}`)); err != nil {
+			return err
+		}
+		s.say("worker stores %s", kind)
+		if s.may(workerAfter, 4) {
+			return nil
+		}
+	}
+	f.open = true
+	return nil
+}
+
+// complete ends the activity. It reports false when nothing waits for it.
+func (f *flowSide) complete(step string, r schema.TaskResult) bool {
+	if f.over() || !f.open || step != string(f.steps()[f.at]) {
+		return false
+	}
+	f.s.say("workflow: %s %s %s", step, r.Status, r.Message)
+	f.open = false
+	if r.Status != schema.TaskSucceeded {
+		f.parked = step
+		f.heal()
+		return true
+	}
+	var out struct{ Token string }
+	_ = json.Unmarshal(r.Output, &out) // compared with what the node did
+	f.done[step] = out.Token
+	f.at++
+	return true
+}
+
+// heal goes on with the parked step when its task is back, which may have been
+// told before.
+func (f *flowSide) heal() {
+	if f.parked != "" && f.back[f.parked] {
+		delete(f.back, f.parked)
+		f.s.say("workflow: %s goes on", f.parked)
+		f.parked = ""
+	}
+}
+
+// relay lets one process of the relay run until it rests or dies.
+func (s *shift) relay(ctx context.Context) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	m := &mortal{Outbox: s.outbox, s: s, end: end}
+	r := relay.Relay{Outbox: m, Temporal: m, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)}
+	r.Run(ctx)
+	return m.err
+}
+
+// mortal is the outbox and Temporal as a relay that may die sees them.
+type mortal struct {
+	*store.Outbox
+	s    *shift
+	end  context.CancelFunc
+	dead bool
+	err  error
+}
+
+func (m *mortal) die() error {
+	m.dead = true
+	m.end()
+	return errDied
+}
+
+// Wake implements relay.Outbox: who asks for it has nothing left to do.
+func (m *mortal) Wake() <-chan struct{} {
+	m.end()
+	return nil
+}
+
+// Delivered implements relay.Outbox.
+func (m *mortal) Delivered(ctx context.Context, id int64) error {
+	if m.dead {
+		return errDied
+	}
+	return m.Outbox.Delivered(ctx, id)
+}
+
+// Failed implements relay.Outbox.
+func (m *mortal) Failed(ctx context.Context, id int64, why string) error {
+	m.end()
+	if m.dead {
+		return errDied
+	}
+	return m.Outbox.Failed(ctx, id, why)
+}
+
+// Orphaned implements relay.Outbox. Here every result has an owner.
+func (m *mortal) Orphaned(_ context.Context, _ int64, why string) error {
+	m.err = fmt.Errorf("a message was orphaned: %s", why)
+	m.end()
+	return m.err
+}
+
+// CompleteTask implements relay.Temporal.
+func (m *mortal) CompleteTask(_ context.Context, o schema.TaskOwner, r schema.TaskResult) error {
+	return m.deliver(func() error {
+		if o.WorkflowID != schema.NodeWorkflowID(m.s.fence.NodeID) || !m.s.flow.complete(o.ActivityID, r) {
+			return schema.NewError(schema.KindNotFound, "nothing waits").WithReason(schema.ReasonSettled)
+		}
+		return nil
+	})
+}
+
+// SignalAgent implements relay.Temporal.
+func (m *mortal) SignalAgent(_ context.Context, workflowID string, e schema.AgentEvent) error {
+	return m.deliver(func() error {
+		if e.Event == schema.EventTaskBack && workflowID == schema.NodeWorkflowID(m.s.fence.NodeID) {
+			m.s.flow.back[e.Step] = true
+			m.s.flow.heal()
+		}
+		return nil
+	})
+}
+
+func (m *mortal) deliver(do func() error) error {
+	switch {
+	case m.dead || m.s.may(relayBefore, 6):
+		return m.die()
+	case m.s.may(temporalAway, 6):
+		return errDied
+	}
+	err := do()
+	if m.s.may(relayAfter, 6) {
+		_ = m.die()
+	}
+	return err
+}

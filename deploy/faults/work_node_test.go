@@ -1,0 +1,137 @@
+package faults_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// nodeSide is the agent as the API sees it: it has a journal, and executes what
+// it accepted once. Its own deaths are in package agent's tests.
+type nodeSide struct {
+	known map[string]*held
+	order []*held
+}
+
+// held is one entry of the journal.
+type held struct {
+	id       string
+	kind     schema.TaskType
+	epoch    int64
+	begun    int
+	token    string // of the result, once there is one
+	at       time.Time
+	reported bool
+}
+
+// idle reports whether nothing is accepted or unreported.
+func (n *nodeSide) idle() bool { return len(n.have()) == 0 }
+
+func (n *nodeSide) have() (ids []string) {
+	for _, h := range n.order {
+		if !h.reported {
+			ids = append(ids, h.id)
+		}
+	}
+	return ids
+}
+
+// pick draws an entry for which is holds.
+func (s *shift) pick(is func(*held) bool) *held {
+	var fit []*held
+	for _, h := range s.node.order {
+		if is(h) {
+			fit = append(fit, h)
+		}
+	}
+	if len(fit) == 0 {
+		return nil
+	}
+	return fit[s.r.IntN(len(fit))]
+}
+
+// poll asks one of the replicas for work.
+func (s *shift) poll(ctx context.Context) error {
+	if s.may(handUnasked, 8) {
+		return nil
+	}
+	offer, err := s.stores[s.r.IntN(2)].NextTask(ctx, s.caller, schema.TaskAsk{Have: s.node.have(), Holder: "boot-1"}, schema.TaskLease)
+	if err != nil || offer == nil {
+		return err
+	}
+	s.say("hand-over of %s, lease %d", offer.Type, offer.Lease.Epoch)
+	if s.may(handLost, 4) {
+		return nil
+	}
+	h := s.node.known[offer.TaskID]
+	if h == nil {
+		h = &held{id: offer.TaskID, kind: offer.Type}
+		s.node.known[offer.TaskID], s.node.order = h, append(s.node.order, h)
+	}
+	h.epoch, h.reported = max(h.epoch, offer.Lease.Epoch), false
+	return nil
+}
+
+// begin has an effect on the node.
+func (s *shift) begin(context.Context) error {
+	if h := s.pick(func(h *held) bool { return h.begun == 0 }); h != nil {
+		h.begun++
+		s.say("node begins %s", h.kind)
+	}
+	return nil
+}
+
+// end makes the result.
+func (s *shift) end(context.Context) error {
+	if h := s.pick(func(h *held) bool { return h.begun > 0 && h.token == "" }); h != nil {
+		h.token, h.at = fmt.Sprintf("%s-%d", h.kind, s.r.Uint32()), s.db.clock.Now().UTC()
+		s.say("node ends %s", h.kind)
+	}
+	return nil
+}
+
+// progress extends the lease of what is worked on. Work whose lease is another's
+// would be ended; with one agent there is none.
+func (s *shift) progress(ctx context.Context) error {
+	h := s.pick(func(h *held) bool { return h.token == "" })
+	if h == nil {
+		return nil
+	}
+	p, err := s.stores[s.r.IntN(2)].Progress(ctx, s.caller, h.id, schema.TaskProgress{LeaseEpoch: h.epoch, Message: "at it"}, schema.TaskLease)
+	if err != nil {
+		return fmt.Errorf("progress of %s under lease %d: %w", h.kind, h.epoch, err)
+	}
+	if !s.may(progressLost, 4) {
+		h.epoch = p.Answer.Lease.Epoch
+	}
+	return nil
+}
+
+// report posts a result until it is answered.
+func (s *shift) report(ctx context.Context) error {
+	h := s.pick(func(h *held) bool { return h.token != "" && !h.reported })
+	if h == nil || s.may(resultUnasked, 8) {
+		return nil
+	}
+	out, err := json.Marshal(map[string]any{"token": h.token, "stopped": []string{}, "cordoned": true, "workloads": []string{}, "healthy": true})
+	if err != nil {
+		return err
+	}
+	r := schema.TaskResult{LeaseEpoch: h.epoch, Status: schema.TaskSucceeded, Output: out, StartedAt: h.at, FinishedAt: h.at}
+	post := func(ctx context.Context) error {
+		_, err := s.stores[s.r.IntN(2)].Result(ctx, s.caller, h.id, r)
+		s.say("node reports %s under lease %d: %v", h.kind, r.LeaseEpoch, err)
+		return err
+	}
+	if err := post(ctx); err != nil {
+		return err
+	}
+	if s.may(resultTwice, 4) {
+		s.late = append(s.late, post)
+	}
+	h.reported = !s.may(resultLost, 4)
+	return nil
+}

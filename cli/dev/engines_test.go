@@ -16,7 +16,7 @@ import (
 )
 
 // realStack is a stack on random ports in a folder of its own, with the real
-// engines. Without their programs the test is skipped, or fails where CI=true.
+// engines. Without their programs the test fails.
 func realStack(t *testing.T) *stack {
 	t.Helper()
 	if testing.Short() {
@@ -36,18 +36,9 @@ func realStack(t *testing.T) *stack {
 			return path
 		},
 	}
-	for program, found := range map[string]bool{
-		"bin/" + vaultBinary: s.findProgram(vaultBinary) != "", "bin/" + temporalBinary: s.findProgram(temporalBinary) != "",
-		"a Postgres server": findPostgres(s.look) != "",
-	} {
-		switch {
-		case found:
-		case os.Getenv("CI") == "true":
-			t.Fatalf("%s is missing", program)
-		default:
-			t.Skipf("%s is missing: ./task build", program)
-		}
-	}
+	require.NotEmpty(t, s.findProgram(vaultBinary), "bin/%s is missing; build it with: ./task build:dev-vault", vaultBinary)
+	require.NotEmpty(t, s.findProgram(temporalBinary), "bin/%s is missing; build it with: ./task build:dev-temporal", temporalBinary)
+	require.NotEmpty(t, findPostgres(s.look), "a Postgres server is missing; install it with: sh tools/need-postgres.sh")
 	require.NoError(t, s.layout.make())
 	require.NoError(t, s.decide(t.Context(), freeBase(t)))
 	t.Cleanup(func() { require.NoError(t, s.wipe(context.Background())) }) //nolint:usetesting // the test's context has ended by then

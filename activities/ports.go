@@ -55,8 +55,8 @@ type Tasks interface {
 	// KindServiceUnavailable, reason seq_taken, when another task took the row's
 	// seq since: prepare again.
 	Enqueue(ctx context.Context, s schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, envelope []byte) error
-	// Void ends the operation's unfinished tasks as cancelled. The agent learns
-	// of it at its next progress call; a late result is recorded, not applied.
+	// Void ends the operation's unfinished tasks as cancelled. The agent is told
+	// of it; a late result is recorded, not applied.
 	Void(ctx context.Context, f schema.Fence) error
 }
 

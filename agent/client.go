@@ -218,9 +218,17 @@ func (c *client) identity(ctx context.Context, path string, body any) (schema.En
 	return a, err
 }
 
-// wait polls for a task; nil when none came. told names the newest verifier set,
-// zero when the answer does not.
-func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (o *schema.TaskOffer, told schema.SetFloor, err error) {
+// waited is what a poll brought.
+type waited struct {
+	offer *schema.TaskOffer // nil when none came
+	// set names the newest verifier set, zero when the answer does not.
+	set schema.SetFloor
+	// news are tasks to ask about at once.
+	news []string
+}
+
+// wait polls for a task.
+func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w waited, err error) {
 	q := url.Values{
 		"timeout": {strconv.Itoa(int(timeout.Seconds())) + "s"}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
 		"set": {strconv.FormatInt(ask.set, 10)},
@@ -229,18 +237,21 @@ func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (o *s
 		q.Set("have", strings.Join(ask.Have, ","))
 	}
 	var header http.Header
-	o = new(schema.TaskOffer)
+	o := new(schema.TaskOffer)
 	found, err := c.do(ctx, call{method: http.MethodGet, path: "/tasks/wait", query: q, timeout: timeout + 20*time.Second, header: &header}, o)
 	if err != nil {
-		return nil, told, err
+		return w, err
+	}
+	if found {
+		w.offer = o
 	}
 	if name := header.Get(schema.HeaderVerifierSet); name != "" {
-		told, _ = schema.ParseSetFloor(name) // zero, as when there is none
+		w.set, _ = schema.ParseSetFloor(name) // zero, as when there is none
 	}
-	if !found {
-		return nil, told, nil
+	if list := header.Get(schema.HeaderTaskNews); list != "" {
+		w.news = strings.Split(list, ",")
 	}
-	return o, told, nil
+	return w, nil
 }
 
 // ask is what a poll says about this node.

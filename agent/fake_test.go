@@ -117,6 +117,7 @@ type fakeAPI struct {
 	onEarly    func() bool // answer the poll at once
 	progress   func(taskID string, p schema.TaskProgress) (schema.ProgressAnswer, error)
 	lose       func(path string, n int) bool // commit, then lose the answer
+	news       chan news
 
 	mu         sync.Mutex
 	cond       *sync.Cond
@@ -128,6 +129,9 @@ type fakeAPI struct {
 	haves      []string
 	open       int // polls being answered
 }
+
+// news is the answer of a poll that names tasks to ask about.
+type news []string
 
 type postedResult struct {
 	taskID string
@@ -153,7 +157,7 @@ func newQuietAPI(tb testing.TB) *fakeAPI {
 		t: tb, server: newAuthority(tb, "server ca"), nodes: newAuthority(tb, "node ca"), signer: key, staged: staged,
 		id:     schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
 		issuer: newIssuer(tb),
-		offers: make(chan schema.TaskOffer, 16), counts: map[string]int{},
+		offers: make(chan schema.TaskOffer, 16), news: make(chan news, 16), counts: map[string]int{},
 	}
 	f.cond = sync.NewCond(&f.mu)
 	return f
@@ -203,6 +207,10 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if f.lose != nil && f.lose(what, n) {
 		panic(http.ErrAbortHandler)
+	}
+	if n, ok := answer.(news); ok {
+		w.Header().Set(schema.HeaderTaskNews, strings.Join(n, ","))
+		answer = nil
 	}
 	switch {
 	case err != nil:
@@ -321,6 +329,8 @@ func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
 	select {
 	case o := <-f.offers:
 		return f.granted(o, r.URL.Query().Get("nonce")), nil
+	case n := <-f.news:
+		return n, nil
 	case <-r.Context().Done():
 		return nil, nil
 	case <-time.After(timeout):

@@ -104,26 +104,28 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	q := ask{schema.TaskAsk{Have: a.tasks.journal.have(), Holder: a.holder, Nonce: newNonce()}, a.trust.current().version}
 	timeout, asked := a.keeper.pollFor(id), time.Now()
-	offer, told, err := api.wait(ctx, timeout, q)
+	got, err := api.wait(ctx, timeout, q)
 	if err != nil {
 		return err
 	}
-	a.trust.follow(ctx, told, api.sets)
+	// Before anything that may take long.
+	fresh := a.tasks.hear(got.news)
+	a.trust.follow(ctx, got.set, api.sets)
 	now := a.trust.clock.now()
 	if err := a.tasks.journal.prune(now); err != nil {
 		a.log.Error("journal not pruned", "err", err.Error())
 	}
 	a.trust.remind(now)
-	if offer == nil {
+	if got.offer == nil {
 		a.log.Info("task wait ended without a task", "held", len(q.Have))
-		if timeout >= time.Second && time.Since(asked) < timeout/4 {
+		if !fresh && timeout >= time.Second && time.Since(asked) < timeout/4 {
 			return errEarly
 		}
 		return nil
 	}
-	a.keeper.clock.heard(offer.ServerTime)
+	a.keeper.clock.heard(got.offer.ServerTime)
 	v := verifier{id: id.id, set: a.trust.current(), nonce: q.Nonce, clock: a.trust.clock, known: a.tasks.journal.holds}
-	return a.tasks.offer(ctx, v, *offer)
+	return a.tasks.offer(ctx, v, *got.offer)
 }
 
 // holderName names this process to the server: the machine's boot and the

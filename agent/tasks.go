@@ -55,6 +55,7 @@ type heldTask struct {
 	note    atomic.Pointer[string]
 	paused  atomic.Bool
 	turned  chan struct{} // gets a value when paused may have changed
+	heard   bool          // the server had news of it; guarded by tasks.mu
 }
 
 func newTasks(j *journal, execs map[schema.TaskType]Executor, t timing, now func() time.Time, log *slog.Logger) *tasks {
@@ -108,21 +109,41 @@ func (t *tasks) take(ctx context.Context, task verified, o schema.TaskOffer) err
 		return err
 	}
 	t.logger(p).Info("task accepted", "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
-	t.nudge()
+	t.nudgeAll()
 	t.hold(ctx, e, false)
 	return nil
 }
 
-// nudge makes every running task ask whether it is still wanted: a new task
+// nudgeAll makes every running task ask whether it is still wanted: a new task
 // often comes because an older one was cancelled.
-func (t *tasks) nudge() {
+func (t *tasks) nudgeAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.held {
-		select {
-		case h.nudge <- struct{}{}:
-		default:
+		h.ask()
+	}
+}
+
+// hear makes the tasks that the server has news of ask what it is. fresh is true
+// when it is the first word about one of them: a server that repeats itself must
+// not make the polls a loop.
+func (t *tasks) hear(news []string) (fresh bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range news {
+		if h, ok := t.held[id]; ok {
+			h.ask()
+			fresh, h.heard = fresh || !h.heard, true
 		}
+	}
+	return fresh
+}
+
+// ask makes the task's progress call due at once.
+func (h *heldTask) ask() {
+	select {
+	case h.nudge <- struct{}{}:
+	default:
 	}
 }
 

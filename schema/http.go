@@ -10,6 +10,11 @@ const HeaderCorrelationID = "X-Correlation-Id"
 // each answer of tasks/wait.
 const HeaderVerifierSet = "Gpuaas-Verifier-Set"
 
+// HeaderTaskNews lists, with commas between, those tasks of a poll's have that
+// an operator cancelled or that were voided: the agent should ask about them
+// with a progress call now. It comes with a 204 of tasks/wait.
+const HeaderTaskNews = "Gpuaas-Task-News"
+
 // ErrorBody is the error envelope of every HTTP answer that is not a success.
 type ErrorBody struct {
 	Error ErrorDetail `json:"error"`

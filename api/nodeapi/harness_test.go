@@ -113,6 +113,7 @@ type fakeStore struct {
 	pending      func(schema.NewIdentity) (int64, error)
 	next         func(have []string) (*schema.TaskOffer, error)
 	nextFor      func(schema.TaskAsk) (*schema.TaskOffer, error)
+	news         func(have []string) ([]string, error)
 	result       func(schema.TaskResult) (schema.TaskType, error)
 	progress     func(schema.TaskProgress) (schema.ProgressAnswer, error)
 	progressed   func(schema.TaskProgress) (schema.Progressed, error)
@@ -169,6 +170,13 @@ func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, ask schema.Task
 	}
 	if f.next != nil {
 		return f.next(ask.Have)
+	}
+	return nil, nil
+}
+
+func (f *fakeStore) TaskNews(_ context.Context, _ schema.Caller, have []string) ([]string, error) {
+	if f.news != nil {
+		return f.news(have)
 	}
 	return nil, nil
 }

@@ -69,6 +69,9 @@ type Store interface {
 	// is in ask.Have: what the agent's journal lists as accepted or unreported.
 	// The offer says the node's state and operation counter as of the hand-over.
 	NextTask(ctx context.Context, c Caller, ask schema.TaskAsk, lease time.Duration) (*schema.TaskOffer, error)
+	// TaskNews returns those of the node's tasks in have that its agent should ask
+	// about at once: cancelled, voided, or asked to be cancelled.
+	TaskNews(ctx context.Context, c Caller, have []string) ([]string, error)
 	// Progress extends the lease, or answers KindLeaseLost. It writes one row and
 	// notifies nobody. A lost task whose epoch is still the newest runs again,
 	// and its workflow is told. Owner is set when the activity should be told

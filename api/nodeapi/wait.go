@@ -4,9 +4,11 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // wait is the long poll. It subscribes before it looks, so that no wake is lost
@@ -48,7 +50,7 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, c Caller, q poll, wak
 	end := time.Now().Add(q.timeout)
 	timer := time.NewTimer(a.cfg.Recheck)
 	defer timer.Stop()
-	for {
+	for woken := false; ; {
 		offer, mended, err := a.handOut(r.Context(), c, q.ask)
 		if err != nil {
 			return err
@@ -58,13 +60,20 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, c Caller, q poll, wak
 			a.nameSet(r.Context(), w)
 			return edge.JSON(w, http.StatusOK, offer)
 		}
+		if woken {
+			if told, err := a.tellNews(w, r, c, q.ask.Have); told || err != nil {
+				return err
+			}
+		}
 		rest := time.Until(end)
 		if rest <= 0 {
 			return a.nothing(w, r)
 		}
 		timer.Reset(min(rest, a.cfg.Recheck))
+		woken = false
 		select {
 		case <-wake:
+			woken = true
 		case <-mended:
 		case <-timer.C:
 		case <-a.closing:
@@ -77,6 +86,24 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, c Caller, q poll, wak
 			return err
 		}
 	}
+}
+
+// tellNews ends a poll that was woken when a task that the node holds is not
+// wanted any more. Only a wake does so: what was told once stays true until the
+// agent's result, and would end each poll at once. A wake that comes between two
+// polls is lost; then the agent hears of it with its next progress.
+func (a *API) tellNews(w http.ResponseWriter, r *http.Request, c Caller, have []string) (told bool, err error) {
+	if len(have) == 0 {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
+	defer cancel()
+	news, err := a.cfg.Store.TaskNews(ctx, c, have)
+	if err != nil || len(news) == 0 {
+		return false, err
+	}
+	w.Header().Set(schema.HeaderTaskNews, strings.Join(news, ","))
+	return true, a.nothing(w, r)
 }
 
 // nothing answers a poll that nothing came for.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -102,6 +103,43 @@ func TestWakeBringsWork(t *testing.T) {
 	s.wakes.wake(s.node.NodeID)
 	assert.Equal(t, http.StatusOK, receive(t, polled).status)
 	s.parked(0)
+}
+
+// A poll is answered at once when a wake came because a task in its have is not
+// wanted any more. What is so when the poll begins, or is found without a wake,
+// ends no poll: it would end each.
+func TestNewsEndsAWokenPoll(t *testing.T) {
+	one, two := schema.NewID(), schema.NewID()
+	var looks atomic.Int32
+	var news atomic.Pointer[[]string]
+	s := newSiteWith(t, &fakeStore{news: func(have []string) ([]string, error) {
+		assert.Equal(t, []string{one, two}, have)
+		looks.Add(1)
+		return *news.Load(), nil
+	}}, func(c *nodeapi.Config) { c.Recheck = time.Millisecond })
+	news.Store(&[]string{})
+	with := "&have=" + one + "," + two
+	polled := s.poll(t.Context(), with)
+	s.parked(1)
+	s.wakes.wake(s.node.NodeID)
+	require.Eventually(t, func() bool { return looks.Load() == 1 }, soon, time.Millisecond)
+	news.Store(&[]string{two, one})
+	s.wakes.wake(s.node.NodeID)
+	a := receive(t, polled)
+	assert.Equal(t, http.StatusNoContent, a.status)
+	assert.Equal(t, two+","+one, a.header.Get(schema.HeaderTaskNews))
+	assert.NotEmpty(t, a.header.Get(schema.HeaderVerifierSet))
+
+	a = receive(t, s.poll(t.Context(), with+"&timeout=50ms"))
+	assert.Equal(t, http.StatusNoContent, a.status)
+	assert.Empty(t, a.header.Get(schema.HeaderTaskNews))
+	assert.Equal(t, int32(2), looks.Load(), "nobody looks without a wake")
+
+	polled = s.poll(t.Context(), "&timeout=1s")
+	s.parked(1)
+	s.wakes.wake(s.node.NodeID)
+	receive(t, polled)
+	assert.Equal(t, int32(2), looks.Load(), "a node without tasks has no news")
 }
 
 // A task that comes between the look at the queue and the wait is not missed,

@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -466,10 +467,10 @@ func asker() string {
 }
 
 // poll waits in the background.
-func (r *replica) poll(m machine) <-chan reply {
+func (r *replica) poll(m machine, have ...string) <-chan reply {
 	c, out := r.client(m.cert), make(chan reply, 1)
 	go func() {
-		a, err := send(r.tb.Context(), c, http.MethodGet, r.url(m, "/tasks/wait?"+asker()), nil)
+		a, err := send(r.tb.Context(), c, http.MethodGet, r.url(m, "/tasks/wait?"+asker()+"&have="+strings.Join(have, ",")), nil)
 		if err != nil {
 			a.body = []byte(err.Error())
 		}

@@ -83,6 +83,34 @@ func TestTaskAcrossReplicas(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, a.wait(m, "0s").status, "nothing is offered twice")
 }
 
+// An open poll ends at once when a task that the node works on is cancelled at
+// another replica, or voided with its operation.
+func TestCancelEndsAnOpenPoll(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.replica(), c.replica()
+	m := a.enrolled()
+	for name, end := range map[string]func(taskID string){
+		"cancelled": func(taskID string) {
+			got := b.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", schema.TaskDecision{Reason: "wrong node"})
+			require.Equal(t, http.StatusOK, got.status, string(got.body))
+		},
+		"voided": func(string) { require.NoError(t, b.store.Void(t.Context(), b.fence(m.id))) },
+	} {
+		taskID, attach := b.task(m)
+		attach()
+		var offer schema.TaskOffer
+		a.wait(m, "5s").into(t, &offer)
+		require.Equal(t, taskID, offer.TaskID, name)
+		polled := a.poll(m, taskID)
+		a.parked(1)
+		end(taskID)
+		got := receive(t, polled)
+		assert.Equal(t, http.StatusNoContent, got.status, name)
+		assert.Equal(t, taskID, got.header.Get(schema.HeaderTaskNews), name)
+		assert.Equal(t, http.StatusNoContent, a.wait(m, "0s").status, "nothing is offered again")
+	}
+}
+
 // While the connection for notifications is lost, wakes are; all polls look
 // again once it is back.
 func TestLostNotificationsHeal(t *testing.T) {

@@ -58,6 +58,16 @@ func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p 
 	return s.extend(ctx, c, taskID, p, lease)
 }
 
+// TaskNews returns which tasks in have are not wanted any more, as nodeapi.Store
+// says.
+func (s *Store) TaskNews(ctx context.Context, c schema.Caller, have []string) (news []string, err error) {
+	err = s.read(ctx, "reading the news of node "+c.NodeID, func(ctx context.Context) (err error) {
+		news, err = s.q.TaskNews(ctx, c.NodeID, have)
+		return err
+	})
+	return news, err
+}
+
 // extend is the common case: one statement, no notification.
 func (s *Store) extend(ctx context.Context, c schema.Caller, taskID string, p schema.TaskProgress, lease time.Duration,
 ) (schema.Progressed, error) {

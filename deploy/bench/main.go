@@ -209,6 +209,25 @@ func (e *env) pids(ctx context.Context, names ...string) (map[string]int, error)
 	return out, err
 }
 
+// end stops parts of the stack that would disturb, in the order given.
+func (e *env) end(ctx context.Context, names ...string) error {
+	pids, err := e.pids(ctx, names...)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := syscall.Kill(pids[name], syscall.SIGTERM); err != nil {
+			return fmt.Errorf("stopping %s: %w", name, err)
+		}
+		for syscall.Kill(pids[name], 0) == nil {
+			if err := pause(ctx, 50*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // pause waits d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

@@ -33,3 +33,30 @@ func TestTaskNews(t *testing.T) {
 	require.NoError(t, e.Void(ctx, f))
 	require.Equal(t, []string{kept.TaskID, cancelled.TaskID, told.TaskID}, news(c, have))
 }
+
+// A cancel that the node never heard of does not keep its lost task: the second
+// one ends it, and a resume, which nobody would be handed, is refused.
+func TestCancelOfATaskThatIsLostMeanwhile(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
+	_, err := e.CancelTask(ctx, row.TaskID, "wrong node", operator)
+	require.NoError(t, err)
+	e.stale()
+	require.Equal(t, schema.ReclaimLost, e.reclaim()[row.TaskID])
+	_, err = e.ResumeTask(ctx, row.TaskID, "the node is back", operator)
+	requireKind(t, err, schema.KindTaskStatus, "cancel_requested")
+	require.Contains(t, schema.AsError(err).Next, "gpuaas task cancel "+row.TaskID)
+	v, err := e.CancelTask(ctx, row.TaskID, "the node is gone", operator)
+	require.NoError(t, err)
+	require.Equal(t, schema.TaskCancelled, v.Status)
+	require.Contains(t, v.Result.Message, "the node is gone")
+	var told bool
+	for _, m := range e.messages() {
+		told = told || m.Event != nil && *m.Event == *backEvent(c, f, "drain")
+	}
+	require.True(t, told, "its parked operation hears of it")
+	_, err = e.CancelTask(ctx, row.TaskID, "again", operator)
+	requireKind(t, err, schema.KindTaskStatus, "task_over")
+}

@@ -79,7 +79,8 @@ func (s *Store) LostTasks(ctx context.Context) (n int64, err error) {
 }
 
 // ResumeTask offers a lost task again, under the envelope it has, and tells its
-// operation. KindTaskStatus with reason task_not_lost for any other task and
+// operation. KindTaskStatus with reason task_not_lost for any other task,
+// cancel_requested for one whose cancel was asked for before it was lost and
 // envelope_expired when the node would refuse it by now; KindInvalidRequest,
 // reason reason_missing, without a reason; KindNotFound.
 func (s *Store) ResumeTask(ctx context.Context, taskID, reason string, by schema.Subject) (schema.TaskView, error) {
@@ -88,6 +89,9 @@ func (s *Store) ResumeTask(ctx context.Context, taskID, reason string, by schema
 		case t.Status != schema.TaskLost:
 			return schema.NewError(schema.KindTaskStatus, "task %s is %s: only a lost one can be resumed", t.TaskID, t.Status).
 				WithReason("task_not_lost")
+		case t.Cancelled: // it would be handed to nobody
+			return schema.NewError(schema.KindTaskStatus, "task %s is to be cancelled: %s", t.TaskID, t.CancelReason).
+				WithReason("cancel_requested").WithNext("gpuaas task cancel " + t.TaskID + " --reason TEXT")
 		case t.Expired:
 			return schema.NewError(schema.KindTaskStatus, "task %s is past its deadline: the node would refuse it", t.TaskID).
 				WithReason("envelope_expired").WithNext("gpuaas op retry " + t.NodeID + " --reason TEXT")
@@ -106,18 +110,20 @@ func (s *Store) ResumeTask(ctx context.Context, taskID, reason string, by schema
 
 // CancelTask ends a task that no node works on, and asks the node that works on
 // it to stop. KindTaskStatus with reason task_over for one that is over;
-// KindInvalidRequest, reason reason_missing, without a reason; KindNotFound. Twice is once.
+// KindInvalidRequest, reason reason_missing, without a reason; KindNotFound. Twice is
+// once; one that was lost before the node heard of it is ended by the second.
 func (s *Store) CancelTask(ctx context.Context, taskID, reason string, by schema.Subject) (schema.TaskView, error) {
 	return s.decideTask(ctx, taskID, reason, by, func(ctx context.Context, u *unit, f schema.Fence, t sqlc.LockTaskRow) error {
 		if t.Status.Terminal() {
 			return schema.NewError(schema.KindTaskStatus, "task %s is %s already", t.TaskID, t.Status).WithReason("task_over")
 		}
-		if t.Cancelled {
+		worked := slices.Contains([]schema.TaskStatus{schema.TaskDispatched, schema.TaskRunning}, t.Status)
+		if t.Cancelled && worked {
 			return nil
 		}
 		u.note(taskEvent(f, schema.AuditTaskCancel, t.TaskID, schema.AuditAccepted, reason,
 			map[string]string{"type": string(t.Type), "was": string(t.Status)}))
-		if slices.Contains([]schema.TaskStatus{schema.TaskDispatched, schema.TaskRunning}, t.Status) {
+		if worked {
 			if err := u.RequestTaskCancel(ctx, t.TaskID, reason); err != nil {
 				return err
 			}

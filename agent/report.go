@@ -43,7 +43,8 @@ func (t *tasks) report(ctx context.Context, h *heldTask, e entry) (last bool) {
 			if h.epoch.Load() != r.LeaseEpoch {
 				continue // a newer lease came meanwhile
 			}
-			log.Warn("task result not wanted", "code", string(schema.KindOf(err)), "err", err.Error())
+			log.Warn("task result not wanted", "code", string(schema.KindOf(err)), "reason", schema.AsError(err).Reason,
+				"err", err.Error(), "status", string(r.Status), "detail", r.Message)
 		default:
 			delay := wait.next()
 			log.Warn("task result not delivered", "err", err.Error(), "retry_in", delay.String())

@@ -36,6 +36,7 @@ const (
 	AuditTaskDispatched  = "tasks.dispatched"
 	AuditTaskFinished    = "tasks.finished"
 	AuditTaskLate        = "tasks.late_result"
+	AuditTaskForeign     = "tasks.foreign_result" // of another body than the one that was signed
 	AuditTaskRequeued    = "tasks.requeued"
 	AuditTaskLost        = "tasks.lost"
 	AuditTaskBack        = "tasks.back"

@@ -1,6 +1,8 @@
 package schema
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 )
@@ -72,6 +74,19 @@ type TaskGrant struct {
 	// SetVersion and SetHash are those of the newest verifier set.
 	SetVersion int64  `json:"set_version"`
 	SetHash    string `json:"set_hash"`
+}
+
+// EnvelopeDigest is the hex SHA-256 of a DSSE envelope's signed body. KindInternal
+// for what is no envelope.
+func EnvelopeDigest(envelope []byte) (string, error) {
+	var e struct {
+		Payload []byte `json:"payload"` // base64
+	}
+	if err := json.Unmarshal(envelope, &e); err != nil {
+		return "", Wrap(KindInternal, err, "a stored envelope cannot be read")
+	}
+	sum := sha256.Sum256(e.Payload)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // LeaseKey is the signed body of a delegation: DSSE payload of type

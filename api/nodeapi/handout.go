@@ -2,8 +2,6 @@ package nodeapi
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -48,7 +46,7 @@ func (a *API) withheld(c Caller, err error) {
 
 // grant binds the offer to this poll.
 func (a *API) grant(c Caller, ask schema.TaskAsk, set schema.StoredSet, o *schema.TaskOffer) error {
-	digest, err := bodyDigest(o.Envelope)
+	digest, err := schema.EnvelopeDigest(o.Envelope)
 	if err != nil {
 		return err
 	}
@@ -58,18 +56,6 @@ func (a *API) grant(c Caller, ask schema.TaskAsk, set schema.StoredSet, o *schem
 		NodeState: o.NodeState, OpSeq: o.OpSeq, SetVersion: set.Version, SetHash: set.Hash,
 	})
 	return err
-}
-
-// bodyDigest is the hex SHA-256 of an envelope's signed body.
-func bodyDigest(envelope []byte) (string, error) {
-	var e struct {
-		Payload []byte `json:"payload"` // base64
-	}
-	if err := json.Unmarshal(envelope, &e); err != nil {
-		return "", schema.Wrap(schema.KindInternal, err, "a stored envelope cannot be read")
-	}
-	sum := sha256.Sum256(e.Payload)
-	return hex.EncodeToString(sum[:]), nil
 }
 
 // nameSet puts the newest verifier set into the answer's header, where there is

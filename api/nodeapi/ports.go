@@ -83,8 +83,9 @@ type Store interface {
 	Told(ctx context.Context, taskID string, b schema.BeatAnswer) error
 	// Result stores the result and the completion to deliver, in one
 	// transaction. The same result again is nil; a stale epoch or a voided task
-	// is KindLeaseLost with an audit row; an unknown task is KindNotFound. It
-	// returns the task's type when this call stored the result, and "" when the
+	// is KindLeaseLost with an audit row; an unknown task is KindNotFound. One of
+	// another body than the signed one is KindInvalidRequest, reason
+	// envelope_mismatch, with an audit row, and changes nothing else. It returns the task's type when this call stored the result, and "" when the
 	// same result stood already.
 	Result(ctx context.Context, c Caller, taskID string, r schema.TaskResult) (schema.TaskType, error)
 	// Heartbeat stores what the agent reports.

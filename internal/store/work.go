@@ -177,11 +177,14 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 		if t.Result != nil && sameResult(*t.Result, r) {
 			return nil
 		}
+		f := callerFence(c, t.OperationID, t.CorrelationID)
+		if err := sameBody(f, t, r); err != nil {
+			return err
+		}
 		rows, err := u.FinishTask(ctx, finishParams(c, taskID, r))
 		if err != nil {
 			return err
 		}
-		f := callerFence(c, t.OperationID, t.CorrelationID)
 		if rows == 0 {
 			return refuse(errLeaseLost(taskID), taskEvent(f, schema.AuditTaskLate, taskID, "", "",
 				map[string]string{"type": string(t.Type), "task_status": string(t.Status), "status": string(r.Status)}))
@@ -193,6 +196,24 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 		return "", err
 	}
 	return stored, nil
+}
+
+// sameBody refuses the result of another body than the one that was signed for
+// the task. Nothing of it is taken over: what the node ran is not what was asked
+// for. The audit row keeps what it said, since the agent drops a result that is
+// refused so; a destructive task is lost then, and an operator decides.
+func sameBody(f schema.Fence, t sqlc.LockTaskRow, r schema.TaskResult) error {
+	if r.EnvelopeSHA256 == "" || t.Envelope == nil {
+		return nil
+	}
+	signed, err := schema.EnvelopeDigest(t.Envelope)
+	if err != nil || signed == r.EnvelopeSHA256 {
+		return err
+	}
+	refused := schema.NewError(schema.KindInvalidRequest, "task %s was signed with the body %s, and the result is of %s",
+		t.TaskID, signed, r.EnvelopeSHA256).WithReason("envelope_mismatch")
+	return refuse(refused, taskEvent(f, schema.AuditTaskForeign, t.TaskID, "", "", map[string]string{"type": string(t.Type),
+		"signed": signed, "ran": r.EnvelopeSHA256, "status": string(r.Status), "code": string(r.Code), "message": r.Message}))
 }
 
 // finishParams keeps the output's tail beside the result, where no delivery

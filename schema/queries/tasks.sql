@@ -129,7 +129,7 @@ SELECT pg_notify(sqlc.arg(channel)::text, '') FROM message;
 -- Locks the task; whoever changes more of it holds its node's lock already.
 -- name: LockTask :one
 SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, t.lease_epoch, t.operation_id,
-       t.correlation_id, t.owner_workflow_id, t.result, t.cancel_reason,
+       t.correlation_id, t.owner_workflow_id, t.result, t.cancel_reason, t.envelope,
        (t.envelope_expires_at <= now())::boolean AS expired,
        (t.cancel_requested_at IS NOT NULL)::boolean AS cancelled,
        (t.status IN ('dispatched', 'running')

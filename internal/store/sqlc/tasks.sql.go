@@ -430,7 +430,7 @@ func (q *Queries) LockNodeForTask(ctx context.Context, operationID string, nodeI
 
 const lockTask = `-- name: LockTask :one
 SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, t.lease_epoch, t.operation_id,
-       t.correlation_id, t.owner_workflow_id, t.result, t.cancel_reason,
+       t.correlation_id, t.owner_workflow_id, t.result, t.cancel_reason, t.envelope,
        (t.envelope_expires_at <= now())::boolean AS expired,
        (t.cancel_requested_at IS NOT NULL)::boolean AS cancelled,
        (t.status IN ('dispatched', 'running')
@@ -452,6 +452,7 @@ type LockTaskRow struct {
 	OwnerWorkflowID string
 	Result          *schema.TaskResult
 	CancelReason    string
+	Envelope        []byte
 	Expired         bool
 	Cancelled       bool
 	Stale           bool
@@ -475,6 +476,7 @@ func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID str
 		&i.OwnerWorkflowID,
 		&i.Result,
 		&i.CancelReason,
+		&i.Envelope,
 		&i.Expired,
 		&i.Cancelled,
 		&i.Stale,

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +36,9 @@ type floor struct {
 	mu      sync.Mutex
 	wakes   map[string]chan struct{}
 }
+
+// gcPath is the floor's page of metrics after a collection.
+const gcPath = "/gc"
 
 // varFloorDB is the database's URL, which holds a password.
 const varFloorDB = "BENCH_FLOOR_DATABASE_URL"
@@ -66,8 +70,13 @@ func floorRole(ctx context.Context, args []string, in io.Reader, out io.Writer) 
 	go func() { ended <- f.listen(ctx) }()
 	server := &http.Server{Handler: http.HandlerFunc(f.poll), TLSConfig: conf, ReadHeaderTimeout: time.Minute}
 	go func() { ended <- server.ServeTLS(polls, "", "") }()
-	gauge := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "%s %d\n", waitingGauge, f.waiting.Load())
+	gauge := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == gcPath {
+			runtime.GC()
+		}
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		fmt.Fprintf(w, "%s %d\ngo_memstats_heap_inuse_bytes %d\ngo_memstats_stack_inuse_bytes %d\n", waitingGauge, f.waiting.Load(), m.HeapInuse, m.StackInuse)
 	})}
 	go func() { ended <- gauge.Serve(metrics) }()
 	fmt.Fprintln(out, "listening", polls.Addr(), metrics.Addr())

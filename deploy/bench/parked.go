@@ -37,6 +37,7 @@ type side struct {
 	name    string
 	agents  *child
 	metrics string
+	memory  string // page of the runtime's memory
 	// wake gives the i-th node a task and answers its id, and when it began to.
 	wake func(ctx context.Context, i int) (id string, at time.Time, err error)
 }
@@ -68,6 +69,10 @@ func benchParked(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
+	bareBefore, err := held(ctx, bare.memory)
+	if err != nil {
+		return err
+	}
 	resident, err := memoryOf(api["api"])
 	if err != nil {
 		return err
@@ -90,6 +95,13 @@ func benchParked(ctx context.Context, e *env) error {
 	if err := e.parkedMemory(ctx, ours, before, api["api"], resident.Resident); err != nil {
 		return err
 	}
+	bareAfter, err := held(ctx, bare.memory)
+	if err != nil {
+		return err
+	}
+	e.add(figure{Name: "the same of the bare server", Unit: "KiB", Ours: (bareAfter.bytes - bareBefore.bytes) / float64(e.size) / 1024})
+	e.detail("bare server: heap KiB per agent", (bareAfter.heap-bareBefore.heap)/float64(e.size)/1024)
+	e.detail("bare server: stack KiB per agent", (bareAfter.stack-bareBefore.stack)/float64(e.size)/1024)
 	return e.failures(ctx, sides)
 }
 
@@ -113,6 +125,8 @@ func (e *env) parkedMemory(ctx context.Context, ours side, before runtimeMemory,
 		}
 		if after.collections > first.collections+1 || time.Now().After(end) {
 			e.number("memory of the API per agent, after GC", "KiB", (after.bytes-before.bytes)/n/1024, 55)
+			e.detail("heap KiB per agent", (after.heap-before.heap)/n/1024)
+			e.detail("stack KiB per agent", (after.stack-before.stack)/n/1024)
 			e.detail("collections while waiting", after.collections-first.collections)
 			return nil
 		}
@@ -271,8 +285,7 @@ func (e *env) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool,
 		return nil, nil, err
 	}
 	defer ca.Close()
-	e.say("making %d nodes with certificates", e.size)
-	nodes, err := maker{s, ca}.make(ctx, e.size)
+	nodes, err := e.make(ctx, e.size, ca)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -300,7 +313,8 @@ func (e *env) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool,
 	if err != nil {
 		return nil, nil, err
 	}
-	ours := side{"ours", oursAgents, e.Getenv("GPUAAS_API_METRICS_URL"), oursWake(s, nodes)}
+	page := e.Getenv("GPUAAS_API_METRICS_URL")
+	ours := side{"ours", oursAgents, page, page, oursWake(s, nodes)}
 	return []side{ours, bare}, pool, nil
 }
 
@@ -348,7 +362,7 @@ func (e *env) bareSide(ctx context.Context) (side, *pgxpool.Pool, error) {
 	}
 	both := agents.stop
 	agents.stop = func() { both(); server.stop() }
-	return side{"bare", agents, "http://" + metrics + "/metrics", bareWake(pool)}, pool, nil
+	return side{"bare", agents, "http://" + metrics + "/metrics", "http://" + metrics + gcPath, bareWake(pool)}, pool, nil
 }
 
 func bareWake(pool *pgxpool.Pool) func(context.Context, int) (string, time.Time, error) {
@@ -379,7 +393,7 @@ func oursWake(s *store.Store, nodes []node) func(context.Context, int) (string, 
 
 // runtimeMemory is what a Go process holds without garbage that is collected and
 // pages that are free.
-type runtimeMemory struct{ bytes, collections float64 }
+type runtimeMemory struct{ bytes, heap, stack, collections float64 }
 
 func held(ctx context.Context, url string) (runtimeMemory, error) {
 	m, err := scrape(ctx, url)
@@ -387,7 +401,7 @@ func held(ctx context.Context, url string) (runtimeMemory, error) {
 	for _, name := range []string{"heap_inuse", "stack_inuse", "mspan_inuse", "mcache_inuse", "buck_hash_sys", "gc_sys", "other_sys"} {
 		sum += m["go_memstats_"+name+"_bytes"]
 	}
-	return runtimeMemory{sum, m["go_gc_duration_seconds_count"]}, err
+	return runtimeMemory{sum, m["go_memstats_heap_inuse_bytes"], m["go_memstats_stack_inuse_bytes"], m["go_gc_duration_seconds_count"]}, err
 }
 
 // scrape reads the plain values of a Prometheus page.

@@ -44,8 +44,7 @@ func benchStore(ctx context.Context, e *env) error {
 		return err
 	}
 	defer s.Close()
-	e.say("making %d nodes", e.size)
-	nodes, err := maker{store: s}.make(ctx, e.size)
+	nodes, err := e.make(ctx, e.size, nil)
 	if err != nil {
 		return err
 	}

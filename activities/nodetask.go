@@ -16,6 +16,8 @@ import (
 type Task struct {
 	Tasks  Tasks
 	Signer Signer
+	// Sets says the oldest verifier set that may judge a task; nil for any.
+	Sets Sets
 	// Env is the environment's name, part of every identity and envelope.
 	Env string
 	// Now is the clock of issue times. Defaults to time.Now.
@@ -62,7 +64,17 @@ func stored(r schema.TaskResult) (schema.TaskResult, error) {
 // enqueue signs the task and stores it with its envelope. Signed first, so that
 // the row is offered from the moment it stands.
 func (t *Task) enqueue(ctx context.Context, spec schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow) error {
-	payload, err := json.Marshal(t.payload(ctx, spec, row))
+	p := t.payload(ctx, spec, row)
+	if t.Sets != nil {
+		// Asked before the signing: should the key change in between, the version
+		// is one that the new key's nodes are past.
+		least, err := t.Sets.LeastSet(ctx)
+		if err != nil {
+			return err
+		}
+		p.MinSetVersion = least
+	}
+	payload, err := json.Marshal(p)
 	if err != nil {
 		return schema.Wrap(schema.KindInternal, err, "encoding task %s", row.TaskID)
 	}

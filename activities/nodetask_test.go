@@ -20,6 +20,8 @@ type queue struct {
 	row      schema.TaskRow
 	enqueued [][]byte
 	fail     error
+	least    int64 // verifier set
+	leastErr error
 }
 
 func (q *queue) Prepare(context.Context, schema.TaskSpec, schema.TaskOwner) (schema.TaskRow, error) {
@@ -41,11 +43,13 @@ func (q *queue) Void(context.Context, schema.Fence) error { return nil }
 // Sign "signs" by answering the payload.
 func (q *queue) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
 
+func (q *queue) LeastSet(context.Context) (int64, error) { return q.least, q.leastErr }
+
 func run(t *testing.T, q *queue, spec schema.TaskSpec) (schema.TaskResult, error) {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	a := &activities.Task{Tasks: q, Signer: q, Env: "test"}
+	a := &activities.Task{Tasks: q, Signer: q, Sets: q, Env: "test"}
 	env.RegisterActivity(a)
 	v, err := env.ExecuteActivity(a.RunNodeTask, spec)
 	if err != nil {
@@ -123,6 +127,20 @@ func TestAFirstRunSignsWhatItStores(t *testing.T) {
 	require.Equal(t, int64(3), p.Attempt)
 	require.Equal(t, schema.TaskExpect{NodeState: schema.NodeDraining, OpSeq: 9}, p.Expect)
 	require.True(t, deadline.Equal(p.ExpiresAt))
+	require.Zero(t, p.MinSetVersion)
+
+	q = fresh()
+	q.least = 4
+	_, err = run(t, q, schema.TaskSpec{})
+	require.ErrorIs(t, err, activity.ErrResultPending)
+	require.NoError(t, json.Unmarshal(q.enqueued[0], &p))
+	require.Equal(t, int64(4), p.MinSetVersion)
+
+	q = fresh()
+	q.leastErr = schema.NewError(schema.KindServiceUnavailable, "no set was read yet")
+	_, err = run(t, q, schema.TaskSpec{})
+	require.ErrorContains(t, err, "no set was read yet")
+	require.Empty(t, q.enqueued, "nothing is signed that says too little")
 
 	q = fresh()
 	q.fail = schema.NewError(schema.KindServiceUnavailable, "taken").WithReason("seq_taken")

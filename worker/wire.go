@@ -106,7 +106,7 @@ func register(w worker.Registry, p *parts, env string) {
 	w.RegisterWorkflowWithOptions(workflows.ReclaimStaleDispatch, workflow.RegisterOptions{Name: schema.WorkflowReclaim})
 	for _, a := range []any{
 		&activities.Record{Records: p.store, Ended: p.metrics.ended},
-		&activities.Task{Tasks: p.store, Signer: p.vault, Env: env},
+		&activities.Task{Tasks: p.store, Signer: p.vault, Sets: p.sets, Env: env},
 		&activities.Sweep{Reclaimer: p.store, Decided: p.metrics.reclaimed},
 		&activities.Machine{Ledger: p.store.Ledger(), Providers: providers()},
 	} {

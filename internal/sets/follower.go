@@ -51,6 +51,7 @@ type Follower struct {
 	newest     schema.StoredSet
 	checked    time.Time // the last check that came to an end; zero for none
 	err        error     // what keeps the signer from signing
+	least      least
 }
 
 // New returns a follower that has read nothing yet. told hears after each check

@@ -1,12 +1,14 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/internal/settings"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
@@ -30,8 +32,9 @@ type SetupOptions struct {
 // verifier set of which less than half its life is left: that one gets a
 // successor with the same keys.
 func Setup(ctx context.Context, o SetupOptions) error {
-	url, err := databaseURL(o.Getenv)
-	if err != nil {
+	r := settings.From(o.Getenv)
+	url := r.Secret("GPUAAS_DATABASE_URL")
+	if err := r.Err(nextConfig); err != nil {
 		return err
 	}
 	if err := store.Migrate(ctx, url); err != nil {
@@ -59,7 +62,7 @@ func Setup(ctx context.Context, o SetupOptions) error {
 	return nil
 }
 
-func (o SetupOptions) env() string { return or(o.Getenv("GPUAAS_ENV"), "dev") }
+func (o SetupOptions) env() string { return cmp.Or(o.Getenv("GPUAAS_ENV"), "dev") }
 
 func (o SetupOptions) vaultAdmin() vault.AdminConfig {
 	return vault.AdminConfig{Address: o.Getenv("VAULT_ADDR"), TokenFile: o.Getenv("GPUAAS_VAULT_TOKEN_FILE"),
@@ -76,7 +79,7 @@ func setupVault(ctx context.Context, o SetupOptions) error {
 	return vault.Setup(ctx, o.vaultAdmin(),
 		vault.SetupConfig{
 			Env:          o.env(),
-			NodeAPINames: strings.Split(or(o.Getenv("GPUAAS_NODE_API_NAMES"), "localhost,127.0.0.1"), ","),
+			NodeAPINames: strings.Split(cmp.Or(o.Getenv("GPUAAS_NODE_API_NAMES"), "localhost,127.0.0.1"), ","),
 			OutDir:       out,
 		})
 }

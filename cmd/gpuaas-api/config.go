@@ -3,16 +3,15 @@ package main
 import (
 	"cmp"
 	"crypto/sha256"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/settings"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -94,108 +93,49 @@ Exit codes: 0 stopped by a signal, 1 failed, 2 bad configuration.
 // at once and repeats no secret.
 func configFromEnv(getenv func(string) string) (config, error) {
 	c := config{
-		vaultAddr:    getenv("VAULT_ADDR"),
-		roleIDFile:   getenv("GPUAAS_VAULT_ROLE_ID_FILE"),
-		secretIDFile: getenv("GPUAAS_VAULT_SECRET_ID_FILE"),
-		adminAddr:    cmp.Or(getenv("GPUAAS_ADMIN_ADDR"), "127.0.0.1:8081"),
-		nodeAddr:     cmp.Or(getenv("GPUAAS_NODE_ADDR"), "127.0.0.1:8443"),
-		nodeURL:      strings.TrimRight(cmp.Or(getenv("GPUAAS_NODE_PUBLIC_URL"), "https://localhost:8443"), "/"),
-		metricsAddr:  cmp.Or(getenv("GPUAAS_METRICS_ADDR"), "127.0.0.1:9091"),
-		actor:        cmp.Or(getenv("GPUAAS_ADMIN_ACTOR"), "admin-token"),
-		env:          cmp.Or(getenv("GPUAAS_ENV"), "dev"),
+		adminAddr:   cmp.Or(getenv("GPUAAS_ADMIN_ADDR"), "127.0.0.1:8081"),
+		nodeAddr:    cmp.Or(getenv("GPUAAS_NODE_ADDR"), "127.0.0.1:8443"),
+		nodeURL:     strings.TrimRight(cmp.Or(getenv("GPUAAS_NODE_PUBLIC_URL"), "https://localhost:8443"), "/"),
+		metricsAddr: cmp.Or(getenv("GPUAAS_METRICS_ADDR"), "127.0.0.1:9091"),
+		actor:       cmp.Or(getenv("GPUAAS_ADMIN_ACTOR"), "admin-token"),
+		env:         cmp.Or(getenv("GPUAAS_ENV"), "dev"),
 	}
-	var f faults
-	c.databaseURL = f.secret("GPUAAS_DATABASE_URL", getenv)
-	token := f.file("GPUAAS_ADMIN_TOKEN_FILE", getenv("GPUAAS_ADMIN_TOKEN_FILE"))
+	f := faults{settings.From(getenv)}
+	c.databaseURL = f.Secret("GPUAAS_DATABASE_URL")
+	token := f.File("GPUAAS_ADMIN_TOKEN_FILE")
 	c.tokenHash = sha256.Sum256([]byte(token))
-	f.add(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN_FILE: the token is shorter than %d characters", minTokenLength)
-	f.add(c.vaultAddr == "", "VAULT_ADDR is not set")
-	f.add(c.roleIDFile == "", "GPUAAS_VAULT_ROLE_ID_FILE is not set")
-	f.add(c.secretIDFile == "", "GPUAAS_VAULT_SECRET_ID_FILE is not set")
+	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN_FILE: the token is shorter than %d characters", minTokenLength)
+	c.vaultAddr = f.Need("VAULT_ADDR")
+	c.roleIDFile = f.Need("GPUAAS_VAULT_ROLE_ID_FILE")
+	c.secretIDFile = f.Need("GPUAAS_VAULT_SECRET_ID_FILE")
 	f.address("GPUAAS_ADMIN_ADDR", c.adminAddr)
 	f.address("GPUAAS_NODE_ADDR", c.nodeAddr)
 	f.address("GPUAAS_METRICS_ADDR", c.metricsAddr)
 	u, err := url.Parse(c.nodeURL)
-	f.add(err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "",
+	f.Check(err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "",
 		"GPUAAS_NODE_PUBLIC_URL must read https://host:port")
-	f.add(!envName.MatchString(c.env), "GPUAAS_ENV must be 1 to 40 of a-z 0-9 . -")
+	f.Check(!envName.MatchString(c.env), "GPUAAS_ENV must be 1 to 40 of a-z 0-9 . -")
 	c.issueRate = f.rate("GPUAAS_ISSUE_RATE", getenv("GPUAAS_ISSUE_RATE"))
 	c.agent = f.agentPackage(getenv)
-	c.secrets = c.secretsWith(token)
-	if level := getenv("GPUAAS_LOG_LEVEL"); level != "" {
-		f.add(c.logLevel.UnmarshalText([]byte(level)) != nil, "GPUAAS_LOG_LEVEL: unknown level %q", level)
-	}
-	return c, f.error()
+	c.logLevel = f.LogLevel()
+	c.secrets = append([]schema.Secret{schema.NewSecret(token)}, settings.Secrets(c.databaseURL, c.secretIDFile)...)
+	return c, f.Err("gpuaas-api --help lists the variables; gpuaas dev env prints a working set for this machine")
 }
 
-// secretsWith lists what Temporal must never see. A file that cannot be read is
-// the login's to report.
-func (c config) secretsWith(token string) []schema.Secret {
-	secrets := []schema.Secret{schema.NewSecret(token)}
-	if u, err := url.Parse(c.databaseURL); err == nil {
-		if password, ok := u.User.Password(); ok {
-			secrets = append(secrets, schema.NewSecret(password))
-		}
-	}
-	if raw, err := os.ReadFile(c.secretIDFile); err == nil {
-		secrets = append(secrets, schema.NewSecret(strings.TrimSpace(string(raw))))
-	}
-	return secrets
-}
+// faults checks what only the API is told.
+type faults struct{ *settings.Reader }
 
-// faults gathers what is wrong with a configuration.
-type faults []string
-
-func (f *faults) add(bad bool, format string, args ...any) {
-	if bad {
-		*f = append(*f, fmt.Sprintf(format, args...))
-	}
-}
-
-// secret reads a variable, or the file that its _FILE sibling names.
-func (f *faults) secret(name string, getenv func(string) string) string {
-	if v := getenv(name); v != "" {
-		return v
-	}
-	if getenv(name+"_FILE") == "" {
-		f.add(true, "%s or %s_FILE is not set", name, name)
-		return ""
-	}
-	return f.file(name+"_FILE", getenv(name+"_FILE"))
-}
-
-// file reads a one-line file named by a variable.
-func (f *faults) file(name, path string) string {
-	if path == "" {
-		f.add(true, "%s is not set", name)
-		return ""
-	}
-	raw, err := os.ReadFile(path)
-	f.add(err != nil, "%s: %v", name, err)
-	text := strings.TrimSpace(string(raw))
-	f.add(err == nil && text == "", "%s: the file is empty", name)
-	return text
-}
-
-func (f *faults) address(name, value string) {
+func (f faults) address(name, value string) {
 	_, port, err := net.SplitHostPort(value)
-	f.add(err != nil || port == "", "%s must read host:port", name)
+	f.Check(err != nil || port == "", "%s must read host:port", name)
 }
 
 // rate reads a number of events a second.
-func (f *faults) rate(name, value string) float64 {
+func (f faults) rate(name, value string) float64 {
 	if value == "" {
 		return nodeapi.DefaultIssueRate
 	}
 	n, err := strconv.ParseFloat(value, 64)
-	f.add(err != nil || !(n > 0 && n <= 1e6), "%s must be a number above 0", name)
+	f.Check(err != nil || !(n > 0 && n <= 1e6), "%s must be a number above 0", name)
 	return n
-}
-
-func (f *faults) error() error {
-	if len(*f) == 0 {
-		return nil
-	}
-	return schema.NewError(schema.KindInvalidRequest, "configuration: %s", strings.Join(*f, "; ")).
-		WithNext("gpuaas-api --help lists the variables; gpuaas dev env prints a working set for this machine")
 }

@@ -31,22 +31,22 @@ type agentPackage struct {
 
 // agentPackage reads and checks the package's variables. The archive is read
 // once, for its digest.
-func (f *faults) agentPackage(getenv func(string) string) agentPackage {
+func (f faults) agentPackage(getenv func(string) string) agentPackage {
 	p := agentPackage{ociRef: getenv("GPUAAS_AGENT_OCI_REF"), digest: getenv("GPUAAS_AGENT_DIGEST"),
 		pullTokenFile: getenv("GPUAAS_AGENT_PULL_TOKEN_FILE"), archive: getenv("GPUAAS_AGENT_ARCHIVE")}
 	if p.ociRef != "" {
-		f.add(!ociRefForm.MatchString(p.ociRef), "GPUAAS_AGENT_OCI_REF must read registry/repository@sha256:digest")
+		f.Check(!ociRefForm.MatchString(p.ociRef), "GPUAAS_AGENT_OCI_REF must read registry/repository@sha256:digest")
 		_, ofRef, _ := strings.Cut(p.ociRef, "@")
 		p.digest, p.archive = cmp.Or(p.digest, ofRef), ""
-		f.add(!digestForm.MatchString(p.digest), "GPUAAS_AGENT_DIGEST must read sha256: and 64 hex digits")
+		f.Check(!digestForm.MatchString(p.digest), "GPUAAS_AGENT_DIGEST must read sha256: and 64 hex digits")
 		return p
 	}
 	if p.archive == "" {
 		return agentPackage{}
 	}
 	digest, size, err := digestOf(p.archive)
-	f.add(err != nil, "GPUAAS_AGENT_ARCHIVE: %v", err)
-	f.add(err == nil && p.digest != "" && p.digest != digest, "GPUAAS_AGENT_ARCHIVE has digest %s, not GPUAAS_AGENT_DIGEST", digest)
+	f.Check(err != nil, "GPUAAS_AGENT_ARCHIVE: %v", err)
+	f.Check(err == nil && p.digest != "" && p.digest != digest, "GPUAAS_AGENT_ARCHIVE has digest %s, not GPUAAS_AGENT_DIGEST", digest)
 	p.digest, p.size = digest, size
 	return p
 }

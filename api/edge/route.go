@@ -84,12 +84,12 @@ type Config struct {
 // 404 and methods a path does not have 405, both as envelopes.
 func New(cfg Config) http.Handler {
 	s := &server{cfg: cfg, mux: http.NewServeMux()}
-	byPath := map[string]map[string]Route{}
+	byPath := map[string]map[string]*Route{}
 	for _, r := range cfg.Routes {
 		if byPath[r.Path] == nil {
-			byPath[r.Path] = map[string]Route{}
+			byPath[r.Path] = map[string]*Route{}
 		}
-		byPath[r.Path][r.Method] = r
+		byPath[r.Path][r.Method] = &r
 	}
 	for p, methods := range byPath {
 		s.mux.Handle(p, s.endpoint(p, methods))
@@ -157,17 +157,16 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, schema.NewError(schema.KindNotFound, "no such path"))
 }
 
-// endpoint answers all methods of one path.
-func (s *server) endpoint(template string, methods map[string]Route) http.Handler {
+// endpoint answers all methods of one path. Routes are pointers, and a refusal is
+// made elsewhere, since the frames here lie on the stack of every parked poll.
+func (s *server) endpoint(template string, methods map[string]*Route) http.Handler {
 	allow := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := recordOf(r.Context())
 		rec.path = template
 		route, ok := methods[r.Method]
 		if !ok {
-			w.Header().Set("Allow", allow)
-			refuseWith(w, r, http.StatusMethodNotAllowed,
-				schema.NewError(schema.KindInvalidRequest, "this path takes %s", allow).WithReason("method_not_allowed"))
+			refuseMethod(w, r, allow)
 			return
 		}
 		rec.quiet = route.Quiet
@@ -177,8 +176,14 @@ func (s *server) endpoint(template string, methods map[string]Route) http.Handle
 	})
 }
 
+func refuseMethod(w http.ResponseWriter, r *http.Request, allow string) {
+	w.Header().Set("Allow", allow)
+	refuseWith(w, r, http.StatusMethodNotAllowed,
+		schema.NewError(schema.KindInvalidRequest, "this path takes %s", allow).WithReason("method_not_allowed"))
+}
+
 // run calls the route's handler under its deadline and caps.
-func run(route Route, w http.ResponseWriter, r *http.Request) error {
+func run(route *Route, w http.ResponseWriter, r *http.Request) error {
 	limit := route.Timeout
 	if limit == 0 {
 		limit = DefaultTimeout
@@ -193,7 +198,7 @@ func run(route Route, w http.ResponseWriter, r *http.Request) error {
 
 // bound sets what a slow or large client is allowed. Deadlines are set for each
 // request, since those of the one before stay on an open connection.
-func bound(route Route, w http.ResponseWriter, r *http.Request, limit time.Duration) error {
+func bound(route *Route, w http.ResponseWriter, r *http.Request, limit time.Duration) error {
 	if route.MaxBody == 0 && r.ContentLength != 0 {
 		w.Header().Set("Connection", "close")
 		return schema.NewError(schema.KindInvalidRequest, "this request takes no body").WithReason("body_not_allowed")

@@ -11,30 +11,46 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// wait is the long poll. It subscribes before it looks, so that no wake is lost
-// between the two, and before it reads the node's row, so that a fence is not
-// lost either. Every wake checks the identity again.
+// visit is a poll that was let in. It is kept off the stack of its goroutine: a
+// parked poll's stack is half as large when little of it is used, and every node
+// has one.
+type visit struct {
+	caller Caller
+	poll   poll
+	wake   <-chan struct{}
+	// news is set when a wake came: somebody may have changed their mind.
+	news bool
+}
+
+// wait is the long poll.
 func (a *API) wait(w http.ResponseWriter, r *http.Request) error {
-	p, err := a.identify(r)
+	v, leave, err := a.enter(r)
+	defer leave()
 	if err != nil {
-		return err
-	}
-	wake, unsubscribe := a.cfg.Wakes.Subscribe(p.id.NodeID, p.id.Incarnation)
-	defer unsubscribe()
-	c, err := a.admit(r, p)
-	if err != nil {
-		return err
-	}
-	q, err := parsePoll(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	edge.Annotate(r.Context(), slog.String("holder", q.ask.Holder), slog.Int64("verifier_set", q.set))
-	if err := a.polled(r.Context(), c, p); err != nil {
 		return err
 	}
 	defer a.cfg.Metrics.PollOpened()()
-	return a.park(w, r, c, q, wake)
+	return a.park(w, r, v)
+}
+
+// enter subscribes before it looks, so that no wake is lost between the two, and
+// before it reads the node's row, so that a fence is not lost either. The caller
+// calls leave, also after an error.
+func (a *API) enter(r *http.Request) (v *visit, leave func(), err error) {
+	p, err := a.identify(r)
+	if err != nil {
+		return nil, func() {}, err
+	}
+	v = &visit{}
+	v.wake, leave = a.cfg.Wakes.Subscribe(p.id.NodeID, p.id.Incarnation)
+	if v.caller, err = a.admit(r, p); err != nil {
+		return nil, leave, err
+	}
+	if v.poll, err = parsePoll(r.URL.Query()); err != nil {
+		return nil, leave, err
+	}
+	edge.Annotate(r.Context(), slog.String("holder", v.poll.ask.Holder), slog.Int64("verifier_set", v.poll.set))
+	return v, leave, a.polled(r.Context(), v.caller, p)
 }
 
 func (a *API) polled(ctx context.Context, c Caller, p peer) error {
@@ -46,34 +62,25 @@ func (a *API) polled(ctx context.Context, c Caller, p peer) error {
 
 // park waits for a task until the poll's time ends, the server shuts down or
 // the caller is refused. It runs on the request's own goroutine and one timer.
-func (a *API) park(w http.ResponseWriter, r *http.Request, c Caller, q poll, wake <-chan struct{}) error {
-	end := time.Now().Add(q.timeout)
+// Every wake checks the identity again.
+func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
+	end := time.Now().Add(v.poll.timeout)
 	timer := time.NewTimer(a.cfg.Recheck)
 	defer timer.Stop()
-	for woken := false; ; {
-		offer, mended, err := a.handOut(r.Context(), c, q.ask)
-		if err != nil {
+	for {
+		answered, mended, err := a.look(w, r, v)
+		if answered || err != nil {
 			return err
-		}
-		if offer != nil {
-			a.cfg.Metrics.Offered(offer)
-			a.nameSet(r.Context(), w)
-			return edge.JSON(w, http.StatusOK, offer)
-		}
-		if woken {
-			if told, err := a.tellNews(w, r, c, q.ask.Have); told || err != nil {
-				return err
-			}
 		}
 		rest := time.Until(end)
 		if rest <= 0 {
 			return a.nothing(w, r)
 		}
 		timer.Reset(min(rest, a.cfg.Recheck))
-		woken = false
+		v.news = false
 		select {
-		case <-wake:
-			woken = true
+		case <-v.wake:
+			v.news = true
 		case <-mended:
 		case <-timer.C:
 		case <-a.closing:
@@ -82,10 +89,34 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, c Caller, q poll, wak
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}
-		if c, err = a.authenticate(r); err != nil {
+		if err := a.again(r, v); err != nil {
 			return err
 		}
 	}
+}
+
+// look answers the poll when there is something to answer; mended is closed when
+// it is time to look again where nothing could be granted.
+func (a *API) look(w http.ResponseWriter, r *http.Request, v *visit) (answered bool, mended <-chan struct{}, err error) {
+	offer, mended, err := a.handOut(r.Context(), v.caller, v.poll.ask)
+	if err != nil {
+		return false, nil, err
+	}
+	if offer != nil {
+		a.cfg.Metrics.Offered(offer)
+		a.nameSet(r.Context(), w)
+		return true, nil, edge.JSON(w, http.StatusOK, offer)
+	}
+	if v.news {
+		answered, err = a.tellNews(w, r, v.caller, v.poll.ask.Have)
+	}
+	return answered, mended, err
+}
+
+// again checks the identity of a poll that waited.
+func (a *API) again(r *http.Request, v *visit) (err error) {
+	v.caller, err = a.authenticate(r)
+	return err
 }
 
 // tellNews ends a poll that was woken when a task that the node holds is not

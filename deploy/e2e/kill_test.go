@@ -81,7 +81,7 @@ func requireOneRowPerChange(t *testing.T, id string) {
 	ok(t, "audit", "--verify")
 	seen := map[string]int{}
 	for _, e := range audit(t, id) {
-		seen[strings.Join([]string{e.Action, e.Target, e.Result, e.OperationID, e.Detail["from"], e.Detail["to"]}, " ")]++
+		seen[strings.Join([]string{e.Action, e.Target, e.Result, e.OperationID, e.Detail["from"], e.Detail["to"], e.Detail["lease"]}, " ")]++
 	}
 	for row, n := range seen {
 		if strings.HasPrefix(row, schema.AuditIdentityRefused) {

@@ -118,22 +118,20 @@ func (d draining) ends(t *testing.T) {
 }
 
 // pausedDrain: work that appears while the drain is paused is not asked to stop,
-// even by an agent that was restarted meanwhile, until it is unpaused.
+// even by an agent that was away when it was paused, until it is unpaused.
 func pausedDrain(t *testing.T) {
 	d := drainThatWaits(t, "pause")
 	web := openWebUI(t, d.id)
+	kill(t, "agent", d.host)
 	web.pause(drainStep)
 	beatIsDue(t, d.task.TaskID)
-	eventually(t, "the task is paused", func() bool { return task(t, d.task.TaskID).Paused })
-	require.Contains(t, ok(t, "task", "show", d.task.TaskID).stdout, "running (paused)")
-
-	kill(t, "agent", d.host)
 	other := runsOutside(t, d.host, "job-2")
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
-	eventually(t, "the agent knows of both workloads", func() bool {
+	eventually(t, "the agent says that it is paused, and knows of both workloads", func() bool {
 		return task(t, d.task.TaskID).Progress == "paused: 2 of 2 workloads still running"
 	})
 	require.Empty(t, stops(t, d.host, "job-2"), "the paused drain began something")
+	require.Contains(t, ok(t, "task", "show", d.task.TaskID).stdout, "running (paused)")
 
 	web.unpause(drainStep)
 	beatIsDue(t, d.task.TaskID)

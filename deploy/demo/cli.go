@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 )
 
@@ -61,13 +60,4 @@ func exitCode(err error) int {
 		return exit.ExitCode()
 	}
 	return -1
-}
-
-// exports reads the output of gpuaas dev env.
-func exports(out string) []string {
-	var env []string
-	for _, m := range regexp.MustCompile(`(?m)^export ([A-Z_]+)='(.*)'$`).FindAllStringSubmatch(out, -1) {
-		env = append(env, m[1]+"="+m[2])
-	}
-	return env
 }

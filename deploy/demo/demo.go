@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/gpuaas/gpuaas/deploy/stack"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -85,7 +86,7 @@ func (d *demo) up(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d.cli.env = exports(out)
+	d.cli.env = stack.ParseExports([]byte(out))
 	return d.cli.getenv("GPUAAS_WEB_UI_URL"), nil
 }
 

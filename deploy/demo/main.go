@@ -11,11 +11,12 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
+
+	"github.com/gpuaas/gpuaas/deploy/stack"
 )
 
 // options are the demo's flags.
@@ -71,39 +72,11 @@ func (o *options) prepare() error {
 		o.own, o.dir = dir, filepath.Join(dir, "dev")
 	}
 	if o.portsFrom == 0 {
-		port, err := freePorts(20)
+		port, err := stack.FreePorts(20)
 		if err != nil {
 			return err
 		}
 		o.portsFrom = port
 	}
 	return nil
-}
-
-// freePorts finds n consecutive ports that nobody listens on.
-func freePorts(n int) (int, error) {
-	for range 50 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, err
-		}
-		first := l.Addr().(*net.TCPAddr).Port
-		if err := l.Close(); err != nil {
-			return 0, err
-		}
-		if first+n < 65000 && allFree(first, n) {
-			return first, nil
-		}
-	}
-	return 0, fmt.Errorf("found no %d free ports in a row; name a first one with --ports-from", n)
-}
-
-func allFree(first, n int) bool {
-	for p := first; p < first+n; p++ {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
-		if err != nil || l.Close() != nil {
-			return false
-		}
-	}
-	return true
 }

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -46,7 +45,7 @@ type Part struct {
 // gpuaas dev up. The caller ends it with Down, also after an error.
 func Up(ctx context.Context, bin, dir string, flags ...string) (*Stack, error) {
 	s := &Stack{Bin: bin, Dir: dir}
-	port, err := freePorts(span)
+	port, err := FreePorts(span)
 	if err != nil {
 		return s, err
 	}
@@ -60,7 +59,7 @@ func Up(ctx context.Context, bin, dir string, flags ...string) (*Stack, error) {
 	if err != nil {
 		return s, fmt.Errorf("dev env: %w", err)
 	}
-	s.Env = parseExports(out)
+	s.Env = ParseExports(out)
 	return s, nil
 }
 
@@ -112,10 +111,10 @@ func (s *Stack) Parts(ctx context.Context) (map[string]Part, error) {
 	return parts, nil
 }
 
-// freePorts finds n consecutive ports that nobody listens on, below those which
+// FreePorts finds n consecutive ports that nobody listens on, below those which
 // the system gives to outgoing connections: one of these could take a port
 // before the stack does.
-func freePorts(n int) (int, error) {
+func FreePorts(n int) (int, error) {
 	const lowest, highest = 10000, 30000
 	for range 50 {
 		first := lowest + rand.IntN(highest-lowest-n)
@@ -123,7 +122,7 @@ func freePorts(n int) (int, error) {
 			return first, nil
 		}
 	}
-	return 0, errors.New("no consecutive free ports")
+	return 0, fmt.Errorf("found no %d free ports in a row; name a first one with --ports-from", n)
 }
 
 func allFree(first, n int) bool {
@@ -136,8 +135,8 @@ func allFree(first, n int) bool {
 	return true
 }
 
-// parseExports reads what gpuaas dev env prints.
-func parseExports(out []byte) []string {
+// ParseExports reads what gpuaas dev env prints, as NAME=value.
+func ParseExports(out []byte) []string {
 	export := regexp.MustCompile(`^export ([A-Z_]+)=(.*)$`)
 	var env []string
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {

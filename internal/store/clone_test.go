@@ -58,9 +58,13 @@ func requireLocked(t *testing.T, m *machine) {
 	requireKind(t, m.recover(m.k(90)), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 	_, err := e.RecoveryFacts(ctx, m.caller.NodeID)
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	require.Equal(t, "gpuaas node reissue-enrollment "+m.caller.NodeID, schema.AsError(err).Next)
+	_, err = e.Authenticate(ctx, m.id, m.cert)
+	require.Equal(t, "gpuaas node reissue-enrollment "+m.caller.Host, schema.AsError(err).Next)
+	require.NotEmpty(t, m.caller.Host)
 	_, err = m.tryIssue(schema.ViaRenew, "", m.k(90))
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
-	require.Equal(t, "gpuaas node reissue-enrollment NODE", schema.AsError(err).Next)
+	require.Equal(t, "gpuaas node reissue-enrollment "+m.caller.Host, schema.AsError(err).Next)
 }
 
 func TestWhatNeverLocks(t *testing.T) {

@@ -56,7 +56,7 @@ func (u *unit) admitToken(ctx context.Context, p schema.TokenPurpose, n sqlc.Loc
 		return u.admitReissue(ctx, n)
 	case schema.PurposeEnroll:
 		if n.Locked && !n.State.Refusing() {
-			return errLocked()
+			return errLocked(n.Host)
 		}
 		_, err := schema.CheckMove(schema.ActionEnroll, n.State)
 		return err
@@ -183,7 +183,7 @@ func orNil(key []byte) []byte {
 func (u *unit) admitClaim(ctx context.Context, p schema.TokenPurpose, first bool, n sqlc.LockNodeRow) error {
 	if p == schema.PurposeReissue && !first {
 		if n.Locked {
-			return errLocked()
+			return errLocked(n.Host)
 		}
 		return nil
 	}

@@ -52,7 +52,7 @@ func checkIdentity(row sqlc.IdentityFactsRow, id schema.Identity, cert schema.Ce
 	case row.Incarnation != id.Incarnation:
 		return errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
 	case row.Locked:
-		return errLocked()
+		return errLocked(row.Host)
 	case row.Slot == nil:
 		return errSuperseded()
 	case *row.Fingerprint != "" && cert.Fingerprint != "" && *row.Fingerprint != cert.Fingerprint:
@@ -97,7 +97,7 @@ func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.Cer
 		if err != nil {
 			return err
 		}
-		if err := checkIdentity(sqlc.IdentityFactsRow{State: node.State, Incarnation: node.Incarnation, Locked: node.Locked,
+		if err := checkIdentity(sqlc.IdentityFactsRow{Host: node.Host, State: node.State, Incarnation: node.Incarnation, Locked: node.Locked,
 			Slot: &c.Slot, Fingerprint: new(string)}, id, cert); err != nil || c.Slot == slotCurrent {
 			return err // another request was first
 		}

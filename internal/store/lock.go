@@ -23,7 +23,7 @@ type clone struct {
 // cut until an operator reissues the enrolment.
 func refuseClone(c clone, e schema.AuditEvent) error {
 	e.Action, e.Result, e.Reason = schema.AuditIdentityLocked, schema.AuditSucceeded, c.reason
-	return &refusal{err: errLocked(), event: e, clone: &c}
+	return &refusal{err: errLocked(c.nodeID), event: e, clone: &c}
 }
 
 // lockIdentity locks the identity, once, and ends the node's open polls. An
@@ -40,9 +40,10 @@ func (u *unit) lockIdentity(ctx context.Context, c clone, e schema.AuditEvent) e
 	return u.later.Notify(ctx, channelNode, c.nodeID)
 }
 
-func errLocked() *schema.Error {
+// errLocked names the node by its host where that is at hand, else by its id.
+func errLocked(node string) *schema.Error {
 	return schema.NewError(schema.KindInvalidNodeIdentity, "the node's identity is locked: two hold it").
-		WithReason(schema.ReasonNodeLocked).WithNext("gpuaas node reissue-enrollment NODE")
+		WithReason(schema.ReasonNodeLocked).WithNext("gpuaas node reissue-enrollment " + node)
 }
 
 // bindKey binds a key to its node for ever. A key that is another node's is

@@ -32,7 +32,7 @@ func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, e
 	case node.Incarnation != n.Incarnation:
 		return 0, errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
 	case node.Locked:
-		return 0, errLocked()
+		return 0, errLocked(node.Host)
 	}
 	facts, err := u.PendingFacts(ctx, pendingQuestion(n))
 	switch {

@@ -26,7 +26,7 @@ func (s *Store) RecoveryFacts(ctx context.Context, nodeID string) (schema.Recove
 		case row.State.Refusing():
 			return errRemoved()
 		case row.Locked:
-			return errLocked()
+			return errLocked(nodeID)
 		}
 		facts.Incarnation = row.Incarnation
 		if len(row.RecoveryKey) > 0 {
@@ -87,7 +87,7 @@ func (u *unit) claimRecovery(ctx context.Context, c schema.RecoveryClaim) (schem
 func admitRecovery(c schema.RecoveryClaim, t sqlc.GetTokenRow, n sqlc.LockNodeRow) error {
 	switch {
 	case n.Locked:
-		return errLocked()
+		return errLocked(n.Host)
 	case t.Incarnation != n.Incarnation || c.Incarnation != n.Incarnation:
 		return errIdentity(schema.ReasonIdentityMismatch, "the recovery is of another incarnation of the node")
 	case len(n.RecoveryKey) == 0:

@@ -58,7 +58,7 @@ func admitRenewal(c schema.RenewClaim, n sqlc.LockNodeRow) error {
 	case n.Incarnation != c.Caller.Incarnation:
 		return errIdentity(schema.ReasonIdentityMismatch, "the renewal is of another incarnation of the node")
 	case n.Locked:
-		return errLocked()
+		return errLocked(n.Host)
 	case c.SPKI == "":
 		return schema.NewError(schema.KindInvalidRequest, "a renewal needs a key").WithReason("key_missing")
 	}

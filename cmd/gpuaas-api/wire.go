@@ -149,8 +149,12 @@ func (a *app) work(ctx context.Context, group *sync.WaitGroup) {
 		_ = a.store.Sweep(ctx, a.listener) // ends with the context
 	})
 	group.Go(func() { a.sets.Run(ctx, a.listener.Sets()) })
-	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal, Metrics: a.metrics, Log: a.log}
-	group.Go(func() { r.Run(ctx) })
+	outbox := a.store.Outbox(a.listener)
+	r := &relay.Relay{Outbox: outbox, Temporal: a.temporal, Metrics: a.metrics, Log: a.log}
+	group.Go(func() {
+		defer outbox.Rest()
+		r.Run(ctx)
+	})
 }
 
 // readiness answers the health checks.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,6 +45,8 @@ type Store struct {
 	address  string
 	creating []string
 	timeout  time.Duration
+	// relay wakes the relay of this process, nil while there is none.
+	relay atomic.Pointer[Listener]
 }
 
 // Open connects to the database and answers only once it was reached. The

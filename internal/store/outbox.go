@@ -11,13 +11,14 @@ import (
 // Outbox implements relay.Outbox.
 type Outbox struct {
 	s    *Store
+	l    *Listener
 	wake <-chan struct{}
 }
 
 // Outbox returns the outbox, woken by the listener.
 func (s *Store) Outbox(l *Listener) *Outbox {
 	wake, _ := l.subscribe(channelOutbox, 0)
-	return &Outbox{s, wake}
+	return &Outbox{s, l, wake}
 }
 
 // Take locks up to limit undelivered messages that are due, oldest first, for
@@ -75,8 +76,34 @@ func (o *Outbox) Failed(ctx context.Context, id int64, why string) error {
 	})
 }
 
-// Wake gets a value when a message was written, and now and then anyway.
-func (o *Outbox) Wake() <-chan struct{} { return o.wake }
+// Wake gets a value when a message was written, and now and then anyway. From
+// the call to Rest on, whoever called is this process's relay: results that are
+// stored here wake it and nobody else. A notification would make their
+// transactions wait for each other, which the database lets commit one at a time
+// when they notify.
+func (o *Outbox) Wake() <-chan struct{} {
+	o.s.relay.Store(o.l)
+	return o.wake
+}
+
+// Rest says that this process's relay ended: results wake the others' again.
+func (o *Outbox) Rest() { o.s.relay.Store(nil) }
+
+// resultChannel is where a stored result is told: nowhere for a process that
+// has a relay.
+func (s *Store) resultChannel() string {
+	if s.relay.Load() != nil {
+		return ""
+	}
+	return channelOutbox
+}
+
+// wakeRelay wakes this process's relay, if it has one.
+func (s *Store) wakeRelay() {
+	if l := s.relay.Load(); l != nil {
+		l.wakeOne(channelOutbox)
+	}
+}
 
 // tell puts an event of a node for a workflow into the outbox.
 func (u *unit) tell(ctx context.Context, workflowID, nodeID string, incarnation int64, event schema.AgentEventName) error {

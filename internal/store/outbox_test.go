@@ -20,6 +20,52 @@ func (e *env) outbox() *store.Outbox {
 	return e.Outbox(l)
 }
 
+// A process that has a relay tells it of its results itself, and the others only
+// once it has none any more: transactions that notify commit one at a time.
+func TestAResultWakesTheRelayOfItsProcess(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	foreign, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	other, err := store.Open(ctx, store.Config{URL: e.url})
+	require.NoError(t, err)
+	t.Cleanup(other.Close)
+	elsewhere := other.Outbox(foreign).Wake()
+	defer listen(ctx, foreign)()
+	awaken(t, elsewhere) // it looks once when the connection stands
+	caller, _, _ := e.enroll()
+	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	awaken(t, elsewhere) // the enrolment's events
+	report := func(step string) {
+		e.dispatch(f, step, schema.TaskFactsCollect)
+		_, err := e.Result(ctx, caller, e.take(caller, time.Minute).TaskID, succeeded(1, schema.Facts{}))
+		require.NoError(t, err)
+	}
+	drained := func() { // what was on its way arrived: a node's wake comes after it on the same connection
+		woken, cancel := foreign.Subscribe(caller.NodeID, caller.Incarnation)
+		defer cancel()
+		e.exec("SELECT pg_notify('gpuaas_node', $1)", caller.NodeID)
+		awaken(t, woken)
+	}
+
+	own := e.outbox() // on a listener that nobody runs: no notification comes through
+	wake := own.Wake()
+	drained()
+	select {
+	case <-elsewhere: // more of the enrolment's
+	default:
+	}
+	report("one")
+	awaken(t, wake)
+	drained()
+	asleep(t, elsewhere)
+
+	own.Rest()
+	report("two")
+	awaken(t, elsewhere)
+	asleep(t, wake)
+}
+
 func TestOutbox(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()

@@ -181,7 +181,7 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 		if err := sameBody(f, t, r); err != nil {
 			return err
 		}
-		rows, err := u.FinishTask(ctx, finishParams(c, taskID, r))
+		rows, err := u.FinishTask(ctx, finishParams(s.resultChannel(), c, taskID, r))
 		if err != nil {
 			return err
 		}
@@ -195,6 +195,7 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 	if err != nil {
 		return "", err
 	}
+	s.wakeRelay()
 	return stored, nil
 }
 
@@ -218,8 +219,8 @@ func sameBody(f schema.Fence, t sqlc.LockTaskRow, r schema.TaskResult) error {
 
 // finishParams keeps the output's tail beside the result, where no delivery
 // reads it.
-func finishParams(c schema.Caller, taskID string, r schema.TaskResult) sqlc.FinishTaskParams {
-	p := sqlc.FinishTaskParams{Channel: channelOutbox, TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
+func finishParams(channel string, c schema.Caller, taskID string, r schema.TaskResult) sqlc.FinishTaskParams {
+	p := sqlc.FinishTaskParams{Channel: channel, TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
 		Status: r.Status, OutputTail: tail(r.OutputTail)}
 	r.OutputTail = ""
 	p.Result = &r

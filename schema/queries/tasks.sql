@@ -109,7 +109,8 @@ RETURNING owner_workflow_id;
 UPDATE node_tasks SET told_cancel = sqlc.arg(cancel), paused = sqlc.arg(paused)
 WHERE task_id = sqlc.arg(task_id) AND (told_cancel, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
--- Stores a result with its message and wakes the relay.
+-- Stores a result with its message and wakes the relays; an empty channel wakes
+-- none, for a process that has one itself.
 -- name: FinishTask :execrows
 WITH done AS (
     UPDATE node_tasks t SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
@@ -124,7 +125,7 @@ WITH done AS (
     DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
     RETURNING outbox.id
 )
-SELECT pg_notify(sqlc.arg(channel)::text, '') FROM message;
+SELECT CASE WHEN sqlc.arg(channel)::text <> '' THEN pg_notify(sqlc.arg(channel)::text, '')::text END FROM message;
 
 -- Locks the task; whoever changes more of it holds its node's lock already.
 -- name: LockTask :one

@@ -107,7 +107,7 @@ WITH done AS (
     DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
     RETURNING outbox.id
 )
-SELECT pg_notify($1::text, '') FROM message
+SELECT CASE WHEN $1::text <> '' THEN pg_notify($1::text, '')::text END FROM message
 `
 
 type FinishTaskParams struct {
@@ -121,7 +121,8 @@ type FinishTaskParams struct {
 	LeaseEpoch  int64
 }
 
-// Stores a result with its message and wakes the relay.
+// Stores a result with its message and wakes the relays; an empty channel wakes
+// none, for a process that has one itself.
 func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (int64, error) {
 	result, err := q.db.Exec(ctx, finishTask,
 		arg.Channel,

@@ -4,25 +4,19 @@
 package temporaltest
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpuaas/gpuaas/internal/testkit/devserver"
 )
 
-// binary is the server, below the module's root.
-const binary = "bin/gpuaas-dev-temporal"
+// binary is the server, in the project's bin folder.
+const binary = "gpuaas-dev-temporal"
 
 // startTimeout bounds how long a server may take to be ready on a busy machine.
 const startTimeout = 2 * time.Minute
@@ -42,7 +36,7 @@ func (s *Shared) Run(m *testing.M) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
-		_ = s.server.stop()
+		_ = s.server.process.Stop()
 		_ = os.RemoveAll(s.server.dir)
 	}
 }
@@ -65,42 +59,26 @@ func (s *Shared) Address(tb testing.TB) string {
 	return s.server.address
 }
 
-// findBinary looks for the server from the test's folder up.
-func findBinary() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		path := filepath.Join(dir, binary)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	return "", errors.New(binary + " is missing; build it with: ./task build:dev-temporal")
-}
-
 type server struct {
 	address, dir string
-	cmd          *exec.Cmd
-	exited       chan struct{}
+	process      *devserver.Process
 }
 
 func launch() (*server, error) {
-	path, err := findBinary()
+	path, err := devserver.Find(binary)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{exited: make(chan struct{})}
+	s := &server{}
 	if s.address, err = freeAddress(); err != nil {
 		return nil, err
 	}
 	if s.dir, err = os.MkdirTemp("", "temporaltest-*"); err != nil {
 		return nil, err
 	}
-	s.cmd = exec.Command(path, "--address", s.address, "--ui-address", "", "--db", filepath.Join(s.dir, "temporal.db"))
-	s.cmd.SysProcAttr = dieWithParent()
-	if err := s.start(); err != nil {
+	s.process, _, err = devserver.Start(startTimeout, " ready: frontend ", path,
+		"--address", s.address, "--ui-address", "", "--db", filepath.Join(s.dir, "temporal.db"))
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
 	return s, nil
@@ -113,57 +91,4 @@ func freeAddress() (string, error) {
 		return "", err
 	}
 	return l.Addr().String(), l.Close()
-}
-
-// start runs the server until it says that it is ready.
-func (s *server) start() error {
-	stderr, err := s.cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	started, ready := make(chan error, 1), make(chan struct{})
-	var output bytes.Buffer
-	go func() {
-		// The signal at the parent's death is tied to the thread that forked.
-		runtime.LockOSThread()
-		err := s.cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			if strings.Contains(lines.Text(), " ready: frontend ") {
-				close(ready)
-				break
-			}
-			output.WriteString(lines.Text() + "\n")
-		}
-		_, _ = io.Copy(io.Discard, stderr)
-		_ = s.cmd.Wait()
-		close(s.exited)
-	}()
-	if err := <-started; err != nil {
-		return fmt.Errorf("starting %s: %w", binary, err)
-	}
-	select {
-	case <-ready:
-		return nil
-	case <-s.exited:
-		return fmt.Errorf("%s ended at its start: %s", binary, output.String())
-	case <-time.After(startTimeout):
-		return errors.Join(fmt.Errorf("%s is not ready after %s", binary, startTimeout), s.cmd.Process.Kill())
-	}
-}
-
-// stop ends the server and waits for it.
-func (s *server) stop() error {
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	select {
-	case <-s.exited:
-		return nil
-	case <-time.After(startTimeout):
-		return s.cmd.Process.Kill()
-	}
 }

@@ -4,29 +4,24 @@
 package vaulttest
 
 import (
-	"bufio"
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/vault/api"
+
+	"github.com/gpuaas/gpuaas/internal/testkit/devserver"
 )
 
-// binary is the server, below the module's root.
-const binary = "bin/gpuaas-dev-vault"
+// binary is the server, in the project's bin folder.
+const binary = "gpuaas-dev-vault"
 
 // startTimeout bounds how long a server may take to be ready on a busy machine.
 const startTimeout = time.Minute
@@ -53,7 +48,7 @@ func (s *Shared) Run(m *testing.M) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
-		_ = s.server.stop()
+		_ = s.server.process.Stop()
 		_ = os.RemoveAll(s.server.dir)
 	}
 }
@@ -76,21 +71,6 @@ func (s *Shared) Get(tb testing.TB) *Server {
 	return s.server
 }
 
-// findBinary looks for the server from the test's folder up.
-func findBinary() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		path := filepath.Join(dir, binary)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	return "", errors.New(binary + " is missing; build it with: ./task build:dev-vault")
-}
-
 // Server is a running Vault.
 type Server struct {
 	// Address is its URL.
@@ -103,12 +83,11 @@ type Server struct {
 
 	path, dir string
 	listen    string
-	cmd       *exec.Cmd
-	exited    chan struct{}
+	process   *devserver.Process
 }
 
 func launch() (*Server, error) {
-	path, err := findBinary()
+	path, err := devserver.Find(binary)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +101,7 @@ func launch() (*Server, error) {
 	}
 	s.listen = strings.TrimPrefix(s.Address, "http://")
 	if err := s.readKeys(); err != nil {
-		return nil, errors.Join(err, s.stop(), os.RemoveAll(dir))
+		return nil, errors.Join(err, s.process.Stop(), os.RemoveAll(dir))
 	}
 	return s, nil
 }
@@ -148,66 +127,14 @@ func (s *Server) readKeys() error {
 
 // start runs the server until it says that it is ready.
 func (s *Server) start() error {
-	s.cmd = exec.CommandContext(context.Background(), s.path,
+	p, said, err := devserver.Start(startTimeout, "vault ready: ", s.path,
 		"--address", s.listen, "--data", filepath.Join(s.dir, "data"), "--keys", s.keysFile())
-	s.cmd.SysProcAttr = dieWithParent()
-	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
 		return err
 	}
-	started, ready, exited := make(chan error, 1), make(chan string, 1), make(chan struct{})
-	s.exited = exited
-	var output bytes.Buffer
-	go func() {
-		// The signal at the parent's death is tied to the thread that forked.
-		runtime.LockOSThread()
-		err := s.cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			if _, after, ok := strings.Cut(lines.Text(), "vault ready: "); ok {
-				address, _, _ := strings.Cut(after, ",")
-				ready <- address
-			}
-			if output.Len() < 1<<16 {
-				output.WriteString(lines.Text() + "\n")
-			}
-		}
-		_, _ = io.Copy(io.Discard, stderr) // what a scanner leaves must not block the server
-		_ = s.cmd.Wait()
-		close(exited)
-	}()
-	if err := <-started; err != nil {
-		return fmt.Errorf("starting %s: %w", binary, err)
-	}
-	select {
-	case s.Address = <-ready:
-		return nil
-	case <-exited:
-		return fmt.Errorf("%s ended at its start: %s", binary, output.String())
-	case <-time.After(startTimeout):
-		return errors.Join(fmt.Errorf("%s is not ready after %s", binary, startTimeout), s.cmd.Process.Kill())
-	}
-}
-
-// stop ends the server and waits for it.
-func (s *Server) stop() error {
-	select {
-	case <-s.exited:
-		return nil
-	default:
-	}
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	select {
-	case <-s.exited:
-		return nil
-	case <-time.After(startTimeout):
-		return s.cmd.Process.Kill()
-	}
+	s.process = p
+	s.Address, _, _ = strings.Cut(said, ",")
+	return nil
 }
 
 // Stop ends the server as an operator would; Start brings it back on the same
@@ -215,7 +142,7 @@ func (s *Server) stop() error {
 func (s *Server) Stop(tb testing.TB) {
 	tb.Helper()
 	tb.Cleanup(func() { s.Start(tb) })
-	if err := s.stop(); err != nil {
+	if err := s.process.Stop(); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -223,9 +150,7 @@ func (s *Server) Stop(tb testing.TB) {
 // Start starts a stopped server; a running one is left alone.
 func (s *Server) Start(tb testing.TB) {
 	tb.Helper()
-	select {
-	case <-s.exited:
-	default:
+	if s.process.Running() {
 		return
 	}
 	if err := s.start(); err != nil {

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package temporaltest
+package devserver
 
 import "syscall"
 

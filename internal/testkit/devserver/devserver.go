@@ -1,0 +1,114 @@
+// Package devserver runs the development stack's own servers for tests, gone
+// with the test's process. Start at Find and Start; who wants a Temporal or a
+// Vault uses temporaltest or vaulttest.
+package devserver
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Find looks for a program of the project's bin folder from the test's folder
+// up. The error says how to build it.
+func Find(program string) (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, "bin", program)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("bin/%s is missing; build it with: ./task build:%s", program, strings.TrimPrefix(program, "gpuaas-"))
+}
+
+// Process is a server that was started.
+type Process struct {
+	cmd     *exec.Cmd
+	timeout time.Duration
+	exited  chan struct{}
+}
+
+// Start runs a server until it prints a line with the text ready to its standard
+// error, within the timeout, and returns what stands behind the text. The
+// timeout bounds a later Stop too.
+func Start(timeout time.Duration, ready, path string, args ...string) (p *Process, said string, err error) {
+	p = &Process{cmd: exec.CommandContext(context.Background(), path, args...), timeout: timeout, exited: make(chan struct{})}
+	p.cmd.SysProcAttr = dieWithParent()
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		return nil, "", err
+	}
+	started, line := make(chan error, 1), make(chan string, 1)
+	var output bytes.Buffer
+	go func() {
+		// The signal at the parent's death is tied to the thread that forked.
+		runtime.LockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			if _, after, ok := strings.Cut(lines.Text(), ready); ok {
+				line <- after
+				break
+			}
+			output.WriteString(lines.Text() + "\n")
+		}
+		_, _ = io.Copy(io.Discard, stderr) // what is left must not block the server
+		_ = p.cmd.Wait()
+		close(p.exited)
+	}()
+	if err := <-started; err != nil {
+		return nil, "", fmt.Errorf("starting %s: %w", path, err)
+	}
+	select {
+	case said = <-line:
+		return p, said, nil
+	case <-p.exited:
+		return nil, "", fmt.Errorf("%s ended at its start: %s", path, output.String())
+	case <-time.After(timeout):
+		return nil, "", errors.Join(fmt.Errorf("%s is not ready after %s", path, timeout), p.cmd.Process.Kill())
+	}
+}
+
+// Running reports whether the server has not ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Stop ends the server as an operator would, and waits for it; one that does not
+// end in time is killed.
+func (p *Process) Stop() error {
+	if !p.Running() {
+		return nil
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-p.exited:
+		return nil
+	case <-time.After(p.timeout):
+		return p.cmd.Process.Kill()
+	}
+}

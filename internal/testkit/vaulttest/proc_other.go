@@ -1,8 +1,0 @@
-//go:build !linux
-
-package vaulttest
-
-import "syscall"
-
-// dieWithParent does what it can where the kernel does not help: nothing.
-func dieWithParent() *syscall.SysProcAttr { return nil }

@@ -106,7 +106,7 @@ func TestOneOutcomeInAnyOrder(t *testing.T) {
 	replicas := [2]*replica{c.replica(), c.replica()}
 	m := replicas[0].enrolled()
 	for seed := range uint64(20) {
-		h, draw := c.heldTwice(replicas, m), rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a draw that can be repeated
+		h, draw := c.heldTwice(replicas, m), rand.New(rand.NewPCG(seed, 0))
 		at := time.Now().UTC().Truncate(time.Second)
 		old, young, twin := h.report(1, "old", at), h.report(2, "young", at), h.report(2, "twin", at)
 		outcome, late := "", 0

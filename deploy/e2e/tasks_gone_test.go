@@ -29,8 +29,8 @@ func TestTasksInTrouble(t *testing.T) {
 		{"a lost one of a wiped node waits for a person", lostAndWiped},
 		{"cancelled by itself", endedTask},
 		{"cancelled in the Web UI", cancelledDrain},
-		{"reset in the Web UI to before the drain", func(t *testing.T) { resetDrain(t, "reset", drainStep) }},
-		{"reset in the Web UI to the beginning", func(t *testing.T) { resetDrain(t, "rerun", "") }},
+		{"reset in the Web UI to before the drain", resetDrain("reset", drainStep)},
+		{"reset in the Web UI to the beginning", resetDrain("rerun", "")},
 	}
 	t.Run("all", func(t *testing.T) {
 		for _, c := range cases {
@@ -47,6 +47,7 @@ func TestTasksInTrouble(t *testing.T) {
 // harmlessTask: the agent dies with a task that it was handed and has not put
 // into its journal. The reclaimer's own schedule finds it.
 func harmlessTask(t *testing.T) {
+	t.Helper()
 	nodeHost, id := enrolled(t, "requeue")
 	given := handedToTheDead(t, nodeHost)
 	minuteLater(t, given.TaskID)
@@ -56,7 +57,7 @@ func harmlessTask(t *testing.T) {
 	eventually(t, "cordoned", func() bool { n := show(t, nodeHost); return n.Cordoned && n.Operation == nil })
 	done := task(t, given.TaskID)
 	require.Equal(t, schema.TaskSucceeded, done.Status)
-	require.EqualValues(t, given.Attempts+1, done.Attempts)
+	require.Equal(t, given.Attempts+1, done.Attempts)
 	require.NotEqual(t, given.Holder, done.Holder)
 	require.Equal(t, 1, said(t, id, given.TaskID, schema.AuditTaskRequeued))
 	requireOneRowPerChange(t, id)
@@ -107,6 +108,7 @@ func lostDrain(t *testing.T, name string) draining {
 // lostAndBack: a task that must not be run again unasked is given up, and goes
 // on when the agent that has it is heard of.
 func lostAndBack(t *testing.T) {
+	t.Helper()
 	d := lostDrain(t, "back")
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
 	eventually(t, "nothing waits any more", func() bool { return stuckOf(t, d.id).Reason == "" })
@@ -120,6 +122,7 @@ func lostAndBack(t *testing.T) {
 // lostAndWiped: an agent whose journal is gone does not bring the task back, and
 // is not given it until a person says so.
 func lostAndWiped(t *testing.T) {
+	t.Helper()
 	d := lostDrain(t, "wiped")
 	state := filepath.Join(agentDir(d.host), "state")
 	require.NoError(t, os.RemoveAll(filepath.Join(state, "journal")))
@@ -142,6 +145,7 @@ func lostAndWiped(t *testing.T) {
 // endedTask: an operator's cancel of a task ends the work on the node and parks
 // its operation.
 func endedTask(t *testing.T) {
+	t.Helper()
 	d := drainThatWaits(t, "ended")
 	ok(t, "task", "cancel", d.task.TaskID, "--yes", "--reason", "wrong deadline")
 	next := parked(t, d.id, schema.ReasonTaskCancelled)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,7 +34,7 @@ func newest(t *testing.T, nodeHost string, kind schema.TaskType, is ...schema.Ta
 		for _, v := range tasksOf(t, nodeHost) {
 			if v.Type == kind {
 				found = v
-				return len(is) == 0 || contains(is, v.Status)
+				return len(is) == 0 || slices.Contains(is, v.Status)
 			}
 		}
 		return false
@@ -47,15 +48,6 @@ func statuses(all []schema.TaskStatus) string {
 		out[i] = string(s)
 	}
 	return strings.Join(out, " or ")
-}
-
-func contains(all []schema.TaskStatus, s schema.TaskStatus) bool {
-	for _, x := range all {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 // task reads one task as gpuaas task show has it.
@@ -103,7 +95,7 @@ func query(t *testing.T, read func(pgx.Rows), sql string, args ...any) {
 	require.NoError(t, err)
 	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(raw)))
 	require.NoError(t, err)
-	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the rows were read
+	defer conn.Close(context.WithoutCancel(t.Context()))
 	rows, err := conn.Query(t.Context(), sql, args...)
 	require.NoError(t, err)
 	defer rows.Close()

@@ -120,6 +120,7 @@ func (d draining) ends(t *testing.T) {
 // pausedDrain: work that appears while the drain is paused is not asked to stop,
 // even by an agent that was away when it was paused, until it is unpaused.
 func pausedDrain(t *testing.T) {
+	t.Helper()
 	d := drainThatWaits(t, "pause")
 	web := openWebUI(t, d.id)
 	kill(t, "agent", d.host)
@@ -165,6 +166,7 @@ func runsOutside(t *testing.T, nodeHost, name string) *exec.Cmd {
 // cancelledDrain: the work of the agent ends, what the drain changed is taken
 // back, and the run is closed as cancelled.
 func cancelledDrain(t *testing.T) {
+	t.Helper()
 	d := drainThatWaits(t, "webcancel")
 	web := openWebUI(t, d.id)
 	web.cancel()
@@ -184,18 +186,21 @@ func cancelledDrain(t *testing.T) {
 
 // resetDrain: the new run finds what the old one had done and the task that the
 // node works on; its result completes the new run.
-func resetDrain(t *testing.T, name, to string) {
-	d := drainThatWaits(t, name)
-	web := openWebUI(t, d.id)
-	runID := web.reset(to)
-	eventually(t, "the new run waits for the task", func() bool { return task(t, d.task.TaskID).RunID == runID })
-	require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, web.status(web.run.GetRunId()))
-	d.ends(t)
-	eventually(t, "the new run completes", func() bool { return web.status(runID) == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED })
-	all := tasksOf(t, d.host)
-	require.Len(t, all, 2, "a cordon and a drain")
-	for _, v := range all {
-		require.EqualValues(t, 1, v.Attempts, "%s was handed over again", v.Type)
+func resetDrain(name, to string) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		d := drainThatWaits(t, name)
+		web := openWebUI(t, d.id)
+		runID := web.reset(to)
+		eventually(t, "the new run waits for the task", func() bool { return task(t, d.task.TaskID).RunID == runID })
+		require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, web.status(web.run.GetRunId()))
+		d.ends(t)
+		eventually(t, "the new run completes", func() bool { return web.status(runID) == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED })
+		all := tasksOf(t, d.host)
+		require.Len(t, all, 2, "a cordon and a drain")
+		for _, v := range all {
+			require.EqualValues(t, 1, v.Attempts, "%s was handed over again", v.Type)
+		}
+		record(t, d.id, name)
 	}
-	record(t, d.id, name)
 }

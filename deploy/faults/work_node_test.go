@@ -14,6 +14,9 @@ import (
 type nodeSide struct {
 	known map[string]*held
 	order []*held
+	// lost are the tasks that were given up: of those, the node must be offered
+	// what destroys only when a person said so.
+	lost map[string]bool
 }
 
 // held is one entry of the journal.
@@ -53,16 +56,19 @@ func (s *shift) pick(is func(*held) bool) *held {
 	return fit[s.r.IntN(len(fit))]
 }
 
-// poll asks one of the replicas for work.
+// poll asks for work.
 func (s *shift) poll(ctx context.Context) error {
 	if s.may(handUnasked, 8) {
 		return nil
 	}
-	offer, err := s.stores[s.r.IntN(2)].NextTask(ctx, s.caller, schema.TaskAsk{Have: s.node.have(), Holder: "boot-1"}, schema.TaskLease)
+	offer, err := s.store.NextTask(ctx, s.caller, schema.TaskAsk{Have: s.node.have(), Holder: "boot-1"}, schema.TaskLease)
 	if err != nil || offer == nil {
 		return err
 	}
 	s.say("hand-over of %s, lease %d", offer.Type, offer.Lease.Epoch)
+	if s.node.lost[offer.TaskID] {
+		return fmt.Errorf("%s was given up and is offered again unasked", offer.Type)
+	}
 	if s.may(handLost, 4) {
 		return nil
 	}
@@ -100,10 +106,11 @@ func (s *shift) progress(ctx context.Context) error {
 	if h == nil {
 		return nil
 	}
-	p, err := s.stores[s.r.IntN(2)].Progress(ctx, s.caller, h.id, schema.TaskProgress{LeaseEpoch: h.epoch, Message: "at it"}, schema.TaskLease)
+	p, err := s.store.Progress(ctx, s.caller, h.id, schema.TaskProgress{LeaseEpoch: h.epoch, Message: "at it"}, schema.TaskLease)
 	if err != nil {
 		return fmt.Errorf("progress of %s under lease %d: %w", h.kind, h.epoch, err)
 	}
+	delete(s.node.lost, h.id)
 	if !s.may(progressLost, 4) {
 		h.epoch = p.Answer.Lease.Epoch
 	}
@@ -122,13 +129,14 @@ func (s *shift) report(ctx context.Context) error {
 	}
 	r := schema.TaskResult{LeaseEpoch: h.epoch, Status: schema.TaskSucceeded, Output: out, StartedAt: h.at, FinishedAt: h.at}
 	post := func(ctx context.Context) error {
-		_, err := s.stores[s.r.IntN(2)].Result(ctx, s.caller, h.id, r)
+		_, err := s.store.Result(ctx, s.caller, h.id, r)
 		s.say("node reports %s under lease %d: %v", h.kind, r.LeaseEpoch, err)
 		return err
 	}
 	if err := post(ctx); err != nil {
 		return err
 	}
+	delete(s.node.lost, h.id)
 	if s.may(resultTwice, 4) {
 		s.late = append(s.late, post)
 	}

@@ -46,7 +46,6 @@ type shift struct {
 	calm   bool // nothing fails any more
 	caller schema.Caller
 	fence  schema.Fence
-	stores [2]*store.Store // of two replicas
 	node   nodeSide
 	flow   flowSide
 	late   []func(context.Context) error // requests that arrive again
@@ -66,8 +65,9 @@ const (
 // that is left must come to its end.
 func (w *world) shift(ctx context.Context, tb testing.TB, seed uint64) (*shift, error) {
 	tb.Helper()
-	s := &shift{world: w, r: rand.New(rand.NewPCG(seed, 7)), hits: map[death]int{}} //nolint:gosec // a draw that can be repeated
-	s.node.known, s.flow.s, s.flow.back, s.flow.done = map[string]*held{}, s, map[string]bool{}, map[string]string{}
+	s := &shift{world: w, r: rand.New(rand.NewPCG(seed, 7)), hits: map[death]int{}}
+	s.node.known, s.node.lost = map[string]*held{}, map[string]bool{}
+	s.flow.s, s.flow.back, s.flow.done = s, map[string]bool{}, map[string]string{}
 	if err := s.open(ctx, seed); err != nil {
 		return s, err
 	}
@@ -85,12 +85,12 @@ func (w *world) shift(ctx context.Context, tb testing.TB, seed uint64) (*shift, 
 			return s, err
 		}
 	}
-	return s, s.check(ctx)
+	err := s.check(ctx)
+	return s, err
 }
 
 // open registers an active node and begins a drain on it.
 func (s *shift) open(ctx context.Context, seed uint64) error {
-	s.stores = [2]*store.Store{s.store, s.store}
 	s.runs++
 	n, err := s.store.Register(ctx, schema.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", s.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
@@ -164,6 +164,9 @@ func (s *shift) sweep(ctx context.Context) error {
 	report, err := s.store.Reclaim(ctx, schema.ReclaimRequest{Limit: 100})
 	for _, d := range report.Decisions {
 		s.hits[given]++
+		if d.Result == schema.ReclaimLost {
+			s.node.lost[d.TaskID] = true
+		}
 		s.say("reclaimer: %s %s", d.Result, d.Type)
 	}
 	return err
@@ -179,6 +182,7 @@ func (s *shift) resume(ctx context.Context) error {
 	if schema.KindOf(err) == schema.KindTaskStatus { // it came back already
 		return nil
 	}
+	delete(s.node.lost, id)
 	s.byHand++
 	s.say("operator resumes %s", s.flow.parked)
 	return err

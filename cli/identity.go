@@ -21,6 +21,9 @@ func (e *env) writeIdentity(w io.Writer, n schema.NodeView) {
 	if n.IdentitySequence > 0 {
 		row(w, "  Sequence:", fmt.Sprintf("%d of incarnation %d", n.IdentitySequence, n.Incarnation))
 	}
+	if n.NewestSetVersion > 0 && n.Identity != nil {
+		row(w, "Trust:", fmt.Sprintf("verifier set %d of %d", n.SetVersion, n.NewestSetVersion))
+	}
 	if p := n.PendingIdentity; p != nil {
 		row(w, "Pending:", "a certificate that was not used yet")
 		e.writeCert(w, *p)

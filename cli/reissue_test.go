@@ -403,7 +403,7 @@ func TestNodeShowIdentity(t *testing.T) {
 	n.Identity = &schema.CertFacts{Subject: "CN=" + nodeID, URI: "spiffe://dev/node/" + nodeID + "/2", Issuer: "CN=node CA g1", Serial: "4f2a",
 		Fingerprint: digest, NotBefore: start().Add(-time.Hour), NotAfter: start().Add(71 * time.Hour)}
 	n.PendingIdentity = &schema.CertFacts{Issuer: "CN=node CA g2", Serial: "4f2b", Fingerprint: digest, NotAfter: start().Add(72 * time.Hour)}
-	n.Incarnation, n.IdentitySequence = 2, 5
+	n.Incarnation, n.IdentitySequence, n.SetVersion, n.NewestSetVersion = 2, 5, 2, 3
 	n.IdentityLock = &schema.IdentityLock{Reason: "clone: serial 4f29 was used after it was replaced", Since: start().Add(-time.Minute)}
 	n.TrustedCAs = []schema.CAFacts{{Subject: "CN=node CA g2", Issuer: "CN=node CA g2", Fingerprint: digest,
 		NotBefore: start().Add(-24 * time.Hour), NotAfter: start().Add(24 * 365 * time.Hour)}}

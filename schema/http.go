@@ -77,6 +77,10 @@ type NodeView struct {
 	PendingIdentity *CertFacts `json:"pending_identity,omitempty"`
 	// IdentitySequence rises with each identity of the incarnation; 0 without one.
 	IdentitySequence int64 `json:"identity_sequence,omitempty"`
+	// SetVersion is the version of the verifier set that the node's last poll
+	// named, 0 before the first; NewestSetVersion is the newest there is.
+	SetVersion       int64 `json:"set_version,omitempty"`
+	NewestSetVersion int64 `json:"newest_set_version,omitempty"`
 	// IdentityLock says that every request of the node is refused, and why.
 	IdentityLock *IdentityLock `json:"identity_lock,omitempty"`
 	// TrustedCAs are the node CA generations that the node API accepts.

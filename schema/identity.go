@@ -10,6 +10,8 @@ type Caller struct {
 	// Polled is true when a poll of this incarnation is on record already, so
 	// that recording the next one costs nothing.
 	Polled bool
+	// SetVersion is the version of the verifier set on record for the node.
+	SetVersion int64
 }
 
 // TokenClaim is an enrolment's claim of its token.

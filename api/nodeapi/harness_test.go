@@ -162,7 +162,7 @@ func (f *fakeStore) StorePending(_ context.Context, n schema.NewIdentity) (int64
 	return 1, nil
 }
 
-func (f *fakeStore) Polled(context.Context, schema.Caller) error { return nil }
+func (f *fakeStore) Polled(context.Context, schema.Caller, int64) error { return nil }
 
 func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, ask schema.TaskAsk, _ time.Duration) (*schema.TaskOffer, error) {
 	if f.nextFor != nil {

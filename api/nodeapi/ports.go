@@ -61,9 +61,10 @@ type Store interface {
 	// when a newer renewal of the same node has it (the newer one's answer counts,
 	// there is nothing to do), token_voided when its token was replaced or used.
 	StorePending(ctx context.Context, n schema.NewIdentity) (sequence int64, err error)
-	// Polled records an authenticated poll; the first one of an incarnation
+	// Polled records an authenticated poll and the version of the verifier set
+	// that it names, 0 for none, which is written when it changed; the first one of an incarnation
 	// makes the workflow's event. It is called for each poll and is cheap.
-	Polled(ctx context.Context, c Caller) error
+	Polled(ctx context.Context, c Caller, set int64) error
 	// NextTask hands over the node's next task under a new lease, or returns
 	// nil. A dispatched task whose lease ran out is offered again unless its id
 	// is in ask.Have: what the agent's journal lists as accepted or unreported.

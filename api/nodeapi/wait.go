@@ -50,14 +50,14 @@ func (a *API) enter(r *http.Request) (v *visit, leave func(), err error) {
 		return nil, leave, err
 	}
 	edge.Annotate(r.Context(), slog.String("holder", v.poll.ask.Holder), slog.Int64("verifier_set", v.poll.set))
-	return v, leave, a.polled(r.Context(), v.caller, p)
+	return v, leave, a.polled(r.Context(), v, p)
 }
 
-func (a *API) polled(ctx context.Context, c Caller, p peer) error {
+func (a *API) polled(ctx context.Context, v *visit, p peer) error {
 	a.cfg.Metrics.Polled(p.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
-	return a.cfg.Store.Polled(ctx, c)
+	return a.cfg.Store.Polled(ctx, v.caller, v.poll.set)
 }
 
 // park waits for a task until the poll's time ends, the server shuts down or

@@ -69,6 +69,11 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	assert.Equal(t, schema.SetFloor{Version: grant.SetVersion, Hash: grant.SetHash}, trust.Floor)
 	assert.Equal(t, trust.Floor.String(), a.header.Get(schema.HeaderVerifierSet))
 
+	var node schema.NodeView
+	r.ask(http.MethodGet, "/nodes/"+m.id, nil).into(t, &node)
+	assert.Equal(t, int64(1), node.SetVersion)
+	assert.Equal(t, int64(1), node.NewestSetVersion)
+
 	view, err := r.store.Task(t.Context(), offer.TaskID)
 	require.NoError(t, err)
 	assert.Equal(t, "boot-1700000000", view.Holder)

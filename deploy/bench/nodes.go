@@ -158,7 +158,7 @@ func (m maker) identify(ctx context.Context, n *node, by schema.Subject) error {
 	if err != nil {
 		return err
 	}
-	return m.store.Polled(ctx, c)
+	return m.store.Polled(ctx, c, c.SetVersion)
 }
 
 // issue answers the facts of the node's certificate.

@@ -170,8 +170,8 @@ type seeingStore struct {
 	seen *names
 }
 
-func (s seeingStore) Polled(ctx context.Context, c nodeapi.Caller) error {
-	err := s.Store.Polled(ctx, c)
+func (s seeingStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
+	err := s.Store.Polled(ctx, c, set)
 	if err == nil {
 		s.seen.add(c.NodeID)
 	}

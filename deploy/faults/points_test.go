@@ -139,8 +139,8 @@ func (s pointStore) Authenticate(ctx context.Context, id schema.Identity, cert s
 	return c, err
 }
 
-func (s pointStore) Polled(ctx context.Context, c nodeapi.Caller) error {
-	return s.points.pass(atPolled, func() error { return s.Store.Polled(ctx, c) })
+func (s pointStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
+	return s.points.pass(atPolled, func() error { return s.Store.Polled(ctx, c, set) })
 }
 
 func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nodeapi.Claimed, err error) {

@@ -73,7 +73,7 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, e.Told(ctx, row.TaskID, schema.BeatAnswer{Paused: true}))
 		require.NoError(t, e.Heartbeat(ctx, c, schema.HeartbeatRequest{}))
-		require.NoError(t, e.Polled(ctx, c))
+		require.NoError(t, e.Polled(ctx, c, 1))
 		e.takeNone(c, row.TaskID)
 	}
 	e.exec("SELECT pg_notify('gpuaas_node', 'the end')")

@@ -34,7 +34,7 @@ func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schem
 		return schema.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := schema.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation}
+		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation, SetVersion: row.SetVersion}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -149,8 +149,16 @@ func (s *Store) recordRefusal(ctx context.Context, doing, stream string, id sche
 // Polled records an authenticated poll. The first one of an incarnation makes
 // the event that whoever waits for it hears: a reissue, an enrolment, or both
 // when the reissue came while the enrolment was open. Every later one costs
-// nothing.
-func (s *Store) Polled(ctx context.Context, c schema.Caller) error {
+// nothing, but for the one that names another verifier set than the one before.
+func (s *Store) Polled(ctx context.Context, c schema.Caller, set int64) error {
+	if c.SetVersion != set {
+		err := s.read(ctx, "noting the verifier set of node "+c.NodeID, func(ctx context.Context) error {
+			return s.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if c.Polled {
 		return nil
 	}

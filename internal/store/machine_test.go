@@ -44,7 +44,7 @@ func (m *machine) enroll(tokenID string, hash []byte, spki string) {
 	m.caller.Incarnation = won.Incarnation
 	m.adopt(m.issue(schema.ViaEnroll, tokenID, spki))
 	m.use()
-	require.NoError(m.e.t, m.e.Polled(ctx, m.caller))
+	require.NoError(m.e.t, m.e.Polled(ctx, m.caller, 0))
 }
 
 // answer is what a node API answers with: an identity in the pending slot.

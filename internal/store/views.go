@@ -68,7 +68,7 @@ func (s *Store) views(ctx context.Context, nodes []sqlc.Node) ([]schema.NodeView
 	return views, s.fill(ctx, ids, byID)
 }
 
-// fill adds instances, identities and running operations to the views.
+// fill adds instances, identities, the newest verifier set and running operations to the views.
 func (s *Store) fill(ctx context.Context, nodeIDs []string, byID map[string]*schema.NodeView) error {
 	instances, err := s.q.ListInstances(ctx, nodeIDs)
 	if err != nil {
@@ -80,6 +80,13 @@ func (s *Store) fill(ctx context.Context, nodeIDs []string, byID map[string]*sch
 	}
 	if err := s.fillIdentities(ctx, nodeIDs, byID); err != nil {
 		return err
+	}
+	newest, err := s.q.NewestSetVersion(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range byID {
+		v.NewestSetVersion = newest
 	}
 	operations, err := s.q.RunningOperations(ctx, nodeIDs)
 	for _, o := range operations {
@@ -115,7 +122,7 @@ func nodeView(n sqlc.Node) schema.NodeView {
 		ID: n.NodeID, Host: n.Host, Port: n.Port, SSHUsername: n.SSHUsername, SSHPublicKey: n.SSHPublicKey,
 		SKU: n.SKU, GPUsTotal: n.GPUsTotal, RegionCode: n.RegionCode, OnboardingMode: n.OnboardingMode,
 		LifecycleClass: n.LifecycleClass, State: n.State, StateSince: n.StateSince, Cordoned: n.Cordoned,
-		Incarnation: n.Incarnation, IdentitySequence: n.IdentitySequence, LastHeartbeatAt: n.LastHeartbeatAt, AgentVersion: n.AgentVersion,
+		Incarnation: n.Incarnation, IdentitySequence: n.IdentitySequence, SetVersion: n.SetVersion, LastHeartbeatAt: n.LastHeartbeatAt, AgentVersion: n.AgentVersion,
 		BootID: n.BootID, UptimeSeconds: n.UptimeSeconds, Workloads: n.Workloads, Facts: n.Facts, CreatedAt: n.CreatedAt,
 	}
 	if n.IdentityLockedAt != nil {

@@ -1,6 +1,6 @@
 -- The check of every request: one read by primary keys.
 -- name: IdentityFacts :one
-SELECT n.host, n.state, n.incarnation, n.polled_incarnation, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
+SELECT n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
        c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => sqlc.arg(in_flight_seconds)::float8), false)::boolean AS in_flight
 FROM nodes n LEFT JOIN node_certificates c

@@ -41,10 +41,10 @@ UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2;
 -- name: ReleaseNode :execrows
 UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
 
--- A new incarnation starts without a recovery key, without a lock and with its
--- own sequence.
+-- A new incarnation starts without a recovery key, without a lock, with its own
+-- sequence and with a verifier set that nobody knows yet.
 -- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0,
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
                  identity_locked_at = NULL, identity_lock_reason = ''
 WHERE node_id = $1 RETURNING incarnation;
 
@@ -99,6 +99,9 @@ SELECT EXISTS (SELECT 1 FROM nodes
 -- name: RecordPoll :execrows
 UPDATE nodes SET polled_incarnation = incarnation
 WHERE node_id = $1 AND incarnation = $2 AND polled_incarnation < incarnation;
+
+-- name: SetNodeSet :exec
+UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1;
 
 -- A reference to a bundle counts as the bundle: it is what is handed out.
 -- name: Enrollment :one

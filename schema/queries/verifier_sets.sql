@@ -13,5 +13,8 @@ SELECT version, epoch, hash, prev_hash, document FROM verifier_sets WHERE versio
 -- name: NewestVerifierSet :one
 SELECT version, epoch, hash, prev_hash, document FROM verifier_sets ORDER BY version DESC LIMIT 1;
 
+-- name: NewestSetVersion :one
+SELECT coalesce(max(version), 0)::bigint AS version FROM verifier_sets;
+
 -- name: VerifierSetsAfter :many
 SELECT version, epoch, hash, prev_hash, document FROM verifier_sets WHERE version > $1 ORDER BY version LIMIT $2;

@@ -138,7 +138,7 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 }
 
 const identityFacts = `-- name: IdentityFacts :one
-SELECT n.host, n.state, n.incarnation, n.polled_incarnation, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
+SELECT n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
        c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight
 FROM nodes n LEFT JOIN node_certificates c
@@ -151,6 +151,7 @@ type IdentityFactsRow struct {
 	State             schema.NodeState
 	Incarnation       int64
 	PolledIncarnation int64
+	SetVersion        int64
 	Locked            bool
 	Slot              *string
 	Fingerprint       *string
@@ -166,6 +167,7 @@ func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, se
 		&i.State,
 		&i.Incarnation,
 		&i.PolledIncarnation,
+		&i.SetVersion,
 		&i.Locked,
 		&i.Slot,
 		&i.Fingerprint,

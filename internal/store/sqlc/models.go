@@ -58,4 +58,5 @@ type Node struct {
 	IdentitySequence   int64
 	IdentityLockedAt   *time.Time
 	IdentityLockReason string
+	SetVersion         int64
 }

@@ -87,7 +87,7 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 }
 
 const getNode = `-- name: GetNode :one
-SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason FROM nodes WHERE node_id = $1
+SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason, set_version FROM nodes WHERE node_id = $1
 `
 
 func (q *Queries) GetNode(ctx context.Context, nodeID string) (Node, error) {
@@ -125,6 +125,7 @@ func (q *Queries) GetNode(ctx context.Context, nodeID string) (Node, error) {
 		&i.IdentitySequence,
 		&i.IdentityLockedAt,
 		&i.IdentityLockReason,
+		&i.SetVersion,
 	)
 	return i, err
 }
@@ -248,7 +249,7 @@ func (q *Queries) LastHeartbeat(ctx context.Context, nodeID string) (*time.Time,
 }
 
 const listNodes = `-- name: ListNodes :many
-SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason FROM nodes ORDER BY host, created_at
+SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason, set_version FROM nodes ORDER BY host, created_at
 `
 
 func (q *Queries) ListNodes(ctx context.Context) ([]Node, error) {
@@ -292,6 +293,7 @@ func (q *Queries) ListNodes(ctx context.Context) ([]Node, error) {
 			&i.IdentitySequence,
 			&i.IdentityLockedAt,
 			&i.IdentityLockReason,
+			&i.SetVersion,
 		); err != nil {
 			return nil, err
 		}
@@ -373,13 +375,13 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 }
 
 const nextIncarnation = `-- name: NextIncarnation :one
-UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0,
+UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
                  identity_locked_at = NULL, identity_lock_reason = ''
 WHERE node_id = $1 RETURNING incarnation
 `
 
-// A new incarnation starts without a recovery key, without a lock and with its
-// own sequence.
+// A new incarnation starts without a recovery key, without a lock, with its own
+// sequence and with a verifier set that nobody knows yet.
 func (q *Queries) NextIncarnation(ctx context.Context, nodeID string) (int64, error) {
 	row := q.db.QueryRow(ctx, nextIncarnation, nodeID)
 	var incarnation int64
@@ -487,6 +489,15 @@ func (q *Queries) SetNodeFacts(ctx context.Context, nodeID string, opSeq int64, 
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const setNodeSet = `-- name: SetNodeSet :exec
+UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1
+`
+
+func (q *Queries) SetNodeSet(ctx context.Context, setVersion int64, nodeID string, incarnation int64) error {
+	_, err := q.db.Exec(ctx, setNodeSet, setVersion, nodeID, incarnation)
+	return err
 }
 
 const setNodeState = `-- name: SetNodeState :execrows

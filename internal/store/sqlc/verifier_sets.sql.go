@@ -66,6 +66,17 @@ func (q *Queries) InsertVerifierSet(ctx context.Context, arg InsertVerifierSetPa
 	return result.RowsAffected(), nil
 }
 
+const newestSetVersion = `-- name: NewestSetVersion :one
+SELECT coalesce(max(version), 0)::bigint AS version FROM verifier_sets
+`
+
+func (q *Queries) NewestSetVersion(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, newestSetVersion)
+	var version int64
+	err := row.Scan(&version)
+	return version, err
+}
+
 const newestVerifierSet = `-- name: NewestVerifierSet :one
 SELECT version, epoch, hash, prev_hash, document FROM verifier_sets ORDER BY version DESC LIMIT 1
 `

@@ -117,7 +117,7 @@ func (s *Stack) Parts(ctx context.Context) (map[string]Part, error) {
 func FreePorts(n int) (int, error) {
 	const lowest, highest = 10000, 30000
 	for range 50 {
-		first := lowest + rand.IntN(highest-lowest-n)
+		first := lowest + rand.IntN(highest-lowest-n) //nolint:gosec // any will do
 		if allFree(first, n) {
 			return first, nil
 		}

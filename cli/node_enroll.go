@@ -41,15 +41,10 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions)
 	if inline && o.envFile != "" {
 		return usagef("gpuaas node enroll", "--env-file with -o %s wants --bundle FILE too", e.flags.output)
 	}
-	api, err := e.api()
+	api, t, err := e.known(ctx, arg)
 	if err != nil {
 		return err
 	}
-	node, err := api.node(ctx, arg)
-	if err != nil {
-		return err
-	}
-	t := target{id: node.ID, host: node.Host, view: &node}
 	if o.dryRun {
 		return e.printPlan(ctx, arg, t, v)
 	}

@@ -97,15 +97,10 @@ func (o *nodeReissueOptions) check(c *cobra.Command) error {
 }
 
 func runNodeReissue(ctx context.Context, e *env, arg string, o nodeReissueOptions) error {
-	api, err := e.api()
+	api, t, err := e.known(ctx, arg)
 	if err != nil {
 		return err
 	}
-	node, err := api.node(ctx, arg)
-	if err != nil {
-		return err
-	}
-	t := target{id: node.ID, host: node.Host, view: &node}
 	if o.dryRun {
 		return e.printPlan(ctx, arg, t, verb{action: schema.ActionReissueEnrollment})
 	}

@@ -42,15 +42,10 @@ node spends once for its bundle: for cloud-init and other places that many can r
 }
 
 func runNodeScript(ctx context.Context, e *env, arg string, o nodeScriptOptions) error {
-	api, err := e.api()
+	api, t, err := e.known(ctx, arg)
 	if err != nil {
 		return err
 	}
-	node, err := api.node(ctx, arg)
-	if err != nil {
-		return err
-	}
-	t := target{id: node.ID, host: node.Host, view: &node}
 	keep := func(string) error { return nil }
 	if o.out != "" {
 		file, err := newSecretFile(o.out)

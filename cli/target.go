@@ -55,6 +55,19 @@ func (e *env) find(ctx context.Context, arg string) (target, error) {
 	return target{id: id, host: arg}, nil
 }
 
+// known resolves NODE by the admin API, for commands that go on with it.
+func (e *env) known(ctx context.Context, arg string) (*adminAPI, target, error) {
+	api, err := e.api()
+	if err != nil {
+		return nil, target{}, err
+	}
+	node, err := api.node(ctx, arg)
+	if err != nil {
+		return nil, target{}, err
+	}
+	return api, target{id: node.ID, host: node.Host, view: &node}, nil
+}
+
 // lookup asks the admin API for the node, within lookupBudget.
 func (e *env) lookup(ctx context.Context, arg string) (schema.NodeView, error) {
 	api, err := e.api()

@@ -191,7 +191,7 @@ func newFleet(t *testing.T, size int) *fleet {
 // serve starts the API, on the same port each time.
 func (f *fleet) serve(t *testing.T, rate float64) {
 	t.Helper()
-	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: seeingStore{f.w.store, &f.seen}, Wakes: silent{}, Issuer: f.issuer,
+	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: seeingStore{f.w.store, &f.seen}, Wakes: silent{}, Issuer: f.issuer, Grants: noWork{}, Sets: noWork{},
 		Now: f.w.db.clock.Now, IssueRate: rate, Metrics: metrics.New(prometheus.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.w.cert, nil })

@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -36,9 +35,7 @@ type machine struct {
 
 // layout is where a node keeps what.
 func layout(nodeID, root, caPath string) agent.Config {
-	key := make([]byte, ed25519.PublicKeySize)
-	set := schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: key}}
-	return agent.Config{NodeID: nodeID, APIURL: "https://" + serverName, SigningPubkeys: set.String(), Env: testEnv,
+	return agent.Config{NodeID: nodeID, APIURL: "https://" + serverName, SigningPubkeys: startTrust().String(), Env: testEnv,
 		CABundlePath: caPath, NodeCABundlePath: filepath.Join(root, "node-ca.pem"),
 		CertPath: filepath.Join(root, "etc", "cert.pem"), KeyPath: filepath.Join(root, "etc", "key.pem"),
 		StateDir: filepath.Join(root, "state"), WorkloadDriver: agent.DriverNone, WorkloadDir: filepath.Join(root, "workloads")}

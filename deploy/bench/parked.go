@@ -191,6 +191,7 @@ func (e *env) connect(ctx context.Context, s side, n int) (handshakes, parked fl
 	if err := s.agents.expect(ctx, rampBudget, "connected", &handshakes); err != nil {
 		return 0, 0, err
 	}
+	s.agents.connected = n
 	err = s.waits(ctx, n)
 	return handshakes, time.Since(started).Seconds(), err
 }
@@ -217,15 +218,17 @@ func (s side) waits(ctx context.Context, n int) error {
 // latency is what waking came to, milliseconds.
 type latency struct{ p50, p99 float64 }
 
-// wakes clocks wakes of n parked agents of each side, in turns.
+// wakes clocks wakes of n parked agents of each side, in turns. Agents that are
+// connected already may be at their next try; those are waited for.
 func (e *env) wakes(ctx context.Context, sides []side, n int) (map[string]latency, error) {
 	for _, s := range sides {
-		if m, err := scrape(ctx, s.metrics); err != nil {
-			return nil, err
-		} else if int(m[waitingGauge]) == n {
-			continue
+		var err error
+		if s.agents.connected == n {
+			err = s.waits(ctx, n)
+		} else {
+			_, _, err = e.connect(ctx, s, n)
 		}
-		if _, _, err := e.connect(ctx, s, n); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}

@@ -164,10 +164,12 @@ func (e *env) jobs(ctx context.Context, pids map[string]int, server string, next
 	defer l.close()
 	for i := range repetitions + 1 {
 		m, started := startMeter(pids), time.Now()
-		if err := l.open(ctx, jobRate, e.span(15*time.Second), next); err != nil {
+		lost, err := l.open(ctx, jobRate, e.span(15*time.Second), next)
+		if err != nil {
 			return t, err
 		}
 		took := l.taken()
+		e.detail(fmt.Sprintf("%s: jobs lost, %d", server, i), float64(lost))
 		if i == 0 { // the first round warms up
 			continue
 		}

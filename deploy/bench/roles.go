@@ -29,6 +29,8 @@ type child struct {
 	in    io.WriteCloser
 	lines chan string // what it prints
 	stop  func()
+	// connected is how many agents a role-agents was told to connect last.
+	connected int
 }
 
 // spawn starts a role.

@@ -131,7 +131,8 @@ func (s *secrets) readSetting(name string, raw []byte) {
 			password, _ := u.User.Password()
 			s.add(name, []byte(password))
 		}
-	case json.Unmarshal(raw, &keys) == nil:
+	// Not any JSON: a bundle lies here for a moment, with addresses in it.
+	case name == "vault-keys.json" && json.Unmarshal(raw, &keys) == nil:
 		for k, v := range keys {
 			s.add(name+" "+k, []byte(v))
 		}

@@ -28,9 +28,10 @@ const maxAnswerBytes = 4 * schema.MaxBodyBytes
 // own, or KindServiceUnavailable when it could not be reached or answered with
 // something else than the API's envelope.
 type client struct {
-	base  string // https://host[:port]/internal/v1/nodes/{id}
-	http  *http.Client
-	clock *serverClock
+	base   string // https://host[:port]/internal/v1/nodes/{id}
+	bundle string // path of the CA bundle that it was made with
+	http   *http.Client
+	clock  *serverClock
 }
 
 // presenter chooses the certificate of a handshake.
@@ -53,8 +54,9 @@ func (d Deps) newClient(c Config, clock *serverClock, present presenter) (*clien
 		carrier = newTransport
 	}
 	return &client{
-		base:  c.APIURL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
-		clock: clock,
+		base:   c.APIURL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
+		bundle: c.CABundlePath,
+		clock:  clock,
 		http: &http.Client{
 			Transport: carrier(conf),
 			// A redirect could carry a token elsewhere.
@@ -82,8 +84,9 @@ type call struct {
 	query         url.Values
 	body          any
 	correlationID string
-	timeout       time.Duration // 30 s when 0
-	header        *http.Header  // gets the answer's when not nil
+	timeout       time.Duration        // 30 s when 0
+	header        *http.Header         // gets the answer's when not nil
+	chain         *[]*x509.Certificate // gets the server's when not nil
 }
 
 // do sends the call and decodes a 200 into out; found is false for a 204.
@@ -104,6 +107,9 @@ func (c *client) do(ctx context.Context, r call, out any) (found bool, err error
 	}
 	if r.header != nil {
 		*r.header = res.Header
+	}
+	if r.chain != nil && res.TLS != nil {
+		*r.chain = res.TLS.PeerCertificates
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {
@@ -267,6 +273,13 @@ func (c *client) sets(ctx context.Context, after int64) (schema.VerifierSets, er
 		method: http.MethodGet, path: "/verifier-sets", query: url.Values{"after": {strconv.FormatInt(after, 10)}},
 	}, &s)
 	return s, err
+}
+
+// trust returns the CA bundles that stand now, and the certificates of the
+// server that said so.
+func (c *client) trust(ctx context.Context) (t schema.NodeTrust, chain []*x509.Certificate, err error) {
+	_, err = c.do(ctx, call{method: http.MethodGet, path: "/trust", chain: &chain}, &t)
+	return t, chain, err
 }
 
 func (c *client) progress(ctx context.Context, taskID string, p schema.TaskProgress, correlationID string) (schema.ProgressAnswer, error) {

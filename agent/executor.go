@@ -97,17 +97,6 @@ func (a *Agent) executors() map[schema.TaskType]Executor {
 	}
 }
 
-// updateTrust runs agent.update_trust: it takes every verifier set there is, and
-// has the CA bundle read again before the next poll.
-func (a *Agent) updateTrust(ctx context.Context, _ Task) (any, error) {
-	a.reread.Store(true)
-	set, err := a.trust.newest(ctx, a.api().sets)
-	if err != nil {
-		return nil, err
-	}
-	return schema.TrustResult{SetVersion: set.version, SetHash: set.hash}, nil
-}
-
 // nothing is a run whose effect comes after its report.
 func nothing(context.Context, Task) (any, error) { return struct{}{}, nil }
 

@@ -118,6 +118,7 @@ type fakeAPI struct {
 	progress   func(taskID string, p schema.TaskProgress) (schema.ProgressAnswer, error)
 	lose       func(path string, n int) bool // commit, then lose the answer
 	news       chan news
+	onTrust    func() (schema.NodeTrust, error)
 
 	mu         sync.Mutex
 	cond       *sync.Cond
@@ -247,6 +248,11 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 		return f.enroll(n, body)
 	case "wait":
 		return f.wait(r, n)
+	case "trust":
+		if f.onTrust != nil {
+			return f.onTrust()
+		}
+		return trustOf(f.server.pem, f.nodes.pem), nil
 	case "verifier-sets":
 		return f.setsAfter(r)
 	case "result":
@@ -283,6 +289,11 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 		return nil, nil
 	}
 	return nil, schema.NewError(schema.KindNotFound, "no such path")
+}
+
+func trustOf(servers, nodes []byte) schema.NodeTrust {
+	return schema.NodeTrust{CABundlePEM: string(servers), CABundleFingerprint: schema.Fingerprint(string(servers)),
+		NodeCertCABundlePEM: string(nodes), NodeCertCABundleFingerprint: schema.Fingerprint(string(nodes))}
 }
 
 func (f *fakeAPI) enroll(n int, body []byte) (any, error) {

@@ -350,7 +350,8 @@ func TestRotation(t *testing.T) {
 	}
 	r := do(f.signer, 1)
 	require.Equal(t, schema.TaskSucceeded, r.Status, r.Message)
-	require.Equal(t, schema.TrustResult{SetVersion: 1, SetHash: c.hash[0]}, decode[schema.TrustResult](t, r.Output))
+	require.Equal(t, schema.TrustResult{SetVersion: 1, SetHash: c.hash[0], CABundleFingerprint: schema.Fingerprint(string(f.server.pem)),
+		NodeCertCABundleFingerprint: schema.Fingerprint(string(f.nodes.pem))}, decode[schema.TrustResult](t, r.Output))
 
 	old, next := f.signer, newKey(t)
 	was := func(state schema.KeyState) func(*schema.VerifierSetDoc) {

@@ -128,7 +128,7 @@ func bodies() (requests, answers []any) {
 		schema.HeartbeatRequest{}, schema.TaskResult{}, schema.TaskProgress{}, schema.TaskDecision{}}
 	answers = []any{schema.ErrorBody{}, edge.Health{}, schema.NodeView{}, schema.NodeList{}, schema.LifecycleAnswer{},
 		schema.BootstrapBundle{}, schema.BootstrapScriptAnswer{}, schema.AuditPage{}, schema.OperationList{}, schema.EnrollAnswer{}, schema.TaskOffer{}, schema.ProgressAnswer{},
-		schema.TaskView{}, schema.TaskList{}, schema.VerifierSets{}}
+		schema.TaskView{}, schema.TaskList{}, schema.VerifierSets{}, schema.NodeTrust{}}
 	return requests, answers
 }
 

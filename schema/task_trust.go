@@ -47,10 +47,26 @@ func ParseSetFloor(s string) (SetFloor, error) {
 }
 
 // TrustResult is the output of agent.update_trust: the verifier set that the
-// node judges tasks with now. Version 0 is the set of its bundle.
+// node judges tasks with now, and the CA bundles that it took. Version 0 is the
+// set of its bundle.
 type TrustResult struct {
 	SetVersion int64  `json:"set_version"`
 	SetHash    string `json:"set_hash,omitempty"`
+	// The fingerprints are those of NodeTrust.
+	CABundleFingerprint         string `json:"ca_bundle_fingerprint,omitempty"`
+	NodeCertCABundleFingerprint string `json:"node_cert_ca_bundle_fingerprint,omitempty"`
+}
+
+// NodeTrust is the body of a 200 of GET trust: the CA bundles that stand now. The
+// names are those of the bootstrap bundle. A fingerprint is the hex SHA-256 of
+// the first certificate's DER.
+type NodeTrust struct {
+	// CABundlePEM verifies the node API's server certificate.
+	CABundlePEM         string `json:"ca_bundle_pem"`
+	CABundleFingerprint string `json:"ca_bundle_fingerprint"`
+	// NodeCertCABundlePEM verifies node certificates.
+	NodeCertCABundlePEM         string `json:"node_cert_ca_bundle_pem"`
+	NodeCertCABundleFingerprint string `json:"node_cert_ca_bundle_fingerprint"`
 }
 
 // ParseTaskTrust parses GPUAAS_TASK_SIGNING_PUBKEYS: comma-separated entries of

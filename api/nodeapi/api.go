@@ -41,6 +41,7 @@ type Config struct {
 	Store   Store
 	Wakes   Wakes
 	Issuer  Issuer
+	CAs     CAs
 	Grants  Grants
 	Sets    Sets
 	Beats   Beats
@@ -134,6 +135,8 @@ func (a *API) Routes() []edge.Route {
 			Success: []int{http.StatusOK, http.StatusNoContent}, Kinds: []schema.Kind{identity},
 			Timeout: schema.MaxPollTimeout + 2*storeBudget, Quiet: true},
 		{Method: http.MethodGet, Path: nodePath + "/verifier-sets", Handle: a.verifierSets,
+			Success: []int{http.StatusOK}, Kinds: []schema.Kind{identity}},
+		{Method: http.MethodGet, Path: nodePath + "/trust", Handle: a.nodeTrust,
 			Success: []int{http.StatusOK}, Kinds: []schema.Kind{identity}},
 		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, schema.KindNotFound),
 		result,

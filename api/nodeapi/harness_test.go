@@ -174,13 +174,6 @@ func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, ask schema.Task
 	return nil, nil
 }
 
-func (f *fakeStore) TaskNews(_ context.Context, _ schema.Caller, have []string) ([]string, error) {
-	if f.news != nil {
-		return f.news(have)
-	}
-	return nil, nil
-}
-
 func (f *fakeStore) Progress(_ context.Context, _ schema.Caller, _ string, p schema.TaskProgress, lease time.Duration) (schema.Progressed, error) {
 	if f.progressed != nil {
 		return f.progressed(p)
@@ -333,7 +326,7 @@ func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) 
 		node: schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
 	s.trust = newFakeTrust()
-	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, Grants: s.trust, Sets: s.trust, Beats: s.trust, NodeRate: 1e4, IssueRate: 1e4,
+	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, Sets: s.trust, Beats: s.trust, NodeRate: 1e4, IssueRate: 1e4,
 		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
 		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	change(&cfg)
@@ -465,6 +458,7 @@ func endpoints() []endpoint {
 		{http.MethodPost, "/tasks/" + task + "/progress", schema.TaskProgress{LeaseEpoch: 1}},
 		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},
 		{http.MethodGet, "/verifier-sets", nil},
+		{http.MethodGet, "/trust", nil},
 		{http.MethodPost, "/certificates/renew", renewal()},
 	}
 }

@@ -152,6 +152,15 @@ type Issuer interface {
 	Retired(ctx context.Context) ([]*x509.Certificate, error)
 }
 
+// CAs hands out the CA bundles as PEM, from a cache while Vault is away.
+// KindServiceUnavailable when there is none yet.
+type CAs interface {
+	// ServerCA verifies the node API's server certificate.
+	ServerCA(ctx context.Context) (string, error)
+	// NodeCA verifies node certificates: its live generations.
+	NodeCA(ctx context.Context) (string, error)
+}
+
 // Issued is an issued certificate.
 type Issued = schema.IssuedCertificate
 

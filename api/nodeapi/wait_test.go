@@ -105,6 +105,13 @@ func TestWakeBringsWork(t *testing.T) {
 	s.parked(0)
 }
 
+func (f *fakeStore) TaskNews(_ context.Context, _ schema.Caller, have []string) ([]string, error) {
+	if f.news != nil {
+		return f.news(have)
+	}
+	return nil, nil
+}
+
 // A poll is answered at once when a wake came because a task in its have is not
 // wanted any more. What is so when the poll begins, or is found without a wake,
 // ends no poll: it would end each.

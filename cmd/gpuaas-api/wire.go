@@ -171,7 +171,7 @@ func (a *app) readiness() error {
 
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
-		Env: a.cfg.env, Store: a.store, Wakes: a.listener, Issuer: a.vault,
+		Env: a.cfg.env, Store: a.store, Wakes: a.listener, Issuer: a.vault, CAs: a.vault,
 		Grants: a.grants, Sets: a.sets, Beats: a.temporal,
 		Metrics: a.metrics, Log: a.log, Ready: a.readiness,
 		IssueRate: a.cfg.issueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),

@@ -152,6 +152,7 @@ func agentCalls() []agentCall {
 	return []agentCall{
 		{http.MethodGet, "/tasks/wait?" + asker(), nil},
 		{http.MethodGet, "/verifier-sets", nil},
+		{http.MethodGet, "/trust", nil},
 		{http.MethodPost, task + "/result", schema.TaskResult{Status: schema.TaskFailed}},
 		{http.MethodPost, task + "/progress", schema.TaskProgress{}},
 		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},

@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net/url"
+	"path/filepath"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Reasons of CA bundles that are not taken. They begin the message of the
+// task's result too, which has no field for a reason.
+const (
+	bundleMalformed = "ca_bundle_malformed"
+	bundleLocksOut  = "ca_bundle_locks_out"
+	bundleUnwritten = "ca_bundle_not_written"
+)
+
+// updateTrust runs agent.update_trust: it takes the CA bundles and every verifier
+// set there is. One of them failing does not keep the other from being taken.
+func (a *Agent) updateTrust(ctx context.Context, _ Task) (any, error) {
+	// Whatever comes of it, the file on the disk counts: somebody may have put a
+	// bundle there by hand.
+	defer a.reread.Store(true)
+	cas, bundleErr := a.updateBundles(ctx)
+	set, err := a.trust.newest(ctx, a.api().sets)
+	if err := errors.Join(bundleErr, err); err != nil {
+		return nil, err
+	}
+	return schema.TrustResult{SetVersion: set.version, SetHash: set.hash,
+		CABundleFingerprint: cas.CABundleFingerprint, NodeCertCABundleFingerprint: cas.NodeCertCABundleFingerprint}, nil
+}
+
+// updateBundles puts the server's CA bundles in the place of the node's. The one
+// that verifies the server must verify the very connection that it came over:
+// else the next poll would reach nobody, and the former one stays.
+func (a *Agent) updateBundles(ctx context.Context) (schema.NodeTrust, error) {
+	api := a.api()
+	t, chain, err := api.trust(ctx)
+	if err != nil {
+		return t, err
+	}
+	servers, err := readBundle("of the server", t.CABundlePEM, t.CABundleFingerprint)
+	if err != nil {
+		return t, err
+	}
+	nodes, err := readBundle("of node certificates", t.NodeCertCABundlePEM, t.NodeCertCABundleFingerprint)
+	if err != nil {
+		return t, err
+	}
+	if err := api.provenBy(servers, chain); err != nil {
+		return t, notTaken(bundleLocksOut, "the server's own certificate does not verify under the bundle that it hands out: %v", err)
+	}
+	for _, f := range []struct {
+		path  string
+		certs []*x509.Certificate
+	}{{a.conf.NodeCABundlePath, nodes}, {api.bundle, servers}} {
+		if err := a.replaceBundle(f.path, f.certs); err != nil {
+			return t, notTaken(bundleUnwritten, "%s: %v", f.path, err)
+		}
+	}
+	return t, nil
+}
+
+// replaceBundle writes a bundle that is not there yet: whole or not at all.
+func (a *Agent) replaceBundle(path string, certs []*x509.Certificate) error {
+	var data []byte
+	for _, c := range certs {
+		data = append(data, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+	}
+	d := a.state.disk
+	if old, err := d.system().ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := d.system().MkdirAll(filepath.Dir(path)); err != nil {
+		return err
+	}
+	if err := d.write(path, data); err != nil {
+		return err
+	}
+	a.log.Info("CA bundle replaced", "path", path, "certificates", len(certs), "fingerprint", schema.Fingerprint(string(data)))
+	return nil
+}
+
+// readBundle reads a bundle whole: one certificate that does not read may be the
+// one that counts.
+func readBundle(which, text, fingerprint string) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for rest := []byte(text); len(bytes.TrimSpace(rest)) > 0; {
+		var b *pem.Block
+		if b, rest = pem.Decode(rest); b == nil || b.Type != "CERTIFICATE" {
+			return nil, notTaken(bundleMalformed, "the bundle %s holds something else than certificates", which)
+		}
+		c, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, notTaken(bundleMalformed, "a certificate of the bundle %s does not read: %v", which, err)
+		}
+		certs = append(certs, c)
+	}
+	if len(certs) == 0 || schema.Fingerprint(text) != fingerprint {
+		return nil, notTaken(bundleMalformed, "the bundle %s is not the one that its fingerprint names", which)
+	}
+	return certs, nil
+}
+
+func notTaken(reason, format string, args ...any) error {
+	e := schema.NewError(schema.KindTaskFailed, reason+": "+format, args...)
+	return e.WithReason(reason)
+}
+
+// provenBy verifies the server's chain under other roots than those it was
+// accepted with.
+func (c *client) provenBy(roots, chain []*x509.Certificate) error {
+	if len(chain) == 0 {
+		return errors.New("the connection names no certificate")
+	}
+	base, err := url.Parse(c.base)
+	if err != nil {
+		return err
+	}
+	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: base.Hostname(), CurrentTime: c.clock.now()}
+	for _, r := range roots {
+		o.Roots.AddCert(r)
+	}
+	for _, between := range chain[1:] {
+		o.Intermediates.AddCert(between)
+	}
+	_, err = chain[0].Verify(o)
+	return err
+}

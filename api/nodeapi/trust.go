@@ -1,0 +1,30 @@
+package nodeapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// nodeTrust answers with the CA bundles that stand now.
+func (a *API) nodeTrust(w http.ResponseWriter, r *http.Request) error {
+	if _, err := a.authenticate(r); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
+	defer cancel()
+	servers, err := a.cfg.CAs.ServerCA(ctx)
+	if err != nil {
+		return err
+	}
+	nodes, err := a.cfg.CAs.NodeCA(ctx)
+	if err != nil {
+		return err
+	}
+	return edge.JSON(w, http.StatusOK, schema.NodeTrust{
+		CABundlePEM: servers, CABundleFingerprint: schema.Fingerprint(servers),
+		NodeCertCABundlePEM: nodes, NodeCertCABundleFingerprint: schema.Fingerprint(nodes),
+	})
+}

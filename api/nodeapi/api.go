@@ -53,7 +53,9 @@ type Config struct {
 	// time.Now.
 	Now func() time.Time
 	// Recheck is how often an open poll looks for a task again without a wake.
-	// Defaults to 30 s.
+	// Defaults to the longest poll, which is never: a task's notification wakes
+	// it, a new connection for notifications wakes all, the sweep ends the polls
+	// of fenced nodes, and every poll begins with a look.
 	Recheck time.Duration
 	// IssueRate is the issuance budget: certificates a second of this process.
 	// Defaults to DefaultIssueRate.
@@ -85,7 +87,7 @@ type API struct {
 // New returns the node API over cfg.
 func New(cfg Config) *API {
 	if cfg.Recheck == 0 {
-		cfg.Recheck = 30 * time.Second
+		cfg.Recheck = schema.MaxPollTimeout
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now

@@ -3,6 +3,7 @@ package nodeapi
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
@@ -64,7 +65,7 @@ func (a *API) polled(ctx context.Context, v *visit, p peer) error {
 // the caller is refused. It runs on the request's own goroutine and one timer.
 // Every wake checks the identity again.
 func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
-	end := time.Now().Add(v.poll.timeout)
+	end := time.Now().Add(spread(v.poll.timeout))
 	timer := time.NewTimer(a.cfg.Recheck)
 	defer timer.Stop()
 	for {
@@ -83,6 +84,9 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
 			v.news = true
 		case <-mended:
 		case <-timer.C:
+			if time.Until(end) <= 0 {
+				return a.nothing(w, r) // the next poll looks
+			}
 		case <-a.closing:
 			w.Header().Set("Connection", "close")
 			return a.nothing(w, r)
@@ -93,6 +97,12 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
 			return err
 		}
 	}
+}
+
+// spread shortens a poll by up to a fifth, so that the polls of a fleet that came
+// all at once, after a restart of the API, do not end all at once for ever.
+func spread(timeout time.Duration) time.Duration {
+	return timeout - time.Duration(rand.Int64N(int64(timeout/5)+1))
 }
 
 // look answers the poll when there is something to answer; mended is closed when

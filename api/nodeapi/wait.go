@@ -102,7 +102,7 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
 // spread shortens a poll by up to a fifth, so that the polls of a fleet that came
 // all at once, after a restart of the API, do not end all at once for ever.
 func spread(timeout time.Duration) time.Duration {
-	return timeout - time.Duration(rand.Int64N(int64(timeout/5)+1))
+	return timeout - time.Duration(rand.Int64N(int64(timeout/5)+1)) //nolint:gosec // spreading load needs no secret
 }
 
 // look answers the poll when there is something to answer; mended is closed when

@@ -111,6 +111,7 @@ func TestSilentIsNotHeardOfUntilItsEnd(t *testing.T) {
 		}
 		require.Len(t, e.got(), 1)
 		<-time.After(2 * time.Minute)
+		synctest.Wait()
 		require.ErrorIs(t, ended, errSilenced, "and is restarted")
 
 		m.hushed.Store(false)
@@ -182,13 +183,17 @@ func TestAKillIsOfOneProcess(t *testing.T) {
 		var ended []error
 		m.end = func(cause error) { ended = append(ended, cause) }
 		m.endAfter(time.Second, errDied)
+		m.mu.Lock()
 		m.births++ // that process ended by itself, and another runs
+		m.mu.Unlock()
 		<-time.After(time.Minute)
+		synctest.Wait()
 		require.Empty(t, ended)
 		require.False(t, m.hushed.Load())
 
 		m.endAfter(time.Second, errDied)
 		<-time.After(time.Minute)
+		synctest.Wait()
 		require.Equal(t, []error{errDied}, ended)
 		require.True(t, m.hushed.Load(), "nothing of it is sent any more")
 	})

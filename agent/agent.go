@@ -67,8 +67,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if a.lock, err = a.state.lock(); err != nil {
 		return nil, err
 	}
+	made := false
 	defer func() {
-		if err != nil {
+		if !made { // also when a panic unwinds it: the lock must not outlive it
 			a.Close()
 		}
 	}()
@@ -106,6 +107,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.tasks.folders = folders{a.state}
 	a.tasks.folders.clear(a.log)
 	a.tasks.api, a.tasks.removed = a.api, func(err error) { a.stop(err) }
+	made = true
 	return a, nil
 }
 

@@ -48,12 +48,12 @@ func (k *keeper) regain(ctx context.Context) Outcome {
 		switch {
 		case err == nil:
 			return k.begin(ActRecover, v)
-		case !spent(err) || !k.unspent():
+		case !spent(err) || !k.unspent() && !k.unused():
 			return k.unsettled(ActRecover, err)
 		}
 		k.log.Error("recovery is refused", "err", err.Error())
 	}
-	if k.unspent() || len(k.versions) == 0 {
+	if k.unspent() || k.unused() || len(k.versions) == 0 {
 		return k.enroll(ctx, cause)
 	}
 	return k.unsettled(ActNothing, schema.NewError(schema.KindUnauthenticated,
@@ -61,7 +61,8 @@ func (k *keeper) regain(ctx context.Context) Outcome {
 }
 
 // unused reports whether the newest version came from an enrolment and was never
-// used. Its recovery token is not live then: its enrolment is made again.
+// used. A copy of the request that arrived late may have replaced it, and then
+// its recovery token is not live: its enrolment is made again, with its key.
 func (k *keeper) unused() bool {
 	if len(k.versions) == 0 {
 		return false

@@ -168,7 +168,7 @@ func TestFoundBefore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
 	for _, seed := range []uint64{45, 51, 56, 182, 315, 397, 878,
-		2120, 2424, 3117, 3433, 4000, 4532, 4567, 4667} {
+		2120, 2424, 3117, 3433, 4000, 4532, 4567, 4667, 8351} {
 		r := live(t.Context(), t, w, seed)
 		require.Empty(t, r.failure, "seed %d\n%s", seed, strings.Join(r.trace, "\n"))
 	}

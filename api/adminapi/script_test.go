@@ -36,6 +36,7 @@ func newMachine(t *testing.T) *machine {
 	t.Helper()
 	for _, tool := range []string{"sh", "curl", "sha256sum", "tar"} {
 		if _, err := exec.LookPath(tool); err != nil {
+			require.NotEqual(t, "true", os.Getenv("CI"), "%s is missing", tool)
 			t.Skip(tool + " is missing")
 		}
 	}

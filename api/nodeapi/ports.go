@@ -66,9 +66,10 @@ type Store interface {
 	// makes the workflow's event. It is called for each poll and is cheap.
 	Polled(ctx context.Context, c Caller, set int64) error
 	// NextTask hands over the node's next task under a new lease, or returns
-	// nil. A dispatched task whose lease ran out is offered again unless its id
-	// is in ask.Have: what the agent's journal lists as accepted or unreported.
-	// The offer says the node's state and operation counter as of the hand-over.
+	// nil: one that waits, or whose lease ran out. One that was handed over
+	// before is not, requeued or not, while its id is in ask.Have, which is what
+	// the agent's journal lists as accepted or unreported: it goes on under the
+	// lease it has. The offer says the node's state and operation counter as of the hand-over.
 	NextTask(ctx context.Context, c Caller, ask schema.TaskAsk, lease time.Duration) (*schema.TaskOffer, error)
 	// TaskNews returns those of the node's tasks in have that its agent should ask
 	// about at once: cancelled, voided, or asked to be cancelled.

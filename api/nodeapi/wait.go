@@ -34,9 +34,9 @@ func (a *API) wait(w http.ResponseWriter, r *http.Request) error {
 	return a.park(w, r, v)
 }
 
-// enter subscribes before it looks, so that no wake is lost between the two, and
-// before it reads the node's row, so that a fence is not lost either. The caller
-// calls leave, also after an error.
+// enter subscribes before it reads the node's row, which says whether there is a
+// task to look for, so that no wake is lost between the two, and no fence either.
+// The caller calls leave, also after an error.
 func (a *API) enter(r *http.Request) (v *visit, leave func(), err error) {
 	p, err := a.identify(r)
 	if err != nil {
@@ -123,7 +123,7 @@ func (a *API) look(w http.ResponseWriter, r *http.Request, v *visit) (answered b
 	return answered, mended, err
 }
 
-// again checks the identity of a poll that waited.
+// again checks the identity of a poll that waited, and so whether a task waits.
 func (a *API) again(r *http.Request, v *visit) (err error) {
 	v.caller, err = a.authenticate(r)
 	return err

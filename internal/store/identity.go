@@ -9,7 +9,8 @@ import (
 )
 
 // Authenticate checks a caller's certificate facts against the node's row, as
-// nodeapi.Store says. An accepted caller costs one read; a refusal is put on
+// nodeapi.Store says. An accepted caller costs one read, which also tells whether
+// there is a task to ask for; a refusal is put on
 // record at most once a minute per node and reason.
 func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (schema.Caller, error) {
 	doing := "checking the identity of node " + id.NodeID
@@ -34,7 +35,7 @@ func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schem
 		return schema.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := schema.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation, SetVersion: row.SetVersion}
+		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation, SetVersion: row.SetVersion, Idle: row.Idle}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}

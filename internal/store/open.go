@@ -45,6 +45,7 @@ type Store struct {
 	address  string
 	creating []string
 	timeout  time.Duration
+	beats    gathering
 	// relay wakes the relay of this process, nil while there is none.
 	relay atomic.Pointer[Listener]
 }

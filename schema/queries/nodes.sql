@@ -82,6 +82,37 @@ UPDATE nodes SET
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
 RETURNING state;
 
+-- Heartbeat for many nodes: for those whose identity is beyond doubt and that it
+-- finds free, which it returns. The rules are those of IdentityFacts' reader; what
+-- is left out is asked by itself. It waits for no row, so that one that is stuck
+-- holds up nobody else and two replicas never wait for each other.
+-- name: StoreHeartbeats :many
+WITH said AS (
+    SELECT unnest(sqlc.arg(node_ids)::uuid[]) AS node_id, unnest(sqlc.arg(incarnations)::bigint[]) AS incarnation,
+        unnest(sqlc.arg(serials)::text[]) AS serial, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint,
+        unnest(sqlc.arg(agent_versions)::text[]) AS agent_version, unnest(sqlc.arg(agent_phases)::text[]) AS agent_phase,
+        unnest(sqlc.arg(boot_ids)::text[]) AS boot_id, unnest(sqlc.arg(uptimes)::bigint[]) AS uptime_seconds,
+        unnest(sqlc.arg(cordons)::boolean[]) AS cordoned, unnest(sqlc.arg(workloads)::text[]) AS workloads,
+        unnest(sqlc.arg(ats)::timestamptz[]) AS at
+), good AS (
+    SELECT said.*
+    FROM said
+    JOIN nodes n ON n.node_id = said.node_id AND n.incarnation = said.incarnation
+    JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation
+    WHERE n.identity_locked_at IS NULL AND n.state NOT IN ('removed', 'offline') AND c.slot = 'current'
+      AND (said.fingerprint = '' OR c.fingerprint IN ('', said.fingerprint))
+    ORDER BY n.node_id FOR NO KEY UPDATE OF n SKIP LOCKED
+)
+UPDATE nodes n SET
+    last_heartbeat_at = now(), agent_version = good.agent_version, agent_phase = good.agent_phase,
+    boot_id = good.boot_id, uptime_seconds = good.uptime_seconds,
+    cordoned = CASE WHEN n.workloads_at > good.at AND n.workloads_at < good.at + interval '1 minute'
+                    THEN n.cordoned ELSE good.cordoned END,
+    workloads = CASE WHEN n.workloads_at > good.at AND n.workloads_at < good.at + interval '1 minute'
+                     THEN n.workloads ELSE good.workloads::jsonb END
+FROM good WHERE n.node_id = good.node_id
+RETURNING n.node_id;
+
 -- name: LastHeartbeat :one
 SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
 

@@ -140,7 +140,9 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 const identityFacts = `-- name: IdentityFacts :one
 SELECT n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
        c.slot, c.fingerprint,
-       coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight
+       coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
+       NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.status IN ('pending', 'dispatched', 'running')
+                   AND (t.status = 'pending' OR t.lease_until < now())) AS idle
 FROM nodes n LEFT JOIN node_certificates c
     ON c.node_id = n.node_id AND c.serial = $2 AND c.incarnation = n.incarnation
 WHERE n.node_id = $3
@@ -156,9 +158,11 @@ type IdentityFactsRow struct {
 	Slot              *string
 	Fingerprint       *string
 	InFlight          bool
+	Idle              bool
 }
 
-// The check of every request: one read by primary keys.
+// The check of every request: one read by keys. Idle is what a poll would be told:
+// nothing waits for the node and no lease is over, whatever NextTask asks beyond.
 func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, serial string, nodeID string) (IdentityFactsRow, error) {
 	row := q.db.QueryRow(ctx, identityFacts, inFlightSeconds, serial, nodeID)
 	var i IdentityFactsRow
@@ -172,6 +176,7 @@ func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, se
 		&i.Slot,
 		&i.Fingerprint,
 		&i.InFlight,
+		&i.Idle,
 	)
 	return i, err
 }

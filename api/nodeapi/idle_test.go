@@ -113,7 +113,7 @@ func TestAnOpenPollAsksWhenItBeginsAndWhenItIsWoken(t *testing.T) {
 			})
 			synctest.Wait()
 			asked(1)
-			time.Sleep(40 * time.Second)
+			<-time.After(40 * time.Second)
 			synctest.Wait()
 			asked(1)
 			b.wakes.wake(b.node.NodeID)

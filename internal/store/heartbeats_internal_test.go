@@ -43,14 +43,14 @@ func TestHeartbeatsAreGathered(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range 10 {
 			group.Go(func() {
-				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+				<-time.After(time.Duration(i) * 10 * time.Millisecond)
 				require.NoError(t, b.bringOne(t.Context()))
 			})
 		}
 		group.Wait()
 		require.Equal(t, start.Add(beatWindow), time.Now())
 		require.Equal(t, []int{1, 10}, b.sizes)
-		time.Sleep(beatWindow)
+		<-time.After(beatWindow)
 		require.NoError(t, b.bringOne(t.Context()))
 		require.Equal(t, start.Add(2*beatWindow), time.Now())
 	})
@@ -273,7 +273,7 @@ func TestGatheredHeartbeatsWriteNoIndex(t *testing.T) {
 	defer conn.Release()
 	tx, err := conn.Begin(ctx)
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it counts and changes nothing
+	defer tx.Rollback(context.WithoutCancel(ctx))
 	inPlace := func() (n int) {
 		require.NoError(t, tx.QueryRow(ctx, "SELECT n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'nodes'").Scan(&n))
 		return n

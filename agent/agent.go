@@ -53,7 +53,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a := &Agent{
 		conf: c, deps: d, log: d.Log.With("node_id", c.NodeID), now: d.Clock.Now, timing: defaultTiming(),
 		state: stateDir{path: c.StateDir, disk: disk{fs: d.FS}}, started: d.Clock.Now(), changed: make(chan struct{}, 1), bootID: bootID("/"),
-		pulse: newPulse(),
+		pulse:     newPulse(),
 		workloads: d.Workloads, watch: newNotifier(c.NotifySocket, c.WatchdogUsec),
 		stop: func(error) {},
 	}

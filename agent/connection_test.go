@@ -105,7 +105,7 @@ type exchange struct {
 }
 
 // bubble runs the test with an exchange that set may change before it begins.
-func bubble(t *testing.T, set func(*exchange, *Deps), run func(*testing.T, *exchange)) {
+func bubble(t *testing.T, set func(*exchange, *Deps), run func(*exchange)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,7 +127,7 @@ func bubble(t *testing.T, set func(*exchange, *Deps), run func(*testing.T, *exch
 		a.timing.heartbeat = cmp.Or(d.Heartbeat, a.timing.heartbeat)
 		a.tasks.timing = a.timing
 		x.agent = launch(t, a, log)
-		run(t, x)
+		run(x)
 	})
 }
 
@@ -166,20 +166,20 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
 		q.Set("timeout", time.Duration(x.share*float64(asked)).String())
 		r.URL.RawQuery = q.Encode()
 	}
-	time.Sleep(x.delay)
+	<-time.After(x.delay)
 	x.serve(w, r)
 }
 
 // rhythm requires that heartbeats came, none later after the one before than the
 // agent's interval, and returns when.
-func (x *exchange) rhythm(t *testing.T) []time.Time {
-	t.Helper()
+func (x *exchange) rhythm() []time.Time {
+	x.t.Helper()
 	synctest.Wait()
 	x.beaten.Lock()
 	defer x.beaten.Unlock()
-	require.NotEmpty(t, x.beats)
+	require.NotEmpty(x.t, x.beats)
 	for i, at := range append(slices.Clone(x.beats[1:]), time.Now()) {
-		require.LessOrEqual(t, at.Sub(x.beats[i]), schema.HeartbeatEvery, "heartbeat %d", i+1)
+		require.LessOrEqual(x.t, at.Sub(x.beats[i]), schema.HeartbeatEvery, "heartbeat %d", i+1)
 	}
 	return slices.Clone(x.beats)
 }
@@ -204,14 +204,14 @@ func TestAnIdleNodeHasOneConnection(t *testing.T) {
 		"rare heartbeats": func(_ *exchange, d *Deps) { d.Heartbeat = 2 * time.Minute },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, set, func(t *testing.T, x *exchange) {
-				time.Sleep(10 * time.Minute)
+			bubble(t, set, func(x *exchange) {
+				<-time.After(10 * time.Minute)
 				opened, open := x.lines.counts()
-				require.Equal(t, []int{1, 1}, []int{opened, open})
+				require.Equal(x.t, []int{1, 1}, []int{opened, open})
 				if x.agent.deps.Heartbeat == 0 {
-					n := len(x.rhythm(t))
-					require.Greater(t, n, 20)
-					require.InDelta(t, n, x.count("wait"), 1, "a poll for each heartbeat")
+					n := len(x.rhythm())
+					require.Greater(x.t, n, 20)
+					require.InDelta(x.t, n, x.count("wait"), 1, "a poll for each heartbeat")
 				}
 			})
 		})
@@ -221,18 +221,18 @@ func TestAnIdleNodeHasOneConnection(t *testing.T) {
 // A parked poll holds back neither a heartbeat that tells a change nor a
 // fallback; the connection that it takes goes again.
 func TestAChangeIsToldBesideThePoll(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, x *exchange) {
-		time.Sleep(45 * time.Second)
-		require.Equal(t, 1, x.parked())
-		before := len(x.rhythm(t))
+	bubble(t, nil, func(x *exchange) {
+		<-time.After(45 * time.Second)
+		require.Equal(x.t, 1, x.parked())
+		before := len(x.rhythm())
 		x.agent.change()
-		require.Len(t, x.rhythm(t), before+1, "at once")
+		require.Len(x.t, x.rhythm(), before+1, "at once")
 		opened, open := x.lines.counts()
-		require.Equal(t, []int{2, 2}, []int{opened, open})
-		time.Sleep(2 * time.Minute)
-		x.rhythm(t)
+		require.Equal(x.t, []int{2, 2}, []int{opened, open})
+		<-time.After(2 * time.Minute)
+		x.rhythm()
 		opened, open = x.lines.counts()
-		require.Equal(t, []int{2, 1}, []int{opened, open})
+		require.Equal(x.t, []int{2, 1}, []int{opened, open})
 	})
 }
 
@@ -244,37 +244,37 @@ func TestATaskNeedsASecondConnection(t *testing.T) {
 	bubble(t, func(_ *exchange, d *Deps) {
 		started, end = make(chan string, 1), make(chan struct{})
 		d.Executors = script{schema.TaskNodeProbe: held(started, end)}.executors()
-	}, func(t *testing.T, x *exchange) {
-		time.Sleep(time.Minute)
+	}, func(x *exchange) {
+		<-time.After(time.Minute)
 		p := x.payload(schema.TaskNodeProbe, 1, nil)
 		x.offers <- x.offerOf(p, 1)
 		<-started
-		time.Sleep(50 * time.Second)
-		require.Equal(t, 2, x.count("progress"))
-		require.Equal(t, 1, x.parked())
+		<-time.After(50 * time.Second)
+		require.Equal(x.t, 2, x.count("progress"))
+		require.Equal(x.t, 1, x.parked())
 		opened, open := x.lines.counts()
-		require.Equal(t, []int{2, 2}, []int{opened, open})
+		require.Equal(x.t, []int{2, 2}, []int{opened, open})
 		close(end)
 		synctest.Wait()
-		require.Equal(t, 1, x.count("result"), "at once")
-		time.Sleep(time.Minute)
-		x.rhythm(t)
+		require.Equal(x.t, 1, x.count("result"), "at once")
+		<-time.After(time.Minute)
+		x.rhythm()
 		opened, open = x.lines.counts()
-		require.Equal(t, []int{2, 1}, []int{opened, open})
+		require.Equal(x.t, []int{2, 1}, []int{opened, open})
 	})
 }
 
 func TestAConnectionThatDiesInAPollIsReplaced(t *testing.T) {
-	bubble(t, nil, func(t *testing.T, x *exchange) {
-		time.Sleep(45 * time.Second)
+	bubble(t, nil, func(x *exchange) {
+		<-time.After(45 * time.Second)
 		x.lines.tear()
-		time.Sleep(2 * time.Second)
-		require.Equal(t, 1, x.parked())
-		time.Sleep(5 * time.Minute)
-		x.rhythm(t)
+		<-time.After(2 * time.Second)
+		require.Equal(x.t, 1, x.parked())
+		<-time.After(5 * time.Minute)
+		x.rhythm()
 		opened, open := x.lines.counts()
-		require.Equal(t, 1, open)
-		require.LessOrEqual(t, opened, 3, "one that was late with its heartbeat may have needed another")
+		require.Equal(x.t, 1, open)
+		require.LessOrEqual(x.t, opened, 3, "one that was late with its heartbeat may have needed another")
 	})
 }
 
@@ -285,9 +285,9 @@ func TestAHungPollStopsNoHeartbeat(t *testing.T) {
 			<-x.lines.done
 			return nil
 		}
-	}, func(t *testing.T, x *exchange) {
-		time.Sleep(10 * time.Minute)
-		require.Greater(t, len(x.rhythm(t)), 15)
+	}, func(x *exchange) {
+		<-time.After(10 * time.Minute)
+		require.Greater(x.t, len(x.rhythm()), 15)
 	})
 }
 
@@ -298,12 +298,12 @@ func TestAHungHeartbeatStopsNoPoll(t *testing.T) {
 			<-x.lines.done
 			return nil
 		}
-	}, func(t *testing.T, x *exchange) {
-		time.Sleep(10*time.Minute + beatPatience)
-		require.Equal(t, 1, x.parked())
+	}, func(x *exchange) {
+		<-time.After(10*time.Minute + beatPatience)
+		require.Equal(x.t, 1, x.parked())
 		polls := x.count("wait")
-		require.LessOrEqual(t, polls, 2*10+1)
-		require.GreaterOrEqual(t, polls, 10)
+		require.LessOrEqual(x.t, polls, 2*10+1)
+		require.GreaterOrEqual(x.t, polls, 10)
 	})
 }
 
@@ -318,11 +318,11 @@ func TestTheSecondHeartbeatIsSpread(t *testing.T) {
 		"latest":   {func(most time.Duration) time.Duration { return most }, schema.HeartbeatEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(_ *exchange, d *Deps) { d.Draw = c.draw }, func(t *testing.T, x *exchange) {
-				time.Sleep(time.Minute)
-				at := x.rhythm(t)
-				require.Equal(t, c.after-beatSlack, at[1].Sub(at[0]))
-				require.Equal(t, schema.HeartbeatEvery-beatSlack, at[2].Sub(at[1]))
+			bubble(t, func(_ *exchange, d *Deps) { d.Draw = c.draw }, func(x *exchange) {
+				<-time.After(time.Minute)
+				at := x.rhythm()
+				require.Equal(x.t, c.after-beatSlack, at[1].Sub(at[0]))
+				require.Equal(x.t, schema.HeartbeatEvery-beatSlack, at[2].Sub(at[1]))
 			})
 		})
 	}

@@ -65,7 +65,7 @@ func (a *API) polled(ctx context.Context, v *visit, p peer) error {
 // the caller is refused. It runs on the request's own goroutine and one timer.
 // Every wake checks the identity again.
 func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
-	end := time.Now().Add(spread(v.poll.timeout))
+	end := endOf(time.Now(), v.poll.timeout)
 	timer := time.NewTimer(a.cfg.Recheck)
 	defer timer.Stop()
 	for {
@@ -99,10 +99,20 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
 	}
 }
 
-// spread shortens a poll by up to a fifth, so that the polls of a fleet that came
-// all at once, after a restart of the API, do not end all at once for ever.
-func spread(timeout time.Duration) time.Duration {
-	return timeout - time.Duration(rand.Int64N(int64(timeout/5)+1)) //nolint:gosec // spreading load needs no secret
+// tick is the grid on which polls end. Those of many nodes then end, and are
+// followed by heartbeats and new polls, in a few bursts a second: a process that is
+// woken for each by itself spends more time on waking than on them.
+const tick = 250 * time.Millisecond
+
+// endOf is when a poll that begins now ends: up to a fifth early, so that the polls
+// of a fleet that came all at once, after a restart of the API, do not end all at
+// once for ever; and on the grid where the poll is long enough.
+func endOf(now time.Time, timeout time.Duration) time.Time {
+	end := now.Add(timeout - time.Duration(rand.Int64N(int64(timeout/5)+1))) //nolint:gosec // spreading load needs no secret
+	if early := time.Duration(end.UnixNano() % int64(tick)); timeout > 10*tick {
+		return end.Add(-early)
+	}
+	return end
 }
 
 // look answers the poll when there is something to answer; mended is closed when

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -14,6 +13,8 @@ const (
 	// beatWindow is how long heartbeats are gathered after a batch of them was
 	// stored: what one waits at most, and how often this process stores any.
 	beatWindow = 200 * time.Millisecond
+	// beatPause is how long the first of a batch waits for others at least.
+	beatPause = 10 * time.Millisecond
 	// maxBeats bounds what one statement stores.
 	maxBeats = 512
 )
@@ -28,86 +29,9 @@ type beat struct {
 	stored bool
 }
 
-// beatBatch are the heartbeats of one statement. The first one's caller leads:
-// it waits for the others, stores them all and tells them.
-type beatBatch struct {
-	beats []*beat       // by arrival; the leader's once the batch is closed
-	full  chan struct{} // closed when there is no room left
-	done  chan struct{} // closed when err and every beat's stored are set
-	err   error         // of all of them
-}
-
-// gathering makes batches of what comes within a window. Nothing runs between two
-// batches, and a heartbeat that comes alone does not wait.
-type gathering struct {
-	mu   sync.Mutex
-	open *beatBatch // takes more, nil for none
-	last time.Time  // when the batch before was closed
-}
-
-// bring adds a heartbeat to a batch and returns once that was stored, or failed,
-// as a whole.
-func (g *gathering) bring(ctx context.Context, b *beat, store func(context.Context, []*beat) error) error {
-	batch, wait, leads := g.join(b)
-	if leads {
-		g.lead(ctx, batch, wait, store)
-		return batch.err
-	}
-	select {
-	case <-batch.done:
-		return batch.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// join puts a heartbeat into the open batch, or into one of its own, which its
-// caller leads after the wait.
-func (g *gathering) join(b *beat) (batch *beatBatch, wait time.Duration, leads bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if leads = g.open == nil; leads {
-		g.open = &beatBatch{full: make(chan struct{}), done: make(chan struct{})}
-		wait = beatWindow - time.Since(g.last)
-	}
-	batch = g.open
-	if batch.beats = append(batch.beats, b); len(batch.beats) == maxBeats {
-		close(batch.full)
-		g.open = nil
-	}
-	return batch, wait, leads
-}
-
-// lead waits until the batch is full or its window over, and stores it. The time
-// that the leader has is everybody's, but its client's going away is not.
-func (g *gathering) lead(ctx context.Context, batch *beatBatch, wait time.Duration, store func(context.Context, []*beat) error) {
-	defer close(batch.done)
-	if wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-batch.full:
-		}
-	}
-	own := context.WithoutCancel(ctx)
-	if end, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		own, cancel = context.WithDeadline(own, end)
-		defer cancel()
-	}
-	batch.err = store(own, g.close(batch))
-}
-
-// close lets nobody more into the batch and returns what it holds.
-func (g *gathering) close(batch *beatBatch) []*beat {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.open == batch {
-		g.open = nil
-	}
-	g.last = time.Now()
-	return batch.beats
+// newBeats gathers heartbeats.
+func newBeats() *gathering[beat] {
+	return &gathering[beat]{pause: beatPause, window: beatWindow, most: maxBeats}
 }
 
 // Heartbeat stores what the agent reports, as nodeapi.Store says: together with

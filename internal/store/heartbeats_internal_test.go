@@ -16,30 +16,42 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// batches notes what a gathering stores.
+// batches notes what a gathering asks for.
 type batches struct {
-	gathering
+	*gathering[beat]
 	mu    sync.Mutex
 	sizes []int
 	err   error
+	takes time.Duration
 }
 
-func (b *batches) store(ctx context.Context, beats []*beat) error {
+func (b *batches) ask(ctx context.Context, beats []*beat) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.sizes = append(b.sizes, len(beats))
+	b.mu.Unlock()
+	<-time.After(b.takes)
 	return errors.Join(b.err, ctx.Err())
 }
 
-func (b *batches) bringOne(ctx context.Context) error { return b.bring(ctx, &beat{}, b.store) }
+func (b *batches) bringOne(ctx context.Context) error { return b.bring(ctx, &beat{}, b.ask) }
+
+// bringAll brings n at once and requires that they are all answered.
+func (b *batches) bringAll(t *testing.T, n int) {
+	t.Helper()
+	var group sync.WaitGroup
+	for range n {
+		group.Go(func() { require.NoError(t, b.bringOne(t.Context())) })
+	}
+	group.Wait()
+}
 
 func TestHeartbeatsAreGathered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var b batches
+		b := batches{gathering: newBeats()}
 		start := time.Now()
-		require.NoError(t, b.bringOne(t.Context()))
-		require.Equal(t, start, time.Now(), "one that comes alone does not wait")
+		b.bringAll(t, 3)
+		require.Equal(t, start.Add(beatPause), time.Now(), "those that come together share the shortest wait")
 		var group sync.WaitGroup
 		for i := range 10 {
 			group.Go(func() {
@@ -48,37 +60,62 @@ func TestHeartbeatsAreGathered(t *testing.T) {
 			})
 		}
 		group.Wait()
-		require.Equal(t, start.Add(beatWindow), time.Now())
-		require.Equal(t, []int{1, 10}, b.sizes)
+		require.Equal(t, start.Add(beatPause+beatWindow), time.Now())
+		require.Equal(t, []int{3, 10}, b.sizes)
 		<-time.After(beatWindow)
-		require.NoError(t, b.bringOne(t.Context()))
-		require.Equal(t, start.Add(2*beatWindow), time.Now())
+		b.bringAll(t, 1)
+		require.Equal(t, start.Add(2*(beatPause+beatWindow)), time.Now())
 	})
 }
 
-func TestAFullBatchOfHeartbeatsWaitsNoLonger(t *testing.T) {
+func TestAFullBatchWaitsNoLonger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var b batches
-		require.NoError(t, b.bringOne(t.Context()))
+		b := batches{gathering: newBeats()}
+		start := time.Now()
+		b.bringAll(t, maxBeats)
+		require.Equal(t, start, time.Now())
+		b.bringAll(t, 1)
+		require.Equal(t, []int{maxBeats, 1}, b.sizes)
+	})
+}
+
+// Identities are looked up at once, and together while one look is under way; one
+// that hangs holds the next up for a moment only.
+func TestIdentitiesAreGatheredWhileOneIsLookedUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rules := newAsked()
+		b := batches{gathering: &gathering[beat]{pause: rules.pause, window: rules.window, eager: rules.eager, most: rules.most},
+			takes: 5 * time.Millisecond}
 		start := time.Now()
 		var group sync.WaitGroup
-		for range maxBeats {
+		for range 8 {
 			group.Go(func() { require.NoError(t, b.bringOne(t.Context())) })
+			synctest.Wait()
 		}
 		group.Wait()
-		require.Equal(t, start, time.Now())
-		require.NoError(t, b.bringOne(t.Context()))
-		require.Equal(t, []int{1, maxBeats, 1}, b.sizes)
+		require.Equal(t, []int{1, 7}, b.sizes)
+		require.Equal(t, start.Add(2*b.takes), time.Now())
+		b.bringAll(t, 1)
+		require.Equal(t, start.Add(3*b.takes), time.Now(), "nothing is under way: no wait")
+
+		b.takes = time.Hour
+		group.Go(func() { require.NoError(t, b.bringOne(t.Context())) })
+		synctest.Wait()
+		start = time.Now()
+		b.takes = 0
+		b.bringAll(t, 1)
+		require.Equal(t, start.Add(askedWindow), time.Now())
+		group.Wait()
 	})
 }
 
 // Neither the leader's nor another's client takes the others with it.
-func TestAHeartbeatsClientThatLeaves(t *testing.T) {
+func TestAClientThatLeavesABatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var b batches
-		require.NoError(t, b.bringOne(t.Context()))
+		b := batches{gathering: newBeats()}
 		leading, leave := context.WithCancel(t.Context())
 		following, follow := context.WithCancel(t.Context())
 		errs := make([]error, 3)
@@ -91,21 +128,20 @@ func TestAHeartbeatsClientThatLeaves(t *testing.T) {
 		follow()
 		group.Wait()
 		require.Equal(t, []error{nil, context.Canceled, nil}, errs)
-		require.Equal(t, []int{1, 3}, b.sizes)
+		require.Equal(t, []int{3}, b.sizes)
 	})
 }
 
-func TestABatchOfHeartbeatsFailsForAll(t *testing.T) {
+func TestABatchFailsForAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := batches{err: errors.New("away")}
+		b := batches{gathering: newBeats(), err: errors.New("away")}
 		var group sync.WaitGroup
 		for range 3 {
 			group.Go(func() { require.ErrorIs(t, b.bringOne(t.Context()), b.err) })
-			synctest.Wait()
 		}
 		group.Wait()
-		require.Equal(t, []int{1, 2}, b.sizes)
+		require.Equal(t, []int{3}, b.sizes)
 	})
 }
 
@@ -185,7 +221,7 @@ func TestGatheredHeartbeatsAreJudgedAsAllRequests(t *testing.T) {
 	}
 	require.NoError(t, s.storeBeats(ctx, beats))
 	for i, b := range beats {
-		row, err := s.q.IdentityFacts(ctx, 1, b.cert.Serial, b.id.NodeID)
+		row, err := s.facts(ctx, b.id.NodeID, b.cert.Serial)
 		require.NoError(t, err)
 		want := checkIdentity(row, b.id, b.cert) == nil && *row.Slot == slotCurrent && all[i].state != schema.NodeOffline
 		require.Equal(t, want, b.stored, "%+v", all[i])

@@ -45,7 +45,8 @@ type Store struct {
 	address  string
 	creating []string
 	timeout  time.Duration
-	beats    gathering
+	beats    *gathering[beat]
+	asked    *gathering[claimant]
 	// relay wakes the relay of this process, nil while there is none.
 	relay atomic.Pointer[Listener]
 }
@@ -72,7 +73,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, interpretError(err, address(pc.ConnConfig), "opening the database")
 	}
 	s := &Store{pool: pool, q: sqlc.New(pool), address: address(pc.ConnConfig),
-		creating: c.CreatingProviders, timeout: c.CallTimeout}
+		creating: c.CreatingProviders, timeout: c.CallTimeout, beats: newBeats(), asked: newAsked()}
 	if s.timeout <= 0 {
 		s.timeout = defaultCallTimeout
 	}

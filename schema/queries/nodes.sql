@@ -85,15 +85,17 @@ RETURNING state;
 -- Heartbeat for many nodes: for those whose identity is beyond doubt and that it
 -- finds free, which it returns. The rules are those of IdentityFacts' reader; what
 -- is left out is asked by itself. It waits for no row, so that one that is stuck
--- holds up nobody else and two replicas never wait for each other.
+-- holds up nobody else and two replicas never wait for each other. The inner SELECTs
+-- hide how many there are: no plan is then better than the one for all numbers,
+-- and none is made each time.
 -- name: StoreHeartbeats :many
 WITH said AS (
-    SELECT unnest(sqlc.arg(node_ids)::uuid[]) AS node_id, unnest(sqlc.arg(incarnations)::bigint[]) AS incarnation,
-        unnest(sqlc.arg(serials)::text[]) AS serial, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint,
-        unnest(sqlc.arg(agent_versions)::text[]) AS agent_version, unnest(sqlc.arg(agent_phases)::text[]) AS agent_phase,
-        unnest(sqlc.arg(boot_ids)::text[]) AS boot_id, unnest(sqlc.arg(uptimes)::bigint[]) AS uptime_seconds,
-        unnest(sqlc.arg(cordons)::boolean[]) AS cordoned, unnest(sqlc.arg(workloads)::text[]) AS workloads,
-        unnest(sqlc.arg(ats)::timestamptz[]) AS at
+    SELECT unnest((SELECT sqlc.arg(node_ids)::uuid[])) AS node_id, unnest((SELECT sqlc.arg(incarnations)::bigint[])) AS incarnation,
+        unnest((SELECT sqlc.arg(serials)::text[])) AS serial, unnest((SELECT sqlc.arg(fingerprints)::text[])) AS fingerprint,
+        unnest((SELECT sqlc.arg(agent_versions)::text[])) AS agent_version, unnest((SELECT sqlc.arg(agent_phases)::text[])) AS agent_phase,
+        unnest((SELECT sqlc.arg(boot_ids)::text[])) AS boot_id, unnest((SELECT sqlc.arg(uptimes)::bigint[])) AS uptime_seconds,
+        unnest((SELECT sqlc.arg(cordons)::boolean[])) AS cordoned, unnest((SELECT sqlc.arg(workloads)::text[])) AS workloads,
+        unnest((SELECT sqlc.arg(ats)::timestamptz[])) AS at
 ), good AS (
     SELECT said.*
     FROM said

@@ -594,12 +594,12 @@ func (q *Queries) StillSilent(ctx context.Context, nodeID string, seconds float6
 
 const storeHeartbeats = `-- name: StoreHeartbeats :many
 WITH said AS (
-    SELECT unnest($1::uuid[]) AS node_id, unnest($2::bigint[]) AS incarnation,
-        unnest($3::text[]) AS serial, unnest($4::text[]) AS fingerprint,
-        unnest($5::text[]) AS agent_version, unnest($6::text[]) AS agent_phase,
-        unnest($7::text[]) AS boot_id, unnest($8::bigint[]) AS uptime_seconds,
-        unnest($9::boolean[]) AS cordoned, unnest($10::text[]) AS workloads,
-        unnest($11::timestamptz[]) AS at
+    SELECT unnest((SELECT $1::uuid[])) AS node_id, unnest((SELECT $2::bigint[])) AS incarnation,
+        unnest((SELECT $3::text[])) AS serial, unnest((SELECT $4::text[])) AS fingerprint,
+        unnest((SELECT $5::text[])) AS agent_version, unnest((SELECT $6::text[])) AS agent_phase,
+        unnest((SELECT $7::text[])) AS boot_id, unnest((SELECT $8::bigint[])) AS uptime_seconds,
+        unnest((SELECT $9::boolean[])) AS cordoned, unnest((SELECT $10::text[])) AS workloads,
+        unnest((SELECT $11::timestamptz[])) AS at
 ), good AS (
     SELECT said.node_id, said.incarnation, said.serial, said.fingerprint, said.agent_version, said.agent_phase, said.boot_id, said.uptime_seconds, said.cordoned, said.workloads, said.at
     FROM said
@@ -637,7 +637,9 @@ type StoreHeartbeatsParams struct {
 // Heartbeat for many nodes: for those whose identity is beyond doubt and that it
 // finds free, which it returns. The rules are those of IdentityFacts' reader; what
 // is left out is asked by itself. It waits for no row, so that one that is stuck
-// holds up nobody else and two replicas never wait for each other.
+// holds up nobody else and two replicas never wait for each other. The inner SELECTs
+// hide how many there are: no plan is then better than the one for all numbers,
+// and none is made each time.
 func (q *Queries) StoreHeartbeats(ctx context.Context, arg StoreHeartbeatsParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, storeHeartbeats,
 		arg.NodeIds,

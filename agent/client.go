@@ -237,7 +237,7 @@ type waited struct {
 func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w waited, err error) {
 	q := url.Values{
 		"timeout": {strconv.Itoa(int(timeout.Seconds())) + "s"}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
-		"set": {strconv.FormatInt(ask.set, 10)},
+		"set": {strconv.FormatInt(ask.set, 10)}, "number": {strconv.FormatInt(ask.Number, 10)},
 	}
 	if len(ask.Have) > 0 {
 		q.Set("have", strings.Join(ask.Have, ","))

@@ -128,6 +128,7 @@ type fakeAPI struct {
 	results    []postedResult
 	heartbeats []schema.HeartbeatRequest
 	haves      []string
+	numbers    []string // of the polls
 	open       int // polls being answered
 }
 
@@ -165,16 +166,16 @@ func newQuietAPI(tb testing.TB) *fakeAPI {
 }
 
 func (f *fakeAPI) start(cert tls.Certificate) {
+	f.srv = httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
+	f.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	f.srv.TLS = f.tls(cert)
+	f.srv.StartTLS()
+}
+
+func (f *fakeAPI) tls(cert tls.Certificate) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(f.nodes.cert)
-	f.srv = httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
-	f.srv.EnableHTTP2 = true
-	f.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	f.srv.TLS = &tls.Config{
-		Certificates: []tls.Certificate{cert}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool,
-		NextProtos: []string{"h2"},
-	}
-	f.srv.StartTLS()
+	return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool, MinVersion: tls.VersionTLS12}
 }
 
 func (f *fakeAPI) url() string {
@@ -323,7 +324,10 @@ func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
 }
 
 func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
-	f.note(func() { f.haves, f.open = append(f.haves, r.URL.Query().Get("have")), f.open+1 })
+	f.note(func() {
+		q := r.URL.Query()
+		f.haves, f.numbers, f.open = append(f.haves, q.Get("have")), append(f.numbers, q.Get("number")), f.open+1
+	})
 	defer f.note(func() { f.open-- })
 	if f.onWait != nil {
 		if err := f.onWait(n); err != nil {

@@ -72,7 +72,8 @@ func TestServerAwayAndBack(t *testing.T) {
 	f.onEarly = func() bool { return f.count("wait") <= 5 }
 	a := start(t, f.config(), Deps{})
 	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
-	f.until("five lost polls", func() bool { return f.counts["wait"] > 5 })
+	f.until("five lost polls", func() bool { return len(f.numbers) > 5 })
+	f.note(func() { require.Equal(t, []string{"1", "2", "3", "4", "5", "6"}, f.numbers[:6], "what was lost counts") })
 	f.offers <- f.offerOf(p, 1)
 	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
 	require.Contains(t, a.log.String(), "task wait failed")

@@ -129,7 +129,7 @@ type fakeAPI struct {
 	heartbeats []schema.HeartbeatRequest
 	haves      []string
 	numbers    []string // of the polls
-	open       int // polls being answered
+	open       int      // polls being answered
 }
 
 // news is the answer of a poll that names tasks to ask about.

@@ -5,9 +5,11 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"io"
@@ -24,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -126,6 +129,7 @@ type fakeAPI struct {
 	counts     map[string]int
 	spkis      []string
 	results    []postedResult
+	signers    []string // serials of who signed a result, in their order
 	heartbeats []schema.HeartbeatRequest
 	haves      []string
 	numbers    []string // of the polls
@@ -257,11 +261,15 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 	case "verifier-sets":
 		return f.setsAfter(r)
 	case "result":
+		id, leaf := parts[len(parts)-2], r.TLS.PeerCertificates[0]
+		if !resultSignedBy(leaf, id, body, r.Header.Get(schema.HeaderResultSignature)) {
+			return nil, identityError(schema.ReasonResultSignature)
+		}
 		var res schema.TaskResult
 		if err := schema.DecodeStrict(body, schema.MaxResultBytes, &res); err != nil {
 			return nil, err
 		}
-		id := parts[len(parts)-2]
+		f.note(func() { f.signers = append(f.signers, schema.FactsOf(leaf).Serial) })
 		if f.onResult != nil {
 			if err := f.onResult(n, id, res); err != nil {
 				return nil, err
@@ -290,6 +298,14 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 		return nil, nil
 	}
 	return nil, schema.NewError(schema.KindNotFound, "no such path")
+}
+
+// resultSignedBy reports whether the certificate's key signed the task's result.
+func resultSignedBy(leaf *x509.Certificate, taskID string, body []byte, signature string) bool {
+	raw, err := base64.RawURLEncoding.DecodeString(signature)
+	key, ok := leaf.PublicKey.(*ecdsa.PublicKey)
+	sum := sha256.Sum256(dsse.PAE(schema.ResultPayloadType(taskID), body))
+	return err == nil && ok && ecdsa.VerifyASN1(key, sum[:], raw)
 }
 
 func trustOf(servers, nodes []byte) schema.NodeTrust {

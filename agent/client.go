@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -30,8 +32,11 @@ const maxAnswerBytes = 4 * schema.MaxBodyBytes
 type client struct {
 	base   string // https://host[:port]/internal/v1/nodes/{id}
 	bundle string // path of the CA bundle that it was made with
-	http   *http.Client
-	clock  *serverClock
+	// key signs results: that of the certificate that is presented; nil where
+	// none is.
+	key   crypto.Signer
+	http  *http.Client
+	clock *serverClock
 }
 
 // presenter chooses the certificate of a handshake.
@@ -49,30 +54,45 @@ func (d Deps) newClient(c Config, clock *serverClock, present presenter) (*clien
 		return nil, schema.Errorf(schema.KindInvalidRequest, "GPUAAS_CA_BUNDLE_PATH: %s holds no certificate", c.CABundlePath)
 	}
 	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, Time: clock.now, GetClientCertificate: present}
-	carrier := d.Transport
-	if carrier == nil {
-		carrier = newTransport
+	var carrier http.RoundTripper = newTransport(conf)
+	if d.Transport != nil {
+		carrier = d.Transport(conf)
 	}
 	return &client{
 		base:   c.APIURL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
 		bundle: c.CABundlePath,
 		clock:  clock,
 		http: &http.Client{
-			Transport: carrier(conf),
+			Transport: carrier,
 			// A redirect could carry a token elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
 }
 
-func newTransport(conf *tls.Config) http.RoundTripper {
+// idleFor is how long a connection that nothing uses stays open. The poll takes
+// the one that was used last, so one that was opened beside it for other calls
+// goes after this time; a running task's progress, each 20 s, still finds it.
+const idleFor = 25 * time.Second
+
+// newTransport speaks HTTP/1.1 alone. An idle node has one request under way, its
+// poll: HTTP/2 would give it nothing but more memory at the server. A peer that
+// vanished is found by the system's probes within 45 s.
+func newTransport(conf *tls.Config) *http.Transport {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	dial := net.Dialer{
+		Timeout:         15 * time.Second,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 3},
+	}
 	return &http.Transport{
 		TLSClientConfig:     conf,
-		ForceAttemptHTTP2:   true,
+		Protocols:           &protocols,
+		DialContext:         dial.DialContext,
 		TLSHandshakeTimeout: 15 * time.Second,
-		IdleConnTimeout:     2 * time.Minute,
+		IdleConnTimeout:     idleFor,
 		MaxIdleConns:        2,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		MaxIdleConnsPerHost: 2,
 	}
 }
 
@@ -86,6 +106,7 @@ type call struct {
 	correlationID string
 	timeout       time.Duration        // 30 s when 0
 	header        *http.Header         // gets the answer's when not nil
+	signAs        string               // DSSE payload type; "" for a body that is not signed
 	chain         *[]*x509.Certificate // gets the server's when not nil
 }
 
@@ -132,10 +153,16 @@ func (c *client) do(ctx context.Context, r call, out any) (found bool, err error
 
 func (c *client) request(ctx context.Context, r call) (*http.Request, error) {
 	var body io.Reader
+	signature := ""
 	if r.body != nil {
 		data, err := json.Marshal(r.body)
 		if err != nil {
 			return nil, fmt.Errorf("encoding a request: %w", err)
+		}
+		if r.signAs != "" {
+			if signature, err = c.sign(r.signAs, data); err != nil {
+				return nil, err
+			}
 		}
 		body = bytes.NewReader(data)
 	}
@@ -153,6 +180,9 @@ func (c *client) request(ctx context.Context, r call) (*http.Request, error) {
 	}
 	if r.correlationID != "" {
 		req.Header.Set(schema.HeaderCorrelationID, r.correlationID)
+	}
+	if signature != "" {
+		req.Header.Set(schema.HeaderResultSignature, signature)
 	}
 	return req, nil
 }
@@ -233,11 +263,14 @@ type waited struct {
 	news []string
 }
 
-// wait polls for a task.
+// wait polls for a task. It does not wait where the timeout is below a second.
 func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w waited, err error) {
+	if timeout < time.Second {
+		timeout = 0
+	}
 	q := url.Values{
-		"timeout": {strconv.Itoa(int(timeout.Seconds())) + "s"}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
-		"set": {strconv.FormatInt(ask.set, 10)},
+		"timeout": {timeout.Truncate(time.Millisecond).String()}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
+		"set": {strconv.FormatInt(ask.set, 10)}, "number": {strconv.FormatInt(ask.Number, 10)},
 	}
 	if len(ask.Have) > 0 {
 		q.Set("have", strings.Join(ask.Have, ","))
@@ -294,7 +327,7 @@ func (c *client) progress(ctx context.Context, taskID string, p schema.TaskProgr
 func (c *client) result(ctx context.Context, taskID string, r schema.TaskResult, correlationID string) error {
 	_, err := c.do(ctx, call{
 		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
-		body: r, correlationID: correlationID,
+		body: r, correlationID: correlationID, signAs: schema.ResultPayloadType(taskID),
 	}, nil)
 	return err
 }

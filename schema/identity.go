@@ -12,9 +12,9 @@ type Caller struct {
 	Polled bool
 	// SetVersion is the version of the verifier set on record for the node.
 	SetVersion int64
-	// Idle is true when the read of the row also found that no task waits for
-	// the node and no lease of it is over, so that asking for one is in vain.
-	// False when it is not known.
+	// Idle is true when the read of the row also found that every open task of
+	// the node runs under its lease, so that asking for one is in vain. False when
+	// it is not known.
 	Idle bool
 }
 

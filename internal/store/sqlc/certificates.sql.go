@@ -142,7 +142,7 @@ SELECT n.node_id, said.serial, n.host, n.state, n.incarnation, n.polled_incarnat
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
        NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.status IN ('pending', 'dispatched', 'running')
-                   AND (t.status = 'pending' OR t.lease_until < now())) AS idle
+                   AND (t.status <> 'running' OR t.lease_until < now())) AS idle
 FROM (SELECT unnest((SELECT $2::uuid[])) AS node_id, unnest((SELECT $3::text[]))::text AS serial) said
 JOIN nodes n ON n.node_id = said.node_id
 LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation
@@ -164,7 +164,7 @@ type IdentityFactsRow struct {
 }
 
 // The check of every request, for those that come together: by keys alone. Idle is
-// what a poll would be told: nothing waits for the node and no lease is over,
+// what a poll would be told: the node's open tasks all run under their leases,
 // whatever NextTask asks beyond. For the inner SELECTs see StoreHeartbeats.
 func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, nodeIds []string, serials []string) ([]IdentityFactsRow, error) {
 	rows, err := q.db.Query(ctx, identityFacts, inFlightSeconds, nodeIds, serials)

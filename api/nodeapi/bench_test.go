@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -54,7 +53,7 @@ func BenchmarkParkedPoll(b *testing.B) {
 // BenchmarkHeartbeat is what a heartbeat costs the API itself, without network and
 // database: as the first request of a connection, and as a later one.
 func BenchmarkHeartbeat(b *testing.B) {
-	s, api := newAPI(b, &fakeStore{}, func(c *nodeapi.Config) { c.Log = slog.New(slog.NewJSONHandler(io.Discard, nil)) })
+	s, api := newAPI(b, &fakeStore{}, func(c *nodeapi.Config) { c.Log = slog.New(slog.DiscardHandler) })
 	server, leaf := api.Server(nil), s.cert().Leaf
 	body, err := json.Marshal(schema.HeartbeatRequest{AgentVersion: "v1.2.3", BootID: schema.NewID(), Phase: "ready",
 		UptimeSeconds: 1234, Workloads: []schema.Workload{}, At: time.Now()})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ type box struct {
 	due      []schema.OutboxMessage
 	wake     chan struct{}
 	notes    map[int64][]string
+	takes    int
 	takeFail int
 }
 
@@ -30,15 +32,19 @@ func newBox(messages ...schema.OutboxMessage) *box {
 	return &box{due: messages, wake: make(chan struct{}, 1), notes: map[int64][]string{}}
 }
 
-func (b *box) Take(_ context.Context, limit int) ([]schema.OutboxMessage, error) {
+func (b *box) Take(_ context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.takeFail > 0 {
 		b.takeFail--
 		return nil, schema.Errorf(schema.KindServiceUnavailable, "Postgres does not answer")
 	}
+	b.takes++
+	for _, m := range delivered {
+		b.notes[m.ID] = append(b.notes[m.ID], "delivered")
+	}
 	n := min(limit, len(b.due))
-	out := b.due[:n]
+	out := slices.Clone(b.due[:n])
 	b.due = b.due[n:]
 	return out, nil
 }
@@ -48,8 +54,6 @@ func (b *box) note(id int64, what string) {
 	defer b.mu.Unlock()
 	b.notes[id] = append(b.notes[id], what)
 }
-
-func (b *box) Delivered(_ context.Context, id int64) error { b.note(id, "delivered"); return nil }
 
 func (b *box) Orphaned(_ context.Context, id int64, _ string) error {
 	b.note(id, "orphaned")
@@ -282,4 +286,44 @@ func TestStopIsBounded(t *testing.T) {
 	start := time.Now()
 	stop()
 	assert.Less(t, time.Since(start), 6*time.Second)
+}
+
+// A message that Temporal takes long for holds up none of another workflow, not
+// even one that was written meanwhile.
+func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
+	b := newBox(result(1, "slow"))
+	taken, release := make(chan struct{}), make(chan struct{})
+	begun := sync.OnceFunc(func() { close(taken) })
+	run(t, b, &deaf{answer: func(_ context.Context, workflow string, _ int64) error {
+		if workflow == "slow" {
+			begun()
+			<-release
+		}
+		return nil
+	}})
+	defer close(release)
+	<-taken
+	b.mu.Lock()
+	b.due = append(b.due, result(2, "quick"), result(3, "slow"))
+	b.mu.Unlock()
+	b.wake <- struct{}{}
+	eventually(t, func() bool { return len(b.of(2)) == 1 })
+	assert.Empty(t, b.of(1))
+	assert.Empty(t, b.of(3))
+}
+
+// Messages are removed together, with the look for the next ones.
+func TestDeliveredMessagesAreRemovedTogether(t *testing.T) {
+	var messages []schema.OutboxMessage
+	for id := range int64(40) {
+		messages = append(messages, result(id, fmt.Sprint("w", id)))
+	}
+	b := newBox(messages...)
+	run(t, b, &deaf{})
+	for id := range int64(40) {
+		eventually(t, func() bool { return len(b.of(id)) == 1 })
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	assert.Less(t, b.takes, 20)
 }

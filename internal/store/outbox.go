@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
@@ -21,12 +22,17 @@ func (s *Store) Outbox(l *Listener) *Outbox {
 	return &Outbox{s, l, wake}
 }
 
-// Take locks up to limit undelivered messages that are due, oldest first, for
-// half a minute: who takes them and dies leaves them due again after it.
-func (o *Outbox) Take(ctx context.Context, limit int) ([]schema.OutboxMessage, error) {
+// Take removes what was delivered and locks up to limit undelivered messages
+// that are due, oldest first, for half a minute: who takes them and dies leaves
+// them due again after it. To remove twice is to remove once.
+func (o *Outbox) Take(ctx context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
 	var messages []schema.OutboxMessage
 	err := o.s.read(ctx, "taking messages from the outbox", func(ctx context.Context) error {
-		rows, err := o.s.q.TakeOutbox(ctx, int32(min(limit, 1000)))
+		ids, created := make([]int64, len(delivered)), make([]time.Time, len(delivered))
+		for i, m := range delivered {
+			ids[i], created[i] = m.ID, m.CreatedAt
+		}
+		rows, err := o.s.q.TakeOutbox(ctx, ids, created, int32(min(limit, 1000)))
 		if err != nil {
 			return err
 		}
@@ -50,13 +56,6 @@ func outboxMessage(r sqlc.TakeOutboxRow) (schema.OutboxMessage, error) {
 	m.Result = resultOf(schema.TaskStatus(r.TaskStatus), r.LeaseEpoch, r.Result)
 	m.Owner = schema.TaskOwner{WorkflowID: *r.OwnerWorkflowID, RunID: *r.OwnerRunID, ActivityID: *r.OwnerActivityID}
 	return m, nil
-}
-
-// Delivered removes a message. Twice is once.
-func (o *Outbox) Delivered(ctx context.Context, id int64) error {
-	return o.s.read(ctx, "removing a delivered message", func(ctx context.Context) error {
-		return o.s.q.DeleteOutbox(ctx, id)
-	})
 }
 
 // Orphaned marks a message whose workflow is gone: kept and visible.

@@ -42,6 +42,7 @@ type Agent struct {
 	leaving  atomic.Bool  // the node gives up its identity
 	lastLoop atomic.Int64 // unix ns of the poll loop's last turn
 	changed  chan struct{}
+	pulse    *pulse
 	stop     context.CancelCauseFunc
 }
 
@@ -52,6 +53,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a := &Agent{
 		conf: c, deps: d, log: d.Log.With("node_id", c.NodeID), now: d.Clock.Now, timing: defaultTiming(),
 		state: stateDir{path: c.StateDir, disk: disk{fs: d.FS}}, started: d.Clock.Now(), changed: make(chan struct{}, 1), bootID: bootID("/"),
+		pulse:     newPulse(),
 		workloads: d.Workloads, watch: newNotifier(c.NotifySocket, c.WatchdogUsec),
 		stop: func(error) {},
 	}
@@ -168,6 +170,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	// with.
 	err := a.work(ctx, func() {
 		a.resume(ctx)
+		a.pulse.start()
 		wg.Go(func() { a.heartbeats(ctx) })
 	})
 	a.stop(err)

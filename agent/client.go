@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -49,30 +50,45 @@ func (d Deps) newClient(c Config, clock *serverClock, present presenter) (*clien
 		return nil, schema.Errorf(schema.KindInvalidRequest, "GPUAAS_CA_BUNDLE_PATH: %s holds no certificate", c.CABundlePath)
 	}
 	conf := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, Time: clock.now, GetClientCertificate: present}
-	carrier := d.Transport
-	if carrier == nil {
-		carrier = newTransport
+	var carrier http.RoundTripper = newTransport(conf)
+	if d.Transport != nil {
+		carrier = d.Transport(conf)
 	}
 	return &client{
 		base:   c.APIURL + "/internal/v1/nodes/" + url.PathEscape(c.NodeID),
 		bundle: c.CABundlePath,
 		clock:  clock,
 		http: &http.Client{
-			Transport: carrier(conf),
+			Transport: carrier,
 			// A redirect could carry a token elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
 }
 
-func newTransport(conf *tls.Config) http.RoundTripper {
+// idleFor is how long a connection that nothing uses stays open. The poll takes
+// the one that was used last, so one that was opened beside it for other calls
+// goes after this time; a running task's progress, each 20 s, still finds it.
+const idleFor = 25 * time.Second
+
+// newTransport speaks HTTP/1.1 alone. An idle node has one request under way, its
+// poll: HTTP/2 would give it nothing but more memory at the server. A peer that
+// vanished is found by the system's probes within 45 s.
+func newTransport(conf *tls.Config) *http.Transport {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	dial := net.Dialer{
+		Timeout:         15 * time.Second,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 3},
+	}
 	return &http.Transport{
 		TLSClientConfig:     conf,
-		ForceAttemptHTTP2:   true,
+		Protocols:           &protocols,
+		DialContext:         dial.DialContext,
 		TLSHandshakeTimeout: 15 * time.Second,
-		IdleConnTimeout:     2 * time.Minute,
+		IdleConnTimeout:     idleFor,
 		MaxIdleConns:        2,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		MaxIdleConnsPerHost: 2,
 	}
 }
 
@@ -233,10 +249,13 @@ type waited struct {
 	news []string
 }
 
-// wait polls for a task.
+// wait polls for a task. It does not wait where the timeout is below a second.
 func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w waited, err error) {
+	if timeout < time.Second {
+		timeout = 0
+	}
 	q := url.Values{
-		"timeout": {strconv.Itoa(int(timeout.Seconds())) + "s"}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
+		"timeout": {timeout.Truncate(time.Millisecond).String()}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
 		"set": {strconv.FormatInt(ask.set, 10)},
 	}
 	if len(ask.Have) > 0 {

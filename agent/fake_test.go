@@ -165,16 +165,16 @@ func newQuietAPI(tb testing.TB) *fakeAPI {
 }
 
 func (f *fakeAPI) start(cert tls.Certificate) {
+	f.srv = httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
+	f.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	f.srv.TLS = f.tls(cert)
+	f.srv.StartTLS()
+}
+
+func (f *fakeAPI) tls(cert tls.Certificate) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(f.nodes.cert)
-	f.srv = httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
-	f.srv.EnableHTTP2 = true
-	f.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	f.srv.TLS = &tls.Config{
-		Certificates: []tls.Certificate{cert}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool,
-		NextProtos: []string{"h2"},
-	}
-	f.srv.StartTLS()
+	return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool, MinVersion: tls.VersionTLS12}
 }
 
 func (f *fakeAPI) url() string {

@@ -41,6 +41,7 @@ func (a *Agent) work(ctx context.Context, begin func()) error {
 			a.deps.Clock.Sleep(ctx, fullPause) //nolint:errcheck // the loop's condition looks at ctx
 			continue
 		}
+		a.makeRoom(ctx)
 		err := a.pollOnce(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -103,7 +104,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		api = a.api()
 	}
 	q := ask{schema.TaskAsk{Have: a.tasks.journal.have(), Holder: a.holder, Nonce: newNonce()}, a.trust.current().version}
-	timeout, asked := a.keeper.pollFor(id), time.Now()
+	timeout, asked := a.pollFor(id), time.Now()
 	got, err := api.wait(ctx, timeout, q)
 	if err != nil {
 		return err

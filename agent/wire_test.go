@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -51,7 +52,8 @@ type wire struct {
 	// accept are the issuers that the server names; nil asks for any.
 	accept func() [][]byte
 	// lose decides about each request, by its count: "request" never arrives,
-	// "answer" is lost after the server's work.
+	// "answer" is lost after the server's work, and of a "copied" one a copy
+	// arrives later, whose answer nobody hears.
 	lose func(n int, path string) string
 	n    int
 	down bool
@@ -96,17 +98,28 @@ func (c carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	if lost == "request" {
 		return nil, errLost
 	}
-	in := r.Clone(r.Context())
-	in.TLS = state
-	if in.Body == nil {
-		in.Body = http.NoBody
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
 	}
-	rec := httptest.NewRecorder()
-	c.f.serve(rec, in)
+	arrive := func() *http.Response {
+		in := r.Clone(r.Context())
+		in.TLS, in.Body = state, io.NopCloser(bytes.NewReader(body))
+		rec := httptest.NewRecorder()
+		c.f.serve(rec, in)
+		return rec.Result()
+	}
+	res := arrive()
 	if lost == "answer" {
 		return nil, errLost
 	}
-	return rec.Result(), nil
+	if lost == "copied" {
+		arrive()
+	}
+	return res, nil
 }
 
 // errCrash is what a crashing disk panics with: the process is gone.

@@ -31,9 +31,9 @@ const (
 	sources = 8
 )
 
-// agents are light agents: a certificate, a TLS connection and a long poll each,
-// as the real one makes them, and nothing behind it. 10,000 real agents in one
-// process would measure that process.
+// agents are light agents: a certificate, a TLS connection and a long poll over
+// HTTP/1.1 each, as the real one makes them, and nothing behind it. 10,000 real
+// agents in one process would measure that process.
 type agents struct {
 	nodes []node
 	url   string
@@ -121,8 +121,8 @@ func (a *agents) clients() ([]*lightAgent, error) {
 // fresh gives the agent a client without a connection.
 func (c *lightAgent) fresh(roots *x509.CertPool) {
 	c.http = &http.Client{Transport: &http.Transport{
-		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{c.cert}, MinVersion: tls.VersionTLS13},
-		ForceAttemptHTTP2: true, MaxIdleConns: 1, TLSHandshakeTimeout: handshakeFor, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
+		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{c.cert}, MinVersion: tls.VersionTLS13},
+		Protocols:       http1(), MaxIdleConns: 1, TLSHandshakeTimeout: handshakeFor, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := c.from.DialContext(ctx, network, address)
 			c.mu.Lock()
@@ -131,6 +131,13 @@ func (c *lightAgent) fresh(roots *x509.CertPool) {
 			return conn, err
 		},
 	}}
+}
+
+// http1 is the real agent's protocol, for both ends.
+func http1() *http.Protocols {
+	var p http.Protocols
+	p.SetHTTP1(true)
+	return &p
 }
 
 func (c *lightAgent) tear() {

@@ -28,8 +28,8 @@ import (
 )
 
 // floor is the least that a long poll with durable work can be: one LISTEN
-// connection, a claim, mutual TLS by the standard library, nothing else. Nodes
-// are those of bareSchema, by the name in their path.
+// connection, a claim, mutual TLS and HTTP/1.1 by the standard library, nothing
+// else. Nodes are those of bareSchema, by the name in their path.
 type floor struct {
 	db      *pgxpool.Pool
 	waiting atomic.Int64
@@ -68,7 +68,7 @@ func floorRole(ctx context.Context, args []string, in io.Reader, out io.Writer) 
 	defer cancel()
 	ended := make(chan error, 3)
 	go func() { ended <- f.listen(ctx) }()
-	server := &http.Server{Handler: http.HandlerFunc(f.poll), TLSConfig: conf, ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Handler: http.HandlerFunc(f.poll), TLSConfig: conf, Protocols: http1(), ReadHeaderTimeout: time.Minute}
 	go func() { ended <- server.ServeTLS(polls, "", "") }()
 	gauge := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == gcPath {
@@ -111,7 +111,7 @@ func floorTLS(clientCA, own string) (*tls.Config, error) {
 		return nil, err
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, SessionTicketsDisabled: true,
-		NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, nil
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, nil
 }
 
 // listen wakes polls until ctx ends.

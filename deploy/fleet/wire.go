@@ -23,10 +23,11 @@ type wire struct {
 // newWire makes an agent's transport. Its buffers are small: there are
 // thousands of it, and its messages are short.
 func (m *member) newWire(c *tls.Config) http.RoundTripper {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true) // as the agent's own
 	return &wire{m: m, real: &http.Transport{
-		TLSClientConfig: c, ForceAttemptHTTP2: true, MaxIdleConns: 1, IdleConnTimeout: 2 * time.Minute,
+		TLSClientConfig: c, Protocols: &protocols, MaxIdleConns: 2, IdleConnTimeout: 25 * time.Second,
 		TLSHandshakeTimeout: 30 * time.Second, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10, DialContext: m.lines.dial,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: time.Minute, PingTimeout: 30 * time.Second},
 	}}
 }
 

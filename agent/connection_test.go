@@ -1,0 +1,329 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// switchboard is a network of pipes with one listener. It counts what is opened
+// and knows what is open.
+type switchboard struct {
+	conns chan net.Conn
+	done  chan struct{}
+
+	mu     sync.Mutex
+	opened int
+	open   []net.Conn // the server's ends
+}
+
+func (s *switchboard) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case s.conns <- far:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened++
+	s.open = append(s.open, far)
+	return &nearEnd{near, s, far}, nil
+}
+
+// nearEnd notes that the agent closed it.
+type nearEnd struct {
+	net.Conn
+	on  *switchboard
+	far net.Conn
+}
+
+func (n *nearEnd) Close() error {
+	n.on.mu.Lock()
+	n.on.open = slices.DeleteFunc(n.on.open, func(c net.Conn) bool { return c == n.far })
+	n.on.mu.Unlock()
+	return n.Conn.Close()
+}
+
+func (s *switchboard) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.conns:
+		return c, nil
+	case <-s.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (s *switchboard) Close() error { return nil }
+
+func (s *switchboard) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
+
+// counts returns how many connections were ever opened and how many are open.
+func (s *switchboard) counts() (opened, open int) {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened, len(s.open)
+}
+
+// tear ends every connection from the server's side.
+func (s *switchboard) tear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.open {
+		c.Close()
+	}
+}
+
+// exchange is an agent with the real one's intervals and transport on a
+// switchboard, in a bubble whose time is not the machine's.
+type exchange struct {
+	*fakeAPI
+	lines *switchboard
+	agent *running
+	// delay is how late every answer is; a poll is over after this share of the
+	// time it asked for.
+	delay time.Duration
+	share float64
+
+	beaten sync.Mutex
+	beats  []time.Time
+}
+
+// bubble runs the test with an exchange that set may change before it begins.
+func bubble(t *testing.T, set func(*exchange, *Deps), run func(*exchange)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := &exchange{fakeAPI: newQuietAPI(t), lines: &switchboard{conns: make(chan net.Conn), done: make(chan struct{})}, share: 1}
+		d := Deps{Workloads: NoWorkloads()}
+		d.Transport = func(conf *tls.Config) http.RoundTripper {
+			carrier := newTransport(conf)
+			carrier.DialContext = x.lines.dial
+			return carrier
+		}
+		if set != nil {
+			set(x, &d)
+		}
+		x.begin(t)
+		c := x.config()
+		x.install(c, x.id, time.Now().Add(90*24*time.Hour))
+		a, log := newAgent(t, c, d)
+		a.timing = defaultTiming()
+		a.timing.heartbeat = cmp.Or(d.Heartbeat, a.timing.heartbeat)
+		a.tasks.timing = a.timing
+		x.agent = launch(t, a, log)
+		run(x)
+	})
+}
+
+// begin answers on the switchboard until the test ends.
+func (x *exchange) begin(t *testing.T) {
+	t.Helper()
+	server := &http.Server{
+		Handler: http.HandlerFunc(x.answer), TLSConfig: x.tls(x.server.server(t)), ReadHeaderTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.ServeTLS(x.lines, "", "") }()
+	t.Cleanup(func() {
+		close(x.lines.done)
+		server.Close()
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor != 1 {
+		x.t.Errorf("%s came by %s", r.URL.Path, r.Proto)
+	}
+	if strings.HasSuffix(r.URL.Path, "/heartbeat") {
+		x.beaten.Lock()
+		x.beats = append(x.beats, time.Now())
+		x.beaten.Unlock()
+	}
+	if q := r.URL.Query(); q.Has("timeout") {
+		asked, err := time.ParseDuration(q.Get("timeout"))
+		if err != nil {
+			x.t.Error(err)
+		}
+		q.Set("timeout", time.Duration(x.share*float64(asked)).String())
+		r.URL.RawQuery = q.Encode()
+	}
+	<-time.After(x.delay)
+	x.serve(w, r)
+}
+
+// rhythm requires that heartbeats came, none later after the one before than the
+// agent's interval, and returns when.
+func (x *exchange) rhythm() []time.Time {
+	x.t.Helper()
+	synctest.Wait()
+	x.beaten.Lock()
+	defer x.beaten.Unlock()
+	require.NotEmpty(x.t, x.beats)
+	for i, at := range append(slices.Clone(x.beats[1:]), time.Now()) {
+		require.LessOrEqual(x.t, at.Sub(x.beats[i]), schema.HeartbeatEvery, "heartbeat %d", i+1)
+	}
+	return slices.Clone(x.beats)
+}
+
+// parked reports how many polls are open.
+func (x *exchange) parked() int {
+	synctest.Wait()
+	x.fakeAPI.mu.Lock()
+	defer x.fakeAPI.mu.Unlock()
+	return x.open
+}
+
+// An idle node needs one connection, whether the server answers at once or late,
+// and ends polls at the end of their time or before.
+func TestAnIdleNodeHasOneConnection(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*exchange, *Deps){
+		"prompt":          func(*exchange, *Deps) {},
+		"short polls":     func(x *exchange, _ *Deps) { x.share = 0.8 },
+		"slow":            func(x *exchange, _ *Deps) { x.delay = 3 * time.Second / 2 },
+		"slow and short":  func(x *exchange, _ *Deps) { x.delay, x.share = time.Second, 0.8 },
+		"rare heartbeats": func(_ *exchange, d *Deps) { d.Heartbeat = 2 * time.Minute },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, set, func(x *exchange) {
+				<-time.After(10 * time.Minute)
+				opened, open := x.lines.counts()
+				require.Equal(x.t, []int{1, 1}, []int{opened, open})
+				if x.agent.deps.Heartbeat == 0 {
+					n := len(x.rhythm())
+					require.Greater(x.t, n, 20)
+					require.InDelta(x.t, n, x.count("wait"), 1, "a poll for each heartbeat")
+				}
+			})
+		})
+	}
+}
+
+// A parked poll holds back neither a heartbeat that tells a change nor a
+// fallback; the connection that it takes goes again.
+func TestAChangeIsToldBesideThePoll(t *testing.T) {
+	bubble(t, nil, func(x *exchange) {
+		<-time.After(45 * time.Second)
+		require.Equal(x.t, 1, x.parked())
+		before := len(x.rhythm())
+		x.agent.change()
+		require.Len(x.t, x.rhythm(), before+1, "at once")
+		opened, open := x.lines.counts()
+		require.Equal(x.t, []int{2, 2}, []int{opened, open})
+		<-time.After(2 * time.Minute)
+		x.rhythm()
+		opened, open = x.lines.counts()
+		require.Equal(x.t, []int{2, 1}, []int{opened, open})
+	})
+}
+
+// A task's progress and result go beside the poll on one more connection, the
+// same one each time, and that goes when the task is over.
+func TestATaskNeedsASecondConnection(t *testing.T) {
+	var started chan string
+	var end chan struct{}
+	bubble(t, func(_ *exchange, d *Deps) {
+		started, end = make(chan string, 1), make(chan struct{})
+		d.Executors = script{schema.TaskNodeProbe: held(started, end)}.executors()
+	}, func(x *exchange) {
+		<-time.After(time.Minute)
+		p := x.payload(schema.TaskNodeProbe, 1, nil)
+		x.offers <- x.offerOf(p, 1)
+		<-started
+		<-time.After(50 * time.Second)
+		require.Equal(x.t, 2, x.count("progress"))
+		require.Equal(x.t, 1, x.parked())
+		opened, open := x.lines.counts()
+		require.Equal(x.t, []int{2, 2}, []int{opened, open})
+		close(end)
+		synctest.Wait()
+		require.Equal(x.t, 1, x.count("result"), "at once")
+		<-time.After(time.Minute)
+		x.rhythm()
+		opened, open = x.lines.counts()
+		require.Equal(x.t, []int{2, 1}, []int{opened, open})
+	})
+}
+
+func TestAConnectionThatDiesInAPollIsReplaced(t *testing.T) {
+	bubble(t, nil, func(x *exchange) {
+		<-time.After(45 * time.Second)
+		x.lines.tear()
+		<-time.After(2 * time.Second)
+		require.Equal(x.t, 1, x.parked())
+		<-time.After(5 * time.Minute)
+		x.rhythm()
+		opened, open := x.lines.counts()
+		require.Equal(x.t, 1, open)
+		require.LessOrEqual(x.t, opened, 3, "one that was late with its heartbeat may have needed another")
+	})
+}
+
+// A poll that the server never ends stops no heartbeat.
+func TestAHungPollStopsNoHeartbeat(t *testing.T) {
+	bubble(t, func(x *exchange, _ *Deps) {
+		x.onWait = func(int) error {
+			<-x.lines.done
+			return nil
+		}
+	}, func(x *exchange) {
+		<-time.After(10 * time.Minute)
+		require.Greater(x.t, len(x.rhythm()), 15)
+	})
+}
+
+// A heartbeat that is never answered stops no poll for long.
+func TestAHungHeartbeatStopsNoPoll(t *testing.T) {
+	bubble(t, func(x *exchange, _ *Deps) {
+		x.onBeat = func() error {
+			<-x.lines.done
+			return nil
+		}
+	}, func(x *exchange) {
+		<-time.After(10*time.Minute + beatPatience)
+		require.Equal(x.t, 1, x.parked())
+		polls := x.count("wait")
+		require.LessOrEqual(x.t, polls, 2*10+1)
+		require.GreaterOrEqual(x.t, polls, 10)
+	})
+}
+
+// Nodes that start together are not heard of together for ever.
+func TestTheSecondHeartbeatIsSpread(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		draw  func(time.Duration) time.Duration
+		after time.Duration
+	}{
+		"earliest": {func(time.Duration) time.Duration { return 0 }, schema.HeartbeatEvery / 3},
+		"latest":   {func(most time.Duration) time.Duration { return most }, schema.HeartbeatEvery},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(_ *exchange, d *Deps) { d.Draw = c.draw }, func(x *exchange) {
+				<-time.After(time.Minute)
+				at := x.rhythm()
+				require.Equal(x.t, c.after-beatSlack, at[1].Sub(at[0]))
+				require.Equal(x.t, schema.HeartbeatEvery-beatSlack, at[2].Sub(at[1]))
+			})
+		})
+	}
+}

@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// A late copy of its enrolment's request replaced the certificate that the node
+// stored, and the node was away until that had expired: its first word is a
+// recovery, whose token died with the certificate. The enrolment is made again.
+func TestRecoveryFindsOutThatTheEnrolmentWasReplaced(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.wire.lose = func(int, string) string { return "copied" }
+	require.True(t, r.boot())
+	out := r.agent.Keep(t.Context())
+	require.Equal(t, ActEnroll, out.Action)
+	require.NoError(t, out.Err)
+	r.wire.lose = nil
+	require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaEnroll}, r.book.via)
+	require.False(t, r.book.accepts(r.serial()), "the copy replaced it")
+
+	r.pass(schema.CertTTL + time.Hour)
+	require.True(t, r.boot())
+	r.settle()
+	require.Positive(t, r.f.count("recover"))
+	require.Equal(t, 1, r.f.count("wait"), "no poll told it before")
+	require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaEnroll, schema.ViaEnroll}, r.book.via)
+	r.whole("enrolled again")
+}

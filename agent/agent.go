@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"log/slog"
 	"os"
@@ -41,6 +42,7 @@ type Agent struct {
 	reread   atomic.Bool  // the CA bundle is to be read again
 	leaving  atomic.Bool  // the node gives up its identity
 	lastLoop atomic.Int64 // unix ns of the poll loop's last turn
+	polls    atomic.Int64 // made so far
 	changed  chan struct{}
 	pulse    *pulse
 	stop     context.CancelCauseFunc
@@ -134,12 +136,17 @@ func (a *Agent) Close() {
 
 func (a *Agent) api() *client { return a.client.Load() }
 
-// connect makes the client of the identity in use and lets go of the former
-// one's idle connections; requests under way end by themselves.
+// connect makes the client of the identity in use, which presents its
+// certificate and signs with its key, and lets go of the former one's idle
+// connections; requests under way end by themselves.
 func (a *Agent) connect() error {
-	c, err := a.deps.newClient(a.conf, a.keeper.clock, a.keeper.present)
+	v := a.keeper.inUse.Load()
+	c, err := a.deps.newClient(a.conf, a.keeper.clock, a.keeper.presenterOf(v))
 	if err != nil {
 		return err
+	}
+	if v != nil {
+		c.key, _ = v.cert.PrivateKey.(crypto.Signer)
 	}
 	if old := a.client.Swap(c); old != nil {
 		old.close()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -31,8 +32,11 @@ const maxAnswerBytes = 4 * schema.MaxBodyBytes
 type client struct {
 	base   string // https://host[:port]/internal/v1/nodes/{id}
 	bundle string // path of the CA bundle that it was made with
-	http   *http.Client
-	clock  *serverClock
+	// key signs results: that of the certificate that is presented; nil where
+	// none is.
+	key   crypto.Signer
+	http  *http.Client
+	clock *serverClock
 }
 
 // presenter chooses the certificate of a handshake.
@@ -102,6 +106,7 @@ type call struct {
 	correlationID string
 	timeout       time.Duration        // 30 s when 0
 	header        *http.Header         // gets the answer's when not nil
+	signAs        string               // DSSE payload type; "" for a body that is not signed
 	chain         *[]*x509.Certificate // gets the server's when not nil
 }
 
@@ -148,10 +153,16 @@ func (c *client) do(ctx context.Context, r call, out any) (found bool, err error
 
 func (c *client) request(ctx context.Context, r call) (*http.Request, error) {
 	var body io.Reader
+	signature := ""
 	if r.body != nil {
 		data, err := json.Marshal(r.body)
 		if err != nil {
 			return nil, fmt.Errorf("encoding a request: %w", err)
+		}
+		if r.signAs != "" {
+			if signature, err = c.sign(r.signAs, data); err != nil {
+				return nil, err
+			}
 		}
 		body = bytes.NewReader(data)
 	}
@@ -169,6 +180,9 @@ func (c *client) request(ctx context.Context, r call) (*http.Request, error) {
 	}
 	if r.correlationID != "" {
 		req.Header.Set(schema.HeaderCorrelationID, r.correlationID)
+	}
+	if signature != "" {
+		req.Header.Set(schema.HeaderResultSignature, signature)
 	}
 	return req, nil
 }
@@ -256,7 +270,7 @@ func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w wa
 	}
 	q := url.Values{
 		"timeout": {timeout.Truncate(time.Millisecond).String()}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
-		"set": {strconv.FormatInt(ask.set, 10)},
+		"set": {strconv.FormatInt(ask.set, 10)}, "number": {strconv.FormatInt(ask.Number, 10)},
 	}
 	if len(ask.Have) > 0 {
 		q.Set("have", strings.Join(ask.Have, ","))
@@ -313,7 +327,7 @@ func (c *client) progress(ctx context.Context, taskID string, p schema.TaskProgr
 func (c *client) result(ctx context.Context, taskID string, r schema.TaskResult, correlationID string) error {
 	_, err := c.do(ctx, call{
 		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
-		body: r, correlationID: correlationID,
+		body: r, correlationID: correlationID, signAs: schema.ResultPayloadType(taskID),
 	}, nil)
 	return err
 }

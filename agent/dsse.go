@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto"
 	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
@@ -86,6 +89,20 @@ func (d document) open(envelope []byte, keys []schema.VerifierKey) (raw []byte, 
 		by = append(by, k.KeyID)
 	}
 	return raw, by, nil
+}
+
+// sign returns the signature of a document by the key of the certificate that
+// this client presents, in the form of schema.HeaderResultSignature.
+func (c *client) sign(payloadType string, body []byte) (string, error) {
+	if c.key == nil {
+		return "", errNoIdentity
+	}
+	sum := sha256.Sum256(dsse.PAE(payloadType, body))
+	signature, err := c.key.Sign(rand.Reader, sum[:], crypto.SHA256)
+	if err != nil {
+		return "", schema.Wrap(schema.KindInternal, err, "signing a document")
+	}
+	return base64.RawURLEncoding.EncodeToString(signature), nil
 }
 
 // verifierKey is a key in the form the DSSE library asks for.

@@ -5,9 +5,11 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"io"
@@ -24,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -126,9 +129,11 @@ type fakeAPI struct {
 	counts     map[string]int
 	spkis      []string
 	results    []postedResult
+	signers    []string // serials of who signed a result, in their order
 	heartbeats []schema.HeartbeatRequest
 	haves      []string
-	open       int // polls being answered
+	numbers    []string // of the polls
+	open       int      // polls being answered
 }
 
 // news is the answer of a poll that names tasks to ask about.
@@ -256,11 +261,15 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 	case "verifier-sets":
 		return f.setsAfter(r)
 	case "result":
+		id, leaf := parts[len(parts)-2], r.TLS.PeerCertificates[0]
+		if !resultSignedBy(leaf, id, body, r.Header.Get(schema.HeaderResultSignature)) {
+			return nil, identityError(schema.ReasonResultSignature)
+		}
 		var res schema.TaskResult
 		if err := schema.DecodeStrict(body, schema.MaxResultBytes, &res); err != nil {
 			return nil, err
 		}
-		id := parts[len(parts)-2]
+		f.note(func() { f.signers = append(f.signers, schema.FactsOf(leaf).Serial) })
 		if f.onResult != nil {
 			if err := f.onResult(n, id, res); err != nil {
 				return nil, err
@@ -289,6 +298,14 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 		return nil, nil
 	}
 	return nil, schema.NewError(schema.KindNotFound, "no such path")
+}
+
+// resultSignedBy reports whether the certificate's key signed the task's result.
+func resultSignedBy(leaf *x509.Certificate, taskID string, body []byte, signature string) bool {
+	raw, err := base64.RawURLEncoding.DecodeString(signature)
+	key, ok := leaf.PublicKey.(*ecdsa.PublicKey)
+	sum := sha256.Sum256(dsse.PAE(schema.ResultPayloadType(taskID), body))
+	return err == nil && ok && ecdsa.VerifyASN1(key, sum[:], raw)
 }
 
 func trustOf(servers, nodes []byte) schema.NodeTrust {
@@ -323,7 +340,10 @@ func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
 }
 
 func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
-	f.note(func() { f.haves, f.open = append(f.haves, r.URL.Query().Get("have")), f.open+1 })
+	f.note(func() {
+		q := r.URL.Query()
+		f.haves, f.numbers, f.open = append(f.haves, q.Get("have")), append(f.numbers, q.Get("number")), f.open+1
+	})
 	defer f.note(func() { f.open-- })
 	if f.onWait != nil {
 		if err := f.onWait(n); err != nil {

@@ -292,13 +292,15 @@ func (k *keeper) remind() {
 		"next", "look at the failed renewals above; gpuaas node show "+k.conf.NodeID)
 }
 
-// present answers a handshake's wish for a certificate.
-func (k *keeper) present(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	v := k.inUse.Load()
-	if v == nil {
-		return nil, errNoIdentity
+// presenterOf answers a handshake's wish for a certificate with the version's,
+// for as long as the node has an identity at all.
+func (k *keeper) presenterOf(v *version) presenter {
+	return func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if v == nil || k.inUse.Load() == nil {
+			return nil, errNoIdentity
+		}
+		return v.presentTo(r)
 	}
-	return v.presentTo(r)
 }
 
 // presentTo refuses where the server could only refuse: then nothing is sent.

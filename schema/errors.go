@@ -54,6 +54,9 @@ const (
 	ReasonNodeLocked       = "node_locked"
 	ReasonNodeRemoved      = "node_removed"
 	ReasonIdentityMismatch = "identity_mismatch"
+	// ReasonResultSignature is a result that the certificate's key did not sign
+	// as it came. The agent keeps it and posts it again.
+	ReasonResultSignature = "result_signature"
 )
 
 // ReasonSettled is the reason of a KindNotFound for a delivery that nothing

@@ -220,6 +220,9 @@ type TaskResult struct {
 	OutputTail string    `json:"output_tail,omitempty"`
 	StartedAt  time.Time `json:"started_at"`
 	FinishedAt time.Time `json:"finished_at"`
+
+	// Proof is the node's signature of this result, which travels in a header.
+	Proof *ResultProof `json:"-"`
 }
 
 // Params are a task's parameters in their JSON form.

@@ -18,11 +18,18 @@ import (
 // text that is not UTF-8 and the character U+0000, which the database cannot
 // keep. Nothing of a refused body is in the error: it may hold a token.
 func Decode(w http.ResponseWriter, r *http.Request, v any) error {
+	_, err := DecodeRaw(w, r, v)
+	return err
+}
+
+// DecodeRaw is Decode and also returns the body as it came, for who has to check
+// a signature of it.
+func DecodeRaw(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
 	data, err := read(w, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return decode(r, data, v)
+	return data, decode(r, data, v)
 }
 
 // DecodeOptional is Decode, but an empty body leaves v as it is.

@@ -81,7 +81,7 @@ func New(reg prometheus.Registerer) *Metrics {
 // event, so that a rate sees it.
 func (m *Metrics) startAtZero() {
 	for _, reason := range []string{schema.ReasonNoCertificate, schema.ReasonUnknownIssuer, schema.ReasonIssuerRetired, schema.ReasonExpired,
-		schema.ReasonSerialSuperseded, schema.ReasonNodeLocked, schema.ReasonNodeRemoved, schema.ReasonIdentityMismatch} {
+		schema.ReasonSerialSuperseded, schema.ReasonNodeLocked, schema.ReasonNodeRemoved, schema.ReasonIdentityMismatch, schema.ReasonResultSignature} {
 		m.refusals.WithLabelValues(reason)
 	}
 	for _, result := range []string{ResultIssued, string(schema.KindInvalidRequest), string(schema.KindUnauthenticated),

@@ -28,6 +28,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -388,7 +389,7 @@ func (s *site) clientWith(cert *tls.Certificate, h2 bool, change func(*tls.Confi
 	}
 	transport := &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: h2}
 	s.tb.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport}
+	return &http.Client{Transport: resulttest.Transport{Transport: transport, Cert: cert}}
 }
 
 func (s *site) path(rest string) string { return s.base + "/internal/v1/nodes/" + s.node.NodeID + rest }

@@ -25,10 +25,14 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var body schema.TaskResult
-	if err := edge.Decode(w, r, &body); err != nil {
+	raw, err := edge.DecodeRaw(w, r, &body)
+	if err != nil {
 		return err
 	}
 	if err := checkResult(&body); err != nil {
+		return err
+	}
+	if body.Proof, err = a.proof(r, taskID, raw); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)

@@ -33,6 +33,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -202,7 +203,7 @@ func httpClient(tb testing.TB, pool *x509.CertPool, cert *tls.Certificate) *http
 	}
 	transport := &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true}
 	tb.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport}
+	return &http.Client{Transport: resulttest.Transport{Transport: transport, Cert: cert}}
 }
 
 // reply is what a call came to.

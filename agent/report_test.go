@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// A result that waited while the certificate was renewed is signed with the key
+// of the certificate that it goes with.
+func TestResultIsSignedWhenItIsPosted(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	first := r.serial()
+	var renewed atomic.Bool
+	r.f.onResult = func(int, string, schema.TaskResult) error {
+		if renewed.Load() {
+			return nil
+		}
+		return schema.NewError(schema.KindServiceUnavailable, "not now")
+	}
+	p := r.f.payload(schema.TaskFactsCollect, 1, nil)
+	r.f.offers <- r.f.offerOf(p, 1)
+	r.step()
+	r.f.until("the first try", func() bool { return len(r.f.signers) > 0 })
+	r.due()
+	r.settle()
+	second := r.serial()
+	require.NotEqual(t, first, second)
+	renewed.Store(true)
+	require.Equal(t, schema.TaskSucceeded, r.f.result(p.TaskID).Status)
+	require.Equal(t, first, r.f.signers[0])
+	require.Equal(t, second, r.f.signers[len(r.f.signers)-1])
+}
+
+// A result whose signature is refused was altered on its way, or its reader is
+// wrong: it is kept and posted until it is taken.
+func TestResultWithARefusedSignatureIsKept(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t)
+	f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+		if n <= 3 {
+			return identityError(schema.ReasonResultSignature)
+		}
+		return nil
+	}
+	a := start(t, f.config(), Deps{Executors: script{schema.TaskFactsCollect: counting(new(atomic.Int32))}.executors()})
+	p := f.payload(schema.TaskFactsCollect, 1, nil)
+	f.offers <- f.offerOf(p, 1)
+	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Contains(t, a.log.String(), "task result not delivered")
+	require.Equal(t, 1, f.count("enroll"), "the identity is as good as before")
+}

@@ -1,0 +1,28 @@
+package schema
+
+// HeaderResultSignature carries the signature of a task's result: in base64url
+// without padding, ECDSA with SHA-256 in its ASN.1 form, by the key of the node's
+// certificate, of the DSSE pre-authentication encoding of ResultPayloadType and
+// of the request's body as it is sent.
+const HeaderResultSignature = "Gpuaas-Result-Signature"
+
+// ResultPayloadType is the DSSE payload type of the result of a task. It names
+// the task, which the body does not, so that no result passes for that of another
+// task or for another kind of document.
+func ResultPayloadType(taskID string) string {
+	return "application/vnd.gpuaas.task-result.v1+json; task_id=" + taskID
+}
+
+// ResultProof is what proves to a third party that a node reported a result, long
+// after the certificate's end.
+type ResultProof struct {
+	// Serial is that of the certificate whose key signed.
+	Serial string `json:"serial"`
+	// Key is the certificate's public key, PKIX in DER. The certificate's row and
+	// its audit event have the key's hash.
+	Key []byte `json:"key"`
+	// Body is the result as the node sent it, byte by byte, and Signature what
+	// HeaderResultSignature carried, decoded.
+	Body      []byte `json:"body"`
+	Signature []byte `json:"signature"`
+}

@@ -48,13 +48,27 @@ func (d *desk) run(ctx, work context.Context) {
 		d.publishAge()
 		look = d.rest(ctx) || look
 	}
-	for d.begin(work); len(d.busy) > 0; d.begin(work) {
+	for d.left(work) {
 		d.end(<-d.ended)
 	}
 	if len(d.delivered) > 0 {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBudget)
 		defer cancel()
 		d.remove(last)
+	}
+}
+
+// left reports whether there is something in hand, once nothing is taken any
+// more but what was handed over already.
+func (d *desk) left(work context.Context) bool {
+	for {
+		select {
+		case m := <-d.Outbox.Handed():
+			d.queue = append(d.queue, m)
+		default:
+			d.begin(work)
+			return len(d.busy) > 0
+		}
 	}
 }
 
@@ -111,8 +125,12 @@ func (d *desk) begin(work context.Context) {
 // at the outbox.
 func (d *desk) rest(ctx context.Context) (look bool) {
 	var wake <-chan struct{}
+	var handed <-chan schema.OutboxMessage
 	if !d.paused {
 		wake = d.Outbox.Wake()
+		if d.room() > 0 {
+			handed = d.Outbox.Handed()
+		}
 	}
 	var again <-chan time.Time
 	if after := d.lookAfter(); after > 0 {
@@ -125,6 +143,9 @@ func (d *desk) rest(ctx context.Context) (look bool) {
 		return false
 	case e := <-d.ended:
 		d.end(e)
+		return false
+	case m := <-handed:
+		d.queue = append(d.queue, m)
 		return false
 	case <-wake:
 	case <-again:

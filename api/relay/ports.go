@@ -19,6 +19,8 @@ type Outbox interface {
 	Orphaned(ctx context.Context, id int64, why string) error
 	// Failed notes a failed try; the message is due again after a backoff.
 	Failed(ctx context.Context, id int64, why string) error
+	// Handed gets the results that this process stored: they are taken already.
+	Handed() <-chan schema.OutboxMessage
 	// Wake gets a value when a message was written, and now and then anyway.
 	Wake() <-chan struct{}
 }

@@ -23,13 +23,14 @@ type box struct {
 	mu       sync.Mutex
 	due      []schema.OutboxMessage
 	wake     chan struct{}
+	handed   chan schema.OutboxMessage
 	notes    map[int64][]string
 	takes    int
 	takeFail int
 }
 
 func newBox(messages ...schema.OutboxMessage) *box {
-	return &box{due: messages, wake: make(chan struct{}, 1), notes: map[int64][]string{}}
+	return &box{due: messages, wake: make(chan struct{}, 1), handed: make(chan schema.OutboxMessage, 1), notes: map[int64][]string{}}
 }
 
 func (b *box) Take(_ context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
@@ -69,6 +70,8 @@ func (b *box) Failed(_ context.Context, id int64, _ string) error {
 }
 
 func (b *box) Wake() <-chan struct{} { return b.wake }
+
+func (b *box) Handed() <-chan schema.OutboxMessage { return b.handed }
 
 func (b *box) of(id int64) []string {
 	b.mu.Lock()
@@ -326,4 +329,29 @@ func TestDeliveredMessagesAreRemovedTogether(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	assert.Less(t, b.takes, 20)
+}
+
+// What this process stored is delivered without a look at the outbox, and so is
+// what it stored before it was told to stop.
+func TestHanded(t *testing.T) {
+	b := newBox()
+	taken, release := make(chan struct{}), make(chan struct{})
+	begun := sync.OnceFunc(func() { close(taken) })
+	_, stop := run(t, b, &deaf{answer: func(context.Context, string, int64) error {
+		begun()
+		<-release
+		return nil
+	}})
+	b.handed <- result(1, "w")
+	<-taken
+	b.handed <- result(2, "w")
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	close(release)
+	<-stopped
+	assert.Equal(t, []string{"delivered"}, b.of(1))
+	assert.Equal(t, []string{"delivered"}, b.of(2))
 }

@@ -20,9 +20,9 @@ func (e *env) outbox() *store.Outbox {
 	return e.Outbox(l)
 }
 
-// A process that has a relay tells it of its results itself, and the others only
+// A process that has a relay hands it its results itself, and wakes the others only
 // once it has none any more: transactions that notify commit one at a time.
-func TestAResultWakesTheRelayOfItsProcess(t *testing.T) {
+func TestAResultIsHandedToTheRelayOfItsProcess(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	foreign, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
@@ -56,9 +56,26 @@ func TestAResultWakesTheRelayOfItsProcess(t *testing.T) {
 	default:
 	}
 	report("one")
-	awaken(t, wake)
+	handed := <-own.Handed()
+	asleep(t, wake)
 	drained()
 	asleep(t, elsewhere)
+	taken, err := e.outbox().Take(ctx, 10, nil)
+	require.NoError(t, err)
+	for _, m := range taken { // the enrolment's events
+		require.Nil(t, m.Result, "what was handed over is offered to nobody else")
+	}
+	e.exec("UPDATE outbox SET next_try_at = now() WHERE id = $1", handed.ID)
+	taken, err = e.outbox().Take(ctx, 10, nil)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, taken[0].Owner, handed.Owner)
+	require.JSONEq(t, string(taken[0].Result.Output), string(handed.Result.Output))
+	handed.Result.Output = taken[0].Result.Output
+	require.Equal(t, taken[0].Result, handed.Result)
+	_, err = e.outbox().Take(ctx, 0, []schema.OutboxMessage{handed})
+	require.NoError(t, err)
+	require.Zero(t, e.number("SELECT count(*) FROM outbox WHERE id = $1", handed.ID))
 
 	own.Rest()
 	report("two")

@@ -191,9 +191,13 @@ UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task
 
 -- What the reclaimer should look at, by task: leases that ended long enough ago,
 -- tasks whose operation is over, results that wait too long for their delivery.
+-- Materialized, so that no plan reads what is over for the sake of the order.
 -- name: ReclaimableTasks :many
-SELECT t.task_id, t.node_id FROM node_tasks t JOIN operations o ON o.operation_id = t.operation_id
-WHERE t.task_id > sqlc.arg(after)::uuid AND t.finished_at IS NULL
+WITH unended AS MATERIALIZED (
+    SELECT task_id, node_id, operation_id, status, lease_until FROM node_tasks WHERE finished_at IS NULL
+)
+SELECT t.task_id, t.node_id FROM unended t JOIN operations o ON o.operation_id = t.operation_id
+WHERE t.task_id > sqlc.arg(after)::uuid
   AND (o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))
 UNION

@@ -678,8 +678,11 @@ func (q *Queries) PlanTask(ctx context.Context, operationID string, step string,
 }
 
 const reclaimableTasks = `-- name: ReclaimableTasks :many
-SELECT t.task_id, t.node_id FROM node_tasks t JOIN operations o ON o.operation_id = t.operation_id
-WHERE t.task_id > $2::uuid AND t.finished_at IS NULL
+WITH unended AS MATERIALIZED (
+    SELECT task_id, node_id, operation_id, status, lease_until FROM node_tasks WHERE finished_at IS NULL
+)
+SELECT t.task_id, t.node_id FROM unended t JOIN operations o ON o.operation_id = t.operation_id
+WHERE t.task_id > $2::uuid
   AND (o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => $3::float8))
 UNION
@@ -703,6 +706,7 @@ type ReclaimableTasksRow struct {
 
 // What the reclaimer should look at, by task: leases that ended long enough ago,
 // tasks whose operation is over, results that wait too long for their delivery.
+// Materialized, so that no plan reads what is over for the sake of the order.
 func (q *Queries) ReclaimableTasks(ctx context.Context, arg ReclaimableTasksParams) ([]ReclaimableTasksRow, error) {
 	rows, err := q.db.Query(ctx, reclaimableTasks,
 		arg.MaxRows,

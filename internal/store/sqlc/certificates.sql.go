@@ -141,7 +141,7 @@ const identityFacts = `-- name: IdentityFacts :many
 SELECT n.node_id, said.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
-       NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.status IN ('pending', 'dispatched', 'running')
+       NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
                    AND (t.status <> 'running' OR t.lease_until < now())) AS idle
 FROM (SELECT unnest((SELECT $2::uuid[])) AS node_id, unnest((SELECT $3::text[]))::text AS serial) said
 JOIN nodes n ON n.node_id = said.node_id

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -13,6 +14,12 @@ import (
 // pingAfter is how long an HTTP/2 connection is believed without a frame of its
 // peer: longer than the time between two heartbeats.
 const pingAfter = schema.HeartbeatEvery + 15*time.Second
+
+// naming is a handshake's settings that name the CAs of a trust.
+type naming struct {
+	known *trust
+	cfg   *tls.Config
+}
 
 // TLSConfig returns the listener's TLS settings. A client certificate is asked
 // for and not verified in the handshake: the handlers verify it for each
@@ -29,6 +36,7 @@ func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certi
 		GetCertificate:         serverCertificate,
 	}
 	cfg := base.Clone()
+	var named atomic.Pointer[naming] // of the last handshake: every connection keeps its configuration
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		known, err := a.generations(hello.Context())
 		if err != nil {
@@ -36,9 +44,13 @@ func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certi
 			a.cfg.Log.Warn("reading node CAs for a handshake", slog.Any("err", err))
 			return nil, nil
 		}
-		c := base.Clone()
-		c.ClientCAs = known.named
-		return c, nil
+		n := named.Load()
+		if n == nil || n.known != known {
+			n = &naming{known, base.Clone()}
+			n.cfg.ClientCAs = known.named
+			named.Store(n)
+		}
+		return n.cfg, nil
 	}
 	return cfg
 }

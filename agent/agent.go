@@ -42,6 +42,7 @@ type Agent struct {
 	reread   atomic.Bool  // the CA bundle is to be read again
 	leaving  atomic.Bool  // the node gives up its identity
 	lastLoop atomic.Int64 // unix ns of the poll loop's last turn
+	polls    atomic.Int64 // made so far
 	changed  chan struct{}
 	pulse    *pulse
 	stop     context.CancelCauseFunc

@@ -270,7 +270,7 @@ func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w wa
 	}
 	q := url.Values{
 		"timeout": {timeout.Truncate(time.Millisecond).String()}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
-		"set": {strconv.FormatInt(ask.set, 10)},
+		"set": {strconv.FormatInt(ask.set, 10)}, "number": {strconv.FormatInt(ask.Number, 10)},
 	}
 	if len(ask.Have) > 0 {
 		q.Set("have", strings.Join(ask.Have, ","))

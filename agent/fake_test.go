@@ -132,7 +132,8 @@ type fakeAPI struct {
 	signers    []string // serials of who signed a result, in their order
 	heartbeats []schema.HeartbeatRequest
 	haves      []string
-	open       int // polls being answered
+	numbers    []string // of the polls
+	open       int      // polls being answered
 }
 
 // news is the answer of a poll that names tasks to ask about.
@@ -339,7 +340,10 @@ func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
 }
 
 func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
-	f.note(func() { f.haves, f.open = append(f.haves, r.URL.Query().Get("have")), f.open+1 })
+	f.note(func() {
+		q := r.URL.Query()
+		f.haves, f.numbers, f.open = append(f.haves, q.Get("have")), append(f.numbers, q.Get("number")), f.open+1
+	})
 	defer f.note(func() { f.open-- })
 	if f.onWait != nil {
 		if err := f.onWait(n); err != nil {

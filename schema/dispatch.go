@@ -153,6 +153,9 @@ type TaskAsk struct {
 	Holder string
 	// Nonce is random and new for each poll.
 	Nonce string
+	// Number counts the polls of this process, from 1; 0 when it does not count.
+	// Who sends a poll has dealt with the answers to all before it.
+	Number int64
 }
 
 // TaskBeat is what a task's activity is told about its progress. It becomes the

@@ -29,7 +29,7 @@ type poll struct {
 // parsePoll reads a wait request's query. Every parameter may be given once.
 func parsePoll(q url.Values) (poll, error) {
 	p := poll{timeout: defaultPoll}
-	for _, name := range []string{"timeout", "have", "nonce", "holder", "set"} {
+	for _, name := range []string{"timeout", "have", "nonce", "holder", "set", "number"} {
 		if len(q[name]) > 1 {
 			return p, badQuery("bad_query", "%s may be given once", name)
 		}
@@ -50,6 +50,11 @@ func parsePoll(q url.Values) (poll, error) {
 	}
 	if p.ask.Holder = q.Get("holder"); !isHolder(p.ask.Holder) {
 		return p, badQuery("bad_holder", "holder must name the agent's process in 1 to %d of A-Z a-z 0-9 . _ -", maxHolder)
+	}
+	if q.Has("number") {
+		if p.ask.Number, err = parseVersion(q.Get("number")); err != nil {
+			return p, badQuery("bad_number", "number must count the polls of the agent's process")
+		}
 	}
 	if q.Has("set") {
 		p.set, err = parseVersion(q.Get("set"))

@@ -13,7 +13,7 @@ import (
 
 // Whatever a query says, it is refused with a reason or read into bounds.
 func FuzzParsePoll(f *testing.F) {
-	good := "timeout=55s&have=" + schema.NewID() + "&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=boot-1700000000&set=3"
+	good := "timeout=55s&have=" + schema.NewID() + "&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=boot-1700000000&set=3&number=7"
 	for _, seed := range []string{good, "", "timeout=-1s", strings.Replace(good, "set=3", "set=-3", 1),
 		strings.Replace(good, "boot", "b%00t", 1), strings.Replace(good, "AAAA", "AA+A", 1), good + "&set=4", "have=,,,&" + good,
 		strings.Replace(good, "55s", "9223372036854775807ns", 1), strings.Replace(good, "55s", "1e9h", 1)} {
@@ -28,7 +28,7 @@ func FuzzParsePoll(f *testing.F) {
 		if err != nil {
 			e := schema.AsError(err)
 			require.Equal(t, schema.KindInvalidRequest, e.Kind)
-			require.Contains(t, []string{"bad_query", "bad_timeout", "bad_have", "bad_nonce", "bad_holder", "bad_set"}, e.Reason)
+			require.Contains(t, []string{"bad_query", "bad_timeout", "bad_have", "bad_nonce", "bad_holder", "bad_set", "bad_number"}, e.Reason)
 			return
 		}
 		require.True(t, p.timeout >= 0 && p.timeout <= schema.MaxPollTimeout)

@@ -244,6 +244,9 @@ func TestWaitParameters(t *testing.T) {
 		"set=1e3":                      "bad_set",
 		"set=9999999999999999999":      "bad_set",
 		"set=1&set=1":                  "bad_query",
+		"number=":                      "bad_number",
+		"number=-1":                    "bad_number",
+		"number=1&number=2":            "bad_query",
 		"holder=x":                     "bad_query", // a second one
 		"nonce=AAAAAAAAAAAAAAAAAAAAAA": "bad_query",
 	} {

@@ -12,6 +12,7 @@ import (
 // nodeSide is the agent as the API sees it: it has a journal, and executes what
 // it accepted once. Its own deaths are in package agent's tests.
 type nodeSide struct {
+	polls int64 // made so far
 	known map[string]*held
 	order []*held
 	// lost are the tasks that were given up: of those, the node must be offered
@@ -56,12 +57,24 @@ func (s *shift) pick(is func(*held) bool) *held {
 	return fit[s.r.IntN(len(fit))]
 }
 
-// poll asks for work.
+// poll asks for work. One that is lost may come after later ones all the same;
+// then its answer reaches nobody.
 func (s *shift) poll(ctx context.Context) error {
+	s.node.polls++
+	ask := schema.TaskAsk{Have: s.node.have(), Holder: "boot-1", Number: s.node.polls}
 	if s.may(handUnasked, 8) {
+		if s.may(handLate, 2) {
+			s.late = append(s.late, func(ctx context.Context) error {
+				offer, err := s.store.NextTask(ctx, s.caller, ask, schema.TaskLease)
+				if offer != nil {
+					s.say("poll %d comes late and is handed %s, lease %d", ask.Number, offer.Type, offer.Lease.Epoch)
+				}
+				return err
+			})
+		}
 		return nil
 	}
-	offer, err := s.store.NextTask(ctx, s.caller, schema.TaskAsk{Have: s.node.have(), Holder: "boot-1"}, schema.TaskLease)
+	offer, err := s.store.NextTask(ctx, s.caller, ask, schema.TaskLease)
 	if err != nil || offer == nil {
 		return err
 	}

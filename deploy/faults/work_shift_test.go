@@ -22,6 +22,7 @@ const (
 	workerAfter   death = "worker dies after a task is stored"
 	handLost      death = "hand-over committed, answer lost"
 	handUnasked   death = "poll lost"
+	handLate      death = "poll comes after later ones"
 	progressLost  death = "progress committed, answer lost"
 	resultUnasked death = "result lost on the way"
 	resultLost    death = "result committed, answer lost"
@@ -33,7 +34,7 @@ const (
 	given         death = "task given up or offered again"
 )
 
-var deaths = []death{workerBefore, workerAfter, handLost, handUnasked, progressLost, resultUnasked, resultLost, resultTwice,
+var deaths = []death{workerBefore, workerAfter, handLost, handUnasked, handLate, progressLost, resultUnasked, resultLost, resultTwice,
 	relayBefore, relayAfter, temporalAway, tried, given}
 
 // errDied is what a caller sees of somebody who died.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
-	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
@@ -21,41 +20,28 @@ const maxAuditText = 2000
 func nodeActor(nodeID string) string { return "node:" + nodeID }
 
 // writeAudit appends the unit's events to their streams. It is the unit's last
-// step: the stream's head is locked for as short as possible.
+// step: a stream's head is locked for as short as possible.
 func (u *unit) writeAudit(ctx context.Context) error {
 	for _, e := range u.events {
-		if err := u.appendAudit(ctx, clean(e)); err != nil {
+		e = clean(e)
+		detail, err := detailOf(e)
+		if err != nil {
+			return err
+		}
+		if err := u.later.AppendAudit(ctx, sqlc.AppendAuditParams{Stream: e.Stream, Actor: e.Actor, Action: e.Action, Target: e.Target,
+			Result: e.Result, Reason: e.Reason, CorrelationID: e.CorrelationID, OperationID: e.OperationID, Detail: detail}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (u *unit) appendAudit(ctx context.Context, e schema.AuditEvent) error {
-	head, err := u.LockAuditHead(ctx, e.Stream)
-	if notFound(err) {
-		if err := u.InsertAuditHead(ctx, e.Stream); err != nil {
-			return err
-		}
-		head, err = u.LockAuditHead(ctx, e.Stream)
+// detailOf is the event's detail as the database takes it, nil for none.
+func detailOf(e schema.AuditEvent) ([]byte, error) {
+	if len(e.Detail) == 0 {
+		return nil, nil
 	}
-	if err != nil {
-		return err
-	}
-	e.Seq, e.PrevHash = head.Seq+1, head.Hash
-	e.At = head.At.UTC().Truncate(time.Microsecond)
-	e.Hash = e.ComputeHash()
-	p := sqlc.AppendAuditParams{
-		Stream: e.Stream, Seq: e.Seq, At: e.At, Actor: e.Actor, Action: e.Action, Target: e.Target,
-		Result: e.Result, Reason: e.Reason, CorrelationID: e.CorrelationID, OperationID: e.OperationID,
-		PrevHash: e.PrevHash, Hash: e.Hash,
-	}
-	if len(e.Detail) > 0 {
-		if p.Detail, err = json.Marshal(e.Detail); err != nil {
-			return err
-		}
-	}
-	return u.later.AppendAudit(ctx, p)
+	return json.Marshal(e.Detail)
 }
 
 // Audit returns up to limit events of a stream after seq, in order.

@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"context"
+	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -111,10 +113,39 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	require.NoError(t, err)
 	brief, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err = e.Claim(brief, request(a.ID, schema.ActionProvision))
+	again := request(a.ID, schema.ActionProvision)
+	_, err = e.Claim(brief, again)
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.Equal(t, int64(1), e.claim(a.ID, schema.ActionProvision).Fence.OpSeq, "what timed out left nothing")
+	c, err := e.Claim(t.Context(), again)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), c.Fence.OpSeq, "what timed out left all or nothing")
+}
+
+// The database hashes an event as whoever verifies it does, whatever is in it.
+func TestTheDatabaseHashesAsTheVerifier(t *testing.T) {
+	e := setup(t)
+	r := rand.New(rand.NewPCG(1, 10))
+	odd := []rune{'"', '\\', '/', '<', '>', '&', '\'', '{', '}', '\b', '\f', '\n', '\r', '\t', 1, 0x1f, 0x7f, 0x80, 0xa0, 'é', 'Z', '0',
+		0x2027, 0x2028, 0x2029, 0x202a, 0xd7ff, 0xe000, 0xfeff, 0xfffd, 0xffff, 0x1f600, 0x10ffff}
+	text := func() string {
+		runes := make([]rune, r.IntN(8))
+		for i := range runes {
+			runes[i] = odd[r.IntN(len(odd))]
+		}
+		return string(runes)
+	}
+	for range 300 {
+		detail := map[string]string{}
+		for range r.IntN(5) {
+			detail[text()] = text()
+		}
+		raw, err := json.Marshal(detail)
+		require.NoError(t, err)
+		e.exec("SELECT audit_append('odd', $1, $2, $3, 'succeeded', $4, $5, $6, $7)", text(), text(), text(), text(), text(), text(), raw)
+	}
+	e.exec("SELECT audit_append('odd', '', '', '', 'succeeded', '', '', '', NULL)")
+	require.Len(t, e.chain("odd"), 301)
 }
 
 func TestAuditKeepsOddTextVerifiable(t *testing.T) {

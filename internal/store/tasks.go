@@ -83,13 +83,27 @@ func (u *unit) adopt(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner)
 }
 
 // Enqueue stores a prepared task with its envelope and wakes the node's poll, as
-// activities.Tasks says. KindFenced when the operation lost the node or ended
-// meanwhile, or the task was voided.
+// activities.Tasks says: one statement, and a second look when it stored nothing.
+// KindFenced when the operation lost the node or ended meanwhile, or the task was
+// voided.
 func (s *Store) Enqueue(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, envelope []byte) error {
-	return s.write(ctx, "storing task "+row.TaskID, func(ctx context.Context, u *unit) error {
-		if _, err := taskKind(t); err != nil {
-			return err
-		}
+	doing := "storing task " + row.TaskID
+	if _, err := taskKind(t); err != nil {
+		return err
+	}
+	p, err := enqueueParams(t, o, row, envelope)
+	if err != nil {
+		return err
+	}
+	var rows int64
+	err = s.read(ctx, doing, func(ctx context.Context) (err error) {
+		rows, err = s.q.EnqueueTask(ctx, p)
+		return err
+	})
+	if err != nil || rows > 0 {
+		return err
+	}
+	return s.write(ctx, doing, func(ctx context.Context, u *unit) error {
 		f := fenceOf(t)
 		n, err := u.LockNodeForTask(ctx, t.OperationID, t.NodeID)
 		switch {
@@ -100,16 +114,22 @@ func (s *Store) Enqueue(ctx context.Context, t schema.TaskSpec, o schema.TaskOwn
 		case n.NodeOpSeq != t.OpSeq || n.OpSeq != t.OpSeq || t.OpSeq == 0:
 			return errFenced(f, n.NodeOpSeq)
 		}
-		f.Actor = n.Actor
-		held := n.OperationID != nil && *n.OperationID == t.OperationID
-		if held {
-			inserted, err := u.insertTask(ctx, f, t, o, row, envelope)
-			if err != nil || inserted {
-				return err
-			}
-		}
-		return u.attach(ctx, f, t, held, envelope)
+		return u.attach(ctx, f, t, n.OperationID != nil && *n.OperationID == t.OperationID, envelope)
 	})
+}
+
+func enqueueParams(t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, envelope []byte) (sqlc.EnqueueTaskParams, error) {
+	e := taskEvent(fenceOf(t), schema.AuditTaskCreated, row.TaskID, schema.AuditSucceeded, "",
+		map[string]string{"type": string(t.Type), "step": t.Step})
+	detail, err := detailOf(clean(e))
+	body, _ := schema.EnvelopeDigest(envelope) // what is no envelope is told when its result is compared with it
+	return sqlc.EnqueueTaskParams{
+		Channel: channelNode, TaskID: row.TaskID, NodeID: t.NodeID, Incarnation: row.Incarnation, Seq: row.Seq,
+		Type: string(row.Type), Effect: string(row.Effect), Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq,
+		Step: t.Step, Deadline: &t.Deadline, CorrelationID: t.CorrelationID,
+		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID,
+		Envelope: envelope, BodySha256: body, Action: e.Action, Detail: detail,
+	}, err
 }
 
 // attach signs a task that is stored already: by another run of its activity, or
@@ -132,23 +152,6 @@ func (u *unit) attach(ctx context.Context, f schema.Fence, t schema.TaskSpec, he
 		return err
 	}
 	return u.later.Notify(ctx, channelNode, t.NodeID)
-}
-
-func (u *unit) insertTask(ctx context.Context, f schema.Fence, t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow,
-	envelope []byte,
-) (inserted bool, err error) {
-	rows, err := u.InsertTask(ctx, sqlc.InsertTaskParams{
-		Channel: channelNode, TaskID: row.TaskID, NodeID: t.NodeID, Incarnation: row.Incarnation, Seq: row.Seq,
-		Type: string(row.Type), Effect: string(row.Effect), Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq,
-		Step: t.Step, Deadline: &t.Deadline, CorrelationID: t.CorrelationID,
-		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID, Envelope: envelope,
-	})
-	if err != nil || rows == 0 {
-		return false, err
-	}
-	u.note(taskEvent(f, schema.AuditTaskCreated, row.TaskID, schema.AuditSucceeded, "",
-		map[string]string{"type": string(t.Type), "step": t.Step}))
-	return true, nil
 }
 
 // Void ends the operation's unfinished tasks as cancelled and wakes the node.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,9 +17,10 @@ import (
 // is to be cancelled, and one of an operation that lost the node.
 func (s *Store) NextTask(ctx context.Context, c schema.Caller, ask schema.TaskAsk, lease time.Duration) (*schema.TaskOffer, error) {
 	var offer *schema.TaskOffer
-	err := s.write(ctx, "handing a task to node "+c.NodeID, func(ctx context.Context, u *unit) error {
-		t, err := u.NextTask(ctx, sqlc.NextTaskParams{NodeID: c.NodeID, Incarnation: c.Incarnation,
-			LeaseSeconds: lease.Seconds(), Have: append([]string{}, ask.Have...), Holder: cleanText(ask.Holder),
+	err := s.read(ctx, "handing a task to node "+c.NodeID, func(ctx context.Context) error {
+		t, err := s.q.NextTask(ctx, sqlc.NextTaskParams{NodeID: c.NodeID, Incarnation: c.Incarnation,
+			LeaseSeconds: lease.Seconds(), Have: append([]string{}, ask.Have...), Holder: cleanText(ask.Holder), PollNumber: ask.Number,
+			Actor: nodeActor(c.NodeID), Action: schema.AuditTaskDispatched,
 		})
 		if notFound(err) {
 			return nil
@@ -28,12 +28,9 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, ask schema.TaskAs
 		if err != nil {
 			return err
 		}
-		u.note(taskEvent(callerFence(c, t.OperationID, t.CorrelationID), schema.AuditTaskDispatched, t.TaskID,
-			schema.AuditSucceeded, "", map[string]string{"type": string(t.Type), "holder": t.Holder,
-				"lease": strconv.FormatInt(t.LeaseEpoch, 10)}))
 		offer = &schema.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
-			Lease: schema.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: t.Type, CreatedAt: t.CreatedAt,
-			NodeState: t.NodeState, OpSeq: t.NodeOpSeq}
+			Lease: schema.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: schema.TaskType(t.Type), CreatedAt: t.CreatedAt,
+			NodeState: schema.NodeState(t.NodeState), OpSeq: t.NodeOpSeq}
 		return nil
 	})
 	if err != nil {
@@ -161,8 +158,43 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 	if !schema.IsID(taskID) {
 		return "", errNoTask(taskID)
 	}
-	var stored schema.TaskType
-	err := s.write(ctx, "storing the result of task "+taskID, func(ctx context.Context, u *unit) error {
+	doing := "storing the result of task " + taskID
+	stored, err := s.finish(ctx, doing, c, taskID, r)
+	if err == nil && stored == "" {
+		stored, err = s.finishLocked(ctx, doing, c, taskID, r)
+	}
+	if err != nil {
+		return "", err
+	}
+	s.wakeRelay()
+	return stored, nil
+}
+
+// finish is the common case, one statement: a task that is worked on, whose body
+// is the signed one and whose end changes nothing but itself. It stores nothing,
+// and returns "", of any other.
+func (s *Store) finish(ctx context.Context, doing string, c schema.Caller, taskID string, r schema.TaskResult) (stored schema.TaskType, err error) {
+	p := s.finishParams(c, taskID, r)
+	p.Open = []string{string(schema.TaskDispatched), string(schema.TaskRunning)}
+	p.BodySha256 = r.EnvelopeSHA256
+	if r.Status == schema.TaskSucceeded {
+		p.OtherTypes = []string{string(schema.TaskWorkloadCordon), string(schema.TaskWorkloadUncordon), string(schema.TaskWorkloadDrain)}
+	}
+	err = s.read(ctx, doing, func(ctx context.Context) error {
+		row, err := s.q.FinishTask(ctx, p)
+		stored = schema.TaskType(row.Type)
+		if notFound(err) {
+			return nil
+		}
+		return err
+	})
+	return stored, err
+}
+
+// finishLocked looks at the node and the task under their locks, for what the
+// result changes beside the task and for why it is not taken.
+func (s *Store) finishLocked(ctx context.Context, doing string, c schema.Caller, taskID string, r schema.TaskResult) (stored schema.TaskType, err error) {
+	err = s.write(ctx, doing, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, c.NodeID)
 		if err != nil {
 			return err
@@ -171,32 +203,30 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 		if notFound(err) || err == nil && t.NodeID != c.NodeID {
 			return errNoTask(taskID)
 		}
-		if err != nil {
+		if err != nil || t.Result != nil && sameResult(*t.Result, r) {
 			return err
-		}
-		if t.Result != nil && sameResult(*t.Result, r) {
-			return nil
 		}
 		f := callerFence(c, t.OperationID, t.CorrelationID)
 		if err := sameBody(f, t, r); err != nil {
 			return err
 		}
-		rows, err := u.FinishTask(ctx, finishParams(s.resultChannel(), c, taskID, r))
-		if err != nil {
+		if err := u.apply(ctx, node, t, r); err != nil {
 			return err
 		}
-		if rows == 0 {
+		p := s.finishParams(c, taskID, r)
+		p.Open = []string{string(schema.TaskPending), string(schema.TaskDispatched), string(schema.TaskRunning), string(schema.TaskLost)}
+		if !slices.Contains([]schema.TaskStatus{schema.TaskDispatched, schema.TaskRunning}, t.Status) {
+			p.Was = string(t.Status)
+		}
+		row, err := u.FinishTask(ctx, p)
+		if notFound(err) {
 			return refuse(errLeaseLost(taskID), taskEvent(f, schema.AuditTaskLate, taskID, "", "",
 				map[string]string{"type": string(t.Type), "task_status": string(t.Status), "status": string(r.Status)}))
 		}
-		stored = t.Type
-		return u.finishTask(ctx, f, node, t, r)
+		stored = schema.TaskType(row.Type)
+		return err
 	})
-	if err != nil {
-		return "", err
-	}
-	s.wakeRelay()
-	return stored, nil
+	return stored, err
 }
 
 // sameBody refuses the result of another body than the one that was signed for
@@ -219,9 +249,12 @@ func sameBody(f schema.Fence, t sqlc.LockTaskRow, r schema.TaskResult) error {
 
 // finishParams keeps the output's tail beside the result, where no delivery
 // reads it.
-func finishParams(channel string, c schema.Caller, taskID string, r schema.TaskResult) sqlc.FinishTaskParams {
-	p := sqlc.FinishTaskParams{Channel: channel, TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
-		Status: r.Status, OutputTail: tail(r.OutputTail)}
+func (s *Store) finishParams(c schema.Caller, taskID string, r schema.TaskResult) sqlc.FinishTaskParams {
+	p := sqlc.FinishTaskParams{Channel: s.resultChannel(), TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
+		Status: r.Status, OutputTail: tail(r.OutputTail), OtherTypes: []string{},
+		Actor: nodeActor(c.NodeID), Action: schema.AuditTaskFinished, Reason: cleanText(string(r.Code)), Message: cleanText(r.Message),
+		AuditResult: map[schema.TaskStatus]string{schema.TaskSucceeded: schema.AuditSucceeded,
+			schema.TaskFailed: schema.AuditFailed, schema.TaskCancelled: schema.AuditCancelled}[r.Status]}
 	r.OutputTail = ""
 	p.Result = &r
 	return p
@@ -237,23 +270,14 @@ func tail(s string) string {
 	return strings.ToValidUTF8(s[len(s)-schema.MaxOutputTail:], "")
 }
 
-func (u *unit) finishTask(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, t sqlc.LockTaskRow, r schema.TaskResult) error {
-	if err := u.applyWork(ctx, n, t.Type, r); err != nil {
-		return err
-	}
+// apply carries out what a result changes beside its task.
+func (u *unit) apply(ctx context.Context, n sqlc.LockNodeRow, t sqlc.LockTaskRow, r schema.TaskResult) error {
 	if t.Status == schema.TaskLost {
 		if err := u.tellBack(ctx, t); err != nil {
 			return err
 		}
 	}
-	result := map[schema.TaskStatus]string{schema.TaskSucceeded: schema.AuditSucceeded,
-		schema.TaskFailed: schema.AuditFailed, schema.TaskCancelled: schema.AuditCancelled}[r.Status]
-	detail := map[string]string{"type": string(t.Type), "message": r.Message}
-	if !slices.Contains([]schema.TaskStatus{schema.TaskDispatched, schema.TaskRunning}, t.Status) {
-		detail["was"] = string(t.Status)
-	}
-	u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, result, string(r.Code), detail))
-	return nil
+	return u.applyWork(ctx, n, t.Type, r)
 }
 
 // applyWork takes over what a workload.* task says about cordon and workloads.

@@ -11,33 +11,42 @@ SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
 WHERE n.node_id = sqlc.arg(node_id);
 
--- Locks the node for a new task of an operation. After a wait only the node's own
--- columns are fresh; of the operation it reads what never changes.
+-- Locks the node for a look at why a task was not stored. After a wait only the
+-- node's own columns are fresh; of the operation it reads what never changes.
 -- name: LockNodeForTask :one
-SELECT n.op_seq AS node_op_seq, n.operation_id, coalesce(o.op_seq, -1)::bigint AS op_seq, coalesce(o.actor, '')::text AS actor
+SELECT n.op_seq AS node_op_seq, n.operation_id, coalesce(o.op_seq, -1)::bigint AS op_seq
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
 WHERE n.node_id = sqlc.arg(node_id) FOR NO KEY UPDATE OF n;
 
--- Stores a signed task with the seq it was signed with and wakes the node's poll,
--- unless the step has a task or another task has the seq.
--- name: InsertTask :execrows
-WITH seq AS (
-    UPDATE nodes n SET task_seq = sqlc.arg(seq)
+-- Stores a signed task with the seq it was signed with and its audit row, and
+-- wakes the node's poll; nothing when the operation does not hold the node, when
+-- the step has a task or when another task has the seq. The update locks the
+-- node before the rest, and after a wait it looks at the row once more: all of
+-- the fence is in the node's own columns, and of the operation it reads what never
+-- changes.
+-- name: EnqueueTask :execrows
+WITH node AS (
+    UPDATE nodes n SET task_seq = sqlc.arg(seq) FROM operations o
     WHERE n.node_id = sqlc.arg(node_id) AND n.task_seq < sqlc.arg(seq) AND n.incarnation = sqlc.arg(incarnation)
-    RETURNING n.node_id
+      AND n.op_seq = sqlc.arg(op_seq) AND n.op_seq > 0 AND n.operation_id = sqlc.arg(operation_id)
+      AND o.operation_id = n.operation_id AND o.op_seq = n.op_seq
+    RETURNING n.node_id, o.actor
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
-                            envelope, envelope_expires_at, attached_at)
-    SELECT sqlc.arg(task_id)::uuid, seq.node_id, sqlc.arg(incarnation)::bigint, sqlc.arg(seq)::bigint, sqlc.arg(type)::text,
+                            envelope, envelope_expires_at, attached_at, body_sha256)
+    SELECT sqlc.arg(task_id)::uuid, node.node_id, sqlc.arg(incarnation)::bigint, sqlc.arg(seq)::bigint, sqlc.arg(type)::text,
            sqlc.arg(effect)::text, sqlc.narg(params)::jsonb, sqlc.arg(operation_id)::uuid, sqlc.arg(op_seq)::bigint,
            sqlc.arg(step)::text, sqlc.narg(deadline)::timestamptz, sqlc.arg(correlation_id)::text,
            sqlc.arg(owner_workflow_id)::text, sqlc.arg(owner_run_id)::text, sqlc.arg(owner_activity_id)::text,
-           sqlc.arg(envelope)::bytea, sqlc.narg(deadline)::timestamptz, now()
-    FROM seq
-    ON CONFLICT DO NOTHING RETURNING node_tasks.node_id
+           sqlc.arg(envelope)::bytea, sqlc.narg(deadline)::timestamptz, now(), sqlc.arg(body_sha256)::text
+    FROM node
+    ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
 )
-SELECT pg_notify(sqlc.arg(channel)::text, stored.node_id::text) FROM stored;
+SELECT audit_append(stored.node_id::text, node.actor, sqlc.arg(action)::text, stored.task_id::text, 'succeeded', '',
+                    sqlc.arg(correlation_id)::text, sqlc.arg(operation_id)::uuid::text, sqlc.arg(detail)::jsonb),
+       pg_notify(sqlc.arg(channel)::text, stored.node_id::text)
+FROM stored JOIN node USING (node_id);
 
 -- A new owner has told nothing yet.
 -- name: SetTaskOwner :exec
@@ -59,25 +68,44 @@ WHERE node_id = sqlc.arg(node_id) AND status IN ('pending', 'dispatched', 'runni
 RETURNING task_id, operation_id, type, correlation_id;
 
 -- Hands over the oldest task that waits, or whose lease ran out, of the operation
--- that holds the node or of none. One that the node's journal holds goes on under
--- the lease it has: a newer one whose answer is lost would end its work. One
--- statement decides.
+-- that holds the node or of none, with its audit row. One that the node's journal
+-- holds goes on under the lease it has: a newer one whose answer is lost would end
+-- its work. One statement decides; what it locks is as new as the lock, and of
+-- the node it reads what each hand-over's grant repeats to the agent.
+--
+-- A process deals with the answer to one poll before it sends the next, so a poll
+-- whose list lacks what an earlier one was handed shows that the answer was lost: it is handed
+-- over again at once, three times at most, so that a node which does not take it
+-- lets its lease end. An earlier poll that is late proves nothing and gets nothing
+-- that was handed over since.
 -- name: NextTask :one
-UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = sqlc.arg(holder), beat_at = NULL,
-    lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8),
-    dispatched_at = coalesce(t.dispatched_at, now())
-FROM nodes n
-WHERE n.node_id = t.node_id AND t.task_id = (
-    SELECT c.task_id FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
+WITH next AS (
+    SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS unheard
+    FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
     WHERE c.node_id = sqlc.arg(node_id) AND c.incarnation = sqlc.arg(incarnation)
       AND c.op_seq IN (0, m.op_seq)
       AND c.status IN ('pending', 'dispatched', 'running')
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
-      AND (c.status = 'pending' OR c.lease_until < now())
-      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY (sqlc.arg(have)::text[]))
-    ORDER BY c.seq LIMIT 1 FOR UPDATE OF c SKIP LOCKED)
-RETURNING t.task_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
-    t.lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time, n.state AS node_state, n.op_seq AS node_op_seq;
+      AND (c.status = 'pending' OR c.lease_until < now()
+           OR c.status = 'dispatched' AND c.holder = sqlc.arg(holder) AND c.poll_number > 0
+              AND c.poll_number < sqlc.arg(poll_number) AND c.lease_epoch <= 3)
+      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY (sqlc.arg(have)::text[])
+           AND NOT (c.holder = sqlc.arg(holder) AND c.poll_number > sqlc.arg(poll_number)))
+    ORDER BY c.seq LIMIT 1 FOR NO KEY UPDATE OF c SKIP LOCKED
+), taken AS (
+    UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = sqlc.arg(holder),
+        poll_number = sqlc.arg(poll_number), beat_at = NULL,
+        lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8),
+        dispatched_at = coalesce(t.dispatched_at, now())
+    FROM next WHERE t.task_id = next.task_id
+    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
+        t.lease_until::timestamptz AS lease_until, next.state AS node_state, next.op_seq AS node_op_seq, next.unheard
+)
+SELECT task_id, type, envelope, created_at, lease_epoch, lease_until, now()::timestamptz AS server_time, node_state, node_op_seq,
+    audit_append(node_id::text, sqlc.arg(actor)::text, sqlc.arg(action)::text, task_id::text, 'succeeded',
+        CASE WHEN unheard THEN 'answer_lost' ELSE '' END, correlation_id, operation_id::text,
+        jsonb_strip_nulls(jsonb_build_object('type', type, 'holder', nullif(holder, ''), 'lease', lease_epoch::text)))::bigint AS audited
+FROM taken;
 
 -- Which tasks that a node holds are not wanted any more.
 -- name: TaskNews :many
@@ -109,23 +137,31 @@ RETURNING owner_workflow_id;
 UPDATE node_tasks SET told_cancel = sqlc.arg(cancel), paused = sqlc.arg(paused)
 WHERE task_id = sqlc.arg(task_id) AND (told_cancel, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
--- Stores a result with its message and wakes the relays; an empty channel wakes
--- none, for a process that has one itself.
--- name: FinishTask :execrows
+-- Stores a result with its audit row and its message, and wakes the relays; an
+-- empty channel wakes none, for a process that has one itself. The task's own
+-- columns are the fence, so nobody need hold more than it.
+-- name: FinishTask :one
 WITH done AS (
     UPDATE node_tasks t SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
         finished_at = now()
     WHERE t.task_id = sqlc.arg(task_id) AND t.node_id = sqlc.arg(node_id) AND t.incarnation = sqlc.arg(incarnation)
       AND t.lease_epoch = sqlc.arg(lease_epoch) AND t.lease_epoch > 0
-      AND t.status IN ('pending', 'dispatched', 'running', 'lost')
-    RETURNING t.task_id, t.owner_workflow_id
+      AND t.status = ANY (sqlc.arg(open)::text[]) AND NOT t.type = ANY (sqlc.arg(other_types)::text[])
+      AND sqlc.arg(body_sha256)::text IN ('', t.body_sha256)
+    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id
 ), message AS (
     INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
     ON CONFLICT ON CONSTRAINT outbox_task_key
     DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
-    RETURNING outbox.id
+    RETURNING outbox.task_id
 )
-SELECT CASE WHEN sqlc.arg(channel)::text <> '' THEN pg_notify(sqlc.arg(channel)::text, '')::text END FROM message;
+SELECT done.type,
+    audit_append(done.node_id::text, sqlc.arg(actor)::text, sqlc.arg(action)::text, done.task_id::text, sqlc.arg(audit_result)::text,
+        sqlc.arg(reason)::text, done.correlation_id, done.operation_id::text,
+        jsonb_strip_nulls(jsonb_build_object('type', done.type, 'message', nullif(sqlc.arg(message)::text, ''),
+            'was', nullif(sqlc.arg(was)::text, ''))))::bigint AS audited,
+    (CASE WHEN sqlc.arg(channel)::text <> '' THEN pg_notify(sqlc.arg(channel)::text, '')::text ELSE '' END)::text AS woken
+FROM done JOIN message ON message.task_id = done.task_id;
 
 -- Locks the task; whoever changes more of it holds its node's lock already.
 -- name: LockTask :one

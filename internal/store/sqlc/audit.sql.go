@@ -7,24 +7,15 @@ package sqlc
 
 import (
 	"context"
-	"time"
 )
 
 const appendAudit = `-- name: AppendAudit :exec
-WITH head AS (
-    UPDATE audit_heads SET seq = $2, hash = $13, at = $3 WHERE stream = $1
-)
-INSERT INTO audit_events (stream, seq, at, actor, action, target, result, reason, correlation_id, operation_id,
-                          detail, prev_hash, hash)
-VALUES ($1, $2, $3, $4, $5, $6,
-        $7, $8, $9, $10,
-        $11, $12, $13)
+SELECT audit_append($1, $2, $3, $4, $5,
+                    $6, $7, $8, $9)
 `
 
 type AppendAuditParams struct {
 	Stream        string
-	Seq           int64
-	At            time.Time
 	Actor         string
 	Action        string
 	Target        string
@@ -33,15 +24,12 @@ type AppendAuditParams struct {
 	CorrelationID string
 	OperationID   string
 	Detail        []byte
-	PrevHash      string
-	Hash          string
 }
 
+// Locks the head of the stream, so it is the last of its transaction.
 func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error {
 	_, err := q.db.Exec(ctx, appendAudit,
 		arg.Stream,
-		arg.Seq,
-		arg.At,
 		arg.Actor,
 		arg.Action,
 		arg.Target,
@@ -50,18 +38,7 @@ func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error 
 		arg.CorrelationID,
 		arg.OperationID,
 		arg.Detail,
-		arg.PrevHash,
-		arg.Hash,
 	)
-	return err
-}
-
-const insertAuditHead = `-- name: InsertAuditHead :exec
-INSERT INTO audit_heads (stream) VALUES ($1) ON CONFLICT ON CONSTRAINT audit_heads_pkey DO NOTHING
-`
-
-func (q *Queries) InsertAuditHead(ctx context.Context, stream string) error {
-	_, err := q.db.Exec(ctx, insertAuditHead, stream)
 	return err
 }
 
@@ -125,22 +102,4 @@ func (q *Queries) ListAuditStreams(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return items, nil
-}
-
-const lockAuditHead = `-- name: LockAuditHead :one
-SELECT seq, hash, greatest(at, clock_timestamp())::timestamptz AS at FROM audit_heads WHERE stream = $1 FOR UPDATE
-`
-
-type LockAuditHeadRow struct {
-	Seq  int64
-	Hash string
-	At   time.Time
-}
-
-// The lock of one stream's chain, and the time by the database's clock.
-func (q *Queries) LockAuditHead(ctx context.Context, stream string) (LockAuditHeadRow, error) {
-	row := q.db.QueryRow(ctx, lockAuditHead, stream)
-	var i LockAuditHeadRow
-	err := row.Scan(&i.Seq, &i.Hash, &i.At)
-	return i, err
 }

@@ -37,6 +37,89 @@ func (q *Queries) EndTask(ctx context.Context, taskID string, result *schema.Tas
 	return err
 }
 
+const enqueueTask = `-- name: EnqueueTask :execrows
+WITH node AS (
+    UPDATE nodes n SET task_seq = $6 FROM operations o
+    WHERE n.node_id = $7 AND n.task_seq < $6 AND n.incarnation = $8
+      AND n.op_seq = $9 AND n.op_seq > 0 AND n.operation_id = $3
+      AND o.operation_id = n.operation_id AND o.op_seq = n.op_seq
+    RETURNING n.node_id, o.actor
+), stored AS (
+    INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
+                            correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
+                            envelope, envelope_expires_at, attached_at, body_sha256)
+    SELECT $10::uuid, node.node_id, $8::bigint, $6::bigint, $11::text,
+           $12::text, $13::jsonb, $3::uuid, $9::bigint,
+           $14::text, $15::timestamptz, $2::text,
+           $16::text, $17::text, $18::text,
+           $19::bytea, $15::timestamptz, now(), $20::text
+    FROM node
+    ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
+)
+SELECT audit_append(stored.node_id::text, node.actor, $1::text, stored.task_id::text, 'succeeded', '',
+                    $2::text, $3::uuid::text, $4::jsonb),
+       pg_notify($5::text, stored.node_id::text)
+FROM stored JOIN node USING (node_id)
+`
+
+type EnqueueTaskParams struct {
+	Action          string
+	CorrelationID   string
+	OperationID     string
+	Detail          []byte
+	Channel         string
+	Seq             int64
+	NodeID          string
+	Incarnation     int64
+	OpSeq           int64
+	TaskID          string
+	Type            string
+	Effect          string
+	Params          []byte
+	Step            string
+	Deadline        *time.Time
+	OwnerWorkflowID string
+	OwnerRunID      string
+	OwnerActivityID string
+	Envelope        []byte
+	BodySha256      string
+}
+
+// Stores a signed task with the seq it was signed with and its audit row, and
+// wakes the node's poll; nothing when the operation does not hold the node, when
+// the step has a task or when another task has the seq. The update locks the
+// node before the rest, and after a wait it looks at the row once more: all of
+// the fence is in the node's own columns, and of the operation it reads what never
+// changes.
+func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64, error) {
+	result, err := q.db.Exec(ctx, enqueueTask,
+		arg.Action,
+		arg.CorrelationID,
+		arg.OperationID,
+		arg.Detail,
+		arg.Channel,
+		arg.Seq,
+		arg.NodeID,
+		arg.Incarnation,
+		arg.OpSeq,
+		arg.TaskID,
+		arg.Type,
+		arg.Effect,
+		arg.Params,
+		arg.Step,
+		arg.Deadline,
+		arg.OwnerWorkflowID,
+		arg.OwnerRunID,
+		arg.OwnerActivityID,
+		arg.Envelope,
+		arg.BodySha256,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const extendLease = `-- name: ExtendLease :one
 UPDATE node_tasks SET status = 'running', progress = $1,
     lease_until = now() + make_interval(secs => $2::float8),
@@ -93,24 +176,37 @@ func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (Exten
 	return i, err
 }
 
-const finishTask = `-- name: FinishTask :execrows
+const finishTask = `-- name: FinishTask :one
 WITH done AS (
-    UPDATE node_tasks t SET status = $2, result = $3, output_tail = $4,
+    UPDATE node_tasks t SET status = $8, result = $9, output_tail = $10,
         finished_at = now()
-    WHERE t.task_id = $5 AND t.node_id = $6 AND t.incarnation = $7
-      AND t.lease_epoch = $8 AND t.lease_epoch > 0
-      AND t.status IN ('pending', 'dispatched', 'running', 'lost')
-    RETURNING t.task_id, t.owner_workflow_id
+    WHERE t.task_id = $11 AND t.node_id = $12 AND t.incarnation = $13
+      AND t.lease_epoch = $14 AND t.lease_epoch > 0
+      AND t.status = ANY ($15::text[]) AND NOT t.type = ANY ($16::text[])
+      AND $17::text IN ('', t.body_sha256)
+    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id
 ), message AS (
     INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
     ON CONFLICT ON CONSTRAINT outbox_task_key
     DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
-    RETURNING outbox.id
+    RETURNING outbox.task_id
 )
-SELECT CASE WHEN $1::text <> '' THEN pg_notify($1::text, '')::text END FROM message
+SELECT done.type,
+    audit_append(done.node_id::text, $1::text, $2::text, done.task_id::text, $3::text,
+        $4::text, done.correlation_id, done.operation_id::text,
+        jsonb_strip_nulls(jsonb_build_object('type', done.type, 'message', nullif($5::text, ''),
+            'was', nullif($6::text, ''))))::bigint AS audited,
+    (CASE WHEN $7::text <> '' THEN pg_notify($7::text, '')::text ELSE '' END)::text AS woken
+FROM done JOIN message ON message.task_id = done.task_id
 `
 
 type FinishTaskParams struct {
+	Actor       string
+	Action      string
+	AuditResult string
+	Reason      string
+	Message     string
+	Was         string
 	Channel     string
 	Status      schema.TaskStatus
 	Result      *schema.TaskResult
@@ -119,12 +215,28 @@ type FinishTaskParams struct {
 	NodeID      string
 	Incarnation int64
 	LeaseEpoch  int64
+	Open        []string
+	OtherTypes  []string
+	BodySha256  string
 }
 
-// Stores a result with its message and wakes the relays; an empty channel wakes
-// none, for a process that has one itself.
-func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (int64, error) {
-	result, err := q.db.Exec(ctx, finishTask,
+type FinishTaskRow struct {
+	Type    string
+	Audited int64
+	Woken   string
+}
+
+// Stores a result with its audit row and its message, and wakes the relays; an
+// empty channel wakes none, for a process that has one itself. The task's own
+// columns are the fence, so nobody need hold more than it.
+func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishTaskRow, error) {
+	row := q.db.QueryRow(ctx, finishTask,
+		arg.Actor,
+		arg.Action,
+		arg.AuditResult,
+		arg.Reason,
+		arg.Message,
+		arg.Was,
 		arg.Channel,
 		arg.Status,
 		arg.Result,
@@ -133,11 +245,13 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (int64, 
 		arg.NodeID,
 		arg.Incarnation,
 		arg.LeaseEpoch,
+		arg.Open,
+		arg.OtherTypes,
+		arg.BodySha256,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	var i FinishTaskRow
+	err := row.Scan(&i.Type, &i.Audited, &i.Woken)
+	return i, err
 }
 
 const getTask = `-- name: GetTask :one
@@ -249,74 +363,6 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 	return i, err
 }
 
-const insertTask = `-- name: InsertTask :execrows
-WITH seq AS (
-    UPDATE nodes n SET task_seq = $2
-    WHERE n.node_id = $3 AND n.task_seq < $2 AND n.incarnation = $4
-    RETURNING n.node_id
-), stored AS (
-    INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
-                            correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
-                            envelope, envelope_expires_at, attached_at)
-    SELECT $5::uuid, seq.node_id, $4::bigint, $2::bigint, $6::text,
-           $7::text, $8::jsonb, $9::uuid, $10::bigint,
-           $11::text, $12::timestamptz, $13::text,
-           $14::text, $15::text, $16::text,
-           $17::bytea, $12::timestamptz, now()
-    FROM seq
-    ON CONFLICT DO NOTHING RETURNING node_tasks.node_id
-)
-SELECT pg_notify($1::text, stored.node_id::text) FROM stored
-`
-
-type InsertTaskParams struct {
-	Channel         string
-	Seq             int64
-	NodeID          string
-	Incarnation     int64
-	TaskID          string
-	Type            string
-	Effect          string
-	Params          []byte
-	OperationID     string
-	OpSeq           int64
-	Step            string
-	Deadline        *time.Time
-	CorrelationID   string
-	OwnerWorkflowID string
-	OwnerRunID      string
-	OwnerActivityID string
-	Envelope        []byte
-}
-
-// Stores a signed task with the seq it was signed with and wakes the node's poll,
-// unless the step has a task or another task has the seq.
-func (q *Queries) InsertTask(ctx context.Context, arg InsertTaskParams) (int64, error) {
-	result, err := q.db.Exec(ctx, insertTask,
-		arg.Channel,
-		arg.Seq,
-		arg.NodeID,
-		arg.Incarnation,
-		arg.TaskID,
-		arg.Type,
-		arg.Effect,
-		arg.Params,
-		arg.OperationID,
-		arg.OpSeq,
-		arg.Step,
-		arg.Deadline,
-		arg.CorrelationID,
-		arg.OwnerWorkflowID,
-		arg.OwnerRunID,
-		arg.OwnerActivityID,
-		arg.Envelope,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const listTasks = `-- name: ListTasks :many
 SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
        t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
@@ -403,7 +449,7 @@ func (q *Queries) ListTasks(ctx context.Context, nodeID *string, open bool, maxR
 }
 
 const lockNodeForTask = `-- name: LockNodeForTask :one
-SELECT n.op_seq AS node_op_seq, n.operation_id, coalesce(o.op_seq, -1)::bigint AS op_seq, coalesce(o.actor, '')::text AS actor
+SELECT n.op_seq AS node_op_seq, n.operation_id, coalesce(o.op_seq, -1)::bigint AS op_seq
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = $1
 WHERE n.node_id = $2 FOR NO KEY UPDATE OF n
 `
@@ -412,20 +458,14 @@ type LockNodeForTaskRow struct {
 	NodeOpSeq   int64
 	OperationID *string
 	OpSeq       int64
-	Actor       string
 }
 
-// Locks the node for a new task of an operation. After a wait only the node's own
-// columns are fresh; of the operation it reads what never changes.
+// Locks the node for a look at why a task was not stored. After a wait only the
+// node's own columns are fresh; of the operation it reads what never changes.
 func (q *Queries) LockNodeForTask(ctx context.Context, operationID string, nodeID string) (LockNodeForTaskRow, error) {
 	row := q.db.QueryRow(ctx, lockNodeForTask, operationID, nodeID)
 	var i LockNodeForTaskRow
-	err := row.Scan(
-		&i.NodeOpSeq,
-		&i.OperationID,
-		&i.OpSeq,
-		&i.Actor,
-	)
+	err := row.Scan(&i.NodeOpSeq, &i.OperationID, &i.OpSeq)
 	return i, err
 }
 
@@ -497,72 +537,93 @@ func (q *Queries) LostTasks(ctx context.Context) (int64, error) {
 }
 
 const nextTask = `-- name: NextTask :one
-UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = $1, beat_at = NULL,
-    lease_until = now() + make_interval(secs => $2::float8),
-    dispatched_at = coalesce(t.dispatched_at, now())
-FROM nodes n
-WHERE n.node_id = t.node_id AND t.task_id = (
-    SELECT c.task_id FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
+WITH next AS (
+    SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS unheard
+    FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
     WHERE c.node_id = $3 AND c.incarnation = $4
       AND c.op_seq IN (0, m.op_seq)
       AND c.status IN ('pending', 'dispatched', 'running')
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
-      AND (c.status = 'pending' OR c.lease_until < now())
-      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY ($5::text[]))
-    ORDER BY c.seq LIMIT 1 FOR UPDATE OF c SKIP LOCKED)
-RETURNING t.task_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
-    t.lease_until::timestamptz AS lease_until, now()::timestamptz AS server_time, n.state AS node_state, n.op_seq AS node_op_seq
+      AND (c.status = 'pending' OR c.lease_until < now()
+           OR c.status = 'dispatched' AND c.holder = $5 AND c.poll_number > 0
+              AND c.poll_number < $6 AND c.lease_epoch <= 3)
+      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY ($7::text[])
+           AND NOT (c.holder = $5 AND c.poll_number > $6))
+    ORDER BY c.seq LIMIT 1 FOR NO KEY UPDATE OF c SKIP LOCKED
+), taken AS (
+    UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = $5,
+        poll_number = $6, beat_at = NULL,
+        lease_until = now() + make_interval(secs => $8::float8),
+        dispatched_at = coalesce(t.dispatched_at, now())
+    FROM next WHERE t.task_id = next.task_id
+    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
+        t.lease_until::timestamptz AS lease_until, next.state AS node_state, next.op_seq AS node_op_seq, next.unheard
+)
+SELECT task_id, type, envelope, created_at, lease_epoch, lease_until, now()::timestamptz AS server_time, node_state, node_op_seq,
+    audit_append(node_id::text, $1::text, $2::text, task_id::text, 'succeeded',
+        CASE WHEN unheard THEN 'answer_lost' ELSE '' END, correlation_id, operation_id::text,
+        jsonb_strip_nulls(jsonb_build_object('type', type, 'holder', nullif(holder, ''), 'lease', lease_epoch::text)))::bigint AS audited
+FROM taken
 `
 
 type NextTaskParams struct {
-	Holder       string
-	LeaseSeconds float64
+	Actor        string
+	Action       string
 	NodeID       string
 	Incarnation  int64
+	Holder       string
+	PollNumber   int64
 	Have         []string
+	LeaseSeconds float64
 }
 
 type NextTaskRow struct {
-	TaskID        string
-	Type          schema.TaskType
-	OperationID   string
-	CorrelationID string
-	Envelope      []byte
-	CreatedAt     time.Time
-	LeaseEpoch    int64
-	Holder        string
-	LeaseUntil    time.Time
-	ServerTime    time.Time
-	NodeState     schema.NodeState
-	NodeOpSeq     int64
+	TaskID     string
+	Type       string
+	Envelope   []byte
+	CreatedAt  time.Time
+	LeaseEpoch int64
+	LeaseUntil time.Time
+	ServerTime time.Time
+	NodeState  string
+	NodeOpSeq  int64
+	Audited    int64
 }
 
 // Hands over the oldest task that waits, or whose lease ran out, of the operation
-// that holds the node or of none. One that the node's journal holds goes on under
-// the lease it has: a newer one whose answer is lost would end its work. One
-// statement decides.
+// that holds the node or of none, with its audit row. One that the node's journal
+// holds goes on under the lease it has: a newer one whose answer is lost would end
+// its work. One statement decides; what it locks is as new as the lock, and of
+// the node it reads what each hand-over's grant repeats to the agent.
+//
+// A process deals with the answer to one poll before it sends the next, so a poll
+// whose list lacks what an earlier one was handed shows that the answer was lost: it is handed
+// over again at once, three times at most, so that a node which does not take it
+// lets its lease end. An earlier poll that is late proves nothing and gets nothing
+// that was handed over since.
 func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow, error) {
 	row := q.db.QueryRow(ctx, nextTask,
-		arg.Holder,
-		arg.LeaseSeconds,
+		arg.Actor,
+		arg.Action,
 		arg.NodeID,
 		arg.Incarnation,
+		arg.Holder,
+		arg.PollNumber,
 		arg.Have,
+		arg.LeaseSeconds,
 	)
 	var i NextTaskRow
 	err := row.Scan(
 		&i.TaskID,
 		&i.Type,
-		&i.OperationID,
-		&i.CorrelationID,
 		&i.Envelope,
 		&i.CreatedAt,
 		&i.LeaseEpoch,
-		&i.Holder,
 		&i.LeaseUntil,
 		&i.ServerTime,
 		&i.NodeState,
 		&i.NodeOpSeq,
+		&i.Audited,
 	)
 	return i, err
 }

@@ -69,7 +69,10 @@ type Store interface {
 	// nil: one that waits, or whose lease ran out. One that was handed over
 	// before is not, requeued or not, while its id is in ask.Have, which is what
 	// the agent's journal lists as accepted or unreported: it goes on under the
-	// lease it has. The offer says the node's state and operation counter as of the hand-over.
+	// lease it has. One that an earlier poll of the same process (ask.Number) was
+	// handed and ask.Have does not name is handed over again at once, a few times:
+	// the answer was lost. To a poll that an agent has given up nothing that it was
+	// handed since is. The offer says the node's state and operation counter as of the hand-over.
 	NextTask(ctx context.Context, c Caller, ask schema.TaskAsk, lease time.Duration) (*schema.TaskOffer, error)
 	// TaskNews returns those of the node's tasks in have that its agent should ask
 	// about at once: cancelled, voided, or asked to be cancelled.

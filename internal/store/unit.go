@@ -13,7 +13,11 @@ import (
 // unit is one transaction together with the audit rows it makes. Locks are
 // taken in one order everywhere, so that no two transactions wait for each
 // other: the node, then its tasks, tokens and certificates, and at the very end
-// the head of its audit stream.
+// the head of its audit stream. What is one statement without a unit (EnqueueTask,
+// NextTask, FinishTask) keeps to that order, and leaves out the node where it
+// changes nothing of it: it fences itself by the columns of the row that it
+// updates, which Postgres reads once more, as they are by then, where it had to
+// wait for the row.
 type unit struct {
 	*sqlc.Queries
 	// later takes statements whose only outcome is that they fail: they go out

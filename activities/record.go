@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"go.temporal.io/sdk/activity"
+
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -40,6 +42,7 @@ type AdvanceInput struct {
 
 // RecordProgress records progress; see Records.Advance. A second run changes nothing.
 func (r *Record) RecordProgress(ctx context.Context, in AdvanceInput) error {
+	in.Advance.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
 	return fail(r.Records.Advance(ctx, in.Fence, in.Advance))
 }
 
@@ -54,6 +57,7 @@ type FinishInput struct {
 
 // FinishOperation ends an operation; see Records.Finish. A second run changes nothing.
 func (r *Record) FinishOperation(ctx context.Context, in FinishInput) error {
+	in.Finish.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
 	if err := r.Records.Finish(ctx, in.Fence, in.Finish); err != nil {
 		return fail(err)
 	}

@@ -89,7 +89,7 @@ func newTransport(conf *tls.Config) *http.Transport {
 		TLSClientConfig:     conf,
 		Protocols:           &protocols,
 		DialContext:         dial.DialContext,
-		TLSHandshakeTimeout: 15 * time.Second,
+		TLSHandshakeTimeout: 30 * time.Second, // as long as the API gives it, when a fleet comes back at once
 		IdleConnTimeout:     idleFor,
 		MaxIdleConns:        2,
 		MaxIdleConnsPerHost: 2,

@@ -18,7 +18,9 @@ type fakeTemporal struct {
 	// statuses are the answers of Status in turn; the last one repeats.
 	statuses  []schema.OperationStatus
 	statusErr error
-	result    *schema.OperationStatus
+	// terminated is a run that was reset.
+	terminated string
+	result     *schema.OperationStatus
 	// reissue answers for every reissue, in place of statuses.
 	reissue *schema.OperationStatus
 	// reissueOf is reissue by workflow id.
@@ -58,7 +60,7 @@ func (f *fakeTemporal) Submit(ctx context.Context, in schema.OperationInput) (sc
 	return operation(in.Action, schema.OperationAccepted), nil
 }
 
-func (f *fakeTemporal) Status(_ context.Context, workflowID, _ string) (schema.OperationStatus, error) {
+func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (schema.OperationStatus, error) {
 	isReissue := strings.HasSuffix(workflowID, ":reissue")
 	switch {
 	case f.down:
@@ -69,6 +71,8 @@ func (f *fakeTemporal) Status(_ context.Context, workflowID, _ string) (schema.O
 		return *f.reissue, nil
 	case isReissue:
 		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
+	case f.terminated != "" && f.terminated == run:
+		return schema.OperationStatus{}, schema.NewError(schema.KindServiceUnavailable, "run %s was reset", run).WithReason("run_terminated")
 	case f.statusErr != nil:
 		return schema.OperationStatus{}, f.statusErr
 	case len(f.statuses) == 0:

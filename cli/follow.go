@@ -172,7 +172,7 @@ func (e *env) snapshot(ctx context.Context, r followRequest) snapshot {
 	}
 	st, recordErr := e.record(ctx, r)
 	if recordErr == nil {
-		return snapshot{status: e.closedResult(ctx, r, st), note: secondHand(err)}
+		return e.recorded(ctx, r, st, err)
 	}
 	if r.temporal == nil {
 		return snapshot{err: recordErr}
@@ -181,6 +181,18 @@ func (e *env) snapshot(ctx context.Context, r followRequest) snapshot {
 		return snapshot{status: st}
 	}
 	return snapshot{err: err}
+}
+
+// recorded is the record, or the word of the run that the record names when the
+// followed one was reset: such an operation goes on as another run.
+func (e *env) recorded(ctx context.Context, r followRequest, st schema.OperationStatus, why error) snapshot {
+	if r.temporal != nil && st.Operation.RunID != r.operation.RunID {
+		r.operation.RunID = st.Operation.RunID
+		if now, err := statusOf(ctx, r); err == nil {
+			return snapshot{status: e.closedResult(ctx, r, now)}
+		}
+	}
+	return snapshot{status: e.closedResult(ctx, r, st), note: secondHand(why)}
 }
 
 func statusOf(ctx context.Context, r followRequest) (schema.OperationStatus, error) {

@@ -146,6 +146,19 @@ func TestLifecycleWithoutWorker(t *testing.T) {
 		}
 		h.golden("no-worker-record", drain...)
 	})
+	t.Run("reset", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.terminated = runID
+		goesOn := row
+		goesOn.RunID = schema.NewID()
+		h.api.operations = []schema.OperationSummary{goesOn}
+		final := drainAt(3, schema.OperationCompleted)
+		final.Operation.RunID = goesOn.RunID
+		h.temporal.statuses = []schema.OperationStatus{drainAt(2, schema.OperationRunning), final}
+		require.Zero(t, h.run(append(drain, "-o", "json")...))
+		require.Contains(t, h.out.String(), goesOn.RunID, "the run that goes on is the one that was waited for")
+	})
 	t.Run("closed run", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

@@ -51,6 +51,9 @@ type Advance struct {
 	// step is not above the one on record changes nothing, so a late repeat
 	// cannot undo a newer one. 0 leaves it to the content to tell a repeat.
 	Step int64 `json:"step,omitempty"`
+	// RunID is the run that says so, "" when it is not known. A run that was
+	// reset goes on as another, which the operation names from then on.
+	RunID string `json:"-"`
 	// Stuck parks the operation; nil says that it runs.
 	Stuck *Stuck `json:"stuck,omitempty"`
 	// Node, Instance and Cordoned change the node when set.
@@ -64,6 +67,8 @@ type Advance struct {
 
 // Finish ends an operation.
 type Finish struct {
+	// RunID is the run that says so, as Advance has it.
+	RunID string `json:"-"`
 	// Status is completed, cancelled or failed.
 	Status OperationState `json:"status"`
 	// Node is the node's state from now on; empty leaves it.

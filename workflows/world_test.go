@@ -133,6 +133,7 @@ func (w *world) Advance(_ context.Context, _ schema.Fence, a schema.Advance) err
 }
 
 func (w *world) Finish(_ context.Context, _ schema.Fence, f schema.Finish) error {
+	f.RunID = "" // the test environment's
 	if err := w.note("finish " + string(f.Status)); err != nil {
 		return err
 	}

@@ -184,6 +184,23 @@ func cancelledDrain(t *testing.T) {
 	record(t, d.id, "webcancel")
 }
 
+// watching starts somebody who watches the node's operation and has seen how it
+// stands.
+func watching(t *testing.T, host string) *exec.Cmd {
+	t.Helper()
+	seen, err := os.Create(filepath.Join(t.TempDir(), "seen"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = seen.Close() }) // nothing reads what is lost
+	c := shared.command("op", "watch", host)
+	c.Stdout, c.Stderr = seen, seen
+	require.NoError(t, c.Start())
+	eventually(t, "the watcher sees the operation", func() bool {
+		fi, err := seen.Stat()
+		return err == nil && fi.Size() > 0
+	})
+	return c
+}
+
 // resetDrain: the new run finds what the old one had done and the task that the
 // node works on; its result completes the new run.
 func resetDrain(name, to string) func(*testing.T) {
@@ -191,10 +208,13 @@ func resetDrain(name, to string) func(*testing.T) {
 		t.Helper()
 		d := drainThatWaits(t, name)
 		web := openWebUI(t, d.id)
+		watcher := watching(t, d.host)
 		runID := web.reset(to)
 		eventually(t, "the new run waits for the task", func() bool { return task(t, d.task.TaskID).RunID == runID })
 		require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, web.status(web.run.GetRunId()))
+		require.Equal(t, runID, show(t, d.host).Operation.RunID, "who looks at the node is sent to the run that was ended")
 		d.ends(t)
+		require.NoError(t, watcher.Wait(), "who watches the operation sees the new run end it")
 		eventually(t, "the new run completes", func() bool { return web.status(runID) == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED })
 		all := tasksOf(t, d.host)
 		require.Len(t, all, 2, "a cordon and a drain")

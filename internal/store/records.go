@@ -19,6 +19,9 @@ func (s *Store) Advance(ctx context.Context, f schema.Fence, a schema.Advance) e
 		if op.EndedAt != nil {
 			return errOver(f)
 		}
+		if err := u.worksOn(ctx, f.OperationID, a.RunID); err != nil {
+			return err
+		}
 		if a.Step != 0 && a.Step <= op.Step {
 			return nil
 		}
@@ -39,6 +42,14 @@ func (s *Store) Advance(ctx context.Context, f schema.Fence, a schema.Advance) e
 		}
 		return nil
 	})
+}
+
+// worksOn makes the run the one that the operation's views name.
+func (u *unit) worksOn(ctx context.Context, operationID, runID string) error {
+	if runID == "" {
+		return nil
+	}
+	return u.later.SetOperationRun(ctx, runID, operationID)
 }
 
 // advanced is the operation's row after a. The last decision is kept until the
@@ -147,6 +158,9 @@ func (s *Store) Finish(ctx context.Context, f schema.Fence, e schema.Finish) err
 		}
 		if !e.Status.Ended() || e.Status == schema.OperationRejected {
 			return schema.Errorf(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
+		}
+		if err := u.worksOn(ctx, f.OperationID, e.RunID); err != nil {
+			return err
 		}
 		if f.OpSeq == 0 {
 			return u.endReissue(ctx, f, op, e)

@@ -138,6 +138,41 @@ func TestAParkedOperationShows(t *testing.T) {
 	require.Nil(t, op.Stuck)
 }
 
+func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	claimed := schema.ClaimRequest{OperationID: schema.NewID(), NodeID: caller.NodeID, Action: schema.ActionDrain,
+		WorkflowID: schema.NodeWorkflowID(caller.NodeID), RunID: "first", CorrelationID: schema.NewID()}
+	claim, err := e.Claim(ctx, claimed)
+	require.NoError(t, err)
+	run := func() string {
+		ops, err := e.Operations(ctx, caller.NodeID, false)
+		require.NoError(t, err)
+		require.Equal(t, claimed.OperationID, ops[0].OperationID)
+		return ops[0].RunID
+	}
+	f := claim.Fence
+	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "cordon", Step: 2, RunID: "first"}))
+	require.Equal(t, "first", run())
+	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "claim", Step: 1, RunID: "second"}))
+	require.Equal(t, "second", run(), "a step that is on record already comes from the run that was reset to before it")
+	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "drain", Step: 3}))
+	require.Equal(t, "second", run(), "nobody said who")
+
+	e.dispatch(f, "drain", schema.TaskWorkloadDrain)
+	again := schema.TaskOwner{WorkflowID: claimed.WorkflowID, RunID: "third", ActivityID: "drain"}
+	_, err = e.Prepare(ctx, spec(f, "drain", schema.TaskWorkloadDrain), again)
+	require.NoError(t, err)
+	require.Equal(t, "third", run(), "the run's activity found its task")
+
+	repeated, err := e.Claim(ctx, claimed)
+	require.NoError(t, err, "a run that was reset to its beginning claims by the first run's id")
+	require.Equal(t, claim, repeated)
+	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeDrained, RunID: "fourth"}))
+	require.Equal(t, "fourth", run())
+}
+
 func TestFinishTwiceIsOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()

@@ -30,6 +30,9 @@ func (s *Store) Prepare(ctx context.Context, t schema.TaskSpec, o schema.TaskOwn
 		if _, _, err := u.owned(ctx, fenceOf(t)); err != nil {
 			return err
 		}
+		if err := u.worksOn(ctx, t.OperationID, o.RunID); err != nil {
+			return err
+		}
 		row, err = u.adopt(ctx, t, o)
 		return err
 	})

@@ -28,12 +28,30 @@ func (c *Client) Status(ctx context.Context, workflowID, runID string) (schema.O
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	var st schema.OperationStatus
-	value, err := c.sdk.QueryWorkflow(ctx, workflowID, runID, schema.QueryStatus)
+	value, err := c.query(ctx, client.QueryWorkflowWithOptionsRequest{WorkflowID: workflowID, RunID: runID,
+		QueryType: schema.QueryStatus, QueryRejectCondition: enumspb.QUERY_REJECT_CONDITION_NOT_COMPLETED_CLEANLY})
 	if err != nil {
-		return st, c.queryError(err, workflowID)
+		return st, err
 	}
 	err = value.Get(&st)
 	return st, c.interpret(err, "reading the operation's state")
+}
+
+// query asks a run. One that was terminated, as a reset does, would for ever
+// answer what it was at then: it is not asked.
+func (c *Client) query(ctx context.Context, r client.QueryWorkflowWithOptionsRequest) (converter.EncodedValue, error) {
+	answer, err := c.sdk.QueryWorkflowWithOptions(ctx, &r)
+	if err != nil {
+		return nil, c.queryError(err, r.WorkflowID)
+	}
+	switch ended := answer.QueryRejected; {
+	case ended == nil:
+		return answer.QueryResult, nil
+	case ended.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED:
+		return nil, schema.NewError(schema.KindServiceUnavailable, "run %s was reset or terminated", r.RunID).WithReason("run_terminated")
+	}
+	r.QueryRejectCondition = enumspb.QUERY_REJECT_CONDITION_NONE
+	return c.query(ctx, r)
 }
 
 func (c *Client) queryError(err error, workflowID string) error {

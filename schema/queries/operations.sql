@@ -27,13 +27,18 @@ SELECT operation_id, action FROM operations WHERE node_id = $1 AND ended_at IS N
 UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
+-- The run that works on the operation since the one that claimed was reset.
+-- name: SetOperationRun :exec
+UPDATE operations SET latest_run_id = sqlc.arg(run_id)::text
+WHERE operation_id = sqlc.arg(operation_id) AND coalesce(latest_run_id, run_id) <> sqlc.arg(run_id)::text;
+
 -- name: FinishOperation :exec
 UPDATE operations SET status = $3, outcome = $4, stuck = NULL, ended_at = now()
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
 -- name: ListOperations :many
 SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
-       o.correlation_id, o.workflow_id, o.run_id, o.outcome, o.started_at, o.ended_at
+       o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at
 FROM operations o JOIN nodes n USING (node_id)
 WHERE (sqlc.narg(node_id)::uuid IS NULL OR o.node_id = sqlc.narg(node_id)::uuid)
   AND (NOT sqlc.arg(open)::boolean OR o.ended_at IS NULL)
@@ -42,7 +47,7 @@ ORDER BY o.started_at DESC, o.op_seq DESC LIMIT sqlc.arg(max_rows);
 -- What runs on the nodes, newest first.
 -- name: RunningOperations :many
 SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
-       o.correlation_id, o.workflow_id, o.run_id, o.outcome, o.started_at, o.ended_at
+       o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at
 FROM operations o JOIN nodes n USING (node_id)
 WHERE o.ended_at IS NULL AND o.node_id = ANY (sqlc.arg(node_ids)::uuid[])
 ORDER BY o.started_at DESC, o.op_seq DESC;

@@ -143,7 +143,7 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 
 const listOperations = `-- name: ListOperations :many
 SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
-       o.correlation_id, o.workflow_id, o.run_id, o.outcome, o.started_at, o.ended_at
+       o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at
 FROM operations o JOIN nodes n USING (node_id)
 WHERE ($1::uuid IS NULL OR o.node_id = $1::uuid)
   AND (NOT $2::boolean OR o.ended_at IS NULL)
@@ -237,7 +237,7 @@ func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOper
 
 const runningOperations = `-- name: RunningOperations :many
 SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
-       o.correlation_id, o.workflow_id, o.run_id, o.outcome, o.started_at, o.ended_at
+       o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at
 FROM operations o JOIN nodes n USING (node_id)
 WHERE o.ended_at IS NULL AND o.node_id = ANY ($1::uuid[])
 ORDER BY o.started_at DESC, o.op_seq DESC
@@ -298,6 +298,17 @@ func (q *Queries) RunningOperations(ctx context.Context, nodeIds []string) ([]Ru
 		return nil, err
 	}
 	return items, nil
+}
+
+const setOperationRun = `-- name: SetOperationRun :exec
+UPDATE operations SET latest_run_id = $1::text
+WHERE operation_id = $2 AND coalesce(latest_run_id, run_id) <> $1::text
+`
+
+// The run that works on the operation since the one that claimed was reset.
+func (q *Queries) SetOperationRun(ctx context.Context, runID string, operationID string) error {
+	_, err := q.db.Exec(ctx, setOperationRun, runID, operationID)
+	return err
 }
 
 const stuckCounts = `-- name: StuckCounts :many

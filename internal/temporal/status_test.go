@@ -1,0 +1,89 @@
+package temporal
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	sdk "go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// TestStatusOfARunThatIsOver: only a run that came to an end by itself speaks for
+// its operation.
+func TestStatusOfARunThatIsOver(t *testing.T) {
+	c := connect(t)
+	startStatusWorker(t, c)
+	begin := func() client.WorkflowRun {
+		run, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: schema.TaskQueue, ID: "node:" + schema.NewID()}, "speaks")
+		require.NoError(t, err)
+		st, err := c.Status(t.Context(), run.GetID(), run.GetRunID())
+		require.NoError(t, err)
+		require.Equal(t, schema.OperationRunning, st.Operation.Status)
+		return run
+	}
+	terminated := func(run client.WorkflowRun) {
+		t.Helper()
+		_, err := c.Status(t.Context(), run.GetID(), run.GetRunID())
+		require.ErrorIs(t, err, &schema.Error{Kind: schema.KindServiceUnavailable, Reason: "run_terminated"})
+	}
+
+	ended := begin()
+	require.NoError(t, c.sdk.TerminateWorkflow(t.Context(), ended.GetID(), "", "test"))
+	terminated(ended)
+
+	reset := begin()
+	answer, err := c.sdk.ResetWorkflowExecution(t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: c.namespace,
+		WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: reset.GetID(), RunId: reset.GetRunID()}, RequestId: schema.NewID(), Reason: "test",
+		WorkflowTaskFinishEventId: firstWorkflowTask(t, c, reset)})
+	require.NoError(t, err)
+	terminated(reset)
+	st, err := c.Status(t.Context(), reset.GetID(), answer.GetRunId())
+	require.NoError(t, err)
+	require.Equal(t, schema.OperationRunning, st.Operation.Status)
+
+	cancelled := begin()
+	require.NoError(t, c.sdk.CancelWorkflow(t.Context(), cancelled.GetID(), ""))
+	var cancel *sdk.CanceledError
+	require.ErrorAs(t, cancelled.Get(t.Context(), nil), &cancel)
+	st, err = c.Status(t.Context(), cancelled.GetID(), cancelled.GetRunID())
+	require.NoError(t, err)
+	require.Equal(t, schema.OperationCancelled, st.Operation.Status)
+}
+
+func startStatusWorker(t *testing.T, c *Client) {
+	t.Helper()
+	w := worker.New(c.sdk, schema.TaskQueue, worker.Options{})
+	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) error {
+		st := schema.OperationStatus{Operation: schema.Operation{Status: schema.OperationRunning}}
+		if err := workflow.SetQueryHandler(ctx, schema.QueryStatus, func() (schema.OperationStatus, error) { return st, nil }); err != nil {
+			return err
+		}
+		err := workflow.Sleep(ctx, time.Hour)
+		st.Operation.Status = schema.OperationCancelled
+		return err
+	}, workflow.RegisterOptions{Name: "speaks"})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+}
+
+func firstWorkflowTask(t *testing.T, c *Client, run client.WorkflowRun) int64 {
+	t.Helper()
+	events := c.sdk.GetWorkflowHistory(t.Context(), run.GetID(), run.GetRunID(), false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	for events.HasNext() {
+		e, err := events.Next()
+		require.NoError(t, err)
+		if e.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED {
+			return e.GetEventId()
+		}
+	}
+	require.FailNow(t, "no workflow task was completed")
+	return 0
+}

@@ -9,16 +9,18 @@ import (
 // Outbox is the table of messages for Temporal that were committed with the
 // change they speak of.
 type Outbox interface {
-	// Take locks up to limit undelivered messages that are due, oldest first,
-	// for a short time (FOR UPDATE SKIP LOCKED and a next-try stamp, no
-	// transaction held afterwards).
-	Take(ctx context.Context, limit int) ([]schema.OutboxMessage, error)
-	// Delivered removes a message.
-	Delivered(ctx context.Context, id int64) error
+	// Take removes the messages that were delivered since, unless they were
+	// written anew meanwhile, and locks up to limit others that are due, oldest
+	// first, for a short time (FOR UPDATE SKIP LOCKED and a next-try stamp, no
+	// transaction held afterwards). All of it is one transaction; a limit of 0
+	// only removes.
+	Take(ctx context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error)
 	// Orphaned marks a message whose workflow is gone: kept and visible.
 	Orphaned(ctx context.Context, id int64, why string) error
 	// Failed notes a failed try; the message is due again after a backoff.
 	Failed(ctx context.Context, id int64, why string) error
+	// Handed gets the results that this process stored: they are taken already.
+	Handed() <-chan schema.OutboxMessage
 	// Wake gets a value when a message was written, and now and then anyway.
 	Wake() <-chan struct{}
 }

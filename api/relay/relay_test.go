@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,23 +23,29 @@ type box struct {
 	mu       sync.Mutex
 	due      []schema.OutboxMessage
 	wake     chan struct{}
+	handed   chan schema.OutboxMessage
 	notes    map[int64][]string
+	takes    int
 	takeFail int
 }
 
 func newBox(messages ...schema.OutboxMessage) *box {
-	return &box{due: messages, wake: make(chan struct{}, 1), notes: map[int64][]string{}}
+	return &box{due: messages, wake: make(chan struct{}, 1), handed: make(chan schema.OutboxMessage, 1), notes: map[int64][]string{}}
 }
 
-func (b *box) Take(_ context.Context, limit int) ([]schema.OutboxMessage, error) {
+func (b *box) Take(_ context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.takeFail > 0 {
 		b.takeFail--
 		return nil, schema.Errorf(schema.KindServiceUnavailable, "Postgres does not answer")
 	}
+	b.takes++
+	for _, m := range delivered {
+		b.notes[m.ID] = append(b.notes[m.ID], "delivered")
+	}
 	n := min(limit, len(b.due))
-	out := b.due[:n]
+	out := slices.Clone(b.due[:n])
 	b.due = b.due[n:]
 	return out, nil
 }
@@ -48,8 +55,6 @@ func (b *box) note(id int64, what string) {
 	defer b.mu.Unlock()
 	b.notes[id] = append(b.notes[id], what)
 }
-
-func (b *box) Delivered(_ context.Context, id int64) error { b.note(id, "delivered"); return nil }
 
 func (b *box) Orphaned(_ context.Context, id int64, _ string) error {
 	b.note(id, "orphaned")
@@ -65,6 +70,8 @@ func (b *box) Failed(_ context.Context, id int64, _ string) error {
 }
 
 func (b *box) Wake() <-chan struct{} { return b.wake }
+
+func (b *box) Handed() <-chan schema.OutboxMessage { return b.handed }
 
 func (b *box) of(id int64) []string {
 	b.mu.Lock()
@@ -282,4 +289,69 @@ func TestStopIsBounded(t *testing.T) {
 	start := time.Now()
 	stop()
 	assert.Less(t, time.Since(start), 6*time.Second)
+}
+
+// A message that Temporal takes long for holds up none of another workflow, not
+// even one that was written meanwhile.
+func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
+	b := newBox(result(1, "slow"))
+	taken, release := make(chan struct{}), make(chan struct{})
+	begun := sync.OnceFunc(func() { close(taken) })
+	run(t, b, &deaf{answer: func(_ context.Context, workflow string, _ int64) error {
+		if workflow == "slow" {
+			begun()
+			<-release
+		}
+		return nil
+	}})
+	defer close(release)
+	<-taken
+	b.mu.Lock()
+	b.due = append(b.due, result(2, "quick"), result(3, "slow"))
+	b.mu.Unlock()
+	b.wake <- struct{}{}
+	eventually(t, func() bool { return len(b.of(2)) == 1 })
+	assert.Empty(t, b.of(1))
+	assert.Empty(t, b.of(3))
+}
+
+// Messages are removed together, with the look for the next ones.
+func TestDeliveredMessagesAreRemovedTogether(t *testing.T) {
+	var messages []schema.OutboxMessage
+	for id := range int64(40) {
+		messages = append(messages, result(id, fmt.Sprint("w", id)))
+	}
+	b := newBox(messages...)
+	run(t, b, &deaf{})
+	for id := range int64(40) {
+		eventually(t, func() bool { return len(b.of(id)) == 1 })
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	assert.Less(t, b.takes, 20)
+}
+
+// What this process stored is delivered without a look at the outbox, and so is
+// what it stored before it was told to stop.
+func TestHanded(t *testing.T) {
+	b := newBox()
+	taken, release := make(chan struct{}), make(chan struct{})
+	begun := sync.OnceFunc(func() { close(taken) })
+	_, stop := run(t, b, &deaf{answer: func(context.Context, string, int64) error {
+		begun()
+		<-release
+		return nil
+	}})
+	b.handed <- result(1, "w")
+	<-taken
+	b.handed <- result(2, "w")
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	close(release)
+	<-stopped
+	assert.Equal(t, []string{"delivered"}, b.of(1))
+	assert.Equal(t, []string{"delivered"}, b.of(2))
 }

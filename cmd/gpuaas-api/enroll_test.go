@@ -65,7 +65,7 @@ func TestEnrolment(t *testing.T) {
 	assert.NotNil(t, shown.LastHeartbeatAt)
 
 	var events []schema.AgentEventName
-	messages, err := r.store.Outbox(r.listener).Take(t.Context(), 10)
+	messages, err := r.store.Outbox(r.listener).Take(t.Context(), 10, nil)
 	require.NoError(t, err)
 	for _, m := range messages {
 		events = append(events, m.Event.Event)

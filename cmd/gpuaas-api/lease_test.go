@@ -81,7 +81,7 @@ func (h holding) audited() (count map[string]int, holders []string) {
 
 func (h holding) messages() (n int) {
 	h.c.tb.Helper()
-	messages, err := h.replicas[0].store.Outbox(h.replicas[0].listener).Take(h.c.tb.Context(), 1000)
+	messages, err := h.replicas[0].store.Outbox(h.replicas[0].listener).Take(h.c.tb.Context(), 1000, nil)
 	require.NoError(h.c.tb, err)
 	for _, m := range messages {
 		if m.Result != nil && m.Result.Message == h.taskID {

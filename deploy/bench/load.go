@@ -164,12 +164,13 @@ func (l *load) end(step string) {
 	}
 }
 
-// taken answers how long the steps took since the last call.
+// taken answers how long the steps took since the last call. Those that have not
+// ended were given up, and count nowhere.
 func (l *load) taken() []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	took := l.took
-	l.took = nil
+	l.took, l.began = nil, map[string]time.Time{}
 	return took
 }
 
@@ -213,11 +214,16 @@ func (l *load) closed(ctx context.Context, n int, d time.Duration, next func(cli
 	return ended, failed
 }
 
+// lateFor is how long an open load waits for its last jobs.
+const lateFor = 30 * time.Second
+
 // open starts rate jobs a second for d, whatever becomes of the earlier ones,
-// waits for all of them and answers how many failed. A server that has too much
-// to do loses activities: that is a result and no fault of the run, unless all
-// are lost.
+// waits lateFor for the last ones and answers how many failed or were not done by
+// then. A server that has too much to do loses activities: that is a result and
+// no fault of the run, unless all are lost.
 func (l *load) open(ctx context.Context, rate int, d time.Duration, next func() job) (lost int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d+lateFor)
+	defer cancel()
 	tick := time.NewTicker(time.Second / time.Duration(rate))
 	defer tick.Stop()
 	var group sync.WaitGroup

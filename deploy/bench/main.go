@@ -160,10 +160,11 @@ func (b bench) measure(ctx context.Context, o options, out, talk io.Writer) (err
 	if err := e.up(ctx, "stack", b.flags); err != nil {
 		return errors.Join(err, e.down())
 	}
-	if err := errors.Join(b.run(ctx, e), e.down()); err != nil {
-		return err
+	if err := b.run(ctx, e); err != nil {
+		return errors.Join(err, e.down())
 	}
-	return e.finish(out, o.results)
+	// A stack that does not go away takes nothing from what was measured.
+	return errors.Join(e.finish(out, o.results), e.down())
 }
 
 // up brings up a stack in a folder of that name.

@@ -31,7 +31,7 @@ func benchPeer(ctx context.Context, e *env) error {
 		return fmt.Errorf("the peer: %w", err)
 	}
 	if err := e.down(); err != nil {
-		return err
+		e.note("beside ours the peer's stack may have run on: %v", err)
 	}
 	if err := e.up(ctx, "ours", []string{"--temporal-on-postgres"}); err != nil {
 		return err
@@ -107,6 +107,7 @@ func (e *env) measureSide(ctx context.Context, server string, more []string, sta
 	if err != nil {
 		return c, t, err
 	}
+	e.say("%s: reading it without nodes", server)
 	before, err := e.idle(ctx, pids, server, e.span(30*time.Second))
 	if err != nil {
 		return c, t, err
@@ -116,6 +117,7 @@ func (e *env) measureSide(ctx context.Context, server string, more []string, sta
 	if err != nil {
 		return c, t, err
 	}
+	e.say("%s: reading it with %d idle nodes", server, e.size)
 	with, err := e.idle(ctx, pids, server, e.span(time.Minute))
 	if err != nil {
 		return c, t, err
@@ -175,7 +177,7 @@ func (e *env) jobs(ctx context.Context, pids map[string]int, server string, next
 		}
 		t.p50, t.p99 = append(t.p50, quantile(took, 0.5)), append(t.p99, quantile(took, 0.99))
 		e.detail(fmt.Sprintf("%s: cores of all servers under load, %d", server, i), total(m.used())/time.Since(started).Seconds())
-		e.say("%s: %d steps, p50 %.1f ms, p99 %.1f ms", server, len(took), t.p50[i-1], t.p99[i-1])
+		e.say("%s: %d steps, %d lost, p50 %.1f ms, p99 %.1f ms", server, len(took), lost, t.p50[i-1], t.p99[i-1])
 	}
 	return t, nil
 }

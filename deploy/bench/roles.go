@@ -113,12 +113,28 @@ func peerRole(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 		return err
 	}
 	for i := range n {
-		if err := startPeer(args[0], args[1], peerQueue(i)); err != nil {
+		if err := startPeerAgain(ctx, args[0], args[1], peerQueue(i)); err != nil {
 			return err
+		}
+		if (i+1)%100 == 0 {
+			fmt.Fprintf(os.Stderr, "%d of the peer's %d workers run\n", i+1, n)
 		}
 	}
 	fmt.Fprintln(out, "ready")
 	_, err = io.Copy(io.Discard, in) // until the benchmark is done with it
+	return err
+}
+
+// peerTries is how often a worker's start is tried: a loaded server lets one of
+// many time out.
+const peerTries = 5
+
+func startPeerAgain(ctx context.Context, address, namespace, queue string) (err error) {
+	for range peerTries {
+		if err = startPeer(address, namespace, queue); err == nil || pause(ctx, time.Second) != nil {
+			return err
+		}
+	}
 	return err
 }
 

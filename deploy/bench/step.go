@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -20,6 +21,8 @@ const (
 	// stepsPerJob is how many steps a job has.
 	stepsPerJob = 3
 	fleetBudget = 15 * time.Minute
+	// sayEvery is how often a long wait says how far it is.
+	sayEvery = 10 * time.Second
 )
 
 // benchStep compares a step on a node with a bare asynchronous activity: the CPU
@@ -117,14 +120,7 @@ func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			if strings.Contains(lines.Text(), fmt.Sprintf(" polling=%d ", n)) {
-				select {
-				case up <- true:
-				default:
-				}
-			}
-		}
+		e.follow(out, n, up)
 		_ = cmd.Wait() // it ends by a signal
 	}()
 	f := &fleet{pid: func() int { return cmd.Process.Pid }, stop: sync.OnceFunc(func() {
@@ -143,6 +139,25 @@ func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
 	}
 	f.stop()
 	return nil, fmt.Errorf("the fleet of %d was not up: %s", n, talk.String())
+}
+
+// follow reads the fleet's lines to their end: it says now and then how many of
+// the n agents poll until all do, and then that they are up.
+func (e *env) follow(lines io.Reader, n int, up chan<- bool) {
+	said, all := time.Now(), false
+	for s := bufio.NewScanner(lines); s.Scan(); {
+		_, rest, _ := strings.Cut(s.Text(), " polling=")
+		polling, _, _ := strings.Cut(rest, " ")
+		switch {
+		case all || polling == "":
+		case polling == fmt.Sprint(n):
+			all = true
+			up <- true
+		case time.Since(said) > sayEvery:
+			said = time.Now()
+			e.say("%s of %d agents poll", polling, n)
+		}
+	}
 }
 
 // active waits until n nodes have ended their enrolment.
@@ -180,7 +195,9 @@ func (e *env) fleetNodes(ctx context.Context) ([]node, error) {
 		return nil, err
 	}
 	defer s.Close()
-	return claimAll(ctx, s)
+	nodes, err := claimAll(ctx, s)
+	e.say("%d nodes are held for tasks", len(nodes))
+	return nodes, err
 }
 
 func claimAll(ctx context.Context, s *store.Store) ([]node, error) {

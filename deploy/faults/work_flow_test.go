@@ -133,12 +133,12 @@ func (m *mortal) Wake() <-chan struct{} {
 	return nil
 }
 
-// Delivered implements relay.Outbox.
-func (m *mortal) Delivered(ctx context.Context, id int64) error {
+// Take implements relay.Outbox.
+func (m *mortal) Take(ctx context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
 	if m.dead {
-		return errDied
+		return nil, errDied
 	}
-	return m.Outbox.Delivered(ctx, id)
+	return m.Outbox.Take(ctx, limit, delivered)
 }
 
 // Failed implements relay.Outbox.

@@ -66,7 +66,7 @@ func TestEnrolment(t *testing.T) {
 // events takes the outbox's events of a node.
 func (e *env) events(nodeID string) []schema.AgentEventName {
 	e.t.Helper()
-	messages, err := e.outbox().Take(e.t.Context(), 100)
+	messages, err := e.outbox().Take(e.t.Context(), 100, nil)
 	require.NoError(e.t, err)
 	var names []schema.AgentEventName
 	for _, m := range messages {

@@ -57,7 +57,7 @@ func (e *env) task(id string) schema.TaskView {
 func (e *env) messages() []schema.OutboxMessage {
 	e.t.Helper()
 	e.exec("UPDATE outbox SET next_try_at = now()")
-	m, err := e.outbox().Take(e.t.Context(), 100)
+	m, err := e.outbox().Take(e.t.Context(), 100, nil)
 	require.NoError(e.t, err)
 	return m
 }
@@ -182,7 +182,7 @@ func TestAnUndeliveredResultIsNudged(t *testing.T) {
 		require.Empty(t, e.reclaim(), "once in a while")
 	})
 	require.Equal(t, []string{"tasks.delivery_nudged succeeded not_delivered"}, rows)
-	messages, err := e.outbox().Take(t.Context(), 10)
+	messages, err := e.outbox().Take(t.Context(), 10, nil)
 	require.NoError(t, err)
 	require.Len(t, messages, 1, "due at once")
 	e.exec("UPDATE outbox SET orphaned_at = now(), nudged_at = NULL")

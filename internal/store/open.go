@@ -45,8 +45,8 @@ type Store struct {
 	address  string
 	creating []string
 	timeout  time.Duration
-	// relay wakes the relay of this process, nil while there is none.
-	relay atomic.Pointer[Listener]
+	// relay is what the relay of this process reads, nil while there is none.
+	relay atomic.Pointer[Outbox]
 }
 
 // Open connects to the database and answers only once it was reached. The

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
@@ -10,23 +11,37 @@ import (
 
 // Outbox implements relay.Outbox.
 type Outbox struct {
-	s    *Store
-	l    *Listener
-	wake <-chan struct{}
+	s      *Store
+	l      *Listener
+	wake   <-chan struct{}
+	handed chan schema.OutboxMessage
 }
+
+const (
+	// holdFor is how long a message that was taken is offered to nobody else.
+	holdFor = 30 * time.Second
+	// handedMost is how many results may wait for the relay of their process, and
+	// handedRoom what is left of that for results that are being stored.
+	handedMost, handedRoom = 512, 256
+)
 
 // Outbox returns the outbox, woken by the listener.
 func (s *Store) Outbox(l *Listener) *Outbox {
 	wake, _ := l.subscribe(channelOutbox, 0)
-	return &Outbox{s, l, wake}
+	return &Outbox{s, l, wake, make(chan schema.OutboxMessage, handedMost)}
 }
 
-// Take locks up to limit undelivered messages that are due, oldest first, for
-// half a minute: who takes them and dies leaves them due again after it.
-func (o *Outbox) Take(ctx context.Context, limit int) ([]schema.OutboxMessage, error) {
+// Take removes what was delivered and locks up to limit undelivered messages
+// that are due, oldest first, for half a minute: who takes them and dies leaves
+// them due again after it. To remove twice is to remove once.
+func (o *Outbox) Take(ctx context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
 	var messages []schema.OutboxMessage
 	err := o.s.read(ctx, "taking messages from the outbox", func(ctx context.Context) error {
-		rows, err := o.s.q.TakeOutbox(ctx, int32(min(limit, 1000)))
+		ids, created := make([]int64, len(delivered)), make([]time.Time, len(delivered))
+		for i, m := range delivered {
+			ids[i], created[i] = m.ID, m.CreatedAt
+		}
+		rows, err := o.s.q.TakeOutbox(ctx, ids, created, int32(min(limit, 1000)))
 		if err != nil {
 			return err
 		}
@@ -52,13 +67,6 @@ func outboxMessage(r sqlc.TakeOutboxRow) (schema.OutboxMessage, error) {
 	return m, nil
 }
 
-// Delivered removes a message. Twice is once.
-func (o *Outbox) Delivered(ctx context.Context, id int64) error {
-	return o.s.read(ctx, "removing a delivered message", func(ctx context.Context) error {
-		return o.s.q.DeleteOutbox(ctx, id)
-	})
-}
-
 // Orphaned marks a message whose workflow is gone: kept and visible.
 func (o *Outbox) Orphaned(ctx context.Context, id int64, why string) error {
 	return o.s.read(ctx, "marking a message as orphaned", func(ctx context.Context) error {
@@ -82,8 +90,30 @@ func (o *Outbox) Failed(ctx context.Context, id int64, why string) error {
 // transactions wait for each other, which the database lets commit one at a time
 // when they notify.
 func (o *Outbox) Wake() <-chan struct{} {
-	o.s.relay.Store(o.l)
+	o.s.relay.Store(o)
 	return o.wake
+}
+
+// Handed gives the results that this process stored: they are taken as by Take,
+// which saves the relay a look and a transaction for each. Those that nobody
+// reads are due after holdFor.
+func (o *Outbox) Handed() <-chan schema.OutboxMessage { return o.handed }
+
+// hold is how long a result's message is kept from the others: holdFor when it
+// can be handed to this process's relay, else 0.
+func (o *Outbox) hold() time.Duration {
+	if o == nil || len(o.handed) > handedMost-handedRoom {
+		return 0
+	}
+	return holdFor
+}
+
+// hand gives a held message to the relay.
+func (o *Outbox) hand(m schema.OutboxMessage) {
+	select {
+	case o.handed <- m:
+	default: // it is due when it is held no more
+	}
 }
 
 // Rest says that this process's relay ended: results wake the others' again.
@@ -100,8 +130,8 @@ func (s *Store) resultChannel() string {
 
 // wakeRelay wakes this process's relay, if it has one.
 func (s *Store) wakeRelay() {
-	if l := s.relay.Load(); l != nil {
-		l.wakeOne(channelOutbox)
+	if o := s.relay.Load(); o != nil {
+		o.l.wakeOne(channelOutbox)
 	}
 }
 

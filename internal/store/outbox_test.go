@@ -20,9 +20,9 @@ func (e *env) outbox() *store.Outbox {
 	return e.Outbox(l)
 }
 
-// A process that has a relay tells it of its results itself, and the others only
+// A process that has a relay hands it its results itself, and wakes the others only
 // once it has none any more: transactions that notify commit one at a time.
-func TestAResultWakesTheRelayOfItsProcess(t *testing.T) {
+func TestAResultIsHandedToTheRelayOfItsProcess(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	foreign, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
@@ -56,9 +56,26 @@ func TestAResultWakesTheRelayOfItsProcess(t *testing.T) {
 	default:
 	}
 	report("one")
-	awaken(t, wake)
+	handed := <-own.Handed()
+	asleep(t, wake)
 	drained()
 	asleep(t, elsewhere)
+	taken, err := e.outbox().Take(ctx, 10, nil)
+	require.NoError(t, err)
+	for _, m := range taken { // the enrolment's events
+		require.Nil(t, m.Result, "what was handed over is offered to nobody else")
+	}
+	e.exec("UPDATE outbox SET next_try_at = now() WHERE id = $1", handed.ID)
+	taken, err = e.outbox().Take(ctx, 10, nil)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, taken[0].Owner, handed.Owner)
+	require.JSONEq(t, string(taken[0].Result.Output), string(handed.Result.Output))
+	handed.Result.Output = taken[0].Result.Output
+	require.Equal(t, taken[0].Result, handed.Result)
+	_, err = e.outbox().Take(ctx, 0, []schema.OutboxMessage{handed})
+	require.NoError(t, err)
+	require.Zero(t, e.number("SELECT count(*) FROM outbox WHERE id = $1", handed.ID))
 
 	own.Rest()
 	report("two")
@@ -77,8 +94,8 @@ func TestOutbox(t *testing.T) {
 	result := succeeded(1, schema.Facts{CPUs: 2})
 	_, err := e.Result(ctx, caller, offer.TaskID, result)
 	require.NoError(t, err)
-	take := func(limit int) []schema.OutboxMessage {
-		messages, err := o.Take(ctx, limit)
+	take := func(limit int, delivered ...schema.OutboxMessage) []schema.OutboxMessage {
+		messages, err := o.Take(ctx, limit, delivered)
 		require.NoError(t, err)
 		return messages
 	}
@@ -96,8 +113,8 @@ func TestOutbox(t *testing.T) {
 
 	due()
 	require.Len(t, take(10), 4, "a relay that died delays them only")
-	require.NoError(t, o.Delivered(ctx, last[0].ID))
-	require.NoError(t, o.Delivered(ctx, last[0].ID), "twice is once")
+	require.Empty(t, take(0, last...))
+	require.Empty(t, take(0, last...), "twice is once")
 	require.NoError(t, o.Orphaned(ctx, first[0].ID, "no such workflow"))
 	require.NoError(t, o.Failed(ctx, first[1].ID, "unreachable\x00"))
 	require.NoError(t, o.Failed(ctx, first[1].ID, "unreachable"))
@@ -126,10 +143,33 @@ func TestAResultGoesToWhoWaitsNow(t *testing.T) {
 	require.NoError(t, err)
 	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, schema.Facts{}))
 	require.NoError(t, err)
-	messages, err := e.outbox().Take(ctx, 10)
+	messages, err := e.outbox().Take(ctx, 10, nil)
 	require.NoError(t, err)
 	require.Len(t, messages, 1)
 	require.Equal(t, reset, messages[0].Owner)
+}
+
+// A message that is written anew while an older word of it is delivered stays.
+func TestAMessageWrittenAnewIsNotRemoved(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	e.dispatch(f, "drain", schema.TaskNodeProbe)
+	offer := e.take(c, time.Minute)
+	_, err := e.Result(ctx, c, offer.TaskID, succeeded(1, schema.ProbeReport{}))
+	require.NoError(t, err)
+	o := e.outbox()
+	older, err := o.Take(ctx, 100, nil)
+	require.NoError(t, err)
+	e.exec("UPDATE outbox SET created_at = clock_timestamp(), next_try_at = now() WHERE task_id = $1", offer.TaskID)
+	newer, err := o.Take(ctx, 100, older)
+	require.NoError(t, err)
+	require.Len(t, newer, 1, "it is due")
+	require.Equal(t, older[len(older)-1].ID, newer[0].ID)
+	rest, err := o.Take(ctx, 100, newer)
+	require.NoError(t, err)
+	require.Empty(t, rest)
+	require.Zero(t, e.number("SELECT count(*) FROM outbox"))
 }
 
 func TestRacingRelaysTakeEachMessageOnce(t *testing.T) {
@@ -140,7 +180,7 @@ func TestRacingRelaysTakeEachMessageOnce(t *testing.T) {
 	o := e.outbox()
 	taken := make([][]schema.OutboxMessage, 10)
 	for _, err := range race(len(taken), func(i int) (err error) {
-		taken[i], err = o.Take(t.Context(), 2)
+		taken[i], err = o.Take(t.Context(), 2, nil)
 		return err
 	}) {
 		require.NoError(t, err)

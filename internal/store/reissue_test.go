@@ -29,17 +29,20 @@ func (e *env) reissued(nodeID string) (string, []byte) {
 // them.
 func (e *env) told(nodeID string) []string {
 	e.t.Helper()
-	messages, err := e.outbox().Take(e.t.Context(), 100)
+	o := e.outbox()
+	messages, err := o.Take(e.t.Context(), 100, nil)
 	require.NoError(e.t, err)
 	names := map[string]string{schema.NodeWorkflowID(nodeID): "node", schema.ReissueWorkflowID(nodeID): "reissue"}
-	told := []string{}
+	told, heard := []string{}, []schema.OutboxMessage{}
 	for _, m := range messages {
 		if m.Result != nil {
 			continue
 		}
 		told = append(told, fmt.Sprintf("%s %s %d", names[m.WorkflowID], m.Event.Event, m.Event.Incarnation))
-		require.NoError(e.t, e.outbox().Delivered(e.t.Context(), m.ID))
+		heard = append(heard, m)
 	}
+	_, err = o.Take(e.t.Context(), 0, heard)
+	require.NoError(e.t, err)
 	return told
 }
 

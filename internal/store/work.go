@@ -160,10 +160,10 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 	}
 	doing := "storing the result of task " + taskID
 	stored, err := s.finish(ctx, doing, c, taskID, r)
-	if err == nil && stored == "" {
-		stored, err = s.finishLocked(ctx, doing, c, taskID, r)
+	if err != nil || stored != "" {
+		return stored, err
 	}
-	if err != nil {
+	if stored, err = s.finishLocked(ctx, doing, c, taskID, r); err != nil {
 		return "", err
 	}
 	s.wakeRelay()
@@ -172,7 +172,8 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 
 // finish is the common case, one statement: a task that is worked on, whose body
 // is the signed one and whose end changes nothing but itself. It stores nothing,
-// and returns "", of any other.
+// and returns "", of any other. Where this process has a relay it gets the
+// message at once.
 func (s *Store) finish(ctx context.Context, doing string, c schema.Caller, taskID string, r schema.TaskResult) (stored schema.TaskType, err error) {
 	p := s.finishParams(c, taskID, r)
 	p.Open = []string{string(schema.TaskDispatched), string(schema.TaskRunning)}
@@ -180,15 +181,25 @@ func (s *Store) finish(ctx context.Context, doing string, c schema.Caller, taskI
 	if r.Status == schema.TaskSucceeded {
 		p.OtherTypes = []string{string(schema.TaskWorkloadCordon), string(schema.TaskWorkloadUncordon), string(schema.TaskWorkloadDrain)}
 	}
-	err = s.read(ctx, doing, func(ctx context.Context) error {
-		row, err := s.q.FinishTask(ctx, p)
-		stored = schema.TaskType(row.Type)
-		if notFound(err) {
+	relay := s.relay.Load()
+	p.HoldSeconds = relay.hold().Seconds()
+	var row sqlc.FinishTaskRow
+	err = s.read(ctx, doing, func(ctx context.Context) (err error) {
+		if row, err = s.q.FinishTask(ctx, p); notFound(err) {
 			return nil
 		}
 		return err
 	})
-	return stored, err
+	switch {
+	case err != nil || row.Type == "":
+		return "", err
+	case p.HoldSeconds > 0:
+		relay.hand(schema.OutboxMessage{ID: row.MessageID, CreatedAt: row.CreatedAt, Result: p.Result,
+			Owner: schema.TaskOwner{WorkflowID: row.OwnerWorkflowID, RunID: row.OwnerRunID, ActivityID: row.OwnerActivityID}})
+	default:
+		s.wakeRelay()
+	}
+	return schema.TaskType(row.Type), nil
 }
 
 // finishLocked looks at the node and the task under their locks, for what the

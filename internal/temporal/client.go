@@ -75,6 +75,9 @@ func Dial(_ context.Context, cfg Config) (*Client, error) {
 	opts.MetricsHandler = cfg.Metrics
 	opts.Logger = log.NewStructuredLogger(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)))
 	opts.Identity = cfg.Identity
+	// Our messages are a few hundred bytes: to compress them, and the answers,
+	// costs both ends more than it saves between them.
+	opts.ConnectionOptions.GrpcCompression = &client.GrpcCompressionNone{}
 	guard{newScanner(cfg.Secrets)}.protect(&opts)
 	c, err := client.NewLazyClient(opts)
 	if err != nil {

@@ -22,10 +22,19 @@ SELECT pg_notify(sqlc.arg(channel)::text, '');
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text);
 
 -- Locks what is due by a stamp and not by a transaction, so that delivery holds
--- nothing; a relay that dies leaves it due again a little later.
+-- nothing; a relay that dies leaves it due again a little later. What was
+-- delivered since goes, but for a message that was written anew meanwhile: its
+-- created_at is another.
 -- name: TakeOutbox :many
-WITH due AS (
-    SELECT id FROM outbox WHERE orphaned_at IS NULL AND next_try_at <= now()
+WITH delivered AS (
+    SELECT unnest(sqlc.arg(delivered_ids)::bigint[])::bigint AS id,
+           unnest(sqlc.arg(delivered_created)::timestamptz[])::timestamptz AS created_at
+), gone AS (
+    DELETE FROM outbox o USING delivered d WHERE o.id = d.id AND o.created_at = d.created_at
+), due AS (
+    SELECT id FROM outbox o
+    WHERE orphaned_at IS NULL AND next_try_at <= now()
+      AND NOT EXISTS (SELECT 1 FROM delivered d WHERE o.id = d.id AND o.created_at = d.created_at)
     ORDER BY id LIMIT sqlc.arg(max_rows) FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE outbox o SET next_try_at = now() + interval '30 seconds' FROM due WHERE o.id = due.id
@@ -35,9 +44,6 @@ SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_a
        t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result,
        coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id;
-
--- name: DeleteOutbox :exec
-DELETE FROM outbox WHERE id = $1;
 
 -- name: OrphanOutbox :execrows
 UPDATE outbox SET orphaned_at = coalesce(orphaned_at, now()), last_error = $2 WHERE id = $1;

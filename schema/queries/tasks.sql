@@ -138,7 +138,8 @@ UPDATE node_tasks SET told_cancel = sqlc.arg(cancel), paused = sqlc.arg(paused)
 WHERE task_id = sqlc.arg(task_id) AND (told_cancel, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
 -- Stores a result with its audit row and its message, and wakes the relays; an
--- empty channel wakes none, for a process that has one itself. The task's own
+-- empty channel wakes none, for a process that has one itself. With hold_seconds
+-- the message is taken already, by the process that stores it. The task's own
 -- columns are the fence, so nobody need hold more than it.
 -- name: FinishTask :one
 WITH done AS (
@@ -149,14 +150,15 @@ WITH done AS (
       AND t.lease_epoch = sqlc.arg(lease_epoch) AND t.lease_epoch > 0
       AND t.status = ANY (sqlc.arg(open)::text[]) AND NOT t.type = ANY (sqlc.arg(other_types)::text[])
       AND sqlc.arg(body_sha256)::text IN ('', t.body_sha256)
-    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id
+    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id
 ), message AS (
-    INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
+    INSERT INTO outbox (task_id, workflow_id, next_try_at)
+    SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => sqlc.arg(hold_seconds)::float8) FROM done
     ON CONFLICT ON CONSTRAINT outbox_task_key
-    DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
-    RETURNING outbox.task_id
+    DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
+    RETURNING outbox.task_id, outbox.id, outbox.created_at
 )
-SELECT done.type,
+SELECT done.type, message.id AS message_id, message.created_at, done.owner_workflow_id, done.owner_run_id, done.owner_activity_id,
     audit_append(done.node_id::text, sqlc.arg(actor)::text, sqlc.arg(action)::text, done.task_id::text, sqlc.arg(audit_result)::text,
         sqlc.arg(reason)::text, done.correlation_id, done.operation_id::text,
         jsonb_strip_nulls(jsonb_build_object('type', done.type, 'message', nullif(sqlc.arg(message)::text, ''),

@@ -12,15 +12,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-const deleteOutbox = `-- name: DeleteOutbox :exec
-DELETE FROM outbox WHERE id = $1
-`
-
-func (q *Queries) DeleteOutbox(ctx context.Context, id int64) error {
-	_, err := q.db.Exec(ctx, deleteOutbox, id)
-	return err
-}
-
 const dropResultMessage = `-- name: DropResultMessage :exec
 DELETE FROM outbox WHERE task_id = $1
 `
@@ -105,9 +96,16 @@ func (q *Queries) OrphanOutbox(ctx context.Context, iD int64, lastError string) 
 }
 
 const takeOutbox = `-- name: TakeOutbox :many
-WITH due AS (
-    SELECT id FROM outbox WHERE orphaned_at IS NULL AND next_try_at <= now()
-    ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+WITH delivered AS (
+    SELECT unnest($1::bigint[])::bigint AS id,
+           unnest($2::timestamptz[])::timestamptz AS created_at
+), gone AS (
+    DELETE FROM outbox o USING delivered d WHERE o.id = d.id AND o.created_at = d.created_at
+), due AS (
+    SELECT id FROM outbox o
+    WHERE orphaned_at IS NULL AND next_try_at <= now()
+      AND NOT EXISTS (SELECT 1 FROM delivered d WHERE o.id = d.id AND o.created_at = d.created_at)
+    ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE outbox o SET next_try_at = now() + interval '30 seconds' FROM due WHERE o.id = due.id
     RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at
@@ -134,9 +132,11 @@ type TakeOutboxRow struct {
 }
 
 // Locks what is due by a stamp and not by a transaction, so that delivery holds
-// nothing; a relay that dies leaves it due again a little later.
-func (q *Queries) TakeOutbox(ctx context.Context, maxRows int32) ([]TakeOutboxRow, error) {
-	rows, err := q.db.Query(ctx, takeOutbox, maxRows)
+// nothing; a relay that dies leaves it due again a little later. What was
+// delivered since goes, but for a message that was written anew meanwhile: its
+// created_at is another.
+func (q *Queries) TakeOutbox(ctx context.Context, deliveredIds []int64, deliveredCreated []time.Time, maxRows int32) ([]TakeOutboxRow, error) {
+	rows, err := q.db.Query(ctx, takeOutbox, deliveredIds, deliveredCreated, maxRows)
 	if err != nil {
 		return nil, err
 	}

@@ -185,14 +185,15 @@ WITH done AS (
       AND t.lease_epoch = $18 AND t.lease_epoch > 0
       AND t.status = ANY ($19::text[]) AND NOT t.type = ANY ($20::text[])
       AND $21::text IN ('', t.body_sha256)
-    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id
+    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id
 ), message AS (
-    INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
+    INSERT INTO outbox (task_id, workflow_id, next_try_at)
+    SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => $22::float8) FROM done
     ON CONFLICT ON CONSTRAINT outbox_task_key
-    DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
-    RETURNING outbox.task_id
+    DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
+    RETURNING outbox.task_id, outbox.id, outbox.created_at
 )
-SELECT done.type,
+SELECT done.type, message.id AS message_id, message.created_at, done.owner_workflow_id, done.owner_run_id, done.owner_activity_id,
     audit_append(done.node_id::text, $1::text, $2::text, done.task_id::text, $3::text,
         $4::text, done.correlation_id, done.operation_id::text,
         jsonb_strip_nulls(jsonb_build_object('type', done.type, 'message', nullif($5::text, ''),
@@ -223,16 +224,23 @@ type FinishTaskParams struct {
 	Open            []string
 	OtherTypes      []string
 	BodySha256      string
+	HoldSeconds     float64
 }
 
 type FinishTaskRow struct {
-	Type    string
-	Audited int64
-	Woken   string
+	Type            string
+	MessageID       int64
+	CreatedAt       time.Time
+	OwnerWorkflowID string
+	OwnerRunID      string
+	OwnerActivityID string
+	Audited         int64
+	Woken           string
 }
 
 // Stores a result with its audit row and its message, and wakes the relays; an
-// empty channel wakes none, for a process that has one itself. The task's own
+// empty channel wakes none, for a process that has one itself. With hold_seconds
+// the message is taken already, by the process that stores it. The task's own
 // columns are the fence, so nobody need hold more than it.
 func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishTaskRow, error) {
 	row := q.db.QueryRow(ctx, finishTask,
@@ -257,9 +265,19 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishT
 		arg.Open,
 		arg.OtherTypes,
 		arg.BodySha256,
+		arg.HoldSeconds,
 	)
 	var i FinishTaskRow
-	err := row.Scan(&i.Type, &i.Audited, &i.Woken)
+	err := row.Scan(
+		&i.Type,
+		&i.MessageID,
+		&i.CreatedAt,
+		&i.OwnerWorkflowID,
+		&i.OwnerRunID,
+		&i.OwnerActivityID,
+		&i.Audited,
+		&i.Woken,
+	)
 	return i, err
 }
 

@@ -12,6 +12,10 @@ type Caller struct {
 	Polled bool
 	// SetVersion is the version of the verifier set on record for the node.
 	SetVersion int64
+	// Idle is true when the read of the row also found that every open task of
+	// the node runs under its lease, so that asking for one is in vain. False when
+	// it is not known.
+	Idle bool
 }
 
 // TokenClaim is an enrolment's claim of its token.

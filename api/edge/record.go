@@ -81,6 +81,9 @@ func validCorrelationID(s string) bool {
 // the path as it came.
 func (s *server) log(r *http.Request, rec *record, status int, took time.Duration) {
 	level := levelOf(status, rec.quiet)
+	if !s.cfg.Log.Enabled(r.Context(), level) {
+		return
+	}
 	attrs := append([]slog.Attr{
 		slog.String("listener", s.cfg.Listener),
 		slog.String("correlation_id", rec.correlationID),

@@ -1,19 +1,28 @@
 package nodeapi_test
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // BenchmarkParkedPoll reports what one open long poll costs the server in
@@ -36,6 +45,31 @@ func BenchmarkParkedPoll(b *testing.B) {
 				b.ReportMetric(float64(after-before)/polls/1024, "KiB/poll")
 				b.ReportMetric(float64(more-goroutines)/polls, "goroutines/poll")
 				stop()
+			}
+		})
+	}
+}
+
+// BenchmarkHeartbeat is what a heartbeat costs the API itself, without network and
+// database: as the first request of a connection, and as a later one.
+func BenchmarkHeartbeat(b *testing.B) {
+	s, api := newAPI(b, &fakeStore{}, func(c *nodeapi.Config) { c.Log = slog.New(slog.DiscardHandler) })
+	server, leaf := api.Server(nil), s.cert().Leaf
+	body, err := json.Marshal(schema.HeartbeatRequest{AgentVersion: "v1.2.3", BootID: schema.NewID(), Phase: "ready",
+		UptimeSeconds: 1234, Workloads: []schema.Workload{}, At: time.Now()})
+	require.NoError(b, err)
+	for name, on := range map[string]func() context.Context{
+		"first": func() context.Context { return server.ConnContext(b.Context(), nil) },
+		"later": sync.OnceValue(func() context.Context { return server.ConnContext(b.Context(), nil) }),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				r := httptest.NewRequestWithContext(on(), http.MethodPost, "/internal/v1/nodes/"+s.node.NodeID+"/heartbeat", bytes.NewReader(body))
+				r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+				w := httptest.NewRecorder()
+				server.Handler.ServeHTTP(w, r)
+				require.Equal(b, http.StatusNoContent, w.Code)
 			}
 		})
 	}

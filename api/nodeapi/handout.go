@@ -15,9 +15,13 @@ import (
 const setsPage = 64
 
 // handOut takes the node's next task and signs its grant; nil when there is
-// none. A task that cannot be granted is not taken: mended is closed when it is
-// time to look again. Nothing here waits for Vault.
+// none, which an idle caller is not even asked for. A task that cannot be granted
+// is not taken: mended is closed when it is time to look again. Nothing here waits
+// for Vault.
 func (a *API) handOut(ctx context.Context, c Caller, ask schema.TaskAsk) (offer *schema.TaskOffer, mended <-chan struct{}, err error) {
+	if c.Idle {
+		return nil, nil, nil
+	}
 	mended, err = a.cfg.Grants.Good()
 	if err != nil {
 		a.withheld(c, err)

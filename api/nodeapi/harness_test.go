@@ -200,8 +200,9 @@ func (f *fakeStore) Result(_ context.Context, _ schema.Caller, _ string, r schem
 	return schema.TaskNodeProbe, nil
 }
 
-func (f *fakeStore) Heartbeat(context.Context, schema.Caller, schema.HeartbeatRequest) error {
-	return nil
+func (f *fakeStore) Heartbeat(ctx context.Context, id schema.Identity, facts schema.CertFacts, _ schema.HeartbeatRequest) error {
+	_, err := f.Authenticate(ctx, id, facts)
+	return err
 }
 
 // fakeWakes lets a test wake a node, and see who has subscribed.
@@ -322,16 +323,7 @@ func newSite(tb testing.TB, store *fakeStore) *site {
 // newSiteWith is newSite with a changed configuration.
 func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) *site {
 	tb.Helper()
-	s := &site{tb: tb, nodeCA: newCA(tb, "node CA 1"), serverCA: newCA(tb, "API CA"), store: store,
-		wakes: &fakeWakes{subs: map[string]map[chan struct{}]bool{}}, registry: prometheus.NewRegistry(), log: &safeBuffer{},
-		node: schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
-	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
-	s.trust = newFakeTrust()
-	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, Sets: s.trust, Beats: s.trust, NodeRate: 1e4, IssueRate: 1e4,
-		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
-		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
-	change(&cfg)
-	api := nodeapi.New(cfg)
+	s, api := newAPI(tb, store, change)
 	cert := s.serverCA.server(tb)
 	s.server = api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -349,6 +341,21 @@ func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) 
 		<-done
 	})
 	return s
+}
+
+// newAPI makes all of a site but its listener.
+func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*site, *nodeapi.API) {
+	tb.Helper()
+	s := &site{tb: tb, nodeCA: newCA(tb, "node CA 1"), serverCA: newCA(tb, "API CA"), store: store,
+		wakes: &fakeWakes{subs: map[string]map[chan struct{}]bool{}}, registry: prometheus.NewRegistry(), log: &safeBuffer{},
+		node: schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
+	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
+	s.trust = newFakeTrust()
+	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, Sets: s.trust, Beats: s.trust, NodeRate: 1e4, IssueRate: 1e4,
+		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
+		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	change(&cfg)
+	return s, nodeapi.New(cfg)
 }
 
 // metric returns a counter's or gauge's value, or a histogram's count.

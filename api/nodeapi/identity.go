@@ -31,13 +31,14 @@ func (a *API) authenticate(r *http.Request) (Caller, error) {
 }
 
 // identify checks the certificate alone: that it is there, that a live node CA
-// issued it, its dates, its use, and that it names the node of the path.
+// issued it, its dates, its use, and that it names the node of the path. What of
+// it cannot change is checked once for a connection.
 func (a *API) identify(r *http.Request) (peer, error) {
 	known, err := a.generations(r.Context())
 	if err != nil {
 		return peer{}, err
 	}
-	p, err := check(r.TLS, known, a.cfg.Now())
+	p, err := connectionOf(r).check(r.TLS, known, a.cfg.Now())
 	if err == nil {
 		err = a.owns(p.id, r.PathValue("node_id"))
 	}
@@ -104,35 +105,37 @@ func safeID(id string) string {
 
 // check verifies the certificate a connection presented. The handshake has
 // proved that the peer holds its key, and nothing else.
-func check(state *tls.ConnectionState, known *trust, now time.Time) (peer, error) {
+func check(state *tls.ConnectionState, known *trust, now time.Time) (proof, error) {
 	if state == nil || len(state.PeerCertificates) == 0 {
-		return peer{}, identityError(schema.ReasonNoCertificate, "this endpoint needs a node certificate")
+		return proof{}, identityError(schema.ReasonNoCertificate, "this endpoint needs a node certificate")
 	}
 	leaf := state.PeerCertificates[0]
-	if err := checkChain(leaf, state.PeerCertificates[1:], known, now); err != nil {
-		return peer{}, err
+	chain, err := checkChain(leaf, state.PeerCertificates[1:], known, now)
+	if err != nil {
+		return proof{}, err
 	}
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
-		return peer{}, identityError(schema.ReasonExpired, "the certificate is valid from %s to %s; the server's clock says %s",
+		return proof{}, identityError(schema.ReasonExpired, "the certificate is valid from %s to %s; the server's clock says %s",
 			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	if leaf.IsCA || !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) {
-		return peer{}, identityError(schema.ReasonIdentityMismatch, "the certificate is not one for TLS clients")
+		return proof{}, identityError(schema.ReasonIdentityMismatch, "the certificate is not one for TLS clients")
 	}
 	if len(leaf.URIs) != 1 || len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.EmailAddresses) > 0 {
-		return peer{}, identityError(schema.ReasonIdentityMismatch, "the certificate does not name exactly one node")
+		return proof{}, identityError(schema.ReasonIdentityMismatch, "the certificate does not name exactly one node")
 	}
 	id, err := schema.ParseIdentity(leaf.URIs[0])
 	if err != nil {
-		return peer{}, err
+		return proof{}, err
 	}
-	return peer{id: id, facts: schema.FactsOf(leaf)}, nil
+	return newProof(peer{id: id, facts: schema.FactsOf(leaf)}, chain, known), nil
 }
 
 // checkChain verifies that a live root issued the leaf, at a time within the
 // leaf's own dates, so that an expired certificate of ours is told from a
-// foreign one, and so is one of a retired root.
-func checkChain(leaf *x509.Certificate, chain []*x509.Certificate, known *trust, now time.Time) error {
+// foreign one, and so is one of a retired root. It returns the chain that it
+// found, the leaf first.
+func checkChain(leaf *x509.Certificate, others []*x509.Certificate, known *trust, now time.Time) ([]*x509.Certificate, error) {
 	at := now
 	if at.Before(leaf.NotBefore) {
 		at = leaf.NotBefore
@@ -142,12 +145,12 @@ func checkChain(leaf *x509.Certificate, chain []*x509.Certificate, known *trust,
 	}
 	opts := x509.VerifyOptions{Roots: known.roots, Intermediates: x509.NewCertPool(),
 		CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
-	for _, c := range chain[:min(len(chain), maxIntermediates)] {
+	for _, c := range others[:min(len(others), maxIntermediates)] {
 		opts.Intermediates.AddCert(c)
 	}
-	_, err := leaf.Verify(opts)
+	chains, err := leaf.Verify(opts)
 	if err == nil {
-		return nil
+		return chains[0], nil
 	}
 	e := identityError(schema.ReasonUnknownIssuer, "no node CA of this system issued the certificate")
 	opts.Roots = known.former
@@ -155,7 +158,7 @@ func checkChain(leaf *x509.Certificate, chain []*x509.Certificate, known *trust,
 		e = identityError(schema.ReasonIssuerRetired, "the node CA that issued the certificate is retired")
 	}
 	e.Err = err
-	return e
+	return nil, e
 }
 
 // maxIntermediates bounds the work a caller's chain can cause.

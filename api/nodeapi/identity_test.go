@@ -9,12 +9,14 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -226,6 +228,35 @@ func TestOpenConnectionIsCheckedAgain(t *testing.T) {
 
 		require.Eventually(t, func() bool { return heartbeat().status != http.StatusNoContent }, 5*time.Second, 50*time.Millisecond)
 		assert.Equal(t, schema.ReasonExpired, heartbeat().refusal(t).Reason)
+	}
+}
+
+// What a connection has shown counts as long as every certificate of its chain:
+// not after a root's end, nor before its beginning on a clock that was set back.
+func TestOpenConnectionEndsWithItsRoot(t *testing.T) {
+	for _, h2 := range []bool{true, false} {
+		var now atomic.Pointer[time.Time]
+		at := func(d time.Duration) { now.Store(new(time.Now().Add(d))) }
+		at(0)
+		s := newSiteWith(t, &fakeStore{}, func(c *nodeapi.Config) { c.Now = func() time.Time { return *now.Load() } })
+		long := s.nodeCA.leaf(t, s.node, func(c *x509.Certificate) {
+			c.NotBefore, c.NotAfter = time.Now().Add(-100*time.Hour), time.Now().Add(100*time.Hour)
+		})
+		c := s.clientWith(long, h2, nil)
+		heartbeat := func() answer {
+			return call(t, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+		}
+		require.Equal(t, http.StatusNoContent, heartbeat().status)
+		at(23 * time.Hour)
+		require.Equal(t, http.StatusNoContent, heartbeat().status)
+		for _, d := range []time.Duration{25 * time.Hour, -25 * time.Hour} {
+			at(d)
+			assert.Equal(t, schema.ReasonUnknownIssuer, heartbeat().refusal(t).Reason, d)
+			at(0)
+			require.Equal(t, http.StatusNoContent, heartbeat().status)
+		}
+		at(101 * time.Hour)
+		assert.Equal(t, http.StatusUnauthorized, heartbeat().status)
 	}
 }
 

@@ -19,6 +19,8 @@ type Store interface {
 	// node_locked, serial_superseded, identity_mismatch). A serial that was
 	// promoted and replaced is a clone's after schema.InFlight: it locks the
 	// node; one that was replaced before its first use is refused quietly.
+	// Caller.Idle says that NextTask would find nothing now: who subscribed to
+	// the node's wakes before it asked need not ask for a task.
 	Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (Caller, error)
 	// ClaimToken claims a token for a key in one conditional update: issued, or
 	// already claimed by the same key. It sets the node to enrolling and writes
@@ -93,8 +95,12 @@ type Store interface {
 	// envelope_mismatch, with an audit row, and changes nothing else. It returns the task's type when this call stored the result, and "" when the
 	// same result stood already.
 	Result(ctx context.Context, c Caller, taskID string, r schema.TaskResult) (schema.TaskType, error)
-	// Heartbeat stores what the agent reports.
-	Heartbeat(ctx context.Context, c Caller, h schema.HeartbeatRequest) error
+	// Heartbeat checks a caller as Authenticate does, with the same refusals and
+	// the same promotion, and stores what the agent reports. Heartbeats that come
+	// close together are stored together, so that one may wait a little; the
+	// answer is the caller's own, and nil means that it is durable. Of two of one
+	// identity that come together the later stands.
+	Heartbeat(ctx context.Context, id schema.Identity, cert schema.CertFacts, h schema.HeartbeatRequest) error
 }
 
 // Grants signs what a hand-over promises, with the replica's delegated key.

@@ -19,7 +19,8 @@ type trust struct {
 }
 
 // generations asks the issuer each time, so that a CA that is trusted or
-// distrusted counts from the next request on.
+// distrusted counts from the next request on. It returns the very same trust for
+// as long as the certificates are the same, however often they were read anew.
 func (a *API) generations(ctx context.Context) (*trust, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
@@ -31,7 +32,7 @@ func (a *API) generations(ctx context.Context) (*trust, error) {
 	if err != nil {
 		return nil, err
 	}
-	if held := a.trust.Load(); held != nil && slices.Equal(held.live, live) && slices.Equal(held.retired, retired) {
+	if held := a.trust.Load(); held != nil && same(held.live, live) && same(held.retired, retired) {
 		return held, nil
 	}
 	fresh := &trust{live: slices.Clone(live), retired: slices.Clone(retired),
@@ -39,6 +40,8 @@ func (a *API) generations(ctx context.Context) (*trust, error) {
 	a.trust.Store(fresh)
 	return fresh, nil
 }
+
+func same(a, b []*x509.Certificate) bool { return slices.EqualFunc(a, b, (*x509.Certificate).Equal) }
 
 func pool(lists ...[]*x509.Certificate) *x509.CertPool {
 	p := x509.NewCertPool()

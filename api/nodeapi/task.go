@@ -91,9 +91,10 @@ func (a *API) beat(ctx context.Context, taskID string, body schema.TaskProgress,
 	p.Answer.Cancel, p.Answer.Paused = p.Answer.Cancel || b.Cancel, b.Paused
 }
 
-// heartbeat stores what the agent says about itself and its work.
+// heartbeat stores what the agent says about itself and its work. The store
+// checks the node's row, for many heartbeats together.
 func (a *API) heartbeat(w http.ResponseWriter, r *http.Request) error {
-	c, err := a.authenticate(r)
+	p, err := a.identify(r)
 	if err != nil {
 		return err
 	}
@@ -103,8 +104,8 @@ func (a *API) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
 	defer cancel()
-	if err := a.cfg.Store.Heartbeat(ctx, c, body); err != nil {
-		return err
+	if err := a.cfg.Store.Heartbeat(ctx, p.id, p.facts, body); err != nil {
+		return a.refused(r, err)
 	}
 	return edge.NoContent(w)
 }

@@ -7,7 +7,12 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
 )
+
+// pingAfter is how long an HTTP/2 connection is believed without a frame of its
+// peer: longer than the time between two heartbeats.
+const pingAfter = schema.HeartbeatEvery + 15*time.Second
 
 // TLSConfig returns the listener's TLS settings. A client certificate is asked
 // for and not verified in the handshake: the handlers verify it for each
@@ -43,8 +48,10 @@ func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certi
 func (a *API) Server(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
 	s := edge.Server(a.cfg.Log, a.Handler())
 	s.TLSConfig = a.TLSConfig(serverCertificate)
-	// A parked poll's peer that vanished is noticed by the ping.
-	s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 16, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
+	s.ConnContext = remembering
+	// A parked poll's peer that vanished is noticed by the ping; one that sends its
+	// heartbeats is sent none.
+	s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 16, SendPingTimeout: pingAfter, PingTimeout: 15 * time.Second}
 	s.RegisterOnShutdown(a.EndPolls)
 	return s
 }

@@ -34,9 +34,9 @@ func (a *API) wait(w http.ResponseWriter, r *http.Request) error {
 	return a.park(w, r, v)
 }
 
-// enter subscribes before it looks, so that no wake is lost between the two, and
-// before it reads the node's row, so that a fence is not lost either. The caller
-// calls leave, also after an error.
+// enter subscribes before it reads the node's row, which says whether there is a
+// task to look for, so that no wake is lost between the two, and no fence either.
+// The caller calls leave, also after an error.
 func (a *API) enter(r *http.Request) (v *visit, leave func(), err error) {
 	p, err := a.identify(r)
 	if err != nil {
@@ -65,7 +65,7 @@ func (a *API) polled(ctx context.Context, v *visit, p peer) error {
 // the caller is refused. It runs on the request's own goroutine and one timer.
 // Every wake checks the identity again.
 func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
-	end := time.Now().Add(spread(v.poll.timeout))
+	end := endOf(time.Now(), v.poll.timeout)
 	timer := time.NewTimer(a.cfg.Recheck)
 	defer timer.Stop()
 	for {
@@ -99,10 +99,20 @@ func (a *API) park(w http.ResponseWriter, r *http.Request, v *visit) error {
 	}
 }
 
-// spread shortens a poll by up to a fifth, so that the polls of a fleet that came
-// all at once, after a restart of the API, do not end all at once for ever.
-func spread(timeout time.Duration) time.Duration {
-	return timeout - time.Duration(rand.Int64N(int64(timeout/5)+1)) //nolint:gosec // spreading load needs no secret
+// tick is the grid on which polls end. Those of many nodes then end, and are
+// followed by heartbeats and new polls, in a few bursts a second: a process that is
+// woken for each by itself spends more time on waking than on them.
+const tick = 250 * time.Millisecond
+
+// endOf is when a poll that begins now ends: up to a fifth early, so that the polls
+// of a fleet that came all at once, after a restart of the API, do not end all at
+// once for ever; and on the grid where the poll is long enough.
+func endOf(now time.Time, timeout time.Duration) time.Time {
+	end := now.Add(timeout - time.Duration(rand.Int64N(int64(timeout/5)+1))) //nolint:gosec // spreading load needs no secret
+	if early := time.Duration(end.UnixNano() % int64(tick)); timeout > 10*tick {
+		return end.Add(-early)
+	}
+	return end
 }
 
 // look answers the poll when there is something to answer; mended is closed when
@@ -123,7 +133,7 @@ func (a *API) look(w http.ResponseWriter, r *http.Request, v *visit) (answered b
 	return answered, mended, err
 }
 
-// again checks the identity of a poll that waited.
+// again checks the identity of a poll that waited, and so whether a task waits.
 func (a *API) again(r *http.Request, v *visit) (err error) {
 	v.caller, err = a.authenticate(r)
 	return err

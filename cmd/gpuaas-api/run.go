@@ -151,13 +151,19 @@ func listen(ctx context.Context, cfg config) (l listeners, err error) {
 		{"GPUAAS_ADMIN_ADDR", cfg.adminAddr, &l.admin},
 		{"GPUAAS_NODE_ADDR", cfg.nodeAddr, &l.node},
 	} {
-		var lc net.ListenConfig
+		lc := net.ListenConfig{KeepAliveConfig: keepAlive()}
 		if *x.into, err = lc.Listen(ctx, "tcp", x.addr); err != nil {
 			l.close()
 			return l, fmt.Errorf("%s: %w", x.name, err)
 		}
 	}
 	return l, nil
+}
+
+// keepAlive finds a peer that vanished within 45 s. A parked poll on HTTP/1.1 has
+// nothing else that would.
+func keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}
 }
 
 func (l listeners) close() {

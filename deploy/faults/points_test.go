@@ -139,6 +139,10 @@ func (s pointStore) Authenticate(ctx context.Context, id schema.Identity, cert s
 	return c, err
 }
 
+func (s pointStore) Heartbeat(ctx context.Context, id schema.Identity, cert schema.CertFacts, h schema.HeartbeatRequest) error {
+	return s.points.pass(atPromote, func() error { return s.Store.Heartbeat(ctx, id, cert, h) })
+}
+
 func (s pointStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
 	return s.points.pass(atPolled, func() error { return s.Store.Polled(ctx, c, set) })
 }

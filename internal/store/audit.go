@@ -36,12 +36,13 @@ func (u *unit) writeAudit(ctx context.Context) error {
 	return nil
 }
 
-// detailOf is the event's detail as the database takes it, nil for none.
-func detailOf(e schema.AuditEvent) ([]byte, error) {
+// detailOf is the event's detail as audit_append takes it.
+func detailOf(e schema.AuditEvent) (string, error) {
 	if len(e.Detail) == 0 {
-		return nil, nil
+		return "", nil
 	}
-	return json.Marshal(e.Detail)
+	raw, err := json.Marshal(e.Detail)
+	return string(raw), err
 }
 
 // Audit returns up to limit events of a stream after seq, in order.

@@ -178,7 +178,7 @@ func TestRetireOfABusyNode(t *testing.T) {
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
 	work := []schema.Workload{{Name: "train-1", Kind: "process"}, {Name: "web", Kind: "docker"}}
-	require.NoError(t, e.Heartbeat(ctx, caller, schema.HeartbeatRequest{Workloads: work}))
+	require.NoError(t, e.beat(caller, schema.HeartbeatRequest{Workloads: work}))
 
 	_, err := e.Claim(ctx, request(caller.NodeID, schema.ActionRetire))
 	requireKind(t, err, schema.KindNodeInUse, "")

@@ -68,11 +68,11 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 		_, err = conn.Exec(ctx, "LISTEN "+channel)
 		require.NoError(t, err)
 	}
-	for range 20 {
+	for range 4 {
 		_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
 		require.NoError(t, err)
 		require.NoError(t, e.Told(ctx, row.TaskID, schema.BeatAnswer{Paused: true}))
-		require.NoError(t, e.Heartbeat(ctx, c, schema.HeartbeatRequest{}))
+		require.NoError(t, e.beat(c, schema.HeartbeatRequest{}))
 		require.NoError(t, e.Polled(ctx, c, 1))
 		e.takeNone(c, row.TaskID)
 	}
@@ -87,8 +87,8 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 	}
 }
 
-// A progress of a running task rewrites its row in place: no index is written.
-func TestProgressWritesNoIndex(t *testing.T) {
+// A hand-over and a progress rewrite the task's row in place: no index is written.
+func TestHandOverAndProgressWriteNoIndex(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
@@ -109,4 +109,8 @@ func TestProgressWritesNoIndex(t *testing.T) {
 	_, err = tx.Exec(ctx, "UPDATE node_tasks SET status = 'running', progress = 'x', lease_until = now() + interval '1 minute', beat_at = now() WHERE task_id = $1", row.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, before+1, inPlace())
+	_, err = tx.Exec(ctx, `UPDATE node_tasks SET status = 'dispatched', lease_epoch = lease_epoch + 1, holder = 'two', poll_number = 7, beat_at = NULL,
+		lease_until = now() + interval '1 minute', dispatched_at = now() WHERE task_id = $1`, row.TaskID)
+	require.NoError(t, err)
+	require.Equal(t, before+2, inPlace())
 }

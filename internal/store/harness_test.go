@@ -169,6 +169,12 @@ func (e *env) enroll() (schema.Caller, schema.Identity, schema.CertFacts) {
 	return m.caller, m.id, m.cert
 }
 
+// beat sends a heartbeat with the caller's identity and certificate.
+func (e *env) beat(c schema.Caller, h schema.HeartbeatRequest) error {
+	return e.Heartbeat(e.t.Context(), schema.Identity{Env: "test", NodeID: c.NodeID, Incarnation: c.Incarnation},
+		schema.CertFacts{Serial: c.Serial}, h)
+}
+
 func spec(f schema.Fence, step string, kind schema.TaskType) schema.TaskSpec {
 	return schema.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: f.NodeID, Step: step, Type: kind,
 		Params: json.RawMessage(`{"x": 1}`), Deadline: time.Now().Add(time.Hour), CorrelationID: f.CorrelationID}

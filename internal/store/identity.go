@@ -3,28 +3,79 @@ package store
 import (
 	"context"
 	"errors"
+	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
+const (
+	// maxAsked bounds the identities of one read.
+	maxAsked = 256
+	// askedWindow is how long one waits at most for the read before.
+	askedWindow = 20 * time.Millisecond
+)
+
+// claimant is an identity that is looked up, and what was found.
+type claimant struct {
+	nodeID, serial string
+	row            *sqlc.IdentityFactsRow // nil for a node that is not there
+}
+
+// newAsked gathers the identities that come while others are looked up.
+func newAsked() *gathering[claimant] {
+	return &gathering[claimant]{window: askedWindow, eager: true, most: maxAsked}
+}
+
+// lookUp reads what is on record of identities.
+func (s *Store) lookUp(ctx context.Context, all []*claimant) error {
+	ids, serials := make([]string, len(all)), make([]string, len(all))
+	for i, c := range all {
+		ids[i], serials[i] = c.nodeID, c.serial
+	}
+	var rows []sqlc.IdentityFactsRow
+	err := s.read(ctx, "checking identities", func(ctx context.Context) (err error) {
+		rows, err = s.q.IdentityFacts(ctx, schema.InFlight.Seconds(), ids, serials)
+		return err
+	})
+	found := make(map[[2]string]*sqlc.IdentityFactsRow, len(rows))
+	for i, r := range rows {
+		found[[2]string{r.NodeID, r.Serial}] = &rows[i]
+	}
+	for _, c := range all {
+		c.row = found[[2]string{c.nodeID, c.serial}]
+	}
+	return err
+}
+
+// facts reads what is on record of one identity, together with others.
+func (s *Store) facts(ctx context.Context, nodeID, serial string) (row sqlc.IdentityFactsRow, err error) {
+	unknown := errIdentity(schema.ReasonIdentityMismatch, "the certificate names no node of this system")
+	if !schema.IsID(nodeID) {
+		return row, unknown
+	}
+	c := &claimant{nodeID: strings.ToLower(nodeID), serial: cleanText(serial)}
+	if err := s.asked.bring(ctx, c, s.lookUp); err != nil {
+		return row, interpretError(err, s.address, "checking the identity of node "+nodeID)
+	}
+	if c.row == nil {
+		return row, unknown
+	}
+	return *c.row, nil
+}
+
 // Authenticate checks a caller's certificate facts against the node's row, as
-// nodeapi.Store says. An accepted caller costs one read; a refusal is put on
+// nodeapi.Store says. An accepted caller costs one read, which also tells whether
+// there is a task to ask for; a refusal is put on
 // record at most once a minute per node and reason.
 func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (schema.Caller, error) {
 	doing := "checking the identity of node " + id.NodeID
-	var row sqlc.IdentityFactsRow
-	err := s.read(ctx, doing, func(ctx context.Context) (err error) {
-		if !schema.IsID(id.NodeID) {
-			return errIdentity(schema.ReasonIdentityMismatch, "the certificate names no node of this system")
-		}
-		row, err = s.q.IdentityFacts(ctx, schema.InFlight.Seconds(), cert.Serial, id.NodeID)
-		return err
-	})
 	stream := id.NodeID
-	if schema.KindOf(err) == schema.KindNotFound {
-		stream, err = schema.SystemStream, errIdentity(schema.ReasonIdentityMismatch, "the certificate names no node of this system")
-	} else if err == nil {
+	row, err := s.facts(ctx, id.NodeID, cert.Serial)
+	if row.NodeID == "" {
+		stream = schema.SystemStream
+	} else {
 		err = checkIdentity(row, id, cert)
 	}
 	switch {
@@ -34,7 +85,7 @@ func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schem
 		return schema.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := schema.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation, SetVersion: row.SetVersion}
+		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation, SetVersion: row.SetVersion, Idle: row.Idle}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}

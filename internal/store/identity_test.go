@@ -83,7 +83,7 @@ func TestRefusedIdentities(t *testing.T) { //nolint:tparallel // the cases follo
 	got, err := e.Authenticate(ctx, id, cert)
 	require.NoError(t, err)
 	require.Equal(t, schema.Caller{NodeID: caller.NodeID, Incarnation: 1, Host: caller.Host, State: schema.NodeActive,
-		Serial: cert.Serial, Polled: true}, got)
+		Serial: cert.Serial, Polled: true, Idle: true}, got)
 }
 
 func TestIdentityIsRefusedInNoStateButRemoved(t *testing.T) {

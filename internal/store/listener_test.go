@@ -63,7 +63,7 @@ func TestWakes(t *testing.T) {
 	e.dispatch(f, "probe", schema.TaskNodeProbe)
 	awaken(t, wake)
 	offer := e.take(caller, time.Minute)
-	require.NoError(t, e.Heartbeat(ctx, caller, schema.HeartbeatRequest{}))
+	require.NoError(t, e.beat(caller, schema.HeartbeatRequest{}))
 	_, err = e.Progress(ctx, caller, offer.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
 	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, schema.ProbeReport{}))

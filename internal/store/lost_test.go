@@ -161,7 +161,7 @@ func TestTasksOfAnEndedOperationAreVoided(t *testing.T) {
 	c, f := e.drain()
 	held := e.held(c, f, "held", schema.TaskWorkloadDrain)
 	lost := e.held(c, f, "lost", schema.TaskWorkloadDrain)
-	e.exec("UPDATE node_tasks SET status = 'lost', finished_at = now() WHERE task_id = $1", lost.TaskID)
+	e.exec("UPDATE node_tasks SET status = 'lost' WHERE task_id = $1", lost.TaskID)
 	// What no path of the store leaves behind, an older version may have.
 	e.exec("UPDATE operations SET status = 'failed', ended_at = now() WHERE operation_id = $1", f.OperationID)
 	require.Equal(t, map[string]schema.ReclaimResult{held.TaskID: schema.ReclaimVoided, lost.TaskID: schema.ReclaimVoided}, e.reclaim())

@@ -67,34 +67,6 @@ func nodeParams(id string, r schema.RegisterNodeRequest) sqlc.InsertNodeParams {
 	return p
 }
 
-// Heartbeat stores what the agent reports. The first one of an offline node
-// brings it back to active, with an audit row. A heartbeat of an older
-// incarnation is KindInvalidNodeIdentity.
-func (s *Store) Heartbeat(ctx context.Context, c schema.Caller, h schema.HeartbeatRequest) error {
-	p := sqlc.HeartbeatParams{
-		NodeID: c.NodeID, Incarnation: c.Incarnation, AgentVersion: cleanText(h.AgentVersion), AgentPhase: cleanText(h.Phase),
-		BootID: cleanText(h.BootID), UptimeSeconds: h.UptimeSeconds, Cordoned: h.Cordoned,
-		Workloads: append([]schema.Workload{}, h.Workloads...), At: h.At,
-	}
-	if p.At.IsZero() {
-		p.At = time.Now()
-	}
-	var state schema.NodeState
-	err := s.read(ctx, "storing the heartbeat of node "+c.NodeID, func(ctx context.Context) (err error) {
-		state, err = s.q.Heartbeat(ctx, p)
-		if notFound(err) {
-			return errIdentity(schema.ReasonIdentityMismatch, "the heartbeat is of another incarnation of the node")
-		}
-		return err
-	})
-	if err != nil || state != schema.NodeOffline {
-		return err
-	}
-	_, err = s.watch(ctx, c.NodeID, schema.ActionHeartbeatBack, nodeActor(c.NodeID),
-		func(context.Context, *unit) (bool, error) { return true, nil })
-	return err
-}
-
 // MarkSilent moves active nodes without a heartbeat for olderThan to offline,
 // with an audit row each, and returns their ids: of many callers at once, one
 // moves a node. A node is never silent before it has been active for as long.

@@ -94,7 +94,7 @@ func TestHeartbeats(t *testing.T) {
 	caller, _, _ := e.enroll()
 	beat := schema.HeartbeatRequest{AgentVersion: "v1", UptimeSeconds: 77, BootID: "boot-1", Cordoned: true, Phase: "ready",
 		Workloads: []schema.Workload{{Name: "a", Kind: "process", Since: time.Now().UTC().Truncate(time.Second)}}, At: time.Now()}
-	rows := e.changes(caller.NodeID, func() { require.NoError(t, e.Heartbeat(ctx, caller, beat)) })
+	rows := e.changes(caller.NodeID, func() { require.NoError(t, e.beat(caller, beat)) })
 	require.Empty(t, rows)
 	n := e.node(caller.NodeID)
 	require.Equal(t, beat.Workloads, n.Workloads)
@@ -120,7 +120,7 @@ func TestHeartbeats(t *testing.T) {
 	require.Equal(t, schema.NodeOffline, e.node(caller.NodeID).State)
 
 	rows = e.changes(caller.NodeID, func() {
-		for _, err := range race(10, func(int) error { return e.Heartbeat(ctx, caller, beat) }) {
+		for _, err := range race(10, func(int) error { return e.beat(caller, beat) }) {
 			require.NoError(t, err)
 		}
 	})
@@ -136,7 +136,11 @@ func TestHeartbeats(t *testing.T) {
 			continue
 		}
 		e.exec("UPDATE nodes SET state = $2, state_since = 'epoch' WHERE node_id = $1", caller.NodeID, s)
-		require.NoError(t, e.Heartbeat(ctx, caller, beat))
+		if err := e.beat(caller, beat); s.Refusing() {
+			requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+		} else {
+			require.NoError(t, err)
+		}
 		silent, err := e.MarkSilent(ctx, -time.Hour)
 		require.NoError(t, err)
 		require.Empty(t, silent)

@@ -45,6 +45,8 @@ type Store struct {
 	address  string
 	creating []string
 	timeout  time.Duration
+	beats    *gathering[beat]
+	asked    *gathering[claimant]
 	// relay is what the relay of this process reads, nil while there is none.
 	relay atomic.Pointer[Outbox]
 }
@@ -71,7 +73,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, interpretError(err, address(pc.ConnConfig), "opening the database")
 	}
 	s := &Store{pool: pool, q: sqlc.New(pool), address: address(pc.ConnConfig),
-		creating: c.CreatingProviders, timeout: c.CallTimeout}
+		creating: c.CreatingProviders, timeout: c.CallTimeout, beats: newBeats(), asked: newAsked()}
 	if s.timeout <= 0 {
 		s.timeout = defaultCallTimeout
 	}

@@ -108,7 +108,7 @@ func (u *unit) decideReclaim(ctx context.Context, t sqlc.LockTaskRow, over bool)
 		return schema.ReclaimVoided, u.endCancelled(ctx, f, t, t.CancelReason)
 	case t.Stale:
 		u.note(taskEvent(f, schema.AuditTaskRequeued, t.TaskID, schema.AuditSucceeded, "lease_ended", detail))
-		if err := u.SetTaskStatus(ctx, schema.TaskPending, false, t.TaskID); err != nil {
+		if err := u.SetTaskStatus(ctx, schema.TaskPending, t.TaskID); err != nil {
 			return "", err
 		}
 		return schema.ReclaimRequeued, u.later.Notify(ctx, channelNode, t.NodeID)
@@ -118,7 +118,7 @@ func (u *unit) decideReclaim(ctx context.Context, t sqlc.LockTaskRow, over bool)
 
 // lose gives a task up and tells its activity.
 func (u *unit) lose(ctx context.Context, t sqlc.LockTaskRow) error {
-	if err := u.SetTaskStatus(ctx, schema.TaskLost, true, t.TaskID); err != nil {
+	if err := u.SetTaskStatus(ctx, schema.TaskLost, t.TaskID); err != nil {
 		return err
 	}
 	if err := u.InsertResultMessage(ctx, &t.TaskID, t.OwnerWorkflowID); err != nil {

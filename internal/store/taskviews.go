@@ -60,6 +60,9 @@ func taskView(r sqlc.ListTasksRow) schema.TaskView {
 		LeaseUntil: r.LeaseUntil, Progress: r.Progress, Paused: r.Paused, Deadline: r.Deadline, CreatedAt: r.CreatedAt,
 		DispatchedAt: r.DispatchedAt, FinishedAt: r.FinishedAt, Result: r.Result,
 	}
+	if r.Status == schema.TaskLost {
+		v.FinishedAt = r.LostAt
+	}
 	if !r.Status.Terminal() {
 		v.CancelRequested = r.CancelReason
 	}
@@ -96,7 +99,7 @@ func (s *Store) ResumeTask(ctx context.Context, taskID, reason string, by schema
 			return schema.NewError(schema.KindTaskStatus, "task %s is past its deadline: the node would refuse it", t.TaskID).
 				WithReason("envelope_expired").WithNext("gpuaas op retry " + t.NodeID + " --reason TEXT")
 		}
-		if err := u.SetTaskStatus(ctx, schema.TaskPending, false, t.TaskID); err != nil {
+		if err := u.SetTaskStatus(ctx, schema.TaskPending, t.TaskID); err != nil {
 			return err
 		}
 		u.note(taskEvent(f, schema.AuditTaskResume, t.TaskID, schema.AuditAccepted, reason,

@@ -24,7 +24,7 @@ func TestTheDispatchMigrationKeepsWhatRuns(t *testing.T) {
 	require.NoError(t, err)
 	running := e.held(c, f, "running", schema.TaskWorkloadDrain)
 	gone := e.dispatch(f, "gone", schema.TaskWorkloadDrain)
-	e.exec("UPDATE node_tasks SET status = 'lost', finished_at = now() WHERE task_id = $1", gone.TaskID)
+	e.exec("UPDATE node_tasks SET status = 'lost' WHERE task_id = $1", gone.TaskID)
 	waiting := e.dispatch(f, "waiting", schema.TaskNodeProbe)
 	unsigned := spec(f, "unsigned", schema.TaskNodeProbe)
 	e.enqueue(unsigned)

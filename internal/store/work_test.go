@@ -252,7 +252,7 @@ func TestResultsChangeWhatTheNodeHolds(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, names())
 
 	overtaken := schema.HeartbeatRequest{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
-	require.NoError(t, e.Heartbeat(ctx, caller, overtaken))
+	require.NoError(t, e.beat(caller, overtaken))
 	require.Equal(t, []string{"a", "b"}, names(), "a heartbeat of before the result does not undo it")
 	require.Equal(t, "v2", e.node(caller.NodeID).AgentVersion)
 
@@ -276,7 +276,7 @@ func TestResultsChangeWhatTheNodeHolds(t *testing.T) {
 	require.Equal(t, []schema.Workload{}, e.node(caller.NodeID).Workloads)
 
 	reset := schema.HeartbeatRequest{At: time.Now().Add(-24 * time.Hour), Workloads: work}
-	require.NoError(t, e.Heartbeat(ctx, caller, reset))
+	require.NoError(t, e.beat(caller, reset))
 	require.Equal(t, []string{"a", "b"}, names(), "a clock that was set back does not silence the node")
 
 	_, err := e.Result(ctx, caller, schema.NewID(), schema.TaskResult{Status: schema.TaskLost})

@@ -1,11 +1,15 @@
--- The check of every request: one read by primary keys.
--- name: IdentityFacts :one
-SELECT n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
-       c.slot, c.fingerprint,
-       coalesce(c.retired_at > now() - make_interval(secs => sqlc.arg(in_flight_seconds)::float8), false)::boolean AS in_flight
-FROM nodes n LEFT JOIN node_certificates c
-    ON c.node_id = n.node_id AND c.serial = sqlc.arg(serial) AND c.incarnation = n.incarnation
-WHERE n.node_id = sqlc.arg(node_id);
+-- The check of every request, for those that come together: by keys alone. Idle is
+-- what a poll would be told: the node's open tasks all run under their leases,
+-- whatever NextTask asks beyond. For the inner SELECTs see StoreHeartbeats.
+-- name: IdentityFacts :many
+SELECT n.node_id, said.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
+       (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
+       coalesce(c.retired_at > now() - make_interval(secs => sqlc.arg(in_flight_seconds)::float8), false)::boolean AS in_flight,
+       NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
+                   AND (t.status <> 'running' OR t.lease_until < now())) AS idle
+FROM (SELECT unnest((SELECT sqlc.arg(node_ids)::uuid[])) AS node_id, unnest((SELECT sqlc.arg(serials)::text[]))::text AS serial) said
+JOIN nodes n ON n.node_id = said.node_id
+LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation;
 
 -- name: GetCertificate :one
 SELECT slot, incarnation, sequence, token_id FROM node_certificates WHERE node_id = $1 AND serial = $2;

@@ -82,6 +82,39 @@ UPDATE nodes SET
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
 RETURNING state;
 
+-- Heartbeat for many nodes: for those whose identity is beyond doubt and that it
+-- finds free, which it returns. The rules are those of IdentityFacts' reader; what
+-- is left out is asked by itself. It waits for no row, so that one that is stuck
+-- holds up nobody else and two replicas never wait for each other. The inner SELECTs
+-- hide how many there are: no plan is then better than the one for all numbers,
+-- and none is made each time.
+-- name: StoreHeartbeats :many
+WITH said AS (
+    SELECT unnest((SELECT sqlc.arg(node_ids)::uuid[])) AS node_id, unnest((SELECT sqlc.arg(incarnations)::bigint[])) AS incarnation,
+        unnest((SELECT sqlc.arg(serials)::text[])) AS serial, unnest((SELECT sqlc.arg(fingerprints)::text[])) AS fingerprint,
+        unnest((SELECT sqlc.arg(agent_versions)::text[])) AS agent_version, unnest((SELECT sqlc.arg(agent_phases)::text[])) AS agent_phase,
+        unnest((SELECT sqlc.arg(boot_ids)::text[])) AS boot_id, unnest((SELECT sqlc.arg(uptimes)::bigint[])) AS uptime_seconds,
+        unnest((SELECT sqlc.arg(cordons)::boolean[])) AS cordoned, unnest((SELECT sqlc.arg(workloads)::text[])) AS workloads,
+        unnest((SELECT sqlc.arg(ats)::timestamptz[])) AS at
+), good AS (
+    SELECT said.*
+    FROM said
+    JOIN nodes n ON n.node_id = said.node_id AND n.incarnation = said.incarnation
+    JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation
+    WHERE n.identity_locked_at IS NULL AND n.state NOT IN ('removed', 'offline') AND c.slot = 'current'
+      AND (said.fingerprint = '' OR c.fingerprint IN ('', said.fingerprint))
+    ORDER BY n.node_id FOR NO KEY UPDATE OF n SKIP LOCKED
+)
+UPDATE nodes n SET
+    last_heartbeat_at = now(), agent_version = good.agent_version, agent_phase = good.agent_phase,
+    boot_id = good.boot_id, uptime_seconds = good.uptime_seconds,
+    cordoned = CASE WHEN n.workloads_at > good.at AND n.workloads_at < good.at + interval '1 minute'
+                    THEN n.cordoned ELSE good.cordoned END,
+    workloads = CASE WHEN n.workloads_at > good.at AND n.workloads_at < good.at + interval '1 minute'
+                     THEN n.workloads ELSE good.workloads::jsonb END
+FROM good WHERE n.node_id = good.node_id
+RETURNING n.node_id;
+
 -- name: LastHeartbeat :one
 SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
 

@@ -44,7 +44,7 @@ WITH node AS (
     ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
 )
 SELECT audit_append(stored.node_id::text, node.actor, sqlc.arg(action)::text, stored.task_id::text, 'succeeded', '',
-                    sqlc.arg(correlation_id)::text, sqlc.arg(operation_id)::uuid::text, sqlc.arg(detail)::jsonb),
+                    sqlc.arg(correlation_id)::text, sqlc.arg(operation_id)::uuid::text, sqlc.arg(detail)::text),
        pg_notify(sqlc.arg(channel)::text, stored.node_id::text)
 FROM stored JOIN node USING (node_id);
 
@@ -62,7 +62,7 @@ WHERE task_id = $1 AND envelope IS NULL AND status = 'pending';
 
 -- name: VoidTasks :many
 UPDATE node_tasks SET status = 'cancelled', finished_at = now()
-WHERE node_id = sqlc.arg(node_id) AND status IN ('pending', 'dispatched', 'running', 'lost')
+WHERE node_id = sqlc.arg(node_id) AND finished_at IS NULL
   AND (sqlc.narg(operation_id)::uuid IS NULL OR operation_id = sqlc.narg(operation_id)::uuid)
   AND (sqlc.narg(task_id)::uuid IS NULL OR task_id = sqlc.narg(task_id)::uuid)
 RETURNING task_id, operation_id, type, correlation_id;
@@ -84,7 +84,7 @@ WITH next AS (
     FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
     WHERE c.node_id = sqlc.arg(node_id) AND c.incarnation = sqlc.arg(incarnation)
       AND c.op_seq IN (0, m.op_seq)
-      AND c.status IN ('pending', 'dispatched', 'running')
+      AND c.finished_at IS NULL AND c.status <> 'lost'
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
       AND (c.status = 'pending' OR c.lease_until < now()
            OR c.status = 'dispatched' AND c.holder = sqlc.arg(holder) AND c.poll_number > 0
@@ -104,7 +104,8 @@ WITH next AS (
 SELECT task_id, type, envelope, created_at, lease_epoch, lease_until, now()::timestamptz AS server_time, node_state, node_op_seq,
     audit_append(node_id::text, sqlc.arg(actor)::text, sqlc.arg(action)::text, task_id::text, 'succeeded',
         CASE WHEN unheard THEN 'answer_lost' ELSE '' END, correlation_id, operation_id::text,
-        jsonb_strip_nulls(jsonb_build_object('type', type, 'holder', nullif(holder, ''), 'lease', lease_epoch::text)))::bigint AS audited
+        '{' || CASE WHEN holder = '' THEN '' ELSE '"holder":' || to_json(holder)::text || ',' END
+            || '"lease":"' || lease_epoch || '","type":' || to_json(type)::text || '}')::bigint AS audited
 FROM taken;
 
 -- Which tasks that a node holds are not wanted any more.
@@ -129,7 +130,7 @@ RETURNING lease_until::timestamptz AS lease_until, (beat_at = now())::boolean AS
 -- A task that was given up, or that is offered again and was not taken yet, goes
 -- on under the lease it had.
 -- name: TakeUpTask :one
-UPDATE node_tasks SET status = 'running', finished_at = NULL
+UPDATE node_tasks SET status = 'running', lost_at = NULL
 WHERE task_id = $1 AND lease_epoch = $2 AND lease_epoch > 0 AND status IN ('pending', 'lost')
 RETURNING owner_workflow_id;
 
@@ -160,8 +161,9 @@ WITH done AS (
 SELECT done.type, message.id AS message_id, message.created_at, done.owner_workflow_id, done.owner_run_id, done.owner_activity_id,
     audit_append(done.node_id::text, sqlc.arg(actor)::text, sqlc.arg(action)::text, done.task_id::text, sqlc.arg(audit_result)::text,
         sqlc.arg(reason)::text, done.correlation_id, done.operation_id::text,
-        jsonb_strip_nulls(jsonb_build_object('type', done.type, 'message', nullif(sqlc.arg(message)::text, ''),
-            'was', nullif(sqlc.arg(was)::text, ''))))::bigint AS audited,
+        '{' || CASE WHEN sqlc.arg(message)::text = '' THEN '' ELSE '"message":' || to_json(sqlc.arg(message)::text)::text || ',' END
+            || '"type":' || to_json(done.type)::text
+            || CASE WHEN sqlc.arg(was)::text = '' THEN '' ELSE ',"was":' || to_json(sqlc.arg(was)::text)::text END || '}')::bigint AS audited,
     (CASE WHEN sqlc.arg(channel)::text <> '' THEN pg_notify(sqlc.arg(channel)::text, '')::text ELSE '' END)::text AS woken
 FROM done JOIN message ON message.task_id = done.task_id;
 
@@ -179,8 +181,7 @@ FROM node_tasks t WHERE t.task_id = sqlc.arg(task_id) FOR NO KEY UPDATE;
 SELECT node_id FROM node_tasks WHERE task_id = $1;
 
 -- name: SetTaskStatus :exec
-UPDATE node_tasks SET status = sqlc.arg(status),
-    finished_at = CASE WHEN sqlc.arg(over)::boolean THEN now() END
+UPDATE node_tasks SET status = sqlc.arg(status), lost_at = CASE WHEN sqlc.arg(status) = 'lost' THEN now() END
 WHERE task_id = sqlc.arg(task_id);
 
 -- name: EndTask :exec
@@ -192,9 +193,13 @@ UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task
 
 -- What the reclaimer should look at, by task: leases that ended long enough ago,
 -- tasks whose operation is over, results that wait too long for their delivery.
+-- Materialized, so that no plan reads what is over for the sake of the order.
 -- name: ReclaimableTasks :many
-SELECT t.task_id, t.node_id FROM node_tasks t JOIN operations o ON o.operation_id = t.operation_id
-WHERE t.task_id > sqlc.arg(after)::uuid AND t.status IN ('pending', 'dispatched', 'running', 'lost')
+WITH unended AS MATERIALIZED (
+    SELECT task_id, node_id, operation_id, status, lease_until FROM node_tasks WHERE finished_at IS NULL
+)
+SELECT t.task_id, t.node_id FROM unended t JOIN operations o ON o.operation_id = t.operation_id
+WHERE t.task_id > sqlc.arg(after)::uuid
   AND (o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))
 UNION
@@ -206,22 +211,22 @@ ORDER BY task_id LIMIT sqlc.arg(max_rows);
 -- name: GetTask :one
 SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
        t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result, t.output_tail
+       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result, t.output_tail
 FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1;
 
 -- name: ListTasks :many
 SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
        t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result,
+       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result,
        ''::text AS output_tail
 FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id
 WHERE (sqlc.narg(node_id)::uuid IS NULL OR t.node_id = sqlc.narg(node_id)::uuid)
-  AND (NOT sqlc.arg(open)::boolean OR t.status IN ('pending', 'dispatched', 'running', 'lost'))
+  AND (NOT sqlc.arg(open)::boolean OR t.finished_at IS NULL)
 ORDER BY t.created_at DESC, t.seq DESC LIMIT sqlc.arg(max_rows);
 
 -- name: TaskLeases :many
 SELECT status, count(*) AS tasks FROM node_tasks
-WHERE status IN ('pending', 'dispatched', 'running', 'lost') GROUP BY status ORDER BY status;
+WHERE finished_at IS NULL GROUP BY status ORDER BY status;
 
 -- name: LostTasks :one
-SELECT count(*) FROM node_tasks WHERE status = 'lost';
+SELECT count(*) FROM node_tasks WHERE finished_at IS NULL AND status = 'lost';

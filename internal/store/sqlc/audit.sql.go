@@ -23,7 +23,7 @@ type AppendAuditParams struct {
 	Reason        string
 	CorrelationID string
 	OperationID   string
-	Detail        []byte
+	Detail        string
 }
 
 // Locks the head of the stream, so it is the last of its transaction.

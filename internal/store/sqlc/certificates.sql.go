@@ -137,16 +137,20 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 	return exists, err
 }
 
-const identityFacts = `-- name: IdentityFacts :one
-SELECT n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version, (n.identity_locked_at IS NOT NULL)::boolean AS locked,
-       c.slot, c.fingerprint,
-       coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight
-FROM nodes n LEFT JOIN node_certificates c
-    ON c.node_id = n.node_id AND c.serial = $2 AND c.incarnation = n.incarnation
-WHERE n.node_id = $3
+const identityFacts = `-- name: IdentityFacts :many
+SELECT n.node_id, said.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
+       (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
+       coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
+       NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
+                   AND (t.status <> 'running' OR t.lease_until < now())) AS idle
+FROM (SELECT unnest((SELECT $2::uuid[])) AS node_id, unnest((SELECT $3::text[]))::text AS serial) said
+JOIN nodes n ON n.node_id = said.node_id
+LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation
 `
 
 type IdentityFactsRow struct {
+	NodeID            string
+	Serial            string
 	Host              string
 	State             schema.NodeState
 	Incarnation       int64
@@ -156,24 +160,43 @@ type IdentityFactsRow struct {
 	Slot              *string
 	Fingerprint       *string
 	InFlight          bool
+	Idle              bool
 }
 
-// The check of every request: one read by primary keys.
-func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, serial string, nodeID string) (IdentityFactsRow, error) {
-	row := q.db.QueryRow(ctx, identityFacts, inFlightSeconds, serial, nodeID)
-	var i IdentityFactsRow
-	err := row.Scan(
-		&i.Host,
-		&i.State,
-		&i.Incarnation,
-		&i.PolledIncarnation,
-		&i.SetVersion,
-		&i.Locked,
-		&i.Slot,
-		&i.Fingerprint,
-		&i.InFlight,
-	)
-	return i, err
+// The check of every request, for those that come together: by keys alone. Idle is
+// what a poll would be told: the node's open tasks all run under their leases,
+// whatever NextTask asks beyond. For the inner SELECTs see StoreHeartbeats.
+func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, nodeIds []string, serials []string) ([]IdentityFactsRow, error) {
+	rows, err := q.db.Query(ctx, identityFacts, inFlightSeconds, nodeIds, serials)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []IdentityFactsRow
+	for rows.Next() {
+		var i IdentityFactsRow
+		if err := rows.Scan(
+			&i.NodeID,
+			&i.Serial,
+			&i.Host,
+			&i.State,
+			&i.Incarnation,
+			&i.PolledIncarnation,
+			&i.SetVersion,
+			&i.Locked,
+			&i.Slot,
+			&i.Fingerprint,
+			&i.InFlight,
+			&i.Idle,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const insertPendingCertificate = `-- name: InsertPendingCertificate :exec

@@ -57,7 +57,7 @@ WITH node AS (
     ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
 )
 SELECT audit_append(stored.node_id::text, node.actor, $1::text, stored.task_id::text, 'succeeded', '',
-                    $2::text, $3::uuid::text, $4::jsonb),
+                    $2::text, $3::uuid::text, $4::text),
        pg_notify($5::text, stored.node_id::text)
 FROM stored JOIN node USING (node_id)
 `
@@ -66,7 +66,7 @@ type EnqueueTaskParams struct {
 	Action          string
 	CorrelationID   string
 	OperationID     string
-	Detail          []byte
+	Detail          string
 	Channel         string
 	Seq             int64
 	NodeID          string
@@ -195,8 +195,9 @@ WITH done AS (
 SELECT done.type, message.id AS message_id, message.created_at, done.owner_workflow_id, done.owner_run_id, done.owner_activity_id,
     audit_append(done.node_id::text, $1::text, $2::text, done.task_id::text, $3::text,
         $4::text, done.correlation_id, done.operation_id::text,
-        jsonb_strip_nulls(jsonb_build_object('type', done.type, 'message', nullif($5::text, ''),
-            'was', nullif($6::text, ''))))::bigint AS audited,
+        '{' || CASE WHEN $5::text = '' THEN '' ELSE '"message":' || to_json($5::text)::text || ',' END
+            || '"type":' || to_json(done.type)::text
+            || CASE WHEN $6::text = '' THEN '' ELSE ',"was":' || to_json($6::text)::text END || '}')::bigint AS audited,
     (CASE WHEN $7::text <> '' THEN pg_notify($7::text, '')::text ELSE '' END)::text AS woken
 FROM done JOIN message ON message.task_id = done.task_id
 `
@@ -275,7 +276,7 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishT
 const getTask = `-- name: GetTask :one
 SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
        t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result, t.output_tail
+       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result, t.output_tail
 FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1
 `
 
@@ -302,6 +303,7 @@ type GetTaskRow struct {
 	CreatedAt       time.Time
 	DispatchedAt    *time.Time
 	FinishedAt      *time.Time
+	LostAt          *time.Time
 	CancelReason    string
 	Result          *schema.TaskResult
 	OutputTail      string
@@ -333,6 +335,7 @@ func (q *Queries) GetTask(ctx context.Context, taskID string) (GetTaskRow, error
 		&i.CreatedAt,
 		&i.DispatchedAt,
 		&i.FinishedAt,
+		&i.LostAt,
 		&i.CancelReason,
 		&i.Result,
 		&i.OutputTail,
@@ -384,11 +387,11 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 const listTasks = `-- name: ListTasks :many
 SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
        t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.cancel_reason, t.result,
+       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result,
        ''::text AS output_tail
 FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id
 WHERE ($1::uuid IS NULL OR t.node_id = $1::uuid)
-  AND (NOT $2::boolean OR t.status IN ('pending', 'dispatched', 'running', 'lost'))
+  AND (NOT $2::boolean OR t.finished_at IS NULL)
 ORDER BY t.created_at DESC, t.seq DESC LIMIT $3
 `
 
@@ -415,6 +418,7 @@ type ListTasksRow struct {
 	CreatedAt       time.Time
 	DispatchedAt    *time.Time
 	FinishedAt      *time.Time
+	LostAt          *time.Time
 	CancelReason    string
 	Result          *schema.TaskResult
 	OutputTail      string
@@ -452,6 +456,7 @@ func (q *Queries) ListTasks(ctx context.Context, nodeID *string, open bool, maxR
 			&i.CreatedAt,
 			&i.DispatchedAt,
 			&i.FinishedAt,
+			&i.LostAt,
 			&i.CancelReason,
 			&i.Result,
 			&i.OutputTail,
@@ -544,7 +549,7 @@ func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID str
 }
 
 const lostTasks = `-- name: LostTasks :one
-SELECT count(*) FROM node_tasks WHERE status = 'lost'
+SELECT count(*) FROM node_tasks WHERE finished_at IS NULL AND status = 'lost'
 `
 
 func (q *Queries) LostTasks(ctx context.Context) (int64, error) {
@@ -560,7 +565,7 @@ WITH next AS (
     FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
     WHERE c.node_id = $3 AND c.incarnation = $4
       AND c.op_seq IN (0, m.op_seq)
-      AND c.status IN ('pending', 'dispatched', 'running')
+      AND c.finished_at IS NULL AND c.status <> 'lost'
       AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
       AND (c.status = 'pending' OR c.lease_until < now()
            OR c.status = 'dispatched' AND c.holder = $5 AND c.poll_number > 0
@@ -580,7 +585,8 @@ WITH next AS (
 SELECT task_id, type, envelope, created_at, lease_epoch, lease_until, now()::timestamptz AS server_time, node_state, node_op_seq,
     audit_append(node_id::text, $1::text, $2::text, task_id::text, 'succeeded',
         CASE WHEN unheard THEN 'answer_lost' ELSE '' END, correlation_id, operation_id::text,
-        jsonb_strip_nulls(jsonb_build_object('type', type, 'holder', nullif(holder, ''), 'lease', lease_epoch::text)))::bigint AS audited
+        '{' || CASE WHEN holder = '' THEN '' ELSE '"holder":' || to_json(holder)::text || ',' END
+            || '"lease":"' || lease_epoch || '","type":' || to_json(type)::text || '}')::bigint AS audited
 FROM taken
 `
 
@@ -690,8 +696,11 @@ func (q *Queries) PlanTask(ctx context.Context, operationID string, step string,
 }
 
 const reclaimableTasks = `-- name: ReclaimableTasks :many
-SELECT t.task_id, t.node_id FROM node_tasks t JOIN operations o ON o.operation_id = t.operation_id
-WHERE t.task_id > $2::uuid AND t.status IN ('pending', 'dispatched', 'running', 'lost')
+WITH unended AS MATERIALIZED (
+    SELECT task_id, node_id, operation_id, status, lease_until FROM node_tasks WHERE finished_at IS NULL
+)
+SELECT t.task_id, t.node_id FROM unended t JOIN operations o ON o.operation_id = t.operation_id
+WHERE t.task_id > $2::uuid
   AND (o.ended_at IS NOT NULL OR t.status IN ('dispatched', 'running')
        AND t.lease_until < now() - make_interval(secs => $3::float8))
 UNION
@@ -715,6 +724,7 @@ type ReclaimableTasksRow struct {
 
 // What the reclaimer should look at, by task: leases that ended long enough ago,
 // tasks whose operation is over, results that wait too long for their delivery.
+// Materialized, so that no plan reads what is over for the sake of the order.
 func (q *Queries) ReclaimableTasks(ctx context.Context, arg ReclaimableTasksParams) ([]ReclaimableTasksRow, error) {
 	rows, err := q.db.Query(ctx, reclaimableTasks,
 		arg.MaxRows,
@@ -775,18 +785,17 @@ func (q *Queries) SetTaskOwner(ctx context.Context, arg SetTaskOwnerParams) erro
 }
 
 const setTaskStatus = `-- name: SetTaskStatus :exec
-UPDATE node_tasks SET status = $1,
-    finished_at = CASE WHEN $2::boolean THEN now() END
-WHERE task_id = $3
+UPDATE node_tasks SET status = $1, lost_at = CASE WHEN $1 = 'lost' THEN now() END
+WHERE task_id = $2
 `
 
-func (q *Queries) SetTaskStatus(ctx context.Context, status schema.TaskStatus, over bool, taskID string) error {
-	_, err := q.db.Exec(ctx, setTaskStatus, status, over, taskID)
+func (q *Queries) SetTaskStatus(ctx context.Context, status schema.TaskStatus, taskID string) error {
+	_, err := q.db.Exec(ctx, setTaskStatus, status, taskID)
 	return err
 }
 
 const takeUpTask = `-- name: TakeUpTask :one
-UPDATE node_tasks SET status = 'running', finished_at = NULL
+UPDATE node_tasks SET status = 'running', lost_at = NULL
 WHERE task_id = $1 AND lease_epoch = $2 AND lease_epoch > 0 AND status IN ('pending', 'lost')
 RETURNING owner_workflow_id
 `
@@ -802,7 +811,7 @@ func (q *Queries) TakeUpTask(ctx context.Context, taskID string, leaseEpoch int6
 
 const taskLeases = `-- name: TaskLeases :many
 SELECT status, count(*) AS tasks FROM node_tasks
-WHERE status IN ('pending', 'dispatched', 'running', 'lost') GROUP BY status ORDER BY status
+WHERE finished_at IS NULL GROUP BY status ORDER BY status
 `
 
 type TaskLeasesRow struct {
@@ -870,7 +879,7 @@ func (q *Queries) ToldTask(ctx context.Context, cancel bool, paused bool, taskID
 
 const voidTasks = `-- name: VoidTasks :many
 UPDATE node_tasks SET status = 'cancelled', finished_at = now()
-WHERE node_id = $1 AND status IN ('pending', 'dispatched', 'running', 'lost')
+WHERE node_id = $1 AND finished_at IS NULL
   AND ($2::uuid IS NULL OR operation_id = $2::uuid)
   AND ($3::uuid IS NULL OR task_id = $3::uuid)
 RETURNING task_id, operation_id, type, correlation_id

@@ -1,0 +1,87 @@
+package nodeapi
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// identityOf makes a root and a node's certificate of it.
+func identityOf(tb testing.TB, id schema.Identity) (root, leaf *x509.Certificate) {
+	tb.Helper()
+	uri, err := url.Parse(id.URI())
+	require.NoError(tb, err)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(tb, err)
+	now := time.Now()
+	ca := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	node := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		URIs: []*url.URL{uri}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	out := make([]*x509.Certificate, 2)
+	for i, template := range []*x509.Certificate{ca, node} {
+		der, err := x509.CreateCertificate(rand.Reader, template, ca, key.Public(), key)
+		require.NoError(tb, err)
+		out[i], err = x509.ParseCertificate(der)
+		require.NoError(tb, err)
+	}
+	return out[0], out[1]
+}
+
+// A connection's certificate is verified once for one trust: here the roots are
+// taken away behind its back, which only a second look would notice.
+func TestACertificateIsVerifiedOnceForAConnection(t *testing.T) {
+	id := schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
+	root, leaf := identityOf(t, id)
+	known := &trust{roots: pool([]*x509.Certificate{root}), former: pool()}
+	state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+	c := new(connection)
+	first, err := c.check(state, known, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, peer{id: id, facts: schema.FactsOf(leaf)}, first)
+	known.roots = pool()
+	again, err := c.check(state, known, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+
+	_, err = c.check(state, &trust{roots: pool(), former: pool()}, time.Now())
+	require.Error(t, err, "another trust")
+	_, err = c.check(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{new(*leaf)}}, known, time.Now())
+	require.Error(t, err, "another certificate")
+	_, err = c.check(&tls.ConnectionState{}, known, time.Now())
+	require.Equal(t, schema.ReasonNoCertificate, schema.AsError(err).Reason)
+	_, err = c.check(nil, known, time.Now())
+	require.Equal(t, schema.ReasonNoCertificate, schema.AsError(err).Reason)
+}
+
+// BenchmarkCertificate is what a request's certificate costs: at the first of a
+// connection and at each later one.
+func BenchmarkCertificate(b *testing.B) {
+	root, leaf := identityOf(b, schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1})
+	known := &trust{roots: pool([]*x509.Certificate{root}), former: pool()}
+	state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+	for name, next := range map[string]func(*connection) *connection{
+		"first": func(*connection) *connection { return new(connection) },
+		"later": func(c *connection) *connection { return c },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			c := new(connection)
+			for b.Loop() {
+				c = next(c)
+				_, err := c.check(state, known, time.Now())
+				require.NoError(b, err)
+			}
+		})
+	}
+}

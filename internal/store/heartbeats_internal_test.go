@@ -320,28 +320,3 @@ func TestGatheredHeartbeatsWriteNoIndex(t *testing.T) {
 	require.Len(t, taken, len(beats))
 	require.Equal(t, before+len(beats), inPlace())
 }
-
-// What is asked for many at once is planned for all numbers of them, and not anew
-// each time: a plan costs more than what it is for.
-func TestGatheredStatementsAreNotPlannedAnew(t *testing.T) {
-	t.Parallel()
-	ctx, s := t.Context(), openStore(t)
-	b := goodNode(t, s, "a")
-	p, err := beatParams(map[string]*beat{b.id.NodeID: b})
-	require.NoError(t, err)
-	conn, err := s.pool.Acquire(ctx)
-	require.NoError(t, err)
-	defer conn.Release()
-	q := sqlc.New(conn)
-	for range 20 {
-		_, err = q.StoreHeartbeats(ctx, p)
-		require.NoError(t, err)
-		_, err = q.IdentityFacts(ctx, 1, p.NodeIds, p.Serials)
-		require.NoError(t, err)
-	}
-	for _, name := range []string{"StoreHeartbeats", "IdentityFacts"} {
-		var anew int
-		require.NoError(t, conn.QueryRow(ctx, "SELECT custom_plans FROM pg_prepared_statements WHERE statement LIKE '%name: ' || $1 || ' %'", name).Scan(&anew))
-		require.LessOrEqual(t, anew, 5, "Postgres tries five, and must like none better: %s", name)
-	}
-}

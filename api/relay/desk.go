@@ -26,6 +26,8 @@ type desk struct {
 	paused, away bool
 	// pause is how long the last pause was, 0 when all went well since.
 	pause time.Duration
+	// looked is when the outbox was looked at last, or the pause began.
+	looked time.Time
 }
 
 // delivery is what became of a message.
@@ -79,6 +81,7 @@ func (d *desk) room() int { return batch - len(d.queue) - len(d.busy) }
 // may be more of it.
 func (d *desk) take(ctx context.Context) (more bool) {
 	limit := d.room()
+	d.looked = time.Now()
 	messages, err := d.Outbox.Take(ctx, limit, d.delivered)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -133,8 +136,8 @@ func (d *desk) rest(ctx context.Context) (look bool) {
 		}
 	}
 	var again <-chan time.Time
-	if after := d.lookAfter(); after > 0 {
-		t := time.NewTimer(after)
+	if every := d.lookEvery(); every > 0 {
+		t := time.NewTimer(time.Until(d.looked.Add(every)))
 		defer t.Stop()
 		again = t.C
 	}
@@ -154,8 +157,9 @@ func (d *desk) rest(ctx context.Context) (look bool) {
 	return true
 }
 
-// lookAfter is when the outbox is looked at without a wake, 0 for never.
-func (d *desk) lookAfter() time.Duration {
+// lookEvery is how long after the last look the next one is due without a wake,
+// 0 for never.
+func (d *desk) lookEvery() time.Duration {
 	switch {
 	case d.paused:
 		return d.pause
@@ -189,7 +193,7 @@ func (d *desk) end(e delivery) {
 // rests begins a pause, longer than the last one.
 func (d *desk) rests() {
 	if !d.paused {
-		d.paused, d.pause = true, min(max(2*d.pause, pauseMin), pauseMax)
+		d.paused, d.pause, d.looked = true, min(max(2*d.pause, pauseMin), pauseMax), time.Now()
 	}
 }
 

@@ -26,8 +26,8 @@ const (
 	lateEvery     = time.Second
 	lateForgotten = 3 * time.Minute
 
-	// removeAfter is how long a delivered message may stand in the outbox, for
-	// others to be removed with it. A relay that dies meanwhile leaves it to be
+	// removeAfter is how long after a look delivered messages stay in the outbox,
+	// to be removed together. A relay that dies meanwhile leaves them to be
 	// delivered twice.
 	removeAfter = 100 * time.Millisecond
 )

@@ -355,3 +355,15 @@ func TestHanded(t *testing.T) {
 	assert.Equal(t, []string{"delivered"}, b.of(1))
 	assert.Equal(t, []string{"delivered"}, b.of(2))
 }
+
+// Results that keep coming do not put off the removal of those before.
+func TestASteadyFlowIsRemoved(t *testing.T) {
+	b := newBox()
+	run(t, b, &deaf{})
+	id := int64(0)
+	eventually(t, func() bool {
+		id++
+		b.handed <- result(id, "w")
+		return len(b.of(1)) == 1
+	})
+}

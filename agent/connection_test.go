@@ -166,7 +166,10 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
 		q.Set("timeout", time.Duration(x.share*float64(asked)).String())
 		r.URL.RawQuery = q.Encode()
 	}
-	<-time.After(x.delay)
+	select {
+	case <-time.After(x.delay):
+	case <-x.lines.done:
+	}
 	x.serve(w, r)
 }
 
@@ -314,7 +317,7 @@ func TestTheSecondHeartbeatIsSpread(t *testing.T) {
 		draw  func(time.Duration) time.Duration
 		after time.Duration
 	}{
-		"earliest": {func(time.Duration) time.Duration { return 0 }, schema.HeartbeatEvery / 3},
+		"earliest": {func(time.Duration) time.Duration { return 0 }, schema.HeartbeatEvery / 2},
 		"latest":   {func(most time.Duration) time.Duration { return most }, schema.HeartbeatEvery},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -83,13 +83,13 @@ func (p *pulse) hold(t timing) time.Duration {
 // heartbeats tells the server how the node is: between two polls when that is
 // soon enough, every 30 s at the latest, and at once when the workloads or the
 // cordon changed. A lost heartbeat is not repeated: the next one says more. The
-// second one comes early by up to two thirds, so that nodes that started
-// together are not heard of together for ever.
+// second one comes early by up to a half, so that nodes that started together are
+// not heard of together for ever.
 func (a *Agent) heartbeats(ctx context.Context) {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	every := a.timing.heartbeat
-	in := every/3 + a.deps.Draw.upTo(every-every/3)
+	in := every/2 + a.deps.Draw.upTo(every/2)
 	for {
 		var room chan<- struct{}
 		select {

@@ -43,6 +43,7 @@ type operation struct {
 type model struct {
 	Ref                  string           `json:"$ref"`
 	Type                 any              `json:"type"`
+	Encoding             string           `json:"contentEncoding"`
 	Enum                 []string         `json:"enum"`
 	Required             []string         `json:"required"`
 	Properties           map[string]model `json:"properties"`
@@ -212,6 +213,8 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 		typ = typ.Elem()
 	}
 	switch {
+	case typ == reflect.TypeFor[[]byte]():
+		assert.Equal(c.t, "base64", m.Encoding, name)
 	case typ == reflect.TypeFor[time.Time]():
 		assert.Contains(c.t, fmt.Sprint(m.Type), "string", name)
 	case typ == reflect.TypeFor[json.RawMessage]():

@@ -134,6 +134,9 @@ func (e *env) writeTask(w io.Writer, r taskReport) {
 	if r.Result != nil {
 		row(w, "Result:", resultLine(*r.Result))
 	}
+	if r.ResultProof != nil {
+		row(w, "  Signed:", "by the key of certificate "+r.ResultProof.Serial)
+	}
 }
 
 // resultLine is a result in words, for example failed: no such cgroup

@@ -40,6 +40,7 @@ func failedTask() schema.TaskView {
 	t.Result = &schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskFailed, Code: schema.KindTaskFailed,
 		Message: "docker does not answer", StartedAt: *at(-11 * time.Minute), FinishedAt: *at(-8 * time.Minute),
 		OutputTail: "stopping\ttrain-1\r\n\x1b[2Jevil\x1b]0;title\x07 \u009b31m \u202etxet\nNext:  rm -rf /\n"}
+	t.ResultProof = &schema.ResultProof{Serial: "3fd4cb5e8f487867", Key: []byte("key"), Body: []byte("{}"), Signature: []byte("signature")}
 	return t
 }
 
@@ -150,6 +151,7 @@ func TestTaskShow(t *testing.T) {
 		"lost-expired":  {expired, lostDrain(), nil},
 		"running":       {runningTask(), running, nil},
 		"failed":        {failedTask(), lostDrain(), nil},
+		"failed-json":   {failedTask(), lostDrain(), []string{"-o", "json"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -264,6 +264,8 @@ type TaskView struct {
 	// not answered yet.
 	CancelRequested string      `json:"cancel_requested,omitempty"`
 	Result          *TaskResult `json:"result,omitempty"`
+	// ResultProof proves that the node reported the result; not in lists.
+	ResultProof *ResultProof `json:"result_proof,omitempty"`
 }
 
 // TaskList is the body of GET /tasks.

@@ -51,6 +51,9 @@ func TestWholeLife(t *testing.T) {
 			require.Equal(t, schema.PhaseCompleted, p.State, "%s/%s", done.Operation.Action, p.Name)
 		}
 	}
+	for _, v := range tasksOf(t, id) {
+		requireSigned(t, v)
+	}
 	require.Equal(t, schema.InstanceTerminated, show(t, id).Instance.State)
 	ok(t, "audit", "--verify")
 	record(t, id, "life")

@@ -35,7 +35,8 @@ func (s *Store) TaskList(ctx context.Context, nodeID string, open bool) ([]schem
 	return views, err
 }
 
-// Task returns a task with the end of what it printed. KindNotFound otherwise.
+// Task returns a task with the end of what it printed and the proof of its
+// result. KindNotFound otherwise.
 func (s *Store) Task(ctx context.Context, taskID string) (schema.TaskView, error) {
 	var view schema.TaskView
 	err := s.read(ctx, "reading task "+taskID, func(ctx context.Context) error {
@@ -46,10 +47,26 @@ func (s *Store) Task(ctx context.Context, taskID string) (schema.TaskView, error
 		if notFound(err) {
 			return errNoTask(taskID)
 		}
+		if err != nil {
+			return err
+		}
 		view = taskView(sqlc.ListTasksRow(row))
+		view.ResultProof, err = s.resultProof(ctx, taskID)
 		return err
 	})
 	return view, err
+}
+
+// resultProof is nil where there is none.
+func (s *Store) resultProof(ctx context.Context, taskID string) (*schema.ResultProof, error) {
+	row, err := s.q.ResultProof(ctx, taskID)
+	if notFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &schema.ResultProof{Serial: *row.ResultSerial, Key: row.ResultKey, Body: row.ResultBody, Signature: row.ResultSignature}, nil
 }
 
 func taskView(r sqlc.ListTasksRow) schema.TaskView {

@@ -266,6 +266,9 @@ func (s *Store) finishParams(c schema.Caller, taskID string, r schema.TaskResult
 		Actor: nodeActor(c.NodeID), Action: schema.AuditTaskFinished, Reason: cleanText(string(r.Code)), Message: cleanText(r.Message),
 		AuditResult: map[schema.TaskStatus]string{schema.TaskSucceeded: schema.AuditSucceeded,
 			schema.TaskFailed: schema.AuditFailed, schema.TaskCancelled: schema.AuditCancelled}[r.Status]}
+	if by := r.Proof; by != nil {
+		p.ResultSerial, p.ResultKey, p.ResultBody, p.ResultSignature = &by.Serial, by.Key, by.Body, by.Signature
+	}
 	r.OutputTail = ""
 	p.Result = &r
 	return p

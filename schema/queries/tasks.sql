@@ -145,7 +145,8 @@ WHERE task_id = sqlc.arg(task_id) AND (told_cancel, paused) IS DISTINCT FROM (sq
 -- name: FinishTask :one
 WITH done AS (
     UPDATE node_tasks t SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
-        finished_at = now()
+        finished_at = now(), result_serial = sqlc.narg(result_serial), result_key = sqlc.narg(result_key),
+        result_body = sqlc.narg(result_body), result_signature = sqlc.narg(result_signature)
     WHERE t.task_id = sqlc.arg(task_id) AND t.node_id = sqlc.arg(node_id) AND t.incarnation = sqlc.arg(incarnation)
       AND t.lease_epoch = sqlc.arg(lease_epoch) AND t.lease_epoch > 0
       AND t.status = ANY (sqlc.arg(open)::text[]) AND NOT t.type = ANY (sqlc.arg(other_types)::text[])
@@ -162,7 +163,7 @@ SELECT done.type, message.id AS message_id, message.created_at, done.owner_workf
     audit_append(done.node_id::text, sqlc.arg(actor)::text, sqlc.arg(action)::text, done.task_id::text, sqlc.arg(audit_result)::text,
         sqlc.arg(reason)::text, done.correlation_id, done.operation_id::text,
         '{' || CASE WHEN sqlc.arg(message)::text = '' THEN '' ELSE '"message":' || to_json(sqlc.arg(message)::text)::text || ',' END
-            || '"type":' || to_json(done.type)::text
+            || coalesce('"serial":' || to_json(sqlc.narg(result_serial)::text)::text || ',', '') || '"type":' || to_json(done.type)::text
             || CASE WHEN sqlc.arg(was)::text = '' THEN '' ELSE ',"was":' || to_json(sqlc.arg(was)::text)::text END || '}')::bigint AS audited,
     (CASE WHEN sqlc.arg(channel)::text <> '' THEN pg_notify(sqlc.arg(channel)::text, '')::text ELSE '' END)::text AS woken
 FROM done JOIN message ON message.task_id = done.task_id;
@@ -213,6 +214,10 @@ SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, 
        t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
        t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result, t.output_tail
 FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1;
+
+-- name: ResultProof :one
+SELECT result_serial, result_key, result_body, result_signature FROM node_tasks
+WHERE task_id = sqlc.arg(task_id) AND result_serial IS NOT NULL;
 
 -- name: ListTasks :many
 SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,

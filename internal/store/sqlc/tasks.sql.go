@@ -178,16 +178,17 @@ func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (Exten
 
 const finishTask = `-- name: FinishTask :one
 WITH done AS (
-    UPDATE node_tasks t SET status = $8, result = $9, output_tail = $10,
-        finished_at = now()
-    WHERE t.task_id = $11 AND t.node_id = $12 AND t.incarnation = $13
-      AND t.lease_epoch = $14 AND t.lease_epoch > 0
-      AND t.status = ANY ($15::text[]) AND NOT t.type = ANY ($16::text[])
-      AND $17::text IN ('', t.body_sha256)
+    UPDATE node_tasks t SET status = $9, result = $10, output_tail = $11,
+        finished_at = now(), result_serial = $6, result_key = $12,
+        result_body = $13, result_signature = $14
+    WHERE t.task_id = $15 AND t.node_id = $16 AND t.incarnation = $17
+      AND t.lease_epoch = $18 AND t.lease_epoch > 0
+      AND t.status = ANY ($19::text[]) AND NOT t.type = ANY ($20::text[])
+      AND $21::text IN ('', t.body_sha256)
     RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id
 ), message AS (
     INSERT INTO outbox (task_id, workflow_id, next_try_at)
-    SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => $18::float8) FROM done
+    SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => $22::float8) FROM done
     ON CONFLICT ON CONSTRAINT outbox_task_key
     DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
     RETURNING outbox.task_id, outbox.id, outbox.created_at
@@ -196,31 +197,35 @@ SELECT done.type, message.id AS message_id, message.created_at, done.owner_workf
     audit_append(done.node_id::text, $1::text, $2::text, done.task_id::text, $3::text,
         $4::text, done.correlation_id, done.operation_id::text,
         '{' || CASE WHEN $5::text = '' THEN '' ELSE '"message":' || to_json($5::text)::text || ',' END
-            || '"type":' || to_json(done.type)::text
-            || CASE WHEN $6::text = '' THEN '' ELSE ',"was":' || to_json($6::text)::text END || '}')::bigint AS audited,
-    (CASE WHEN $7::text <> '' THEN pg_notify($7::text, '')::text ELSE '' END)::text AS woken
+            || coalesce('"serial":' || to_json($6::text)::text || ',', '') || '"type":' || to_json(done.type)::text
+            || CASE WHEN $7::text = '' THEN '' ELSE ',"was":' || to_json($7::text)::text END || '}')::bigint AS audited,
+    (CASE WHEN $8::text <> '' THEN pg_notify($8::text, '')::text ELSE '' END)::text AS woken
 FROM done JOIN message ON message.task_id = done.task_id
 `
 
 type FinishTaskParams struct {
-	Actor       string
-	Action      string
-	AuditResult string
-	Reason      string
-	Message     string
-	Was         string
-	Channel     string
-	Status      schema.TaskStatus
-	Result      *schema.TaskResult
-	OutputTail  string
-	TaskID      string
-	NodeID      string
-	Incarnation int64
-	LeaseEpoch  int64
-	Open        []string
-	OtherTypes  []string
-	BodySha256  string
-	HoldSeconds float64
+	Actor           string
+	Action          string
+	AuditResult     string
+	Reason          string
+	Message         string
+	ResultSerial    *string
+	Was             string
+	Channel         string
+	Status          schema.TaskStatus
+	Result          *schema.TaskResult
+	OutputTail      string
+	ResultKey       []byte
+	ResultBody      []byte
+	ResultSignature []byte
+	TaskID          string
+	NodeID          string
+	Incarnation     int64
+	LeaseEpoch      int64
+	Open            []string
+	OtherTypes      []string
+	BodySha256      string
+	HoldSeconds     float64
 }
 
 type FinishTaskRow struct {
@@ -245,11 +250,15 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishT
 		arg.AuditResult,
 		arg.Reason,
 		arg.Message,
+		arg.ResultSerial,
 		arg.Was,
 		arg.Channel,
 		arg.Status,
 		arg.Result,
 		arg.OutputTail,
+		arg.ResultKey,
+		arg.ResultBody,
+		arg.ResultSignature,
 		arg.TaskID,
 		arg.NodeID,
 		arg.Incarnation,
@@ -757,6 +766,30 @@ UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task
 func (q *Queries) RequestTaskCancel(ctx context.Context, taskID string, cancelReason string) error {
 	_, err := q.db.Exec(ctx, requestTaskCancel, taskID, cancelReason)
 	return err
+}
+
+const resultProof = `-- name: ResultProof :one
+SELECT result_serial, result_key, result_body, result_signature FROM node_tasks
+WHERE task_id = $1 AND result_serial IS NOT NULL
+`
+
+type ResultProofRow struct {
+	ResultSerial    *string
+	ResultKey       []byte
+	ResultBody      []byte
+	ResultSignature []byte
+}
+
+func (q *Queries) ResultProof(ctx context.Context, taskID string) (ResultProofRow, error) {
+	row := q.db.QueryRow(ctx, resultProof, taskID)
+	var i ResultProofRow
+	err := row.Scan(
+		&i.ResultSerial,
+		&i.ResultKey,
+		&i.ResultBody,
+		&i.ResultSignature,
+	)
+	return i, err
 }
 
 const setTaskOwner = `-- name: SetTaskOwner :exec

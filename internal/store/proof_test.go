@@ -1,0 +1,53 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// What proves a result stays beside it, byte for byte, and the audit names the
+// certificate; that of a repeat is not taken over, nor is any kept of a task that
+// came without.
+func TestTheProofOfAResultIsKept(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, _, _ := e.enroll()
+	f := e.claim(c.NodeID, schema.ActionProvision).Fence
+	row := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	plain := e.dispatch(f, "probe", schema.TaskNodeProbe)
+	for range 2 {
+		e.take(c, time.Minute)
+	}
+	proof := schema.ResultProof{Serial: "0a1b", Key: []byte{0x30, 0}, Body: []byte("{ \"spaced\":\xff1}"), Signature: []byte{1, 2, 3}}
+	result := succeeded(1, schema.Facts{CPUs: 2})
+	result.Proof = &proof
+	_, err := e.Result(ctx, c, row.TaskID, result)
+	require.NoError(t, err)
+	events := e.chain(c.NodeID)
+	require.Equal(t, map[string]string{"type": "facts.collect", "serial": "0a1b"}, events[len(events)-1].Detail)
+
+	again := result
+	again.Proof = &schema.ResultProof{Serial: "0a1c", Key: []byte{1}, Body: []byte{2}, Signature: []byte{3}}
+	_, err = e.Result(ctx, c, row.TaskID, again)
+	require.NoError(t, err)
+	view, err := e.Task(ctx, row.TaskID)
+	require.NoError(t, err)
+	require.Equal(t, &proof, view.ResultProof)
+	require.Nil(t, view.Result.Proof)
+
+	_, err = e.Result(ctx, c, plain.TaskID, succeeded(1, schema.ProbeReport{}))
+	require.NoError(t, err)
+	view, err = e.Task(ctx, plain.TaskID)
+	require.NoError(t, err)
+	require.NotNil(t, view.Result)
+	require.Nil(t, view.ResultProof)
+	list, err := e.TaskList(ctx, c.NodeID, false)
+	require.NoError(t, err)
+	for _, v := range list {
+		require.Nil(t, v.ResultProof)
+	}
+}

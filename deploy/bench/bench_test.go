@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -90,4 +91,28 @@ func TestProcessesAreRead(t *testing.T) {
 	require.Positive(t, total(meter.used()))
 	_, err = memoryOf(1 << 30)
 	require.Error(t, err)
+}
+
+// The fleet is a child of the benchmark, and its CPU is not the load's too.
+func TestAPartThatIsAChildIsCountedOnce(t *testing.T) {
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("no /proc here")
+	}
+	child := exec.CommandContext(t.Context(), "sh", "-c", "read go; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done; read end")
+	in, err := child.StdinPipe()
+	require.NoError(t, err)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	both := startMeter(map[string]int{"self": os.Getpid(), "child": child.Process.Pid})
+	alone := startMeter(map[string]int{"self": os.Getpid()})
+	_, err = in.Write([]byte("go\n"))
+	require.NoError(t, err)
+	_, err = out.Read(make([]byte, 8))
+	require.NoError(t, err)
+	used, whole := both.used(), alone.used()
+	require.Positive(t, used["child"])
+	require.Less(t, used["self"], whole["self"])
+	require.NoError(t, in.Close())
+	_ = child.Wait() // its exit code says that it read an end of input
 }

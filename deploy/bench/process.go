@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,8 +13,9 @@ import (
 // ticksPerSecond is the unit of times in /proc, the same on every Linux of today.
 const ticksPerSecond = 100
 
-// family are the processes of a part: itself and what it started.
-func family(root int) []int {
+// family are the processes of a part: itself and what it started, but for others,
+// which are parts of their own with what they started.
+func family(root int, others ...int) []int {
 	children := map[int][]int{}
 	entries, _ := os.ReadDir("/proc") // without it the part is alone
 	for _, e := range entries {
@@ -28,7 +30,11 @@ func family(root int) []int {
 	}
 	all := []int{root}
 	for i := 0; i < len(all); i++ {
-		all = append(all, children[all[i]]...)
+		for _, pid := range children[all[i]] {
+			if !slices.Contains(others, pid) {
+				all = append(all, pid)
+			}
+		}
 	}
 	return all
 }
@@ -43,10 +49,10 @@ func statOf(pid int) []string {
 }
 
 // cpuSeconds is what a part has used since it started, with the children that
-// it has seen end.
-func cpuSeconds(root int) float64 {
+// it has seen end and without those that are other parts.
+func cpuSeconds(root int, others ...int) float64 {
 	var ticks float64
-	for _, pid := range family(root) {
+	for _, pid := range family(root, others...) {
 		f := statOf(pid)
 		for i := 11; i <= 14 && i < len(f); i++ { // own and children's, user and system
 			n, _ := strconv.ParseFloat(f[i], 64)
@@ -98,16 +104,32 @@ func startMeter(parts map[string]int) meter {
 		m[name] = struct {
 			pid   int
 			start float64
-		}{pid, cpuSeconds(pid)}
+		}{pid: pid}
+	}
+	for name, p := range m {
+		p.start = m.seconds(name)
+		m[name] = p
 	}
 	return m
+}
+
+// seconds answers what a part has used since it started. A part that another one
+// started is counted once, as itself.
+func (m meter) seconds(name string) float64 {
+	var others []int
+	for _, p := range m {
+		if p.pid != m[name].pid {
+			others = append(others, p.pid)
+		}
+	}
+	return cpuSeconds(m[name].pid, others...)
 }
 
 // used answers what each part used since the start, seconds.
 func (m meter) used() map[string]float64 {
 	out := map[string]float64{}
 	for name, p := range m {
-		out[name] = cpuSeconds(p.pid) - p.start
+		out[name] = m.seconds(name) - p.start
 	}
 	return out
 }

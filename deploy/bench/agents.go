@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// pollFor is how long a poll waits, pollSlack how much longer its answer may
-	// take.
-	pollFor, pollSlack = 55 * time.Second, 65 * time.Second
+	// pollFor is how long a poll waits, pollSlack how long it may take in all: the
+	// real agent gives it 20 s more, for when all connect at once.
+	pollFor, pollSlack = 55 * time.Second, 75 * time.Second
 	// handshakeFor is the real agent's patience.
-	handshakeFor = 15 * time.Second
+	handshakeFor = 30 * time.Second
 	// sources is how many loopback addresses the agents come from, so that each
 	// has enough ports.
 	sources = 8

@@ -15,12 +15,12 @@ import (
 // most.
 const maxSignature = 128
 
-// proof checks that the key of the certificate that identified the caller signed
+// resultProof checks that the key of the certificate that identified the caller signed
 // the body as it came, and for this task: whoever carries requests between node
 // and API cannot alter a result, nor take one for another task's. No caller may
 // leave the signature out, since who could do so could say that he is an agent
 // that does not sign.
-func (a *API) proof(r *http.Request, taskID string, body []byte) (*schema.ResultProof, error) {
+func (a *API) resultProof(r *http.Request, taskID string, body []byte) (*schema.ResultProof, error) {
 	leaf := r.TLS.PeerCertificates[0]
 	sent := r.Header.Values(schema.HeaderResultSignature)
 	if len(sent) == 0 {

@@ -32,7 +32,7 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 	if err := checkResult(&body); err != nil {
 		return err
 	}
-	if body.Proof, err = a.proof(r, taskID, raw); err != nil {
+	if body.Proof, err = a.resultProof(r, taskID, raw); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gpuaas/gpuaas/cli/dev"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -46,6 +45,19 @@ func usagef(help, format string, args ...any) error {
 	return &usageError{message: fmt.Sprintf(format, args...), help: help}
 }
 
+// programError is the failure of a program that ran in place of this one and
+// already reported it. Commands from Platform return it.
+type programError interface {
+	error
+	ExitCode() int
+}
+
+// usageFailure is a usage error of a command from Platform.
+type usageFailure interface {
+	error
+	HelpFor() string
+}
+
 // exitError ends a command whose result is already on stdout with a code and
 // the lines that explain it.
 type exitError struct {
@@ -67,11 +79,11 @@ func (e *env) report(ctx context.Context, err error) int {
 		}
 		return x.code
 	}
-	if d, ok := errors.AsType[*dev.EndedError](err); ok {
-		return d.Code
+	if ended, ok := errors.AsType[programError](err); ok {
+		return ended.ExitCode()
 	}
-	if d, ok := errors.AsType[*dev.UsageError](err); ok {
-		err = usagef(d.Command, "%s", d.Message)
+	if wrong, ok := errors.AsType[usageFailure](err); ok {
+		err = usagef(wrong.HelpFor(), "%s", wrong)
 	}
 	if u, ok := errors.AsType[*usageError](err); ok {
 		e.envelope(schema.NewError(schema.KindInvalidRequest, "%s", u.message).WithReason("usage"))

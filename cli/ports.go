@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -55,13 +57,16 @@ type SetupOptions struct {
 }
 
 // Platform is what the CLI is given from outside. The zero value works for
-// everything but admin setup.
+// everything but admin setup and dev.
 type Platform struct {
 	// Dial connects to Temporal. Defaults to internal/temporal's client.
 	Dial func(ctx context.Context, o DialOptions) (Lifecycle, error)
 	// Setup prepares database, Vault and Temporal; running it again changes
 	// nothing. Defaults to none: admin setup then says so.
 	Setup func(ctx context.Context, o SetupOptions) error
+	// Dev makes the command group "dev", which runs a stack on this machine.
+	// Defaults to none: the group is then missing.
+	Dev func(stdout, stderr io.Writer) *cobra.Command
 }
 
 // Stdio is the standard streams.

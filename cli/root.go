@@ -5,8 +5,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/gpuaas/gpuaas/cli/dev"
 )
 
 // globalFlags are the flags that every command has.
@@ -60,8 +58,10 @@ func newRoot(e *env) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c.CommandPath(), "%s", err) })
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
 		[]string{string(formatTable), string(formatJSON), string(formatYAML)}, cobra.ShellCompDirectiveNoFileComp))
-	root.AddCommand(newNode(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e),
-		dev.NewCommand(e.stdout, e.stderr), newVersion(e))
+	root.AddCommand(newNode(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e), newVersion(e))
+	if e.platform.Dev != nil {
+		root.AddCommand(e.platform.Dev(e.stdout, e.stderr))
+	}
 	root.SetHelpCommand(newHelp())
 	addCompletion(root)
 	return root

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// fixtures are histories of real runs, exported by deploy/e2e with -record and
+// fixtures are histories of real runs, exported by test/e2e with -record and
 // kept per release: testdata/replay/<release>/<case>.json.gz. A history is
 // never edited; a change that breaks one needs a version gate in the workflow.
 func fixtures(t *testing.T) map[string]*historypb.History {

@@ -7,7 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/gpuaas/gpuaas/deploy/fleet"
+	"github.com/gpuaas/gpuaas/test/fleet"
 )
 
 func main() {

@@ -39,7 +39,7 @@ func rows() []row {
 		{"api", append(ours("workflows", "activities", "worker", "agent", "cli", "internal"), clients...)},
 		{"agent", append(ours("workflows", "activities", "worker", "api", "cli", "internal"),
 			temporal, postgres, vault, "google.golang.org/grpc", "google.golang.org/protobuf", "github.com/prometheus")},
-		{"cli/dev", ours("workflows", "activities", "worker", "api", "agent", "internal")},
+		{"deploy/dev", ours("workflows", "activities", "worker", "api", "agent", "internal")},
 		{"cli", append(ours("workflows", "activities", "worker", "api", "agent", "internal/store", "internal/vault"), postgres, vault)},
 		{"internal/archtest", nil},
 		{"internal/testkit", ours("worker", "cli", "agent")},
@@ -50,7 +50,7 @@ func rows() []row {
 		{"cmd/gpuaas-api", ours("cli", "agent")},
 		{"cmd/gpuaas-fleet", append(ours("workflows", "activities", "worker", "api", "cli", "internal"), clients...)},
 		{"cmd/gpuaas", ours("agent")},
-		{"deploy/fleet", append(ours("workflows", "activities", "worker", "api", "cli", "internal"), clients...)},
+		{"test/fleet", append(ours("workflows", "activities", "worker", "api", "cli", "internal"), clients...)},
 		{"deploy", nil},
 	}
 }
@@ -85,13 +85,13 @@ func TestReachReports(t *testing.T) {
 	got := reach([]pkg{
 		{ImportPath: module + "/agent", Deps: []string{module + "/schema", "go.temporal.io/sdk/client"}},
 		{ImportPath: module + "/cli", Deps: []string{module + "/internal/store/sqlc", module + "/internal/temporal"}},
-		{ImportPath: module + "/cli/dev", Deps: []string{module + "/internal/temporal"}},
+		{ImportPath: module + "/deploy/dev", Deps: []string{module + "/internal/temporal"}},
 		{ImportPath: module + "/helpers"},
 	})
 	require.Equal(t, []string{
 		"agent reaches go.temporal.io/sdk/client",
 		"cli reaches " + module + "/internal/store/sqlc",
-		"cli/dev reaches " + module + "/internal/temporal",
+		"deploy/dev reaches " + module + "/internal/temporal",
 		"helpers has no row in the import table",
 	}, got)
 }

@@ -1,0 +1,126 @@
+package server
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestLists(t *testing.T) {
+	r := newCluster(t).replica()
+	assert.JSONEq(t, `{"nodes":[]}`, string(r.ask(http.MethodGet, "/nodes", nil).body))
+	assert.JSONEq(t, `{"operations":[]}`, string(r.ask(http.MethodGet, "/operations", nil).body))
+	m := r.enrolled()
+	r.operate(m.id, schema.ActionRetire, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired})
+	r.register()
+	var nodes schema.NodeList
+	r.ask(http.MethodGet, "/nodes", nil).into(t, &nodes)
+	assert.Len(t, nodes.Nodes, 2)
+
+	var ops schema.OperationList
+	r.ask(http.MethodGet, "/operations?node="+r.show(m.id).Host, nil).into(t, &ops)
+	require.Len(t, ops.Operations, 2)
+	assert.Equal(t, schema.ActionRetire, ops.Operations[0].Action, "newest first")
+	r.ask(http.MethodGet, "/operations?open=true", nil).into(t, &ops)
+	assert.Empty(t, ops.Operations)
+
+	var page schema.AuditPage
+	r.ask(http.MethodGet, "/audit", nil).into(t, &page)
+	assert.Contains(t, page.Streams, m.id)
+	r.ask(http.MethodGet, "/audit?node="+m.id+"&after=1&limit=2", nil).into(t, &page)
+	require.Len(t, page.Events, 2)
+	assert.Equal(t, int64(2), page.Events[0].Seq)
+	assert.True(t, page.More)
+	r.ask(http.MethodGet, "/audit?node="+m.id+"&after=3&limit=1000", nil).into(t, &page)
+	assert.False(t, page.More)
+	for _, path := range []string{"/nodes/nobody", "/nodes/" + schema.NewID(), "/audit?node=nobody", "/operations?node=nobody", "/nodes/a%20b"} {
+		a := r.ask(http.MethodGet, path, nil)
+		assert.Equal(t, http.StatusNotFound, a.status, path)
+		assert.Equal(t, schema.KindNotFound, a.refusal(t).Code)
+	}
+}
+
+func TestRegistrationRefusals(t *testing.T) {
+	r := newCluster(t).replica()
+	taken := r.register()
+	for reason, body := range map[string]string{
+		"sku_unknown":         `{"host":"a","sku":"tpu","region_code":"r"}`,
+		"sku_mismatch":        `{"host":"a","sku":"h100","region_code":"r","gpus_total":9}`,
+		"host_taken":          `{"host":"` + taken.Host + `","sku":"cpu-dev","region_code":"r"}`,
+		"bad_host":            `{"host":"<NODE_IP>","sku":"cpu-dev","region_code":"r"}`,
+		"bad_sku":             `{"host":"a","region_code":"r"}`,
+		"bad_region_code":     `{"host":"a","sku":"cpu-dev"}`,
+		"bad_gpus_total":      `{"host":"a","sku":"cpu-dev","region_code":"r","gpus_total":-1}`,
+		"bad_port":            `{"host":"a","sku":"cpu-dev","region_code":"r","port":70000}`,
+		"bad_lifecycle_class": `{"host":"a","sku":"cpu-dev","region_code":"r","lifecycle_class":"eternal"}`,
+		"bad_ssh_public_key":  `{"host":"a","sku":"cpu-dev","region_code":"r","ssh_public_key":"-----BEGIN OPENSSH PRIVATE KEY-----"}`,
+		"malformed_body":      `{"host":"a","sku":"cpu-dev","region_code":"r","sku_id":"7"}`,
+	} {
+		a := r.ask(http.MethodPost, "/nodes", body)
+		assert.Equal(t, http.StatusBadRequest, a.status, reason)
+		assert.Equal(t, reason, a.refusal(t).Reason)
+	}
+	a := r.ask(http.MethodPost, "/nodes", `{"host":"a","sku":"cpu-dev","region_code":"r","onboarding_mode":"maas"}`)
+	assert.Equal(t, http.StatusServiceUnavailable, a.status, "S: adapter missing is service_unavailable")
+	assert.Equal(t, "no_adapter", a.refusal(t).Reason)
+}
+
+func TestLifecycleRefusals(t *testing.T) {
+	r := newCluster(t).replica()
+	m := r.enrolled()
+	work := schema.HeartbeatRequest{At: time.Now(), Workloads: []schema.Workload{{Name: "train", Kind: "process", Since: time.Now()}}}
+	require.Equal(t, http.StatusNoContent, r.call(r.client(m.cert), http.MethodPost, r.url(m, "/heartbeat"), work).status)
+	for _, c := range []struct {
+		path, body string
+		status     int
+		kind       schema.Kind
+	}{
+		{"/nodes/" + m.id + "/retire", "", 409, schema.KindNodeInUse},
+		{"/nodes/" + r.show(m.id).Host + "/remove", "", 400, schema.KindInvalidRequest},
+		{"/nodes/" + schema.NewID() + "/drain", "", 404, schema.KindNotFound},
+		{"/nodes/" + m.id + "/reissue-enrollment", `{"options":{"drain":true}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/bootstrap-script", "", 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/explode", "", 404, schema.KindNotFound},
+		{"/nodes/" + m.id + "/drain", `{"options":{"drain":true}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/retire", `{"options":{"cordon_only":true}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/retire", `{"options":{"drain_timeout_seconds":5}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/drain", `{"options":{"drain_timeout_seconds":-5}}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/drain", `{"reason":"a\nb"}`, 400, schema.KindInvalidRequest},
+		{"/nodes/" + m.id + "/drain", `{"why":"x"}`, 400, schema.KindInvalidRequest},
+	} {
+		a := r.ask(http.MethodPost, c.path, c.body)
+		assert.Equal(t, c.status, a.status, "%s %s: %s", c.path, c.body, a.body)
+		assert.Equal(t, c.kind, a.refusal(t).Code)
+	}
+	first := r.ask(http.MethodPost, "/nodes/"+m.id+"/drain", `{"reason":"RMA-4411","options":{"drain_timeout_seconds":60}}`)
+	assert.Equal(t, http.StatusAccepted, first.status, string(first.body))
+	second := r.ask(http.MethodPost, "/nodes/"+m.id+"/drain", "")
+	assert.Equal(t, http.StatusConflict, second.status)
+	assert.Equal(t, schema.KindOperationInProgress, second.refusal(t).Code)
+}
+
+func TestBearerToken(t *testing.T) {
+	r := newCluster(t).replica()
+	for _, headers := range [][]string{
+		nil, {"Authorization", ""}, {"Authorization", "Bearer"}, {"Authorization", "Bearer "}, {"Authorization", "Bearer " + adminToken + "x"},
+		{"Authorization", "Basic " + adminToken}, {"Authorization", adminToken},
+		{"Authorization", "Bearer " + adminToken, "Authorization", "Bearer " + adminToken},
+	} {
+		for _, path := range []string{"/nodes", "/audit", "/operations", "/nodes/x"} {
+			a, err := send(t.Context(), http.DefaultClient, http.MethodGet, r.admin+path, nil, headers...)
+			require.NoError(t, err)
+			assert.Equal(t, http.StatusUnauthorized, a.status, "%v", headers)
+			assert.Equal(t, schema.KindUnauthenticated, a.refusal(t).Code)
+			assert.NotEmpty(t, a.header.Get("WWW-Authenticate"))
+		}
+	}
+	a, err := send(t.Context(), http.DefaultClient, http.MethodGet, r.admin+"/nodes", nil, "Authorization", "bearer "+adminToken)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusOK, a.status)
+	assert.NotContains(t, r.log.String(), adminToken)
+}

@@ -1,0 +1,447 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/sets"
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const (
+	testEnv    = "test"
+	adminToken = "test-admin-token-0123456789"
+	soon       = 5 * time.Second
+)
+
+// claimer is a Lifecycle that claims in the database as a workflow would.
+type claimer struct{ store *store.Store }
+
+func (c claimer) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
+	workflow := schema.WorkflowID(in.Action, in.NodeID)
+	open, err := c.store.Operations(ctx, in.NodeID, true)
+	if err != nil {
+		return schema.Operation{}, err
+	}
+	for _, o := range open {
+		if o.WorkflowID == workflow && o.OperationID != in.OperationID {
+			return schema.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", o.Action)
+		}
+	}
+	claim, err := c.store.Claim(ctx, schema.ClaimRequest{OperationID: in.OperationID, NodeID: in.NodeID, Action: in.Action,
+		WorkflowID: workflow, RunID: "run-" + in.OperationID, Actor: in.Actor, Reason: in.Reason,
+		CorrelationID: in.CorrelationID, Options: in.Options})
+	return schema.Operation{OperationID: in.OperationID, WorkflowID: workflow, RunID: "run-" + in.OperationID,
+		Action: in.Action, Status: schema.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
+}
+
+// cluster is a database with replicas of the API over it.
+type cluster struct {
+	tb  testing.TB
+	url string
+	ca  *authority
+	// between, when set, stands between the node API and the store.
+	between func(nodeapi.Store) nodeapi.Store
+	archive string         // the agent package, when set
+	issuer  nodeapi.Issuer // in the place of ca, when set
+	beats   nodeapi.Beats  // in the place of Temporal
+	grants  nodeapi.Grants // with signer in the place of ca, when set
+	signer  sets.Signer
+}
+
+func newCluster(tb testing.TB) *cluster {
+	tb.Helper()
+	return newClusterWith(tb, firstSet())
+}
+
+// newClusterWith is newCluster with its first verifier set.
+func newClusterWith(tb testing.TB, first schema.StoredSet) *cluster {
+	tb.Helper()
+	c := &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb), beats: &fakeBeats{}}
+	s, err := store.Open(tb.Context(), store.Config{URL: c.url})
+	require.NoError(tb, err)
+	defer s.Close()
+	require.NoError(tb, s.PutSet(tb.Context(), first, schema.Subject{Actor: "test"}))
+	return c
+}
+
+// exec changes the database behind everybody's back.
+func (c *cluster) exec(sql string) {
+	c.tb.Helper()
+	conn, err := pgx.Connect(c.tb.Context(), c.url)
+	require.NoError(c.tb, err)
+	defer func() { _ = conn.Close(context.WithoutCancel(c.tb.Context())) }()
+	_, err = conn.Exec(c.tb.Context(), sql)
+	require.NoError(c.tb, err)
+}
+
+// replica is one process's worth of API on stores of its own.
+type replica struct {
+	tb       testing.TB
+	ca       *authority
+	store    *store.Store
+	listener *store.Listener
+	deafen   func() // cuts the connection for notifications for good
+	sets     *sets.Follower
+	registry *prometheus.Registry
+	log      *lockedBuffer
+	node     string // base URL
+	admin    string
+}
+
+func (c *cluster) replica() *replica {
+	c.tb.Helper()
+	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &lockedBuffer{}}
+	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var err error
+	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url})
+	require.NoError(c.tb, err)
+	r.listener, err = store.NewListener(c.url, log)
+	require.NoError(c.tb, err)
+	ctx, stop := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	hearing, deafen := context.WithCancel(ctx)
+	heard := make(chan struct{})
+	group.Go(func() {
+		defer close(heard)
+		_ = r.listener.Run(hearing)
+	})
+	r.deafen = func() { deafen(); <-heard }
+	group.Go(func() { _ = r.store.Sweep(ctx, r.listener) })
+	grants, signer := c.grants, c.signer
+	if grants == nil {
+		grants, signer = delegate{c.ca}, delegate{c.ca}
+	}
+	r.sets = sets.New(r.store, signer, log, func(bool) {})
+	require.NoError(c.tb, r.sets.Refresh(c.tb.Context()))
+	group.Go(func() { r.sets.Run(ctx, r.listener.Sets()) })
+
+	ready := func() error { return nil }
+	m := metrics.New(r.registry)
+	r.registry.MustRegister(metrics.NewCensus(r.store, log))
+	issuer := c.issuer
+	if issuer == nil {
+		issuer = c.ca
+	}
+	var nodeStore nodeapi.Store = r.store
+	if c.between != nil {
+		nodeStore = c.between(nodeStore)
+	}
+	var agent agentPackage
+	if c.archive != "" {
+		agent.archive = c.archive
+		agent.digest, agent.size, err = digestOf(c.archive)
+		require.NoError(c.tb, err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(c.tb, err)
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	require.NoError(c.tb, err)
+	r.node = "https://localhost:" + port
+	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
+		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
+		Package: agent.source(r.node)})
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Wakes: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
+		Grants: grants, Sets: r.sets, Beats: c.beats,
+		IssueRate: 1e5, NodeRate: 1e5, Bundles: desk, Packages: agent.served()})
+	cert := c.ca.server()
+	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
+	group.Go(func() { _ = server.ServeTLS(ln, "", "") })
+	admin := httptest.NewServer(desk.Handler())
+	r.admin = admin.URL + "/api/v1/admin"
+	c.tb.Cleanup(func() {
+		_ = server.Close()
+		admin.Close()
+		stop()
+		group.Wait()
+		r.store.Close()
+	})
+	return r
+}
+
+// client returns an agent's HTTP client; cert may be nil.
+func (r *replica) client(cert *tls.Certificate) *http.Client {
+	pool := x509.NewCertPool()
+	pool.AddCert(r.ca.cert)
+	return httpClient(r.tb, pool, cert)
+}
+
+func httpClient(tb testing.TB, pool *x509.CertPool, cert *tls.Certificate) *http.Client {
+	tb.Helper()
+	cfg := &tls.Config{RootCAs: pool}
+	if cert != nil {
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	}
+	transport := &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true}
+	tb.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: resulttest.Transport{Transport: transport, Cert: cert}}
+}
+
+// reply is what a call came to.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (a reply) into(tb testing.TB, v any) {
+	tb.Helper()
+	require.NoError(tb, json.Unmarshal(a.body, v), string(a.body))
+}
+
+func (a reply) refusal(tb testing.TB) schema.ErrorDetail {
+	tb.Helper()
+	var b schema.ErrorBody
+	a.into(tb, &b)
+	return b.Error
+}
+
+func send(ctx context.Context, c *http.Client, method, url string, body any, headers ...string) (reply, error) {
+	var reader io.Reader
+	switch b := body.(type) {
+	case nil:
+	case string:
+		reader = bytes.NewReader([]byte(b))
+	default:
+		text, err := json.Marshal(b)
+		if err != nil {
+			return reply{}, err
+		}
+		reader = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, reader)
+	if err != nil {
+		return reply{}, err
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return reply{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	a := reply{res.StatusCode, res.Header, text}
+	return a, cmp.Or(err, undeclared(req, a))
+}
+
+func (r *replica) call(c *http.Client, method, url string, body any) reply {
+	r.tb.Helper()
+	a, err := send(r.tb.Context(), c, method, url, body)
+	require.NoError(r.tb, err)
+	return a
+}
+
+func (r *replica) ask(method, path string, body any) reply {
+	r.tb.Helper()
+	a, err := send(r.tb.Context(), http.DefaultClient, method, r.admin+path, body, "Authorization", "Bearer "+adminToken)
+	require.NoError(r.tb, err)
+	return a
+}
+
+// machine is a node as its agent sees it.
+type machine struct {
+	id     string
+	bundle schema.BootstrapBundle
+	cert   *tls.Certificate
+}
+
+// register adds a node with a host name of its own.
+func (r *replica) register() schema.NodeView {
+	r.tb.Helper()
+	a := r.ask(http.MethodPost, "/nodes", schema.RegisterNodeRequest{Host: "h" + schema.NewID(), SKU: "cpu-dev", RegionCode: "region-1"})
+	require.Equal(r.tb, http.StatusCreated, a.status, string(a.body))
+	var v schema.NodeView
+	a.into(r.tb, &v)
+	return v
+}
+
+// bundle registers a node and starts its enrolment.
+func (r *replica) bundle() machine {
+	r.tb.Helper()
+	node := r.register()
+	a := r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", nil)
+	require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
+	var answer schema.LifecycleAnswer
+	a.into(r.tb, &answer)
+	return machine{id: node.ID, bundle: *answer.BootstrapBundle}
+}
+
+func newKey(tb testing.TB) *ecdsa.PrivateKey {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(tb, err)
+	return key
+}
+
+func newCSR(tb testing.TB, key *ecdsa.PrivateKey, change func(*x509.CertificateRequest)) string {
+	tb.Helper()
+	template := &x509.CertificateRequest{}
+	if change != nil {
+		change(template)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	require.NoError(tb, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+func (r *replica) enroll(nodeID string, req any) reply {
+	r.tb.Helper()
+	return r.call(r.client(nil), http.MethodPost, r.node+"/internal/v1/nodes/"+nodeID+"/enroll", req)
+}
+
+func certificate(tb testing.TB, a reply, key *ecdsa.PrivateKey) *tls.Certificate {
+	tb.Helper()
+	require.Equal(tb, http.StatusOK, a.status, string(a.body))
+	var answer schema.EnrollAnswer
+	a.into(tb, &answer)
+	block, _ := pem.Decode([]byte(answer.Certificate))
+	return &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key}
+}
+
+// enrolled returns a node whose agent has polled.
+func (r *replica) enrolled() machine {
+	r.tb.Helper()
+	m := r.bundle()
+	key := newKey(r.tb)
+	m.cert = certificate(r.tb, r.enroll(m.id, schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(r.tb, key, nil)}), key)
+	require.Equal(r.tb, http.StatusNoContent, r.wait(m, "0s").status)
+	r.finish(m.id, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive})
+	return m
+}
+
+func (r *replica) url(m machine, rest string) string {
+	return r.node + "/internal/v1/nodes/" + m.id + rest
+}
+
+func (r *replica) wait(m machine, timeout string) reply {
+	r.tb.Helper()
+	return r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?timeout="+timeout+"&"+asker()), nil)
+}
+
+// asker is the part of a poll's query that names who asks, with a nonce of its
+// own.
+func asker() string {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:])
+	return "nonce=" + base64.RawURLEncoding.EncodeToString(nonce[:]) + "&holder=boot-1700000000&set=1"
+}
+
+// poll waits in the background.
+func (r *replica) poll(m machine, have ...string) <-chan reply {
+	c, out := r.client(m.cert), make(chan reply, 1)
+	go func() {
+		a, err := send(r.tb.Context(), c, http.MethodGet, r.url(m, "/tasks/wait?"+asker()+"&have="+strings.Join(have, ",")), nil)
+		if err != nil {
+			a.body = []byte(err.Error())
+		}
+		out <- a
+	}()
+	return out
+}
+
+// parked waits until n polls wait at this replica.
+func (r *replica) parked(n float64) {
+	r.tb.Helper()
+	require.Eventually(r.tb, func() bool { return r.metric("gpuaas_waiting_agents") == n }, soon, 5*time.Millisecond)
+}
+
+func (r *replica) metric(name string) float64 {
+	families, err := r.registry.Gather()
+	require.NoError(r.tb, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
+}
+
+// fence returns the fence of the operation that holds the node.
+func (r *replica) fence(nodeID string) schema.Fence {
+	r.tb.Helper()
+	node, err := r.store.Node(r.tb.Context(), nodeID)
+	require.NoError(r.tb, err)
+	require.NotNil(r.tb, node.Operation)
+	return schema.Fence{NodeID: nodeID, OperationID: node.Operation.OperationID, OpSeq: node.Operation.OpSeq, Actor: "test"}
+}
+
+// finish ends the operation that holds the node, as its workflow would.
+func (r *replica) finish(nodeID string, f schema.Finish) {
+	r.tb.Helper()
+	require.NoError(r.tb, r.store.Finish(r.tb.Context(), r.fence(nodeID), f))
+}
+
+// operate runs an action from start to end.
+func (r *replica) operate(nodeID string, action schema.Action, f schema.Finish) {
+	r.tb.Helper()
+	a := r.ask(http.MethodPost, "/nodes/"+nodeID+"/"+string(action), nil)
+	require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
+	r.finish(nodeID, f)
+}
+
+// remove takes the node through retire and remove.
+func (r *replica) remove(nodeID string) {
+	r.tb.Helper()
+	r.operate(nodeID, schema.ActionRetire, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired})
+	r.operate(nodeID, schema.ActionRemove, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true})
+}
+
+func receive[T any](tb testing.TB, ch <-chan T) T {
+	tb.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(soon):
+		require.FailNow(tb, "nothing came within 5 s")
+		panic("unreachable")
+	}
+}
+
+// lockedBuffer is a log a test may read while a server writes.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

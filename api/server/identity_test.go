@@ -1,0 +1,397 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"net/http"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+func TestRenewal(t *testing.T) {
+	r := newCluster(t).replica()
+	h := r.holder()
+	assert.Equal(t, int64(1), h.answer.Sequence)
+	assert.WithinDuration(t, time.Now(), h.answer.ServerTime, soon)
+	assert.WithinDuration(t, time.Now().Add(schema.RecoveryTokenTTL), h.answer.RecoveryExpiresAt, time.Minute)
+
+	key := newKey(t)
+	req := h.renewal(t, key)
+	lost := certificate(t, r.post(h, "/certificates/renew", req), key)
+	r.works(h) // the answer was lost: the old one still serves
+	a := r.post(h, "/certificates/renew", req)
+	before := *h
+	old := h.answer
+	h.take(t, a, key)
+	assert.Greater(t, h.answer.Sequence, old.Sequence)
+	assert.NotEqual(t, old.RecoveryToken, h.answer.RecoveryToken)
+	r.refusal(r.call(r.client(lost), http.MethodPost, r.url(h.machine, "/heartbeat"), schema.HeartbeatRequest{}),
+		schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
+	r.works(h)
+	r.refusal(r.post(&before, "/heartbeat", schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
+	r.works(h) // a request that was on its way locks nobody
+	r.refusal(r.post(h, "/certificates/renew", h.renewal(t, key)), schema.KindInvalidRequest, "csr_key_in_use")
+	other := r.holder()
+	stolen := newKey(t)
+	require.Equal(t, http.StatusOK, r.post(other, "/certificates/renew", other.renewal(t, stolen)).status)
+	r.refusal(r.post(h, "/certificates/renew", h.renewal(t, stolen)), schema.KindInvalidRequest, "key_in_use")
+	for _, secret := range []string{old.RecoveryToken, h.answer.RecoveryToken} {
+		assert.NotContains(t, r.log.String(), secret)
+	}
+}
+
+func TestRecovery(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.replica(), c.replica()
+	h := a.holder()
+	key, thief := newKey(t), newKey(t)
+	req := h.rescue(t, key)
+
+	// Whatever is wrong spends nothing.
+	forged := req
+	forged.Signature = sign(newRecoveryKey(t), schema.RecoverStatement(h.id, req.Incarnation, req.Sequence, req.Token, req.CSR))
+	a.refusal(a.bare(h, "/recover", forged), schema.KindUnauthenticated, "recovery_signature")
+	swapped := req
+	swapped.CSR = newCSR(t, thief, nil)
+	a.refusal(a.bare(h, "/recover", swapped), schema.KindUnauthenticated, "recovery_signature")
+	wrong := *h
+	wrong.answer.RecoveryToken, _, _ = schema.NewToken()
+	unknownToken := a.bare(h, "/recover", wrong.rescue(t, key))
+	a.refusal(unknownToken, schema.KindUnauthenticated, "token_unknown")
+	nobody := *h
+	nobody.id = schema.NewID()
+	unknownNode := a.bare(&nobody, "/recover", nobody.rescue(t, key))
+	assert.Equal(t, unknownToken.refusal(t).Message, unknownNode.refusal(t).Message, "an unknown node looks like an unknown token")
+	older := *h
+	older.answer.Incarnation++
+	a.refusal(a.bare(h, "/recover", older.rescue(t, key)), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	a.refusal(a.bare(h, "/enroll", schema.EnrollRequest{Token: h.answer.RecoveryToken, CSR: newCSR(t, key, nil)}),
+		schema.KindUnauthenticated, "token_unknown")
+	a.works(h)
+
+	// The answer is lost at one replica and asked for again at another.
+	require.Equal(t, http.StatusOK, a.bare(h, "/recover", req).status)
+	a.refusal(b.bare(h, "/recover", h.rescue(t, thief)), schema.KindTokenConsumed, "token_claimed")
+	again := b.bare(h, "/recover", req)
+	spent := *h
+	h.take(t, again, key)
+	b.works(h)
+	a.works(h)
+	a.refusal(a.bare(&spent, "/recover", spent.rescue(t, key)), schema.KindTokenConsumed, "token_used")
+
+	// The next one is for the next recovery.
+	key = newKey(t)
+	h.take(t, b.bare(h, "/recover", h.rescue(t, key)), key)
+	a.works(h)
+	assert.Contains(t, a.audit(h.id), "nodes.recovery_claimed succeeded")
+	assert.InDelta(t, 7, a.series("gpuaas_recoveries_total"), 0)
+	for _, secret := range []string{req.Token, h.answer.RecoveryToken, req.Signature} {
+		assert.NotContains(t, a.log.String(), secret)
+		assert.NotContains(t, b.log.String(), secret)
+	}
+
+	keyless := a.enrolled()
+	k := &holder{machine: keyless, recovery: newRecoveryKey(t), answer: schema.EnrollAnswer{Incarnation: 1, RecoveryToken: req.Token}}
+	a.refusal(a.bare(k, "/recover", k.rescue(t, key)), schema.KindUnauthenticated, "no_recovery_key")
+}
+
+// series sums a counter over its labels.
+func (r *replica) series(name string) float64 {
+	families, err := r.registry.Gather()
+	require.NoError(r.tb, err)
+	sum := 0.0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// A copy of a node's disk is behind once the node has gone on. Both are cut,
+// with the polls that are open at any replica, until an operator decides.
+func TestCopyLocksBoth(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.replica(), c.replica()
+	h := a.holder()
+	twin := *h
+	key := newKey(t)
+	h.take(t, a.post(h, "/certificates/renew", h.renewal(t, key)), key)
+	a.works(h)
+	polls := []<-chan reply{a.poll(h.machine), b.poll(h.machine)}
+	a.parked(1)
+	b.parked(1)
+
+	start := time.Now()
+	a.refusal(b.bare(&twin, "/recover", twin.rescue(t, newKey(t))), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	for _, p := range polls {
+		a.refusal(receive(t, p), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	}
+	assert.Less(t, time.Since(start), soon)
+	t.Logf("both open polls ended %s after the copy showed itself", time.Since(start).Round(time.Millisecond))
+	for _, r := range []*replica{a, b} {
+		for _, e := range agentCalls() {
+			got := r.call(r.client(h.cert), e.method, r.url(h.machine, e.path), e.body)
+			r.refusal(got, schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+		}
+		r.refusal(r.bare(h, "/recover", h.rescue(t, newKey(t))), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	}
+	shown := a.show(h.id)
+	require.NotNil(t, shown.IdentityLock)
+	assert.Equal(t, "sequence_behind", shown.IdentityLock.Reason)
+	assert.Contains(t, a.audit(h.id), "nodes.identity_locked succeeded")
+
+	got := a.ask(http.MethodPost, "/nodes/"+h.id+"/reissue-enrollment", `{"reason":"two machines"}`)
+	require.Equal(t, http.StatusAccepted, got.status, string(got.body))
+	var answer schema.LifecycleAnswer
+	got.into(t, &answer)
+	assert.Equal(t, schema.NodeActive, answer.Node.State)
+	h.bundle = answer.RecoveryBundle.BootstrapBundle
+	key = newKey(t)
+	h.take(t, b.bare(h, "/enroll", h.enrolment(t, key)), key)
+	assert.Equal(t, int64(2), h.answer.Incarnation)
+	b.works(h)
+	a.refusal(a.post(&twin, "/heartbeat", schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	shown = a.show(h.id)
+	assert.Nil(t, shown.IdentityLock)
+	assert.Equal(t, schema.NodeActive, shown.State)
+	assert.Contains(t, a.audit(h.id), "nodes.reissue_enrollment succeeded")
+	require.Len(t, shown.TrustedCAs, 1)
+	assert.Equal(t, shown.Identity.Issuer, shown.TrustedCAs[0].Subject)
+}
+
+// The old certificate, shown after the new one was used, says the same.
+func TestOldCertificateOfACopyLocks(t *testing.T) {
+	c := newCluster(t)
+	r := c.replica()
+	h := r.holder()
+	twin := *h
+	key := newKey(t)
+	h.take(t, r.post(h, "/certificates/renew", h.renewal(t, key)), key)
+	r.works(h)
+	c.exec("UPDATE node_certificates SET retired_at = retired_at - interval '1 hour' WHERE slot = 'retired'")
+	r.refusal(r.post(&twin, "/heartbeat", schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	r.refusal(r.post(h, "/heartbeat", schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	shown := r.show(h.id)
+	require.NotNil(t, shown.IdentityLock)
+	assert.Equal(t, "superseded_serial", shown.IdentityLock.Reason)
+	assert.Contains(t, r.log.String(), schema.ReasonNodeLocked)
+}
+
+// A fleet that stopped renewing shows before it lapses, and so does an answer
+// that nobody uses.
+func TestIdentityGauges(t *testing.T) {
+	c := newCluster(t)
+	r := c.replica()
+	h := r.holder()
+	assert.InDelta(t, 1, r.metric("gpuaas_certificate_life_left_ratio"), 0.1)
+	require.Equal(t, http.StatusOK, r.post(h, "/certificates/renew", h.renewal(t, newKey(t))).status)
+	c.exec("UPDATE node_certificates SET issued_at = issued_at - interval '11 minutes', not_before = now() - interval '70 minutes', not_after = now() + interval '30 minutes'")
+	late := c.replica() // a scrape serves the last reading for five seconds
+	assert.InDelta(t, 0.3, late.metric("gpuaas_certificate_life_left_ratio"), 0.01)
+	assert.InDelta(t, 1, late.metric("gpuaas_certificates_overdue"), 0)
+	assert.InDelta(t, 1, late.metric("gpuaas_certificates_unpromoted"), 0)
+}
+
+func TestRemovedNodeGetsNoIdentity(t *testing.T) {
+	r := newCluster(t).replica()
+	h := r.holder()
+	r.remove(h.id)
+	for path, body := range map[string]any{"/recover": h.rescue(t, newKey(t)), "/certificates/renew": h.renewal(t, newKey(t)),
+		"/enroll": h.enrolment(t, newKey(t))} {
+		r.refusal(r.post(h, path, body), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+	}
+	a := r.ask(http.MethodPost, "/nodes/"+h.id+"/reissue-enrollment", nil)
+	r.refusal(a, schema.KindInvalidRequest, "illegal_move")
+}
+
+// cut is a store whose answers get lost: the transaction is committed and the
+// caller is told that nothing came.
+type cut struct {
+	nodeapi.Store
+	claim, pending atomic.Bool
+}
+
+func errCut() error {
+	return schema.Errorf(schema.KindServiceUnavailable, "the database does not answer")
+}
+
+func (c *cut) ClaimToken(ctx context.Context, t schema.TokenClaim) (schema.Claimed, error) {
+	claimed, err := c.Store.ClaimToken(ctx, t)
+	if c.claim.Load() && err == nil {
+		err = errCut()
+	}
+	return claimed, err
+}
+
+func (c *cut) ClaimRenewal(ctx context.Context, t schema.RenewClaim) (schema.Claimed, error) {
+	claimed, err := c.Store.ClaimRenewal(ctx, t)
+	if c.claim.Load() && err == nil {
+		err = errCut()
+	}
+	return claimed, err
+}
+
+func (c *cut) ClaimRecovery(ctx context.Context, t schema.RecoveryClaim) (schema.Claimed, error) {
+	claimed, err := c.Store.ClaimRecovery(ctx, t)
+	if c.claim.Load() && err == nil {
+		err = errCut()
+	}
+	return claimed, err
+}
+
+func (c *cut) StorePending(ctx context.Context, n schema.NewIdentity) (int64, error) {
+	sequence, err := c.Store.StorePending(ctx, n)
+	if c.pending.Load() && err == nil {
+		err = errCut()
+	}
+	return sequence, err
+}
+
+// Whatever commit an answer is lost after, the same key gets its certificate by
+// asking again, and it works.
+func TestAnswerLostAtEachPoint(t *testing.T) {
+	c := newCluster(t)
+	var store *cut
+	c.between = func(s nodeapi.Store) nodeapi.Store { store = &cut{Store: s}; return store }
+	r := c.replica()
+	points := map[string]*atomic.Bool{"vault away": &c.ca.down, "signed, not answered": &c.ca.lost, "claimed": &store.claim, "pending": &store.pending}
+	for point, lost := range points {
+		for _, via := range []schema.Via{schema.ViaEnroll, schema.ViaRenew, schema.ViaRecover} {
+			t.Run(string(via)+"/"+point, func(t *testing.T) {
+				h := &holder{recovery: newRecoveryKey(t)}
+				if via == schema.ViaEnroll {
+					h.machine = r.bundle()
+				} else {
+					h = r.holder()
+				}
+				ask, key := h.request(t, via), newKey(t)
+				path, body := ask(key)
+				lost.Store(true)
+				for range 2 {
+					a := r.post(h, path, body)
+					r.refusal(a, schema.KindServiceUnavailable, "")
+				}
+				if via != schema.ViaRenew { // where the certificate says who asks, a new key may
+					path, body := ask(newKey(t))
+					lost.Store(false)
+					r.refusal(r.bare(h, path, body), schema.KindTokenConsumed, "token_claimed")
+				} else {
+					r.works(h)
+				}
+				lost.Store(false)
+				h.take(t, r.post(h, path, body), key)
+				r.works(h)
+				assert.Nil(t, r.show(h.id).IdentityLock)
+			})
+		}
+	}
+}
+
+// request makes requests for an identity of one kind.
+func (h *holder) request(t *testing.T, via schema.Via) func(key *ecdsa.PrivateKey) (path string, body any) {
+	t.Helper()
+	return func(k *ecdsa.PrivateKey) (string, any) {
+		switch via {
+		case schema.ViaEnroll:
+			return "/enroll", h.enrolment(t, k)
+		case schema.ViaRenew:
+			return "/certificates/renew", h.renewal(t, k)
+		default:
+			return "/recover", h.rescue(t, k)
+		}
+	}
+}
+
+// However many claim one token at once, through two replicas, one key wins.
+func TestHundredClaims(t *testing.T) {
+	c := newCluster(t)
+	replicas := []*replica{c.replica(), c.replica()}
+	const racers = 100
+	rounds := 50
+	if testing.Short() {
+		rounds = 3
+	}
+	keys, clients := make([]string, racers), make([]*http.Client, racers)
+	for i := range racers {
+		clients[i] = replicas[i%2].client(nil)
+	}
+	start := time.Now()
+	for range rounds {
+		m := replicas[0].bundle()
+		for i := range racers {
+			keys[i] = newCSR(t, newKey(t), nil)
+		}
+		var won, lost atomic.Int64
+		var group sync.WaitGroup
+		for i := range racers {
+			group.Go(func() {
+				a, err := send(t.Context(), clients[i], http.MethodPost, replicas[i%2].url(m, "/enroll"),
+					schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: keys[i]})
+				switch {
+				case err == nil && a.status == http.StatusOK:
+					won.Add(1)
+				case err == nil && a.status == http.StatusConflict:
+					lost.Add(1)
+				}
+			})
+		}
+		group.Wait()
+		require.Equal(t, int64(1), won.Load())
+		require.Equal(t, int64(racers-1), lost.Load())
+	}
+	t.Logf("%d rounds of %d claims in %s", rounds, racers, time.Since(start).Round(time.Millisecond))
+}
+
+var referenceForm = regexp.MustCompile(`/internal/v1/bootstrap/(gpuet_[^']+)'`)
+
+// A reference gives one bundle, once, and the bundle enrols the node.
+func TestFetchReference(t *testing.T) {
+	c := newCluster(t)
+	c.archive = write(t, "the agent's package")
+	r := c.replica()
+	node := r.register()
+	a := r.ask(http.MethodPost, "/nodes/"+node.ID+"/bootstrap-script", `{"fetch_ref":true}`)
+	require.Equal(t, http.StatusOK, a.status, string(a.body))
+	var answer schema.BootstrapScriptAnswer
+	a.into(t, &answer)
+	reference := referenceForm.FindStringSubmatch(answer.Script)
+	require.NotNil(t, reference)
+	assert.Equal(t, schema.NodeRegistered, r.show(node.ID).State, "no token yet")
+
+	get := func() reply {
+		return r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/"+reference[1], nil)
+	}
+	a = get()
+	require.Equal(t, http.StatusOK, a.status, string(a.body))
+	assert.Equal(t, "no-store", a.header.Get("Cache-Control"))
+	h := &holder{machine: machine{id: node.ID}, recovery: newRecoveryKey(t)}
+	a.into(t, &h.bundle)
+	r.refusal(get(), schema.KindTokenConsumed, "token_used")
+	other, _, _ := schema.NewToken()
+	r.refusal(r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/"+other, nil), schema.KindUnauthenticated, "token_unknown")
+	r.refusal(r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/x", nil), schema.KindUnauthenticated, "reference_malformed")
+
+	got := r.call(r.client(nil), http.MethodGet, h.bundle.Package.OCIRef, nil)
+	assert.Equal(t, "the agent's package", string(got.body))
+	got = r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/packages/sha256:00", nil)
+	assert.Equal(t, http.StatusNotFound, got.status)
+
+	r.refusal(r.bare(h, "/enroll", schema.EnrollRequest{Token: reference[1], CSR: newCSR(t, newKey(t), nil)}), schema.KindUnauthenticated, "token_unknown")
+	key := newKey(t)
+	h.take(t, r.bare(h, "/enroll", h.enrolment(t, key)), key)
+	r.works(h)
+	assert.Contains(t, r.audit(node.ID), "nodes.fetch_reference_used succeeded")
+	assert.NotContains(t, r.log.String(), schema.TokenPrefix)
+}

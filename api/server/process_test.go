@@ -1,0 +1,287 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
+	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// sharedVault is the process's Vault.
+var sharedVault vaulttest.Shared
+
+func TestMain(m *testing.M) { sharedVault.Run(m) }
+
+// process is the whole program on real servers, Temporal aside, which is away.
+type process struct {
+	t              *testing.T
+	vault          *vaulttest.Server
+	vars           map[string]string
+	admin, metrics string
+	node, temporal string
+	log            *lockedBuffer
+}
+
+// freeAddress returns an address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = ln.Close() }()
+	return ln.Addr().String()
+}
+
+func newProcess(t *testing.T, databaseURL string) *process {
+	t.Helper()
+	v := sharedVault.Get(t)
+	dir := t.TempDir()
+	require.NoError(t, vault.Setup(t.Context(), vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile},
+		vault.SetupConfig{Env: testEnv, NodeAPINames: []string{"localhost"}, OutDir: dir}))
+	p := &process{t: t, vault: v, log: &lockedBuffer{}, temporal: freeAddress(t)} // nobody is there
+	t.Setenv("TEMPORAL_ADDRESS", p.temporal)
+	admin, node, metrics := freeAddress(t), freeAddress(t), freeAddress(t)
+	_, port, err := net.SplitHostPort(node)
+	require.NoError(t, err)
+	p.admin, p.node, p.metrics = "http://"+admin, "https://localhost:"+port, "http://"+metrics
+	p.vars = map[string]string{
+		"GPUAAS_DATABASE_URL": databaseURL, "VAULT_ADDR": v.Address,
+		"GPUAAS_VAULT_ROLE_ID_FILE":   filepath.Join(dir, "api-role-id"),
+		"GPUAAS_VAULT_SECRET_ID_FILE": filepath.Join(dir, "api-secret-id"),
+		"GPUAAS_ADMIN_TOKEN_FILE":     write(t, adminToken),
+		"GPUAAS_ADMIN_ADDR":           admin, "GPUAAS_NODE_ADDR": node, "GPUAAS_METRICS_ADDR": metrics,
+		"GPUAAS_NODE_PUBLIC_URL": p.node, "GPUAAS_ENV": testEnv,
+	}
+	return p
+}
+
+// start runs the program; stop ends it as SIGTERM would and returns its exit
+// code.
+func (p *process) start() (stop func() int) {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	code := make(chan int, 1)
+	go func() { code <- Main(ctx, nil, environ(p.vars), io.Discard, p.log) }()
+	stop = sync.OnceValue(func() int {
+		cancel()
+		select {
+		case c := <-code:
+			return c
+		case <-time.After(15 * time.Second):
+			return -1
+		}
+	})
+	p.t.Cleanup(func() { stop() })
+	return stop
+}
+
+func (p *process) health() (reply, error) {
+	return send(p.t.Context(), http.DefaultClient, http.MethodGet, p.admin+"/api/v1/healthz", nil)
+}
+
+// becomes waits until the readiness check answers the status.
+func (p *process) becomes(status int, says string) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		a, err := p.health()
+		return err == nil && a.status == status && strings.Contains(string(a.body), says)
+	}, 20*time.Second, 20*time.Millisecond, "%d %s", status, says)
+}
+
+func (p *process) ask(method, path string, body any) reply {
+	p.t.Helper()
+	a, err := send(p.t.Context(), http.DefaultClient, method, p.admin+"/api/v1/admin"+path, body, "Authorization", "Bearer "+adminToken)
+	require.NoError(p.t, err)
+	return a
+}
+
+// newestSet makes Vault's first verifier set.
+func newestSet(tb testing.TB, v *vaulttest.Server) schema.StoredSet {
+	tb.Helper()
+	signer, err := vault.NewSetSigner(vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile}, testEnv)
+	require.NoError(tb, err)
+	set, err := signer.First(tb.Context(), time.Now())
+	require.NoError(tb, err)
+	return set
+}
+
+// publish stores Vault's first verifier set, as a setup does.
+func publish(t *testing.T, databaseURL string, v *vaulttest.Server) {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Config{URL: databaseURL})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.PutSet(t.Context(), newestSet(t, v), schema.Subject{Actor: "test"}))
+}
+
+func TestProcess(t *testing.T) {
+	databaseURL := pgtest.New(t, store.Migrate)
+	p := newProcess(t, databaseURL)
+	stop := p.start()
+	p.becomes(http.StatusOK, "ok")
+	a := p.ask(http.MethodPost, "/nodes", `{"host":"gpu-1","sku":"cpu-dev","region_code":"r"}`)
+	require.Equal(t, http.StatusCreated, a.status, string(a.body))
+	var node schema.NodeView
+	a.into(t, &node)
+
+	// There is no verifier set: no bundle, and no lease key.
+	a = p.ask(http.MethodPost, "/nodes/gpu-1/enroll", nil)
+	assert.Equal(t, "no_verifier_set", a.refusal(t).Reason)
+	assert.Contains(t, p.scrape(), "\ngpuaas_lease_key_ok 0\n")
+	assert.Contains(t, p.scrape(), "\ngpuaas_task_signer_ok 0\n")
+	// One that is published is taken at once, not at the next look.
+	publish(t, databaseURL, p.vault)
+	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "\ngpuaas_lease_key_ok 1\n") }, 2*soon, 20*time.Millisecond)
+	assert.Contains(t, p.scrape(), "\ngpuaas_task_signer_ok 1\n")
+
+	// Temporal is away: the refusal names it, and nothing changed.
+	a = p.ask(http.MethodPost, "/nodes/gpu-1/enroll", nil)
+	assert.Equal(t, http.StatusServiceUnavailable, a.status)
+	assert.Equal(t, schema.KindServiceUnavailable, a.refusal(t).Code)
+	assert.Contains(t, a.refusal(t).Message, p.temporal)
+	a = p.ask(http.MethodGet, "/nodes/gpu-1", nil)
+	assert.Contains(t, string(a.body), `"state":"registered"`)
+
+	// An agent enrols over the real Vault's certificates, and polls.
+	s, err := store.Open(t.Context(), store.Config{URL: databaseURL})
+	require.NoError(t, err)
+	defer s.Close()
+	text, id, hash := schema.NewToken()
+	require.NoError(t, s.IssueToken(t.Context(), schema.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
+		Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}, schema.Subject{Actor: "test"}))
+	base := p.node + "/internal/v1/nodes/" + node.ID
+	key := newKey(t)
+	a, err = send(t.Context(), p.client(), http.MethodPost, base+"/enroll", schema.EnrollRequest{Token: text, CSR: newCSR(t, key, nil)})
+	require.NoError(t, err)
+	agent := httpClient(t, p.serverCA(), certificate(t, a, key))
+	polled := make(chan reply, 1)
+	go func() {
+		a, _ := send(t.Context(), agent, http.MethodGet, base+"/tasks/wait?"+asker(), nil)
+		polled <- a
+	}()
+	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "gpuaas_waiting_agents 1") }, soon, 20*time.Millisecond)
+	// The gauges from the database are up to five seconds old.
+	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), `gpuaas_nodes{state="enrolling"} 1`) }, 2*soon, 20*time.Millisecond)
+	text2 := p.scrape()
+	for _, name := range []string{`gpuaas_enrollments_total{result="issued"} 1`,
+		"gpuaas_certificate_expiry_seconds_count 1", `gpuaas_vault_requests_seconds_count{op="`, "gpuaas_task_dispatch_seconds_count 0",
+		"gpuaas_state_age_seconds{", "go_goroutines"} {
+		assert.Contains(t, text2, name)
+	}
+
+	begin := time.Now()
+	assert.Equal(t, 0, stop())
+	assert.Less(t, time.Since(begin), 10*time.Second)
+	t.Logf("stopped in %s", time.Since(begin).Round(time.Millisecond))
+	assert.Equal(t, http.StatusNoContent, receive(t, polled).status, "the open poll ended in good order")
+	for _, secret := range []string{adminToken, text, databaseURL} {
+		assert.NotContains(t, p.log.String(), secret)
+	}
+}
+
+func (p *process) scrape() string {
+	a, err := send(p.t.Context(), http.DefaultClient, http.MethodGet, p.metrics+"/metrics", nil)
+	require.NoError(p.t, err)
+	return string(a.body)
+}
+
+// serverCA returns what a bundle would verify the node API with.
+func (p *process) serverCA() *x509.CertPool {
+	p.t.Helper()
+	c, err := vault.Login(p.t.Context(), vault.Config{Address: p.vault.Address, Env: testEnv,
+		RoleIDFile: p.vars["GPUAAS_VAULT_ROLE_ID_FILE"], SecretIDFile: p.vars["GPUAAS_VAULT_SECRET_ID_FILE"]})
+	require.NoError(p.t, err)
+	defer c.Close()
+	text, err := c.ServerCA(p.t.Context())
+	require.NoError(p.t, err)
+	pool := x509.NewCertPool()
+	require.True(p.t, pool.AppendCertsFromPEM([]byte(text)))
+	return pool
+}
+
+func (p *process) client() *http.Client { return httpClient(p.t, p.serverCA(), nil) }
+
+// The process may be started before what it needs: it says what it waits for
+// and gets ready by itself, whatever comes back in which order.
+func TestStartsBeforeItsServers(t *testing.T) {
+	target, err := url.Parse(pgtest.New(t, store.Migrate))
+	require.NoError(t, err)
+	door := freeAddress(t)
+	through := *target
+	through.Host = door
+	p := newProcess(t, through.String())
+	p.vault.Stop(t)
+	stop := p.start()
+	p.becomes(http.StatusServiceUnavailable, "waiting for Postgres")
+	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `"msg":"waiting"`) }, soon, 10*time.Millisecond)
+	a := p.ask(http.MethodGet, "/nodes", nil)
+	assert.Equal(t, http.StatusServiceUnavailable, a.status)
+	open(t, door, target.Host)
+	p.becomes(http.StatusServiceUnavailable, "waiting for Vault")
+	p.vault.Start(t)
+	p.becomes(http.StatusOK, "ok")
+	assert.Equal(t, http.StatusOK, p.ask(http.MethodGet, "/nodes", nil).status)
+	a, err = send(t.Context(), p.client(), http.MethodGet, p.node+"/api/v1/healthz", nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusOK, a.status)
+	assert.Equal(t, 0, stop())
+}
+
+// A stop while it still waits is prompt too.
+func TestStopsWhileItWaits(t *testing.T) {
+	p := newProcess(t, "postgres://gpuaas@"+freeAddress(t)+"/gpuaas")
+	stop := p.start()
+	p.becomes(http.StatusServiceUnavailable, "waiting for Postgres")
+	start := time.Now()
+	assert.Equal(t, 0, stop())
+	assert.Less(t, time.Since(start), 10*time.Second)
+}
+
+func TestPortInUse(t *testing.T) {
+	p := newProcess(t, "postgres://gpuaas@127.0.0.1:1/gpuaas")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	p.vars["GPUAAS_NODE_ADDR"] = taken.Addr().String()
+	assert.Equal(t, 1, Main(t.Context(), nil, environ(p.vars), io.Discard, p.log))
+	assert.Contains(t, p.log.String(), "GPUAAS_NODE_ADDR")
+	assert.Contains(t, p.log.String(), taken.Addr().String())
+}
+
+// open passes connections to address on to target, until the test ends.
+func open(t *testing.T, address, target string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+			go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
+		}
+	}()
+}

@@ -1,0 +1,184 @@
+package server
+
+import (
+	"crypto/ecdsa"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
+	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// realVault is a cluster whose certificates are Vault's.
+func realVault(tb testing.TB) (*cluster, *vaulttest.Server, *vault.Client) {
+	tb.Helper()
+	server, dir := sharedVault.Get(tb), tb.TempDir()
+	require.NoError(tb, vault.Setup(tb.Context(), vault.AdminConfig{Address: server.Address, TokenFile: server.TokenFile, Log: slog.New(slog.DiscardHandler)},
+		vault.SetupConfig{Env: testEnv, NodeAPINames: []string{"localhost"}, OutDir: dir}))
+	client, err := vault.Login(tb.Context(), vault.Config{Address: server.Address, Env: testEnv, Log: slog.New(slog.DiscardHandler),
+		RoleIDFile: filepath.Join(dir, "api-role-id"), SecretIDFile: filepath.Join(dir, "api-secret-id")})
+	require.NoError(tb, err)
+	tb.Cleanup(client.Close)
+	set := newestSet(tb, server)
+	require.NoError(tb, client.Follow(tb.Context(), set))
+	c := newClusterWith(tb, set)
+	c.issuer, c.signer = client, client
+	c.grants, err = client.Grants(nil)
+	require.NoError(tb, err)
+	return c, server, client
+}
+
+// While Vault is sealed nodes go on working and every claim stays with its key;
+// once it is unsealed all of them get what they asked for.
+func TestVaultSealed(t *testing.T) {
+	c, server, _ := realVault(t)
+	r := c.replica()
+	vias := []schema.Via{schema.ViaEnroll, schema.ViaRenew, schema.ViaRecover}
+	type asking struct {
+		h    *holder
+		key  *ecdsa.PrivateKey
+		path string
+		body any
+	}
+	all := map[schema.Via]*asking{}
+	for _, via := range vias {
+		a := &asking{h: &holder{recovery: newRecoveryKey(t)}, key: newKey(t)}
+		if via == schema.ViaEnroll {
+			a.h.machine = r.bundle()
+		} else {
+			a.h = r.holder()
+		}
+		a.path, a.body = a.h.request(t, via)(a.key)
+		all[via] = a
+	}
+	server.Seal(t)
+	for _, via := range vias {
+		a := all[via]
+		got := r.post(a.h, a.path, a.body)
+		r.refusal(got, schema.KindServiceUnavailable, "")
+		assert.Contains(t, got.refusal(t).Message, "the claim stays with this key")
+		if via != schema.ViaEnroll {
+			r.works(a.h)
+		}
+		if via != schema.ViaRenew {
+			path, body := a.h.request(t, via)(newKey(t))
+			r.refusal(r.bare(a.h, path, body), schema.KindTokenConsumed, "token_claimed")
+		}
+	}
+	server.Unseal(t)
+	for _, via := range vias {
+		a := all[via]
+		var got reply
+		require.Eventually(t, func() bool { // the client may hold off for a moment
+			got = r.post(a.h, a.path, a.body)
+			return got.status == http.StatusOK
+		}, 20*time.Second, 100*time.Millisecond, via)
+		a.h.take(t, got, a.key)
+		r.works(a.h)
+	}
+}
+
+// BenchmarkEnrolAgainstBareVault reports how many certificates a second Vault
+// signs when it is asked for nothing else and when nodes enrol for them, with
+// eight callers each, and the ratio of the two. Keys and requests are made
+// before, and both sides go a while before the clock: connections, plans and
+// caches are warm as those of a process that serves. Everything shares one
+// machine, the callers too, so the ratio compares work and not how fast Vault
+// alone could go.
+func BenchmarkEnrolAgainstBareVault(b *testing.B) {
+	if testing.Short() {
+		b.Skip("needs a Vault")
+	}
+	const warm, nodes, callers = 400, 800, 8
+	c, server, _ := realVault(b)
+	root := server.Root(b)
+	requests, fresh := make([]string, warm+nodes), make([]string, warm+nodes)
+	for b.Loop() {
+		for i := range fresh { // a key is one node's for ever
+			requests[i], fresh[i] = newCSR(b, newKey(b), nil), newCSR(b, newKey(b), nil)
+		}
+		r := c.replica()
+		tokens := tokensOf(b, r, warm+nodes)
+		clients := make([]*http.Client, callers)
+		for i := range clients {
+			clients[i] = r.client(nil)
+			_, err := send(b.Context(), clients[i], http.MethodGet, r.node+"/api/v1/healthz", nil)
+			require.NoError(b, err)
+		}
+		bare := rate(b, warm, nodes, callers, func(_, i int) error {
+			id := schema.Identity{Env: testEnv, NodeID: schema.NewID(), Incarnation: 1}
+			_, err := root.Logical().WriteWithContext(b.Context(), "pki-node/sign/node", map[string]any{"csr": requests[i], "uri_sans": id.URI()})
+			return err
+		})
+		enrol := rate(b, warm, nodes, callers, func(caller, i int) error {
+			a, err := send(b.Context(), clients[caller], http.MethodPost, r.node+"/internal/v1/nodes/"+tokens[i].nodeID+"/enroll",
+				schema.EnrollRequest{Token: tokens[i].text, CSR: fresh[i]})
+			if err == nil && a.status != http.StatusOK {
+				err = fmt.Errorf("%d %s", a.status, a.body)
+			}
+			return err
+		})
+		b.ReportMetric(bare, "bare/s")
+		b.ReportMetric(enrol, "enrol/s")
+		b.ReportMetric(enrol/bare, "ratio")
+	}
+}
+
+type nodeToken struct{ nodeID, text string }
+
+// tokensOf registers nodes and mints a token for each.
+func tokensOf(b *testing.B, r *replica, n int) []nodeToken {
+	b.Helper()
+	out := make([]nodeToken, n)
+	by := schema.Subject{Actor: "bench"}
+	for i := range out {
+		node, err := r.store.Register(b.Context(), schema.RegisterNodeRequest{Host: "h" + schema.NewID(), Port: 22, SKU: "cpu-dev",
+			RegionCode: "r", OnboardingMode: "manual", LifecycleClass: schema.ClassPersistent}, by)
+		require.NoError(b, err)
+		text, id, hash := schema.NewToken()
+		require.NoError(b, r.store.IssueToken(b.Context(), schema.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
+			Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}, by))
+		out[i] = nodeToken{node.ID, text}
+	}
+	return out
+}
+
+// rate does warm things and then n with so many callers, and returns how many of
+// the latter a second.
+func rate(b *testing.B, warm, n, callers int, do func(caller, i int) error) float64 {
+	b.Helper()
+	all(b, 0, warm, callers, do)
+	start := time.Now()
+	all(b, warm, warm+n, callers, do)
+	return float64(n) / time.Since(start).Seconds()
+}
+
+// all does the things from first on and below end with so many callers.
+func all(b *testing.B, first, end, callers int, do func(caller, i int) error) {
+	b.Helper()
+	var next atomic.Int64
+	next.Store(int64(first))
+	var group sync.WaitGroup
+	errs := make([]error, callers)
+	for caller := range callers {
+		group.Go(func() {
+			for i := int(next.Add(1)) - 1; i < end && errs[caller] == nil; i = int(next.Add(1)) - 1 {
+				errs[caller] = do(caller, i)
+			}
+		})
+	}
+	group.Wait()
+	for _, err := range errs {
+		require.NoError(b, err)
+	}
+}

@@ -1,0 +1,50 @@
+package server
+
+import (
+	"log/slog"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/workflowservice/v1"
+	"google.golang.org/grpc"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// What the process holds is kept back from Temporal, wherever a caller or a
+// fault of ours puts it.
+func TestSecretsNeverReachTemporal(t *testing.T) {
+	const password, secretID = "database/password-0123", "0f9a0000-1111-2222-3333-secret-id"
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	workflowservice.RegisterWorkflowServiceServer(server, workflowservice.UnimplementedWorkflowServiceServer{})
+	go func() { _ = server.Serve(ln) }()
+	t.Cleanup(server.Stop)
+	t.Setenv("TEMPORAL_ADDRESS", ln.Addr().String())
+
+	cfg, err := configFromEnv(environ(map[string]string{
+		"GPUAAS_DATABASE_URL": "postgres://gpuaas:database%2Fpassword-0123@localhost/gpuaas", "VAULT_ADDR": "http://127.0.0.1:1",
+		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": write(t, secretID+"\n"),
+		"GPUAAS_ADMIN_TOKEN_FILE": write(t, adminToken+"\n"),
+	}))
+	require.NoError(t, err)
+	a, err := newApp(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(a.close)
+	submit := func(reason string) *schema.Error {
+		_, err := a.temporal.Submit(t.Context(), schema.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(),
+			Host: "gpu-1", Action: schema.ActionDrain, Actor: "test", Reason: reason})
+		require.Error(t, err)
+		return schema.AsError(err)
+	}
+	assert.Equal(t, schema.KindServiceUnavailable, submit("RMA-4411").Kind, "what holds no secret is sent")
+	for _, secret := range []string{adminToken, password, secretID} {
+		e := submit("pasted: " + secret)
+		assert.Equal(t, schema.KindInternal, e.Kind)
+		assert.Equal(t, "secret_in_temporal", e.Reason)
+		assert.NotContains(t, e.Error(), secret)
+	}
+}

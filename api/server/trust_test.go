@@ -1,0 +1,266 @@
+package server
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// opened checks an envelope's only signature with a key and decodes its body.
+func opened(t *testing.T, envelope json.RawMessage, payloadType string, public []byte, v any) {
+	t.Helper()
+	var e dsse.Envelope
+	require.NoError(t, json.Unmarshal(envelope, &e))
+	require.Equal(t, payloadType, e.PayloadType)
+	body, err := e.DecodeB64Payload()
+	require.NoError(t, err)
+	require.Len(t, e.Signatures, 1)
+	signature, err := base64.StdEncoding.DecodeString(e.Signatures[0].Sig)
+	require.NoError(t, err)
+	require.True(t, ed25519.Verify(public, dsse.PAE(payloadType, body), signature))
+	require.NoError(t, schema.DecodeStrict(body, 1<<16, v))
+}
+
+// A node can check a hand-over from the set's key down to its own nonce, and
+// Vault being sealed keeps no task from it.
+func TestHandOverWhileVaultIsSealed(t *testing.T) {
+	c, server, client := realVault(t)
+	r := c.replica()
+	m := r.enrolled()
+	_, attach := r.task(m)
+	require.Eventually(t, func() bool { _, err := c.grants.Good(); return err == nil }, 2*soon, 10*time.Millisecond)
+	server.Seal(t)
+	defer server.Unseal(t)
+	attach()
+	query := asker()
+	a := r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?"+query), nil)
+	require.Equal(t, http.StatusOK, a.status, string(a.body))
+	var offer schema.TaskOffer
+	a.into(t, &offer)
+
+	trust, err := client.TaskTrust(t.Context())
+	require.NoError(t, err)
+	var key schema.LeaseKey
+	opened(t, offer.GrantKey, schema.LeaseKeyPayloadType, trust.Keys[0].Public, &key)
+	public, err := base64.StdEncoding.DecodeString(key.Public)
+	require.NoError(t, err)
+	var grant schema.TaskGrant
+	opened(t, offer.Grant, schema.LeasePayloadType, public, &grant)
+	asked, err := url.ParseQuery(query)
+	require.NoError(t, err)
+	assert.Equal(t, asked.Get("nonce"), grant.Nonce)
+	assert.Equal(t, offer.TaskID, grant.TaskID)
+	assert.Equal(t, m.id, grant.NodeID)
+	assert.Equal(t, schema.NodeDraining, grant.NodeState)
+	assert.Equal(t, r.fence(m.id).OpSeq, grant.OpSeq)
+	assert.Equal(t, schema.SetFloor{Version: grant.SetVersion, Hash: grant.SetHash}, trust.Floor)
+	assert.Equal(t, trust.Floor.String(), a.header.Get(schema.HeaderVerifierSet))
+
+	var node schema.NodeView
+	r.ask(http.MethodGet, "/nodes/"+m.id, nil).into(t, &node)
+	assert.Equal(t, int64(1), node.SetVersion)
+	assert.Equal(t, int64(1), node.NewestSetVersion)
+
+	view, err := r.store.Task(t.Context(), offer.TaskID)
+	require.NoError(t, err)
+	assert.Equal(t, "boot-1700000000", view.Holder)
+}
+
+// A published set is known at every replica at once, whoever wrote it.
+func TestSetsReachEveryReplica(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.replica(), c.replica()
+	m := a.enrolled()
+	second := setAfter(firstSet())
+	require.NoError(t, a.store.PutSet(t.Context(), second, schema.Subject{Actor: "test"}))
+	for _, r := range []*replica{a, b} {
+		require.Eventually(t, func() bool {
+			return r.wait(m, "0s").header.Get(schema.HeaderVerifierSet) == "2:"+second.Hash
+		}, soon, 10*time.Millisecond)
+		var sets schema.VerifierSets
+		r.call(r.client(m.cert), http.MethodGet, r.url(m, "/verifier-sets?after=1"), nil).into(t, &sets)
+		require.Len(t, sets.Sets, 1)
+		assert.JSONEq(t, string(second.Document), string(sets.Sets[0]))
+	}
+}
+
+// With 200 polls parked at two replicas, the connections for notifications are
+// cut and tasks are written for all nodes while nobody listens: each is handed
+// over, once.
+func TestLostNotificationsMissNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("200 nodes")
+	}
+	const nodes = 200
+	c := newCluster(t)
+	replicas := []*replica{c.replica(), c.replica()}
+	polls := make([]<-chan reply, nodes)
+	offers := make([]func(), nodes)
+	want := map[string]bool{}
+	for i := range nodes {
+		r := replicas[i%2]
+		m := r.enrolled()
+		taskID, attach := replicas[(i+1)%2].task(m)
+		want[taskID], offers[i] = true, attach
+		polls[i] = r.poll(m)
+	}
+	for _, r := range replicas {
+		r.parked(nodes / 2)
+	}
+	conn, err := pgx.Connect(t.Context(), c.url)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	var cut int
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE application_name = 'gpuaas-listener' AND datname = current_database()`).Scan(&cut))
+	require.Equal(t, len(replicas), cut)
+	for _, attach := range offers {
+		attach()
+	}
+	for _, polled := range polls {
+		select {
+		case got := <-polled:
+			require.Equal(t, http.StatusOK, got.status, string(got.body))
+			var offer schema.TaskOffer
+			got.into(t, &offer)
+			assert.True(t, want[offer.TaskID], "%s came twice or was not asked for", offer.TaskID)
+			delete(want, offer.TaskID)
+			assert.Equal(t, int64(1), offer.Lease.Epoch)
+		case <-time.After(25 * time.Second): // below the polls' own look, which would hide a lost wake
+			require.FailNow(t, "a task was missed")
+		}
+	}
+	assert.Empty(t, want)
+}
+
+// fakeBeats is an activity that an operator may pause or cancel.
+type fakeBeats struct {
+	mu     sync.Mutex
+	answer schema.BeatAnswer
+	err    error
+	owners []schema.TaskOwner
+}
+
+func (f *fakeBeats) Beat(_ context.Context, o schema.TaskOwner, _ schema.TaskBeat) (schema.BeatAnswer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.owners = append(f.owners, o)
+	return f.answer, f.err
+}
+
+func (f *fakeBeats) set(a schema.BeatAnswer, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answer, f.err = a, err
+}
+
+func (f *fakeBeats) made() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.owners)
+}
+
+// A pause is heard with one heartbeat and repeated at every replica until the
+// next; heartbeats are few whatever the number of replicas, and Temporal being
+// away fails no progress.
+func TestPauseReachesTheAgent(t *testing.T) {
+	c := newCluster(t)
+	beats := &fakeBeats{answer: schema.BeatAnswer{Paused: true}}
+	c.beats = beats
+	a, b := c.replica(), c.replica()
+	m := a.enrolled()
+	taskID, attach := a.task(m)
+	attach()
+	var offer schema.TaskOffer
+	a.wait(m, "5s").into(t, &offer)
+	progress := func(r *replica) schema.ProgressAnswer {
+		got := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/progress"), schema.TaskProgress{LeaseEpoch: offer.Lease.Epoch, Message: "half"})
+		require.Equal(t, http.StatusOK, got.status, string(got.body))
+		var answer schema.ProgressAnswer
+		got.into(t, &answer)
+		return answer
+	}
+	due := func() { c.exec("UPDATE node_tasks SET beat_at = now() - interval '1 minute'") }
+	due()
+	assert.True(t, progress(a).Paused)
+	assert.True(t, progress(b).Paused, "noted")
+	assert.True(t, progress(a).Paused)
+	assert.Equal(t, 1, beats.made())
+	assert.Equal(t, []schema.TaskOwner{{WorkflowID: schema.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
+
+	due()
+	beats.set(schema.BeatAnswer{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is away"))
+	assert.True(t, progress(b).Paused, "what was heard last stands")
+	due()
+	beats.set(schema.BeatAnswer{}, nil)
+	assert.False(t, progress(b).Paused)
+	assert.False(t, progress(a).Paused)
+	due()
+	beats.set(schema.BeatAnswer{Cancel: true}, nil)
+	assert.True(t, progress(a).Cancel)
+	assert.True(t, progress(b).Cancel)
+	assert.Equal(t, 4, beats.made())
+}
+
+// Operators see tasks and decide about them; what a status does not allow is a
+// 409 that says what it allows.
+func TestTasksForOperators(t *testing.T) {
+	c := newCluster(t)
+	r := c.replica()
+	m := r.enrolled()
+	taskID, attach := r.task(m)
+	attach()
+	var list schema.TaskList
+	r.ask(http.MethodGet, "/tasks?node="+m.id, nil).into(t, &list)
+	require.Len(t, list.Tasks, 1)
+	assert.Equal(t, taskID, list.Tasks[0].TaskID)
+	assert.Equal(t, schema.TaskPending, list.Tasks[0].Status)
+
+	refused := r.ask(http.MethodPost, "/tasks/"+taskID+"/resume", schema.TaskDecision{Reason: "why not"})
+	assert.Equal(t, http.StatusConflict, refused.status)
+	assert.Equal(t, schema.KindTaskStatus, refused.refusal(t).Code)
+	assert.Contains(t, refused.refusal(t).Message, "allowed now: cancel")
+
+	var offer schema.TaskOffer
+	r.wait(m, "5s").into(t, &offer)
+	asked := r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", schema.TaskDecision{Reason: "wrong node"})
+	require.Equal(t, http.StatusOK, asked.status, string(asked.body))
+	var view schema.TaskView
+	asked.into(t, &view)
+	assert.Equal(t, "wrong node", view.CancelRequested)
+	var answer schema.ProgressAnswer
+	r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/progress"), schema.TaskProgress{LeaseEpoch: offer.Lease.Epoch}).into(t, &answer)
+	assert.True(t, answer.Cancel)
+
+	c.exec("UPDATE node_tasks SET status = 'lost', cancel_reason = '', cancel_requested_at = NULL")
+	require.Equal(t, http.StatusOK, r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", schema.TaskDecision{Reason: "given up"}).status)
+	r.ask(http.MethodGet, "/tasks/"+taskID, nil).into(t, &view)
+	over := r.ask(http.MethodPost, "/tasks/"+taskID+"/resume", schema.TaskDecision{Reason: "why not"})
+	assert.Equal(t, http.StatusConflict, over.status)
+	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/tasks/"+schema.NewID(), nil).status)
+
+	var page schema.AuditPage
+	r.ask(http.MethodGet, "/audit?node="+m.id+"&limit=1000", nil).into(t, &page)
+	cancels := 0
+	for _, e := range page.Events {
+		if e.Action == schema.AuditTaskCancel {
+			cancels++
+			assert.Equal(t, "admin-token", e.Actor)
+			assert.Equal(t, taskID, e.Target)
+		}
+	}
+	assert.Positive(t, cancels)
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/stack"
+)
+
+// demo is one play of the whole life.
+type demo struct {
+	options
+	cli  cli
+	host string
+	rows []row
+}
+
+// row is one line of the closing table.
+type row struct {
+	step string
+	took time.Duration
+	link string
+}
+
+func newDemo(o options) (*demo, error) {
+	if err := o.prepare(); err != nil {
+		return nil, err
+	}
+	bin, err := filepath.Abs(filepath.Join("bin", "gpuaas"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(bin); err != nil {
+		return nil, fmt.Errorf("%w; run: ./task build", err)
+	}
+	return &demo{options: o, cli: cli{bin: bin}}, nil
+}
+
+// play runs every step in order and stops at the first that fails.
+func (d *demo) play(ctx context.Context) error {
+	for _, s := range []struct {
+		name string
+		do   func(context.Context) (link string, err error)
+	}{
+		{"stack up", d.up},
+		{"register", d.register},
+		{"enroll", d.enroll},
+		{"provision", d.verb("provision")},
+		{"retire while busy: refused", d.refused},
+		{"drain", d.verb("drain", "--yes", "--reason", "demo")},
+		{"retire", d.verb("retire", "--yes", "--reason", "demo")},
+		{"reactivate", d.verb("reactivate")},
+		{"retire again", d.verb("retire", "--yes", "--reason", "demo")},
+		{"remove", d.verb("remove", "--yes", "--reason", "demo")},
+		{"verify the audit trail", d.verify},
+	} {
+		fmt.Fprintf(os.Stderr, "\n== %s\n", s.name)
+		started := time.Now()
+		link, err := s.do(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		d.rows = append(d.rows, row{s.name, time.Since(started), link})
+	}
+	return nil
+}
+
+func (d *demo) up(ctx context.Context) (string, error) {
+	args := append([]string{"dev", "up", "--detach"}, d.dirFlag()...)
+	if d.portsFrom != 0 {
+		args = append(args, "--ports-from", fmt.Sprint(d.portsFrom))
+	}
+	if err := d.cli.talk(ctx, args...); err != nil {
+		return "", err
+	}
+	out, err := d.cli.read(ctx, append([]string{"dev", "env"}, d.dirFlag()...)...)
+	if err != nil {
+		return "", err
+	}
+	d.cli.env = stack.ParseExports([]byte(out))
+	return d.cli.getenv("GPUAAS_WEB_UI_URL"), nil
+}
+
+func (d *demo) dirFlag() []string {
+	if d.dir == "" {
+		return nil
+	}
+	return []string{"--dir", d.dir}
+}
+
+// register adds this machine under its own name, or that name and a number
+// when an earlier demo was cut off before it removed the node.
+func (d *demo) register(ctx context.Context) (string, error) {
+	name, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	d.host = name
+	for i := 2; d.known(ctx, d.host); i++ {
+		d.host = fmt.Sprintf("%s-%d", name, i)
+	}
+	return "", d.cli.talk(ctx, "node", "register", d.host, "--sku", "cpu-dev", "--region", "region-1")
+}
+
+func (d *demo) known(ctx context.Context, host string) bool {
+	out, err := d.cli.read(ctx, "node", "show", host, "-o", "json")
+	var node schema.NodeView
+	return err == nil && json.Unmarshal([]byte(out), &node) == nil && node.State != schema.NodeRemoved
+}
+
+// enroll hands the node its bundle, starts the agent with it and waits for its
+// first authenticated poll.
+func (d *demo) enroll(ctx context.Context) (string, error) {
+	dir, err := os.MkdirTemp("", "gpuaas-bundle-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+	bundle := filepath.Join(dir, "bundle.json")
+	if err := d.cli.talk(ctx, "node", "enroll", d.host, "--no-wait", "--bundle", bundle); err != nil {
+		return "", err
+	}
+	agent := append([]string{"dev", "agent", d.host, "--detach", "--bundle", bundle}, d.dirFlag()...)
+	if err := d.cli.talk(ctx, agent...); err != nil {
+		return "", err
+	}
+	if err := d.cli.talk(ctx, "op", "watch", d.host); err != nil {
+		return "", err
+	}
+	return d.link(ctx)
+}
+
+// verb runs a lifecycle verb and waits for its end.
+func (d *demo) verb(verb string, flags ...string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		args := append([]string{"node", verb, d.host, "--wait"}, flags...)
+		if err := d.cli.talk(ctx, args...); err != nil {
+			return "", err
+		}
+		return d.link(ctx)
+	}
+}
+
+// refused gives the node a process to run and shows that a retire is refused
+// while it runs.
+func (d *demo) refused(ctx context.Context) (string, error) {
+	if err := d.work(ctx); err != nil {
+		return "", err
+	}
+	err := d.cli.talk(ctx, "node", "retire", d.host, "--yes")
+	if code := exitCode(err); code != schema.ExitRefused {
+		return "", fmt.Errorf("a busy node was not refused (exit %d): %w", code, err)
+	}
+	return "", nil
+}
+
+// work puts a real process under the agent's supervision and waits until the
+// agent reports it.
+func (d *demo) work(ctx context.Context) error {
+	root := d.dir
+	if root == "" {
+		root = ".dev"
+	}
+	file := filepath.Join(root, "agents", d.host, "workloads", "training.json")
+	if err := os.WriteFile(file, []byte(`{"command":["sleep","3600"]}`), 0o600); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		out, err := d.cli.read(ctx, "node", "show", d.host, "-o", "json")
+		if err != nil {
+			return err
+		}
+		var node schema.NodeView
+		if err := json.Unmarshal([]byte(out), &node); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(node.Workloads, func(w schema.Workload) bool { return w.Name == "training" }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("the agent did not report its workload within a minute")
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (d *demo) verify(ctx context.Context) (string, error) {
+	return "", d.cli.talk(ctx, "audit", "--verify")
+}
+
+// link is the Web UI's page of the node's newest operation.
+func (d *demo) link(ctx context.Context) (string, error) {
+	out, err := d.cli.read(ctx, "op", "show", d.host, "-o", "json")
+	if err != nil {
+		return "", err
+	}
+	var st schema.OperationStatus
+	if err := json.Unmarshal([]byte(out), &st); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s/namespaces/%s/workflows/%s/%s/timeline", d.cli.getenv("GPUAAS_WEB_UI_URL"),
+		d.cli.getenv("TEMPORAL_NAMESPACE"), strings.ReplaceAll(st.Operation.WorkflowID, ":", "%3A"), st.Operation.RunID), nil
+}
+
+// leave prints the table, and tears down what --once set up.
+func (d *demo) leave(failed error) {
+	if d.once {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if failed != nil {
+			d.cli.talk(ctx, append([]string{"dev", "status"}, d.dirFlag()...)...) //nolint:errcheck // help, no step
+		}
+		if err := d.cli.talk(ctx, append([]string{"dev", "down", "--wipe"}, d.dirFlag()...)...); err != nil {
+			fmt.Fprintln(os.Stderr, "demo: tearing down:", err)
+		}
+		if d.own != "" {
+			os.RemoveAll(d.own) //nolint:errcheck // a temporary folder, empty by now
+		}
+	}
+	fmt.Println()
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "STEP\tTOOK\tWEB UI")
+	for _, r := range d.rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", r.step, r.took.Round(time.Millisecond), r.link)
+	}
+	w.Flush() //nolint:errcheck // standard output
+	if !d.once && failed == nil {
+		fmt.Printf("\nThe stack is up. Web UI: %s\nIn this shell: eval \"$(bin/gpuaas dev env)\"; stop it with: bin/gpuaas dev down\n",
+			d.cli.getenv("GPUAAS_WEB_UI_URL"))
+	}
+}

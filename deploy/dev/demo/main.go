@@ -1,0 +1,82 @@
+// Command demo takes this machine through a node's whole life on the real
+// stack, with the commands an operator would type. It is what ./task demo runs.
+//
+//	demo [--once] [--dir DIR] [--ports-from N]
+//
+// The stack stays up for a look around, unless --once is given: then the demo
+// uses a folder and ports of its own and leaves nothing behind.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/gpuaas/gpuaas/test/stack"
+)
+
+// options are the demo's flags.
+type options struct {
+	once      bool
+	dir       string
+	portsFrom int
+	// own is the folder that a demo with --once made for itself.
+	own string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context) int {
+	var o options
+	flag.BoolVar(&o.once, "once", false, "use a stack of its own and tear it down at the end")
+	flag.StringVar(&o.dir, "dir", "", "the stack's folder (default .dev)")
+	flag.IntVar(&o.portsFrom, "ports-from", 0, "first port of the stack (default the standard ports)")
+	flag.Parse()
+	d, err := newDemo(o)
+	if err == nil {
+		err = d.play(ctx)
+	}
+	if d != nil {
+		d.leave(err)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		return 1
+	}
+	return 0
+}
+
+// prepare gives a demo that leaves nothing behind its own folder and ports.
+func (o *options) prepare() error {
+	if !o.once {
+		return nil
+	}
+	if o.dir == "" {
+		dir, err := os.MkdirTemp("", "gpuaas-demo-")
+		if err != nil {
+			return err
+		}
+		// Postgres runs as another user and must be able to pass.
+		if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // a folder to pass through, not to read
+			return err
+		}
+		o.own, o.dir = dir, filepath.Join(dir, "dev")
+	}
+	if o.portsFrom == 0 {
+		port, err := stack.FreePorts(20)
+		if err != nil {
+			return err
+		}
+		o.portsFrom = port
+	}
+	return nil
+}

@@ -20,7 +20,7 @@ func fail(err error) error {
 		return temporal.NewCanceledError()
 	}
 	e := schema.AsError(err)
-	return coded(e, !e.Kind.Row().Retry)
+	return coded(e, !e.Kind.Info().Retry)
 }
 
 // final is a failure that no further try heals, whatever its kind.

@@ -13,22 +13,24 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // queue is a task queue with one row.
 type queue struct {
-	row      schema.TaskRow
+	row      activities.TaskRow
 	enqueued [][]byte
 	fail     error
 	least    int64 // verifier set
 	leastErr error
 }
 
-func (q *queue) Prepare(context.Context, schema.TaskSpec, schema.TaskOwner) (schema.TaskRow, error) {
+func (q *queue) Prepare(context.Context, activities.TaskSpec, task.Owner) (activities.TaskRow, error) {
 	return q.row, nil
 }
 
-func (q *queue) Enqueue(_ context.Context, _ schema.TaskSpec, _ schema.TaskOwner, row schema.TaskRow, envelope []byte) error {
+func (q *queue) Enqueue(_ context.Context, _ activities.TaskSpec, _ task.Owner, row activities.TaskRow, envelope []byte) error {
 	if q.fail != nil {
 		return q.fail
 	}
@@ -38,14 +40,14 @@ func (q *queue) Enqueue(_ context.Context, _ schema.TaskSpec, _ schema.TaskOwner
 	return nil
 }
 
-func (q *queue) Void(context.Context, schema.Fence) error { return nil }
+func (q *queue) Void(context.Context, activities.Fence) error { return nil }
 
 // Sign "signs" by answering the payload.
 func (q *queue) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
 
 func (q *queue) LeastSet(context.Context) (int64, error) { return q.least, q.leastErr }
 
-func run(t *testing.T, q *queue, spec schema.TaskSpec) (schema.TaskResult, error) {
+func run(t *testing.T, q *queue, spec activities.TaskSpec) (task.Result, error) {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
@@ -53,45 +55,45 @@ func run(t *testing.T, q *queue, spec schema.TaskSpec) (schema.TaskResult, error
 	env.RegisterActivity(a)
 	v, err := env.ExecuteActivity(a.RunNodeTask, spec)
 	if err != nil {
-		return schema.TaskResult{}, err
+		return task.Result{}, err
 	}
-	var r schema.TaskResult
+	var r task.Result
 	require.NoError(t, v.Get(&r))
 	return r, nil
 }
 
 func fresh() *queue {
-	return &queue{row: schema.TaskRow{TaskID: "t", NodeID: "n", Incarnation: 2, Type: schema.TaskWorkloadDrain,
-		Effect: schema.EffectDestructive, Seq: 5, Status: schema.TaskPending}}
+	return &queue{row: activities.TaskRow{TaskID: "t", NodeID: "n", Incarnation: 2, Type: task.WorkloadDrain,
+		Effect: task.EffectDestructive, Seq: 5, Status: task.Pending}}
 }
 
 // A second run, as after a heartbeat timeout, finds its own row in whatever state
 // it is.
 func TestASecondRunFindsItsRow(t *testing.T) {
 	t.Parallel()
-	done := schema.TaskResult{Status: schema.TaskSucceeded, Output: json.RawMessage(`{"stopped":[]}`)}
-	refused := schema.TaskResult{Status: schema.TaskFailed, Code: schema.KindServiceUnavailable, Message: "no"}
-	cancelled := schema.TaskResult{Status: schema.TaskCancelled, Message: "cancelled: wrong node"}
-	gone := schema.NoReport(schema.TaskLost, 1)
+	done := task.Result{Status: task.Succeeded, Output: json.RawMessage(`{"stopped":[]}`)}
+	refused := task.Result{Status: task.Failed, Code: schema.KindServiceUnavailable, Message: "no"}
+	cancelled := task.Result{Status: task.Canceled, Message: "cancelled: wrong node"}
+	gone := task.NoReport(task.Lost, 1)
 	for name, tc := range map[string]struct {
-		status schema.TaskStatus
-		result *schema.TaskResult
+		status task.Status
+		result *task.Result
 		kind   schema.Kind
 		reason string
 	}{
-		"pending again":        {status: schema.TaskPending},
-		"running":              {status: schema.TaskRunning},
-		"succeeded":            {status: schema.TaskSucceeded, result: &done},
-		"failed for good":      {schema.TaskFailed, &refused, schema.KindServiceUnavailable, ""},
-		"cancelled":            {schema.TaskCancelled, &cancelled, schema.KindTaskFailed, schema.ReasonTaskCancelled},
-		"given up as lost":     {schema.TaskLost, &gone, schema.KindTaskFailed, schema.ReasonTaskLost},
-		"succeeded after lost": {status: schema.TaskSucceeded, result: &done},
+		"pending again":        {status: task.Pending},
+		"running":              {status: task.Running},
+		"succeeded":            {status: task.Succeeded, result: &done},
+		"failed for good":      {task.Failed, &refused, schema.KindServiceUnavailable, ""},
+		"cancelled":            {task.Canceled, &cancelled, schema.KindTaskFailed, task.ReasonCanceled},
+		"given up as lost":     {task.Lost, &gone, schema.KindTaskFailed, task.ReasonLost},
+		"succeeded after lost": {status: task.Succeeded, result: &done},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q := fresh()
 			q.row.Stored, q.row.Signed, q.row.Status, q.row.Result = true, true, tc.status, tc.result
-			r, err := run(t, q, schema.TaskSpec{})
+			r, err := run(t, q, activities.TaskSpec{})
 			require.Empty(t, q.enqueued)
 			switch {
 			case tc.result == nil:
@@ -116,35 +118,35 @@ func TestAFirstRunSignsWhatItStores(t *testing.T) {
 	t.Parallel()
 	q := fresh()
 	deadline := time.Now().Add(time.Hour).UTC()
-	_, err := run(t, q, schema.TaskSpec{OperationID: "op", OpSeq: 9, Attempt: 3, Deadline: deadline,
-		Expect: schema.TaskExpect{NodeState: schema.NodeDraining}, CorrelationID: "c"})
+	_, err := run(t, q, activities.TaskSpec{OperationID: "op", OpSeq: 9, Attempt: 3, Deadline: deadline,
+		Expect: task.Expectation{NodeState: lifecycle.NodeDraining}, CorrelationID: "c"})
 	require.ErrorIs(t, err, activity.ErrResultPending)
 	require.Len(t, q.enqueued, 1)
-	var p schema.TaskPayload
+	var p task.Payload
 	require.NoError(t, json.Unmarshal(q.enqueued[0], &p))
 	require.Equal(t, int64(5), p.Seq)
 	require.Equal(t, int64(2), p.Incarnation)
 	require.Equal(t, int64(3), p.Attempt)
-	require.Equal(t, schema.TaskExpect{NodeState: schema.NodeDraining, OpSeq: 9}, p.Expect)
+	require.Equal(t, task.Expectation{NodeState: lifecycle.NodeDraining, OpSeq: 9}, p.Expect)
 	require.True(t, deadline.Equal(p.ExpiresAt))
 	require.Zero(t, p.MinSetVersion)
 
 	q = fresh()
 	q.least = 4
-	_, err = run(t, q, schema.TaskSpec{})
+	_, err = run(t, q, activities.TaskSpec{})
 	require.ErrorIs(t, err, activity.ErrResultPending)
 	require.NoError(t, json.Unmarshal(q.enqueued[0], &p))
 	require.Equal(t, int64(4), p.MinSetVersion)
 
 	q = fresh()
 	q.leastErr = schema.NewError(schema.KindServiceUnavailable, "no set was read yet")
-	_, err = run(t, q, schema.TaskSpec{})
+	_, err = run(t, q, activities.TaskSpec{})
 	require.ErrorContains(t, err, "no set was read yet")
 	require.Empty(t, q.enqueued, "nothing is signed that says too little")
 
 	q = fresh()
 	q.fail = schema.NewError(schema.KindServiceUnavailable, "taken").WithReason("seq_taken")
-	_, err = run(t, q, schema.TaskSpec{})
+	_, err = run(t, q, activities.TaskSpec{})
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
 	require.False(t, app.NonRetryable(), "the next try plans anew")
@@ -158,9 +160,9 @@ type heap struct {
 	broken int
 }
 
-func (h *heap) Reclaim(_ context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error) {
+func (h *heap) Reclaim(_ context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
 	h.asked = append(h.asked, r.After)
-	report := schema.ReclaimReport{Decisions: []schema.Reclaimed{{TaskID: r.After, Type: schema.TaskNodeProbe, Result: schema.ReclaimRequeued}}}
+	report := activities.ReclaimReport{Decisions: []activities.ReclaimDecision{{TaskID: r.After, Type: task.NodeProbe, Result: activities.ReclaimRequeued}}}
 	if len(h.asked) == h.fail {
 		return report, schema.Errorf(schema.KindServiceUnavailable, "away")
 	}
@@ -190,19 +192,19 @@ func TestASweepGoesOnWhereItStopped(t *testing.T) {
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
 	h, told := &heap{fail: 3}, 0
-	a := &activities.Sweep{Reclaimer: h, Decided: func(schema.TaskType, schema.ReclaimResult) { told++ }}
+	a := &activities.Sweep{Reclaimer: h, Decided: func(task.Type, activities.ReclaimResult) { told++ }}
 	env.RegisterActivity(a)
 	_, err := env.ExecuteActivity(a.ReclaimTasks)
 	require.Error(t, err)
 	require.Equal(t, []string{"", "a", "b"}, h.asked)
 
-	env.SetHeartbeatDetails(activities.Swept{After: "b", Counts: map[schema.ReclaimResult]int{schema.ReclaimRequeued: 2}})
+	env.SetHeartbeatDetails(activities.Swept{After: "b", Counts: map[activities.ReclaimResult]int{activities.ReclaimRequeued: 2}})
 	v, err := env.ExecuteActivity(a.ReclaimTasks)
 	require.NoError(t, err)
 	var swept activities.Swept
 	require.NoError(t, v.Get(&swept))
 	require.Equal(t, "b", h.asked[3])
 	require.Len(t, h.asked, 4)
-	require.Equal(t, 3, swept.Counts[schema.ReclaimRequeued])
+	require.Equal(t, 3, swept.Counts[activities.ReclaimRequeued])
 	require.Equal(t, 4, told, "a decision is counted where it is made")
 }

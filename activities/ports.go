@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Records is what Postgres holds true about nodes and operations. Errors are
@@ -22,15 +22,15 @@ type Records interface {
 	//
 	// A reissue does not hold its node: it gets op_seq 0, runs beside whatever
 	// operation does, and is refused while that one drains or removes.
-	Claim(ctx context.Context, r schema.ClaimRequest) (schema.Claim, error)
+	Claim(ctx context.Context, r ClaimRequest) (Claim, error)
 	// Advance records progress under the fence; the same call twice changes
 	// nothing the second time. A change of state, a park and a decision each
 	// write one audit row. With op_seq 0 the fence covers the operation's own row
 	// and nothing of the node, here and at its Finish.
-	Advance(ctx context.Context, f schema.Fence, a schema.Advance) error
+	Advance(ctx context.Context, f Fence, a Advance) error
 	// Finish ends the operation under the fence: node state, operation row,
 	// void of the operation's unfinished tasks, audit row. Twice is once.
-	Finish(ctx context.Context, f schema.Fence, e schema.Finish) error
+	Finish(ctx context.Context, f Fence, e Finish) error
 	// Enrollment says how far the node's enrolment has come, for the current
 	// incarnation. A claimed token stays claimed beyond its own end: the claiming
 	// key may still ask for its certificate, so a claim is never waited for twice.
@@ -40,44 +40,41 @@ type Records interface {
 	LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error)
 }
 
-// Enrollment is how far a node's enrolment has come.
-type Enrollment = schema.EnrollmentProgress
-
 // Tasks is the queue of node tasks.
 type Tasks interface {
 	// Prepare finds the task of the spec's operation and step (id
-	// schema.TaskID) and sets its owner: the activity its result completes. For
+	// lifecycle.TaskID) and sets its owner: the activity its result completes. For
 	// a step without one it answers the row that Enqueue would store, with the
 	// seq it may have, and stores nothing.
-	Prepare(ctx context.Context, s schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error)
+	Prepare(ctx context.Context, s TaskSpec, o task.Owner) (TaskRow, error)
 	// Enqueue stores the prepared row with its signed envelope and wakes the
 	// node's poll, in one transaction. Twice is once: the first envelope stays.
 	// KindServiceUnavailable, reason seq_taken, when another task took the row's
 	// seq since: prepare again.
-	Enqueue(ctx context.Context, s schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, envelope []byte) error
+	Enqueue(ctx context.Context, s TaskSpec, o task.Owner, row TaskRow, envelope []byte) error
 	// Void ends the operation's unfinished tasks as cancelled. The agent is told
 	// of it; a late result is recorded, not applied.
-	Void(ctx context.Context, f schema.Fence) error
+	Void(ctx context.Context, f Fence) error
 }
 
 // Reclaimer reconciles tasks that nobody holds any more.
 type Reclaimer interface {
 	// Reclaim looks at one batch of tasks whose lease ended more than
-	// schema.StaleGrace ago, whose operation is over, or whose stored result is
+	// task.StaleGrace ago, whose operation is over, or whose stored result is
 	// not delivered, and decides each in a transaction of its own, with an audit
 	// row: read and idempotent ones are requeued and the node is woken;
 	// destructive ones become lost and their activity is completed as failed
-	// with reason schema.ReasonTaskLost. It only reconciles: run twice, at once
+	// with reason task.ReasonLost. It only reconciles: run twice, at once
 	// by two workers, or late, it decides nothing that is not so. A task that
 	// cannot be decided keeps none of the others from it: its error comes with the
 	// whole report. KindServiceUnavailable ends the batch.
-	Reclaim(ctx context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error)
+	Reclaim(ctx context.Context, r ReclaimRequest) (ReclaimReport, error)
 }
 
 // Signer signs task payloads. It never sees a key: Vault holds it.
 type Signer interface {
 	// Sign returns a DSSE envelope of the payload bytes with payload type
-	// schema.TaskPayloadType. KindServiceUnavailable when Vault is sealed or
+	// task.PayloadType. KindServiceUnavailable when Vault is sealed or
 	// cannot be reached.
 	Sign(ctx context.Context, payload []byte) (envelope []byte, err error)
 }
@@ -94,13 +91,13 @@ type Sets interface {
 type Ledger interface {
 	// Plan records the intent to create, before the outside call. Twice is
 	// once; it returns what stands.
-	Plan(ctx context.Context, f schema.Fence, r schema.Resource) (schema.Resource, error)
+	Plan(ctx context.Context, f Fence, r Resource) (Resource, error)
 	// Created records that the resource exists.
-	Created(ctx context.Context, f schema.Fence, resourceID, externalID string) error
+	Created(ctx context.Context, f Fence, resourceID, externalID string) error
 	// Released records that the resource is gone.
-	Released(ctx context.Context, f schema.Fence, resourceID string) error
+	Released(ctx context.Context, f Fence, resourceID string) error
 	// Open returns the node's entries that are not released, oldest first.
-	Open(ctx context.Context, nodeID string) ([]schema.Resource, error)
+	Open(ctx context.Context, nodeID string) ([]Resource, error)
 }
 
 // Provider makes and takes away the machine behind a node. The resource's id is
@@ -113,7 +110,7 @@ type Provider interface {
 	Creates() bool
 	// Ensure creates or finds the machine and returns its id there. Calling it
 	// again with the same resource finds the same machine.
-	Ensure(ctx context.Context, r schema.Resource, host string) (externalID string, err error)
+	Ensure(ctx context.Context, r Resource, host string) (externalID string, err error)
 	// Release gives the machine back. Releasing what is gone succeeds.
-	Release(ctx context.Context, r schema.Resource) error
+	Release(ctx context.Context, r Resource) error
 }

@@ -6,6 +6,7 @@ import (
 	"go.temporal.io/sdk/activity"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // reclaimBatch is how many tasks are looked at between two heartbeats.
@@ -18,22 +19,22 @@ const maxReclaimedShown = 50
 type Sweep struct {
 	Reclaimer Reclaimer
 	// Decided is told of each decision. Defaults to nothing.
-	Decided func(t schema.TaskType, r schema.ReclaimResult)
+	Decided func(t task.Type, r ReclaimResult)
 }
 
 // Swept is what a sweep came to.
 type Swept struct {
 	// Counts are the decisions by result.
-	Counts map[schema.ReclaimResult]int `json:"counts,omitempty"`
+	Counts map[ReclaimResult]int `json:"counts,omitempty"`
 	// Decisions are the first of them.
-	Decisions []schema.Reclaimed `json:"decisions,omitempty"`
+	Decisions []ReclaimDecision `json:"decisions,omitempty"`
 	// After is the last task of the last whole batch.
 	After string `json:"after,omitempty"`
 }
 
-func (s *Swept) add(d schema.Reclaimed) {
+func (s *Swept) add(d ReclaimDecision) {
 	if s.Counts == nil {
-		s.Counts = map[schema.ReclaimResult]int{}
+		s.Counts = map[ReclaimResult]int{}
 	}
 	s.Counts[d.Result]++
 	if len(s.Decisions) < maxReclaimedShown {
@@ -53,7 +54,7 @@ func (s *Sweep) ReclaimTasks(ctx context.Context) (Swept, error) {
 	}
 	var failed error
 	for {
-		report, err := s.Reclaimer.Reclaim(ctx, schema.ReclaimRequest{After: done.After, Limit: reclaimBatch})
+		report, err := s.Reclaimer.Reclaim(ctx, ReclaimRequest{After: done.After, Limit: reclaimBatch})
 		s.count(&done, report.Decisions)
 		if schema.KindOf(err) == schema.KindServiceUnavailable {
 			return Swept{}, fail(err)
@@ -77,7 +78,7 @@ func (s *Sweep) ReclaimTasks(ctx context.Context) (Swept, error) {
 	return done, nil
 }
 
-func (s *Sweep) count(done *Swept, decisions []schema.Reclaimed) {
+func (s *Sweep) count(done *Swept, decisions []ReclaimDecision) {
 	for _, d := range decisions {
 		done.add(d)
 		if s.Decided != nil {

@@ -7,6 +7,8 @@ import (
 	"go.temporal.io/sdk/activity"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Record holds the activities on the database. They run as local activities
@@ -15,10 +17,10 @@ type Record struct {
 	Records Records
 	// Ended is told of each operation that was refused or ended; a repeated
 	// call may tell it twice. Defaults to nothing.
-	Ended func(a schema.Action, s schema.OperationState, took time.Duration)
+	Ended func(a lifecycle.Action, s lifecycle.OperationState, took time.Duration)
 }
 
-func (r *Record) ended(a schema.Action, s schema.OperationState, took time.Duration) {
+func (r *Record) ended(a lifecycle.Action, s lifecycle.OperationState, took time.Duration) {
 	if r.Ended != nil {
 		r.Ended(a, s, took)
 	}
@@ -26,18 +28,18 @@ func (r *Record) ended(a schema.Action, s schema.OperationState, took time.Durat
 
 // ClaimNode takes the node for an operation; see Records.Claim. A second run
 // answers the same claim.
-func (r *Record) ClaimNode(ctx context.Context, req schema.ClaimRequest) (schema.Claim, error) {
+func (r *Record) ClaimNode(ctx context.Context, req ClaimRequest) (Claim, error) {
 	claim, err := r.Records.Claim(ctx, req)
-	if err != nil && !schema.KindOf(err).Row().Retry {
-		r.ended(req.Action, schema.OperationRejected, 0)
+	if err != nil && !schema.KindOf(err).Info().Retry {
+		r.ended(req.Action, lifecycle.OperationRejected, 0)
 	}
 	return claim, fail(err)
 }
 
 // AdvanceInput is the input of RecordProgress.
 type AdvanceInput struct {
-	Fence   schema.Fence   `json:"fence"`
-	Advance schema.Advance `json:"advance"`
+	Fence   Fence   `json:"fence"`
+	Advance Advance `json:"advance"`
 }
 
 // RecordProgress records progress; see Records.Advance. A second run changes nothing.
@@ -48,11 +50,11 @@ func (r *Record) RecordProgress(ctx context.Context, in AdvanceInput) error {
 
 // FinishInput is the input of FinishOperation.
 type FinishInput struct {
-	Fence  schema.Fence  `json:"fence"`
-	Finish schema.Finish `json:"finish"`
+	Fence  Fence  `json:"fence"`
+	Finish Finish `json:"finish"`
 	// Action and StartedAt are for the metrics.
-	Action    schema.Action `json:"action"`
-	StartedAt time.Time     `json:"started_at"`
+	Action    lifecycle.Action `json:"action"`
+	StartedAt time.Time        `json:"started_at"`
 }
 
 // FinishOperation ends an operation; see Records.Finish. A second run changes nothing.
@@ -73,7 +75,7 @@ func (r *Record) ReadEnrollment(ctx context.Context, nodeID string) (Enrollment,
 
 // agentFresh is how recent a heartbeat must be for the agent to count as
 // present: two missed ones are allowed.
-const agentFresh = 3 * schema.HeartbeatEvery
+const agentFresh = 3 * wire.HeartbeatInterval
 
 // CheckAgent fails with KindAgentSilent until the node's agent was heard
 // within three heartbeats. Its retries are the wait, so waiting adds nothing to

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // errRemoved is the server's word that the node is no more.
@@ -31,7 +32,7 @@ type Agent struct {
 	flags     *flags
 	workloads Workloads
 	tasks     *tasks
-	trust     *trust
+	trust     *setStore
 	client    atomic.Pointer[client]
 	watch     *notifier
 
@@ -100,7 +101,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		d.Executors = a.executors()
 	}
 	if d.Wrap != nil {
-		list := make(map[schema.TaskType]Executor, len(d.Executors))
+		list := make(map[task.Type]Executor, len(d.Executors))
 		for t, x := range d.Executors {
 			list[t] = d.Wrap(t, x)
 		}

@@ -9,7 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 func decode[T any](t *testing.T, data []byte) T {
@@ -38,30 +39,30 @@ func TestLifeOfANode(t *testing.T) {
 		n := len(f.heartbeats)
 		return n > 0 && len(f.heartbeats[n-1].Workloads) == 1
 	})
-	do := func(p schema.TaskPayload) schema.TaskResult {
+	do := func(p task.Payload) task.Result {
 		f.offers <- f.offerOf(p, 1)
 		r := f.result(p.TaskID)
-		require.Equal(t, schema.TaskSucceeded, r.Status, "%s %s", r.Code, r.Message)
+		require.Equal(t, task.Succeeded, r.Status, "%s %s", r.Code, r.Message)
 		return r
 	}
-	facts := decode[schema.Facts](t, do(f.payload(schema.TaskFactsCollect, 1, nil)).Output)
+	facts := decode[inventory.Facts](t, do(f.payload(task.FactsCollect, 1, nil)).Output)
 	require.Positive(t, facts.CPUs)
 	require.Positive(t, facts.MemoryBytes)
 	require.NotEmpty(t, facts.Kernel)
-	probe := decode[schema.ProbeReport](t, do(f.payload(schema.TaskNodeProbe, 2, nil)).Output)
+	probe := decode[inventory.ProbeReport](t, do(f.payload(task.NodeProbe, 2, nil)).Output)
 	require.True(t, probe.Healthy, "%v", probe.Failed())
-	cordoned := decode[schema.CordonResult](t, do(f.payload(schema.TaskWorkloadCordon, 3, nil)).Output)
+	cordoned := decode[task.CordonResult](t, do(f.payload(task.WorkloadCordon, 3, nil)).Output)
 	require.False(t, cordoned.Was)
 	require.True(t, cordoned.Cordoned)
 	require.Len(t, cordoned.Workloads, 1)
-	drained := decode[schema.DrainResult](t, do(f.payload(schema.TaskWorkloadDrain, 4,
-		schema.DrainParams{Deadline: time.Now().Add(time.Minute)})).Output)
-	require.Equal(t, schema.DrainResult{Stopped: []string{"job"}}, drained)
+	drained := decode[task.DrainResult](t, do(f.payload(task.WorkloadDrain, 4,
+		task.DrainParams{Deadline: time.Now().Add(time.Minute)})).Output)
+	require.Equal(t, task.DrainResult{Stopped: []string{"job"}}, drained)
 	f.until("the cordon and the empty list in a heartbeat", func() bool {
 		last := f.heartbeats[len(f.heartbeats)-1]
 		return last.Cordoned && len(last.Workloads) == 0 && last.Phase == "ready"
 	})
-	undone := decode[schema.CordonResult](t, do(f.payload(schema.TaskWorkloadUncordon, 5, nil)).Output)
+	undone := decode[task.CordonResult](t, do(f.payload(task.WorkloadUncordon, 5, nil)).Output)
 	require.True(t, undone.Was)
 
 	a.halt()

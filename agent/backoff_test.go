@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestBackoffSaturates(t *testing.T) {
 	t.Parallel()
-	b := backoff{min: 500 * time.Millisecond, max: schema.PollBackoffMax}
+	b := backoff{min: 500 * time.Millisecond, max: wire.PollBackoffMax}
 	want := b.min
 	for i := range 1_000_000 {
 		step := b.step()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // book is a server's record of one node's identity: two slots, promotion by
@@ -37,12 +39,12 @@ type book struct {
 	blind       bool // the API does not check issuers in TLS
 	refuse      func(path string) error
 	issued      int
-	via         []schema.Via
+	via         []trust.IssueMethod
 	promoted    []string
 }
 
 type slot struct {
-	facts schema.CertFacts
+	facts trust.CertFacts
 	seq   int64
 	token string
 	// paid is the enrolment token that this slot's first use consumes.
@@ -58,7 +60,7 @@ type enrolToken struct {
 
 func newBook(f *fakeAPI, now func() time.Time) *book {
 	b := &book{
-		f: f, now: now, ttl: schema.CertTTL, live: []authority{f.nodes}, retired: map[string]time.Time{}, void: map[string]bool{},
+		f: f, now: now, ttl: trust.CertTTL, live: []authority{f.nodes}, retired: map[string]time.Time{}, void: map[string]bool{},
 		tokens: map[string]*enrolToken{}, claims: map[string]string{}, incarnation: 1,
 	}
 	f.book = b
@@ -69,7 +71,7 @@ func newBook(f *fakeAPI, now func() time.Time) *book {
 func (b *book) token() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	text, _, _ := schema.NewToken()
+	text, _, _ := trust.NewToken()
 	for _, t := range b.tokens {
 		t.consumed = true
 	}
@@ -115,7 +117,7 @@ func (b *book) serve(r *http.Request, what string, body []byte) (answer any, ok 
 	if len(r.TLS.PeerCertificates) == 0 {
 		return nil, true, identityError(schema.ReasonNoCertificate)
 	}
-	caller := schema.FactsOf(r.TLS.PeerCertificates[0])
+	caller := trust.CertFactsOf(r.TLS.PeerCertificates[0])
 	if err := b.authenticate(caller); err != nil {
 		return nil, true, err
 	}
@@ -126,7 +128,7 @@ func (b *book) serve(r *http.Request, what string, body []byte) (answer any, ok 
 	return nil, false, nil
 }
 
-func (b *book) authenticate(c schema.CertFacts) error {
+func (b *book) authenticate(c trust.CertFacts) error {
 	switch {
 	case b.isRemoved:
 		return identityError(schema.ReasonNodeRemoved)
@@ -148,7 +150,7 @@ func (b *book) authenticate(c schema.CertFacts) error {
 		return identityError(schema.ReasonSerialSuperseded)
 	}
 	if at, ok := b.retired[c.Serial]; ok {
-		if b.now().Sub(at) > schema.InFlight {
+		if b.now().Sub(at) > trust.InFlight {
 			b.isLocked = true
 			return identityError(schema.ReasonNodeLocked)
 		}
@@ -170,23 +172,23 @@ func (b *book) promote() {
 }
 
 func (b *book) enroll(body []byte) (any, error) {
-	var r schema.EnrollRequest
-	if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &r); err != nil {
+	var r wire.EnrollRequest
+	if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &r); err != nil {
 		return nil, err
 	}
 	csr, err := readCSR(r.CSR)
 	if err != nil {
 		return nil, err
 	}
-	key, err := schema.ParseRecoveryKey(r.RecoveryKey)
+	key, err := trust.ParseRecoveryKey(r.RecoveryKey)
 	if err != nil {
 		return nil, err
 	}
-	if !schema.CheckStatement(key, schema.EnrollStatement(b.f.id.NodeID, r.Token, r.CSR, key), r.Signature) {
+	if !trust.CheckStatement(key, trust.EnrollStatement(b.f.id.NodeID, r.Token, r.CSR, key), r.Signature) {
 		return nil, schema.Errorf(schema.KindUnauthenticated, "wrong signature")
 	}
 	t, ok := b.tokens[r.Token]
-	spki := schema.SPKIHash(csr.RawSubjectPublicKeyInfo)
+	spki := trust.SPKIHash(csr.RawSubjectPublicKeyInfo)
 	switch {
 	case b.isRemoved:
 		return nil, identityError(schema.ReasonNodeRemoved)
@@ -204,12 +206,12 @@ func (b *book) enroll(body []byte) (any, error) {
 		t.inc = b.incarnation
 	}
 	b.key = key
-	return b.issue(csr, schema.ViaEnroll, t)
+	return b.issue(csr, trust.IssuedByEnroll, t)
 }
 
 func (b *book) renew(body []byte) (any, error) {
-	var r schema.RenewRequest
-	if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &r); err != nil {
+	var r wire.RenewRequest
+	if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &r); err != nil {
 		return nil, err
 	}
 	csr, err := readCSR(r.CSR)
@@ -219,13 +221,13 @@ func (b *book) renew(body []byte) (any, error) {
 	if err := b.clone(r.Sequence, csr); err != nil {
 		return nil, err
 	}
-	return b.issue(csr, schema.ViaRenew, nil)
+	return b.issue(csr, trust.IssuedByRenew, nil)
 }
 
 // clone locks the node when a key asks with a sequence that another key has
 // passed already.
 func (b *book) clone(sequence int64, csr *x509.CertificateRequest) error {
-	if sequence < b.current.seq && schema.SPKIHash(csr.RawSubjectPublicKeyInfo) != b.current.facts.SPKI {
+	if sequence < b.current.seq && trust.SPKIHash(csr.RawSubjectPublicKeyInfo) != b.current.facts.SPKI {
 		b.isLocked = true
 		return identityError(schema.ReasonNodeLocked)
 	}
@@ -233,8 +235,8 @@ func (b *book) clone(sequence int64, csr *x509.CertificateRequest) error {
 }
 
 func (b *book) recover(body []byte) (any, error) {
-	var r schema.RecoverRequest
-	if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &r); err != nil {
+	var r wire.RecoverRequest
+	if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &r); err != nil {
 		return nil, err
 	}
 	csr, err := readCSR(r.CSR)
@@ -246,12 +248,12 @@ func (b *book) recover(body []byte) (any, error) {
 		return nil, identityError(schema.ReasonNodeRemoved)
 	case b.isLocked:
 		return nil, identityError(schema.ReasonNodeLocked)
-	case !schema.CheckStatement(b.key, schema.RecoverStatement(b.f.id.NodeID, r.Incarnation, r.Sequence, r.Token, r.CSR), r.Signature):
+	case !trust.CheckStatement(b.key, trust.RecoverStatement(b.f.id.NodeID, r.Incarnation, r.Sequence, r.Token, r.CSR), r.Signature):
 		return nil, schema.Errorf(schema.KindUnauthenticated, "wrong signature")
 	case r.Incarnation != b.incarnation:
 		return nil, schema.Errorf(schema.KindUnauthenticated, "another incarnation")
 	}
-	spki := schema.SPKIHash(csr.RawSubjectPublicKeyInfo)
+	spki := trust.SPKIHash(csr.RawSubjectPublicKeyInfo)
 	live := b.current != nil && b.current.token == r.Token || b.pending != nil && b.pending.token == r.Token
 	switch by := b.claims[r.Token]; {
 	case by == "" && !live:
@@ -265,11 +267,11 @@ func (b *book) recover(body []byte) (any, error) {
 		}
 	}
 	b.claims[r.Token] = spki
-	return b.issue(csr, schema.ViaRecover, nil)
+	return b.issue(csr, trust.IssuedByRecover, nil)
 }
 
 // issue puts a new certificate into the pending slot.
-func (b *book) issue(csr *x509.CertificateRequest, via schema.Via, paid *enrolToken) (any, error) {
+func (b *book) issue(csr *x509.CertificateRequest, via trust.IssueMethod, paid *enrolToken) (any, error) {
 	ca := b.live[len(b.live)-1]
 	id := b.f.id
 	id.Incarnation = b.incarnation
@@ -283,15 +285,15 @@ func (b *book) issue(csr *x509.CertificateRequest, via schema.Via, paid *enrolTo
 	b.sequence++
 	b.issued++
 	b.via = append(b.via, via)
-	token, _, _ := schema.NewToken()
+	token, _, _ := trust.NewToken()
 	if b.pending != nil {
 		b.void[b.pending.facts.Serial] = true
 	}
-	b.pending = &slot{facts: schema.FactsOf(leaf), seq: b.sequence, token: token, paid: paid}
-	return schema.EnrollAnswer{
+	b.pending = &slot{facts: trust.CertFactsOf(leaf), seq: b.sequence, token: token, paid: paid}
+	return wire.EnrollResponse{
 		NodeID: id.NodeID, Incarnation: id.Incarnation, Certificate: string(text), CAChain: string(ca.pem),
 		NotAfter: leaf.NotAfter, Sequence: b.sequence, RecoveryToken: token,
-		RecoveryExpiresAt: now.Add(schema.RecoveryTokenTTL), ServerTime: now,
+		RecoveryExpiresAt: now.Add(trust.RecoveryTokenTTL), ServerTime: now,
 	}, nil
 }
 

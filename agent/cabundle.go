@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Reasons of CA bundles that are not taken. They begin the message of the
@@ -31,14 +32,14 @@ func (a *Agent) updateTrust(ctx context.Context, _ Task) (any, error) {
 	if err := errors.Join(bundleErr, err); err != nil {
 		return nil, err
 	}
-	return schema.TrustResult{SetVersion: set.version, SetHash: set.hash,
+	return trust.TrustResult{SetVersion: set.version, SetHash: set.hash,
 		CABundleFingerprint: cas.CABundleFingerprint, NodeCertCABundleFingerprint: cas.NodeCertCABundleFingerprint}, nil
 }
 
 // updateBundles puts the server's CA bundles in the place of the node's. The one
 // that verifies the server must verify the very connection that it came over:
 // else the next poll would reach nobody, and the former one stays.
-func (a *Agent) updateBundles(ctx context.Context) (schema.NodeTrust, error) {
+func (a *Agent) updateBundles(ctx context.Context) (trust.NodeTrust, error) {
 	api := a.api()
 	t, chain, err := api.trust(ctx)
 	if err != nil {
@@ -82,7 +83,7 @@ func (a *Agent) replaceBundle(path string, certs []*x509.Certificate) error {
 	if err := d.write(path, data); err != nil {
 		return err
 	}
-	a.log.Info("CA bundle replaced", "path", path, "certificates", len(certs), "fingerprint", schema.Fingerprint(string(data)))
+	a.log.Info("CA bundle replaced", "path", path, "certificates", len(certs), "fingerprint", trust.Fingerprint(string(data)))
 	return nil
 }
 
@@ -101,7 +102,7 @@ func readBundle(which, text, fingerprint string) ([]*x509.Certificate, error) {
 		}
 		certs = append(certs, c)
 	}
-	if len(certs) == 0 || schema.Fingerprint(text) != fingerprint {
+	if len(certs) == 0 || trust.Fingerprint(text) != fingerprint {
 		return nil, notTaken(bundleMalformed, "the bundle %s is not the one that its fingerprint names", which)
 	}
 	return certs, nil

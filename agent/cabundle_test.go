@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // rotating is a server whose certificate can be replaced while it runs.
@@ -30,9 +32,9 @@ func rotating(t *testing.T) (f *fakeAPI, show func(authority)) {
 	return f, show
 }
 
-func (f *fakeAPI) updateTrust(seq int64) schema.TaskResult {
+func (f *fakeAPI) updateTrust(seq int64) task.Result {
 	f.t.Helper()
-	p := f.payload(schema.TaskUpdateTrust, seq, nil)
+	p := f.payload(task.UpdateTrust, seq, nil)
 	f.offers <- f.offerOf(p, 1)
 	return f.result(p.TaskID)
 }
@@ -61,15 +63,15 @@ func TestUpdateTrustTakesTheBundles(t *testing.T) {
 	next, nodes := newAuthority(t, "next server ca"), newAuthority(t, "next node ca")
 	both := append(append([]byte{}, f.server.pem...), next.pem...)
 	answer := trustOf(both, append(append([]byte{}, nodes.pem...), f.nodes.pem...))
-	f.onTrust = func() (out schema.NodeTrust, err error) {
+	f.onTrust = func() (out trust.NodeTrust, err error) {
 		f.note(func() { out = answer })
 		return out, nil
 	}
 	c := f.config()
 	start(t, c, Deps{})
 	r := f.updateTrust(1)
-	require.Equal(t, schema.TaskSucceeded, r.Status, r.Message)
-	got := decode[schema.TrustResult](t, r.Output)
+	require.Equal(t, task.Succeeded, r.Status, r.Message)
+	got := decode[trust.TrustResult](t, r.Output)
 	require.Equal(t, answer.CABundleFingerprint, got.CABundleFingerprint)
 	require.Equal(t, answer.NodeCertCABundleFingerprint, got.NodeCertCABundleFingerprint)
 	require.Equal(t, string(both), content(t, c.CABundlePath))
@@ -79,10 +81,10 @@ func TestUpdateTrustTakesTheBundles(t *testing.T) {
 	f.cut()
 	f.note(func() { answer = trustOf(next.pem, nodes.pem) })
 	r = f.updateTrust(2)
-	require.Equal(t, schema.TaskSucceeded, r.Status, r.Message)
+	require.Equal(t, task.Succeeded, r.Status, r.Message)
 	require.Equal(t, string(next.pem), content(t, c.CABundlePath), "the old one is not needed any more")
 	f.cut()
-	require.Equal(t, schema.TaskSucceeded, f.updateTrust(3).Status)
+	require.Equal(t, task.Succeeded, f.updateTrust(3).Status)
 }
 
 // A bundle that would lock the node out, or that is none, is refused and changes
@@ -92,34 +94,34 @@ func TestUpdateTrustRefusesBundles(t *testing.T) {
 	f, _ := rotating(t)
 	next := newAuthority(t, "next server ca")
 	good := trustOf(f.server.pem, f.nodes.pem)
-	changed := func(change func(*schema.NodeTrust)) schema.NodeTrust {
+	changed := func(change func(*trust.NodeTrust)) trust.NodeTrust {
 		t := good
 		change(&t)
 		return t
 	}
 	key := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}))
-	var answer atomic.Pointer[schema.NodeTrust]
-	f.onTrust = func() (schema.NodeTrust, error) { return *answer.Load(), nil }
+	var answer atomic.Pointer[trust.NodeTrust]
+	f.onTrust = func() (trust.NodeTrust, error) { return *answer.Load(), nil }
 	newChain(t, f)
 	c := f.config()
 	start(t, c, Deps{})
 	seq := int64(0)
 	for name, tc := range map[string]struct {
-		trust  schema.NodeTrust
+		trust  trust.NodeTrust
 		reason string
 	}{
 		"a CA that the server is not of": {trustOf(next.pem, f.nodes.pem), bundleLocksOut},
 		"the node CA for the server's":   {trustOf(f.nodes.pem, f.nodes.pem), bundleLocksOut},
-		"another fingerprint":            {changed(func(t *schema.NodeTrust) { t.CABundleFingerprint = strings.Repeat("0", 64) }), bundleMalformed},
+		"another fingerprint":            {changed(func(t *trust.NodeTrust) { t.CABundleFingerprint = strings.Repeat("0", 64) }), bundleMalformed},
 		"nothing":                        {trustOf(nil, f.nodes.pem), bundleMalformed},
 		"no node CA":                     {trustOf(f.server.pem, nil), bundleMalformed},
-		"text behind":                    {changed(func(t *schema.NodeTrust) { t.CABundlePEM += "x" }), bundleMalformed},
-		"a key in it":                    {changed(func(t *schema.NodeTrust) { t.NodeCertCABundlePEM += key }), bundleMalformed},
+		"text behind":                    {changed(func(t *trust.NodeTrust) { t.CABundlePEM += "x" }), bundleMalformed},
+		"a key in it":                    {changed(func(t *trust.NodeTrust) { t.NodeCertCABundlePEM += key }), bundleMalformed},
 	} {
 		answer.Store(&tc.trust)
 		seq++
 		r := f.updateTrust(seq)
-		require.Equal(t, schema.TaskFailed, r.Status, name)
+		require.Equal(t, task.Failed, r.Status, name)
 		require.Equal(t, schema.KindTaskFailed, r.Code, name)
 		require.True(t, strings.HasPrefix(r.Message, tc.reason+": "), "%s: %s", name, r.Message)
 		require.Equal(t, string(f.server.pem), content(t, c.CABundlePath), name)
@@ -127,7 +129,7 @@ func TestUpdateTrustRefusesBundles(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, f.count("verifier-sets"), int(seq), "the verifier sets are asked for all the same")
 	answer.Store(&good)
-	require.Equal(t, schema.TaskSucceeded, f.updateTrust(seq+1).Status)
+	require.Equal(t, task.Succeeded, f.updateTrust(seq+1).Status)
 }
 
 // halfFile takes half of what is written.
@@ -144,7 +146,7 @@ func TestUpdateTrustTornWrite(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)
 	both := append(append([]byte{}, newAuthority(t, "next server ca").pem...), f.server.pem...)
-	f.onTrust = func() (schema.NodeTrust, error) { return trustOf(both, f.nodes.pem), nil }
+	f.onTrust = func() (trust.NodeTrust, error) { return trustOf(both, f.nodes.pem), nil }
 	c := f.config()
 	a, log := newAgent(t, c, Deps{})
 	var full atomic.Bool
@@ -158,12 +160,12 @@ func TestUpdateTrustTornWrite(t *testing.T) {
 	}
 	launch(t, a, log)
 	r := f.updateTrust(1)
-	require.Equal(t, schema.TaskFailed, r.Status)
+	require.Equal(t, task.Failed, r.Status)
 	require.True(t, strings.HasPrefix(r.Message, bundleUnwritten+": "), r.Message)
 	require.Equal(t, string(f.server.pem), content(t, c.CABundlePath))
 	require.NoFileExists(t, c.CABundlePath+".tmp")
 	full.Store(false)
-	require.Equal(t, schema.TaskSucceeded, f.updateTrust(2).Status)
+	require.Equal(t, task.Succeeded, f.updateTrust(2).Status)
 	require.Equal(t, string(both), content(t, c.CABundlePath))
 }
 
@@ -172,11 +174,11 @@ func TestUpdateTrustOfARemovedNode(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)
 	gone := identityError(schema.ReasonNodeRemoved)
-	f.onTrust = func() (schema.NodeTrust, error) { return schema.NodeTrust{}, gone }
-	f.onResult = func(int, string, schema.TaskResult) error { return gone }
+	f.onTrust = func() (trust.NodeTrust, error) { return trust.NodeTrust{}, gone }
+	f.onResult = func(int, string, task.Result) error { return gone }
 	c := f.config()
 	a := start(t, c, Deps{})
-	p := f.payload(schema.TaskUpdateTrust, 1, nil)
+	p := f.payload(task.UpdateTrust, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	a.ends(t)
 	require.NoError(t, a.err)

@@ -19,12 +19,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // maxAnswerBytes bounds what the agent reads of one answer: an offer with the
 // largest envelope fits.
-const maxAnswerBytes = 4 * schema.MaxBodyBytes
+const maxAnswerBytes = 4 * wire.MaxBodyBytes
 
 // client speaks to the node API. Every error is a *schema.Error: the server's
 // own, or KindServiceUnavailable when it could not be reached or answered with
@@ -179,10 +183,10 @@ func (c *client) request(ctx context.Context, r call) (*http.Request, error) {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if r.correlationID != "" {
-		req.Header.Set(schema.HeaderCorrelationID, r.correlationID)
+		req.Header.Set(wire.HeaderCorrelationID, r.correlationID)
 	}
 	if signature != "" {
-		req.Header.Set(schema.HeaderResultSignature, signature)
+		req.Header.Set(wire.HeaderResultSignature, signature)
 	}
 	return req, nil
 }
@@ -242,8 +246,8 @@ func (c *client) unreachable(err error) error {
 }
 
 // identity asks for a certificate: enroll, certificates/renew or recover.
-func (c *client) identity(ctx context.Context, path string, body any) (schema.EnrollAnswer, error) {
-	var a schema.EnrollAnswer
+func (c *client) identity(ctx context.Context, path string, body any) (wire.EnrollResponse, error) {
+	var a wire.EnrollResponse
 	found, err := c.do(ctx, call{method: http.MethodPost, path: path, body: body, correlationID: schema.NewID()}, &a)
 	if err == nil && !found {
 		err = schema.Errorf(schema.KindServiceUnavailable, "the answer holds no certificate")
@@ -256,9 +260,9 @@ func (c *client) identity(ctx context.Context, path string, body any) (schema.En
 
 // waited is what a poll brought.
 type waited struct {
-	offer *schema.TaskOffer // nil when none came
+	offer *wire.TaskOffer // nil when none came
 	// set names the newest verifier set, zero when the answer does not.
-	set schema.SetFloor
+	set trust.VerifierSetRef
 	// news are tasks to ask about at once.
 	news []string
 }
@@ -276,7 +280,7 @@ func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w wa
 		q.Set("have", strings.Join(ask.Have, ","))
 	}
 	var header http.Header
-	o := new(schema.TaskOffer)
+	o := new(wire.TaskOffer)
 	found, err := c.do(ctx, call{method: http.MethodGet, path: "/tasks/wait", query: q, timeout: timeout + 20*time.Second, header: &header}, o)
 	if err != nil {
 		return w, err
@@ -284,10 +288,10 @@ func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w wa
 	if found {
 		w.offer = o
 	}
-	if name := header.Get(schema.HeaderVerifierSet); name != "" {
-		w.set, _ = schema.ParseSetFloor(name) // zero, as when there is none
+	if name := header.Get(wire.HeaderVerifierSet); name != "" {
+		w.set, _ = trust.ParseVerifierSetRef(name) // zero, as when there is none
 	}
-	if list := header.Get(schema.HeaderTaskNews); list != "" {
+	if list := header.Get(wire.HeaderCanceledTasks); list != "" {
 		w.news = strings.Split(list, ",")
 	}
 	return w, nil
@@ -295,13 +299,13 @@ func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w wa
 
 // ask is what a poll says about this node.
 type ask struct {
-	schema.TaskAsk
+	nodeapi.PollRequest
 	set int64 // version of the verifier set in use
 }
 
 // sets returns the verifier sets above a version.
-func (c *client) sets(ctx context.Context, after int64) (schema.VerifierSets, error) {
-	var s schema.VerifierSets
+func (c *client) sets(ctx context.Context, after int64) (trust.VerifierSets, error) {
+	var s trust.VerifierSets
 	_, err := c.do(ctx, call{
 		method: http.MethodGet, path: "/verifier-sets", query: url.Values{"after": {strconv.FormatInt(after, 10)}},
 	}, &s)
@@ -310,13 +314,13 @@ func (c *client) sets(ctx context.Context, after int64) (schema.VerifierSets, er
 
 // trust returns the CA bundles that stand now, and the certificates of the
 // server that said so.
-func (c *client) trust(ctx context.Context) (t schema.NodeTrust, chain []*x509.Certificate, err error) {
+func (c *client) trust(ctx context.Context) (t trust.NodeTrust, chain []*x509.Certificate, err error) {
 	_, err = c.do(ctx, call{method: http.MethodGet, path: "/trust", chain: &chain}, &t)
 	return t, chain, err
 }
 
-func (c *client) progress(ctx context.Context, taskID string, p schema.TaskProgress, correlationID string) (schema.ProgressAnswer, error) {
-	var a schema.ProgressAnswer
+func (c *client) progress(ctx context.Context, taskID string, p task.Progress, correlationID string) (wire.ProgressResponse, error) {
+	var a wire.ProgressResponse
 	_, err := c.do(ctx, call{
 		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/progress",
 		body: p, correlationID: correlationID,
@@ -324,15 +328,15 @@ func (c *client) progress(ctx context.Context, taskID string, p schema.TaskProgr
 	return a, err
 }
 
-func (c *client) result(ctx context.Context, taskID string, r schema.TaskResult, correlationID string) error {
+func (c *client) result(ctx context.Context, taskID string, r task.Result, correlationID string) error {
 	_, err := c.do(ctx, call{
 		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
-		body: r, correlationID: correlationID, signAs: schema.ResultPayloadType(taskID),
+		body: r, correlationID: correlationID, signAs: trust.ResultPayloadType(taskID),
 	}, nil)
 	return err
 }
 
-func (c *client) heartbeat(ctx context.Context, h schema.HeartbeatRequest) error {
+func (c *client) heartbeat(ctx context.Context, h wire.HeartbeatRequest) error {
 	_, err := c.do(ctx, call{method: http.MethodPost, path: "/heartbeat", body: h}, nil)
 	return err
 }

@@ -14,10 +14,11 @@ import (
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // EnvFileVar names the variable that moves the env file from
-// schema.DefaultEnvFile.
+// trust.DefaultEnvFile.
 const EnvFileVar = "GPUAAS_NODE_AGENT_ENV_FILE"
 
 // Workload drivers.
@@ -42,22 +43,22 @@ type Config struct {
 	APIURL string
 	// EnrollmentToken may be empty once the node is enrolled.
 	EnrollmentToken Secret
-	// SigningPubkeys is a schema.TaskTrust in its text form.
+	// SigningPubkeys is a trust.TaskTrust in its text form.
 	SigningPubkeys string
 	// CABundlePath verifies the node API's certificate; the system's roots are
-	// never used. Defaults to schema.DefaultCABundlePath.
+	// never used. Defaults to trust.DefaultCABundlePath.
 	CABundlePath string
 	// NodeCABundlePath holds the issuers of node certificates; the agent only
 	// compares its own certificate with it. Defaults to
-	// schema.DefaultNodeCABundlePath.
+	// trust.DefaultNodeCABundlePath.
 	NodeCABundlePath string
-	// CertPath defaults to schema.DefaultCertPath.
+	// CertPath defaults to trust.DefaultCertPath.
 	CertPath string
-	// KeyPath defaults to schema.DefaultKeyPath.
+	// KeyPath defaults to trust.DefaultKeyPath.
 	KeyPath string
 	Env     string
 	// StateDir holds journal, flags and lock. Defaults to
-	// schema.DefaultStateDir.
+	// trust.DefaultStateDir.
 	StateDir string
 
 	// WorkloadDriver is process, systemd, docker or none. Defaults to none.
@@ -78,7 +79,7 @@ type Config struct {
 	NotifySocket string
 	WatchdogUsec string
 
-	trust schema.TaskTrust
+	trust trust.TaskTrust
 }
 
 // Secret is a text that no log, format or encoder prints.
@@ -113,7 +114,7 @@ func LoadConfig(env []string) (Config, error) {
 	}
 	path, named := vars[EnvFileVar]
 	if path == "" {
-		path, named = schema.DefaultEnvFile, false
+		path, named = trust.DefaultEnvFile, false
 	}
 	text, err := os.ReadFile(path)
 	switch {
@@ -142,12 +143,12 @@ func configOf(vars map[string]string, file string) Config {
 		APIURL:           strings.TrimRight(get("GPUAAS_API_URL", ""), "/"),
 		EnrollmentToken:  Secret(get("GPUAAS_ENROLLMENT_TOKEN", "")),
 		SigningPubkeys:   get("GPUAAS_TASK_SIGNING_PUBKEYS", ""),
-		CABundlePath:     get("GPUAAS_CA_BUNDLE_PATH", schema.DefaultCABundlePath),
-		NodeCABundlePath: get("GPUAAS_NODE_CERT_CA_BUNDLE_PATH", schema.DefaultNodeCABundlePath),
-		CertPath:         get("GPUAAS_CERT_PATH", schema.DefaultCertPath),
-		KeyPath:          get("GPUAAS_KEY_PATH", schema.DefaultKeyPath),
+		CABundlePath:     get("GPUAAS_CA_BUNDLE_PATH", trust.DefaultCABundlePath),
+		NodeCABundlePath: get("GPUAAS_NODE_CERT_CA_BUNDLE_PATH", trust.DefaultNodeCABundlePath),
+		CertPath:         get("GPUAAS_CERT_PATH", trust.DefaultCertPath),
+		KeyPath:          get("GPUAAS_KEY_PATH", trust.DefaultKeyPath),
 		Env:              get("GPUAAS_ENV", ""),
-		StateDir:         get("GPUAAS_STATE_DIR", schema.DefaultStateDir),
+		StateDir:         get("GPUAAS_STATE_DIR", trust.DefaultStateDir),
 		WorkloadDriver:   get("GPUAAS_WORKLOAD_DRIVER", DriverNone),
 		WorkloadSlice:    get("GPUAAS_WORKLOAD_SLICE", DefaultWorkloadSlice),
 		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", DefaultWorkloadLabel),
@@ -171,10 +172,10 @@ func (c *Config) Validate() error {
 	if err := checkAPIURL(c.APIURL); err != nil {
 		fault("GPUAAS_API_URL: %v", err)
 	}
-	if _, _, err := schema.ParseToken(string(c.EnrollmentToken)); c.EnrollmentToken != "" && err != nil {
+	if _, _, err := trust.ParseToken(string(c.EnrollmentToken)); c.EnrollmentToken != "" && err != nil {
 		fault("GPUAAS_ENROLLMENT_TOKEN: %v", err)
 	}
-	trust, err := schema.ParseTaskTrust(c.SigningPubkeys)
+	trust, err := trust.ParseTaskTrust(c.SigningPubkeys)
 	if err != nil {
 		fault("GPUAAS_TASK_SIGNING_PUBKEYS: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func TestParseEnvFile(t *testing.T) {
@@ -34,7 +35,7 @@ func TestParseEnvFileFaults(t *testing.T) {
 
 func TestBundleEnvFileReadsBack(t *testing.T) {
 	t.Parallel()
-	b := schema.BootstrapBundle{NodeID: "n", EnrollmentToken: `a"b\c`, APIURL: "https://x", CABundlePath: "/a b/c", Env: "dev"}
+	b := trust.BootstrapBundle{NodeID: "n", EnrollmentToken: `a"b\c`, APIURL: "https://x", CABundlePath: "/a b/c", Env: "dev"}
 	vars, err := parseEnvFile(b.EnvFile())
 	require.NoError(t, err)
 	require.Equal(t, b.EnrollmentToken, vars["GPUAAS_ENROLLMENT_TOKEN"])
@@ -71,7 +72,7 @@ func TestLoadConfig(t *testing.T) {
 	require.Equal(t, "real", c.Env)
 	require.Equal(t, "https://api.example", c.APIURL)
 	require.Equal(t, path, c.EnvFile)
-	require.Equal(t, schema.DefaultCertPath, c.CertPath)
+	require.Equal(t, trust.DefaultCertPath, c.CertPath)
 	require.Equal(t, DriverNone, c.WorkloadDriver)
 	require.Equal(t, "/s/workloads", c.WorkloadDir)
 

@@ -17,7 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // switchboard is a network of pipes with one listener. It counts what is opened
@@ -182,7 +183,7 @@ func (x *exchange) rhythm() []time.Time {
 	defer x.beaten.Unlock()
 	require.NotEmpty(x.t, x.beats)
 	for i, at := range append(slices.Clone(x.beats[1:]), time.Now()) {
-		require.LessOrEqual(x.t, at.Sub(x.beats[i]), schema.HeartbeatEvery, "heartbeat %d", i+1)
+		require.LessOrEqual(x.t, at.Sub(x.beats[i]), wire.HeartbeatInterval, "heartbeat %d", i+1)
 	}
 	return slices.Clone(x.beats)
 }
@@ -246,10 +247,10 @@ func TestATaskNeedsASecondConnection(t *testing.T) {
 	var end chan struct{}
 	bubble(t, func(_ *exchange, d *Deps) {
 		started, end = make(chan string, 1), make(chan struct{})
-		d.Executors = script{schema.TaskNodeProbe: held(started, end)}.executors()
+		d.Executors = script{task.NodeProbe: held(started, end)}.executors()
 	}, func(x *exchange) {
 		<-time.After(time.Minute)
-		p := x.payload(schema.TaskNodeProbe, 1, nil)
+		p := x.payload(task.NodeProbe, 1, nil)
 		x.offers <- x.offerOf(p, 1)
 		<-started
 		<-time.After(50 * time.Second)
@@ -317,15 +318,15 @@ func TestTheSecondHeartbeatIsSpread(t *testing.T) {
 		draw  func(time.Duration) time.Duration
 		after time.Duration
 	}{
-		"earliest": {func(time.Duration) time.Duration { return 0 }, schema.HeartbeatEvery / 2},
-		"latest":   {func(most time.Duration) time.Duration { return most }, schema.HeartbeatEvery},
+		"earliest": {func(time.Duration) time.Duration { return 0 }, wire.HeartbeatInterval / 2},
+		"latest":   {func(most time.Duration) time.Duration { return most }, wire.HeartbeatInterval},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(_ *exchange, d *Deps) { d.Draw = c.draw }, func(x *exchange) {
 				<-time.After(time.Minute)
 				at := x.rhythm()
 				require.Equal(x.t, c.after-beatSlack, at[1].Sub(at[0]))
-				require.Equal(x.t, schema.HeartbeatEvery-beatSlack, at[2].Sub(at[1]))
+				require.Equal(x.t, wire.HeartbeatInterval-beatSlack, at[2].Sub(at[1]))
 			})
 		})
 	}

@@ -3,7 +3,7 @@ package agent
 import (
 	"context"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // cordon runs workload.cordon and workload.uncordon.
@@ -27,7 +27,7 @@ func (c cordon) set(on bool) func(context.Context, Task) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return schema.CordonResult{Cordoned: on, Was: was, Workloads: list}, nil
+		return task.CordonResult{Cordoned: on, Was: was, Workloads: list}, nil
 	}
 }
 

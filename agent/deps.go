@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Deps are the outside parties of an agent. The zero value is the real ones and
@@ -30,13 +30,13 @@ type Deps struct {
 	// below a second a poll does not wait.
 	PollTimeout time.Duration
 	// Heartbeat is the interval of heartbeats. Defaults to
-	// schema.HeartbeatEvery.
+	// wire.HeartbeatInterval.
 	Heartbeat time.Duration
 	// Executors replace the built-in list.
-	Executors map[schema.TaskType]Executor
+	Executors map[task.Type]Executor
 	// Wrap changes each executor of the list, for who only pretends the work.
 	// Nil leaves them as they are.
-	Wrap func(schema.TaskType, Executor) Executor
+	Wrap func(task.Type, Executor) Executor
 	// Workloads replaces the configured driver.
 	Workloads Workloads
 	// Reload reads the configuration again; see LoadConfig. Nil keeps the one

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Timings of a drain.
@@ -36,9 +38,9 @@ func checkDrain(params json.RawMessage) error {
 	return err
 }
 
-func drainParams(params json.RawMessage) (schema.DrainParams, error) {
-	var p schema.DrainParams
-	if err := schema.DecodeStrict(params, schema.MaxBodyBytes, &p); err != nil {
+func drainParams(params json.RawMessage) (task.DrainParams, error) {
+	var p task.DrainParams
+	if err := schema.DecodeStrict(params, wire.MaxBodyBytes, &p); err != nil {
 		return p, err
 	}
 	if p.Deadline.IsZero() {
@@ -48,7 +50,7 @@ func drainParams(params json.RawMessage) (schema.DrainParams, error) {
 }
 
 // drainLimit gives a drain until its deadline and a little longer.
-func drainLimit(p schema.TaskPayload, now time.Time) time.Duration {
+func drainLimit(p task.Payload, now time.Time) time.Duration {
 	params, err := drainParams(p.Params)
 	if err != nil {
 		return drainGrace
@@ -79,8 +81,8 @@ func (d drain) run(ctx context.Context, t Task) (any, error) {
 // has passed, and returns what runs then. A look that fails is tried again; at
 // the deadline its error counts.
 func (d drain) until(ctx context.Context, deadline time.Time,
-	look func(context.Context) ([]schema.Workload, error),
-) ([]schema.Workload, error) {
+	look func(context.Context) ([]task.Workload, error),
+) ([]task.Workload, error) {
 	for wait := drainPollMin; ; wait = min(2*wait, drainPollMax) {
 		running, err := look(ctx)
 		left := deadline.Sub(d.now())
@@ -102,7 +104,7 @@ type draining struct {
 }
 
 // ask stops what runs and is not stopping yet, and returns what still runs.
-func (r *draining) ask(ctx context.Context) ([]schema.Workload, error) {
+func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
 	running, err := r.workloads.List(ctx)
 	if err != nil {
 		return nil, err
@@ -137,7 +139,7 @@ func (r *draining) ask(ctx context.Context) ([]schema.Workload, error) {
 }
 
 // kill ends by force what did not end by itself.
-func (r *draining) kill(ctx context.Context, left []schema.Workload) ([]schema.Workload, error) {
+func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workload, error) {
 	r.task.Note(fmt.Sprintf("killing %d workloads by force", len(left)))
 	for _, w := range left {
 		if err := r.workloads.Kill(ctx, w.Name); err != nil {
@@ -148,21 +150,21 @@ func (r *draining) kill(ctx context.Context, left []schema.Workload) ([]schema.W
 }
 
 // result says what ended and what did not, and why.
-func (r *draining) result(left []schema.Workload, p schema.DrainParams) schema.DrainResult {
-	out := schema.DrainResult{Stopped: []string{}}
+func (r *draining) result(left []task.Workload, p task.DrainParams) task.DrainResult {
+	out := task.DrainResult{Stopped: []string{}}
 	for _, name := range r.targets {
-		if !slices.ContainsFunc(left, func(w schema.Workload) bool { return w.Name == name }) {
+		if !slices.ContainsFunc(left, func(w task.Workload) bool { return w.Name == name }) {
 			out.Stopped = append(out.Stopped, name)
 		}
 	}
 	slices.Sort(out.Stopped)
 	for _, w := range left {
-		out.Blocked = append(out.Blocked, schema.Blocker{Workload: w.Name, Reason: r.reason(w, p)})
+		out.Blocked = append(out.Blocked, task.Blocker{Workload: w.Name, Reason: r.reason(w, p)})
 	}
 	return out
 }
 
-func (r *draining) reason(w schema.Workload, p schema.DrainParams) string {
+func (r *draining) reason(w task.Workload, p task.DrainParams) string {
 	switch fault := r.faults[w.Name]; {
 	case fault != "":
 		return w.Kind + " could not be stopped: " + fault

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // stubborn is a workload that notes each SIGTERM in FILE.terms and ends only
@@ -73,9 +73,9 @@ func TestDrainReportsWhatBlocked(t *testing.T) {
 	start(t, c, Deps{})
 	eventually(t, "both up", func() bool { return exists(file+".up") && exists(filepath.Join(c.WorkloadDir, "polite.state")) })
 
-	p := f.payload(schema.TaskWorkloadDrain, 1, schema.DrainParams{Deadline: time.Now().Add(300 * time.Millisecond)})
+	p := f.payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(300 * time.Millisecond)})
 	f.offers <- f.offerOf(p, 1)
-	r := decode[schema.DrainResult](t, f.result(p.TaskID).Output)
+	r := decode[task.DrainResult](t, f.result(p.TaskID).Output)
 	require.Equal(t, []string{"polite"}, r.Stopped)
 	require.Len(t, r.Blocked, 1)
 	require.Equal(t, "stubborn", r.Blocked[0].Workload)
@@ -83,10 +83,10 @@ func TestDrainReportsWhatBlocked(t *testing.T) {
 	require.Equal(t, 1, terms(file))
 
 	// A second drain with force kills it; it is not asked again.
-	p = f.payload(schema.TaskWorkloadDrain, 2, schema.DrainParams{Deadline: time.Now().Add(100 * time.Millisecond), Force: true})
+	p = f.payload(task.WorkloadDrain, 2, task.DrainParams{Deadline: time.Now().Add(100 * time.Millisecond), Force: true})
 	f.offers <- f.offerOf(p, 1)
-	r = decode[schema.DrainResult](t, f.result(p.TaskID).Output)
-	require.Equal(t, schema.DrainResult{Stopped: []string{"stubborn"}}, r)
+	r = decode[task.DrainResult](t, f.result(p.TaskID).Output)
+	require.Equal(t, task.DrainResult{Stopped: []string{"stubborn"}}, r)
 	require.Equal(t, 1, terms(file))
 	s := sidecar(t, c, "stubborn")
 	require.Equal(t, phaseStopped, s.Phase)
@@ -98,7 +98,7 @@ func TestDrainOfAnEmptyNode(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	start(t, f.config(), Deps{})
-	p := f.payload(schema.TaskWorkloadDrain, 1, schema.DrainParams{Deadline: time.Now().Add(-time.Minute)})
+	p := f.payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(-time.Minute)})
 	f.offers <- f.offerOf(p, 1)
 	require.JSONEq(t, `{"stopped":[]}`, string(f.result(p.TaskID).Output))
 }
@@ -139,10 +139,10 @@ func TestDrainSurvivesKill9(t *testing.T) {
 	file := stubbornJob(t, c, "job")
 	a := startProcess(t, c)
 	eventually(t, "the workload", func() bool { return exists(file + ".up") })
-	cordon := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	cordon := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(cordon, 1)
 	f.result(cordon.TaskID)
-	p := f.payload(schema.TaskWorkloadDrain, 2, schema.DrainParams{Deadline: time.Now().Add(time.Minute)})
+	p := f.payload(task.WorkloadDrain, 2, task.DrainParams{Deadline: time.Now().Add(time.Minute)})
 	f.offers <- f.offerOf(p, 1)
 	eventually(t, "the signal", func() bool { return terms(file) == 1 })
 	pid := sidecar(t, c, "job").PID
@@ -157,7 +157,7 @@ func TestDrainSurvivesKill9(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(file+".release", nil, privateFile))
 	r := f.result(p.TaskID)
-	require.Equal(t, schema.DrainResult{Stopped: []string{"job"}}, decode[schema.DrainResult](t, r.Output))
+	require.Equal(t, task.DrainResult{Stopped: []string{"job"}}, decode[task.DrainResult](t, r.Output))
 	require.Equal(t, 1, terms(file))
 	s := sidecar(t, c, "job")
 	require.Len(t, s.Stops, 1)
@@ -212,19 +212,19 @@ func TestDrainResumedAtEachStep(t *testing.T) {
 			if c.blocked {
 				deadline = time.Now().Add(200 * time.Millisecond)
 			}
-			p := f.payload(schema.TaskWorkloadDrain, 1, schema.DrainParams{Deadline: deadline})
+			p := f.payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: deadline})
 			seed(t, f, cfg, p, func(e *entry) { e.Memo = []byte(c.memo) })
 			start(t, cfg, Deps{})
 			if !c.blocked {
 				eventually(t, "the signals", func() bool { return terms(file) == c.terms })
 				release()
 			}
-			r := decode[schema.DrainResult](t, f.result(p.TaskID).Output)
+			r := decode[task.DrainResult](t, f.result(p.TaskID).Output)
 			require.Equal(t, c.terms, terms(file))
 			if c.blocked {
 				require.Equal(t, "job", r.Blocked[0].Workload)
 			} else {
-				require.Equal(t, schema.DrainResult{Stopped: []string{"job"}}, r)
+				require.Equal(t, task.DrainResult{Stopped: []string{"job"}}, r)
 			}
 			require.Len(t, sidecar(t, cfg, "job").Stops, 1)
 		})
@@ -244,7 +244,7 @@ func strayStart(t *testing.T, c Config, name string) process {
 // fakeWorkloads is a driver under a test's control.
 type fakeWorkloads struct {
 	mu      sync.Mutex
-	running []schema.Workload
+	running []task.Workload
 	lists   int
 	list    func(n int) error
 	stop    func(name string) error
@@ -252,7 +252,7 @@ type fakeWorkloads struct {
 	killed  []string
 }
 
-func (w *fakeWorkloads) List(context.Context) ([]schema.Workload, error) {
+func (w *fakeWorkloads) List(context.Context) ([]task.Workload, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lists++
@@ -261,7 +261,7 @@ func (w *fakeWorkloads) List(context.Context) ([]schema.Workload, error) {
 			return nil, err
 		}
 	}
-	return append([]schema.Workload{}, w.running...), nil
+	return append([]task.Workload{}, w.running...), nil
 }
 
 func (w *fakeWorkloads) Stop(_ context.Context, name string) error {
@@ -286,20 +286,20 @@ func (w *fakeWorkloads) Kill(_ context.Context, name string) error {
 
 func (w *fakeWorkloads) Run(ctx context.Context) { <-ctx.Done() }
 
-func drainTask(memo *bytes.Buffer, p schema.DrainParams) Task {
+func drainTask(memo *bytes.Buffer, p task.DrainParams) Task {
 	return Task{
-		TaskPayload: schema.TaskPayload{Params: p.Encode()},
-		Note:        func(string) {},
-		Remember:    func(v any) error { memo.Reset(); return encodeTo(memo, v) },
-		Recall:      func(any) (bool, error) { return false, nil },
-		Paused:      func() bool { return false },
+		Payload:  task.Payload{Params: p.Encode()},
+		Note:     func(string) {},
+		Remember: func(v any) error { memo.Reset(); return encodeTo(memo, v) },
+		Recall:   func(any) (bool, error) { return false, nil },
+		Paused:   func() bool { return false },
 	}
 }
 
 func TestDrainGoesOnWhenTheDriverFails(t *testing.T) {
 	t.Parallel()
 	w := &fakeWorkloads{
-		running: []schema.Workload{{Name: "a", Kind: "docker"}, {Name: "b", Kind: "docker"}},
+		running: []task.Workload{{Name: "a", Kind: "docker"}, {Name: "b", Kind: "docker"}},
 		list: func(n int) error {
 			if n == 1 || n == 3 {
 				return errors.New("daemon busy")
@@ -314,9 +314,9 @@ func TestDrainGoesOnWhenTheDriverFails(t *testing.T) {
 		},
 	}
 	var memo bytes.Buffer
-	out, err := drain{w, time.Now}.run(t.Context(), drainTask(&memo, schema.DrainParams{Deadline: time.Now().Add(time.Second)}))
+	out, err := drain{w, time.Now}.run(t.Context(), drainTask(&memo, task.DrainParams{Deadline: time.Now().Add(time.Second)}))
 	require.NoError(t, err)
-	r, ok := out.(schema.DrainResult)
+	r, ok := out.(task.DrainResult)
 	require.True(t, ok)
 	require.Equal(t, []string{"a"}, w.asked)
 	require.Len(t, r.Blocked, 2)
@@ -329,8 +329,8 @@ func TestDrainGoesOnWhenTheDriverFails(t *testing.T) {
 // workload hears of the drain.
 func TestDrainAsksNobodyBeforeItRemembers(t *testing.T) {
 	t.Parallel()
-	w := &fakeWorkloads{running: []schema.Workload{{Name: "a"}}, stop: func(string) error { return nil }}
-	task := drainTask(&bytes.Buffer{}, schema.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)})
+	w := &fakeWorkloads{running: []task.Workload{{Name: "a"}}, stop: func(string) error { return nil }}
+	task := drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)})
 	tries := 0
 	task.Remember = func(any) error { tries++; return syscall.ENOSPC }
 	_, err := drain{w, time.Now}.run(t.Context(), task)
@@ -342,9 +342,9 @@ func TestDrainAsksNobodyBeforeItRemembers(t *testing.T) {
 func TestDrainLimit(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	p := schema.TaskPayload{Params: schema.DrainParams{Deadline: now.Add(time.Hour)}.Encode()}
+	p := task.Payload{Params: task.DrainParams{Deadline: now.Add(time.Hour)}.Encode()}
 	require.Equal(t, time.Hour+drainGrace, drainLimit(p, now).Round(time.Second))
-	p.Params = schema.DrainParams{Deadline: now.Add(-time.Hour)}.Encode()
+	p.Params = task.DrainParams{Deadline: now.Add(-time.Hour)}.Encode()
 	require.Equal(t, drainGrace, drainLimit(p, now))
 }
 

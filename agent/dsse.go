@@ -12,6 +12,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Reasons of a document that is not what it should be. The documents that come
@@ -47,24 +49,24 @@ func (d document) refuse(reason, format string, args ...any) error {
 // read returns the envelope's signed bytes when one of the keys signed them as
 // this kind of document, and decodes them strictly into v: what was verified is
 // what is used. It also returns the ids of the keys whose signatures hold.
-func (d document) read(envelope []byte, keys []schema.VerifierKey, v any) (raw []byte, by []string, err error) {
+func (d document) read(envelope []byte, keys []trust.VerifierKey, v any) (raw []byte, by []string, err error) {
 	raw, by, err = d.open(envelope, keys)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := schema.DecodeStrict(raw, schema.MaxBodyBytes, v); err != nil {
+	if err := schema.DecodeStrict(raw, wire.MaxBodyBytes, v); err != nil {
 		return nil, nil, d.refuse(refusedBody, "the signed body does not read: %v", err)
 	}
 	return raw, by, nil
 }
 
 // open is read without the decoding.
-func (d document) open(envelope []byte, keys []schema.VerifierKey) (raw []byte, by []string, err error) {
-	if len(envelope) > schema.MaxBodyBytes {
-		return nil, nil, d.refuse(refusedTooLarge, "the envelope is larger than %d bytes", schema.MaxBodyBytes)
+func (d document) open(envelope []byte, keys []trust.VerifierKey) (raw []byte, by []string, err error) {
+	if len(envelope) > wire.MaxBodyBytes {
+		return nil, nil, d.refuse(refusedTooLarge, "the envelope is larger than %d bytes", wire.MaxBodyBytes)
 	}
 	var e dsse.Envelope
-	if err := schema.DecodeStrict(envelope, schema.MaxBodyBytes, &e); err != nil {
+	if err := schema.DecodeStrict(envelope, wire.MaxBodyBytes, &e); err != nil {
 		return nil, nil, d.refuse(refusedEnvelope, "the envelope does not read: %v", err)
 	}
 	if e.PayloadType != d.payloadType {
@@ -92,7 +94,7 @@ func (d document) open(envelope []byte, keys []schema.VerifierKey) (raw []byte, 
 }
 
 // sign returns the signature of a document by the key of the certificate that
-// this client presents, in the form of schema.HeaderResultSignature.
+// this client presents, in the form of wire.HeaderResultSignature.
 func (c *client) sign(payloadType string, body []byte) (string, error) {
 	if c.key == nil {
 		return "", errNoIdentity
@@ -106,7 +108,7 @@ func (c *client) sign(payloadType string, body []byte) (string, error) {
 }
 
 // verifierKey is a key in the form the DSSE library asks for.
-type verifierKey struct{ key schema.VerifierKey }
+type verifierKey struct{ key trust.VerifierKey }
 
 // Verify implements dsse.Verifier.
 func (k verifierKey) Verify(_ context.Context, data, sig []byte) error {

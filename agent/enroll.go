@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // enroll makes one attempt to enrol with the configuration's token. It may be
@@ -45,24 +47,24 @@ func (k *keeper) enrolled(ctx context.Context) (*version, error) {
 		return nil, err
 	}
 	public, _ := recovery.Public().(ed25519.PublicKey)
-	answer, err := k.ask(ctx, "/enroll", schema.EnrollRequest{
+	answer, err := k.ask(ctx, "/enroll", wire.EnrollRequest{
 		Token: token, CSR: key.CSR, AgentVersion: Version(),
 		RecoveryKey: base64.StdEncoding.EncodeToString(public),
-		Signature:   signed(recovery, schema.EnrollStatement(k.conf.NodeID, token, key.CSR, public)),
+		Signature:   signed(recovery, trust.EnrollStatement(k.conf.NodeID, token, key.CSR, public)),
 	})
 	if err != nil {
 		return nil, err
 	}
 	// Until the answer is stored the token is still to be acted on: its claim
 	// voided what stood before, and only this key can ask again.
-	return k.adopt(answer, key, schema.ViaEnroll, tokenDigest(token))
+	return k.adopt(answer, key, trust.IssuedByEnroll, tokenDigest(token))
 }
 
 // ask makes a request without a client certificate.
-func (k *keeper) ask(ctx context.Context, path string, body any) (schema.EnrollAnswer, error) {
+func (k *keeper) ask(ctx context.Context, path string, body any) (wire.EnrollResponse, error) {
 	api, err := k.deps.newClient(*k.conf, k.clock, nil)
 	if err != nil {
-		return schema.EnrollAnswer{}, err
+		return wire.EnrollResponse{}, err
 	}
 	defer api.close()
 	return api.identity(ctx, path, body)
@@ -103,7 +105,7 @@ func (k *keeper) unsettled(did Action, err error) Outcome {
 	case v == locked:
 		wait := k.lockedOut(err)
 		out = Outcome{Action: did, Err: err, Wait: wait}
-	case e.Kind.Row().Retry:
+	case e.Kind.Info().Retry:
 		out = k.failed(did, err, &k.soon)
 	default:
 		out = k.failed(did, err, &k.late)

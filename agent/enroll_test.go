@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // polls waits until the agent polled, which needs an identity.
@@ -70,8 +72,8 @@ func TestEnrolRefusedWaitsForANewBundle(t *testing.T) {
 			t.Parallel()
 			f := newFakeAPI(t)
 			c := f.config()
-			fresh, _, _ := schema.NewToken()
-			f.onEnroll = func(_ int, r schema.EnrollRequest) error {
+			fresh, _, _ := trust.NewToken()
+			f.onEnroll = func(_ int, r wire.EnrollRequest) error {
 				if r.Token == fresh {
 					return nil
 				}
@@ -112,7 +114,7 @@ func TestEnrolWithoutAToken(t *testing.T) {
 func TestEnrolOfARemovedNodeEnds(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
-	f.onEnroll = func(int, schema.EnrollRequest) error {
+	f.onEnroll = func(int, wire.EnrollRequest) error {
 		return schema.NewError(schema.KindInvalidNodeIdentity, "removed").WithReason(schema.ReasonNodeRemoved)
 	}
 	a := start(t, f.config(), Deps{})
@@ -181,12 +183,12 @@ func TestEnrolRefusesAForeignAnswer(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	c := f.config()
-	f.answerID = &schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
+	f.answerID = &trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
 	code, _, errOut := command(t, environ(c), "enroll")
 	require.NotZero(t, code)
 	require.Contains(t, errOut, "names node "+f.answerID.NodeID)
 	require.NoFileExists(t, c.CertPath)
-	f.answerID = &schema.Identity{Env: "test", NodeID: f.id.NodeID, Incarnation: 7}
+	f.answerID = &trust.Identity{Env: "test", NodeID: f.id.NodeID, Incarnation: 7}
 	_, _, errOut = command(t, environ(c), "enroll")
 	require.Contains(t, errOut, "incarnation 7")
 	require.NoFileExists(t, c.CertPath)
@@ -220,7 +222,7 @@ func TestForeignIdentityOnDiskIsNotUsed(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	c := f.config()
-	f.install(c, schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}, time.Time{})
+	f.install(c, trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}, time.Time{})
 	a := start(t, c, Deps{})
 	f.polls()
 	require.Equal(t, 1, f.count("enroll"))

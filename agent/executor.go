@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Task is what an executor sees of a task.
 type Task struct {
-	schema.TaskPayload
+	task.Payload
 	// ClockOffset is the node's clock minus the server's, nil when unknown.
 	ClockOffset *time.Duration
 	// Note sets the message of the next progress call.
@@ -24,7 +25,7 @@ type Task struct {
 	// Paused reports whether an operator wants nothing new to be begun.
 	Paused func() bool
 	// Output takes what the work prints, for people to read: its last
-	// schema.MaxOutputTail bytes go with the result.
+	// task.MaxOutputTail bytes go with the result.
 	Output io.Writer
 	// Dir is the task's working folder, empty at the start of each run and
 	// removed at its end; "" when its executor asks for none.
@@ -40,7 +41,7 @@ type Executor struct {
 	Run func(ctx context.Context, t Task) (any, error)
 	// Limit bounds one run. Nil means the smaller of the payload's max_runtime
 	// and the table's.
-	Limit func(p schema.TaskPayload, now time.Time) time.Duration
+	Limit func(p task.Payload, now time.Time) time.Duration
 	// Resumable means that Run may be called again for a task that a crash
 	// interrupted although its effect is destructive: it knows from its own
 	// durable memory what it already did.
@@ -54,7 +55,7 @@ type Executor struct {
 	// each time that it did. True means that it is the last thing of this agent:
 	// the task stays unreported in the journal, so that a crash before the end
 	// goes on from here.
-	Reported func(p schema.TaskPayload) bool
+	Reported func(p task.Payload) bool
 }
 
 // noParams is the check of types that take none.
@@ -67,11 +68,11 @@ func noParams(params json.RawMessage) error {
 }
 
 // limit is how long one run of the task may take.
-func (x Executor) limit(p schema.TaskPayload, now time.Time) time.Duration {
+func (x Executor) limit(p task.Payload, now time.Time) time.Duration {
 	if x.Limit != nil {
 		return x.Limit(p, now)
 	}
-	row, _ := p.Type.Row()
+	row, _ := p.Type.Info()
 	if d := time.Duration(p.MaxRuntime) * time.Second; p.MaxRuntime > 0 && d < row.MaxRuntime {
 		return d
 	}
@@ -79,21 +80,21 @@ func (x Executor) limit(p schema.TaskPayload, now time.Time) time.Duration {
 }
 
 // executors is the closed list of what this agent can do.
-func (a *Agent) executors() map[schema.TaskType]Executor {
+func (a *Agent) executors() map[task.Type]Executor {
 	host := hostFacts{root: "/", smi: nvidiaSMI{}}
 	c := cordon{flags: a.flags, workloads: a.workloads}
 	d := drain{workloads: a.workloads, now: a.keeper.clock.now}
-	return map[schema.TaskType]Executor{
-		schema.TaskFactsCollect: {Check: noParams, Folder: true, Run: func(ctx context.Context, t Task) (any, error) {
+	return map[task.Type]Executor{
+		task.FactsCollect: {Check: noParams, Folder: true, Run: func(ctx context.Context, t Task) (any, error) {
 			return host.within(t).collect(ctx, a.now())
 		}},
-		schema.TaskNodeProbe:        {Check: noParams, Folder: true, Run: probe{host: host, stateDir: a.conf.StateDir}.run},
-		schema.TaskWorkloadCordon:   {Check: noParams, Run: c.set(true)},
-		schema.TaskWorkloadUncordon: {Check: noParams, Run: c.set(false)},
-		schema.TaskWorkloadDrain:    {Check: checkDrain, Run: d.run, Limit: drainLimit, Resumable: true, Pauses: true},
-		schema.TaskUpdateTrust:      {Check: noParams, Run: a.updateTrust},
+		task.NodeProbe:        {Check: noParams, Folder: true, Run: probe{host: host, stateDir: a.conf.StateDir}.run},
+		task.WorkloadCordon:   {Check: noParams, Run: c.set(true)},
+		task.WorkloadUncordon: {Check: noParams, Run: c.set(false)},
+		task.WorkloadDrain:    {Check: checkDrain, Run: d.run, Limit: drainLimit, Resumable: true, Pauses: true},
+		task.UpdateTrust:      {Check: noParams, Run: a.updateTrust},
 		// Its Run does nothing yet, so that it may run again.
-		schema.TaskWipeIdentity: {Check: noParams, Run: nothing, Resumable: true, Reported: a.leave},
+		task.WipeIdentity: {Check: noParams, Run: nothing, Resumable: true, Reported: a.leave},
 	}
 }
 
@@ -105,7 +106,7 @@ func nothing(context.Context, Task) (any, error) { return struct{}{}, nil }
 // journal holds the task as unreported: after a crash the result is posted once
 // more and leads here again. A task of an older incarnation, found in the journal
 // after the node was enrolled anew, must not take the new identity.
-func (a *Agent) leave(p schema.TaskPayload) bool {
+func (a *Agent) leave(p task.Payload) bool {
 	if v := a.keeper.inUse.Load(); v == nil || v.id.Incarnation != p.Incarnation {
 		return false
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
 // hostFacts reads what the host really is. root is "/" or a folder of fixtures.
@@ -32,12 +32,12 @@ func (h hostFacts) file(path string) string { return filepath.Join(h.root, path)
 
 // collect gathers the facts. What the platform does not tell stays empty; GPUs
 // that should answer and do not are an error.
-func (h hostFacts) collect(ctx context.Context, now time.Time) (schema.Facts, error) {
+func (h hostFacts) collect(ctx context.Context, now time.Time) (inventory.Facts, error) {
 	gpus, err := h.smi.list(ctx)
 	if err != nil {
-		return schema.Facts{}, err
+		return inventory.Facts{}, err
 	}
-	f := schema.Facts{
+	f := inventory.Facts{
 		OS: h.osName(), Kernel: h.kernel(), Arch: runtime.GOARCH, BootID: bootID(h.root),
 		GPUs: gpus, NICs: nics(), Disks: h.disks(), MemoryBytes: h.memory().total, CollectedAt: now.UTC(),
 	}
@@ -112,8 +112,8 @@ func (h hostFacts) memory() memory {
 
 // disks lists block devices with a size, or the root file system where there
 // are none to be seen.
-func (h hostFacts) disks() []schema.Disk {
-	list := []schema.Disk{}
+func (h hostFacts) disks() []inventory.Disk {
+	list := []inventory.Disk{}
 	entries, _ := os.ReadDir(h.file("/sys/block")) // absent outside Linux
 	for _, e := range entries {
 		dir := h.file("/sys/block/" + e.Name())
@@ -124,11 +124,11 @@ func (h hostFacts) disks() []schema.Disk {
 		if err != nil || sectors <= 0 || virtual {
 			continue
 		}
-		list = append(list, schema.Disk{Name: e.Name(), SizeBytes: sectors * 512, Model: readLine(dir + "/device/model")})
+		list = append(list, inventory.Disk{Name: e.Name(), SizeBytes: sectors * 512, Model: readLine(dir + "/device/model")})
 	}
 	if len(list) == 0 {
 		if s, err := spaceOf(h.root); err == nil {
-			list = append(list, schema.Disk{Name: h.root, SizeBytes: s.total})
+			list = append(list, inventory.Disk{Name: h.root, SizeBytes: s.total})
 		}
 	}
 	return list
@@ -143,14 +143,14 @@ func readLine(path string) string {
 }
 
 // nics lists the network interfaces other than loopback.
-func nics() []schema.NIC {
-	list := []schema.NIC{}
+func nics() []inventory.NIC {
+	list := []inventory.NIC{}
 	ifaces, _ := net.Interfaces()
 	for _, i := range ifaces {
 		if i.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		n := schema.NIC{Name: i.Name, MAC: i.HardwareAddr.String(), Up: i.Flags&net.FlagUp != 0}
+		n := inventory.NIC{Name: i.Name, MAC: i.HardwareAddr.String(), Up: i.Flags&net.FlagUp != 0}
 		addrs, _ := i.Addrs()
 		for _, a := range addrs {
 			n.Addresses = append(n.Addresses, a.String())

@@ -30,6 +30,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // authority is a certificate authority for one test.
@@ -82,12 +86,12 @@ func (a authority) serverWith(tb testing.TB, tmpl *x509.Certificate) tls.Certifi
 }
 
 // node makes a certificate for a node's key.
-func (a authority) node(tb testing.TB, id schema.Identity, pub any, notAfter time.Time) []byte {
+func (a authority) node(tb testing.TB, id trust.Identity, pub any, notAfter time.Time) []byte {
 	tb.Helper()
 	return a.nodeFrom(tb, id, pub, time.Time{}, notAfter)
 }
 
-func (a authority) nodeFrom(tb testing.TB, id schema.Identity, pub any, notBefore, notAfter time.Time) []byte {
+func (a authority) nodeFrom(tb testing.TB, id trust.Identity, pub any, notBefore, notAfter time.Time) []byte {
 	tb.Helper()
 	uri, err := url.Parse(id.URI())
 	require.NoError(tb, err)
@@ -110,18 +114,18 @@ type fakeAPI struct {
 	book *book // keeps identities when set
 	// retryAfter goes with every refusal.
 	retryAfter string
-	id         schema.Identity
-	answerID   *schema.Identity // of the certificate, when not id
-	offers     chan schema.TaskOffer
-	onEnroll   func(n int, r schema.EnrollRequest) error // error: the answer
+	id         trust.Identity
+	answerID   *trust.Identity // of the certificate, when not id
+	offers     chan wire.TaskOffer
+	onEnroll   func(n int, r wire.EnrollRequest) error // error: the answer
 	onWait     func(n int) error
-	onResult   func(n int, taskID string, r schema.TaskResult) error
+	onResult   func(n int, taskID string, r task.Result) error
 	onBeat     func() error
 	onEarly    func() bool // answer the poll at once
-	progress   func(taskID string, p schema.TaskProgress) (schema.ProgressAnswer, error)
+	progress   func(taskID string, p task.Progress) (wire.ProgressResponse, error)
 	lose       func(path string, n int) bool // commit, then lose the answer
 	news       chan news
-	onTrust    func() (schema.NodeTrust, error)
+	onTrust    func() (trust.NodeTrust, error)
 
 	mu         sync.Mutex
 	cond       *sync.Cond
@@ -130,7 +134,7 @@ type fakeAPI struct {
 	spkis      []string
 	results    []postedResult
 	signers    []string // serials of who signed a result, in their order
-	heartbeats []schema.HeartbeatRequest
+	heartbeats []wire.HeartbeatRequest
 	haves      []string
 	numbers    []string // of the polls
 	open       int      // polls being answered
@@ -141,7 +145,7 @@ type news []string
 
 type postedResult struct {
 	taskID string
-	schema.TaskResult
+	task.Result
 }
 
 func newFakeAPI(tb testing.TB) *fakeAPI {
@@ -161,9 +165,9 @@ func newQuietAPI(tb testing.TB) *fakeAPI {
 	require.NoError(tb, err)
 	f := &fakeAPI{
 		t: tb, server: newAuthority(tb, "server ca"), nodes: newAuthority(tb, "node ca"), signer: key, staged: staged,
-		id:     schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
+		id:     trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
 		issuer: newIssuer(tb),
-		offers: make(chan schema.TaskOffer, 16), news: make(chan news, 16), counts: map[string]int{},
+		offers: make(chan wire.TaskOffer, 16), news: make(chan news, 16), counts: map[string]int{},
 	}
 	f.cond = sync.NewCond(&f.mu)
 	return f
@@ -209,13 +213,13 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	answer, err := f.handle(r, what, parts, n)
 	if name := f.newest(); what == "wait" && name != "" {
-		w.Header().Set(schema.HeaderVerifierSet, name)
+		w.Header().Set(wire.HeaderVerifierSet, name)
 	}
 	if f.lose != nil && f.lose(what, n) {
 		panic(http.ErrAbortHandler)
 	}
 	if n, ok := answer.(news); ok {
-		w.Header().Set(schema.HeaderTaskNews, strings.Join(n, ","))
+		w.Header().Set(wire.HeaderCanceledTasks, strings.Join(n, ","))
 		answer = nil
 	}
 	switch {
@@ -224,7 +228,7 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 		if f.retryAfter != "" {
 			w.Header().Set("Retry-After", f.retryAfter)
 		}
-		w.WriteHeader(e.Kind.Row().HTTP)
+		w.WriteHeader(e.Kind.Info().HTTP)
 		body, _ := json.Marshal(e.Body("c"))
 		w.Write(body)
 	case answer == nil:
@@ -262,14 +266,14 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 		return f.setsAfter(r)
 	case "result":
 		id, leaf := parts[len(parts)-2], r.TLS.PeerCertificates[0]
-		if !resultSignedBy(leaf, id, body, r.Header.Get(schema.HeaderResultSignature)) {
+		if !resultSignedBy(leaf, id, body, r.Header.Get(wire.HeaderResultSignature)) {
 			return nil, identityError(schema.ReasonResultSignature)
 		}
-		var res schema.TaskResult
-		if err := schema.DecodeStrict(body, schema.MaxResultBytes, &res); err != nil {
+		var res task.Result
+		if err := schema.DecodeStrict(body, wire.MaxResultBytes, &res); err != nil {
 			return nil, err
 		}
-		f.note(func() { f.signers = append(f.signers, schema.FactsOf(leaf).Serial) })
+		f.note(func() { f.signers = append(f.signers, trust.CertFactsOf(leaf).Serial) })
 		if f.onResult != nil {
 			if err := f.onResult(n, id, res); err != nil {
 				return nil, err
@@ -278,17 +282,17 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 		f.note(func() { f.results = append(f.results, postedResult{id, res}) })
 		return struct{}{}, nil
 	case "progress":
-		var p schema.TaskProgress
-		if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &p); err != nil {
+		var p task.Progress
+		if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &p); err != nil {
 			return nil, err
 		}
 		if f.progress == nil {
-			return schema.ProgressAnswer{}, nil
+			return wire.ProgressResponse{}, nil
 		}
 		return f.progress(parts[len(parts)-2], p)
 	case "heartbeat":
-		var h schema.HeartbeatRequest
-		if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &h); err != nil {
+		var h wire.HeartbeatRequest
+		if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &h); err != nil {
 			return nil, err
 		}
 		f.note(func() { f.heartbeats = append(f.heartbeats, h) })
@@ -304,18 +308,18 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 func resultSignedBy(leaf *x509.Certificate, taskID string, body []byte, signature string) bool {
 	raw, err := base64.RawURLEncoding.DecodeString(signature)
 	key, ok := leaf.PublicKey.(*ecdsa.PublicKey)
-	sum := sha256.Sum256(dsse.PAE(schema.ResultPayloadType(taskID), body))
+	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(taskID), body))
 	return err == nil && ok && ecdsa.VerifyASN1(key, sum[:], raw)
 }
 
-func trustOf(servers, nodes []byte) schema.NodeTrust {
-	return schema.NodeTrust{CABundlePEM: string(servers), CABundleFingerprint: schema.Fingerprint(string(servers)),
-		NodeCertCABundlePEM: string(nodes), NodeCertCABundleFingerprint: schema.Fingerprint(string(nodes))}
+func trustOf(servers, nodes []byte) trust.NodeTrust {
+	return trust.NodeTrust{CABundlePEM: string(servers), CABundleFingerprint: trust.Fingerprint(string(servers)),
+		NodeCertCABundlePEM: string(nodes), NodeCertCABundleFingerprint: trust.Fingerprint(string(nodes))}
 }
 
 func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
-	var r schema.EnrollRequest
-	if err := schema.DecodeStrict(body, schema.MaxBodyBytes, &r); err != nil {
+	var r wire.EnrollRequest
+	if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &r); err != nil {
 		return nil, err
 	}
 	if f.onEnroll != nil {
@@ -333,7 +337,7 @@ func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
 	if f.answerID != nil {
 		id = *f.answerID
 	}
-	return schema.EnrollAnswer{
+	return wire.EnrollResponse{
 		NodeID: f.id.NodeID, Incarnation: f.id.Incarnation, CAChain: string(f.nodes.pem),
 		Certificate: string(f.nodes.node(f.t, id, csr.PublicKey, time.Time{})),
 	}, nil
@@ -351,7 +355,7 @@ func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
 		}
 	}
 	timeout, err := time.ParseDuration(r.URL.Query().Get("timeout"))
-	if err != nil || timeout > schema.MaxPollTimeout {
+	if err != nil || timeout > wire.MaxPollTimeout {
 		return nil, schema.NewError(schema.KindInvalidRequest, "bad timeout")
 	}
 	if f.onEarly != nil && f.onEarly() {
@@ -393,12 +397,12 @@ func (f *fakeAPI) until(what string, ok func() bool) {
 }
 
 // result waits for the result of a task.
-func (f *fakeAPI) result(taskID string) (r schema.TaskResult) {
+func (f *fakeAPI) result(taskID string) (r task.Result) {
 	f.t.Helper()
 	f.until("result of "+taskID, func() bool {
 		for _, p := range f.results {
 			if p.taskID == taskID {
-				r = p.TaskResult
+				r = p.Result
 				return true
 			}
 		}
@@ -431,23 +435,23 @@ func (f *fakeAPI) keys() []string {
 	return slices.Clone(f.spkis)
 }
 
-func (f *fakeAPI) verifiers() schema.VerifierSet {
+func (f *fakeAPI) verifiers() trust.VerifierSet {
 	active, _ := f.signer.Public().(ed25519.PublicKey)
 	staged, _ := f.staged.Public().(ed25519.PublicKey)
-	return schema.VerifierSet{
-		{State: schema.KeyActive, KeyID: "k1", Public: active},
-		{State: schema.KeyStaged, KeyID: "k2", Public: staged},
+	return trust.VerifierSet{
+		{State: trust.KeyActive, KeyID: "k1", Public: active},
+		{State: trust.KeyStaged, KeyID: "k2", Public: staged},
 	}
 }
 
 // payload is a valid task of the type.
-func (f *fakeAPI) payload(typ schema.TaskType, seq int64, params any) schema.TaskPayload {
-	row, _ := typ.Row()
-	p := schema.TaskPayload{
+func (f *fakeAPI) payload(typ task.Type, seq int64, params any) task.Payload {
+	row, _ := typ.Info()
+	p := task.Payload{
 		V: 1, Env: f.id.Env, TaskID: schema.NewID(), NodeID: f.id.NodeID, Incarnation: f.id.Incarnation,
 		Type: typ, Effect: row.Effect, Seq: seq, IssuedAt: time.Now().UTC(), NotBefore: time.Now().UTC(),
 		ExpiresAt: time.Now().UTC().Add(time.Hour), MaxRuntime: 60, TypeVersion: 1, OperationID: schema.NewID(),
-		WorkflowID: schema.NodeWorkflowID(f.id.NodeID), CorrelationID: schema.NewID(),
+		WorkflowID: lifecycle.NodeWorkflowID(f.id.NodeID), CorrelationID: schema.NewID(),
 	}
 	if params != nil {
 		data, err := json.Marshal(params)
@@ -459,7 +463,7 @@ func (f *fakeAPI) payload(typ schema.TaskType, seq int64, params any) schema.Tas
 
 // body is the signed body of a task; the params get their digest where it has
 // none.
-func (f *fakeAPI) body(p schema.TaskPayload) []byte {
+func (f *fakeAPI) body(p task.Payload) []byte {
 	f.t.Helper()
 	if p.ParamsSHA256 == "" {
 		params, err := json.Marshal(p.Params) // as they will stand in the body
@@ -471,15 +475,15 @@ func (f *fakeAPI) body(p schema.TaskPayload) []byte {
 	return body
 }
 
-func (f *fakeAPI) envelope(p schema.TaskPayload) json.RawMessage {
+func (f *fakeAPI) envelope(p task.Payload) json.RawMessage {
 	f.t.Helper()
-	return signBytes(f.t, f.signer, schema.TaskPayloadType, f.body(p))
+	return signBytes(f.t, f.signer, task.PayloadType, f.body(p))
 }
 
-func (f *fakeAPI) offerOf(p schema.TaskPayload, epoch int64) schema.TaskOffer {
-	return schema.TaskOffer{
+func (f *fakeAPI) offerOf(p task.Payload, epoch int64) wire.TaskOffer {
+	return wire.TaskOffer{
 		TaskID: p.TaskID, Envelope: f.envelope(p), ServerTime: time.Now().UTC(),
-		Lease: schema.Lease{Epoch: epoch, ExpiresAt: time.Now().Add(time.Minute)},
+		Lease: task.Lease{Epoch: epoch, ExpiresAt: time.Now().Add(time.Minute)},
 	}
 }
 
@@ -487,7 +491,7 @@ func (f *fakeAPI) offerOf(p schema.TaskPayload, epoch int64) schema.TaskOffer {
 func (f *fakeAPI) config() Config {
 	f.t.Helper()
 	dir := f.t.TempDir()
-	token, _, _ := schema.NewToken()
+	token, _, _ := trust.NewToken()
 	c := configOf(map[string]string{
 		"GPUAAS_NODE_ID": f.id.NodeID, "GPUAAS_API_URL": f.url(), "GPUAAS_ENROLLMENT_TOKEN": token,
 		"GPUAAS_TASK_SIGNING_PUBKEYS": f.trust().String(), "GPUAAS_ENV": f.id.Env,
@@ -504,7 +508,7 @@ func (f *fakeAPI) config() Config {
 }
 
 // install gives the node an identity as if it had enrolled.
-func (f *fakeAPI) install(c Config, id schema.Identity, notAfter time.Time) {
+func (f *fakeAPI) install(c Config, id trust.Identity, notAfter time.Time) {
 	f.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(f.t, err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
 // Limits of what nvidia-smi may say.
@@ -36,10 +37,10 @@ type nvidiaSMI struct {
 // list returns the host's GPUs: none where the command does not exist, and an
 // error where it exists and fails, because a GPU node whose driver is broken is
 // not a node without GPUs.
-func (n nvidiaSMI) list(ctx context.Context) ([]schema.GPU, error) {
+func (n nvidiaSMI) list(ctx context.Context) ([]inventory.GPU, error) {
 	path, err := exec.LookPath(cmp.Or(n.path, "nvidia-smi"))
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return []schema.GPU{}, nil
+		return []inventory.GPU{}, nil
 	}
 	if err != nil {
 		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi cannot be run")
@@ -60,10 +61,10 @@ func (n nvidiaSMI) list(ctx context.Context) ([]schema.GPU, error) {
 // parseSMI reads CSV without header and units, strictly: the six columns of
 // smiQuery on every line. "[N/A]" and its like stand for a value the device
 // does not have, which only driver and serial may lack.
-func parseSMI(out []byte) ([]schema.GPU, error) {
+func parseSMI(out []byte) ([]inventory.GPU, error) {
 	r := csv.NewReader(bytes.NewReader(out))
 	r.FieldsPerRecord, r.TrimLeadingSpace = strings.Count(smiQuery, ",")+1, true
-	gpus := []schema.GPU{}
+	gpus := []inventory.GPU{}
 	for {
 		row, err := r.Read()
 		if errors.Is(err, io.EOF) {
@@ -87,25 +88,25 @@ func parseSMI(out []byte) ([]schema.GPU, error) {
 	}
 }
 
-func parseGPU(row []string) (schema.GPU, error) {
+func parseGPU(row []string) (inventory.GPU, error) {
 	for i, v := range row {
 		row[i] = strings.TrimSpace(v)
 	}
 	index, err := strconv.Atoi(row[0])
 	if err != nil || index < 0 {
-		return schema.GPU{}, fmt.Errorf("index %q", clip(row[0]))
+		return inventory.GPU{}, fmt.Errorf("index %q", clip(row[0]))
 	}
 	if !strings.HasPrefix(row[1], "GPU-") {
-		return schema.GPU{}, fmt.Errorf("uuid %q", clip(row[1]))
+		return inventory.GPU{}, fmt.Errorf("uuid %q", clip(row[1]))
 	}
 	if absent(row[2]) {
-		return schema.GPU{}, fmt.Errorf("name %q", clip(row[2]))
+		return inventory.GPU{}, fmt.Errorf("name %q", clip(row[2]))
 	}
 	mib, err := strconv.ParseInt(row[3], 10, 64)
 	if err != nil || mib <= 0 || mib > 1<<30 {
-		return schema.GPU{}, fmt.Errorf("memory %q", clip(row[3]))
+		return inventory.GPU{}, fmt.Errorf("memory %q", clip(row[3]))
 	}
-	g := schema.GPU{Index: index, UUID: row[1], Model: row[2], MemoryBytes: mib << 20}
+	g := inventory.GPU{Index: index, UUID: row[1], Model: row[2], MemoryBytes: mib << 20}
 	if !absent(row[4]) {
 		g.Driver = row[4]
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
 func smiFixture(t testing.TB, name string) []byte {
@@ -35,7 +36,7 @@ func TestParseSMI(t *testing.T) {
 	gpus, err := parseSMI(smiFixture(t, "h100.csv"))
 	require.NoError(t, err)
 	require.Len(t, gpus, 2)
-	require.Equal(t, schema.GPU{
+	require.Equal(t, inventory.GPU{
 		Index: 1, UUID: "GPU-0b7a3f8e-55c1-2f0d-9e64-5b1f0c9d3e21", Model: "NVIDIA H100 80GB HBM3",
 		MemoryBytes: 81559 << 20, Driver: "550.90.07", Serial: "1652823054611",
 	}, gpus[1])
@@ -51,7 +52,7 @@ func TestParseSMI(t *testing.T) {
 
 	gpus, err = parseSMI(smiFixture(t, "none.csv"))
 	require.NoError(t, err)
-	require.Equal(t, []schema.GPU{}, gpus)
+	require.Equal(t, []inventory.GPU{}, gpus)
 }
 
 func TestParseSMIRefuses(t *testing.T) {
@@ -108,7 +109,7 @@ func TestNvidiaSMI(t *testing.T) {
 		for _, path := range []string{"no-such-nvidia-smi", "/no/such/nvidia-smi"} {
 			gpus, err := nvidiaSMI{path: path}.list(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, []schema.GPU{}, gpus)
+			require.Equal(t, []inventory.GPU{}, gpus)
 		}
 	})
 	t.Run("works", func(t *testing.T) {
@@ -190,7 +191,7 @@ func TestFactsOfAHost(t *testing.T) {
 	require.Equal(t, 2, f.CPUs)
 	require.Equal(t, "AMD EPYC 9654", f.CPUModel)
 	require.Equal(t, int64(2113530528)<<10, f.MemoryBytes)
-	require.Equal(t, []schema.Disk{{Name: "nvme0n1", SizeBytes: 7501476528 * 512, Model: "SAMSUNG MZQL23T8"}}, f.Disks)
+	require.Equal(t, []inventory.Disk{{Name: "nvme0n1", SizeBytes: 7501476528 * 512, Model: "SAMSUNG MZQL23T8"}}, f.Disks)
 	require.NotNil(t, f.GPUs)
 	require.Equal(t, now.UTC(), f.CollectedAt)
 	require.NotEmpty(t, f.Hostname)
@@ -213,13 +214,13 @@ func TestFactsOfAnEmptyRoot(t *testing.T) {
 	require.Len(t, f.Disks, 1, "the file system where no device is to be seen")
 }
 
-func probed(t *testing.T, p probe, offset *time.Duration) (schema.ProbeReport, map[string]schema.ProbeCheck) {
+func probed(t *testing.T, p probe, offset *time.Duration) (inventory.ProbeReport, map[string]inventory.ProbeCheck) {
 	t.Helper()
 	out, err := p.run(t.Context(), Task{ClockOffset: offset})
 	require.NoError(t, err)
-	r, ok := out.(schema.ProbeReport)
+	r, ok := out.(inventory.ProbeReport)
 	require.True(t, ok)
-	checks := map[string]schema.ProbeCheck{}
+	checks := map[string]inventory.ProbeCheck{}
 	for _, c := range r.Checks {
 		require.NotEmpty(t, c.Detail)
 		checks[c.Name] = c

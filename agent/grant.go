@@ -7,7 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Reasons of a grant, beside those of its two documents.
@@ -20,8 +22,8 @@ const (
 	refusedKeyTime   = ofGrantKey + refusedExpired
 )
 
-func grantDocument() document    { return document{schema.LeasePayloadType, ofGrant} }
-func grantKeyDocument() document { return document{schema.LeaseKeyPayloadType, ofGrantKey} }
+func grantDocument() document    { return document{trust.LeasePayloadType, ofGrant} }
+func grantKeyDocument() document { return document{trust.LeaseKeyPayloadType, ofGrantKey} }
 
 // nonceBytes is the length of a poll's nonce.
 const nonceBytes = 16
@@ -34,12 +36,12 @@ func newNonce() string {
 }
 
 // grant is a verified TaskGrant.
-type grant struct{ schema.TaskGrant }
+type grant struct{ task.Grant }
 
 // grant verifies that the offer was made for this very poll and returns the time
 // by which the offer is judged: the grant's, or a later one that is known.
-func (v verifier) grant(o schema.TaskOffer) (grant, time.Time, error) {
-	var delegation schema.LeaseKey
+func (v verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
+	var delegation trust.LeaseKey
 	_, signers, err := grantKeyDocument().read(o.GrantKey, v.set.accepting(time.Time{}), &delegation)
 	if err != nil {
 		return grant{}, time.Time{}, err
@@ -49,7 +51,7 @@ func (v verifier) grant(o schema.TaskOffer) (grant, time.Time, error) {
 		return grant{}, time.Time{}, err
 	}
 	var g grant
-	if _, _, err := grantDocument().read(o.Grant, []schema.VerifierKey{key}, &g.TaskGrant); err != nil {
+	if _, _, err := grantDocument().read(o.Grant, []trust.VerifierKey{key}, &g.Grant); err != nil {
 		return grant{}, time.Time{}, err
 	}
 	if err := v.mine(g); err != nil {
@@ -60,7 +62,7 @@ func (v verifier) grant(o schema.TaskOffer) (grant, time.Time, error) {
 	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
 		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
 			stamp(delegation.NotBefore), stamp(delegation.NotAfter), stamp(now))
-	case !slices.ContainsFunc(v.set.accepting(now), func(k schema.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
+	case !slices.ContainsFunc(v.set.accepting(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
 		err = grantKeyDocument().refuse(refusedSignature, "the key that signed this is not in use at %s", stamp(now))
 	case v.set.version > 0 && g.SetVersion == v.set.version && g.SetHash != v.set.hash:
 		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.set.version, v.set.hash, clip(g.SetHash))
@@ -73,19 +75,19 @@ func (v verifier) grant(o schema.TaskOffer) (grant, time.Time, error) {
 
 // delegate is the key that a delegation names. A key of the set is none: what
 // signs tasks must not sign grants.
-func (v verifier) delegate(d schema.LeaseKey) (schema.VerifierKey, error) {
+func (v verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 	public, err := base64.StdEncoding.Strict().DecodeString(d.Public)
 	switch {
 	case d.V != payloadVersion:
-		return schema.VerifierKey{}, grantKeyDocument().refuse(refusedVersion, "version %d of the delegation is not known here", d.V)
+		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedVersion, "version %d of the delegation is not known here", d.V)
 	case d.Env != v.id.Env:
-		return schema.VerifierKey{}, grantKeyDocument().refuse(refusedEnv, "the delegation is for another environment")
+		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedEnv, "the delegation is for another environment")
 	case err != nil || len(public) != ed25519.PublicKeySize || d.KeyID == "":
-		return schema.VerifierKey{}, grantKeyDocument().refuse(refusedBody, "the delegation names no key")
+		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedBody, "the delegation names no key")
 	case slices.ContainsFunc(v.set.keys, func(k trustKey) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
-		return schema.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
+		return trust.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
 	}
-	return schema.VerifierKey{State: schema.KeyActive, KeyID: d.KeyID, Public: public}, nil
+	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: public}, nil
 }
 
 // mine checks that a grant answers this poll of this node.
@@ -105,7 +107,7 @@ func (v verifier) mine(g grant) error {
 
 // covers checks that the grant is of this task and lease, and that what the task
 // expects holds.
-func (g grant) covers(task verified, lease schema.Lease) error {
+func (g grant) covers(task verified, lease task.Lease) error {
 	p := task.payload
 	switch {
 	case g.TaskID != p.TaskID || g.EnvelopeSHA256 != task.digest:

@@ -14,72 +14,76 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // badGrant is a way in which a grant is not one for the offer, and the reason.
 type badGrant struct {
 	reason string
-	issue  func(f *fakeAPI)                                   // how the server is wrong
-	task   func(p *schema.TaskPayload)                        // how the task is
-	offer  func(f *fakeAPI, o *schema.TaskOffer, good string) // how the answer is
+	issue  func(f *fakeAPI)                                 // how the server is wrong
+	task   func(p *task.Payload)                            // how the task is
+	offer  func(f *fakeAPI, o *wire.TaskOffer, good string) // how the answer is
 }
 
-func grantThat(change func(*schema.TaskGrant)) func(*fakeAPI) {
+func grantThat(change func(*task.Grant)) func(*fakeAPI) {
 	return func(f *fakeAPI) { f.onGrant = change }
 }
 
-func keyThat(change func(*schema.LeaseKey)) func(*fakeAPI) {
+func keyThat(change func(*trust.LeaseKey)) func(*fakeAPI) {
 	return func(f *fakeAPI) { f.onKey = change }
 }
 
 // badGrants is the corpus of offers whose task is good and whose grant is not.
 func badGrants() map[string]badGrant {
 	return map[string]badGrant{
-		"other nonce":          {reason: refusedNonce, issue: grantThat(func(g *schema.TaskGrant) { g.Nonce = newNonce() })},
-		"no nonce":             {reason: refusedNonce, issue: grantThat(func(g *schema.TaskGrant) { g.Nonce = "" })},
-		"another task":         {reason: refusedGranted, issue: grantThat(func(g *schema.TaskGrant) { g.TaskID = schema.NewID() })},
-		"another envelope":     {reason: refusedGranted, issue: grantThat(func(g *schema.TaskGrant) { g.EnvelopeSHA256 = digestOf(nil) })},
-		"another lease":        {reason: refusedEpoch, issue: grantThat(func(g *schema.TaskGrant) { g.LeaseEpoch++ })},
-		"another operation":    {reason: refusedExpectation, issue: grantThat(func(g *schema.TaskGrant) { g.OpSeq++ })},
-		"another state":        {reason: refusedExpectation, task: func(p *schema.TaskPayload) { p.Expect.NodeState = schema.NodeDraining }},
-		"other environment":    {reason: ofGrant + refusedEnv, issue: grantThat(func(g *schema.TaskGrant) { g.Env = "prod" })},
-		"other node":           {reason: refusedGrantNode, issue: grantThat(func(g *schema.TaskGrant) { g.NodeID = schema.NewID() })},
-		"old incarnation":      {reason: refusedGrantNode, issue: grantThat(func(g *schema.TaskGrant) { g.Incarnation = 0 })},
-		"version":              {reason: ofGrant + refusedVersion, issue: grantThat(func(g *schema.TaskGrant) { g.V = 2 })},
+		"other nonce":          {reason: refusedNonce, issue: grantThat(func(g *task.Grant) { g.Nonce = newNonce() })},
+		"no nonce":             {reason: refusedNonce, issue: grantThat(func(g *task.Grant) { g.Nonce = "" })},
+		"another task":         {reason: refusedGranted, issue: grantThat(func(g *task.Grant) { g.TaskID = schema.NewID() })},
+		"another envelope":     {reason: refusedGranted, issue: grantThat(func(g *task.Grant) { g.EnvelopeSHA256 = digestOf(nil) })},
+		"another lease":        {reason: refusedEpoch, issue: grantThat(func(g *task.Grant) { g.LeaseEpoch++ })},
+		"another operation":    {reason: refusedExpectation, issue: grantThat(func(g *task.Grant) { g.OpSeq++ })},
+		"another state":        {reason: refusedExpectation, task: func(p *task.Payload) { p.Expect.NodeState = lifecycle.NodeDraining }},
+		"other environment":    {reason: ofGrant + refusedEnv, issue: grantThat(func(g *task.Grant) { g.Env = "prod" })},
+		"other node":           {reason: refusedGrantNode, issue: grantThat(func(g *task.Grant) { g.NodeID = schema.NewID() })},
+		"old incarnation":      {reason: refusedGrantNode, issue: grantThat(func(g *task.Grant) { g.Incarnation = 0 })},
+		"version":              {reason: ofGrant + refusedVersion, issue: grantThat(func(g *task.Grant) { g.V = 2 })},
 		"by the task key":      {reason: ofGrant + refusedSignature, issue: func(f *fakeAPI) { f.grantSigner = f.signer }},
 		"by a stranger":        {reason: ofGrant + refusedSignature, issue: func(f *fakeAPI) { f.grantSigner = newKey(f.t) }},
 		"by the root":          {reason: ofGrantKey + refusedSignature, issue: func(f *fakeAPI) { f.keySigner = f.root }},
 		"by a staged key":      {reason: ofGrantKey + refusedSignature, issue: func(f *fakeAPI) { f.keySigner = f.staged }},
 		"delegated by itself":  {reason: ofGrantKey + refusedSignature, issue: func(f *fakeAPI) { f.keySigner = f.delegate }},
-		"delegation expired":   {reason: refusedKeyTime, issue: keyThat(func(k *schema.LeaseKey) { k.NotAfter = time.Now().Add(-time.Second) })},
-		"delegation to come":   {reason: refusedKeyTime, issue: keyThat(func(k *schema.LeaseKey) { k.NotBefore = time.Now().Add(time.Hour) })},
-		"delegation of prod":   {reason: ofGrantKey + refusedEnv, issue: keyThat(func(k *schema.LeaseKey) { k.Env = "prod" })},
-		"delegation of no key": {reason: ofGrantKey + refusedBody, issue: keyThat(func(k *schema.LeaseKey) { k.Public = "" })},
-		"delegation version":   {reason: ofGrantKey + refusedVersion, issue: keyThat(func(k *schema.LeaseKey) { k.V = 0 })},
+		"delegation expired":   {reason: refusedKeyTime, issue: keyThat(func(k *trust.LeaseKey) { k.NotAfter = time.Now().Add(-time.Second) })},
+		"delegation to come":   {reason: refusedKeyTime, issue: keyThat(func(k *trust.LeaseKey) { k.NotBefore = time.Now().Add(time.Hour) })},
+		"delegation of prod":   {reason: ofGrantKey + refusedEnv, issue: keyThat(func(k *trust.LeaseKey) { k.Env = "prod" })},
+		"delegation of no key": {reason: ofGrantKey + refusedBody, issue: keyThat(func(k *trust.LeaseKey) { k.Public = "" })},
+		"delegation version":   {reason: ofGrantKey + refusedVersion, issue: keyThat(func(k *trust.LeaseKey) { k.V = 0 })},
 		"task key delegated": {reason: refusedDelegate, issue: func(f *fakeAPI) {
 			f.grantSigner = f.signer
-			f.onKey = func(k *schema.LeaseKey) { k.Public = base64.StdEncoding.EncodeToString(publicOf(f.signer)) }
+			f.onKey = func(k *trust.LeaseKey) { k.Public = base64.StdEncoding.EncodeToString(publicOf(f.signer)) }
 		}},
-		"no grant": {reason: ofGrant + refusedType, offer: func(_ *fakeAPI, o *schema.TaskOffer, _ string) { o.Grant = json.RawMessage(`{}`) }},
-		"no delegation": {reason: ofGrantKey + refusedType, offer: func(_ *fakeAPI, o *schema.TaskOffer, _ string) {
+		"no grant": {reason: ofGrant + refusedType, offer: func(_ *fakeAPI, o *wire.TaskOffer, _ string) { o.Grant = json.RawMessage(`{}`) }},
+		"no delegation": {reason: ofGrantKey + refusedType, offer: func(_ *fakeAPI, o *wire.TaskOffer, _ string) {
 			o.GrantKey = json.RawMessage(`null`)
 		}},
-		"task in the place of the grant": {reason: ofGrant + refusedType, offer: func(_ *fakeAPI, o *schema.TaskOffer, _ string) { o.Grant = o.Envelope }},
-		"grant in the place of the task": {reason: refusedType, offer: func(_ *fakeAPI, o *schema.TaskOffer, _ string) { o.Envelope = o.Grant }},
-		"unknown field": {reason: ofGrant + refusedBody, offer: func(f *fakeAPI, o *schema.TaskOffer, _ string) {
-			o.Grant = signBytes(f.t, f.delegate, schema.LeasePayloadType, []byte(`{"x":1}`))
+		"task in the place of the grant": {reason: ofGrant + refusedType, offer: func(_ *fakeAPI, o *wire.TaskOffer, _ string) { o.Grant = o.Envelope }},
+		"grant in the place of the task": {reason: refusedType, offer: func(_ *fakeAPI, o *wire.TaskOffer, _ string) { o.Envelope = o.Grant }},
+		"unknown field": {reason: ofGrant + refusedBody, offer: func(f *fakeAPI, o *wire.TaskOffer, _ string) {
+			o.Grant = signBytes(f.t, f.delegate, trust.LeasePayloadType, []byte(`{"x":1}`))
 			o.Grant = bytes.Replace(o.Grant, []byte(`"keyid":"k1"`), []byte(`"keyid":""`), 1)
 		}},
-		"data after the grant": {reason: ofGrant + refusedEnvelope, offer: func(_ *fakeAPI, o *schema.TaskOffer, _ string) {
+		"data after the grant": {reason: ofGrant + refusedEnvelope, offer: func(_ *fakeAPI, o *wire.TaskOffer, _ string) {
 			o.Grant = append(bytes.Clone(o.Grant), " {}"...)
 		}},
-		"too large": {reason: ofGrant + refusedTooLarge, issue: grantThat(func(g *schema.TaskGrant) { g.SetHash = strings.Repeat("x", schema.MaxBodyBytes) })},
+		"too large": {reason: ofGrant + refusedTooLarge, issue: grantThat(func(g *task.Grant) { g.SetHash = strings.Repeat("x", wire.MaxBodyBytes) })},
 	}
 }
 
 // wrongOffer is one offer of the corpus, for a poll's nonce.
-func (f *fakeAPI) wrongOffer(bad badGrant, seq int64, nonce string) schema.TaskOffer {
-	p := f.payload(schema.TaskWorkloadCordon, seq, nil)
+func (f *fakeAPI) wrongOffer(bad badGrant, seq int64, nonce string) wire.TaskOffer {
+	p := f.payload(task.WorkloadCordon, seq, nil)
 	if bad.task != nil {
 		bad.task(&p)
 	}
@@ -119,8 +123,8 @@ func TestBadGrantsAreReported(t *testing.T) {
 				bad.issue(f)
 			}
 			var runs atomic.Int32
-			a := start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
-			p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+			a := start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
+			p := f.payload(task.WorkloadCordon, 1, nil)
 			if bad.task != nil {
 				bad.task(&p)
 			}
@@ -141,12 +145,12 @@ func TestOldAnswerIsNoAnswer(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	var runs atomic.Int32
-	deps := Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()}
+	deps := Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()}
 	a := start(t, c, deps)
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	o := f.offerOf(p, 1)
 	var nonce string
-	f.note(func() { f.onGrant = func(g *schema.TaskGrant) { nonce = g.Nonce } })
+	f.note(func() { f.onGrant = func(g *task.Grant) { nonce = g.Nonce } })
 	f.offers <- o
 	f.result(p.TaskID)
 	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
@@ -173,9 +177,9 @@ func TestExpiredSet(t *testing.T) {
 	f := newQuietAPI(t)
 	v := f.verifier()
 	v.set.expires = time.Now().Add(-time.Minute)
-	for _, row := range schema.TaskTypes() {
+	for _, row := range task.Types() {
 		_, err := v.judge(f.granted(f.offerOf(f.payload(row.Type, 1, nil), 1), testNonce))
-		if row.Effect != schema.EffectDestructive {
+		if row.Effect != task.EffectDestructive {
 			require.NoError(t, err, row.Type)
 			continue
 		}
@@ -189,11 +193,11 @@ func TestForkedSetInAGrant(t *testing.T) {
 	f := newQuietAPI(t)
 	v := f.verifier()
 	v.set.version, v.set.hash = 2, digestOf([]byte("mine"))
-	f.onGrant = func(g *schema.TaskGrant) { g.SetVersion, g.SetHash = 2, digestOf([]byte("other")) }
-	o := f.offerOf(f.payload(schema.TaskWorkloadCordon, 1, nil), 1)
+	f.onGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 2, digestOf([]byte("other")) }
+	o := f.offerOf(f.payload(task.WorkloadCordon, 1, nil), 1)
 	_, err := v.judge(f.granted(o, testNonce))
 	require.Equal(t, refusedSetFork, schema.AsError(err).Reason)
-	f.onGrant = func(g *schema.TaskGrant) { g.SetVersion, g.SetHash = 1, digestOf([]byte("older")) }
+	f.onGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 1, digestOf([]byte("older")) }
 	_, err = v.judge(f.granted(o, testNonce))
 	require.NoError(t, err, "a replica that is behind")
 }
@@ -209,9 +213,9 @@ func TestTimeIsTheServers(t *testing.T) {
 			f := newQuietAPI(t)
 			v := f.verifier()
 			v.clock = &trustedClock{local: func() time.Time { return time.Now().Add(off) }}
-			_, err := v.judge(f.granted(f.offerOf(f.payload(schema.TaskWorkloadCordon, 1, nil), 1), testNonce))
+			_, err := v.judge(f.granted(f.offerOf(f.payload(task.WorkloadCordon, 1, nil), 1), testNonce))
 			require.NoError(t, err)
-			old := f.payload(schema.TaskWorkloadCordon, 2, nil)
+			old := f.payload(task.WorkloadCordon, 2, nil)
 			old.ExpiresAt = time.Now().Add(-time.Second)
 			f.clock = func() time.Time { return time.Now().Add(-time.Hour) } // a replica that is behind
 			_, err = v.judge(f.granted(f.offerOf(old, 1), testNonce))
@@ -226,8 +230,8 @@ func TestRefusedGrantTellsNoTime(t *testing.T) {
 	t.Parallel()
 	f := newQuietAPI(t)
 	v := f.verifier()
-	f.onGrant = func(g *schema.TaskGrant) { g.ServerTime = time.Now().Add(10000 * time.Hour) }
-	o := f.offerOf(f.payload(schema.TaskWorkloadCordon, 1, nil), 1)
+	f.onGrant = func(g *task.Grant) { g.ServerTime = time.Now().Add(10000 * time.Hour) }
+	o := f.offerOf(f.payload(task.WorkloadCordon, 1, nil), 1)
 	_, err := v.judge(f.granted(o, testNonce))
 	require.Equal(t, refusedKeyTime, schema.AsError(err).Reason)
 	require.True(t, v.clock.now().IsZero())
@@ -238,17 +242,17 @@ func TestRefusedGrantTellsNoTime(t *testing.T) {
 func TestBitFlipsOfAnOffer(t *testing.T) {
 	t.Parallel()
 	f := newQuietAPI(t)
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	good := f.granted(f.offerOf(p, 1), testNonce)
 	v := f.verifier()
 	want, err := v.judge(good)
 	require.NoError(t, err)
 	draws := rand.New(rand.NewPCG(1, 1))
 	accepted := 0
-	for name, pick := range map[string]func(*schema.TaskOffer) *json.RawMessage{
-		"envelope": func(o *schema.TaskOffer) *json.RawMessage { return &o.Envelope },
-		"grant":    func(o *schema.TaskOffer) *json.RawMessage { return &o.Grant },
-		"key":      func(o *schema.TaskOffer) *json.RawMessage { return &o.GrantKey },
+	for name, pick := range map[string]func(*wire.TaskOffer) *json.RawMessage{
+		"envelope": func(o *wire.TaskOffer) *json.RawMessage { return &o.Envelope },
+		"grant":    func(o *wire.TaskOffer) *json.RawMessage { return &o.Grant },
+		"key":      func(o *wire.TaskOffer) *json.RawMessage { return &o.GrantKey },
 	} {
 		for i := range *pick(&good) {
 			o := good
@@ -273,7 +277,7 @@ func TestBitFlipsOfAnOffer(t *testing.T) {
 func TestKnownTaskPastItsTime(t *testing.T) {
 	t.Parallel()
 	f := newQuietAPI(t)
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	p.ExpiresAt = time.Now().Add(-time.Second)
 	o := f.granted(f.offerOf(p, 1), testNonce)
 	v := f.verifier()
@@ -289,19 +293,19 @@ func TestKnownTaskPastItsTime(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	api := newQuietAPI(f)
 	key := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, ed25519.SeedSize))
-	f.Add(api.body(api.payload(schema.TaskWorkloadCordon, 1, nil)))
+	f.Add(api.body(api.payload(task.WorkloadCordon, 1, nil)))
 	for _, s := range []string{`{"v":1,"V":2}`, `{"env":"a","env":"b"}`, `{"v":1}{"v":2}`, `{"params":{"a":1,"a":2}}`, "{\"env\":\"\\ud800\"}", `[]`, `null`} {
 		f.Add([]byte(s))
 	}
-	keys := []schema.VerifierKey{{State: schema.KeyActive, KeyID: "k1", Public: publicOf(key)}}
+	keys := []trust.VerifierKey{{State: trust.KeyActive, KeyID: "k1", Public: publicOf(key)}}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		var p schema.TaskPayload
-		raw, _, err := taskDocument().read(signBytes(t, key, schema.TaskPayloadType, body), keys, &p)
+		var p task.Payload
+		raw, _, err := taskDocument().read(signBytes(t, key, task.PayloadType, body), keys, &p)
 		if err != nil {
 			return
 		}
 		require.Equal(t, body, raw)
-		var plain schema.TaskPayload
+		var plain task.Payload
 		require.NoError(t, json.Unmarshal(raw, &plain))
 		require.Equal(t, plain, p)
 		again, err := entry{Payload: raw}.task() // as a restart reads it

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -172,7 +172,7 @@ func (a *Agent) beat(ctx context.Context, api *client) error {
 	if up == 0 {
 		up = int64(a.now().Sub(a.started).Seconds())
 	}
-	return api.heartbeat(ctx, schema.HeartbeatRequest{
+	return api.heartbeat(ctx, wire.HeartbeatRequest{
 		AgentVersion: Version(), UptimeSeconds: up, BootID: a.bootID,
 		Cordoned: a.flags.Cordoned(), Workloads: list, Phase: "ready", At: a.now().UTC(),
 	})

@@ -12,15 +12,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // identity is a certificate with its key, as loaded from disk.
 type identity struct {
 	cert  tls.Certificate
 	leaf  *x509.Certificate
-	id    schema.Identity
-	facts schema.CertFacts
+	id    trust.Identity
+	facts trust.CertFacts
 }
 
 // errNoIdentity means that there is no usable pair on disk.
@@ -36,11 +36,11 @@ func parseIdentity(certPEM, keyPEM []byte) (*identity, error) {
 	if len(leaf.URIs) != 1 {
 		return nil, fmt.Errorf("the certificate holds %d URI names, want 1", len(leaf.URIs))
 	}
-	id, err := schema.ParseIdentity(leaf.URIs[0])
+	id, err := trust.ParseIdentity(leaf.URIs[0])
 	if err != nil {
 		return nil, err
 	}
-	return &identity{cert: pair, leaf: leaf, id: id, facts: schema.FactsOf(leaf)}, nil
+	return &identity{cert: pair, leaf: leaf, id: id, facts: trust.CertFactsOf(leaf)}, nil
 }
 
 // matches refuses an identity of another node or environment.

@@ -14,9 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-func newPair(t *testing.T, ca authority, id schema.Identity) (certPEM, keyPEM []byte) {
+func newPair(t *testing.T, ca authority, id trust.Identity) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -28,7 +29,7 @@ func newPair(t *testing.T, ca authority, id schema.Identity) (certPEM, keyPEM []
 func TestCheckIssuer(t *testing.T) {
 	t.Parallel()
 	ca, other := newAuthority(t, "node ca"), newAuthority(t, "next node ca")
-	certPEM, keyPEM := newPair(t, ca, schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1})
+	certPEM, keyPEM := newPair(t, ca, trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1})
 	id, err := parseIdentity(certPEM, keyPEM)
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "ca.crt")

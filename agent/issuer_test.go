@@ -15,6 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // issuer signs grants and hands out verifier sets.
@@ -24,8 +28,8 @@ type issuer struct {
 	// clock is the server's.
 	clock func() time.Time
 	// onGrant changes a grant before it is signed; onKey its delegation.
-	onGrant func(*schema.TaskGrant)
-	onKey   func(*schema.LeaseKey)
+	onGrant func(*task.Grant)
+	onKey   func(*trust.LeaseKey)
 	// The keys that sign; nil for the issuer's own.
 	grantSigner, keySigner ed25519.PrivateKey
 
@@ -52,8 +56,8 @@ func publicOf(key ed25519.PrivateKey) ed25519.PublicKey {
 }
 
 // trust is what a bundle of this server says.
-func (f *fakeAPI) trust() schema.TaskTrust {
-	return schema.TaskTrust{Keys: f.verifiers(), Roots: []schema.VerifierKey{{State: "root", KeyID: "root", Public: publicOf(f.root)}}}
+func (f *fakeAPI) trust() trust.TaskTrust {
+	return trust.TaskTrust{Keys: f.verifiers(), Roots: []trust.VerifierKey{{State: "root", KeyID: "root", Public: publicOf(f.root)}}}
 }
 
 func (f *fakeAPI) newest() string {
@@ -72,7 +76,7 @@ func (f *fakeAPI) setsAfter(r *http.Request) (any, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := schema.VerifierSets{Sets: []json.RawMessage{}}
+	out := trust.VerifierSets{Sets: []json.RawMessage{}}
 	if f.shown != nil {
 		out.Sets = append(out.Sets, f.shown(after)...)
 	}
@@ -80,7 +84,7 @@ func (f *fakeAPI) setsAfter(r *http.Request) (any, error) {
 }
 
 // granted adds a grant for a poll's nonce, unless the offer has one.
-func (f *fakeAPI) granted(o schema.TaskOffer, nonce string) schema.TaskOffer {
+func (f *fakeAPI) granted(o wire.TaskOffer, nonce string) wire.TaskOffer {
 	if o.Grant != nil {
 		return o
 	}
@@ -90,9 +94,9 @@ func (f *fakeAPI) granted(o schema.TaskOffer, nonce string) schema.TaskOffer {
 
 // grantFor is what the server says of an offer: what the signed body says,
 // where it reads.
-func (f *fakeAPI) grantFor(o schema.TaskOffer, nonce string) (grant, key json.RawMessage) {
+func (f *fakeAPI) grantFor(o wire.TaskOffer, nonce string) (grant, key json.RawMessage) {
 	var e dsse.Envelope
-	var p schema.TaskPayload
+	var p task.Payload
 	raw := []byte{}
 	if json.Unmarshal(o.Envelope, &e) == nil {
 		if body, err := e.DecodeB64Payload(); err == nil {
@@ -100,19 +104,19 @@ func (f *fakeAPI) grantFor(o schema.TaskOffer, nonce string) (grant, key json.Ra
 			_ = json.Unmarshal(body, &p)
 		}
 	}
-	g := schema.TaskGrant{
+	g := task.Grant{
 		V: 1, Env: f.id.Env, NodeID: f.id.NodeID, Incarnation: f.id.Incarnation, Nonce: nonce, ServerTime: f.clock().UTC(),
 		TaskID: p.TaskID, EnvelopeSHA256: digestOf(raw), LeaseEpoch: o.Lease.Epoch, LeaseUntil: o.Lease.ExpiresAt,
-		NodeState: schema.NodeActive, OpSeq: p.Expect.OpSeq,
+		NodeState: lifecycle.NodeActive, OpSeq: p.Expect.OpSeq,
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.onGrant != nil {
 		f.onGrant(&g)
 	}
-	d := schema.LeaseKey{
+	d := trust.LeaseKey{
 		V: 1, Env: f.id.Env, KeyID: "lease-1", Public: base64.StdEncoding.EncodeToString(publicOf(f.delegate)),
-		NotBefore: f.clock().UTC().Add(-time.Minute), NotAfter: f.clock().UTC().Add(schema.LeaseKeyLife),
+		NotBefore: f.clock().UTC().Add(-time.Minute), NotAfter: f.clock().UTC().Add(trust.LeaseKeyLifetime),
 	}
 	if f.onKey != nil {
 		f.onKey(&d)
@@ -124,8 +128,8 @@ func (f *fakeAPI) grantFor(o schema.TaskOffer, nonce string) (grant, key json.Ra
 	if keySigner == nil {
 		keySigner = f.signer
 	}
-	return signJSON(f.t, edSigner{signer, ""}, schema.LeasePayloadType, g),
-		signJSON(f.t, edSigner{keySigner, ""}, schema.LeaseKeyPayloadType, d)
+	return signJSON(f.t, edSigner{signer, ""}, trust.LeasePayloadType, g),
+		signJSON(f.t, edSigner{keySigner, ""}, trust.LeaseKeyPayloadType, d)
 }
 
 func signJSON(tb testing.TB, signer edSigner, payloadType string, v any) json.RawMessage {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Steps of a journal entry.
@@ -40,8 +42,8 @@ type entry struct {
 	ClockOffset *time.Duration `json:"clock_offset,omitempty"`
 	Step        string         `json:"step"`
 	// Memo is the executor's own memory of an unfinished task.
-	Memo   json.RawMessage    `json:"memo,omitempty"`
-	Result *schema.TaskResult `json:"result,omitempty"`
+	Memo   json.RawMessage `json:"memo,omitempty"`
+	Result *task.Result    `json:"result,omitempty"`
 	// ResultSHA256 is the hex SHA-256 of Result in its JSON form: a result that
 	// reads but is not the one that was recorded is never reported.
 	ResultSHA256 string `json:"result_sha256,omitempty"`
@@ -55,14 +57,14 @@ type entry struct {
 }
 
 // task parses the entry's payload, which was verified before it was stored.
-func (e entry) task() (schema.TaskPayload, error) {
-	var p schema.TaskPayload
-	err := schema.DecodeStrict(e.Payload, schema.MaxBodyBytes, &p)
+func (e entry) task() (task.Payload, error) {
+	var p task.Payload
+	err := schema.DecodeStrict(e.Payload, wire.MaxBodyBytes, &p)
 	return p, err
 }
 
 // finish records the result in the entry.
-func (e *entry) finish(r schema.TaskResult) error {
+func (e *entry) finish(r task.Result) error {
 	r.EnvelopeSHA256 = e.Digest
 	data, err := json.Marshal(r)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // keeper looks after the node's identity: it chooses the version in use, renews
@@ -264,7 +264,7 @@ func (k *keeper) renewAt(v *version) time.Time {
 	life := v.leaf.NotAfter.Sub(v.leaf.NotBefore)
 	sum := sha256.Sum256([]byte(v.id.NodeID + v.facts.Serial))
 	spread := float64(binary.BigEndian.Uint64(sum[:8]))/math.MaxUint64*2 - 1
-	return v.leaf.NotBefore.Add(time.Duration(float64(life) * (schema.RenewAt + schema.RenewJitter*spread)))
+	return v.leaf.NotBefore.Add(time.Duration(float64(life) * (trust.RenewAt + trust.RenewJitter*spread)))
 }
 
 // pollFor is how long a poll with the version may wait: not past the time when

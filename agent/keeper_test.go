@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func TestRenewal(t *testing.T) {
@@ -18,7 +18,7 @@ func TestRenewal(t *testing.T) {
 	first := r.agent.keeper.inUse.Load()
 	require.Equal(t, first.meta.RecoveryToken, r.envToken(), "the env file holds the recovery token after an enrolment")
 
-	r.pass(schema.CertTTL / 4)
+	r.pass(trust.CertTTL / 4)
 	out := r.step()
 	require.Equal(t, ActNothing, out.Action)
 	require.Positive(t, out.Wait)
@@ -77,7 +77,7 @@ func TestRenewalSpreads(t *testing.T) {
 	life := v.leaf.NotAfter.Sub(v.leaf.NotBefore)
 	low, high := 1.0, 0.0
 	for i := range 1000 {
-		v.identity = &identity{leaf: v.leaf, id: schema.Identity{NodeID: fmt.Sprint(i)}, facts: v.facts}
+		v.identity = &identity{leaf: v.leaf, id: trust.Identity{NodeID: fmt.Sprint(i)}, facts: v.facts}
 		at := float64(k.renewAt(&v).Sub(v.leaf.NotBefore)) / float64(life)
 		low, high = min(low, at), max(high, at)
 	}
@@ -128,7 +128,7 @@ func scenes() []scene {
 		{"recover", func(t *testing.T) *rig {
 			t.Helper()
 			r := enrolled(t)
-			r.pass(schema.CertTTL + time.Hour)
+			r.pass(trust.CertTTL + time.Hour)
 			return r
 		}},
 		{"reissue", func(t *testing.T) *rig {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // lives is how many lives TestKilledBetweenAnyTwoSteps runs, all kinds together.
@@ -27,25 +27,25 @@ const (
 
 // lifeKind is an effect class, with what must hold at the end of each life.
 type lifeKind struct {
-	typ    schema.TaskType
+	typ    task.Type
 	params any
 	// execs are the executors of one process; nil for the built-in ones.
-	execs func(*desk, *mortal) map[schema.TaskType]Executor
+	execs func(*desk, *mortal) map[task.Type]Executor
 	holds func(t *testing.T, d *desk, c Config, seed uint64)
 }
 
 func lifeKinds() map[string]lifeKind {
 	return map[string]lifeKind{
-		"read":        {typ: schema.TaskFactsCollect, execs: twoEffects, holds: completed},
-		"idempotent":  {typ: schema.TaskWorkloadCordon, execs: twoEffects, holds: completed},
-		"destructive": {typ: schema.TaskWorkloadDrain, params: struct{}{}, execs: twoEffects, holds: atMostOnce},
-		"drain":       {typ: schema.TaskWorkloadDrain, holds: oneSignalEach},
-		"wipe":        {typ: schema.TaskWipeIdentity, holds: wiped},
+		"read":        {typ: task.FactsCollect, execs: twoEffects, holds: completed},
+		"idempotent":  {typ: task.WorkloadCordon, execs: twoEffects, holds: completed},
+		"destructive": {typ: task.WorkloadDrain, params: struct{}{}, execs: twoEffects, holds: atMostOnce},
+		"drain":       {typ: task.WorkloadDrain, holds: oneSignalEach},
+		"wipe":        {typ: task.WipeIdentity, holds: wiped},
 	}
 }
 
 // twoEffects is an executor with two effects and a memory between them.
-func twoEffects(d *desk, m *mortal) map[schema.TaskType]Executor {
+func twoEffects(d *desk, m *mortal) map[task.Type]Executor {
 	run := func(_ context.Context, t Task) (any, error) {
 		for _, what := range []string{"first", "second"} {
 			if err := d.did(m, what); err != nil {
@@ -58,12 +58,12 @@ func twoEffects(d *desk, m *mortal) map[schema.TaskType]Executor {
 		return "done", nil
 	}
 	x := Executor{Check: func(json.RawMessage) error { return nil }, Run: run, Folder: true}
-	return map[schema.TaskType]Executor{d.task.Type: x}
+	return map[task.Type]Executor{d.task.Type: x}
 }
 
 func completed(t *testing.T, d *desk, _ Config, seed uint64) {
 	t.Helper()
-	require.Equal(t, schema.TaskSucceeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
+	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	require.Positive(t, d.effects["first"], "seed %d", seed)
 	require.Positive(t, d.effects["second"], "seed %d", seed)
 }
@@ -72,11 +72,11 @@ func atMostOnce(t *testing.T, d *desk, _ Config, seed uint64) {
 	t.Helper()
 	require.LessOrEqual(t, d.effects["first"], 1, "seed %d", seed)
 	require.LessOrEqual(t, d.effects["second"], d.effects["first"], "seed %d", seed)
-	if d.result.Status == schema.TaskSucceeded {
+	if d.result.Status == task.Succeeded {
 		require.Equal(t, 1, d.effects["second"], "seed %d", seed)
 		return
 	}
-	require.Equal(t, schema.TaskFailed, d.result.Status, "seed %d", seed)
+	require.Equal(t, task.Failed, d.result.Status, "seed %d", seed)
 	require.Contains(t, d.result.Message, "outcome unknown", "seed %d", seed)
 }
 
@@ -84,8 +84,8 @@ func atMostOnce(t *testing.T, d *desk, _ Config, seed uint64) {
 // twice. One whose signal fell to a kill is reported as blocked.
 func oneSignalEach(t *testing.T, d *desk, _ Config, seed uint64) {
 	t.Helper()
-	require.Equal(t, schema.TaskSucceeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
-	r := decode[schema.DrainResult](t, d.result.Output)
+	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
+	r := decode[task.DrainResult](t, d.result.Output)
 	require.Len(t, r.Stopped, len(drainedJobs())-len(r.Blocked), "seed %d", seed)
 	for _, name := range drainedJobs() {
 		require.LessOrEqual(t, d.effects[name], 1, "seed %d", seed)
@@ -98,7 +98,7 @@ func oneSignalEach(t *testing.T, d *desk, _ Config, seed uint64) {
 // wiped: the keys are gone, and they were there until the server had the result.
 func wiped(t *testing.T, d *desk, c Config, seed uint64) {
 	t.Helper()
-	require.Equal(t, schema.TaskSucceeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
+	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	require.NoFileExists(t, c.KeyPath, "seed %d", seed)
 	require.NoFileExists(t, c.CertPath, "seed %d", seed)
 	require.FileExists(t, filepath.Join(c.StateDir, removedFile), "seed %d", seed)
@@ -120,13 +120,13 @@ func (w ledgerWorkloads) asked() map[string]bool {
 	return asked
 }
 
-func (w ledgerWorkloads) List(context.Context) ([]schema.Workload, error) {
-	asked, list := w.asked(), []schema.Workload{}
+func (w ledgerWorkloads) List(context.Context) ([]task.Workload, error) {
+	asked, list := w.asked(), []task.Workload{}
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
 	for _, name := range drainedJobs() {
 		if w.d.effects[name] == 0 {
-			list = append(list, schema.Workload{Name: name, Kind: DriverProcess, Stopping: asked[name]})
+			list = append(list, task.Workload{Name: name, Kind: DriverProcess, Stopping: asked[name]})
 		}
 	}
 	return list, nil
@@ -181,8 +181,8 @@ func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64, steps int) (take
 	c.WorkloadDriver = DriverNone
 	f.install(c, f.id, time.Now().Add(time.Hour))
 	params := kind.params
-	if kind.typ == schema.TaskWorkloadDrain && params == nil {
-		params = schema.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)}
+	if kind.typ == task.WorkloadDrain && params == nil {
+		params = task.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)}
 	}
 	d := &desk{f: f, task: f.payload(kind.typ, 1, params), effects: map[string]int{}}
 	if steps > 0 && int(seed) >= 2*steps {
@@ -190,7 +190,7 @@ func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64, steps int) (take
 	}
 	log := &logBuffer{}
 	removed := false
-	for boot := 0; !removed && (!d.over() || kind.typ == schema.TaskWipeIdentity); boot++ {
+	for boot := 0; !removed && (!d.over() || kind.typ == task.WipeIdentity); boot++ {
 		require.Less(t, boot, maxBoots, "seed %d: the task is never over\n%s", seed, log)
 		m := &mortal{}
 		switch {
@@ -251,7 +251,7 @@ func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *
 		if m.isDead() {
 			return false
 		}
-		if out.Removed || d.over() && kind.typ != schema.TaskWipeIdentity {
+		if out.Removed || d.over() && kind.typ != task.WipeIdentity {
 			return out.Removed
 		}
 	}

@@ -20,6 +20,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // TestClonedStateLocksBoth: two copies of one state folder; whichever renews
@@ -32,7 +35,7 @@ func TestClonedStateLocksBoth(t *testing.T) {
 	require.NoError(t, exec.CommandContext(t.Context(), "cp", "-a", dir+"/.", copied).Run())
 	move := func(p string) string { return strings.Replace(p, dir, copied, 1) }
 	twin := *r
-	twin.agent, twin.log, twin.disk, twin.wire = nil, &logBuffer{}, &stepDisk{}, &wire{f: r.f}
+	twin.agent, twin.log, twin.disk, twin.wire = nil, &logBuffer{}, &stepDisk{}, &wireLog{f: r.f}
 	twin.conf.StateDir, twin.conf.CertPath, twin.conf.KeyPath = move(r.conf.StateDir), move(r.conf.CertPath), move(r.conf.KeyPath)
 	twin.conf.EnvFile, twin.conf.CABundlePath, twin.conf.NodeCABundlePath = move(r.conf.EnvFile), move(r.conf.CABundlePath), move(r.conf.NodeCABundlePath)
 	require.True(t, twin.boot())
@@ -40,7 +43,7 @@ func TestClonedStateLocksBoth(t *testing.T) {
 
 	r.due()
 	r.settle()
-	r.pass(schema.InFlight + time.Minute)
+	r.pass(trust.InFlight + time.Minute)
 	twin.step()
 	require.True(t, r.book.isLocked)
 	issued := r.book.issued
@@ -84,7 +87,7 @@ func TestOperatorTokenTakesPrecedence(t *testing.T) {
 func TestRefusedOperatorTokenKeepsTheIdentity(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	wrong, _, _ := schema.NewToken()
+	wrong, _, _ := trust.NewToken()
 	r.setToken(wrong)
 	serial := r.serial()
 	require.True(t, r.boot())
@@ -148,7 +151,7 @@ func TestMovedAside(t *testing.T) {
 			require.FileExists(t, r.conf.CertPath)
 			if recovery {
 				require.NotEqual(t, serial, r.serial())
-				require.Equal(t, schema.ViaRecover, r.lastVia())
+				require.Equal(t, trust.IssuedByRecover, r.lastVia())
 			} else {
 				require.Equal(t, serial, r.serial())
 			}
@@ -162,7 +165,7 @@ func TestRecoveryImpossible(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	require.NoError(t, os.WriteFile(r.state().file(recoveryKeyFile), []byte("torn"), privateFile))
-	r.pass(schema.CertTTL + time.Hour)
+	r.pass(trust.CertTTL + time.Hour)
 	n := r.f.count("enroll")
 	for range 5 {
 		out := r.step()
@@ -174,7 +177,7 @@ func TestRecoveryImpossible(t *testing.T) {
 	require.True(t, r.logged("reissue-enrollment "+r.conf.NodeID))
 	r.setToken(r.book.token())
 	r.settle()
-	require.Equal(t, schema.ViaEnroll, r.lastVia())
+	require.Equal(t, trust.IssuedByEnroll, r.lastVia())
 	require.True(t, r.agent.keeper.recoverable())
 }
 
@@ -252,7 +255,7 @@ func TestRetryAfter(t *testing.T) {
 	r.book.refuse = nil
 	r.pass(time.Minute + time.Second)
 	r.settle()
-	require.Equal(t, schema.ViaRenew, r.lastVia())
+	require.Equal(t, trust.IssuedByRenew, r.lastVia())
 }
 
 // TestFailingRenewalIsSaid: below a quarter of the life, each hour, loudly; and
@@ -282,7 +285,7 @@ func TestFailingRenewalIsSaid(t *testing.T) {
 	r.book.refuse = nil
 	r.pass(time.Hour)
 	r.settle()
-	require.Equal(t, schema.ViaRecover, r.lastVia())
+	require.Equal(t, trust.IssuedByRecover, r.lastVia())
 }
 
 // TestStatusOfTheIdentity reads what an operator asks for.
@@ -299,15 +302,15 @@ func TestStatusOfTheIdentity(t *testing.T) {
 	require.Len(t, s.Versions, 2)
 	require.True(t, s.Versions[0].InUse)
 	require.Equal(t, int64(2), s.Sequence)
-	require.Equal(t, schema.ViaRenew, s.Versions[0].Via)
+	require.Equal(t, trust.IssuedByRenew, s.Versions[0].Via)
 	require.True(t, s.RecoveryPossible)
 	require.False(t, s.LastRenewal.IsZero())
 	require.True(t, s.NextRenewal.After(s.LastRenewal))
 	require.Equal(t, r.serial(), s.Identity.Serial)
-	require.NotContains(t, out, schema.TokenPrefix)
+	require.NotContains(t, out, trust.TokenPrefix)
 	_, out, _ = command(t, environ(c), "status")
 	require.Contains(t, out, "recovery possible")
-	require.NotContains(t, out, schema.TokenPrefix)
+	require.NotContains(t, out, trust.TokenPrefix)
 }
 
 // TestSecretsStayOutOfTheLog over a whole life.
@@ -316,9 +319,9 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	r := enrolled(t)
 	r.due()
 	r.settle()
-	r.pass(schema.CertTTL * 2)
+	r.pass(trust.CertTTL * 2)
 	r.settle()
-	require.NotContains(t, r.log.String(), schema.TokenPrefix)
+	require.NotContains(t, r.log.String(), trust.TokenPrefix)
 	require.NotContains(t, r.log.String(), "PRIVATE KEY")
 	for _, s := range r.secrets() {
 		require.NotContains(t, r.log.String(), s)
@@ -332,7 +335,7 @@ func TestIssuerOlderThanItsBackdatedCertificate(t *testing.T) {
 	require.NoError(t, err)
 	csr, err := readCSR(key.CSR)
 	require.NoError(t, err)
-	id := schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
+	id := trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
 	text := ca.nodeFrom(t, id, csr.PublicKey, ca.cert.NotBefore.Add(-5*time.Minute), time.Now().Add(time.Hour))
 	parsed, err := parseIdentity(text, []byte(key.Key))
 	require.NoError(t, err)
@@ -347,19 +350,19 @@ func TestNewTaskMakesARunningOneAsk(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	begun := make(chan string, 1)
-	x := script{schema.TaskWorkloadCordon: held(begun, nil), schema.TaskFactsCollect: counting(new(atomic.Int32))}
+	x := script{task.WorkloadCordon: held(begun, nil), task.FactsCollect: counting(new(atomic.Int32))}
 	a, log := newAgent(t, f.config(), Deps{Executors: x.executors()})
 	a.timing.progress, a.tasks.timing.progress = time.Hour, time.Hour
-	f.progress = func(string, schema.TaskProgress) (schema.ProgressAnswer, error) {
-		return schema.ProgressAnswer{Cancel: true}, nil
+	f.progress = func(string, task.Progress) (wire.ProgressResponse, error) {
+		return wire.ProgressResponse{Cancel: true}, nil
 	}
 	launch(t, a, log)
-	slow := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	slow := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(slow, 1)
 	<-begun
 	require.Zero(t, f.count("progress"))
-	f.offers <- f.offerOf(f.payload(schema.TaskFactsCollect, 2, nil), 1)
-	require.Equal(t, schema.TaskCancelled, f.result(slow.TaskID).Status)
+	f.offers <- f.offerOf(f.payload(task.FactsCollect, 2, nil), 1)
+	require.Equal(t, task.Canceled, f.result(slow.TaskID).Status)
 }
 
 func TestSetEnvValue(t *testing.T) {

@@ -101,7 +101,7 @@ func (p program) exit(err error) int {
 	if e.Next != "" {
 		fmt.Fprintln(p.stderr, "next:", e.Next)
 	}
-	return e.Kind.Row().Exit
+	return e.Kind.Info().Exit
 }
 
 // parse reads a command's flags and refuses arguments.

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // reexecVar makes the test binary be the agent.
@@ -95,7 +97,7 @@ func TestEnrollCommand(t *testing.T) {
 func TestEnrollCommandRefused(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
-	f.onEnroll = func(int, schema.EnrollRequest) error {
+	f.onEnroll = func(int, wire.EnrollRequest) error {
 		return schema.NewError(schema.KindTokenExpired, "the token expired").WithNext("gpuaas node reissue-enrollment X")
 	}
 	code, _, errOut := command(t, environ(f.config()), "enroll")
@@ -126,7 +128,7 @@ func TestStatus(t *testing.T) {
 
 	writeSpec(t, c, "job", false, "sleep", "1000")
 	start(t, c, Deps{})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	f.result(p.TaskID)
 	eventually(t, "a reported task and a workload", func() bool {
@@ -137,7 +139,7 @@ func TestStatus(t *testing.T) {
 	require.Empty(t, s.IdentityFault+s.IssuerFault)
 	require.True(t, s.LastPoll.OK)
 	require.True(t, s.Cordoned)
-	require.Equal(t, schema.TaskSucceeded, s.Tasks[0].Status)
+	require.Equal(t, task.Succeeded, s.Tasks[0].Status)
 	code, out, _ := command(t, environ(c), "status")
 	require.Equal(t, schema.ExitDone, code)
 	require.Contains(t, out, f.id.URI())
@@ -163,7 +165,7 @@ func TestLogLines(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	a := start(t, f.config(), Deps{})
-	p := f.payload(schema.TaskFactsCollect, 1, nil)
+	p := f.payload(task.FactsCollect, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	f.result(p.TaskID)
 	f.until("two more polls", func() bool { return f.counts["wait"] > 2 })

@@ -15,6 +15,8 @@ import (
 	"sync"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // errDead is what a killed process is told by everything outside of it.
@@ -120,11 +122,11 @@ func (f mortalFile) Sync() error { return f.m.step(func() error { return nil }) 
 type desk struct {
 	f     *fakeAPI
 	draws *rand.Rand // decides about lost and doubled requests; nil for none
-	task  schema.TaskPayload
+	task  task.Payload
 
 	mu      sync.Mutex
 	epoch   int64
-	result  *schema.TaskResult
+	result  *task.Result
 	faults  []string
 	effects map[string]int
 }
@@ -215,7 +217,7 @@ func (d *desk) answer(r *http.Request, body []byte) (status int, text []byte) {
 	status = http.StatusOK
 	if err != nil {
 		e := schema.AsError(err)
-		status, answer = e.Kind.Row().HTTP, e.Body("c")
+		status, answer = e.Kind.Info().HTTP, e.Body("c")
 	}
 	text, _ = json.Marshal(answer)
 	return status, text
@@ -233,20 +235,20 @@ func (d *desk) wait(r *http.Request) any {
 }
 
 func (d *desk) progress(body []byte) (any, error) {
-	var p schema.TaskProgress
+	var p task.Progress
 	if err := json.Unmarshal(body, &p); err != nil {
 		return nil, schema.NewError(schema.KindInvalidRequest, "%v", err)
 	}
 	if d.result != nil || p.LeaseEpoch != d.epoch {
 		return nil, schema.NewError(schema.KindLeaseLost, "lease %d, not %d", d.epoch, p.LeaseEpoch)
 	}
-	return schema.ProgressAnswer{}, nil
+	return wire.ProgressResponse{}, nil
 }
 
 // take stores the first result; every later one must be the same.
 func (d *desk) take(body []byte) error {
-	var r schema.TaskResult
-	if err := schema.DecodeStrict(body, schema.MaxResultBytes, &r); err != nil {
+	var r task.Result
+	if err := schema.DecodeStrict(body, wire.MaxResultBytes, &r); err != nil {
 		return err
 	}
 	epoch := r.LeaseEpoch

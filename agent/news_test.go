@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // A running task whose progress is far off asks at once when a poll says that
@@ -17,14 +19,14 @@ func TestNewsIsAskedForAtOnce(t *testing.T) {
 	f := newFakeAPI(t)
 	asked := make(chan string, 16)
 	started, end := make(chan string, 2), make(chan struct{})
-	x := script{schema.TaskWorkloadDrain: held(started, nil), schema.TaskNodeProbe: held(started, end)}
+	x := script{task.WorkloadDrain: held(started, nil), task.NodeProbe: held(started, end)}
 	a, log := newAgent(t, f.config(), Deps{Executors: x.executors()})
 	a.tasks.timing.progress = time.Hour
 	launch(t, a, log)
-	other, p := f.payload(schema.TaskNodeProbe, 1, nil), f.payload(schema.TaskWorkloadDrain, 2, nil)
-	f.progress = func(taskID string, _ schema.TaskProgress) (schema.ProgressAnswer, error) {
+	other, p := f.payload(task.NodeProbe, 1, nil), f.payload(task.WorkloadDrain, 2, nil)
+	f.progress = func(taskID string, _ task.Progress) (wire.ProgressResponse, error) {
 		asked <- taskID
-		return schema.ProgressAnswer{Cancel: taskID == p.TaskID}, nil
+		return wire.ProgressResponse{Cancel: taskID == p.TaskID}, nil
 	}
 	f.offers <- f.offerOf(other, 1)
 	<-started
@@ -33,9 +35,9 @@ func TestNewsIsAskedForAtOnce(t *testing.T) {
 	require.Equal(t, other.TaskID, <-asked, "the newer task made it ask")
 	f.news <- news{schema.NewID(), p.TaskID}
 	require.Equal(t, p.TaskID, <-asked)
-	require.Equal(t, schema.TaskCancelled, f.result(p.TaskID).Status)
+	require.Equal(t, task.Canceled, f.result(p.TaskID).Status)
 	close(end)
-	require.Equal(t, schema.TaskSucceeded, f.result(other.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.result(other.TaskID).Status)
 	require.Empty(t, asked)
 }
 
@@ -44,8 +46,8 @@ func TestRepeatedNewsIsPaused(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	started := make(chan string, 1)
-	a := start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadDrain: held(started, nil)}.executors()})
-	p := f.payload(schema.TaskWorkloadDrain, 1, nil)
+	a := start(t, f.config(), Deps{Executors: script{task.WorkloadDrain: held(started, nil)}.executors()})
+	p := f.payload(task.WorkloadDrain, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	<-started
 	for range 5 {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -103,7 +104,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		}
 		api = a.api()
 	}
-	q := ask{schema.TaskAsk{Have: a.tasks.journal.have(), Holder: a.holder, Nonce: newNonce(), Number: a.polls.Add(1)}, a.trust.current().version}
+	q := ask{nodeapi.PollRequest{Have: a.tasks.journal.have(), Holder: a.holder, Nonce: newNonce(), Number: a.polls.Add(1)}, a.trust.current().version}
 	timeout, asked := a.pollFor(id), time.Now()
 	got, err := api.wait(ctx, timeout, q)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func identityError(reason string) error {
@@ -23,10 +25,10 @@ func TestRemovedNodeStops(t *testing.T) {
 	for name, set := range map[string]func(*fakeAPI){
 		"wait":      func(f *fakeAPI) { f.onWait = func(int) error { return gone } },
 		"heartbeat": func(f *fakeAPI) { f.onBeat = func() error { return gone } },
-		"result":    func(f *fakeAPI) { f.onResult = func(int, string, schema.TaskResult) error { return gone } },
+		"result":    func(f *fakeAPI) { f.onResult = func(int, string, task.Result) error { return gone } },
 		"progress": func(f *fakeAPI) {
-			f.progress = func(string, schema.TaskProgress) (schema.ProgressAnswer, error) {
-				return schema.ProgressAnswer{}, gone
+			f.progress = func(string, task.Progress) (wire.ProgressResponse, error) {
+				return wire.ProgressResponse{}, gone
 			}
 		},
 	} {
@@ -34,10 +36,10 @@ func TestRemovedNodeStops(t *testing.T) {
 			t.Parallel()
 			f := newFakeAPI(t)
 			set(f)
-			x := script{schema.TaskFactsCollect: counting(new(atomic.Int32)), schema.TaskWorkloadCordon: held(make(chan string, 1), nil)}
+			x := script{task.FactsCollect: counting(new(atomic.Int32)), task.WorkloadCordon: held(make(chan string, 1), nil)}
 			a := start(t, f.config(), Deps{Executors: x.executors()})
-			f.offers <- f.offerOf(f.payload(schema.TaskFactsCollect, 1, nil), 1)
-			f.offers <- f.offerOf(f.payload(schema.TaskWorkloadCordon, 2, nil), 1)
+			f.offers <- f.offerOf(f.payload(task.FactsCollect, 1, nil), 1)
+			f.offers <- f.offerOf(f.payload(task.WorkloadCordon, 2, nil), 1)
 			a.ends(t)
 			require.NoError(t, a.err)
 			require.Contains(t, a.log.String(), "node removed")
@@ -72,13 +74,13 @@ func TestServerAwayAndBack(t *testing.T) {
 	f.lose = func(what string, n int) bool { return what == "wait" && n <= 5 }
 	f.onEarly = func() bool { return f.count("wait") <= 5 }
 	a := start(t, f.config(), Deps{})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.until("five lost polls", func() bool { return len(f.numbers) > 5 })
 	f.note(func() { // one that is sent twice, as Go's client may, keeps its number
 		require.Equal(t, []string{"1", "2", "3", "4"}, slices.Compact(slices.Clone(f.numbers))[:4])
 	})
 	f.offers <- f.offerOf(p, 1)
-	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
 	require.Contains(t, a.log.String(), "task wait failed")
 }
 

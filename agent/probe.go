@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
 // What a healthy node has at least.
@@ -25,34 +25,34 @@ type probe struct {
 
 func (p probe) run(ctx context.Context, t Task) (any, error) {
 	p.host = p.host.within(t)
-	r := schema.ProbeReport{Healthy: true, BootID: bootID(p.host.root)}
-	r.Checks = []schema.ProbeCheck{p.diskSpace(), p.memory(), p.gpus(ctx), p.clock(t.ClockOffset)}
+	r := inventory.ProbeReport{Healthy: true, BootID: bootID(p.host.root)}
+	r.Checks = []inventory.ProbeCheck{p.diskSpace(), p.memory(), p.gpus(ctx), p.clock(t.ClockOffset)}
 	for _, c := range r.Checks {
 		r.Healthy = r.Healthy && c.OK
 	}
 	return r, nil
 }
 
-func (p probe) diskSpace() schema.ProbeCheck {
+func (p probe) diskSpace() inventory.ProbeCheck {
 	s, err := spaceOf(p.stateDir)
 	if err != nil {
-		return schema.ProbeCheck{Name: "disk", Detail: err.Error()}
+		return inventory.ProbeCheck{Name: "disk", Detail: err.Error()}
 	}
-	return schema.ProbeCheck{Name: "disk", OK: s.free >= minFreeDisk,
+	return inventory.ProbeCheck{Name: "disk", OK: s.free >= minFreeDisk,
 		Detail: fmt.Sprintf("%s of %s free at %s, want %s", size(s.free), size(s.total), p.stateDir, size(minFreeDisk))}
 }
 
-func (p probe) memory() schema.ProbeCheck {
+func (p probe) memory() inventory.ProbeCheck {
 	m := p.host.memory()
 	if m.available == 0 {
-		return schema.ProbeCheck{Name: "memory", OK: true, Detail: "this platform does not tell what is available"}
+		return inventory.ProbeCheck{Name: "memory", OK: true, Detail: "this platform does not tell what is available"}
 	}
-	return schema.ProbeCheck{Name: "memory", OK: m.available >= minFreeMemory,
+	return inventory.ProbeCheck{Name: "memory", OK: m.available >= minFreeMemory,
 		Detail: fmt.Sprintf("%s of %s available, want %s", size(m.available), size(m.total), size(minFreeMemory))}
 }
 
-func (p probe) gpus(ctx context.Context) schema.ProbeCheck {
-	c := schema.ProbeCheck{Name: "gpu"}
+func (p probe) gpus(ctx context.Context) inventory.ProbeCheck {
+	c := inventory.ProbeCheck{Name: "gpu"}
 	gpus, err := p.host.smi.list(ctx)
 	devices := p.host.nvidiaDevices()
 	switch {
@@ -66,11 +66,11 @@ func (p probe) gpus(ctx context.Context) schema.ProbeCheck {
 	return c
 }
 
-func (p probe) clock(offset *time.Duration) schema.ProbeCheck {
+func (p probe) clock(offset *time.Duration) inventory.ProbeCheck {
 	if offset == nil {
-		return schema.ProbeCheck{Name: "clock", OK: true, Detail: "the server's time is not known"}
+		return inventory.ProbeCheck{Name: "clock", OK: true, Detail: "the server's time is not known"}
 	}
-	return schema.ProbeCheck{Name: "clock", OK: offset.Abs() <= maxClockOffset,
+	return inventory.ProbeCheck{Name: "clock", OK: offset.Abs() <= maxClockOffset,
 		Detail: fmt.Sprintf("%s from the server's clock, at most %s", offset.Round(time.Millisecond), maxClockOffset)}
 }
 

@@ -14,7 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // workFolder holds a folder for each task that runs programs.
@@ -81,7 +81,7 @@ func (p programs) run(ctx context.Context, limit int, name string, args ...strin
 	return out.String(), errOut.String(), err
 }
 
-// tail keeps the last schema.MaxOutputTail bytes of what is written to it. It is
+// tail keeps the last task.MaxOutputTail bytes of what is written to it. It is
 // safe for concurrent use.
 type tail struct {
 	mu  sync.Mutex
@@ -93,9 +93,9 @@ type tail struct {
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.cut = t.cut || len(t.buf)+len(b) > schema.MaxOutputTail
-	t.buf = append(t.buf, b[max(0, len(b)-schema.MaxOutputTail):]...)
-	t.buf = append(t.buf[:0], t.buf[max(0, len(t.buf)-schema.MaxOutputTail):]...)
+	t.cut = t.cut || len(t.buf)+len(b) > task.MaxOutputTail
+	t.buf = append(t.buf, b[max(0, len(b)-task.MaxOutputTail):]...)
+	t.buf = append(t.buf[:0], t.buf[max(0, len(t.buf)-task.MaxOutputTail):]...)
 	return len(b), nil
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestTailKeepsTheEnd(t *testing.T) {
@@ -22,7 +24,7 @@ func TestTailKeepsTheEnd(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"short":                {"a\nb", "a\nb"},
 		"nul and broken bytes": {"a\x00b\xffc", "a?b?c"},
-		"cut in a character":   {strings.Repeat("é", schema.MaxOutputTail/2) + "x", strings.Repeat("é", schema.MaxOutputTail/2-1) + "x"},
+		"cut in a character":   {strings.Repeat("é", task.MaxOutputTail/2) + "x", strings.Repeat("é", task.MaxOutputTail/2-1) + "x"},
 	} {
 		for _, size := range []int{1, 1000, len(c.in)} {
 			w := &tail{}
@@ -34,9 +36,9 @@ func TestTailKeepsTheEnd(t *testing.T) {
 		}
 	}
 	w := &tail{}
-	fmt.Fprint(w, strings.Repeat("\xe2\x82", schema.MaxOutputTail))
+	fmt.Fprint(w, strings.Repeat("\xe2\x82", task.MaxOutputTail))
 	require.True(t, utf8.ValidString(w.text()))
-	require.LessOrEqual(t, len(w.text()), schema.MaxOutputTail)
+	require.LessOrEqual(t, len(w.text()), task.MaxOutputTail)
 }
 
 // shell is an executor that runs a script as the agent runs programs.
@@ -54,26 +56,26 @@ func TestProgramOfATask(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	require.NoError(t, os.MkdirAll(filepath.Join(c.StateDir, workFolder, "left", "over"), privateDir))
-	a := start(t, c, Deps{Executors: map[schema.TaskType]Executor{
-		schema.TaskWorkloadCordon:   shell(`echo out; echo err >&2; pwd; ls -A; stat -c %a .; echo x > file`),
-		schema.TaskWorkloadUncordon: shell(`head -c 100000 /dev/zero | tr '\0' x; echo end >&2; exit 3`),
+	a := start(t, c, Deps{Executors: map[task.Type]Executor{
+		task.WorkloadCordon:   shell(`echo out; echo err >&2; pwd; ls -A; stat -c %a .; echo x > file`),
+		task.WorkloadUncordon: shell(`head -c 100000 /dev/zero | tr '\0' x; echo end >&2; exit 3`),
 	}})
 	require.NoDirExists(t, filepath.Join(c.StateDir, workFolder), "left by a former process")
 	for i := range 2 {
-		p := f.payload(schema.TaskWorkloadCordon, int64(i+1), nil)
+		p := f.payload(task.WorkloadCordon, int64(i+1), nil)
 		f.offers <- f.offerOf(p, 1)
 		r := f.result(p.TaskID)
-		require.Equal(t, schema.TaskSucceeded, r.Status, r.Message)
+		require.Equal(t, task.Succeeded, r.Status, r.Message)
 		dir := filepath.Join(c.StateDir, workFolder, p.TaskID)
 		require.Contains(t, r.OutputTail, "err\n")
 		require.Equal(t, "out\n"+dir+"\n700\n", decode[string](t, r.Output))
 		require.NoDirExists(t, dir)
 	}
-	p := f.payload(schema.TaskWorkloadUncordon, 3, nil)
+	p := f.payload(task.WorkloadUncordon, 3, nil)
 	f.offers <- f.offerOf(p, 1)
 	r := f.result(p.TaskID)
-	require.Equal(t, schema.TaskFailed, r.Status)
-	require.Len(t, r.OutputTail, schema.MaxOutputTail)
+	require.Equal(t, task.Failed, r.Status)
+	require.Len(t, r.OutputTail, task.MaxOutputTail)
 	require.NotContains(t, a.log.String(), strings.Repeat("x", 1000))
 }
 
@@ -83,19 +85,19 @@ func TestCancelKillsTheProcessGroup(t *testing.T) {
 	f := newFakeAPI(t)
 	file := filepath.Join(t.TempDir(), "pid")
 	var stop atomic.Bool
-	f.progress = func(string, schema.TaskProgress) (schema.ProgressAnswer, error) {
-		return schema.ProgressAnswer{Cancel: stop.Load()}, nil
+	f.progress = func(string, task.Progress) (wire.ProgressResponse, error) {
+		return wire.ProgressResponse{Cancel: stop.Load()}, nil
 	}
-	start(t, f.config(), Deps{Executors: map[schema.TaskType]Executor{
-		schema.TaskWorkloadCordon: shell(`sleep 1000 & echo $! > ` + file + `.tmp; mv ` + file + `.tmp ` + file + `; echo begun; wait`),
+	start(t, f.config(), Deps{Executors: map[task.Type]Executor{
+		task.WorkloadCordon: shell(`sleep 1000 & echo $! > ` + file + `.tmp; mv ` + file + `.tmp ` + file + `; echo begun; wait`),
 	}})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	eventually(t, "the child", func() bool { return exists(file) })
 	pid := pidOf(t, file)
 	stop.Store(true)
 	r := f.result(p.TaskID)
-	require.Equal(t, schema.TaskCancelled, r.Status)
+	require.Equal(t, task.Canceled, r.Status)
 	require.Equal(t, "begun\n", r.OutputTail)
 	eventually(t, "the child's end", func() bool { return newProcessTable().startTime(pid) == "" })
 }
@@ -113,16 +115,16 @@ func TestPausedDrain(t *testing.T) {
 			f := newFakeAPI(t)
 			var paused atomic.Bool
 			paused.Store(true)
-			f.progress = func(string, schema.TaskProgress) (schema.ProgressAnswer, error) {
-				return schema.ProgressAnswer{Paused: paused.Load()}, nil
+			f.progress = func(string, task.Progress) (wire.ProgressResponse, error) {
+				return wire.ProgressResponse{Paused: paused.Load()}, nil
 			}
-			w := &fakeWorkloads{running: []schema.Workload{{Name: "a"}}, stop: func(string) error { return nil }}
+			w := &fakeWorkloads{running: []task.Workload{{Name: "a"}}, stop: func(string) error { return nil }}
 			cfg := f.config()
 			deadline := time.Now().Add(time.Hour)
 			if !c.unpause {
 				deadline = time.Now().Add(2 * time.Second)
 			}
-			p := f.payload(schema.TaskWorkloadDrain, 1, schema.DrainParams{Deadline: deadline, Force: c.force})
+			p := f.payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: deadline, Force: c.force})
 			seed(t, f, cfg, p, nil) // a resumed task hears of the pause before it begins
 			start(t, cfg, Deps{Workloads: w})
 			asked := func() []string {
@@ -137,7 +139,7 @@ func TestPausedDrain(t *testing.T) {
 				eventually(t, "the stop", func() bool { return len(asked()) == 1 })
 				return
 			}
-			r := decode[schema.DrainResult](t, f.result(p.TaskID).Output)
+			r := decode[task.DrainResult](t, f.result(p.TaskID).Output)
 			require.Contains(t, r.Blocked[0].Reason, "was paused")
 			require.Empty(t, asked())
 		})
@@ -152,18 +154,18 @@ func TestPausedTaskIsNotBegun(t *testing.T) {
 			t.Parallel()
 			f := newFakeAPI(t)
 			var calls atomic.Int32
-			f.progress = func(string, schema.TaskProgress) (schema.ProgressAnswer, error) {
-				return schema.ProgressAnswer{Paused: calls.Add(1) < 4 || over}, nil
+			f.progress = func(string, task.Progress) (wire.ProgressResponse, error) {
+				return wire.ProgressResponse{Paused: calls.Add(1) < 4 || over}, nil
 			}
 			c := f.config()
-			p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+			p := f.payload(task.WorkloadCordon, 1, nil)
 			seed(t, f, c, p, func(e *entry) {
 				if over {
 					e.TrustedAt = p.ExpiresAt.Add(-time.Second)
 				}
 			})
 			var begun atomic.Int32
-			start(t, c, Deps{Executors: script{schema.TaskWorkloadCordon: func(context.Context, Task) (any, error) {
+			start(t, c, Deps{Executors: script{task.WorkloadCordon: func(context.Context, Task) (any, error) {
 				begun.Store(calls.Load())
 				return nil, nil
 			}}.executors()})
@@ -174,7 +176,7 @@ func TestPausedTaskIsNotBegun(t *testing.T) {
 				return
 			}
 			require.GreaterOrEqual(t, begun.Load(), int32(4))
-			require.Equal(t, schema.TaskSucceeded, r.Status)
+			require.Equal(t, task.Succeeded, r.Status)
 		})
 	}
 }
@@ -185,7 +187,7 @@ func TestWipeIdentity(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	c := f.config()
-	f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+	f.onResult = func(n int, _ string, _ task.Result) error {
 		if n == 1 {
 			return schema.NewError(schema.KindServiceUnavailable, "away")
 		}
@@ -193,11 +195,11 @@ func TestWipeIdentity(t *testing.T) {
 		return nil
 	}
 	a := start(t, c, Deps{})
-	p := f.payload(schema.TaskWipeIdentity, 1, nil)
+	p := f.payload(task.WipeIdentity, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	a.ends(t)
 	require.NoError(t, a.err)
-	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
 	require.NoFileExists(t, c.KeyPath)
 	require.NoFileExists(t, c.CertPath)
 	require.True(t, stateDir{path: c.StateDir}.gone(c))
@@ -214,14 +216,14 @@ func TestUnwantedWipe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFakeAPI(t)
-			f.onResult = func(int, string, schema.TaskResult) error { return c.err }
+			f.onResult = func(int, string, task.Result) error { return c.err }
 			cfg := f.config()
-			p := f.payload(schema.TaskWipeIdentity, 1, nil)
+			p := f.payload(task.WipeIdentity, 1, nil)
 			seed(t, f, cfg, p, func(e *entry) {
 				old := p
 				old.Incarnation, old.ParamsSHA256 = c.incarnation, ""
 				e.Payload = f.body(old)
-				_ = e.finish(schema.TaskResult{Status: schema.TaskSucceeded})
+				_ = e.finish(task.Result{Status: task.Succeeded})
 			})
 			a := start(t, cfg, Deps{})
 			f.until("the report", func() bool { return f.counts["result"] > 0 })
@@ -239,13 +241,13 @@ func TestClosedList(t *testing.T) {
 	a, _ := newAgent(t, f.config(), Deps{})
 	defer a.Close()
 	x := a.executors()
-	require.Len(t, x, len(schema.TaskTypes()))
-	for _, row := range schema.TaskTypes() {
+	require.Len(t, x, len(task.Types()))
+	for _, row := range task.Types() {
 		one, ok := x[row.Type]
 		require.True(t, ok, row.Type)
 		// What may run again after a crash although it destroys: a drain, which
 		// remembers whom it asked, and a wipe, which begins after its report.
-		resumable := row.Type == schema.TaskWorkloadDrain || row.Type == schema.TaskWipeIdentity
+		resumable := row.Type == task.WorkloadDrain || row.Type == task.WipeIdentity
 		require.Equal(t, resumable, one.Resumable, row.Type)
 	}
 }
@@ -263,10 +265,10 @@ func TestTornResultIsPutAside(t *testing.T) {
 	t.Parallel()
 	f := newQuietAPI(t)
 	c := f.config()
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	seed(t, f, c, p, func(e *entry) {
-		_ = e.finish(schema.TaskResult{Status: schema.TaskFailed})
-		e.Result.Status = schema.TaskSucceeded
+		_ = e.finish(task.Result{Status: task.Failed})
+		e.Result.Status = task.Succeeded
 	})
 	a, log := newAgent(t, c, Deps{})
 	defer a.Close()
@@ -282,7 +284,7 @@ func TestFullDiskAtTheEnd(t *testing.T) {
 	var full atomic.Bool
 	c := f.config()
 	a, log := newAgent(t, c, Deps{Executors: script{
-		schema.TaskWorkloadCordon: func(context.Context, Task) (any, error) { full.Store(true); return "done", nil },
+		task.WorkloadCordon: func(context.Context, Task) (any, error) { full.Store(true); return "done", nil },
 	}.executors()})
 	a.tasks.journal.state.disk.create = func(path string, mode os.FileMode) (outFile, error) {
 		if full.Load() {
@@ -291,7 +293,7 @@ func TestFullDiskAtTheEnd(t *testing.T) {
 		return disk{}.open(path, mode)
 	}
 	r := launch(t, a, log)
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	f.result(p.TaskID)
 	eventually(t, "tries to store", func() bool { return strings.Count(log.String(), "still not journalled") > 2 })

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // progress extends the task's lease now and then, and at once when another task
 // came, until the returned function is called. It ends the work when the
 // control plane says so.
-func (t *tasks) progress(ctx context.Context, h *heldTask, p schema.TaskPayload, cancel context.CancelCauseFunc) (stop func()) {
+func (t *tasks) progress(ctx context.Context, h *heldTask, p task.Payload, cancel context.CancelCauseFunc) (stop func()) {
 	ctx, end := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -42,13 +43,13 @@ func (h *heldTask) await(ctx context.Context, d time.Duration) error {
 // confirm asks whether a task that a former process accepted is still wanted,
 // before anything on the node is changed for it: while the agent was away the
 // operation may have ended. It asks until it gets an answer.
-func (t *tasks) confirm(ctx context.Context, h *heldTask, p schema.TaskPayload) error {
+func (t *tasks) confirm(ctx context.Context, h *heldTask, p task.Payload) error {
 	if !h.resumed {
 		return nil
 	}
 	wait := backoff{min: t.timing.resultMin, max: t.timing.resultMax}
 	for {
-		a, err := t.api().progress(ctx, p.TaskID, schema.TaskProgress{LeaseEpoch: h.epoch.Load(), Message: "resumed"}, p.CorrelationID)
+		a, err := t.api().progress(ctx, p.TaskID, task.Progress{LeaseEpoch: h.epoch.Load(), Message: "resumed"}, p.CorrelationID)
 		switch kind := schema.KindOf(err); {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -69,8 +70,8 @@ func (t *tasks) confirm(ctx context.Context, h *heldTask, p schema.TaskPayload) 
 	}
 }
 
-func (t *tasks) progressOnce(ctx context.Context, h *heldTask, p schema.TaskPayload, cancel context.CancelCauseFunc) {
-	body := schema.TaskProgress{LeaseEpoch: h.epoch.Load()}
+func (t *tasks) progressOnce(ctx context.Context, h *heldTask, p task.Payload, cancel context.CancelCauseFunc) {
+	body := task.Progress{LeaseEpoch: h.epoch.Load()}
 	if m := h.note.Load(); m != nil {
 		body.Message = *m
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // TestLostProof: the call that promotes a new certificate is answered to nobody.
@@ -28,7 +28,7 @@ func TestLostProof(t *testing.T) {
 	require.NoError(t, out.poll)
 	require.NotEqual(t, former, r.serial())
 	require.True(t, r.book.accepts(r.serial()))
-	r.pass(2 * schema.InFlight)
+	r.pass(2 * trust.InFlight)
 	require.NoError(t, r.step().poll)
 	r.whole("lost proof")
 }
@@ -50,9 +50,9 @@ func TestRecoveryWithTheFormerToken(t *testing.T) {
 	r.book.mu.Lock()
 	r.book.void[r.book.pending.facts.Serial], r.book.pending = true, nil
 	r.book.mu.Unlock()
-	r.pass(2 * schema.CertTTL)
+	r.pass(2 * trust.CertTTL)
 	r.settle()
-	require.Equal(t, schema.ViaRecover, r.lastVia())
+	require.Equal(t, trust.IssuedByRecover, r.lastVia())
 	require.Equal(t, 2, r.f.count("recover"))
 	r.whole("former token")
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // recoverable reports whether the node can ask for a new certificate without a
@@ -113,13 +115,13 @@ func (k *keeper) recoveredWith(ctx context.Context, recovery ed25519.PrivateKey,
 	if err != nil {
 		return nil, err
 	}
-	var answer schema.EnrollAnswer
+	var answer wire.EnrollResponse
 	var paidBy string
 	for _, token := range k.recoveryTokens() {
 		paidBy = tokenDigest(token)
-		answer, err = k.ask(ctx, "/recover", schema.RecoverRequest{
+		answer, err = k.ask(ctx, "/recover", wire.RecoverRequest{
 			Token: token, CSR: key.CSR, Incarnation: newest.id.Incarnation, Sequence: sequence, AgentVersion: Version(),
-			Signature: signed(recovery, schema.RecoverStatement(k.conf.NodeID, newest.id.Incarnation, sequence, token, key.CSR)),
+			Signature: signed(recovery, trust.RecoverStatement(k.conf.NodeID, newest.id.Incarnation, sequence, token, key.CSR)),
 		})
 		if !spent(err) {
 			break
@@ -128,5 +130,5 @@ func (k *keeper) recoveredWith(ctx context.Context, recovery ed25519.PrivateKey,
 	if err != nil {
 		return nil, err
 	}
-	return k.adopt(answer, key, schema.ViaRecover, paidBy)
+	return k.adopt(answer, key, trust.IssuedByRecover, paidBy)
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // A late copy of its enrolment's request replaced the certificate that the node
@@ -21,14 +21,14 @@ func TestRecoveryFindsOutThatTheEnrolmentWasReplaced(t *testing.T) {
 	require.Equal(t, ActEnroll, out.Action)
 	require.NoError(t, out.Err)
 	r.wire.lose = nil
-	require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaEnroll}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByEnroll}, r.book.via)
 	require.False(t, r.book.accepts(r.serial()), "the copy replaced it")
 
-	r.pass(schema.CertTTL + time.Hour)
+	r.pass(trust.CertTTL + time.Hour)
 	require.True(t, r.boot())
 	r.settle()
 	require.Positive(t, r.f.count("recover"))
 	require.Equal(t, 1, r.f.count("wait"), "no poll told it before")
-	require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaEnroll, schema.ViaEnroll}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByEnroll, trust.IssuedByEnroll}, r.book.via)
 	r.whole("enrolled again")
 }

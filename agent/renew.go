@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // renew asks for the next certificate with the identity in use. The key and the
@@ -28,13 +30,13 @@ func (k *keeper) renewed(ctx context.Context, v *version) (*version, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer, err := k.api().identity(ctx, "/certificates/renew", schema.RenewRequest{
+	answer, err := k.api().identity(ctx, "/certificates/renew", wire.RenewRequest{
 		CSR: key.CSR, Sequence: v.meta.Sequence, AgentVersion: Version(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return k.adopt(answer, key, schema.ViaRenew, "")
+	return k.adopt(answer, key, trust.IssuedByRenew, "")
 }
 
 // unrenewed learns from a refusal and waits. The shorter the life that is left,
@@ -127,7 +129,7 @@ func (k *keeper) newest() int {
 // adopt checks an answer and stores it as the newest version. Until it returns
 // without an error nothing has changed but files that no one reads; the staged
 // key stays until the version's first use.
-func (k *keeper) adopt(a schema.EnrollAnswer, key stagedKey, via schema.Via, paidBy string) (*version, error) {
+func (k *keeper) adopt(a wire.EnrollResponse, key stagedKey, via trust.IssueMethod, paidBy string) (*version, error) {
 	certPEM, chainPEM := []byte(a.Certificate), []byte(a.CAChain)
 	if err := k.check(a, join(certPEM, chainPEM), []byte(key.Key), key.Incarnation); err != nil {
 		return nil, err
@@ -157,7 +159,7 @@ func (k *keeper) adopt(a schema.EnrollAnswer, key stagedKey, via schema.Via, pai
 }
 
 // check refuses an answer that is not for this node and this key.
-func (k *keeper) check(a schema.EnrollAnswer, certPEM, keyPEM []byte, incarnation int64) error {
+func (k *keeper) check(a wire.EnrollResponse, certPEM, keyPEM []byte, incarnation int64) error {
 	id, err := parseIdentity(certPEM, keyPEM)
 	if err != nil {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate does not fit the key")

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // refusalTries bounds how often a refusal is posted: an unreported one only
@@ -31,7 +33,7 @@ func (t *tasks) report(ctx context.Context, h *heldTask, e entry) (last bool) {
 		switch {
 		case err == nil:
 			log.Info("task result delivered", "status", string(r.Status))
-			if after := t.execs[p.Type].Reported; after != nil && r.Status == schema.TaskSucceeded && after(p) {
+			if after := t.execs[p.Type].Reported; after != nil && r.Status == task.Succeeded && after(p) {
 				return true
 			}
 		case isRemoved(err):
@@ -92,15 +94,15 @@ func (t *tasks) reported(ctx context.Context, taskID string, epoch int64) {
 }
 
 // reportRefusal tells the server that the task will not be run, and why.
-func (t *tasks) reportRefusal(ctx context.Context, o schema.TaskOffer, why *schema.Error) {
+func (t *tasks) reportRefusal(ctx context.Context, o wire.TaskOffer, why *schema.Error) {
 	log := t.log.With("task_id", clip(o.TaskID))
 	log.Error("task refused", "reason", why.Reason, "detail", why.Message)
 	if _, ours := t.journal.get(o.TaskID); ours || !schema.IsID(o.TaskID) {
 		return
 	}
 	now := t.now().UTC()
-	r := schema.TaskResult{
-		LeaseEpoch: o.Lease.Epoch, Status: schema.TaskFailed, Code: schema.KindTaskRefused,
+	r := task.Result{
+		LeaseEpoch: o.Lease.Epoch, Status: task.Failed, Code: schema.KindTaskRefused,
 		Message: plain(clip(why.Reason + ": " + why.Message)), StartedAt: now, FinishedAt: now,
 	}
 	wait := backoff{min: t.timing.resultMin, max: t.timing.resultMax}

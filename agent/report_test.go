@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // A result that waited while the certificate was renewed is signed with the key
@@ -16,13 +17,13 @@ func TestResultIsSignedWhenItIsPosted(t *testing.T) {
 	r := enrolled(t)
 	first := r.serial()
 	var renewed atomic.Bool
-	r.f.onResult = func(int, string, schema.TaskResult) error {
+	r.f.onResult = func(int, string, task.Result) error {
 		if renewed.Load() {
 			return nil
 		}
 		return schema.NewError(schema.KindServiceUnavailable, "not now")
 	}
-	p := r.f.payload(schema.TaskFactsCollect, 1, nil)
+	p := r.f.payload(task.FactsCollect, 1, nil)
 	r.f.offers <- r.f.offerOf(p, 1)
 	for len(r.f.offers) > 0 { // a poll of no time may end before it sees it
 		r.step()
@@ -33,7 +34,7 @@ func TestResultIsSignedWhenItIsPosted(t *testing.T) {
 	second := r.serial()
 	require.NotEqual(t, first, second)
 	renewed.Store(true)
-	require.Equal(t, schema.TaskSucceeded, r.f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, r.f.result(p.TaskID).Status)
 	require.Equal(t, first, r.f.signers[0])
 	require.Equal(t, second, r.f.signers[len(r.f.signers)-1])
 }
@@ -43,16 +44,16 @@ func TestResultIsSignedWhenItIsPosted(t *testing.T) {
 func TestResultWithARefusedSignatureIsKept(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
-	f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+	f.onResult = func(n int, _ string, _ task.Result) error {
 		if n <= 3 {
 			return identityError(schema.ReasonResultSignature)
 		}
 		return nil
 	}
-	a := start(t, f.config(), Deps{Executors: script{schema.TaskFactsCollect: counting(new(atomic.Int32))}.executors()})
-	p := f.payload(schema.TaskFactsCollect, 1, nil)
+	a := start(t, f.config(), Deps{Executors: script{task.FactsCollect: counting(new(atomic.Int32))}.executors()})
+	p := f.payload(task.FactsCollect, 1, nil)
 	f.offers <- f.offerOf(p, 1)
-	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
 	require.Contains(t, a.log.String(), "task result not delivered")
 	require.Equal(t, 1, f.count("enroll"), "the identity is as good as before")
 }

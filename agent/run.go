@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // run executes an accepted task and journals its result. It returns false when
@@ -26,7 +28,7 @@ func (t *tasks) run(ctx context.Context, h *heldTask, e *entry) bool {
 	defer stopProgress()
 
 	slot := t.changes
-	if p.Effect == schema.EffectRead {
+	if p.Effect == task.EffectRead {
 		slot = t.reads
 	}
 	var out any
@@ -57,7 +59,7 @@ func (t *tasks) run(ctx context.Context, h *heldTask, e *entry) bool {
 // finish records the result, durably, before anybody hears of it. Where the disk
 // does not take it, the result is not lost while this process lives: it is
 // reported from memory and recorded when there is room again.
-func (t *tasks) finish(e *entry, r schema.TaskResult) {
+func (t *tasks) finish(e *entry, r task.Result) {
 	err := e.finish(r)
 	if err == nil {
 		err = t.journal.settle(e.TaskID, func(j *entry) {
@@ -72,8 +74,8 @@ func (t *tasks) finish(e *entry, r schema.TaskResult) {
 // begin returns when the task may begin: a resumed one is still wanted, and
 // nobody paused it. Executors with steps of their own look at that themselves.
 // One that stays paused to the end of its envelope is not begun any more.
-func (t *tasks) begin(ctx context.Context, h *heldTask, p schema.TaskPayload) error {
-	if p.Effect == schema.EffectRead {
+func (t *tasks) begin(ctx context.Context, h *heldTask, p task.Payload) error {
+	if p.Effect == task.EffectRead {
 		return nil
 	}
 	if err := t.confirm(ctx, h, p); err != nil || t.execs[p.Type].Pauses {
@@ -123,9 +125,9 @@ func (t *tasks) execute(ctx context.Context, h *heldTask, e entry, said *tail) (
 }
 
 // view is what the executor sees of a task.
-func (t *tasks) view(h *heldTask, p schema.TaskPayload, e entry, said *tail) Task {
+func (t *tasks) view(h *heldTask, p task.Payload, e entry, said *tail) Task {
 	return Task{
-		TaskPayload: p, ClockOffset: e.ClockOffset, Output: said, Paused: h.paused.Load,
+		Payload: p, ClockOffset: e.ClockOffset, Output: said, Paused: h.paused.Load,
 		Note: func(m string) { h.note.Store(&m) },
 		Remember: func(v any) error {
 			memo, err := json.Marshal(v)
@@ -145,24 +147,24 @@ func (t *tasks) view(h *heldTask, p schema.TaskPayload, e entry, said *tail) Tas
 }
 
 // resultOf turns what an executor returned into a result.
-func resultOf(out any, err error) schema.TaskResult {
+func resultOf(out any, err error) task.Result {
 	if err == nil {
 		var data []byte
-		if data, err = json.Marshal(out); err == nil && len(data) <= schema.MaxResultBytes/2 {
-			return schema.TaskResult{Status: schema.TaskSucceeded, Output: data}
+		if data, err = json.Marshal(out); err == nil && len(data) <= wire.MaxResultBytes/2 {
+			return task.Result{Status: task.Succeeded, Output: data}
 		}
 		if err == nil {
-			err = schema.NewError(schema.KindTaskFailed, "the output is larger than %d bytes", schema.MaxResultBytes/2)
+			err = schema.NewError(schema.KindTaskFailed, "the output is larger than %d bytes", wire.MaxResultBytes/2)
 		}
 	}
 	if errors.Is(err, errCancelled) || errors.Is(err, errLeaseLost) {
-		return schema.TaskResult{Status: schema.TaskCancelled, Message: err.Error()}
+		return task.Result{Status: task.Canceled, Message: err.Error()}
 	}
 	code := schema.KindTaskFailed
 	if e, ok := errors.AsType[*schema.Error](err); ok {
 		code = e.Kind
 	}
-	return schema.TaskResult{Status: schema.TaskFailed, Code: code, Message: plain(clip(err.Error()))}
+	return task.Result{Status: task.Failed, Code: code, Message: plain(clip(err.Error()))}
 }
 
 // timing is every interval of the agent, so that tests can be quick.
@@ -180,12 +182,12 @@ type timing struct {
 func defaultTiming() timing {
 	return timing{
 		pollTimeout: 55 * time.Second,
-		pollMin:     500 * time.Millisecond, pollMax: schema.PollBackoffMax,
+		pollMin:     500 * time.Millisecond, pollMax: wire.PollBackoffMax,
 		refusedMin: time.Minute, refusedMax: 10 * time.Minute,
 		renewMin: 30 * time.Second, renewMax: 15 * time.Minute,
 		lockedMin: 5 * time.Minute, lockedMax: time.Hour,
 		rest:      time.Minute,
-		resultMin: schema.ResultBackoffMin, resultMax: schema.ResultBackoffMax,
-		progress: 20 * time.Second, heartbeat: schema.HeartbeatEvery,
+		resultMin: wire.ResultBackoffMin, resultMax: wire.ResultBackoffMax,
+		progress: 20 * time.Second, heartbeat: wire.HeartbeatInterval,
 	}
 }

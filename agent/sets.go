@@ -11,6 +11,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Reasons of verifier sets and of tasks that they judge.
@@ -27,11 +29,11 @@ const (
 const maxSetKeys = 16
 
 // setDocument is the kind of a verifier set.
-func setDocument() document { return document{schema.VerifierSetPayloadType, ofSet} }
+func setDocument() document { return document{trust.VerifierSetPayloadType, ofSet} }
 
 // trustKey is a key of a set and when it may be used.
 type trustKey struct {
-	schema.VerifierKey
+	trust.VerifierKey
 	from, until time.Time // zero: open
 }
 
@@ -55,8 +57,8 @@ type heldSet struct {
 
 // accepting are the keys whose signatures count at a time of the server, or
 // ever when it is zero.
-func (s heldSet) accepting(at time.Time) []schema.VerifierKey {
-	var out []schema.VerifierKey
+func (s heldSet) accepting(at time.Time) []trust.VerifierKey {
+	var out []trust.VerifierKey
 	for _, k := range s.keys {
 		if k.State.Verifies() && (at.IsZero() || k.counts(at)) {
 			out = append(out, k.VerifierKey)
@@ -66,10 +68,10 @@ func (s heldSet) accepting(at time.Time) []schema.VerifierKey {
 }
 
 // active is the key that signs the next set beside a root.
-func (s heldSet) active() []schema.VerifierKey {
+func (s heldSet) active() []trust.VerifierKey {
 	for _, k := range s.keys {
-		if k.State == schema.KeyActive {
-			return []schema.VerifierKey{k.VerifierKey}
+		if k.State == trust.KeyActive {
+			return []trust.VerifierKey{k.VerifierKey}
 		}
 	}
 	return nil
@@ -79,7 +81,7 @@ func (s heldSet) active() []schema.VerifierKey {
 func (s heldSet) expired(at time.Time) bool { return !s.expires.IsZero() && at.After(s.expires) }
 
 // bundled is the set of a bundle's keys.
-func bundled(keys schema.VerifierSet, floor schema.SetFloor) heldSet {
+func bundled(keys trust.VerifierSet, floor trust.VerifierSetRef) heldSet {
 	s := heldSet{version: floor.Version, hash: floor.Hash}
 	for _, k := range keys {
 		s.keys = append(s.keys, trustKey{VerifierKey: k})
@@ -90,8 +92,8 @@ func bundled(keys schema.VerifierSet, floor schema.SetFloor) heldSet {
 // parseSet reads the signed body of a set document.
 func parseSet(env string, raw []byte, document json.RawMessage) (heldSet, error) {
 	bad := setDocument().refuse
-	var d schema.VerifierSetDoc
-	if err := schema.DecodeStrict(raw, schema.MaxBodyBytes, &d); err != nil {
+	var d trust.VerifierSetDoc
+	if err := schema.DecodeStrict(raw, wire.MaxBodyBytes, &d); err != nil {
 		return heldSet{}, bad(refusedBody, "the signed body is not a verifier set: %v", err)
 	}
 	switch {
@@ -113,21 +115,21 @@ func parseSet(env string, raw []byte, document json.RawMessage) (heldSet, error)
 }
 
 // parseSetKeys wants ids and keys once each and exactly one active key.
-func parseSetKeys(list []schema.VerifierSetKey) ([]trustKey, error) {
+func parseSetKeys(list []trust.VerifierSetKey) ([]trustKey, error) {
 	var keys []trustKey
 	ids, publics, active := map[string]bool{}, map[string]bool{}, 0
 	for _, k := range list {
 		public, err := base64.StdEncoding.Strict().DecodeString(k.Public)
-		known := k.State.Verifies() || k.State == schema.KeyStaged || k.State == schema.KeyRevoked
+		known := k.State.Verifies() || k.State == trust.KeyStaged || k.State == trust.KeyRevoked
 		if err != nil || len(public) != ed25519.PublicKeySize || !known || k.KeyID == "" || ids[k.KeyID] || publics[k.Public] {
 			return nil, setDocument().refuse(refusedBody, "key %q of the verifier set is malformed or there twice", clip(k.KeyID))
 		}
 		ids[k.KeyID], publics[k.Public] = true, true
-		if k.State == schema.KeyActive {
+		if k.State == trust.KeyActive {
 			active++
 		}
 		keys = append(keys, trustKey{
-			VerifierKey: schema.VerifierKey{State: k.State, KeyID: k.KeyID, Public: public}, from: k.SignFrom, until: k.AcceptUntil,
+			VerifierKey: trust.VerifierKey{State: k.State, KeyID: k.KeyID, Public: public}, from: k.SignFrom, until: k.AcceptUntil,
 		})
 	}
 	if active != 1 {
@@ -146,7 +148,7 @@ func parseSetKeys(list []schema.VerifierSetKey) ([]trustKey, error) {
 //     learned. Before that only a successor is taken.
 //
 // Its end is not looked at: a node that was away walks over expired ones.
-func (s heldSet) next(env string, roots []schema.VerifierKey, envelope json.RawMessage) (heldSet, error) {
+func (s heldSet) next(env string, roots []trust.VerifierKey, envelope json.RawMessage) (heldSet, error) {
 	raw, _, err := setDocument().open(envelope, roots)
 	if err != nil {
 		return heldSet{}, err
@@ -188,7 +190,7 @@ type storedSet struct {
 func (s heldSet) stored() storedSet {
 	out := storedSet{Version: s.version, Hash: s.hash, Document: s.document}
 	if s.document == nil {
-		var keys schema.VerifierSet
+		var keys trust.VerifierSet
 		for _, k := range s.keys {
 			keys = append(keys, k.VerifierKey)
 		}
@@ -201,11 +203,11 @@ func (s heldSet) stored() storedSet {
 // that it is still the same, its hash tells.
 func (f storedSet) held(env string) (heldSet, error) {
 	if len(f.Document) == 0 {
-		keys, err := schema.ParseVerifierSet(f.Keys)
-		return bundled(keys, schema.SetFloor{Version: f.Version, Hash: f.Hash}), err
+		keys, err := trust.ParseVerifierSet(f.Keys)
+		return bundled(keys, trust.VerifierSetRef{Version: f.Version, Hash: f.Hash}), err
 	}
 	var e dsse.Envelope
-	if err := schema.DecodeStrict(f.Document, schema.MaxBodyBytes, &e); err != nil {
+	if err := schema.DecodeStrict(f.Document, wire.MaxBodyBytes, &e); err != nil {
 		return heldSet{}, err
 	}
 	raw, err := e.DecodeB64Payload()

@@ -14,7 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // chain is a server's verifier sets, each signed by the root and by the active
@@ -24,7 +25,7 @@ type chain struct {
 	f    *fakeAPI
 	keys []ed25519.PrivateKey // active, by version
 	docs []json.RawMessage
-	set  []schema.VerifierSetDoc
+	set  []trust.VerifierSetDoc
 	hash []string
 }
 
@@ -42,10 +43,10 @@ func keyName(key ed25519.PrivateKey) string {
 }
 
 // doc is the next set with an active key, as change leaves it.
-func (c *chain) doc(active ed25519.PrivateKey, change func(*schema.VerifierSetDoc)) schema.VerifierSetDoc {
-	d := schema.VerifierSetDoc{
+func (c *chain) doc(active ed25519.PrivateKey, change func(*trust.VerifierSetDoc)) trust.VerifierSetDoc {
+	d := trust.VerifierSetDoc{
 		V: 1, Env: c.f.id.Env, Version: int64(len(c.docs) + 1), IssuedAt: time.Now().UTC(), ExpiresAt: time.Now().UTC().Add(time.Hour),
-		Keys: []schema.VerifierSetKey{{KeyID: keyName(active), State: schema.KeyActive, Public: base64.StdEncoding.EncodeToString(publicOf(active))}},
+		Keys: []trust.VerifierSetKey{{KeyID: keyName(active), State: trust.KeyActive, Public: base64.StdEncoding.EncodeToString(publicOf(active))}},
 	}
 	if active.Equal(c.f.signer) {
 		d.Keys[0].KeyID = "k1"
@@ -60,39 +61,39 @@ func (c *chain) doc(active ed25519.PrivateKey, change func(*schema.VerifierSetDo
 }
 
 // sign signs a set with the root and the active key of the newest.
-func (c *chain) sign(d schema.VerifierSetDoc) json.RawMessage {
+func (c *chain) sign(d trust.VerifierSetDoc) json.RawMessage {
 	by := c.f.signer
 	if n := len(c.keys); n > 0 {
 		by = c.keys[n-1]
 	}
-	return signWith(c.t, schema.VerifierSetPayloadType, d, edSigner{c.f.root, ""}, edSigner{by, ""})
+	return signWith(c.t, trust.VerifierSetPayloadType, d, edSigner{c.f.root, ""}, edSigner{by, ""})
 }
 
 // add puts a set on the chain.
-func (c *chain) add(active ed25519.PrivateKey, change func(*schema.VerifierSetDoc)) {
+func (c *chain) add(active ed25519.PrivateKey, change func(*trust.VerifierSetDoc)) {
 	d := c.doc(active, change)
 	c.push(active, d, c.sign(d))
 }
 
-func (c *chain) push(active ed25519.PrivateKey, d schema.VerifierSetDoc, document json.RawMessage) {
+func (c *chain) push(active ed25519.PrivateKey, d trust.VerifierSetDoc, document json.RawMessage) {
 	body, err := json.Marshal(d)
 	require.NoError(c.t, err)
 	c.keys, c.docs = append(c.keys, active), append(c.docs, document)
 	c.set, c.hash = append(c.set, d), append(c.hash, digestOf(body))
 }
 
-func (c *chain) floor(version int) schema.SetFloor {
-	return schema.SetFloor{Version: int64(version), Hash: c.hash[version-1]}
+func (c *chain) floor(version int) trust.VerifierSetRef {
+	return trust.VerifierSetRef{Version: int64(version), Hash: c.hash[version-1]}
 }
 func (c *chain) name(version int) string { return c.floor(version).String() }
 
 // source hands the chain's sets out.
-func (c *chain) source(_ context.Context, after int64) (schema.VerifierSets, error) {
-	return schema.VerifierSets{Sets: c.docs[min(int(after), len(c.docs)):]}, nil
+func (c *chain) source(_ context.Context, after int64) (trust.VerifierSets, error) {
+	return trust.VerifierSets{Sets: c.docs[min(int(after), len(c.docs)):]}, nil
 }
 
 // opened is the trust of a node with a bundle, over a state folder.
-func (c *chain) opened(dir string, bundle schema.TaskTrust) (*trust, *logBuffer) {
+func (c *chain) opened(dir string, bundle trust.TaskTrust) (*setStore, *logBuffer) {
 	c.t.Helper()
 	log := &logBuffer{}
 	r, err := openTrust(stateDir{path: dir}, c.f.id.Env, bundle, &trustedClock{local: time.Now}, quickTiming(), newLogTo(log))
@@ -100,7 +101,7 @@ func (c *chain) opened(dir string, bundle schema.TaskTrust) (*trust, *logBuffer)
 	return r, log
 }
 
-func (c *chain) bundle(floor int) schema.TaskTrust {
+func (c *chain) bundle(floor int) trust.TaskTrust {
 	t := c.f.trust()
 	if floor > 0 {
 		t.Floor = c.floor(floor)
@@ -114,7 +115,7 @@ func TestSetsAreWalked(t *testing.T) {
 	t.Parallel()
 	f := newQuietAPI(t)
 	c := newChain(t, f)
-	c.add(newKey(t), func(d *schema.VerifierSetDoc) { d.ExpiresAt = time.Now().Add(-time.Hour) })
+	c.add(newKey(t), func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Now().Add(-time.Hour) })
 	c.add(newKey(t), nil)
 	for name, floor := range map[string]int{"from a bundle without a set": 0, "from the first": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -141,8 +142,8 @@ func TestReissuedBundle(t *testing.T) {
 	c.add(next, nil)
 	dir := t.TempDir()
 	r, _ := c.opened(dir, c.bundle(1))
-	newer := schema.TaskTrust{Roots: f.trust().Roots, Floor: c.floor(2),
-		Keys: schema.VerifierSet{{State: schema.KeyActive, KeyID: keyName(next), Public: publicOf(next)}}}
+	newer := trust.TaskTrust{Roots: f.trust().Roots, Floor: c.floor(2),
+		Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: keyName(next), Public: publicOf(next)}}}
 	r.configure(newer)
 	require.Equal(t, int64(2), r.current().version)
 	back, _ := c.opened(dir, c.bundle(1))
@@ -156,42 +157,42 @@ func TestBadSets(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]struct {
 		reason string
-		shown  func(c *chain) (doc json.RawMessage, told schema.SetFloor)
+		shown  func(c *chain) (doc json.RawMessage, told trust.VerifierSetRef)
 	}{
-		"served old": {refusedSetOld, func(c *chain) (json.RawMessage, schema.SetFloor) { return c.docs[0], c.floor(1) }},
-		"gap": {refusedSetGap, func(c *chain) (json.RawMessage, schema.SetFloor) {
-			d := c.doc(newKey(c.t), func(d *schema.VerifierSetDoc) { d.Version++ })
-			return c.sign(d), schema.SetFloor{Version: d.Version, Hash: c.hash[0]}
+		"served old": {refusedSetOld, func(c *chain) (json.RawMessage, trust.VerifierSetRef) { return c.docs[0], c.floor(1) }},
+		"gap": {refusedSetGap, func(c *chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.doc(newKey(c.t), func(d *trust.VerifierSetDoc) { d.Version++ })
+			return c.sign(d), trust.VerifierSetRef{Version: d.Version, Hash: c.hash[0]}
 		}},
-		"fork of the set in use": {refusedSetFork, func(c *chain) (json.RawMessage, schema.SetFloor) {
-			d := c.doc(newKey(c.t), func(d *schema.VerifierSetDoc) { d.Version, d.PrevHash = 2, c.hash[0] })
-			return signWith(c.t, schema.VerifierSetPayloadType, d, edSigner{c.f.root, ""}, edSigner{c.keys[0], ""}), schema.SetFloor{Version: 2, Hash: c.hash[0]}
+		"fork of the set in use": {refusedSetFork, func(c *chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.doc(newKey(c.t), func(d *trust.VerifierSetDoc) { d.Version, d.PrevHash = 2, c.hash[0] })
+			return signWith(c.t, trust.VerifierSetPayloadType, d, edSigner{c.f.root, ""}, edSigner{c.keys[0], ""}), trust.VerifierSetRef{Version: 2, Hash: c.hash[0]}
 		}},
-		"successor of a fork": {refusedSetFork, func(c *chain) (json.RawMessage, schema.SetFloor) {
-			d := c.doc(newKey(c.t), func(d *schema.VerifierSetDoc) { d.PrevHash = c.hash[0] })
-			return c.sign(d), schema.SetFloor{Version: 3, Hash: c.hash[0]}
+		"successor of a fork": {refusedSetFork, func(c *chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.doc(newKey(c.t), func(d *trust.VerifierSetDoc) { d.PrevHash = c.hash[0] })
+			return c.sign(d), trust.VerifierSetRef{Version: 3, Hash: c.hash[0]}
 		}},
-		"withheld": {refusedSetHeld, func(c *chain) (json.RawMessage, schema.SetFloor) {
-			return nil, schema.SetFloor{Version: 3, Hash: c.hash[0]}
+		"withheld": {refusedSetHeld, func(c *chain) (json.RawMessage, trust.VerifierSetRef) {
+			return nil, trust.VerifierSetRef{Version: 3, Hash: c.hash[0]}
 		}},
-		"without the root": {ofSet + refusedSignature, func(c *chain) (json.RawMessage, schema.SetFloor) {
+		"without the root": {ofSet + refusedSignature, func(c *chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.doc(newKey(c.t), nil)
-			return signWith(c.t, schema.VerifierSetPayloadType, d, edSigner{c.keys[1], ""}), schema.SetFloor{Version: 3, Hash: c.hash[0]}
+			return signWith(c.t, trust.VerifierSetPayloadType, d, edSigner{c.keys[1], ""}), trust.VerifierSetRef{Version: 3, Hash: c.hash[0]}
 		}},
-		"without the active key": {ofSet + refusedSignature, func(c *chain) (json.RawMessage, schema.SetFloor) {
+		"without the active key": {ofSet + refusedSignature, func(c *chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.doc(newKey(c.t), nil)
-			return signWith(c.t, schema.VerifierSetPayloadType, d, edSigner{c.f.root, ""}), schema.SetFloor{Version: 3, Hash: c.hash[0]}
+			return signWith(c.t, trust.VerifierSetPayloadType, d, edSigner{c.f.root, ""}), trust.VerifierSetRef{Version: 3, Hash: c.hash[0]}
 		}},
-		"by the key before the active one": {ofSet + refusedSignature, func(c *chain) (json.RawMessage, schema.SetFloor) {
+		"by the key before the active one": {ofSet + refusedSignature, func(c *chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.doc(newKey(c.t), nil)
-			return signWith(c.t, schema.VerifierSetPayloadType, d, edSigner{c.f.root, ""}, edSigner{c.keys[0], ""}), schema.SetFloor{Version: 3, Hash: c.hash[0]}
+			return signWith(c.t, trust.VerifierSetPayloadType, d, edSigner{c.f.root, ""}, edSigner{c.keys[0], ""}), trust.VerifierSetRef{Version: 3, Hash: c.hash[0]}
 		}},
-		"other environment": {ofSet + refusedEnv, changedSet(func(d *schema.VerifierSetDoc) { d.Env = "prod" })},
-		"no end":            {ofSet + refusedBody, changedSet(func(d *schema.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
-		"no active key":     {ofSet + refusedBody, changedSet(func(d *schema.VerifierSetDoc) { d.Keys[0].State = schema.KeyGrace })},
-		"a key twice":       {ofSet + refusedBody, changedSet(func(d *schema.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
-		"a key of no state": {ofSet + refusedBody, changedSet(func(d *schema.VerifierSetDoc) {
-			d.Keys = append(d.Keys, schema.VerifierSetKey{KeyID: "x", Public: base64.StdEncoding.EncodeToString(make([]byte, 32)), State: "root"})
+		"other environment": {ofSet + refusedEnv, changedSet(func(d *trust.VerifierSetDoc) { d.Env = "prod" })},
+		"no end":            {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
+		"no active key":     {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
+		"a key twice":       {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
+		"a key of no state": {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) {
+			d.Keys = append(d.Keys, trust.VerifierSetKey{KeyID: "x", Public: base64.StdEncoding.EncodeToString(make([]byte, 32)), State: "root"})
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -203,12 +204,12 @@ func TestBadSets(t *testing.T) {
 			require.Equal(t, int64(2), r.current().version)
 			doc, told := bad.shown(c)
 			asked := 0
-			r.follow(t.Context(), told, func(context.Context, int64) (schema.VerifierSets, error) {
+			r.follow(t.Context(), told, func(context.Context, int64) (trust.VerifierSets, error) {
 				asked++
 				if doc == nil {
-					return schema.VerifierSets{}, nil
+					return trust.VerifierSets{}, nil
 				}
-				return schema.VerifierSets{Sets: []json.RawMessage{doc}}, nil
+				return trust.VerifierSets{Sets: []json.RawMessage{doc}}, nil
 			})
 			require.Equal(t, 1, asked)
 			require.Equal(t, c.hash[1], r.current().hash)
@@ -217,9 +218,9 @@ func TestBadSets(t *testing.T) {
 	}
 }
 
-func changedSet(change func(*schema.VerifierSetDoc)) func(*chain) (json.RawMessage, schema.SetFloor) {
-	return func(c *chain) (json.RawMessage, schema.SetFloor) {
-		return c.sign(c.doc(newKey(c.t), change)), schema.SetFloor{Version: 3, Hash: c.hash[0]}
+func changedSet(change func(*trust.VerifierSetDoc)) func(*chain) (json.RawMessage, trust.VerifierSetRef) {
+	return func(c *chain) (json.RawMessage, trust.VerifierSetRef) {
+		return c.sign(c.doc(newKey(c.t), change)), trust.VerifierSetRef{Version: 3, Hash: c.hash[0]}
 	}
 }
 
@@ -235,12 +236,12 @@ func TestHigherEpochIsTheWayOut(t *testing.T) {
 			dir := t.TempDir()
 			r, _ := c.opened(dir, c.bundle(1))
 			r.follow(t.Context(), c.floor(2), c.source)
-			d := c.doc(newKey(t), func(d *schema.VerifierSetDoc) { d.Version, d.Epoch, d.PrevHash = version, 1, "" })
+			d := c.doc(newKey(t), func(d *trust.VerifierSetDoc) { d.Version, d.Epoch, d.PrevHash = version, 1, "" })
 			body, err := json.Marshal(d)
 			require.NoError(t, err)
-			doc := signWith(t, schema.VerifierSetPayloadType, d, edSigner{c.f.root, ""})
-			r.follow(t.Context(), schema.SetFloor{Version: version, Hash: digestOf(body)}, func(context.Context, int64) (schema.VerifierSets, error) {
-				return schema.VerifierSets{Sets: []json.RawMessage{doc}}, nil
+			doc := signWith(t, trust.VerifierSetPayloadType, d, edSigner{c.f.root, ""})
+			r.follow(t.Context(), trust.VerifierSetRef{Version: version, Hash: digestOf(body)}, func(context.Context, int64) (trust.VerifierSets, error) {
+				return trust.VerifierSets{Sets: []json.RawMessage{doc}}, nil
 			})
 			require.Equal(t, digestOf(body), r.current().hash)
 			r.follow(t.Context(), c.floor(2), c.source)
@@ -294,9 +295,9 @@ func TestWalkIsTriedAgain(t *testing.T) {
 	r.clock = &trustedClock{local: func() time.Time { return now }}
 	r.wait = backoff{min: time.Minute, max: time.Hour}
 	asked := 0
-	away := func(context.Context, int64) (schema.VerifierSets, error) {
+	away := func(context.Context, int64) (trust.VerifierSets, error) {
 		asked++
-		return schema.VerifierSets{}, errors.New("away")
+		return trust.VerifierSets{}, errors.New("away")
 	}
 	for range 5 {
 		r.follow(t.Context(), c.floor(1), away)
@@ -312,19 +313,19 @@ func TestKeyStates(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, c := range []struct {
-		state       schema.KeyState
+		state       trust.KeyState
 		from, until time.Time
 		want        bool
 	}{
-		{schema.KeyActive, time.Time{}, time.Time{}, true},
-		{schema.KeyActive, now.Add(time.Hour), time.Time{}, false},
-		{schema.KeyGrace, time.Time{}, time.Time{}, true},
-		{schema.KeyGrace, time.Time{}, now.Add(time.Second), true},
-		{schema.KeyGrace, time.Time{}, now.Add(-time.Second), false},
-		{schema.KeyStaged, time.Time{}, time.Time{}, false},
-		{schema.KeyRevoked, time.Time{}, now.Add(time.Hour), false},
+		{trust.KeyActive, time.Time{}, time.Time{}, true},
+		{trust.KeyActive, now.Add(time.Hour), time.Time{}, false},
+		{trust.KeyGrace, time.Time{}, time.Time{}, true},
+		{trust.KeyGrace, time.Time{}, now.Add(time.Second), true},
+		{trust.KeyGrace, time.Time{}, now.Add(-time.Second), false},
+		{trust.KeyStaged, time.Time{}, time.Time{}, false},
+		{trust.KeyRevoked, time.Time{}, now.Add(time.Hour), false},
 	} {
-		k := trustKey{schema.VerifierKey{State: c.state}, c.from, c.until}
+		k := trustKey{trust.VerifierKey{State: c.state}, c.from, c.until}
 		require.Equal(t, c.want, k.counts(now), "%v", c)
 	}
 }
@@ -338,35 +339,35 @@ func TestRotation(t *testing.T) {
 	c := newChain(t, f)
 	a := start(t, f.config(), Deps{})
 	seq := int64(0)
-	do := func(by ed25519.PrivateKey, least int64) schema.TaskResult {
+	do := func(by ed25519.PrivateKey, least int64) task.Result {
 		t.Helper()
 		seq++
-		p := f.payload(schema.TaskUpdateTrust, seq, nil)
+		p := f.payload(task.UpdateTrust, seq, nil)
 		p.MinSetVersion = least
 		o := f.offerOf(p, 1)
-		o.Envelope = signAs(t, edSigner{by, ""}, schema.TaskPayloadType, f.body(p))
+		o.Envelope = signAs(t, edSigner{by, ""}, task.PayloadType, f.body(p))
 		f.offers <- o
 		return f.result(p.TaskID)
 	}
 	r := do(f.signer, 1)
-	require.Equal(t, schema.TaskSucceeded, r.Status, r.Message)
-	require.Equal(t, schema.TrustResult{SetVersion: 1, SetHash: c.hash[0], CABundleFingerprint: schema.Fingerprint(string(f.server.pem)),
-		NodeCertCABundleFingerprint: schema.Fingerprint(string(f.nodes.pem))}, decode[schema.TrustResult](t, r.Output))
+	require.Equal(t, task.Succeeded, r.Status, r.Message)
+	require.Equal(t, trust.TrustResult{SetVersion: 1, SetHash: c.hash[0], CABundleFingerprint: trust.Fingerprint(string(f.server.pem)),
+		NodeCertCABundleFingerprint: trust.Fingerprint(string(f.nodes.pem))}, decode[trust.TrustResult](t, r.Output))
 
 	old, next := f.signer, newKey(t)
-	was := func(state schema.KeyState) func(*schema.VerifierSetDoc) {
-		return func(d *schema.VerifierSetDoc) {
-			d.Keys = append(d.Keys, schema.VerifierSetKey{KeyID: "k1", Public: base64.StdEncoding.EncodeToString(publicOf(old)), State: state})
+	was := func(state trust.KeyState) func(*trust.VerifierSetDoc) {
+		return func(d *trust.VerifierSetDoc) {
+			d.Keys = append(d.Keys, trust.VerifierSetKey{KeyID: "k1", Public: base64.StdEncoding.EncodeToString(publicOf(old)), State: state})
 		}
 	}
-	for i, state := range []schema.KeyState{schema.KeyGrace, schema.KeyRevoked} {
+	for i, state := range []trust.KeyState{trust.KeyGrace, trust.KeyRevoked} {
 		f.note(func() { c.add(next, was(state)); f.keySigner = next })
 		version := int64(i + 2)
-		require.Equal(t, schema.TaskSucceeded, do(next, version).Status)
+		require.Equal(t, task.Succeeded, do(next, version).Status)
 		require.Equal(t, version, a.trust.current().version)
 		r := do(old, 0)
-		if state == schema.KeyGrace {
-			require.Equal(t, schema.TaskSucceeded, r.Status, r.Message)
+		if state == trust.KeyGrace {
+			require.Equal(t, task.Succeeded, r.Status, r.Message)
 			continue
 		}
 		require.True(t, strings.HasPrefix(r.Message, refusedSignature), r.Message)

@@ -11,16 +11,17 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Status is what `gpuaas-node-agent status` shows: the state folder's content,
 // read without any network.
 type Status struct {
-	NodeID   string            `json:"node_id"`
-	Env      string            `json:"env"`
-	Version  string            `json:"version"`
-	Identity *schema.CertFacts `json:"identity"`
+	NodeID   string           `json:"node_id"`
+	Env      string           `json:"env"`
+	Version  string           `json:"version"`
+	Identity *trust.CertFacts `json:"identity"`
 	// IdentityFault says why there is no usable identity.
 	IdentityFault string `json:"identity_fault,omitempty"`
 	// IssuerFault says that the certificate is of no node CA of the bundle.
@@ -41,10 +42,10 @@ type Status struct {
 	// VerifierSet is what tasks are judged with; null before the first start.
 	VerifierSet *SetStatus `json:"verifier_set"`
 
-	LastPoll  *PollStatus       `json:"last_poll"`
-	Cordoned  bool              `json:"cordoned"`
-	Workloads []schema.Workload `json:"workloads"`
-	Tasks     []TaskStatus      `json:"tasks"`
+	LastPoll  *PollStatus     `json:"last_poll"`
+	Cordoned  bool            `json:"cordoned"`
+	Workloads []task.Workload `json:"workloads"`
+	Tasks     []TaskStatus    `json:"tasks"`
 }
 
 // PollStatus is the outcome of the running agent's last poll.
@@ -58,19 +59,19 @@ type PollStatus struct {
 
 // TaskStatus is one journal entry.
 type TaskStatus struct {
-	TaskID     string            `json:"task_id"`
-	Type       schema.TaskType   `json:"type"`
-	Seq        int64             `json:"seq"`
-	Step       string            `json:"step"`
-	Reported   bool              `json:"reported"`
-	Status     schema.TaskStatus `json:"status,omitempty"`
-	AcceptedAt time.Time         `json:"accepted_at"`
+	TaskID     string      `json:"task_id"`
+	Type       task.Type   `json:"type"`
+	Seq        int64       `json:"seq"`
+	Step       string      `json:"step"`
+	Reported   bool        `json:"reported"`
+	Status     task.Status `json:"status,omitempty"`
+	AcceptedAt time.Time   `json:"accepted_at"`
 }
 
 // ReadStatus reads the state folder of an agent that may be running.
 func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	state := stateDir{path: c.StateDir}
-	s := Status{NodeID: c.NodeID, Env: c.Env, Version: Version(), Workloads: []schema.Workload{}, Tasks: []TaskStatus{}}
+	s := Status{NodeID: c.NodeID, Env: c.Env, Version: Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{}}
 	if err := s.readIdentity(c, state); err != nil {
 		return s, err
 	}

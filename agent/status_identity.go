@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // keeperFile is the name of the keeper's hint in the state folder.
@@ -44,13 +44,13 @@ func readSet(c Config, state stateDir) *SetStatus {
 // VersionStatus is one stored identity, without its secrets.
 type VersionStatus struct {
 	// Version is the folder's number; 0 is the pair at the configured paths.
-	Version     int              `json:"version"`
-	InUse       bool             `json:"in_use"`
-	Via         schema.Via       `json:"via,omitempty"`
-	Sequence    int64            `json:"sequence"`
-	Incarnation int64            `json:"incarnation"`
-	StoredAt    time.Time        `json:"stored_at,omitzero"`
-	Certificate schema.CertFacts `json:"certificate"`
+	Version     int               `json:"version"`
+	InUse       bool              `json:"in_use"`
+	Via         trust.IssueMethod `json:"via,omitempty"`
+	Sequence    int64             `json:"sequence"`
+	Incarnation int64             `json:"incarnation"`
+	StoredAt    time.Time         `json:"stored_at,omitzero"`
+	Certificate trust.CertFacts   `json:"certificate"`
 	// RecoveryExpiresAt is the end of the recovery token that came with it.
 	RecoveryExpiresAt time.Time `json:"recovery_expires_at,omitzero"`
 }
@@ -75,7 +75,7 @@ func (s *Status) readIdentity(c Config, state stateDir) error {
 			Version: v.number, InUse: v == best, Via: v.meta.Via, Sequence: v.meta.Sequence, Incarnation: v.id.Incarnation,
 			StoredAt: v.meta.StoredAt, Certificate: v.facts, RecoveryExpiresAt: v.meta.RecoveryExpiresAt,
 		})
-		if v.meta.Via == schema.ViaRenew && v.meta.StoredAt.After(s.LastRenewal) {
+		if v.meta.Via == trust.IssuedByRenew && v.meta.StoredAt.After(s.LastRenewal) {
 			s.LastRenewal = v.meta.StoredAt
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Action is what a pass of the identity keeper did.
@@ -68,10 +68,10 @@ func (a *Agent) Settle() { a.tasks.wait() }
 
 // Certificate returns the facts of the identity in use and its sequence; ok is
 // false when there is none.
-func (a *Agent) Certificate() (facts schema.CertFacts, sequence int64, ok bool) {
+func (a *Agent) Certificate() (facts trust.CertFacts, sequence int64, ok bool) {
 	v := a.keeper.inUse.Load()
 	if v == nil {
-		return schema.CertFacts{}, 0, false
+		return trust.CertFacts{}, 0, false
 	}
 	return v.facts, v.meta.Sequence, true
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // reconcileEvery is how often the process driver looks at its folder. Ends of
@@ -148,7 +149,7 @@ func readSpec(name, path string) (processSpec, error) {
 	if err != nil {
 		return s, err
 	}
-	if err := schema.DecodeStrict(data, schema.MaxBodyBytes, &s); err != nil {
+	if err := schema.DecodeStrict(data, wire.MaxBodyBytes, &s); err != nil {
 		return s, err
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Bounds of concurrent work: changes one at a time in the order they came,
@@ -29,7 +31,7 @@ var (
 // Wait waits for.
 type tasks struct {
 	journal *journal
-	execs   map[schema.TaskType]Executor
+	execs   map[task.Type]Executor
 	api     func() *client
 	removed func(error) // an answer said that the node is removed
 	log     *slog.Logger
@@ -58,7 +60,7 @@ type heldTask struct {
 	heard   bool          // the server had news of it; guarded by tasks.mu
 }
 
-func newTasks(j *journal, execs map[schema.TaskType]Executor, t timing, now func() time.Time, log *slog.Logger) *tasks {
+func newTasks(j *journal, execs map[task.Type]Executor, t timing, now func() time.Time, log *slog.Logger) *tasks {
 	return &tasks{
 		journal: j, execs: execs, timing: t, now: now, server: now, trusted: now, log: log,
 		changes: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), held: map[string]*heldTask{},
@@ -77,7 +79,7 @@ func (t *tasks) full() bool {
 // recorded result is reported once more. A refusal is a KindTaskRefused error
 // and is reported to the server, unless the node holds the very task: a forged
 // second envelope must not end the real one.
-func (t *tasks) offer(ctx context.Context, v verifier, o schema.TaskOffer) error {
+func (t *tasks) offer(ctx context.Context, v verifier, o wire.TaskOffer) error {
 	task, err := v.judge(o)
 	if err == nil {
 		err = t.take(ctx, task, o)
@@ -88,7 +90,7 @@ func (t *tasks) offer(ctx context.Context, v verifier, o schema.TaskOffer) error
 	return err
 }
 
-func (t *tasks) take(ctx context.Context, task verified, o schema.TaskOffer) error {
+func (t *tasks) take(ctx context.Context, task verified, o wire.TaskOffer) error {
 	p := task.payload
 	if known, ok := t.journal.get(p.TaskID); ok {
 		return t.again(ctx, known, task, o)
@@ -148,7 +150,7 @@ func (h *heldTask) ask() {
 }
 
 // again handles a task the journal knows.
-func (t *tasks) again(ctx context.Context, known entry, task verified, o schema.TaskOffer) error {
+func (t *tasks) again(ctx context.Context, known entry, task verified, o wire.TaskOffer) error {
 	if known.Digest != task.digest {
 		return refuse(refusedDigest, "the task was accepted before with another body")
 	}
@@ -190,13 +192,13 @@ func (t *tasks) resume(ctx context.Context) {
 func (t *tasks) settle(e *entry) {
 	p, err := e.task() // it read when the journal was opened
 	x, known := t.execs[p.Type]
-	if err == nil && known && (p.Effect != schema.EffectDestructive || x.Resumable) {
+	if err == nil && known && (p.Effect != task.EffectDestructive || x.Resumable) {
 		t.logger(p).Info("task resumed after a restart", "type", string(p.Type))
 		return
 	}
 	t.logger(p).Error("task interrupted by a restart, outcome unknown", "type", string(p.Type))
-	t.finish(e, schema.TaskResult{
-		Status: schema.TaskFailed, Code: schema.KindTaskFailed, StartedAt: e.AcceptedAt, FinishedAt: t.now().UTC(),
+	t.finish(e, task.Result{
+		Status: task.Failed, Code: schema.KindTaskFailed, StartedAt: e.AcceptedAt, FinishedAt: t.now().UTC(),
 		Message: "outcome unknown: the agent restarted while this task ran, and it must not run twice",
 	})
 }
@@ -237,6 +239,6 @@ func (t *tasks) release(ctx context.Context, taskID string) {
 // wait returns when every task's goroutine ended.
 func (t *tasks) wait() { t.wg.Wait() }
 
-func (t *tasks) logger(p schema.TaskPayload) *slog.Logger {
+func (t *tasks) logger(p task.Payload) *slog.Logger {
 	return t.log.With("task_id", p.TaskID, "correlation_id", p.CorrelationID)
 }

@@ -15,13 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // script is a list of executors that do what a test says.
-type script map[schema.TaskType]func(ctx context.Context, t Task) (any, error)
+type script map[task.Type]func(ctx context.Context, t Task) (any, error)
 
-func (s script) executors() map[schema.TaskType]Executor {
-	x := map[schema.TaskType]Executor{}
+func (s script) executors() map[task.Type]Executor {
+	x := map[task.Type]Executor{}
 	for typ, run := range s {
 		x[typ] = Executor{Check: func(json.RawMessage) error { return nil }, Run: run}
 	}
@@ -50,8 +52,8 @@ func TestFinishedTaskOfferedAgain(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	var runs atomic.Int32
-	start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	for epoch := int64(1); epoch <= 3; epoch++ {
 		f.offers <- f.offerOf(p, epoch)
 		f.until("the result of the epoch", func() bool {
@@ -60,10 +62,10 @@ func TestFinishedTaskOfferedAgain(t *testing.T) {
 		})
 	}
 	require.Equal(t, int32(1), runs.Load())
-	first := f.results[0].TaskResult
+	first := f.results[0].Result
 	for _, r := range f.results {
 		r.LeaseEpoch = first.LeaseEpoch
-		require.Equal(t, first, r.TaskResult)
+		require.Equal(t, first, r.Result)
 	}
 }
 
@@ -71,8 +73,8 @@ func TestNewLeaseOfARunningTask(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	started, release := make(chan string, 1), make(chan struct{})
-	a := start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: held(started, release)}.executors()})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	a := start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: held(started, release)}.executors()})
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	<-started
 	f.until("the task in have", func() bool { return f.haves[len(f.haves)-1] == p.TaskID })
@@ -88,7 +90,7 @@ func TestNewLeaseOfARunningTask(t *testing.T) {
 	require.Contains(t, a.log.String(), refusedDigest)
 	close(release)
 	r := f.result(p.TaskID)
-	require.Equal(t, schema.TaskSucceeded, r.Status)
+	require.Equal(t, task.Succeeded, r.Status)
 	require.Equal(t, int64(2), r.LeaseEpoch)
 	require.Empty(t, started)
 }
@@ -98,9 +100,9 @@ func TestNewLeaseOfARunningTask(t *testing.T) {
 func TestOfferedAgainWhileItsResultIsPosted(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
-	a, log := newAgent(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(new(atomic.Int32))}.executors()})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
-	f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+	a, log := newAgent(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(new(atomic.Int32))}.executors()})
+	p := f.payload(task.WorkloadCordon, 1, nil)
+	f.onResult = func(n int, _ string, _ task.Result) error {
 		if n == 1 {
 			f.offers <- f.offerOf(p, 2)
 			eventually(t, "the second offer", func() bool { return strings.Contains(log.String(), "task offered again") })
@@ -120,9 +122,9 @@ func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	var runs atomic.Int32
-	o := Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()}
+	o := Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()}
 	a := start(t, c, o)
-	p := f.payload(schema.TaskWorkloadCordon, 5, nil)
+	p := f.payload(task.WorkloadCordon, 5, nil)
 	f.offers <- f.offerOf(p, 1)
 	f.result(p.TaskID)
 	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
@@ -133,8 +135,8 @@ func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 	f.deserted()
 
 	start(t, c, o)
-	replay := f.payload(schema.TaskWorkloadCordon, 4, nil)
-	for _, p := range []schema.TaskPayload{p, replay} {
+	replay := f.payload(task.WorkloadCordon, 4, nil)
+	for _, p := range []task.Payload{p, replay} {
 		f.note(func() { f.results = nil })
 		f.offers <- f.offerOf(p, 2)
 		r := f.result(p.TaskID)
@@ -147,38 +149,38 @@ func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 func TestProgressCarriesTheWordToStop(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		answer  schema.ProgressAnswer
+		answer  wire.ProgressResponse
 		err     error
 		message string
 	}{
-		"cancel":     {schema.ProgressAnswer{Cancel: true}, nil, errCancelled.Error()},
-		"lease lost": {schema.ProgressAnswer{}, schema.NewError(schema.KindLeaseLost, "gone"), errLeaseLost.Error()},
-		"not found":  {schema.ProgressAnswer{}, schema.NewError(schema.KindNotFound, "gone"), errLeaseLost.Error()},
+		"cancel":     {wire.ProgressResponse{Cancel: true}, nil, errCancelled.Error()},
+		"lease lost": {wire.ProgressResponse{}, schema.NewError(schema.KindLeaseLost, "gone"), errLeaseLost.Error()},
+		"not found":  {wire.ProgressResponse{}, schema.NewError(schema.KindNotFound, "gone"), errLeaseLost.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFakeAPI(t)
 			var stop atomic.Bool
-			f.progress = func(_ string, p schema.TaskProgress) (schema.ProgressAnswer, error) {
+			f.progress = func(_ string, p task.Progress) (wire.ProgressResponse, error) {
 				if p.LeaseEpoch != 1 || p.Message != "half way" || !stop.Load() {
-					return schema.ProgressAnswer{}, nil
+					return wire.ProgressResponse{}, nil
 				}
 				return c.answer, c.err
 			}
 			started := make(chan string, 1)
 			start(t, f.config(), Deps{Executors: script{
-				schema.TaskWorkloadCordon: func(ctx context.Context, t Task) (any, error) {
+				task.WorkloadCordon: func(ctx context.Context, t Task) (any, error) {
 					t.Note("half way")
 					return held(started, nil)(ctx, t)
 				},
 			}.executors()})
-			p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+			p := f.payload(task.WorkloadCordon, 1, nil)
 			f.offers <- f.offerOf(p, 1)
 			<-started
 			f.until("three progress calls", func() bool { return f.counts["progress"] > 2 })
 			stop.Store(true)
 			r := f.result(p.TaskID)
-			require.Equal(t, schema.TaskCancelled, r.Status)
+			require.Equal(t, task.Canceled, r.Status)
 			require.Equal(t, c.message, r.Message)
 		})
 	}
@@ -188,31 +190,31 @@ func TestExecutorFaults(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	x := script{
-		schema.TaskWorkloadCordon:   func(context.Context, Task) (any, error) { panic("boom") },
-		schema.TaskWorkloadUncordon: func(context.Context, Task) (any, error) { return nil, errors.New("cannot") },
-		schema.TaskNodeProbe:        func(context.Context, Task) (any, error) { return nil, schema.NewError(schema.KindUnfit, "unfit") },
-		schema.TaskFactsCollect:     func(context.Context, Task) (any, error) { return strings.Repeat("x", schema.MaxResultBytes), nil },
-		schema.TaskWorkloadDrain:    held(make(chan string, 1), nil),
+		task.WorkloadCordon:   func(context.Context, Task) (any, error) { panic("boom") },
+		task.WorkloadUncordon: func(context.Context, Task) (any, error) { return nil, errors.New("cannot") },
+		task.NodeProbe:        func(context.Context, Task) (any, error) { return nil, schema.NewError(schema.KindUnfit, "unfit") },
+		task.FactsCollect:     func(context.Context, Task) (any, error) { return strings.Repeat("x", wire.MaxResultBytes), nil },
+		task.WorkloadDrain:    held(make(chan string, 1), nil),
 	}.executors()
-	slow := x[schema.TaskWorkloadDrain]
-	slow.Limit = func(schema.TaskPayload, time.Time) time.Duration { return time.Millisecond }
-	x[schema.TaskWorkloadDrain] = slow
+	slow := x[task.WorkloadDrain]
+	slow.Limit = func(task.Payload, time.Time) time.Duration { return time.Millisecond }
+	x[task.WorkloadDrain] = slow
 	start(t, f.config(), Deps{Executors: x})
 	for i, c := range []struct {
-		typ     schema.TaskType
+		typ     task.Type
 		code    schema.Kind
 		message string
 	}{
-		{schema.TaskWorkloadCordon, schema.KindInternal, "panicked"},
-		{schema.TaskWorkloadUncordon, schema.KindTaskFailed, "cannot"},
-		{schema.TaskNodeProbe, schema.KindUnfit, "unfit"},
-		{schema.TaskFactsCollect, schema.KindTaskFailed, "larger than"},
-		{schema.TaskWorkloadDrain, schema.KindTaskFailed, errTimeLimit.Error()},
+		{task.WorkloadCordon, schema.KindInternal, "panicked"},
+		{task.WorkloadUncordon, schema.KindTaskFailed, "cannot"},
+		{task.NodeProbe, schema.KindUnfit, "unfit"},
+		{task.FactsCollect, schema.KindTaskFailed, "larger than"},
+		{task.WorkloadDrain, schema.KindTaskFailed, errTimeLimit.Error()},
 	} {
 		p := f.payload(c.typ, int64(i+1), nil)
 		f.offers <- f.offerOf(p, 1)
 		r := f.result(p.TaskID)
-		require.Equal(t, schema.TaskFailed, r.Status)
+		require.Equal(t, task.Failed, r.Status)
 		require.Equal(t, c.code, r.Code)
 		require.Contains(t, r.Message, c.message)
 		require.Empty(t, r.Output)
@@ -225,13 +227,13 @@ func TestChangesOneAtATimeReadsAlongside(t *testing.T) {
 	changes, reads := make(chan string, 8), make(chan string, 8)
 	release := make(chan struct{})
 	start(t, f.config(), Deps{Executors: script{
-		schema.TaskWorkloadCordon:   held(changes, release),
-		schema.TaskWorkloadUncordon: held(changes, release),
-		schema.TaskFactsCollect:     held(reads, release),
+		task.WorkloadCordon:   held(changes, release),
+		task.WorkloadUncordon: held(changes, release),
+		task.FactsCollect:     held(reads, release),
 	}.executors()})
-	first, second := f.payload(schema.TaskWorkloadCordon, 1, nil), f.payload(schema.TaskWorkloadUncordon, 2, nil)
-	r1, r2 := f.payload(schema.TaskFactsCollect, 3, nil), f.payload(schema.TaskFactsCollect, 4, nil)
-	for _, p := range []schema.TaskPayload{first, second, r1, r2} {
+	first, second := f.payload(task.WorkloadCordon, 1, nil), f.payload(task.WorkloadUncordon, 2, nil)
+	r1, r2 := f.payload(task.FactsCollect, 3, nil), f.payload(task.FactsCollect, 4, nil)
+	for _, p := range []task.Payload{first, second, r1, r2} {
 		f.offers <- f.offerOf(p, 1)
 	}
 	require.Equal(t, first.TaskID, <-changes)
@@ -243,15 +245,15 @@ func TestChangesOneAtATimeReadsAlongside(t *testing.T) {
 	release <- struct{}{}
 	require.Equal(t, second.TaskID, <-changes)
 	close(release)
-	for _, p := range []schema.TaskPayload{first, second, r1, r2} {
-		require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	for _, p := range []task.Payload{first, second, r1, r2} {
+		require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
 	}
 }
 
 func TestResultIsPostedUntilTheServerHasIt(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
-	f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+	f.onResult = func(n int, _ string, _ task.Result) error {
 		if n <= 3 {
 			return schema.NewError(schema.KindServiceUnavailable, "database away")
 		}
@@ -259,8 +261,8 @@ func TestResultIsPostedUntilTheServerHasIt(t *testing.T) {
 	}
 	f.lose = func(what string, n int) bool { return what == "result" && n <= 6 }
 	var runs atomic.Int32
-	a := start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	a := start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	f.until("seven posts", func() bool { return f.counts["result"] == 7 })
 	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
@@ -274,15 +276,15 @@ func TestResultNobodyWants(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			f := newFakeAPI(t)
-			f.onResult = func(n int, _ string, _ schema.TaskResult) error {
+			f.onResult = func(n int, _ string, _ task.Result) error {
 				if n == 1 {
 					return schema.NewError(kind, "not wanted")
 				}
 				return nil
 			}
 			var runs atomic.Int32
-			a := start(t, f.config(), Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
-			p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+			a := start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
+			p := f.payload(task.WorkloadCordon, 1, nil)
 			f.offers <- f.offerOf(p, 1)
 			f.until("a post", func() bool { return f.counts["result"] > 0 })
 			eventually(t, "the end of reporting", func() bool { return len(a.tasks.journal.have()) == 0 })
@@ -310,9 +312,9 @@ func TestStrangers404IsNoAnswer(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	})
 	a := start(t, f.config(), Deps{})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
-	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
 	require.Contains(t, a.log.String(), "may not route to the node API")
 }
 
@@ -324,7 +326,7 @@ func TestFullDisk(t *testing.T) {
 	var full atomic.Bool
 	var runs atomic.Int32
 	a, log := newAgent(t, f.config(), Deps{Executors: script{
-		schema.TaskWorkloadCordon: func(context.Context, Task) (any, error) { full.Store(true); return runs.Add(1), nil },
+		task.WorkloadCordon: func(context.Context, Task) (any, error) { full.Store(true); return runs.Add(1), nil },
 	}.executors()})
 	a.tasks.journal.state.disk.create = func(path string, mode os.FileMode) (outFile, error) {
 		if full.Load() {
@@ -334,21 +336,21 @@ func TestFullDisk(t *testing.T) {
 	}
 	full.Store(true)
 	launch(t, a, log)
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	eventually(t, "a line about the journal", func() bool { return strings.Contains(log.String(), "journal: ") })
 	require.Zero(t, runs.Load())
 	require.Zero(t, f.count("result"))
 	full.Store(false)
 	f.offers <- f.offerOf(p, 2)
-	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
 	eventually(t, "the end of reporting", func() bool { return len(a.tasks.journal.have()) == 0 })
 	require.Equal(t, int32(1), runs.Load())
 	require.Contains(t, log.String(), "task result not journalled")
 }
 
 // seed writes what a killed agent left in its journal.
-func seed(t *testing.T, f *fakeAPI, c Config, p schema.TaskPayload, change func(*entry)) entry {
+func seed(t *testing.T, f *fakeAPI, c Config, p task.Payload, change func(*entry)) entry {
 	t.Helper()
 	v, err := f.verifier().check(f.envelope(p), time.Now())
 	require.NoError(t, err)
@@ -369,25 +371,25 @@ func seed(t *testing.T, f *fakeAPI, c Config, p schema.TaskPayload, change func(
 func TestRestartRules(t *testing.T) {
 	t.Parallel()
 	finished := func(e *entry) {
-		_ = e.finish(schema.TaskResult{Status: schema.TaskSucceeded, Output: json.RawMessage(`"recorded"`)})
+		_ = e.finish(task.Result{Status: task.Succeeded, Output: json.RawMessage(`"recorded"`)})
 	}
 	for name, c := range map[string]struct {
-		typ       schema.TaskType
+		typ       task.Type
 		resumable bool
 		seed      func(*entry)
 		runs      int32
-		status    schema.TaskStatus
+		status    task.Status
 		output    string
 		message   string
 	}{
-		"read, accepted":                    {schema.TaskFactsCollect, false, nil, 1, schema.TaskSucceeded, `1`, ""},
-		"idempotent, accepted":              {schema.TaskWorkloadCordon, false, nil, 1, schema.TaskSucceeded, `1`, ""},
-		"destructive, accepted, resumable":  {schema.TaskWorkloadDrain, true, nil, 1, schema.TaskSucceeded, `1`, ""},
-		"destructive, accepted":             {schema.TaskWorkloadDrain, false, nil, 0, schema.TaskFailed, "", "outcome unknown"},
-		"read, finished":                    {schema.TaskFactsCollect, false, finished, 0, schema.TaskSucceeded, `"recorded"`, ""},
-		"idempotent, finished":              {schema.TaskWorkloadCordon, false, finished, 0, schema.TaskSucceeded, `"recorded"`, ""},
-		"destructive, finished":             {schema.TaskWorkloadDrain, false, finished, 0, schema.TaskSucceeded, `"recorded"`, ""},
-		"destructive, resumable, finished ": {schema.TaskWorkloadDrain, true, finished, 0, schema.TaskSucceeded, `"recorded"`, ""},
+		"read, accepted":                    {task.FactsCollect, false, nil, 1, task.Succeeded, `1`, ""},
+		"idempotent, accepted":              {task.WorkloadCordon, false, nil, 1, task.Succeeded, `1`, ""},
+		"destructive, accepted, resumable":  {task.WorkloadDrain, true, nil, 1, task.Succeeded, `1`, ""},
+		"destructive, accepted":             {task.WorkloadDrain, false, nil, 0, task.Failed, "", "outcome unknown"},
+		"read, finished":                    {task.FactsCollect, false, finished, 0, task.Succeeded, `"recorded"`, ""},
+		"idempotent, finished":              {task.WorkloadCordon, false, finished, 0, task.Succeeded, `"recorded"`, ""},
+		"destructive, finished":             {task.WorkloadDrain, false, finished, 0, task.Succeeded, `"recorded"`, ""},
+		"destructive, resumable, finished ": {task.WorkloadDrain, true, finished, 0, task.Succeeded, `"recorded"`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -427,23 +429,23 @@ func TestResumedTaskIsConfirmedFirst(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	calls := 0
-	f.progress = func(string, schema.TaskProgress) (schema.ProgressAnswer, error) {
+	f.progress = func(string, task.Progress) (wire.ProgressResponse, error) {
 		if calls++; calls < 3 {
-			return schema.ProgressAnswer{}, schema.NewError(schema.KindServiceUnavailable, "away")
+			return wire.ProgressResponse{}, schema.NewError(schema.KindServiceUnavailable, "away")
 		}
-		return schema.ProgressAnswer{}, schema.NewError(schema.KindLeaseLost, "voided")
+		return wire.ProgressResponse{}, schema.NewError(schema.KindLeaseLost, "voided")
 	}
-	f.onResult = func(int, string, schema.TaskResult) error { return schema.NewError(schema.KindLeaseLost, "voided") }
+	f.onResult = func(int, string, task.Result) error { return schema.NewError(schema.KindLeaseLost, "voided") }
 	var runs atomic.Int32
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	seed(t, f, c, p, nil)
-	a, log := newAgent(t, c, Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
+	a, log := newAgent(t, c, Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
 	a.tasks.timing.progress = time.Hour
 	launch(t, a, log)
 	eventually(t, "the end of the task", func() bool { return len(a.tasks.journal.have()) == 0 })
 	require.Zero(t, runs.Load())
 	e, _ := a.tasks.journal.get(p.TaskID)
-	require.Equal(t, schema.TaskCancelled, e.Result.Status)
+	require.Equal(t, task.Canceled, e.Result.Status)
 }
 
 func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
@@ -451,8 +453,8 @@ func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.config()
 	started := make(chan string, 1)
-	a := start(t, c, Deps{Executors: script{schema.TaskWorkloadCordon: held(started, nil)}.executors()})
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	a := start(t, c, Deps{Executors: script{task.WorkloadCordon: held(started, nil)}.executors()})
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	f.offers <- f.offerOf(p, 1)
 	<-started
 	a.halt()
@@ -460,8 +462,8 @@ func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
 	require.Zero(t, f.count("result"))
 
 	var runs atomic.Int32
-	start(t, c, Deps{Executors: script{schema.TaskWorkloadCordon: counting(&runs)}.executors()})
-	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	start(t, c, Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
+	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
 	require.Equal(t, int32(1), runs.Load())
 }
 
@@ -469,7 +471,7 @@ func TestBrokenJournalFilesArePutAside(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
 	c := f.config()
-	p := f.payload(schema.TaskWorkloadCordon, 1, nil)
+	p := f.payload(task.WorkloadCordon, 1, nil)
 	s := stateDir{path: c.StateDir}
 	require.NoError(t, s.ensure())
 	torn := s.file("journal", schema.NewID()+".json")
@@ -478,7 +480,7 @@ func TestBrokenJournalFilesArePutAside(t *testing.T) {
 	require.NoError(t, s.writeJSON(misnamed, entry{TaskID: schema.NewID()}))
 	seed(t, f, c, p, nil)
 	a := start(t, c, Deps{})
-	require.Equal(t, schema.TaskSucceeded, f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
 	require.FileExists(t, torn+".bad")
 	require.FileExists(t, misnamed+".bad")
 	require.Equal(t, 2, strings.Count(a.log.String(), "journal entry put aside"))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // setFile is the name of the set in use in the state folder.
@@ -17,7 +18,7 @@ const setFile = "verifier-set.json"
 
 // trust is what the node judges tasks with: the verifier set in use, which never
 // goes back, and the server's time. It is safe for concurrent use.
-type trust struct {
+type setStore struct {
 	env   string
 	state stateDir
 	log   *slog.Logger
@@ -26,10 +27,10 @@ type trust struct {
 	walking sync.Mutex // one walk at a time
 	hold    delay      // after a walk that failed
 	wait    backoff
-	missed  schema.SetFloor // the newest set that a walk did not reach
+	missed  trust.VerifierSetRef // the newest set that a walk did not reach
 
 	mu    sync.Mutex
-	roots []schema.VerifierKey
+	roots []trust.VerifierKey
 	set   heldSet
 	loud  time.Time // of the last word on an expired set
 }
@@ -37,8 +38,8 @@ type trust struct {
 // openTrust reads the set that a former process stored. One that does not read
 // is put aside, loudly: the bundle's keys are used then, and the sets after
 // theirs are walked again.
-func openTrust(s stateDir, env string, bundle schema.TaskTrust, clock *trustedClock, t timing, log *slog.Logger) (*trust, error) {
-	r := &trust{env: env, state: s, log: log, clock: clock, wait: backoff{min: t.pollMin, max: t.refusedMax}}
+func openTrust(s stateDir, env string, bundle trust.TaskTrust, clock *trustedClock, t timing, log *slog.Logger) (*setStore, error) {
+	r := &setStore{env: env, state: s, log: log, clock: clock, wait: backoff{min: t.pollMin, max: t.refusedMax}}
 	var f storedSet
 	there, err := s.readJSON(s.file(setFile), &f)
 	if unreadable, known := errors.AsType[*fs.PathError](err); known {
@@ -60,7 +61,7 @@ func openTrust(s stateDir, env string, bundle schema.TaskTrust, clock *trustedCl
 
 // configure takes the bundle's word: its roots always, its keys where they are
 // of a newer set than the one in use or none is stored.
-func (r *trust) configure(bundle schema.TaskTrust) {
+func (r *setStore) configure(bundle trust.TaskTrust) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.roots = bundle.Roots
@@ -81,20 +82,20 @@ func (r *trust) configure(bundle schema.TaskTrust) {
 }
 
 // current is the set in use.
-func (r *trust) current() heldSet {
+func (r *setStore) current() heldSet {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.set
 }
 
-func (r *trust) rootKeys() []schema.VerifierKey {
+func (r *setStore) rootKeys() []trust.VerifierKey {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.roots
 }
 
 // adopt stores a set, then uses it.
-func (r *trust) adopt(s heldSet) error {
+func (r *setStore) adopt(s heldSet) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.state.writeJSON(r.state.file(setFile), s.stored()); err != nil {
@@ -106,12 +107,12 @@ func (r *trust) adopt(s heldSet) error {
 }
 
 // setSource hands out set documents above a version, oldest first.
-type setSource func(ctx context.Context, after int64) (schema.VerifierSets, error)
+type setSource func(ctx context.Context, after int64) (trust.VerifierSets, error)
 
 // follow looks at the name of the newest set that a server told, and takes the
 // sets up to it when it is not the one in use. What fails is tried again, less
 // and less often; the set in use stays.
-func (r *trust) follow(ctx context.Context, told schema.SetFloor, sets setSource) {
+func (r *setStore) follow(ctx context.Context, told trust.VerifierSetRef, sets setSource) {
 	cur := r.current()
 	if told.Version == 0 || told.Version == cur.version && told.Hash == cur.hash && cur.document != nil {
 		return
@@ -133,7 +134,7 @@ func (r *trust) follow(ctx context.Context, told schema.SetFloor, sets setSource
 		err = r.reached(told)
 	}
 	if err == nil || ctx.Err() != nil {
-		r.missed, r.hold = schema.SetFloor{}, delay{}
+		r.missed, r.hold = trust.VerifierSetRef{}, delay{}
 		r.wait.reset()
 		return
 	}
@@ -145,7 +146,7 @@ func (r *trust) follow(ctx context.Context, told schema.SetFloor, sets setSource
 }
 
 // newest takes every set there is.
-func (r *trust) newest(ctx context.Context, sets setSource) (heldSet, error) {
+func (r *setStore) newest(ctx context.Context, sets setSource) (heldSet, error) {
 	r.walking.Lock()
 	defer r.walking.Unlock()
 	if len(r.rootKeys()) == 0 {
@@ -157,7 +158,7 @@ func (r *trust) newest(ctx context.Context, sets setSource) (heldSet, error) {
 
 // above is the version above which sets are asked for: that of the one in use,
 // and where only a bundle's keys are known of it, the one before.
-func (r *trust) above() int64 {
+func (r *setStore) above() int64 {
 	cur := r.current()
 	if cur.document == nil && cur.version > 0 {
 		return cur.version - 1
@@ -167,7 +168,7 @@ func (r *trust) above() int64 {
 
 // walk takes one set after the other. Older ones than the one in use are passed
 // over: among them may be one of a higher epoch.
-func (r *trust) walk(ctx context.Context, after int64, sets setSource) error {
+func (r *setStore) walk(ctx context.Context, after int64, sets setSource) error {
 	for {
 		answer, err := sets(ctx, after)
 		if err != nil {
@@ -194,7 +195,7 @@ func (r *trust) walk(ctx context.Context, after int64, sets setSource) error {
 }
 
 // reached says why the set in use is not the one that the server named.
-func (r *trust) reached(told schema.SetFloor) error {
+func (r *setStore) reached(told trust.VerifierSetRef) error {
 	switch cur := r.current(); {
 	case cur.version == told.Version && cur.hash != told.Hash:
 		return refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is named", cur.version, cur.hash, told.Hash)
@@ -207,7 +208,7 @@ func (r *trust) reached(told schema.SetFloor) error {
 }
 
 // remind says each hour that the set in use has expired.
-func (r *trust) remind(at time.Time) {
+func (r *setStore) remind(at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.set.expired(at) || !r.loud.IsZero() && at.Sub(r.loud) < time.Hour {

@@ -13,10 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // sees returns the last way the server issued an identity.
-func (r *rig) lastVia() schema.Via { return r.book.via[len(r.book.via)-1] }
+func (r *rig) lastVia() trust.IssueMethod { return r.book.via[len(r.book.via)-1] }
 
 // TestExpiredRecoversBeforeThePoll: the certificate's end is seen before a poll
 // is opened, and the node comes back without a hand.
@@ -26,7 +27,7 @@ func TestExpiredRecoversBeforeThePoll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := enrolled(t)
-			r.pass(schema.CertTTL + time.Hour)
+			r.pass(trust.CertTTL + time.Hour)
 			if restart {
 				require.True(t, r.boot())
 			}
@@ -36,7 +37,7 @@ func TestExpiredRecoversBeforeThePoll(t *testing.T) {
 			require.NoError(t, out.Err)
 			require.NoError(t, out.poll)
 			require.Equal(t, polls+1, r.f.count("wait"), "no poll with the expired certificate")
-			require.Equal(t, schema.ViaRecover, r.lastVia())
+			require.Equal(t, trust.IssuedByRecover, r.lastVia())
 			require.Equal(t, r.agent.keeper.inUse.Load().meta.RecoveryToken, r.envToken())
 			require.True(t, r.logged("the certificate expired at"))
 			require.True(t, r.logged("recovery starts"))
@@ -61,7 +62,7 @@ func TestCodedAnswers(t *testing.T) {
 			r := enrolled(t)
 			refused := 0
 			r.book.refuse = func(path string) error {
-				if path != "wait" || r.lastVia() == schema.ViaRecover {
+				if path != "wait" || r.lastVia() == trust.IssuedByRecover {
 					return nil
 				}
 				refused++
@@ -74,9 +75,9 @@ func TestCodedAnswers(t *testing.T) {
 			}
 			if recovers {
 				require.Equal(t, 1, refused)
-				require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaRecover}, r.book.via)
+				require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRecover}, r.book.via)
 			} else {
-				require.Equal(t, []schema.Via{schema.ViaEnroll}, r.book.via, "this answer must not lead to a new identity")
+				require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.via, "this answer must not lead to a new identity")
 			}
 			require.FileExists(t, r.conf.KeyPath)
 		})
@@ -97,7 +98,7 @@ func TestUnknownIssuerOfOneReplicaIsWaitedOut(t *testing.T) {
 		r.step()
 		r.pass(time.Second)
 	}
-	require.Equal(t, []schema.Via{schema.ViaEnroll}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.via)
 }
 
 // TestUnknownIssuerBeginsWithAHandshake: an open connection is older than what
@@ -135,7 +136,7 @@ func TestRotationsWhileAway(t *testing.T) {
 		require.NoError(t, r.step().poll)
 		r.pass(time.Minute)
 	}
-	require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaRecover}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRecover}, r.book.via)
 	require.Equal(t, last.cert.Subject.String(), r.agent.keeper.inUse.Load().facts.Issuer)
 }
 
@@ -162,7 +163,7 @@ func TestRenewedUnderARetiredIssuer(t *testing.T) {
 	r.pass(time.Hour)
 	r.settle()
 	require.NotEqual(t, first, r.serial())
-	require.Equal(t, []schema.Via{schema.ViaEnroll, schema.ViaRenew, schema.ViaRenew}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRenew, trust.IssuedByRenew}, r.book.via)
 }
 
 // TestLockedBacksOffForLong: few requests, an operator's next step, nothing
@@ -225,7 +226,7 @@ func TestSupersededFallsBack(t *testing.T) {
 	}
 	require.LessOrEqual(t, r.f.count("wait")-polls, 3)
 	require.True(t, r.logged("identity is superseded"))
-	require.Equal(t, schema.ViaRenew, r.lastVia(), "a superseded identity must not recover by itself")
+	require.Equal(t, trust.IssuedByRenew, r.lastVia(), "a superseded identity must not recover by itself")
 }
 
 // TestChangedCA: the issuer is not among what the server accepts; nothing is
@@ -266,7 +267,7 @@ func TestNewIssuerNotAcceptedYet(t *testing.T) {
 	require.True(t, r.boot())
 	r.settle()
 	require.Equal(t, first, r.serial())
-	require.NotEqual(t, schema.ViaRecover, r.lastVia())
+	require.NotEqual(t, trust.IssuedByRecover, r.lastVia())
 	accepted = append(accepted, next.cert.RawSubject)
 	r.pass(time.Hour)
 	r.settle()

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Reasons of KindTaskRefused, beside those of its documents (dsse.go), of its
@@ -37,11 +40,11 @@ const (
 )
 
 // taskDocument is the kind of a signed task.
-func taskDocument() document { return document{payloadType: schema.TaskPayloadType} }
+func taskDocument() document { return document{payloadType: task.PayloadType} }
 
 // verifier decides which offers are tasks for this node. It belongs to one poll.
 type verifier struct {
-	id    schema.Identity
+	id    trust.Identity
 	set   heldSet
 	nonce string // of the poll
 	clock *trustedClock
@@ -52,7 +55,7 @@ type verifier struct {
 
 // verified is a payload whose signature and fields were checked.
 type verified struct {
-	payload schema.TaskPayload
+	payload task.Payload
 	raw     []byte    // the signed bytes
 	digest  string    // hex SHA-256 of raw
 	at      time.Time // the time by which it was judged
@@ -66,7 +69,7 @@ func refuse(reason, format string, args ...any) error {
 // its task is signed and for this node, and the two belong together. Every error
 // is KindTaskRefused with a reason. It does not look at the sequence: that needs
 // the journal.
-func (v verifier) judge(o schema.TaskOffer) (verified, error) {
+func (v verifier) judge(o wire.TaskOffer) (verified, error) {
 	g, now, err := v.grant(o)
 	if err != nil {
 		return verified{}, err
@@ -84,7 +87,7 @@ func (v verifier) judge(o schema.TaskOffer) (verified, error) {
 // check verifies a task's envelope as of a time of the server, then parses its
 // body once and strictly.
 func (v verifier) check(envelope []byte, now time.Time) (verified, error) {
-	var p schema.TaskPayload
+	var p task.Payload
 	raw, _, err := taskDocument().read(envelope, v.set.accepting(now), &p)
 	if err != nil {
 		return verified{}, err
@@ -101,8 +104,8 @@ func (v verifier) check(envelope []byte, now time.Time) (verified, error) {
 }
 
 // admit checks the fields against this node.
-func (v verifier) admit(p schema.TaskPayload) error {
-	row, known := p.Type.Row()
+func (v verifier) admit(p task.Payload) error {
+	row, known := p.Type.Info()
 	switch {
 	case p.V != payloadVersion:
 		return refuse(refusedVersion, "version %d of the task format is not known here", p.V)
@@ -129,13 +132,13 @@ func (v verifier) admit(p schema.TaskPayload) error {
 }
 
 // inTime checks what depends on the time.
-func (v verifier) inTime(p schema.TaskPayload, now time.Time) error {
+func (v verifier) inTime(p task.Payload, now time.Time) error {
 	switch {
 	case now.Add(notBeforeSkew).Before(p.NotBefore):
 		return refuse(refusedEarly, "the task is valid from %s, it is %s", stamp(p.NotBefore), stamp(now))
 	case now.After(p.ExpiresAt):
 		return refuse(refusedExpired, "the task expired at %s, it is %s", stamp(p.ExpiresAt), stamp(now))
-	case p.Effect == schema.EffectDestructive && v.set.expired(now):
+	case p.Effect == task.EffectDestructive && v.set.expired(now):
 		return refuse(refusedSetExpired, "verifier set %d expired at %s: nothing destructive is done by it", v.set.version, stamp(v.set.expires))
 	}
 	return nil

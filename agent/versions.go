@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // keepVersions is how many identities are kept: the newest and the one before.
@@ -39,9 +39,9 @@ type version struct {
 
 // versionMeta is what is stored beside a pair. It holds secrets.
 type versionMeta struct {
-	Sequence int64      `json:"sequence"`
-	Via      schema.Via `json:"via"`
-	StoredAt time.Time  `json:"stored_at"` // the server's time when known
+	Sequence int64             `json:"sequence"`
+	Via      trust.IssueMethod `json:"via"`
+	StoredAt time.Time         `json:"stored_at"` // the server's time when known
 	// RecoveryToken is live from the certificate's first use on, and possible
 	// before; the one of the version before dies then.
 	RecoveryToken     string    `json:"recovery_token,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // TestNewestVersionTorn: a version that no longer reads is passed over.
@@ -71,7 +72,7 @@ func TestOldVersionsAreForgotten(t *testing.T) {
 		}
 		return nil
 	}
-	r.pass(schema.CertTTL + time.Hour)
+	r.pass(trust.CertTTL + time.Hour)
 	r.wire.n = 0
 	require.Equal(t, ActRecover, r.step().Action)
 	require.Equal(t, keepVersions, r.wire.n)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // testClock is a clock that only a test moves.
@@ -47,7 +47,7 @@ func (c *testClock) add(d time.Duration) {
 
 // wire carries requests to a fakeAPI without sockets. It presents certificates
 // as a TLS handshake does.
-type wire struct {
+type wireLog struct {
 	f *fakeAPI
 	// accept are the issuers that the server names; nil asks for any.
 	accept func() [][]byte
@@ -61,10 +61,10 @@ type wire struct {
 
 var errLost = errors.New("connection reset")
 
-func (w *wire) transport(conf *tls.Config) http.RoundTripper { return carrier{w, conf} }
+func (w *wireLog) transport(conf *tls.Config) http.RoundTripper { return carrier{w, conf} }
 
 type carrier struct {
-	*wire
+	*wireLog
 	conf *tls.Config
 }
 
@@ -229,7 +229,7 @@ type rig struct {
 	book  *book
 	clock *testClock // of the server
 	local *testClock // of the node
-	wire  *wire
+	wire  *wireLog
 	disk  *stepDisk
 	conf  Config
 	log   *logBuffer
@@ -242,7 +242,7 @@ func newRig(t *testing.T) *rig {
 	begin := time.Now().Truncate(time.Second)
 	r := &rig{t: t, f: newQuietAPI(t), clock: &testClock{at: begin}, local: &testClock{at: begin}, disk: &stepDisk{}, log: &logBuffer{}}
 	r.book = newBook(r.f, r.clock.Now)
-	r.wire = &wire{f: r.f}
+	r.wire = &wireLog{f: r.f}
 	r.conf = r.f.config()
 	r.conf.WorkloadDriver = DriverNone
 	r.conf.EnvFile = r.conf.StateDir + ".env"
@@ -364,7 +364,7 @@ func enrolled(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
 	r.settle()
-	require.Equal(t, []schema.Via{schema.ViaEnroll}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.via)
 	return r
 }
 

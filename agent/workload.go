@@ -8,14 +8,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Workloads is what of a node's work the agent can see and end: the port of the
 // workload drivers. Methods are safe for concurrent use.
 type Workloads interface {
 	// List returns what runs now, sorted by name.
-	List(ctx context.Context) ([]schema.Workload, error)
+	List(ctx context.Context) ([]task.Workload, error)
 	// Stop asks a workload to end and returns without waiting. The wish is
 	// durable before the workload hears of it, and a workload hears of it once,
 	// however often Stop is called and whatever crashes in between. Stopping
@@ -66,8 +66,8 @@ type watch struct {
 }
 
 // run lists now and then until ctx ends.
-func (w watch) run(ctx context.Context, list func(context.Context) ([]schema.Workload, error)) {
-	var last []schema.Workload
+func (w watch) run(ctx context.Context, list func(context.Context) ([]task.Workload, error)) {
+	var last []task.Workload
 	for {
 		now, err := list(ctx)
 		switch {
@@ -98,15 +98,15 @@ func runCommand(ctx context.Context, name string, args ...string) (string, error
 }
 
 // sortWorkloads orders a list by name.
-func sortWorkloads(list []schema.Workload) {
-	slices.SortFunc(list, func(a, b schema.Workload) int { return strings.Compare(a.Name, b.Name) })
+func sortWorkloads(list []task.Workload) {
+	slices.SortFunc(list, func(a, b task.Workload) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // noWorkloads is the driver of a node whose work the agent does not manage.
 type noWorkloads struct{}
 
 // List implements Workloads.
-func (noWorkloads) List(context.Context) ([]schema.Workload, error) { return []schema.Workload{}, nil }
+func (noWorkloads) List(context.Context) ([]task.Workload, error) { return []task.Workload{}, nil }
 
 // Stop implements Workloads.
 func (noWorkloads) Stop(context.Context, string) error { return nil }

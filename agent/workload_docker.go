@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // dockerDriver sees and ends the containers that carry one label, through the
@@ -68,7 +68,7 @@ func (d *dockerDriver) ps(ctx context.Context) ([]container, error) {
 }
 
 // List implements Workloads.
-func (d *dockerDriver) List(ctx context.Context) ([]schema.Workload, error) {
+func (d *dockerDriver) List(ctx context.Context) ([]task.Workload, error) {
 	running, err := d.ps(ctx)
 	if err != nil {
 		return nil, err
@@ -76,11 +76,11 @@ func (d *dockerDriver) List(ctx context.Context) ([]schema.Workload, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.forget(running)
-	list := []schema.Workload{}
+	list := []task.Workload{}
 	for _, c := range running {
 		since, _ := time.Parse("2006-01-02 15:04:05 -0700 MST", c.CreatedAt) // zero means unknown
 		_, stopping := d.asked[c.ID]
-		list = append(list, schema.Workload{Name: c.Names, Kind: DriverDocker, Since: since.UTC(), Stopping: stopping})
+		list = append(list, task.Workload{Name: c.Names, Kind: DriverDocker, Since: since.UTC(), Stopping: stopping})
 	}
 	sortWorkloads(list)
 	return list, nil

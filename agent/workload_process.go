@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // processDriver supervises real processes: NAME.json in its folder is a spec
@@ -113,14 +113,14 @@ func (p *processDriver) adopt() error {
 }
 
 // List implements Workloads.
-func (p *processDriver) List(context.Context) ([]schema.Workload, error) {
+func (p *processDriver) List(context.Context) ([]task.Workload, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refresh()
-	list := []schema.Workload{}
+	list := []task.Workload{}
 	for _, s := range p.procs {
 		if s.Phase == phaseRunning {
-			list = append(list, schema.Workload{
+			list = append(list, task.Workload{
 				Name: s.Name, Kind: DriverProcess, Since: s.StartedAt, Stopping: !s.StopRequestedAt.IsZero(),
 			})
 		}

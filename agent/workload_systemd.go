@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // systemdDriver sees and ends the services and scopes of one slice, and of the
@@ -26,13 +26,13 @@ func (d *systemdDriver) run(ctx context.Context, args ...string) (string, error)
 }
 
 // List implements Workloads.
-func (d *systemdDriver) List(ctx context.Context) ([]schema.Workload, error) {
+func (d *systemdDriver) List(ctx context.Context) ([]task.Workload, error) {
 	out, err := d.run(ctx, "show", "--type=service,scope", "--timestamp=unix", "--no-pager",
 		"--property=Id,Slice,ActiveState,ActiveEnterTimestamp", "*")
 	if err != nil {
 		return nil, err
 	}
-	list := []schema.Workload{}
+	list := []task.Workload{}
 	for block := range strings.SplitSeq(out, "\n\n") {
 		unit := properties(block)
 		state := unit["ActiveState"]
@@ -40,7 +40,7 @@ func (d *systemdDriver) List(ctx context.Context) ([]schema.Workload, error) {
 		if unit["Id"] == "" || !running || !d.holds(unit["Slice"]) {
 			continue
 		}
-		list = append(list, schema.Workload{
+		list = append(list, task.Workload{
 			Name: unit["Id"], Kind: DriverSystemd, Since: unixTime(unit["ActiveEnterTimestamp"]), Stopping: state == "deactivating",
 		})
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // calls reads what a stand-in program was called with.
@@ -67,7 +67,7 @@ func TestSystemdDriver(t *testing.T) {
 	list, err := d.List(t.Context())
 	require.NoError(t, err)
 	since := time.Unix(1714730400, 0).UTC()
-	require.Equal(t, []schema.Workload{
+	require.Equal(t, []task.Workload{
 		{Name: "old.service", Kind: "systemd", Since: since, Stopping: true},
 		{Name: "run-1.scope", Kind: "systemd"},
 		{Name: "train.service", Kind: "systemd", Since: since},
@@ -105,7 +105,7 @@ func TestDockerDriver(t *testing.T) {
 	d := newDocker(t, path, s)
 	list, err := d.List(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []schema.Workload{{Name: "train", Kind: "docker", Since: time.Date(2024, 5, 3, 10, 0, 0, 0, time.UTC)}}, list)
+	require.Equal(t, []task.Workload{{Name: "train", Kind: "docker", Since: time.Date(2024, 5, 3, 10, 0, 0, 0, time.UTC)}}, list)
 	require.Contains(t, calls(t, path)[0], "--filter label="+DefaultWorkloadLabel)
 
 	require.NoError(t, d.Stop(t.Context(), "train"))
@@ -168,9 +168,9 @@ func TestWatchTellsOfChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		changes, n := 0, 0
-		answers := [][]schema.Workload{nil, nil, {{Name: "a"}}, {{Name: "a"}}, nil, {{Name: "a", Stopping: true}}}
+		answers := [][]task.Workload{nil, nil, {{Name: "a"}}, {{Name: "a"}}, nil, {{Name: "a", Stopping: true}}}
 		w := watch{func() { changes++ }, newLog()}
-		w.run(ctx, func(context.Context) ([]schema.Workload, error) {
+		w.run(ctx, func(context.Context) ([]task.Workload, error) {
 			n++
 			if n == len(answers) {
 				cancel()

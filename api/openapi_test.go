@@ -21,6 +21,11 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // document is the part of an OpenAPI document that the handlers are held to.
@@ -124,12 +129,12 @@ func hasParameter(op operation, name string) bool {
 
 // bodies are the types of requests and answers, the roots of the components.
 func bodies() (requests, answers []any) {
-	requests = []any{schema.RegisterNodeRequest{}, schema.LifecycleRequest{}, schema.EnrollRequest{},
-		schema.RenewRequest{}, schema.RecoverRequest{}, schema.BootstrapScriptRequest{},
-		schema.HeartbeatRequest{}, schema.TaskResult{}, schema.TaskProgress{}, schema.TaskDecision{}}
-	answers = []any{schema.ErrorBody{}, edge.Health{}, schema.NodeView{}, schema.NodeList{}, schema.LifecycleAnswer{},
-		schema.BootstrapBundle{}, schema.BootstrapScriptAnswer{}, schema.AuditPage{}, schema.OperationList{}, schema.EnrollAnswer{}, schema.TaskOffer{}, schema.ProgressAnswer{},
-		schema.TaskView{}, schema.TaskList{}, schema.VerifierSets{}, schema.NodeTrust{}}
+	requests = []any{wire.RegisterNodeRequest{}, wire.LifecycleRequest{}, wire.EnrollRequest{},
+		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{},
+		wire.HeartbeatRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}}
+	answers = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, wire.LifecycleResponse{},
+		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.OperationList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
+		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}}
 	return requests, answers
 }
 
@@ -184,7 +189,7 @@ func (c checker) check(typ reflect.Type) {
 
 // optional are the requests of which every field may be left out.
 func optional() []reflect.Type {
-	return []reflect.Type{reflect.TypeFor[schema.LifecycleRequest](), reflect.TypeFor[schema.BootstrapScriptRequest]()}
+	return []reflect.Type{reflect.TypeFor[wire.LifecycleRequest](), reflect.TypeFor[wire.BootstrapScriptRequest]()}
 }
 
 // flat are the fields of a type as JSON has them: those of an embedded type are
@@ -239,31 +244,31 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 
 func enumerations() map[reflect.Type][]string {
 	var kinds []schema.Kind
-	for _, row := range schema.KindTable() {
+	for _, row := range schema.Kinds() {
 		kinds = append(kinds, row.Kind)
 	}
-	var actions []schema.Action
-	for _, m := range schema.Moves() {
-		if _, ok := schema.WorkflowType(m.Action); ok {
+	var actions []lifecycle.Action
+	for _, m := range lifecycle.Moves() {
+		if _, ok := lifecycle.WorkflowType(m.Action); ok {
 			actions = append(actions, m.Action)
 		}
 	}
-	var types []schema.TaskType
-	for _, row := range schema.TaskTypes() {
+	var types []task.Type
+	for _, row := range task.Types() {
 		types = append(types, row.Type)
 	}
 	return map[reflect.Type][]string{
-		reflect.TypeFor[schema.Kind]():           texts(kinds),
-		reflect.TypeFor[schema.Action]():         texts(actions),
-		reflect.TypeFor[schema.NodeState]():      texts(schema.NodeStates()),
-		reflect.TypeFor[schema.InstanceState]():  texts(schema.InstanceStates()),
-		reflect.TypeFor[schema.LifecycleClass](): {"persistent", "ephemeral", "spot"},
-		reflect.TypeFor[schema.OperationState](): {"accepted", "running", "parked", "completed", "failed", "cancelled", "rejected"},
-		reflect.TypeFor[schema.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},
-		reflect.TypeFor[schema.Attention]():      {"none", "agent", "provider", "operator", "compensation"},
-		reflect.TypeFor[schema.TaskStatus]():     {"pending", "dispatched", "running", "succeeded", "failed", "cancelled", "lost"},
-		reflect.TypeFor[schema.TaskType]():       texts(types),
-		reflect.TypeFor[schema.Effect]():         {"read", "idempotent", "destructive"},
+		reflect.TypeFor[schema.Kind]():              texts(kinds),
+		reflect.TypeFor[lifecycle.Action]():         texts(actions),
+		reflect.TypeFor[lifecycle.NodeState]():      texts(lifecycle.NodeStates()),
+		reflect.TypeFor[lifecycle.InstanceState]():  texts(lifecycle.InstanceStates()),
+		reflect.TypeFor[inventory.Class]():          {"persistent", "ephemeral", "spot"},
+		reflect.TypeFor[lifecycle.OperationState](): {"accepted", "running", "parked", "completed", "failed", "cancelled", "rejected"},
+		reflect.TypeFor[lifecycle.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},
+		reflect.TypeFor[lifecycle.Attention]():      {"none", "agent", "provider", "operator", "compensation"},
+		reflect.TypeFor[task.Status]():              {"pending", "dispatched", "running", "succeeded", "failed", "cancelled", "lost"},
+		reflect.TypeFor[task.Type]():                texts(types),
+		reflect.TypeFor[task.Effect]():              {"read", "idempotent", "destructive"},
 	}
 }
 

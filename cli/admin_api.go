@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -77,28 +78,28 @@ func (e *env) apiToken() (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-func (a *adminAPI) register(ctx context.Context, r schema.RegisterNodeRequest) (schema.NodeView, error) {
-	var v schema.NodeView
+func (a *adminAPI) register(ctx context.Context, r wire.RegisterNodeRequest) (wire.NodeView, error) {
+	var v wire.NodeView
 	err := a.call(ctx, http.MethodPost, "/nodes", r, &v)
 	return v, err
 }
 
 // node finds a node by id or host name.
-func (a *adminAPI) node(ctx context.Context, idOrHost string) (schema.NodeView, error) {
-	var v schema.NodeView
+func (a *adminAPI) node(ctx context.Context, idOrHost string) (wire.NodeView, error) {
+	var v wire.NodeView
 	err := a.call(ctx, http.MethodGet, "/nodes/"+url.PathEscape(idOrHost), nil, &v)
 	return v, err
 }
 
-func (a *adminAPI) nodes(ctx context.Context) ([]schema.NodeView, error) {
-	var v schema.NodeList
+func (a *adminAPI) nodes(ctx context.Context) ([]wire.NodeView, error) {
+	var v wire.NodeList
 	err := a.call(ctx, http.MethodGet, "/nodes", nil, &v)
 	return v.Nodes, err
 }
 
 // enroll starts the enrolment; the answer holds the bundle.
-func (a *adminAPI) enroll(ctx context.Context, nodeID string, r schema.LifecycleRequest) (schema.LifecycleAnswer, error) {
-	var v schema.LifecycleAnswer
+func (a *adminAPI) enroll(ctx context.Context, nodeID string, r wire.LifecycleRequest) (wire.LifecycleResponse, error) {
+	var v wire.LifecycleResponse
 	ctx, cancel := context.WithTimeout(ctx, startBudget)
 	defer cancel()
 	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/enroll", r, &v)
@@ -106,8 +107,8 @@ func (a *adminAPI) enroll(ctx context.Context, nodeID string, r schema.Lifecycle
 }
 
 // reissue starts a reissue; the answer holds the recovery bundle.
-func (a *adminAPI) reissue(ctx context.Context, nodeID string, r schema.LifecycleRequest) (schema.LifecycleAnswer, error) {
-	var v schema.LifecycleAnswer
+func (a *adminAPI) reissue(ctx context.Context, nodeID string, r wire.LifecycleRequest) (wire.LifecycleResponse, error) {
+	var v wire.LifecycleResponse
 	ctx, cancel := context.WithTimeout(ctx, startBudget)
 	defer cancel()
 	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/reissue-enrollment", r, &v)
@@ -115,8 +116,8 @@ func (a *adminAPI) reissue(ctx context.Context, nodeID string, r schema.Lifecycl
 }
 
 // bootstrapScript asks for a script that installs the agent.
-func (a *adminAPI) bootstrapScript(ctx context.Context, nodeID string, r schema.BootstrapScriptRequest) (schema.BootstrapScriptAnswer, error) {
-	var v schema.BootstrapScriptAnswer
+func (a *adminAPI) bootstrapScript(ctx context.Context, nodeID string, r wire.BootstrapScriptRequest) (wire.BootstrapScriptResponse, error) {
+	var v wire.BootstrapScriptResponse
 	ctx, cancel := context.WithTimeout(ctx, startBudget)
 	defer cancel()
 	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/bootstrap-script", r, &v)
@@ -125,7 +126,7 @@ func (a *adminAPI) bootstrapScript(ctx context.Context, nodeID string, r schema.
 
 // operations lists operations, newest first: of one node when nodeID is not
 // empty, only those that are not over when open.
-func (a *adminAPI) operations(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error) {
+func (a *adminAPI) operations(ctx context.Context, nodeID string, open bool) ([]wire.OperationSummary, error) {
 	q := url.Values{}
 	if nodeID != "" {
 		q.Set("node", nodeID)
@@ -133,21 +134,21 @@ func (a *adminAPI) operations(ctx context.Context, nodeID string, open bool) ([]
 	if open {
 		q.Set("open", "true")
 	}
-	var v schema.OperationList
+	var v wire.OperationList
 	err := a.call(ctx, http.MethodGet, withQuery("/operations", q), nil, &v)
 	return v.Operations, err
 }
 
 // audit returns a page of a stream's events after seq, or the list of streams
 // when stream is empty.
-func (a *adminAPI) audit(ctx context.Context, stream string, after int64, limit int) (schema.AuditPage, error) {
+func (a *adminAPI) audit(ctx context.Context, stream string, after int64, limit int) (wire.AuditPage, error) {
 	q := url.Values{}
 	if stream != "" {
 		q.Set("node", stream)
 		q.Set("after", strconv.FormatInt(after, 10))
 		q.Set("limit", strconv.Itoa(limit))
 	}
-	var v schema.AuditPage
+	var v wire.AuditPage
 	err := a.call(ctx, http.MethodGet, withQuery("/audit", q), nil, &v)
 	return v, err
 }
@@ -155,7 +156,7 @@ func (a *adminAPI) audit(ctx context.Context, stream string, after int64, limit 
 // tasks lists node tasks, newest first and without what they printed: of one
 // node (an id or a host name) when node is not empty, with those that are over
 // when all.
-func (a *adminAPI) tasks(ctx context.Context, node string, all bool) ([]schema.TaskView, error) {
+func (a *adminAPI) tasks(ctx context.Context, node string, all bool) ([]wire.TaskView, error) {
 	q := url.Values{}
 	if node != "" {
 		q.Set("node", node)
@@ -163,31 +164,31 @@ func (a *adminAPI) tasks(ctx context.Context, node string, all bool) ([]schema.T
 	if all {
 		q.Set("all", "true")
 	}
-	var v schema.TaskList
+	var v wire.TaskList
 	err := a.call(ctx, http.MethodGet, withQuery("/tasks", q), nil, &v)
 	return v.Tasks, err
 }
 
 // task returns a task with the end of what it printed.
-func (a *adminAPI) task(ctx context.Context, taskID string) (schema.TaskView, error) {
-	var v schema.TaskView
+func (a *adminAPI) task(ctx context.Context, taskID string) (wire.TaskView, error) {
+	var v wire.TaskView
 	err := a.call(ctx, http.MethodGet, "/tasks/"+url.PathEscape(taskID), nil, &v)
 	return v, err
 }
 
 // resumeTask offers a lost task again and returns it as it is then.
-func (a *adminAPI) resumeTask(ctx context.Context, taskID, reason string) (schema.TaskView, error) {
+func (a *adminAPI) resumeTask(ctx context.Context, taskID, reason string) (wire.TaskView, error) {
 	return a.decideTask(ctx, taskID, "resume", reason)
 }
 
 // cancelTask ends a task, or asks its node to, and returns it as it is then.
-func (a *adminAPI) cancelTask(ctx context.Context, taskID, reason string) (schema.TaskView, error) {
+func (a *adminAPI) cancelTask(ctx context.Context, taskID, reason string) (wire.TaskView, error) {
 	return a.decideTask(ctx, taskID, "cancel", reason)
 }
 
-func (a *adminAPI) decideTask(ctx context.Context, taskID, verb, reason string) (schema.TaskView, error) {
-	var v schema.TaskView
-	err := a.call(ctx, http.MethodPost, "/tasks/"+url.PathEscape(taskID)+"/"+verb, schema.TaskDecision{Reason: reason}, &v)
+func (a *adminAPI) decideTask(ctx context.Context, taskID, verb, reason string) (wire.TaskView, error) {
+	var v wire.TaskView
+	err := a.call(ctx, http.MethodPost, "/tasks/"+url.PathEscape(taskID)+"/"+verb, wire.TaskDecision{Reason: reason}, &v)
 	return v, err
 }
 
@@ -222,7 +223,7 @@ func (a *adminAPI) call(ctx context.Context, method, path string, in, out any) e
 		req.Header.Set("Content-Type", "application/json")
 	}
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set(schema.HeaderCorrelationID, a.correlationID)
+	req.Header.Set(wire.HeaderCorrelationID, a.correlationID)
 	if a.token != "" {
 		req.Header.Set("Authorization", "Bearer "+a.token)
 	}
@@ -275,7 +276,7 @@ func kindOfStatus(code int) schema.Kind {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return schema.KindServiceUnavailable
 	}
-	for _, r := range schema.KindTable() {
+	for _, r := range schema.Kinds() {
 		if r.HTTP == code {
 			return r.Kind
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // auditPage is how many events one request asks for.
@@ -77,7 +78,7 @@ func auditStreams(ctx context.Context, api *adminAPI, node string) ([]string, er
 }
 
 // eachPage reads a stream page by page.
-func eachPage(ctx context.Context, api *adminAPI, stream string, use func([]schema.AuditEvent) error) error {
+func eachPage(ctx context.Context, api *adminAPI, stream string, use func([]audit.Event) error) error {
 	after := int64(0)
 	for {
 		page, err := api.audit(ctx, stream, after, auditPage)
@@ -99,9 +100,9 @@ func eachPage(ctx context.Context, api *adminAPI, stream string, use func([]sche
 }
 
 func runAuditList(ctx context.Context, e *env, api *adminAPI, streams []string, limit int) error {
-	events := []schema.AuditEvent{}
+	events := []audit.Event{}
 	for _, s := range streams {
-		err := eachPage(ctx, api, s, func(page []schema.AuditEvent) error {
+		err := eachPage(ctx, api, s, func(page []audit.Event) error {
 			events = append(events, page...)
 			return nil
 		})
@@ -109,12 +110,12 @@ func runAuditList(ctx context.Context, e *env, api *adminAPI, streams []string, 
 			return err
 		}
 	}
-	slices.SortStableFunc(events, func(a, b schema.AuditEvent) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(events, func(a, b audit.Event) int { return a.At.Compare(b.At) })
 	if limit > 0 && len(events) > limit {
 		e.say("the newest %d of %d events; --limit 0 prints all", limit, len(events))
 		events = events[len(events)-limit:]
 	}
-	return e.print(map[string][]schema.AuditEvent{"events": events}, func(w io.Writer) {
+	return e.print(map[string][]audit.Event{"events": events}, func(w io.Writer) {
 		row(w, "AT", "ACTOR", "ACTION", "TARGET", "RESULT", "REASON")
 		for _, v := range events {
 			row(w, v.At.UTC().Format(time.RFC3339), v.Actor, v.Action, cmp.Or(v.Target, v.Stream), v.Result, dash(v.Reason))
@@ -159,14 +160,14 @@ func runAuditVerify(ctx context.Context, e *env, api *adminAPI, streams []string
 
 // verifyStream checks one chain. rows counts the good rows before the fault.
 func verifyStream(ctx context.Context, api *adminAPI, stream string) (rows int, fault, err error) {
-	var last *schema.AuditEvent
-	err = eachPage(ctx, api, stream, func(page []schema.AuditEvent) error {
+	var last *audit.Event
+	err = eachPage(ctx, api, stream, func(page []audit.Event) error {
 		for i := range page {
 			event := page[i]
 			if event.Stream != stream {
 				fault = fmt.Errorf("audit stream %s: row %d belongs to stream %s", stream, event.Seq, event.Stream)
 			} else {
-				fault = schema.VerifyChain(last, []schema.AuditEvent{event})
+				fault = audit.VerifyChain(last, []audit.Event{event})
 			}
 			if fault != nil {
 				return fault

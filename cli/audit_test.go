@@ -7,15 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // chain makes n good rows of a stream.
-func chain(stream string, n int) []schema.AuditEvent {
-	var out []schema.AuditEvent
+func chain(stream string, n int) []audit.Event {
+	var out []audit.Event
 	prev := ""
 	for i := range n {
-		v := schema.AuditEvent{Stream: stream, Seq: int64(i + 1), At: start().Add(time.Duration(i) * time.Minute), Actor: "alice@desk",
-			Action: schema.AuditAction(schema.ActionDrain), Target: "gpu-17", Result: schema.AuditAccepted, Reason: "RMA-4411", PrevHash: prev}
+		v := audit.Event{Stream: stream, Seq: int64(i + 1), At: start().Add(time.Duration(i) * time.Minute), Actor: "alice@desk",
+			Action: audit.ActionName(lifecycle.ActionDrain), Target: "gpu-17", Result: audit.Accepted, Reason: "RMA-4411", PrevHash: prev}
 		v.Hash = v.ComputeHash()
 		prev = v.Hash
 		out = append(out, v)
@@ -27,7 +29,7 @@ func TestAudit(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		args []string
-		with func(events []schema.AuditEvent) []schema.AuditEvent
+		with func(events []audit.Event) []audit.Event
 	}{
 		"list":           {nil, nil},
 		"list-node":      {[]string{"--node", "gpu-17", "--limit", "2"}, nil},
@@ -35,19 +37,19 @@ func TestAudit(t *testing.T) {
 		"verify":         {[]string{"--verify"}, nil},
 		"verify-json":    {[]string{"--verify", "-o", "json"}, nil},
 		"verify-node":    {[]string{"--verify", "--node", "gpu-17"}, nil},
-		"verify-changed": {[]string{"--verify"}, func(e []schema.AuditEvent) []schema.AuditEvent { e[3].Reason = "nothing"; return e }},
-		"verify-changed-json": {[]string{"--verify", "-o", "json"}, func(e []schema.AuditEvent) []schema.AuditEvent {
+		"verify-changed": {[]string{"--verify"}, func(e []audit.Event) []audit.Event { e[3].Reason = "nothing"; return e }},
+		"verify-changed-json": {[]string{"--verify", "-o", "json"}, func(e []audit.Event) []audit.Event {
 			e[3].Reason = "nothing"
 			return e
 		}},
-		"verify-missing": {[]string{"--verify"}, func(e []schema.AuditEvent) []schema.AuditEvent { return append(e[:2:2], e[3:]...) }},
-		"verify-first":   {[]string{"--verify"}, func(e []schema.AuditEvent) []schema.AuditEvent { return e[1:] }},
-		"verify-rehashed": {[]string{"--verify"}, func(e []schema.AuditEvent) []schema.AuditEvent {
+		"verify-missing": {[]string{"--verify"}, func(e []audit.Event) []audit.Event { return append(e[:2:2], e[3:]...) }},
+		"verify-first":   {[]string{"--verify"}, func(e []audit.Event) []audit.Event { return e[1:] }},
+		"verify-rehashed": {[]string{"--verify"}, func(e []audit.Event) []audit.Event {
 			e[3].Reason = "nothing"
 			e[3].Hash = e[3].ComputeHash()
 			return e
 		}},
-		"verify-foreign": {[]string{"--verify"}, func([]schema.AuditEvent) []schema.AuditEvent { return chain("other", 5) }},
+		"verify-foreign": {[]string{"--verify"}, func([]audit.Event) []audit.Event { return chain("other", 5) }},
 		"unknown-node":   {[]string{"--node", "gpu-99"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +57,7 @@ func TestAudit(t *testing.T) {
 			h := setup(t)
 			h.api.pageSize = 2
 			h.api.streams = []string{nodeID, "system"}
-			h.api.audit = map[string][]schema.AuditEvent{nodeID: chain(nodeID, 5), "system": chain("system", 1)}
+			h.api.audit = map[string][]audit.Event{nodeID: chain(nodeID, 5), "system": chain("system", 1)}
 			if tc.with != nil {
 				h.api.audit[nodeID] = tc.with(h.api.audit[nodeID])
 			}

@@ -111,7 +111,7 @@ func (e *env) reportFailure(err error) int {
 	if failure.Next != "" {
 		e.say("next:  %s", failure.Next)
 	}
-	return failure.Kind.Row().Exit
+	return failure.Kind.Info().Exit
 }
 
 // envelope prints the error envelope when the output is for machines.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // fakeTemporal is a Lifecycle that answers what a test says.
@@ -12,29 +14,29 @@ type fakeTemporal struct {
 	dialled DialOptions
 	down    bool // refuses every call as unreachable
 	// submitted and resolved are what came in.
-	submitted []schema.OperationInput
-	resolved  []schema.ResolveRequest
+	submitted []lifecycle.OperationInput
+	resolved  []lifecycle.ResolveRequest
 	submitErr error
 	// statuses are the answers of Status in turn; the last one repeats.
-	statuses  []schema.OperationStatus
+	statuses  []lifecycle.OperationStatus
 	statusErr error
 	// terminated is a run that was reset.
 	terminated string
-	result     *schema.OperationStatus
+	result     *lifecycle.OperationStatus
 	// reissue answers for every reissue, in place of statuses.
-	reissue *schema.OperationStatus
+	reissue *lifecycle.OperationStatus
 	// reissueOf is reissue by workflow id.
-	reissueOf func(workflowID string) schema.OperationStatus
+	reissueOf func(workflowID string) lifecycle.OperationStatus
 	// decidedOn is the workflow of the last decision.
 	decidedOn string
-	resolve   func(schema.ResolveRequest) (schema.OperationStatus, error)
-	parked    []schema.OperationStatus
-	reclaimer schema.ScheduleHealth
+	resolve   func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
+	parked    []lifecycle.OperationStatus
+	reclaimer temporal.ScheduleHealth
 	hosts     map[string]string
 }
 
 func newFakeTemporal() *fakeTemporal {
-	return &fakeTemporal{hosts: map[string]string{}, reclaimer: schema.ScheduleHealth{State: schema.ScheduleRuns}}
+	return &fakeTemporal{hosts: map[string]string{}, reclaimer: temporal.ScheduleHealth{State: temporal.ScheduleRuns}}
 }
 
 func (f *fakeTemporal) unreachable() error {
@@ -46,37 +48,37 @@ func noWorker() error {
 	return schema.NewError(schema.KindServiceUnavailable, "no worker answers at temporal.test:7233").WithReason("no_worker")
 }
 
-func (f *fakeTemporal) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
+func (f *fakeTemporal) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	if f.down {
-		return schema.Operation{}, f.unreachable()
+		return lifecycle.Operation{}, f.unreachable()
 	}
 	if ctx.Err() != nil {
-		return schema.Operation{}, f.unreachable()
+		return lifecycle.Operation{}, f.unreachable()
 	}
 	f.submitted = append(f.submitted, in)
 	if f.submitErr != nil {
-		return schema.Operation{}, f.submitErr
+		return lifecycle.Operation{}, f.submitErr
 	}
-	return operation(in.Action, schema.OperationAccepted), nil
+	return operation(in.Action, lifecycle.OperationAccepted), nil
 }
 
-func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (schema.OperationStatus, error) {
+func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (lifecycle.OperationStatus, error) {
 	isReissue := strings.HasSuffix(workflowID, ":reissue")
 	switch {
 	case f.down:
-		return schema.OperationStatus{}, f.unreachable()
+		return lifecycle.OperationStatus{}, f.unreachable()
 	case isReissue && f.reissueOf != nil:
 		return f.reissueOf(workflowID), nil
 	case isReissue && f.reissue != nil:
 		return *f.reissue, nil
 	case isReissue:
-		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
+		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
 	case f.terminated != "" && f.terminated == run:
-		return schema.OperationStatus{}, schema.NewError(schema.KindServiceUnavailable, "run %s was reset", run).WithReason("run_terminated")
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindServiceUnavailable, "run %s was reset", run).WithReason("run_terminated")
 	case f.statusErr != nil:
-		return schema.OperationStatus{}, f.statusErr
+		return lifecycle.OperationStatus{}, f.statusErr
 	case len(f.statuses) == 0:
-		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
+		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "workflow not found")
 	}
 	st := f.statuses[0]
 	if len(f.statuses) > 1 {
@@ -85,27 +87,27 @@ func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (schema
 	return st, nil
 }
 
-func (f *fakeTemporal) Resolve(_ context.Context, workflowID string, r schema.ResolveRequest) (schema.OperationStatus, error) {
+func (f *fakeTemporal) Resolve(_ context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	if f.down {
-		return schema.OperationStatus{}, f.unreachable()
+		return lifecycle.OperationStatus{}, f.unreachable()
 	}
 	f.resolved, f.decidedOn = append(f.resolved, r), workflowID
 	if f.resolve == nil {
-		return schema.OperationStatus{}, schema.Errorf(schema.KindNotFound, "handing over the decision")
+		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "handing over the decision")
 	}
 	return f.resolve(r)
 }
 
-func (f *fakeTemporal) Parked(context.Context) ([]schema.OperationStatus, error) {
+func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, error) {
 	if f.down {
 		return nil, f.unreachable()
 	}
 	return f.parked, nil
 }
 
-func (f *fakeTemporal) ReclaimSchedule(context.Context) (schema.ScheduleHealth, error) {
+func (f *fakeTemporal) ReclaimSchedule(context.Context) (temporal.ScheduleHealth, error) {
 	if f.down {
-		return schema.ScheduleHealth{}, f.unreachable()
+		return temporal.ScheduleHealth{}, f.unreachable()
 	}
 	return f.reclaimer, nil
 }
@@ -120,9 +122,9 @@ func (f *fakeTemporal) FindNode(_ context.Context, host string) (string, error) 
 	return "", schema.Errorf(schema.KindNotFound, "Temporal remembers no node with host name %q", host)
 }
 
-func (f *fakeTemporal) Result(context.Context, string, string) (schema.OperationStatus, error) {
+func (f *fakeTemporal) Result(context.Context, string, string) (lifecycle.OperationStatus, error) {
 	if f.down || f.result == nil {
-		return schema.OperationStatus{}, f.unreachable()
+		return lifecycle.OperationStatus{}, f.unreachable()
 	}
 	return *f.result, nil
 }

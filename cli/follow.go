@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 const (
@@ -28,8 +29,8 @@ const (
 // followRequest says which operation to follow and for how long.
 type followRequest struct {
 	target    target
-	operation schema.Operation
-	options   schema.OperationOptions
+	operation lifecycle.Operation
+	options   lifecycle.Options
 	// temporal is nil when only the admin API can be asked.
 	temporal Lifecycle
 	// limit bounds the waiting. Defaults to the sum of the phases' budgets.
@@ -42,7 +43,7 @@ type followRequest struct {
 
 // snapshot is one answer about a followed operation.
 type snapshot struct {
-	status schema.OperationStatus
+	status lifecycle.OperationStatus
 	// note says why the answer is second-hand.
 	note string
 	err  error
@@ -51,7 +52,7 @@ type snapshot struct {
 // follow shows an operation until it ends, parks, or the waiting is over, and
 // returns the last state seen. The error says how the waiting ended: nil when
 // the operation ended or parked. It never changes the operation.
-func (e *env) follow(ctx context.Context, r followRequest) (schema.OperationStatus, error) {
+func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationStatus, error) {
 	if r.limit == 0 {
 		r.limit = waitGrace + budgetOf(r.operation.Action, r.options)
 	}
@@ -63,7 +64,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (schema.OperationStat
 	ask := func() { asked.Go(func() { answers <- e.snapshot(asking, r) }) }
 
 	f := &followed{env: e, request: r, started: e.clock.now(), view: e.newView(r),
-		last: schema.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
+		last: lifecycle.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
 	ticks, stop := f.view.ticks()
 	defer stop()
 	ask()
@@ -92,9 +93,9 @@ func (e *env) follow(ctx context.Context, r followRequest) (schema.OperationStat
 }
 
 // budgetOf is the longest that an operation runs without parking.
-func budgetOf(a schema.Action, o schema.OperationOptions) time.Duration {
+func budgetOf(a lifecycle.Action, o lifecycle.Options) time.Duration {
 	var sum time.Duration
-	for _, p := range schema.Phases(a, o) {
+	for _, p := range lifecycle.Phases(a, o) {
 		sum += p.Budget
 	}
 	return sum
@@ -106,7 +107,7 @@ type followed struct {
 	request followRequest
 	view    view
 	started time.Time
-	last    schema.OperationStatus
+	last    lifecycle.OperationStatus
 	note    string
 	// silentSince is when the last answer stayed away; zero while they come.
 	silentSince time.Time
@@ -129,7 +130,7 @@ func (f *followed) take(s snapshot) (done bool, err error) {
 	f.view.show(f.last, f.note)
 	state := f.last.Operation.Status
 	switch {
-	case s.err == nil && state.Ended(), s.err == nil && state == schema.OperationParked && !f.request.throughParks:
+	case s.err == nil && state.Ended(), s.err == nil && state == lifecycle.OperationParked && !f.request.throughParks:
 		return true, nil
 	case now.Sub(f.started) >= f.request.limit:
 		return true, f.timedOut()
@@ -147,16 +148,16 @@ func (f *followed) interrupted() error {
 
 func (f *followed) pending(why string) error {
 	name, action := f.request.target.name(), f.request.operation.Action
-	return &exitError{schema.ExitPending, []string{why, "follow it with: " + schema.OpCommand("watch", action, name),
-		"undo it with:   " + schema.OpCommand("cancel", action, name)}}
+	return &exitError{schema.ExitPending, []string{why, "follow it with: " + lifecycle.OpCommand("watch", action, name),
+		"undo it with:   " + lifecycle.OpCommand("cancel", action, name)}}
 }
 
 // lost ends a waiting in which nobody answers any more.
 func (f *followed) lost(cause error) error {
-	return &exitError{schema.KindOf(cause).Row().Exit, []string{
+	return &exitError{schema.KindOf(cause).Info().Exit, []string{
 		"error: stopped waiting, nobody answers for the operation: " + cause.Error(),
 		"the operation goes on as soon as Temporal and a worker are up",
-		"follow it with: " + schema.OpCommand("watch", f.request.operation.Action, f.request.target.name()),
+		"follow it with: " + lifecycle.OpCommand("watch", f.request.operation.Action, f.request.target.name()),
 	}}
 }
 
@@ -165,7 +166,7 @@ func (f *followed) lost(cause error) error {
 func (e *env) snapshot(ctx context.Context, r followRequest) snapshot {
 	var err error
 	if r.temporal != nil {
-		var st schema.OperationStatus
+		var st lifecycle.OperationStatus
 		if st, err = statusOf(ctx, r); err == nil {
 			return snapshot{status: e.closedResult(ctx, r, st)}
 		}
@@ -185,7 +186,7 @@ func (e *env) snapshot(ctx context.Context, r followRequest) snapshot {
 
 // recorded is the record, or the word of the run that the record names when the
 // followed one was reset: such an operation goes on as another run.
-func (e *env) recorded(ctx context.Context, r followRequest, st schema.OperationStatus, why error) snapshot {
+func (e *env) recorded(ctx context.Context, r followRequest, st lifecycle.OperationStatus, why error) snapshot {
 	if r.temporal != nil && st.Operation.RunID != r.operation.RunID {
 		r.operation.RunID = st.Operation.RunID
 		if now, err := statusOf(ctx, r); err == nil {
@@ -195,7 +196,7 @@ func (e *env) recorded(ctx context.Context, r followRequest, st schema.Operation
 	return snapshot{status: e.closedResult(ctx, r, st), note: secondHand(why)}
 }
 
-func statusOf(ctx context.Context, r followRequest) (schema.OperationStatus, error) {
+func statusOf(ctx context.Context, r followRequest) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusBudget)
 	defer cancel()
 	return r.temporal.Status(ctx, r.operation.WorkflowID, r.operation.RunID)
@@ -214,7 +215,7 @@ func secondHand(err error) string {
 
 // closedResult is the run's own result once the operation is over, and st until
 // then or when it cannot be had.
-func (e *env) closedResult(ctx context.Context, r followRequest, st schema.OperationStatus) schema.OperationStatus {
+func (e *env) closedResult(ctx context.Context, r followRequest, st lifecycle.OperationStatus) lifecycle.OperationStatus {
 	if !st.Operation.Status.Ended() || r.temporal == nil {
 		return st
 	}
@@ -224,7 +225,7 @@ func (e *env) closedResult(ctx context.Context, r followRequest, st schema.Opera
 	return st
 }
 
-func resultOf(ctx context.Context, r followRequest, budget time.Duration) (schema.OperationStatus, error) {
+func resultOf(ctx context.Context, r followRequest, budget time.Duration) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
 	return r.temporal.Result(ctx, r.operation.WorkflowID, r.operation.RunID)

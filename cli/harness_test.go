@@ -18,6 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -157,38 +163,38 @@ func (c *fakeClock) after(d time.Duration) <-chan time.Time {
 }
 
 // operation is an operation on gpu-17 that started at the tests' begin.
-func operation(a schema.Action, s schema.OperationState) schema.Operation {
-	return schema.Operation{OperationID: operationID, WorkflowID: schema.NodeWorkflowID(nodeID), RunID: runID,
-		Action: a, Status: s, Phases: []schema.Phase{}, StartedAt: at(0), Actor: "alice@desk"}
+func operation(a lifecycle.Action, s lifecycle.OperationState) lifecycle.Operation {
+	return lifecycle.Operation{OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: runID,
+		Action: a, Status: s, Phases: []lifecycle.Phase{}, StartedAt: at(0), Actor: "alice@desk"}
 }
 
 // drainAt is a drain of gpu-17 whose phases before the i-th are completed.
-func drainAt(i int, s schema.OperationState) schema.OperationStatus {
-	op := operation(schema.ActionDrain, s)
-	for k, p := range schema.Phases(schema.ActionDrain, schema.OperationOptions{}) {
-		phase := schema.Phase{Name: p.Name, Title: p.Title, State: schema.PhasePending, Attempt: 1}
+func drainAt(i int, s lifecycle.OperationState) lifecycle.OperationStatus {
+	op := operation(lifecycle.ActionDrain, s)
+	for k, p := range lifecycle.Phases(lifecycle.ActionDrain, lifecycle.Options{}) {
+		phase := lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhasePending, Attempt: 1}
 		begin := time.Duration(k) * 10 * time.Second
 		switch {
 		case k < i:
-			phase.State, phase.StartedAt, phase.EndedAt = schema.PhaseCompleted, at(begin), at(begin+8*time.Second)
+			phase.State, phase.StartedAt, phase.EndedAt = lifecycle.PhaseCompleted, at(begin), at(begin+8*time.Second)
 		case k == i:
-			phase.State, phase.StartedAt = schema.PhaseRunning, at(begin)
+			phase.State, phase.StartedAt = lifecycle.PhaseRunning, at(begin)
 		}
 		op.Phases = append(op.Phases, phase)
 	}
-	node := schema.NodeRef{NodeID: nodeID, Host: "gpu-17", State: schema.NodeDraining}
+	node := lifecycle.NodeRef{NodeID: nodeID, Host: "gpu-17", State: lifecycle.NodeDraining}
 	if s.Ended() {
 		op.EndedAt = at(30 * time.Second)
 	}
-	return schema.OperationStatus{Operation: op, Node: node}
+	return lifecycle.OperationStatus{Operation: op, Node: node}
 }
 
 // parkedDrain is a drain that work blocks.
-func parkedDrain() schema.OperationStatus {
-	st := drainAt(1, schema.OperationParked)
-	st.Operation.Phases[1].State = schema.PhaseParked
+func parkedDrain() lifecycle.OperationStatus {
+	st := drainAt(1, lifecycle.OperationParked)
+	st.Operation.Phases[1].State = lifecycle.PhaseParked
 	st.Operation.Phases[1].Reason = "process train-1 does not end"
-	st.Operation.Stuck = &schema.Stuck{Phase: schema.PhaseDrain, Attention: schema.AttentionOperator, Reason: "drain_blocked",
+	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, Attention: lifecycle.AttentionOperator, Reason: "drain_blocked",
 		Message: "1 workload does not end: process train-1", Since: start().Add(-12 * time.Minute),
 		Cause: "work does not end by itself", Next: "gpuaas op force NODE --reason TEXT"}
 	return st
@@ -198,38 +204,38 @@ func parkedDrain() schema.OperationStatus {
 type fakeAPI struct {
 	t          *testing.T
 	server     *httptest.Server
-	nodes      []schema.NodeView
-	operations []schema.OperationSummary
+	nodes      []wire.NodeView
+	operations []wire.OperationSummary
 	streams    []string
-	audit      map[string][]schema.AuditEvent
+	audit      map[string][]audit.Event
 	pageSize   int  // 0 means all
 	repeats    bool // every page is the first
-	bundle     *schema.BootstrapBundle
+	bundle     *trust.BootstrapBundle
 	refuse     *schema.Error // answers every call
-	registered []schema.RegisterNodeRequest
-	enrolled   []schema.LifecycleRequest
-	recovery   *schema.RecoveryBundle
+	registered []wire.RegisterNodeRequest
+	enrolled   []wire.LifecycleRequest
+	recovery   *wire.RecoveryBundle
 	// reissued are the requests by host; refuseReissue refuses some.
 	mu            sync.Mutex
-	reissued      map[string]schema.LifecycleRequest
+	reissued      map[string]wire.LifecycleRequest
 	refuseReissue map[string]*schema.Error
-	scripts       []schema.BootstrapScriptRequest
+	scripts       []wire.BootstrapScriptRequest
 	requests      []string
 	// decided are the decisions about tasks, as verb, task and reason.
-	tasks   []schema.TaskView
+	tasks   []wire.TaskView
 	decided []string
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
 	t.Helper()
-	a := &fakeAPI{t: t, nodes: []schema.NodeView{node()}, audit: map[string][]schema.AuditEvent{},
-		bundle: &schema.BootstrapBundle{NodeID: nodeID, EnrollmentToken: enrollToken, APIURL: "https://node-api.test:8443",
-			ExpiresAt: "2026-03-02T12:00:00Z"}, reissued: map[string]schema.LifecycleRequest{}, refuseReissue: map[string]*schema.Error{}}
-	a.recovery = &schema.RecoveryBundle{BootstrapBundle: *a.bundle, RestartCommand: "gpuaas-apply <<'END'\nTOKEN=" + enrollToken + "\nEND"}
+	a := &fakeAPI{t: t, nodes: []wire.NodeView{node()}, audit: map[string][]audit.Event{},
+		bundle: &trust.BootstrapBundle{NodeID: nodeID, EnrollmentToken: enrollToken, APIURL: "https://node-api.test:8443",
+			ExpiresAt: "2026-03-02T12:00:00Z"}, reissued: map[string]wire.LifecycleRequest{}, refuseReissue: map[string]*schema.Error{}}
+	a.recovery = &wire.RecoveryBundle{BootstrapBundle: *a.bundle, RestartCommand: "gpuaas-apply <<'END'\nTOKEN=" + enrollToken + "\nEND"}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /api/v1/admin/nodes", a.postNode)
 	mux.HandleFunc("GET /api/v1/admin/nodes", func(w http.ResponseWriter, _ *http.Request) {
-		a.answer(w, http.StatusOK, schema.NodeList{Nodes: a.nodes})
+		a.answer(w, http.StatusOK, wire.NodeList{Nodes: a.nodes})
 	})
 	mux.HandleFunc("GET /api/v1/admin/nodes/{node}", func(w http.ResponseWriter, r *http.Request) {
 		if n := a.find(w, r); n != nil {
@@ -245,7 +251,7 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.requests = append(a.requests, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get(schema.HeaderCorrelationID))
+		a.requests = append(a.requests, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get(wire.HeaderCorrelationID))
 		switch {
 		case a.refuse != nil:
 			a.fail(w, a.refuse)
@@ -260,14 +266,14 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 }
 
 // node is gpu-17 as the API shows it.
-func node() schema.NodeView {
-	return schema.NodeView{ID: nodeID, Host: "gpu-17", Port: 22, SKU: "h100", GPUsTotal: 8, RegionCode: "fra1",
-		OnboardingMode: "manual", LifecycleClass: schema.ClassPersistent, State: schema.NodeActive,
-		StateSince: start().Add(-26 * time.Hour), Incarnation: 1, Workloads: []schema.Workload{}, CreatedAt: start().Add(-48 * time.Hour)}
+func node() wire.NodeView {
+	return wire.NodeView{ID: nodeID, Host: "gpu-17", Port: 22, SKU: "h100", GPUsTotal: 8, RegionCode: "fra1",
+		OnboardingMode: "manual", LifecycleClass: inventory.ClassPersistent, State: lifecycle.NodeActive,
+		StateSince: start().Add(-26 * time.Hour), Incarnation: 1, Workloads: []task.Workload{}, CreatedAt: start().Add(-48 * time.Hour)}
 }
 
-func train() schema.Workload {
-	return schema.Workload{Name: "train-1", Kind: "process", Since: start().Add(-time.Hour)}
+func train() task.Workload {
+	return task.Workload{Name: "train-1", Kind: "process", Since: start().Add(-time.Hour)}
 }
 
 func (a *fakeAPI) answer(w http.ResponseWriter, code int, v any) {
@@ -277,7 +283,7 @@ func (a *fakeAPI) answer(w http.ResponseWriter, code int, v any) {
 }
 
 func (a *fakeAPI) fail(w http.ResponseWriter, e *schema.Error) {
-	a.answer(w, e.Kind.Row().HTTP, e.Body("from-the-server"))
+	a.answer(w, e.Kind.Info().HTTP, e.Body("from-the-server"))
 }
 
 func (a *fakeAPI) read(w http.ResponseWriter, r *http.Request, v any) bool {
@@ -290,7 +296,7 @@ func (a *fakeAPI) read(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-func (a *fakeAPI) find(w http.ResponseWriter, r *http.Request) *schema.NodeView {
+func (a *fakeAPI) find(w http.ResponseWriter, r *http.Request) *wire.NodeView {
 	name := r.PathValue("node")
 	for i, n := range a.nodes {
 		if n.ID == name || n.Host == name {
@@ -302,7 +308,7 @@ func (a *fakeAPI) find(w http.ResponseWriter, r *http.Request) *schema.NodeView 
 }
 
 func (a *fakeAPI) postNode(w http.ResponseWriter, r *http.Request) {
-	var req schema.RegisterNodeRequest
+	var req wire.RegisterNodeRequest
 	if !a.read(w, r, &req) {
 		return
 	}
@@ -312,23 +318,23 @@ func (a *fakeAPI) postNode(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n := node()
-	n.Host, n.SKU, n.State, n.StateSince = req.Host, req.SKU, schema.NodeRegistered, start()
+	n.Host, n.SKU, n.State, n.StateSince = req.Host, req.SKU, lifecycle.NodeRegistered, start()
 	a.answer(w, http.StatusCreated, n)
 }
 
 func (a *fakeAPI) postEnroll(w http.ResponseWriter, r *http.Request) {
-	var req schema.LifecycleRequest
+	var req wire.LifecycleRequest
 	n := a.find(w, r)
 	if n == nil || !a.read(w, r, &req) {
 		return
 	}
 	a.enrolled = append(a.enrolled, req)
-	a.answer(w, http.StatusAccepted, schema.LifecycleAnswer{
-		Operation: operation(schema.ActionEnroll, schema.OperationAccepted), Node: *n, BootstrapBundle: a.bundle})
+	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{
+		Operation: operation(lifecycle.ActionEnroll, lifecycle.OperationAccepted), Node: *n, BootstrapBundle: a.bundle})
 }
 
 func (a *fakeAPI) postReissue(w http.ResponseWriter, r *http.Request) {
-	var req schema.LifecycleRequest
+	var req wire.LifecycleRequest
 	n := a.find(w, r)
 	if n == nil || !a.read(w, r, &req) {
 		return
@@ -338,22 +344,22 @@ func (a *fakeAPI) postReissue(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.reissued[n.Host] = req
-	op := operation(schema.ActionReissueEnrollment, schema.OperationAccepted)
-	op.WorkflowID = schema.ReissueWorkflowID(n.ID)
-	a.answer(w, http.StatusAccepted, schema.LifecycleAnswer{Operation: op, Node: *n, RecoveryBundle: a.recovery})
+	op := operation(lifecycle.ActionReissueEnrollment, lifecycle.OperationAccepted)
+	op.WorkflowID = lifecycle.ReissueWorkflowID(n.ID)
+	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{Operation: op, Node: *n, RecoveryBundle: a.recovery})
 }
 
 func (a *fakeAPI) postScript(w http.ResponseWriter, r *http.Request) {
-	var req schema.BootstrapScriptRequest
+	var req wire.BootstrapScriptRequest
 	if a.find(w, r) == nil || !a.read(w, r, &req) {
 		return
 	}
 	a.scripts = append(a.scripts, req)
-	a.answer(w, http.StatusOK, schema.BootstrapScriptAnswer{Script: "#!/bin/sh\nTOKEN=" + enrollToken + "\n", ExpiresAt: *at(24 * time.Hour)})
+	a.answer(w, http.StatusOK, wire.BootstrapScriptResponse{Script: "#!/bin/sh\nTOKEN=" + enrollToken + "\n", ExpiresAt: *at(24 * time.Hour)})
 }
 
 func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {
-	list := schema.OperationList{Operations: []schema.OperationSummary{}}
+	list := wire.OperationList{Operations: []wire.OperationSummary{}}
 	for _, o := range a.operations {
 		if want := r.URL.Query().Get("node"); want != "" && want != o.NodeID || r.URL.Query().Get("open") == "true" && o.Status.Ended() {
 			continue
@@ -366,12 +372,12 @@ func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {
 func (a *fakeAPI) getAudit(w http.ResponseWriter, r *http.Request) {
 	stream := r.URL.Query().Get("node")
 	if stream == "" {
-		a.answer(w, http.StatusOK, schema.AuditPage{Streams: a.streams, Events: []schema.AuditEvent{}})
+		a.answer(w, http.StatusOK, wire.AuditPage{Streams: a.streams, Events: []audit.Event{}})
 		return
 	}
 	var after int64
 	fmt.Sscan(r.URL.Query().Get("after"), &after) //nolint:errcheck // 0 when it is none
-	page := schema.AuditPage{Events: []schema.AuditEvent{}}
+	page := wire.AuditPage{Events: []audit.Event{}}
 	for _, v := range a.audit[stream] {
 		if v.Seq <= after && !a.repeats {
 			continue

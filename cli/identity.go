@@ -6,12 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // writeIdentity shows both sides of a node's identity: the certificate that the
 // control plane holds for it, and the CA generations that it trusts.
-func (e *env) writeIdentity(w io.Writer, n schema.NodeView) {
+func (e *env) writeIdentity(w io.Writer, n wire.NodeView) {
 	if n.Identity == nil {
 		row(w, "Identity:", "none")
 	} else {
@@ -45,7 +46,7 @@ func (e *env) writeIdentity(w io.Writer, n schema.NodeView) {
 	}
 }
 
-func (e *env) writeCert(w io.Writer, c schema.CertFacts) {
+func (e *env) writeCert(w io.Writer, c trust.CertFacts) {
 	row(w, "  Subject:", dash(c.Subject))
 	row(w, "  Issuer:", c.Issuer)
 	row(w, "  Serial:", c.Serial)
@@ -65,9 +66,9 @@ func (e *env) validity(unknown bool, from, to string) string {
 
 // untrusted reports whether the node's certificate is from a CA that is not
 // trusted. Without a list of the trusted ones nothing can be said.
-func untrusted(n schema.NodeView) bool {
+func untrusted(n wire.NodeView) bool {
 	return n.Identity != nil && len(n.TrustedCAs) > 0 &&
-		!slices.ContainsFunc(n.TrustedCAs, func(ca schema.CAFacts) bool { return ca.Subject == n.Identity.Issuer })
+		!slices.ContainsFunc(n.TrustedCAs, func(ca trust.CAFacts) bool { return ca.Subject == n.Identity.Issuer })
 }
 
 // fingerprint renders a hex digest as openssl does, for comparing by eye.

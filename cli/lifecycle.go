@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // lifecycleOptions are the flags that every verb which starts a workflow has.
@@ -77,8 +78,8 @@ func (o *lifecycleOptions) waits(e *env) bool {
 
 // verb is one lifecycle action with its options.
 type verb struct {
-	action  schema.Action
-	options schema.OperationOptions
+	action  lifecycle.Action
+	options lifecycle.Options
 	// consequence completes the question "NODE: …; go on?". Empty for a verb
 	// that does not ask.
 	consequence string
@@ -90,7 +91,7 @@ type words struct {
 }
 
 // newLifecycle makes the command of an action; the caller adds flags of its own.
-func newLifecycle(e *env, a schema.Action, s words, o *lifecycleOptions, do func(ctx context.Context, arg string) error) *cobra.Command {
+func newLifecycle(e *env, a lifecycle.Action, s words, o *lifecycleOptions, do func(ctx context.Context, arg string) error) *cobra.Command {
 	c := &cobra.Command{
 		Use: string(a) + " NODE", Short: s.short, Long: s.long, Example: s.example,
 		Args: exactArgs("NODE"), ValidArgsFunction: e.completeNode,
@@ -108,8 +109,8 @@ func newLifecycle(e *env, a schema.Action, s words, o *lifecycleOptions, do func
 // lifecycleResult is what a lifecycle verb prints: the node as the admin API
 // shows it, or the little that is known of it when the API does not answer.
 type lifecycleResult struct {
-	Operation schema.Operation `json:"operation"`
-	Node      any              `json:"node"`
+	Operation lifecycle.Operation `json:"operation"`
+	Node      any                 `json:"node"`
 }
 
 // runLifecycle starts the verb's workflow and, if asked to, waits for its end.
@@ -134,9 +135,9 @@ func runLifecycle(ctx context.Context, e *env, arg string, v verb, o lifecycleOp
 	}
 	e.say("%s %s: %s as operation %s", v.action, t.name(), op.Status, op.OperationID)
 	e.say("web: %s", lc.WebURL(op.WorkflowID, op.RunID))
-	st := schema.OperationStatus{Operation: op, Node: t.ref()}
+	st := lifecycle.OperationStatus{Operation: op, Node: t.ref()}
 	if !o.waits(e) {
-		e.say("follow it with: %s", schema.OpCommand("watch", op.Action, t.name()))
+		e.say("follow it with: %s", lifecycle.OpCommand("watch", op.Action, t.name()))
 		return e.finish(ctx, t, st, nil)
 	}
 	st, err = e.follow(ctx, followRequest{target: t, operation: op, options: v.options, temporal: lc, limit: o.timeout})
@@ -144,9 +145,9 @@ func runLifecycle(ctx context.Context, e *env, arg string, v verb, o lifecycleOp
 }
 
 // input is the workflow's input.
-func (e *env) input(t target, v verb, o lifecycleOptions) schema.OperationInput {
-	in := schema.OperationInput{
-		OperationID: schema.OperationID(t.id, v.action, o.key), NodeID: t.id, Action: v.action,
+func (e *env) input(t target, v verb, o lifecycleOptions) lifecycle.OperationInput {
+	in := lifecycle.OperationInput{
+		OperationID: lifecycle.OperationID(t.id, v.action, o.key), NodeID: t.id, Action: v.action,
 		Actor: e.actor, Reason: o.reason, CorrelationID: e.correlationID, Host: t.host, Options: v.options,
 	}
 	if t.view != nil {
@@ -160,7 +161,7 @@ func (e *env) input(t target, v verb, o lifecycleOptions) schema.OperationInput 
 
 // submit starts the workflow. An interrupt leaves open whether Temporal took the
 // operation, so it says how to find out.
-func (e *env) submit(ctx context.Context, lc Lifecycle, t target, in schema.OperationInput) (schema.Operation, error) {
+func (e *env) submit(ctx context.Context, lc Lifecycle, t target, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	op, err := lc.Submit(ctx, in)
 	if err == nil {
 		return op, nil
@@ -185,8 +186,8 @@ func (t target) inWords(err error) error {
 }
 
 // ref is what is known of the node without an operation.
-func (t target) ref() schema.NodeRef {
-	r := schema.NodeRef{NodeID: t.id, Host: t.host}
+func (t target) ref() lifecycle.NodeRef {
+	r := lifecycle.NodeRef{NodeID: t.id, Host: t.host}
 	if t.view != nil {
 		r.State = t.view.State
 	}
@@ -195,7 +196,7 @@ func (t target) ref() schema.NodeRef {
 
 // finish prints the operation's object once and turns how it stands, and how
 // the waiting ended, into the exit code.
-func (e *env) finish(ctx context.Context, t target, st schema.OperationStatus, waitErr error) error {
+func (e *env) finish(ctx context.Context, t target, st lifecycle.OperationStatus, waitErr error) error {
 	result := lifecycleResult{Operation: st.Operation, Node: st.Node}
 	if view, err := e.lookup(context.WithoutCancel(ctx), t.id); err == nil {
 		result.Node, st.Node.State = view, view.State
@@ -210,7 +211,7 @@ func (e *env) finish(ctx context.Context, t target, st schema.OperationStatus, w
 }
 
 // headline is an operation in one line.
-func (e *env) headline(t target, st schema.OperationStatus) string {
+func (e *env) headline(t target, st lifecycle.OperationStatus) string {
 	op := st.Operation
 	line := fmt.Sprintf("%s %s: %s", op.Action, t.name(), op.Status)
 	switch {
@@ -230,20 +231,20 @@ func (e *env) headline(t target, st schema.OperationStatus) string {
 }
 
 // outcome is the error of an operation that ended other than well, or parked.
-func outcome(t target, op schema.Operation) error {
+func outcome(t target, op lifecycle.Operation) error {
 	switch op.Status {
-	case schema.OperationFailed, schema.OperationCancelled:
+	case lifecycle.OperationFailed, lifecycle.OperationCanceled:
 		return &exitError{schema.ExitFailed, []string{fmt.Sprintf("%s %s ended as %s", op.Action, t.name(), op.Status)}}
-	case schema.OperationRejected:
+	case lifecycle.OperationRejected:
 		return &exitError{schema.ExitRefused, []string{fmt.Sprintf("%s %s was refused", op.Action, t.name())}}
-	case schema.OperationParked:
+	case lifecycle.OperationParked:
 		return parked(t, op)
 	}
 	return nil
 }
 
 // parked says why an operation waits and what to type.
-func parked(t target, op schema.Operation) error {
+func parked(t target, op lifecycle.Operation) error {
 	lines := []string{fmt.Sprintf("%s %s is parked: it waits for a decision and goes on after it", op.Action, t.name())}
 	if s := op.Stuck; s != nil {
 		lines = []string{fmt.Sprintf("%s %s is parked in phase %s: %s (%s)", op.Action, t.name(), s.Phase, s.Message, s.Reason)}
@@ -256,18 +257,18 @@ func parked(t target, op schema.Operation) error {
 
 // nextCommand is the command that helps a stuck operation, with the node's name
 // filled in so that it can be pasted.
-func nextCommand(t target, op schema.Operation) string {
+func nextCommand(t target, op lifecycle.Operation) string {
 	if op.Stuck == nil || op.Stuck.Next == "" {
-		return schema.OpCommand("show", op.Action, t.name())
+		return lifecycle.OpCommand("show", op.Action, t.name())
 	}
 	return fillNode(op.Stuck.Next, t.name())
 }
 
 // hint is what somebody has to do for the running phase to be reached; empty
 // when it comes by itself.
-func hint(t target, op schema.Operation) string {
-	for i, spec := range schema.Phases(op.Action, schema.OperationOptions{}) {
-		if spec.Hint != "" && i < len(op.Phases) && op.Phases[i].Name == spec.Name && op.Phases[i].State == schema.PhaseRunning {
+func hint(t target, op lifecycle.Operation) string {
+	for i, spec := range lifecycle.Phases(op.Action, lifecycle.Options{}) {
+		if spec.Hint != "" && i < len(op.Phases) && op.Phases[i].Name == spec.Name && op.Phases[i].State == lifecycle.PhaseRunning {
 			return strings.ReplaceAll(spec.Hint, "NODE", t.name())
 		}
 	}

@@ -8,30 +8,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestLifecycleStarts(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		args    []string
-		action  schema.Action
-		options schema.OperationOptions
+		action  lifecycle.Action
+		options lifecycle.Options
 	}{
-		"provision":    {[]string{"provision", "gpu-17", "--no-wait"}, schema.ActionProvision, schema.OperationOptions{}},
-		"drain":        {[]string{"drain", "gpu-17", "--yes", "--timeout", "30m"}, schema.ActionDrain, schema.OperationOptions{DrainTimeoutSeconds: 1800}},
-		"cordon-only":  {[]string{"drain", "gpu-17", "--yes", "--cordon-only"}, schema.ActionDrain, schema.OperationOptions{DrainTimeoutSeconds: 600, CordonOnly: true}},
-		"retire":       {[]string{"retire", "gpu-17", "--yes"}, schema.ActionRetire, schema.OperationOptions{}},
-		"retire-drain": {[]string{"retire", "gpu-17", "--yes", "--drain"}, schema.ActionRetire, schema.OperationOptions{Drain: true, DrainTimeoutSeconds: 600}},
-		"reactivate":   {[]string{"reactivate", "gpu-17"}, schema.ActionReactivate, schema.OperationOptions{}},
-		"remove":       {[]string{"remove", "gpu-17", "--yes"}, schema.ActionRemove, schema.OperationOptions{}},
+		"provision":    {[]string{"provision", "gpu-17", "--no-wait"}, lifecycle.ActionProvision, lifecycle.Options{}},
+		"drain":        {[]string{"drain", "gpu-17", "--yes", "--timeout", "30m"}, lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 1800}},
+		"cordon-only":  {[]string{"drain", "gpu-17", "--yes", "--cordon-only"}, lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 600, CordonOnly: true}},
+		"retire":       {[]string{"retire", "gpu-17", "--yes"}, lifecycle.ActionRetire, lifecycle.Options{}},
+		"retire-drain": {[]string{"retire", "gpu-17", "--yes", "--drain"}, lifecycle.ActionRetire, lifecycle.Options{Drain: true, DrainTimeoutSeconds: 600}},
+		"reactivate":   {[]string{"reactivate", "gpu-17"}, lifecycle.ActionReactivate, lifecycle.Options{}},
+		"remove":       {[]string{"remove", "gpu-17", "--yes"}, lifecycle.ActionRemove, lifecycle.Options{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
 			args := append([]string{"node"}, tc.args...)
 			h.golden("start-"+name, append(args, "--reason", "RMA-4411", "--idempotency-key", "k1")...)
-			require.Equal(t, []schema.OperationInput{{
-				OperationID: schema.OperationID(nodeID, tc.action, "k1"), NodeID: nodeID, Action: tc.action, Actor: "alice@desk",
+			require.Equal(t, []lifecycle.OperationInput{{
+				OperationID: lifecycle.OperationID(nodeID, tc.action, "k1"), NodeID: nodeID, Action: tc.action, Actor: "alice@desk",
 				Reason: "RMA-4411", CorrelationID: h.env.correlationID, Host: "gpu-17", Provider: "manual", Region: "fra1", Options: tc.options,
 			}}, h.temporal.submitted)
 		})
@@ -44,7 +47,7 @@ func TestLifecycleFormats(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.temporal.statuses = []schema.OperationStatus{drainAt(3, schema.OperationCompleted)}
+			h.temporal.statuses = []lifecycle.OperationStatus{drainAt(3, lifecycle.OperationCompleted)}
 			h.golden("drain-"+format, "node", "drain", "gpu-17", "--yes", "--wait", "-o", format)
 		})
 	}
@@ -52,7 +55,7 @@ func TestLifecycleFormats(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.api.server.Close()
-		h.temporal.statuses = []schema.OperationStatus{drainAt(3, schema.OperationCompleted)}
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(3, lifecycle.OperationCompleted)}
 		require.Zero(t, h.run("node", "drain", nodeID, "--yes", "--wait", "-o", "json"))
 		require.Contains(t, h.out.String(), `"state": "draining"`)
 		require.Contains(t, h.err.String(), "going on without the admin API")
@@ -66,55 +69,55 @@ func TestLifecycleWaits(t *testing.T) {
 	t.Run("done", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		final := drainAt(3, schema.OperationCompleted)
+		final := drainAt(3, lifecycle.OperationCompleted)
 		final.Operation.Outcome = "1 workload stopped"
-		h.temporal.statuses = []schema.OperationStatus{drainAt(0, schema.OperationRunning), drainAt(1, schema.OperationRunning),
-			drainAt(1, schema.OperationRunning), drainAt(2, schema.OperationRunning), drainAt(3, schema.OperationCompleted)}
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(0, lifecycle.OperationRunning), drainAt(1, lifecycle.OperationRunning),
+			drainAt(1, lifecycle.OperationRunning), drainAt(2, lifecycle.OperationRunning), drainAt(3, lifecycle.OperationCompleted)}
 		h.temporal.result = &final
 		h.golden("wait-done", drain...)
 	})
 	t.Run("parked", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.statuses = []schema.OperationStatus{drainAt(0, schema.OperationRunning), parkedDrain()}
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(0, lifecycle.OperationRunning), parkedDrain()}
 		h.golden("wait-parked", drain...)
 	})
 	t.Run("parked in JSON", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.statuses = []schema.OperationStatus{parkedDrain()}
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		require.Equal(t, schema.ExitPending, h.run(append(drain, "-o", "json")...))
 		require.Contains(t, h.out.String(), `"reason": "drain_blocked"`)
 	})
-	for _, s := range []schema.OperationState{schema.OperationFailed, schema.OperationCancelled, schema.OperationRejected} {
+	for _, s := range []lifecycle.OperationState{lifecycle.OperationFailed, lifecycle.OperationCanceled, lifecycle.OperationRejected} {
 		t.Run(string(s), func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.temporal.statuses = []schema.OperationStatus{drainAt(1, s)}
+			h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, s)}
 			h.golden("wait-"+string(s), drain...)
 		})
 	}
 	t.Run("timeout", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		st := drainAt(0, schema.OperationRunning)
-		st.Operation.Action = schema.ActionReactivate
-		h.temporal.statuses = []schema.OperationStatus{st}
+		st := drainAt(0, lifecycle.OperationRunning)
+		st.Operation.Action = lifecycle.ActionReactivate
+		h.temporal.statuses = []lifecycle.OperationStatus{st}
 		h.golden("wait-timeout", "node", "reactivate", "gpu-17", "--wait", "--timeout", "5s")
 		require.Equal(t, 5*time.Second, h.clock.waited())
 	})
 	t.Run("a drain's timeout is not the waiting's", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.statuses = []schema.OperationStatus{drainAt(1, schema.OperationRunning)}
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
 		require.Equal(t, schema.ExitPending, h.run(append(drain, "--timeout", "1m")...))
-		want := budgetOf(schema.ActionDrain, schema.OperationOptions{DrainTimeoutSeconds: 60}) + waitGrace
+		want := budgetOf(lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 60}) + waitGrace
 		require.Equal(t, want, h.clock.waited())
 	})
 	t.Run("interrupt", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.statuses = []schema.OperationStatus{drainAt(0, schema.OperationRunning)}
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(0, lifecycle.OperationRunning)}
 		ctx, cancel := context.WithCancel(t.Context())
 		h.clock.onWait = func(n int) {
 			if n == 2 {
@@ -128,20 +131,20 @@ func TestLifecycleWaits(t *testing.T) {
 
 func TestLifecycleWithoutWorker(t *testing.T) {
 	t.Parallel()
-	row := schema.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: schema.NodeWorkflowID(nodeID),
-		RunID: runID, Action: schema.ActionDrain, Status: schema.OperationRunning, Phase: schema.PhaseDrain, StartedAt: start()}
+	row := wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID(nodeID),
+		RunID: runID, Action: lifecycle.ActionDrain, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, StartedAt: start()}
 	drain := []string{"node", "drain", "gpu-17", "--yes", "--wait"}
 
 	t.Run("record then result", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.statusErr = noWorker()
-		h.api.operations = []schema.OperationSummary{row}
-		final := drainAt(3, schema.OperationCompleted)
+		h.api.operations = []wire.OperationSummary{row}
+		final := drainAt(3, lifecycle.OperationCompleted)
 		h.temporal.result = &final
 		h.clock.onWait = func(n int) {
 			if n == 2 {
-				h.api.operations[0].Status = schema.OperationCompleted
+				h.api.operations[0].Status = lifecycle.OperationCompleted
 			}
 		}
 		h.golden("no-worker-record", drain...)
@@ -152,10 +155,10 @@ func TestLifecycleWithoutWorker(t *testing.T) {
 		h.temporal.terminated = runID
 		goesOn := row
 		goesOn.RunID = schema.NewID()
-		h.api.operations = []schema.OperationSummary{goesOn}
-		final := drainAt(3, schema.OperationCompleted)
+		h.api.operations = []wire.OperationSummary{goesOn}
+		final := drainAt(3, lifecycle.OperationCompleted)
 		final.Operation.RunID = goesOn.RunID
-		h.temporal.statuses = []schema.OperationStatus{drainAt(2, schema.OperationRunning), final}
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(2, lifecycle.OperationRunning), final}
 		require.Zero(t, h.run(append(drain, "-o", "json")...))
 		require.Contains(t, h.out.String(), goesOn.RunID, "the run that goes on is the one that was waited for")
 	})
@@ -163,7 +166,7 @@ func TestLifecycleWithoutWorker(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.statusErr = noWorker()
-		final := drainAt(3, schema.OperationCompleted)
+		final := drainAt(3, lifecycle.OperationCompleted)
 		h.temporal.result = &final
 		require.Zero(t, h.run(drain...))
 	})
@@ -186,7 +189,7 @@ func TestLifecycleRefusals(t *testing.T) {
 		"busy":      {[]string{"node", "drain", "gpu-17", "--yes"}, func(h *harness) { h.temporal.submitErr = busy }},
 		"busy-json": {[]string{"node", "drain", "gpu-17", "--yes", "-o", "json"}, func(h *harness) { h.temporal.submitErr = busy }},
 		"illegal-move": {[]string{"node", "remove", "gpu-17", "--yes"}, func(h *harness) {
-			_, h.temporal.submitErr = schema.CheckMove(schema.ActionRemove, schema.NodeActive)
+			_, h.temporal.submitErr = lifecycle.CheckMove(lifecycle.ActionRemove, lifecycle.NodeActive)
 		}},
 		"busy-by-id": {[]string{"node", "drain", "gpu-17", "--yes"}, func(h *harness) {
 			h.temporal.submitErr = schema.NewError(schema.KindOperationInProgress, "cannot drain").WithNext("gpuaas op watch " + nodeID)
@@ -264,7 +267,7 @@ func TestConfirmation(t *testing.T) {
 		t.Run(name+" without a terminal", func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.api.tasks = []schema.TaskView{lostTask()}
+			h.api.tasks = []wire.TaskView{lostTask()}
 			h.golden("confirm-"+name, args...)
 			require.Empty(t, h.temporal.submitted)
 			require.Empty(t, h.temporal.resolved)
@@ -273,7 +276,7 @@ func TestConfirmation(t *testing.T) {
 		t.Run(name+" refused on a terminal", func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.api.tasks = []schema.TaskView{lostTask()}
+			h.api.tasks = []wire.TaskView{lostTask()}
 			h.onTerminal("\n")
 			require.Equal(t, schema.ExitFailed, h.run(args...))
 			require.Contains(t, h.err.String(), "Go on? [y/N] nothing was changed\n")
@@ -295,19 +298,19 @@ func TestPlan(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		args []string
-		with func(n *schema.NodeView)
+		with func(n *wire.NodeView)
 	}{
-		"drain":       {[]string{"drain"}, func(n *schema.NodeView) { n.Workloads = []schema.Workload{train()} }},
-		"drain-json":  {[]string{"drain", "-o", "json"}, func(n *schema.NodeView) { n.Workloads = []schema.Workload{train()} }},
-		"cordon-only": {[]string{"drain", "--cordon-only"}, func(*schema.NodeView) {}},
-		"retire-busy": {[]string{"retire"}, func(n *schema.NodeView) { n.Workloads = []schema.Workload{train()} }},
-		"retire-busy-json": {[]string{"retire", "-o", "json"}, func(n *schema.NodeView) {
-			n.Workloads = []schema.Workload{train()}
+		"drain":       {[]string{"drain"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
+		"drain-json":  {[]string{"drain", "-o", "json"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
+		"cordon-only": {[]string{"drain", "--cordon-only"}, func(*wire.NodeView) {}},
+		"retire-busy": {[]string{"retire"}, func(n *wire.NodeView) { n.Workloads = []task.Workload{train()} }},
+		"retire-busy-json": {[]string{"retire", "-o", "json"}, func(n *wire.NodeView) {
+			n.Workloads = []task.Workload{train()}
 		}},
-		"remove-active": {[]string{"remove"}, func(*schema.NodeView) {}},
-		"enroll":        {[]string{"enroll"}, func(n *schema.NodeView) { n.State = schema.NodeRegistered }},
-		"running": {[]string{"provision"}, func(n *schema.NodeView) {
-			n.Operation = &schema.OperationSummary{OperationID: operationID, Action: schema.ActionProvision, Status: schema.OperationRunning, Actor: "bob@desk"}
+		"remove-active": {[]string{"remove"}, func(*wire.NodeView) {}},
+		"enroll":        {[]string{"enroll"}, func(n *wire.NodeView) { n.State = lifecycle.NodeRegistered }},
+		"running": {[]string{"provision"}, func(n *wire.NodeView) {
+			n.Operation = &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionProvision, Status: lifecycle.OperationRunning, Actor: "bob@desk"}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 type nodeDrainOptions struct {
@@ -17,7 +17,7 @@ type nodeDrainOptions struct {
 
 func newNodeDrain(e *env) *cobra.Command {
 	var o nodeDrainOptions
-	c := newLifecycle(e, schema.ActionDrain, words{
+	c := newLifecycle(e, lifecycle.ActionDrain, words{
 		short: "End a node's work",
 		long: `Cordons the node, then ends its work within --timeout. What has not ended by then
 parks the operation with the names of what blocks it: wait longer with
@@ -30,7 +30,7 @@ With --cordon-only the node takes no new work and keeps what it has.`,
   gpuaas node drain gpu-17 --yes --no-wait --idempotency-key rma-4411 -o json`,
 	}, &o.lifecycleOptions, func(ctx context.Context, arg string) error { return runNodeDrain(ctx, e, arg, o) })
 	o.addYes(c)
-	c.Flags().DurationVar(&o.drainTimeout, "timeout", schema.DefaultDrainTimeout, "how long work may take to end by itself")
+	c.Flags().DurationVar(&o.drainTimeout, "timeout", lifecycle.DefaultDrainTimeout, "how long work may take to end by itself")
 	c.Flags().BoolVar(&o.cordonOnly, "cordon-only", false, "stop after the cordon")
 	return c
 }
@@ -40,8 +40,8 @@ func runNodeDrain(ctx context.Context, e *env, arg string, o nodeDrainOptions) e
 	if err != nil {
 		return err
 	}
-	v := verb{action: schema.ActionDrain, consequence: "this ends the work that runs on it",
-		options: schema.OperationOptions{DrainTimeoutSeconds: seconds, CordonOnly: o.cordonOnly}}
+	v := verb{action: lifecycle.ActionDrain, consequence: "this ends the work that runs on it",
+		options: lifecycle.Options{DrainTimeoutSeconds: seconds, CordonOnly: o.cordonOnly}}
 	if o.cordonOnly {
 		v.consequence = "it takes no new work until it is reactivated"
 	}

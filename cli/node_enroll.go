@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 type nodeEnrollOptions struct {
@@ -15,7 +17,7 @@ type nodeEnrollOptions struct {
 
 func newNodeEnroll(e *env) *cobra.Command {
 	var o nodeEnrollOptions
-	c := newLifecycle(e, schema.ActionEnroll, words{
+	c := newLifecycle(e, lifecycle.ActionEnroll, words{
 		short: "Give a node its identity",
 		long: `Asks the admin API for the node's bootstrap bundle, which holds a one-time token,
 and then waits until the node's agent polls with its new certificate. The bundle
@@ -36,7 +38,7 @@ how that ended.`,
 }
 
 func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions) error {
-	v := verb{action: schema.ActionEnroll}
+	v := verb{action: lifecycle.ActionEnroll}
 	inline := o.bundle == "" && e.flags.output != formatTable
 	if inline && o.envFile != "" {
 		return usagef("gpuaas node enroll", "--env-file with -o %s wants --bundle FILE too", e.flags.output)
@@ -62,23 +64,23 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions)
 
 // enroll starts the enrolment and, unless the bundle is to be inline, keeps it
 // in its file. The token in it is shown nowhere.
-func (e *env) enroll(ctx context.Context, api *adminAPI, t target, o nodeEnrollOptions, inline bool) (schema.LifecycleAnswer, error) {
-	request := schema.LifecycleRequest{Reason: o.reason, IdempotencyKey: o.key}
+func (e *env) enroll(ctx context.Context, api *adminAPI, t target, o nodeEnrollOptions, inline bool) (wire.LifecycleResponse, error) {
+	request := wire.LifecycleRequest{Reason: o.reason, IdempotencyKey: o.key}
 	if inline {
 		return api.enroll(ctx, t.id, request)
 	}
 	path, err := e.bundlePath(t, o.bundle)
 	if err != nil {
-		return schema.LifecycleAnswer{}, err
+		return wire.LifecycleResponse{}, err
 	}
 	file, err := newSecretFile(path)
 	if err != nil {
-		return schema.LifecycleAnswer{}, err
+		return wire.LifecycleResponse{}, err
 	}
 	defer file.discard()
 	vars, err := newEnvFile(o.envFile)
 	if err != nil {
-		return schema.LifecycleAnswer{}, err
+		return wire.LifecycleResponse{}, err
 	}
 	defer vars.discard()
 	answer, err := api.enroll(ctx, t.id, request)
@@ -104,10 +106,10 @@ func (e *env) enroll(ctx context.Context, api *adminAPI, t target, o nodeEnrollO
 // finishHandover waits if asked to, and prints how the operation stands. With
 // its object on stdout already, since the agent needs the bundle first, it says
 // so on stderr instead.
-func (e *env) finishHandover(ctx context.Context, t target, answer schema.LifecycleAnswer, o lifecycleOptions, shown bool) error {
-	st := schema.OperationStatus{Operation: answer.Operation, Node: t.ref()}
+func (e *env) finishHandover(ctx context.Context, t target, answer wire.LifecycleResponse, o lifecycleOptions, shown bool) error {
+	st := lifecycle.OperationStatus{Operation: answer.Operation, Node: t.ref()}
 	if !o.waits(e) {
-		e.say("when its agent is up, follow it with: %s", schema.OpCommand("watch", answer.Operation.Action, t.name()))
+		e.say("when its agent is up, follow it with: %s", lifecycle.OpCommand("watch", answer.Operation.Action, t.name()))
 		if shown {
 			return nil
 		}

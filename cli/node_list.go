@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func newNodeList(e *env) *cobra.Command {
@@ -29,7 +29,7 @@ func runNodeList(ctx context.Context, e *env) error {
 		return err
 	}
 	if nodes == nil {
-		nodes = []schema.NodeView{}
+		nodes = []wire.NodeView{}
 	}
 	if len(nodes) == 0 {
 		e.say("there are no nodes; add one with: gpuaas node register HOST --sku SKU --region R")
@@ -37,10 +37,10 @@ func runNodeList(ctx context.Context, e *env) error {
 			return nil
 		}
 	}
-	return e.print(schema.NodeList{Nodes: nodes}, func(w io.Writer) { e.writeNodes(w, nodes) })
+	return e.print(wire.NodeList{Nodes: nodes}, func(w io.Writer) { e.writeNodes(w, nodes) })
 }
 
-func (e *env) writeNodes(w io.Writer, nodes []schema.NodeView) {
+func (e *env) writeNodes(w io.Writer, nodes []wire.NodeView) {
 	now := e.clock.now()
 	row(w, "HOST", "STATE", "SINCE", "SKU", "GPUS", "REGION", "HEARTBEAT", "OPERATION", "ID")
 	for _, n := range nodes {
@@ -56,7 +56,7 @@ func (e *env) writeNodes(w io.Writer, nodes []schema.NodeView) {
 }
 
 // nodeState is a node's state with what qualifies it.
-func nodeState(n schema.NodeView) string {
+func nodeState(n wire.NodeView) string {
 	if n.Cordoned {
 		return string(n.State) + " (cordoned)"
 	}

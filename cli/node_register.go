@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 type nodeRegisterOptions struct {
@@ -33,7 +35,7 @@ can capture it. The SKU must be an active one of the catalog. No workflow runs.`
 	f.StringVar(&o.mode, "mode", "", "provider: manual, maas, libvirt (default manual)")
 	f.StringVar(&o.class, "class", "", "persistent, ephemeral or spot (default persistent)")
 	c.RegisterFlagCompletionFunc("class", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
-		[]string{string(schema.ClassPersistent), string(schema.ClassEphemeral), string(schema.ClassSpot)}, cobra.ShellCompDirectiveNoFileComp))
+		[]string{string(inventory.ClassPersistent), string(inventory.ClassEphemeral), string(inventory.ClassSpot)}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -49,8 +51,8 @@ func runNodeRegister(ctx context.Context, e *env, host string, o nodeRegisterOpt
 	case o.gpus < 0:
 		return usagef(help, "--gpus %d: want 0 or more", o.gpus)
 	}
-	switch schema.LifecycleClass(o.class) {
-	case "", schema.ClassPersistent, schema.ClassEphemeral, schema.ClassSpot:
+	switch inventory.Class(o.class) {
+	case "", inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot:
 	default:
 		return usagef(help, "--class %q: want persistent, ephemeral or spot", o.class)
 	}
@@ -58,8 +60,8 @@ func runNodeRegister(ctx context.Context, e *env, host string, o nodeRegisterOpt
 	if err != nil {
 		return err
 	}
-	node, err := api.register(ctx, schema.RegisterNodeRequest{Host: host, SKU: o.sku, GPUsTotal: o.gpus,
-		RegionCode: o.region, OnboardingMode: o.mode, LifecycleClass: schema.LifecycleClass(o.class)})
+	node, err := api.register(ctx, wire.RegisterNodeRequest{Host: host, SKU: o.sku, GPUsTotal: o.gpus,
+		RegionCode: o.region, OnboardingMode: o.mode, LifecycleClass: inventory.Class(o.class)})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 type nodeReissueOptions struct {
@@ -23,7 +25,7 @@ const reissueParallel = 4
 
 func newNodeReissue(e *env) *cobra.Command {
 	var o nodeReissueOptions
-	c := newLifecycle(e, schema.ActionReissueEnrollment, words{
+	c := newLifecycle(e, lifecycle.ActionReissueEnrollment, words{
 		short: "Give a node a new identity",
 		long: `Gives a known node a new token, for one that lost its files, that an endpoint or the
 CA left behind, or whose identity is locked. The node's state stays as it is, what
@@ -102,7 +104,7 @@ func runNodeReissue(ctx context.Context, e *env, arg string, o nodeReissueOption
 		return err
 	}
 	if o.dryRun {
-		return e.printPlan(ctx, arg, t, verb{action: schema.ActionReissueEnrollment})
+		return e.printPlan(ctx, arg, t, verb{action: lifecycle.ActionReissueEnrollment})
 	}
 	answer, err := e.reissue(ctx, api, t, o, o.bundle)
 	if err != nil {
@@ -121,7 +123,7 @@ func runNodeReissue(ctx context.Context, e *env, arg string, o nodeReissueOption
 
 // printReissue prints the one command, or the whole answer for machines unless
 // it is in a file already. shown says that stdout has its object.
-func (e *env) printReissue(t target, answer schema.LifecycleAnswer, o nodeReissueOptions) (shown bool, err error) {
+func (e *env) printReissue(t target, answer wire.LifecycleResponse, o nodeReissueOptions) (shown bool, err error) {
 	switch {
 	case e.flags.output == formatTable:
 		e.say("run this on %s as root; it holds the token, good until %s:", t.name(), answer.RecoveryBundle.ExpiresAt)
@@ -134,16 +136,16 @@ func (e *env) printReissue(t target, answer schema.LifecycleAnswer, o nodeReissu
 }
 
 // reissue asks for the reissue and keeps its bundle in path, when there is one.
-func (e *env) reissue(ctx context.Context, api *adminAPI, t target, o nodeReissueOptions, path string) (schema.LifecycleAnswer, error) {
-	request := schema.LifecycleRequest{Reason: o.reason, IdempotencyKey: o.key}
-	keep := func(*schema.RecoveryBundle) error { return nil }
+func (e *env) reissue(ctx context.Context, api *adminAPI, t target, o nodeReissueOptions, path string) (wire.LifecycleResponse, error) {
+	request := wire.LifecycleRequest{Reason: o.reason, IdempotencyKey: o.key}
+	keep := func(*wire.RecoveryBundle) error { return nil }
 	if path != "" {
 		file, err := newSecretFile(path)
 		if err != nil {
-			return schema.LifecycleAnswer{}, err
+			return wire.LifecycleResponse{}, err
 		}
 		defer file.discard()
-		keep = func(b *schema.RecoveryBundle) error { return file.write(b) }
+		keep = func(b *wire.RecoveryBundle) error { return file.write(b) }
 	}
 	answer, err := api.reissue(ctx, t.id, request)
 	if err != nil {
@@ -151,7 +153,7 @@ func (e *env) reissue(ctx context.Context, api *adminAPI, t target, o nodeReissu
 	}
 	if answer.RecoveryBundle == nil {
 		return answer, schema.NewError(schema.KindInternal, "the admin API handed out no recovery bundle").
-			WithReason("no_bundle").WithNext(schema.OpCommand("cancel", schema.ActionReissueEnrollment, t.name()))
+			WithReason("no_bundle").WithNext(lifecycle.OpCommand("cancel", lifecycle.ActionReissueEnrollment, t.name()))
 	}
 	return answer, keep(answer.RecoveryBundle)
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 type nodeRetireOptions struct {
@@ -17,7 +17,7 @@ type nodeRetireOptions struct {
 
 func newNodeRetire(e *env) *cobra.Command {
 	var o nodeRetireOptions
-	c := newLifecycle(e, schema.ActionRetire, words{
+	c := newLifecycle(e, lifecycle.ActionRetire, words{
 		short: "Take a node out of service, reversibly",
 		long: `Takes the node out of service: its agent goes on polling and renewing, and it is
 given no work until gpuaas node reactivate. A node that holds work is refused
@@ -28,18 +28,18 @@ given no work until gpuaas node reactivate. A node that holds work is refused
 	o.addYes(c)
 	o.addTimeout(c)
 	c.Flags().BoolVar(&o.drain, "drain", false, "end the node's work first")
-	c.Flags().DurationVar(&o.drainTimeout, "drain-timeout", schema.DefaultDrainTimeout, "with --drain: how long work may take to end by itself")
+	c.Flags().DurationVar(&o.drainTimeout, "drain-timeout", lifecycle.DefaultDrainTimeout, "with --drain: how long work may take to end by itself")
 	return c
 }
 
 func runNodeRetire(ctx context.Context, e *env, arg string, o nodeRetireOptions) error {
-	v := verb{action: schema.ActionRetire, consequence: "it is given no work until it is reactivated"}
+	v := verb{action: lifecycle.ActionRetire, consequence: "it is given no work until it is reactivated"}
 	if o.drain {
 		seconds, err := drainSeconds("gpuaas node retire", "--drain-timeout", o.drainTimeout)
 		if err != nil {
 			return err
 		}
-		v.options = schema.OperationOptions{Drain: true, DrainTimeoutSeconds: seconds}
+		v.options = lifecycle.Options{Drain: true, DrainTimeoutSeconds: seconds}
 		v.consequence = "this ends the work that runs on it and takes it out of service"
 	}
 	return runLifecycle(ctx, e, arg, v, o.lifecycleOptions)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 type nodeScriptOptions struct {
@@ -55,7 +55,7 @@ func runNodeScript(ctx context.Context, e *env, arg string, o nodeScriptOptions)
 		defer file.discard()
 		keep = file.writeText
 	}
-	answer, err := api.bootstrapScript(ctx, t.id, schema.BootstrapScriptRequest{FetchRef: o.fetchRef})
+	answer, err := api.bootstrapScript(ctx, t.id, wire.BootstrapScriptRequest{FetchRef: o.fetchRef})
 	if err != nil {
 		return t.inWords(err)
 	}
@@ -71,7 +71,7 @@ type scriptFile struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-func (e *env) printScript(answer schema.BootstrapScriptAnswer, o nodeScriptOptions) error {
+func (e *env) printScript(answer wire.BootstrapScriptResponse, o nodeScriptOptions) error {
 	holds := "the token"
 	if o.fetchRef {
 		holds = "a one-time reference"

@@ -10,7 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func newNodeShow(e *env) *cobra.Command {
@@ -50,12 +52,12 @@ func runNodeShow(ctx context.Context, e *env, arg string) error {
 
 // openTasks are the node's tasks that are not over. They are for people: the
 // machines' form is the node alone.
-func (e *env) openTasks(ctx context.Context, n schema.NodeView) []schema.TaskView {
+func (e *env) openTasks(ctx context.Context, n wire.NodeView) []wire.TaskView {
 	if e.flags.output != formatTable {
 		return nil
 	}
 	api, err := e.api()
-	var tasks []schema.TaskView
+	var tasks []wire.TaskView
 	if err == nil {
 		tasks, err = api.tasks(ctx, n.ID, false)
 	}
@@ -65,7 +67,7 @@ func (e *env) openTasks(ctx context.Context, n schema.NodeView) []schema.TaskVie
 	return tasks
 }
 
-func (e *env) writeOpen(w io.Writer, tasks []schema.TaskView) {
+func (e *env) writeOpen(w io.Writer, tasks []wire.TaskView) {
 	for i, t := range tasks {
 		label := "Tasks:"
 		if i > 0 {
@@ -75,7 +77,7 @@ func (e *env) writeOpen(w io.Writer, tasks []schema.TaskView) {
 	}
 }
 
-func (e *env) writeNode(w io.Writer, n schema.NodeView) {
+func (e *env) writeNode(w io.Writer, n wire.NodeView) {
 	row(w, "Node:", n.Host)
 	row(w, "ID:", n.ID)
 	row(w, "State:", nodeState(n))
@@ -92,7 +94,7 @@ func (e *env) writeNode(w io.Writer, n schema.NodeView) {
 	}
 }
 
-func (e *env) writeHeld(w io.Writer, n schema.NodeView) {
+func (e *env) writeHeld(w io.Writer, n wire.NodeView) {
 	t := target{id: n.ID, host: n.Host}
 	if o := n.Operation; o == nil {
 		row(w, "Operation:", "none")
@@ -100,7 +102,7 @@ func (e *env) writeHeld(w io.Writer, n schema.NodeView) {
 		row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(o.Phase), o.Actor, e.stamp(o.StartedAt)))
 		if s := o.Stuck; s != nil {
 			row(w, "  Waits:", fmt.Sprintf("%s (%s), since %s", s.Message, s.Reason, e.stamp(s.Since)))
-			row(w, "  Next:", nextCommand(t, schema.Operation{Action: o.Action, Stuck: s}))
+			row(w, "  Next:", nextCommand(t, lifecycle.Operation{Action: o.Action, Stuck: s}))
 		}
 	}
 	if blockers := n.Blockers(); len(blockers) > 0 {
@@ -110,7 +112,7 @@ func (e *env) writeHeld(w io.Writer, n schema.NodeView) {
 	}
 }
 
-func writeFacts(w io.Writer, f *schema.Facts) {
+func writeFacts(w io.Writer, f *inventory.Facts) {
 	if f == nil {
 		row(w, "Facts:", "none yet")
 		return

@@ -10,6 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestNodeRegister(t *testing.T) {
@@ -20,8 +25,8 @@ func TestNodeRegister(t *testing.T) {
 		h := setup(t)
 		h.golden("register", args...)
 		require.Equal(t, nodeID+"\n", h.out.String())
-		require.Equal(t, []schema.RegisterNodeRequest{{Host: "gpu-18", SKU: "h100", GPUsTotal: 8, RegionCode: "fra1",
-			OnboardingMode: "manual", LifecycleClass: schema.ClassSpot}}, h.api.registered)
+		require.Equal(t, []wire.RegisterNodeRequest{{Host: "gpu-18", SKU: "h100", GPUsTotal: 8, RegionCode: "fra1",
+			OnboardingMode: "manual", LifecycleClass: inventory.ClassSpot}}, h.api.registered)
 	})
 	t.Run("json", func(t *testing.T) {
 		t.Parallel()
@@ -34,21 +39,21 @@ func TestNodeRegister(t *testing.T) {
 }
 
 // busy is gpu-17 with all that node show can tell.
-func busy() schema.NodeView {
+func busy() wire.NodeView {
 	n := node()
-	n.State, n.StateSince, n.Cordoned = schema.NodeDraining, start().Add(-12*time.Minute), true
+	n.State, n.StateSince, n.Cordoned = lifecycle.NodeDraining, start().Add(-12*time.Minute), true
 	n.LastHeartbeatAt = at(-5 * time.Second)
 	n.AgentVersion, n.UptimeSeconds = "1.2.0", 90061
-	n.Workloads = []schema.Workload{train()}
-	n.Instance = &schema.Instance{InstanceID: "i", Provider: "manual", ExternalID: "gpu-17", State: schema.InstanceRunning}
-	n.Identity = &schema.CertFacts{URI: "spiffe://dev/node/" + nodeID + "/1", Issuer: "CN=gpuaas node CA", Serial: "4f2a", NotAfter: start().Add(70 * time.Hour)}
+	n.Workloads = []task.Workload{train()}
+	n.Instance = &lifecycle.Instance{InstanceID: "i", Provider: "manual", ExternalID: "gpu-17", State: lifecycle.InstanceRunning}
+	n.Identity = &trust.CertFacts{URI: "spiffe://dev/node/" + nodeID + "/1", Issuer: "CN=gpuaas node CA", Serial: "4f2a", NotAfter: start().Add(70 * time.Hour)}
 	st := parkedDrain()
-	n.Operation = &schema.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: schema.ActionDrain,
-		Status: schema.OperationParked, Phase: schema.PhaseDrain, Actor: "bob@desk", StartedAt: start().Add(-13 * time.Minute), Stuck: st.Operation.Stuck}
-	n.Facts = &schema.Facts{OS: "Debian 12", Kernel: "6.1.0", Arch: "amd64", CPUs: 96, CPUModel: "EPYC 9654", MemoryBytes: 1536 << 30,
-		Disks: []schema.Disk{{Name: "nvme0n1", SizeBytes: 3840755982336, Model: "Micron"}},
-		NICs:  []schema.NIC{{Name: "eth0", Addresses: []string{"10.0.0.17/24"}}},
-		GPUs:  []schema.GPU{{Index: 0, Model: "NVIDIA H100", MemoryBytes: 80 << 30}}}
+	n.Operation = &wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,
+		Status: lifecycle.OperationParked, Phase: lifecycle.PhaseDrain, Actor: "bob@desk", StartedAt: start().Add(-13 * time.Minute), Stuck: st.Operation.Stuck}
+	n.Facts = &inventory.Facts{OS: "Debian 12", Kernel: "6.1.0", Arch: "amd64", CPUs: 96, CPUModel: "EPYC 9654", MemoryBytes: 1536 << 30,
+		Disks: []inventory.Disk{{Name: "nvme0n1", SizeBytes: 3840755982336, Model: "Micron"}},
+		NICs:  []inventory.NIC{{Name: "eth0", Addresses: []string{"10.0.0.17/24"}}},
+		GPUs:  []inventory.GPU{{Index: 0, Model: "NVIDIA H100", MemoryBytes: 80 << 30}}}
 	return n
 }
 
@@ -62,8 +67,8 @@ func TestNodeRead(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
 			fresh := node()
-			fresh.ID, fresh.Host, fresh.State = "0198f000-0000-7000-8000-000000000018", "gpu-18", schema.NodeRegistered
-			h.api.nodes = []schema.NodeView{busy(), fresh}
+			fresh.ID, fresh.Host, fresh.State = "0198f000-0000-7000-8000-000000000018", "gpu-18", lifecycle.NodeRegistered
+			h.api.nodes = []wire.NodeView{busy(), fresh}
 			h.golden("node-"+name, args...)
 		})
 	}
@@ -80,7 +85,7 @@ func TestNodeRead(t *testing.T) {
 		n := busy()
 		n.Workloads[0].Name = "evil\x1b]0;title\x07\n\tName: forged"
 		n.Facts.OS = "\x1b[2J"
-		h.api.nodes = []schema.NodeView{n}
+		h.api.nodes = []wire.NodeView{n}
 		h.golden("node-show-escapes", "node", "show", "gpu-17")
 		require.NotContains(t, h.out.String(), "\x1b")
 	})
@@ -88,14 +93,14 @@ func TestNodeRead(t *testing.T) {
 
 func TestNodeEnroll(t *testing.T) {
 	t.Parallel()
-	read := func(t *testing.T, path string) schema.BootstrapBundle {
+	read := func(t *testing.T, path string) trust.BootstrapBundle {
 		t.Helper()
 		info, err := os.Stat(path)
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		var b schema.BootstrapBundle
+		var b trust.BootstrapBundle
 		require.NoError(t, json.Unmarshal(text, &b))
 		left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".*"))
 		require.NoError(t, err)
@@ -107,7 +112,7 @@ func TestNodeEnroll(t *testing.T) {
 		h := setup(t)
 		h.golden("enroll", "node", "enroll", "gpu-17", "--reason", "new rack", "--idempotency-key", "k1")
 		require.Equal(t, enrollToken, read(t, filepath.Join(h.env.dir, "gpu-17.bundle.json")).EnrollmentToken)
-		require.Equal(t, []schema.LifecycleRequest{{Reason: "new rack", IdempotencyKey: "k1"}}, h.api.enrolled)
+		require.Equal(t, []wire.LifecycleRequest{{Reason: "new rack", IdempotencyKey: "k1"}}, h.api.enrolled)
 		require.Empty(t, h.temporal.submitted)
 		require.NotContains(t, h.out.String(), enrollToken)
 	})
@@ -122,19 +127,19 @@ func TestNodeEnroll(t *testing.T) {
 	t.Run("waits for the agent", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		op := operation(schema.ActionEnroll, schema.OperationCompleted)
+		op := operation(lifecycle.ActionEnroll, lifecycle.OperationCompleted)
 		op.EndedAt = at(40 * time.Second)
-		running := operation(schema.ActionEnroll, schema.OperationRunning)
-		running.Phases = []schema.Phase{{Name: schema.PhaseClaim, State: schema.PhaseRunning, Attempt: 1}}
-		h.temporal.statuses = []schema.OperationStatus{{Operation: running}, {Operation: op}}
+		running := operation(lifecycle.ActionEnroll, lifecycle.OperationRunning)
+		running.Phases = []lifecycle.Phase{{Name: lifecycle.PhaseClaim, State: lifecycle.PhaseRunning, Attempt: 1}}
+		h.temporal.statuses = []lifecycle.OperationStatus{{Operation: running}, {Operation: op}}
 		h.golden("enroll-wait", "node", "enroll", "gpu-17", "--wait")
 	})
 	t.Run("the waiting needs no Temporal", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.down = true
-		h.api.operations = []schema.OperationSummary{{OperationID: operationID, NodeID: nodeID, Action: schema.ActionEnroll,
-			Status: schema.OperationCompleted, StartedAt: start(), EndedAt: at(time.Minute)}}
+		h.api.operations = []wire.OperationSummary{{OperationID: operationID, NodeID: nodeID, Action: lifecycle.ActionEnroll,
+			Status: lifecycle.OperationCompleted, StartedAt: start(), EndedAt: at(time.Minute)}}
 		require.Zero(t, h.run("node", "enroll", "gpu-17", "--wait"))
 		require.Contains(t, h.err.String(), "this is the admin API's record")
 	})
@@ -142,7 +147,7 @@ func TestNodeEnroll(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		require.Zero(t, h.run("node", "enroll", "gpu-17", "-o", "json"))
-		var answer schema.LifecycleAnswer
+		var answer wire.LifecycleResponse
 		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer))
 		require.Equal(t, enrollToken, answer.BootstrapBundle.EnrollmentToken)
 		require.Equal(t, operationID, answer.Operation.OperationID)
@@ -153,9 +158,9 @@ func TestNodeEnroll(t *testing.T) {
 	t.Run("inline and waiting", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.statuses = []schema.OperationStatus{{Operation: operation(schema.ActionEnroll, schema.OperationFailed)}}
+		h.temporal.statuses = []lifecycle.OperationStatus{{Operation: operation(lifecycle.ActionEnroll, lifecycle.OperationFailed)}}
 		require.Equal(t, schema.ExitFailed, h.run("node", "enroll", "gpu-17", "-o", "json", "--wait"))
-		var answer schema.LifecycleAnswer
+		var answer wire.LifecycleResponse
 		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer), "one object, printed before the waiting")
 		require.Contains(t, h.err.String(), "enroll gpu-17: failed")
 	})
@@ -180,7 +185,7 @@ func TestNodeEnroll(t *testing.T) {
 	t.Run("its variables in a file too", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.api.bundle.Package = &schema.AgentPackage{InstallRoot: "/opt/x", EnvFilePath: "/etc/x.env", SystemdUnitName: "x.service"}
+		h.api.bundle.Package = &trust.AgentPackage{InstallRoot: "/opt/x", EnvFilePath: "/etc/x.env", SystemdUnitName: "x.service"}
 		path := filepath.Join(h.env.dir, "gpu-17.env")
 		require.Zero(t, h.run("node", "enroll", "gpu-17", "--env-file", path))
 		text, err := os.ReadFile(path)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 type opResolveOptions struct {
@@ -22,7 +23,7 @@ type opResolveOptions struct {
 
 // decision is one of the op verbs that hand a decision to an operation.
 type decision struct {
-	name    schema.Decision
+	name    lifecycle.Decision
 	short   string
 	long    string
 	example string
@@ -32,33 +33,33 @@ type decision struct {
 }
 
 func newOpRetry(e *env) *cobra.Command {
-	return newOpResolve(e, decision{name: schema.DecisionRetry, short: "Run the parked phase again",
+	return newOpResolve(e, decision{name: lifecycle.DecisionRetry, short: "Run the parked phase again",
 		long:    "Runs the phase that the operation is parked in again, with its whole budget.",
 		example: "  gpuaas op retry gpu-17\n  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait"})
 }
 
 func newOpSkip(e *env) *cobra.Command {
-	return newOpResolve(e, decision{name: schema.DecisionSkip, short: "Go on without the parked phase",
+	return newOpResolve(e, decision{name: lifecycle.DecisionSkip, short: "Go on without the parked phase",
 		long:        "Goes on without the phase that the operation is parked in. What the phase would have done stays undone.",
 		example:     "  gpuaas op skip gpu-17 --reason \"probe is known broken, PROB-12\"",
 		consequence: "what the phase would have done stays undone"})
 }
 
 func newOpCancel(e *env) *cobra.Command {
-	return newOpResolve(e, decision{name: schema.DecisionCancel, short: "Undo the operation",
+	return newOpResolve(e, decision{name: lifecycle.DecisionCancel, short: "Undo the operation",
 		long:    "Undoes what the operation did, restores the node's state at its start and ends it as cancelled.",
 		example: "  gpuaas op cancel gpu-17\n  gpuaas op cancel gpu-17 --reason \"wrong node\" --wait"})
 }
 
 func newOpForce(e *env) *cobra.Command {
-	return newOpResolve(e, decision{name: schema.DecisionForce, short: "Run the parked phase without its safety",
+	return newOpResolve(e, decision{name: lifecycle.DecisionForce, short: "Run the parked phase without its safety",
 		long:        "Runs the phase that the operation is parked in without its safety: a drain then kills the work that blocks it.",
 		example:     "  gpuaas op force gpu-17 --reason \"tenant agreed, TCK-99\"",
 		consequence: "a forced drain kills the work that blocks it"})
 }
 
 func newOpExtend(e *env) *cobra.Command {
-	return newOpResolve(e, decision{name: schema.DecisionExtend, short: "Give the parked phase its time once more",
+	return newOpResolve(e, decision{name: lifecycle.DecisionExtend, short: "Give the parked phase its time once more",
 		long:    "Gives the phase that the operation is parked in its time once more.",
 		example: "  gpuaas op extend gpu-17 --reason \"job ends at noon\""})
 }
@@ -104,7 +105,7 @@ func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResol
 	if err != nil {
 		return err
 	}
-	st, err := lc.Resolve(ctx, workflowID(t, o.reissue), schema.ResolveRequest{Decision: d.name, Reason: o.reason, By: e.actor})
+	st, err := lc.Resolve(ctx, workflowID(t, o.reissue), lifecycle.ResolveRequest{Decision: d.name, Reason: o.reason, By: e.actor})
 	if errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
 		return e.noOperation(ctx, t, string(d.name), "is running", o.reissue)
 	}
@@ -115,7 +116,7 @@ func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResol
 	if o.wait {
 		st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, temporal: lc})
 		err = e.finish(ctx, t, st, err)
-		if d.name == schema.DecisionCancel && st.Operation.Status == schema.OperationCancelled {
+		if d.name == lifecycle.DecisionCancel && st.Operation.Status == lifecycle.OperationCanceled {
 			return nil // as decided
 		}
 		return err

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 type opShowOptions struct {
@@ -52,7 +54,7 @@ func runOpShow(ctx context.Context, e *env, arg string, o opShowOptions) error {
 		e.say("note: %s", note)
 	}
 	if !o.reissue && e.reissueRuns(ctx, t) {
-		e.say("note: a reissue runs beside it: %s", schema.OpCommand("show", schema.ActionReissueEnrollment, t.name()))
+		e.say("note: a reissue runs beside it: %s", lifecycle.OpCommand("show", lifecycle.ActionReissueEnrollment, t.name()))
 	}
 	return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st) })
 }
@@ -60,7 +62,7 @@ func runOpShow(ctx context.Context, e *env, arg string, o opShowOptions) error {
 // current is the newest operation that holds a node, or its newest reissue: from
 // the operation itself, else from the admin API's record with a note that says
 // so. verb is what the caller is about, for the refusal when there is none.
-func (e *env) current(ctx context.Context, t target, verb string, reissue bool) (st schema.OperationStatus, note string, err error) {
+func (e *env) current(ctx context.Context, t target, verb string, reissue bool) (st lifecycle.OperationStatus, note string, err error) {
 	lc, err := e.lifecycle(ctx)
 	if err == nil {
 		st, err = lc.Status(ctx, workflowID(t, reissue), "")
@@ -69,9 +71,9 @@ func (e *env) current(ctx context.Context, t target, verb string, reissue bool) 
 		return st, "", nil
 	}
 	rows, rowsErr := e.rows(ctx, t.id, false)
-	i := slices.IndexFunc(rows, func(o schema.OperationSummary) bool { return isReissue(o.Action) == reissue })
+	i := slices.IndexFunc(rows, func(o wire.OperationSummary) bool { return isReissue(o.Action) == reissue })
 	if rowsErr == nil && i >= 0 {
-		return statusOfRow(rows[i], schema.OperationOptions{}), secondHand(err), nil
+		return statusOfRow(rows[i], lifecycle.Options{}), secondHand(err), nil
 	}
 	if errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
 		err = e.noOperation(ctx, t, verb, "has run", reissue)
@@ -79,13 +81,13 @@ func (e *env) current(ctx context.Context, t target, verb string, reissue bool) 
 	return st, "", err
 }
 
-func isReissue(a schema.Action) bool { return a == schema.ActionReissueEnrollment }
+func isReissue(a lifecycle.Action) bool { return a == lifecycle.ActionReissueEnrollment }
 
 func workflowID(t target, reissue bool) string {
 	if reissue {
-		return schema.ReissueWorkflowID(t.id)
+		return lifecycle.ReissueWorkflowID(t.id)
 	}
-	return schema.NodeWorkflowID(t.id)
+	return lifecycle.NodeWorkflowID(t.id)
 }
 
 // noOperation says that there is none, and of a reissue that may be meant.
@@ -95,7 +97,7 @@ func (e *env) noOperation(ctx context.Context, t target, verb, has string, reiss
 	case reissue:
 		what = "reissue"
 	case e.reissueRuns(ctx, t):
-		next = schema.OpCommand(verb, schema.ActionReissueEnrollment, t.name())
+		next = lifecycle.OpCommand(verb, lifecycle.ActionReissueEnrollment, t.name())
 	}
 	return schema.NewError(schema.KindNotFound, "no %s %s on %s", what, has, t.name()).WithNext(next)
 }
@@ -108,11 +110,11 @@ func (e *env) reissueRuns(ctx context.Context, t target) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusBudget)
 	defer cancel()
-	st, err := lc.Status(ctx, schema.ReissueWorkflowID(t.id), "")
+	st, err := lc.Status(ctx, lifecycle.ReissueWorkflowID(t.id), "")
 	return err == nil && !st.Operation.Status.Ended()
 }
 
-func (e *env) writeOperation(w io.Writer, t target, st schema.OperationStatus) {
+func (e *env) writeOperation(w io.Writer, t target, st lifecycle.OperationStatus) {
 	op := st.Operation
 	row(w, "Operation:", fmt.Sprintf("%s %s", op.Action, t.name()))
 	row(w, "ID:", op.OperationID)
@@ -142,7 +144,7 @@ func (e *env) writeOperation(w io.Writer, t target, st schema.OperationStatus) {
 	e.writeStuck(w, op.Stuck, nextCommand(t, op))
 }
 
-func writePhases(w io.Writer, phases []schema.Phase, now time.Time) {
+func writePhases(w io.Writer, phases []lifecycle.Phase, now time.Time) {
 	if len(phases) == 0 {
 		return
 	}
@@ -153,7 +155,7 @@ func writePhases(w io.Writer, phases []schema.Phase, now time.Time) {
 	}
 }
 
-func (e *env) writeStuck(w io.Writer, s *schema.Stuck, next string) {
+func (e *env) writeStuck(w io.Writer, s *lifecycle.Stuck, next string) {
 	if s == nil {
 		return
 	}

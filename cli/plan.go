@@ -9,16 +9,18 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // plan is what --dry-run prints: the steps an operation would take, the work it
 // would end, and what it would be refused for.
 type plan struct {
-	Action schema.Action  `json:"action"`
-	Node   schema.NodeRef `json:"node"`
-	Steps  []planStep     `json:"steps"`
+	Action lifecycle.Action  `json:"action"`
+	Node   lifecycle.NodeRef `json:"node"`
+	Steps  []planStep        `json:"steps"`
 	// EndsAs is the node's state after success.
-	EndsAs schema.NodeState `json:"ends_as"`
+	EndsAs lifecycle.NodeState `json:"ends_as"`
 	// Work is what the drain would end.
 	Work     []string      `json:"work"`
 	Blockers []planBlocker `json:"blockers"`
@@ -26,10 +28,10 @@ type plan struct {
 }
 
 type planStep struct {
-	Name          string           `json:"name"`
-	Title         string           `json:"title"`
-	BudgetSeconds int64            `json:"budget_seconds"`
-	Owner         schema.Attention `json:"owner"`
+	Name          string              `json:"name"`
+	Title         string              `json:"title"`
+	BudgetSeconds int64               `json:"budget_seconds"`
+	Owner         lifecycle.Attention `json:"owner"`
 }
 
 // planBlocker is a reason for which the operation would be refused now.
@@ -58,15 +60,15 @@ func (e *env) printPlan(ctx context.Context, arg string, t target, v verb) error
 	return nil
 }
 
-func makePlan(n schema.NodeView, v verb) plan {
-	p := plan{Action: v.action, Node: schema.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
+func makePlan(n wire.NodeView, v verb) plan {
+	p := plan{Action: v.action, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
 		Steps: []planStep{}, Work: []string{}, Blockers: planBlockers(n, v)}
 	drains := false
-	for _, s := range schema.Phases(v.action, v.options) {
+	for _, s := range lifecycle.Phases(v.action, v.options) {
 		p.Steps = append(p.Steps, planStep{s.Name, s.Title, int64(s.Budget / time.Second), s.Owner})
-		drains = drains || s.Name == schema.PhaseDrain
+		drains = drains || s.Name == lifecycle.PhaseDrain
 	}
-	if m, ok := schema.MoveOf(v.action); ok {
+	if m, ok := lifecycle.MoveOf(v.action); ok {
 		p.EndsAs = m.To
 	}
 	if v.options.CordonOnly {
@@ -79,16 +81,16 @@ func makePlan(n schema.NodeView, v verb) plan {
 	return p
 }
 
-func planBlockers(n schema.NodeView, v verb) []planBlocker {
+func planBlockers(n wire.NodeView, v verb) []planBlocker {
 	out := []planBlocker{}
-	if m, ok := schema.MoveOf(v.action); ok && m.Operation && n.Operation != nil && !n.Operation.Status.Ended() {
+	if m, ok := lifecycle.MoveOf(v.action); ok && m.Operation && n.Operation != nil && !n.Operation.Status.Ended() {
 		out = append(out, planBlocker{schema.KindOperationInProgress,
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor)})
 	}
-	if _, err := schema.CheckMove(v.action, n.State); err != nil {
+	if _, err := lifecycle.CheckMove(v.action, n.State); err != nil {
 		out = append(out, planBlocker{schema.KindOf(err), fillNode(err.Error(), n.Host)})
 	}
-	if v.action == schema.ActionRetire && !v.options.Drain && len(n.Workloads) > 0 {
+	if v.action == lifecycle.ActionRetire && !v.options.Drain && len(n.Workloads) > 0 {
 		out = append(out, planBlocker{schema.KindNodeInUse,
 			fmt.Sprintf("the node holds work: %s; drain first, or give --drain", strings.Join(n.Blockers(), ", "))})
 	}

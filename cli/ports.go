@@ -6,7 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // Lifecycle is what the CLI needs of Temporal. Errors are *schema.Error;
@@ -15,23 +17,23 @@ import (
 type Lifecycle interface {
 	// Submit starts the action's workflow and returns its early answer, or the
 	// typed refusal. The same operation id again attaches to its own run.
-	Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error)
+	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
 	// Status asks an operation for its state. An empty runID means the newest
 	// run. KindNotFound when there is none.
-	Status(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error)
+	Status(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
 	// Resolve hands a decision to the running operation and returns the state
 	// after it. KindNotFound when none runs.
-	Resolve(ctx context.Context, workflowID string, r schema.ResolveRequest) (schema.OperationStatus, error)
+	Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 	// Parked lists the running operations that wait for somebody.
-	Parked(ctx context.Context) ([]schema.OperationStatus, error)
+	Parked(ctx context.Context) ([]lifecycle.OperationStatus, error)
 	// FindNode looks a host name up among the operations Temporal remembers.
 	// KindNotFound when there is none.
 	FindNode(ctx context.Context, host string) (nodeID string, err error)
 	// Result waits until the run is closed and returns its final state. It needs
 	// no worker.
-	Result(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error)
+	Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
 	// ReclaimSchedule says how the reclaimer's schedule does.
-	ReclaimSchedule(ctx context.Context) (schema.ScheduleHealth, error)
+	ReclaimSchedule(ctx context.Context) (temporal.ScheduleHealth, error)
 	// WebURL is the page of a run in the Web UI.
 	WebURL(workflowID, runID string) string
 	// Close ends the connection.

@@ -4,26 +4,28 @@ import (
 	"context"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // record reads the followed operation's row from the admin API, for when no
 // worker answers.
-func (e *env) record(ctx context.Context, r followRequest) (schema.OperationStatus, error) {
+func (e *env) record(ctx context.Context, r followRequest) (lifecycle.OperationStatus, error) {
 	rows, err := e.rows(ctx, r.target.id, false)
 	if err != nil {
-		return schema.OperationStatus{}, err
+		return lifecycle.OperationStatus{}, err
 	}
 	for _, row := range rows {
 		if row.OperationID == r.operation.OperationID {
 			return statusOfRow(row, r.options), nil
 		}
 	}
-	return schema.OperationStatus{}, schema.Errorf(schema.KindServiceUnavailable,
+	return lifecycle.OperationStatus{}, schema.Errorf(schema.KindServiceUnavailable,
 		"the admin API has no record of operation %s yet", r.operation.OperationID)
 }
 
 // rows lists operations through the admin API, within lookupBudget.
-func (e *env) rows(ctx context.Context, nodeID string, open bool) ([]schema.OperationSummary, error) {
+func (e *env) rows(ctx context.Context, nodeID string, open bool) ([]wire.OperationSummary, error) {
 	api, err := e.api()
 	if err != nil {
 		return nil, err
@@ -35,34 +37,34 @@ func (e *env) rows(ctx context.Context, nodeID string, open bool) ([]schema.Oper
 
 // statusOfRow renders a database row in the shape of the status query. The row
 // knows the current phase only, so the phases before it count as completed.
-func statusOfRow(row schema.OperationSummary, o schema.OperationOptions) schema.OperationStatus {
+func statusOfRow(row wire.OperationSummary, o lifecycle.Options) lifecycle.OperationStatus {
 	started := row.StartedAt
-	op := schema.Operation{
+	op := lifecycle.Operation{
 		OperationID: row.OperationID, WorkflowID: row.WorkflowID, RunID: row.RunID, Action: row.Action,
 		Status: row.Status, Stuck: row.Stuck, Actor: row.Actor, Reason: row.Reason, CorrelationID: row.CorrelationID,
 		OpSeq: row.OpSeq, StartedAt: &started, EndedAt: row.EndedAt, Outcome: row.Outcome,
 		Phases: phasesOfRow(row, o),
 	}
-	return schema.OperationStatus{Operation: op, Node: schema.NodeRef{NodeID: row.NodeID, Host: row.Host}}
+	return lifecycle.OperationStatus{Operation: op, Node: lifecycle.NodeRef{NodeID: row.NodeID, Host: row.Host}}
 }
 
-func phasesOfRow(row schema.OperationSummary, o schema.OperationOptions) []schema.Phase {
-	specs := schema.Phases(row.Action, o)
+func phasesOfRow(row wire.OperationSummary, o lifecycle.Options) []lifecycle.Phase {
+	specs := lifecycle.Phases(row.Action, o)
 	at := phaseIndex(specs, row.Phase)
 	// The row holds no options: its phase may be one that only an option adds.
-	for _, o := range []schema.OperationOptions{{Drain: true}, {CordonOnly: true}} {
-		if variant := schema.Phases(row.Action, o); at < 0 && phaseIndex(variant, row.Phase) >= 0 {
+	for _, o := range []lifecycle.Options{{Drain: true}, {CordonOnly: true}} {
+		if variant := lifecycle.Phases(row.Action, o); at < 0 && phaseIndex(variant, row.Phase) >= 0 {
 			specs, at = variant, phaseIndex(variant, row.Phase)
 		}
 	}
-	out := make([]schema.Phase, len(specs))
+	out := make([]lifecycle.Phase, len(specs))
 	for i, s := range specs {
-		out[i] = schema.Phase{Name: s.Name, Title: s.Title, State: stateAt(row.Status, i, at), Attempt: 1}
+		out[i] = lifecycle.Phase{Name: s.Name, Title: s.Title, State: stateAt(row.Status, i, at), Attempt: 1}
 	}
 	return out
 }
 
-func phaseIndex(specs []schema.PhaseSpec, name string) int {
+func phaseIndex(specs []lifecycle.PhaseSpec, name string) int {
 	for i, s := range specs {
 		if s.Name == name {
 			return i
@@ -72,20 +74,20 @@ func phaseIndex(specs []schema.PhaseSpec, name string) int {
 }
 
 // stateAt is the state of phase i of an operation that is in phase at.
-func stateAt(s schema.OperationState, i, at int) schema.PhaseState {
+func stateAt(s lifecycle.OperationState, i, at int) lifecycle.PhaseState {
 	switch {
-	case s == schema.OperationCompleted, i < at:
-		return schema.PhaseCompleted
+	case s == lifecycle.OperationCompleted, i < at:
+		return lifecycle.PhaseCompleted
 	case i > at:
-		return schema.PhasePending
+		return lifecycle.PhasePending
 	}
 	switch s {
-	case schema.OperationParked:
-		return schema.PhaseParked
-	case schema.OperationFailed:
-		return schema.PhaseFailed
-	case schema.OperationCancelled, schema.OperationRejected:
-		return schema.PhaseCancelled
+	case lifecycle.OperationParked:
+		return lifecycle.PhaseParked
+	case lifecycle.OperationFailed:
+		return lifecycle.PhaseFailed
+	case lifecycle.OperationCanceled, lifecycle.OperationRejected:
+		return lifecycle.PhaseCanceled
 	}
-	return schema.PhaseRunning
+	return lifecycle.PhaseRunning
 }

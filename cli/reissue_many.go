@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // reissueOutcome is how far one node of a selector came.
@@ -30,13 +31,13 @@ const (
 
 // reissueRow is one node of the result.
 type reissueRow struct {
-	NodeID      string           `json:"node_id"`
-	Host        string           `json:"host"`
-	State       schema.NodeState `json:"state"`
-	Outcome     reissueOutcome   `json:"outcome"`
-	OperationID string           `json:"operation_id,omitempty"`
-	File        string           `json:"file,omitempty"`
-	Reason      string           `json:"reason,omitempty"`
+	NodeID      string              `json:"node_id"`
+	Host        string              `json:"host"`
+	State       lifecycle.NodeState `json:"state"`
+	Outcome     reissueOutcome      `json:"outcome"`
+	OperationID string              `json:"operation_id,omitempty"`
+	File        string              `json:"file,omitempty"`
+	Reason      string              `json:"reason,omitempty"`
 }
 
 // reissueMany is a reissue of many nodes under way.
@@ -107,14 +108,14 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 	}
 	m := &reissueMany{env: e, api: api, options: o}
 	for _, n := range nodes {
-		if n.State == schema.NodeRemoved || !s.matches(n) {
+		if n.State == lifecycle.NodeRemoved || !s.matches(n) {
 			continue
 		}
 		m.targets = append(m.targets, target{id: n.ID, host: n.Host, view: &n})
 		r := reissueRow{NodeID: n.ID, Host: n.Host, State: n.State, Outcome: reissueNotStarted}
 		if o.dryRun {
 			r.Outcome = reissuePlanned
-			if _, err := schema.CheckMove(schema.ActionReissueEnrollment, n.State); err != nil {
+			if _, err := lifecycle.CheckMove(lifecycle.ActionReissueEnrollment, n.State); err != nil {
 				r.Outcome, r.Reason = reissueRefused, fillNode(err.Error(), n.Host)
 			}
 		}
@@ -186,16 +187,16 @@ func (r reissueRow) failed(err error) reissueRow {
 }
 
 // followed is the row after the waiting.
-func (r reissueRow) followed(t target, op schema.Operation, err error) reissueRow {
+func (r reissueRow) followed(t target, op lifecycle.Operation, err error) reissueRow {
 	switch {
-	case op.Status == schema.OperationCompleted:
+	case op.Status == lifecycle.OperationCompleted:
 		r.Outcome = reissueDone
 	case op.Status.Ended():
 		r.Outcome, r.Reason = reissueFailed, op.Outcome
 	case op.Stuck != nil:
 		r.Outcome, r.Reason = reissueWaiting, op.Stuck.Message+"; next: "+nextCommand(t, op)
 	default:
-		r.Outcome, r.Reason = reissueWaiting, "follow it with: "+schema.OpCommand("watch", op.Action, t.name())
+		r.Outcome, r.Reason = reissueWaiting, "follow it with: "+lifecycle.OpCommand("watch", op.Action, t.name())
 		if err != nil {
 			r.Reason = strings.SplitN(err.Error(), "\n", 2)[0] + "; " + r.Reason
 		}

@@ -13,32 +13,35 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // reissueAt is a reissue of gpu-17 in its i-th phase.
-func reissueAt(i int, s schema.OperationState) schema.OperationStatus {
-	op := operation(schema.ActionReissueEnrollment, s)
-	op.WorkflowID = schema.ReissueWorkflowID(nodeID)
-	for k, p := range schema.Phases(schema.ActionReissueEnrollment, schema.OperationOptions{}) {
-		phase := schema.Phase{Name: p.Name, Title: p.Title, State: schema.PhasePending, Attempt: 1}
+func reissueAt(i int, s lifecycle.OperationState) lifecycle.OperationStatus {
+	op := operation(lifecycle.ActionReissueEnrollment, s)
+	op.WorkflowID = lifecycle.ReissueWorkflowID(nodeID)
+	for k, p := range lifecycle.Phases(lifecycle.ActionReissueEnrollment, lifecycle.Options{}) {
+		phase := lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhasePending, Attempt: 1}
 		switch {
 		case k < i:
-			phase.State, phase.StartedAt, phase.EndedAt = schema.PhaseCompleted, at(0), at(time.Second)
+			phase.State, phase.StartedAt, phase.EndedAt = lifecycle.PhaseCompleted, at(0), at(time.Second)
 		case k == i:
-			phase.State, phase.StartedAt = schema.PhaseRunning, at(time.Second)
+			phase.State, phase.StartedAt = lifecycle.PhaseRunning, at(time.Second)
 		}
 		op.Phases = append(op.Phases, phase)
 	}
 	if s.Ended() {
 		op.EndedAt, op.Outcome = at(time.Minute), "reissued; its agent polls with the new identity"
 	}
-	return schema.OperationStatus{Operation: op, Node: schema.NodeRef{NodeID: nodeID, Host: "gpu-17", State: schema.NodeActive}}
+	return lifecycle.OperationStatus{Operation: op, Node: lifecycle.NodeRef{NodeID: nodeID, Host: "gpu-17", State: lifecycle.NodeActive}}
 }
 
-func parkedReissue() schema.OperationStatus {
-	st := reissueAt(1, schema.OperationParked)
-	st.Operation.Phases[1].State = schema.PhaseParked
-	st.Operation.Stuck = &schema.Stuck{Phase: schema.PhaseClaim, Attention: schema.AttentionAgent, Reason: "agent_silent",
+func parkedReissue() lifecycle.OperationStatus {
+	st := reissueAt(1, lifecycle.OperationParked)
+	st.Operation.Phases[1].State = lifecycle.PhaseParked
+	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseClaim, Attention: lifecycle.AttentionAgent, Reason: "agent_silent",
 		Message: "the node's agent did not answer within 24h0m0s", Since: start().Add(-time.Hour),
 		Cause: "the restart command was not run on the node", Next: "gpuaas op cancel NODE --reissue --reason TEXT"}
 	return st
@@ -58,13 +61,13 @@ func TestReissue(t *testing.T) {
 		h := setup(t)
 		h.golden("reissue", "node", "reissue-enrollment", "gpu-17", "--reason", "lost its files", "--idempotency-key", "k1")
 		require.Equal(t, h.api.recovery.RestartCommand+"\n", h.out.String())
-		require.Equal(t, map[string]schema.LifecycleRequest{"gpu-17": {Reason: "lost its files", IdempotencyKey: "k1"}}, h.api.reissued)
+		require.Equal(t, map[string]wire.LifecycleRequest{"gpu-17": {Reason: "lost its files", IdempotencyKey: "k1"}}, h.api.reissued)
 	})
 	t.Run("waits for the first poll", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		done := reissueAt(3, schema.OperationCompleted)
-		h.temporal.reissueOf = inTurn(reissueAt(1, schema.OperationRunning), reissueAt(2, schema.OperationRunning), done)
+		done := reissueAt(3, lifecycle.OperationCompleted)
+		h.temporal.reissueOf = inTurn(reissueAt(1, lifecycle.OperationRunning), reissueAt(2, lifecycle.OperationRunning), done)
 		h.temporal.result = &done
 		h.golden("reissue-wait", "node", "reissue-enrollment", "gpu-17", "--wait")
 	})
@@ -78,7 +81,7 @@ func TestReissue(t *testing.T) {
 	t.Run("times out and says how to go on", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		st := reissueAt(1, schema.OperationRunning)
+		st := reissueAt(1, lifecycle.OperationRunning)
 		h.temporal.reissue = &st
 		h.golden("reissue-timeout", "node", "reissue-enrollment", "gpu-17", "--wait", "--timeout", "1m")
 	})
@@ -95,21 +98,21 @@ func TestReissue(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		require.Zero(t, h.run("node", "reissue-enrollment", "gpu-17", "-o", "json"))
-		var answer schema.LifecycleAnswer
+		var answer wire.LifecycleResponse
 		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer))
 		require.Equal(t, h.api.recovery, answer.RecoveryBundle)
 	})
 	t.Run("plan, beside a running operation", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.api.nodes[0].Operation = &schema.OperationSummary{Action: schema.ActionProvision, Status: schema.OperationRunning}
+		h.api.nodes[0].Operation = &wire.OperationSummary{Action: lifecycle.ActionProvision, Status: lifecycle.OperationRunning}
 		h.golden("reissue-plan", "node", "reissue-enrollment", "gpu-17", "--dry-run")
 		require.Empty(t, h.api.reissued)
 	})
 	t.Run("refused while draining", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		_, err := schema.CheckMove(schema.ActionReissueEnrollment, schema.NodeDraining)
+		_, err := lifecycle.CheckMove(lifecycle.ActionReissueEnrollment, lifecycle.NodeDraining)
 		h.api.refuseReissue["gpu-17"] = schema.AsError(err)
 		h.golden("reissue-refused", "node", "reissue-enrollment", "gpu-17")
 	})
@@ -128,19 +131,19 @@ func TestReissue(t *testing.T) {
 	})
 }
 
-func inTurn(all ...schema.OperationStatus) func(string) schema.OperationStatus {
+func inTurn(all ...lifecycle.OperationStatus) func(string) lifecycle.OperationStatus {
 	n := -1
-	return func(string) schema.OperationStatus {
+	return func(string) lifecycle.OperationStatus {
 		n = min(n+1, len(all)-1)
 		return all[n]
 	}
 }
 
-func readRecovery(t *testing.T, path string) schema.RecoveryBundle {
+func readRecovery(t *testing.T, path string) wire.RecoveryBundle {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	var b schema.RecoveryBundle
+	var b wire.RecoveryBundle
 	require.NoError(t, json.Unmarshal(text, &b))
 	return b
 }
@@ -152,7 +155,7 @@ func fleet(h *harness, n int) {
 		v := node()
 		v.ID = fmt.Sprintf("0198f000-0000-7000-8000-0000000001%02d", i)
 		v.Host = fmt.Sprintf("gpu-%02d", i)
-		v.Identity = &schema.CertFacts{Issuer: fmt.Sprintf("CN=node CA g%d,O=gpuaas", 1+i%2)}
+		v.Identity = &trust.CertFacts{Issuer: fmt.Sprintf("CN=node CA g%d,O=gpuaas", 1+i%2)}
 		h.api.nodes = append(h.api.nodes, v)
 	}
 }
@@ -166,7 +169,7 @@ func TestReissueMany(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		fleet(h, 6)
-		h.api.nodes[4].State = schema.NodeRemoved
+		h.api.nodes[4].State = lifecycle.NodeRemoved
 		h.golden("reissue-many", many(h, "--selector", "issuer=CN=node CA g1,O=gpuaas,region=fra1", "--max-parallel", "1", "--no-wait")...)
 		require.Len(t, h.api.reissued, 2)
 		for _, host := range []string{"gpu-00", "gpu-02"} {
@@ -181,14 +184,14 @@ func TestReissueMany(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		fleet(h, 3)
-		h.temporal.reissueOf = func(id string) schema.OperationStatus {
+		h.temporal.reissueOf = func(id string) lifecycle.OperationStatus {
 			switch {
 			case strings.Contains(id, "00000000100"):
-				return reissueAt(3, schema.OperationCompleted)
+				return reissueAt(3, lifecycle.OperationCompleted)
 			case strings.Contains(id, "00000000101"):
 				return parkedReissue()
 			}
-			return reissueAt(1, schema.OperationRunning)
+			return reissueAt(1, lifecycle.OperationRunning)
 		}
 		h.golden("reissue-many-waiting", many(h, "--selector", "host=gpu-*", "--max-parallel", "1", "--wait", "--timeout", "1m")...)
 	})
@@ -204,7 +207,7 @@ func TestReissueMany(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		fleet(h, 3)
-		h.api.nodes[1].State = schema.NodeDraining
+		h.api.nodes[1].State = lifecycle.NodeDraining
 		h.golden("reissue-many-plan", "node", "reissue-enrollment", "--selector", "issuer!=CN=other", "--dry-run")
 		require.Empty(t, h.api.reissued)
 	})
@@ -228,9 +231,9 @@ func TestReissueMany(t *testing.T) {
 		h := setup(t)
 		fleet(h, 3)
 		ctx, interrupt := context.WithCancel(t.Context())
-		h.temporal.reissueOf = func(string) schema.OperationStatus {
+		h.temporal.reissueOf = func(string) lifecycle.OperationStatus {
 			interrupt()
-			return reissueAt(1, schema.OperationRunning)
+			return reissueAt(1, lifecycle.OperationRunning)
 		}
 		require.Equal(t, schema.ExitPending, h.runCtx(ctx, many(h, "--selector", "region=fra1", "--wait", "--max-parallel", "1")...))
 		require.Len(t, h.api.reissued, 1)
@@ -241,16 +244,16 @@ func TestReissueMany(t *testing.T) {
 		h := setup(t)
 		fleet(h, 12)
 		asked, most, done := map[string]int{}, 0, 0
-		h.temporal.reissueOf = func(id string) schema.OperationStatus {
+		h.temporal.reissueOf = func(id string) lifecycle.OperationStatus {
 			h.api.mu.Lock()
 			defer h.api.mu.Unlock()
 			most = max(most, len(h.api.reissued)-done)
 			// Long enough for as many to start as may, and for too many.
 			if asked[id]++; asked[id] < 20 || most < 3 && asked[id] < 10_000 {
-				return reissueAt(1, schema.OperationRunning)
+				return reissueAt(1, lifecycle.OperationRunning)
 			}
 			done++
-			return reissueAt(3, schema.OperationCompleted)
+			return reissueAt(3, lifecycle.OperationCompleted)
 		}
 		require.Zero(t, h.run(many(h, "--selector", "region=fra1", "--wait", "--max-parallel", "3")...))
 		require.Len(t, h.api.reissued, 12)
@@ -262,7 +265,7 @@ func TestReissueMany(t *testing.T) {
 func TestSelector(t *testing.T) {
 	t.Parallel()
 	n := node()
-	n.Identity = &schema.CertFacts{Issuer: "CN=node CA g1,O=gpuaas,L=Berlin"}
+	n.Identity = &trust.CertFacts{Issuer: "CN=node CA g1,O=gpuaas,L=Berlin"}
 	bare := node()
 	for text, want := range map[string][2]bool{
 		"region=fra1":                            {true, true},
@@ -292,18 +295,18 @@ func TestReissueAmongOperations(t *testing.T) {
 	t.Run("show", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		st := reissueAt(1, schema.OperationRunning)
+		st := reissueAt(1, lifecycle.OperationRunning)
 		h.temporal.reissue = &st
 		h.golden("op-show-reissue", "op", "show", "gpu-17", "--reissue")
 	})
 	t.Run("show without the flag points at it", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		st := reissueAt(1, schema.OperationRunning)
+		st := reissueAt(1, lifecycle.OperationRunning)
 		h.temporal.reissue = &st
 		require.Equal(t, schema.ExitNotFound, h.run("op", "show", "gpu-17"))
 		require.Contains(t, h.err.String(), "next:  gpuaas op show gpu-17 --reissue")
-		h.temporal.statuses = []schema.OperationStatus{parkedDrain()}
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		require.Zero(t, h.run("op", "show", "gpu-17"))
 		require.Contains(t, h.err.String(), "note: a reissue runs beside it: gpuaas op show gpu-17 --reissue")
 	})
@@ -311,9 +314,9 @@ func TestReissueAmongOperations(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.statusErr = noWorker()
-		h.api.operations = []schema.OperationSummary{
-			{NodeID: nodeID, OperationID: "r", Action: schema.ActionReissueEnrollment, Status: schema.OperationRunning, Phase: schema.PhaseClaim},
-			{NodeID: nodeID, OperationID: "d", Action: schema.ActionDrain, Status: schema.OperationRunning, Phase: schema.PhaseDrain},
+		h.api.operations = []wire.OperationSummary{
+			{NodeID: nodeID, OperationID: "r", Action: lifecycle.ActionReissueEnrollment, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseClaim},
+			{NodeID: nodeID, OperationID: "d", Action: lifecycle.ActionDrain, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain},
 		}
 		require.Zero(t, h.run("op", "show", "gpu-17", "-o", "json"))
 		require.Contains(t, h.out.String(), `"operation_id": "d"`)
@@ -323,18 +326,18 @@ func TestReissueAmongOperations(t *testing.T) {
 	t.Run("decisions go where they are meant", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.resolve = func(schema.ResolveRequest) (schema.OperationStatus, error) {
-			return reissueAt(1, schema.OperationRunning), nil
+		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+			return reissueAt(1, lifecycle.OperationRunning), nil
 		}
 		require.Zero(t, h.run("op", "cancel", "gpu-17", "--reissue"))
-		require.Equal(t, schema.ReissueWorkflowID(nodeID), h.temporal.decidedOn)
+		require.Equal(t, lifecycle.ReissueWorkflowID(nodeID), h.temporal.decidedOn)
 		require.Zero(t, h.run("op", "cancel", "gpu-17"))
-		require.Equal(t, schema.NodeWorkflowID(nodeID), h.temporal.decidedOn)
+		require.Equal(t, lifecycle.NodeWorkflowID(nodeID), h.temporal.decidedOn)
 	})
 	t.Run("a decision without an operation points at the reissue", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		st := reissueAt(1, schema.OperationRunning)
+		st := reissueAt(1, lifecycle.OperationRunning)
 		h.temporal.reissue = &st
 		require.Equal(t, schema.ExitNotFound, h.run("op", "cancel", "gpu-17"))
 		require.Contains(t, h.err.String(), "next:  gpuaas op cancel gpu-17 --reissue")
@@ -342,7 +345,7 @@ func TestReissueAmongOperations(t *testing.T) {
 	t.Run("watch", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		done := reissueAt(3, schema.OperationCompleted)
+		done := reissueAt(3, lifecycle.OperationCompleted)
 		h.temporal.reissue, h.temporal.result = &done, &done
 		require.Zero(t, h.run("op", "watch", "gpu-17", "--reissue"))
 		require.Contains(t, h.out.String(), "reissue-enrollment gpu-17: completed")
@@ -350,10 +353,10 @@ func TestReissueAmongOperations(t *testing.T) {
 	t.Run("stuck lists it", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.parked = []schema.OperationStatus{parkedReissue(), parkedDrain()}
+		h.temporal.parked = []lifecycle.OperationStatus{parkedReissue(), parkedDrain()}
 		h.temporal.parked[1].Operation.OperationID = "other"
-		h.api.operations = []schema.OperationSummary{{NodeID: nodeID, Host: "gpu-17", OperationID: "late", Action: schema.ActionReissueEnrollment,
-			Status: schema.OperationRunning, Phase: schema.PhaseClaim, StartedAt: start().Add(-48 * time.Hour)}}
+		h.api.operations = []wire.OperationSummary{{NodeID: nodeID, Host: "gpu-17", OperationID: "late", Action: lifecycle.ActionReissueEnrollment,
+			Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseClaim, StartedAt: start().Add(-48 * time.Hour)}}
 		h.golden("stuck-reissue", "stuck")
 	})
 }
@@ -364,14 +367,14 @@ func TestBootstrapScript(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.golden("script", "node", "bootstrap-script", "gpu-17")
-		require.Equal(t, []schema.BootstrapScriptRequest{{}}, h.api.scripts)
+		require.Equal(t, []wire.BootstrapScriptRequest{{}}, h.api.scripts)
 	})
 	t.Run("to a file, with a reference", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		path := filepath.Join(h.env.dir, "b.sh")
 		h.golden("script-file", "node", "bootstrap-script", "gpu-17", "--fetch-ref", "--out", path)
-		require.Equal(t, []schema.BootstrapScriptRequest{{FetchRef: true}}, h.api.scripts)
+		require.Equal(t, []wire.BootstrapScriptRequest{{FetchRef: true}}, h.api.scripts)
 		require.Equal(t, os.FileMode(0o600), mode(t, path))
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -383,7 +386,7 @@ func TestBootstrapScript(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		require.Zero(t, h.run("node", "bootstrap-script", "gpu-17", "-o", "json"))
-		var answer schema.BootstrapScriptAnswer
+		var answer wire.BootstrapScriptResponse
 		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer))
 		require.Contains(t, answer.Script, enrollToken)
 	})
@@ -400,12 +403,12 @@ func TestNodeShowIdentity(t *testing.T) {
 	h := setup(t)
 	digest := strings.Repeat("0a1b2c3d", 8)
 	n := &h.api.nodes[0]
-	n.Identity = &schema.CertFacts{Subject: "CN=" + nodeID, URI: "spiffe://dev/node/" + nodeID + "/2", Issuer: "CN=node CA g1", Serial: "4f2a",
+	n.Identity = &trust.CertFacts{Subject: "CN=" + nodeID, URI: "spiffe://dev/node/" + nodeID + "/2", Issuer: "CN=node CA g1", Serial: "4f2a",
 		Fingerprint: digest, NotBefore: start().Add(-time.Hour), NotAfter: start().Add(71 * time.Hour)}
-	n.PendingIdentity = &schema.CertFacts{Issuer: "CN=node CA g2", Serial: "4f2b", Fingerprint: digest, NotAfter: start().Add(72 * time.Hour)}
+	n.PendingIdentity = &trust.CertFacts{Issuer: "CN=node CA g2", Serial: "4f2b", Fingerprint: digest, NotAfter: start().Add(72 * time.Hour)}
 	n.Incarnation, n.IdentitySequence, n.SetVersion, n.NewestSetVersion = 2, 5, 2, 3
-	n.IdentityLock = &schema.IdentityLock{Reason: "clone: serial 4f29 was used after it was replaced", Since: start().Add(-time.Minute)}
-	n.TrustedCAs = []schema.CAFacts{{Subject: "CN=node CA g2", Issuer: "CN=node CA g2", Fingerprint: digest,
+	n.IdentityLock = &trust.IdentityLock{Reason: "clone: serial 4f29 was used after it was replaced", Since: start().Add(-time.Minute)}
+	n.TrustedCAs = []trust.CAFacts{{Subject: "CN=node CA g2", Issuer: "CN=node CA g2", Fingerprint: digest,
 		NotBefore: start().Add(-24 * time.Hour), NotAfter: start().Add(24 * 365 * time.Hour)}}
 	h.golden("node-show-identity", "node", "show", "gpu-17")
 	require.Contains(t, h.out.String(), "Mismatch:")

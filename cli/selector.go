@@ -5,7 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // selector chooses nodes: each of its terms must match.
@@ -59,7 +60,7 @@ func (t condition) check() error {
 	if t.value == "" {
 		return usagef(reissueHelp, "--selector %s=: want a value", t.key)
 	}
-	if t.key == "state" && !schema.NodeState(t.value).Valid() {
+	if t.key == "state" && !lifecycle.NodeState(t.value).Valid() {
 		return usagef(reissueHelp, "--selector state=%s: there is no such state", t.value)
 	}
 	if _, err := path.Match(t.value, ""); t.key == "host" && err != nil {
@@ -68,13 +69,13 @@ func (t condition) check() error {
 	return nil
 }
 
-func (s selector) matches(n schema.NodeView) bool {
+func (s selector) matches(n wire.NodeView) bool {
 	return !slices.ContainsFunc(s, func(t condition) bool { return !t.matches(n) })
 }
 
 // matches compares one fact of the node. A node without a certificate has no
 // issuer, so that neither = nor != matches.
-func (t condition) matches(n schema.NodeView) bool {
+func (t condition) matches(n wire.NodeView) bool {
 	var is bool
 	switch t.key {
 	case "region":

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 func TestCompletion(t *testing.T) {
@@ -19,7 +20,7 @@ func TestCompletion(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		gone := node()
-		gone.Host, gone.State = "gpu-01", schema.NodeRemoved
+		gone.Host, gone.State = "gpu-01", lifecycle.NodeRemoved
 		h.api.nodes = append(h.api.nodes, gone)
 		for _, args := range [][]string{{"node", "drain", ""}, {"op", "force", ""}, {"audit", "--node", ""}, {"task", "list", "--node", ""}} {
 			require.Zero(t, h.run(append([]string{"__complete"}, args...)...))
@@ -109,12 +110,12 @@ func TestLiveView(t *testing.T) {
 		h := setup(t)
 		v := &liveView{env: h.env, target: target{id: nodeID, host: "gpu-17"}, out: &h.err}
 		h.clock.now = start().Add(4 * time.Second)
-		v.show(drainAt(0, schema.OperationRunning), "")
+		v.show(drainAt(0, lifecycle.OperationRunning), "")
 		h.clock.now = start().Add(17 * time.Second)
-		v.show(drainAt(1, schema.OperationRunning), "no worker answers; this is the admin API's record")
+		v.show(drainAt(1, lifecycle.OperationRunning), "no worker answers; this is the admin API's record")
 		v.show(parkedDrain(), "")
-		final := drainAt(3, schema.OperationCompleted)
-		final.Operation.Phases[1].State = schema.PhaseForced
+		final := drainAt(3, lifecycle.OperationCompleted)
+		final.Operation.Phases[1].State = lifecycle.PhaseForced
 		v.show(final, "")
 		compareGolden(t, "testdata/golden/live.txt", strings.ReplaceAll(h.err.String(), "\x1b", "^["))
 	})
@@ -144,7 +145,7 @@ func TestLiveView(t *testing.T) {
 		h := setup(t)
 		h.onTerminal("")
 		h.vars["NO_COLOR"] = "1"
-		h.temporal.statuses = []schema.OperationStatus{drainAt(3, schema.OperationCompleted)}
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(3, lifecycle.OperationCompleted)}
 		h.golden("live-drain", "node", "drain", "gpu-17", "--yes")
 	})
 	t.Run("spins between answers", func(t *testing.T) {
@@ -154,7 +155,7 @@ func TestLiveView(t *testing.T) {
 		ticks := make(chan time.Time)
 		stopped := false
 		h.env.clock.spin = func() (<-chan time.Time, func()) { return ticks, func() { stopped = true } }
-		h.temporal.statuses = []schema.OperationStatus{drainAt(0, schema.OperationRunning), drainAt(3, schema.OperationCompleted)}
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(0, lifecycle.OperationRunning), drainAt(3, lifecycle.OperationCompleted)}
 		again := make(chan time.Time)
 		h.env.clock.after = func(time.Duration) <-chan time.Time {
 			go func() { // three redraws, then the next answer
@@ -174,7 +175,7 @@ func TestLiveView(t *testing.T) {
 func TestStuckWatch(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	h.temporal.parked = []schema.OperationStatus{parkedDrain()}
+	h.temporal.parked = []lifecycle.OperationStatus{parkedDrain()}
 	ctx, cancel := context.WithCancel(t.Context())
 	h.clock.onWait = func(n int) {
 		h.temporal.parked = nil

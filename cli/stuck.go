@@ -10,7 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // stuckEvery is how often stuck --watch looks again.
@@ -26,21 +29,21 @@ type stuckOptions struct {
 
 // stuckRow is one operation that waits for somebody.
 type stuckRow struct {
-	NodeID      string                `json:"node_id"`
-	Host        string                `json:"host"`
-	State       schema.NodeState      `json:"state,omitempty"`
-	Action      schema.Action         `json:"action"`
-	Status      schema.OperationState `json:"status"`
-	Phase       string                `json:"phase"`
-	Reason      string                `json:"reason"`
-	Message     string                `json:"message,omitempty"`
-	Since       time.Time             `json:"since"`
-	Owner       schema.Attention      `json:"owner"`
-	Cause       string                `json:"cause,omitempty"`
-	Next        string                `json:"next"`
-	OperationID string                `json:"operation_id"`
-	WorkflowID  string                `json:"workflow_id"`
-	RunID       string                `json:"run_id"`
+	NodeID      string                   `json:"node_id"`
+	Host        string                   `json:"host"`
+	State       lifecycle.NodeState      `json:"state,omitempty"`
+	Action      lifecycle.Action         `json:"action"`
+	Status      lifecycle.OperationState `json:"status"`
+	Phase       string                   `json:"phase"`
+	Reason      string                   `json:"reason"`
+	Message     string                   `json:"message,omitempty"`
+	Since       time.Time                `json:"since"`
+	Owner       lifecycle.Attention      `json:"owner"`
+	Cause       string                   `json:"cause,omitempty"`
+	Next        string                   `json:"next"`
+	OperationID string                   `json:"operation_id"`
+	WorkflowID  string                   `json:"workflow_id"`
+	RunID       string                   `json:"run_id"`
 }
 
 // stuckReport is what stuck prints for machines.
@@ -48,7 +51,7 @@ type stuckReport struct {
 	Stuck []stuckRow `json:"stuck"`
 	// Reclaimer is set when the schedule that gives up vanished nodes' tasks does
 	// not run: what they hold shows as stuck late or never.
-	Reclaimer *schema.ScheduleHealth `json:"reclaimer,omitempty"`
+	Reclaimer *temporal.ScheduleHealth `json:"reclaimer,omitempty"`
 }
 
 func newStuck(e *env) *cobra.Command {
@@ -102,7 +105,7 @@ func (e *env) showStuck(ctx context.Context, clearScreen bool) error {
 
 // reclaimer is how the reclaimer's schedule does, nil when it runs, or when
 // Temporal is away, which the rows tell already.
-func (e *env) reclaimer(ctx context.Context) *schema.ScheduleHealth {
+func (e *env) reclaimer(ctx context.Context) *temporal.ScheduleHealth {
 	lc, err := e.lifecycle(ctx)
 	if err != nil {
 		return nil
@@ -114,7 +117,7 @@ func (e *env) reclaimer(ctx context.Context) *schema.ScheduleHealth {
 	case err != nil && schema.KindOf(err) != schema.KindServiceUnavailable:
 		e.say("warning: how the reclaimer does is not known: %s", err)
 		return nil
-	case err != nil, h.State == schema.ScheduleRuns:
+	case err != nil, h.State == temporal.ScheduleRuns:
 		return nil
 	}
 	return &h
@@ -181,7 +184,7 @@ func (e *env) stuckRows(ctx context.Context) ([]stuckRow, error) {
 	return sortedRows(rows), nil
 }
 
-func (e *env) parkedOperations(ctx context.Context) ([]schema.OperationStatus, error) {
+func (e *env) parkedOperations(ctx context.Context) ([]lifecycle.OperationStatus, error) {
 	lc, err := e.lifecycle(ctx)
 	if err != nil {
 		return nil, err
@@ -212,7 +215,7 @@ func sortedRows(rows map[string]stuckRow) []stuckRow {
 	return out
 }
 
-func stuckOfStatus(st schema.OperationStatus) stuckRow {
+func stuckOfStatus(st lifecycle.OperationStatus) stuckRow {
 	op := st.Operation
 	r := stuckRow{NodeID: st.Node.NodeID, Host: st.Node.Host, State: st.Node.State, Action: op.Action, Status: op.Status,
 		OperationID: op.OperationID, WorkflowID: op.WorkflowID, RunID: op.RunID}
@@ -224,28 +227,28 @@ func stuckOfStatus(st schema.OperationStatus) stuckRow {
 
 // stuckOfRow is ok for a row that is parked, or that runs longer than all of its
 // phases may.
-func (e *env) stuckOfRow(o schema.OperationSummary) (stuckRow, bool) {
+func (e *env) stuckOfRow(o wire.OperationSummary) (stuckRow, bool) {
 	r := stuckRow{NodeID: o.NodeID, Host: o.Host, Action: o.Action, Status: o.Status, Phase: o.Phase, Owner: o.Attention,
 		OperationID: o.OperationID, WorkflowID: o.WorkflowID, RunID: o.RunID, Since: o.StartedAt}
-	if o.Stuck != nil || o.Status == schema.OperationParked {
+	if o.Stuck != nil || o.Status == lifecycle.OperationParked {
 		return r.with(o.Stuck), true
 	}
 	// The row does not say whether a retire drains first: count it as if.
-	due := o.StartedAt.Add(budgetOf(o.Action, schema.OperationOptions{Drain: o.Action == schema.ActionRetire}))
+	due := o.StartedAt.Add(budgetOf(o.Action, lifecycle.Options{Drain: o.Action == lifecycle.ActionRetire}))
 	if o.Status.Ended() || !due.Before(e.clock.now()) {
 		return r, false
 	}
-	return r.with(&schema.Stuck{Phase: o.Phase, Attention: schema.AttentionOperator, Reason: reasonOverdue,
+	return r.with(&lifecycle.Stuck{Phase: o.Phase, Attention: lifecycle.AttentionOperator, Reason: reasonOverdue,
 		Message: "it runs longer than its phases may and has not parked", Since: due,
-		Cause: "no worker is up", Next: schema.OpCommand("show", o.Action, "NODE")}), true
+		Cause: "no worker is up", Next: lifecycle.OpCommand("show", o.Action, "NODE")}), true
 }
 
 // with fills in why the operation waits.
-func (r stuckRow) with(s *schema.Stuck) stuckRow {
+func (r stuckRow) with(s *lifecycle.Stuck) stuckRow {
 	t := target{id: r.NodeID, host: r.Host}
-	r.Next = nextCommand(t, schema.Operation{Action: r.Action, Stuck: s})
+	r.Next = nextCommand(t, lifecycle.Operation{Action: r.Action, Stuck: s})
 	if s == nil {
-		r.Owner = cmp.Or(r.Owner, schema.AttentionOperator)
+		r.Owner = cmp.Or(r.Owner, lifecycle.AttentionOperator)
 		return r
 	}
 	r.Phase, r.Reason, r.Message, r.Since, r.Owner, r.Cause = s.Phase, s.Reason, s.Message, s.Since, s.Attention, s.Cause

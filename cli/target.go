@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // lookupBudget bounds a look-up that a command can do without.
@@ -22,7 +24,7 @@ type target struct {
 	id   string
 	host string // empty when nobody could be asked
 	// view is the node as the admin API shows it; nil when it did not answer.
-	view *schema.NodeView
+	view *wire.NodeView
 }
 
 // name is what people call the node.
@@ -69,10 +71,10 @@ func (e *env) known(ctx context.Context, arg string) (*adminAPI, target, error) 
 }
 
 // lookup asks the admin API for the node, within lookupBudget.
-func (e *env) lookup(ctx context.Context, arg string) (schema.NodeView, error) {
+func (e *env) lookup(ctx context.Context, arg string) (wire.NodeView, error) {
 	api, err := e.api()
 	if err != nil {
-		return schema.NodeView{}, err
+		return wire.NodeView{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupBudget)
 	defer cancel()
@@ -109,7 +111,7 @@ func (e *env) completeNode(c *cobra.Command, args []string, _ string) ([]cobra.C
 	}
 	var names []cobra.Completion
 	for _, n := range nodes {
-		if n.State != schema.NodeRemoved {
+		if n.State != lifecycle.NodeRemoved {
 			names = append(names, cobra.CompletionWithDesc(clean(n.Host), string(n.State)))
 		}
 	}

@@ -7,7 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func newTask(e *env) *cobra.Command {
@@ -20,7 +21,7 @@ running it twice may do harm: nobody knows then whether it ran.`,
 
 // completeTask offers the tasks that are not over, in one of the statuses when
 // any is given, for TASK.
-func (e *env) completeTask(statuses ...schema.TaskStatus) cobra.CompletionFunc {
+func (e *env) completeTask(statuses ...task.Status) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -46,8 +47,8 @@ func (e *env) completeTask(statuses ...schema.TaskStatus) cobra.CompletionFunc {
 }
 
 // taskName is what people call a task, for example workload.drain on gpu-17.
-func taskName(t schema.TaskView) string {
+func taskName(t wire.TaskView) string {
 	return fmt.Sprintf("%s on %s", t.Type, nodeOfTask(t).name())
 }
 
-func nodeOfTask(t schema.TaskView) target { return target{id: t.NodeID, host: t.Host} }
+func nodeOfTask(t wire.TaskView) target { return target{id: t.NodeID, host: t.Host} }

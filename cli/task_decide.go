@@ -8,7 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 type taskDecideOptions struct {
@@ -23,8 +24,8 @@ type taskVerb struct {
 	example     string
 	// consequence completes the question.
 	consequence string
-	complete    []schema.TaskStatus
-	send        func(a *adminAPI, ctx context.Context, taskID, reason string) (schema.TaskView, error)
+	complete    []task.Status
+	send        func(a *adminAPI, ctx context.Context, taskID, reason string) (wire.TaskView, error)
 }
 
 func newTaskResume(e *env) *cobra.Command {
@@ -37,7 +38,7 @@ When the node itself is heard of again with the task, it goes on without a decis
 gpuaas op retry NODE gives the task up and makes a new one.`,
 		example:     "  gpuaas task resume 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa --reason \"node rebooted, no job ran, TCK-7\"",
 		consequence: "it may have run already, and may run once more",
-		complete:    []schema.TaskStatus{schema.TaskLost}, send: (*adminAPI).resumeTask})
+		complete:    []task.Status{task.Lost}, send: (*adminAPI).resumeTask})
 }
 
 func newTaskCancel(e *env) *cobra.Command {

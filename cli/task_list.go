@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 type taskListOptions struct {
@@ -44,7 +44,7 @@ func runTaskList(ctx context.Context, e *env, o taskListOptions) error {
 		return err
 	}
 	if tasks == nil {
-		tasks = []schema.TaskView{}
+		tasks = []wire.TaskView{}
 	}
 	if len(tasks) == 0 {
 		e.say("%s", noTasks(o.all))
@@ -52,7 +52,7 @@ func runTaskList(ctx context.Context, e *env, o taskListOptions) error {
 			return nil
 		}
 	}
-	return e.print(schema.TaskList{Tasks: tasks}, func(w io.Writer) { e.writeTasks(w, tasks) })
+	return e.print(wire.TaskList{Tasks: tasks}, func(w io.Writer) { e.writeTasks(w, tasks) })
 }
 
 func noTasks(all bool) string {
@@ -62,7 +62,7 @@ func noTasks(all bool) string {
 	return "there are no open tasks; --all lists those that are over"
 }
 
-func (e *env) writeTasks(w io.Writer, tasks []schema.TaskView) {
+func (e *env) writeTasks(w io.Writer, tasks []wire.TaskView) {
 	now := e.clock.now()
 	row(w, "NODE", "TYPE", "STATUS", "AGE", "ATTEMPTS", "LEASE", "PROGRESS", "ID")
 	for _, t := range tasks {
@@ -72,7 +72,7 @@ func (e *env) writeTasks(w io.Writer, tasks []schema.TaskView) {
 }
 
 // taskStatus is a task's status with what qualifies it.
-func taskStatus(t schema.TaskView) string {
+func taskStatus(t wire.TaskView) string {
 	s := string(t.Status)
 	if t.Paused {
 		s += " (paused)"
@@ -84,7 +84,7 @@ func taskStatus(t schema.TaskView) string {
 }
 
 // leaseLeft is how long the newest lease still is, for example 45s left.
-func leaseLeft(t schema.TaskView, now time.Time) string {
+func leaseLeft(t wire.TaskView, now time.Time) string {
 	switch {
 	case t.LeaseUntil == nil || t.Status.Terminal():
 		return "-"

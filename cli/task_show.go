@@ -11,13 +11,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // taskReport is a task with what is known around it.
 type taskReport struct {
-	schema.TaskView
+	wire.TaskView
 	// Operation is the one that asked for it, nil when its record cannot be had.
-	Operation *schema.OperationSummary `json:"operation"`
+	Operation *wire.OperationSummary `json:"operation"`
 	// WebURL is the page of the operation's run in Temporal's Web UI.
 	WebURL string `json:"web_url,omitempty"`
 	// Next is the command to type, of a task that is lost or whose operation is
@@ -77,13 +80,13 @@ func withoutTask(err error) error {
 
 // operationOf is the record of the operation that asked for the task; without
 // it the task is shown all the same.
-func (e *env) operationOf(ctx context.Context, t schema.TaskView) *schema.OperationSummary {
+func (e *env) operationOf(ctx context.Context, t wire.TaskView) *wire.OperationSummary {
 	rows, err := e.rows(ctx, t.NodeID, false)
 	if err != nil {
 		e.say("warning: its operation is not shown: %s", err)
 		return nil
 	}
-	i := slices.IndexFunc(rows, func(o schema.OperationSummary) bool { return o.OperationID == t.OperationID })
+	i := slices.IndexFunc(rows, func(o wire.OperationSummary) bool { return o.OperationID == t.OperationID })
 	if i < 0 {
 		return nil
 	}
@@ -93,17 +96,17 @@ func (e *env) operationOf(ctx context.Context, t schema.TaskView) *schema.Operat
 // nextOfTask is the command that helps a task that is lost, or the parked
 // operation that it belongs to; empty when nothing waits for somebody.
 func (e *env) nextOfTask(r taskReport) string {
-	t, op := nodeOfTask(r.TaskView), schema.Operation{}
+	t, op := nodeOfTask(r.TaskView), lifecycle.Operation{}
 	if o := r.Operation; o != nil {
-		op = schema.Operation{Action: o.Action, Status: o.Status, Stuck: o.Stuck}
+		op = lifecycle.Operation{Action: o.Action, Status: o.Status, Stuck: o.Stuck}
 	}
 	switch {
-	case r.Status == schema.TaskLost && r.Deadline != nil && r.Deadline.Before(e.clock.now()):
+	case r.Status == task.Lost && r.Deadline != nil && r.Deadline.Before(e.clock.now()):
 		// Its node would refuse it by now: only a new one helps.
-		return schema.OpCommand(string(schema.DecisionRetry), op.Action, t.name()) + " --reason TEXT"
-	case r.Status == schema.TaskLost:
+		return lifecycle.OpCommand(string(lifecycle.DecisionRetry), op.Action, t.name()) + " --reason TEXT"
+	case r.Status == task.Lost:
 		return "gpuaas task resume " + r.TaskID + " --reason TEXT"
-	case op.Status == schema.OperationParked:
+	case op.Status == lifecycle.OperationParked:
 		return nextCommand(t, op)
 	}
 	return ""
@@ -126,7 +129,7 @@ func (e *env) writeTask(w io.Writer, r taskReport) {
 	row(w, "Progress:", dash(r.Progress))
 	if r.FinishedAt != nil {
 		ended := "Finished:"
-		if r.Status == schema.TaskLost {
+		if r.Status == task.Lost {
 			ended = "Given up:"
 		}
 		row(w, ended, e.stamp(*r.FinishedAt))
@@ -141,7 +144,7 @@ func (e *env) writeTask(w io.Writer, r taskReport) {
 
 // resultLine is a result in words, for example failed: no such cgroup
 // (task_failed).
-func resultLine(r schema.TaskResult) string {
+func resultLine(r task.Result) string {
 	line := string(r.Status)
 	if r.Message != "" {
 		line += ": " + r.Message
@@ -170,7 +173,7 @@ func (e *env) writeOwner(w io.Writer, r taskReport) {
 
 // writeTail is what the work printed last. The bar keeps a line of it from
 // passing for one of ours.
-func writeTail(w io.Writer, r *schema.TaskResult) {
+func writeTail(w io.Writer, r *task.Result) {
 	if r == nil || r.OutputTail == "" {
 		return
 	}

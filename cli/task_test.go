@@ -9,55 +9,60 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const taskID = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa"
 
 // lostTask is a drain's task whose node fell silent.
-func lostTask() schema.TaskView {
-	return schema.TaskView{TaskID: taskID, NodeID: nodeID, Host: "gpu-17", Type: schema.TaskWorkloadDrain,
-		Effect: schema.EffectDestructive, Status: schema.TaskLost, Step: "workload.drain", Seq: 7, Incarnation: 1,
-		OperationID: operationID, WorkflowID: schema.NodeWorkflowID(nodeID), RunID: runID, Attempts: 1,
+func lostTask() wire.TaskView {
+	return wire.TaskView{TaskID: taskID, NodeID: nodeID, Host: "gpu-17", Type: task.WorkloadDrain,
+		Effect: task.EffectDestructive, Status: task.Lost, Step: "workload.drain", Seq: 7, Incarnation: 1,
+		OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: runID, Attempts: 1,
 		Holder: "boot-1772361600", LeaseUntil: at(-9 * time.Minute), Progress: "2 of 3 workloads ended",
 		Deadline: at(time.Hour), CreatedAt: *at(-12 * time.Minute), DispatchedAt: at(-11 * time.Minute), FinishedAt: at(-8 * time.Minute)}
 }
 
 // runningTask is a probe that its node works on.
-func runningTask() schema.TaskView {
+func runningTask() wire.TaskView {
 	t := lostTask()
-	t.TaskID, t.Type, t.Effect = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2ab", schema.TaskNodeProbe, schema.EffectRead
-	t.Status, t.Step, t.Attempts = schema.TaskRunning, "node.probe#2", 2
+	t.TaskID, t.Type, t.Effect = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2ab", task.NodeProbe, task.EffectRead
+	t.Status, t.Step, t.Attempts = task.Running, "node.probe#2", 2
 	t.LeaseUntil, t.Progress, t.Paused, t.CancelRequested = at(45*time.Second), "", true, "not needed"
 	t.FinishedAt = nil
 	return t
 }
 
 // failedTask is one that is over, with what it printed.
-func failedTask() schema.TaskView {
+func failedTask() wire.TaskView {
 	t := lostTask()
-	t.TaskID, t.Status = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2ac", schema.TaskFailed
-	t.Result = &schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskFailed, Code: schema.KindTaskFailed,
+	t.TaskID, t.Status = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2ac", task.Failed
+	t.Result = &task.Result{LeaseEpoch: 1, Status: task.Failed, Code: schema.KindTaskFailed,
 		Message: "docker does not answer", StartedAt: *at(-11 * time.Minute), FinishedAt: *at(-8 * time.Minute),
 		OutputTail: "stopping\ttrain-1\r\n\x1b[2Jevil\x1b]0;title\x07 \u009b31m \u202etxet\nNext:  rm -rf /\n"}
-	t.ResultProof = &schema.ResultProof{Serial: "3fd4cb5e8f487867", Key: []byte("key"), Body: []byte("{}"), Signature: []byte("signature")}
+	t.ResultProof = &trust.ResultProof{Serial: "3fd4cb5e8f487867", Key: []byte("key"), Body: []byte("{}"), Signature: []byte("signature")}
 	return t
 }
 
 // lostDrain is the record of the drain that waits for the lost task.
-func lostDrain() schema.OperationSummary {
-	return schema.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: schema.ActionDrain,
-		WorkflowID: schema.NodeWorkflowID(nodeID), RunID: runID, Status: schema.OperationParked, Phase: schema.PhaseDrain,
-		Actor: "bob@desk", StartedAt: *at(-13 * time.Minute), Stuck: &schema.Stuck{Phase: schema.PhaseDrain,
-			Attention: schema.AttentionOperator, Reason: schema.ReasonTaskLost, Since: *at(-8 * time.Minute),
-			Message: schema.NoReport(schema.TaskLost, 1).Message, Cause: "the node lost its power",
+func lostDrain() wire.OperationSummary {
+	return wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,
+		WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: runID, Status: lifecycle.OperationParked, Phase: lifecycle.PhaseDrain,
+		Actor: "bob@desk", StartedAt: *at(-13 * time.Minute), Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseDrain,
+			Attention: lifecycle.AttentionOperator, Reason: task.ReasonLost, Since: *at(-8 * time.Minute),
+			Message: task.NoReport(task.Lost, 1).Message, Cause: "the node lost its power",
 			Next: "gpuaas task resume " + taskID + " --reason TEXT"}}
 }
 
 // serveTasks is the admin API's part about tasks.
 func (a *fakeAPI) serveTasks(mux *http.ServeMux) {
-	find := func(w http.ResponseWriter, r *http.Request) *schema.TaskView {
-		i := slices.IndexFunc(a.tasks, func(t schema.TaskView) bool { return t.TaskID == r.PathValue("task") })
+	find := func(w http.ResponseWriter, r *http.Request) *wire.TaskView {
+		i := slices.IndexFunc(a.tasks, func(t wire.TaskView) bool { return t.TaskID == r.PathValue("task") })
 		if i < 0 {
 			a.fail(w, schema.NewError(schema.KindNotFound, "no such task"))
 			return nil
@@ -65,7 +70,7 @@ func (a *fakeAPI) serveTasks(mux *http.ServeMux) {
 		return &a.tasks[i]
 	}
 	mux.HandleFunc("GET /api/v1/admin/tasks", func(w http.ResponseWriter, r *http.Request) {
-		list, node := schema.TaskList{Tasks: []schema.TaskView{}}, r.URL.Query().Get("node")
+		list, node := wire.TaskList{Tasks: []wire.TaskView{}}, r.URL.Query().Get("node")
 		for _, t := range a.tasks {
 			if (node == "" || node == t.NodeID || node == t.Host) && (r.URL.Query().Get("all") == "true" || !t.Status.Terminal()) {
 				list.Tasks = append(list.Tasks, t)
@@ -79,7 +84,7 @@ func (a *fakeAPI) serveTasks(mux *http.ServeMux) {
 		}
 	})
 	mux.HandleFunc("POST /api/v1/admin/tasks/{task}/{verb}", func(w http.ResponseWriter, r *http.Request) {
-		var req schema.TaskDecision
+		var req wire.TaskDecision
 		t := find(w, r)
 		if t == nil || !a.read(w, r, &req) {
 			return
@@ -88,9 +93,9 @@ func (a *fakeAPI) serveTasks(mux *http.ServeMux) {
 	})
 }
 
-func (a *fakeAPI) decideOnTask(w http.ResponseWriter, t *schema.TaskView, verb, reason string) {
+func (a *fakeAPI) decideOnTask(w http.ResponseWriter, t *wire.TaskView, verb, reason string) {
 	switch {
-	case verb == "resume" && t.Status != schema.TaskLost, t.Status.Terminal():
+	case verb == "resume" && t.Status != task.Lost, t.Status.Terminal():
 		a.fail(w, schema.NewError(schema.KindTaskStatus, "task %s is %s; allowed now: cancel", t.TaskID, t.Status).WithReason("task_not_lost"))
 		return
 	case t.Deadline.Before(start()):
@@ -99,7 +104,7 @@ func (a *fakeAPI) decideOnTask(w http.ResponseWriter, t *schema.TaskView, verb, 
 		return
 	}
 	a.decided = append(a.decided, verb+" "+t.TaskID+" "+reason)
-	t.Status = map[string]schema.TaskStatus{"resume": schema.TaskPending, "cancel": schema.TaskCancelled}[verb]
+	t.Status = map[string]task.Status{"resume": task.Pending, "cancel": task.Canceled}[verb]
 	a.answer(w, http.StatusOK, *t)
 }
 
@@ -107,7 +112,7 @@ func TestTaskList(t *testing.T) {
 	t.Parallel()
 	elsewhere := lostTask()
 	elsewhere.TaskID, elsewhere.NodeID, elsewhere.Host = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2ad", "0198f000-0000-7000-8000-000000000018", "gpu-18"
-	elsewhere.Status, elsewhere.Attempts, elsewhere.LeaseUntil, elsewhere.Progress = schema.TaskPending, 0, nil, ""
+	elsewhere.Status, elsewhere.Attempts, elsewhere.LeaseUntil, elsewhere.Progress = task.Pending, 0, nil, ""
 	elsewhere.Holder, elsewhere.DispatchedAt, elsewhere.FinishedAt = "", nil, nil
 	for name, args := range map[string][]string{
 		"list": {}, "list-node": {"--node", "gpu-17"}, "list-all": {"--all"}, "list-json": {"--node", "gpu-18", "-o", "json"},
@@ -115,7 +120,7 @@ func TestTaskList(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.api.tasks = []schema.TaskView{runningTask(), lostTask(), failedTask(), elsewhere}
+			h.api.tasks = []wire.TaskView{runningTask(), lostTask(), failedTask(), elsewhere}
 			h.golden("task-"+name, append([]string{"task", "list"}, args...)...)
 		})
 	}
@@ -139,10 +144,10 @@ func TestTaskShow(t *testing.T) {
 	expired := lostTask()
 	expired.Deadline = at(-time.Minute)
 	running := lostDrain()
-	running.Status, running.Stuck = schema.OperationRunning, nil
+	running.Status, running.Stuck = lifecycle.OperationRunning, nil
 	for name, tc := range map[string]struct {
-		task schema.TaskView
-		op   schema.OperationSummary
+		task wire.TaskView
+		op   wire.OperationSummary
 		args []string
 	}{
 		"lost":          {lostTask(), lostDrain(), nil},
@@ -156,7 +161,7 @@ func TestTaskShow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.api.tasks, h.api.operations = []schema.TaskView{tc.task}, []schema.OperationSummary{tc.op}
+			h.api.tasks, h.api.operations = []wire.TaskView{tc.task}, []wire.OperationSummary{tc.op}
 			h.golden("task-show-"+name, append([]string{"task", "show", tc.task.TaskID}, tc.args...)...)
 			require.NotContains(t, strings.ReplaceAll(h.out.String(), "\n", ""), "\x1b")
 		})
@@ -168,7 +173,7 @@ func TestTaskShow(t *testing.T) {
 	t.Run("what the node wrote cannot steer the terminal", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.api.tasks = []schema.TaskView{failedTask()}
+		h.api.tasks = []wire.TaskView{failedTask()}
 		require.Zero(t, h.run("task", "show", failedTask().TaskID))
 		for _, bad := range []string{"\x1b", "\x07", "\r", "\u009b", "\u202e", "\nNext:"} {
 			require.NotContains(t, h.out.String(), bad)
@@ -183,14 +188,14 @@ func TestTaskDecide(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.api.tasks = []schema.TaskView{lostTask()}
+			h.api.tasks = []wire.TaskView{lostTask()}
 			h.golden("task-"+verb, "task", verb, taskID, "--reason", "TCK-7", "--yes")
 			require.Equal(t, []string{verb + " " + taskID + " TCK-7"}, h.api.decided)
 		})
 		t.Run(verb+" asks", func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.api.tasks = []schema.TaskView{lostTask()}
+			h.api.tasks = []wire.TaskView{lostTask()}
 			h.onTerminal("n\n")
 			require.Equal(t, schema.ExitFailed, h.run("task", verb, taskID, "--reason", "TCK-7"))
 			require.Empty(t, h.api.decided)
@@ -206,7 +211,7 @@ func TestTaskDecide(t *testing.T) {
 	t.Run("not lost", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.api.tasks = []schema.TaskView{runningTask()}
+		h.api.tasks = []wire.TaskView{runningTask()}
 		h.golden("task-resume-refused", "task", "resume", runningTask().TaskID, "--reason", "r", "--yes")
 	})
 	t.Run("too late", func(t *testing.T) {
@@ -214,7 +219,7 @@ func TestTaskDecide(t *testing.T) {
 		h := setup(t)
 		late := lostTask()
 		late.Deadline = at(-time.Minute)
-		h.api.tasks = []schema.TaskView{late}
+		h.api.tasks = []wire.TaskView{late}
 		h.golden("task-resume-expired", "task", "resume", taskID, "--reason", "r", "--yes")
 	})
 }
@@ -222,7 +227,7 @@ func TestTaskDecide(t *testing.T) {
 func TestTaskCompletion(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	h.api.tasks = []schema.TaskView{runningTask(), lostTask(), failedTask()}
+	h.api.tasks = []wire.TaskView{runningTask(), lostTask(), failedTask()}
 	for verb, want := range map[string]int{"show": 2, "cancel": 2, "resume": 1} {
 		require.Zero(t, h.run("__complete", "task", verb, ""))
 		require.Equal(t, want, strings.Count(h.out.String(), "\tworkload.drain on gpu-17, lost\n")+strings.Count(h.out.String(), "\tnode.probe on gpu-17, running\n"), verb)
@@ -233,7 +238,7 @@ func TestTaskCompletion(t *testing.T) {
 func TestNodeShowsItsTasks(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	h.api.tasks = []schema.TaskView{runningTask(), lostTask(), failedTask()}
+	h.api.tasks = []wire.TaskView{runningTask(), lostTask(), failedTask()}
 	h.golden("node-show-tasks", "node", "show", "gpu-17")
 }
 
@@ -244,17 +249,17 @@ func TestStuckTasks(t *testing.T) {
 		h := setup(t)
 		st := parkedDrain()
 		st.Operation.Stuck = lostDrain().Stuck
-		h.temporal.parked, h.api.operations = []schema.OperationStatus{st}, []schema.OperationSummary{lostDrain()}
+		h.temporal.parked, h.api.operations = []lifecycle.OperationStatus{st}, []wire.OperationSummary{lostDrain()}
 		h.golden("stuck-task-lost", "stuck")
 		h.temporal.down = true
 		require.Zero(t, h.run("stuck"))
 		require.Contains(t, h.out.String(), "gpuaas task resume "+taskID+" --reason TEXT")
 	})
-	for _, state := range []schema.ScheduleState{schema.ScheduleAbsent, schema.SchedulePaused, schema.ScheduleFailing, schema.ScheduleStalled} {
+	for _, state := range []temporal.ScheduleState{temporal.ScheduleAbsent, temporal.SchedulePaused, temporal.ScheduleFailing, temporal.ScheduleStalled} {
 		t.Run("reclaimer "+string(state), func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
-			h.temporal.reclaimer = schema.ScheduleHealth{State: state, Message: "the reclaimer is " + string(state), Next: "gpuaas admin setup"}
+			h.temporal.reclaimer = temporal.ScheduleHealth{State: state, Message: "the reclaimer is " + string(state), Next: "gpuaas admin setup"}
 			require.Zero(t, h.run("stuck"))
 			require.Equal(t, "warning: the reclaimer is "+string(state)+"\nnext:  gpuaas admin setup\nnothing is stuck\n", h.err.String())
 		})
@@ -262,7 +267,7 @@ func TestStuckTasks(t *testing.T) {
 	t.Run("reclaimer in JSON", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.reclaimer = schema.ScheduleHealth{State: schema.ScheduleAbsent, Message: "it is absent", Next: "gpuaas admin setup"}
+		h.temporal.reclaimer = temporal.ScheduleHealth{State: temporal.ScheduleAbsent, Message: "it is absent", Next: "gpuaas admin setup"}
 		h.golden("stuck-reclaimer-json", "stuck", "-o", "json")
 	})
 }

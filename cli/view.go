@@ -7,13 +7,13 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // view shows a followed operation on stderr.
 type view interface {
 	// show draws the state; note says why it is second-hand, if it is.
-	show(st schema.OperationStatus, note string)
+	show(st lifecycle.OperationStatus, note string)
 	// ticks starts the redraws the view wants between answers.
 	ticks() (<-chan time.Time, func())
 }
@@ -34,7 +34,7 @@ type noView struct{}
 
 func (noView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
 
-func (noView) show(schema.OperationStatus, string) {}
+func (noView) show(lifecycle.OperationStatus, string) {}
 
 // plainView writes one line for each change of a phase.
 type plainView struct {
@@ -47,14 +47,14 @@ type plainView struct {
 
 func (v *plainView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
 
-func (v *plainView) show(st schema.OperationStatus, note string) {
+func (v *plainView) show(st lifecycle.OperationStatus, note string) {
 	if note != "" && v.seen[note] == "" { // once each: two causes may take turns
 		v.seen[note] = "said"
 		v.env.say("note: %s", note)
 	}
 	for _, p := range st.Operation.Phases {
 		state := fmt.Sprintf("%s %d", p.State, p.Attempt)
-		if p.State == schema.PhasePending || v.seen[p.Name] == state {
+		if p.State == lifecycle.PhasePending || v.seen[p.Name] == state {
 			continue
 		}
 		v.seen[p.Name] = state
@@ -67,7 +67,7 @@ func (v *plainView) show(st schema.OperationStatus, note string) {
 }
 
 // phaseLine is a phase in words, for example "drain completed after 12s".
-func phaseLine(p schema.Phase) string {
+func phaseLine(p lifecycle.Phase) string {
 	line := fmt.Sprintf("%s %s", p.Name, p.State)
 	if p.Attempt > 1 {
 		line += fmt.Sprintf(" (attempt %d)", p.Attempt)
@@ -96,7 +96,7 @@ func (v *liveView) ticks() (<-chan time.Time, func()) { return v.env.clock.spin(
 // spinner is one frame of the running mark for each redraw.
 const spinner = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
-func (v *liveView) show(st schema.OperationStatus, note string) {
+func (v *liveView) show(st lifecycle.OperationStatus, note string) {
 	now := v.env.clock.now()
 	lines := []string{v.title(st.Operation, now)}
 	titles := 0
@@ -127,7 +127,7 @@ func (v *liveView) show(st schema.OperationStatus, note string) {
 	v.frame++
 }
 
-func (v *liveView) title(op schema.Operation, now time.Time) string {
+func (v *liveView) title(op lifecycle.Operation, now time.Time) string {
 	return v.paint(bold, v.cut(fmt.Sprintf("%s %s  %s  %s", op.Action, v.target.name(), op.Status, elapsed(op.StartedAt, op.EndedAt, now)), 0))
 }
 
@@ -143,7 +143,7 @@ func elapsed(from, to *time.Time, now time.Time) string {
 }
 
 // phase is one phase's line; titles is the width of the titles' column.
-func (v *liveView) phase(p schema.Phase, titles int, now time.Time) string {
+func (v *liveView) phase(p lifecycle.Phase, titles int, now time.Time) string {
 	mark, style := v.mark(p.State)
 	text := fmt.Sprintf("%-*s %7s", titles, p.Title, elapsed(p.StartedAt, p.EndedAt, now))
 	if p.Attempt > 1 {
@@ -155,18 +155,18 @@ func (v *liveView) phase(p schema.Phase, titles int, now time.Time) string {
 	return "  " + v.paint(style, mark) + " " + v.cut(strings.TrimRight(text, " "), 4)
 }
 
-func (v *liveView) mark(s schema.PhaseState) (mark string, style int) {
+func (v *liveView) mark(s lifecycle.PhaseState) (mark string, style int) {
 	switch s {
-	case schema.PhaseRunning:
+	case lifecycle.PhaseRunning:
 		frames := []rune(spinner)
 		return string(frames[v.frame%len(frames)]), cyan
-	case schema.PhaseParked:
+	case lifecycle.PhaseParked:
 		return "!", yellow
-	case schema.PhaseCompleted, schema.PhaseForced:
+	case lifecycle.PhaseCompleted, lifecycle.PhaseForced:
 		return "✓", green
-	case schema.PhaseSkipped:
+	case lifecycle.PhaseSkipped:
 		return "-", dim
-	case schema.PhaseFailed, schema.PhaseCancelled:
+	case lifecycle.PhaseFailed, lifecycle.PhaseCanceled:
 		return "✗", red
 	}
 	return "·", dim

@@ -1,8 +1,8 @@
-// Package schema owns every name and shape that outlives a process: node and
-// instance states with the table of legal moves, ids, workflow inputs and
-// results, the task envelope, error kinds, HTTP bodies and the audit record.
+// Package schema holds what every program of the project shares: error kinds with
+// their HTTP status and exit code, ids, secrets that cannot be encoded by mistake,
+// and strict JSON decoding.
 //
-// It imports nothing of this project and no client library, so that the node
-// agent, the CLI, the API and the worker can share it at no cost. Start with
-// node.go (states and moves), then operation.go and task.go.
+// The packages below it hold the formats that outlive a process: lifecycle (states,
+// actions, operations), task, trust, wire (HTTP bodies), audit and inventory. They
+// import nothing else of this project and no client library.
 package schema

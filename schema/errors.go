@@ -11,7 +11,7 @@ import (
 // match kinds, never message texts.
 type Kind string
 
-// The error kinds. See KindTable for what each means at the edges.
+// The error kinds. See Kinds for what each means at the edges.
 const (
 	KindInvalidRequest      Kind = "invalid_request"
 	KindUnauthenticated     Kind = "unauthenticated"
@@ -74,8 +74,8 @@ const (
 	ExitUnreachable = 6
 )
 
-// KindRow says what a kind means at each edge.
-type KindRow struct {
+// KindInfo says what a kind means at each edge.
+type KindInfo struct {
 	Kind Kind
 	// HTTP is the status code of the error envelope.
 	HTTP int
@@ -86,10 +86,10 @@ type KindRow struct {
 	Retry bool
 }
 
-// KindTable is the one table that turns kinds into status codes, exit codes and
+// Kinds is the one table that turns kinds into status codes, exit codes and
 // retry decisions.
-func KindTable() []KindRow {
-	return []KindRow{
+func Kinds() []KindInfo {
+	return []KindInfo{
 		{KindInvalidRequest, http.StatusBadRequest, ExitRefused, false},
 		{KindUnauthenticated, http.StatusUnauthorized, ExitFailed, false},
 		{KindInvalidNodeIdentity, http.StatusUnauthorized, ExitFailed, false},
@@ -113,14 +113,14 @@ func KindTable() []KindRow {
 }
 
 // Row returns the kind's row; an unknown kind is treated as KindInternal.
-func (k Kind) Row() KindRow {
-	rows := KindTable()
+func (k Kind) Info() KindInfo {
+	rows := Kinds()
 	for _, r := range rows {
 		if r.Kind == k {
 			return r
 		}
 	}
-	return KindInternal.Row()
+	return KindInternal.Info()
 }
 
 // Error is a failure with a kind, a message a person understands and, where one

@@ -1,4 +1,4 @@
-package schema
+package schema_test
 
 import (
 	"encoding/json"
@@ -6,6 +6,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestDecodeStrict(t *testing.T) {
@@ -23,25 +27,25 @@ func TestDecodeStrict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var v EnrollRequest
-			require.Equal(t, KindInvalidRequest, KindOf(DecodeStrict([]byte(body), 1000, &v)))
+			var v wire.EnrollRequest
+			require.Equal(t, schema.KindInvalidRequest, schema.KindOf(schema.DecodeStrict([]byte(body), 1000, &v)))
 		})
 	}
-	var v EnrollRequest
-	require.NoError(t, DecodeStrict([]byte(` {"token":"a","csr":"b"} `), 1000, &v))
-	require.Equal(t, EnrollRequest{Token: "a", CSR: "b"}, v)
+	var v wire.EnrollRequest
+	require.NoError(t, schema.DecodeStrict([]byte(` {"token":"a","csr":"b"} `), 1000, &v))
+	require.Equal(t, wire.EnrollRequest{Token: "a", CSR: "b"}, v)
 }
 
-// FuzzDecodeStrict holds that what DecodeStrict takes, the lenient decoder
+// FuzzDecodeStrict holds that what schema.DecodeStrict takes, the lenient decoder
 // reads the same way: nothing is understood differently by two readers.
 func FuzzDecodeStrict(f *testing.F) {
 	f.Add([]byte(`{"v":1,"env":"dev","params":{"a":[1,{"b":2}]}}`))
 	f.Add([]byte(`{"v":1,"V":2}`))
 	f.Add([]byte(`{"env":"a","env":"b"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var strict, lenient TaskPayload
-		if err := DecodeStrict(data, 1<<16, &strict); err != nil {
-			require.Equal(t, KindInvalidRequest, KindOf(err))
+		var strict, lenient task.Payload
+		if err := schema.DecodeStrict(data, 1<<16, &strict); err != nil {
+			require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 			return
 		}
 		require.NoError(t, json.Unmarshal(data, &lenient))

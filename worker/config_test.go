@@ -15,7 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 func env(vars map[string]string) func(string) string {
@@ -96,11 +99,11 @@ func TestAPartThatIsAwayIsWaitedFor(t *testing.T) {
 func TestOperationMetrics(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(prometheus.NewRegistry())
-	m.ended(schema.ActionDrain, schema.OperationRejected, 0)
-	m.ended(schema.ActionDrain, schema.OperationCompleted, 3)
+	m.ended(lifecycle.ActionDrain, lifecycle.OperationRejected, 0)
+	m.ended(lifecycle.ActionDrain, lifecycle.OperationCompleted, 3)
 	require.InDelta(t, 1, testutil.ToFloat64(m.operations.WithLabelValues("drain", "rejected")), 0)
 	require.InDelta(t, 1, testutil.ToFloat64(m.operations.WithLabelValues("drain", "completed")), 0)
 	require.Equal(t, 1, testutil.CollectAndCount(m.durations))
-	m.reclaimed(schema.TaskWorkloadDrain, schema.ReclaimLost)
+	m.reclaimed(task.WorkloadDrain, activities.ReclaimLost)
 	require.InDelta(t, 1, testutil.ToFloat64(m.reclaims.WithLabelValues("workload.drain", "lost")), 0)
 }

@@ -6,7 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // metrics are the worker's own, by the names of design/interfaces.md §6. Node
@@ -47,9 +49,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 }
 
 // ended implements activities.Record's observer.
-func (m *metrics) ended(a schema.Action, s schema.OperationState, took time.Duration) {
+func (m *metrics) ended(a lifecycle.Action, s lifecycle.OperationState, took time.Duration) {
 	m.operations.WithLabelValues(string(a), string(s)).Inc()
-	if s != schema.OperationRejected {
+	if s != lifecycle.OperationRejected {
 		m.durations.WithLabelValues(string(a)).Observe(took.Seconds())
 	}
 }
@@ -67,6 +69,6 @@ func (m *metrics) vaultCall(op string, d time.Duration, _ error) {
 }
 
 // reclaimed implements activities.Sweep's observer.
-func (m *metrics) reclaimed(t schema.TaskType, r schema.ReclaimResult) {
+func (m *metrics) reclaimed(t task.Type, r activities.ReclaimResult) {
 	m.reclaims.WithLabelValues(string(t), string(r)).Inc()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 const (
@@ -63,14 +64,14 @@ func serve(ctx context.Context, cfg Config, reg *prometheus.Registry, h *health,
 	}
 	defer p.close()
 	fatal := make(chan error, 1)
-	w := worker.New(p.temporal.SDK(), schema.TaskQueue, options(fatal))
+	w := worker.New(p.temporal.SDK(), lifecycle.TaskQueue, options(fatal))
 	register(w, p, cfg.Env)
 	if err := w.Start(); err != nil {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "starting the worker at Temporal %s", p.temporal.Address())
 	}
 	defer w.Stop()
 	h.ready(p)
-	log.Info("worker started", "temporal", p.temporal.Address(), "namespace", p.temporal.Namespace(), "queue", schema.TaskQueue)
+	log.Info("worker started", "temporal", p.temporal.Address(), "namespace", p.temporal.Namespace(), "queue", lifecycle.TaskQueue)
 	go watchSilence(ctx, p.store, log)
 	go p.sets.Run(ctx, nil)
 	select {
@@ -126,12 +127,12 @@ func watchSilence(ctx context.Context, s *store.Store, log *slog.Logger) {
 			return
 		case <-tick.C:
 		}
-		lost, err := s.MarkSilent(ctx, schema.SilentAfter)
+		lost, err := s.MarkSilent(ctx, lifecycle.SilentAfter)
 		if err != nil {
 			log.Warn("looking for silent nodes", "err", err.Error())
 		}
 		for _, id := range lost {
-			log.Warn("node is offline: no heartbeat", "node_id", id, "after", schema.SilentAfter.String())
+			log.Warn("node is offline: no heartbeat", "node_id", id, "after", lifecycle.SilentAfter.String())
 		}
 	}
 }

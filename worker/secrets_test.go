@@ -14,13 +14,13 @@ import (
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/testsuite"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // TestWorkerKeepsBackRawErrors runs an activity with the worker's own options.
 func TestWorkerKeepsBackRawErrors(t *testing.T) {
 	t.Parallel()
-	secret, _, _ := schema.NewToken()
+	secret, _, _ := trust.NewToken()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestActivityEnvironment()

@@ -7,6 +7,8 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // setupActor is who publishes a verifier set at a setup, in the audit.
@@ -14,14 +16,14 @@ const setupActor = "gpuaas admin setup"
 
 // setStore is where verifier sets are kept; see store.Store.
 type setStore interface {
-	NewestSet(ctx context.Context) (schema.StoredSet, error)
-	PutSet(ctx context.Context, set schema.StoredSet, by schema.Subject) error
+	NewestSet(ctx context.Context) (trust.StoredSet, error)
+	PutSet(ctx context.Context, set trust.StoredSet, by audit.Subject) error
 }
 
 // setSigner makes verifier sets; see vault.SetSigner.
 type setSigner interface {
-	First(ctx context.Context, now time.Time) (schema.StoredSet, error)
-	Renewal(ctx context.Context, set schema.StoredSet, now time.Time) (next schema.StoredSet, due bool, err error)
+	First(ctx context.Context, now time.Time) (trust.StoredSet, error)
+	Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error)
 }
 
 // setupSets publishes the first verifier set, or a fresh one when the newest
@@ -44,7 +46,7 @@ func setupSets(ctx context.Context, o SetupOptions, databaseURL string) (version
 func publishSet(ctx context.Context, sets setStore, signer setSigner, now time.Time) (version int64, err error) {
 	for range 3 {
 		newest, err := sets.NewestSet(ctx)
-		next, due := schema.StoredSet{}, true
+		next, due := trust.StoredSet{}, true
 		switch {
 		case schema.KindOf(err) == schema.KindNotFound:
 			next, err = signer.First(ctx, now)
@@ -57,7 +59,7 @@ func publishSet(ctx context.Context, sets setStore, signer setSigner, now time.T
 		if !due {
 			return newest.Version, nil
 		}
-		err = sets.PutSet(ctx, next, schema.Subject{Actor: setupActor})
+		err = sets.PutSet(ctx, next, audit.Subject{Actor: setupActor})
 		if err == nil {
 			return next.Version, nil
 		}

@@ -18,6 +18,8 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 var sharedVault vaulttest.Shared
@@ -82,11 +84,11 @@ func TestSetupPublishesSets(t *testing.T) {
 	require.Equal(t, first, all[0])
 	require.Equal(t, first.Hash, all[1].PrevHash)
 	require.NoError(t, b.login(t).Follow(t.Context(), all[1]))
-	page, err := b.store.Audit(t.Context(), schema.SystemStream, 0, 100)
+	page, err := b.store.Audit(t.Context(), audit.SystemStream, 0, 100)
 	require.NoError(t, err)
 	published := 0
 	for _, e := range page {
-		if e.Action == schema.AuditSetPublished {
+		if e.Action == audit.SetPublished {
 			published++
 			require.Equal(t, setupActor, e.Actor)
 		}
@@ -167,11 +169,11 @@ func TestStartWithoutACheck(t *testing.T) {
 // away is a database that cannot be read.
 type away struct{ *store.Store }
 
-func (away) NewestSet(context.Context) (schema.StoredSet, error) {
-	return schema.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "Postgres is away")
+func (away) NewestSet(context.Context) (trust.StoredSet, error) {
+	return trust.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "Postgres is away")
 }
 
-func newest(t *testing.T, s *store.Store) schema.StoredSet {
+func newest(t *testing.T, s *store.Store) trust.StoredSet {
 	t.Helper()
 	set, err := s.NewestSet(t.Context())
 	require.NoError(t, err)
@@ -193,22 +195,22 @@ func signerOK(t *testing.T, reg *prometheus.Registry) float64 {
 
 // race is a store in which another setup is faster, and a signer that counts.
 type race struct {
-	newest  *schema.StoredSet
+	newest  *trust.StoredSet
 	err     error
-	rival   schema.StoredSet
+	rival   trust.StoredSet
 	lost    int // how often the rival is faster
 	firsts  int
 	renewal bool
 }
 
-func (r *race) NewestSet(context.Context) (schema.StoredSet, error) {
+func (r *race) NewestSet(context.Context) (trust.StoredSet, error) {
 	if r.newest == nil {
-		return schema.StoredSet{}, schema.NewError(schema.KindNotFound, "none")
+		return trust.StoredSet{}, schema.NewError(schema.KindNotFound, "none")
 	}
 	return *r.newest, r.err
 }
 
-func (r *race) PutSet(_ context.Context, set schema.StoredSet, _ schema.Subject) error {
+func (r *race) PutSet(_ context.Context, set trust.StoredSet, _ audit.Subject) error {
 	if r.lost > 0 {
 		r.lost--
 		r.newest = &r.rival
@@ -218,20 +220,20 @@ func (r *race) PutSet(_ context.Context, set schema.StoredSet, _ schema.Subject)
 	return nil
 }
 
-func (r *race) First(context.Context, time.Time) (schema.StoredSet, error) {
+func (r *race) First(context.Context, time.Time) (trust.StoredSet, error) {
 	r.firsts++
-	return schema.StoredSet{Version: 1, Hash: "mine"}, nil
+	return trust.StoredSet{Version: 1, Hash: "mine"}, nil
 }
 
-func (r *race) Renewal(_ context.Context, s schema.StoredSet, _ time.Time) (schema.StoredSet, bool, error) {
-	return schema.StoredSet{Version: s.Version + 1}, r.renewal, nil
+func (r *race) Renewal(_ context.Context, s trust.StoredSet, _ time.Time) (trust.StoredSet, bool, error) {
+	return trust.StoredSet{Version: s.Version + 1}, r.renewal, nil
 }
 
 func TestPublishSet(t *testing.T) {
 	t.Parallel()
 	t.Run("another setup is faster", func(t *testing.T) {
 		t.Parallel()
-		r := &race{rival: schema.StoredSet{Version: 1, Hash: "rival"}, lost: 1}
+		r := &race{rival: trust.StoredSet{Version: 1, Hash: "rival"}, lost: 1}
 		version, err := publishSet(t.Context(), r, r, time.Now())
 		require.NoError(t, err)
 		require.Equal(t, int64(1), version)
@@ -240,13 +242,13 @@ func TestPublishSet(t *testing.T) {
 	})
 	t.Run("always", func(t *testing.T) {
 		t.Parallel()
-		r := &race{rival: schema.StoredSet{Version: 1}, lost: 100, renewal: true}
+		r := &race{rival: trust.StoredSet{Version: 1}, lost: 100, renewal: true}
 		_, err := publishSet(t.Context(), r, r, time.Now())
 		require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
 	})
 	t.Run("a database that is away makes no first set", func(t *testing.T) {
 		t.Parallel()
-		r := &race{newest: &schema.StoredSet{}, err: schema.NewError(schema.KindServiceUnavailable, "away")}
+		r := &race{newest: &trust.StoredSet{}, err: schema.NewError(schema.KindServiceUnavailable, "away")}
 		_, err := publishSet(t.Context(), r, r, time.Now())
 		require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
 		require.Zero(t, r.firsts)

@@ -13,6 +13,10 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // The static wall of trust.md C8: nothing that a history is made of can hold a
@@ -43,9 +47,9 @@ func TestNoSecretInAnySignature(t *testing.T) {
 	require.Greater(t, len(r.functions), 12)
 	// What goes to a running workflow and what it answers.
 	for name, message := range map[string]any{
-		schema.SignalAgent: schema.AgentEvent{}, schema.UpdateResolve: schema.ResolveRequest{},
-		schema.UpdateSubmit: schema.Operation{}, schema.QueryStatus: schema.OperationStatus{},
-		"task result": schema.TaskResult{}, "error details": schema.ErrorInfo{},
+		lifecycle.SignalAgent: lifecycle.AgentEvent{}, lifecycle.UpdateResolve: lifecycle.ResolveRequest{},
+		lifecycle.UpdateSubmit: lifecycle.Operation{}, lifecycle.QueryStatus: lifecycle.OperationStatus{},
+		"task result": task.Result{}, "error details": schema.ErrorInfo{},
 	} {
 		r.functions["message "+name] = reflect.TypeOf(message)
 	}
@@ -80,7 +84,7 @@ func (s *search) walk(t reflect.Type, path string) {
 		return
 	}
 	s.seen[t] = true
-	for _, secret := range []any{schema.Secret{}, schema.BootstrapBundle{}, schema.RecoveryBundle{}} {
+	for _, secret := range []any{schema.Secret{}, trust.BootstrapBundle{}, wire.RecoveryBundle{}} {
 		if t == reflect.TypeOf(secret) {
 			s.faults = append(s.faults, path+" is a "+t.String())
 			return
@@ -114,23 +118,23 @@ func harmless(t reflect.Type) bool {
 func TestSignaturesAreSearched(t *testing.T) {
 	t.Parallel()
 	type nested struct {
-		Steps []map[string]*schema.BootstrapBundle
+		Steps []map[string]*trust.BootstrapBundle
 	}
 	type hidden struct{ token schema.Secret } //nolint:unused // its type is what counts
 	for want, f := range map[string]any{
 		"is a schema.Secret":          func(context.Context, schema.Secret) error { return nil },
 		"Steps value is a schema.Boo": func(context.Context) (nested, error) { return nested{}, nil },
 		"token is a schema.Secret":    func(context.Context, hidden) error { return nil },
-		"is a schema.RecoveryBundle":  func(context.Context, *schema.RecoveryBundle) error { return nil },
+		"is a schema.RecoveryBundle":  func(context.Context, *wire.RecoveryBundle) error { return nil },
 		"value can hold anything":     func(context.Context, map[string]any) error { return nil },
 		"interface {} can hold":       func(context.Context, any) error { return nil },
-		"is a schema.BootstrapBundle": func(workflow.Context, []schema.BootstrapBundle) error { return nil },
+		"is a schema.BootstrapBundle": func(workflow.Context, []trust.BootstrapBundle) error { return nil },
 	} {
 		got := faults(reflect.TypeOf(f))
 		require.Len(t, got, 1, fmt.Sprint(want, got))
 		require.Contains(t, got[0], want)
 	}
-	require.Empty(t, faults(reflect.TypeOf(func(context.Context, schema.OperationInput) (schema.TaskResult, error) {
-		return schema.TaskResult{}, nil
+	require.Empty(t, faults(reflect.TypeOf(func(context.Context, lifecycle.OperationInput) (task.Result, error) {
+		return task.Result{}, nil
 	})))
 }

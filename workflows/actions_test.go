@@ -7,7 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // TestEachPhaseFailsOnce lets each phase of each action fail for good once: the
@@ -16,23 +20,23 @@ import (
 func TestEachPhaseFailsOnce(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
-		action schema.Action
-		from   schema.NodeState
+		action lifecycle.Action
+		from   lifecycle.NodeState
 		phase  string
 		call   string // what fails
-		opts   schema.OperationOptions
+		opts   lifecycle.Options
 	}{
-		{schema.ActionProvision, schema.NodeActive, schema.PhaseAdopt, "ensure", schema.OperationOptions{}},
-		{schema.ActionProvision, schema.NodeActive, schema.PhaseAgent, "heartbeat?", schema.OperationOptions{}},
-		{schema.ActionProvision, schema.NodeActive, schema.PhaseFacts, "task facts.collect", schema.OperationOptions{}},
-		{schema.ActionProvision, schema.NodeActive, schema.PhaseProbe, "task node.probe", schema.OperationOptions{}},
-		{schema.ActionDrain, schema.NodeActive, schema.PhaseCordon, "task workload.cordon", schema.OperationOptions{}},
-		{schema.ActionDrain, schema.NodeActive, schema.PhaseDrain, "task workload.drain", schema.OperationOptions{}},
-		{schema.ActionRetire, schema.NodeActive, schema.PhaseCordon, "task workload.cordon", schema.OperationOptions{Drain: true}},
-		{schema.ActionRetire, schema.NodeActive, schema.PhaseDrain, "task workload.drain", schema.OperationOptions{Drain: true}},
-		{schema.ActionReactivate, schema.NodeRetired, schema.PhaseProbe, "task node.probe", schema.OperationOptions{}},
-		{schema.ActionReactivate, schema.NodeRetired, schema.PhaseUncordon, "task workload.uncordon", schema.OperationOptions{}},
-		{schema.ActionRemove, schema.NodeRetired, schema.PhaseTeardown, "release", schema.OperationOptions{}},
+		{lifecycle.ActionProvision, lifecycle.NodeActive, lifecycle.PhaseAdopt, "ensure", lifecycle.Options{}},
+		{lifecycle.ActionProvision, lifecycle.NodeActive, lifecycle.PhaseAgent, "heartbeat?", lifecycle.Options{}},
+		{lifecycle.ActionProvision, lifecycle.NodeActive, lifecycle.PhaseFacts, "task facts.collect", lifecycle.Options{}},
+		{lifecycle.ActionProvision, lifecycle.NodeActive, lifecycle.PhaseProbe, "task node.probe", lifecycle.Options{}},
+		{lifecycle.ActionDrain, lifecycle.NodeActive, lifecycle.PhaseCordon, "task workload.cordon", lifecycle.Options{}},
+		{lifecycle.ActionDrain, lifecycle.NodeActive, lifecycle.PhaseDrain, "task workload.drain", lifecycle.Options{}},
+		{lifecycle.ActionRetire, lifecycle.NodeActive, lifecycle.PhaseCordon, "task workload.cordon", lifecycle.Options{Drain: true}},
+		{lifecycle.ActionRetire, lifecycle.NodeActive, lifecycle.PhaseDrain, "task workload.drain", lifecycle.Options{Drain: true}},
+		{lifecycle.ActionReactivate, lifecycle.NodeRetired, lifecycle.PhaseProbe, "task node.probe", lifecycle.Options{}},
+		{lifecycle.ActionReactivate, lifecycle.NodeRetired, lifecycle.PhaseUncordon, "task workload.uncordon", lifecycle.Options{}},
+		{lifecycle.ActionRemove, lifecycle.NodeRetired, lifecycle.PhaseTeardown, "release", lifecycle.Options{}},
 	}
 	for _, c := range cases {
 		t.Run(string(c.action)+"/"+c.phase, func(t *testing.T) {
@@ -46,15 +50,15 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 			b.in.Options = c.opts
 			b.env.RegisterDelayedCallback(func() {
 				st := b.status()
-				require.Equal(t, schema.OperationParked, st.Operation.Status)
+				require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 				require.Equal(t, c.phase, st.Operation.Stuck.Phase)
 				require.Equal(t, "no luck", st.Operation.Stuck.Message)
 				require.Contains(t, st.Operation.Stuck.Next, "gpuaas op retry gpu-17")
 				w.heal(c.call)
-				b.decide(schema.DecisionRetry, "fixed it")
+				b.decide(lifecycle.DecisionRetry, "fixed it")
 			}, time.Hour)
 			st := b.run()
-			require.Equal(t, schema.OperationCompleted, st.Operation.Status)
+			require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 			require.Equal(t, []error{nil}, b.resolved)
 			require.Equal(t, c.phase, w.parks[0].Phase)
 			require.Len(t, w.parks, 1)
@@ -74,27 +78,27 @@ func TestRetire(t *testing.T) {
 
 	t.Run("is a claim and a record", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionRetire, newWorld(schema.NodeDrained))
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionRetire, newWorld(lifecycle.NodeDrained))
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Equal(t, []string{"claim", "finish completed"}, b.world.story())
-		require.Equal(t, schema.NodeRetired, b.world.finished.Node)
+		require.Equal(t, lifecycle.NodeRetired, b.world.finished.Node)
 	})
 
 	t.Run("of a busy node is refused with the store's reason and next step", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
+		w := newWorld(lifecycle.NodeActive)
 		w.fail["claim"] = schema.NewError(schema.KindNodeInUse, "the node runs job-1").WithNext("gpuaas node retire gpu-17 --drain")
-		b := setup(t, schema.ActionRetire, w)
-		require.Equal(t, schema.OperationRejected, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionRetire, w)
+		require.Equal(t, lifecycle.OperationRejected, b.run().Operation.Status)
 		require.Equal(t, schema.KindNodeInUse, b.kindOfRefusal())
 		require.Equal(t, "gpuaas node retire gpu-17 --drain", failureOf(b.refusal).Next)
 	})
 
 	t.Run("with drain drains first", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionRetire, newWorld(schema.NodeActive))
+		b := setup(t, lifecycle.ActionRetire, newWorld(lifecycle.NodeActive))
 		b.in.Options.Drain = true
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Equal(t, []string{"claim", "task workload.cordon", "advance drain", "task workload.drain", "finish completed"}, b.world.story())
 	})
 }
@@ -104,22 +108,22 @@ func TestReactivate(t *testing.T) {
 
 	t.Run("probes before it lifts the cordon", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionReactivate, newWorld(schema.NodeRetired))
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionReactivate, newWorld(lifecycle.NodeRetired))
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Equal(t, []string{"claim", "task node.probe", "advance uncordon", "task workload.uncordon", "finish completed"}, b.world.story())
 	})
 
 	t.Run("an unhealthy node parks; force accepts it", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeRetired)
-		w.on[schema.TaskNodeProbe] = func(schema.TaskSpec) (schema.TaskResult, error) {
-			return succeeded(schema.ProbeReport{Checks: []schema.ProbeCheck{{Name: "disk", Detail: "3 MiB free"}}}), nil
+		w := newWorld(lifecycle.NodeRetired)
+		w.on[task.NodeProbe] = func(activities.TaskSpec) (task.Result, error) {
+			return succeeded(inventory.ProbeReport{Checks: []inventory.ProbeCheck{{Name: "disk", Detail: "3 MiB free"}}}), nil
 		}
-		b := setup(t, schema.ActionReactivate, w)
-		b.decideAt(time.Hour, schema.DecisionForce)
+		b := setup(t, lifecycle.ActionReactivate, w)
+		b.decideAt(time.Hour, lifecycle.DecisionForce)
 		st := b.run()
-		require.Equal(t, schema.OperationCompleted, st.Operation.Status)
-		require.Equal(t, schema.PhaseForced, st.Operation.Phases[0].State)
+		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
+		require.Equal(t, lifecycle.PhaseForced, st.Operation.Phases[0].State)
 		require.Equal(t, "probe_failed", w.parks[0].Reason)
 		require.Contains(t, w.parks[0].Message, "disk: 3 MiB free")
 	})
@@ -130,26 +134,26 @@ func TestProvision(t *testing.T) {
 
 	t.Run("adopts, hears, collects, probes, compares and then runs", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionProvision, newWorld(schema.NodeActive))
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionProvision, newWorld(lifecycle.NodeActive))
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Equal(t, []string{"claim", "plan", "ensure", "created", "instance provisioning",
 			"advance agent", "heartbeat?", "instance bootstrapping", "advance facts", "task facts.collect", "facts",
 			"advance probe", "task node.probe", "advance sku", "finish completed"}, b.world.story())
-		require.Equal(t, schema.InstanceRunning, b.world.finished.Instance)
+		require.Equal(t, lifecycle.InstanceRunning, b.world.finished.Instance)
 	})
 
 	t.Run("a machine that is not its SKU parks and never runs by itself", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
-		w.sku, w.gpus = schema.SKU{Name: "h100", GPUModel: "H100", MinCPUs: 64, MaxGPUs: 8}, 8
-		b := setup(t, schema.ActionProvision, w)
-		b.decideAt(time.Hour, schema.DecisionCancel)
+		w := newWorld(lifecycle.NodeActive)
+		w.sku, w.gpus = inventory.SKU{Name: "h100", GPUModel: "H100", MinCPUs: 64, MaxGPUs: 8}, 8
+		b := setup(t, lifecycle.ActionProvision, w)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
 		st := b.run()
-		require.Equal(t, schema.OperationCancelled, st.Operation.Status)
+		require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 		require.Equal(t, "sku_mismatch", w.parks[0].Reason)
 		require.Contains(t, w.parks[0].Message, "0 GPUs found, 8 registered")
 		require.Contains(t, w.story(), "instance terminated")
-		require.Equal(t, schema.InstanceNone, w.finished.Instance)
+		require.Equal(t, lifecycle.InstanceNone, w.finished.Instance)
 	})
 }
 
@@ -158,94 +162,94 @@ func TestRemove(t *testing.T) {
 
 	t.Run("tears down by the ledger before it denies the identity", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionRemove, newWorld(schema.NodeRetired))
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionRemove, newWorld(lifecycle.NodeRetired))
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Equal(t, []string{"claim", "ledger", "release", "released", "finish completed"}, b.world.story())
 		require.True(t, b.world.finished.DenyIdentity)
 	})
 
 	t.Run("of an active node is refused", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionRemove, newWorld(schema.NodeActive))
-		require.Equal(t, schema.OperationRejected, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionRemove, newWorld(lifecycle.NodeActive))
+		require.Equal(t, lifecycle.OperationRejected, b.run().Operation.Status)
 		require.Equal(t, schema.KindInvalidRequest, b.kindOfRefusal())
 		require.Contains(t, b.refusal.Error(), "gpuaas node retire NODE")
 	})
 
 	t.Run("force goes on without the provider's word", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeRetired)
+		w := newWorld(lifecycle.NodeRetired)
 		w.fail["release"] = schema.Errorf(schema.KindInvalidRequest, "the provider says no")
-		b := setup(t, schema.ActionRemove, w)
-		b.decideAt(time.Hour, schema.DecisionForce)
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionRemove, w)
+		b.decideAt(time.Hour, lifecycle.DecisionForce)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.True(t, w.finished.DenyIdentity)
 	})
 }
 
 func TestEnroll(t *testing.T) {
 	t.Parallel()
-	event := func(b *bed, e schema.AgentEventName, incarnation int64, at time.Duration) {
+	event := func(b *bed, e lifecycle.AgentEventName, incarnation int64, at time.Duration) {
 		b.env.RegisterDelayedCallback(func() {
-			b.env.SignalWorkflow(schema.SignalAgent, schema.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
+			b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: e, NodeID: testNode, Incarnation: incarnation})
 		}, at)
 	}
 
 	t.Run("ends at the agent's first poll", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))
-		event(b, schema.EventBundleIssued, 1, time.Second)
-		event(b, schema.EventTokenClaimed, 1, time.Hour)
-		event(b, schema.EventFirstPoll, 1, time.Hour+time.Second)
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, schema.NodeActive, b.world.finished.Node)
+		b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
+		event(b, lifecycle.EventBundleIssued, 1, time.Second)
+		event(b, lifecycle.EventTokenClaimed, 1, time.Hour)
+		event(b, lifecycle.EventFirstPoll, 1, time.Hour+time.Second)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, lifecycle.NodeActive, b.world.finished.Node)
 	})
 
 	t.Run("an event that overtakes the others implies them", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))
-		event(b, schema.EventFirstPoll, 1, time.Second)
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
+		event(b, lifecycle.EventFirstPoll, 1, time.Second)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})
 
 	t.Run("a bundle handed out again may start a new incarnation", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))
-		event(b, schema.EventFirstPoll, 2, time.Second)
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
+		event(b, lifecycle.EventFirstPoll, 2, time.Second)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})
 
 	t.Run("an event of an older incarnation is not believed", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, schema.ActionEnroll, newWorld(schema.NodeRegistered))
-		event(b, schema.EventFirstPoll, 0, time.Second)
-		b.decideAt(time.Hour, schema.DecisionCancel)
-		require.Equal(t, schema.OperationCancelled, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
+		event(b, lifecycle.EventFirstPoll, 0, time.Second)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
 		require.True(t, b.world.finished.VoidTokens)
 	})
 
 	t.Run("a lost signal costs time and nothing else", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeRegistered)
-		w.progress = schema.EnrollmentProgress{BundleIssued: true, TokenClaimed: true, Polled: true}
-		b := setup(t, schema.ActionEnroll, w)
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		w := newWorld(lifecycle.NodeRegistered)
+		w.progress = activities.Enrollment{BundleIssued: true, TokenClaimed: true, Polled: true}
+		b := setup(t, lifecycle.ActionEnroll, w)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Empty(t, w.parks)
 	})
 
-	for phase, last := range map[string]schema.AgentEventName{
-		schema.PhaseBundle: "", schema.PhaseClaim: schema.EventBundleIssued, schema.PhasePoll: schema.EventTokenClaimed,
+	for phase, last := range map[string]lifecycle.AgentEventName{
+		lifecycle.PhaseBundle: "", lifecycle.PhaseClaim: lifecycle.EventBundleIssued, lifecycle.PhasePoll: lifecycle.EventTokenClaimed,
 	} {
 		t.Run("parks in phase "+phase+" and goes on when the agent comes", func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(schema.NodeRegistered)
-			b := setup(t, schema.ActionEnroll, w)
+			w := newWorld(lifecycle.NodeRegistered)
+			b := setup(t, lifecycle.ActionEnroll, w)
 			if last != "" {
 				event(b, last, 1, time.Second)
 			}
-			event(b, schema.EventFirstPoll, 1, 30*time.Hour)
-			b.decideAt(31*time.Hour, schema.DecisionRetry)
-			require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+			event(b, lifecycle.EventFirstPoll, 1, 30*time.Hour)
+			b.decideAt(31*time.Hour, lifecycle.DecisionRetry)
+			require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 			require.Equal(t, phase, w.parks[0].Phase)
 		})
 	}
@@ -256,43 +260,43 @@ func TestControlPlaneTrouble(t *testing.T) {
 
 	t.Run("a database that is away delays the claim, nothing else", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeDrained)
+		w := newWorld(lifecycle.NodeDrained)
 		w.fail["claim"] = schema.Errorf(schema.KindServiceUnavailable, "the database is away")
-		b := setup(t, schema.ActionRetire, w)
+		b := setup(t, lifecycle.ActionRetire, w)
 		// The test environment gives up after ten tries, a server does not.
 		b.env.RegisterDelayedCallback(func() { w.heal("claim") }, 20*time.Second)
 		st := b.run()
-		require.Equal(t, schema.OperationCompleted, st.Operation.Status, st.Operation.Outcome)
+		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status, st.Operation.Outcome)
 		require.NotNil(t, b.answer)
 	})
 
 	t.Run("a projection that cannot be written does not stop the work", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
+		w := newWorld(lifecycle.NodeActive)
 		w.fail["advance drain"] = schema.Errorf(schema.KindServiceUnavailable, "the database is away")
-		b := setup(t, schema.ActionDrain, w)
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionDrain, w)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})
 
 	t.Run("a superseded operation stops without another write", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
+		w := newWorld(lifecycle.NodeActive)
 		w.fail["finish completed"] = schema.Errorf(schema.KindFenced, "op_seq 8 owns the node")
-		b := setup(t, schema.ActionDrain, w)
+		b := setup(t, lifecycle.ActionDrain, w)
 		st := b.run()
-		require.Equal(t, schema.OperationFailed, st.Operation.Status)
+		require.Equal(t, lifecycle.OperationFailed, st.Operation.Status)
 		require.Equal(t, "a newer operation owns the node", st.Operation.Outcome)
 		require.Nil(t, w.finished)
 	})
 
 	t.Run("Vault that is away is named, and asks for an operator, not for the agent", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
+		w := newWorld(lifecycle.NodeActive)
 		w.fail["task workload.cordon"] = final(schema.KindServiceUnavailable, "Vault is sealed")
-		b := setup(t, schema.ActionDrain, w)
-		b.decideAt(time.Hour, schema.DecisionCancel)
+		b := setup(t, lifecycle.ActionDrain, w)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
 		b.run()
-		require.Equal(t, schema.AttentionOperator, w.parks[0].Attention)
+		require.Equal(t, lifecycle.AttentionOperator, w.parks[0].Attention)
 		require.Equal(t, "Vault is sealed", w.parks[0].Message)
 	})
 }

@@ -7,7 +7,7 @@ import (
 
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // show publishes the operation as the run's current details: what the Web UI
@@ -37,7 +37,7 @@ func (op *operation) markdown() string {
 
 // hint says what somebody has to do for the running phase to be reached.
 func (op *operation) hint() string {
-	for _, spec := range schema.Phases(op.in.Action, op.in.Options) {
+	for _, spec := range lifecycle.Phases(op.in.Action, op.in.Options) {
 		if spec.Hint != "" && spec.Name == op.status.Operation.Phases[op.phase].Name {
 			return "\nWhat to do: " + strings.ReplaceAll(spec.Hint, "NODE", op.name()) + "\n"
 		}
@@ -45,9 +45,9 @@ func (op *operation) hint() string {
 	return ""
 }
 
-func phaseLine(p schema.Phase) string {
+func phaseLine(p lifecycle.Phase) string {
 	box := " "
-	if p.State == schema.PhaseCompleted || p.State == schema.PhaseForced || p.State == schema.PhaseSkipped {
+	if p.State == lifecycle.PhaseCompleted || p.State == lifecycle.PhaseForced || p.State == lifecycle.PhaseSkipped {
 		box = "x"
 	}
 	line := fmt.Sprintf("- [%s] %s — %s", box, p.Title, p.State)
@@ -63,7 +63,7 @@ func phaseLine(p schema.Phase) string {
 	return line + "\n"
 }
 
-func stuckText(s schema.Stuck) string {
+func stuckText(s lifecycle.Stuck) string {
 	return fmt.Sprintf("\n**Waits for: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n\nNext: `%s`\n",
 		s.Attention, clock(s.Since), s.Message, s.Reason, s.Cause, s.Next)
 }

@@ -7,37 +7,38 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // handle registers what callers may ask and tell, before anything blocks.
 func (op *operation) handle(ctx workflow.Context, a action) error {
-	if err := workflow.SetQueryHandlerWithOptions(ctx, schema.QueryStatus,
-		func() (schema.OperationStatus, error) { return op.status, nil },
+	if err := workflow.SetQueryHandlerWithOptions(ctx, lifecycle.QueryStatus,
+		func() (lifecycle.OperationStatus, error) { return op.status, nil },
 		workflow.QueryHandlerOptions{Description: "The operation's phases, what it waits for and what to type next"}); err != nil {
 		return err
 	}
-	if err := workflow.SetUpdateHandlerWithOptions(ctx, schema.UpdateSubmit, op.submit,
+	if err := workflow.SetUpdateHandlerWithOptions(ctx, lifecycle.UpdateSubmit, op.submit,
 		workflow.UpdateHandlerOptions{Description: "Wait for the claim: accepted, or a typed refusal"}); err != nil {
 		return err
 	}
-	return workflow.SetUpdateHandlerWithOptions(ctx, schema.UpdateResolve, op.resolve,
+	return workflow.SetUpdateHandlerWithOptions(ctx, lifecycle.UpdateResolve, op.resolve,
 		workflow.UpdateHandlerOptions{
 			Description: "An operator's decision: retry, skip, force, cancel or extend; skip and force need a reason",
-			Validator:   func(r schema.ResolveRequest) error { return asFailure(op.fits(r, a)) },
+			Validator:   func(r lifecycle.ResolveRequest) error { return asFailure(op.fits(r, a)) },
 		})
 }
 
 // submit answers the caller that started the operation.
-func (op *operation) submit(ctx workflow.Context) (schema.Operation, error) {
+func (op *operation) submit(ctx workflow.Context) (lifecycle.Operation, error) {
 	if err := workflow.Await(ctx, func() bool { return op.answered }); err != nil {
-		return schema.Operation{}, err
+		return lifecycle.Operation{}, err
 	}
 	return op.status.Operation, asFailure(op.refused)
 }
 
 // resolve hands a decision to the running phase and answers once it is taken
 // up.
-func (op *operation) resolve(ctx workflow.Context, r schema.ResolveRequest) (schema.OperationStatus, error) {
+func (op *operation) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	op.decision = &r
 	if op.interrupt != nil {
 		op.interrupt()
@@ -48,9 +49,9 @@ func (op *operation) resolve(ctx workflow.Context, r schema.ResolveRequest) (sch
 
 // fits says why a decision cannot be taken now, or nil. The refusal leaves no
 // trace in the history.
-func (op *operation) fits(r schema.ResolveRequest, a action) *schema.Error {
+func (op *operation) fits(r lifecycle.ResolveRequest, a action) *schema.Error {
 	switch {
-	case !slices.Contains(schema.Decisions(), r.Decision):
+	case !slices.Contains(lifecycle.Decisions(), r.Decision):
 		return schema.NewError(schema.KindInvalidRequest, "unknown decision %q", r.Decision)
 	case r.Decision.NeedsReason() && strings.TrimSpace(r.Reason) == "":
 		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
@@ -67,17 +68,17 @@ func (op *operation) fits(r schema.ResolveRequest, a action) *schema.Error {
 }
 
 // extra lists what the running phase allows beyond retry, extend and cancel.
-func (op *operation) extra(a action) []schema.Decision {
+func (op *operation) extra(a action) []lifecycle.Decision {
 	name := op.status.Operation.Phases[op.phase].Name
 	if name == undoSpec().Name {
-		return []schema.Decision{schema.DecisionSkip}
+		return []lifecycle.Decision{lifecycle.DecisionSkip}
 	}
 	return a.decisions[name]
 }
 
-func (op *operation) unfit(d schema.Decision, a action) *schema.Error {
+func (op *operation) unfit(d lifecycle.Decision, a action) *schema.Error {
 	var can []string
-	for _, other := range schema.Decisions() {
+	for _, other := range lifecycle.Decisions() {
 		if op.may(other, op.extra(a)) {
 			can = append(can, string(other))
 		}

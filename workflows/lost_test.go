@@ -15,11 +15,13 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // lost is what an activity whose task was given up ends with.
 func lost() error {
-	e := schema.NoReport(schema.TaskLost, 1)
+	e := task.NoReport(task.Lost, 1)
 	f := e.Failure()
 	return temporal.NewApplicationErrorWithOptions(f.Message, string(f.Kind),
 		temporal.ApplicationErrorOptions{NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: f.Reason}}})
@@ -27,23 +29,23 @@ func lost() error {
 
 // lostOnce makes the drain's task lost at its first try, and what then answers
 // after it.
-func lostOnce(w *world, then func(schema.TaskSpec) (schema.TaskResult, error)) {
+func lostOnce(w *world, then func(activities.TaskSpec) (task.Result, error)) {
 	tries := 0
-	w.on[schema.TaskWorkloadDrain] = func(spec schema.TaskSpec) (schema.TaskResult, error) {
+	w.on[task.WorkloadDrain] = func(spec activities.TaskSpec) (task.Result, error) {
 		if tries++; tries == 1 {
-			return schema.TaskResult{}, lost()
+			return task.Result{}, lost()
 		}
 		return then(spec)
 	}
 }
 
-func drained(schema.TaskSpec) (schema.TaskResult, error) {
-	return succeeded(schema.DrainResult{Stopped: []string{"job-1"}}), nil
+func drained(activities.TaskSpec) (task.Result, error) {
+	return succeeded(task.DrainResult{Stopped: []string{"job-1"}}), nil
 }
 
 func (b *bed) tellBack(after time.Duration, operationID, step string) {
 	b.env.RegisterDelayedCallback(func() {
-		b.env.SignalWorkflow(schema.SignalAgent, schema.AgentEvent{Event: schema.EventTaskBack, NodeID: testNode,
+		b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned, NodeID: testNode,
 			Incarnation: 1, OperationID: operationID, Step: step})
 	}, after)
 }
@@ -53,67 +55,67 @@ func TestALostTask(t *testing.T) {
 
 	t.Run("parks for an operator and heals when its node is heard of again", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
+		w := newWorld(lifecycle.NodeActive)
 		lostOnce(w, drained)
-		b := setup(t, schema.ActionDrain, w)
+		b := setup(t, lifecycle.ActionDrain, w)
 		b.env.RegisterDelayedCallback(func() {
 			st := b.status()
-			require.Equal(t, schema.OperationParked, st.Operation.Status)
-			require.Equal(t, schema.ReasonTaskLost, st.Operation.Stuck.Reason)
-			require.Equal(t, schema.AttentionOperator, st.Operation.Stuck.Attention)
-			require.Equal(t, "gpuaas task resume "+schema.TaskID("op-1", "workload.drain")+" --reason TEXT", st.Operation.Stuck.Next)
+			require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
+			require.Equal(t, task.ReasonLost, st.Operation.Stuck.Reason)
+			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.Attention)
+			require.Equal(t, "gpuaas task resume "+lifecycle.TaskID("op-1", "workload.drain")+" --reason TEXT", st.Operation.Stuck.Next)
 		}, time.Hour)
 		b.tellBack(2*time.Hour, "op-1", "workload.cordon")
 		b.tellBack(3*time.Hour, "op-0", "workload.drain")
 		b.env.RegisterDelayedCallback(func() {
-			require.Equal(t, schema.OperationParked, b.status().Operation.Status, "other tasks' news change nothing")
+			require.Equal(t, lifecycle.OperationParked, b.status().Operation.Status, "other tasks' news change nothing")
 		}, 4*time.Hour)
 		b.tellBack(5*time.Hour, "op-1", "workload.drain")
 		st := b.run()
-		require.Equal(t, schema.OperationCompleted, st.Operation.Status)
+		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, 2, st.Operation.Phases[1].Attempt)
-		require.Equal(t, schema.PhaseCompleted, st.Operation.Phases[1].State)
+		require.Equal(t, lifecycle.PhaseCompleted, st.Operation.Phases[1].State)
 		require.Equal(t, []string{"claim", "task workload.cordon", "advance drain", "task workload.drain", "park drain",
 			"advance drain", "task workload.drain", "finish completed"}, w.story(), "the same step, nothing voided")
 	})
 
 	t.Run("heals when it was back before the operation heard that it was lost", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
-		b := setup(t, schema.ActionDrain, w)
+		w := newWorld(lifecycle.NodeActive)
+		b := setup(t, lifecycle.ActionDrain, w)
 		lostOnce(w, drained)
 		b.tellBack(0, "op-1", "workload.drain")
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Len(t, w.parks, 1)
 	})
 
 	t.Run("may be lost again", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
+		w := newWorld(lifecycle.NodeActive)
 		tries := 0
-		w.on[schema.TaskWorkloadDrain] = func(spec schema.TaskSpec) (schema.TaskResult, error) {
+		w.on[task.WorkloadDrain] = func(spec activities.TaskSpec) (task.Result, error) {
 			if tries++; tries < 3 {
-				return schema.TaskResult{}, lost()
+				return task.Result{}, lost()
 			}
 			return drained(spec)
 		}
-		b := setup(t, schema.ActionDrain, w)
+		b := setup(t, lifecycle.ActionDrain, w)
 		b.tellBack(time.Hour, "op-1", "workload.drain")
 		b.env.RegisterDelayedCallback(func() {
-			require.Equal(t, schema.OperationParked, b.status().Operation.Status, "old news are no news")
+			require.Equal(t, lifecycle.OperationParked, b.status().Operation.Status, "old news are no news")
 		}, 2*time.Hour)
 		b.tellBack(3*time.Hour, "op-1", "workload.drain")
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Len(t, w.parks, 2)
 	})
 
 	t.Run("is given up for a new task by a retry", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
+		w := newWorld(lifecycle.NodeActive)
 		lostOnce(w, drained)
-		b := setup(t, schema.ActionDrain, w)
-		b.decideAt(time.Hour, schema.DecisionRetry)
-		require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+		b := setup(t, lifecycle.ActionDrain, w)
+		b.decideAt(time.Hour, lifecycle.DecisionRetry)
+		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Contains(t, w.story(), "void")
 		require.Contains(t, w.story(), "task workload.drain#2")
 		require.Equal(t, int64(2), w.specs[2].Attempt)
@@ -121,61 +123,61 @@ func TestALostTask(t *testing.T) {
 
 	t.Run("that an operator cancels parks with that reason, and a cancel restores the node", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(schema.NodeActive)
-		lostOnce(w, func(schema.TaskSpec) (schema.TaskResult, error) {
-			f := schema.TaskResult{Status: schema.TaskCancelled, Message: "cancelled: the disk is gone"}.Failure()
-			return schema.TaskResult{}, temporal.NewApplicationErrorWithOptions(f.Message, string(f.Kind),
+		w := newWorld(lifecycle.NodeActive)
+		lostOnce(w, func(activities.TaskSpec) (task.Result, error) {
+			f := task.Result{Status: task.Canceled, Message: "cancelled: the disk is gone"}.Failure()
+			return task.Result{}, temporal.NewApplicationErrorWithOptions(f.Message, string(f.Kind),
 				temporal.ApplicationErrorOptions{NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: f.Reason}}})
 		})
-		b := setup(t, schema.ActionDrain, w)
+		b := setup(t, lifecycle.ActionDrain, w)
 		b.tellBack(time.Hour, "op-1", "workload.drain")
 		b.env.RegisterDelayedCallback(func() {
 			stuck := b.status().Operation.Stuck
-			require.Equal(t, schema.ReasonTaskCancelled, stuck.Reason)
-			require.Equal(t, schema.AttentionOperator, stuck.Attention)
+			require.Equal(t, task.ReasonCanceled, stuck.Reason)
+			require.Equal(t, lifecycle.AttentionOperator, stuck.Attention)
 			require.Contains(t, stuck.Message, "the disk is gone")
 			require.Equal(t, "gpuaas op retry gpu-17 --reason TEXT", stuck.Next)
 		}, 2*time.Hour)
-		b.decideAt(3*time.Hour, schema.DecisionCancel)
+		b.decideAt(3*time.Hour, lifecycle.DecisionCancel)
 		st := b.run()
-		require.Equal(t, schema.OperationCancelled, st.Operation.Status)
-		require.Equal(t, schema.NodeActive, b.world.finished.Node)
+		require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
+		require.Equal(t, lifecycle.NodeActive, b.world.finished.Node)
 	})
 }
 
 // What the node is told to expect, and how its activity is watched.
 func TestWhatATaskCarries(t *testing.T) {
 	t.Parallel()
-	w := newWorld(schema.NodeActive)
-	b := setup(t, schema.ActionDrain, w)
-	require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+	w := newWorld(lifecycle.NodeActive)
+	b := setup(t, lifecycle.ActionDrain, w)
+	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.Len(t, w.specs, 2)
 	for _, s := range w.specs {
-		require.Equal(t, schema.NodeDraining, s.Expect.NodeState)
+		require.Equal(t, lifecycle.NodeDraining, s.Expect.NodeState)
 		require.Equal(t, int64(1), s.Attempt)
 	}
-	w = newWorld(schema.NodeActive)
-	b = setup(t, schema.ActionProvision, w)
-	require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+	w = newWorld(lifecycle.NodeActive)
+	b = setup(t, lifecycle.ActionProvision, w)
+	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.Empty(t, w.specs[0].Expect.NodeState, "the watchdog may change it meanwhile")
 }
 
 // A silent activity is tried again under the same step, which finds its row.
 func TestAHeartbeatTimeoutIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(schema.NodeActive)
+	w := newWorld(lifecycle.NodeActive)
 	tries := 0
-	w.on[schema.TaskWorkloadDrain] = func(spec schema.TaskSpec) (schema.TaskResult, error) {
+	w.on[task.WorkloadDrain] = func(spec activities.TaskSpec) (task.Result, error) {
 		if tries++; tries < 4 {
-			return schema.TaskResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_HEARTBEAT, nil)
+			return task.Result{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_HEARTBEAT, nil)
 		}
 		return drained(spec)
 	}
-	b := setup(t, schema.ActionDrain, w)
-	require.Equal(t, schema.OperationCompleted, b.run().Operation.Status)
+	b := setup(t, lifecycle.ActionDrain, w)
+	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.Equal(t, 4, tries)
 	require.Empty(t, w.parks)
-	require.Equal(t, schema.TaskBeatTimeout, table(callTask).beat)
+	require.Equal(t, task.HeartbeatTimeout, table(callTask).beat)
 }
 
 func TestReclaimStaleDispatch(t *testing.T) {
@@ -183,21 +185,21 @@ func TestReclaimStaleDispatch(t *testing.T) {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestWorkflowEnvironment()
-	env.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: schema.WorkflowReclaim})
+	env.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
 	env.RegisterActivity(&activities.Sweep{})
 	tries := 0
-	want := activities.Swept{Counts: map[schema.ReclaimResult]int{schema.ReclaimLost: 1}}
+	want := activities.Swept{Counts: map[activities.ReclaimResult]int{activities.ReclaimLost: 1}}
 	env.OnActivity(sweep.ReclaimTasks, anything).Return(func(context.Context) (activities.Swept, error) {
 		if tries++; tries < 3 {
 			return activities.Swept{}, temporal.NewApplicationError("the database is away", string(schema.KindServiceUnavailable))
 		}
 		return want, nil
 	})
-	env.ExecuteWorkflow(schema.WorkflowReclaim)
+	env.ExecuteWorkflow(lifecycle.WorkflowReclaim)
 	require.NoError(t, env.GetWorkflowError())
 	var got activities.Swept
 	require.NoError(t, env.GetWorkflowResult(&got))
 	require.Equal(t, want, got)
-	require.Less(t, table(callSweep).total, schema.ReclaimRunTimeout)
+	require.Less(t, table(callSweep).total, lifecycle.ReclaimRunTimeout)
 	require.Less(t, table(callSweep).beat, table(callSweep).start)
 }

@@ -7,10 +7,11 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // callKind is a row of the one table of timeouts and retries. What a phase may
-// take in all is its budget in schema.Phases; the rows here divide it.
+// take in all is its budget in lifecycle.Phases; the rows here divide it.
 type callKind int
 
 const (
@@ -61,7 +62,7 @@ func table(k callKind) limits {
 	case callSweep:
 		return limits{time.Minute, 2 * time.Minute, time.Second, 2, 10 * time.Second, 3, 30 * time.Second}
 	default: // callTask
-		return limits{0, 0, time.Second, 2, 30 * time.Second, 0, schema.TaskBeatTimeout}
+		return limits{0, 0, time.Second, 2, 30 * time.Second, 0, task.HeartbeatTimeout}
 	}
 }
 
@@ -100,7 +101,7 @@ func remote(ctx workflow.Context, k callKind, budget time.Duration, id, summary 
 // within a workflow task.
 func onRecord(ctx workflow.Context, summary string, fn, in, out any) error {
 	err := workflow.ExecuteLocalActivity(local(ctx, summary), fn, in).Get(ctx, out)
-	if err == nil || temporal.IsCanceledError(err) || !kindOf(err).Row().Retry {
+	if err == nil || temporal.IsCanceledError(err) || !kindOf(err).Info().Retry {
 		return err
 	}
 	slow := remote(ctx, callRecordSlow, 0, "", summary+" (the database is slow)")

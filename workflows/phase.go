@@ -9,12 +9,14 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // runPhase runs one phase until its goal is reached, an operator skips it, or
 // the operation is cancelled. When its budget ends or its work fails for good,
 // the operation parks and waits for a decision.
-func (op *operation) runPhase(ctx workflow.Context, spec schema.PhaseSpec, do step, extra []schema.Decision) error {
+func (op *operation) runPhase(ctx workflow.Context, spec lifecycle.PhaseSpec, do step, extra []lifecycle.Decision) error {
 	op.healed = nil
 	for {
 		op.announce(ctx, spec)
@@ -54,7 +56,7 @@ func (op *operation) runPhase(ctx workflow.Context, spec schema.PhaseSpec, do st
 }
 
 // attempt runs the phase's work on a context that a decision can end.
-func (op *operation) attempt(ctx workflow.Context, spec schema.PhaseSpec, do step) error {
+func (op *operation) attempt(ctx workflow.Context, spec lifecycle.PhaseSpec, do step) error {
 	work, cancel := workflow.WithCancel(ctx)
 	defer cancel()
 	op.interrupt = cancel
@@ -63,43 +65,43 @@ func (op *operation) attempt(ctx workflow.Context, spec schema.PhaseSpec, do ste
 	return err
 }
 
-func (op *operation) doneState() schema.PhaseState {
+func (op *operation) doneState() lifecycle.PhaseState {
 	if op.forced {
 		op.forced = false
-		return schema.PhaseForced
+		return lifecycle.PhaseForced
 	}
-	return schema.PhaseCompleted
+	return lifecycle.PhaseCompleted
 }
 
 // announce marks the phase as running, in the status, in the search attributes
 // and in the database.
-func (op *operation) announce(ctx workflow.Context, spec schema.PhaseSpec) {
+func (op *operation) announce(ctx workflow.Context, spec lifecycle.PhaseSpec) {
 	op.begin(ctx, spec)
 	op.status.Operation.DeadlineAt = deadline(ctx, spec.Budget)
 	op.searchable(ctx,
-		temporal.NewSearchAttributeKeyKeyword(schema.AttrPhase).ValueSet(spec.Name),
-		temporal.NewSearchAttributeKeyTime(schema.AttrDeadlineAt).ValueSet(*op.status.Operation.DeadlineAt))
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(spec.Name),
+		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(*op.status.Operation.DeadlineAt))
 	if op.phase > 0 {
 		// The claim recorded the first phase.
 		tryRecord(ctx, "Record the phase "+spec.Name, record.RecordProgress,
-			op.progress(schema.Advance{Phase: spec.Name}))
+			op.progress(activities.Advance{Phase: spec.Name}))
 	}
 }
 
 // begin marks the phase as running and shows it.
-func (op *operation) begin(ctx workflow.Context, _ schema.PhaseSpec) {
+func (op *operation) begin(ctx workflow.Context, _ lifecycle.PhaseSpec) {
 	now := workflow.Now(ctx).UTC()
 	p := &op.status.Operation.Phases[op.phase]
-	p.State, p.Reason = schema.PhaseRunning, ""
+	p.State, p.Reason = lifecycle.PhaseRunning, ""
 	p.Attempt++
 	if p.StartedAt == nil {
 		p.StartedAt = &now
 	}
-	op.status.Operation.Status = schema.OperationRunning
+	op.status.Operation.Status = lifecycle.OperationRunning
 	op.show(ctx)
 }
 
-func (op *operation) mark(ctx workflow.Context, s schema.PhaseState, reason string) {
+func (op *operation) mark(ctx workflow.Context, s lifecycle.PhaseState, reason string) {
 	now := workflow.Now(ctx).UTC()
 	p := &op.status.Operation.Phases[op.phase]
 	p.State, p.Reason, p.EndedAt = s, reason, &now
@@ -110,20 +112,20 @@ func (op *operation) mark(ctx workflow.Context, s schema.PhaseState, reason stri
 // after all; then there is none. again says that there is none because the task
 // that was given up for lost came back: the same step finds it. It returns
 // errCancelled when the run is cancelled meanwhile.
-func (op *operation) park(ctx workflow.Context, spec schema.PhaseSpec, cause error, extra []schema.Decision) (again bool, _ error) {
+func (op *operation) park(ctx workflow.Context, spec lifecycle.PhaseSpec, cause error, extra []lifecycle.Decision) (again bool, _ error) {
 	stuck := op.stuck(ctx, spec, cause, extra)
 	p := &op.status.Operation.Phases[op.phase]
-	p.State, p.Reason = schema.PhaseParked, stuck.Message
-	op.status.Operation.Status, op.status.Operation.Stuck = schema.OperationParked, &stuck
+	p.State, p.Reason = lifecycle.PhaseParked, stuck.Message
+	op.status.Operation.Status, op.status.Operation.Stuck = lifecycle.OperationParked, &stuck
 	op.status.Operation.DeadlineAt = nil
 	op.searchable(ctx,
-		temporal.NewSearchAttributeKeyKeyword(schema.AttrAttention).ValueSet(string(stuck.Attention)),
-		temporal.NewSearchAttributeKeyKeyword(schema.AttrStuckReason).ValueSet(stuck.Reason),
-		temporal.NewSearchAttributeKeyTime(schema.AttrStuckSince).ValueSet(stuck.Since))
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(stuck.Attention)),
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet(stuck.Reason),
+		temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(stuck.Since))
 	op.show(ctx)
 	tryRecord(ctx, "Record why it does not go on", record.RecordProgress,
-		op.progress(schema.Advance{Phase: spec.Name, Stuck: &stuck}))
-	heals, lost := op.heals(ctx), stuck.Reason == schema.ReasonTaskLost
+		op.progress(activities.Advance{Phase: spec.Name, Stuck: &stuck}))
+	heals, lost := op.heals(ctx), stuck.Reason == task.ReasonLost
 	if err := workflow.Await(ctx, func() bool {
 		return op.decision != nil || heals && op.healed(ctx) || lost && op.cameBack(ctx)
 	}); err != nil {
@@ -157,13 +159,13 @@ func (op *operation) decide(ctx workflow.Context) (done bool, err error) {
 	d := *op.decision
 	op.unpark(ctx, d)
 	switch d.Decision {
-	case schema.DecisionCancel:
+	case lifecycle.DecisionCancel:
 		return true, errCancelled
-	case schema.DecisionSkip:
-		op.mark(ctx, schema.PhaseSkipped, d.Reason)
+	case lifecycle.DecisionSkip:
+		op.mark(ctx, lifecycle.PhaseSkipped, d.Reason)
 		return true, nil
 	}
-	op.forced = d.Decision == schema.DecisionForce
+	op.forced = d.Decision == lifecycle.DecisionForce
 	// Retry, force and extend give the node a new task; the old one must not
 	// run beside it.
 	op.try++
@@ -174,10 +176,10 @@ func (op *operation) decide(ctx workflow.Context) (done bool, err error) {
 }
 
 // unpark clears what park set, records the decision and lets its caller go.
-func (op *operation) unpark(ctx workflow.Context, d schema.ResolveRequest) {
+func (op *operation) unpark(ctx workflow.Context, d lifecycle.ResolveRequest) {
 	op.clear(ctx)
 	tryRecord(ctx, "Record the decision to "+string(d.Decision), record.RecordProgress,
-		op.progress(schema.Advance{Phase: op.status.Operation.Phases[op.phase].Name, Decision: &d}))
+		op.progress(activities.Advance{Phase: op.status.Operation.Phases[op.phase].Name, Decision: &d}))
 	op.decision = nil
 }
 
@@ -185,12 +187,12 @@ func (op *operation) unpark(ctx workflow.Context, d schema.ResolveRequest) {
 func (op *operation) clear(ctx workflow.Context) {
 	parked := op.status.Operation.Stuck != nil
 	op.status.Operation.Stuck = nil
-	op.status.Operation.Status = schema.OperationRunning
+	op.status.Operation.Status = lifecycle.OperationRunning
 	if parked {
 		op.searchable(ctx,
-			temporal.NewSearchAttributeKeyKeyword(schema.AttrAttention).ValueSet(string(schema.AttentionNone)),
-			temporal.NewSearchAttributeKeyKeyword(schema.AttrStuckReason).ValueUnset(),
-			temporal.NewSearchAttributeKeyTime(schema.AttrStuckSince).ValueUnset())
+			temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionNone)),
+			temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueUnset(),
+			temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueUnset())
 	}
 }
 
@@ -199,15 +201,15 @@ func (op *operation) clear(ctx workflow.Context) {
 func (op *operation) undo(ctx workflow.Context, do step) error {
 	spec := undoSpec()
 	op.status.Operation.Phases = append(op.status.Operation.Phases,
-		schema.Phase{Name: spec.Name, Title: spec.Title, State: schema.PhasePending})
+		lifecycle.Phase{Name: spec.Name, Title: spec.Title, State: lifecycle.PhasePending})
 	op.phase = len(op.status.Operation.Phases) - 1
 	op.decision = nil
-	return op.runPhase(ctx, spec, do, []schema.Decision{schema.DecisionSkip})
+	return op.runPhase(ctx, spec, do, []lifecycle.Decision{lifecycle.DecisionSkip})
 }
 
 // progress numbers an advance, so that a late repeat of it cannot undo a newer
 // one.
-func (op *operation) progress(a schema.Advance) activities.AdvanceInput {
+func (op *operation) progress(a activities.Advance) activities.AdvanceInput {
 	op.advances++
 	a.Step = op.advances
 	return activities.AdvanceInput{Fence: op.claim.Fence, Advance: a}
@@ -221,14 +223,14 @@ func (op *operation) searchable(ctx workflow.Context, updates ...temporal.Search
 }
 
 // may reports whether a decision fits the operation now.
-func (op *operation) may(d schema.Decision, extra []schema.Decision) bool {
+func (op *operation) may(d lifecycle.Decision, extra []lifecycle.Decision) bool {
 	parked := op.status.Operation.Stuck != nil
 	switch d {
-	case schema.DecisionCancel:
+	case lifecycle.DecisionCancel:
 		return true
-	case schema.DecisionRetry, schema.DecisionExtend:
+	case lifecycle.DecisionRetry, lifecycle.DecisionExtend:
 		return parked
-	case schema.DecisionForce, schema.DecisionSkip:
+	case lifecycle.DecisionForce, lifecycle.DecisionSkip:
 		return slices.Contains(extra, d)
 	}
 	return false

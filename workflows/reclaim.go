@@ -7,7 +7,7 @@ import (
 )
 
 // ReclaimStaleDispatch is one sweep of the reclaimer, run by a schedule every
-// schema.ReclaimEvery: what nobody holds any more is offered again, given up or
+// lifecycle.ReclaimInterval: what nobody holds any more is offered again, given up or
 // voided. It keeps nothing between two runs, so one that fails costs the time to
 // the next.
 func ReclaimStaleDispatch(ctx workflow.Context) (activities.Swept, error) {

@@ -3,11 +3,11 @@ package workflows
 import (
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // Lifecycle is the signature of every lifecycle workflow.
-type Lifecycle = func(workflow.Context, schema.OperationInput) (schema.OperationStatus, error)
+type Lifecycle = func(workflow.Context, lifecycle.OperationInput) (lifecycle.OperationStatus, error)
 
 // Entry is one registered workflow.
 type Entry struct {

@@ -15,7 +15,8 @@ import (
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // fixtures are histories of real runs, exported by test/e2e with -record and
@@ -52,7 +53,7 @@ func replayer(t *testing.T, entries []Entry) worker.WorkflowReplayer {
 	for _, e := range entries {
 		r.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
-	r.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: schema.WorkflowReclaim})
+	r.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
 	return r
 }
 
@@ -73,9 +74,9 @@ func TestRecordedHistoriesReplay(t *testing.T) {
 // under a workflow that does other things first.
 func TestReplayFindsAChange(t *testing.T) {
 	t.Parallel()
-	reordered := func(ctx workflow.Context, in schema.OperationInput) (schema.OperationStatus, error) {
+	reordered := func(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
 		if err := workflow.Sleep(ctx, 1); err != nil {
-			return schema.OperationStatus{}, err
+			return lifecycle.OperationStatus{}, err
 		}
 		return Drain(ctx, in)
 	}
@@ -99,7 +100,7 @@ func TestHistoriesReadLikeAStory(t *testing.T) {
 				enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
 				require.NotEmpty(t, e.GetUserMetadata().GetSummary().GetData(), "%s: event %d has no summary", name, e.GetEventId())
 			}
-			require.NotContains(t, e.String(), schema.TokenPrefix, "%s: event %d holds a token", name, e.GetEventId())
+			require.NotContains(t, e.String(), trust.TokenPrefix, "%s: event %d holds a token", name, e.GetEventId())
 		}
 	}
 }

@@ -3,19 +3,20 @@ package workflows
 import (
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // Retire takes a node out of the pool, reversibly: polling and renewal go on,
 // no work is given. The claim refuses a node that holds work, unless the node
 // is to be drained first.
-func Retire(ctx workflow.Context, in schema.OperationInput) (schema.OperationStatus, error) {
+func Retire(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
 	return run(ctx, in, action{
 		steps:     drainSteps(),
 		decisions: drainDecisions(),
 		undo:      uncordonIfCordoned,
-		finish: func(*operation) schema.Finish {
-			return schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired, Outcome: "retired"}
+		finish: func(*operation) activities.Finish {
+			return activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired, Outcome: "retired"}
 		},
 	})
 }

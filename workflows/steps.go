@@ -7,16 +7,19 @@ import (
 
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // onNode gives the node one task and waits for its result. The step's name is
 // the activity's id and the task's idempotency key.
-func (op *operation) onNode(ctx workflow.Context, t schema.TaskType, params schema.Params, budget time.Duration, summary string) (schema.TaskResult, error) {
+func (op *operation) onNode(ctx workflow.Context, t task.Type, params task.Params, budget time.Duration, summary string) (task.Result, error) {
 	step := op.stepName(t)
 	op.asked = step
-	var result schema.TaskResult
-	err := workflow.ExecuteActivity(remote(ctx, callTask, budget, step, summary), node.RunNodeTask, schema.TaskSpec{
+	var result task.Result
+	err := workflow.ExecuteActivity(remote(ctx, callTask, budget, step, summary), node.RunNodeTask, activities.TaskSpec{
 		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
 		Step: step, Type: t, Params: params, Attempt: int64(op.try + 1), Expect: op.expect(),
 		Deadline: taskDeadline(ctx, budget), CorrelationID: op.in.CorrelationID,
@@ -27,13 +30,13 @@ func (op *operation) onNode(ctx workflow.Context, t schema.TaskType, params sche
 // expect is what the node checks before it begins: the state that the claim
 // entered and that nobody else changes while the operation holds the node. Other
 // states the watchdog may change beside it.
-func (op *operation) expect() schema.TaskExpect {
-	move, _ := schema.MoveOf(op.in.Action)
-	return schema.TaskExpect{NodeState: move.Claim}
+func (op *operation) expect() task.Expectation {
+	move, _ := lifecycle.MoveOf(op.in.Action)
+	return task.Expectation{NodeState: move.Claim}
 }
 
 // stepName is unique within the operation: an operator's retry is a new step.
-func (op *operation) stepName(t schema.TaskType) string {
+func (op *operation) stepName(t task.Type) string {
 	if op.try == 0 {
 		return string(t)
 	}
@@ -41,12 +44,12 @@ func (op *operation) stepName(t schema.TaskType) string {
 }
 
 // cordon makes the node take no new work.
-func cordon(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
-	result, err := op.onNode(ctx, schema.TaskWorkloadCordon, nil, spec.Budget, "Cordon the node: no new work")
+func cordon(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	result, err := op.onNode(ctx, task.WorkloadCordon, nil, spec.Budget, "Cordon the node: no new work")
 	if err != nil {
 		return err
 	}
-	var out schema.CordonResult
+	var out task.CordonResult
 	if err := result.Decode(&out); err != nil {
 		return err
 	}
@@ -55,13 +58,13 @@ func cordon(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
 }
 
 // uncordon lets the node take work again.
-func uncordon(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
-	_, err := op.onNode(ctx, schema.TaskWorkloadUncordon, nil, spec.Budget, "Uncordon the node: take work again")
+func uncordon(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	_, err := op.onNode(ctx, task.WorkloadUncordon, nil, spec.Budget, "Uncordon the node: take work again")
 	return err
 }
 
 // uncordonIfCordoned undoes just what this operation did.
-func uncordonIfCordoned(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
+func uncordonIfCordoned(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
 	if !op.cordoned {
 		return nil
 	}
@@ -73,17 +76,17 @@ const reasonDrainBlocked = "drain_blocked"
 
 // endWork ends the node's work: the agent waits until the drain's deadline and
 // reports what blocked. Forced, it kills what has not ended.
-func endWork(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
+func endWork(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
 	limit := op.in.Options.DrainTimeout()
-	params := schema.DrainParams{Deadline: workflow.Now(ctx).Add(limit).UTC(), Force: op.forced}
+	params := task.DrainParams{Deadline: workflow.Now(ctx).Add(limit).UTC(), Force: op.forced}
 	if op.forced {
 		params.Deadline = workflow.Now(ctx).Add(forceGrace).UTC()
 	}
-	result, err := op.onNode(ctx, schema.TaskWorkloadDrain, params.Encode(), spec.Budget, drainSummary(op.forced, limit))
+	result, err := op.onNode(ctx, task.WorkloadDrain, params.Encode(), spec.Budget, drainSummary(op.forced, limit))
 	if err != nil {
 		return err
 	}
-	var out schema.DrainResult
+	var out task.DrainResult
 	if err := result.Decode(&out); err != nil {
 		return err
 	}
@@ -103,7 +106,7 @@ func drainSummary(forced bool, limit time.Duration) string {
 	return fmt.Sprintf("End the node's work within %s", limit)
 }
 
-func blocked(blockers []schema.Blocker, limit time.Duration) error {
+func blocked(blockers []task.Blocker, limit time.Duration) error {
 	names := make([]string, len(blockers))
 	for i, b := range blockers {
 		names[i] = fmt.Sprintf("%s (%s)", b.Workload, b.Reason)
@@ -114,8 +117,8 @@ func blocked(blockers []schema.Blocker, limit time.Duration) error {
 
 // probe asks the node for its health. Forced, a failed check is noted and
 // passed over.
-func probe(ctx workflow.Context, op *operation, spec schema.PhaseSpec) error {
-	result, err := op.onNode(ctx, schema.TaskNodeProbe, nil, spec.Budget, "Probe disk, memory, GPUs and clock")
+func probe(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	result, err := op.onNode(ctx, task.NodeProbe, nil, spec.Budget, "Probe disk, memory, GPUs and clock")
 	if err != nil {
 		return err
 	}

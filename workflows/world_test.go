@@ -20,6 +20,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 const testNode = "0198c0de-0000-7000-8000-000000000001"
@@ -33,29 +36,29 @@ type world struct {
 	// fail lets the named call fail with an error, every time.
 	fail map[string]error
 	// on answers a node task; unset types succeed.
-	on map[schema.TaskType]func(spec schema.TaskSpec) (schema.TaskResult, error)
+	on map[task.Type]func(spec activities.TaskSpec) (task.Result, error)
 	// silent lets tasks of these types run into their time limit, open leaves
 	// them without an answer.
-	silent    map[schema.TaskType]bool
-	open      map[schema.TaskType]bool
-	prior     schema.NodeState
-	claimed   schema.NodeState
-	finished  *schema.Finish
-	parks     []schema.Stuck
-	decisions []schema.Decision
-	progress  schema.EnrollmentProgress
+	silent    map[task.Type]bool
+	open      map[task.Type]bool
+	prior     lifecycle.NodeState
+	claimed   lifecycle.NodeState
+	finished  *activities.Finish
+	parks     []lifecycle.Stuck
+	decisions []lifecycle.Decision
+	progress  activities.Enrollment
 	heartbeat time.Time
-	sku       schema.SKU
+	sku       inventory.SKU
 	gpus      int
 	wasCordon bool
-	specs     []schema.TaskSpec
+	specs     []activities.TaskSpec
 }
 
-func newWorld(prior schema.NodeState) *world {
+func newWorld(prior lifecycle.NodeState) *world {
 	return &world{
-		fail: map[string]error{}, on: map[schema.TaskType]func(schema.TaskSpec) (schema.TaskResult, error){},
-		silent: map[schema.TaskType]bool{}, open: map[schema.TaskType]bool{}, prior: prior, heartbeat: time.Now().Add(time.Hour),
-		sku: schema.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
+		fail: map[string]error{}, on: map[task.Type]func(activities.TaskSpec) (task.Result, error){},
+		silent: map[task.Type]bool{}, open: map[task.Type]bool{}, prior: prior, heartbeat: time.Now().Add(time.Hour),
+		sku: inventory.SKU{Name: "cpu-dev", MinCPUs: 1, Active: true},
 	}
 }
 
@@ -83,30 +86,30 @@ func (w *world) heal(call string) {
 	delete(w.fail, call)
 }
 
-func (w *world) Claim(_ context.Context, r schema.ClaimRequest) (schema.Claim, error) {
+func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.Claim, error) {
 	if err := w.note("claim"); err != nil {
-		return schema.Claim{}, err
+		return activities.Claim{}, err
 	}
-	move, err := schema.CheckMove(r.Action, w.prior)
+	move, err := lifecycle.CheckMove(r.Action, w.prior)
 	if err != nil {
-		return schema.Claim{}, err
+		return activities.Claim{}, err
 	}
 	w.claimed = w.prior
 	if move.Claim != "" {
 		w.claimed = move.Claim
 	}
-	fence := schema.Fence{NodeID: r.NodeID, OperationID: r.OperationID, OpSeq: 7, Actor: r.Actor}
+	fence := activities.Fence{NodeID: r.NodeID, OperationID: r.OperationID, OpSeq: 7, Actor: r.Actor}
 	if !move.Operation {
 		fence.OpSeq = 0
 	}
-	return schema.Claim{
+	return activities.Claim{
 		Fence: fence,
 		Prior: w.prior, State: w.claimed, Host: "gpu-17", SKU: w.sku, GPUsTotal: w.gpus,
 		Provider: "manual", Incarnation: 1,
 	}, nil
 }
 
-func (w *world) Advance(_ context.Context, _ schema.Fence, a schema.Advance) error {
+func (w *world) Advance(_ context.Context, _ activities.Fence, a activities.Advance) error {
 	call := "advance " + a.Phase
 	switch {
 	case a.Stuck != nil:
@@ -132,7 +135,7 @@ func (w *world) Advance(_ context.Context, _ schema.Fence, a schema.Advance) err
 	return nil
 }
 
-func (w *world) Finish(_ context.Context, _ schema.Fence, f schema.Finish) error {
+func (w *world) Finish(_ context.Context, _ activities.Fence, f activities.Finish) error {
 	f.RunID = "" // the test environment's
 	if err := w.note("finish " + string(f.Status)); err != nil {
 		return err
@@ -141,7 +144,7 @@ func (w *world) Finish(_ context.Context, _ schema.Fence, f schema.Finish) error
 	return nil
 }
 
-func (w *world) Enrollment(context.Context, string) (schema.EnrollmentProgress, error) {
+func (w *world) Enrollment(context.Context, string) (activities.Enrollment, error) {
 	return w.progress, w.note("read enrollment")
 }
 
@@ -149,53 +152,53 @@ func (w *world) LastHeartbeat(context.Context, string) (time.Time, error) {
 	return w.heartbeat, w.note("heartbeat?")
 }
 
-func (w *world) Void(context.Context, schema.Fence) error { return w.note("void") }
+func (w *world) Void(context.Context, activities.Fence) error { return w.note("void") }
 
-func (w *world) Prepare(context.Context, schema.TaskSpec, schema.TaskOwner) (schema.TaskRow, error) {
+func (w *world) Prepare(context.Context, activities.TaskSpec, task.Owner) (activities.TaskRow, error) {
 	panic("the world answers tasks by itself")
 }
 
-func (w *world) Enqueue(context.Context, schema.TaskSpec, schema.TaskOwner, schema.TaskRow, []byte) error {
+func (w *world) Enqueue(context.Context, activities.TaskSpec, task.Owner, activities.TaskRow, []byte) error {
 	panic("the world answers tasks by itself")
 }
 
-func (w *world) Plan(_ context.Context, _ schema.Fence, r schema.Resource) (schema.Resource, error) {
+func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
 	return r, w.note("plan")
 }
 
-func (w *world) Created(context.Context, schema.Fence, string, string) error {
+func (w *world) Created(context.Context, activities.Fence, string, string) error {
 	return w.note("created")
 }
 
-func (w *world) Released(context.Context, schema.Fence, string) error { return w.note("released") }
+func (w *world) Released(context.Context, activities.Fence, string) error { return w.note("released") }
 
-func (w *world) Open(context.Context, string) ([]schema.Resource, error) {
-	return []schema.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}}, w.note("ledger")
+func (w *world) Open(context.Context, string) ([]activities.Resource, error) {
+	return []activities.Resource{{ResourceID: "r1", Kind: "instance", Provider: "manual"}}, w.note("ledger")
 }
 
 func (w *world) Name() string  { return "manual" }
 func (w *world) Creates() bool { return false }
 
-func (w *world) Ensure(context.Context, schema.Resource, string) (string, error) {
+func (w *world) Ensure(context.Context, activities.Resource, string) (string, error) {
 	return "gpu-17", w.note("ensure")
 }
 
-func (w *world) Release(context.Context, schema.Resource) error { return w.note("release") }
+func (w *world) Release(context.Context, activities.Resource) error { return w.note("release") }
 
 // task plays the node.
-func (w *world) task(_ context.Context, spec schema.TaskSpec) (schema.TaskResult, error) {
+func (w *world) task(_ context.Context, spec activities.TaskSpec) (task.Result, error) {
 	if err := w.note("task " + spec.Step); err != nil {
-		return schema.TaskResult{}, err
+		return task.Result{}, err
 	}
 	w.mu.Lock()
 	answer, silent, open := w.on[spec.Type], w.silent[spec.Type], w.open[spec.Type]
 	w.specs = append(w.specs, spec)
 	w.mu.Unlock()
 	if silent {
-		return schema.TaskResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE, nil)
+		return task.Result{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE, nil)
 	}
 	if open {
-		return schema.TaskResult{}, activity.ErrResultPending
+		return task.Result{}, activity.ErrResultPending
 	}
 	if answer != nil {
 		return answer(spec)
@@ -203,24 +206,24 @@ func (w *world) task(_ context.Context, spec schema.TaskSpec) (schema.TaskResult
 	return succeeded(w.defaultOutput(spec.Type)), nil
 }
 
-func (w *world) defaultOutput(t schema.TaskType) any {
+func (w *world) defaultOutput(t task.Type) any {
 	switch t {
-	case schema.TaskFactsCollect:
-		return schema.Facts{CPUs: 2, MemoryBytes: 1 << 30}
-	case schema.TaskNodeProbe:
-		return schema.ProbeReport{Healthy: true}
-	case schema.TaskWorkloadDrain:
-		return schema.DrainResult{Stopped: []string{"job-1"}}
+	case task.FactsCollect:
+		return inventory.Facts{CPUs: 2, MemoryBytes: 1 << 30}
+	case task.NodeProbe:
+		return inventory.ProbeReport{Healthy: true}
+	case task.WorkloadDrain:
+		return task.DrainResult{Stopped: []string{"job-1"}}
 	}
-	return schema.CordonResult{Cordoned: t == schema.TaskWorkloadCordon, Was: w.wasCordon}
+	return task.CordonResult{Cordoned: t == task.WorkloadCordon, Was: w.wasCordon}
 }
 
-func succeeded(output any) schema.TaskResult {
+func succeeded(output any) task.Result {
 	raw, err := json.Marshal(output)
 	if err != nil {
 		panic(err)
 	}
-	return schema.TaskResult{Status: schema.TaskSucceeded, Output: raw}
+	return task.Result{Status: task.Succeeded, Output: raw}
 }
 
 // bed runs one operation of one world in a test environment with a clock that
@@ -229,20 +232,20 @@ type bed struct {
 	t     *testing.T
 	env   *testsuite.TestWorkflowEnvironment
 	world *world
-	in    schema.OperationInput
+	in    lifecycle.OperationInput
 	// answer and refusal are what submit said.
-	answer  *schema.Operation
+	answer  *lifecycle.Operation
 	refusal error
 	// resolved is what each decision was answered.
 	resolved []error
 }
 
-func setup(t *testing.T, a schema.Action, w *world) *bed {
+func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	b := &bed{t: t, env: suite.NewTestWorkflowEnvironment(), world: w}
-	b.in = schema.OperationInput{
+	b.in = lifecycle.OperationInput{
 		OperationID: "op-1", NodeID: testNode, Action: a, Actor: "alice", Reason: "RMA-4411",
 		CorrelationID: "c-1", Host: "gpu-17",
 	}
@@ -259,12 +262,12 @@ func setup(t *testing.T, a schema.Action, w *world) *bed {
 }
 
 func (b *bed) submit() {
-	b.env.UpdateWorkflow(schema.UpdateSubmit, b.in.OperationID, &testsuite.TestUpdateCallback{
+	b.env.UpdateWorkflow(lifecycle.UpdateSubmit, b.in.OperationID, &testsuite.TestUpdateCallback{
 		OnAccept: func() {},
 		OnReject: func(err error) { b.refusal = err },
 		OnComplete: func(v any, err error) {
 			b.refusal = err
-			if op, ok := v.(schema.Operation); ok && err == nil {
+			if op, ok := v.(lifecycle.Operation); ok && err == nil {
 				b.answer = &op
 			}
 		},
@@ -272,30 +275,30 @@ func (b *bed) submit() {
 }
 
 // decideAt hands over a decision after d of workflow time.
-func (b *bed) decideAt(d time.Duration, decision schema.Decision) {
+func (b *bed) decideAt(d time.Duration, decision lifecycle.Decision) {
 	b.env.RegisterDelayedCallback(func() { b.decide(decision, "because") }, d)
 }
 
-func (b *bed) decide(decision schema.Decision, reason string) {
+func (b *bed) decide(decision lifecycle.Decision, reason string) {
 	i := len(b.resolved)
 	b.resolved = append(b.resolved, errUnanswered)
-	b.env.UpdateWorkflow(schema.UpdateResolve, fmt.Sprintf("decision-%d", i), &testsuite.TestUpdateCallback{
+	b.env.UpdateWorkflow(lifecycle.UpdateResolve, fmt.Sprintf("decision-%d", i), &testsuite.TestUpdateCallback{
 		OnAccept:   func() {},
 		OnReject:   func(err error) { b.resolved[i] = err },
 		OnComplete: func(_ any, err error) { b.resolved[i] = err },
-	}, schema.ResolveRequest{Decision: decision, Reason: reason, By: "bob"})
+	}, lifecycle.ResolveRequest{Decision: decision, Reason: reason, By: "bob"})
 }
 
 var errUnanswered = fmt.Errorf("not answered")
 
 // run runs the operation to its end and returns its final state.
-func (b *bed) run() schema.OperationStatus {
+func (b *bed) run() lifecycle.OperationStatus {
 	b.t.Helper()
-	name, ok := schema.WorkflowType(b.in.Action)
+	name, ok := lifecycle.WorkflowType(b.in.Action)
 	require.True(b.t, ok)
 	b.env.ExecuteWorkflow(name, b.in)
 	require.True(b.t, b.env.IsWorkflowCompleted(), "the operation never ended")
-	var st schema.OperationStatus
+	var st lifecycle.OperationStatus
 	err := b.env.GetWorkflowError()
 	var cancelled *temporal.CanceledError
 	if err != nil {
@@ -308,10 +311,10 @@ func (b *bed) run() schema.OperationStatus {
 }
 
 // status asks the running operation for its state.
-func (b *bed) status() schema.OperationStatus {
-	v, err := b.env.QueryWorkflow(schema.QueryStatus)
+func (b *bed) status() lifecycle.OperationStatus {
+	v, err := b.env.QueryWorkflow(lifecycle.QueryStatus)
 	require.NoError(b.t, err)
-	var st schema.OperationStatus
+	var st lifecycle.OperationStatus
 	require.NoError(b.t, v.Get(&st))
 	return st
 }

@@ -11,6 +11,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // How a package comes to a node.
@@ -35,7 +38,7 @@ type Config struct {
 	Log       *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil when none is configured.
-	Package func() (*schema.AgentPackage, error)
+	Package func() (*trust.AgentPackage, error)
 	// Ready answers the readiness check.
 	Ready func() error
 }
@@ -64,17 +67,17 @@ func (a *API) Routes() []edge.Route {
 	}
 	routes := []edge.Route{
 		a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/nodes", Success: []int{http.StatusCreated},
-			MaxBody: schema.MaxBodyBytes}, a.register),
+			MaxBody: wire.MaxBodyBytes}, a.register),
 		get(adminPath+"/nodes", a.nodes),
 		get(adminPath+"/nodes/{node}", a.node, schema.KindNotFound),
 		get(adminPath+"/audit", a.audit, schema.KindNotFound),
 		get(adminPath+"/operations", a.operations, schema.KindNotFound),
 		get(adminPath+"/tasks", a.tasks, schema.KindNotFound),
 		get(adminPath+"/tasks/{task_id}", a.task, schema.KindNotFound),
-		a.decisionRoute("resume", func(ctx context.Context, id, reason string, by Subject) (schema.TaskView, error) {
+		a.decisionRoute("resume", func(ctx context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
 			return a.cfg.Store.ResumeTask(ctx, id, reason, by)
 		}),
-		a.decisionRoute("cancel", func(ctx context.Context, id, reason string, by Subject) (schema.TaskView, error) {
+		a.decisionRoute("cancel", func(ctx context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
 			return a.cfg.Store.CancelTask(ctx, id, reason, by)
 		}),
 		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
@@ -82,7 +85,7 @@ func (a *API) Routes() []edge.Route {
 	// What hands out a token meets nodes that are locked or removed.
 	lockable := []schema.Kind{schema.KindInvalidNodeIdentity}
 	routes = append(routes, a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/nodes/{node}/bootstrap-script",
-		Success: []int{http.StatusOK}, MaxBody: schema.MaxBodyBytes, Timeout: submitTime,
+		Success: []int{http.StatusOK}, MaxBody: wire.MaxBodyBytes, Timeout: submitTime,
 		Kinds: append(lockable, schema.KindNotFound, schema.KindOperationInProgress)}, a.bootstrapScript))
 	for _, action := range lifecycleActions() {
 		kinds := []schema.Kind{schema.KindNotFound, schema.KindNodeInUse, schema.KindOperationInProgress}
@@ -91,7 +94,7 @@ func (a *API) Routes() []edge.Route {
 		}
 		routes = append(routes, a.route(edge.Route{
 			Method: http.MethodPost, Path: adminPath + "/nodes/{node}/" + string(action),
-			Success: []int{http.StatusAccepted}, MaxBody: schema.MaxBodyBytes, Timeout: submitTime,
+			Success: []int{http.StatusAccepted}, MaxBody: wire.MaxBodyBytes, Timeout: submitTime,
 			Kinds: kinds,
 		}, a.lifecycle(action)))
 	}
@@ -101,12 +104,12 @@ func (a *API) Routes() []edge.Route {
 // decisionRoute is the endpoint of a decision about a task.
 func (a *API) decisionRoute(verb string, d decision) edge.Route {
 	return a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/tasks/{task_id}/" + verb,
-		Success: []int{http.StatusOK}, MaxBody: schema.MaxBodyBytes,
+		Success: []int{http.StatusOK}, MaxBody: wire.MaxBodyBytes,
 		Kinds: []schema.Kind{schema.KindNotFound, schema.KindTaskStatus}}, a.decideTask(d))
 }
 
 // handler is an endpoint that knows who asks.
-type handler func(w http.ResponseWriter, r *http.Request, by Subject) error
+type handler func(w http.ResponseWriter, r *http.Request, by audit.Subject) error
 
 // route puts the bearer check before an endpoint.
 func (a *API) route(r edge.Route, h handler) edge.Route {
@@ -124,15 +127,15 @@ func (a *API) route(r edge.Route, h handler) edge.Route {
 
 // subject authenticates the bearer token. Both sides are hashed, so the
 // comparison takes the same time whatever is sent.
-func (a *API) subject(r *http.Request) (Subject, error) {
+func (a *API) subject(r *http.Request) (audit.Subject, error) {
 	values := r.Header.Values("Authorization")
 	scheme, token, ok := strings.Cut(strings.Join(values, ","), " ")
 	if !ok || len(values) != 1 || !strings.EqualFold(scheme, "Bearer") {
-		return Subject{}, schema.NewError(schema.KindUnauthenticated, "this endpoint needs a bearer token").WithReason("no_token")
+		return audit.Subject{}, schema.NewError(schema.KindUnauthenticated, "this endpoint needs a bearer token").WithReason("no_token")
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	if subtle.ConstantTimeCompare(sum[:], a.cfg.TokenHash[:]) != 1 {
-		return Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted").WithReason("bad_token")
+		return audit.Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted").WithReason("bad_token")
 	}
-	return Subject{Actor: a.cfg.Actor, CorrelationID: edge.CorrelationID(r.Context())}, nil
+	return audit.Subject{Actor: a.cfg.Actor, CorrelationID: edge.CorrelationID(r.Context())}, nil
 }

@@ -6,51 +6,55 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // trust returns a bundle with everything but the node and its token.
-func (a *API) trust(ctx context.Context) (schema.BootstrapBundle, error) {
+func (a *API) trust(ctx context.Context) (trust.BootstrapBundle, error) {
 	serverCA, err := a.cfg.Trust.ServerCA(ctx)
 	if err != nil {
-		return schema.BootstrapBundle{}, err
+		return trust.BootstrapBundle{}, err
 	}
 	nodeCA, err := a.cfg.Trust.NodeCA(ctx)
 	if err != nil {
-		return schema.BootstrapBundle{}, err
+		return trust.BootstrapBundle{}, err
 	}
 	tasks, err := a.cfg.Trust.TaskTrust(ctx)
 	if err != nil {
-		return schema.BootstrapBundle{}, err
+		return trust.BootstrapBundle{}, err
 	}
-	var agent *schema.AgentPackage
+	var agent *trust.AgentPackage
 	if a.cfg.Package != nil {
 		if agent, err = a.cfg.Package(); err != nil {
-			return schema.BootstrapBundle{}, err
+			return trust.BootstrapBundle{}, err
 		}
 	}
-	return schema.BootstrapBundle{
+	return trust.BootstrapBundle{
 		Package:              agent,
 		APIURL:               a.cfg.NodeURL,
 		Env:                  a.cfg.Env,
 		TaskSigningPubkeys:   tasks.String(),
-		CABundlePath:         schema.DefaultCABundlePath,
-		NodeCertCABundlePath: schema.DefaultNodeCABundlePath,
-		CertPath:             schema.DefaultCertPath,
-		KeyPath:              schema.DefaultKeyPath,
+		CABundlePath:         trust.DefaultCABundlePath,
+		NodeCertCABundlePath: trust.DefaultNodeCABundlePath,
+		CertPath:             trust.DefaultCertPath,
+		KeyPath:              trust.DefaultKeyPath,
 		CABundlePEM:          serverCA,
-		CABundleFingerprint:  schema.Fingerprint(serverCA),
+		CABundleFingerprint:  trust.Fingerprint(serverCA),
 		NodeCertCABundlePEM:  nodeCA,
 	}, nil
 }
 
 // purposeOf is the purpose of the token that an action hands out; "" for one that
 // hands out none.
-func purposeOf(a schema.Action) schema.TokenPurpose {
+func purposeOf(a lifecycle.Action) trust.TokenPurpose {
 	switch a {
-	case schema.ActionEnroll:
-		return schema.PurposeEnroll
-	case schema.ActionReissueEnrollment:
-		return schema.PurposeReissue
+	case lifecycle.ActionEnroll:
+		return trust.PurposeEnroll
+	case lifecycle.ActionReissueEnrollment:
+		return trust.PurposeReissue
 	}
 	return ""
 }
@@ -58,12 +62,12 @@ func purposeOf(a schema.Action) schema.TokenPurpose {
 // mint makes the operation's token and puts it into the bundle. The token lives
 // in this call and its answer only. Asking again for the operation that waits
 // for its bundle voids the token before; an operation that is over gives none.
-func (a *API) mint(ctx context.Context, in schema.OperationInput, by Subject, bundle *schema.BootstrapBundle) error {
+func (a *API) mint(ctx context.Context, in lifecycle.OperationInput, by audit.Subject, bundle *trust.BootstrapBundle) error {
 	open, err := a.cfg.Store.Operations(ctx, in.NodeID, true)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(open, func(o schema.OperationSummary) bool { return o.OperationID == in.OperationID }) {
+	if !slices.ContainsFunc(open, func(o wire.OperationSummary) bool { return o.OperationID == in.OperationID }) {
 		return schema.NewError(schema.KindInvalidRequest, "operation %s is over; it gives a bundle only while it runs", in.OperationID).
 			WithReason("operation_over").WithNext("gpuaas node " + string(in.Action) + " " + in.Host)
 	}
@@ -71,7 +75,7 @@ func (a *API) mint(ctx context.Context, in schema.OperationInput, by Subject, bu
 }
 
 // issueInto mints a token and puts it into the bundle.
-func (a *API) issueInto(ctx context.Context, nodeID string, purpose schema.TokenPurpose, by Subject, bundle *schema.BootstrapBundle) error {
+func (a *API) issueInto(ctx context.Context, nodeID string, purpose trust.TokenPurpose, by audit.Subject, bundle *trust.BootstrapBundle) error {
 	text, m := minted(nodeID, purpose)
 	if err := a.cfg.Store.IssueToken(ctx, m, by); err != nil {
 		return err
@@ -80,8 +84,8 @@ func (a *API) issueInto(ctx context.Context, nodeID string, purpose schema.Token
 	return nil
 }
 
-func minted(nodeID string, purpose schema.TokenPurpose) (text string, m NewToken) {
-	text, id, hash := schema.NewToken()
-	return text, NewToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
-		ExpiresAt: time.Now().Add(schema.TokenTTL).UTC().Truncate(time.Second)}
+func minted(nodeID string, purpose trust.TokenPurpose) (text string, m trust.MintedToken) {
+	text, id, hash := trust.NewToken()
+	return text, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
+		ExpiresAt: time.Now().Add(trust.TokenTTL).UTC().Truncate(time.Second)}
 }

@@ -9,13 +9,17 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // bootstrapScript answers with a script that installs the agent on the node's
 // host. It belongs to an operation as a bundle does: the enrolment or reissue
 // that waits for one, or a new one. Its token voids the one before.
-func (a *API) bootstrapScript(w http.ResponseWriter, r *http.Request, by Subject) error {
-	var req schema.BootstrapScriptRequest
+func (a *API) bootstrapScript(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
+	var req wire.BootstrapScriptRequest
 	if err := edge.DecodeOptional(w, r, &req); err != nil {
 		return err
 	}
@@ -44,17 +48,17 @@ func (a *API) bootstrapScript(w http.ResponseWriter, r *http.Request, by Subject
 
 // handOver finds the operation of the node that waits for a bundle, or starts
 // one.
-func (a *API) handOver(ctx context.Context, node schema.NodeView, by Subject) (schema.OperationInput, error) {
-	action := schema.ActionReissueEnrollment
-	if node.State == schema.NodeRegistered || node.Operation != nil && node.Operation.Action == schema.ActionEnroll {
-		action = schema.ActionEnroll
+func (a *API) handOver(ctx context.Context, node wire.NodeView, by audit.Subject) (lifecycle.OperationInput, error) {
+	action := lifecycle.ActionReissueEnrollment
+	if node.State == lifecycle.NodeRegistered || node.Operation != nil && node.Operation.Action == lifecycle.ActionEnroll {
+		action = lifecycle.ActionEnroll
 	}
-	in := operationInput(action, node, schema.LifecycleRequest{}, by)
+	in := operationInput(action, node, wire.LifecycleRequest{}, by)
 	open, err := a.cfg.Store.Operations(ctx, node.ID, true)
 	if err != nil {
 		return in, err
 	}
-	i := slices.IndexFunc(open, func(o schema.OperationSummary) bool { return o.Action == action })
+	i := slices.IndexFunc(open, func(o wire.OperationSummary) bool { return o.Action == action })
 	if i >= 0 {
 		in.OperationID = open[i].OperationID
 	} else {
@@ -70,8 +74,8 @@ func (a *API) handOver(ctx context.Context, node schema.NodeView, by Subject) (s
 
 // script makes the token, or the reference that makes it later, and the script
 // around it.
-func (a *API) script(ctx context.Context, in schema.OperationInput, bundle schema.BootstrapBundle, fetch bool, by Subject) (schema.BootstrapScriptAnswer, error) {
-	var none schema.BootstrapScriptAnswer
+func (a *API) script(ctx context.Context, in lifecycle.OperationInput, bundle trust.BootstrapBundle, fetch bool, by audit.Subject) (wire.BootstrapScriptResponse, error) {
+	var none wire.BootstrapScriptResponse
 	reference := ""
 	if fetch {
 		text, m := minted(in.NodeID, purposeOf(in.Action))
@@ -92,14 +96,14 @@ func (a *API) script(ctx context.Context, in schema.OperationInput, bundle schem
 	if err != nil {
 		return none, schema.Wrap(schema.KindInternal, err, "reading the token's end")
 	}
-	return schema.BootstrapScriptAnswer{Script: text, ExpiresAt: expires}, nil
+	return wire.BootstrapScriptResponse{Script: text, ExpiresAt: expires}, nil
 }
 
 // Fetch implements nodeapi.Bundles. Trust is read first, so that a reference is
 // not spent on a bundle that cannot be made.
-func (a *API) Fetch(ctx context.Context, reference string, by Subject) (schema.BootstrapBundle, error) {
-	var none schema.BootstrapBundle
-	id, hash, err := schema.ParseToken(reference)
+func (a *API) Fetch(ctx context.Context, reference string, by audit.Subject) (trust.BootstrapBundle, error) {
+	var none trust.BootstrapBundle
+	id, hash, err := trust.ParseToken(reference)
 	if err != nil {
 		return none, schema.NewError(schema.KindUnauthenticated, "malformed reference").WithReason("reference_malformed")
 	}

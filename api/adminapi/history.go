@@ -7,6 +7,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -16,7 +18,7 @@ const (
 )
 
 // audit returns a page of a node's audit stream, or the list of streams.
-func (a *API) audit(w http.ResponseWriter, r *http.Request, _ Subject) error {
+func (a *API) audit(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
 	q := r.URL.Query()
 	after, err := number(q, "after", 0, 1<<62)
 	if err != nil {
@@ -26,7 +28,7 @@ func (a *API) audit(w http.ResponseWriter, r *http.Request, _ Subject) error {
 	if err != nil {
 		return err
 	}
-	page := schema.AuditPage{Events: []schema.AuditEvent{}}
+	page := wire.AuditPage{Events: []audit.Event{}}
 	if q.Get("node") == "" {
 		if page.Streams, err = a.cfg.Store.AuditStreams(r.Context()); err != nil {
 			return err
@@ -66,7 +68,7 @@ func (a *API) nodeID(r *http.Request, name string) (string, error) {
 }
 
 // operations lists operations, newest first.
-func (a *API) operations(w http.ResponseWriter, r *http.Request, _ Subject) error {
+func (a *API) operations(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
 	q := r.URL.Query()
 	open := false
 	if text := q.Get("open"); text != "" {
@@ -87,9 +89,9 @@ func (a *API) operations(w http.ResponseWriter, r *http.Request, _ Subject) erro
 		return err
 	}
 	if ops == nil {
-		ops = []schema.OperationSummary{}
+		ops = []wire.OperationSummary{}
 	}
-	return edge.JSON(w, http.StatusOK, schema.OperationList{Operations: ops})
+	return edge.JSON(w, http.StatusOK, wire.OperationList{Operations: ops})
 }
 
 // number reads a whole number of the query from 0 to most.

@@ -9,7 +9,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpuaas/gpuaas/api/edge"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -19,16 +22,16 @@ const (
 )
 
 // lifecycleActions are the verbs of POST …/nodes/{node}/{verb}.
-func lifecycleActions() []schema.Action {
-	return []schema.Action{schema.ActionEnroll, schema.ActionProvision, schema.ActionDrain,
-		schema.ActionRetire, schema.ActionReactivate, schema.ActionRemove, schema.ActionReissueEnrollment}
+func lifecycleActions() []lifecycle.Action {
+	return []lifecycle.Action{lifecycle.ActionEnroll, lifecycle.ActionProvision, lifecycle.ActionDrain,
+		lifecycle.ActionRetire, lifecycle.ActionReactivate, lifecycle.ActionRemove, lifecycle.ActionReissueEnrollment}
 }
 
 // lifecycle starts the action's workflow and answers with its early answer. The
 // same idempotency key again attaches to the same run.
-func (a *API) lifecycle(action schema.Action) handler {
-	return func(w http.ResponseWriter, r *http.Request, by Subject) error {
-		var req schema.LifecycleRequest
+func (a *API) lifecycle(action lifecycle.Action) handler {
+	return func(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
+		var req wire.LifecycleRequest
 		if err := edge.DecodeOptional(w, r, &req); err != nil {
 			return err
 		}
@@ -49,9 +52,9 @@ func (a *API) lifecycle(action schema.Action) handler {
 
 // start submits the operation and, for an enrolment and a reissue, makes the
 // bundle.
-func (a *API) start(ctx context.Context, in schema.OperationInput, by Subject) (schema.LifecycleAnswer, error) {
-	var none schema.LifecycleAnswer
-	var bundle schema.BootstrapBundle
+func (a *API) start(ctx context.Context, in lifecycle.OperationInput, by audit.Subject) (wire.LifecycleResponse, error) {
+	var none wire.LifecycleResponse
+	var bundle trust.BootstrapBundle
 	gives := purposeOf(in.Action) != ""
 	if gives {
 		// Read before anything is changed, so that Vault being away changes
@@ -67,7 +70,7 @@ func (a *API) start(ctx context.Context, in schema.OperationInput, by Subject) (
 		return none, err
 	}
 	edge.Annotate(ctx, slog.String("operation_id", op.OperationID))
-	answer := schema.LifecycleAnswer{Operation: op}
+	answer := wire.LifecycleResponse{Operation: op}
 	if gives {
 		if err := a.mint(ctx, in, by, &bundle); err != nil {
 			return none, err
@@ -82,39 +85,39 @@ func (a *API) start(ctx context.Context, in schema.OperationInput, by Subject) (
 
 // answerBundle puts the bundle into the answer, for a reissue with the command
 // that applies it.
-func answerBundle(answer *schema.LifecycleAnswer, in schema.OperationInput, bundle schema.BootstrapBundle) error {
-	if in.Action == schema.ActionEnroll {
+func answerBundle(answer *wire.LifecycleResponse, in lifecycle.OperationInput, bundle trust.BootstrapBundle) error {
+	if in.Action == lifecycle.ActionEnroll {
 		answer.BootstrapBundle = &bundle
 		return nil
 	}
 	command, err := newScript(in.Host, bundle).restartCommand()
-	answer.RecoveryBundle = &schema.RecoveryBundle{BootstrapBundle: bundle, RestartCommand: command}
+	answer.RecoveryBundle = &wire.RecoveryBundle{BootstrapBundle: bundle, RestartCommand: command}
 	return err
 }
 
-func operationInput(action schema.Action, node schema.NodeView, req schema.LifecycleRequest, by Subject) schema.OperationInput {
+func operationInput(action lifecycle.Action, node wire.NodeView, req wire.LifecycleRequest, by audit.Subject) lifecycle.OperationInput {
 	provider := node.OnboardingMode
 	if node.Instance != nil {
 		provider = node.Instance.Provider
 	}
-	return schema.OperationInput{
-		OperationID: schema.OperationID(node.ID, action, req.IdempotencyKey), NodeID: node.ID, Action: action,
+	return lifecycle.OperationInput{
+		OperationID: lifecycle.OperationID(node.ID, action, req.IdempotencyKey), NodeID: node.ID, Action: action,
 		Actor: by.Actor, Reason: req.Reason, CorrelationID: by.CorrelationID,
 		Host: node.Host, Provider: provider, Region: node.RegionCode, Options: req.Options,
 	}
 }
 
-func checkLifecycle(action schema.Action, r schema.LifecycleRequest) error {
+func checkLifecycle(action lifecycle.Action, r wire.LifecycleRequest) error {
 	o := r.Options
-	drains := action == schema.ActionDrain || action == schema.ActionRetire && o.Drain
+	drains := action == lifecycle.ActionDrain || action == lifecycle.ActionRetire && o.Drain
 	switch {
 	case !plainText(r.Reason, maxReason):
 		return badField("reason", "must be one line of at most 500 characters")
 	case !plainText(r.IdempotencyKey, maxKey):
 		return badField("idempotency_key", "must be one line of at most 128 characters")
-	case o.Drain && action != schema.ActionRetire:
+	case o.Drain && action != lifecycle.ActionRetire:
 		return badField("options", "drain belongs to retire")
-	case o.CordonOnly && action != schema.ActionDrain:
+	case o.CordonOnly && action != lifecycle.ActionDrain:
 		return badField("options", "cordon_only belongs to drain")
 	case o.DrainTimeoutSeconds != 0 && !drains:
 		return badField("options", "drain_timeout_seconds belongs to drain, and to retire with drain")

@@ -16,97 +16,101 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const token = "admin-token-0123456789"
 
 // desk is the store, the workflows and the trust of one node.
 type desk struct {
-	node      schema.NodeView
+	node      wire.NodeView
 	steps     []string // in the order they were made
-	submitted schema.OperationInput
-	minted    schema.MintedToken
-	by        schema.Subject
+	submitted lifecycle.OperationInput
+	minted    trust.MintedToken
+	by        audit.Subject
 
 	trustErr, submitErr, issueErr, fetchErr error
-	open                                    []schema.OperationSummary
-	pack                                    *schema.AgentPackage
+	open                                    []wire.OperationSummary
+	pack                                    *trust.AgentPackage
 	url, ca                                 string
 	over                                    bool // the operation ended before its bundle
 
-	task     schema.TaskView
+	task     wire.TaskView
 	listed   []any // what TaskList was asked for
 	decided  []any // what was decided, and by whom
 	decision error
 }
 
-func (d *desk) Register(context.Context, schema.RegisterNodeRequest, schema.Subject) (schema.NodeView, error) {
+func (d *desk) Register(context.Context, wire.RegisterNodeRequest, audit.Subject) (wire.NodeView, error) {
 	return d.node, nil
 }
 
-func (d *desk) Node(context.Context, string) (schema.NodeView, error) { return d.node, nil }
+func (d *desk) Node(context.Context, string) (wire.NodeView, error) { return d.node, nil }
 
-func (d *desk) Nodes(context.Context) ([]schema.NodeView, error) { return nil, nil }
+func (d *desk) Nodes(context.Context) ([]wire.NodeView, error) { return nil, nil }
 
-func (d *desk) IssueToken(_ context.Context, m schema.MintedToken, by schema.Subject) error {
+func (d *desk) IssueToken(_ context.Context, m trust.MintedToken, by audit.Subject) error {
 	d.steps = append(d.steps, "issue")
 	d.minted, d.by = m, by
 	return d.issueErr
 }
 
-func (d *desk) IssueFetch(_ context.Context, m schema.MintedToken, by schema.Subject) error {
+func (d *desk) IssueFetch(_ context.Context, m trust.MintedToken, by audit.Subject) error {
 	d.steps = append(d.steps, "reference")
 	d.minted, d.by = m, by
 	return d.issueErr
 }
 
-func (d *desk) UseFetch(context.Context, string, []byte, schema.Subject) (string, schema.TokenPurpose, error) {
+func (d *desk) UseFetch(context.Context, string, []byte, audit.Subject) (string, trust.TokenPurpose, error) {
 	d.steps = append(d.steps, "spend")
 	return d.node.ID, d.minted.Purpose, d.fetchErr
 }
 
-func (d *desk) Audit(context.Context, string, int64, int) ([]schema.AuditEvent, error) {
+func (d *desk) Audit(context.Context, string, int64, int) ([]audit.Event, error) {
 	return nil, nil
 }
 
 func (d *desk) AuditStreams(context.Context) ([]string, error) { return nil, nil }
 
-func (d *desk) Operations(context.Context, string, bool) ([]schema.OperationSummary, error) {
+func (d *desk) Operations(context.Context, string, bool) ([]wire.OperationSummary, error) {
 	return d.open, nil
 }
 
-func (d *desk) TaskList(_ context.Context, nodeID string, open bool) ([]schema.TaskView, error) {
+func (d *desk) TaskList(_ context.Context, nodeID string, open bool) ([]wire.TaskView, error) {
 	d.listed = []any{nodeID, open}
 	if d.task.TaskID == "" {
 		return nil, nil
 	}
-	return []schema.TaskView{d.task}, nil
+	return []wire.TaskView{d.task}, nil
 }
 
-func (d *desk) Task(_ context.Context, id string) (schema.TaskView, error) {
+func (d *desk) Task(_ context.Context, id string) (wire.TaskView, error) {
 	if id != d.task.TaskID {
-		return schema.TaskView{}, schema.NewError(schema.KindNotFound, "no task %q", id)
+		return wire.TaskView{}, schema.NewError(schema.KindNotFound, "no task %q", id)
 	}
 	return d.task, nil
 }
 
-func (d *desk) ResumeTask(_ context.Context, id, reason string, by schema.Subject) (schema.TaskView, error) {
+func (d *desk) ResumeTask(_ context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
 	d.decided = []any{"resume", id, reason, by}
 	return d.task, d.decision
 }
 
-func (d *desk) CancelTask(_ context.Context, id, reason string, by schema.Subject) (schema.TaskView, error) {
+func (d *desk) CancelTask(_ context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
 	d.decided = []any{"cancel", id, reason, by}
 	return d.task, d.decision
 }
 
-func (d *desk) Submit(_ context.Context, in schema.OperationInput) (schema.Operation, error) {
+func (d *desk) Submit(_ context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	d.steps = append(d.steps, "submit")
 	d.submitted = in
 	if !d.over {
-		d.open = append(d.open, schema.OperationSummary{OperationID: in.OperationID, Action: in.Action})
+		d.open = append(d.open, wire.OperationSummary{OperationID: in.OperationID, Action: in.Action})
 	}
-	return schema.Operation{OperationID: in.OperationID, Status: schema.OperationAccepted}, d.submitErr
+	return lifecycle.Operation{OperationID: in.OperationID, Status: lifecycle.OperationAccepted}, d.submitErr
 }
 
 func (d *desk) ServerCA(context.Context) (string, error) {
@@ -116,13 +120,13 @@ func (d *desk) ServerCA(context.Context) (string, error) {
 
 func (d *desk) NodeCA(context.Context) (string, error) { return d.ca, nil }
 
-func (d *desk) TaskTrust(context.Context) (schema.TaskTrust, error) {
-	return schema.TaskTrust{Keys: schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
+func (d *desk) TaskTrust(context.Context) (trust.TaskTrust, error) {
+	return trust.TaskTrust{Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
 }
 
 func (d *desk) api() *adminapi.API {
 	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, TokenHash: sha256.Sum256([]byte(token)), Actor: "ops",
-		Package: func() (*schema.AgentPackage, error) { return d.pack, nil },
+		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
 		Store:   d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 }
 
@@ -131,29 +135,29 @@ func (d *desk) post(t *testing.T, verb, body string) *httptest.ResponseRecorder 
 	h := d.api().Handler()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/admin/nodes/gpu-1/"+verb, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set(schema.HeaderCorrelationID, "c-1")
+	r.Header.Set(wire.HeaderCorrelationID, "c-1")
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
 }
 
 func newDesk() *desk {
-	return &desk{url: "https://api.internal", ca: "PEM", node: schema.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
+	return &desk{url: "https://api.internal", ca: "PEM", node: wire.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
 }
 
 func TestOperationInput(t *testing.T) {
 	d := newDesk()
 	w := d.post(t, "drain", `{"reason":"RMA-4411","idempotency_key":"k","options":{"drain_timeout_seconds":60}}`)
 	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
-	assert.Equal(t, schema.OperationInput{
-		OperationID: schema.OperationID(d.node.ID, schema.ActionDrain, "k"), NodeID: d.node.ID, Action: schema.ActionDrain,
+	assert.Equal(t, lifecycle.OperationInput{
+		OperationID: lifecycle.OperationID(d.node.ID, lifecycle.ActionDrain, "k"), NodeID: d.node.ID, Action: lifecycle.ActionDrain,
 		Actor: "ops", Reason: "RMA-4411", CorrelationID: "c-1", Host: "gpu-1", Provider: "manual", Region: "r1",
-		Options: schema.OperationOptions{DrainTimeoutSeconds: 60},
+		Options: lifecycle.Options{DrainTimeoutSeconds: 60},
 	}, d.submitted)
 	assert.Equal(t, []string{"submit"}, d.steps)
 	assert.NotContains(t, w.Body.String(), "bootstrap_bundle")
 
-	d.node.Instance = &schema.Instance{Provider: "libvirt"}
+	d.node.Instance = &lifecycle.Instance{Provider: "libvirt"}
 	d.post(t, "reactivate", "")
 	assert.Equal(t, "libvirt", d.submitted.Provider)
 	assert.True(t, schema.IsID(d.submitted.OperationID))
@@ -166,16 +170,16 @@ func TestEnrolOrder(t *testing.T) {
 	w := d.post(t, "enroll", "")
 	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
 	assert.Equal(t, []string{"trust", "submit", "issue"}, d.steps)
-	var answer schema.LifecycleAnswer
+	var answer wire.LifecycleResponse
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &answer))
-	id, hash, err := schema.ParseToken(answer.BootstrapBundle.EnrollmentToken)
+	id, hash, err := trust.ParseToken(answer.BootstrapBundle.EnrollmentToken)
 	require.NoError(t, err)
 	assert.Equal(t, id, d.minted.TokenID)
 	assert.Equal(t, hash, d.minted.Hash)
-	assert.Equal(t, schema.PurposeEnroll, d.minted.Purpose)
-	assert.WithinDuration(t, time.Now().Add(schema.TokenTTL), d.minted.ExpiresAt, time.Minute)
+	assert.Equal(t, trust.PurposeEnroll, d.minted.Purpose)
+	assert.WithinDuration(t, time.Now().Add(trust.TokenTTL), d.minted.ExpiresAt, time.Minute)
 	assert.Equal(t, d.minted.ExpiresAt.Format(time.RFC3339), answer.BootstrapBundle.ExpiresAt)
-	assert.Equal(t, schema.Subject{Actor: "ops", CorrelationID: "c-1"}, d.by)
+	assert.Equal(t, audit.Subject{Actor: "ops", CorrelationID: "c-1"}, d.by)
 	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
 
 	away := schema.NewError(schema.KindServiceUnavailable, "away")
@@ -194,6 +198,6 @@ func TestEnrolOrder(t *testing.T) {
 		w := d.post(t, "enroll", "")
 		assert.Equal(t, c.code, w.Code, name)
 		assert.Equal(t, c.steps, d.steps, name)
-		assert.NotContains(t, w.Body.String(), schema.TokenPrefix, name)
+		assert.NotContains(t, w.Body.String(), trust.TokenPrefix, name)
 	}
 }

@@ -11,6 +11,10 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -19,8 +23,8 @@ const (
 )
 
 // register adds a node to the inventory.
-func (a *API) register(w http.ResponseWriter, r *http.Request, by Subject) error {
-	var req schema.RegisterNodeRequest
+func (a *API) register(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
+	var req wire.RegisterNodeRequest
 	if err := edge.Decode(w, r, &req); err != nil {
 		return err
 	}
@@ -38,7 +42,7 @@ func (a *API) register(w http.ResponseWriter, r *http.Request, by Subject) error
 
 // checkRegistration refuses what no node can have and fills in the defaults.
 // Whether the SKU exists is the store's to say.
-func checkRegistration(r *schema.RegisterNodeRequest) error {
+func checkRegistration(r *wire.RegisterNodeRequest) error {
 	if r.Port == 0 {
 		r.Port = defaultSSHPort
 	}
@@ -46,9 +50,9 @@ func checkRegistration(r *schema.RegisterNodeRequest) error {
 		r.OnboardingMode = modeManual
 	}
 	if r.LifecycleClass == "" {
-		r.LifecycleClass = schema.ClassPersistent
+		r.LifecycleClass = inventory.ClassPersistent
 	}
-	classes := []schema.LifecycleClass{schema.ClassPersistent, schema.ClassEphemeral, schema.ClassSpot}
+	classes := []inventory.Class{inventory.ClassPersistent, inventory.ClassEphemeral, inventory.ClassSpot}
 	switch {
 	case !validHost(r.Host):
 		return badField("host", "must be a host name or an IP address")
@@ -113,21 +117,21 @@ func validName(s string, most int) bool {
 	return true
 }
 
-func (a *API) nodes(w http.ResponseWriter, r *http.Request, _ Subject) error {
+func (a *API) nodes(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
 	nodes, err := a.cfg.Store.Nodes(r.Context())
 	if err != nil {
 		return err
 	}
 	if nodes == nil {
-		nodes = []schema.NodeView{}
+		nodes = []wire.NodeView{}
 	}
-	return edge.JSON(w, http.StatusOK, schema.NodeList{Nodes: nodes})
+	return edge.JSON(w, http.StatusOK, wire.NodeList{Nodes: nodes})
 }
 
 // node shows a node with the CA generations that its identity is held against,
 // so that an issuer which is none of them can be seen from here. While they
 // cannot be read the node is shown without them.
-func (a *API) node(w http.ResponseWriter, r *http.Request, _ Subject) error {
+func (a *API) node(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
 	node, err := a.find(r)
 	if err != nil {
 		return err
@@ -141,8 +145,8 @@ func (a *API) node(w http.ResponseWriter, r *http.Request, _ Subject) error {
 }
 
 // caFacts renders the certificates of a PEM bundle.
-func caFacts(bundle string) []schema.CAFacts {
-	var out []schema.CAFacts
+func caFacts(bundle string) []trust.CAFacts {
+	var out []trust.CAFacts
 	for rest := []byte(bundle); ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
@@ -152,21 +156,21 @@ func caFacts(bundle string) []schema.CAFacts {
 		if err != nil {
 			continue // Vault's own certificates parse
 		}
-		f := schema.FactsOf(cert)
-		out = append(out, schema.CAFacts{Subject: f.Subject, Issuer: f.Issuer, Fingerprint: f.Fingerprint,
+		f := trust.CertFactsOf(cert)
+		out = append(out, trust.CAFacts{Subject: f.Subject, Issuer: f.Issuer, Fingerprint: f.Fingerprint,
 			NotBefore: f.NotBefore, NotAfter: f.NotAfter})
 	}
 }
 
 // find reads the node that the path names by id or host name.
-func (a *API) find(r *http.Request) (schema.NodeView, error) {
+func (a *API) find(r *http.Request) (wire.NodeView, error) {
 	name := r.PathValue("node")
 	if !schema.IsID(name) && !validHost(name) {
-		return schema.NodeView{}, schema.Errorf(schema.KindNotFound, "no such node")
+		return wire.NodeView{}, schema.Errorf(schema.KindNotFound, "no such node")
 	}
 	node, err := a.cfg.Store.Node(r.Context(), name)
 	if err != nil {
-		return schema.NodeView{}, err
+		return wire.NodeView{}, err
 	}
 	edge.Annotate(r.Context(), slog.String("node_id", node.ID))
 	return node, nil

@@ -6,6 +6,7 @@ import (
 	"text/template"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 //go:embed scripts/*.tmpl
@@ -14,7 +15,7 @@ var scripts embed.FS
 // script is what the script templates are given. A script holds a secret: the
 // token, or the reference that gives one.
 type script struct {
-	schema.BootstrapBundle
+	trust.BootstrapBundle
 	Host string
 	// Reference stands in for the token and the bundle when it is not empty.
 	Reference string
@@ -26,9 +27,9 @@ type script struct {
 	TokenPrefix string
 }
 
-func newScript(host string, b schema.BootstrapBundle) script {
+func newScript(host string, b trust.BootstrapBundle) script {
 	if b.Package == nil {
-		b.Package = &schema.AgentPackage{EnvFilePath: schema.DefaultEnvFile, SystemdUnitName: schema.DefaultSystemdUnit}
+		b.Package = &trust.AgentPackage{EnvFilePath: trust.DefaultEnvFile, SystemdUnitName: trust.DefaultSystemdUnit}
 	}
 	var keys []string
 	for line := range strings.Lines(b.EnvFile()) {
@@ -37,7 +38,7 @@ func newScript(host string, b schema.BootstrapBundle) script {
 	}
 	b.CABundlePEM, b.NodeCertCABundlePEM = strings.TrimSpace(b.CABundlePEM), strings.TrimSpace(b.NodeCertCABundlePEM)
 	return script{BootstrapBundle: b, Host: host, Keys: strings.Join(keys, "|"), KeyList: strings.Join(keys, " "),
-		Settings: strings.TrimSuffix(b.EnvFile(), "\n"), StateDir: schema.DefaultStateDir, TokenPrefix: schema.TokenPrefix}
+		Settings: strings.TrimSuffix(b.EnvFile(), "\n"), StateDir: trust.DefaultStateDir, TokenPrefix: trust.TokenPrefix}
 }
 
 // ID names the script by the public part of what it holds, so that a host knows
@@ -47,7 +48,7 @@ func (s script) ID() (string, error) {
 	if text == "" {
 		text = s.EnrollmentToken
 	}
-	id, _, err := schema.ParseToken(text)
+	id, _, err := trust.ParseToken(text)
 	return id, err
 }
 

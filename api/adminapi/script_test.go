@@ -22,6 +22,10 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // machine is a host's file system below a folder, with a systemctl that only
@@ -103,7 +107,7 @@ func (m *machine) run(text string, args ...string) (said string, code int) {
 		require.ErrorAs(m.t, err, new(*exec.ExitError))
 	}
 	arguments, _ := os.ReadFile(filepath.Join(m.bin, "arguments")) // there is none without a download
-	assert.NotContains(m.t, string(arguments), schema.TokenPrefix)
+	assert.NotContains(m.t, string(arguments), trust.TokenPrefix)
 	assert.NotContains(m.t, string(arguments), "Bearer")
 	return string(out), cmd.ProcessState.ExitCode()
 }
@@ -118,15 +122,15 @@ func (d *desk) ask(t *testing.T, verb, body string, into any) {
 
 func TestReissue(t *testing.T) {
 	d := newDesk()
-	d.node.State = schema.NodeOffline
-	var answer schema.LifecycleAnswer
+	d.node.State = lifecycle.NodeOffline
+	var answer wire.LifecycleResponse
 	d.ask(t, "reissue-enrollment", `{"reason":"the CA changed"}`, &answer)
 	assert.Equal(t, []string{"trust", "submit", "issue"}, d.steps)
-	assert.Equal(t, schema.ActionReissueEnrollment, d.submitted.Action)
-	assert.Equal(t, schema.PurposeReissue, d.minted.Purpose)
+	assert.Equal(t, lifecycle.ActionReissueEnrollment, d.submitted.Action)
+	assert.Equal(t, trust.PurposeReissue, d.minted.Purpose)
 	assert.Nil(t, answer.BootstrapBundle)
 	require.NotNil(t, answer.RecoveryBundle)
-	_, hash, err := schema.ParseToken(answer.RecoveryBundle.EnrollmentToken)
+	_, hash, err := trust.ParseToken(answer.RecoveryBundle.EnrollmentToken)
 	require.NoError(t, err)
 	assert.Equal(t, d.minted.Hash, hash)
 	assert.NotContains(t, answer.RecoveryBundle.RestartCommand[:20], "\n")
@@ -138,18 +142,18 @@ func TestReissue(t *testing.T) {
 func TestRestartCommand(t *testing.T) {
 	m, d := newMachine(t), newDesk()
 	d.ca = "-----BEGIN CERTIFICATE-----\nMIIB$(touch /tmp/x)`id`'\"\\\n-----END CERTIFICATE-----\n"
-	m.write(schema.DefaultCertPath, "old cert")
-	m.write(schema.DefaultKeyPath, "old key")
-	m.write(schema.DefaultNodeCABundlePath, "old node CA")
-	m.write(schema.DefaultCABundlePath, "old CA")
+	m.write(trust.DefaultCertPath, "old cert")
+	m.write(trust.DefaultKeyPath, "old key")
+	m.write(trust.DefaultNodeCABundlePath, "old node CA")
+	m.write(trust.DefaultCABundlePath, "old CA")
 	m.write("/srv/state/identity/1/cert.pem", "old cert")
 	m.write("/srv/state/next-key.json", "old key")
 	m.write("/srv/state/removed.json", "removed")
 	m.write("/srv/state/recovery-key.pem", "old recovery")
 	m.write("/srv/state/journal/1", "work")
-	m.write(schema.DefaultEnvFile, "GPUAAS_NODE_ID=\""+d.node.ID+"\"\nGPUAAS_ENROLLMENT_TOKEN=old\nGPUAAS_STATE_DIR=\"/srv/state\"\n"+
+	m.write(trust.DefaultEnvFile, "GPUAAS_NODE_ID=\""+d.node.ID+"\"\nGPUAAS_ENROLLMENT_TOKEN=old\nGPUAAS_STATE_DIR=\"/srv/state\"\n"+
 		"GPUAAS_WORKLOAD_DRIVER=docker\nBROKEN=\"half\n$(reboot)\n")
-	var answer schema.LifecycleAnswer
+	var answer wire.LifecycleResponse
 	d.ask(t, "reissue-enrollment", "", &answer)
 	command := answer.RecoveryBundle.RestartCommand
 	assert.NotContains(t, command, "\n", "one line")
@@ -157,18 +161,18 @@ func TestRestartCommand(t *testing.T) {
 	said, code := m.run(command)
 	require.Zero(t, code, said)
 	want := map[string]string{
-		"/etc/os-release":                         "-rw------- NAME=x\nID=ubuntu\nID_LIKE=debian\n",
-		schema.DefaultCertPath + ".stale":         "-rw------- old cert",
-		schema.DefaultKeyPath + ".stale":          "-rw------- old key",
-		schema.DefaultNodeCABundlePath + ".stale": "-rw------- old node CA",
-		schema.DefaultCABundlePath:                "-rw-r--r-- " + d.ca,
-		schema.DefaultNodeCABundlePath:            "-rw-r--r-- " + d.ca,
-		"/srv/state/identity.stale/1/cert.pem":    "-rw------- old cert",
-		"/srv/state/next-key.json.stale":          "-rw------- old key",
-		"/srv/state/removed.json.stale":           "-rw------- removed",
-		"/srv/state/recovery-key.pem.stale":       "-rw------- old recovery",
-		"/srv/state/journal/1":                    "-rw------- work",
-		schema.DefaultEnvFile: "-rw------- GPUAAS_STATE_DIR=\"/srv/state\"\nGPUAAS_WORKLOAD_DRIVER=docker\n" +
+		"/etc/os-release":                        "-rw------- NAME=x\nID=ubuntu\nID_LIKE=debian\n",
+		trust.DefaultCertPath + ".stale":         "-rw------- old cert",
+		trust.DefaultKeyPath + ".stale":          "-rw------- old key",
+		trust.DefaultNodeCABundlePath + ".stale": "-rw------- old node CA",
+		trust.DefaultCABundlePath:                "-rw-r--r-- " + d.ca,
+		trust.DefaultNodeCABundlePath:            "-rw-r--r-- " + d.ca,
+		"/srv/state/identity.stale/1/cert.pem":   "-rw------- old cert",
+		"/srv/state/next-key.json.stale":         "-rw------- old key",
+		"/srv/state/removed.json.stale":          "-rw------- removed",
+		"/srv/state/recovery-key.pem.stale":      "-rw------- old recovery",
+		"/srv/state/journal/1":                   "-rw------- work",
+		trust.DefaultEnvFile: "-rw------- GPUAAS_STATE_DIR=\"/srv/state\"\nGPUAAS_WORKLOAD_DRIVER=docker\n" +
 			answer.RecoveryBundle.EnvFile(),
 		"/systemctl.log": "",
 	}
@@ -176,10 +180,10 @@ func TestRestartCommand(t *testing.T) {
 	assert.Contains(t, got["/systemctl.log"], "stop gpuaas-node-agent.service\nrestart gpuaas-node-agent.service\n")
 	got["/systemctl.log"] = ""
 	assert.Equal(t, want, got)
-	assert.NotContains(t, said, schema.TokenPrefix)
+	assert.NotContains(t, said, trust.TokenPrefix)
 
 	// What another node left on this host goes as a whole.
-	m.write(schema.DefaultEnvFile, "GPUAAS_NODE_ID=somebody\nGPUAAS_STATE_DIR=/srv/state\n")
+	m.write(trust.DefaultEnvFile, "GPUAAS_NODE_ID=somebody\nGPUAAS_STATE_DIR=/srv/state\n")
 	said, code = m.run(command)
 	require.Zero(t, code, said)
 	assert.Contains(t, m.files(), "/srv/state.stale/journal/1")
@@ -187,11 +191,11 @@ func TestRestartCommand(t *testing.T) {
 
 	// Again, with what a second reissue gives.
 	d.ask(t, "reissue-enrollment", `{"idempotency_key":"2"}`, &answer)
-	m.write(schema.DefaultCertPath, "next cert")
+	m.write(trust.DefaultCertPath, "next cert")
 	said, code = m.run(answer.RecoveryBundle.RestartCommand)
 	require.Zero(t, code, said)
-	assert.Contains(t, m.read(schema.DefaultEnvFile), answer.RecoveryBundle.EnrollmentToken)
-	assert.NotContains(t, m.files(), schema.DefaultCertPath)
+	assert.Contains(t, m.read(trust.DefaultEnvFile), answer.RecoveryBundle.EnrollmentToken)
+	assert.NotContains(t, m.files(), trust.DefaultCertPath)
 }
 
 // outlet serves packages and bundles as the node API does.
@@ -217,7 +221,7 @@ func (o *outlet) serve(t *testing.T, d *desk) *httptest.Server {
 	mux.HandleFunc("GET /v2/gpuaas/node-agent/blobs/{digest}", send)
 	mux.HandleFunc("GET /internal/v1/bootstrap/{reference}", func(w http.ResponseWriter, r *http.Request) {
 		o.fetched++
-		b, err := d.api().Fetch(r.Context(), r.PathValue("reference"), schema.Subject{Actor: "fetch"})
+		b, err := d.api().Fetch(r.Context(), r.PathValue("reference"), audit.Subject{Actor: "fetch"})
 		if err != nil {
 			w.WriteHeader(http.StatusConflict)
 			return
@@ -228,9 +232,9 @@ func (o *outlet) serve(t *testing.T, d *desk) *httptest.Server {
 	t.Cleanup(s.Close)
 	d.url = s.URL
 	d.ca = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
-	d.pack = &schema.AgentPackage{OCIRef: s.URL + "/internal/v1/packages/" + o.digest(), Digest: o.digest(),
-		PullDeliveryMode: adminapi.DeliverArchive, InstallRoot: schema.DefaultInstallRoot,
-		EnvFilePath: schema.DefaultEnvFile, SystemdUnitName: schema.DefaultSystemdUnit}
+	d.pack = &trust.AgentPackage{OCIRef: s.URL + "/internal/v1/packages/" + o.digest(), Digest: o.digest(),
+		PullDeliveryMode: adminapi.DeliverArchive, InstallRoot: trust.DefaultInstallRoot,
+		EnvFilePath: trust.DefaultEnvFile, SystemdUnitName: trust.DefaultSystemdUnit}
 	return s
 }
 
@@ -257,7 +261,7 @@ func newOutlet(t *testing.T) *outlet {
 
 func (d *desk) bootstrap(t *testing.T, body string) string {
 	t.Helper()
-	var answer schema.BootstrapScriptAnswer
+	var answer wire.BootstrapScriptResponse
 	d.ask(t, "bootstrap-script", body, &answer)
 	assert.WithinDuration(t, d.minted.ExpiresAt, answer.ExpiresAt, 0)
 	return answer.Script
@@ -267,50 +271,50 @@ func TestBootstrapScript(t *testing.T) {
 	for name, body := range map[string]string{"with the token": "", "with a reference": `{"fetch_ref":true}`} {
 		t.Run(name, func(t *testing.T) {
 			m, d, o := newMachine(t), newDesk(), newOutlet(t)
-			d.node.State = schema.NodeRegistered
+			d.node.State = lifecycle.NodeRegistered
 			o.serve(t, d)
-			m.write(schema.DefaultCertPath, "old cert")
-			m.write(schema.DefaultKeyPath, "old key")
-			m.write(schema.DefaultEnvFile, "GPUAAS_WORKLOAD_DRIVER=systemd\nrubbish \x01\n")
+			m.write(trust.DefaultCertPath, "old cert")
+			m.write(trust.DefaultKeyPath, "old key")
+			m.write(trust.DefaultEnvFile, "GPUAAS_WORKLOAD_DRIVER=systemd\nrubbish \x01\n")
 			text := d.bootstrap(t, body)
-			assert.Equal(t, schema.ActionEnroll, d.submitted.Action)
+			assert.Equal(t, lifecycle.ActionEnroll, d.submitted.Action)
 
 			said, code := m.run(text)
 			require.Zero(t, code, said)
 			got := m.files()
 			for path, want := range map[string]string{
-				schema.DefaultCertPath + ".stale":                    "-rw------- old cert",
-				schema.DefaultKeyPath + ".stale":                     "-rw------- old key",
-				schema.DefaultCABundlePath:                           "-rw-r--r-- " + strings.TrimSpace(d.ca),
-				schema.DefaultNodeCABundlePath:                       "-rw-r--r-- " + strings.TrimSpace(d.ca),
-				schema.DefaultInstallRoot + "/bin/gpuaas-node-agent": "-rwxr-xr-x #!/bin/sh\necho v1\n",
+				trust.DefaultCertPath + ".stale":                    "-rw------- old cert",
+				trust.DefaultKeyPath + ".stale":                     "-rw------- old key",
+				trust.DefaultCABundlePath:                           "-rw-r--r-- " + strings.TrimSpace(d.ca),
+				trust.DefaultNodeCABundlePath:                       "-rw-r--r-- " + strings.TrimSpace(d.ca),
+				trust.DefaultInstallRoot + "/bin/gpuaas-node-agent": "-rwxr-xr-x #!/bin/sh\necho v1\n",
 			} {
 				assert.Equal(t, want, strings.TrimSpace(got[path])+map[bool]string{true: "\n"}[strings.HasSuffix(want, "\n")], path)
 			}
-			env := got[schema.DefaultEnvFile]
+			env := got[trust.DefaultEnvFile]
 			assert.True(t, strings.HasPrefix(env, "-rw------- GPUAAS_WORKLOAD_DRIVER=systemd\n"), env)
 			assert.NotContains(t, env, "rubbish")
-			bundle := schema.BootstrapBundle{NodeID: d.node.ID, APIURL: d.url, Env: "test",
-				EnrollmentToken: tokenOf(t, env), CABundlePath: schema.DefaultCABundlePath,
-				TaskSigningPubkeys:   schema.VerifierSet{{State: schema.KeyActive, KeyID: "k", Public: make([]byte, 32)}}.String(),
-				NodeCertCABundlePath: schema.DefaultNodeCABundlePath, CertPath: schema.DefaultCertPath, KeyPath: schema.DefaultKeyPath}
+			bundle := trust.BootstrapBundle{NodeID: d.node.ID, APIURL: d.url, Env: "test",
+				EnrollmentToken: tokenOf(t, env), CABundlePath: trust.DefaultCABundlePath,
+				TaskSigningPubkeys:   trust.VerifierSet{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}.String(),
+				NodeCertCABundlePath: trust.DefaultNodeCABundlePath, CertPath: trust.DefaultCertPath, KeyPath: trust.DefaultKeyPath}
 			_, rest, _ := strings.Cut(env, "systemd\n")
 			assert.ElementsMatch(t, strings.Split(bundle.EnvFile(), "\n"), strings.Split(rest, "\n"))
-			_, hash, err := schema.ParseToken(bundle.EnrollmentToken)
+			_, hash, err := trust.ParseToken(bundle.EnrollmentToken)
 			require.NoError(t, err)
 			assert.Equal(t, d.minted.Hash, hash, "the token on the host is the one in the database")
-			assert.Equal(t, schema.PurposeEnroll, d.minted.Purpose)
-			for _, folder := range []string{"/opt", "/opt/gpuaas", schema.DefaultInstallRoot, "/var/lib/gpuaas", "/etc/gpuaas"} {
+			assert.Equal(t, trust.PurposeEnroll, d.minted.Purpose)
+			for _, folder := range []string{"/opt", "/opt/gpuaas", trust.DefaultInstallRoot, "/var/lib/gpuaas", "/etc/gpuaas"} {
 				info, err := os.Stat(filepath.Join(m.root, folder))
 				require.NoError(t, err)
 				assert.Equal(t, os.FileMode(0o755), info.Mode().Perm(), "anyone may look into %s", folder)
 			}
-			unit := got["/etc/systemd/system/"+schema.DefaultSystemdUnit]
-			assert.Contains(t, unit, "ExecStart="+schema.DefaultInstallRoot+"/bin/gpuaas-node-agent run\n")
-			assert.Contains(t, unit, "GPUAAS_NODE_AGENT_ENV_FILE="+schema.DefaultEnvFile+"\n")
+			unit := got["/etc/systemd/system/"+trust.DefaultSystemdUnit]
+			assert.Contains(t, unit, "ExecStart="+trust.DefaultInstallRoot+"/bin/gpuaas-node-agent run\n")
+			assert.Contains(t, unit, "GPUAAS_NODE_AGENT_ENV_FILE="+trust.DefaultEnvFile+"\n")
 			assert.NotContains(t, unit, "@")
 			assert.True(t, strings.HasSuffix(got["/systemctl.log"], "restart gpuaas-node-agent.service\n"), got["/systemctl.log"])
-			assert.NotContains(t, said, schema.TokenPrefix)
+			assert.NotContains(t, said, trust.TokenPrefix)
 			if body != "" {
 				assert.NotContains(t, text, bundle.EnrollmentToken)
 			}
@@ -319,14 +323,14 @@ func TestBootstrapScript(t *testing.T) {
 			said, code = m.run(text)
 			assert.Equal(t, 3, code, said)
 			assert.Equal(t, got, m.files())
-			m.write(schema.DefaultCertPath, "the enrolled one")
+			m.write(trust.DefaultCertPath, "the enrolled one")
 			got = m.files()
 			said, code = m.run(text, "--force")
 			assert.Equal(t, 3, code, "its token is claimed: it would only take away what works: %s", said)
 			assert.Equal(t, got, m.files())
 			said, code = m.run(d.bootstrap(t, body), "--force")
 			require.Zero(t, code, said)
-			assert.NotContains(t, m.files(), schema.DefaultCertPath)
+			assert.NotContains(t, m.files(), trust.DefaultCertPath)
 		})
 	}
 }
@@ -358,7 +362,7 @@ func TestBootstrapRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, d, o := newMachine(t), newDesk(), newOutlet(t)
 			o.serve(t, d)
-			m.write(schema.DefaultCertPath, "old cert")
+			m.write(trust.DefaultCertPath, "old cert")
 			c.spoil(m, d, o)
 			before := m.files()
 			said, code := m.run(d.bootstrap(t, `{"fetch_ref":true}`))
@@ -366,7 +370,7 @@ func TestBootstrapRefusals(t *testing.T) {
 			assert.Contains(t, said, c.says)
 			assert.Equal(t, before, m.files(), "nothing was changed")
 			assert.Equal(t, c.spent, o.fetched)
-			assert.Equal(t, schema.ActionReissueEnrollment, d.submitted.Action, "a node that is known is reissued")
+			assert.Equal(t, lifecycle.ActionReissueEnrollment, d.submitted.Action, "a node that is known is reissued")
 		})
 	}
 	d := newDesk()
@@ -421,7 +425,7 @@ func TestScriptsParse(t *testing.T) {
 			parses(t, name+body, d.bootstrap(t, body))
 		}
 	}
-	var answer schema.LifecycleAnswer
+	var answer wire.LifecycleResponse
 	newDesk().ask(t, "reissue-enrollment", "", &answer)
 	parses(t, "restart command", answer.RecoveryBundle.RestartCommand)
 }
@@ -438,9 +442,9 @@ func parses(t *testing.T, name, text string) {
 // A reference is spent only when its bundle can be made.
 func TestFetchOrder(t *testing.T) {
 	d := newDesk()
-	d.minted.Purpose = schema.PurposeReissue
-	reference, _, _ := schema.NewToken()
-	by := schema.Subject{Actor: "fetch:10.0.0.1", CorrelationID: "c"}
+	d.minted.Purpose = trust.PurposeReissue
+	reference, _, _ := trust.NewToken()
+	by := audit.Subject{Actor: "fetch:10.0.0.1", CorrelationID: "c"}
 	d.trustErr = schema.NewError(schema.KindServiceUnavailable, "away")
 	_, err := d.api().Fetch(t.Context(), reference, by)
 	require.ErrorIs(t, err, &schema.Error{Kind: schema.KindServiceUnavailable})
@@ -452,7 +456,7 @@ func TestFetchOrder(t *testing.T) {
 	b, err := d.api().Fetch(t.Context(), reference, by)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"trust", "spend", "issue"}, d.steps)
-	assert.Equal(t, schema.PurposeReissue, d.minted.Purpose)
+	assert.Equal(t, trust.PurposeReissue, d.minted.Purpose)
 	assert.Equal(t, by, d.by)
 	assert.Equal(t, d.minted.ExpiresAt.Format(time.RFC3339), b.ExpiresAt)
 }

@@ -10,10 +10,13 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // tasks lists node tasks, newest first: those that are not over, or all.
-func (a *API) tasks(w http.ResponseWriter, r *http.Request, _ Subject) error {
+func (a *API) tasks(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
 	q := r.URL.Query()
 	all := false
 	if text := q.Get("all"); text != "" {
@@ -34,13 +37,13 @@ func (a *API) tasks(w http.ResponseWriter, r *http.Request, _ Subject) error {
 		return err
 	}
 	if tasks == nil {
-		tasks = []schema.TaskView{}
+		tasks = []wire.TaskView{}
 	}
-	return edge.JSON(w, http.StatusOK, schema.TaskList{Tasks: tasks})
+	return edge.JSON(w, http.StatusOK, wire.TaskList{Tasks: tasks})
 }
 
 // task shows one task with the end of what it printed.
-func (a *API) task(w http.ResponseWriter, r *http.Request, _ Subject) error {
+func (a *API) task(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
 	taskID, err := taskOf(r)
 	if err != nil {
 		return err
@@ -53,12 +56,12 @@ func (a *API) task(w http.ResponseWriter, r *http.Request, _ Subject) error {
 }
 
 // decision is what an operator does about a task.
-type decision func(ctx context.Context, taskID, reason string, by Subject) (schema.TaskView, error)
+type decision func(ctx context.Context, taskID, reason string, by audit.Subject) (wire.TaskView, error)
 
 // decideTask carries out a decision and answers with the task after it.
 func (a *API) decideTask(decide decision) handler {
-	return func(w http.ResponseWriter, r *http.Request, by Subject) error {
-		var req schema.TaskDecision
+	return func(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
+		var req wire.TaskDecision
 		if err := edge.Decode(w, r, &req); err != nil {
 			return err
 		}
@@ -84,22 +87,22 @@ func (a *API) notNow(ctx context.Context, taskID string, err error) error {
 	if !ok || e.Kind != schema.KindTaskStatus {
 		return err
 	}
-	task, lookup := a.cfg.Store.Task(ctx, taskID)
+	nodeTask, lookup := a.cfg.Store.Task(ctx, taskID)
 	if lookup != nil {
 		return err // it says enough
 	}
 	told := *e
-	told.Message += "; allowed now: " + allowedFor(task)
-	if told.Next == "" && task.Status == schema.TaskLost {
+	told.Message += "; allowed now: " + allowedFor(nodeTask)
+	if told.Next == "" && nodeTask.Status == task.Lost {
 		told.Next = "gpuaas task resume " + taskID + " --reason TEXT"
 	}
 	return &told
 }
 
 // allowedFor lists the decisions that a task's status allows.
-func allowedFor(t schema.TaskView) string {
+func allowedFor(t wire.TaskView) string {
 	switch {
-	case t.Status == schema.TaskLost:
+	case t.Status == task.Lost:
 		return "resume, cancel"
 	case t.Status.Terminal():
 		return "none, it is over"

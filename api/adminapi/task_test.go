@@ -11,13 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func (d *desk) request(t *testing.T, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/admin"+path, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set(schema.HeaderCorrelationID, "c-1")
+	r.Header.Set(wire.HeaderCorrelationID, "c-1")
 	w := httptest.NewRecorder()
 	d.api().Handler().ServeHTTP(w, r)
 	return w
@@ -36,16 +39,16 @@ func TestTasks(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
 	assert.JSONEq(t, `{"tasks":[]}`, w.Body.String())
 	assert.Equal(t, []any{"", true}, d.listed)
-	d.task = schema.TaskView{TaskID: schema.NewID(), Status: schema.TaskLost, Result: &schema.TaskResult{OutputTail: "end"}}
+	d.task = wire.TaskView{TaskID: schema.NewID(), Status: task.Lost, Result: &task.Result{OutputTail: "end"}}
 	w = d.request(t, http.MethodGet, "/tasks?node=gpu-1&all=true", "")
 	assert.Equal(t, []any{d.node.ID, false}, d.listed)
-	var list schema.TaskList
+	var list wire.TaskList
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &list))
 	assert.Equal(t, d.task.TaskID, list.Tasks[0].TaskID)
 
 	w = d.request(t, http.MethodGet, "/tasks/"+d.task.TaskID, "")
 	require.Equal(t, http.StatusOK, w.Code)
-	var one schema.TaskView
+	var one wire.TaskView
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &one))
 	assert.Equal(t, "end", one.Result.OutputTail)
 
@@ -57,11 +60,11 @@ func TestTasks(t *testing.T) {
 func TestTaskDecisions(t *testing.T) {
 	for _, verb := range []string{"resume", "cancel"} {
 		d := newDesk()
-		d.task = schema.TaskView{TaskID: schema.NewID(), Status: schema.TaskPending}
+		d.task = wire.TaskView{TaskID: schema.NewID(), Status: task.Pending}
 		path := "/tasks/" + d.task.TaskID + "/" + verb
 		w := d.request(t, http.MethodPost, path, `{"reason":"RMA-4411"}`)
 		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
-		assert.Equal(t, []any{verb, d.task.TaskID, "RMA-4411", schema.Subject{Actor: "ops", CorrelationID: "c-1"}}, d.decided)
+		assert.Equal(t, []any{verb, d.task.TaskID, "RMA-4411", audit.Subject{Actor: "ops", CorrelationID: "c-1"}}, d.decided)
 
 		d.decided = nil
 		for body, reason := range map[string]string{
@@ -79,12 +82,12 @@ func TestTaskDecisions(t *testing.T) {
 
 // A status that does not allow the decision is a 409 that says what it allows.
 func TestTaskDecisionsThatAreNotAllowed(t *testing.T) {
-	for status, allowed := range map[schema.TaskStatus]string{
-		schema.TaskPending: "allowed now: cancel", schema.TaskRunning: "allowed now: cancel",
-		schema.TaskLost: "allowed now: resume, cancel", schema.TaskSucceeded: "allowed now: none, it is over",
+	for status, allowed := range map[task.Status]string{
+		task.Pending: "allowed now: cancel", task.Running: "allowed now: cancel",
+		task.Lost: "allowed now: resume, cancel", task.Succeeded: "allowed now: none, it is over",
 	} {
 		d := newDesk()
-		d.task = schema.TaskView{TaskID: schema.NewID(), Status: status}
+		d.task = wire.TaskView{TaskID: schema.NewID(), Status: status}
 		d.decision = schema.NewError(schema.KindTaskStatus, "task is %s", status).WithReason("task_not_lost")
 		w := d.request(t, http.MethodPost, "/tasks/"+d.task.TaskID+"/resume", `{"reason":"x"}`)
 		assert.Equal(t, http.StatusConflict, w.Code)

@@ -60,7 +60,7 @@ func NoContent(w http.ResponseWriter) error {
 // caller is gone, what failed is most likely only that, so nothing is sent.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	e := asError(err)
-	status := e.Kind.Row().HTTP
+	status := e.Kind.Info().HTTP
 	if status >= http.StatusInternalServerError && errors.Is(r.Context().Err(), context.Canceled) {
 		gone(w, r, e)
 		return

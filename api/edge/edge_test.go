@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // safeBuffer is a log's destination that a test may read while a server writes.
@@ -63,7 +64,7 @@ func envelope(t *testing.T, w *httptest.ResponseRecorder) schema.ErrorDetail {
 	var b schema.ErrorBody
 	require.NoError(t, schema.DecodeStrict(bytes.TrimSpace(w.Body.Bytes()), 1<<20, &b), w.Body.String())
 	assert.Equal(t, "application/json", w.Header().Get("Content-Type"))
-	assert.Equal(t, w.Header().Get(schema.HeaderCorrelationID), b.Error.CorrelationID)
+	assert.Equal(t, w.Header().Get(wire.HeaderCorrelationID), b.Error.CorrelationID)
 	return b.Error
 }
 
@@ -72,21 +73,21 @@ func TestCorrelationID(t *testing.T) {
 		return edge.JSON(w, http.StatusOK, edge.CorrelationID(r.Context()))
 	}})
 	for _, good := range []string{"a", "Req-1.2:3_4", strings.Repeat("x", 128)} {
-		w := do(h, http.MethodGet, "/x", "", schema.HeaderCorrelationID, good)
-		assert.Equal(t, good, w.Header().Get(schema.HeaderCorrelationID))
+		w := do(h, http.MethodGet, "/x", "", wire.HeaderCorrelationID, good)
+		assert.Equal(t, good, w.Header().Get(wire.HeaderCorrelationID))
 		assert.JSONEq(t, `"`+good+`"`, w.Body.String())
 		assert.Contains(t, log.String(), `"correlation_id":"`+good+`"`)
 	}
 	for _, bad := range []string{"", "a b", "a\nb", `a"b`, "ä", strings.Repeat("x", 129)} {
-		w := do(h, http.MethodGet, "/x", "", schema.HeaderCorrelationID, bad)
-		assert.True(t, schema.IsID(w.Header().Get(schema.HeaderCorrelationID)), "%q", bad)
+		w := do(h, http.MethodGet, "/x", "", wire.HeaderCorrelationID, bad)
+		assert.True(t, schema.IsID(w.Header().Get(wire.HeaderCorrelationID)), "%q", bad)
 	}
-	w := do(h, http.MethodGet, "/x", "", schema.HeaderCorrelationID, "one", schema.HeaderCorrelationID, "two")
-	assert.True(t, schema.IsID(w.Header().Get(schema.HeaderCorrelationID)), "two ids")
+	w := do(h, http.MethodGet, "/x", "", wire.HeaderCorrelationID, "one", wire.HeaderCorrelationID, "two")
+	assert.True(t, schema.IsID(w.Header().Get(wire.HeaderCorrelationID)), "two ids")
 }
 
 func TestEveryKindHasItsStatus(t *testing.T) {
-	for _, row := range schema.KindTable() {
+	for _, row := range schema.Kinds() {
 		h, _ := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(http.ResponseWriter, *http.Request) error {
 			return schema.NewError(row.Kind, "no: %s", row.Kind).WithReason("why").WithNext("do this")
 		}})

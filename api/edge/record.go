@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // statusClientGone is logged for a request whose client went away before the
@@ -54,7 +55,7 @@ func Annotate(ctx context.Context, attrs ...slog.Attr) {
 // correlationID takes the caller's id when it is 1 to 128 of A-Za-z0-9._:- and
 // makes one otherwise, so that it may go into a log and a header as it is.
 func correlationID(h http.Header) string {
-	values := h.Values(schema.HeaderCorrelationID)
+	values := h.Values(wire.HeaderCorrelationID)
 	if len(values) == 1 && validCorrelationID(values[0]) {
 		return values[0]
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // DefaultTimeout bounds a request whose route names no time of its own.
@@ -65,7 +66,7 @@ func (r Route) Statuses() []int {
 		set[s] = true
 	}
 	for _, k := range r.Codes() {
-		set[k.Row().HTTP] = true
+		set[k.Info().HTTP] = true
 	}
 	return slices.Sorted(maps.Keys(set))
 }
@@ -109,7 +110,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := &record{correlationID: correlationID(r.Header), path: "unmatched"}
 	r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
 	a := &answer{ResponseWriter: w}
-	a.Header().Set(schema.HeaderCorrelationID, rec.correlationID)
+	a.Header().Set(wire.HeaderCorrelationID, rec.correlationID)
 	a.Header().Set("Cache-Control", "no-store")
 	defer func() {
 		aborted := s.recovered(a, r, recover())

@@ -8,22 +8,24 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Counts is what the gauges need of the database.
 type Counts interface {
 	// NodeCounts returns the states that have nodes.
-	NodeCounts(ctx context.Context) ([]schema.NodeCount, error)
+	NodeCounts(ctx context.Context) ([]NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
-	StuckCounts(ctx context.Context) ([]schema.StuckCount, error)
+	StuckCounts(ctx context.Context) ([]StuckCount, error)
 	// CertificateAges returns how long the current certificates still last.
-	CertificateAges(ctx context.Context) ([]schema.CertificateAge, error)
+	CertificateAges(ctx context.Context) ([]CertificateAge, error)
 	// Unpromoted returns the certificates issued longer ago than olderThan that
 	// were never used.
-	Unpromoted(ctx context.Context, olderThan time.Duration) ([]schema.UnpromotedCertificate, error)
+	Unpromoted(ctx context.Context, olderThan time.Duration) ([]UnpromotedCertificate, error)
 	// TaskLeases returns the tasks that are not over by status.
-	TaskLeases(ctx context.Context) ([]schema.TaskCount, error)
+	TaskLeases(ctx context.Context) ([]TaskCount, error)
 }
 
 // UnpromotedAfter is how long after its issue an unused certificate counts as
@@ -118,13 +120,13 @@ func (c *Census) read() ([]prometheus.Metric, error) {
 
 // taskGauges has a row for every status in which a task is not over, so that a
 // status which empties goes to 0.
-func (c *Census) taskGauges(counts []schema.TaskCount) []prometheus.Metric {
-	tasks := map[schema.TaskStatus]int64{}
+func (c *Census) taskGauges(counts []TaskCount) []prometheus.Metric {
+	tasks := map[task.Status]int64{}
 	for _, t := range counts {
 		tasks[t.Status] = t.Tasks
 	}
 	var out []prometheus.Metric
-	for _, s := range []schema.TaskStatus{schema.TaskPending, schema.TaskDispatched, schema.TaskRunning, schema.TaskLost} {
+	for _, s := range []task.Status{task.Pending, task.Dispatched, task.Running, task.Lost} {
 		out = append(out, gauge(c.leases, float64(tasks[s]), string(s)))
 	}
 	return out
@@ -145,7 +147,7 @@ func (c *Census) identityGauges(ctx context.Context) ([]prometheus.Metric, error
 	for _, a := range ages {
 		left := max(0, a.Left.Seconds()/max(1, a.Life.Seconds()))
 		least = min(least, left)
-		if left < schema.RenewAt-schema.RenewJitter {
+		if left < trust.RenewAt-trust.RenewJitter {
 			overdue++
 		}
 	}
@@ -154,13 +156,13 @@ func (c *Census) identityGauges(ctx context.Context) ([]prometheus.Metric, error
 }
 
 // nodeGauges has a row for every state, so that a state which empties goes to 0.
-func (c *Census) nodeGauges(counts []schema.NodeCount) []prometheus.Metric {
-	byState := map[schema.NodeState]schema.NodeCount{}
+func (c *Census) nodeGauges(counts []NodeCount) []prometheus.Metric {
+	byState := map[lifecycle.NodeState]NodeCount{}
 	for _, n := range counts {
 		byState[n.State] = n
 	}
 	var out []prometheus.Metric
-	for _, s := range schema.NodeStates() {
+	for _, s := range lifecycle.NodeStates() {
 		n := byState[s]
 		age := 0.0
 		if n.Nodes > 0 {

@@ -9,6 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // ResultIssued is the result of a request for an identity that was answered with
@@ -22,7 +25,7 @@ type Metrics struct {
 	withheld   prometheus.Counter
 	signer     prometheus.Gauge
 	leaseKey   prometheus.Gauge
-	issued     map[schema.Via]*prometheus.CounterVec
+	issued     map[trust.IssueMethod]*prometheus.CounterVec
 	budget     *prometheus.CounterVec
 	budgetLeft prometheus.Gauge
 	limited    *prometheus.CounterVec
@@ -48,10 +51,10 @@ func New(reg prometheus.Registerer) *Metrics {
 			Name: "gpuaas_task_signer_ok", Help: "1 when Vault's task key is the newest verifier set's, by the last check; 0 when it is not or was not checked."}),
 		leaseKey: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuaas_lease_key_ok", Help: "1 when the last try to have this replica's lease key delegated succeeded."}),
-		issued: map[schema.Via]*prometheus.CounterVec{
-			schema.ViaEnroll:  counters("gpuaas_enrollments_total", "Enrolment requests by result: issued, or the refusal's code.", "result"),
-			schema.ViaRenew:   counters("gpuaas_renewals_total", "Renewal requests by result: issued, or the refusal's code.", "result"),
-			schema.ViaRecover: counters("gpuaas_recoveries_total", "Recovery requests by result: issued, or the refusal's code.", "result"),
+		issued: map[trust.IssueMethod]*prometheus.CounterVec{
+			trust.IssuedByEnroll:  counters("gpuaas_enrollments_total", "Enrolment requests by result: issued, or the refusal's code.", "result"),
+			trust.IssuedByRenew:   counters("gpuaas_renewals_total", "Renewal requests by result: issued, or the refusal's code.", "result"),
+			trust.IssuedByRecover: counters("gpuaas_recoveries_total", "Recovery requests by result: issued, or the refusal's code.", "result"),
 		},
 		budget: counters("gpuaas_issue_budget_total", "Issuances asked of the budget, by priority and outcome: granted or refused.", "priority", "outcome"),
 		budgetLeft: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -115,7 +118,7 @@ func (m *Metrics) PollOpened() (closed func()) {
 func (m *Metrics) Polled(left time.Duration) { m.expiry.Observe(left.Seconds()) }
 
 // Offered notes that a task was handed over. Only the first hand-over counts.
-func (m *Metrics) Offered(o *schema.TaskOffer) {
+func (m *Metrics) Offered(o *wire.TaskOffer) {
 	if o.Lease.Epoch == 1 && !o.CreatedAt.IsZero() {
 		m.dispatch.Observe(max(0, o.ServerTime.Sub(o.CreatedAt).Seconds()))
 	}
@@ -138,7 +141,7 @@ func asFloat(ok bool) float64 {
 }
 
 // TaskEnded counts a stored result.
-func (m *Metrics) TaskEnded(t schema.TaskType, s schema.TaskStatus) {
+func (m *Metrics) TaskEnded(t task.Type, s task.Status) {
 	m.tasks.WithLabelValues(string(t), string(s)).Inc()
 }
 
@@ -149,7 +152,7 @@ const (
 )
 
 // Issued counts a request for an identity: nil for an issued certificate.
-func (m *Metrics) Issued(via schema.Via, err error) {
+func (m *Metrics) Issued(via trust.IssueMethod, err error) {
 	result := ResultIssued
 	if err != nil {
 		result = string(schema.KindOf(err))

@@ -10,6 +10,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // storeBudget bounds one call to the store, so that a database that hangs does
@@ -20,13 +23,13 @@ const storeBudget = 10 * time.Second
 type Metrics interface {
 	PollOpened() (closed func())
 	Polled(left time.Duration)
-	Offered(o *schema.TaskOffer)
+	Offered(o *wire.TaskOffer)
 	// Withheld counts a look for work that was not made because nothing could
 	// be granted.
 	Withheld()
-	TaskEnded(t schema.TaskType, s schema.TaskStatus)
+	TaskEnded(t task.Type, s task.Status)
 	// Issued counts an answered request for an identity; nil for a certificate.
-	Issued(via schema.Via, err error)
+	Issued(via trust.IssueMethod, err error)
 	// Budget notes an issuance that was asked for and what is left.
 	Budget(priority string, granted bool, left float64)
 	// Limited counts a request over the limit of a node or a remote address.
@@ -78,7 +81,7 @@ type API struct {
 	cfg     Config
 	closing chan struct{}
 	end     func()
-	trust   atomic.Pointer[trust] // of the last request
+	trust   atomic.Pointer[caPool] // of the last request
 
 	budget         *budget
 	nodes, remotes *limiter
@@ -87,7 +90,7 @@ type API struct {
 // New returns the node API over cfg.
 func New(cfg Config) *API {
 	if cfg.Recheck == 0 {
-		cfg.Recheck = schema.MaxPollTimeout
+		cfg.Recheck = wire.MaxPollTimeout
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -118,7 +121,7 @@ func (a *API) Routes() []edge.Route {
 	identity := schema.KindInvalidNodeIdentity
 	post := func(path string, h edge.Handler, success int, kinds ...schema.Kind) edge.Route {
 		return edge.Route{Method: http.MethodPost, Path: nodePath + path, Handle: h,
-			Success: []int{success}, Kinds: kinds, MaxBody: schema.MaxBodyBytes}
+			Success: []int{success}, Kinds: kinds, MaxBody: wire.MaxBodyBytes}
 	}
 	tokens := []schema.Kind{identity, schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired, schema.KindRateLimited}
 	enroll := post("/enroll", a.enroll, http.StatusOK, tokens...)
@@ -128,14 +131,14 @@ func (a *API) Routes() []edge.Route {
 		r.Timeout = 30 * time.Second // Vault signs inside it
 	}
 	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, schema.KindNotFound)
-	result.MaxBody = schema.MaxResultBytes
+	result.MaxBody = wire.MaxResultBytes
 	heartbeat := post("/heartbeat", a.heartbeat, http.StatusNoContent, identity)
 	heartbeat.Quiet = true
 	return []edge.Route{
 		enroll, renew, recovery,
 		{Method: http.MethodGet, Path: nodePath + "/tasks/wait", Handle: a.wait,
 			Success: []int{http.StatusOK, http.StatusNoContent}, Kinds: []schema.Kind{identity},
-			Timeout: schema.MaxPollTimeout + 2*storeBudget, Quiet: true},
+			Timeout: wire.MaxPollTimeout + 2*storeBudget, Quiet: true},
 		{Method: http.MethodGet, Path: nodePath + "/verifier-sets", Handle: a.verifierSets,
 			Success: []int{http.StatusOK}, Kinds: []schema.Kind{identity}},
 		{Method: http.MethodGet, Path: nodePath + "/trust", Handle: a.nodeTrust,

@@ -23,6 +23,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // BenchmarkParkedPoll reports what one open long poll costs the server in
@@ -55,8 +57,8 @@ func BenchmarkParkedPoll(b *testing.B) {
 func BenchmarkHeartbeat(b *testing.B) {
 	s, api := newAPI(b, &fakeStore{}, func(c *nodeapi.Config) { c.Log = slog.New(slog.DiscardHandler) })
 	server, leaf := api.Server(nil), s.cert().Leaf
-	body, err := json.Marshal(schema.HeartbeatRequest{AgentVersion: "v1.2.3", BootID: schema.NewID(), Phase: "ready",
-		UptimeSeconds: 1234, Workloads: []schema.Workload{}, At: time.Now()})
+	body, err := json.Marshal(wire.HeartbeatRequest{AgentVersion: "v1.2.3", BootID: schema.NewID(), Phase: "ready",
+		UptimeSeconds: 1234, Workloads: []task.Workload{}, At: time.Now()})
 	require.NoError(b, err)
 	for name, on := range map[string]func() context.Context{
 		"first": func() context.Context { return server.ConnContext(b.Context(), nil) },

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // packageTime bounds a package's download over a slow line.
@@ -33,7 +34,7 @@ func (a *API) fetch(w http.ResponseWriter, r *http.Request) error {
 		return schema.Errorf(schema.KindNotFound, "no bundles are handed out here")
 	}
 	bundle, err := a.cfg.Bundles.Fetch(r.Context(), r.PathValue("reference"),
-		schema.Subject{Actor: "fetch:" + host(r.RemoteAddr), CorrelationID: edge.CorrelationID(r.Context())})
+		audit.Subject{Actor: "fetch:" + host(r.RemoteAddr), CorrelationID: edge.CorrelationID(r.Context())})
 	if err != nil {
 		return err
 	}

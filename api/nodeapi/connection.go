@@ -19,12 +19,12 @@ type connection struct{ proved atomic.Pointer[proof] }
 // is within its dates.
 type proof struct {
 	peer        peer
-	known       *trust
+	known       *caPool
 	leaf        *x509.Certificate
 	from, until time.Time
 }
 
-func newProof(p peer, chain []*x509.Certificate, known *trust) proof {
+func newProof(p peer, chain []*x509.Certificate, known *caPool) proof {
 	out := proof{peer: p, known: known, leaf: chain[0], from: chain[0].NotBefore, until: chain[0].NotAfter}
 	for _, c := range chain[1:] {
 		if c.NotBefore.After(out.from) {
@@ -38,7 +38,7 @@ func newProof(p peer, chain []*x509.Certificate, known *trust) proof {
 }
 
 // holds reports whether the proof says the same as a new check would.
-func (p *proof) holds(leaf *x509.Certificate, known *trust, now time.Time) bool {
+func (p *proof) holds(leaf *x509.Certificate, known *caPool, now time.Time) bool {
 	return p.leaf == leaf && p.known == known && !now.Before(p.from) && !now.After(p.until)
 }
 
@@ -60,7 +60,7 @@ func connectionOf(r *http.Request) *connection {
 
 // check is the package's check, made once for as long as its proof holds. A
 // refusal is not remembered.
-func (c *connection) check(state *tls.ConnectionState, known *trust, now time.Time) (peer, error) {
+func (c *connection) check(state *tls.ConnectionState, known *caPool, now time.Time) (peer, error) {
 	if p := c.proved.Load(); p != nil && state != nil && len(state.PeerCertificates) > 0 && p.holds(state.PeerCertificates[0], known, now) {
 		return p.peer, nil
 	}

@@ -14,10 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // identityOf makes a root and a node's certificate of it.
-func identityOf(tb testing.TB, id schema.Identity) (root, leaf *x509.Certificate) {
+func identityOf(tb testing.TB, id trust.Identity) (root, leaf *x509.Certificate) {
 	tb.Helper()
 	uri, err := url.Parse(id.URI())
 	require.NoError(tb, err)
@@ -41,20 +42,20 @@ func identityOf(tb testing.TB, id schema.Identity) (root, leaf *x509.Certificate
 // A connection's certificate is verified once for one trust: here the roots are
 // taken away behind its back, which only a second look would notice.
 func TestACertificateIsVerifiedOnceForAConnection(t *testing.T) {
-	id := schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
+	id := trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
 	root, leaf := identityOf(t, id)
-	known := &trust{roots: pool([]*x509.Certificate{root}), former: pool()}
+	known := &caPool{roots: pool([]*x509.Certificate{root}), former: pool()}
 	state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
 	c := new(connection)
 	first, err := c.check(state, known, time.Now())
 	require.NoError(t, err)
-	require.Equal(t, peer{id: id, facts: schema.FactsOf(leaf)}, first)
+	require.Equal(t, peer{id: id, facts: trust.CertFactsOf(leaf)}, first)
 	known.roots = pool()
 	again, err := c.check(state, known, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, first, again)
 
-	_, err = c.check(state, &trust{roots: pool(), former: pool()}, time.Now())
+	_, err = c.check(state, &caPool{roots: pool(), former: pool()}, time.Now())
 	require.Error(t, err, "another trust")
 	_, err = c.check(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{new(*leaf)}}, known, time.Now())
 	require.Error(t, err, "another certificate")
@@ -67,8 +68,8 @@ func TestACertificateIsVerifiedOnceForAConnection(t *testing.T) {
 // BenchmarkCertificate is what a request's certificate costs: at the first of a
 // connection and at each later one.
 func BenchmarkCertificate(b *testing.B) {
-	root, leaf := identityOf(b, schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1})
-	known := &trust{roots: pool([]*x509.Certificate{root}), former: pool()}
+	root, leaf := identityOf(b, trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1})
+	known := &caPool{roots: pool([]*x509.Certificate{root}), former: pool()}
 	state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
 	for name, next := range map[string]func(*connection) *connection{
 		"first": func(*connection) *connection { return new(connection) },

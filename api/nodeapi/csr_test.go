@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // FuzzCSR checks that whatever is accepted brings a P-256 key and nothing else:
@@ -65,7 +66,7 @@ func newLooseCA(tb testing.TB) *looseCA {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	uri, err := url.Parse(schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}.URI())
+	uri, err := url.Parse(trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}.URI())
 	if err != nil {
 		tb.Fatal(err)
 	}

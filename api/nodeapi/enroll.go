@@ -9,6 +9,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const maxVersionLength = 64
@@ -19,30 +21,30 @@ const maxVersionLength = 64
 // use: after a lost answer, or when Vault was away.
 func (a *API) enroll(w http.ResponseWriter, r *http.Request) error {
 	answer, err := a.enrolled(w, r)
-	a.cfg.Metrics.Issued(schema.ViaEnroll, err)
+	a.cfg.Metrics.Issued(trust.IssuedByEnroll, err)
 	if err != nil {
 		return err
 	}
 	return edge.JSON(w, http.StatusOK, answer)
 }
 
-func (a *API) enrolled(w http.ResponseWriter, r *http.Request) (schema.EnrollAnswer, error) {
+func (a *API) enrolled(w http.ResponseWriter, r *http.Request) (wire.EnrollResponse, error) {
 	edge.Annotate(r.Context(), slog.String("node_id", safeID(r.PathValue("node_id"))))
 	if err := a.admitUnknown(w, r); err != nil {
-		return schema.EnrollAnswer{}, err
+		return wire.EnrollResponse{}, err
 	}
 	claim, csr, err := readEnroll(w, r)
 	if err != nil {
-		return schema.EnrollAnswer{}, err
+		return wire.EnrollResponse{}, err
 	}
 	claimed, err := a.claim(r.Context(), claim)
 	if err != nil {
-		return schema.EnrollAnswer{}, a.refused(r, err)
+		return wire.EnrollResponse{}, a.refused(r, err)
 	}
-	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: schema.ViaEnroll, priority: priorityOther})
+	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: trust.IssuedByEnroll, priority: priorityOther})
 }
 
-func (a *API) claim(ctx context.Context, c TokenClaim) (Claimed, error) {
+func (a *API) claim(ctx context.Context, c TokenClaim) (ClaimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
 	return a.cfg.Store.ClaimToken(ctx, c)
@@ -50,7 +52,7 @@ func (a *API) claim(ctx context.Context, c TokenClaim) (Claimed, error) {
 
 // readEnroll reads and checks the whole request before anything is changed.
 func readEnroll(w http.ResponseWriter, r *http.Request) (TokenClaim, *x509.CertificateRequest, error) {
-	var req schema.EnrollRequest
+	var req wire.EnrollRequest
 	if err := edge.Decode(w, r, &req); err != nil {
 		return TokenClaim{}, nil, err
 	}
@@ -58,7 +60,7 @@ func readEnroll(w http.ResponseWriter, r *http.Request) (TokenClaim, *x509.Certi
 	if err != nil {
 		return TokenClaim{}, nil, err
 	}
-	tokenID, hash, err := schema.ParseToken(req.Token)
+	tokenID, hash, err := trust.ParseToken(req.Token)
 	if err != nil {
 		return TokenClaim{}, nil, err
 	}
@@ -78,15 +80,15 @@ func readEnroll(w http.ResponseWriter, r *http.Request) (TokenClaim, *x509.Certi
 
 // recoveryKey returns the recovery key that the node gives, nil for none. Its
 // signature proves that whoever holds the key meant this node, token and CSR.
-func recoveryKey(nodeID string, req schema.EnrollRequest) ([]byte, error) {
+func recoveryKey(nodeID string, req wire.EnrollRequest) ([]byte, error) {
 	if req.RecoveryKey == "" && req.Signature == "" {
 		return nil, nil
 	}
-	key, err := schema.ParseRecoveryKey(req.RecoveryKey)
+	key, err := trust.ParseRecoveryKey(req.RecoveryKey)
 	if err != nil {
 		return nil, err
 	}
-	if !schema.CheckStatement(key, schema.EnrollStatement(nodeID, req.Token, req.CSR, key), req.Signature) {
+	if !trust.CheckStatement(key, trust.EnrollStatement(nodeID, req.Token, req.CSR, key), req.Signature) {
 		return nil, schema.NewError(schema.KindInvalidRequest, "the signature is not the recovery key's, over this node, token and request").
 			WithReason(reasonSignature)
 	}

@@ -21,7 +21,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func csr(tb testing.TB, key crypto.Signer, change func(*x509.CertificateRequest)) string {
@@ -36,33 +39,33 @@ func csr(tb testing.TB, key crypto.Signer, change func(*x509.CertificateRequest)
 }
 
 func TestEnroll(t *testing.T) {
-	var claim schema.TokenClaim
-	var stored schema.CertFacts
+	var claim nodeapi.TokenClaim
+	var stored trust.CertFacts
 	s := newSite(t, &fakeStore{
-		claim: func(c schema.TokenClaim) (schema.Claimed, error) {
+		claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 			claim = c
-			return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 7}, nil
+			return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 7}, nil
 		},
-		pending: func(n schema.NewIdentity) (int64, error) { stored = n.Cert; return 1, nil },
+		pending: func(n nodeapi.NewIdentity) (int64, error) { stored = n.Cert; return 1, nil },
 	})
-	text, id, hash := schema.NewToken()
+	text, id, hash := trust.NewToken()
 	key := newKey(t)
 	a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"),
-		schema.EnrollRequest{Token: text, CSR: csr(t, key, nil), AgentVersion: "v1.2.3"}, schema.HeaderCorrelationID, "enrol-1")
+		wire.EnrollRequest{Token: text, CSR: csr(t, key, nil), AgentVersion: "v1.2.3"}, wire.HeaderCorrelationID, "enrol-1")
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
 	assert.Equal(t, "no-store", a.header.Get("Cache-Control"))
 
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
-	assert.Equal(t, schema.TokenClaim{NodeID: s.node.NodeID, TokenID: id, Hash: hash, SPKI: schema.SPKIHash(spki),
+	assert.Equal(t, nodeapi.TokenClaim{NodeID: s.node.NodeID, TokenID: id, Hash: hash, SPKI: trust.SPKIHash(spki),
 		CorrelationID: "enrol-1", AgentVersion: "v1.2.3", RemoteAddr: "127.0.0.1"}, claim)
-	var answer schema.EnrollAnswer
+	var answer wire.EnrollResponse
 	require.NoError(t, json.Unmarshal(a.body, &answer))
 	block, _ := pem.Decode([]byte(answer.Certificate))
 	leaf, err := x509.ParseCertificate(block.Bytes)
 	require.NoError(t, err)
-	assert.Equal(t, schema.FactsOf(leaf), stored)
-	assert.Equal(t, schema.Identity{Env: env, NodeID: s.node.NodeID, Incarnation: 7}.URI(), leaf.URIs[0].String())
+	assert.Equal(t, trust.CertFactsOf(leaf), stored)
+	assert.Equal(t, trust.Identity{Env: env, NodeID: s.node.NodeID, Incarnation: 7}.URI(), leaf.URIs[0].String())
 	assert.Equal(t, certPEM(s.nodeCA.cert), answer.CAChain)
 	assert.InDelta(t, 1, s.metric("gpuaas_enrollments_total", "issued"), 0)
 	assert.NotContains(t, s.log.String(), "gpuet_")
@@ -72,14 +75,14 @@ func TestEnroll(t *testing.T) {
 // refusals pass as they are.
 func TestRefusedEnrolments(t *testing.T) {
 	claims := 0
-	s := newSite(t, &fakeStore{claim: func(schema.TokenClaim) (schema.Claimed, error) {
+	s := newSite(t, &fakeStore{claim: func(nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		claims++
-		return schema.Claimed{}, schema.NewError(schema.KindTokenConsumed, "used")
+		return nodeapi.ClaimResult{}, schema.NewError(schema.KindTokenConsumed, "used")
 	}})
-	token, _, _ := schema.NewToken()
+	token, _, _ := trust.NewToken()
 	good := csr(t, newKey(t), nil)
-	req := func(change func(*schema.EnrollRequest)) schema.EnrollRequest {
-		r := schema.EnrollRequest{Token: token, CSR: good, AgentVersion: "v1"}
+	req := func(change func(*wire.EnrollRequest)) wire.EnrollRequest {
+		r := wire.EnrollRequest{Token: token, CSR: good, AgentVersion: "v1"}
 		change(&r)
 		return r
 	}
@@ -88,16 +91,16 @@ func TestRefusedEnrolments(t *testing.T) {
 		kind   schema.Kind
 		reason string
 	}{
-		"no token":           {req(func(r *schema.EnrollRequest) { r.Token = "" }), schema.KindUnauthenticated, "token_malformed"},
-		"short token":        {req(func(r *schema.EnrollRequest) { r.Token = token[:len(token)-2] }), schema.KindUnauthenticated, "token_malformed"},
-		"token with newline": {req(func(r *schema.EnrollRequest) { r.Token = token + "\n" }), schema.KindUnauthenticated, "token_malformed"},
-		"bare prefix":        {req(func(r *schema.EnrollRequest) { r.Token = "gpuet_" }), schema.KindUnauthenticated, "token_malformed"},
-		"no CSR":             {req(func(r *schema.EnrollRequest) { r.CSR = "" }), schema.KindInvalidRequest, "csr_pem"},
-		"long version":       {req(func(r *schema.EnrollRequest) { r.AgentVersion = strings.Repeat("v", 65) }), schema.KindInvalidRequest, "bad_agent_version"},
+		"no token":           {req(func(r *wire.EnrollRequest) { r.Token = "" }), schema.KindUnauthenticated, "token_malformed"},
+		"short token":        {req(func(r *wire.EnrollRequest) { r.Token = token[:len(token)-2] }), schema.KindUnauthenticated, "token_malformed"},
+		"token with newline": {req(func(r *wire.EnrollRequest) { r.Token = token + "\n" }), schema.KindUnauthenticated, "token_malformed"},
+		"bare prefix":        {req(func(r *wire.EnrollRequest) { r.Token = "gpuet_" }), schema.KindUnauthenticated, "token_malformed"},
+		"no CSR":             {req(func(r *wire.EnrollRequest) { r.CSR = "" }), schema.KindInvalidRequest, "csr_pem"},
+		"long version":       {req(func(r *wire.EnrollRequest) { r.AgentVersion = strings.Repeat("v", 65) }), schema.KindInvalidRequest, "bad_agent_version"},
 		"unknown field":      {`{"token":"` + token + `","csr":"x","agent_version":"","admin":true}`, schema.KindInvalidRequest, "malformed_body"},
 		"token as field":     {`{"` + token + `":1}`, schema.KindInvalidRequest, "malformed_body"},
 		"repeated field":     {`{"token":"` + token + `","token":"` + token + `"}`, schema.KindInvalidRequest, "malformed_body"},
-		"too large":          {`{"token":"` + token + `","csr":"` + strings.Repeat("x", schema.MaxBodyBytes) + `"}`, schema.KindInvalidRequest, "too_large"},
+		"too large":          {`{"token":"` + token + `","csr":"` + strings.Repeat("x", wire.MaxBodyBytes) + `"}`, schema.KindInvalidRequest, "too_large"},
 		"not JSON":           {token, schema.KindInvalidRequest, "malformed_body"},
 		"no body":            {nil, schema.KindInvalidRequest, "malformed_body"},
 	} {
@@ -105,15 +108,15 @@ func TestRefusedEnrolments(t *testing.T) {
 			a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"), c.body)
 			r := a.refusal(t)
 			assert.Equal(t, c.kind, r.Code)
-			assert.Equal(t, c.kind.Row().HTTP, a.status)
+			assert.Equal(t, c.kind.Info().HTTP, a.status)
 			assert.Equal(t, c.reason, r.Reason)
 			assert.NotContains(t, string(a.body), "gpuet_")
 		})
 	}
 	assert.Zero(t, claims)
-	a := call(t, s.client(nil), http.MethodPost, s.base+"/internal/v1/nodes/gpu-17/enroll", req(func(*schema.EnrollRequest) {}))
+	a := call(t, s.client(nil), http.MethodPost, s.base+"/internal/v1/nodes/gpu-17/enroll", req(func(*wire.EnrollRequest) {}))
 	assert.Equal(t, "bad_node_id", a.refusal(t).Reason)
-	a = call(t, s.client(nil), http.MethodPost, s.path("/enroll"), req(func(*schema.EnrollRequest) {}))
+	a = call(t, s.client(nil), http.MethodPost, s.path("/enroll"), req(func(*wire.EnrollRequest) {}))
 	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code)
 	assert.Equal(t, 1, claims)
 	assert.NotContains(t, s.log.String(), token)
@@ -121,11 +124,11 @@ func TestRefusedEnrolments(t *testing.T) {
 }
 
 func TestRefusedCSRs(t *testing.T) {
-	s := newSite(t, &fakeStore{claim: func(schema.TokenClaim) (schema.Claimed, error) {
+	s := newSite(t, &fakeStore{claim: func(nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		t.Error("claimed")
-		return schema.Claimed{}, nil
+		return nodeapi.ClaimResult{}, nil
 	}})
-	token, _, _ := schema.NewToken()
+	token, _, _ := trust.NewToken()
 	p256 := newKey(t)
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	require.NoError(t, err)
@@ -168,7 +171,7 @@ func TestRefusedCSRs(t *testing.T) {
 		"large":              {good + strings.Repeat("\n", 5000), "csr_size"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"), schema.EnrollRequest{Token: token, CSR: c.csr})
+			a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"), wire.EnrollRequest{Token: token, CSR: c.csr})
 			assert.Equal(t, http.StatusBadRequest, a.status)
 			assert.Equal(t, c.reason, a.refusal(t).Reason)
 		})
@@ -211,13 +214,13 @@ func csrWithAttribute(tb testing.TB, key *ecdsa.PrivateKey) string {
 // When Vault is away after the claim, the answer says that asking again with
 // the same key helps, and it does.
 func TestEnrolWhileVaultIsAway(t *testing.T) {
-	var claims []schema.TokenClaim
-	s := newSite(t, &fakeStore{claim: func(c schema.TokenClaim) (schema.Claimed, error) {
+	var claims []nodeapi.TokenClaim
+	s := newSite(t, &fakeStore{claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		claims = append(claims, c)
-		return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
+		return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
 	}})
-	token, _, _ := schema.NewToken()
-	req := schema.EnrollRequest{Token: token, CSR: csr(t, newKey(t), nil)}
+	token, _, _ := trust.NewToken()
+	req := wire.EnrollRequest{Token: token, CSR: csr(t, newKey(t), nil)}
 	s.issuer.set(true, s.nodeCA.cert)
 	a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"), req)
 	assert.Equal(t, http.StatusServiceUnavailable, a.status)

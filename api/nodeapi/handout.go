@@ -8,7 +8,9 @@ import (
 	"net/url"
 
 	"github.com/gpuaas/gpuaas/api/edge"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // setsPage is how many verifier sets one answer holds.
@@ -18,7 +20,7 @@ const setsPage = 64
 // none, which an idle caller is not even asked for. A task that cannot be granted
 // is not taken: mended is closed when it is time to look again. Nothing here waits
 // for Vault.
-func (a *API) handOut(ctx context.Context, c Caller, ask schema.TaskAsk) (offer *schema.TaskOffer, mended <-chan struct{}, err error) {
+func (a *API) handOut(ctx context.Context, c Caller, ask PollRequest) (offer *wire.TaskOffer, mended <-chan struct{}, err error) {
 	if c.Idle {
 		return nil, nil, nil
 	}
@@ -34,7 +36,7 @@ func (a *API) handOut(ctx context.Context, c Caller, ask schema.TaskAsk) (offer 
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
-	offer, err = a.cfg.Store.NextTask(ctx, c, ask, schema.TaskLease)
+	offer, err = a.cfg.Store.NextTask(ctx, c, ask, task.LeaseDuration)
 	if err != nil || offer == nil {
 		return nil, nil, err
 	}
@@ -49,12 +51,12 @@ func (a *API) withheld(c Caller, err error) {
 }
 
 // grant binds the offer to this poll.
-func (a *API) grant(c Caller, ask schema.TaskAsk, set schema.StoredSet, o *schema.TaskOffer) error {
-	digest, err := schema.EnvelopeDigest(o.Envelope)
+func (a *API) grant(c Caller, ask PollRequest, set trust.StoredSet, o *wire.TaskOffer) error {
+	digest, err := trust.EnvelopeDigest(o.Envelope)
 	if err != nil {
 		return err
 	}
-	o.Grant, o.GrantKey, err = a.cfg.Grants.Sign(schema.TaskGrant{
+	o.Grant, o.GrantKey, err = a.cfg.Grants.Sign(task.Grant{
 		V: 1, Env: a.cfg.Env, NodeID: c.NodeID, Incarnation: c.Incarnation, Nonce: ask.Nonce, ServerTime: o.ServerTime,
 		TaskID: o.TaskID, EnvelopeSHA256: digest, LeaseEpoch: o.Lease.Epoch, LeaseUntil: o.Lease.ExpiresAt,
 		NodeState: o.NodeState, OpSeq: o.OpSeq, SetVersion: set.Version, SetHash: set.Hash,
@@ -66,7 +68,7 @@ func (a *API) grant(c Caller, ask schema.TaskAsk, set schema.StoredSet, o *schem
 // one.
 func (a *API) nameSet(ctx context.Context, w http.ResponseWriter) {
 	if set, err := a.cfg.Sets.NewestSet(ctx); err == nil {
-		w.Header().Set(schema.HeaderVerifierSet, schema.SetFloor{Version: set.Version, Hash: set.Hash}.String())
+		w.Header().Set(wire.HeaderVerifierSet, trust.VerifierSetRef{Version: set.Version, Hash: set.Hash}.String())
 	}
 }
 
@@ -85,7 +87,7 @@ func (a *API) verifierSets(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer := schema.VerifierSets{Sets: make([]json.RawMessage, len(sets))}
+	answer := trust.VerifierSets{Sets: make([]json.RawMessage, len(sets))}
 	for i, s := range sets {
 		answer.Sets[i] = s.Document
 	}

@@ -16,7 +16,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // asker is the part of a poll's query that names who asks.
@@ -28,19 +33,19 @@ type fakeTrust struct {
 	mu     sync.Mutex
 	why    error // why nothing can be granted
 	mended chan struct{}
-	grants []schema.TaskGrant
-	sets   []schema.StoredSet
-	answer func(schema.TaskOwner, schema.TaskBeat) (schema.BeatAnswer, error)
-	beats  []schema.TaskBeat
+	grants []task.Grant
+	sets   []trust.StoredSet
+	answer func(task.Owner, nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error)
+	beats  []nodeapi.TaskHeartbeat
 }
 
 func newFakeTrust() *fakeTrust {
-	return &fakeTrust{mended: make(chan struct{}), sets: []schema.StoredSet{aSet(1)}}
+	return &fakeTrust{mended: make(chan struct{}), sets: []trust.StoredSet{aSet(1)}}
 }
 
-func aSet(version int64) schema.StoredSet {
+func aSet(version int64) trust.StoredSet {
 	text, _ := json.Marshal(version)
-	return schema.StoredSet{Version: version, Hash: strings.Repeat("0123", 16), Document: text}
+	return trust.StoredSet{Version: version, Hash: strings.Repeat("0123", 16), Document: text}
 }
 
 func (f *fakeTrust) fail(why error) {
@@ -59,26 +64,26 @@ func (f *fakeTrust) Good() (<-chan struct{}, error) {
 	return f.mended, f.why
 }
 
-func (f *fakeTrust) Sign(g schema.TaskGrant) (grant, key json.RawMessage, err error) {
+func (f *fakeTrust) Sign(g task.Grant) (grant, key json.RawMessage, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.grants = append(f.grants, g)
 	return json.RawMessage(`{"signed":1}`), json.RawMessage(`{"delegation":1}`), f.why
 }
 
-func (f *fakeTrust) NewestSet(context.Context) (schema.StoredSet, error) {
+func (f *fakeTrust) NewestSet(context.Context) (trust.StoredSet, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.sets) == 0 {
-		return schema.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "none")
+		return trust.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "none")
 	}
 	return f.sets[len(f.sets)-1], nil
 }
 
-func (f *fakeTrust) SetsAfter(_ context.Context, version int64, limit int) ([]schema.StoredSet, error) {
+func (f *fakeTrust) SetsAfter(_ context.Context, version int64, limit int) ([]trust.StoredSet, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []schema.StoredSet
+	var out []trust.StoredSet
 	for _, s := range f.sets {
 		if s.Version > version && len(out) < limit {
 			out = append(out, s)
@@ -87,13 +92,13 @@ func (f *fakeTrust) SetsAfter(_ context.Context, version int64, limit int) ([]sc
 	return out, nil
 }
 
-func (f *fakeTrust) setSets(sets ...schema.StoredSet) {
+func (f *fakeTrust) setSets(sets ...trust.StoredSet) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sets = sets
 }
 
-func (f *fakeTrust) Beat(_ context.Context, o schema.TaskOwner, b schema.TaskBeat) (schema.BeatAnswer, error) {
+func (f *fakeTrust) Beat(_ context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.beats = append(f.beats, b)
@@ -103,34 +108,34 @@ func (f *fakeTrust) Beat(_ context.Context, o schema.TaskOwner, b schema.TaskBea
 // A grant says everything that binds the offer to this poll of this node.
 func TestGrant(t *testing.T) {
 	o := offer()
-	o.NodeState, o.OpSeq, o.Lease.Epoch = schema.NodeDraining, 7, 3
-	var asked schema.TaskAsk
-	s := newSite(t, &fakeStore{nextFor: func(a schema.TaskAsk) (*schema.TaskOffer, error) { asked = a; return o, nil }})
+	o.NodeState, o.OpSeq, o.Lease.Epoch = lifecycle.NodeDraining, 7, 3
+	var asked nodeapi.PollRequest
+	s := newSite(t, &fakeStore{nextFor: func(a nodeapi.PollRequest) (*wire.TaskOffer, error) { asked = a; return o, nil }})
 	a := receive(t, s.poll(t.Context(), ""))
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
-	assert.Equal(t, schema.TaskAsk{Nonce: "AAAAAAAAAAAAAAAAAAAAAA", Holder: "boot-1700000000"}, asked)
+	assert.Equal(t, nodeapi.PollRequest{Nonce: "AAAAAAAAAAAAAAAAAAAAAA", Holder: "boot-1700000000"}, asked)
 	digest := sha256.Sum256([]byte("{}")) // the body, not its base64
 	require.Len(t, s.trust.grants, 1)
-	assert.Equal(t, schema.TaskGrant{
+	assert.Equal(t, task.Grant{
 		V: 1, Env: env, NodeID: s.node.NodeID, Incarnation: 1, Nonce: asked.Nonce, ServerTime: o.ServerTime,
 		TaskID: o.TaskID, EnvelopeSHA256: hex.EncodeToString(digest[:]), LeaseEpoch: 3, LeaseUntil: o.Lease.ExpiresAt,
-		NodeState: schema.NodeDraining, OpSeq: 7, SetVersion: 1, SetHash: aSet(1).Hash,
+		NodeState: lifecycle.NodeDraining, OpSeq: 7, SetVersion: 1, SetHash: aSet(1).Hash,
 	}, s.trust.grants[0])
-	assert.Equal(t, "1:"+aSet(1).Hash, a.header.Get(schema.HeaderVerifierSet))
+	assert.Equal(t, "1:"+aSet(1).Hash, a.header.Get(wire.HeaderVerifierSet))
 }
 
 // While nothing can be granted polls park, nothing is taken from the queue, and
 // heartbeats are taken; when it is over they look again at once.
 func TestNothingIsTakenThatCannotBeGranted(t *testing.T) {
 	var looks atomic.Int64
-	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) { looks.Add(1); return offer(), nil }})
+	s := newSite(t, &fakeStore{next: func([]string) (*wire.TaskOffer, error) { looks.Add(1); return offer(), nil }})
 	s.trust.fail(schema.NewError(schema.KindServiceUnavailable, "no delegation"))
 	polled := s.poll(t.Context(), "")
 	s.parked(1)
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 1 }, soon, time.Millisecond)
 	s.wakes.wake(s.node.NodeID)
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 2 }, soon, time.Millisecond)
-	beat := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+	beat := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 	assert.Equal(t, http.StatusNoContent, beat.status)
 	short := receive(t, s.poll(t.Context(), "&timeout=0s"))
 	assert.Equal(t, http.StatusNoContent, short.status)
@@ -141,27 +146,27 @@ func TestNothingIsTakenThatCannotBeGranted(t *testing.T) {
 }
 
 func TestWithoutASetNothingIsHandedOver(t *testing.T) {
-	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) { return offer(), nil }})
+	s := newSite(t, &fakeStore{next: func([]string) (*wire.TaskOffer, error) { return offer(), nil }})
 	s.trust.setSets()
 	a := receive(t, s.poll(t.Context(), "&timeout=0s"))
 	assert.Equal(t, http.StatusNoContent, a.status)
-	assert.Empty(t, a.header.Get(schema.HeaderVerifierSet))
+	assert.Empty(t, a.header.Get(wire.HeaderVerifierSet))
 	s.trust.setSets(aSet(1))
 	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context(), "&timeout=0s")).status)
 }
 
 func TestVerifierSets(t *testing.T) {
 	s := newSite(t, &fakeStore{})
-	var all []schema.StoredSet
+	var all []trust.StoredSet
 	for v := range int64(70) {
 		all = append(all, aSet(v+1))
 	}
 	s.trust.setSets(all...)
 	c := s.client(s.cert())
-	walk := func(query string) schema.VerifierSets {
+	walk := func(query string) trust.VerifierSets {
 		a := call(t, c, http.MethodGet, s.path("/verifier-sets"+query), nil)
 		require.Equal(t, http.StatusOK, a.status, string(a.body))
-		var sets schema.VerifierSets
+		var sets trust.VerifierSets
 		require.NoError(t, json.Unmarshal(a.body, &sets))
 		return sets
 	}
@@ -180,62 +185,62 @@ func TestVerifierSets(t *testing.T) {
 	}
 	a := receive(t, s.poll(t.Context(), "&timeout=0s"))
 	assert.Equal(t, http.StatusNoContent, a.status)
-	assert.Equal(t, "70:"+aSet(70).Hash, a.header.Get(schema.HeaderVerifierSet), "also when nothing came")
+	assert.Equal(t, "70:"+aSet(70).Hash, a.header.Get(wire.HeaderVerifierSet), "also when nothing came")
 }
 
 // What an operator did to the activity reaches the agent with the next progress,
 // and is noted once; Temporal being away fails no progress.
 func TestProgressIsAHeartbeat(t *testing.T) {
-	owner := schema.TaskOwner{WorkflowID: "w", RunID: "r", ActivityID: "a"}
-	task := schema.NewID()
+	owner := task.Owner{WorkflowID: "w", RunID: "r", ActivityID: "a"}
+	nodeTask := schema.NewID()
 	type row struct {
 		due        bool
-		stands     schema.ProgressAnswer
-		beat       schema.BeatAnswer
+		stands     wire.ProgressResponse
+		beat       nodeapi.HeartbeatReply
 		beatErr    error
 		toldErr    error
-		want       schema.ProgressAnswer
+		want       wire.ProgressResponse
 		beats      int
-		told       []schema.BeatAnswer
+		told       []nodeapi.HeartbeatReply
 		noteInLogs string
 	}
 	lost := errors.New("no temporal")
 	for name, r := range map[string]row{
 		"not due":            {},
 		"nothing new":        {due: true, beats: 1},
-		"paused":             {due: true, beats: 1, beat: schema.BeatAnswer{Paused: true}, want: schema.ProgressAnswer{Paused: true}, told: []schema.BeatAnswer{{Paused: true}}},
-		"paused as before":   {due: true, beats: 1, stands: schema.ProgressAnswer{Paused: true}, beat: schema.BeatAnswer{Paused: true}, want: schema.ProgressAnswer{Paused: true}},
-		"paused, not due":    {stands: schema.ProgressAnswer{Paused: true}, want: schema.ProgressAnswer{Paused: true}},
-		"unpaused":           {due: true, beats: 1, stands: schema.ProgressAnswer{Paused: true}, told: []schema.BeatAnswer{{}}},
-		"cancelled":          {due: true, beats: 1, beat: schema.BeatAnswer{Cancel: true}, want: schema.ProgressAnswer{Cancel: true}, told: []schema.BeatAnswer{{Cancel: true}}},
-		"operator's cancel":  {due: true, beats: 1, stands: schema.ProgressAnswer{Cancel: true}, want: schema.ProgressAnswer{Cancel: true}, told: []schema.BeatAnswer{{}}},
-		"temporal is away":   {due: true, beats: 1, stands: schema.ProgressAnswer{Paused: true}, beatErr: lost, want: schema.ProgressAnswer{Paused: true}, noteInLogs: "no_heartbeat"},
-		"the note fails too": {due: true, beats: 1, beat: schema.BeatAnswer{Cancel: true}, toldErr: lost, want: schema.ProgressAnswer{Cancel: true}, told: []schema.BeatAnswer{{Cancel: true}}, noteInLogs: "not_noted"},
+		"paused":             {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Paused: true}, want: wire.ProgressResponse{Paused: true}, told: []nodeapi.HeartbeatReply{{Paused: true}}},
+		"paused as before":   {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beat: nodeapi.HeartbeatReply{Paused: true}, want: wire.ProgressResponse{Paused: true}},
+		"paused, not due":    {stands: wire.ProgressResponse{Paused: true}, want: wire.ProgressResponse{Paused: true}},
+		"unpaused":           {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, told: []nodeapi.HeartbeatReply{{}}},
+		"cancelled":          {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{Cancel: true}}},
+		"operator's cancel":  {due: true, beats: 1, stands: wire.ProgressResponse{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{}}},
+		"temporal is away":   {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beatErr: lost, want: wire.ProgressResponse{Paused: true}, noteInLogs: "no_heartbeat"},
+		"the note fails too": {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Cancel: true}, toldErr: lost, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{Cancel: true}}, noteInLogs: "not_noted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told []schema.BeatAnswer
+			var told []nodeapi.HeartbeatReply
 			s := newSite(t, &fakeStore{
-				progressed: func(p schema.TaskProgress) (schema.Progressed, error) {
-					out := schema.Progressed{Answer: r.stands}
+				progressed: func(p task.Progress) (nodeapi.ProgressResult, error) {
+					out := nodeapi.ProgressResult{Answer: r.stands}
 					if r.due {
 						out.Owner = &owner
 					}
 					return out, nil
 				},
-				told: func(id string, b schema.BeatAnswer) error {
-					assert.Equal(t, task, id)
+				told: func(id string, b nodeapi.HeartbeatReply) error {
+					assert.Equal(t, nodeTask, id)
 					told = append(told, b)
 					return r.toldErr
 				},
 			})
-			s.trust.answer = func(o schema.TaskOwner, b schema.TaskBeat) (schema.BeatAnswer, error) {
+			s.trust.answer = func(o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
 				assert.Equal(t, owner, o)
-				assert.Equal(t, schema.TaskBeat{Status: schema.TaskRunning, Message: "half", Epoch: 2}, b)
+				assert.Equal(t, nodeapi.TaskHeartbeat{Status: task.Running, Message: "half", Epoch: 2}, b)
 				return r.beat, r.beatErr
 			}
-			a := call(t, s.client(s.cert()), http.MethodPost, s.path("/tasks/"+task+"/progress"), schema.TaskProgress{LeaseEpoch: 2, Message: "half"})
+			a := call(t, s.client(s.cert()), http.MethodPost, s.path("/tasks/"+nodeTask+"/progress"), task.Progress{LeaseEpoch: 2, Message: "half"})
 			require.Equal(t, http.StatusOK, a.status, string(a.body))
-			var got schema.ProgressAnswer
+			var got wire.ProgressResponse
 			require.NoError(t, json.Unmarshal(a.body, &got))
 			assert.Equal(t, r.want, got)
 			assert.Len(t, s.trust.beats, r.beats)

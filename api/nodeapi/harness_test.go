@@ -30,6 +30,10 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const env = "test"
@@ -76,7 +80,7 @@ func (c *ca) sign(tb testing.TB, template, parent *x509.Certificate, key crypto.
 }
 
 // leaf returns a node certificate for the identity; change may spoil it.
-func (c *ca) leaf(tb testing.TB, id schema.Identity, change func(*x509.Certificate)) *tls.Certificate {
+func (c *ca) leaf(tb testing.TB, id trust.Identity, change func(*x509.Certificate)) *tls.Certificate {
 	tb.Helper()
 	uri, err := url.Parse(id.URI())
 	require.NoError(tb, err)
@@ -97,7 +101,7 @@ func (c *ca) leaf(tb testing.TB, id schema.Identity, change func(*x509.Certifica
 // server returns a server certificate for localhost.
 func (c *ca) server(tb testing.TB) *tls.Certificate {
 	tb.Helper()
-	return c.leaf(tb, schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}, func(t *x509.Certificate) {
+	return c.leaf(tb, trust.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}, func(t *x509.Certificate) {
 		t.URIs, t.DNSNames = nil, []string{"localhost"}
 		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	})
@@ -106,66 +110,66 @@ func (c *ca) server(tb testing.TB) *tls.Certificate {
 // fakeStore answers with functions; what is not set answers as a store that
 // has an active node and no work.
 type fakeStore struct {
-	authenticate func(schema.Identity, schema.CertFacts) (schema.Caller, error)
-	claim        func(schema.TokenClaim) (schema.Claimed, error)
-	renew        func(schema.RenewClaim) (schema.Claimed, error)
-	facts        func(nodeID string) (schema.RecoveryFacts, error)
-	recover      func(schema.RecoveryClaim) (schema.Claimed, error)
-	pending      func(schema.NewIdentity) (int64, error)
-	next         func(have []string) (*schema.TaskOffer, error)
-	nextFor      func(schema.TaskAsk) (*schema.TaskOffer, error)
+	authenticate func(trust.Identity, trust.CertFacts) (nodeapi.Caller, error)
+	claim        func(nodeapi.TokenClaim) (nodeapi.ClaimResult, error)
+	renew        func(nodeapi.RenewClaim) (nodeapi.ClaimResult, error)
+	facts        func(nodeID string) (nodeapi.RecoveryFacts, error)
+	recover      func(nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error)
+	pending      func(nodeapi.NewIdentity) (int64, error)
+	next         func(have []string) (*wire.TaskOffer, error)
+	nextFor      func(nodeapi.PollRequest) (*wire.TaskOffer, error)
 	news         func(have []string) ([]string, error)
-	result       func(schema.TaskResult) (schema.TaskType, error)
-	progress     func(schema.TaskProgress) (schema.ProgressAnswer, error)
-	progressed   func(schema.TaskProgress) (schema.Progressed, error)
-	told         func(taskID string, b schema.BeatAnswer) error
+	result       func(task.Result) (task.Type, error)
+	progress     func(task.Progress) (wire.ProgressResponse, error)
+	progressed   func(task.Progress) (nodeapi.ProgressResult, error)
+	told         func(taskID string, b nodeapi.HeartbeatReply) error
 }
 
-func (f *fakeStore) Authenticate(_ context.Context, id schema.Identity, facts schema.CertFacts) (schema.Caller, error) {
+func (f *fakeStore) Authenticate(_ context.Context, id trust.Identity, facts trust.CertFacts) (nodeapi.Caller, error) {
 	if f.authenticate != nil {
 		return f.authenticate(id, facts)
 	}
-	return schema.Caller{NodeID: id.NodeID, Incarnation: id.Incarnation, State: schema.NodeActive, Serial: facts.Serial}, nil
+	return nodeapi.Caller{NodeID: id.NodeID, Incarnation: id.Incarnation, State: lifecycle.NodeActive, Serial: facts.Serial}, nil
 }
 
-func (f *fakeStore) ClaimToken(_ context.Context, c schema.TokenClaim) (schema.Claimed, error) {
+func (f *fakeStore) ClaimToken(_ context.Context, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 	if f.claim != nil {
 		return f.claim(c)
 	}
-	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
+	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
 }
 
-func (f *fakeStore) ClaimRenewal(_ context.Context, c schema.RenewClaim) (schema.Claimed, error) {
+func (f *fakeStore) ClaimRenewal(_ context.Context, c nodeapi.RenewClaim) (nodeapi.ClaimResult, error) {
 	if f.renew != nil {
 		return f.renew(c)
 	}
-	return schema.Claimed{NodeID: c.Caller.NodeID, Incarnation: c.Caller.Incarnation, Recoverable: true}, nil
+	return nodeapi.ClaimResult{NodeID: c.Caller.NodeID, Incarnation: c.Caller.Incarnation, Recoverable: true}, nil
 }
 
-func (f *fakeStore) RecoveryFacts(_ context.Context, nodeID string) (schema.RecoveryFacts, error) {
+func (f *fakeStore) RecoveryFacts(_ context.Context, nodeID string) (nodeapi.RecoveryFacts, error) {
 	if f.facts != nil {
 		return f.facts(nodeID)
 	}
-	return schema.RecoveryFacts{}, schema.NewError(schema.KindUnauthenticated, "unknown")
+	return nodeapi.RecoveryFacts{}, schema.NewError(schema.KindUnauthenticated, "unknown")
 }
 
-func (f *fakeStore) ClaimRecovery(_ context.Context, c schema.RecoveryClaim) (schema.Claimed, error) {
+func (f *fakeStore) ClaimRecovery(_ context.Context, c nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
 	if f.recover != nil {
 		return f.recover(c)
 	}
-	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true}, nil
+	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true}, nil
 }
 
-func (f *fakeStore) StorePending(_ context.Context, n schema.NewIdentity) (int64, error) {
+func (f *fakeStore) StorePending(_ context.Context, n nodeapi.NewIdentity) (int64, error) {
 	if f.pending != nil {
 		return f.pending(n)
 	}
 	return 1, nil
 }
 
-func (f *fakeStore) Polled(context.Context, schema.Caller, int64) error { return nil }
+func (f *fakeStore) Polled(context.Context, nodeapi.Caller, int64) error { return nil }
 
-func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, ask schema.TaskAsk, _ time.Duration) (*schema.TaskOffer, error) {
+func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, ask nodeapi.PollRequest, _ time.Duration) (*wire.TaskOffer, error) {
 	if f.nextFor != nil {
 		return f.nextFor(ask)
 	}
@@ -175,32 +179,32 @@ func (f *fakeStore) NextTask(_ context.Context, _ schema.Caller, ask schema.Task
 	return nil, nil
 }
 
-func (f *fakeStore) Progress(_ context.Context, _ schema.Caller, _ string, p schema.TaskProgress, lease time.Duration) (schema.Progressed, error) {
+func (f *fakeStore) Progress(_ context.Context, _ nodeapi.Caller, _ string, p task.Progress, lease time.Duration) (nodeapi.ProgressResult, error) {
 	if f.progressed != nil {
 		return f.progressed(p)
 	}
 	if f.progress != nil {
 		a, err := f.progress(p)
-		return schema.Progressed{Answer: a}, err
+		return nodeapi.ProgressResult{Answer: a}, err
 	}
-	return schema.Progressed{Answer: schema.ProgressAnswer{Lease: schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}}, nil
+	return nodeapi.ProgressResult{Answer: wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}}, nil
 }
 
-func (f *fakeStore) Told(_ context.Context, taskID string, b schema.BeatAnswer) error {
+func (f *fakeStore) Told(_ context.Context, taskID string, b nodeapi.HeartbeatReply) error {
 	if f.told != nil {
 		return f.told(taskID, b)
 	}
 	return nil
 }
 
-func (f *fakeStore) Result(_ context.Context, _ schema.Caller, _ string, r schema.TaskResult) (schema.TaskType, error) {
+func (f *fakeStore) Result(_ context.Context, _ nodeapi.Caller, _ string, r task.Result) (task.Type, error) {
 	if f.result != nil {
 		return f.result(r)
 	}
-	return schema.TaskNodeProbe, nil
+	return task.NodeProbe, nil
 }
 
-func (f *fakeStore) Heartbeat(ctx context.Context, id schema.Identity, facts schema.CertFacts, _ schema.HeartbeatRequest) error {
+func (f *fakeStore) Heartbeat(ctx context.Context, id trust.Identity, facts trust.CertFacts, _ wire.HeartbeatRequest) error {
 	_, err := f.Authenticate(ctx, id, facts)
 	return err
 }
@@ -260,20 +264,20 @@ func (f *fakeIssuer) set(down bool, roots ...*x509.Certificate) {
 	f.down, f.roots = down, roots
 }
 
-func (f *fakeIssuer) Issue(_ context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
+func (f *fakeIssuer) Issue(_ context.Context, csr *x509.CertificateRequest, id trust.Identity) (trust.IssuedCertificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
-		return schema.IssuedCertificate{}, schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
+		return trust.IssuedCertificate{}, schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
 	}
 	uri, err := url.Parse(id.URI())
 	if err != nil {
-		return schema.IssuedCertificate{}, err
+		return trust.IssuedCertificate{}, err
 	}
 	cert := f.ca.sign(f.tb, &x509.Certificate{SerialNumber: serial(f.tb), URIs: []*url.URL{uri},
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, f.ca.cert, csr.PublicKey)
-	return schema.IssuedCertificate{LeafPEM: certPEM(cert), ChainPEM: certPEM(f.ca.cert), Facts: schema.FactsOf(cert)}, nil
+	return trust.IssuedCertificate{LeafPEM: certPEM(cert), ChainPEM: certPEM(f.ca.cert), Facts: trust.CertFactsOf(cert)}, nil
 }
 
 func (f *fakeIssuer) Roots(context.Context) ([]*x509.Certificate, error) {
@@ -312,7 +316,7 @@ type site struct {
 	log      *safeBuffer
 	server   *http.Server
 	base     string
-	node     schema.Identity
+	node     trust.Identity
 }
 
 func newSite(tb testing.TB, store *fakeStore) *site {
@@ -348,7 +352,7 @@ func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*sit
 	tb.Helper()
 	s := &site{tb: tb, nodeCA: newCA(tb, "node CA 1"), serverCA: newCA(tb, "API CA"), store: store,
 		wakes: &fakeWakes{subs: map[string]map[chan struct{}]bool{}}, registry: prometheus.NewRegistry(), log: &safeBuffer{},
-		node: schema.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
+		node: trust.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
 	s.trust = newFakeTrust()
 	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, Sets: s.trust, Beats: s.trust, NodeRate: 1e4, IssueRate: 1e4,
@@ -459,12 +463,12 @@ type endpoint struct {
 }
 
 func endpoints() []endpoint {
-	task := schema.NewID()
+	nodeTask := schema.NewID()
 	return []endpoint{
 		{http.MethodGet, "/tasks/wait?timeout=0s&" + asker(), nil},
-		{http.MethodPost, "/tasks/" + task + "/result", schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded}},
-		{http.MethodPost, "/tasks/" + task + "/progress", schema.TaskProgress{LeaseEpoch: 1}},
-		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},
+		{http.MethodPost, "/tasks/" + nodeTask + "/result", task.Result{LeaseEpoch: 1, Status: task.Succeeded}},
+		{http.MethodPost, "/tasks/" + nodeTask + "/progress", task.Progress{LeaseEpoch: 1}},
+		{http.MethodPost, "/heartbeat", wire.HeartbeatRequest{}},
 		{http.MethodGet, "/verifier-sets", nil},
 		{http.MethodGet, "/trust", nil},
 		{http.MethodPost, "/certificates/renew", renewal()},
@@ -472,7 +476,7 @@ func endpoints() []endpoint {
 }
 
 // renewal is a good request for a renewal.
-func renewal() schema.RenewRequest {
+func renewal() wire.RenewRequest {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -481,7 +485,7 @@ func renewal() schema.RenewRequest {
 	if err != nil {
 		panic(err)
 	}
-	return schema.RenewRequest{CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))}
+	return wire.RenewRequest{CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))}
 }
 
 type safeBuffer struct {

@@ -11,12 +11,13 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // peer is what a request's certificate proves.
 type peer struct {
-	id    schema.Identity
-	facts schema.CertFacts
+	id    trust.Identity
+	facts trust.CertFacts
 }
 
 // authenticate is the check of everything but enrolment: the certificate of the
@@ -64,7 +65,7 @@ func (a *API) admit(r *http.Request, p peer) (Caller, error) {
 }
 
 // owns checks that the identity is of this environment and of the path's node.
-func (a *API) owns(id schema.Identity, nodeID string) error {
+func (a *API) owns(id trust.Identity, nodeID string) error {
 	if id.Env != a.cfg.Env {
 		return identityError(schema.ReasonIdentityMismatch, "the certificate is of another environment")
 	}
@@ -91,7 +92,7 @@ func (a *API) refused(r *http.Request, err error) error {
 // the log line.
 func logCertificate(r *http.Request) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		edge.Annotate(r.Context(), slog.Any("certificate", schema.FactsOf(r.TLS.PeerCertificates[0])))
+		edge.Annotate(r.Context(), slog.Any("certificate", trust.CertFactsOf(r.TLS.PeerCertificates[0])))
 	}
 }
 
@@ -105,7 +106,7 @@ func safeID(id string) string {
 
 // check verifies the certificate a connection presented. The handshake has
 // proved that the peer holds its key, and nothing else.
-func check(state *tls.ConnectionState, known *trust, now time.Time) (proof, error) {
+func check(state *tls.ConnectionState, known *caPool, now time.Time) (proof, error) {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return proof{}, identityError(schema.ReasonNoCertificate, "this endpoint needs a node certificate")
 	}
@@ -124,18 +125,18 @@ func check(state *tls.ConnectionState, known *trust, now time.Time) (proof, erro
 	if len(leaf.URIs) != 1 || len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.EmailAddresses) > 0 {
 		return proof{}, identityError(schema.ReasonIdentityMismatch, "the certificate does not name exactly one node")
 	}
-	id, err := schema.ParseIdentity(leaf.URIs[0])
+	id, err := trust.ParseIdentity(leaf.URIs[0])
 	if err != nil {
 		return proof{}, err
 	}
-	return newProof(peer{id: id, facts: schema.FactsOf(leaf)}, chain, known), nil
+	return newProof(peer{id: id, facts: trust.CertFactsOf(leaf)}, chain, known), nil
 }
 
 // checkChain verifies that a live root issued the leaf, at a time within the
 // leaf's own dates, so that an expired certificate of ours is told from a
 // foreign one, and so is one of a retired root. It returns the chain that it
 // found, the leaf first.
-func checkChain(leaf *x509.Certificate, others []*x509.Certificate, known *trust, now time.Time) ([]*x509.Certificate, error) {
+func checkChain(leaf *x509.Certificate, others []*x509.Certificate, known *caPool, now time.Time) ([]*x509.Certificate, error) {
 	at := now
 	if at.Before(leaf.NotBefore) {
 		at = leaf.NotBefore

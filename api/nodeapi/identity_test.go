@@ -18,6 +18,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestGoodCertificate(t *testing.T) {
@@ -81,7 +83,7 @@ func TestRefusedCertificates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := s.client(c.cert)
 			for _, e := range endpoints() {
-				a := call(t, client, e.method, s.path(e.path), e.body, schema.HeaderCorrelationID, "refused")
+				a := call(t, client, e.method, s.path(e.path), e.body, wire.HeaderCorrelationID, "refused")
 				assert.Equal(t, http.StatusUnauthorized, a.status, e.path)
 				r := a.refusal(t)
 				assert.Equal(t, schema.KindInvalidNodeIdentity, r.Code)
@@ -98,11 +100,11 @@ func TestRefusedCertificates(t *testing.T) {
 
 // refusalLine is what the log says of a refused request.
 type refusalLine struct {
-	Status      int               `json:"status"`
-	Code        string            `json:"code"`
-	Reason      string            `json:"reason"`
-	NodeID      string            `json:"node_id"`
-	Certificate *schema.CertFacts `json:"certificate"`
+	Status      int              `json:"status"`
+	Code        string           `json:"code"`
+	Reason      string           `json:"reason"`
+	NodeID      string           `json:"node_id"`
+	Certificate *trust.CertFacts `json:"certificate"`
 }
 
 // refusals returns the log lines of requests that were refused, by reason.
@@ -124,11 +126,11 @@ func (s *site) refusals() map[string]refusalLine {
 // each the certificate that the caller showed.
 func TestRefusalsAreLoggedWithTheCertificate(t *testing.T) {
 	var fenced string
-	s := newSite(t, &fakeStore{authenticate: func(id schema.Identity, f schema.CertFacts) (schema.Caller, error) {
+	s := newSite(t, &fakeStore{authenticate: func(id trust.Identity, f trust.CertFacts) (nodeapi.Caller, error) {
 		if fenced != "" {
-			return schema.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "fenced").WithReason(fenced)
+			return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "fenced").WithReason(fenced)
 		}
-		return schema.Caller{NodeID: id.NodeID}, nil
+		return nodeapi.Caller{NodeID: id.NodeID}, nil
 	}})
 	foreign := newCA(t, "somebody's CA").leaf(t, s.node, nil)
 	retired := newCA(t, "node CA 0")
@@ -160,7 +162,7 @@ func TestRefusalsAreLoggedWithTheCertificate(t *testing.T) {
 			continue
 		}
 		require.NotNil(t, line.Certificate, reason)
-		require.Equal(t, schema.FactsOf(c.cert.Leaf), *line.Certificate, reason)
+		require.Equal(t, trust.CertFactsOf(c.cert.Leaf), *line.Certificate, reason)
 		if len(c.headers) == 0 {
 			require.Equal(t, s.node.NodeID, line.NodeID)
 		}
@@ -170,8 +172,8 @@ func TestRefusalsAreLoggedWithTheCertificate(t *testing.T) {
 
 func TestRefusalsOfTheStore(t *testing.T) {
 	for _, reason := range []string{schema.ReasonNodeRemoved, schema.ReasonNodeLocked, schema.ReasonSerialSuperseded} {
-		s := newSite(t, &fakeStore{authenticate: func(schema.Identity, schema.CertFacts) (schema.Caller, error) {
-			return schema.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "no").WithReason(reason)
+		s := newSite(t, &fakeStore{authenticate: func(trust.Identity, trust.CertFacts) (nodeapi.Caller, error) {
+			return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "no").WithReason(reason)
 		}})
 		c := s.client(s.cert())
 		for _, e := range endpoints() {
@@ -185,16 +187,16 @@ func TestRefusalsOfTheStore(t *testing.T) {
 // The store gets the facts of the certificate as the issuer's adapter renders
 // them.
 func TestStoreSeesTheCertificate(t *testing.T) {
-	var id schema.Identity
-	var facts schema.CertFacts
-	s := newSite(t, &fakeStore{authenticate: func(i schema.Identity, f schema.CertFacts) (schema.Caller, error) {
+	var id trust.Identity
+	var facts trust.CertFacts
+	s := newSite(t, &fakeStore{authenticate: func(i trust.Identity, f trust.CertFacts) (nodeapi.Caller, error) {
 		id, facts = i, f
-		return schema.Caller{NodeID: i.NodeID}, nil
+		return nodeapi.Caller{NodeID: i.NodeID}, nil
 	}})
 	cert := s.cert()
-	call(t, s.client(cert), http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+	call(t, s.client(cert), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 	assert.Equal(t, s.node, id)
-	assert.Equal(t, schema.FactsOf(cert.Leaf), facts)
+	assert.Equal(t, trust.CertFactsOf(cert.Leaf), facts)
 }
 
 // A connection that stays open does not outlive the trust it was made with.
@@ -208,7 +210,7 @@ func TestOpenConnectionIsCheckedAgain(t *testing.T) {
 			reused := false
 			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 				GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
-			a, err := try(ctx, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+			a, err := try(ctx, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 			require.NoError(t, err)
 			if a.status != http.StatusNoContent {
 				assert.True(t, reused, "the same connection")
@@ -244,7 +246,7 @@ func TestOpenConnectionEndsWithItsRoot(t *testing.T) {
 		})
 		c := s.clientWith(long, h2, nil)
 		heartbeat := func() answer {
-			return call(t, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+			return call(t, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 		}
 		require.Equal(t, http.StatusNoContent, heartbeat().status)
 		at(23 * time.Hour)
@@ -269,7 +271,7 @@ func TestHandshake(t *testing.T) {
 			var state tls.ConnectionState
 			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 				TLSHandshakeDone: func(cs tls.ConnectionState, _ error) { state = cs }})
-			a, err := try(ctx, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+			a, err := try(ctx, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 			require.NoError(t, err)
 			assert.Equal(t, http.StatusNoContent, a.status)
 			assert.False(t, state.DidResume)
@@ -278,7 +280,7 @@ func TestHandshake(t *testing.T) {
 	})
 	t.Run("TLS 1.2", func(t *testing.T) {
 		c := s.clientWith(s.cert(), false, func(cfg *tls.Config) { cfg.MaxVersion = tls.VersionTLS12 })
-		_, err := try(t.Context(), c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+		_, err := try(t.Context(), c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 		assert.ErrorContains(t, err, "protocol version")
 	})
 	t.Run("acceptable CAs", func(t *testing.T) {
@@ -292,7 +294,7 @@ func TestHandshake(t *testing.T) {
 				return cert, nil
 			}
 		})
-		call(t, c, http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{})
+		call(t, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 		assert.ElementsMatch(t, [][]byte{s.nodeCA.cert.RawSubject, retired.cert.RawSubject}, names,
 			"a node of a retired CA shows its certificate and is told")
 	})
@@ -330,8 +332,8 @@ func TestForwardedIdentity(t *testing.T) {
 			}
 		}
 	}
-	a := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
+	a := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
 	assert.Equal(t, http.StatusNoContent, a.status, "the old wire's bearer is ignored")
-	a = call(t, s.client(nil), http.MethodPost, s.path("/heartbeat"), schema.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
+	a = call(t, s.client(nil), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
 	assert.Equal(t, schema.ReasonNoCertificate, a.refusal(t).Reason, "and opens nothing")
 }

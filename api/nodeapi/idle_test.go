@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // questions counts what polls ask the store.
@@ -26,11 +27,11 @@ type questions struct{ identity, task atomic.Int64 }
 // identity.
 func (q *questions) quiet(idle bool) *fakeStore {
 	return &fakeStore{
-		authenticate: func(id schema.Identity, _ schema.CertFacts) (schema.Caller, error) {
+		authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
 			q.identity.Add(1)
-			return schema.Caller{NodeID: id.NodeID, Idle: idle}, nil
+			return nodeapi.Caller{NodeID: id.NodeID, Idle: idle}, nil
 		},
-		next: func([]string) (*schema.TaskOffer, error) {
+		next: func([]string) (*wire.TaskOffer, error) {
 			q.task.Add(1)
 			return nil, nil
 		},
@@ -130,14 +131,14 @@ func TestWorkThatComesToAnIdleNode(t *testing.T) {
 	var reads atomic.Int64
 	var s *site
 	s = newSite(t, &fakeStore{
-		authenticate: func(id schema.Identity, _ schema.CertFacts) (schema.Caller, error) {
+		authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
 			if reads.Add(1) == 1 {
 				s.wakes.wake(s.node.NodeID) // attached right after the row was read
-				return schema.Caller{NodeID: id.NodeID, Idle: true}, nil
+				return nodeapi.Caller{NodeID: id.NodeID, Idle: true}, nil
 			}
-			return schema.Caller{NodeID: id.NodeID}, nil
+			return nodeapi.Caller{NodeID: id.NodeID}, nil
 		},
-		next: func([]string) (*schema.TaskOffer, error) { return offer(), nil },
+		next: func([]string) (*wire.TaskOffer, error) { return offer(), nil },
 	})
 	require.Equal(t, http.StatusOK, receive(t, s.poll(t.Context(), "")).status)
 	require.Equal(t, int64(2), reads.Load())

@@ -10,13 +10,15 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // grant is a claim that was given: what is left is to sign and to store.
 type grant struct {
-	claimed  Claimed
+	claimed  ClaimResult
 	csr      *x509.CertificateRequest
-	via      schema.Via
+	via      trust.IssueMethod
 	priority priority
 }
 
@@ -24,19 +26,19 @@ type grant struct {
 // outlives every failure from here on, so the same key may ask again: the budget
 // is spent, Vault or the database is away, or the answer was lost. A certificate
 // that was signed and not stored opens nothing.
-func (a *API) issue(w http.ResponseWriter, r *http.Request, g grant) (schema.EnrollAnswer, error) {
-	var none schema.EnrollAnswer
+func (a *API) issue(w http.ResponseWriter, r *http.Request, g grant) (wire.EnrollResponse, error) {
+	var none wire.EnrollResponse
 	if wait, ok := a.budget.take(g.priority); !ok {
 		return none, limited(w, wait, "budget")
 	}
-	id := schema.Identity{Env: a.cfg.Env, NodeID: g.claimed.NodeID, Incarnation: g.claimed.Incarnation}
+	id := trust.Identity{Env: a.cfg.Env, NodeID: g.claimed.NodeID, Incarnation: g.claimed.Incarnation}
 	issued, err := a.cfg.Issuer.Issue(r.Context(), g.csr, id)
 	if err != nil {
 		return none, unissued(err)
 	}
-	answer := schema.EnrollAnswer{NodeID: id.NodeID, Incarnation: id.Incarnation,
+	answer := wire.EnrollResponse{NodeID: id.NodeID, Incarnation: id.Incarnation,
 		Certificate: issued.LeafPEM, CAChain: issued.ChainPEM, NotAfter: issued.Facts.NotAfter}
-	identity := schema.NewIdentity{NodeID: id.NodeID, Incarnation: id.Incarnation, Via: g.via,
+	identity := NewIdentity{NodeID: id.NodeID, Incarnation: id.Incarnation, Via: g.via,
 		TokenID: g.claimed.TokenID, Cert: issued.Facts, CorrelationID: edge.CorrelationID(r.Context())}
 	if g.claimed.Recoverable {
 		answer.RecoveryToken, identity.Recovery = mintRecovery(id.NodeID, a.cfg.Now())
@@ -51,7 +53,7 @@ func (a *API) issue(w http.ResponseWriter, r *http.Request, g grant) (schema.Enr
 	return answer, nil
 }
 
-func (a *API) pend(ctx context.Context, n schema.NewIdentity) (sequence int64, err error) {
+func (a *API) pend(ctx context.Context, n NewIdentity) (sequence int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
 	return a.cfg.Store.StorePending(ctx, n)
@@ -59,10 +61,10 @@ func (a *API) pend(ctx context.Context, n schema.NewIdentity) (sequence int64, e
 
 // mintRecovery makes the node's next recovery token. The text goes into the
 // answer and nowhere else.
-func mintRecovery(nodeID string, now time.Time) (text string, m schema.MintedToken) {
-	text, id, hash := schema.NewToken()
-	return text, schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: schema.PurposeRecover,
-		ExpiresAt: now.Add(schema.RecoveryTokenTTL).UTC().Truncate(time.Second)}
+func mintRecovery(nodeID string, now time.Time) (text string, m trust.MintedToken) {
+	text, id, hash := trust.NewToken()
+	return text, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeRecover,
+		ExpiresAt: now.Add(trust.RecoveryTokenTTL).UTC().Truncate(time.Second)}
 }
 
 // unissued says that nothing is lost when Vault did not sign.
@@ -116,4 +118,4 @@ func checkAsk(csrPEM, agentVersion string) (*x509.CertificateRequest, error) {
 	return parseCSR(csrPEM)
 }
 
-func spki(csr *x509.CertificateRequest) string { return schema.SPKIHash(csr.RawSubjectPublicKeyInfo) }
+func spki(csr *x509.CertificateRequest) string { return trust.SPKIHash(csr.RawSubjectPublicKeyInfo) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 // poll is what a wait request asks for.
 type poll struct {
 	timeout time.Duration
-	ask     schema.TaskAsk
+	ask     PollRequest
 	// set is the version of the verifier set that the node judges tasks with.
 	set int64
 }
@@ -39,7 +40,7 @@ func parsePoll(q url.Values) (poll, error) {
 		if err != nil || d < 0 {
 			return p, badQuery("bad_timeout", "timeout must be a duration such as 55s")
 		}
-		p.timeout = min(d, schema.MaxPollTimeout)
+		p.timeout = min(d, wire.MaxPollTimeout)
 	}
 	var err error
 	if p.ask.Have, err = parseHave(q.Get("have")); err != nil {

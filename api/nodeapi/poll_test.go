@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Whatever a query says, it is refused with a reason or read into bounds.
@@ -31,7 +32,7 @@ func FuzzParsePoll(f *testing.F) {
 			require.Contains(t, []string{"bad_query", "bad_timeout", "bad_have", "bad_nonce", "bad_holder", "bad_set", "bad_number"}, e.Reason)
 			return
 		}
-		require.True(t, p.timeout >= 0 && p.timeout <= schema.MaxPollTimeout)
+		require.True(t, p.timeout >= 0 && p.timeout <= wire.MaxPollTimeout)
 		require.LessOrEqual(t, len(p.ask.Have), maxHave)
 		for _, id := range p.ask.Have {
 			require.True(t, schema.IsID(id))

@@ -9,6 +9,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // maxSignature bounds the signature's header: one of P-256 has 96 characters at
@@ -20,22 +22,22 @@ const maxSignature = 128
 // and API cannot alter a result, nor take one for another task's. No caller may
 // leave the signature out, since who could do so could say that he is an agent
 // that does not sign.
-func (a *API) resultProof(r *http.Request, taskID string, body []byte) (*schema.ResultProof, error) {
+func (a *API) resultProof(r *http.Request, taskID string, body []byte) (*trust.ResultProof, error) {
 	leaf := r.TLS.PeerCertificates[0]
-	sent := r.Header.Values(schema.HeaderResultSignature)
+	sent := r.Header.Values(wire.HeaderResultSignature)
 	if len(sent) == 0 {
 		return nil, a.refused(r, identityError(schema.ReasonResultSignature, "the result is not signed: %s is missing",
-			schema.HeaderResultSignature).WithNext("install the agent of this release on the node; it posts the result again"))
+			wire.HeaderResultSignature).WithNext("install the agent of this release on the node; it posts the result again"))
 	}
 	signature, err := decodeSignature(sent)
 	key, isECDSA := leaf.PublicKey.(*ecdsa.PublicKey)
-	sum := sha256.Sum256(dsse.PAE(schema.ResultPayloadType(taskID), body))
+	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(taskID), body))
 	if err != nil || !isECDSA || !ecdsa.VerifyASN1(key, sum[:], signature) {
 		return nil, a.refused(r, identityError(schema.ReasonResultSignature,
 			"the key of certificate %s did not sign this result of task %s: it was altered on its way, or signed with another key",
-			schema.FactsOf(leaf).Serial, taskID))
+			trust.CertFactsOf(leaf).Serial, taskID))
 	}
-	return &schema.ResultProof{Serial: schema.FactsOf(leaf).Serial, Key: leaf.RawSubjectPublicKeyInfo, Body: body, Signature: signature}, nil
+	return &trust.ResultProof{Serial: trust.CertFactsOf(leaf).Serial, Key: leaf.RawSubjectPublicKeyInfo, Body: body, Signature: signature}, nil
 }
 
 // decodeSignature takes the one spelling of one signature.

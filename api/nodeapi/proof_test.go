@@ -17,18 +17,21 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // A result is taken only as the node's key signed it, for the task it was signed
 // for, and what is handed to the store proves it without the certificate.
 func TestResultsAreSigned(t *testing.T) {
-	var stored []schema.TaskResult
-	s := newSite(t, &fakeStore{result: func(r schema.TaskResult) (schema.TaskType, error) {
+	var stored []task.Result
+	s := newSite(t, &fakeStore{result: func(r task.Result) (task.Type, error) {
 		stored = append(stored, r)
-		return schema.TaskNodeProbe, nil
+		return task.NodeProbe, nil
 	}})
-	cert, task := s.cert(), schema.NewID()
-	text, err := json.Marshal(schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded, Message: "ran", StartedAt: time.Now()})
+	cert, nodeTask := s.cert(), schema.NewID()
+	text, err := json.Marshal(task.Result{LeaseEpoch: 1, Status: task.Succeeded, Message: "ran", StartedAt: time.Now()})
 	require.NoError(t, err)
 	body := string(text)
 	sign := func(taskID, body string) string {
@@ -36,18 +39,18 @@ func TestResultsAreSigned(t *testing.T) {
 		require.NoError(t, err)
 		return signature
 	}
-	other, err := resulttest.Sign(s.cert(), task, text)
+	other, err := resulttest.Sign(s.cert(), nodeTask, text)
 	require.NoError(t, err)
 	plain := s.clientWith(cert, true, nil)
 	plain.Transport = plain.Transport.(resulttest.Transport).Transport
 	post := func(body string, signatures ...string) answer {
 		var headers []string
 		for _, signature := range signatures {
-			headers = append(headers, schema.HeaderResultSignature, signature)
+			headers = append(headers, wire.HeaderResultSignature, signature)
 		}
-		return call(t, plain, http.MethodPost, s.path("/tasks/"+task+"/result"), body, headers...)
+		return call(t, plain, http.MethodPost, s.path("/tasks/"+nodeTask+"/result"), body, headers...)
 	}
-	good := sign(task, body)
+	good := sign(nodeTask, body)
 	for name, a := range map[string]answer{
 		"absent":         post(body),
 		"altered":        post(strings.Replace(body, "succeeded", "failed", 1), good),
@@ -71,12 +74,12 @@ func TestResultsAreSigned(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, a.status, string(a.body))
 	require.Len(t, stored, 1)
 	proof := stored[0].Proof
-	assert.Equal(t, schema.FactsOf(cert.Leaf).Serial, proof.Serial)
+	assert.Equal(t, trust.CertFactsOf(cert.Leaf).Serial, proof.Serial)
 	assert.Equal(t, body, string(proof.Body))
 	assert.Equal(t, good, base64.RawURLEncoding.EncodeToString(proof.Signature))
-	assert.Equal(t, schema.FactsOf(cert.Leaf).SPKI, schema.SPKIHash(proof.Key))
+	assert.Equal(t, trust.CertFactsOf(cert.Leaf).SPKI, trust.SPKIHash(proof.Key))
 	key, err := x509.ParsePKIXPublicKey(proof.Key)
 	require.NoError(t, err)
-	sum := sha256.Sum256(dsse.PAE(schema.ResultPayloadType(task), proof.Body))
+	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(nodeTask), proof.Body))
 	assert.True(t, ecdsa.VerifyASN1(key.(*ecdsa.PublicKey), sum[:], proof.Signature))
 }

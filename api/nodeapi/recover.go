@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // recover gives a node that has no usable certificate its next one, for its
@@ -17,34 +19,34 @@ import (
 // key as an enrolment's does.
 func (a *API) recover(w http.ResponseWriter, r *http.Request) error {
 	answer, err := a.recovered(w, r)
-	a.cfg.Metrics.Issued(schema.ViaRecover, err)
+	a.cfg.Metrics.Issued(trust.IssuedByRecover, err)
 	if err != nil {
 		return err
 	}
 	return edge.JSON(w, http.StatusOK, answer)
 }
 
-func (a *API) recovered(w http.ResponseWriter, r *http.Request) (schema.EnrollAnswer, error) {
+func (a *API) recovered(w http.ResponseWriter, r *http.Request) (wire.EnrollResponse, error) {
 	edge.Annotate(r.Context(), slog.String("node_id", safeID(r.PathValue("node_id"))))
 	if err := a.admitUnknown(w, r); err != nil {
-		return schema.EnrollAnswer{}, err
+		return wire.EnrollResponse{}, err
 	}
 	req, claim, csr, err := readRecover(w, r)
 	if err != nil {
-		return schema.EnrollAnswer{}, err
+		return wire.EnrollResponse{}, err
 	}
 	if err := a.checkRecovery(r.Context(), claim.NodeID, req); err != nil {
-		return schema.EnrollAnswer{}, a.refused(r, err)
+		return wire.EnrollResponse{}, a.refused(r, err)
 	}
 	claimed, err := a.claimRecovery(r.Context(), claim)
 	if err != nil {
-		return schema.EnrollAnswer{}, a.refused(r, err)
+		return wire.EnrollResponse{}, a.refused(r, err)
 	}
-	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: schema.ViaRecover, priority: priorityRecovery})
+	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: trust.IssuedByRecover, priority: priorityRecovery})
 }
 
 // checkRecovery checks the signature against the key on record.
-func (a *API) checkRecovery(ctx context.Context, nodeID string, req schema.RecoverRequest) error {
+func (a *API) checkRecovery(ctx context.Context, nodeID string, req wire.RecoverRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
 	facts, err := a.cfg.Store.RecoveryFacts(ctx, nodeID)
@@ -56,8 +58,8 @@ func (a *API) checkRecovery(ctx context.Context, nodeID string, req schema.Recov
 		return schema.NewError(schema.KindUnauthenticated, "the node gave no recovery key when it enrolled").
 			WithReason("no_recovery_key").WithNext(next)
 	}
-	statement := schema.RecoverStatement(nodeID, req.Incarnation, req.Sequence, req.Token, req.CSR)
-	if !schema.CheckStatement(facts.Key, statement, req.Signature) {
+	statement := trust.RecoverStatement(nodeID, req.Incarnation, req.Sequence, req.Token, req.CSR)
+	if !trust.CheckStatement(facts.Key, statement, req.Signature) {
 		return schema.NewError(schema.KindUnauthenticated, "the signature is not the recovery key's, over this node, token and request").
 			WithReason(reasonSignature).WithNext(next)
 	}
@@ -67,16 +69,16 @@ func (a *API) checkRecovery(ctx context.Context, nodeID string, req schema.Recov
 	return nil
 }
 
-func (a *API) claimRecovery(ctx context.Context, c schema.RecoveryClaim) (Claimed, error) {
+func (a *API) claimRecovery(ctx context.Context, c RecoveryClaim) (ClaimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
 	return a.cfg.Store.ClaimRecovery(ctx, c)
 }
 
 // readRecover reads and checks the whole request but its signature.
-func readRecover(w http.ResponseWriter, r *http.Request) (schema.RecoverRequest, schema.RecoveryClaim, *x509.CertificateRequest, error) {
-	var req schema.RecoverRequest
-	var none schema.RecoveryClaim
+func readRecover(w http.ResponseWriter, r *http.Request) (wire.RecoverRequest, RecoveryClaim, *x509.CertificateRequest, error) {
+	var req wire.RecoverRequest
+	var none RecoveryClaim
 	if err := edge.Decode(w, r, &req); err != nil {
 		return req, none, nil, err
 	}
@@ -87,7 +89,7 @@ func readRecover(w http.ResponseWriter, r *http.Request) (schema.RecoverRequest,
 	if err := checkSequence(req.Sequence); err != nil {
 		return req, none, nil, err
 	}
-	tokenID, hash, err := schema.ParseToken(req.Token)
+	tokenID, hash, err := trust.ParseToken(req.Token)
 	if err != nil {
 		return req, none, nil, err
 	}
@@ -95,7 +97,7 @@ func readRecover(w http.ResponseWriter, r *http.Request) (schema.RecoverRequest,
 	if err != nil {
 		return req, none, nil, err
 	}
-	return req, schema.RecoveryClaim{
+	return req, RecoveryClaim{
 		NodeID: nodeID, TokenID: tokenID, Hash: hash, SPKI: spki(csr), Incarnation: req.Incarnation, Sequence: req.Sequence,
 		CorrelationID: edge.CorrelationID(r.Context()), AgentVersion: req.AgentVersion, RemoteAddr: host(r.RemoteAddr),
 	}, csr, nil

@@ -16,6 +16,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func newRecoveryKey(tb testing.TB) (public ed25519.PublicKey, private ed25519.PrivateKey) {
@@ -32,18 +34,18 @@ func signed(key ed25519.PrivateKey, statement []byte) string {
 // The recovery key is taken with the signature over this node, token and CSR,
 // and with no other.
 func TestRecoveryKeyAtEnrolment(t *testing.T) {
-	var claimed []schema.TokenClaim
-	s := newSite(t, &fakeStore{claim: func(c schema.TokenClaim) (schema.Claimed, error) {
+	var claimed []nodeapi.TokenClaim
+	s := newSite(t, &fakeStore{claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		claimed = append(claimed, c)
-		return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1, Recoverable: c.RecoveryKey != nil}, nil
+		return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1, Recoverable: c.RecoveryKey != nil}, nil
 	}})
 	public, private := newRecoveryKey(t)
 	_, other := newRecoveryKey(t)
-	text, _, _ := schema.NewToken()
-	another, _, _ := schema.NewToken()
+	text, _, _ := trust.NewToken()
+	another, _, _ := trust.NewToken()
 	request := csr(t, newKey(t), nil)
 	key := base64.StdEncoding.EncodeToString(public)
-	statement := schema.EnrollStatement(s.node.NodeID, text, request, public)
+	statement := trust.EnrollStatement(s.node.NodeID, text, request, public)
 	for name, c := range map[string]struct{ key, signature, reason string }{
 		"good":           {key, signed(private, statement), ""},
 		"none":           {"", "", ""},
@@ -51,17 +53,17 @@ func TestRecoveryKeyAtEnrolment(t *testing.T) {
 		"no signature":   {key, "", "recovery_signature"},
 		"short key":      {key[:40], signed(private, statement), "recovery_key"},
 		"another's":      {key, signed(other, statement), "recovery_signature"},
-		"another node":   {key, signed(private, schema.EnrollStatement(schema.NewID(), text, request, public)), "recovery_signature"},
-		"another token":  {key, signed(private, schema.EnrollStatement(s.node.NodeID, another, request, public)), "recovery_signature"},
-		"another CSR":    {key, signed(private, schema.EnrollStatement(s.node.NodeID, text, request+"\n", public)), "recovery_signature"},
-		"of a recovery":  {key, signed(private, schema.RecoverStatement(s.node.NodeID, 1, 1, text, request)), "recovery_signature"},
+		"another node":   {key, signed(private, trust.EnrollStatement(schema.NewID(), text, request, public)), "recovery_signature"},
+		"another token":  {key, signed(private, trust.EnrollStatement(s.node.NodeID, another, request, public)), "recovery_signature"},
+		"another CSR":    {key, signed(private, trust.EnrollStatement(s.node.NodeID, text, request+"\n", public)), "recovery_signature"},
+		"of a recovery":  {key, signed(private, trust.RecoverStatement(s.node.NodeID, 1, 1, text, request)), "recovery_signature"},
 		"not base64":     {key, "%", "recovery_signature"},
 		"base64 of less": {key, "AAAA", "recovery_signature"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claimed = nil
 			a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"),
-				schema.EnrollRequest{Token: text, CSR: request, RecoveryKey: c.key, Signature: c.signature})
+				wire.EnrollRequest{Token: text, CSR: request, RecoveryKey: c.key, Signature: c.signature})
 			if c.reason != "" {
 				assert.Equal(t, http.StatusBadRequest, a.status)
 				assert.Equal(t, c.reason, a.refusal(t).Reason)
@@ -69,7 +71,7 @@ func TestRecoveryKeyAtEnrolment(t *testing.T) {
 				return
 			}
 			require.Equal(t, http.StatusOK, a.status, string(a.body))
-			var answer schema.EnrollAnswer
+			var answer wire.EnrollResponse
 			require.NoError(t, json.Unmarshal(a.body, &answer))
 			assert.Equal(t, c.key != "", answer.RecoveryToken != "")
 			assert.Equal(t, c.key != "", strings.Contains(string(a.body), "recovery_expires_at"))
@@ -79,10 +81,10 @@ func TestRecoveryKeyAtEnrolment(t *testing.T) {
 }
 
 // rescue is a recovery of the site's node.
-func (s *site) rescue(key ed25519.PrivateKey, change func(*schema.RecoverRequest)) schema.RecoverRequest {
-	token, _, _ := schema.NewToken()
-	req := schema.RecoverRequest{Token: token, CSR: csr(s.tb, newKey(s.tb), nil), Incarnation: 3, Sequence: 5, AgentVersion: "v1"}
-	req.Signature = signed(key, schema.RecoverStatement(s.node.NodeID, req.Incarnation, req.Sequence, req.Token, req.CSR))
+func (s *site) rescue(key ed25519.PrivateKey, change func(*wire.RecoverRequest)) wire.RecoverRequest {
+	token, _, _ := trust.NewToken()
+	req := wire.RecoverRequest{Token: token, CSR: csr(s.tb, newKey(s.tb), nil), Incarnation: 3, Sequence: 5, AgentVersion: "v1"}
+	req.Signature = signed(key, trust.RecoverStatement(s.node.NodeID, req.Incarnation, req.Sequence, req.Token, req.CSR))
 	if change != nil {
 		change(&req)
 	}
@@ -92,59 +94,59 @@ func (s *site) rescue(key ed25519.PrivateKey, change func(*schema.RecoverRequest
 func TestRecover(t *testing.T) {
 	public, private := newRecoveryKey(t)
 	_, other := newRecoveryKey(t)
-	var claims []schema.RecoveryClaim
-	var stored schema.NewIdentity
-	facts := schema.RecoveryFacts{Incarnation: 3, Key: public}
+	var claims []nodeapi.RecoveryClaim
+	var stored nodeapi.NewIdentity
+	facts := nodeapi.RecoveryFacts{Incarnation: 3, Key: public}
 	s := newSite(t, &fakeStore{
-		facts: func(string) (schema.RecoveryFacts, error) { return facts, nil },
-		recover: func(c schema.RecoveryClaim) (schema.Claimed, error) {
+		facts: func(string) (nodeapi.RecoveryFacts, error) { return facts, nil },
+		recover: func(c nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
 			claims = append(claims, c)
-			return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true}, nil
+			return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: c.Incarnation, Recoverable: true}, nil
 		},
-		pending: func(n schema.NewIdentity) (int64, error) { stored = n; return 6, nil },
+		pending: func(n nodeapi.NewIdentity) (int64, error) { stored = n; return 6, nil },
 	})
 	expired := s.nodeCA.leaf(t, s.node, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	for name, client := range map[string]*http.Client{"without a certificate": s.client(nil), "with an expired one": s.client(expired)} {
 		req := s.rescue(private, nil)
-		a := call(t, client, http.MethodPost, s.path("/recover"), req, schema.HeaderCorrelationID, "rescue-1")
+		a := call(t, client, http.MethodPost, s.path("/recover"), req, wire.HeaderCorrelationID, "rescue-1")
 		require.Equal(t, http.StatusOK, a.status, name+string(a.body))
-		var answer schema.EnrollAnswer
+		var answer wire.EnrollResponse
 		require.NoError(t, json.Unmarshal(a.body, &answer))
-		id, hash, err := schema.ParseToken(answer.RecoveryToken)
+		id, hash, err := trust.ParseToken(answer.RecoveryToken)
 		require.NoError(t, err)
-		assert.Equal(t, schema.MintedToken{NodeID: s.node.NodeID, TokenID: id, Hash: hash, Purpose: schema.PurposeRecover,
+		assert.Equal(t, trust.MintedToken{NodeID: s.node.NodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeRecover,
 			ExpiresAt: answer.RecoveryExpiresAt}, stored.Recovery)
 		assert.Equal(t, int64(6), answer.Sequence)
-		assert.Equal(t, schema.ViaRecover, stored.Via)
-		tokenID, tokenHash, err := schema.ParseToken(req.Token)
+		assert.Equal(t, trust.IssuedByRecover, stored.Via)
+		tokenID, tokenHash, err := trust.ParseToken(req.Token)
 		require.NoError(t, err)
 		last := claims[len(claims)-1]
 		assert.Equal(t, stored.TokenID, tokenID)
-		assert.Equal(t, schema.RecoveryClaim{NodeID: s.node.NodeID, TokenID: tokenID, Hash: tokenHash, SPKI: last.SPKI, Incarnation: 3,
+		assert.Equal(t, nodeapi.RecoveryClaim{NodeID: s.node.NodeID, TokenID: tokenID, Hash: tokenHash, SPKI: last.SPKI, Incarnation: 3,
 			Sequence: 5, CorrelationID: "rescue-1", AgentVersion: "v1", RemoteAddr: "127.0.0.1"}, last)
 		assert.Equal(t, stored.Cert.SPKI, last.SPKI)
 		assert.NotContains(t, s.log.String(), req.Token)
 	}
-	assert.NotContains(t, s.log.String(), schema.TokenPrefix)
+	assert.NotContains(t, s.log.String(), trust.TokenPrefix)
 
 	claims = nil
 	for name, c := range map[string]struct {
-		req    schema.RecoverRequest
+		req    wire.RecoverRequest
 		kind   schema.Kind
 		reason string
 	}{
 		"another's signature": {s.rescue(other, nil), schema.KindUnauthenticated, "recovery_signature"},
-		"no signature":        {s.rescue(private, func(r *schema.RecoverRequest) { r.Signature = "" }), schema.KindUnauthenticated, "recovery_signature"},
-		"another sequence":    {s.rescue(private, func(r *schema.RecoverRequest) { r.Sequence++ }), schema.KindUnauthenticated, "recovery_signature"},
-		"another incarnation": {s.rescue(private, func(r *schema.RecoverRequest) { r.Incarnation++ }), schema.KindUnauthenticated, "recovery_signature"},
-		"a negative sequence": {s.rescue(private, func(r *schema.RecoverRequest) { r.Sequence = -1 }), schema.KindInvalidRequest, "bad_sequence"},
-		"a bad token":         {s.rescue(private, func(r *schema.RecoverRequest) { r.Token += "A" }), schema.KindUnauthenticated, "token_malformed"},
-		"a bad CSR":           {s.rescue(private, func(r *schema.RecoverRequest) { r.CSR = "" }), schema.KindInvalidRequest, "csr_pem"},
-		"a bad version":       {s.rescue(private, func(r *schema.RecoverRequest) { r.AgentVersion = "\n" }), schema.KindInvalidRequest, "bad_agent_version"},
+		"no signature":        {s.rescue(private, func(r *wire.RecoverRequest) { r.Signature = "" }), schema.KindUnauthenticated, "recovery_signature"},
+		"another sequence":    {s.rescue(private, func(r *wire.RecoverRequest) { r.Sequence++ }), schema.KindUnauthenticated, "recovery_signature"},
+		"another incarnation": {s.rescue(private, func(r *wire.RecoverRequest) { r.Incarnation++ }), schema.KindUnauthenticated, "recovery_signature"},
+		"a negative sequence": {s.rescue(private, func(r *wire.RecoverRequest) { r.Sequence = -1 }), schema.KindInvalidRequest, "bad_sequence"},
+		"a bad token":         {s.rescue(private, func(r *wire.RecoverRequest) { r.Token += "A" }), schema.KindUnauthenticated, "token_malformed"},
+		"a bad CSR":           {s.rescue(private, func(r *wire.RecoverRequest) { r.CSR = "" }), schema.KindInvalidRequest, "csr_pem"},
+		"a bad version":       {s.rescue(private, func(r *wire.RecoverRequest) { r.AgentVersion = "\n" }), schema.KindInvalidRequest, "bad_agent_version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := call(t, s.client(nil), http.MethodPost, s.path("/recover"), c.req)
-			assert.Equal(t, c.kind.Row().HTTP, a.status)
+			assert.Equal(t, c.kind.Info().HTTP, a.status)
 			assert.Equal(t, c.reason, a.refusal(t).Reason)
 			assert.Contains(t, s.log.String(), `"reason":"`+c.reason+`"`)
 		})
@@ -164,12 +166,12 @@ func TestIssueBudget(t *testing.T) {
 	public, private := newRecoveryKey(t)
 	claims := 0
 	s := newSiteWith(t, &fakeStore{
-		facts: func(string) (schema.RecoveryFacts, error) {
-			return schema.RecoveryFacts{Incarnation: 3, Key: public}, nil
+		facts: func(string) (nodeapi.RecoveryFacts, error) {
+			return nodeapi.RecoveryFacts{Incarnation: 3, Key: public}, nil
 		},
-		claim: func(c schema.TokenClaim) (schema.Claimed, error) {
+		claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 			claims++
-			return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
+			return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: 1}, nil
 		},
 	}, func(c *nodeapi.Config) { c.IssueRate, c.RemoteRate = 0.01, 1e4 }) // a burst of 4, and no more in this test
 	urgent := s.client(s.nodeCA.leaf(t, s.node, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(-10 * time.Hour) }))
@@ -179,8 +181,8 @@ func TestIssueBudget(t *testing.T) {
 		},
 		"urgent": func() answer { return call(t, urgent, http.MethodPost, s.path("/certificates/renew"), renewal()) },
 		"other": func() answer {
-			text, _, _ := schema.NewToken()
-			return call(t, s.client(nil), http.MethodPost, s.path("/enroll"), schema.EnrollRequest{Token: text, CSR: csr(t, newKey(t), nil)})
+			text, _, _ := trust.NewToken()
+			return call(t, s.client(nil), http.MethodPost, s.path("/enroll"), wire.EnrollRequest{Token: text, CSR: csr(t, newKey(t), nil)})
 		},
 	}
 	refused := func(priority string) {
@@ -227,7 +229,7 @@ func TestAskingLimits(t *testing.T) {
 	assert.NotEmpty(t, a.header.Get("Retry-After"))
 
 	ask := func(node string) answer {
-		return call(t, s.client(nil), http.MethodPost, s.base+"/internal/v1/nodes/"+node+"/enroll", schema.EnrollRequest{})
+		return call(t, s.client(nil), http.MethodPost, s.base+"/internal/v1/nodes/"+node+"/enroll", wire.EnrollRequest{})
 	}
 	reasons := map[string]int{}
 	for range 20 {

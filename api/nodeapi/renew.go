@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // urgentPart is the part of a certificate's life below which its renewal is
@@ -19,15 +21,15 @@ const urgentPart = 4
 // request may be made again until then.
 func (a *API) renew(w http.ResponseWriter, r *http.Request) error {
 	answer, err := a.renewed(w, r)
-	a.cfg.Metrics.Issued(schema.ViaRenew, err)
+	a.cfg.Metrics.Issued(trust.IssuedByRenew, err)
 	if err != nil {
 		return err
 	}
 	return edge.JSON(w, http.StatusOK, answer)
 }
 
-func (a *API) renewed(w http.ResponseWriter, r *http.Request) (schema.EnrollAnswer, error) {
-	var none schema.EnrollAnswer
+func (a *API) renewed(w http.ResponseWriter, r *http.Request) (wire.EnrollResponse, error) {
+	var none wire.EnrollResponse
 	p, err := a.identify(r)
 	if err != nil {
 		return none, err
@@ -43,22 +45,22 @@ func (a *API) renewed(w http.ResponseWriter, r *http.Request) (schema.EnrollAnsw
 	if err != nil {
 		return none, err
 	}
-	claimed, err := a.claimRenewal(r.Context(), schema.RenewClaim{Caller: caller, SPKI: spki(csr), Sequence: req.Sequence,
+	claimed, err := a.claimRenewal(r.Context(), RenewClaim{Caller: caller, SPKI: spki(csr), Sequence: req.Sequence,
 		CorrelationID: edge.CorrelationID(r.Context())})
 	if err != nil {
 		return none, a.refused(r, err)
 	}
-	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: schema.ViaRenew, priority: urgency(p.facts, a.cfg.Now())})
+	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: trust.IssuedByRenew, priority: urgency(p.facts, a.cfg.Now())})
 }
 
-func (a *API) claimRenewal(ctx context.Context, c schema.RenewClaim) (Claimed, error) {
+func (a *API) claimRenewal(ctx context.Context, c RenewClaim) (ClaimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
 	return a.cfg.Store.ClaimRenewal(ctx, c)
 }
 
-func readRenew(w http.ResponseWriter, r *http.Request, p peer) (schema.RenewRequest, *x509.CertificateRequest, error) {
-	var req schema.RenewRequest
+func readRenew(w http.ResponseWriter, r *http.Request, p peer) (wire.RenewRequest, *x509.CertificateRequest, error) {
+	var req wire.RenewRequest
 	if err := edge.Decode(w, r, &req); err != nil {
 		return req, nil, err
 	}
@@ -76,7 +78,7 @@ func readRenew(w http.ResponseWriter, r *http.Request, p peer) (schema.RenewRequ
 }
 
 // urgency is the priority of renewing a certificate.
-func urgency(f schema.CertFacts, now time.Time) priority {
+func urgency(f trust.CertFacts, now time.Time) priority {
 	if f.NotAfter.Sub(now) < f.NotAfter.Sub(f.NotBefore)/urgentPart {
 		return priorityUrgent
 	}

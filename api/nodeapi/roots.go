@@ -9,7 +9,7 @@ import (
 // trust is what is known of the node CA's generations, in the forms that are
 // needed for every request and every handshake. It is made once for a set of
 // certificates.
-type trust struct {
+type caPool struct {
 	live, retired []*x509.Certificate
 	// roots verify a node's certificate; former only tell why it is refused.
 	roots, former *x509.CertPool
@@ -21,7 +21,7 @@ type trust struct {
 // generations asks the issuer each time, so that a CA that is trusted or
 // distrusted counts from the next request on. It returns the very same trust for
 // as long as the certificates are the same, however often they were read anew.
-func (a *API) generations(ctx context.Context) (*trust, error) {
+func (a *API) generations(ctx context.Context) (*caPool, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
 	live, err := a.cfg.Issuer.Roots(ctx)
@@ -35,7 +35,7 @@ func (a *API) generations(ctx context.Context) (*trust, error) {
 	if held := a.trust.Load(); held != nil && same(held.live, live) && same(held.retired, retired) {
 		return held, nil
 	}
-	fresh := &trust{live: slices.Clone(live), retired: slices.Clone(retired),
+	fresh := &caPool{live: slices.Clone(live), retired: slices.Clone(retired),
 		roots: pool(live), former: pool(retired), named: pool(live, retired)}
 	a.trust.Store(fresh)
 	return fresh, nil

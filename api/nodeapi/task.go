@@ -13,6 +13,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // beatBudget bounds what a heartbeat may add to a progress call.
@@ -24,7 +26,7 @@ func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var body schema.TaskResult
+	var body task.Result
 	raw, err := edge.DecodeRaw(w, r, &body)
 	if err != nil {
 		return err
@@ -54,13 +56,13 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var body schema.TaskProgress
+	var body task.Progress
 	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
 	defer cancel()
-	p, err := a.cfg.Store.Progress(ctx, c, taskID, body, schema.TaskLease)
+	p, err := a.cfg.Store.Progress(ctx, c, taskID, body, task.LeaseDuration)
 	if err != nil {
 		return err
 	}
@@ -73,15 +75,15 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 // beat makes the progress a heartbeat of the activity that waits for the task,
 // and lets its answer into ours. Temporal being away is no reason to stop work:
 // whatever fails here is tried again with a later progress.
-func (a *API) beat(ctx context.Context, taskID string, body schema.TaskProgress, p *schema.Progressed) {
+func (a *API) beat(ctx context.Context, taskID string, body task.Progress, p *ProgressResult) {
 	brief, cancel := context.WithTimeout(ctx, beatBudget)
 	defer cancel()
-	b, err := a.cfg.Beats.Beat(brief, *p.Owner, schema.TaskBeat{Status: schema.TaskRunning, Message: body.Message, Epoch: body.LeaseEpoch})
+	b, err := a.cfg.Beats.Beat(brief, *p.Owner, TaskHeartbeat{Status: task.Running, Message: body.Message, Epoch: body.LeaseEpoch})
 	if err != nil {
 		edge.Annotate(ctx, slog.String("no_heartbeat", err.Error()))
 		return
 	}
-	if b == (schema.BeatAnswer{Cancel: p.Answer.Cancel, Paused: p.Answer.Paused}) {
+	if b == (HeartbeatReply{Cancel: p.Answer.Cancel, Paused: p.Answer.Paused}) {
 		return
 	}
 	if err := a.cfg.Store.Told(ctx, taskID, b); err != nil {
@@ -98,7 +100,7 @@ func (a *API) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var body schema.HeartbeatRequest
+	var body wire.HeartbeatRequest
 	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
@@ -132,14 +134,14 @@ func isDigest(s string) bool {
 
 // checkResult refuses a result that says nothing, and rewrites its output so
 // that every string in it is one the database keeps.
-func checkResult(r *schema.TaskResult) error {
+func checkResult(r *task.Result) error {
 	switch r.Status {
-	case schema.TaskSucceeded, schema.TaskFailed, schema.TaskCancelled:
+	case task.Succeeded, task.Failed, task.Canceled:
 	default:
 		return schema.NewError(schema.KindInvalidRequest, "status must be succeeded, failed or cancelled").WithReason("bad_status")
 	}
-	if len(r.OutputTail) > schema.MaxOutputTail {
-		return schema.NewError(schema.KindInvalidRequest, "output_tail is longer than %d bytes", schema.MaxOutputTail).WithReason("bad_output_tail")
+	if len(r.OutputTail) > task.MaxOutputTail {
+		return schema.NewError(schema.KindInvalidRequest, "output_tail is longer than %d bytes", task.MaxOutputTail).WithReason("bad_output_tail")
 	}
 	if !isDigest(r.EnvelopeSHA256) {
 		return schema.NewError(schema.KindInvalidRequest, "envelope_sha256 must be 64 hex digits in lower case").WithReason("bad_envelope_sha256")

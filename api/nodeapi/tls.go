@@ -8,16 +8,16 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // pingAfter is how long an HTTP/2 connection is believed without a frame of its
 // peer: longer than the time between two heartbeats.
-const pingAfter = schema.HeartbeatEvery + 15*time.Second
+const pingAfter = wire.HeartbeatInterval + 15*time.Second
 
 // naming is a handshake's settings that name the CAs of a trust.
 type naming struct {
-	known *trust
+	known *caPool
 	cfg   *tls.Config
 }
 

@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/gpuaas/gpuaas/api/edge"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // nodeTrust answers with the CA bundles that stand now.
@@ -23,8 +23,8 @@ func (a *API) nodeTrust(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return edge.JSON(w, http.StatusOK, schema.NodeTrust{
-		CABundlePEM: servers, CABundleFingerprint: schema.Fingerprint(servers),
-		NodeCertCABundlePEM: nodes, NodeCertCABundleFingerprint: schema.Fingerprint(nodes),
+	return edge.JSON(w, http.StatusOK, trust.NodeTrust{
+		CABundlePEM: servers, CABundleFingerprint: trust.Fingerprint(servers),
+		NodeCertCABundlePEM: nodes, NodeCertCABundleFingerprint: trust.Fingerprint(nodes),
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // ServerCA hands out the same CAs as NodeCA, in the other order.
@@ -46,11 +47,11 @@ func TestNodeTrust(t *testing.T) {
 	c := s.client(s.cert())
 	a := call(t, c, http.MethodGet, s.path("/trust"), nil)
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
-	var got schema.NodeTrust
+	var got trust.NodeTrust
 	require.NoError(t, json.Unmarshal(a.body, &got))
 	one, two := certPEM(s.nodeCA.cert), certPEM(second.cert)
-	assert.Equal(t, schema.NodeTrust{CABundlePEM: two + one, CABundleFingerprint: schema.Fingerprint(two),
-		NodeCertCABundlePEM: one + two, NodeCertCABundleFingerprint: schema.Fingerprint(one)}, got)
+	assert.Equal(t, trust.NodeTrust{CABundlePEM: two + one, CABundleFingerprint: trust.Fingerprint(two),
+		NodeCertCABundlePEM: one + two, NodeCertCABundleFingerprint: trust.Fingerprint(one)}, got)
 
 	s.issuer.set(true, s.nodeCA.cert)
 	a = call(t, c, http.MethodGet, s.path("/trust"), nil)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // visit is a poll that was let in. It is kept off the stack of its goroutine: a
@@ -153,7 +153,7 @@ func (a *API) tellNews(w http.ResponseWriter, r *http.Request, c Caller, have []
 	if err != nil || len(news) == 0 {
 		return false, err
 	}
-	w.Header().Set(schema.HeaderTaskNews, strings.Join(news, ","))
+	w.Header().Set(wire.HeaderCanceledTasks, strings.Join(news, ","))
 	return true, a.nothing(w, r)
 }
 

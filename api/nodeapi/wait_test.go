@@ -14,6 +14,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const soon = 5 * time.Second
@@ -50,16 +53,16 @@ func receive[T any](tb testing.TB, ch <-chan T) T {
 	}
 }
 
-func offer() *schema.TaskOffer {
+func offer() *wire.TaskOffer {
 	now := time.Now().UTC().Truncate(time.Second)
-	return &schema.TaskOffer{TaskID: schema.NewID(), Envelope: json.RawMessage(`{"payload":"e30="}`),
-		Lease: schema.Lease{Epoch: 1, ExpiresAt: now.Add(schema.TaskLease)}, ServerTime: now,
-		Type: schema.TaskNodeProbe, CreatedAt: now.Add(-time.Second)}
+	return &wire.TaskOffer{TaskID: schema.NewID(), Envelope: json.RawMessage(`{"payload":"e30="}`),
+		Lease: task.Lease{Epoch: 1, ExpiresAt: now.Add(task.LeaseDuration)}, ServerTime: now,
+		Type: task.NodeProbe, CreatedAt: now.Add(-time.Second)}
 }
 
 func TestWaitAnswersAtOnceWhenThereIsWork(t *testing.T) {
 	o := offer()
-	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) { return o, nil }})
+	s := newSite(t, &fakeStore{next: func([]string) (*wire.TaskOffer, error) { return o, nil }})
 	a := receive(t, s.poll(t.Context(), ""))
 	require.Equal(t, http.StatusOK, a.status)
 	want := *o
@@ -84,7 +87,7 @@ func TestWaitEndsWithoutWork(t *testing.T) {
 
 func TestWakeBringsWork(t *testing.T) {
 	var ready atomic.Bool
-	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) {
+	s := newSite(t, &fakeStore{next: func([]string) (*wire.TaskOffer, error) {
 		if ready.Load() {
 			return offer(), nil
 		}
@@ -105,7 +108,7 @@ func TestWakeBringsWork(t *testing.T) {
 	s.parked(0)
 }
 
-func (f *fakeStore) TaskNews(_ context.Context, _ schema.Caller, have []string) ([]string, error) {
+func (f *fakeStore) TaskNews(_ context.Context, _ nodeapi.Caller, have []string) ([]string, error) {
 	if f.news != nil {
 		return f.news(have)
 	}
@@ -134,12 +137,12 @@ func TestNewsEndsAWokenPoll(t *testing.T) {
 	s.wakes.wake(s.node.NodeID)
 	a := receive(t, polled)
 	assert.Equal(t, http.StatusNoContent, a.status)
-	assert.Equal(t, two+","+one, a.header.Get(schema.HeaderTaskNews))
-	assert.NotEmpty(t, a.header.Get(schema.HeaderVerifierSet))
+	assert.Equal(t, two+","+one, a.header.Get(wire.HeaderCanceledTasks))
+	assert.NotEmpty(t, a.header.Get(wire.HeaderVerifierSet))
 
 	a = receive(t, s.poll(t.Context(), with+"&timeout=50ms"))
 	assert.Equal(t, http.StatusNoContent, a.status)
-	assert.Empty(t, a.header.Get(schema.HeaderTaskNews))
+	assert.Empty(t, a.header.Get(wire.HeaderCanceledTasks))
 	assert.Equal(t, int32(2), looks.Load(), "nobody looks without a wake")
 
 	polled = s.poll(t.Context(), "&timeout=1s")
@@ -154,7 +157,7 @@ func TestNewsEndsAWokenPoll(t *testing.T) {
 func TestNoLostWake(t *testing.T) {
 	var s *site
 	looks := 0
-	s = newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) {
+	s = newSite(t, &fakeStore{next: func([]string) (*wire.TaskOffer, error) {
 		if looks++; looks == 1 {
 			s.wakes.wake(s.node.NodeID) // attached right after we looked
 			return nil, nil
@@ -168,12 +171,12 @@ func TestNoLostWake(t *testing.T) {
 func TestNoLostFence(t *testing.T) {
 	var s *site
 	reads := 0
-	s = newSite(t, &fakeStore{authenticate: func(id schema.Identity, _ schema.CertFacts) (schema.Caller, error) {
+	s = newSite(t, &fakeStore{authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
 		if reads++; reads == 1 {
 			s.wakes.wake(s.node.NodeID)
-			return schema.Caller{NodeID: id.NodeID}, nil
+			return nodeapi.Caller{NodeID: id.NodeID}, nil
 		}
-		return schema.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "gone").WithReason(schema.ReasonNodeRemoved)
+		return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "gone").WithReason(schema.ReasonNodeRemoved)
 	}})
 	a := receive(t, s.poll(t.Context(), ""))
 	assert.Equal(t, schema.ReasonNodeRemoved, a.refusal(t).Reason)
@@ -181,11 +184,11 @@ func TestNoLostFence(t *testing.T) {
 
 func TestRemovedNodeLosesItsPoll(t *testing.T) {
 	var removed atomic.Bool
-	s := newSite(t, &fakeStore{authenticate: func(id schema.Identity, _ schema.CertFacts) (schema.Caller, error) {
+	s := newSite(t, &fakeStore{authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
 		if removed.Load() {
-			return schema.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "gone").WithReason(schema.ReasonNodeRemoved)
+			return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "gone").WithReason(schema.ReasonNodeRemoved)
 		}
-		return schema.Caller{NodeID: id.NodeID}, nil
+		return nodeapi.Caller{NodeID: id.NodeID}, nil
 	}})
 	polled := s.poll(t.Context(), "")
 	s.parked(1)
@@ -221,7 +224,7 @@ func TestCallerThatLeavesIsForgotten(t *testing.T) {
 
 func TestWaitParameters(t *testing.T) {
 	var have []string
-	s := newSite(t, &fakeStore{next: func(h []string) (*schema.TaskOffer, error) { have = h; return nil, nil }})
+	s := newSite(t, &fakeStore{next: func(h []string) (*wire.TaskOffer, error) { have = h; return nil, nil }})
 	c := s.client(s.cert())
 	one, two := schema.NewID(), schema.NewID()
 	a := call(t, c, http.MethodGet, s.path("/tasks/wait?timeout=0s&have="+one+","+two+"&"+asker()), nil)
@@ -277,7 +280,7 @@ func TestWaitParameters(t *testing.T) {
 // off.
 func TestStoreFailureEndsThePoll(t *testing.T) {
 	var down atomic.Bool
-	s := newSite(t, &fakeStore{next: func([]string) (*schema.TaskOffer, error) {
+	s := newSite(t, &fakeStore{next: func([]string) (*wire.TaskOffer, error) {
 		if down.Load() {
 			return nil, schema.NewError(schema.KindServiceUnavailable, "Postgres does not answer")
 		}
@@ -291,9 +294,9 @@ func TestStoreFailureEndsThePoll(t *testing.T) {
 }
 
 func TestResult(t *testing.T) {
-	var got schema.TaskResult
-	stored := schema.TaskNodeProbe
-	s := newSite(t, &fakeStore{result: func(r schema.TaskResult) (schema.TaskType, error) { got = r; return stored, nil }})
+	var got task.Result
+	stored := task.NodeProbe
+	s := newSite(t, &fakeStore{result: func(r task.Result) (task.Type, error) { got = r; return stored, nil }})
 	c := s.client(s.cert())
 	path := s.path("/tasks/" + schema.NewID() + "/result")
 	a := call(t, c, http.MethodPost, path,
@@ -302,37 +305,37 @@ func TestResult(t *testing.T) {
 	assert.Equal(t, int64(2), got.LeaseEpoch)
 	assert.JSONEq(t, `{"n":12345678901234567890,"s":"`+"\ufffd"+`"}`, string(got.Output), "numbers stay, broken text is mended")
 	stored = "" // the same result again
-	call(t, c, http.MethodPost, path, schema.TaskResult{LeaseEpoch: 2, Status: schema.TaskSucceeded})
+	call(t, c, http.MethodPost, path, task.Result{LeaseEpoch: 2, Status: task.Succeeded})
 	assert.InDelta(t, 1, s.metric("gpuaas_tasks_total", "succeeded", "node.probe"), 0)
 
 	big := `{"lease_epoch":1,"status":"succeeded","output":"` + strings.Repeat("x", 900<<10) + `","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`
 	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, path, big).status)
-	full := schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskFailed, EnvelopeSHA256: strings.Repeat("0a", 32),
-		OutputTail: strings.Repeat("ä", schema.MaxOutputTail/2)}
+	full := task.Result{LeaseEpoch: 1, Status: task.Failed, EnvelopeSHA256: strings.Repeat("0a", 32),
+		OutputTail: strings.Repeat("ä", task.MaxOutputTail/2)}
 	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, path, full).status)
 	assert.Equal(t, full.OutputTail, got.OutputTail)
 	assert.Equal(t, full.EnvelopeSHA256, got.EnvelopeSHA256)
 	for name, body := range map[string]string{
-		"too_large":           `{"message":"` + strings.Repeat("x", schema.MaxResultBytes) + `"}`,
+		"too_large":           `{"message":"` + strings.Repeat("x", wire.MaxResultBytes) + `"}`,
 		"bad_status":          `{"lease_epoch":1,"status":"lost"}`,
 		"malformed_body":      `{"lease_epoch":1,"status":"succeeded","extra":1}`,
 		"bad_text":            `{"lease_epoch":1,"status":"failed","message":"a\u0000"}`,
-		"bad_output_tail":     `{"lease_epoch":1,"status":"failed","output_tail":"` + strings.Repeat("x", schema.MaxOutputTail+1) + `"}`,
+		"bad_output_tail":     `{"lease_epoch":1,"status":"failed","output_tail":"` + strings.Repeat("x", task.MaxOutputTail+1) + `"}`,
 		"bad_envelope_sha256": `{"lease_epoch":1,"status":"failed","envelope_sha256":"` + strings.Repeat("A", 64) + `"}`,
 	} {
 		a := call(t, c, http.MethodPost, path, body)
 		assert.Equal(t, http.StatusBadRequest, a.status)
 		assert.Equal(t, name, a.refusal(t).Reason)
 	}
-	a = call(t, c, http.MethodPost, s.path("/tasks/7/result"), schema.TaskResult{})
+	a = call(t, c, http.MethodPost, s.path("/tasks/7/result"), task.Result{})
 	assert.Equal(t, http.StatusNotFound, a.status)
 }
 
 func TestLostLease(t *testing.T) {
 	lost := func() error { return schema.NewError(schema.KindLeaseLost, "another lease") }
 	s := newSite(t, &fakeStore{
-		result:   func(schema.TaskResult) (schema.TaskType, error) { return "", lost() },
-		progress: func(schema.TaskProgress) (schema.ProgressAnswer, error) { return schema.ProgressAnswer{}, lost() },
+		result:   func(task.Result) (task.Type, error) { return "", lost() },
+		progress: func(task.Progress) (wire.ProgressResponse, error) { return wire.ProgressResponse{}, lost() },
 	})
 	c := s.client(s.cert())
 	for _, e := range endpoints()[1:3] {
@@ -347,7 +350,7 @@ func TestHeartbeatBodies(t *testing.T) {
 	c := s.client(s.cert())
 	for reason, body := range map[string]string{
 		"malformed_body": `{"agent_version":"v1","mood":"good"}`,
-		"too_large":      `{"agent_version":"` + strings.Repeat("v", schema.MaxBodyBytes) + `"}`,
+		"too_large":      `{"agent_version":"` + strings.Repeat("v", wire.MaxBodyBytes) + `"}`,
 	} {
 		a := call(t, c, http.MethodPost, s.path("/heartbeat"), body)
 		assert.Equal(t, http.StatusBadRequest, a.status)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"time"
-
-	"github.com/gpuaas/gpuaas/schema"
 )
 
 // desk is what one Run has in hand. Only the goroutine of Run touches it.
@@ -14,12 +12,12 @@ type desk struct {
 	// queue are messages that wait, oldest first: for a slot, or for an earlier
 	// message of their workflow. A workflow gets its own in the order in which
 	// they were written.
-	queue []schema.OutboxMessage
+	queue []Message
 	// busy are the workflows that a message is on its way to.
 	busy  map[string]bool
 	ended chan delivery
 	// delivered are still to be removed.
-	delivered []schema.OutboxMessage
+	delivered []Message
 	late      map[int64]lateMessage
 	// paused is set while nothing is taken, and away while that is because
 	// Temporal was found away: what is in hand is put off untried.
@@ -32,7 +30,7 @@ type desk struct {
 
 // delivery is what became of a message.
 type delivery struct {
-	message schema.OutboxMessage
+	message Message
 	outcome string
 	away    bool // Temporal was
 }
@@ -128,7 +126,7 @@ func (d *desk) begin(work context.Context) {
 // at the outbox.
 func (d *desk) rest(ctx context.Context) (look bool) {
 	var wake <-chan struct{}
-	var handed <-chan schema.OutboxMessage
+	var handed <-chan Message
 	if !d.paused {
 		wake = d.Outbox.Wake()
 		if d.room() > 0 {

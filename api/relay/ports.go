@@ -3,7 +3,8 @@ package relay
 import (
 	"context"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Outbox is the table of messages for Temporal that were committed with the
@@ -14,13 +15,13 @@ type Outbox interface {
 	// first, for a short time (FOR UPDATE SKIP LOCKED and a next-try stamp, no
 	// transaction held afterwards). All of it is one transaction; a limit of 0
 	// only removes.
-	Take(ctx context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error)
+	Take(ctx context.Context, limit int, delivered []Message) ([]Message, error)
 	// Orphaned marks a message whose workflow is gone: kept and visible.
 	Orphaned(ctx context.Context, id int64, why string) error
 	// Failed notes a failed try; the message is due again after a backoff.
 	Failed(ctx context.Context, id int64, why string) error
 	// Handed gets the results that this process stored: they are taken already.
-	Handed() <-chan schema.OutboxMessage
+	Handed() <-chan Message
 	// Wake gets a value when a message was written, and now and then anyway.
 	Wake() <-chan struct{}
 }
@@ -29,7 +30,7 @@ type Outbox interface {
 // when the workflow or the activity is no longer waiting.
 type Temporal interface {
 	// CompleteTask completes the activity that waits for the task.
-	CompleteTask(ctx context.Context, owner schema.TaskOwner, r schema.TaskResult) error
+	CompleteTask(ctx context.Context, owner task.Owner, r task.Result) error
 	// SignalAgent delivers an agent event to the node's running workflow.
-	SignalAgent(ctx context.Context, workflowID string, e schema.AgentEvent) error
+	SignalAgent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error
 }

@@ -84,7 +84,7 @@ func inHand(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // deliver tries one message and notes the outcome; that it was delivered is for
 // the desk to note. With away it is not tried: Temporal was away a moment ago.
-func (r *Relay) deliver(ctx context.Context, m schema.OutboxMessage, away bool) delivery {
+func (r *Relay) deliver(ctx context.Context, m Message, away bool) delivery {
 	err := error(schema.NewError(schema.KindServiceUnavailable, "Temporal was away a moment ago"))
 	if !away {
 		err = r.send(ctx, m)
@@ -111,7 +111,7 @@ func (r *Relay) deliver(ctx context.Context, m schema.OutboxMessage, away bool) 
 	return delivery{m, outcome, schema.KindOf(err) == schema.KindServiceUnavailable}
 }
 
-func (r *Relay) send(ctx context.Context, m schema.OutboxMessage) error {
+func (r *Relay) send(ctx context.Context, m Message) error {
 	ctx, cancel := context.WithTimeout(ctx, tryBudget)
 	defer cancel()
 	switch {
@@ -132,7 +132,7 @@ const (
 // outcomeOf is the decision about a try. An event nobody waits for is done: the
 // database holds the same fact for whoever asks later. A result nobody waits
 // for is work of a node that found no owner, and stays visible.
-func outcomeOf(m schema.OutboxMessage, err error) string {
+func outcomeOf(m Message, err error) string {
 	if err == nil {
 		return outcomeDelivered
 	}
@@ -146,14 +146,14 @@ func outcomeOf(m schema.OutboxMessage, err error) string {
 	return outcomeOrphaned
 }
 
-func kindOf(m schema.OutboxMessage) string {
+func kindOf(m Message) string {
 	if m.Event != nil {
 		return "event"
 	}
 	return "result"
 }
 
-func workflowOf(m schema.OutboxMessage) string {
+func workflowOf(m Message) string {
 	if m.Event != nil {
 		return m.WorkflowID
 	}

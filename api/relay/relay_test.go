@@ -15,25 +15,27 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // box is an outbox in memory: it hands out what was put in, once, and a failed
 // message again at the next take.
 type box struct {
 	mu       sync.Mutex
-	due      []schema.OutboxMessage
+	due      []relay.Message
 	wake     chan struct{}
-	handed   chan schema.OutboxMessage
+	handed   chan relay.Message
 	notes    map[int64][]string
 	takes    int
 	takeFail int
 }
 
-func newBox(messages ...schema.OutboxMessage) *box {
-	return &box{due: messages, wake: make(chan struct{}, 1), handed: make(chan schema.OutboxMessage, 1), notes: map[int64][]string{}}
+func newBox(messages ...relay.Message) *box {
+	return &box{due: messages, wake: make(chan struct{}, 1), handed: make(chan relay.Message, 1), notes: map[int64][]string{}}
 }
 
-func (b *box) Take(_ context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
+func (b *box) Take(_ context.Context, limit int, delivered []relay.Message) ([]relay.Message, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.takeFail > 0 {
@@ -71,7 +73,7 @@ func (b *box) Failed(_ context.Context, id int64, _ string) error {
 
 func (b *box) Wake() <-chan struct{} { return b.wake }
 
-func (b *box) Handed() <-chan schema.OutboxMessage { return b.handed }
+func (b *box) Handed() <-chan relay.Message { return b.handed }
 
 func (b *box) of(id int64) []string {
 	b.mu.Lock()
@@ -79,13 +81,13 @@ func (b *box) of(id int64) []string {
 	return append([]string(nil), b.notes[id]...)
 }
 
-func event(id int64, workflow string) schema.OutboxMessage {
-	return schema.OutboxMessage{ID: id, WorkflowID: workflow, Event: &schema.AgentEvent{Event: schema.EventFirstPoll, Incarnation: id},
+func event(id int64, workflow string) relay.Message {
+	return relay.Message{ID: id, WorkflowID: workflow, Event: &lifecycle.AgentEvent{Event: lifecycle.EventFirstPoll, Incarnation: id},
 		CreatedAt: time.Now().Add(-time.Minute)}
 }
 
-func result(id int64, workflow string) schema.OutboxMessage {
-	return schema.OutboxMessage{ID: id, Owner: schema.TaskOwner{WorkflowID: workflow}, Result: &schema.TaskResult{LeaseEpoch: id}, CreatedAt: time.Now()}
+func result(id int64, workflow string) relay.Message {
+	return relay.Message{ID: id, Owner: task.Owner{WorkflowID: workflow}, Result: &task.Result{LeaseEpoch: id}, CreatedAt: time.Now()}
 }
 
 // deaf answers each message by a function.
@@ -108,11 +110,11 @@ func (d *deaf) heard(ctx context.Context, workflow string, id int64) error {
 	return d.answer(ctx, workflow, id)
 }
 
-func (d *deaf) CompleteTask(ctx context.Context, o schema.TaskOwner, r schema.TaskResult) error {
+func (d *deaf) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
 	return d.heard(ctx, o.WorkflowID, r.LeaseEpoch)
 }
 
-func (d *deaf) SignalAgent(ctx context.Context, workflow string, e schema.AgentEvent) error {
+func (d *deaf) SignalAgent(ctx context.Context, workflow string, e lifecycle.AgentEvent) error {
 	return d.heard(ctx, workflow, e.Incarnation)
 }
 
@@ -187,7 +189,7 @@ func TestDecisions(t *testing.T) {
 // While Temporal is away one message of a round finds out, not all of them, and
 // everything is delivered once it is back.
 func TestTemporalAway(t *testing.T) {
-	var messages []schema.OutboxMessage
+	var messages []relay.Message
 	for id := range int64(40) {
 		messages = append(messages, event(id, fmt.Sprint("w", id)))
 	}
@@ -317,7 +319,7 @@ func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
 
 // Messages are removed together, with the look for the next ones.
 func TestDeliveredMessagesAreRemovedTogether(t *testing.T) {
-	var messages []schema.OutboxMessage
+	var messages []relay.Message
 	for id := range int64(40) {
 		messages = append(messages, result(id, fmt.Sprint("w", id)))
 	}

@@ -8,7 +8,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestLists(t *testing.T) {
@@ -16,20 +20,20 @@ func TestLists(t *testing.T) {
 	assert.JSONEq(t, `{"nodes":[]}`, string(r.ask(http.MethodGet, "/nodes", nil).body))
 	assert.JSONEq(t, `{"operations":[]}`, string(r.ask(http.MethodGet, "/operations", nil).body))
 	m := r.enrolled()
-	r.operate(m.id, schema.ActionRetire, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired})
+	r.operate(m.id, lifecycle.ActionRetire, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired})
 	r.register()
-	var nodes schema.NodeList
+	var nodes wire.NodeList
 	r.ask(http.MethodGet, "/nodes", nil).into(t, &nodes)
 	assert.Len(t, nodes.Nodes, 2)
 
-	var ops schema.OperationList
+	var ops wire.OperationList
 	r.ask(http.MethodGet, "/operations?node="+r.show(m.id).Host, nil).into(t, &ops)
 	require.Len(t, ops.Operations, 2)
-	assert.Equal(t, schema.ActionRetire, ops.Operations[0].Action, "newest first")
+	assert.Equal(t, lifecycle.ActionRetire, ops.Operations[0].Action, "newest first")
 	r.ask(http.MethodGet, "/operations?open=true", nil).into(t, &ops)
 	assert.Empty(t, ops.Operations)
 
-	var page schema.AuditPage
+	var page wire.AuditPage
 	r.ask(http.MethodGet, "/audit", nil).into(t, &page)
 	assert.Contains(t, page.Streams, m.id)
 	r.ask(http.MethodGet, "/audit?node="+m.id+"&after=1&limit=2", nil).into(t, &page)
@@ -73,7 +77,7 @@ func TestRegistrationRefusals(t *testing.T) {
 func TestLifecycleRefusals(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.enrolled()
-	work := schema.HeartbeatRequest{At: time.Now(), Workloads: []schema.Workload{{Name: "train", Kind: "process", Since: time.Now()}}}
+	work := wire.HeartbeatRequest{At: time.Now(), Workloads: []task.Workload{{Name: "train", Kind: "process", Since: time.Now()}}}
 	require.Equal(t, http.StatusNoContent, r.call(r.client(m.cert), http.MethodPost, r.url(m, "/heartbeat"), work).status)
 	for _, c := range []struct {
 		path, body string

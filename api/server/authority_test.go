@@ -21,6 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // authority is a CA made in the test, in Vault's place.
@@ -61,22 +63,22 @@ func (a *authority) pem() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
 }
 
-func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
+func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id trust.Identity) (trust.IssuedCertificate, error) {
 	away := schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
 	if a.down.Load() {
-		return schema.IssuedCertificate{}, away
+		return trust.IssuedCertificate{}, away
 	}
 	uri, err := url.Parse(id.URI())
 	if err != nil {
-		return schema.IssuedCertificate{}, err
+		return trust.IssuedCertificate{}, err
 	}
 	cert := a.sign(&x509.Certificate{URIs: []*url.URL{uri}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, csr.PublicKey)
 	if a.lost.Load() {
-		return schema.IssuedCertificate{}, away
+		return trust.IssuedCertificate{}, away
 	}
 	leaf := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
-	return schema.IssuedCertificate{LeafPEM: leaf, ChainPEM: a.pem(), Facts: schema.FactsOf(cert)}, nil
+	return trust.IssuedCertificate{LeafPEM: leaf, ChainPEM: a.pem(), Facts: trust.CertFactsOf(cert)}, nil
 }
 
 func (a *authority) Roots(context.Context) ([]*x509.Certificate, error) {
@@ -88,8 +90,8 @@ func (a *authority) Retired(context.Context) ([]*x509.Certificate, error) { retu
 func (a *authority) ServerCA(context.Context) (string, error) { return a.pem(), nil }
 func (a *authority) NodeCA(context.Context) (string, error)   { return a.pem(), nil }
 
-func (a *authority) TaskTrust(context.Context) (schema.TaskTrust, error) {
-	return schema.TaskTrust{Keys: schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}}, nil
+func (a *authority) TaskTrust(context.Context) (trust.TaskTrust, error) {
+	return trust.TaskTrust{Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}}, nil
 }
 
 // delegate stands for a replica's lease key, good unless the authority is down.
@@ -102,20 +104,20 @@ func (d delegate) Good() (<-chan struct{}, error) {
 	return nil, nil
 }
 
-func (d delegate) Sign(g schema.TaskGrant) (grant, key json.RawMessage, err error) {
+func (d delegate) Sign(g task.Grant) (grant, key json.RawMessage, err error) {
 	grant, err = json.Marshal(g)
 	return grant, json.RawMessage(`{}`), err
 }
 
 // Follow implements sets.Signer.
-func (d delegate) Follow(context.Context, schema.StoredSet) error { return nil }
+func (d delegate) Follow(context.Context, trust.StoredSet) error { return nil }
 
 // firstSet is version 1 of the verifier set.
-func firstSet() schema.StoredSet { return setAfter(schema.StoredSet{}) }
+func firstSet() trust.StoredSet { return setAfter(trust.StoredSet{}) }
 
 // setAfter is a set that follows another.
-func setAfter(s schema.StoredSet) schema.StoredSet {
-	next := schema.StoredSet{Version: s.Version + 1, PrevHash: s.Hash, Document: fmt.Appendf(nil, `{"version":%d}`, s.Version+1)}
+func setAfter(s trust.StoredSet) trust.StoredSet {
+	next := trust.StoredSet{Version: s.Version + 1, PrevHash: s.Hash, Document: fmt.Appendf(nil, `{"version":%d}`, s.Version+1)}
 	next.Hash = fmt.Sprintf("%x", sha256.Sum256(next.Document))
 	return next
 }

@@ -13,7 +13,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // The whole way from the runbook's curl to a polling agent.
@@ -31,46 +36,46 @@ func TestEnrolment(t *testing.T) {
 "probe":true
 }`)
 	require.Equal(t, http.StatusCreated, a.status, string(a.body))
-	var node schema.NodeView
+	var node wire.NodeView
 	a.into(t, &node)
 	assert.True(t, schema.IsID(node.ID))
 	assert.Equal(t, "/api/v1/admin/nodes/"+node.ID, a.header.Get("Location"))
 
-	a = r.ask(http.MethodPost, "/nodes/10.1.2.3/enroll", schema.LifecycleRequest{IdempotencyKey: "first", Reason: "new node"})
+	a = r.ask(http.MethodPost, "/nodes/10.1.2.3/enroll", wire.LifecycleRequest{IdempotencyKey: "first", Reason: "new node"})
 	require.Equal(t, http.StatusAccepted, a.status, string(a.body))
 	assert.Equal(t, "no-store", a.header.Get("Cache-Control"))
-	var started schema.LifecycleAnswer
+	var started wire.LifecycleResponse
 	a.into(t, &started)
-	assert.Equal(t, schema.NodeBootstrapIssued, started.Node.State)
-	assert.Equal(t, schema.OperationAccepted, started.Operation.Status)
+	assert.Equal(t, lifecycle.NodeBootstrapIssued, started.Node.State)
+	assert.Equal(t, lifecycle.OperationAccepted, started.Operation.Status)
 	b := started.BootstrapBundle
 	require.NotNil(t, b)
-	_, err := schema.ParseTaskTrust(b.TaskSigningPubkeys)
+	_, err := trust.ParseTaskTrust(b.TaskSigningPubkeys)
 	require.NoError(t, err)
-	assert.Equal(t, schema.BootstrapBundle{NodeID: node.ID, EnrollmentToken: b.EnrollmentToken, APIURL: r.node, Env: testEnv,
-		TaskSigningPubkeys: b.TaskSigningPubkeys, CABundlePath: schema.DefaultCABundlePath,
-		NodeCertCABundlePath: schema.DefaultNodeCABundlePath, CertPath: schema.DefaultCertPath, KeyPath: schema.DefaultKeyPath,
-		CABundlePEM: r.ca.pem(), CABundleFingerprint: schema.Fingerprint(r.ca.pem()), NodeCertCABundlePEM: r.ca.pem(), ExpiresAt: b.ExpiresAt}, *b)
+	assert.Equal(t, trust.BootstrapBundle{NodeID: node.ID, EnrollmentToken: b.EnrollmentToken, APIURL: r.node, Env: testEnv,
+		TaskSigningPubkeys: b.TaskSigningPubkeys, CABundlePath: trust.DefaultCABundlePath,
+		NodeCertCABundlePath: trust.DefaultNodeCABundlePath, CertPath: trust.DefaultCertPath, KeyPath: trust.DefaultKeyPath,
+		CABundlePEM: r.ca.pem(), CABundleFingerprint: trust.Fingerprint(r.ca.pem()), NodeCertCABundlePEM: r.ca.pem(), ExpiresAt: b.ExpiresAt}, *b)
 
 	key := newKey(t)
 	m := machine{id: node.ID, bundle: *b}
-	m.cert = certificate(t, r.enroll(node.ID, schema.EnrollRequest{Token: b.EnrollmentToken, CSR: newCSR(t, key, nil), AgentVersion: "v1"}), key)
-	assert.Equal(t, schema.NodeEnrolling, r.show(node.ID).State)
+	m.cert = certificate(t, r.enroll(node.ID, wire.EnrollRequest{Token: b.EnrollmentToken, CSR: newCSR(t, key, nil), AgentVersion: "v1"}), key)
+	assert.Equal(t, lifecycle.NodeEnrolling, r.show(node.ID).State)
 	assert.Equal(t, http.StatusNoContent, r.wait(m, "0s").status)
-	a = r.call(r.client(m.cert), http.MethodPost, r.url(m, "/heartbeat"), schema.HeartbeatRequest{AgentVersion: "v1", BootID: "b", At: time.Now()})
+	a = r.call(r.client(m.cert), http.MethodPost, r.url(m, "/heartbeat"), wire.HeartbeatRequest{AgentVersion: "v1", BootID: "b", At: time.Now()})
 	assert.Equal(t, http.StatusNoContent, a.status, string(a.body))
 	shown := r.show("10.1.2.3")
 	require.NotNil(t, shown.Identity)
-	assert.Equal(t, schema.SPKIHash(spki(t, m)), shown.Identity.SPKI)
+	assert.Equal(t, trust.SPKIHash(spki(t, m)), shown.Identity.SPKI)
 	assert.NotNil(t, shown.LastHeartbeatAt)
 
-	var events []schema.AgentEventName
+	var events []lifecycle.AgentEventName
 	messages, err := r.store.Outbox(r.listener).Take(t.Context(), 10, nil)
 	require.NoError(t, err)
 	for _, m := range messages {
 		events = append(events, m.Event.Event)
 	}
-	assert.Equal(t, []schema.AgentEventName{schema.EventBundleIssued, schema.EventTokenClaimed, schema.EventFirstPoll}, events)
+	assert.Equal(t, []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}, events)
 	assert.Equal(t, []string{"nodes.register succeeded", "nodes.enroll accepted", "nodes.token_issued succeeded",
 		"nodes.token_claimed succeeded", "nodes.certificate_issued succeeded", "nodes.certificate_promoted succeeded"}, r.audit(node.ID))
 	assert.NotContains(t, r.log.String(), b.EnrollmentToken)
@@ -84,11 +89,11 @@ func spki(t *testing.T, m machine) []byte {
 	return cert.RawSubjectPublicKeyInfo
 }
 
-func (r *replica) show(node string) schema.NodeView {
+func (r *replica) show(node string) wire.NodeView {
 	r.tb.Helper()
 	a := r.ask(http.MethodGet, "/nodes/"+node, nil)
 	require.Equal(r.tb, http.StatusOK, a.status, string(a.body))
-	var v schema.NodeView
+	var v wire.NodeView
 	a.into(r.tb, &v)
 	return v
 }
@@ -99,9 +104,9 @@ func (r *replica) audit(stream string) []string {
 	r.tb.Helper()
 	a := r.ask(http.MethodGet, "/audit?limit=1000&node="+stream, nil)
 	require.Equal(r.tb, http.StatusOK, a.status, string(a.body))
-	var page schema.AuditPage
+	var page wire.AuditPage
 	a.into(r.tb, &page)
-	require.NoError(r.tb, schema.VerifyChain(nil, page.Events))
+	require.NoError(r.tb, audit.VerifyChain(nil, page.Events))
 	var out []string
 	for _, e := range page.Events {
 		out = append(out, e.Action+" "+e.Result)
@@ -115,14 +120,14 @@ func TestLostAnswer(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.bundle()
 	key := newKey(t)
-	req := schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, key, nil)}
+	req := wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, key, nil)}
 	lost := certificate(t, r.enroll(m.id, req), key)
 	req.CSR = newCSR(t, key, nil) // a new request of the same key
 	m.cert = certificate(t, r.enroll(m.id, req), key)
 
-	a := r.call(r.client(lost), http.MethodPost, r.url(m, "/heartbeat"), schema.HeartbeatRequest{})
+	a := r.call(r.client(lost), http.MethodPost, r.url(m, "/heartbeat"), wire.HeartbeatRequest{})
 	assert.Equal(t, schema.ReasonSerialSuperseded, a.refusal(t).Reason, "the certificate of the lost answer was replaced")
-	a = r.enroll(m.id, schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
+	a = r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
 	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "another key")
 	require.Equal(t, http.StatusNoContent, r.wait(m, "0s").status)
 	a = r.enroll(m.id, req)
@@ -144,28 +149,28 @@ func TestRefusedEnrolments(t *testing.T) {
 		audited string // in the node's stream
 	}{
 		"foreign token": {func(machine) any {
-			return schema.EnrollRequest{Token: other.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)}
+			return wire.EnrollRequest{Token: other.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)}
 		}, schema.KindUnauthenticated, "token_foreign", ""},
 		"wrong secret": {func(m machine) any {
-			text, _, _ := schema.NewToken()
+			text, _, _ := trust.NewToken()
 			forged := m.bundle.EnrollmentToken[:43] + text[43:]
-			return schema.EnrollRequest{Token: forged, CSR: newCSR(t, newKey(t), nil)}
+			return wire.EnrollRequest{Token: forged, CSR: newCSR(t, newKey(t), nil)}
 		}, schema.KindUnauthenticated, "token_unknown", "nodes.token_refused refused"},
 		"unknown token": {func(machine) any {
-			text, _, _ := schema.NewToken()
-			return schema.EnrollRequest{Token: text, CSR: newCSR(t, newKey(t), nil)}
+			text, _, _ := trust.NewToken()
+			return wire.EnrollRequest{Token: text, CSR: newCSR(t, newKey(t), nil)}
 		}, schema.KindUnauthenticated, "token_unknown", ""},
 		"malformed token": {func(m machine) any {
-			return schema.EnrollRequest{Token: m.bundle.EnrollmentToken + "A", CSR: newCSR(t, newKey(t), nil)}
+			return wire.EnrollRequest{Token: m.bundle.EnrollmentToken + "A", CSR: newCSR(t, newKey(t), nil)}
 		}, schema.KindUnauthenticated, "token_malformed", ""},
 		"CSR with a name": {func(m machine) any {
-			return schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), func(c *x509.CertificateRequest) { c.DNSNames = []string{"api.internal"} })}
+			return wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), func(c *x509.CertificateRequest) { c.DNSNames = []string{"api.internal"} })}
 		}, schema.KindInvalidRequest, "csr_san", ""},
 		"CSR with a CA flag": {func(m machine) any {
-			return schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), extension(asn1.ObjectIdentifier{2, 5, 29, 19}, []byte{0x30, 3, 1, 1, 0xff}))}
+			return wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), extension(asn1.ObjectIdentifier{2, 5, 29, 19}, []byte{0x30, 3, 1, 1, 0xff}))}
 		}, schema.KindInvalidRequest, "csr_ca", ""},
 		"oversized body": {func(m machine) any {
-			return `{"token":"` + m.bundle.EnrollmentToken + `","csr":"` + strings.Repeat("x", schema.MaxBodyBytes) + `"}`
+			return `{"token":"` + m.bundle.EnrollmentToken + `","csr":"` + strings.Repeat("x", wire.MaxBodyBytes) + `"}`
 		}, schema.KindInvalidRequest, "too_large", ""},
 		"unknown field": {func(m machine) any {
 			return `{"token":"` + m.bundle.EnrollmentToken + `","role":"admin"}`
@@ -178,32 +183,32 @@ func TestRefusedEnrolments(t *testing.T) {
 			e := a.refusal(t)
 			assert.Equal(t, c.kind, e.Code)
 			assert.Equal(t, c.reason, e.Reason)
-			assert.Equal(t, c.kind.Row().HTTP, a.status)
+			assert.Equal(t, c.kind.Info().HTTP, a.status)
 			assert.Equal(t, before, r.show(m.id), "nothing changed")
 			if c.audited != "" {
 				trail = append(trail, c.audited)
 			}
 			assert.Equal(t, trail, r.audit(m.id))
 			key := newKey(t)
-			certificate(t, r.enroll(m.id, schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, key, nil)}), key)
+			certificate(t, r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, key, nil)}), key)
 		})
 	}
 	assert.Contains(t, r.audit(other.id), "nodes.token_refused refused", "a foreign token is on record with its own node")
 	key := newKey(t)
-	certificate(t, r.enroll(other.id, schema.EnrollRequest{Token: other.bundle.EnrollmentToken, CSR: newCSR(t, key, nil)}), key)
-	assert.NotContains(t, r.log.String(), schema.TokenPrefix)
+	certificate(t, r.enroll(other.id, wire.EnrollRequest{Token: other.bundle.EnrollmentToken, CSR: newCSR(t, key, nil)}), key)
+	assert.NotContains(t, r.log.String(), trust.TokenPrefix)
 }
 
 func TestExpiredToken(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.bundle()
-	text, id, hash := schema.NewToken()
-	require.NoError(t, r.store.IssueToken(t.Context(), schema.MintedToken{NodeID: m.id, TokenID: id, Hash: hash,
-		Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(-time.Second)}, schema.Subject{Actor: "test"}))
-	a := r.enroll(m.id, schema.EnrollRequest{Token: text, CSR: newCSR(t, newKey(t), nil)})
+	text, id, hash := trust.NewToken()
+	require.NoError(t, r.store.IssueToken(t.Context(), trust.MintedToken{NodeID: m.id, TokenID: id, Hash: hash,
+		Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(-time.Second)}, audit.Subject{Actor: "test"}))
+	a := r.enroll(m.id, wire.EnrollRequest{Token: text, CSR: newCSR(t, newKey(t), nil)})
 	assert.Equal(t, http.StatusGone, a.status)
 	assert.Equal(t, schema.KindTokenExpired, a.refusal(t).Code)
-	a = r.enroll(m.id, schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
+	a = r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
 	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "the token before was voided")
 	trail := r.audit(m.id)
 	assert.Equal(t, []string{"nodes.token_refused refused", "nodes.token_refused refused"}, trail[len(trail)-2:])
@@ -214,18 +219,18 @@ func TestExpiredToken(t *testing.T) {
 func TestBundleAgain(t *testing.T) {
 	r := newCluster(t).replica()
 	node := r.register()
-	req := schema.LifecycleRequest{IdempotencyKey: "k"}
-	var first, second schema.LifecycleAnswer
+	req := wire.LifecycleRequest{IdempotencyKey: "k"}
+	var first, second wire.LifecycleResponse
 	r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", req).into(t, &first)
-	a := r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", schema.LifecycleRequest{})
+	a := r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", wire.LifecycleRequest{})
 	assert.Equal(t, schema.KindOperationInProgress, a.refusal(t).Code, "another operation")
 	r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", req).into(t, &second)
 	assert.Equal(t, first.Operation.OperationID, second.Operation.OperationID)
 	assert.NotEqual(t, first.BootstrapBundle.EnrollmentToken, second.BootstrapBundle.EnrollmentToken)
-	a = r.enroll(node.ID, schema.EnrollRequest{Token: first.BootstrapBundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
+	a = r.enroll(node.ID, wire.EnrollRequest{Token: first.BootstrapBundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
 	assert.Equal(t, "token_voided", a.refusal(t).Reason)
 
-	r.finish(node.ID, schema.Finish{Status: schema.OperationCancelled, Node: schema.NodeRegistered})
+	r.finish(node.ID, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeRegistered})
 	a = r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", req)
 	assert.Equal(t, http.StatusBadRequest, a.status)
 	assert.Equal(t, "operation_over", a.refusal(t).Reason)

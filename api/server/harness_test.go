@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
@@ -35,6 +36,10 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -46,22 +51,22 @@ const (
 // claimer is a Lifecycle that claims in the database as a workflow would.
 type claimer struct{ store *store.Store }
 
-func (c claimer) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
-	workflow := schema.WorkflowID(in.Action, in.NodeID)
+func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
+	workflow := lifecycle.WorkflowID(in.Action, in.NodeID)
 	open, err := c.store.Operations(ctx, in.NodeID, true)
 	if err != nil {
-		return schema.Operation{}, err
+		return lifecycle.Operation{}, err
 	}
 	for _, o := range open {
 		if o.WorkflowID == workflow && o.OperationID != in.OperationID {
-			return schema.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", o.Action)
+			return lifecycle.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", o.Action)
 		}
 	}
-	claim, err := c.store.Claim(ctx, schema.ClaimRequest{OperationID: in.OperationID, NodeID: in.NodeID, Action: in.Action,
+	claim, err := c.store.Claim(ctx, activities.ClaimRequest{OperationID: in.OperationID, NodeID: in.NodeID, Action: in.Action,
 		WorkflowID: workflow, RunID: "run-" + in.OperationID, Actor: in.Actor, Reason: in.Reason,
 		CorrelationID: in.CorrelationID, Options: in.Options})
-	return schema.Operation{OperationID: in.OperationID, WorkflowID: workflow, RunID: "run-" + in.OperationID,
-		Action: in.Action, Status: schema.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
+	return lifecycle.Operation{OperationID: in.OperationID, WorkflowID: workflow, RunID: "run-" + in.OperationID,
+		Action: in.Action, Status: lifecycle.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
 }
 
 // cluster is a database with replicas of the API over it.
@@ -84,13 +89,13 @@ func newCluster(tb testing.TB) *cluster {
 }
 
 // newClusterWith is newCluster with its first verifier set.
-func newClusterWith(tb testing.TB, first schema.StoredSet) *cluster {
+func newClusterWith(tb testing.TB, first trust.StoredSet) *cluster {
 	tb.Helper()
 	c := &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb), beats: &fakeBeats{}}
 	s, err := store.Open(tb.Context(), store.Config{URL: c.url})
 	require.NoError(tb, err)
 	defer s.Close()
-	require.NoError(tb, s.PutSet(tb.Context(), first, schema.Subject{Actor: "test"}))
+	require.NoError(tb, s.PutSet(tb.Context(), first, audit.Subject{Actor: "test"}))
 	return c
 }
 
@@ -272,16 +277,16 @@ func (r *replica) ask(method, path string, body any) reply {
 // machine is a node as its agent sees it.
 type machine struct {
 	id     string
-	bundle schema.BootstrapBundle
+	bundle trust.BootstrapBundle
 	cert   *tls.Certificate
 }
 
 // register adds a node with a host name of its own.
-func (r *replica) register() schema.NodeView {
+func (r *replica) register() wire.NodeView {
 	r.tb.Helper()
-	a := r.ask(http.MethodPost, "/nodes", schema.RegisterNodeRequest{Host: "h" + schema.NewID(), SKU: "cpu-dev", RegionCode: "region-1"})
+	a := r.ask(http.MethodPost, "/nodes", wire.RegisterNodeRequest{Host: "h" + schema.NewID(), SKU: "cpu-dev", RegionCode: "region-1"})
 	require.Equal(r.tb, http.StatusCreated, a.status, string(a.body))
-	var v schema.NodeView
+	var v wire.NodeView
 	a.into(r.tb, &v)
 	return v
 }
@@ -292,7 +297,7 @@ func (r *replica) bundle() machine {
 	node := r.register()
 	a := r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", nil)
 	require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
-	var answer schema.LifecycleAnswer
+	var answer wire.LifecycleResponse
 	a.into(r.tb, &answer)
 	return machine{id: node.ID, bundle: *answer.BootstrapBundle}
 }
@@ -323,7 +328,7 @@ func (r *replica) enroll(nodeID string, req any) reply {
 func certificate(tb testing.TB, a reply, key *ecdsa.PrivateKey) *tls.Certificate {
 	tb.Helper()
 	require.Equal(tb, http.StatusOK, a.status, string(a.body))
-	var answer schema.EnrollAnswer
+	var answer wire.EnrollResponse
 	a.into(tb, &answer)
 	block, _ := pem.Decode([]byte(answer.Certificate))
 	return &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key}
@@ -334,9 +339,9 @@ func (r *replica) enrolled() machine {
 	r.tb.Helper()
 	m := r.bundle()
 	key := newKey(r.tb)
-	m.cert = certificate(r.tb, r.enroll(m.id, schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(r.tb, key, nil)}), key)
+	m.cert = certificate(r.tb, r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(r.tb, key, nil)}), key)
 	require.Equal(r.tb, http.StatusNoContent, r.wait(m, "0s").status)
-	r.finish(m.id, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive})
+	r.finish(m.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
 	return m
 }
 
@@ -388,22 +393,22 @@ func (r *replica) metric(name string) float64 {
 }
 
 // fence returns the fence of the operation that holds the node.
-func (r *replica) fence(nodeID string) schema.Fence {
+func (r *replica) fence(nodeID string) activities.Fence {
 	r.tb.Helper()
 	node, err := r.store.Node(r.tb.Context(), nodeID)
 	require.NoError(r.tb, err)
 	require.NotNil(r.tb, node.Operation)
-	return schema.Fence{NodeID: nodeID, OperationID: node.Operation.OperationID, OpSeq: node.Operation.OpSeq, Actor: "test"}
+	return activities.Fence{NodeID: nodeID, OperationID: node.Operation.OperationID, OpSeq: node.Operation.OpSeq, Actor: "test"}
 }
 
 // finish ends the operation that holds the node, as its workflow would.
-func (r *replica) finish(nodeID string, f schema.Finish) {
+func (r *replica) finish(nodeID string, f activities.Finish) {
 	r.tb.Helper()
 	require.NoError(r.tb, r.store.Finish(r.tb.Context(), r.fence(nodeID), f))
 }
 
 // operate runs an action from start to end.
-func (r *replica) operate(nodeID string, action schema.Action, f schema.Finish) {
+func (r *replica) operate(nodeID string, action lifecycle.Action, f activities.Finish) {
 	r.tb.Helper()
 	a := r.ask(http.MethodPost, "/nodes/"+nodeID+"/"+string(action), nil)
 	require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
@@ -413,8 +418,8 @@ func (r *replica) operate(nodeID string, action schema.Action, f schema.Finish) 
 // remove takes the node through retire and remove.
 func (r *replica) remove(nodeID string) {
 	r.tb.Helper()
-	r.operate(nodeID, schema.ActionRetire, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired})
-	r.operate(nodeID, schema.ActionRemove, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true})
+	r.operate(nodeID, lifecycle.ActionRetire, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired})
+	r.operate(nodeID, lifecycle.ActionRemove, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved, DenyIdentity: true})
 }
 
 func receive[T any](tb testing.TB, ch <-chan T) T {

@@ -10,14 +10,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // holder is an agent with a recovery key: what it would have on its disk.
 type holder struct {
 	machine
 	recovery ed25519.PrivateKey
-	answer   schema.EnrollAnswer // of the identity in use
+	answer   wire.EnrollResponse // of the identity in use
 }
 
 func newRecoveryKey(tb testing.TB) ed25519.PrivateKey {
@@ -32,26 +36,26 @@ func sign(key ed25519.PrivateKey, statement []byte) string {
 }
 
 // enrolment is the holder's request for its first certificate with key.
-func (h *holder) enrolment(tb testing.TB, key *ecdsa.PrivateKey) schema.EnrollRequest {
+func (h *holder) enrolment(tb testing.TB, key *ecdsa.PrivateKey) wire.EnrollRequest {
 	tb.Helper()
 	public := h.recovery.Public().(ed25519.PublicKey) //nolint:forcetypeassert // by the type's own word
-	req := schema.EnrollRequest{Token: h.bundle.EnrollmentToken, CSR: newCSR(tb, key, nil), AgentVersion: "v1",
+	req := wire.EnrollRequest{Token: h.bundle.EnrollmentToken, CSR: newCSR(tb, key, nil), AgentVersion: "v1",
 		RecoveryKey: base64.StdEncoding.EncodeToString(public)}
-	req.Signature = sign(h.recovery, schema.EnrollStatement(h.id, req.Token, req.CSR, public))
+	req.Signature = sign(h.recovery, trust.EnrollStatement(h.id, req.Token, req.CSR, public))
 	return req
 }
 
-func (h *holder) rescue(tb testing.TB, key *ecdsa.PrivateKey) schema.RecoverRequest {
+func (h *holder) rescue(tb testing.TB, key *ecdsa.PrivateKey) wire.RecoverRequest {
 	tb.Helper()
-	req := schema.RecoverRequest{Token: h.answer.RecoveryToken, CSR: newCSR(tb, key, nil), Incarnation: h.answer.Incarnation,
+	req := wire.RecoverRequest{Token: h.answer.RecoveryToken, CSR: newCSR(tb, key, nil), Incarnation: h.answer.Incarnation,
 		Sequence: h.answer.Sequence, AgentVersion: "v1"}
-	req.Signature = sign(h.recovery, schema.RecoverStatement(h.id, req.Incarnation, req.Sequence, req.Token, req.CSR))
+	req.Signature = sign(h.recovery, trust.RecoverStatement(h.id, req.Incarnation, req.Sequence, req.Token, req.CSR))
 	return req
 }
 
-func (h *holder) renewal(tb testing.TB, key *ecdsa.PrivateKey) schema.RenewRequest {
+func (h *holder) renewal(tb testing.TB, key *ecdsa.PrivateKey) wire.RenewRequest {
 	tb.Helper()
-	return schema.RenewRequest{CSR: newCSR(tb, key, nil), Sequence: h.answer.Sequence, AgentVersion: "v1"}
+	return wire.RenewRequest{CSR: newCSR(tb, key, nil), Sequence: h.answer.Sequence, AgentVersion: "v1"}
 }
 
 // take makes the answered identity the one in use.
@@ -80,7 +84,7 @@ func (r *replica) holder() *holder {
 	key := newKey(r.tb)
 	h.take(r.tb, r.bare(h, "/enroll", h.enrolment(r.tb, key)), key)
 	require.Equal(r.tb, http.StatusNoContent, r.wait(h.machine, "0s").status)
-	r.finish(h.id, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive})
+	r.finish(h.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
 	return h
 }
 
@@ -95,5 +99,5 @@ func (r *replica) refusal(a reply, kind schema.Kind, reason string) {
 	r.tb.Helper()
 	e := a.refusal(r.tb)
 	require.Equal(r.tb, string(kind)+" "+reason, string(e.Code)+" "+e.Reason, e.Message)
-	require.Equal(r.tb, kind.Row().HTTP, a.status)
+	require.Equal(r.tb, kind.Info().HTTP, a.status)
 }

@@ -15,6 +15,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestRenewal(t *testing.T) {
@@ -22,7 +25,7 @@ func TestRenewal(t *testing.T) {
 	h := r.holder()
 	assert.Equal(t, int64(1), h.answer.Sequence)
 	assert.WithinDuration(t, time.Now(), h.answer.ServerTime, soon)
-	assert.WithinDuration(t, time.Now().Add(schema.RecoveryTokenTTL), h.answer.RecoveryExpiresAt, time.Minute)
+	assert.WithinDuration(t, time.Now().Add(trust.RecoveryTokenTTL), h.answer.RecoveryExpiresAt, time.Minute)
 
 	key := newKey(t)
 	req := h.renewal(t, key)
@@ -34,10 +37,10 @@ func TestRenewal(t *testing.T) {
 	h.take(t, a, key)
 	assert.Greater(t, h.answer.Sequence, old.Sequence)
 	assert.NotEqual(t, old.RecoveryToken, h.answer.RecoveryToken)
-	r.refusal(r.call(r.client(lost), http.MethodPost, r.url(h.machine, "/heartbeat"), schema.HeartbeatRequest{}),
+	r.refusal(r.call(r.client(lost), http.MethodPost, r.url(h.machine, "/heartbeat"), wire.HeartbeatRequest{}),
 		schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
 	r.works(h)
-	r.refusal(r.post(&before, "/heartbeat", schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
+	r.refusal(r.post(&before, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
 	r.works(h) // a request that was on its way locks nobody
 	r.refusal(r.post(h, "/certificates/renew", h.renewal(t, key)), schema.KindInvalidRequest, "csr_key_in_use")
 	other := r.holder()
@@ -58,13 +61,13 @@ func TestRecovery(t *testing.T) {
 
 	// Whatever is wrong spends nothing.
 	forged := req
-	forged.Signature = sign(newRecoveryKey(t), schema.RecoverStatement(h.id, req.Incarnation, req.Sequence, req.Token, req.CSR))
+	forged.Signature = sign(newRecoveryKey(t), trust.RecoverStatement(h.id, req.Incarnation, req.Sequence, req.Token, req.CSR))
 	a.refusal(a.bare(h, "/recover", forged), schema.KindUnauthenticated, "recovery_signature")
 	swapped := req
 	swapped.CSR = newCSR(t, thief, nil)
 	a.refusal(a.bare(h, "/recover", swapped), schema.KindUnauthenticated, "recovery_signature")
 	wrong := *h
-	wrong.answer.RecoveryToken, _, _ = schema.NewToken()
+	wrong.answer.RecoveryToken, _, _ = trust.NewToken()
 	unknownToken := a.bare(h, "/recover", wrong.rescue(t, key))
 	a.refusal(unknownToken, schema.KindUnauthenticated, "token_unknown")
 	nobody := *h
@@ -74,7 +77,7 @@ func TestRecovery(t *testing.T) {
 	older := *h
 	older.answer.Incarnation++
 	a.refusal(a.bare(h, "/recover", older.rescue(t, key)), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
-	a.refusal(a.bare(h, "/enroll", schema.EnrollRequest{Token: h.answer.RecoveryToken, CSR: newCSR(t, key, nil)}),
+	a.refusal(a.bare(h, "/enroll", wire.EnrollRequest{Token: h.answer.RecoveryToken, CSR: newCSR(t, key, nil)}),
 		schema.KindUnauthenticated, "token_unknown")
 	a.works(h)
 
@@ -100,7 +103,7 @@ func TestRecovery(t *testing.T) {
 	}
 
 	keyless := a.enrolled()
-	k := &holder{machine: keyless, recovery: newRecoveryKey(t), answer: schema.EnrollAnswer{Incarnation: 1, RecoveryToken: req.Token}}
+	k := &holder{machine: keyless, recovery: newRecoveryKey(t), answer: wire.EnrollResponse{Incarnation: 1, RecoveryToken: req.Token}}
 	a.refusal(a.bare(k, "/recover", k.rescue(t, key)), schema.KindUnauthenticated, "no_recovery_key")
 }
 
@@ -154,18 +157,18 @@ func TestCopyLocksBoth(t *testing.T) {
 
 	got := a.ask(http.MethodPost, "/nodes/"+h.id+"/reissue-enrollment", `{"reason":"two machines"}`)
 	require.Equal(t, http.StatusAccepted, got.status, string(got.body))
-	var answer schema.LifecycleAnswer
+	var answer wire.LifecycleResponse
 	got.into(t, &answer)
-	assert.Equal(t, schema.NodeActive, answer.Node.State)
+	assert.Equal(t, lifecycle.NodeActive, answer.Node.State)
 	h.bundle = answer.RecoveryBundle.BootstrapBundle
 	key = newKey(t)
 	h.take(t, b.bare(h, "/enroll", h.enrolment(t, key)), key)
 	assert.Equal(t, int64(2), h.answer.Incarnation)
 	b.works(h)
-	a.refusal(a.post(&twin, "/heartbeat", schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	a.refusal(a.post(&twin, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 	shown = a.show(h.id)
 	assert.Nil(t, shown.IdentityLock)
-	assert.Equal(t, schema.NodeActive, shown.State)
+	assert.Equal(t, lifecycle.NodeActive, shown.State)
 	assert.Contains(t, a.audit(h.id), "nodes.reissue_enrollment succeeded")
 	require.Len(t, shown.TrustedCAs, 1)
 	assert.Equal(t, shown.Identity.Issuer, shown.TrustedCAs[0].Subject)
@@ -181,8 +184,8 @@ func TestOldCertificateOfACopyLocks(t *testing.T) {
 	h.take(t, r.post(h, "/certificates/renew", h.renewal(t, key)), key)
 	r.works(h)
 	c.exec("UPDATE node_certificates SET retired_at = retired_at - interval '1 hour' WHERE slot = 'retired'")
-	r.refusal(r.post(&twin, "/heartbeat", schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
-	r.refusal(r.post(h, "/heartbeat", schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	r.refusal(r.post(&twin, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	r.refusal(r.post(h, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 	shown := r.show(h.id)
 	require.NotNil(t, shown.IdentityLock)
 	assert.Equal(t, "superseded_serial", shown.IdentityLock.Reason)
@@ -227,7 +230,7 @@ func errCut() error {
 	return schema.Errorf(schema.KindServiceUnavailable, "the database does not answer")
 }
 
-func (c *cut) ClaimToken(ctx context.Context, t schema.TokenClaim) (schema.Claimed, error) {
+func (c *cut) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 	claimed, err := c.Store.ClaimToken(ctx, t)
 	if c.claim.Load() && err == nil {
 		err = errCut()
@@ -235,7 +238,7 @@ func (c *cut) ClaimToken(ctx context.Context, t schema.TokenClaim) (schema.Claim
 	return claimed, err
 }
 
-func (c *cut) ClaimRenewal(ctx context.Context, t schema.RenewClaim) (schema.Claimed, error) {
+func (c *cut) ClaimRenewal(ctx context.Context, t nodeapi.RenewClaim) (nodeapi.ClaimResult, error) {
 	claimed, err := c.Store.ClaimRenewal(ctx, t)
 	if c.claim.Load() && err == nil {
 		err = errCut()
@@ -243,7 +246,7 @@ func (c *cut) ClaimRenewal(ctx context.Context, t schema.RenewClaim) (schema.Cla
 	return claimed, err
 }
 
-func (c *cut) ClaimRecovery(ctx context.Context, t schema.RecoveryClaim) (schema.Claimed, error) {
+func (c *cut) ClaimRecovery(ctx context.Context, t nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
 	claimed, err := c.Store.ClaimRecovery(ctx, t)
 	if c.claim.Load() && err == nil {
 		err = errCut()
@@ -251,7 +254,7 @@ func (c *cut) ClaimRecovery(ctx context.Context, t schema.RecoveryClaim) (schema
 	return claimed, err
 }
 
-func (c *cut) StorePending(ctx context.Context, n schema.NewIdentity) (int64, error) {
+func (c *cut) StorePending(ctx context.Context, n nodeapi.NewIdentity) (int64, error) {
 	sequence, err := c.Store.StorePending(ctx, n)
 	if c.pending.Load() && err == nil {
 		err = errCut()
@@ -268,10 +271,10 @@ func TestAnswerLostAtEachPoint(t *testing.T) {
 	r := c.replica()
 	points := map[string]*atomic.Bool{"vault away": &c.ca.down, "signed, not answered": &c.ca.lost, "claimed": &store.claim, "pending": &store.pending}
 	for point, lost := range points {
-		for _, via := range []schema.Via{schema.ViaEnroll, schema.ViaRenew, schema.ViaRecover} {
+		for _, via := range []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRenew, trust.IssuedByRecover} {
 			t.Run(string(via)+"/"+point, func(t *testing.T) {
 				h := &holder{recovery: newRecoveryKey(t)}
-				if via == schema.ViaEnroll {
+				if via == trust.IssuedByEnroll {
 					h.machine = r.bundle()
 				} else {
 					h = r.holder()
@@ -283,7 +286,7 @@ func TestAnswerLostAtEachPoint(t *testing.T) {
 					a := r.post(h, path, body)
 					r.refusal(a, schema.KindServiceUnavailable, "")
 				}
-				if via != schema.ViaRenew { // where the certificate says who asks, a new key may
+				if via != trust.IssuedByRenew { // where the certificate says who asks, a new key may
 					path, body := ask(newKey(t))
 					lost.Store(false)
 					r.refusal(r.bare(h, path, body), schema.KindTokenConsumed, "token_claimed")
@@ -300,13 +303,13 @@ func TestAnswerLostAtEachPoint(t *testing.T) {
 }
 
 // request makes requests for an identity of one kind.
-func (h *holder) request(t *testing.T, via schema.Via) func(key *ecdsa.PrivateKey) (path string, body any) {
+func (h *holder) request(t *testing.T, via trust.IssueMethod) func(key *ecdsa.PrivateKey) (path string, body any) {
 	t.Helper()
 	return func(k *ecdsa.PrivateKey) (string, any) {
 		switch via {
-		case schema.ViaEnroll:
+		case trust.IssuedByEnroll:
 			return "/enroll", h.enrolment(t, k)
-		case schema.ViaRenew:
+		case trust.IssuedByRenew:
 			return "/certificates/renew", h.renewal(t, k)
 		default:
 			return "/recover", h.rescue(t, k)
@@ -338,7 +341,7 @@ func TestHundredClaims(t *testing.T) {
 		for i := range racers {
 			group.Go(func() {
 				a, err := send(t.Context(), clients[i], http.MethodPost, replicas[i%2].url(m, "/enroll"),
-					schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: keys[i]})
+					wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: keys[i]})
 				switch {
 				case err == nil && a.status == http.StatusOK:
 					won.Add(1)
@@ -364,11 +367,11 @@ func TestFetchReference(t *testing.T) {
 	node := r.register()
 	a := r.ask(http.MethodPost, "/nodes/"+node.ID+"/bootstrap-script", `{"fetch_ref":true}`)
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
-	var answer schema.BootstrapScriptAnswer
+	var answer wire.BootstrapScriptResponse
 	a.into(t, &answer)
 	reference := referenceForm.FindStringSubmatch(answer.Script)
 	require.NotNil(t, reference)
-	assert.Equal(t, schema.NodeRegistered, r.show(node.ID).State, "no token yet")
+	assert.Equal(t, lifecycle.NodeRegistered, r.show(node.ID).State, "no token yet")
 
 	get := func() reply {
 		return r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/"+reference[1], nil)
@@ -379,7 +382,7 @@ func TestFetchReference(t *testing.T) {
 	h := &holder{machine: machine{id: node.ID}, recovery: newRecoveryKey(t)}
 	a.into(t, &h.bundle)
 	r.refusal(get(), schema.KindTokenConsumed, "token_used")
-	other, _, _ := schema.NewToken()
+	other, _, _ := trust.NewToken()
 	r.refusal(r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/"+other, nil), schema.KindUnauthenticated, "token_unknown")
 	r.refusal(r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/bootstrap/x", nil), schema.KindUnauthenticated, "reference_malformed")
 
@@ -388,10 +391,10 @@ func TestFetchReference(t *testing.T) {
 	got = r.call(r.client(nil), http.MethodGet, r.node+"/internal/v1/packages/sha256:00", nil)
 	assert.Equal(t, http.StatusNotFound, got.status)
 
-	r.refusal(r.bare(h, "/enroll", schema.EnrollRequest{Token: reference[1], CSR: newCSR(t, newKey(t), nil)}), schema.KindUnauthenticated, "token_unknown")
+	r.refusal(r.bare(h, "/enroll", wire.EnrollRequest{Token: reference[1], CSR: newCSR(t, newKey(t), nil)}), schema.KindUnauthenticated, "token_unknown")
 	key := newKey(t)
 	h.take(t, r.bare(h, "/enroll", h.enrolment(t, key)), key)
 	r.works(h)
 	assert.Contains(t, r.audit(node.ID), "nodes.fetch_reference_used succeeded")
-	assert.NotContains(t, r.log.String(), schema.TokenPrefix)
+	assert.NotContains(t, r.log.String(), trust.TokenPrefix)
 }

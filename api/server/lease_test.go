@@ -12,6 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // holding is a task that two processes with one identity were handed: the first
@@ -35,7 +38,7 @@ func (c *cluster) heldTwice(r [2]*replica, m machine) holding {
 }
 
 // take polls one replica as a process with an empty journal.
-func (h holding) take(replica int, holder string) (offer schema.TaskOffer) {
+func (h holding) take(replica int, holder string) (offer wire.TaskOffer) {
 	h.c.tb.Helper()
 	r := h.replicas[replica]
 	ask := strings.Replace(asker(), "boot-1700000000", holder, 1)
@@ -65,14 +68,14 @@ func (h holding) audited() (count map[string]int, holders []string) {
 	h.c.tb.Helper()
 	events, err := h.replicas[0].store.Audit(h.c.tb.Context(), h.m.id, 0, 10_000)
 	require.NoError(h.c.tb, err)
-	require.NoError(h.c.tb, schema.VerifyChain(nil, events))
+	require.NoError(h.c.tb, audit.VerifyChain(nil, events))
 	count = map[string]int{}
 	for _, e := range events {
 		if e.Target != h.taskID {
 			continue
 		}
 		count[e.Action]++
-		if e.Action == schema.AuditTaskDispatched {
+		if e.Action == audit.TaskDispatched {
 			holders = append(holders, e.Detail["lease"]+" "+e.Detail["holder"])
 		}
 	}
@@ -92,8 +95,8 @@ func (h holding) messages() (n int) {
 }
 
 // report is a result that says who made it.
-func (h holding) report(epoch int64, by string, at time.Time) schema.TaskResult {
-	return schema.TaskResult{LeaseEpoch: epoch, Status: schema.TaskSucceeded, Message: h.taskID, StartedAt: at, FinishedAt: at,
+func (h holding) report(epoch int64, by string, at time.Time) task.Result {
+	return task.Result{LeaseEpoch: epoch, Status: task.Succeeded, Message: h.taskID, StartedAt: at, FinishedAt: at,
 		Output: json.RawMessage(fmt.Sprintf(`{"healthy":true,"checks":[],"boot_id":%q}`, by))}
 }
 
@@ -110,7 +113,7 @@ func TestOneOutcomeInAnyOrder(t *testing.T) {
 		at := time.Now().UTC().Truncate(time.Second)
 		old, young, twin := h.report(1, "old", at), h.report(2, "young", at), h.report(2, "twin", at)
 		outcome, late := "", 0
-		result := func(r schema.TaskResult, by string) func() {
+		result := func(r task.Result, by string) func() {
 			return func() {
 				taken := h.post(draw.IntN(2), "result", r)
 				if taken && outcome == "" {
@@ -124,7 +127,7 @@ func TestOneOutcomeInAnyOrder(t *testing.T) {
 		}
 		progress := func(epoch int64) func() {
 			return func() {
-				taken := h.post(draw.IntN(2), "progress", schema.TaskProgress{LeaseEpoch: epoch})
+				taken := h.post(draw.IntN(2), "progress", task.Progress{LeaseEpoch: epoch})
 				require.Equal(t, epoch == 2 && outcome == "", taken, "seed %d: progress under lease %d, the outcome is of %q", seed, epoch, outcome)
 			}
 		}
@@ -136,15 +139,15 @@ func TestOneOutcomeInAnyOrder(t *testing.T) {
 		}
 
 		a := replicas[draw.IntN(2)].ask(http.MethodGet, "/tasks/"+h.taskID, nil)
-		var view schema.TaskView
+		var view wire.TaskView
 		a.into(t, &view)
-		require.Equal(t, schema.TaskSucceeded, view.Status)
+		require.Equal(t, task.Succeeded, view.Status)
 		require.EqualValues(t, 2, view.Attempts)
 		require.Equal(t, "boot-2", view.Holder)
 		require.Contains(t, string(view.Result.Output), outcome)
 		count, holders := h.audited()
-		require.Equal(t, map[string]int{schema.AuditTaskCreated: 1, schema.AuditTaskDispatched: 2, schema.AuditTaskFinished: 1,
-			schema.AuditTaskLate: late}, count)
+		require.Equal(t, map[string]int{audit.TaskCreated: 1, audit.TaskDispatched: 2, audit.TaskFinished: 1,
+			audit.TaskLate: late}, count)
 		require.Equal(t, []string{"1 boot-1", "2 boot-2"}, holders)
 		require.Equal(t, 1, h.messages(), "one completion for Temporal")
 	}

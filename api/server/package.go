@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 var (
@@ -64,16 +65,16 @@ func digestOf(path string) (digest string, size int64, err error) {
 
 // source is what adminapi.Config.Package wants; nil without a package. The pull
 // credential is read anew for each bundle, since it lives shortly.
-func (p agentPackage) source(nodeURL string) func() (*schema.AgentPackage, error) {
+func (p agentPackage) source(nodeURL string) func() (*trust.AgentPackage, error) {
 	if p.digest == "" {
 		return nil
 	}
-	out := schema.AgentPackage{OCIRef: p.ociRef, Digest: p.digest, PullDeliveryMode: adminapi.DeliverRegistry,
-		InstallRoot: schema.DefaultInstallRoot, EnvFilePath: schema.DefaultEnvFile, SystemdUnitName: schema.DefaultSystemdUnit}
+	out := trust.AgentPackage{OCIRef: p.ociRef, Digest: p.digest, PullDeliveryMode: adminapi.DeliverRegistry,
+		InstallRoot: trust.DefaultInstallRoot, EnvFilePath: trust.DefaultEnvFile, SystemdUnitName: trust.DefaultSystemdUnit}
 	if p.archive != "" {
 		out.PullDeliveryMode, out.OCIRef = adminapi.DeliverArchive, nodeURL+"/internal/v1/packages/"+p.digest
 	}
-	return func() (*schema.AgentPackage, error) {
+	return func() (*trust.AgentPackage, error) {
 		fresh := out
 		if p.pullTokenFile == "" || p.archive != "" {
 			return &fresh, nil

@@ -21,6 +21,9 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // sharedVault is the process's Vault.
@@ -111,7 +114,7 @@ func (p *process) ask(method, path string, body any) reply {
 }
 
 // newestSet makes Vault's first verifier set.
-func newestSet(tb testing.TB, v *vaulttest.Server) schema.StoredSet {
+func newestSet(tb testing.TB, v *vaulttest.Server) trust.StoredSet {
 	tb.Helper()
 	signer, err := vault.NewSetSigner(vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile}, testEnv)
 	require.NoError(tb, err)
@@ -126,7 +129,7 @@ func publish(t *testing.T, databaseURL string, v *vaulttest.Server) {
 	s, err := store.Open(t.Context(), store.Config{URL: databaseURL})
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, s.PutSet(t.Context(), newestSet(t, v), schema.Subject{Actor: "test"}))
+	require.NoError(t, s.PutSet(t.Context(), newestSet(t, v), audit.Subject{Actor: "test"}))
 }
 
 func TestProcess(t *testing.T) {
@@ -136,7 +139,7 @@ func TestProcess(t *testing.T) {
 	p.becomes(http.StatusOK, "ok")
 	a := p.ask(http.MethodPost, "/nodes", `{"host":"gpu-1","sku":"cpu-dev","region_code":"r"}`)
 	require.Equal(t, http.StatusCreated, a.status, string(a.body))
-	var node schema.NodeView
+	var node wire.NodeView
 	a.into(t, &node)
 
 	// There is no verifier set: no bundle, and no lease key.
@@ -161,12 +164,12 @@ func TestProcess(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{URL: databaseURL})
 	require.NoError(t, err)
 	defer s.Close()
-	text, id, hash := schema.NewToken()
-	require.NoError(t, s.IssueToken(t.Context(), schema.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
-		Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}, schema.Subject{Actor: "test"}))
+	text, id, hash := trust.NewToken()
+	require.NoError(t, s.IssueToken(t.Context(), trust.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
+		Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}, audit.Subject{Actor: "test"}))
 	base := p.node + "/internal/v1/nodes/" + node.ID
 	key := newKey(t)
-	a, err = send(t.Context(), p.client(), http.MethodPost, base+"/enroll", schema.EnrollRequest{Token: text, CSR: newCSR(t, key, nil)})
+	a, err = send(t.Context(), p.client(), http.MethodPost, base+"/enroll", wire.EnrollRequest{Token: text, CSR: newCSR(t, key, nil)})
 	require.NoError(t, err)
 	agent := httpClient(t, p.serverCA(), certificate(t, a, key))
 	polled := make(chan reply, 1)

@@ -17,6 +17,10 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // realVault is a cluster whose certificates are Vault's.
@@ -43,17 +47,17 @@ func realVault(tb testing.TB) (*cluster, *vaulttest.Server, *vault.Client) {
 func TestVaultSealed(t *testing.T) {
 	c, server, _ := realVault(t)
 	r := c.replica()
-	vias := []schema.Via{schema.ViaEnroll, schema.ViaRenew, schema.ViaRecover}
+	vias := []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRenew, trust.IssuedByRecover}
 	type asking struct {
 		h    *holder
 		key  *ecdsa.PrivateKey
 		path string
 		body any
 	}
-	all := map[schema.Via]*asking{}
+	all := map[trust.IssueMethod]*asking{}
 	for _, via := range vias {
 		a := &asking{h: &holder{recovery: newRecoveryKey(t)}, key: newKey(t)}
-		if via == schema.ViaEnroll {
+		if via == trust.IssuedByEnroll {
 			a.h.machine = r.bundle()
 		} else {
 			a.h = r.holder()
@@ -67,10 +71,10 @@ func TestVaultSealed(t *testing.T) {
 		got := r.post(a.h, a.path, a.body)
 		r.refusal(got, schema.KindServiceUnavailable, "")
 		assert.Contains(t, got.refusal(t).Message, "the claim stays with this key")
-		if via != schema.ViaEnroll {
+		if via != trust.IssuedByEnroll {
 			r.works(a.h)
 		}
-		if via != schema.ViaRenew {
+		if via != trust.IssuedByRenew {
 			path, body := a.h.request(t, via)(newKey(t))
 			r.refusal(r.bare(a.h, path, body), schema.KindTokenConsumed, "token_claimed")
 		}
@@ -116,13 +120,13 @@ func BenchmarkEnrolAgainstBareVault(b *testing.B) {
 			require.NoError(b, err)
 		}
 		bare := rate(b, warm, nodes, callers, func(_, i int) error {
-			id := schema.Identity{Env: testEnv, NodeID: schema.NewID(), Incarnation: 1}
+			id := trust.Identity{Env: testEnv, NodeID: schema.NewID(), Incarnation: 1}
 			_, err := root.Logical().WriteWithContext(b.Context(), "pki-node/sign/node", map[string]any{"csr": requests[i], "uri_sans": id.URI()})
 			return err
 		})
 		enrol := rate(b, warm, nodes, callers, func(caller, i int) error {
 			a, err := send(b.Context(), clients[caller], http.MethodPost, r.node+"/internal/v1/nodes/"+tokens[i].nodeID+"/enroll",
-				schema.EnrollRequest{Token: tokens[i].text, CSR: fresh[i]})
+				wire.EnrollRequest{Token: tokens[i].text, CSR: fresh[i]})
 			if err == nil && a.status != http.StatusOK {
 				err = fmt.Errorf("%d %s", a.status, a.body)
 			}
@@ -140,14 +144,14 @@ type nodeToken struct{ nodeID, text string }
 func tokensOf(b *testing.B, r *replica, n int) []nodeToken {
 	b.Helper()
 	out := make([]nodeToken, n)
-	by := schema.Subject{Actor: "bench"}
+	by := audit.Subject{Actor: "bench"}
 	for i := range out {
-		node, err := r.store.Register(b.Context(), schema.RegisterNodeRequest{Host: "h" + schema.NewID(), Port: 22, SKU: "cpu-dev",
-			RegionCode: "r", OnboardingMode: "manual", LifecycleClass: schema.ClassPersistent}, by)
+		node, err := r.store.Register(b.Context(), wire.RegisterNodeRequest{Host: "h" + schema.NewID(), Port: 22, SKU: "cpu-dev",
+			RegionCode: "r", OnboardingMode: "manual", LifecycleClass: inventory.ClassPersistent}, by)
 		require.NoError(b, err)
-		text, id, hash := schema.NewToken()
-		require.NoError(b, r.store.IssueToken(b.Context(), schema.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
-			Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}, by))
+		text, id, hash := trust.NewToken()
+		require.NoError(b, r.store.IssueToken(b.Context(), trust.MintedToken{NodeID: node.ID, TokenID: id, Hash: hash,
+			Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(time.Hour)}, by))
 		out[i] = nodeToken{node.ID, text}
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // What the process holds is kept back from Temporal, wherever a caller or a
@@ -35,8 +36,8 @@ func TestSecretsNeverReachTemporal(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(a.close)
 	submit := func(reason string) *schema.Error {
-		_, err := a.temporal.Submit(t.Context(), schema.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(),
-			Host: "gpu-1", Action: schema.ActionDrain, Actor: "test", Reason: reason})
+		_, err := a.temporal.Submit(t.Context(), lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(),
+			Host: "gpu-1", Action: lifecycle.ActionDrain, Actor: "test", Reason: reason})
 		require.Error(t, err)
 		return schema.AsError(err)
 	}

@@ -16,7 +16,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // opened checks an envelope's only signature with a key and decodes its body.
@@ -48,28 +54,28 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	query := asker()
 	a := r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?"+query), nil)
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
-	var offer schema.TaskOffer
+	var offer wire.TaskOffer
 	a.into(t, &offer)
 
-	trust, err := client.TaskTrust(t.Context())
+	trusted, err := client.TaskTrust(t.Context())
 	require.NoError(t, err)
-	var key schema.LeaseKey
-	opened(t, offer.GrantKey, schema.LeaseKeyPayloadType, trust.Keys[0].Public, &key)
+	var key trust.LeaseKey
+	opened(t, offer.GrantKey, trust.LeaseKeyPayloadType, trusted.Keys[0].Public, &key)
 	public, err := base64.StdEncoding.DecodeString(key.Public)
 	require.NoError(t, err)
-	var grant schema.TaskGrant
-	opened(t, offer.Grant, schema.LeasePayloadType, public, &grant)
+	var grant task.Grant
+	opened(t, offer.Grant, trust.LeasePayloadType, public, &grant)
 	asked, err := url.ParseQuery(query)
 	require.NoError(t, err)
 	assert.Equal(t, asked.Get("nonce"), grant.Nonce)
 	assert.Equal(t, offer.TaskID, grant.TaskID)
 	assert.Equal(t, m.id, grant.NodeID)
-	assert.Equal(t, schema.NodeDraining, grant.NodeState)
+	assert.Equal(t, lifecycle.NodeDraining, grant.NodeState)
 	assert.Equal(t, r.fence(m.id).OpSeq, grant.OpSeq)
-	assert.Equal(t, schema.SetFloor{Version: grant.SetVersion, Hash: grant.SetHash}, trust.Floor)
-	assert.Equal(t, trust.Floor.String(), a.header.Get(schema.HeaderVerifierSet))
+	assert.Equal(t, trust.VerifierSetRef{Version: grant.SetVersion, Hash: grant.SetHash}, trusted.Floor)
+	assert.Equal(t, trusted.Floor.String(), a.header.Get(wire.HeaderVerifierSet))
 
-	var node schema.NodeView
+	var node wire.NodeView
 	r.ask(http.MethodGet, "/nodes/"+m.id, nil).into(t, &node)
 	assert.Equal(t, int64(1), node.SetVersion)
 	assert.Equal(t, int64(1), node.NewestSetVersion)
@@ -85,12 +91,12 @@ func TestSetsReachEveryReplica(t *testing.T) {
 	a, b := c.replica(), c.replica()
 	m := a.enrolled()
 	second := setAfter(firstSet())
-	require.NoError(t, a.store.PutSet(t.Context(), second, schema.Subject{Actor: "test"}))
+	require.NoError(t, a.store.PutSet(t.Context(), second, audit.Subject{Actor: "test"}))
 	for _, r := range []*replica{a, b} {
 		require.Eventually(t, func() bool {
-			return r.wait(m, "0s").header.Get(schema.HeaderVerifierSet) == "2:"+second.Hash
+			return r.wait(m, "0s").header.Get(wire.HeaderVerifierSet) == "2:"+second.Hash
 		}, soon, 10*time.Millisecond)
-		var sets schema.VerifierSets
+		var sets trust.VerifierSets
 		r.call(r.client(m.cert), http.MethodGet, r.url(m, "/verifier-sets?after=1"), nil).into(t, &sets)
 		require.Len(t, sets.Sets, 1)
 		assert.JSONEq(t, string(second.Document), string(sets.Sets[0]))
@@ -134,7 +140,7 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 		select {
 		case got := <-polled:
 			require.Equal(t, http.StatusOK, got.status, string(got.body))
-			var offer schema.TaskOffer
+			var offer wire.TaskOffer
 			got.into(t, &offer)
 			assert.True(t, want[offer.TaskID], "%s came twice or was not asked for", offer.TaskID)
 			delete(want, offer.TaskID)
@@ -149,19 +155,19 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 // fakeBeats is an activity that an operator may pause or cancel.
 type fakeBeats struct {
 	mu     sync.Mutex
-	answer schema.BeatAnswer
+	answer nodeapi.HeartbeatReply
 	err    error
-	owners []schema.TaskOwner
+	owners []task.Owner
 }
 
-func (f *fakeBeats) Beat(_ context.Context, o schema.TaskOwner, _ schema.TaskBeat) (schema.BeatAnswer, error) {
+func (f *fakeBeats) Beat(_ context.Context, o task.Owner, _ nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.owners = append(f.owners, o)
 	return f.answer, f.err
 }
 
-func (f *fakeBeats) set(a schema.BeatAnswer, err error) {
+func (f *fakeBeats) set(a nodeapi.HeartbeatReply, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answer, f.err = a, err
@@ -178,18 +184,18 @@ func (f *fakeBeats) made() int {
 // away fails no progress.
 func TestPauseReachesTheAgent(t *testing.T) {
 	c := newCluster(t)
-	beats := &fakeBeats{answer: schema.BeatAnswer{Paused: true}}
+	beats := &fakeBeats{answer: nodeapi.HeartbeatReply{Paused: true}}
 	c.beats = beats
 	a, b := c.replica(), c.replica()
 	m := a.enrolled()
 	taskID, attach := a.task(m)
 	attach()
-	var offer schema.TaskOffer
+	var offer wire.TaskOffer
 	a.wait(m, "5s").into(t, &offer)
-	progress := func(r *replica) schema.ProgressAnswer {
-		got := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/progress"), schema.TaskProgress{LeaseEpoch: offer.Lease.Epoch, Message: "half"})
+	progress := func(r *replica) wire.ProgressResponse {
+		got := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/progress"), task.Progress{LeaseEpoch: offer.Lease.Epoch, Message: "half"})
 		require.Equal(t, http.StatusOK, got.status, string(got.body))
-		var answer schema.ProgressAnswer
+		var answer wire.ProgressResponse
 		got.into(t, &answer)
 		return answer
 	}
@@ -199,17 +205,17 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	assert.True(t, progress(b).Paused, "noted")
 	assert.True(t, progress(a).Paused)
 	assert.Equal(t, 1, beats.made())
-	assert.Equal(t, []schema.TaskOwner{{WorkflowID: schema.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
+	assert.Equal(t, []task.Owner{{WorkflowID: lifecycle.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
 
 	due()
-	beats.set(schema.BeatAnswer{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is away"))
+	beats.set(nodeapi.HeartbeatReply{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is away"))
 	assert.True(t, progress(b).Paused, "what was heard last stands")
 	due()
-	beats.set(schema.BeatAnswer{}, nil)
+	beats.set(nodeapi.HeartbeatReply{}, nil)
 	assert.False(t, progress(b).Paused)
 	assert.False(t, progress(a).Paused)
 	due()
-	beats.set(schema.BeatAnswer{Cancel: true}, nil)
+	beats.set(nodeapi.HeartbeatReply{Cancel: true}, nil)
 	assert.True(t, progress(a).Cancel)
 	assert.True(t, progress(b).Cancel)
 	assert.Equal(t, 4, beats.made())
@@ -223,40 +229,40 @@ func TestTasksForOperators(t *testing.T) {
 	m := r.enrolled()
 	taskID, attach := r.task(m)
 	attach()
-	var list schema.TaskList
+	var list wire.TaskList
 	r.ask(http.MethodGet, "/tasks?node="+m.id, nil).into(t, &list)
 	require.Len(t, list.Tasks, 1)
 	assert.Equal(t, taskID, list.Tasks[0].TaskID)
-	assert.Equal(t, schema.TaskPending, list.Tasks[0].Status)
+	assert.Equal(t, task.Pending, list.Tasks[0].Status)
 
-	refused := r.ask(http.MethodPost, "/tasks/"+taskID+"/resume", schema.TaskDecision{Reason: "why not"})
+	refused := r.ask(http.MethodPost, "/tasks/"+taskID+"/resume", wire.TaskDecision{Reason: "why not"})
 	assert.Equal(t, http.StatusConflict, refused.status)
 	assert.Equal(t, schema.KindTaskStatus, refused.refusal(t).Code)
 	assert.Contains(t, refused.refusal(t).Message, "allowed now: cancel")
 
-	var offer schema.TaskOffer
+	var offer wire.TaskOffer
 	r.wait(m, "5s").into(t, &offer)
-	asked := r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", schema.TaskDecision{Reason: "wrong node"})
+	asked := r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", wire.TaskDecision{Reason: "wrong node"})
 	require.Equal(t, http.StatusOK, asked.status, string(asked.body))
-	var view schema.TaskView
+	var view wire.TaskView
 	asked.into(t, &view)
 	assert.Equal(t, "wrong node", view.CancelRequested)
-	var answer schema.ProgressAnswer
-	r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/progress"), schema.TaskProgress{LeaseEpoch: offer.Lease.Epoch}).into(t, &answer)
+	var answer wire.ProgressResponse
+	r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/progress"), task.Progress{LeaseEpoch: offer.Lease.Epoch}).into(t, &answer)
 	assert.True(t, answer.Cancel)
 
 	c.exec("UPDATE node_tasks SET status = 'lost', cancel_reason = '', cancel_requested_at = NULL")
-	require.Equal(t, http.StatusOK, r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", schema.TaskDecision{Reason: "given up"}).status)
+	require.Equal(t, http.StatusOK, r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", wire.TaskDecision{Reason: "given up"}).status)
 	r.ask(http.MethodGet, "/tasks/"+taskID, nil).into(t, &view)
-	over := r.ask(http.MethodPost, "/tasks/"+taskID+"/resume", schema.TaskDecision{Reason: "why not"})
+	over := r.ask(http.MethodPost, "/tasks/"+taskID+"/resume", wire.TaskDecision{Reason: "why not"})
 	assert.Equal(t, http.StatusConflict, over.status)
 	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/tasks/"+schema.NewID(), nil).status)
 
-	var page schema.AuditPage
+	var page wire.AuditPage
 	r.ask(http.MethodGet, "/audit?node="+m.id+"&limit=1000", nil).into(t, &page)
 	cancels := 0
 	for _, e := range page.Events {
-		if e.Action == schema.AuditTaskCancel {
+		if e.Action == audit.TaskCancel {
 			cancels++
 			assert.Equal(t, "admin-token", e.Actor)
 			assert.Equal(t, taskID, e.Target)

@@ -14,9 +14,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // task prepares a signed task of a drain on the node through a store that is
@@ -28,9 +32,9 @@ func (r *replica) task(m machine) (taskID string, attach func()) {
 		require.Equal(r.tb, http.StatusAccepted, a.status, string(a.body))
 	}
 	f := r.fence(m.id)
-	spec := schema.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: m.id,
-		Step: schema.NewID(), Type: schema.TaskNodeProbe, Deadline: time.Now().Add(time.Hour)}
-	owner := schema.TaskOwner{WorkflowID: schema.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}
+	spec := activities.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: m.id,
+		Step: schema.NewID(), Type: task.NodeProbe, Deadline: time.Now().Add(time.Hour)}
+	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}
 	row, err := r.store.Prepare(r.tb.Context(), spec, owner)
 	require.NoError(r.tb, err)
 	return row.TaskID, func() {
@@ -50,7 +54,7 @@ func TestTaskAcrossReplicas(t *testing.T) {
 	attach()
 	got := receive(t, polled)
 	require.Equal(t, http.StatusOK, got.status, string(got.body))
-	var offer schema.TaskOffer
+	var offer wire.TaskOffer
 	got.into(t, &offer)
 	assert.Equal(t, taskID, offer.TaskID)
 	assert.JSONEq(t, `{"payload":"e30="}`, string(offer.Envelope))
@@ -58,14 +62,14 @@ func TestTaskAcrossReplicas(t *testing.T) {
 	post := func(r *replica, path string, body any) reply {
 		return r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+path), body)
 	}
-	var progress schema.ProgressAnswer
-	post(b, "/progress", schema.TaskProgress{LeaseEpoch: offer.Lease.Epoch, Message: "half"}).into(t, &progress)
+	var progress wire.ProgressResponse
+	post(b, "/progress", task.Progress{LeaseEpoch: offer.Lease.Epoch, Message: "half"}).into(t, &progress)
 	assert.False(t, progress.Lease.ExpiresAt.Before(offer.Lease.ExpiresAt))
-	stale := post(a, "/progress", schema.TaskProgress{LeaseEpoch: offer.Lease.Epoch + 1})
+	stale := post(a, "/progress", task.Progress{LeaseEpoch: offer.Lease.Epoch + 1})
 	assert.Equal(t, schema.KindLeaseLost, stale.refusal(t).Code)
 
 	now := time.Now().UTC().Truncate(time.Second)
-	result := schema.TaskResult{LeaseEpoch: offer.Lease.Epoch, Status: schema.TaskSucceeded, StartedAt: now, FinishedAt: now,
+	result := task.Result{LeaseEpoch: offer.Lease.Epoch, Status: task.Succeeded, StartedAt: now, FinishedAt: now,
 		Output: json.RawMessage(`{"healthy":true,"checks":[],"boot_id":"b","odd":"\ud800"}`)}
 	assert.Equal(t, http.StatusNoContent, post(b, "/result", result).status)
 	assert.Equal(t, http.StatusNoContent, post(a, "/result", result).status, "the same result again")
@@ -91,14 +95,14 @@ func TestCancelEndsAnOpenPoll(t *testing.T) {
 	m := a.enrolled()
 	for name, end := range map[string]func(taskID string){
 		"cancelled": func(taskID string) {
-			got := b.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", schema.TaskDecision{Reason: "wrong node"})
+			got := b.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", wire.TaskDecision{Reason: "wrong node"})
 			require.Equal(t, http.StatusOK, got.status, string(got.body))
 		},
 		"voided": func(string) { require.NoError(t, b.store.Void(t.Context(), b.fence(m.id))) },
 	} {
 		taskID, attach := b.task(m)
 		attach()
-		var offer schema.TaskOffer
+		var offer wire.TaskOffer
 		a.wait(m, "5s").into(t, &offer)
 		require.Equal(t, taskID, offer.TaskID, name)
 		polled := a.poll(m, taskID)
@@ -106,7 +110,7 @@ func TestCancelEndsAnOpenPoll(t *testing.T) {
 		end(taskID)
 		got := receive(t, polled)
 		assert.Equal(t, http.StatusNoContent, got.status, name)
-		assert.Equal(t, taskID, got.header.Get(schema.HeaderTaskNews), name)
+		assert.Equal(t, taskID, got.header.Get(wire.HeaderCanceledTasks), name)
 		assert.Equal(t, http.StatusNoContent, a.wait(m, "0s").status, "nothing is offered again")
 	}
 }
@@ -148,15 +152,15 @@ type agentCall struct {
 }
 
 func agentCalls() []agentCall {
-	task := "/tasks/" + schema.NewID()
+	nodeTask := "/tasks/" + schema.NewID()
 	return []agentCall{
 		{http.MethodGet, "/tasks/wait?" + asker(), nil},
 		{http.MethodGet, "/verifier-sets", nil},
 		{http.MethodGet, "/trust", nil},
-		{http.MethodPost, task + "/result", schema.TaskResult{Status: schema.TaskFailed}},
-		{http.MethodPost, task + "/progress", schema.TaskProgress{}},
-		{http.MethodPost, "/heartbeat", schema.HeartbeatRequest{}},
-		{http.MethodPost, "/certificates/renew", schema.RenewRequest{}},
+		{http.MethodPost, nodeTask + "/result", task.Result{Status: task.Failed}},
+		{http.MethodPost, nodeTask + "/progress", task.Progress{}},
+		{http.MethodPost, "/heartbeat", wire.HeartbeatRequest{}},
+		{http.MethodPost, "/certificates/renew", wire.RenewRequest{}},
 	}
 }
 
@@ -183,7 +187,7 @@ func TestRemovedNode(t *testing.T) {
 			assert.Equal(t, http.StatusUnauthorized, got.status, e.path)
 			assert.Equal(t, schema.ReasonNodeRemoved, got.refusal(t).Reason, e.path)
 		}
-		got := r.enroll(m.id, schema.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
+		got := r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
 		assert.Equal(t, http.StatusUnauthorized, got.status)
 		assert.Equal(t, schema.ReasonNodeRemoved, got.refusal(t).Reason, "enrol")
 	}
@@ -234,8 +238,8 @@ func TestFencedWithoutNotifications(t *testing.T) {
 type fakeTemporal struct {
 	mu      sync.Mutex
 	err     error
-	results []schema.TaskResult
-	events  []schema.AgentEvent
+	results []task.Result
+	events  []lifecycle.AgentEvent
 }
 
 func (f *fakeTemporal) set(err error) {
@@ -244,7 +248,7 @@ func (f *fakeTemporal) set(err error) {
 	f.err = err
 }
 
-func (f *fakeTemporal) CompleteTask(_ context.Context, _ schema.TaskOwner, r schema.TaskResult) error {
+func (f *fakeTemporal) CompleteTask(_ context.Context, _ task.Owner, r task.Result) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
@@ -253,7 +257,7 @@ func (f *fakeTemporal) CompleteTask(_ context.Context, _ schema.TaskOwner, r sch
 	return f.err
 }
 
-func (f *fakeTemporal) SignalAgent(_ context.Context, _ string, e schema.AgentEvent) error {
+func (f *fakeTemporal) SignalAgent(_ context.Context, _ string, e lifecycle.AgentEvent) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
@@ -284,10 +288,10 @@ func TestResultOutlivesTemporal(t *testing.T) {
 
 	taskID, attach := r.task(m)
 	attach()
-	var offer schema.TaskOffer
+	var offer wire.TaskOffer
 	r.wait(m, "5s").into(t, &offer)
 	a := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/result"),
-		schema.TaskResult{LeaseEpoch: offer.Lease.Epoch, Status: schema.TaskSucceeded, Output: json.RawMessage(`{"healthy":true}`)})
+		task.Result{LeaseEpoch: offer.Lease.Epoch, Status: task.Succeeded, Output: json.RawMessage(`{"healthy":true}`)})
 	require.Equal(t, http.StatusNoContent, a.status, string(a.body))
 	temporal.set(nil)
 	require.Eventually(t, func() bool {

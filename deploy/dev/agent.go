@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 type agentOptions struct {
@@ -102,8 +103,8 @@ func (s *stack) raiseAgent(ctx context.Context, a agentFolder, bundle string) er
 }
 
 // bundle reads the bundle from a file, or has one made for the node.
-func (s *stack) bundle(ctx context.Context, a agentFolder, file string) (schema.BootstrapBundle, error) {
-	var b schema.BootstrapBundle
+func (s *stack) bundle(ctx context.Context, a agentFolder, file string) (trust.BootstrapBundle, error) {
+	var b trust.BootstrapBundle
 	if file == "" {
 		dir, err := os.MkdirTemp(s.layout.secretsDir(), "bundle-*")
 		if err != nil {
@@ -149,7 +150,7 @@ func (s *stack) enroll(ctx context.Context, node, file string) error {
 // of the inner command is the outer one's too.
 func kindOfExit(code int) schema.Kind {
 	for _, kind := range []schema.Kind{schema.KindInvalidRequest, schema.KindNotFound, schema.KindServiceUnavailable} {
-		if kind.Row().Exit == code {
+		if kind.Info().Exit == code {
 			return kind
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func testStack(t *testing.T) *stack {
@@ -25,11 +26,11 @@ func testStack(t *testing.T) *stack {
 	return s
 }
 
-func testBundle(node string) schema.BootstrapBundle {
-	return schema.BootstrapBundle{
+func testBundle(node string) trust.BootstrapBundle {
+	return trust.BootstrapBundle{
 		NodeID: node, EnrollmentToken: "tok", APIURL: "https://localhost:17004", Env: "dev",
-		CABundlePath: schema.DefaultCABundlePath, CertPath: schema.DefaultCertPath, KeyPath: schema.DefaultKeyPath,
-		NodeCertCABundlePath: schema.DefaultNodeCABundlePath, CABundlePEM: "ca", NodeCertCABundlePEM: "node-ca",
+		CABundlePath: trust.DefaultCABundlePath, CertPath: trust.DefaultCertPath, KeyPath: trust.DefaultKeyPath,
+		NodeCertCABundlePath: trust.DefaultNodeCABundlePath, CABundlePEM: "ca", NodeCertCABundlePEM: "node-ca",
 	}
 }
 

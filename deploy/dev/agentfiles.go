@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // agentFolder is the folder of one agent.
@@ -50,7 +50,7 @@ func (a agentFolder) removed() bool {
 
 // write puts a bundle's content into the folder, with all paths in it, and the
 // workload driver that runs real processes of this machine.
-func (a agentFolder) write(b schema.BootstrapBundle) error {
+func (a agentFolder) write(b trust.BootstrapBundle) error {
 	if a.nodeID() != b.NodeID {
 		if err := os.RemoveAll(a.dir); err != nil {
 			return fmt.Errorf("clearing the folder of another node: %w", err)

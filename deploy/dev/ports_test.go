@@ -48,7 +48,7 @@ func TestTakenPortIsNamed(t *testing.T) {
 			require.ErrorContains(t, err, loopback(port)[len("127.0.0.1:"):])
 			e := schema.AsError(err)
 			require.Contains(t, e.Next, "--ports-from")
-			require.Equal(t, schema.ExitFailed, e.Kind.Row().Exit)
+			require.Equal(t, schema.ExitFailed, e.Kind.Info().Exit)
 		})
 	}
 }

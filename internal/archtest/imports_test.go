@@ -36,14 +36,16 @@ func rows() []row {
 		{"schema", append(ours("activities", "workflows", "worker", "api", "agent", "cli", "internal"), clients...)},
 		{"activities", append(ours("workflows", "worker", "api", "agent", "cli", "internal"), postgres, vault)},
 		{"workflows", append(ours("worker", "api", "agent", "cli", "internal"), postgres, vault)},
+		{"api/server", ours("cli", "agent")},
 		{"api", append(ours("workflows", "activities", "worker", "agent", "cli", "internal"), clients...)},
 		{"agent", append(ours("workflows", "activities", "worker", "api", "cli", "internal"),
 			temporal, postgres, vault, "google.golang.org/grpc", "google.golang.org/protobuf", "github.com/prometheus")},
-		{"deploy/dev", ours("workflows", "activities", "worker", "api", "agent", "internal")},
 		{"cli", append(ours("workflows", "activities", "worker", "api", "agent", "internal/store", "internal/vault"), postgres, vault)},
+		{"deploy/dev/demo", nil},
+		{"deploy/dev", ours("workflows", "activities", "worker", "api", "agent", "internal")},
 		{"internal/archtest", nil},
 		{"internal/testkit", ours("worker", "cli", "agent")},
-		{"internal", ours("workflows", "activities", "worker", "api", "agent", "cli")},
+		{"internal", ours("workflows", "worker", "api/server", "agent", "cli")},
 		{"worker", ours("cli", "agent")},
 		{"cmd/gpuaas-node-agent", append(ours("workflows", "activities", "worker", "api", "cli", "internal"), clients...)},
 		{"cmd/gpuaas-worker", ours("cli", "agent")},
@@ -52,6 +54,7 @@ func rows() []row {
 		{"cmd/gpuaas", ours("agent")},
 		{"test/fleet", append(ours("workflows", "activities", "worker", "api", "cli", "internal"), clients...)},
 		{"deploy", nil},
+		{"test", nil},
 	}
 }
 

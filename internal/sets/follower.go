@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 const (
@@ -24,9 +25,9 @@ const (
 type Store interface {
 	// NewestSet returns the newest verifier set. KindNotFound when there is
 	// none.
-	NewestSet(ctx context.Context) (schema.StoredSet, error)
+	NewestSet(ctx context.Context) (trust.StoredSet, error)
 	// SetsAfter returns up to limit sets above a version, in order.
-	SetsAfter(ctx context.Context, version int64, limit int) ([]schema.StoredSet, error)
+	SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error)
 }
 
 // Signer signs under a set.
@@ -35,7 +36,7 @@ type Signer interface {
 	// the set or the signer's keys are not what they should be: nothing is
 	// signed then. KindServiceUnavailable when that cannot be told now: what was
 	// checked before stays.
-	Follow(ctx context.Context, set schema.StoredSet) error
+	Follow(ctx context.Context, set trust.StoredSet) error
 }
 
 // Follower keeps the newest set. It is safe for concurrent use.
@@ -48,7 +49,7 @@ type Follower struct {
 
 	refreshing sync.Mutex // one at a time
 	mu         sync.Mutex
-	newest     schema.StoredSet
+	newest     trust.StoredSet
 	checked    time.Time // the last check that came to an end; zero for none
 	err        error     // what keeps the signer from signing
 	least      least
@@ -95,13 +96,13 @@ func (f *Follower) Refresh(ctx context.Context) error {
 	return f.check(ctx, set)
 }
 
-func (f *Follower) due(set schema.StoredSet) bool {
+func (f *Follower) due(set trust.StoredSet) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err != nil || set.Hash != f.newest.Hash || f.now().Sub(f.checked) >= checkEvery
 }
 
-func (f *Follower) check(ctx context.Context, set schema.StoredSet) error {
+func (f *Follower) check(ctx context.Context, set trust.StoredSet) error {
 	err := f.signer.Follow(ctx, set)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,17 +127,17 @@ func (f *Follower) Healthy() error {
 }
 
 // NewestSet implements nodeapi.Sets from what was read last.
-func (f *Follower) NewestSet(context.Context) (schema.StoredSet, error) {
+func (f *Follower) NewestSet(context.Context) (trust.StoredSet, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.newest.Version == 0 {
-		return schema.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "there is no verifier set yet").
+		return trust.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "there is no verifier set yet").
 			WithReason("no_verifier_set").WithNext("gpuaas admin setup")
 	}
 	return f.newest, nil
 }
 
 // SetsAfter implements nodeapi.Sets.
-func (f *Follower) SetsAfter(ctx context.Context, version int64, limit int) ([]schema.StoredSet, error) {
+func (f *Follower) SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error) {
 	return f.store.SetsAfter(ctx, version, limit)
 }

@@ -10,26 +10,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // world is a database and a signer that fail as they are told.
 type world struct {
 	mu       sync.Mutex
-	newest   schema.StoredSet
+	newest   trust.StoredSet
 	readErr  error
 	checkErr error
 	checks   []int64
 }
 
-func (w *world) NewestSet(context.Context) (schema.StoredSet, error) {
+func (w *world) NewestSet(context.Context) (trust.StoredSet, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.newest, w.readErr
 }
 
-func (w *world) SetsAfter(context.Context, int64, int) ([]schema.StoredSet, error) { return nil, nil }
+func (w *world) SetsAfter(context.Context, int64, int) ([]trust.StoredSet, error) { return nil, nil }
 
-func (w *world) Follow(_ context.Context, s schema.StoredSet) error {
+func (w *world) Follow(_ context.Context, s trust.StoredSet) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.checks = append(w.checks, s.Version)
@@ -48,8 +49,8 @@ func (w *world) checked() []int64 {
 	return w.checks
 }
 
-func set(version int64) schema.StoredSet {
-	return schema.StoredSet{Version: version, Hash: string(rune('a' + version))}
+func set(version int64) trust.StoredSet {
+	return trust.StoredSet{Version: version, Hash: string(rune('a' + version))}
 }
 
 func follower(w *world) (*Follower, *[]bool) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // setsPage is how many sets one reading of the history gets.
@@ -44,9 +45,9 @@ func (f *Follower) LeastSet(ctx context.Context) (int64, error) {
 
 // activeSince is the first version in which the newest set's active key was the
 // active one, 0 for version 1: every node's set knows that key.
-func (f *Follower) activeSince(ctx context.Context, newest schema.StoredSet) (int64, error) {
-	var active []schema.VerifierSetKey // of each version, from 1
-	for last := (schema.StoredSet{}); last.Version < newest.Version; {
+func (f *Follower) activeSince(ctx context.Context, newest trust.StoredSet) (int64, error) {
+	var active []trust.VerifierSetKey // of each version, from 1
+	for last := (trust.StoredSet{}); last.Version < newest.Version; {
 		page, err := f.store.SetsAfter(ctx, last.Version, setsPage)
 		if err != nil {
 			return 0, err
@@ -74,24 +75,24 @@ func (f *Follower) activeSince(ctx context.Context, newest schema.StoredSet) (in
 
 // follows checks that a set is the successor of another, and returns its active
 // key without what changes from set to set.
-func follows(last, set schema.StoredSet) (schema.VerifierSetKey, error) {
+func follows(last, set trust.StoredSet) (trust.VerifierSetKey, error) {
 	var envelope struct {
 		Payload []byte `json:"payload"` // base64
 	}
-	var doc schema.VerifierSetDoc
+	var doc trust.VerifierSetDoc
 	if json.Unmarshal(set.Document, &envelope) != nil || json.Unmarshal(envelope.Payload, &doc) != nil {
-		return schema.VerifierSetKey{}, badHistory(set.Version, "it does not read")
+		return trust.VerifierSetKey{}, badHistory(set.Version, "it does not read")
 	}
 	sum := sha256.Sum256(envelope.Payload)
 	if hex.EncodeToString(sum[:]) != set.Hash || doc.Version != last.Version+1 || doc.PrevHash != last.Hash {
-		return schema.VerifierSetKey{}, badHistory(set.Version, "it is not the successor of the one before")
+		return trust.VerifierSetKey{}, badHistory(set.Version, "it is not the successor of the one before")
 	}
 	for _, k := range doc.Keys {
-		if k.State == schema.KeyActive {
-			return schema.VerifierSetKey{KeyID: k.KeyID, Public: k.Public}, nil
+		if k.State == trust.KeyActive {
+			return trust.VerifierSetKey{KeyID: k.KeyID, Public: k.Public}, nil
 		}
 	}
-	return schema.VerifierSetKey{}, badHistory(set.Version, "it has no active key")
+	return trust.VerifierSetKey{}, badHistory(set.Version, "it has no active key")
 }
 
 func badHistory(version int64, why string) error {

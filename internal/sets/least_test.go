@@ -12,17 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // history is a database with sets; reads counts the readings of it.
 type history struct {
 	*world
-	sets  []schema.StoredSet
+	sets  []trust.StoredSet
 	reads int
 	err   error
 }
 
-func (h *history) SetsAfter(_ context.Context, version int64, limit int) ([]schema.StoredSet, error) {
+func (h *history) SetsAfter(_ context.Context, version int64, limit int) ([]trust.StoredSet, error) {
 	h.reads++
 	if h.err != nil {
 		return nil, h.err
@@ -32,16 +33,16 @@ func (h *history) SetsAfter(_ context.Context, version int64, limit int) ([]sche
 }
 
 // add publishes a set with an active key and others.
-func (h *history) add(t *testing.T, active string, others ...schema.VerifierSetKey) {
+func (h *history) add(t *testing.T, active string, others ...trust.VerifierSetKey) {
 	t.Helper()
-	doc := schema.VerifierSetDoc{V: 1, Version: int64(len(h.sets)) + 1, PrevHash: h.newest.Hash,
-		Keys: append(others, schema.VerifierSetKey{KeyID: active, Public: "of " + active, State: schema.KeyActive})}
+	doc := trust.VerifierSetDoc{V: 1, Version: int64(len(h.sets)) + 1, PrevHash: h.newest.Hash,
+		Keys: append(others, trust.VerifierSetKey{KeyID: active, Public: "of " + active, State: trust.KeyActive})}
 	body, err := json.Marshal(doc)
 	require.NoError(t, err)
 	document, err := json.Marshal(map[string][]byte{"payload": body})
 	require.NoError(t, err)
 	sum := sha256.Sum256(body)
-	h.newest = schema.StoredSet{Version: doc.Version, PrevHash: doc.PrevHash, Hash: hex.EncodeToString(sum[:]), Document: document}
+	h.newest = trust.StoredSet{Version: doc.Version, PrevHash: doc.PrevHash, Hash: hex.EncodeToString(sum[:]), Document: document}
 	h.sets = append(h.sets, h.newest)
 }
 
@@ -62,9 +63,9 @@ func TestLeastSet(t *testing.T) {
 	h.add(t, "k1")
 	require.Zero(t, least())
 	h.add(t, "k1")
-	h.add(t, "k1", schema.VerifierSetKey{KeyID: "k2", Public: "of k2", State: schema.KeyStaged})
+	h.add(t, "k1", trust.VerifierSetKey{KeyID: "k2", Public: "of k2", State: trust.KeyStaged})
 	require.Zero(t, least(), "renewed, with a staged key")
-	h.add(t, "k2", schema.VerifierSetKey{KeyID: "k1", Public: "of k1", State: schema.KeyGrace})
+	h.add(t, "k2", trust.VerifierSetKey{KeyID: "k1", Public: "of k1", State: trust.KeyGrace})
 	require.Equal(t, int64(4), least())
 	for range 2 * setsPage {
 		h.add(t, "k2")

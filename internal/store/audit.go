@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // systemActor acts where no person or node does.
@@ -37,7 +37,7 @@ func (u *unit) writeAudit(ctx context.Context) error {
 }
 
 // detailOf is the event's detail as audit_append takes it.
-func detailOf(e schema.AuditEvent) (string, error) {
+func detailOf(e audit.Event) (string, error) {
 	if len(e.Detail) == 0 {
 		return "", nil
 	}
@@ -46,14 +46,14 @@ func detailOf(e schema.AuditEvent) (string, error) {
 }
 
 // Audit returns up to limit events of a stream after seq, in order.
-func (s *Store) Audit(ctx context.Context, stream string, after int64, limit int) ([]schema.AuditEvent, error) {
-	var events []schema.AuditEvent
+func (s *Store) Audit(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error) {
+	var events []audit.Event
 	err := s.read(ctx, "reading audit stream "+stream, func(ctx context.Context) error {
 		rows, err := s.q.ListAudit(ctx, stream, after, int32(min(limit, 10_000)))
 		if err != nil {
 			return err
 		}
-		events = make([]schema.AuditEvent, len(rows))
+		events = make([]audit.Event, len(rows))
 		for i, r := range rows {
 			if events[i], err = auditEvent(r); err != nil {
 				return err
@@ -73,8 +73,8 @@ func (s *Store) AuditStreams(ctx context.Context) (streams []string, err error) 
 	return streams, err
 }
 
-func auditEvent(r sqlc.AuditEvent) (schema.AuditEvent, error) {
-	e := schema.AuditEvent{
+func auditEvent(r sqlc.AuditEvent) (audit.Event, error) {
+	e := audit.Event{
 		Stream: r.Stream, Seq: r.Seq, At: r.At, Actor: r.Actor, Action: r.Action, Target: r.Target,
 		Result: r.Result, Reason: r.Reason, CorrelationID: r.CorrelationID, OperationID: r.OperationID,
 		PrevHash: r.PrevHash, Hash: r.Hash,
@@ -88,7 +88,7 @@ func auditEvent(r sqlc.AuditEvent) (schema.AuditEvent, error) {
 // clean makes every text of the event one that Postgres and JSON store as it
 // is, so that the row read back has the hash it was written with. Empty details
 // are left out.
-func clean(e schema.AuditEvent) schema.AuditEvent {
+func clean(e audit.Event) audit.Event {
 	for _, text := range []*string{&e.Stream, &e.Actor, &e.Action, &e.Target, &e.Reason, &e.CorrelationID, &e.OperationID} {
 		*text = cleanText(*text)
 	}

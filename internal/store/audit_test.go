@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 func TestAuditChainsHoldUnderConcurrentWrites(t *testing.T) {
@@ -20,10 +22,10 @@ func TestAuditChainsHoldUnderConcurrentWrites(t *testing.T) {
 	const nodes, writes = 10, 20
 	ids := make([]string, nodes)
 	for i := range ids {
-		ids[i] = e.inState(schema.NodeActive).ID
+		ids[i] = e.inState(lifecycle.NodeActive).ID
 	}
 	for _, err := range race(nodes*writes, func(i int) error {
-		_, err := e.Claim(t.Context(), request(ids[i%nodes], schema.ActionProvision))
+		_, err := e.Claim(t.Context(), request(ids[i%nodes], lifecycle.ActionProvision))
 		return err
 	}) {
 		require.NoError(t, err)
@@ -31,11 +33,11 @@ func TestAuditChainsHoldUnderConcurrentWrites(t *testing.T) {
 	for _, id := range ids {
 		events := e.chain(id)
 		require.Len(t, events, 1+writes+(writes-1))
-		require.True(t, slices.IsSortedFunc(events, func(a, b schema.AuditEvent) int { return a.At.Compare(b.At) }))
+		require.True(t, slices.IsSortedFunc(events, func(a, b audit.Event) int { return a.At.Compare(b.At) }))
 		page, err := e.Audit(t.Context(), id, 5, 7)
 		require.NoError(t, err)
 		require.Equal(t, events[5:12], page)
-		require.NoError(t, schema.VerifyChain(&events[4], page))
+		require.NoError(t, audit.VerifyChain(&events[4], page))
 	}
 	streams, err := e.AuditStreams(t.Context())
 	require.NoError(t, err)
@@ -45,9 +47,9 @@ func TestAuditChainsHoldUnderConcurrentWrites(t *testing.T) {
 
 func TestAuditShowsTampering(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeActive)
+	n := e.inState(lifecycle.NodeActive)
 	for range 4 {
-		e.claim(n.ID, schema.ActionProvision)
+		e.claim(n.ID, lifecycle.ActionProvision)
 	}
 	e.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
 	e.exec("CREATE TABLE untouched AS SELECT * FROM audit_events")
@@ -63,7 +65,7 @@ func TestAuditShowsTampering(t *testing.T) {
 		e.exec(tamper)
 		events, err := e.Audit(t.Context(), n.ID, 0, 100)
 		require.NoError(t, err)
-		require.Error(t, schema.VerifyChain(nil, events), tamper)
+		require.Error(t, audit.VerifyChain(nil, events), tamper)
 		e.exec("DELETE FROM audit_events")
 		e.exec("INSERT INTO audit_events SELECT * FROM untouched")
 		e.chain(n.ID)
@@ -74,9 +76,9 @@ func TestAuditShowsTampering(t *testing.T) {
 // it.
 func TestAuditShowsARestampedRow(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeActive)
+	n := e.inState(lifecycle.NodeActive)
 	for range 4 {
-		e.claim(n.ID, schema.ActionProvision)
+		e.claim(n.ID, lifecycle.ActionProvision)
 	}
 	events := e.chain(n.ID)
 	events[2].Actor = "mallory"
@@ -85,7 +87,7 @@ func TestAuditShowsARestampedRow(t *testing.T) {
 	e.exec("UPDATE audit_events SET actor = 'mallory', hash = $2 WHERE stream = $1 AND seq = 3", n.ID, events[2].Hash)
 	stored, err := e.Audit(t.Context(), n.ID, 0, 100)
 	require.NoError(t, err)
-	require.ErrorContains(t, schema.VerifyChain(nil, stored), "row 4 does not continue row 3")
+	require.ErrorContains(t, audit.VerifyChain(nil, stored), "row 4 does not continue row 3")
 }
 
 func TestAuditIsAppendOnly(t *testing.T) {
@@ -102,18 +104,18 @@ func TestAuditIsAppendOnly(t *testing.T) {
 
 func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	e := setup(t)
-	a, b := e.inState(schema.NodeActive), e.inState(schema.NodeActive)
+	a, b := e.inState(lifecycle.NodeActive), e.inState(lifecycle.NodeActive)
 	tx, err := e.raw.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context())
 	_, err = tx.Exec(t.Context(), "SELECT 1 FROM audit_heads WHERE stream = $1 FOR UPDATE", a.ID)
 	require.NoError(t, err)
 
-	_, err = e.Claim(t.Context(), request(b.ID, schema.ActionProvision))
+	_, err = e.Claim(t.Context(), request(b.ID, lifecycle.ActionProvision))
 	require.NoError(t, err)
 	brief, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	again := request(a.ID, schema.ActionProvision)
+	again := request(a.ID, lifecycle.ActionProvision)
 	_, err = e.Claim(brief, again)
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.NoError(t, tx.Rollback(t.Context()))
@@ -151,8 +153,8 @@ func TestTheDatabaseHashesAsTheVerifier(t *testing.T) {
 
 func TestAuditKeepsOddTextVerifiable(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeRegistered)
-	r := request(n.ID, schema.ActionDrain) // refused: the reason goes into the detail
+	n := e.inState(lifecycle.NodeRegistered)
+	r := request(n.ID, lifecycle.ActionDrain) // refused: the reason goes into the detail
 	r.Actor, r.CorrelationID = "a\x00b\xff", "<&>\u2028"
 	r.Reason = strings.Repeat("ü", 5000) + "\x00"
 	_, err := e.Claim(t.Context(), r)

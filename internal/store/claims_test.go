@@ -7,16 +7,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestClaimsOfOneNodeGetEachTheirOwnSeq(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeActive)
+	n := e.inState(lifecycle.NodeActive)
 	const racers = 50
-	claims := make([]schema.Claim, racers)
+	claims := make([]activities.Claim, racers)
 	errs := race(racers, func(i int) (err error) {
-		claims[i], err = e.Claim(t.Context(), request(n.ID, schema.ActionProvision))
+		claims[i], err = e.Claim(t.Context(), request(n.ID, lifecycle.ActionProvision))
 		return err
 	})
 	seqs := make([]int64, racers)
@@ -39,10 +45,10 @@ func TestClaimsOfOneNodeGetEachTheirOwnSeq(t *testing.T) {
 
 func TestStateTableDecidesARaceOfDrains(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeActive)
+	n := e.inState(lifecycle.NodeActive)
 	won := 0
 	for _, err := range race(50, func(int) error {
-		_, err := e.Claim(t.Context(), request(n.ID, schema.ActionDrain))
+		_, err := e.Claim(t.Context(), request(n.ID, lifecycle.ActionDrain))
 		return err
 	}) {
 		if err == nil {
@@ -53,16 +59,16 @@ func TestStateTableDecidesARaceOfDrains(t *testing.T) {
 		require.ErrorContains(t, err, "draining")
 	}
 	require.Equal(t, 1, won)
-	require.Equal(t, schema.NodeDraining, e.node(n.ID).State)
+	require.Equal(t, lifecycle.NodeDraining, e.node(n.ID).State)
 	require.Equal(t, int64(1), e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
 	require.Equal(t, 49, count(e.audit(n.ID), "nodes.drain refused illegal_move"))
 }
 
 func TestTheSameClaimAgainAnswersTheSame(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeActive)
-	r := request(n.ID, schema.ActionDrain)
-	claims := make([]schema.Claim, 50)
+	n := e.inState(lifecycle.NodeActive)
+	r := request(n.ID, lifecycle.ActionDrain)
+	claims := make([]activities.Claim, 50)
 	for _, err := range race(len(claims), func(i int) (err error) {
 		claims[i], err = e.Claim(t.Context(), r)
 		return err
@@ -74,8 +80,8 @@ func TestTheSameClaimAgainAnswersTheSame(t *testing.T) {
 		c.ClaimedAt = claims[0].ClaimedAt
 		require.Equal(t, claims[0], c)
 	}
-	require.Equal(t, schema.NodeActive, claims[0].Prior)
-	require.Equal(t, schema.NodeDraining, claims[0].State)
+	require.Equal(t, lifecycle.NodeActive, claims[0].Prior)
+	require.Equal(t, lifecycle.NodeDraining, claims[0].State)
 	require.Equal(t, "cpu-dev", claims[0].SKU.Name)
 	require.Equal(t, "manual", claims[0].Provider)
 	require.Equal(t, 1, count(e.audit(n.ID), "nodes.drain accepted RMA-4411"))
@@ -84,24 +90,24 @@ func TestTheSameClaimAgainAnswersTheSame(t *testing.T) {
 	other.RunID = schema.NewID()
 	_, err := e.Claim(t.Context(), other)
 	requireKind(t, err, schema.KindInvalidRequest, "duplicate_operation")
-	other.NodeID = e.inState(schema.NodeActive).ID
+	other.NodeID = e.inState(lifecycle.NodeActive).ID
 	_, err = e.Claim(t.Context(), other)
 	requireKind(t, err, schema.KindInvalidRequest, "duplicate_operation")
 }
 
 func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
-	for _, move := range schema.Moves() {
-		for _, state := range schema.NodeStates() {
+	for _, move := range lifecycle.Moves() {
+		for _, state := range lifecycle.NodeStates() {
 			t.Run(fmt.Sprintf("%s %s", move.Action, state), func(t *testing.T) {
 				n := e.inState(state)
-				_, refusal := schema.CheckMove(move.Action, state)
+				_, refusal := lifecycle.CheckMove(move.Action, state)
 				claim, err := e.Claim(t.Context(), request(n.ID, move.Action))
 				switch {
 				case refusal != nil:
 					require.EqualError(t, err, refusal.Error())
 					requireKind(t, err, schema.KindInvalidRequest, "")
-				case move.Action == schema.ActionReissueEnrollment:
+				case move.Action == lifecycle.ActionReissueEnrollment:
 					require.NoError(t, err)
 					require.Zero(t, claim.Fence.OpSeq)
 					require.Equal(t, state, e.node(n.ID).State)
@@ -109,7 +115,7 @@ func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint
 					return
 				case !move.Operation:
 					requireKind(t, err, schema.KindInvalidRequest, "not_an_operation")
-				case move.Action == schema.ActionProvision && state == schema.NodeRegistered:
+				case move.Action == lifecycle.ActionProvision && state == lifecycle.NodeRegistered:
 					requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
 				default:
 					require.NoError(t, err)
@@ -121,7 +127,7 @@ func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint
 					require.Equal(t, state, claim.Prior)
 					require.Equal(t, want, e.node(n.ID).State)
 					last := e.chain(n.ID)[1]
-					require.Equal(t, schema.AuditAccepted, last.Result)
+					require.Equal(t, audit.Accepted, last.Result)
 					require.Equal(t, map[string]string{"from": string(state), "to": string(want), "op_seq": "1"}, last.Detail)
 					return
 				}
@@ -131,7 +137,7 @@ func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint
 				require.Zero(t, e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
 				rows := e.chain(n.ID)
 				require.Len(t, rows, 2)
-				require.Equal(t, schema.AuditRefused, rows[1].Result)
+				require.Equal(t, audit.Refused, rows[1].Result)
 				require.Equal(t, schema.AsError(err).Reason, rows[1].Reason)
 			})
 		}
@@ -141,10 +147,10 @@ func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint
 func TestClaimOfAnUnknownNode(t *testing.T) {
 	e := setup(t)
 	for _, id := range []string{schema.NewID(), "gpu-17", "", "x\x00y"} {
-		_, err := e.Claim(t.Context(), request(id, schema.ActionDrain))
+		_, err := e.Claim(t.Context(), request(id, lifecycle.ActionDrain))
 		requireKind(t, err, schema.KindNotFound, "")
 	}
-	require.Equal(t, 4, count(e.audit(schema.SystemStream), "nodes.drain refused not_found"))
+	require.Equal(t, 4, count(e.audit(audit.SystemStream), "nodes.drain refused not_found"))
 }
 
 func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
@@ -153,23 +159,23 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 
 	t.Run("before enrolment by a provider that makes no machines", func(t *testing.T) {
 		n := e.register()
-		_, err := e.Claim(ctx, request(n.ID, schema.ActionProvision))
+		_, err := e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
 		requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
 		require.Equal(t, "gpuaas node enroll "+n.Host, schema.AsError(err).Next)
 	})
 	t.Run("but not with one that does", func(t *testing.T) {
-		n := e.register(func(r *schema.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
-		require.Equal(t, "libvirt", e.claim(n.ID, schema.ActionProvision).Provider)
+		n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
+		require.Equal(t, "libvirt", e.claim(n.ID, lifecycle.ActionProvision).Provider)
 	})
 	t.Run("when the instance runs", func(t *testing.T) {
-		n := e.inState(schema.NodeActive)
-		c := e.claim(n.ID, schema.ActionProvision)
-		require.Equal(t, schema.InstanceNone, c.Instance)
-		require.NoError(t, e.Finish(ctx, c.Fence, schema.Finish{Status: schema.OperationCompleted,
-			Instance: schema.InstanceRunning}))
-		_, err := e.Claim(ctx, request(n.ID, schema.ActionProvision))
+		n := e.inState(lifecycle.NodeActive)
+		c := e.claim(n.ID, lifecycle.ActionProvision)
+		require.Equal(t, lifecycle.InstanceNone, c.Instance)
+		require.NoError(t, e.Finish(ctx, c.Fence, activities.Finish{Status: lifecycle.OperationCompleted,
+			Instance: lifecycle.InstanceRunning}))
+		_, err := e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
 		requireKind(t, err, schema.KindInvalidRequest, "already_provisioned")
-		require.Equal(t, schema.InstanceRunning, e.claim(n.ID, schema.ActionDrain).Instance)
+		require.Equal(t, lifecycle.InstanceRunning, e.claim(n.ID, lifecycle.ActionDrain).Instance)
 	})
 }
 
@@ -177,27 +183,27 @@ func TestRetireOfABusyNode(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	work := []schema.Workload{{Name: "train-1", Kind: "process"}, {Name: "web", Kind: "docker"}}
-	require.NoError(t, e.beat(caller, schema.HeartbeatRequest{Workloads: work}))
+	work := []task.Workload{{Name: "train-1", Kind: "process"}, {Name: "web", Kind: "docker"}}
+	require.NoError(t, e.beat(caller, wire.HeartbeatRequest{Workloads: work}))
 
-	_, err := e.Claim(ctx, request(caller.NodeID, schema.ActionRetire))
+	_, err := e.Claim(ctx, request(caller.NodeID, lifecycle.ActionRetire))
 	requireKind(t, err, schema.KindNodeInUse, "")
 	require.ErrorContains(t, err, "process train-1, docker web")
 	require.Equal(t, "gpuaas node retire "+caller.Host+" --drain", schema.AsError(err).Next)
 	require.Equal(t, 1, count(e.audit(caller.NodeID), "nodes.retire refused node_in_use"))
 
-	drain := e.claim(caller.NodeID, schema.ActionDrain)
-	e.dispatch(drain.Fence, "drain", schema.TaskWorkloadDrain)
-	offer := e.take(caller, schema.TaskLease)
-	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, schema.DrainResult{Stopped: []string{"train-1", "web"}}))
+	drain := e.claim(caller.NodeID, lifecycle.ActionDrain)
+	e.dispatch(drain.Fence, "drain", task.WorkloadDrain)
+	offer := e.take(caller, task.LeaseDuration)
+	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, task.DrainResult{Stopped: []string{"train-1", "web"}}))
 	require.NoError(t, err)
-	require.NoError(t, e.Finish(ctx, drain.Fence, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeDrained}))
-	require.Equal(t, schema.NodeDrained, e.claim(caller.NodeID, schema.ActionRetire).Prior,
+	require.NoError(t, e.Finish(ctx, drain.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
+	require.Equal(t, lifecycle.NodeDrained, e.claim(caller.NodeID, lifecycle.ActionRetire).Prior,
 		"the drain's result counts before the next heartbeat")
 
-	busy := e.inState(schema.NodeActive)
+	busy := e.inState(lifecycle.NodeActive)
 	e.exec(`UPDATE nodes SET workloads = '[{"name": "x", "kind": "process"}]' WHERE node_id = $1`, busy.ID)
-	r := request(busy.ID, schema.ActionRetire)
+	r := request(busy.ID, lifecycle.ActionRetire)
 	r.Options.Drain = true
 	_, err = e.Claim(ctx, r)
 	require.NoError(t, err, "with drain, a busy node may be retired")
@@ -206,20 +212,20 @@ func TestRetireOfABusyNode(t *testing.T) {
 func TestAClaimEndsWhatADeadRunLeft(t *testing.T) {
 	e := setup(t)
 	caller, _, _ := e.enroll()
-	first := e.claim(caller.NodeID, schema.ActionProvision)
-	task := e.dispatch(first.Fence, "facts", schema.TaskFactsCollect)
-	offer := e.take(caller, schema.TaskLease)
-	require.Equal(t, task.TaskID, offer.TaskID)
+	first := e.claim(caller.NodeID, lifecycle.ActionProvision)
+	nodeTask := e.dispatch(first.Fence, "facts", task.FactsCollect)
+	offer := e.take(caller, task.LeaseDuration)
+	require.Equal(t, nodeTask.TaskID, offer.TaskID)
 
-	second := e.claim(caller.NodeID, schema.ActionProvision)
+	second := e.claim(caller.NodeID, lifecycle.ActionProvision)
 	require.Equal(t, first.Fence.OpSeq+1, second.Fence.OpSeq)
 	e.takeNone(caller)
-	_, err := e.Result(t.Context(), caller, offer.TaskID, succeeded(1, schema.Facts{}))
+	_, err := e.Result(t.Context(), caller, offer.TaskID, succeeded(1, inventory.Facts{}))
 	requireKind(t, err, schema.KindLeaseLost, "")
 	ops, err := e.Operations(t.Context(), caller.NodeID, false)
 	require.NoError(t, err)
 	require.Equal(t, second.Fence.OperationID, ops[0].OperationID)
-	require.Equal(t, schema.OperationFailed, ops[1].Status)
+	require.Equal(t, lifecycle.OperationFailed, ops[1].Status)
 	require.Contains(t, ops[1].Outcome, second.Fence.OperationID)
 	require.Contains(t, e.audit(caller.NodeID), "tasks.finished cancelled voided")
 }

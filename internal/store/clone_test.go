@@ -9,6 +9,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func TestAReplacedSerialLocksBothCopies(t *testing.T) {
@@ -40,7 +42,7 @@ func TestAReplacedSerialLocksBothCopies(t *testing.T) {
 		t.Fatal("open polls must end")
 	}
 	for _, ev := range e.chain(m.caller.NodeID) {
-		if ev.Action == schema.AuditIdentityLocked {
+		if ev.Action == audit.IdentityLocked {
 			require.Equal(t, thief.cert.Serial, ev.Detail["serial"])
 			require.Equal(t, m.cert.Serial, ev.Detail["current_serial"])
 		}
@@ -62,7 +64,7 @@ func requireLocked(t *testing.T, m *machine) {
 	_, err = e.Authenticate(ctx, m.id, m.cert)
 	require.Equal(t, "gpuaas node reissue-enrollment "+m.caller.Host, schema.AsError(err).Next)
 	require.NotEmpty(t, m.caller.Host)
-	_, err = m.tryIssue(schema.ViaRenew, "", m.k(90))
+	_, err = m.tryIssue(trust.IssuedByRenew, "", m.k(90))
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 	require.Equal(t, "gpuaas node reissue-enrollment "+m.caller.Host, schema.AsError(err).Next)
 }
@@ -220,5 +222,5 @@ func TestRemovedComesBeforeLocked(t *testing.T) {
 	requireKind(t, m.recover(m.k(3)), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	_, err := e.RecoveryFacts(t.Context(), m.caller.NodeID)
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
-	requireKind(t, e.IssueToken(t.Context(), mint(m.caller.NodeID, schema.PurposeReissue), operator), schema.KindInvalidRequest, "illegal_move")
+	requireKind(t, e.IssueToken(t.Context(), mint(m.caller.NodeID, trust.PurposeReissue), operator), schema.KindInvalidRequest, "illegal_move")
 }

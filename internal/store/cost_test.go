@@ -9,7 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // written counts the transactions of the server that wrote something: only those
@@ -38,16 +41,16 @@ func TestAStepCostsThreeCommits(t *testing.T) {
 	}
 	for i := range 5 {
 		step := fmt.Sprint("facts-", i)
-		var offer *schema.TaskOffer
+		var offer *wire.TaskOffer
 		costs("empty poll", func() { e.takeNone(c) })
-		costs("enqueue", func() { e.dispatch(f, step, schema.TaskFactsCollect) })
+		costs("enqueue", func() { e.dispatch(f, step, task.FactsCollect) })
 		costs("claim", func() { offer = e.take(c, time.Minute) })
 		costs("progress", func() {
-			_, err := e.Progress(ctx, c, offer.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+			_, err := e.Progress(ctx, c, offer.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 			require.NoError(t, err)
 		})
 		costs("complete", func() {
-			_, err := e.Result(ctx, c, offer.TaskID, succeeded(1, schema.Facts{}))
+			_, err := e.Result(ctx, c, offer.TaskID, succeeded(1, inventory.Facts{}))
 			require.NoError(t, err)
 		})
 	}
@@ -60,7 +63,7 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
+	row := e.held(c, f, "drain", task.WorkloadDrain)
 	conn, err := pgx.Connect(ctx, e.url)
 	require.NoError(t, err)
 	defer conn.Close(context.WithoutCancel(ctx))
@@ -69,10 +72,10 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for range 4 {
-		_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+		_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 		require.NoError(t, err)
-		require.NoError(t, e.Told(ctx, row.TaskID, schema.BeatAnswer{Paused: true}))
-		require.NoError(t, e.beat(c, schema.HeartbeatRequest{}))
+		require.NoError(t, e.Told(ctx, row.TaskID, nodeapi.HeartbeatReply{Paused: true}))
+		require.NoError(t, e.beat(c, wire.HeartbeatRequest{}))
 		require.NoError(t, e.Polled(ctx, c, 1))
 		e.takeNone(c, row.TaskID)
 	}
@@ -92,8 +95,8 @@ func TestHandOverAndProgressWriteNoIndex(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
-	_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	row := e.held(c, f, "drain", task.WorkloadDrain)
+	_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
 	conn, err := e.raw.Acquire(ctx)
 	require.NoError(t, err)

@@ -5,8 +5,12 @@ import (
 	"crypto/subtle"
 	"slices"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Certificate slots and token states as the database spells them.
@@ -21,28 +25,28 @@ const (
 )
 
 // purposeFetch is the purpose of a one-time reference to a bundle.
-const purposeFetch schema.TokenPurpose = "fetch"
+const purposeFetch trust.TokenPurpose = "fetch"
 
 // IssueToken stores a new token and voids what it takes the place of, as
 // adminapi.Store says. When the identity of this incarnation was used already, a
 // token to enrol begins the next one, and the old identity is void; a token to
 // reissue does so when it is claimed.
-func (s *Store) IssueToken(ctx context.Context, t schema.MintedToken, by schema.Subject) error {
+func (s *Store) IssueToken(ctx context.Context, t trust.MintedToken, by audit.Subject) error {
 	return s.write(ctx, "issuing an enrolment token for node "+t.NodeID, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, t.NodeID)
 		if err != nil {
 			return err
 		}
-		e := schema.AuditEvent{Stream: t.NodeID, Actor: by.Actor, Action: schema.AuditTokenIssued, Target: t.NodeID,
-			Result: schema.AuditSucceeded, CorrelationID: by.CorrelationID,
+		e := audit.Event{Stream: t.NodeID, Actor: by.Actor, Action: audit.TokenIssued, Target: t.NodeID,
+			Result: audit.Succeeded, CorrelationID: by.CorrelationID,
 			Detail: map[string]string{"token_id": t.TokenID, "purpose": string(t.Purpose), "from": string(node.State)}}
-		if t.Purpose == schema.PurposeReissue {
-			e.Action = schema.AuditAction(schema.ActionReissueEnrollment)
+		if t.Purpose == trust.PurposeReissue {
+			e.Action = audit.ActionName(lifecycle.ActionReissueEnrollment)
 		}
 		if err := u.admitToken(ctx, t.Purpose, node); err != nil {
 			return refuse(err, e)
 		}
-		if t.Purpose == schema.PurposeReissue {
+		if t.Purpose == trust.PurposeReissue {
 			return u.issueReissue(ctx, t, node, e)
 		}
 		return u.issueEnrolment(ctx, t, node, e)
@@ -50,22 +54,22 @@ func (s *Store) IssueToken(ctx context.Context, t schema.MintedToken, by schema.
 }
 
 // admitToken says whether a node may be enrolled, or enrolled anew, as it is.
-func (u *unit) admitToken(ctx context.Context, p schema.TokenPurpose, n sqlc.LockNodeRow) error {
+func (u *unit) admitToken(ctx context.Context, p trust.TokenPurpose, n sqlc.LockNodeRow) error {
 	switch p {
-	case schema.PurposeReissue:
+	case trust.PurposeReissue:
 		return u.admitReissue(ctx, n)
-	case schema.PurposeEnroll:
+	case trust.PurposeEnroll:
 		if n.Locked && !n.State.Refusing() {
 			return errLocked(n.Host)
 		}
-		_, err := schema.CheckMove(schema.ActionEnroll, n.State)
+		_, err := lifecycle.CheckMove(lifecycle.ActionEnroll, n.State)
 		return err
 	}
 	return schema.NewError(schema.KindInvalidRequest, "no bundle is made for a token of purpose %q", p).
 		WithReason("token_purpose")
 }
 
-func (u *unit) issueEnrolment(ctx context.Context, t schema.MintedToken, n sqlc.LockNodeRow, e schema.AuditEvent) error {
+func (u *unit) issueEnrolment(ctx context.Context, t trust.MintedToken, n sqlc.LockNodeRow, e audit.Event) error {
 	if _, err := u.VoidTokens(ctx, t.NodeID, allPurposes()); err != nil {
 		return err
 	}
@@ -76,24 +80,24 @@ func (u *unit) issueEnrolment(ctx context.Context, t schema.MintedToken, n sqlc.
 	if err := u.insertToken(ctx, t, incarnation); err != nil {
 		return err
 	}
-	if err := u.moveNode(ctx, n, schema.NodeBootstrapIssued); err != nil {
+	if err := u.moveNode(ctx, n, lifecycle.NodeBootstrapIssued); err != nil {
 		return err
 	}
 	u.note(e)
-	return u.tellEnrolment(ctx, t.NodeID, incarnation, false, schema.EventBundleIssued)
+	return u.tellEnrolment(ctx, t.NodeID, incarnation, false, lifecycle.EventBundleIssued)
 }
 
-func (u *unit) insertToken(ctx context.Context, t schema.MintedToken, incarnation int64) error {
+func (u *unit) insertToken(ctx context.Context, t trust.MintedToken, incarnation int64) error {
 	return u.later.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID,
 		Incarnation: incarnation, Purpose: t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt})
 }
 
 // allPurposes are the purposes of every token that an identity's end voids.
 func allPurposes() []string {
-	return purposes(schema.PurposeEnroll, schema.PurposeReissue, schema.PurposeRecover, purposeFetch)
+	return purposes(trust.PurposeEnroll, trust.PurposeReissue, trust.PurposeRecover, purposeFetch)
 }
 
-func purposes(list ...schema.TokenPurpose) []string {
+func purposes(list ...trust.TokenPurpose) []string {
 	names := make([]string, len(list))
 	for i, p := range list {
 		names[i] = string(p)
@@ -116,7 +120,7 @@ func (u *unit) freshIncarnation(ctx context.Context, n sqlc.LockNodeRow) (int64,
 }
 
 // moveNode puts the node into a state outside any operation.
-func (u *unit) moveNode(ctx context.Context, n sqlc.LockNodeRow, to schema.NodeState) error {
+func (u *unit) moveNode(ctx context.Context, n sqlc.LockNodeRow, to lifecycle.NodeState) error {
 	if n.State == to {
 		return nil
 	}
@@ -125,8 +129,8 @@ func (u *unit) moveNode(ctx context.Context, n sqlc.LockNodeRow, to schema.NodeS
 }
 
 // ClaimToken claims a token for a key, as nodeapi.Store says.
-func (s *Store) ClaimToken(ctx context.Context, c schema.TokenClaim) (schema.Claimed, error) {
-	var claimed schema.Claimed
+func (s *Store) ClaimToken(ctx context.Context, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
+	var claimed nodeapi.ClaimResult
 	err := s.write(ctx, "claiming an enrolment token", func(ctx context.Context, u *unit) (err error) {
 		claimed, err = u.claimToken(ctx, c)
 		return err
@@ -134,10 +138,10 @@ func (s *Store) ClaimToken(ctx context.Context, c schema.TokenClaim) (schema.Cla
 	return claimed, err
 }
 
-func (u *unit) claimToken(ctx context.Context, c schema.TokenClaim) (schema.Claimed, error) {
-	none, e := schema.Claimed{}, tokenEvent(c)
+func (u *unit) claimToken(ctx context.Context, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
+	none, e := nodeapi.ClaimResult{}, tokenEvent(c)
 	token, node, err := u.findToken(ctx, presented{c.NodeID, c.TokenID, c.Hash, c.SPKI},
-		schema.PurposeEnroll, schema.PurposeReissue)
+		trust.PurposeEnroll, trust.PurposeReissue)
 	if token.NodeID != "" {
 		e.Stream, e.Target = token.NodeID, token.NodeID
 	}
@@ -159,14 +163,14 @@ func (u *unit) claimToken(ctx context.Context, c schema.TokenClaim) (schema.Clai
 	if !won.Bound {
 		return none, refuse(errForeignKey(), e)
 	}
-	e.Actor, e.Action, e.Result = nodeActor(c.NodeID), schema.AuditTokenClaimed, schema.AuditSucceeded
+	e.Actor, e.Action, e.Result = nodeActor(c.NodeID), audit.TokenClaimed, audit.Succeeded
 	e.Detail["purpose"] = string(token.Purpose)
 	if won.First {
 		if err := u.claimedFirst(ctx, token, node, e); err != nil {
 			return none, err
 		}
 	}
-	return schema.Claimed{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation,
+	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation,
 		Recoverable: len(c.RecoveryKey) > 0}, u.later.SetRecoveryKey(ctx, c.NodeID, orNil(c.RecoveryKey))
 }
 
@@ -180,8 +184,8 @@ func orNil(key []byte) []byte {
 
 // admitClaim says whether a node may take up a token as it is. The same key's
 // later tries are of the incarnation that the first one began.
-func (u *unit) admitClaim(ctx context.Context, p schema.TokenPurpose, first bool, n sqlc.LockNodeRow) error {
-	if p == schema.PurposeReissue && !first {
+func (u *unit) admitClaim(ctx context.Context, p trust.TokenPurpose, first bool, n sqlc.LockNodeRow) error {
+	if p == trust.PurposeReissue && !first {
 		if n.Locked {
 			return errLocked(n.Host)
 		}
@@ -191,17 +195,17 @@ func (u *unit) admitClaim(ctx context.Context, p schema.TokenPurpose, first bool
 }
 
 // claimedFirst does what a token's first claim brings about.
-func (u *unit) claimedFirst(ctx context.Context, t sqlc.GetTokenRow, n sqlc.LockNodeRow, e schema.AuditEvent) error {
-	reissued := t.Purpose == schema.PurposeReissue
+func (u *unit) claimedFirst(ctx context.Context, t sqlc.GetTokenRow, n sqlc.LockNodeRow, e audit.Event) error {
+	reissued := t.Purpose == trust.PurposeReissue
 	if reissued {
 		if err := u.beginIncarnation(ctx, t.Incarnation, n, e.Detail); err != nil {
 			return err
 		}
-	} else if err := u.moveNode(ctx, n, schema.NodeEnrolling); err != nil {
+	} else if err := u.moveNode(ctx, n, lifecycle.NodeEnrolling); err != nil {
 		return err
 	}
 	u.note(e)
-	return u.tellEnrolment(ctx, n.NodeID, t.Incarnation, reissued, schema.EventTokenClaimed)
+	return u.tellEnrolment(ctx, n.NodeID, t.Incarnation, reissued, lifecycle.EventTokenClaimed)
 }
 
 // presented is a token as a caller shows it, with the key it is shown for.
@@ -215,7 +219,7 @@ type presented struct {
 // unknown or for something else, that shows another secret, that belongs to
 // another node than the one it is presented for, or whose node was removed. An
 // unknown id and a wrong secret look the same from outside.
-func (u *unit) findToken(ctx context.Context, p presented, want ...schema.TokenPurpose) (sqlc.GetTokenRow, sqlc.LockNodeRow, error) {
+func (u *unit) findToken(ctx context.Context, p presented, want ...trust.TokenPurpose) (sqlc.GetTokenRow, sqlc.LockNodeRow, error) {
 	var node sqlc.LockNodeRow
 	if !schema.IsID(p.tokenID) || p.spki == "" {
 		return sqlc.GetTokenRow{}, node, errUnknownToken()
@@ -247,7 +251,7 @@ func errUnknownToken() *schema.Error {
 }
 
 // explainToken says why the conditional update found nothing to claim.
-func (u *unit) explainToken(ctx context.Context, tokenID, spki string, n sqlc.LockNodeRow, e schema.AuditEvent) error {
+func (u *unit) explainToken(ctx context.Context, tokenID, spki string, n sqlc.LockNodeRow, e audit.Event) error {
 	t, err := u.GetToken(ctx, tokenID)
 	if err != nil {
 		return err
@@ -266,23 +270,23 @@ func (u *unit) explainToken(ctx context.Context, tokenID, spki string, n sqlc.Lo
 
 // anotherToken is the command that gives the node another token of the purpose
 // p. A node that is beyond its first enrolment is not enrolled again.
-func anotherToken(p schema.TokenPurpose, n sqlc.LockNodeRow) string {
-	verb := string(schema.ActionReissueEnrollment)
+func anotherToken(p trust.TokenPurpose, n sqlc.LockNodeRow) string {
+	verb := string(lifecycle.ActionReissueEnrollment)
 	switch p {
 	case purposeFetch:
 		verb = "bootstrap-script"
-	case schema.PurposeEnroll:
-		if _, err := schema.CheckMove(schema.ActionEnroll, n.State); err == nil {
-			verb = string(schema.ActionEnroll)
+	case trust.PurposeEnroll:
+		if _, err := lifecycle.CheckMove(lifecycle.ActionEnroll, n.State); err == nil {
+			verb = string(lifecycle.ActionEnroll)
 		}
 	}
 	return "gpuaas node " + verb + " " + n.Host
 }
 
 // tokenEvent is a token's audit event before the token is known.
-func tokenEvent(c schema.TokenClaim) schema.AuditEvent {
-	return schema.AuditEvent{
-		Stream: schema.SystemStream, Actor: "unauthenticated", Action: schema.AuditTokenRefused, Target: c.NodeID,
+func tokenEvent(c nodeapi.TokenClaim) audit.Event {
+	return audit.Event{
+		Stream: audit.SystemStream, Actor: "unauthenticated", Action: audit.TokenRefused, Target: c.NodeID,
 		CorrelationID: c.CorrelationID, Detail: map[string]string{"token_id": c.TokenID, "path_node": c.NodeID,
 			"spki": c.SPKI, "agent_version": c.AgentVersion, "remote_addr": c.RemoteAddr},
 	}

@@ -7,29 +7,35 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestEnrolment(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
-	progress := func() schema.EnrollmentProgress {
+	progress := func() activities.Enrollment {
 		p, err := e.Enrollment(ctx, n.ID)
 		require.NoError(t, err)
 		return p
 	}
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1}, progress())
+	require.Equal(t, activities.Enrollment{Incarnation: 1}, progress())
 
 	tokenID, hash := e.token(n.ID)
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true}, progress())
-	require.Equal(t, schema.NodeBootstrapIssued, e.node(n.ID).State)
+	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true}, progress())
+	require.Equal(t, lifecycle.NodeBootstrapIssued, e.node(n.ID).State)
 
 	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
 	require.NoError(t, err)
-	require.Equal(t, schema.Claimed{TokenID: tokenID, NodeID: n.ID, Incarnation: 1}, won)
-	require.Equal(t, schema.NodeEnrolling, e.node(n.ID).State)
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true, TokenClaimed: true}, progress())
+	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: n.ID, Incarnation: 1}, won)
+	require.Equal(t, lifecycle.NodeEnrolling, e.node(n.ID).State)
+	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true, TokenClaimed: true}, progress())
 
 	rows := e.changes(n.ID, func() {
 		again, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
@@ -51,7 +57,7 @@ func TestEnrolment(t *testing.T) {
 	require.False(t, caller.Polled)
 	require.NoError(t, e.Polled(ctx, caller, 0))
 	require.NoError(t, e.Polled(ctx, caller, 0))
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
+	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
 	caller, err = e.Authenticate(ctx, id, second)
 	require.NoError(t, err)
 	require.True(t, caller.Polled)
@@ -60,17 +66,17 @@ func TestEnrolment(t *testing.T) {
 	require.Equal(t, []string{"nodes.register succeeded", "nodes.token_issued succeeded", "nodes.token_claimed succeeded",
 		"nodes.certificate_issued succeeded", "nodes.certificate_issued succeeded",
 		"nodes.identity_refused refused serial_superseded", "nodes.certificate_promoted succeeded"}, e.audit(n.ID))
-	require.Equal(t, []schema.AgentEventName{schema.EventBundleIssued, schema.EventTokenClaimed, schema.EventFirstPoll}, e.events(n.ID))
+	require.Equal(t, []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}, e.events(n.ID))
 }
 
 // events takes the outbox's events of a node.
-func (e *env) events(nodeID string) []schema.AgentEventName {
+func (e *env) events(nodeID string) []lifecycle.AgentEventName {
 	e.t.Helper()
 	messages, err := e.outbox().Take(e.t.Context(), 100, nil)
 	require.NoError(e.t, err)
-	var names []schema.AgentEventName
+	var names []lifecycle.AgentEventName
 	for _, m := range messages {
-		require.Equal(e.t, schema.NodeWorkflowID(nodeID), m.WorkflowID)
+		require.Equal(e.t, lifecycle.NodeWorkflowID(nodeID), m.WorkflowID)
 		require.Equal(e.t, nodeID, m.Event.NodeID)
 		require.Equal(e.t, int64(1), m.Event.Incarnation)
 		require.Nil(e.t, m.Result)
@@ -83,10 +89,10 @@ func (e *env) events(nodeID string) []schema.AgentEventName {
 func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
-	refused := func(t *testing.T, c schema.TokenClaim, stream string, kind schema.Kind, reason string) (next string) {
+	refused := func(t *testing.T, c nodeapi.TokenClaim, stream string, kind schema.Kind, reason string) (next string) {
 		t.Helper()
 		type state struct {
-			nodes  []schema.NodeView
+			nodes  []wire.NodeView
 			tokens int64
 		}
 		look := func() (s state) {
@@ -113,9 +119,9 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 	wrong := make([]byte, len(hashA))
 
 	t.Run("unknown", func(t *testing.T) {
-		refused(t, tokenClaim(a.ID, schema.NewID(), hashA, "spki"), schema.SystemStream, schema.KindUnauthenticated, "token_unknown")
-		refused(t, tokenClaim(a.ID, "nonsense", hashA, "spki"), schema.SystemStream, schema.KindUnauthenticated, "token_unknown")
-		refused(t, tokenClaim("nonsense", schema.NewID(), nil, "spki"), schema.SystemStream, schema.KindUnauthenticated, "token_unknown")
+		refused(t, tokenClaim(a.ID, schema.NewID(), hashA, "spki"), audit.SystemStream, schema.KindUnauthenticated, "token_unknown")
+		refused(t, tokenClaim(a.ID, "nonsense", hashA, "spki"), audit.SystemStream, schema.KindUnauthenticated, "token_unknown")
+		refused(t, tokenClaim("nonsense", schema.NewID(), nil, "spki"), audit.SystemStream, schema.KindUnauthenticated, "token_unknown")
 	})
 	t.Run("wrong secret", func(t *testing.T) {
 		refused(t, tokenClaim(a.ID, idA, wrong, "spki"), a.ID, schema.KindUnauthenticated, "token_unknown")
@@ -123,7 +129,7 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 		refused(t, tokenClaim(a.ID, idA, hashA[:31], "spki"), a.ID, schema.KindUnauthenticated, "token_unknown")
 	})
 	t.Run("no key", func(t *testing.T) {
-		refused(t, tokenClaim(a.ID, idA, hashA, ""), schema.SystemStream, schema.KindUnauthenticated, "token_unknown")
+		refused(t, tokenClaim(a.ID, idA, hashA, ""), audit.SystemStream, schema.KindUnauthenticated, "token_unknown")
 	})
 	t.Run("foreign", func(t *testing.T) {
 		refused(t, tokenClaim(b.ID, idA, hashA, "spki"), a.ID, schema.KindUnauthenticated, "token_foreign")
@@ -192,16 +198,16 @@ func TestOneKeyWinsAToken(t *testing.T) {
 func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
-	mint := func(nodeID string) schema.MintedToken { return mint(nodeID, schema.PurposeEnroll) }
+	mint := func(nodeID string) trust.MintedToken { return mint(nodeID, trust.PurposeEnroll) }
 
 	t.Run("only in a state that enrols", func(t *testing.T) {
-		for _, s := range schema.NodeStates() {
+		for _, s := range lifecycle.NodeStates() {
 			n := e.inState(s)
-			_, refusal := schema.CheckMove(schema.ActionEnroll, s)
+			_, refusal := lifecycle.CheckMove(lifecycle.ActionEnroll, s)
 			err := e.IssueToken(ctx, mint(n.ID), operator)
 			if refusal == nil {
 				require.NoError(t, err)
-				require.Equal(t, schema.NodeBootstrapIssued, e.node(n.ID).State)
+				require.Equal(t, lifecycle.NodeBootstrapIssued, e.node(n.ID).State)
 				continue
 			}
 			requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
@@ -244,10 +250,10 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 		tokenID, hash = e.token(n.ID)
 		progress, err := e.Enrollment(ctx, n.ID)
 		require.NoError(t, err)
-		require.Equal(t, schema.EnrollmentProgress{Incarnation: 2, BundleIssued: true}, progress)
+		require.Equal(t, activities.Enrollment{Incarnation: 2, BundleIssued: true}, progress)
 		_, err = e.Authenticate(ctx, id, cert)
 		requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
-		requireKind(t, e.beat(caller, schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+		requireKind(t, e.beat(caller, wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 		won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, key(n.ID, 2)))
 		require.NoError(t, err)
 		require.Equal(t, int64(2), won.Incarnation)
@@ -263,7 +269,7 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 
 func TestStorePendingOfARemovedNode(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeRemoved)
+	n := e.inState(lifecycle.NodeRemoved)
 	_, cert := certificate(n.ID, 1, "spki")
 	requireKind(t, e.storePending(n.ID, 1, "", cert), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	requireKind(t, e.storePending(schema.NewID(), 1, "", cert), schema.KindNotFound, "")

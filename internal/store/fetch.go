@@ -6,18 +6,21 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // IssueFetch stores a one-time reference to a bundle of the token's purpose and
 // voids the node's older one, as adminapi.Store says.
-func (s *Store) IssueFetch(ctx context.Context, t schema.MintedToken, by schema.Subject) error {
+func (s *Store) IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error {
 	return s.write(ctx, "issuing a fetch reference for node "+t.NodeID, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, t.NodeID)
 		if err != nil {
 			return err
 		}
-		e := schema.AuditEvent{Stream: t.NodeID, Actor: by.Actor, Action: schema.AuditFetchIssued, Target: t.NodeID,
-			Result: schema.AuditSucceeded, CorrelationID: by.CorrelationID,
+		e := audit.Event{Stream: t.NodeID, Actor: by.Actor, Action: audit.FetchIssued, Target: t.NodeID,
+			Result: audit.Succeeded, CorrelationID: by.CorrelationID,
 			Detail: map[string]string{"token_id": t.TokenID, "bundle": string(t.Purpose)}}
 		if err := u.admitToken(ctx, t.Purpose, node); err != nil {
 			return refuse(err, e)
@@ -31,17 +34,17 @@ func (s *Store) IssueFetch(ctx context.Context, t schema.MintedToken, by schema.
 			return err
 		}
 		// What is handed out is the reference; its bundle may be made much later.
-		return u.tellEnrolment(ctx, t.NodeID, node.Incarnation, t.Purpose == schema.PurposeReissue, schema.EventBundleIssued)
+		return u.tellEnrolment(ctx, t.NodeID, node.Incarnation, t.Purpose == trust.PurposeReissue, lifecycle.EventBundleIssued)
 	})
 }
 
 // UseFetch spends a one-time reference, as adminapi.Store says. One whose bundle
 // cannot be made as the node is stays unspent.
-func (s *Store) UseFetch(ctx context.Context, tokenID string, hash []byte, by schema.Subject,
-) (nodeID string, purpose schema.TokenPurpose, err error) {
+func (s *Store) UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject,
+) (nodeID string, purpose trust.TokenPurpose, err error) {
 	err = s.write(ctx, "using a fetch reference", func(ctx context.Context, u *unit) error {
-		e := schema.AuditEvent{Stream: schema.SystemStream, Actor: by.Actor, Action: schema.AuditFetchUsed,
-			Target: tokenID, Result: schema.AuditSucceeded, CorrelationID: by.CorrelationID,
+		e := audit.Event{Stream: audit.SystemStream, Actor: by.Actor, Action: audit.FetchUsed,
+			Target: tokenID, Result: audit.Succeeded, CorrelationID: by.CorrelationID,
 			Detail: map[string]string{"token_id": tokenID}}
 		nodeID, purpose, err = u.useFetch(ctx, tokenID, hash, &e)
 		if err == nil {
@@ -55,7 +58,7 @@ func (s *Store) UseFetch(ctx context.Context, tokenID string, hash []byte, by sc
 	return nodeID, purpose, nil
 }
 
-func (u *unit) useFetch(ctx context.Context, tokenID string, hash []byte, e *schema.AuditEvent) (string, schema.TokenPurpose, error) {
+func (u *unit) useFetch(ctx context.Context, tokenID string, hash []byte, e *audit.Event) (string, trust.TokenPurpose, error) {
 	if !schema.IsID(tokenID) {
 		return "", "", refuse(errUnknownToken(), *e)
 	}

@@ -8,34 +8,38 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/migrations"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // fetcher asks with a reference.
-var fetcher = schema.Subject{Actor: "fetch:192.0.2.1", CorrelationID: "corr"}
+var fetcher = audit.Subject{Actor: "fetch:192.0.2.1", CorrelationID: "corr"}
 
 func TestAFetchReferenceOpensOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
-	ref := mint(n.ID, schema.PurposeEnroll)
+	ref := mint(n.ID, trust.PurposeEnroll)
 	require.NoError(t, e.IssueFetch(ctx, ref, operator))
-	require.Equal(t, schema.NodeRegistered, e.node(n.ID).State, "the bundle is made when it is fetched")
-	progress := func() schema.EnrollmentProgress {
+	require.Equal(t, lifecycle.NodeRegistered, e.node(n.ID).State, "the bundle is made when it is fetched")
+	progress := func() activities.Enrollment {
 		p, err := e.Enrollment(ctx, n.ID)
 		require.NoError(t, err)
 		return p
 	}
 	require.Equal(t, []string{"node bundle_issued 1"}, e.told(n.ID), "the reference is what is handed out")
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true}, progress())
+	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true}, progress())
 	won := 0
 	rows := e.changes(n.ID, func() {
 		for _, err := range race(20, func(int) error {
 			nodeID, purpose, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, fetcher)
 			if err == nil {
 				require.Equal(t, n.ID, nodeID)
-				require.Equal(t, schema.PurposeEnroll, purpose)
+				require.Equal(t, trust.PurposeEnroll, purpose)
 			}
 			return err
 		}) {
@@ -53,41 +57,41 @@ func TestAFetchReferenceOpensOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fetcher.Actor, trail[len(trail)-1].Actor, "who came late is on record")
 	require.Contains(t, e.audit(n.ID), "nodes.fetch_reference_issued succeeded")
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1}, progress())
+	require.Equal(t, activities.Enrollment{Incarnation: 1}, progress())
 
-	require.NoError(t, e.IssueFetch(ctx, mint(n.ID, schema.PurposeReissue), operator))
+	require.NoError(t, e.IssueFetch(ctx, mint(n.ID, trust.PurposeReissue), operator))
 	require.Equal(t, []string{"reissue bundle_issued 1"}, e.told(n.ID))
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, ReissueIssued: true}, progress())
+	require.Equal(t, activities.Enrollment{Incarnation: 1, ReissueIssued: true}, progress())
 }
 
 func TestRefusedFetchReferences(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
-	refused := func(ref schema.MintedToken, kind schema.Kind, reason string) (next string) {
+	refused := func(ref trust.MintedToken, kind schema.Kind, reason string) (next string) {
 		t.Helper()
 		_, _, err := e.UseFetch(ctx, ref.TokenID, ref.Hash, fetcher)
 		requireKind(t, err, kind, reason)
 		return schema.AsError(err).Next
 	}
-	ref := mint(n.ID, schema.PurposeReissue)
+	ref := mint(n.ID, trust.PurposeReissue)
 	refused(ref, schema.KindUnauthenticated, "token_unknown")
 	require.NoError(t, e.IssueFetch(ctx, ref, operator))
 	wrong := ref
 	wrong.Hash = make([]byte, 32)
 	refused(wrong, schema.KindUnauthenticated, "token_unknown")
-	refused(schema.MintedToken{TokenID: "nonsense"}, schema.KindUnauthenticated, "token_unknown")
+	refused(trust.MintedToken{TokenID: "nonsense"}, schema.KindUnauthenticated, "token_unknown")
 	_, err := e.ClaimToken(ctx, tokenClaim(n.ID, ref.TokenID, ref.Hash, key(n.ID, 1)))
 	requireKind(t, err, schema.KindUnauthenticated, "token_unknown")
 	id, hash := e.token(e.register().ID)
-	refused(schema.MintedToken{TokenID: id, Hash: hash}, schema.KindUnauthenticated, "token_unknown")
+	refused(trust.MintedToken{TokenID: id, Hash: hash}, schema.KindUnauthenticated, "token_unknown")
 
 	e.exec("UPDATE nodes SET state = 'draining' WHERE node_id = $1", n.ID)
 	refused(ref, schema.KindInvalidRequest, "illegal_move")
 	require.Equal(t, "issued", e.tokenStateOf(ref.TokenID), "it is good again after the drain")
 	e.exec("UPDATE nodes SET state = 'registered' WHERE node_id = $1", n.ID)
 
-	newer := mint(n.ID, schema.PurposeReissue)
+	newer := mint(n.ID, trust.PurposeReissue)
 	require.NoError(t, e.IssueFetch(ctx, newer, operator))
 	refused(ref, schema.KindTokenConsumed, "token_voided")
 	e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", newer.TokenID)
@@ -95,10 +99,10 @@ func TestRefusedFetchReferences(t *testing.T) {
 	e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", n.ID)
 	refused(newer, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 
-	requireKind(t, e.IssueFetch(ctx, mint(e.inState(schema.NodeActive).ID, schema.PurposeEnroll), operator),
+	requireKind(t, e.IssueFetch(ctx, mint(e.inState(lifecycle.NodeActive).ID, trust.PurposeEnroll), operator),
 		schema.KindInvalidRequest, "illegal_move")
-	requireKind(t, e.IssueFetch(ctx, mint(e.register().ID, schema.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
-	requireKind(t, e.IssueFetch(ctx, mint(schema.NewID(), schema.PurposeEnroll), operator), schema.KindNotFound, "")
+	requireKind(t, e.IssueFetch(ctx, mint(e.register().ID, trust.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
+	requireKind(t, e.IssueFetch(ctx, mint(schema.NewID(), trust.PurposeEnroll), operator), schema.KindNotFound, "")
 }
 
 func TestTheRecoveryMigrationGoesBackAndForth(t *testing.T) {
@@ -111,7 +115,7 @@ func TestTheRecoveryMigrationGoesBackAndForth(t *testing.T) {
 	e.reissue(m, m.k(5))
 	_, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
 	require.NoError(t, err)
-	require.NoError(t, e.IssueFetch(t.Context(), mint(m.caller.NodeID, schema.PurposeReissue), operator))
+	require.NoError(t, e.IssueFetch(t.Context(), mint(m.caller.NodeID, trust.PurposeReissue), operator))
 
 	c, err := pgx.ParseConfig(e.url)
 	require.NoError(t, err)

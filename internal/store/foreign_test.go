@@ -8,19 +8,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // signed is a task that the node holds, with an envelope of the body.
-func (e *env) signed(c schema.Caller, f schema.Fence, step, body string) (schema.TaskRow, string) {
+func (e *env) signed(c nodeapi.Caller, f activities.Fence, step, body string) (activities.TaskRow, string) {
 	e.t.Helper()
-	s := spec(f, step, schema.TaskWorkloadDrain)
+	s := spec(f, step, task.WorkloadDrain)
 	row, err := e.Prepare(e.t.Context(), s, taskOwner(step))
 	require.NoError(e.t, err)
 	envelope := []byte(`{"payload":"` + base64.StdEncoding.EncodeToString([]byte(body)) + `"}`)
 	require.NoError(e.t, e.Enqueue(e.t.Context(), s, taskOwner(step), row, envelope))
 	require.Equal(e.t, row.TaskID, e.take(c, time.Minute).TaskID)
-	digest, err := schema.EnvelopeDigest(envelope)
+	digest, err := trust.EnvelopeDigest(envelope)
 	require.NoError(e.t, err)
 	return row, digest
 }
@@ -32,7 +36,7 @@ func TestAResultOfAnotherBody(t *testing.T) {
 	ctx := t.Context()
 	c, f := e.drain()
 	row, digest := e.signed(c, f, "drain", "what was asked for")
-	result := succeeded(1, schema.DrainResult{Stopped: []string{"a"}})
+	result := succeeded(1, task.DrainResult{Stopped: []string{"a"}})
 	result.EnvelopeSHA256, result.Message = strings.Repeat("ab", 32), "ran to its end"
 	before := e.task(row.TaskID)
 	rows := e.changes(c.NodeID, func() {
@@ -54,7 +58,7 @@ func TestAResultOfAnotherBody(t *testing.T) {
 		require.NoError(t, err)
 	}
 	unread, _ := e.signed(c, f, "again", "another")
-	_, err := e.Result(ctx, c, unread.TaskID, schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskFailed, Code: schema.KindTaskRefused})
+	_, err := e.Result(ctx, c, unread.TaskID, task.Result{LeaseEpoch: 1, Status: task.Failed, Code: schema.KindTaskRefused})
 	require.NoError(t, err, "a refusal names no body")
 }
 
@@ -63,10 +67,10 @@ func TestATaskOfAnotherBodyIsLost(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
 	row, _ := e.signed(c, f, "drain", "what was asked for")
-	result := succeeded(1, schema.DrainResult{})
+	result := succeeded(1, task.DrainResult{})
 	result.EnvelopeSHA256 = strings.Repeat("ab", 32)
 	_, err := e.Result(t.Context(), c, row.TaskID, result)
 	requireKind(t, err, schema.KindInvalidRequest, "envelope_mismatch")
 	e.stale()
-	require.Equal(t, schema.ReclaimLost, e.reclaim()[row.TaskID])
+	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
 }

@@ -13,9 +13,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // env is one test's database: the store under test and a plain connection pool
@@ -46,12 +53,12 @@ func open(t *testing.T) *env {
 	return &env{Store: s, t: t, url: dsn, raw: raw}
 }
 
-var operator = schema.Subject{Actor: "alice@ops", CorrelationID: "corr-1"}
+var operator = audit.Subject{Actor: "alice@ops", CorrelationID: "corr-1"}
 
 // register adds a node on the SKU cpu-dev.
-func (e *env) register(change ...func(*schema.RegisterNodeRequest)) schema.NodeView {
+func (e *env) register(change ...func(*wire.RegisterNodeRequest)) wire.NodeView {
 	e.t.Helper()
-	r := schema.RegisterNodeRequest{Host: fmt.Sprintf("gpu-%d", e.hosts.Add(1)), SKU: "cpu-dev", RegionCode: "region-1"}
+	r := wire.RegisterNodeRequest{Host: fmt.Sprintf("gpu-%d", e.hosts.Add(1)), SKU: "cpu-dev", RegionCode: "region-1"}
 	for _, f := range change {
 		f(&r)
 	}
@@ -61,7 +68,7 @@ func (e *env) register(change ...func(*schema.RegisterNodeRequest)) schema.NodeV
 }
 
 // inState adds a node and puts it into a state past every rule.
-func (e *env) inState(s schema.NodeState) schema.NodeView {
+func (e *env) inState(s lifecycle.NodeState) wire.NodeView {
 	e.t.Helper()
 	n := e.register()
 	e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, s)
@@ -83,22 +90,22 @@ func (e *env) number(sql string, args ...any) int64 {
 	return n
 }
 
-func (e *env) node(id string) schema.NodeView {
+func (e *env) node(id string) wire.NodeView {
 	e.t.Helper()
 	n, err := e.Node(e.t.Context(), id)
 	require.NoError(e.t, err)
 	return n
 }
 
-func request(nodeID string, a schema.Action) schema.ClaimRequest {
-	return schema.ClaimRequest{
-		OperationID: schema.NewID(), NodeID: nodeID, Action: a, WorkflowID: schema.NodeWorkflowID(nodeID),
+func request(nodeID string, a lifecycle.Action) activities.ClaimRequest {
+	return activities.ClaimRequest{
+		OperationID: schema.NewID(), NodeID: nodeID, Action: a, WorkflowID: lifecycle.NodeWorkflowID(nodeID),
 		RunID: schema.NewID(), Actor: "alice@ops", Reason: "RMA-4411", CorrelationID: "corr-1",
 	}
 }
 
 // claim takes the node for a new operation.
-func (e *env) claim(nodeID string, a schema.Action) schema.Claim {
+func (e *env) claim(nodeID string, a lifecycle.Action) activities.Claim {
 	e.t.Helper()
 	c, err := e.Claim(e.t.Context(), request(nodeID, a))
 	require.NoError(e.t, err)
@@ -116,11 +123,11 @@ func (e *env) audit(stream string) []string {
 	return rows
 }
 
-func (e *env) chain(stream string) []schema.AuditEvent {
+func (e *env) chain(stream string) []audit.Event {
 	e.t.Helper()
 	events, err := e.Audit(e.t.Context(), stream, 0, 10_000)
 	require.NoError(e.t, err)
-	require.NoError(e.t, schema.VerifyChain(nil, events))
+	require.NoError(e.t, audit.VerifyChain(nil, events))
 	return events
 }
 
@@ -135,21 +142,21 @@ func (e *env) changes(stream string, fn func()) []string {
 // token mints and issues a token for the node.
 func (e *env) token(nodeID string) (id string, hash []byte) {
 	e.t.Helper()
-	_, id, hash = schema.NewToken()
-	require.NoError(e.t, e.IssueToken(e.t.Context(), schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash,
-		Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(schema.TokenTTL)}, operator))
+	_, id, hash = trust.NewToken()
+	require.NoError(e.t, e.IssueToken(e.t.Context(), trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash,
+		Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(trust.TokenTTL)}, operator))
 	return id, hash
 }
 
-func tokenClaim(nodeID, id string, hash []byte, spki string) schema.TokenClaim {
-	return schema.TokenClaim{NodeID: nodeID, TokenID: id, Hash: hash, SPKI: spki, CorrelationID: "corr-2",
+func tokenClaim(nodeID, id string, hash []byte, spki string) nodeapi.TokenClaim {
+	return nodeapi.TokenClaim{NodeID: nodeID, TokenID: id, Hash: hash, SPKI: spki, CorrelationID: "corr-2",
 		AgentVersion: "v1", RemoteAddr: "192.0.2.7:999"}
 }
 
-func certificate(nodeID string, incarnation int64, spki string) (schema.Identity, schema.CertFacts) {
-	id := schema.Identity{Env: "test", NodeID: nodeID, Incarnation: incarnation}
+func certificate(nodeID string, incarnation int64, spki string) (trust.Identity, trust.CertFacts) {
+	id := trust.Identity{Env: "test", NodeID: nodeID, Incarnation: incarnation}
 	serial := strings.ReplaceAll(schema.NewID(), "-", "")
-	return id, schema.CertFacts{Subject: "", URI: id.URI(), Issuer: "CN=node CA", Serial: serial, SPKI: spki,
+	return id, trust.CertFacts{Subject: "", URI: id.URI(), Issuer: "CN=node CA", Serial: serial, SPKI: spki,
 		Fingerprint: "f" + serial, NotBefore: time.Now().Add(-time.Minute).UTC().Truncate(time.Microsecond),
 		NotAfter: time.Now().Add(72 * time.Hour).UTC().Truncate(time.Microsecond)}
 }
@@ -163,34 +170,34 @@ func key(nodeID string, n int) string { return fmt.Sprintf("spki-%d-of-%s", n, n
 
 // enroll takes a new node through enrolment to active and returns its caller
 // and certificate.
-func (e *env) enroll() (schema.Caller, schema.Identity, schema.CertFacts) {
+func (e *env) enroll() (nodeapi.Caller, trust.Identity, trust.CertFacts) {
 	e.t.Helper()
 	m := e.machine()
 	return m.caller, m.id, m.cert
 }
 
 // beat sends a heartbeat with the caller's identity and certificate.
-func (e *env) beat(c schema.Caller, h schema.HeartbeatRequest) error {
-	return e.Heartbeat(e.t.Context(), schema.Identity{Env: "test", NodeID: c.NodeID, Incarnation: c.Incarnation},
-		schema.CertFacts{Serial: c.Serial}, h)
+func (e *env) beat(c nodeapi.Caller, h wire.HeartbeatRequest) error {
+	return e.Heartbeat(e.t.Context(), trust.Identity{Env: "test", NodeID: c.NodeID, Incarnation: c.Incarnation},
+		trust.CertFacts{Serial: c.Serial}, h)
 }
 
-func spec(f schema.Fence, step string, kind schema.TaskType) schema.TaskSpec {
-	return schema.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: f.NodeID, Step: step, Type: kind,
+func spec(f activities.Fence, step string, kind task.Type) activities.TaskSpec {
+	return activities.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: f.NodeID, Step: step, Type: kind,
 		Params: json.RawMessage(`{"x": 1}`), Deadline: time.Now().Add(time.Hour), CorrelationID: f.CorrelationID}
 }
 
-func taskOwner(step string) schema.TaskOwner {
-	return schema.TaskOwner{WorkflowID: "wf", RunID: "run", ActivityID: step}
+func taskOwner(step string) task.Owner {
+	return task.Owner{WorkflowID: "wf", RunID: "run", ActivityID: step}
 }
 
 // dispatch prepares, signs and stores a task.
-func (e *env) dispatch(f schema.Fence, step string, kind schema.TaskType) schema.TaskRow {
+func (e *env) dispatch(f activities.Fence, step string, kind task.Type) activities.TaskRow {
 	e.t.Helper()
 	return e.enqueue(spec(f, step, kind))
 }
 
-func (e *env) enqueue(s schema.TaskSpec) schema.TaskRow {
+func (e *env) enqueue(s activities.TaskSpec) activities.TaskRow {
 	e.t.Helper()
 	row, err := e.Prepare(e.t.Context(), s, taskOwner(s.Step))
 	require.NoError(e.t, err)
@@ -199,28 +206,28 @@ func (e *env) enqueue(s schema.TaskSpec) schema.TaskRow {
 }
 
 // take hands the node its next task, which must exist.
-func (e *env) take(c schema.Caller, lease time.Duration, have ...string) *schema.TaskOffer {
+func (e *env) take(c nodeapi.Caller, lease time.Duration, have ...string) *wire.TaskOffer {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, schema.TaskAsk{Have: have}, lease)
+	offer, err := e.NextTask(e.t.Context(), c, nodeapi.PollRequest{Have: have}, lease)
 	require.NoError(e.t, err)
 	require.NotNil(e.t, offer)
 	return offer
 }
 
-func (e *env) takeNone(c schema.Caller, have ...string) {
+func (e *env) takeNone(c nodeapi.Caller, have ...string) {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, schema.TaskAsk{Have: have}, time.Minute)
+	offer, err := e.NextTask(e.t.Context(), c, nodeapi.PollRequest{Have: have}, time.Minute)
 	require.NoError(e.t, err)
 	require.Nil(e.t, offer)
 }
 
-func succeeded(epoch int64, output any) schema.TaskResult {
+func succeeded(epoch int64, output any) task.Result {
 	raw, err := json.Marshal(output)
 	if err != nil {
 		panic(err)
 	}
 	now := time.Now().UTC()
-	return schema.TaskResult{LeaseEpoch: epoch, Status: schema.TaskSucceeded, Output: raw,
+	return task.Result{LeaseEpoch: epoch, Status: task.Succeeded, Output: raw,
 		StartedAt: now.Add(-time.Second), FinishedAt: now}
 }
 

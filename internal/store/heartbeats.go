@@ -5,8 +5,13 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -21,9 +26,9 @@ const (
 
 // beat is one heartbeat on its way.
 type beat struct {
-	id   schema.Identity
-	cert schema.CertFacts
-	said schema.HeartbeatRequest
+	id   trust.Identity
+	cert trust.CertFacts
+	said wire.HeartbeatRequest
 	// stored is set before the batch is done: the heartbeat, or a later one of
 	// the same identity, is on record.
 	stored bool
@@ -37,7 +42,7 @@ func newBeats() *gathering[beat] {
 // Heartbeat stores what the agent reports, as nodeapi.Store says: together with
 // those of other nodes where the identity is clearly good and the node's row is
 // free, and else by itself, with its refusals and moves.
-func (s *Store) Heartbeat(ctx context.Context, id schema.Identity, cert schema.CertFacts, h schema.HeartbeatRequest) error {
+func (s *Store) Heartbeat(ctx context.Context, id trust.Identity, cert trust.CertFacts, h wire.HeartbeatRequest) error {
 	if h.At.IsZero() {
 		h.At = time.Now()
 	}
@@ -116,19 +121,19 @@ func beatParams(last map[string]*beat) (sqlc.StoreHeartbeatsParams, error) {
 }
 
 // heartbeatParams is what a heartbeat sets, as the database keeps it.
-func heartbeatParams(nodeID string, incarnation int64, h schema.HeartbeatRequest) sqlc.HeartbeatParams {
+func heartbeatParams(nodeID string, incarnation int64, h wire.HeartbeatRequest) sqlc.HeartbeatParams {
 	return sqlc.HeartbeatParams{
 		NodeID: nodeID, Incarnation: incarnation, AgentVersion: cleanText(h.AgentVersion), AgentPhase: cleanText(h.Phase),
 		BootID: cleanText(h.BootID), UptimeSeconds: h.UptimeSeconds, Cordoned: h.Cordoned,
-		Workloads: append([]schema.Workload{}, h.Workloads...), At: h.At,
+		Workloads: append([]task.Workload{}, h.Workloads...), At: h.At,
 	}
 }
 
 // heartbeat stores one heartbeat. The first one of an offline node brings it back
 // to active, with an audit row. One of an older incarnation is
 // KindInvalidNodeIdentity.
-func (s *Store) heartbeat(ctx context.Context, c schema.Caller, h schema.HeartbeatRequest) error {
-	var state schema.NodeState
+func (s *Store) heartbeat(ctx context.Context, c nodeapi.Caller, h wire.HeartbeatRequest) error {
+	var state lifecycle.NodeState
 	err := s.read(ctx, "storing the heartbeat of node "+c.NodeID, func(ctx context.Context) (err error) {
 		state, err = s.q.Heartbeat(ctx, heartbeatParams(c.NodeID, c.Incarnation, h))
 		if notFound(err) {
@@ -136,10 +141,10 @@ func (s *Store) heartbeat(ctx context.Context, c schema.Caller, h schema.Heartbe
 		}
 		return err
 	})
-	if err != nil || state != schema.NodeOffline {
+	if err != nil || state != lifecycle.NodeOffline {
 		return err
 	}
-	_, err = s.watch(ctx, c.NodeID, schema.ActionHeartbeatBack, nodeActor(c.NodeID),
+	_, err = s.watch(ctx, c.NodeID, lifecycle.ActionHeartbeatBack, nodeActor(c.NodeID),
 		func(context.Context, *unit) (bool, error) { return true, nil })
 	return err
 }

@@ -14,6 +14,10 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // batches notes what a gathering asks for.
@@ -147,7 +151,7 @@ func TestABatchFailsForAll(t *testing.T) {
 
 // claimed is what a heartbeat says it is, against what is on record.
 type claimed struct {
-	state                        schema.NodeState
+	state                        lifecycle.NodeState
 	locked                       bool
 	slot                         string // "" for no certificate of the serial
 	incarnation, certIncarnation int64  // the identity's and the certificate's; the node's is 1
@@ -155,7 +159,7 @@ type claimed struct {
 }
 
 func claims() (all []claimed) {
-	for _, state := range schema.NodeStates() {
+	for _, state := range lifecycle.NodeStates() {
 		for _, locked := range []bool{false, true} {
 			for _, slot := range []string{"", slotPending, slotCurrent, slotRetired, "replaced"} {
 				for _, inc := range [][2]int64{{1, 1}, {1, 2}, {2, 1}, {2, 2}} {
@@ -172,9 +176,9 @@ func claims() (all []claimed) {
 // put adds a node as the claim is about and returns the heartbeat that claims.
 func (c claimed) put(t *testing.T, s *Store, host string) *beat {
 	t.Helper()
-	b := &beat{id: schema.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: c.incarnation},
-		cert: schema.CertFacts{Serial: "of-" + host, Fingerprint: c.shown},
-		said: schema.HeartbeatRequest{AgentVersion: "v1", At: time.Now()}}
+	b := &beat{id: trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: c.incarnation},
+		cert: trust.CertFacts{Serial: "of-" + host, Fingerprint: c.shown},
+		said: wire.HeartbeatRequest{AgentVersion: "v1", At: time.Now()}}
 	var lock *time.Time
 	reason := ""
 	if c.locked {
@@ -223,7 +227,7 @@ func TestGatheredHeartbeatsAreJudgedAsAllRequests(t *testing.T) {
 	for i, b := range beats {
 		row, err := s.facts(ctx, b.id.NodeID, b.cert.Serial)
 		require.NoError(t, err)
-		want := checkIdentity(row, b.id, b.cert) == nil && *row.Slot == slotCurrent && all[i].state != schema.NodeOffline
+		want := checkIdentity(row, b.id, b.cert) == nil && *row.Slot == slotCurrent && all[i].state != lifecycle.NodeOffline
 		require.Equal(t, want, b.stored, "%+v", all[i])
 		at, err := s.q.LastHeartbeat(ctx, b.id.NodeID)
 		require.NoError(t, err)
@@ -232,13 +236,13 @@ func TestGatheredHeartbeatsAreJudgedAsAllRequests(t *testing.T) {
 			good++
 		}
 	}
-	require.Equal(t, (len(schema.NodeStates())-2)*3, good, "every state but two, with a fingerprint that does not differ")
+	require.Equal(t, (len(lifecycle.NodeStates())-2)*3, good, "every state but two, with a fingerprint that does not differ")
 }
 
 // goodNode adds a node whose heartbeats are good.
 func goodNode(t *testing.T, s *Store, host string) *beat {
 	t.Helper()
-	return claimed{schema.NodeActive, false, slotCurrent, 1, 1, "a", "a"}.put(t, s, host)
+	return claimed{lifecycle.NodeActive, false, slotCurrent, 1, 1, "a", "a"}.put(t, s, host)
 }
 
 func (b *beat) saying(version string) *beat {
@@ -273,7 +277,7 @@ func TestABadHeartbeatFailsAlone(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), openStore(t)
 	good, bad, odd := goodNode(t, s, "a"), goodNode(t, s, "b"), goodNode(t, s, "c")
-	bad.said.Workloads = []schema.Workload{{Name: "a\x00"}}
+	bad.said.Workloads = []task.Workload{{Name: "a\x00"}}
 	odd.said.BootID, odd.said.Phase = "\x00\xff", "x\x00"
 	odd.id.NodeID = "no id"
 	require.NoError(t, s.storeBeats(ctx, []*beat{good, bad, odd}))

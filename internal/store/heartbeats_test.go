@@ -8,8 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Heartbeats that come together are each answered for themselves, whatever
@@ -38,11 +43,11 @@ func TestGatheredHeartbeatsAreAnsweredForThemselves(t *testing.T) {
 		{fresh, ""},
 		{offline.held(), ""},
 		{old, schema.ReasonIdentityMismatch},
-		{answer{id: schema.Identity{NodeID: schema.NewID(), Incarnation: 1}, cert: good.cert}, schema.ReasonIdentityMismatch},
-		{answer{id: schema.Identity{NodeID: "nonsense"}, cert: good.cert}, schema.ReasonIdentityMismatch},
+		{answer{id: trust.Identity{NodeID: schema.NewID(), Incarnation: 1}, cert: good.cert}, schema.ReasonIdentityMismatch},
+		{answer{id: trust.Identity{NodeID: "nonsense"}, cert: good.cert}, schema.ReasonIdentityMismatch},
 	}
 	for i, err := range race(len(cases), func(i int) error {
-		return e.Heartbeat(ctx, cases[i].id, cases[i].cert, schema.HeartbeatRequest{AgentVersion: "together"})
+		return e.Heartbeat(ctx, cases[i].id, cases[i].cert, wire.HeartbeatRequest{AgentVersion: "together"})
 	}) {
 		if cases[i].reason != "" {
 			requireKind(t, err, schema.KindInvalidNodeIdentity, cases[i].reason)
@@ -52,12 +57,12 @@ func TestGatheredHeartbeatsAreAnsweredForThemselves(t *testing.T) {
 		require.Equal(t, "together", e.node(cases[i].id.NodeID).AgentVersion)
 	}
 	require.Equal(t, 1, count(e.audit(pending.id.NodeID), "nodes.certificate_promoted succeeded")-1, "the first use promotes")
-	require.Equal(t, schema.NodeActive, e.node(offline.id.NodeID).State)
+	require.Equal(t, lifecycle.NodeActive, e.node(offline.id.NodeID).State)
 	require.Equal(t, 1, count(e.audit(offline.id.NodeID), "nodes.heartbeat-back succeeded"))
 	require.Equal(t, 1, count(e.audit(superseded.id.NodeID), "nodes.identity_refused refused serial_superseded"))
 
 	e.pass()
-	requireKind(t, e.Heartbeat(ctx, stale.id, stale.cert, schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	requireKind(t, e.Heartbeat(ctx, stale.id, stale.cert, wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 	require.True(t, e.locked(superseded.id.NodeID), "a clone is found out by its heartbeat")
 }
 
@@ -66,7 +71,7 @@ func TestAHeldRowDelaysNoOtherHeartbeat(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	stuck, _, _ := e.enroll()
-	free := make([]schema.Caller, 4)
+	free := make([]nodeapi.Caller, 4)
 	for i := range free {
 		free[i], _, _ = e.enroll()
 	}
@@ -76,8 +81,8 @@ func TestAHeldRowDelaysNoOtherHeartbeat(t *testing.T) {
 	_, err = tx.Exec(ctx, "SELECT 1 FROM nodes WHERE node_id = $1 FOR UPDATE", stuck.NodeID)
 	require.NoError(t, err)
 	late := make(chan error, 1)
-	go func() { late <- e.beat(stuck, schema.HeartbeatRequest{AgentVersion: "late"}) }()
-	for _, err := range race(len(free), func(i int) error { return e.beat(free[i], schema.HeartbeatRequest{}) }) {
+	go func() { late <- e.beat(stuck, wire.HeartbeatRequest{AgentVersion: "late"}) }()
+	for _, err := range race(len(free), func(i int) error { return e.beat(free[i], wire.HeartbeatRequest{}) }) {
 		require.NoError(t, err)
 	}
 	select {
@@ -98,7 +103,7 @@ func TestReplicasStoreHeartbeatsOfTheSameNodes(t *testing.T) {
 	other, err := store.Open(ctx, store.Config{URL: e.url})
 	require.NoError(t, err)
 	defer other.Close()
-	nodes := make([]schema.Caller, 12)
+	nodes := make([]nodeapi.Caller, 12)
 	for i := range nodes {
 		nodes[i], _, _ = e.enroll()
 	}
@@ -106,7 +111,7 @@ func TestReplicasStoreHeartbeatsOfTheSameNodes(t *testing.T) {
 		order := rand.Perm(2 * len(nodes))
 		for _, err := range race(len(order), func(i int) error {
 			c, replica := nodes[order[i]%len(nodes)], []*store.Store{e.Store, other}[order[i]/len(nodes)]
-			return replica.Heartbeat(ctx, schema.Identity{NodeID: c.NodeID, Incarnation: 1}, schema.CertFacts{Serial: c.Serial}, schema.HeartbeatRequest{})
+			return replica.Heartbeat(ctx, trust.Identity{NodeID: c.NodeID, Incarnation: 1}, trust.CertFacts{Serial: c.Serial}, wire.HeartbeatRequest{})
 		}) {
 			require.NoError(t, err)
 		}
@@ -119,7 +124,7 @@ func TestReplicasStoreHeartbeatsOfTheSameNodes(t *testing.T) {
 // itself, so that the least of some tries is the heartbeats' own.
 func TestHeartbeatsShareACommit(t *testing.T) {
 	e := open(t)
-	nodes := make([]schema.Caller, 20)
+	nodes := make([]nodeapi.Caller, 20)
 	for i := range nodes {
 		nodes[i], _, _ = e.enroll()
 	}
@@ -127,7 +132,7 @@ func TestHeartbeatsShareACommit(t *testing.T) {
 	for i := range 5 {
 		before := e.written()
 		for _, err := range race(len(nodes), func(n int) error {
-			return e.beat(nodes[n], schema.HeartbeatRequest{AgentVersion: fmt.Sprint("v", i)})
+			return e.beat(nodes[n], wire.HeartbeatRequest{AgentVersion: fmt.Sprint("v", i)})
 		}) {
 			require.NoError(t, err)
 		}
@@ -144,30 +149,30 @@ func TestAnIdleNodeIsOfferedNothing(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	m := e.machine()
-	f := e.claim(m.caller.NodeID, schema.ActionDrain).Fence
+	f := e.claim(m.caller.NodeID, lifecycle.ActionDrain).Fence
 	number := int64(0)
-	poll := func(why string, idle, offered bool, have ...string) (offer *schema.TaskOffer) {
+	poll := func(why string, idle, offered bool, have ...string) (offer *wire.TaskOffer) {
 		t.Helper()
 		m.use()
 		number++
-		offer, err := e.NextTask(ctx, m.caller, schema.TaskAsk{Holder: "boot-1", Number: number, Have: have}, schema.TaskLease)
+		offer, err := e.NextTask(ctx, m.caller, nodeapi.PollRequest{Holder: "boot-1", Number: number, Have: have}, task.LeaseDuration)
 		require.NoError(t, err)
 		require.Equal(t, idle, m.caller.Idle, why)
 		require.Equal(t, offered, offer != nil, why)
 		return offer
 	}
 	poll("no task", true, false)
-	row := e.dispatch(f, "drain", schema.TaskWorkloadDrain)
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
 	poll("a task waits", false, true)
 	offer := poll("the answer was lost", false, true)
 	poll("it is in the journal", false, false, row.TaskID)
-	_, err := e.Progress(ctx, m.caller, row.TaskID, schema.TaskProgress{LeaseEpoch: offer.Lease.Epoch}, schema.TaskLease)
+	_, err := e.Progress(ctx, m.caller, row.TaskID, task.Progress{LeaseEpoch: offer.Lease.Epoch}, task.LeaseDuration)
 	require.NoError(t, err)
 	poll("it runs", true, false, row.TaskID)
 	poll("it runs, and the journal is lost", true, false)
 	e.exec("UPDATE node_tasks SET lease_until = now() - interval '1 second' WHERE task_id = $1", row.TaskID)
 	offer = poll("the lease is over", false, true)
-	_, err = e.Result(ctx, m.caller, row.TaskID, succeeded(offer.Lease.Epoch, schema.DrainResult{}))
+	_, err = e.Result(ctx, m.caller, row.TaskID, succeeded(offer.Lease.Epoch, task.DrainResult{}))
 	require.NoError(t, err)
 	poll("it is done", true, false)
 }

@@ -6,8 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 const (
@@ -36,7 +40,7 @@ func (s *Store) lookUp(ctx context.Context, all []*claimant) error {
 	}
 	var rows []sqlc.IdentityFactsRow
 	err := s.read(ctx, "checking identities", func(ctx context.Context) (err error) {
-		rows, err = s.q.IdentityFacts(ctx, schema.InFlight.Seconds(), ids, serials)
+		rows, err = s.q.IdentityFacts(ctx, trust.InFlight.Seconds(), ids, serials)
 		return err
 	})
 	found := make(map[[2]string]*sqlc.IdentityFactsRow, len(rows))
@@ -69,34 +73,34 @@ func (s *Store) facts(ctx context.Context, nodeID, serial string) (row sqlc.Iden
 // nodeapi.Store says. An accepted caller costs one read, which also tells whether
 // there is a task to ask for; a refusal is put on
 // record at most once a minute per node and reason.
-func (s *Store) Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (schema.Caller, error) {
+func (s *Store) Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (nodeapi.Caller, error) {
 	doing := "checking the identity of node " + id.NodeID
 	stream := id.NodeID
 	row, err := s.facts(ctx, id.NodeID, cert.Serial)
 	if row.NodeID == "" {
-		stream = schema.SystemStream
+		stream = audit.SystemStream
 	} else {
 		err = checkIdentity(row, id, cert)
 	}
 	switch {
 	case err != nil && schema.AsError(err).Reason == schema.ReasonSerialSuperseded && usedAndOver(row):
-		return schema.Caller{}, s.lockCopies(ctx, doing, id, cert)
+		return nodeapi.Caller{}, s.lockCopies(ctx, doing, id, cert)
 	case err != nil:
-		return schema.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
+		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
-	caller := schema.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
+	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
 		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation, SetVersion: row.SetVersion, Idle: row.Idle}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
 	if err := s.promote(ctx, id, cert); err != nil {
-		return schema.Caller{}, err
+		return nodeapi.Caller{}, err
 	}
 	return caller, nil
 }
 
 // checkIdentity compares a caller's certificate with what the node's row says.
-func checkIdentity(row sqlc.IdentityFactsRow, id schema.Identity, cert schema.CertFacts) error {
+func checkIdentity(row sqlc.IdentityFactsRow, id trust.Identity, cert trust.CertFacts) error {
 	switch {
 	case row.State.Refusing():
 		return errRemoved()
@@ -123,13 +127,13 @@ func usedAndOver(row sqlc.IdentityFactsRow) bool {
 }
 
 // lockCopies locks the identity of a node whose replaced certificate was shown.
-func (s *Store) lockCopies(ctx context.Context, doing string, id schema.Identity, cert schema.CertFacts) error {
+func (s *Store) lockCopies(ctx context.Context, doing string, id trust.Identity, cert trust.CertFacts) error {
 	return s.write(ctx, doing, func(ctx context.Context, u *unit) error {
 		current, err := u.CurrentCertificate(ctx, id.NodeID)
 		if err != nil && !notFound(err) {
 			return err
 		}
-		return refuseClone(clone{id.NodeID, id.Incarnation, cloneOfSerial}, schema.AuditEvent{
+		return refuseClone(clone{id.NodeID, id.Incarnation, cloneOfSerial}, audit.Event{
 			Stream: id.NodeID, Actor: nodeActor(id.NodeID), Target: id.NodeID,
 			Detail: map[string]string{"serial": cert.Serial, "current_serial": current.Serial, "uri": id.URI()},
 		})
@@ -138,7 +142,7 @@ func (s *Store) lockCopies(ctx context.Context, doing string, id schema.Identity
 
 // promote makes the pending certificate the current one at its first use. What
 // it was bought with is consumed, and its recovery token is the only one left.
-func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.CertFacts) error {
+func (s *Store) promote(ctx context.Context, id trust.Identity, cert trust.CertFacts) error {
 	return s.write(ctx, "promoting the certificate of node "+id.NodeID, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, id.NodeID)
 		if err != nil {
@@ -169,15 +173,15 @@ func (s *Store) promote(ctx context.Context, id schema.Identity, cert schema.Cer
 		if c.TokenID != nil {
 			detail["token_id"] = *c.TokenID
 		}
-		u.note(schema.AuditEvent{Stream: id.NodeID, Actor: nodeActor(id.NodeID), Action: schema.AuditIdentityActive,
-			Target: id.NodeID, Result: schema.AuditSucceeded, Detail: detail})
+		u.note(audit.Event{Stream: id.NodeID, Actor: nodeActor(id.NodeID), Action: audit.IdentityActive,
+			Target: id.NodeID, Result: audit.Succeeded, Detail: detail})
 		return u.later.VoidRecoveryTokens(ctx, id.NodeID)
 	})
 }
 
 // recordRefusal returns the refusal, after it was put on record unless the same
 // one was within the last minute. Failures of another kind pass as they are.
-func (s *Store) recordRefusal(ctx context.Context, doing, stream string, id schema.Identity, cert schema.CertFacts, refused error) error {
+func (s *Store) recordRefusal(ctx context.Context, doing, stream string, id trust.Identity, cert trust.CertFacts, refused error) error {
 	cause, ok := errors.AsType[*schema.Error](refused)
 	if !ok || cause.Kind != schema.KindInvalidNodeIdentity || !schema.IsID(id.NodeID) {
 		return refused
@@ -185,8 +189,8 @@ func (s *Store) recordRefusal(ctx context.Context, doing, stream string, id sche
 	err := s.write(ctx, doing, func(ctx context.Context, u *unit) error {
 		rows, err := u.RecordRefusal(ctx, id.NodeID, cause.Reason)
 		if rows > 0 {
-			u.note(schema.AuditEvent{Stream: stream, Actor: nodeActor(id.NodeID), Action: schema.AuditIdentityRefused,
-				Target: id.NodeID, Result: schema.AuditRefused, Reason: cause.Reason,
+			u.note(audit.Event{Stream: stream, Actor: nodeActor(id.NodeID), Action: audit.IdentityRefused,
+				Target: id.NodeID, Result: audit.Refused, Reason: cause.Reason,
 				Detail: map[string]string{"serial": cert.Serial, "uri": id.URI()}})
 		}
 		return err
@@ -201,7 +205,7 @@ func (s *Store) recordRefusal(ctx context.Context, doing, stream string, id sche
 // the event that whoever waits for it hears: a reissue, an enrolment, or both
 // when the reissue came while the enrolment was open. Every later one costs
 // nothing, but for the one that names another verifier set than the one before.
-func (s *Store) Polled(ctx context.Context, c schema.Caller, set int64) error {
+func (s *Store) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
 	if c.SetVersion != set {
 		err := s.read(ctx, "noting the verifier set of node "+c.NodeID, func(ctx context.Context) error {
 			return s.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
@@ -222,7 +226,7 @@ func (s *Store) Polled(ctx context.Context, c schema.Caller, set int64) error {
 		if err != nil {
 			return err
 		}
-		return u.tellEnrolment(ctx, c.NodeID, c.Incarnation, reissued, schema.EventFirstPoll)
+		return u.tellEnrolment(ctx, c.NodeID, c.Incarnation, reissued, lifecycle.EventFirstPoll)
 	})
 }
 

@@ -6,7 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func TestFirstUsePromotesOnce(t *testing.T) {
@@ -39,26 +43,26 @@ func TestRefusedIdentities(t *testing.T) { //nolint:tparallel // the cases follo
 	ctx := t.Context()
 	caller, id, cert := e.enroll()
 	other, _, _ := e.enroll()
-	change := func(f func(*schema.Identity, *schema.CertFacts)) (schema.Identity, schema.CertFacts) {
+	change := func(f func(*trust.Identity, *trust.CertFacts)) (trust.Identity, trust.CertFacts) {
 		i, c := id, cert
 		f(&i, &c)
 		return i, c
 	}
 	cases := map[string]struct {
-		change func(*schema.Identity, *schema.CertFacts)
+		change func(*trust.Identity, *trust.CertFacts)
 		stream string
 		reason string
 	}{
-		"another serial": {func(_ *schema.Identity, c *schema.CertFacts) { c.Serial = "00" },
+		"another serial": {func(_ *trust.Identity, c *trust.CertFacts) { c.Serial = "00" },
 			caller.NodeID, schema.ReasonSerialSuperseded},
-		"another incarnation": {func(i *schema.Identity, _ *schema.CertFacts) { i.Incarnation = 2 },
+		"another incarnation": {func(i *trust.Identity, _ *trust.CertFacts) { i.Incarnation = 2 },
 			caller.NodeID, schema.ReasonIdentityMismatch},
-		"another node's certificate": {func(i *schema.Identity, _ *schema.CertFacts) { i.NodeID = other.NodeID },
+		"another node's certificate": {func(i *trust.Identity, _ *trust.CertFacts) { i.NodeID = other.NodeID },
 			other.NodeID, schema.ReasonSerialSuperseded},
-		"a serial used twice": {func(_ *schema.Identity, c *schema.CertFacts) { c.Fingerprint = "00" },
+		"a serial used twice": {func(_ *trust.Identity, c *trust.CertFacts) { c.Fingerprint = "00" },
 			caller.NodeID, schema.ReasonIdentityMismatch},
-		"an unknown node": {func(i *schema.Identity, _ *schema.CertFacts) { i.NodeID = schema.NewID() },
-			schema.SystemStream, schema.ReasonIdentityMismatch},
+		"an unknown node": {func(i *trust.Identity, _ *trust.CertFacts) { i.NodeID = schema.NewID() },
+			audit.SystemStream, schema.ReasonIdentityMismatch},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -78,21 +82,21 @@ func TestRefusedIdentities(t *testing.T) { //nolint:tparallel // the cases follo
 			require.Len(t, rows, 1)
 		})
 	}
-	_, err := e.Authenticate(ctx, schema.Identity{NodeID: "nonsense"}, cert)
+	_, err := e.Authenticate(ctx, trust.Identity{NodeID: "nonsense"}, cert)
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 	got, err := e.Authenticate(ctx, id, cert)
 	require.NoError(t, err)
-	require.Equal(t, schema.Caller{NodeID: caller.NodeID, Incarnation: 1, Host: caller.Host, State: schema.NodeActive,
+	require.Equal(t, nodeapi.Caller{NodeID: caller.NodeID, Incarnation: 1, Host: caller.Host, State: lifecycle.NodeActive,
 		Serial: cert.Serial, Polled: true, Idle: true}, got)
 }
 
 func TestIdentityIsRefusedInNoStateButRemoved(t *testing.T) {
 	e := setup(t)
 	caller, id, cert := e.enroll()
-	for _, s := range schema.NodeStates() {
+	for _, s := range lifecycle.NodeStates() {
 		e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", caller.NodeID, s)
 		got, err := e.Authenticate(t.Context(), id, cert)
-		if s == schema.NodeRemoved {
+		if s == lifecycle.NodeRemoved {
 			requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 			continue
 		}

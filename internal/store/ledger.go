@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // Ledger implements activities.Ledger.
@@ -18,8 +20,8 @@ const kindInstance = "instance"
 
 // Plan records the intent to create, before the outside call. Twice is once; it
 // returns what stands.
-func (l *Ledger) Plan(ctx context.Context, f schema.Fence, r schema.Resource) (schema.Resource, error) {
-	var stands schema.Resource
+func (l *Ledger) Plan(ctx context.Context, f activities.Fence, r activities.Resource) (activities.Resource, error) {
+	var stands activities.Resource
 	err := l.change(ctx, f, "planning resource "+r.ResourceID, func(ctx context.Context, u *unit) error {
 		rows, err := u.PlanResource(ctx, sqlc.PlanResourceParams{ResourceID: r.ResourceID, NodeID: f.NodeID,
 			OperationID: f.OperationID, Kind: r.Kind, Provider: r.Provider})
@@ -27,7 +29,7 @@ func (l *Ledger) Plan(ctx context.Context, f schema.Fence, r schema.Resource) (s
 			return err
 		}
 		if stands, err = u.resource(ctx, f, r.ResourceID); err == nil && rows > 0 {
-			u.noteResource(f, schema.AuditResourcePlanned, stands)
+			u.noteResource(f, audit.ResourcePlanned, stands)
 		}
 		return err
 	})
@@ -37,16 +39,16 @@ func (l *Ledger) Plan(ctx context.Context, f schema.Fence, r schema.Resource) (s
 // Created records that the resource exists. Twice is once; a second machine
 // under the same entry, or one that was released, is KindInvalidRequest: its
 // first would leak.
-func (l *Ledger) Created(ctx context.Context, f schema.Fence, resourceID, externalID string) error {
+func (l *Ledger) Created(ctx context.Context, f activities.Fence, resourceID, externalID string) error {
 	return l.change(ctx, f, "recording resource "+resourceID, func(ctx context.Context, u *unit) error {
 		r, err := u.resource(ctx, f, resourceID)
 		if err != nil {
 			return err
 		}
-		if r.State == schema.ResourceCreated && r.ExternalID == externalID {
+		if r.State == activities.ResourceCreated && r.ExternalID == externalID {
 			return nil
 		}
-		if r.State != schema.ResourcePlanned {
+		if r.State != activities.ResourcePlanned {
 			return schema.NewError(schema.KindInvalidRequest, "resource %s is %s as %q, not %q",
 				resourceID, r.State, r.ExternalID, externalID).WithReason("resource_mismatch")
 		}
@@ -54,7 +56,7 @@ func (l *Ledger) Created(ctx context.Context, f schema.Fence, resourceID, extern
 			return err
 		}
 		r.ExternalID = externalID
-		u.noteResource(f, schema.AuditResourceCreated, r)
+		u.noteResource(f, audit.ResourceCreated, r)
 		if r.Kind != kindInstance {
 			return nil
 		}
@@ -63,28 +65,28 @@ func (l *Ledger) Created(ctx context.Context, f schema.Fence, resourceID, extern
 }
 
 // Released records that the resource is gone. Twice is once.
-func (l *Ledger) Released(ctx context.Context, f schema.Fence, resourceID string) error {
+func (l *Ledger) Released(ctx context.Context, f activities.Fence, resourceID string) error {
 	return l.change(ctx, f, "releasing resource "+resourceID, func(ctx context.Context, u *unit) error {
 		r, err := u.resource(ctx, f, resourceID)
-		if err != nil || r.State == schema.ResourceReleased {
+		if err != nil || r.State == activities.ResourceReleased {
 			return err
 		}
-		u.noteResource(f, schema.AuditResourceReleased, r)
+		u.noteResource(f, audit.ResourceReleased, r)
 		return u.ReleasedResource(ctx, resourceID)
 	})
 }
 
 // Open returns the node's entries that are not released, oldest first.
-func (l *Ledger) Open(ctx context.Context, nodeID string) ([]schema.Resource, error) {
-	var open []schema.Resource
+func (l *Ledger) Open(ctx context.Context, nodeID string) ([]activities.Resource, error) {
+	var open []activities.Resource
 	err := l.s.read(ctx, "reading the ledger of node "+nodeID, func(ctx context.Context) error {
 		if !schema.IsID(nodeID) {
 			return errNoNode(nodeID)
 		}
 		rows, err := l.s.q.OpenResources(ctx, nodeID)
-		open = make([]schema.Resource, len(rows))
+		open = make([]activities.Resource, len(rows))
 		for i, r := range rows {
-			open[i] = schema.Resource(r)
+			open[i] = activities.Resource(r)
 		}
 		return err
 	})
@@ -92,7 +94,7 @@ func (l *Ledger) Open(ctx context.Context, nodeID string) ([]schema.Resource, er
 }
 
 // change runs fn under the fence.
-func (l *Ledger) change(ctx context.Context, f schema.Fence, doing string, fn func(context.Context, *unit) error) error {
+func (l *Ledger) change(ctx context.Context, f activities.Fence, doing string, fn func(context.Context, *unit) error) error {
 	return l.s.write(ctx, doing, func(ctx context.Context, u *unit) error {
 		if _, _, err := u.owned(ctx, f); err != nil {
 			return err
@@ -101,16 +103,16 @@ func (l *Ledger) change(ctx context.Context, f schema.Fence, doing string, fn fu
 	})
 }
 
-func (u *unit) resource(ctx context.Context, f schema.Fence, id string) (schema.Resource, error) {
+func (u *unit) resource(ctx context.Context, f activities.Fence, id string) (activities.Resource, error) {
 	r, err := u.GetResource(ctx, id, f.NodeID)
 	if notFound(err) {
-		return schema.Resource{}, schema.Errorf(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id)
+		return activities.Resource{}, schema.Errorf(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id)
 	}
-	return schema.Resource(r), err
+	return activities.Resource(r), err
 }
 
-func (u *unit) noteResource(f schema.Fence, action string, r schema.Resource) {
-	e := event(f, action, schema.AuditSucceeded, "",
+func (u *unit) noteResource(f activities.Fence, action string, r activities.Resource) {
+	e := event(f, action, audit.Succeeded, "",
 		map[string]string{"kind": r.Kind, "provider": r.Provider, "external_id": r.ExternalID})
 	e.Target = r.ResourceID
 	u.note(e)

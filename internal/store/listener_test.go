@@ -8,8 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const soon = 20 * time.Second
@@ -49,32 +54,32 @@ func TestWakes(t *testing.T) {
 		awaken(t, ch) // everybody looks once when the connection stands
 	}
 
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
-	row, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	row, err := e.Prepare(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"))
 	require.NoError(t, err)
 	asleep(t, wake)
-	require.NoError(t, e.Enqueue(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"), row, []byte("{}")))
+	require.NoError(t, e.Enqueue(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"), row, []byte("{}")))
 	awaken(t, wake)
 	awaken(t, twin)
 	asleep(t, stranger)
 	require.NoError(t, e.Void(ctx, f))
 	awaken(t, wake)
 
-	e.dispatch(f, "probe", schema.TaskNodeProbe)
+	e.dispatch(f, "probe", task.NodeProbe)
 	awaken(t, wake)
 	offer := e.take(caller, time.Minute)
-	require.NoError(t, e.beat(caller, schema.HeartbeatRequest{}))
-	_, err = e.Progress(ctx, caller, offer.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	require.NoError(t, e.beat(caller, wire.HeartbeatRequest{}))
+	_, err = e.Progress(ctx, caller, offer.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
-	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, schema.ProbeReport{}))
+	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, inventory.ProbeReport{}))
 	require.NoError(t, err)
 	awaken(t, outbox)
 	asleep(t, wake)
 
-	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCompleted}))
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted}))
 	e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", id.NodeID)
-	f = e.claim(caller.NodeID, schema.ActionRemove).Fence
-	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true}))
+	f = e.claim(caller.NodeID, lifecycle.ActionRemove).Fence
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved, DenyIdentity: true}))
 	awaken(t, wake)
 
 	cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // Why an identity is locked.
@@ -21,14 +22,14 @@ type clone struct {
 
 // refuseClone locks the incarnation that the evidence is about: both copies are
 // cut until an operator reissues the enrolment.
-func refuseClone(c clone, e schema.AuditEvent) error {
-	e.Action, e.Result, e.Reason = schema.AuditIdentityLocked, schema.AuditSucceeded, c.reason
+func refuseClone(c clone, e audit.Event) error {
+	e.Action, e.Result, e.Reason = audit.IdentityLocked, audit.Succeeded, c.reason
 	return &refusal{err: errLocked(c.nodeID), event: e, clone: &c}
 }
 
 // lockIdentity locks the identity, once, and ends the node's open polls. An
 // incarnation that was reissued meanwhile stays as it is.
-func (u *unit) lockIdentity(ctx context.Context, c clone, e schema.AuditEvent) error {
+func (u *unit) lockIdentity(ctx context.Context, c clone, e audit.Event) error {
 	if _, err := u.lockNode(ctx, c.nodeID); err != nil {
 		return err
 	}

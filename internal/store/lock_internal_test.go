@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // The evidence of a clone is written down after the request that showed it was
@@ -18,7 +19,7 @@ func TestALockIsOfOneIncarnation(t *testing.T) {
 	s, err := Open(ctx, Config{URL: pgtest.New(t, Migrate)})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	n, err := s.Register(ctx, schema.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, schema.Subject{Actor: "alice@ops"})
+	n, err := s.Register(ctx, wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, audit.Subject{Actor: "alice@ops"})
 	require.NoError(t, err)
 	_, err = s.q.NextIncarnation(ctx, n.ID)
 	require.NoError(t, err)
@@ -26,7 +27,7 @@ func TestALockIsOfOneIncarnation(t *testing.T) {
 		incarnation int64
 		locked      bool
 	}{{1, false}, {2, true}} {
-		err := refuseClone(clone{n.ID, c.incarnation, cloneOfSerial}, schema.AuditEvent{Stream: n.ID, Target: n.ID, Actor: systemActor})
+		err := refuseClone(clone{n.ID, c.incarnation, cloneOfSerial}, audit.Event{Stream: n.ID, Target: n.ID, Actor: systemActor})
 		require.Error(t, s.write(ctx, "locking", func(context.Context, *unit) error { return err }))
 		node, err := s.q.LockNode(ctx, n.ID)
 		require.NoError(t, err)

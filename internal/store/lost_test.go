@@ -8,20 +8,27 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // stale lets every lease be over for longer than its grace.
 func (e *env) stale() {
 	e.t.Helper()
-	e.exec("UPDATE node_tasks SET lease_until = now() - make_interval(secs => $1)", schema.StaleGrace.Seconds()+1)
+	e.exec("UPDATE node_tasks SET lease_until = now() - make_interval(secs => $1)", task.StaleGrace.Seconds()+1)
 }
 
 // reclaim runs one whole sweep and returns its decisions by task.
-func (e *env) reclaim() map[string]schema.ReclaimResult {
+func (e *env) reclaim() map[string]activities.ReclaimResult {
 	e.t.Helper()
-	out := map[string]schema.ReclaimResult{}
-	var r schema.ReclaimRequest
+	out := map[string]activities.ReclaimResult{}
+	var r activities.ReclaimRequest
 	for {
 		r.Limit = 2
 		report, err := e.Reclaim(e.t.Context(), r)
@@ -39,14 +46,14 @@ func (e *env) reclaim() map[string]schema.ReclaimResult {
 }
 
 // held gives the node a task of the type that it takes.
-func (e *env) held(c schema.Caller, f schema.Fence, step string, kind schema.TaskType) schema.TaskRow {
+func (e *env) held(c nodeapi.Caller, f activities.Fence, step string, kind task.Type) activities.TaskRow {
 	e.t.Helper()
 	row := e.dispatch(f, step, kind)
 	require.Equal(e.t, row.TaskID, e.take(c, time.Minute).TaskID)
 	return row
 }
 
-func (e *env) task(id string) schema.TaskView {
+func (e *env) task(id string) wire.TaskView {
 	e.t.Helper()
 	v, err := e.Task(e.t.Context(), id)
 	require.NoError(e.t, err)
@@ -54,7 +61,7 @@ func (e *env) task(id string) schema.TaskView {
 }
 
 // messages takes what the outbox holds, due or not, and leaves it there.
-func (e *env) messages() []schema.OutboxMessage {
+func (e *env) messages() []relay.Message {
 	e.t.Helper()
 	e.exec("UPDATE outbox SET next_try_at = now()")
 	m, err := e.outbox().Take(e.t.Context(), 100, nil)
@@ -63,53 +70,53 @@ func (e *env) messages() []schema.OutboxMessage {
 }
 
 // drain is an operation on a fresh node, with an empty outbox.
-func (e *env) drain() (schema.Caller, schema.Fence) {
+func (e *env) drain() (nodeapi.Caller, activities.Fence) {
 	e.t.Helper()
 	caller, _, _ := e.enroll()
 	e.exec("DELETE FROM outbox")
-	return caller, e.claim(caller.NodeID, schema.ActionDrain).Fence
+	return caller, e.claim(caller.NodeID, lifecycle.ActionDrain).Fence
 }
 
 func TestReclaim(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
-	read := e.held(c, f, "read", schema.TaskFactsCollect)
-	idempotent := e.held(c, f, "idempotent", schema.TaskWorkloadCordon)
-	destructive := e.held(c, f, "destructive", schema.TaskWorkloadDrain)
-	stopped := e.held(c, f, "stopped", schema.TaskNodeProbe)
+	read := e.held(c, f, "read", task.FactsCollect)
+	idempotent := e.held(c, f, "idempotent", task.WorkloadCordon)
+	destructive := e.held(c, f, "destructive", task.WorkloadDrain)
+	stopped := e.held(c, f, "stopped", task.NodeProbe)
 	_, err := e.CancelTask(t.Context(), stopped.TaskID, "not needed", operator)
 	require.NoError(t, err)
-	waiting := e.dispatch(f, "waiting", schema.TaskNodeProbe)
+	waiting := e.dispatch(f, "waiting", task.NodeProbe)
 	require.Empty(t, e.reclaim(), "every lease is good")
 	e.exec("UPDATE node_tasks SET lease_until = now() - interval '1 second'")
 	require.Empty(t, e.reclaim(), "a lease may be renewed for a while after its end")
 
 	e.stale()
 	other, otherFence := e.drain()
-	foreign := e.held(other, otherFence, "read", schema.TaskFactsCollect)
+	foreign := e.held(other, otherFence, "read", task.FactsCollect)
 	rows := e.changes(c.NodeID, func() {
-		require.Equal(t, map[string]schema.ReclaimResult{read.TaskID: schema.ReclaimRequeued, idempotent.TaskID: schema.ReclaimRequeued,
-			destructive.TaskID: schema.ReclaimLost, stopped.TaskID: schema.ReclaimVoided}, e.reclaim())
+		require.Equal(t, map[string]activities.ReclaimResult{read.TaskID: activities.ReclaimRequeued, idempotent.TaskID: activities.ReclaimRequeued,
+			destructive.TaskID: activities.ReclaimLost, stopped.TaskID: activities.ReclaimVoided}, e.reclaim())
 	})
 	require.ElementsMatch(t, []string{"tasks.requeued succeeded lease_ended", "tasks.requeued succeeded lease_ended",
 		"tasks.lost failed task_lost", "tasks.finished cancelled not needed"}, rows)
 	require.Empty(t, e.reclaim(), "twice is once")
-	require.Equal(t, schema.TaskDispatched, e.task(foreign.TaskID).Status)
-	require.Equal(t, schema.TaskPending, e.task(waiting.TaskID).Status)
+	require.Equal(t, task.Dispatched, e.task(foreign.TaskID).Status)
+	require.Equal(t, task.Pending, e.task(waiting.TaskID).Status)
 	lost, err := e.LostTasks(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, int64(1), lost)
 
-	results := map[string]schema.TaskStatus{}
+	results := map[string]task.Status{}
 	for _, m := range e.messages() {
 		results[m.Owner.ActivityID] = m.Result.Status
 		require.Equal(t, schema.KindTaskFailed, m.Result.Failure().Kind)
 	}
-	require.Equal(t, map[string]schema.TaskStatus{"destructive": schema.TaskLost, "stopped": schema.TaskCancelled}, results)
+	require.Equal(t, map[string]task.Status{"destructive": task.Lost, "stopped": task.Canceled}, results)
 
 	// The requeued ones are offered again, unless the journal has them and goes on
 	// under the lease that they had; the lost one is not.
-	for _, want := range []schema.TaskRow{idempotent, waiting} {
+	for _, want := range []activities.TaskRow{idempotent, waiting} {
 		require.Equal(t, want.TaskID, e.take(c, time.Minute, read.TaskID).TaskID)
 	}
 	e.takeNone(c, read.TaskID)
@@ -120,11 +127,11 @@ func TestReclaim(t *testing.T) {
 func TestReclaimersRace(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
-	e.held(c, f, "destructive", schema.TaskWorkloadDrain)
+	e.held(c, f, "destructive", task.WorkloadDrain)
 	e.stale()
 	decided := make([]int, 10)
 	for _, err := range race(len(decided), func(i int) error {
-		r, err := e.Reclaim(t.Context(), schema.ReclaimRequest{Limit: 10})
+		r, err := e.Reclaim(t.Context(), activities.ReclaimRequest{Limit: 10})
 		decided[i] = len(r.Decisions)
 		return err
 	}) {
@@ -143,12 +150,12 @@ func TestReclaimGoesRoundABrokenRow(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
 	for _, step := range []string{"a", "b", "c"} {
-		e.held(c, f, step, schema.TaskNodeProbe)
+		e.held(c, f, step, task.NodeProbe)
 	}
 	e.stale()
-	broken := schema.TaskID(f.OperationID, "b")
+	broken := lifecycle.TaskID(f.OperationID, "b")
 	e.exec(`UPDATE node_tasks SET result = '{"lease_epoch": "one"}' WHERE task_id = $1`, broken)
-	report, err := e.Reclaim(t.Context(), schema.ReclaimRequest{Limit: 10})
+	report, err := e.Reclaim(t.Context(), activities.ReclaimRequest{Limit: 10})
 	requireKind(t, err, schema.KindInternal, "")
 	require.Len(t, report.Decisions, 2)
 	for _, d := range report.Decisions {
@@ -159,26 +166,26 @@ func TestReclaimGoesRoundABrokenRow(t *testing.T) {
 func TestTasksOfAnEndedOperationAreVoided(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
-	held := e.held(c, f, "held", schema.TaskWorkloadDrain)
-	lost := e.held(c, f, "lost", schema.TaskWorkloadDrain)
+	held := e.held(c, f, "held", task.WorkloadDrain)
+	lost := e.held(c, f, "lost", task.WorkloadDrain)
 	e.exec("UPDATE node_tasks SET status = 'lost' WHERE task_id = $1", lost.TaskID)
 	// What no path of the store leaves behind, an older version may have.
 	e.exec("UPDATE operations SET status = 'failed', ended_at = now() WHERE operation_id = $1", f.OperationID)
-	require.Equal(t, map[string]schema.ReclaimResult{held.TaskID: schema.ReclaimVoided, lost.TaskID: schema.ReclaimVoided}, e.reclaim())
+	require.Equal(t, map[string]activities.ReclaimResult{held.TaskID: activities.ReclaimVoided, lost.TaskID: activities.ReclaimVoided}, e.reclaim())
 	require.Empty(t, e.reclaim())
-	require.Equal(t, schema.TaskCancelled, e.task(lost.TaskID).Status)
+	require.Equal(t, task.Canceled, e.task(lost.TaskID).Status)
 }
 
 func TestAnUndeliveredResultIsNudged(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
-	row := e.held(c, f, "facts", schema.TaskFactsCollect)
-	_, err := e.Result(t.Context(), c, row.TaskID, succeeded(1, schema.Facts{}))
+	row := e.held(c, f, "facts", task.FactsCollect)
+	_, err := e.Result(t.Context(), c, row.TaskID, succeeded(1, inventory.Facts{}))
 	require.NoError(t, err)
 	require.Empty(t, e.reclaim(), "it has time")
 	e.exec("UPDATE outbox SET created_at = now() - interval '1 hour', next_try_at = now() + interval '1 hour', attempts = 9")
 	rows := e.changes(c.NodeID, func() {
-		require.Equal(t, map[string]schema.ReclaimResult{row.TaskID: schema.ReclaimNudged}, e.reclaim())
+		require.Equal(t, map[string]activities.ReclaimResult{row.TaskID: activities.ReclaimRedelivered}, e.reclaim())
 		require.Empty(t, e.reclaim(), "once in a while")
 	})
 	require.Equal(t, []string{"tasks.delivery_nudged succeeded not_delivered"}, rows)
@@ -190,18 +197,18 @@ func TestAnUndeliveredResultIsNudged(t *testing.T) {
 }
 
 // lostTask is a destructive task that was given up.
-func (e *env) lostTask() (schema.Caller, schema.Fence, schema.TaskRow) {
+func (e *env) lostTask() (nodeapi.Caller, activities.Fence, activities.TaskRow) {
 	e.t.Helper()
 	c, f := e.drain()
-	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
+	row := e.held(c, f, "drain", task.WorkloadDrain)
 	e.stale()
-	require.Equal(e.t, schema.ReclaimLost, e.reclaim()[row.TaskID])
+	require.Equal(e.t, activities.ReclaimLost, e.reclaim()[row.TaskID])
 	require.NotNil(e.t, e.task(row.TaskID).FinishedAt)
 	return c, f, row
 }
 
-func backEvent(c schema.Caller, f schema.Fence, step string) *schema.AgentEvent {
-	return &schema.AgentEvent{Event: schema.EventTaskBack, NodeID: c.NodeID, Incarnation: 1, Step: step, OperationID: f.OperationID}
+func backEvent(c nodeapi.Caller, f activities.Fence, step string) *lifecycle.AgentEvent {
+	return &lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned, NodeID: c.NodeID, Incarnation: 1, Step: step, OperationID: f.OperationID}
 }
 
 func TestALostTaskComesBackByProgress(t *testing.T) {
@@ -210,29 +217,29 @@ func TestALostTaskComesBackByProgress(t *testing.T) {
 	c, f, row := e.lostTask()
 	e.takeNone(c)
 	for _, epoch := range []int64{0, 2} {
-		_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: epoch}, time.Minute)
+		_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: epoch}, time.Minute)
 		requireKind(t, err, schema.KindLeaseLost, "")
 	}
 	newer := c
 	newer.Incarnation = 2
-	_, err := e.Progress(ctx, newer, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	_, err := e.Progress(ctx, newer, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
 	rows := e.changes(c.NodeID, func() {
 		for range 3 {
-			_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1, Message: "still at it"}, time.Minute)
+			_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1, Message: "still at it"}, time.Minute)
 			require.NoError(t, err)
 		}
 	})
 	require.Equal(t, []string{"tasks.back succeeded"}, rows)
 	v := e.task(row.TaskID)
-	require.Equal(t, schema.TaskRunning, v.Status)
+	require.Equal(t, task.Running, v.Status)
 	require.Nil(t, v.FinishedAt)
 	require.Equal(t, "still at it", v.Progress)
 	messages := e.messages()
 	require.Len(t, messages, 1, "nobody is told that it is lost any more")
 	require.Equal(t, backEvent(c, f, "drain"), messages[0].Event)
 	require.Equal(t, "wf", messages[0].WorkflowID)
-	found, err := e.Prepare(ctx, spec(f, "drain", schema.TaskWorkloadDrain), taskOwner("drain"))
+	found, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), taskOwner("drain"))
 	require.NoError(t, err)
 	require.Nil(t, found.Result, "the same step waits for it again")
 	require.Empty(t, e.reclaim())
@@ -242,12 +249,12 @@ func TestALostTaskComesBackByItsResult(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f, row := e.lostTask()
-	found, err := e.Prepare(ctx, spec(f, "drain", schema.TaskWorkloadDrain), taskOwner("drain"))
+	found, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), taskOwner("drain"))
 	require.NoError(t, err)
-	require.Equal(t, schema.ReasonTaskLost, found.Result.Failure().Reason)
-	_, err = e.Result(ctx, c, row.TaskID, succeeded(0, schema.DrainResult{}))
+	require.Equal(t, task.ReasonLost, found.Result.Failure().Reason)
+	_, err = e.Result(ctx, c, row.TaskID, succeeded(0, task.DrainResult{}))
 	requireKind(t, err, schema.KindLeaseLost, "")
-	result := succeeded(1, schema.DrainResult{Stopped: []string{"a"}})
+	result := succeeded(1, task.DrainResult{Stopped: []string{"a"}})
 	for range 2 {
 		_, err = e.Result(ctx, c, row.TaskID, result)
 		require.NoError(t, err)
@@ -260,13 +267,13 @@ func TestALostTaskComesBackByItsResult(t *testing.T) {
 			continue
 		}
 		results++
-		require.Equal(t, schema.TaskSucceeded, m.Result.Status, "the message says what is true when it is delivered")
+		require.Equal(t, task.Succeeded, m.Result.Status, "the message says what is true when it is delivered")
 	}
 	require.Equal(t, 1, events)
 	require.Equal(t, 1, results)
-	found, err = e.Prepare(ctx, spec(f, "drain", schema.TaskWorkloadDrain), taskOwner("drain"))
+	found, err = e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), taskOwner("drain"))
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskSucceeded, found.Result.Status)
+	require.Equal(t, task.Succeeded, found.Result.Status)
 }
 
 // A task that was requeued and not handed out since is still its holder's.
@@ -274,21 +281,21 @@ func TestARequeuedTaskIsTakenUp(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	first, second := e.held(c, f, "first", schema.TaskWorkloadCordon), e.held(c, f, "second", schema.TaskNodeProbe)
+	first, second := e.held(c, f, "first", task.WorkloadCordon), e.held(c, f, "second", task.NodeProbe)
 	e.stale()
 	require.Len(t, e.reclaim(), 2)
-	_, err := e.Progress(ctx, c, first.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	_, err := e.Progress(ctx, c, first.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
-	_, err = e.Result(ctx, c, second.TaskID, succeeded(1, schema.ProbeReport{}))
+	_, err = e.Result(ctx, c, second.TaskID, succeeded(1, inventory.ProbeReport{}))
 	require.NoError(t, err)
 	e.takeNone(c)
 	for _, m := range e.messages() {
 		require.Nil(t, m.Event, "its operation never knew")
 	}
-	never := e.dispatch(f, "never", schema.TaskNodeProbe)
-	_, err = e.Progress(ctx, c, never.TaskID, schema.TaskProgress{}, time.Minute)
+	never := e.dispatch(f, "never", task.NodeProbe)
+	_, err = e.Progress(ctx, c, never.TaskID, task.Progress{}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
-	_, err = e.Result(ctx, c, never.TaskID, succeeded(0, schema.ProbeReport{}))
+	_, err = e.Result(ctx, c, never.TaskID, succeeded(0, inventory.ProbeReport{}))
 	requireKind(t, err, schema.KindLeaseLost, "")
 }
 
@@ -297,18 +304,18 @@ func TestAVoidedLostTaskStaysOver(t *testing.T) {
 	ctx := t.Context()
 	c, f, row := e.lostTask()
 	require.NoError(t, e.Void(ctx, f))
-	require.Equal(t, schema.TaskCancelled, e.task(row.TaskID).Status)
-	_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	require.Equal(t, task.Canceled, e.task(row.TaskID).Status)
+	_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
 	rows := e.changes(c.NodeID, func() {
-		_, err = e.Result(ctx, c, row.TaskID, succeeded(1, schema.DrainResult{}))
+		_, err = e.Result(ctx, c, row.TaskID, succeeded(1, task.DrainResult{}))
 		requireKind(t, err, schema.KindLeaseLost, "")
 	})
 	require.Equal(t, []string{"tasks.late_result refused lease_lost"}, rows)
 	_, err = e.ResumeTask(ctx, row.TaskID, "again", operator)
 	requireKind(t, err, schema.KindTaskStatus, "task_not_lost")
 	for _, m := range e.messages() {
-		require.Equal(t, schema.TaskCancelled, m.Result.Status, "its message is told as what it is now")
+		require.Equal(t, task.Canceled, m.Result.Status, "its message is told as what it is now")
 	}
 }
 
@@ -323,7 +330,7 @@ func TestResume(t *testing.T) {
 	rows := e.changes(c.NodeID, func() {
 		v, err := e.ResumeTask(ctx, row.TaskID, "looked at the node: it never began", operator)
 		require.NoError(t, err)
-		require.Equal(t, schema.TaskPending, v.Status)
+		require.Equal(t, task.Pending, v.Status)
 	})
 	require.Equal(t, []string{"tasks.resume accepted looked at the node: it never began"}, rows)
 	last := e.chain(c.NodeID)[len(e.chain(c.NodeID))-1]
@@ -350,22 +357,22 @@ func TestCancelOfATask(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	running := e.held(c, f, "running", schema.TaskWorkloadDrain)
-	pending := e.dispatch(f, "pending", schema.TaskNodeProbe)
+	running := e.held(c, f, "running", task.WorkloadDrain)
+	pending := e.dispatch(f, "pending", task.NodeProbe)
 
 	v, err := e.CancelTask(ctx, pending.TaskID, "wrong node", operator)
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskCancelled, v.Status)
+	require.Equal(t, task.Canceled, v.Status)
 	require.Empty(t, v.CancelRequested)
 	messages := e.messages()
 	require.Len(t, messages, 1)
-	require.Equal(t, schema.ReasonTaskCancelled, messages[0].Result.Failure().Reason)
+	require.Equal(t, task.ReasonCanceled, messages[0].Result.Failure().Reason)
 	require.Contains(t, messages[0].Result.Message, "wrong node")
 	e.takeNone(c)
 	_, err = e.CancelTask(ctx, pending.TaskID, "again", operator)
 	requireKind(t, err, schema.KindTaskStatus, "task_over")
 
-	answer, err := e.Progress(ctx, c, running.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	answer, err := e.Progress(ctx, c, running.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
 	require.False(t, answer.Answer.Cancel)
 	rows := e.changes(c.NodeID, func() {
@@ -373,23 +380,23 @@ func TestCancelOfATask(t *testing.T) {
 			v, err = e.CancelTask(ctx, running.TaskID, "owner asks", operator)
 			require.NoError(t, err)
 			require.Equal(t, "owner asks", v.CancelRequested)
-			require.Equal(t, schema.TaskRunning, v.Status)
+			require.Equal(t, task.Running, v.Status)
 		}
 	})
 	require.Equal(t, []string{"tasks.cancel accepted owner asks"}, rows)
-	answer, err = e.Progress(ctx, c, running.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	answer, err = e.Progress(ctx, c, running.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
 	require.True(t, answer.Answer.Cancel)
 	e.stale()
 	e.takeNone(c) // it is not handed out again
-	_, err = e.Result(ctx, c, running.TaskID, schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskCancelled})
+	_, err = e.Result(ctx, c, running.TaskID, task.Result{LeaseEpoch: 1, Status: task.Canceled})
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskCancelled, e.task(running.TaskID).Status)
+	require.Equal(t, task.Canceled, e.task(running.TaskID).Status)
 
 	c, f, row := e.lostTask()
 	v, err = e.CancelTask(ctx, row.TaskID, "the disk is gone", operator)
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskCancelled, v.Status)
+	require.Equal(t, task.Canceled, v.Status)
 	var told bool
 	for _, m := range e.messages() {
 		told = told || m.Event != nil && *m.Event == *backEvent(c, f, "drain")
@@ -401,9 +408,9 @@ func TestWhatAHeartbeatAnsweredIsRepeated(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
-	progress := func() schema.Progressed {
-		p, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	row := e.held(c, f, "drain", task.WorkloadDrain)
+	progress := func() nodeapi.ProgressResult {
+		p, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 		require.NoError(t, err)
 		return p
 	}
@@ -412,18 +419,18 @@ func TestWhatAHeartbeatAnsweredIsRepeated(t *testing.T) {
 	for range 3 {
 		require.Nil(t, progress().Owner, "at most one every BeatEvery, whatever the number of replicas")
 	}
-	e.exec("UPDATE node_tasks SET beat_at = beat_at - make_interval(secs => $1)", schema.BeatEvery.Seconds())
+	e.exec("UPDATE node_tasks SET beat_at = beat_at - make_interval(secs => $1)", task.HeartbeatInterval.Seconds())
 	require.NotNil(t, progress().Owner)
 
-	require.NoError(t, e.Told(ctx, row.TaskID, schema.BeatAnswer{Paused: true}))
+	require.NoError(t, e.Told(ctx, row.TaskID, nodeapi.HeartbeatReply{Paused: true}))
 	require.True(t, progress().Answer.Paused)
 	require.True(t, e.task(row.TaskID).Paused)
-	require.NoError(t, e.Told(ctx, row.TaskID, schema.BeatAnswer{}))
+	require.NoError(t, e.Told(ctx, row.TaskID, nodeapi.HeartbeatReply{}))
 	require.False(t, progress().Answer.Paused)
-	require.NoError(t, e.Told(ctx, row.TaskID, schema.BeatAnswer{Cancel: true}))
+	require.NoError(t, e.Told(ctx, row.TaskID, nodeapi.HeartbeatReply{Cancel: true}))
 	require.True(t, progress().Answer.Cancel)
-	reset := schema.TaskOwner{WorkflowID: "wf", RunID: "after a reset", ActivityID: "drain"}
-	_, err := e.Prepare(ctx, spec(f, "drain", schema.TaskWorkloadDrain), reset)
+	reset := task.Owner{WorkflowID: "wf", RunID: "after a reset", ActivityID: "drain"}
+	_, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), reset)
 	require.NoError(t, err)
 	require.False(t, progress().Answer.Cancel, "the new owner has told nothing yet")
 }
@@ -431,14 +438,14 @@ func TestWhatAHeartbeatAnsweredIsRepeated(t *testing.T) {
 func TestOnlyTheOwnersTasksAreOffered(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
-	row := e.dispatch(f, "old", schema.TaskNodeProbe)
+	row := e.dispatch(f, "old", task.NodeProbe)
 	e.exec("UPDATE nodes SET op_seq = op_seq + 1 WHERE node_id = $1", c.NodeID)
 	e.takeNone(c)
 	e.exec("UPDATE node_tasks SET op_seq = 0 WHERE task_id = $1", row.TaskID)
-	offer, err := e.NextTask(t.Context(), c, schema.TaskAsk{Holder: "boot-1"}, time.Minute)
+	offer, err := e.NextTask(t.Context(), c, nodeapi.PollRequest{Holder: "boot-1"}, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, f.OpSeq+1, offer.OpSeq, "as of the hand-over")
-	require.Equal(t, schema.NodeDraining, offer.NodeState)
+	require.Equal(t, lifecycle.NodeDraining, offer.NodeState)
 	v := e.task(row.TaskID)
 	require.Equal(t, "boot-1", v.Holder)
 	require.Equal(t, int64(1), v.Attempts)
@@ -448,18 +455,18 @@ func TestTaskViews(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	first := e.held(c, f, "first", schema.TaskFactsCollect)
-	second := e.dispatch(f, "second", schema.TaskNodeProbe)
-	r := succeeded(1, schema.Facts{CPUs: 2})
-	r.OutputTail = strings.Repeat("ü", schema.MaxOutputTail) + "end\x00\xff"
+	first := e.held(c, f, "first", task.FactsCollect)
+	second := e.dispatch(f, "second", task.NodeProbe)
+	r := succeeded(1, inventory.Facts{CPUs: 2})
+	r.OutputTail = strings.Repeat("ü", task.MaxOutputTail) + "end\x00\xff"
 	_, err := e.Result(ctx, c, first.TaskID, r)
 	require.NoError(t, err)
 	_, err = e.Result(ctx, c, first.TaskID, r)
 	require.NoError(t, err, "the same result again")
 
 	v := e.task(first.TaskID)
-	require.Equal(t, schema.TaskSucceeded, v.Status)
-	require.LessOrEqual(t, len(v.Result.OutputTail), schema.MaxOutputTail)
+	require.Equal(t, task.Succeeded, v.Status)
+	require.LessOrEqual(t, len(v.Result.OutputTail), task.MaxOutputTail)
 	require.True(t, utf8.ValidString(v.Result.OutputTail))
 	require.True(t, strings.HasSuffix(v.Result.OutputTail, "üend??"), v.Result.OutputTail[len(v.Result.OutputTail)-8:])
 	require.Equal(t, "gpu-1", v.Host)
@@ -468,7 +475,7 @@ func TestTaskViews(t *testing.T) {
 	require.NotNil(t, v.DispatchedAt)
 	messages := e.messages()
 	require.Empty(t, messages[0].Result.OutputTail, "it goes no further than the database")
-	found, err := e.Prepare(ctx, spec(f, "first", schema.TaskFactsCollect), taskOwner("first"))
+	found, err := e.Prepare(ctx, spec(f, "first", task.FactsCollect), taskOwner("first"))
 	require.NoError(t, err)
 	require.Empty(t, found.Result.OutputTail)
 

@@ -5,30 +5,34 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // machine is an enrolled node as its agent knows itself: the identity it uses
 // and the recovery token that goes with it.
 type machine struct {
 	e        *env
-	caller   schema.Caller
-	id       schema.Identity
-	cert     schema.CertFacts
+	caller   nodeapi.Caller
+	id       trust.Identity
+	cert     trust.CertFacts
 	sequence int64
-	recovery schema.MintedToken
+	recovery trust.MintedToken
 }
 
 // machine enrols a new node up to active.
 func (e *env) machine() *machine {
 	e.t.Helper()
 	n := e.register()
-	claim := e.claim(n.ID, schema.ActionEnroll)
+	claim := e.claim(n.ID, lifecycle.ActionEnroll)
 	tokenID, hash := e.token(n.ID)
-	m := &machine{e: e, caller: schema.Caller{NodeID: n.ID, Incarnation: 1, Host: n.Host}}
+	m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID, Incarnation: 1, Host: n.Host}}
 	m.enroll(tokenID, hash, key(n.ID, 1))
-	require.NoError(e.t, e.Finish(e.t.Context(), claim.Fence, schema.Finish{Status: schema.OperationCompleted,
-		Node: schema.NodeActive, Outcome: "enrolled"}))
+	require.NoError(e.t, e.Finish(e.t.Context(), claim.Fence, activities.Finish{Status: lifecycle.OperationCompleted,
+		Node: lifecycle.NodeActive, Outcome: "enrolled"}))
 	m.use()
 	return m
 }
@@ -42,34 +46,34 @@ func (m *machine) enroll(tokenID string, hash []byte, spki string) {
 	won, err := m.e.ClaimToken(ctx, c)
 	require.NoError(m.e.t, err)
 	m.caller.Incarnation = won.Incarnation
-	m.adopt(m.issue(schema.ViaEnroll, tokenID, spki))
+	m.adopt(m.issue(trust.IssuedByEnroll, tokenID, spki))
 	m.use()
 	require.NoError(m.e.t, m.e.Polled(ctx, m.caller, 0))
 }
 
 // answer is what a node API answers with: an identity in the pending slot.
 type answer struct {
-	id       schema.Identity
-	cert     schema.CertFacts
+	id       trust.Identity
+	cert     trust.CertFacts
 	sequence int64
-	recovery schema.MintedToken
+	recovery trust.MintedToken
 }
 
 // issue stores a fresh certificate for the key, as the node API does after a
 // claim.
-func (m *machine) issue(via schema.Via, tokenID, spki string) answer {
+func (m *machine) issue(via trust.IssueMethod, tokenID, spki string) answer {
 	m.e.t.Helper()
 	a, err := m.tryIssue(via, tokenID, spki)
 	require.NoError(m.e.t, err)
 	return a
 }
 
-func (m *machine) tryIssue(via schema.Via, tokenID, spki string) (a answer, err error) {
+func (m *machine) tryIssue(via trust.IssueMethod, tokenID, spki string) (a answer, err error) {
 	a.id, a.cert = certificate(m.caller.NodeID, m.caller.Incarnation, spki)
-	_, id, hash := schema.NewToken()
-	a.recovery = schema.MintedToken{NodeID: m.caller.NodeID, TokenID: id, Hash: hash, Purpose: schema.PurposeRecover,
-		ExpiresAt: time.Now().Add(schema.RecoveryTokenTTL)}
-	a.sequence, err = m.e.StorePending(m.e.t.Context(), schema.NewIdentity{NodeID: m.caller.NodeID,
+	_, id, hash := trust.NewToken()
+	a.recovery = trust.MintedToken{NodeID: m.caller.NodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeRecover,
+		ExpiresAt: time.Now().Add(trust.RecoveryTokenTTL)}
+	a.sequence, err = m.e.StorePending(m.e.t.Context(), nodeapi.NewIdentity{NodeID: m.caller.NodeID,
 		Incarnation: m.caller.Incarnation, Via: via, TokenID: tokenID, Cert: a.cert, Recovery: a.recovery, CorrelationID: "corr-2"})
 	return a, err
 }
@@ -98,7 +102,7 @@ func (m *machine) held() answer { return answer{m.id, m.cert, m.sequence, m.reco
 
 // renew asks for a renewal with the held identity.
 func (m *machine) renew(spki string) error {
-	_, err := m.e.ClaimRenewal(m.e.t.Context(), schema.RenewClaim{Caller: m.caller, SPKI: spki, Sequence: m.sequence,
+	_, err := m.e.ClaimRenewal(m.e.t.Context(), nodeapi.RenewClaim{Caller: m.caller, SPKI: spki, Sequence: m.sequence,
 		CorrelationID: "corr-3"})
 	return err
 }
@@ -107,11 +111,11 @@ func (m *machine) renew(spki string) error {
 func (m *machine) renewed(spki string) answer {
 	m.e.t.Helper()
 	require.NoError(m.e.t, m.renew(spki))
-	return m.issue(schema.ViaRenew, "", spki)
+	return m.issue(trust.IssuedByRenew, "", spki)
 }
 
-func (m *machine) recoveryClaim(spki string) schema.RecoveryClaim {
-	return schema.RecoveryClaim{NodeID: m.caller.NodeID, TokenID: m.recovery.TokenID, Hash: m.recovery.Hash, SPKI: spki,
+func (m *machine) recoveryClaim(spki string) nodeapi.RecoveryClaim {
+	return nodeapi.RecoveryClaim{NodeID: m.caller.NodeID, TokenID: m.recovery.TokenID, Hash: m.recovery.Hash, SPKI: spki,
 		Incarnation: m.caller.Incarnation, Sequence: m.sequence, CorrelationID: "corr-4", AgentVersion: "v1", RemoteAddr: "192.0.2.7:999"}
 }
 
@@ -125,7 +129,7 @@ func (m *machine) recover(spki string) error {
 func (m *machine) recovered(spki string) answer {
 	m.e.t.Helper()
 	require.NoError(m.e.t, m.recover(spki))
-	return m.issue(schema.ViaRecover, m.recovery.TokenID, spki)
+	return m.issue(trust.IssuedByRecover, m.recovery.TokenID, spki)
 }
 
 // k is the hash of the node's n-th key.
@@ -134,7 +138,7 @@ func (m *machine) k(n int) string { return key(m.caller.NodeID, n) }
 // pass lets the in-flight window of every replaced certificate end.
 func (e *env) pass() {
 	e.exec("UPDATE node_certificates SET retired_at = retired_at - make_interval(secs => $1) WHERE retired_at IS NOT NULL",
-		schema.InFlight.Seconds()+1)
+		trust.InFlight.Seconds()+1)
 }
 
 func (e *env) locked(nodeID string) bool {
@@ -142,14 +146,14 @@ func (e *env) locked(nodeID string) bool {
 }
 
 // storePending stores a certificate that the token paid for.
-func (e *env) storePending(nodeID string, incarnation int64, tokenID string, cert schema.CertFacts) error {
-	_, err := e.StorePending(e.t.Context(), schema.NewIdentity{NodeID: nodeID, Incarnation: incarnation, Via: schema.ViaEnroll,
+func (e *env) storePending(nodeID string, incarnation int64, tokenID string, cert trust.CertFacts) error {
+	_, err := e.StorePending(e.t.Context(), nodeapi.NewIdentity{NodeID: nodeID, Incarnation: incarnation, Via: trust.IssuedByEnroll,
 		TokenID: tokenID, Cert: cert, CorrelationID: "corr-2"})
 	return err
 }
 
 // mint makes a token of a purpose without storing it.
-func mint(nodeID string, p schema.TokenPurpose) schema.MintedToken {
-	_, id, hash := schema.NewToken()
-	return schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: p, ExpiresAt: time.Now().Add(schema.TokenTTL)}
+func mint(nodeID string, p trust.TokenPurpose) trust.MintedToken {
+	_, id, hash := trust.NewToken()
+	return trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: p, ExpiresAt: time.Now().Add(trust.TokenTTL)}
 }

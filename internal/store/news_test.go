@@ -5,7 +5,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Of what a node holds, only what is not wanted any more is news.
@@ -13,10 +16,10 @@ func TestTaskNews(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	kept, cancelled := e.held(c, f, "kept", schema.TaskNodeProbe), e.held(c, f, "cancelled", schema.TaskWorkloadDrain)
-	told := e.held(c, f, "told", schema.TaskWorkloadCordon)
+	kept, cancelled := e.held(c, f, "kept", task.NodeProbe), e.held(c, f, "cancelled", task.WorkloadDrain)
+	told := e.held(c, f, "told", task.WorkloadCordon)
 	have := []string{told.TaskID, cancelled.TaskID, kept.TaskID, schema.NewID()}
-	news := func(c schema.Caller, have []string) []string {
+	news := func(c nodeapi.Caller, have []string) []string {
 		ids, err := e.TaskNews(ctx, c, have)
 		require.NoError(t, err)
 		return ids
@@ -24,7 +27,7 @@ func TestTaskNews(t *testing.T) {
 	require.Empty(t, news(c, have))
 	_, err := e.CancelTask(ctx, cancelled.TaskID, "wrong node", operator)
 	require.NoError(t, err)
-	require.NoError(t, e.Told(ctx, told.TaskID, schema.BeatAnswer{Cancel: true}))
+	require.NoError(t, e.Told(ctx, told.TaskID, nodeapi.HeartbeatReply{Cancel: true}))
 	require.Equal(t, []string{cancelled.TaskID, told.TaskID}, news(c, have))
 	require.Empty(t, news(c, have[2:]), "what the node does not hold is no news to it")
 	other, _, _ := e.enroll()
@@ -40,17 +43,17 @@ func TestCancelOfATaskThatIsLostMeanwhile(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	row := e.held(c, f, "drain", schema.TaskWorkloadDrain)
+	row := e.held(c, f, "drain", task.WorkloadDrain)
 	_, err := e.CancelTask(ctx, row.TaskID, "wrong node", operator)
 	require.NoError(t, err)
 	e.stale()
-	require.Equal(t, schema.ReclaimLost, e.reclaim()[row.TaskID])
+	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
 	_, err = e.ResumeTask(ctx, row.TaskID, "the node is back", operator)
 	requireKind(t, err, schema.KindTaskStatus, "cancel_requested")
 	require.Contains(t, schema.AsError(err).Next, "gpuaas task cancel "+row.TaskID)
 	v, err := e.CancelTask(ctx, row.TaskID, "the node is gone", operator)
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskCancelled, v.Status)
+	require.Equal(t, task.Canceled, v.Status)
 	require.Contains(t, v.Result.Message, "the node is gone")
 	var told bool
 	for _, m := range e.messages() {

@@ -6,6 +6,10 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -15,10 +19,10 @@ const (
 
 // Register adds a node in state registered, as adminapi.Store says. Refusals
 // are on record in the system stream.
-func (s *Store) Register(ctx context.Context, r schema.RegisterNodeRequest, by schema.Subject) (schema.NodeView, error) {
+func (s *Store) Register(ctx context.Context, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error) {
 	id := schema.NewID()
 	err := s.write(ctx, "registering host "+r.Host, func(ctx context.Context, u *unit) error {
-		e := schema.AuditEvent{Stream: schema.SystemStream, Actor: by.Actor, Action: schema.AuditAction(schema.ActionRegister),
+		e := audit.Event{Stream: audit.SystemStream, Actor: by.Actor, Action: audit.ActionName(lifecycle.ActionRegister),
 			Target: r.Host, CorrelationID: by.CorrelationID,
 			Detail: map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode}}
 		if err := u.checkSKU(ctx, r); err != nil {
@@ -28,17 +32,17 @@ func (s *Store) Register(ctx context.Context, r schema.RegisterNodeRequest, by s
 		if violates(err, "nodes_host_live_key") {
 			return refuse(interpretError(err, s.address, "registering host "+r.Host), e)
 		}
-		e.Stream, e.Target, e.Result = id, id, schema.AuditSucceeded
+		e.Stream, e.Target, e.Result = id, id, audit.Succeeded
 		u.note(e)
 		return err
 	})
 	if err != nil {
-		return schema.NodeView{}, err
+		return wire.NodeView{}, err
 	}
 	return s.Node(ctx, id)
 }
 
-func (u *unit) checkSKU(ctx context.Context, r schema.RegisterNodeRequest) error {
+func (u *unit) checkSKU(ctx context.Context, r wire.RegisterNodeRequest) error {
 	sku, err := u.GetSKU(ctx, r.SKU)
 	if notFound(err) {
 		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).WithReason("sku_unknown")
@@ -46,10 +50,10 @@ func (u *unit) checkSKU(ctx context.Context, r schema.RegisterNodeRequest) error
 	if err != nil {
 		return err
 	}
-	return schema.SKU(sku).CheckRegistration(r.GPUsTotal)
+	return inventory.SKU(sku).CheckRegistration(r.GPUsTotal)
 }
 
-func nodeParams(id string, r schema.RegisterNodeRequest) sqlc.InsertNodeParams {
+func nodeParams(id string, r wire.RegisterNodeRequest) sqlc.InsertNodeParams {
 	p := sqlc.InsertNodeParams{
 		NodeID: id, Host: r.Host, SKU: r.SKU, GPUsTotal: r.GPUsTotal, RegionCode: r.RegionCode,
 		OnboardingMode: r.OnboardingMode, LifecycleClass: r.LifecycleClass, Port: r.Port,
@@ -59,7 +63,7 @@ func nodeParams(id string, r schema.RegisterNodeRequest) sqlc.InsertNodeParams {
 		p.OnboardingMode = manualMode
 	}
 	if p.LifecycleClass == "" {
-		p.LifecycleClass = schema.ClassPersistent
+		p.LifecycleClass = inventory.ClassPersistent
 	}
 	if p.Port == 0 {
 		p.Port = defaultSSHPort
@@ -77,7 +81,7 @@ func (s *Store) MarkSilent(ctx context.Context, olderThan time.Duration) ([]stri
 		return err
 	})
 	for _, id := range silent {
-		moved, err := s.watch(ctx, id, schema.ActionHeartbeatLost, systemActor, func(ctx context.Context, u *unit) (bool, error) {
+		moved, err := s.watch(ctx, id, lifecycle.ActionHeartbeatLost, systemActor, func(ctx context.Context, u *unit) (bool, error) {
 			return u.StillSilent(ctx, id, olderThan.Seconds())
 		})
 		if err != nil {
@@ -93,7 +97,7 @@ func (s *Store) MarkSilent(ctx context.Context, olderThan time.Duration) ([]stri
 // watch makes a move of the watchdog when it is still due under the node's
 // lock, and reports whether it did. A node that is in another state by now is
 // left alone.
-func (s *Store) watch(ctx context.Context, nodeID string, a schema.Action, actor string,
+func (s *Store) watch(ctx context.Context, nodeID string, a lifecycle.Action, actor string,
 	due func(context.Context, *unit) (bool, error),
 ) (moved bool, err error) {
 	err = s.write(ctx, string(a)+" of node "+nodeID, func(ctx context.Context, u *unit) error {
@@ -101,15 +105,15 @@ func (s *Store) watch(ctx context.Context, nodeID string, a schema.Action, actor
 		if err != nil {
 			return err
 		}
-		move, err := schema.CheckMove(a, node.State)
+		move, err := lifecycle.CheckMove(a, node.State)
 		if err != nil {
 			return nil //nolint:nilerr // an operation or another replica was first
 		}
 		if ok, err := due(ctx, u); err != nil || !ok {
 			return err
 		}
-		u.note(schema.AuditEvent{Stream: nodeID, Actor: actor, Action: schema.AuditAction(a), Target: nodeID,
-			Result: schema.AuditSucceeded, Detail: map[string]string{"from": string(node.State), "to": string(move.To)}})
+		u.note(audit.Event{Stream: nodeID, Actor: actor, Action: audit.ActionName(a), Target: nodeID,
+			Result: audit.Succeeded, Detail: map[string]string{"from": string(node.State), "to": string(move.To)}})
 		moved = true
 		return u.moveNode(ctx, node, move.To)
 	})

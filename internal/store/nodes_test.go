@@ -7,40 +7,46 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestRegister(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	r := schema.RegisterNodeRequest{Host: "gpu-17", Port: 2222, SSHUsername: "hpcadmin", SSHPublicKey: "ssh-ed25519 AAAA",
-		SKU: "h100", GPUsTotal: 8, RegionCode: "region-1", OnboardingMode: "libvirt", LifecycleClass: schema.ClassSpot}
+	r := wire.RegisterNodeRequest{Host: "gpu-17", Port: 2222, SSHUsername: "hpcadmin", SSHPublicKey: "ssh-ed25519 AAAA",
+		SKU: "h100", GPUsTotal: 8, RegionCode: "region-1", OnboardingMode: "libvirt", LifecycleClass: inventory.ClassSpot}
 	n, err := e.Register(ctx, r, operator)
 	require.NoError(t, err)
-	require.Equal(t, schema.NodeView{ID: n.ID, Host: "gpu-17", Port: 2222, SSHUsername: "hpcadmin", SSHPublicKey: "ssh-ed25519 AAAA",
-		SKU: "h100", GPUsTotal: 8, RegionCode: "region-1", OnboardingMode: "libvirt", LifecycleClass: schema.ClassSpot,
-		State: schema.NodeRegistered, StateSince: n.StateSince, Incarnation: 1, Workloads: []schema.Workload{}, CreatedAt: n.CreatedAt}, n)
+	require.Equal(t, wire.NodeView{ID: n.ID, Host: "gpu-17", Port: 2222, SSHUsername: "hpcadmin", SSHPublicKey: "ssh-ed25519 AAAA",
+		SKU: "h100", GPUsTotal: 8, RegionCode: "region-1", OnboardingMode: "libvirt", LifecycleClass: inventory.ClassSpot,
+		State: lifecycle.NodeRegistered, StateSince: n.StateSince, Incarnation: 1, Workloads: []task.Workload{}, CreatedAt: n.CreatedAt}, n)
 	require.Equal(t, time.UTC, n.CreatedAt.Location())
 	require.Equal(t, "alice@ops", e.chain(n.ID)[0].Actor)
 
 	plain := e.register()
 	require.Equal(t, 22, plain.Port)
 	require.Equal(t, "manual", plain.OnboardingMode)
-	require.Equal(t, schema.ClassPersistent, plain.LifecycleClass)
+	require.Equal(t, inventory.ClassPersistent, plain.LifecycleClass)
 
 	e.exec("UPDATE skus SET active = false WHERE name = 'a100'")
-	for reason, change := range map[string]func(*schema.RegisterNodeRequest){
-		"sku_unknown":  func(r *schema.RegisterNodeRequest) { r.SKU = "b200" },
-		"sku_inactive": func(r *schema.RegisterNodeRequest) { r.SKU = "a100" },
-		"sku_mismatch": func(r *schema.RegisterNodeRequest) { r.GPUsTotal = 9 },
-		"host_taken":   func(r *schema.RegisterNodeRequest) { r.Host = "GPU-17" },
+	for reason, change := range map[string]func(*wire.RegisterNodeRequest){
+		"sku_unknown":  func(r *wire.RegisterNodeRequest) { r.SKU = "b200" },
+		"sku_inactive": func(r *wire.RegisterNodeRequest) { r.SKU = "a100" },
+		"sku_mismatch": func(r *wire.RegisterNodeRequest) { r.GPUsTotal = 9 },
+		"host_taken":   func(r *wire.RegisterNodeRequest) { r.Host = "GPU-17" },
 	} {
 		bad := r
 		bad.Host = "gpu-18"
 		change(&bad)
 		_, err := e.Register(ctx, bad, operator)
 		requireKind(t, err, schema.KindInvalidRequest, reason)
-		require.Contains(t, e.audit(schema.SystemStream), "nodes.register refused "+reason)
+		require.Contains(t, e.audit(audit.SystemStream), "nodes.register refused "+reason)
 	}
 	bad := r
 	bad.Host, bad.Port = "gpu-19", 70000
@@ -55,7 +61,7 @@ func TestOneOfManyRegistrationsOfAHostWins(t *testing.T) {
 	e := setup(t)
 	won := 0
 	for _, err := range race(20, func(int) error {
-		_, err := e.Register(t.Context(), schema.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
+		_, err := e.Register(t.Context(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
 		return err
 	}) {
 		if err == nil {
@@ -70,13 +76,13 @@ func TestOneOfManyRegistrationsOfAHostWins(t *testing.T) {
 func TestFindingNodes(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	b := e.register(func(r *schema.RegisterNodeRequest) { r.Host = "b" })
-	a := e.register(func(r *schema.RegisterNodeRequest) { r.Host = "a" })
+	b := e.register(func(r *wire.RegisterNodeRequest) { r.Host = "b" })
+	a := e.register(func(r *wire.RegisterNodeRequest) { r.Host = "a" })
 	require.Equal(t, a, e.node(a.ID))
 	require.Equal(t, b, e.node("B"))
 	nodes, err := e.Nodes(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []schema.NodeView{a, b}, nodes)
+	require.Equal(t, []wire.NodeView{a, b}, nodes)
 	for _, missing := range []string{schema.NewID(), "c", "", "x\x00"} {
 		_, err := e.Node(ctx, missing)
 		requireKind(t, err, schema.KindNotFound, "")
@@ -92,8 +98,8 @@ func TestHeartbeats(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	beat := schema.HeartbeatRequest{AgentVersion: "v1", UptimeSeconds: 77, BootID: "boot-1", Cordoned: true, Phase: "ready",
-		Workloads: []schema.Workload{{Name: "a", Kind: "process", Since: time.Now().UTC().Truncate(time.Second)}}, At: time.Now()}
+	beat := wire.HeartbeatRequest{AgentVersion: "v1", UptimeSeconds: 77, BootID: "boot-1", Cordoned: true, Phase: "ready",
+		Workloads: []task.Workload{{Name: "a", Kind: "process", Since: time.Now().UTC().Truncate(time.Second)}}, At: time.Now()}
 	rows := e.changes(caller.NodeID, func() { require.NoError(t, e.beat(caller, beat)) })
 	require.Empty(t, rows)
 	n := e.node(caller.NodeID)
@@ -117,7 +123,7 @@ func TestHeartbeats(t *testing.T) {
 		require.Equal(t, []string{caller.NodeID}, slices.Concat(lost...), "one of them moves the node")
 	})
 	require.Equal(t, []string{"nodes.heartbeat-lost succeeded"}, rows)
-	require.Equal(t, schema.NodeOffline, e.node(caller.NodeID).State)
+	require.Equal(t, lifecycle.NodeOffline, e.node(caller.NodeID).State)
 
 	rows = e.changes(caller.NodeID, func() {
 		for _, err := range race(10, func(int) error { return e.beat(caller, beat) }) {
@@ -125,14 +131,14 @@ func TestHeartbeats(t *testing.T) {
 		}
 	})
 	require.Equal(t, []string{"nodes.heartbeat-back succeeded"}, rows)
-	require.Equal(t, schema.NodeActive, e.node(caller.NodeID).State)
+	require.Equal(t, lifecycle.NodeActive, e.node(caller.NodeID).State)
 
 	e.exec("UPDATE nodes SET last_heartbeat_at = now() - interval '6 minutes'")
 	silent, err = e.MarkSilent(ctx, 5*time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, silent, "a node that has just become active is not silent yet")
-	for _, s := range schema.NodeStates() {
-		if s == schema.NodeActive || s == schema.NodeOffline {
+	for _, s := range lifecycle.NodeStates() {
+		if s == lifecycle.NodeActive || s == lifecycle.NodeOffline {
 			continue
 		}
 		e.exec("UPDATE nodes SET state = $2, state_since = 'epoch' WHERE node_id = $1", caller.NodeID, s)
@@ -150,14 +156,14 @@ func TestHeartbeats(t *testing.T) {
 
 func TestNodeCounts(t *testing.T) {
 	e := setup(t)
-	old := e.inState(schema.NodeDraining)
-	e.inState(schema.NodeDraining)
-	e.inState(schema.NodeRetired)
+	old := e.inState(lifecycle.NodeDraining)
+	e.inState(lifecycle.NodeDraining)
+	e.inState(lifecycle.NodeRetired)
 	e.exec("UPDATE nodes SET state_since = '2026-01-01Z' WHERE node_id = $1", old.ID)
 	counts, err := e.NodeCounts(t.Context())
 	require.NoError(t, err)
 	require.Len(t, counts, 2)
-	require.Equal(t, schema.NodeCount{State: schema.NodeDraining, Nodes: 2,
+	require.Equal(t, metrics.NodeCount{State: lifecycle.NodeDraining, Nodes: 2,
 		OldestSince: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}, counts[0])
 	require.Equal(t, int64(1), counts[1].Nodes)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestMigrateManyAtOnce(t *testing.T) {
@@ -23,7 +25,7 @@ func TestMigrateManyAtOnce(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{URL: dsn})
 	require.NoError(t, err)
 	defer s.Close()
-	_, err = s.Register(t.Context(), schema.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
+	_, err = s.Register(t.Context(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
 	require.NoError(t, err)
 }
 
@@ -66,7 +68,7 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 
 func TestALostServerIsUnavailable(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeActive)
+	n := e.inState(lifecycle.NodeActive)
 	u, err := url.Parse(e.url)
 	require.NoError(t, err)
 	ended, cancel := context.WithCancel(t.Context())
@@ -82,7 +84,7 @@ func TestALostServerIsUnavailable(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT 1 FROM nodes WHERE node_id = $1 FOR UPDATE", n.ID)
 	require.NoError(t, err)
-	_, err = brief.Claim(t.Context(), request(n.ID, schema.ActionDrain))
+	_, err = brief.Claim(t.Context(), request(n.ID, lifecycle.ActionDrain))
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.NoError(t, tx.Rollback(t.Context()))
 
@@ -90,6 +92,6 @@ func TestALostServerIsUnavailable(t *testing.T) {
 		WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'gpuaas'`)
 	require.Eventually(t, func() bool {
 		_, err := e.Node(t.Context(), n.ID)
-		return err == nil || !schema.KindOf(err).Row().Retry
+		return err == nil || !schema.KindOf(err).Info().Retry
 	}, soon, time.Millisecond, "a lost connection heals by itself")
 }

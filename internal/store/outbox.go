@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Outbox implements relay.Outbox.
@@ -14,7 +16,7 @@ type Outbox struct {
 	s      *Store
 	l      *Listener
 	wake   <-chan struct{}
-	handed chan schema.OutboxMessage
+	handed chan relay.Message
 }
 
 const (
@@ -28,14 +30,14 @@ const (
 // Outbox returns the outbox, woken by the listener.
 func (s *Store) Outbox(l *Listener) *Outbox {
 	wake, _ := l.subscribe(channelOutbox, 0)
-	return &Outbox{s, l, wake, make(chan schema.OutboxMessage, handedMost)}
+	return &Outbox{s, l, wake, make(chan relay.Message, handedMost)}
 }
 
 // Take removes what was delivered and locks up to limit undelivered messages
 // that are due, oldest first, for half a minute: who takes them and dies leaves
 // them due again after it. To remove twice is to remove once.
-func (o *Outbox) Take(ctx context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
-	var messages []schema.OutboxMessage
+func (o *Outbox) Take(ctx context.Context, limit int, delivered []relay.Message) ([]relay.Message, error) {
+	var messages []relay.Message
 	err := o.s.read(ctx, "taking messages from the outbox", func(ctx context.Context) error {
 		ids, created := make([]int64, len(delivered)), make([]time.Time, len(delivered))
 		for i, m := range delivered {
@@ -45,7 +47,7 @@ func (o *Outbox) Take(ctx context.Context, limit int, delivered []schema.OutboxM
 		if err != nil {
 			return err
 		}
-		messages = make([]schema.OutboxMessage, len(rows))
+		messages = make([]relay.Message, len(rows))
 		for i, r := range rows {
 			if messages[i], err = outboxMessage(r); err != nil {
 				return err
@@ -56,14 +58,14 @@ func (o *Outbox) Take(ctx context.Context, limit int, delivered []schema.OutboxM
 	return messages, err
 }
 
-func outboxMessage(r sqlc.TakeOutboxRow) (schema.OutboxMessage, error) {
-	m := schema.OutboxMessage{ID: r.ID, Attempts: int(r.Attempts), CreatedAt: r.CreatedAt}
+func outboxMessage(r sqlc.TakeOutboxRow) (relay.Message, error) {
+	m := relay.Message{ID: r.ID, Attempts: int(r.Attempts), CreatedAt: r.CreatedAt}
 	if r.TaskID == nil {
 		m.WorkflowID = r.WorkflowID
 		return m, json.Unmarshal(r.Event, &m.Event)
 	}
-	m.Result = resultOf(schema.TaskStatus(r.TaskStatus), r.LeaseEpoch, r.Result)
-	m.Owner = schema.TaskOwner{WorkflowID: *r.OwnerWorkflowID, RunID: *r.OwnerRunID, ActivityID: *r.OwnerActivityID}
+	m.Result = resultOf(task.Status(r.TaskStatus), r.LeaseEpoch, r.Result)
+	m.Owner = task.Owner{WorkflowID: *r.OwnerWorkflowID, RunID: *r.OwnerRunID, ActivityID: *r.OwnerActivityID}
 	return m, nil
 }
 
@@ -97,7 +99,7 @@ func (o *Outbox) Wake() <-chan struct{} {
 // Handed gives the results that this process stored: they are taken as by Take,
 // which saves the relay a look and a transaction for each. Those that nobody
 // reads are due after holdFor.
-func (o *Outbox) Handed() <-chan schema.OutboxMessage { return o.handed }
+func (o *Outbox) Handed() <-chan relay.Message { return o.handed }
 
 // hold is how long a result's message is kept from the others: holdFor when it
 // can be handed to this process's relay, else 0.
@@ -109,7 +111,7 @@ func (o *Outbox) hold() time.Duration {
 }
 
 // hand gives a held message to the relay.
-func (o *Outbox) hand(m schema.OutboxMessage) {
+func (o *Outbox) hand(m relay.Message) {
 	select {
 	case o.handed <- m:
 	default: // it is due when it is held no more
@@ -136,32 +138,32 @@ func (s *Store) wakeRelay() {
 }
 
 // tell puts an event of a node for a workflow into the outbox.
-func (u *unit) tell(ctx context.Context, workflowID, nodeID string, incarnation int64, event schema.AgentEventName) error {
-	return u.tellEvent(ctx, workflowID, schema.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation})
+func (u *unit) tell(ctx context.Context, workflowID, nodeID string, incarnation int64, event lifecycle.AgentEventName) error {
+	return u.tellEvent(ctx, workflowID, lifecycle.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation})
 }
 
-func (u *unit) tellEvent(ctx context.Context, workflowID string, e schema.AgentEvent) error {
+func (u *unit) tellEvent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {
 	return u.later.InsertEventMessage(ctx, channelOutbox, workflowID, &e)
 }
 
 // tellEnrolment tells an event of an identity to the workflow that waits for it:
 // the node's enrolment, or its reissue. An enrolment that is open while the
 // identity is reissued waits for the same node and hears it too.
-func (u *unit) tellEnrolment(ctx context.Context, nodeID string, incarnation int64, reissued bool, event schema.AgentEventName) error {
+func (u *unit) tellEnrolment(ctx context.Context, nodeID string, incarnation int64, reissued bool, event lifecycle.AgentEventName) error {
 	if !reissued {
-		return u.tell(ctx, schema.NodeWorkflowID(nodeID), nodeID, incarnation, event)
+		return u.tell(ctx, lifecycle.NodeWorkflowID(nodeID), nodeID, incarnation, event)
 	}
 	open, err := u.OpenOperations(ctx, nodeID)
 	if err != nil {
 		return err
 	}
 	for _, op := range open {
-		if op.Action != schema.ActionEnroll {
+		if op.Action != lifecycle.ActionEnroll {
 			continue
 		}
-		if err := u.tell(ctx, schema.NodeWorkflowID(nodeID), nodeID, incarnation, event); err != nil {
+		if err := u.tell(ctx, lifecycle.NodeWorkflowID(nodeID), nodeID, incarnation, event); err != nil {
 			return err
 		}
 	}
-	return u.tell(ctx, schema.ReissueWorkflowID(nodeID), nodeID, incarnation, event)
+	return u.tell(ctx, lifecycle.ReissueWorkflowID(nodeID), nodeID, incarnation, event)
 }

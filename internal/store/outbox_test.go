@@ -8,8 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/store"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // outbox is the store's outbox on a listener that nobody runs.
@@ -34,11 +37,11 @@ func TestAResultIsHandedToTheRelayOfItsProcess(t *testing.T) {
 	defer listen(ctx, foreign)()
 	awaken(t, elsewhere) // it looks once when the connection stands
 	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
 	awaken(t, elsewhere) // the enrolment's events
 	report := func(step string) {
-		e.dispatch(f, step, schema.TaskFactsCollect)
-		_, err := e.Result(ctx, caller, e.take(caller, time.Minute).TaskID, succeeded(1, schema.Facts{}))
+		e.dispatch(f, step, task.FactsCollect)
+		_, err := e.Result(ctx, caller, e.take(caller, time.Minute).TaskID, succeeded(1, inventory.Facts{}))
 		require.NoError(t, err)
 	}
 	drained := func() { // what was on its way arrived: a node's wake comes after it on the same connection
@@ -73,7 +76,7 @@ func TestAResultIsHandedToTheRelayOfItsProcess(t *testing.T) {
 	require.JSONEq(t, string(taken[0].Result.Output), string(handed.Result.Output))
 	handed.Result.Output = taken[0].Result.Output
 	require.Equal(t, taken[0].Result, handed.Result)
-	_, err = e.outbox().Take(ctx, 0, []schema.OutboxMessage{handed})
+	_, err = e.outbox().Take(ctx, 0, []relay.Message{handed})
 	require.NoError(t, err)
 	require.Zero(t, e.number("SELECT count(*) FROM outbox WHERE id = $1", handed.ID))
 
@@ -88,13 +91,13 @@ func TestOutbox(t *testing.T) {
 	ctx := t.Context()
 	o := e.outbox()
 	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
-	e.dispatch(f, "facts", schema.TaskFactsCollect)
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	e.dispatch(f, "facts", task.FactsCollect)
 	offer := e.take(caller, time.Minute)
-	result := succeeded(1, schema.Facts{CPUs: 2})
+	result := succeeded(1, inventory.Facts{CPUs: 2})
 	_, err := e.Result(ctx, caller, offer.TaskID, result)
 	require.NoError(t, err)
-	take := func(limit int, delivered ...schema.OutboxMessage) []schema.OutboxMessage {
+	take := func(limit int, delivered ...relay.Message) []relay.Message {
 		messages, err := o.Take(ctx, limit, delivered)
 		require.NoError(t, err)
 		return messages
@@ -103,7 +106,7 @@ func TestOutbox(t *testing.T) {
 
 	first := take(3)
 	require.Len(t, first, 3)
-	require.True(t, slices.IsSortedFunc(first, func(a, b schema.OutboxMessage) int { return int(a.ID - b.ID) }))
+	require.True(t, slices.IsSortedFunc(first, func(a, b relay.Message) int { return int(a.ID - b.ID) }))
 	last := take(10)
 	require.Len(t, last, 1, "what was taken is not taken again")
 	require.Equal(t, taskOwner("facts"), last[0].Owner)
@@ -135,13 +138,13 @@ func TestAResultGoesToWhoWaitsNow(t *testing.T) {
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
 	e.exec("DELETE FROM outbox")
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
-	e.dispatch(f, "facts", schema.TaskFactsCollect)
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	e.dispatch(f, "facts", task.FactsCollect)
 	offer := e.take(caller, time.Minute)
-	reset := schema.TaskOwner{WorkflowID: "wf", RunID: "run after a reset", ActivityID: "facts"}
-	_, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), reset)
+	reset := task.Owner{WorkflowID: "wf", RunID: "run after a reset", ActivityID: "facts"}
+	_, err := e.Prepare(ctx, spec(f, "facts", task.FactsCollect), reset)
 	require.NoError(t, err)
-	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, schema.Facts{}))
+	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, inventory.Facts{}))
 	require.NoError(t, err)
 	messages, err := e.outbox().Take(ctx, 10, nil)
 	require.NoError(t, err)
@@ -154,9 +157,9 @@ func TestAMessageWrittenAnewIsNotRemoved(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	e.dispatch(f, "drain", schema.TaskNodeProbe)
+	e.dispatch(f, "drain", task.NodeProbe)
 	offer := e.take(c, time.Minute)
-	_, err := e.Result(ctx, c, offer.TaskID, succeeded(1, schema.ProbeReport{}))
+	_, err := e.Result(ctx, c, offer.TaskID, succeeded(1, inventory.ProbeReport{}))
 	require.NoError(t, err)
 	o := e.outbox()
 	older, err := o.Take(ctx, 100, nil)
@@ -178,7 +181,7 @@ func TestRacingRelaysTakeEachMessageOnce(t *testing.T) {
 		e.token(e.register().ID)
 	}
 	o := e.outbox()
-	taken := make([][]schema.OutboxMessage, 10)
+	taken := make([][]relay.Message, 10)
 	for _, err := range race(len(taken), func(i int) (err error) {
 		taken[i], err = o.Take(t.Context(), 2, nil)
 		return err

@@ -5,15 +5,18 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // StorePending keeps the issued certificate and its recovery token in the
 // pending slot, replacing unused ones, as nodeapi.Store says. The same
 // certificate again changes nothing. The claim must still be the key's: it may
 // have been replaced while the certificate was being issued.
-func (s *Store) StorePending(ctx context.Context, n schema.NewIdentity) (int64, error) {
+func (s *Store) StorePending(ctx context.Context, n nodeapi.NewIdentity) (int64, error) {
 	var sequence int64
 	err := s.write(ctx, "storing the certificate of node "+n.NodeID, func(ctx context.Context, u *unit) (err error) {
 		sequence, err = u.storePending(ctx, n)
@@ -22,7 +25,7 @@ func (s *Store) StorePending(ctx context.Context, n schema.NewIdentity) (int64, 
 	return sequence, err
 }
 
-func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, error) {
+func (u *unit) storePending(ctx context.Context, n nodeapi.NewIdentity) (int64, error) {
 	node, err := u.lockNode(ctx, n.NodeID)
 	switch {
 	case err != nil:
@@ -54,9 +57,9 @@ func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, e
 	if err := u.later.SetSequence(ctx, n.NodeID, sequence); err != nil {
 		return 0, err
 	}
-	u.note(schema.AuditEvent{
-		Stream: n.NodeID, Actor: nodeActor(n.NodeID), Action: schema.AuditIdentityIssued, Target: n.NodeID,
-		Result: schema.AuditSucceeded, CorrelationID: n.CorrelationID,
+	u.note(audit.Event{
+		Stream: n.NodeID, Actor: nodeActor(n.NodeID), Action: audit.IdentityIssued, Target: n.NodeID,
+		Result: audit.Succeeded, CorrelationID: n.CorrelationID,
 		Detail: map[string]string{"serial": n.Cert.Serial, "issuer": n.Cert.Issuer, "spki": n.Cert.SPKI, "token_id": n.TokenID,
 			"via": string(n.Via), "sequence": strconv.FormatInt(sequence, 10), "recovery_token_id": n.Recovery.TokenID},
 	})
@@ -67,11 +70,11 @@ func (u *unit) storePending(ctx context.Context, n schema.NewIdentity) (int64, e
 }
 
 // pendingQuestion asks for what storing the certificate depends on.
-func pendingQuestion(n schema.NewIdentity) sqlc.PendingFactsParams {
+func pendingQuestion(n nodeapi.NewIdentity) sqlc.PendingFactsParams {
 	q := sqlc.PendingFactsParams{NodeID: n.NodeID, Serial: n.Cert.Serial, Incarnation: n.Incarnation, SPKI: n.Cert.SPKI,
-		Purposes: purposes(schema.PurposeEnroll, schema.PurposeReissue)}
-	if n.Via == schema.ViaRecover {
-		q.Purposes = purposes(schema.PurposeRecover)
+		Purposes: purposes(trust.PurposeEnroll, trust.PurposeReissue)}
+	if n.Via == trust.IssuedByRecover {
+		q.Purposes = purposes(trust.PurposeRecover)
 	}
 	if schema.IsID(n.TokenID) {
 		q.TokenID = &n.TokenID
@@ -80,12 +83,12 @@ func pendingQuestion(n schema.NewIdentity) sqlc.PendingFactsParams {
 }
 
 // checkHolder refuses a certificate whose claim is not its key's any more.
-func checkHolder(n schema.NewIdentity, facts sqlc.PendingFactsRow) error {
+func checkHolder(n nodeapi.NewIdentity, facts sqlc.PendingFactsRow) error {
 	gone := schema.NewError(schema.KindTokenConsumed, "the claim is not held by this key any more")
 	switch {
-	case n.Via == schema.ViaRenew && !facts.RenewalHeld:
+	case n.Via == trust.IssuedByRenew && !facts.RenewalHeld:
 		return gone.WithReason("claim_replaced")
-	case n.Via != schema.ViaRenew && !facts.TokenHeld:
+	case n.Via != trust.IssuedByRenew && !facts.TokenHeld:
 		return gone.WithReason("token_voided")
 	}
 	return nil
@@ -93,19 +96,19 @@ func checkHolder(n schema.NewIdentity, facts sqlc.PendingFactsRow) error {
 
 // insertRecovery stores the recovery token that goes with a new identity. Its
 // life begins now when the caller sets none.
-func (u *unit) insertRecovery(ctx context.Context, n schema.NewIdentity) error {
+func (u *unit) insertRecovery(ctx context.Context, n nodeapi.NewIdentity) error {
 	if n.Recovery.TokenID == "" {
 		return nil
 	}
 	t := n.Recovery
-	t.NodeID, t.Purpose = n.NodeID, schema.PurposeRecover
+	t.NodeID, t.Purpose = n.NodeID, trust.PurposeRecover
 	if t.ExpiresAt.IsZero() {
-		t.ExpiresAt = time.Now().Add(schema.RecoveryTokenTTL)
+		t.ExpiresAt = time.Now().Add(trust.RecoveryTokenTTL)
 	}
 	return u.insertToken(ctx, t, n.Incarnation)
 }
 
-func pendingCertificate(n schema.NewIdentity, sequence int64) sqlc.InsertPendingCertificateParams {
+func pendingCertificate(n nodeapi.NewIdentity, sequence int64) sqlc.InsertPendingCertificateParams {
 	c := n.Cert
 	return sqlc.InsertPendingCertificateParams{
 		NodeID: n.NodeID, Serial: c.Serial, Incarnation: n.Incarnation, Subject: c.Subject, URI: c.URI, Issuer: c.Issuer,

@@ -6,7 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // What proves a result stays beside it, byte for byte, and the audit names the
@@ -16,14 +19,14 @@ func TestTheProofOfAResultIsKept(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, _, _ := e.enroll()
-	f := e.claim(c.NodeID, schema.ActionProvision).Fence
-	row := e.dispatch(f, "facts", schema.TaskFactsCollect)
-	plain := e.dispatch(f, "probe", schema.TaskNodeProbe)
+	f := e.claim(c.NodeID, lifecycle.ActionProvision).Fence
+	row := e.dispatch(f, "facts", task.FactsCollect)
+	plain := e.dispatch(f, "probe", task.NodeProbe)
 	for range 2 {
 		e.take(c, time.Minute)
 	}
-	proof := schema.ResultProof{Serial: "0a1b", Key: []byte{0x30, 0}, Body: []byte("{ \"spaced\":\xff1}"), Signature: []byte{1, 2, 3}}
-	result := succeeded(1, schema.Facts{CPUs: 2})
+	proof := trust.ResultProof{Serial: "0a1b", Key: []byte{0x30, 0}, Body: []byte("{ \"spaced\":\xff1}"), Signature: []byte{1, 2, 3}}
+	result := succeeded(1, inventory.Facts{CPUs: 2})
 	result.Proof = &proof
 	_, err := e.Result(ctx, c, row.TaskID, result)
 	require.NoError(t, err)
@@ -31,7 +34,7 @@ func TestTheProofOfAResultIsKept(t *testing.T) {
 	require.Equal(t, map[string]string{"type": "facts.collect", "serial": "0a1b"}, events[len(events)-1].Detail)
 
 	again := result
-	again.Proof = &schema.ResultProof{Serial: "0a1c", Key: []byte{1}, Body: []byte{2}, Signature: []byte{3}}
+	again.Proof = &trust.ResultProof{Serial: "0a1c", Key: []byte{1}, Body: []byte{2}, Signature: []byte{3}}
 	_, err = e.Result(ctx, c, row.TaskID, again)
 	require.NoError(t, err)
 	view, err := e.Task(ctx, row.TaskID)
@@ -39,7 +42,7 @@ func TestTheProofOfAResultIsKept(t *testing.T) {
 	require.Equal(t, &proof, view.ResultProof)
 	require.Nil(t, view.Result.Proof)
 
-	_, err = e.Result(ctx, c, plain.TaskID, succeeded(1, schema.ProbeReport{}))
+	_, err = e.Result(ctx, c, plain.TaskID, succeeded(1, inventory.ProbeReport{}))
 	require.NoError(t, err)
 	view, err = e.Task(ctx, plain.TaskID)
 	require.NoError(t, err)

@@ -4,8 +4,11 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 const (
@@ -21,8 +24,8 @@ const (
 // Reclaim looks at one batch of tasks and decides each, as
 // activities.Reclaimer says. A task that cannot be decided keeps none of the
 // others from it: the first such failure is returned with the whole report.
-func (s *Store) Reclaim(ctx context.Context, r schema.ReclaimRequest) (schema.ReclaimReport, error) {
-	var report schema.ReclaimReport
+func (s *Store) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
+	var report activities.ReclaimReport
 	found, limit, err := s.reclaimable(ctx, r)
 	if err != nil {
 		return report, err
@@ -46,7 +49,7 @@ func (s *Store) Reclaim(ctx context.Context, r schema.ReclaimRequest) (schema.Re
 	return report, failed
 }
 
-func (s *Store) reclaimable(ctx context.Context, r schema.ReclaimRequest) (rows []sqlc.ReclaimableTasksRow, limit int, err error) {
+func (s *Store) reclaimable(ctx context.Context, r activities.ReclaimRequest) (rows []sqlc.ReclaimableTasksRow, limit int, err error) {
 	after := r.After
 	if after == "" {
 		after = noTask
@@ -57,7 +60,7 @@ func (s *Store) reclaimable(ctx context.Context, r schema.ReclaimRequest) (rows 
 	limit = min(max(r.Limit, 1), maxReclaim)
 	err = s.read(ctx, "looking for tasks that nobody holds", func(ctx context.Context) (err error) {
 		rows, err = s.q.ReclaimableTasks(ctx, sqlc.ReclaimableTasksParams{After: after, MaxRows: int32(limit),
-			GraceSeconds: schema.StaleGrace.Seconds(), NudgeSeconds: nudgeAfter.Seconds()})
+			GraceSeconds: task.StaleGrace.Seconds(), NudgeSeconds: nudgeAfter.Seconds()})
 		return err
 	})
 	return rows, limit, err
@@ -65,15 +68,15 @@ func (s *Store) reclaimable(ctx context.Context, r schema.ReclaimRequest) (rows 
 
 // reclaim decides one task by what its row says under its lock; nil when there
 // is nothing to decide any more.
-func (s *Store) reclaim(ctx context.Context, nodeID, taskID string) (*schema.Reclaimed, error) {
-	var decided *schema.Reclaimed
+func (s *Store) reclaim(ctx context.Context, nodeID, taskID string) (*activities.ReclaimDecision, error) {
+	var decided *activities.ReclaimDecision
 	err := s.write(ctx, "reclaiming task "+taskID, func(ctx context.Context, u *unit) error {
 		decided = nil
 		node, err := u.lockNode(ctx, nodeID)
 		if err != nil {
 			return err
 		}
-		t, err := u.LockTask(ctx, schema.StaleGrace.Seconds(), taskID)
+		t, err := u.LockTask(ctx, task.StaleGrace.Seconds(), taskID)
 		if err != nil {
 			return err
 		}
@@ -83,7 +86,7 @@ func (s *Store) reclaim(ctx context.Context, nodeID, taskID string) (*schema.Rec
 		}
 		result, err := u.decideReclaim(ctx, t, op.EndedAt != nil)
 		if err == nil && result != "" {
-			decided = &schema.Reclaimed{TaskID: taskID, NodeID: nodeID, Host: node.Host, Type: t.Type, Result: result}
+			decided = &activities.ReclaimDecision{TaskID: taskID, NodeID: nodeID, Host: node.Host, Type: t.Type, Result: result}
 		}
 		return err
 	})
@@ -91,34 +94,34 @@ func (s *Store) reclaim(ctx context.Context, nodeID, taskID string) (*schema.Rec
 }
 
 // decideReclaim is the reclaimer's table: the first row that fits.
-func (u *unit) decideReclaim(ctx context.Context, t sqlc.LockTaskRow, over bool) (schema.ReclaimResult, error) {
-	f := schema.Fence{NodeID: t.NodeID, OperationID: t.OperationID, Actor: systemActor, CorrelationID: t.CorrelationID}
+func (u *unit) decideReclaim(ctx context.Context, t sqlc.LockTaskRow, over bool) (activities.ReclaimResult, error) {
+	f := activities.Fence{NodeID: t.NodeID, OperationID: t.OperationID, Actor: systemActor, CorrelationID: t.CorrelationID}
 	detail := map[string]string{"type": string(t.Type)}
 	switch {
 	case over && !t.Status.Terminal():
 		if _, err := u.VoidTasks(ctx, t.NodeID, nil, &t.TaskID); err != nil {
 			return "", err
 		}
-		u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, schema.AuditCancelled, "operation_over", detail))
-		return schema.ReclaimVoided, u.later.Notify(ctx, channelNode, t.NodeID)
-	case t.Stale && t.Effect == schema.EffectDestructive:
-		u.note(taskEvent(f, schema.AuditTaskLost, t.TaskID, schema.AuditFailed, schema.ReasonTaskLost, detail))
-		return schema.ReclaimLost, u.lose(ctx, t)
+		u.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, "operation_over", detail))
+		return activities.ReclaimVoided, u.later.Notify(ctx, channelNode, t.NodeID)
+	case t.Stale && t.Effect == task.EffectDestructive:
+		u.note(taskEvent(f, audit.TaskLost, t.TaskID, audit.Failed, task.ReasonLost, detail))
+		return activities.ReclaimLost, u.lose(ctx, t)
 	case t.Stale && t.Cancelled:
-		return schema.ReclaimVoided, u.endCancelled(ctx, f, t, t.CancelReason)
+		return activities.ReclaimVoided, u.endCancelled(ctx, f, t, t.CancelReason)
 	case t.Stale:
-		u.note(taskEvent(f, schema.AuditTaskRequeued, t.TaskID, schema.AuditSucceeded, "lease_ended", detail))
-		if err := u.SetTaskStatus(ctx, schema.TaskPending, t.TaskID); err != nil {
+		u.note(taskEvent(f, audit.TaskRequeued, t.TaskID, audit.Succeeded, "lease_ended", detail))
+		if err := u.SetTaskStatus(ctx, task.Pending, t.TaskID); err != nil {
 			return "", err
 		}
-		return schema.ReclaimRequeued, u.later.Notify(ctx, channelNode, t.NodeID)
+		return activities.ReclaimRequeued, u.later.Notify(ctx, channelNode, t.NodeID)
 	}
 	return u.nudge(ctx, f, t)
 }
 
 // lose gives a task up and tells its activity.
 func (u *unit) lose(ctx context.Context, t sqlc.LockTaskRow) error {
-	if err := u.SetTaskStatus(ctx, schema.TaskLost, t.TaskID); err != nil {
+	if err := u.SetTaskStatus(ctx, task.Lost, t.TaskID); err != nil {
 		return err
 	}
 	if err := u.InsertResultMessage(ctx, &t.TaskID, t.OwnerWorkflowID); err != nil {
@@ -128,8 +131,8 @@ func (u *unit) lose(ctx context.Context, t sqlc.LockTaskRow) error {
 }
 
 // endCancelled ends a task that an operator cancelled and tells its activity.
-func (u *unit) endCancelled(ctx context.Context, f schema.Fence, t sqlc.LockTaskRow, reason string) error {
-	r := schema.TaskResult{LeaseEpoch: t.LeaseEpoch, Status: schema.TaskCancelled, Code: schema.KindTaskFailed,
+func (u *unit) endCancelled(ctx context.Context, f activities.Fence, t sqlc.LockTaskRow, reason string) error {
+	r := task.Result{LeaseEpoch: t.LeaseEpoch, Status: task.Canceled, Code: schema.KindTaskFailed,
 		Message: "cancelled: " + reason}
 	if err := u.EndTask(ctx, t.TaskID, &r, reason); err != nil {
 		return err
@@ -137,18 +140,18 @@ func (u *unit) endCancelled(ctx context.Context, f schema.Fence, t sqlc.LockTask
 	if err := u.InsertResultMessage(ctx, &t.TaskID, t.OwnerWorkflowID); err != nil {
 		return err
 	}
-	u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, schema.AuditCancelled, reason,
+	u.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, reason,
 		map[string]string{"type": string(t.Type)}))
 	return u.later.Notify(ctx, channelOutbox, "")
 }
 
 // nudge makes an undelivered result due at once.
-func (u *unit) nudge(ctx context.Context, f schema.Fence, t sqlc.LockTaskRow) (schema.ReclaimResult, error) {
+func (u *unit) nudge(ctx context.Context, f activities.Fence, t sqlc.LockTaskRow) (activities.ReclaimResult, error) {
 	rows, err := u.NudgeOutbox(ctx, &t.TaskID, nudgeAfter.Seconds())
 	if err != nil || rows == 0 {
 		return "", err
 	}
-	u.note(taskEvent(f, schema.AuditTaskNudged, t.TaskID, schema.AuditSucceeded, "not_delivered",
+	u.note(taskEvent(f, audit.TaskRedelivered, t.TaskID, audit.Succeeded, "not_delivered",
 		map[string]string{"type": string(t.Type)}))
-	return schema.ReclaimNudged, u.later.Notify(ctx, channelOutbox, "")
+	return activities.ReclaimRedelivered, u.later.Notify(ctx, channelOutbox, "")
 }

@@ -4,13 +4,17 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Advance records progress under the fence, as activities.Records says. An
 // operation that does not hold its node changes nothing of it, whatever a says.
-func (s *Store) Advance(ctx context.Context, f schema.Fence, a schema.Advance) error {
+func (s *Store) Advance(ctx context.Context, f activities.Fence, a activities.Advance) error {
 	return s.write(ctx, "recording progress of operation "+f.OperationID, func(ctx context.Context, u *unit) error {
 		node, op, err := u.recorded(ctx, f)
 		if err != nil {
@@ -55,13 +59,13 @@ func (u *unit) worksOn(ctx context.Context, operationID, runID string) error {
 // advanced is the operation's row after a. The last decision is kept until the
 // operation parks again or changes its phase, so that a repeat of it is told
 // from the same decision made once more.
-func advanced(op sqlc.GetOperationRow, a schema.Advance) sqlc.AdvanceOperationParams {
+func advanced(op sqlc.GetOperationRow, a activities.Advance) sqlc.AdvanceOperationParams {
 	p := sqlc.AdvanceOperationParams{
-		OperationID: op.OperationID, OpSeq: op.OpSeq, Status: schema.OperationRunning,
+		OperationID: op.OperationID, OpSeq: op.OpSeq, Status: lifecycle.OperationRunning,
 		Phase: op.Phase, Step: max(op.Step, a.Step), Stuck: a.Stuck, Decision: a.Decision,
 	}
 	if a.Stuck != nil {
-		p.Status = schema.OperationParked
+		p.Status = lifecycle.OperationParked
 	}
 	if a.Phase != "" {
 		p.Phase = a.Phase
@@ -72,13 +76,13 @@ func advanced(op sqlc.GetOperationRow, a schema.Advance) sqlc.AdvanceOperationPa
 	return p
 }
 
-func sameStuck(a, b *schema.Stuck) bool {
+func sameStuck(a, b *lifecycle.Stuck) bool {
 	return a != nil && a.Phase == b.Phase && a.Reason == b.Reason && a.Since.Equal(b.Since)
 }
 
 // applyAdvance changes the node and its instance as a says, with an audit row
 // for each that really changes.
-func (u *unit) applyAdvance(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, a schema.Advance) error {
+func (u *unit) applyAdvance(ctx context.Context, f activities.Fence, n sqlc.LockNodeRow, a activities.Advance) error {
 	detail := map[string]string{}
 	if a.Node != "" && a.Node != n.State {
 		if err := one(f)(u.SetNodeState(ctx, n.NodeID, f.OpSeq, a.Node)); err != nil {
@@ -94,7 +98,7 @@ func (u *unit) applyAdvance(ctx context.Context, f schema.Fence, n sqlc.LockNode
 	}
 	if len(detail) > 0 {
 		detail["phase"] = a.Phase
-		u.note(event(f, schema.AuditStateChanged, schema.AuditSucceeded, "", detail))
+		u.note(event(f, audit.StateChanged, audit.Succeeded, "", detail))
 	}
 	if a.Facts != nil {
 		if err := one(f)(u.SetNodeFacts(ctx, n.NodeID, f.OpSeq, a.Facts)); err != nil {
@@ -103,7 +107,7 @@ func (u *unit) applyAdvance(ctx context.Context, f schema.Fence, n sqlc.LockNode
 	}
 	was, err := u.setInstance(ctx, n, a.Instance)
 	if err == nil && a.Instance != "" && was != a.Instance {
-		u.note(event(f, schema.AuditInstanceChanged, schema.AuditSucceeded, "",
+		u.note(event(f, audit.InstanceChanged, audit.Succeeded, "",
 			map[string]string{"from": string(was), "to": string(a.Instance), "phase": a.Phase}))
 	}
 	return err
@@ -111,17 +115,17 @@ func (u *unit) applyAdvance(ctx context.Context, f schema.Fence, n sqlc.LockNode
 
 // setInstance puts the node's instance into the state and returns the state it
 // was in. The first state of a machine makes its row; "" changes nothing.
-func (u *unit) setInstance(ctx context.Context, n sqlc.LockNodeRow, want schema.InstanceState) (schema.InstanceState, error) {
-	if want == schema.InstanceNone {
+func (u *unit) setInstance(ctx context.Context, n sqlc.LockNodeRow, want lifecycle.InstanceState) (lifecycle.InstanceState, error) {
+	if want == lifecycle.InstanceNone {
 		return want, nil
 	}
 	was, err := u.liveInstance(ctx, n.NodeID)
 	switch {
 	case err != nil || was == want:
 		return was, err
-	case was != schema.InstanceNone:
+	case was != lifecycle.InstanceNone:
 		return was, u.SetInstanceState(ctx, n.NodeID, want)
-	case want == schema.InstanceTerminated: // there is none, or it is gone already
+	case want == lifecycle.InstanceTerminated: // there is none, or it is gone already
 		return want, nil
 	}
 	return was, u.InsertInstance(ctx, sqlc.InsertInstanceParams{
@@ -129,22 +133,22 @@ func (u *unit) setInstance(ctx context.Context, n sqlc.LockNodeRow, want schema.
 	})
 }
 
-func (u *unit) noteDecision(f schema.Fence, a schema.Advance) {
-	e := event(f, schema.AuditDecision, schema.AuditAccepted, a.Decision.Reason,
+func (u *unit) noteDecision(f activities.Fence, a activities.Advance) {
+	e := event(f, audit.Decision, audit.Accepted, a.Decision.Reason,
 		map[string]string{"decision": string(a.Decision.Decision), "phase": a.Phase})
 	e.Actor, e.Target = a.Decision.By, f.OperationID
 	u.note(e)
 }
 
-func (u *unit) notePark(f schema.Fence, action schema.Action, s schema.Stuck) {
-	u.note(event(f, schema.AuditAction(action), schema.AuditParked, s.Reason,
+func (u *unit) notePark(f activities.Fence, action lifecycle.Action, s lifecycle.Stuck) {
+	u.note(event(f, audit.ActionName(action), audit.Parked, s.Reason,
 		map[string]string{"phase": s.Phase, "message": s.Message, "attention": string(s.Attention)}))
 }
 
 // Finish ends the operation under the fence, as activities.Records says. An
 // operation that does not hold its node ends its own row and with VoidTokens
 // what it made, whatever else e says.
-func (s *Store) Finish(ctx context.Context, f schema.Fence, e schema.Finish) error {
+func (s *Store) Finish(ctx context.Context, f activities.Fence, e activities.Finish) error {
 	return s.write(ctx, "ending operation "+f.OperationID, func(ctx context.Context, u *unit) error {
 		node, op, err := u.recorded(ctx, f)
 		if err != nil {
@@ -156,7 +160,7 @@ func (s *Store) Finish(ctx context.Context, f schema.Fence, e schema.Finish) err
 			}
 			return errOver(f)
 		}
-		if !e.Status.Ended() || e.Status == schema.OperationRejected {
+		if !e.Status.Ended() || e.Status == lifecycle.OperationRejected {
 			return schema.Errorf(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
 		}
 		if err := u.worksOn(ctx, f.OperationID, e.RunID); err != nil {
@@ -169,7 +173,7 @@ func (s *Store) Finish(ctx context.Context, f schema.Fence, e schema.Finish) err
 	})
 }
 
-func (u *unit) finish(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e schema.Finish) error {
+func (u *unit) finish(ctx context.Context, f activities.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
 	detail := map[string]string{"outcome": e.Outcome}
 	if e.Node != "" && e.Node != n.State {
 		if err := one(f)(u.SetNodeState(ctx, n.NodeID, f.OpSeq, e.Node)); err != nil {
@@ -195,20 +199,20 @@ func (u *unit) finish(ctx context.Context, f schema.Fence, n sqlc.LockNodeRow, o
 	if err := u.endWork(ctx, f, n.NodeID, e); err != nil {
 		return err
 	}
-	u.note(event(f, schema.AuditAction(op.Action), finishResult(e.Status), "", detail))
+	u.note(event(f, audit.ActionName(op.Action), finishResult(e.Status), "", detail))
 	return nil
 }
 
 // endWork voids what the ended operation leaves: its tasks, its unused tokens
 // and certificates when asked, and when the identity is denied everything the
 // node could still use.
-func (u *unit) endWork(ctx context.Context, f schema.Fence, nodeID string, e schema.Finish) error {
+func (u *unit) endWork(ctx context.Context, f activities.Fence, nodeID string, e activities.Finish) error {
 	var err error
 	switch {
 	case e.DenyIdentity:
 		err = u.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes())
 	case e.VoidTokens:
-		err = u.voidIdentity(ctx, nodeID, []string{slotPending}, purposes(schema.PurposeEnroll, purposeFetch))
+		err = u.voidIdentity(ctx, nodeID, []string{slotPending}, purposes(trust.PurposeEnroll, purposeFetch))
 	}
 	if err != nil {
 		return err
@@ -237,19 +241,19 @@ func (u *unit) voidIdentity(ctx context.Context, nodeID string, slots, tokens []
 	return u.VoidRecoveryTokens(ctx, nodeID)
 }
 
-func finishResult(s schema.OperationState) string {
+func finishResult(s lifecycle.OperationState) string {
 	switch s {
-	case schema.OperationCompleted:
-		return schema.AuditSucceeded
-	case schema.OperationCancelled:
-		return schema.AuditCancelled
+	case lifecycle.OperationCompleted:
+		return audit.Succeeded
+	case lifecycle.OperationCanceled:
+		return audit.Canceled
 	}
-	return schema.AuditFailed
+	return audit.Failed
 }
 
 // event is an audit event of the fence's operation on its node.
-func event(f schema.Fence, action, result, reason string, detail map[string]string) schema.AuditEvent {
-	return schema.AuditEvent{
+func event(f activities.Fence, action, result, reason string, detail map[string]string) audit.Event {
+	return audit.Event{
 		Stream: f.NodeID, Actor: f.Actor, Action: action, Target: f.NodeID, Result: result, Reason: reason,
 		CorrelationID: f.CorrelationID, OperationID: f.OperationID, Detail: detail,
 	}
@@ -257,8 +261,8 @@ func event(f schema.Fence, action, result, reason string, detail map[string]stri
 
 // Enrollment says how far the node's enrolment has come, for the current
 // incarnation.
-func (s *Store) Enrollment(ctx context.Context, nodeID string) (schema.EnrollmentProgress, error) {
-	var p schema.EnrollmentProgress
+func (s *Store) Enrollment(ctx context.Context, nodeID string) (activities.Enrollment, error) {
+	var p activities.Enrollment
 	err := s.read(ctx, "reading the enrolment of node "+nodeID, func(ctx context.Context) error {
 		if !schema.IsID(nodeID) {
 			return errNoNode(nodeID)
@@ -267,7 +271,7 @@ func (s *Store) Enrollment(ctx context.Context, nodeID string) (schema.Enrollmen
 		if notFound(err) {
 			return errNoNode(nodeID)
 		}
-		p = schema.EnrollmentProgress{Incarnation: row.Incarnation, ReissueIssued: row.ReissueIssued,
+		p = activities.Enrollment{Incarnation: row.Incarnation, ReissueIssued: row.ReissueIssued,
 			BundleIssued: row.Issued, TokenClaimed: row.Claimed, Polled: row.Polled, Removed: row.Removed}
 		return err
 	})

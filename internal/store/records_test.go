@@ -6,7 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestAZombieOfAnOlderOperationWritesNothing(t *testing.T) {
@@ -14,36 +20,36 @@ func TestAZombieOfAnOlderOperationWritesNothing(t *testing.T) {
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
 	id := caller.NodeID
-	old := e.claim(id, schema.ActionProvision).Fence
-	resource := schema.Resource{ResourceID: schema.ResourceID(old.OperationID, "instance"), Kind: "instance", Provider: "manual"}
+	old := e.claim(id, lifecycle.ActionProvision).Fence
+	resource := activities.Resource{ResourceID: lifecycle.ResourceID(old.OperationID, "instance"), Kind: "instance", Provider: "manual"}
 	_, err := e.Ledger().Plan(ctx, old, resource)
 	require.NoError(t, err)
-	e.claim(id, schema.ActionDrain)
+	e.claim(id, lifecycle.ActionDrain)
 
 	before, rows := e.node(id), e.audit(id)
 	yes := true
 	forged := old
 	forged.OpSeq++ // the number of the newer operation, but not its id
-	for name, write := range map[string]func(f schema.Fence) error{
-		"advance": func(f schema.Fence) error {
-			return e.Advance(ctx, f, schema.Advance{Phase: "ready", Node: schema.NodeActive, Cordoned: &yes,
-				Instance: schema.InstanceRunning, Facts: &schema.Facts{CPUs: 1}})
+	for name, write := range map[string]func(f activities.Fence) error{
+		"advance": func(f activities.Fence) error {
+			return e.Advance(ctx, f, activities.Advance{Phase: "ready", Node: lifecycle.NodeActive, Cordoned: &yes,
+				Instance: lifecycle.InstanceRunning, Facts: &inventory.Facts{CPUs: 1}})
 		},
-		"finish": func(f schema.Fence) error {
-			return e.Finish(ctx, f, schema.Finish{Status: schema.OperationCancelled, Node: schema.NodeActive, DenyIdentity: true})
+		"finish": func(f activities.Fence) error {
+			return e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive, DenyIdentity: true})
 		},
-		"prepare": func(f schema.Fence) error {
-			_, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+		"prepare": func(f activities.Fence) error {
+			_, err := e.Prepare(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"))
 			return err
 		},
-		"enqueue": func(f schema.Fence) error {
-			row := schema.TaskRow{TaskID: schema.NewID(), Seq: 1, Incarnation: 1}
-			return e.Enqueue(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"), row, []byte("{}"))
+		"enqueue": func(f activities.Fence) error {
+			row := activities.TaskRow{TaskID: schema.NewID(), Seq: 1, Incarnation: 1}
+			return e.Enqueue(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"), row, []byte("{}"))
 		},
-		"void":     func(f schema.Fence) error { return e.Void(ctx, f) },
-		"plan":     func(f schema.Fence) error { _, err := e.Ledger().Plan(ctx, f, resource); return err },
-		"created":  func(f schema.Fence) error { return e.Ledger().Created(ctx, f, resource.ResourceID, "m-1") },
-		"released": func(f schema.Fence) error { return e.Ledger().Released(ctx, f, resource.ResourceID) },
+		"void":     func(f activities.Fence) error { return e.Void(ctx, f) },
+		"plan":     func(f activities.Fence) error { _, err := e.Ledger().Plan(ctx, f, resource); return err },
+		"created":  func(f activities.Fence) error { return e.Ledger().Created(ctx, f, resource.ResourceID, "m-1") },
+		"released": func(f activities.Fence) error { return e.Ledger().Released(ctx, f, resource.ResourceID) },
 	} {
 		requireKind(t, write(old), schema.KindFenced, "")
 		requireKind(t, write(forged), schema.KindFenced, "")
@@ -55,38 +61,38 @@ func TestAZombieOfAnOlderOperationWritesNothing(t *testing.T) {
 	}
 	open, err := e.Ledger().Open(ctx, id)
 	require.NoError(t, err)
-	require.Equal(t, schema.ResourcePlanned, open[0].State)
+	require.Equal(t, activities.ResourcePlanned, open[0].State)
 }
 
 func TestAdvanceTwiceIsOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	n := e.inState(schema.NodeActive)
-	f := e.claim(n.ID, schema.ActionDrain).Fence
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
 	yes := true
 	since := time.Now().UTC()
-	stuck := &schema.Stuck{Phase: "drain", Reason: "drain_blocked", Message: "web would not stop",
-		Attention: schema.AttentionOperator, Since: since, Next: "gpuaas op force"}
-	decision := &schema.ResolveRequest{Decision: schema.DecisionRetry, Reason: "fixed it", By: "bob@ops"}
+	stuck := &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Message: "web would not stop",
+		Attention: lifecycle.AttentionOperator, Since: since, Next: "gpuaas op force"}
+	decision := &lifecycle.ResolveRequest{Decision: lifecycle.DecisionRetry, Reason: "fixed it", By: "bob@ops"}
 	advances := []struct {
-		a    schema.Advance
+		a    activities.Advance
 		rows []string
 	}{
-		{schema.Advance{Phase: "cordon"}, nil},
-		{schema.Advance{Phase: "drain", Cordoned: &yes}, []string{"nodes.state_changed succeeded"}},
-		{schema.Advance{Phase: "drain", Stuck: stuck}, []string{"nodes.drain parked drain_blocked"}},
-		{schema.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
-		{schema.Advance{Phase: "drain", Stuck: &schema.Stuck{Phase: "drain", Reason: "drain_blocked", Since: since.Add(time.Minute)}},
+		{activities.Advance{Phase: "cordon"}, nil},
+		{activities.Advance{Phase: "drain", Cordoned: &yes}, []string{"nodes.state_changed succeeded"}},
+		{activities.Advance{Phase: "drain", Stuck: stuck}, []string{"nodes.drain parked drain_blocked"}},
+		{activities.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
+		{activities.Advance{Phase: "drain", Stuck: &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Since: since.Add(time.Minute)}},
 			[]string{"nodes.drain parked drain_blocked"}},
-		{schema.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
-		{schema.Advance{Phase: "drained", Node: schema.NodeDrained, Instance: schema.InstanceDraining},
+		{activities.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
+		{activities.Advance{Phase: "drained", Node: lifecycle.NodeDrained, Instance: lifecycle.InstanceDraining},
 			[]string{"nodes.state_changed succeeded", "instances.state_changed succeeded"}},
 	}
 	for _, numbered := range []bool{false, true} {
 		if numbered {
 			e.exec("UPDATE nodes SET state = 'active', cordoned = false WHERE node_id = $1", n.ID)
 			e.exec("DELETE FROM instances")
-			f = e.claim(n.ID, schema.ActionDrain).Fence
+			f = e.claim(n.ID, lifecycle.ActionDrain).Fence
 		}
 		for i, step := range advances {
 			if numbered {
@@ -99,9 +105,9 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 		}
 	}
 	after := e.node(n.ID)
-	require.Equal(t, schema.NodeDrained, after.State)
+	require.Equal(t, lifecycle.NodeDrained, after.State)
 	require.True(t, after.Cordoned)
-	require.Equal(t, schema.InstanceDraining, after.Instance.State)
+	require.Equal(t, lifecycle.InstanceDraining, after.Instance.State)
 	last := e.chain(n.ID)
 	require.Equal(t, "bob@ops", last[len(last)-3].Actor)
 
@@ -114,26 +120,26 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 func TestAParkedOperationShows(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	n := e.inState(schema.NodeActive)
-	f := e.claim(n.ID, schema.ActionDrain).Fence
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
 	op := e.node(n.ID).Operation
-	require.Equal(t, schema.OperationAccepted, op.Status)
-	require.Equal(t, schema.AttentionNone, op.Attention)
-	stuck := schema.Stuck{Phase: "drain", Attention: schema.AttentionOperator, Reason: "drain_blocked",
+	require.Equal(t, lifecycle.OperationAccepted, op.Status)
+	require.Equal(t, lifecycle.AttentionNone, op.Attention)
+	stuck := lifecycle.Stuck{Phase: "drain", Attention: lifecycle.AttentionOperator, Reason: "drain_blocked",
 		Message: "web would not stop", Since: time.Now().UTC().Truncate(time.Microsecond), Cause: "docker", Next: "gpuaas op force gpu-1"}
-	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "drain", Stuck: &stuck}))
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Stuck: &stuck}))
 
 	op = e.node(n.ID).Operation
-	require.Equal(t, schema.OperationParked, op.Status)
-	require.Equal(t, schema.AttentionOperator, op.Attention)
+	require.Equal(t, lifecycle.OperationParked, op.Status)
+	require.Equal(t, lifecycle.AttentionOperator, op.Attention)
 	require.Equal(t, &stuck, op.Stuck)
 	counts, err := e.StuckCounts(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []schema.StuckCount{{Phase: "drain", Reason: "drain_blocked", Operations: 1}}, counts)
+	require.Equal(t, []metrics.StuckCount{{Phase: "drain", Reason: "drain_blocked", Operations: 1}}, counts)
 
-	require.NoError(t, e.Advance(ctx, f, schema.Advance{}))
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{}))
 	op = e.node(n.ID).Operation
-	require.Equal(t, schema.OperationRunning, op.Status)
+	require.Equal(t, lifecycle.OperationRunning, op.Status)
 	require.Equal(t, "drain", op.Phase, "zero fields leave what stands")
 	require.Nil(t, op.Stuck)
 }
@@ -142,8 +148,8 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	claimed := schema.ClaimRequest{OperationID: schema.NewID(), NodeID: caller.NodeID, Action: schema.ActionDrain,
-		WorkflowID: schema.NodeWorkflowID(caller.NodeID), RunID: "first", CorrelationID: schema.NewID()}
+	claimed := activities.ClaimRequest{OperationID: schema.NewID(), NodeID: caller.NodeID, Action: lifecycle.ActionDrain,
+		WorkflowID: lifecycle.NodeWorkflowID(caller.NodeID), RunID: "first", CorrelationID: schema.NewID()}
 	claim, err := e.Claim(ctx, claimed)
 	require.NoError(t, err)
 	run := func() string {
@@ -153,34 +159,34 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 		return ops[0].RunID
 	}
 	f := claim.Fence
-	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "cordon", Step: 2, RunID: "first"}))
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "cordon", Step: 2, RunID: "first"}))
 	require.Equal(t, "first", run())
-	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "claim", Step: 1, RunID: "second"}))
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "claim", Step: 1, RunID: "second"}))
 	require.Equal(t, "second", run(), "a step that is on record already comes from the run that was reset to before it")
-	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "drain", Step: 3}))
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 3}))
 	require.Equal(t, "second", run(), "nobody said who")
 
-	e.dispatch(f, "drain", schema.TaskWorkloadDrain)
-	again := schema.TaskOwner{WorkflowID: claimed.WorkflowID, RunID: "third", ActivityID: "drain"}
-	_, err = e.Prepare(ctx, spec(f, "drain", schema.TaskWorkloadDrain), again)
+	e.dispatch(f, "drain", task.WorkloadDrain)
+	again := task.Owner{WorkflowID: claimed.WorkflowID, RunID: "third", ActivityID: "drain"}
+	_, err = e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), again)
 	require.NoError(t, err)
 	require.Equal(t, "third", run(), "the run's activity found its task")
 
 	repeated, err := e.Claim(ctx, claimed)
 	require.NoError(t, err, "a run that was reset to its beginning claims by the first run's id")
 	require.Equal(t, claim, repeated)
-	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeDrained, RunID: "fourth"}))
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained, RunID: "fourth"}))
 	require.Equal(t, "fourth", run())
 }
 
 func TestFinishTwiceIsOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	n := e.inState(schema.NodeActive)
-	f := e.claim(n.ID, schema.ActionProvision).Fence
-	require.NoError(t, e.Advance(ctx, f, schema.Advance{Phase: "adopt", Instance: schema.InstancePending}))
-	task := e.dispatch(f, "facts", schema.TaskFactsCollect)
-	end := schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive, Instance: schema.InstanceRunning, Outcome: "fit for work"}
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionProvision).Fence
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "adopt", Instance: lifecycle.InstancePending}))
+	nodeTask := e.dispatch(f, "facts", task.FactsCollect)
+	end := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Outcome: "fit for work"}
 	rows := e.changes(n.ID, func() {
 		for _, err := range race(10, func(int) error { return e.Finish(ctx, f, end) }) {
 			require.NoError(t, err)
@@ -189,35 +195,35 @@ func TestFinishTwiceIsOnce(t *testing.T) {
 	require.Equal(t, []string{"tasks.finished cancelled voided", "nodes.provision succeeded"}, rows)
 	after := e.node(n.ID)
 	require.Nil(t, after.Operation)
-	require.Equal(t, schema.InstanceRunning, after.Instance.State)
+	require.Equal(t, lifecycle.InstanceRunning, after.Instance.State)
 	ops, err := e.Operations(ctx, n.ID, false)
 	require.NoError(t, err)
 	require.Equal(t, "fit for work", ops[0].Outcome)
 	require.NotNil(t, ops[0].EndedAt)
 
-	found, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+	found, err := e.Prepare(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"))
 	require.NoError(t, err)
-	require.Equal(t, task.TaskID, found.TaskID)
-	require.Equal(t, schema.TaskCancelled, found.Result.Status, "who asks for a voided task gets an end, not a wait")
-	end.Status = schema.OperationFailed
+	require.Equal(t, nodeTask.TaskID, found.TaskID)
+	require.Equal(t, task.Canceled, found.Result.Status, "who asks for a voided task gets an end, not a wait")
+	end.Status = lifecycle.OperationFailed
 	requireKind(t, e.Finish(ctx, f, end), schema.KindFenced, "operation_over")
-	requireKind(t, e.Advance(ctx, f, schema.Advance{Phase: "adopt"}), schema.KindFenced, "operation_over")
-	_, err = e.Prepare(ctx, spec(f, "probe", schema.TaskNodeProbe), taskOwner("probe"))
+	requireKind(t, e.Advance(ctx, f, activities.Advance{Phase: "adopt"}), schema.KindFenced, "operation_over")
+	_, err = e.Prepare(ctx, spec(f, "probe", task.NodeProbe), taskOwner("probe"))
 	requireKind(t, err, schema.KindFenced, "operation_over")
 	require.NoError(t, e.Void(ctx, f))
 }
 
 func TestEndsOnRecord(t *testing.T) {
 	e := setup(t)
-	for status, row := range map[schema.OperationState]string{
-		schema.OperationCompleted: "nodes.drain succeeded",
-		schema.OperationCancelled: "nodes.drain cancelled",
-		schema.OperationFailed:    "nodes.drain failed",
+	for status, row := range map[lifecycle.OperationState]string{
+		lifecycle.OperationCompleted: "nodes.drain succeeded",
+		lifecycle.OperationCanceled:  "nodes.drain cancelled",
+		lifecycle.OperationFailed:    "nodes.drain failed",
 	} {
-		n := e.inState(schema.NodeOffline)
-		c := e.claim(n.ID, schema.ActionDrain)
-		require.NoError(t, e.Finish(t.Context(), c.Fence, schema.Finish{Status: status, Node: c.Prior}))
-		require.Equal(t, schema.NodeOffline, e.node(n.ID).State)
+		n := e.inState(lifecycle.NodeOffline)
+		c := e.claim(n.ID, lifecycle.ActionDrain)
+		require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: status, Node: c.Prior}))
+		require.Equal(t, lifecycle.NodeOffline, e.node(n.ID).State)
 		rows := e.audit(n.ID)
 		require.Equal(t, row, rows[len(rows)-1])
 		ops, err := e.Operations(t.Context(), n.ID, false)
@@ -228,35 +234,35 @@ func TestEndsOnRecord(t *testing.T) {
 
 func TestFinishRefusesAnEndThatIsNone(t *testing.T) {
 	e := setup(t)
-	n := e.inState(schema.NodeActive)
-	f := e.claim(n.ID, schema.ActionDrain).Fence
-	for _, s := range []schema.OperationState{"", schema.OperationRunning, schema.OperationRejected, "nonsense"} {
-		requireKind(t, e.Finish(t.Context(), f, schema.Finish{Status: s}), schema.KindInvalidRequest, "")
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	for _, s := range []lifecycle.OperationState{"", lifecycle.OperationRunning, lifecycle.OperationRejected, "nonsense"} {
+		requireKind(t, e.Finish(t.Context(), f, activities.Finish{Status: s}), schema.KindInvalidRequest, "")
 	}
-	requireKind(t, e.Advance(t.Context(), f, schema.Advance{Node: "nonsense"}), schema.KindInvalidRequest, "nodes_state_check")
-	require.Equal(t, schema.NodeDraining, e.node(n.ID).State)
+	requireKind(t, e.Advance(t.Context(), f, activities.Advance{Node: "nonsense"}), schema.KindInvalidRequest, "nodes_state_check")
+	require.Equal(t, lifecycle.NodeDraining, e.node(n.ID).State)
 }
 
 func TestRemoveDeniesTheIdentity(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, id, cert := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
-	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCompleted, Instance: schema.InstanceRunning}))
-	f = e.claim(caller.NodeID, schema.ActionRetire).Fence
-	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired}))
-	f = e.claim(caller.NodeID, schema.ActionRemove).Fence
-	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved,
-		Instance: schema.InstanceTerminated, DenyIdentity: true, Outcome: "gone"}))
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Instance: lifecycle.InstanceRunning}))
+	f = e.claim(caller.NodeID, lifecycle.ActionRetire).Fence
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired}))
+	f = e.claim(caller.NodeID, lifecycle.ActionRemove).Fence
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved,
+		Instance: lifecycle.InstanceTerminated, DenyIdentity: true, Outcome: "gone"}))
 
 	_, err := e.Authenticate(ctx, id, cert)
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	require.Zero(t, e.number("SELECT count(*) FROM node_certificates WHERE slot <> 'retired'"))
 	after := e.node(caller.Host)
-	require.Equal(t, schema.NodeRemoved, after.State)
+	require.Equal(t, lifecycle.NodeRemoved, after.State)
 	require.Nil(t, after.Identity)
-	require.Equal(t, schema.InstanceTerminated, after.Instance.State)
-	again := e.register(func(r *schema.RegisterNodeRequest) { r.Host = caller.Host })
+	require.Equal(t, lifecycle.InstanceTerminated, after.Instance.State)
+	again := e.register(func(r *wire.RegisterNodeRequest) { r.Host = caller.Host })
 	require.Equal(t, again.ID, e.node(caller.Host).ID, "a live node comes before a tombstone of its name")
 }
 
@@ -264,13 +270,13 @@ func TestACancelledEnrolmentLeavesNothingToUse(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
-	f := e.claim(n.ID, schema.ActionEnroll).Fence
+	f := e.claim(n.ID, lifecycle.ActionEnroll).Fence
 	tokenID, hash := e.token(n.ID)
 	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
 	require.NoError(t, err)
 	id, cert := certificate(n.ID, won.Incarnation, "spki-1")
 	require.NoError(t, e.storePending(n.ID, won.Incarnation, tokenID, cert))
-	require.NoError(t, e.Finish(ctx, f, schema.Finish{Status: schema.OperationCancelled, Node: schema.NodeRegistered, VoidTokens: true}))
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeRegistered, VoidTokens: true}))
 
 	_, err = e.Authenticate(ctx, id, cert)
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
@@ -278,7 +284,7 @@ func TestACancelledEnrolmentLeavesNothingToUse(t *testing.T) {
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
 	progress, err := e.Enrollment(ctx, n.ID)
 	require.NoError(t, err)
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1}, progress)
+	require.Equal(t, activities.Enrollment{Incarnation: 1}, progress)
 }
 
 func TestReadsOfRecords(t *testing.T) {

@@ -6,8 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func TestRecovery(t *testing.T) {
@@ -21,9 +26,9 @@ func TestRecovery(t *testing.T) {
 	rows := e.changes(m.caller.NodeID, func() {
 		won, err := e.ClaimRecovery(t.Context(), m.recoveryClaim(m.k(2)))
 		require.NoError(t, err)
-		require.Equal(t, schema.Claimed{TokenID: m.recovery.TokenID, NodeID: m.caller.NodeID, Incarnation: 1, Recoverable: true}, won)
+		require.Equal(t, nodeapi.ClaimResult{TokenID: m.recovery.TokenID, NodeID: m.caller.NodeID, Incarnation: 1, Recoverable: true}, won)
 		require.NoError(t, m.recover(m.k(2)), "the same key may ask again")
-		m.adopt(m.issue(schema.ViaRecover, m.recovery.TokenID, m.k(2)))
+		m.adopt(m.issue(trust.IssuedByRecover, m.recovery.TokenID, m.k(2)))
 		m.use()
 	})
 	require.Equal(t, []string{"nodes.recovery_claimed succeeded", "nodes.certificate_issued succeeded",
@@ -91,27 +96,27 @@ func TestLostAnswersOfRecoveries(t *testing.T) {
 func TestAnEnrolmentThatWasNeverUsedRecovers(t *testing.T) {
 	e := setup(t)
 	n := e.register()
-	claim := e.claim(n.ID, schema.ActionEnroll)
+	claim := e.claim(n.ID, lifecycle.ActionEnroll)
 	tokenID, hash := e.token(n.ID)
-	m := &machine{e: e, caller: schema.Caller{NodeID: n.ID, Incarnation: 1}}
+	m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID, Incarnation: 1}}
 	c := tokenClaim(n.ID, tokenID, hash, m.k(1))
 	c.RecoveryKey = recoveryKey
 	_, err := e.ClaimToken(t.Context(), c)
 	require.NoError(t, err)
-	m.adopt(m.issue(schema.ViaEnroll, tokenID, m.k(1)))
+	m.adopt(m.issue(trust.IssuedByEnroll, tokenID, m.k(1)))
 	m.adopt(m.recovered(m.k(2)))
 	m.use()
 	require.Equal(t, "consumed", e.tokenStateOf(tokenID), "the identity's first use ends the enrolment, however it came")
 	progress, err := e.Enrollment(t.Context(), n.ID)
 	require.NoError(t, err)
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, BundleIssued: true, TokenClaimed: true}, progress)
-	require.NoError(t, e.Finish(t.Context(), claim.Fence, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive}))
+	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true, TokenClaimed: true}, progress)
+	require.NoError(t, e.Finish(t.Context(), claim.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
 }
 
 func TestRefusedRecoveries(t *testing.T) {
 	e := setup(t)
 	m, other := e.machine(), e.machine()
-	refused := func(name, stream string, kind schema.Kind, reason string, change func(*schema.RecoveryClaim)) {
+	refused := func(name, stream string, kind schema.Kind, reason string, change func(*nodeapi.RecoveryClaim)) {
 		t.Helper()
 		c := m.recoveryClaim(m.k(2))
 		change(&c)
@@ -123,39 +128,39 @@ func TestRefusedRecoveries(t *testing.T) {
 		require.Equal(t, []string{"nodes.recovery_refused refused " + reason}, rows, name)
 	}
 	id := m.caller.NodeID
-	refused("unknown", schema.SystemStream, schema.KindUnauthenticated, "token_unknown",
-		func(c *schema.RecoveryClaim) { c.TokenID = schema.NewID() })
-	refused("malformed", schema.SystemStream, schema.KindUnauthenticated, "token_unknown",
-		func(c *schema.RecoveryClaim) { c.TokenID = "nonsense" })
+	refused("unknown", audit.SystemStream, schema.KindUnauthenticated, "token_unknown",
+		func(c *nodeapi.RecoveryClaim) { c.TokenID = schema.NewID() })
+	refused("malformed", audit.SystemStream, schema.KindUnauthenticated, "token_unknown",
+		func(c *nodeapi.RecoveryClaim) { c.TokenID = "nonsense" })
 	refused("wrong secret", id, schema.KindUnauthenticated, "token_unknown",
-		func(c *schema.RecoveryClaim) { c.Hash = make([]byte, 32) })
-	refused("no key", schema.SystemStream, schema.KindUnauthenticated, "token_unknown",
-		func(c *schema.RecoveryClaim) { c.SPKI = "" })
+		func(c *nodeapi.RecoveryClaim) { c.Hash = make([]byte, 32) })
+	refused("no key", audit.SystemStream, schema.KindUnauthenticated, "token_unknown",
+		func(c *nodeapi.RecoveryClaim) { c.SPKI = "" })
 	refused("foreign", id, schema.KindUnauthenticated, "token_foreign",
-		func(c *schema.RecoveryClaim) { c.NodeID = other.caller.NodeID })
+		func(c *nodeapi.RecoveryClaim) { c.NodeID = other.caller.NodeID })
 	refused("another incarnation", id, schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch,
-		func(c *schema.RecoveryClaim) { c.Incarnation = 2 })
+		func(c *nodeapi.RecoveryClaim) { c.Incarnation = 2 })
 	refused("another node's key", id, schema.KindInvalidRequest, "key_in_use",
-		func(c *schema.RecoveryClaim) { c.SPKI = other.k(1) })
+		func(c *nodeapi.RecoveryClaim) { c.SPKI = other.k(1) })
 	require.Equal(t, "issued", e.tokenStateOf(m.recovery.TokenID), "a refusal undoes the claim")
 
 	require.NoError(t, m.recover(m.k(2)))
 	refused("claimed by another key", id, schema.KindTokenConsumed, "token_claimed",
-		func(c *schema.RecoveryClaim) { c.SPKI = m.k(3) })
+		func(c *nodeapi.RecoveryClaim) { c.SPKI = m.k(3) })
 	e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", m.recovery.TokenID)
 	require.NoError(t, m.recover(m.k(2)), "who claimed it in time may ask again later")
 	e.exec("UPDATE enrollment_tokens SET state = 'issued', claimed_spki = NULL, claimed_at = NULL WHERE token_id = $1", m.recovery.TokenID)
-	refused("expired", id, schema.KindTokenExpired, "token_expired", func(*schema.RecoveryClaim) {})
+	refused("expired", id, schema.KindTokenExpired, "token_expired", func(*nodeapi.RecoveryClaim) {})
 	e.exec("UPDATE enrollment_tokens SET expires_at = now() + interval '1 hour' WHERE token_id = $1", m.recovery.TokenID)
 
 	enrolID, enrolHash := e.token(e.register().ID)
-	refused("a token to enrol", schema.SystemStream, schema.KindUnauthenticated, "token_unknown",
-		func(c *schema.RecoveryClaim) { c.TokenID, c.Hash, c.SPKI = enrolID, enrolHash, "" })
+	refused("a token to enrol", audit.SystemStream, schema.KindUnauthenticated, "token_unknown",
+		func(c *nodeapi.RecoveryClaim) { c.TokenID, c.Hash, c.SPKI = enrolID, enrolHash, "" })
 	_, err := e.ClaimToken(t.Context(), tokenClaim(id, m.recovery.TokenID, m.recovery.Hash, m.k(2)))
 	requireKind(t, err, schema.KindUnauthenticated, "token_unknown")
 
 	e.exec("UPDATE nodes SET recovery_key = NULL WHERE node_id = $1", id)
-	refused("a node that gave no key", id, schema.KindUnauthenticated, "token_unknown", func(*schema.RecoveryClaim) {})
+	refused("a node that gave no key", id, schema.KindUnauthenticated, "token_unknown", func(*nodeapi.RecoveryClaim) {})
 	facts, err := e.RecoveryFacts(t.Context(), id)
 	require.NoError(t, err)
 	require.Nil(t, facts.Key)
@@ -181,9 +186,9 @@ func TestAReplacedUnusedRecoveryTokenIsVoid(t *testing.T) {
 func TestRecoveriesInEveryState(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
-	for i, s := range schema.NodeStates() {
+	for i, s := range lifecycle.NodeStates() {
 		e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", m.caller.NodeID, s)
-		if s == schema.NodeRemoved {
+		if s == lifecycle.NodeRemoved {
 			requireKind(t, m.recover(m.k(i+2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 			continue
 		}

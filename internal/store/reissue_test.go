@@ -6,8 +6,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // reissue gives the node a new identity by a reissued token.
@@ -20,7 +28,7 @@ func (e *env) reissue(m *machine, spki string) {
 // reissued issues a token of purpose reissue.
 func (e *env) reissued(nodeID string) (string, []byte) {
 	e.t.Helper()
-	t := mint(nodeID, schema.PurposeReissue)
+	t := mint(nodeID, trust.PurposeReissue)
 	require.NoError(e.t, e.IssueToken(e.t.Context(), t, operator))
 	return t.TokenID, t.Hash
 }
@@ -32,8 +40,8 @@ func (e *env) told(nodeID string) []string {
 	o := e.outbox()
 	messages, err := o.Take(e.t.Context(), 100, nil)
 	require.NoError(e.t, err)
-	names := map[string]string{schema.NodeWorkflowID(nodeID): "node", schema.ReissueWorkflowID(nodeID): "reissue"}
-	told, heard := []string{}, []schema.OutboxMessage{}
+	names := map[string]string{lifecycle.NodeWorkflowID(nodeID): "node", lifecycle.ReissueWorkflowID(nodeID): "reissue"}
+	told, heard := []string{}, []relay.Message{}
 	for _, m := range messages {
 		if m.Result != nil {
 			continue
@@ -53,33 +61,33 @@ func TestReissue(t *testing.T) {
 	id := m.caller.NodeID
 	e.told(id)
 	old := *m
-	provision := e.claim(id, schema.ActionProvision)
-	e.dispatch(provision.Fence, "facts", schema.TaskFactsCollect)
-	offer := e.take(m.caller, schema.TaskLease)
+	provision := e.claim(id, lifecycle.ActionProvision)
+	e.dispatch(provision.Fence, "facts", task.FactsCollect)
+	offer := e.take(m.caller, task.LeaseDuration)
 
 	tokenID, hash := e.reissued(id)
 	require.Equal(t, []string{"reissue bundle_issued 2"}, e.told(id))
-	progress := func() schema.EnrollmentProgress {
+	progress := func() activities.Enrollment {
 		p, err := e.Enrollment(ctx, id)
 		require.NoError(t, err)
 		return p
 	}
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 1, ReissueIssued: true, BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
+	require.Equal(t, activities.Enrollment{Incarnation: 1, ReissueIssued: true, BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
 	m.use() // the old identity is good until the claim
 	require.NoError(t, m.recover(m.k(8)))
 
 	c := tokenClaim(id, tokenID, hash, m.k(2))
 	won, err := e.ClaimToken(ctx, c)
 	require.NoError(t, err)
-	require.Equal(t, schema.Claimed{TokenID: tokenID, NodeID: id, Incarnation: 2}, won)
+	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: id, Incarnation: 2}, won)
 	require.Equal(t, []string{"reissue token_claimed 2"}, e.told(id))
-	require.Equal(t, schema.EnrollmentProgress{Incarnation: 2, BundleIssued: true, TokenClaimed: true}, progress())
-	require.Equal(t, schema.NodeActive, e.node(id).State, "the state is left alone")
+	require.Equal(t, activities.Enrollment{Incarnation: 2, BundleIssued: true, TokenClaimed: true}, progress())
+	require.Equal(t, lifecycle.NodeActive, e.node(id).State, "the state is left alone")
 	old.refused(old.held(), schema.ReasonIdentityMismatch)
 	requireKind(t, old.recover(m.k(8)), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 	requireKind(t, old.renew(m.k(8)), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 	require.Equal(t, "voided", e.tokenStateOf(old.recovery.TokenID))
-	_, err = e.Result(ctx, old.caller, offer.TaskID, succeeded(1, schema.Facts{}))
+	_, err = e.Result(ctx, old.caller, offer.TaskID, succeeded(1, inventory.Facts{}))
 	require.NoError(t, err, "a result that was on its way counts: the task's incarnation is the caller's")
 	c.RecoveryKey = recoveryKey
 	again, err := e.ClaimToken(ctx, c)
@@ -94,7 +102,7 @@ func TestReissue(t *testing.T) {
 	requireKind(t, err, schema.KindTokenConsumed, "token_claimed")
 
 	m.caller.Incarnation = 2
-	m.adopt(m.issue(schema.ViaEnroll, tokenID, m.k(2)))
+	m.adopt(m.issue(trust.IssuedByEnroll, tokenID, m.k(2)))
 	require.Equal(t, int64(1), m.sequence, "an incarnation counts for itself")
 	m.use()
 	require.False(t, m.caller.Polled)
@@ -115,57 +123,57 @@ func TestReissue(t *testing.T) {
 func TestTasksOfAnOlderIncarnation(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
-	f := e.claim(m.caller.NodeID, schema.ActionProvision).Fence
-	task := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	f := e.claim(m.caller.NodeID, lifecycle.ActionProvision).Fence
+	task := e.dispatch(f, "facts", task.FactsCollect)
 	old := m.caller
 	e.reissue(m, m.k(2))
 	e.takeNone(m.caller)
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM node_tasks WHERE task_id = $1 AND status = 'pending'", task.TaskID))
 	require.NoError(t, e.Void(t.Context(), f))
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM node_tasks WHERE task_id = $1 AND status = 'cancelled'", task.TaskID))
-	requireKind(t, e.beat(old, schema.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	requireKind(t, e.beat(old, wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 }
 
 func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
 	ctx := t.Context()
-	for _, s := range schema.NodeStates() {
+	for _, s := range lifecycle.NodeStates() {
 		t.Run(string(s), func(t *testing.T) {
 			n := e.inState(s)
-			_, refusal := schema.CheckMove(schema.ActionReissueEnrollment, s)
-			token := mint(n.ID, schema.PurposeReissue)
+			_, refusal := lifecycle.CheckMove(lifecycle.ActionReissueEnrollment, s)
+			token := mint(n.ID, trust.PurposeReissue)
 			err := e.IssueToken(ctx, token, operator)
 			if refusal != nil {
 				require.EqualError(t, err, refusal.Error())
 				require.Contains(t, e.audit(n.ID), "nodes.reissue_enrollment refused illegal_move")
-				requireKind(t, e.IssueFetch(ctx, mint(n.ID, schema.PurposeReissue), operator), schema.KindInvalidRequest, "illegal_move")
+				requireKind(t, e.IssueFetch(ctx, mint(n.ID, trust.PurposeReissue), operator), schema.KindInvalidRequest, "illegal_move")
 				require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE node_id = $1", n.ID))
 				return
 			}
 			require.NoError(t, err)
-			for _, blocked := range []schema.NodeState{schema.NodeDraining, schema.NodeRemoving} {
+			for _, blocked := range []lifecycle.NodeState{lifecycle.NodeDraining, lifecycle.NodeRemoving} {
 				e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, blocked)
 				_, err = e.ClaimToken(ctx, tokenClaim(n.ID, token.TokenID, token.Hash, key(n.ID, 1)))
 				requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
 			}
 			e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, s)
-			m := &machine{e: e, caller: schema.Caller{NodeID: n.ID}}
+			m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID}}
 			m.enroll(token.TokenID, token.Hash, m.k(1))
 			require.Equal(t, s, e.node(n.ID).State)
 			require.Equal(t, int64(2), m.caller.Incarnation)
 		})
 	}
-	requireKind(t, e.IssueToken(ctx, mint(schema.NewID(), schema.PurposeReissue), operator), schema.KindNotFound, "")
-	requireKind(t, e.IssueToken(ctx, mint(e.register().ID, schema.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
+	requireKind(t, e.IssueToken(ctx, mint(schema.NewID(), trust.PurposeReissue), operator), schema.KindNotFound, "")
+	requireKind(t, e.IssueToken(ctx, mint(e.register().ID, trust.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
 }
 
 func TestReissueWaitsForADrainAndARemoval(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	for _, a := range []schema.Action{schema.ActionDrain, schema.ActionRetire, schema.ActionRemove} {
+	for _, a := range []lifecycle.Action{lifecycle.ActionDrain, lifecycle.ActionRetire, lifecycle.ActionRemove} {
 		m := e.machine()
 		id := m.caller.NodeID
-		if a == schema.ActionRemove {
+		if a == lifecycle.ActionRemove {
 			e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", id)
 		}
 		prior := e.node(id).State
@@ -173,7 +181,7 @@ func TestReissueWaitsForADrainAndARemoval(t *testing.T) {
 		op := e.claim(id, a)
 		e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", id, prior) // while its operation is open
 		reason := string(a) + "_open"
-		requireKind(t, e.IssueToken(ctx, mint(id, schema.PurposeReissue), operator), schema.KindOperationInProgress, reason)
+		requireKind(t, e.IssueToken(ctx, mint(id, trust.PurposeReissue), operator), schema.KindOperationInProgress, reason)
 		_, err := e.Claim(ctx, reissueRequest(id))
 		requireKind(t, err, schema.KindOperationInProgress, reason)
 		_, err = e.ClaimToken(ctx, tokenClaim(id, tokenID, hash, m.k(2)))
@@ -181,7 +189,7 @@ func TestReissueWaitsForADrainAndARemoval(t *testing.T) {
 		require.Contains(t, e.audit(id), "nodes.reissue_enrollment refused "+reason)
 		m.use()
 
-		require.NoError(t, e.Finish(ctx, op.Fence, schema.Finish{Status: schema.OperationCancelled, Node: prior}))
+		require.NoError(t, e.Finish(ctx, op.Fence, activities.Finish{Status: lifecycle.OperationCanceled, Node: prior}))
 		m.enroll(tokenID, hash, m.k(2)) // the token waited
 	}
 }
@@ -191,7 +199,7 @@ func TestReissueVoidsWhatItReplaces(t *testing.T) {
 	ctx := t.Context()
 	n := e.register()
 	enrolID, enrolHash := e.token(n.ID)
-	fetch := mint(n.ID, schema.PurposeEnroll)
+	fetch := mint(n.ID, trust.PurposeEnroll)
 	require.NoError(t, e.IssueFetch(ctx, fetch, operator))
 	firstID, firstHash := e.reissued(n.ID)
 	chain := e.chain(n.ID)
@@ -208,7 +216,7 @@ func TestReissueVoidsWhatItReplaces(t *testing.T) {
 	_, err = e.ClaimToken(ctx, tokenClaim(n.ID, firstID, firstHash, key(n.ID, 1)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
 	require.Equal(t, "gpuaas node reissue-enrollment "+n.Host, schema.AsError(err).Next)
-	for _, err := range race(20, func(int) error { return e.IssueToken(ctx, mint(n.ID, schema.PurposeReissue), operator) }) {
+	for _, err := range race(20, func(int) error { return e.IssueToken(ctx, mint(n.ID, trust.PurposeReissue), operator) }) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM enrollment_tokens WHERE state = 'issued'"))
@@ -238,24 +246,24 @@ func TestReissueUnlocks(t *testing.T) {
 	e.exec("UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = 'x' WHERE node_id = $1", n.ID)
 	_, err := e.ClaimToken(t.Context(), tokenClaim(n.ID, enrolID, enrolHash, key(n.ID, 1)))
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
-	requireKind(t, e.IssueToken(t.Context(), mint(n.ID, schema.PurposeEnroll), operator), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	requireKind(t, e.IssueToken(t.Context(), mint(n.ID, trust.PurposeEnroll), operator), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 }
 
 func TestAnOpenEnrolmentHearsOfTheReissue(t *testing.T) {
 	e := setup(t)
 	n := e.register()
-	claim := e.claim(n.ID, schema.ActionEnroll)
+	claim := e.claim(n.ID, lifecycle.ActionEnroll)
 	e.token(n.ID)
-	m := &machine{e: e, caller: schema.Caller{NodeID: n.ID}}
+	m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID}}
 	e.reissue(m, m.k(1))
 	require.Equal(t, []string{"node bundle_issued 1", "node bundle_issued 2", "reissue bundle_issued 2",
 		"node token_claimed 2", "reissue token_claimed 2", "node first_poll 2", "reissue first_poll 2"}, e.told(n.ID))
-	require.NoError(t, e.Finish(t.Context(), claim.Fence, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive}))
+	require.NoError(t, e.Finish(t.Context(), claim.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
 }
 
-func reissueRequest(nodeID string) schema.ClaimRequest {
-	r := request(nodeID, schema.ActionReissueEnrollment)
-	r.WorkflowID = schema.ReissueWorkflowID(nodeID)
+func reissueRequest(nodeID string) activities.ClaimRequest {
+	r := request(nodeID, lifecycle.ActionReissueEnrollment)
+	r.WorkflowID = lifecycle.ReissueWorkflowID(nodeID)
 	return r
 }
 
@@ -272,32 +280,32 @@ func TestAReissueHoldsNothing(t *testing.T) {
 	again, err := e.Claim(ctx, r)
 	require.NoError(t, err)
 	require.Equal(t, c.Fence, again.Fence)
-	require.Equal(t, schema.ActionReissueEnrollment, e.node(id).Operation.Action)
+	require.Equal(t, lifecycle.ActionReissueEnrollment, e.node(id).Operation.Action)
 	require.Zero(t, e.number("SELECT count(*) FROM nodes WHERE node_id = $1 AND operation_id IS NOT NULL", id))
 
-	provision := e.claim(id, schema.ActionProvision)
+	provision := e.claim(id, lifecycle.ActionProvision)
 	require.Equal(t, int64(2), provision.Fence.OpSeq)
-	require.Equal(t, schema.ActionProvision, e.node(id).Operation.Action, "the one that holds the node is shown")
+	require.Equal(t, lifecycle.ActionProvision, e.node(id).Operation.Action, "the one that holds the node is shown")
 	before := e.node(id)
 	yes := true
 	rows := e.changes(id, func() {
-		require.NoError(t, e.Advance(ctx, c.Fence, schema.Advance{Phase: "claim", Node: schema.NodeRetired, Cordoned: &yes,
-			Instance: schema.InstanceRunning, Facts: &schema.Facts{CPUs: 1},
-			Stuck: &schema.Stuck{Phase: "claim", Reason: "agent_silent"}}))
+		require.NoError(t, e.Advance(ctx, c.Fence, activities.Advance{Phase: "claim", Node: lifecycle.NodeRetired, Cordoned: &yes,
+			Instance: lifecycle.InstanceRunning, Facts: &inventory.Facts{CPUs: 1},
+			Stuck: &lifecycle.Stuck{Phase: "claim", Reason: "agent_silent"}}))
 	})
 	require.Equal(t, []string{"nodes.reissue_enrollment parked agent_silent"}, rows)
 	require.Equal(t, before, e.node(id), "its progress is its own")
-	_, err = e.Prepare(ctx, spec(c.Fence, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+	_, err = e.Prepare(ctx, spec(c.Fence, "facts", task.FactsCollect), taskOwner("facts"))
 	requireKind(t, err, schema.KindFenced, "")
 	requireKind(t, e.Void(ctx, c.Fence), schema.KindFenced, "")
-	_, err = e.Ledger().Plan(ctx, c.Fence, schema.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "manual"})
+	_, err = e.Ledger().Plan(ctx, c.Fence, activities.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "manual"})
 	requireKind(t, err, schema.KindFenced, "")
 	forged := provision.Fence
 	forged.OpSeq = 0
-	requireKind(t, e.Advance(ctx, forged, schema.Advance{Phase: "x"}), schema.KindFenced, "")
-	requireKind(t, e.Finish(ctx, forged, schema.Finish{Status: schema.OperationFailed}), schema.KindFenced, "")
+	requireKind(t, e.Advance(ctx, forged, activities.Advance{Phase: "x"}), schema.KindFenced, "")
+	requireKind(t, e.Finish(ctx, forged, activities.Finish{Status: lifecycle.OperationFailed}), schema.KindFenced, "")
 
-	end := schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired, DenyIdentity: true, Outcome: "back"}
+	end := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired, DenyIdentity: true, Outcome: "back"}
 	rows = e.changes(id, func() {
 		for _, err := range race(10, func(int) error { return e.Finish(ctx, c.Fence, end) }) {
 			require.NoError(t, err)
@@ -306,7 +314,7 @@ func TestAReissueHoldsNothing(t *testing.T) {
 	require.Equal(t, []string{"nodes.reissue_enrollment succeeded"}, rows)
 	require.Equal(t, before, e.node(id))
 	m.use()
-	end.Status = schema.OperationFailed
+	end.Status = lifecycle.OperationFailed
 	requireKind(t, e.Finish(ctx, c.Fence, end), schema.KindFenced, "operation_over")
 }
 
@@ -334,9 +342,9 @@ func TestOneReissueAtATime(t *testing.T) {
 	require.NoError(t, err)
 	_, err = e.Claim(ctx, reissueRequest(n))
 	require.NoError(t, err, "the workflow's next run means that the one before is dead")
-	requireKind(t, e.Advance(ctx, first.Fence, schema.Advance{Phase: "x"}), schema.KindFenced, "operation_over")
+	requireKind(t, e.Advance(ctx, first.Fence, activities.Advance{Phase: "x"}), schema.KindFenced, "operation_over")
 	require.Contains(t, e.audit(n), "nodes.reissue_enrollment failed superseded")
-	e.claim(n, schema.ActionProvision)
+	e.claim(n, lifecycle.ActionProvision)
 	open, err := e.Operations(ctx, n, true)
 	require.NoError(t, err)
 	require.Len(t, open, 2, "an operation of the node ends no reissue")
@@ -344,7 +352,7 @@ func TestOneReissueAtATime(t *testing.T) {
 
 func TestACancelledReissue(t *testing.T) {
 	t.Parallel()
-	cancel := schema.Finish{Status: schema.OperationCancelled, VoidTokens: true}
+	cancel := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: true}
 	t.Run("before the claim leaves the identity", func(t *testing.T) {
 		e := setup(t)
 		m := e.machine()
@@ -371,7 +379,7 @@ func TestACancelledReissue(t *testing.T) {
 		_, err = e.ClaimToken(t.Context(), claim)
 		require.NoError(t, err)
 		m.caller.Incarnation = 2
-		m.adopt(m.issue(schema.ViaEnroll, tokenID, m.k(2)))
+		m.adopt(m.issue(trust.IssuedByEnroll, tokenID, m.k(2)))
 		require.NoError(t, e.Finish(t.Context(), c.Fence, cancel))
 		m.refused(m.held(), schema.ReasonSerialSuperseded)
 		requireKind(t, m.recover(m.k(3)), schema.KindTokenConsumed, "token_voided")
@@ -386,14 +394,14 @@ func TestRemovalVoidsRecoveryAndReissue(t *testing.T) {
 	e.reissued(m.caller.NodeID)
 	waiting, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
 	require.NoError(t, err)
-	f := e.claim(m.caller.NodeID, schema.ActionRemove).Fence
+	f := e.claim(m.caller.NodeID, lifecycle.ActionRemove).Fence
 	e.told(m.caller.NodeID)
-	require.NoError(t, e.Finish(t.Context(), f, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true}))
+	require.NoError(t, e.Finish(t.Context(), f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved, DenyIdentity: true}))
 	require.Equal(t, []string{"reissue node_removed 0"}, e.told(m.caller.NodeID))
 	progress, err := e.Enrollment(t.Context(), m.caller.NodeID)
 	require.NoError(t, err)
 	require.True(t, progress.Removed)
-	require.NoError(t, e.Finish(t.Context(), waiting.Fence, schema.Finish{Status: schema.OperationCancelled, VoidTokens: true}))
+	require.NoError(t, e.Finish(t.Context(), waiting.Fence, activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: true}))
 	require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE state IN ('issued', 'claimed')"))
 	requireKind(t, m.recover(m.k(2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	_, err = e.Claim(t.Context(), reissueRequest(m.caller.NodeID))

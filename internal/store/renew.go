@@ -5,15 +5,18 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // ClaimRenewal lets an authenticated caller have its next certificate, as
 // nodeapi.Store says. A newer key takes the place of one that asked before it
 // and was never used: the node may have lost that one.
-func (s *Store) ClaimRenewal(ctx context.Context, c schema.RenewClaim) (schema.Claimed, error) {
-	var claimed schema.Claimed
+func (s *Store) ClaimRenewal(ctx context.Context, c nodeapi.RenewClaim) (nodeapi.ClaimResult, error) {
+	var claimed nodeapi.ClaimResult
 	err := s.write(ctx, "claiming a renewal of node "+c.Caller.NodeID, func(ctx context.Context, u *unit) (err error) {
 		claimed, err = u.claimRenewal(ctx, c)
 		return err
@@ -21,14 +24,14 @@ func (s *Store) ClaimRenewal(ctx context.Context, c schema.RenewClaim) (schema.C
 	return claimed, err
 }
 
-func (u *unit) claimRenewal(ctx context.Context, c schema.RenewClaim) (schema.Claimed, error) {
-	none, nodeID := schema.Claimed{}, c.Caller.NodeID
+func (u *unit) claimRenewal(ctx context.Context, c nodeapi.RenewClaim) (nodeapi.ClaimResult, error) {
+	none, nodeID := nodeapi.ClaimResult{}, c.Caller.NodeID
 	node, err := u.lockNode(ctx, nodeID)
 	if err != nil {
 		return none, err
 	}
-	e := schema.AuditEvent{Stream: nodeID, Actor: nodeActor(nodeID), Action: schema.AuditRenewalClaimed, Target: nodeID,
-		Result: schema.AuditSucceeded, CorrelationID: c.CorrelationID, Detail: map[string]string{
+	e := audit.Event{Stream: nodeID, Actor: nodeActor(nodeID), Action: audit.RenewalClaimed, Target: nodeID,
+		Result: audit.Succeeded, CorrelationID: c.CorrelationID, Detail: map[string]string{
 			"serial": c.Caller.Serial, "spki": c.SPKI, "sequence": strconv.FormatInt(c.Sequence, 10)}}
 	if err := admitRenewal(c, node); err != nil {
 		return none, refuse(err, e)
@@ -47,11 +50,11 @@ func (u *unit) claimRenewal(ctx context.Context, c schema.RenewClaim) (schema.Cl
 	if first {
 		u.note(e)
 	}
-	return schema.Claimed{NodeID: nodeID, Incarnation: node.Incarnation, Recoverable: len(node.RecoveryKey) > 0}, nil
+	return nodeapi.ClaimResult{NodeID: nodeID, Incarnation: node.Incarnation, Recoverable: len(node.RecoveryKey) > 0}, nil
 }
 
 // admitRenewal says whether the node may renew as it is.
-func admitRenewal(c schema.RenewClaim, n sqlc.LockNodeRow) error {
+func admitRenewal(c nodeapi.RenewClaim, n sqlc.LockNodeRow) error {
 	switch {
 	case n.State.Refusing():
 		return errRemoved()
@@ -69,7 +72,7 @@ func admitRenewal(c schema.RenewClaim, n sqlc.LockNodeRow) error {
 // caller whose certificate was replaced between its check and here was on its
 // way, which is no alarm; one that holds the current certificate and is behind
 // it is a copy.
-func (u *unit) explainRenewal(ctx context.Context, c schema.RenewClaim, e schema.AuditEvent) error {
+func (u *unit) explainRenewal(ctx context.Context, c nodeapi.RenewClaim, e audit.Event) error {
 	current, err := u.CurrentCertificate(ctx, c.Caller.NodeID)
 	if notFound(err) || err == nil && current.Serial != c.Caller.Serial {
 		return refuse(errSuperseded(), e)
@@ -84,13 +87,13 @@ func (u *unit) explainRenewal(ctx context.Context, c schema.RenewClaim, e schema
 
 // CertificateAges returns how long the current certificates still last, those
 // that end first before the others, for the gauges of renewal.
-func (s *Store) CertificateAges(ctx context.Context) ([]schema.CertificateAge, error) {
-	var ages []schema.CertificateAge
+func (s *Store) CertificateAges(ctx context.Context) ([]metrics.CertificateAge, error) {
+	var ages []metrics.CertificateAge
 	err := s.read(ctx, "reading the ages of certificates", func(ctx context.Context) error {
 		rows, err := s.q.CertificateAges(ctx)
-		ages = make([]schema.CertificateAge, len(rows))
+		ages = make([]metrics.CertificateAge, len(rows))
 		for i, r := range rows {
-			ages[i] = schema.CertificateAge{NodeID: r.NodeID, Left: seconds(r.SecondsLeft),
+			ages[i] = metrics.CertificateAge{NodeID: r.NodeID, Left: seconds(r.SecondsLeft),
 				Life: seconds(r.SecondsLife), SinceRenewal: seconds(r.SecondsSinceRenewal)}
 		}
 		return err
@@ -100,13 +103,13 @@ func (s *Store) CertificateAges(ctx context.Context) ([]schema.CertificateAge, e
 
 // Unpromoted returns the certificates that have waited for their first use for
 // longer than olderThan, oldest first.
-func (s *Store) Unpromoted(ctx context.Context, olderThan time.Duration) ([]schema.UnpromotedCertificate, error) {
-	var waiting []schema.UnpromotedCertificate
+func (s *Store) Unpromoted(ctx context.Context, olderThan time.Duration) ([]metrics.UnpromotedCertificate, error) {
+	var waiting []metrics.UnpromotedCertificate
 	err := s.read(ctx, "looking for unused certificates", func(ctx context.Context) error {
 		rows, err := s.q.Unpromoted(ctx, olderThan.Seconds())
-		waiting = make([]schema.UnpromotedCertificate, len(rows))
+		waiting = make([]metrics.UnpromotedCertificate, len(rows))
 		for i, r := range rows {
-			waiting[i] = schema.UnpromotedCertificate(r)
+			waiting[i] = metrics.UnpromotedCertificate(r)
 		}
 		return err
 	})

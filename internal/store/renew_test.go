@@ -6,7 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func (e *env) tokenStateOf(id string) (s string) {
@@ -42,9 +45,9 @@ func TestAChainOfRenewals(t *testing.T) {
 func TestRenewalsInEveryState(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
-	for i, s := range schema.NodeStates() {
+	for i, s := range lifecycle.NodeStates() {
 		e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", m.caller.NodeID, s)
-		if s == schema.NodeRemoved {
+		if s == lifecycle.NodeRemoved {
 			requireKind(t, m.renew(m.k(i+2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 			continue
 		}
@@ -112,7 +115,7 @@ func TestASlowDuplicateOfARenewalHarmsNobody(t *testing.T) {
 	m.adopt(m.renewed(m.k(2)))
 	m.use()
 
-	_, err := slow.tryIssue(schema.ViaRenew, "", m.k(2))
+	_, err := slow.tryIssue(trust.IssuedByRenew, "", m.k(2))
 	requireKind(t, err, schema.KindTokenConsumed, "claim_replaced")
 	for _, k := range []string{m.k(2), m.k(3)} {
 		requireKind(t, slow.renew(k), schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
@@ -124,9 +127,9 @@ func TestASlowDuplicateOfARenewalHarmsNobody(t *testing.T) {
 
 	require.NoError(t, m.renew(m.k(4)))
 	require.NoError(t, m.renew(m.k(5)))
-	_, err = m.tryIssue(schema.ViaRenew, "", m.k(4))
+	_, err = m.tryIssue(trust.IssuedByRenew, "", m.k(4))
 	requireKind(t, err, schema.KindTokenConsumed, "claim_replaced")
-	m.adopt(m.issue(schema.ViaRenew, "", m.k(5)))
+	m.adopt(m.issue(trust.IssuedByRenew, "", m.k(5)))
 	m.use()
 }
 
@@ -140,7 +143,7 @@ func TestRefusedRenewals(t *testing.T) {
 	requireKind(t, stale.renew(m.k(2)), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 	stale.caller.NodeID = schema.NewID()
 	requireKind(t, stale.renew(m.k(2)), schema.KindNotFound, "")
-	_, err := m.tryIssue(schema.ViaRenew, "", m.k(2))
+	_, err := m.tryIssue(trust.IssuedByRenew, "", m.k(2))
 	requireKind(t, err, schema.KindTokenConsumed, "claim_replaced")
 	_, err = m.tryIssue("by magic", "", m.k(2))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
@@ -153,8 +156,8 @@ func TestTheSameCertificateIsStoredOnce(t *testing.T) {
 	m := e.machine()
 	require.NoError(t, m.renew(m.k(2)))
 	_, cert := certificate(m.caller.NodeID, 1, m.k(2))
-	n := schema.NewIdentity{NodeID: m.caller.NodeID, Incarnation: 1, Via: schema.ViaRenew, Cert: cert,
-		Recovery: schema.MintedToken{TokenID: schema.NewID(), Hash: make([]byte, 32)}}
+	n := nodeapi.NewIdentity{NodeID: m.caller.NodeID, Incarnation: 1, Via: trust.IssuedByRenew, Cert: cert,
+		Recovery: trust.MintedToken{TokenID: schema.NewID(), Hash: make([]byte, 32)}}
 	rows := e.changes(m.caller.NodeID, func() {
 		for _, err := range race(10, func(int) error {
 			sequence, err := e.StorePending(t.Context(), n)
@@ -194,7 +197,7 @@ func TestAgesAndUnusedCertificates(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, unused, 1)
 	require.Equal(t, waiting.cert.Serial, unused[0].Serial)
-	require.Equal(t, schema.ViaRenew, unused[0].Via)
+	require.Equal(t, trust.IssuedByRenew, unused[0].Via)
 	other.adopt(waiting)
 	other.use()
 	unused, err = e.Unpromoted(t.Context(), 0)

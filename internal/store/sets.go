@@ -6,6 +6,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // maxSets bounds what SetsAfter returns.
@@ -15,7 +17,7 @@ const maxSets = 64
 // whoever follows the sets: the one
 // whose version and previous hash follow the newest. The same set again is nil.
 // KindInvalidRequest, reason set_outdated, when another set was faster.
-func (s *Store) PutSet(ctx context.Context, set schema.StoredSet, by schema.Subject) error {
+func (s *Store) PutSet(ctx context.Context, set trust.StoredSet, by audit.Subject) error {
 	return s.write(ctx, "storing a verifier set", func(ctx context.Context, u *unit) error {
 		rows, err := u.InsertVerifierSet(ctx, sqlc.InsertVerifierSetParams{Version: set.Version, Epoch: set.Epoch,
 			Hash: set.Hash, PrevHash: set.PrevHash, Document: set.Document})
@@ -23,8 +25,8 @@ func (s *Store) PutSet(ctx context.Context, set schema.StoredSet, by schema.Subj
 			return err
 		}
 		if rows == 1 {
-			u.note(schema.AuditEvent{Stream: schema.SystemStream, Actor: by.Actor, Action: schema.AuditSetPublished,
-				Target: set.Hash, Result: schema.AuditSucceeded, CorrelationID: by.CorrelationID,
+			u.note(audit.Event{Stream: audit.SystemStream, Actor: by.Actor, Action: audit.SetPublished,
+				Target: set.Hash, Result: audit.Succeeded, CorrelationID: by.CorrelationID,
 				Detail: map[string]string{"version": strconv.FormatInt(set.Version, 10), "epoch": strconv.FormatInt(set.Epoch, 10)}})
 			return u.later.Notify(ctx, channelSets, "")
 		}
@@ -41,8 +43,8 @@ func (s *Store) PutSet(ctx context.Context, set schema.StoredSet, by schema.Subj
 }
 
 // NewestSet returns the newest verifier set. KindNotFound when there is none.
-func (s *Store) NewestSet(ctx context.Context) (schema.StoredSet, error) {
-	var set schema.StoredSet
+func (s *Store) NewestSet(ctx context.Context) (trust.StoredSet, error) {
+	var set trust.StoredSet
 	err := s.read(ctx, "reading the newest verifier set", func(ctx context.Context) error {
 		row, err := s.q.NewestVerifierSet(ctx)
 		if notFound(err) {
@@ -56,8 +58,8 @@ func (s *Store) NewestSet(ctx context.Context) (schema.StoredSet, error) {
 
 // SetsAfter returns up to limit verifier sets above a version, in order; limit
 // is at most 64.
-func (s *Store) SetsAfter(ctx context.Context, version int64, limit int) ([]schema.StoredSet, error) {
-	var sets []schema.StoredSet
+func (s *Store) SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error) {
+	var sets []trust.StoredSet
 	err := s.read(ctx, "reading verifier sets", func(ctx context.Context) error {
 		rows, err := s.q.VerifierSetsAfter(ctx, version, int32(min(limit, maxSets)))
 		for _, r := range rows {
@@ -68,6 +70,6 @@ func (s *Store) SetsAfter(ctx context.Context, version int64, limit int) ([]sche
 	return sets, err
 }
 
-func storedSet(r sqlc.VerifierSetsAfterRow) schema.StoredSet {
-	return schema.StoredSet{Version: r.Version, Epoch: r.Epoch, Hash: r.Hash, PrevHash: r.PrevHash, Document: r.Document}
+func storedSet(r sqlc.VerifierSetsAfterRow) trust.StoredSet {
+	return trust.StoredSet{Version: r.Version, Epoch: r.Epoch, Hash: r.Hash, PrevHash: r.PrevHash, Document: r.Document}
 }

@@ -8,10 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // verifierSet is the set of a version; a variant is another set of the same.
-func verifierSet(version int64, variant string) schema.StoredSet {
+func verifierSet(version int64, variant string) trust.StoredSet {
 	hash := func(v int64, variant string) string {
 		if v == 0 {
 			return ""
@@ -19,7 +21,7 @@ func verifierSet(version int64, variant string) schema.StoredSet {
 		h := fmt.Sprintf("%x%x", v, variant)
 		return strings.Repeat("0", 64-len(h)) + h
 	}
-	return schema.StoredSet{Version: version, Epoch: 1, Hash: hash(version, variant), PrevHash: hash(version-1, ""),
+	return trust.StoredSet{Version: version, Epoch: 1, Hash: hash(version, variant), PrevHash: hash(version-1, ""),
 		Document: []byte(`{"payload":  "set"}`)}
 }
 
@@ -29,7 +31,7 @@ func TestVerifierSetsAreAChain(t *testing.T) {
 	_, err := e.NewestSet(ctx)
 	requireKind(t, err, schema.KindNotFound, "")
 	requireKind(t, e.PutSet(ctx, verifierSet(2, ""), operator), schema.KindInvalidRequest, "set_outdated")
-	rows := e.changes(schema.SystemStream, func() {
+	rows := e.changes(audit.SystemStream, func() {
 		for range 2 {
 			require.NoError(t, e.PutSet(ctx, verifierSet(1, ""), operator))
 		}
@@ -60,10 +62,10 @@ func TestVerifierSetsAreAChain(t *testing.T) {
 	require.NoError(t, e.PutSet(ctx, third, operator))
 	sets, err := e.SetsAfter(ctx, 1, 64)
 	require.NoError(t, err)
-	require.Equal(t, []schema.StoredSet{newest, third}, sets)
+	require.Equal(t, []trust.StoredSet{newest, third}, sets)
 	sets, err = e.SetsAfter(ctx, 0, 1)
 	require.NoError(t, err)
-	require.Equal(t, []schema.StoredSet{verifierSet(1, "")}, sets)
+	require.Equal(t, []trust.StoredSet{verifierSet(1, "")}, sets)
 	sets, err = e.SetsAfter(ctx, 3, 64)
 	require.NoError(t, err)
 	require.Empty(t, sets)

@@ -4,16 +4,21 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Prepare finds the task of the spec's operation and step or plans it, as
 // activities.Tasks says. KindFenced when the operation no longer owns the node or
 // is over. A new task is stored by Enqueue alone, so that a step costs one
 // transaction before its hand-over.
-func (s *Store) Prepare(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error) {
-	var row schema.TaskRow
+func (s *Store) Prepare(ctx context.Context, t activities.TaskSpec, o task.Owner) (activities.TaskRow, error) {
+	var row activities.TaskRow
 	doing := "preparing task " + t.Step + " of operation " + t.OperationID
 	err := s.read(ctx, doing, func(ctx context.Context) error {
 		kind, err := taskKind(t)
@@ -39,8 +44,8 @@ func (s *Store) Prepare(ctx context.Context, t schema.TaskSpec, o schema.TaskOwn
 	return row, err
 }
 
-func taskKind(t schema.TaskSpec) (schema.TaskTypeRow, error) {
-	kind, known := t.Type.Row()
+func taskKind(t activities.TaskSpec) (task.TypeInfo, error) {
+	kind, known := t.Type.Info()
 	if !known {
 		return kind, schema.Errorf(schema.KindInvalidRequest, "unknown task type %q", t.Type)
 	}
@@ -50,36 +55,36 @@ func taskKind(t schema.TaskSpec) (schema.TaskTypeRow, error) {
 	return kind, nil
 }
 
-func fenceOf(t schema.TaskSpec) schema.Fence {
-	return schema.Fence{NodeID: t.NodeID, OperationID: t.OperationID, OpSeq: t.OpSeq, CorrelationID: t.CorrelationID}
+func fenceOf(t activities.TaskSpec) activities.Fence {
+	return activities.Fence{NodeID: t.NodeID, OperationID: t.OperationID, OpSeq: t.OpSeq, CorrelationID: t.CorrelationID}
 }
 
 // plan is the row that a new task would have, as far as can be known before it
 // is stored; of a task that is stored already it says only that.
-func (s *Store) plan(ctx context.Context, t schema.TaskSpec, kind schema.TaskTypeRow) (schema.TaskRow, error) {
+func (s *Store) plan(ctx context.Context, t activities.TaskSpec, kind task.TypeInfo) (activities.TaskRow, error) {
 	p, err := s.q.PlanTask(ctx, t.OperationID, t.Step, t.NodeID)
 	switch f := fenceOf(t); {
 	case notFound(err):
-		return schema.TaskRow{}, errNoNode(t.NodeID)
+		return activities.TaskRow{}, errNoNode(t.NodeID)
 	case err != nil || p.Stored:
-		return schema.TaskRow{Stored: p.Stored}, err
+		return activities.TaskRow{Stored: p.Stored}, err
 	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq || t.OpSeq == 0:
-		return schema.TaskRow{}, errFenced(f, p.NodeOpSeq)
+		return activities.TaskRow{}, errFenced(f, p.NodeOpSeq)
 	case p.EndedAt != nil:
-		return schema.TaskRow{}, errOver(f)
+		return activities.TaskRow{}, errOver(f)
 	}
-	return schema.TaskRow{TaskID: schema.TaskID(t.OperationID, t.Step), NodeID: t.NodeID, Incarnation: p.Incarnation,
-		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.TaskSeq + 1, Status: schema.TaskPending}, nil
+	return activities.TaskRow{TaskID: lifecycle.TaskID(t.OperationID, t.Step), NodeID: t.NodeID, Incarnation: p.Incarnation,
+		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.TaskSeq + 1, Status: task.Pending}, nil
 }
 
 // adopt makes the activity the owner of the stored task.
-func (u *unit) adopt(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner) (schema.TaskRow, error) {
+func (u *unit) adopt(ctx context.Context, t activities.TaskSpec, o task.Owner) (activities.TaskRow, error) {
 	found, err := u.GetTaskByStep(ctx, t.OperationID, t.Step)
 	if err != nil {
-		return schema.TaskRow{}, err
+		return activities.TaskRow{}, err
 	}
 	if found.Type != t.Type {
-		return schema.TaskRow{}, schema.Errorf(schema.KindInvalidRequest, "step %s is a %s task already", t.Step, found.Type)
+		return activities.TaskRow{}, schema.Errorf(schema.KindInvalidRequest, "step %s is a %s task already", t.Step, found.Type)
 	}
 	return taskRow(found), u.SetTaskOwner(ctx, sqlc.SetTaskOwnerParams{TaskID: found.TaskID,
 		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID})
@@ -89,7 +94,7 @@ func (u *unit) adopt(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner)
 // activities.Tasks says: one statement, and a second look when it stored nothing.
 // KindFenced when the operation lost the node or ended meanwhile, or the task was
 // voided.
-func (s *Store) Enqueue(ctx context.Context, t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, envelope []byte) error {
+func (s *Store) Enqueue(ctx context.Context, t activities.TaskSpec, o task.Owner, row activities.TaskRow, envelope []byte) error {
 	doing := "storing task " + row.TaskID
 	if _, err := taskKind(t); err != nil {
 		return err
@@ -121,11 +126,11 @@ func (s *Store) Enqueue(ctx context.Context, t schema.TaskSpec, o schema.TaskOwn
 	})
 }
 
-func enqueueParams(t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, envelope []byte) (sqlc.EnqueueTaskParams, error) {
-	e := taskEvent(fenceOf(t), schema.AuditTaskCreated, row.TaskID, schema.AuditSucceeded, "",
+func enqueueParams(t activities.TaskSpec, o task.Owner, row activities.TaskRow, envelope []byte) (sqlc.EnqueueTaskParams, error) {
+	e := taskEvent(fenceOf(t), audit.TaskCreated, row.TaskID, audit.Succeeded, "",
 		map[string]string{"type": string(t.Type), "step": t.Step})
 	detail, err := detailOf(clean(e))
-	body, _ := schema.EnvelopeDigest(envelope) // what is no envelope is told when its result is compared with it
+	body, _ := trust.EnvelopeDigest(envelope) // what is no envelope is told when its result is compared with it
 	return sqlc.EnqueueTaskParams{
 		Channel: channelNode, TaskID: row.TaskID, NodeID: t.NodeID, Incarnation: row.Incarnation, Seq: row.Seq,
 		Type: string(row.Type), Effect: string(row.Effect), Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq,
@@ -137,7 +142,7 @@ func enqueueParams(t schema.TaskSpec, o schema.TaskOwner, row schema.TaskRow, en
 
 // attach signs a task that is stored already: by another run of its activity, or
 // unsigned by an older version. Without such a task it says why there is none.
-func (u *unit) attach(ctx context.Context, f schema.Fence, t schema.TaskSpec, held bool, envelope []byte) error {
+func (u *unit) attach(ctx context.Context, f activities.Fence, t activities.TaskSpec, held bool, envelope []byte) error {
 	found, err := u.GetTaskByStep(ctx, t.OperationID, t.Step)
 	switch {
 	case notFound(err) && !held:
@@ -158,7 +163,7 @@ func (u *unit) attach(ctx context.Context, f schema.Fence, t schema.TaskSpec, he
 }
 
 // Void ends the operation's unfinished tasks as cancelled and wakes the node.
-func (s *Store) Void(ctx context.Context, f schema.Fence) error {
+func (s *Store) Void(ctx context.Context, f activities.Fence) error {
 	return s.write(ctx, "voiding the tasks of operation "+f.OperationID, func(ctx context.Context, u *unit) error {
 		if _, _, err := u.owned(ctx, f); err != nil {
 			return err
@@ -175,16 +180,16 @@ func (s *Store) Void(ctx context.Context, f schema.Fence) error {
 func (u *unit) voidTasks(ctx context.Context, nodeID string, operationID *string, actor string) error {
 	tasks, err := u.VoidTasks(ctx, nodeID, operationID, nil)
 	for _, t := range tasks {
-		f := schema.Fence{NodeID: nodeID, OperationID: t.OperationID, Actor: actor, CorrelationID: t.CorrelationID}
-		u.note(taskEvent(f, schema.AuditTaskFinished, t.TaskID, schema.AuditCancelled, "voided",
+		f := activities.Fence{NodeID: nodeID, OperationID: t.OperationID, Actor: actor, CorrelationID: t.CorrelationID}
+		u.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, "voided",
 			map[string]string{"type": string(t.Type)}))
 	}
 	return err
 }
 
 // taskRow is a stored task as activities see it.
-func taskRow(t sqlc.GetTaskByStepRow) schema.TaskRow {
-	return schema.TaskRow{
+func taskRow(t sqlc.GetTaskByStepRow) activities.TaskRow {
+	return activities.TaskRow{
 		TaskID: t.TaskID, NodeID: t.NodeID, Incarnation: t.Incarnation, Type: t.Type, Effect: t.Effect,
 		Params: t.Params, Seq: t.Seq, Status: t.Status, Signed: t.Signed, CreatedAt: t.CreatedAt, Stored: true,
 		Result: resultOf(t.Status, t.LeaseEpoch, t.Result),
@@ -194,15 +199,15 @@ func taskRow(t sqlc.GetTaskByStepRow) schema.TaskRow {
 // resultOf is what is told of a task to whoever waits for it: its report, or for
 // one that ended or was given up without a report what stands instead; nil while
 // it is worked on. The row decides at the time it is read.
-func resultOf(s schema.TaskStatus, epoch int64, reported *schema.TaskResult) *schema.TaskResult {
-	if reported != nil || !s.Terminal() && s != schema.TaskLost {
+func resultOf(s task.Status, epoch int64, reported *task.Result) *task.Result {
+	if reported != nil || !s.Terminal() && s != task.Lost {
 		return reported
 	}
-	r := schema.NoReport(s, epoch)
+	r := task.NoReport(s, epoch)
 	return &r
 }
 
-func taskEvent(f schema.Fence, action, taskID, result, reason string, detail map[string]string) schema.AuditEvent {
+func taskEvent(f activities.Fence, action, taskID, result, reason string, detail map[string]string) audit.Event {
 	e := event(f, action, result, reason, detail)
 	e.Target = taskID
 	return e

@@ -6,13 +6,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // ask is a poll of an agent's process.
-func (e *env) ask(c schema.Caller, holder string, number int64, have ...string) *schema.TaskOffer {
+func (e *env) ask(c nodeapi.Caller, holder string, number int64, have ...string) *wire.TaskOffer {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, schema.TaskAsk{Have: have, Holder: holder, Number: number}, time.Minute)
+	offer, err := e.NextTask(e.t.Context(), c, nodeapi.PollRequest{Have: have, Holder: holder, Number: number}, time.Minute)
 	require.NoError(e.t, err)
 	return offer
 }
@@ -24,9 +28,9 @@ func TestALostAnswerIsMadeGoodAtOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	row := e.dispatch(f, "drain", schema.TaskWorkloadDrain)
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
 	require.Equal(t, int64(1), e.ask(c, "one", 7).Lease.Epoch)
-	var again *schema.TaskOffer
+	var again *wire.TaskOffer
 	rows := e.changes(c.NodeID, func() { again = e.ask(c, "one", 8) })
 	require.Equal(t, row.TaskID, again.TaskID)
 	require.Equal(t, int64(2), again.Lease.Epoch)
@@ -34,9 +38,9 @@ func TestALostAnswerIsMadeGoodAtOnce(t *testing.T) {
 	require.Nil(t, e.ask(c, "one", 9, row.TaskID), "it took it")
 	require.Nil(t, e.ask(c, "one", 8), "the same poll, sent twice")
 
-	_, err := e.Result(ctx, c, row.TaskID, succeeded(1, schema.DrainResult{}))
+	_, err := e.Result(ctx, c, row.TaskID, succeeded(1, task.DrainResult{}))
 	requireKind(t, err, schema.KindLeaseLost, "")
-	_, err = e.Result(ctx, c, row.TaskID, succeeded(2, schema.DrainResult{}))
+	_, err = e.Result(ctx, c, row.TaskID, succeeded(2, task.DrainResult{}))
 	require.NoError(t, err)
 	require.Nil(t, e.ask(c, "one", 10))
 }
@@ -46,14 +50,14 @@ func TestALostAnswerIsMadeGoodAtOnce(t *testing.T) {
 func TestAnEarlierPollTakesNothingBack(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
-	row := e.dispatch(f, "drain", schema.TaskWorkloadDrain)
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
 	require.NotNil(t, e.ask(c, "one", 8))
 	require.Nil(t, e.ask(c, "one", 7))
 	e.stale()
 	require.Nil(t, e.ask(c, "one", 7), "the work goes on under the lease it has")
-	require.Equal(t, schema.ReclaimLost, e.reclaim()[row.TaskID])
+	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
 
-	probe := e.dispatch(f, "probe", schema.TaskNodeProbe)
+	probe := e.dispatch(f, "probe", task.NodeProbe)
 	require.Equal(t, probe.TaskID, e.ask(c, "one", 7).TaskID, "what nobody was handed it may be handed")
 	require.Equal(t, probe.TaskID, e.ask(c, "one", 9).TaskID, "its answer reached nobody")
 }
@@ -63,15 +67,15 @@ func TestWhatIsNoProofOfALostAnswer(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	row := e.dispatch(f, "drain", schema.TaskWorkloadDrain)
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
 	require.NotNil(t, e.ask(c, "one", 7))
 	require.Nil(t, e.ask(c, "two", 8), "another process")
 	require.Nil(t, e.ask(c, "one", 0), "one that does not count")
-	_, err := e.Progress(ctx, c, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
 	require.Nil(t, e.ask(c, "one", 8), "it was begun")
 
-	probe := e.dispatch(f, "probe", schema.TaskNodeProbe)
+	probe := e.dispatch(f, "probe", task.NodeProbe)
 	require.Equal(t, probe.TaskID, e.ask(c, "one", 0).TaskID)
 	require.Nil(t, e.ask(c, "one", 9), "handed to a poll that did not count")
 }
@@ -81,11 +85,11 @@ func TestWhatIsNoProofOfALostAnswer(t *testing.T) {
 func TestALostAnswerIsNotMadeGoodForEver(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
-	row := e.dispatch(f, "drain", schema.TaskWorkloadDrain)
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
 	for n := range int64(4) {
 		require.NotNil(t, e.ask(c, "one", n+1))
 	}
 	require.Nil(t, e.ask(c, "one", 5))
 	e.stale()
-	require.Equal(t, schema.ReclaimLost, e.reclaim()[row.TaskID])
+	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
 }

@@ -6,8 +6,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // unit is one transaction together with the audit rows it makes. Locks are
@@ -23,17 +25,17 @@ type unit struct {
 	// later takes statements whose only outcome is that they fail: they go out
 	// with the next question or with the commit, whose failure theirs is.
 	later  *sqlc.Queries
-	events []schema.AuditEvent
+	events []audit.Event
 }
 
 // note adds an audit row, written when the rest of the transaction is done.
-func (u *unit) note(e schema.AuditEvent) { u.events = append(u.events, e) }
+func (u *unit) note(e audit.Event) { u.events = append(u.events, e) }
 
 // refusal ends a unit without a change but with an audit row, and with the
 // node's identity locked when the caller shows that two hold it.
 type refusal struct {
 	err   *schema.Error
-	event schema.AuditEvent
+	event audit.Event
 	clone *clone
 }
 
@@ -43,12 +45,12 @@ func (r *refusal) Error() string { return r.err.Error() }
 // refuse turns err into a refusal that is put on record as e, with the error's
 // reason, or its kind when it has none. An error of the database is no refusal
 // and passes as it is.
-func refuse(err error, e schema.AuditEvent) error {
+func refuse(err error, e audit.Event) error {
 	cause, typed := errors.AsType[*schema.Error](err)
 	if !typed {
 		return err
 	}
-	e.Result, e.Reason = schema.AuditRefused, cause.Reason
+	e.Result, e.Reason = audit.Refused, cause.Reason
 	if e.Reason == "" {
 		e.Reason = string(cause.Kind)
 	}
@@ -116,7 +118,7 @@ func (u *unit) lockNode(ctx context.Context, nodeID string) (sqlc.LockNodeRow, e
 
 // owned locks the node for a write of the fence's operation and returns both.
 // KindFenced when another operation was given the node since.
-func (u *unit) owned(ctx context.Context, f schema.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
+func (u *unit) owned(ctx context.Context, f activities.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
 	var none sqlc.GetOperationRow
 	n, err := u.lockNode(ctx, f.NodeID)
 	if err != nil {
@@ -131,7 +133,7 @@ func (u *unit) owned(ctx context.Context, f schema.Fence) (sqlc.LockNodeRow, sql
 
 // recorded is owned for writes of an operation's own row: an operation that
 // does not hold its node (op_seq 0) owns nothing else.
-func (u *unit) recorded(ctx context.Context, f schema.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
+func (u *unit) recorded(ctx context.Context, f activities.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
 	if f.OpSeq != 0 {
 		return u.owned(ctx, f)
 	}
@@ -144,7 +146,7 @@ func (u *unit) recorded(ctx context.Context, f schema.Fence) (sqlc.LockNodeRow, 
 }
 
 // operation returns the fence's operation. KindFenced when there is none.
-func (u *unit) operation(ctx context.Context, f schema.Fence) (sqlc.GetOperationRow, error) {
+func (u *unit) operation(ctx context.Context, f activities.Fence) (sqlc.GetOperationRow, error) {
 	if !schema.IsID(f.OperationID) {
 		return sqlc.GetOperationRow{}, errFenced(f, 0)
 	}
@@ -158,7 +160,7 @@ func (u *unit) operation(ctx context.Context, f schema.Fence) (sqlc.GetOperation
 // one turns the number of rows a fenced statement changed into KindFenced when
 // it is none. The lock of the unit makes that impossible; the statement checks
 // all the same.
-func one(f schema.Fence) func(rows int64, err error) error {
+func one(f activities.Fence) func(rows int64, err error) error {
 	return func(rows int64, err error) error {
 		if err == nil && rows == 0 {
 			return errFenced(f, 0)
@@ -169,11 +171,11 @@ func one(f schema.Fence) func(rows int64, err error) error {
 
 func errNoNode(id string) error { return schema.Errorf(schema.KindNotFound, "no node %q", id) }
 
-func errFenced(f schema.Fence, now int64) error {
+func errFenced(f activities.Fence, now int64) error {
 	return schema.Errorf(schema.KindFenced,
 		"operation %s (op_seq %d) no longer owns node %s (op_seq %d)", f.OperationID, f.OpSeq, f.NodeID, now)
 }
 
-func errOver(f schema.Fence) error {
+func errOver(f activities.Fence) error {
 	return schema.NewError(schema.KindFenced, "operation %s is over", f.OperationID).WithReason("operation_over")
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/migrations"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Tasks of every status of version 0006, one of them stored and not signed, go
@@ -19,14 +20,14 @@ func TestTheDispatchMigrationKeepsWhatRuns(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	done := e.held(c, f, "done", schema.TaskFactsCollect)
-	_, err := e.Result(ctx, c, done.TaskID, succeeded(1, schema.Facts{CPUs: 2}))
+	done := e.held(c, f, "done", task.FactsCollect)
+	_, err := e.Result(ctx, c, done.TaskID, succeeded(1, inventory.Facts{CPUs: 2}))
 	require.NoError(t, err)
-	running := e.held(c, f, "running", schema.TaskWorkloadDrain)
-	gone := e.dispatch(f, "gone", schema.TaskWorkloadDrain)
+	running := e.held(c, f, "running", task.WorkloadDrain)
+	gone := e.dispatch(f, "gone", task.WorkloadDrain)
 	e.exec("UPDATE node_tasks SET status = 'lost' WHERE task_id = $1", gone.TaskID)
-	waiting := e.dispatch(f, "waiting", schema.TaskNodeProbe)
-	unsigned := spec(f, "unsigned", schema.TaskNodeProbe)
+	waiting := e.dispatch(f, "waiting", task.NodeProbe)
+	unsigned := spec(f, "unsigned", task.NodeProbe)
 	e.enqueue(unsigned)
 	e.exec("UPDATE node_tasks SET envelope = NULL, envelope_expires_at = NULL WHERE step = 'unsigned'")
 	require.NoError(t, e.PutSet(ctx, verifierSet(1, ""), operator))
@@ -44,8 +45,8 @@ func TestTheDispatchMigrationKeepsWhatRuns(t *testing.T) {
 	require.NoError(t, err)
 	e.raw.Reset()
 
-	require.Equal(t, schema.TaskSucceeded, e.task(done.TaskID).Status)
-	_, err = e.Progress(ctx, c, running.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	require.Equal(t, task.Succeeded, e.task(done.TaskID).Status)
+	_, err = e.Progress(ctx, c, running.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, waiting.TaskID, e.take(c, time.Minute).TaskID)
 	e.takeNone(c)

@@ -8,19 +8,27 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // NextTask hands over the node's next task under a new lease, or returns nil,
 // as nodeapi.Store says. Not offered are a task whose envelope expired, one that
 // is to be cancelled, and one of an operation that lost the node.
-func (s *Store) NextTask(ctx context.Context, c schema.Caller, ask schema.TaskAsk, lease time.Duration) (*schema.TaskOffer, error) {
-	var offer *schema.TaskOffer
+func (s *Store) NextTask(ctx context.Context, c nodeapi.Caller, ask nodeapi.PollRequest, lease time.Duration) (*wire.TaskOffer, error) {
+	var offer *wire.TaskOffer
 	err := s.read(ctx, "handing a task to node "+c.NodeID, func(ctx context.Context) error {
 		t, err := s.q.NextTask(ctx, sqlc.NextTaskParams{NodeID: c.NodeID, Incarnation: c.Incarnation,
 			LeaseSeconds: lease.Seconds(), Have: append([]string{}, ask.Have...), Holder: cleanText(ask.Holder), PollNumber: ask.Number,
-			Actor: nodeActor(c.NodeID), Action: schema.AuditTaskDispatched,
+			Actor: nodeActor(c.NodeID), Action: audit.TaskDispatched,
 		})
 		if notFound(err) {
 			return nil
@@ -28,9 +36,9 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, ask schema.TaskAs
 		if err != nil {
 			return err
 		}
-		offer = &schema.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
-			Lease: schema.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: schema.TaskType(t.Type), CreatedAt: t.CreatedAt,
-			NodeState: schema.NodeState(t.NodeState), OpSeq: t.NodeOpSeq}
+		offer = &wire.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
+			Lease: task.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: task.Type(t.Type), CreatedAt: t.CreatedAt,
+			NodeState: lifecycle.NodeState(t.NodeState), OpSeq: t.NodeOpSeq}
 		return nil
 	})
 	if err != nil {
@@ -40,24 +48,24 @@ func (s *Store) NextTask(ctx context.Context, c schema.Caller, ask schema.TaskAs
 }
 
 // Progress extends the lease, or answers KindLeaseLost, as nodeapi.Store says.
-func (s *Store) Progress(ctx context.Context, c schema.Caller, taskID string, p schema.TaskProgress, lease time.Duration,
-) (schema.Progressed, error) {
+func (s *Store) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p task.Progress, lease time.Duration,
+) (nodeapi.ProgressResult, error) {
 	if !schema.IsID(taskID) {
-		return schema.Progressed{}, errNoTask(taskID)
+		return nodeapi.ProgressResult{}, errNoTask(taskID)
 	}
 	a, err := s.extend(ctx, c, taskID, p, lease)
 	if schema.KindOf(err) != schema.KindLeaseLost {
 		return a, err
 	}
 	if err := s.takeUp(ctx, c, taskID, p.LeaseEpoch); err != nil {
-		return schema.Progressed{}, err
+		return nodeapi.ProgressResult{}, err
 	}
 	return s.extend(ctx, c, taskID, p, lease)
 }
 
 // TaskNews returns which tasks in have are not wanted any more, as nodeapi.Store
 // says.
-func (s *Store) TaskNews(ctx context.Context, c schema.Caller, have []string) (news []string, err error) {
+func (s *Store) TaskNews(ctx context.Context, c nodeapi.Caller, have []string) (news []string, err error) {
 	err = s.read(ctx, "reading the news of node "+c.NodeID, func(ctx context.Context) (err error) {
 		news, err = s.q.TaskNews(ctx, c.NodeID, have)
 		return err
@@ -66,21 +74,21 @@ func (s *Store) TaskNews(ctx context.Context, c schema.Caller, have []string) (n
 }
 
 // extend is the common case: one statement, no notification.
-func (s *Store) extend(ctx context.Context, c schema.Caller, taskID string, p schema.TaskProgress, lease time.Duration,
-) (schema.Progressed, error) {
-	var a schema.Progressed
+func (s *Store) extend(ctx context.Context, c nodeapi.Caller, taskID string, p task.Progress, lease time.Duration,
+) (nodeapi.ProgressResult, error) {
+	var a nodeapi.ProgressResult
 	err := s.read(ctx, "recording progress of task "+taskID, func(ctx context.Context) error {
 		r, err := s.q.ExtendLease(ctx, sqlc.ExtendLeaseParams{
 			TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: p.LeaseEpoch,
-			Progress: cleanText(p.Message), LeaseSeconds: lease.Seconds(), BeatSeconds: schema.BeatEvery.Seconds(),
+			Progress: cleanText(p.Message), LeaseSeconds: lease.Seconds(), BeatSeconds: task.HeartbeatInterval.Seconds(),
 		})
 		if notFound(err) {
 			return errLeaseLost(taskID)
 		}
-		a.Answer = schema.ProgressAnswer{Lease: schema.Lease{Epoch: p.LeaseEpoch, ExpiresAt: r.LeaseUntil},
+		a.Answer = wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: r.LeaseUntil},
 			Cancel: r.Cancel, Paused: r.Paused}
 		if r.Beat {
-			a.Owner = &schema.TaskOwner{WorkflowID: r.OwnerWorkflowID, RunID: r.OwnerRunID, ActivityID: r.OwnerActivityID}
+			a.Owner = &task.Owner{WorkflowID: r.OwnerWorkflowID, RunID: r.OwnerRunID, ActivityID: r.OwnerActivityID}
 		}
 		return err
 	})
@@ -89,7 +97,7 @@ func (s *Store) extend(ctx context.Context, c schema.Caller, taskID string, p sc
 
 // takeUp lets the holder of the newest lease go on with a task that was given up
 // or requeued meanwhile, and was handed to nobody since.
-func (s *Store) takeUp(ctx context.Context, c schema.Caller, taskID string, epoch int64) error {
+func (s *Store) takeUp(ctx context.Context, c nodeapi.Caller, taskID string, epoch int64) error {
 	return s.write(ctx, "taking up task "+taskID, func(ctx context.Context, u *unit) error {
 		t, err := u.lockTask(ctx, c.NodeID, taskID)
 		if err != nil {
@@ -103,9 +111,9 @@ func (s *Store) takeUp(ctx context.Context, c schema.Caller, taskID string, epoc
 		} else if err != nil {
 			return err
 		}
-		u.note(taskEvent(callerFence(c, t.OperationID, t.CorrelationID), schema.AuditTaskBack, taskID,
-			schema.AuditSucceeded, "", map[string]string{"type": string(t.Type), "was": string(t.Status)}))
-		if t.Status != schema.TaskLost {
+		u.note(taskEvent(callerFence(c, t.OperationID, t.CorrelationID), audit.TaskReturned, taskID,
+			audit.Succeeded, "", map[string]string{"type": string(t.Type), "was": string(t.Status)}))
+		if t.Status != task.Lost {
 			return nil
 		}
 		return u.back(ctx, t)
@@ -122,7 +130,7 @@ func (u *unit) back(ctx context.Context, t sqlc.LockTaskRow) error {
 }
 
 func (u *unit) tellBack(ctx context.Context, t sqlc.LockTaskRow) error {
-	return u.tellEvent(ctx, t.OwnerWorkflowID, schema.AgentEvent{Event: schema.EventTaskBack, NodeID: t.NodeID,
+	return u.tellEvent(ctx, t.OwnerWorkflowID, lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned, NodeID: t.NodeID,
 		Incarnation: t.Incarnation, Step: t.Step, OperationID: t.OperationID})
 }
 
@@ -131,7 +139,7 @@ func (u *unit) lockTask(ctx context.Context, nodeID, taskID string) (sqlc.LockTa
 	if _, err := u.lockNode(ctx, nodeID); err != nil {
 		return sqlc.LockTaskRow{}, err
 	}
-	t, err := u.LockTask(ctx, schema.StaleGrace.Seconds(), taskID)
+	t, err := u.LockTask(ctx, task.StaleGrace.Seconds(), taskID)
 	if notFound(err) || err == nil && t.NodeID != nodeID {
 		return t, errNoTask(taskID)
 	}
@@ -139,7 +147,7 @@ func (u *unit) lockTask(ctx context.Context, nodeID, taskID string) (sqlc.LockTa
 }
 
 // Told notes what an activity's heartbeat answered, as nodeapi.Store says.
-func (s *Store) Told(ctx context.Context, taskID string, b schema.BeatAnswer) error {
+func (s *Store) Told(ctx context.Context, taskID string, b nodeapi.HeartbeatReply) error {
 	return s.read(ctx, "noting a heartbeat's answer for task "+taskID, func(ctx context.Context) error {
 		if !schema.IsID(taskID) {
 			return errNoTask(taskID)
@@ -151,8 +159,8 @@ func (s *Store) Told(ctx context.Context, taskID string, b schema.BeatAnswer) er
 // Result stores the result and the completion to deliver, as nodeapi.Store
 // says. What a workload.* task reports about the node's work is true from then
 // on, so that a retire need not wait for the next heartbeat.
-func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r schema.TaskResult) (schema.TaskType, error) {
-	if !slices.Contains([]schema.TaskStatus{schema.TaskSucceeded, schema.TaskFailed, schema.TaskCancelled}, r.Status) {
+func (s *Store) Result(ctx context.Context, c nodeapi.Caller, taskID string, r task.Result) (task.Type, error) {
+	if !slices.Contains([]task.Status{task.Succeeded, task.Failed, task.Canceled}, r.Status) {
 		return "", schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
 	}
 	if !schema.IsID(taskID) {
@@ -174,15 +182,15 @@ func (s *Store) Result(ctx context.Context, c schema.Caller, taskID string, r sc
 // is the signed one and whose end changes nothing but itself. It stores nothing,
 // and returns "", of any other. Where this process has a relay it gets the
 // message at once.
-func (s *Store) finish(ctx context.Context, doing string, c schema.Caller, taskID string, r schema.TaskResult) (stored schema.TaskType, err error) {
+func (s *Store) finish(ctx context.Context, doing string, c nodeapi.Caller, taskID string, r task.Result) (stored task.Type, err error) {
 	p := s.finishParams(c, taskID, r)
-	p.Open = []string{string(schema.TaskDispatched), string(schema.TaskRunning)}
+	p.Open = []string{string(task.Dispatched), string(task.Running)}
 	p.BodySha256 = r.EnvelopeSHA256
-	if r.Status == schema.TaskSucceeded {
-		p.OtherTypes = []string{string(schema.TaskWorkloadCordon), string(schema.TaskWorkloadUncordon), string(schema.TaskWorkloadDrain)}
+	if r.Status == task.Succeeded {
+		p.OtherTypes = []string{string(task.WorkloadCordon), string(task.WorkloadUncordon), string(task.WorkloadDrain)}
 	}
-	relay := s.relay.Load()
-	p.HoldSeconds = relay.hold().Seconds()
+	relayed := s.relay.Load()
+	p.HoldSeconds = relayed.hold().Seconds()
 	var row sqlc.FinishTaskRow
 	err = s.read(ctx, doing, func(ctx context.Context) (err error) {
 		if row, err = s.q.FinishTask(ctx, p); notFound(err) {
@@ -194,23 +202,23 @@ func (s *Store) finish(ctx context.Context, doing string, c schema.Caller, taskI
 	case err != nil || row.Type == "":
 		return "", err
 	case p.HoldSeconds > 0:
-		relay.hand(schema.OutboxMessage{ID: row.MessageID, CreatedAt: row.CreatedAt, Result: p.Result,
-			Owner: schema.TaskOwner{WorkflowID: row.OwnerWorkflowID, RunID: row.OwnerRunID, ActivityID: row.OwnerActivityID}})
+		relayed.hand(relay.Message{ID: row.MessageID, CreatedAt: row.CreatedAt, Result: p.Result,
+			Owner: task.Owner{WorkflowID: row.OwnerWorkflowID, RunID: row.OwnerRunID, ActivityID: row.OwnerActivityID}})
 	default:
 		s.wakeRelay()
 	}
-	return schema.TaskType(row.Type), nil
+	return task.Type(row.Type), nil
 }
 
 // finishLocked looks at the node and the task under their locks, for what the
 // result changes beside the task and for why it is not taken.
-func (s *Store) finishLocked(ctx context.Context, doing string, c schema.Caller, taskID string, r schema.TaskResult) (stored schema.TaskType, err error) {
+func (s *Store) finishLocked(ctx context.Context, doing string, c nodeapi.Caller, taskID string, r task.Result) (stored task.Type, err error) {
 	err = s.write(ctx, doing, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, c.NodeID)
 		if err != nil {
 			return err
 		}
-		t, err := u.LockTask(ctx, schema.StaleGrace.Seconds(), taskID)
+		t, err := u.LockTask(ctx, task.StaleGrace.Seconds(), taskID)
 		if notFound(err) || err == nil && t.NodeID != c.NodeID {
 			return errNoTask(taskID)
 		}
@@ -225,16 +233,16 @@ func (s *Store) finishLocked(ctx context.Context, doing string, c schema.Caller,
 			return err
 		}
 		p := s.finishParams(c, taskID, r)
-		p.Open = []string{string(schema.TaskPending), string(schema.TaskDispatched), string(schema.TaskRunning), string(schema.TaskLost)}
-		if !slices.Contains([]schema.TaskStatus{schema.TaskDispatched, schema.TaskRunning}, t.Status) {
+		p.Open = []string{string(task.Pending), string(task.Dispatched), string(task.Running), string(task.Lost)}
+		if !slices.Contains([]task.Status{task.Dispatched, task.Running}, t.Status) {
 			p.Was = string(t.Status)
 		}
 		row, err := u.FinishTask(ctx, p)
 		if notFound(err) {
-			return refuse(errLeaseLost(taskID), taskEvent(f, schema.AuditTaskLate, taskID, "", "",
+			return refuse(errLeaseLost(taskID), taskEvent(f, audit.TaskLate, taskID, "", "",
 				map[string]string{"type": string(t.Type), "task_status": string(t.Status), "status": string(r.Status)}))
 		}
-		stored = schema.TaskType(row.Type)
+		stored = task.Type(row.Type)
 		return err
 	})
 	return stored, err
@@ -244,28 +252,28 @@ func (s *Store) finishLocked(ctx context.Context, doing string, c schema.Caller,
 // the task. Nothing of it is taken over: what the node ran is not what was asked
 // for. The audit row keeps what it said, since the agent drops a result that is
 // refused so; a destructive task is lost then, and an operator decides.
-func sameBody(f schema.Fence, t sqlc.LockTaskRow, r schema.TaskResult) error {
+func sameBody(f activities.Fence, t sqlc.LockTaskRow, r task.Result) error {
 	if r.EnvelopeSHA256 == "" || t.Envelope == nil {
 		return nil
 	}
-	signed, err := schema.EnvelopeDigest(t.Envelope)
+	signed, err := trust.EnvelopeDigest(t.Envelope)
 	if err != nil || signed == r.EnvelopeSHA256 {
 		return err
 	}
 	refused := schema.NewError(schema.KindInvalidRequest, "task %s was signed with the body %s, and the result is of %s",
 		t.TaskID, signed, r.EnvelopeSHA256).WithReason("envelope_mismatch")
-	return refuse(refused, taskEvent(f, schema.AuditTaskForeign, t.TaskID, "", "", map[string]string{"type": string(t.Type),
+	return refuse(refused, taskEvent(f, audit.TaskMismatched, t.TaskID, "", "", map[string]string{"type": string(t.Type),
 		"signed": signed, "ran": r.EnvelopeSHA256, "status": string(r.Status), "code": string(r.Code), "message": r.Message}))
 }
 
 // finishParams keeps the output's tail beside the result, where no delivery
 // reads it.
-func (s *Store) finishParams(c schema.Caller, taskID string, r schema.TaskResult) sqlc.FinishTaskParams {
+func (s *Store) finishParams(c nodeapi.Caller, taskID string, r task.Result) sqlc.FinishTaskParams {
 	p := sqlc.FinishTaskParams{Channel: s.resultChannel(), TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
 		Status: r.Status, OutputTail: tail(r.OutputTail), OtherTypes: []string{},
-		Actor: nodeActor(c.NodeID), Action: schema.AuditTaskFinished, Reason: cleanText(string(r.Code)), Message: cleanText(r.Message),
-		AuditResult: map[schema.TaskStatus]string{schema.TaskSucceeded: schema.AuditSucceeded,
-			schema.TaskFailed: schema.AuditFailed, schema.TaskCancelled: schema.AuditCancelled}[r.Status]}
+		Actor: nodeActor(c.NodeID), Action: audit.TaskFinished, Reason: cleanText(string(r.Code)), Message: cleanText(r.Message),
+		AuditResult: map[task.Status]string{task.Succeeded: audit.Succeeded,
+			task.Failed: audit.Failed, task.Canceled: audit.Canceled}[r.Status]}
 	if by := r.Proof; by != nil {
 		p.ResultSerial, p.ResultKey, p.ResultBody, p.ResultSignature = &by.Serial, by.Key, by.Body, by.Signature
 	}
@@ -275,18 +283,18 @@ func (s *Store) finishParams(c schema.Caller, taskID string, r schema.TaskResult
 }
 
 // tail is the end of a text as the database keeps it: at most
-// schema.MaxOutputTail bytes of UTF-8.
+// task.MaxOutputTail bytes of UTF-8.
 func tail(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
-	if len(s) <= schema.MaxOutputTail {
+	if len(s) <= task.MaxOutputTail {
 		return s
 	}
-	return strings.ToValidUTF8(s[len(s)-schema.MaxOutputTail:], "")
+	return strings.ToValidUTF8(s[len(s)-task.MaxOutputTail:], "")
 }
 
 // apply carries out what a result changes beside its task.
-func (u *unit) apply(ctx context.Context, n sqlc.LockNodeRow, t sqlc.LockTaskRow, r schema.TaskResult) error {
-	if t.Status == schema.TaskLost {
+func (u *unit) apply(ctx context.Context, n sqlc.LockNodeRow, t sqlc.LockTaskRow, r task.Result) error {
+	if t.Status == task.Lost {
 		if err := u.tellBack(ctx, t); err != nil {
 			return err
 		}
@@ -295,36 +303,36 @@ func (u *unit) apply(ctx context.Context, n sqlc.LockNodeRow, t sqlc.LockTaskRow
 }
 
 // applyWork takes over what a workload.* task says about cordon and workloads.
-func (u *unit) applyWork(ctx context.Context, n sqlc.LockNodeRow, kind schema.TaskType, r schema.TaskResult) error {
-	if r.Status != schema.TaskSucceeded {
+func (u *unit) applyWork(ctx context.Context, n sqlc.LockNodeRow, kind task.Type, r task.Result) error {
+	if r.Status != task.Succeeded {
 		return nil
 	}
 	p := sqlc.SetNodeWorkParams{NodeID: n.NodeID, Cordoned: n.Cordoned, WorkloadsAt: optional(r.FinishedAt)}
 	switch kind {
-	case schema.TaskWorkloadCordon, schema.TaskWorkloadUncordon:
-		var out schema.CordonResult
+	case task.WorkloadCordon, task.WorkloadUncordon:
+		var out task.CordonResult
 		if err := json.Unmarshal(r.Output, &out); err != nil {
 			return schema.Wrap(schema.KindInvalidRequest, err, "the output of %s is malformed", kind)
 		}
 		p.Cordoned, p.Workloads = out.Cordoned, out.Workloads
-	case schema.TaskWorkloadDrain:
-		var out schema.DrainResult
+	case task.WorkloadDrain:
+		var out task.DrainResult
 		if err := json.Unmarshal(r.Output, &out); err != nil {
 			return schema.Wrap(schema.KindInvalidRequest, err, "the output of %s is malformed", kind)
 		}
-		p.Workloads = slices.DeleteFunc(slices.Clone(n.Workloads), func(w schema.Workload) bool {
+		p.Workloads = slices.DeleteFunc(slices.Clone(n.Workloads), func(w task.Workload) bool {
 			return slices.Contains(out.Stopped, w.Name)
 		})
 	default:
 		return nil
 	}
-	p.Workloads = append([]schema.Workload{}, p.Workloads...)
+	p.Workloads = append([]task.Workload{}, p.Workloads...)
 	return u.SetNodeWork(ctx, p)
 }
 
 // sameResult reports whether the stored result is the one that is posted again.
 // The output is compared by value: the database may space it differently.
-func sameResult(stored, posted schema.TaskResult) bool {
+func sameResult(stored, posted task.Result) bool {
 	var a, b any
 	if json.Unmarshal(orNull(stored.Output), &a) != nil || json.Unmarshal(orNull(posted.Output), &b) != nil {
 		return false
@@ -342,8 +350,8 @@ func orNull(raw json.RawMessage) json.RawMessage {
 }
 
 // callerFence names the operation a node works for, with the node as actor.
-func callerFence(c schema.Caller, operationID, correlationID string) schema.Fence {
-	return schema.Fence{NodeID: c.NodeID, OperationID: operationID, Actor: nodeActor(c.NodeID), CorrelationID: correlationID}
+func callerFence(c nodeapi.Caller, operationID, correlationID string) activities.Fence {
+	return activities.Fence{NodeID: c.NodeID, OperationID: operationID, Actor: nodeActor(c.NodeID), CorrelationID: correlationID}
 }
 
 func errNoTask(id string) error { return schema.Errorf(schema.KindNotFound, "no task %q", id) }

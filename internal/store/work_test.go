@@ -9,20 +9,27 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestATasksWay(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
 
-	facts := spec(f, "facts", schema.TaskFactsCollect)
+	facts := spec(f, "facts", task.FactsCollect)
 	row, err := e.Prepare(ctx, facts, taskOwner("facts"))
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskRow{TaskID: schema.TaskID(f.OperationID, "facts"), NodeID: caller.NodeID, Incarnation: 1,
-		Type: schema.TaskFactsCollect, Effect: schema.EffectRead, Params: facts.Params, Seq: 1, Status: schema.TaskPending}, row)
+	require.Equal(t, activities.TaskRow{TaskID: lifecycle.TaskID(f.OperationID, "facts"), NodeID: caller.NodeID, Incarnation: 1,
+		Type: task.FactsCollect, Effect: task.EffectRead, Params: facts.Params, Seq: 1, Status: task.Pending}, row)
 	again, err := e.Prepare(ctx, facts, taskOwner("facts"))
 	require.NoError(t, err)
 	require.Equal(t, row, again, "nothing is stored yet")
@@ -33,37 +40,37 @@ func TestATasksWay(t *testing.T) {
 	envelope := []byte(`{"payloadType":"x",  "payload":"y"}`)
 	require.NoError(t, e.Enqueue(ctx, facts, taskOwner("facts"), row, envelope))
 	require.NoError(t, e.Enqueue(ctx, facts, taskOwner("facts"), row, []byte("another")), "the first envelope stays")
-	_, err = e.Prepare(ctx, spec(f, "facts", schema.TaskNodeProbe), taskOwner("facts"))
+	_, err = e.Prepare(ctx, spec(f, "facts", task.NodeProbe), taskOwner("facts"))
 	requireKind(t, err, schema.KindInvalidRequest, "")
-	taken, err := e.Prepare(ctx, spec(f, "late", schema.TaskFactsCollect), taskOwner("late"))
+	taken, err := e.Prepare(ctx, spec(f, "late", task.FactsCollect), taskOwner("late"))
 	require.NoError(t, err)
-	second := e.dispatch(f, "probe", schema.TaskNodeProbe)
+	second := e.dispatch(f, "probe", task.NodeProbe)
 	require.Equal(t, row.Seq+1, second.Seq)
-	requireKind(t, e.Enqueue(ctx, spec(f, "late", schema.TaskFactsCollect), taskOwner("late"), taken, envelope),
+	requireKind(t, e.Enqueue(ctx, spec(f, "late", task.FactsCollect), taskOwner("late"), taken, envelope),
 		schema.KindServiceUnavailable, "seq_taken")
 
 	offer := e.take(caller, time.Minute)
 	require.Equal(t, row.TaskID, offer.TaskID, "in the order of seq")
 	require.Equal(t, string(envelope), string(offer.Envelope), "byte for byte")
-	require.Equal(t, schema.TaskFactsCollect, offer.Type)
-	require.Equal(t, schema.NodeActive, offer.NodeState)
+	require.Equal(t, task.FactsCollect, offer.Type)
+	require.Equal(t, lifecycle.NodeActive, offer.NodeState)
 	require.Equal(t, f.OpSeq, offer.OpSeq)
 	require.Equal(t, int64(1), offer.Lease.Epoch)
 	require.WithinDuration(t, offer.ServerTime.Add(time.Minute), offer.Lease.ExpiresAt, time.Millisecond)
 	require.Equal(t, second.TaskID, e.take(caller, time.Minute).TaskID)
 	e.takeNone(caller)
 
-	answer, err := e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 1, Message: "half"}, time.Hour)
+	answer, err := e.Progress(ctx, caller, row.TaskID, task.Progress{LeaseEpoch: 1, Message: "half"}, time.Hour)
 	require.NoError(t, err)
 	require.Greater(t, answer.Answer.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
 	leases, err := e.TaskLeases(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []schema.TaskCount{{Status: schema.TaskDispatched, Tasks: 1}, {Status: schema.TaskRunning, Tasks: 1}}, leases)
+	require.Equal(t, []metrics.TaskCount{{Status: task.Dispatched, Tasks: 1}, {Status: task.Running, Tasks: 1}}, leases)
 
-	result := succeeded(1, schema.Facts{CPUs: 2})
+	result := succeeded(1, inventory.Facts{CPUs: 2})
 	kind, err := e.Result(ctx, caller, row.TaskID, result)
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskFactsCollect, kind)
+	require.Equal(t, task.FactsCollect, kind)
 	var stored atomic.Int64
 	for _, err := range race(10, func(int) error {
 		kind, err := e.Result(ctx, caller, row.TaskID, result)
@@ -76,9 +83,9 @@ func TestATasksWay(t *testing.T) {
 	}
 	require.Zero(t, stored.Load(), "the same result again is stored once")
 
-	found, err := e.Prepare(ctx, spec(f, "facts", schema.TaskFactsCollect), taskOwner("facts"))
+	found, err := e.Prepare(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"))
 	require.NoError(t, err)
-	require.Equal(t, schema.TaskSucceeded, found.Status)
+	require.Equal(t, task.Succeeded, found.Status)
 	require.JSONEq(t, string(result.Output), string(found.Result.Output))
 	require.Equal(t, []string{"tasks.created succeeded", "tasks.created succeeded", "tasks.dispatched succeeded",
 		"tasks.dispatched succeeded", "tasks.finished succeeded"}, e.audit(caller.NodeID)[8:])
@@ -87,12 +94,12 @@ func TestATasksWay(t *testing.T) {
 func TestOneResultIsStoredHoweverManyArePosted(t *testing.T) {
 	e := setup(t)
 	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
-	row := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	row := e.dispatch(f, "facts", task.FactsCollect)
 	e.take(caller, time.Minute)
 	stored := 0
 	for _, err := range race(20, func(i int) error {
-		_, err := e.Result(t.Context(), caller, row.TaskID, succeeded(1, schema.Facts{CPUs: i}))
+		_, err := e.Result(t.Context(), caller, row.TaskID, succeeded(1, inventory.Facts{CPUs: i}))
 		return err
 	}) {
 		if err == nil {
@@ -111,14 +118,14 @@ func TestOneResultIsStoredHoweverManyArePosted(t *testing.T) {
 func TestOneTaskIsHandedOutOnce(t *testing.T) {
 	e := setup(t)
 	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
 	const tasks = 10
 	for i := range tasks {
-		e.dispatch(f, fmt.Sprint("facts-", i), schema.TaskFactsCollect)
+		e.dispatch(f, fmt.Sprint("facts-", i), task.FactsCollect)
 	}
-	offers := make([]*schema.TaskOffer, 3*tasks)
+	offers := make([]*wire.TaskOffer, 3*tasks)
 	for _, err := range race(len(offers), func(i int) (err error) {
-		offers[i], err = e.NextTask(t.Context(), caller, schema.TaskAsk{}, time.Minute)
+		offers[i], err = e.NextTask(t.Context(), caller, nodeapi.PollRequest{}, time.Minute)
 		return err
 	}) {
 		require.NoError(t, err)
@@ -142,8 +149,8 @@ func TestALeaseThatRanOut(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
-	row := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	row := e.dispatch(f, "facts", task.FactsCollect)
 	require.Equal(t, int64(1), e.take(caller, -time.Second).Lease.Epoch)
 
 	e.takeNone(caller, row.TaskID) // the agent has it in its journal
@@ -153,20 +160,20 @@ func TestALeaseThatRanOut(t *testing.T) {
 	e.takeNone(caller)
 	require.Equal(t, 2, count(e.audit(caller.NodeID), "tasks.dispatched succeeded"), "each hand-over is on record")
 
-	_, err := e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	_, err := e.Progress(ctx, caller, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
-	_, err = e.Result(ctx, caller, row.TaskID, succeeded(1, schema.Facts{}))
+	_, err = e.Result(ctx, caller, row.TaskID, succeeded(1, inventory.Facts{}))
 	requireKind(t, err, schema.KindLeaseLost, "")
-	_, err = e.Result(ctx, caller, row.TaskID, succeeded(2, schema.Facts{}))
+	_, err = e.Result(ctx, caller, row.TaskID, succeeded(2, inventory.Facts{}))
 	require.NoError(t, err)
-	_, err = e.Progress(ctx, caller, row.TaskID, schema.TaskProgress{LeaseEpoch: 2}, time.Minute)
+	_, err = e.Progress(ctx, caller, row.TaskID, task.Progress{LeaseEpoch: 2}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
 
-	late := e.dispatch(f, "probe", schema.TaskNodeProbe)
+	late := e.dispatch(f, "probe", task.NodeProbe)
 	e.take(caller, -time.Second)
-	_, err = e.Progress(ctx, caller, late.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	_, err = e.Progress(ctx, caller, late.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err, "a lease that nobody else got can be taken up again")
-	_, err = e.Result(ctx, caller, late.TaskID, succeeded(1, schema.ProbeReport{}))
+	_, err = e.Result(ctx, caller, late.TaskID, succeeded(1, inventory.ProbeReport{}))
 	require.NoError(t, err)
 }
 
@@ -175,20 +182,20 @@ func TestTasksOfOthersAreUnknown(t *testing.T) {
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
 	other, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
-	row := e.dispatch(f, "facts", schema.TaskFactsCollect)
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	row := e.dispatch(f, "facts", task.FactsCollect)
 	e.takeNone(other)
 	e.take(caller, time.Minute)
 	for _, id := range []string{row.TaskID, schema.NewID(), "nonsense"} {
-		_, err := e.Result(ctx, other, id, succeeded(1, schema.Facts{}))
+		_, err := e.Result(ctx, other, id, succeeded(1, inventory.Facts{}))
 		requireKind(t, err, schema.KindNotFound, "")
-		_, err = e.Progress(ctx, other, id, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+		_, err = e.Progress(ctx, other, id, task.Progress{LeaseEpoch: 1}, time.Minute)
 		requireKind(t, err, schema.KindNotFound, "")
 	}
 	newer := caller
 	newer.Incarnation = 2
 	e.takeNone(newer)
-	_, err := e.Result(ctx, newer, row.TaskID, succeeded(1, schema.Facts{}))
+	_, err := e.Result(ctx, newer, row.TaskID, succeeded(1, inventory.Facts{}))
 	requireKind(t, err, schema.KindLeaseLost, "")
 }
 
@@ -196,20 +203,20 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionProvision).Fence
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
 
-	expired := spec(f, "expired", schema.TaskFactsCollect)
+	expired := spec(f, "expired", task.FactsCollect)
 	expired.Deadline = time.Now().Add(-time.Second)
 	e.enqueue(expired)
 	e.takeNone(caller)
 
-	unsigned := spec(f, "unsigned", schema.TaskFactsCollect)
+	unsigned := spec(f, "unsigned", task.FactsCollect)
 	stored := e.enqueue(unsigned)
 	e.exec("UPDATE node_tasks SET envelope = NULL, envelope_expires_at = NULL WHERE step = 'unsigned'") // as version 0.1 did
 	e.takeNone(caller)
-	held := e.dispatch(f, "held", schema.TaskFactsCollect)
+	held := e.dispatch(f, "held", task.FactsCollect)
 	e.take(caller, time.Minute)
-	e.dispatch(f, "waiting", schema.TaskFactsCollect)
+	e.dispatch(f, "waiting", task.FactsCollect)
 	rows := e.changes(caller.NodeID, func() {
 		require.NoError(t, e.Void(ctx, f))
 		require.NoError(t, e.Void(ctx, f))
@@ -218,10 +225,10 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	require.Len(t, rows, 4)
 	e.takeNone(caller)
 	requireKind(t, e.Enqueue(ctx, unsigned, taskOwner("unsigned"), stored, []byte("{}")), schema.KindFenced, "task_voided")
-	_, err := e.Progress(ctx, caller, held.TaskID, schema.TaskProgress{LeaseEpoch: 1}, time.Minute)
+	_, err := e.Progress(ctx, caller, held.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
 	rows = e.changes(caller.NodeID, func() {
-		_, err = e.Result(ctx, caller, held.TaskID, succeeded(1, schema.Facts{}))
+		_, err = e.Result(ctx, caller, held.TaskID, succeeded(1, inventory.Facts{}))
 		requireKind(t, err, schema.KindLeaseLost, "")
 	})
 	require.Equal(t, []string{"tasks.late_result refused lease_lost"}, rows)
@@ -232,9 +239,9 @@ func TestResultsChangeWhatTheNodeHolds(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, schema.ActionDrain).Fence
-	work := []schema.Workload{{Name: "a", Kind: "process"}, {Name: "b", Kind: "process"}}
-	run := func(step string, kind schema.TaskType, r schema.TaskResult) error {
+	f := e.claim(caller.NodeID, lifecycle.ActionDrain).Fence
+	work := []task.Workload{{Name: "a", Kind: "process"}, {Name: "b", Kind: "process"}}
+	run := func(step string, kind task.Type, r task.Result) error {
 		e.dispatch(f, step, kind)
 		offer := e.take(caller, time.Minute)
 		_, err := e.Result(ctx, caller, offer.TaskID, r)
@@ -247,40 +254,40 @@ func TestResultsChangeWhatTheNodeHolds(t *testing.T) {
 		return out
 	}
 
-	require.NoError(t, run("cordon", schema.TaskWorkloadCordon, succeeded(1, schema.CordonResult{Cordoned: true, Workloads: work})))
+	require.NoError(t, run("cordon", task.WorkloadCordon, succeeded(1, task.CordonResult{Cordoned: true, Workloads: work})))
 	require.True(t, e.node(caller.NodeID).Cordoned)
 	require.Equal(t, []string{"a", "b"}, names())
 
-	overtaken := schema.HeartbeatRequest{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
+	overtaken := wire.HeartbeatRequest{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
 	require.NoError(t, e.beat(caller, overtaken))
 	require.Equal(t, []string{"a", "b"}, names(), "a heartbeat of before the result does not undo it")
 	require.Equal(t, "v2", e.node(caller.NodeID).AgentVersion)
 
-	require.NoError(t, run("drain", schema.TaskWorkloadDrain, succeeded(1, schema.DrainResult{Stopped: []string{"a"},
-		Blocked: []schema.Blocker{{Workload: "b", Reason: "would not stop"}}})))
+	require.NoError(t, run("drain", task.WorkloadDrain, succeeded(1, task.DrainResult{Stopped: []string{"a"},
+		Blocked: []task.Blocker{{Workload: "b", Reason: "would not stop"}}})))
 	require.Equal(t, []string{"b"}, names())
 	require.True(t, e.node(caller.NodeID).Cordoned)
 
-	failed := schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskFailed, Code: schema.KindTaskFailed, Message: "no"}
-	require.NoError(t, run("failed", schema.TaskWorkloadDrain, failed))
+	failed := task.Result{LeaseEpoch: 1, Status: task.Failed, Code: schema.KindTaskFailed, Message: "no"}
+	require.NoError(t, run("failed", task.WorkloadDrain, failed))
 	require.Equal(t, []string{"b"}, names())
 	require.Contains(t, e.audit(caller.NodeID), "tasks.finished failed task_failed")
 
-	for _, kind := range []schema.TaskType{schema.TaskWorkloadDrain, schema.TaskWorkloadUncordon} {
-		garbage := schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded, Output: json.RawMessage(`"yes"`)}
+	for _, kind := range []task.Type{task.WorkloadDrain, task.WorkloadUncordon} {
+		garbage := task.Result{LeaseEpoch: 1, Status: task.Succeeded, Output: json.RawMessage(`"yes"`)}
 		requireKind(t, run("garbage"+string(kind), kind, garbage), schema.KindInvalidRequest, "")
 		require.NoError(t, e.Void(ctx, f))
 	}
-	require.NoError(t, run("uncordon", schema.TaskWorkloadUncordon, succeeded(1, schema.CordonResult{})))
+	require.NoError(t, run("uncordon", task.WorkloadUncordon, succeeded(1, task.CordonResult{})))
 	require.False(t, e.node(caller.NodeID).Cordoned)
-	require.Equal(t, []schema.Workload{}, e.node(caller.NodeID).Workloads)
+	require.Equal(t, []task.Workload{}, e.node(caller.NodeID).Workloads)
 
-	reset := schema.HeartbeatRequest{At: time.Now().Add(-24 * time.Hour), Workloads: work}
+	reset := wire.HeartbeatRequest{At: time.Now().Add(-24 * time.Hour), Workloads: work}
 	require.NoError(t, e.beat(caller, reset))
 	require.Equal(t, []string{"a", "b"}, names(), "a clock that was set back does not silence the node")
 
-	_, err := e.Result(ctx, caller, schema.NewID(), schema.TaskResult{Status: schema.TaskLost})
+	_, err := e.Result(ctx, caller, schema.NewID(), task.Result{Status: task.Lost})
 	requireKind(t, err, schema.KindInvalidRequest, "")
-	nul := schema.TaskResult{LeaseEpoch: 1, Status: schema.TaskSucceeded, Output: json.RawMessage(`"\u0000"`)}
-	requireKind(t, run("nul", schema.TaskFactsCollect, nul), schema.KindInvalidRequest, "")
+	nul := task.Result{LeaseEpoch: 1, Status: task.Succeeded, Output: json.RawMessage(`"\u0000"`)}
+	requireKind(t, run("nul", task.FactsCollect, nul), schema.KindInvalidRequest, "")
 }

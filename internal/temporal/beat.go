@@ -9,7 +9,8 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/converter"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Beat records a heartbeat of the activity that waits for a node task and
@@ -21,7 +22,7 @@ import (
 //
 // It makes the call itself because the SDK's by-id heartbeat drops what the
 // answer says of a pause.
-func (c *Client) Beat(ctx context.Context, o schema.TaskOwner, b schema.TaskBeat) (schema.BeatAnswer, error) {
+func (c *Client) Beat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	answer, err := c.beat(ctx, o, b)
@@ -35,29 +36,29 @@ func (c *Client) Beat(ctx context.Context, o schema.TaskOwner, b schema.TaskBeat
 	p, err := c.locate(ctx, o)
 	switch {
 	case err != nil:
-		return schema.BeatAnswer{}, c.interpret(err, "looking for the task's activity")
+		return nodeapi.HeartbeatReply{}, c.interpret(err, "looking for the task's activity")
 	case p.runID == "" || closed(p.status):
-		return schema.BeatAnswer{Cancel: true}, nil
+		return nodeapi.HeartbeatReply{Cancel: true}, nil
 	case p.activity == nil:
 		// The operation goes on without this activity, or asks again soon.
-		return schema.BeatAnswer{}, nil
+		return nodeapi.HeartbeatReply{}, nil
 	case p.runID != o.RunID:
 		o.RunID = p.runID
 		answer, err = c.beat(ctx, o, b)
 		return answer, c.interpret(err, "recording a reset task's heartbeat")
 	}
 	// It waits for its next try, or was paused before it began.
-	return schema.BeatAnswer{Paused: p.activity.GetPaused(),
+	return nodeapi.HeartbeatReply{Paused: p.activity.GetPaused(),
 		Cancel: p.activity.GetState() == enumspb.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED}, nil
 }
 
-func (c *Client) beat(ctx context.Context, o schema.TaskOwner, b schema.TaskBeat) (schema.BeatAnswer, error) {
+func (c *Client) beat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
 	details, err := converter.GetDefaultDataConverter().ToPayloads(b)
 	if err != nil {
-		return schema.BeatAnswer{}, err
+		return nodeapi.HeartbeatReply{}, err
 	}
 	r, err := c.sdk.WorkflowService().RecordActivityTaskHeartbeatById(ctx, &workflowservice.RecordActivityTaskHeartbeatByIdRequest{
 		Namespace: c.namespace, WorkflowId: o.WorkflowID, RunId: o.RunID, ActivityId: o.ActivityID, Details: details,
 	})
-	return schema.BeatAnswer{Cancel: r.GetCancelRequested(), Paused: r.GetActivityPaused()}, err
+	return nodeapi.HeartbeatReply{Cancel: r.GetCancelRequested(), Paused: r.GetActivityPaused()}, err
 }

@@ -11,7 +11,10 @@ import (
 	"go.temporal.io/api/serviceerror"
 	sdk "go.temporal.io/sdk/temporal"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // nobody listens here.
@@ -28,19 +31,19 @@ func dialNobody(t *testing.T) *Client {
 func TestTemporalAway(t *testing.T) {
 	t.Parallel()
 	c := dialNobody(t)
-	in := schema.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Action: schema.ActionDrain}
+	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Action: lifecycle.ActionDrain}
 	calls := map[string]func() error{
 		"submit":  func() error { _, err := c.Submit(t.Context(), in); return err },
 		"status":  func() error { _, err := c.Status(t.Context(), "node:x", ""); return err },
-		"resolve": func() error { _, err := c.Resolve(t.Context(), "node:x", schema.ResolveRequest{}); return err },
+		"resolve": func() error { _, err := c.Resolve(t.Context(), "node:x", lifecycle.ResolveRequest{}); return err },
 		"parked":  func() error { _, err := c.Parked(t.Context()); return err },
 		"find":    func() error { _, err := c.FindNode(t.Context(), "h"); return err },
 		"complete": func() error {
-			return c.CompleteTask(t.Context(), schema.TaskOwner{WorkflowID: "w", ActivityID: "a"}, schema.TaskResult{})
+			return c.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Result{})
 		},
-		"signal": func() error { return c.SignalAgent(t.Context(), "node:x", schema.AgentEvent{}) },
+		"signal": func() error { return c.SignalAgent(t.Context(), "node:x", lifecycle.AgentEvent{}) },
 		"beat": func() error {
-			_, err := c.Beat(t.Context(), schema.TaskOwner{WorkflowID: "w", ActivityID: "a"}, schema.TaskBeat{})
+			_, err := c.Beat(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, nodeapi.TaskHeartbeat{})
 			return err
 		},
 		"schedule": func() error { _, err := c.ReclaimSchedule(t.Context()); return err },
@@ -60,7 +63,7 @@ func TestTemporalAway(t *testing.T) {
 
 func TestSubmitRefusesWhatRunsAsNoWorkflow(t *testing.T) {
 	t.Parallel()
-	_, err := dialNobody(t).Submit(t.Context(), schema.OperationInput{Action: schema.ActionQuarantine})
+	_, err := dialNobody(t).Submit(t.Context(), lifecycle.OperationInput{Action: lifecycle.ActionQuarantine})
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 }
 
@@ -108,7 +111,7 @@ func TestWhatALateResultIsWorth(t *testing.T) {
 
 func TestTexts(t *testing.T) {
 	t.Parallel()
-	in := schema.OperationInput{Action: schema.ActionDrain, NodeID: "id", Host: "gpu-17", Actor: "alice", Reason: "RMA-4411"}
+	in := lifecycle.OperationInput{Action: lifecycle.ActionDrain, NodeID: "id", Host: "gpu-17", Actor: "alice", Reason: "RMA-4411"}
 	require.Equal(t, "drain gpu-17 for alice: RMA-4411", summary(in))
 	in.Reason = strings.Repeat("ü", 500)
 	require.LessOrEqual(t, len([]rune(summary(in))), 200)

@@ -90,6 +90,6 @@ func internalError() error {
 // application is a typed error without its cause, as histories hold it.
 func application(e *schema.Error) error {
 	return temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
-		NonRetryable: !e.Kind.Row().Retry, Details: []any{schema.ErrorInfo{Reason: e.Reason, Next: e.Next}},
+		NonRetryable: !e.Kind.Info().Retry, Details: []any{schema.ErrorInfo{Reason: e.Reason, Next: e.Next}},
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // failing runs an activity that ends as do says, in a worker with the
@@ -35,7 +36,7 @@ func failing(t *testing.T, do func() error) error {
 
 func TestOnlyCodedErrorsLeaveActivities(t *testing.T) {
 	t.Parallel()
-	secret, _, _ := schema.NewToken()
+	secret, _, _ := trust.NewToken()
 	raw := errors.New("vault said no to " + secret)
 	coded := temporal.NewApplicationErrorWithOptions("no", string(schema.KindNodeInUse), temporal.ApplicationErrorOptions{NonRetryable: true})
 	for name, c := range map[string]struct {
@@ -64,7 +65,7 @@ func TestOnlyCodedErrorsLeaveActivities(t *testing.T) {
 			require.True(t, ok, "%v", err)
 			require.Equal(t, string(c.kind), app.Type())
 			require.Equal(t, c.text, app.Message())
-			require.Equal(t, !c.kind.Row().Retry, app.NonRetryable())
+			require.Equal(t, !c.kind.Info().Retry, app.NonRetryable())
 			require.NoError(t, errors.Unwrap(app), "no cause leaves")
 		})
 	}
@@ -84,7 +85,7 @@ func TestWhatPassesBare(t *testing.T) {
 
 func TestOnlyCodedErrorsLeaveLocalActivities(t *testing.T) {
 	t.Parallel()
-	secret, _, _ := schema.NewToken()
+	secret, _, _ := trust.NewToken()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestWorkflowEnvironment()

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 func isDeadline(err error) bool {
@@ -31,12 +33,12 @@ func isDeadline(err error) bool {
 // ended by itself, without it because its run is gone or was terminated. A
 // result that holds a secret is kept back and completes the activity as failed,
 // which says so.
-func (c *Client) CompleteTask(ctx context.Context, o schema.TaskOwner, r schema.TaskResult) error {
+func (c *Client) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	err := c.complete(ctx, o, r)
 	if isSecretLeak(err) {
-		r = schema.TaskResult{Status: schema.TaskFailed, Code: schema.KindTaskFailed,
+		r = task.Result{Status: task.Failed, Code: schema.KindTaskFailed,
 			Message: "the node's report was kept back: it holds what looks like a secret"}
 		err = c.complete(ctx, o, r)
 	}
@@ -51,15 +53,15 @@ func (c *Client) CompleteTask(ctx context.Context, o schema.TaskOwner, r schema.
 	return c.interpret(c.complete(ctx, o, r), "completing the reset task's activity")
 }
 
-func (c *Client) complete(ctx context.Context, o schema.TaskOwner, r schema.TaskResult) error {
+func (c *Client) complete(ctx context.Context, o task.Owner, r task.Result) error {
 	opts := client.CompleteActivityByIDOptions{
 		Namespace: c.namespace, WorkflowID: o.WorkflowID, RunID: o.RunID, ActivityID: o.ActivityID,
 	}
-	if r.Status == schema.TaskSucceeded {
+	if r.Status == task.Succeeded {
 		opts.Result = r
 		return c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
 	}
-	if r.Status == schema.TaskCancelled {
+	if r.Status == task.Canceled {
 		opts.Err = temporal.NewCanceledError()
 		err := c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
 		if _, unasked := errors.AsType[*serviceerror.InvalidArgument](err); !unasked {
@@ -76,7 +78,7 @@ func (c *Client) complete(ctx context.Context, o schema.TaskOwner, r schema.Task
 // waiting finds the run of the same chain in which the activity is pending now:
 // a reset gives a running workflow a new run id. Otherwise it answers
 // KindNotFound, as CompleteTask says.
-func (c *Client) waiting(ctx context.Context, o schema.TaskOwner) (runID string, err error) {
+func (c *Client) waiting(ctx context.Context, o task.Owner) (runID string, err error) {
 	gone := schema.NewError(schema.KindNotFound, "no activity %s waits in %s any more", o.ActivityID, o.WorkflowID)
 	p, err := c.locate(ctx, o)
 	switch {
@@ -101,7 +103,7 @@ type place struct {
 }
 
 // locate finds the newest run of the owner's chain and the activity in it.
-func (c *Client) locate(ctx context.Context, o schema.TaskOwner) (place, error) {
+func (c *Client) locate(ctx context.Context, o task.Owner) (place, error) {
 	before, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, o.RunID)
 	if _, unknown := errors.AsType[*serviceerror.NotFound](err); unknown {
 		return place{}, nil
@@ -142,8 +144,8 @@ func settled(s enumspb.WorkflowExecutionStatus) bool {
 
 // SignalAgent delivers an agent event to the node's running workflow.
 // KindNotFound says that none runs.
-func (c *Client) SignalAgent(ctx context.Context, workflowID string, e schema.AgentEvent) error {
+func (c *Client) SignalAgent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
-	return c.interpret(c.sdk.SignalWorkflow(ctx, workflowID, "", schema.SignalAgent, e), "signalling the operation")
+	return c.interpret(c.sdk.SignalWorkflow(ctx, workflowID, "", lifecycle.SignalAgent, e), "signalling the operation")
 }

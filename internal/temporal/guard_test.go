@@ -25,6 +25,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // registered is a secret without any form, told to the guard.
@@ -32,7 +35,7 @@ const registered = "correct-horse-battery-staple"
 
 // leaks are texts that hold a secret, by the kind that is found.
 func leaks() map[string][]string {
-	token, _, _ := schema.NewToken()
+	token, _, _ := trust.NewToken()
 	b64, b64url := base64.StdEncoding.EncodeToString, base64.RawURLEncoding.EncodeToString
 	jwt := b64url([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + b64url([]byte(`{"sub":"alice","exp":1}`)) + ".c2lnbmF0dXJl"
 	return map[string][]string{
@@ -79,7 +82,7 @@ func TestScanner(t *testing.T) {
 func TestEveryFieldIsScanned(t *testing.T) {
 	t.Parallel()
 	s := testGuard().scanner
-	secret, _, _ := schema.NewToken()
+	secret, _, _ := trust.NewToken()
 	payload := &commonpb.Payload{Data: []byte(`"` + secret + `"`)}
 	fields := map[string]*commonpb.Payload{"k": payload}
 	unknown := &workflowservice.SignalWorkflowExecutionRequest{}
@@ -118,9 +121,9 @@ func TestGuardedConverter(t *testing.T) {
 	}
 	_, err := c.ToPayload(schema.NewSecret("anything"))
 	require.Error(t, err, "a typed secret fails to encode")
-	p, err := c.ToPayloads(schema.OperationInput{OperationID: "op"}, 3)
+	p, err := c.ToPayloads(lifecycle.OperationInput{OperationID: "op"}, 3)
 	require.NoError(t, err)
-	var in schema.OperationInput
+	var in lifecycle.OperationInput
 	var n int
 	require.NoError(t, c.FromPayloads(p, &in, &n))
 	require.Equal(t, "op", in.OperationID)
@@ -187,13 +190,13 @@ func dialFrontend(t *testing.T) (*Client, *frontend) {
 func TestNoRequestWithASecretLeaves(t *testing.T) {
 	t.Parallel()
 	c, f := dialFrontend(t)
-	require.NoError(t, c.SignalAgent(t.Context(), "node:1", schema.AgentEvent{Event: schema.EventFirstPoll, NodeID: "1"}))
+	require.NoError(t, c.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{Event: lifecycle.EventFirstPoll, NodeID: "1"}))
 	require.Len(t, f.requests, 1, "a clean request arrives")
 	for _, texts := range leaks() {
 		// An id is in no payload: only the outer wall sees it.
-		requireLeak(t, c.SignalAgent(t.Context(), "node:"+texts[0], schema.AgentEvent{}), texts[0])
-		requireLeak(t, c.SignalAgent(t.Context(), "node:1", schema.AgentEvent{NodeID: texts[0]}), texts[0])
-		_, err := c.Submit(t.Context(), schema.OperationInput{NodeID: "1", Action: schema.ActionDrain, Actor: "alice", Reason: texts[0]})
+		requireLeak(t, c.SignalAgent(t.Context(), "node:"+texts[0], lifecycle.AgentEvent{}), texts[0])
+		requireLeak(t, c.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{NodeID: texts[0]}), texts[0])
+		_, err := c.Submit(t.Context(), lifecycle.OperationInput{NodeID: "1", Action: lifecycle.ActionDrain, Actor: "alice", Reason: texts[0]})
 		requireLeak(t, err, texts[0])
 	}
 	require.Len(t, f.requests, 1)
@@ -201,15 +204,15 @@ func TestNoRequestWithASecretLeaves(t *testing.T) {
 
 func TestResultWithASecretFailsItsTask(t *testing.T) {
 	t.Parallel()
-	secret, _, _ := schema.NewToken()
-	for name, r := range map[string]schema.TaskResult{
-		"in the message": {Status: schema.TaskFailed, Message: "exit 1: " + secret},
-		"in the output":  {Status: schema.TaskSucceeded, Output: []byte(`{"log":"` + secret + `"}`)},
+	secret, _, _ := trust.NewToken()
+	for name, r := range map[string]task.Result{
+		"in the message": {Status: task.Failed, Message: "exit 1: " + secret},
+		"in the output":  {Status: task.Succeeded, Output: []byte(`{"log":"` + secret + `"}`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
-			require.NoError(t, c.CompleteTask(t.Context(), schema.TaskOwner{WorkflowID: "node:1", ActivityID: "a"}, r))
+			require.NoError(t, c.CompleteTask(t.Context(), task.Owner{WorkflowID: "node:1", ActivityID: "a"}, r))
 			require.Len(t, f.requests, 1)
 			sent, ok := f.requests[0].(*workflowservice.RespondActivityTaskFailedByIdRequest)
 			require.True(t, ok)
@@ -241,11 +244,11 @@ func TestGuardRefusesWhatItCannotRead(t *testing.T) {
 }
 
 // sample is an operation's state as queries answer it: about 2 KiB.
-func sample() schema.OperationStatus {
+func sample() lifecycle.OperationStatus {
 	now := time.Unix(0, 0).UTC()
-	st := schema.OperationStatus{Operation: schema.Operation{OperationID: schema.NewID(), WorkflowID: "node:1", Actor: "alice", StartedAt: &now}}
-	for _, p := range schema.Phases(schema.ActionProvision, schema.OperationOptions{}) {
-		st.Operation.Phases = append(st.Operation.Phases, schema.Phase{Name: p.Name, Title: p.Title, State: schema.PhaseCompleted, StartedAt: &now, EndedAt: &now})
+	st := lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: schema.NewID(), WorkflowID: "node:1", Actor: "alice", StartedAt: &now}}
+	for _, p := range lifecycle.Phases(lifecycle.ActionProvision, lifecycle.Options{}) {
+		st.Operation.Phases = append(st.Operation.Phases, lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhaseCompleted, StartedAt: &now, EndedAt: &now})
 	}
 	return st
 }

@@ -16,6 +16,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // stuckPage bounds how many parked operations one listing returns.
@@ -24,12 +25,12 @@ const stuckPage = 200
 // Status asks an operation for its state. An empty runID means the newest run.
 // KindNotFound when the node has none; KindServiceUnavailable with reason
 // no_worker when no worker answers.
-func (c *Client) Status(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error) {
+func (c *Client) Status(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
-	var st schema.OperationStatus
+	var st lifecycle.OperationStatus
 	value, err := c.query(ctx, client.QueryWorkflowWithOptionsRequest{WorkflowID: workflowID, RunID: runID,
-		QueryType: schema.QueryStatus, QueryRejectCondition: enumspb.QUERY_REJECT_CONDITION_NOT_COMPLETED_CLEANLY})
+		QueryType: lifecycle.QueryStatus, QueryRejectCondition: enumspb.QUERY_REJECT_CONDITION_NOT_COMPLETED_CLEANLY})
 	if err != nil {
 		return st, err
 	}
@@ -66,8 +67,8 @@ func (c *Client) queryError(err error, workflowID string) error {
 
 // Result waits until the run ends and returns its final state. The end of ctx
 // is returned as it is.
-func (c *Client) Result(ctx context.Context, workflowID, runID string) (schema.OperationStatus, error) {
-	var st schema.OperationStatus
+func (c *Client) Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
+	var st lifecycle.OperationStatus
 	err := c.sdk.GetWorkflow(ctx, workflowID, runID).Get(ctx, &st)
 	if err == nil {
 		return st, nil
@@ -85,12 +86,12 @@ func (c *Client) Result(ctx context.Context, workflowID, runID string) (schema.O
 // Resolve hands an operator's decision to the node's running operation and
 // returns the state after it. KindNotFound when none runs, KindInvalidRequest
 // when the decision does not fit.
-func (c *Client) Resolve(ctx context.Context, workflowID string, r schema.ResolveRequest) (schema.OperationStatus, error) {
+func (c *Client) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
-	var st schema.OperationStatus
+	var st lifecycle.OperationStatus
 	err := c.update(ctx, client.UpdateWorkflowOptions{
-		WorkflowID: workflowID, UpdateID: schema.NewID(), UpdateName: schema.UpdateResolve, Args: []any{r},
+		WorkflowID: workflowID, UpdateID: schema.NewID(), UpdateName: lifecycle.UpdateResolve, Args: []any{r},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	}, &st)
 	if errors.Is(err, errEnded) {
@@ -138,14 +139,14 @@ func dropped(err error) bool {
 
 // Parked lists the running operations that wait for somebody, oldest first as
 // far as Temporal lists them.
-func (c *Client) Parked(ctx context.Context) ([]schema.OperationStatus, error) {
-	query := fmt.Sprintf("ExecutionStatus = 'Running' AND %s IN ('%s','%s','%s','%s')", schema.AttrAttention,
-		schema.AttentionAgent, schema.AttentionProvider, schema.AttentionOperator, schema.AttentionCompensation)
+func (c *Client) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error) {
+	query := fmt.Sprintf("ExecutionStatus = 'Running' AND %s IN ('%s','%s','%s','%s')", lifecycle.AttrAttention,
+		lifecycle.AttentionAgent, lifecycle.AttentionProvider, lifecycle.AttentionOperator, lifecycle.AttentionCompensation)
 	infos, err := c.list(ctx, query, stuckPage)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]schema.OperationStatus, 0, len(infos))
+	out := make([]lifecycle.OperationStatus, 0, len(infos))
 	for _, info := range infos {
 		out = append(out, c.parked(ctx, info))
 	}
@@ -154,39 +155,39 @@ func (c *Client) Parked(ctx context.Context) ([]schema.OperationStatus, error) {
 
 // parked asks one operation for its state, and falls back on its search
 // attributes when no worker answers.
-func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) schema.OperationStatus {
+func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
 	exec := info.GetExecution()
 	if st, err := c.Status(ctx, exec.GetWorkflowId(), exec.GetRunId()); err == nil {
 		return st
 	}
 	attrs := info.GetSearchAttributes()
-	nodeID := keyword(attrs, schema.AttrNodeID)
+	nodeID := keyword(attrs, lifecycle.AttrNodeID)
 	started := info.GetStartTime().AsTime()
-	return schema.OperationStatus{
-		Operation: schema.Operation{
-			OperationID: keyword(attrs, schema.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
-			Action: schema.ActionOfWorkflow(info.GetType().GetName()), Status: schema.OperationParked, StartedAt: &started,
-			Stuck: &schema.Stuck{
-				Phase: keyword(attrs, schema.AttrPhase), Attention: schema.Attention(keyword(attrs, schema.AttrAttention)),
-				Reason: keyword(attrs, schema.AttrStuckReason), Message: "no worker answers for this operation",
+	return lifecycle.OperationStatus{
+		Operation: lifecycle.Operation{
+			OperationID: keyword(attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
+			Action: lifecycle.ActionOfWorkflow(info.GetType().GetName()), Status: lifecycle.OperationParked, StartedAt: &started,
+			Stuck: &lifecycle.Stuck{
+				Phase: keyword(attrs, lifecycle.AttrPhase), Attention: lifecycle.Attention(keyword(attrs, lifecycle.AttrAttention)),
+				Reason: keyword(attrs, lifecycle.AttrStuckReason), Message: "no worker answers for this operation",
 				Since: started, Next: "start a gpuaas-worker",
 			},
 		},
-		Node: schema.NodeRef{NodeID: nodeID, Host: keyword(attrs, schema.AttrHost)},
+		Node: lifecycle.NodeRef{NodeID: nodeID, Host: keyword(attrs, lifecycle.AttrHost)},
 	}
 }
 
 // FindNode looks a host name up among the operations Temporal remembers, for
 // when the admin API is away. KindNotFound when there is none.
 func (c *Client) FindNode(ctx context.Context, host string) (string, error) {
-	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", schema.AttrHost, host), 1)
+	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", lifecycle.AttrHost, host), 1)
 	if err != nil {
 		return "", err
 	}
 	if len(infos) == 0 {
 		return "", schema.Errorf(schema.KindNotFound, "Temporal remembers no node with host name %q", host)
 	}
-	return keyword(infos[0].GetSearchAttributes(), schema.AttrNodeID), nil
+	return keyword(infos[0].GetSearchAttributes(), lifecycle.AttrNodeID), nil
 }
 
 func (c *Client) list(ctx context.Context, query string, limit int32) ([]*workflowpb.WorkflowExecutionInfo, error) {

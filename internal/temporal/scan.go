@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 const (
@@ -29,7 +30,7 @@ type scanner struct {
 }
 
 func newScanner(secrets []schema.Secret) *scanner {
-	s := &scanner{encoded: encodings(schema.TokenPrefix)}
+	s := &scanner{encoded: encodings(trust.TokenPrefix)}
 	for _, secret := range secrets {
 		if text := secret.Reveal(); len(text) >= shortestSecret {
 			s.known = append(append(s.known, []byte(text)), encodings(text)...)
@@ -106,7 +107,7 @@ func each(data []byte, prefix string, yes func(before, after []byte) bool) bool 
 // holdsToken wants some of a token after the prefix, so that its mere name may
 // be spoken of.
 func holdsToken(data []byte) bool {
-	return each(data, schema.TokenPrefix, func(_, after []byte) bool { return run(after) >= 8 })
+	return each(data, trust.TokenPrefix, func(_, after []byte) bool { return run(after) >= 8 })
 }
 
 // holdsVaultToken knows today's tokens by their prefixes, and the older ones

@@ -12,11 +12,11 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // stalledAfter is how long after its last run a schedule counts as stalled.
-const stalledAfter = 10 * schema.ReclaimEvery
+const stalledAfter = 10 * lifecycle.ReclaimInterval
 
 // ensureSchedule makes the reclaimer's schedule, or makes the one that stands
 // what this version wants. One that an operator paused stays paused.
@@ -40,31 +40,31 @@ func (c *Client) ensureSchedule(ctx context.Context) error {
 // missed: a sweep sees everything that the ones before it would have seen.
 func reclaimSchedule() client.ScheduleOptions {
 	return client.ScheduleOptions{
-		ID:            schema.ScheduleReclaim,
-		Spec:          client.ScheduleSpec{Intervals: []client.ScheduleIntervalSpec{{Every: schema.ReclaimEvery}}},
+		ID:            lifecycle.ScheduleReclaim,
+		Spec:          client.ScheduleSpec{Intervals: []client.ScheduleIntervalSpec{{Every: lifecycle.ReclaimInterval}}},
 		Overlap:       enumspb.SCHEDULE_OVERLAP_POLICY_SKIP,
-		CatchupWindow: schema.ReclaimEvery,
+		CatchupWindow: lifecycle.ReclaimInterval,
 		Action: &client.ScheduleWorkflowAction{
-			ID: schema.FleetWorkflowID(schema.VerbReclaim), Workflow: schema.WorkflowReclaim, TaskQueue: schema.TaskQueue,
-			WorkflowRunTimeout: schema.ReclaimRunTimeout,
+			ID: lifecycle.FleetWorkflowID(lifecycle.VerbReclaim), Workflow: lifecycle.WorkflowReclaim, TaskQueue: lifecycle.TaskQueue,
+			WorkflowRunTimeout: lifecycle.ReclaimRunTimeout,
 			StaticSummary:      "Reclaim the tasks that nobody holds any more",
 		},
 	}
 }
 
 // ReclaimSchedule says how the reclaimer's schedule does.
-func (c *Client) ReclaimSchedule(ctx context.Context) (schema.ScheduleHealth, error) {
+func (c *Client) ReclaimSchedule(ctx context.Context) (ScheduleHealth, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
-	d, err := c.sdk.ScheduleClient().GetHandle(ctx, schema.ScheduleReclaim).Describe(ctx)
+	d, err := c.sdk.ScheduleClient().GetHandle(ctx, lifecycle.ScheduleReclaim).Describe(ctx)
 	if _, absent := errors.AsType[*serviceerror.NotFound](err); absent {
-		return schema.ScheduleHealth{State: schema.ScheduleAbsent, Next: "gpuaas admin setup",
+		return ScheduleHealth{State: ScheduleAbsent, Next: "gpuaas admin setup",
 			Message: "the reclaimer has no schedule: tasks of nodes that vanish are not given up"}, nil
 	}
 	if err != nil {
-		return schema.ScheduleHealth{}, c.interpret(err, "reading the reclaimer's schedule")
+		return ScheduleHealth{}, c.interpret(err, "reading the reclaimer's schedule")
 	}
-	h := schema.ScheduleHealth{State: schema.ScheduleRuns,
+	h := ScheduleHealth{State: ScheduleRuns,
 		Skipped: d.Info.NumActionsSkippedOverlap, Missed: d.Info.NumActionsMissedCatchupWindow}
 	since := d.Info.CreatedAt
 	if n := len(d.Info.RecentActions); n > 0 {
@@ -72,8 +72,8 @@ func (c *Client) ReclaimSchedule(ctx context.Context) (schema.ScheduleHealth, er
 		h.LastRunAt = &since
 	}
 	if d.Schedule.State.Paused {
-		h.State, h.Message = schema.SchedulePaused, "the reclaimer is paused: "+d.Schedule.State.Note
-		h.Next = "temporal schedule toggle --schedule-id " + schema.ScheduleReclaim + " --unpause --reason TEXT"
+		h.State, h.Message = SchedulePaused, "the reclaimer is paused: "+d.Schedule.State.Note
+		h.Next = "temporal schedule toggle --schedule-id " + lifecycle.ScheduleReclaim + " --unpause --reason TEXT"
 		return h, nil
 	}
 	ended, err := c.lastSweep(ctx, d.Info.RecentActions)
@@ -81,10 +81,10 @@ func (c *Client) ReclaimSchedule(ctx context.Context) (schema.ScheduleHealth, er
 	case err != nil:
 		return h, c.interpret(err, "reading the reclaimer's last run")
 	case ended != "":
-		h.State, h.Message = schema.ScheduleFailing, "the reclaimer's last run "+ended
-		h.Next = "look at the runs of " + schema.WorkflowReclaim + " in the Web UI; is a gpuaas-worker up?"
+		h.State, h.Message = ScheduleFailing, "the reclaimer's last run "+ended
+		h.Next = "look at the runs of " + lifecycle.WorkflowReclaim + " in the Web UI; is a gpuaas-worker up?"
 	case time.Since(since) > stalledAfter:
-		h.State, h.Message = schema.ScheduleStalled, fmt.Sprintf("the reclaimer began no run since %s", since.Format(time.RFC3339))
+		h.State, h.Message = ScheduleStalled, fmt.Sprintf("the reclaimer began no run since %s", since.Format(time.RFC3339))
 		h.Next = "gpuaas admin setup"
 	}
 	return h, nil

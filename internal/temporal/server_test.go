@@ -18,8 +18,12 @@ import (
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/testkit/temporaltest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // What the flags and refusals of a real server are.
@@ -53,24 +57,24 @@ func connect(t *testing.T) *Client {
 func waitingTask(t *testing.T, beat time.Duration) *bench {
 	t.Helper()
 	b := &bench{Client: connect(t), t: t}
-	w := worker.New(b.sdk, schema.TaskQueue, worker.Options{})
-	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) (schema.TaskResult, error) {
-		var r schema.TaskResult
+	w := worker.New(b.sdk, lifecycle.TaskQueue, worker.Options{})
+	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) (task.Result, error) {
+		var r task.Result
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 			ActivityID: step, StartToCloseTimeout: time.Hour, HeartbeatTimeout: beat, WaitForCancellation: true,
 			RetryPolicy: &sdk.RetryPolicy{InitialInterval: 100 * time.Millisecond, BackoffCoefficient: 1},
 		}), "wait").Get(ctx, &r)
-		workflow.GetSignalChannel(ctx, schema.SignalAgent).Receive(ctx, nil)
+		workflow.GetSignalChannel(ctx, lifecycle.SignalAgent).Receive(ctx, nil)
 		return r, err
 	}, workflow.RegisterOptions{Name: "waits"})
-	w.RegisterActivityWithOptions(func(context.Context) (schema.TaskResult, error) {
-		return schema.TaskResult{}, activity.ErrResultPending
+	w.RegisterActivityWithOptions(func(context.Context) (task.Result, error) {
+		return task.Result{}, activity.ErrResultPending
 	},
 		activity.RegisterOptions{Name: "wait"})
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
 	var err error
-	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: schema.TaskQueue, ID: "node:" + schema.NewID()}, "waits")
+	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: "node:" + schema.NewID()}, "waits")
 	require.NoError(t, err)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
@@ -78,8 +82,8 @@ func waitingTask(t *testing.T, beat time.Duration) *bench {
 	return b
 }
 
-func (b *bench) owner() schema.TaskOwner {
-	return schema.TaskOwner{WorkflowID: b.run.GetID(), RunID: b.run.GetRunID(), ActivityID: step}
+func (b *bench) owner() task.Owner {
+	return task.Owner{WorkflowID: b.run.GetID(), RunID: b.run.GetRunID(), ActivityID: step}
 }
 
 // until waits for the pending activity of the newest run to be so.
@@ -91,9 +95,9 @@ func (b *bench) until(is func(*workflowpb.PendingActivityInfo) bool) {
 	}, 30*time.Second, 20*time.Millisecond)
 }
 
-func (b *bench) beatOnce() schema.BeatAnswer {
+func (b *bench) beatOnce() nodeapi.HeartbeatReply {
 	b.t.Helper()
-	a, err := b.Beat(b.t.Context(), b.owner(), schema.TaskBeat{Status: schema.TaskRunning, Message: "at it", Epoch: 1})
+	a, err := b.Beat(b.t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "at it", Epoch: 1})
 	require.NoError(b.t, err)
 	return a
 }
@@ -101,16 +105,16 @@ func (b *bench) beatOnce() schema.BeatAnswer {
 // end lets the workflow end, which goes on after its activity until it is told.
 func (b *bench) end() {
 	b.t.Helper()
-	require.NoError(b.t, b.SignalAgent(b.t.Context(), b.run.GetID(), schema.AgentEvent{Event: schema.EventTaskBack}))
+	require.NoError(b.t, b.SignalAgent(b.t.Context(), b.run.GetID(), lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned}))
 }
 
 func (b *bench) succeed() {
 	b.t.Helper()
-	require.NoError(b.t, b.CompleteTask(b.t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskSucceeded, Message: "done"}))
-	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskFailed}), schema.ReasonSettled)
-	require.Equal(b.t, schema.BeatAnswer{}, b.beatOnce(), "the run goes on without the activity")
+	require.NoError(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Succeeded, Message: "done"}))
+	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonSettled)
+	require.Equal(b.t, nodeapi.HeartbeatReply{}, b.beatOnce(), "the run goes on without the activity")
 	b.end()
-	var r schema.TaskResult
+	var r task.Result
 	require.NoError(b.t, b.sdk.GetWorkflow(b.t.Context(), b.run.GetID(), "").Get(b.t.Context(), &r))
 	require.Equal(b.t, "done", r.Message)
 }
@@ -121,25 +125,25 @@ func (b *bench) execution() *commonpb.WorkflowExecution {
 
 func TestBeatTellsOfAPause(t *testing.T) {
 	b := waitingTask(t, time.Minute)
-	require.Equal(t, schema.BeatAnswer{}, b.beatOnce())
+	require.Equal(t, nodeapi.HeartbeatReply{}, b.beatOnce())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	_, err := b.sdk.WorkflowService().PauseActivity(t.Context(), &workflowservice.PauseActivityRequest{Namespace: b.namespace,
 		Execution: b.execution(), Activity: &workflowservice.PauseActivityRequest_Id{Id: step}})
 	require.NoError(t, err)
-	require.Equal(t, schema.BeatAnswer{Paused: true}, b.beatOnce())
+	require.Equal(t, nodeapi.HeartbeatReply{Paused: true}, b.beatOnce())
 	_, err = b.sdk.WorkflowService().UnpauseActivity(t.Context(), &workflowservice.UnpauseActivityRequest{Namespace: b.namespace,
 		Execution: b.execution(), Activity: &workflowservice.UnpauseActivityRequest_Id{Id: step}})
 	require.NoError(t, err)
-	require.Equal(t, schema.BeatAnswer{}, b.beatOnce())
+	require.Equal(t, nodeapi.HeartbeatReply{}, b.beatOnce())
 	b.succeed()
-	require.Equal(t, schema.BeatAnswer{Cancel: true}, b.beatOnce(), "the run is closed")
+	require.Equal(t, nodeapi.HeartbeatReply{Cancel: true}, b.beatOnce(), "the run is closed")
 }
 
 func TestBeatTellsOfACancel(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.CancelWorkflow(t.Context(), b.run.GetID(), ""))
 	require.Eventually(t, func() bool { return b.beatOnce().Cancel }, 30*time.Second, 20*time.Millisecond)
-	require.NoError(t, b.CompleteTask(t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskCancelled}))
+	require.NoError(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Canceled}))
 	b.end()
 	require.True(t, sdk.IsCanceledError(b.run.Get(t.Context(), nil)))
 }
@@ -148,13 +152,13 @@ func TestBeatTellsOfACancel(t *testing.T) {
 func TestBeatTellsOfATermination(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
-	require.Equal(t, schema.BeatAnswer{Cancel: true}, b.beatOnce())
+	require.Equal(t, nodeapi.HeartbeatReply{Cancel: true}, b.beatOnce())
 	o := b.owner()
 	o.WorkflowID, o.RunID = "node:"+schema.NewID(), schema.NewID()
-	a, err := b.Beat(t.Context(), o, schema.TaskBeat{})
+	a, err := b.Beat(t.Context(), o, nodeapi.TaskHeartbeat{})
 	require.NoError(t, err)
-	require.Equal(t, schema.BeatAnswer{Cancel: true}, a, "nobody knows of it")
-	requireGone(t, b.CompleteTask(t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskSucceeded}), "")
+	require.Equal(t, nodeapi.HeartbeatReply{Cancel: true}, a, "nobody knows of it")
+	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), "")
 }
 
 // A later operation of the same node waits for a step of the same name: a result
@@ -164,15 +168,15 @@ func TestAResultStaysWithItsOperation(t *testing.T) {
 	older := b.owner()
 	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
 	var err error
-	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: schema.TaskQueue, ID: older.WorkflowID}, "waits")
+	b.run, err = b.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: older.WorkflowID}, "waits")
 	require.NoError(t, err)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
 	})
-	requireGone(t, b.CompleteTask(t.Context(), older, schema.TaskResult{Status: schema.TaskSucceeded, Message: "older"}), "")
-	answer, err := b.Beat(t.Context(), older, schema.TaskBeat{Status: schema.TaskRunning})
+	requireGone(t, b.CompleteTask(t.Context(), older, task.Result{Status: task.Succeeded, Message: "older"}), "")
+	answer, err := b.Beat(t.Context(), older, nodeapi.TaskHeartbeat{Status: task.Running})
 	require.NoError(t, err)
-	require.Equal(t, schema.BeatAnswer{Cancel: true}, answer)
+	require.Equal(t, nodeapi.HeartbeatReply{Cancel: true}, answer)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 0 })
 	b.succeed()
 }
@@ -193,10 +197,10 @@ func TestBeatAndResultFollowAReset(t *testing.T) {
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED && len(a.GetHeartbeatDetails().GetPayloads()) == 0
 	})
-	require.Equal(t, schema.BeatAnswer{}, b.beatOnce())
+	require.Equal(t, nodeapi.HeartbeatReply{}, b.beatOnce())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	b.succeed()
-	requireGone(t, b.CompleteTask(t.Context(), b.owner(), schema.TaskResult{Status: schema.TaskSucceeded}), schema.ReasonSettled)
+	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonSettled)
 }
 
 func TestASilentTaskIsTriedAgain(t *testing.T) {
@@ -209,11 +213,11 @@ func TestASilentTaskIsTriedAgain(t *testing.T) {
 // An operator's cancel of a task is not one of its operation.
 func TestAnUnaskedCancelFailsTheActivity(t *testing.T) {
 	for name, tc := range map[string]struct {
-		result schema.TaskResult
+		result task.Result
 		reason string
 	}{
-		"cancelled": {schema.TaskResult{Status: schema.TaskCancelled, Message: "cancelled: wrong node"}, schema.ReasonTaskCancelled},
-		"lost":      {schema.NoReport(schema.TaskLost, 1), schema.ReasonTaskLost},
+		"cancelled": {task.Result{Status: task.Canceled, Message: "cancelled: wrong node"}, task.ReasonCanceled},
+		"lost":      {task.NoReport(task.Lost, 1), task.ReasonLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := waitingTask(t, time.Minute)
@@ -231,8 +235,8 @@ func TestAnUnaskedCancelFailsTheActivity(t *testing.T) {
 
 func TestABeatKeepsASecretBack(t *testing.T) {
 	b := waitingTask(t, time.Minute)
-	token, _, _ := schema.NewToken()
-	_, err := b.Beat(t.Context(), b.owner(), schema.TaskBeat{Status: schema.TaskRunning, Message: "claiming " + token})
+	token, _, _ := trust.NewToken()
+	_, err := b.Beat(t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "claiming " + token})
 	require.NoError(t, err)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		details := fmt.Sprint(a.GetHeartbeatDetails())
@@ -244,32 +248,32 @@ func TestABeatKeepsASecretBack(t *testing.T) {
 func TestTheReclaimersSchedule(t *testing.T) {
 	c := connect(t)
 	ctx := t.Context()
-	health := func() schema.ScheduleHealth {
+	health := func() ScheduleHealth {
 		t.Helper()
 		h, err := c.ReclaimSchedule(ctx)
 		require.NoError(t, err)
 		return h
 	}
-	handle := c.sdk.ScheduleClient().GetHandle(ctx, schema.ScheduleReclaim)
+	handle := c.sdk.ScheduleClient().GetHandle(ctx, lifecycle.ScheduleReclaim)
 	require.NoError(t, handle.Pause(ctx, client.SchedulePauseOptions{Note: "maintenance"}))
 	require.NoError(t, c.Setup(ctx), "again")
 	h := health()
-	require.Equal(t, schema.SchedulePaused, h.State, "a setup does not undo an operator's pause")
+	require.Equal(t, SchedulePaused, h.State, "a setup does not undo an operator's pause")
 	require.Contains(t, h.Message, "maintenance")
 	require.NotEmpty(t, h.Next)
 	d, err := handle.Describe(ctx)
 	require.NoError(t, err)
 	require.Equal(t, enumspb.SCHEDULE_OVERLAP_POLICY_SKIP, d.Schedule.Policy.Overlap)
-	require.Equal(t, schema.ReclaimEvery, d.Schedule.Policy.CatchupWindow)
-	require.Equal(t, schema.ReclaimEvery, d.Schedule.Spec.Intervals[0].Every)
+	require.Equal(t, lifecycle.ReclaimInterval, d.Schedule.Policy.CatchupWindow)
+	require.Equal(t, lifecycle.ReclaimInterval, d.Schedule.Spec.Intervals[0].Every)
 	action, ok := d.Schedule.Action.(*client.ScheduleWorkflowAction)
 	require.True(t, ok)
-	require.Equal(t, schema.ReclaimRunTimeout, action.WorkflowRunTimeout)
+	require.Equal(t, lifecycle.ReclaimRunTimeout, action.WorkflowRunTimeout)
 	require.NotEmpty(t, action.StaticSummary)
 	require.NoError(t, handle.Unpause(ctx, client.ScheduleUnpauseOptions{}))
-	require.Equal(t, schema.ScheduleRuns, health().State)
+	require.Equal(t, ScheduleRuns, health().State)
 
-	w := worker.New(c.sdk, schema.TaskQueue, worker.Options{})
+	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{})
 	fail := make(chan bool, 1)
 	fail <- true
 	w.RegisterWorkflowWithOptions(func(workflow.Context) error {
@@ -279,15 +283,15 @@ func TestTheReclaimersSchedule(t *testing.T) {
 		default:
 			return nil
 		}
-	}, workflow.RegisterOptions{Name: schema.WorkflowReclaim})
+	}, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
-	for _, want := range []schema.ScheduleState{schema.ScheduleFailing, schema.ScheduleRuns} {
+	for _, want := range []ScheduleState{ScheduleFailing, ScheduleRuns} {
 		require.NoError(t, handle.Trigger(ctx, client.ScheduleTriggerOptions{Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_ALLOW_ALL}))
 		require.Eventually(t, func() bool { return health().State == want && health().LastRunAt != nil }, 30*time.Second, 50*time.Millisecond, want)
 	}
 
 	require.NoError(t, handle.Delete(ctx))
-	require.Eventually(t, func() bool { return health().State == schema.ScheduleAbsent }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return health().State == ScheduleAbsent }, 30*time.Second, 50*time.Millisecond)
 	require.Equal(t, "gpuaas admin setup", health().Next)
 }

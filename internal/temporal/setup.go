@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // retention is how long closed operations stay readable in a namespace that
@@ -81,10 +82,10 @@ func (c *Client) missingAttributes(ctx context.Context) (map[string]enumspb.Inde
 		return nil, err
 	}
 	missing := map[string]enumspb.IndexedValueType{}
-	for _, name := range schema.KeywordAttributes() {
+	for _, name := range lifecycle.KeywordAttributes() {
 		missing[name] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
 	}
-	for _, name := range schema.DatetimeAttributes() {
+	for _, name := range lifecycle.DatetimeAttributes() {
 		missing[name] = enumspb.INDEXED_VALUE_TYPE_DATETIME
 	}
 	for name := range have.GetCustomAttributes() {

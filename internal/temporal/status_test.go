@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // TestStatusOfARunThatIsOver: only a run that came to an end by itself speaks for
@@ -22,11 +23,11 @@ func TestStatusOfARunThatIsOver(t *testing.T) {
 	c := connect(t)
 	startStatusWorker(t, c)
 	begin := func() client.WorkflowRun {
-		run, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: schema.TaskQueue, ID: "node:" + schema.NewID()}, "speaks")
+		run, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: "node:" + schema.NewID()}, "speaks")
 		require.NoError(t, err)
 		st, err := c.Status(t.Context(), run.GetID(), run.GetRunID())
 		require.NoError(t, err)
-		require.Equal(t, schema.OperationRunning, st.Operation.Status)
+		require.Equal(t, lifecycle.OperationRunning, st.Operation.Status)
 		return run
 	}
 	terminated := func(run client.WorkflowRun) {
@@ -47,7 +48,7 @@ func TestStatusOfARunThatIsOver(t *testing.T) {
 	terminated(reset)
 	st, err := c.Status(t.Context(), reset.GetID(), answer.GetRunId())
 	require.NoError(t, err)
-	require.Equal(t, schema.OperationRunning, st.Operation.Status)
+	require.Equal(t, lifecycle.OperationRunning, st.Operation.Status)
 
 	cancelled := begin()
 	require.NoError(t, c.sdk.CancelWorkflow(t.Context(), cancelled.GetID(), ""))
@@ -55,19 +56,19 @@ func TestStatusOfARunThatIsOver(t *testing.T) {
 	require.ErrorAs(t, cancelled.Get(t.Context(), nil), &cancel)
 	st, err = c.Status(t.Context(), cancelled.GetID(), cancelled.GetRunID())
 	require.NoError(t, err)
-	require.Equal(t, schema.OperationCancelled, st.Operation.Status)
+	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 }
 
 func startStatusWorker(t *testing.T, c *Client) {
 	t.Helper()
-	w := worker.New(c.sdk, schema.TaskQueue, worker.Options{})
+	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{})
 	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) error {
-		st := schema.OperationStatus{Operation: schema.Operation{Status: schema.OperationRunning}}
-		if err := workflow.SetQueryHandler(ctx, schema.QueryStatus, func() (schema.OperationStatus, error) { return st, nil }); err != nil {
+		st := lifecycle.OperationStatus{Operation: lifecycle.Operation{Status: lifecycle.OperationRunning}}
+		if err := workflow.SetQueryHandler(ctx, lifecycle.QueryStatus, func() (lifecycle.OperationStatus, error) { return st, nil }); err != nil {
 			return err
 		}
 		err := workflow.Sleep(ctx, time.Hour)
-		st.Operation.Status = schema.OperationCancelled
+		st.Operation.Status = lifecycle.OperationCanceled
 		return err
 	}, workflow.RegisterOptions{Name: "speaks"})
 	require.NoError(t, w.Start())

@@ -13,6 +13,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // submitBudget bounds the early answer: the claim's local activity has 5 s.
@@ -25,43 +26,43 @@ const submitBudget = 20 * time.Second
 // attaches to its own run and gets the first answer. KindServiceUnavailable
 // with reason no_worker means that Temporal took the operation and will run it
 // when a worker is up.
-func (c *Client) Submit(ctx context.Context, in schema.OperationInput) (schema.Operation, error) {
-	workflowType, ok := schema.WorkflowType(in.Action)
+func (c *Client) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
+	workflowType, ok := lifecycle.WorkflowType(in.Action)
 	if !ok {
-		return schema.Operation{}, schema.Errorf(schema.KindInvalidRequest, "%s does not run as a workflow", in.Action)
+		return lifecycle.Operation{}, schema.Errorf(schema.KindInvalidRequest, "%s does not run as a workflow", in.Action)
 	}
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
 	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in), workflowType, in)
 	ask := client.UpdateWorkflowOptions{
-		UpdateID: in.OperationID, UpdateName: schema.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
+		UpdateID: in.OperationID, UpdateName: lifecycle.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
 	}
 	handle, err := c.sdk.UpdateWithStartWorkflow(ctx, client.UpdateWithStartWorkflowOptions{
 		StartWorkflowOperation: start, UpdateOptions: ask,
 	})
-	var op schema.Operation
+	var op lifecycle.Operation
 	if err == nil {
 		err = handle.Get(ctx, &op)
 	}
 	if dropped(err) {
 		// The run is started; only its answer was lost.
-		ask.WorkflowID = schema.WorkflowID(in.Action, in.NodeID)
+		ask.WorkflowID = lifecycle.WorkflowID(in.Action, in.NodeID)
 		if err = c.update(ctx, ask, &op); errors.Is(err, errEnded) {
-			var st schema.OperationStatus
+			var st lifecycle.OperationStatus
 			st, err = c.Status(ctx, ask.WorkflowID, "")
 			op = st.Operation
 		}
 	}
 	if err != nil {
-		return schema.Operation{}, c.submitError(ctx, in, err)
+		return lifecycle.Operation{}, c.submitError(ctx, in, err)
 	}
 	return op, nil
 }
 
-func startOptions(in schema.OperationInput) client.StartWorkflowOptions {
+func startOptions(in lifecycle.OperationInput) client.StartWorkflowOptions {
 	return client.StartWorkflowOptions{
-		ID:                       schema.WorkflowID(in.Action, in.NodeID),
-		TaskQueue:                schema.TaskQueue,
+		ID:                       lifecycle.WorkflowID(in.Action, in.NodeID),
+		TaskQueue:                lifecycle.TaskQueue,
 		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowIDReusePolicy:    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		TypedSearchAttributes:    startAttributes(in),
@@ -71,16 +72,16 @@ func startOptions(in schema.OperationInput) client.StartWorkflowOptions {
 }
 
 // startAttributes sets what is constant: at the start it costs no action.
-func startAttributes(in schema.OperationInput) temporal.SearchAttributes {
+func startAttributes(in lifecycle.OperationInput) temporal.SearchAttributes {
 	updates := []temporal.SearchAttributeUpdate{
-		temporal.NewSearchAttributeKeyKeyword(schema.AttrNodeID).ValueSet(in.NodeID),
-		temporal.NewSearchAttributeKeyKeyword(schema.AttrOperationID).ValueSet(in.OperationID),
-		temporal.NewSearchAttributeKeyKeyword(schema.AttrAttention).ValueSet(string(schema.AttentionNone)),
-		temporal.NewSearchAttributeKeyKeyword(schema.AttrPhase).ValueSet(schema.Phases(in.Action, in.Options)[0].Name),
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrNodeID).ValueSet(in.NodeID),
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrOperationID).ValueSet(in.OperationID),
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionNone)),
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(lifecycle.Phases(in.Action, in.Options)[0].Name),
 	}
 	for name, value := range map[string]string{
-		schema.AttrHost: in.Host, schema.AttrRequester: in.Actor,
-		schema.AttrProvider: in.Provider, schema.AttrRegion: in.Region,
+		lifecycle.AttrHost: in.Host, lifecycle.AttrRequester: in.Actor,
+		lifecycle.AttrProvider: in.Provider, lifecycle.AttrRegion: in.Region,
 	} {
 		if value != "" {
 			updates = append(updates, temporal.NewSearchAttributeKeyKeyword(name).ValueSet(value))
@@ -91,7 +92,7 @@ func startAttributes(in schema.OperationInput) temporal.SearchAttributes {
 
 // summary is the row's text in the Web UI, for example "drain gpu-17 for alice:
 // RMA-4411".
-func summary(in schema.OperationInput) string {
+func summary(in lifecycle.OperationInput) string {
 	host := in.Host
 	if host == "" {
 		host = in.NodeID
@@ -112,15 +113,15 @@ func shorten(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-func details(in schema.OperationInput) string {
+func details(in lifecycle.OperationInput) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Operation `%s` on node `%s`, correlation id `%s`.\n\n", in.OperationID, in.NodeID, in.CorrelationID)
-	fmt.Fprintf(&b, "Follow it: `%s`\n\n", schema.OpCommand("watch", in.Action, in.NodeID))
-	fmt.Fprintf(&b, "Decide: `%s --reason TEXT`\n", schema.OpCommand("retry|skip|cancel|force|extend", in.Action, in.NodeID))
+	fmt.Fprintf(&b, "Follow it: `%s`\n\n", lifecycle.OpCommand("watch", in.Action, in.NodeID))
+	fmt.Fprintf(&b, "Decide: `%s --reason TEXT`\n", lifecycle.OpCommand("retry|skip|cancel|force|extend", in.Action, in.NodeID))
 	return b.String()
 }
 
-func (c *Client) submitError(ctx context.Context, in schema.OperationInput, err error) error {
+func (c *Client) submitError(ctx context.Context, in lifecycle.OperationInput, err error) error {
 	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
 		return c.inProgress(ctx, in, err)
 	}
@@ -128,36 +129,36 @@ func (c *Client) submitError(ctx context.Context, in schema.OperationInput, err 
 		return schema.NewError(schema.KindServiceUnavailable,
 			"Temporal at %s took operation %s, but no worker answered within %s; it runs as soon as a worker is up",
 			c.address, in.OperationID, submitBudget).
-			WithReason("no_worker").WithNext(schema.OpCommand("watch", in.Action, in.NodeID))
+			WithReason("no_worker").WithNext(lifecycle.OpCommand("watch", in.Action, in.NodeID))
 	}
 	return c.interpret(err, fmt.Sprintf("starting %s", in.Action))
 }
 
 // running reports whether the action's workflow runs, on a context of its own
 // since the caller's has just ended.
-func (c *Client) running(ctx context.Context, in schema.OperationInput) bool {
+func (c *Client) running(ctx context.Context, in lifecycle.OperationInput) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBudget)
 	defer cancel()
-	d, err := c.sdk.DescribeWorkflowExecution(ctx, schema.WorkflowID(in.Action, in.NodeID), "")
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, lifecycle.WorkflowID(in.Action, in.NodeID), "")
 	return err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 }
 
 // inProgress names the operation that is in the way: the one that holds the
 // node, or the reissue before this one.
-func (c *Client) inProgress(ctx context.Context, in schema.OperationInput, cause error) error {
+func (c *Client) inProgress(ctx context.Context, in lifecycle.OperationInput, cause error) error {
 	holder := "another operation"
 	runID := ""
 	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](cause); ok {
 		runID = started.RunId
 	}
-	if d, err := c.sdk.DescribeWorkflowExecution(ctx, schema.WorkflowID(in.Action, in.NodeID), runID); err == nil {
+	if d, err := c.sdk.DescribeWorkflowExecution(ctx, lifecycle.WorkflowID(in.Action, in.NodeID), runID); err == nil {
 		info := d.GetWorkflowExecutionInfo()
 		holder = fmt.Sprintf("%s (operation %s, run %s, since %s)",
-			schema.ActionOfWorkflow(info.GetType().GetName()), keyword(info.GetSearchAttributes(), schema.AttrOperationID),
+			lifecycle.ActionOfWorkflow(info.GetType().GetName()), keyword(info.GetSearchAttributes(), lifecycle.AttrOperationID),
 			info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
 	}
 	return schema.NewError(schema.KindOperationInProgress, "cannot %s: %s is in progress on this node", in.Action, holder).
-		WithNext(schema.OpCommand("watch", in.Action, in.NodeID))
+		WithNext(lifecycle.OpCommand("watch", in.Action, in.NodeID))
 }
 
 // refusal turns a workflow's typed failure back into the error it was, or
@@ -175,4 +176,4 @@ func refusal(err error) *schema.Error {
 	return e
 }
 
-func known(k schema.Kind) bool { return k.Row().Kind == k }
+func known(k schema.Kind) bool { return k.Info().Kind == k }

@@ -8,7 +8,7 @@ import (
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 func (f *frontend) ExecuteMultiOperation(_ context.Context, r *workflowservice.ExecuteMultiOperationRequest) (*workflowservice.ExecuteMultiOperationResponse, error) {
@@ -28,12 +28,12 @@ func (f *frontend) UpdateWorkflowExecution(_ context.Context, r *workflowservice
 // own there too.
 func TestADroppedSubmitAsksTheRunItStarted(t *testing.T) {
 	t.Parallel()
-	for action, want := range map[schema.Action]string{schema.ActionDrain: "node:n", schema.ActionReissueEnrollment: "node:n:reissue"} {
+	for action, want := range map[lifecycle.Action]string{lifecycle.ActionDrain: "node:n", lifecycle.ActionReissueEnrollment: "node:n:reissue"} {
 		t.Run(string(action), func(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
 			f.drops = true
-			_, err := c.Submit(t.Context(), schema.OperationInput{OperationID: "op", NodeID: "n", Action: action, Actor: "alice"})
+			_, err := c.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Action: action, Actor: "alice"})
 			require.Error(t, err)
 			require.Len(t, f.requests, 2)
 			again, ok := f.requests[1].(*workflowservice.UpdateWorkflowExecutionRequest)
@@ -47,21 +47,21 @@ func TestADroppedSubmitAsksTheRunItStarted(t *testing.T) {
 // reissue, which has an id of its own; what people are told to type goes there.
 func TestSubmitUsesTheActionsWorkflowID(t *testing.T) {
 	t.Parallel()
-	for _, m := range schema.Moves() {
-		if _, ok := schema.WorkflowType(m.Action); !ok {
+	for _, m := range lifecycle.Moves() {
+		if _, ok := lifecycle.WorkflowType(m.Action); !ok {
 			continue
 		}
 		t.Run(string(m.Action), func(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
-			in := schema.OperationInput{OperationID: "op", NodeID: "n", Action: m.Action, Actor: "alice"}
+			in := lifecycle.OperationInput{OperationID: "op", NodeID: "n", Action: m.Action, Actor: "alice"}
 			_, err := c.Submit(t.Context(), in)
 			require.Error(t, err)
 			require.Len(t, f.requests, 1)
 			sent, ok := f.requests[0].(*workflowservice.ExecuteMultiOperationRequest)
 			require.True(t, ok)
 			want := "node:n"
-			if m.Action == schema.ActionReissueEnrollment {
+			if m.Action == lifecycle.ActionReissueEnrollment {
 				want = "node:n:reissue"
 				require.Contains(t, details(in), "gpuaas op watch n --reissue")
 			}

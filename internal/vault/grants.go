@@ -14,6 +14,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Renewal of a lease key's delegation: at half of its life, and after a failure
@@ -40,7 +42,7 @@ type Grants struct {
 
 // delegation is a lease key as Vault signed it.
 type delegation struct {
-	doc      schema.LeaseKey
+	doc      trust.LeaseKey
 	envelope json.RawMessage
 	by       string // id of the task key
 }
@@ -89,16 +91,16 @@ func (g *Grants) keepFresh(ctx context.Context) {
 			continue
 		}
 		retry = leaseKeyRetryMin
-		timer.Reset(schema.LeaseKeyLife / 2)
+		timer.Reset(trust.LeaseKeyLifetime / 2)
 	}
 }
 
 // delegate has Vault sign a new delegation of the key.
 func (g *Grants) delegate(ctx context.Context) error {
 	now := g.now().UTC()
-	doc := schema.LeaseKey{V: 1, Env: g.client.env, KeyID: g.id,
+	doc := trust.LeaseKey{V: 1, Env: g.client.env, KeyID: g.id,
 		Public:    base64.StdEncoding.EncodeToString(g.key.Public().(ed25519.PublicKey)),
-		NotBefore: now.Add(-backdate), NotAfter: now.Add(schema.LeaseKeyLife)}
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(trust.LeaseKeyLifetime)}
 	envelope, by, err := g.client.SignLeaseKey(ctx, doc)
 	if err != nil {
 		return err
@@ -136,7 +138,7 @@ func (g *Grants) usable() (*delegation, error) {
 }
 
 // Sign implements nodeapi.Grants.
-func (g *Grants) Sign(t schema.TaskGrant) (grant, key json.RawMessage, err error) {
+func (g *Grants) Sign(t task.Grant) (grant, key json.RawMessage, err error) {
 	g.mu.Lock()
 	d, err := g.usable()
 	g.mu.Unlock()
@@ -147,7 +149,7 @@ func (g *Grants) Sign(t schema.TaskGrant) (grant, key json.RawMessage, err error
 	if err != nil {
 		return nil, nil, schema.Wrap(schema.KindInternal, err, "rendering a grant")
 	}
-	grant, err = seal(context.Background(), schema.LeasePayloadType, payload, localSigner{g.id, g.key})
+	grant, err = seal(context.Background(), trust.LeasePayloadType, payload, localSigner{g.id, g.key})
 	return grant, d.envelope, err
 }
 

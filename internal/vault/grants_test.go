@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // grants starts a lease key and waits until it is good.
@@ -36,15 +38,15 @@ func untilGood(t *testing.T, g *Grants) {
 }
 
 // leaseKey checks a delegation as a node does and returns it with its key.
-func leaseKey(t *testing.T, envelope json.RawMessage, set schema.VerifierSet) (schema.LeaseKey, schema.VerifierKey) {
+func leaseKey(t *testing.T, envelope json.RawMessage, set trust.VerifierSet) (trust.LeaseKey, trust.VerifierKey) {
 	t.Helper()
-	body, err := verifyAs(t, schema.LeaseKeyPayloadType, envelope, set.Accepts()...)
+	body, err := verifyAs(t, trust.LeaseKeyPayloadType, envelope, set.Accepts()...)
 	require.NoError(t, err)
-	var doc schema.LeaseKey
+	var doc trust.LeaseKey
 	require.NoError(t, schema.DecodeStrict(body, maxSetBytes, &doc))
 	public, err := base64.StdEncoding.DecodeString(doc.Public)
 	require.NoError(t, err)
-	return doc, schema.VerifierKey{KeyID: doc.KeyID, Public: public}
+	return doc, trust.VerifierKey{KeyID: doc.KeyID, Public: public}
 }
 
 func TestGrants(t *testing.T) {
@@ -52,28 +54,28 @@ func TestGrants(t *testing.T) {
 	c := b.login(t, "api")
 	g := grants(t, c)
 	signs := b.calls.of("sign_lease_key")
-	grant := schema.TaskGrant{V: 1, Env: testEnv, NodeID: schema.NewID(), Nonce: "n", TaskID: schema.NewID(), LeaseEpoch: 3}
+	grant := task.Grant{V: 1, Env: testEnv, NodeID: schema.NewID(), Nonce: "n", TaskID: schema.NewID(), LeaseEpoch: 3}
 	b.Seal(t)
 	envelope, key, err := g.Sign(grant)
 	require.NoError(t, err, "Vault is not asked")
 	b.Unseal(t)
 	require.Equal(t, 1, signs)
 
-	trust, err := c.TaskTrust(t.Context())
+	trusted, err := c.TaskTrust(t.Context())
 	require.NoError(t, err)
-	doc, by := leaseKey(t, key, trust.Keys)
+	doc, by := leaseKey(t, key, trusted.Keys)
 	require.Equal(t, testEnv, doc.Env)
-	require.Equal(t, schema.LeaseKeyLife, doc.NotAfter.Sub(doc.NotBefore)-backdate)
-	body, err := verifyAs(t, schema.LeasePayloadType, envelope, by)
+	require.Equal(t, trust.LeaseKeyLifetime, doc.NotAfter.Sub(doc.NotBefore)-backdate)
+	body, err := verifyAs(t, trust.LeasePayloadType, envelope, by)
 	require.NoError(t, err)
-	var got schema.TaskGrant
+	var got task.Grant
 	require.NoError(t, schema.DecodeStrict(body, maxSetBytes, &got))
 	require.Equal(t, grant, got)
 
 	t.Run("each replica has its own key", func(t *testing.T) {
 		_, other, err := grants(t, b.login(t, "api")).Sign(grant)
 		require.NoError(t, err)
-		otherDoc, _ := leaseKey(t, other, trust.Keys)
+		otherDoc, _ := leaseKey(t, other, trusted.Keys)
 		require.NotEqual(t, doc.KeyID, otherDoc.KeyID)
 	})
 	t.Run("after its time it signs nothing", func(t *testing.T) {
@@ -95,7 +97,7 @@ func TestGrantsAfterAFailedStart(t *testing.T) {
 	g, err := c.Grants(func(good bool) { told <- good })
 	require.NoError(t, err)
 	require.False(t, <-told, "no set yet")
-	_, _, err = g.Sign(schema.TaskGrant{})
+	_, _, err = g.Sign(task.Grant{})
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
 	mended, err := g.Good()
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
@@ -123,7 +125,7 @@ func TestGrantsFollowTheSet(t *testing.T) {
 	require.NoError(t, err)
 	next := b.moved(t, b.set)
 	require.NoError(t, c.Follow(t.Context(), next))
-	_, _, err = g.Sign(schema.TaskGrant{})
+	_, _, err = g.Sign(task.Grant{})
 	require.NoError(t, err, "the old key has its grace")
 	<-mended
 	g.mu.Lock()

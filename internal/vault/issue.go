@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Issue implements nodeapi.Issuer: a node certificate for the CSR's key and the
@@ -17,8 +18,8 @@ import (
 // is compared with what was asked, field by field; anything else is
 // KindInternal. Asking again is safe: it makes another certificate, and one that
 // nobody stored opens nothing.
-func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
-	var none schema.IssuedCertificate
+func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id trust.Identity) (trust.IssuedCertificate, error) {
+	var none trust.IssuedCertificate
 	if err := checkCSR(csr); err != nil {
 		return none, err
 	}
@@ -38,17 +39,17 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id sch
 	if err := c.checkIssued(ctx, leaf, want, c.nodeCAs, nodeMount); err != nil {
 		return none, err
 	}
-	return schema.IssuedCertificate{LeafPEM: certPEM(leaf), ChainPEM: certPEM(chain...), Facts: schema.FactsOf(leaf)}, nil
+	return trust.IssuedCertificate{LeafPEM: certPEM(leaf), ChainPEM: certPEM(chain...), Facts: trust.CertFactsOf(leaf)}, nil
 }
 
 // checkIdentity refuses an identity that would not read back as itself, or is
 // of another environment.
-func (c *Client) checkIdentity(id schema.Identity) error {
+func (c *Client) checkIdentity(id trust.Identity) error {
 	u, err := url.Parse(id.URI())
 	if err != nil {
 		return schema.Errorf(schema.KindInternal, "issuing a certificate: the node's identity makes no URI")
 	}
-	if back, err := schema.ParseIdentity(u); err != nil || back != id || id.Env != c.env {
+	if back, err := trust.ParseIdentity(u); err != nil || back != id || id.Env != c.env {
 		return schema.Errorf(schema.KindInternal, "issuing a certificate: %s is no node identity of environment %s", id.URI(), c.env)
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func TestIssue(t *testing.T) {
@@ -32,7 +33,7 @@ func TestIssue(t *testing.T) {
 	require.Len(t, certs, 1)
 	leaf := certs[0]
 	require.Equal(t, id.URI(), leaf.URIs[0].String())
-	back, err := schema.ParseIdentity(leaf.URIs[0])
+	back, err := trust.ParseIdentity(leaf.URIs[0])
 	require.NoError(t, err)
 	require.Equal(t, id, back)
 	require.Empty(t, leaf.Subject.String())
@@ -46,11 +47,11 @@ func TestIssue(t *testing.T) {
 	require.InDelta(t, (nodeCertTTL + backdate).Seconds(), leaf.NotAfter.Sub(leaf.NotBefore).Seconds(), 2)
 	require.WithinDuration(t, time.Now().Add(-backdate), leaf.NotBefore, time.Minute)
 
-	require.Equal(t, schema.FactsOf(leaf), issued.Facts)
+	require.Equal(t, trust.CertFactsOf(leaf), issued.Facts)
 	require.Equal(t, "CN=gpuaas test node CA G1", issued.Facts.Issuer)
 	require.Equal(t, id.URI(), issued.Facts.URI)
 	require.Regexp(t, "^[0-9a-f]{30,40}$", issued.Facts.Serial)
-	require.Equal(t, schema.SPKIHash(csr.RawSubjectPublicKeyInfo), issued.Facts.SPKI)
+	require.Equal(t, trust.SPKIHash(csr.RawSubjectPublicKeyInfo), issued.Facts.SPKI)
 
 	roots, err := c.Roots(t.Context())
 	require.NoError(t, err)
@@ -88,7 +89,7 @@ func TestIssueRefusesWithoutVault(t *testing.T) {
 	_, err := c.Issue(t.Context(), newCSR(t, csr, newKey(t)), nodeIdentity())
 	requireKind(t, err, schema.KindInvalidRequest, ReasonCSRExtras)
 	good := newCSR(t, emptyRequest(), newKey(t))
-	for _, id := range []schema.Identity{
+	for _, id := range []trust.Identity{
 		{Env: "prod", NodeID: schema.NewID(), Incarnation: 1},
 		{Env: testEnv, NodeID: "x/y", Incarnation: 1},
 		{Env: testEnv, NodeID: schema.NewID() + ",spiffe://test/node/x/1", Incarnation: 1},
@@ -270,7 +271,7 @@ func TestServerCertificateRenews(t *testing.T) {
 	require.Equal(t, first, source.Leaf())
 	b.Unseal(t)
 	require.Eventually(t, func() bool { return !first.Equal(source.Leaf()) }, 30*time.Second, 50*time.Millisecond)
-	require.NotEqual(t, schema.FactsOf(first).SPKI, schema.FactsOf(source.Leaf()).SPKI, "with a new key")
+	require.NotEqual(t, trust.CertFactsOf(first).SPKI, trust.CertFactsOf(source.Leaf()).SPKI, "with a new key")
 }
 
 func TestRootsAreCachedAndRefreshed(t *testing.T) {

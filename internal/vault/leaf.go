@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // leafWant is what an issued certificate must say. What is not named here it
@@ -28,7 +29,7 @@ type leafWant struct {
 func (c *Client) checkIssued(ctx context.Context, leaf *x509.Certificate, want leafWant, cas *caCache, mount string) error {
 	if fault := want.fault(leaf); fault != "" {
 		return schema.NewError(schema.KindInternal, "Vault issued a certificate %s (serial %s); it is not used",
-			fault, schema.FactsOf(leaf).Serial).WithNext("gpuaas admin setup")
+			fault, trust.CertFactsOf(leaf).Serial).WithNext("gpuaas admin setup")
 	}
 	known, err := c.caCerts(ctx, cas, mount)
 	if err != nil {

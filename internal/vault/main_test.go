@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // shared is the process's Vault. The tests on it run one after the other, each
@@ -37,7 +38,7 @@ type bench struct {
 	setup SetupConfig
 	log   *safeBuffer
 	calls *calls
-	set   schema.StoredSet // version 1, after Setup
+	set   trust.StoredSet // version 1, after Setup
 }
 
 // empty returns the Vault with nothing of ours in it.
@@ -165,8 +166,8 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-func nodeIdentity() schema.Identity {
-	return schema.Identity{Env: testEnv, NodeID: schema.NewID(), Incarnation: 1}
+func nodeIdentity() trust.Identity {
+	return trust.Identity{Env: testEnv, NodeID: schema.NewID(), Incarnation: 1}
 }
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {

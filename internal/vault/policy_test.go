@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // TestPolicies makes each call with each role's own token: what a role may do
@@ -26,7 +28,7 @@ func TestPolicies(t *testing.T) {
 	document := func(payloadType string) string {
 		return base64.StdEncoding.EncodeToString(dsse.PAE(payloadType, []byte("{}")))
 	}
-	task, lease, set := document(schema.TaskPayloadType), document(schema.LeaseKeyPayloadType), document(schema.VerifierSetPayloadType)
+	task, lease, set := document(task.PayloadType), document(trust.LeaseKeyPayloadType), document(trust.VerifierSetPayloadType)
 	type with = map[string]any
 	const worker, apiOnly, both, nobody = "worker", "api", "worker api", ""
 	table := []struct {
@@ -131,7 +133,7 @@ func TestSetsPolicy(t *testing.T) {
 	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(SetLife))
 	require.NoError(t, err)
 	require.True(t, due)
-	document := base64.StdEncoding.EncodeToString(dsse.PAE(schema.TaskPayloadType, []byte("{}")))
+	document := base64.StdEncoding.EncodeToString(dsse.PAE(task.PayloadType, []byte("{}")))
 	for _, name := range []string{"task-test", "set-root-test"} {
 		_, err = s.s.send(t.Context(), put("transit/sign/"+name, map[string]any{"input": document, "key_version": 1}))
 		require.True(t, isDenied(err), "%s: %v", name, err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Renewal of the server certificate: the clock is looked at this often (a
@@ -72,7 +73,7 @@ func (c *Client) keepServerFresh(ctx context.Context, s *ServerCertificate) {
 				continue
 			}
 			s.current.Store(next)
-			c.log.Info("server certificate renewed", "serial", schema.FactsOf(next.Leaf).Serial, "expires", next.Leaf.NotAfter)
+			c.log.Info("server certificate renewed", "serial", trust.CertFactsOf(next.Leaf).Serial, "expires", next.Leaf.NotAfter)
 		}
 		retry = serverRetryMin
 		timer.Reset(max(untilRenewal(s.Leaf(), time.Now()), serverRetryMin))

@@ -13,6 +13,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // SetLife is how long a verifier set is good. A set is renewed when less than
@@ -27,7 +28,7 @@ const nextMismatch = "compare the task key and the root key in Vault with the ne
 
 // followed is a verifier set that was checked against Vault.
 type followed struct {
-	doc  schema.VerifierSetDoc
+	doc  trust.VerifierSetDoc
 	hash string
 	key  keyVersion // the active one
 	root keyVersion // the one that signed it
@@ -36,22 +37,22 @@ type followed struct {
 
 // accepts reports whether a node with this set takes signatures of the key.
 func (f followed) accepts(id string) bool {
-	return slices.ContainsFunc(f.doc.Keys, func(k schema.VerifierSetKey) bool {
+	return slices.ContainsFunc(f.doc.Keys, func(k trust.VerifierSetKey) bool {
 		return k.KeyID == id && k.State.Verifies()
 	})
 }
 
-func (f followed) trust() (schema.TaskTrust, error) {
-	t := schema.TaskTrust{
-		Roots: []schema.VerifierKey{{KeyID: f.root.id(), Public: f.root.public}},
-		Floor: schema.SetFloor{Version: f.doc.Version, Hash: f.hash},
+func (f followed) trust() (trust.TaskTrust, error) {
+	t := trust.TaskTrust{
+		Roots: []trust.VerifierKey{{KeyID: f.root.id(), Public: f.root.public}},
+		Floor: trust.VerifierSetRef{Version: f.doc.Version, Hash: f.hash},
 	}
 	for _, k := range f.doc.Keys {
 		public, err := base64.StdEncoding.Strict().DecodeString(k.Public)
 		if err != nil {
 			return t, badSet(f.doc.Version, "a key is not base64")
 		}
-		t.Keys = append(t.Keys, schema.VerifierKey{State: k.State, KeyID: k.KeyID, Public: public})
+		t.Keys = append(t.Keys, trust.VerifierKey{State: k.State, KeyID: k.KeyID, Public: public})
 	}
 	t.Roots[0].State = "root"
 	return t, nil
@@ -59,7 +60,7 @@ func (f followed) trust() (schema.TaskTrust, error) {
 
 // check reads the root and the task key and holds the set against both: what
 // the database says is believed only as far as Vault's keys bear it out.
-func (t transit) check(ctx context.Context, env string, set schema.StoredSet) (followed, error) {
+func (t transit) check(ctx context.Context, env string, set trust.StoredSet) (followed, error) {
 	doc, envelope, err := parseSet(env, set)
 	if err != nil {
 		return followed{}, err
@@ -81,14 +82,14 @@ func (t transit) check(ctx context.Context, env string, set schema.StoredSet) (f
 }
 
 // parseSet reads a set's document and checks it against what is stored with it.
-func parseSet(env string, set schema.StoredSet) (schema.VerifierSetDoc, dsse.Envelope, error) {
-	var doc schema.VerifierSetDoc
+func parseSet(env string, set trust.StoredSet) (trust.VerifierSetDoc, dsse.Envelope, error) {
+	var doc trust.VerifierSetDoc
 	var envelope dsse.Envelope
 	if err := schema.DecodeStrict(set.Document, maxSetBytes, &envelope); err != nil {
 		return doc, envelope, badSet(set.Version, "it is no envelope")
 	}
 	body, err := envelope.DecodeB64Payload()
-	if err != nil || envelope.PayloadType != schema.VerifierSetPayloadType || hashOf(body) != set.Hash {
+	if err != nil || envelope.PayloadType != trust.VerifierSetPayloadType || hashOf(body) != set.Hash {
 		return doc, envelope, badSet(set.Version, "its type or hash is not what it should be")
 	}
 	if err := schema.DecodeStrict(body, maxSetBytes, &doc); err != nil {
@@ -124,8 +125,8 @@ func signedBy(key transitKey, name string, setVersion int64, e dsse.Envelope) (k
 }
 
 // activeKey is Vault's version of the set's active key, which must be the same.
-func activeKey(key transitKey, name string, doc schema.VerifierSetDoc) (keyVersion, error) {
-	i := slices.IndexFunc(doc.Keys, func(k schema.VerifierSetKey) bool { return k.State == schema.KeyActive })
+func activeKey(key transitKey, name string, doc trust.VerifierSetDoc) (keyVersion, error) {
+	i := slices.IndexFunc(doc.Keys, func(k trust.VerifierSetKey) bool { return k.State == trust.KeyActive })
 	if i < 0 {
 		return keyVersion{}, badSet(doc.Version, "it has no active key")
 	}
@@ -144,7 +145,7 @@ func activeKey(key transitKey, name string, doc schema.VerifierSetDoc) (keyVersi
 // fingerprint tells two keys of the same id apart.
 func fingerprint(public string) string { return "(sha256 " + hashOf([]byte(public))[:16] + "…)" }
 
-func mismatch(doc schema.VerifierSetDoc, want schema.VerifierSetKey, held string) error {
+func mismatch(doc trust.VerifierSetDoc, want trust.VerifierSetKey, held string) error {
 	return schema.NewError(schema.KindInternal,
 		"signing is stopped: the active key of verifier set %d is %s %s, and Vault holds %s",
 		doc.Version, want.KeyID, fingerprint(want.Public), held).WithReason(ReasonKeyMismatch).WithNext(nextMismatch)
@@ -184,32 +185,32 @@ func NewSetSigner(a AdminConfig, env string) (*SetSigner, error) {
 }
 
 // First makes version 1: the newest version of the task key, active.
-func (s *SetSigner) First(ctx context.Context, now time.Time) (schema.StoredSet, error) {
+func (s *SetSigner) First(ctx context.Context, now time.Time) (trust.StoredSet, error) {
 	tasks, err := s.s.transit().read(ctx, "reading the task key", taskKey(s.s.env))
 	if err != nil {
-		return schema.StoredSet{}, err
+		return trust.StoredSet{}, err
 	}
 	key, err := tasks.version(taskKey(s.s.env), 0)
 	if err != nil {
-		return schema.StoredSet{}, err
+		return trust.StoredSet{}, err
 	}
 	roots, err := s.s.transit().read(ctx, "reading the root key of verifier sets", rootKey(s.s.env))
 	if err != nil {
-		return schema.StoredSet{}, err
+		return trust.StoredSet{}, err
 	}
 	root, err := roots.version(rootKey(s.s.env), 0)
 	if err != nil {
-		return schema.StoredSet{}, err
+		return trust.StoredSet{}, err
 	}
-	return s.signSet(ctx, schema.VerifierSetDoc{V: 1, Env: s.s.env, Version: 1, Keys: []schema.VerifierSetKey{
-		{KeyID: key.id(), Public: base64.StdEncoding.EncodeToString(key.public), State: schema.KeyActive},
+	return s.signSet(ctx, trust.VerifierSetDoc{V: 1, Env: s.s.env, Version: 1, Keys: []trust.VerifierSetKey{
+		{KeyID: key.id(), Public: base64.StdEncoding.EncodeToString(key.public), State: trust.KeyActive},
 	}, IssuedAt: now.UTC(), ExpiresAt: now.Add(SetLife).UTC()}, followed{key: key, root: root})
 }
 
 // Renewal returns the successor of a set, with the same keys and a new life, or
 // false when more than half of the set's own life is left. The set is checked
 // against Vault first: the root signs nothing on the database's word alone.
-func (s *SetSigner) Renewal(ctx context.Context, set schema.StoredSet, now time.Time) (next schema.StoredSet, due bool, err error) {
+func (s *SetSigner) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
 	f, err := s.s.transit().check(ctx, s.s.env, set)
 	if err != nil {
 		return next, false, err
@@ -227,15 +228,15 @@ func (s *SetSigner) Renewal(ctx context.Context, set schema.StoredSet, now time.
 // signSet signs a document with the root and the active key of its predecessor,
 // both over the same bytes. by is the checked predecessor; of version 1 it is
 // the set itself.
-func (s *SetSigner) signSet(ctx context.Context, doc schema.VerifierSetDoc, by followed) (schema.StoredSet, error) {
+func (s *SetSigner) signSet(ctx context.Context, doc trust.VerifierSetDoc, by followed) (trust.StoredSet, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
-		return schema.StoredSet{}, schema.Wrap(schema.KindInternal, err, "rendering a verifier set")
+		return trust.StoredSet{}, schema.Wrap(schema.KindInternal, err, "rendering a verifier set")
 	}
 	t, doing := s.s.transit(), "signing a verifier set"
-	envelope, err := seal(ctx, schema.VerifierSetPayloadType, body, signer{t, doing, by.root}, signer{t, doing, by.key})
+	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{t, doing, by.root}, signer{t, doing, by.key})
 	if err != nil {
-		return schema.StoredSet{}, err
+		return trust.StoredSet{}, err
 	}
-	return schema.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: hashOf(body), PrevHash: doc.PrevHash, Document: envelope}, nil
+	return trust.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: hashOf(body), PrevHash: doc.PrevHash, Document: envelope}, nil
 }

@@ -15,24 +15,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // A set has two signatures over the same bytes, by the root and the task key.
 func TestSetsAreSignedTwice(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
-	trust, err := c.TaskTrust(t.Context())
+	trusted, err := c.TaskTrust(t.Context())
 	require.NoError(t, err)
 	var e dsse.Envelope
 	require.NoError(t, json.Unmarshal(b.set.Document, &e))
 	require.Len(t, e.Signatures, 2)
 	require.Equal(t, "set-root-test.v1", e.Signatures[0].KeyID)
 	require.Equal(t, "task-test.v1", e.Signatures[1].KeyID)
-	for _, key := range []schema.VerifierKey{trust.Roots[0], trust.Keys[0]} {
-		body, err := verifyAs(t, schema.VerifierSetPayloadType, b.set.Document, key)
+	for _, key := range []trust.VerifierKey{trusted.Roots[0], trusted.Keys[0]} {
+		body, err := verifyAs(t, trust.VerifierSetPayloadType, b.set.Document, key)
 		require.NoError(t, err)
 		require.Equal(t, b.set.Hash, hashOf(body))
-		var doc schema.VerifierSetDoc
+		var doc trust.VerifierSetDoc
 		require.NoError(t, schema.DecodeStrict(body, maxSetBytes, &doc))
 		require.Equal(t, int64(1), doc.Version)
 		require.Empty(t, doc.PrevHash)
@@ -67,7 +68,7 @@ func TestForgedSets(t *testing.T) {
 	c := b.login(t, "worker")
 	signed, err := c.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
-	resign := func(change func(*schema.VerifierSetDoc), keys ...string) schema.StoredSet {
+	resign := func(change func(*trust.VerifierSetDoc), keys ...string) trust.StoredSet {
 		f, err := c.transit().check(t.Context(), testEnv, b.set)
 		require.NoError(t, err)
 		doc := f.doc
@@ -79,9 +80,9 @@ func TestForgedSets(t *testing.T) {
 			key := map[string]keyVersion{"task": f.key, "root": f.root}[name]
 			signers = append(signers, signer{b.sets(t).s.transit(), "signing", key})
 		}
-		envelope, err := seal(t.Context(), schema.VerifierSetPayloadType, body, signers...)
+		envelope, err := seal(t.Context(), trust.VerifierSetPayloadType, body, signers...)
 		require.NoError(t, err)
-		return schema.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: hashOf(body), PrevHash: doc.PrevHash, Document: envelope}
+		return trust.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: hashOf(body), PrevHash: doc.PrevHash, Document: envelope}
 	}
 	other := base64.StdEncoding.EncodeToString(make([]byte, 32))
 	wrongHash, wrongVersion, rubbish := b.set, b.set, b.set
@@ -89,19 +90,19 @@ func TestForgedSets(t *testing.T) {
 	wrongVersion.Version++
 	rubbish.Document = []byte(`{"payload":"e30=","payloadType":"x","signatures":[],"signatures":[]}`)
 	for name, row := range map[string]struct {
-		set    schema.StoredSet
+		set    trust.StoredSet
 		reason string
 	}{
-		"signed by the task key alone": {resign(func(*schema.VerifierSetDoc) {}, "task"), ReasonBadSet},
-		"of another environment":       {resign(func(d *schema.VerifierSetDoc) { d.Env = "prod" }, "root", "task"), ReasonBadSet},
-		"without an active key": {resign(func(d *schema.VerifierSetDoc) {
-			d.Keys = []schema.VerifierSetKey{{KeyID: "task-test.v1", Public: d.Keys[0].Public, State: schema.KeyGrace}}
+		"signed by the task key alone": {resign(func(*trust.VerifierSetDoc) {}, "task"), ReasonBadSet},
+		"of another environment":       {resign(func(d *trust.VerifierSetDoc) { d.Env = "prod" }, "root", "task"), ReasonBadSet},
+		"without an active key": {resign(func(d *trust.VerifierSetDoc) {
+			d.Keys = []trust.VerifierSetKey{{KeyID: "task-test.v1", Public: d.Keys[0].Public, State: trust.KeyGrace}}
 		}, "root", "task"), ReasonBadSet},
-		"a key that is not Vault's": {resign(func(d *schema.VerifierSetDoc) {
-			d.Keys = []schema.VerifierSetKey{{KeyID: "task-test.v1", Public: other, State: schema.KeyActive}}
+		"a key that is not Vault's": {resign(func(d *trust.VerifierSetDoc) {
+			d.Keys = []trust.VerifierSetKey{{KeyID: "task-test.v1", Public: other, State: trust.KeyActive}}
 		}, "root", "task"), ReasonKeyMismatch},
-		"a version that Vault has not": {resign(func(d *schema.VerifierSetDoc) {
-			d.Keys = []schema.VerifierSetKey{{KeyID: "task-test.v7", Public: other, State: schema.KeyActive}}
+		"a version that Vault has not": {resign(func(d *trust.VerifierSetDoc) {
+			d.Keys = []trust.VerifierSetKey{{KeyID: "task-test.v7", Public: other, State: trust.KeyActive}}
 		}, "root", "task"), ReasonKeyMismatch},
 		"of another hash":    {wrongHash, ReasonBadSet},
 		"of another version": {wrongVersion, ReasonBadSet},

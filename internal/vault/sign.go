@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Follow takes the newest verifier set: it checks the set against Vault's root
@@ -16,7 +18,7 @@ import (
 // KindInternal with reason ReasonKeyMismatch, ReasonNoKey or ReasonBadSet stops
 // all signing until a later Follow succeeds. While Vault is away the last set
 // stays, and its error is returned.
-func (c *Client) Follow(ctx context.Context, set schema.StoredSet) error {
+func (c *Client) Follow(ctx context.Context, set trust.StoredSet) error {
 	f, err := c.transit().check(ctx, c.env, set)
 	if err != nil && !stops(err) {
 		return err
@@ -45,28 +47,28 @@ func (c *Client) current() (*followed, error) {
 // TaskTrust returns what a node starts from when it judges tasks: the keys of
 // the set that is followed, the root that signed it, and the set as the floor.
 // It needs no call, so it answers while Vault is away.
-func (c *Client) TaskTrust(context.Context) (schema.TaskTrust, error) {
+func (c *Client) TaskTrust(context.Context) (trust.TaskTrust, error) {
 	f, err := c.current()
 	if err != nil {
-		return schema.TaskTrust{}, err
+		return trust.TaskTrust{}, err
 	}
 	return f.trust()
 }
 
 // Sign implements activities.Signer: a DSSE envelope of the payload with type
-// schema.TaskPayloadType, signed in Vault with the pinned key version. Signing
+// task.PayloadType, signed in Vault with the pinned key version. Signing
 // twice is harmless; Ed25519 gives the same signature.
 func (c *Client) Sign(ctx context.Context, payload []byte) ([]byte, error) {
 	f, err := c.current()
 	if err != nil {
 		return nil, err
 	}
-	return seal(ctx, schema.TaskPayloadType, payload, signer{c.transit(), "sign", f.key})
+	return seal(ctx, task.PayloadType, payload, signer{c.transit(), "sign", f.key})
 }
 
 // SignLeaseKey signs the delegation of a replica's own key with the pinned
 // version of the task key, and returns it with that key's id.
-func (c *Client) SignLeaseKey(ctx context.Context, k schema.LeaseKey) (envelope json.RawMessage, keyID string, err error) {
+func (c *Client) SignLeaseKey(ctx context.Context, k trust.LeaseKey) (envelope json.RawMessage, keyID string, err error) {
 	f, err := c.current()
 	if err != nil {
 		return nil, "", err
@@ -75,6 +77,6 @@ func (c *Client) SignLeaseKey(ctx context.Context, k schema.LeaseKey) (envelope 
 	if err != nil {
 		return nil, "", schema.Wrap(schema.KindInternal, err, "rendering a lease key")
 	}
-	envelope, err = seal(ctx, schema.LeaseKeyPayloadType, payload, signer{c.transit(), "sign_lease_key", f.key})
+	envelope, err = seal(ctx, trust.LeaseKeyPayloadType, payload, signer{c.transit(), "sign_lease_key", f.key})
 	return envelope, f.key.id(), err
 }

@@ -14,10 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // verifier is a key of a verifier set, as a node's check uses it.
-type verifier struct{ schema.VerifierKey }
+type verifier struct{ trust.VerifierKey }
 
 func (v verifier) KeyID() (string, error)   { return v.VerifierKey.KeyID, nil }
 func (v verifier) Public() crypto.PublicKey { return v.VerifierKey.Public }
@@ -29,12 +31,12 @@ func (v verifier) Verify(_ context.Context, data, sig []byte) error {
 }
 
 // verify checks a task's envelope with the DSSE library and returns its payload.
-func verify(t *testing.T, envelope []byte, set schema.VerifierSet) ([]byte, error) {
+func verify(t *testing.T, envelope []byte, set trust.VerifierSet) ([]byte, error) {
 	t.Helper()
-	return verifyAs(t, schema.TaskPayloadType, envelope, set.Accepts()...)
+	return verifyAs(t, task.PayloadType, envelope, set.Accepts()...)
 }
 
-func verifyAs(t *testing.T, payloadType string, envelope []byte, accepted ...schema.VerifierKey) ([]byte, error) {
+func verifyAs(t *testing.T, payloadType string, envelope []byte, accepted ...trust.VerifierKey) ([]byte, error) {
 	t.Helper()
 	var e dsse.Envelope
 	require.NoError(t, json.Unmarshal(envelope, &e))
@@ -59,12 +61,12 @@ func TestSign(t *testing.T) {
 	// The API hands out the key, through the text form of the bundle.
 	handed, err := api.TaskTrust(t.Context())
 	require.NoError(t, err)
-	trust, err := schema.ParseTaskTrust(handed.String())
+	trusted, err := trust.ParseTaskTrust(handed.String())
 	require.NoError(t, err)
-	set := trust.Keys
+	set := trusted.Keys
 	require.Equal(t, "task-test.v1", set[0].KeyID)
-	require.Equal(t, "set-root-test.v1", trust.Roots[0].KeyID)
-	require.Equal(t, schema.SetFloor{Version: 1, Hash: b.set.Hash}, trust.Floor)
+	require.Equal(t, "set-root-test.v1", trusted.Roots[0].KeyID)
+	require.Equal(t, trust.VerifierSetRef{Version: 1, Hash: b.set.Hash}, trusted.Floor)
 	got, err := verify(t, envelope, set)
 	require.NoError(t, err)
 	require.Equal(t, payload, got)
@@ -141,7 +143,7 @@ func TestRotationByHandChangesNothing(t *testing.T) {
 
 // moved publishes the successor of a set with version 2 of the task key active
 // and version 1 in grace, as a rotation will.
-func (b *bench) moved(t *testing.T, set schema.StoredSet) schema.StoredSet {
+func (b *bench) moved(t *testing.T, set trust.StoredSet) trust.StoredSet {
 	t.Helper()
 	s := b.sets(t)
 	f, err := s.s.transit().check(t.Context(), testEnv, set)
@@ -150,9 +152,9 @@ func (b *bench) moved(t *testing.T, set schema.StoredSet) schema.StoredSet {
 	require.NoError(t, err)
 	doc := f.doc
 	doc.Version, doc.PrevHash = doc.Version+1, f.hash
-	doc.Keys = []schema.VerifierSetKey{
-		{KeyID: "task-test.v2", Public: tasks.Keys["2"].PublicKey, State: schema.KeyActive},
-		{KeyID: "task-test.v1", Public: tasks.Keys["1"].PublicKey, State: schema.KeyGrace},
+	doc.Keys = []trust.VerifierSetKey{
+		{KeyID: "task-test.v2", Public: tasks.Keys["2"].PublicKey, State: trust.KeyActive},
+		{KeyID: "task-test.v1", Public: tasks.Keys["1"].PublicKey, State: trust.KeyGrace},
 	}
 	next, err := s.signSet(t.Context(), doc, f)
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // loadQueue is the task queue of the benchmark's own worker.
@@ -47,7 +48,7 @@ type job struct {
 	Steps int
 	// Task is the task of each step but for its name, of kind onNode; Queue the
 	// node's task queue, of kind onPeer.
-	Task  schema.TaskSpec
+	Task  activities.TaskSpec
 	Queue string
 }
 
@@ -125,7 +126,7 @@ func (l *load) step(ctx workflow.Context, in job, step string) workflow.Future {
 	o := workflow.ActivityOptions{ActivityID: step, StartToCloseTimeout: stepBudget, ScheduleToCloseTimeout: stepBudget}
 	switch in.Kind {
 	case onNode:
-		o.HeartbeatTimeout = schema.TaskBeatTimeout
+		o.HeartbeatTimeout = task.HeartbeatTimeout
 		in.Task.Step = step
 		return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), "RunNodeTask", in.Task)
 	case onPeer:

@@ -15,9 +15,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // parallel is how many nodes are made at a time: more only wait for Vault.
@@ -30,10 +37,12 @@ type node struct {
 	Incarnation int64
 	// Cert and Key are PEM; "" for nodes without a real certificate.
 	Cert, Key string
-	Fence     schema.Fence
+	Fence     activities.Fence
 }
 
-func (n node) caller() schema.Caller { return schema.Caller{NodeID: n.ID, Incarnation: n.Incarnation} }
+func (n node) caller() nodeapi.Caller {
+	return nodeapi.Caller{NodeID: n.ID, Incarnation: n.Incarnation}
+}
 
 // database answers the URL of the stack's database.
 func (e *env) database() (string, error) {
@@ -103,12 +112,12 @@ func (m maker) make(ctx context.Context, n int) ([]node, error) {
 }
 
 func (m maker) one(ctx context.Context, host string) (node, error) {
-	by := schema.Subject{Actor: "bench", CorrelationID: schema.NewID()}
-	v, err := m.store.Register(ctx, schema.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "local"}, by)
+	by := audit.Subject{Actor: "bench", CorrelationID: schema.NewID()}
+	v, err := m.store.Register(ctx, wire.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "local"}, by)
 	if err != nil {
 		return node{}, err
 	}
-	enrolling, err := claim(ctx, m.store, v.ID, schema.ActionEnroll)
+	enrolling, err := claim(ctx, m.store, v.ID, lifecycle.ActionEnroll)
 	if err != nil {
 		return node{}, err
 	}
@@ -116,20 +125,20 @@ func (m maker) one(ctx context.Context, host string) (node, error) {
 	if err := m.identify(ctx, &n, by); err != nil {
 		return n, err
 	}
-	err = m.store.Finish(ctx, enrolling.Fence, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive, Outcome: "enrolled"})
+	err = m.store.Finish(ctx, enrolling.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Outcome: "enrolled"})
 	if err != nil {
 		return n, err
 	}
-	draining, err := claim(ctx, m.store, v.ID, schema.ActionDrain)
+	draining, err := claim(ctx, m.store, v.ID, lifecycle.ActionDrain)
 	n.Fence = draining.Fence
 	return n, err
 }
 
 // identify gives the node its first identity, up to its first use.
-func (m maker) identify(ctx context.Context, n *node, by schema.Subject) error {
-	_, token, hash := schema.NewToken()
-	err := m.store.IssueToken(ctx, schema.MintedToken{NodeID: n.ID, TokenID: token, Hash: hash,
-		Purpose: schema.PurposeEnroll, ExpiresAt: time.Now().Add(schema.TokenTTL)}, by)
+func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
+	_, token, hash := trust.NewToken()
+	err := m.store.IssueToken(ctx, trust.MintedToken{NodeID: n.ID, TokenID: token, Hash: hash,
+		Purpose: trust.PurposeEnroll, ExpiresAt: time.Now().Add(trust.TokenTTL)}, by)
 	if err != nil {
 		return err
 	}
@@ -137,21 +146,21 @@ func (m maker) identify(ctx context.Context, n *node, by schema.Subject) error {
 	if err != nil {
 		return err
 	}
-	claimed, err := m.store.ClaimToken(ctx, schema.TokenClaim{NodeID: n.ID, TokenID: token, Hash: hash,
-		SPKI: schema.SPKIHash(csr.RawSubjectPublicKeyInfo), RecoveryKey: make([]byte, 32), CorrelationID: by.CorrelationID, RemoteAddr: "127.0.0.1:1"})
+	claimed, err := m.store.ClaimToken(ctx, nodeapi.TokenClaim{NodeID: n.ID, TokenID: token, Hash: hash,
+		SPKI: trust.SPKIHash(csr.RawSubjectPublicKeyInfo), RecoveryKey: make([]byte, 32), CorrelationID: by.CorrelationID, RemoteAddr: "127.0.0.1:1"})
 	if err != nil {
 		return err
 	}
 	n.Incarnation = claimed.Incarnation
-	id := schema.Identity{Env: devEnv, NodeID: n.ID, Incarnation: n.Incarnation}
+	id := trust.Identity{Env: devEnv, NodeID: n.ID, Incarnation: n.Incarnation}
 	cert, err := m.issue(ctx, n, key, csr, id)
 	if err != nil {
 		return err
 	}
-	_, recovery, recoveryHash := schema.NewToken()
-	if _, err = m.store.StorePending(ctx, schema.NewIdentity{NodeID: n.ID, Incarnation: n.Incarnation, Via: schema.ViaEnroll,
-		TokenID: token, Cert: cert, CorrelationID: by.CorrelationID, Recovery: schema.MintedToken{NodeID: n.ID, TokenID: recovery,
-			Hash: recoveryHash, Purpose: schema.PurposeRecover, ExpiresAt: time.Now().Add(schema.RecoveryTokenTTL)}}); err != nil {
+	_, recovery, recoveryHash := trust.NewToken()
+	if _, err = m.store.StorePending(ctx, nodeapi.NewIdentity{NodeID: n.ID, Incarnation: n.Incarnation, Via: trust.IssuedByEnroll,
+		TokenID: token, Cert: cert, CorrelationID: by.CorrelationID, Recovery: trust.MintedToken{NodeID: n.ID, TokenID: recovery,
+			Hash: recoveryHash, Purpose: trust.PurposeRecover, ExpiresAt: time.Now().Add(trust.RecoveryTokenTTL)}}); err != nil {
 		return err
 	}
 	c, err := m.store.Authenticate(ctx, id, cert)
@@ -162,16 +171,16 @@ func (m maker) identify(ctx context.Context, n *node, by schema.Subject) error {
 }
 
 // issue answers the facts of the node's certificate.
-func (m maker) issue(ctx context.Context, n *node, key *ecdsa.PrivateKey, csr *x509.CertificateRequest, id schema.Identity) (schema.CertFacts, error) {
+func (m maker) issue(ctx context.Context, n *node, key *ecdsa.PrivateKey, csr *x509.CertificateRequest, id trust.Identity) (trust.CertFacts, error) {
 	if m.ca == nil {
 		serial := strings.ReplaceAll(schema.NewID(), "-", "")
 		now := time.Now().UTC().Truncate(time.Second)
-		return schema.CertFacts{URI: id.URI(), Issuer: "CN=none", Serial: serial, Fingerprint: serial,
-			SPKI: schema.SPKIHash(csr.RawSubjectPublicKeyInfo), NotBefore: now, NotAfter: now.Add(schema.CertTTL)}, nil
+		return trust.CertFacts{URI: id.URI(), Issuer: "CN=none", Serial: serial, Fingerprint: serial,
+			SPKI: trust.SPKIHash(csr.RawSubjectPublicKeyInfo), NotBefore: now, NotAfter: now.Add(trust.CertTTL)}, nil
 	}
 	issued, err := m.ca.Issue(ctx, csr, id)
 	if err != nil {
-		return schema.CertFacts{}, err
+		return trust.CertFacts{}, err
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	n.Cert = issued.LeafPEM + issued.ChainPEM
@@ -193,13 +202,13 @@ func newRequest() (*ecdsa.PrivateKey, *x509.CertificateRequest, error) {
 }
 
 // claim takes a node for an operation that stays open.
-func claim(ctx context.Context, s *store.Store, nodeID string, a schema.Action) (schema.Claim, error) {
-	return s.Claim(ctx, schema.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
+func claim(ctx context.Context, s *store.Store, nodeID string, a lifecycle.Action) (activities.Claim, error) {
+	return s.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
 		WorkflowID: "bench:" + nodeID, RunID: schema.NewID(), Actor: "bench", Reason: "bench", CorrelationID: schema.NewID()})
 }
 
 // spec is a task of the node's operation.
-func (n node) spec(step string) schema.TaskSpec {
-	return schema.TaskSpec{OperationID: n.Fence.OperationID, OpSeq: n.Fence.OpSeq, NodeID: n.ID, Step: step,
-		Type: schema.TaskNodeProbe, Deadline: time.Now().Add(time.Hour), CorrelationID: n.Fence.CorrelationID}
+func (n node) spec(step string) activities.TaskSpec {
+	return activities.TaskSpec{OperationID: n.Fence.OperationID, OpSeq: n.Fence.OpSeq, NodeID: n.ID, Step: step,
+		Type: task.NodeProbe, Deadline: time.Now().Add(time.Hour), CorrelationID: n.Fence.CorrelationID}
 }

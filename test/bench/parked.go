@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 const (
@@ -384,7 +385,7 @@ func oursWake(s *store.Store, nodes []node) func(context.Context, int) (string, 
 	envelope := fakeEnvelope()
 	return func(ctx context.Context, i int) (string, time.Time, error) {
 		t := nodes[i].spec(schema.NewID())
-		owner := schema.TaskOwner{WorkflowID: "bench", RunID: "bench", ActivityID: t.Step}
+		owner := task.Owner{WorkflowID: "bench", RunID: "bench", ActivityID: t.Step}
 		row, err := s.Prepare(ctx, t, owner)
 		if err != nil {
 			return "", time.Time{}, err

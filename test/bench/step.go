@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 const (
@@ -174,7 +174,7 @@ func (e *env) active(ctx context.Context, n int) error {
 		}
 		have := 0
 		for _, v := range nodes {
-			if v.State == schema.NodeActive {
+			if v.State == lifecycle.NodeActive {
 				have++
 			}
 		}
@@ -207,10 +207,10 @@ func claimAll(ctx context.Context, s *store.Store) ([]node, error) {
 	}
 	var nodes []node
 	for _, v := range views {
-		if v.State != schema.NodeActive {
+		if v.State != lifecycle.NodeActive {
 			continue
 		}
-		c, err := claim(ctx, s, v.ID, schema.ActionDrain)
+		c, err := claim(ctx, s, v.ID, lifecycle.ActionDrain)
 		if err != nil {
 			return nil, err
 		}

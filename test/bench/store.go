@@ -15,8 +15,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 const (
@@ -152,7 +154,7 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 	return func(ctx context.Context, _, i int) error {
 		n := nodes[i]
 		t := n.spec(schema.NewID())
-		owner := schema.TaskOwner{WorkflowID: n.Fence.OperationID, RunID: n.Fence.OperationID, ActivityID: t.Step}
+		owner := task.Owner{WorkflowID: n.Fence.OperationID, RunID: n.Fence.OperationID, ActivityID: t.Step}
 		row, err := s.Prepare(ctx, t, owner)
 		if err != nil {
 			return err
@@ -160,7 +162,7 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 		if err := s.Enqueue(ctx, t, owner, row, envelope); err != nil {
 			return err
 		}
-		offer, err := s.NextTask(ctx, n.caller(), schema.TaskAsk{Holder: "bench"}, schema.TaskLease)
+		offer, err := s.NextTask(ctx, n.caller(), nodeapi.PollRequest{Holder: "bench"}, task.LeaseDuration)
 		if err != nil {
 			return err
 		}
@@ -168,15 +170,15 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 			return fmt.Errorf("node %s was offered nothing", n.ID)
 		}
 		now := time.Now().UTC()
-		_, err = s.Result(ctx, n.caller(), offer.TaskID, schema.TaskResult{LeaseEpoch: offer.Lease.Epoch,
-			Status: schema.TaskSucceeded, Output: body, StartedAt: now, FinishedAt: now})
+		_, err = s.Result(ctx, n.caller(), offer.TaskID, task.Result{LeaseEpoch: offer.Lease.Epoch,
+			Status: task.Succeeded, Output: body, StartedAt: now, FinishedAt: now})
 		return err
 	}
 }
 
 // fakeEnvelope has the form of a signed task; only an agent would look closer.
 func fakeEnvelope() []byte {
-	text, _ := json.Marshal(map[string]any{"payloadType": schema.TaskPayloadType, //nolint:errchkjson // strings always encode
+	text, _ := json.Marshal(map[string]any{"payloadType": task.PayloadType, //nolint:errchkjson // strings always encode
 		"payload": base64.StdEncoding.EncodeToString(make([]byte, bodyBytes*3/4)), "signatures": []string{}})
 	return text
 }

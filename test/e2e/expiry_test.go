@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // shortLife is the life of a certificate that a test can wait for.
@@ -54,15 +54,15 @@ func TestShortLivedIdentity(t *testing.T) {
 // requireOneLife holds that the node still takes work with the identity it has.
 func requireOneLife(t *testing.T, nodeHost, id string) {
 	t.Helper()
-	require.Equal(t, schema.OperationCompleted, act(t, "node", "drain", nodeHost, "--yes").Operation.Status)
-	require.Equal(t, schema.NodeDrained, show(t, id).State)
+	require.Equal(t, lifecycle.OperationCompleted, act(t, "node", "drain", nodeHost, "--yes").Operation.Status)
+	require.Equal(t, lifecycle.NodeDrained, show(t, id).State)
 	ok(t, "audit", "--verify")
 }
 
 // rows counts the node's audit rows of an action.
 func rows(t *testing.T, id, action string) (n int) {
 	t.Helper()
-	for _, e := range audit(t, id) {
+	for _, e := range auditRows(t, id) {
 		if e.Action == action {
 			n++
 		}

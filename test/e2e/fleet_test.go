@@ -16,7 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // fleetPatience is more than the longest that a misbehaving node keeps an
@@ -88,10 +90,10 @@ func (f *pretenders) count(t *testing.T, name string) int {
 }
 
 // nodes are the fleet's, by host name.
-func (f *pretenders) nodes(t *testing.T) map[string]schema.NodeView {
+func (f *pretenders) nodes(t *testing.T) map[string]wire.NodeView {
 	t.Helper()
-	out := map[string]schema.NodeView{}
-	for _, n := range decode[schema.NodeList](t, ok(t, "node", "list", "-o", "json")).Nodes {
+	out := map[string]wire.NodeView{}
+	for _, n := range decode[wire.NodeList](t, ok(t, "node", "list", "-o", "json")).Nodes {
 		if strings.HasPrefix(n.Host, f.prefix+"-") {
 			out[n.Host] = n
 		}
@@ -100,7 +102,7 @@ func (f *pretenders) nodes(t *testing.T) map[string]schema.NodeView {
 }
 
 // are counts the nodes for which a condition holds.
-func (f *pretenders) are(t *testing.T, cond func(schema.NodeView) bool) (n int) {
+func (f *pretenders) are(t *testing.T, cond func(wire.NodeView) bool) (n int) {
 	t.Helper()
 	for _, v := range f.nodes(t) {
 		if cond(v) {
@@ -113,7 +115,7 @@ func (f *pretenders) are(t *testing.T, cond func(schema.NodeView) bool) (n int) 
 func (f *pretenders) activated(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		return f.are(t, func(n schema.NodeView) bool { return n.State == schema.NodeActive && n.Operation == nil }) == f.size
+		return f.are(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeActive && n.Operation == nil }) == f.size
 	}, fleetPatience, time.Second, "all enrol")
 }
 
@@ -139,12 +141,12 @@ func TestFleetThatMisbehaves(t *testing.T) {
 		require.Zero(t, r.code, "%v\n%s", r.args, r.stderr)
 	}
 	require.Eventually(t, func() bool {
-		return f.are(t, func(n schema.NodeView) bool { return n.Cordoned && n.Operation == nil }) == size
+		return f.are(t, func(n wire.NodeView) bool { return n.Cordoned && n.Operation == nil }) == size
 	}, fleetPatience, time.Second, "every node is cordoned and free")
 	for hostName := range f.nodes(t) {
-		op := decode[lifecycle](t, ok(t, "op", "show", hostName, "-o", "json")).Operation
-		require.Equal(t, schema.ActionDrain, op.Action, hostName)
-		require.Equal(t, schema.OperationCompleted, op.Status, hostName)
+		op := decode[lifecycleStep](t, ok(t, "op", "show", hostName, "-o", "json")).Operation
+		require.Equal(t, lifecycle.ActionDrain, op.Action, hostName)
+		require.Equal(t, lifecycle.OperationCompleted, op.Status, hostName)
 	}
 	require.GreaterOrEqual(t, f.count(t, "offers"), size)
 	require.GreaterOrEqual(t, f.count(t, "twice"), 2)
@@ -188,12 +190,12 @@ func TestSilentNodeAndADestructiveTask(t *testing.T) {
 	offered(f, "the cordon is reported, the drain handed over, and the node falls silent again")
 	require.Eventually(t, func() bool {
 		op := show(t, node).Operation
-		return op != nil && op.Stuck != nil && op.Stuck.Reason == schema.ReasonTaskLost
+		return op != nil && op.Stuck != nil && op.Stuck.Reason == task.ReasonLost
 	}, fleetPatience, time.Second, "the drain's task is lost and its operation parks")
 	require.Equal(t, 1, f.count(t, "offers"), "a destructive task is not offered again unasked")
 	f.stop(t)
 
 	fleet(t, 1, prefix, "--workloads", "1")
-	require.Eventually(t, func() bool { return show(t, node).State == schema.NodeDrained }, fleetPatience, time.Second,
+	require.Eventually(t, func() bool { return show(t, node).State == lifecycle.NodeDrained }, fleetPatience, time.Second,
 		"the node reports what it did, and the operation goes on by itself")
 }

@@ -10,7 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // TestKillInTheMiddleOfADrain kills our processes with SIGKILL while the work
@@ -38,7 +40,7 @@ func TestKillInTheMiddleOfADrain(t *testing.T) {
 			ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
 			require.NoError(t, os.WriteFile(gate, nil, 0o600))
 
-			eventually(t, "drained", func() bool { return show(t, nodeHost).State == schema.NodeDrained })
+			eventually(t, "drained", func() bool { return show(t, nodeHost).State == lifecycle.NodeDrained })
 			require.Len(t, stops(t, nodeHost, "job-1"), 1, "the workload was asked to stop more than once")
 			require.Empty(t, show(t, nodeHost).Workloads)
 			requireOneRowPerChange(t, id)
@@ -80,11 +82,11 @@ func requireOneRowPerChange(t *testing.T, id string) {
 	t.Helper()
 	ok(t, "audit", "--verify")
 	seen := map[string]int{}
-	for _, e := range audit(t, id) {
+	for _, e := range auditRows(t, id) {
 		seen[strings.Join([]string{e.Action, e.Target, e.Result, e.OperationID, e.Detail["from"], e.Detail["to"], e.Detail["lease"]}, " ")]++
 	}
 	for row, n := range seen {
-		if strings.HasPrefix(row, schema.AuditIdentityRefused) {
+		if strings.HasPrefix(row, audit.IdentityRefused) {
 			continue
 		}
 		require.Equal(t, 1, n, row)
@@ -92,7 +94,7 @@ func requireOneRowPerChange(t *testing.T, id string) {
 	require.NotEmpty(t, seen)
 }
 
-func audit(t *testing.T, id string) []schema.AuditEvent {
+func auditRows(t *testing.T, id string) []audit.Event {
 	t.Helper()
-	return decode[schema.AuditPage](t, ok(t, "audit", "--node", id, "-o", "json")).Events
+	return decode[wire.AuditPage](t, ok(t, "audit", "--node", id, "-o", "json")).Events
 }

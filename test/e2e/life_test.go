@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // budget is what one operation may cost: billable actions by the server's own
@@ -17,23 +18,23 @@ type budget struct{ actions, events int }
 func TestWholeLife(t *testing.T) {
 	alone(t)
 	nodeHost, id := register(t, "life")
-	require.Equal(t, schema.NodeRegistered, show(t, nodeHost).State)
+	require.Equal(t, lifecycle.NodeRegistered, show(t, nodeHost).State)
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
-	eventually(t, "active", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 
 	steps := []struct {
 		args   []string
-		state  schema.NodeState
+		state  lifecycle.NodeState
 		budget budget
 		before func()
 	}{
-		{args: []string{"node", "provision", nodeHost}, state: schema.NodeActive, budget: budget{30, 70}},
-		{args: []string{"node", "drain", nodeHost, "--yes"}, state: schema.NodeDrained, budget: budget{16, 40},
+		{args: []string{"node", "provision", nodeHost}, state: lifecycle.NodeActive, budget: budget{30, 70}},
+		{args: []string{"node", "drain", nodeHost, "--yes"}, state: lifecycle.NodeDrained, budget: budget{16, 40},
 			before: func() { work(t, nodeHost, "job-1", "sleep", "3600") }},
-		{args: []string{"node", "retire", nodeHost, "--yes"}, state: schema.NodeRetired, budget: budget{6, 15}},
-		{args: []string{"node", "reactivate", nodeHost}, state: schema.NodeActive, budget: budget{16, 40}},
-		{args: []string{"node", "retire", nodeHost, "--yes"}, state: schema.NodeRetired, budget: budget{6, 15}},
-		{args: []string{"node", "remove", nodeHost, "--yes"}, state: schema.NodeRemoved, budget: budget{10, 25}},
+		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{6, 15}},
+		{args: []string{"node", "reactivate", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
+		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{6, 15}},
+		{args: []string{"node", "remove", nodeHost, "--yes"}, state: lifecycle.NodeRemoved, budget: budget{10, 25}},
 	}
 	for _, s := range steps {
 		if s.before != nil {
@@ -41,20 +42,20 @@ func TestWholeLife(t *testing.T) {
 		}
 		before := actions(t)
 		done := act(t, s.args...)
-		require.Equal(t, schema.OperationCompleted, done.Operation.Status, s.args)
+		require.Equal(t, lifecycle.OperationCompleted, done.Operation.Status, s.args)
 		require.Equal(t, s.state, show(t, id).State, s.args)
 		spent, events := actions(t)-before, historyLength(t, done.Operation)
 		t.Logf("%s: %d billable actions, %d events", done.Operation.Action, spent, events)
 		require.LessOrEqual(t, spent, s.budget.actions, "%s costs too many actions", done.Operation.Action)
 		require.LessOrEqual(t, events, s.budget.events, "%s has too many events", done.Operation.Action)
 		for _, p := range done.Operation.Phases {
-			require.Equal(t, schema.PhaseCompleted, p.State, "%s/%s", done.Operation.Action, p.Name)
+			require.Equal(t, lifecycle.PhaseCompleted, p.State, "%s/%s", done.Operation.Action, p.Name)
 		}
 	}
 	for _, v := range tasksOf(t, id) {
 		requireSigned(t, v)
 	}
-	require.Equal(t, schema.InstanceTerminated, show(t, id).Instance.State)
+	require.Equal(t, lifecycle.InstanceTerminated, show(t, id).Instance.State)
 	ok(t, "audit", "--verify")
 	record(t, id, "life")
 }
@@ -73,7 +74,7 @@ func TestBusyNodeAndForce(t *testing.T) {
 
 	parked := run(t, "node", "drain", nodeHost, "--yes", "--timeout", "2s", "--wait", "-o", "json")
 	require.Equal(t, schema.ExitPending, parked.code, parked.stderr)
-	stuck := decode[lifecycle](t, parked).Operation.Stuck
+	stuck := decode[lifecycleStep](t, parked).Operation.Stuck
 	require.NotNil(t, stuck)
 	require.Equal(t, "drain_blocked", stuck.Reason)
 	require.Contains(t, stuck.Message, "stubborn")
@@ -83,7 +84,7 @@ func TestBusyNodeAndForce(t *testing.T) {
 	require.Contains(t, shown, "gpuaas op force "+nodeHost, "the Web UI does not say what to type")
 
 	ok(t, "op", "force", nodeHost, "--reason", "the owner agreed", "--yes")
-	eventually(t, "drained", func() bool { return show(t, nodeHost).State == schema.NodeDrained })
+	eventually(t, "drained", func() bool { return show(t, nodeHost).State == lifecycle.NodeDrained })
 	require.Empty(t, show(t, nodeHost).Workloads)
 	record(t, id, "force")
 }
@@ -94,9 +95,9 @@ func TestCancelRestores(t *testing.T) {
 	nodeHost, id := enrolled(t, "cancel")
 	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	ok(t, "node", "drain", nodeHost, "--yes", "--no-wait")
-	eventually(t, "the drain waits for its work", func() bool { return inPhase(t, nodeHost, schema.PhaseDrain) })
+	eventually(t, "the drain waits for its work", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseDrain) })
 	ok(t, "op", "cancel", nodeHost, "--reason", "wrong node")
-	eventually(t, "active again", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+	eventually(t, "active again", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	node := show(t, nodeHost)
 	require.False(t, node.Cordoned)
 	require.Len(t, node.Workloads, 1)
@@ -110,9 +111,9 @@ func inPhase(t *testing.T, nodeHost, phase string) bool {
 	if r.code != 0 {
 		return false
 	}
-	for _, p := range decode[schema.OperationStatus](t, r).Operation.Phases {
+	for _, p := range decode[lifecycle.OperationStatus](t, r).Operation.Phases {
 		if p.Name == phase {
-			return p.State == schema.PhaseRunning
+			return p.State == lifecycle.PhaseRunning
 		}
 	}
 	return false

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // machine is a node's host as far as the agent and the scripts for it go: a
@@ -27,13 +27,13 @@ type machine struct {
 func hostsDir() string { return filepath.Join(shared.dir, "hosts") }
 
 // newMachine puts the bundle's files on a machine, at the places it names.
-func newMachine(t *testing.T, nodeHost string, b schema.BootstrapBundle) *machine {
+func newMachine(t *testing.T, nodeHost string, b trust.BootstrapBundle) *machine {
 	t.Helper()
 	m := &machine{t: t, root: filepath.Join(hostsDir(), nodeHost)}
 	m.write("bin/systemctl", "#!/bin/sh\necho \"$*\" >>\"$DESTDIR/systemctl.log\"\n", 0o700)
 	m.write(b.CABundlePath, b.CABundlePEM, 0o600)
 	m.write(b.NodeCertCABundlePath, b.NodeCertCABundlePEM, 0o600)
-	m.write(schema.DefaultEnvFile, b.EnvFile(), 0o600)
+	m.write(trust.DefaultEnvFile, b.EnvFile(), 0o600)
 	t.Cleanup(m.stop)
 	return m
 }
@@ -50,9 +50,9 @@ func (m *machine) write(name, text string, mode os.FileMode) {
 func (m *machine) env() []string {
 	return []string{
 		"PATH=" + m.path("bin") + ":" + os.Getenv("PATH"), "DESTDIR=" + m.root,
-		"GPUAAS_NODE_AGENT_ENV_FILE=" + m.path(schema.DefaultEnvFile), "GPUAAS_STATE_DIR=" + m.path(schema.DefaultStateDir),
-		"GPUAAS_CERT_PATH=" + m.path(schema.DefaultCertPath), "GPUAAS_KEY_PATH=" + m.path(schema.DefaultKeyPath),
-		"GPUAAS_CA_BUNDLE_PATH=" + m.path(schema.DefaultCABundlePath), "GPUAAS_NODE_CERT_CA_BUNDLE_PATH=" + m.path(schema.DefaultNodeCABundlePath),
+		"GPUAAS_NODE_AGENT_ENV_FILE=" + m.path(trust.DefaultEnvFile), "GPUAAS_STATE_DIR=" + m.path(trust.DefaultStateDir),
+		"GPUAAS_CERT_PATH=" + m.path(trust.DefaultCertPath), "GPUAAS_KEY_PATH=" + m.path(trust.DefaultKeyPath),
+		"GPUAAS_CA_BUNDLE_PATH=" + m.path(trust.DefaultCABundlePath), "GPUAAS_NODE_CERT_CA_BUNDLE_PATH=" + m.path(trust.DefaultNodeCABundlePath),
 	}
 }
 
@@ -82,12 +82,12 @@ func (m *machine) stop() {
 // and every token.
 func (m *machine) lose() {
 	m.t.Helper()
-	require.NoError(m.t, os.Remove(m.path(schema.DefaultCertPath)))
-	require.NoError(m.t, os.Remove(m.path(schema.DefaultKeyPath)))
-	require.NoError(m.t, os.RemoveAll(m.path(schema.DefaultStateDir)))
-	env, err := os.ReadFile(m.path(schema.DefaultEnvFile))
+	require.NoError(m.t, os.Remove(m.path(trust.DefaultCertPath)))
+	require.NoError(m.t, os.Remove(m.path(trust.DefaultKeyPath)))
+	require.NoError(m.t, os.RemoveAll(m.path(trust.DefaultStateDir)))
+	env, err := os.ReadFile(m.path(trust.DefaultEnvFile))
 	require.NoError(m.t, err)
-	m.write(schema.DefaultEnvFile, tokenLine.ReplaceAllString(string(env), ""), 0o600)
+	m.write(trust.DefaultEnvFile, tokenLine.ReplaceAllString(string(env), ""), 0o600)
 }
 
 // shell runs a command that was copied to the machine, and answers what the
@@ -98,7 +98,7 @@ func (m *machine) shell(command string) (asked string) {
 	c.Env, c.Stdin = m.env(), strings.NewReader(command)
 	out, err := c.CombinedOutput()
 	require.NoError(m.t, err, "%s", out)
-	require.NotContains(m.t, string(out), schema.TokenPrefix)
+	require.NotContains(m.t, string(out), trust.TokenPrefix)
 	log, err := os.ReadFile(m.path("systemctl.log"))
 	require.NoError(m.t, err)
 	return string(log)

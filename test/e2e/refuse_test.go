@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // TestTwoDrainsAtOnce: of two drains at the same instant one is accepted, the
@@ -28,12 +29,12 @@ func TestTwoDrainsAtOnce(t *testing.T) {
 	require.Equal(t, schema.ExitRefused, lost.code, "%s%s", lost.stdout, lost.stderr)
 	envelope := decode[schema.ErrorBody](t, lost)
 	require.Equal(t, schema.KindOperationInProgress, envelope.Error.Code)
-	first := decode[lifecycle](t, won).Operation
+	first := decode[lifecycleStep](t, won).Operation
 	require.Contains(t, envelope.Error.Message, first.OperationID)
 	require.Contains(t, envelope.Error.Message, first.RunID)
 
-	eventually(t, "the drain waits for its work", func() bool { return inPhase(t, nodeHost, schema.PhaseDrain) })
-	requireNoReissue(t, nodeHost, schema.NodeDraining)
+	eventually(t, "the drain waits for its work", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseDrain) })
+	requireNoReissue(t, nodeHost, lifecycle.NodeDraining)
 	ok(t, "op", "cancel", nodeHost, "--reason", "test")
 }
 
@@ -43,11 +44,11 @@ func TestIdempotencyKey(t *testing.T) {
 	nodeHost, _ := enrolled(t, "key")
 	drain := []string{"node", "drain", nodeHost, "--yes", "--idempotency-key", "ticket-1"}
 	first := act(t, drain...)
-	require.Equal(t, schema.OperationCompleted, first.Operation.Status)
+	require.Equal(t, lifecycle.OperationCompleted, first.Operation.Status)
 	again := act(t, drain...)
 	require.Equal(t, first.Operation.OperationID, again.Operation.OperationID)
 	require.Equal(t, first.Operation.RunID, again.Operation.RunID)
-	require.Equal(t, schema.OperationCompleted, again.Operation.Status)
+	require.Equal(t, lifecycle.OperationCompleted, again.Operation.Status)
 }
 
 // TestExitCodes: what scripts rely on.
@@ -87,5 +88,5 @@ func TestExitCodes(t *testing.T) {
 			require.Equal(t, schema.ExitUsage, run(t, args...).code)
 		})
 	}
-	require.Equal(t, schema.NodeActive, show(t, nodeHost).State, "a refusal changed something")
+	require.Equal(t, lifecycle.NodeActive, show(t, nodeHost).State, "a refusal changed something")
 }

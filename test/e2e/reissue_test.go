@@ -13,6 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // TestReissueOfALostIdentity: a node that lost certificate, keys and tokens is
@@ -22,31 +25,31 @@ func TestReissueOfALostIdentity(t *testing.T) {
 	nodeHost, id := register(t, "reissue")
 	file := filepath.Join(t.TempDir(), "bundle.json")
 	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
-	first := readPrivate[schema.BootstrapBundle](t, file)
+	first := readPrivate[trust.BootstrapBundle](t, file)
 	m := newMachine(t, nodeHost, first)
 	m.start()
-	eventually(t, "active", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	before := show(t, id)
 	m.stop()
 	m.lose()
 
 	file = filepath.Join(t.TempDir(), "recovery.json")
 	said := ok(t, "node", "reissue-enrollment", nodeHost, "--no-wait", "--reason", "disk replaced", "--bundle", file)
-	bundle := readPrivate[schema.RecoveryBundle](t, file)
+	bundle := readPrivate[wire.RecoveryBundle](t, file)
 	require.Equal(t, bundle.RestartCommand, strings.TrimSpace(said.stdout), "the command is on stdout, alone")
-	require.NotContains(t, said.stderr, schema.TokenPrefix)
+	require.NotContains(t, said.stderr, trust.TokenPrefix)
 	m.start() // without a token it can only wait
-	eventually(t, "it waits for the claim", func() bool { return reissueOf(t, nodeHost).Phase(schema.PhaseClaim) == schema.PhaseRunning })
-	require.Equal(t, schema.OperationRunning, reissueOf(t, nodeHost).Status)
+	eventually(t, "it waits for the claim", func() bool { return reissueOf(t, nodeHost).Phase(lifecycle.PhaseClaim) == lifecycle.PhaseRunning })
+	require.Equal(t, lifecycle.OperationRunning, reissueOf(t, nodeHost).Status)
 	require.Contains(t, ok(t, "op", "show", nodeHost, "--reissue").stdout, "run the restart command of the recovery bundle on the node")
-	require.Contains(t, detailsOf(t, schema.ReissueWorkflowID(id)), "claim the new token", "the Web UI does not say what it waits for")
+	require.Contains(t, detailsOf(t, lifecycle.ReissueWorkflowID(id)), "claim the new token", "the Web UI does not say what it waits for")
 	require.Equal(t, before.Incarnation, show(t, id).Incarnation)
 	requireSpent(t, id, first)
 	m.stop()
 
-	require.Contains(t, m.shell(bundle.RestartCommand), "restart "+schema.DefaultSystemdUnit)
+	require.Contains(t, m.shell(bundle.RestartCommand), "restart "+trust.DefaultSystemdUnit)
 	m.start()
-	eventually(t, "the reissue is done", func() bool { return reissueOf(t, nodeHost).Status == schema.OperationCompleted })
+	eventually(t, "the reissue is done", func() bool { return reissueOf(t, nodeHost).Status == lifecycle.OperationCompleted })
 	after := show(t, id)
 	require.Equal(t, before.State, after.State)
 	require.Equal(t, before.Incarnation+1, after.Incarnation)
@@ -62,7 +65,7 @@ func TestReissueOfALostIdentity(t *testing.T) {
 // auditedReissue lists what the audit says of the node's reissues.
 func auditedReissue(t *testing.T, id string) (out []string) {
 	t.Helper()
-	for _, e := range audit(t, id) {
+	for _, e := range auditRows(t, id) {
 		if e.Action != "nodes.reissue_enrollment" {
 			continue
 		}
@@ -76,16 +79,16 @@ func auditedReissue(t *testing.T, id string) (out []string) {
 }
 
 // reissuedOperation is the newest reissue of a node.
-type reissuedOperation struct{ schema.Operation }
+type reissuedOperation struct{ lifecycle.Operation }
 
 func reissueOf(t *testing.T, nodeHost string) reissuedOperation {
 	t.Helper()
 	r := ok(t, "op", "show", nodeHost, "--reissue", "-o", "json")
-	return reissuedOperation{decode[schema.OperationStatus](t, r).Operation}
+	return reissuedOperation{decode[lifecycle.OperationStatus](t, r).Operation}
 }
 
 // Phase is how far a phase is, "" when it did not begin.
-func (o reissuedOperation) Phase(name string) schema.PhaseState {
+func (o reissuedOperation) Phase(name string) lifecycle.PhaseState {
 	for _, p := range o.Phases {
 		if p.Name == name {
 			return p.State
@@ -95,7 +98,7 @@ func (o reissuedOperation) Phase(name string) schema.PhaseState {
 }
 
 // requireSpent requires that the bundle's token enrols nobody.
-func requireSpent(t *testing.T, id string, b schema.BootstrapBundle) {
+func requireSpent(t *testing.T, id string, b trust.BootstrapBundle) {
 	t.Helper()
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM([]byte(b.CABundlePEM)))
@@ -125,13 +128,13 @@ func TestReissueBySelector(t *testing.T) {
 	require.Equal(t, map[string]int{"handed_out": 2}, result.Summary)
 	tokens := map[string]bool{}
 	for i, r := range result.Reissues {
-		b := readPrivate[schema.RecoveryBundle](t, r.File)
+		b := readPrivate[wire.RecoveryBundle](t, r.File)
 		require.Equal(t, ids[i], b.NodeID)
 		require.NotEmpty(t, b.RestartCommand)
 		tokens[b.EnrollmentToken] = true
 		require.Contains(t, ok(t, "audit", "--node", ids[i], "-o", "json").stdout, "nodes.reissue_enrollment")
 		ok(t, "op", "cancel", r.Host, "--reissue", "--reason", "test")
-		eventually(t, "cancelled", func() bool { return reissueOf(t, r.Host).Status == schema.OperationCancelled })
+		eventually(t, "cancelled", func() bool { return reissueOf(t, r.Host).Status == lifecycle.OperationCanceled })
 	}
 	require.Len(t, tokens, 2, "each node has a token of its own")
 	left, err := os.ReadDir(filepath.Join(dir, "out"))
@@ -140,7 +143,7 @@ func TestReissueBySelector(t *testing.T) {
 }
 
 // requireNoReissue requires that a reissue is refused, as a script sees it.
-func requireNoReissue(t *testing.T, node string, state schema.NodeState) {
+func requireNoReissue(t *testing.T, node string, state lifecycle.NodeState) {
 	t.Helper()
 	r := run(t, "node", "reissue-enrollment", node, "--no-wait", "-o", "json")
 	require.Equal(t, schema.ExitRefused, r.code, "%s%s", r.stdout, r.stderr)

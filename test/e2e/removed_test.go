@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // fencedWithin is how long a fenced node's open poll may stay open.
@@ -101,7 +103,7 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	}
 
 	task := schema.NewID()
-	enroll, err := json.Marshal(schema.EnrollRequest{Token: token, CSR: "x", AgentVersion: "t"})
+	enroll, err := json.Marshal(wire.EnrollRequest{Token: token, CSR: "x", AgentVersion: "t"})
 	require.NoError(t, err)
 	for _, r := range []struct{ method, path, body string }{
 		{http.MethodGet, base + "/tasks/wait?timeout=1s", ""},
@@ -119,8 +121,8 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	require.Equal(t, schema.ReasonNodeRemoved, detail.Reason)
 
 	eventually(t, "the agent stops", func() bool { return !parts(t)["agent/"+nodeHost].Healthy })
-	require.Equal(t, schema.NodeRemoved, show(t, id).State)
-	requireNoReissue(t, id, schema.NodeRemoved)
+	require.Equal(t, lifecycle.NodeRemoved, show(t, id).State)
+	requireNoReissue(t, id, lifecycle.NodeRemoved)
 }
 
 // TestNoCertificateOnWaitAndResult is negative test N4 of the runbook.

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // createNode is the runbook's request (checklist A) with the token and the
@@ -79,10 +81,10 @@ func TestRunbook(t *testing.T) {
 	}
 	status, body = curl(t, postNode, "NODE_ID="+node.ID, "VERB=bootstrap-script")
 	require.Equal(t, "200", status, "%s", body)
-	var script schema.BootstrapScriptAnswer
+	var script wire.BootstrapScriptResponse
 	require.NoError(t, json.Unmarshal(body, &script))
 	require.True(t, strings.HasPrefix(script.Script, "#!/bin/sh\n"))
-	require.Contains(t, script.Script, schema.TokenPrefix)
+	require.Contains(t, script.Script, trust.TokenPrefix)
 	status, body = curl(t, postNode+` -d '{"fetch_ref":true}'`, "NODE_ID="+node.ID, "VERB=bootstrap-script")
 	require.Equal(t, "200", status, "%s", body)
 

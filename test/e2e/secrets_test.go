@@ -22,7 +22,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // secretPause is how often the places where secrets are kept are read, so that
@@ -33,7 +33,7 @@ const secretPause = 200 * time.Millisecond
 // A shorter secret is not searched for.
 const window = 8
 
-var tokenForm = regexp.MustCompile(regexp.QuoteMeta(schema.TokenPrefix) + `[0-9a-f-]{36}\.[A-Za-z0-9_-]+`)
+var tokenForm = regexp.MustCompile(regexp.QuoteMeta(trust.TokenPrefix) + `[0-9a-f-]{36}\.[A-Za-z0-9_-]+`)
 
 // secrets are what must never leave the place it is kept: all that the stack,
 // its agents and the tests held at any time. It is safe for concurrent use.

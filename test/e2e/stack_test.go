@@ -22,6 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 	devstack "github.com/gpuaas/gpuaas/test/stack"
 )
 
@@ -127,21 +129,21 @@ func decode[T any](t *testing.T, r result) T {
 }
 
 // lifecycle is what a lifecycle verb prints with -o json.
-type lifecycle struct {
-	Operation schema.Operation `json:"operation"`
-	Node      schema.NodeView  `json:"node"`
+type lifecycleStep struct {
+	Operation lifecycle.Operation `json:"operation"`
+	Node      wire.NodeView       `json:"node"`
 }
 
 // act runs a lifecycle verb to its end and returns what became of it.
-func act(t *testing.T, args ...string) lifecycle {
+func act(t *testing.T, args ...string) lifecycleStep {
 	t.Helper()
-	return decode[lifecycle](t, ok(t, append(args, "--wait", "-o", "json")...))
+	return decode[lifecycleStep](t, ok(t, append(args, "--wait", "-o", "json")...))
 }
 
 // show reads a node.
-func show(t *testing.T, node string) schema.NodeView {
+func show(t *testing.T, node string) wire.NodeView {
 	t.Helper()
-	return decode[schema.NodeView](t, ok(t, "node", "show", node, "-o", "json"))
+	return decode[wire.NodeView](t, ok(t, "node", "show", node, "-o", "json"))
 }
 
 // eventually waits until cond holds.
@@ -177,7 +179,7 @@ func enrolled(t *testing.T, name string) (nodeHost, id string) {
 	t.Helper()
 	nodeHost, id = register(t, name)
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
-	eventually(t, "the node becomes active", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+	eventually(t, "the node becomes active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	return nodeHost, id
 }
 

@@ -12,7 +12,12 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // TestTasksInTrouble does to running tasks what people do in the Web UI and at
@@ -51,22 +56,22 @@ func harmlessTask(t *testing.T) {
 	nodeHost, id := enrolled(t, "requeue")
 	given := handedToTheDead(t, nodeHost)
 	minuteLater(t, given.TaskID)
-	eventually(t, "offered again", func() bool { return task(t, given.TaskID).Status == schema.TaskPending })
+	eventually(t, "offered again", func() bool { return nodeTask(t, given.TaskID).Status == task.Pending })
 	require.Empty(t, stuckOf(t, id).Reason, "nobody is asked")
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
 	eventually(t, "cordoned", func() bool { n := show(t, nodeHost); return n.Cordoned && n.Operation == nil })
-	done := task(t, given.TaskID)
-	require.Equal(t, schema.TaskSucceeded, done.Status)
+	done := nodeTask(t, given.TaskID)
+	require.Equal(t, task.Succeeded, done.Status)
 	require.Equal(t, given.Attempts+1, done.Attempts)
 	require.NotEqual(t, given.Holder, done.Holder)
-	require.Equal(t, 1, said(t, id, given.TaskID, schema.AuditTaskRequeued))
+	require.Equal(t, 1, said(t, id, given.TaskID, audit.TaskRequeued))
 	requireOneRowPerChange(t, id)
 	record(t, id, "requeue")
 }
 
 // handedToTheDead stops the agent in its poll, lets a cordon be handed to it and
 // kills it. An agent that was not in its poll is let go on, and it tries again.
-func handedToTheDead(t *testing.T, nodeHost string) (given schema.TaskView) {
+func handedToTheDead(t *testing.T, nodeHost string) (given wire.TaskView) {
 	t.Helper()
 	pid := parts(t)["agent/"+nodeHost].PID
 	for range 5 {
@@ -77,9 +82,9 @@ func handedToTheDead(t *testing.T, nodeHost string) (given schema.TaskView) {
 			if len(all) > 0 {
 				given = all[0]
 			}
-			return given.Type == schema.TaskWorkloadCordon && !given.Status.Terminal()
+			return given.Type == task.WorkloadCordon && !given.Status.Terminal()
 		})
-		if given.Status == schema.TaskDispatched {
+		if given.Status == task.Dispatched {
 			kill(t, "agent", nodeHost)
 			return given
 		}
@@ -97,11 +102,11 @@ func lostDrain(t *testing.T, name string) draining {
 	kill(t, "agent", d.host)
 	minuteLater(t, d.task.TaskID)
 	// What the schedule would do within half a minute.
-	require.NoError(t, dial(t).ScheduleClient().GetHandle(t.Context(), schema.ScheduleReclaim).Trigger(t.Context(), client.ScheduleTriggerOptions{}))
-	next := parked(t, d.id, schema.ReasonTaskLost)
+	require.NoError(t, dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim).Trigger(t.Context(), client.ScheduleTriggerOptions{}))
+	next := parked(t, d.id, task.ReasonLost)
 	require.Contains(t, next, "gpuaas task resume "+d.task.TaskID)
-	require.Equal(t, schema.TaskLost, task(t, d.task.TaskID).Status)
-	require.Equal(t, 1, said(t, d.id, d.task.TaskID, schema.AuditTaskLost))
+	require.Equal(t, task.Lost, nodeTask(t, d.task.TaskID).Status)
+	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskLost))
 	return d
 }
 
@@ -112,10 +117,10 @@ func lostAndBack(t *testing.T) {
 	d := lostDrain(t, "back")
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
 	eventually(t, "nothing waits any more", func() bool { return stuckOf(t, d.id).Reason == "" })
-	require.Equal(t, schema.TaskRunning, task(t, d.task.TaskID).Status)
+	require.Equal(t, task.Running, nodeTask(t, d.task.TaskID).Status)
 	d.ends(t)
-	require.EqualValues(t, 1, task(t, d.task.TaskID).Attempts)
-	require.Equal(t, 1, said(t, d.id, d.task.TaskID, schema.AuditTaskBack))
+	require.EqualValues(t, 1, nodeTask(t, d.task.TaskID).Attempts)
+	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskReturned))
 	record(t, d.id, "back")
 }
 
@@ -130,15 +135,15 @@ func lostAndWiped(t *testing.T) {
 	heard := show(t, d.host).LastHeartbeatAt
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
 	eventually(t, "the agent is back", func() bool { return show(t, d.host).LastHeartbeatAt.After(*heard) })
-	require.Equal(t, schema.ReasonTaskLost, stuckOf(t, d.id).Reason)
+	require.Equal(t, task.ReasonLost, stuckOf(t, d.id).Reason)
 
 	refused := run(t, "task", "resume", d.task.TaskID, "--yes")
 	require.Equal(t, schema.ExitUsage, refused.code, "without a reason")
 	ok(t, "task", "resume", d.task.TaskID, "--yes", "--reason", "looked: the job still runs")
 	eventually(t, "nothing waits any more", func() bool { return stuckOf(t, d.id).Reason == "" })
 	d.ends(t)
-	require.EqualValues(t, 2, task(t, d.task.TaskID).Attempts)
-	require.Equal(t, 1, said(t, d.id, d.task.TaskID, schema.AuditTaskResume))
+	require.EqualValues(t, 2, nodeTask(t, d.task.TaskID).Attempts)
+	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskResume))
 	record(t, d.id, "wiped")
 }
 
@@ -148,14 +153,14 @@ func endedTask(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "ended")
 	ok(t, "task", "cancel", d.task.TaskID, "--yes", "--reason", "wrong deadline")
-	next := parked(t, d.id, schema.ReasonTaskCancelled)
+	next := parked(t, d.id, task.ReasonCanceled)
 	require.True(t, strings.HasPrefix(next, "gpuaas op "), next)
-	ended := task(t, d.task.TaskID)
-	require.Equal(t, schema.TaskCancelled, ended.Status)
+	ended := nodeTask(t, d.task.TaskID)
+	require.Equal(t, task.Canceled, ended.Status)
 	require.NotNil(t, ended.Result, "the agent reported it")
 	require.Len(t, show(t, d.host).Workloads, 1)
 	ok(t, "op", "retry", d.host, "--reason", "now")
-	again := newest(t, d.host, schema.TaskWorkloadDrain, schema.TaskDispatched, schema.TaskRunning)
+	again := newest(t, d.host, task.WorkloadDrain, task.Dispatched, task.Running)
 	require.NotEqual(t, d.task.TaskID, again.TaskID)
 	d.task = again
 	d.ends(t)
@@ -172,11 +177,11 @@ func recordReclaim(t *testing.T) {
 	c := dial(t)
 	eventually(t, "a sweep that gave a task up is listed", func() bool {
 		answer, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{
-			Query: fmt.Sprintf("WorkflowType = %q AND ExecutionStatus = 'Completed'", schema.WorkflowReclaim)})
+			Query: fmt.Sprintf("WorkflowType = %q AND ExecutionStatus = 'Completed'", lifecycle.WorkflowReclaim)})
 		require.NoError(t, err)
 		for _, e := range answer.GetExecutions() {
 			h := history(t, c, e.GetExecution().GetWorkflowId(), e.GetExecution().GetRunId())
-			if strings.Contains(h.String(), string(schema.ReclaimLost)) {
+			if strings.Contains(h.String(), string(activities.ReclaimLost)) {
 				keep(t, "sweep", h)
 				return true
 			}

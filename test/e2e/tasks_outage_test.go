@@ -11,7 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Flags of the outages. Temporal is down until every task that was handed over
@@ -45,7 +48,7 @@ func TestOutagesInTheMiddleOfManyTasks(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		resumeLost(t, f)
-		return f.are(t, func(n schema.NodeView) bool { return n.State == schema.NodeDrained && n.Operation == nil }) == size
+		return f.are(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeDrained && n.Operation == nil }) == size
 	}, fleetPatience, time.Second, "all are drained")
 	require.Eventually(t, func() bool { return f.count(t, "works")-begun >= 2*size }, patience, 100*time.Millisecond)
 	require.Equal(t, 2*size, f.count(t, "works")-begun, "each work was begun once")
@@ -60,8 +63,8 @@ func drainAll(t *testing.T, f *pretenders) {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			var answer schema.LifecycleAnswer
-			ask(t, http.MethodPost, "/nodes/"+n.ID+"/drain", schema.LifecycleRequest{Reason: "test"}, &answer)
+			var answer wire.LifecycleResponse
+			ask(t, http.MethodPost, "/nodes/"+n.ID+"/drain", wire.LifecycleRequest{Reason: "test"}, &answer)
 		})
 	}
 	all.Wait()
@@ -94,8 +97,8 @@ func open(t *testing.T, f *pretenders) int {
 // node knows nothing, and which only a person may have offered again.
 func resumeLost(t *testing.T, f *pretenders) {
 	t.Helper()
-	for _, v := range decode[schema.TaskList](t, ok(t, "task", "list", "-o", "json")).Tasks {
-		if v.Status == schema.TaskLost && strings.HasPrefix(v.Host, f.prefix+"-") {
+	for _, v := range decode[wire.TaskList](t, ok(t, "task", "list", "-o", "json")).Tasks {
+		if v.Status == task.Lost && strings.HasPrefix(v.Host, f.prefix+"-") {
 			t.Logf("%s of %s was lost with its hand-over's answer", v.Type, v.Host)
 			ok(t, "task", "resume", v.TaskID, "--yes", "--reason", "the node has no record of it")
 		}
@@ -117,12 +120,12 @@ func requireDoneOnce(t *testing.T, f *pretenders) {
 		var nodeHost, kind, status string
 		var epoch, created, dispatched, finished int
 		require.NoError(t, r.Scan(&nodeHost, &kind, &status, &epoch, &created, &dispatched, &finished))
-		require.Equal(t, []any{string(schema.TaskSucceeded), 1, epoch, 1}, []any{status, created, dispatched, finished}, "%s on %s", kind, nodeHost)
+		require.Equal(t, []any{string(task.Succeeded), 1, epoch, 1}, []any{status, created, dispatched, finished}, "%s on %s", kind, nodeHost)
 		tasks++
 	}, `SELECT n.host, t.type, t.status, t.lease_epoch,
 		count(*) FILTER (WHERE a.action = $2), count(*) FILTER (WHERE a.action = $3), count(*) FILTER (WHERE a.action = $4)
 		FROM node_tasks t JOIN nodes n USING (node_id) JOIN audit_events a ON a.stream = n.node_id::text AND a.target = t.task_id::text
 		WHERE n.host LIKE $1 GROUP BY n.host, t.task_id`,
-		f.prefix+"-%", schema.AuditTaskCreated, schema.AuditTaskDispatched, schema.AuditTaskFinished)
+		f.prefix+"-%", audit.TaskCreated, audit.TaskDispatched, audit.TaskFinished)
 	require.Equal(t, 2*f.size, tasks)
 }

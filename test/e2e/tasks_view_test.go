@@ -15,20 +15,21 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // What people can see of a node's tasks, and the one thing that they cannot do:
 // move the hands of the database's clock.
 
 // tasksOf lists the node's tasks, newest first.
-func tasksOf(t *testing.T, nodeHost string) []schema.TaskView {
+func tasksOf(t *testing.T, nodeHost string) []wire.TaskView {
 	t.Helper()
-	return decode[schema.TaskList](t, ok(t, "task", "list", "--node", nodeHost, "--all", "-o", "json")).Tasks
+	return decode[wire.TaskList](t, ok(t, "task", "list", "--node", nodeHost, "--all", "-o", "json")).Tasks
 }
 
 // newest is the node's newest task of a type, once it has a status.
-func newest(t *testing.T, nodeHost string, kind schema.TaskType, is ...schema.TaskStatus) (found schema.TaskView) {
+func newest(t *testing.T, nodeHost string, kind task.Type, is ...task.Status) (found wire.TaskView) {
 	t.Helper()
 	eventually(t, string(kind)+" is "+statuses(is), func() bool {
 		for _, v := range tasksOf(t, nodeHost) {
@@ -42,7 +43,7 @@ func newest(t *testing.T, nodeHost string, kind schema.TaskType, is ...schema.Ta
 	return found
 }
 
-func statuses(all []schema.TaskStatus) string {
+func statuses(all []task.Status) string {
 	out := make([]string, len(all))
 	for i, s := range all {
 		out[i] = string(s)
@@ -51,9 +52,9 @@ func statuses(all []schema.TaskStatus) string {
 }
 
 // task reads one task as gpuaas task show has it.
-func task(t *testing.T, id string) schema.TaskView {
+func nodeTask(t *testing.T, id string) wire.TaskView {
 	t.Helper()
-	return decode[schema.TaskView](t, ok(t, "task", "show", id, "-o", "json"))
+	return decode[wire.TaskView](t, ok(t, "task", "show", id, "-o", "json"))
 }
 
 // waits is what gpuaas stuck says of a node; empty when it says nothing.
@@ -146,7 +147,7 @@ func ask(t *testing.T, method, path string, body, out any) {
 // said counts the audit's rows of an action about a task.
 func said(t *testing.T, nodeID, taskID, action string) (n int) {
 	t.Helper()
-	for _, e := range audit(t, nodeID) {
+	for _, e := range auditRows(t, nodeID) {
 		if e.Target == taskID && e.Action == action {
 			n++
 		}

@@ -18,6 +18,10 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // webUI makes the calls of Temporal's Web UI about a node's run.
@@ -31,7 +35,7 @@ type webUI struct {
 func openWebUI(t *testing.T, nodeID string) webUI {
 	t.Helper()
 	c := dial(t)
-	d, err := c.DescribeWorkflowExecution(t.Context(), schema.NodeWorkflowID(nodeID), "")
+	d, err := c.DescribeWorkflowExecution(t.Context(), lifecycle.NodeWorkflowID(nodeID), "")
 	require.NoError(t, err)
 	return webUI{t, c, shared.getenv("TEMPORAL_NAMESPACE"), d.GetWorkflowExecutionInfo().GetExecution()}
 }
@@ -88,11 +92,11 @@ func (w webUI) status(runID string) enumspb.WorkflowExecutionStatus {
 // the gate is open.
 type draining struct {
 	host, id string
-	task     schema.TaskView
+	task     wire.TaskView
 	gate     string
 }
 
-const drainStep = string(schema.TaskWorkloadDrain)
+const drainStep = string(task.WorkloadDrain)
 
 func drainThatWaits(t *testing.T, name string) draining {
 	t.Helper()
@@ -101,7 +105,7 @@ func drainThatWaits(t *testing.T, name string) draining {
 	work(t, d.host, "job-1", "sh", "-c", `trap "while [ ! -e `+d.gate+` ]; do sleep 0.1; done; exit 0" TERM; while :; do sleep 0.1; done`)
 	ok(t, "node", "drain", d.host, "--yes", "--no-wait")
 	eventually(t, "the workload is asked to stop", func() bool { return len(stops(t, d.host, "job-1")) == 1 })
-	d.task = newest(t, d.host, schema.TaskWorkloadDrain, schema.TaskDispatched, schema.TaskRunning)
+	d.task = newest(t, d.host, task.WorkloadDrain, task.Dispatched, task.Running)
 	return d
 }
 
@@ -110,10 +114,10 @@ func drainThatWaits(t *testing.T, name string) draining {
 func (d draining) ends(t *testing.T) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
-	eventually(t, "drained", func() bool { return show(t, d.host).State == schema.NodeDrained })
+	eventually(t, "drained", func() bool { return show(t, d.host).State == lifecycle.NodeDrained })
 	require.Len(t, stops(t, d.host, "job-1"), 1, "the workload was asked to stop more than once")
-	require.Equal(t, schema.TaskSucceeded, task(t, d.task.TaskID).Status)
-	require.Equal(t, 1, said(t, d.id, d.task.TaskID, schema.AuditTaskFinished))
+	require.Equal(t, task.Succeeded, nodeTask(t, d.task.TaskID).Status)
+	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskFinished))
 	requireOneRowPerChange(t, d.id)
 }
 
@@ -129,7 +133,7 @@ func pausedDrain(t *testing.T) {
 	other := runsOutside(t, d.host, "job-2")
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
 	eventually(t, "the agent says that it is paused, and knows of both workloads", func() bool {
-		return task(t, d.task.TaskID).Progress == "paused: 2 of 2 workloads still running"
+		return nodeTask(t, d.task.TaskID).Progress == "paused: 2 of 2 workloads still running"
 	})
 	require.Empty(t, stops(t, d.host, "job-2"), "the paused drain began something")
 	require.Contains(t, ok(t, "task", "show", d.task.TaskID).stdout, "running (paused)")
@@ -138,7 +142,7 @@ func pausedDrain(t *testing.T) {
 	beatIsDue(t, d.task.TaskID)
 	eventually(t, "the drain goes on", func() bool { return len(stops(t, d.host, "job-2")) == 1 })
 	require.Error(t, other.Wait(), "SIGTERM ended it")
-	require.False(t, task(t, d.task.TaskID).Paused)
+	require.False(t, nodeTask(t, d.task.TaskID).Paused)
 	d.ends(t)
 	record(t, d.id, "pause")
 }
@@ -174,11 +178,11 @@ func cancelledDrain(t *testing.T) {
 		return web.status(web.run.GetRunId()) == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED
 	})
 	node := show(t, d.host)
-	require.Equal(t, schema.NodeActive, node.State)
+	require.Equal(t, lifecycle.NodeActive, node.State)
 	require.False(t, node.Cordoned)
 	require.Nil(t, node.Operation)
-	require.Equal(t, schema.TaskCancelled, task(t, d.task.TaskID).Status)
-	eventually(t, "the agent gave the work up", func() bool { return said(t, d.id, d.task.TaskID, schema.AuditTaskLate) == 1 })
+	require.Equal(t, task.Canceled, nodeTask(t, d.task.TaskID).Status)
+	eventually(t, "the agent gave the work up", func() bool { return said(t, d.id, d.task.TaskID, audit.TaskLate) == 1 })
 	require.Len(t, show(t, d.host).Workloads, 1, "what had not ended goes on")
 	requireOneRowPerChange(t, d.id)
 	record(t, d.id, "webcancel")
@@ -210,7 +214,7 @@ func resetDrain(name, to string) func(*testing.T) {
 		web := openWebUI(t, d.id)
 		watcher := watching(t, d.host)
 		runID := web.reset(to)
-		eventually(t, "the new run waits for the task", func() bool { return task(t, d.task.TaskID).RunID == runID })
+		eventually(t, "the new run waits for the task", func() bool { return nodeTask(t, d.task.TaskID).RunID == runID })
 		require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, web.status(web.run.GetRunId()))
 		require.Equal(t, runID, show(t, d.host).Operation.RunID, "who looks at the node is sent to the run that was ended")
 		d.ends(t)

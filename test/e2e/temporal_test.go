@@ -23,7 +23,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // -record writes the runs' histories as the replay fixtures of package
@@ -71,7 +71,7 @@ func actions(t *testing.T) int {
 // its actions with the operation's.
 func alone(t *testing.T) {
 	t.Helper()
-	h := dial(t).ScheduleClient().GetHandle(t.Context(), schema.ScheduleReclaim)
+	h := dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim)
 	require.NoError(t, h.Pause(t.Context(), client.SchedulePauseOptions{Note: "a test counts actions"}))
 	t.Cleanup(func() {
 		require.NoError(t, h.Unpause(context.WithoutCancel(t.Context()), client.ScheduleUnpauseOptions{}))
@@ -95,7 +95,7 @@ func history(t *testing.T, c client.Client, workflowID, runID string) *historypb
 	return out
 }
 
-func historyLength(t *testing.T, op schema.Operation) int {
+func historyLength(t *testing.T, op lifecycle.Operation) int {
 	t.Helper()
 	return len(history(t, dial(t), op.WorkflowID, op.RunID).GetEvents())
 }
@@ -103,7 +103,7 @@ func historyLength(t *testing.T, op schema.Operation) int {
 // currentDetails is what the Web UI shows of the node's running operation.
 func currentDetails(t *testing.T, nodeID string) string {
 	t.Helper()
-	return detailsOf(t, schema.NodeWorkflowID(nodeID))
+	return detailsOf(t, lifecycle.NodeWorkflowID(nodeID))
 }
 
 // detailsOf is what the Web UI shows of a running workflow.
@@ -121,7 +121,7 @@ func runs(t *testing.T, c client.Client, nodeID string) [][2]string {
 	t.Helper()
 	var out [][2]string
 	answer, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{
-		Query: fmt.Sprintf("%s = %q", schema.AttrNodeID, nodeID),
+		Query: fmt.Sprintf("%s = %q", lifecycle.AttrNodeID, nodeID),
 	})
 	require.NoError(t, err)
 	for _, e := range answer.GetExecutions() {
@@ -138,7 +138,7 @@ func record(t *testing.T, nodeID, name string) {
 	}
 	c := dial(t)
 	for i, r := range runs(t, c, nodeID) {
-		workflowID := schema.WorkflowID(schema.ActionOfWorkflow(r[0]), nodeID)
+		workflowID := lifecycle.WorkflowID(lifecycle.ActionOfWorkflow(r[0]), nodeID)
 		keep(t, fmt.Sprintf("%s-%s-%d", name, strings.ToLower(r[0]), i), history(t, c, workflowID, r[1]))
 	}
 }

@@ -18,6 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 var tokenLine = regexp.MustCompile(`(?m)^GPUAAS_ENROLLMENT_TOKEN="?([^"\n]+)"?$`)
@@ -52,10 +55,10 @@ func TestTokenIsSpentOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bundle.json")
 	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir, "--bundle", file)
-	eventually(t, "active", func() bool { return show(t, nodeHost).State == schema.NodeActive })
+	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	other, otherID := register(t, "foreign")
 	ok(t, "node", "enroll", other, "--no-wait", "--bundle", filepath.Join(t.TempDir(), "bundle.json"))
-	token := readPrivate[schema.BootstrapBundle](t, file).EnrollmentToken
+	token := readPrivate[trust.BootstrapBundle](t, file).EnrollmentToken
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -70,12 +73,12 @@ func TestTokenIsSpentOnce(t *testing.T) {
 	require.Equal(t, schema.KindUnauthenticated, detail.Code)
 
 	refused := 0
-	for _, e := range audit(t, id) {
-		if e.Action == schema.AuditTokenRefused {
+	for _, e := range auditRows(t, id) {
+		if e.Action == audit.TokenRefused {
 			refused++
 		}
 	}
 	require.Equal(t, 2, refused, "each refused claim leaves a row")
-	require.Equal(t, schema.NodeBootstrapIssued, show(t, other).State)
+	require.Equal(t, lifecycle.NodeBootstrapIssued, show(t, other).State)
 	ok(t, "op", "cancel", other, "--reason", "test")
 }

@@ -17,12 +17,13 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // secretForm is what a secret looks like that the tests could not know, such as
 // a process's login at Vault.
-var secretForm = regexp.MustCompile(`hv[sbr]\.[A-Za-z0-9_-]{20,}|PRIVATE KEY-----|` + regexp.QuoteMeta(schema.TokenPrefix) + `[0-9a-f-]{8,}`)
+var secretForm = regexp.MustCompile(`hv[sbr]\.[A-Za-z0-9_-]{20,}|PRIVATE KEY-----|` + regexp.QuoteMeta(trust.TokenPrefix) + `[0-9a-f-]{8,}`)
 
 // places are the texts in which a secret must not be, by name.
 func places(t *testing.T) map[string][]byte {
@@ -140,7 +141,7 @@ func refusedWithToken(t *testing.T, nodeHost string) {
 	r := run(t, "node", "reactivate", nodeHost, "--no-wait", "--reason", "see "+shared.getenv("GPUAAS_API_TOKEN"), "-o", "json")
 	require.NotZero(t, r.code)
 	require.NotContains(t, r.stdout+r.stderr, shared.getenv("GPUAAS_API_TOKEN"))
-	require.Equal(t, schema.NodeDrained, show(t, nodeHost).State)
+	require.Equal(t, lifecycle.NodeDrained, show(t, nodeHost).State)
 }
 
 // findsEveryForm plants each secret in each form a leak may take.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // century is how long the CAs of these tests are valid around epoch.
@@ -97,7 +98,7 @@ type authority struct {
 }
 
 func newAuthority(c *clock, r *mathrand.Rand) (*authority, error) {
-	a := &authority{clock: c, r: r, ttl: schema.CertTTL}
+	a := &authority{clock: c, r: r, ttl: trust.CertTTL}
 	if err := a.replace(false); err != nil {
 		return nil, err
 	}
@@ -136,10 +137,10 @@ func (a *authority) seal(on bool) {
 }
 
 // Issue implements nodeapi.Issuer.
-func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id schema.Identity) (schema.IssuedCertificate, error) {
+func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id trust.Identity) (trust.IssuedCertificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var none schema.IssuedCertificate
+	var none trust.IssuedCertificate
 	if a.sealed {
 		return none, schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
 	}
@@ -157,7 +158,7 @@ func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id sc
 	if err != nil {
 		return none, err
 	}
-	return schema.IssuedCertificate{LeafPEM: certPEM(cert), ChainPEM: g.pem(), Facts: schema.FactsOf(cert)}, nil
+	return trust.IssuedCertificate{LeafPEM: certPEM(cert), ChainPEM: g.pem(), Facts: trust.CertFactsOf(cert)}, nil
 }
 
 // Roots implements nodeapi.Issuer. A sealed Vault's roots are remembered by the

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // apply brings a fault about, or arms it for the moment its place is reached.
@@ -46,7 +46,7 @@ func (r *run) happen(ctx context.Context, f fault) error {
 	case kindAgentRestart:
 		r.node.halt()
 	case kindTokenExpired:
-		return r.w.db.advance(ctx, schema.TokenTTL+time.Minute)
+		return r.w.db.advance(ctx, trust.TokenTTL+time.Minute)
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (r *run) endCloned(ctx context.Context) error {
 	twin.r = seeded(r.plan.seed, forClone)
 	defer twin.halt()
 	out := 0
-	for end := r.w.db.clock.Now().Add(schema.CertTTL * 2); out < 6 && r.w.db.clock.Now().Before(end); {
+	for end := r.w.db.clock.Now().Add(trust.CertTTL * 2); out < 6 && r.w.db.clock.Now().Before(end); {
 		first, second := r.node, twin
 		if r.r.IntN(2) == 0 {
 			first, second = twin, r.node
@@ -143,7 +143,7 @@ func (r *run) endCloned(ctx context.Context) error {
 
 func (r *run) afterClone(ctx context.Context, twin *machine) error {
 	r.say("== operator reissues to one of the two")
-	if err := r.reissue(ctx, schema.PurposeReissue); err != nil {
+	if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 		return err
 	}
 	back, err := r.settle(ctx, "the chosen one comes back")

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 const (
@@ -48,7 +48,7 @@ func TestExpiringFleet(t *testing.T) {
 	require.Eventually(t, func() bool { return f.seen.count() == f.size }, time.Minute, 50*time.Millisecond, "all enrol")
 
 	f.stop()
-	require.NoError(t, f.w.db.advance(t.Context(), schema.CertTTL+24*time.Hour))
+	require.NoError(t, f.w.db.advance(t.Context(), trust.CertTTL+24*time.Hour))
 	<-time.After(outage)
 	f.seen.reset()
 	f.issuer.reset()
@@ -159,7 +159,7 @@ type countingIssuer struct {
 	moments
 }
 
-func (i *countingIssuer) Issue(ctx context.Context, csr *x509.CertificateRequest, id schema.Identity) (nodeapi.Issued, error) {
+func (i *countingIssuer) Issue(ctx context.Context, csr *x509.CertificateRequest, id trust.Identity) (trust.IssuedCertificate, error) {
 	i.note()
 	return i.Issuer.Issue(ctx, csr, id)
 }
@@ -257,7 +257,7 @@ func (f *fleet) enroll(t *testing.T) {
 	for i := range f.size {
 		id, err := f.w.register(ctx, uint64(i)+1)
 		require.NoError(t, err)
-		token, err := f.w.issue(ctx, id, schema.PurposeEnroll)
+		token, err := f.w.issue(ctx, id, trust.PurposeEnroll)
 		require.NoError(t, err)
 		root := filepath.Join(f.w.dir, id)
 		m := newMachine(layout(id, root, f.w.caPath), nil, slog.New(slog.DiscardHandler), newDisk(root, seeded(uint64(i), forDisk)))

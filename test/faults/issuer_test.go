@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // TestIssuerReplaced lets a node with an open connection meet the end of its
@@ -51,7 +51,7 @@ func TestIssuerReplaced(t *testing.T) {
 			node := newMachine(layout(id, root, w.caPath), s, slog.New(slog.DiscardHandler), newDisk(root, seeded(1, forDisk)))
 			node.r = seeded(1, forAgent)
 			t.Cleanup(node.halt)
-			token, err := w.issue(t.Context(), id, schema.PurposeEnroll)
+			token, err := w.issue(t.Context(), id, trust.PurposeEnroll)
 			require.NoError(t, err)
 			node.setToken(token)
 			node.agent, err = node.make(node, func(c *tls.Config) http.RoundTripper {

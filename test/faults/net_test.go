@@ -9,14 +9,14 @@ import (
 )
 
 // wire is a network of one listener: real sockets, no ports.
-type wire struct {
+type faultyWire struct {
 	mu   sync.Mutex
 	to   *listener
 	down bool
 }
 
 // Dial connects to whoever listens, or is refused.
-func (w *wire) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (w *faultyWire) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	w.mu.Lock()
 	to := w.to
 	if w.down {
@@ -44,14 +44,14 @@ func (w *wire) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 }
 
 // listen gives the network a new listener in place of the former one.
-func (w *wire) listen() *listener {
+func (w *faultyWire) listen() *listener {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.to = &listener{conns: make(chan net.Conn), done: make(chan struct{})}
 	return w.to
 }
 
-func (w *wire) cut(down bool) {
+func (w *faultyWire) cut(down bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.down = down

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // kind is a kind of fault, as the table counts it.
@@ -149,13 +149,13 @@ func newPage(r *rand.Rand, c chapter, steps int) page {
 	p := page{chapter: c}
 	switch c {
 	case chapterRenew:
-		p.by = schema.CertTTL*45/100 + upTo(r, schema.CertTTL/4)
+		p.by = trust.CertTTL*45/100 + upTo(r, trust.CertTTL/4)
 	case chapterDark:
-		p.by = schema.CertTTL + upTo(r, 30*24*time.Hour)
+		p.by = trust.CertTTL + upTo(r, 30*24*time.Hour)
 	case chapterIdle:
 		p.by = upTo(r, 6*time.Hour)
 	case chapterLongDark:
-		p.by = schema.RecoveryTokenTTL + upTo(r, 30*24*time.Hour)
+		p.by = trust.RecoveryTokenTTL + upTo(r, 30*24*time.Hour)
 	}
 	for range steps {
 		var fs []fault

@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // point is a place in the API's code where something outside it is made to
@@ -109,7 +111,7 @@ func (p *points) given(tokenID, spki string) {
 }
 
 // signed notes that a key was given a certificate of a node.
-func (p *points) signed(spki string, id schema.Identity) {
+func (p *points) signed(spki string, id trust.Identity) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if held, ok := p.key[spki]; ok && held != id.NodeID {
@@ -134,12 +136,12 @@ type pointStore struct {
 	points *points
 }
 
-func (s pointStore) Authenticate(ctx context.Context, id schema.Identity, cert schema.CertFacts) (c nodeapi.Caller, err error) {
+func (s pointStore) Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (c nodeapi.Caller, err error) {
 	err = s.points.pass(atPromote, func() error { c, err = s.Store.Authenticate(ctx, id, cert); return err })
 	return c, err
 }
 
-func (s pointStore) Heartbeat(ctx context.Context, id schema.Identity, cert schema.CertFacts, h schema.HeartbeatRequest) error {
+func (s pointStore) Heartbeat(ctx context.Context, id trust.Identity, cert trust.CertFacts, h wire.HeartbeatRequest) error {
 	return s.points.pass(atPromote, func() error { return s.Store.Heartbeat(ctx, id, cert, h) })
 }
 
@@ -147,7 +149,7 @@ func (s pointStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) err
 	return s.points.pass(atPolled, func() error { return s.Store.Polled(ctx, c, set) })
 }
 
-func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nodeapi.Claimed, err error) {
+func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nodeapi.ClaimResult, err error) {
 	err = s.points.pass(atClaim, func() error {
 		if c, err = s.Store.ClaimToken(ctx, t); err == nil {
 			s.points.given(t.TokenID, t.SPKI)
@@ -157,12 +159,12 @@ func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nod
 	return c, err
 }
 
-func (s pointStore) ClaimRenewal(ctx context.Context, r schema.RenewClaim) (c nodeapi.Claimed, err error) {
+func (s pointStore) ClaimRenewal(ctx context.Context, r nodeapi.RenewClaim) (c nodeapi.ClaimResult, err error) {
 	err = s.points.pass(atClaimRenewal, func() error { c, err = s.Store.ClaimRenewal(ctx, r); return err })
 	return c, err
 }
 
-func (s pointStore) ClaimRecovery(ctx context.Context, r schema.RecoveryClaim) (c nodeapi.Claimed, err error) {
+func (s pointStore) ClaimRecovery(ctx context.Context, r nodeapi.RecoveryClaim) (c nodeapi.ClaimResult, err error) {
 	err = s.points.pass(atClaimRecover, func() error {
 		if c, err = s.Store.ClaimRecovery(ctx, r); err == nil {
 			s.points.given(r.TokenID, r.SPKI)
@@ -172,7 +174,7 @@ func (s pointStore) ClaimRecovery(ctx context.Context, r schema.RecoveryClaim) (
 	return c, err
 }
 
-func (s pointStore) StorePending(ctx context.Context, n schema.NewIdentity) (seq int64, err error) {
+func (s pointStore) StorePending(ctx context.Context, n nodeapi.NewIdentity) (seq int64, err error) {
 	err = s.points.pass(atPend, func() error { seq, err = s.Store.StorePending(ctx, n); return err })
 	return seq, err
 }
@@ -183,7 +185,7 @@ type pointIssuer struct {
 	points *points
 }
 
-func (i pointIssuer) Issue(ctx context.Context, csr *x509.CertificateRequest, id schema.Identity) (out nodeapi.Issued, err error) {
+func (i pointIssuer) Issue(ctx context.Context, csr *x509.CertificateRequest, id trust.Identity) (out trust.IssuedCertificate, err error) {
 	err = i.points.pass(atSign, func() error {
 		if out, err = i.Issuer.Issue(ctx, csr, id); err == nil {
 			i.points.signed(out.Facts.SPKI, id)

@@ -10,7 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // settleSteps is how many steps an agent has to come back by itself once the
@@ -76,7 +79,7 @@ func (r *run) do(ctx context.Context) error {
 	r.node = newMachine(layout(id, root, r.w.caPath), r.site, agentLog, newDisk(root, seeded(r.plan.seed, forDisk)))
 	r.node.r = seeded(r.plan.seed, forAgent)
 	defer r.node.halt()
-	if err := r.reissue(ctx, schema.PurposeEnroll); err != nil {
+	if err := r.reissue(ctx, trust.PurposeEnroll); err != nil {
 		return err
 	}
 	for _, p := range r.plan.pages {
@@ -118,14 +121,14 @@ func (r *run) page(ctx context.Context, p page) error {
 	}
 	switch p.chapter {
 	case chapterReissue, chapterLongDark:
-		if err := r.reissue(ctx, schema.PurposeReissue); err != nil {
+		if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 			return err
 		}
 	case chapterLostState:
 		r.node.halt()
 		r.bare = true
 		r.node.disk = newDisk(r.node.disk.root, seeded(r.plan.seed, forDisk))
-		if err := r.reissue(ctx, schema.PurposeReissue); err != nil {
+		if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 			return err
 		}
 	}
@@ -145,7 +148,7 @@ func (r *run) page(ctx context.Context, p page) error {
 // reissue is an operator's new token, carried to the node as the restart
 // command does: the env file is changed, the old pair is moved aside, the agent
 // starts again.
-func (r *run) reissue(ctx context.Context, purpose schema.TokenPurpose) error {
+func (r *run) reissue(ctx context.Context, purpose trust.TokenPurpose) error {
 	token, err := r.w.issue(ctx, r.node.id, purpose)
 	if err != nil {
 		return fmt.Errorf("issuing a token (%s): %w", purpose, err)
@@ -201,7 +204,7 @@ func (r *run) promoteNode(ctx context.Context) error {
 	if !r.node.accepted || r.plan.ending == endsRemoved && r.node.removed {
 		return nil
 	}
-	return r.w.finish(ctx, r.node.id, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive})
+	return r.w.finish(ctx, r.node.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
 }
 
 // settle ends all faults and lets the agent come back by itself.
@@ -233,7 +236,7 @@ func (r *run) end(ctx context.Context) error {
 		}
 		r.byHand++
 		r.say("== operator reissues: the token ended before its use")
-		if err := r.reissue(ctx, schema.PurposeReissue); err != nil {
+		if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 			return err
 		}
 		if back, err = r.settle(ctx, "after a reissue by hand"); err != nil || r.failure != "" {
@@ -247,7 +250,7 @@ func (r *run) end(ctx context.Context) error {
 	for _, probe := range []struct {
 		what string
 		by   time.Duration
-	}{{"it renews", schema.CertTTL * 65 / 100}, {"it recovers", schema.CertTTL + 24*time.Hour}} {
+	}{{"it renews", trust.CertTTL * 65 / 100}, {"it recovers", trust.CertTTL + 24*time.Hour}} {
 		if err := r.w.db.advance(ctx, probe.by); err != nil {
 			return err
 		}
@@ -282,5 +285,5 @@ func (r *run) beyondHelp(ctx context.Context) bool {
 	if err != nil {
 		r.fail("reading what the node has: %v", err)
 	}
-	return !live && !claimed && (r.bare || !used || now.Sub(r.accepted) > schema.RecoveryTokenTTL-schema.CertTTL)
+	return !live && !claimed && (r.bare || !used || now.Sub(r.accepted) > trust.RecoveryTokenTTL-trust.CertTTL)
 }

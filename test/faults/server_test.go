@@ -20,7 +20,7 @@ type site struct {
 	store  nodeapi.Store
 	issuer nodeapi.Issuer
 	clock  *clock
-	wire   *wire
+	wire   *faultyWire
 	cert   *tls.Certificate
 	points *points
 	gate   *gate
@@ -37,7 +37,7 @@ type silent struct{}
 func (silent) Subscribe(string, int64) (<-chan struct{}, func()) { return nil, func() {} }
 
 func newSite(s nodeapi.Store, i nodeapi.Issuer, c *clock, cert *tls.Certificate, log io.Writer) *site {
-	out := &site{clock: c, wire: &wire{}, cert: cert, gate: newGate(c),
+	out := &site{clock: c, wire: &faultyWire{}, cert: cert, gate: newGate(c),
 		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: withoutTime}))}
 	out.points = newPoints(out.die)
 	out.store, out.issuer = pointStore{s, out.points}, pointIssuer{i, out.points}

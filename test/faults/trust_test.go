@@ -7,14 +7,16 @@ import (
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // startTrust is what every node judges tasks with. Nothing in the lives of
 // identities is signed with it.
-func startTrust() schema.TaskTrust {
-	return schema.TaskTrust{
-		Keys:  schema.VerifierSet{{State: schema.KeyActive, KeyID: "k1", Public: make(ed25519.PublicKey, ed25519.PublicKeySize)}},
-		Floor: schema.SetFloor{Version: 1, Hash: strings.Repeat("0", 64)},
+func startTrust() trust.TaskTrust {
+	return trust.TaskTrust{
+		Keys:  trust.VerifierSet{{State: trust.KeyActive, KeyID: "k1", Public: make(ed25519.PublicKey, ed25519.PublicKeySize)}},
+		Floor: trust.VerifierSetRef{Version: 1, Hash: strings.Repeat("0", 64)},
 	}
 }
 
@@ -24,13 +26,13 @@ type noWork struct{}
 
 func (noWork) Good() (<-chan struct{}, error) { return nil, nil }
 
-func (noWork) Sign(schema.TaskGrant) (grant, key json.RawMessage, err error) {
+func (noWork) Sign(task.Grant) (grant, key json.RawMessage, err error) {
 	return nil, nil, schema.NewError(schema.KindInternal, "nothing is to be granted here")
 }
 
-func (noWork) NewestSet(context.Context) (schema.StoredSet, error) {
+func (noWork) NewestSet(context.Context) (trust.StoredSet, error) {
 	floor := startTrust().Floor
-	return schema.StoredSet{Version: floor.Version, Hash: floor.Hash}, nil
+	return trust.StoredSet{Version: floor.Version, Hash: floor.Hash}, nil
 }
 
-func (noWork) SetsAfter(context.Context, int64, int) ([]schema.StoredSet, error) { return nil, nil }
+func (noWork) SetsAfter(context.Context, int64, int) ([]trust.StoredSet, error) { return nil, nil }

@@ -11,9 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	vaultclient "github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // TestThroughVault lives one life with the real Vault as its CA: enrolment,
@@ -70,24 +72,24 @@ func (l *vaultLife) live(issuer nodeapi.Issuer) {
 	l.node = newMachine(layout(id, root, l.w.caPath), l.site, slog.New(slog.DiscardHandler), newDisk(root, seeded(1, forDisk)))
 	l.node.r = seeded(1, forAgent)
 	defer l.node.halt()
-	token, err := l.w.issue(ctx, id, schema.PurposeEnroll)
+	token, err := l.w.issue(ctx, id, trust.PurposeEnroll)
 	require.NoError(l.t, err)
 	l.node.setToken(token)
 
-	l.chapter(ctx, "enrol", schema.ViaEnroll, atClaim)
-	require.NoError(l.t, l.w.finish(ctx, id, schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeActive}))
-	require.NoError(l.t, l.w.db.advance(ctx, schema.CertTTL*60/100))
-	l.chapter(ctx, "renew", schema.ViaRenew, atClaimRenewal)
+	l.chapter(ctx, "enrol", trust.IssuedByEnroll, atClaim)
+	require.NoError(l.t, l.w.finish(ctx, id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
+	require.NoError(l.t, l.w.db.advance(ctx, trust.CertTTL*60/100))
+	l.chapter(ctx, "renew", trust.IssuedByRenew, atClaimRenewal)
 	require.NoError(l.t, l.w.db.set(ctx, time.Now()))
 	l.node.halt() // the server's time is forgotten with the process
 	l.node.skew = 7 * 24 * time.Hour
-	l.chapter(ctx, "recover", schema.ViaRecover, atClaimRecover)
+	l.chapter(ctx, "recover", trust.IssuedByRecover, atClaimRecover)
 	require.NoError(l.t, l.w.audited(ctx, id))
 }
 
 // chapter begins with a sealed Vault and the armed fault, and ends with an
 // accepted poll under another certificate.
-func (l *vaultLife) chapter(ctx context.Context, name string, via schema.Via, claim point) {
+func (l *vaultLife) chapter(ctx context.Context, name string, via trust.IssueMethod, claim point) {
 	before := l.current(ctx)
 	if l.at == "" {
 		l.seal()
@@ -119,7 +121,9 @@ func (l *vaultLife) chapter(ctx context.Context, name string, via schema.Via, cl
 
 // known is true where the refusal of a sealed Vault told the node the time, so
 // that it found its certificate alive after all.
-func (l *vaultLife) known(via schema.Via) bool { return l.at == "" && via == schema.ViaRecover }
+func (l *vaultLife) known(via trust.IssueMethod) bool {
+	return l.at == "" && via == trust.IssuedByRecover
+}
 
 // current names how the current certificate was issued, and which it is.
 func (l *vaultLife) current(ctx context.Context) string {

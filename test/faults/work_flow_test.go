@@ -8,10 +8,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // flowSide is the workflow in Temporal and the worker that runs its activities:
@@ -25,8 +28,8 @@ type flowSide struct {
 	done   map[string]string // token of the result, by step
 }
 
-func (f *flowSide) steps() []schema.TaskType {
-	return []schema.TaskType{schema.TaskWorkloadCordon, schema.TaskWorkloadDrain, schema.TaskNodeProbe}
+func (f *flowSide) steps() []task.Type {
+	return []task.Type{task.WorkloadCordon, task.WorkloadDrain, task.NodeProbe}
 }
 
 func (f *flowSide) over() bool { return f.at == len(f.steps()) }
@@ -46,9 +49,9 @@ func (s *shift) work(ctx context.Context) error {
 		return nil
 	}
 	kind := f.steps()[f.at]
-	spec := schema.TaskSpec{OperationID: s.fence.OperationID, OpSeq: s.fence.OpSeq, NodeID: s.fence.NodeID, Step: string(kind), Type: kind,
+	spec := activities.TaskSpec{OperationID: s.fence.OperationID, OpSeq: s.fence.OpSeq, NodeID: s.fence.NodeID, Step: string(kind), Type: kind,
 		Deadline: s.db.clock.Now().Add(century)}
-	owner := schema.TaskOwner{WorkflowID: schema.NodeWorkflowID(s.fence.NodeID), RunID: "run", ActivityID: string(kind)}
+	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID(s.fence.NodeID), RunID: "run", ActivityID: string(kind)}
 	row, err := s.store.Prepare(ctx, spec, owner)
 	switch {
 	case err != nil:
@@ -74,13 +77,13 @@ func (s *shift) work(ctx context.Context) error {
 }
 
 // complete ends the activity. It reports false when nothing waits for it.
-func (f *flowSide) complete(step string, r schema.TaskResult) bool {
+func (f *flowSide) complete(step string, r task.Result) bool {
 	if f.over() || !f.open || step != string(f.steps()[f.at]) {
 		return false
 	}
 	f.s.say("workflow: %s %s %s", step, r.Status, r.Message)
 	f.open = false
-	if r.Status != schema.TaskSucceeded {
+	if r.Status != task.Succeeded {
 		f.parked = step
 		f.heal()
 		return true
@@ -134,7 +137,7 @@ func (m *mortal) Wake() <-chan struct{} {
 }
 
 // Take implements relay.Outbox.
-func (m *mortal) Take(ctx context.Context, limit int, delivered []schema.OutboxMessage) ([]schema.OutboxMessage, error) {
+func (m *mortal) Take(ctx context.Context, limit int, delivered []relay.Message) ([]relay.Message, error) {
 	if m.dead {
 		return nil, errDied
 	}
@@ -158,9 +161,9 @@ func (m *mortal) Orphaned(_ context.Context, _ int64, why string) error {
 }
 
 // CompleteTask implements relay.Temporal.
-func (m *mortal) CompleteTask(_ context.Context, o schema.TaskOwner, r schema.TaskResult) error {
+func (m *mortal) CompleteTask(_ context.Context, o task.Owner, r task.Result) error {
 	return m.deliver(func() error {
-		if o.WorkflowID != schema.NodeWorkflowID(m.s.fence.NodeID) || !m.s.flow.complete(o.ActivityID, r) {
+		if o.WorkflowID != lifecycle.NodeWorkflowID(m.s.fence.NodeID) || !m.s.flow.complete(o.ActivityID, r) {
 			return schema.NewError(schema.KindNotFound, "nothing waits").WithReason(schema.ReasonSettled)
 		}
 		return nil
@@ -168,9 +171,9 @@ func (m *mortal) CompleteTask(_ context.Context, o schema.TaskOwner, r schema.Ta
 }
 
 // SignalAgent implements relay.Temporal.
-func (m *mortal) SignalAgent(_ context.Context, workflowID string, e schema.AgentEvent) error {
+func (m *mortal) SignalAgent(_ context.Context, workflowID string, e lifecycle.AgentEvent) error {
 	return m.deliver(func() error {
-		if e.Event == schema.EventTaskBack && workflowID == schema.NodeWorkflowID(m.s.fence.NodeID) {
+		if e.Event == lifecycle.EventTaskReturned && workflowID == lifecycle.NodeWorkflowID(m.s.fence.NodeID) {
 			m.s.flow.back[e.Step] = true
 			m.s.flow.heal()
 		}

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // nodeSide is the agent as the API sees it: it has a journal, and executes what
@@ -23,7 +24,7 @@ type nodeSide struct {
 // held is one entry of the journal.
 type held struct {
 	id       string
-	kind     schema.TaskType
+	kind     task.Type
 	epoch    int64
 	begun    int
 	token    string // of the result, once there is one
@@ -61,11 +62,11 @@ func (s *shift) pick(is func(*held) bool) *held {
 // then its answer reaches nobody.
 func (s *shift) poll(ctx context.Context) error {
 	s.node.polls++
-	ask := schema.TaskAsk{Have: s.node.have(), Holder: "boot-1", Number: s.node.polls}
+	ask := nodeapi.PollRequest{Have: s.node.have(), Holder: "boot-1", Number: s.node.polls}
 	if s.may(handUnasked, 8) {
 		if s.may(handLate, 2) {
 			s.late = append(s.late, func(ctx context.Context) error {
-				offer, err := s.store.NextTask(ctx, s.caller, ask, schema.TaskLease)
+				offer, err := s.store.NextTask(ctx, s.caller, ask, task.LeaseDuration)
 				if offer != nil {
 					s.say("poll %d comes late and is handed %s, lease %d", ask.Number, offer.Type, offer.Lease.Epoch)
 				}
@@ -74,7 +75,7 @@ func (s *shift) poll(ctx context.Context) error {
 		}
 		return nil
 	}
-	offer, err := s.store.NextTask(ctx, s.caller, ask, schema.TaskLease)
+	offer, err := s.store.NextTask(ctx, s.caller, ask, task.LeaseDuration)
 	if err != nil || offer == nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func (s *shift) progress(ctx context.Context) error {
 	if h == nil {
 		return nil
 	}
-	p, err := s.store.Progress(ctx, s.caller, h.id, schema.TaskProgress{LeaseEpoch: h.epoch, Message: "at it"}, schema.TaskLease)
+	p, err := s.store.Progress(ctx, s.caller, h.id, task.Progress{LeaseEpoch: h.epoch, Message: "at it"}, task.LeaseDuration)
 	if err != nil {
 		return fmt.Errorf("progress of %s under lease %d: %w", h.kind, h.epoch, err)
 	}
@@ -140,7 +141,7 @@ func (s *shift) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := schema.TaskResult{LeaseEpoch: h.epoch, Status: schema.TaskSucceeded, Output: out, StartedAt: h.at, FinishedAt: h.at}
+	r := task.Result{LeaseEpoch: h.epoch, Status: task.Succeeded, Output: out, StartedAt: h.at, FinishedAt: h.at}
 	post := func(ctx context.Context) error {
 		_, err := s.store.Result(ctx, s.caller, h.id, r)
 		s.say("node reports %s under lease %d: %v", h.kind, r.LeaseEpoch, err)

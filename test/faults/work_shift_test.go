@@ -9,8 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // death is where something died or got lost.
@@ -45,8 +51,8 @@ type shift struct {
 	*world
 	r      *rand.Rand
 	calm   bool // nothing fails any more
-	caller schema.Caller
-	fence  schema.Fence
+	caller nodeapi.Caller
+	fence  activities.Fence
 	node   nodeSide
 	flow   flowSide
 	late   []func(context.Context) error // requests that arrive again
@@ -93,22 +99,22 @@ func (w *world) shift(ctx context.Context, tb testing.TB, seed uint64) (*shift, 
 // open registers an active node and begins a drain on it.
 func (s *shift) open(ctx context.Context, seed uint64) error {
 	s.runs++
-	n, err := s.store.Register(ctx, schema.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", s.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
+	n, err := s.store.Register(ctx, wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", s.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
 		return err
 	}
 	if _, err := s.db.raw.Exec(ctx, "UPDATE nodes SET state = 'active' WHERE node_id = $1", n.ID); err != nil {
 		return err
 	}
-	if err := s.claim(ctx, n.ID, schema.ActionDrain); err != nil {
+	if err := s.claim(ctx, n.ID, lifecycle.ActionDrain); err != nil {
 		return err
 	}
 	n, err = s.store.Node(ctx, n.ID)
 	if err != nil {
 		return err
 	}
-	s.caller = schema.Caller{NodeID: n.ID, Incarnation: n.Incarnation, Host: n.Host}
-	s.fence = schema.Fence{NodeID: n.ID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq, Actor: operator.Actor}
+	s.caller = nodeapi.Caller{NodeID: n.ID, Incarnation: n.Incarnation, Host: n.Host}
+	s.fence = activities.Fence{NodeID: n.ID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq, Actor: operator.Actor}
 	// Nobody wakes a relay here: it looks when the draw says so.
 	l, err := store.NewListener(s.db.url, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -162,10 +168,10 @@ func (s *shift) again(ctx context.Context) error {
 
 // sweep runs the reclaimer.
 func (s *shift) sweep(ctx context.Context) error {
-	report, err := s.store.Reclaim(ctx, schema.ReclaimRequest{Limit: 100})
+	report, err := s.store.Reclaim(ctx, activities.ReclaimRequest{Limit: 100})
 	for _, d := range report.Decisions {
 		s.hits[given]++
-		if d.Result == schema.ReclaimLost {
+		if d.Result == activities.ReclaimLost {
 			s.node.lost[d.TaskID] = true
 		}
 		s.say("reclaimer: %s %s", d.Result, d.Type)
@@ -178,7 +184,7 @@ func (s *shift) resume(ctx context.Context) error {
 	if s.flow.parked == "" || !s.calm && s.r.IntN(4) > 0 {
 		return nil
 	}
-	id := schema.TaskID(s.fence.OperationID, s.flow.parked)
+	id := lifecycle.TaskID(s.fence.OperationID, s.flow.parked)
 	_, err := s.store.ResumeTask(ctx, id, "looked at it", operator)
 	if schema.KindOf(err) == schema.KindTaskStatus { // it came back already
 		return nil
@@ -196,7 +202,7 @@ func (s *shift) settled() bool { return s.flow.over() && s.node.idle() && len(s.
 func (s *shift) check(ctx context.Context) error {
 	var err error
 	for _, kind := range s.flow.steps() {
-		h := s.node.known[schema.TaskID(s.fence.OperationID, string(kind))]
+		h := s.node.known[lifecycle.TaskID(s.fence.OperationID, string(kind))]
 		if h == nil || h.begun != 1 {
 			err = errors.Join(err, fmt.Errorf("%s was not begun just once: %+v", kind, h))
 		} else if s.flow.done[string(kind)] != h.token {
@@ -214,7 +220,7 @@ func (s *shift) recorded(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range s.flow.steps() {
-		id, count := schema.TaskID(s.fence.OperationID, string(kind)), map[string]int{}
+		id, count := lifecycle.TaskID(s.fence.OperationID, string(kind)), map[string]int{}
 		for _, e := range events {
 			if e.Target == id {
 				count[e.Action]++
@@ -222,8 +228,8 @@ func (s *shift) recorded(ctx context.Context) error {
 		}
 		view, viewErr := s.store.Task(ctx, id)
 		err = errors.Join(err, viewErr)
-		if view.Status != schema.TaskSucceeded || count[schema.AuditTaskCreated] != 1 || count[schema.AuditTaskFinished] != 1 ||
-			count[schema.AuditTaskDispatched] != int(view.Attempts) {
+		if view.Status != task.Succeeded || count[audit.TaskCreated] != 1 || count[audit.TaskFinished] != 1 ||
+			count[audit.TaskDispatched] != int(view.Attempts) {
 			err = errors.Join(err, fmt.Errorf("%s is %s after %d leases, and the audit says %v", kind, view.Status, view.Attempts, count))
 		}
 	}

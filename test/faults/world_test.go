@@ -11,8 +11,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // world is what runs share, one after the other: a database with its clock, and
@@ -26,7 +31,7 @@ type world struct {
 	runs   int
 }
 
-var operator = schema.Subject{Actor: "alice@ops", CorrelationID: "by-hand"}
+var operator = audit.Subject{Actor: "alice@ops", CorrelationID: "by-hand"}
 
 func newWorld(tb testing.TB, running bool) *world {
 	tb.Helper()
@@ -48,7 +53,7 @@ func newWorld(tb testing.TB, running bool) *world {
 // Its id follows from the seed, since agents draw from it.
 func (w *world) register(ctx context.Context, seed uint64) (nodeID string, err error) {
 	w.runs++
-	n, err := w.store.Register(ctx, schema.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
+	n, err := w.store.Register(ctx, wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
 		return "", err
 	}
@@ -56,38 +61,38 @@ func (w *world) register(ctx context.Context, seed uint64) (nodeID string, err e
 	if _, err := w.db.raw.Exec(ctx, "UPDATE nodes SET node_id = $2 WHERE node_id = $1", n.ID, id); err != nil {
 		return "", err
 	}
-	return id, w.claim(ctx, id, schema.ActionEnroll)
+	return id, w.claim(ctx, id, lifecycle.ActionEnroll)
 }
 
-func (w *world) claim(ctx context.Context, nodeID string, a schema.Action) error {
-	_, err := w.store.Claim(ctx, schema.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
-		WorkflowID: schema.NodeWorkflowID(nodeID), RunID: schema.NewID(), Actor: operator.Actor, CorrelationID: operator.CorrelationID})
+func (w *world) claim(ctx context.Context, nodeID string, a lifecycle.Action) error {
+	_, err := w.store.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
+		WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: schema.NewID(), Actor: operator.Actor, CorrelationID: operator.CorrelationID})
 	return err
 }
 
 // finish ends the operation that holds the node, if one does.
-func (w *world) finish(ctx context.Context, nodeID string, f schema.Finish) error {
+func (w *world) finish(ctx context.Context, nodeID string, f activities.Finish) error {
 	n, err := w.store.Node(ctx, nodeID)
 	if err != nil || n.Operation == nil {
 		return err
 	}
-	return w.store.Finish(ctx, schema.Fence{NodeID: nodeID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq,
+	return w.store.Finish(ctx, activities.Fence{NodeID: nodeID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq,
 		Actor: operator.Actor}, f)
 }
 
 // issue has an operator make a token and returns its text.
-func (w *world) issue(ctx context.Context, nodeID string, purpose schema.TokenPurpose) (string, error) {
-	text, id, hash := schema.NewToken()
-	return text, w.store.IssueToken(ctx, schema.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
-		ExpiresAt: w.db.clock.Now().Add(schema.TokenTTL)}, operator)
+func (w *world) issue(ctx context.Context, nodeID string, purpose trust.TokenPurpose) (string, error) {
+	text, id, hash := trust.NewToken()
+	return text, w.store.IssueToken(ctx, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
+		ExpiresAt: w.db.clock.Now().Add(trust.TokenTTL)}, operator)
 }
 
 // remove takes the node out of service for good.
 func (w *world) remove(ctx context.Context, nodeID string) error {
-	done := schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRetired}
-	gone := schema.Finish{Status: schema.OperationCompleted, Node: schema.NodeRemoved, DenyIdentity: true}
-	return errors.Join(w.claim(ctx, nodeID, schema.ActionRetire), w.finish(ctx, nodeID, done),
-		w.claim(ctx, nodeID, schema.ActionRemove), w.finish(ctx, nodeID, gone))
+	done := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired}
+	gone := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved, DenyIdentity: true}
+	return errors.Join(w.claim(ctx, nodeID, lifecycle.ActionRetire), w.finish(ctx, nodeID, done),
+		w.claim(ctx, nodeID, lifecycle.ActionRemove), w.finish(ctx, nodeID, gone))
 }
 
 // audited verifies the node's audit chain.
@@ -96,5 +101,5 @@ func (w *world) audited(ctx context.Context, stream string) error {
 	if err != nil {
 		return err
 	}
-	return schema.VerifyChain(nil, events)
+	return audit.VerifyChain(nil, events)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -37,27 +38,27 @@ func newAdmin(base, token string) *admin {
 
 // nodes answers all nodes by host name. It is a fleet's first call and not tried
 // again: whoever started the fleet is there to hear that nobody answers.
-func (a *admin) nodes(ctx context.Context) (map[string]schema.NodeView, error) {
-	var list schema.NodeList
+func (a *admin) nodes(ctx context.Context) (map[string]wire.NodeView, error) {
+	var list wire.NodeList
 	if err := a.once(ctx, http.MethodGet, "/nodes", nil, &list); err != nil {
 		return nil, err
 	}
-	out := make(map[string]schema.NodeView, len(list.Nodes))
+	out := make(map[string]wire.NodeView, len(list.Nodes))
 	for _, n := range list.Nodes {
 		out[n.Host] = n
 	}
 	return out, nil
 }
 
-func (a *admin) register(ctx context.Context, r schema.RegisterNodeRequest) (schema.NodeView, error) {
-	var v schema.NodeView
+func (a *admin) register(ctx context.Context, r wire.RegisterNodeRequest) (wire.NodeView, error) {
+	var v wire.NodeView
 	err := a.post(ctx, "/nodes", r, &v)
 	return v, err
 }
 
 // act starts an action on a node.
-func (a *admin) act(ctx context.Context, nodeID, verb string, r schema.LifecycleRequest) (schema.LifecycleAnswer, error) {
-	var v schema.LifecycleAnswer
+func (a *admin) act(ctx context.Context, nodeID, verb string, r wire.LifecycleRequest) (wire.LifecycleResponse, error) {
+	var v wire.LifecycleResponse
 	err := a.post(ctx, "/nodes/"+url.PathEscape(nodeID)+"/"+verb, r, &v)
 	return v, err
 }
@@ -70,7 +71,7 @@ func (a *admin) post(ctx context.Context, path string, in, out any) error {
 	}
 	for try, wait := 1, time.Second/2; ; try, wait = try+1, 2*wait {
 		err := a.once(ctx, http.MethodPost, path, body, out)
-		if err == nil || try == adminTries || !schema.KindOf(err).Row().Retry || ctx.Err() != nil {
+		if err == nil || try == adminTries || !schema.KindOf(err).Info().Retry || ctx.Err() != nil {
 			return err
 		}
 		if sleep(ctx, around(wait).draw()) != nil {
@@ -88,7 +89,7 @@ func (a *admin) once(ctx context.Context, method, path string, body []byte, out 
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+a.token)
-	req.Header.Set(schema.HeaderCorrelationID, schema.NewID())
+	req.Header.Set(wire.HeaderCorrelationID, schema.NewID())
 	answer, err := a.http.Do(req)
 	if err != nil {
 		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not answer", a.base).

@@ -33,7 +33,7 @@ type Config struct {
 	// TaskTime is how long a task's work is pretended to take.
 	TaskTime Span
 	// Heartbeat is the interval of the agents' heartbeats. Defaults to
-	// schema.HeartbeatEvery.
+	// wire.HeartbeatInterval.
 	Heartbeat time.Duration
 	// Workloads is how many pretended workloads each node has.
 	Workloads int

@@ -66,7 +66,7 @@ type fleet struct {
 // prepare gives every node an identity or a token for one, starts its agent and
 // says how far it is.
 func (f *fleet) prepare(ctx context.Context, talk io.Writer) error {
-	v := &inventory{conf: f.conf, admin: newAdmin(f.conf.AdminURL, f.conf.Token), ready: func(i int, conf agent.Config) {
+	v := &nodeInventory{conf: f.conf, admin: newAdmin(f.conf.AdminURL, f.conf.Token), ready: func(i int, conf agent.Config) {
 		select {
 		case <-f.pace.C:
 		case <-ctx.Done():

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // folder is where one node's agent keeps what:
@@ -73,7 +74,7 @@ func (f folder) save(c card) error {
 }
 
 // take keeps what a bundle says, but for its token.
-func (f folder) take(c card, b schema.BootstrapBundle) (card, error) {
+func (f folder) take(c card, b trust.BootstrapBundle) (card, error) {
 	c.APIURL, c.Env, c.Verifiers = b.APIURL, b.Env, b.TaskSigningPubkeys
 	return c, errors.Join(f.write("ca.crt", []byte(b.CABundlePEM)), f.write("node-ca.crt", []byte(b.NodeCertCABundlePEM)), f.save(c))
 }

@@ -8,6 +8,9 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // parallel is how many nodes are registered and enrolled at a time.
@@ -16,7 +19,7 @@ const parallel = 8
 // inventory brings nodes and identities together: it registers what is missing
 // and asks for a bundle where there is no identity. It may be run again after
 // any failure.
-type inventory struct {
+type nodeInventory struct {
 	conf  Config
 	admin *admin
 	// ready is called with each node that has an identity or a token for one.
@@ -29,7 +32,7 @@ type inventory struct {
 
 // run prepares all nodes. One that cannot be prepared is left out; nothing but
 // the loss of the admin API's list, or of all nodes, is an error.
-func (v *inventory) run(ctx context.Context) error {
+func (v *nodeInventory) run(ctx context.Context) error {
 	known, err := v.admin.nodes(ctx)
 	if err != nil {
 		return err
@@ -58,7 +61,7 @@ func (v *inventory) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (v *inventory) note(err error) {
+func (v *nodeInventory) note(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if err != nil {
@@ -70,7 +73,7 @@ func (v *inventory) note(err error) {
 
 // state answers how many nodes are prepared, how many were left out and why
 // the last one was.
-func (v *inventory) state() (prepared, left int, why error) {
+func (v *nodeInventory) state() (prepared, left int, why error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.left) > 0 {
@@ -80,16 +83,16 @@ func (v *inventory) state() (prepared, left int, why error) {
 }
 
 // prepare answers the configuration of one node's agent.
-func (v *inventory) prepare(ctx context.Context, host string, known map[string]schema.NodeView) (agent.Config, error) {
+func (v *nodeInventory) prepare(ctx context.Context, host string, known map[string]wire.NodeView) (agent.Config, error) {
 	node, there := known[host]
 	if !there {
 		var err error
-		node, err = v.admin.register(ctx, schema.RegisterNodeRequest{Host: host, SKU: v.conf.SKU, RegionCode: v.conf.Region})
+		node, err = v.admin.register(ctx, wire.RegisterNodeRequest{Host: host, SKU: v.conf.SKU, RegionCode: v.conf.Region})
 		if err != nil {
 			return agent.Config{}, named(host, err)
 		}
 	}
-	if node.State == schema.NodeRemoved || node.State == schema.NodeRemoving {
+	if node.State == lifecycle.NodeRemoved || node.State == lifecycle.NodeRemoving {
 		return agent.Config{}, schema.NewError(schema.KindInvalidRequest, "%s is %s, and a removed node does not come back", host, node.State).
 			WithReason("node_removed").WithNext("take another --prefix")
 	}
@@ -118,9 +121,9 @@ func (v *inventory) prepare(ctx context.Context, host string, known map[string]s
 
 // bundle has a bundle made and keeps all of it but the token: a first one by an
 // enrolment, for a node that had an identity by a reissue.
-func (v *inventory) bundle(ctx context.Context, f folder, c card, state schema.NodeState) (card, string, error) {
+func (v *nodeInventory) bundle(ctx context.Context, f folder, c card, state lifecycle.NodeState) (card, string, error) {
 	switch state {
-	case schema.NodeRegistered, schema.NodeBootstrapIssued, schema.NodeEnrolling:
+	case lifecycle.NodeRegistered, lifecycle.NodeBootstrapIssued, lifecycle.NodeEnrolling:
 		b, err := v.enroll(ctx, f, &c)
 		if err != nil {
 			return c, "", err
@@ -128,7 +131,7 @@ func (v *inventory) bundle(ctx context.Context, f folder, c card, state schema.N
 		c, err = f.take(c, b)
 		return c, b.EnrollmentToken, err
 	}
-	answer, err := v.admin.act(ctx, c.NodeID, "reissue-enrollment", schema.LifecycleRequest{
+	answer, err := v.admin.act(ctx, c.NodeID, "reissue-enrollment", wire.LifecycleRequest{
 		Reason: "the fleet's state holds no identity", IdempotencyKey: schema.NewID()})
 	if err != nil {
 		return c, "", err
@@ -142,9 +145,9 @@ func (v *inventory) bundle(ctx context.Context, f folder, c card, state schema.N
 
 // enroll starts the enrolment, or goes on with the one that an earlier fleet
 // began. Where that one is over, it starts another.
-func (v *inventory) enroll(ctx context.Context, f folder, c *card) (schema.BootstrapBundle, error) {
+func (v *nodeInventory) enroll(ctx context.Context, f folder, c *card) (trust.BootstrapBundle, error) {
 	for try := 1; ; try++ {
-		answer, err := v.admin.act(ctx, c.NodeID, "enroll", schema.LifecycleRequest{IdempotencyKey: c.EnrollKey})
+		answer, err := v.admin.act(ctx, c.NodeID, "enroll", wire.LifecycleRequest{IdempotencyKey: c.EnrollKey})
 		if err == nil && answer.BootstrapBundle != nil {
 			return *answer.BootstrapBundle, nil
 		}
@@ -152,11 +155,11 @@ func (v *inventory) enroll(ctx context.Context, f folder, c *card) (schema.Boots
 			err = schema.NewError(schema.KindInternal, "the admin API handed out no bundle").WithReason("no_bundle")
 		}
 		if try == 2 || schema.KindOf(err) == schema.KindOperationInProgress || ctx.Err() != nil {
-			return schema.BootstrapBundle{}, err
+			return trust.BootstrapBundle{}, err
 		}
 		c.EnrollKey = schema.NewID()
 		if err := f.save(*c); err != nil {
-			return schema.BootstrapBundle{}, err
+			return trust.BootstrapBundle{}, err
 		}
 	}
 }

@@ -18,16 +18,19 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // desk is an admin API with as much memory as the fleet's calls need.
 type desk struct {
 	mu     sync.Mutex
-	nodes  map[string]*schema.NodeView // by host
-	calls  []string                    // "VERB host"
-	keys   map[string]string           // of the running enrolment, by node
-	busy   int                         // answers 503 that many times
-	refuse string                      // a host that is refused
+	nodes  map[string]*wire.NodeView // by host
+	calls  []string                  // "VERB host"
+	keys   map[string]string         // of the running enrolment, by node
+	busy   int                       // answers 503 that many times
+	refuse string                    // a host that is refused
 }
 
 func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +45,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		e := schema.AsError(err)
-		w.WriteHeader(e.Kind.Row().HTTP)
+		w.WriteHeader(e.Kind.Info().HTTP)
 		json.NewEncoder(w).Encode(e.Body("c")) //nolint:errcheck // the client tells
 		return
 	}
@@ -55,14 +58,14 @@ func (d *desk) answer(r *http.Request) (any, error) {
 	}
 	verb := path.Base(r.URL.Path)
 	if verb == "nodes" && r.Method == http.MethodGet {
-		var list schema.NodeList
+		var list wire.NodeList
 		for _, n := range d.nodes {
 			list.Nodes = append(list.Nodes, *n)
 		}
 		return list, nil
 	}
 	if verb == "nodes" {
-		var in schema.RegisterNodeRequest
+		var in wire.RegisterNodeRequest
 		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 			return nil, err
 		}
@@ -70,52 +73,52 @@ func (d *desk) answer(r *http.Request) (any, error) {
 			return nil, schema.NewError(schema.KindInvalidRequest, "no such SKU").WithReason("sku_unknown")
 		}
 		d.calls = append(d.calls, "register "+in.Host)
-		d.nodes[in.Host] = &schema.NodeView{ID: schema.NewID(), Host: in.Host, SKU: in.SKU, State: schema.NodeRegistered}
+		d.nodes[in.Host] = &wire.NodeView{ID: schema.NewID(), Host: in.Host, SKU: in.SKU, State: lifecycle.NodeRegistered}
 		return d.nodes[in.Host], nil
 	}
-	var in schema.LifecycleRequest
+	var in wire.LifecycleRequest
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		return nil, err
 	}
 	return d.act(verb, path.Base(path.Dir(r.URL.Path)), in)
 }
 
-func (d *desk) act(verb, id string, in schema.LifecycleRequest) (any, error) {
+func (d *desk) act(verb, id string, in wire.LifecycleRequest) (any, error) {
 	for _, n := range d.nodes {
 		if n.ID != id {
 			continue
 		}
 		d.calls = append(d.calls, verb+" "+n.Host)
 		if verb == "reissue-enrollment" {
-			return schema.LifecycleAnswer{RecoveryBundle: &schema.RecoveryBundle{BootstrapBundle: bundle(id)}}, nil
+			return wire.LifecycleResponse{RecoveryBundle: &wire.RecoveryBundle{BootstrapBundle: bundle(id)}}, nil
 		}
 		if key := d.keys[id]; key != "" && key != in.IdempotencyKey {
 			return nil, schema.NewError(schema.KindOperationInProgress, "another enrolment runs")
 		}
-		d.keys[id], n.State = in.IdempotencyKey, schema.NodeEnrolling
+		d.keys[id], n.State = in.IdempotencyKey, lifecycle.NodeEnrolling
 		b := bundle(id)
-		return schema.LifecycleAnswer{BootstrapBundle: &b}, nil
+		return wire.LifecycleResponse{BootstrapBundle: &b}, nil
 	}
 	return nil, schema.NewError(schema.KindNotFound, "no such node")
 }
 
-func bundle(id string) schema.BootstrapBundle {
-	token, _, _ := schema.NewToken()
-	return schema.BootstrapBundle{NodeID: id, EnrollmentToken: token, APIURL: "https://api.internal", Env: "test",
+func bundle(id string) trust.BootstrapBundle {
+	token, _, _ := trust.NewToken()
+	return trust.BootstrapBundle{NodeID: id, EnrollmentToken: token, APIURL: "https://api.internal", Env: "test",
 		TaskSigningPubkeys: "active:k1:" + base64.StdEncoding.EncodeToString(make([]byte, 32)), CABundlePEM: "ca", NodeCertCABundlePEM: "node-ca"}
 }
 
 // office is a desk with an inventory at it.
-func office(t *testing.T, size int) (*desk, func() (map[int]agent.Config, *inventory, error)) {
+func office(t *testing.T, size int) (*desk, func() (map[int]agent.Config, *nodeInventory, error)) {
 	t.Helper()
-	d := &desk{nodes: map[string]*schema.NodeView{}, keys: map[string]string{}}
+	d := &desk{nodes: map[string]*wire.NodeView{}, keys: map[string]string{}}
 	server := httptest.NewServer(d)
 	t.Cleanup(server.Close)
 	c := Config{Size: size, State: t.TempDir(), Prefix: "f", SKU: "cpu-dev", Region: "local"}
-	return d, func() (map[int]agent.Config, *inventory, error) {
+	return d, func() (map[int]agent.Config, *nodeInventory, error) {
 		var mu sync.Mutex
 		ready := map[int]agent.Config{}
-		v := &inventory{conf: c, admin: newAdmin(server.URL, "secret"), ready: func(i int, c agent.Config) {
+		v := &nodeInventory{conf: c, admin: newAdmin(server.URL, "secret"), ready: func(i int, c agent.Config) {
 			mu.Lock()
 			defer mu.Unlock()
 			ready[i] = c
@@ -148,7 +151,7 @@ func TestMissingNodesAreRegisteredAndEnrolled(t *testing.T) {
 	// With an identity there is nothing to ask for.
 	for i, c := range ready {
 		require.NoError(t, os.WriteFile(c.CertPath, []byte("cert"), 0o600))
-		d.nodes[fmt.Sprintf("f-%04d", i+1)].State = schema.NodeActive
+		d.nodes[fmt.Sprintf("f-%04d", i+1)].State = lifecycle.NodeActive
 	}
 	ready, _, err = run()
 	require.NoError(t, err)
@@ -159,7 +162,7 @@ func TestMissingNodesAreRegisteredAndEnrolled(t *testing.T) {
 	// One that lost its state gets another identity; one that belongs to another
 	// installation starts over.
 	require.NoError(t, os.RemoveAll(strings.TrimSuffix(ready[1].CertPath, "/cert.pem")))
-	d.nodes["f-0003"] = &schema.NodeView{ID: schema.NewID(), Host: "f-0003", State: schema.NodeRegistered}
+	d.nodes["f-0003"] = &wire.NodeView{ID: schema.NewID(), Host: "f-0003", State: lifecycle.NodeRegistered}
 	ready, _, err = run()
 	require.NoError(t, err)
 	slices.Sort(d.calls)
@@ -170,7 +173,7 @@ func TestMissingNodesAreRegisteredAndEnrolled(t *testing.T) {
 func TestNodesThatCannotBePreparedAreLeftOut(t *testing.T) {
 	t.Parallel()
 	d, run := office(t, 3)
-	d.nodes["f-0001"] = &schema.NodeView{ID: schema.NewID(), Host: "f-0001", State: schema.NodeRemoved}
+	d.nodes["f-0001"] = &wire.NodeView{ID: schema.NewID(), Host: "f-0001", State: lifecycle.NodeRemoved}
 	d.refuse = "f-0002"
 	ready, v, err := run()
 	require.NoError(t, err)
@@ -180,7 +183,7 @@ func TestNodesThatCannotBePreparedAreLeftOut(t *testing.T) {
 	require.Equal(t, 2, left)
 	require.Error(t, why)
 
-	d.nodes["f-0003"].State = schema.NodeRemoved
+	d.nodes["f-0003"].State = lifecycle.NodeRemoved
 	_, _, err = run()
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), "without any node there is no fleet")
 }

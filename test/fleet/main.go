@@ -73,7 +73,7 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 	if _, ok := errors.AsType[usageError](err); ok {
 		return schema.ExitUsage
 	}
-	return e.Kind.Row().Exit
+	return e.Kind.Info().Exit
 }
 
 // usageError is a mistake of whoever typed the command.

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Why an agent's process ends while the fleet goes on.
@@ -132,7 +134,7 @@ func (m *member) admitted() {
 }
 
 // offered looks at an offer on its way to the agent.
-func (m *member) offered(o schema.TaskOffer) {
+func (m *member) offered(o wire.TaskOffer) {
 	switch m.wrong {
 	case Late:
 		m.leased(o.TaskID, o.Lease)
@@ -159,7 +161,7 @@ func (m *member) first(taskID string) bool {
 }
 
 // leased notes a lease's end.
-func (m *member) leased(taskID string, l schema.Lease) {
+func (m *member) leased(taskID string, l task.Lease) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.leases == nil {
@@ -176,7 +178,7 @@ func (m *member) hold(ctx context.Context, taskID string) error {
 	m.mu.Lock()
 	e := m.leases[taskID]
 	if e.result.IsZero() && !e.lease.IsZero() {
-		e.result = e.lease.Add(Span{time.Second, schema.StaleGrace + schema.ReclaimEvery}.draw())
+		e.result = e.lease.Add(Span{time.Second, task.StaleGrace + lifecycle.ReclaimInterval}.draw())
 		m.leases[taskID] = e
 	}
 	m.mu.Unlock()

@@ -10,12 +10,13 @@ import (
 	"path"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // wire carries one agent's requests to the node API, counts what they come to
 // and does what is wrong with the node's connection.
-type wire struct {
+type meteredConn struct {
 	m    *member
 	real http.RoundTripper
 }
@@ -25,21 +26,21 @@ type wire struct {
 func (m *member) newWire(c *tls.Config) http.RoundTripper {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true) // as the agent's own
-	return &wire{m: m, real: &http.Transport{
+	return &meteredConn{m: m, real: &http.Transport{
 		TLSClientConfig: c, Protocols: &protocols, MaxIdleConns: 2, IdleConnTimeout: 25 * time.Second,
 		TLSHandshakeTimeout: 30 * time.Second, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10, DialContext: m.lines.dial,
 	}}
 }
 
 // CloseIdleConnections is what an http.Client looks for.
-func (w *wire) CloseIdleConnections() {
+func (w *meteredConn) CloseIdleConnections() {
 	if t, ok := w.real.(*http.Transport); ok {
 		t.CloseIdleConnections()
 	}
 }
 
 // RoundTrip implements http.RoundTripper.
-func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+func (w *meteredConn) RoundTrip(r *http.Request) (*http.Response, error) {
 	if w.m.hushed.Load() {
 		return refuseAfter(r, r.Context().Done())
 	}
@@ -57,7 +58,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // heartbeat carries a heartbeat.
-func (w *wire) heartbeat(r *http.Request) (*http.Response, error) {
+func (w *meteredConn) heartbeat(r *http.Request) (*http.Response, error) {
 	res, err := w.real.RoundTrip(r)
 	if err == nil && res.StatusCode/100 == 2 {
 		w.m.admitted() // a first poll may take a minute to be answered
@@ -82,7 +83,7 @@ func refuseAfter(r *http.Request, done <-chan struct{}) (*http.Response, error) 
 }
 
 // poll carries a long poll. An offer is looked at on its way.
-func (w *wire) poll(r *http.Request) (*http.Response, error) {
+func (w *meteredConn) poll(r *http.Request) (*http.Response, error) {
 	t := w.m.tally
 	t.polling.Add(1)
 	defer t.polling.Add(-1)
@@ -94,7 +95,7 @@ func (w *wire) poll(r *http.Request) (*http.Response, error) {
 	if res.StatusCode != http.StatusOK {
 		return res, nil
 	}
-	var o schema.TaskOffer
+	var o wire.TaskOffer
 	if err := peek(res, &o); err != nil {
 		return nil, err
 	}
@@ -105,7 +106,7 @@ func (w *wire) poll(r *http.Request) (*http.Response, error) {
 
 // peek reads an answer's JSON and leaves it to be read again.
 func peek(res *http.Response, v any) error {
-	body, err := io.ReadAll(io.LimitReader(res.Body, schema.MaxResultBytes))
+	body, err := io.ReadAll(io.LimitReader(res.Body, wire.MaxResultBytes))
 	res.Body.Close()
 	res.Body = io.NopCloser(bytes.NewReader(body))
 	if err != nil {
@@ -116,12 +117,12 @@ func peek(res *http.Response, v any) error {
 }
 
 // progress carries a progress call, whose answer moves the lease's end.
-func (w *wire) progress(r *http.Request) (*http.Response, error) {
+func (w *meteredConn) progress(r *http.Request) (*http.Response, error) {
 	res, err := w.real.RoundTrip(r)
 	if err != nil || res.StatusCode != http.StatusOK || w.m.wrong != Late {
 		return res, err
 	}
-	var a schema.ProgressAnswer
+	var a wire.ProgressResponse
 	if err := peek(res, &a); err != nil {
 		return nil, err
 	}
@@ -133,8 +134,8 @@ func (w *wire) progress(r *http.Request) (*http.Response, error) {
 func taskOf(r *http.Request) string { return path.Base(path.Dir(r.URL.Path)) }
 
 // result carries a result: late or twice where that is wrong with the node.
-func (w *wire) result(r *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, 2*schema.MaxResultBytes))
+func (w *meteredConn) result(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, 2*wire.MaxResultBytes))
 	r.Body.Close()
 	if err != nil {
 		return nil, err
@@ -167,12 +168,12 @@ func (w *wire) result(r *http.Request) (*http.Response, error) {
 
 // settled counts the answer to a result.
 func (t *tally) settled(status int, body []byte) {
-	var r schema.TaskResult
+	var r task.Result
 	switch {
 	case status == http.StatusConflict:
 		t.late.Add(1)
 	case status/100 != 2 || json.Unmarshal(body, &r) != nil:
-	case r.Status == schema.TaskSucceeded:
+	case r.Status == task.Succeeded:
 		t.done.Add(1)
 	default:
 		t.failed.Add(1)
@@ -180,7 +181,7 @@ func (t *tally) settled(status int, body []byte) {
 }
 
 // twice sends a request two times at once and returns one of the answers.
-func (w *wire) twice(send func() (*http.Response, error)) (*http.Response, error) {
+func (w *meteredConn) twice(send func() (*http.Response, error)) (*http.Response, error) {
 	other := make(chan int, 1)
 	go func() {
 		res, err := send()

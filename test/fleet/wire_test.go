@@ -14,7 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // edge answers requests in the node API's place.
@@ -46,15 +48,15 @@ func (e *edge) got() []string {
 }
 
 // bench is a member on an edge, without an agent.
-func bench(wrong Misbehaviour, answer func(*http.Request, string) (int, any)) (*member, *wire, *edge) {
+func bench(wrong Misbehaviour, answer func(*http.Request, string) (int, any)) (*member, *meteredConn, *edge) {
 	e := &edge{answer: answer, from: time.Now()}
 	c := Config{RestartAfter: time.Minute, FlapEvery: time.Second, Log: slog.New(slog.DiscardHandler)}
 	m := newMember(c, Config{}.folder("x").config(card{NodeID: "n"}), wrong, &tally{})
 	m.end = func(error) {}
-	return m, &wire{m, e}, e
+	return m, &meteredConn{m, e}, e
 }
 
-func ask(ctx context.Context, w *wire, method, path string, body any) (int, string, error) {
+func ask(ctx context.Context, w *meteredConn, method, path string, body any) (int, string, error) {
 	raw, _ := json.Marshal(body)
 	r, _ := http.NewRequestWithContext(ctx, method, "https://api"+path, bytes.NewReader(raw))
 	res, err := w.RoundTrip(r)
@@ -66,11 +68,11 @@ func ask(ctx context.Context, w *wire, method, path string, body any) (int, stri
 	return res.StatusCode, string(text), err
 }
 
-func offer(id string, until time.Time) schema.TaskOffer {
-	return schema.TaskOffer{TaskID: id, Lease: schema.Lease{Epoch: 1, ExpiresAt: until}}
+func offer(id string, until time.Time) wire.TaskOffer {
+	return wire.TaskOffer{TaskID: id, Lease: task.Lease{Epoch: 1, ExpiresAt: until}}
 }
 
-func succeeded() schema.TaskResult { return schema.TaskResult{Status: schema.TaskSucceeded} }
+func succeeded() task.Result { return task.Result{Status: task.Succeeded} }
 
 func TestOffersAndResultsAreCounted(t *testing.T) {
 	t.Parallel()
@@ -83,8 +85,8 @@ func TestOffersAndResultsAreCounted(t *testing.T) {
 		_, body, err := ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
 		require.NoError(t, err)
 		require.Contains(t, body, `"task_id":"t1"`, "the agent reads what was looked at")
-		for _, r := range []schema.TaskStatus{schema.TaskSucceeded, schema.TaskFailed} {
-			_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", schema.TaskResult{Status: r})
+		for _, r := range []task.Status{task.Succeeded, task.Failed} {
+			_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", task.Result{Status: r})
 			require.NoError(t, err)
 		}
 		status = http.StatusConflict
@@ -153,11 +155,11 @@ func TestLateReportsAfterTheLease(t *testing.T) {
 			if r.Method == http.MethodGet {
 				return http.StatusOK, offer("t1", begun.Add(time.Minute))
 			}
-			return http.StatusOK, schema.ProgressAnswer{Lease: schema.Lease{Epoch: 1, ExpiresAt: begun.Add(80 * time.Second)}}
+			return http.StatusOK, wire.ProgressResponse{Lease: task.Lease{Epoch: 1, ExpiresAt: begun.Add(80 * time.Second)}}
 		})
 		_, _, err := ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
 		require.NoError(t, err)
-		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/progress", schema.TaskProgress{})
+		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/progress", task.Progress{})
 		require.NoError(t, err)
 		tries := 0
 		for err = context.DeadlineExceeded; err != nil; tries++ {
@@ -166,7 +168,7 @@ func TestLateReportsAfterTheLease(t *testing.T) {
 			cancel()
 		}
 		require.Greater(t, time.Since(begun), 80*time.Second, "after the lease that the progress made longer")
-		require.Less(t, time.Since(begun), 80*time.Second+schema.StaleGrace+schema.ReclaimEvery+time.Second)
+		require.Less(t, time.Since(begun), 80*time.Second+task.StaleGrace+lifecycle.ReclaimInterval+time.Second)
 		require.GreaterOrEqual(t, tries, 3)
 		require.Len(t, e.got(), 3)
 		sent := time.Now()

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // slowest bounds what a slow node takes for a task whose time limit is long.
@@ -17,14 +18,14 @@ const slowest = 2 * time.Minute
 // dress puts a pretended duration before an executor of the agent, and a
 // pretended machine in the place of this one. What remains is the agent's own:
 // its cordon, its drain of the pretended workloads, its trust.
-func (m *member) dress(kind schema.TaskType, x agent.Executor) agent.Executor {
+func (m *member) dress(kind task.Type, x agent.Executor) agent.Executor {
 	own, work := x.Run, x.Run
 	switch kind {
-	case schema.TaskFactsCollect:
+	case task.FactsCollect:
 		work = m.facts
-	case schema.TaskNodeProbe:
+	case task.NodeProbe:
 		work = m.probe
-	case schema.TaskWorkloadUncordon:
+	case task.WorkloadUncordon:
 		work = func(ctx context.Context, t agent.Task) (any, error) {
 			out, err := own(ctx, t)
 			if err == nil {
@@ -64,12 +65,12 @@ func (m *member) taskTime(t agent.Task) time.Duration {
 
 // facts are those of a machine that fits every SKU without GPUs.
 func (m *member) facts(context.Context, agent.Task) (any, error) {
-	return schema.Facts{Hostname: m.conf.NodeID, OS: "pretended", Kernel: "pretended", Arch: runtime.GOARCH, CPUs: 256,
-		MemoryBytes: 4 << 40, Disks: []schema.Disk{}, NICs: []schema.NIC{}, GPUs: []schema.GPU{}, CollectedAt: time.Now().UTC()}, nil
+	return inventory.Facts{Hostname: m.conf.NodeID, OS: "pretended", Kernel: "pretended", Arch: runtime.GOARCH, CPUs: 256,
+		MemoryBytes: 4 << 40, Disks: []inventory.Disk{}, NICs: []inventory.NIC{}, GPUs: []inventory.GPU{}, CollectedAt: time.Now().UTC()}, nil
 }
 
 func (m *member) probe(context.Context, agent.Task) (any, error) {
-	return schema.ProbeReport{Healthy: true, Checks: []schema.ProbeCheck{{Name: "disk", OK: true, Detail: "pretended"}}}, nil
+	return inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "disk", OK: true, Detail: "pretended"}}}, nil
 }
 
 // load is a node's pretended workloads. They end at once when they are asked to,
@@ -83,13 +84,13 @@ type load struct {
 }
 
 // List implements agent.Workloads.
-func (l *load) List(context.Context) ([]schema.Workload, error) {
+func (l *load) List(context.Context) ([]task.Workload, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := []schema.Workload{}
+	out := []task.Workload{}
 	for i := range l.size {
 		if name := fmt.Sprintf("pretended-%02d", i+1); !l.ended[name] {
-			out = append(out, schema.Workload{Name: name, Kind: "process", Since: l.since})
+			out = append(out, task.Workload{Name: name, Kind: "process", Since: l.since})
 		}
 	}
 	return out, nil

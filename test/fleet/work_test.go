@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent"
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // did is an executor of the agent in which the drain ends all workloads.
-func did(m *member, kind schema.TaskType) func(context.Context, agent.Task) (any, error) {
+func did(m *member, kind task.Type) func(context.Context, agent.Task) (any, error) {
 	x := m.dress(kind, agent.Executor{Folder: true, Resumable: true, Run: func(ctx context.Context, _ agent.Task) (any, error) {
-		if kind == schema.TaskWorkloadDrain {
+		if kind == task.WorkloadDrain {
 			return "drained", m.load.Stop(ctx, "pretended-01")
 		}
 		return "own", nil
@@ -23,8 +24,8 @@ func did(m *member, kind schema.TaskType) func(context.Context, agent.Task) (any
 	return x.Run
 }
 
-func task(kind schema.TaskType) agent.Task {
-	return agent.Task{TaskPayload: schema.TaskPayload{TaskID: "t-" + string(kind), Type: kind, MaxRuntime: 30}}
+func newTask(kind task.Type) agent.Task {
+	return agent.Task{Payload: task.Payload{TaskID: "t-" + string(kind), Type: kind, MaxRuntime: 30}}
 }
 
 func TestOnlyTheMachineIsPretended(t *testing.T) {
@@ -32,8 +33,8 @@ func TestOnlyTheMachineIsPretended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _, _ := bench("", nil)
 		m.fleet.TaskTime, m.load.size = Span{time.Second, time.Second}, 1
-		do := func(kind schema.TaskType) any {
-			out, err := did(m, kind)(t.Context(), task(kind))
+		do := func(kind task.Type) any {
+			out, err := did(m, kind)(t.Context(), newTask(kind))
 			require.NoError(t, err)
 			return out
 		}
@@ -43,14 +44,14 @@ func TestOnlyTheMachineIsPretended(t *testing.T) {
 			return len(list)
 		}
 		begun := time.Now()
-		require.Equal(t, "own", do(schema.TaskWorkloadCordon))
+		require.Equal(t, "own", do(task.WorkloadCordon))
 		require.Equal(t, time.Second, time.Since(begun))
-		require.IsType(t, schema.Facts{}, do(schema.TaskFactsCollect))
-		require.IsType(t, schema.ProbeReport{}, do(schema.TaskNodeProbe))
+		require.IsType(t, inventory.Facts{}, do(task.FactsCollect))
+		require.IsType(t, inventory.ProbeReport{}, do(task.NodeProbe))
 		require.Equal(t, 1, running())
-		require.Equal(t, "drained", do(schema.TaskWorkloadDrain))
+		require.Equal(t, "drained", do(task.WorkloadDrain))
 		require.Zero(t, running())
-		require.Equal(t, "own", do(schema.TaskWorkloadUncordon))
+		require.Equal(t, "own", do(task.WorkloadUncordon))
 		require.Equal(t, 1, running(), "an uncordoned node takes work again")
 	})
 }
@@ -59,10 +60,10 @@ func TestSlowStaysWithinTheTimeLimit(t *testing.T) {
 	t.Parallel()
 	m, _, _ := bench(Slow, nil)
 	for range 100 {
-		d := m.taskTime(task(schema.TaskWorkloadCordon))
+		d := m.taskTime(newTask(task.WorkloadCordon))
 		require.True(t, d >= 15*time.Second && d <= 27*time.Second, d)
 	}
-	long := task(schema.TaskWorkloadDrain)
+	long := newTask(task.WorkloadDrain)
 	long.MaxRuntime = 3600
 	require.Less(t, m.taskTime(long), slowest)
 }
@@ -73,10 +74,10 @@ func TestDiesOnceForATask(t *testing.T) {
 		m, _, _ := bench(Dies, nil)
 		ctx, end := context.WithCancelCause(t.Context())
 		m.end = end
-		_, err := did(m, schema.TaskWorkloadCordon)(ctx, task(schema.TaskWorkloadCordon))
+		_, err := did(m, task.WorkloadCordon)(ctx, newTask(task.WorkloadCordon))
 		require.ErrorIs(t, err, errDied)
 		require.True(t, m.hushed.Load(), "a dead agent says nothing")
-		out, err := did(m, schema.TaskWorkloadCordon)(t.Context(), task(schema.TaskWorkloadCordon))
+		out, err := did(m, task.WorkloadCordon)(t.Context(), newTask(task.WorkloadCordon))
 		require.NoError(t, err, "the restarted one does the work")
 		require.Equal(t, "own", out)
 	})

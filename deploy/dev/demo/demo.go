@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/stack"
 )
 
@@ -113,8 +116,8 @@ func (d *demo) register(ctx context.Context) (string, error) {
 
 func (d *demo) known(ctx context.Context, host string) bool {
 	out, err := d.cli.read(ctx, "node", "show", host, "-o", "json")
-	var node schema.NodeView
-	return err == nil && json.Unmarshal([]byte(out), &node) == nil && node.State != schema.NodeRemoved
+	var node wire.NodeView
+	return err == nil && json.Unmarshal([]byte(out), &node) == nil && node.State != lifecycle.NodeRemoved
 }
 
 // enroll hands the node its bundle, starts the agent with it and waits for its
@@ -181,11 +184,11 @@ func (d *demo) work(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var node schema.NodeView
+		var node wire.NodeView
 		if err := json.Unmarshal([]byte(out), &node); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(node.Workloads, func(w schema.Workload) bool { return w.Name == "training" }) {
+		if slices.ContainsFunc(node.Workloads, func(w task.Workload) bool { return w.Name == "training" }) {
 			return nil
 		}
 		select {
@@ -206,7 +209,7 @@ func (d *demo) link(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var st schema.OperationStatus
+	var st lifecycle.OperationStatus
 	if err := json.Unmarshal([]byte(out), &st); err != nil {
 		return "", err
 	}

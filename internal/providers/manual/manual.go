@@ -6,6 +6,7 @@ package manual
 import (
 	"context"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -19,7 +20,7 @@ func (Provider) Name() string { return "manual" }
 func (Provider) Creates() bool { return false }
 
 // Ensure adopts the host: its name is the machine's id.
-func (Provider) Ensure(_ context.Context, _ schema.Resource, host string) (string, error) {
+func (Provider) Ensure(_ context.Context, _ activities.Resource, host string) (string, error) {
 	if host == "" {
 		return "", schema.Errorf(schema.KindInvalidRequest, "the manual provider needs the node's host name")
 	}
@@ -27,4 +28,4 @@ func (Provider) Ensure(_ context.Context, _ schema.Resource, host string) (strin
 }
 
 // Release leaves the machine as it is: its owner decides about it.
-func (Provider) Release(context.Context, schema.Resource) error { return nil }
+func (Provider) Release(context.Context, activities.Resource) error { return nil }

@@ -9,7 +9,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 const certificateAges = `-- name: CertificateAges :many
@@ -152,7 +153,7 @@ type IdentityFactsRow struct {
 	NodeID            string
 	Serial            string
 	Host              string
-	State             schema.NodeState
+	State             lifecycle.NodeState
 	Incarnation       int64
 	PolledIncarnation int64
 	SetVersion        int64
@@ -217,7 +218,7 @@ type InsertPendingCertificateParams struct {
 	NotBefore       time.Time
 	NotAfter        time.Time
 	TokenID         *string
-	Via             schema.Via
+	Via             trust.IssueMethod
 	Sequence        int64
 	RecoveryTokenID *string
 }
@@ -371,7 +372,7 @@ WHERE slot = 'pending' AND issued_at < now() - make_interval(secs => $1::float8)
 type UnpromotedRow struct {
 	NodeID   string
 	Serial   string
-	Via      schema.Via
+	Via      trust.IssueMethod
 	IssuedAt time.Time
 }
 

@@ -8,7 +8,7 @@ package sqlc
 import (
 	"context"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 const insertInstance = `-- name: InsertInstance :exec
@@ -23,7 +23,7 @@ type InsertInstanceParams struct {
 	InstanceID string
 	NodeID     string
 	Provider   string
-	State      schema.InstanceState
+	State      lifecycle.InstanceState
 }
 
 // The machine may have been created before its instance was recorded.
@@ -48,7 +48,7 @@ type ListInstancesRow struct {
 	InstanceID string
 	Provider   string
 	ExternalID string
-	State      schema.InstanceState
+	State      lifecycle.InstanceState
 }
 
 // The newest instance of each of the nodes.
@@ -86,7 +86,7 @@ type LiveInstanceRow struct {
 	InstanceID string
 	Provider   string
 	ExternalID string
-	State      schema.InstanceState
+	State      lifecycle.InstanceState
 }
 
 func (q *Queries) LiveInstance(ctx context.Context, nodeID string) (LiveInstanceRow, error) {
@@ -114,7 +114,7 @@ const setInstanceState = `-- name: SetInstanceState :exec
 UPDATE instances SET state = $2, state_since = now() WHERE node_id = $1 AND state <> 'terminated'
 `
 
-func (q *Queries) SetInstanceState(ctx context.Context, nodeID string, state schema.InstanceState) error {
+func (q *Queries) SetInstanceState(ctx context.Context, nodeID string, state lifecycle.InstanceState) error {
 	_, err := q.db.Exec(ctx, setInstanceState, nodeID, state)
 	return err
 }

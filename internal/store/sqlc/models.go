@@ -7,7 +7,9 @@ package sqlc
 import (
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 type AuditEvent struct {
@@ -29,7 +31,7 @@ type AuditEvent struct {
 type Node struct {
 	NodeID             string
 	Host               string
-	State              schema.NodeState
+	State              lifecycle.NodeState
 	StateSince         time.Time
 	Cordoned           bool
 	OpSeq              int64
@@ -40,7 +42,7 @@ type Node struct {
 	GPUsTotal          int
 	RegionCode         string
 	OnboardingMode     string
-	LifecycleClass     schema.LifecycleClass
+	LifecycleClass     inventory.Class
 	Port               int
 	SSHUsername        string
 	SSHPublicKey       string
@@ -49,9 +51,9 @@ type Node struct {
 	AgentPhase         string
 	BootID             string
 	UptimeSeconds      int64
-	Workloads          []schema.Workload
+	Workloads          []task.Workload
 	WorkloadsAt        *time.Time
-	Facts              *schema.Facts
+	Facts              *inventory.Facts
 	TaskSeq            int64
 	CreatedAt          time.Time
 	RecoveryKey        []byte

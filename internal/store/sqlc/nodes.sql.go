@@ -9,7 +9,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 const claimNode = `-- name: ClaimNode :execrows
@@ -22,7 +24,7 @@ type ClaimNodeParams struct {
 	NodeID      string
 	OpSeq       int64
 	OperationID *string
-	State       schema.NodeState
+	State       lifecycle.NodeState
 }
 
 func (q *Queries) ClaimNode(ctx context.Context, arg ClaimNodeParams) (int64, error) {
@@ -178,14 +180,14 @@ type HeartbeatParams struct {
 	UptimeSeconds int64
 	At            time.Time
 	Cordoned      bool
-	Workloads     []schema.Workload
+	Workloads     []task.Workload
 	NodeID        string
 	Incarnation   int64
 }
 
 // A heartbeat that a task result overtook does not undo what the result said;
 // one that is much older means that the node's clock was set back.
-func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (schema.NodeState, error) {
+func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle.NodeState, error) {
 	row := q.db.QueryRow(ctx, heartbeat,
 		arg.AgentVersion,
 		arg.AgentPhase,
@@ -197,7 +199,7 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (schema.No
 		arg.NodeID,
 		arg.Incarnation,
 	)
-	var state schema.NodeState
+	var state lifecycle.NodeState
 	err := row.Scan(&state)
 	return state, err
 }
@@ -215,7 +217,7 @@ type InsertNodeParams struct {
 	GPUsTotal      int
 	RegionCode     string
 	OnboardingMode string
-	LifecycleClass schema.LifecycleClass
+	LifecycleClass inventory.Class
 	Port           int
 	SSHUsername    string
 	SSHPublicKey   string
@@ -330,7 +332,7 @@ FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 type LockNodeRow struct {
 	NodeID            string
 	Host              string
-	State             schema.NodeState
+	State             lifecycle.NodeState
 	Cordoned          bool
 	OpSeq             int64
 	OperationID       *string
@@ -343,7 +345,7 @@ type LockNodeRow struct {
 	GPUsTotal         int
 	RegionCode        string
 	OnboardingMode    string
-	Workloads         []schema.Workload
+	Workloads         []task.Workload
 	Now               time.Time
 }
 
@@ -394,7 +396,7 @@ SELECT state, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since F
 `
 
 type NodeCountsRow struct {
-	State       schema.NodeState
+	State       lifecycle.NodeState
 	Nodes       int64
 	OldestSince time.Time
 }
@@ -437,7 +439,7 @@ SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boole
 `
 
 type RecoveryFactsRow struct {
-	State       schema.NodeState
+	State       lifecycle.NodeState
 	Incarnation int64
 	RecoveryKey []byte
 	Locked      bool
@@ -483,7 +485,7 @@ const setNodeFacts = `-- name: SetNodeFacts :execrows
 UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2
 `
 
-func (q *Queries) SetNodeFacts(ctx context.Context, nodeID string, opSeq int64, facts *schema.Facts) (int64, error) {
+func (q *Queries) SetNodeFacts(ctx context.Context, nodeID string, opSeq int64, facts *inventory.Facts) (int64, error) {
 	result, err := q.db.Exec(ctx, setNodeFacts, nodeID, opSeq, facts)
 	if err != nil {
 		return 0, err
@@ -504,7 +506,7 @@ const setNodeState = `-- name: SetNodeState :execrows
 UPDATE nodes SET state = $3, state_since = now() WHERE node_id = $1 AND op_seq = $2
 `
 
-func (q *Queries) SetNodeState(ctx context.Context, nodeID string, opSeq int64, state schema.NodeState) (int64, error) {
+func (q *Queries) SetNodeState(ctx context.Context, nodeID string, opSeq int64, state lifecycle.NodeState) (int64, error) {
 	result, err := q.db.Exec(ctx, setNodeState, nodeID, opSeq, state)
 	if err != nil {
 		return 0, err
@@ -519,7 +521,7 @@ UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id 
 type SetNodeWorkParams struct {
 	NodeID      string
 	Cordoned    bool
-	Workloads   []schema.Workload
+	Workloads   []task.Workload
 	WorkloadsAt *time.Time
 }
 

@@ -9,7 +9,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 const advanceOperation = `-- name: AdvanceOperation :exec
@@ -20,11 +21,11 @@ WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL
 type AdvanceOperationParams struct {
 	OperationID string
 	OpSeq       int64
-	Status      schema.OperationState
+	Status      lifecycle.OperationState
 	Phase       string
 	Step        int64
-	Stuck       *schema.Stuck
-	Decision    *schema.ResolveRequest
+	Stuck       *lifecycle.Stuck
+	Decision    *lifecycle.ResolveRequest
 }
 
 func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationParams) error {
@@ -48,7 +49,7 @@ WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL
 type FinishOperationParams struct {
 	OperationID string
 	OpSeq       int64
-	Status      schema.OperationState
+	Status      lifecycle.OperationState
 	Outcome     string
 }
 
@@ -71,15 +72,15 @@ type GetOperationRow struct {
 	OperationID string
 	NodeID      string
 	OpSeq       int64
-	Action      schema.Action
-	Status      schema.OperationState
+	Action      lifecycle.Action
+	Status      lifecycle.OperationState
 	Phase       string
 	Step        int64
-	Stuck       *schema.Stuck
-	Decision    *schema.ResolveRequest
+	Stuck       *lifecycle.Stuck
+	Decision    *lifecycle.ResolveRequest
 	Actor       string
 	RunID       string
-	Claim       schema.Claim
+	Claim       activities.Claim
 	EndedAt     *time.Time
 }
 
@@ -114,13 +115,13 @@ type InsertOperationParams struct {
 	OperationID   string
 	NodeID        string
 	OpSeq         int64
-	Action        schema.Action
+	Action        lifecycle.Action
 	Actor         string
 	Reason        string
 	CorrelationID string
 	WorkflowID    string
 	RunID         string
-	Claim         schema.Claim
+	Claim         activities.Claim
 	StartedAt     time.Time
 }
 
@@ -155,10 +156,10 @@ type ListOperationsRow struct {
 	NodeID        string
 	Host          string
 	OpSeq         int64
-	Action        schema.Action
-	Status        schema.OperationState
+	Action        lifecycle.Action
+	Status        lifecycle.OperationState
 	Phase         string
-	Stuck         *schema.Stuck
+	Stuck         *lifecycle.Stuck
 	Actor         string
 	Reason        string
 	CorrelationID string
@@ -212,7 +213,7 @@ SELECT operation_id, action FROM operations WHERE node_id = $1 AND ended_at IS N
 
 type OpenOperationsRow struct {
 	OperationID string
-	Action      schema.Action
+	Action      lifecycle.Action
 }
 
 func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOperationsRow, error) {
@@ -248,10 +249,10 @@ type RunningOperationsRow struct {
 	NodeID        string
 	Host          string
 	OpSeq         int64
-	Action        schema.Action
-	Status        schema.OperationState
+	Action        lifecycle.Action
+	Status        lifecycle.OperationState
 	Phase         string
-	Stuck         *schema.Stuck
+	Stuck         *lifecycle.Stuck
 	Actor         string
 	Reason        string
 	CorrelationID string
@@ -350,7 +351,7 @@ RETURNING operation_id, action, correlation_id
 
 type SupersedeOperationsRow struct {
 	OperationID   string
-	Action        schema.Action
+	Action        lifecycle.Action
 	CorrelationID string
 }
 
@@ -383,7 +384,7 @@ RETURNING operation_id, action, correlation_id
 
 type SupersedeReissueRow struct {
 	OperationID   string
-	Action        schema.Action
+	Action        lifecycle.Action
 	CorrelationID string
 }
 

@@ -9,7 +9,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 const dropResultMessage = `-- name: DropResultMessage :exec
@@ -42,7 +43,7 @@ SELECT pg_notify($1::text, '')
 `
 
 // Stores an event and wakes whoever delivers.
-func (q *Queries) InsertEventMessage(ctx context.Context, channel string, workflowID string, event *schema.AgentEvent) error {
+func (q *Queries) InsertEventMessage(ctx context.Context, channel string, workflowID string, event *lifecycle.AgentEvent) error {
 	_, err := q.db.Exec(ctx, insertEventMessage, channel, workflowID, event)
 	return err
 }
@@ -126,7 +127,7 @@ type TakeOutboxRow struct {
 	OwnerWorkflowID *string
 	OwnerRunID      *string
 	OwnerActivityID *string
-	Result          *schema.TaskResult
+	Result          *task.Result
 	TaskStatus      string
 	LeaseEpoch      int64
 }

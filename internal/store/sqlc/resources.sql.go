@@ -8,7 +8,7 @@ package sqlc
 import (
 	"context"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/activities"
 )
 
 const createdResource = `-- name: CreatedResource :exec
@@ -31,7 +31,7 @@ type GetResourceRow struct {
 	Kind       string
 	Provider   string
 	ExternalID string
-	State      schema.ResourceState
+	State      activities.ResourceState
 }
 
 func (q *Queries) GetResource(ctx context.Context, resourceID string, nodeID string) (GetResourceRow, error) {
@@ -59,7 +59,7 @@ type OpenResourcesRow struct {
 	Kind       string
 	Provider   string
 	ExternalID string
-	State      schema.ResourceState
+	State      activities.ResourceState
 }
 
 func (q *Queries) OpenResources(ctx context.Context, nodeID string) ([]OpenResourcesRow, error) {

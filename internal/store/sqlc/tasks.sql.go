@@ -10,7 +10,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 const attachEnvelope = `-- name: AttachEnvelope :execrows
@@ -32,7 +32,7 @@ UPDATE node_tasks SET status = 'cancelled', result = $2, finished_at = now(), ca
 WHERE task_id = $1
 `
 
-func (q *Queries) EndTask(ctx context.Context, taskID string, result *schema.TaskResult, cancelReason string) error {
+func (q *Queries) EndTask(ctx context.Context, taskID string, result *task.Result, cancelReason string) error {
 	_, err := q.db.Exec(ctx, endTask, taskID, result, cancelReason)
 	return err
 }
@@ -212,8 +212,8 @@ type FinishTaskParams struct {
 	ResultSerial    *string
 	Was             string
 	Channel         string
-	Status          schema.TaskStatus
-	Result          *schema.TaskResult
+	Status          task.Status
+	Result          *task.Result
 	OutputTail      string
 	ResultKey       []byte
 	ResultBody      []byte
@@ -293,9 +293,9 @@ type GetTaskRow struct {
 	TaskID          string
 	NodeID          string
 	Host            string
-	Type            schema.TaskType
-	Effect          schema.Effect
-	Status          schema.TaskStatus
+	Type            task.Type
+	Effect          task.Effect
+	Status          task.Status
 	Step            string
 	Seq             int64
 	Incarnation     int64
@@ -314,7 +314,7 @@ type GetTaskRow struct {
 	FinishedAt      *time.Time
 	LostAt          *time.Time
 	CancelReason    string
-	Result          *schema.TaskResult
+	Result          *task.Result
 	OutputTail      string
 }
 
@@ -362,15 +362,15 @@ type GetTaskByStepRow struct {
 	TaskID      string
 	NodeID      string
 	Incarnation int64
-	Type        schema.TaskType
-	Effect      schema.Effect
+	Type        task.Type
+	Effect      task.Effect
 	Params      json.RawMessage
 	Seq         int64
-	Status      schema.TaskStatus
+	Status      task.Status
 	Signed      bool
 	CreatedAt   time.Time
 	LeaseEpoch  int64
-	Result      *schema.TaskResult
+	Result      *task.Result
 }
 
 func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step string) (GetTaskByStepRow, error) {
@@ -408,9 +408,9 @@ type ListTasksRow struct {
 	TaskID          string
 	NodeID          string
 	Host            string
-	Type            schema.TaskType
-	Effect          schema.Effect
-	Status          schema.TaskStatus
+	Type            task.Type
+	Effect          task.Effect
+	Status          task.Status
 	Step            string
 	Seq             int64
 	Incarnation     int64
@@ -429,7 +429,7 @@ type ListTasksRow struct {
 	FinishedAt      *time.Time
 	LostAt          *time.Time
 	CancelReason    string
-	Result          *schema.TaskResult
+	Result          *task.Result
 	OutputTail      string
 }
 
@@ -515,15 +515,15 @@ type LockTaskRow struct {
 	TaskID          string
 	NodeID          string
 	Incarnation     int64
-	Type            schema.TaskType
-	Effect          schema.Effect
-	Status          schema.TaskStatus
+	Type            task.Type
+	Effect          task.Effect
+	Status          task.Status
 	Step            string
 	LeaseEpoch      int64
 	OperationID     string
 	CorrelationID   string
 	OwnerWorkflowID string
-	Result          *schema.TaskResult
+	Result          *task.Result
 	CancelReason    string
 	Envelope        []byte
 	Expired         bool
@@ -822,7 +822,7 @@ UPDATE node_tasks SET status = $1, lost_at = CASE WHEN $1 = 'lost' THEN now() EN
 WHERE task_id = $2
 `
 
-func (q *Queries) SetTaskStatus(ctx context.Context, status schema.TaskStatus, taskID string) error {
+func (q *Queries) SetTaskStatus(ctx context.Context, status task.Status, taskID string) error {
 	_, err := q.db.Exec(ctx, setTaskStatus, status, taskID)
 	return err
 }
@@ -848,7 +848,7 @@ WHERE finished_at IS NULL GROUP BY status ORDER BY status
 `
 
 type TaskLeasesRow struct {
-	Status schema.TaskStatus
+	Status task.Status
 	Tasks  int64
 }
 
@@ -921,7 +921,7 @@ RETURNING task_id, operation_id, type, correlation_id
 type VoidTasksRow struct {
 	TaskID        string
 	OperationID   string
-	Type          schema.TaskType
+	Type          task.Type
 	CorrelationID string
 }
 

@@ -9,7 +9,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 const bindKey = `-- name: BindKey :execrows
@@ -94,7 +94,7 @@ type GetTokenRow struct {
 	TokenID     string
 	NodeID      string
 	Incarnation int64
-	Purpose     schema.TokenPurpose
+	Purpose     trust.TokenPurpose
 	State       string
 	SecretHash  []byte
 	ClaimedSPKI *string
@@ -138,8 +138,8 @@ type InsertTokenParams struct {
 	TokenID       string
 	NodeID        string
 	Incarnation   int64
-	Purpose       schema.TokenPurpose
-	BundlePurpose *schema.TokenPurpose
+	Purpose       trust.TokenPurpose
+	BundlePurpose *trust.TokenPurpose
 	SecretHash    []byte
 	ExpiresAt     time.Time
 }
@@ -165,7 +165,7 @@ RETURNING node_id, bundle_purpose
 
 type UseFetchRow struct {
 	NodeID        string
-	BundlePurpose *schema.TokenPurpose
+	BundlePurpose *trust.TokenPurpose
 }
 
 // Spends a fetch reference: one caller gets the row.
@@ -200,7 +200,7 @@ RETURNING token_id, purpose
 
 type VoidTokensRow struct {
 	TokenID string
-	Purpose schema.TokenPurpose
+	Purpose trust.TokenPurpose
 }
 
 func (q *Queries) VoidTokens(ctx context.Context, nodeID string, purposes []string) ([]VoidTokensRow, error) {

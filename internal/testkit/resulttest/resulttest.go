@@ -15,6 +15,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Transport signs what is posted as a task's result with the certificate's key,
@@ -26,7 +28,7 @@ type Transport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if path.Base(r.URL.Path) != "result" || t.Cert == nil || r.GetBody == nil || r.Header[schema.HeaderResultSignature] != nil {
+	if path.Base(r.URL.Path) != "result" || t.Cert == nil || r.GetBody == nil || r.Header[wire.HeaderResultSignature] != nil {
 		return t.Transport.RoundTrip(r)
 	}
 	body, err := r.GetBody()
@@ -42,18 +44,18 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	r = r.Clone(r.Context())
-	r.Header.Set(schema.HeaderResultSignature, signature)
+	r.Header.Set(wire.HeaderResultSignature, signature)
 	return t.Transport.RoundTrip(r)
 }
 
 // Sign returns the signature of a task's result by a certificate's key, as
-// schema.HeaderResultSignature carries it.
+// wire.HeaderResultSignature carries it.
 func Sign(cert *tls.Certificate, taskID string, body []byte) (string, error) {
 	key, ok := cert.PrivateKey.(crypto.Signer)
 	if !ok {
 		return "", schema.NewError(schema.KindInternal, "the certificate has no key to sign with")
 	}
-	sum := sha256.Sum256(dsse.PAE(schema.ResultPayloadType(taskID), body))
+	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(taskID), body))
 	signature, err := key.Sign(rand.Reader, sum[:], crypto.SHA256)
 	return base64.RawURLEncoding.EncodeToString(signature), err
 }

@@ -1,0 +1,31 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// NodeCount is the number of nodes in a state and since when the one longest
+// in it has been there, for the gauges nodes and state_age_seconds.
+type NodeCount struct {
+	State       lifecycle.NodeState
+	Nodes       int64
+	OldestSince time.Time
+}
+
+// StuckCount is the number of parked operations of one phase and reason, for
+// the gauge stuck_operations.
+type StuckCount struct {
+	Phase      string
+	Reason     string
+	Operations int64
+}
+
+// TaskCount is the number of node tasks of a status that is not terminal, for the gauge
+// task_leases.
+type TaskCount struct {
+	Status task.Status
+	Tasks  int64
+}

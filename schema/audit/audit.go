@@ -1,0 +1,122 @@
+package audit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// Audit results.
+const (
+	Accepted  = "accepted"
+	Succeeded = "succeeded"
+	Refused   = "refused"
+	Failed    = "failed"
+	Canceled  = "cancelled"
+	Parked    = "parked"
+)
+
+// Audit actions. Those of operations are ActionName(action).
+const (
+	TokenIssued     = "nodes.token_issued"
+	TokenClaimed    = "nodes.token_claimed"
+	TokenRefused    = "nodes.token_refused"
+	IdentityIssued  = "nodes.certificate_issued"
+	IdentityActive  = "nodes.certificate_promoted"
+	IdentityRefused = "nodes.identity_refused"
+	RecoveryClaimed = "nodes.recovery_claimed"
+	RecoveryRefused = "nodes.recovery_refused"
+	RenewalClaimed  = "nodes.renewal_claimed"
+	IdentityLocked  = "nodes.identity_locked"
+	FetchIssued     = "nodes.fetch_reference_issued"
+	FetchUsed       = "nodes.fetch_reference_used"
+	TaskCreated     = "tasks.created"
+	TaskDispatched  = "tasks.dispatched"
+	TaskFinished    = "tasks.finished"
+	TaskLate        = "tasks.late_result"
+	TaskMismatched  = "tasks.foreign_result" // of another body than the one that was signed
+	TaskRequeued    = "tasks.requeued"
+	TaskLost        = "tasks.lost"
+	TaskReturned    = "tasks.back"
+	TaskRedelivered = "tasks.delivery_nudged"
+	TaskResume      = "tasks.resume"
+	TaskCancel      = "tasks.cancel"
+	SetPublished    = "trust.verifier_set_published"
+	Decision        = "operations.resolve"
+
+	StateChanged     = "nodes.state_changed"
+	InstanceChanged  = "instances.state_changed"
+	ResourcePlanned  = "resources.planned"
+	ResourceCreated  = "resources.created"
+	ResourceReleased = "resources.released"
+)
+
+// ActionName is the audit action of a lifecycle action, for example
+// nodes.drain or nodes.reissue_enrollment.
+func ActionName(a lifecycle.Action) string {
+	if a == lifecycle.ActionReissueEnrollment {
+		return "nodes.reissue_enrollment"
+	}
+	return "nodes." + string(a)
+}
+
+// SystemStream is the audit stream of what concerns no known node.
+const SystemStream = "system"
+
+// Event is one row of the audit trail. Rows form one hash chain per
+// Stream (the node id, or "system"), so that writes for different nodes never
+// wait for each other.
+type Event struct {
+	Stream        string            `json:"stream"`
+	Seq           int64             `json:"seq"` // from 1, without gaps
+	At            time.Time         `json:"at"`  // microseconds, UTC
+	Actor         string            `json:"actor"`
+	Action        string            `json:"action"`
+	Target        string            `json:"target"`
+	Result        string            `json:"result"`
+	Reason        string            `json:"reason,omitempty"`
+	CorrelationID string            `json:"correlation_id,omitempty"`
+	OperationID   string            `json:"operation_id,omitempty"`
+	Detail        map[string]string `json:"detail,omitempty"`
+	PrevHash      string            `json:"prev_hash"` // hex; empty for seq 1
+	Hash          string            `json:"hash"`      // hex
+}
+
+// auditDomain separates these hashes from every other use of SHA-256.
+const domain = "gpuaas audit v1\n"
+
+// ComputeHash returns the hex SHA-256 over the event, its predecessor's hash
+// included, its own Hash left out.
+func (e Event) ComputeHash() string {
+	e.Hash = ""
+	e.At = e.At.UTC().Truncate(time.Microsecond)
+	body, _ := json.Marshal(e) //nolint:errchkjson // strings, ints, a time and a string map always encode
+	sum := sha256.Sum256(append([]byte(domain), body...))
+	return hex.EncodeToString(sum[:])
+}
+
+// VerifyChain checks the events of one stream in order of Seq, starting at
+// prev (the last event already verified; nil at the start of a stream). It
+// returns the first fault found, or nil.
+func VerifyChain(prev *Event, events []Event) error {
+	want, prevHash := int64(1), ""
+	if prev != nil {
+		want, prevHash = prev.Seq+1, prev.Hash
+	}
+	for _, e := range events {
+		switch {
+		case e.Seq != want:
+			return fmt.Errorf("audit stream %s: row %d is missing (found %d)", e.Stream, want, e.Seq)
+		case e.PrevHash != prevHash:
+			return fmt.Errorf("audit stream %s: row %d does not continue row %d", e.Stream, e.Seq, e.Seq-1)
+		case e.ComputeHash() != e.Hash:
+			return fmt.Errorf("audit stream %s: row %d was changed after it was written", e.Stream, e.Seq)
+		}
+		want, prevHash = want+1, e.Hash
+	}
+	return nil
+}

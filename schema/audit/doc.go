@@ -1,0 +1,2 @@
+// Package audit holds the audit trail's events and their hash chain.
+package audit

@@ -1,0 +1,12 @@
+package inventory
+
+// Class says how replaceable a node is. It is fixed at the first
+// provision.
+type Class string
+
+// The lifecycle classes.
+const (
+	ClassPersistent Class = "persistent"
+	ClassEphemeral  Class = "ephemeral"
+	ClassSpot       Class = "spot"
+)

@@ -1,0 +1,52 @@
+package inventory
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// SKU is an entry of the catalog a registration must refer to.
+type SKU struct {
+	Name           string `json:"name"`
+	GPUModel       string `json:"gpu_model,omitempty"` // substring of the device's model, "" for none
+	MaxGPUs        int    `json:"max_gpus"`
+	MinCPUs        int    `json:"min_cpus"`
+	MinMemoryBytes int64  `json:"min_memory_bytes"`
+	Active         bool   `json:"active"`
+}
+
+// CheckRegistration reports why a node with gpus devices cannot be registered
+// under the SKU, as KindInvalidRequest.
+func (s SKU) CheckRegistration(gpus int) error {
+	if !s.Active {
+		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not active", s.Name).WithReason("sku_inactive")
+	}
+	if gpus < 0 || gpus > s.MaxGPUs {
+		return schema.NewError(schema.KindInvalidRequest, "SKU %q allows 0 to %d GPUs, not %d", s.Name, s.MaxGPUs, gpus).
+			WithReason("sku_mismatch")
+	}
+	return nil
+}
+
+// Mismatches compares what the host is with what the SKU and the registration
+// promise. An empty answer means that the node may run.
+func (s SKU) Mismatches(gpusTotal int, f Facts) []string {
+	var out []string
+	if f.CPUs < s.MinCPUs {
+		out = append(out, fmt.Sprintf("%d CPUs, the SKU needs %d", f.CPUs, s.MinCPUs))
+	}
+	if f.MemoryBytes < s.MinMemoryBytes {
+		out = append(out, fmt.Sprintf("%d MiB memory, the SKU needs %d", f.MemoryBytes>>20, s.MinMemoryBytes>>20))
+	}
+	if len(f.GPUs) != gpusTotal {
+		out = append(out, fmt.Sprintf("%d GPUs found, %d registered", len(f.GPUs), gpusTotal))
+	}
+	for _, g := range f.GPUs {
+		if !strings.Contains(strings.ToLower(g.Model), strings.ToLower(s.GPUModel)) {
+			out = append(out, fmt.Sprintf("GPU %d is a %s, the SKU needs %s", g.Index, g.Model, s.GPUModel))
+		}
+	}
+	return out
+}

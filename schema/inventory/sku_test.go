@@ -1,0 +1,23 @@
+package inventory_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/inventory"
+)
+
+func TestSKU(t *testing.T) {
+	t.Parallel()
+	h100 := inventory.SKU{Name: "h100", GPUModel: "H100", MaxGPUs: 8, MinCPUs: 64, MinMemoryBytes: 1 << 39, Active: true}
+	require.NoError(t, h100.CheckRegistration(8))
+	require.Error(t, h100.CheckRegistration(9))
+	require.Error(t, h100.CheckRegistration(-1))
+	h100.Active = false
+	require.ErrorContains(t, h100.CheckRegistration(8), "not active")
+
+	gpu := inventory.GPU{Model: "NVIDIA H100 80GB HBM3"}
+	require.Empty(t, h100.Mismatches(1, inventory.Facts{CPUs: 64, MemoryBytes: 1 << 39, GPUs: []inventory.GPU{gpu}}))
+	require.Len(t, h100.Mismatches(2, inventory.Facts{CPUs: 2, MemoryBytes: 1, GPUs: []inventory.GPU{{Model: "NVIDIA A100"}}}), 4)
+}

@@ -1,0 +1,123 @@
+package trust
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// BootstrapBundle is what a node needs to enrol: the source of truth, never
+// reconstructed by hand. The env names are those of the source documents
+// (S-BND-03 to -05). It holds the enrolment token: a file of it is mode 0600
+// and it never enters Temporal or a log.
+type BootstrapBundle struct {
+	NodeID          string `json:"GPUAAS_NODE_ID"`
+	EnrollmentToken string `json:"GPUAAS_ENROLLMENT_TOKEN"`
+	APIURL          string `json:"GPUAAS_API_URL"`
+	// TaskSigningPubkeys is a TaskTrust in its text form.
+	TaskSigningPubkeys   string `json:"GPUAAS_TASK_SIGNING_PUBKEYS"`
+	CABundlePath         string `json:"GPUAAS_CA_BUNDLE_PATH"`
+	NodeCertCABundlePath string `json:"GPUAAS_NODE_CERT_CA_BUNDLE_PATH"`
+	CertPath             string `json:"GPUAAS_CERT_PATH"`
+	KeyPath              string `json:"GPUAAS_KEY_PATH"`
+	Env                  string `json:"GPUAAS_ENV"`
+	// CABundlePEM verifies the node API's server certificate; its fingerprint
+	// is the hex SHA-256 of the first certificate's DER.
+	CABundlePEM         string `json:"ca_bundle_pem"`
+	CABundleFingerprint string `json:"ca_bundle_fingerprint"`
+	// NodeCertCABundlePEM verifies node certificates.
+	NodeCertCABundlePEM string `json:"node_cert_ca_bundle_pem"`
+	ExpiresAt           string `json:"expires_at"` // RFC 3339; the token's end
+	// Package says where the agent's package is; nil where none is configured.
+	Package *AgentPackage `json:"package,omitempty"`
+}
+
+// AgentPackage is the agent's install package: the six fields of S-BND-06, and
+// the short-lived pull credential that S-BND-09 delivers in the bundle. A bundle
+// is made and answered in one call of the admin API, so none of it is ever in a
+// workflow's input or history.
+type AgentPackage struct {
+	// OCIRef is repository@sha256:… in the registry, or the URL of the archive
+	// at the node API where no registry is configured.
+	OCIRef string `json:"oci_ref"`
+	// Digest is sha256:… of the archive; another digest is refused.
+	Digest string `json:"digest"`
+	// PullDeliveryMode is registry or archive.
+	PullDeliveryMode string `json:"pull_delivery_mode"`
+	// PullToken is a short-lived bearer credential for the registry, where one
+	// is needed (S-BND-09, whose field has no name in the source documents): what
+	// GPUAAS_AGENT_PULL_TOKEN_FILE of gpuaas-api holds when the bundle is made. It
+	// is as secret as the enrolment token.
+	PullToken       string `json:"pull_token,omitempty"`
+	InstallRoot     string `json:"install_root"`
+	EnvFilePath     string `json:"env_file_path"`
+	SystemdUnitName string `json:"systemd_unit_name"`
+}
+
+// Default paths on a node: S-CRT-02 to -04 give the certificates', S-AGT-03 the
+// env file's and S-AGT-04 the unit's name. The source documents leave the values
+// of package.install_root (S-BND-06) and of the state folder open: those two are
+// ours. What a bundle says goes before any of them.
+const (
+	DefaultEnvFile          = "/etc/gpuaas/node-agent.env"
+	DefaultCABundlePath     = "/etc/gpuaas/ca-bundle.crt"
+	DefaultNodeCABundlePath = "/etc/gpuaas/node-cert-ca-bundle.crt"
+	DefaultCertPath         = "/etc/gpuaas/cert.pem"
+	DefaultKeyPath          = "/etc/gpuaas/key.pem"
+	DefaultStateDir         = "/var/lib/gpuaas/node-agent"
+	DefaultInstallRoot      = "/opt/gpuaas/node-agent"
+	DefaultSystemdUnit      = "gpuaas-node-agent.service"
+)
+
+// EnvFile renders the bundle's variables in the form of a systemd
+// EnvironmentFile, sorted by name. It holds the token.
+func (b BootstrapBundle) EnvFile() string {
+	vars := map[string]string{
+		"GPUAAS_NODE_ID":                  b.NodeID,
+		"GPUAAS_ENROLLMENT_TOKEN":         b.EnrollmentToken,
+		"GPUAAS_API_URL":                  b.APIURL,
+		"GPUAAS_TASK_SIGNING_PUBKEYS":     b.TaskSigningPubkeys,
+		"GPUAAS_CA_BUNDLE_PATH":           b.CABundlePath,
+		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH": b.NodeCertCABundlePath,
+		"GPUAAS_CERT_PATH":                b.CertPath,
+		"GPUAAS_KEY_PATH":                 b.KeyPath,
+		"GPUAAS_ENV":                      b.Env,
+	}
+	return envLines(vars)
+}
+
+// EnvFile renders what the installer is told (S-BND-07), in the form of the
+// bundle's. A nil package is the defaults' affair: it renders nothing.
+func (p *AgentPackage) EnvFile() string {
+	if p == nil {
+		return ""
+	}
+	return envLines(map[string]string{
+		"GPUAAS_NODE_AGENT_INSTALL_ROOT": p.InstallRoot,
+		"GPUAAS_NODE_AGENT_ENV_FILE":     p.EnvFilePath,
+		"GPUAAS_NODE_AGENT_SYSTEMD_UNIT": p.SystemdUnitName,
+	})
+}
+
+func envLines(vars map[string]string) string {
+	lines := make([]string, 0, len(vars))
+	for k, v := range vars {
+		lines = append(lines, fmt.Sprintf("%s=%q", k, v))
+	}
+	sort.Strings(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// Fingerprint returns the hex SHA-256 of the first certificate in pemText, or
+// "" when there is none.
+func Fingerprint(pemText string) string {
+	block, _ := pem.Decode([]byte(pemText))
+	if block == nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
+}

@@ -15,6 +15,7 @@ type ClaimRequest struct {
 	WorkflowID    string            `json:"workflow_id"`
 	RunID         string            `json:"run_id"`
 	Actor         string            `json:"actor"`
+	Via           string            `json:"via,omitempty"`
 	Reason        string            `json:"reason,omitempty"`
 	CorrelationID string            `json:"correlation_id"`
 	Options       lifecycle.Options `json:"options"`
@@ -46,6 +47,7 @@ type Fence struct {
 	OperationID   string `json:"operation_id"`
 	OpSeq         int64  `json:"op_seq"`
 	Actor         string `json:"actor"`
+	Via           string `json:"via,omitempty"`
 	CorrelationID string `json:"correlation_id"`
 }
 

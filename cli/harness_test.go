@@ -194,7 +194,7 @@ func parkedDrain() lifecycle.OperationStatus {
 	st := drainAt(1, lifecycle.OperationParked)
 	st.Operation.Phases[1].State = lifecycle.PhaseParked
 	st.Operation.Phases[1].Reason = "process train-1 does not end"
-	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, Attention: lifecycle.AttentionOperator, Reason: "drain_blocked",
+	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked",
 		Message: "1 workload does not end: process train-1", Since: start().Add(-12 * time.Minute),
 		Cause: "work does not end by itself", Next: "gpuaas op force NODE --reason TEXT"}
 	return st

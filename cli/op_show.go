@@ -160,7 +160,7 @@ func (e *env) writeStuck(w io.Writer, s *lifecycle.Stuck, next string) {
 		return
 	}
 	fmt.Fprintln(w)
-	row(w, "Waits for:", string(s.Attention))
+	row(w, "Waits for:", string(s.WaitingOn))
 	row(w, "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason))
 	row(w, "Since:", e.stamp(s.Since))
 	row(w, "Likely cause:", dash(s.Cause))

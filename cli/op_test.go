@@ -162,7 +162,7 @@ func TestStuck(t *testing.T) {
 	t.Parallel()
 	parkedRow := wire.OperationSummary{OperationID: "0198f000-0000-7000-8000-0000000000a2", NodeID: "0198f000-0000-7000-8000-000000000018",
 		Host: "gpu-18", Action: lifecycle.ActionProvision, Status: lifecycle.OperationParked, Phase: lifecycle.PhaseSKU, StartedAt: start().Add(-time.Hour),
-		Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseSKU, Attention: lifecycle.AttentionOperator, Reason: "unfit", Message: "6 GPUs found, 8 registered",
+		Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseSKU, WaitingOn: lifecycle.AttentionOperator, Reason: "unfit", Message: "6 GPUs found, 8 registered",
 			Since: start().Add(-50 * time.Minute), Next: "gpuaas op retry NODE"}}
 	overdue := wire.OperationSummary{OperationID: "0198f000-0000-7000-8000-0000000000a3", NodeID: "0198f000-0000-7000-8000-000000000019",
 		Host: "gpu-19", Action: lifecycle.ActionReactivate, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseProbe, StartedAt: start().Add(-time.Hour)}
@@ -187,7 +187,7 @@ func TestStuck(t *testing.T) {
 			st := parkedDrain()
 			st.Operation.Phases = nil
 			st.Node.State = ""
-			st.Operation.Stuck = &lifecycle.Stuck{Attention: lifecycle.AttentionOperator, Reason: "drain_blocked", Since: start(),
+			st.Operation.Stuck = &lifecycle.Stuck{WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked", Since: start(),
 				Message: "no worker answers for this operation", Next: "start a gpuaas-worker"}
 			h.temporal.parked = []lifecycle.OperationStatus{st}
 		}},

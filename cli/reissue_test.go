@@ -41,7 +41,7 @@ func reissueAt(i int, s lifecycle.OperationState) lifecycle.OperationStatus {
 func parkedReissue() lifecycle.OperationStatus {
 	st := reissueAt(1, lifecycle.OperationParked)
 	st.Operation.Phases[1].State = lifecycle.PhaseParked
-	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseClaim, Attention: lifecycle.AttentionAgent, Reason: "agent_silent",
+	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseClaim, WaitingOn: lifecycle.AttentionAgent, Reason: "agent_silent",
 		Message: "the node's agent did not answer within 24h0m0s", Since: start().Add(-time.Hour),
 		Cause: "the restart command was not run on the node", Next: "gpuaas op cancel NODE --reissue --reason TEXT"}
 	return st

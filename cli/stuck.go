@@ -228,7 +228,7 @@ func stuckOfStatus(st lifecycle.OperationStatus) stuckRow {
 // stuckOfRow is ok for a row that is parked, or that runs longer than all of its
 // phases may.
 func (e *env) stuckOfRow(o wire.OperationSummary) (stuckRow, bool) {
-	r := stuckRow{NodeID: o.NodeID, Host: o.Host, Action: o.Action, Status: o.Status, Phase: o.Phase, Owner: o.Attention,
+	r := stuckRow{NodeID: o.NodeID, Host: o.Host, Action: o.Action, Status: o.Status, Phase: o.Phase, Owner: o.WaitingOn,
 		OperationID: o.OperationID, WorkflowID: o.WorkflowID, RunID: o.RunID, Since: o.StartedAt}
 	if o.Stuck != nil || o.Status == lifecycle.OperationParked {
 		return r.with(o.Stuck), true
@@ -238,7 +238,7 @@ func (e *env) stuckOfRow(o wire.OperationSummary) (stuckRow, bool) {
 	if o.Status.Ended() || !due.Before(e.clock.now()) {
 		return r, false
 	}
-	return r.with(&lifecycle.Stuck{Phase: o.Phase, Attention: lifecycle.AttentionOperator, Reason: reasonOverdue,
+	return r.with(&lifecycle.Stuck{Phase: o.Phase, WaitingOn: lifecycle.AttentionOperator, Reason: reasonOverdue,
 		Message: "it runs longer than its phases may and has not parked", Since: due,
 		Cause: "no worker is up", Next: lifecycle.OpCommand("show", o.Action, "NODE")}), true
 }
@@ -251,6 +251,6 @@ func (r stuckRow) with(s *lifecycle.Stuck) stuckRow {
 		r.Owner = cmp.Or(r.Owner, lifecycle.AttentionOperator)
 		return r
 	}
-	r.Phase, r.Reason, r.Message, r.Since, r.Owner, r.Cause = s.Phase, s.Reason, s.Message, s.Since, s.Attention, s.Cause
+	r.Phase, r.Reason, r.Message, r.Since, r.Owner, r.Cause = s.Phase, s.Reason, s.Message, s.Since, s.WaitingOn, s.Cause
 	return r
 }

@@ -42,6 +42,11 @@ const (
 	KindUnfit Kind = "unfit"
 	// KindTaskStatus: the node task's status does not allow the decision.
 	KindTaskStatus Kind = "task_status"
+	// KindDecisionOutdated: the decision was made about a phase or a park that is
+	// over.
+	KindDecisionOutdated Kind = "decision_outdated"
+	// KindClaimExpired: the operation could not claim its node in time.
+	KindClaimExpired Kind = "claim_expired"
 )
 
 // Reasons of KindInvalidNodeIdentity.
@@ -109,10 +114,12 @@ func Kinds() []KindInfo {
 		{KindAgentSilent, http.StatusServiceUnavailable, ExitFailed, true},
 		{KindUnfit, http.StatusConflict, ExitFailed, false},
 		{KindTaskStatus, http.StatusConflict, ExitRefused, false},
+		{KindDecisionOutdated, http.StatusConflict, ExitRefused, false},
+		{KindClaimExpired, http.StatusGone, ExitRefused, false},
 	}
 }
 
-// Row returns the kind's row; an unknown kind is treated as KindInternal.
+// Info returns the kind's row; an unknown kind is treated as KindInternal.
 func (k Kind) Info() KindInfo {
 	rows := Kinds()
 	for _, r := range rows {

@@ -296,7 +296,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 		b := setup(t, lifecycle.ActionDrain, w)
 		b.decideAt(time.Hour, lifecycle.DecisionCancel)
 		b.run()
-		require.Equal(t, lifecycle.AttentionOperator, w.parks[0].Attention)
+		require.Equal(t, lifecycle.AttentionOperator, w.parks[0].WaitingOn)
 		require.Equal(t, "Vault is sealed", w.parks[0].Message)
 	})
 }

@@ -65,7 +65,7 @@ func phaseLine(p lifecycle.Phase) string {
 
 func stuckText(s lifecycle.Stuck) string {
 	return fmt.Sprintf("\n**Waits for: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n\nNext: `%s`\n",
-		s.Attention, clock(s.Since), s.Message, s.Reason, s.Cause, s.Next)
+		s.WaitingOn, clock(s.Since), s.Message, s.Reason, s.Cause, s.Next)
 }
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }

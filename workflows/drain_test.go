@@ -66,7 +66,7 @@ func TestDrain(t *testing.T) {
 			require.Equal(t, reasonDrainBlocked, st.Operation.Stuck.Reason)
 			require.Contains(t, st.Operation.Stuck.Message, "job-1 (ignores SIGTERM)")
 			require.Equal(t, "gpuaas op force gpu-17 --reason TEXT", st.Operation.Stuck.Next)
-			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.Attention)
+			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
 			b.decide(lifecycle.DecisionForce, "the owner agreed")
 		}, time.Hour)
 		st := b.run()
@@ -102,7 +102,7 @@ func TestDrain(t *testing.T) {
 		b.env.RegisterDelayedCallback(func() {
 			st := b.status()
 			require.Equal(t, string(schema.KindAgentSilent), st.Operation.Stuck.Reason)
-			require.Equal(t, lifecycle.AttentionAgent, st.Operation.Stuck.Attention)
+			require.Equal(t, lifecycle.AttentionAgent, st.Operation.Stuck.WaitingOn)
 			w.mu.Lock()
 			w.silent[task.WorkloadCordon] = false
 			w.mu.Unlock()
@@ -172,7 +172,7 @@ func TestDrain(t *testing.T) {
 		b := setup(t, lifecycle.ActionDrain, w)
 		b.decideAt(time.Minute, lifecycle.DecisionCancel)
 		b.env.RegisterDelayedCallback(func() {
-			require.Equal(t, lifecycle.AttentionCompensation, b.status().Operation.Stuck.Attention)
+			require.Equal(t, lifecycle.AttentionCompensation, b.status().Operation.Stuck.WaitingOn)
 			b.decide(lifecycle.DecisionSkip, "the node is dead")
 		}, time.Hour)
 		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)

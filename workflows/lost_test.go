@@ -62,7 +62,7 @@ func TestALostTask(t *testing.T) {
 			st := b.status()
 			require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 			require.Equal(t, task.ReasonLost, st.Operation.Stuck.Reason)
-			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.Attention)
+			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
 			require.Equal(t, "gpuaas task resume "+lifecycle.TaskID("op-1", "workload.drain")+" --reason TEXT", st.Operation.Stuck.Next)
 		}, time.Hour)
 		b.tellBack(2*time.Hour, "op-1", "workload.cordon")
@@ -134,7 +134,7 @@ func TestALostTask(t *testing.T) {
 		b.env.RegisterDelayedCallback(func() {
 			stuck := b.status().Operation.Stuck
 			require.Equal(t, task.ReasonCanceled, stuck.Reason)
-			require.Equal(t, lifecycle.AttentionOperator, stuck.Attention)
+			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
 			require.Contains(t, stuck.Message, "the disk is gone")
 			require.Equal(t, "gpuaas op retry gpu-17 --reason TEXT", stuck.Next)
 		}, 2*time.Hour)

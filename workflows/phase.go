@@ -119,7 +119,7 @@ func (op *operation) park(ctx workflow.Context, spec lifecycle.PhaseSpec, cause 
 	op.status.Operation.Status, op.status.Operation.Stuck = lifecycle.OperationParked, &stuck
 	op.status.Operation.DeadlineAt = nil
 	op.searchable(ctx,
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(stuck.Attention)),
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(stuck.WaitingOn)),
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet(stuck.Reason),
 		temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(stuck.Since))
 	op.show(ctx)

@@ -24,7 +24,7 @@ func undoSpec() lifecycle.PhaseSpec {
 func (op *operation) stuck(ctx workflow.Context, spec lifecycle.PhaseSpec, cause error, extra []lifecycle.Decision) lifecycle.Stuck {
 	e := failureOf(cause)
 	s := lifecycle.Stuck{
-		Phase: spec.Name, Attention: spec.Owner, Reason: string(e.Kind), Message: e.Message,
+		Phase: spec.Name, WaitingOn: spec.Owner, Reason: string(e.Kind), Message: e.Message,
 		Since: workflow.Now(ctx).UTC(), Cause: spec.Cause, Next: op.next(spec, e, extra),
 	}
 	if e.Reason != "" {
@@ -34,14 +34,14 @@ func (op *operation) stuck(ctx workflow.Context, spec lifecycle.PhaseSpec, cause
 	case e.Reason == "timeout":
 		s.Reason, s.Message = timedOut(spec)
 	case e.Reason == task.ReasonLost:
-		s.Attention = lifecycle.AttentionOperator
+		s.WaitingOn = lifecycle.AttentionOperator
 		s.Cause = "the node lost its power or its network, or its agent ended, while it held the task; " +
 			"look what it did before it is run again"
 	case e.Reason == task.ReasonCanceled:
-		s.Attention, s.Cause = lifecycle.AttentionOperator, "an operator cancelled the node's task"
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "an operator cancelled the node's task"
 	case e.Kind == schema.KindServiceUnavailable:
 		// Ours is away, not the node's or the provider's.
-		s.Attention, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is away"
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is away"
 	}
 	return s
 }

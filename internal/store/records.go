@@ -142,7 +142,7 @@ func (u *unit) noteDecision(f activities.Fence, a activities.Advance) {
 
 func (u *unit) notePark(f activities.Fence, action lifecycle.Action, s lifecycle.Stuck) {
 	u.note(event(f, audit.ActionName(action), audit.Parked, s.Reason,
-		map[string]string{"phase": s.Phase, "message": s.Message, "attention": string(s.Attention)}))
+		map[string]string{"phase": s.Phase, "message": s.Message, "attention": string(s.WaitingOn)}))
 }
 
 // Finish ends the operation under the fence, as activities.Records says. An

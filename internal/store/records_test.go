@@ -72,7 +72,7 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 	yes := true
 	since := time.Now().UTC()
 	stuck := &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Message: "web would not stop",
-		Attention: lifecycle.AttentionOperator, Since: since, Next: "gpuaas op force"}
+		WaitingOn: lifecycle.AttentionOperator, Since: since, Next: "gpuaas op force"}
 	decision := &lifecycle.ResolveRequest{Decision: lifecycle.DecisionRetry, Reason: "fixed it", By: "bob@ops"}
 	advances := []struct {
 		a    activities.Advance
@@ -124,14 +124,14 @@ func TestAParkedOperationShows(t *testing.T) {
 	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
 	op := e.node(n.ID).Operation
 	require.Equal(t, lifecycle.OperationAccepted, op.Status)
-	require.Equal(t, lifecycle.AttentionNone, op.Attention)
-	stuck := lifecycle.Stuck{Phase: "drain", Attention: lifecycle.AttentionOperator, Reason: "drain_blocked",
+	require.Equal(t, lifecycle.AttentionNone, op.WaitingOn)
+	stuck := lifecycle.Stuck{Phase: "drain", WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked",
 		Message: "web would not stop", Since: time.Now().UTC().Truncate(time.Microsecond), Cause: "docker", Next: "gpuaas op force gpu-1"}
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Stuck: &stuck}))
 
 	op = e.node(n.ID).Operation
 	require.Equal(t, lifecycle.OperationParked, op.Status)
-	require.Equal(t, lifecycle.AttentionOperator, op.Attention)
+	require.Equal(t, lifecycle.AttentionOperator, op.WaitingOn)
 	require.Equal(t, &stuck, op.Stuck)
 	counts, err := e.StuckCounts(ctx)
 	require.NoError(t, err)

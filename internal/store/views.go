@@ -160,12 +160,12 @@ func (s *Store) Operations(ctx context.Context, nodeID string, open bool) ([]wir
 func operationSummary(o sqlc.ListOperationsRow) wire.OperationSummary {
 	sum := wire.OperationSummary{
 		OperationID: o.OperationID, NodeID: o.NodeID, Host: o.Host, WorkflowID: o.WorkflowID, RunID: o.RunID,
-		Action: o.Action, OpSeq: o.OpSeq, Status: o.Status, Phase: o.Phase, Attention: lifecycle.AttentionNone,
+		Action: o.Action, OpSeq: o.OpSeq, Status: o.Status, Phase: o.Phase, WaitingOn: lifecycle.AttentionNone,
 		Stuck: o.Stuck, Actor: o.Actor, Reason: o.Reason, CorrelationID: o.CorrelationID, Outcome: o.Outcome,
 		StartedAt: o.StartedAt, EndedAt: o.EndedAt,
 	}
 	if o.Stuck != nil {
-		sum.Attention = o.Stuck.Attention
+		sum.WaitingOn = o.Stuck.WaitingOn
 	}
 	return sum
 }

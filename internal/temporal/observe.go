@@ -168,7 +168,7 @@ func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionI
 			OperationID: keyword(attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
 			Action: lifecycle.ActionOfWorkflow(info.GetType().GetName()), Status: lifecycle.OperationParked, StartedAt: &started,
 			Stuck: &lifecycle.Stuck{
-				Phase: keyword(attrs, lifecycle.AttrPhase), Attention: lifecycle.Attention(keyword(attrs, lifecycle.AttrAttention)),
+				Phase: keyword(attrs, lifecycle.AttrPhase), WaitingOn: lifecycle.Attention(keyword(attrs, lifecycle.AttrAttention)),
 				Reason: keyword(attrs, lifecycle.AttrStuckReason), Message: "no worker answers for this operation",
 				Since: started, Next: "start a gpuaas-worker",
 			},

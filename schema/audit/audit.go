@@ -75,6 +75,7 @@ type Event struct {
 	Seq           int64             `json:"seq"` // from 1, without gaps
 	At            time.Time         `json:"at"`  // microseconds, UTC
 	Actor         string            `json:"actor"`
+	Via           string            `json:"via,omitempty"` // "api", "temporal", or empty for our own services
 	Action        string            `json:"action"`
 	Target        string            `json:"target"`
 	Result        string            `json:"result"`

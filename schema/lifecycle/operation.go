@@ -51,10 +51,12 @@ const DefaultDrainTimeout = 10 * time.Minute
 // OperationInput is the input of every lifecycle workflow. It holds ids and
 // intent only, never a secret.
 type OperationInput struct {
-	OperationID   string `json:"operation_id"`
-	NodeID        string `json:"node_id"`
-	Action        Action `json:"action"`
-	Actor         string `json:"actor"`
+	OperationID string `json:"operation_id"`
+	NodeID      string `json:"node_id"`
+	Action      Action `json:"action"`
+	Actor       string `json:"actor"`
+	// Via is the door the request came through: "api" or "temporal".
+	Via           string `json:"via,omitempty"`
 	Reason        string `json:"reason,omitempty"`
 	CorrelationID string `json:"correlation_id"`
 	// Host, Provider and Region are for display and search; the claim reads
@@ -136,10 +138,10 @@ type Phase struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// Attention says who must act for an operation to go on.
+// WaitingOn says who must act for an operation to go on.
 type Attention string
 
-// The values of the Attention search attribute.
+// The values of the WaitingOn search attribute.
 const (
 	AttentionNone         Attention = "none"
 	AttentionAgent        Attention = "agent"
@@ -151,16 +153,39 @@ const (
 // Stuck says why an operation does not go on and what helps.
 type Stuck struct {
 	Phase     string    `json:"phase"`
-	Attention Attention `json:"attention"`
+	WaitingOn Attention `json:"waiting_on"`
 	// Reason is a stable code, for example drain_blocked.
 	Reason string `json:"reason"`
 	// Message says in a sentence what happened.
 	Message string    `json:"message"`
 	Since   time.Time `json:"since"`
-	// Cause is the likely cause, Next the command to type.
+	// Cause is the likely cause, Next the command to type: that of the first
+	// option.
 	Cause string `json:"cause"`
 	Next  string `json:"next"`
+	// Options are the decisions that are possible now, the least harmful first.
+	Options []Option `json:"options,omitempty"`
 }
+
+// Option is one decision that an operator may take about a parked operation.
+type Option struct {
+	Decision Decision `json:"decision"`
+	// Command is the exact command to type. It names the operation.
+	Command string `json:"command"`
+	// Does says in a sentence what the decision does in this phase.
+	Does string `json:"does"`
+	Harm Harm   `json:"harm"`
+}
+
+// Harm says what a decision may destroy.
+type Harm string
+
+// The harms, least first.
+const (
+	HarmNone  Harm = "none"  // nothing is lost
+	HarmWork  Harm = "work"  // workloads on the node may be killed
+	HarmFinal Harm = "final" // it cannot be undone
+)
 
 // Operation is the state of one operation, as the CLI, the API and the
 // workflow's status query show it.
@@ -221,9 +246,17 @@ func (d Decision) NeedsReason() bool { return d == DecisionSkip || d == Decision
 
 // ResolveRequest is the argument of the resolve update.
 type ResolveRequest struct {
-	Decision Decision `json:"decision"`
-	Reason   string   `json:"reason"`
-	By       string   `json:"by"`
+	// OperationID, Phase and StuckSince address the decision. A decision that no
+	// longer fits is refused with schema.KindDecisionOutdated. An empty field is
+	// not compared.
+	OperationID string     `json:"operation_id,omitempty"`
+	Phase       string     `json:"phase,omitempty"`
+	StuckSince  *time.Time `json:"stuck_since,omitempty"`
+	Decision    Decision   `json:"decision"`
+	Reason      string     `json:"reason"`
+	By          string     `json:"by"`
+	// Via is the door the decision came through: "api" or "temporal".
+	Via string `json:"via,omitempty"`
 }
 
 // AgentEvent is the argument of SignalAgent.

@@ -102,7 +102,7 @@ type OperationSummary struct {
 	OpSeq         int64                    `json:"op_seq"`
 	Status        lifecycle.OperationState `json:"status"`
 	Phase         string                   `json:"phase"`
-	Attention     lifecycle.Attention      `json:"attention"`
+	WaitingOn     lifecycle.Attention      `json:"waiting_on"`
 	Stuck         *lifecycle.Stuck         `json:"stuck,omitempty"`
 	Actor         string                   `json:"actor"`
 	Reason        string                   `json:"reason,omitempty"`

@@ -42,12 +42,12 @@ type Config struct {
 	// Env is the environment that identities must name.
 	Env     string
 	Store   Store
-	Wakes   Wakes
+	Notifier   Notifier
 	Issuer  Issuer
 	CAs     CAs
 	Grants  Grants
-	Sets    Sets
-	Beats   Beats
+	VerifierSets    VerifierSets
+	Heartbeater   Heartbeater
 	Metrics Metrics
 	Log     *slog.Logger
 	// Ready answers the readiness check.

@@ -9,11 +9,11 @@ type Caller struct {
 	Host        string
 	State       lifecycle.NodeState
 	Serial      string
-	// Polled is true when a poll of this incarnation is on record already, so
+	// HasPolled is true when a poll of this incarnation is on record already, so
 	// that recording the next one costs nothing.
-	Polled bool
-	// SetVersion is the version of the verifier set on record for the node.
-	SetVersion int64
+	HasPolled bool
+	// VerifierSet is the version of the verifier set on record for the node.
+	VerifierSet int64
 	// Idle is true when the read of the row also found that every open task of
 	// the node runs under its lease, so that asking for one is in vain. False when
 	// it is not known.

@@ -29,13 +29,13 @@ type TaskHeartbeat struct {
 
 // ProgressResult is what a progress call came to.
 type ProgressResult struct {
-	Answer wire.ProgressResponse
+	Response wire.ProgressResponse
 	// Owner is set when a heartbeat is due.
 	Owner *task.Owner
 }
 
-// HeartbeatReply is what an operator did to the activity meanwhile.
-type HeartbeatReply struct {
+// ActivityState is what an operator did to the activity meanwhile.
+type ActivityState struct {
 	// Cancel: the activity was cancelled or its run is gone. Paused: it was
 	// paused in the Web UI or by the temporal command.
 	Cancel bool

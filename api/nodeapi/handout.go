@@ -24,12 +24,12 @@ func (a *API) handOut(ctx context.Context, c Caller, ask PollRequest) (offer *wi
 	if c.Idle {
 		return nil, nil, nil
 	}
-	mended, err = a.cfg.Grants.Good()
+	mended, err = a.cfg.Grants.Ready()
 	if err != nil {
 		a.withheld(c, err)
 		return nil, mended, nil
 	}
-	set, err := a.cfg.Sets.NewestSet(ctx)
+	set, err := a.cfg.VerifierSets.NewestSet(ctx)
 	if err != nil {
 		a.withheld(c, err)
 		return nil, nil, nil
@@ -67,7 +67,7 @@ func (a *API) grant(c Caller, ask PollRequest, set trust.StoredSet, o *wire.Task
 // nameSet puts the newest verifier set into the answer's header, where there is
 // one.
 func (a *API) nameSet(ctx context.Context, w http.ResponseWriter) {
-	if set, err := a.cfg.Sets.NewestSet(ctx); err == nil {
+	if set, err := a.cfg.VerifierSets.NewestSet(ctx); err == nil {
 		w.Header().Set(wire.HeaderVerifierSet, trust.VerifierSetRef{Version: set.Version, Hash: set.Hash}.String())
 	}
 }
@@ -83,7 +83,7 @@ func (a *API) verifierSets(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
 	defer cancel()
-	sets, err := a.cfg.Sets.SetsAfter(ctx, after, setsPage)
+	sets, err := a.cfg.VerifierSets.SetsAfter(ctx, after, setsPage)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ type fakeTrust struct {
 	mended chan struct{}
 	grants []task.Grant
 	sets   []trust.StoredSet
-	answer func(task.Owner, nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error)
+	answer func(task.Owner, nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error)
 	beats  []nodeapi.TaskHeartbeat
 }
 
@@ -58,7 +58,7 @@ func (f *fakeTrust) fail(why error) {
 	}
 }
 
-func (f *fakeTrust) Good() (<-chan struct{}, error) {
+func (f *fakeTrust) Ready() (<-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mended, f.why
@@ -98,7 +98,7 @@ func (f *fakeTrust) setSets(sets ...trust.StoredSet) {
 	f.sets = sets
 }
 
-func (f *fakeTrust) Beat(_ context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
+func (f *fakeTrust) RecordHeartbeat(_ context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.beats = append(f.beats, b)
@@ -196,44 +196,44 @@ func TestProgressIsAHeartbeat(t *testing.T) {
 	type row struct {
 		due        bool
 		stands     wire.ProgressResponse
-		beat       nodeapi.HeartbeatReply
+		beat       nodeapi.ActivityState
 		beatErr    error
 		toldErr    error
 		want       wire.ProgressResponse
 		beats      int
-		told       []nodeapi.HeartbeatReply
+		told       []nodeapi.ActivityState
 		noteInLogs string
 	}
 	lost := errors.New("no temporal")
 	for name, r := range map[string]row{
 		"not due":            {},
 		"nothing new":        {due: true, beats: 1},
-		"paused":             {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Paused: true}, want: wire.ProgressResponse{Paused: true}, told: []nodeapi.HeartbeatReply{{Paused: true}}},
-		"paused as before":   {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beat: nodeapi.HeartbeatReply{Paused: true}, want: wire.ProgressResponse{Paused: true}},
+		"paused":             {due: true, beats: 1, beat: nodeapi.ActivityState{Paused: true}, want: wire.ProgressResponse{Paused: true}, told: []nodeapi.ActivityState{{Paused: true}}},
+		"paused as before":   {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beat: nodeapi.ActivityState{Paused: true}, want: wire.ProgressResponse{Paused: true}},
 		"paused, not due":    {stands: wire.ProgressResponse{Paused: true}, want: wire.ProgressResponse{Paused: true}},
-		"unpaused":           {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, told: []nodeapi.HeartbeatReply{{}}},
-		"cancelled":          {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{Cancel: true}}},
-		"operator's cancel":  {due: true, beats: 1, stands: wire.ProgressResponse{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{}}},
+		"unpaused":           {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, told: []nodeapi.ActivityState{{}}},
+		"cancelled":          {due: true, beats: 1, beat: nodeapi.ActivityState{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{Cancel: true}}},
+		"operator's cancel":  {due: true, beats: 1, stands: wire.ProgressResponse{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{}}},
 		"temporal is away":   {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beatErr: lost, want: wire.ProgressResponse{Paused: true}, noteInLogs: "no_heartbeat"},
-		"the note fails too": {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Cancel: true}, toldErr: lost, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{Cancel: true}}, noteInLogs: "not_noted"},
+		"the note fails too": {due: true, beats: 1, beat: nodeapi.ActivityState{Cancel: true}, toldErr: lost, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{Cancel: true}}, noteInLogs: "not_noted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told []nodeapi.HeartbeatReply
+			var told []nodeapi.ActivityState
 			s := newSite(t, &fakeStore{
 				progressed: func(p task.Progress) (nodeapi.ProgressResult, error) {
-					out := nodeapi.ProgressResult{Answer: r.stands}
+					out := nodeapi.ProgressResult{Response: r.stands}
 					if r.due {
 						out.Owner = &owner
 					}
 					return out, nil
 				},
-				told: func(id string, b nodeapi.HeartbeatReply) error {
+				told: func(id string, b nodeapi.ActivityState) error {
 					assert.Equal(t, nodeTask, id)
 					told = append(told, b)
 					return r.toldErr
 				},
 			})
-			s.trust.answer = func(o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
+			s.trust.answer = func(o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 				assert.Equal(t, owner, o)
 				assert.Equal(t, nodeapi.TaskHeartbeat{Status: task.Running, Message: "half", Epoch: 2}, b)
 				return r.beat, r.beatErr

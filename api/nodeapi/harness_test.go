@@ -122,7 +122,7 @@ type fakeStore struct {
 	result       func(task.Result) (task.Type, error)
 	progress     func(task.Progress) (wire.ProgressResponse, error)
 	progressed   func(task.Progress) (nodeapi.ProgressResult, error)
-	told         func(taskID string, b nodeapi.HeartbeatReply) error
+	told         func(taskID string, b nodeapi.ActivityState) error
 }
 
 func (f *fakeStore) Authenticate(_ context.Context, id trust.Identity, facts trust.CertFacts) (nodeapi.Caller, error) {
@@ -167,7 +167,7 @@ func (f *fakeStore) StorePending(_ context.Context, n nodeapi.NewIdentity) (int6
 	return 1, nil
 }
 
-func (f *fakeStore) Polled(context.Context, nodeapi.Caller, int64) error { return nil }
+func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, int64) error { return nil }
 
 func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, ask nodeapi.PollRequest, _ time.Duration) (*wire.TaskOffer, error) {
 	if f.nextFor != nil {
@@ -185,12 +185,12 @@ func (f *fakeStore) Progress(_ context.Context, _ nodeapi.Caller, _ string, p ta
 	}
 	if f.progress != nil {
 		a, err := f.progress(p)
-		return nodeapi.ProgressResult{Answer: a}, err
+		return nodeapi.ProgressResult{Response: a}, err
 	}
-	return nodeapi.ProgressResult{Answer: wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}}, nil
+	return nodeapi.ProgressResult{Response: wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}}, nil
 }
 
-func (f *fakeStore) Told(_ context.Context, taskID string, b nodeapi.HeartbeatReply) error {
+func (f *fakeStore) SetActivityState(_ context.Context, taskID string, b nodeapi.ActivityState) error {
 	if f.told != nil {
 		return f.told(taskID, b)
 	}
@@ -355,7 +355,7 @@ func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*sit
 		node: trust.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
 	s.trust = newFakeTrust()
-	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, Sets: s.trust, Beats: s.trust, NodeRate: 1e4, IssueRate: 1e4,
+	cfg := nodeapi.Config{Env: env, Store: store, Notifier: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, VerifierSets: s.trust, Heartbeater: s.trust, NodeRate: 1e4, IssueRate: 1e4,
 		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
 		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	change(&cfg)

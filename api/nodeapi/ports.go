@@ -66,10 +66,10 @@ type Store interface {
 	// when a newer renewal of the same node has it (the newer one's answer counts,
 	// there is nothing to do), token_voided when its token was replaced or used.
 	StorePending(ctx context.Context, n NewIdentity) (sequence int64, err error)
-	// Polled records an authenticated poll and the version of the verifier set
+	// HasPolled records an authenticated poll and the version of the verifier set
 	// that it names, 0 for none, which is written when it changed; the first one of an incarnation
 	// makes the workflow's event. It is called for each poll and is cheap.
-	Polled(ctx context.Context, c Caller, set int64) error
+	RecordPoll(ctx context.Context, c Caller, set int64) error
 	// NextTask hands over the node's next task under a new lease, or returns
 	// nil: one that waits, or whose lease ran out. One that was handed over
 	// before is not, requeued or not, while its id is in ask.Have, which is what
@@ -79,18 +79,18 @@ type Store interface {
 	// the answer was lost. To a poll that an agent has given up nothing that it was
 	// handed since is. The offer says the node's state and operation counter as of the hand-over.
 	NextTask(ctx context.Context, c Caller, ask PollRequest, lease time.Duration) (*wire.TaskOffer, error)
-	// TaskNews returns those of the node's tasks in have that its agent should ask
+	// CanceledTasks returns those of the node's tasks in have that its agent should ask
 	// about at once: cancelled, voided, or asked to be cancelled.
-	TaskNews(ctx context.Context, c Caller, have []string) ([]string, error)
+	CanceledTasks(ctx context.Context, c Caller, have []string) ([]string, error)
 	// Progress extends the lease, or answers KindLeaseLost. It writes one row and
 	// notifies nobody. A lost task whose epoch is still the newest runs again,
 	// and its workflow is told. Owner is set when the activity should be told
 	// of it: at most once every task.HeartbeatInterval, whatever the number of
 	// replicas.
 	Progress(ctx context.Context, c Caller, taskID string, p task.Progress, lease time.Duration) (ProgressResult, error)
-	// Told notes what the activity's heartbeat answered: later answers to the
+	// SetActivityState notes what the activity's heartbeat answered: later answers to the
 	// agent repeat it until it changes.
-	Told(ctx context.Context, taskID string, b HeartbeatReply) error
+	SetActivityState(ctx context.Context, taskID string, b ActivityState) error
 	// Result stores the result and the completion to deliver, in one
 	// transaction. The same result again is nil; a stale epoch or a voided task
 	// is KindLeaseLost with an audit row; an unknown task is KindNotFound. One of
@@ -108,34 +108,34 @@ type Store interface {
 
 // Grants signs what a hand-over promises, with the replica's delegated key.
 type Grants interface {
-	// Good answers nil when Sign can be called now, and otherwise why not, as
+	// Ready answers nil when Sign can be called now, and otherwise why not, as
 	// Sign would; mended is closed when that is over. It makes no remote call.
-	Good() (mended <-chan struct{}, err error)
+	Ready() (mended <-chan struct{}, err error)
 	// Sign returns the DSSE envelopes of the grant and of the delegation of its
 	// key. It makes no remote call. KindServiceUnavailable while no delegation
 	// is good: then nothing may be handed over.
 	Sign(g task.Grant) (grant, key json.RawMessage, err error)
 }
 
-// Sets are the verifier sets. Errors are *schema.Error.
-type Sets interface {
+// VerifierSets are the verifier sets. Errors are *schema.Error.
+type VerifierSets interface {
 	// NewestSet is cached and cheap. KindServiceUnavailable when there is none.
 	NewestSet(ctx context.Context) (trust.StoredSet, error)
 	// SetsAfter returns up to limit sets above a version, in order.
 	SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error)
 }
 
-// Beats tells Temporal that a task is worked on.
-type Beats interface {
-	// Beat records a heartbeat of the activity that waits for the task and
+// Heartbeater tells Temporal that a task is worked on.
+type Heartbeater interface {
+	// RecordHeartbeat records a heartbeat of the activity that waits for the task and
 	// answers what an operator did to it. A run that is gone answers Cancel.
 	// KindServiceUnavailable when Temporal is away: the task goes on.
-	Beat(ctx context.Context, o task.Owner, b TaskHeartbeat) (HeartbeatReply, error)
+	RecordHeartbeat(ctx context.Context, o task.Owner, b TaskHeartbeat) (ActivityState, error)
 }
 
-// Wakes tells when a node's poll should look again: a task was attached or the
+// Notifier tells when a node's poll should look again: a task was attached or the
 // node was fenced. Lost connections heal by themselves and wake everybody.
-type Wakes interface {
+type Notifier interface {
 	// Subscribe returns a channel that gets a value after each wake of the
 	// node, coalesced, and a function that ends the subscription. Where a
 	// fence's wake was lost it comes within four seconds all the same; a newer

@@ -69,7 +69,7 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	if p.Owner != nil {
 		a.beat(ctx, taskID, body, &p)
 	}
-	return edge.JSON(w, http.StatusOK, p.Answer)
+	return edge.JSON(w, http.StatusOK, p.Response)
 }
 
 // beat makes the progress a heartbeat of the activity that waits for the task,
@@ -78,19 +78,19 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 func (a *API) beat(ctx context.Context, taskID string, body task.Progress, p *ProgressResult) {
 	brief, cancel := context.WithTimeout(ctx, beatBudget)
 	defer cancel()
-	b, err := a.cfg.Beats.Beat(brief, *p.Owner, TaskHeartbeat{Status: task.Running, Message: body.Message, Epoch: body.LeaseEpoch})
+	b, err := a.cfg.Heartbeater.RecordHeartbeat(brief, *p.Owner, TaskHeartbeat{Status: task.Running, Message: body.Message, Epoch: body.LeaseEpoch})
 	if err != nil {
 		edge.Annotate(ctx, slog.String("no_heartbeat", err.Error()))
 		return
 	}
-	if b == (HeartbeatReply{Cancel: p.Answer.Cancel, Paused: p.Answer.Paused}) {
+	if b == (ActivityState{Cancel: p.Response.Cancel, Paused: p.Response.Paused}) {
 		return
 	}
-	if err := a.cfg.Store.Told(ctx, taskID, b); err != nil {
+	if err := a.cfg.Store.SetActivityState(ctx, taskID, b); err != nil {
 		edge.Annotate(ctx, slog.String("not_noted", err.Error()))
 	}
 	// An operator's own cancel stands whatever the activity says.
-	p.Answer.Cancel, p.Answer.Paused = p.Answer.Cancel || b.Cancel, b.Paused
+	p.Response.Cancel, p.Response.Paused = p.Response.Cancel || b.Cancel, b.Paused
 }
 
 // heartbeat stores what the agent says about itself and its work. The store

@@ -43,7 +43,7 @@ func (a *API) enter(r *http.Request) (v *visit, leave func(), err error) {
 		return nil, func() {}, err
 	}
 	v = &visit{}
-	v.wake, leave = a.cfg.Wakes.Subscribe(p.id.NodeID, p.id.Incarnation)
+	v.wake, leave = a.cfg.Notifier.Subscribe(p.id.NodeID, p.id.Incarnation)
 	if v.caller, err = a.admit(r, p); err != nil {
 		return nil, leave, err
 	}
@@ -58,7 +58,7 @@ func (a *API) polled(ctx context.Context, v *visit, p peer) error {
 	a.cfg.Metrics.Polled(p.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(ctx, storeBudget)
 	defer cancel()
-	return a.cfg.Store.Polled(ctx, v.caller, v.poll.set)
+	return a.cfg.Store.RecordPoll(ctx, v.caller, v.poll.set)
 }
 
 // park waits for a task until the poll's time ends, the server shuts down or
@@ -149,7 +149,7 @@ func (a *API) tellNews(w http.ResponseWriter, r *http.Request, c Caller, have []
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
 	defer cancel()
-	news, err := a.cfg.Store.TaskNews(ctx, c, have)
+	news, err := a.cfg.Store.CanceledTasks(ctx, c, have)
 	if err != nil || len(news) == 0 {
 		return false, err
 	}

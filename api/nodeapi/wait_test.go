@@ -108,7 +108,7 @@ func TestWakeBringsWork(t *testing.T) {
 	s.parked(0)
 }
 
-func (f *fakeStore) TaskNews(_ context.Context, _ nodeapi.Caller, have []string) ([]string, error) {
+func (f *fakeStore) CanceledTasks(_ context.Context, _ nodeapi.Caller, have []string) ([]string, error) {
 	if f.news != nil {
 		return f.news(have)
 	}

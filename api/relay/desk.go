@@ -63,7 +63,7 @@ func (d *desk) run(ctx, work context.Context) {
 func (d *desk) left(work context.Context) bool {
 	for {
 		select {
-		case m := <-d.Outbox.Handed():
+		case m := <-d.Outbox.LocalResults():
 			d.queue = append(d.queue, m)
 		default:
 			d.begin(work)
@@ -130,7 +130,7 @@ func (d *desk) rest(ctx context.Context) (look bool) {
 	if !d.paused {
 		wake = d.Outbox.Wake()
 		if d.room() > 0 {
-			handed = d.Outbox.Handed()
+			handed = d.Outbox.LocalResults()
 		}
 	}
 	var again <-chan time.Time

@@ -16,12 +16,12 @@ type Outbox interface {
 	// transaction held afterwards). All of it is one transaction; a limit of 0
 	// only removes.
 	Take(ctx context.Context, limit int, delivered []Message) ([]Message, error)
-	// Orphaned marks a message whose workflow is gone: kept and visible.
-	Orphaned(ctx context.Context, id int64, why string) error
-	// Failed notes a failed try; the message is due again after a backoff.
-	Failed(ctx context.Context, id int64, why string) error
-	// Handed gets the results that this process stored: they are taken already.
-	Handed() <-chan Message
+	// MarkOrphaned marks a message whose workflow is gone: kept and visible.
+	MarkOrphaned(ctx context.Context, id int64, why string) error
+	// MarkFailed notes a failed try; the message is due again after a backoff.
+	MarkFailed(ctx context.Context, id int64, why string) error
+	// LocalResults gets the results that this process stored: they are taken already.
+	LocalResults() <-chan Message
 	// Wake gets a value when a message was written, and now and then anyway.
 	Wake() <-chan struct{}
 }

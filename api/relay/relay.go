@@ -99,9 +99,9 @@ func (r *Relay) deliver(ctx context.Context, m Message, away bool) delivery {
 		slog.Int("attempts", m.Attempts+1), slog.Any("err", err))
 	ctx, cancel := context.WithTimeout(ctx, writeBudget)
 	defer cancel()
-	note := r.Outbox.Failed
+	note := r.Outbox.MarkFailed
 	if outcome == outcomeOrphaned {
-		note = r.Outbox.Orphaned
+		note = r.Outbox.MarkOrphaned
 	}
 	if err := note(ctx, m.ID, err.Error()); err != nil {
 		// The message is offered again: delivering twice is harmless.

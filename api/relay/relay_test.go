@@ -58,12 +58,12 @@ func (b *box) note(id int64, what string) {
 	b.notes[id] = append(b.notes[id], what)
 }
 
-func (b *box) Orphaned(_ context.Context, id int64, _ string) error {
+func (b *box) MarkOrphaned(_ context.Context, id int64, _ string) error {
 	b.note(id, "orphaned")
 	return nil
 }
 
-func (b *box) Failed(_ context.Context, id int64, _ string) error {
+func (b *box) MarkFailed(_ context.Context, id int64, _ string) error {
 	b.note(id, "failed")
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,7 +73,7 @@ func (b *box) Failed(_ context.Context, id int64, _ string) error {
 
 func (b *box) Wake() <-chan struct{} { return b.wake }
 
-func (b *box) Handed() <-chan relay.Message { return b.handed }
+func (b *box) LocalResults() <-chan relay.Message { return b.handed }
 
 func (b *box) of(id int64) []string {
 	b.mu.Lock()

@@ -78,7 +78,7 @@ type cluster struct {
 	between func(nodeapi.Store) nodeapi.Store
 	archive string         // the agent package, when set
 	issuer  nodeapi.Issuer // in the place of ca, when set
-	beats   nodeapi.Beats  // in the place of Temporal
+	beats   nodeapi.Heartbeater  // in the place of Temporal
 	grants  nodeapi.Grants // with signer in the place of ca, when set
 	signer  sets.Signer
 }
@@ -175,8 +175,8 @@ func (c *cluster) replica() *replica {
 	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
 		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
-	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Wakes: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
-		Grants: grants, Sets: r.sets, Beats: c.beats,
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
+		Grants: grants, VerifierSets: r.sets, Heartbeater: c.beats,
 		IssueRate: 1e5, NodeRate: 1e5, Bundles: desk, Packages: agent.served()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })

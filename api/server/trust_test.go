@@ -47,7 +47,7 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	r := c.replica()
 	m := r.enrolled()
 	_, attach := r.task(m)
-	require.Eventually(t, func() bool { _, err := c.grants.Good(); return err == nil }, 2*soon, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := c.grants.Ready(); return err == nil }, 2*soon, 10*time.Millisecond)
 	server.Seal(t)
 	defer server.Unseal(t)
 	attach()
@@ -155,19 +155,19 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 // fakeBeats is an activity that an operator may pause or cancel.
 type fakeBeats struct {
 	mu     sync.Mutex
-	answer nodeapi.HeartbeatReply
+	answer nodeapi.ActivityState
 	err    error
 	owners []task.Owner
 }
 
-func (f *fakeBeats) Beat(_ context.Context, o task.Owner, _ nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
+func (f *fakeBeats) RecordHeartbeat(_ context.Context, o task.Owner, _ nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.owners = append(f.owners, o)
 	return f.answer, f.err
 }
 
-func (f *fakeBeats) set(a nodeapi.HeartbeatReply, err error) {
+func (f *fakeBeats) set(a nodeapi.ActivityState, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answer, f.err = a, err
@@ -184,7 +184,7 @@ func (f *fakeBeats) made() int {
 // away fails no progress.
 func TestPauseReachesTheAgent(t *testing.T) {
 	c := newCluster(t)
-	beats := &fakeBeats{answer: nodeapi.HeartbeatReply{Paused: true}}
+	beats := &fakeBeats{answer: nodeapi.ActivityState{Paused: true}}
 	c.beats = beats
 	a, b := c.replica(), c.replica()
 	m := a.enrolled()
@@ -208,14 +208,14 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	assert.Equal(t, []task.Owner{{WorkflowID: lifecycle.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
 
 	due()
-	beats.set(nodeapi.HeartbeatReply{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is away"))
+	beats.set(nodeapi.ActivityState{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is away"))
 	assert.True(t, progress(b).Paused, "what was heard last stands")
 	due()
-	beats.set(nodeapi.HeartbeatReply{}, nil)
+	beats.set(nodeapi.ActivityState{}, nil)
 	assert.False(t, progress(b).Paused)
 	assert.False(t, progress(a).Paused)
 	due()
-	beats.set(nodeapi.HeartbeatReply{Cancel: true}, nil)
+	beats.set(nodeapi.ActivityState{Cancel: true}, nil)
 	assert.True(t, progress(a).Cancel)
 	assert.True(t, progress(b).Cancel)
 	assert.Equal(t, 4, beats.made())

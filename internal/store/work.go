@@ -63,9 +63,9 @@ func (s *Store) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p
 	return s.extend(ctx, c, taskID, p, lease)
 }
 
-// TaskNews returns which tasks in have are not wanted any more, as nodeapi.Store
+// CanceledTasks returns which tasks in have are not wanted any more, as nodeapi.Store
 // says.
-func (s *Store) TaskNews(ctx context.Context, c nodeapi.Caller, have []string) (news []string, err error) {
+func (s *Store) CanceledTasks(ctx context.Context, c nodeapi.Caller, have []string) (news []string, err error) {
 	err = s.read(ctx, "reading the news of node "+c.NodeID, func(ctx context.Context) (err error) {
 		news, err = s.q.TaskNews(ctx, c.NodeID, have)
 		return err
@@ -85,7 +85,7 @@ func (s *Store) extend(ctx context.Context, c nodeapi.Caller, taskID string, p t
 		if notFound(err) {
 			return errLeaseLost(taskID)
 		}
-		a.Answer = wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: r.LeaseUntil},
+		a.Response = wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: r.LeaseUntil},
 			Cancel: r.Cancel, Paused: r.Paused}
 		if r.Beat {
 			a.Owner = &task.Owner{WorkflowID: r.OwnerWorkflowID, RunID: r.OwnerRunID, ActivityID: r.OwnerActivityID}
@@ -146,8 +146,8 @@ func (u *unit) lockTask(ctx context.Context, nodeID, taskID string) (sqlc.LockTa
 	return t, err
 }
 
-// Told notes what an activity's heartbeat answered, as nodeapi.Store says.
-func (s *Store) Told(ctx context.Context, taskID string, b nodeapi.HeartbeatReply) error {
+// SetActivityState notes what an activity's heartbeat answered, as nodeapi.Store says.
+func (s *Store) SetActivityState(ctx context.Context, taskID string, b nodeapi.ActivityState) error {
 	return s.read(ctx, "noting a heartbeat's answer for task "+taskID, func(ctx context.Context) error {
 		if !schema.IsID(taskID) {
 			return errNoTask(taskID)

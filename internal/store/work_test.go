@@ -62,7 +62,7 @@ func TestATasksWay(t *testing.T) {
 
 	answer, err := e.Progress(ctx, caller, row.TaskID, task.Progress{LeaseEpoch: 1, Message: "half"}, time.Hour)
 	require.NoError(t, err)
-	require.Greater(t, answer.Answer.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
+	require.Greater(t, answer.Response.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
 	leases, err := e.TaskLeases(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []metrics.TaskCount{{Status: task.Dispatched, Tasks: 1}, {Status: task.Running, Tasks: 1}}, leases)

@@ -146,7 +146,7 @@ func (s pointStore) Heartbeat(ctx context.Context, id trust.Identity, cert trust
 }
 
 func (s pointStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
-	return s.points.pass(atPolled, func() error { return s.Store.Polled(ctx, c, set) })
+	return s.points.pass(atPolled, func() error { return s.Store.RecordPoll(ctx, c, set) })
 }
 
 func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nodeapi.ClaimResult, err error) {

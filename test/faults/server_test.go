@@ -56,7 +56,7 @@ const plenty = 1e6
 
 // start starts a process of the API on the network.
 func (s *site) start() {
-	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: s.store, Wakes: silent{}, Issuer: s.issuer, Grants: noWork{}, Sets: noWork{}, Now: s.clock.Now,
+	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: s.store, Notifier: silent{}, Issuer: s.issuer, Grants: noWork{}, VerifierSets: noWork{}, Now: s.clock.Now,
 		// Limits count by the machine's time, which has no say here.
 		IssueRate: plenty, NodeRate: plenty, RemoteRate: plenty,
 		Metrics: metrics.New(prometheus.NewRegistry()), Log: s.log, Ready: func() error { return nil }})

@@ -126,7 +126,7 @@ func (s *shift) progress(ctx context.Context) error {
 	}
 	delete(s.node.lost, h.id)
 	if !s.may(progressLost, 4) {
-		h.epoch = p.Answer.Lease.Epoch
+		h.epoch = p.Response.Lease.Epoch
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // ResultIssued is the result of a request for an identity that was answered with
@@ -43,10 +42,10 @@ func New(reg prometheus.Registerer) *Metrics {
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuaas_waiting_agents", Help: "Open long polls of node agents."}),
 		dispatch: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "gpuaas_task_dispatch_seconds", Help: "Time from a task's creation to its first hand-over to the node.",
+			Name: "gpuaas_task_dispatch_seconds", Help: "Time from the creation of a task to its first dispatch to the node.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60, 300}}),
 		withheld: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "gpuaas_tasks_withheld_total", Help: "Looks for work that were not made because no lease could be granted."}),
+			Name: "gpuaas_tasks_withheld_total", Help: "Polls that skipped dispatch because no lease grant could be signed."}),
 		signer: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuaas_task_signer_ok", Help: "1 when Vault's task key is the newest verifier set's, by the last check; 0 when it is not or was not checked."}),
 		leaseKey: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -117,14 +116,12 @@ func (m *Metrics) PollOpened() (closed func()) {
 // Polled notes what is left of the polling node's certificate.
 func (m *Metrics) Polled(left time.Duration) { m.expiry.Observe(left.Seconds()) }
 
-// Offered notes that a task was handed over. Only the first hand-over counts.
-func (m *Metrics) Offered(o *wire.TaskOffer) {
-	if o.Lease.Epoch == 1 && !o.CreatedAt.IsZero() {
-		m.dispatch.Observe(max(0, o.ServerTime.Sub(o.CreatedAt).Seconds()))
-	}
+// Dispatched records a task's first dispatch, waited after its creation.
+func (m *Metrics) Dispatched(waited time.Duration) {
+	m.dispatch.Observe(max(0, waited.Seconds()))
 }
 
-// Withheld counts a look for work that was not made.
+// Withheld counts a poll that skipped dispatch.
 func (m *Metrics) Withheld() { m.withheld.Inc() }
 
 // Signer sets whether Vault's task key is the verifier set's.

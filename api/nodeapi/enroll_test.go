@@ -213,7 +213,7 @@ func csrWithAttribute(tb testing.TB, key *ecdsa.PrivateKey) string {
 
 // When Vault is away after the claim, the answer says that asking again with
 // the same key helps, and it does.
-func TestEnrolWhileVaultIsAway(t *testing.T) {
+func TestEnrollWhileVaultIsUnavailable(t *testing.T) {
 	var claims []nodeapi.TokenClaim
 	s := newSite(t, &fakeStore{claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		claims = append(claims, c)
@@ -224,7 +224,7 @@ func TestEnrolWhileVaultIsAway(t *testing.T) {
 	s.issuer.set(true, s.nodeCA.cert)
 	a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"), req)
 	assert.Equal(t, http.StatusServiceUnavailable, a.status)
-	assert.Contains(t, a.refusal(t).Message, "may ask again")
+	assert.Contains(t, a.refusal(t).Message, "repeat the request")
 	s.issuer.set(false, s.nodeCA.cert)
 	a = call(t, s.client(nil), http.MethodPost, s.path("/enroll"), req)
 	assert.Equal(t, http.StatusOK, a.status, string(a.body))

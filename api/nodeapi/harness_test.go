@@ -116,13 +116,14 @@ type fakeStore struct {
 	facts        func(nodeID string) (nodeapi.RecoveryFacts, error)
 	recover      func(nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error)
 	pending      func(nodeapi.NewIdentity) (int64, error)
-	next         func(have []string) (*wire.TaskOffer, error)
-	nextFor      func(nodeapi.PollRequest) (*wire.TaskOffer, error)
-	news         func(have []string) ([]string, error)
-	result       func(task.Result) (task.Type, error)
+	next         func(held []string) (*nodeapi.Dispatch, error)
+	nextFor      func(wire.PollRequest) (*nodeapi.Dispatch, error)
+	recordPoll   func() error
+	canceled     func(held []string) ([]string, error)
+	result       func(nodeapi.ReceivedResult) (task.Type, error)
 	progress     func(task.Progress) (wire.ProgressResponse, error)
 	progressed   func(task.Progress) (nodeapi.ProgressResult, error)
-	told         func(taskID string, b nodeapi.ActivityState) error
+	setState     func(taskID string, s nodeapi.ActivityState) error
 }
 
 func (f *fakeStore) Authenticate(_ context.Context, id trust.Identity, facts trust.CertFacts) (nodeapi.Caller, error) {
@@ -167,14 +168,19 @@ func (f *fakeStore) StorePending(_ context.Context, n nodeapi.NewIdentity) (int6
 	return 1, nil
 }
 
-func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, int64) error { return nil }
+func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, int64) error {
+	if f.recordPoll != nil {
+		return f.recordPoll()
+	}
+	return nil
+}
 
-func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, ask nodeapi.PollRequest, _ time.Duration) (*wire.TaskOffer, error) {
+func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, poll wire.PollRequest, _ time.Duration) (*nodeapi.Dispatch, error) {
 	if f.nextFor != nil {
-		return f.nextFor(ask)
+		return f.nextFor(poll)
 	}
 	if f.next != nil {
-		return f.next(ask.Have)
+		return f.next(poll.HeldTasks)
 	}
 	return nil, nil
 }
@@ -191,13 +197,13 @@ func (f *fakeStore) Progress(_ context.Context, _ nodeapi.Caller, _ string, p ta
 }
 
 func (f *fakeStore) SetActivityState(_ context.Context, taskID string, b nodeapi.ActivityState) error {
-	if f.told != nil {
-		return f.told(taskID, b)
+	if f.setState != nil {
+		return f.setState(taskID, b)
 	}
 	return nil
 }
 
-func (f *fakeStore) Result(_ context.Context, _ nodeapi.Caller, _ string, r task.Result) (task.Type, error) {
+func (f *fakeStore) Result(_ context.Context, _ nodeapi.Caller, _ string, r nodeapi.ReceivedResult) (task.Type, error) {
 	if f.result != nil {
 		return f.result(r)
 	}
@@ -355,7 +361,7 @@ func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*sit
 		node: trust.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
 	s.trust = newFakeTrust()
-	cfg := nodeapi.Config{Env: env, Store: store, Notifier: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, VerifierSets: s.trust, Heartbeater: s.trust, NodeRate: 1e4, IssueRate: 1e4,
+	cfg := nodeapi.Config{Env: env, Identities: store, Tasks: store, Heartbeats: store, Notifier: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, VerifierSets: s.trust, Heartbeater: s.trust, NodeRate: 1e4, IssueRate: 1e4,
 		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
 		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	change(&cfg)
@@ -465,7 +471,8 @@ type endpoint struct {
 func endpoints() []endpoint {
 	nodeTask := schema.NewID()
 	return []endpoint{
-		{http.MethodGet, "/tasks/wait?timeout=0s&" + asker(), nil},
+		{http.MethodPost, "/tasks/wait", pollRequest(waitFor(0))},
+		{http.MethodGet, "/tasks/wait", nil},
 		{http.MethodPost, "/tasks/" + nodeTask + "/result", task.Result{LeaseEpoch: 1, Status: task.Succeeded}},
 		{http.MethodPost, "/tasks/" + nodeTask + "/progress", task.Progress{LeaseEpoch: 1}},
 		{http.MethodPost, "/heartbeat", wire.HeartbeatRequest{}},
@@ -475,7 +482,24 @@ func endpoints() []endpoint {
 	}
 }
 
-// renewal is a good request for a renewal.
+// pollRequest is a valid poll of 55 s with the changes.
+func pollRequest(changes ...func(*wire.PollRequest)) wire.PollRequest {
+	r := wire.PollRequest{Nonce: "AAAAAAAAAAAAAAAAAAAAAA", AgentSession: "boot-1700000000", VerifierSet: 1, WaitSeconds: 55}
+	for _, change := range changes {
+		change(&r)
+	}
+	return r
+}
+
+func waitFor(d time.Duration) func(*wire.PollRequest) {
+	return func(r *wire.PollRequest) { r.WaitSeconds = d.Seconds() }
+}
+
+func holding(tasks ...string) func(*wire.PollRequest) {
+	return func(r *wire.PollRequest) { r.HeldTasks = tasks }
+}
+
+// renewal is a valid renewal request.
 func renewal() wire.RenewRequest {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -153,7 +153,7 @@ func TestRefusalsAreLoggedWithTheCertificate(t *testing.T) {
 		if reason == schema.ReasonNodeLocked || reason == schema.ReasonNodeRemoved || reason == schema.ReasonSerialSuperseded {
 			fenced = reason
 		}
-		a := call(t, s.client(c.cert), http.MethodGet, s.path("/tasks/wait?timeout=0s"), nil, c.headers...)
+		a := call(t, s.client(c.cert), http.MethodGet, s.path("/tasks/wait"), nil, c.headers...)
 		require.Equal(t, reason, a.refusal(t).Reason)
 		line := s.refusals()[reason]
 		require.Equal(t, string(a.refusal(t).Code), line.Code)

@@ -75,11 +75,11 @@ type cluster struct {
 	url string
 	ca  *authority
 	// between, when set, stands between the node API and the store.
-	between func(nodeapi.Store) nodeapi.Store
-	archive string         // the agent package, when set
-	issuer  nodeapi.Issuer // in the place of ca, when set
-	beats   nodeapi.Heartbeater  // in the place of Temporal
-	grants  nodeapi.Grants // with signer in the place of ca, when set
+	between func(nodeapi.Identities) nodeapi.Identities
+	archive string              // the agent package, when set
+	issuer  nodeapi.Issuer      // in the place of ca, when set
+	beats   nodeapi.Heartbeater // in the place of Temporal
+	grants  nodeapi.Grants      // with signer in the place of ca, when set
 	signer  sets.Signer
 }
 
@@ -157,9 +157,9 @@ func (c *cluster) replica() *replica {
 	if issuer == nil {
 		issuer = c.ca
 	}
-	var nodeStore nodeapi.Store = r.store
+	var identities nodeapi.Identities = r.store
 	if c.between != nil {
-		nodeStore = c.between(nodeStore)
+		identities = c.between(identities)
 	}
 	var agent agentPackage
 	if c.archive != "" {
@@ -175,7 +175,7 @@ func (c *cluster) replica() *replica {
 	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
 		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
-	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store, Heartbeats: r.store, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.beats,
 		IssueRate: 1e5, NodeRate: 1e5, Bundles: desk, Packages: agent.served()})
 	cert := c.ca.server()

@@ -171,7 +171,7 @@ func (a *app) readiness() error {
 
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
-		Env: a.cfg.env, Store: a.store, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
+		Env: a.cfg.env, Identities: a.store, Tasks: a.store, Heartbeats: a.store, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal,
 		Metrics: a.metrics, Log: a.log, Ready: a.readiness,
 		IssueRate: a.cfg.issueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),

@@ -41,7 +41,7 @@ func TestAStepCostsThreeCommits(t *testing.T) {
 	}
 	for i := range 5 {
 		step := fmt.Sprint("facts-", i)
-		var offer *wire.TaskOffer
+		var offer *nodeapi.Dispatch
 		costs("empty poll", func() { e.takeNone(c) })
 		costs("enqueue", func() { e.dispatch(f, step, task.FactsCollect) })
 		costs("claim", func() { offer = e.take(c, time.Minute) })

@@ -123,9 +123,9 @@ func TestOneTaskIsHandedOutOnce(t *testing.T) {
 	for i := range tasks {
 		e.dispatch(f, fmt.Sprint("facts-", i), task.FactsCollect)
 	}
-	offers := make([]*wire.TaskOffer, 3*tasks)
+	offers := make([]*nodeapi.Dispatch, 3*tasks)
 	for _, err := range race(len(offers), func(i int) (err error) {
-		offers[i], err = e.NextTask(t.Context(), caller, nodeapi.PollRequest{}, time.Minute)
+		offers[i], err = e.NextTask(t.Context(), caller, wire.PollRequest{}, time.Minute)
 		return err
 	}) {
 		require.NoError(t, err)

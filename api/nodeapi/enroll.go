@@ -1,6 +1,7 @@
 package nodeapi
 
 import (
+	"context"
 	"crypto/x509"
 	"net"
 	"net/http"
@@ -17,7 +18,10 @@ import (
 // until the certificate's first use.
 func (a *API) enroll() edge.Handler {
 	return issueHandler(a, issuance[wire.EnrollRequest, TokenClaim]{
-		method: trust.IssuedByEnroll, admit: a.admitAnonymous, parse: parseEnroll, claim: a.cfg.Identities.ClaimToken,
+		method: trust.IssuedByEnroll, admit: a.admitAnonymous, parse: parseEnroll,
+		claim: func(ctx context.Context, c TokenClaim) (ClaimResult, error) {
+			return a.cfg.Identities.ClaimToken(ctx, c)
+		},
 		priority: func(requester) priority { return priorityOther },
 	})
 }

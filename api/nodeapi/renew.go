@@ -1,6 +1,7 @@
 package nodeapi
 
 import (
+	"context"
 	"crypto/x509"
 	"net/http"
 	"time"
@@ -19,7 +20,10 @@ const urgentPart = 4
 // then the request may be repeated.
 func (a *API) renew() edge.Handler {
 	return issueHandler(a, issuance[wire.RenewRequest, RenewClaim]{
-		method: trust.IssuedByRenew, admit: a.admitAuthenticated, parse: parseRenew, claim: a.cfg.Identities.ClaimRenewal,
+		method: trust.IssuedByRenew, admit: a.admitAuthenticated, parse: parseRenew,
+		claim: func(ctx context.Context, c RenewClaim) (ClaimResult, error) {
+			return a.cfg.Identities.ClaimRenewal(ctx, c)
+		},
 		priority: func(from requester) priority { return renewalPriority(from.peer.facts, a.cfg.Now()) },
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -159,7 +160,7 @@ func checkResult(r *task.Result) error {
 		return invalidRequest("bad_output_tail", "output_tail has more than %d bytes", task.MaxOutputTail)
 	}
 	// Empty if the agent rejected the task before it read a body.
-	if r.EnvelopeSHA256 != "" && !schema.IsSHA256Hex(r.EnvelopeSHA256) {
+	if r.EnvelopeSHA256 != "" && !text.IsSHA256Hex(r.EnvelopeSHA256) {
 		return invalidRequest("bad_envelope_sha256", "envelope_sha256 must be 64 lower-case hex digits")
 	}
 	if len(r.Output) == 0 {

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -51,8 +50,8 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	server.Seal(t)
 	defer server.Unseal(t)
 	attach()
-	query := asker()
-	a := r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?"+query), nil)
+	poll := pollRequest(wire.MaxPollTimeout)
+	a := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/wait"), poll)
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
 	var offer wire.TaskOffer
 	a.into(t, &offer)
@@ -65,9 +64,7 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	require.NoError(t, err)
 	var grant task.Grant
 	opened(t, offer.Grant, trust.LeasePayloadType, public, &grant)
-	asked, err := url.ParseQuery(query)
-	require.NoError(t, err)
-	assert.Equal(t, asked.Get("nonce"), grant.Nonce)
+	assert.Equal(t, poll.Nonce, grant.Nonce)
 	assert.Equal(t, offer.TaskID, grant.TaskID)
 	assert.Equal(t, m.id, grant.NodeID)
 	assert.Equal(t, lifecycle.NodeDraining, grant.NodeState)
@@ -94,7 +91,7 @@ func TestSetsReachEveryReplica(t *testing.T) {
 	require.NoError(t, a.store.PutSet(t.Context(), second, audit.Subject{Actor: "test"}))
 	for _, r := range []*replica{a, b} {
 		require.Eventually(t, func() bool {
-			return r.wait(m, "0s").header.Get(wire.HeaderVerifierSet) == "2:"+second.Hash
+			return r.wait(m, 0).header.Get(wire.HeaderVerifierSet) == "2:"+second.Hash
 		}, soon, 10*time.Millisecond)
 		var sets trust.VerifierSets
 		r.call(r.client(m.cert), http.MethodGet, r.url(m, "/verifier-sets?after=1"), nil).into(t, &sets)
@@ -191,7 +188,7 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	taskID, attach := a.task(m)
 	attach()
 	var offer wire.TaskOffer
-	a.wait(m, "5s").into(t, &offer)
+	a.wait(m, 5*time.Second).into(t, &offer)
 	progress := func(r *replica) wire.ProgressResponse {
 		got := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/progress"), task.Progress{LeaseEpoch: offer.Lease.Epoch, Message: "half"})
 		require.Equal(t, http.StatusOK, got.status, string(got.body))
@@ -241,7 +238,7 @@ func TestTasksForOperators(t *testing.T) {
 	assert.Contains(t, refused.refusal(t).Message, "allowed now: cancel")
 
 	var offer wire.TaskOffer
-	r.wait(m, "5s").into(t, &offer)
+	r.wait(m, 5*time.Second).into(t, &offer)
 	asked := r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", wire.TaskDecision{Reason: "wrong node"})
 	require.Equal(t, http.StatusOK, asked.status, string(asked.body))
 	var view wire.TaskView

@@ -42,3 +42,9 @@ func IsPlain(s string, limit int) bool {
 func Sanitize(s, replacement string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, replacement), "\x00", replacement)
 }
+
+// IsSHA256Hex reports whether s is a SHA-256 in the form of schema.SHA256Hex: 64
+// lower-case hex digits.
+func IsSHA256Hex(s string) bool {
+	return len(s) == 64 && strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') }) < 0
+}

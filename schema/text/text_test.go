@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
@@ -48,4 +49,14 @@ func FuzzSanitize(f *testing.F) {
 		require.NotContains(t, out, "\x00")
 		require.Equal(t, out, text.Sanitize(out, "?"))
 	})
+}
+
+func TestIsSHA256Hex(t *testing.T) {
+	t.Parallel()
+	digest := schema.SHA256Hex(nil)
+	require.Equal(t, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", digest)
+	require.True(t, text.IsSHA256Hex(digest))
+	for _, bad := range []string{"", digest[1:], digest + "00", strings.ToUpper(digest), "g" + digest[1:], digest[:32] + "x" + digest[33:]} {
+		require.False(t, text.IsSHA256Hex(bad), bad)
+	}
 }

@@ -13,57 +13,66 @@ import (
 
 const (
 	csrBlock  = "CERTIFICATE REQUEST"
-	maxCSRPEM = 4 << 10 // a P-256 request has about 400 bytes
+	maxCSRPEM = 4 << 10 // a P-256 request takes about 400 bytes
 )
 
-// Extensions that a refusal names.
-var (
-	oidSubjectAltName   = asn1.ObjectIdentifier{2, 5, 29, 17} //nolint:gochecknoglobals // read-only
-	oidBasicConstraints = asn1.ObjectIdentifier{2, 5, 29, 19} //nolint:gochecknoglobals // read-only
+// EmptyName is the DER encoding of an empty X.509 name.
+const EmptyName = "\x30\x00"
+
+// Object IDs of extensions that have a reason of their own.
+const (
+	oidSubjectAltName   = "2.5.29.17"
+	oidBasicConstraints = "2.5.29.19"
 )
 
-// ParseCSR parses exactly one PEM block with a certificate request that passes
-// CheckCSR. Errors are KindInvalidRequest with a reason that starts with csr_.
+// ParseCSR parses a PEM certificate request that holds a P-256 key, the key's
+// signature and nothing else: see CheckCSR. The text must be exactly one PEM
+// block of at most 4 KiB. Errors are KindInvalidRequest with a reason of the form
+// csr_*; they never repeat the request.
 func ParseCSR(text string) (*x509.CertificateRequest, error) {
 	if len(text) > maxCSRPEM {
-		return nil, csrError("csr_size", "it has more than %d bytes", maxCSRPEM)
+		return nil, csrError("csr_size", "it is larger than %d bytes", maxCSRPEM)
 	}
-	block, rest := pem.Decode([]byte(text))
+	trimmed := bytes.TrimSpace([]byte(text))
+	block, rest := pem.Decode(trimmed)
+	// pem.Decode skips text before the block, so the prefix is checked too.
 	if block == nil || block.Type != csrBlock || len(block.Headers) > 0 ||
-		len(bytes.TrimSpace(rest)) > 0 || !bytes.HasPrefix(bytes.TrimSpace([]byte(text)), []byte("-----BEGIN")) {
-		return nil, csrError("csr_pem", "it must be exactly one PEM block %q", csrBlock)
+		len(bytes.TrimSpace(rest)) > 0 || !bytes.HasPrefix(trimmed, []byte("-----BEGIN")) {
+		return nil, csrError("csr_pem", "it must be exactly one PEM block of type %q", csrBlock)
 	}
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
 		return nil, csrError("csr_malformed", "it cannot be parsed")
 	}
-	return csr, CheckCSR(csr)
+	if err := CheckCSR(csr); err != nil {
+		return nil, err
+	}
+	return csr, nil
 }
 
-// CheckCSR accepts a certificate request that carries a P-256 key, a signature
-// by that key, and nothing else: no subject, names, extensions or attributes.
-// The issuer copies only the key, so a request for more is a mistake or an
-// attack; it is rejected instead of trimmed to make it visible. Errors are
-// KindInvalidRequest with a reason that starts with csr_.
+// CheckCSR verifies that a certificate request holds a P-256 key, the key's
+// signature and no subject, name, extension or attribute. The issuer uses only
+// the key; a request for more is rejected rather than trimmed, so that the
+// mistake or the attack is visible. Errors are those of ParseCSR.
 func CheckCSR(csr *x509.CertificateRequest) error {
 	if csr == nil {
 		return csrError("csr_malformed", "it is missing")
 	}
 	key, ok := csr.PublicKey.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {
-		return csrError("csr_key", "its key must be P-256")
+		return csrError("csr_key", "its key must be an ECDSA key on P-256")
 	}
 	if err := csr.CheckSignature(); err != nil {
 		return csrError("csr_signature", "it is not signed by its own key")
 	}
-	if !bytes.Equal(csr.RawSubject, []byte{0x30, 0}) {
+	if !bytes.Equal(csr.RawSubject, []byte(EmptyName)) {
 		return csrError("csr_subject", "its subject must be empty")
 	}
 	for _, e := range csr.Extensions {
-		switch {
-		case e.Id.Equal(oidSubjectAltName):
-			return csrError("csr_san", "it must not request names")
-		case e.Id.Equal(oidBasicConstraints):
+		switch e.Id.String() {
+		case oidSubjectAltName:
+			return csrError("csr_san", "it must not request subject alternative names")
+		case oidBasicConstraints:
 			return csrError("csr_ca", "it must not request a CA certificate")
 		}
 	}
@@ -71,26 +80,25 @@ func CheckCSR(csr *x509.CertificateRequest) error {
 		return csrError("csr_extension", "it must not request extensions")
 	}
 	if !noAttributes(csr.RawTBSCertificateRequest) {
-		return csrError("csr_attribute", "it must not have attributes")
+		return csrError("csr_attribute", "it must not contain attributes")
 	}
 	return nil
 }
 
 // noAttributes reports whether the request's attribute set is empty.
-// x509.CertificateRequest omits the attributes that it does not recognize.
+// x509.CertificateRequest hides attributes that the parser does not recognize.
 func noAttributes(tbs []byte) bool {
 	var r struct {
 		Raw        asn1.RawContent
 		Version    int
 		Subject    asn1.RawValue
 		Key        asn1.RawValue
-		Attributes []asn1.RawValue `asn1:"tag:0"`
+		Attributes []asn1.RawValue `asn1:"tag:0,set"`
 	}
 	rest, err := asn1.Unmarshal(tbs, &r)
 	return err == nil && len(rest) == 0 && len(r.Attributes) == 0
 }
 
 func csrError(reason, format string, args ...any) error {
-	e := schema.NewError(schema.KindInvalidRequest, "invalid certificate request: "+format, args...)
-	return e.WithReason(reason)
+	return schema.NewError(schema.KindInvalidRequest, "certificate request rejected: "+format, args...).WithReason(reason)
 }

@@ -38,8 +38,8 @@ func FuzzCSR(f *testing.F) {
 	})
 }
 
-// The corpus holds what it says: one good request, and the rest refused.
-func TestCorpusIsRefused(t *testing.T) {
+// The corpus contains one valid request; the others are rejected.
+func TestCSRCorpusIsRejected(t *testing.T) {
 	accepted := 0
 	for _, der := range corpus(t) {
 		if _, err := ParseCSR(string(pem.EncodeToMemory(&pem.Block{Type: csrBlock, Bytes: der}))); err == nil {

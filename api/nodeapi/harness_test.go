@@ -38,7 +38,7 @@ import (
 
 const env = "test"
 
-// ca is a certificate authority made in the test.
+// ca is a certificate authority of the test.
 type ca struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -79,7 +79,7 @@ func (c *ca) sign(tb testing.TB, template, parent *x509.Certificate, key crypto.
 	return cert
 }
 
-// leaf returns a node certificate for the identity; change may spoil it.
+// leaf returns a node certificate for the identity; change may invalidate it.
 func (c *ca) leaf(tb testing.TB, id trust.Identity, change func(*x509.Certificate)) *tls.Certificate {
 	tb.Helper()
 	uri, err := url.Parse(id.URI())
@@ -107,8 +107,8 @@ func (c *ca) server(tb testing.TB) *tls.Certificate {
 	})
 }
 
-// fakeStore answers with functions; what is not set answers as a store that
-// has an active node and no work.
+// fakeStore calls the functions that a test sets. By default it has an active node
+// and no tasks.
 type fakeStore struct {
 	authenticate func(trust.Identity, trust.CertFacts) (nodeapi.Caller, error)
 	claim        func(nodeapi.TokenClaim) (nodeapi.ClaimResult, error)
@@ -215,7 +215,7 @@ func (f *fakeStore) Heartbeat(ctx context.Context, id trust.Identity, facts trus
 	return err
 }
 
-// fakeWakes lets a test wake a node, and see who has subscribed.
+// fakeWakes is a Notifier that counts its subscriptions.
 type fakeWakes struct {
 	mu   sync.Mutex
 	subs map[string]map[chan struct{}]bool
@@ -253,13 +253,12 @@ func (f *fakeWakes) waiting(nodeID string) int {
 	return len(f.subs[nodeID])
 }
 
-// fakeIssuer is a CA of the test in Vault's place.
+// fakeIssuer issues certificates with a CA of the test.
 type fakeIssuer struct {
 	tb testing.TB
 	mu sync.Mutex
 	ca *ca
-	// roots are those that count, retired those that did; down makes every call
-	// fail.
+	// down makes every call fail.
 	roots, retired []*x509.Certificate
 	down           bool
 }
@@ -298,7 +297,7 @@ func (f *fakeIssuer) Retired(context.Context) ([]*x509.Certificate, error) {
 	return f.retired, nil
 }
 
-// retire makes the live generations retired ones and lets next live.
+// retire retires the live generations and replaces them with next.
 func (f *fakeIssuer) retire(next ...*x509.Certificate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -353,7 +352,7 @@ func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) 
 	return s
 }
 
-// newAPI makes all of a site but its listener.
+// newAPI returns a site without a listener.
 func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*site, *nodeapi.API) {
 	tb.Helper()
 	s := &site{tb: tb, nodeCA: newCA(tb, "node CA 1"), serverCA: newCA(tb, "API CA"), store: store,
@@ -387,11 +386,10 @@ func (s *site) metric(name string, labels ...string) float64 {
 	return 0
 }
 
-// cert is the node's good certificate.
+// cert is a valid certificate of the node.
 func (s *site) cert() *tls.Certificate { return s.nodeCA.leaf(s.tb, s.node, nil) }
 
-// client returns a client with one certificate, which it sends whatever the
-// server accepts; nil for none.
+// client returns a client that always sends the certificate; nil sends none.
 func (s *site) client(cert *tls.Certificate) *http.Client { return s.clientWith(cert, true, nil) }
 
 func (s *site) clientWith(cert *tls.Certificate, h2 bool, change func(*tls.Config)) *http.Client {
@@ -411,7 +409,7 @@ func (s *site) clientWith(cert *tls.Certificate, h2 bool, change func(*tls.Confi
 
 func (s *site) path(rest string) string { return s.base + "/internal/v1/nodes/" + s.node.NodeID + rest }
 
-// answer is what a call came to.
+// answer is the response to a call.
 type answer struct {
 	status int
 	header http.Header
@@ -462,7 +460,7 @@ func try(ctx context.Context, c *http.Client, method, url string, body any, head
 	return answer{status: res.StatusCode, header: res.Header, body: text, proto: res.ProtoMajor}, err
 }
 
-// endpoint is one of the endpoints that need a certificate.
+// endpoint is a request that requires a certificate.
 type endpoint struct {
 	method, path string
 	body         any

@@ -34,7 +34,7 @@ func (s *site) poll(ctx context.Context, changes ...func(*wire.PollRequest)) <-c
 	return out
 }
 
-// parked waits until n polls of the node wait.
+// parked waits until the node has n open polls.
 func (s *site) parked(n int) {
 	s.tb.Helper()
 	require.Eventually(s.tb, func() bool {
@@ -48,7 +48,7 @@ func receive[T any](tb testing.TB, ch <-chan T) T {
 	case v := <-ch:
 		return v
 	case <-time.After(soon):
-		require.FailNow(tb, "nothing came")
+		require.FailNow(tb, "timeout")
 		panic("unreachable")
 	}
 }
@@ -317,7 +317,7 @@ func TestResult(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, a.status)
 }
 
-func TestLostLease(t *testing.T) {
+func TestLeaseLost(t *testing.T) {
 	lost := func() error { return schema.NewError(schema.KindLeaseLost, "another lease") }
 	s := newSite(t, &fakeStore{
 		result:   func(nodeapi.ReceivedResult) (task.Type, error) { return "", lost() },
@@ -334,7 +334,7 @@ func TestLostLease(t *testing.T) {
 	}
 }
 
-func TestHeartbeatBodies(t *testing.T) {
+func TestInvalidHeartbeats(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	c := s.client(s.cert())
 	for reason, body := range map[string]string{

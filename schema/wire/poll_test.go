@@ -45,7 +45,9 @@ func TestPollRequestRejectsInvalidFields(t *testing.T) {
 		"bad_held_tasks": {
 			func(r *wire.PollRequest) { r.HeldTasks = []string{"x"} },
 			func(r *wire.PollRequest) { r.HeldTasks = []string{id, ""} },
-			func(r *wire.PollRequest) { r.HeldTasks = strings.Split(strings.Repeat(id+",", wire.MaxHeldTasks)+id, ",") },
+			func(r *wire.PollRequest) {
+				r.HeldTasks = strings.Split(strings.Repeat(id+",", wire.MaxHeldTasks)+id, ",")
+			},
 		},
 		"bad_nonce": {
 			func(r *wire.PollRequest) { r.Nonce = "" },

@@ -10,7 +10,7 @@ import (
 // Defaults of the limits.
 const (
 	// DefaultIssueRate is how many certificates a second one process requests from
-	// Vault. BenchmarkEnrolAgainstBareVault measures 500 to 1000 signatures a
+	// Vault. BenchmarkEnrollAgainstBareVault measures 500 to 1000 signatures a
 	// second for Vault on two busy cores, and 120 to 230 if Postgres and the API
 	// share them: 50 is less than half of the minimum. 10,000 nodes re-enroll
 	// within 200 s at this rate; in normal operation they need 0.1 a second.

@@ -68,7 +68,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, unsubs
 	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	return p, unsubscribe, a.cfg.Heartbeats.RecordPoll(ctx, p.caller, p.request.VerifierSet)
+	return p, unsubscribe, a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet)
 }
 
 // awaitTask tries to dispatch a task now and after every wake, until the poll's

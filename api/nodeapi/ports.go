@@ -12,7 +12,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Identities authenticates nodes and records the certificates issued to them.
+// Identities authenticates nodes and records their polls and the certificates
+// issued to them.
 // Errors are *schema.Error. Rejections are audited.
 //
 // A claim reserves an identity for the key of one certificate request before
@@ -29,6 +30,10 @@ type Identities interface {
 	// after trust.InFlight, because two machines hold the identity; a serial that
 	// was replaced before its first use is only rejected.
 	Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (Caller, error)
+	// RecordPoll stores an authenticated poll and the node's verifier set, and
+	// notifies the workflow of the incarnation's first poll. Every poll calls it,
+	// so it writes only what has changed since c was read.
+	RecordPoll(ctx context.Context, c Caller, verifierSet int64) error
 	// ClaimToken claims an enrollment token, sets the node to enrolling and
 	// notifies the workflow. Rejections: KindUnauthenticated (unknown token, or
 	// one of another node), KindTokenExpired, KindTokenConsumed,
@@ -89,12 +94,8 @@ type Tasks interface {
 	Result(ctx context.Context, c Caller, taskID string, r ReceivedResult) (task.Type, error)
 }
 
-// Heartbeats records that a node is alive. Errors are *schema.Error.
+// Heartbeats stores what nodes report about themselves. Errors are *schema.Error.
 type Heartbeats interface {
-	// RecordPoll stores an authenticated poll and the node's verifier set, and
-	// notifies the workflow of the incarnation's first poll. Every poll calls it,
-	// so it writes only what has changed since c was read.
-	RecordPoll(ctx context.Context, c Caller, verifierSet int64) error
 	// Heartbeat authenticates the caller like Identities.Authenticate and stores
 	// the heartbeat. nil means that it is durable. Concurrent heartbeats may be
 	// stored in one batch; of two from one identity the later one is kept.

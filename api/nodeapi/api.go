@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -62,13 +61,11 @@ type Config struct {
 
 // API is the node API.
 type API struct {
-	cfg      Config
-	closing  chan struct{}
+	cfg Config
+	*authenticator
+	*poller
+	*certificates
 	endPolls func()
-	cas      atomic.Pointer[caPool] // of the last request
-
-	budget         *budget
-	nodes, remotes *limiter
 }
 
 // New returns the node API over cfg.
@@ -81,9 +78,12 @@ func New(cfg Config) *API {
 	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)
 	cfg.RemoteRate = cmp.Or(cfg.RemoteRate, 2*cfg.IssueRate)
 	closing := make(chan struct{})
-	return &API{cfg: cfg, closing: closing, endPolls: sync.OnceFunc(func() { close(closing) }),
-		budget: newBudget(cfg.IssueRate, cfg.Metrics), nodes: newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate),
-		remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate)}
+	auth := &authenticator{cfg: cfg}
+	return &API{cfg: cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
+		poller: &poller{cfg: cfg, authenticator: auth, closing: closing},
+		certificates: &certificates{cfg: cfg, authenticator: auth, budget: newBudget(cfg.IssueRate, cfg.Metrics),
+			nodes:   newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate),
+			remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate)}}
 }
 
 // EndPolls responds to every open and future poll with 204, so that a server can

@@ -27,7 +27,7 @@ type caPool struct {
 
 // nodeCAs reads the generations on every call, so that a change applies to the
 // next request. It returns the same pool while the certificates are the same.
-func (a *API) nodeCAs(ctx context.Context) (*caPool, error) {
+func (a *authenticator) nodeCAs(ctx context.Context) (*caPool, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	live, err := a.cfg.Issuer.Roots(ctx)

@@ -26,7 +26,7 @@ type Dispatch struct {
 // nextDispatch leases and grants the node's next task, nil if there is none. If
 // no grant can be signed, it leaves the queue untouched; changed is then closed
 // when it is worth another try. It makes no call to Vault.
-func (a *API) nextDispatch(ctx context.Context, c Caller, poll wire.PollRequest) (d *Dispatch, changed <-chan struct{}, err error) {
+func (a *poller) nextDispatch(ctx context.Context, c Caller, poll wire.PollRequest) (d *Dispatch, changed <-chan struct{}, err error) {
 	if c.Idle {
 		return nil, nil, nil
 	}
@@ -57,13 +57,13 @@ func (a *API) nextDispatch(ctx context.Context, c Caller, poll wire.PollRequest)
 
 // withhold records that a node's poll skipped dispatch. The provider of grants
 // logs the cause once for all nodes, so this line is at debug level.
-func (a *API) withhold(c Caller, err error) {
+func (a *poller) withhold(c Caller, err error) {
 	a.cfg.Metrics.Withheld()
 	a.cfg.Log.Debug("dispatch skipped", slog.String("node_id", c.NodeID), slog.Any("err", err))
 }
 
 // grant signs the lease grant that binds the offer to the poll with the nonce.
-func (a *API) grant(c Caller, nonce string, set trust.StoredSet, d *Dispatch) error {
+func (a *poller) grant(c Caller, nonce string, set trust.StoredSet, d *Dispatch) error {
 	digest, err := trust.EnvelopeDigest(d.Envelope)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (a *API) grant(c Caller, nonce string, set trust.StoredSet, d *Dispatch) er
 
 // setVerifierSetHeader names the newest verifier set in the response, if there
 // is one.
-func (a *API) setVerifierSetHeader(ctx context.Context, w http.ResponseWriter) {
+func (a *poller) setVerifierSetHeader(ctx context.Context, w http.ResponseWriter) {
 	if set, err := a.cfg.VerifierSets.NewestSet(ctx); err == nil {
 		w.Header().Set(wire.HeaderVerifierSet, trust.VerifierSetRef{Version: set.Version, Hash: set.Hash}.String())
 	}

@@ -16,7 +16,7 @@ import (
 // token and a key that the node generated. It requires no client certificate.
 // The claim binds the token to the key, so the same key may repeat the request
 // until the certificate's first use.
-func (a *API) enroll() edge.Handler {
+func (a *certificates) enroll() edge.Handler {
 	return issueHandler(a, issuance[wire.EnrollRequest, TokenClaim]{
 		method: trust.IssuedByEnroll, admit: a.admitAnonymous, parse: parseEnroll,
 		claim: func(ctx context.Context, c TokenClaim) (ClaimResult, error) {

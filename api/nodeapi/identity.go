@@ -4,11 +4,18 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
+
+// authenticator checks the identity of callers.
+type authenticator struct {
+	cfg Config
+	cas atomic.Pointer[caPool] // of the last request
+}
 
 // peer is the identity that a request's certificate proves.
 type peer struct {
@@ -19,7 +26,7 @@ type peer struct {
 // authenticate checks the connection's certificate and then the node's row. It
 // runs for every request that requires a certificate, and again after every wake
 // of a poll.
-func (a *API) authenticate(r *http.Request) (Caller, error) {
+func (a *authenticator) authenticate(r *http.Request) (Caller, error) {
 	p, err := a.verifyPeer(r)
 	if err != nil {
 		return Caller{}, err
@@ -29,7 +36,7 @@ func (a *API) authenticate(r *http.Request) (Caller, error) {
 
 // verifyPeer checks the certificate alone: issuer, dates, usage, and that it
 // names the node of the path.
-func (a *API) verifyPeer(r *http.Request) (peer, error) {
+func (a *authenticator) verifyPeer(r *http.Request) (peer, error) {
 	cas, err := a.nodeCAs(r.Context())
 	if err != nil {
 		return peer{}, err
@@ -46,7 +53,7 @@ func (a *API) verifyPeer(r *http.Request) (peer, error) {
 }
 
 // loadCaller checks the certificate against the node's row.
-func (a *API) loadCaller(r *http.Request, p peer) (Caller, error) {
+func (a *authenticator) loadCaller(r *http.Request, p peer) (Caller, error) {
 	if a.cfg.Now().After(p.facts.NotAfter) {
 		return Caller{}, a.refused(r, identityError(schema.ReasonExpired, "the certificate has expired"))
 	}
@@ -61,7 +68,7 @@ func (a *API) loadCaller(r *http.Request, p peer) (Caller, error) {
 
 // checkOwner checks that the identity belongs to this environment and to the
 // path's node.
-func (a *API) checkOwner(id trust.Identity, nodeID string) error {
+func (a *authenticator) checkOwner(id trust.Identity, nodeID string) error {
 	if id.Env != a.cfg.Env {
 		return identityError(schema.ReasonIdentityMismatch, "the certificate belongs to another environment")
 	}
@@ -73,7 +80,7 @@ func (a *API) checkOwner(id trust.Identity, nodeID string) error {
 
 // refused counts a rejected identity and adds the certificate's facts to the
 // request's log line. It returns err, and ignores errors of other kinds.
-func (a *API) refused(r *http.Request, err error) error {
+func (a *authenticator) refused(r *http.Request, err error) error {
 	e := schema.AsError(err)
 	if e.Kind != schema.KindInvalidNodeIdentity {
 		return err

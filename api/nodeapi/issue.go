@@ -17,6 +17,14 @@ import (
 
 const maxVersionLength = 64
 
+// certificates issues node certificates.
+type certificates struct {
+	cfg Config
+	*authenticator
+	budget         *budget
+	nodes, remotes *limiter // requests of a node and of a remote address
+}
+
 // issuance is one way to obtain a certificate: enrollment, renewal or recovery.
 // Req is the request body, Claim the checked request.
 type issuance[Req, Claim any] struct {
@@ -41,7 +49,7 @@ type requester struct {
 
 // issueHandler returns the handler of one way to obtain a certificate: admit,
 // parse, claim, sign, store.
-func issueHandler[Req, Claim any](a *API, i issuance[Req, Claim]) edge.Handler {
+func issueHandler[Req, Claim any](a *certificates, i issuance[Req, Claim]) edge.Handler {
 	serve := func(w http.ResponseWriter, r *http.Request) (none wire.EnrollResponse, err error) {
 		from, err := i.admit(w, r)
 		if err != nil {
@@ -79,7 +87,7 @@ func issueHandler[Req, Claim any](a *API, i issuance[Req, Claim]) edge.Handler {
 // issue signs a claimed certificate and stores it in the pending slot. The claim
 // outlives every failure from here on, so the same key may ask again. A
 // certificate that was signed but not stored is never accepted.
-func (a *API) issue(r *http.Request, method trust.IssueMethod, claimed ClaimResult, csr *x509.CertificateRequest) (wire.EnrollResponse, error) {
+func (a *certificates) issue(r *http.Request, method trust.IssueMethod, claimed ClaimResult, csr *x509.CertificateRequest) (wire.EnrollResponse, error) {
 	var none wire.EnrollResponse
 	id := trust.Identity{Env: a.cfg.Env, NodeID: claimed.NodeID, Incarnation: claimed.Incarnation}
 	issued, err := a.cfg.Issuer.Issue(r.Context(), csr, id)
@@ -120,7 +128,7 @@ func mintRecoveryToken(nodeID string, now time.Time) (text string, m trust.Minte
 // admitAnonymous rate-limits a request without a certificate by its remote
 // address and by node. The node's limit is per address, so a stranger cannot
 // exhaust it.
-func (a *API) admitAnonymous(w http.ResponseWriter, r *http.Request) (requester, error) {
+func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request) (requester, error) {
 	annotatePathNode(r)
 	if err := a.limitRemote(w, r); err != nil {
 		return requester{}, err
@@ -130,7 +138,7 @@ func (a *API) admitAnonymous(w http.ResponseWriter, r *http.Request) (requester,
 
 // limitRemote bounds how often one remote address sends requests without a
 // certificate.
-func (a *API) limitRemote(w http.ResponseWriter, r *http.Request) error {
+func (a *certificates) limitRemote(w http.ResponseWriter, r *http.Request) error {
 	if wait, ok := a.remotes.take(remoteHost(r)); !ok {
 		a.cfg.Metrics.Limited("remote")
 		return rateLimited(w, wait, "remote")
@@ -139,7 +147,7 @@ func (a *API) limitRemote(w http.ResponseWriter, r *http.Request) error {
 }
 
 // limitNode bounds how often one node requests a certificate.
-func (a *API) limitNode(w http.ResponseWriter, nodeID, remote string) error {
+func (a *certificates) limitNode(w http.ResponseWriter, nodeID, remote string) error {
 	if wait, ok := a.nodes.take(nodeID + " " + remote); !ok {
 		a.cfg.Metrics.Limited("node")
 		return rateLimited(w, wait, "node")

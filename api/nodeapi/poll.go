@@ -11,6 +11,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
+// poller serves polls and dispatches tasks to them.
+type poller struct {
+	cfg Config
+	*authenticator
+	// closing is closed when the server shuts down.
+	closing chan struct{}
+}
+
 // openPoll is an admitted poll. It lives on the heap: every node has a parked
 // poll, and a poll that uses little of its goroutine's stack halves its memory.
 type openPoll struct {
@@ -22,7 +30,7 @@ type openPoll struct {
 }
 
 // wait is the long poll for a task. A request without a body is a probe.
-func (a *API) wait(w http.ResponseWriter, r *http.Request) error {
+func (a *poller) wait(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return a.probe(w, r)
 	}
@@ -37,7 +45,7 @@ func (a *API) wait(w http.ResponseWriter, r *http.Request) error {
 
 // probe authenticates the caller and returns 204. It dispatches nothing, so an
 // operator may test a node's identity with curl.
-func (a *API) probe(w http.ResponseWriter, r *http.Request) error {
+func (a *poller) probe(w http.ResponseWriter, r *http.Request) error {
 	if _, err := a.authenticate(r); err != nil {
 		return err
 	}
@@ -47,7 +55,7 @@ func (a *API) probe(w http.ResponseWriter, r *http.Request) error {
 // admit authenticates the poll, reads its body and records it. It subscribes
 // before it reads the node's row, so no task or fence between the two is missed.
 // The caller must call unsubscribe, also after an error.
-func (a *API) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, unsubscribe func(), err error) {
+func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, unsubscribe func(), err error) {
 	peer, err := a.verifyPeer(r)
 	if err != nil {
 		return nil, func() {}, err
@@ -74,7 +82,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, unsubs
 // awaitTask tries to dispatch a task now and after every wake, until the poll's
 // time ends, the server shuts down or the caller is rejected. It uses the
 // request's own goroutine and one timer.
-func (a *API) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) error {
+func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) error {
 	end := pollEnd(time.Now(), p.request.Wait())
 	timer := time.NewTimer(a.cfg.Recheck)
 	defer timer.Stop()
@@ -112,7 +120,7 @@ func (a *API) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) err
 // tryDispatch responds with the node's next task, or with the cancellations of
 // its held tasks. done is false if there is neither. changed is closed when
 // another try is due because a lease grant can be signed again.
-func (a *API) tryDispatch(w http.ResponseWriter, r *http.Request, p *openPoll) (done bool, changed <-chan struct{}, err error) {
+func (a *poller) tryDispatch(w http.ResponseWriter, r *http.Request, p *openPoll) (done bool, changed <-chan struct{}, err error) {
 	d, changed, err := a.nextDispatch(r.Context(), p.caller, p.request)
 	if err != nil {
 		return false, nil, err
@@ -133,7 +141,7 @@ func (a *API) tryDispatch(w http.ResponseWriter, r *http.Request, p *openPoll) (
 // stay canceled until the agent reports a result, so a poll that was not woken
 // must not return them: it would end every poll at once. The agent learns of a
 // cancellation between two polls from its next progress response.
-func (a *API) cancellations(r *http.Request, p *openPoll) ([]string, error) {
+func (a *poller) cancellations(r *http.Request, p *openPoll) ([]string, error) {
 	if !p.woken || len(p.request.HeldTasks) == 0 {
 		return nil, nil
 	}
@@ -144,13 +152,13 @@ func (a *API) cancellations(r *http.Request, p *openPoll) ([]string, error) {
 
 // reauthenticate repeats the identity check after a wait and refreshes the
 // caller.
-func (a *API) reauthenticate(r *http.Request, p *openPoll) (err error) {
+func (a *poller) reauthenticate(r *http.Request, p *openPoll) (err error) {
 	p.caller, err = a.authenticate(r)
 	return err
 }
 
 // writeNoContent responds with 204: no task.
-func (a *API) writeNoContent(w http.ResponseWriter, r *http.Request) error {
+func (a *poller) writeNoContent(w http.ResponseWriter, r *http.Request) error {
 	a.setVerifierSetHeader(r.Context(), w)
 	return edge.NoContent(w)
 }

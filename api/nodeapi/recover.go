@@ -22,7 +22,7 @@ type signedRecovery struct {
 // recovery token and a signature by its recovery key. It requires no client
 // certificate. The signature is verified before anything is claimed, so a leaked
 // token alone is useless and cannot be consumed.
-func (a *API) recover() edge.Handler {
+func (a *certificates) recover() edge.Handler {
 	return issueHandler(a, issuance[wire.RecoverRequest, signedRecovery]{
 		method: trust.IssuedByRecover, admit: a.admitAnonymous, parse: parseRecover, claim: a.claimRecovery,
 		priority: func(requester) priority { return priorityRecovery },
@@ -52,7 +52,7 @@ func parseRecover(r *http.Request, _ requester, req wire.RecoverRequest) (s sign
 
 // claimRecovery verifies the signature against the recovery key on record and
 // claims the token.
-func (a *API) claimRecovery(ctx context.Context, s signedRecovery) (none ClaimResult, err error) {
+func (a *certificates) claimRecovery(ctx context.Context, s signedRecovery) (none ClaimResult, err error) {
 	nodeID, req := s.claim.NodeID, s.request
 	facts, err := a.cfg.Identities.RecoveryFacts(ctx, nodeID)
 	if err != nil {

@@ -18,7 +18,7 @@ const urgentPart = 4
 // renew issues an authenticated node's next certificate for a fresh key. The
 // current certificate remains valid until the first use of the new one; until
 // then the request may be repeated.
-func (a *API) renew() edge.Handler {
+func (a *certificates) renew() edge.Handler {
 	return issueHandler(a, issuance[wire.RenewRequest, RenewClaim]{
 		method: trust.IssuedByRenew, admit: a.admitAuthenticated, parse: parseRenew,
 		claim: func(ctx context.Context, c RenewClaim) (ClaimResult, error) {
@@ -29,7 +29,7 @@ func (a *API) renew() edge.Handler {
 }
 
 // admitAuthenticated authenticates a node and applies its rate limit.
-func (a *API) admitAuthenticated(w http.ResponseWriter, r *http.Request) (from requester, err error) {
+func (a *certificates) admitAuthenticated(w http.ResponseWriter, r *http.Request) (from requester, err error) {
 	if from.peer, err = a.verifyPeer(r); err != nil {
 		return from, err
 	}

@@ -152,7 +152,7 @@ func (c *cluster) replica() *replica {
 
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)
-	r.registry.MustRegister(metrics.NewCensus(r.store, log))
+	r.registry.MustRegister(metrics.NewFleetCollector(r.store, func() bool { return true }, log))
 	issuer := c.issuer
 	if issuer == nil {
 		issuer = c.ca

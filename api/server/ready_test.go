@@ -64,7 +64,8 @@ func TestReadinessFollowsServers(t *testing.T) {
 	postgres.close()
 	temporal.close()
 	http.DefaultClient.CloseIdleConnections()
-	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/gpuaas/gpuaas/internal/testkit/devserver.Start.func1"), // the restarted Vault
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 

@@ -36,7 +36,7 @@ func TestProcess(t *testing.T) {
 	vars := map[string]string{"GPUAAS_DATABASE_URL": b.url, "VAULT_ADDR": b.vault.Address, "GPUAAS_ENV": "test",
 		"GPUAAS_VAULT_ROLE_ID_FILE": filepath.Join(b.dir, "worker-role-id"), "GPUAAS_VAULT_SECRET_ID_FILE": filepath.Join(b.dir, "worker-secret-id"),
 		"GPUAAS_METRICS_ADDR": metrics, "GPUAAS_HEALTH_INTERVAL": "50ms"}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	log := &lockedBuffer{}
 	code := make(chan int, 1)

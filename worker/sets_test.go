@@ -30,11 +30,11 @@ func TestMain(m *testing.M) {
 
 // bench is a database and a Vault that a setup has prepared.
 type bench struct {
-	vault   *vaulttest.Server
-	store   *store.Store
-	url     string
-	dir     string
-	config  setupConfig
+	vault  *vaulttest.Server
+	store  *store.Store
+	url    string
+	dir    string
+	config setupConfig
 }
 
 func prepared(t *testing.T) *bench {

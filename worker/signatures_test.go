@@ -122,12 +122,12 @@ func TestSignaturesAreSearched(t *testing.T) {
 	}
 	type hidden struct{ token schema.Secret } //nolint:unused // only its type is read
 	for want, f := range map[string]any{
-		"is a schema.Secret":          func(context.Context, schema.Secret) error { return nil },
+		"is a schema.Secret":         func(context.Context, schema.Secret) error { return nil },
 		"Steps value is a trust.Boo": func(context.Context) (nested, error) { return nested{}, nil },
-		"token is a schema.Secret":    func(context.Context, hidden) error { return nil },
-		"is a wire.RecoveryBundle":  func(context.Context, *wire.RecoveryBundle) error { return nil },
-		"value can hold anything":     func(context.Context, map[string]any) error { return nil },
-		"interface {} can hold":       func(context.Context, any) error { return nil },
+		"token is a schema.Secret":   func(context.Context, hidden) error { return nil },
+		"is a wire.RecoveryBundle":   func(context.Context, *wire.RecoveryBundle) error { return nil },
+		"value can hold anything":    func(context.Context, map[string]any) error { return nil },
+		"interface {} can hold":      func(context.Context, any) error { return nil },
 		"is a trust.BootstrapBundle": func(workflow.Context, []trust.BootstrapBundle) error { return nil },
 	} {
 		got := faults(reflect.TypeOf(f))

@@ -75,7 +75,7 @@ func (s *listenerSet) String() string { return strings.Join(*s, ",") }
 // Set parses names separated by commas.
 func (s *listenerSet) Set(text string) error {
 	var out listenerSet
-	for _, name := range strings.Split(text, ",") {
+	for name := range strings.SplitSeq(text, ",") {
 		if name != listenerNode && name != listenerAdmin {
 			return fmt.Errorf("unknown listener %q: use %s, %s or both", name, listenerNode, listenerAdmin)
 		}

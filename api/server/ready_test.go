@@ -93,6 +93,7 @@ type door struct {
 }
 
 func newDoor(t *testing.T, address, target string) *door {
+	t.Helper()
 	d := &door{t: t, address: address, target: target}
 	t.Cleanup(d.close)
 	return d

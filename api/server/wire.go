@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -21,6 +22,10 @@ import (
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 )
+
+// storeTimeout bounds every call to the database, so that a database that hangs
+// does not hold a request for longer.
+const storeTimeout = 10 * time.Second
 
 // app holds the parts of the process. Those below connected are set once connect
 // has returned nil.
@@ -112,7 +117,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.leader, err = postgres.NewLeader(url, "gpuaas-fleet-metrics", a.Log); err != nil {
 		return err
 	}
-	a.store, err = store.Open(ctx, store.Config{URL: url})
+	a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout})
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -66,10 +67,8 @@ func TestLoadDefaultsAndSecrets(t *testing.T) {
 func TestLoadOverridesDefaults(t *testing.T) {
 	t.Parallel()
 	vars := complete(t)
-	for name, value := range map[string]string{"TEST_TOKEN": "of the variable", "TEST_RATE": "7", "GPUAAS_LOG_LEVEL": "debug",
-		"GPUAAS_METRICS_ADDR": ":1", "GPUAAS_LAME_DUCK": "3s", "GPUAAS_DRAIN_TIMEOUT": "1m", "GPUAAS_HEALTH_INTERVAL": "1s", "TEST_NAMES": "x"} {
-		vars[name] = value
-	}
+	maps.Copy(vars, map[string]string{"TEST_TOKEN": "of the variable", "TEST_RATE": "7", "GPUAAS_LOG_LEVEL": "debug",
+		"GPUAAS_METRICS_ADDR": ":1", "GPUAAS_LAME_DUCK": "3s", "GPUAAS_DRAIN_TIMEOUT": "1m", "GPUAAS_HEALTH_INTERVAL": "1s", "TEST_NAMES": "x"})
 	c := newConfig()
 	require.NoError(t, Load(c, environ(vars)))
 	require.Equal(t, Common{MetricsAddr: ":1", LogLevel: slog.LevelDebug, LameDuck: 3 * time.Second, DrainTimeout: time.Minute, ProbeEvery: time.Second}, c.Common)

@@ -46,7 +46,7 @@ func launch(t *testing.T, change func(c *testConfig), start func(ctx context.Con
 	}
 	vars := complete(t)
 	vars["GPUAAS_METRICS_ADDR"], vars["GPUAAS_HEALTH_INTERVAL"] = r.addr, "5ms"
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
 	go func() { r.code <- Main(ctx, testProgram(c, start), nil, environ(vars), io.Discard, r.log) }()
 	t.Cleanup(cancel)

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"reflect"
 	"strings"
@@ -87,9 +88,30 @@ func (p Program) help(w io.Writer, flags *flag.FlagSet) {
 	})
 	fmt.Fprint(w, "\nEnvironment:\n")
 	for _, s := range p.settings() {
-		fmt.Fprintf(w, "  %s%s\n      %s\n", strings.Join(s.names(), ", "), s.note(), s.Help)
+		fmt.Fprintf(w, "  %s%s\n", strings.Join(s.names(), ", "), s.note())
+		for line := range wrap(s.Help) {
+			fmt.Fprintf(w, "      %s\n", line)
+		}
 	}
 	fmt.Fprint(w, "\nExit codes: 0 stopped by a signal, 1 failed, 2 invalid arguments or configuration.\n")
+}
+
+// wrap splits a text into lines for a terminal.
+func wrap(text string) iter.Seq[string] {
+	const width = 74
+	return func(yield func(string) bool) {
+		line := ""
+		for word := range strings.FieldsSeq(text) {
+			if line != "" && len(line)+1+len(word) > width {
+				if !yield(line) {
+					return
+				}
+				line = ""
+			}
+			line = strings.TrimSpace(line + " " + word)
+		}
+		yield(line)
+	}
 }
 
 func (s Setting) note() string {

@@ -7,7 +7,7 @@ import (
 )
 
 // version is set by the build (-ldflags -X).
-var version string //nolint:gochecknoglobals // the linker writes it
+var version string
 
 // Version returns the version of the build: the one that the linker set, else
 // the module's version or commit, else "dev".

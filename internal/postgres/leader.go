@@ -25,10 +25,11 @@ const (
 // The leader holds a session-level advisory lock on a connection of its own, so
 // when it dies another process leads within 10 s.
 type Leader struct {
-	config  *pgx.ConnConfig
-	name    string
-	log     *slog.Logger
-	leading atomic.Bool
+	config       *pgx.ConnConfig
+	name         string
+	log          *slog.Logger
+	retry, check time.Duration
+	leading      atomic.Bool
 }
 
 // NewLeader returns a candidate. Nothing happens before Run. The error is of
@@ -40,7 +41,7 @@ func NewLeader(url, name string, log *slog.Logger) (*Leader, error) {
 	}
 	c.ConnectTimeout = leaderBudget
 	c.RuntimeParams["application_name"] = "gpuaas-leader"
-	return &Leader{config: c, name: name, log: log}, nil
+	return &Leader{config: c, name: name, log: log, retry: leaderRetry, check: leaderCheck}, nil
 }
 
 // Leading reports whether this process leads now.
@@ -50,9 +51,9 @@ func (l *Leader) Leading() bool { return l.leading.Load() }
 func (l *Leader) Run(ctx context.Context) error {
 	for {
 		if err := l.lead(ctx); err != nil && ctx.Err() == nil {
-			l.log.Warn("leader election failed", slog.String("name", l.name), slog.Duration("retry_in", leaderRetry), slog.Any("err", err))
+			l.log.Warn("leader election failed", slog.String("name", l.name), slog.Duration("retry_in", l.retry), slog.Any("err", err))
 		}
-		if !pause(ctx, leaderRetry) {
+		if !pause(ctx, l.retry) {
 			return nil
 		}
 	}
@@ -71,7 +72,7 @@ func (l *Leader) lead(ctx context.Context) error {
 	}
 	l.leading.Store(true)
 	defer l.leading.Store(false)
-	for pause(ctx, leaderCheck) {
+	for pause(ctx, l.check) {
 		if err := ping(ctx, conn); err != nil {
 			return fmt.Errorf("lost the lead: %w", err)
 		}

@@ -71,7 +71,9 @@ func TestReferencePage(t *testing.T) {
 	}
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, page, string(got), "run ./task gen")
+	if page != string(got) {
+		t.Errorf("%s is not up to date; run ./task gen", path)
+	}
 }
 
 func TestSetupReportsMissingSettings(t *testing.T) {

@@ -107,5 +107,7 @@ func TestReferencePage(t *testing.T) {
 	}
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, page, string(got), "run ./task gen")
+	if page != string(got) {
+		t.Errorf("%s is not up to date; run ./task gen", path)
+	}
 }

@@ -43,14 +43,14 @@ type Engines struct {
 	VaultAddr    string        `env:"VAULT_ADDR,required" help:"URL of Vault."`
 	RoleIDFile   string        `env:"GPUAAS_VAULT_ROLE_ID_FILE,required" help:"File with the role ID of the Vault login (AppRole)."`
 	SecretIDFile string        `env:"GPUAAS_VAULT_SECRET_ID_FILE,required" help:"File with the secret ID of the Vault login (AppRole)."`
-	Env          string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 of a-z 0-9 . -"`
+	Env          string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
 }
 
 var envName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,39}$`)
 
 // Check reports faults in the values.
 func (e Engines) Check(f *Faults) {
-	f.Check(!envName.MatchString(e.Env), "GPUAAS_ENV must be 1 to 40 of a-z 0-9 . -")
+	f.Check(!envName.MatchString(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens")
 }
 
 // Secrets returns the database password and the secret ID of the Vault login,

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"runtime"
 	"strconv"
 	"time"
 
@@ -20,7 +21,7 @@ type Metrics struct {
 func newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "gpuaas_build_info", Help: "1, with the build in the labels.",
-		ConstLabels: prometheus.Labels{"version": Version(), "revision": Revision(), "goversion": GoVersion()}})
+		ConstLabels: prometheus.Labels{"version": Version(), "revision": Revision(), "goversion": runtime.Version()}})
 	build.Set(1)
 	reg.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg

@@ -1,10 +1,6 @@
 package daemon
 
-import (
-	"fmt"
-	"runtime"
-	"runtime/debug"
-)
+import "runtime/debug"
 
 // version is set by the build (-ldflags -X).
 var version string
@@ -43,9 +39,4 @@ func revision(info *debug.BuildInfo) string {
 		}
 	}
 	return ""
-}
-
-// GoVersion returns the Go release and platform of the build.
-func GoVersion() string {
-	return fmt.Sprintf("%s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -35,6 +35,8 @@ type Config struct {
 	Log          *slog.Logger
 	// Ready returns the readiness check's error.
 	Ready func() error
+	// Observe records each request. Defaults to none.
+	Observe edge.Observer
 	// Now is the time that certificates and tokens are checked against. Defaults
 	// to time.Now.
 	Now func() time.Time
@@ -92,7 +94,7 @@ func (a *API) EndPolls() { a.endPolls() }
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
-	return edge.New(edge.Config{Listener: "node", Log: a.cfg.Log, Guard: refuseForwardedIdentity, Routes: a.Routes()})
+	return edge.New(edge.Config{Listener: "node", Log: a.cfg.Log, Observe: a.cfg.Observe, Guard: refuseForwardedIdentity, Routes: a.Routes()})
 }
 
 // nodePath is the prefix of a node's endpoints.

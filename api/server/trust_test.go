@@ -39,9 +39,9 @@ func opened(t *testing.T, envelope json.RawMessage, payloadType string, public [
 	require.NoError(t, schema.DecodeStrict(body, 1<<16, v))
 }
 
-// A node can check a hand-over from the set's key down to its own nonce, and
-// Vault being sealed keeps no task from it.
-func TestHandOverWhileVaultIsSealed(t *testing.T) {
+// A node can verify a dispatch from the set's key down to its own nonce, and tasks
+// are dispatched while Vault is sealed.
+func TestDispatchWhileVaultIsSealed(t *testing.T) {
 	c, server, client := realVault(t)
 	r := c.replica()
 	m := r.enrolled()
@@ -82,7 +82,7 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	assert.Equal(t, "boot-1700000000", view.Holder)
 }
 
-// A published set is known at every replica at once, whoever wrote it.
+// A published set reaches every replica at once.
 func TestSetsReachEveryReplica(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.replica(), c.replica()
@@ -100,9 +100,8 @@ func TestSetsReachEveryReplica(t *testing.T) {
 	}
 }
 
-// With 200 polls parked at two replicas, the connections for notifications are
-// cut and tasks are written for all nodes while nobody listens: each is handed
-// over, once.
+// With 200 open polls at two replicas, the connections for notifications are cut
+// and tasks are stored for all nodes: each task is dispatched once.
 func TestLostNotificationsMissNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("200 nodes")
@@ -149,7 +148,7 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 	assert.Empty(t, want)
 }
 
-// fakeBeats is an activity that an operator may pause or cancel.
+// fakeBeats is an activity that a test pauses or cancels.
 type fakeBeats struct {
 	mu     sync.Mutex
 	answer nodeapi.ActivityState
@@ -176,9 +175,9 @@ func (f *fakeBeats) made() int {
 	return len(f.owners)
 }
 
-// A pause is heard with one heartbeat and repeated at every replica until the
-// next; heartbeats are few whatever the number of replicas, and Temporal being
-// away fails no progress.
+// A pause is learned with one heartbeat and reported at every replica until the
+// next. The number of heartbeats does not grow with the replicas, and progress
+// succeeds while Temporal is unavailable.
 func TestPauseReachesTheAgent(t *testing.T) {
 	c := newCluster(t)
 	beats := &fakeBeats{answer: nodeapi.ActivityState{Paused: true}}
@@ -205,8 +204,8 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	assert.Equal(t, []task.Owner{{WorkflowID: lifecycle.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
 
 	due()
-	beats.set(nodeapi.ActivityState{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is away"))
-	assert.True(t, progress(b).Paused, "what was heard last stands")
+	beats.set(nodeapi.ActivityState{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is unavailable"))
+	assert.True(t, progress(b).Paused, "the last answer applies")
 	due()
 	beats.set(nodeapi.ActivityState{}, nil)
 	assert.False(t, progress(b).Paused)
@@ -218,8 +217,8 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	assert.Equal(t, 4, beats.made())
 }
 
-// Operators see tasks and decide about them; what a status does not allow is a
-// 409 that says what it allows.
+// Operators list tasks and decide about them. A decision that the status does not
+// allow is refused with 409, naming the allowed ones.
 func TestTasksForOperators(t *testing.T) {
 	c := newCluster(t)
 	r := c.replica()

@@ -57,28 +57,39 @@ func within(path, prefix string) bool {
 }
 
 // goFiles calls f with the path (from the root) and the text of each Go file of
-// the repository, nested modules included, planted and generated files not.
+// the repository, nested modules included, planted and generated files excluded.
 func goFiles(t *testing.T, f func(path, text string)) {
+	t.Helper()
+	files(t, func(path, text string) {
+		if strings.HasSuffix(path, ".go") && !strings.HasPrefix(text, "// Code generated ") {
+			f(path, text)
+		}
+	})
+}
+
+// files calls f with the path and the text of each file of the repository.
+// Folders of test data, of binaries and those that start with a dot are left
+// out, except .github.
+func files(t *testing.T, f func(path, text string)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		if d.IsDir() {
-			if name := d.Name(); name == "testdata" || name == "bin" || (strings.HasPrefix(name, ".") && path != root) {
+			name := d.Name()
+			hidden := strings.HasPrefix(name, ".") && path != root && name != ".github"
+			if hidden || name == "testdata" || path == filepath.Join(root, "bin") || path == filepath.Join(root, "bench") {
 				return filepath.SkipDir
 			}
 			return nil
 		}
-		if !strings.HasSuffix(path, ".go") {
+		if filepath.Ext(path) == "" || !d.Type().IsRegular() {
 			return nil
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
-		}
-		if strings.HasPrefix(string(text), "// Code generated ") {
-			return nil
 		}
 		rel, err := filepath.Rel(root, path)
 		if err != nil {

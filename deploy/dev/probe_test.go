@@ -58,7 +58,7 @@ func TestPostgresProbe(t *testing.T) {
 		"asks for a password":   {"R\x00\x00\x00\x17\x00\x00\x00\x0aSCRAM-SHA-256\x00\x00", ""},
 		"no such database":      {"E\x00\x00\x00\x20SFATAL\x00C3D000\x00\x00", ""},
 		"is starting":           {"E\x00\x00\x00\x20SFATAL\x00C57P03\x00\x00", "starting up"},
-		"closes without a word": {"", "closes the connection"},
+		"closes without a reply": {"", "closed the connection"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +73,7 @@ func TestPostgresProbe(t *testing.T) {
 				defer conn.Close()
 				startup := make([]byte, 64)
 				if n, err := conn.Read(startup); err == nil && int(startup[3]) == n {
-					io.WriteString(conn, c.answer) //nolint:errcheck // the probe tells
+					io.WriteString(conn, c.answer) //nolint:errcheck // the probe reports it
 				}
 			}()
 			err = acceptsSessions(l.Addr().String()).once(t.Context())

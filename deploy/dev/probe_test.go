@@ -20,7 +20,7 @@ func TestHTTPProbe(t *testing.T) {
 	defer s.Close()
 	require.NoError(t, get(s.URL).once(t.Context()))
 	status = http.StatusServiceUnavailable
-	require.EqualError(t, get(s.URL).once(t.Context()), "it answers 503 Service Unavailable waiting for Temporal")
+	require.EqualError(t, get(s.URL).once(t.Context()), "it returned 503 Service Unavailable waiting for Temporal")
 	s.Close()
 	err := get(s.URL).once(t.Context())
 	require.ErrorContains(t, err, "connection refused")

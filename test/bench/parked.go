@@ -43,9 +43,13 @@ type side struct {
 	wake func(ctx context.Context, i int) (id string, at time.Time, err error)
 }
 
+// parkedBench is the benchmark of waiting polls.
+type parkedBench struct{ *env }
+
 // benchParked parks light agents at the API and at the bare server, of the same
 // certificates and on the same database, and does the same to both in turns.
-func benchParked(ctx context.Context, e *env) error {
+func benchParked(ctx context.Context, shared *env) error {
+	e := parkedBench{shared}
 	s, err := e.openStore(ctx, parallel)
 	if err != nil {
 		return err
@@ -108,7 +112,7 @@ func benchParked(ctx context.Context, e *env) error {
 
 // parkedMemory reads what a parked agent costs the API: before and after the
 // runtime's next collection.
-func (e *env) parkedMemory(ctx context.Context, ours side, before runtimeMemory, api int, resident float64) error {
+func (e parkedBench) parkedMemory(ctx context.Context, ours side, before runtimeMemory, api int, resident float64) error {
 	now, err := memoryOf(api)
 	if err != nil {
 		return err
@@ -137,7 +141,7 @@ func (e *env) parkedMemory(ctx context.Context, ours side, before runtimeMemory,
 	}
 }
 
-func (e *env) failures(ctx context.Context, sides []side) error {
+func (e parkedBench) failures(ctx context.Context, sides []side) error {
 	for _, s := range sides {
 		var failed float64
 		if err := s.agents.tell("failed"); err != nil {
@@ -156,7 +160,7 @@ func (e *env) failures(ctx context.Context, sides []side) error {
 }
 
 // storm has all agents of one side reconnect at once, in turns.
-func (e *env) storm(ctx context.Context, ours, bare side) error {
+func (e parkedBench) storm(ctx context.Context, ours, bare side) error {
 	shaken, parked := map[string][]float64{}, map[string][]float64{}
 	for range repetitions {
 		for _, s := range []side{bare, ours} {
@@ -175,7 +179,7 @@ func (e *env) storm(ctx context.Context, ours, bare side) error {
 }
 
 // connect has n agents connect at once and waits until all are parked.
-func (e *env) connect(ctx context.Context, s side, n int) (handshakes, parked float64, err error) {
+func (e parkedBench) connect(ctx context.Context, s side, n int) (handshakes, parked float64, err error) {
 	if err := s.agents.tell("connect 0"); err != nil {
 		return 0, 0, err
 	}
@@ -221,7 +225,7 @@ type latency struct{ p50, p99 float64 }
 
 // wakes clocks wakes of n parked agents of each side, in turns. Agents that are
 // connected already may be at their next try; those are waited for.
-func (e *env) wakes(ctx context.Context, sides []side, n int) (map[string]latency, error) {
+func (e parkedBench) wakes(ctx context.Context, sides []side, n int) (map[string]latency, error) {
 	for _, s := range sides {
 		var err error
 		if s.agents.connected == n {
@@ -256,7 +260,7 @@ func (e *env) wakes(ctx context.Context, sides []side, n int) (map[string]latenc
 
 // clock gives tasks to random nodes for a while: from before the INSERT to the
 // body that the agent has read.
-func (e *env) clock(ctx context.Context, s side, n int) ([]time.Duration, error) {
+func (e parkedBench) clock(ctx context.Context, s side, n int) ([]time.Duration, error) {
 	began := map[string]time.Time{}
 	tick := time.NewTicker(time.Second / wakeRate)
 	defer tick.Stop()
@@ -283,7 +287,7 @@ func (e *env) clock(ctx context.Context, s side, n int) ([]time.Duration, error)
 }
 
 // sides makes the nodes and brings up both servers with their agents.
-func (e *env) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool, error) {
+func (e parkedBench) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool, error) {
 	ca, err := e.vaultAs(ctx, "api")
 	if err != nil {
 		return nil, nil, err
@@ -322,9 +326,9 @@ func (e *env) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool,
 	return []side{ours, bare}, pool, nil
 }
 
-func (e *env) file(name string) string { return filepath.Join(e.folder, name) }
+func (e parkedBench) file(name string) string { return filepath.Join(e.folder, name) }
 
-func (e *env) save(files map[string]any) error {
+func (e parkedBench) save(files map[string]any) error {
 	for name, content := range files {
 		text, isText := content.(string)
 		raw := []byte(text)
@@ -341,7 +345,7 @@ func (e *env) save(files map[string]any) error {
 	return nil
 }
 
-func (e *env) bareSide(ctx context.Context) (side, *pgxpool.Pool, error) {
+func (e parkedBench) bareSide(ctx context.Context) (side, *pgxpool.Pool, error) {
 	dsn, err := e.database()
 	if err != nil {
 		return side{}, nil, err

@@ -23,9 +23,13 @@ type idleCost struct {
 	serverCores, allCores float64
 }
 
+// peerBench is the comparison with a Temporal worker per node.
+type peerBench struct{ *env }
+
 // benchPeer compares N idle nodes, and jobs on them, with the same N as workers
 // of Temporal's SDK, a queue and a connection each. Each side has a fresh stack.
-func benchPeer(ctx context.Context, e *env) error {
+func benchPeer(ctx context.Context, shared *env) error {
+	e := peerBench{shared}
 	theirs, theirTimes, err := e.peerSide(ctx)
 	if err != nil {
 		return fmt.Errorf("the peer: %w", err)
@@ -53,7 +57,7 @@ func benchPeer(ctx context.Context, e *env) error {
 // times are the quantiles of each repetition, milliseconds.
 type times struct{ p50, p99 []float64 }
 
-func (e *env) peerSide(ctx context.Context) (idleCost, times, error) {
+func (e peerBench) peerSide(ctx context.Context) (idleCost, times, error) {
 	var nodes *child
 	return e.measureSide(ctx, "temporal", nil,
 		func() (int, error) {
@@ -74,7 +78,7 @@ func (e *env) peerSide(ctx context.Context) (idleCost, times, error) {
 		})
 }
 
-func (e *env) ourSide(ctx context.Context) (idleCost, times, error) {
+func (e peerBench) ourSide(ctx context.Context) (idleCost, times, error) {
 	var f *fleet
 	return e.measureSide(ctx, "api", []string{"api", "vault", "worker"},
 		func() (int, error) {
@@ -99,7 +103,7 @@ func (e *env) ourSide(ctx context.Context) (idleCost, times, error) {
 
 // measureSide measures the servers without nodes, with idle nodes, and under
 // jobs. server is the process whose memory nodes cost.
-func (e *env) measureSide(ctx context.Context, server string, more []string, start func() (int, error),
+func (e peerBench) measureSide(ctx context.Context, server string, more []string, start func() (int, error),
 	load func() (func() job, error), stop func(),
 ) (c idleCost, t times, err error) {
 	defer stop()

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 // Every benchmark runs at a small size and says what it measured. How fast
 // anything was is not asserted.
-func TestEveryBenchmarkRuns(t *testing.T) {
+func TestBenchmarksRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts whole stacks")
 	}
@@ -48,7 +48,7 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 	}
 }
 
-func TestAFigureIsMetOrNot(t *testing.T) {
+func TestFigureGoals(t *testing.T) {
 	r := newReport("x", 1)
 	r.most("under", "", 1, 10, 0.1)
 	r.most("over", "", 2, 10, 0.1)
@@ -76,7 +76,7 @@ func TestQuantiles(t *testing.T) {
 
 // What a child that ended used stays counted, and a process that is there holds
 // memory.
-func TestProcessesAreRead(t *testing.T) {
+func TestProcessUsage(t *testing.T) {
 	if _, err := os.Stat("/proc/self/smaps_rollup"); err != nil {
 		t.Skip("no /proc here")
 	}
@@ -94,7 +94,7 @@ func TestProcessesAreRead(t *testing.T) {
 }
 
 // The fleet is a child of the benchmark, and its CPU is not the load's too.
-func TestAPartThatIsAChildIsCountedOnce(t *testing.T) {
+func TestChildProcessCountedOnce(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc here")
 	}

@@ -132,8 +132,8 @@ type env struct {
 	options
 	*stack.Stack
 	*report
-	talk io.Writer
-	size int
+	messages io.Writer
+	size     int
 	// roleEnv is more environment of the program's own roles.
 	roleEnv []string
 	// folder is for files of the run, gone after it.
@@ -142,7 +142,7 @@ type env struct {
 
 // measure runs one benchmark on a stack of its own.
 func (b bench) measure(ctx context.Context, o options, out, talk io.Writer) (err error) {
-	e := &env{options: o, talk: talk, size: b.size}
+	e := &env{options: o, messages: talk, size: b.size}
 	if o.small {
 		e.size = b.small
 	}
@@ -173,21 +173,21 @@ func (e *env) up(ctx context.Context, name string, flags []string) error {
 	if err != nil {
 		return err
 	}
-	e.say("bringing up a stack %s", strings.Join(flags, " "))
+	e.logf("bringing up a stack %s", strings.Join(flags, " "))
 	e.Stack, err = stack.Up(ctx, bin, filepath.Join(e.folder, name), flags...)
 	return err
 }
 
 func (e *env) down() error {
 	if e.keep {
-		e.say("the stack is kept in %s", e.Dir)
+		e.logf("the stack is kept in %s", e.Dir)
 		return nil
 	}
 	return e.Down()
 }
 
-func (e *env) say(format string, args ...any) {
-	fmt.Fprintf(e.talk, "%s  "+format+"\n", append([]any{time.Now().Format(time.TimeOnly)}, args...)...)
+func (e *env) logf(format string, args ...any) {
+	fmt.Fprintf(e.messages, "%s  "+format+"\n", append([]any{time.Now().Format(time.TimeOnly)}, args...)...)
 }
 
 // span is how long something is measured: d, or a second in a small run.
@@ -211,7 +211,7 @@ func (e *env) pids(ctx context.Context, names ...string) (map[string]int, error)
 }
 
 // end stops parts of the stack that would disturb, in the order given.
-func (e *env) end(ctx context.Context, names ...string) error {
+func (e *env) stopParts(ctx context.Context, names ...string) error {
 	pids, err := e.pids(ctx, names...)
 	if err != nil {
 		return err

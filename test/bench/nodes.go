@@ -71,7 +71,7 @@ func (e *env) make(ctx context.Context, n int, ca *vault.Client) ([]node, error)
 		return nil, err
 	}
 	defer s.Close()
-	e.say("making %d nodes", n)
+	e.logf("making %d nodes", n)
 	return maker{s, ca}.make(ctx, n)
 }
 

@@ -119,7 +119,7 @@ func (e parkedBench) parkedMemory(ctx context.Context, ours side, before runtime
 	}
 	n, first := float64(e.size), runtimeMemory{}
 	e.add(figure{Name: "resident memory of the API per agent, after the ramp", Unit: "KiB", Ours: (now.Resident - resident) / n / 1024})
-	e.say("waiting for the API's next garbage collection")
+	e.logf("waiting for the API's next garbage collection")
 	for end := time.Now().Add(e.span(gcEvery)); ; {
 		after, err := held(ctx, ours.metrics)
 		if err != nil {
@@ -170,7 +170,7 @@ func (e parkedBench) storm(ctx context.Context, ours, bare side) error {
 			}
 			shaken[s.name] = append(shaken[s.name], float64(e.size)/handshakes)
 			parked[s.name] = append(parked[s.name], float64(e.size)/all)
-			e.say("%s: %d agents shook hands in %.1f s and were parked in %.1f s", s.name, e.size, handshakes, all)
+			e.logf("%s: %d agents shook hands in %.1f s and were parked in %.1f s", s.name, e.size, handshakes, all)
 		}
 	}
 	e.least("handshakes a second, all at once", "1/s", median(shaken["ours"]), median(shaken["bare"]), 0.8)
@@ -246,7 +246,7 @@ func (e parkedBench) wakes(ctx context.Context, sides []side, n int) (map[string
 			}
 			a, b := quantile(took, 0.5), quantile(took, 0.99)
 			p50[s.name], p99[s.name] = append(p50[s.name], a), append(p99[s.name], b)
-			e.say("%s, %d parked: %d wakes, p50 %.2f ms, p99 %.2f ms", s.name, n, len(took), a, b)
+			e.logf("%s, %d parked: %d wakes, p50 %.2f ms, p99 %.2f ms", s.name, n, len(took), a, b)
 		}
 	}
 	out := map[string]latency{}

@@ -111,17 +111,17 @@ func (e peerBench) measureSide(ctx context.Context, server string, more []string
 	if err != nil {
 		return c, t, err
 	}
-	e.say("%s: reading it without nodes", server)
+	e.logf("%s: reading it without nodes", server)
 	before, err := e.idle(ctx, pids, server, e.span(30*time.Second))
 	if err != nil {
 		return c, t, err
 	}
-	e.say("starting %d nodes at %s", e.size, server)
+	e.logf("starting %d nodes at %s", e.size, server)
 	nodes, err := start()
 	if err != nil {
 		return c, t, err
 	}
-	e.say("%s: reading it with %d idle nodes", server, e.size)
+	e.logf("%s: reading it with %d idle nodes", server, e.size)
 	with, err := e.idle(ctx, pids, server, e.span(time.Minute))
 	if err != nil {
 		return c, t, err
@@ -136,7 +136,7 @@ func (e peerBench) measureSide(ctx context.Context, server string, more []string
 	if m, err := memoryOf(nodes); err == nil {
 		e.detail(server+": KiB per node of the nodes' own process", m.Resident/n/1024)
 	}
-	e.say("%s: %.0f KiB + Postgres %.0f KiB a node, %.3f cores, all servers %.3f", server, c.server/1024, c.postgres/1024, c.serverCores, c.allCores)
+	e.logf("%s: %.0f KiB + Postgres %.0f KiB a node, %.3f cores, all servers %.3f", server, c.server/1024, c.postgres/1024, c.serverCores, c.allCores)
 	next, err := load()
 	if err != nil {
 		return c, t, err
@@ -181,7 +181,7 @@ func (e *env) jobs(ctx context.Context, pids map[string]int, server string, next
 		}
 		t.p50, t.p99 = append(t.p50, quantile(took, 0.5)), append(t.p99, quantile(took, 0.99))
 		e.detail(fmt.Sprintf("%s: cores of all servers under load, %d", server, i), total(m.used())/time.Since(started).Seconds())
-		e.say("%s: %d steps, %d lost, p50 %.1f ms, p99 %.1f ms", server, len(took), lost, t.p50[i-1], t.p99[i-1])
+		e.logf("%s: %d steps, %d lost, p50 %.1f ms, p99 %.1f ms", server, len(took), lost, t.p50[i-1], t.p99[i-1])
 	}
 	return t, nil
 }

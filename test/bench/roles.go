@@ -41,7 +41,7 @@ func (e *env) spawn(ctx context.Context, name string, args ...string) (*child, e
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, append([]string{name}, args...)...)
 	cmd.Env = append(os.Environ(), e.roleEnv...)
-	cmd.Stderr = e.talk
+	cmd.Stderr = e.messages
 	c := &child{cmd: cmd, lines: make(chan string, 1<<16)}
 	if c.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ func benchStep(ctx context.Context, e *env) error {
 			all := float64(len(l.taken()))/stepsPerJob + jobs*boolNumber(k == empty)
 			costs[k] = append(costs[k], total(used)/max(all, 1))
 			e.split(k, used, took)
-			e.say("%s: %.1f jobs/s, %.1f ms CPU a job, %v", k, jobs/took, 1000*total(used)/max(all, 1), used)
+			e.logf("%s: %.1f jobs/s, %.1f ms CPU a job, %v", k, jobs/took, 1000*total(used)/max(all, 1), used)
 		}
 		l.taken()
 	}
@@ -105,7 +105,7 @@ type fleet struct {
 // startFleet runs n real agents with pretended executors and waits until all of
 // them poll.
 func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
-	e.say("enrolling a fleet of %d", n)
+	e.logf("enrolling a fleet of %d", n)
 	cmd := e.Command(context.WithoutCancel(ctx), "dev", "fleet", fmt.Sprint(n), "--dir", e.Dir, "--task-time", "0s", "--report-every", "1s")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -155,7 +155,7 @@ func (e *env) follow(lines io.Reader, n int, up chan<- bool) {
 			up <- true
 		case time.Since(said) > sayEvery:
 			said = time.Now()
-			e.say("%s of %d agents poll", polling, n)
+			e.logf("%s of %d agents poll", polling, n)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (e *env) active(ctx context.Context, n int) error {
 			}
 		}
 		if have >= n || time.Now().After(end) {
-			e.say("%d nodes are active", have)
+			e.logf("%d nodes are active", have)
 			return nil
 		}
 		if err := pause(ctx, time.Second); err != nil {
@@ -196,7 +196,7 @@ func (e *env) fleetNodes(ctx context.Context) ([]node, error) {
 	}
 	defer s.Close()
 	nodes, err := claimAll(ctx, s)
-	e.say("%d nodes are held for tasks", len(nodes))
+	e.logf("%d nodes are held for tasks", len(nodes))
 	return nodes, err
 }
 

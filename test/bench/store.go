@@ -43,7 +43,7 @@ const relayed = "ours with a relay"
 // bare ones of the same shape.
 func benchStore(ctx context.Context, e *env) error {
 	// Alone with the database: the API's relay would deliver what is finished.
-	if err := e.end(ctx, "api", "worker", "temporal", "vault"); err != nil {
+	if err := e.stopParts(ctx, "api", "worker", "temporal", "vault"); err != nil {
 		return err
 	}
 	s, err := e.openStore(ctx, conns)
@@ -108,7 +108,7 @@ func benchStore(ctx context.Context, e *env) error {
 			for part, seconds := range meter.used() {
 				e.detail(fmt.Sprintf("%s: CPU ms of %s a cycle", side.name, part), 1000*seconds/n)
 			}
-			e.say("%s: %.0f cycles/s, CPU s %v", side.name, n/e.span(5*time.Second).Seconds(), meter.used())
+			e.logf("%s: %.0f cycles/s, CPU s %v", side.name, n/e.span(5*time.Second).Seconds(), meter.used())
 		}
 	}
 	ours := median(rates["ours"])

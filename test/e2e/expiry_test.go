@@ -20,14 +20,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// shortLife is the life of a certificate that a test can wait for.
-const shortLife = 16 * time.Second
+// shortValidity is short enough for a test to wait for the expiry.
+const shortValidity = 16 * time.Second
 
-// TestShortLivedIdentity: an agent renews its certificate by itself, again and
-// again, with a key of its own each time; and when the API was away until the
-// certificate had ended, it recovers by itself.
-func TestShortLivedIdentity(t *testing.T) {
-	restore := setLife(t, shortLife)
+// TestShortLivedCertificate: an agent renews its certificate repeatedly, with a new
+// key each time. If the API is down until the certificate has expired, it recovers.
+func TestShortLivedCertificate(t *testing.T) {
+	restore := setValidity(t, shortValidity)
 	nodeHost, id := enrolled(t, "short")
 	first := show(t, id)
 	eventually(t, "two renewals", func() bool { return rows(t, id, "nodes.renewal_claimed") >= 2 })
@@ -48,11 +47,11 @@ func TestShortLivedIdentity(t *testing.T) {
 	require.Positive(t, rows(t, id, "nodes.recovery_claimed")-recoveries)
 	require.Equal(t, first.Incarnation, show(t, id).Incarnation)
 	require.Nil(t, show(t, id).IdentityLock)
-	requireOneLife(t, nodeHost, id)
+	requireNodeWorks(t, nodeHost, id)
 }
 
-// requireOneLife holds that the node still takes work with the identity it has.
-func requireOneLife(t *testing.T, nodeHost, id string) {
+// requireNodeWorks verifies that the node still runs tasks with its identity.
+func requireNodeWorks(t *testing.T, nodeHost, id string) {
 	t.Helper()
 	require.Equal(t, lifecycle.OperationCompleted, act(t, "node", "drain", nodeHost, "--yes").Operation.Status)
 	require.Equal(t, lifecycle.NodeDrained, show(t, id).State)
@@ -89,10 +88,10 @@ func certificateEnd(t *testing.T, nodeHost string) (end time.Time) {
 	return end
 }
 
-// setLife has the node CA issue certificates of the given life, until the test
+// setValidity has the node CA issue certificates of the given life, until the test
 // ends or restore is called. It is what an operator would do in Vault: the
 // product itself asks for what the role says.
-func setLife(t *testing.T, life time.Duration) (restore func()) {
+func setValidity(t *testing.T, life time.Duration) (restore func()) {
 	t.Helper()
 	var role struct {
 		Data map[string]any `json:"data"`
@@ -113,7 +112,7 @@ func vault(t *testing.T, method, path string, body any) []byte {
 	require.NoError(t, err)
 	raw, err := json.Marshal(body)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), conditionTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, shared.getenv("VAULT_ADDR")+"/v1/"+path, bytes.NewReader(raw))
 	require.NoError(t, err)

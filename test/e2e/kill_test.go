@@ -15,11 +15,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestKillInTheMiddleOfADrain kills our processes with SIGKILL while the work
+// TestKillDuringDrain kills our processes with SIGKILL while the work
 // is being ended, each alone and all at once, and starts them again: the drain
 // ends as if nothing had happened, the workload was asked to stop once, and the
 // audit has one row for each change.
-func TestKillInTheMiddleOfADrain(t *testing.T) {
+func TestKillDuringDrain(t *testing.T) {
 	cases := map[string][]string{
 		"worker": {"worker"}, "api": {"api"}, "agent": {"agent"}, "all": {"worker", "api", "agent"},
 	}

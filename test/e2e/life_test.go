@@ -13,9 +13,9 @@ import (
 // counter, and events in its history.
 type budget struct{ actions, events int }
 
-// TestWholeLife takes one node through its whole life and holds each operation
-// to its budget. It runs alone: the server's counter knows no operations.
-func TestWholeLife(t *testing.T) {
+// TestLifecycle runs one node through its lifecycle and compares each operation with
+// its budget. It runs alone, because the server's counter covers all operations.
+func TestLifecycle(t *testing.T) {
 	alone(t)
 	nodeHost, id := register(t, "life")
 	require.Equal(t, lifecycle.NodeRegistered, show(t, nodeHost).State)

@@ -10,9 +10,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// TestTwoDrainsAtOnce: of two drains at the same instant one is accepted, the
+// TestConcurrentDrains: of two drains at the same instant one is accepted, the
 // other is refused and names the first.
-func TestTwoDrainsAtOnce(t *testing.T) {
+func TestConcurrentDrains(t *testing.T) {
 	nodeHost, _ := enrolled(t, "race")
 	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	results := make([]result, 2)

@@ -18,10 +18,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestReissueOfALostIdentity: a node that lost certificate, keys and tokens is
+// TestReissueLostIdentity: a node that lost certificate, keys and tokens is
 // given a new identity. The operation waits until the node polls with it, and
 // says so; what was handed out before is void.
-func TestReissueOfALostIdentity(t *testing.T) {
+func TestReissueLostIdentity(t *testing.T) {
 	nodeHost, id := register(t, "reissue")
 	file := filepath.Join(t.TempDir(), "bundle.json")
 	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
@@ -103,7 +103,7 @@ func requireSpent(t *testing.T, id string, b trust.BootstrapBundle) {
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM([]byte(b.CABundlePEM)))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 	status, detail := call(ctx, t, client, http.MethodPost, "/internal/v1/nodes/"+id+"/enroll",
 		`{"token":"`+b.EnrollmentToken+`","csr":`+jsonCSR(t)+`,"agent_version":"thief"}`)

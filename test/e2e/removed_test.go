@@ -69,9 +69,9 @@ func send(ctx context.Context, c *http.Client, method, path, body string) (statu
 	return answer.StatusCode, envelope.Error, err
 }
 
-// TestRemovedNodeIsRefusedEverywhere: after remove every endpoint answers 401
+// TestRemovedNodeIsRejected: after remove every endpoint answers 401
 // node_removed, the open poll ends, and the agent stops by itself.
-func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
+func TestRemovedNodeIsRejected(t *testing.T) {
 	nodeHost, id := enrolled(t, "removed")
 	act(t, "node", "retire", nodeHost, "--yes")
 
@@ -83,7 +83,7 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 		err    error
 	}
 	poll := make(chan ended, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 	go func() {
 		status, detail, err := send(ctx, node, http.MethodGet, base+"/tasks/wait?timeout=60s&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=test", "")
@@ -125,11 +125,11 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	requireNoReissue(t, id, lifecycle.NodeRemoved)
 }
 
-// TestNoCertificateOnWaitAndResult is negative test N4 of the runbook.
-func TestNoCertificateOnWaitAndResult(t *testing.T) {
+// TestMissingCertificateIsRejected is negative test N4 of the runbook.
+func TestMissingCertificateIsRejected(t *testing.T) {
 	nodeHost, id := enrolled(t, "nocert")
 	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 	for _, r := range []struct{ method, path, body string }{
 		{http.MethodGet, "/tasks/wait", ""}, {http.MethodPost, "/tasks/" + schema.NewID() + "/result", "{}"},

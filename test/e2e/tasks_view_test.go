@@ -57,7 +57,7 @@ func nodeTask(t *testing.T, id string) wire.TaskView {
 	return decode[wire.TaskView](t, ok(t, "task", "show", id, "-o", "json"))
 }
 
-// waits is what gpuaas stuck says of a node; empty when it says nothing.
+// waits is the entry of a node in gpuaas stuck, empty if there is none.
 type waits struct {
 	NodeID string `json:"node_id"`
 	Reason string `json:"reason"`
@@ -76,8 +76,8 @@ func stuckOf(t *testing.T, nodeID string) (found waits) {
 	return waits{}
 }
 
-// parked waits until the node's operation is parked for a reason, and answers
-// the command that gpuaas stuck names.
+// parked waits until the node's operation is parked for a reason and returns the
+// command that gpuaas stuck suggests.
 func parked(t *testing.T, nodeID, reason string) (next string) {
 	t.Helper()
 	eventually(t, "parked with "+reason, func() bool {
@@ -88,8 +88,8 @@ func parked(t *testing.T, nodeID, reason string) (next string) {
 	return next
 }
 
-// query asks the stack's Postgres. It connects each time, since the server goes
-// and comes in these tests.
+// query runs a query on the stack's Postgres. It reconnects each time, because these
+// tests restart the server.
 func query(t *testing.T, read func(pgx.Rows), sql string, args ...any) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "database-url"))
@@ -113,20 +113,20 @@ func number(t *testing.T, sql string, args ...any) (n int) {
 	return n
 }
 
-// minuteLater lets the lease of a task be over for so long that the reclaimer
-// looks at it: the clock is what is simulated.
+// minuteLater backdates the lease of a task so that the reclaimer considers it stale.
 func minuteLater(t *testing.T, taskID string) {
 	t.Helper()
 	query(t, nil, "UPDATE node_tasks SET lease_until = now() - interval '1 minute' WHERE task_id = $1", taskID)
 }
 
-// beatIsDue makes the task's next progress a heartbeat, as half a minute would.
-func beatIsDue(t *testing.T, taskID string) {
+// makeHeartbeatDue makes the task's next progress report send a heartbeat, as after
+// 30 s.
+func makeHeartbeatDue(t *testing.T, taskID string) {
 	t.Helper()
 	query(t, nil, "UPDATE node_tasks SET beat_at = NULL WHERE task_id = $1", taskID)
 }
 
-// ask calls the admin API, as often as hundreds of runs of the CLI would.
+// ask calls the admin API directly, which is faster than hundreds of CLI runs.
 func ask(t *testing.T, method, path string, body, out any) {
 	t.Helper()
 	raw, err := json.Marshal(body)

@@ -129,7 +129,7 @@ func pausedDrain(t *testing.T) {
 	web := openWebUI(t, d.id)
 	kill(t, "agent", d.host)
 	web.pause(drainStep)
-	beatIsDue(t, d.task.TaskID)
+	makeHeartbeatDue(t, d.task.TaskID)
 	other := runsOutside(t, d.host, "job-2")
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
 	eventually(t, "the agent says that it is paused, and knows of both workloads", func() bool {
@@ -139,7 +139,7 @@ func pausedDrain(t *testing.T) {
 	require.Contains(t, ok(t, "task", "show", d.task.TaskID).stdout, "running (paused)")
 
 	web.unpause(drainStep)
-	beatIsDue(t, d.task.TaskID)
+	makeHeartbeatDue(t, d.task.TaskID)
 	eventually(t, "the drain goes on", func() bool { return len(stops(t, d.host, "job-2")) == 1 })
 	require.Error(t, other.Wait(), "SIGTERM ended it")
 	require.False(t, nodeTask(t, d.task.TaskID).Paused)

@@ -48,9 +48,9 @@ func jsonCSR(t *testing.T) string {
 	return string(raw)
 }
 
-// TestTokenIsSpentOnce: negative tests N1 and N3 of the runbook, with the token
+// TestTokenIsSingleUse: negative tests N1 and N3 of the runbook, with the token
 // of a real enrolment. The finer cases are in cmd/gpuaas-api.
-func TestTokenIsSpentOnce(t *testing.T) {
+func TestTokenIsSingleUse(t *testing.T) {
 	nodeHost, id := register(t, "spent")
 	file := filepath.Join(t.TempDir(), "bundle.json")
 	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
@@ -60,7 +60,7 @@ func TestTokenIsSpentOnce(t *testing.T) {
 	ok(t, "node", "enroll", other, "--no-wait", "--bundle", filepath.Join(t.TempDir(), "bundle.json"))
 	token := readPrivate[trust.BootstrapBundle](t, file).EnrollmentToken
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 
 	body := `{"token":"` + token + `","csr":` + jsonCSR(t) + `,"agent_version":"thief"}`

@@ -105,11 +105,11 @@ func write(t *testing.T, out *bytes.Buffer, m proto.Message) {
 	out.Write(text)
 }
 
-// TestNoSecretLeaves looks for every token, key and password that the stack,
+// TestNoSecretLeaks looks for every token, key and password that the stack,
 // its agents and the other tests held, in every history, list, log, table and
 // process argument. It runs after the others of this package by its file's
 // name, so that all of them left their traces.
-func TestNoSecretLeaves(t *testing.T) {
+func TestNoSecretLeaks(t *testing.T) {
 	nodeHost, id := enrolled(t, "canary")
 	act(t, "node", "drain", nodeHost, "--yes")
 	refusedWithToken(t, nodeHost)

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// machine is a node: a disk, a clock that may be wrong, and the agent's process.
+// machine is a node: a disk, a clock that may be wrong, and the agent process.
 type machine struct {
 	id    string
 	conf  agent.Config
@@ -27,13 +27,13 @@ type machine struct {
 	skew  time.Duration
 	r     *rand.Rand // spreads the agent's waits
 	agent *agent.Agent
-	// removed is set when the agent said that the node is removed.
+	// removed is set when the agent reports that the node was removed.
 	removed bool
-	// accepted is set by a poll that the server took.
+	// accepted is set when the server accepts a poll.
 	accepted bool
 }
 
-// layout is where a node keeps what.
+// layout returns the agent configuration with the paths of a node.
 func layout(nodeID, root, caPath string) agent.Config {
 	return agent.Config{NodeID: nodeID, APIURL: "https://" + serverName, SigningPubkeys: startTrust().String(), Env: testEnv,
 		CABundlePath: caPath, NodeCABundlePath: filepath.Join(root, "node-ca.pem"),
@@ -111,7 +111,7 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 	if m.agent == nil {
 		if err := m.boot(); err != nil {
 			m.halt()
-			return "does not start: " + words(err), time.Minute
+			return "does not start: " + errorText(err), time.Minute
 		}
 	}
 	out, err := m.agent.Step(ctx)
@@ -119,13 +119,13 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 	m.accepted = out.Ready && err == nil
 	said = string(out.Action)
 	if out.Err != nil {
-		said += ": " + words(out.Err)
+		said += ": " + errorText(out.Err)
 	}
 	switch {
 	case m.accepted:
 		said += ", poll accepted"
 	case err != nil:
-		said += ", poll: " + words(err)
+		said += ", poll: " + errorText(err)
 	}
 	if out.Removed {
 		said += ", removed"
@@ -134,7 +134,7 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 }
 
 // words is an error without what differs from run to run.
-func words(err error) string {
+func errorText(err error) string {
 	if e, ok := errors.AsType[*schema.Error](err); ok {
 		return fmt.Sprintf("%s %s", e.Kind, e.Reason)
 	}

@@ -75,18 +75,18 @@ func (f fault) String() string {
 	return fmt.Sprintf("%s (%d steps)", f.kind, f.steps)
 }
 
-// chapter is what happens in a node's life.
-type chapter string
+// stage is what happens in a node's life.
+type stage string
 
 // The chapters.
 const (
-	chapterEnroll    chapter = "enrol"
-	chapterRenew     chapter = "time to renew"
-	chapterDark      chapter = "dark past expiry"
-	chapterIdle      chapter = "a quiet time"
-	chapterReissue   chapter = "operator reissues"
-	chapterLostState chapter = "state folder lost, operator reissues"
-	chapterLongDark  chapter = "dark past the recovery token, operator reissues"
+	chapterEnroll    stage = "enrol"
+	chapterRenew     stage = "time to renew"
+	chapterDark      stage = "dark past expiry"
+	chapterIdle      stage = "a quiet time"
+	chapterReissue   stage = "operator reissues"
+	chapterLostState stage = "state folder lost, operator reissues"
+	chapterLongDark  stage = "dark past the recovery token, operator reissues"
 )
 
 // ending is how a life ends.
@@ -100,8 +100,8 @@ const (
 )
 
 // page is one chapter with the faults that meet its steps.
-type page struct {
-	chapter chapter
+type planStep struct {
+	chapter stage
 	by      time.Duration // how far the clock moves before its first step
 	steps   [][]fault     // by step
 }
@@ -109,7 +109,7 @@ type page struct {
 // plan is a life and what goes wrong in it; it follows from the seed alone.
 type plan struct {
 	seed   uint64
-	pages  []page
+	pages  []planStep
 	ending ending
 }
 
@@ -129,7 +129,7 @@ func newPlan(seed uint64) plan {
 	return p
 }
 
-func drawChapter(r *rand.Rand) chapter {
+func drawChapter(r *rand.Rand) stage {
 	switch n := r.IntN(20); {
 	case n < 8:
 		return chapterRenew
@@ -145,8 +145,8 @@ func drawChapter(r *rand.Rand) chapter {
 	return chapterLongDark
 }
 
-func newPage(r *rand.Rand, c chapter, steps int) page {
-	p := page{chapter: c}
+func newPage(r *rand.Rand, c stage, steps int) planStep {
+	p := planStep{chapter: c}
 	switch c {
 	case chapterRenew:
 		p.by = trust.CertTTL*45/100 + upTo(r, trust.CertTTL/4)

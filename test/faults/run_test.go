@@ -16,9 +16,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// settleSteps is how many steps an agent has to come back by itself once the
+// recoverySteps is how many steps an agent has to come back by itself once the
 // faults are over.
-const settleSteps = 25
+const recoverySteps = 25
 
 // purposes of a run's generators.
 const (
@@ -99,19 +99,19 @@ func (r *run) do(ctx context.Context) error {
 func (r *run) fail(format string, args ...any) {
 	if r.failure == "" {
 		r.failure = fmt.Sprintf(format, args...)
-		r.say("FAILED: %s", r.failure)
+		r.logf("FAILED: %s", r.failure)
 	}
 }
 
-func (r *run) say(format string, args ...any) {
+func (r *run) logf(format string, args ...any) {
 	line := fmt.Sprintf("%10s  ", r.w.db.clock.Now().Sub(epoch).Round(time.Second)) + fmt.Sprintf(format, args...)
 	r.trace = append(r.trace, line)
 	r.log.WriteString("--- " + line + "\n")
 }
 
 // page is one chapter: what the world does, then steps with their faults.
-func (r *run) page(ctx context.Context, p page) error {
-	r.say("== %s", p.chapter)
+func (r *run) page(ctx context.Context, p planStep) error {
+	r.logf("== %s", p.chapter)
 	if err := r.w.db.advance(ctx, p.by); err != nil {
 		return err
 	}
@@ -145,9 +145,8 @@ func (r *run) page(ctx context.Context, p page) error {
 	return nil
 }
 
-// reissue is an operator's new token, carried to the node as the restart
-// command does: the env file is changed, the old pair is moved aside, the agent
-// starts again.
+// reissue issues a new token as an operator and applies it like the restart command:
+// it changes the env file, renames the old key pair and restarts the agent.
 func (r *run) reissue(ctx context.Context, purpose trust.TokenPurpose) error {
 	token, err := r.w.issue(ctx, r.node.id, purpose)
 	if err != nil {
@@ -163,12 +162,12 @@ func (r *run) reissue(ctx context.Context, purpose trust.TokenPurpose) error {
 func (r *run) step(ctx context.Context) error {
 	r.steps++
 	said, wait := r.node.step(ctx)
-	r.say("%s (wait %s)", said, wait.Round(time.Second))
+	r.logf("%s (wait %s)", said, wait.Round(time.Second))
 	if n := r.site.gate.deliverLate(); n > 0 {
-		r.say("     %d late copies arrive", n)
+		r.logf("     %d late copies arrive", n)
 	}
 	for _, k := range append(append(r.site.points.happened(), r.site.gate.happened()...), r.node.disk.happened()...) {
-		r.say("     hit: %s", k)
+		r.logf("     hit: %s", k)
 		r.hits[k]++
 	}
 	if r.site.gate.isDead() {
@@ -181,11 +180,11 @@ func (r *run) step(ctx context.Context) error {
 	if err := r.promoteNode(ctx); err != nil {
 		return err
 	}
-	r.wear()
+	r.ageLasting()
 	return r.w.db.advance(ctx, min(max(wait, 5*time.Second), time.Hour))
 }
 
-// check is what holds after every step.
+// check verifies the invariants after every step.
 func (r *run) check() {
 	if r.locked && !r.cloned {
 		r.fail("the node was locked without a clone")
@@ -194,12 +193,12 @@ func (r *run) check() {
 		r.fail("%s", wrong)
 	}
 	if r.node.removed && r.plan.ending != endsRemoved {
-		r.fail("the agent took the node for removed")
+		r.fail("the agent considers the node removed")
 	}
 }
 
-// promoteNode ends the enrolment's operation at the first accepted poll, as the
-// workflow does.
+// promoteNode completes the enrollment's operation at the first accepted poll, like
+// the workflow.
 func (r *run) promoteNode(ctx context.Context) error {
 	if !r.node.accepted || r.plan.ending == endsRemoved && r.node.removed {
 		return nil
@@ -207,11 +206,11 @@ func (r *run) promoteNode(ctx context.Context) error {
 	return r.w.finish(ctx, r.node.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
 }
 
-// settle ends all faults and lets the agent come back by itself.
-func (r *run) settle(ctx context.Context, what string) (bool, error) {
-	r.say("-- faults end: %s", what)
-	r.calm()
-	for range settleSteps {
+// recover ends all faults and lets the agent recover without help.
+func (r *run) recover(ctx context.Context, what string) (bool, error) {
+	r.logf("-- faults end: %s", what)
+	r.endFaults()
+	for range recoverySteps {
 		if err := r.step(ctx); err != nil || r.failure != "" {
 			return false, err
 		}
@@ -222,24 +221,24 @@ func (r *run) settle(ctx context.Context, what string) (bool, error) {
 	return false, nil
 }
 
-// end lets the node come back, and tries once more whether it could renew and
-// come back from the dark; then the life ends.
+// end lets the node recover, then checks that it can renew and recover from another
+// disconnection.
 func (r *run) end(ctx context.Context) error {
-	back, err := r.settle(ctx, "it comes back")
+	back, err := r.recover(ctx, "it recovers")
 	if err != nil || r.failure != "" {
 		return err
 	}
 	if !back {
 		if !r.beyondHelp(ctx) {
-			r.fail("stranded: not back after %d steps", settleSteps)
+			r.fail("stranded: not recovered after %d steps", recoverySteps)
 			return nil
 		}
 		r.byHand++
-		r.say("== operator reissues: the token ended before its use")
+		r.logf("== operator reissues: the token expired unused")
 		if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 			return err
 		}
-		if back, err = r.settle(ctx, "after a reissue by hand"); err != nil || r.failure != "" {
+		if back, err = r.recover(ctx, "after an operator's reissue"); err != nil || r.failure != "" {
 			return err
 		}
 		if !back {
@@ -254,11 +253,11 @@ func (r *run) end(ctx context.Context) error {
 		if err := r.w.db.advance(ctx, probe.by); err != nil {
 			return err
 		}
-		if back, err = r.settle(ctx, probe.what); err != nil || r.failure != "" {
+		if back, err = r.recover(ctx, probe.what); err != nil || r.failure != "" {
 			return err
 		}
 		if !back {
-			r.fail("stranded: %s did not come true", probe.what)
+			r.fail("stranded: %s failed", probe.what)
 			return nil
 		}
 	}
@@ -271,9 +270,8 @@ func (r *run) end(ctx context.Context) error {
 	return nil
 }
 
-// beyondHelp is true for a node that only a person can help, by design: its
-// token's life is over, and it has no identity of its own yet, or none whose
-// recovery token still lives. A token that was claimed in time is no excuse.
+// beyondHelp reports whether the node needs an operator by design: its token has
+// expired unclaimed, and it has no identity with a valid recovery token.
 func (r *run) beyondHelp(ctx context.Context) bool {
 	now := r.w.db.clock.Now()
 	var live, claimed, used bool
@@ -283,7 +281,7 @@ func (r *run) beyondHelp(ctx context.Context) bool {
 		FROM enrollment_tokens WHERE node_id = $1 AND purpose IN ('enroll', 'reissue') AND state IN ('issued', 'claimed')`,
 		r.node.id, now).Scan(&live, &claimed, &used)
 	if err != nil {
-		r.fail("reading what the node has: %v", err)
+		r.fail("reading the state of the node: %v", err)
 	}
 	return !live && !claimed && (r.bare || !used || now.Sub(r.accepted) > trust.RecoveryTokenTTL-trust.CertTTL)
 }

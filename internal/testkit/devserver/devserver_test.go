@@ -29,5 +29,5 @@ func TestAServerRunsFromItsWordToItsStop(t *testing.T) {
 func TestAServerThatEndsAtItsStartTellsWhatItSaid(t *testing.T) {
 	t.Parallel()
 	_, _, err := devserver.Start(time.Minute, "ready: ", "/bin/sh", "-c", "echo no port >&2")
-	require.ErrorContains(t, err, "ended at its start: no port")
+	require.ErrorContains(t, err, "exited during startup: no port")
 }

@@ -12,27 +12,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// root is the repository's root, seen from this folder.
+// root is the root of the repository, relative to this folder.
 const root = "../.."
 
 const module = "github.com/gpuaas/gpuaas"
 
-// pkg is what go list says of a package.
+// pkg is a package in the output of go list.
 type pkg struct {
 	ImportPath string
 	Name       string
-	Imports    []string // direct, of non-test files
-	Deps       []string // all, through others too
+	Imports    []string // direct imports of non-test files
+	Deps       []string // transitive imports
 	// Direct imports of test files.
 	TestImports, XTestImports []string
 }
 
-// folder is the package's path inside the module.
+// folder returns the package's path inside the module.
 func (p pkg) folder() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }
 
-// packages lists the packages of the product's module.
+// packages lists the packages of the main module.
 func packages(t *testing.T) []pkg {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-buildvcs=false", "-json=ImportPath,Name,Imports,Deps,TestImports,XTestImports", "./...")
@@ -51,7 +51,7 @@ func packages(t *testing.T) []pkg {
 	}
 }
 
-// within reports whether path is prefix or below it.
+// within reports whether path equals prefix or is below it.
 func within(path, prefix string) bool {
 	return path == prefix || strings.HasPrefix(path, prefix+"/")
 }

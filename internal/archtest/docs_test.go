@@ -31,8 +31,7 @@ func TestDependencies(t *testing.T) {
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(direct)), names(doc))
 }
 
-// provider returns the module that provides a package: the longest that is a
-// prefix of its path.
+// provider returns the module that contains a package: the longest prefix of its path.
 func provider(modules []string, path string) (longest string) {
 	for _, m := range modules {
 		if within(path, m) && len(m) > len(longest) {
@@ -42,7 +41,7 @@ func provider(modules []string, path string) (longest string) {
 	return longest
 }
 
-// TestDocLinks follows every relative link of the documents.
+// TestDocLinks checks every relative link in the documents.
 func TestDocLinks(t *testing.T) {
 	t.Parallel()
 	docs := documents(t)

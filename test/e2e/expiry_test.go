@@ -58,7 +58,7 @@ func requireNodeWorks(t *testing.T, nodeHost, id string) {
 	ok(t, "audit", "--verify")
 }
 
-// rows counts the node's audit rows of an action.
+// rows counts the node's audit events of an action.
 func rows(t *testing.T, id, action string) (n int) {
 	t.Helper()
 	for _, e := range auditRows(t, id) {
@@ -69,7 +69,7 @@ func rows(t *testing.T, id, action string) (n int) {
 	return n
 }
 
-// certificateEnd reads when the last of the agent's certificates ends.
+// certificateEnd returns the latest expiry of the agent's certificates.
 func certificateEnd(t *testing.T, nodeHost string) (end time.Time) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(agentDir(nodeHost), "state", "identity*", "*", "cert.pem"))
@@ -88,9 +88,8 @@ func certificateEnd(t *testing.T, nodeHost string) (end time.Time) {
 	return end
 }
 
-// setValidity has the node CA issue certificates of the given life, until the test
-// ends or restore is called. It is what an operator would do in Vault: the
-// product itself asks for what the role says.
+// setValidity changes the validity of new certificates in Vault's role, like an operator
+// would, until the test ends or restore is called.
 func setValidity(t *testing.T, life time.Duration) (restore func()) {
 	t.Helper()
 	var role struct {
@@ -105,7 +104,7 @@ func setValidity(t *testing.T, life time.Duration) (restore func()) {
 	return restore
 }
 
-// vault makes a call of the stack's Vault with its root token.
+// vault calls the stack's Vault with the root token.
 func vault(t *testing.T, method, path string, body any) []byte {
 	t.Helper()
 	token, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "vault-root-token"))

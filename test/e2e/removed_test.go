@@ -20,7 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// fencedWithin is how long a fenced node's open poll may stay open.
+// fencedWithin bounds the open poll of a fenced node.
 const fencedWithin = 5 * time.Second
 
 // asNode is an HTTP client with the identity of a node's agent.
@@ -69,8 +69,8 @@ func send(ctx context.Context, c *http.Client, method, path, body string) (statu
 	return answer.StatusCode, envelope.Error, err
 }
 
-// TestRemovedNodeIsRejected: after remove every endpoint answers 401
-// node_removed, the open poll ends, and the agent stops by itself.
+// TestRemovedNodeIsRejected: after remove every endpoint returns 401 node_removed, the
+// open poll ends, and the agent exits.
 func TestRemovedNodeIsRejected(t *testing.T) {
 	nodeHost, id := enrolled(t, "removed")
 	act(t, "node", "retire", nodeHost, "--yes")
@@ -89,7 +89,7 @@ func TestRemovedNodeIsRejected(t *testing.T) {
 		status, detail, err := send(ctx, node, http.MethodGet, base+"/tasks/wait?timeout=60s&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=test", "")
 		poll <- ended{status, detail, err}
 	}()
-	token := bundleToken(t, nodeHost) // the agent deletes it with the rest
+	token := bundleToken(t, nodeHost) // the agent deletes it with its identity
 	act(t, "node", "remove", nodeHost, "--yes")
 	bound, stop := context.WithTimeout(ctx, fencedWithin)
 	defer stop()

@@ -19,8 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// What people can see of a node's tasks, and the one thing that they cannot do:
-// move the hands of the database's clock.
+// Helpers that read a node's tasks and change timestamps in the database.
 
 // tasksOf lists the node's tasks, newest first.
 func tasksOf(t *testing.T, nodeHost string) []wire.TaskView {
@@ -28,7 +27,7 @@ func tasksOf(t *testing.T, nodeHost string) []wire.TaskView {
 	return decode[wire.TaskList](t, ok(t, "task", "list", "--node", nodeHost, "--all", "-o", "json")).Tasks
 }
 
-// newest is the node's newest task of a type, once it has a status.
+// newest waits for the node's latest task of a type to have a status.
 func newest(t *testing.T, nodeHost string, kind task.Type, is ...task.Status) (found wire.TaskView) {
 	t.Helper()
 	eventually(t, string(kind)+" is "+statuses(is), func() bool {
@@ -51,7 +50,7 @@ func statuses(all []task.Status) string {
 	return strings.Join(out, " or ")
 }
 
-// task reads one task as gpuaas task show has it.
+// nodeTask reads one task with gpuaas task show.
 func nodeTask(t *testing.T, id string) wire.TaskView {
 	t.Helper()
 	return decode[wire.TaskView](t, ok(t, "task", "show", id, "-o", "json"))
@@ -144,7 +143,7 @@ func ask(t *testing.T, method, path string, body, out any) {
 	require.NoError(t, json.Unmarshal(text, out), string(text))
 }
 
-// said counts the audit's rows of an action about a task.
+// said counts the audit events of an action on a task.
 func said(t *testing.T, nodeID, taskID, action string) (n int) {
 	t.Helper()
 	for _, e := range auditRows(t, nodeID) {

@@ -159,10 +159,10 @@ func TestSeedIsDeterministic(t *testing.T) {
 	}
 }
 
-// TestRegressionSeeds lives the lives that once ended badly: the claims of a reissue
-// whose key was lost with a failed write (45, 51, 56) or with a recovery begun
-// between (182, 315), a request that arrived twice before the certificate's
-// first use (397), and a recovery begun by a wrong clock (878).
+// TestRegressionSeeds runs seeds that failed once: the claim of a reissue whose key was
+// lost with a failed write (45, 51, 56) or by an interleaved recovery (182, 315), a
+// request that arrived twice before the certificate's first use (397), and a recovery
+// caused by a wrong clock (878).
 func TestRegressionSeeds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)

@@ -67,8 +67,8 @@ func TestIssuerReplaced(t *testing.T) {
 			require.Equal(t, "enroll, poll accepted", step())
 			old, _, _ := node.agent.Certificate()
 			require.NoError(t, c.end(auth))
-			for _, told := range c.polls {
-				require.Equal(t, told, step())
+			for _, want := range c.polls {
+				require.Equal(t, want, step())
 			}
 			require.Equal(t, "recover, poll accepted", step())
 			s.stop()

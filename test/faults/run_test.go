@@ -16,8 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// recoverySteps is how many steps an agent has to come back by itself once the
-// faults are over.
+// recoverySteps is how many steps an agent has to recover once the faults have ended.
 const recoverySteps = 25
 
 // purposes of a run's generators.
@@ -29,7 +28,7 @@ const (
 	forAgent
 )
 
-// run is one life with its faults.
+// run is one lifecycle with its faults.
 type run struct {
 	plan plan
 	w    *world
@@ -44,9 +43,9 @@ type run struct {
 	hits    map[kind]int
 	steps   int
 	cloned  bool
-	locked  bool // a node_locked was seen
-	byHand  int  // reissues that the life needed, as designed
-	// bare is true while the node has no identity that was ever accepted.
+	locked  bool // node_locked was observed
+	byHand  int  // expected reissues by an operator
+	// bare is true until an identity of the node was accepted.
 	bare     bool
 	accepted time.Time
 	failure  string
@@ -62,8 +61,8 @@ func (w *world) newRun(p plan) (*run, error) {
 	return r, nil
 }
 
-// do lives the plan. What is wrong with the node is in failure; an error is of
-// the harness.
+// do runs the plan. Failures of the node are in failure; an error means that the test
+// itself failed.
 func (r *run) do(ctx context.Context) error {
 	r.site.start()
 	defer r.site.stop()
@@ -83,7 +82,7 @@ func (r *run) do(ctx context.Context) error {
 		return err
 	}
 	for _, p := range r.plan.pages {
-		if err := r.page(ctx, p); err != nil || r.failure != "" {
+		if err := r.runStage(ctx, p); err != nil || r.failure != "" {
 			return err
 		}
 	}
@@ -109,22 +108,22 @@ func (r *run) logf(format string, args ...any) {
 	r.log.WriteString("--- " + line + "\n")
 }
 
-// page is one chapter: what the world does, then steps with their faults.
-func (r *run) page(ctx context.Context, p planStep) error {
-	r.logf("== %s", p.chapter)
+// planStep runs one stage: its external events, then steps with their faults.
+func (r *run) runStage(ctx context.Context, p planStep) error {
+	r.logf("== %s", p.stage)
 	if err := r.w.db.advance(ctx, p.by); err != nil {
 		return err
 	}
-	switch p.chapter {
-	case chapterDark, chapterLongDark:
+	switch p.stage {
+	case stageDark, stageLongDark:
 		r.hits[kindDark]++
 	}
-	switch p.chapter {
-	case chapterReissue, chapterLongDark:
+	switch p.stage {
+	case stageReissue, stageLongDark:
 		if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 			return err
 		}
-	case chapterLostState:
+	case stageLostState:
 		r.node.halt()
 		r.bare = true
 		r.node.disk = newDisk(r.node.disk.root, seeded(r.plan.seed, forDisk))
@@ -157,8 +156,7 @@ func (r *run) reissue(ctx context.Context, purpose trust.TokenPurpose) error {
 	return nil
 }
 
-// step makes one step of the agent, and what time does to faults and to a dead
-// process of the API.
+// step runs one step of the agent, shortens lasting faults and restarts a dead API.
 func (r *run) step(ctx context.Context) error {
 	r.steps++
 	said, wait := r.node.step(ctx)

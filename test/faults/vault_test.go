@@ -75,20 +75,20 @@ func (l *vaultLifecycle) live(issuer nodeapi.Issuer) {
 	require.NoError(l.t, err)
 	l.node.setToken(token)
 
-	l.chapter(ctx, "enrol", trust.IssuedByEnroll, atClaim)
+	l.runStage(ctx, "enroll", trust.IssuedByEnroll, atClaim)
 	require.NoError(l.t, l.w.finish(ctx, id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
 	require.NoError(l.t, l.w.db.advance(ctx, trust.CertTTL*60/100))
-	l.chapter(ctx, "renew", trust.IssuedByRenew, atClaimRenewal)
+	l.runStage(ctx, "renew", trust.IssuedByRenew, atClaimRenewal)
 	require.NoError(l.t, l.w.db.set(ctx, time.Now()))
 	l.node.halt() // the process loses the server's time
 	l.node.skew = 7 * 24 * time.Hour
-	l.chapter(ctx, "recover", trust.IssuedByRecover, atClaimRecover)
+	l.runStage(ctx, "recover", trust.IssuedByRecover, atClaimRecover)
 	require.NoError(l.t, l.w.audited(ctx, id))
 }
 
-// stage starts with a sealed Vault and an armed fault, and ends with an accepted poll
+// runStage starts with a sealed Vault and an armed fault, and ends with an accepted poll
 // under another certificate.
-func (l *vaultLifecycle) chapter(ctx context.Context, name string, via trust.IssueMethod, claim point) {
+func (l *vaultLifecycle) runStage(ctx context.Context, name string, via trust.IssueMethod, claim point) {
 	before := l.current(ctx)
 	if l.at == "" {
 		l.seal()

@@ -40,7 +40,7 @@ const (
 	given         incident = "task lost or requeued"
 )
 
-var deaths = []incident{workerBefore, workerAfter, handLost, handUnasked, handLate, progressLost, resultUnasked, resultLost, resultTwice,
+var incidents = []incident{workerBefore, workerAfter, handLost, handUnasked, handLate, progressLost, resultUnasked, resultLost, resultTwice,
 	relayBefore, relayAfter, temporalAway, tried, given}
 
 // errDied is the error of a caller whose peer crashed.
@@ -55,7 +55,7 @@ type round struct {
 	fence  activities.Fence
 	node   nodeSide
 	flow   flowSide
-	late   []func(context.Context) error // requests that arrive again
+	late   []func(context.Context) error // repeated requests
 	outbox *store.Outbox
 
 	hits   map[incident]int
@@ -68,9 +68,9 @@ const (
 	calmSteps  = 400
 )
 
-// round runs one operation: first with faults, then without, when everything left
+// simulateRound runs one operation: first with faults, then without, when everything left
 // must complete.
-func (w *world) shift(ctx context.Context, tb testing.TB, seed uint64) (*round, error) {
+func (w *world) simulateRound(ctx context.Context, tb testing.TB, seed uint64) (*round, error) {
 	tb.Helper()
 	s := &round{world: w, r: rand.New(rand.NewPCG(seed, 7)), hits: map[incident]int{}}
 	s.node.known, s.node.lost = map[string]*held{}, map[string]bool{}
@@ -84,7 +84,7 @@ func (w *world) shift(ctx context.Context, tb testing.TB, seed uint64) (*round, 
 		}
 	}
 	s.calm = true
-	for i := 0; !s.settled(); i++ {
+	for i := 0; !s.idle(); i++ {
 		if i == calmSteps {
 			return s, fmt.Errorf("it does not complete: %s", &s.flow)
 		}
@@ -196,7 +196,7 @@ func (s *round) resume(ctx context.Context) error {
 }
 
 // idle reports whether all components are idle.
-func (s *round) settled() bool { return s.flow.over() && s.node.idle() && len(s.late) == 0 }
+func (s *round) idle() bool { return s.flow.over() && s.node.idle() && len(s.late) == 0 }
 
 // check verifies the guarantees.
 func (s *round) check(ctx context.Context) error {

@@ -23,7 +23,7 @@ var (
 // task once.
 func TestSeededWork(t *testing.T) {
 	if *roundFlag != 0 {
-		s, err := newWorld(t, false).shift(t.Context(), t, *roundFlag)
+		s, err := newWorld(t, false).simulateRound(t.Context(), t, *roundFlag)
 		t.Log("\n" + strings.Join(s.trace, "\n"))
 		require.NoError(t, err)
 		return
@@ -38,7 +38,7 @@ func TestSeededWork(t *testing.T) {
 		w := newWorld(t, false)
 		workers.Go(func() {
 			for seed := range seeds {
-				s, err := w.shift(t.Context(), t, seed)
+				s, err := w.simulateRound(t.Context(), t, seed)
 				if err != nil {
 					t.Errorf("seed %d: %v\n%s\nreplay: go test ./test/faults -run TestSeededWork -v -args -round %d",
 						seed, err, strings.Join(s.trace, "\n"), seed)
@@ -52,7 +52,7 @@ func TestSeededWork(t *testing.T) {
 	}
 	close(seeds)
 	workers.Wait()
-	for _, k := range deaths {
+	for _, k := range incidents {
 		require.Positive(t, hits.of[k], "%s never happened", k)
 	}
 	t.Logf("tasks under faults\n%s  %-36s %8s\n", hits, "duration", time.Since(started).Round(time.Second))
@@ -61,7 +61,7 @@ func TestSeededWork(t *testing.T) {
 // hits counts incidents over many rounds.
 type hits struct {
 	mu     sync.Mutex
-	shifts int
+	rounds int
 	of     map[incident]int
 	byHand int
 }
@@ -71,7 +71,7 @@ func newHits() *hits { return &hits{of: map[incident]int{}} }
 func (h *hits) add(s *round) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.shifts++
+	h.rounds++
 	h.byHand += s.byHand
 	for k, n := range s.hits {
 		h.of[k] += n
@@ -81,8 +81,8 @@ func (h *hits) add(s *round) {
 func (h *hits) String() string {
 	var b strings.Builder
 	line := func(name string, n int) { fmt.Fprintf(&b, "  %-36s %8d\n", name, n) }
-	line("operations", h.shifts)
-	for _, k := range deaths {
+	line("operations", h.rounds)
+	for _, k := range incidents {
 		line(string(k), h.of[k])
 	}
 	line("resumed by an operator", h.byHand)

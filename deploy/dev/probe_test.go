@@ -49,15 +49,15 @@ func TestGRPCProbe(t *testing.T) {
 	answer = "\x00\x00\x00\x00\x02\x08\x01"
 	require.NoError(t, grpcServing(address).once(t.Context()))
 	answer = "\x00\x00\x00\x00\x02\x08\x02"
-	require.EqualError(t, grpcServing(address).once(t.Context()), "it is not serving yet (gRPC status 0)")
+	require.EqualError(t, grpcServing(address).once(t.Context()), "not serving yet (gRPC status 0)")
 }
 
 func TestPostgresProbe(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ answer, want string }{
-		"asks for a password":   {"R\x00\x00\x00\x17\x00\x00\x00\x0aSCRAM-SHA-256\x00\x00", ""},
-		"no such database":      {"E\x00\x00\x00\x20SFATAL\x00C3D000\x00\x00", ""},
-		"is starting":           {"E\x00\x00\x00\x20SFATAL\x00C57P03\x00\x00", "starting up"},
+		"asks for a password":    {"R\x00\x00\x00\x17\x00\x00\x00\x0aSCRAM-SHA-256\x00\x00", ""},
+		"no such database":       {"E\x00\x00\x00\x20SFATAL\x00C3D000\x00\x00", ""},
+		"is starting":            {"E\x00\x00\x00\x20SFATAL\x00C57P03\x00\x00", "starting up"},
 		"closes without a reply": {"", "closed the connection"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -48,7 +48,7 @@ func rows() []row {
 		{"deploy/dev", ours("workflows", "activities", "worker", "api", "agent", "internal", "test")},
 		{"deploy", nil},
 		{"internal/archtest", nil},
-		{"internal/daemon", append(ours("schema", "workflows", "activities", "worker", "api", "agent", "cli", "deploy", "test"), temporal, vault)},
+		{"internal/daemon", append(ours("workflows", "activities", "worker", "api", "agent", "cli", "deploy", "test"), temporal, vault)},
 		{"internal/postgres", append(ours("schema/lifecycle", "schema/task", "workflows", "activities", "worker", "api", "agent", "cli", "deploy", "test"), temporal, vault)},
 		{"internal/testkit", ours("worker", "cli", "agent", "deploy", "test")},
 		{"internal", ours("workflows", "worker", "api/server", "agent", "cli", "deploy", "test")},

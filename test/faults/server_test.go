@@ -15,7 +15,7 @@ import (
 
 const testEnv = "test"
 
-// site is the server's side of a run: one process of the API at a time.
+// site is the server side of a run: one API process at a time.
 type site struct {
 	store  nodeStore
 	issuer nodeapi.Issuer
@@ -38,7 +38,7 @@ type nodeStore interface {
 	nodeapi.Heartbeats
 }
 
-// silent sends no notifications.
+// silent never sends a notification.
 type silent struct{}
 
 func (silent) Subscribe(string, int64) (<-chan struct{}, func()) { return nil, func() {} }
@@ -61,10 +61,10 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 // plenty is a rate that is never reached.
 const plenty = 1e6
 
-// start starts a process of the API on the network.
+// start starts an API process on the network.
 func (s *site) start() {
 	api := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: s.store, Tasks: s.store, Heartbeats: s.store, Notifier: silent{}, Issuer: s.issuer, Grants: noWork{}, VerifierSets: noWork{}, Now: s.clock.Now,
-		// Limits count by the machine's time, which has no say here.
+		// Rate limits use real time, which does not apply here.
 		IssueRate: plenty, NodeRate: plenty, RemoteRate: plenty,
 		Metrics: metrics.New(prometheus.NewRegistry()), Log: s.log, Ready: func() error { return nil }})
 	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert, nil })
@@ -81,8 +81,8 @@ func (s *site) start() {
 	s.mu.Unlock()
 }
 
-// oneProtocol offers HTTP/1.1 alone. Whether a request that meets a dying
-// connection is sent again is then the client's choice by rule and not a race.
+// oneProtocol offers HTTP/1.1 only. Whether the client repeats a request on a dying
+// connection then follows a rule instead of a race.
 func oneProtocol(c *tls.Config) *tls.Config {
 	inner := c.GetConfigForClient
 	c.NextProtos = []string{"http/1.1"}
@@ -96,7 +96,7 @@ func oneProtocol(c *tls.Config) *tls.Config {
 	return c
 }
 
-// die makes the process answer nobody from now on.
+// die stops all responses of the process.
 func (s *site) die() { s.gate.setDead(true) }
 
 // stop ends the process, if there is one.

@@ -5,10 +5,12 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
 )
 
-// stalledAfter is how long the poll loop may be silent before the watchdog is
-// no longer fed: longer than any poll with its back-off.
+// stalledAfter is how long the poll loop may be silent before the watchdog is no
+// longer notified: longer than any poll with its backoff.
 const stalledAfter = 5 * time.Minute
 
 // notifier speaks systemd's sd_notify protocol. Without a socket it does
@@ -26,7 +28,7 @@ func newNotifier(socket, watchdogUsec string) *notifier {
 	return n
 }
 
-// send is best effort: systemd acts on what it does not hear.
+// send is best effort: systemd acts when a message is missing.
 func (n *notifier) send(state string) {
 	if n.socket == "" {
 		return
@@ -40,24 +42,25 @@ func (n *notifier) send(state string) {
 	conn.Write([]byte(state)) //nolint:errcheck // best effort
 }
 
-func (n *notifier) ready()    { n.send("READY=1") }
+func (n *notifier) ready() { n.send("READY=1") }
+
 func (n *notifier) stopping() { n.send("STOPPING=1") }
 
-// watchdog feeds systemd's watchdog for as long as the poll loop turns.
+// watchdog notifies systemd's watchdog while the poll loop turns.
 func (a *Agent) watchdog(ctx context.Context) {
-	if a.watch.watchdog == 0 {
+	if a.notify.watchdog == 0 {
 		return
 	}
-	for pause(ctx, a.watch.watchdog/3) == nil {
-		if a.fed(time.Now()) {
-			a.watch.send("WATCHDOG=1")
+	for wait.Sleep(ctx, a.notify.watchdog/3) == nil {
+		if a.alive(time.Now()) {
+			a.notify.send("WATCHDOG=1")
 		}
 	}
 }
 
-// fed reports whether the poll loop turned lately. Enrolment may take for ever,
-// so nothing counts before the first turn.
-func (a *Agent) fed(now time.Time) bool {
+// alive reports whether the poll loop turned recently. Enrollment may take
+// arbitrarily long, so the agent counts as alive before the first turn.
+func (a *Agent) alive(now time.Time) bool {
 	last := a.lastLoop.Load()
 	return last == 0 || now.Sub(time.Unix(0, last)) < stalledAfter
 }

@@ -39,6 +39,7 @@ type Agent struct {
 	identity  *identity.Manager
 	cordon    *workload.CordonFlag
 	workloads workload.Driver
+	journal   *tasks.Journal
 	tasks     *tasks.Runner
 	sets      *verify.SetStore
 	client    atomic.Pointer[nodeapi.Client]
@@ -97,8 +98,10 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if a.cordon, err = workload.LoadCordon(a.state, a.change); err != nil {
 		return nil, err
 	}
-	if a.workloads, err = a.newWorkloads(); err != nil {
-		return nil, err
+	if a.workloads = d.Workloads; a.workloads == nil {
+		if a.workloads, err = c.newDriver(DriverConfig{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: log}); err != nil {
+			return nil, err
+		}
 	}
 	if err := a.openTasks(); err != nil {
 		return nil, err
@@ -107,21 +110,13 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	return a, nil
 }
 
-// newWorkloads makes the driver of the configuration, unless the caller brought
-// one.
-func (a *Agent) newWorkloads() (workload.Driver, error) {
-	if a.deps.Workloads != nil {
-		return a.deps.Workloads, nil
-	}
-	return a.conf.newDriver(workload.Config{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: a.log})
-}
-
 // openTasks opens the journal and the verifier set, and wires the executors.
 func (a *Agent) openTasks() error {
 	j, err := tasks.OpenJournal(a.state, a.log)
 	if err != nil {
 		return err
 	}
+	a.journal = j
 	clock := verify.NewClock(func() time.Time { return a.now() }, j.TimeFloor())
 	retry := wait.Range{Min: a.timing.poll.Min, Max: a.timing.identity.Refused.Max}
 	if a.sets, err = verify.OpenSets(a.state, a.conf.Env, a.conf.trust, clock, retry, a.log); err != nil {
@@ -214,7 +209,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.identity.SetTiming(a.timing.identity, a.deps.Jitter)
 	a.log.Info("agent started", "version", Version(), "server", a.conf.APIURL, "state_dir", a.conf.StateDir,
 		"env_file", a.conf.EnvFile, "workload_driver", a.conf.WorkloadDriver, "cordoned", a.cordon.Cordoned(),
-		"tasks_held", len(a.tasks.Held()))
+		"tasks_held", len(a.journal.Held()))
 
 	if fi, err := os.Stat(a.conf.EnvFile); err == nil && fi.Mode().Perm()&0o077 != 0 {
 		a.log.Warn("env file is readable by others and may hold a token", "env_file", a.conf.EnvFile, "mode", fi.Mode().String())
@@ -222,7 +217,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	var wg sync.WaitGroup
 	wg.Go(func() { a.workloads.Run(ctx) })
-	wg.Go(func() { a.watchdog(ctx) })
+	wg.Go(func() { a.notify.watch(ctx, &a.lastLoop) })
 	a.notify.ready()
 	// The tasks of a former process resume once there is an identity to report
 	// with.

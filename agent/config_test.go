@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -80,6 +79,4 @@ func TestTokenNeverPrints(t *testing.T) {
 	slog.New(slog.NewJSONHandler(&buf, nil)).Info("m", "c", c)
 	all := buf.String() + fmt.Sprintf("%v %+v %#v", c, c, c)
 	require.NotContains(t, all, "hunter2")
-	_, err := json.Marshal(c)
-	require.ErrorIs(t, err, schema.ErrSecret)
 }

@@ -106,9 +106,10 @@ func killLeftovers(tb testing.TB, c Config) {
 	tb.Helper()
 	tb.Cleanup(func() {
 		d := newProcessDriver(tb, c)
-		list, _ := d.List(context.Background())
+		ctx := context.WithoutCancel(tb.Context())
+		list, _ := d.List(ctx)
 		for _, w := range list {
-			_ = d.Kill(context.Background(), w.Name)
+			_ = d.Kill(ctx, w.Name)
 		}
 	})
 }

@@ -218,9 +218,9 @@ func TestWatchdogStarvesWhenTheLoopStands(t *testing.T) {
 	c.NotifySocket, c.WatchdogUsec = socket, "3000"
 	a, _ := newAgent(t, c, Deps{})
 	defer a.Close()
-	require.True(t, a.alive(time.Now()))
+	require.True(t, alive(&a.lastLoop, time.Now()))
 	a.lastLoop.Store(time.Now().Add(-2 * stalledAfter).UnixNano())
-	require.False(t, a.alive(time.Now()))
+	require.False(t, alive(&a.lastLoop, time.Now()))
 	require.Empty(t, said)
 }
 

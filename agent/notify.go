@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
@@ -46,21 +47,21 @@ func (n *notifier) ready() { n.send("READY=1") }
 
 func (n *notifier) stopping() { n.send("STOPPING=1") }
 
-// watchdog notifies systemd's watchdog while the poll loop turns.
-func (a *Agent) watchdog(ctx context.Context) {
-	if a.notify.watchdog == 0 {
+// watch notifies systemd's watchdog while the poll loop turns.
+func (n *notifier) watch(ctx context.Context, lastLoop *atomic.Int64) {
+	if n.watchdog == 0 {
 		return
 	}
-	for wait.Sleep(ctx, a.notify.watchdog/3) == nil {
-		if a.alive(time.Now()) {
-			a.notify.send("WATCHDOG=1")
+	for wait.Sleep(ctx, n.watchdog/3) == nil {
+		if alive(lastLoop, time.Now()) {
+			n.send("WATCHDOG=1")
 		}
 	}
 }
 
 // alive reports whether the poll loop turned recently. Enrollment may take
 // arbitrarily long, so the agent counts as alive before the first turn.
-func (a *Agent) alive(now time.Time) bool {
-	last := a.lastLoop.Load()
+func alive(lastLoop *atomic.Int64, now time.Time) bool {
+	last := lastLoop.Load()
 	return last == 0 || now.Sub(time.Unix(0, last)) < stalledAfter
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -55,8 +56,8 @@ func (a *Agent) work(ctx context.Context, begin func()) error {
 			return ctx.Err()
 		}
 		a.notePoll(err)
-		if a.observe(err) {
-			a.logPoll(err, 0)
+		if a.identity.Observe(accepted(err)) {
+			logPoll(a.log, a.identity.Current(), err, 0)
 			continue
 		}
 		if err == nil {
@@ -64,7 +65,7 @@ func (a *Agent) work(ctx context.Context, begin func()) error {
 			continue
 		}
 		delay := retry.Next()
-		a.logPoll(err, delay)
+		logPoll(a.log, a.identity.Current(), err, delay)
 		a.deps.Clock.Sleep(ctx, delay) //nolint:errcheck // the loop's condition looks at ctx
 	}
 	return ctx.Err()
@@ -80,19 +81,19 @@ func (a *Agent) Poll(ctx context.Context) error {
 	}
 	a.notePoll(err)
 	if err != nil {
-		a.logPoll(err, 0)
+		logPoll(a.log, a.identity.Current(), err, 0)
 	}
-	a.observe(err)
+	a.identity.Observe(accepted(err))
 	return err
 }
 
-// observe lets the identity manager learn from a poll: one that ended early was
-// accepted.
-func (a *Agent) observe(err error) (changed bool) {
+// accepted drops the error of a poll that ended early: the server accepted its
+// identity.
+func accepted(err error) error {
 	if errors.Is(err, errEarly) {
-		err = nil
+		return nil
 	}
-	return a.identity.Observe(err)
+	return err
 }
 
 // notePoll leaves the outcome for the status command and the watchdog.
@@ -120,7 +121,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		}
 		api = a.api()
 	}
-	q := nodeapi.PollRequest{HeldTasks: a.tasks.Held(), Session: a.session, Nonce: verify.NewNonce(), Number: a.polls.Add(1), VerifierSet: a.sets.Current().Version}
+	q := nodeapi.PollRequest{HeldTasks: a.journal.Held(), Session: a.session, Nonce: verify.NewNonce(), Number: a.polls.Add(1), VerifierSet: a.sets.Current().Version}
 	timeout, begun := a.pollTimeout(v), time.Now()
 	got, err := api.Poll(ctx, timeout, q)
 	if err != nil {
@@ -130,7 +131,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
 	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
 	now := a.sets.Clock.Now()
-	if err := a.tasks.Prune(now); err != nil {
+	if err := a.journal.Prune(now); err != nil {
 		a.log.Error("journal not pruned", "err", err.Error())
 	}
 	a.sets.WarnExpired(now)
@@ -142,7 +143,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		return nil
 	}
 	a.clock.Observe(got.Offer.ServerTime)
-	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Known: a.tasks.Holds}
+	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Known: a.journal.Holds}
 	return a.tasks.Offer(ctx, func(o wire.TaskOffer) (tasks.Verified, error) {
 		t, err := check.Verify(o)
 		return tasks.Verified(t), err
@@ -166,20 +167,20 @@ func sessionName(bootID string, started time.Time) string {
 const maxBootID = 100
 
 // logPoll logs why a poll failed.
-func (a *Agent) logPoll(err error, delay time.Duration) {
+func logPoll(log *slog.Logger, v *identity.Version, err error, delay time.Duration) {
 	e := schema.AsError(err)
 	args := []any{"code", string(e.Kind), "reason", e.Reason, "err", err.Error(), "retry_in", delay.String()}
-	if v := a.identity.Current(); v != nil {
+	if v != nil {
 		args = append(args, "serial", v.Facts.Serial, "issuer", v.Facts.Issuer, "not_after", v.Facts.NotAfter)
 	}
 	switch {
 	case errors.Is(err, errEarly):
-		a.log.Info("task wait is repeated after a pause", "retry_in", delay.String())
+		log.Info("task wait is repeated after a pause", "retry_in", delay.String())
 	case e.Kind == schema.KindInvalidNodeIdentity || e.Kind == schema.KindUnauthenticated:
-		a.log.Error("task wait refused, the server does not accept this identity", args...)
+		log.Error("task wait refused, the server does not accept this identity", args...)
 	case e.Kind == schema.KindTaskRefused:
-		a.log.Warn("polling continues after a refused task", args...)
+		log.Warn("polling continues after a refused task", args...)
 	default:
-		a.log.Warn("task wait failed", args...)
+		log.Warn("task wait failed", args...)
 	}
 }

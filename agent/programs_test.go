@@ -206,7 +206,7 @@ func TestUnwantedWipe(t *testing.T) {
 			})
 			a := start(t, cfg, Deps{})
 			f.Until("the report", func() bool { return f.Counts["result"] > 0 })
-			eventually(t, "its end in the journal", func() bool { return len(a.tasks.Held()) == 0 })
+			eventually(t, "its end in the journal", func() bool { return len(a.journal.Held()) == 0 })
 			f.Polls()
 			require.FileExists(t, cfg.KeyPath)
 		})
@@ -251,7 +251,7 @@ func TestTornResultIsPutAside(t *testing.T) {
 	})
 	a, log := newAgent(t, c, Deps{})
 	defer a.Close()
-	require.Empty(t, a.tasks.Held())
+	require.Empty(t, a.journal.Held())
 	require.Contains(t, log.String(), "not the one that was recorded")
 }
 

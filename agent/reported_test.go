@@ -47,7 +47,7 @@ func TestBadGrantsAreReported(t *testing.T) {
 			require.Equal(t, schema.KindTaskRefused, r.Code)
 			require.True(t, strings.HasPrefix(r.Message, bad.Reason+": "), r.Message)
 			require.Zero(t, runs.Load())
-			require.Empty(t, a.tasks.Held())
+			require.Empty(t, a.journal.Held())
 		})
 	}
 }
@@ -67,7 +67,7 @@ func TestOldAnswerIsNoAnswer(t *testing.T) {
 	f.Note(func() { f.OnGrant = func(g *task.Grant) { nonce = g.Nonce } })
 	f.Offers <- o
 	f.Result(p.TaskID)
-	eventually(t, "the report in the journal", func() bool { return len(a.tasks.Held()) == 0 })
+	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
 	f.Note(func() { f.OnGrant = nil })
 	stale := f.Granted(o, nonce)
 
@@ -77,7 +77,7 @@ func TestOldAnswerIsNoAnswer(t *testing.T) {
 		eventually(t, "the refusal", func() bool { return strings.Count(a.log.String(), `"reason":"`+"grant_other_nonce") > n })
 	}
 	replay(a)
-	require.NoError(t, a.tasks.Prune(p.ExpiresAt.Add(10*time.Minute+time.Second)))
+	require.NoError(t, a.journal.Prune(p.ExpiresAt.Add(10*time.Minute+time.Second)))
 	a.halt()
 	f.Deserted()
 	b := start(t, c, deps)
@@ -114,7 +114,7 @@ func TestBadTasks(t *testing.T) {
 		require.True(t, strings.HasPrefix(r.Message, bad.Reason+": "), "%s: %s", name, r.Message)
 	}
 	require.Empty(t, ran)
-	require.Empty(t, a.tasks.Held())
+	require.Empty(t, a.journal.Held())
 }
 
 // offeredID is the signed id where the verifier accepts the envelope, else an id of

@@ -119,7 +119,7 @@ func TestOfferedAgainWhileItsResultIsPosted(t *testing.T) {
 	f.Until("the result under the second lease", func() bool {
 		return len(f.Results) > 0 && f.Results[len(f.Results)-1].LeaseEpoch == 2
 	})
-	eventually(t, "the report in the journal", func() bool { return len(a.tasks.Held()) == 0 })
+	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
 }
 
 func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
@@ -132,8 +132,8 @@ func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 	p := f.Payload(task.WorkloadCordon, 5, nil)
 	f.Offers <- f.OfferOf(p, 1)
 	f.Result(p.TaskID)
-	eventually(t, "the report in the journal", func() bool { return len(a.tasks.Held()) == 0 })
-	require.NoError(t, a.tasks.Prune(p.ExpiresAt.Add(10*time.Minute+time.Second)))
+	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
+	require.NoError(t, a.journal.Prune(p.ExpiresAt.Add(10*time.Minute+time.Second)))
 	require.NoFileExists(t, journalFile(a.conf, p.TaskID))
 	a.halt()
 	f.Deserted()
@@ -269,7 +269,7 @@ func TestResultIsPostedUntilTheServerHasIt(t *testing.T) {
 	p := f.Payload(task.WorkloadCordon, 1, nil)
 	f.Offers <- f.OfferOf(p, 1)
 	f.Until("seven posts", func() bool { return f.Counts["result"] == 7 })
-	eventually(t, "the report in the journal", func() bool { return len(a.tasks.Held()) == 0 })
+	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
 	require.Equal(t, 7, f.Count("result"))
 	require.Equal(t, int32(1), runs.Load())
 }
@@ -291,7 +291,7 @@ func TestResultNobodyWants(t *testing.T) {
 			p := f.Payload(task.WorkloadCordon, 1, nil)
 			f.Offers <- f.OfferOf(p, 1)
 			f.Until("a post", func() bool { return f.Counts["result"] > 0 })
-			eventually(t, "the end of reporting", func() bool { return len(a.tasks.Held()) == 0 })
+			eventually(t, "the end of reporting", func() bool { return len(a.journal.Held()) == 0 })
 			require.Contains(t, a.log.String(), `"code":"`+string(kind)+`"`)
 
 			f.Offers <- f.OfferOf(p, 2)
@@ -347,7 +347,7 @@ func TestFullDisk(t *testing.T) {
 	full.Store(false)
 	f.Offers <- f.OfferOf(p, 2)
 	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
-	eventually(t, "the end of reporting", func() bool { return len(a.tasks.Held()) == 0 })
+	eventually(t, "the end of reporting", func() bool { return len(a.journal.Held()) == 0 })
 	require.Equal(t, int32(1), runs.Load())
 	require.Contains(t, log.String(), "task result not journaled")
 }
@@ -416,7 +416,7 @@ func TestRestartRules(t *testing.T) {
 			require.Equal(t, c.output, string(r.Output))
 			require.Contains(t, r.Message, c.message)
 			require.Equal(t, int64(4), r.LeaseEpoch)
-			eventually(t, "the report in the journal", func() bool { return len(a.tasks.Held()) == 0 })
+			eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
 			a.halt()
 
 			f.Note(func() { f.Results, f.Counts = nil, map[string]int{} })
@@ -448,7 +448,7 @@ func TestResumedTaskIsConfirmedFirst(t *testing.T) {
 	seed(t, f, c, p, nil)
 	a, log := newAgent(t, c, Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors(), timing: slowProgress()})
 	launch(t, a, log)
-	eventually(t, "the end of the task", func() bool { return len(a.tasks.Held()) == 0 })
+	eventually(t, "the end of the task", func() bool { return len(a.journal.Held()) == 0 })
 	require.Zero(t, runs.Load())
 	var e tasks.Entry
 	_, err := disk.ReadJSON(journalFile(a.conf, p.TaskID), &e)

@@ -27,7 +27,7 @@ func (a *Agent) updateTrust(ctx context.Context, _ tasks.Task) (any, error) {
 	// The file on the disk counts even after a failure: an operator may have
 	// replaced the bundle.
 	defer a.reread.Store(true)
-	cas, bundleErr := a.updateBundles(ctx)
+	cas, bundleErr := trustUpdate{a}.bundles(ctx)
 	set, err := a.sets.Newest(ctx, a.api().VerifierSets)
 	if err := errors.Join(bundleErr, err); err != nil {
 		return nil, err
@@ -36,11 +36,14 @@ func (a *Agent) updateTrust(ctx context.Context, _ tasks.Task) (any, error) {
 		CABundleFingerprint: cas.CABundleFingerprint, NodeCertCABundleFingerprint: cas.NodeCertCABundleFingerprint}, nil
 }
 
-// updateBundles puts the server's CA bundles in the place of the node's. The one
+// trustUpdate replaces the CA bundles of an agent.
+type trustUpdate struct{ agent *Agent }
+
+// bundles puts the server's CA bundles in the place of the node's. The one
 // that verifies the server must verify the very connection that it came over:
 // else the next poll would reach no server, and the former bundle stays.
-func (a *Agent) updateBundles(ctx context.Context) (trust.NodeTrust, error) {
-	api := a.api()
+func (u trustUpdate) bundles(ctx context.Context) (trust.NodeTrust, error) {
+	api := u.agent.api()
 	t, chain, err := api.Trust(ctx)
 	if err != nil {
 		return t, err
@@ -59,21 +62,21 @@ func (a *Agent) updateBundles(ctx context.Context) (trust.NodeTrust, error) {
 	for _, f := range []struct {
 		path  string
 		certs []*x509.Certificate
-	}{{a.conf.NodeCABundlePath, nodes}, {api.BundlePath(), servers}} {
-		if err := a.replaceBundle(f.path, f.certs); err != nil {
+	}{{u.agent.conf.NodeCABundlePath, nodes}, {api.BundlePath(), servers}} {
+		if err := u.replace(f.path, f.certs); err != nil {
 			return t, notTaken(bundleUnwritten, "%s: %v", f.path, err)
 		}
 	}
 	return t, nil
 }
 
-// replaceBundle writes a bundle that is not there yet: whole or not at all.
-func (a *Agent) replaceBundle(path string, certs []*x509.Certificate) error {
+// replace writes a bundle unless it is already there: whole or not at all.
+func (u trustUpdate) replace(path string, certs []*x509.Certificate) error {
 	var data []byte
 	for _, c := range certs {
 		data = append(data, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
 	}
-	d := a.state.Files
+	d := u.agent.state.Files
 	if old, err := d.System().ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
@@ -83,7 +86,7 @@ func (a *Agent) replaceBundle(path string, certs []*x509.Certificate) error {
 	if err := d.Write(path, data); err != nil {
 		return err
 	}
-	a.log.Info("CA bundle replaced", "path", path, "certificates", len(certs), "fingerprint", trust.Fingerprint(string(data)))
+	u.agent.log.Info("CA bundle replaced", "path", path, "certificates", len(certs), "fingerprint", trust.Fingerprint(string(data)))
 	return nil
 }
 

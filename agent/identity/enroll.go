@@ -35,31 +35,37 @@ func (m *Manager) enroll(ctx context.Context, cause string) Outcome {
 	return m.enrollFailed(ActEnroll, err)
 }
 
-func (m *Manager) requestEnrollment(ctx context.Context) (*Version, error) {
-	token := m.conf.Token.Reveal()
+// requester obtains certificates from the node API and stores them.
+type requester struct {
+	holdings
+	api API
+}
+
+func (r *requester) requestEnrollment(ctx context.Context) (*Version, error) {
+	token := r.conf.Token.Reveal()
 	if token == "" {
-		return nil, schema.NewError(schema.KindUnauthenticated, envfile.TokenVar+" is not set").WithNext(m.reissueCommand())
+		return nil, schema.NewError(schema.KindUnauthenticated, envfile.TokenVar+" is not set").WithNext(r.reissueCommand())
 	}
-	recovery, err := m.keys.ensureRecovery()
+	recovery, err := r.keys.ensureRecovery()
 	if err != nil {
 		return nil, err
 	}
-	key, err := m.keys.ask(tokenDigest(token), 0, m.newestNumber(), func(stagedKey) bool { return true })
+	key, err := r.keys.ask(tokenDigest(token), 0, r.newestNumber(), func(stagedKey) bool { return true })
 	if err != nil {
 		return nil, err
 	}
 	public, _ := recovery.Public().(ed25519.PublicKey)
-	answer, err := m.api.Request(ctx, "/enroll", wire.EnrollRequest{
-		Token: token, CSR: key.CSR, AgentVersion: m.conf.AgentVersion,
+	answer, err := r.api.Request(ctx, "/enroll", wire.EnrollRequest{
+		Token: token, CSR: key.CSR, AgentVersion: r.conf.AgentVersion,
 		RecoveryKey: base64.StdEncoding.EncodeToString(public),
-		Signature:   signed(recovery, trust.EnrollStatement(m.conf.NodeID, token, key.CSR, public)),
+		Signature:   signed(recovery, trust.EnrollStatement(r.conf.NodeID, token, key.CSR, public)),
 	})
 	if err != nil {
 		return nil, err
 	}
 	// Until the answer is stored, the token counts as unused: its claim voided the
 	// former identities, and only this key can repeat the request.
-	return m.adopt(answer, key, trust.IssuedByEnroll, tokenDigest(token))
+	return r.adopt(answer, key, trust.IssuedByEnroll, tokenDigest(token))
 }
 
 // start puts a new identity in use at once: there was none, or none that still
@@ -67,19 +73,20 @@ func (m *Manager) requestEnrollment(ctx context.Context) (*Version, error) {
 func (m *Manager) start(did Action, v *Version) Outcome {
 	m.rejected, m.replacedUnused = map[string]string{}, false
 	if err := m.use(v); err != nil {
-		return m.failed(did, err, &m.retries)
+		return m.failed(did, err, m.retries.Next())
 	}
 	m.install(v)
 	m.retries.Reset()
 	m.refusals.Reset()
 	m.pollBackoff = wait.Timer{}
 	m.mutedUntil.Store(0)
-	message := "recovery succeeded"
+	facts := []any{"serial", v.Facts.Serial, "issuer", v.Facts.Issuer,
+		"not_after", v.Facts.NotAfter, "incarnation", v.ID.Incarnation, "sequence", v.Meta.Sequence}
 	if did == ActEnroll {
-		message = "enrollment succeeded"
+		m.log.Info("enrollment succeeded", facts...)
+	} else {
+		m.log.Info("recovery succeeded", facts...)
 	}
-	m.log.Info(message, "serial", v.Facts.Serial, "issuer", v.Facts.Issuer,
-		"not_after", v.Facts.NotAfter, "incarnation", v.ID.Incarnation, "sequence", v.Meta.Sequence)
 	return Outcome{Action: did, Ready: m.ready()}
 }
 
@@ -97,9 +104,9 @@ func (m *Manager) enrollFailed(did Action, err error) Outcome {
 	case r == resultLocked:
 		out = Outcome{Action: did, Err: err, Wait: m.lockedOut(err)}
 	case e.Kind.Info().Retry:
-		out = m.failed(did, err, &m.retries)
+		out = m.failed(did, err, m.retries.Next())
 	default:
-		out = m.failed(did, err, &m.refusals)
+		out = m.failed(did, err, m.refusals.Next())
 	}
 	if v := m.inUse.Load(); v != nil && m.state == StateExpired {
 		m.pollBackoff.Set(m.clock.Local(), out.Wait)
@@ -109,10 +116,11 @@ func (m *Manager) enrollFailed(did Action, err error) Outcome {
 		}
 		out.Ready = false
 	}
-	message := "recovery failed"
+	facts := []any{"code", string(e.Kind), "reason", e.Reason, "err", err.Error(), "next", e.Next, "retry_in", out.Wait.String()}
 	if did == ActEnroll {
-		message = "enrollment failed"
+		m.log.Error("enrollment failed", facts...)
+	} else {
+		m.log.Error("recovery failed", facts...)
 	}
-	m.log.Error(message, "code", string(e.Kind), "reason", e.Reason, "err", err.Error(), "next", e.Next, "retry_in", out.Wait.String())
 	return out
 }

@@ -2,14 +2,9 @@ package identity
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math"
-	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
@@ -17,99 +12,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/wire"
-)
-
-// Config is what an identity depends on.
-type Config struct {
-	NodeID string
-	Env    string
-	// Server names the node API in logs.
-	Server string
-	// Token is the enrollment token, or the recovery token that replaced it; it
-	// may be empty once the node is enrolled.
-	Token schema.Secret
-	// EnvFile is rewritten when its token is used; "" when there is none.
-	EnvFile string
-	// CertPath and KeyPath get a copy of the identity in use.
-	CertPath, KeyPath string
-	// NodeCABundlePath holds the issuers that node certificates are compared
-	// with.
-	NodeCABundlePath string
-	AgentVersion     string
-}
-
-// Timing is every interval of the manager.
-type Timing struct {
-	// PollTimeout is the longest poll.
-	PollTimeout time.Duration
-	// Retry is for failures that end without an operator.
-	Retry wait.Range
-	// Refused is for refusals that only a new bundle resolves.
-	Refused wait.Range
-	// Renewal is for a certificate that could not be renewed.
-	Renewal wait.Range
-	// Locked is for a locked node.
-	Locked wait.Range
-}
-
-// API is the node API as far as an identity needs it.
-type API interface {
-	// Request asks for a certificate without presenting one.
-	Request(ctx context.Context, path string, body any) (wire.EnrollResponse, error)
-	// Renew asks for the next certificate with the identity in use.
-	Renew(ctx context.Context, r wire.RenewRequest) (wire.EnrollResponse, error)
-	// Confirm makes one authenticated call that presents another certificate and
-	// has no effect on the node's work.
-	Confirm(ctx context.Context, present Presenter) error
-	// Reconnect makes the next request begin with a handshake.
-	Reconnect() error
-}
-
-// Clock is the time by which certificates are judged.
-type Clock interface {
-	// Now is the server's time as far as it is known.
-	Now() time.Time
-	// Local is the clock of the node.
-	Local() time.Time
-	// Restore takes a lower bound that a former process stored.
-	Restore(floor time.Time)
-	// Floor is the latest time that a server sent.
-	Floor() time.Time
-}
-
-// Presenter chooses the certificate of a handshake.
-type Presenter func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
-
-// State is what is known about the node's identity.
-type State string
-
-// The states. A manager that has read nothing yet is in none of them.
-const (
-	// StateNone: there is no identity to present.
-	StateNone State = "none"
-	// StateActive: the identity in use is good.
-	StateActive State = "active"
-	// StateRenewing: the identity in use is good and due for renewal.
-	StateRenewing State = "renewing"
-	// StateUnconfirmed: a newer identity is stored, and the server has not
-	// accepted it yet.
-	StateUnconfirmed State = "unconfirmed"
-	// StateExpired: the identity in use must be replaced: its time is over, its
-	// issuer is retired, or its files were moved aside.
-	StateExpired State = "expired"
-	// StateRejected: the server rejects the identity in use and there is no
-	// other. It is tried again after a wait.
-	StateRejected State = "rejected"
-	// StateSuperseded: another identity of this node took the place of the one
-	// in use. It is tried again after a wait.
-	StateSuperseded State = "superseded"
-	// StateLocked: the node is locked until an operator decides. The identity is
-	// tried again after a long wait.
-	StateLocked State = "locked"
-	// StateRemoved: the node is removed, and its keys and tokens are wiped.
-	StateRemoved State = "removed"
 )
 
 // Manager maintains the node's identity: it chooses the version in use, renews
@@ -118,73 +20,35 @@ const (
 // and does at most one thing. It belongs to one goroutine, except what is
 // atomic.
 type Manager struct {
-	conf   Config
-	log    *slog.Logger
-	timing Timing
-	jitter wait.Jitter
-	clock  Clock
-	api    API
-	dir    disk.StateDir
-	store  versionStore
-	keys   keyRing
-
-	inUse atomic.Pointer[Version]
-	// mutedUntil is when heartbeats resume, unix ns of the local clock.
-	mutedUntil atomic.Int64
+	requester
+	schedule
 
 	state  State  // "" before the stored identities are read
 	reason string // why the identity in use must be replaced, "" when it need not
-	saved  persistedState
 
-	versions    []*Version // newest first
-	unconfirmed *Version   // stored, and not accepted by the server yet
-	// rejected says why versions, by serial, are not used for now.
-	rejected map[string]string
+	unconfirmed *Version // stored, and not accepted by the server yet
 	// replacedUnused is true when the newest version was superseded before its
 	// first use.
 	replacedUnused bool
-
-	retryAt     wait.Timer // nothing is done about the identity before
-	pollBackoff wait.Timer // nothing is asked with the identity before
-
-	retries, refusals, renewals, locks wait.Backoff
-	published                          string    // serial whose token is in the env file
-	lastWarned                         time.Time // that the certificate expires
+	published      string // serial whose token is in the env file
 }
 
 // New makes the manager of the identities in a state folder. It reads
 // nothing before the first pass.
 func New(conf Config, t Timing, dir disk.StateDir, api API, clock Clock, log *slog.Logger) *Manager {
 	m := &Manager{
-		conf: conf, log: log, clock: clock, api: api, dir: dir,
-		store: newVersionStore(conf, dir, log), keys: keyRing{dir}, rejected: map[string]string{},
+		requester: requester{api: api, holdings: holdings{
+			conf: conf, log: log, clock: clock, dir: dir,
+			store: newVersionStore(conf, dir, log), keys: keyRing{dir}, rejected: map[string]string{},
+		}},
+		schedule: schedule{local: clock.Local},
 	}
 	m.SetTiming(t, nil)
 	return m
 }
 
-// SetTiming replaces the intervals and starts the backoffs over. A nil jitter
-// draws at random.
-func (m *Manager) SetTiming(t Timing, j wait.Jitter) {
-	m.timing, m.jitter = t, j
-	m.retries = wait.Backoff{Range: t.Retry, Jitter: j}
-	m.refusals = wait.Backoff{Range: t.Refused, Jitter: j}
-	m.renewals = wait.Backoff{Range: t.Renewal, Jitter: j}
-	m.locks = wait.Backoff{Range: t.Locked, Jitter: j}
-}
-
-// Current is the identity in use, nil when there is none. It may be called from
-// any goroutine.
-func (m *Manager) Current() *Version { return m.inUse.Load() }
-
-// Versions are the stored identities, newest first.
-func (m *Manager) Versions() []*Version { return m.versions }
-
 // Removed reports whether the node is removed and its keys are wiped.
 func (m *Manager) Removed() bool { return m.state == StateRemoved }
-
-// RetryIn is how long nothing is to be done about the identity.
-func (m *Manager) RetryIn() time.Duration { return m.retryAt.Left(m.clock.Local()) }
 
 // Reconfigure replaces the token and the server's name. An operator's new token
 // is used at once.
@@ -203,7 +67,7 @@ func (m *Manager) Reconcile(ctx context.Context) Outcome {
 		return m.Wipe()
 	}
 	if err := m.open(); err != nil {
-		return m.failed(ActNothing, err, &m.retries)
+		return m.failed(ActNothing, err, m.retries.Next())
 	}
 	m.warnBeforeExpiry()
 	if left := m.RetryIn(); left > 0 {
@@ -269,6 +133,7 @@ func (m *Manager) open() error {
 	m.prune()
 	m.state = StateNone
 	if m.movedAside() {
+		m.reason = "certificate and key were moved aside"
 		return nil
 	}
 	if v := m.usable(); v != nil {
@@ -277,61 +142,6 @@ func (m *Manager) open() error {
 			return err
 		}
 		m.install(v)
-	}
-	return nil
-}
-
-// own drops the versions of another node or environment.
-func (m *Manager) own(list []*Version) []*Version {
-	return slices.DeleteFunc(list, func(v *Version) bool {
-		err := v.matches(m.conf)
-		if err != nil {
-			m.log.Error("stored identity belongs to another node", "version", v.Number, "err", err.Error())
-		}
-		return err != nil
-	})
-}
-
-// prune drops the versions that are no longer needed, in memory and on disk.
-func (m *Manager) prune() {
-	var kept, dropped []*Version
-	for i, v := range m.versions {
-		if i < keepVersions || v == m.inUse.Load() || v.Number == m.saved.Proven {
-			kept = append(kept, v)
-		} else {
-			dropped = append(dropped, v)
-		}
-	}
-	m.versions = kept
-	if err := m.store.prune(kept, dropped); err != nil {
-		m.log.Warn("cannot prune old identities", "err", err.Error())
-	}
-}
-
-// movedAside reports whether an operator took the copies at the configured paths
-// away, which means that their key must not be used again. It keeps the identity
-// where there is no other way to one.
-func (m *Manager) movedAside() bool {
-	if !m.saved.Installed || len(m.versions) == 0 || !m.store.missing() {
-		return false
-	}
-	if !m.Recoverable() && !m.unspent() {
-		m.log.Warn("certificate and key were moved aside, but there is no other way to an identity: they stay in use")
-		return false
-	}
-	for _, v := range m.versions {
-		m.rejected[v.Facts.Serial] = "moved aside"
-	}
-	m.reason = "certificate and key were moved aside"
-	return true
-}
-
-// usable returns the newest stored version that can be used.
-func (m *Manager) usable() *Version {
-	for _, v := range m.versions {
-		if _, rejected := m.rejected[v.Facts.Serial]; !rejected && !m.expired(v) {
-			return v
-		}
 	}
 	return nil
 }
@@ -362,12 +172,10 @@ func (m *Manager) use(v *Version) error {
 // fallBack replaces a rejected version by another stored one.
 func (m *Manager) fallBack(v *Version) Outcome {
 	if err := m.use(v); err != nil {
-		return m.failed(ActFallBack, err, &m.retries)
+		return m.failed(ActFallBack, err, m.retries.Next())
 	}
 	return Outcome{Action: ActFallBack, Ready: m.ready()}
 }
-
-func (m *Manager) expired(v *Version) bool { return m.clock.Now().After(v.Leaf.NotAfter) }
 
 func expiry(v *Version) string {
 	return fmt.Sprintf("the certificate expired at %s", text.FormatTime(v.Leaf.NotAfter))
@@ -379,50 +187,11 @@ func (m *Manager) ready() bool {
 	return v != nil && !m.expired(v) && m.state != StateExpired && m.pollBackoff.Left(m.clock.Local()) == 0
 }
 
-// RenewAt is when a version is due for renewal: around half of its life, at a
-// point that node and serial decide, so that certificates issued at the same
-// time are not renewed at the same time.
-func (m *Manager) RenewAt(v *Version) time.Time {
-	life := v.Leaf.NotAfter.Sub(v.Leaf.NotBefore)
-	sum := sha256.Sum256([]byte(v.ID.NodeID + v.Facts.Serial))
-	spread := float64(binary.BigEndian.Uint64(sum[:8]))/math.MaxUint64*2 - 1
-	return v.Leaf.NotBefore.Add(time.Duration(float64(life) * (trust.RenewAt + trust.RenewJitter*spread)))
-}
-
 // PollTimeout is how long a poll with the version may wait: at most until the
 // identity needs attention, which a short-lived certificate would not outlast.
 func (m *Manager) PollTimeout(v *Version) time.Duration {
 	due := max(m.RenewAt(v).Sub(m.clock.Now()), m.RetryIn())
 	return min(m.timing.PollTimeout, max(due, time.Second).Round(time.Second))
-}
-
-// warnBeforeExpiry logs once an hour that the certificate expires, in the last
-// quarter of its life.
-func (m *Manager) warnBeforeExpiry() {
-	v, now := m.inUse.Load(), m.clock.Now()
-	if v == nil {
-		return
-	}
-	left := v.Leaf.NotAfter.Sub(now)
-	if left > v.Leaf.NotAfter.Sub(v.Leaf.NotBefore)/4 || !m.lastWarned.IsZero() && now.Sub(m.lastWarned).Abs() < time.Hour {
-		return
-	}
-	m.lastWarned = now
-	m.log.Error("certificate expires soon and could not be renewed", "serial", v.Facts.Serial, "not_after", v.Facts.NotAfter,
-		"left", left.Round(time.Second).String(), "recovery_possible", m.Recoverable(),
-		"next", "see the failed renewals above; gpuaas node show "+m.conf.NodeID)
-}
-
-// Presenter answers a handshake's request for a certificate with the version's,
-// for as long as the node has an identity at all. Its error ends the handshake
-// before anything is sent.
-func (m *Manager) Presenter(v *Version) Presenter {
-	return func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		if v == nil || m.inUse.Load() == nil {
-			return nil, ErrNone
-		}
-		return v.presentTo(r)
-	}
 }
 
 // presentTo refuses where the server could only refuse.
@@ -435,11 +204,7 @@ func (v *Version) presentTo(r *tls.CertificateRequestInfo) (*tls.Certificate, er
 
 // failed records a failure and when to retry: when the answer says so, else by
 // the backoff, always with jitter.
-func (m *Manager) failed(did Action, err error, b *wait.Backoff) Outcome {
-	return m.failedFor(did, err, b.Next())
-}
-
-func (m *Manager) failedFor(did Action, err error, wait time.Duration) Outcome {
+func (m *Manager) failed(did Action, err error, wait time.Duration) Outcome {
 	if after, ok := apierror.RetryAfter(err); ok {
 		wait = m.jitter.Spread(after)
 	}

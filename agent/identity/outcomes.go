@@ -2,7 +2,6 @@ package identity
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/text"
@@ -44,9 +43,6 @@ func (m *Manager) Observe(err error) bool {
 	return true
 }
 
-// replace requires another identity in the place of the one in use.
-func (m *Manager) replace(reason string) { m.state, m.reason = StateExpired, reason }
-
 // reject stops using an unusable version and those of the same issuer.
 func (m *Manager) reject(v *Version, err error) {
 	for _, o := range m.versions {
@@ -54,7 +50,7 @@ func (m *Manager) reject(v *Version, err error) {
 			m.rejected[o.Facts.Serial] = err.Error()
 		}
 	}
-	m.replace(text.Truncate(err.Error()))
+	m.state, m.reason = StateExpired, text.Truncate(err.Error())
 }
 
 // superseded tries another stored version: after a crash the newest one may be
@@ -70,7 +66,7 @@ func (m *Manager) superseded(v *Version, err error) {
 		return
 	}
 	if unanswered {
-		m.replace(text.Truncate(err.Error()))
+		m.state, m.reason = StateExpired, text.Truncate(err.Error())
 		return
 	}
 	m.rejected = map[string]string{}
@@ -91,10 +87,6 @@ func (m *Manager) lockedOut(err error) time.Duration {
 	return wait
 }
 
-func (m *Manager) reissueCommand() string {
-	return "gpuaas node reissue-enrollment " + m.conf.NodeID + ", and run its command here"
-}
-
 // mute sends nothing for a while, heartbeats included.
 func (m *Manager) mute(s State, wait time.Duration) {
 	now := m.clock.Local()
@@ -104,13 +96,6 @@ func (m *Manager) mute(s State, wait time.Duration) {
 	m.pollBackoff.Set(now, wait)
 	m.retryAt.Set(now, wait)
 	m.mutedUntil.Store(now.Add(wait).UnixNano())
-}
-
-// Muted reports whether heartbeats must wait. It may be called from any
-// goroutine.
-func (m *Manager) Muted(now time.Time) bool {
-	left := time.Unix(0, m.mutedUntil.Load()).Sub(now)
-	return left > 0 && left <= m.timing.Locked.Max
 }
 
 // confirmed records that the server accepted the identity in use: it is
@@ -135,70 +120,6 @@ func (m *Manager) confirmed(v *Version) {
 	m.install(v)
 	m.publish(v)
 	m.save()
-}
-
-// publish writes the recovery token to the env file in the place of a token that
-// is no longer valid. Where the file cannot be written, the token is in the state
-// folder only.
-func (m *Manager) publish(v *Version) {
-	token := v.Meta.RecoveryToken
-	if token == "" || m.conf.EnvFile == "" {
-		return
-	}
-	done, err := replaceEnvToken(m.dir.Files, m.conf.EnvFile, token, m.knows)
-	switch {
-	case err != nil:
-		m.log.Warn("cannot write the env file, the recovery token is in the state folder only",
-			"env_file", m.conf.EnvFile, "err", err.Error())
-	case done:
-		m.saved.Seen = tokenDigest(token)
-	}
-}
-
-// knows reports whether this node has used or holds a token.
-func (m *Manager) knows(token string) bool {
-	d := tokenDigest(token)
-	return slices.Contains(m.saved.Spent, d) || slices.ContainsFunc(m.versions, func(v *Version) bool {
-		return v.Meta.RecoveryToken == token || slices.Contains(v.Meta.Spent, d)
-	})
-}
-
-// unspent reports whether the configuration holds a token that may still pay for
-// an enrollment.
-func (m *Manager) unspent() bool {
-	t := m.conf.Token.Reveal()
-	return t != "" && !m.knows(t)
-}
-
-// operatorToken reports whether an operator put a new token into the
-// configuration: it takes precedence over the present identity.
-func (m *Manager) operatorToken() bool {
-	return m.unspent() && m.saved.Seen != tokenDigest(m.conf.Token.Reveal())
-}
-
-// save stores the state that outlives the process. It can be derived again, so a
-// failure is only logged.
-func (m *Manager) save() {
-	m.saved.ServerTime = m.clock.Floor()
-	if err := m.dir.WriteJSON(m.dir.File(memoryFile), m.saved); err != nil {
-		m.log.Warn("cannot store the identity state", "err", err.Error())
-	}
-}
-
-// install copies the version to the configured paths, for people to read.
-func (m *Manager) install(v *Version) {
-	if v.Number == 0 {
-		return
-	}
-	if err := m.store.install(v); err != nil {
-		m.log.Warn("cannot copy certificate and key to their paths, the stored identity stays in use",
-			"cert_path", m.conf.CertPath, "err", err.Error())
-		return
-	}
-	if !m.saved.Installed {
-		m.saved.Installed = true
-		m.save()
-	}
 }
 
 // Wipe removes everything that identifies the node. It may be called again: the

@@ -3,32 +3,12 @@ package identity
 import (
 	"context"
 	"crypto/ed25519"
-	"slices"
 
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// Recoverable reports whether the node can ask for a new certificate without a
-// usable one: it holds its recovery key and a recovery token.
-func (m *Manager) Recoverable() bool {
-	key, err := m.keys.recovery()
-	return err == nil && key != nil && len(m.recoveryTokens()) > 0
-}
-
-// recoveryTokens are those of the stored versions, newest first: the newest is
-// live once its certificate was used, the one before until then.
-func (m *Manager) recoveryTokens() []string {
-	var out []string
-	for _, v := range m.versions {
-		if t := v.Meta.RecoveryToken; t != "" && !slices.Contains(out, t) {
-			out = append(out, t)
-		}
-	}
-	return out
-}
 
 // reacquire obtains an identity where none can be used: by recovery, else by
 // enrollment with an unused token. Where neither is possible, its error names the
@@ -63,66 +43,55 @@ func (m *Manager) reacquire(ctx context.Context) Outcome {
 		"%s, and this node holds no way to a new one", cause).WithNext(m.reissueCommand()))
 }
 
-// newestUnused reports whether the newest version came from an enrollment and was never
-// used. A copy of the request that arrived late may have replaced it, and then
-// its recovery token is not live: its enrollment is made again, with its key.
-func (m *Manager) newestUnused() bool {
-	if len(m.versions) == 0 {
-		return false
-	}
-	_, enrollment := m.keys.unanswered(m.versions[0])
-	return enrollment
-}
-
 // recover makes one attempt to recover, with each recovery token that may be
 // the live one and each key that the server may have bound it to; a new key
 // comes last. The sequence is the highest known: one behind the server's would
 // look like a copy's.
-func (m *Manager) recover(ctx context.Context) (*Version, error) {
-	recovery, err := m.keys.recovery()
+func (r *requester) recover(ctx context.Context) (*Version, error) {
+	recovery, err := r.keys.recovery()
 	if err != nil {
 		return nil, err
 	}
-	incarnation := m.versions[0].ID.Incarnation
-	list, err := m.keys.list("", incarnation)
+	incarnation := r.versions[0].ID.Incarnation
+	list, err := r.keys.list("", incarnation)
 	if err != nil {
 		return nil, err
 	}
 	asked := false
 	for _, known := range list {
 		var v *Version
-		v, err = m.recoverWith(ctx, recovery, func(key stagedKey) bool { return key.SPKI == known.SPKI })
+		v, err = r.recoverWith(ctx, recovery, func(key stagedKey) bool { return key.SPKI == known.SPKI })
 		if !apierror.IsTokenError(err) {
 			return v, err
 		}
-		asked = asked || m.unstored(known)
+		asked = asked || r.unstored(known)
 	}
 	if asked {
 		return nil, err
 	}
-	return m.recoverWith(ctx, recovery, m.unstored)
+	return r.recoverWith(ctx, recovery, r.unstored)
 }
 
 // recoverWith makes the attempt with one key.
-func (m *Manager) recoverWith(ctx context.Context, recovery ed25519.PrivateKey, fits func(stagedKey) bool) (*Version, error) {
-	newest := m.versions[0]
+func (r *requester) recoverWith(ctx context.Context, recovery ed25519.PrivateKey, fits func(stagedKey) bool) (*Version, error) {
+	newest := r.versions[0]
 	sequence := newest.Meta.Sequence
-	for _, v := range m.versions {
+	for _, v := range r.versions {
 		if v.ID.Incarnation == newest.ID.Incarnation {
 			sequence = max(sequence, v.Meta.Sequence)
 		}
 	}
-	key, err := m.keys.ask("", newest.ID.Incarnation, m.newestNumber(), fits)
+	key, err := r.keys.ask("", newest.ID.Incarnation, r.newestNumber(), fits)
 	if err != nil {
 		return nil, err
 	}
 	var answer wire.EnrollResponse
 	var paidBy string
-	for _, token := range m.recoveryTokens() {
+	for _, token := range r.recoveryTokens() {
 		paidBy = tokenDigest(token)
-		answer, err = m.api.Request(ctx, "/recover", wire.RecoverRequest{
-			Token: token, CSR: key.CSR, Incarnation: newest.ID.Incarnation, Sequence: sequence, AgentVersion: m.conf.AgentVersion,
-			Signature: signed(recovery, trust.RecoverStatement(m.conf.NodeID, newest.ID.Incarnation, sequence, token, key.CSR)),
+		answer, err = r.api.Request(ctx, "/recover", wire.RecoverRequest{
+			Token: token, CSR: key.CSR, Incarnation: newest.ID.Incarnation, Sequence: sequence, AgentVersion: r.conf.AgentVersion,
+			Signature: signed(recovery, trust.RecoverStatement(r.conf.NodeID, newest.ID.Incarnation, sequence, token, key.CSR)),
 		})
 		if !apierror.IsTokenError(err) {
 			break
@@ -131,5 +100,5 @@ func (m *Manager) recoverWith(ctx context.Context, recovery ed25519.PrivateKey, 
 	if err != nil {
 		return nil, err
 	}
-	return m.adopt(answer, key, trust.IssuedByRecover, paidBy)
+	return r.adopt(answer, key, trust.IssuedByRecover, paidBy)
 }

@@ -26,18 +26,18 @@ func (m *Manager) renew(ctx context.Context, v *Version) Outcome {
 	return m.confirm(ctx, ActRenew)
 }
 
-func (m *Manager) requestRenewal(ctx context.Context, v *Version) (*Version, error) {
-	key, err := m.keys.ask("", v.ID.Incarnation, m.newestNumber(), m.unstored)
+func (r *requester) requestRenewal(ctx context.Context, v *Version) (*Version, error) {
+	key, err := r.keys.ask("", v.ID.Incarnation, r.newestNumber(), r.unstored)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := m.api.Renew(ctx, wire.RenewRequest{
-		CSR: key.CSR, Sequence: v.Meta.Sequence, AgentVersion: m.conf.AgentVersion,
+	answer, err := r.api.Renew(ctx, wire.RenewRequest{
+		CSR: key.CSR, Sequence: v.Meta.Sequence, AgentVersion: r.conf.AgentVersion,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return m.adopt(answer, key, trust.IssuedByRenew, "")
+	return r.adopt(answer, key, trust.IssuedByRenew, "")
 }
 
 // renewFailed records a failed renewal and when to retry. The less of the
@@ -53,7 +53,7 @@ func (m *Manager) renewFailed(ctx context.Context, err error) Outcome {
 	if v := m.inUse.Load(); v != nil {
 		most = v.Leaf.NotAfter.Sub(m.clock.Now()) / 20
 	}
-	out := m.failedFor(ActRenew, err, m.renewals.NextWithin(most))
+	out := m.failed(ActRenew, err, m.renewals.NextWithin(most))
 	m.log.Error("certificate not renewed, the present one stays in use", "err", err.Error(),
 		"code", string(schema.KindOf(err)), "retry_in", out.Wait.String())
 	return out
@@ -76,7 +76,7 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 	case r == resultOK && !alert(err):
 		m.unconfirmed = nil
 		if useErr := m.use(v); useErr != nil {
-			return m.failed(did, useErr, &m.renewals)
+			return m.failed(did, useErr, m.renewals.Next())
 		}
 		if err != nil {
 			m.log.Warn("new certificate is in use, but its first call had no answer", "err", err.Error())
@@ -90,7 +90,7 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 		m.unconfirmed = nil
 		m.rejected[v.Facts.Serial] = err.Error()
 	}
-	out := m.failed(did, err, &m.renewals)
+	out := m.failed(did, err, m.renewals.Next())
 	m.log.Error("new certificate is refused, the former one stays in use", "serial", v.Facts.Serial, "err", err.Error(),
 		"retry_in", out.Wait.String())
 	return out
@@ -105,64 +105,48 @@ func alert(err error) bool {
 	return ok && op.Op == "remote error"
 }
 
-// stored reports whether a stored version has the key already.
-func (m *Manager) stored(spki string) bool {
-	return slices.ContainsFunc(m.versions, func(v *Version) bool { return v.Facts.SPKI == spki })
-}
-
-// unstored reports whether no stored version has the key.
-func (m *Manager) unstored(key stagedKey) bool { return !m.stored(key.SPKI) }
-
-// newestNumber is the number of the newest version, 0 without one.
-func (m *Manager) newestNumber() int {
-	if len(m.versions) == 0 {
-		return 0
-	}
-	return m.versions[0].Number
-}
-
 // adopt checks an answer and stores it as the newest version. Until it returns
 // without an error, only files that nothing reads have changed; the staged key
 // stays until the version's first use.
-func (m *Manager) adopt(a wire.EnrollResponse, key stagedKey, via trust.IssueMethod, paidBy string) (*Version, error) {
+func (r *requester) adopt(a wire.EnrollResponse, key stagedKey, via trust.IssueMethod, paidBy string) (*Version, error) {
 	certPEM, chainPEM := []byte(a.Certificate), []byte(a.CAChain)
-	if err := m.checkAnswer(a, join(certPEM, chainPEM), []byte(key.Key), key.Incarnation); err != nil {
+	if err := r.checkAnswer(a, join(certPEM, chainPEM), []byte(key.Key), key.Incarnation); err != nil {
 		return nil, err
 	}
-	env := tokenDigest(m.conf.Token.Reveal())
+	env := tokenDigest(r.conf.Token.Reveal())
 	spentNow := []string{paidBy}
-	for _, v := range m.versions {
+	for _, v := range r.versions {
 		spentNow = append(spentNow, v.Meta.Spent...)
 		if v.Meta.RecoveryToken != "" {
 			spentNow = append(spentNow, tokenDigest(v.Meta.RecoveryToken))
 		}
 	}
-	spent := persistedState{Spent: slices.Clone(m.saved.Spent)}
+	spent := persistedState{Spent: slices.Clone(r.saved.Spent)}
 	spent.spend(env, spentNow...)
-	v, err := m.store.add(certPEM, chainPEM, []byte(key.Key), Meta{
-		Sequence: a.Sequence, Via: via, StoredAt: m.clock.Now().UTC(),
+	v, err := r.store.add(certPEM, chainPEM, []byte(key.Key), Meta{
+		Sequence: a.Sequence, Via: via, StoredAt: r.clock.Now().UTC(),
 		RecoveryToken: a.RecoveryToken, RecoveryExpiresAt: a.RecoveryExpiresAt, Spent: spent.Spent,
 	})
 	if err != nil {
 		return nil, err
 	}
-	m.versions = append([]*Version{v}, m.versions...)
-	m.saved.Spent = spent.Spent
-	m.save()
-	m.prune()
+	r.versions = append([]*Version{v}, r.versions...)
+	r.saved.Spent = spent.Spent
+	r.save()
+	r.prune()
 	return v, nil
 }
 
 // checkAnswer refuses an answer that is not for this node and this key.
-func (m *Manager) checkAnswer(a wire.EnrollResponse, certPEM, keyPEM []byte, incarnation int64) error {
+func (r *requester) checkAnswer(a wire.EnrollResponse, certPEM, keyPEM []byte, incarnation int64) error {
 	id, err := parseIdentity(certPEM, keyPEM)
 	if err != nil {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate does not fit the key")
 	}
-	if err := id.matches(m.conf); err != nil {
+	if err := id.matches(r.conf); err != nil {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate is not usable here")
 	}
-	if now := m.clock.Now(); now.After(id.Leaf.NotAfter) {
+	if now := r.clock.Now(); now.After(id.Leaf.NotAfter) {
 		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate expired at %s, it is %s here", text.FormatTime(id.Leaf.NotAfter), text.FormatTime(now))
 	}
 	if id.ID.Incarnation != a.Incarnation || incarnation != 0 && incarnation != a.Incarnation {

@@ -209,8 +209,8 @@ func (j *Journal) storeFloor() error {
 	return nil
 }
 
-// holds reports whether the journal has the task with this very body.
-func (j *Journal) holds(taskID, digest string) bool {
+// Holds reports whether the journal has the task with this very body.
+func (j *Journal) Holds(taskID, digest string) bool {
 	e, ok := j.get(taskID)
 	return ok && e.Digest == digest
 }
@@ -268,8 +268,8 @@ func (j *Journal) unreported() []Entry {
 	return out
 }
 
-// have lists what a poll says the node already holds.
-func (j *Journal) have() []string {
+// Held lists the tasks whose results the server does not have.
+func (j *Journal) Held() []string {
 	var ids []string
 	for _, e := range j.unreported() {
 		ids = append(ids, e.TaskID)
@@ -277,9 +277,9 @@ func (j *Journal) have() []string {
 	return ids
 }
 
-// prune forgets tasks that were reported and whose envelopes are void. The
+// Prune forgets tasks that were reported and whose envelopes are void. The
 // floor still refuses them.
-func (j *Journal) prune(now time.Time) error {
+func (j *Journal) Prune(now time.Time) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for id, e := range j.entries {

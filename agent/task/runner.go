@@ -123,9 +123,6 @@ func NewRunner(c Config) *Runner {
 	return t
 }
 
-// Held lists the tasks whose results the server does not have.
-func (t *Runner) Held() []string { return t.journal.have() }
-
 // Full reports whether the agent holds as many tasks as it is willing to.
 func (t *Runner) Full() bool {
 	t.mu.Lock()
@@ -301,10 +298,3 @@ func (t *Runner) Wait() { t.wg.Wait() }
 func (t *Runner) logger(p task.Payload) *slog.Logger {
 	return t.log.With("task_id", p.TaskID, "correlation_id", p.CorrelationID)
 }
-
-// Prune forgets reported tasks whose envelopes have expired as of a time of the
-// server.
-func (t *Runner) Prune(now time.Time) error { return t.journal.prune(now) }
-
-// Holds reports whether the journal has a task with this very body.
-func (t *Runner) Holds(taskID, digest string) bool { return t.journal.holds(taskID, digest) }

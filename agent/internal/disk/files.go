@@ -18,6 +18,7 @@ type Files struct {
 	FS FS
 }
 
+// System is the file system below.
 func (d Files) System() FS {
 	if d.FS == nil {
 		return OS{}

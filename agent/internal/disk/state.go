@@ -22,6 +22,7 @@ type StateDir struct {
 	Files Files
 }
 
+// File is a path in the folder.
 func (s StateDir) File(parts ...string) string {
 	return filepath.Join(append([]string{s.Path}, parts...)...)
 }

@@ -43,6 +43,7 @@ func validEnvKey(key string) bool {
 	return key != ""
 }
 
+// Unquote reads a value as systemd does.
 func Unquote(raw string) (string, error) {
 	switch {
 	case strings.HasPrefix(raw, `"`):

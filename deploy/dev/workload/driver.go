@@ -99,7 +99,8 @@ func New(c Config) (*Driver, error) {
 		}
 	}
 	p := &Driver{conf: c, host: newProcessTable(), wake: make(chan struct{}, 1), procs: map[string]*process{}, bad: map[string]badSpec{}}
-	return p, p.adopt()
+	err := p.adopt()
+	return p, err
 }
 
 func (p *Driver) file(name, ext string) string { return filepath.Join(p.conf.Dir, name+ext) }

@@ -178,7 +178,7 @@ func TestASweepGoesRoundWhatItCannotDecide(t *testing.T) {
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
 	h := &heap{broken: 2}
-	a := &activities.Sweep{Reclaimer: h}
+	a := &activities.Reclaim{Reclaimer: h}
 	env.RegisterActivity(a)
 	_, err := env.ExecuteActivity(a.ReclaimTasks)
 	require.Equal(t, []string{"", "a", "b"}, h.asked)
@@ -192,16 +192,16 @@ func TestASweepGoesOnWhereItStopped(t *testing.T) {
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
 	h, told := &heap{fail: 3}, 0
-	a := &activities.Sweep{Reclaimer: h, Decided: func(task.Type, activities.ReclaimResult) { told++ }}
+	a := &activities.Reclaim{Reclaimer: h, OnDecision: func(task.Type, activities.ReclaimResult) { told++ }}
 	env.RegisterActivity(a)
 	_, err := env.ExecuteActivity(a.ReclaimTasks)
 	require.Error(t, err)
 	require.Equal(t, []string{"", "a", "b"}, h.asked)
 
-	env.SetHeartbeatDetails(activities.Swept{After: "b", Counts: map[activities.ReclaimResult]int{activities.ReclaimRequeued: 2}})
+	env.SetHeartbeatDetails(activities.ReclaimSummary{After: "b", Counts: map[activities.ReclaimResult]int{activities.ReclaimRequeued: 2}})
 	v, err := env.ExecuteActivity(a.ReclaimTasks)
 	require.NoError(t, err)
-	var swept activities.Swept
+	var swept activities.ReclaimSummary
 	require.NoError(t, v.Get(&swept))
 	require.Equal(t, "b", h.asked[3])
 	require.Len(t, h.asked, 4)

@@ -171,7 +171,7 @@ func operation(a lifecycle.Action, s lifecycle.OperationState) lifecycle.Operati
 // drainAt is a drain of gpu-17 whose phases before the i-th are completed.
 func drainAt(i int, s lifecycle.OperationState) lifecycle.OperationStatus {
 	op := operation(lifecycle.ActionDrain, s)
-	for k, p := range lifecycle.Phases(lifecycle.ActionDrain, lifecycle.Options{}) {
+	for k, p := range lifecycle.PhasesOf(lifecycle.ActionDrain, lifecycle.Options{}) {
 		phase := lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhasePending, Attempt: 1}
 		begin := time.Duration(k) * 10 * time.Second
 		switch {

@@ -22,7 +22,7 @@ import (
 func reissueAt(i int, s lifecycle.OperationState) lifecycle.OperationStatus {
 	op := operation(lifecycle.ActionReissueEnrollment, s)
 	op.WorkflowID = lifecycle.ReissueWorkflowID(nodeID)
-	for k, p := range lifecycle.Phases(lifecycle.ActionReissueEnrollment, lifecycle.Options{}) {
+	for k, p := range lifecycle.PhasesOf(lifecycle.ActionReissueEnrollment, lifecycle.Options{}) {
 		phase := lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhasePending, Attempt: 1}
 		switch {
 		case k < i:

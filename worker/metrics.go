@@ -39,7 +39,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"op"}),
 		reclaims: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuaas_reclaims_total",
-			Help: "The reclaimer's decisions, by task type and result (requeued, lost, voided, nudged).",
+			Help: "The reclaimer's decisions, by task type and result (requeued, lost, voided, redelivered).",
 		}, []string{"type", "result"}),
 		signer: f.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuaas_task_signer_ok",
@@ -68,7 +68,7 @@ func (m *metrics) vaultCall(op string, d time.Duration, _ error) {
 	m.vault.WithLabelValues(op).Observe(d.Seconds())
 }
 
-// reclaimed implements activities.Sweep's observer.
+// reclaimed implements activities.Reclaim's observer.
 func (m *metrics) reclaimed(t task.Type, r activities.ReclaimResult) {
 	m.reclaims.WithLabelValues(string(t), string(r)).Inc()
 }

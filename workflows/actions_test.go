@@ -53,7 +53,9 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 				require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 				require.Equal(t, c.phase, st.Operation.Stuck.Phase)
 				require.Equal(t, "no luck", st.Operation.Stuck.Message)
-				require.Contains(t, st.Operation.Stuck.Next, "gpuaas op retry gpu-17")
+				require.Contains(t, commands(st.Operation.Stuck), "gpuaas op retry gpu-17 --operation op-1")
+				require.Equal(t, st.Operation.Stuck.Options[0].Command, st.Operation.Stuck.Next)
+				require.Equal(t, lifecycle.HarmNone, st.Operation.Stuck.Options[0].Harm, "the recommended option is never destructive")
 				w.heal(c.call)
 				b.decide(lifecycle.DecisionRetry, "fixed it")
 			}, time.Hour)
@@ -64,6 +66,14 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 			require.Len(t, w.parks, 1)
 		})
 	}
+}
+
+func commands(s *lifecycle.Stuck) []string {
+	var out []string
+	for _, o := range s.Options {
+		out = append(out, o.Command)
+	}
+	return out
 }
 
 func cutTask(call string) (string, bool) {
@@ -261,7 +271,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 	t.Run("a database that is away delays the claim, nothing else", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeDrained)
-		w.fail["claim"] = schema.Errorf(schema.KindServiceUnavailable, "the database is away")
+		w.fail["claim"] = schema.Errorf(schema.KindServiceUnavailable, "the database is unavailable")
 		b := setup(t, lifecycle.ActionRetire, w)
 		// The test environment gives up after ten tries, a server does not.
 		b.env.RegisterDelayedCallback(func() { w.heal("claim") }, 20*time.Second)
@@ -273,7 +283,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 	t.Run("a projection that cannot be written does not stop the work", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.fail["advance drain"] = schema.Errorf(schema.KindServiceUnavailable, "the database is away")
+		w.fail["advance drain"] = schema.Errorf(schema.KindServiceUnavailable, "the database is unavailable")
 		b := setup(t, lifecycle.ActionDrain, w)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})

@@ -136,7 +136,7 @@ func TestALostTask(t *testing.T) {
 			require.Equal(t, task.ReasonCanceled, stuck.Reason)
 			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
 			require.Contains(t, stuck.Message, "the disk is gone")
-			require.Equal(t, "gpuaas op retry gpu-17 --reason TEXT", stuck.Next)
+			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1", stuck.Next)
 		}, 2*time.Hour)
 		b.decideAt(3*time.Hour, lifecycle.DecisionCancel)
 		st := b.run()
@@ -177,7 +177,7 @@ func TestAHeartbeatTimeoutIsTriedAgain(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.Equal(t, 4, tries)
 	require.Empty(t, w.parks)
-	require.Equal(t, task.HeartbeatTimeout, table(callTask).beat)
+	require.Equal(t, task.HeartbeatTimeout, callTask.heartbeat)
 }
 
 func TestReclaimStaleDispatch(t *testing.T) {
@@ -186,20 +186,20 @@ func TestReclaimStaleDispatch(t *testing.T) {
 	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestWorkflowEnvironment()
 	env.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
-	env.RegisterActivity(&activities.Sweep{})
+	env.RegisterActivity(&activities.Reclaim{})
 	tries := 0
-	want := activities.Swept{Counts: map[activities.ReclaimResult]int{activities.ReclaimLost: 1}}
-	env.OnActivity(sweep.ReclaimTasks, anything).Return(func(context.Context) (activities.Swept, error) {
+	want := activities.ReclaimSummary{Counts: map[activities.ReclaimResult]int{activities.ReclaimLost: 1}}
+	env.OnActivity(reclaimer.ReclaimTasks, anything).Return(func(context.Context) (activities.ReclaimSummary, error) {
 		if tries++; tries < 3 {
-			return activities.Swept{}, temporal.NewApplicationError("the database is away", string(schema.KindServiceUnavailable))
+			return activities.ReclaimSummary{}, temporal.NewApplicationError("the database is away", string(schema.KindServiceUnavailable))
 		}
 		return want, nil
 	})
 	env.ExecuteWorkflow(lifecycle.WorkflowReclaim)
 	require.NoError(t, env.GetWorkflowError())
-	var got activities.Swept
+	var got activities.ReclaimSummary
 	require.NoError(t, env.GetWorkflowResult(&got))
 	require.Equal(t, want, got)
-	require.Less(t, table(callSweep).total, lifecycle.ReclaimRunTimeout)
-	require.Less(t, table(callSweep).beat, table(callSweep).start)
+	require.Less(t, callReclaim.total, lifecycle.ReclaimRunTimeout)
+	require.Less(t, callReclaim.heartbeat, callReclaim.try)
 }

@@ -32,8 +32,8 @@ func TestReissueEnrollment(t *testing.T) {
 
 	t.Run("ends at the first poll with the new identity and changes no state", func(t *testing.T) {
 		t.Parallel()
-		move, _ := lifecycle.MoveOf(lifecycle.ActionReissueEnrollment)
-		for _, from := range move.From {
+		plan, _ := lifecycle.PlanOf(lifecycle.ActionReissueEnrollment, lifecycle.Options{})
+		for _, from := range plan.From {
 			b := reissue(t, from)
 			b.tellAt(time.Hour, lifecycle.EventTokenClaimed, 2)
 			b.tellAt(time.Hour+time.Minute, lifecycle.EventFirstPoll, 2)
@@ -105,8 +105,8 @@ func TestReissueEnrollment(t *testing.T) {
 func TestReissueParks(t *testing.T) {
 	t.Parallel()
 	events := []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}
-	next := []string{"gpuaas op cancel gpu-17 --reissue --reason TEXT", "gpuaas op cancel gpu-17 --reissue --reason TEXT",
-		"gpuaas op retry gpu-17 --reissue --reason TEXT"}
+	next := []string{"gpuaas op cancel gpu-17 --reissue --operation op-1", "gpuaas op cancel gpu-17 --reissue --operation op-1",
+		"gpuaas op retry gpu-17 --reissue --operation op-1"}
 	for i, phase := range []string{lifecycle.PhaseBundle, lifecycle.PhaseClaim, lifecycle.PhasePoll} {
 		for name, retry := range map[string]bool{"retried": true, "heals": false} {
 			t.Run(phase+"/"+name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestReissueOfARemovedNode(t *testing.T) {
 				st := b.run()
 				require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 				require.Equal(t, activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: true,
-					Outcome: "cancelled: the node was removed, and the reissued token is void with it"}, *w.finished)
+					Outcome: "canceled: the node was removed, which voided the reissued token"}, *w.finished)
 				require.Equal(t, lifecycle.NodeRemoved, st.Node.State)
 				require.Nil(t, st.Operation.Stuck)
 				require.Len(t, w.parks, map[string]int{"parked": 1}[name])
@@ -177,9 +177,9 @@ func TestReissueCancelled(t *testing.T) {
 		event   lifecycle.AgentEventName
 		outcome string
 	}{
-		"before the claim": {lifecycle.EventBundleIssued, "cancelled; the reissued token is void"},
-		"after the claim": {lifecycle.EventTokenClaimed, "cancelled; the reissued token is void; " +
-			"the node's agent had claimed it, so it needs another: gpuaas node reissue-enrollment gpu-17"},
+		"before the claim": {lifecycle.EventBundleIssued, "canceled; the reissued token is void"},
+		"after the claim": {lifecycle.EventTokenClaimed, "canceled; the reissued token is void; " +
+			"the node's agent had claimed it and needs another one: gpuaas node reissue-enrollment gpu-17"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -213,7 +213,8 @@ func TestReissueSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	b := reissue(t, lifecycle.NodeActive)
 	b.tellAt(2*time.Hour, lifecycle.EventFirstPoll, 2)
-	op := &operation{in: b.in, phase: 1, status: lifecycle.OperationStatus{Operation: lifecycle.Operation{
+	plan, _ := lifecycle.PlanOf(b.in.Action, b.in.Options)
+	op := &operation{in: b.in, plan: plan, phase: 1, status: lifecycle.OperationStatus{Operation: lifecycle.Operation{
 		Action: b.in.Action, Status: lifecycle.OperationRunning, DeadlineAt: new(time.Time),
 		Phases: []lifecycle.Phase{{Name: lifecycle.PhaseBundle}, {Name: lifecycle.PhaseClaim}},
 	}}}

@@ -53,7 +53,6 @@ func replayer(t *testing.T, entries []Entry) worker.WorkflowReplayer {
 	for _, e := range entries {
 		r.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
-	r.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
 	return r
 }
 
@@ -78,7 +77,7 @@ func TestReplayFindsAChange(t *testing.T) {
 		if err := workflow.Sleep(ctx, 1); err != nil {
 			return lifecycle.OperationStatus{}, err
 		}
-		return Drain(ctx, in)
+		return run(ctx, lifecycle.ActionDrain, in)
 	}
 	for name, h := range fixtures(t) {
 		if h.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName() == "Drain" {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
@@ -52,6 +53,8 @@ type world struct {
 	gpus      int
 	wasCordon bool
 	specs     []activities.TaskSpec
+	// document is the status that was written last.
+	document *lifecycle.OperationStatus
 }
 
 func newWorld(prior lifecycle.NodeState) *world {
@@ -90,16 +93,20 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 	if err := w.note("claim"); err != nil {
 		return activities.Claim{}, err
 	}
-	move, err := lifecycle.CheckMove(r.Action, w.prior)
+	if err := lifecycle.CheckWorkflowID(r.Action, "gpu-17", r.NodeID, r.WorkflowID); err != nil {
+		return activities.Claim{}, err
+	}
+	plan, err := lifecycle.CheckMove(r.Action, w.prior)
 	if err != nil {
 		return activities.Claim{}, err
 	}
+	w.document = r.Document
 	w.claimed = w.prior
-	if move.Claim != "" {
-		w.claimed = move.Claim
+	if plan.Enter != "" {
+		w.claimed = plan.Enter
 	}
 	fence := activities.Fence{NodeID: r.NodeID, OperationID: r.OperationID, OpSeq: 7, Actor: r.Actor}
-	if !move.Operation {
+	if !plan.Holds {
 		fence.OpSeq = 0
 	}
 	return activities.Claim{
@@ -126,6 +133,7 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, a activities.Adva
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.document = a.Document
 	if a.Stuck != nil {
 		w.parks = append(w.parks, *a.Stuck)
 	}
@@ -136,10 +144,13 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, a activities.Adva
 }
 
 func (w *world) Finish(_ context.Context, _ activities.Fence, f activities.Finish) error {
-	f.RunID = "" // the test environment's
 	if err := w.note("finish " + string(f.Status)); err != nil {
 		return err
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.document = f.Document
+	f.RunID, f.Document = "", nil // the test environment's, and checked apart
 	w.finished = &f
 	return nil
 }
@@ -250,6 +261,7 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 		CorrelationID: "c-1", Host: "gpu-17",
 	}
 	b.env.SetTestTimeout(20 * time.Second)
+	b.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: lifecycle.WorkflowID(a, "gpu-17", testNode)})
 	for _, e := range Registry() {
 		b.env.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
@@ -280,13 +292,18 @@ func (b *bed) decideAt(d time.Duration, decision lifecycle.Decision) {
 }
 
 func (b *bed) decide(decision lifecycle.Decision, reason string) {
+	b.resolve(lifecycle.ResolveRequest{Decision: decision, Reason: reason, By: "bob"})
+}
+
+// resolve sends a decision as it is.
+func (b *bed) resolve(r lifecycle.ResolveRequest) {
 	i := len(b.resolved)
 	b.resolved = append(b.resolved, errUnanswered)
 	b.env.UpdateWorkflow(lifecycle.UpdateResolve, fmt.Sprintf("decision-%d", i), &testsuite.TestUpdateCallback{
 		OnAccept:   func() {},
 		OnReject:   func(err error) { b.resolved[i] = err },
 		OnComplete: func(_ any, err error) { b.resolved[i] = err },
-	}, lifecycle.ResolveRequest{Decision: decision, Reason: reason, By: "bob"})
+	}, r)
 }
 
 var errUnanswered = fmt.Errorf("not answered")
@@ -294,9 +311,9 @@ var errUnanswered = fmt.Errorf("not answered")
 // run runs the operation to its end and returns its final state.
 func (b *bed) run() lifecycle.OperationStatus {
 	b.t.Helper()
-	name, ok := lifecycle.WorkflowType(b.in.Action)
+	plan, ok := lifecycle.PlanOf(b.in.Action, b.in.Options)
 	require.True(b.t, ok)
-	b.env.ExecuteWorkflow(name, b.in)
+	b.env.ExecuteWorkflow(plan.Workflow, b.in)
 	require.True(b.t, b.env.IsWorkflowCompleted(), "the operation never ended")
 	var st lifecycle.OperationStatus
 	err := b.env.GetWorkflowError()

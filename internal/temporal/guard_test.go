@@ -247,7 +247,7 @@ func TestGuardRefusesWhatItCannotRead(t *testing.T) {
 func sample() lifecycle.OperationStatus {
 	now := time.Unix(0, 0).UTC()
 	st := lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: schema.NewID(), WorkflowID: "node:1", Actor: "alice", StartedAt: &now}}
-	for _, p := range lifecycle.Phases(lifecycle.ActionProvision, lifecycle.Options{}) {
+	for _, p := range lifecycle.PhasesOf(lifecycle.ActionProvision, lifecycle.Options{}) {
 		st.Operation.Phases = append(st.Operation.Phases, lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhaseCompleted, StartedAt: &now, EndedAt: &now})
 	}
 	return st

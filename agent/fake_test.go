@@ -451,7 +451,7 @@ func (f *fakeAPI) payload(typ task.Type, seq int64, params any) task.Payload {
 		V: 1, Env: f.id.Env, TaskID: schema.NewID(), NodeID: f.id.NodeID, Incarnation: f.id.Incarnation,
 		Type: typ, Effect: row.Effect, Seq: seq, IssuedAt: time.Now().UTC(), NotBefore: time.Now().UTC(),
 		ExpiresAt: time.Now().UTC().Add(time.Hour), MaxRuntime: 60, TypeVersion: 1, OperationID: schema.NewID(),
-		WorkflowID: lifecycle.NodeWorkflowID(f.id.NodeID), CorrelationID: schema.NewID(),
+		WorkflowID: lifecycle.NodeWorkflowID("gpu-17", f.id.NodeID), CorrelationID: schema.NewID(),
 	}
 	if params != nil {
 		data, err := json.Marshal(params)

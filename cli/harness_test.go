@@ -164,7 +164,7 @@ func (c *fakeClock) after(d time.Duration) <-chan time.Time {
 
 // operation is an operation on gpu-17 that started at the tests' begin.
 func operation(a lifecycle.Action, s lifecycle.OperationState) lifecycle.Operation {
-	return lifecycle.Operation{OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: runID,
+	return lifecycle.Operation{OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID), RunID: runID,
 		Action: a, Status: s, Phases: []lifecycle.Phase{}, StartedAt: at(0), Actor: "alice@desk"}
 }
 
@@ -345,7 +345,7 @@ func (a *fakeAPI) postReissue(w http.ResponseWriter, r *http.Request) {
 	}
 	a.reissued[n.Host] = req
 	op := operation(lifecycle.ActionReissueEnrollment, lifecycle.OperationAccepted)
-	op.WorkflowID = lifecycle.ReissueWorkflowID(n.ID)
+	op.WorkflowID = lifecycle.ReissueWorkflowID(n.Host, n.ID)
 	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{Operation: op, Node: *n, RecoveryBundle: a.recovery})
 }
 

@@ -131,7 +131,7 @@ func TestLifecycleWaits(t *testing.T) {
 
 func TestLifecycleWithoutWorker(t *testing.T) {
 	t.Parallel()
-	row := wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID(nodeID),
+	row := wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID),
 		RunID: runID, Action: lifecycle.ActionDrain, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, StartedAt: start()}
 	drain := []string{"node", "drain", "gpu-17", "--yes", "--wait"}
 

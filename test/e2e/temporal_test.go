@@ -103,7 +103,7 @@ func historyLength(t *testing.T, op lifecycle.Operation) int {
 // currentDetails is what the Web UI shows of the node's running operation.
 func currentDetails(t *testing.T, nodeID string) string {
 	t.Helper()
-	return detailsOf(t, lifecycle.NodeWorkflowID(nodeID))
+	return detailsOf(t, lifecycle.NodeWorkflowID(show(t, nodeID).Host, nodeID))
 }
 
 // detailsOf is what the Web UI shows of a running workflow.
@@ -138,7 +138,8 @@ func record(t *testing.T, nodeID, name string) {
 	}
 	c := dial(t)
 	for i, r := range runs(t, c, nodeID) {
-		workflowID := lifecycle.WorkflowID(lifecycle.ActionOfWorkflow(r[0]), nodeID)
+		plan, _ := lifecycle.PlanOfWorkflow(r[0])
+		workflowID := lifecycle.WorkflowID(plan.Action, show(t, nodeID).Host, nodeID)
 		keep(t, fmt.Sprintf("%s-%s-%d", name, strings.ToLower(r[0]), i), history(t, c, workflowID, r[1]))
 	}
 }

@@ -26,6 +26,9 @@ func TestLifecycleStarts(t *testing.T) {
 		"retire":       {[]string{"retire", "gpu-17", "--yes"}, lifecycle.ActionRetire, lifecycle.Options{}},
 		"retire-drain": {[]string{"retire", "gpu-17", "--yes", "--drain"}, lifecycle.ActionRetire, lifecycle.Options{Drain: true, DrainTimeoutSeconds: 600}},
 		"reactivate":   {[]string{"reactivate", "gpu-17"}, lifecycle.ActionReactivate, lifecycle.Options{}},
+		"quarantine":   {[]string{"quarantine", "gpu-17"}, lifecycle.ActionQuarantine, lifecycle.Options{}},
+		"release":      {[]string{"release", "gpu-17"}, lifecycle.ActionRelease, lifecycle.Options{}},
+		"uncordon":     {[]string{"uncordon", "gpu-17"}, lifecycle.ActionUncordon, lifecycle.Options{}},
 		"remove":       {[]string{"remove", "gpu-17", "--yes"}, lifecycle.ActionRemove, lifecycle.Options{}},
 	} {
 		t.Run(name, func(t *testing.T) {

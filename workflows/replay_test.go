@@ -69,9 +69,9 @@ func TestRecordedHistoriesReplay(t *testing.T) {
 	}
 }
 
-// TestReplayFindsAChange proves that the test above can fail: the same history
+// TestReplayDetectsChanges proves that the test above can fail: the same history
 // under a workflow that does other things first.
-func TestReplayFindsAChange(t *testing.T) {
+func TestReplayDetectsChanges(t *testing.T) {
 	t.Parallel()
 	reordered := func(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
 		if err := workflow.Sleep(ctx, 1); err != nil {
@@ -88,9 +88,9 @@ func TestReplayFindsAChange(t *testing.T) {
 	t.Fatal("no recorded history of Drain")
 }
 
-// TestHistoriesReadLikeAStory holds that whatever an operator sees in a
+// TestHistoriesHaveSummaries holds that whatever an operator sees in a
 // timeline has a summary in words, and that no token is in any event.
-func TestHistoriesReadLikeAStory(t *testing.T) {
+func TestHistoriesHaveSummaries(t *testing.T) {
 	t.Parallel()
 	for name, h := range fixtures(t) {
 		for _, e := range h.GetEvents() {

@@ -28,9 +28,8 @@ import (
 
 const testNode = "0198c0de-0000-7000-8000-000000000001"
 
-// world is the outside that a workflow test runs against: ports in memory that
-// write down every call in order, and a node that answers tasks as told. The
-// store's own behaviour is tested on Postgres; here only its contract counts.
+// world holds the ports of a workflow test in memory. It records every call in
+// order, and a simulated node answers tasks. The store itself is tested on Postgres.
 type world struct {
 	mu    sync.Mutex
 	calls []string
@@ -166,11 +165,11 @@ func (w *world) LastHeartbeat(context.Context, string) (time.Time, error) {
 func (w *world) Void(context.Context, activities.Fence) error { return w.note("void") }
 
 func (w *world) Prepare(context.Context, activities.TaskSpec, task.Owner) (activities.TaskRow, error) {
-	panic("the world answers tasks by itself")
+	panic("RunNodeTask is mocked")
 }
 
 func (w *world) Enqueue(context.Context, activities.TaskSpec, task.Owner, activities.TaskRow, []byte) error {
-	panic("the world answers tasks by itself")
+	panic("RunNodeTask is mocked")
 }
 
 func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
@@ -196,7 +195,7 @@ func (w *world) Ensure(context.Context, activities.Resource, string) (string, er
 
 func (w *world) Release(context.Context, activities.Resource) error { return w.note("release") }
 
-// task plays the node.
+// task simulates the node.
 func (w *world) task(_ context.Context, spec activities.TaskSpec) (task.Result, error) {
 	if err := w.note("task " + spec.Step); err != nil {
 		return task.Result{}, err
@@ -286,7 +285,7 @@ func (b *bed) submit() {
 	})
 }
 
-// decideAt hands over a decision after d of workflow time.
+// decideAt sends a decision after d of workflow time.
 func (b *bed) decideAt(d time.Duration, decision lifecycle.Decision) {
 	b.env.RegisterDelayedCallback(func() { b.decide(decision, "because") }, d)
 }
@@ -317,10 +316,10 @@ func (b *bed) run() lifecycle.OperationStatus {
 	require.True(b.t, b.env.IsWorkflowCompleted(), "the operation never ended")
 	var st lifecycle.OperationStatus
 	err := b.env.GetWorkflowError()
-	var cancelled *temporal.CanceledError
+	var canceled *temporal.CanceledError
 	if err != nil {
-		require.ErrorAs(b.t, err, &cancelled)
-		require.NoError(b.t, cancelled.Details(&st))
+		require.ErrorAs(b.t, err, &canceled)
+		require.NoError(b.t, canceled.Details(&st))
 		return st
 	}
 	require.NoError(b.t, b.env.GetWorkflowResult(&st))

@@ -13,21 +13,21 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Beat records a heartbeat of the activity that waits for a node task and
-// answers what an operator did to it. A run that is closed or not known any more
-// answers Cancel, a run that was reset is looked up and gets the heartbeat. A
-// reset of the activity alone changes nothing: its next try finds the same task.
-// A progress that holds a secret is kept back, the heartbeat is not.
-// KindServiceUnavailable when Temporal is away.
+// Beat records a heartbeat of the activity that waits for a node task and returns
+// whether an operator canceled or paused the activity. A closed or unknown run
+// returns Cancel. If the run was reset, the heartbeat goes to the new run. A reset of
+// the activity alone has no effect: its next try finds the same task. Progress that
+// contains a secret is withheld; the heartbeat is still recorded.
+// KindServiceUnavailable when Temporal is unavailable.
 //
-// It makes the call itself because the SDK's by-id heartbeat drops what the
-// answer says of a pause.
+// Beat calls the service directly because the SDK's heartbeat by id drops the pause
+// flag of the response.
 func (c *Client) Beat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	answer, err := c.beat(ctx, o, b)
 	if isSecretLeak(err) {
-		b.Message = "kept back: it holds what looks like a secret"
+		b.Message = "withheld: it contains what looks like a secret"
 		answer, err = c.beat(ctx, o, b)
 	}
 	if _, gone := errors.AsType[*serviceerror.NotFound](err); !gone {
@@ -40,14 +40,14 @@ func (c *Client) Beat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat
 	case p.runID == "" || closed(p.status):
 		return nodeapi.HeartbeatReply{Cancel: true}, nil
 	case p.activity == nil:
-		// The operation goes on without this activity, or asks again soon.
+		// The operation continues without this activity, or schedules it again.
 		return nodeapi.HeartbeatReply{}, nil
 	case p.runID != o.RunID:
 		o.RunID = p.runID
 		answer, err = c.beat(ctx, o, b)
 		return answer, c.interpret(err, "recording a reset task's heartbeat")
 	}
-	// It waits for its next try, or was paused before it began.
+	// The activity waits for its next try, or was paused before it started.
 	return nodeapi.HeartbeatReply{Paused: p.activity.GetPaused(),
 		Cancel: p.activity.GetState() == enumspb.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED}, nil
 }

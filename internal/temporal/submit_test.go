@@ -24,16 +24,16 @@ func (f *frontend) UpdateWorkflowExecution(_ context.Context, r *workflowservice
 	return nil, serviceerror.ToStatus(serviceerror.NewInvalidArgument("not here")).Err()
 }
 
-// TestADroppedSubmitAsksTheRunItStarted: the run of a reissue has an id of its
-// own there too.
-func TestADroppedSubmitAsksTheRunItStarted(t *testing.T) {
+// TestDroppedSubmitIsRepeated: the repeated update goes to the run that the submit
+// started.
+func TestDroppedSubmitIsRepeated(t *testing.T) {
 	t.Parallel()
-	for action, want := range map[lifecycle.Action]string{lifecycle.ActionDrain: "node:n", lifecycle.ActionReissueEnrollment: "node:n:reissue"} {
+	for action, want := range map[lifecycle.Action]string{lifecycle.ActionDrain: "node:gpu-17:n", lifecycle.ActionReissueEnrollment: "node:gpu-17:n:reissue"} {
 		t.Run(string(action), func(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
 			f.drops = true
-			_, err := c.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Action: action, Actor: "alice"})
+			_, err := c.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Host: "gpu-17", Action: action, Actor: "alice"})
 			require.Error(t, err)
 			require.Len(t, f.requests, 2)
 			again, ok := f.requests[1].(*workflowservice.UpdateWorkflowExecutionRequest)

@@ -88,7 +88,7 @@ type ResolveRequest struct {
 	Decision    Decision   `json:"decision"`
 	Reason      string     `json:"reason"`
 	By          string     `json:"by"`
-	// Via is the door the decision came through: "api" or "temporal".
+	// Via is the interface of the decision: "api" or "temporal".
 	Via string `json:"via,omitempty"`
 }
 

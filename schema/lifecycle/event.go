@@ -3,8 +3,8 @@ package lifecycle
 // AgentEvent is the argument of SignalAgent.
 type AgentEvent struct {
 	Event AgentEventName `json:"event"`
-	// NodeID and Incarnation say whose event it is, so that one of an older
-	// identity is ignored.
+	// NodeID and Incarnation identify the identity, so that events of an older one
+	// are ignored.
 	NodeID      string `json:"node_id"`
 	Incarnation int64  `json:"incarnation"`
 	// Step is the task's step within its operation, of EventTaskReturned only.
@@ -12,7 +12,7 @@ type AgentEvent struct {
 	OperationID string `json:"operation_id,omitempty"`
 }
 
-// AgentEventName names what the node API saw.
+// AgentEventName names an event that the node API observed.
 type AgentEventName string
 
 // The agent events.
@@ -20,9 +20,9 @@ const (
 	EventBundleIssued AgentEventName = "bundle_issued"
 	EventTokenClaimed AgentEventName = "token_claimed"
 	EventFirstPoll    AgentEventName = "first_poll"
-	// EventNodeRemoved ends what still waits for the node's agent.
+	// EventNodeRemoved ends operations that still wait for the node's agent.
 	EventNodeRemoved AgentEventName = "node_removed"
-	// EventTaskReturned: a task that was given up for lost was heard of again, or
-	// an operator wants it offered again. Step names it.
+	// EventTaskReturned: the node reported a lost task again, or an operator resumed
+	// it. Step names the task.
 	EventTaskReturned AgentEventName = "task_back"
 )

@@ -7,10 +7,10 @@ import "time"
 const (
 	TaskQueue = "lifecycle"
 
-	UpdateSubmit  = "submit"  // early answer: accepted, or a typed refusal
+	UpdateSubmit  = "submit"  // returns once the claim is decided: accepted, or a typed refusal
 	UpdateResolve = "resolve" // an operator's decision
 	QueryStatus   = "status"  // OperationStatus
-	SignalAgent   = "agent"   // AgentEvent: what the node API saw
+	SignalAgent   = "agent"   // AgentEvent: what the node API observed
 )
 
 // OperationInput is the input of every lifecycle workflow. It holds ids and
@@ -20,12 +20,12 @@ type OperationInput struct {
 	NodeID      string `json:"node_id"`
 	Action      Action `json:"action"`
 	Actor       string `json:"actor"`
-	// Via is the door the request came through: "api" or "temporal".
+	// Via is the interface of the request: "api" or "temporal".
 	Via           string `json:"via,omitempty"`
 	Reason        string `json:"reason,omitempty"`
 	CorrelationID string `json:"correlation_id"`
-	// Host, Provider and Region are for display and search; the claim reads
-	// the truth.
+	// Host is part of the workflow ID. Provider and Region are for display and
+	// search. The claim reads the authoritative values.
 	Host     string  `json:"host,omitempty"`
 	Provider string  `json:"provider,omitempty"`
 	Region   string  `json:"region,omitempty"`
@@ -34,8 +34,8 @@ type OperationInput struct {
 
 // Options are an action's flags.
 type Options struct {
-	// DrainTimeoutSeconds bounds how long work may take to end by itself, for
-	// drain and for retire with Drain. 0 means DefaultDrainTimeout.
+	// DrainTimeoutSeconds bounds how long workloads may take to end, for drain and
+	// for retire with Drain. 0 means DefaultDrainTimeout.
 	DrainTimeoutSeconds int64 `json:"drain_timeout_seconds,omitempty"`
 	// CordonOnly makes a drain stop after the cordon.
 	CordonOnly bool `json:"cordon_only,omitempty"`
@@ -103,10 +103,10 @@ type Phase struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// WaitingOn says who must act for an operation to go on.
+// Attention is who must act for an operation to continue.
 type Attention string
 
-// The values of the WaitingOn search attribute.
+// The values of the search attribute AttrAttention.
 const (
 	AttentionNone         Attention = "none"
 	AttentionAgent        Attention = "agent"
@@ -136,7 +136,7 @@ type Operation struct {
 	Outcome string `json:"outcome,omitempty"`
 }
 
-// NodeRef is the little that an operation knows of its node.
+// NodeRef is the node in an operation's status.
 type NodeRef struct {
 	NodeID string    `json:"id"`
 	Host   string    `json:"host"`

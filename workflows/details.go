@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -65,11 +64,8 @@ func (op *operation) stuckText(s lifecycle.Stuck) string {
 	for _, o := range s.Options {
 		fmt.Fprintf(&b, "- **%s** (harm: %s): %s `%s`\n", o.Decision, o.Harm, o.Does, o.Command)
 	}
-	argument, err := json.Marshal(lifecycle.ResolveRequest{OperationID: op.in.OperationID, Phase: s.Phase,
-		Decision: lifecycle.DecisionRetry, Reason: lifecycle.ReasonPlaceholder, By: "YOUR NAME"})
-	if err == nil {
-		fmt.Fprintf(&b, "\nWithout the CLI: send update `%s` with `%s`\n", lifecycle.UpdateResolve, argument)
-	}
+	fmt.Fprintf(&b, "\nWithout the CLI: send update `%s` with `%s`\n",
+		lifecycle.UpdateResolve, s.ResolveArgument(op.in.OperationID))
 	return b.String()
 }
 

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -223,12 +224,7 @@ func recordings() []recording {
 func (r *recorder) untilCall(call string) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
-		for _, c := range r.world.story() {
-			if c == call {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(r.world.story(), call)
 	}, 20*time.Second, 20*time.Millisecond)
 }
 

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -111,6 +112,13 @@ func DecisionCommand(d Decision, a Action, node, operationID string) string {
 		c += " --reason " + ReasonPlaceholder
 	}
 	return c
+}
+
+// ResolveArgument is the argument of the resolve update as JSON, addressed to this
+// park, for use without the CLI.
+func (s Stuck) ResolveArgument(operationID string) string {
+	return fmt.Sprintf(`{"operation_id":%q,"phase":%q,"decision":"retry","reason":%q,"by":"YOUR NAME"}`,
+		operationID, s.Phase, ReasonPlaceholder)
 }
 
 // ResumeTask is the option to offer a lost task to its node again.

@@ -10,8 +10,6 @@ import (
 
 // operationSpace is the name space of the deterministic ids below. It is part
 // of the wire contract: changing it detaches retries from their first attempt.
-//
-//nolint:gochecknoglobals // read-only
 var operationSpace = uuid.MustParse("6d5c7f4e-0a1b-5c2d-9e3f-67707561617a")
 
 const (

@@ -39,10 +39,10 @@ type Signer interface {
 
 // Sets reads the verifier sets.
 type Sets interface {
-	// LeastSet returns the version of the verifier set in which the key that
+	// MinVerifierSet returns the version of the verifier set in which the key that
 	// Signer uses became active, 0 for the first set. A node with an older set
 	// cannot verify the key's signatures.
-	LeastSet(ctx context.Context) (int64, error)
+	MinVerifierSet(ctx context.Context) (int64, error)
 }
 
 // TaskSpec is a task that a workflow gives to a node.
@@ -133,7 +133,7 @@ func (t *Task) enqueue(ctx context.Context, spec TaskSpec, o task.Owner, row Tas
 	if t.Sets != nil {
 		// Read before signing: if the key changes in between, nodes that know the
 		// new key have a later set than this one.
-		least, err := t.Sets.LeastSet(ctx)
+		least, err := t.Sets.MinVerifierSet(ctx)
 		if err != nil {
 			return err
 		}

@@ -233,7 +233,6 @@ func TestAClaimEndsWhatADeadRunLeft(t *testing.T) {
 // TestClaimRefusesForeignWorkflowIDs: a run under another workflow ID would escape
 // the node's lock, however it was started.
 func TestClaimRefusesForeignWorkflowIDs(t *testing.T) {
-	t.Parallel()
 	e := setup(t)
 	n := e.inState(lifecycle.NodeActive)
 	for _, foreign := range []string{"evil-2", lifecycle.NodeWorkflowID("evil", n.ID), lifecycle.ReissueWorkflowID(n.Host, n.ID)} {

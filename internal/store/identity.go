@@ -89,7 +89,7 @@ func (s *Store) Authenticate(ctx context.Context, id trust.Identity, cert trust.
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation, SetVersion: row.SetVersion, Idle: row.Idle}
+		Serial: cert.Serial, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -201,12 +201,12 @@ func (s *Store) recordRefusal(ctx context.Context, doing, stream string, id trus
 	return cause
 }
 
-// Polled records an authenticated poll. The first one of an incarnation makes
+// RecordPoll records an authenticated poll. The first one of an incarnation makes
 // the event that whoever waits for it hears: a reissue, an enrolment, or both
 // when the reissue came while the enrolment was open. Every later one costs
 // nothing, but for the one that names another verifier set than the one before.
-func (s *Store) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
-	if c.SetVersion != set {
+func (s *Store) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+	if c.VerifierSet != set {
 		err := s.read(ctx, "noting the verifier set of node "+c.NodeID, func(ctx context.Context) error {
 			return s.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
 		})
@@ -214,7 +214,7 @@ func (s *Store) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
 			return err
 		}
 	}
-	if c.Polled {
+	if c.HasPolled {
 		return nil
 	}
 	return s.write(ctx, "recording the first poll of node "+c.NodeID, func(ctx context.Context, u *unit) error {

@@ -69,17 +69,17 @@ func outboxMessage(r sqlc.TakeOutboxRow) (relay.Message, error) {
 	return m, nil
 }
 
-// Orphaned marks a message whose workflow is gone: kept and visible.
-func (o *Outbox) Orphaned(ctx context.Context, id int64, why string) error {
+// MarkOrphaned marks a message whose workflow is gone: kept and visible.
+func (o *Outbox) MarkOrphaned(ctx context.Context, id int64, why string) error {
 	return o.s.read(ctx, "marking a message as orphaned", func(ctx context.Context) error {
 		_, err := o.s.q.OrphanOutbox(ctx, id, cleanText(why))
 		return err
 	})
 }
 
-// Failed notes a failed try; the message is due again after a backoff of 1 s
+// MarkFailed notes a failed try; the message is due again after a backoff of 1 s
 // doubling to a minute.
-func (o *Outbox) Failed(ctx context.Context, id int64, why string) error {
+func (o *Outbox) MarkFailed(ctx context.Context, id int64, why string) error {
 	return o.s.read(ctx, "noting a failed delivery", func(ctx context.Context) error {
 		_, err := o.s.q.FailOutbox(ctx, id, cleanText(why))
 		return err
@@ -96,10 +96,10 @@ func (o *Outbox) Wake() <-chan struct{} {
 	return o.wake
 }
 
-// Handed gives the results that this process stored: they are taken as by Take,
+// LocalResults gives the results that this process stored: they are taken as by Take,
 // which saves the relay a look and a transaction for each. Those that nobody
 // reads are due after holdFor.
-func (o *Outbox) Handed() <-chan relay.Message { return o.handed }
+func (o *Outbox) LocalResults() <-chan relay.Message { return o.handed }
 
 // hold is how long a result's message is kept from the others: holdFor when it
 // can be handed to this process's relay, else 0.

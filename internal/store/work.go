@@ -21,13 +21,13 @@ import (
 )
 
 // NextTask hands over the node's next task under a new lease, or returns nil,
-// as nodeapi.Store says. Not offered are a task whose envelope expired, one that
+// as the port says. Not offered are a task whose envelope expired, one that
 // is to be cancelled, and one of an operation that lost the node.
-func (s *Store) NextTask(ctx context.Context, c nodeapi.Caller, ask nodeapi.PollRequest, lease time.Duration) (*wire.TaskOffer, error) {
-	var offer *wire.TaskOffer
+func (s *Store) NextTask(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest, lease time.Duration) (*nodeapi.Dispatch, error) {
+	var offer *nodeapi.Dispatch
 	err := s.read(ctx, "handing a task to node "+c.NodeID, func(ctx context.Context) error {
 		t, err := s.q.NextTask(ctx, sqlc.NextTaskParams{NodeID: c.NodeID, Incarnation: c.Incarnation,
-			LeaseSeconds: lease.Seconds(), Have: append([]string{}, ask.Have...), Holder: cleanText(ask.Holder), PollNumber: ask.Number,
+			LeaseSeconds: lease.Seconds(), Have: append([]string{}, poll.HeldTasks...), Holder: cleanText(poll.AgentSession), PollNumber: poll.PollSeq,
 			Actor: nodeActor(c.NodeID), Action: audit.TaskDispatched,
 		})
 		if notFound(err) {
@@ -36,9 +36,11 @@ func (s *Store) NextTask(ctx context.Context, c nodeapi.Caller, ask nodeapi.Poll
 		if err != nil {
 			return err
 		}
-		offer = &wire.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
-			Lease: task.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}, Type: task.Type(t.Type), CreatedAt: t.CreatedAt,
-			NodeState: lifecycle.NodeState(t.NodeState), OpSeq: t.NodeOpSeq}
+		offer = &nodeapi.Dispatch{
+			TaskOffer: wire.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
+				Lease: task.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}},
+			Type: task.Type(t.Type), CreatedAt: t.CreatedAt, NodeState: lifecycle.NodeState(t.NodeState), OpSeq: t.NodeOpSeq,
+		}
 		return nil
 	})
 	if err != nil {
@@ -47,7 +49,7 @@ func (s *Store) NextTask(ctx context.Context, c nodeapi.Caller, ask nodeapi.Poll
 	return offer, nil
 }
 
-// Progress extends the lease, or answers KindLeaseLost, as nodeapi.Store says.
+// Progress extends the lease, or answers KindLeaseLost, as the port says.
 func (s *Store) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p task.Progress, lease time.Duration,
 ) (nodeapi.ProgressResult, error) {
 	if !schema.IsID(taskID) {
@@ -63,9 +65,9 @@ func (s *Store) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p
 	return s.extend(ctx, c, taskID, p, lease)
 }
 
-// TaskNews returns which tasks in have are not wanted any more, as nodeapi.Store
+// CanceledTasks returns which tasks in have are not wanted any more, as nodeapi.Tasks
 // says.
-func (s *Store) TaskNews(ctx context.Context, c nodeapi.Caller, have []string) (news []string, err error) {
+func (s *Store) CanceledTasks(ctx context.Context, c nodeapi.Caller, have []string) (news []string, err error) {
 	err = s.read(ctx, "reading the news of node "+c.NodeID, func(ctx context.Context) (err error) {
 		news, err = s.q.TaskNews(ctx, c.NodeID, have)
 		return err
@@ -85,7 +87,7 @@ func (s *Store) extend(ctx context.Context, c nodeapi.Caller, taskID string, p t
 		if notFound(err) {
 			return errLeaseLost(taskID)
 		}
-		a.Answer = wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: r.LeaseUntil},
+		a.Response = wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: r.LeaseUntil},
 			Cancel: r.Cancel, Paused: r.Paused}
 		if r.Beat {
 			a.Owner = &task.Owner{WorkflowID: r.OwnerWorkflowID, RunID: r.OwnerRunID, ActivityID: r.OwnerActivityID}
@@ -146,8 +148,8 @@ func (u *unit) lockTask(ctx context.Context, nodeID, taskID string) (sqlc.LockTa
 	return t, err
 }
 
-// Told notes what an activity's heartbeat answered, as nodeapi.Store says.
-func (s *Store) Told(ctx context.Context, taskID string, b nodeapi.HeartbeatReply) error {
+// SetActivityState notes what an activity's heartbeat answered, as the port says.
+func (s *Store) SetActivityState(ctx context.Context, taskID string, b nodeapi.ActivityState) error {
 	return s.read(ctx, "noting a heartbeat's answer for task "+taskID, func(ctx context.Context) error {
 		if !schema.IsID(taskID) {
 			return errNoTask(taskID)
@@ -156,10 +158,10 @@ func (s *Store) Told(ctx context.Context, taskID string, b nodeapi.HeartbeatRepl
 	})
 }
 
-// Result stores the result and the completion to deliver, as nodeapi.Store
+// Result stores the result and the completion to deliver, as nodeapi.Tasks
 // says. What a workload.* task reports about the node's work is true from then
 // on, so that a retire need not wait for the next heartbeat.
-func (s *Store) Result(ctx context.Context, c nodeapi.Caller, taskID string, r task.Result) (task.Type, error) {
+func (s *Store) Result(ctx context.Context, c nodeapi.Caller, taskID string, r nodeapi.ReceivedResult) (task.Type, error) {
 	if !slices.Contains([]task.Status{task.Succeeded, task.Failed, task.Canceled}, r.Status) {
 		return "", schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
 	}
@@ -182,7 +184,7 @@ func (s *Store) Result(ctx context.Context, c nodeapi.Caller, taskID string, r t
 // is the signed one and whose end changes nothing but itself. It stores nothing,
 // and returns "", of any other. Where this process has a relay it gets the
 // message at once.
-func (s *Store) finish(ctx context.Context, doing string, c nodeapi.Caller, taskID string, r task.Result) (stored task.Type, err error) {
+func (s *Store) finish(ctx context.Context, doing string, c nodeapi.Caller, taskID string, r nodeapi.ReceivedResult) (stored task.Type, err error) {
 	p := s.finishParams(c, taskID, r)
 	p.Open = []string{string(task.Dispatched), string(task.Running)}
 	p.BodySha256 = r.EnvelopeSHA256
@@ -212,7 +214,7 @@ func (s *Store) finish(ctx context.Context, doing string, c nodeapi.Caller, task
 
 // finishLocked looks at the node and the task under their locks, for what the
 // result changes beside the task and for why it is not taken.
-func (s *Store) finishLocked(ctx context.Context, doing string, c nodeapi.Caller, taskID string, r task.Result) (stored task.Type, err error) {
+func (s *Store) finishLocked(ctx context.Context, doing string, c nodeapi.Caller, taskID string, r nodeapi.ReceivedResult) (stored task.Type, err error) {
 	err = s.write(ctx, doing, func(ctx context.Context, u *unit) error {
 		node, err := u.lockNode(ctx, c.NodeID)
 		if err != nil {
@@ -222,14 +224,14 @@ func (s *Store) finishLocked(ctx context.Context, doing string, c nodeapi.Caller
 		if notFound(err) || err == nil && t.NodeID != c.NodeID {
 			return errNoTask(taskID)
 		}
-		if err != nil || t.Result != nil && sameResult(*t.Result, r) {
+		if err != nil || t.Result != nil && sameResult(*t.Result, r.Result) {
 			return err
 		}
 		f := callerFence(c, t.OperationID, t.CorrelationID)
-		if err := sameBody(f, t, r); err != nil {
+		if err := sameBody(f, t, r.Result); err != nil {
 			return err
 		}
-		if err := u.apply(ctx, node, t, r); err != nil {
+		if err := u.apply(ctx, node, t, r.Result); err != nil {
 			return err
 		}
 		p := s.finishParams(c, taskID, r)
@@ -268,7 +270,7 @@ func sameBody(f activities.Fence, t sqlc.LockTaskRow, r task.Result) error {
 
 // finishParams keeps the output's tail beside the result, where no delivery
 // reads it.
-func (s *Store) finishParams(c nodeapi.Caller, taskID string, r task.Result) sqlc.FinishTaskParams {
+func (s *Store) finishParams(c nodeapi.Caller, taskID string, r nodeapi.ReceivedResult) sqlc.FinishTaskParams {
 	p := sqlc.FinishTaskParams{Channel: s.resultChannel(), TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: r.LeaseEpoch,
 		Status: r.Status, OutputTail: tail(r.OutputTail), OtherTypes: []string{},
 		Actor: nodeActor(c.NodeID), Action: audit.TaskFinished, Reason: cleanText(string(r.Code)), Message: cleanText(r.Message),
@@ -278,7 +280,7 @@ func (s *Store) finishParams(c nodeapi.Caller, taskID string, r task.Result) sql
 		p.ResultSerial, p.ResultKey, p.ResultBody, p.ResultSignature = &by.Serial, by.Key, by.Body, by.Signature
 	}
 	r.OutputTail = ""
-	p.Result = &r
+	p.Result = &r.Result
 	return p
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -18,6 +19,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -199,9 +202,13 @@ func (a *agents) poll(ctx context.Context, c *lightAgent) error {
 	defer cancel()
 	nonce := make([]byte, 16)
 	rand.Read(nonce)
-	url := fmt.Sprintf("%s/internal/v1/nodes/%s/tasks/wait?timeout=%s&holder=bench-1&nonce=%s", a.url, c.node.ID, pollFor,
-		base64.RawURLEncoding.EncodeToString(nonce))
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	poll, err := json.Marshal(wire.PollRequest{AgentSession: "bench-1", Nonce: base64.RawURLEncoding.EncodeToString(nonce),
+		WaitSeconds: pollFor.Seconds()})
+	if err != nil {
+		return err
+	}
+	url := a.url + "/internal/v1/nodes/" + c.node.ID + "/tasks/wait"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(poll))
 	if err != nil {
 		return err
 	}

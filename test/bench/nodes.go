@@ -167,7 +167,7 @@ func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
 	if err != nil {
 		return err
 	}
-	return m.store.Polled(ctx, c, c.SetVersion)
+	return m.store.RecordPoll(ctx, c, c.VerifierSet)
 }
 
 // issue answers the facts of the node's certificate.

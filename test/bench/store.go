@@ -19,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -162,7 +163,7 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 		if err := s.Enqueue(ctx, t, owner, row, envelope); err != nil {
 			return err
 		}
-		offer, err := s.NextTask(ctx, n.caller(), nodeapi.PollRequest{Holder: "bench"}, task.LeaseDuration)
+		offer, err := s.NextTask(ctx, n.caller(), wire.PollRequest{AgentSession: "bench"}, task.LeaseDuration)
 		if err != nil {
 			return err
 		}
@@ -170,8 +171,8 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 			return fmt.Errorf("node %s was offered nothing", n.ID)
 		}
 		now := time.Now().UTC()
-		_, err = s.Result(ctx, n.caller(), offer.TaskID, task.Result{LeaseEpoch: offer.Lease.Epoch,
-			Status: task.Succeeded, Output: body, StartedAt: now, FinishedAt: now})
+		_, err = s.Result(ctx, n.caller(), offer.TaskID, nodeapi.ReceivedResult{Result: task.Result{LeaseEpoch: offer.Lease.Epoch,
+			Status: task.Succeeded, Output: body, StartedAt: now, FinishedAt: now}})
 		return err
 	}
 }

@@ -86,7 +86,8 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	go func() {
-		status, detail, err := send(ctx, node, http.MethodGet, base+"/tasks/wait?timeout=60s&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=test", "")
+		status, detail, err := send(ctx, node, http.MethodPost, base+"/tasks/wait",
+			`{"wait_seconds":60,"nonce":"AAAAAAAAAAAAAAAAAAAAAA","agent_session":"test"}`)
 		poll <- ended{status, detail, err}
 	}()
 	token := bundleToken(t, nodeHost) // the agent deletes it with the rest
@@ -106,7 +107,7 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	enroll, err := json.Marshal(wire.EnrollRequest{Token: token, CSR: "x", AgentVersion: "t"})
 	require.NoError(t, err)
 	for _, r := range []struct{ method, path, body string }{
-		{http.MethodGet, base + "/tasks/wait?timeout=1s", ""},
+		{http.MethodGet, base + "/tasks/wait", ""},
 		{http.MethodPost, base + "/tasks/" + task + "/result", `{"lease_epoch":1,"status":"succeeded","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`},
 		{http.MethodPost, base + "/tasks/" + task + "/progress", `{"lease_epoch":1}`},
 		{http.MethodPost, base + "/heartbeat", `{"agent_version":"t","uptime_seconds":1,"boot_id":"b","cordoned":false,"workloads":[],"phase":"ready","at":"2026-01-01T00:00:00Z"}`},
@@ -139,7 +140,7 @@ func TestNoCertificateOnWaitAndResult(t *testing.T) {
 		require.Equal(t, schema.ReasonNoCertificate, detail.Reason)
 	}
 	other, otherID := enrolled(t, "other")
-	status, detail := call(ctx, t, asNode(t, other), http.MethodGet, "/internal/v1/nodes/"+id+"/tasks/wait?timeout=1s", "")
+	status, detail := call(ctx, t, asNode(t, other), http.MethodGet, "/internal/v1/nodes/"+id+"/tasks/wait", "")
 	require.Equal(t, http.StatusUnauthorized, status, "node %s polled for another", otherID)
 	require.Equal(t, schema.ReasonIdentityMismatch, detail.Reason)
 }

@@ -166,12 +166,12 @@ func (i *countingIssuer) Issue(ctx context.Context, csr *x509.CertificateRequest
 
 // seeingStore notes who was admitted.
 type seeingStore struct {
-	nodeapi.Store
+	nodeStore
 	seen *names
 }
 
-func (s seeingStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
-	err := s.Store.Polled(ctx, c, set)
+func (s seeingStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+	err := s.nodeStore.RecordPoll(ctx, c, set)
 	if err == nil {
 		s.seen.add(c.NodeID)
 	}
@@ -191,7 +191,8 @@ func newFleet(t *testing.T, size int) *fleet {
 // serve starts the API, on the same port each time.
 func (f *fleet) serve(t *testing.T, rate float64) {
 	t.Helper()
-	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: seeingStore{f.w.store, &f.seen}, Wakes: silent{}, Issuer: f.issuer, Grants: noWork{}, Sets: noWork{},
+	store := seeingStore{f.w.store, &f.seen}
+	api := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: store, Tasks: store, Heartbeats: store, Notifier: silent{}, Issuer: f.issuer, Grants: noWork{}, VerifierSets: noWork{},
 		Now: f.w.db.clock.Now, IssueRate: rate, Metrics: metrics.New(prometheus.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.w.cert, nil })

@@ -132,26 +132,26 @@ func (p *points) broken() string {
 
 // pointStore is the real store with the points around its changes.
 type pointStore struct {
-	nodeapi.Store
+	nodeStore
 	points *points
 }
 
 func (s pointStore) Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (c nodeapi.Caller, err error) {
-	err = s.points.pass(atPromote, func() error { c, err = s.Store.Authenticate(ctx, id, cert); return err })
+	err = s.points.pass(atPromote, func() error { c, err = s.nodeStore.Authenticate(ctx, id, cert); return err })
 	return c, err
 }
 
 func (s pointStore) Heartbeat(ctx context.Context, id trust.Identity, cert trust.CertFacts, h wire.HeartbeatRequest) error {
-	return s.points.pass(atPromote, func() error { return s.Store.Heartbeat(ctx, id, cert, h) })
+	return s.points.pass(atPromote, func() error { return s.nodeStore.Heartbeat(ctx, id, cert, h) })
 }
 
-func (s pointStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
-	return s.points.pass(atPolled, func() error { return s.Store.Polled(ctx, c, set) })
+func (s pointStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+	return s.points.pass(atPolled, func() error { return s.nodeStore.RecordPoll(ctx, c, set) })
 }
 
 func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nodeapi.ClaimResult, err error) {
 	err = s.points.pass(atClaim, func() error {
-		if c, err = s.Store.ClaimToken(ctx, t); err == nil {
+		if c, err = s.nodeStore.ClaimToken(ctx, t); err == nil {
 			s.points.given(t.TokenID, t.SPKI)
 		}
 		return err
@@ -160,13 +160,13 @@ func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nod
 }
 
 func (s pointStore) ClaimRenewal(ctx context.Context, r nodeapi.RenewClaim) (c nodeapi.ClaimResult, err error) {
-	err = s.points.pass(atClaimRenewal, func() error { c, err = s.Store.ClaimRenewal(ctx, r); return err })
+	err = s.points.pass(atClaimRenewal, func() error { c, err = s.nodeStore.ClaimRenewal(ctx, r); return err })
 	return c, err
 }
 
 func (s pointStore) ClaimRecovery(ctx context.Context, r nodeapi.RecoveryClaim) (c nodeapi.ClaimResult, err error) {
 	err = s.points.pass(atClaimRecover, func() error {
-		if c, err = s.Store.ClaimRecovery(ctx, r); err == nil {
+		if c, err = s.nodeStore.ClaimRecovery(ctx, r); err == nil {
 			s.points.given(r.TokenID, r.SPKI)
 		}
 		return err
@@ -175,7 +175,7 @@ func (s pointStore) ClaimRecovery(ctx context.Context, r nodeapi.RecoveryClaim) 
 }
 
 func (s pointStore) StorePending(ctx context.Context, n nodeapi.NewIdentity) (seq int64, err error) {
-	err = s.points.pass(atPend, func() error { seq, err = s.Store.StorePending(ctx, n); return err })
+	err = s.points.pass(atPend, func() error { seq, err = s.nodeStore.StorePending(ctx, n); return err })
 	return seq, err
 }
 

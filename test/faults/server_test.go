@@ -17,7 +17,7 @@ const testEnv = "test"
 
 // site is the server's side of a run: one process of the API at a time.
 type site struct {
-	store  nodeapi.Store
+	store  nodeStore
 	issuer nodeapi.Issuer
 	clock  *clock
 	wire   *faultyWire
@@ -31,12 +31,19 @@ type site struct {
 	done    chan struct{}
 }
 
-// silent wakes nobody.
+// nodeStore is the database as the node API uses it.
+type nodeStore interface {
+	nodeapi.Identities
+	nodeapi.Tasks
+	nodeapi.Heartbeats
+}
+
+// silent sends no notifications.
 type silent struct{}
 
 func (silent) Subscribe(string, int64) (<-chan struct{}, func()) { return nil, func() {} }
 
-func newSite(s nodeapi.Store, i nodeapi.Issuer, c *clock, cert *tls.Certificate, log io.Writer) *site {
+func newSite(s nodeStore, i nodeapi.Issuer, c *clock, cert *tls.Certificate, log io.Writer) *site {
 	out := &site{clock: c, wire: &faultyWire{}, cert: cert, gate: newGate(c),
 		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: withoutTime}))}
 	out.points = newPoints(out.die)
@@ -56,7 +63,7 @@ const plenty = 1e6
 
 // start starts a process of the API on the network.
 func (s *site) start() {
-	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: s.store, Wakes: silent{}, Issuer: s.issuer, Grants: noWork{}, Sets: noWork{}, Now: s.clock.Now,
+	api := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: s.store, Tasks: s.store, Heartbeats: s.store, Notifier: silent{}, Issuer: s.issuer, Grants: noWork{}, VerifierSets: noWork{}, Now: s.clock.Now,
 		// Limits count by the machine's time, which has no say here.
 		IssueRate: plenty, NodeRate: plenty, RemoteRate: plenty,
 		Metrics: metrics.New(prometheus.NewRegistry()), Log: s.log, Ready: func() error { return nil }})

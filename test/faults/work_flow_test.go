@@ -150,7 +150,7 @@ func (m *mortal) Failed(ctx context.Context, id int64, why string) error {
 	if m.dead {
 		return errDied
 	}
-	return m.Outbox.Failed(ctx, id, why)
+	return m.Outbox.MarkFailed(ctx, id, why)
 }
 
 // Orphaned implements relay.Outbox. Here every result has an owner.

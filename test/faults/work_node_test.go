@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // nodeSide is the agent as the API sees it: it has a journal, and executes what
@@ -62,20 +63,20 @@ func (s *shift) pick(is func(*held) bool) *held {
 // then its answer reaches nobody.
 func (s *shift) poll(ctx context.Context) error {
 	s.node.polls++
-	ask := nodeapi.PollRequest{Have: s.node.have(), Holder: "boot-1", Number: s.node.polls}
+	poll := wire.PollRequest{HeldTasks: s.node.have(), AgentSession: "boot-1", PollSeq: s.node.polls}
 	if s.may(handUnasked, 8) {
 		if s.may(handLate, 2) {
 			s.late = append(s.late, func(ctx context.Context) error {
-				offer, err := s.store.NextTask(ctx, s.caller, ask, task.LeaseDuration)
+				offer, err := s.store.NextTask(ctx, s.caller, poll, task.LeaseDuration)
 				if offer != nil {
-					s.say("poll %d comes late and is handed %s, lease %d", ask.Number, offer.Type, offer.Lease.Epoch)
+					s.say("poll %d comes late and is handed %s, lease %d", poll.PollSeq, offer.Type, offer.Lease.Epoch)
 				}
 				return err
 			})
 		}
 		return nil
 	}
-	offer, err := s.store.NextTask(ctx, s.caller, ask, task.LeaseDuration)
+	offer, err := s.store.NextTask(ctx, s.caller, poll, task.LeaseDuration)
 	if err != nil || offer == nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (s *shift) progress(ctx context.Context) error {
 	}
 	delete(s.node.lost, h.id)
 	if !s.may(progressLost, 4) {
-		h.epoch = p.Answer.Lease.Epoch
+		h.epoch = p.Response.Lease.Epoch
 	}
 	return nil
 }
@@ -143,7 +144,7 @@ func (s *shift) report(ctx context.Context) error {
 	}
 	r := task.Result{LeaseEpoch: h.epoch, Status: task.Succeeded, Output: out, StartedAt: h.at, FinishedAt: h.at}
 	post := func(ctx context.Context) error {
-		_, err := s.store.Result(ctx, s.caller, h.id, r)
+		_, err := s.store.Result(ctx, s.caller, h.id, nodeapi.ReceivedResult{Result: r})
 		s.say("node reports %s under lease %d: %v", h.kind, r.LeaseEpoch, err)
 		return err
 	}

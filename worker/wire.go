@@ -15,7 +15,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/workflows"
 )
 
@@ -120,11 +119,10 @@ func register(w worker.Registry, p *parts, env string) {
 	for _, entry := range workflows.Registry() {
 		w.RegisterWorkflowWithOptions(entry.Run, workflow.RegisterOptions{Name: entry.Type})
 	}
-	w.RegisterWorkflowWithOptions(workflows.ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
 	for _, a := range []any{
-		&activities.Record{Records: p.store, Ended: p.metrics.ended},
+		&activities.Record{Records: p.store, OnEnd: p.metrics.ended},
 		&activities.Task{Tasks: p.store, Signer: p.vault, Sets: p.sets, Env: env},
-		&activities.Sweep{Reclaimer: p.store, Decided: p.metrics.reclaimed},
+		&activities.Reclaim{Reclaimer: p.store, OnDecision: p.metrics.reclaimed},
 		&activities.Machine{Ledger: p.store.Ledger(), Providers: providers()},
 	} {
 		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})

@@ -51,7 +51,7 @@ const (
 type claimer struct{ store *store.Store }
 
 func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
-	workflow := lifecycle.WorkflowID(in.Action, in.NodeID)
+	workflow := lifecycle.WorkflowID(in.Action, in.Host, in.NodeID)
 	open, err := c.store.Operations(ctx, in.NodeID, true)
 	if err != nil {
 		return lifecycle.Operation{}, err

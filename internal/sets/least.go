@@ -14,15 +14,15 @@ import (
 // setsPage is how many sets one reading of the history gets.
 const setsPage = 64
 
-// least is what LeastSet found for a newest set.
+// least is what MinVerifierSet found for a newest set.
 type least struct {
 	hash    string // of the newest set
 	version int64
 }
 
-// LeastSet implements activities.Sets. It reads the history once for each newest
+// MinVerifierSet implements activities.Sets. It reads the history once for each newest
 // set, and believes it as far as the hashes lead from the newest one to it.
-func (f *Follower) LeastSet(ctx context.Context) (int64, error) {
+func (f *Follower) MinVerifierSet(ctx context.Context) (int64, error) {
 	newest, err := f.NewestSet(ctx)
 	if err != nil {
 		return 0, err

@@ -54,11 +54,11 @@ func TestLeastSet(t *testing.T) {
 	f := New(h, h, slog.New(slog.DiscardHandler), func(bool) {})
 	least := func() int64 {
 		require.NoError(t, f.Refresh(t.Context()))
-		v, err := f.LeastSet(t.Context())
+		v, err := f.MinVerifierSet(t.Context())
 		require.NoError(t, err)
 		return v
 	}
-	_, err := f.LeastSet(t.Context())
+	_, err := f.MinVerifierSet(t.Context())
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err), "no set was read yet")
 	h.add(t, "k1")
 	require.Zero(t, least())
@@ -98,7 +98,7 @@ func TestLeastSetOfABrokenHistory(t *testing.T) {
 			spoil(h)
 			f := New(h, h, slog.New(slog.DiscardHandler), func(bool) {})
 			require.NoError(t, f.Refresh(t.Context()))
-			_, err := f.LeastSet(t.Context())
+			_, err := f.MinVerifierSet(t.Context())
 			if h.err != nil {
 				require.ErrorIs(t, err, h.err)
 				return

@@ -69,7 +69,10 @@ func (s *Store) claim(ctx context.Context, u *unit, r activities.ClaimRequest) (
 
 // admit says whether the action may start on the node as it is.
 func (s *Store) admit(ctx context.Context, u *unit, r activities.ClaimRequest, n sqlc.LockNodeRow, instance lifecycle.InstanceState,
-) (lifecycle.Move, error) {
+) (lifecycle.Plan, error) {
+	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
+		return lifecycle.Plan{}, err
+	}
 	move, err := lifecycle.CheckMove(r.Action, n.State)
 	if err != nil {
 		return move, err
@@ -77,7 +80,7 @@ func (s *Store) admit(ctx context.Context, u *unit, r activities.ClaimRequest, n
 	if r.Action == lifecycle.ActionReissueEnrollment {
 		return move, u.admitReissue(ctx, n)
 	}
-	if !move.Operation {
+	if !move.Holds {
 		return move, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
 			WithReason("not_an_operation")
 	}
@@ -113,12 +116,12 @@ func admitRetire(n sqlc.LockNodeRow, o lifecycle.Options) error {
 }
 
 // take hands the node to the operation.
-func (u *unit) take(ctx context.Context, r activities.ClaimRequest, n sqlc.LockNodeRow, move lifecycle.Move,
+func (u *unit) take(ctx context.Context, r activities.ClaimRequest, n sqlc.LockNodeRow, move lifecycle.Plan,
 	instance lifecycle.InstanceState,
 ) (activities.Claim, error) {
 	state := n.State
-	if move.Claim != "" {
-		state = move.Claim
+	if move.Enter != "" {
+		state = move.Enter
 	}
 	if err := u.supersede(ctx, n, r.OperationID); err != nil {
 		return activities.Claim{}, err

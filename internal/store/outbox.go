@@ -150,8 +150,12 @@ func (u *unit) tellEvent(ctx context.Context, workflowID string, e lifecycle.Age
 // the node's enrolment, or its reissue. An enrolment that is open while the
 // identity is reissued waits for the same node and hears it too.
 func (u *unit) tellEnrolment(ctx context.Context, nodeID string, incarnation int64, reissued bool, event lifecycle.AgentEventName) error {
+	node, err := u.GetNode(ctx, nodeID)
+	if err != nil {
+		return err
+	}
 	if !reissued {
-		return u.tell(ctx, lifecycle.NodeWorkflowID(nodeID), nodeID, incarnation, event)
+		return u.tell(ctx, lifecycle.NodeWorkflowID(node.Host, nodeID), nodeID, incarnation, event)
 	}
 	open, err := u.OpenOperations(ctx, nodeID)
 	if err != nil {
@@ -161,9 +165,9 @@ func (u *unit) tellEnrolment(ctx context.Context, nodeID string, incarnation int
 		if op.Action != lifecycle.ActionEnroll {
 			continue
 		}
-		if err := u.tell(ctx, lifecycle.NodeWorkflowID(nodeID), nodeID, incarnation, event); err != nil {
+		if err := u.tell(ctx, lifecycle.NodeWorkflowID(node.Host, nodeID), nodeID, incarnation, event); err != nil {
 			return err
 		}
 	}
-	return u.tell(ctx, lifecycle.ReissueWorkflowID(nodeID), nodeID, incarnation, event)
+	return u.tell(ctx, lifecycle.ReissueWorkflowID(node.Host, nodeID), nodeID, incarnation, event)
 }

@@ -115,7 +115,11 @@ func (u *unit) tellRemoved(ctx context.Context, nodeID string) error {
 	}
 	for _, op := range open {
 		if op.Action == lifecycle.ActionReissueEnrollment {
-			return u.tell(ctx, lifecycle.ReissueWorkflowID(nodeID), nodeID, 0, lifecycle.EventNodeRemoved)
+			node, err := u.GetNode(ctx, nodeID)
+			if err != nil {
+				return err
+			}
+			return u.tell(ctx, lifecycle.ReissueWorkflowID(node.Host, nodeID), nodeID, 0, lifecycle.EventNodeRemoved)
 		}
 	}
 	return nil

@@ -40,7 +40,8 @@ func (e *env) told(nodeID string) []string {
 	o := e.outbox()
 	messages, err := o.Take(e.t.Context(), 100, nil)
 	require.NoError(e.t, err)
-	names := map[string]string{lifecycle.NodeWorkflowID(nodeID): "node", lifecycle.ReissueWorkflowID(nodeID): "reissue"}
+	host := e.node(nodeID).Host
+	names := map[string]string{lifecycle.NodeWorkflowID(host, nodeID): "node", lifecycle.ReissueWorkflowID(host, nodeID): "reissue"}
 	told, heard := []string{}, []relay.Message{}
 	for _, m := range messages {
 		if m.Result != nil {
@@ -262,9 +263,7 @@ func TestAnOpenEnrolmentHearsOfTheReissue(t *testing.T) {
 }
 
 func reissueRequest(nodeID string) activities.ClaimRequest {
-	r := request(nodeID, lifecycle.ActionReissueEnrollment)
-	r.WorkflowID = lifecycle.ReissueWorkflowID(nodeID)
-	return r
+	return request(nodeID, lifecycle.ActionReissueEnrollment)
 }
 
 func TestAReissueHoldsNothing(t *testing.T) {

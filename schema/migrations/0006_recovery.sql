@@ -68,9 +68,8 @@ INSERT INTO identity_keys (spki, node_id, first_seen)
 
 -- A reissue is an operation that does not hold its node: op_seq 0.
 ALTER TABLE operations
+    -- The claim checks the action against the plans in schema/lifecycle.
     DROP CONSTRAINT operations_action_check,
-    ADD CONSTRAINT operations_action_check CHECK (action IN (
-        'enroll', 'provision', 'drain', 'retire', 'reactivate', 'remove', 'reissue-enrollment')),
     ADD CONSTRAINT operations_op_seq_check CHECK ((op_seq = 0) = (action = 'reissue-enrollment')),
     DROP CONSTRAINT operations_node_op_seq_key;
 DROP INDEX operations_node_open_key;
@@ -85,7 +84,6 @@ DROP INDEX operations_node_op_seq_key;
 DELETE FROM operations WHERE op_seq = 0;
 ALTER TABLE operations
     DROP CONSTRAINT operations_op_seq_check,
-    DROP CONSTRAINT operations_action_check,
     ADD CONSTRAINT operations_action_check CHECK (action IN (
         'enroll', 'provision', 'drain', 'retire', 'reactivate', 'remove')),
     ADD CONSTRAINT operations_node_op_seq_key UNIQUE (node_id, op_seq);

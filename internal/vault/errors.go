@@ -25,10 +25,6 @@ const (
 	ReasonNoKey       = "no_signing_key"  // Vault says that a key or version is not there
 	ReasonKeyMismatch = "signer_mismatch" // Vault's key is not the verifier set's
 	ReasonBadSet      = "bad_verifier_set"
-
-	ReasonCSRExtras    = "csr_extras"    // the CSR asks for more than its key
-	ReasonCSRKey       = "csr_key"       // not a P-256 key
-	ReasonCSRSignature = "csr_signature" // not signed by its key
 )
 
 // interpretError turns what a call returned into a *schema.Error. Vault's own

@@ -13,14 +13,14 @@ import (
 )
 
 // Issue implements nodeapi.Issuer: a node certificate for the CSR's key and the
-// identity. A CSR that asks for anything else is KindInvalidRequest (reason
-// csr_extras, csr_key or csr_signature) before Vault is asked. What comes back
+// identity. A CSR that asks for anything else is KindInvalidRequest (a
+// csr_* reason of trust.CheckCSR) before Vault is asked. What comes back
 // is compared with what was asked, field by field; anything else is
 // KindInternal. Asking again is safe: it makes another certificate, and one that
 // nobody stored opens nothing.
 func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id trust.Identity) (trust.IssuedCertificate, error) {
 	var none trust.IssuedCertificate
-	if err := checkCSR(csr); err != nil {
+	if err := trust.CheckCSR(csr); err != nil {
 		return none, err
 	}
 	if err := c.checkIdentity(id); err != nil {

@@ -66,7 +66,7 @@ func (w leafWant) fault(c *x509.Certificate) string {
 	switch {
 	case !bytes.Equal(c.RawSubjectPublicKeyInfo, w.spki):
 		return "for another key"
-	case !bytes.Equal(c.RawSubject, []byte(emptyName)):
+	case !bytes.Equal(c.RawSubject, []byte(trust.EmptyName)):
 		return "with a subject"
 	case !slices.Equal(texts(c.URIs), uris) || !slices.Equal(sorted(c.DNSNames), w.dns) ||
 		!slices.Equal(sorted(texts(c.IPAddresses)), w.ips) || len(c.EmailAddresses) > 0 ||

@@ -2,6 +2,7 @@ package vault
 
 import (
 	"context"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,7 +30,7 @@ func TestSealedAndBack(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
 	require.ErrorContains(t, err, b.Address)
 	require.Equal(t, "vault operator unseal", schema.AsError(err).Next)
-	_, err = api.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	_, err = api.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
 	_, err = Login(t.Context(), b.config("worker"))
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
@@ -42,7 +43,7 @@ func TestSealedAndBack(t *testing.T) {
 	b.Unseal(t)
 	_, err = worker.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
-	_, err = api.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	_, err = api.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	require.NoError(t, err)
 }
 
@@ -231,7 +232,7 @@ func TestNoSecretInErrorsAndLogs(t *testing.T) {
 		readText(t, filepath.Join(b.dir, "api-secret-id")), readText(t, filepath.Join(b.dir, "api-role-id"))}
 	var texts []string
 	try := func() {
-		_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+		_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 		if err != nil {
 			texts = append(texts, err.Error())
 		}

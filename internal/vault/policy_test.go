@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
@@ -23,7 +24,7 @@ import (
 // works, everything else is Vault's own 403.
 func TestPolicies(t *testing.T) {
 	b := prepared(t)
-	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: newCSR(t, emptyRequest(), newKey(t)).Raw}))
+	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: newCSR(t, x509.CertificateRequest{}, newKey(t)).Raw}))
 	uri := nodeIdentity().URI()
 	document := func(payloadType string) string {
 		return base64.StdEncoding.EncodeToString(dsse.PAE(payloadType, []byte("{}")))
@@ -144,7 +145,7 @@ func TestSetsPolicy(t *testing.T) {
 func TestPolicyDenialDoesNotLogInAgain(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
-	_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonDenied)
 	require.Equal(t, 1, b.calls.of("login"))
 }

@@ -188,7 +188,7 @@ func (b *book) enroll(body []byte) (any, error) {
 		return nil, schema.Errorf(schema.KindUnauthenticated, "wrong signature")
 	}
 	t, ok := b.tokens[r.Token]
-	spki := trust.SPKIHash(csr.RawSubjectPublicKeyInfo)
+	spki := schema.SHA256Hex(csr.RawSubjectPublicKeyInfo)
 	switch {
 	case b.isRemoved:
 		return nil, identityError(schema.ReasonNodeRemoved)
@@ -227,7 +227,7 @@ func (b *book) renew(body []byte) (any, error) {
 // clone locks the node when a key asks with a sequence that another key has
 // passed already.
 func (b *book) clone(sequence int64, csr *x509.CertificateRequest) error {
-	if sequence < b.current.seq && trust.SPKIHash(csr.RawSubjectPublicKeyInfo) != b.current.facts.SPKI {
+	if sequence < b.current.seq && schema.SHA256Hex(csr.RawSubjectPublicKeyInfo) != b.current.facts.SPKI {
 		b.isLocked = true
 		return identityError(schema.ReasonNodeLocked)
 	}
@@ -253,7 +253,7 @@ func (b *book) recover(body []byte) (any, error) {
 	case r.Incarnation != b.incarnation:
 		return nil, schema.Errorf(schema.KindUnauthenticated, "another incarnation")
 	}
-	spki := trust.SPKIHash(csr.RawSubjectPublicKeyInfo)
+	spki := schema.SHA256Hex(csr.RawSubjectPublicKeyInfo)
 	live := b.current != nil && b.current.token == r.Token || b.pending != nil && b.pending.token == r.Token
 	switch by := b.claims[r.Token]; {
 	case by == "" && !live:

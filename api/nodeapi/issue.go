@@ -118,4 +118,4 @@ func checkAsk(csrPEM, agentVersion string) (*x509.CertificateRequest, error) {
 	return parseCSR(csrPEM)
 }
 
-func spki(csr *x509.CertificateRequest) string { return trust.SPKIHash(csr.RawSubjectPublicKeyInfo) }
+func spki(csr *x509.CertificateRequest) string { return schema.SHA256Hex(csr.RawSubjectPublicKeyInfo) }

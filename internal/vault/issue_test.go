@@ -51,7 +51,7 @@ func TestIssue(t *testing.T) {
 	require.Equal(t, "CN=gpuaas test node CA G1", issued.Facts.Issuer)
 	require.Equal(t, id.URI(), issued.Facts.URI)
 	require.Regexp(t, "^[0-9a-f]{30,40}$", issued.Facts.Serial)
-	require.Equal(t, trust.SPKIHash(csr.RawSubjectPublicKeyInfo), issued.Facts.SPKI)
+	require.Equal(t, schema.SHA256Hex(csr.RawSubjectPublicKeyInfo), issued.Facts.SPKI)
 
 	roots, err := c.Roots(t.Context())
 	require.NoError(t, err)

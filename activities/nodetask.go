@@ -69,7 +69,7 @@ func (t *Task) enqueue(ctx context.Context, spec TaskSpec, o task.Owner, row Tas
 	if t.Sets != nil {
 		// Asked before the signing: should the key change in between, the version
 		// is one that the new key's nodes are past.
-		least, err := t.Sets.LeastSet(ctx)
+		least, err := t.Sets.MinVerifierSet(ctx)
 		if err != nil {
 			return err
 		}

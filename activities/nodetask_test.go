@@ -45,7 +45,7 @@ func (q *queue) Void(context.Context, activities.Fence) error { return nil }
 // Sign "signs" by answering the payload.
 func (q *queue) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
 
-func (q *queue) LeastSet(context.Context) (int64, error) { return q.least, q.leastErr }
+func (q *queue) MinVerifierSet(context.Context) (int64, error) { return q.least, q.leastErr }
 
 func run(t *testing.T, q *queue, spec activities.TaskSpec) (task.Result, error) {
 	t.Helper()

@@ -81,10 +81,10 @@ type Signer interface {
 
 // Sets knows the verifier sets.
 type Sets interface {
-	// LeastSet returns the version of the verifier set in which the key that
+	// MinVerifierSet returns the version of the verifier set in which the key that
 	// Signer uses became the active one, 0 for the first set. A node with an older
 	// set does not know the key.
-	LeastSet(ctx context.Context) (int64, error)
+	MinVerifierSet(ctx context.Context) (int64, error)
 }
 
 // Ledger lists what of a node exists outside, so that nothing leaks.

@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -67,15 +67,15 @@ func (b *bench) login(t *testing.T) *vault.Client {
 func TestSetupPublishesSets(t *testing.T) {
 	b := prepared(t)
 	for range 2 {
-		version, err := setupSets(t.Context(), b.options, b.url)
+		version, err := publishVerifierSet(t.Context(), b.options, b.url)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), version)
 	}
 	first, err := b.store.NewestSet(t.Context())
 	require.NoError(t, err)
-	signer, err := vault.NewSetSigner(b.options.vaultAdmin(), "test")
+	signer, err := vault.NewVerifierSetSigner(b.options.vaultAdmin(), "test")
 	require.NoError(t, err)
-	version, err := publishSet(t.Context(), b.store, signer, time.Now().Add(vault.SetLife*2/3))
+	version, err := verifierset.Publish(t.Context(), b.store, signer, audit.Subject{Actor: setupActor}, time.Now().Add(vault.VerifierSetLifetime*2/3))
 	require.NoError(t, err)
 	require.Equal(t, int64(2), version)
 	all, err := b.store.SetsAfter(t.Context(), 0, 64)
@@ -100,11 +100,11 @@ func TestSetupPublishesSets(t *testing.T) {
 // made anew, is refused and publishes nothing.
 func TestSetupRefusesAnotherVaultsKeys(t *testing.T) {
 	b := prepared(t)
-	_, err := setupSets(t.Context(), b.options, b.url)
+	_, err := publishVerifierSet(t.Context(), b.options, b.url)
 	require.NoError(t, err)
 	require.NoError(t, b.vault.Root(t).Sys().Unmount("transit"))
 	require.NoError(t, setupVault(t.Context(), b.options))
-	_, err = setupSets(t.Context(), b.options, b.url)
+	_, err = publishVerifierSet(t.Context(), b.options, b.url)
 	require.Equal(t, schema.KindInternal, schema.KindOf(err), "%v", err)
 	require.NotEmpty(t, schema.AsError(err).Next)
 	all, err := b.store.SetsAfter(t.Context(), 0, 64)
@@ -116,12 +116,12 @@ func TestSetupRefusesAnotherVaultsKeys(t *testing.T) {
 // metric say so; a rotation by hand does not.
 func TestSignerCheckShows(t *testing.T) {
 	b := prepared(t)
-	_, err := setupSets(t.Context(), b.options, b.url)
+	_, err := publishVerifierSet(t.Context(), b.options, b.url)
 	require.NoError(t, err)
 	client := b.login(t)
 	reg := prometheus.NewRegistry()
 	m := newMetrics(reg)
-	f := sets.New(b.store, client, slog.New(slog.DiscardHandler), m.signerChecked)
+	f := verifierset.New(b.store, client, slog.New(slog.DiscardHandler), m.signerChecked)
 	require.NoError(t, f.Refresh(t.Context()))
 	require.InDelta(t, 1, signerOK(t, reg), 0)
 	root := b.vault.Root(t)
@@ -135,7 +135,7 @@ func TestSignerCheckShows(t *testing.T) {
 	require.NoError(t, err)
 	_, err = root.Logical().Write("transit/keys/task-test", map[string]any{"type": "ed25519"})
 	require.NoError(t, err)
-	again := sets.New(b.store, client, slog.New(slog.DiscardHandler), m.signerChecked)
+	again := verifierset.New(b.store, client, slog.New(slog.DiscardHandler), m.signerChecked)
 	require.NoError(t, firstCheck(t.Context(), again), "the rest of the work goes on")
 	require.InDelta(t, 0, signerOK(t, reg), 0)
 	_, err = client.Sign(t.Context(), []byte("{}"))
@@ -148,13 +148,13 @@ func TestSignerCheckShows(t *testing.T) {
 func TestStartWithoutACheck(t *testing.T) {
 	b := prepared(t)
 	client := b.login(t)
-	fresh := func() *sets.Follower {
-		return sets.New(b.store, client, slog.New(slog.DiscardHandler), func(bool) {})
+	fresh := func() *verifierset.Follower {
+		return verifierset.New(b.store, client, slog.New(slog.DiscardHandler), func(bool) {})
 	}
 	require.Equal(t, schema.KindNotFound, schema.KindOf(firstCheck(t.Context(), fresh())), "no set")
-	out := sets.New(away{b.store}, client, slog.New(slog.DiscardHandler), func(bool) {})
+	out := verifierset.New(away{b.store}, client, slog.New(slog.DiscardHandler), func(bool) {})
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(firstCheck(t.Context(), out)), "no database")
-	_, err := setupSets(t.Context(), b.options, b.url)
+	_, err := publishVerifierSet(t.Context(), b.options, b.url)
 	require.NoError(t, err)
 	b.vault.Seal(t)
 	err = firstCheck(t.Context(), fresh())
@@ -191,68 +191,6 @@ func signerOK(t *testing.T, reg *prometheus.Registry) float64 {
 	}
 	require.FailNow(t, "the gauge is missing")
 	return 0
-}
-
-// race is a store in which another setup is faster, and a signer that counts.
-type race struct {
-	newest  *trust.StoredSet
-	err     error
-	rival   trust.StoredSet
-	lost    int // how often the rival is faster
-	firsts  int
-	renewal bool
-}
-
-func (r *race) NewestSet(context.Context) (trust.StoredSet, error) {
-	if r.newest == nil {
-		return trust.StoredSet{}, schema.NewError(schema.KindNotFound, "none")
-	}
-	return *r.newest, r.err
-}
-
-func (r *race) PutSet(_ context.Context, set trust.StoredSet, _ audit.Subject) error {
-	if r.lost > 0 {
-		r.lost--
-		r.newest = &r.rival
-		return schema.NewError(schema.KindInvalidRequest, "outdated").WithReason("set_outdated")
-	}
-	r.newest = &set
-	return nil
-}
-
-func (r *race) First(context.Context, time.Time) (trust.StoredSet, error) {
-	r.firsts++
-	return trust.StoredSet{Version: 1, Hash: "mine"}, nil
-}
-
-func (r *race) Renewal(_ context.Context, s trust.StoredSet, _ time.Time) (trust.StoredSet, bool, error) {
-	return trust.StoredSet{Version: s.Version + 1}, r.renewal, nil
-}
-
-func TestPublishSet(t *testing.T) {
-	t.Parallel()
-	t.Run("another setup is faster", func(t *testing.T) {
-		t.Parallel()
-		r := &race{rival: trust.StoredSet{Version: 1, Hash: "rival"}, lost: 1}
-		version, err := publishSet(t.Context(), r, r, time.Now())
-		require.NoError(t, err)
-		require.Equal(t, int64(1), version)
-		require.Equal(t, "rival", r.newest.Hash, "one chain")
-		require.Equal(t, 1, r.firsts)
-	})
-	t.Run("always", func(t *testing.T) {
-		t.Parallel()
-		r := &race{rival: trust.StoredSet{Version: 1}, lost: 100, renewal: true}
-		_, err := publishSet(t.Context(), r, r, time.Now())
-		require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
-	})
-	t.Run("a database that is away makes no first set", func(t *testing.T) {
-		t.Parallel()
-		r := &race{newest: &trust.StoredSet{}, err: schema.NewError(schema.KindServiceUnavailable, "away")}
-		_, err := publishSet(t.Context(), r, r, time.Now())
-		require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
-		require.Zero(t, r.firsts)
-	})
 }
 
 // What a setup says names no token.

@@ -45,7 +45,7 @@ func Setup(ctx context.Context, o SetupOptions) error {
 		return err
 	}
 	fmt.Fprintln(o.Talk, "vault: CAs, signing keys, roles and policies are in place")
-	version, err := setupSets(ctx, o, url)
+	version, err := publishVerifierSet(ctx, o, url)
 	if err != nil {
 		return err
 	}

@@ -11,10 +11,10 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/providers/manual"
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/workflows"
@@ -24,7 +24,7 @@ import (
 type parts struct {
 	store    *store.Store
 	vault    *vault.Client
-	sets     *sets.Follower
+	sets     *verifierset.Follower
 	temporal *temporal.Client
 	metrics  *metrics
 }
@@ -47,7 +47,7 @@ func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.
 	}); err != nil {
 		return nil, err
 	}
-	p.sets = sets.New(p.store, p.vault, log, p.metrics.signerChecked)
+	p.sets = verifierset.New(p.store, p.vault, log, p.metrics.signerChecked)
 	if err = firstCheck(ctx, p.sets); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.
 // firstCheck checks the signer at the start. With keys that are not the set's the
 // worker does all but sign, and its health says why; without a check (Vault or the
 // database is away, no set was published) it does not begin.
-func firstCheck(ctx context.Context, f *sets.Follower) error {
+func firstCheck(ctx context.Context, f *verifierset.Follower) error {
 	err := f.Refresh(ctx)
 	if schema.KindOf(f.Healthy()) == schema.KindInternal {
 		return nil // checked, and found wrong

@@ -24,7 +24,7 @@ func (a *API) handOut(ctx context.Context, c Caller, ask PollRequest) (offer *wi
 	if c.Idle {
 		return nil, nil, nil
 	}
-	mended, err = a.cfg.Grants.Good()
+	mended, err = a.cfg.Grants.Ready()
 	if err != nil {
 		a.withheld(c, err)
 		return nil, mended, nil

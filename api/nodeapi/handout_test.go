@@ -58,7 +58,7 @@ func (f *fakeTrust) fail(why error) {
 	}
 }
 
-func (f *fakeTrust) Good() (<-chan struct{}, error) {
+func (f *fakeTrust) Ready() (<-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mended, f.why

@@ -110,7 +110,7 @@ type Store interface {
 type Grants interface {
 	// Good answers nil when Sign can be called now, and otherwise why not, as
 	// Sign would; mended is closed when that is over. It makes no remote call.
-	Good() (mended <-chan struct{}, err error)
+	Ready() (mended <-chan struct{}, err error)
 	// Sign returns the DSSE envelopes of the grant and of the delegation of its
 	// key. It makes no remote call. KindServiceUnavailable while no delegation
 	// is good: then nothing may be handed over.

@@ -47,7 +47,7 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	r := c.replica()
 	m := r.enrolled()
 	_, attach := r.task(m)
-	require.Eventually(t, func() bool { _, err := c.grants.Good(); return err == nil }, 2*soon, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := c.grants.Ready(); return err == nil }, 2*soon, 10*time.Millisecond)
 	server.Seal(t)
 	defer server.Unseal(t)
 	attach()

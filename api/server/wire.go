@@ -18,10 +18,10 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/api/relay"
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -37,7 +37,7 @@ type app struct {
 	store      *store.Store
 	listener   *store.Listener
 	vault      *vault.Client
-	sets       *sets.Follower
+	sets       *verifierset.Follower
 	grants     *vault.Grants
 	serverCert *vault.ServerCertificate
 
@@ -128,7 +128,7 @@ func (a *app) connect(ctx context.Context) bool {
 // key. Neither being good yet keeps nobody out: polls park and heartbeats are
 // taken meanwhile, and only work is not handed over.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = sets.New(a.store, a.vault, a.log, a.metrics.Signer)
+	a.sets = verifierset.New(a.store, a.vault, a.log, a.metrics.Signer)
 	if err := a.sets.Refresh(ctx); err != nil {
 		a.log.Error("no task is handed over", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // grants starts a lease key and waits until it is good.
@@ -25,7 +26,7 @@ func grants(t *testing.T, c *Client) *Grants {
 func untilGood(t *testing.T, g *Grants) {
 	t.Helper()
 	for {
-		mended, err := g.Good()
+		mended, err := g.Ready()
 		if err == nil {
 			return
 		}
@@ -43,7 +44,7 @@ func leaseKey(t *testing.T, envelope json.RawMessage, set trust.VerifierSet) (tr
 	body, err := verifyAs(t, trust.LeaseKeyPayloadType, envelope, set.Accepts()...)
 	require.NoError(t, err)
 	var doc trust.LeaseKey
-	require.NoError(t, schema.DecodeStrict(body, maxSetBytes, &doc))
+	require.NoError(t, schema.DecodeStrict(body, signed.MaxDocumentBytes, &doc))
 	public, err := base64.StdEncoding.DecodeString(doc.Public)
 	require.NoError(t, err)
 	return doc, trust.VerifierKey{KeyID: doc.KeyID, Public: public}
@@ -69,7 +70,7 @@ func TestGrants(t *testing.T) {
 	body, err := verifyAs(t, trust.LeasePayloadType, envelope, by)
 	require.NoError(t, err)
 	var got task.Grant
-	require.NoError(t, schema.DecodeStrict(body, maxSetBytes, &got))
+	require.NoError(t, schema.DecodeStrict(body, signed.MaxDocumentBytes, &got))
 	require.Equal(t, grant, got)
 
 	t.Run("each replica has its own key", func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestGrants(t *testing.T) {
 		g.mu.Unlock()
 		_, _, err := g.Sign(grant)
 		requireKind(t, err, schema.KindServiceUnavailable, "no_lease_key")
-		_, err = g.Good()
+		_, err = g.Ready()
 		requireKind(t, err, schema.KindServiceUnavailable, "no_lease_key")
 	})
 }
@@ -99,7 +100,7 @@ func TestGrantsAfterAFailedStart(t *testing.T) {
 	require.False(t, <-told, "no set yet")
 	_, _, err = g.Sign(task.Grant{})
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
-	mended, err := g.Good()
+	mended, err := g.Ready()
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
 
 	b.write(t, "sys/policies/acl/gpuaas-api", map[string]any{"policy": `path "transit/keys/*" { capabilities = ["read"] }`})
@@ -109,9 +110,9 @@ func TestGrantsAfterAFailedStart(t *testing.T) {
 	for !<-told {
 	}
 	<-mended
-	_, err = g.Good()
+	_, err = g.Ready()
 	require.NoError(t, err)
-	require.Contains(t, b.log.String(), "no task is handed over")
+	require.Contains(t, b.log.String(), "no task is dispatched")
 }
 
 // A published set with another active key brings a new delegation at once; a key
@@ -121,7 +122,7 @@ func TestGrantsFollowTheSet(t *testing.T) {
 	c := b.login(t, "api")
 	g := grants(t, c)
 	b.write(t, "transit/keys/task-test/rotate", nil)
-	mended, err := g.Good()
+	mended, err := g.Ready()
 	require.NoError(t, err)
 	next := b.moved(t, b.set)
 	require.NoError(t, c.Follow(t.Context(), next))
@@ -132,12 +133,12 @@ func TestGrantsFollowTheSet(t *testing.T) {
 	require.Equal(t, "task-test.v2", g.held.by, "one delegation at the start, one at the move")
 	g.held.by = "task-test.v0"
 	g.mu.Unlock()
-	_, err = g.Good()
+	_, err = g.Ready()
 	requireKind(t, err, schema.KindServiceUnavailable, "no_lease_key")
 
 	wrong := next
-	wrong.Hash = hashOf(nil)
+	wrong.Hash = schema.SHA256Hex(nil)
 	require.Error(t, c.Follow(t.Context(), wrong))
-	_, err = g.Good()
+	_, err = g.Ready()
 	requireKind(t, err, schema.KindInternal, ReasonBadSet)
 }

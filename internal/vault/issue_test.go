@@ -123,7 +123,7 @@ func TestIssueChecksWhatComesBack(t *testing.T) {
 			b.write(t, "pki-node/roles/node", loosened)
 			_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 			requireKind(t, err, schema.KindInternal, "")
-			require.ErrorContains(t, err, "it is not used")
+			require.ErrorContains(t, err, "discarded a certificate")
 		})
 	}
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup), "setup tightens it again")
@@ -170,7 +170,7 @@ func TestLeafFaults(t *testing.T) {
 	parent := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, SubjectKeyId: []byte{1}}
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
-	want := leafWant{spki: spki, uri: id.URI(), usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
+	want := leafSpec{spki: spki, uri: id.URI(), usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
 	sign := func(c *x509.Certificate) *x509.Certificate {
 		der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), caKey)
 		require.NoError(t, err)
@@ -207,7 +207,7 @@ func TestLeafFaults(t *testing.T) {
 	other := want
 	other.spki = append([]byte{}, spki...)
 	other.spki[len(spki)-1] ^= 1
-	require.Equal(t, "for another key", other.fault(sign(good())))
+	require.Equal(t, "another key", other.fault(sign(good())))
 }
 
 func TestServerCertificate(t *testing.T) {
@@ -266,7 +266,7 @@ func TestServerCertificateRenews(t *testing.T) {
 	require.NoError(t, err)
 	first := source.Leaf()
 	b.Seal(t)
-	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "server certificate not renewed") },
+	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "cannot renew the server certificate") },
 		30*time.Second, 50*time.Millisecond)
 	require.Equal(t, first, source.Leaf())
 	b.Unseal(t)

@@ -151,13 +151,13 @@ func TestDeadline(t *testing.T) {
 	require.ErrorContains(t, err, config.Address)
 }
 
-func TestUnwellVault(t *testing.T) {
+func TestUnhealthyVault(t *testing.T) {
 	t.Parallel()
 	for status, reason := range map[int]string{
-		http.StatusInternalServerError: ReasonUnwell,
-		http.StatusBadGateway:          ReasonUnwell,
-		http.StatusServiceUnavailable:  ReasonUnwell,
-		http.StatusTooManyRequests:     ReasonUnwell,
+		http.StatusInternalServerError: ReasonUnhealthy,
+		http.StatusBadGateway:          ReasonUnhealthy,
+		http.StatusServiceUnavailable:  ReasonUnhealthy,
+		http.StatusTooManyRequests:     ReasonUnhealthy,
 		http.StatusBadRequest:          ReasonLogin,
 		http.StatusForbidden:           ReasonLogin,
 	} {

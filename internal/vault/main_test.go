@@ -81,9 +81,9 @@ func (b *bench) firstSet(t *testing.T) {
 }
 
 // sets returns a signer of verifier sets.
-func (b *bench) sets(t *testing.T) *SetSigner {
+func (b *bench) sets(t *testing.T) *VerifierSetSigner {
 	t.Helper()
-	s, err := NewSetSigner(b.admin, testEnv)
+	s, err := NewVerifierSetSigner(b.admin, testEnv)
 	require.NoError(t, err)
 	return s
 }

@@ -129,9 +129,9 @@ func TestSetsPolicy(t *testing.T) {
 	admin := b.admin
 	admin.TokenFile = filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(admin.TokenFile, []byte(token.Auth.ClientToken), 0o600))
-	s, err := NewSetSigner(admin, testEnv)
+	s, err := NewVerifierSetSigner(admin, testEnv)
 	require.NoError(t, err)
-	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(SetLife))
+	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(VerifierSetLifetime))
 	require.NoError(t, err)
 	require.True(t, due)
 	document := base64.StdEncoding.EncodeToString(dsse.PAE(task.PayloadType, []byte("{}")))

@@ -178,7 +178,7 @@ func TestSetupRefuses(t *testing.T) {
 		require.NoError(t, root.Sys().Unmount(transitMount))
 		b.write(t, "sys/mounts/transit", map[string]any{"type": "kv"})
 		err := Setup(t.Context(), b.admin, b.setup)
-		require.ErrorContains(t, err, "gpuaas needs transit there")
+		require.ErrorContains(t, err, "gpuaas needs type transit")
 	})
 	t.Run("a key that can leave Vault", func(t *testing.T) {
 		root := b.Root(t)

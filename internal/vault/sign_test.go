@@ -117,7 +117,7 @@ func TestRotationByHandChangesNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, trust, trustAgain, name)
 	}
-	next, due, err := b.sets(t).Renewal(t.Context(), b.set, time.Now().Add(SetLife))
+	next, due, err := b.sets(t).Renewal(t.Context(), b.set, time.Now().Add(VerifierSetLifetime))
 	require.NoError(t, err)
 	require.True(t, due)
 	require.NoError(t, c.Follow(t.Context(), next))
@@ -150,13 +150,13 @@ func (b *bench) moved(t *testing.T, set trust.StoredSet) trust.StoredSet {
 	require.NoError(t, err)
 	tasks, err := s.s.transit().read(t.Context(), "reading", "task-test")
 	require.NoError(t, err)
-	doc := f.doc
-	doc.Version, doc.PrevHash = doc.Version+1, f.hash
+	doc := f.set.Doc
+	doc.Version, doc.PrevHash = doc.Version+1, f.set.Hash
 	doc.Keys = []trust.VerifierSetKey{
 		{KeyID: "task-test.v2", Public: tasks.Keys["2"].PublicKey, State: trust.KeyActive},
 		{KeyID: "task-test.v1", Public: tasks.Keys["1"].PublicKey, State: trust.KeyGrace},
 	}
-	next, err := s.signSet(t.Context(), doc, f)
+	next, err := s.sign(t.Context(), doc, f.root, f.key)
 	require.NoError(t, err)
 	return next
 }
@@ -190,7 +190,7 @@ func TestRemadeKeyIsNotUsed(t *testing.T) {
 	err = c.Follow(t.Context(), b.set)
 	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
 	require.ErrorContains(t, err, "task-test.v1 (sha256 ")
-	require.ErrorContains(t, err, "Vault holds task-test.v1 (sha256 ")
+	require.ErrorContains(t, err, "Vault has task-test.v1 (sha256 ")
 	require.NotEmpty(t, schema.AsError(err).Next)
 	calls := b.calls.of("sign")
 	_, err = c.Sign(t.Context(), []byte("{}"))

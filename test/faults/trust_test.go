@@ -24,7 +24,7 @@ func startTrust() trust.TaskTrust {
 // no task is ever stored: it lets polls look for one.
 type noWork struct{}
 
-func (noWork) Good() (<-chan struct{}, error) { return nil, nil }
+func (noWork) Ready() (<-chan struct{}, error) { return nil, nil }
 
 func (noWork) Sign(task.Grant) (grant, key json.RawMessage, err error) {
 	return nil, nil, schema.NewError(schema.KindInternal, "nothing is to be granted here")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // A set has two signatures over the same bytes, by the root and the task key.
@@ -32,22 +33,22 @@ func TestSetsAreSignedTwice(t *testing.T) {
 	for _, key := range []trust.VerifierKey{trusted.Roots[0], trusted.Keys[0]} {
 		body, err := verifyAs(t, trust.VerifierSetPayloadType, b.set.Document, key)
 		require.NoError(t, err)
-		require.Equal(t, b.set.Hash, hashOf(body))
+		require.Equal(t, b.set.Hash, schema.SHA256Hex(body))
 		var doc trust.VerifierSetDoc
-		require.NoError(t, schema.DecodeStrict(body, maxSetBytes, &doc))
+		require.NoError(t, schema.DecodeStrict(body, signed.MaxDocumentBytes, &doc))
 		require.Equal(t, int64(1), doc.Version)
 		require.Empty(t, doc.PrevHash)
-		require.WithinDuration(t, time.Now().Add(SetLife), doc.ExpiresAt, time.Hour)
+		require.WithinDuration(t, time.Now().Add(VerifierSetLifetime), doc.ExpiresAt, time.Hour)
 	}
 }
 
 func TestRenewal(t *testing.T) {
 	b := prepared(t)
 	s := b.sets(t)
-	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(SetLife/2-time.Hour))
+	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(VerifierSetLifetime/2-time.Hour))
 	require.NoError(t, err)
 	require.False(t, due, "more than half is left")
-	late := time.Now().Add(SetLife/2 + time.Hour)
+	late := time.Now().Add(VerifierSetLifetime/2 + time.Hour)
 	next, due, err := s.Renewal(t.Context(), b.set, late)
 	require.NoError(t, err)
 	require.True(t, due)
@@ -57,8 +58,8 @@ func TestRenewal(t *testing.T) {
 	require.NoError(t, err)
 	second, err := s.s.transit().check(t.Context(), testEnv, next)
 	require.NoError(t, err)
-	require.Equal(t, first.doc.Keys, second.doc.Keys)
-	require.Equal(t, late.Add(SetLife).UTC(), second.doc.ExpiresAt.UTC())
+	require.Equal(t, first.set.Doc.Keys, second.set.Doc.Keys)
+	require.Equal(t, late.Add(VerifierSetLifetime).UTC(), second.set.Doc.ExpiresAt.UTC())
 }
 
 // What the database holds is believed only with the root's signature: a set that
@@ -71,7 +72,7 @@ func TestForgedSets(t *testing.T) {
 	resign := func(change func(*trust.VerifierSetDoc), keys ...string) trust.StoredSet {
 		f, err := c.transit().check(t.Context(), testEnv, b.set)
 		require.NoError(t, err)
-		doc := f.doc
+		doc := f.set.Doc
 		change(&doc)
 		body, err := json.Marshal(doc)
 		require.NoError(t, err)
@@ -82,11 +83,11 @@ func TestForgedSets(t *testing.T) {
 		}
 		envelope, err := seal(t.Context(), trust.VerifierSetPayloadType, body, signers...)
 		require.NoError(t, err)
-		return trust.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: hashOf(body), PrevHash: doc.PrevHash, Document: envelope}
+		return trust.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: schema.SHA256Hex(body), PrevHash: doc.PrevHash, Document: envelope}
 	}
 	other := base64.StdEncoding.EncodeToString(make([]byte, 32))
 	wrongHash, wrongVersion, rubbish := b.set, b.set, b.set
-	wrongHash.Hash = hashOf(nil)
+	wrongHash.Hash = schema.SHA256Hex(nil)
 	wrongVersion.Version++
 	rubbish.Document = []byte(`{"payload":"e30=","payloadType":"x","signatures":[],"signatures":[]}`)
 	for name, row := range map[string]struct {
@@ -112,7 +113,7 @@ func TestForgedSets(t *testing.T) {
 			requireKind(t, c.Follow(t.Context(), row.set), schema.KindInternal, row.reason)
 			_, err := c.Sign(t.Context(), []byte("{}"))
 			requireKind(t, err, schema.KindInternal, row.reason)
-			_, _, err = b.sets(t).Renewal(t.Context(), row.set, time.Now().Add(SetLife))
+			_, _, err = b.sets(t).Renewal(t.Context(), row.set, time.Now().Add(VerifierSetLifetime))
 			requireKind(t, err, schema.KindInternal, row.reason)
 			require.NoError(t, c.Follow(t.Context(), b.set), "the good one heals it")
 			again, err := c.Sign(t.Context(), []byte("{}"))

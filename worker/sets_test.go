@@ -62,8 +62,8 @@ func (b *bench) login(t *testing.T) *vault.Client {
 	return c
 }
 
-// A second setup changes nothing; one that comes late enough publishes a
-// successor with the same keys.
+// A second setup changes nothing; a setup after half of the set's lifetime
+// publishes a successor with the same keys.
 func TestSetupPublishesSets(t *testing.T) {
 	b := prepared(t)
 	for range 2 {
@@ -96,9 +96,9 @@ func TestSetupPublishesSets(t *testing.T) {
 	require.Equal(t, 2, published)
 }
 
-// The set names the keys: a setup on another Vault, or on one whose task key was
-// made anew, is refused and publishes nothing.
-func TestSetupRefusesAnotherVaultsKeys(t *testing.T) {
+// Setup fails and publishes nothing if Vault's keys are not those of the verifier
+// set.
+func TestSetupRejectsOtherKeys(t *testing.T) {
 	b := prepared(t)
 	_, err := publishVerifierSet(t.Context(), b.options, b.url)
 	require.NoError(t, err)
@@ -112,9 +112,9 @@ func TestSetupRefusesAnotherVaultsKeys(t *testing.T) {
 	require.Len(t, all, 1)
 }
 
-// A key that is not the set's stops the signing, and the worker's health and a
-// metric say so; a rotation by hand does not.
-func TestSignerCheckShows(t *testing.T) {
+// A key that differs from the set's stops signing; the worker's health and a
+// metric report it. A rotation in Vault alone does not.
+func TestSignerCheckReported(t *testing.T) {
 	b := prepared(t)
 	_, err := publishVerifierSet(t.Context(), b.options, b.url)
 	require.NoError(t, err)
@@ -144,8 +144,8 @@ func TestSignerCheckShows(t *testing.T) {
 	require.ErrorContains(t, again.Healthy(), "task-test.v1")
 }
 
-// A start without a check waits, and makes no key (B37).
-func TestStartWithoutACheck(t *testing.T) {
+// A worker that cannot check the set does not start, and creates no key.
+func TestStartRequiresCheck(t *testing.T) {
 	b := prepared(t)
 	client := b.login(t)
 	fresh := func() *verifierset.Follower {
@@ -166,11 +166,11 @@ func TestStartWithoutACheck(t *testing.T) {
 	require.Len(t, key.Data["keys"], 1)
 }
 
-// away is a database that cannot be read.
+// away is an unavailable database.
 type away struct{ *store.Store }
 
 func (away) NewestSet(context.Context) (trust.StoredSet, error) {
-	return trust.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "Postgres is away")
+	return trust.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "Postgres is unavailable")
 }
 
 func newest(t *testing.T, s *store.Store) trust.StoredSet {
@@ -193,7 +193,7 @@ func signerOK(t *testing.T, reg *prometheus.Registry) float64 {
 	return 0
 }
 
-// What a setup says names no token.
+// The output of a setup contains no token.
 func TestSetupTalk(t *testing.T) {
 	b := prepared(t)
 	var talk strings.Builder

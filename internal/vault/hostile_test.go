@@ -15,10 +15,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Whatever a request asks for, no certificate holds a field we did not set. Two
-// hundred requests, well signed, ask for mixtures of everything: the adapter
-// refuses each, and Vault's role alone, without the adapter's check, gives either
-// nothing or the bare certificate.
+// No certificate contains a field that a request asked for. Two hundred correctly
+// signed requests ask for random mixtures of extras: the adapter rejects each one,
+// and Vault's role alone, without the adapter's check, issues either nothing or the
+// bare certificate.
 func TestHostileRequests(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
@@ -45,7 +45,7 @@ func TestHostileRequests(t *testing.T) {
 	require.Positive(t, signed)
 }
 
-// hostile is a request for one to four things that are not the caller's to set.
+// hostile is a request for one to four things that a caller must not set.
 func hostile(t *testing.T, random *rand.Rand) x509.CertificateRequest {
 	t.Helper()
 	other, err := url.Parse(nodeIdentity().URI())

@@ -80,8 +80,8 @@ func TestIssue(t *testing.T) {
 	require.Equal(t, issued.Facts.SPKI, again.Facts.SPKI)
 }
 
-// What is refused is refused before Vault is asked.
-func TestIssueRefusesWithoutVault(t *testing.T) {
+// Issue rejects invalid requests without a call to Vault.
+func TestIssueRejectsBeforeVault(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
 	csr := x509.CertificateRequest{}
@@ -102,8 +102,8 @@ func TestIssueRefusesWithoutVault(t *testing.T) {
 	require.Zero(t, b.calls.of("issue"))
 }
 
-// A role that was loosened by hand is found in what it issues.
-func TestIssueChecksWhatComesBack(t *testing.T) {
+// Issue detects a loosened role by the certificates that it issues.
+func TestIssueChecksCertificate(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
 	role, err := b.Root(t).Logical().Read("pki-node/roles/node")
@@ -131,7 +131,7 @@ func TestIssueChecksWhatComesBack(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A retired issuer is no root any more, and what it signs is refused.
+// A retired issuer is no longer a root, and its certificates are rejected.
 func TestRetiredIssuer(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
@@ -253,8 +253,8 @@ func TestServerCertificate(t *testing.T) {
 	require.Error(t, dial("10.0.0.1"))
 }
 
-// The server certificate is renewed by itself, and the old one is served while
-// Vault is away.
+// The server certificate is renewed, and the old one stays in use while Vault is
+// unavailable.
 func TestServerCertificateRenews(t *testing.T) {
 	b := prepared(t)
 	role, err := b.Root(t).Logical().Read("pki-api/roles/api")
@@ -315,8 +315,8 @@ func oneExtension() []pkix.Extension {
 	return []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3, 4}, Value: []byte{5, 0}}}
 }
 
-// otherNameSAN is a SAN with the right URI and a name of a type which
-// crypto/x509 does not show.
+// otherNameSAN is a SAN with the right URI and a name of a type that crypto/x509
+// hides.
 func otherNameSAN(t *testing.T, uri string) []pkix.Extension {
 	t.Helper()
 	value, err := asn1.Marshal([]asn1.RawValue{

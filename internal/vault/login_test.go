@@ -17,7 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-func TestSealedAndBack(t *testing.T) {
+func TestSealAndUnseal(t *testing.T) {
 	b := prepared(t)
 	worker, api := b.login(t, "worker"), b.login(t, "api")
 	_, err := api.Roots(t.Context())
@@ -67,7 +67,7 @@ func TestRevokedTokenLogsInAgain(t *testing.T) {
 	c := b.login(t, "worker")
 	b.write(t, "auth/token/revoke", map[string]any{"token": c.api.Token()})
 
-	// Many calls find out at once; one of them logs in.
+	// Of many concurrent calls, one logs in.
 	var wg sync.WaitGroup
 	errs := make([]error, 20)
 	for i := range errs {
@@ -80,7 +80,7 @@ func TestRevokedTokenLogsInAgain(t *testing.T) {
 	require.Equal(t, 2, b.calls.of("login"))
 }
 
-func TestLogInAgainOncePerCall(t *testing.T) {
+func TestOneLoginPerCall(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
 	token, secretID := c.api.Token(), readText(t, filepath.Join(b.dir, "worker-secret-id"))
@@ -91,14 +91,15 @@ func TestLogInAgainOncePerCall(t *testing.T) {
 		requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
 		require.Equal(t, 2+n, b.calls.of("login"))
 	}
-	// New credentials are taken without a restart.
+	// New credentials take effect without a restart.
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
 	_, err := c.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
 }
 
-// A token is renewed while it may be, and replaced before its maximal life ends.
-func TestTokenOutlivesItsMaximum(t *testing.T) {
+// A token is renewed as long as Vault extends it, and replaced before it reaches
+// its maximum lifetime.
+func TestTokenReplacedBeforeMaximumTTL(t *testing.T) {
 	b := prepared(t)
 	b.write(t, "auth/approle/role/gpuaas-worker", map[string]any{"token_ttl": "4s", "token_max_ttl": "6s"})
 	c := b.login(t, "worker")
@@ -108,10 +109,10 @@ func TestTokenOutlivesItsMaximum(t *testing.T) {
 	require.NotEqual(t, first, c.api.Token())
 	_, err := c.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
-	require.Empty(t, b.calls.errs, "it never came to a refusal")
+	require.Empty(t, b.calls.errs, "no call failed")
 }
 
-func TestCloseGivesTheTokenBack(t *testing.T) {
+func TestCloseRevokesToken(t *testing.T) {
 	b := prepared(t)
 	c, err := Login(t.Context(), b.config("api"))
 	require.NoError(t, err)
@@ -126,7 +127,7 @@ func TestCloseGivesTheTokenBack(t *testing.T) {
 	require.ErrorContains(t, err, "403")
 }
 
-// silent is a server that takes a request and never answers.
+// silent is a server that accepts requests and never responds.
 func silent(t *testing.T) string {
 	t.Helper()
 	done := make(chan struct{})
@@ -177,7 +178,7 @@ func TestUnhealthyVault(t *testing.T) {
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestConnectionRefused(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -211,7 +212,7 @@ func TestBadConfig(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
 }
 
-// canary stands for a secret.
+// canary represents a secret.
 const canary = "canary-4b1f"
 
 // credentials returns a configuration with credentials of no Vault.
@@ -224,7 +225,7 @@ func credentials(t *testing.T) Config {
 	return c
 }
 
-// No error and no log line of a run with every kind of trouble names a secret.
+// No error and no log line contains a secret, whatever fails.
 func TestNoSecretInErrorsAndLogs(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")

@@ -20,8 +20,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// TestPolicies makes each call with each role's own token: what a role may do
-// works, everything else is Vault's own 403.
+// TestPolicies makes each call with each role's token. Allowed calls succeed; Vault
+// denies all others with 403.
 func TestPolicies(t *testing.T) {
 	b := prepared(t)
 	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: newCSR(t, x509.CertificateRequest{}, newKey(t)).Raw}))
@@ -121,8 +121,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// The policy of those who sign sets is enough for it, and for nothing else.
-func TestSetsPolicy(t *testing.T) {
+// The policy for signing verifier sets allows only that.
+func TestVerifierSetPolicy(t *testing.T) {
 	b := prepared(t)
 	token, err := b.Root(t).Auth().Token().Create(&api.TokenCreateRequest{Policies: []string{"gpuaas-sets"}, NoDefaultPolicy: true})
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestSetsPolicy(t *testing.T) {
 	}
 }
 
-// A denial by policy is not taken for a dead token.
+// A denial by the policy does not trigger a login.
 func TestPolicyDenialDoesNotLogInAgain(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")

@@ -168,7 +168,8 @@ func (s *session) keepAlive(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case next = <-s.watchers: // a call has logged in again
-		case <-watcher.DoneCh():
+		case err := <-watcher.DoneCh():
+			s.log.Info("Vault does not extend the token; logging in again", "address", s.address, "err", err)
 			next = s.replaceToken(ctx)
 		}
 		watcher.Stop()

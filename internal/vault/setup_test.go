@@ -20,7 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// standing is what a second Setup must not change.
+// standing is the state that a second Setup must not change.
 type standing struct {
 	NodeCA, ServerCA, TaskTrust                    string
 	WorkerRole, WorkerSecret, APIRole, APISecretID string
@@ -61,7 +61,7 @@ func TestSetupTwice(t *testing.T) {
 	require.Len(t, b.list(t, "auth/approle/role/gpuaas-api/secret-id"), 1)
 }
 
-func TestSetupAtOnce(t *testing.T) {
+func TestSetupConcurrently(t *testing.T) {
 	b := empty(t)
 	const runs = 6
 	errs := make([]error, runs)
@@ -88,7 +88,7 @@ func TestSetupAtOnce(t *testing.T) {
 	require.Equal(t, before, b.standing(t))
 }
 
-func TestSetupReplacesOnlyADeadSecretID(t *testing.T) {
+func TestSetupReplacesOnlyInvalidSecretID(t *testing.T) {
 	b := prepared(t)
 	before := b.standing(t)
 	b.write(t, "auth/approle/role/gpuaas-api/secret-id/destroy", map[string]any{"secret_id": before.APISecretID})
@@ -112,7 +112,7 @@ func TestSetupTightensFileModes(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-func TestSetupKeepsARotatedIssuer(t *testing.T) {
+func TestSetupKeepsRotatedIssuer(t *testing.T) {
 	b := prepared(t)
 	b.write(t, "pki-node/root/generate/internal", map[string]any{
 		"common_name": "gpuaas test node CA G2", "issuer_name": "g2", "key_type": "ec", "key_bits": 256, "ttl": "87600h",
@@ -132,7 +132,7 @@ func TestSetupKeepsARotatedIssuer(t *testing.T) {
 	require.Len(t, roots, 2)
 }
 
-func TestSetupTakesNewNames(t *testing.T) {
+func TestSetupAppliesNewNames(t *testing.T) {
 	b := prepared(t)
 	b.setup.NodeAPINames = []string{"api.example.test"}
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
@@ -142,7 +142,7 @@ func TestSetupTakesNewNames(t *testing.T) {
 	require.Empty(t, cert.Leaf().IPAddresses)
 }
 
-func TestSetupRefuses(t *testing.T) {
+func TestSetupRejects(t *testing.T) {
 	b := prepared(t)
 	t.Run("another environment's Vault", func(t *testing.T) {
 		c := b.setup
@@ -191,9 +191,9 @@ func TestSetupRefuses(t *testing.T) {
 	})
 }
 
-// A read that fails is never taken for "not there": a new key would make every
-// node refuse our tasks (B37).
-func TestSetupMakesNoKeyWhenAReadFails(t *testing.T) {
+// Setup creates no key if it cannot read the existing one: with a new key, every
+// node would reject our tasks.
+func TestSetupCreatesNoKeyAfterFailedRead(t *testing.T) {
 	b := prepared(t)
 	before := b.standing(t)
 	target, err := url.Parse(b.Address)
@@ -247,8 +247,8 @@ func TestSplitNames(t *testing.T) {
 	require.Equal(t, []string{"127.0.0.1", "::1"}, ips)
 }
 
-// Setup gets on from wherever an earlier run was cut off: before a request
-// reached Vault, or after it with the answer lost.
+// Setup completes after an earlier run was interrupted at any request: before it
+// reached Vault, or after it with the response lost.
 func TestSetupInterrupted(t *testing.T) {
 	b := empty(t)
 	target, err := url.Parse(b.Address)
@@ -287,8 +287,8 @@ func TestSetupInterrupted(t *testing.T) {
 	require.Equal(t, before, b.standing(t))
 }
 
-// Only Vault's own word that there is nothing counts as "not there".
-func TestAbsentIsAClear404(t *testing.T) {
+// Only Vault's own 404 without a message means that an object does not exist.
+func TestAbsentOnlyByVaults404(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		body   string

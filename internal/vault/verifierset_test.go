@@ -20,7 +20,7 @@ import (
 )
 
 // A set has two signatures over the same bytes, by the root and the task key.
-func TestSetsAreSignedTwice(t *testing.T) {
+func TestVerifierSetSignatures(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
 	trusted, err := c.TaskTrust(t.Context())
@@ -42,7 +42,7 @@ func TestSetsAreSignedTwice(t *testing.T) {
 	}
 }
 
-func TestRenewal(t *testing.T) {
+func TestVerifierSetRenewal(t *testing.T) {
 	b := prepared(t)
 	s := b.sets(t)
 	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(VerifierSetLifetime/2-time.Hour))
@@ -62,9 +62,9 @@ func TestRenewal(t *testing.T) {
 	require.Equal(t, late.Add(VerifierSetLifetime).UTC(), second.set.Doc.ExpiresAt.UTC())
 }
 
-// What the database holds is believed only with the root's signature: a set that
-// somebody put there is neither followed nor renewed.
-func TestForgedSets(t *testing.T) {
+// A set from the database needs the root key's signature: a forged one is neither
+// followed nor renewed.
+func TestForgedVerifierSets(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
 	signed, err := c.Sign(t.Context(), []byte("{}"))
@@ -115,7 +115,7 @@ func TestForgedSets(t *testing.T) {
 			requireKind(t, err, schema.KindInternal, row.reason)
 			_, _, err = b.sets(t).Renewal(t.Context(), row.set, time.Now().Add(VerifierSetLifetime))
 			requireKind(t, err, schema.KindInternal, row.reason)
-			require.NoError(t, c.Follow(t.Context(), b.set), "the good one heals it")
+			require.NoError(t, c.Follow(t.Context(), b.set), "a valid set resumes signing")
 			again, err := c.Sign(t.Context(), []byte("{}"))
 			require.NoError(t, err)
 			require.Equal(t, signed, again)
@@ -123,9 +123,9 @@ func TestForgedSets(t *testing.T) {
 	}
 }
 
-// A Vault that does not answer, or says no, is an error at the start and makes
-// no key (B37); a process that runs keeps the set it had.
-func TestFollowWhileVaultIsAway(t *testing.T) {
+// If Vault does not respond or denies the call, a new client fails and creates no
+// key; a running client keeps its set.
+func TestFollowWhileVaultUnavailable(t *testing.T) {
 	b := prepared(t)
 	running := b.login(t, "worker")
 	target, err := url.Parse(b.Address)
@@ -170,7 +170,7 @@ func TestFollowWhileVaultIsAway(t *testing.T) {
 	b.Seal(t)
 	requireKind(t, running.Follow(t.Context(), b.set), schema.KindServiceUnavailable, ReasonSealed)
 	_, err = running.TaskTrust(t.Context())
-	require.NoError(t, err, "what was checked stays")
+	require.NoError(t, err, "the checked set stays in use")
 	b.Unseal(t)
 	_, err = running.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)

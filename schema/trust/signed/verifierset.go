@@ -100,7 +100,10 @@ func parseBody(body []byte, document json.RawMessage) (VerifierSet, error) {
 	case d.Version < 1 || d.Epoch < 0 || d.ExpiresAt.IsZero() || len(d.Keys) > maxSetKeys:
 		return VerifierSet{}, reject(ReasonBody, "the verifier set has no version or no expiry, or more than %d keys", maxSetKeys)
 	}
-	return s, s.decodeKeys()
+	if err := s.decodeKeys(); err != nil {
+		return VerifierSet{}, err
+	}
+	return s, nil
 }
 
 // decodeKeys requires distinct key IDs and keys, and exactly one active key.

@@ -169,7 +169,7 @@ func (s *session) keepAlive(ctx context.Context) {
 		case <-ctx.Done():
 		case next = <-s.watchers: // a call has logged in again
 		case err := <-watcher.DoneCh():
-			s.log.Info("Vault does not extend the token; logging in again", "address", s.address, "err", err)
+			s.log.Info("token cannot be extended; logging in to Vault again", "address", s.address, "err", err)
 			next = s.replaceToken(ctx)
 		}
 		watcher.Stop()

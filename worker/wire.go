@@ -10,10 +10,10 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/providers/manual"
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/workflows"
 )
@@ -22,7 +22,7 @@ import (
 type parts struct {
 	store    *store.Store
 	vault    *vault.Client
-	sets     *sets.Follower
+	sets     *verifierset.Follower
 	temporal *temporal.Client
 	metrics  *metrics
 }
@@ -50,7 +50,7 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 			return err
 		}},
 		{"a check of the task key", func(ctx context.Context) error {
-			p.sets = sets.New(p.store, p.vault, d.Log, d.Metrics.SignerChecked)
+			p.sets = verifierset.New(p.store, p.vault, d.Log, d.Metrics.SignerChecked)
 			return firstCheck(ctx, p.sets)
 		}},
 		{"Temporal", func(ctx context.Context) (err error) {
@@ -76,7 +76,7 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 // firstCheck checks the signer once. With keys that differ from the verifier set's
 // the worker runs without signing, and its health says why. Without a result (Vault
 // or Postgres is unavailable, no set is published) it returns the error.
-func firstCheck(ctx context.Context, f *sets.Follower) error {
+func firstCheck(ctx context.Context, f *verifierset.Follower) error {
 	err := f.Refresh(ctx)
 	if schema.KindOf(f.Healthy()) == schema.KindInternal {
 		return nil

@@ -188,7 +188,7 @@ func (b *Book) enroll(body []byte) (any, error) {
 		return nil, schema.Errorf(schema.KindUnauthenticated, "wrong signature")
 	}
 	t, ok := b.Tokens[r.Token]
-	spki := trust.SPKIHash(csr.RawSubjectPublicKeyInfo)
+	spki := schema.SHA256Hex(csr.RawSubjectPublicKeyInfo)
 	switch {
 	case b.IsRemoved:
 		return nil, IdentityError(schema.ReasonNodeRemoved)
@@ -227,7 +227,7 @@ func (b *Book) renew(body []byte) (any, error) {
 // clone locks the node when a key asks with a sequence that another key has
 // passed already.
 func (b *Book) clone(sequence int64, csr *x509.CertificateRequest) error {
-	if sequence < b.Current.Seq && trust.SPKIHash(csr.RawSubjectPublicKeyInfo) != b.Current.Facts.SPKI {
+	if sequence < b.Current.Seq && schema.SHA256Hex(csr.RawSubjectPublicKeyInfo) != b.Current.Facts.SPKI {
 		b.IsLocked = true
 		return IdentityError(schema.ReasonNodeLocked)
 	}
@@ -253,7 +253,7 @@ func (b *Book) recover(body []byte) (any, error) {
 	case r.Incarnation != b.incarnation:
 		return nil, schema.Errorf(schema.KindUnauthenticated, "another incarnation")
 	}
-	spki := trust.SPKIHash(csr.RawSubjectPublicKeyInfo)
+	spki := schema.SHA256Hex(csr.RawSubjectPublicKeyInfo)
 	live := b.Current != nil && b.Current.Token == r.Token || b.Pending != nil && b.Pending.Token == r.Token
 	switch by := b.claims[r.Token]; {
 	case by == "" && !live:

@@ -1,4 +1,4 @@
-package sets
+package verifierset
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// world is a database and a signer that fail as they are told.
-type world struct {
+// fakes is a store and a signer with configurable errors.
+type fakes struct {
 	mu       sync.Mutex
 	newest   trust.StoredSet
 	readErr  error
@@ -22,28 +22,28 @@ type world struct {
 	checks   []int64
 }
 
-func (w *world) NewestSet(context.Context) (trust.StoredSet, error) {
+func (w *fakes) NewestSet(context.Context) (trust.StoredSet, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.newest, w.readErr
 }
 
-func (w *world) SetsAfter(context.Context, int64, int) ([]trust.StoredSet, error) { return nil, nil }
+func (w *fakes) SetsAfter(context.Context, int64, int) ([]trust.StoredSet, error) { return nil, nil }
 
-func (w *world) Follow(_ context.Context, s trust.StoredSet) error {
+func (w *fakes) Follow(_ context.Context, s trust.StoredSet) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.checks = append(w.checks, s.Version)
 	return w.checkErr
 }
 
-func (w *world) change(f func()) {
+func (w *fakes) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-func (w *world) checked() []int64 {
+func (w *fakes) checked() []int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.checks
@@ -53,17 +53,17 @@ func set(version int64) trust.StoredSet {
 	return trust.StoredSet{Version: version, Hash: string(rune('a' + version))}
 }
 
-func follower(w *world) (*Follower, *[]bool) {
-	told := &[]bool{}
-	return New(w, w, slog.New(slog.DiscardHandler), func(ok bool) { *told = append(*told, ok) }), told
+func follower(w *fakes) (*Follower, *[]bool) {
+	observed := &[]bool{}
+	return New(w, w, slog.New(slog.DiscardHandler), func(ok bool) { *observed = append(*observed, ok) }), observed
 }
 
-// A set is checked when it is new, once an hour, and again and again while the
-// check fails.
-func TestChecks(t *testing.T) {
+// The signer checks a new set, an unchanged set once an hour, and every time after
+// a failed check.
+func TestFollowerChecks(t *testing.T) {
 	t.Parallel()
-	w := &world{newest: set(1)}
-	f, told := follower(w)
+	w := &fakes{newest: set(1)}
+	f, observed := follower(w)
 	now := time.Now()
 	f.now = func() time.Time { return now }
 	_, err := f.NewestSet(t.Context())
@@ -88,26 +88,25 @@ func TestChecks(t *testing.T) {
 	require.ErrorIs(t, f.Healthy(), w.checkErr)
 	newest, err := f.NewestSet(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, int64(3), newest.Version, "nodes judge it themselves")
+	require.Equal(t, int64(3), newest.Version, "nodes verify it themselves")
 	w.checkErr = nil
 	require.NoError(t, f.Refresh(t.Context()))
 	require.NoError(t, f.Healthy())
 	require.Equal(t, []int64{1, 1, 2, 3, 3}, w.checked())
-	require.Equal(t, []bool{true, true, true, false, true}, *told)
+	require.Equal(t, []bool{true, true, true, false, true}, *observed)
 }
 
-// A database or a Vault that is away changes nothing of what was known, and the
-// check is made up for.
-func TestAway(t *testing.T) {
+// An unavailable database or Vault changes nothing, and the check is repeated.
+func TestFollowerOutages(t *testing.T) {
 	t.Parallel()
-	w := &world{readErr: schema.NewError(schema.KindNotFound, "none")}
-	f, told := follower(w)
+	w := &fakes{readErr: schema.NewError(schema.KindNotFound, "none")}
+	f, observed := follower(w)
 	require.ErrorIs(t, f.Refresh(t.Context()), w.readErr)
 	require.Error(t, f.Healthy())
 	w.readErr, w.newest = nil, set(1)
 	w.checkErr = schema.NewError(schema.KindServiceUnavailable, "sealed")
 	require.Error(t, f.Refresh(t.Context()))
-	require.Error(t, f.Healthy(), "it was never checked")
+	require.Error(t, f.Healthy(), "no check has completed")
 	w.checkErr = nil
 	require.NoError(t, f.Refresh(t.Context()))
 
@@ -115,24 +114,24 @@ func TestAway(t *testing.T) {
 	w.checkErr = schema.NewError(schema.KindServiceUnavailable, "sealed")
 	require.Error(t, f.Refresh(t.Context()))
 	require.NoError(t, f.Healthy(), "the set before was good")
-	require.Error(t, f.Refresh(t.Context()), "it is tried again")
+	require.Error(t, f.Refresh(t.Context()), "the check is repeated")
 	w.checkErr = nil
 	require.NoError(t, f.Refresh(t.Context()))
 	require.NoError(t, f.Refresh(t.Context()))
 	require.Equal(t, []int64{1, 1, 2, 2, 2}, w.checked())
 
-	w.readErr = schema.NewError(schema.KindServiceUnavailable, "Postgres is away")
+	w.readErr = schema.NewError(schema.KindServiceUnavailable, "Postgres is unavailable")
 	require.Error(t, f.Refresh(t.Context()))
 	newest, err := f.NewestSet(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, int64(2), newest.Version)
 	require.NoError(t, f.Healthy())
-	require.Equal(t, []bool{true, true}, *told)
+	require.Equal(t, []bool{true, true}, *observed)
 }
 
-func TestRunRefreshesAtAWake(t *testing.T) {
+func TestRunRefreshesOnNotification(t *testing.T) {
 	t.Parallel()
-	w := &world{newest: set(1)}
+	w := &fakes{newest: set(1)}
 	f, _ := follower(w)
 	ctx, stop := context.WithCancel(t.Context())
 	wake, done := make(chan struct{}), make(chan struct{})

@@ -16,10 +16,11 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // A set has two signatures over the same bytes, by the root and the task key.
-func TestSetsAreSignedTwice(t *testing.T) {
+func TestVerifierSetSignatures(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
 	trusted, err := c.TaskTrust(t.Context())
@@ -32,22 +33,22 @@ func TestSetsAreSignedTwice(t *testing.T) {
 	for _, key := range []trust.VerifierKey{trusted.Roots[0], trusted.Keys[0]} {
 		body, err := verifyAs(t, trust.VerifierSetPayloadType, b.set.Document, key)
 		require.NoError(t, err)
-		require.Equal(t, b.set.Hash, hashOf(body))
+		require.Equal(t, b.set.Hash, schema.SHA256Hex(body))
 		var doc trust.VerifierSetDoc
-		require.NoError(t, schema.DecodeStrict(body, maxSetBytes, &doc))
+		require.NoError(t, schema.DecodeStrict(body, signed.MaxDocumentBytes, &doc))
 		require.Equal(t, int64(1), doc.Version)
 		require.Empty(t, doc.PrevHash)
-		require.WithinDuration(t, time.Now().Add(SetLife), doc.ExpiresAt, time.Hour)
+		require.WithinDuration(t, time.Now().Add(VerifierSetLifetime), doc.ExpiresAt, time.Hour)
 	}
 }
 
-func TestRenewal(t *testing.T) {
+func TestVerifierSetRenewal(t *testing.T) {
 	b := prepared(t)
 	s := b.sets(t)
-	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(SetLife/2-time.Hour))
+	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(VerifierSetLifetime/2-time.Hour))
 	require.NoError(t, err)
 	require.False(t, due, "more than half is left")
-	late := time.Now().Add(SetLife/2 + time.Hour)
+	late := time.Now().Add(VerifierSetLifetime/2 + time.Hour)
 	next, due, err := s.Renewal(t.Context(), b.set, late)
 	require.NoError(t, err)
 	require.True(t, due)
@@ -57,13 +58,13 @@ func TestRenewal(t *testing.T) {
 	require.NoError(t, err)
 	second, err := s.s.transit().check(t.Context(), testEnv, next)
 	require.NoError(t, err)
-	require.Equal(t, first.doc.Keys, second.doc.Keys)
-	require.Equal(t, late.Add(SetLife).UTC(), second.doc.ExpiresAt.UTC())
+	require.Equal(t, first.set.Doc.Keys, second.set.Doc.Keys)
+	require.Equal(t, late.Add(VerifierSetLifetime).UTC(), second.set.Doc.ExpiresAt.UTC())
 }
 
-// What the database holds is believed only with the root's signature: a set that
-// somebody put there is neither followed nor renewed.
-func TestForgedSets(t *testing.T) {
+// A set from the database needs the root key's signature: a forged one is neither
+// followed nor renewed.
+func TestForgedVerifierSets(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
 	signed, err := c.Sign(t.Context(), []byte("{}"))
@@ -71,7 +72,7 @@ func TestForgedSets(t *testing.T) {
 	resign := func(change func(*trust.VerifierSetDoc), keys ...string) trust.StoredSet {
 		f, err := c.transit().check(t.Context(), testEnv, b.set)
 		require.NoError(t, err)
-		doc := f.doc
+		doc := f.set.Doc
 		change(&doc)
 		body, err := json.Marshal(doc)
 		require.NoError(t, err)
@@ -82,11 +83,11 @@ func TestForgedSets(t *testing.T) {
 		}
 		envelope, err := seal(t.Context(), trust.VerifierSetPayloadType, body, signers...)
 		require.NoError(t, err)
-		return trust.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: hashOf(body), PrevHash: doc.PrevHash, Document: envelope}
+		return trust.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: schema.SHA256Hex(body), PrevHash: doc.PrevHash, Document: envelope}
 	}
 	other := base64.StdEncoding.EncodeToString(make([]byte, 32))
 	wrongHash, wrongVersion, rubbish := b.set, b.set, b.set
-	wrongHash.Hash = hashOf(nil)
+	wrongHash.Hash = schema.SHA256Hex(nil)
 	wrongVersion.Version++
 	rubbish.Document = []byte(`{"payload":"e30=","payloadType":"x","signatures":[],"signatures":[]}`)
 	for name, row := range map[string]struct {
@@ -112,9 +113,9 @@ func TestForgedSets(t *testing.T) {
 			requireKind(t, c.Follow(t.Context(), row.set), schema.KindInternal, row.reason)
 			_, err := c.Sign(t.Context(), []byte("{}"))
 			requireKind(t, err, schema.KindInternal, row.reason)
-			_, _, err = b.sets(t).Renewal(t.Context(), row.set, time.Now().Add(SetLife))
+			_, _, err = b.sets(t).Renewal(t.Context(), row.set, time.Now().Add(VerifierSetLifetime))
 			requireKind(t, err, schema.KindInternal, row.reason)
-			require.NoError(t, c.Follow(t.Context(), b.set), "the good one heals it")
+			require.NoError(t, c.Follow(t.Context(), b.set), "a valid set resumes signing")
 			again, err := c.Sign(t.Context(), []byte("{}"))
 			require.NoError(t, err)
 			require.Equal(t, signed, again)
@@ -122,9 +123,9 @@ func TestForgedSets(t *testing.T) {
 	}
 }
 
-// A Vault that does not answer, or says no, is an error at the start and makes
-// no key (B37); a process that runs keeps the set it had.
-func TestFollowWhileVaultIsAway(t *testing.T) {
+// If Vault does not respond or denies the call, a new client fails and creates no
+// key; a running client keeps its set.
+func TestFollowWhileVaultUnavailable(t *testing.T) {
 	b := prepared(t)
 	running := b.login(t, "worker")
 	target, err := url.Parse(b.Address)
@@ -169,7 +170,7 @@ func TestFollowWhileVaultIsAway(t *testing.T) {
 	b.Seal(t)
 	requireKind(t, running.Follow(t.Context(), b.set), schema.KindServiceUnavailable, ReasonSealed)
 	_, err = running.TaskTrust(t.Context())
-	require.NoError(t, err, "what was checked stays")
+	require.NoError(t, err, "the checked set stays in use")
 	b.Unseal(t)
 	_, err = running.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)

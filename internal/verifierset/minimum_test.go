@@ -1,23 +1,25 @@
-package sets
+package verifierset
 
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// history is a database with sets; reads counts the readings of it.
+// history is a store with sets. reads counts the reads of it.
 type history struct {
-	*world
+	*fakes
 	sets  []trust.StoredSet
 	reads int
 	err   error
@@ -35,51 +37,57 @@ func (h *history) SetsAfter(_ context.Context, version int64, limit int) ([]trus
 // add publishes a set with an active key and others.
 func (h *history) add(t *testing.T, active string, others ...trust.VerifierSetKey) {
 	t.Helper()
-	doc := trust.VerifierSetDoc{V: 1, Version: int64(len(h.sets)) + 1, PrevHash: h.newest.Hash,
-		Keys: append(others, trust.VerifierSetKey{KeyID: active, Public: "of " + active, State: trust.KeyActive})}
+	doc := trust.VerifierSetDoc{V: 1, Version: int64(len(h.sets)) + 1, PrevHash: h.newest.Hash, ExpiresAt: time.Unix(1, 0),
+		Keys: append(others, entry(active, trust.KeyActive))}
 	body, err := json.Marshal(doc)
 	require.NoError(t, err)
-	document, err := json.Marshal(map[string][]byte{"payload": body})
+	document, err := json.Marshal(dsse.Envelope{PayloadType: trust.VerifierSetPayloadType,
+		Payload: base64.StdEncoding.EncodeToString(body), Signatures: []dsse.Signature{{Sig: "AA=="}}})
 	require.NoError(t, err)
-	sum := sha256.Sum256(body)
-	h.newest = trust.StoredSet{Version: doc.Version, PrevHash: doc.PrevHash, Hash: hex.EncodeToString(sum[:]), Document: document}
+	h.newest = trust.StoredSet{Version: doc.Version, PrevHash: doc.PrevHash, Hash: schema.SHA256Hex(body), Document: document}
 	h.sets = append(h.sets, h.newest)
 }
 
-// The least set is where the active key became active: not where it was staged,
-// nor where a renewal repeats it. What the first set knows, every node does.
-func TestLeastSet(t *testing.T) {
+// entry is a key of a set, made from its ID.
+func entry(id string, state trust.KeyState) trust.VerifierSetKey {
+	public := sha256.Sum256([]byte(id))
+	return trust.VerifierSetKey{KeyID: id, Public: base64.StdEncoding.EncodeToString(public[:]), State: state}
+}
+
+// The minimum set is the one in which the active key became active: not the one
+// that staged it, nor one that repeats it. Every node knows the keys of version 1.
+func TestMinVerifierSet(t *testing.T) {
 	t.Parallel()
-	h := &history{world: &world{}}
+	h := &history{fakes: &fakes{}}
 	f := New(h, h, slog.New(slog.DiscardHandler), func(bool) {})
-	least := func() int64 {
+	minimum := func() int64 {
 		require.NoError(t, f.Refresh(t.Context()))
 		v, err := f.MinVerifierSet(t.Context())
 		require.NoError(t, err)
 		return v
 	}
 	_, err := f.MinVerifierSet(t.Context())
-	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err), "no set was read yet")
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err), "no set has been read yet")
 	h.add(t, "k1")
-	require.Zero(t, least())
+	require.Zero(t, minimum())
 	h.add(t, "k1")
-	h.add(t, "k1", trust.VerifierSetKey{KeyID: "k2", Public: "of k2", State: trust.KeyStaged})
-	require.Zero(t, least(), "renewed, with a staged key")
-	h.add(t, "k2", trust.VerifierSetKey{KeyID: "k1", Public: "of k1", State: trust.KeyGrace})
-	require.Equal(t, int64(4), least())
-	for range 2 * setsPage {
+	h.add(t, "k1", entry("k2", trust.KeyStaged))
+	require.Zero(t, minimum(), "renewed, with a staged key")
+	h.add(t, "k2", entry("k1", trust.KeyGrace))
+	require.Equal(t, int64(4), minimum())
+	for range 2 * pageSize {
 		h.add(t, "k2")
 	}
 	reads := h.reads
-	require.Equal(t, int64(4), least())
+	require.Equal(t, int64(4), minimum())
 	require.Equal(t, reads+3, h.reads)
-	require.Equal(t, int64(4), least())
+	require.Equal(t, int64(4), minimum())
 	require.Equal(t, reads+3, h.reads, "read once for each newest set")
 }
 
-// A history that does not lead to the newest set, or does not come, names no
-// set.
-func TestLeastSetOfABrokenHistory(t *testing.T) {
+// A history that does not lead to the newest set, or cannot be read, gives no
+// minimum.
+func TestMinVerifierSetBrokenHistory(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(h *history){
 		"a missing set":  func(h *history) { h.sets = h.sets[:2] },
@@ -87,11 +95,11 @@ func TestLeastSetOfABrokenHistory(t *testing.T) {
 		"no envelope":    func(h *history) { h.sets[0].Document = json.RawMessage(`{`) },
 		"a gap":          func(h *history) { h.sets[1] = h.sets[2] },
 		"another newest": func(h *history) { h.newest.Hash = fmt.Sprint(h.newest.Hash, "x") },
-		"the database":   func(h *history) { h.err = schema.NewError(schema.KindServiceUnavailable, "away") },
+		"the database":   func(h *history) { h.err = schema.NewError(schema.KindServiceUnavailable, "unavailable") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := &history{world: &world{}}
+			h := &history{fakes: &fakes{}}
 			for _, key := range []string{"k1", "k2", "k2"} {
 				h.add(t, key)
 			}

@@ -64,9 +64,9 @@ const (
 	ReasonResultSignature = "result_signature"
 )
 
-// ReasonSettled is the reason of a KindNotFound for a delivery that nothing
+// ReasonActivityClosed is the reason of a KindNotFound for a delivery that nothing
 // waits for because it is over: a harmless repeat.
-const ReasonSettled = "settled"
+const ReasonActivityClosed = "settled"
 
 // Exit codes of the CLI.
 const (

@@ -38,7 +38,7 @@ func (op *operation) runPhase(ctx workflow.Context) error {
 			return err
 		}
 		if op.decision == nil {
-			repeat, err := op.settle(ctx, err)
+			repeat, err := op.endAttempt(ctx, err)
 			if err != nil {
 				return err
 			}
@@ -58,7 +58,7 @@ func (op *operation) runPhase(ctx workflow.Context) error {
 // settle ends an attempt that no decision interrupted. After a failure it parks,
 // unless the phase is best effort. repeat means that the attempt is repeated. If
 // a decision is waiting afterwards, the phase has not ended.
-func (op *operation) settle(ctx workflow.Context, failure error) (repeat bool, err error) {
+func (op *operation) endAttempt(ctx workflow.Context, failure error) (repeat bool, err error) {
 	if failure == nil {
 		op.mark(ctx, op.doneState(), "")
 		return false, nil

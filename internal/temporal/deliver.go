@@ -85,7 +85,7 @@ func (c *Client) pendingRun(ctx context.Context, o task.Owner) (runID string, er
 	case err != nil:
 		return "", err
 	case continuedWithout(p.status):
-		gone = gone.WithReason(schema.ReasonSettled)
+		gone = gone.WithReason(schema.ReasonActivityClosed)
 	}
 	if p.activity == nil {
 		return "", gone

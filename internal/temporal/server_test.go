@@ -111,7 +111,7 @@ func (b *bench) end() {
 func (b *bench) succeed() {
 	b.t.Helper()
 	require.NoError(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Succeeded, Message: "done"}))
-	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonSettled)
+	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonActivityClosed)
 	require.Equal(b.t, nodeapi.ActivityState{}, b.beatOnce(), "the run goes on without the activity")
 	b.end()
 	var r task.Result
@@ -200,7 +200,7 @@ func TestHeartbeatAndResultFollowReset(t *testing.T) {
 	require.Equal(t, nodeapi.ActivityState{}, b.beatOnce())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	b.succeed()
-	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonSettled)
+	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonActivityClosed)
 }
 
 func TestSilentTaskIsRetried(t *testing.T) {

@@ -28,22 +28,23 @@ const (
 	KindInternal            Kind = "internal"
 
 	// KindFenced: a write carried an op_seq that is no longer the node's. A
-	// newer operation owns the node; the writer must stop.
+	// newer operation holds the node; the writer must stop.
 	KindFenced Kind = "fenced"
 	// KindTaskFailed: the node ran the task and reports failure.
 	KindTaskFailed Kind = "task_failed"
-	// KindTaskRefused: the node would not run the task (signature, identity,
+	// KindTaskRefused: the agent rejected the task (signature, identity,
 	// time window, unknown type).
 	KindTaskRefused Kind = "task_refused"
-	// KindAgentSilent: the node's agent has not been heard from.
+	// KindAgentSilent: the node's agent has sent no poll and no heartbeat for its
+	// limit.
 	KindAgentSilent Kind = "agent_silent"
-	// KindUnfit: the machine is not what it should be (SKU mismatch, failed
+	// KindUnfit: the machine failed its acceptance checks (SKU mismatch, failed
 	// probe).
 	KindUnfit Kind = "unfit"
 	// KindTaskStatus: the node task's status does not allow the decision.
 	KindTaskStatus Kind = "task_status"
-	// KindDecisionOutdated: the decision was made about a phase or a park that is
-	// over.
+	// KindDecisionOutdated: the decision was made about a phase or a parking that
+	// has ended.
 	KindDecisionOutdated Kind = "decision_outdated"
 	// KindClaimExpired: the operation could not claim its node in time.
 	KindClaimExpired Kind = "claim_expired"
@@ -59,14 +60,14 @@ const (
 	ReasonNodeLocked       = "node_locked"
 	ReasonNodeRemoved      = "node_removed"
 	ReasonIdentityMismatch = "identity_mismatch"
-	// ReasonResultSignature is a result that the certificate's key did not sign
-	// as it came. The agent keeps it and posts it again.
+	// ReasonResultSignature: the signature of a result does not match the key of
+	// the certificate. The agent keeps the result and posts it again.
 	ReasonResultSignature = "result_signature"
 )
 
-// ReasonActivityClosed is the reason of a KindNotFound for a delivery that nothing
-// waits for because it is over: a harmless repeat.
-const ReasonActivityClosed = "settled"
+// ReasonActivityClosed is the reason of a KindNotFound for a result whose activity
+// has already ended. Such a delivery is a repeat and needs no action.
+const ReasonActivityClosed = "activity_closed"
 
 // Exit codes of the CLI.
 const (
@@ -75,7 +76,7 @@ const (
 	ExitUsage       = 2
 	ExitRefused     = 3
 	ExitNotFound    = 4
-	ExitPending     = 5 // timed out or parked; the operation goes on
+	ExitPending     = 5 // timed out or parked; the operation continues
 	ExitUnreachable = 6
 )
 

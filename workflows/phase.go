@@ -55,8 +55,8 @@ func (op *operation) runPhase(ctx workflow.Context) error {
 	}
 }
 
-// settle ends an attempt that no decision interrupted. After a failure it parks,
-// unless the phase is best effort. repeat means that the attempt is repeated. If
+// endAttempt ends an attempt that no decision interrupted. After a failure it
+// parks, unless the phase is best effort. repeat means that the attempt is repeated. If
 // a decision is waiting afterwards, the phase has not ended.
 func (op *operation) endAttempt(ctx workflow.Context, failure error) (repeat bool, err error) {
 	if failure == nil {

@@ -19,7 +19,7 @@ func (b *bed) signalAt(d time.Duration, event lifecycle.AgentEventName, incarnat
 	}, d)
 }
 
-// reissue is a bed in which the bundle was handed out.
+// reissue is a bed whose bundle was issued.
 func reissue(t *testing.T, from lifecycle.NodeState) *bed {
 	t.Helper()
 	b := setup(t, lifecycle.ActionReissueEnrollment, newWorld(from))
@@ -100,8 +100,8 @@ func TestReissueEnrollment(t *testing.T) {
 	})
 }
 
-// TestReissueParks lets each phase run out of time once. A retry brings it to
-// its end, and so does the event when it comes late.
+// TestReissueParks exceeds each phase's budget once. A retry completes the phase,
+// and so does the event when it arrives late.
 func TestReissueParks(t *testing.T) {
 	t.Parallel()
 	events := []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}

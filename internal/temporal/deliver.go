@@ -29,7 +29,7 @@ func isDeadline(err error) bool {
 // or was lost, and as canceled when both the task and the activity were canceled.
 // If the run was reset, the result goes to the new run.
 //
-// KindNotFound means that no activity waits: with reason schema.ReasonSettled
+// KindNotFound means that no activity waits: with reason schema.ReasonActivityClosed
 // because the operation continued or ended without it, otherwise because its run is
 // unknown or was terminated. A result that contains a secret is withheld; the
 // activity then fails with a message that says so.

@@ -74,8 +74,8 @@ func Decisions() []Decision {
 // a phase or its safety check.
 func (d Decision) NeedsReason() bool { return d == DecisionSkip || d == DecisionForce }
 
-// ReasonPlaceholder stands for the reason in a printed command. It is refused as
-// a reason, so that nobody records it by pasting the command.
+// ReasonPlaceholder is the placeholder of the reason in a printed command. It is
+// rejected as a reason, so that an operator who pastes the command cannot record it.
 const ReasonPlaceholder = "TEXT"
 
 // ResolveRequest is the argument of the resolve update.

@@ -28,7 +28,7 @@ func enroll(Options) Plan {
 		Phases: Phases{}.
 			Add(PhaseSpec{
 				Name: PhaseBundle, Title: "Wait until the bootstrap bundle is issued", Budget: 5 * time.Minute,
-				WaitingOn: AttentionOperator, Cause: "nobody requested the bundle from the admin API",
+				WaitingOn: AttentionOperator, Cause: "the bundle was not requested from the admin API",
 				Choices: []Choice{waitAgain},
 			}).
 			Add(PhaseSpec{

@@ -65,8 +65,8 @@ type PhaseSpec struct {
 	WaitingOn Attention `json:"waiting_on"`
 	// Cause is the likely cause when the budget ends.
 	Cause string `json:"cause"`
-	// Hint says what a person has to do for the phase to end, with NODE for the
-	// node's name. Empty when nobody has to do anything.
+	// Hint describes the action that an operator must take for the phase to end,
+	// with NODE for the node's name. Empty when no action is needed.
 	Hint string `json:"hint,omitempty"`
 	// BestEffort phases do not park: when one fails, the operation continues
 	// without it.

@@ -10,7 +10,7 @@ import (
 // the status of a node task.
 type NodeState string
 
-// The node states, in the order of a node's life.
+// The node states, in lifecycle order.
 const (
 	NodeRegistered      NodeState = "registered"
 	NodeBootstrapIssued NodeState = "bootstrap_issued"
@@ -25,7 +25,7 @@ const (
 	NodeRemoved         NodeState = "removed"
 )
 
-// NodeStates returns every node state in the order of a node's life.
+// NodeStates returns every node state in lifecycle order.
 func NodeStates() []NodeState {
 	return []NodeState{
 		NodeRegistered, NodeBootstrapIssued, NodeEnrolling, NodeActive, NodeOffline,

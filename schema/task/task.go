@@ -11,7 +11,7 @@ import (
 // Status is the status of a node task.
 type Status string
 
-// The task statuses. Succeeded, failed and cancelled are terminal. A lost task
+// The task statuses. `succeeded`, `failed` and `cancelled` are terminal. A lost task
 // outlived its lease; it resumes when its node reports again or an operator
 // resumes it.
 const (
@@ -146,7 +146,7 @@ type Lease struct {
 // again succeeds.
 type Result struct {
 	LeaseEpoch int64 `json:"lease_epoch"`
-	// Status is succeeded, failed or cancelled.
+	// Status is `succeeded`, `failed` or `cancelled`.
 	Status Status `json:"status"`
 	// Output is the type's result (Facts, ProbeReport, CordonResult,
 	// DrainResult) when Status is succeeded.

@@ -22,7 +22,7 @@ import (
 //
 // RecordHeartbeat calls the service directly because the SDK's heartbeat by id drops the pause
 // flag of the response.
-func (c *Client) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
+func (c NodeTasks) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	state, err := c.heartbeat(ctx, o, b)
@@ -52,7 +52,7 @@ func (c *Client) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.Ta
 		Cancel: p.activity.GetState() == enumspb.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED}, nil
 }
 
-func (c *Client) heartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
+func (c NodeTasks) heartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	details, err := converter.GetDefaultDataConverter().ToPayloads(b)
 	if err != nil {
 		return nodeapi.ActivityState{}, err

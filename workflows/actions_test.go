@@ -291,11 +291,11 @@ func TestControlPlaneTrouble(t *testing.T) {
 	t.Run("a superseded operation stops without another write", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.fail["finish completed"] = schema.Errorf(schema.KindFenced, "op_seq 8 owns the node")
+		w.fail["finish completed"] = schema.Errorf(schema.KindFenced, "op_seq 8 holds the node")
 		b := setup(t, lifecycle.ActionDrain, w)
 		st := b.run()
 		require.Equal(t, lifecycle.OperationFailed, st.Operation.Status)
-		require.Equal(t, "a newer operation owns the node", st.Operation.Outcome)
+		require.Equal(t, "a newer operation holds the node", st.Operation.Outcome)
 		require.Nil(t, w.finished)
 	})
 

@@ -21,7 +21,7 @@ type Lifecycle = func(workflow.Context, lifecycle.OperationInput) (lifecycle.Ope
 
 // Entry is one registered workflow.
 type Entry struct {
-	// Type is the type name that histories hold.
+	// Type is the workflow's type name in histories.
 	Type string
 	// Run is the workflow function.
 	Run any

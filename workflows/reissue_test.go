@@ -207,14 +207,14 @@ func TestReissueCanceled(t *testing.T) {
 	})
 }
 
-// TestReissueHint: until the node is back the operation says what it
-// waits for and what to type.
+// TestReissueHint checks that the details of a running reissue name the awaited event
+// and the command to run.
 func TestReissueHint(t *testing.T) {
 	t.Parallel()
 	b := reissue(t, lifecycle.NodeActive)
 	b.signalAt(2*time.Hour, lifecycle.EventFirstPoll, 2)
 	plan, _ := lifecycle.PlanOf(b.in.Action, b.in.Options)
-	op := &operation{in: b.in, plan: plan, phase: 1, status: lifecycle.OperationStatus{Operation: lifecycle.Operation{
+	op := &state{in: b.in, plan: plan, phase: 1, status: lifecycle.OperationStatus{Operation: lifecycle.Operation{
 		Action: b.in.Action, Status: lifecycle.OperationRunning, DeadlineAt: new(time.Time),
 		Phases: []lifecycle.Phase{{Name: lifecycle.PhaseBundle}, {Name: lifecycle.PhaseClaim}},
 	}}}

@@ -85,8 +85,8 @@ func issueHandler[Req, Claim any](a *certificates, i issuance[Req, Claim]) edge.
 }
 
 // issue signs a claimed certificate and stores it in the pending slot. The claim
-// outlives every failure from here on, so a request with the same key may be repeated. A
-// certificate that was signed but not stored is never accepted.
+// outlives every failure from here on, so a request with the same key
+// may be repeated. A certificate that was signed but not stored is never accepted.
 func (a *certificates) issue(r *http.Request, method trust.IssueMethod, claimed ClaimResult, csr *x509.CertificateRequest) (wire.EnrollResponse, error) {
 	var none wire.EnrollResponse
 	id := trust.Identity{Env: a.cfg.Env, NodeID: claimed.NodeID, Incarnation: claimed.Incarnation}

@@ -24,7 +24,7 @@ const (
 func oversized() []string {
 	return []string{
 		"internal/store.Store", "internal/store.unit",
-		"agent/internal/agenttest.API", "api/adminapi.API", "cli.env", "workflows.operation",
+		"agent/internal/agenttest.API", "api/adminapi.API", "cli.env",
 	}
 }
 

@@ -76,7 +76,7 @@ func (c NodeTasks) complete(ctx context.Context, o task.Owner, r task.Result) er
 }
 
 // pendingRun finds the run of the same chain in which the activity is pending: a
-// reset gives a running workflow a new run id. Otherwise it returns KindNotFound as
+// reset assigns a new run ID to a running workflow. Otherwise it returns KindNotFound as
 // CompleteTask documents.
 func (c NodeTasks) pendingRun(ctx context.Context, o task.Owner) (runID string, err error) {
 	gone := schema.NewError(schema.KindNotFound, "no activity %s is pending in %s", o.ActivityID, o.WorkflowID)

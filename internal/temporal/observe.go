@@ -24,7 +24,7 @@ const parkedPage = 200
 
 // Status queries an operation's status. An empty runID means the newest run.
 // KindNotFound when the node has none; KindServiceUnavailable with reason
-// no_worker when no worker answers.
+// no_worker when no worker responds.
 func (c Operations) Status(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
@@ -39,7 +39,8 @@ func (c Operations) Status(ctx context.Context, workflowID, runID string) (lifec
 }
 
 // query queries a run. A terminated run, for example one that was reset, would
-// return its last status although the operation is in another run: it is refused.
+// return its last status although the operation continues in another run, so query
+// rejects it.
 func (c Operations) query(ctx context.Context, r client.QueryWorkflowWithOptionsRequest) (converter.EncodedValue, error) {
 	answer, err := c.sdk.QueryWorkflowWithOptions(ctx, &r)
 	if err != nil {
@@ -102,13 +103,13 @@ func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.
 	return st, c.interpret(err, "sending the decision")
 }
 
-// errEnded says that a run closed while it took an update.
-var errEnded = errors.New("the run ended while it took the update")
+// errEnded is returned when a run closes while it handles an update.
+var errEnded = errors.New("the run ended while it handled the update")
 
-// update sends an update and reads its answer. The server drops an update when
-// the run changes concurrently (for example a result that arrives as the run
-// closes) and says so. update then sends the same update id again, which is safe.
-// errEnded says that the run had ended by then.
+// update sends an update and reads its response. If the run changes concurrently (for
+// example a result arrives as the run closes), the server drops the update and reports
+// it. update then repeats the same update ID, which is safe. It returns errEnded if
+// the run has ended.
 func (c Operations) update(ctx context.Context, o client.UpdateWorkflowOptions, answer any) error {
 	for try := 0; ; try++ {
 		handle, err := c.sdk.UpdateWorkflow(ctx, o)
@@ -152,8 +153,8 @@ func (c Operations) Parked(ctx context.Context) ([]lifecycle.OperationStatus, er
 	return out, nil
 }
 
-// parked queries one operation's status, and falls back on its search attributes
-// when no worker answers.
+// parked queries one operation's status, and falls back to its search attributes
+// when no worker responds.
 func (c Operations) parked(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
 	exec := info.GetExecution()
 	if st, err := c.Status(ctx, exec.GetWorkflowId(), exec.GetRunId()); err == nil {

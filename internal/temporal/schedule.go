@@ -117,7 +117,7 @@ func (c Installation) ReclaimSchedule(ctx context.Context) (ScheduleHealth, erro
 	return h, nil
 }
 
-// lastRun says how the last run that ended failed, "" when it succeeded.
+// lastRun returns the failure of the last finished run, "" if it succeeded.
 func (c Installation) lastRun(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
 	for _, a := range slices.Backward(recent) {
 		if a.StartWorkflowResult == nil {

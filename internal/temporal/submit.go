@@ -20,12 +20,13 @@ import (
 const submitBudget = 20 * time.Second
 
 // Submit starts the action's workflow under its workflow ID, which needs the
-// input's host. It returns the accepted operation, or the refusal as
+// input's host. It returns the accepted operation, or the rejection as
 // *schema.Error: KindNodeInUse, KindInvalidRequest, KindNotFound, or
-// KindOperationInProgress naming the operation that holds the node. The same
-// operation id again attaches to its own run and returns the first answer.
+// KindOperationInProgress naming the operation that holds the node. A repeated
+// call with the same operation ID attaches to its own run and returns the first
+// response.
 // KindServiceUnavailable with reason no_worker means that Temporal accepted the
-// operation and runs it when a worker is up.
+// operation and runs it when a worker is available.
 func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	plan, ok := lifecycle.PlanOf(in.Action, in.Options)
 	switch {

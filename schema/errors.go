@@ -11,7 +11,7 @@ import (
 // match kinds, never message texts.
 type Kind string
 
-// The error kinds. See Kinds for what each means at the edges.
+// The error kinds. Kinds lists the status code and exit code of each.
 const (
 	KindInvalidRequest      Kind = "invalid_request"
 	KindUnauthenticated     Kind = "unauthenticated"
@@ -80,20 +80,19 @@ const (
 	ExitUnreachable = 6
 )
 
-// KindInfo says what a kind means at each edge.
+// KindInfo describes how the HTTP API, the CLI and activities treat a kind.
 type KindInfo struct {
 	Kind Kind
 	// HTTP is the status code of the error envelope.
 	HTTP int
 	// Exit is the CLI's exit code.
 	Exit int
-	// Retry is true when the same call may succeed later without anybody
-	// changing it. Activities retry these and no others.
+	// Retry is true if the same call may succeed later. Activities retry only
+	// errors of these kinds.
 	Retry bool
 }
 
-// Kinds is the one table that turns kinds into status codes, exit codes and
-// retry decisions.
+// Kinds is the table of status codes, exit codes and retries by kind.
 func Kinds() []KindInfo {
 	return []KindInfo{
 		{KindInvalidRequest, http.StatusBadRequest, ExitRefused, false},
@@ -131,17 +130,17 @@ func (k Kind) Info() KindInfo {
 	return KindInternal.Info()
 }
 
-// Error is a failure with a kind, a message a person understands and, where one
-// exists, a machine-readable reason within the kind. It never carries a secret.
+// Error is a failure with a kind, a message for operators and an optional
+// machine-readable reason within the kind. It never contains a secret.
 type Error struct {
 	Kind    Kind
 	Message string
 	// Reason narrows the kind, for example node_removed for
 	// KindInvalidNodeIdentity.
 	Reason string
-	// Next is the command or action that helps, when one is known.
+	// Next is the command or action that resolves the failure, if there is one.
 	Next string
-	// Err is the cause. It is for logs on this side of an edge and is never sent.
+	// Err is the cause. It is only logged and never sent to a client.
 	Err error
 }
 
@@ -207,8 +206,8 @@ func AsError(err error) *Error {
 	return &Error{Kind: KindInternal, Message: "internal error", Err: err}
 }
 
-// ErrorInfo is what of an Error travels beside kind and message in a Temporal
-// application error's details.
+// ErrorInfo has the fields of an Error that are in the details of a Temporal
+// application error. Its type and message have the rest.
 type ErrorInfo struct {
 	Reason string `json:"reason,omitempty"`
 	Next   string `json:"next,omitempty"`

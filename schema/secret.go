@@ -25,7 +25,7 @@ var ErrSecret = errors.New("a secret must not be encoded")
 
 const hidden = "[secret]"
 
-// String, GoString and Format show that a secret is there and nothing of it.
+// String, GoString and Format return a placeholder.
 func (s Secret) String() string { return hidden }
 
 // GoString implements fmt.GoStringer.
@@ -37,7 +37,7 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, hidden) }
 // LogValue implements slog.LogValuer.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(hidden) }
 
-// MarshalJSON fails, so that a leak fails the call that would have leaked.
+// MarshalJSON fails, so that the call that would leak the secret fails.
 func (s Secret) MarshalJSON() ([]byte, error) { return nil, ErrSecret }
 
 // MarshalText fails.

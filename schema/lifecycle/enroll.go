@@ -6,7 +6,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// ActionEnroll gives a node its first identity.
+// ActionEnroll issues a node's first identity.
 const ActionEnroll Action = "enroll"
 
 // The phases of an enrollment and of a reissue.

@@ -33,10 +33,10 @@ func NodeStates() []NodeState {
 	}
 }
 
-// Refusing reports whether every endpoint refuses a node in state s.
+// Refusing reports whether every endpoint rejects a node in state s.
 func (s NodeState) Refusing() bool { return s == NodeRemoved }
 
-// TakesWork reports whether a node in state s may be given new work.
+// TakesWork reports whether a node in state s accepts new workloads.
 func (s NodeState) TakesWork() bool { return s == NodeActive }
 
 // Valid reports whether s is a node state.

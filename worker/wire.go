@@ -38,7 +38,7 @@ func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.
 			p.close()
 		}
 	}()
-	if p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL, CreatingProviders: creating()}); err != nil {
+	if p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL, CreatingProviders: creating(), Log: log}); err != nil {
 		return nil, err
 	}
 	if p.vault, err = vault.Login(ctx, vault.Config{
@@ -47,7 +47,7 @@ func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.
 	}); err != nil {
 		return nil, err
 	}
-	p.sets = sets.New(p.store, p.vault, log, p.metrics.signerChecked)
+	p.sets = sets.New(p.store.Identities, p.vault, log, p.metrics.signerChecked)
 	if err = firstCheck(ctx, p.sets); err != nil {
 		return nil, err
 	}
@@ -106,10 +106,10 @@ func register(w worker.Registry, p *parts, env string) {
 	}
 	w.RegisterWorkflowWithOptions(workflows.ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
 	for _, a := range []any{
-		&activities.Record{Records: p.store, Ended: p.metrics.ended},
-		&activities.Task{Tasks: p.store, Signer: p.vault, Sets: p.sets, Env: env},
-		&activities.Sweep{Reclaimer: p.store, Decided: p.metrics.reclaimed},
-		&activities.Machine{Ledger: p.store.Ledger(), Providers: providers()},
+		&activities.Record{Records: p.store.Operations, Ended: p.metrics.ended},
+		&activities.Task{Tasks: p.store.Tasks, Signer: p.vault, Sets: p.sets, Env: env},
+		&activities.Sweep{Reclaimer: p.store.Tasks, Decided: p.metrics.reclaimed},
+		&activities.Machine{Ledger: p.store.Operations, Providers: providers()},
 	} {
 		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})
 	}

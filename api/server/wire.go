@@ -83,7 +83,7 @@ func (a *app) connect(ctx context.Context) bool {
 		open func() error
 	}{
 		{"Postgres", func() (err error) {
-			a.store, err = store.Open(ctx, store.Config{URL: a.cfg.databaseURL})
+			a.store, err = store.Open(ctx, store.Config{URL: a.cfg.databaseURL, Log: a.log})
 			return err
 		}},
 		{"the database's schema", func() error {
@@ -128,7 +128,7 @@ func (a *app) connect(ctx context.Context) bool {
 // key. Neither being good yet keeps nobody out: polls park and heartbeats are
 // taken meanwhile, and only work is not handed over.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = sets.New(a.store, a.vault, a.log, a.metrics.Signer)
+	a.sets = sets.New(a.store.Identities, a.vault, a.log, a.metrics.Signer)
 	if err := a.sets.Refresh(ctx); err != nil {
 		a.log.Error("no task is handed over", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}
@@ -139,7 +139,7 @@ func (a *app) delegation(ctx context.Context) (err error) {
 // work starts what runs beside the listeners: notifications, what stands in
 // for lost ones, and the relay.
 func (a *app) work(ctx context.Context, group *sync.WaitGroup) {
-	a.registry.MustRegister(metrics.NewCensus(a.store, a.log))
+	a.registry.MustRegister(metrics.NewCensus(a.store.Inventory, a.log))
 	group.Go(func() {
 		if err := a.listener.Run(ctx); err != nil && ctx.Err() == nil {
 			a.log.Error("listening for notifications ended", slog.Any("err", err))
@@ -171,7 +171,7 @@ func (a *app) readiness() error {
 
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
-		Env: a.cfg.env, Store: a.store, Wakes: a.listener, Issuer: a.vault, CAs: a.vault,
+		Env: a.cfg.env, Store: newNodeStore(a.store), Wakes: a.listener, Issuer: a.vault, CAs: a.vault,
 		Grants: a.grants, Sets: a.sets, Beats: a.temporal,
 		Metrics: a.metrics, Log: a.log, Ready: a.readiness,
 		IssueRate: a.cfg.issueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
@@ -182,7 +182,7 @@ func (a *app) nodeServer() *http.Server {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.env, NodeURL: a.cfg.nodeURL, TokenHash: a.cfg.tokenHash, Actor: a.cfg.actor,
-		Store: a.store, Lifecycle: a.temporal, Trust: a.vault, Log: a.log, Ready: a.readiness,
+		Store: newAdminStore(a.store), Lifecycle: a.temporal, Trust: a.vault, Log: a.log, Ready: a.readiness,
 		Package: a.cfg.agent.source(a.cfg.nodeURL),
 	})
 }

@@ -43,7 +43,7 @@ func TestAResultOfAnotherBody(t *testing.T) {
 		_, err := e.Result(ctx, c, row.TaskID, result)
 		requireKind(t, err, schema.KindInvalidRequest, "envelope_mismatch")
 	})
-	require.Equal(t, []string{"tasks.foreign_result refused envelope_mismatch"}, rows)
+	require.Equal(t, []string{"tasks.mismatched_result refused envelope_mismatch"}, rows)
 	events := e.chain(c.NodeID)
 	last := events[len(events)-1]
 	require.Equal(t, row.TaskID, last.Target)

@@ -13,7 +13,7 @@ import (
 func TestLedger(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
-	l := e.Ledger()
+	l := e.Store.Operations
 	n := e.inState(lifecycle.NodeActive)
 	f := e.claim(n.ID, lifecycle.ActionProvision).Fence
 	r := activities.Resource{ResourceID: lifecycle.ResourceID(f.OperationID, "instance"), NodeID: n.ID, Kind: "instance", Provider: "manual"}
@@ -65,9 +65,9 @@ func TestAMachineMadeBeforeItsInstanceWasRecorded(t *testing.T) {
 	n := e.inState(lifecycle.NodeActive)
 	f := e.claim(n.ID, lifecycle.ActionProvision).Fence
 	r := activities.Resource{ResourceID: lifecycle.ResourceID(f.OperationID, "instance"), Kind: "instance", Provider: "manual"}
-	_, err := e.Ledger().Plan(ctx, f, r)
+	_, err := e.Store.Operations.Plan(ctx, f, r)
 	require.NoError(t, err)
-	require.NoError(t, e.Ledger().Created(ctx, f, r.ResourceID, "machine-1"))
+	require.NoError(t, e.Store.Operations.Created(ctx, f, r.ResourceID, "machine-1"))
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Instance: lifecycle.InstanceBootstrapping}))
 	require.Equal(t, "machine-1", e.node(n.ID).Instance.ExternalID)
 

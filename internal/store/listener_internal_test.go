@@ -11,11 +11,10 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 )
 
-func TestASilentConnectionIsCheckedAndKept(t *testing.T) {
+func TestListenerKeepsSilentConnection(t *testing.T) {
 	t.Parallel()
-	l, err := NewListener(pgtest.New(t, Migrate), slog.New(slog.DiscardHandler))
+	l, err := newListener(pgtest.New(t, Migrate), slog.New(slog.DiscardHandler), 10*time.Millisecond)
 	require.NoError(t, err)
-	l.check = 10 * time.Millisecond
 	outbox, cancel := l.subscribe(channelOutbox, 0)
 	defer cancel()
 	node, cancelNode := l.Subscribe("a node", 1)
@@ -23,13 +22,13 @@ func TestASilentConnectionIsCheckedAndKept(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
-	<-node // the connection stands
+	<-node // connected
 	for range 5 {
-		<-outbox // now and then anyway
+		<-outbox // at intervals
 	}
 	select {
 	case <-node:
-		require.FailNow(t, "the connection was made anew")
+		require.FailNow(t, "the listener reconnected")
 	default:
 	}
 	stop()

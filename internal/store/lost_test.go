@@ -188,11 +188,11 @@ func TestAnUndeliveredResultIsNudged(t *testing.T) {
 		require.Equal(t, map[string]activities.ReclaimResult{row.TaskID: activities.ReclaimRedelivered}, e.reclaim())
 		require.Empty(t, e.reclaim(), "once in a while")
 	})
-	require.Equal(t, []string{"tasks.delivery_nudged succeeded not_delivered"}, rows)
+	require.Equal(t, []string{"tasks.redelivered succeeded not_delivered"}, rows)
 	messages, err := e.outbox().Take(t.Context(), 10, nil)
 	require.NoError(t, err)
 	require.Len(t, messages, 1, "due at once")
-	e.exec("UPDATE outbox SET orphaned_at = now(), nudged_at = NULL")
+	e.exec("UPDATE outbox SET orphaned_at = now(), redelivered_at = NULL")
 	require.Empty(t, e.reclaim(), "an orphan is a person's to look at")
 }
 
@@ -230,7 +230,7 @@ func TestALostTaskComesBackByProgress(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
-	require.Equal(t, []string{"tasks.back succeeded"}, rows)
+	require.Equal(t, []string{"tasks.returned succeeded"}, rows)
 	v := e.task(row.TaskID)
 	require.Equal(t, task.Running, v.Status)
 	require.Nil(t, v.FinishedAt)

@@ -22,7 +22,7 @@ func TestAZombieOfAnOlderOperationWritesNothing(t *testing.T) {
 	id := caller.NodeID
 	old := e.claim(id, lifecycle.ActionProvision).Fence
 	resource := activities.Resource{ResourceID: lifecycle.ResourceID(old.OperationID, "instance"), Kind: "instance", Provider: "manual"}
-	_, err := e.Ledger().Plan(ctx, old, resource)
+	_, err := e.Store.Operations.Plan(ctx, old, resource)
 	require.NoError(t, err)
 	e.claim(id, lifecycle.ActionDrain)
 
@@ -47,9 +47,9 @@ func TestAZombieOfAnOlderOperationWritesNothing(t *testing.T) {
 			return e.Enqueue(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"), row, []byte("{}"))
 		},
 		"void":     func(f activities.Fence) error { return e.Void(ctx, f) },
-		"plan":     func(f activities.Fence) error { _, err := e.Ledger().Plan(ctx, f, resource); return err },
-		"created":  func(f activities.Fence) error { return e.Ledger().Created(ctx, f, resource.ResourceID, "m-1") },
-		"released": func(f activities.Fence) error { return e.Ledger().Released(ctx, f, resource.ResourceID) },
+		"plan":     func(f activities.Fence) error { _, err := e.Store.Operations.Plan(ctx, f, resource); return err },
+		"created":  func(f activities.Fence) error { return e.Store.Operations.Created(ctx, f, resource.ResourceID, "m-1") },
+		"released": func(f activities.Fence) error { return e.Store.Operations.Released(ctx, f, resource.ResourceID) },
 	} {
 		requireKind(t, write(old), schema.KindFenced, "")
 		requireKind(t, write(forged), schema.KindFenced, "")
@@ -59,7 +59,7 @@ func TestAZombieOfAnOlderOperationWritesNothing(t *testing.T) {
 		require.Equal(t, before, e.node(id), name)
 		require.Equal(t, rows, e.audit(id), name)
 	}
-	open, err := e.Ledger().Open(ctx, id)
+	open, err := e.Store.Operations.Open(ctx, id)
 	require.NoError(t, err)
 	require.Equal(t, activities.ResourcePlanned, open[0].State)
 }
@@ -153,7 +153,7 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	claim, err := e.Claim(ctx, claimed)
 	require.NoError(t, err)
 	run := func() string {
-		ops, err := e.Operations(ctx, caller.NodeID, false)
+		ops, err := e.Inventory.Operations(ctx, caller.NodeID, false)
 		require.NoError(t, err)
 		require.Equal(t, claimed.OperationID, ops[0].OperationID)
 		return ops[0].RunID
@@ -196,7 +196,7 @@ func TestFinishTwiceIsOnce(t *testing.T) {
 	after := e.node(n.ID)
 	require.Nil(t, after.Operation)
 	require.Equal(t, lifecycle.InstanceRunning, after.Instance.State)
-	ops, err := e.Operations(ctx, n.ID, false)
+	ops, err := e.Inventory.Operations(ctx, n.ID, false)
 	require.NoError(t, err)
 	require.Equal(t, "fit for work", ops[0].Outcome)
 	require.NotNil(t, ops[0].EndedAt)
@@ -226,7 +226,7 @@ func TestEndsOnRecord(t *testing.T) {
 		require.Equal(t, lifecycle.NodeOffline, e.node(n.ID).State)
 		rows := e.audit(n.ID)
 		require.Equal(t, row, rows[len(rows)-1])
-		ops, err := e.Operations(t.Context(), n.ID, false)
+		ops, err := e.Inventory.Operations(t.Context(), n.ID, false)
 		require.NoError(t, err)
 		require.Equal(t, status, ops[0].Status)
 	}
@@ -299,7 +299,7 @@ func TestReadsOfRecords(t *testing.T) {
 		requireKind(t, err, schema.KindNotFound, "")
 		_, err = e.Enrollment(ctx, id)
 		requireKind(t, err, schema.KindNotFound, "")
-		_, err = e.Ledger().Open(ctx, id)
+		_, err = e.Store.Operations.Open(ctx, id)
 		if id == "nonsense" {
 			requireKind(t, err, schema.KindNotFound, "")
 		}

@@ -298,7 +298,7 @@ func TestAReissueHoldsNothing(t *testing.T) {
 	_, err = e.Prepare(ctx, spec(c.Fence, "facts", task.FactsCollect), taskOwner("facts"))
 	requireKind(t, err, schema.KindFenced, "")
 	requireKind(t, e.Void(ctx, c.Fence), schema.KindFenced, "")
-	_, err = e.Ledger().Plan(ctx, c.Fence, activities.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "manual"})
+	_, err = e.Store.Operations.Plan(ctx, c.Fence, activities.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "manual"})
 	requireKind(t, err, schema.KindFenced, "")
 	forged := provision.Fence
 	forged.OpSeq = 0
@@ -345,7 +345,7 @@ func TestOneReissueAtATime(t *testing.T) {
 	requireKind(t, e.Advance(ctx, first.Fence, activities.Advance{Phase: "x"}), schema.KindFenced, "operation_over")
 	require.Contains(t, e.audit(n), "nodes.reissue_enrollment failed superseded")
 	e.claim(n, lifecycle.ActionProvision)
-	open, err := e.Operations(ctx, n, true)
+	open, err := e.Inventory.Operations(ctx, n, true)
 	require.NoError(t, err)
 	require.Len(t, open, 2, "an operation of the node ends no reissue")
 }

@@ -34,7 +34,7 @@ func TestALostAnswerIsMadeGoodAtOnce(t *testing.T) {
 	rows := e.changes(c.NodeID, func() { again = e.ask(c, "one", 8) })
 	require.Equal(t, row.TaskID, again.TaskID)
 	require.Equal(t, int64(2), again.Lease.Epoch)
-	require.Equal(t, []string{"tasks.dispatched succeeded answer_lost"}, rows)
+	require.Equal(t, []string{"tasks.dispatched succeeded response_lost"}, rows)
 	require.Nil(t, e.ask(c, "one", 9, row.TaskID), "it took it")
 	require.Nil(t, e.ask(c, "one", 8), "the same poll, sent twice")
 

@@ -215,7 +215,7 @@ func (s *shift) check(ctx context.Context) error {
 // recorded reads the audit: each task was made once, ended once, and handed over
 // once for each lease.
 func (s *shift) recorded(ctx context.Context) error {
-	events, err := s.store.Audit(ctx, s.fence.NodeID, 0, 10_000)
+	events, err := s.store.Audit.Audit(ctx, s.fence.NodeID, 0, 10_000)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,7 @@ func TestAuditShowsTampering(t *testing.T) {
 	e.exec("CREATE TABLE untouched AS SELECT * FROM audit_events")
 	for _, tamper := range []string{
 		"UPDATE audit_events SET actor = 'mallory' WHERE seq = 3",
+		"UPDATE audit_events SET via = 'temporal' WHERE seq = 3",
 		"UPDATE audit_events SET at = at + interval '1 microsecond' WHERE seq = 3",
 		`UPDATE audit_events SET detail = detail || '{"from": "retired"}' WHERE seq = 2`,
 		"UPDATE audit_events SET prev_hash = hash WHERE seq = 3",

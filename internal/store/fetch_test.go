@@ -3,16 +3,12 @@ package store_test
 import (
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/migrations"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -23,6 +19,7 @@ func TestAFetchReferenceOpensOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
+	e.claim(n.ID, lifecycle.ActionEnroll)
 	ref := mint(n.ID, trust.PurposeEnroll)
 	require.NoError(t, e.IssueFetch(ctx, ref, operator))
 	require.Equal(t, lifecycle.NodeRegistered, e.node(n.ID).State, "the bundle is made when it is fetched")
@@ -59,8 +56,10 @@ func TestAFetchReferenceOpensOnce(t *testing.T) {
 	require.Contains(t, e.audit(n.ID), "nodes.fetch_reference_issued succeeded")
 	require.Equal(t, activities.Enrollment{Incarnation: 1}, progress())
 
+	_, err = e.Claim(ctx, reissueRequest(n.ID))
+	require.NoError(t, err)
 	require.NoError(t, e.IssueFetch(ctx, mint(n.ID, trust.PurposeReissue), operator))
-	require.Equal(t, []string{"reissue bundle_issued 1"}, e.told(n.ID))
+	require.Equal(t, []string{"node bundle_issued 1", "reissue bundle_issued 1"}, e.told(n.ID))
 	require.Equal(t, activities.Enrollment{Incarnation: 1, ReissueIssued: true}, progress())
 }
 
@@ -103,35 +102,4 @@ func TestRefusedFetchReferences(t *testing.T) {
 		schema.KindInvalidRequest, "illegal_move")
 	requireKind(t, e.IssueFetch(ctx, mint(e.register().ID, trust.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
 	requireKind(t, e.IssueFetch(ctx, mint(schema.NewID(), trust.PurposeEnroll), operator), schema.KindNotFound, "")
-}
-
-func TestTheRecoveryMigrationGoesBackAndForth(t *testing.T) {
-	e := setup(t)
-	m := e.machine()
-	m.adopt(m.renewed(m.k(2)))
-	m.use()
-	m.renewed(m.k(3))
-	m.recovered(m.k(4))
-	e.reissue(m, m.k(5))
-	_, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
-	require.NoError(t, err)
-	require.NoError(t, e.IssueFetch(t.Context(), mint(m.caller.NodeID, trust.PurposeReissue), operator))
-
-	c, err := pgx.ParseConfig(e.url)
-	require.NoError(t, err)
-	db := stdlib.OpenDB(*c)
-	defer db.Close()
-	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.Files)
-	require.NoError(t, err)
-	_, err = p.DownTo(t.Context(), 5)
-	require.NoError(t, err)
-	_, err = p.Up(t.Context())
-	require.NoError(t, err)
-	e.raw.Reset()
-	m.sequence = 0 // an agent that knows no sequence yet
-	m.use()
-	next := m.renewed(m.k(6))
-	m.adopt(next)
-	m.use()
-	require.Equal(t, int64(1), next.sequence)
 }

@@ -65,6 +65,8 @@ func TestReissue(t *testing.T) {
 	e.dispatch(provision.Fence, "facts", task.FactsCollect)
 	offer := e.take(m.caller, task.LeaseDuration)
 
+	_, err := e.Claim(ctx, reissueRequest(id))
+	require.NoError(t, err)
 	tokenID, hash := e.reissued(id)
 	require.Equal(t, []string{"reissue bundle_issued 2"}, e.told(id))
 	progress := func() activities.Enrollment {
@@ -254,6 +256,8 @@ func TestAnOpenEnrolmentHearsOfTheReissue(t *testing.T) {
 	n := e.register()
 	claim := e.claim(n.ID, lifecycle.ActionEnroll)
 	e.token(n.ID)
+	_, err := e.Claim(t.Context(), reissueRequest(n.ID))
+	require.NoError(t, err)
 	m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID}}
 	e.reissue(m, m.k(1))
 	require.Equal(t, []string{"node bundle_issued 1", "node bundle_issued 2", "reissue bundle_issued 2",

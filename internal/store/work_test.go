@@ -210,10 +210,9 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	e.enqueue(expired)
 	e.takeNone(caller)
 
-	unsigned := spec(f, "unsigned", task.FactsCollect)
-	stored := e.enqueue(unsigned)
-	e.exec("UPDATE node_tasks SET envelope = NULL, envelope_expires_at = NULL WHERE step = 'unsigned'") // as version 0.1 did
-	e.takeNone(caller)
+	dispatched := spec(f, "dispatched", task.FactsCollect)
+	stored := e.enqueue(dispatched)
+	require.Equal(t, stored.TaskID, e.take(caller, time.Minute).TaskID)
 	held := e.dispatch(f, "held", task.FactsCollect)
 	e.take(caller, time.Minute)
 	e.dispatch(f, "waiting", task.FactsCollect)
@@ -224,7 +223,7 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	require.Equal(t, 4, count(rows, "tasks.finished cancelled voided"))
 	require.Len(t, rows, 4)
 	e.takeNone(caller)
-	requireKind(t, e.Enqueue(ctx, unsigned, taskOwner("unsigned"), stored, []byte("{}")), schema.KindFenced, "task_voided")
+	requireKind(t, e.Enqueue(ctx, dispatched, taskOwner("dispatched"), stored, []byte("{}")), schema.KindFenced, "task_voided")
 	_, err := e.Progress(ctx, caller, held.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
 	rows = e.changes(caller.NodeID, func() {

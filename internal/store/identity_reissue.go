@@ -105,7 +105,7 @@ func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sql
 			return activities.Claim{}, refuse(errInProgress(n, op), claimEvent(r))
 		}
 	}
-	return insertOperation(ctx, tx, r, n, n.State, instance, 0)
+	return insertOperation(ctx, tx, r, n, accepted{n.State, instance, 0})
 }
 
 // supersedeReissue ends the operation that a dead run of the same workflow left

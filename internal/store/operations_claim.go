@@ -124,7 +124,7 @@ func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	if err := supersede(ctx, tx, n, r.OperationID); err != nil {
 		return activities.Claim{}, err
 	}
-	c, err := insertOperation(ctx, tx, r, n, state, instance, n.OpSeq+1)
+	c, err := insertOperation(ctx, tx, r, n, accepted{state, instance, n.OpSeq + 1})
 	if err != nil {
 		return c, err
 	}
@@ -133,27 +133,32 @@ func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	}))
 }
 
+// accepted is the effect of a claim on its node.
+type accepted struct {
+	state    lifecycle.NodeState // after the claim
+	instance lifecycle.InstanceState
+	opSeq    int64 // 0 if the operation does not hold the node
+}
+
 // insertOperation stores the operation with its claim and its audit row.
-func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, state lifecycle.NodeState,
-	instance lifecycle.InstanceState, opSeq int64,
-) (activities.Claim, error) {
+func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, a accepted) (activities.Claim, error) {
 	sku, err := tx.GetSKU(ctx, n.SKU)
 	if err != nil {
 		return activities.Claim{}, err
 	}
 	c := activities.Claim{
-		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: opSeq,
+		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: a.opSeq,
 			Actor: r.Actor, Via: r.Via, CorrelationID: r.CorrelationID},
-		Prior: n.State, State: state, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
+		Prior: n.State, State: a.state, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
 		Region: n.RegionCode, Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
-		Instance: instance, ClaimedAt: n.Now,
+		Instance: a.instance, ClaimedAt: n.Now,
 	}
 	event := claimEvent(r)
 	event.Result, event.Reason = audit.Accepted, r.Reason
-	event.Detail = map[string]string{"from": string(n.State), "to": string(state), "op_seq": strconv.FormatInt(opSeq, 10)}
+	event.Detail = map[string]string{"from": string(n.State), "to": string(a.state), "op_seq": strconv.FormatInt(a.opSeq, 10)}
 	tx.note(event)
 	return c, tx.InsertOperation(ctx, sqlc.InsertOperationParams{
-		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: opSeq, Action: r.Action, Actor: r.Actor,
+		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: a.opSeq, Action: r.Action, Actor: r.Actor,
 		Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID, RunID: r.RunID,
 		Claim: c, StartedAt: n.Now, Via: r.Via,
 	})

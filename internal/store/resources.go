@@ -16,19 +16,19 @@ const kindInstance = "instance"
 // Plan records the intent to create a resource, before the outside call. A second
 // call changes nothing; both return the stored resource.
 func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.Resource) (activities.Resource, error) {
-	var stands activities.Resource
+	var stored activities.Resource
 	err := s.changeResource(ctx, f, "planning resource "+r.ResourceID, func(ctx context.Context, tx *tx) error {
 		rows, err := tx.PlanResource(ctx, sqlc.PlanResourceParams{ResourceID: r.ResourceID, NodeID: f.NodeID,
 			OperationID: f.OperationID, Kind: r.Kind, Provider: r.Provider})
 		if err != nil {
 			return err
 		}
-		if stands, err = tx.resource(ctx, f, r.ResourceID); err == nil && rows > 0 {
-			noteResource(tx, f, audit.ResourcePlanned, stands)
+		if stored, err = tx.resource(ctx, f, r.ResourceID); err == nil && rows > 0 {
+			noteResource(tx, f, audit.ResourcePlanned, stored)
 		}
 		return err
 	})
-	return stands, err
+	return stored, err
 }
 
 // Created records that the resource exists. A second call with the same external id

@@ -31,11 +31,11 @@ func (s *Identities) PutSet(ctx context.Context, set trust.StoredSet, by audit.S
 			tx.notify(channelSets, "")
 			return nil
 		}
-		stands, err := tx.GetVerifierSet(ctx, set.Version)
+		stored, err := tx.GetVerifierSet(ctx, set.Version)
 		if err != nil && !postgres.NotFound(err) {
 			return err
 		}
-		if err == nil && stands.Hash == set.Hash {
+		if err == nil && stored.Hash == set.Hash {
 			return nil
 		}
 		return schema.NewError(schema.KindInvalidRequest, "verifier set %d does not follow the newest one", set.Version).

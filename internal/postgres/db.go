@@ -101,6 +101,12 @@ func (db *DB) Exec(ctx context.Context, doing string, fn func(context.Context) e
 	return db.Read(ctx, doing, fn)
 }
 
+// Tx runs fn in a transaction, which commits when fn returns nil and rolls back
+// otherwise. The error is the driver's: the caller interprets it.
+func (db *DB) Tx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
+}
+
 // setDefaults sets what every connection needs unless the URL sets it: a process
 // that is stopped in the middle of a transaction must release its row locks
 // before others time out.

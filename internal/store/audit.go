@@ -61,7 +61,7 @@ func (tx *tx) appendAudit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := tx.deferred.AppendAudit(ctx, sqlc.AppendAuditParams{Stream: e.Stream, Actor: e.Actor, Via: e.Via, Action: e.Action,
+		if err := tx.AppendAudit(ctx, sqlc.AppendAuditParams{Stream: e.Stream, Actor: e.Actor, Via: e.Via, Action: e.Action,
 			Target: e.Target, Result: e.Result, Reason: e.Reason, CorrelationID: e.CorrelationID, OperationID: e.OperationID,
 			Detail: detail}); err != nil {
 			return err

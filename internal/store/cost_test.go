@@ -26,7 +26,7 @@ func (e *env) written() int64 {
 //
 // Not parallel: the server counts for all databases. It writes now and then by
 // itself, so that the least of some tries is the step's own.
-func TestAStepCostsThreeCommits(t *testing.T) {
+func TestStepCostsThreeCommits(t *testing.T) {
 	e := open(t)
 	ctx := t.Context()
 	c, f := e.drain()
@@ -91,7 +91,7 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 }
 
 // A hand-over and a progress rewrite the task's row in place: no index is written.
-func TestHandOverAndProgressWriteNoIndex(t *testing.T) {
+func TestDispatchAndProgressWriteNoIndex(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()

@@ -132,13 +132,13 @@ func (o *Outbox) wakeRelay() {
 // enqueueSignal puts an event for a workflow into the outbox.
 func (tx *tx) enqueueSignal(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {
 	tx.notify(channelOutbox, "")
-	return tx.deferred.InsertEventMessage(ctx, workflowID, &e)
+	return tx.InsertEventMessage(ctx, workflowID, &e)
 }
 
 // enqueueResult puts a task's result, or the lack of one, into the outbox.
 func (tx *tx) enqueueResult(ctx context.Context, taskID, workflowID string) error {
 	tx.notify(channelOutbox, "")
-	return tx.deferred.InsertResultMessage(ctx, &taskID, workflowID)
+	return tx.InsertResultMessage(ctx, &taskID, workflowID)
 }
 
 // signalEnrollment signals the open enrollment of the node and, for a reissued

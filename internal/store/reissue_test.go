@@ -251,7 +251,7 @@ func TestReissueUnlocks(t *testing.T) {
 	requireKind(t, e.IssueToken(t.Context(), mint(n.ID, trust.PurposeEnroll), operator), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 }
 
-func TestAnOpenEnrolmentHearsOfTheReissue(t *testing.T) {
+func TestReissueSignalsOpenEnrollment(t *testing.T) {
 	e := setup(t)
 	n := e.register()
 	claim := e.claim(n.ID, lifecycle.ActionEnroll)
@@ -271,7 +271,7 @@ func reissueRequest(nodeID string) activities.ClaimRequest {
 	return r
 }
 
-func TestAReissueHoldsNothing(t *testing.T) {
+func TestReissueDoesNotHoldNode(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	m := e.machine()
@@ -354,7 +354,7 @@ func TestOneReissueAtATime(t *testing.T) {
 	require.Len(t, open, 2, "an operation of the node ends no reissue")
 }
 
-func TestACancelledReissue(t *testing.T) {
+func TestCanceledReissue(t *testing.T) {
 	t.Parallel()
 	cancel := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: true}
 	t.Run("before the claim leaves the identity", func(t *testing.T) {

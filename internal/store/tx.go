@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
@@ -21,11 +23,8 @@ import (
 // and NextTask skip the node because they change none of its columns.
 type tx struct {
 	*sqlc.Queries
-	// deferred queues statements that return nothing: they are pipelined with the
-	// next query or the COMMIT, and their errors surface there.
-	deferred *sqlc.Queries
-	events   []audit.Event
-	wakes    []postgres.Notification
+	events []audit.Event
+	wakes  []postgres.Notification
 }
 
 // note adds an audit row, which is appended right before the commit.
@@ -90,8 +89,8 @@ func (db *db) write(ctx context.Context, doing string, fn func(context.Context, 
 
 func (db *db) commit(ctx context.Context, fn func(context.Context, *tx) error) error {
 	var wakes []postgres.Notification
-	err := db.Tx(ctx, func(ctx context.Context, t *postgres.Tx) error {
-		tx := &tx{Queries: sqlc.New(t), deferred: sqlc.New(t.Deferred())}
+	err := db.Tx(ctx, func(ctx context.Context, t pgx.Tx) error {
+		tx := &tx{Queries: sqlc.New(t)}
 		if err := fn(ctx, tx); err != nil {
 			return err
 		}
@@ -193,5 +192,5 @@ func (tx *tx) setOperationRun(ctx context.Context, operationID, runID string) er
 	if runID == "" {
 		return nil
 	}
-	return tx.deferred.SetOperationRun(ctx, runID, operationID)
+	return tx.SetOperationRun(ctx, runID, operationID)
 }

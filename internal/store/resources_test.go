@@ -59,7 +59,7 @@ func TestLedger(t *testing.T) {
 	require.Equal(t, []activities.Resource{disk}, open)
 }
 
-func TestAMachineMadeBeforeItsInstanceWasRecorded(t *testing.T) {
+func TestInstanceTakesExternalIDOfLedger(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.inState(lifecycle.NodeActive)

@@ -15,7 +15,7 @@ import (
 // fetcher asks with a reference.
 var fetcher = audit.Subject{Actor: "fetch:192.0.2.1", CorrelationID: "corr"}
 
-func TestAFetchReferenceOpensOnce(t *testing.T) {
+func TestFetchReferenceIsSpentOnce(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()

@@ -24,7 +24,7 @@ func (e *env) ask(c nodeapi.Caller, holder string, number int64, have ...string)
 // A later poll of the same process that does not have a task shows that nobody
 // took it: it is handed over again at once, what destroys included, and only the
 // newest lease counts.
-func TestALostAnswerIsMadeGoodAtOnce(t *testing.T) {
+func TestLostResponseIsDispatchedAgain(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
@@ -47,7 +47,7 @@ func TestALostAnswerIsMadeGoodAtOnce(t *testing.T) {
 
 // A poll that an agent gave up may be looked at after later ones. It proves
 // nothing, also when the lease has ended.
-func TestAnEarlierPollTakesNothingBack(t *testing.T) {
+func TestLatePollGetsNoNewerTask(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
 	row := e.dispatch(f, "drain", task.WorkloadDrain)
@@ -63,7 +63,7 @@ func TestAnEarlierPollTakesNothingBack(t *testing.T) {
 }
 
 // What is not proof that a task was not begun does not hand it over again.
-func TestWhatIsNoProofOfALostAnswer(t *testing.T) {
+func TestPollsThatProveNoLostResponse(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
@@ -82,7 +82,7 @@ func TestWhatIsNoProofOfALostAnswer(t *testing.T) {
 
 // A node that is handed a task again and again and does not take it keeps it from
 // being given up for a moment only.
-func TestALostAnswerIsNotMadeGoodForEver(t *testing.T) {
+func TestLostResponsesAreBounded(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
 	row := e.dispatch(f, "drain", task.WorkloadDrain)

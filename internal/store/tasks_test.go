@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func TestATasksWay(t *testing.T) {
+func TestTaskLifecycle(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
@@ -91,7 +91,7 @@ func TestATasksWay(t *testing.T) {
 		"tasks.dispatched succeeded", "tasks.finished succeeded"}, e.audit(caller.NodeID)[8:])
 }
 
-func TestOneResultIsStoredHoweverManyArePosted(t *testing.T) {
+func TestConcurrentResultsStoreOne(t *testing.T) {
 	e := setup(t)
 	caller, _, _ := e.enroll()
 	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
@@ -115,7 +115,7 @@ func TestOneResultIsStoredHoweverManyArePosted(t *testing.T) {
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM outbox WHERE task_id IS NOT NULL"))
 }
 
-func TestOneTaskIsHandedOutOnce(t *testing.T) {
+func TestTaskIsDispatchedOnce(t *testing.T) {
 	e := setup(t)
 	caller, _, _ := e.enroll()
 	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
@@ -145,7 +145,7 @@ func TestOneTaskIsHandedOutOnce(t *testing.T) {
 	require.Equal(t, tasks, count(e.audit(caller.NodeID), "tasks.dispatched succeeded"))
 }
 
-func TestALeaseThatRanOut(t *testing.T) {
+func TestExpiredLease(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
@@ -199,7 +199,7 @@ func TestTasksOfOthersAreUnknown(t *testing.T) {
 	requireKind(t, err, schema.KindLeaseLost, "")
 }
 
-func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
+func TestExpiredAndVoidedTasksAreNotDispatched(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
@@ -234,7 +234,7 @@ func TestExpiredAndVoidedTasksAreNotOffered(t *testing.T) {
 	require.Zero(t, e.number("SELECT count(*) FROM outbox WHERE task_id IS NOT NULL"))
 }
 
-func TestResultsChangeWhatTheNodeHolds(t *testing.T) {
+func TestResultsUpdateNodeWork(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()

@@ -97,7 +97,7 @@ func TestWakes(t *testing.T) {
 	asleep(t, stranger)
 }
 
-func TestAListenerThatLostItsConnectionWakesEverybody(t *testing.T) {
+func TestReconnectedListenerWakesAll(t *testing.T) {
 	e := setup(t)
 	l, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestAListenerThatLostItsConnectionWakesEverybody(t *testing.T) {
 	awaken(t, wake)
 }
 
-func TestAListenerWithoutADatabase(t *testing.T) {
+func TestListenerWithoutDatabase(t *testing.T) {
 	_, err := store.NewListener("postgres://u:hunter2@[::1/db", slog.New(slog.DiscardHandler))
 	requireKind(t, err, schema.KindInvalidRequest, "database_url")
 	require.NotContains(t, err.Error(), "hunter2")

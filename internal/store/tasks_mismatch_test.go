@@ -31,7 +31,7 @@ func (e *env) signed(c nodeapi.Caller, f activities.Fence, step, body string) (a
 
 // A result of another body than the signed one changes nothing and stays in the
 // audit; the true one counts before and after it.
-func TestAResultOfAnotherBody(t *testing.T) {
+func TestMismatchedResultIsRefused(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
@@ -63,7 +63,7 @@ func TestAResultOfAnotherBody(t *testing.T) {
 }
 
 // The agent drops what is refused so. Its task is lost with its lease.
-func TestATaskOfAnotherBodyIsLost(t *testing.T) {
+func TestMismatchedTaskIsLost(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
 	row, _ := e.signed(c, f, "drain", "what was asked for")

@@ -211,7 +211,7 @@ func backEvent(c nodeapi.Caller, f activities.Fence, step string) *lifecycle.Age
 	return &lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned, NodeID: c.NodeID, Incarnation: 1, Step: step, OperationID: f.OperationID}
 }
 
-func TestALostTaskComesBackByProgress(t *testing.T) {
+func TestLostTaskReturnsByProgress(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f, row := e.lostTask()
@@ -245,7 +245,7 @@ func TestALostTaskComesBackByProgress(t *testing.T) {
 	require.Empty(t, e.reclaim())
 }
 
-func TestALostTaskComesBackByItsResult(t *testing.T) {
+func TestLostTaskReturnsByResult(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f, row := e.lostTask()
@@ -277,7 +277,7 @@ func TestALostTaskComesBackByItsResult(t *testing.T) {
 }
 
 // A task that was requeued and not handed out since is still its holder's.
-func TestARequeuedTaskIsTakenUp(t *testing.T) {
+func TestRequeuedTaskContinues(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
@@ -299,7 +299,7 @@ func TestARequeuedTaskIsTakenUp(t *testing.T) {
 	requireKind(t, err, schema.KindLeaseLost, "")
 }
 
-func TestAVoidedLostTaskStaysOver(t *testing.T) {
+func TestVoidedLostTaskStaysVoided(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f, row := e.lostTask()

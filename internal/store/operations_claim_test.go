@@ -64,7 +64,7 @@ func TestStateTableDecidesARaceOfDrains(t *testing.T) {
 	require.Equal(t, 49, count(e.audit(n.ID), "nodes.drain refused illegal_move"))
 }
 
-func TestTheSameClaimAgainAnswersTheSame(t *testing.T) {
+func TestClaimIsIdempotent(t *testing.T) {
 	e := setup(t)
 	n := e.inState(lifecycle.NodeActive)
 	r := request(n.ID, lifecycle.ActionDrain)
@@ -209,7 +209,7 @@ func TestRetireOfABusyNode(t *testing.T) {
 	require.NoError(t, err, "with drain, a busy node may be retired")
 }
 
-func TestAClaimEndsWhatADeadRunLeft(t *testing.T) {
+func TestClaimSupersedesDeadRun(t *testing.T) {
 	e := setup(t)
 	caller, _, _ := e.enroll()
 	first := e.claim(caller.NodeID, lifecycle.ActionProvision)

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func TestAZombieOfAnOlderOperationWritesNothing(t *testing.T) {
+func TestFencedOperationWritesNothing(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
@@ -117,7 +117,7 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 	require.Equal(t, "drained", e.node(n.ID).Operation.Phase, "a late repeat of a numbered step undoes nothing")
 }
 
-func TestAParkedOperationShows(t *testing.T) {
+func TestParkedOperationIsListed(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.inState(lifecycle.NodeActive)
@@ -266,7 +266,7 @@ func TestRemoveDeniesTheIdentity(t *testing.T) {
 	require.Equal(t, again.ID, e.node(caller.Host).ID, "a live node comes before a tombstone of its name")
 }
 
-func TestACancelledEnrolmentLeavesNothingToUse(t *testing.T) {
+func TestCanceledEnrollmentVoidsCredentials(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()

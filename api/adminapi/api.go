@@ -41,6 +41,8 @@ type Config struct {
 	Package func() (*trust.AgentPackage, error)
 	// Ready answers the readiness check.
 	Ready func() error
+	// Observe records each request. Defaults to none.
+	Observe edge.Observer
 }
 
 // API is the admin API.
@@ -51,7 +53,7 @@ func New(cfg Config) *API { return &API{cfg: cfg} }
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
-	return edge.New(edge.Config{Listener: "admin", Log: a.cfg.Log, Routes: a.Routes()})
+	return edge.New(edge.Config{Listener: "admin", Log: a.cfg.Log, Observe: a.cfg.Observe, Routes: a.Routes()})
 }
 
 // submitTime bounds a request that waits for a workflow's early answer.

@@ -19,7 +19,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -111,6 +110,7 @@ type call struct {
 	timeout       time.Duration        // 30 s when 0
 	header        *http.Header         // gets the answer's when not nil
 	signAs        string               // DSSE payload type; "" for a body that is not signed
+	repeatable    bool                 // resend a POST when an idle connection turns out to be closed
 	chain         *[]*x509.Certificate // gets the server's when not nil
 }
 
@@ -184,6 +184,9 @@ func (c *client) request(ctx context.Context, r call) (*http.Request, error) {
 	}
 	if r.correlationID != "" {
 		req.Header.Set(wire.HeaderCorrelationID, r.correlationID)
+	}
+	if r.repeatable {
+		req.Header["Idempotency-Key"] = nil // net/http: the request is idempotent; the header is not sent
 	}
 	if signature != "" {
 		req.Header.Set(wire.HeaderResultSignature, signature)
@@ -268,20 +271,13 @@ type waited struct {
 }
 
 // wait polls for a task. It does not wait where the timeout is below a second.
-func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w waited, err error) {
-	if timeout < time.Second {
-		timeout = 0
-	}
-	q := url.Values{
-		"timeout": {timeout.Truncate(time.Millisecond).String()}, "nonce": {ask.Nonce}, "holder": {ask.Holder},
-		"set": {strconv.FormatInt(ask.set, 10)}, "number": {strconv.FormatInt(ask.Number, 10)},
-	}
-	if len(ask.Have) > 0 {
-		q.Set("have", strings.Join(ask.Have, ","))
+func (c *client) wait(ctx context.Context, timeout time.Duration, poll wire.PollRequest) (w waited, err error) {
+	if timeout >= time.Second {
+		poll.WaitSeconds = timeout.Truncate(time.Millisecond).Seconds()
 	}
 	var header http.Header
 	o := new(wire.TaskOffer)
-	found, err := c.do(ctx, call{method: http.MethodGet, path: "/tasks/wait", query: q, timeout: timeout + 20*time.Second, header: &header}, o)
+	found, err := c.do(ctx, call{method: http.MethodPost, path: "/tasks/wait", body: poll, repeatable: true, timeout: timeout + 20*time.Second, header: &header}, o)
 	if err != nil {
 		return w, err
 	}
@@ -295,12 +291,6 @@ func (c *client) wait(ctx context.Context, timeout time.Duration, ask ask) (w wa
 		w.news = strings.Split(list, ",")
 	}
 	return w, nil
-}
-
-// ask is what a poll says about this node.
-type ask struct {
-	nodeapi.PollRequest
-	set int64 // version of the verifier set in use
 }
 
 // sets returns the verifier sets above a version.

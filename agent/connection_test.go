@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -159,13 +162,14 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
 		x.beats = append(x.beats, time.Now())
 		x.beaten.Unlock()
 	}
-	if q := r.URL.Query(); q.Has("timeout") {
-		asked, err := time.ParseDuration(q.Get("timeout"))
-		if err != nil {
+	if strings.HasSuffix(r.URL.Path, "/wait") {
+		var poll wire.PollRequest
+		if err := json.NewDecoder(r.Body).Decode(&poll); err != nil {
 			x.t.Error(err)
 		}
-		q.Set("timeout", time.Duration(x.share*float64(asked)).String())
-		r.URL.RawQuery = q.Encode()
+		poll.WaitSeconds *= x.share
+		body, _ := json.Marshal(poll)
+		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	select {
 	case <-time.After(x.delay):

@@ -135,8 +135,8 @@ type fakeAPI struct {
 	results    []postedResult
 	signers    []string // serials of who signed a result, in their order
 	heartbeats []wire.HeartbeatRequest
-	haves      []string
-	numbers    []string // of the polls
+	haves      []string // HeldTasks of each poll, separated by commas
+	numbers    []int64  // of the polls
 	open       int      // polls being answered
 }
 
@@ -256,7 +256,7 @@ func (f *fakeAPI) handle(r *http.Request, what string, parts []string, n int) (a
 	case "enroll":
 		return f.enroll(n, body)
 	case "wait":
-		return f.wait(r, n)
+		return f.wait(r, body, n)
 	case "trust":
 		if f.onTrust != nil {
 			return f.onTrust()
@@ -343,10 +343,16 @@ func (f *fakeAPI) enroll(n int, body []byte) (any, error) {
 	}, nil
 }
 
-func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
+func (f *fakeAPI) wait(r *http.Request, body []byte, n int) (any, error) {
+	var poll wire.PollRequest
+	if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &poll); err != nil {
+		return nil, err
+	}
+	if err := poll.Validate(); err != nil {
+		return nil, err
+	}
 	f.note(func() {
-		q := r.URL.Query()
-		f.haves, f.numbers, f.open = append(f.haves, q.Get("have")), append(f.numbers, q.Get("number")), f.open+1
+		f.haves, f.numbers, f.open = append(f.haves, strings.Join(poll.HeldTasks, ",")), append(f.numbers, poll.PollSeq), f.open+1
 	})
 	defer f.note(func() { f.open-- })
 	if f.onWait != nil {
@@ -354,21 +360,17 @@ func (f *fakeAPI) wait(r *http.Request, n int) (any, error) {
 			return nil, err
 		}
 	}
-	timeout, err := time.ParseDuration(r.URL.Query().Get("timeout"))
-	if err != nil || timeout > wire.MaxPollTimeout {
-		return nil, schema.NewError(schema.KindInvalidRequest, "bad timeout")
-	}
 	if f.onEarly != nil && f.onEarly() {
 		return nil, nil
 	}
 	select {
 	case o := <-f.offers:
-		return f.granted(o, r.URL.Query().Get("nonce")), nil
+		return f.granted(o, poll.Nonce), nil
 	case n := <-f.news:
 		return n, nil
 	case <-r.Context().Done():
 		return nil, nil
-	case <-time.After(timeout):
+	case <-time.After(poll.Wait()):
 		return nil, nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -204,7 +205,7 @@ func (d *desk) answer(r *http.Request, body []byte) (status int, text []byte) {
 	var err error
 	switch parts[len(parts)-1] {
 	case "wait":
-		if answer = d.wait(r); answer == nil {
+		if answer = d.wait(body); answer == nil {
 			return http.StatusNoContent, nil
 		}
 	case "progress":
@@ -225,13 +226,13 @@ func (d *desk) answer(r *http.Request, body []byte) (status int, text []byte) {
 
 // wait hands the task out under a new lease each time that the node does not
 // say it has it: as if the older lease had always run out.
-func (d *desk) wait(r *http.Request) any {
-	q := r.URL.Query()
-	if d.result != nil || strings.Contains(q.Get("have"), d.task.TaskID) {
+func (d *desk) wait(body []byte) any {
+	var poll wire.PollRequest
+	if err := json.Unmarshal(body, &poll); err != nil || d.result != nil || slices.Contains(poll.HeldTasks, d.task.TaskID) {
 		return nil
 	}
 	d.epoch++
-	return d.f.granted(d.f.offerOf(d.task, d.epoch), q.Get("nonce"))
+	return d.f.granted(d.f.offerOf(d.task, d.epoch), poll.Nonce)
 }
 
 func (d *desk) progress(body []byte) (any, error) {

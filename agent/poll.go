@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // errEarly is a poll that ended at once without a task: the server is shutting
@@ -104,7 +104,8 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		}
 		api = a.api()
 	}
-	q := ask{nodeapi.PollRequest{Have: a.tasks.journal.have(), Holder: a.holder, Nonce: newNonce(), Number: a.polls.Add(1)}, a.trust.current().version}
+	q := wire.PollRequest{HeldTasks: a.tasks.journal.have(), AgentSession: a.holder, Nonce: newNonce(), PollSeq: a.polls.Add(1),
+		VerifierSet: a.trust.current().version}
 	timeout, asked := a.pollFor(id), time.Now()
 	got, err := api.wait(ctx, timeout, q)
 	if err != nil {
@@ -119,7 +120,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	a.trust.remind(now)
 	if got.offer == nil {
-		a.log.Info("task wait ended without a task", "held", len(q.Have))
+		a.log.Info("task wait ended without a task", "held", len(q.HeldTasks))
 		if !fresh && timeout >= time.Second && time.Since(asked) < timeout/4 {
 			return errEarly
 		}

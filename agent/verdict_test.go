@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // sees returns the last way the server issued an identity.
@@ -316,7 +317,7 @@ func TestAlerts(t *testing.T) {
 					require.NoError(t, err)
 				}
 				for range 50 { // the alert may lose against a broken pipe
-					_, err := api.wait(t.Context(), 0, ask{})
+					_, err := api.wait(t.Context(), 0, wire.PollRequest{})
 					require.Error(t, err)
 					if judge(err) == dead {
 						return

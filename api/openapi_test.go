@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -131,7 +132,7 @@ func hasParameter(op operation, name string) bool {
 func bodies() (requests, answers []any) {
 	requests = []any{wire.RegisterNodeRequest{}, wire.LifecycleRequest{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{},
-		wire.HeartbeatRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}}
+		wire.HeartbeatRequest{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}}
 	answers = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, wire.LifecycleResponse{},
 		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.OperationList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
 		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}}
@@ -149,9 +150,31 @@ func TestDocumentDescribesTheBodies(t *testing.T) {
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(c.seen)), slices.Collect(maps.Keys(d.Components.Schemas)),
 		"components that no body uses, or types without a component")
 	for _, v := range requests {
-		name := reflect.TypeOf(v).Name()
+		name := componentOf(reflect.TypeOf(v))
 		assert.Equal(t, false, d.Components.Schemas[name].AdditionalProperties, "%s refuses unknown fields", name)
 	}
+}
+
+// componentOf names a type's component. A Go name that is clear only with its
+// package gets a longer one.
+func componentOf(typ reflect.Type) string {
+	switch typ {
+	case reflect.TypeFor[task.Result]():
+		return "TaskResult"
+	case reflect.TypeFor[task.Progress]():
+		return "TaskProgress"
+	case reflect.TypeFor[task.Status]():
+		return "TaskStatus"
+	case reflect.TypeFor[task.Type]():
+		return "TaskType"
+	case reflect.TypeFor[audit.Event]():
+		return "AuditEvent"
+	case reflect.TypeFor[inventory.Class]():
+		return "LifecycleClass"
+	case reflect.TypeFor[lifecycle.Options]():
+		return "OperationOptions"
+	}
+	return typ.Name()
 }
 
 type checker struct {
@@ -161,12 +184,12 @@ type checker struct {
 }
 
 func (c checker) check(typ reflect.Type) {
-	if c.seen[typ.Name()] {
+	if c.seen[componentOf(typ)] {
 		return
 	}
-	c.seen[typ.Name()] = true
-	m, ok := c.models[typ.Name()]
-	if !assert.True(c.t, ok, "component %s", typ.Name()) {
+	c.seen[componentOf(typ)] = true
+	m, ok := c.models[componentOf(typ)]
+	if !assert.True(c.t, ok, "component %s", componentOf(typ)) {
 		return
 	}
 	var names, required []string
@@ -179,11 +202,11 @@ func (c checker) check(typ reflect.Type) {
 		if !strings.Contains(options, "omit") {
 			required = append(required, name)
 		}
-		c.field(typ.Name()+"."+name, f.Type, m.Properties[name])
+		c.field(componentOf(typ)+"."+name, f.Type, m.Properties[name])
 	}
-	assert.ElementsMatch(c.t, names, slices.Collect(maps.Keys(m.Properties)), "fields of %s", typ.Name())
+	assert.ElementsMatch(c.t, names, slices.Collect(maps.Keys(m.Properties)), "fields of %s", componentOf(typ))
 	if !slices.Contains(optional(), typ) {
-		assert.ElementsMatch(c.t, required, m.Required, "required fields of %s", typ.Name())
+		assert.ElementsMatch(c.t, required, m.Required, "required fields of %s", componentOf(typ))
 	}
 }
 
@@ -224,7 +247,7 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 		assert.Contains(c.t, fmt.Sprint(m.Type), "string", name)
 	case typ == reflect.TypeFor[json.RawMessage]():
 	case typ.Kind() == reflect.Struct:
-		assert.Equal(c.t, "#/components/schemas/"+typ.Name(), m.Ref, name)
+		assert.Equal(c.t, "#/components/schemas/"+componentOf(typ), m.Ref, name)
 		c.check(typ)
 	case typ.Kind() == reflect.Slice:
 		assert.Equal(c.t, "array", m.Type, name)
@@ -232,12 +255,12 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 			c.field(name+"[]", typ.Elem(), *m.Items)
 		}
 	case enumerations()[typ] != nil:
-		assert.Equal(c.t, "#/components/schemas/"+typ.Name(), m.Ref, name)
-		c.seen[typ.Name()] = true
-		assert.Equal(c.t, enumerations()[typ], c.models[typ.Name()].Enum, typ.Name())
+		assert.Equal(c.t, "#/components/schemas/"+componentOf(typ), m.Ref, name)
+		c.seen[componentOf(typ)] = true
+		assert.Equal(c.t, enumerations()[typ], c.models[componentOf(typ)].Enum, componentOf(typ))
 	default:
 		want := map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer",
-			reflect.Int64: "integer", reflect.Map: "object"}[typ.Kind()]
+			reflect.Int64: "integer", reflect.Float64: "number", reflect.Map: "object"}[typ.Kind()]
 		assert.Equal(c.t, want, m.Type, name)
 	}
 }

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Builds one embedded server for development and shows how far the compiler is,
-# because the first build takes minutes.
+# Builds one embedded server for development and prints progress, because the first
+# build takes minutes.
 # Usage: build-server.sh NAME MODULE-FOLDER MINUTES, from the repository root.
 set -eu
 name=$1 dir=$2 minutes=$3 out=$PWD/bin/$1
 
-# Reads the output of go build -v: a package per line, and messages.
+# Reads the output of go build -v: one package per line, and messages.
 show() {
 	packages=0 downloads=0
 	while IFS= read -r line; do

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes sure that this machine can run a PostgreSQL server: the development
-# stack and the tests start their own. Installs the system's package when there
-# is none. GPUAAS_DATABASE_URL names a server to use instead.
+# Ensures that this machine has the programs of a PostgreSQL server, which the
+# development stack and the tests start. Installs the system's package if it has
+# none. With GPUAAS_DATABASE_URL that server is used instead.
 set -eu
 [ -z "${GPUAAS_DATABASE_URL:-}" ] || exit 0
 
@@ -19,13 +19,13 @@ found && exit 0
 sudo=
 [ "$(id -u)" = 0 ] || sudo=sudo
 say() {
-	echo "No PostgreSQL server here. Installing one with: $*" >&2
-	echo "To use a server that is there already, stop this and set GPUAAS_DATABASE_URL." >&2
+	echo "No PostgreSQL server found. Installing one: $*" >&2
+	echo "To use a running server, interrupt this and set GPUAAS_DATABASE_URL." >&2
 }
 if command -v apt-get >/dev/null 2>&1; then
 	say "$sudo apt-get install postgresql"
 	$sudo apt-get update -q
-	# Without this the package would also start a database of its own.
+	# Prevents the package from starting a database.
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql-common
 	$sudo sed -i 's/^#*create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
 	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql
@@ -39,8 +39,8 @@ elif command -v brew >/dev/null 2>&1; then
 	say "brew install postgresql"
 	brew install postgresql
 else
-	echo "No PostgreSQL server here and no package manager this script knows (apt-get, dnf, pacman, brew)." >&2
+	echo "No PostgreSQL server found, and none of the supported package managers (apt-get, dnf, pacman, brew)." >&2
 	echo "Install PostgreSQL 15 or later, or set GPUAAS_DATABASE_URL." >&2
 	exit 1
 fi
-found || { echo "PostgreSQL was installed, but no initdb was found in the usual places or on PATH." >&2; exit 1; }
+found || { echo "PostgreSQL was installed, but initdb is neither in the usual folders nor on PATH." >&2; exit 1; }

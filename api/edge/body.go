@@ -13,17 +13,17 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Decode reads the request's body as exactly one JSON value (see
-// schema.DecodeStrict) of at most the route's MaxBody bytes. It also refuses
-// text that is not UTF-8 and the character U+0000, which the database cannot
-// keep. Nothing of a refused body is in the error: it may hold a token.
+// Decode decodes the request body, exactly one JSON value of at most the route's
+// MaxBody bytes (see schema.DecodeStrict). It also rejects invalid UTF-8 and the
+// character U+0000, which the database cannot store. Its errors repeat nothing of
+// the body, which may contain a token.
 func Decode(w http.ResponseWriter, r *http.Request, v any) error {
 	_, err := DecodeRaw(w, r, v)
 	return err
 }
 
-// DecodeRaw is Decode and also returns the body as it came, for who has to check
-// a signature of it.
+// DecodeRaw is Decode and also returns the body as sent, for callers that verify
+// a signature over it.
 func DecodeRaw(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
 	data, err := read(w, r)
 	if err != nil {
@@ -32,7 +32,7 @@ func DecodeRaw(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
 	return data, decode(r, data, v)
 }
 
-// DecodeOptional is Decode, but an empty body leaves v as it is.
+// DecodeOptional is Decode, but accepts an empty body and then leaves v unchanged.
 func DecodeOptional(w http.ResponseWriter, r *http.Request, v any) error {
 	data, err := read(w, r)
 	if err != nil || len(bytes.TrimSpace(data)) == 0 {
@@ -44,25 +44,25 @@ func DecodeOptional(w http.ResponseWriter, r *http.Request, v any) error {
 func read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	data, err := io.ReadAll(r.Body)
 	if err == nil {
-		// A deadline that passes later would look like a client that left.
+		// A read deadline after the body would look like a disconnected client.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge(recordOf(r.Context()).maxBody)
 	}
 	if err != nil {
-		return nil, schema.NewError(schema.KindInvalidRequest, "the body ended early or came too slowly").WithReason("body_unreadable")
+		return nil, schema.NewError(schema.KindInvalidRequest, "the body is incomplete or was sent too slowly").WithReason("body_unreadable")
 	}
 	return data, nil
 }
 
 func tooLarge(limit int) error {
-	return schema.NewError(schema.KindInvalidRequest, "body of more than %d bytes", limit).WithReason("too_large")
+	return schema.NewError(schema.KindInvalidRequest, "the body has more than %d bytes", limit).WithReason("too_large")
 }
 
 func decode(r *http.Request, data []byte, v any) error {
-	if !utf8.Valid(data) || holdsNUL(data) {
-		return schema.NewError(schema.KindInvalidRequest, "the body holds text that is not UTF-8 or the character U+0000").
+	if !utf8.Valid(data) || hasNUL(data) {
+		return schema.NewError(schema.KindInvalidRequest, "the body contains invalid UTF-8 or the character U+0000").
 			WithReason("bad_text")
 	}
 	err := schema.DecodeStrict(data, recordOf(r.Context()).maxBody, v)
@@ -73,8 +73,8 @@ func decode(r *http.Request, data []byte, v any) error {
 	return schema.NewError(schema.KindInvalidRequest, "%s%s", e.Message, fieldOf(e.Err)).WithReason("malformed_body")
 }
 
-// holdsNUL reports whether JSON text holds an escaped U+0000.
-func holdsNUL(data []byte) bool {
+// hasNUL reports whether JSON text contains an escaped U+0000.
+func hasNUL(data []byte) bool {
 	for at := 0; ; {
 		i := bytes.Index(data[at:], []byte(`\u0000`))
 		if i < 0 {
@@ -92,8 +92,8 @@ func holdsNUL(data []byte) bool {
 	}
 }
 
-// fieldOf names the field a decoder's error is about, when it looks like one of
-// ours. Everything else of the error may repeat what was sent.
+// fieldOf names the field of a decoder's error, if the name looks like one of this
+// API. The rest of the error may repeat the body.
 func fieldOf(err error) string {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return ": field " + t.Field + " has the wrong type"
@@ -103,7 +103,7 @@ func fieldOf(err error) string {
 	}
 	_, rest, _ := strings.Cut(err.Error(), `field "`)
 	name, rest, ok := strings.Cut(rest, `"`)
-	if !ok || !fieldName(name) {
+	if !ok || !isFieldName(name) {
 		return ""
 	}
 	if strings.Contains(rest, "twice") {
@@ -112,6 +112,7 @@ func fieldOf(err error) string {
 	return ": unknown field " + name
 }
 
-func fieldName(s string) bool {
+// isFieldName excludes tokens, which have digits and are longer.
+func isFieldName(s string) bool {
 	return len(s) <= 40 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz_") == ""
 }

@@ -1,6 +1,5 @@
-// Package edge is what the node API and the admin API share at the HTTP edge:
-// a table of routes, the correlation id, strict bodies, the error envelope, the
-// deadline of a request, panic recovery and one access log line for each
-// request. Handlers return errors; this package alone turns them into answers.
-// Start with Route and New.
+// Package edge is the HTTP layer that the node API and the admin API share: the
+// route table, the correlation id, strict bodies, the error envelope, request
+// deadlines, panic recovery and one access log line per request. Handlers return
+// errors; only this package writes error responses. Start with Route and New.
 package edge

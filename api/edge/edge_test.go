@@ -86,7 +86,7 @@ func TestCorrelationID(t *testing.T) {
 	assert.True(t, schema.IsID(w.Header().Get(wire.HeaderCorrelationID)), "two ids")
 }
 
-func TestEveryKindHasItsStatus(t *testing.T) {
+func TestKindStatus(t *testing.T) {
 	for _, row := range schema.Kinds() {
 		h, _ := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(http.ResponseWriter, *http.Request) error {
 			return schema.NewError(row.Kind, "no: %s", row.Kind).WithReason("why").WithNext("do this")
@@ -99,7 +99,7 @@ func TestEveryKindHasItsStatus(t *testing.T) {
 	}
 }
 
-func TestUnknownErrorIsLoggedAndNotSent(t *testing.T) {
+func TestUnknownErrorIsNotSent(t *testing.T) {
 	h, log := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(http.ResponseWriter, *http.Request) error {
 		return fmt.Errorf("dial postgres://user:hunter2: %w", io.ErrUnexpectedEOF)
 	}})
@@ -196,7 +196,7 @@ func TestStrictBodies(t *testing.T) {
 	assert.NotContains(t, log.String(), "gpuet_")
 }
 
-func TestLogHoldsNoHeaderPathOrBody(t *testing.T) {
+func TestLogOmitsHeadersPathAndBody(t *testing.T) {
 	h, log := handler(edge.Route{Method: http.MethodPost, Path: "/x/{id}", MaxBody: 1000, Handle: func(http.ResponseWriter, *http.Request) error {
 		return schema.NewError(schema.KindForbidden, "no")
 	}})
@@ -212,7 +212,7 @@ func TestLogHoldsNoHeaderPathOrBody(t *testing.T) {
 	}
 }
 
-func TestBodyWhereNoneBelongs(t *testing.T) {
+func TestUnexpectedBody(t *testing.T) {
 	h, _ := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(w http.ResponseWriter, _ *http.Request) error {
 		return edge.NoContent(w)
 	}})
@@ -230,7 +230,7 @@ func TestDeadline(t *testing.T) {
 	assert.Equal(t, "timeout", envelope(t, w).Reason)
 }
 
-func TestClientThatLeaves(t *testing.T) {
+func TestDisconnectedClient(t *testing.T) {
 	h, log := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(_ http.ResponseWriter, r *http.Request) error {
 		<-r.Context().Done()
 		return r.Context().Err()

@@ -7,15 +7,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// HealthPath is where both listeners say whether they are ready.
+// HealthPath is the readiness endpoint of both listeners.
 const HealthPath = "/api/v1/healthz"
 
-// Health answers the readiness check.
+// Health is the 200 response of the readiness check.
 type Health struct {
 	Status string `json:"status"` // ok
 }
 
-// HealthRoute answers 200 when ready returns nil and 503 with the error
+// HealthRoute responds with 200 if ready returns nil, and with 503 and the error
 // otherwise.
 func HealthRoute(path string, ready func() error) Route {
 	return Route{

@@ -8,15 +8,18 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// statusClientGone is logged for a request whose client went away before the
-// answer. It is never sent.
+// statusClientGone is logged for a request whose client disconnected before the
+// response. It is never sent.
 const statusClientGone = 499
 
-// record is what a request gathers for its log line. A request is served by one
-// goroutine, so it needs no lock.
+const maxCorrelationID = 128
+
+// record collects the content of a request's log line. One goroutine serves a
+// request, so it needs no lock.
 type record struct {
 	correlationID string
 	path          string
@@ -35,11 +38,11 @@ func recordOf(ctx context.Context) *record {
 	return &record{}
 }
 
-// CorrelationID returns the request's correlation id, "" outside a request.
+// CorrelationID returns the request's correlation id, or "" outside a request.
 func CorrelationID(ctx context.Context) string { return recordOf(ctx).correlationID }
 
-// Annotate adds attributes to the request's log line, in place of those of the
-// same key. They must hold no secret.
+// Annotate sets attributes of the request's log line by key. They must not contain
+// a secret.
 func Annotate(ctx context.Context, attrs ...slog.Attr) {
 	rec := recordOf(ctx)
 	for _, a := range attrs {
@@ -52,34 +55,18 @@ func Annotate(ctx context.Context, attrs ...slog.Attr) {
 	}
 }
 
-// correlationID takes the caller's id when it is 1 to 128 of A-Za-z0-9._:- and
-// makes one otherwise, so that it may go into a log and a header as it is.
+// correlationID returns the caller's id if it is 1 to 128 of A-Za-z0-9._:-, which
+// is safe in a log and a header, and a new one otherwise.
 func correlationID(h http.Header) string {
 	values := h.Values(wire.HeaderCorrelationID)
-	if len(values) == 1 && validCorrelationID(values[0]) {
+	if len(values) == 1 && text.IsToken(values[0], maxCorrelationID, "._:-") {
 		return values[0]
 	}
 	return schema.NewID()
 }
 
-func validCorrelationID(s string) bool {
-	if s == "" || len(s) > 128 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case c == '.', c == '_', c == ':', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
-}
-
-// log writes the request's line: names and numbers, never a header, a body or
-// the path as it came.
+// log writes the request's line: names and numbers, never a header, a body or the
+// raw path.
 func (s *server) log(r *http.Request, rec *record, status int, took time.Duration) {
 	level := levelOf(status, rec.quiet)
 	if !s.cfg.Log.Enabled(r.Context(), level) {
@@ -112,7 +99,7 @@ func levelOf(status int, quiet bool) slog.Level {
 	return slog.LevelInfo
 }
 
-// method bounds what an unknown method can put into the log.
+// method returns the request's method for the log, or other for an unknown one.
 func method(r *http.Request) string {
 	switch r.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch, http.MethodHead, http.MethodOptions:

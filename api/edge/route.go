@@ -16,50 +16,48 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// DefaultTimeout bounds a request whose route names no time of its own.
+// DefaultTimeout bounds a request whose route has no Timeout.
 const DefaultTimeout = 15 * time.Second
 
-// writeSlack is what a client has beyond the request's own time to take the
-// answer.
+// writeSlack is the client's time to read the response after the request's
+// deadline.
 const writeSlack = 15 * time.Second
 
-// Handler answers a request with JSON or NoContent, or returns why not and
-// writes nothing. It returns nil after it has written.
+// Handler responds with JSON or NoContent and returns nil, or returns an error and
+// writes nothing.
 type Handler func(w http.ResponseWriter, r *http.Request) error
 
-// Route is one endpoint. Success and Kinds are what the OpenAPI document must
-// list for it.
+// Route is one endpoint. The OpenAPI document must list its Success and Kinds.
 type Route struct {
 	Method string
 	// Path is a pattern of http.ServeMux without method, for example
 	// /api/v1/admin/nodes/{node}.
 	Path   string
 	Handle Handler
-	// Success are the statuses of answers that are not errors.
+	// Success are the status codes without an error.
 	Success []int
-	// Kinds are the route's refusals beyond those that every route may give
-	// (see CommonKinds).
+	// Kinds are the route's errors in addition to CommonKinds.
 	Kinds []schema.Kind
 	// Timeout bounds the whole request. Defaults to DefaultTimeout.
 	Timeout time.Duration
-	// MaxBody caps the request's body. 0 means that a body is refused.
+	// MaxBody limits the request body in bytes; 0 rejects a body.
 	MaxBody int
-	// Quiet logs successful requests at debug level: those that every node
-	// makes all the time.
+	// Quiet logs successful requests at debug level, for requests that every node
+	// repeats.
 	Quiet bool
 }
 
-// CommonKinds are the refusals that every route may give.
+// CommonKinds are the errors that every route may return.
 func CommonKinds() []schema.Kind {
 	return []schema.Kind{schema.KindInvalidRequest, schema.KindServiceUnavailable, schema.KindInternal}
 }
 
-// Codes returns every error code the route may answer with, sorted.
+// Codes returns the error codes of the route, sorted.
 func (r Route) Codes() []schema.Kind {
 	return slices.Compact(slices.Sorted(slices.Values(append(CommonKinds(), r.Kinds...))))
 }
 
-// Statuses returns every status the route may answer with, sorted.
+// Statuses returns the status codes of the route, sorted.
 func (r Route) Statuses() []int {
 	set := map[int]bool{}
 	for _, s := range r.Success {
@@ -79,7 +77,7 @@ type Config struct {
 	// Listener names the listener in the log, for example node.
 	Listener string
 	Log      *slog.Logger
-	// Guard refuses requests before any route sees them. Defaults to none.
+	// Guard rejects requests before they are routed. Defaults to none.
 	Guard  func(r *http.Request) error
 	Routes []Route
 	// Observe records each request by its route, which is the method and the path
@@ -87,8 +85,8 @@ type Config struct {
 	Observe Observer
 }
 
-// New returns the handler of a listener. Paths it does not know are answered
-// 404 and methods a path does not have 405, both as envelopes.
+// New returns the handler of a listener. It responds to an unknown path with 404
+// and to an unknown method with 405, both with the error envelope.
 func New(cfg Config) http.Handler {
 	s := &server{cfg: cfg, mux: http.NewServeMux()}
 	byPath := map[string]map[string]*Route{}
@@ -110,12 +108,12 @@ type server struct {
 	mux *http.ServeMux
 }
 
-// ServeHTTP implements http.Handler: everything around a route.
+// ServeHTTP implements http.Handler: correlation id, panic recovery, log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	rec := &record{correlationID: correlationID(r.Header), path: "unmatched"}
 	r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
-	a := &answer{ResponseWriter: w}
+	a := &response{ResponseWriter: w}
 	a.Header().Set(wire.HeaderCorrelationID, rec.correlationID)
 	a.Header().Set("Cache-Control", "no-store")
 	defer func() {
@@ -129,12 +127,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 	}()
-	s.dispatch(a, r)
+	s.route(a, r)
 }
 
-// recovered handles a panic value: it reports true when the connection must be
-// cut because an answer had begun.
-func (s *server) recovered(a *answer, r *http.Request, v any) bool {
+// recovered handles a panic value. It reports whether the connection must be
+// aborted because the response has started.
+func (s *server) recovered(a *response, r *http.Request, v any) bool {
 	if v == nil {
 		return false
 	}
@@ -149,14 +147,14 @@ func (s *server) recovered(a *answer, r *http.Request, v any) bool {
 	return false
 }
 
-func (s *server) dispatch(w *answer, r *http.Request) {
+func (s *server) route(w *response, r *http.Request) {
 	if s.cfg.Guard != nil {
 		if err := s.cfg.Guard(r); err != nil {
 			refuse(w, r, err)
 			return
 		}
 	}
-	// The mux would answer an unclean path with a redirect of its own.
+	// The mux would redirect an unclean path.
 	if r.URL.Path != path.Clean(r.URL.Path) || r.Method == http.MethodConnect {
 		notFound(w, r)
 		return
@@ -168,8 +166,8 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, schema.NewError(schema.KindNotFound, "no such path"))
 }
 
-// endpoint answers all methods of one path. Routes are pointers, and a refusal is
-// made elsewhere, since the frames here lie on the stack of every parked poll.
+// endpoint serves all methods of one path. Its frame is on the stack of every open
+// poll, so routes are pointers and refuseMethod is a function of its own.
 func (s *server) endpoint(template string, methods map[string]*Route) http.Handler {
 	allow := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -190,10 +188,10 @@ func (s *server) endpoint(template string, methods map[string]*Route) http.Handl
 func refuseMethod(w http.ResponseWriter, r *http.Request, allow string) {
 	w.Header().Set("Allow", allow)
 	refuseWith(w, r, http.StatusMethodNotAllowed,
-		schema.NewError(schema.KindInvalidRequest, "this path takes %s", allow).WithReason("method_not_allowed"))
+		schema.NewError(schema.KindInvalidRequest, "this path supports only %s", allow).WithReason("method_not_allowed"))
 }
 
-// run calls the route's handler under its deadline and caps.
+// run calls the route's handler with its deadline and limits.
 func run(route *Route, w http.ResponseWriter, r *http.Request) error {
 	limit := route.Timeout
 	if limit == 0 {
@@ -207,16 +205,16 @@ func run(route *Route, w http.ResponseWriter, r *http.Request) error {
 	return route.Handle(w, r.WithContext(ctx))
 }
 
-// bound sets what a slow or large client is allowed. Deadlines are set for each
-// request, since those of the one before stay on an open connection.
+// bound limits a slow client and a large body. Deadlines are set for every request,
+// because a connection keeps those of the previous one.
 func bound(route *Route, w http.ResponseWriter, r *http.Request, limit time.Duration) error {
 	if route.MaxBody == 0 && r.ContentLength != 0 {
 		w.Header().Set("Connection", "close")
-		return schema.NewError(schema.KindInvalidRequest, "this request takes no body").WithReason("body_not_allowed")
+		return schema.NewError(schema.KindInvalidRequest, "this endpoint accepts no request body").WithReason("body_not_allowed")
 	}
 	now := time.Now()
 	c := http.NewResponseController(w)
-	// A writer without deadlines is a test's recorder.
+	// Only a test's recorder does not support deadlines.
 	_ = c.SetWriteDeadline(now.Add(limit + writeSlack))
 	if route.MaxBody > 0 {
 		_ = c.SetReadDeadline(now.Add(limit)) // until the body is read

@@ -6,22 +6,20 @@ import (
 	"time"
 )
 
-// handshakeBudget bounds a handshake and a request's header. When a fleet comes
-// back all at once, two cores shake hands with about 900 nodes a second
-// (docs/benchmarks.md), and a handshake that is given up is begun anew and costs
-// as much again: so it is that of 10,000 nodes with room to spare.
-const handshakeBudget = 30 * time.Second
+// handshakeTimeout bounds a handshake and a request's header. Two cores complete
+// about 900 handshakes a second (docs/benchmarks.md), and an aborted handshake is
+// retried at full cost, so the timeout covers 10,000 nodes that reconnect at once.
+const handshakeTimeout = 30 * time.Second
 
-// Server returns an HTTP server over h with the limits that every listener has
-// on connections, headers and idle time. Bodies and answers have theirs per
-// route.
+// Server returns an HTTP server for h with the limits on connections, headers and
+// idle time that every listener has. Routes limit bodies and responses.
 func Server(log *slog.Logger, h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: handshakeBudget,
+		ReadHeaderTimeout: handshakeTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		// Handshakes that fail and clients that go away: noise unless asked for.
+		// Failed handshakes and disconnected clients.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // ResultIssued is the result of a certificate request that succeeded. Refusals
@@ -106,11 +105,9 @@ func (m *Metrics) PollOpened() (closed func()) {
 // Polled records the remaining validity of the polling node's certificate.
 func (m *Metrics) Polled(left time.Duration) { m.expiry.Observe(left.Seconds()) }
 
-// Offered records that a task was dispatched. Only the first dispatch counts.
-func (m *Metrics) Offered(o *wire.TaskOffer) {
-	if o.Lease.Epoch == 1 && !o.CreatedAt.IsZero() {
-		m.dispatch.Observe(max(0, o.ServerTime.Sub(o.CreatedAt).Seconds()))
-	}
+// Dispatched records a task's first dispatch, waited after its creation.
+func (m *Metrics) Dispatched(waited time.Duration) {
+	m.dispatch.Observe(max(0, waited.Seconds()))
 }
 
 // Withheld counts a poll that skipped dispatch.

@@ -5,95 +5,74 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/task"
-	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// storeBudget bounds one call to the store, so that a database that hangs does
-// not hold a poll for longer than its timeout.
-const storeBudget = 10 * time.Second
+// storeTimeout bounds one call to the database where the request's own deadline
+// is longer: in a poll and around a Vault signature. The routes of all other
+// calls use it as their deadline.
+const storeTimeout = 10 * time.Second
 
-// Metrics is what the node API counts.
-type Metrics interface {
-	PollOpened() (closed func())
-	Polled(left time.Duration)
-	Offered(o *wire.TaskOffer)
-	// Withheld counts a look for work that was not made because nothing could
-	// be granted.
-	Withheld()
-	TaskEnded(t task.Type, s task.Status)
-	// Issued counts an answered request for an identity; nil for a certificate.
-	Issued(via trust.IssueMethod, err error)
-	// Budget notes an issuance that was asked for and what is left.
-	Budget(priority string, granted bool, left float64)
-	// Limited counts a request over the limit of a node or a remote address.
-	Limited(limit string)
-	IdentityRefused(reason string)
-}
-
-// Config is what the node API needs. The fields with defaults may be left out.
+// Config configures the node API. The fields with defaults may be omitted.
 type Config struct {
 	// Env is the environment that identities must name.
-	Env     string
-	Store   Store
-	Wakes   Wakes
-	Issuer  Issuer
-	CAs     CAs
-	Grants  Grants
-	Sets    Sets
-	Beats   Beats
-	Metrics Metrics
-	Log     *slog.Logger
-	// Ready answers the readiness check.
+	Env string
+
+	Identities   Identities
+	Tasks        Tasks
+	Heartbeats   Heartbeats
+	Notifier     Notifier
+	Issuer       Issuer
+	CAs          CAs
+	Grants       Grants
+	VerifierSets VerifierSets
+	Heartbeater  Heartbeater
+	Metrics      Metrics
+	Log          *slog.Logger
+	// Ready returns the readiness check's error.
 	Ready func() error
 	// Observe records each request. Defaults to none.
 	Observe edge.Observer
-	// Now is the time that certificates and tokens are judged by. Defaults to
-	// time.Now.
+	// Now is the time that certificates and tokens are checked against. Defaults
+	// to time.Now.
 	Now func() time.Time
-	// Recheck is how often an open poll looks for a task again without a wake.
-	// Defaults to the longest poll, which is never: a task's notification wakes
-	// it, a new connection for notifications wakes all, the sweep ends the polls
-	// of fenced nodes, and every poll begins with a look.
+	// Recheck is how often an open poll queries for a task without a
+	// notification. Defaults to the longest poll, which means never: every poll
+	// starts with a query, a task's notification wakes its node's polls, and a
+	// reconnected listener wakes all polls.
 	Recheck time.Duration
-	// IssueRate is the issuance budget: certificates a second of this process.
+	// IssueRate is this process's issuance budget in certificates a second.
 	// Defaults to DefaultIssueRate.
 	IssueRate float64
-	// NodeRate is how many identities a second one node may ask for. Defaults
+	// NodeRate limits the certificate requests of one node, per second. Defaults
 	// to DefaultNodeRate.
 	NodeRate float64
-	// RemoteRate is how many requests without a certificate a second one remote
-	// address may make. Defaults to twice the IssueRate, so that a site behind
-	// one address can use all of the budget.
+	// RemoteRate limits the requests without a certificate from one remote
+	// address, per second. Defaults to twice the IssueRate, so that a site behind
+	// one address can use the whole budget.
 	RemoteRate float64
-	// Bundles answers fetch references; nil knows none.
+	// Bundles exchanges bootstrap references; nil rejects them all.
 	Bundles Bundles
-	// Packages are the agent packages served here by digest.
+	// Packages are the agent packages served by digest.
 	Packages map[string]Package
 }
 
 // API is the node API.
 type API struct {
-	cfg     Config
-	closing chan struct{}
-	end     func()
-	trust   atomic.Pointer[caPool] // of the last request
-
-	budget         *budget
-	nodes, remotes *limiter
+	cfg Config
+	*authenticator
+	*poller
+	*certificates
+	endPolls func()
 }
 
 // New returns the node API over cfg.
 func New(cfg Config) *API {
-	if cfg.Recheck == 0 {
-		cfg.Recheck = wire.MaxPollTimeout
-	}
+	cfg.Recheck = cmp.Or(cfg.Recheck, wire.MaxPollTimeout)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -101,57 +80,61 @@ func New(cfg Config) *API {
 	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)
 	cfg.RemoteRate = cmp.Or(cfg.RemoteRate, 2*cfg.IssueRate)
 	closing := make(chan struct{})
-	return &API{cfg: cfg, closing: closing, end: sync.OnceFunc(func() { close(closing) }),
-		budget: newBudget(cfg.IssueRate, cfg.Metrics), nodes: newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate),
-		remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate)}
+	auth := &authenticator{cfg: cfg}
+	return &API{cfg: cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
+		poller: &poller{cfg: cfg, authenticator: auth, closing: closing},
+		certificates: &certificates{cfg: cfg, authenticator: auth, budget: newBudget(cfg.IssueRate, cfg.Metrics),
+			nodes:   newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate),
+			remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate)}}
 }
 
-// EndPolls answers every open poll with 204, now and from now on, so that a
-// server can be shut down without cutting one. It may be called twice.
-func (a *API) EndPolls() { a.end() }
+// EndPolls responds to every open and future poll with 204, so that a server can
+// shut down without cutting a connection. It may be called more than once.
+func (a *API) EndPolls() { a.endPolls() }
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
 	return edge.New(edge.Config{Listener: "node", Log: a.cfg.Log, Observe: a.cfg.Observe, Guard: refuseForwardedIdentity, Routes: a.Routes()})
 }
 
-// nodePath is where everything of one node lives.
+// nodePath is the prefix of a node's endpoints.
 const nodePath = "/internal/v1/nodes/{node_id}"
 
 // Routes returns the listener's endpoints.
 func (a *API) Routes() []edge.Route {
-	identity := schema.KindInvalidNodeIdentity
+	const identity, limited, unknown = schema.KindInvalidNodeIdentity, schema.KindRateLimited, schema.KindNotFound
+	get := func(path string, h edge.Handler, success int, kinds ...schema.Kind) edge.Route {
+		return edge.Route{Method: http.MethodGet, Path: path, Handle: h, Success: []int{success}, Kinds: kinds, Timeout: storeTimeout}
+	}
 	post := func(path string, h edge.Handler, success int, kinds ...schema.Kind) edge.Route {
 		return edge.Route{Method: http.MethodPost, Path: nodePath + path, Handle: h,
-			Success: []int{success}, Kinds: kinds, MaxBody: wire.MaxBodyBytes}
+			Success: []int{success}, Kinds: kinds, MaxBody: wire.MaxBodyBytes, Timeout: storeTimeout}
 	}
-	tokens := []schema.Kind{identity, schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired, schema.KindRateLimited}
-	enroll := post("/enroll", a.enroll, http.StatusOK, tokens...)
-	recovery := post("/recover", a.recover, http.StatusOK, tokens...)
-	renew := post("/certificates/renew", a.renew, http.StatusOK, identity, schema.KindTokenConsumed, schema.KindRateLimited)
+	tokens := []schema.Kind{identity, schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired, limited}
+	enroll := post("/enroll", a.enroll(), http.StatusOK, tokens...)
+	recovery := post("/recover", a.recover(), http.StatusOK, tokens...)
+	renew := post("/certificates/renew", a.renew(), http.StatusOK, identity, schema.KindTokenConsumed, limited)
 	for _, r := range []*edge.Route{&enroll, &recovery, &renew} {
-		r.Timeout = 30 * time.Second // Vault signs inside it
+		r.Timeout = 30 * time.Second // includes the Vault signature
 	}
-	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, schema.KindNotFound)
+	probe := get(nodePath+"/tasks/wait", a.probe, http.StatusNoContent, identity)
+	wait := post("/tasks/wait", a.wait, http.StatusOK, identity)
+	wait.Success = []int{http.StatusOK, http.StatusNoContent}
+	wait.Timeout = wire.MaxPollTimeout + 2*storeTimeout
+	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown)
 	result.MaxBody = wire.MaxResultBytes
 	heartbeat := post("/heartbeat", a.heartbeat, http.StatusNoContent, identity)
-	heartbeat.Quiet = true
+	wait.Quiet, heartbeat.Quiet = true, true
+	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
+	pkg.Timeout = packageTimeout
 	return []edge.Route{
 		enroll, renew, recovery,
-		{Method: http.MethodGet, Path: nodePath + "/tasks/wait", Handle: a.wait,
-			Success: []int{http.StatusOK, http.StatusNoContent}, Kinds: []schema.Kind{identity},
-			Timeout: wire.MaxPollTimeout + 2*storeBudget, Quiet: true},
-		{Method: http.MethodGet, Path: nodePath + "/verifier-sets", Handle: a.verifierSets,
-			Success: []int{http.StatusOK}, Kinds: []schema.Kind{identity}},
-		{Method: http.MethodGet, Path: nodePath + "/trust", Handle: a.nodeTrust,
-			Success: []int{http.StatusOK}, Kinds: []schema.Kind{identity}},
-		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, schema.KindNotFound),
-		result,
-		heartbeat,
-		{Method: http.MethodGet, Path: "/internal/v1/bootstrap/{reference}", Handle: a.fetch, Success: []int{http.StatusOK},
-			Kinds: append(tokens, schema.KindNotFound)},
-		{Method: http.MethodGet, Path: "/internal/v1/packages/{digest}", Handle: a.servePackage, Success: []int{http.StatusOK},
-			Kinds: []schema.Kind{schema.KindNotFound, schema.KindRateLimited}, Timeout: packageTime},
+		probe, wait, result, heartbeat,
+		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown),
+		get(nodePath+"/verifier-sets", a.verifierSets, http.StatusOK, identity),
+		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity),
+		get("/internal/v1/bootstrap/{reference}", a.fetchBundle, http.StatusOK, append(tokens, unknown)...),
+		pkg,
 		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
 	}
 }

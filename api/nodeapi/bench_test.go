@@ -27,9 +27,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// BenchmarkParkedPoll reports what one open long poll costs the server in
-// memory and goroutines, net/http's and TLS's included. The agents are in a
-// process of their own.
+// BenchmarkParkedPoll measures the server's memory and goroutines per open poll,
+// including net/http and TLS. The agents run in another process.
 func BenchmarkParkedPoll(b *testing.B) {
 	const polls = 1000
 	for _, proto := range []string{"HTTP1", "HTTP2"} {
@@ -52,8 +51,8 @@ func BenchmarkParkedPoll(b *testing.B) {
 	}
 }
 
-// BenchmarkHeartbeat is what a heartbeat costs the API itself, without network and
-// database: as the first request of a connection, and as a later one.
+// BenchmarkHeartbeat measures the API's own cost of a heartbeat, without network
+// and database, as the first and as a later request of a connection.
 func BenchmarkHeartbeat(b *testing.B) {
 	s, api := newAPI(b, &fakeStore{}, func(c *nodeapi.Config) { c.Log = slog.New(slog.DiscardHandler) })
 	server, leaf := api.Server(nil), s.cert().Leaf
@@ -96,7 +95,7 @@ func (s *site) agents(b *testing.B, proto string, polls int) (stop func()) {
 		require.NoError(b, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	cmd := exec.CommandContext(b.Context(), os.Args[0], "-test.run=^TestBenchmarkAgents$", "-test.timeout=5m")
-	cmd.Env = append(os.Environ(), "BENCH_AGENTS="+dir, "BENCH_URL="+s.path("/tasks/wait?timeout=60s&"+asker()),
+	cmd.Env = append(os.Environ(), "BENCH_AGENTS="+dir, "BENCH_URL="+s.path("/tasks/wait"),
 		"BENCH_PROTO="+proto, "BENCH_POLLS="+strconv.Itoa(polls))
 	require.NoError(b, cmd.Start())
 	return func() {
@@ -124,7 +123,7 @@ func TestBenchmarkAgents(t *testing.T) {
 		c := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: os.Getenv("BENCH_PROTO") == "HTTP2",
 			TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}}}
 		go func() {
-			_, _ = try(t.Context(), c, http.MethodGet, os.Getenv("BENCH_URL"), nil)
+			_, _ = try(t.Context(), c, http.MethodPost, os.Getenv("BENCH_URL"), pollRequest(waitFor(wire.MaxPollTimeout)))
 			ended <- struct{}{}
 		}()
 	}

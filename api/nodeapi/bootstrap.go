@@ -13,28 +13,28 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
-// packageTime bounds a package's download over a slow line.
-const packageTime = 15 * time.Minute
+// packageTimeout bounds the download of a package over a slow link.
+const packageTimeout = 15 * time.Minute
 
-// Package is an agent package that is served to hosts under installation.
+// Package is an agent package for hosts that are being installed.
 type Package struct {
-	// Path is the archive's file.
+	// Path is the archive file.
 	Path string
 	Size int64
 }
 
-// fetch spends a one-time reference and answers with the bundle it stands for,
-// for hosts that were set up with data many can read. The caller's proof is the
-// reference; the server has proved itself by its certificate.
-func (a *API) fetch(w http.ResponseWriter, r *http.Request) error {
-	if wait, ok := a.remotes.take(host(r.RemoteAddr)); !ok {
-		return a.overLimit(w, wait, "remote")
+// fetchBundle exchanges a one-time reference for its bundle. Hosts whose setup
+// data is widely readable receive a reference instead of a token. The reference
+// authenticates the caller, the TLS certificate the server.
+func (a *API) fetchBundle(w http.ResponseWriter, r *http.Request) error {
+	if err := a.limitRemote(w, r); err != nil {
+		return err
 	}
 	if a.cfg.Bundles == nil {
-		return schema.Errorf(schema.KindNotFound, "no bundles are handed out here")
+		return schema.Errorf(schema.KindNotFound, "this server issues no bundles")
 	}
 	bundle, err := a.cfg.Bundles.Fetch(r.Context(), r.PathValue("reference"),
-		audit.Subject{Actor: "fetch:" + host(r.RemoteAddr), CorrelationID: edge.CorrelationID(r.Context())})
+		audit.Subject{Actor: "fetch:" + remoteHost(r), CorrelationID: edge.CorrelationID(r.Context())})
 	if err != nil {
 		return err
 	}
@@ -42,28 +42,28 @@ func (a *API) fetch(w http.ResponseWriter, r *http.Request) error {
 	return edge.JSON(w, http.StatusOK, bundle)
 }
 
-// servePackage sends an archive. It holds no secret: the digest is what makes it
-// trusted.
+// servePackage sends an archive. The archive contains no secret, and the caller
+// verifies its digest.
 func (a *API) servePackage(w http.ResponseWriter, r *http.Request) error {
-	if wait, ok := a.remotes.take(host(r.RemoteAddr)); !ok {
-		return a.overLimit(w, wait, "remote")
+	if err := a.limitRemote(w, r); err != nil {
+		return err
 	}
 	p, ok := a.cfg.Packages[r.PathValue("digest")]
 	if !ok {
-		return schema.Errorf(schema.KindNotFound, "no package of this digest")
+		return schema.Errorf(schema.KindNotFound, "no package with this digest")
 	}
 	f, err := os.Open(p.Path)
 	if err != nil {
-		return schema.Wrap(schema.KindServiceUnavailable, err, "the package cannot be read")
+		return schema.Wrap(schema.KindServiceUnavailable, err, "reading the package")
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read-only
 	h := w.Header()
 	h.Set("Content-Type", "application/gzip")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Length", strconv.FormatInt(p.Size, 10))
 	w.WriteHeader(http.StatusOK)
 	if _, err := io.Copy(w, io.LimitReader(f, p.Size)); err != nil {
-		panic(http.ErrAbortHandler) // cut short; the digest would tell anyway
+		panic(http.ErrAbortHandler) // cuts the connection; the caller checks the digest
 	}
 	return nil
 }

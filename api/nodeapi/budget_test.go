@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Those turned away at once are told to come back over the time that serving
-// them takes, and then they are served.
-func TestHerdIsSpread(t *testing.T) {
+// Requests rejected together retry over the time that serving them takes, and are
+// served then.
+func TestRetriesAreSpread(t *testing.T) {
 	const rate, burst, herd = 50.0, 50.0, 1000
 	var b bucket
 	now := time.Unix(1e9, 0)

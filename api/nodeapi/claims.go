@@ -3,25 +3,41 @@ package nodeapi
 import (
 	"crypto/ed25519"
 
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// NewIdentity is an issued certificate with the recovery token that goes with
-// it, as the database keeps them: both wait in the pending slot until the
-// certificate's first use.
-type NewIdentity struct {
+// Caller is an authenticated node, as its row was at the time of the request.
+type Caller struct {
 	NodeID      string
 	Incarnation int64
-	Via         trust.IssueMethod
-	// TokenID is the token that paid for it; empty for a renewal.
-	TokenID string
-	Cert    trust.CertFacts
-	// Recovery is the next recovery token, purpose PurposeRecover.
-	Recovery      trust.MintedToken
-	CorrelationID string
+	Host        string
+	State       lifecycle.NodeState
+	Serial      string
+	// HasPolled is true if a poll of this incarnation is on record.
+	HasPolled bool
+	// VerifierSet is the version of the node's verifier set on record.
+	VerifierSet int64
+	// Idle is true if the node has no task to dispatch: every open task runs
+	// under its lease. A caller that subscribed to the Notifier before it
+	// authenticated may skip Tasks.NextTask. False if unknown.
+	Idle bool
 }
 
-// RenewClaim asks for a renewal on behalf of an authenticated caller.
+// TokenClaim claims an enrollment token.
+type TokenClaim struct {
+	NodeID        string // from the path; the token's row decides
+	TokenID       string
+	Hash          []byte // SHA-256 of the secret
+	SPKI          string // hex SHA-256 of the CSR's key
+	CorrelationID string
+	AgentVersion  string
+	RemoteAddr    string
+	// RecoveryKey is stored with the claim; nil if the node sent none.
+	RecoveryKey []byte
+}
+
+// RenewClaim claims a renewal for an authenticated caller.
 type RenewClaim struct {
 	Caller        Caller
 	SPKI          string // hex SHA-256 of the CSR's key
@@ -29,7 +45,7 @@ type RenewClaim struct {
 	CorrelationID string
 }
 
-// RecoveryClaim asks for a recovery; its signature has been checked.
+// RecoveryClaim claims a recovery token. The request's signature was verified.
 type RecoveryClaim struct {
 	NodeID        string
 	TokenID       string
@@ -42,9 +58,32 @@ type RecoveryClaim struct {
 	RemoteAddr    string
 }
 
-// RecoveryFacts are what a recovery request is checked against before it is
-// claimed.
+// RecoveryFacts are what a recovery request is verified against.
 type RecoveryFacts struct {
 	Incarnation int64
-	Key         ed25519.PublicKey // nil when the node never gave one
+	Key         ed25519.PublicKey // nil if the node never sent one
+}
+
+// ClaimResult is a granted claim.
+type ClaimResult struct {
+	TokenID     string // empty for a renewal
+	NodeID      string
+	Incarnation int64
+	// Recoverable is true if the node has a recovery key, so a recovery token is
+	// minted with the certificate.
+	Recoverable bool
+}
+
+// NewIdentity is an issued certificate with its recovery token, as stored in the
+// pending slot until the certificate's first use.
+type NewIdentity struct {
+	NodeID      string
+	Incarnation int64
+	Via         trust.IssueMethod
+	// TokenID is the claimed token; empty for a renewal.
+	TokenID string
+	Cert    trust.CertFacts
+	// Recovery is the next recovery token, of purpose trust.PurposeRecover.
+	Recovery      trust.MintedToken
+	CorrelationID string
 }

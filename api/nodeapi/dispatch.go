@@ -1,43 +1,85 @@
 package nodeapi
 
 import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// PollRequest is what a poll says about the node that asks for work.
-type PollRequest struct {
-	// Have are the tasks that the agent's journal holds as accepted or
-	// unreported.
-	Have []string
-	// Holder names the agent's process: its boot id and start.
-	Holder string
-	// Nonce is random and new for each poll.
-	Nonce string
-	// Number counts the polls of this process, from 1; 0 when it does not count.
-	// Who sends a poll has dealt with the answers to all before it.
-	Number int64
+// Dispatch is a leased task: the offer for the node, still without its grant,
+// and what the server needs to sign and count it.
+type Dispatch struct {
+	wire.TaskOffer
+	Type      task.Type
+	CreatedAt time.Time
+	// NodeState and OpSeq are the node's at the dispatch.
+	NodeState lifecycle.NodeState
+	OpSeq     int64
 }
 
-// TaskHeartbeat is what a task's activity is told about its progress. It becomes the
-// heartbeat's details in the Web UI.
-type TaskHeartbeat struct {
-	Status  task.Status `json:"status"`
-	Message string      `json:"message,omitempty"`
-	Epoch   int64       `json:"lease_epoch"`
+// nextDispatch leases and grants the node's next task, nil if there is none. If
+// no grant can be signed, it leaves the queue untouched; changed is then closed
+// when it is worth another try. It makes no call to Vault.
+func (a *poller) nextDispatch(ctx context.Context, c Caller, poll wire.PollRequest) (d *Dispatch, changed <-chan struct{}, err error) {
+	if c.Idle {
+		return nil, nil, nil
+	}
+	changed, err = a.cfg.Grants.Ready()
+	if err != nil {
+		a.withhold(c, err)
+		return nil, changed, nil
+	}
+	set, err := a.cfg.VerifierSets.NewestSet(ctx)
+	if err != nil {
+		a.withhold(c, err)
+		return nil, nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	d, err = a.cfg.Tasks.NextTask(ctx, c, poll, task.LeaseDuration)
+	if err != nil || d == nil {
+		return nil, nil, err
+	}
+	if err := a.grant(c, poll.Nonce, set, d); err != nil {
+		return nil, nil, err
+	}
+	if d.Lease.Epoch == 1 {
+		a.cfg.Metrics.Dispatched(d.ServerTime.Sub(d.CreatedAt))
+	}
+	return d, nil, nil
 }
 
-// ProgressResult is what a progress call came to.
-type ProgressResult struct {
-	Answer wire.ProgressResponse
-	// Owner is set when a heartbeat is due.
-	Owner *task.Owner
+// withhold records that a node's poll skipped dispatch. The provider of grants
+// logs the cause once for all nodes, so this line is at debug level.
+func (a *poller) withhold(c Caller, err error) {
+	a.cfg.Metrics.Withheld()
+	a.cfg.Log.Debug("dispatch skipped", slog.String("node_id", c.NodeID), slog.Any("err", err))
 }
 
-// HeartbeatReply is what an operator did to the activity meanwhile.
-type HeartbeatReply struct {
-	// Cancel: the activity was cancelled or its run is gone. Paused: it was
-	// paused in the Web UI or by the temporal command.
-	Cancel bool
-	Paused bool
+// grant signs the lease grant that binds the offer to the poll with the nonce.
+func (a *poller) grant(c Caller, nonce string, set trust.StoredSet, d *Dispatch) error {
+	digest, err := trust.EnvelopeDigest(d.Envelope)
+	if err != nil {
+		return err
+	}
+	d.Grant, d.GrantKey, err = a.cfg.Grants.Sign(task.Grant{
+		V: 1, Env: a.cfg.Env, NodeID: c.NodeID, Incarnation: c.Incarnation, Nonce: nonce, ServerTime: d.ServerTime,
+		TaskID: d.TaskID, EnvelopeSHA256: digest, LeaseEpoch: d.Lease.Epoch, LeaseUntil: d.Lease.ExpiresAt,
+		NodeState: d.NodeState, OpSeq: d.OpSeq, SetVersion: set.Version, SetHash: set.Hash,
+	})
+	return err
+}
+
+// setVerifierSetHeader names the newest verifier set in the response, if there
+// is one.
+func (a *poller) setVerifierSetHeader(ctx context.Context, w http.ResponseWriter) {
+	if set, err := a.cfg.VerifierSets.NewestSet(ctx); err == nil {
+		w.Header().Set(wire.HeaderVerifierSet, trust.VerifierSetRef{Version: set.Version, Hash: set.Hash}.String())
+	}
 }

@@ -71,9 +71,9 @@ func TestEnroll(t *testing.T) {
 	assert.NotContains(t, s.log.String(), "gpuet_")
 }
 
-// Whatever is refused before the claim changes nothing, and the claim's own
-// refusals pass as they are.
-func TestRefusedEnrolments(t *testing.T) {
+// A request that is rejected before the claim changes nothing, and the claim's own
+// errors are returned unchanged.
+func TestEnrollRejections(t *testing.T) {
 	claims := 0
 	s := newSite(t, &fakeStore{claim: func(nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		claims++
@@ -123,7 +123,7 @@ func TestRefusedEnrolments(t *testing.T) {
 	assert.NotContains(t, s.log.String(), token[6:42], "not even its public part in a refused body")
 }
 
-func TestRefusedCSRs(t *testing.T) {
+func TestCSRRejections(t *testing.T) {
 	s := newSite(t, &fakeStore{claim: func(nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		t.Error("claimed")
 		return nodeapi.ClaimResult{}, nil
@@ -211,9 +211,9 @@ func csrWithAttribute(tb testing.TB, key *ecdsa.PrivateKey) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// When Vault is away after the claim, the answer says that asking again with
-// the same key helps, and it does.
-func TestEnrolWhileVaultIsAway(t *testing.T) {
+// If Vault is unavailable after the claim, the error tells the agent to repeat the
+// request with the same key.
+func TestEnrollWhileVaultIsUnavailable(t *testing.T) {
 	var claims []nodeapi.TokenClaim
 	s := newSite(t, &fakeStore{claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		claims = append(claims, c)
@@ -224,7 +224,7 @@ func TestEnrolWhileVaultIsAway(t *testing.T) {
 	s.issuer.set(true, s.nodeCA.cert)
 	a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"), req)
 	assert.Equal(t, http.StatusServiceUnavailable, a.status)
-	assert.Contains(t, a.refusal(t).Message, "may ask again")
+	assert.Contains(t, a.refusal(t).Message, "repeat the request")
 	s.issuer.set(false, s.nodeCA.cert)
 	a = call(t, s.client(nil), http.MethodPost, s.path("/enroll"), req)
 	assert.Equal(t, http.StatusOK, a.status, string(a.body))

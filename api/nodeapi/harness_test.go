@@ -38,7 +38,7 @@ import (
 
 const env = "test"
 
-// ca is a certificate authority made in the test.
+// ca is a certificate authority of the test.
 type ca struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -79,7 +79,7 @@ func (c *ca) sign(tb testing.TB, template, parent *x509.Certificate, key crypto.
 	return cert
 }
 
-// leaf returns a node certificate for the identity; change may spoil it.
+// leaf returns a node certificate for the identity; change may invalidate it.
 func (c *ca) leaf(tb testing.TB, id trust.Identity, change func(*x509.Certificate)) *tls.Certificate {
 	tb.Helper()
 	uri, err := url.Parse(id.URI())
@@ -107,8 +107,8 @@ func (c *ca) server(tb testing.TB) *tls.Certificate {
 	})
 }
 
-// fakeStore answers with functions; what is not set answers as a store that
-// has an active node and no work.
+// fakeStore calls the functions that a test sets. By default it has an active node
+// and no tasks.
 type fakeStore struct {
 	authenticate func(trust.Identity, trust.CertFacts) (nodeapi.Caller, error)
 	claim        func(nodeapi.TokenClaim) (nodeapi.ClaimResult, error)
@@ -116,13 +116,14 @@ type fakeStore struct {
 	facts        func(nodeID string) (nodeapi.RecoveryFacts, error)
 	recover      func(nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error)
 	pending      func(nodeapi.NewIdentity) (int64, error)
-	next         func(have []string) (*wire.TaskOffer, error)
-	nextFor      func(nodeapi.PollRequest) (*wire.TaskOffer, error)
-	news         func(have []string) ([]string, error)
-	result       func(task.Result) (task.Type, error)
+	next         func(held []string) (*nodeapi.Dispatch, error)
+	nextFor      func(wire.PollRequest) (*nodeapi.Dispatch, error)
+	recordPoll   func() error
+	canceled     func(held []string) ([]string, error)
+	result       func(nodeapi.ReceivedResult) (task.Type, error)
 	progress     func(task.Progress) (wire.ProgressResponse, error)
 	progressed   func(task.Progress) (nodeapi.ProgressResult, error)
-	told         func(taskID string, b nodeapi.HeartbeatReply) error
+	setState     func(taskID string, s nodeapi.ActivityState) error
 }
 
 func (f *fakeStore) Authenticate(_ context.Context, id trust.Identity, facts trust.CertFacts) (nodeapi.Caller, error) {
@@ -167,14 +168,19 @@ func (f *fakeStore) StorePending(_ context.Context, n nodeapi.NewIdentity) (int6
 	return 1, nil
 }
 
-func (f *fakeStore) Polled(context.Context, nodeapi.Caller, int64) error { return nil }
+func (f *fakeStore) RecordPoll(context.Context, nodeapi.Caller, int64) error {
+	if f.recordPoll != nil {
+		return f.recordPoll()
+	}
+	return nil
+}
 
-func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, ask nodeapi.PollRequest, _ time.Duration) (*wire.TaskOffer, error) {
+func (f *fakeStore) NextTask(_ context.Context, _ nodeapi.Caller, poll wire.PollRequest, _ time.Duration) (*nodeapi.Dispatch, error) {
 	if f.nextFor != nil {
-		return f.nextFor(ask)
+		return f.nextFor(poll)
 	}
 	if f.next != nil {
-		return f.next(ask.Have)
+		return f.next(poll.HeldTasks)
 	}
 	return nil, nil
 }
@@ -185,19 +191,19 @@ func (f *fakeStore) Progress(_ context.Context, _ nodeapi.Caller, _ string, p ta
 	}
 	if f.progress != nil {
 		a, err := f.progress(p)
-		return nodeapi.ProgressResult{Answer: a}, err
+		return nodeapi.ProgressResult{Response: a}, err
 	}
-	return nodeapi.ProgressResult{Answer: wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}}, nil
+	return nodeapi.ProgressResult{Response: wire.ProgressResponse{Lease: task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: time.Now().Add(lease)}}}, nil
 }
 
-func (f *fakeStore) Told(_ context.Context, taskID string, b nodeapi.HeartbeatReply) error {
-	if f.told != nil {
-		return f.told(taskID, b)
+func (f *fakeStore) SetActivityState(_ context.Context, taskID string, b nodeapi.ActivityState) error {
+	if f.setState != nil {
+		return f.setState(taskID, b)
 	}
 	return nil
 }
 
-func (f *fakeStore) Result(_ context.Context, _ nodeapi.Caller, _ string, r task.Result) (task.Type, error) {
+func (f *fakeStore) Result(_ context.Context, _ nodeapi.Caller, _ string, r nodeapi.ReceivedResult) (task.Type, error) {
 	if f.result != nil {
 		return f.result(r)
 	}
@@ -209,7 +215,7 @@ func (f *fakeStore) Heartbeat(ctx context.Context, id trust.Identity, facts trus
 	return err
 }
 
-// fakeWakes lets a test wake a node, and see who has subscribed.
+// fakeWakes is a Notifier that counts its subscriptions.
 type fakeWakes struct {
 	mu   sync.Mutex
 	subs map[string]map[chan struct{}]bool
@@ -247,13 +253,12 @@ func (f *fakeWakes) waiting(nodeID string) int {
 	return len(f.subs[nodeID])
 }
 
-// fakeIssuer is a CA of the test in Vault's place.
+// fakeIssuer issues certificates with a CA of the test.
 type fakeIssuer struct {
 	tb testing.TB
 	mu sync.Mutex
 	ca *ca
-	// roots are those that count, retired those that did; down makes every call
-	// fail.
+	// down makes every call fail.
 	roots, retired []*x509.Certificate
 	down           bool
 }
@@ -292,7 +297,7 @@ func (f *fakeIssuer) Retired(context.Context) ([]*x509.Certificate, error) {
 	return f.retired, nil
 }
 
-// retire makes the live generations retired ones and lets next live.
+// retire retires the live generations and replaces them with next.
 func (f *fakeIssuer) retire(next ...*x509.Certificate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -347,7 +352,7 @@ func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) 
 	return s
 }
 
-// newAPI makes all of a site but its listener.
+// newAPI returns a site without a listener.
 func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*site, *nodeapi.API) {
 	tb.Helper()
 	s := &site{tb: tb, nodeCA: newCA(tb, "node CA 1"), serverCA: newCA(tb, "API CA"), store: store,
@@ -355,7 +360,7 @@ func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*sit
 		node: trust.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
 	s.trust = newFakeTrust()
-	cfg := nodeapi.Config{Env: env, Store: store, Wakes: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, Sets: s.trust, Beats: s.trust, NodeRate: 1e4, IssueRate: 1e4,
+	cfg := nodeapi.Config{Env: env, Identities: store, Tasks: store, Heartbeats: store, Notifier: s.wakes, Issuer: s.issuer, CAs: s.issuer, Grants: s.trust, VerifierSets: s.trust, Heartbeater: s.trust, NodeRate: 1e4, IssueRate: 1e4,
 		Metrics: metrics.New(s.registry), Ready: func() error { return nil },
 		Log: slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	change(&cfg)
@@ -381,11 +386,10 @@ func (s *site) metric(name string, labels ...string) float64 {
 	return 0
 }
 
-// cert is the node's good certificate.
+// cert is a valid certificate of the node.
 func (s *site) cert() *tls.Certificate { return s.nodeCA.leaf(s.tb, s.node, nil) }
 
-// client returns a client with one certificate, which it sends whatever the
-// server accepts; nil for none.
+// client returns a client that always sends the certificate; nil sends none.
 func (s *site) client(cert *tls.Certificate) *http.Client { return s.clientWith(cert, true, nil) }
 
 func (s *site) clientWith(cert *tls.Certificate, h2 bool, change func(*tls.Config)) *http.Client {
@@ -405,7 +409,7 @@ func (s *site) clientWith(cert *tls.Certificate, h2 bool, change func(*tls.Confi
 
 func (s *site) path(rest string) string { return s.base + "/internal/v1/nodes/" + s.node.NodeID + rest }
 
-// answer is what a call came to.
+// answer is the response to a call.
 type answer struct {
 	status int
 	header http.Header
@@ -456,7 +460,7 @@ func try(ctx context.Context, c *http.Client, method, url string, body any, head
 	return answer{status: res.StatusCode, header: res.Header, body: text, proto: res.ProtoMajor}, err
 }
 
-// endpoint is one of the endpoints that need a certificate.
+// endpoint is a request that requires a certificate.
 type endpoint struct {
 	method, path string
 	body         any
@@ -465,7 +469,8 @@ type endpoint struct {
 func endpoints() []endpoint {
 	nodeTask := schema.NewID()
 	return []endpoint{
-		{http.MethodGet, "/tasks/wait?timeout=0s&" + asker(), nil},
+		{http.MethodPost, "/tasks/wait", pollRequest(waitFor(0))},
+		{http.MethodGet, "/tasks/wait", nil},
 		{http.MethodPost, "/tasks/" + nodeTask + "/result", task.Result{LeaseEpoch: 1, Status: task.Succeeded}},
 		{http.MethodPost, "/tasks/" + nodeTask + "/progress", task.Progress{LeaseEpoch: 1}},
 		{http.MethodPost, "/heartbeat", wire.HeartbeatRequest{}},
@@ -475,7 +480,24 @@ func endpoints() []endpoint {
 	}
 }
 
-// renewal is a good request for a renewal.
+// pollRequest is a valid poll of 55 s with the changes.
+func pollRequest(changes ...func(*wire.PollRequest)) wire.PollRequest {
+	r := wire.PollRequest{Nonce: "AAAAAAAAAAAAAAAAAAAAAA", AgentSession: "boot-1700000000", VerifierSet: 1, WaitSeconds: 55}
+	for _, change := range changes {
+		change(&r)
+	}
+	return r
+}
+
+func waitFor(d time.Duration) func(*wire.PollRequest) {
+	return func(r *wire.PollRequest) { r.WaitSeconds = d.Seconds() }
+}
+
+func holding(tasks ...string) func(*wire.PollRequest) {
+	return func(r *wire.PollRequest) { r.HeldTasks = tasks }
+}
+
+// renewal is a valid renewal request.
 func renewal() wire.RenewRequest {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

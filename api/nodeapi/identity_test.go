@@ -22,7 +22,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func TestGoodCertificate(t *testing.T) {
+func TestValidCertificate(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	for _, h2 := range []bool{true, false} {
 		c := s.clientWith(s.cert(), h2, nil)
@@ -34,9 +34,9 @@ func TestGoodCertificate(t *testing.T) {
 	}
 }
 
-// Every endpoint refuses every certificate that is not the node's own good one,
-// with its reason, an envelope and a log line of the certificate's facts.
-func TestRefusedCertificates(t *testing.T) {
+// Every endpoint rejects every certificate but the node's own valid one, with its
+// reason, the error envelope and a log line with the certificate's facts.
+func TestCertificateRejections(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	foreign, other := newCA(t, "somebody's CA"), s.node
 	other.NodeID = schema.NewID()
@@ -120,11 +120,9 @@ func (s *site) refusals() map[string]refusalLine {
 	return lines
 }
 
-// What somebody needs at night to tell why a node is refused (S-CRT-16, -17): a
-// cause of its own for an identity that is missing or cannot be read, for a node
-// that is fenced, and for a way that bypasses the handshake's identity; and with
-// each the certificate that the caller showed.
-func TestRefusalsAreLoggedWithTheCertificate(t *testing.T) {
+// The log distinguishes a missing or invalid identity, a fenced node and a forwarded
+// identity, and contains the facts of the presented certificate (S-CRT-16, -17).
+func TestRejectionsLogCertificate(t *testing.T) {
 	var fenced string
 	s := newSite(t, &fakeStore{authenticate: func(id trust.Identity, f trust.CertFacts) (nodeapi.Caller, error) {
 		if fenced != "" {
@@ -153,7 +151,7 @@ func TestRefusalsAreLoggedWithTheCertificate(t *testing.T) {
 		if reason == schema.ReasonNodeLocked || reason == schema.ReasonNodeRemoved || reason == schema.ReasonSerialSuperseded {
 			fenced = reason
 		}
-		a := call(t, s.client(c.cert), http.MethodGet, s.path("/tasks/wait?timeout=0s"), nil, c.headers...)
+		a := call(t, s.client(c.cert), http.MethodGet, s.path("/tasks/wait"), nil, c.headers...)
 		require.Equal(t, reason, a.refusal(t).Reason)
 		line := s.refusals()[reason]
 		require.Equal(t, string(a.refusal(t).Code), line.Code)
@@ -170,7 +168,7 @@ func TestRefusalsAreLoggedWithTheCertificate(t *testing.T) {
 	require.Len(t, s.refusals(), 9, "each cause is told from the others")
 }
 
-func TestRefusalsOfTheStore(t *testing.T) {
+func TestStoreRejections(t *testing.T) {
 	for _, reason := range []string{schema.ReasonNodeRemoved, schema.ReasonNodeLocked, schema.ReasonSerialSuperseded} {
 		s := newSite(t, &fakeStore{authenticate: func(trust.Identity, trust.CertFacts) (nodeapi.Caller, error) {
 			return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "no").WithReason(reason)
@@ -184,9 +182,8 @@ func TestRefusalsOfTheStore(t *testing.T) {
 	}
 }
 
-// The store gets the facts of the certificate as the issuer's adapter renders
-// them.
-func TestStoreSeesTheCertificate(t *testing.T) {
+// The store receives the facts that the issuer's adapter stored.
+func TestStoreReceivesCertificateFacts(t *testing.T) {
 	var id trust.Identity
 	var facts trust.CertFacts
 	s := newSite(t, &fakeStore{authenticate: func(i trust.Identity, f trust.CertFacts) (nodeapi.Caller, error) {
@@ -199,8 +196,8 @@ func TestStoreSeesTheCertificate(t *testing.T) {
 	assert.Equal(t, trust.CertFactsOf(cert.Leaf), facts)
 }
 
-// A connection that stays open does not outlive the trust it was made with.
-func TestOpenConnectionIsCheckedAgain(t *testing.T) {
+// An open connection is rejected when its CA or certificate is no longer valid.
+func TestOpenConnectionIsReverified(t *testing.T) {
 	for _, h2 := range []bool{true, false} {
 		s := newSite(t, &fakeStore{})
 		next := newCA(t, "node CA 2")
@@ -233,9 +230,9 @@ func TestOpenConnectionIsCheckedAgain(t *testing.T) {
 	}
 }
 
-// What a connection has shown counts as long as every certificate of its chain:
-// not after a root's end, nor before its beginning on a clock that was set back.
-func TestOpenConnectionEndsWithItsRoot(t *testing.T) {
+// The cached certificate is valid only within the dates of every certificate of its
+// chain, on a clock that was set back too.
+func TestOpenConnectionExpiresWithItsRoot(t *testing.T) {
 	for _, h2 := range []bool{true, false} {
 		var now atomic.Pointer[time.Time]
 		at := func(d time.Duration) { now.Store(new(time.Now().Add(d))) }
@@ -296,7 +293,7 @@ func TestHandshake(t *testing.T) {
 		})
 		call(t, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 		assert.ElementsMatch(t, [][]byte{s.nodeCA.cert.RawSubject, retired.cert.RawSubject}, names,
-			"a node of a retired CA shows its certificate and is told")
+			"a node with a retired issuer presents its certificate and receives the reason")
 	})
 	t.Run("plain HTTP", func(t *testing.T) {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "https://"))
@@ -310,8 +307,8 @@ func TestHandshake(t *testing.T) {
 	})
 }
 
-// A forwarded identity is refused in every spelling, with a good certificate and
-// without one, on every path.
+// A forwarded identity is rejected in every spelling, with and without a valid
+// certificate, on every path.
 func TestForwardedIdentity(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	for _, h2 := range []bool{true, false} {
@@ -333,7 +330,7 @@ func TestForwardedIdentity(t *testing.T) {
 		}
 	}
 	a := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
-	assert.Equal(t, http.StatusNoContent, a.status, "the old wire's bearer is ignored")
+	assert.Equal(t, http.StatusNoContent, a.status, "a bearer token is ignored")
 	a = call(t, s.client(nil), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
-	assert.Equal(t, schema.ReasonNoCertificate, a.refusal(t).Reason, "and opens nothing")
+	assert.Equal(t, schema.ReasonNoCertificate, a.refusal(t).Reason, "and grants nothing")
 }

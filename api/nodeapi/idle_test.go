@@ -1,9 +1,11 @@
 package nodeapi_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -17,28 +19,27 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// questions counts what polls ask the store.
-type questions struct{ identity, task atomic.Int64 }
+// queries counts the store calls of polls.
+type queries struct{ identity, task atomic.Int64 }
 
-// quiet is a store that counts questions and has no work; idle says so with the
-// identity.
-func (q *questions) quiet(idle bool) *fakeStore {
+// quiet is a store that counts its calls and has no tasks; with idle it reports
+// Caller.Idle.
+func (q *queries) quiet(idle bool) *fakeStore {
 	return &fakeStore{
 		authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
 			q.identity.Add(1)
 			return nodeapi.Caller{NodeID: id.NodeID, Idle: idle}, nil
 		},
-		next: func([]string) (*wire.TaskOffer, error) {
+		next: func([]string) (*nodeapi.Dispatch, error) {
 			q.task.Add(1)
 			return nil, nil
 		},
 	}
 }
 
-// bubble is a site without a network, for a bubble's time.
+// bubble is a site without a network for the fake time of synctest.
 type bubble struct {
 	*site
 	handler http.Handler
@@ -51,28 +52,32 @@ func newBubble(t *testing.T, store *fakeStore) *bubble {
 	return &bubble{site: s, handler: api.Handler(), leaf: s.cert().Leaf}
 }
 
-// poll makes one poll and returns its status and how long it took.
-func (b *bubble) poll(ctx context.Context, more string) (status int, took time.Duration) {
-	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/internal/v1/nodes/"+b.node.NodeID+"/tasks/wait?"+asker()+more, nil)
+// poll makes one poll and returns its status and duration.
+func (b *bubble) poll(ctx context.Context, wait time.Duration) (status int, took time.Duration) {
+	body, err := json.Marshal(pollRequest(waitFor(wait)))
+	if err != nil {
+		panic(err)
+	}
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/v1/nodes/"+b.node.NodeID+"/tasks/wait", bytes.NewReader(body))
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{b.leaf}}
 	w, start := httptest.NewRecorder(), time.Now()
 	b.handler.ServeHTTP(w, r)
 	return w.Code, time.Since(start)
 }
 
-// Polls that begin all at once, as after a restart of the API, end spread over a
-// fifth of their time, and none later than asked.
-func TestPollsEndSpread(t *testing.T) {
+// Polls that start together, as after a restart of the API, end spread over a
+// fifth of their wait, and none ends late.
+func TestPollEndsAreSpread(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const polls = 200
-		b := newBubble(t, new(questions).quiet(true))
+		b := newBubble(t, new(queries).quiet(true))
 		var mu sync.Mutex
 		ends := map[time.Duration]int{} // by the second
 		var group sync.WaitGroup
 		for range polls {
 			group.Go(func() {
-				status, took := b.poll(t.Context(), "&timeout=50s")
+				status, took := b.poll(t.Context(), 50*time.Second)
 				assert.Equal(t, http.StatusNoContent, status)
 				assert.GreaterOrEqual(t, took, 40*time.Second)
 				assert.LessOrEqual(t, took, 50*time.Second)
@@ -89,14 +94,13 @@ func TestPollsEndSpread(t *testing.T) {
 	})
 }
 
-// A poll asks when it begins and when it is woken: once where the node is idle,
-// and about a task only where there is one. It asks nothing while it waits and
-// nothing at its end.
-func TestAnOpenPollAsksWhenItBeginsAndWhenItIsWoken(t *testing.T) {
+// A poll queries the store when it starts and when it is woken, and skips the task
+// query for an idle node. It makes no query while it waits or at its end.
+func TestPollQueriesOnlyOnStartAndWake(t *testing.T) {
 	t.Parallel()
 	for _, idle := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			var q questions
+			var q queries
 			b := newBubble(t, q.quiet(idle))
 			asked := func(times int64) {
 				t.Helper()
@@ -109,7 +113,7 @@ func TestAnOpenPollAsksWhenItBeginsAndWhenItIsWoken(t *testing.T) {
 			}
 			var group sync.WaitGroup
 			group.Go(func() {
-				status, _ := b.poll(t.Context(), "&timeout=55s")
+				status, _ := b.poll(t.Context(), 55*time.Second)
 				assert.Equal(t, http.StatusNoContent, status)
 			})
 			synctest.Wait()
@@ -126,20 +130,21 @@ func TestAnOpenPollAsksWhenItBeginsAndWhenItIsWoken(t *testing.T) {
 	}
 }
 
-// What an idle node's poll did not ask for comes with the wake.
-func TestWorkThatComesToAnIdleNode(t *testing.T) {
+// A task that is enqueued after the node was read as idle is dispatched by the
+// wake.
+func TestWakeDispatchesToIdleNode(t *testing.T) {
 	var reads atomic.Int64
 	var s *site
 	s = newSite(t, &fakeStore{
 		authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
 			if reads.Add(1) == 1 {
-				s.wakes.wake(s.node.NodeID) // attached right after the row was read
+				s.wakes.wake(s.node.NodeID) // enqueued right after the row was read
 				return nodeapi.Caller{NodeID: id.NodeID, Idle: true}, nil
 			}
 			return nodeapi.Caller{NodeID: id.NodeID}, nil
 		},
-		next: func([]string) (*wire.TaskOffer, error) { return offer(), nil },
+		next: func([]string) (*nodeapi.Dispatch, error) { return offer(), nil },
 	})
-	require.Equal(t, http.StatusOK, receive(t, s.poll(t.Context(), "")).status)
+	require.Equal(t, http.StatusOK, receive(t, s.poll(t.Context())).status)
 	require.Equal(t, int64(2), reads.Load())
 }

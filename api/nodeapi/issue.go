@@ -10,112 +10,172 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// grant is a claim that was given: what is left is to sign and to store.
-type grant struct {
-	claimed  ClaimResult
-	csr      *x509.CertificateRequest
-	via      trust.IssueMethod
-	priority priority
+const maxVersionLength = 64
+
+// certificates issues node certificates.
+type certificates struct {
+	cfg Config
+	*authenticator
+	budget         *budget
+	nodes, remotes *limiter // requests of a node and of a remote address
 }
 
-// issue has the CA sign and puts the certificate into the pending slot. A claim
-// outlives every failure from here on, so the same key may ask again: the budget
-// is spent, Vault or the database is away, or the answer was lost. A certificate
-// that was signed and not stored opens nothing.
-func (a *API) issue(w http.ResponseWriter, r *http.Request, g grant) (wire.EnrollResponse, error) {
+// issuance is one way to obtain a certificate: enrollment, renewal or recovery.
+// Req is the request body, Claim the checked request.
+type issuance[Req, Claim any] struct {
+	method trust.IssueMethod
+	// admit rate-limits the requester and authenticates it if the method requires
+	// a certificate. It runs before the body is read.
+	admit func(http.ResponseWriter, *http.Request) (requester, error)
+	// parse checks the whole request before anything is changed.
+	parse func(*http.Request, requester, Req) (Claim, *x509.CertificateRequest, error)
+	// claim reserves the identity for the CSR's key.
+	claim func(context.Context, Claim) (ClaimResult, error)
+	// priority is the request's class in the issuance budget.
+	priority func(requester) priority
+}
+
+// requester is who requests a certificate; peer and caller are set if it
+// authenticated with one.
+type requester struct {
+	peer   peer
+	caller Caller
+}
+
+// issueHandler returns the handler of one way to obtain a certificate: admit,
+// parse, claim, sign, store.
+func issueHandler[Req, Claim any](a *certificates, i issuance[Req, Claim]) edge.Handler {
+	serve := func(w http.ResponseWriter, r *http.Request) (none wire.EnrollResponse, err error) {
+		from, err := i.admit(w, r)
+		if err != nil {
+			return none, err
+		}
+		var req Req
+		if err := edge.Decode(w, r, &req); err != nil {
+			return none, err
+		}
+		claim, csr, err := i.parse(r, from, req)
+		if err != nil {
+			return none, err
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+		defer cancel()
+		claimed, err := i.claim(ctx, claim)
+		if err != nil {
+			return none, a.refused(r, err)
+		}
+		if wait, ok := a.budget.take(i.priority(from)); !ok {
+			return none, rateLimited(w, wait, "budget")
+		}
+		return a.issue(r, i.method, claimed, csr)
+	}
+	return func(w http.ResponseWriter, r *http.Request) error {
+		response, err := serve(w, r)
+		a.cfg.Metrics.Issued(i.method, err)
+		if err != nil {
+			return err
+		}
+		return edge.JSON(w, http.StatusOK, response)
+	}
+}
+
+// issue signs a claimed certificate and stores it in the pending slot. The claim
+// outlives every failure from here on, so the same key may ask again. A
+// certificate that was signed but not stored is never accepted.
+func (a *certificates) issue(r *http.Request, method trust.IssueMethod, claimed ClaimResult, csr *x509.CertificateRequest) (wire.EnrollResponse, error) {
 	var none wire.EnrollResponse
-	if wait, ok := a.budget.take(g.priority); !ok {
-		return none, limited(w, wait, "budget")
+	id := trust.Identity{Env: a.cfg.Env, NodeID: claimed.NodeID, Incarnation: claimed.Incarnation}
+	issued, err := a.cfg.Issuer.Issue(r.Context(), csr, id)
+	if schema.KindOf(err) == schema.KindServiceUnavailable {
+		return none, schema.Wrap(schema.KindServiceUnavailable, err,
+			"the certificate cannot be issued now; the claim remains valid for this key: repeat the request")
 	}
-	id := trust.Identity{Env: a.cfg.Env, NodeID: g.claimed.NodeID, Incarnation: g.claimed.Incarnation}
-	issued, err := a.cfg.Issuer.Issue(r.Context(), g.csr, id)
 	if err != nil {
-		return none, unissued(err)
+		return none, err
 	}
-	answer := wire.EnrollResponse{NodeID: id.NodeID, Incarnation: id.Incarnation,
+	response := wire.EnrollResponse{NodeID: id.NodeID, Incarnation: id.Incarnation,
 		Certificate: issued.LeafPEM, CAChain: issued.ChainPEM, NotAfter: issued.Facts.NotAfter}
-	identity := NewIdentity{NodeID: id.NodeID, Incarnation: id.Incarnation, Via: g.via,
-		TokenID: g.claimed.TokenID, Cert: issued.Facts, CorrelationID: edge.CorrelationID(r.Context())}
-	if g.claimed.Recoverable {
-		answer.RecoveryToken, identity.Recovery = mintRecovery(id.NodeID, a.cfg.Now())
-		answer.RecoveryExpiresAt = identity.Recovery.ExpiresAt
+	identity := NewIdentity{NodeID: id.NodeID, Incarnation: id.Incarnation, Via: method,
+		TokenID: claimed.TokenID, Cert: issued.Facts, CorrelationID: edge.CorrelationID(r.Context())}
+	if claimed.Recoverable {
+		response.RecoveryToken, identity.Recovery = mintRecoveryToken(id.NodeID, a.cfg.Now())
+		response.RecoveryExpiresAt = identity.Recovery.ExpiresAt
 	}
-	if answer.Sequence, err = a.pend(r.Context(), identity); err != nil {
+	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	defer cancel()
+	if response.Sequence, err = a.cfg.Identities.StorePending(ctx, identity); err != nil {
 		return none, a.refused(r, err)
 	}
-	answer.ServerTime = a.cfg.Now().UTC()
+	response.ServerTime = a.cfg.Now().UTC()
 	edge.Annotate(r.Context(), slog.String("serial", issued.Facts.Serial), slog.Int64("incarnation", id.Incarnation),
-		slog.Int64("sequence", answer.Sequence))
-	return answer, nil
+		slog.Int64("sequence", response.Sequence))
+	return response, nil
 }
 
-func (a *API) pend(ctx context.Context, n NewIdentity) (sequence int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeBudget)
-	defer cancel()
-	return a.cfg.Store.StorePending(ctx, n)
-}
-
-// mintRecovery makes the node's next recovery token. The text goes into the
-// answer and nowhere else.
-func mintRecovery(nodeID string, now time.Time) (text string, m trust.MintedToken) {
+// mintRecoveryToken mints the node's next recovery token. text goes into the
+// response only.
+func mintRecoveryToken(nodeID string, now time.Time) (text string, m trust.MintedToken) {
 	text, id, hash := trust.NewToken()
 	return text, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: trust.PurposeRecover,
 		ExpiresAt: now.Add(trust.RecoveryTokenTTL).UTC().Truncate(time.Second)}
 }
 
-// unissued says that nothing is lost when Vault did not sign.
-func unissued(err error) error {
-	if schema.KindOf(err) != schema.KindServiceUnavailable {
-		return err
+// admitAnonymous rate-limits a request without a certificate by its remote
+// address and by node. The node's limit is per address, so a stranger cannot
+// exhaust it.
+func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request) (requester, error) {
+	annotatePathNode(r)
+	if err := a.limitRemote(w, r); err != nil {
+		return requester{}, err
 	}
-	return schema.Wrap(schema.KindServiceUnavailable, err,
-		"no certificate could be issued now; the claim stays with this key, which may ask again")
+	return requester{}, a.limitNode(w, r.PathValue("node_id"), remoteHost(r))
 }
 
-// admitUnknown bounds how often an address, and a node from there, may ask
-// without a certificate. The node's own limit is per address, so that a stranger
-// who knows a node's id cannot spend it.
-func (a *API) admitUnknown(w http.ResponseWriter, r *http.Request) error {
-	remote := host(r.RemoteAddr)
-	if wait, ok := a.remotes.take(remote); !ok {
-		return a.overLimit(w, wait, "remote")
-	}
-	return a.admitNode(w, r.PathValue("node_id"), remote)
-}
-
-// admitNode bounds how often one node asks for an identity.
-func (a *API) admitNode(w http.ResponseWriter, nodeID, from string) error {
-	if wait, ok := a.nodes.take(nodeID + " " + from); !ok {
-		return a.overLimit(w, wait, "node")
+// limitRemote bounds how often one remote address sends requests without a
+// certificate.
+func (a *certificates) limitRemote(w http.ResponseWriter, r *http.Request) error {
+	if wait, ok := a.remotes.take(remoteHost(r)); !ok {
+		a.cfg.Metrics.Limited("remote")
+		return rateLimited(w, wait, "remote")
 	}
 	return nil
 }
 
-func (a *API) overLimit(w http.ResponseWriter, wait time.Duration, limit string) error {
-	a.cfg.Metrics.Limited(limit)
-	return limited(w, wait, limit)
+// limitNode bounds how often one node requests a certificate.
+func (a *certificates) limitNode(w http.ResponseWriter, nodeID, remote string) error {
+	if wait, ok := a.nodes.take(nodeID + " " + remote); !ok {
+		a.cfg.Metrics.Limited("node")
+		return rateLimited(w, wait, "node")
+	}
+	return nil
 }
 
-// limited is the refusal of one that asks too soon.
-func limited(w http.ResponseWriter, wait time.Duration, limit string) error {
+// rateLimited rejects a request and sets Retry-After.
+func rateLimited(w http.ResponseWriter, wait time.Duration, limit string) error {
 	seconds := int64((wait + time.Second - 1) / time.Second)
 	w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
-	return schema.NewError(schema.KindRateLimited, "too many identities are asked for at once (%s); ask again in %d s", limit, seconds).
+	return schema.NewError(schema.KindRateLimited, "too many certificate requests (%s limit); retry in %d s", limit, seconds).
 		WithReason("over_" + limit)
 }
 
-// checkAsk checks what the requests for an identity have in common and reads
-// their CSR.
-func checkAsk(csrPEM, agentVersion string) (*x509.CertificateRequest, error) {
-	if !printable(agentVersion, maxVersionLength) {
-		return nil, schema.NewError(schema.KindInvalidRequest,
-			"agent_version must be at most %d printable characters", maxVersionLength).WithReason("bad_agent_version")
+// parseCertificateRequest checks the fields that all certificate requests share.
+func parseCertificateRequest(csrPEM, agentVersion string) (*x509.CertificateRequest, error) {
+	if !text.IsPrintable(agentVersion, maxVersionLength) {
+		return nil, invalidRequest("bad_agent_version", "agent_version must be at most %d printable ASCII characters", maxVersionLength)
 	}
-	return parseCSR(csrPEM)
+	return trust.ParseCSR(csrPEM)
+}
+
+func checkSequence(n int64) error {
+	if n < 0 {
+		return invalidRequest("bad_sequence", "sequence must not be negative")
+	}
+	return nil
 }
 
 func spki(csr *x509.CertificateRequest) string { return trust.SPKIHash(csr.RawSubjectPublicKeyInfo) }

@@ -1,116 +1,164 @@
 package nodeapi
 
 import (
-	"encoding/base64"
-	"net/url"
-	"strconv"
+	"context"
+	"log/slog"
+	"net/http"
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-const (
-	defaultPoll = 55 * time.Second
-	maxHave     = 64
-	maxHolder   = 128
-	// nonceBytes is the size of a poll's nonce, before its base64url.
-	nonceBytes = 16
-)
-
-// poll is what a wait request asks for.
-type poll struct {
-	timeout time.Duration
-	ask     PollRequest
-	// set is the version of the verifier set that the node judges tasks with.
-	set int64
+// poller serves polls and dispatches tasks to them.
+type poller struct {
+	cfg Config
+	*authenticator
+	// closing is closed when the server shuts down.
+	closing chan struct{}
 }
 
-// parsePoll reads a wait request's query. Every parameter may be given once.
-func parsePoll(q url.Values) (poll, error) {
-	p := poll{timeout: defaultPoll}
-	for _, name := range []string{"timeout", "have", "nonce", "holder", "set", "number"} {
-		if len(q[name]) > 1 {
-			return p, badQuery("bad_query", "%s may be given once", name)
-		}
-	}
-	if q.Has("timeout") {
-		d, err := time.ParseDuration(q.Get("timeout"))
-		if err != nil || d < 0 {
-			return p, badQuery("bad_timeout", "timeout must be a duration such as 55s")
-		}
-		p.timeout = min(d, wire.MaxPollTimeout)
-	}
-	var err error
-	if p.ask.Have, err = parseHave(q.Get("have")); err != nil {
-		return p, err
-	}
-	if p.ask.Nonce = q.Get("nonce"); !isNonce(p.ask.Nonce) {
-		return p, badQuery("bad_nonce", "nonce must be %d random bytes in base64url, new for each poll", nonceBytes)
-	}
-	if p.ask.Holder = q.Get("holder"); !isHolder(p.ask.Holder) {
-		return p, badQuery("bad_holder", "holder must name the agent's process in 1 to %d of A-Z a-z 0-9 . _ -", maxHolder)
-	}
-	if q.Has("number") {
-		if p.ask.Number, err = parseVersion(q.Get("number")); err != nil {
-			return p, badQuery("bad_number", "number must count the polls of the agent's process")
-		}
-	}
-	if q.Has("set") {
-		p.set, err = parseVersion(q.Get("set"))
-		if err != nil {
-			return p, badQuery("bad_set", "set must be the version of the node's verifier set, 0 for none")
-		}
-	}
-	return p, nil
+// openPoll is an admitted poll. It lives on the heap: every node has a parked
+// poll, and a poll that uses little of its goroutine's stack halves its memory.
+type openPoll struct {
+	caller  Caller
+	request wire.PollRequest
+	wake    <-chan struct{}
+	// woken is true after a notification, and only then are cancellations read.
+	woken bool
 }
 
-func parseHave(text string) ([]string, error) {
-	if text == "" {
+// wait is the long poll for a task. A request without a body is a probe.
+func (a *poller) wait(w http.ResponseWriter, r *http.Request) error {
+	if r.ContentLength == 0 {
+		return a.probe(w, r)
+	}
+	p, unsubscribe, err := a.admit(w, r)
+	defer unsubscribe()
+	if err != nil {
+		return err
+	}
+	defer a.cfg.Metrics.PollOpened()()
+	return a.awaitTask(w, r, p)
+}
+
+// probe authenticates the caller and returns 204. It dispatches nothing, so an
+// operator may test a node's identity with curl.
+func (a *poller) probe(w http.ResponseWriter, r *http.Request) error {
+	if _, err := a.authenticate(r); err != nil {
+		return err
+	}
+	return a.writeNoContent(w, r)
+}
+
+// admit authenticates the poll, reads its body and records it. It subscribes
+// before it reads the node's row, so no task or fence between the two is missed.
+// The caller must call unsubscribe, also after an error.
+func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, unsubscribe func(), err error) {
+	peer, err := a.verifyPeer(r)
+	if err != nil {
+		return nil, func() {}, err
+	}
+	p = &openPoll{}
+	p.wake, unsubscribe = a.cfg.Notifier.Subscribe(peer.id.NodeID, peer.id.Incarnation)
+	if p.caller, err = a.loadCaller(r, peer); err != nil {
+		return nil, unsubscribe, err
+	}
+	if err := edge.Decode(w, r, &p.request); err != nil {
+		return nil, unsubscribe, err
+	}
+	if err := p.request.Validate(); err != nil {
+		return nil, unsubscribe, err
+	}
+	edge.Annotate(r.Context(), slog.String("agent_session", p.request.AgentSession),
+		slog.Int64("verifier_set", p.request.VerifierSet))
+	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
+	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	defer cancel()
+	return p, unsubscribe, a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet)
+}
+
+// awaitTask tries to dispatch a task now and after every wake, until the poll's
+// time ends, the server shuts down or the caller is rejected. It uses the
+// request's own goroutine and one timer.
+func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) error {
+	end := pollEnd(time.Now(), p.request.Wait())
+	timer := time.NewTimer(a.cfg.Recheck)
+	defer timer.Stop()
+	for {
+		done, changed, err := a.tryDispatch(w, r, p)
+		if done || err != nil {
+			return err
+		}
+		rest := time.Until(end)
+		if rest <= 0 {
+			return a.writeNoContent(w, r)
+		}
+		timer.Reset(min(rest, a.cfg.Recheck))
+		p.woken = false
+		select {
+		case <-p.wake:
+			p.woken = true
+		case <-changed:
+		case <-timer.C:
+			if time.Until(end) <= 0 {
+				return a.writeNoContent(w, r) // the agent's next poll tries again
+			}
+		case <-a.closing:
+			w.Header().Set("Connection", "close")
+			return a.writeNoContent(w, r)
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+		if err := a.reauthenticate(r, p); err != nil {
+			return err
+		}
+	}
+}
+
+// tryDispatch responds with the node's next task, or with the cancellations of
+// its held tasks. done is false if there is neither. changed is closed when
+// another try is due because a lease grant can be signed again.
+func (a *poller) tryDispatch(w http.ResponseWriter, r *http.Request, p *openPoll) (done bool, changed <-chan struct{}, err error) {
+	d, changed, err := a.nextDispatch(r.Context(), p.caller, p.request)
+	if err != nil {
+		return false, nil, err
+	}
+	if d != nil {
+		a.setVerifierSetHeader(r.Context(), w)
+		return true, nil, edge.JSON(w, http.StatusOK, d.TaskOffer)
+	}
+	canceled, err := a.cancellations(r, p)
+	if err != nil || len(canceled) == 0 {
+		return false, changed, err
+	}
+	w.Header().Set(wire.HeaderCanceledTasks, strings.Join(canceled, ","))
+	return true, nil, a.writeNoContent(w, r)
+}
+
+// cancellations returns the held tasks of a woken poll that were canceled. They
+// stay canceled until the agent reports a result, so a poll that was not woken
+// must not return them: it would end every poll at once. The agent learns of a
+// cancellation between two polls from its next progress response.
+func (a *poller) cancellations(r *http.Request, p *openPoll) ([]string, error) {
+	if !p.woken || len(p.request.HeldTasks) == 0 {
 		return nil, nil
 	}
-	have := strings.Split(text, ",")
-	if len(have) > maxHave {
-		return nil, badQuery("bad_have", "have lists more than %d tasks", maxHave)
-	}
-	for _, id := range have {
-		if !schema.IsID(id) {
-			return nil, badQuery("bad_have", "have must list task ids")
-		}
-	}
-	return have, nil
+	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	defer cancel()
+	return a.cfg.Tasks.CanceledTasks(ctx, p.caller, p.request.HeldTasks)
 }
 
-// isNonce takes the one spelling of 16 bytes: another one of the same bytes
-// would not be what the agent compares with.
-func isNonce(s string) bool {
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	return err == nil && len(raw) == nonceBytes && base64.RawURLEncoding.EncodeToString(raw) == s
+// reauthenticate repeats the identity check after a wait and refreshes the
+// caller.
+func (a *poller) reauthenticate(r *http.Request, p *openPoll) (err error) {
+	p.caller, err = a.authenticate(r)
+	return err
 }
 
-func isHolder(s string) bool {
-	if s == "" || len(s) > maxHolder {
-		return false
-	}
-	return strings.IndexFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
-	}) < 0
-}
-
-// parseVersion reads a whole number from 0 as it is written without a sign or
-// leading zeros.
-func parseVersion(s string) (int64, error) {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	if n < 0 || strconv.FormatInt(n, 10) != s {
-		return 0, strconv.ErrSyntax
-	}
-	return n, nil
-}
-
-func badQuery(reason, format string, args ...any) error {
-	return schema.NewError(schema.KindInvalidRequest, format, args...).WithReason(reason)
+// writeNoContent responds with 204: no task.
+func (a *poller) writeNoContent(w http.ResponseWriter, r *http.Request) error {
+	a.setVerifierSetHeader(r.Context(), w)
+	return edge.NoContent(w)
 }

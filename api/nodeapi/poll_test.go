@@ -1,47 +1,349 @@
-package nodeapi
+package nodeapi_test
 
 import (
-	"encoding/base64"
-	"net/url"
+	"context"
+	"encoding/json"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Whatever a query says, it is refused with a reason or read into bounds.
-func FuzzParsePoll(f *testing.F) {
-	good := "timeout=55s&have=" + schema.NewID() + "&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=boot-1700000000&set=3&number=7"
-	for _, seed := range []string{good, "", "timeout=-1s", strings.Replace(good, "set=3", "set=-3", 1),
-		strings.Replace(good, "boot", "b%00t", 1), strings.Replace(good, "AAAA", "AA+A", 1), good + "&set=4", "have=,,,&" + good,
-		strings.Replace(good, "55s", "9223372036854775807ns", 1), strings.Replace(good, "55s", "1e9h", 1)} {
-		f.Add(seed)
+const soon = 5 * time.Second
+
+// poll polls in the background.
+func (s *site) poll(ctx context.Context, changes ...func(*wire.PollRequest)) <-chan answer {
+	c, out := s.client(s.cert()), make(chan answer, 1)
+	go func() {
+		a, err := try(ctx, c, http.MethodPost, s.path("/tasks/wait"), pollRequest(changes...))
+		if err != nil {
+			a.body = []byte(err.Error())
+		}
+		out <- a
+	}()
+	return out
+}
+
+// parked waits until the node has n open polls.
+func (s *site) parked(n int) {
+	s.tb.Helper()
+	require.Eventually(s.tb, func() bool {
+		return s.wakes.waiting(s.node.NodeID) == n && s.metric("gpuaas_waiting_agents") == float64(n)
+	}, soon, time.Millisecond)
+}
+
+func receive[T any](tb testing.TB, ch <-chan T) T {
+	tb.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(soon):
+		require.FailNow(tb, "timeout")
+		panic("unreachable")
 	}
-	f.Fuzz(func(t *testing.T, query string) {
-		q, err := url.ParseQuery(query)
-		if err != nil {
-			t.Skip()
+}
+
+func offer() *nodeapi.Dispatch {
+	now := time.Now().UTC().Truncate(time.Second)
+	return &nodeapi.Dispatch{
+		TaskOffer: wire.TaskOffer{TaskID: schema.NewID(), Envelope: json.RawMessage(`{"payload":"e30="}`),
+			Lease: task.Lease{Epoch: 1, ExpiresAt: now.Add(task.LeaseDuration)}, ServerTime: now},
+		Type: task.NodeProbe, CreatedAt: now.Add(-time.Second)}
+}
+
+func TestPollReturnsPendingTask(t *testing.T) {
+	o := offer()
+	s := newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) { return o, nil }})
+	a := receive(t, s.poll(t.Context()))
+	require.Equal(t, http.StatusOK, a.status)
+	want := o.TaskOffer
+	want.Grant, want.GrantKey = json.RawMessage(`{"signed":1}`), json.RawMessage(`{"delegation":1}`)
+	text, err := json.Marshal(want)
+	require.NoError(t, err)
+	assert.JSONEq(t, string(text), string(a.body))
+	assert.NotContains(t, string(a.body), "probe", "server state is not sent")
+	assert.InDelta(t, 1, s.metric("gpuaas_task_dispatch_seconds"), 0)
+	assert.InDelta(t, 1, s.metric("gpuaas_certificate_expiry_seconds"), 0)
+	s.parked(0)
+}
+
+func TestPollEndsWithoutTask(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	for _, wait := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
+		a := receive(t, s.poll(t.Context(), waitFor(wait)))
+		assert.Equal(t, http.StatusNoContent, a.status)
+		assert.Empty(t, a.body)
+	}
+}
+
+func TestWakeDispatchesTask(t *testing.T) {
+	var ready atomic.Bool
+	s := newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) {
+		if ready.Load() {
+			return offer(), nil
 		}
-		p, err := parsePoll(q)
-		if err != nil {
-			e := schema.AsError(err)
-			require.Equal(t, schema.KindInvalidRequest, e.Kind)
-			require.Contains(t, []string{"bad_query", "bad_timeout", "bad_have", "bad_nonce", "bad_holder", "bad_set", "bad_number"}, e.Reason)
-			return
+		return nil, nil
+	}})
+	polled := s.poll(t.Context())
+	s.parked(1)
+	s.wakes.wake(s.node.NodeID) // there is no task: the poll stays open
+	s.wakes.wake(schema.NewID())
+	select {
+	case a := <-polled:
+		require.Failf(t, "the poll ended", "%d %s", a.status, a.body)
+	case <-time.After(50 * time.Millisecond):
+	}
+	ready.Store(true)
+	s.wakes.wake(s.node.NodeID)
+	assert.Equal(t, http.StatusOK, receive(t, polled).status)
+	s.parked(0)
+}
+
+func (f *fakeStore) CanceledTasks(_ context.Context, _ nodeapi.Caller, held []string) ([]string, error) {
+	if f.canceled != nil {
+		return f.canceled(held)
+	}
+	return nil, nil
+}
+
+// A woken poll returns the held tasks that were canceled. Without a wake it does
+// not: tasks canceled earlier would end every poll at once.
+func TestWokenPollReturnsCancellations(t *testing.T) {
+	one, two := schema.NewID(), schema.NewID()
+	var reads atomic.Int32
+	var canceled atomic.Pointer[[]string]
+	s := newSiteWith(t, &fakeStore{canceled: func(held []string) ([]string, error) {
+		assert.Equal(t, []string{one, two}, held)
+		reads.Add(1)
+		return *canceled.Load(), nil
+	}}, func(c *nodeapi.Config) { c.Recheck = time.Millisecond })
+	canceled.Store(&[]string{})
+	polled := s.poll(t.Context(), holding(one, two))
+	s.parked(1)
+	s.wakes.wake(s.node.NodeID)
+	require.Eventually(t, func() bool { return reads.Load() == 1 }, soon, time.Millisecond)
+	canceled.Store(&[]string{two, one})
+	s.wakes.wake(s.node.NodeID)
+	a := receive(t, polled)
+	assert.Equal(t, http.StatusNoContent, a.status)
+	assert.Equal(t, two+","+one, a.header.Get(wire.HeaderCanceledTasks))
+	assert.NotEmpty(t, a.header.Get(wire.HeaderVerifierSet))
+
+	a = receive(t, s.poll(t.Context(), holding(one, two), waitFor(50*time.Millisecond)))
+	assert.Equal(t, http.StatusNoContent, a.status)
+	assert.Empty(t, a.header.Get(wire.HeaderCanceledTasks))
+	assert.Equal(t, int32(2), reads.Load(), "not read without a wake")
+
+	polled = s.poll(t.Context(), waitFor(time.Second))
+	s.parked(1)
+	s.wakes.wake(s.node.NodeID)
+	receive(t, polled)
+	assert.Equal(t, int32(2), reads.Load(), "not read for a node without tasks")
+}
+
+// A task that is enqueued between the query and the wait is not missed, because
+// the poll subscribes before both.
+func TestPollMissesNoWake(t *testing.T) {
+	var s *site
+	looks := 0
+	s = newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) {
+		if looks++; looks == 1 {
+			s.wakes.wake(s.node.NodeID) // enqueued right after the query
+			return nil, nil
 		}
-		require.True(t, p.timeout >= 0 && p.timeout <= wire.MaxPollTimeout)
-		require.LessOrEqual(t, len(p.ask.Have), maxHave)
-		for _, id := range p.ask.Have {
-			require.True(t, schema.IsID(id))
+		return offer(), nil
+	}})
+	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context())).status)
+}
+
+func TestPollMissesNoFence(t *testing.T) {
+	var s *site
+	reads := 0
+	s = newSite(t, &fakeStore{authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
+		if reads++; reads == 1 {
+			s.wakes.wake(s.node.NodeID)
+			return nodeapi.Caller{NodeID: id.NodeID}, nil
 		}
-		raw, err := base64.RawURLEncoding.DecodeString(p.ask.Nonce)
-		require.NoError(t, err)
-		require.Len(t, raw, nonceBytes)
-		require.Equal(t, p.ask.Nonce, base64.RawURLEncoding.EncodeToString(raw))
-		require.True(t, len(p.ask.Holder) > 0 && len(p.ask.Holder) <= maxHolder)
-		require.GreaterOrEqual(t, p.set, int64(0))
+		return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "gone").WithReason(schema.ReasonNodeRemoved)
+	}})
+	a := receive(t, s.poll(t.Context()))
+	assert.Equal(t, schema.ReasonNodeRemoved, a.refusal(t).Reason)
+}
+
+func TestFenceEndsPoll(t *testing.T) {
+	var removed atomic.Bool
+	s := newSite(t, &fakeStore{authenticate: func(id trust.Identity, _ trust.CertFacts) (nodeapi.Caller, error) {
+		if removed.Load() {
+			return nodeapi.Caller{}, schema.NewError(schema.KindInvalidNodeIdentity, "gone").WithReason(schema.ReasonNodeRemoved)
+		}
+		return nodeapi.Caller{NodeID: id.NodeID}, nil
+	}})
+	polled := s.poll(t.Context())
+	s.parked(1)
+	removed.Store(true)
+	s.wakes.wake(s.node.NodeID)
+	a := receive(t, polled)
+	assert.Equal(t, http.StatusUnauthorized, a.status)
+	assert.Equal(t, schema.ReasonNodeRemoved, a.refusal(t).Reason)
+	s.parked(0)
+}
+
+func TestShutdownEndsPolls(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	first, second := s.poll(t.Context()), s.poll(t.Context())
+	s.parked(2)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	require.NoError(t, s.server.Shutdown(ctx))
+	assert.Equal(t, http.StatusNoContent, receive(t, first).status)
+	assert.Equal(t, http.StatusNoContent, receive(t, second).status)
+}
+
+func TestDisconnectedCallerUnsubscribes(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	ctx, cancel := context.WithCancel(t.Context())
+	polled := s.poll(ctx)
+	s.parked(1)
+	cancel()
+	receive(t, polled)
+	s.parked(0)
+	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), `"status":499`) }, soon, time.Millisecond)
+}
+
+func TestInvalidPolls(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	c := s.client(s.cert())
+	for reason, body := range map[string]any{
+		"bad_nonce":         pollRequest(func(r *wire.PollRequest) { r.Nonce = "" }),
+		"bad_agent_session": pollRequest(func(r *wire.PollRequest) { r.AgentSession = "" }),
+		"bad_held_tasks":    pollRequest(holding("x")),
+		"malformed_body":    `{"timeout":"55s"}`,
+		"bad_text":          `{"agent_session":"a\u0000"}`,
+		"too_large":         `{"nonce":"` + strings.Repeat("x", wire.MaxBodyBytes) + `"}`,
+	} {
+		a := call(t, c, http.MethodPost, s.path("/tasks/wait"), body)
+		assert.Equal(t, http.StatusBadRequest, a.status, reason)
+		assert.Equal(t, reason, a.refusal(t).Reason)
+	}
+	s.parked(0)
+}
+
+// A request without a body tells an operator whether the node's identity is
+// accepted. It dispatches nothing and is not recorded as a poll.
+func TestProbeDispatchesNothing(t *testing.T) {
+	s := newSite(t, &fakeStore{
+		next: func([]string) (*nodeapi.Dispatch, error) {
+			t.Error("a probe queried for a task")
+			return offer(), nil
+		},
+		recordPoll: func() error {
+			t.Error("a probe was recorded")
+			return nil
+		},
 	})
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		for range 2 {
+			a := call(t, s.client(s.cert()), method, s.path("/tasks/wait"), nil, "Authorization", "Bearer node-dev-token")
+			assert.Equal(t, http.StatusNoContent, a.status, method)
+			assert.NotEmpty(t, a.header.Get(wire.HeaderVerifierSet))
+		}
+		a := call(t, s.client(nil), method, s.path("/tasks/wait"), nil, "Authorization", "Bearer node-dev-token")
+		assert.Equal(t, http.StatusUnauthorized, a.status, method)
+		assert.Equal(t, schema.ReasonNoCertificate, a.refusal(t).Reason)
+	}
+}
+
+// The agent backs off when the database fails while its poll is open.
+func TestStoreFailureEndsPoll(t *testing.T) {
+	var down atomic.Bool
+	s := newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) {
+		if down.Load() {
+			return nil, schema.NewError(schema.KindServiceUnavailable, "Postgres does not answer")
+		}
+		return nil, nil
+	}})
+	polled := s.poll(t.Context())
+	s.parked(1)
+	down.Store(true)
+	s.wakes.wake(s.node.NodeID)
+	assert.Equal(t, http.StatusServiceUnavailable, receive(t, polled).status)
+}
+
+func TestResult(t *testing.T) {
+	var got nodeapi.ReceivedResult
+	stored := task.NodeProbe
+	s := newSite(t, &fakeStore{result: func(r nodeapi.ReceivedResult) (task.Type, error) { got = r; return stored, nil }})
+	c := s.client(s.cert())
+	path := s.path("/tasks/" + schema.NewID() + "/result")
+	a := call(t, c, http.MethodPost, path,
+		`{"lease_epoch":2,"status":"succeeded","output":{"n":12345678901234567890,"s":"\ud800"},"started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`)
+	assert.Equal(t, http.StatusNoContent, a.status, string(a.body))
+	assert.Equal(t, int64(2), got.LeaseEpoch)
+	assert.JSONEq(t, `{"n":12345678901234567890,"s":"`+"\ufffd"+`"}`, string(got.Output), "numbers keep their digits, invalid text is replaced")
+	stored = "" // the same result again
+	call(t, c, http.MethodPost, path, task.Result{LeaseEpoch: 2, Status: task.Succeeded})
+	assert.InDelta(t, 1, s.metric("gpuaas_tasks_total", "succeeded", "node.probe"), 0)
+
+	big := `{"lease_epoch":1,"status":"succeeded","output":"` + strings.Repeat("x", 900<<10) + `","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`
+	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, path, big).status)
+	full := task.Result{LeaseEpoch: 1, Status: task.Failed, EnvelopeSHA256: strings.Repeat("0a", 32),
+		OutputTail: strings.Repeat("ä", task.MaxOutputTail/2)}
+	assert.Equal(t, http.StatusNoContent, call(t, c, http.MethodPost, path, full).status)
+	assert.Equal(t, full.OutputTail, got.OutputTail)
+	assert.Equal(t, full.EnvelopeSHA256, got.EnvelopeSHA256)
+	for name, body := range map[string]string{
+		"too_large":           `{"message":"` + strings.Repeat("x", wire.MaxResultBytes) + `"}`,
+		"bad_status":          `{"lease_epoch":1,"status":"lost"}`,
+		"malformed_body":      `{"lease_epoch":1,"status":"succeeded","extra":1}`,
+		"bad_text":            `{"lease_epoch":1,"status":"failed","message":"a\u0000"}`,
+		"bad_output_tail":     `{"lease_epoch":1,"status":"failed","output_tail":"` + strings.Repeat("x", task.MaxOutputTail+1) + `"}`,
+		"bad_envelope_sha256": `{"lease_epoch":1,"status":"failed","envelope_sha256":"` + strings.Repeat("A", 64) + `"}`,
+	} {
+		a := call(t, c, http.MethodPost, path, body)
+		assert.Equal(t, http.StatusBadRequest, a.status)
+		assert.Equal(t, name, a.refusal(t).Reason)
+	}
+	a = call(t, c, http.MethodPost, s.path("/tasks/7/result"), task.Result{})
+	assert.Equal(t, http.StatusNotFound, a.status)
+}
+
+func TestLeaseLost(t *testing.T) {
+	lost := func() error { return schema.NewError(schema.KindLeaseLost, "another lease") }
+	s := newSite(t, &fakeStore{
+		result:   func(nodeapi.ReceivedResult) (task.Type, error) { return "", lost() },
+		progress: func(task.Progress) (wire.ProgressResponse, error) { return wire.ProgressResponse{}, lost() },
+	})
+	c := s.client(s.cert())
+	for _, e := range endpoints() {
+		if !strings.HasSuffix(e.path, "/result") && !strings.HasSuffix(e.path, "/progress") {
+			continue
+		}
+		a := call(t, c, e.method, s.path(e.path), e.body)
+		assert.Equal(t, http.StatusConflict, a.status)
+		assert.Equal(t, schema.KindLeaseLost, a.refusal(t).Code)
+	}
+}
+
+func TestInvalidHeartbeats(t *testing.T) {
+	s := newSite(t, &fakeStore{})
+	c := s.client(s.cert())
+	for reason, body := range map[string]string{
+		"malformed_body": `{"agent_version":"v1","mood":"good"}`,
+		"too_large":      `{"agent_version":"` + strings.Repeat("v", wire.MaxBodyBytes) + `"}`,
+	} {
+		a := call(t, c, http.MethodPost, s.path("/heartbeat"), body)
+		assert.Equal(t, http.StatusBadRequest, a.status)
+		assert.Equal(t, reason, a.refusal(t).Reason)
+	}
+	assert.Equal(t, http.StatusOK, call(t, s.client(nil), http.MethodGet, s.base+"/api/v1/healthz", nil).status)
 }

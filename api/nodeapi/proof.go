@@ -13,34 +13,34 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// maxSignature bounds the signature's header: one of P-256 has 96 characters at
-// most.
+// maxSignature bounds the signature header; a P-256 signature has at most 96
+// characters.
 const maxSignature = 128
 
-// resultProof checks that the key of the certificate that identified the caller signed
-// the body as it came, and for this task: whoever carries requests between node
-// and API cannot alter a result, nor take one for another task's. No caller may
-// leave the signature out, since who could do so could say that he is an agent
-// that does not sign.
-func (a *API) resultProof(r *http.Request, taskID string, body []byte) (*trust.ResultProof, error) {
+// verifyResult verifies that the key of the caller's certificate signed the
+// request body for this task, so an intermediary can neither alter a result nor
+// replay it for another task. The signature is mandatory: otherwise an
+// intermediary could strip it and pose as an older agent.
+func (a *API) verifyResult(r *http.Request, taskID string, body []byte) (*trust.ResultProof, error) {
 	leaf := r.TLS.PeerCertificates[0]
+	serial := trust.CertFactsOf(leaf).Serial
 	sent := r.Header.Values(wire.HeaderResultSignature)
 	if len(sent) == 0 {
-		return nil, a.refused(r, identityError(schema.ReasonResultSignature, "the result is not signed: %s is missing",
-			wire.HeaderResultSignature).WithNext("install the agent of this release on the node; it posts the result again"))
+		return nil, a.refused(r, identityError(schema.ReasonResultSignature, "the result is not signed: header %s is missing",
+			wire.HeaderResultSignature).WithNext("install the agent of this release on the node; it sends the result again"))
 	}
 	signature, err := decodeSignature(sent)
 	key, isECDSA := leaf.PublicKey.(*ecdsa.PublicKey)
 	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(taskID), body))
 	if err != nil || !isECDSA || !ecdsa.VerifyASN1(key, sum[:], signature) {
 		return nil, a.refused(r, identityError(schema.ReasonResultSignature,
-			"the key of certificate %s did not sign this result of task %s: it was altered on its way, or signed with another key",
-			trust.CertFactsOf(leaf).Serial, taskID))
+			"the key of certificate %s did not sign this result of task %s: the body was altered in transit or signed with another key",
+			serial, taskID))
 	}
-	return &trust.ResultProof{Serial: trust.CertFactsOf(leaf).Serial, Key: leaf.RawSubjectPublicKeyInfo, Body: body, Signature: signature}, nil
+	return &trust.ResultProof{Serial: serial, Key: leaf.RawSubjectPublicKeyInfo, Body: body, Signature: signature}, nil
 }
 
-// decodeSignature takes the one spelling of one signature.
+// decodeSignature accepts exactly one signature in canonical encoding.
 func decodeSignature(sent []string) ([]byte, error) {
 	if len(sent) != 1 || len(sent[0]) > maxSignature {
 		return nil, base64.CorruptInputError(0)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -22,11 +23,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// A result is taken only as the node's key signed it, for the task it was signed
-// for, and what is handed to the store proves it without the certificate.
-func TestResultsAreSigned(t *testing.T) {
-	var stored []task.Result
-	s := newSite(t, &fakeStore{result: func(r task.Result) (task.Type, error) {
+// A result is accepted only with the node's signature over its body and task, and
+// the stored proof can be verified without the certificate.
+func TestResultSignatureIsVerified(t *testing.T) {
+	var stored []nodeapi.ReceivedResult
+	s := newSite(t, &fakeStore{result: func(r nodeapi.ReceivedResult) (task.Type, error) {
 		stored = append(stored, r)
 		return task.NodeProbe, nil
 	}})

@@ -31,9 +31,9 @@ func signed(key ed25519.PrivateKey, statement []byte) string {
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(key, statement))
 }
 
-// The recovery key is taken with the signature over this node, token and CSR,
-// and with no other.
-func TestRecoveryKeyAtEnrolment(t *testing.T) {
+// An enrollment stores the recovery key only with a signature over this node, token
+// and CSR.
+func TestRecoveryKeyAtEnrollment(t *testing.T) {
 	var claimed []nodeapi.TokenClaim
 	s := newSite(t, &fakeStore{claim: func(c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 		claimed = append(claimed, c)
@@ -160,8 +160,8 @@ func TestRecover(t *testing.T) {
 	assert.InDelta(t, 6, s.metric("gpuaas_recoveries_total", "unauthenticated"), 0)
 }
 
-// Over the budget the answer says when to come back, the most urgent are served
-// longest, and the claim stays.
+// Beyond the budget the response contains Retry-After, urgent requests are served
+// before others, and claims persist.
 func TestIssueBudget(t *testing.T) {
 	public, private := newRecoveryKey(t)
 	claims := 0
@@ -214,9 +214,9 @@ func TestIssueBudget(t *testing.T) {
 	assert.InDelta(t, 3, s.metric("gpuaas_enrollments_total", "rate_limited"), 0)
 }
 
-// One node, and one address, cannot ask without end. A stranger cannot spend
-// what a node may ask from elsewhere.
-func TestAskingLimits(t *testing.T) {
+// A node and a remote address are rate-limited. A stranger cannot exhaust the limit
+// of a node at another address.
+func TestRequestLimits(t *testing.T) {
 	s := newSiteWith(t, &fakeStore{}, func(c *nodeapi.Config) { c.NodeRate, c.RemoteRate, c.IssueRate = 0.1, 2.5, 1e4 })
 	c := s.client(s.cert())
 	renew := func() answer { return call(t, c, http.MethodPost, s.path("/certificates/renew"), renewal()) }

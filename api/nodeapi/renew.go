@@ -7,87 +7,55 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// urgentPart is the part of a certificate's life below which its renewal is
-// urgent.
+// urgentPart is the fraction of a certificate's life, as a divisor, below which
+// its renewal is urgent.
 const urgentPart = 4
 
-// renew gives an authenticated node its next certificate, for a fresh key. The
-// certificate in use stays good until the new one's first use, and the same
-// request may be made again until then.
-func (a *API) renew(w http.ResponseWriter, r *http.Request) error {
-	answer, err := a.renewed(w, r)
-	a.cfg.Metrics.Issued(trust.IssuedByRenew, err)
-	if err != nil {
-		return err
-	}
-	return edge.JSON(w, http.StatusOK, answer)
+// renew issues an authenticated node's next certificate for a fresh key. The
+// current certificate remains valid until the first use of the new one; until
+// then the request may be repeated.
+func (a *certificates) renew() edge.Handler {
+	return issueHandler(a, issuance[wire.RenewRequest, RenewClaim]{
+		method: trust.IssuedByRenew, admit: a.admitAuthenticated, parse: parseRenew,
+		claim: func(ctx context.Context, c RenewClaim) (ClaimResult, error) {
+			return a.cfg.Identities.ClaimRenewal(ctx, c)
+		},
+		priority: func(from requester) priority { return renewalPriority(from.peer.facts, a.cfg.Now()) },
+	})
 }
 
-func (a *API) renewed(w http.ResponseWriter, r *http.Request) (wire.EnrollResponse, error) {
-	var none wire.EnrollResponse
-	p, err := a.identify(r)
-	if err != nil {
-		return none, err
+// admitAuthenticated authenticates a node and applies its rate limit.
+func (a *certificates) admitAuthenticated(w http.ResponseWriter, r *http.Request) (from requester, err error) {
+	if from.peer, err = a.verifyPeer(r); err != nil {
+		return from, err
 	}
-	caller, err := a.admit(r, p)
-	if err != nil {
-		return none, err
+	if from.caller, err = a.loadCaller(r, from.peer); err != nil {
+		return from, err
 	}
-	if err := a.admitNode(w, caller.NodeID, ""); err != nil {
-		return none, err
-	}
-	req, csr, err := readRenew(w, r, p)
-	if err != nil {
-		return none, err
-	}
-	claimed, err := a.claimRenewal(r.Context(), RenewClaim{Caller: caller, SPKI: spki(csr), Sequence: req.Sequence,
-		CorrelationID: edge.CorrelationID(r.Context())})
-	if err != nil {
-		return none, a.refused(r, err)
-	}
-	return a.issue(w, r, grant{claimed: claimed, csr: csr, via: trust.IssuedByRenew, priority: urgency(p.facts, a.cfg.Now())})
+	return from, a.limitNode(w, from.caller.NodeID, "")
 }
 
-func (a *API) claimRenewal(ctx context.Context, c RenewClaim) (ClaimResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeBudget)
-	defer cancel()
-	return a.cfg.Store.ClaimRenewal(ctx, c)
-}
-
-func readRenew(w http.ResponseWriter, r *http.Request, p peer) (wire.RenewRequest, *x509.CertificateRequest, error) {
-	var req wire.RenewRequest
-	if err := edge.Decode(w, r, &req); err != nil {
-		return req, nil, err
-	}
+func parseRenew(r *http.Request, from requester, req wire.RenewRequest) (c RenewClaim, csr *x509.CertificateRequest, err error) {
 	if err := checkSequence(req.Sequence); err != nil {
-		return req, nil, err
+		return c, nil, err
 	}
-	csr, err := checkAsk(req.CSR, req.AgentVersion)
-	if err != nil {
-		return req, nil, err
+	if csr, err = parseCertificateRequest(req.CSR, req.AgentVersion); err != nil {
+		return c, nil, err
 	}
-	if spki(csr) == p.facts.SPKI {
-		return req, nil, csrError("csr_key_in_use", "a renewal needs a fresh key")
+	if spki(csr) == from.peer.facts.SPKI {
+		return c, nil, invalidRequest("csr_key_in_use", "invalid certificate request: a renewal requires a fresh key")
 	}
-	return req, csr, nil
+	return RenewClaim{Caller: from.caller, SPKI: spki(csr), Sequence: req.Sequence,
+		CorrelationID: edge.CorrelationID(r.Context())}, csr, nil
 }
 
-// urgency is the priority of renewing a certificate.
-func urgency(f trust.CertFacts, now time.Time) priority {
+func renewalPriority(f trust.CertFacts, now time.Time) priority {
 	if f.NotAfter.Sub(now) < f.NotAfter.Sub(f.NotBefore)/urgentPart {
 		return priorityUrgent
 	}
 	return priorityOther
-}
-
-func checkSequence(n int64) error {
-	if n < 0 {
-		return schema.NewError(schema.KindInvalidRequest, "sequence must not be negative").WithReason("bad_sequence")
-	}
-	return nil
 }

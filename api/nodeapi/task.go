@@ -3,50 +3,76 @@ package nodeapi
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/text"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// beatBudget bounds what a heartbeat may add to a progress call.
-const beatBudget = 2 * time.Second
+// heartbeatTimeout bounds the delay that an activity heartbeat adds to a
+// progress call.
+const heartbeatTimeout = 2 * time.Second
 
-// result stores what a task came to. The answer depends on the database only.
+// ReceivedResult is a task result with the node's signature of it.
+type ReceivedResult struct {
+	task.Result
+	Proof *trust.ResultProof
+}
+
+// ProgressResult is the outcome of a progress call.
+type ProgressResult struct {
+	Response wire.ProgressResponse
+	// Owner is set if a heartbeat of the activity is due.
+	Owner *task.Owner
+}
+
+// TaskHeartbeat is the progress of a task as its activity's heartbeat details.
+type TaskHeartbeat struct {
+	Status  task.Status `json:"status"`
+	Message string      `json:"message,omitempty"`
+	Epoch   int64       `json:"lease_epoch"`
+}
+
+// ActivityState is the state of the activity that waits for a task.
+type ActivityState struct {
+	// Cancel is true if the activity was canceled or its run is closed.
+	Cancel bool
+	// Paused is true if an operator paused the activity in Temporal.
+	Paused bool
+}
+
+// result stores a task's result. It depends only on the database.
 func (a *API) result(w http.ResponseWriter, r *http.Request) error {
 	c, taskID, err := a.callerAndTask(r)
 	if err != nil {
 		return err
 	}
-	var body task.Result
-	raw, err := edge.DecodeRaw(w, r, &body)
+	var received ReceivedResult
+	raw, err := edge.DecodeRaw(w, r, &received.Result)
 	if err != nil {
 		return err
 	}
-	if err := checkResult(&body); err != nil {
+	if err := checkResult(&received.Result); err != nil {
 		return err
 	}
-	if body.Proof, err = a.resultProof(r, taskID, raw); err != nil {
+	if received.Proof, err = a.verifyResult(r, taskID, raw); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
-	defer cancel()
-	taskType, err := a.cfg.Store.Result(ctx, c, taskID, body)
+	stored, err := a.cfg.Tasks.Result(r.Context(), c, taskID, received)
 	if err != nil {
 		return err
 	}
-	if taskType != "" {
-		a.cfg.Metrics.TaskEnded(taskType, body.Status)
+	if stored != "" {
+		a.cfg.Metrics.TaskEnded(stored, received.Status)
 	}
-	edge.Annotate(r.Context(), slog.String("task_status", string(body.Status)))
+	edge.Annotate(r.Context(), slog.String("task_status", string(received.Status)))
 	return edge.NoContent(w)
 }
 
@@ -60,43 +86,42 @@ func (a *API) progress(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
-	defer cancel()
-	p, err := a.cfg.Store.Progress(ctx, c, taskID, body, task.LeaseDuration)
+	p, err := a.cfg.Tasks.Progress(r.Context(), c, taskID, body, task.LeaseDuration)
 	if err != nil {
 		return err
 	}
 	if p.Owner != nil {
-		a.beat(ctx, taskID, body, &p)
+		a.heartbeatActivity(r.Context(), taskID, body, &p)
 	}
-	return edge.JSON(w, http.StatusOK, p.Answer)
+	return edge.JSON(w, http.StatusOK, p.Response)
 }
 
-// beat makes the progress a heartbeat of the activity that waits for the task,
-// and lets its answer into ours. Temporal being away is no reason to stop work:
-// whatever fails here is tried again with a later progress.
-func (a *API) beat(ctx context.Context, taskID string, body task.Progress, p *ProgressResult) {
-	brief, cancel := context.WithTimeout(ctx, beatBudget)
+// heartbeatActivity forwards the progress to the activity that waits for the
+// task and adds the activity's state to the response. A failure does not fail
+// the progress call: a later one heartbeats again.
+func (a *API) heartbeatActivity(ctx context.Context, taskID string, body task.Progress, p *ProgressResult) {
+	short, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
-	b, err := a.cfg.Beats.Beat(brief, *p.Owner, TaskHeartbeat{Status: task.Running, Message: body.Message, Epoch: body.LeaseEpoch})
+	state, err := a.cfg.Heartbeater.RecordHeartbeat(short, *p.Owner,
+		TaskHeartbeat{Status: task.Running, Message: body.Message, Epoch: body.LeaseEpoch})
 	if err != nil {
-		edge.Annotate(ctx, slog.String("no_heartbeat", err.Error()))
+		edge.Annotate(ctx, slog.String("heartbeat_error", err.Error()))
 		return
 	}
-	if b == (HeartbeatReply{Cancel: p.Answer.Cancel, Paused: p.Answer.Paused}) {
+	if state == (ActivityState{Cancel: p.Response.Cancel, Paused: p.Response.Paused}) {
 		return
 	}
-	if err := a.cfg.Store.Told(ctx, taskID, b); err != nil {
-		edge.Annotate(ctx, slog.String("not_noted", err.Error()))
+	if err := a.cfg.Tasks.SetActivityState(ctx, taskID, state); err != nil {
+		edge.Annotate(ctx, slog.String("activity_state_error", err.Error()))
 	}
-	// An operator's own cancel stands whatever the activity says.
-	p.Answer.Cancel, p.Answer.Paused = p.Answer.Cancel || b.Cancel, b.Paused
+	// An operator's cancellation of the task holds whatever the activity's state.
+	p.Response.Cancel, p.Response.Paused = p.Response.Cancel || state.Cancel, state.Paused
 }
 
-// heartbeat stores what the agent says about itself and its work. The store
-// checks the node's row, for many heartbeats together.
+// heartbeat stores the agent's report about itself. The port checks the node's
+// row, for a batch of heartbeats at once.
 func (a *API) heartbeat(w http.ResponseWriter, r *http.Request) error {
-	p, err := a.identify(r)
+	p, err := a.verifyPeer(r)
 	if err != nil {
 		return err
 	}
@@ -104,9 +129,7 @@ func (a *API) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.Decode(w, r, &body); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeBudget)
-	defer cancel()
-	if err := a.cfg.Store.Heartbeat(ctx, p.id, p.facts, body); err != nil {
+	if err := a.cfg.Heartbeats.Heartbeat(r.Context(), p.id, p.facts, body); err != nil {
 		return a.refused(r, err)
 	}
 	return edge.NoContent(w)
@@ -125,26 +148,20 @@ func (a *API) callerAndTask(r *http.Request) (Caller, string, error) {
 	return c, taskID, nil
 }
 
-// isDigest takes a hex SHA-256, or none: an agent that refused a task unread has
-// no body to name.
-func isDigest(s string) bool {
-	raw, err := hex.DecodeString(s)
-	return s == "" || err == nil && len(raw) == sha256.Size && strings.ToLower(s) == s
-}
-
-// checkResult refuses a result that says nothing, and rewrites its output so
-// that every string in it is one the database keeps.
+// checkResult validates a result and re-encodes its output, so that the database
+// can store every string in it.
 func checkResult(r *task.Result) error {
 	switch r.Status {
 	case task.Succeeded, task.Failed, task.Canceled:
 	default:
-		return schema.NewError(schema.KindInvalidRequest, "status must be succeeded, failed or cancelled").WithReason("bad_status")
+		return invalidRequest("bad_status", "status must be succeeded, failed or cancelled")
 	}
 	if len(r.OutputTail) > task.MaxOutputTail {
-		return schema.NewError(schema.KindInvalidRequest, "output_tail is longer than %d bytes", task.MaxOutputTail).WithReason("bad_output_tail")
+		return invalidRequest("bad_output_tail", "output_tail has more than %d bytes", task.MaxOutputTail)
 	}
-	if !isDigest(r.EnvelopeSHA256) {
-		return schema.NewError(schema.KindInvalidRequest, "envelope_sha256 must be 64 hex digits in lower case").WithReason("bad_envelope_sha256")
+	// Empty if the agent rejected the task before it read a body.
+	if r.EnvelopeSHA256 != "" && !text.IsSHA256Hex(r.EnvelopeSHA256) {
+		return invalidRequest("bad_envelope_sha256", "envelope_sha256 must be 64 lower-case hex digits")
 	}
 	if len(r.Output) == 0 {
 		return nil
@@ -153,11 +170,11 @@ func checkResult(r *task.Result) error {
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {
-		return schema.NewError(schema.KindInvalidRequest, "output is not JSON").WithReason("bad_output")
+		return invalidRequest("bad_output", "output is not JSON")
 	}
 	out, err := json.Marshal(v)
 	if err != nil {
-		return schema.Wrap(schema.KindInternal, err, "encoding the output again")
+		return schema.Wrap(schema.KindInternal, err, "encoding the output")
 	}
 	r.Output = out
 	return nil

@@ -11,21 +11,21 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// pingAfter is how long an HTTP/2 connection is believed without a frame of its
-// peer: longer than the time between two heartbeats.
+// pingAfter is the idle time after which an HTTP/2 connection is pinged: longer
+// than the heartbeat interval, so that a connection with heartbeats never is.
 const pingAfter = wire.HeartbeatInterval + 15*time.Second
 
-// naming is a handshake's settings that name the CAs of a trust.
-type naming struct {
-	known *caPool
-	cfg   *tls.Config
+// handshakeConfig is a handshake configuration that lists the CAs of a pool.
+type handshakeConfig struct {
+	cas *caPool
+	cfg *tls.Config
 }
 
-// TLSConfig returns the listener's TLS settings. A client certificate is asked
-// for and not verified in the handshake: the handlers verify it for each
-// request, which also gives a caller the reason of a refusal. The node CAs are
-// sent as a hint, so that an agent can see that its issuer is not among them;
-// retired ones too, whose certificates are shown and refused with the reason.
+// TLSConfig returns the listener's TLS configuration. The handshake requests a
+// client certificate and does not verify it: handlers verify it for each
+// request and return the reason of a rejection. The node CAs are sent as a hint,
+// so that an agent can detect that its issuer is not among them; retired ones
+// too, so that their certificates are presented and rejected with the reason.
 // Sessions cannot be resumed.
 func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
 	base := &tls.Config{
@@ -36,33 +36,32 @@ func (a *API) TLSConfig(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certi
 		GetCertificate:         serverCertificate,
 	}
 	cfg := base.Clone()
-	var named atomic.Pointer[naming] // of the last handshake: every connection keeps its configuration
+	var last atomic.Pointer[handshakeConfig] // shared, because every connection keeps its configuration
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		known, err := a.generations(hello.Context())
+		cas, err := a.nodeCAs(hello.Context())
 		if err != nil {
-			// Without the hint every certificate is sent, and judged later.
-			a.cfg.Log.Warn("reading node CAs for a handshake", slog.Any("err", err))
+			// Without the hint the agent sends any certificate; the handler verifies it.
+			a.cfg.Log.Warn("cannot read the node CAs for a handshake", slog.Any("err", err))
 			return nil, nil
 		}
-		n := named.Load()
-		if n == nil || n.known != known {
-			n = &naming{known, base.Clone()}
-			n.cfg.ClientCAs = known.named
-			named.Store(n)
+		h := last.Load()
+		if h == nil || h.cas != cas {
+			h = &handshakeConfig{cas, base.Clone()}
+			h.cfg.ClientCAs = cas.hint
+			last.Store(h)
 		}
-		return n.cfg, nil
+		return h.cfg, nil
 	}
 	return cfg
 }
 
-// Server returns the HTTP server of the listener. Shutting it down ends open
-// polls with 204 first.
+// Server returns the listener's HTTP server. Its shutdown first ends open polls
+// with 204.
 func (a *API) Server(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
 	s := edge.Server(a.cfg.Log, a.Handler())
 	s.TLSConfig = a.TLSConfig(serverCertificate)
-	s.ConnContext = remembering
-	// A parked poll's peer that vanished is noticed by the ping; one that sends its
-	// heartbeats is sent none.
+	s.ConnContext = withCertificateCache
+	// The ping detects the vanished peer of an open poll.
 	s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 16, SendPingTimeout: pingAfter, PingTimeout: 15 * time.Second}
 	s.RegisterOnShutdown(a.EndPolls)
 	return s

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// ServerCA hands out the same CAs as NodeCA, in the other order.
+// ServerCA returns the same CAs as NodeCA in reverse order.
 func (f *fakeIssuer) ServerCA(context.Context) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,8 +38,8 @@ func (f *fakeIssuer) NodeCA(context.Context) (string, error) {
 	return text, nil
 }
 
-// A node gets the CA bundles that stand, each with its fingerprint; nothing when
-// one of them cannot be had.
+// The response contains both CA bundles with their fingerprints, or is an error if one
+// is unavailable.
 func TestNodeTrust(t *testing.T) {
 	s := newSite(t, &fakeStore{})
 	second := newCA(t, "node CA 2")

@@ -2,35 +2,46 @@ package relay
 
 import (
 	"context"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Outbox is the table of messages for Temporal that were committed with the
-// change they speak of.
+// Outbox is the table of messages for Temporal. A message is committed in the
+// transaction of the change that it reports.
 type Outbox interface {
-	// Take removes the messages that were delivered since, unless they were
-	// written anew meanwhile, and locks up to limit others that are due, oldest
-	// first, for a short time (FOR UPDATE SKIP LOCKED and a next-try stamp, no
-	// transaction held afterwards). All of it is one transaction; a limit of 0
-	// only removes.
+	// Take deletes the delivered messages, unless they were rewritten since, and
+	// reserves up to limit due messages for a short time, oldest first. It is one
+	// transaction. A limit of 0 only deletes.
 	Take(ctx context.Context, limit int, delivered []Message) ([]Message, error)
-	// Orphaned marks a message whose workflow is gone: kept and visible.
-	Orphaned(ctx context.Context, id int64, why string) error
-	// Failed notes a failed try; the message is due again after a backoff.
-	Failed(ctx context.Context, id int64, why string) error
-	// Handed gets the results that this process stored: they are taken already.
-	Handed() <-chan Message
-	// Wake gets a value when a message was written, and now and then anyway.
+	// MarkOrphaned keeps a message without a recipient for inspection.
+	MarkOrphaned(ctx context.Context, id int64, why string) error
+	// MarkFailed records a failed attempt; the message is due again after a
+	// backoff.
+	MarkFailed(ctx context.Context, id int64, why string) error
+	// LocalResults delivers the results that this process stored and reserved, so
+	// that they need no Take. A nil channel disables this fast path.
+	LocalResults() <-chan Message
+	// Wake receives a value after a message was written, and periodically.
 	Wake() <-chan struct{}
 }
 
-// Temporal delivers messages. Both calls answer ErrGone's kind (KindNotFound)
-// when the workflow or the activity is no longer waiting.
+// Temporal delivers messages. Both methods return KindNotFound if the workflow or
+// activity is no longer waiting.
 type Temporal interface {
 	// CompleteTask completes the activity that waits for the task.
 	CompleteTask(ctx context.Context, owner task.Owner, r task.Result) error
-	// SignalAgent delivers an agent event to the node's running workflow.
+	// SignalAgent sends an agent event to the node's running workflow.
 	SignalAgent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error
+}
+
+// Metrics counts deliveries.
+type Metrics interface {
+	// Relayed counts an attempt. kind is result or event; outcome is delivered,
+	// orphaned or failed.
+	Relayed(kind, outcome string)
+	// OutboxAge sets the age of the oldest message whose delivery failed and is
+	// still due, 0 for none.
+	OutboxAge(age time.Duration)
 }

@@ -1,7 +1,7 @@
-// Package relay carries messages that were committed in Postgres to Temporal:
-// results of node tasks to the activities that wait for them, agent events to
-// the node's running workflow. So the answer to an agent never depends on
-// Temporal, and a crash between the two loses nothing. Start with Relay.Run.
+// Package relay delivers the outbox's messages to Temporal: task results to the
+// activities that wait for them, agent events to the node's running workflow. A
+// response to an agent therefore never depends on Temporal, and a crash between
+// the two loses nothing. Start with Relay.Run.
 package relay
 
 import (
@@ -13,36 +13,30 @@ import (
 )
 
 const (
-	batch       = 64
-	parallel    = 8
-	tryBudget   = 15 * time.Second // one delivery
-	writeBudget = 10 * time.Second // noting its outcome
-	stopBudget  = 3 * time.Second  // what is in hand, once told to stop
-	pauseMin    = 250 * time.Millisecond
-	pauseMax    = 15 * time.Second
+	maxInFlight = 64 // messages taken and not yet delivered
+	parallel    = 8  // concurrent deliveries
 
-	// lateEvery is how often a message that failed is looked for, lateForgotten
-	// how long one is believed to be there. The outbox backs off up to a minute.
-	lateEvery     = time.Second
-	lateForgotten = 3 * time.Minute
+	deliveryTimeout = 15 * time.Second // one delivery
+	recordTimeout   = 10 * time.Second // recording its outcome
+	stopTimeout     = 3 * time.Second  // messages in flight at shutdown
 
-	// removeAfter is how long after a look delivered messages stay in the outbox,
-	// to be removed together. A relay that dies meanwhile leaves them to be
-	// delivered twice.
-	removeAfter = 100 * time.Millisecond
+	// pauseMin and pauseMax bound the backoff while the database or Temporal is
+	// unavailable.
+	pauseMin = 250 * time.Millisecond
+	pauseMax = 15 * time.Second
+
+	// lateEvery is how often the relay queries for messages that failed, and
+	// lateExpiry is when it stops expecting one. The outbox's own backoff is at
+	// most a minute.
+	lateEvery  = time.Second
+	lateExpiry = 3 * time.Minute
+
+	// deleteAfter is how long delivered messages stay in the outbox, so that one
+	// statement deletes several. They are delivered again if the process dies.
+	deleteAfter = 100 * time.Millisecond
 )
 
-// Metrics is what the relay counts.
-type Metrics interface {
-	// Relayed counts a try: kind result or event; outcome delivered, orphaned
-	// or failed.
-	Relayed(kind, outcome string)
-	// OutboxAge sets the age of the oldest message that failed and is still to
-	// be delivered, 0 for none.
-	OutboxAge(age time.Duration)
-}
-
-// Relay delivers an outbox's messages. Any number may run on one outbox.
+// Relay delivers an outbox's messages. Any number of relays may share one outbox.
 type Relay struct {
 	Outbox   Outbox
 	Temporal Temporal
@@ -50,31 +44,27 @@ type Relay struct {
 	Log      *slog.Logger
 }
 
-// Run delivers until ctx ends, and then finishes what it has in hand, for at most
-// stopBudget; what is left is offered to the next relay. While the database or
-// Temporal is away it tries again with a growing pause.
+// Run delivers messages until ctx ends, and then finishes the messages in flight
+// within stopTimeout; another relay delivers the rest. While the database or
+// Temporal is unavailable it retries with a growing pause.
 func (r *Relay) Run(ctx context.Context) {
-	work, cancel := inHand(ctx)
+	work, cancel := graceful(ctx)
 	defer cancel()
-	d := &desk{Relay: r, ended: make(chan delivery), busy: map[string]bool{}, late: map[int64]lateMessage{}}
+	d := &dispatcher{Relay: r, ended: make(chan delivery), busy: map[string]bool{}, late: map[int64]lateMessage{}}
 	d.run(ctx, work)
 }
 
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
-// inHand lets work go on for stopBudget after the process was told to stop.
-func inHand(ctx context.Context) (context.Context, context.CancelFunc) {
+// graceful returns a context that ends stopTimeout after ctx.
+func graceful(ctx context.Context) (context.Context, context.CancelFunc) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		sleep(work, stopBudget)
-		cancel()
+		timer := time.NewTimer(stopTimeout)
+		defer timer.Stop()
+		select {
+		case <-work.Done():
+		case <-timer.C:
+			cancel()
+		}
 	})
 	return work, func() {
 		stop()
@@ -82,37 +72,44 @@ func inHand(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// deliver tries one message and notes the outcome; that it was delivered is for
-// the desk to note. With away it is not tried: Temporal was away a moment ago.
-func (r *Relay) deliver(ctx context.Context, m Message, away bool) delivery {
-	err := error(schema.NewError(schema.KindServiceUnavailable, "Temporal was away a moment ago"))
-	if !away {
+// delivery is the outcome of a message.
+type delivery struct {
+	message     Message
+	outcome     string
+	unavailable bool // Temporal was
+}
+
+// deliver attempts one message and records a failure; the dispatcher records a
+// success. With skip it fails the attempt because Temporal is unavailable.
+func (r *Relay) deliver(ctx context.Context, m Message, skip bool) delivery {
+	err := error(schema.NewError(schema.KindServiceUnavailable, "Temporal is unavailable"))
+	if !skip {
 		err = r.send(ctx, m)
 	}
-	outcome := outcomeOf(m, err)
-	r.Metrics.Relayed(kindOf(m), outcome)
+	outcome := m.outcome(err)
+	r.Metrics.Relayed(m.kind(), outcome)
 	if outcome == outcomeDelivered {
 		return delivery{m, outcome, false}
 	}
-	r.Log.Warn("message for Temporal not delivered", slog.String("outcome", outcome),
-		slog.Int64("message", m.ID), slog.String("workflow_id", workflowOf(m)),
+	r.Log.Warn("message not delivered to Temporal", slog.String("outcome", outcome),
+		slog.Int64("message", m.ID), slog.String("workflow_id", m.recipient()),
 		slog.Int("attempts", m.Attempts+1), slog.Any("err", err))
-	ctx, cancel := context.WithTimeout(ctx, writeBudget)
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	note := r.Outbox.Failed
+	record := r.Outbox.MarkFailed
 	if outcome == outcomeOrphaned {
-		note = r.Outbox.Orphaned
+		record = r.Outbox.MarkOrphaned
 	}
-	if err := note(ctx, m.ID, err.Error()); err != nil {
-		// The message is offered again: delivering twice is harmless.
-		r.Log.Warn("noting a message's outcome", slog.Int64("message", m.ID), slog.Any("err", err))
+	if err := record(ctx, m.ID, err.Error()); err != nil {
+		// The message becomes due again. A second delivery is harmless.
+		r.Log.Warn("cannot record the outcome of a message", slog.Int64("message", m.ID), slog.Any("err", err))
 		outcome = outcomeFailed
 	}
 	return delivery{m, outcome, schema.KindOf(err) == schema.KindServiceUnavailable}
 }
 
 func (r *Relay) send(ctx context.Context, m Message) error {
-	ctx, cancel := context.WithTimeout(ctx, tryBudget)
+	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 	defer cancel()
 	switch {
 	case m.Result != nil:
@@ -120,42 +117,5 @@ func (r *Relay) send(ctx context.Context, m Message) error {
 	case m.Event != nil:
 		return r.Temporal.SignalAgent(ctx, m.WorkflowID, *m.Event)
 	}
-	return schema.Errorf(schema.KindInternal, "outbox message %d holds neither result nor event", m.ID)
-}
-
-const (
-	outcomeDelivered = "delivered"
-	outcomeOrphaned  = "orphaned"
-	outcomeFailed    = "failed"
-)
-
-// outcomeOf is the decision about a try. An event nobody waits for is done: the
-// database holds the same fact for whoever asks later. A result nobody waits
-// for is work of a node that found no owner, and stays visible.
-func outcomeOf(m Message, err error) string {
-	if err == nil {
-		return outcomeDelivered
-	}
-	e := schema.AsError(err)
-	if e.Kind != schema.KindNotFound {
-		return outcomeFailed
-	}
-	if m.Event != nil || e.Reason == schema.ReasonSettled {
-		return outcomeDelivered
-	}
-	return outcomeOrphaned
-}
-
-func kindOf(m Message) string {
-	if m.Event != nil {
-		return "event"
-	}
-	return "result"
-}
-
-func workflowOf(m Message) string {
-	if m.Event != nil {
-		return m.WorkflowID
-	}
-	return m.Owner.WorkflowID
+	return schema.Errorf(schema.KindInternal, "outbox message %d has neither a result nor an event", m.ID)
 }

@@ -19,20 +19,20 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// box is an outbox in memory: it hands out what was put in, once, and a failed
-// message again at the next take.
+// box is an outbox in memory. It returns each message once, and a failed message
+// again at the next Take.
 type box struct {
 	mu       sync.Mutex
 	due      []relay.Message
 	wake     chan struct{}
-	handed   chan relay.Message
+	local    chan relay.Message
 	notes    map[int64][]string
 	takes    int
 	takeFail int
 }
 
 func newBox(messages ...relay.Message) *box {
-	return &box{due: messages, wake: make(chan struct{}, 1), handed: make(chan relay.Message, 1), notes: map[int64][]string{}}
+	return &box{due: messages, wake: make(chan struct{}, 1), local: make(chan relay.Message, 1), notes: map[int64][]string{}}
 }
 
 func (b *box) Take(_ context.Context, limit int, delivered []relay.Message) ([]relay.Message, error) {
@@ -58,12 +58,12 @@ func (b *box) note(id int64, what string) {
 	b.notes[id] = append(b.notes[id], what)
 }
 
-func (b *box) Orphaned(_ context.Context, id int64, _ string) error {
+func (b *box) MarkOrphaned(_ context.Context, id int64, _ string) error {
 	b.note(id, "orphaned")
 	return nil
 }
 
-func (b *box) Failed(_ context.Context, id int64, _ string) error {
+func (b *box) MarkFailed(_ context.Context, id int64, _ string) error {
 	b.note(id, "failed")
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,7 +73,7 @@ func (b *box) Failed(_ context.Context, id int64, _ string) error {
 
 func (b *box) Wake() <-chan struct{} { return b.wake }
 
-func (b *box) Handed() <-chan relay.Message { return b.handed }
+func (b *box) LocalResults() <-chan relay.Message { return b.local }
 
 func (b *box) of(id int64) []string {
 	b.mu.Lock()
@@ -90,14 +90,14 @@ func result(id int64, workflow string) relay.Message {
 	return relay.Message{ID: id, Owner: task.Owner{WorkflowID: workflow}, Result: &task.Result{LeaseEpoch: id}, CreatedAt: time.Now()}
 }
 
-// deaf answers each message by a function.
-type deaf struct {
+// fakeTemporal answers each message by a function.
+type fakeTemporal struct {
 	mu     sync.Mutex
 	answer func(ctx context.Context, workflow string, id int64) error
 	order  map[string][]int64
 }
 
-func (d *deaf) heard(ctx context.Context, workflow string, id int64) error {
+func (d *fakeTemporal) receive(ctx context.Context, workflow string, id int64) error {
 	d.mu.Lock()
 	if d.order == nil {
 		d.order = map[string][]int64{}
@@ -110,12 +110,12 @@ func (d *deaf) heard(ctx context.Context, workflow string, id int64) error {
 	return d.answer(ctx, workflow, id)
 }
 
-func (d *deaf) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
-	return d.heard(ctx, o.WorkflowID, r.LeaseEpoch)
+func (d *fakeTemporal) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
+	return d.receive(ctx, o.WorkflowID, r.LeaseEpoch)
 }
 
-func (d *deaf) SignalAgent(ctx context.Context, workflow string, e lifecycle.AgentEvent) error {
-	return d.heard(ctx, workflow, e.Incarnation)
+func (d *fakeTemporal) SignalAgent(ctx context.Context, workflow string, e lifecycle.AgentEvent) error {
+	return d.receive(ctx, workflow, e.Incarnation)
 }
 
 type tally struct {
@@ -143,7 +143,7 @@ func (c *tally) read() (map[string]int, time.Duration) {
 }
 
 // run starts a relay and returns its counters and how to stop it.
-func run(t *testing.T, b *box, d *deaf) (c *tally, stop func()) {
+func run(t *testing.T, b *box, d *fakeTemporal) (c *tally, stop func()) {
 	t.Helper()
 	c = &tally{count: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -170,12 +170,12 @@ func eventually(t *testing.T, ok func() bool) {
 	require.Eventually(t, ok, 10*time.Second, 2*time.Millisecond)
 }
 
-func TestDecisions(t *testing.T) {
+func TestDeliveryOutcomes(t *testing.T) {
 	gone := schema.NewError(schema.KindNotFound, "gone")
 	settled := schema.NewError(schema.KindNotFound, "gone").WithReason(schema.ReasonSettled)
 	answers := map[int64]error{1: nil, 2: nil, 3: gone, 4: gone, 5: settled}
 	b := newBox(event(1, "a"), result(2, "b"), event(3, "c"), result(4, "d"), result(5, "e"))
-	c, _ := run(t, b, &deaf{answer: func(_ context.Context, _ string, id int64) error { return answers[id] }})
+	c, _ := run(t, b, &fakeTemporal{answer: func(_ context.Context, _ string, id int64) error { return answers[id] }})
 	for id, want := range map[int64]string{1: "delivered", 2: "delivered", 3: "delivered", 4: "orphaned", 5: "delivered"} {
 		eventually(t, func() bool { return len(b.of(id)) == 1 })
 		assert.Equal(t, []string{want}, b.of(id), "message %d", id)
@@ -186,9 +186,9 @@ func TestDecisions(t *testing.T) {
 	})
 }
 
-// While Temporal is away one message of a round finds out, not all of them, and
-// everything is delivered once it is back.
-func TestTemporalAway(t *testing.T) {
+// While Temporal is unavailable one message per round is attempted, not all of
+// them, and every message is delivered once it is available again.
+func TestTemporalUnavailable(t *testing.T) {
 	var messages []relay.Message
 	for id := range int64(40) {
 		messages = append(messages, event(id, fmt.Sprint("w", id)))
@@ -196,7 +196,7 @@ func TestTemporalAway(t *testing.T) {
 	b := newBox(messages...)
 	var mu sync.Mutex
 	away, tries := true, 0
-	c, _ := run(t, b, &deaf{answer: func(context.Context, string, int64) error {
+	c, _ := run(t, b, &fakeTemporal{answer: func(context.Context, string, int64) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if tries++; away {
@@ -216,11 +216,11 @@ func TestTemporalAway(t *testing.T) {
 	eventually(t, func() bool { _, age := c.read(); return age == 0 })
 }
 
-// Messages of one workflow keep their order; a message that cannot be delivered
-// holds up nobody else.
-func TestOrderAndPoison(t *testing.T) {
+// Messages of one workflow keep their order, and an undeliverable message delays
+// no other workflow.
+func TestOrderIsKeptPerWorkflow(t *testing.T) {
 	b := newBox(event(1, "w"), event(2, "w"), event(3, "w"), event(9, "poison"))
-	d := &deaf{answer: func(_ context.Context, workflow string, id int64) error {
+	d := &fakeTemporal{answer: func(_ context.Context, workflow string, id int64) error {
 		if id == 9 {
 			return fmt.Errorf("no idea")
 		}
@@ -237,16 +237,16 @@ func TestOrderAndPoison(t *testing.T) {
 	assert.Equal(t, []int64{1, 2, 3}, d.order["w"][:3])
 }
 
-func TestDatabaseAway(t *testing.T) {
+func TestDatabaseUnavailable(t *testing.T) {
 	b := newBox(event(1, "w"))
 	b.takeFail = 3
-	run(t, b, &deaf{})
+	run(t, b, &fakeTemporal{})
 	eventually(t, func() bool { return len(b.of(1)) == 1 })
 }
 
 func TestWake(t *testing.T) {
 	b := newBox()
-	run(t, b, &deaf{})
+	run(t, b, &fakeTemporal{})
 	b.mu.Lock()
 	b.due = append(b.due, result(1, "w"))
 	b.mu.Unlock()
@@ -254,11 +254,11 @@ func TestWake(t *testing.T) {
 	eventually(t, func() bool { return len(b.of(1)) == 1 })
 }
 
-// A stop lets the message in hand be delivered and noted.
-func TestStopFinishesWhatIsInHand(t *testing.T) {
+// Run delivers and records the message in flight before it returns.
+func TestStopFinishesInFlight(t *testing.T) {
 	b := newBox(result(1, "w"))
 	taken, release := make(chan struct{}), make(chan struct{})
-	_, stop := run(t, b, &deaf{answer: func(ctx context.Context, _ string, _ int64) error {
+	_, stop := run(t, b, &fakeTemporal{answer: func(ctx context.Context, _ string, _ int64) error {
 		close(taken)
 		select {
 		case <-release:
@@ -278,11 +278,11 @@ func TestStopFinishesWhatIsInHand(t *testing.T) {
 	assert.Equal(t, []string{"delivered"}, b.of(1))
 }
 
-// A Temporal that hangs does not hold up the stop.
+// A hanging Temporal does not delay the stop beyond its timeout.
 func TestStopIsBounded(t *testing.T) {
 	b := newBox(result(1, "w"))
 	taken := make(chan struct{})
-	_, stop := run(t, b, &deaf{answer: func(ctx context.Context, _ string, _ int64) error {
+	_, stop := run(t, b, &fakeTemporal{answer: func(ctx context.Context, _ string, _ int64) error {
 		close(taken)
 		<-ctx.Done()
 		return ctx.Err()
@@ -293,13 +293,13 @@ func TestStopIsBounded(t *testing.T) {
 	assert.Less(t, time.Since(start), 6*time.Second)
 }
 
-// A message that Temporal takes long for holds up none of another workflow, not
-// even one that was written meanwhile.
-func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
+// A slow delivery delays no message of another workflow, not even one that was
+// written later.
+func TestHangingDeliveryBlocksOnlyItsWorkflow(t *testing.T) {
 	b := newBox(result(1, "slow"))
 	taken, release := make(chan struct{}), make(chan struct{})
 	begun := sync.OnceFunc(func() { close(taken) })
-	run(t, b, &deaf{answer: func(_ context.Context, workflow string, _ int64) error {
+	run(t, b, &fakeTemporal{answer: func(_ context.Context, workflow string, _ int64) error {
 		if workflow == "slow" {
 			begun()
 			<-release
@@ -317,14 +317,14 @@ func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
 	assert.Empty(t, b.of(3))
 }
 
-// Messages are removed together, with the look for the next ones.
-func TestDeliveredMessagesAreRemovedTogether(t *testing.T) {
+// Take deletes delivered messages in batches.
+func TestDeliveredMessagesAreDeletedInBatches(t *testing.T) {
 	var messages []relay.Message
 	for id := range int64(40) {
 		messages = append(messages, result(id, fmt.Sprint("w", id)))
 	}
 	b := newBox(messages...)
-	run(t, b, &deaf{})
+	run(t, b, &fakeTemporal{})
 	for id := range int64(40) {
 		eventually(t, func() bool { return len(b.of(id)) == 1 })
 	}
@@ -333,20 +333,20 @@ func TestDeliveredMessagesAreRemovedTogether(t *testing.T) {
 	assert.Less(t, b.takes, 20)
 }
 
-// What this process stored is delivered without a look at the outbox, and so is
-// what it stored before it was told to stop.
-func TestHanded(t *testing.T) {
+// Results that this process stored are delivered without a Take, including those
+// stored before the stop.
+func TestLocalResultsAreDelivered(t *testing.T) {
 	b := newBox()
 	taken, release := make(chan struct{}), make(chan struct{})
 	begun := sync.OnceFunc(func() { close(taken) })
-	_, stop := run(t, b, &deaf{answer: func(context.Context, string, int64) error {
+	_, stop := run(t, b, &fakeTemporal{answer: func(context.Context, string, int64) error {
 		begun()
 		<-release
 		return nil
 	}})
-	b.handed <- result(1, "w")
+	b.local <- result(1, "w")
 	<-taken
-	b.handed <- result(2, "w")
+	b.local <- result(2, "w")
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -358,14 +358,14 @@ func TestHanded(t *testing.T) {
 	assert.Equal(t, []string{"delivered"}, b.of(2))
 }
 
-// Results that keep coming do not put off the removal of those before.
-func TestASteadyFlowIsRemoved(t *testing.T) {
+// A steady flow of local results does not postpone the deletion of earlier ones.
+func TestSteadyLocalResultsAreDeleted(t *testing.T) {
 	b := newBox()
-	run(t, b, &deaf{})
+	run(t, b, &fakeTemporal{})
 	id := int64(0)
 	eventually(t, func() bool {
 		id++
-		b.handed <- result(id, "w")
+		b.local <- result(id, "w")
 		return len(b.of(1)) == 1
 	})
 }

@@ -97,7 +97,7 @@ func (a *authority) TaskTrust(context.Context) (trust.TaskTrust, error) {
 // delegate is a replica's lease key, valid unless the authority is down.
 type delegate struct{ *authority }
 
-func (d delegate) Good() (<-chan struct{}, error) {
+func (d delegate) Ready() (<-chan struct{}, error) {
 	if d.down.Load() {
 		return nil, schema.NewError(schema.KindServiceUnavailable, "Vault is sealed")
 	}

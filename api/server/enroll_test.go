@@ -61,7 +61,7 @@ func TestEnrollment(t *testing.T) {
 	m := machine{id: node.ID, bundle: *b}
 	m.cert = certificate(t, r.enroll(node.ID, wire.EnrollRequest{Token: b.EnrollmentToken, CSR: newCSR(t, key, nil), AgentVersion: "v1"}), key)
 	assert.Equal(t, lifecycle.NodeEnrolling, r.show(node.ID).State)
-	assert.Equal(t, http.StatusNoContent, r.wait(m, "0s").status)
+	assert.Equal(t, http.StatusNoContent, r.wait(m, 0).status)
 	a = r.call(r.client(m.cert), http.MethodPost, r.url(m, "/heartbeat"), wire.HeartbeatRequest{AgentVersion: "v1", BootID: "b", At: time.Now()})
 	assert.Equal(t, http.StatusNoContent, a.status, string(a.body))
 	shown := r.show("10.1.2.3")
@@ -129,7 +129,7 @@ func TestLostAnswerIsRepeatable(t *testing.T) {
 	assert.Equal(t, schema.ReasonSerialSuperseded, a.refusal(t).Reason, "the certificate of the lost answer was replaced")
 	a = r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
 	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "another key")
-	require.Equal(t, http.StatusNoContent, r.wait(m, "0s").status)
+	require.Equal(t, http.StatusNoContent, r.wait(m, 0).status)
 	a = r.enroll(m.id, req)
 	assert.Equal(t, http.StatusConflict, a.status)
 	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "after the first use")

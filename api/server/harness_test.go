@@ -18,7 +18,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -74,12 +73,12 @@ type cluster struct {
 	tb  testing.TB
 	url string
 	ca  *authority
-	// between, when set, wraps the node API's store.
-	between func(nodeapi.Store) nodeapi.Store
-	archive string         // the agent package, when set
-	issuer  nodeapi.Issuer // replaces ca, when set
-	beats   nodeapi.Beats  // in the place of Temporal
-	grants  nodeapi.Grants // replaces ca together with signer, when set
+	// between, when set, wraps the node API's identities.
+	between func(nodeapi.Identities) nodeapi.Identities
+	archive string              // the agent package, when set
+	issuer  nodeapi.Issuer      // replaces ca, when set
+	beats   nodeapi.Heartbeater // in the place of Temporal
+	grants  nodeapi.Grants      // replaces ca together with signer, when set
 	signer  sets.Signer
 }
 
@@ -157,9 +156,9 @@ func (c *cluster) replica() *replica {
 	if issuer == nil {
 		issuer = c.ca
 	}
-	var nodeStore nodeapi.Store = r.store
+	var identities nodeapi.Identities = r.store
 	if c.between != nil {
-		nodeStore = c.between(nodeStore)
+		identities = c.between(identities)
 	}
 	var agent agentPackage
 	if c.archive != "" {
@@ -175,8 +174,8 @@ func (c *cluster) replica() *replica {
 	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
 		Actor: "admin-token", Store: newAdminStore(r.store), Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
-	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Wakes: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
-		Grants: grants, Sets: r.sets, Beats: c.beats,
+	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store, Heartbeats: r.store, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
+		Grants: grants, VerifierSets: r.sets, Heartbeater: c.beats,
 		IssueRate: 1e5, NodeRate: 1e5, Bundles: desk, Packages: agent.served()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
@@ -340,7 +339,7 @@ func (r *replica) enrolled() machine {
 	m := r.bundle()
 	key := newKey(r.tb)
 	m.cert = certificate(r.tb, r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(r.tb, key, nil)}), key)
-	require.Equal(r.tb, http.StatusNoContent, r.wait(m, "0s").status)
+	require.Equal(r.tb, http.StatusNoContent, r.wait(m, 0).status)
 	r.finish(m.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
 	return m
 }
@@ -349,24 +348,26 @@ func (r *replica) url(m machine, rest string) string {
 	return r.node + "/internal/v1/nodes/" + m.id + rest
 }
 
-func (r *replica) wait(m machine, timeout string) reply {
+func (r *replica) wait(m machine, wait time.Duration) reply {
 	r.tb.Helper()
-	return r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?timeout="+timeout+"&"+asker()), nil)
+	return r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/wait"), pollRequest(wait))
 }
 
-// asker returns the part of a poll's query that identifies the caller, with a new
-// nonce.
-func asker() string {
-	var nonce [16]byte
+// pollRequest is a valid poll with a fresh nonce.
+func pollRequest(wait time.Duration) wire.PollRequest {
+	var nonce [wire.NonceBytes]byte
 	_, _ = rand.Read(nonce[:])
-	return "nonce=" + base64.RawURLEncoding.EncodeToString(nonce[:]) + "&holder=boot-1700000000&set=1"
+	return wire.PollRequest{Nonce: base64.RawURLEncoding.EncodeToString(nonce[:]), AgentSession: "boot-1700000000", VerifierSet: 1,
+		WaitSeconds: wait.Seconds()}
 }
 
 // poll waits in the background.
-func (r *replica) poll(m machine, have ...string) <-chan reply {
+func (r *replica) poll(m machine, held ...string) <-chan reply {
+	poll := pollRequest(wire.MaxPollTimeout)
+	poll.HeldTasks = held
 	c, out := r.client(m.cert), make(chan reply, 1)
 	go func() {
-		a, err := send(r.tb.Context(), c, http.MethodGet, r.url(m, "/tasks/wait?"+asker()+"&have="+strings.Join(have, ",")), nil)
+		a, err := send(r.tb.Context(), c, http.MethodPost, r.url(m, "/tasks/wait"), poll)
 		if err != nil {
 			a.body = []byte(err.Error())
 		}

@@ -83,7 +83,7 @@ func (r *replica) holder() *holder {
 	h := &holder{machine: r.bundle(), recovery: newRecoveryKey(r.tb)}
 	key := newKey(r.tb)
 	h.take(r.tb, r.bare(h, "/enroll", h.enrollment(r.tb, key)), key)
-	require.Equal(r.tb, http.StatusNoContent, r.wait(h.machine, "0s").status)
+	require.Equal(r.tb, http.StatusNoContent, r.wait(h.machine, 0).status)
 	r.finish(h.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
 	return h
 }
@@ -91,7 +91,7 @@ func (r *replica) holder() *holder {
 // works checks that the identity in use is accepted.
 func (r *replica) works(h *holder) {
 	r.tb.Helper()
-	a := r.wait(h.machine, "0s")
+	a := r.wait(h.machine, 0)
 	require.Equal(r.tb, http.StatusNoContent, a.status, string(a.body))
 }
 

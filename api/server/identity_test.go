@@ -222,7 +222,7 @@ func TestRemovedNodeGetsNoIdentity(t *testing.T) {
 // cut is a store whose answers get lost: it commits the transaction and returns an
 // error.
 type cut struct {
-	nodeapi.Store
+	nodeapi.Identities
 	claim, pending atomic.Bool
 }
 
@@ -231,7 +231,7 @@ func errCut() error {
 }
 
 func (c *cut) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
-	claimed, err := c.Store.ClaimToken(ctx, t)
+	claimed, err := c.Identities.ClaimToken(ctx, t)
 	if c.claim.Load() && err == nil {
 		err = errCut()
 	}
@@ -239,7 +239,7 @@ func (c *cut) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (nodeapi.Cla
 }
 
 func (c *cut) ClaimRenewal(ctx context.Context, t nodeapi.RenewClaim) (nodeapi.ClaimResult, error) {
-	claimed, err := c.Store.ClaimRenewal(ctx, t)
+	claimed, err := c.Identities.ClaimRenewal(ctx, t)
 	if c.claim.Load() && err == nil {
 		err = errCut()
 	}
@@ -247,7 +247,7 @@ func (c *cut) ClaimRenewal(ctx context.Context, t nodeapi.RenewClaim) (nodeapi.C
 }
 
 func (c *cut) ClaimRecovery(ctx context.Context, t nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
-	claimed, err := c.Store.ClaimRecovery(ctx, t)
+	claimed, err := c.Identities.ClaimRecovery(ctx, t)
 	if c.claim.Load() && err == nil {
 		err = errCut()
 	}
@@ -255,7 +255,7 @@ func (c *cut) ClaimRecovery(ctx context.Context, t nodeapi.RecoveryClaim) (nodea
 }
 
 func (c *cut) StorePending(ctx context.Context, n nodeapi.NewIdentity) (int64, error) {
-	sequence, err := c.Store.StorePending(ctx, n)
+	sequence, err := c.Identities.StorePending(ctx, n)
 	if c.pending.Load() && err == nil {
 		err = errCut()
 	}
@@ -267,7 +267,7 @@ func (c *cut) StorePending(ctx context.Context, n nodeapi.NewIdentity) (int64, e
 func TestAnswerLostAfterEachCommit(t *testing.T) {
 	c := newCluster(t)
 	var store *cut
-	c.between = func(s nodeapi.Store) nodeapi.Store { store = &cut{Store: s}; return store }
+	c.between = func(s nodeapi.Identities) nodeapi.Identities { store = &cut{Identities: s}; return store }
 	r := c.replica()
 	points := map[string]*atomic.Bool{"vault away": &c.ca.down, "signed, not answered": &c.ca.lost, "claimed": &store.claim, "pending": &store.pending}
 	for point, lost := range points {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -41,8 +40,9 @@ func (c *cluster) heldTwice(r [2]*replica, m machine) holding {
 func (h holding) take(replica int, holder string) (offer wire.TaskOffer) {
 	h.c.tb.Helper()
 	r := h.replicas[replica]
-	ask := strings.Replace(asker(), "boot-1700000000", holder, 1)
-	a := r.call(r.client(h.m.cert), http.MethodGet, r.url(h.m, "/tasks/wait?timeout=5s&"+ask), nil)
+	poll := pollRequest(5 * time.Second)
+	poll.AgentSession = holder
+	a := r.call(r.client(h.m.cert), http.MethodPost, r.url(h.m, "/tasks/wait"), poll)
 	require.Equal(h.c.tb, http.StatusOK, a.status, string(a.body))
 	a.into(h.c.tb, &offer)
 	require.Equal(h.c.tb, h.taskID, offer.TaskID)

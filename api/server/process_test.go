@@ -184,7 +184,7 @@ func TestProcess(t *testing.T) {
 	agent := httpClient(t, p.serverCA(), certificate(t, a, key))
 	polled := make(chan reply, 1)
 	go func() {
-		a, _ := send(t.Context(), agent, http.MethodGet, base+"/tasks/wait?"+asker(), nil)
+		a, _ := send(t.Context(), agent, http.MethodPost, base+"/tasks/wait", pollRequest(wire.MaxPollTimeout))
 		polled <- a
 	}()
 	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "gpuaas_waiting_agents 1") }, soon, 20*time.Millisecond)

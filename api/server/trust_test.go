@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -47,12 +46,12 @@ func TestDispatchWhileVaultIsSealed(t *testing.T) {
 	r := c.replica()
 	m := r.enrolled()
 	_, attach := r.task(m)
-	require.Eventually(t, func() bool { _, err := c.grants.Good(); return err == nil }, 2*soon, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := c.grants.Ready(); return err == nil }, 2*soon, 10*time.Millisecond)
 	server.Seal(t)
 	defer server.Unseal(t)
 	attach()
-	query := asker()
-	a := r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?"+query), nil)
+	poll := pollRequest(wire.MaxPollTimeout)
+	a := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/wait"), poll)
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
 	var offer wire.TaskOffer
 	a.into(t, &offer)
@@ -65,9 +64,7 @@ func TestDispatchWhileVaultIsSealed(t *testing.T) {
 	require.NoError(t, err)
 	var grant task.Grant
 	opened(t, offer.Grant, trust.LeasePayloadType, public, &grant)
-	asked, err := url.ParseQuery(query)
-	require.NoError(t, err)
-	assert.Equal(t, asked.Get("nonce"), grant.Nonce)
+	assert.Equal(t, poll.Nonce, grant.Nonce)
 	assert.Equal(t, offer.TaskID, grant.TaskID)
 	assert.Equal(t, m.id, grant.NodeID)
 	assert.Equal(t, lifecycle.NodeDraining, grant.NodeState)
@@ -94,7 +91,7 @@ func TestSetsReachEveryReplica(t *testing.T) {
 	require.NoError(t, a.store.PutSet(t.Context(), second, audit.Subject{Actor: "test"}))
 	for _, r := range []*replica{a, b} {
 		require.Eventually(t, func() bool {
-			return r.wait(m, "0s").header.Get(wire.HeaderVerifierSet) == "2:"+second.Hash
+			return r.wait(m, 0).header.Get(wire.HeaderVerifierSet) == "2:"+second.Hash
 		}, soon, 10*time.Millisecond)
 		var sets trust.VerifierSets
 		r.call(r.client(m.cert), http.MethodGet, r.url(m, "/verifier-sets?after=1"), nil).into(t, &sets)
@@ -154,19 +151,19 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 // fakeBeats is an activity that a test pauses or cancels.
 type fakeBeats struct {
 	mu     sync.Mutex
-	answer nodeapi.HeartbeatReply
+	answer nodeapi.ActivityState
 	err    error
 	owners []task.Owner
 }
 
-func (f *fakeBeats) Beat(_ context.Context, o task.Owner, _ nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
+func (f *fakeBeats) RecordHeartbeat(_ context.Context, o task.Owner, _ nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.owners = append(f.owners, o)
 	return f.answer, f.err
 }
 
-func (f *fakeBeats) set(a nodeapi.HeartbeatReply, err error) {
+func (f *fakeBeats) set(a nodeapi.ActivityState, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answer, f.err = a, err
@@ -183,14 +180,14 @@ func (f *fakeBeats) made() int {
 // succeeds while Temporal is unavailable.
 func TestPauseReachesTheAgent(t *testing.T) {
 	c := newCluster(t)
-	beats := &fakeBeats{answer: nodeapi.HeartbeatReply{Paused: true}}
+	beats := &fakeBeats{answer: nodeapi.ActivityState{Paused: true}}
 	c.beats = beats
 	a, b := c.replica(), c.replica()
 	m := a.enrolled()
 	taskID, attach := a.task(m)
 	attach()
 	var offer wire.TaskOffer
-	a.wait(m, "5s").into(t, &offer)
+	a.wait(m, 5*time.Second).into(t, &offer)
 	progress := func(r *replica) wire.ProgressResponse {
 		got := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/progress"), task.Progress{LeaseEpoch: offer.Lease.Epoch, Message: "half"})
 		require.Equal(t, http.StatusOK, got.status, string(got.body))
@@ -207,14 +204,14 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	assert.Equal(t, []task.Owner{{WorkflowID: lifecycle.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
 
 	due()
-	beats.set(nodeapi.HeartbeatReply{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is away"))
+	beats.set(nodeapi.ActivityState{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is unavailable"))
 	assert.True(t, progress(b).Paused, "the last answer applies")
 	due()
-	beats.set(nodeapi.HeartbeatReply{}, nil)
+	beats.set(nodeapi.ActivityState{}, nil)
 	assert.False(t, progress(b).Paused)
 	assert.False(t, progress(a).Paused)
 	due()
-	beats.set(nodeapi.HeartbeatReply{Cancel: true}, nil)
+	beats.set(nodeapi.ActivityState{Cancel: true}, nil)
 	assert.True(t, progress(a).Cancel)
 	assert.True(t, progress(b).Cancel)
 	assert.Equal(t, 4, beats.made())
@@ -240,7 +237,7 @@ func TestTasksForOperators(t *testing.T) {
 	assert.Contains(t, refused.refusal(t).Message, "allowed now: cancel")
 
 	var offer wire.TaskOffer
-	r.wait(m, "5s").into(t, &offer)
+	r.wait(m, 5*time.Second).into(t, &offer)
 	asked := r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", wire.TaskDecision{Reason: "wrong node"})
 	require.Equal(t, http.StatusOK, asked.status, string(asked.body))
 	var view wire.TaskView

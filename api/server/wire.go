@@ -164,8 +164,8 @@ func (a *app) ready() error { return a.Health.Ready() }
 
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
-		Env: a.cfg.Env, Store: newNodeStore(a.store), Wakes: a.listener, Issuer: a.vault, CAs: a.vault,
-		Grants: a.grants, Sets: a.sets, Beats: a.temporal,
+		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
+		Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
 	})

@@ -84,7 +84,7 @@ func TestTaskAcrossReplicas(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, foreign.status, "a task of another node")
 	unknown := b.call(b.client(m.cert), http.MethodPost, b.url(m, "/tasks/"+schema.NewID()+"/result"), result)
 	assert.Equal(t, schema.KindNotFound, unknown.refusal(t).Code)
-	assert.Equal(t, http.StatusNoContent, a.wait(m, "0s").status, "nothing is offered twice")
+	assert.Equal(t, http.StatusNoContent, a.wait(m, 0).status, "nothing is offered twice")
 }
 
 // An open poll ends at once when a task of the node is canceled at another replica,
@@ -103,7 +103,7 @@ func TestCancelEndsOpenPoll(t *testing.T) {
 		taskID, attach := b.task(m)
 		attach()
 		var offer wire.TaskOffer
-		a.wait(m, "5s").into(t, &offer)
+		a.wait(m, 5*time.Second).into(t, &offer)
 		require.Equal(t, taskID, offer.TaskID, name)
 		polled := a.poll(m, taskID)
 		a.parked(1)
@@ -111,7 +111,7 @@ func TestCancelEndsOpenPoll(t *testing.T) {
 		got := receive(t, polled)
 		assert.Equal(t, http.StatusNoContent, got.status, name)
 		assert.Equal(t, taskID, got.header.Get(wire.HeaderCanceledTasks), name)
-		assert.Equal(t, http.StatusNoContent, a.wait(m, "0s").status, "nothing is offered again")
+		assert.Equal(t, http.StatusNoContent, a.wait(m, 0).status, "nothing is offered again")
 	}
 }
 
@@ -154,7 +154,7 @@ type agentCall struct {
 func agentCalls() []agentCall {
 	nodeTask := "/tasks/" + schema.NewID()
 	return []agentCall{
-		{http.MethodGet, "/tasks/wait?" + asker(), nil},
+		{http.MethodPost, "/tasks/wait", pollRequest(wire.MaxPollTimeout)},
 		{http.MethodGet, "/verifier-sets", nil},
 		{http.MethodGet, "/trust", nil},
 		{http.MethodPost, nodeTask + "/result", task.Result{Status: task.Failed}},
@@ -288,7 +288,7 @@ func TestResultDuringTemporalOutage(t *testing.T) {
 	taskID, attach := r.task(m)
 	attach()
 	var offer wire.TaskOffer
-	r.wait(m, "5s").into(t, &offer)
+	r.wait(m, 5*time.Second).into(t, &offer)
 	a := r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/"+taskID+"/result"),
 		task.Result{LeaseEpoch: offer.Lease.Epoch, Status: task.Succeeded, Output: json.RawMessage(`{"healthy":true}`)})
 	require.Equal(t, http.StatusNoContent, a.status, string(a.body))

@@ -9,16 +9,15 @@ import (
 	"syscall"
 )
 
-// account is another user of this machine to run a program as; nil is this
-// process's own.
+// account is a user of this machine to run a program as; nil is the current user.
 type account struct {
 	name string
 	uid  uint32
 	gid  uint32
 }
 
-// unprivileged answers the user that Postgres, which refuses root, runs as:
-// this process's own where that is not root.
+// unprivileged returns the user to run Postgres as, which rejects root: the
+// current user unless that is root.
 func unprivileged() (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -34,7 +33,7 @@ func unprivileged() (*account, error) {
 			return &account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
 		}
 	}
-	return nil, fault("run it as an ordinary user", "Postgres refuses to run as root, and there is neither a user postgres nor nobody")
+	return nil, stackError("run this command as a regular user", "Postgres cannot run as root, and this machine has no user \"postgres\" or \"nobody\"")
 }
 
 func (a *account) credential() *syscall.Credential {
@@ -44,22 +43,22 @@ func (a *account) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: []uint32{a.gid}}
 }
 
-// own gives a path to the account.
-func (a *account) own(path string) error {
+// chown makes the account the owner of a path.
+func (a *account) chown(path string) error {
 	if a == nil {
 		return nil
 	}
 	return os.Chown(path, int(a.uid), int(a.gid))
 }
 
-// reaches reports whether the account may pass every folder above path, as far
-// as they exist.
-func (a *account) reaches(path string) bool {
+// canReach reports whether the account may traverse every existing folder above
+// path.
+func (a *account) canReach(path string) bool {
 	if a == nil {
 		return true
 	}
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		if info, err := os.Stat(dir); err == nil && !a.passes(info) {
+		if info, err := os.Stat(dir); err == nil && !a.canTraverse(info) {
 			return false
 		}
 		if dir == filepath.Dir(dir) {
@@ -68,7 +67,7 @@ func (a *account) reaches(path string) bool {
 	}
 }
 
-func (a *account) passes(dir os.FileInfo) bool {
+func (a *account) canTraverse(dir os.FileInfo) bool {
 	bit := os.FileMode(0o001)
 	if st, ok := dir.Sys().(*syscall.Stat_t); ok {
 		switch {
@@ -84,7 +83,7 @@ func (a *account) passes(dir os.FileInfo) bool {
 // String implements fmt.Stringer.
 func (a *account) String() string {
 	if a == nil {
-		return "this user"
+		return "the current user"
 	}
 	return fmt.Sprintf("user %s", a.name)
 }

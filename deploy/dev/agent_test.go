@@ -21,7 +21,7 @@ import (
 
 func testStack(t *testing.T) *stack {
 	t.Helper()
-	s := &stack{layout: layout{dir: t.TempDir()}, record: testRecord(t), talk: t.Output()}
+	s := &stack{layout: layout{dir: t.TempDir()}, record: testRecord(t), messages: t.Output(), programs: programs{messages: t.Output()}}
 	require.NoError(t, s.layout.make())
 	return s
 }
@@ -37,11 +37,11 @@ func testBundle(node string) trust.BootstrapBundle {
 func TestAgentFolder(t *testing.T) {
 	t.Parallel()
 	s := testStack(t)
-	a := s.agent("gpu-17")
+	a := agents{s}.folder("gpu-17")
 	require.NoError(t, a.write(testBundle("n1")))
 	env, err := os.ReadFile(a.envFile())
 	require.NoError(t, err)
-	require.NotContains(t, string(env), "/etc/gpuaas", "every path is the folder's own")
+	require.NotContains(t, string(env), "/etc/gpuaas", "every path is inside the folder")
 	for _, line := range []string{
 		`GPUAAS_NODE_ID="n1"`, `GPUAAS_ENROLLMENT_TOKEN="tok"`, `GPUAAS_WORKLOAD_DRIVER="process"`,
 		`GPUAAS_KEY_PATH="` + a.dir + `/key.pem"`, `GPUAAS_STATE_DIR="` + a.dir + `/state"`,
@@ -63,84 +63,84 @@ func TestAgentFolder(t *testing.T) {
 	require.False(t, a.enrolled(), "another node starts without one")
 }
 
-func TestAgentsThatAreParts(t *testing.T) {
+func TestAgentParts(t *testing.T) {
 	t.Parallel()
 	s := testStack(t)
 	for _, name := range []string{"gpu-1", "gpu-2", "gpu-3"} {
-		a := s.agent(name)
+		a := agents{s}.folder(name)
 		require.NoError(t, a.write(testBundle(name)))
 		if name != "gpu-1" {
 			require.NoError(t, os.WriteFile(a.cert(), []byte("cert"), 0o600))
 		}
 	}
 	last := `{"level":"INFO","msg":"agent starts"}` + "\n" + `{"level":"ERROR","msg":"node removed: the server refuses this node"}` + "\n"
-	require.NoError(t, os.WriteFile(s.agent("gpu-3").log, []byte(last), 0o600))
-	parts, err := s.agents()
+	require.NoError(t, os.WriteFile(agents{s}.folder("gpu-3").log, []byte(last), 0o600))
+	parts, err := agents{s}.parts()
 	require.NoError(t, err)
-	require.Len(t, parts, 1, "gpu-1 never enrolled, gpu-3 was removed")
+	require.Len(t, parts, 1, "gpu-1 is not enrolled, gpu-3 was removed")
 	require.Equal(t, "agent/gpu-2", parts[0].name)
 
 	s.record.Ports.Node = 18004
-	require.NoError(t, s.moveAgents())
-	env, err := os.ReadFile(s.agent("gpu-2").envFile())
+	require.NoError(t, agents{s}.updateAPIURLs())
+	env, err := os.ReadFile(agents{s}.folder("gpu-2").envFile())
 	require.NoError(t, err)
 	require.Contains(t, string(env), "GPUAAS_API_URL=\"https://localhost:18004\"\n")
-	require.Equal(t, "gpu-2", s.agent("gpu-2").nodeID())
+	require.Equal(t, "gpu-2", agents{s}.folder("gpu-2").nodeID())
 }
 
-func TestDownEndsTheWorkloadsOfAgents(t *testing.T) {
+func TestDownStopsAgentWorkloads(t *testing.T) {
 	t.Parallel()
 	s := testStack(t)
-	a := s.agent("gpu-17")
+	a := agents{s}.folder("gpu-17")
 	require.NoError(t, a.write(testBundle("n1")))
 	id, ended := sleeper(t)
-	stranger, strangerEnded := sleeper(t)
+	other, otherEnded := sleeper(t)
 	for name, w := range map[string]workload{
 		"job":    {Phase: "running", PID: id.PID, StartTime: id.StartTime, BootID: id.BootID},
-		"reused": {Phase: "running", PID: stranger.PID, StartTime: "1", BootID: stranger.BootID},
-		"ended":  {Phase: "ended", PID: stranger.PID, StartTime: stranger.StartTime, BootID: stranger.BootID},
+		"reused": {Phase: "running", PID: other.PID, StartTime: "1", BootID: other.BootID},
+		"ended":  {Phase: "ended", PID: other.PID, StartTime: other.StartTime, BootID: other.BootID},
 	} {
 		raw, err := json.Marshal(w)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(a.workloads(), name+".state"), raw, 0o600))
 	}
-	require.NoError(t, s.down(t.Context()))
+	require.NoError(t, s.stopAll(t.Context()))
 	<-ended
 	select {
-	case <-strangerEnded:
-		t.Fatal("a process that is no workload was ended")
+	case <-otherEnded:
+		t.Fatal("stopped a process that is not a workload")
 	default:
 	}
 }
 
-func TestFailedStartLeavesNothingBehind(t *testing.T) {
+func TestFailedStartStopsProcess(t *testing.T) {
 	s := testStack(t)
 	shell := func(script string) part {
 		return part{
-			name: partWorker, healthy: dialable("127.0.0.1:1"), within: 300 * time.Millisecond,
-			stop: []stopStep{{syscall.SIGKILL, 5 * time.Second}},
+			name: partWorker, healthy: dialable("127.0.0.1:1"), startTimeout: 300 * time.Millisecond,
+			stopSteps: []stopStep{{syscall.SIGKILL, 5 * time.Second}},
 			prepare: func(context.Context) (command, error) {
 				return command{path: "/bin/sh", args: []string{"-c", script}}, nil
 			},
 		}
 	}
-	t.Run("one that ends", func(t *testing.T) {
-		started, err := shell("echo no database; exit 3").bring(t.Context(), s.layout)
+	t.Run("exits", func(t *testing.T) {
+		started, err := shell("echo no database; exit 3").ensure(t.Context(), s.layout)
 		require.True(t, started)
-		require.ErrorContains(t, err, "ended before it was ready")
-		require.ErrorContains(t, err, "no database", "the end of its log is shown")
+		require.ErrorContains(t, err, "exited before it was ready")
+		require.ErrorContains(t, err, "no database", "the error contains the end of the log")
 	})
-	t.Run("one that never gets there", func(t *testing.T) {
-		_, err := shell("echo $$; exec sleep 3600").bring(t.Context(), s.layout)
+	t.Run("never ready", func(t *testing.T) {
+		_, err := shell("echo $$; exec sleep 3600").ensure(t.Context(), s.layout)
 		require.ErrorContains(t, err, "not ready after 300ms")
 		require.Contains(t, schema.AsError(err).Next, "worker.log")
 	})
-	runs, err := s.layout.started()
+	runs, err := s.layout.processes().all()
 	require.NoError(t, err)
 	require.Empty(t, runs)
 }
 
-func TestCommandLineMistakes(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"dev", "upp"}, {"dev", "up", "x"}, {"dev", "agent"}, {"dev", "agent", "a", "b"}, {"dev", "agent", "../a"}, {"dev", "down", "x"},

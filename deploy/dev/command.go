@@ -10,28 +10,28 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// options are what all commands of the group share.
+// options are shared by all commands of the group.
 type options struct {
 	dir            string
 	stdout, stderr io.Writer
 }
 
-// NewCommand answers the command group `dev`. Results go to stdout, talk to
-// stderr. Where the root has a persistent flag --output (table, json, yaml),
-// `dev status` and `dev env` follow it. Errors are *schema.Error, or
-// *UsageError for a mistake on the command line.
+// NewCommand returns the command group `dev`. Results go to stdout, messages to
+// stderr. If the root command has a persistent flag --output (table, json, yaml),
+// `dev status` and `dev env` use it. Errors are *schema.Error, or *UsageError for
+// an invalid command line.
 func NewCommand(stdout, stderr io.Writer) *cobra.Command {
 	o := &options{stdout: stdout, stderr: stderr}
 	c := &cobra.Command{
-		Use: "dev", Short: "Run the whole stack on this machine",
-		Long: `Runs the whole stack on this machine, for development: Postgres, Vault, Temporal
-with its Web UI, the worker, the API and node agents, as real processes.
+		Use: "dev", Short: "Run the development stack on this machine",
+		Long: `Run the whole stack on this machine, for development: Postgres, Vault, Temporal
+with its Web UI, the worker, the API and node agents, as separate processes.
 
-Each engine is, in this order: the one whose address the environment names
+For each engine the stack uses, in this order: the address in the environment
 (TEMPORAL_ADDRESS, VAULT_ADDR, GPUAAS_DATABASE_URL), a program on PATH (temporal,
-vault, postgres), or the project's own embedded build. The state is kept in one
-folder and survives a stop. Nothing here is fit for production: the keys of the
-Vault lie beside its data.`,
+vault, postgres), or the project's embedded build. The state is in one folder and
+survives a stop. Do not use this in production: Vault's keys are stored next to
+its data.`,
 		Example: `  gpuaas dev up --detach
   eval "$(gpuaas dev env)"
   gpuaas dev status
@@ -49,15 +49,15 @@ Vault lie beside its data.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.SuggestionsMinimumDistance = 2
-	c.PersistentFlags().StringVar(&o.dir, "dir", defaultDir, "folder of the stack's state")
+	c.PersistentFlags().StringVar(&o.dir, "dir", defaultDir, "folder with the state of the stack")
 	c.AddCommand(newUp(o), newStatus(o), newEnv(o), newAgent(o), newFleet(o), newDown(o))
 	return c
 }
 
-// defaultDir is where a stack's state is, unless --dir says otherwise.
+// defaultDir is the default of --dir.
 const defaultDir = ".dev"
 
-// dirFlag is what to add to a command that is to be typed for a stack.
+// dirFlag returns the flag that selects a stack in a suggested command.
 func dirFlag(dir string) string {
 	if dir == defaultDir {
 		return ""
@@ -65,8 +65,8 @@ func dirFlag(dir string) string {
 	return fmt.Sprintf(" --dir '%s'", strings.ReplaceAll(dir, "'", `'\''`))
 }
 
-// takes wants exactly the named arguments.
-func takes(names ...string) cobra.PositionalArgs {
+// exactArgs requires exactly the named arguments.
+func exactArgs(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		switch {
 		case len(args) < len(names):
@@ -78,17 +78,17 @@ func takes(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// form is the root's --output, "table" where it has none.
-func form(c *cobra.Command) string {
+// outputFormat returns the root command's --output, or "table" if it has none.
+func outputFormat(c *cobra.Command) string {
 	if f := c.Flag("output"); f != nil {
 		return f.Value.String()
 	}
 	return "table"
 }
 
-// print writes a result: the object for machines, text for people.
+// print writes a result as JSON or YAML, or as text.
 func (o *options) print(c *cobra.Command, v any, text func(w io.Writer) error) error {
-	switch form(c) {
+	switch outputFormat(c) {
 	case "json":
 		enc := json.NewEncoder(o.stdout)
 		enc.SetIndent("", "  ")

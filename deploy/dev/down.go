@@ -20,13 +20,13 @@ type downOptions struct {
 func newDown(shared *options) *cobra.Command {
 	o := downOptions{options: shared}
 	c := &cobra.Command{
-		Use: "down", Short: "Stop what dev up started",
-		Long: `Stops the processes that dev up and dev agent started, and those that the agents
-started as workloads, in the reverse order. Nothing else is touched: a process is
-known by its pid and its start time. The state stays, for the next dev up.`,
+		Use: "down", Short: "Stop the stack",
+		Long: `Stop the processes that dev up and dev agent started, and the workloads of the
+agents, in reverse order. Processes are identified by pid and start time, so no
+other process is affected. The state remains for the next dev up.`,
 		Example: `  gpuaas dev down
   gpuaas dev down --wipe`,
-		Args: takes(), RunE: func(c *cobra.Command, _ []string) error { return runDown(c.Context(), o) },
+		Args: exactArgs(), RunE: func(c *cobra.Command, _ []string) error { return runDown(c.Context(), o) },
 	}
 	c.Flags().BoolVar(&o.wipe, "wipe", false, "also remove the stack's state, keys and logs")
 	return c
@@ -38,81 +38,81 @@ func runDown(ctx context.Context, o downOptions) error {
 		return err
 	}
 	if _, err := os.Stat(s.layout.dir); errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(s.talk, "there is no stack in %s\n", s.layout.dir)
+		fmt.Fprintf(s.messages, "there is no stack in %s\n", s.layout.dir)
 		return nil
 	}
 	if !o.wipe {
-		return s.lower(ctx)
+		return s.stop(ctx)
 	}
 	return s.wipe(ctx)
 }
 
-// lower stops the stack, alone on its folder.
-func (s *stack) lower(ctx context.Context) error {
-	unlock, err := s.layout.lock(ctx, s.talk)
+// stop stops the stack while holding the folder's lock.
+func (s *stack) stop(ctx context.Context) error {
+	unlock, err := s.layout.lock(ctx, s.messages)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return s.down(ctx)
+	return s.stopAll(ctx)
 }
 
-// down stops every process that a run file names, and the workloads of agents.
-func (s *stack) down(ctx context.Context) error {
-	runs, err := s.layout.started()
+// stopAll stops every process with a run file, and the workloads of agents.
+func (s *stack) stopAll(ctx context.Context) error {
+	runs, err := s.layout.processes().all()
 	if err != nil {
 		return err
 	}
 	var stopErr error
-	swept := false
+	workloadsStopped := false
 	for _, r := range runs {
-		if !swept && !strings.HasPrefix(r.Part, agentPrefix) {
-			swept = true
-			stopErr = errors.Join(stopErr, s.stopWorkloads(ctx))
+		if !workloadsStopped && !strings.HasPrefix(r.Part, agentPrefix) {
+			workloadsStopped = true
+			stopErr = errors.Join(stopErr, (agents{s}).stopWorkloads(ctx))
 		}
 		if r.alive() {
-			fmt.Fprintf(s.talk, "stopping   %s (pid %d)\n", r.Part, r.PID)
+			fmt.Fprintf(s.messages, "stopping   %s (pid %d)\n", r.Part, r.PID)
 		}
-		if err := s.described(r.Part).end(ctx, s.layout, r.identity); err != nil {
+		if err := s.stoppable(r.Part).stop(ctx, s.layout, r.identity); err != nil {
 			stopErr = errors.Join(stopErr, fmt.Errorf("%s: %w", r.Part, err))
 		}
 	}
-	if !swept {
-		stopErr = errors.Join(stopErr, s.stopWorkloads(ctx))
+	if !workloadsStopped {
+		stopErr = errors.Join(stopErr, (agents{s}).stopWorkloads(ctx))
 	}
 	return stopErr
 }
 
-// described answers how to stop a part; the record is not needed for it.
-func (s *stack) described(name string) part {
+// stoppable returns a part with its stop signals. It does not need the record.
+func (s *stack) stoppable(name string) part {
 	if name == partPostgres {
 		s.record.Postgres.Kind = kindPath
-		return s.postgres()
+		return postgresEngine{s}.part()
 	}
 	return part{name: name}
 }
 
-func (s *stack) stopWorkloads(ctx context.Context) error {
+func (s agents) stopWorkloads(ctx context.Context) error {
 	names, err := s.layout.agentNames()
 	for _, name := range names {
-		n, stopErr := s.agent(name).stopWorkloads(ctx)
+		n, stopErr := s.folder(name).stopWorkloads(ctx)
 		if n > 0 {
-			fmt.Fprintf(s.talk, "stopping   %d workloads of agent/%s\n", n, name)
+			fmt.Fprintf(s.messages, "stopping   %d workloads of agent/%s\n", n, name)
 		}
 		err = errors.Join(err, stopErr)
 	}
 	return err
 }
 
-// wipe stops the stack and removes what the layout owns. Other files in the
-// folder stay, and the folder with them.
+// wipe stops the stack and removes its files. If the folder contains other files,
+// they and the folder remain.
 func (s *stack) wipe(ctx context.Context) error {
-	unlock, err := s.layout.lock(ctx, s.talk)
+	unlock, err := s.layout.lock(ctx, s.messages)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := s.down(ctx); err != nil {
+	if err := s.stopAll(ctx); err != nil {
 		return err
 	}
 	r, _, err := s.layout.load()
@@ -125,7 +125,7 @@ func (s *stack) wipe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.talk, "removed    the state in %s\n", s.layout.dir)
-	_ = os.Remove(s.layout.dir) // stays when it holds anything else
+	fmt.Fprintf(s.messages, "removed    the state in %s\n", s.layout.dir)
+	_ = os.Remove(s.layout.dir) // fails if the folder is not empty
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// realStack is a stack on random ports in a folder of its own, with the real
-// engines. Without their programs the test fails.
+// realStack returns a stack with the real engines, on random ports in a temporary
+// folder. The test fails if their programs are missing.
 func realStack(t *testing.T) *stack {
 	t.Helper()
 	if testing.Short() {
@@ -24,35 +24,35 @@ func realStack(t *testing.T) *stack {
 	}
 	wd, err := os.Getwd()
 	require.NoError(t, err)
-	tree := findTree(wd)
+	tree := findSourceTree(wd)
 	s := &stack{
-		layout: layout{dir: filepath.Join(t.TempDir(), "stack")}, self: filepath.Join(tree, "bin", "gpuaas"), talk: t.Output(),
+		layout: layout{dir: filepath.Join(t.TempDir(), "stack")}, messages: t.Output(),
 		getenv: func(string) string { return "" },
-		look: func(program string) string {
+		programs: programs{executable: filepath.Join(tree, "bin", "gpuaas"), messages: t.Output(), look: func(program string) string {
 			if program != "postgres" {
-				return "" // the embedded builds are what is tested
+				return "" // test the embedded builds
 			}
 			path, _ := exec.LookPath(program)
 			return path
-		},
+		}},
 	}
-	require.NotEmpty(t, s.findProgram(vaultBinary), "bin/%s is missing; build it with: ./task build:dev-vault", vaultBinary)
-	require.NotEmpty(t, s.findProgram(temporalBinary), "bin/%s is missing; build it with: ./task build:dev-temporal", temporalBinary)
-	require.NotEmpty(t, findPostgres(s.look), "a Postgres server is missing; install it with: sh tools/need-postgres.sh")
+	require.NotEmpty(t, s.programs.find(vaultBinary), "bin/%s is missing; build it with: ./task build:dev-vault", vaultBinary)
+	require.NotEmpty(t, s.programs.find(temporalBinary), "bin/%s is missing; build it with: ./task build:dev-temporal", temporalBinary)
+	require.NotEmpty(t, findPostgres(s.programs.look), "a Postgres server is missing; install it with: sh tools/need-postgres.sh")
 	require.NoError(t, s.layout.make())
-	require.NoError(t, s.decide(t.Context(), freeBase(t)))
+	require.NoError(t, s.configure(t.Context(), freeBase(t)))
 	t.Cleanup(func() { require.NoError(t, s.wipe(context.Background())) }) //nolint:usetesting // the test's context has ended by then
 	return s
 }
 
-func bringEngines(t *testing.T, s *stack) map[string]identity {
+func startEngines(t *testing.T, s *stack) map[string]identity {
 	t.Helper()
 	ids := map[string]identity{}
 	for _, p := range s.engines() {
-		_, err := s.bring(t.Context(), p)
+		_, err := s.ensurePart(t.Context(), p)
 		require.NoError(t, err)
 		require.NoError(t, p.healthy.once(t.Context()), p.name)
-		id, ok := s.layout.running(p.owner())
+		id, ok := s.layout.processes().running(p.owner())
 		require.True(t, ok, p.name)
 		ids[p.owner()] = id
 	}
@@ -63,44 +63,44 @@ func bringEngines(t *testing.T, s *stack) map[string]identity {
 func TestEnginesSurviveKillAndStop(t *testing.T) {
 	t.Parallel()
 	s := realStack(t)
-	first := bringEngines(t, s)
-	require.Equal(t, first, bringEngines(t, s), "what runs is left alone")
-	require.NoError(t, s.ensureVaultToken())
+	first := startEngines(t, s)
+	require.Equal(t, first, startEngines(t, s), "running parts are not restarted")
+	require.NoError(t, vaultEngine{s}.ensureToken())
 	mount(t, s, http.MethodPost, http.StatusNoContent)
 	requirePrivate(t, s, first)
 
 	for _, id := range first {
 		require.NoError(t, id.signal(syscall.SIGKILL))
 	}
-	second := bringEngines(t, s) // at once: what was killed may seem to run still
+	second := startEngines(t, s) // immediately: a killed process may still appear to run
 	for name := range first {
 		require.NotEqual(t, first[name], second[name], name)
 	}
 	mount(t, s, http.MethodGet, http.StatusOK)
 
-	require.NoError(t, s.down(t.Context()))
+	require.NoError(t, s.stopAll(t.Context()))
 	for name, id := range second {
 		require.False(t, id.alive(), name)
 	}
 	for _, p := range s.engines() {
 		for _, use := range p.uses {
-			require.True(t, portFree(t.Context(), use.port), "%s of %s", use.what, p.name)
+			require.True(t, portFree(t.Context(), use.port), "%s of %s", use.purpose, p.name)
 		}
 	}
-	st := s.statusOf(t.Context(), s.temporal()[1])
-	require.Equal(t, "it does not run", st.Reason)
+	st := s.statusOf(t.Context(), temporalEngine{s}.parts()[1])
+	require.Equal(t, "not running", st.Reason)
 
-	bringEngines(t, s)
+	startEngines(t, s)
 	mount(t, s, http.MethodGet, http.StatusOK)
 	data := s.record.PostgresData
 	require.DirExists(t, data)
 	require.NoError(t, s.wipe(t.Context()))
 	require.NoDirExists(t, s.layout.dir)
 	require.NoDirExists(t, data)
-	require.NoError(t, s.layout.make()) // for the clean-up
+	require.NoError(t, s.layout.make()) // for the cleanup
 }
 
-// mount makes, or reads, a mount of the Vault, with the root token.
+// mount creates or reads a mount of the Vault with the root token.
 func mount(t *testing.T, s *stack, method string, want int) {
 	t.Helper()
 	token, err := os.ReadFile(s.layout.vaultToken())
@@ -116,8 +116,8 @@ func mount(t *testing.T, s *stack, method string, want int) {
 	require.Equal(t, want, resp.StatusCode, string(body))
 }
 
-// requirePrivate wants that no other user of the machine sees a secret: neither
-// in an argument of a process nor in a file.
+// requirePrivate checks that no secret is visible to other users, neither in process
+// arguments nor in files.
 func requirePrivate(t *testing.T, s *stack, ids map[string]identity) {
 	t.Helper()
 	var secrets []string

@@ -9,13 +9,13 @@ import (
 
 func newEnv(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "env [worker|api|setup]", Short: "Print the exports for a shell",
-		Long: `Prints export lines for a shell, so that gpuaas in it speaks to this stack:
-addresses and the bearer token of the admin API, which is a secret.
+		Use: "env [worker|api|setup]", Short: "Print shell exports for the stack",
+		Long: `Print export lines that make gpuaas in a shell use this stack: addresses, and the
+bearer token of the admin API, which is a secret.
 
-With an argument it prints the whole configuration of that program of the stack
-instead, to run one by hand: worker (gpuaas-worker), api (gpuaas-api) or setup
-(gpuaas admin setup). Those name the files that hold secrets.`,
+With an argument, print the complete configuration of that program instead, to run
+it manually: worker (gpuaas-worker), api (gpuaas-api) or setup (gpuaas admin
+setup). It contains the names of the files with secrets, not the secrets.`,
 		Example: `  eval "$(gpuaas dev env)"
   (eval "$(gpuaas dev env worker)"; go run ./cmd/gpuaas-worker)`,
 		ValidArgs: []string{partWorker, partAPI, "setup"},
@@ -23,7 +23,7 @@ instead, to run one by hand: worker (gpuaas-worker), api (gpuaas-api) or setup
 			if len(args) == 0 {
 				return nil
 			}
-			return takes("PROGRAM")(c, args)
+			return exactArgs("PROGRAM")(c, args)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := openStack(o.dir, o.stderr)
@@ -54,10 +54,10 @@ func (s *stack) variablesOf(c *cobra.Command, args []string) (variables, error) 
 	case "setup":
 		return s.record.setup(s.layout), nil
 	}
-	return nil, &UsageError{Command: c.CommandPath(), Message: "unknown program " + args[0] + ": want worker, api or setup"}
+	return nil, &UsageError{Command: c.CommandPath(), Message: "unknown program " + args[0] + ": use worker, api or setup"}
 }
 
-// object is the variables by name.
+// object returns the variables by name.
 func (v variables) object() map[string]string {
 	m := make(map[string]string, len(v))
 	for _, x := range v {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The variables that this package reads or hands on.
+// The variables that this package reads or passes on.
 const (
 	varTemporalAddress = "TEMPORAL_ADDRESS"
 	varNamespace       = "TEMPORAL_NAMESPACE"
@@ -18,16 +18,16 @@ const (
 	varVaultTokenFile  = "GPUAAS_VAULT_TOKEN_FILE"
 	varWebUI           = "GPUAAS_WEB_UI_URL"
 	varLogLevel        = "GPUAAS_LOG_LEVEL"
-	// varTemporalPostgres holds a password, so it is no flag of the server.
+	// varTemporalPostgres contains a password, so it is not a flag of the server.
 	varTemporalPostgres = "GPUAAS_DEV_TEMPORAL_POSTGRES"
 )
 
 const (
 	defaultNamespace = "gpuaas"
-	// trustDomain names the environment in every identity.
+	// trustDomain is the environment name in every identity.
 	trustDomain = "dev"
-	// nodeAPIHost is the name that agents reach the node API by. An address
-	// would be refused: names are what certificates prove.
+	// nodeAPIHost is the node API's host name for agents, which reject an IP
+	// address.
 	nodeAPIHost = "localhost"
 )
 
@@ -36,7 +36,7 @@ type variables []variable
 
 type variable struct{ name, value string }
 
-// engines are the addresses that every one of our programs needs.
+// engines returns the addresses that all our programs need.
 func (r record) engines() variables {
 	return variables{
 		{varTemporalAddress, r.Temporal.Address},
@@ -45,7 +45,7 @@ func (r record) engines() variables {
 	}
 }
 
-// shell is what `dev env` prints: enough for another shell's gpuaas.
+// shell returns the variables for gpuaas in another shell (`dev env`).
 func (r record) shell(token string) variables {
 	return append(r.engines(),
 		variable{"GPUAAS_API_URL", r.adminURL()},
@@ -57,7 +57,7 @@ func (r record) shell(token string) variables {
 	).with(r.Temporal.owned(), "GPUAAS_TEMPORAL_METRICS_URL", "http://"+loopback(r.Ports.TemporalMetrics)+"/metrics")
 }
 
-// setup is what `gpuaas admin setup` needs.
+// setup returns the configuration of `gpuaas admin setup`.
 func (r record) setup(l layout) variables {
 	return append(r.engines(),
 		variable{varDatabaseFile, l.databaseURL()},
@@ -68,7 +68,7 @@ func (r record) setup(l layout) variables {
 	)
 }
 
-// worker is what gpuaas-worker needs.
+// worker returns the configuration of gpuaas-worker.
 func (r record) worker(l layout) variables {
 	return append(r.engines(),
 		variable{varDatabaseFile, l.databaseURL()},
@@ -79,7 +79,7 @@ func (r record) worker(l layout) variables {
 	)
 }
 
-// api is what gpuaas-api needs.
+// api returns the configuration of gpuaas-api.
 func (r record) api(l layout) variables {
 	return append(r.engines(),
 		variable{varDatabaseFile, l.databaseURL()},
@@ -99,7 +99,7 @@ func (r record) adminURL() string { return "http://" + loopback(r.Ports.Admin) }
 
 func (r record) nodeURL() string { return fmt.Sprintf("https://%s:%d", nodeAPIHost, r.Ports.Node) }
 
-// with adds a variable where the condition holds.
+// with adds a variable if the condition holds.
 func (v variables) with(condition bool, name, value string) variables {
 	if !condition {
 		return v
@@ -107,8 +107,7 @@ func (v variables) with(condition bool, name, value string) variables {
 	return append(v, variable{name, value})
 }
 
-// exports renders the variables for a POSIX shell to eval. Variables without a
-// value are left out.
+// exports renders the variables for eval in a POSIX shell. It omits empty values.
 func (v variables) exports() string {
 	var b strings.Builder
 	for _, x := range v {
@@ -119,10 +118,11 @@ func (v variables) exports() string {
 	return b.String()
 }
 
-// inherited is what our processes get of this process's environment: all but
-// the settings of our own programs and of the engines' clients, which may be of
-// another stack. With keep, Temporal's and Vault's client settings (TLS, API
-// keys) are handed on, for engines that are not ours; a token never is.
+// inherited returns the part of this process's environment that our processes
+// inherit: everything except the settings of our programs and of the engines'
+// clients, which may belong to another stack. With keep, Temporal's and Vault's
+// client settings (TLS, API keys) are included, for external engines. A token
+// never is.
 func inherited(environ []string, keep bool) []string {
 	ours := []string{"GPUAAS_", "PG"}
 	if !keep {
@@ -134,11 +134,11 @@ func inherited(environ []string, keep bool) []string {
 	})
 }
 
-// processEnv answers the whole environment of one of our processes.
+// processEnv returns the complete environment of one of our processes.
 func (r record) processEnv(v variables) []string {
 	env := inherited(os.Environ(), !r.Temporal.owned() || !r.Vault.owned())
 	for _, x := range v {
-		env = append(env, x.name+"="+x.value) // a later entry wins
+		env = append(env, x.name+"="+x.value) // the last entry takes effect
 	}
 	return env
 }

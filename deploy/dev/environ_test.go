@@ -9,12 +9,12 @@ import (
 
 func testRecord(t *testing.T) record {
 	t.Helper()
-	r, err := within(nil).plan(t.Context(), 17000)
+	r, err := within(nil).choose(t.Context(), 17000)
 	require.NoError(t, err)
 	return r
 }
 
-// within is a chooser in the given environment, on a machine without programs.
+// within returns a chooser with the given environment and no programs on PATH.
 func within(env map[string]string) chooser {
 	return chooser{getenv: func(k string) string { return env[k] }, look: func(string) string { return "" }}
 }
@@ -34,7 +34,7 @@ export GPUAAS_TEMPORAL_METRICS_URL='http://127.0.0.1:17008/metrics'
 `, testRecord(t).shell("s3cret").exports())
 }
 
-func TestExportsSurviveAShell(t *testing.T) {
+func TestExportsQuoteForShell(t *testing.T) {
 	t.Parallel()
 	nasty := "it's $HOME; \"quoted\" \\ and\ntwo lines"
 	v := variables{{"NASTY", nasty}, {"EMPTY", ""}}
@@ -43,7 +43,7 @@ func TestExportsSurviveAShell(t *testing.T) {
 	require.Equal(t, nasty, string(out))
 }
 
-func TestProgramsGetFilesForSecrets(t *testing.T) {
+func TestProgramConfigNamesSecretFiles(t *testing.T) {
 	t.Parallel()
 	r, l := testRecord(t), layout{dir: "/d"}
 	require.Equal(t, map[string]string{
@@ -71,7 +71,7 @@ func TestProgramsGetFilesForSecrets(t *testing.T) {
 	}, r.setup(l).object())
 }
 
-func TestInheritedLeavesOtherStacksOut(t *testing.T) {
+func TestInheritedOmitsOtherStacks(t *testing.T) {
 	t.Parallel()
 	shell := []string{
 		"PATH=/bin", "GPUAAS_API_TOKEN=x", "GPUAAS_DATABASE_URL=x", "PGPASSWORD=x", "VAULT_TOKEN=x", "VAULT_ADDR=x",
@@ -79,5 +79,5 @@ func TestInheritedLeavesOtherStacksOut(t *testing.T) {
 	}
 	require.Equal(t, []string{"PATH=/bin", "GPUAAS_LOG_LEVEL=debug"}, inherited(shell, false))
 	require.Equal(t, []string{"PATH=/bin", "VAULT_ADDR=x", "TEMPORAL_ADDRESS=x", "TEMPORAL_TLS=y", "GPUAAS_LOG_LEVEL=debug"},
-		inherited(shell, true), "client settings of an external engine go on, a token never")
+		inherited(shell, true), "client settings of an external engine are inherited, a token never is")
 }

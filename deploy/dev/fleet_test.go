@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withFleet puts a script in the fleet program's place and answers a command
-// line on a stack.
+// withFleet replaces the fleet program by a script and returns a function that runs
+// commands on a stack.
 func withFleet(t *testing.T, script string) (run func(out io.Writer, args ...string) error, dir string) {
 	t.Helper()
 	bin := t.TempDir()
@@ -28,15 +28,15 @@ func withFleet(t *testing.T, script string) (run func(out io.Writer, args ...str
 	}, s.layout.dir
 }
 
-func TestFleetHandsOnWhatWasSaid(t *testing.T) {
+func TestFleetPassesFlags(t *testing.T) {
 	run, dir := withFleet(t, `echo "$@"; test -n "$GPUAAS_API_TOKEN" && echo "$GPUAAS_API_URL"`)
 	var out bytes.Buffer
 	require.NoError(t, run(&out, "fleet", "7", "--misbehave", "slow=5%", "--heartbeat", "3s"))
 	require.Equal(t, "7 --state="+dir+"/fleet --log="+dir+"/log/fleet.log --misbehave=slow=5% --heartbeat=3s\n"+
-		testRecord(t).adminURL()+"\n", out.String(), "defaults are the program's own, and no argument is a secret")
+		testRecord(t).adminURL()+"\n", out.String(), "the program applies its own defaults, and no argument is a secret")
 }
 
-func TestEveryFlagOfTheFleetIsHandedOn(t *testing.T) {
+func TestFleetPassesEveryFlag(t *testing.T) {
 	t.Parallel()
 	c := newFleet(&options{})
 	var names []string
@@ -48,7 +48,7 @@ func TestEveryFlagOfTheFleetIsHandedOn(t *testing.T) {
 	require.Len(t, fleetArgs(c, "1", "s", "l"), 3+len(names))
 }
 
-func TestFleetEndsAsItsProgram(t *testing.T) {
+func TestFleetReturnsExitCode(t *testing.T) {
 	run, _ := withFleet(t, "exit 3")
 	var ended *EndedError
 	require.ErrorAs(t, run(io.Discard, "fleet", "7"), &ended)

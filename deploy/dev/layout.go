@@ -9,20 +9,20 @@ import (
 	"path/filepath"
 )
 
-// layout is where the stack keeps its files:
+// layout is the folder with the stack's files:
 //
 //	stack.json      addresses and ports; no secret
-//	lock            held by the command at work
+//	lock            held by the running command
 //	log/PART.log    output of each part
-//	run/PART.json   which process a part is
+//	run/PART.json   process of each part
 //	secrets/        tokens, role ids, passwords
 //	pg/ vault/ temporal.db    state of the engines
 //	agents/NAME/    files of a node agent
-//	fleet/          files of the nodes of dev fleet
+//	fleet/          files of the simulated nodes of dev fleet
 type layout struct{ dir string }
 
-// privateFile is the mode of every file, privateDir of every folder but the
-// root of the layout, which Postgres's own user must be able to pass.
+// privateFile is the mode of every file, privateDir of every folder except the
+// layout's root, which Postgres's user must be able to traverse.
 const (
 	privateFile = 0o600
 	privateDir  = 0o700
@@ -30,7 +30,6 @@ const (
 
 func (l layout) stackFile() string           { return filepath.Join(l.dir, "stack.json") }
 func (l layout) lockFile() string            { return filepath.Join(l.dir, "lock") }
-func (l layout) runDir() string              { return filepath.Join(l.dir, "run") }
 func (l layout) logDir() string              { return filepath.Join(l.dir, "log") }
 func (l layout) secretsDir() string          { return filepath.Join(l.dir, "secrets") }
 func (l layout) secret(name string) string   { return filepath.Join(l.secretsDir(), name) }
@@ -45,8 +44,8 @@ func (l layout) agentsDir() string           { return filepath.Join(l.dir, "agen
 func (l layout) agentDir(name string) string { return filepath.Join(l.agentsDir(), name) }
 func (l layout) fleetDir() string            { return filepath.Join(l.dir, "fleet") }
 
-// entries are the names that the layout owns under its root; a wipe removes
-// these and nothing else.
+// entries are the names in the root that belong to the layout. A wipe removes only
+// these.
 func (l layout) entries() []string {
 	return []string{
 		"agents", "fleet", "log", "pg", "run", "secrets", "stack.json", "temporal.db", "temporal.db-shm",
@@ -54,7 +53,7 @@ func (l layout) entries() []string {
 	}
 }
 
-// newLayout answers the layout of a folder that may not exist yet.
+// newLayout returns the layout of a folder that may not exist yet.
 func newLayout(dir string) (layout, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -63,8 +62,8 @@ func newLayout(dir string) (layout, error) {
 	return layout{dir: abs}, nil
 }
 
-// make creates the folders. Only as root the root folder may be passed by
-// others: Postgres then runs as another user.
+// make creates the folders. For root, the layout's root is traversable by others,
+// because Postgres then runs as another user.
 func (l layout) make() error {
 	mode := fs.FileMode(privateDir)
 	if os.Geteuid() == 0 {
@@ -72,22 +71,21 @@ func (l layout) make() error {
 	}
 	if _, err := os.Stat(l.dir); errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(l.dir, mode); err != nil {
-			return fmt.Errorf("making the stack's folder: %w", err)
+			return fmt.Errorf("creating the stack's folder: %w", err)
 		}
 		if err := os.Chmod(l.dir, mode); err != nil {
 			return err
 		}
 	}
-	for _, dir := range []string{l.runDir(), l.logDir(), l.secretsDir(), l.agentsDir()} {
+	for _, dir := range []string{l.processes().dir, l.logDir(), l.secretsDir(), l.agentsDir()} {
 		if err := os.MkdirAll(dir, privateDir); err != nil {
-			return fmt.Errorf("making the stack's folder: %w", err)
+			return fmt.Errorf("creating the stack's folder: %w", err)
 		}
 	}
 	return nil
 }
 
-// writePrivate replaces file by content so that a reader, and whoever comes
-// after a crash, finds the old or the new content whole.
+// writePrivate replaces a file atomically, also across a crash.
 func writePrivate(file string, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // mode 0600
 	if err != nil {
@@ -111,7 +109,7 @@ func writePrivateJSON(file string, v any) error {
 	return writePrivate(file, append(content, '\n'))
 }
 
-// readJSON fills v from file; false when there is no such file.
+// readJSON decodes a file into v; false if the file does not exist.
 func readJSON(file string, v any) (bool, error) {
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +124,7 @@ func readJSON(file string, v any) (bool, error) {
 	return true, nil
 }
 
-// cutFolder answers path relative to a folder that it lies in.
+// cutFolder returns path relative to a folder that contains it.
 func cutFolder(path, folder string) (string, bool) {
 	rest, err := filepath.Rel(folder, path)
 	return rest, err == nil && filepath.IsLocal(rest)

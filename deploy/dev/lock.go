@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// lockPatience is how long one command waits for another on the same folder: a
-// first `dev up` may be building servers.
-const lockPatience = 30 * time.Minute
+// lockTimeout is how long a command waits for another one on the same folder. The
+// first `dev up` may take minutes to build servers.
+const lockTimeout = 30 * time.Minute
 
-// lock makes this command the only one at work on the layout and answers what
-// ends that. The kernel gives the lock back when the process ends in any way.
-func (l layout) lock(ctx context.Context, talk io.Writer) (unlock func(), err error) {
+// lock acquires the layout for this command and returns the function that releases
+// it. The kernel releases the lock when the process exits.
+func (l layout) lock(ctx context.Context, messages io.Writer) (unlock func(), err error) {
 	f, err := os.OpenFile(l.lockFile(), os.O_CREATE|os.O_RDWR, privateFile)
 	if err != nil {
 		return nil, fmt.Errorf("locking the stack's folder: %w", err)
 	}
-	said := false
-	got := until(ctx, lockPatience, func() bool {
+	reported := false
+	got := until(ctx, lockTimeout, func() bool {
 		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
 			return true
 		}
-		if !said {
-			fmt.Fprintf(talk, "waiting for another gpuaas dev command at work in %s\n", l.dir)
-			said = true
+		if !reported {
+			fmt.Fprintf(messages, "waiting for another gpuaas dev command in %s\n", l.dir)
+			reported = true
 		}
 		return false
 	})
@@ -37,17 +37,17 @@ func (l layout) lock(ctx context.Context, talk io.Writer) (unlock func(), err er
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fault("wait for it to end, or stop it", "another gpuaas dev command is at work in %s (%v)", l.dir, err)
+		return nil, stackError("wait for it to finish, or stop it", "another gpuaas dev command is running in %s (%v)", l.dir, err)
 	}
-	if wiped(f) { // a wipe removed the file while this command waited for it
+	if replaced(f) { // a wipe removed the file while this command waited
 		f.Close() //nolint:errcheck // nothing was written
-		return l.lock(ctx, talk)
+		return l.lock(ctx, messages)
 	}
-	return func() { f.Close() }, nil //nolint:errcheck // closing is the unlocking, and nothing was written
+	return func() { f.Close() }, nil //nolint:errcheck // closing releases the lock, and nothing was written
 }
 
-// wiped reports whether an open file is no longer the one of its name.
-func wiped(f *os.File) bool {
+// replaced reports whether an open file no longer has its name.
+func replaced(f *os.File) bool {
 	held, err := f.Stat()
 	if err != nil {
 		return false

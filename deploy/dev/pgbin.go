@@ -9,9 +9,9 @@ import (
 	"slices"
 )
 
-// findPostgres answers the folder of a Postgres server's programs, "" when the
-// machine has none: PATH first, then where systems and Homebrew put them, the
-// newest version first.
+// findPostgres returns the folder with a Postgres server's programs, "" if the
+// machine has none. It searches PATH, then the usual folders of systems and
+// Homebrew, newest version first.
 func findPostgres(look func(string) string) string {
 	if path := look("postgres"); path != "" {
 		if real, err := filepath.EvalSymlinks(path); err == nil && isServer(filepath.Dir(real)) {
@@ -44,25 +44,24 @@ func isServer(dir string) bool {
 	return true
 }
 
-// needPostgres answers findPostgres, after the project's own script has
-// installed the system's package where there is none. The script says what it
-// is about to install.
-func needPostgres(ctx context.Context, look func(string) string, tree string, talk io.Writer) (string, error) {
+// needPostgres is findPostgres. If there is no server, it first runs the project's
+// script, which installs the system's package after announcing it.
+func needPostgres(ctx context.Context, look func(string) string, sourceTree string, messages io.Writer) (string, error) {
 	if dir := findPostgres(look); dir != "" {
 		return dir, nil
 	}
-	script := filepath.Join(tree, "tools", "need-postgres.sh")
-	if _, err := os.Stat(script); tree != "" && err == nil {
+	script := filepath.Join(sourceTree, "tools", "need-postgres.sh")
+	if _, err := os.Stat(script); sourceTree != "" && err == nil {
 		cmd := exec.CommandContext(ctx, "sh", script)
-		cmd.Dir, cmd.Stdout, cmd.Stderr = tree, talk, talk
+		cmd.Dir, cmd.Stdout, cmd.Stderr = sourceTree, messages, messages
 		if err := cmd.Run(); err != nil {
-			return "", fault("install PostgreSQL 15 or later, or set "+varDatabaseURL, "installing a Postgres server: %v", err)
+			return "", stackError("install PostgreSQL 15 or later, or set "+varDatabaseURL, "installing a Postgres server: %v", err)
 		}
 		if dir := findPostgres(look); dir != "" {
 			return dir, nil
 		}
 	}
-	return "", fault("Debian, Ubuntu: apt-get install postgresql; Fedora: dnf install postgresql-server; macOS: brew install "+
-		"postgresql; or set "+varDatabaseURL+" to use a server that runs already",
+	return "", stackError("Debian, Ubuntu: apt-get install postgresql; Fedora: dnf install postgresql-server; macOS: brew install "+
+		"postgresql; or set "+varDatabaseURL+" to use a running server",
 		"there is no Postgres server on this machine")
 }

@@ -36,14 +36,14 @@ func TestStandardPorts(t *testing.T) {
 	require.GreaterOrEqual(t, p.TemporalMetrics, 9095)
 }
 
-func TestTakenPortIsNamed(t *testing.T) {
+func TestOccupiedPort(t *testing.T) {
 	t.Parallel()
 	for name, address := range map[string]string{"loopback": "127.0.0.1:0", "every address": "0.0.0.0:0"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			port := hold(t, address)
 			err := checkPort(t.Context(), partVault, "API", port)
-			require.ErrorContains(t, err, "taken")
+			require.ErrorContains(t, err, "in use")
 			require.ErrorContains(t, err, partVault)
 			require.ErrorContains(t, err, loopback(port)[len("127.0.0.1:"):])
 			e := schema.AsError(err)
@@ -53,15 +53,15 @@ func TestTakenPortIsNamed(t *testing.T) {
 	}
 }
 
-func TestPrecheckNamesEveryTakenPort(t *testing.T) {
+func TestPreflightReportsEveryPort(t *testing.T) {
 	t.Parallel()
 	s := &stack{}
 	one, two := hold(t, "127.0.0.1:0"), hold(t, "127.0.0.1:0")
-	err := s.precheck(t.Context(), []part{
+	err := s.preflight(t.Context(), []part{
 		{name: "first", uses: []portUse{{"door", one}}}, {name: "second", uses: []portUse{{"window", two}}},
 	})
-	require.ErrorContains(t, err, "first needs it for its door")
-	require.ErrorContains(t, err, "second needs it for its window")
+	require.ErrorContains(t, err, "which first needs for its door")
+	require.ErrorContains(t, err, "which second needs for its window")
 }
 
 // hold listens on an address until the test ends and answers the port.

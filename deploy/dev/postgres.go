@@ -21,14 +21,17 @@ import (
 // database is the name of the database and of the role that owns it.
 const database = "gpuaas"
 
-// spareRoot is where the data of a stack lies whose own folder Postgres's user
-// cannot reach, such as one in root's home. It survives a restart of the
-// machine, which a folder for temporary files would not.
-const spareRoot = "/var/lib/gpuaas-dev"
+// fallbackRoot contains the data of stacks whose folder Postgres's user cannot
+// access, such as one in root's home. Unlike a temporary folder it survives a
+// reboot.
+const fallbackRoot = "/var/lib/gpuaas-dev"
 
-// postgres is the part's description. Durability is as in production: what was
-// committed survives kill -9.
-func (s *stack) postgres() part {
+// postgresEngine describes the Postgres part.
+type postgresEngine struct{ *stack }
+
+// part returns the part's description. Durability is as in production: committed
+// data survives kill -9.
+func (s postgresEngine) part() part {
 	p := part{
 		name: partPostgres, address: s.record.Postgres.Address,
 		healthy: acceptsSessions(s.record.Postgres.Address),
@@ -37,32 +40,32 @@ func (s *stack) postgres() part {
 		return p
 	}
 	p.uses = []portUse{{"database", s.record.Ports.Postgres}}
-	p.prepare = s.preparePostgres
-	// A fast stop; then an immediate one, which recovers at the next start.
-	p.stop = []stopStep{{syscall.SIGINT, 10 * time.Second}, {syscall.SIGQUIT, 5 * time.Second}, {syscall.SIGKILL, 5 * time.Second}}
-	// After a kill -9 its orphans hold the shared memory for a moment, and a
-	// start meanwhile is refused.
-	p.again = 15 * time.Second
+	p.prepare = s.prepare
+	// First a fast shutdown, then an immediate one with recovery at the next start.
+	p.stopSteps = []stopStep{{syscall.SIGINT, 10 * time.Second}, {syscall.SIGQUIT, 5 * time.Second}, {syscall.SIGKILL, 5 * time.Second}}
+	// After a kill -9 its child processes hold the shared memory for a moment, and
+	// a start fails meanwhile.
+	p.retryFor = 15 * time.Second
 	return p
 }
 
-func (s *stack) preparePostgres(ctx context.Context) (command, error) {
-	who, err := unprivileged()
+func (s postgresEngine) prepare(ctx context.Context) (command, error) {
+	user, err := unprivileged()
 	if err != nil {
 		return command{}, err
 	}
-	bin, err := s.postgresBin(ctx)
+	bin, err := s.binDir(ctx)
 	if err != nil {
 		return command{}, err
 	}
 	if s.record.PostgresData == "" {
-		s.record.PostgresData = s.layout.choosePostgresDir(who)
+		s.record.PostgresData = s.dataDir(user)
 	}
 	s.record.Postgres.Program = bin
 	if err := s.layout.save(s.record); err != nil {
 		return command{}, err
 	}
-	pg := cluster{bin: bin, dir: s.record.PostgresData, who: who, env: inherited(os.Environ(), false)}
+	pg := cluster{bin: bin, dir: s.record.PostgresData, user: user, env: inherited(os.Environ(), false)}
 	password, err := ensureSecret(s.layout.secret("postgres-password"))
 	if err != nil {
 		return command{}, err
@@ -77,49 +80,50 @@ func (s *stack) preparePostgres(ctx context.Context) (command, error) {
 	return pg.server(s.record.Ports.Postgres), writePrivate(s.layout.databaseURL(), []byte(dsn.String()+"\n"))
 }
 
-// postgresBin keeps to the server that made the data, while it is there.
-func (s *stack) postgresBin(ctx context.Context) (string, error) {
+// binDir returns the programs of the server that created the data, if it still
+// exists, or of any other server.
+func (s postgresEngine) binDir(ctx context.Context) (string, error) {
 	if dir := s.record.Postgres.Program; dir != "" && isServer(dir) {
 		return dir, nil
 	}
-	return needPostgres(ctx, s.look, s.tree, s.talk)
+	return needPostgres(ctx, s.programs.look, s.programs.sourceTree, s.messages)
 }
 
-func (l layout) choosePostgresDir(who *account) string {
-	if who.reaches(l.postgresDir()) {
-		return l.postgresDir()
+func (s postgresEngine) dataDir(user *account) string {
+	if user.canReach(s.layout.postgresDir()) {
+		return s.layout.postgresDir()
 	}
-	sum := sha256.Sum256([]byte(l.dir))
-	return filepath.Join(spareRoot, hex.EncodeToString(sum[:6]))
+	sum := sha256.Sum256([]byte(s.layout.dir))
+	return filepath.Join(fallbackRoot, hex.EncodeToString(sum[:6]))
 }
 
-// cluster is a Postgres data folder: dir/data, made as a whole or not at all.
+// cluster is a Postgres data folder, dir/data, which is created atomically.
 type cluster struct {
 	bin, dir string
-	who      *account
+	user     *account
 	env      []string
 }
 
 func (c cluster) data() string { return filepath.Join(c.dir, "data") }
 
-// ensure makes the cluster with its role and database when it is not there.
-// Logins need the password also from this machine: others may use it too.
+// ensure creates the cluster with its role and database if it does not exist.
+// Local logins need the password too, because the machine may have other users.
 func (c cluster) ensure(ctx context.Context, password string) error {
 	if _, err := os.Stat(c.data()); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(c.dir, 0o711); err != nil { //nolint:gosec // Postgres's own user passes it
-		return fmt.Errorf("making the database's folder: %w", err)
+	if err := os.MkdirAll(c.dir, 0o711); err != nil { //nolint:gosec // Postgres's user must be able to traverse it
+		return fmt.Errorf("creating the database folder: %w", err)
 	}
-	if !c.who.reaches(c.data()) && c.who != nil {
-		return fault("choose another --dir, or: chmod o+x on the folders above it",
-			"%s, which Postgres runs as, cannot reach %s", c.who, c.dir)
+	if !c.user.canReach(c.data()) && c.user != nil {
+		return stackError("choose another --dir, or: chmod o+x on the folders above it",
+			"%s, which runs Postgres, cannot access %s", c.user, c.dir)
 	}
 	fresh, secret := c.data()+".new", filepath.Join(c.dir, "password")
 	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
-	err := errors.Join(c.who.own(c.dir), writePrivate(secret, []byte(password+"\n")), c.who.own(secret))
+	err := errors.Join(c.user.chown(c.dir), writePrivate(secret, []byte(password+"\n")), c.user.chown(secret))
 	if err == nil {
 		err = c.run(ctx, "", "initdb", "-D", fresh, "-U", database, "--pwfile", secret,
 			"-A", "scram-sha-256", "--no-locale", "-E", "UTF8")
@@ -134,41 +138,41 @@ func (c cluster) ensure(ctx context.Context, password string) error {
 	return os.Rename(fresh, c.data())
 }
 
-// run runs one of the server's programs to its end.
+// run runs one of the server's programs and waits for its exit.
 func (c cluster) run(ctx context.Context, input, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, program), args...)
 	cmd.Env, cmd.Dir, cmd.Stdin = c.env, c.dir, strings.NewReader(input)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.who.credential()}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.user.credential()}
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fault("see the lines above", "%s: %v\n  %s", program, err, bytes.TrimSpace(out))
+		return stackError("read the output above", "%s: %v\n  %s", program, err, bytes.TrimSpace(out))
 	}
 	return nil
 }
 
-// server listens on the loopback interface only and makes no socket file, whose
-// path would be limited to about a hundred bytes.
+// server listens on the loopback interface only. It creates no socket file,
+// because socket paths are limited to about a hundred bytes.
 func (c cluster) server(port int) command {
 	return command{
 		path: filepath.Join(c.bin, "postgres"),
 		args: []string{"-D", c.data(), "-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1",
 			"-c", "unix_socket_directories=", "-c", "logging_collector=off", "-c", "max_connections=200"},
-		env: c.env, dir: c.dir, user: c.who,
+		env: c.env, dir: c.dir, user: c.user,
 	}
 }
 
-// wipePostgres removes data that lies outside the layout.
+// wipePostgres removes data outside the layout.
 func (r record) wipePostgres() error {
-	if filepath.Dir(r.PostgresData) != spareRoot {
+	if filepath.Dir(r.PostgresData) != fallbackRoot {
 		return nil
 	}
 	if err := os.RemoveAll(r.PostgresData); err != nil {
 		return err
 	}
-	if err := os.Remove(spareRoot); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
+	if err := os.Remove(fallbackRoot); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
 		return err
 	}
 	return nil

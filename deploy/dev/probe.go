@@ -17,11 +17,11 @@ import (
 // probeBudget bounds one probe.
 const probeBudget = 2 * time.Second
 
-// probe answers nil when a part does its work, or what it says instead.
+// probe returns nil if a part works, and otherwise the reason.
 type probe func(ctx context.Context) error
 
-// send makes one request on a connection of its own. Its error leaves out the
-// URL, which is shown beside it.
+// send makes one request on a new connection. Its error omits the URL, which the
+// caller prints.
 func send(t *http.Transport, req *http.Request) (*http.Response, error) {
 	t.DisableKeepAlives = true
 	resp, err := (&http.Client{Transport: t}).Do(req)
@@ -31,7 +31,7 @@ func send(t *http.Transport, req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// get wants a 2xx from a URL.
+// get succeeds if a URL returns 2xx.
 func get(address string) probe {
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
@@ -46,14 +46,13 @@ func get(address string) probe {
 		if resp.StatusCode/100 == 2 {
 			return nil
 		}
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, 200)) // what there is of an explanation
-		return fmt.Errorf("it answers %s %s", resp.Status, strings.Join(strings.Fields(string(body)), " "))
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 200)) // a partial explanation is enough
+		return fmt.Errorf("it returned %s %s", resp.Status, strings.Join(strings.Fields(string(body)), " "))
 	}
 }
 
-// grpcServing asks a gRPC server by the standard health protocol whether it
-// serves Temporal's API. One message of two bytes each way does not need a
-// gRPC library.
+// grpcServing uses the standard gRPC health protocol to check that a server serves
+// Temporal's API. The two small messages do not justify a gRPC library.
 func grpcServing(address string) probe {
 	const service = "temporal.api.workflowservice.v1.WorkflowService"
 	message := append([]byte{0x0a, byte(len(service))}, service...) // field 1, a string
@@ -77,16 +76,16 @@ func grpcServing(address string) probe {
 		if err != nil {
 			return err
 		}
-		serving := []byte{0, 0, 0, 0, 2, 0x08, 1} // a frame of: field 1 is SERVING
+		serving := []byte{0, 0, 0, 0, 2, 0x08, 1} // a frame with field 1 = SERVING
 		if !bytes.Equal(body, serving) {
 			status := resp.Trailer.Get("Grpc-Status") + resp.Header.Get("Grpc-Status")
-			return fmt.Errorf("it is not serving yet (gRPC status %s)", status)
+			return fmt.Errorf("not serving yet (gRPC status %s)", status)
 		}
 		return nil
 	}
 }
 
-// dialable wants a TCP connection, where no more is known of the server.
+// dialable succeeds if a TCP connection can be opened.
 func dialable(address string) probe {
 	return func(ctx context.Context) error {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -97,8 +96,8 @@ func dialable(address string) probe {
 	}
 }
 
-// acceptsSessions asks a Postgres server, as pg_isready does, whether it takes
-// sessions: it opens one and goes away when it is asked for a password.
+// acceptsSessions checks, like pg_isready, whether a Postgres server accepts
+// sessions: it opens one and closes it at the password prompt.
 func acceptsSessions(address string) probe {
 	body := []byte{0, 3, 0, 0} // protocol 3.0
 	body = append(body, "user\x00gpuaas\x00database\x00gpuaas\x00\x00"...)
@@ -117,15 +116,15 @@ func acceptsSessions(address string) probe {
 		if _, err := conn.Write(startup); err != nil {
 			return err
 		}
-		answer := make([]byte, 512)
-		n, err := conn.Read(answer)
+		reply := make([]byte, 512)
+		n, err := conn.Read(reply)
 		if n == 0 {
-			return errors.Join(errors.New("it closes the connection"), err)
+			return errors.Join(errors.New("it closed the connection"), err)
 		}
-		// Only "the database system is starting up" and its kin, code 57P03,
-		// mean not yet; any other refusal comes from a server that is up.
-		if answer[0] == 'E' && bytes.Contains(answer[:n], []byte("57P03")) {
-			return errors.New("it is starting up")
+		// Code 57P03 ("the database system is starting up" and similar) means not
+		// yet. Any other error comes from a server that is up.
+		if reply[0] == 'E' && bytes.Contains(reply[:n], []byte("57P03")) {
+			return errors.New("starting up")
 		}
 		return nil
 	}

@@ -20,7 +20,7 @@ func TestHTTPProbe(t *testing.T) {
 	defer s.Close()
 	require.NoError(t, get(s.URL).once(t.Context()))
 	status = http.StatusServiceUnavailable
-	require.EqualError(t, get(s.URL).once(t.Context()), "it answers 503 Service Unavailable waiting for Temporal")
+	require.EqualError(t, get(s.URL).once(t.Context()), "it returned 503 Service Unavailable waiting for Temporal")
 	s.Close()
 	err := get(s.URL).once(t.Context())
 	require.ErrorContains(t, err, "connection refused")
@@ -49,16 +49,16 @@ func TestGRPCProbe(t *testing.T) {
 	answer = "\x00\x00\x00\x00\x02\x08\x01"
 	require.NoError(t, grpcServing(address).once(t.Context()))
 	answer = "\x00\x00\x00\x00\x02\x08\x02"
-	require.EqualError(t, grpcServing(address).once(t.Context()), "it is not serving yet (gRPC status 0)")
+	require.EqualError(t, grpcServing(address).once(t.Context()), "not serving yet (gRPC status 0)")
 }
 
 func TestPostgresProbe(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ answer, want string }{
-		"asks for a password":   {"R\x00\x00\x00\x17\x00\x00\x00\x0aSCRAM-SHA-256\x00\x00", ""},
-		"no such database":      {"E\x00\x00\x00\x20SFATAL\x00C3D000\x00\x00", ""},
-		"is starting":           {"E\x00\x00\x00\x20SFATAL\x00C57P03\x00\x00", "starting up"},
-		"closes without a word": {"", "closes the connection"},
+		"asks for a password":    {"R\x00\x00\x00\x17\x00\x00\x00\x0aSCRAM-SHA-256\x00\x00", ""},
+		"no such database":       {"E\x00\x00\x00\x20SFATAL\x00C3D000\x00\x00", ""},
+		"is starting":            {"E\x00\x00\x00\x20SFATAL\x00C57P03\x00\x00", "starting up"},
+		"closes without a reply": {"", "closed the connection"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +73,7 @@ func TestPostgresProbe(t *testing.T) {
 				defer conn.Close()
 				startup := make([]byte, 64)
 				if n, err := conn.Read(startup); err == nil && int(startup[3]) == n {
-					io.WriteString(conn, c.answer) //nolint:errcheck // the probe tells
+					io.WriteString(conn, c.answer) //nolint:errcheck // the probe reports it
 				}
 			}()
 			err = acceptsSessions(l.Addr().String()).once(t.Context())

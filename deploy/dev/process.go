@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// lookEvery is how often a condition of another process is looked at again.
-const lookEvery = 25 * time.Millisecond
+// checkInterval is how often until checks its condition.
+const checkInterval = 25 * time.Millisecond
 
-// identity names one process for ever: its pid together with what tells it from
-// a later process of the same pid.
+// identity identifies one process uniquely: its pid, and values that distinguish
+// it from a later process with the same pid.
 type identity struct {
 	PID int `json:"pid"`
-	// StartTime is the kernel's, in a form only good for comparing.
+	// StartTime comes from the kernel and is only useful for comparison.
 	StartTime string `json:"start_time"`
-	// BootID is the boot that StartTime counts from; "" where start times are
-	// dates.
+	// BootID identifies the boot that StartTime is relative to; "" if start times
+	// are dates.
 	BootID string `json:"boot_id,omitempty"`
 }
 
-// identify answers the identity of a running process; false when there is none
-// or it has ended and only waits to be reaped.
+// identify returns the identity of a running process; false if there is none or
+// it is a zombie.
 func identify(pid int) (identity, bool) {
 	start := startTime(pid)
 	return identity{PID: pid, StartTime: start, BootID: bootID()}, start != ""
 }
 
-// alive reports whether the very process still runs.
+// alive reports whether this process still runs.
 func (i identity) alive() bool {
 	if i.PID <= 1 || i.StartTime == "" {
 		return false
@@ -40,14 +40,14 @@ func (i identity) alive() bool {
 	return ok && now == i
 }
 
-// signal sends sig to the very process, and nothing to another one that got its
-// pid: the handle is taken before the identity is looked at.
+// signal sends sig to this process, and never to a later one with the same pid: it
+// acquires the handle before it checks the identity.
 func (i identity) signal(sig os.Signal) error {
 	p, err := os.FindProcess(i.PID)
 	if err != nil {
 		return err
 	}
-	defer p.Release() //nolint:errcheck // only gives the handle back
+	defer p.Release() //nolint:errcheck // only releases the handle
 	if !i.alive() {
 		return nil
 	}
@@ -64,13 +64,13 @@ type stopStep struct {
 	wait   time.Duration
 }
 
-// gentle is the usual way to stop a process: ask, then insist.
-func gentle() []stopStep {
+// defaultStop sends SIGTERM, then SIGKILL.
+func defaultStop() []stopStep {
 	return []stopStep{{syscall.SIGTERM, 12 * time.Second}, {syscall.SIGKILL, 5 * time.Second}}
 }
 
-// stop ends the very process. It is nil as soon as the process is gone, also
-// when it was gone before.
+// stop stops this process. It returns nil once the process has exited, even if it
+// had exited before.
 func (i identity) stop(ctx context.Context, steps []stopStep) error {
 	for _, s := range steps {
 		if err := i.signal(s.signal); err != nil {
@@ -83,14 +83,14 @@ func (i identity) stop(ctx context.Context, steps []stopStep) error {
 			return ctx.Err()
 		}
 	}
-	return fault("look at it with: ps -fp %[1]d", "pid %[1]d does not end, not even by SIGKILL", i.PID)
+	return stackError(fmt.Sprintf("inspect it: ps -fp %d", i.PID), "pid %d does not exit after SIGKILL", i.PID)
 }
 
-// until waits for a condition; false when it did not come true in time.
+// until waits for a condition; false if it did not become true in time.
 func until(ctx context.Context, limit time.Duration, condition func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	for !condition() {
 		select {
@@ -102,28 +102,28 @@ func until(ctx context.Context, limit time.Duration, condition func() bool) bool
 	return true
 }
 
-// command is a program to run as a process of its own.
+// command is a program to run as a separate process.
 type command struct {
 	path string
 	args []string
-	// env is the whole environment. It may hold secrets; args never do.
+	// env is the complete environment. It may contain secrets; args never do.
 	env []string
-	// dir is the working folder. Defaults to this process's.
+	// dir is the working directory. Defaults to the current one.
 	dir string
-	// user runs it as somebody else. Defaults to this process's user.
+	// user is the account to run as. Defaults to the current one.
 	user *account
 }
 
-// spawn starts c in a session of its own, so that it outlives this process and
-// its terminal, with its output appended to the file log. The channel is closed
-// when it ended while this process was still there to see it.
+// spawn starts c in a new session, so that it survives this process and its
+// terminal, and appends its output to the file log. The channel closes when the
+// process exits.
 func spawn(c command, log string) (identity, <-chan struct{}, error) {
 	out, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return identity{}, nil, err
 	}
 	defer out.Close()                      //nolint:errcheck // the child has its own descriptor
-	cmd := exec.Command(c.path, c.args...) //nolint:noctx // it outlives this command line
+	cmd := exec.Command(c.path, c.args...) //nolint:noctx // it outlives this command
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.env, c.dir, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: c.user.credential()}
 	if err := cmd.Start(); err != nil {
@@ -133,7 +133,7 @@ func spawn(c command, log string) (identity, <-chan struct{}, error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // how it ended is in its log; this only reaps it
+		_ = cmd.Wait() // only reaps the process; its log has the reason
 	}()
 	return id, ended, nil
 }

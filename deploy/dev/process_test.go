@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sleeper starts a process that does nothing for an hour.
+// sleeper starts a process that sleeps for an hour.
 func sleeper(t *testing.T) (identity, <-chan struct{}) {
 	t.Helper()
 	path, err := exec.LookPath("sleep")
@@ -26,17 +26,17 @@ func sleeper(t *testing.T) (identity, <-chan struct{}) {
 	return id, ended
 }
 
-func TestStopEndsTheVeryProcess(t *testing.T) {
+func TestStop(t *testing.T) {
 	t.Parallel()
 	id, ended := sleeper(t)
 	require.True(t, id.alive())
-	require.NoError(t, id.stop(t.Context(), gentle()))
+	require.NoError(t, id.stop(t.Context(), defaultStop()))
 	<-ended
 	require.False(t, id.alive())
-	require.NoError(t, id.stop(t.Context(), gentle()), "stopping what is gone is no error")
+	require.NoError(t, id.stop(t.Context(), defaultStop()), "stopping an exited process is no error")
 }
 
-func TestReusedPidIsNeverSignalled(t *testing.T) {
+func TestReusedPIDIsNotSignaled(t *testing.T) {
 	t.Parallel()
 	id, ended := sleeper(t)
 	for name, other := range map[string]identity{
@@ -50,16 +50,16 @@ func TestReusedPidIsNeverSignalled(t *testing.T) {
 	}
 	select {
 	case <-ended:
-		t.Fatal("the process of a stranger was ended")
+		t.Fatal("stopped the process of another identity")
 	default:
 	}
 	require.True(t, id.alive())
 }
 
-func TestStopInsists(t *testing.T) {
+func TestStopEscalates(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
-	script := `trap "" TERM; echo deaf; while :; do sleep 1; done`
+	script := `trap "" TERM; echo ready; while :; do sleep 1; done`
 	id, ended, err := spawn(command{path: "/bin/sh", args: []string{"-c", script}}, log)
 	require.NoError(t, err)
 	require.True(t, until(t.Context(), 10*time.Second, func() bool { return size(log) > 0 }))
@@ -67,8 +67,8 @@ func TestStopInsists(t *testing.T) {
 	<-ended
 }
 
-// A process that ended and that nobody has waited for is not alive: where
-// nothing reaps orphans, killed parts stay like that.
+// A process that exited and was not reaped is not alive: on systems without a
+// reaper, killed parts remain zombies.
 func TestZombieIsNotAlive(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "sleep", "3600")
@@ -77,16 +77,16 @@ func TestZombieIsNotAlive(t *testing.T) {
 	require.True(t, ok)
 	require.NoError(t, cmd.Process.Kill())
 	require.True(t, until(t.Context(), 5*time.Second, func() bool { return !id.alive() }))
-	require.NoError(t, id.stop(t.Context(), gentle()))
+	require.NoError(t, id.stop(t.Context(), defaultStop()))
 	require.Error(t, cmd.Wait())
 }
 
-func TestProcessOutlivesItsTerminal(t *testing.T) {
+func TestProcessHasOwnGroup(t *testing.T) {
 	t.Parallel()
 	id, _ := sleeper(t)
 	group, err := syscall.Getpgid(id.PID)
 	require.NoError(t, err)
-	require.Equal(t, id.PID, group, "it leads a group of its own")
+	require.Equal(t, id.PID, group, "it leads its own process group")
 }
 
 func TestRunFiles(t *testing.T) {
@@ -95,16 +95,16 @@ func TestRunFiles(t *testing.T) {
 	require.NoError(t, l.make())
 	id, _ := sleeper(t)
 	for _, name := range []string{partPostgres, partAPI, agentPrefix + "gpu-17", partVault, partWorker, partTemporal} {
-		require.NoError(t, l.remember(runFile{Part: name, identity: id, Program: "/bin/sleep"}))
+		require.NoError(t, l.processes().save(runFile{Part: name, identity: id, Program: "/bin/sleep"}))
 	}
-	info, err := os.Stat(l.runPath(partVault))
+	info, err := os.Stat(l.processes().path(partVault))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
-	found, ok := l.running(agentPrefix + "gpu-17")
+	found, ok := l.processes().running(agentPrefix + "gpu-17")
 	require.True(t, ok)
 	require.Equal(t, id, found)
-	runs, err := l.started()
+	runs, err := l.processes().all()
 	require.NoError(t, err)
 	var order []string
 	for _, r := range runs {
@@ -112,30 +112,30 @@ func TestRunFiles(t *testing.T) {
 	}
 	require.Equal(t, []string{agentPrefix + "gpu-17", partAPI, partWorker, partTemporal, partVault, partPostgres}, order)
 
-	require.NoError(t, l.forget(partVault))
-	require.NoError(t, l.forget(partVault))
-	_, ok = l.running(partVault)
+	require.NoError(t, l.processes().remove(partVault))
+	require.NoError(t, l.processes().remove(partVault))
+	_, ok = l.processes().running(partVault)
 	require.False(t, ok)
-	require.NoError(t, os.WriteFile(l.runPath(partVault), []byte("{"), 0o600))
-	_, err = l.started()
+	require.NoError(t, os.WriteFile(l.processes().path(partVault), []byte("{"), 0o600))
+	_, err = l.processes().all()
 	require.ErrorContains(t, err, "vault.json")
 }
 
-func TestLockIsExclusiveAndSurvivesAWipe(t *testing.T) {
+func TestLock(t *testing.T) {
 	t.Parallel()
 	l := layout{dir: t.TempDir()}
 	unlock, err := l.lock(t.Context(), t.Output())
 	require.NoError(t, err)
 	second := make(chan error, 1)
-	said := &signalWriter{c: make(chan struct{})}
+	waiting := &signalWriter{c: make(chan struct{})}
 	go func() {
-		again, err := l.lock(t.Context(), said)
+		again, err := l.lock(t.Context(), waiting)
 		if err == nil {
 			again()
 		}
 		second <- err
 	}()
-	<-said.c // it waits
+	<-waiting.c
 	require.NoError(t, os.Remove(l.lockFile()))
 	unlock()
 	require.NoError(t, <-second)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Our programs.
+// The programs of this project.
 const (
 	workerBinary = "gpuaas-worker"
 	apiBinary    = "gpuaas-api"
@@ -18,8 +18,8 @@ const (
 	fleetBinary  = "gpuaas-fleet"
 )
 
-// agentArchive is the agent's install package, beside our programs when it was
-// made.
+// agentArchive is the agent's install package, next to our programs if it was
+// built.
 const agentArchive = agentBinary + ".tar.gz"
 
 func (s *stack) worker() part {
@@ -28,7 +28,7 @@ func (s *stack) worker() part {
 		uses:    []portUse{{"metrics", s.record.Ports.WorkerMetrics}},
 		healthy: get("http://" + loopback(s.record.Ports.WorkerMetrics) + "/healthz"),
 		prepare: func(context.Context) (command, error) {
-			path, err := s.program(workerBinary)
+			path, err := s.programs.path(workerBinary)
 			return command{path: path, env: s.record.processEnv(s.record.worker(s.layout))}, err
 		},
 	}
@@ -41,7 +41,7 @@ func (s *stack) api() part {
 		uses:    []portUse{{"admin API", p.Admin}, {"node API", p.Node}, {"metrics", p.APIMetrics}},
 		healthy: all(get("http://"+loopback(p.APIMetrics)+"/healthz"), dialable(loopback(p.Node))),
 		prepare: func(context.Context) (command, error) {
-			path, err := s.program(apiBinary)
+			path, err := s.programs.path(apiBinary)
 			archive := filepath.Join(filepath.Dir(path), agentArchive)
 			_, missing := os.Stat(archive)
 			v := s.record.api(s.layout).with(missing == nil, "GPUAAS_AGENT_ARCHIVE", archive)
@@ -50,7 +50,7 @@ func (s *stack) api() part {
 	}
 }
 
-// all wants every probe to be content.
+// all succeeds if every probe does.
 func all(probes ...probe) probe {
 	return func(ctx context.Context) error {
 		var err error
@@ -64,27 +64,27 @@ func all(probes ...probe) probe {
 // setupBudget bounds one `gpuaas admin setup`.
 const setupBudget = 2 * time.Minute
 
-// setup runs `gpuaas admin setup`, which changes nothing where all is in place.
-// What it says is in log/setup.log.
+// setup runs `gpuaas admin setup`, which is idempotent. Its output is in
+// log/setup.log.
 func (s *stack) setup(ctx context.Context) error {
 	if _, err := ensureSecret(s.layout.adminToken()); err != nil {
 		return err
 	}
-	if err := s.ensureVaultToken(); err != nil {
+	if err := (vaultEngine{s}).ensureToken(); err != nil {
 		return err
 	}
 	log, err := os.OpenFile(s.layout.logPath("setup"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, privateFile)
 	if err != nil {
 		return err
 	}
-	defer log.Close() //nolint:errcheck // the child wrote it
+	defer log.Close() //nolint:errcheck // only the child writes to it
 	ctx, cancel := context.WithTimeout(ctx, setupBudget)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.self, "admin", "setup")
+	cmd := exec.CommandContext(ctx, s.programs.executable, "admin", "setup")
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.record.processEnv(s.record.setup(s.layout)), log, log
 	if err := cmd.Run(); err != nil {
-		return fault("read the log", "gpuaas admin setup: %v%s", err, tail(s.layout.logPath("setup")))
+		return stackError("read its log", "gpuaas admin setup: %v%s", err, tail(s.layout.logPath("setup")))
 	}
-	fmt.Fprintln(s.talk, "set up     database, Vault and Temporal are ready for this version")
+	fmt.Fprintln(s.messages, "set up     database, Vault and Temporal for this version")
 	return nil
 }

@@ -16,34 +16,44 @@ import (
 	"time"
 )
 
-// findProgram answers the path of one of our programs: beside this one, then on
-// PATH; "" when there is none.
-func (s *stack) findProgram(name string) string {
-	beside := filepath.Join(filepath.Dir(s.self), name)
+// programs finds the programs that the stack runs, and builds embedded servers.
+type programs struct {
+	// executable is the running gpuaas program. The others are next to it.
+	executable string
+	// sourceTree is the root of the project's source, "" if it is not available.
+	sourceTree string
+	// look finds a program on PATH, "" if there is none.
+	look     func(string) string
+	messages io.Writer
+}
+
+// find returns the path of a program of ours: next to this one or on PATH, ""
+// if there is none.
+func (p programs) find(name string) string {
+	beside := filepath.Join(filepath.Dir(p.executable), name)
 	if info, err := os.Stat(beside); err == nil && info.Mode()&0o111 != 0 {
 		return beside
 	}
-	return s.look(name)
+	return p.look(name)
 }
 
-// program is findProgram with an error for one that is missing.
-func (s *stack) program(name string) (string, error) {
-	if path := s.findProgram(name); path != "" {
+// path is find with an error for a missing program.
+func (p programs) path(name string) (string, error) {
+	if path := p.find(name); path != "" {
 		return path, nil
 	}
-	return "", fault("build it with: ./task build", "%s is neither in %s nor on PATH", name, filepath.Dir(s.self))
+	return "", stackError("build it with: ./task build", "cannot find %s in %s or on PATH", name, filepath.Dir(p.executable))
 }
 
-// embedded answers the command of an embedded server, which ensureEmbedded has
-// made sure of.
-func (s *stack) embedded(name string, args ...string) (command, error) {
-	path, err := s.program(name)
+// command returns the command of an embedded server.
+func (p programs) command(name string, args ...string) (command, error) {
+	path, err := p.path(name)
 	return command{path: path, args: args, env: inherited(os.Environ(), false)}, err
 }
 
-// findTree answers the root of the project's source tree that a path lies in,
-// "" when it lies in none.
-func findTree(from string) string {
+// findSourceTree returns the root of the project's source tree that contains a
+// path, "" if none does.
+func findSourceTree(from string) string {
 	for dir := from; ; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "deploy", "dev", "temporal", "go.mod")); err == nil {
 			return dir
@@ -54,26 +64,26 @@ func findTree(from string) string {
 	}
 }
 
-// ensureEmbedded builds an embedded server when it is missing, or when its
-// sources are not those that this stack saw it built from.
-func (s *stack) ensureEmbedded(ctx context.Context, name string) error {
-	path := s.findProgram(name)
-	if s.tree == "" {
-		_, err := s.program(name)
+// ensureServer builds an embedded server if it is missing or its sources have
+// changed since the last build.
+func (p programs) ensureServer(ctx context.Context, name string) error {
+	path := p.find(name)
+	if p.sourceTree == "" {
+		_, err := p.path(name)
 		return err
 	}
-	source := filepath.Join(s.tree, "deploy", "dev", strings.TrimPrefix(name, "gpuaas-dev-"))
+	source := filepath.Join(p.sourceTree, "deploy", "dev", strings.TrimPrefix(name, "gpuaas-dev-"))
 	sum, err := digest(source)
 	if err != nil {
 		return err
 	}
-	note := filepath.Join(filepath.Dir(s.self), "."+name+".sources")
+	note := filepath.Join(filepath.Dir(p.executable), "."+name+".sources")
 	seen, err := os.ReadFile(note)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if path == "" || (len(seen) > 0 && string(seen) != sum) {
-		if err := s.build(ctx, source, filepath.Join(filepath.Dir(s.self), name)); err != nil {
+		if err := p.build(ctx, source, filepath.Join(filepath.Dir(p.executable), name)); err != nil {
 			return err
 		}
 	}
@@ -83,7 +93,7 @@ func (s *stack) ensureEmbedded(ctx context.Context, name string) error {
 	return os.WriteFile(note, []byte(sum), privateFile)
 }
 
-// digest answers a name for the content of a module's files.
+// digest returns a hash of the content of a module's files.
 func digest(dir string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
@@ -101,10 +111,10 @@ func digest(dir string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// build compiles one embedded server with the flags of ./task build, so that
-// they share the compiler's cache. The program appears whole or not at all.
-func (s *stack) build(ctx context.Context, source, target string) error {
-	fmt.Fprintf(s.talk, "building %s: the first time takes about five minutes on two cores\n", filepath.Base(target))
+// build compiles an embedded server with the flags of ./task build, to share the
+// compiler's cache. The program is replaced atomically.
+func (p programs) build(ctx context.Context, source, target string) error {
+	fmt.Fprintf(p.messages, "building %s: the first build takes about five minutes on two cores\n", filepath.Base(target))
 	temp := target + ".building"
 	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", temp, ".")
 	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
@@ -113,31 +123,31 @@ func (s *stack) build(ctx context.Context, source, target string) error {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return fault("install Go, or run ./task build where it is", "building %s: %v", filepath.Base(target), err)
+		return stackError("install Go, or run ./task build on a machine that has it", "building %s: %v", filepath.Base(target), err)
 	}
-	last := showProgress(s.talk, output)
+	last := showProgress(p.messages, output)
 	if err := cmd.Wait(); err != nil {
-		return errors.Join(fault("see what the compiler said", "building %s: %v\n  %s", filepath.Base(target), err, last), os.RemoveAll(temp))
+		return errors.Join(stackError("read the compiler output", "building %s: %v\n  %s", filepath.Base(target), err, last), os.RemoveAll(temp))
 	}
 	return os.Rename(temp, target)
 }
 
-// progressEvery is how often a build says how far it is.
-const progressEvery = 10 * time.Second
+// progressInterval is how often a build reports its progress.
+const progressInterval = 10 * time.Second
 
-// showProgress reads the output of go build -v, a package a line, until it
-// ends, and answers the last lines of it.
-func showProgress(talk io.Writer, output io.Reader) string {
-	begun, said, packages := time.Now(), time.Now(), 0
+// showProgress reads the output of go build -v, one package per line, to its end
+// and returns the last lines.
+func showProgress(messages io.Writer, output io.Reader) string {
+	begun, reported, packages := time.Now(), time.Now(), 0
 	var last []string
 	for lines := bufio.NewScanner(output); lines.Scan(); {
 		last = append(last[max(0, len(last)-9):], lines.Text())
 		packages++
-		if time.Since(said) >= progressEvery {
-			said = time.Now()
-			fmt.Fprintf(talk, "  %s, %d packages compiled\n", time.Since(begun).Round(time.Second), packages)
+		if time.Since(reported) >= progressInterval {
+			reported = time.Now()
+			fmt.Fprintf(messages, "  %s, %d packages compiled\n", time.Since(begun).Round(time.Second), packages)
 		}
 	}
-	_, _ = io.Copy(io.Discard, output) // a line too long to read must not stop the compiler
+	_, _ = io.Copy(io.Discard, output) // a line that is too long must not block the compiler
 	return strings.Join(last, "\n  ")
 }

@@ -7,48 +7,47 @@ import (
 	"net/url"
 )
 
-// kind is where a server comes from.
+// kind is the origin of a server.
 type kind string
 
-// The kinds, in the order in which they are considered.
+// The kinds, in order of preference.
 const (
 	kindExternal kind = "external" // an address in the environment
-	kindPath     kind = "path"     // a program of the machine
+	kindPath     kind = "path"     // an installed program
 	kindEmbedded kind = "embedded" // built from deploy/dev
 )
 
-// server is what was decided about one of the three engines. The decision is
-// kept: the state on disk belongs to the kind of server that made it.
+// server is the choice for one of the three engines. It does not change later,
+// because the state on disk belongs to the kind of server that created it.
 type server struct {
 	Kind kind `json:"kind"`
-	// Address is where it answers: host:port, a URL for Vault. For an external
-	// database it is the host:port of its URL, which may hold a password.
+	// Address is host:port, or a URL for Vault. For an external database it is only
+	// the host:port of its URL, which may contain a password.
 	Address string `json:"address"`
-	// Program is the executable of kindPath, a folder of them for Postgres.
+	// Program is the executable of kindPath; for Postgres, the folder of its programs.
 	Program string `json:"program,omitempty"`
 }
 
 func (s server) owned() bool { return s.Kind != kindExternal }
 
-// record is stack.json: all that later commands need to know. No secret is in it.
+// record is stack.json, the state that later commands need. It contains no secret.
 type record struct {
 	Ports    ports  `json:"ports"`
-	From     int    `json:"ports_from,omitempty"` // the --ports-from it was planned with
+	From     int    `json:"ports_from,omitempty"` // the --ports-from it was created with
 	Postgres server `json:"postgres"`
 	Vault    server `json:"vault"`
 	Temporal server `json:"temporal"`
-	// TemporalOnPostgres says that an embedded Temporal keeps its state on the
-	// stack's Postgres, with one partition for each task queue.
+	// TemporalOnPostgres keeps the embedded Temporal's state on the stack's
+	// Postgres, with one partition per task queue.
 	TemporalOnPostgres bool `json:"temporal_on_postgres,omitempty"`
-	// Namespace is Temporal's.
+	// Namespace is the Temporal namespace.
 	Namespace string `json:"namespace"`
-	// PostgresData is the data folder, outside the layout where Postgres's own
-	// user could not reach it there.
+	// PostgresData is the data folder. It is outside the layout if Postgres's user
+	// cannot access the layout.
 	PostgresData string `json:"postgres_data,omitempty"`
-	// Whole is set once every part was up: until then nothing is worth keeping
-	// a decision for.
-	Whole bool `json:"whole"`
-	// WebUI is the URL of Temporal's Web UI; "" when it is not known.
+	// Complete is set once every part was up. Until then the choice may change.
+	Complete bool `json:"complete"`
+	// WebUI is the URL of Temporal's Web UI; "" if unknown.
 	WebUI string `json:"web_ui,omitempty"`
 }
 
@@ -60,15 +59,15 @@ func (l layout) load() (record, bool, error) {
 
 func (l layout) save(r record) error { return writePrivateJSON(l.stackFile(), r) }
 
-// chooser decides about the engines of a stack.
+// chooser chooses the engines of a stack.
 type chooser struct {
 	getenv func(string) string
-	// look answers the path of a program on PATH, "" when there is none.
+	// look returns the path of a program on PATH, "" if there is none.
 	look func(program string) string
 }
 
-// plan answers the record of a new stack.
-func (c chooser) plan(ctx context.Context, from int) (record, error) {
+// choose returns the record of a new stack.
+func (c chooser) choose(ctx context.Context, from int) (record, error) {
 	r := record{Namespace: defaultNamespace, WebUI: c.getenv(varWebUI)}
 	r.Postgres = server{Kind: kindPath}
 	if raw := c.getenv(varDatabaseURL); raw != "" {
@@ -82,7 +81,7 @@ func (c chooser) plan(ctx context.Context, from int) (record, error) {
 	if ns := c.getenv(varNamespace); ns != "" && !r.Temporal.owned() {
 		r.Namespace = ns
 	}
-	err := r.place(ctx, from)
+	err := r.assignPorts(ctx, from)
 	return r, err
 }
 
@@ -96,8 +95,8 @@ func (c chooser) engine(variable, program string) server {
 	return server{Kind: kindEmbedded}
 }
 
-// place gives the stack its ports, and its own servers their addresses.
-func (r *record) place(ctx context.Context, from int) error {
+// assignPorts sets the stack's ports and the addresses of its own servers.
+func (r *record) assignPorts(ctx context.Context, from int) error {
 	p, err := standardPorts(ctx), error(nil)
 	if from != 0 {
 		p, err = portsFrom(from)
@@ -118,41 +117,40 @@ func (r *record) place(ctx context.Context, from int) error {
 	return nil
 }
 
-// again answers the record for a later `dev up`. Ports may change while nothing
-// of the stack runs. As long as it never was whole everything is decided anew,
-// but for where its data lies.
-func (c chooser) again(ctx context.Context, r record, from int, runs bool) (record, error) {
-	moves := from != 0 && from != r.From
+// update returns the record for a later `dev up`. Ports may change while nothing
+// runs. If the stack was never complete, everything except the location of the
+// data is chosen again.
+func (c chooser) update(ctx context.Context, r record, from int, runs bool) (record, error) {
+	portsChange := from != 0 && from != r.From
 	switch {
-	case runs && moves:
-		return r, fault("gpuaas dev down first, or choose another --dir",
-			"the stack in this folder runs with other ports (%s), so --ports-from %d does not fit", r.portsText(), from)
-	case !runs && !r.Whole:
-		if !moves {
+	case runs && portsChange:
+		return r, stackError("gpuaas dev down first, or choose another --dir",
+			"the stack in this folder is running with other ports (%s), so --ports-from %d cannot apply", r.portsText(), from)
+	case !runs && !r.Complete:
+		if !portsChange {
 			from = r.From
 		}
-		next, err := c.plan(ctx, from)
+		next, err := c.choose(ctx, from)
 		next.PostgresData = r.PostgresData
 		if next.Postgres.owned() {
 			next.Postgres.Program = r.Postgres.Program
 		}
 		return next, err
 	}
-	if err := c.agree(r); err != nil || !moves {
+	if err := c.checkEnvironment(r); err != nil || !portsChange {
 		return r, err
 	}
-	err := r.place(ctx, from)
+	err := r.assignPorts(ctx, from)
 	return r, err
 }
 
-// agree checks a later `dev up` against what was decided: a shell that still
-// has the variables of `dev env` is fine, one that names another server is not,
-// since the stack's state is of the first.
-func (c chooser) agree(r record) error {
+// checkEnvironment rejects variables that name other servers than the record: the
+// stack's state belongs to the recorded ones. The variables of `dev env` match.
+func (c chooser) checkEnvironment(r record) error {
 	for variable, s := range map[string]server{varVaultAddr: r.Vault, varTemporalAddress: r.Temporal} {
 		if now := c.getenv(variable); now != "" && now != s.Address {
-			return fault("unset "+variable+", or choose another --dir",
-				"%s is %s, but this stack was made with %s", variable, now, s.Address)
+			return stackError("unset "+variable+", or choose another --dir",
+				"%s is %s, but this stack was created with %s", variable, now, s.Address)
 		}
 	}
 	now := c.getenv(varDatabaseURL)
@@ -161,25 +159,25 @@ func (c chooser) agree(r record) error {
 	}
 	host, err := databaseHost(now)
 	if err == nil && host != r.Postgres.Address {
-		return fault("unset "+varDatabaseURL+", or choose another --dir",
-			"%s is at %s, but this stack's database is at %s", varDatabaseURL, host, r.Postgres.Address)
+		return stackError("unset "+varDatabaseURL+", or choose another --dir",
+			"%s points to %s, but this stack's database is at %s", varDatabaseURL, host, r.Postgres.Address)
 	}
 	return err
 }
 
 func (r record) portsText() string {
 	if r.From == 0 {
-		return "the standard ones"
+		return "the default ones"
 	}
 	return fmt.Sprintf("from %d", r.From)
 }
 
-// databaseHost answers host:port of a database URL. Its error repeats nothing
-// of the URL, which may hold a password.
+// databaseHost returns host:port of a database URL. Its error does not contain the
+// URL, which may include a password.
 func databaseHost(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Hostname() == "" || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return "", fault("give postgres://user:password@host:port/database", "%s is not a URL of a Postgres database", varDatabaseURL)
+		return "", stackError("use postgres://user:password@host:port/database", "%s is not a URL of a Postgres database", varDatabaseURL)
 	}
 	port := u.Port()
 	if port == "" {

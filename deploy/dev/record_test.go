@@ -18,7 +18,7 @@ func TestEngineChoice(t *testing.T) {
 
 	c := within(nil)
 	c.look = func(program string) string { return "/usr/bin/" + program }
-	r, err := c.plan(t.Context(), 17000)
+	r, err := c.choose(t.Context(), 17000)
 	require.NoError(t, err)
 	require.Equal(t, server{Kind: kindPath, Address: "127.0.0.1:17000", Program: "/usr/bin/temporal"}, r.Temporal)
 	require.Equal(t, server{Kind: kindPath, Address: "http://127.0.0.1:17002", Program: "/usr/bin/vault"}, r.Vault)
@@ -27,7 +27,7 @@ func TestEngineChoice(t *testing.T) {
 		varTemporalAddress: "temporal:7233", varNamespace: "theirs", varVaultAddr: "https://vault:8200",
 		varDatabaseURL: "postgres://u:hunter2@db/gpuaas", varWebUI: "https://web",
 	}).getenv
-	r, err = c.plan(t.Context(), 17000)
+	r, err = c.choose(t.Context(), 17000)
 	require.NoError(t, err)
 	require.Equal(t, server{Kind: kindExternal, Address: "temporal:7233"}, r.Temporal)
 	require.Equal(t, server{Kind: kindExternal, Address: "https://vault:8200"}, r.Vault)
@@ -36,39 +36,39 @@ func TestEngineChoice(t *testing.T) {
 	require.Equal(t, "https://web", r.WebUI)
 }
 
-func TestLaterUp(t *testing.T) {
+func TestUpdateRecord(t *testing.T) {
 	t.Parallel()
 	whole := testRecord(t)
-	whole.Whole, whole.PostgresData = true, "/data"
+	whole.Complete, whole.PostgresData = true, "/data"
 	own := map[string]string{varTemporalAddress: whole.Temporal.Address, varVaultAddr: whole.Vault.Address}
 
-	t.Run("a shell with the stack's own variables changes nothing", func(t *testing.T) {
+	t.Run("own variables", func(t *testing.T) {
 		t.Parallel()
 		for _, runs := range []bool{true, false} {
-			r, err := within(own).again(t.Context(), whole, 0, runs)
+			r, err := within(own).update(t.Context(), whole, 0, runs)
 			require.NoError(t, err)
 			require.Equal(t, whole, r)
 		}
 	})
-	t.Run("another server in the environment is refused", func(t *testing.T) {
+	t.Run("another server is rejected", func(t *testing.T) {
 		t.Parallel()
 		for variable, value := range map[string]string{
 			varTemporalAddress: "other:7233", varVaultAddr: "http://other:8200", varDatabaseURL: "postgres://u:hunter2@other/db",
 		} {
-			_, err := within(map[string]string{variable: value}).again(t.Context(), whole, 0, false)
+			_, err := within(map[string]string{variable: value}).update(t.Context(), whole, 0, false)
 			require.ErrorContains(t, err, variable)
 			require.Contains(t, schema.AsError(err).Next, "unset "+variable)
 			require.NotContains(t, err.Error(), "hunter2")
 		}
 	})
-	t.Run("other ports while it runs are refused", func(t *testing.T) {
+	t.Run("other ports while running are rejected", func(t *testing.T) {
 		t.Parallel()
-		_, err := within(nil).again(t.Context(), whole, 18000, true)
+		_, err := within(nil).update(t.Context(), whole, 18000, true)
 		require.ErrorContains(t, err, "from 17000")
 	})
-	t.Run("other ports while nothing runs move it, with its data", func(t *testing.T) {
+	t.Run("other ports while stopped", func(t *testing.T) {
 		t.Parallel()
-		r, err := within(own).again(t.Context(), whole, 18000, false)
+		r, err := within(own).update(t.Context(), whole, 18000, false)
 		require.NoError(t, err)
 		require.Equal(t, "127.0.0.1:18000", r.Temporal.Address)
 		require.Equal(t, "http://127.0.0.1:18001", r.WebUI)
@@ -76,25 +76,25 @@ func TestLaterUp(t *testing.T) {
 		require.Equal(t, kindEmbedded, r.Vault.Kind)
 		require.Equal(t, "/data", r.PostgresData)
 	})
-	t.Run("one that never was whole is decided anew", func(t *testing.T) {
+	t.Run("incomplete stack is chosen again", func(t *testing.T) {
 		t.Parallel()
 		half := whole
-		half.Whole, half.Vault = false, server{Kind: kindExternal, Address: "http://gone:8200"}
-		r, err := within(nil).again(t.Context(), half, 0, false)
+		half.Complete, half.Vault = false, server{Kind: kindExternal, Address: "http://gone:8200"}
+		r, err := within(nil).update(t.Context(), half, 0, false)
 		require.NoError(t, err)
 		require.Equal(t, whole.Vault, r.Vault)
 		require.Equal(t, "/data", r.PostgresData)
 		require.Equal(t, 17000, r.From)
 	})
-	t.Run("ports that do not exist are a usage error", func(t *testing.T) {
+	t.Run("invalid ports", func(t *testing.T) {
 		t.Parallel()
-		_, err := within(nil).plan(t.Context(), 70000)
+		_, err := within(nil).choose(t.Context(), 70000)
 		var usage *UsageError
 		require.ErrorAs(t, err, &usage)
 	})
 }
 
-func TestDatabaseHostNeverRepeatsThePassword(t *testing.T) {
+func TestDatabaseHostOmitsPassword(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{"hunter2", "mysql://u:hunter2@h/d", "postgres://u:hunter2@/d", "postgres://u:hunter2@h:x y/%zz"} {
 		_, err := databaseHost(raw)

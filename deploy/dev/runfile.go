@@ -10,62 +10,66 @@ import (
 	"strings"
 )
 
-// runFile is what is remembered of a part's process, so that a later command
-// stops exactly that one.
+// runFile identifies the process of a part, so that a later command stops
+// exactly that process.
 type runFile struct {
 	Part string `json:"part"`
 	identity
-	// Program is the executable, for people.
-	Program string `json:"program"`
+	Program string `json:"program"` // the executable, for information
 }
 
-// agentPrefix starts the name of an agent's part.
+// agentPrefix starts the part name of an agent.
 const agentPrefix = "agent/"
 
-func (l layout) runPath(part string) string {
-	return filepath.Join(l.runDir(), strings.ReplaceAll(part, "/", "-")+".json")
-}
+// runFiles is the folder with one run file per started part.
+type runFiles struct{ dir string }
+
+func (l layout) processes() runFiles { return runFiles{filepath.Join(l.dir, "run")} }
 
 func (l layout) logPath(part string) string {
 	return filepath.Join(l.logDir(), strings.ReplaceAll(part, "/", "-")+".log")
 }
 
-// running answers the process of a part, false when it does not run (any more).
-func (l layout) running(part string) (identity, bool) {
+func (f runFiles) path(part string) string {
+	return filepath.Join(f.dir, strings.ReplaceAll(part, "/", "-")+".json")
+}
+
+// running returns the process of a part; ok is false if it does not run.
+func (f runFiles) running(part string) (id identity, ok bool) {
 	var r runFile
-	found, err := readJSON(l.runPath(part), &r)
+	found, err := readJSON(f.path(part), &r)
 	if err != nil || !found || r.Part != part {
 		return identity{}, false
 	}
 	return r.identity, r.alive()
 }
 
-func (l layout) remember(r runFile) error {
-	if err := writePrivateJSON(l.runPath(r.Part), r); err != nil {
-		return fmt.Errorf("remembering the process of %s: %w", r.Part, err)
+func (f runFiles) save(r runFile) error {
+	if err := writePrivateJSON(f.path(r.Part), r); err != nil {
+		return fmt.Errorf("storing the process of %s: %w", r.Part, err)
 	}
 	return nil
 }
 
-func (l layout) forget(part string) error {
-	if err := os.Remove(l.runPath(part)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (f runFiles) remove(part string) error {
+	if err := os.Remove(f.path(part)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// started lists every part that has a run file, in the order in which they are
-// to be stopped. A file that does not read is an error: it may name a process.
-func (l layout) started() ([]runFile, error) {
-	files, err := filepath.Glob(filepath.Join(l.runDir(), "*.json"))
+// all lists the parts that have a run file, in stop order. An invalid file is an
+// error, because it may identify a running process.
+func (f runFiles) all() ([]runFile, error) {
+	files, err := filepath.Glob(filepath.Join(f.dir, "*.json"))
 	if err != nil {
 		return nil, err
 	}
 	var runs []runFile
-	for _, f := range files {
+	for _, file := range files {
 		var r runFile
-		if _, err := readJSON(f, &r); err != nil {
-			return nil, fmt.Errorf("%w (remove the file when no such process runs)", err)
+		if _, err := readJSON(file, &r); err != nil {
+			return nil, fmt.Errorf("%w (remove the file if no such process runs)", err)
 		}
 		runs = append(runs, r)
 	}
@@ -73,7 +77,7 @@ func (l layout) started() ([]runFile, error) {
 	return runs, nil
 }
 
-// stopRank orders a stop: the reverse of the order of starting.
+// stopRank sorts parts in stop order, the reverse of the start order.
 func stopRank(part string) int {
 	order := []string{partAPI, partWorker, partTemporal, partVault, partPostgres}
 	if strings.HasPrefix(part, agentPrefix) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// ensureSecret answers the secret kept in file, made up at the first call.
+// ensureSecret returns the secret in file and generates it on the first call.
 func ensureSecret(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err == nil && len(raw) > 0 {

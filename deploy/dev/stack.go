@@ -14,50 +14,51 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// stack is one folder's stack and what this command knows of its machine.
+// stack is the stack in one folder, as seen by one command. Engines and agents
+// are described by postgresEngine, vaultEngine, temporalEngine and agents, which
+// embed it.
 type stack struct {
-	layout layout
-	record record
-	// self is the gpuaas program; ours are looked for beside it.
-	self string
-	// tree is the project's source tree, "" when there is none at hand.
-	tree string
-	talk io.Writer
-	// onPostgres is what a new stack's record takes over as TemporalOnPostgres.
-	onPostgres bool
-	// getenv reads this command's environment, look finds a program on PATH.
-	getenv func(string) string
-	look   func(string) string
+	layout   layout
+	record   record
+	programs programs
+	// messages receives progress messages (stderr).
+	messages io.Writer
+	getenv   func(string) string
+	// temporalOnPostgres initializes TemporalOnPostgres of a new record.
+	temporalOnPostgres bool
 }
 
-// newStack answers a stack that knows its machine and nothing of its record.
-func newStack(dir string, talk io.Writer) (*stack, error) {
+// newStack returns a stack without its record.
+func newStack(dir string, messages io.Writer) (*stack, error) {
 	l, err := newLayout(dir)
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
+	executable, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
-	if real, err := filepath.EvalSymlinks(self); err == nil {
-		self = real
+	if real, err := filepath.EvalSymlinks(executable); err == nil {
+		executable = real
 	}
 	return &stack{
-		layout: l, self: self, tree: findTree(filepath.Dir(self)), talk: talk, getenv: os.Getenv,
-		look: func(program string) string {
-			path, err := exec.LookPath(program)
-			if err != nil {
-				return ""
-			}
-			return path
+		layout: l, messages: messages, getenv: os.Getenv,
+		programs: programs{
+			executable: executable, sourceTree: findSourceTree(filepath.Dir(executable)), messages: messages,
+			look: func(program string) string {
+				path, err := exec.LookPath(program)
+				if err != nil {
+					return ""
+				}
+				return path
+			},
 		},
 	}, nil
 }
 
-// openStack is newStack with the record of a stack that is there.
-func openStack(dir string, talk io.Writer) (*stack, error) {
-	s, err := newStack(dir, talk)
+// openStack returns an existing stack with its record.
+func openStack(dir string, messages io.Writer) (*stack, error) {
+	s, err := newStack(dir, messages)
 	if err != nil {
 		return nil, err
 	}
@@ -69,18 +70,19 @@ func openStack(dir string, talk io.Writer) (*stack, error) {
 	return s, err
 }
 
-// decide settles the record: which servers, where.
-func (s *stack) decide(ctx context.Context, from int) error {
-	c := chooser{getenv: s.getenv, look: s.look}
+// configure chooses servers and ports, or keeps the earlier choice, and stores
+// the record.
+func (s *stack) configure(ctx context.Context, from int) error {
+	c := chooser{getenv: s.getenv, look: s.programs.look}
 	old, found, err := s.layout.load()
 	if err != nil {
 		return err
 	}
 	if found {
-		s.record, err = c.again(ctx, old, from, s.runs())
+		s.record, err = c.update(ctx, old, from, s.anyRunning())
 	} else {
-		s.record, err = c.plan(ctx, from)
-		s.onTemporal()
+		s.record, err = c.choose(ctx, from)
+		s.keepTemporalOnPostgres()
 	}
 	if err != nil {
 		return err
@@ -91,42 +93,42 @@ func (s *stack) decide(ctx context.Context, from int) error {
 		}
 	}
 	if old.Ports.Node != s.record.Ports.Node {
-		if err := s.moveAgents(); err != nil {
+		if err := (agents{s}).updateAPIURLs(); err != nil {
 			return err
 		}
 	}
 	return s.layout.save(s.record)
 }
 
-// runs reports whether any process of the stack runs.
-func (s *stack) runs() bool {
-	runs, err := s.layout.started()
+// anyRunning reports whether any process of the stack runs.
+func (s *stack) anyRunning() bool {
+	runs, err := s.layout.processes().all()
 	return err != nil || slices.ContainsFunc(runs, func(r runFile) bool { return r.alive() })
 }
 
-// engines are the parts that ours stand on, in the order of starting.
+// engines returns Postgres, Vault and Temporal in start order.
 func (s *stack) engines() []part {
-	return append([]part{s.postgres(), s.vault()}, s.temporal()...)
+	return append([]part{postgresEngine{s}.part(), vaultEngine{s}.part()}, temporalEngine{s}.parts()...)
 }
 
-// parts are all of them, in the order of starting.
+// parts returns all parts in start order.
 func (s *stack) parts() ([]part, error) {
-	agents, err := s.agents()
-	return slices.Concat(s.engines(), []part{s.worker(), s.api()}, agents), err
+	agentParts, err := agents{s}.parts()
+	return slices.Concat(s.engines(), []part{s.worker(), s.api()}, agentParts), err
 }
 
-// up brings every part that is missing. When one cannot be brought, those that
-// it started are stopped again.
-func (s *stack) up(ctx context.Context) (err error) {
+// startParts starts every missing part. If one fails, it stops the parts that it
+// started.
+func (s *stack) startParts(ctx context.Context) (err error) {
 	parts, err := s.parts()
 	if err != nil {
 		return err
 	}
 	missing := slices.DeleteFunc(slices.Clone(parts), func(p part) bool {
-		_, ok := s.layout.running(p.name)
+		_, ok := s.layout.processes().running(p.name)
 		return ok || !p.ours()
 	})
-	if err := s.precheck(ctx, missing); err != nil {
+	if err := s.preflight(ctx, missing); err != nil {
 		return err
 	}
 	var started []part
@@ -141,7 +143,7 @@ func (s *stack) up(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		fresh, err := s.bring(ctx, p)
+		fresh, err := s.ensurePart(ctx, p)
 		if fresh {
 			started = append(started, p)
 		}
@@ -149,29 +151,29 @@ func (s *stack) up(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	s.record.Whole = true
+	s.record.Complete = true
 	return s.layout.save(s.record)
 }
 
-// bring makes a part healthy and says so when it was started.
-func (s *stack) bring(ctx context.Context, p part) (started bool, err error) {
+// ensurePart makes a part healthy and reports whether it started a process.
+func (s *stack) ensurePart(ctx context.Context, p part) (started bool, err error) {
 	if p.owner() != p.name {
 		return false, p.await(ctx, s.layout, func() bool { return false })
 	}
-	started, err = p.bring(ctx, s.layout)
+	started, err = p.ensure(ctx, s.layout)
 	if started && err == nil {
-		fmt.Fprintf(s.talk, "started    %s %s\n", p.name, p.address)
+		fmt.Fprintf(s.messages, "started    %s %s\n", p.name, p.address)
 	}
 	return started, err
 }
 
-// precheck finds what would stop a start half way: a port that another program
-// holds, a program that is missing. Servers that must be built are built here.
-func (s *stack) precheck(ctx context.Context, missing []part) error {
+// preflight reports occupied ports and missing programs before anything starts,
+// and builds missing embedded servers.
+func (s *stack) preflight(ctx context.Context, missing []part) error {
 	var err error
 	for _, p := range missing {
 		for _, use := range p.uses {
-			err = errors.Join(err, checkPort(ctx, p.name, use.what, use.port))
+			err = errors.Join(err, checkPort(ctx, p.name, use.purpose, use.port))
 		}
 	}
 	if err != nil {
@@ -180,15 +182,15 @@ func (s *stack) precheck(ctx context.Context, missing []part) error {
 	for _, p := range missing {
 		switch {
 		case p.name == partVault && s.record.Vault.Kind == kindEmbedded:
-			err = s.ensureEmbedded(ctx, vaultBinary)
+			err = s.programs.ensureServer(ctx, vaultBinary)
 		case p.name == partTemporal && s.record.Temporal.Kind == kindEmbedded:
-			err = s.ensureEmbedded(ctx, temporalBinary)
+			err = s.programs.ensureServer(ctx, temporalBinary)
 		case p.name == partWorker:
-			_, err = s.program(workerBinary)
+			_, err = s.programs.path(workerBinary)
 		case p.name == partAPI:
-			_, err = s.program(apiBinary)
+			_, err = s.programs.path(apiBinary)
 		case strings.HasPrefix(p.name, agentPrefix):
-			_, err = s.program(agentBinary)
+			_, err = s.programs.path(agentBinary)
 		}
 		if err != nil {
 			return err
@@ -197,12 +199,12 @@ func (s *stack) precheck(ctx context.Context, missing []part) error {
 	return nil
 }
 
-// stopParts stops the given parts in the reverse order.
+// stopParts stops the given parts in reverse order.
 func (s *stack) stopParts(ctx context.Context, parts []part) error {
 	var err error
 	for _, p := range slices.Backward(parts) {
-		if id, ok := s.layout.running(p.name); ok {
-			err = errors.Join(err, p.end(ctx, s.layout, id))
+		if id, ok := s.layout.processes().running(p.name); ok {
+			err = errors.Join(err, p.stop(ctx, s.layout, id))
 		}
 	}
 	return err

@@ -19,24 +19,24 @@ type report struct {
 // partStatus is one part as `dev status` shows it.
 type partStatus struct {
 	Name string `json:"name"`
-	// PID is 0 for a part that is not ours or does not run.
+	// PID is 0 for a part that is external or not running.
 	PID     int    `json:"pid"`
 	Address string `json:"address"`
 	Healthy bool   `json:"healthy"`
-	// Log is "" for a part that is not ours.
+	// Log is "" for an external part.
 	Log string `json:"log"`
-	// Reason says why a part is not healthy.
+	// Reason explains why a part is not healthy.
 	Reason string `json:"reason,omitempty"`
 }
 
 func newStatus(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show each part, its address and health",
-		Long: `Shows each part of the stack with its process, its address and whether it answers:
-every part is asked now, by the protocol it speaks.`,
+		Use: "status", Short: "Show the parts of the stack",
+		Long: `Show each part of the stack with its process, its address and its health. The
+command checks every part now, with the part's own protocol.`,
 		Example: `  gpuaas dev status
   gpuaas dev status -o json | jq '.parts[] | select(.healthy | not)'`,
-		Args: takes(), RunE: func(c *cobra.Command, _ []string) error {
+		Args: exactArgs(), RunE: func(c *cobra.Command, _ []string) error {
 			s, err := openStack(o.dir, o.stderr)
 			if err != nil {
 				return err
@@ -50,31 +50,31 @@ every part is asked now, by the protocol it speaks.`,
 	}
 }
 
-// status asks every part at the same time.
+// status checks all parts concurrently.
 func (s *stack) status(ctx context.Context) (report, error) {
 	parts, err := s.parts()
 	if err != nil {
 		return report{}, err
 	}
 	r := report{Parts: make([]partStatus, len(parts))}
-	var asked sync.WaitGroup
+	var checks sync.WaitGroup
 	for i, p := range parts {
-		asked.Go(func() { r.Parts[i] = s.statusOf(ctx, p) })
+		checks.Go(func() { r.Parts[i] = s.statusOf(ctx, p) })
 	}
-	asked.Wait()
+	checks.Wait()
 	return r, nil
 }
 
 func (s *stack) statusOf(ctx context.Context, p part) partStatus {
 	st := partStatus{Name: p.name, Address: p.address}
-	owner, runs := s.layout.running(p.owner())
+	owner, runs := s.layout.processes().running(p.owner())
 	ours := p.ours() || p.owner() != p.name
 	if ours {
 		st.Log = s.layout.logPath(p.owner())
 	}
 	switch {
 	case ours && !runs:
-		st.Reason = "it does not run"
+		st.Reason = "not running"
 		return st
 	case runs:
 		st.PID = owner.PID
@@ -87,7 +87,7 @@ func (s *stack) statusOf(ctx context.Context, p part) partStatus {
 	return st
 }
 
-// table writes the report for people.
+// table writes the report as a table.
 func (r report) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "PART\tPID\tADDRESS\tHEALTH\tLOG")
@@ -100,14 +100,14 @@ func (r report) table(w io.Writer) error {
 			health = p.Reason
 		}
 		if log == "" {
-			log = "(not ours)"
+			log = "(external)"
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", p.Name, pid, p.Address, health, relative(log))
 	}
 	return t.Flush()
 }
 
-// relative shortens a path to one from the working folder where that is shorter.
+// relative returns a path relative to the working directory, if it is inside it.
 func relative(path string) string {
 	wd, err := os.Getwd()
 	if err != nil {

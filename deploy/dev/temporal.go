@@ -10,9 +10,12 @@ import (
 // temporalBinary is the embedded build.
 const temporalBinary = "gpuaas-dev-temporal"
 
-// temporal answers the server, and its Web UI, which is a part of the same
-// process where the server is ours.
-func (s *stack) temporal() []part {
+// temporalEngine describes the Temporal server and its Web UI.
+type temporalEngine struct{ *stack }
+
+// parts returns the server and, if the server is ours, its Web UI, which runs in
+// the same process.
+func (s temporalEngine) parts() []part {
 	server := part{name: partTemporal, address: s.record.Temporal.Address}
 	if !s.record.Temporal.owned() {
 		server.healthy = dialable(server.address)
@@ -27,9 +30,9 @@ func (s *stack) temporal() []part {
 	}
 	server.prepare = func(context.Context) (command, error) {
 		if s.record.Temporal.Kind == kindPath {
-			return s.temporalProgram(), nil
+			return s.program(), nil
 		}
-		run, err := s.embedded(temporalBinary, "--address", server.address, "--namespace", s.record.Namespace,
+		run, err := s.programs.command(temporalBinary, "--address", server.address, "--namespace", s.record.Namespace,
 			"--ui-address", strings.TrimPrefix(s.record.WebUI, "http://"),
 			"--metrics-address", loopback(s.record.Ports.TemporalMetrics), "--db", s.layout.temporalFile())
 		if err != nil || !s.record.TemporalOnPostgres {
@@ -43,19 +46,18 @@ func (s *stack) temporal() []part {
 	return []part{server, ui}
 }
 
-// onTemporal takes over where a new stack's Temporal keeps its state. Only the
-// embedded build can do it on Postgres.
-func (s *stack) onTemporal() {
-	if s.onPostgres && s.record.Temporal.owned() {
+// keepTemporalOnPostgres applies --temporal-on-postgres to a new record. Only the
+// embedded build supports it.
+func (s *stack) keepTemporalOnPostgres() {
+	if s.temporalOnPostgres && s.record.Temporal.owned() {
 		s.record.Temporal.Kind, s.record.Temporal.Program = kindEmbedded, ""
 		s.record.TemporalOnPostgres = true
 	}
 }
 
-// temporalProgram runs the development server of a temporal that the machine
-// has. Its queues are polled 20 times a second unless told otherwise, which
-// every step of a workflow would wait for.
-func (s *stack) temporalProgram() command {
+// program returns the development server of an installed temporal. The settings
+// raise the default of 20 queue polls per second, which would delay every step.
+func (s temporalEngine) program() command {
 	p := s.record.Ports
 	args := []string{
 		"server", "start-dev", "--ip", "127.0.0.1", "--ui-ip", "127.0.0.1",

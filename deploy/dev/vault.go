@@ -17,14 +17,17 @@ import (
 // vaultBinary is the embedded build.
 const vaultBinary = "gpuaas-dev-vault"
 
-// vaultKeys is the file with what opens the Vault, as the embedded build writes
-// it; for a vault of the machine it is written here.
+// vaultKeys is the file that unseals the Vault. The embedded build writes it;
+// for an installed vault this package does.
 type vaultKeys struct {
 	UnsealKey []byte `json:"unseal_key"`
 	RootToken string `json:"root_token"`
 }
 
-func (s *stack) vault() part {
+// vaultEngine describes the Vault part.
+type vaultEngine struct{ *stack }
+
+func (s vaultEngine) part() part {
 	p := part{
 		name: partVault, address: s.record.Vault.Address,
 		healthy: get(s.record.Vault.Address + "/v1/sys/health"),
@@ -33,11 +36,11 @@ func (s *stack) vault() part {
 	case kindExternal:
 		return p
 	case kindPath:
-		p.prepare = s.prepareVaultProgram
+		p.prepare = s.prepare
 		p.healthy = s.unsealed(p.healthy)
 	case kindEmbedded:
 		p.prepare = func(context.Context) (command, error) {
-			return s.embedded(vaultBinary, "--address", loopback(s.record.Ports.Vault),
+			return s.programs.command(vaultBinary, "--address", loopback(s.record.Ports.Vault),
 				"--data", s.layout.vaultDir(), "--keys", s.layout.vaultKeys())
 		}
 	}
@@ -45,8 +48,8 @@ func (s *stack) vault() part {
 	return p
 }
 
-// prepareVaultProgram configures a vault that the machine has.
-func (s *stack) prepareVaultProgram(context.Context) (command, error) {
+// prepare configures an installed vault.
+func (s vaultEngine) prepare(context.Context) (command, error) {
 	data := s.layout.vaultDir()
 	if err := os.MkdirAll(data, privateDir); err != nil {
 		return command{}, err
@@ -67,8 +70,8 @@ func (s *stack) prepareVaultProgram(context.Context) (command, error) {
 	}, writePrivate(file, config)
 }
 
-// unsealed is a probe that also initialises and unseals a Vault that needs it.
-func (s *stack) unsealed(healthy probe) probe {
+// unsealed is a probe that also initializes and unseals the Vault if necessary.
+func (s vaultEngine) unsealed(healthy probe) probe {
 	v := vaultClient{address: s.record.Vault.Address}
 	return func(ctx context.Context) error {
 		err := healthy(ctx)
@@ -79,10 +82,10 @@ func (s *stack) unsealed(healthy probe) probe {
 	}
 }
 
-// vaultClient makes the three calls that open a Vault.
+// vaultClient makes the three calls that unseal a Vault.
 type vaultClient struct{ address string }
 
-// open does the next step of opening: initialise, or unseal.
+// open makes the next call: initialize or unseal.
 func (v vaultClient) open(ctx context.Context, keyFile string) error {
 	var status struct{ Initialized, Sealed bool }
 	if err := v.call(ctx, http.MethodGet, "seal-status", nil, &status); err != nil || (status.Initialized && !status.Sealed) {
@@ -109,7 +112,7 @@ func (v vaultClient) initialize(ctx context.Context, keyFile string) error {
 		return err
 	}
 	if len(made.Keys) != 1 {
-		return fmt.Errorf("vault answered %d unseal keys", len(made.Keys))
+		return fmt.Errorf("vault returned %d unseal keys", len(made.Keys))
 	}
 	return writePrivateJSON(keyFile, vaultKeys{UnsealKey: made.Keys[0], RootToken: made.Token})
 }
@@ -128,35 +131,35 @@ func (v vaultClient) call(ctx context.Context, method, path string, in, out any)
 		return err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("vault answers %s to %s", resp.Status, path)
+		return fmt.Errorf("vault returned %s for %s", resp.Status, path)
 	}
 	if out == nil {
 		return nil
 	}
-	return json.Unmarshal(answer, out)
+	return json.Unmarshal(raw, out)
 }
 
-// ensureVaultToken leaves a privileged token for `gpuaas admin setup` in a file
-// of its own: the root token of our Vault, or the one that the operator of an
-// external one put into the environment or the usual file.
-func (s *stack) ensureVaultToken() error {
+// ensureToken writes a privileged token for `gpuaas admin setup` to a file: the
+// root token of our Vault, or for an external Vault the token from the
+// environment or the usual file.
+func (s vaultEngine) ensureToken() error {
 	if !s.record.Vault.owned() {
-		return s.externalVaultToken()
+		return s.copyToken()
 	}
 	var keys vaultKeys
 	found, err := readJSON(s.layout.vaultKeys(), &keys)
 	if err != nil || !found {
-		return errors.Join(err, fault("gpuaas dev down --wipe starts over", "%s is missing", s.layout.vaultKeys()))
+		return errors.Join(err, stackError("gpuaas dev down --wipe starts over", "%s does not exist", s.layout.vaultKeys()))
 	}
 	return writePrivate(s.layout.vaultToken(), []byte(keys.RootToken+"\n"))
 }
 
-func (s *stack) externalVaultToken() error {
+func (s vaultEngine) copyToken() error {
 	token := s.getenv(varVaultToken)
 	for _, file := range []string{s.getenv(varVaultTokenFile), filepath.Join(s.getenv("HOME"), ".vault-token"), s.layout.vaultToken()} {
 		if token != "" {
@@ -167,7 +170,7 @@ func (s *stack) externalVaultToken() error {
 		}
 	}
 	if token == "" {
-		return fault("set "+varVaultTokenFile+" to a file that holds one",
+		return stackError("set "+varVaultTokenFile+" to a file that contains one",
 			"setting up the Vault at %s needs a privileged token", s.record.Vault.Address)
 	}
 	return writePrivate(s.layout.vaultToken(), []byte(token+"\n"))

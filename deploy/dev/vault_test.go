@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sealedVault is a Vault as far as opening it goes.
+// sealedVault implements the calls of a Vault that unseal it.
 type sealedVault struct{ initialized, open bool }
 
 func (v *sealedVault) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	reply := func(body any) { json.NewEncoder(w).Encode(body) } //nolint:errcheck // the client tells
+	reply := func(body any) { json.NewEncoder(w).Encode(body) } //nolint:errcheck // the client reports it
 	switch r.Method + " " + r.URL.Path {
 	case "GET /v1/sys/health":
 		if !v.open {
@@ -35,14 +35,14 @@ func (v *sealedVault) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func TestVaultOfTheMachineIsOpened(t *testing.T) {
+func TestInstalledVaultIsUnsealed(t *testing.T) {
 	t.Parallel()
 	v := &sealedVault{}
 	server := httptest.NewServer(v)
 	defer server.Close()
 	s := &stack{layout: layout{dir: t.TempDir()}, record: record{Vault: onPath(server.URL)}}
 	require.NoError(t, s.layout.make())
-	p := s.vault()
+	p := vaultEngine{s}.part()
 	steps := 0
 	for p.healthy.once(t.Context()) != nil {
 		steps++
@@ -52,7 +52,7 @@ func TestVaultOfTheMachineIsOpened(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
-	require.NoError(t, s.ensureVaultToken())
+	require.NoError(t, vaultEngine{s}.ensureToken())
 	token, err := os.ReadFile(s.layout.vaultToken())
 	require.NoError(t, err)
 	require.Equal(t, "root\n", string(token))
@@ -70,11 +70,11 @@ func onPath(url string) server {
 	return server{Kind: kindPath, Address: url, Program: "/usr/bin/vault"}
 }
 
-func TestVaultOfTheMachineIsConfigured(t *testing.T) {
+func TestInstalledVaultIsConfigured(t *testing.T) {
 	t.Parallel()
 	s := &stack{layout: layout{dir: t.TempDir()}, record: testRecord(t)}
 	s.record.Vault.Program = "/usr/bin/vault"
-	c, err := s.prepareVaultProgram(t.Context())
+	c, err := vaultEngine{s}.prepare(t.Context())
 	require.NoError(t, err)
 	file := filepath.Join(s.layout.vaultDir(), "server.json")
 	require.Equal(t, []string{"server", "-config", file}, c.args)
@@ -106,7 +106,7 @@ func TestExternalVaultToken(t *testing.T) {
 			s := &stack{layout: layout{dir: t.TempDir()}, getenv: within(c.env).getenv}
 			s.record.Vault = server{Kind: kindExternal, Address: "http://v"}
 			require.NoError(t, s.layout.make())
-			err := s.ensureVaultToken()
+			err := vaultEngine{s}.ensureToken()
 			if c.want == "" {
 				require.ErrorContains(t, err, "privileged token")
 				return
@@ -119,11 +119,11 @@ func TestExternalVaultToken(t *testing.T) {
 	}
 }
 
-func TestTemporalOfTheMachine(t *testing.T) {
+func TestInstalledTemporal(t *testing.T) {
 	t.Parallel()
 	s := &stack{layout: layout{dir: "/d"}, record: testRecord(t)}
 	s.record.Temporal.Program = "/usr/bin/temporal"
-	c := s.temporalProgram()
+	c := temporalEngine{s}.program()
 	require.Equal(t, []string{
 		"server", "start-dev", "--ip", "127.0.0.1", "--ui-ip", "127.0.0.1", "--port", "17000", "--ui-port", "17001",
 		"--metrics-port", "17008", "--db-filename", "/d/temporal.db", "--namespace", "gpuaas", "--log-level", "warn",

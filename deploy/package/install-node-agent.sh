@@ -1,18 +1,18 @@
 #!/bin/sh
-# Installs the gpuaas node agent from the folder this script is in: binary and
-# systemd unit, and the env file where the environment holds a bundle's
-# variables. The CA bundles are put in place before. Run it as root:
+# Installs the gpuaas node agent from this script's folder: binary, systemd unit,
+# and the env file if the environment contains a bundle's variables. Install the CA
+# bundles first. Run it as root:
 #
 #   sh install-node-agent.sh [--no-start]
 #
 #   GPUAAS_NODE_AGENT_INSTALL_ROOT  (/opt/gpuaas/node-agent)
 #   GPUAAS_NODE_AGENT_ENV_FILE      (/etc/gpuaas/node-agent.env)
 #   GPUAAS_NODE_AGENT_SYSTEMD_UNIT  (gpuaas-node-agent.service)
-#   DESTDIR                         installs below this folder
+#   DESTDIR                         install below this folder
 #
-# It may be run again; a running agent goes on with its old binary until it is
-# restarted. Key material that is there already is moved aside, never kept and
-# never deleted, when the environment brings a new enrolment token.
+# It is safe to run it again. A running agent keeps its old binary until it is
+# restarted. If the environment contains a new enrollment token, existing key
+# material is renamed, not kept and not deleted.
 set -eu
 umask 077
 
@@ -25,10 +25,10 @@ stamp=$(date -u +%Y%m%dT%H%M%SZ)-$$
 
 fail() { printf "gpuaas: %s\n" "$*" >&2; exit 1; }
 
-# folder makes a folder and those above it, readable by all: umask is not.
+# folder creates a folder and its parents, readable by all regardless of umask.
 folder() { (umask 022 && mkdir -p "$1"); }
 
-# put FILE MODE replaces a file by its input in one step.
+# put FILE MODE replaces a file by standard input atomically.
 put() {
 	folder "$(dirname "$1")"
 	tmp=$(mktemp "$1.XXXXXX")
@@ -38,7 +38,7 @@ put() {
 	mv -f -- "$tmp" "$1"
 }
 
-# aside renames what is there of its arguments; nothing is deleted.
+# aside renames those of its arguments that exist; it deletes nothing.
 aside() {
 	for f in "$@"; do
 		case $f in *.stale-*) continue ;; esac
@@ -46,13 +46,13 @@ aside() {
 	done
 }
 
-# setting NAME prints what the env file sets.
+# setting NAME prints a value from the env file.
 setting() {
 	[ ! -f "$root$env_file" ] || sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" "$root$env_file" | tail -n 1
 }
 
-# stale_identity moves aside what an older identity left, wherever the agent
-# looks for one, and all that another node left.
+# stale_identity renames the files of an older identity in all of the agent's
+# locations, and all files of another node.
 stale_identity() {
 	state=$(setting GPUAAS_STATE_DIR)
 	state=$root${state:-/var/lib/gpuaas/node-agent}
@@ -62,14 +62,14 @@ stale_identity() {
 		"$state"/identity* "$state"/recover* "$state"/*-key.* "$state"/removed.json
 }
 
-# write_env makes the env file of what is exported, the manual mode's way. It
-# keeps the well-formed lines that set anything else.
+# write_env writes the env file from exported variables (provider manual). It keeps
+# well-formed lines that set other variables.
 write_env() {
 	keys="GPUAAS_NODE_ID GPUAAS_ENROLLMENT_TOKEN GPUAAS_API_URL GPUAAS_TASK_SIGNING_PUBKEYS GPUAAS_CA_BUNDLE_PATH \
 GPUAAS_NODE_CERT_CA_BUNDLE_PATH GPUAAS_CERT_PATH GPUAAS_KEY_PATH GPUAAS_ENV"
 	for key in $keys; do
 		eval "value=\${$key-}"
-		case $value in *[\"\\]*) fail "$key holds a quote or a backslash; nothing was changed" ;; esac
+		case $value in *[\"\\]*) fail "$key contains a quote or a backslash; nothing was changed" ;; esac
 	done
 	stale_identity
 	{
@@ -91,7 +91,7 @@ case "${1-}" in
 *) fail "usage: sh install-node-agent.sh [--no-start]" ;;
 esac
 if [ "$(id -u)" != 0 ] && [ -z "$root" ]; then fail "run this as root"; fi
-[ -f "$here/gpuaas-node-agent" ] || fail "gpuaas-node-agent is not beside this script"
+[ -f "$here/gpuaas-node-agent" ] || fail "gpuaas-node-agent is not in the folder of this script"
 "$here/gpuaas-node-agent" version >/dev/null || fail "this host cannot run gpuaas-node-agent; nothing was changed"
 
 if [ -n "${GPUAAS_NODE_ID-}" ] && [ -n "${GPUAAS_ENROLLMENT_TOKEN-}" ]; then

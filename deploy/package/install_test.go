@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// host is a host's file system below a folder, with a systemctl that only notes
-// what it is told, and an unpacked package.
+// host is the file system of a host in a temporary folder, with a systemctl that
+// only records its arguments, and an unpacked package.
 type host struct {
 	t                    *testing.T
 	root, bin, installer string
@@ -82,7 +82,7 @@ func TestInstallByHand(t *testing.T) {
 		"/var/lib/gpuaas/node-agent/recovery-key.pem"}, h.stale())
 	assert.Equal(t, "GPUAAS_WORKLOAD_DRIVER=docker\nGPUAAS_NODE_ID=\"n1\"\nGPUAAS_ENROLLMENT_TOKEN=\"new\"\nGPUAAS_ENV=\"dev\"\n",
 		h.read("/etc/gpuaas/node-agent.env"))
-	assert.Equal(t, "work", h.read("/var/lib/gpuaas/node-agent/journal/1"), "the same node goes on with its work")
+	assert.Equal(t, "work", h.read("/var/lib/gpuaas/node-agent/journal/1"), "the journal of the same node is kept")
 	assert.Equal(t, "stop gpuaas-node-agent.service\ndaemon-reload\nenable gpuaas-node-agent.service\nrestart gpuaas-node-agent.service\n",
 		h.read("/systemctl.log"))
 	assert.NotContains(t, h.read("/etc/systemd/system/gpuaas-node-agent.service"), "@")
@@ -92,7 +92,8 @@ func TestInstallByHand(t *testing.T) {
 		assert.Equal(t, os.FileMode(0o755), info.Mode().Perm(), folder)
 	}
 
-	// Without a bundle it changes the program only; another node's goes as a whole.
+	// Without a bundle only the program changes. With another node's bundle the
+	// whole state is renamed.
 	said, err = h.install()
 	require.NoError(t, err, said)
 	assert.Contains(t, h.read("/etc/gpuaas/node-agent.env"), `GPUAAS_ENROLLMENT_TOKEN="new"`)
@@ -106,7 +107,7 @@ func TestInstallRefusals(t *testing.T) {
 	h.write("/etc/gpuaas/cert.pem", "old")
 	said, err := h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=a\"b")
 	require.Error(t, err)
-	assert.Contains(t, said, "GPUAAS_ENROLLMENT_TOKEN holds a quote")
+	assert.Contains(t, said, "GPUAAS_ENROLLMENT_TOKEN contains a quote")
 	assert.NotContains(t, said, `a"b`)
 	h.put(filepath.Join(h.installer, "gpuaas-node-agent"), "#!/bin/sh\nexit 126\n")
 	said, err = h.install("GPUAAS_NODE_ID=n1", "GPUAAS_ENROLLMENT_TOKEN=new")

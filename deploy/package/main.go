@@ -1,6 +1,6 @@
-// Command package makes the node agent's install package: a tar.gz of the
-// binary, its installer and its systemd unit. The same binary gives the same
-// bytes, so the digest names the content. It prints the digest.
+// Command package builds the node agent's install package, a tar.gz of the binary,
+// its installer and its systemd unit, and prints its digest. The build is
+// reproducible: the same binary gives the same digest.
 package main
 
 import (
@@ -21,25 +21,24 @@ import (
 var files embed.FS
 
 func main() {
-	agent := flag.String("agent", "bin/gpuaas-node-agent", "the agent's binary")
-	out := flag.String("o", "bin/gpuaas-node-agent.tar.gz", "the package")
+	agent := flag.String("agent", "bin/gpuaas-node-agent", "agent `binary`")
+	out := flag.String("o", "bin/gpuaas-node-agent.tar.gz", "output `file`")
 	flag.Parse()
 	digest, err := build(*agent, *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "package:", err)
-		os.Exit(1) //nolint:forbidigo // this is a main
+		os.Exit(1) //nolint:forbidigo // in a main package
 	}
 	fmt.Fprintf(os.Stdout, "%s sha256:%s\n", *out, digest)
 }
 
-// build writes the package beside its name first, so that a reader never sees
-// half of one, and returns its digest.
+// build writes the package atomically and returns its digest.
 func build(agent, out string) (digest string, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(out), filepath.Base(out)+".*")
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // it is renamed unless something failed
+	defer os.Remove(tmp.Name()) //nolint:errcheck // fails after the rename
 	sum := sha256.New()
 	if err := write(io.MultiWriter(tmp, sum), agent); err != nil {
 		return "", err
@@ -53,7 +52,7 @@ func build(agent, out string) (digest string, err error) {
 	return hex.EncodeToString(sum.Sum(nil)), os.Rename(tmp.Name(), out)
 }
 
-// write writes the archive without times and owners.
+// write writes the archive without timestamps and owners.
 func write(w io.Writer, agent string) error {
 	zip := gzip.NewWriter(w)
 	archive := tar.NewWriter(zip)

@@ -12,27 +12,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// root is the repository's root, seen from this folder.
+// root is the root of the repository, relative to this folder.
 const root = "../.."
 
 const module = "github.com/gpuaas/gpuaas"
 
-// pkg is what go list says of a package.
+// pkg is a package in the output of go list.
 type pkg struct {
 	ImportPath string
 	Name       string
-	Imports    []string // direct, of non-test files
-	Deps       []string // all, through others too
+	Imports    []string // direct imports of non-test files
+	Deps       []string // transitive imports
 	// Direct imports of test files.
 	TestImports, XTestImports []string
 }
 
-// folder is the package's path inside the module.
+// folder returns the package's path inside the module.
 func (p pkg) folder() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }
 
-// packages lists the packages of the product's module.
+// packages lists the packages of the main module.
 func packages(t *testing.T) []pkg {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-buildvcs=false", "-json=ImportPath,Name,Imports,Deps,TestImports,XTestImports", "./...")
@@ -51,34 +51,45 @@ func packages(t *testing.T) []pkg {
 	}
 }
 
-// within reports whether path is prefix or below it.
+// within reports whether path equals prefix or is below it.
 func within(path, prefix string) bool {
 	return path == prefix || strings.HasPrefix(path, prefix+"/")
 }
 
 // goFiles calls f with the path (from the root) and the text of each Go file of
-// the repository, nested modules included, planted and generated files not.
+// the repository, nested modules included, planted and generated files excluded.
 func goFiles(t *testing.T, f func(path, text string)) {
+	t.Helper()
+	files(t, func(path, text string) {
+		if strings.HasSuffix(path, ".go") && !strings.HasPrefix(text, "// Code generated ") {
+			f(path, text)
+		}
+	})
+}
+
+// files calls f with the path and the text of each file of the repository.
+// Folders of test data, of binaries and those that start with a dot are left
+// out, except .github.
+func files(t *testing.T, f func(path, text string)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		if d.IsDir() {
-			if name := d.Name(); name == "testdata" || name == "bin" || (strings.HasPrefix(name, ".") && path != root) {
+			name := d.Name()
+			hidden := strings.HasPrefix(name, ".") && path != root && name != ".github"
+			if hidden || name == "testdata" || path == filepath.Join(root, "bin") || path == filepath.Join(root, "bench") {
 				return filepath.SkipDir
 			}
 			return nil
 		}
-		if !strings.HasSuffix(path, ".go") {
+		if filepath.Ext(path) == "" || !d.Type().IsRegular() {
 			return nil
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
-		}
-		if strings.HasPrefix(string(text), "// Code generated ") {
-			return nil
 		}
 		rel, err := filepath.Rel(root, path)
 		if err != nil {

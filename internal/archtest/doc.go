@@ -1,7 +1,9 @@
-// Package archtest holds what the linter cannot see of the house rules: which
-// packages a folder may reach through others, that every folder has a row in
-// the import table, that adapters do not import each other, and sizes and names.
-// It also proves that the linters bite: testdata/planted breaks each rule once.
+// Package archtest checks project rules that the linter cannot: the packages that a
+// folder reaches transitively, imports between sibling packages, the size of files,
+// receivers and schema packages, wording, and the names in documents. It also plants
+// violations, in testdata/planted and in its own tests, to verify that the rules
+// report them.
 //
-// It has no code of its own; start with imports_test.go.
+// It contains only tests; start with imports_test.go. Temporary exceptions are in
+// notConverted, notMoved, oversized and hiddenFields.
 package archtest

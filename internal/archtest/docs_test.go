@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDependencies holds docs/dependencies.md to the modules that our packages
-// and their tests import: a heading for each, and none for another. That go.mod
-// lists just these as direct is what go mod tidy sees to (./task gen:check).
+// TestDependencies compares the headings of docs/dependencies.md with the modules
+// that our packages and their tests import. go mod tidy (./task gen:check)
+// verifies that go.mod lists the same modules as direct.
 func TestDependencies(t *testing.T) {
 	t.Parallel()
 	required := names(regexp.MustCompile(`(?m)^(?:\t|require )([^\s(]+) v\S+`).FindAllStringSubmatch(read(t, "go.mod"), -1))
@@ -31,8 +31,7 @@ func TestDependencies(t *testing.T) {
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(direct)), names(doc))
 }
 
-// provider returns the module that provides a package: the longest that is a
-// prefix of its path.
+// provider returns the module that contains a package: the longest prefix of its path.
 func provider(modules []string, path string) (longest string) {
 	for _, m := range modules {
 		if within(path, m) && len(m) > len(longest) {
@@ -42,12 +41,10 @@ func provider(modules []string, path string) (longest string) {
 	return longest
 }
 
-// TestDocLinks follows every relative link of the documents.
+// TestDocLinks checks every relative link in the documents.
 func TestDocLinks(t *testing.T) {
 	t.Parallel()
-	docs, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	require.NoError(t, err)
-	docs = append(docs, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"))
+	docs := documents(t)
 	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
 	for _, doc := range docs {
 		text, err := os.ReadFile(doc)
@@ -55,6 +52,41 @@ func TestDocLinks(t *testing.T) {
 		for _, target := range names(link.FindAllStringSubmatch(string(text), -1)) {
 			_, err := os.Stat(filepath.Join(filepath.Dir(doc), target))
 			assert.NoError(t, err, "%s links to %s", strings.TrimPrefix(doc, root+"/"), target)
+		}
+	}
+}
+
+// documents lists the paths of the documents, from this folder.
+func documents(t *testing.T) []string {
+	t.Helper()
+	docs, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	return append(docs, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"))
+}
+
+// TestDocNames checks that every test and source file that a document names in a
+// code span exists.
+func TestDocNames(t *testing.T) {
+	t.Parallel()
+	tests := map[string]bool{}
+	fn := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	goFiles(t, func(path, text string) {
+		if strings.HasSuffix(path, "_test.go") {
+			for _, name := range names(fn.FindAllStringSubmatch(text, -1)) {
+				tests[name] = true
+			}
+		}
+	})
+	test := regexp.MustCompile("`(Test\\w+)`")
+	file := regexp.MustCompile("`((?:[\\w.-]+/)+[\\w-]+\\.(?:go|sql|yaml|hcl|sh))`")
+	for _, doc := range documents(t) {
+		text, err := os.ReadFile(doc)
+		require.NoError(t, err)
+		for _, name := range names(test.FindAllStringSubmatch(string(text), -1)) {
+			assert.True(t, tests[name], "%s names %s", strings.TrimPrefix(doc, root+"/"), name)
+		}
+		for _, path := range names(file.FindAllStringSubmatch(string(text), -1)) {
+			assert.FileExists(t, filepath.Join(root, path), "named by %s", strings.TrimPrefix(doc, root+"/"))
 		}
 	}
 }

@@ -20,14 +20,14 @@ func TestFileSizes(t *testing.T) {
 		switch {
 		case strings.HasSuffix(path, "_test.go"):
 		case strings.HasPrefix(path, "cmd/") && strings.HasSuffix(path, "/main.go"):
-			assert.LessOrEqual(t, lines, maxMainLines, "%s: a main wires nothing itself", path)
+			assert.LessOrEqual(t, lines, maxMainLines, "%s: a main must not contain logic", path)
 		default:
 			assert.LessOrEqual(t, lines, maxFileLines, "%s is too long", path)
 		}
 	})
 }
 
-// The linter does not see the nested modules, so this does.
+// TestNoInit also covers the nested modules, which the linter does not check.
 func TestNoInit(t *testing.T) {
 	t.Parallel()
 	goFiles(t, func(path, text string) {
@@ -39,6 +39,6 @@ func TestPackageNames(t *testing.T) {
 	t.Parallel()
 	vague := []string{"util", "utils", "common", "helper", "helpers", "manager", "misc", "shared", "types", "base"}
 	for _, p := range packages(t) {
-		assert.False(t, slices.Contains(vague, p.Name), "%s: %q says nothing", p.ImportPath, p.Name)
+		assert.False(t, slices.Contains(vague, p.Name), "%s: the name %q is too vague", p.ImportPath, p.Name)
 	}
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The linters whose settings are house rules.
-var houseLinters = []string{"depguard", "forbidigo", "gochecknoglobals", "gochecknoinits", "funlen", "revive", "sloglint"}
+// projectLinters are the linters with project-specific settings.
+var projectLinters = []string{"depguard", "forbidigo", "gochecknoglobals", "gochecknoinits", "funlen", "revive", "sloglint"}
 
-// TestPlantedLint runs golangci-lint, as it is configured, over the planted
-// module and compares what it reports with the want comments, both ways.
+// TestPlantedLint runs golangci-lint with the project's configuration on the planted
+// module and compares its findings with the want comments, in both directions.
 func TestPlantedLint(t *testing.T) {
 	t.Parallel()
 	dir := plant(t)
 	want := wanted(t, dir, "// want: ")
-	// Sizes are planted by a loop: nobody wants to read the files.
+	// Oversized files are generated.
 	write(t, dir, "internal/planted/long.go", "package planted\n"+strings.Repeat("\n// Filler.\n", maxFileLines/2))
 	want = append(want, finding{"internal/planted/long.go", maxFileLines + 1, "revive"})
 	write(t, dir, "internal/planted/longfunc.go", "package planted\n\n// Long is long.\nfunc Long(n int) int {\n"+strings.Repeat("\tn++\n", 81)+"\treturn n\n}\n")
 	want = append(want, finding{"internal/planted/longfunc.go", 4, "funlen"})
 
-	out := tool(t, dir, "golangci-lint", "run", "--enable-only", strings.Join(houseLinters, ","),
+	out := tool(t, dir, "golangci-lint", "run", "--enable-only", strings.Join(projectLinters, ","),
 		"--output.json.path", "stdout", "--output.text.path", "stderr", "--show-stats=false", "./...")
 	var report struct {
 		Issues []struct {
@@ -51,8 +51,8 @@ func TestPlantedLint(t *testing.T) {
 	compare(t, want, got)
 }
 
-// TestPlantedWorkflowcheck does the same for workflowcheck, which reports the
-// line of the workflow function.
+// TestPlantedWorkflowcheck does the same for workflowcheck, which reports the line of
+// the workflow function.
 func TestPlantedWorkflowcheck(t *testing.T) {
 	t.Parallel()
 	dir := plant(t)
@@ -66,9 +66,9 @@ func TestPlantedWorkflowcheck(t *testing.T) {
 	for _, w := range wants {
 		assert.True(t, slices.ContainsFunc(reported, func(m []string) bool {
 			return m[1] == fmt.Sprint(w.line) && strings.Contains(m[2], w.by)
-		}), "%s:%d: workflowcheck says nothing of %q in:\n%s", w.file, w.line, w.by, out)
+		}), "%s:%d: workflowcheck does not report %q in:\n%s", w.file, w.line, w.by, out)
 	}
-	assert.Len(t, reported, len(wants), "workflowcheck reports something else too:\n%s", out)
+	assert.Len(t, reported, len(wants), "workflowcheck has unexpected findings:\n%s", out)
 }
 
 type finding struct {
@@ -81,14 +81,14 @@ func compare(t *testing.T, want, got []finding) {
 	t.Helper()
 	require.NotEmpty(t, want)
 	for _, w := range want {
-		assert.Contains(t, got, w, "%s:%d: %s says nothing", w.file, w.line, w.by)
+		assert.Contains(t, got, w, "%s:%d: %s does not report it", w.file, w.line, w.by)
 	}
 	for _, g := range got {
-		assert.Contains(t, want, g, "%s:%d: %s reports what nobody planted", g.file, g.line, g.by)
+		assert.Contains(t, want, g, "%s:%d: unexpected finding of %s", g.file, g.line, g.by)
 	}
 }
 
-// wanted reads the comments that start with mark.
+// wanted returns the comments that start with mark.
 func wanted(t *testing.T, dir, mark string) []finding {
 	t.Helper()
 	var all []finding
@@ -114,8 +114,8 @@ func wanted(t *testing.T, dir, mark string) []finding {
 	return all
 }
 
-// plant makes a module of the planted files with the real go.mod, go.sum and
-// linter settings.
+// plant creates a module with the planted files and the real go.mod, go.sum and linter
+// settings.
 func plant(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -136,8 +136,8 @@ func write(t *testing.T, dir, name, text string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 }
 
-// tool runs a pinned tool in dir and returns what it prints, stderr last. The
-// linters exit non-zero when they find something, which here they must.
+// tool runs a pinned tool in dir and returns its output, stderr last. The tool must exit
+// with a non-zero status, which reports findings.
 func tool(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	tools, err := filepath.Abs(filepath.Join(root, "tools", "go.mod"))

@@ -41,7 +41,7 @@ func TestStepCostsThreeCommits(t *testing.T) {
 	}
 	for i := range 5 {
 		step := fmt.Sprint("facts-", i)
-		var offer *wire.TaskOffer
+		var offer *nodeapi.Dispatch
 		costs("empty poll", func() { e.takeNone(c) })
 		costs("enqueue", func() { e.dispatch(f, step, task.FactsCollect) })
 		costs("claim", func() { offer = e.take(c, time.Minute) })
@@ -74,9 +74,9 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 	for range 4 {
 		_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 		require.NoError(t, err)
-		require.NoError(t, e.Told(ctx, row.TaskID, nodeapi.HeartbeatReply{Paused: true}))
+		require.NoError(t, e.SetActivityState(ctx, row.TaskID, nodeapi.ActivityState{Paused: true}))
 		require.NoError(t, e.beat(c, wire.HeartbeatRequest{}))
-		require.NoError(t, e.Polled(ctx, c, 1))
+		require.NoError(t, e.RecordPoll(ctx, c, 1))
 		e.takeNone(c, row.TaskID)
 	}
 	e.exec("SELECT pg_notify('gpuaas_node', 'the end')")

@@ -55,13 +55,13 @@ func TestEnrollment(t *testing.T) {
 
 	caller, err := e.Authenticate(ctx, id, second)
 	require.NoError(t, err)
-	require.False(t, caller.Polled)
-	require.NoError(t, e.Polled(ctx, caller, 0))
-	require.NoError(t, e.Polled(ctx, caller, 0))
+	require.False(t, caller.HasPolled)
+	require.NoError(t, e.RecordPoll(ctx, caller, 0))
+	require.NoError(t, e.RecordPoll(ctx, caller, 0))
 	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true, TokenClaimed: true, Polled: true}, progress())
 	caller, err = e.Authenticate(ctx, id, second)
 	require.NoError(t, err)
-	require.True(t, caller.Polled)
+	require.True(t, caller.HasPolled)
 	require.Equal(t, second, *e.node(n.ID).Identity)
 
 	require.Equal(t, []string{"nodes.register succeeded", "nodes.enroll accepted RMA-4411", "nodes.token_issued succeeded", "nodes.token_claimed succeeded",
@@ -246,7 +246,7 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 		require.NoError(t, e.storePending(n.ID, 1, tokenID, cert))
 		caller, err := e.Authenticate(ctx, id, cert)
 		require.NoError(t, err)
-		require.NoError(t, e.Polled(ctx, caller, 0))
+		require.NoError(t, e.RecordPoll(ctx, caller, 0))
 
 		tokenID, hash = e.token(n.ID)
 		progress, err := e.Enrollment(ctx, n.ID)

@@ -206,17 +206,22 @@ func (e *env) enqueue(s activities.TaskSpec) activities.TaskRow {
 }
 
 // take hands the node its next task, which must exist.
-func (e *env) take(c nodeapi.Caller, lease time.Duration, have ...string) *wire.TaskOffer {
+func (e *env) take(c nodeapi.Caller, lease time.Duration, have ...string) *nodeapi.Dispatch {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, nodeapi.PollRequest{Have: have}, lease)
+	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have}, lease)
 	require.NoError(e.t, err)
 	require.NotNil(e.t, offer)
 	return offer
 }
 
+// Result stores a result without its proof.
+func (e *env) Result(ctx context.Context, c nodeapi.Caller, taskID string, r task.Result) (task.Type, error) {
+	return e.Store.Result(ctx, c, taskID, nodeapi.ReceivedResult{Result: r})
+}
+
 func (e *env) takeNone(c nodeapi.Caller, have ...string) {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, nodeapi.PollRequest{Have: have}, time.Minute)
+	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have}, time.Minute)
 	require.NoError(e.t, err)
 	require.Nil(e.t, offer)
 }

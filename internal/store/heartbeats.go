@@ -40,7 +40,7 @@ func newHeartbeats(s *Inventory) *batcher[heartbeat] {
 	return &batcher[heartbeat]{minWait: heartbeatMinWait, maxWait: heartbeatMaxWait, maxSize: maxHeartbeats, flush: s.storeHeartbeats}
 }
 
-// Heartbeat stores the agent's report, as nodeapi.Store specifies: in a batch if
+// Heartbeat stores the agent's report, as nodeapi.Heartbeats specifies: in a batch if
 // the identity is valid and the node's row is unlocked, and otherwise alone, with
 // the refusals and moves that this may cause.
 func (s *Inventory) Heartbeat(ctx context.Context, id trust.Identity, cert trust.CertFacts, h wire.HeartbeatRequest) error {

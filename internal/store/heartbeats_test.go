@@ -151,11 +151,11 @@ func TestAnIdleNodeIsOfferedNothing(t *testing.T) {
 	m := e.machine()
 	f := e.claim(m.caller.NodeID, lifecycle.ActionDrain).Fence
 	number := int64(0)
-	poll := func(why string, idle, offered bool, have ...string) (offer *wire.TaskOffer) {
+	poll := func(why string, idle, offered bool, have ...string) (offer *nodeapi.Dispatch) {
 		t.Helper()
 		m.use()
 		number++
-		offer, err := e.NextTask(ctx, m.caller, nodeapi.PollRequest{Holder: "boot-1", Number: number, Have: have}, task.LeaseDuration)
+		offer, err := e.NextTask(ctx, m.caller, wire.PollRequest{AgentSession: "boot-1", PollSeq: number, HeldTasks: have}, task.LeaseDuration)
 		require.NoError(t, err)
 		require.Equal(t, idle, m.caller.Idle, why)
 		require.Equal(t, offered, offer != nil, why)

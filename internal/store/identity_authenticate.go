@@ -71,7 +71,7 @@ func (s *Identities) facts(ctx context.Context, nodeID, serial string) (row sqlc
 }
 
 // Authenticate checks a caller's certificate facts against the node's row, as
-// nodeapi.Store specifies. An accepted caller costs one read, which also reports
+// nodeapi.Identities specifies. An accepted caller costs one read, which also reports
 // whether the node has a task to dispatch. A refusal is audited at most once a
 // minute per node and reason.
 func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (nodeapi.Caller, error) {
@@ -90,7 +90,7 @@ func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert t
 		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
 	}
 	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
-		Serial: cert.Serial, Polled: row.PolledIncarnation == row.Incarnation, SetVersion: row.SetVersion, Idle: row.Idle}
+		Serial: cert.Serial, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle}
 	if *row.Slot == slotCurrent {
 		return caller, nil
 	}
@@ -200,11 +200,11 @@ func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id
 	return cause
 }
 
-// Polled records an authenticated poll. The first one of an incarnation signals the
+// RecordPoll records an authenticated poll. The first one of an incarnation signals the
 // open enrollment or reissue. A later one writes only if it names another verifier
 // set than the poll before.
-func (s *Identities) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
-	if c.SetVersion != set {
+func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+	if c.VerifierSet != set {
 		err := s.db.Exec(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
 			return s.db.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
 		})
@@ -212,7 +212,7 @@ func (s *Identities) Polled(ctx context.Context, c nodeapi.Caller, set int64) er
 			return err
 		}
 	}
-	if c.Polled {
+	if c.HasPolled {
 		return nil
 	}
 	return s.db.write(ctx, "recording the first poll of node "+c.NodeID, func(ctx context.Context, tx *tx) error {

@@ -13,7 +13,7 @@ import (
 )
 
 // StorePending stores the issued certificate and its recovery token in the pending
-// slot and replaces unused ones, as nodeapi.Store specifies. Storing the same
+// slot and replaces unused ones, as nodeapi.Identities specifies. Storing the same
 // certificate again is a no-op. The key must still hold the claim, which may have
 // been replaced while the certificate was being issued.
 func (s *Identities) StorePending(ctx context.Context, n nodeapi.NewIdentity) (int64, error) {

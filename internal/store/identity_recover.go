@@ -13,7 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// RecoveryFacts returns the facts to verify a recovery's signature, as nodeapi.Store
+// RecoveryFacts returns the facts to verify a recovery's signature, as nodeapi.Identities
 // specifies.
 func (s *Identities) RecoveryFacts(ctx context.Context, nodeID string) (nodeapi.RecoveryFacts, error) {
 	var facts nodeapi.RecoveryFacts
@@ -41,7 +41,7 @@ func (s *Identities) RecoveryFacts(ctx context.Context, nodeID string) (nodeapi.
 	return facts, err
 }
 
-// ClaimRecovery claims a recovery token for a key, as nodeapi.Store specifies. It
+// ClaimRecovery claims a recovery token for a key, as nodeapi.Identities specifies. It
 // checks the caller's sequence before the token's state: a replaced token still
 // proves which machine is behind.
 func (s *Identities) ClaimRecovery(ctx context.Context, c nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {

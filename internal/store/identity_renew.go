@@ -12,7 +12,7 @@ import (
 )
 
 // ClaimRenewal claims the next certificate for an authenticated caller, as
-// nodeapi.Store specifies. A newer key replaces an older claim whose certificate was
+// nodeapi.Identities specifies. A newer key replaces an older claim whose certificate was
 // never used: the node may have lost that key.
 func (s *Identities) ClaimRenewal(ctx context.Context, c nodeapi.RenewClaim) (nodeapi.ClaimResult, error) {
 	var claimed nodeapi.ClaimResult

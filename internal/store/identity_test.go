@@ -87,7 +87,7 @@ func TestRefusedIdentities(t *testing.T) { //nolint:tparallel // the cases follo
 	got, err := e.Authenticate(ctx, id, cert)
 	require.NoError(t, err)
 	require.Equal(t, nodeapi.Caller{NodeID: caller.NodeID, Incarnation: 1, Host: caller.Host, State: lifecycle.NodeActive,
-		Serial: cert.Serial, Polled: true, Idle: true}, got)
+		Serial: cert.Serial, HasPolled: true, Idle: true}, got)
 }
 
 func TestIdentityIsRefusedInNoStateButRemoved(t *testing.T) {

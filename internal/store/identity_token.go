@@ -120,7 +120,7 @@ func freshIncarnation(ctx context.Context, tx *tx, n sqlc.LockNodeRow) (int64, e
 	return tx.NextIncarnation(ctx, n.NodeID)
 }
 
-// ClaimToken claims a token for a key, as nodeapi.Store specifies.
+// ClaimToken claims a token for a key, as nodeapi.Identities specifies.
 func (s *Identities) ClaimToken(ctx context.Context, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 	var claimed nodeapi.ClaimResult
 	err := s.db.write(ctx, "claiming an enrollment token", func(ctx context.Context, tx *tx) (err error) {

@@ -18,7 +18,7 @@ func TestVerifierSetOfNode(t *testing.T) {
 	}
 	poll := func(set int64) {
 		m.use() // reads the row as each poll does
-		require.NoError(t, e.Polled(ctx, m.caller, set))
+		require.NoError(t, e.RecordPoll(ctx, m.caller, set))
 	}
 	written := func() int64 { return e.number("SELECT xmin::text::bigint FROM nodes WHERE node_id = $1", id) }
 	poll(2)
@@ -35,7 +35,7 @@ func TestVerifierSetOfNode(t *testing.T) {
 	old := m.caller
 	e.reissue(m, m.k(2))
 	require.Zero(t, e.node(id).SetVersion)
-	require.NoError(t, e.Polled(ctx, old, 3))
+	require.NoError(t, e.RecordPoll(ctx, old, 3))
 	require.Zero(t, e.node(id).SetVersion, "a poll of the incarnation before")
 	poll(3)
 	require.Equal(t, int64(3), e.node(id).SetVersion)

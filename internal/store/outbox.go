@@ -72,17 +72,17 @@ func outboxMessage(r sqlc.TakeOutboxRow) (relay.Message, error) {
 	return m, nil
 }
 
-// Orphaned marks a message whose workflow is gone. It is kept for inspection.
-func (o *Outbox) Orphaned(ctx context.Context, id int64, why string) error {
+// MarkOrphaned marks a message whose workflow is gone. It is kept for inspection.
+func (o *Outbox) MarkOrphaned(ctx context.Context, id int64, why string) error {
 	return o.tasks.db.Exec(ctx, "marking a message as orphaned", func(ctx context.Context) error {
 		_, err := o.tasks.db.q.OrphanOutbox(ctx, id, cleanText(why))
 		return err
 	})
 }
 
-// Failed records a failed delivery. The message is due again after a backoff of
+// MarkFailed records a failed delivery. The message is due again after a backoff of
 // 1 s that doubles up to a minute.
-func (o *Outbox) Failed(ctx context.Context, id int64, why string) error {
+func (o *Outbox) MarkFailed(ctx context.Context, id int64, why string) error {
 	return o.tasks.db.Exec(ctx, "recording a failed delivery", func(ctx context.Context) error {
 		_, err := o.tasks.db.q.FailOutbox(ctx, id, cleanText(why))
 		return err
@@ -91,16 +91,16 @@ func (o *Outbox) Failed(ctx context.Context, id int64, why string) error {
 
 // Wake returns a channel that receives after a message was written and at
 // intervals. Until Rest, the caller is the relay of this process: it gets the
-// results stored here from Handed without a notification.
+// results stored here from LocalResults without a notification.
 func (o *Outbox) Wake() <-chan struct{} {
 	o.tasks.outbox.Store(o)
 	return o.wake
 }
 
-// Handed returns the results that this process stored, reserved as by Take, which
+// LocalResults returns the results that this process stored, reserved as by Take, which
 // saves the relay a query for each. Those that it does not receive are due after
 // half a minute.
-func (o *Outbox) Handed() <-chan relay.Message { return o.ready }
+func (o *Outbox) LocalResults() <-chan relay.Message { return o.ready }
 
 // Rest ends the caller's role as the relay of this process.
 func (o *Outbox) Rest() { o.tasks.outbox.Store(nil) }

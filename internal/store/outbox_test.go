@@ -59,7 +59,7 @@ func TestResultGoesToOwnRelay(t *testing.T) {
 	default:
 	}
 	report("one")
-	handed := <-own.Handed()
+	handed := <-own.LocalResults()
 	asleep(t, wake)
 	drained()
 	asleep(t, elsewhere)
@@ -118,9 +118,9 @@ func TestOutbox(t *testing.T) {
 	require.Len(t, take(10), 4, "a relay that died delays them only")
 	require.Empty(t, take(0, last...))
 	require.Empty(t, take(0, last...), "twice is once")
-	require.NoError(t, o.Orphaned(ctx, first[0].ID, "no such workflow"))
-	require.NoError(t, o.Failed(ctx, first[1].ID, "unreachable\x00"))
-	require.NoError(t, o.Failed(ctx, first[1].ID, "unreachable"))
+	require.NoError(t, o.MarkOrphaned(ctx, first[0].ID, "no such workflow"))
+	require.NoError(t, o.MarkFailed(ctx, first[1].ID, "unreachable\x00"))
+	require.NoError(t, o.MarkFailed(ctx, first[1].ID, "unreachable"))
 	wait := e.number("SELECT extract(epoch FROM next_try_at - now())::int FROM outbox WHERE id = $1", first[1].ID)
 	require.LessOrEqual(t, wait, int64(2))
 	due()
@@ -129,7 +129,7 @@ func TestOutbox(t *testing.T) {
 	require.Equal(t, 2, rest[0].Attempts)
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM outbox WHERE orphaned_at IS NOT NULL AND last_error = 'no such workflow'"))
 	e.exec("UPDATE outbox SET attempts = 1000 WHERE id = $1", first[1].ID)
-	require.NoError(t, o.Failed(ctx, first[1].ID, "unreachable"))
+	require.NoError(t, o.MarkFailed(ctx, first[1].ID, "unreachable"))
 	require.Equal(t, int64(60), e.number("SELECT round(extract(epoch FROM next_try_at - now()))::int FROM outbox WHERE id = $1", first[1].ID))
 }
 

@@ -52,8 +52,8 @@ type Operations struct {
 	creating []string
 }
 
-// Tasks stores node tasks. It implements activities.Tasks, activities.Reclaimer
-// and the task methods of nodeapi.Store and adminapi.Store.
+// Tasks stores node tasks. It implements activities.Tasks, activities.Reclaimer,
+// nodeapi.Tasks and the task methods of adminapi.Store.
 type Tasks struct {
 	db *db
 	// outbox is set while a relay runs in this process.
@@ -61,14 +61,14 @@ type Tasks struct {
 }
 
 // Identities stores tokens, certificates, keys and verifier sets. It implements
-// the identity methods of nodeapi.Store and adminapi.Store.
+// nodeapi.Identities and the identity methods of adminapi.Store.
 type Identities struct {
 	db      *db
 	lookups *batcher[identityLookup]
 }
 
 // Inventory stores nodes and heartbeats and serves lists and counts. It
-// implements metrics.Counts and the node methods of nodeapi.Store and
+// implements metrics.Counts, nodeapi.Heartbeats and the node methods of
 // adminapi.Store.
 type Inventory struct {
 	db         *db

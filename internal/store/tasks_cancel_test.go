@@ -20,14 +20,14 @@ func TestTaskNews(t *testing.T) {
 	told := e.held(c, f, "told", task.WorkloadCordon)
 	have := []string{told.TaskID, cancelled.TaskID, kept.TaskID, schema.NewID()}
 	news := func(c nodeapi.Caller, have []string) []string {
-		ids, err := e.TaskNews(ctx, c, have)
+		ids, err := e.CanceledTasks(ctx, c, have)
 		require.NoError(t, err)
 		return ids
 	}
 	require.Empty(t, news(c, have))
 	_, err := e.CancelTask(ctx, cancelled.TaskID, "wrong node", operator)
 	require.NoError(t, err)
-	require.NoError(t, e.Told(ctx, told.TaskID, nodeapi.HeartbeatReply{Cancel: true}))
+	require.NoError(t, e.SetActivityState(ctx, told.TaskID, nodeapi.ActivityState{Cancel: true}))
 	require.Equal(t, []string{cancelled.TaskID, told.TaskID}, news(c, have))
 	require.Empty(t, news(c, have[2:]), "what the node does not hold is no news to it")
 	other, _, _ := e.enroll()

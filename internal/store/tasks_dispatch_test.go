@@ -14,9 +14,9 @@ import (
 )
 
 // ask is a poll of an agent's process.
-func (e *env) ask(c nodeapi.Caller, holder string, number int64, have ...string) *wire.TaskOffer {
+func (e *env) ask(c nodeapi.Caller, holder string, number int64, have ...string) *nodeapi.Dispatch {
 	e.t.Helper()
-	offer, err := e.NextTask(e.t.Context(), c, nodeapi.PollRequest{Have: have, Holder: holder, Number: number}, time.Minute)
+	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have, AgentSession: holder, PollSeq: number}, time.Minute)
 	require.NoError(e.t, err)
 	return offer
 }
@@ -30,7 +30,7 @@ func TestLostResponseIsDispatchedAgain(t *testing.T) {
 	c, f := e.drain()
 	row := e.dispatch(f, "drain", task.WorkloadDrain)
 	require.Equal(t, int64(1), e.ask(c, "one", 7).Lease.Epoch)
-	var again *wire.TaskOffer
+	var again *nodeapi.Dispatch
 	rows := e.changes(c.NodeID, func() { again = e.ask(c, "one", 8) })
 	require.Equal(t, row.TaskID, again.TaskID)
 	require.Equal(t, int64(2), again.Lease.Epoch)

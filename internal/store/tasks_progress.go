@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Progress extends the lease, or returns KindLeaseLost, as nodeapi.Store
+// Progress extends the lease, or returns KindLeaseLost, as nodeapi.Tasks
 // specifies. The holder of the newest lease may continue a task that was requeued
 // or lost, if it was not dispatched since; that leaves an audit row.
 func (s *Tasks) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p task.Progress, lease time.Duration,
@@ -40,7 +40,7 @@ func (s *Tasks) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p
 	if err != nil {
 		return nodeapi.ProgressResult{}, err
 	}
-	result := nodeapi.ProgressResult{Answer: wire.ProgressResponse{
+	result := nodeapi.ProgressResult{Response: wire.ProgressResponse{
 		Lease:  task.Lease{Epoch: p.LeaseEpoch, ExpiresAt: extended.LeaseUntil},
 		Cancel: extended.Cancel, Paused: extended.Paused}}
 	if extended.HeartbeatDue {
@@ -80,14 +80,14 @@ func returnedEvent(nodeID string, incarnation int64, step, operationID string) l
 		Step: step, OperationID: operationID}
 }
 
-// Told records the response to an activity's heartbeat, as nodeapi.Store
+// SetActivityState stores the state of the task's activity, as nodeapi.Tasks
 // specifies.
-func (s *Tasks) Told(ctx context.Context, taskID string, b nodeapi.HeartbeatReply) error {
+func (s *Tasks) SetActivityState(ctx context.Context, taskID string, a nodeapi.ActivityState) error {
 	return s.db.Exec(ctx, "recording the state of the activity of task "+taskID, func(ctx context.Context) error {
 		if !schema.IsID(taskID) {
 			return errNoTask(taskID)
 		}
-		return s.db.q.SetActivityState(ctx, b.Cancel, b.Paused, taskID)
+		return s.db.q.SetActivityState(ctx, a.Cancel, a.Paused, taskID)
 	})
 }
 

@@ -374,7 +374,7 @@ func TestCancelOfATask(t *testing.T) {
 
 	answer, err := e.Progress(ctx, c, running.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
-	require.False(t, answer.Answer.Cancel)
+	require.False(t, answer.Response.Cancel)
 	rows := e.changes(c.NodeID, func() {
 		for range 2 {
 			v, err = e.CancelTask(ctx, running.TaskID, "owner asks", operator)
@@ -386,7 +386,7 @@ func TestCancelOfATask(t *testing.T) {
 	require.Equal(t, []string{"tasks.cancel accepted owner asks"}, rows)
 	answer, err = e.Progress(ctx, c, running.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
-	require.True(t, answer.Answer.Cancel)
+	require.True(t, answer.Response.Cancel)
 	e.stale()
 	e.takeNone(c) // it is not handed out again
 	_, err = e.Result(ctx, c, running.TaskID, task.Result{LeaseEpoch: 1, Status: task.Canceled})
@@ -422,17 +422,17 @@ func TestWhatAHeartbeatAnsweredIsRepeated(t *testing.T) {
 	e.exec("UPDATE node_tasks SET beat_at = beat_at - make_interval(secs => $1)", task.HeartbeatInterval.Seconds())
 	require.NotNil(t, progress().Owner)
 
-	require.NoError(t, e.Told(ctx, row.TaskID, nodeapi.HeartbeatReply{Paused: true}))
-	require.True(t, progress().Answer.Paused)
+	require.NoError(t, e.SetActivityState(ctx, row.TaskID, nodeapi.ActivityState{Paused: true}))
+	require.True(t, progress().Response.Paused)
 	require.True(t, e.task(row.TaskID).Paused)
-	require.NoError(t, e.Told(ctx, row.TaskID, nodeapi.HeartbeatReply{}))
-	require.False(t, progress().Answer.Paused)
-	require.NoError(t, e.Told(ctx, row.TaskID, nodeapi.HeartbeatReply{Cancel: true}))
-	require.True(t, progress().Answer.Cancel)
+	require.NoError(t, e.SetActivityState(ctx, row.TaskID, nodeapi.ActivityState{}))
+	require.False(t, progress().Response.Paused)
+	require.NoError(t, e.SetActivityState(ctx, row.TaskID, nodeapi.ActivityState{Cancel: true}))
+	require.True(t, progress().Response.Cancel)
 	reset := task.Owner{WorkflowID: "wf", RunID: "after a reset", ActivityID: "drain"}
 	_, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), reset)
 	require.NoError(t, err)
-	require.False(t, progress().Answer.Cancel, "the new owner has told nothing yet")
+	require.False(t, progress().Response.Cancel, "the new owner has told nothing yet")
 }
 
 func TestOnlyTheOwnersTasksAreOffered(t *testing.T) {
@@ -442,7 +442,7 @@ func TestOnlyTheOwnersTasksAreOffered(t *testing.T) {
 	e.exec("UPDATE nodes SET op_seq = op_seq + 1 WHERE node_id = $1", c.NodeID)
 	e.takeNone(c)
 	e.exec("UPDATE node_tasks SET op_seq = 0 WHERE task_id = $1", row.TaskID)
-	offer, err := e.NextTask(t.Context(), c, nodeapi.PollRequest{Holder: "boot-1"}, time.Minute)
+	offer, err := e.NextTask(t.Context(), c, wire.PollRequest{AgentSession: "boot-1"}, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, f.OpSeq+1, offer.OpSeq, "as of the hand-over")
 	require.Equal(t, lifecycle.NodeDraining, offer.NodeState)

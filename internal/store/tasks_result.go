@@ -17,10 +17,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Result stores the result and the message for the relay, as nodeapi.Store
+// Result stores the result and the message for the relay, as nodeapi.Tasks
 // specifies. The result of a workload task also updates the node's cordon and
 // workloads, so that a retire need not wait for the next heartbeat.
-func (s *Tasks) Result(ctx context.Context, c nodeapi.Caller, taskID string, r task.Result) (task.Type, error) {
+func (s *Tasks) Result(ctx context.Context, c nodeapi.Caller, taskID string, r nodeapi.ReceivedResult) (task.Type, error) {
 	if _, ends := auditResults[r.Status]; !ends {
 		return "", schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
 	}
@@ -31,14 +31,14 @@ func (s *Tasks) Result(ctx context.Context, c nodeapi.Caller, taskID string, r t
 	var message relay.Message
 	err := s.db.write(ctx, "storing the result of task "+taskID, func(ctx context.Context, tx *tx) error {
 		t, err := tx.lockTask(ctx, taskID, &c.NodeID)
-		if err != nil || t.Result != nil && sameResult(*t.Result, r) {
+		if err != nil || t.Result != nil && sameResult(*t.Result, r.Result) {
 			return err
 		}
 		f := nodeFence(c, t.OperationID, t.CorrelationID)
-		if err := checkResult(c, f, t, r); err != nil {
+		if err := checkResult(c, f, t, r.Result); err != nil {
 			return err
 		}
-		if err := applyNodeWork(ctx, tx, t, r); err != nil {
+		if err := applyNodeWork(ctx, tx, t, r.Result); err != nil {
 			return err
 		}
 		done, err := tx.FinishTask(ctx, p)
@@ -95,7 +95,7 @@ func checkResult(c nodeapi.Caller, f activities.Fence, t sqlc.LockTaskRow, r tas
 	return nil
 }
 
-func finishedEvent(f activities.Fence, t sqlc.LockTaskRow, r task.Result) audit.Event {
+func finishedEvent(f activities.Fence, t sqlc.LockTaskRow, r nodeapi.ReceivedResult) audit.Event {
 	detail := map[string]string{"type": string(t.Type), "message": r.Message}
 	if r.Proof != nil {
 		detail["serial"] = r.Proof.Serial
@@ -108,13 +108,13 @@ func finishedEvent(f activities.Fence, t sqlc.LockTaskRow, r task.Result) audit.
 
 // finishParams stores the output's tail in its own column, which deliveries do not
 // read.
-func finishParams(taskID string, r task.Result) sqlc.FinishTaskParams {
+func finishParams(taskID string, r nodeapi.ReceivedResult) sqlc.FinishTaskParams {
 	p := sqlc.FinishTaskParams{TaskID: taskID, Status: r.Status, OutputTail: tail(r.OutputTail)}
 	if by := r.Proof; by != nil {
 		p.ResultSerial, p.ResultKey, p.ResultBody, p.ResultSignature = &by.Serial, by.Key, by.Body, by.Signature
 	}
 	r.OutputTail = ""
-	p.Result = &r
+	p.Result = &r.Result
 	return p
 }
 

@@ -62,7 +62,7 @@ func TestTaskLifecycle(t *testing.T) {
 
 	answer, err := e.Progress(ctx, caller, row.TaskID, task.Progress{LeaseEpoch: 1, Message: "half"}, time.Hour)
 	require.NoError(t, err)
-	require.Greater(t, answer.Answer.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
+	require.Greater(t, answer.Response.Lease.ExpiresAt, time.Now().Add(50*time.Minute))
 	leases, err := e.TaskLeases(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []metrics.TaskCount{{Status: task.Dispatched, Tasks: 1}, {Status: task.Running, Tasks: 1}}, leases)
@@ -123,9 +123,9 @@ func TestTaskIsDispatchedOnce(t *testing.T) {
 	for i := range tasks {
 		e.dispatch(f, fmt.Sprint("facts-", i), task.FactsCollect)
 	}
-	offers := make([]*wire.TaskOffer, 3*tasks)
+	offers := make([]*nodeapi.Dispatch, 3*tasks)
 	for _, err := range race(len(offers), func(i int) (err error) {
-		offers[i], err = e.NextTask(t.Context(), caller, nodeapi.PollRequest{}, time.Minute)
+		offers[i], err = e.NextTask(t.Context(), caller, wire.PollRequest{}, time.Minute)
 		return err
 	}) {
 		require.NoError(t, err)

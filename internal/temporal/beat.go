@@ -13,7 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Beat records a heartbeat of the activity that waits for a node task and
+// RecordHeartbeat records a heartbeat of the activity that waits for a node task and
 // answers what an operator did to it. A run that is closed or not known any more
 // answers Cancel, a run that was reset is looked up and gets the heartbeat. A
 // reset of the activity alone changes nothing: its next try finds the same task.
@@ -22,7 +22,7 @@ import (
 //
 // It makes the call itself because the SDK's by-id heartbeat drops what the
 // answer says of a pause.
-func (c *Client) Beat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
+func (c *Client) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	answer, err := c.beat(ctx, o, b)
@@ -36,29 +36,29 @@ func (c *Client) Beat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat
 	p, err := c.locate(ctx, o)
 	switch {
 	case err != nil:
-		return nodeapi.HeartbeatReply{}, c.interpret(err, "looking for the task's activity")
+		return nodeapi.ActivityState{}, c.interpret(err, "looking for the task's activity")
 	case p.runID == "" || closed(p.status):
-		return nodeapi.HeartbeatReply{Cancel: true}, nil
+		return nodeapi.ActivityState{Cancel: true}, nil
 	case p.activity == nil:
 		// The operation goes on without this activity, or asks again soon.
-		return nodeapi.HeartbeatReply{}, nil
+		return nodeapi.ActivityState{}, nil
 	case p.runID != o.RunID:
 		o.RunID = p.runID
 		answer, err = c.beat(ctx, o, b)
 		return answer, c.interpret(err, "recording a reset task's heartbeat")
 	}
 	// It waits for its next try, or was paused before it began.
-	return nodeapi.HeartbeatReply{Paused: p.activity.GetPaused(),
+	return nodeapi.ActivityState{Paused: p.activity.GetPaused(),
 		Cancel: p.activity.GetState() == enumspb.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED}, nil
 }
 
-func (c *Client) beat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
+func (c *Client) beat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	details, err := converter.GetDefaultDataConverter().ToPayloads(b)
 	if err != nil {
-		return nodeapi.HeartbeatReply{}, err
+		return nodeapi.ActivityState{}, err
 	}
 	r, err := c.sdk.WorkflowService().RecordActivityTaskHeartbeatById(ctx, &workflowservice.RecordActivityTaskHeartbeatByIdRequest{
 		Namespace: c.namespace, WorkflowId: o.WorkflowID, RunId: o.RunID, ActivityId: o.ActivityID, Details: details,
 	})
-	return nodeapi.HeartbeatReply{Cancel: r.GetCancelRequested(), Paused: r.GetActivityPaused()}, err
+	return nodeapi.ActivityState{Cancel: r.GetCancelRequested(), Paused: r.GetActivityPaused()}, err
 }

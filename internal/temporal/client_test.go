@@ -43,7 +43,7 @@ func TestTemporalAway(t *testing.T) {
 		},
 		"signal": func() error { return c.SignalAgent(t.Context(), "node:x", lifecycle.AgentEvent{}) },
 		"beat": func() error {
-			_, err := c.Beat(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, nodeapi.TaskHeartbeat{})
+			_, err := c.RecordHeartbeat(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, nodeapi.TaskHeartbeat{})
 			return err
 		},
 		"schedule": func() error { _, err := c.ReclaimSchedule(t.Context()); return err },

@@ -95,9 +95,9 @@ func (b *bench) until(is func(*workflowpb.PendingActivityInfo) bool) {
 	}, 30*time.Second, 20*time.Millisecond)
 }
 
-func (b *bench) beatOnce() nodeapi.HeartbeatReply {
+func (b *bench) beatOnce() nodeapi.ActivityState {
 	b.t.Helper()
-	a, err := b.Beat(b.t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "at it", Epoch: 1})
+	a, err := b.RecordHeartbeat(b.t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "at it", Epoch: 1})
 	require.NoError(b.t, err)
 	return a
 }
@@ -112,7 +112,7 @@ func (b *bench) succeed() {
 	b.t.Helper()
 	require.NoError(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Succeeded, Message: "done"}))
 	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonSettled)
-	require.Equal(b.t, nodeapi.HeartbeatReply{}, b.beatOnce(), "the run goes on without the activity")
+	require.Equal(b.t, nodeapi.ActivityState{}, b.beatOnce(), "the run goes on without the activity")
 	b.end()
 	var r task.Result
 	require.NoError(b.t, b.sdk.GetWorkflow(b.t.Context(), b.run.GetID(), "").Get(b.t.Context(), &r))
@@ -125,18 +125,18 @@ func (b *bench) execution() *commonpb.WorkflowExecution {
 
 func TestBeatTellsOfAPause(t *testing.T) {
 	b := waitingTask(t, time.Minute)
-	require.Equal(t, nodeapi.HeartbeatReply{}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{}, b.beatOnce())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	_, err := b.sdk.WorkflowService().PauseActivity(t.Context(), &workflowservice.PauseActivityRequest{Namespace: b.namespace,
 		Execution: b.execution(), Activity: &workflowservice.PauseActivityRequest_Id{Id: step}})
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.HeartbeatReply{Paused: true}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{Paused: true}, b.beatOnce())
 	_, err = b.sdk.WorkflowService().UnpauseActivity(t.Context(), &workflowservice.UnpauseActivityRequest{Namespace: b.namespace,
 		Execution: b.execution(), Activity: &workflowservice.UnpauseActivityRequest_Id{Id: step}})
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.HeartbeatReply{}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{}, b.beatOnce())
 	b.succeed()
-	require.Equal(t, nodeapi.HeartbeatReply{Cancel: true}, b.beatOnce(), "the run is closed")
+	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.beatOnce(), "the run is closed")
 }
 
 func TestBeatTellsOfACancel(t *testing.T) {
@@ -152,12 +152,12 @@ func TestBeatTellsOfACancel(t *testing.T) {
 func TestBeatTellsOfATermination(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
-	require.Equal(t, nodeapi.HeartbeatReply{Cancel: true}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.beatOnce())
 	o := b.owner()
 	o.WorkflowID, o.RunID = "node:"+schema.NewID(), schema.NewID()
-	a, err := b.Beat(t.Context(), o, nodeapi.TaskHeartbeat{})
+	a, err := b.RecordHeartbeat(t.Context(), o, nodeapi.TaskHeartbeat{})
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.HeartbeatReply{Cancel: true}, a, "nobody knows of it")
+	require.Equal(t, nodeapi.ActivityState{Cancel: true}, a, "nobody knows of it")
 	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), "")
 }
 
@@ -174,9 +174,9 @@ func TestAResultStaysWithItsOperation(t *testing.T) {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
 	})
 	requireGone(t, b.CompleteTask(t.Context(), older, task.Result{Status: task.Succeeded, Message: "older"}), "")
-	answer, err := b.Beat(t.Context(), older, nodeapi.TaskHeartbeat{Status: task.Running})
+	answer, err := b.RecordHeartbeat(t.Context(), older, nodeapi.TaskHeartbeat{Status: task.Running})
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.HeartbeatReply{Cancel: true}, answer)
+	require.Equal(t, nodeapi.ActivityState{Cancel: true}, answer)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 0 })
 	b.succeed()
 }
@@ -197,7 +197,7 @@ func TestBeatAndResultFollowAReset(t *testing.T) {
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED && len(a.GetHeartbeatDetails().GetPayloads()) == 0
 	})
-	require.Equal(t, nodeapi.HeartbeatReply{}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{}, b.beatOnce())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	b.succeed()
 	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonSettled)
@@ -236,7 +236,7 @@ func TestAnUnaskedCancelFailsTheActivity(t *testing.T) {
 func TestABeatKeepsASecretBack(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	token, _, _ := trust.NewToken()
-	_, err := b.Beat(t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "claiming " + token})
+	_, err := b.RecordHeartbeat(t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "claiming " + token})
 	require.NoError(t, err)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		details := fmt.Sprint(a.GetHeartbeatDetails())

@@ -113,9 +113,9 @@ func (g *Grants) delegate(ctx context.Context) error {
 	return nil
 }
 
-// Good implements nodeapi.Grants. What it returns is closed at the next
+// Ready implements nodeapi.Grants. What it returns is closed at the next
 // delegation, also when all is well.
-func (g *Grants) Good() (mended <-chan struct{}, err error) {
+func (g *Grants) Ready() (mended <-chan struct{}, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, err = g.usable()

@@ -25,7 +25,7 @@ func grants(t *testing.T, c *Client) *Grants {
 func untilGood(t *testing.T, g *Grants) {
 	t.Helper()
 	for {
-		mended, err := g.Good()
+		mended, err := g.Ready()
 		if err == nil {
 			return
 		}
@@ -84,7 +84,7 @@ func TestGrants(t *testing.T) {
 		g.mu.Unlock()
 		_, _, err := g.Sign(grant)
 		requireKind(t, err, schema.KindServiceUnavailable, "no_lease_key")
-		_, err = g.Good()
+		_, err = g.Ready()
 		requireKind(t, err, schema.KindServiceUnavailable, "no_lease_key")
 	})
 }
@@ -99,7 +99,7 @@ func TestGrantsAfterAFailedStart(t *testing.T) {
 	require.False(t, <-told, "no set yet")
 	_, _, err = g.Sign(task.Grant{})
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
-	mended, err := g.Good()
+	mended, err := g.Ready()
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonNoSet)
 
 	b.write(t, "sys/policies/acl/gpuaas-api", map[string]any{"policy": `path "transit/keys/*" { capabilities = ["read"] }`})
@@ -109,7 +109,7 @@ func TestGrantsAfterAFailedStart(t *testing.T) {
 	for !<-told {
 	}
 	<-mended
-	_, err = g.Good()
+	_, err = g.Ready()
 	require.NoError(t, err)
 	require.Contains(t, b.log.String(), "no task is handed over")
 }
@@ -121,7 +121,7 @@ func TestGrantsFollowTheSet(t *testing.T) {
 	c := b.login(t, "api")
 	g := grants(t, c)
 	b.write(t, "transit/keys/task-test/rotate", nil)
-	mended, err := g.Good()
+	mended, err := g.Ready()
 	require.NoError(t, err)
 	next := b.moved(t, b.set)
 	require.NoError(t, c.Follow(t.Context(), next))
@@ -132,12 +132,12 @@ func TestGrantsFollowTheSet(t *testing.T) {
 	require.Equal(t, "task-test.v2", g.held.by, "one delegation at the start, one at the move")
 	g.held.by = "task-test.v0"
 	g.mu.Unlock()
-	_, err = g.Good()
+	_, err = g.Ready()
 	requireKind(t, err, schema.KindServiceUnavailable, "no_lease_key")
 
 	wrong := next
 	wrong.Hash = hashOf(nil)
 	require.Error(t, c.Follow(t.Context(), wrong))
-	_, err = g.Good()
+	_, err = g.Ready()
 	requireKind(t, err, schema.KindInternal, ReasonBadSet)
 }

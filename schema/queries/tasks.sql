@@ -93,10 +93,10 @@ SELECT task_id, type, envelope, created_at, lease_epoch, lease_until, now()::tim
         jsonb_strip_nulls(jsonb_build_object('holder', nullif(holder, ''), 'lease', lease_epoch::text, 'type', type)))::bigint AS audited
 FROM leased;
 
--- Lists the tasks in have that were canceled, or whose cancel was requested.
--- name: TaskNews :many
+-- Lists the held tasks that were canceled, or whose cancel was requested.
+-- name: CanceledTasks :many
 SELECT task_id FROM node_tasks
-WHERE node_id = sqlc.arg(node_id) AND task_id = ANY (sqlc.arg(have)::uuid[])
+WHERE node_id = sqlc.arg(node_id) AND task_id = ANY (sqlc.arg(held)::uuid[])
   AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR cancel_seen)
 ORDER BY seq;
 

@@ -1,7 +1,26 @@
 package wire
 
-// HeaderResultSignature carries the signature of a task's result: in base64url
-// without padding, ECDSA with SHA-256 in its ASN.1 form, by the key of the node's
-// certificate, of the DSSE pre-authentication encoding of ResultPayloadType and
-// of the request's body as it is sent.
-const HeaderResultSignature = "Gpuaas-Result-Signature"
+// Headers of both APIs.
+const (
+	// HeaderCorrelationID names the request in logs, the workflow, the task and
+	// the agent's log. The server generates one if the request has none, and
+	// returns it.
+	HeaderCorrelationID = "X-Correlation-Id"
+)
+
+// Headers of the node API.
+const (
+	// HeaderVerifierSet names the newest verifier set in the form of
+	// trust.VerifierSetRef.String. Every response to a poll has it while there is
+	// a set.
+	HeaderVerifierSet = "Gpuaas-Verifier-Set"
+	// HeaderCanceledTasks lists, separated by commas, the held tasks of a poll
+	// that were canceled or voided while the poll was open. The agent sends a
+	// progress call for each at once. It comes with a 204 response to a poll.
+	HeaderCanceledTasks = "Gpuaas-Canceled-Tasks"
+	// HeaderResultSignature carries the signature of a task result in unpadded
+	// base64url: ECDSA with SHA-256 in ASN.1 form, by the key of the node's
+	// certificate, over the DSSE pre-authentication encoding of
+	// trust.ResultPayloadType and the request body as sent.
+	HeaderResultSignature = "Gpuaas-Result-Signature"
+)

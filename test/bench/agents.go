@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -18,22 +19,23 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
-	// pollFor is how long a poll waits, pollSlack how long it may take in all: the
-	// real agent gives it 20 s more, for when all connect at once.
+	// pollFor is the duration of a poll, pollSlack the additional time until it fails.
+	// Like the real agent's it allows for simultaneous handshakes.
 	pollFor, pollSlack = 55 * time.Second, 75 * time.Second
-	// handshakeFor is the real agent's patience.
+	// handshakeFor is the real agent's handshake timeout.
 	handshakeFor = 30 * time.Second
-	// sources is how many loopback addresses the agents come from, so that each
-	// has enough ports.
+	// sources is the number of loopback source addresses, for enough ports.
 	sources = 8
 )
 
-// agents are light agents: a certificate, a TLS connection and a long poll over
-// HTTP/1.1 each, as the real one makes them, and nothing behind it. 10,000 real
-// agents in one process would measure that process.
+// agents are minimal agents with a certificate, a TLS connection and a long poll over
+// HTTP/1.1 each, like the real agent's. With 10,000 real agents, their process would
+// dominate the measurement.
 type agents struct {
 	nodes []node
 	url   string
@@ -44,10 +46,10 @@ type agents struct {
 	shaken, failed atomic.Int64
 }
 
-// agentsRole obeys its input until that ends. Arguments: file of the nodes, URL,
-// file of the server's CA. "connect N" tears every connection and opens N at
-// once; it prints "connected SECONDS" when all have shaken hands, "offer TASK
-// NANOSECONDS" for each task, and on "failed" the count of failed polls.
+// agentsRole executes commands from its input. Arguments: file with the nodes, URL, file
+// with the server's CA. "connect N" closes all connections and opens N at once. It
+// prints "connected SECONDS" after all handshakes, "offer TASK NANOSECONDS" for each
+// task, and for "failed" the number of failed polls.
 func agentsRole(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	a := &agents{url: args[1], roots: x509.NewCertPool(), out: bufio.NewWriter(out)}
 	for path, use := range map[string]func([]byte) error{
@@ -91,11 +93,11 @@ func (a *agents) say(format string, args ...any) {
 	a.write.Lock()
 	defer a.write.Unlock()
 	fmt.Fprintf(a.out, format+"\n", args...)
-	_ = a.out.Flush() // who reads is gone when this fails
+	_ = a.out.Flush() // fails only if the reader has exited
 }
 
-// lightAgent is one of them. Its connection is kept to be torn: an HTTP client
-// closes only what it thinks idle.
+// lightAgent is one minimal agent. It keeps its connection in order to close it: an HTTP
+// client closes idle connections only.
 type lightAgent struct {
 	node node
 	cert tls.Certificate
@@ -118,7 +120,7 @@ func (a *agents) clients() ([]*lightAgent, error) {
 	return out, nil
 }
 
-// fresh gives the agent a client without a connection.
+// fresh replaces the client by one without a connection.
 func (c *lightAgent) fresh(roots *x509.CertPool) {
 	c.http = &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{c.cert}, MinVersion: tls.VersionTLS13},
@@ -133,7 +135,7 @@ func (c *lightAgent) fresh(roots *x509.CertPool) {
 	}}
 }
 
-// http1 is the real agent's protocol, for both ends.
+// http1 selects the real agent's protocol.
 func http1() *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -149,7 +151,7 @@ func (c *lightAgent) tear() {
 	c.http.CloseIdleConnections()
 }
 
-// connect opens a poll of each at once, and says when all have connected.
+// connect starts all polls at once and reports when all have connected.
 func (a *agents) connect(ctx context.Context, clients []*lightAgent) (tear func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -199,9 +201,13 @@ func (a *agents) poll(ctx context.Context, c *lightAgent) error {
 	defer cancel()
 	nonce := make([]byte, 16)
 	rand.Read(nonce)
-	url := fmt.Sprintf("%s/internal/v1/nodes/%s/tasks/wait?timeout=%s&holder=bench-1&nonce=%s", a.url, c.node.ID, pollFor,
-		base64.RawURLEncoding.EncodeToString(nonce))
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	poll, err := json.Marshal(wire.PollRequest{AgentSession: "bench-1", Nonce: base64.RawURLEncoding.EncodeToString(nonce),
+		WaitSeconds: pollFor.Seconds()})
+	if err != nil {
+		return err
+	}
+	url := a.url + "/internal/v1/nodes/" + c.node.ID + "/tasks/wait"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(poll))
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain lets the test binary play the roles that benchmarks start as
-// processes of their own.
+// TestMain lets the test binary run the roles that benchmarks start as separate
+// processes.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "role-") {
 		main()
@@ -21,14 +21,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Every benchmark runs at a small size and says what it measured. How fast
-// anything was is not asserted.
-func TestEveryBenchmarkRuns(t *testing.T) {
+// Every benchmark runs at a small size and reports its figures. Speed is not asserted,
+// so the benchmarks run in parallel.
+func TestBenchmarksRun(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts whole stacks")
 	}
 	for _, b := range benches() {
 		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
 			results := t.TempDir()
 			var out, talk strings.Builder
 			code := run(t.Context(), []string{"-small", "-bin", "../../bin/gpuaas", "-results", results, b.name}, strings.NewReader(""), &out, &talk)
@@ -48,7 +50,7 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 	}
 }
 
-func TestAFigureIsMetOrNot(t *testing.T) {
+func TestFigureGoals(t *testing.T) {
 	r := newReport("x", 1)
 	r.most("under", "", 1, 10, 0.1)
 	r.most("over", "", 2, 10, 0.1)
@@ -74,9 +76,8 @@ func TestQuantiles(t *testing.T) {
 	require.InDelta(t, 2, median([]float64{3, 1, 2}), 0)
 }
 
-// What a child that ended used stays counted, and a process that is there holds
-// memory.
-func TestProcessesAreRead(t *testing.T) {
+// The CPU time of an exited child stays counted, and a running process has memory.
+func TestProcessUsage(t *testing.T) {
 	if _, err := os.Stat("/proc/self/smaps_rollup"); err != nil {
 		t.Skip("no /proc here")
 	}
@@ -93,8 +94,8 @@ func TestProcessesAreRead(t *testing.T) {
 	require.Error(t, err)
 }
 
-// The fleet is a child of the benchmark, and its CPU is not the load's too.
-func TestAPartThatIsAChildIsCountedOnce(t *testing.T) {
+// The fleet is a child of the benchmark. Its CPU does not count for the load.
+func TestChildProcessCountedOnce(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc here")
 	}

@@ -1,9 +1,8 @@
-// Package main measures this system against floors and against a peer that it
-// brings up itself, and prints each figure as a ratio of one run: absolute
-// numbers are those of a machine, a ratio is the design's. docs/benchmarks.md
-// says what each figure means.
+// Package main compares this system with minimal implementations and with a peer, and
+// prints each figure as a ratio within one run, because absolute numbers depend on the
+// machine. docs/benchmarks.md describes each figure.
 //
-// Start at main.go, which lists the benchmarks. The programs that need a process
-// of their own (floor servers, light agents, the peer's workers) are this same
-// program with a hidden name, in roles.go.
+// Start at main.go, which lists the benchmarks. Components that need a separate process
+// (minimal servers, minimal agents, the peer's workers) are this program with a hidden
+// argument; see roles.go.
 package main

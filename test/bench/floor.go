@@ -27,9 +27,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// floor is the least that a long poll with durable work can be: one LISTEN
-// connection, a claim, mutual TLS and HTTP/1.1 by the standard library, nothing
-// else. Nodes are those of bareSchema, by the name in their path.
+// floor is a minimal server for long polls with durable tasks: one LISTEN connection, a
+// claim, mutual TLS and HTTP/1.1 from the standard library. The nodes are those of
+// bareSchema, by the name in their path.
 type floor struct {
 	db      *pgxpool.Pool
 	waiting atomic.Int64
@@ -37,14 +37,14 @@ type floor struct {
 	wakes   map[string]chan struct{}
 }
 
-// gcPath is the floor's page of metrics after a collection.
+// gcPath returns metrics after a garbage collection.
 const gcPath = "/gc"
 
-// varFloorDB is the database's URL, which holds a password.
+// varFloorDB is the database URL, which contains a password.
 const varFloorDB = "BENCH_FLOOR_DATABASE_URL"
 
-// floorRole serves until its input ends. Arguments: file of the CA of clients,
-// file for its own certificate. It prints its ports: TLS, metrics.
+// floorRole serves until its input ends. Arguments: file with the client CA, file for its
+// own certificate. It prints its ports: TLS, metrics.
 func floorRole(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	db, err := pgxpool.New(ctx, os.Getenv(varFloorDB))
 	if err != nil {
@@ -87,7 +87,7 @@ func floorRole(ctx context.Context, args []string, in io.Reader, out io.Writer) 
 	return <-ended
 }
 
-// floorTLS makes a certificate for localhost and asks clients for theirs.
+// floorTLS creates a certificate for localhost and requires client certificates.
 func floorTLS(clientCA, own string) (*tls.Config, error) {
 	text, err := os.ReadFile(clientCA)
 	if err != nil {
@@ -162,7 +162,7 @@ func (f *floor) poll(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case err == nil:
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(map[string]any{"task_id": fmt.Sprint(id), "epoch": epoch, "body": body}) // the client that is gone is gone
+			_ = json.NewEncoder(w).Encode(map[string]any{"task_id": fmt.Sprint(id), "epoch": epoch, "body": body}) // the client may have disconnected
 			return
 		case !errors.Is(err, pgx.ErrNoRows):
 			http.Error(w, "the database", http.StatusServiceUnavailable)
@@ -179,7 +179,7 @@ func (f *floor) poll(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// nodeOf is the node of …/nodes/NODE/tasks/wait.
+// nodeOf returns the node in …/nodes/NODE/tasks/wait.
 func nodeOf(path string) string {
 	_, rest, _ := strings.Cut(path, "/nodes/")
 	node, _, _ := strings.Cut(rest, "/")

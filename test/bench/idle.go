@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// benchIdle compares an idle node agent with an idle worker process of
-// Temporal's SDK that has one activity: what each node would run.
+// benchIdle compares an idle node agent with an idle worker process of Temporal's SDK
+// with one activity.
 func benchIdle(ctx context.Context, e *env) error {
 	agent, err := e.startAgent(ctx, "idle-1")
 	if err != nil {
@@ -38,8 +38,7 @@ func benchIdle(ctx context.Context, e *env) error {
 	return nil
 }
 
-// startAgent registers a node, runs a real agent process for it and waits until
-// it polls.
+// startAgent registers a node, starts a real agent process and waits until it polls.
 func (e *env) startAgent(ctx context.Context, host string) (pid int, err error) {
 	for _, args := range [][]string{
 		{"node", "register", host, "--sku", "cpu-dev", "--region", "local"},
@@ -64,7 +63,7 @@ func (e *env) startAgent(ctx context.Context, host string) (pid int, err error) 
 	return 0, fmt.Errorf("no agent among the stack's parts: %v", parts)
 }
 
-// startIdleWorker builds and runs the worker as small as a program of it can be.
+// startIdleWorker builds and starts a minimal worker.
 func (e *env) startIdleWorker(ctx context.Context) (pid int, stop func(), err error) {
 	program := filepath.Join(e.folder, "idleworker")
 	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", program, "github.com/gpuaas/gpuaas/test/bench/idleworker")

@@ -21,20 +21,20 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// loadQueue is the task queue of the benchmark's own worker.
+// loadQueue is the task queue of the benchmark's worker.
 const loadQueue = "gpuaas-bench"
 
 // stepBudget bounds one activity of a load.
 const stepBudget = 2 * time.Minute
 
-// kind says who does a step.
+// kind is the kind of a step.
 type kind string
 
 // The kinds of steps.
 const (
-	// empty workflows have none.
+	// empty workflows have no steps.
 	empty kind = "empty"
-	// bareAsync is completed by id as soon as it began.
+	// bareAsync is completed by id immediately after its start.
 	bareAsync kind = "bare async"
 	// onNode is ours: RunNodeTask, NOTIFY, long poll, agent, result, relay.
 	onNode kind = "on node"
@@ -46,13 +46,13 @@ const (
 type job struct {
 	Kind  kind
 	Steps int
-	// Task is the task of each step but for its name, of kind onNode; Queue the
-	// node's task queue, of kind onPeer.
+	// Task is the task of each step without its name, for onNode. Queue is the
+	// node's task queue, for onPeer.
 	Task  activities.TaskSpec
 	Queue string
 }
 
-// load is a worker that runs jobs and clocks their steps.
+// load is a worker that runs jobs and measures their steps.
 type load struct {
 	client    client.Client
 	namespace string
@@ -62,13 +62,12 @@ type load struct {
 	mu    sync.Mutex
 	began map[string]time.Time
 	took  []time.Duration
-	done  sync.WaitGroup // completions under way
+	done  sync.WaitGroup // completions in progress
 }
 
 func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// newLoad starts a worker on the stack, with the product's own activity, store
-// and signer.
+// newLoad starts a worker on the stack with the product's activity, store and signer.
 func (e *env) newLoad(ctx context.Context) (*load, error) {
 	s, err := e.openStore(ctx, 0)
 	if err != nil {
@@ -98,7 +97,7 @@ func (e *env) newLoad(ctx context.Context) (*load, error) {
 	return l, l.worker.Start()
 }
 
-// signer logs in as the worker does and signs under the newest verifier set.
+// signer logs in with the worker's role and signs for the newest verifier set.
 func (e *env) signer(ctx context.Context, s *store.Store) (*vault.Client, error) {
 	v, err := e.vaultAs(ctx, "worker")
 	if err != nil {
@@ -107,8 +106,8 @@ func (e *env) signer(ctx context.Context, s *store.Store) (*vault.Client, error)
 	return v, sets.New(s, v, silent(), func(bool) {}).Refresh(ctx)
 }
 
-// run is the workflow. It reads the machine's clock: its history is never
-// replayed after the run, and a repeated first mark does not count.
+// run is the workflow. It reads the real clock, because its history is never replayed
+// after the run, and a repeated first mark is ignored.
 func (l *load) run(ctx workflow.Context, in job) error {
 	id := workflow.GetInfo(ctx).WorkflowExecution.ID
 	for i := range in.Steps {
@@ -136,14 +135,14 @@ func (l *load) step(ctx workflow.Context, in job, step string) workflow.Future {
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), "BenchPending")
 }
 
-// pending is the bare asynchronous activity: left open and completed at once.
+// pending is the plain asynchronous activity: left open and completed immediately.
 func (l *load) pending(ctx context.Context) error {
 	info := activity.GetInfo(ctx)
 	l.done.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepBudget)
 		defer cancel()
 		w := info.WorkflowExecution
-		_ = l.client.CompleteActivityByID(ctx, l.namespace, w.ID, w.RunID, info.ActivityID, nil, nil) // a lost one shows as a timeout of its workflow
+		_ = l.client.CompleteActivityByID(ctx, l.namespace, w.ID, w.RunID, info.ActivityID, nil, nil) // a lost completion appears as a workflow timeout
 	})
 	return activity.ErrResultPending
 }
@@ -165,8 +164,8 @@ func (l *load) end(step string) {
 	}
 }
 
-// taken answers how long the steps took since the last call. Those that have not
-// ended were given up, and count nowhere.
+// taken returns the durations of the steps since the last call. Unfinished steps are not
+// counted.
 func (l *load) taken() []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,7 +174,7 @@ func (l *load) taken() []time.Duration {
 	return took
 }
 
-// do runs one job to its end.
+// do runs one job and waits for it.
 func (l *load) do(ctx context.Context, in job) error {
 	run, err := l.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "bench-" + schema.NewID(), TaskQueue: loadQueue,
 		WorkflowExecutionTimeout: 2 * stepBudget}, "BenchJob", in)
@@ -185,8 +184,8 @@ func (l *load) do(ctx context.Context, in job) error {
 	return run.Get(ctx, nil)
 }
 
-// closed runs n clients, each starting its next job when the last one ended, and
-// answers how many jobs ended in the time.
+// closed runs n clients, each of which starts its next job when the last one has ended,
+// and returns the number of finished jobs.
 func (l *load) closed(ctx context.Context, n int, d time.Duration, next func(client int) job) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -218,10 +217,9 @@ func (l *load) closed(ctx context.Context, n int, d time.Duration, next func(cli
 // lateFor is how long an open load waits for its last jobs.
 const lateFor = 30 * time.Second
 
-// open starts rate jobs a second for d, whatever becomes of the earlier ones,
-// waits lateFor for the last ones and answers how many failed or were not done by
-// then. A server that has too much to do loses activities: that is a result and
-// no fault of the run, unless all are lost.
+// open starts rate jobs per second for d, independent of earlier ones, waits lateFor for
+// the last ones, and returns the number of failed and unfinished jobs. An overloaded
+// server loses activities; that is a result and no error, unless all are lost.
 func (l *load) open(ctx context.Context, rate int, d time.Duration, next func() job) (lost int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d+lateFor)
 	defer cancel()

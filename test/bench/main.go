@@ -19,17 +19,17 @@ import (
 
 const help = `usage: go run ./test/bench [flags] NAME…
 
-Brings up what each benchmark needs, prints a table and writes
+Start a stack for each benchmark, print a table and write
 bench/results/NAME.json. Run it from the repository root, after ./task build, on
-a machine that has nothing else to do.
+an otherwise idle machine.
 
-  store   our enqueue, claim and complete against three bare transactions
+  store   enqueue, claim and complete of a step against three plain transactions
   idle    an idle node agent against an idle Temporal worker process
-  step    a node's step against a bare asynchronous activity
-  parked  memory and wakes of parked agents, and all of them reconnecting at
-          once, against a bare long poll
-  peer    1,000 idle nodes, and work on them, against a worker per node
-  all     all of them
+  step    a step on a node against a plain asynchronous activity
+  parked  memory and wakes of waiting agents, and a simultaneous reconnection,
+          against a minimal server
+  peer    1,000 nodes, idle and under load, against a worker per node
+  all     all benchmarks
 
 `
 
@@ -43,9 +43,9 @@ func main() {
 // options are the program's flags.
 type options struct {
 	bin, results string
-	// small makes every size small: to see that it works, not to measure.
+	// small reduces every size, to verify the benchmark instead of measuring.
 	small bool
-	// nodes replaces the size of the benchmarks that have one, 0 does not.
+	// nodes overrides the number of nodes; 0 keeps the default.
 	nodes int
 	// keep leaves the stack running.
 	keep bool
@@ -54,9 +54,9 @@ type options struct {
 // bench is one benchmark.
 type bench struct {
 	name string
-	// size is how many nodes it is about, small for a smoke test.
+	// size is the number of nodes, small that of a smoke test.
 	size, small int
-	// flags are more flags of the stack.
+	// flags are additional flags for the stack.
 	flags []string
 	run   func(ctx context.Context, e *env) error
 }
@@ -86,10 +86,10 @@ func run(ctx context.Context, args []string, in io.Reader, out, talk io.Writer) 
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(talk)
 	f.Usage = func() { fmt.Fprint(talk, help); f.PrintDefaults() }
-	f.StringVar(&o.bin, "bin", "bin/gpuaas", "the gpuaas program; the others lie beside it")
-	f.StringVar(&o.results, "results", "bench/results", "folder of the JSON files")
-	f.BoolVar(&o.small, "small", false, "small sizes and short times: only to see that it works")
-	f.IntVar(&o.nodes, "nodes", 0, "another number of nodes")
+	f.StringVar(&o.bin, "bin", "bin/gpuaas", "the gpuaas program; the others must be next to it")
+	f.StringVar(&o.results, "results", "bench/results", "folder for the JSON files")
+	f.BoolVar(&o.small, "small", false, "small sizes and short times, to verify that the benchmarks work")
+	f.IntVar(&o.nodes, "nodes", 0, "number of nodes (default: the benchmark's own)")
 	f.BoolVar(&o.keep, "keep", false, "leave the stack running")
 	if err := f.Parse(args); err != nil {
 		return 2
@@ -127,22 +127,22 @@ func choose(names []string) ([]bench, error) {
 	return chosen, nil
 }
 
-// env is what a benchmark works with.
+// env is the environment of one benchmark.
 type env struct {
 	options
 	*stack.Stack
 	*report
-	talk io.Writer
-	size int
-	// roleEnv is more environment of the program's own roles.
+	messages io.Writer
+	size     int
+	// roleEnv is additional environment for roles.
 	roleEnv []string
-	// folder is for files of the run, gone after it.
+	// folder contains temporary files of the run.
 	folder string
 }
 
-// measure runs one benchmark on a stack of its own.
+// measure runs one benchmark on its own stack.
 func (b bench) measure(ctx context.Context, o options, out, talk io.Writer) (err error) {
-	e := &env{options: o, talk: talk, size: b.size}
+	e := &env{options: o, messages: talk, size: b.size}
 	if o.small {
 		e.size = b.small
 	}
@@ -163,34 +163,34 @@ func (b bench) measure(ctx context.Context, o options, out, talk io.Writer) (err
 	if err := b.run(ctx, e); err != nil {
 		return errors.Join(err, e.down())
 	}
-	// A stack that does not go away takes nothing from what was measured.
+	// A failed cleanup does not invalidate the results.
 	return errors.Join(e.finish(out, o.results), e.down())
 }
 
-// up brings up a stack in a folder of that name.
+// up starts a stack in a folder with that name.
 func (e *env) up(ctx context.Context, name string, flags []string) error {
 	bin, err := filepath.Abs(e.bin)
 	if err != nil {
 		return err
 	}
-	e.say("bringing up a stack %s", strings.Join(flags, " "))
+	e.logf("starting a stack %s", strings.Join(flags, " "))
 	e.Stack, err = stack.Up(ctx, bin, filepath.Join(e.folder, name), flags...)
 	return err
 }
 
 func (e *env) down() error {
 	if e.keep {
-		e.say("the stack is kept in %s", e.Dir)
+		e.logf("the stack is kept in %s", e.Dir)
 		return nil
 	}
 	return e.Down()
 }
 
-func (e *env) say(format string, args ...any) {
-	fmt.Fprintf(e.talk, "%s  "+format+"\n", append([]any{time.Now().Format(time.TimeOnly)}, args...)...)
+func (e *env) logf(format string, args ...any) {
+	fmt.Fprintf(e.messages, "%s  "+format+"\n", append([]any{time.Now().Format(time.TimeOnly)}, args...)...)
 }
 
-// span is how long something is measured: d, or a second in a small run.
+// span returns the duration of a measurement: d, or a second in a small run.
 func (e *env) span(d time.Duration) time.Duration {
 	if e.small {
 		return min(d, time.Second)
@@ -198,20 +198,20 @@ func (e *env) span(d time.Duration) time.Duration {
 	return d
 }
 
-// pids answers the processes of the stack's parts by name.
+// pids returns the processes of the stack's parts by name.
 func (e *env) pids(ctx context.Context, names ...string) (map[string]int, error) {
 	parts, err := e.Parts(ctx)
 	out := map[string]int{}
 	for _, name := range names {
 		if out[name] = parts[name].PID; err == nil && out[name] == 0 {
-			err = fmt.Errorf("the stack's %s does not run", name)
+			err = fmt.Errorf("the stack's %s is not running", name)
 		}
 	}
 	return out, err
 }
 
-// end stops parts of the stack that would disturb, in the order given.
-func (e *env) end(ctx context.Context, names ...string) error {
+// end stops parts of the stack that would disturb, in the given order.
+func (e *env) stopParts(ctx context.Context, names ...string) error {
 	pids, err := e.pids(ctx, names...)
 	if err != nil {
 		return err
@@ -229,7 +229,7 @@ func (e *env) end(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// pause waits d or until ctx ends.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

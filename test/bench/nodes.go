@@ -27,11 +27,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// parallel is how many nodes are made at a time: more only wait for Vault.
+// parallel is the number of nodes created concurrently; Vault limits more.
 const parallel = 16
 
-// node is an enrolled node that an open operation holds, so that tasks can be
-// given to it.
+// node is an enrolled node with an open operation, so that it can receive tasks.
 type node struct {
 	ID          string
 	Incarnation int64
@@ -44,13 +43,13 @@ func (n node) caller() nodeapi.Caller {
 	return nodeapi.Caller{NodeID: n.ID, Incarnation: n.Incarnation}
 }
 
-// database answers the URL of the stack's database.
+// database returns the URL of the stack's database.
 func (e *env) database() (string, error) {
 	raw, err := os.ReadFile(filepath.Join(e.Dir, "secrets", "database-url"))
 	return strings.TrimSpace(string(raw)), err
 }
 
-// openStore opens the stack's database with so many connections.
+// openStore opens the stack's database with conns connections.
 func (e *env) openStore(ctx context.Context, conns int32) (*store.Store, error) {
 	dsn, err := e.database()
 	if err != nil {
@@ -59,8 +58,8 @@ func (e *env) openStore(ctx context.Context, conns int32) (*store.Store, error) 
 	return store.Open(ctx, store.Config{URL: dsn, MaxConns: conns})
 }
 
-// make makes n nodes, without waiting for the disk: nothing here outlives the
-// run. A nil ca makes up their certificates' facts.
+// make creates n nodes with asynchronous commits, because no data outlives the run. With
+// a nil ca their certificate facts are invented.
 func (e *env) make(ctx context.Context, n int, ca *vault.Client) ([]node, error) {
 	dsn, err := e.database()
 	if err != nil {
@@ -71,30 +70,30 @@ func (e *env) make(ctx context.Context, n int, ca *vault.Client) ([]node, error)
 		return nil, err
 	}
 	defer s.Close()
-	e.say("making %d nodes", n)
+	e.logf("creating %d nodes", n)
 	return maker{s, ca}.make(ctx, n)
 }
 
-// vaultAs logs in to the stack's Vault as one of its programs.
+// vaultAs logs in to the stack's Vault with the role of a program.
 func (e *env) vaultAs(ctx context.Context, role string) (*vault.Client, error) {
 	secret := func(name string) string { return filepath.Join(e.Dir, "secrets", role+"-"+name) }
 	return vault.Login(ctx, vault.Config{Address: e.Getenv("VAULT_ADDR"),
 		RoleIDFile: secret("role-id"), SecretIDFile: secret("secret-id"), Env: devEnv, Log: silent()})
 }
 
-// devEnv is the environment's name in a stack of gpuaas dev.
+// devEnv is the environment name of the development stack.
 const devEnv = "dev"
 
-// maker makes nodes past the API and the workflows, by the same calls of the
-// store and of Vault that these make: 10,000 enrolments through workflows would
-// take longer than what is measured here.
+// maker creates nodes with the same calls of the store and Vault that the API and the
+// workflows make. 10,000 enrollments through workflows would take longer than the
+// measurement.
 type maker struct {
 	store *store.Store
-	// ca issues real certificates; nil makes up their facts.
+	// ca issues real certificates; nil invents their facts.
 	ca *vault.Client
 }
 
-// make makes n nodes.
+// make creates n nodes.
 func (m maker) make(ctx context.Context, n int) ([]node, error) {
 	nodes := make([]node, n)
 	var group errgroup.Group
@@ -134,7 +133,7 @@ func (m maker) one(ctx context.Context, host string) (node, error) {
 	return n, err
 }
 
-// identify gives the node its first identity, up to its first use.
+// identify creates the first identity of the node and uses it once.
 func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
 	_, token, hash := trust.NewToken()
 	err := m.store.IssueToken(ctx, trust.MintedToken{NodeID: n.ID, TokenID: token, Hash: hash,
@@ -167,10 +166,10 @@ func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
 	if err != nil {
 		return err
 	}
-	return m.store.Polled(ctx, c, c.SetVersion)
+	return m.store.RecordPoll(ctx, c, c.VerifierSet)
 }
 
-// issue answers the facts of the node's certificate.
+// issue returns the facts of the node's certificate.
 func (m maker) issue(ctx context.Context, n *node, key *ecdsa.PrivateKey, csr *x509.CertificateRequest, id trust.Identity) (trust.CertFacts, error) {
 	if m.ca == nil {
 		serial := strings.ReplaceAll(schema.NewID(), "-", "")
@@ -201,7 +200,7 @@ func newRequest() (*ecdsa.PrivateKey, *x509.CertificateRequest, error) {
 	return key, csr, err
 }
 
-// claim takes a node for an operation that stays open.
+// claim claims a node for an operation that remains open.
 func claim(ctx context.Context, s *store.Store, nodeID string, a lifecycle.Action) (activities.Claim, error) {
 	return s.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
 		WorkflowID: "bench:" + nodeID, RunID: schema.NewID(), Actor: "bench", Reason: "bench", CorrelationID: schema.NewID()})

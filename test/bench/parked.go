@@ -21,31 +21,35 @@ import (
 )
 
 const (
-	// wakeRate is how many tasks a second are given out while wakes are clocked.
+	// wakeRate is the number of tasks per second while wakes are measured.
 	wakeRate = 50
-	// few is the size that the full one's latency is compared with.
+	// few is the size for the comparison of latencies.
 	few = 100
-	// waitingGauge is the API's gauge of parked polls; the floor has it too.
+	// waitingGauge is the API's gauge of waiting polls; the minimal server has it too.
 	waitingGauge = "gpuaas_waiting_agents"
-	// rampBudget bounds the connecting of all agents.
+	// rampBudget bounds the time until all agents are connected.
 	rampBudget = 5 * time.Minute
-	// gcEvery is how often Go's runtime collects at the latest.
+	// gcEvery is the longest interval between two collections of Go's runtime.
 	gcEvery = 2*time.Minute + 10*time.Second
 )
 
-// side is one of the two servers that agents park at.
+// side is one of the two servers.
 type side struct {
 	name    string
 	agents  *child
 	metrics string
-	memory  string // page of the runtime's memory
-	// wake gives the i-th node a task and answers its id, and when it began to.
+	memory  string // URL of the runtime's memory metrics
+	// wake enqueues a task for the i-th node and returns its id and start time.
 	wake func(ctx context.Context, i int) (id string, at time.Time, err error)
 }
 
-// benchParked parks light agents at the API and at the bare server, of the same
-// certificates and on the same database, and does the same to both in turns.
-func benchParked(ctx context.Context, e *env) error {
+// parkedBench is the benchmark of waiting polls.
+type parkedBench struct{ *env }
+
+// benchParked connects minimal agents to the API and to the minimal server, with the
+// same certificates and database, and alternates the measurements.
+func benchParked(ctx context.Context, shared *env) error {
+	e := parkedBench{shared}
 	s, err := e.openStore(ctx, parallel)
 	if err != nil {
 		return err
@@ -106,16 +110,16 @@ func benchParked(ctx context.Context, e *env) error {
 	return e.failures(ctx, sides)
 }
 
-// parkedMemory reads what a parked agent costs the API: before and after the
+// parkedMemory measures the API's memory per waiting agent, before and after the
 // runtime's next collection.
-func (e *env) parkedMemory(ctx context.Context, ours side, before runtimeMemory, api int, resident float64) error {
+func (e parkedBench) parkedMemory(ctx context.Context, ours side, before runtimeMemory, api int, resident float64) error {
 	now, err := memoryOf(api)
 	if err != nil {
 		return err
 	}
 	n, first := float64(e.size), runtimeMemory{}
 	e.add(figure{Name: "resident memory of the API per agent, after the ramp", Unit: "KiB", Ours: (now.Resident - resident) / n / 1024})
-	e.say("waiting for the API's next garbage collection")
+	e.logf("waiting for the API's next garbage collection")
 	for end := time.Now().Add(e.span(gcEvery)); ; {
 		after, err := held(ctx, ours.metrics)
 		if err != nil {
@@ -137,10 +141,10 @@ func (e *env) parkedMemory(ctx context.Context, ours side, before runtimeMemory,
 	}
 }
 
-func (e *env) failures(ctx context.Context, sides []side) error {
+func (e parkedBench) failures(ctx context.Context, sides []side) error {
 	for _, s := range sides {
 		var failed float64
-		if err := s.agents.tell("failed"); err != nil {
+		if err := s.agents.send("failed"); err != nil {
 			return err
 		}
 		if err := s.agents.expect(ctx, time.Minute, "failed", &failed); err != nil {
@@ -155,8 +159,8 @@ func (e *env) failures(ctx context.Context, sides []side) error {
 	return nil
 }
 
-// storm has all agents of one side reconnect at once, in turns.
-func (e *env) storm(ctx context.Context, ours, bare side) error {
+// storm reconnects all agents of one side at once, alternating sides.
+func (e parkedBench) storm(ctx context.Context, ours, bare side) error {
 	shaken, parked := map[string][]float64{}, map[string][]float64{}
 	for range repetitions {
 		for _, s := range []side{bare, ours} {
@@ -166,7 +170,7 @@ func (e *env) storm(ctx context.Context, ours, bare side) error {
 			}
 			shaken[s.name] = append(shaken[s.name], float64(e.size)/handshakes)
 			parked[s.name] = append(parked[s.name], float64(e.size)/all)
-			e.say("%s: %d agents shook hands in %.1f s and were parked in %.1f s", s.name, e.size, handshakes, all)
+			e.logf("%s: %d agents shook hands in %.1f s and were parked in %.1f s", s.name, e.size, handshakes, all)
 		}
 	}
 	e.least("handshakes a second, all at once", "1/s", median(shaken["ours"]), median(shaken["bare"]), 0.8)
@@ -174,9 +178,9 @@ func (e *env) storm(ctx context.Context, ours, bare side) error {
 	return nil
 }
 
-// connect has n agents connect at once and waits until all are parked.
-func (e *env) connect(ctx context.Context, s side, n int) (handshakes, parked float64, err error) {
-	if err := s.agents.tell("connect 0"); err != nil {
+// connect connects n agents at once and waits until all polls are waiting.
+func (e parkedBench) connect(ctx context.Context, s side, n int) (handshakes, parked float64, err error) {
+	if err := s.agents.send("connect 0"); err != nil {
 		return 0, 0, err
 	}
 	if err := s.agents.expect(ctx, rampBudget, "connected", &handshakes); err != nil {
@@ -186,7 +190,7 @@ func (e *env) connect(ctx context.Context, s side, n int) (handshakes, parked fl
 		return 0, 0, err
 	}
 	started := time.Now()
-	if err := s.agents.tell("connect %d", n); err != nil {
+	if err := s.agents.send("connect %d", n); err != nil {
 		return 0, 0, err
 	}
 	if err := s.agents.expect(ctx, rampBudget, "connected", &handshakes); err != nil {
@@ -197,7 +201,7 @@ func (e *env) connect(ctx context.Context, s side, n int) (handshakes, parked fl
 	return handshakes, time.Since(started).Seconds(), err
 }
 
-// waits waits until n polls are parked.
+// waits waits until n polls are waiting.
 func (s side) waits(ctx context.Context, n int) error {
 	for end := time.Now().Add(rampBudget); ; {
 		m, err := scrape(ctx, s.metrics)
@@ -216,12 +220,12 @@ func (s side) waits(ctx context.Context, n int) error {
 	}
 }
 
-// latency is what waking came to, milliseconds.
+// latency is the latency of wakes in milliseconds.
 type latency struct{ p50, p99 float64 }
 
-// wakes clocks wakes of n parked agents of each side, in turns. Agents that are
-// connected already may be at their next try; those are waited for.
-func (e *env) wakes(ctx context.Context, sides []side, n int) (map[string]latency, error) {
+// wakes measures wakes of n agents of each side, alternating. It waits for agents that
+// are reconnecting.
+func (e parkedBench) wakes(ctx context.Context, sides []side, n int) (map[string]latency, error) {
 	for _, s := range sides {
 		var err error
 		if s.agents.connected == n {
@@ -242,7 +246,7 @@ func (e *env) wakes(ctx context.Context, sides []side, n int) (map[string]latenc
 			}
 			a, b := quantile(took, 0.5), quantile(took, 0.99)
 			p50[s.name], p99[s.name] = append(p50[s.name], a), append(p99[s.name], b)
-			e.say("%s, %d parked: %d wakes, p50 %.2f ms, p99 %.2f ms", s.name, n, len(took), a, b)
+			e.logf("%s, %d parked: %d wakes, p50 %.2f ms, p99 %.2f ms", s.name, n, len(took), a, b)
 		}
 	}
 	out := map[string]latency{}
@@ -254,9 +258,9 @@ func (e *env) wakes(ctx context.Context, sides []side, n int) (map[string]latenc
 	return out, nil
 }
 
-// clock gives tasks to random nodes for a while: from before the INSERT to the
-// body that the agent has read.
-func (e *env) clock(ctx context.Context, s side, n int) ([]time.Duration, error) {
+// clock enqueues tasks for random nodes and measures the time from before the INSERT
+// until the agent has read the body.
+func (e parkedBench) clock(ctx context.Context, s side, n int) ([]time.Duration, error) {
 	began := map[string]time.Time{}
 	tick := time.NewTicker(time.Second / wakeRate)
 	defer tick.Stop()
@@ -282,8 +286,8 @@ func (e *env) clock(ctx context.Context, s side, n int) ([]time.Duration, error)
 	return took, nil
 }
 
-// sides makes the nodes and brings up both servers with their agents.
-func (e *env) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool, error) {
+// sides creates the nodes and starts both servers and their agents.
+func (e parkedBench) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool, error) {
 	ca, err := e.vaultAs(ctx, "api")
 	if err != nil {
 		return nil, nil, err
@@ -322,9 +326,9 @@ func (e *env) sides(ctx context.Context, s *store.Store) ([]side, *pgxpool.Pool,
 	return []side{ours, bare}, pool, nil
 }
 
-func (e *env) file(name string) string { return filepath.Join(e.folder, name) }
+func (e parkedBench) file(name string) string { return filepath.Join(e.folder, name) }
 
-func (e *env) save(files map[string]any) error {
+func (e parkedBench) save(files map[string]any) error {
 	for name, content := range files {
 		text, isText := content.(string)
 		raw := []byte(text)
@@ -341,7 +345,7 @@ func (e *env) save(files map[string]any) error {
 	return nil
 }
 
-func (e *env) bareSide(ctx context.Context) (side, *pgxpool.Pool, error) {
+func (e parkedBench) bareSide(ctx context.Context) (side, *pgxpool.Pool, error) {
 	dsn, err := e.database()
 	if err != nil {
 		return side{}, nil, err
@@ -380,7 +384,7 @@ func bareWake(pool *pgxpool.Pool) func(context.Context, int) (string, time.Time,
 	}
 }
 
-// oursWake stores a task that was planned and signed before the clock starts.
+// oursWake enqueues a task that was signed before the measurement.
 func oursWake(s *store.Store, nodes []node) func(context.Context, int) (string, time.Time, error) {
 	envelope := fakeEnvelope()
 	return func(ctx context.Context, i int) (string, time.Time, error) {
@@ -395,8 +399,7 @@ func oursWake(s *store.Store, nodes []node) func(context.Context, int) (string, 
 	}
 }
 
-// runtimeMemory is what a Go process holds without garbage that is collected and
-// pages that are free.
+// runtimeMemory is the memory in use by a Go process, without free pages.
 type runtimeMemory struct{ bytes, heap, stack, collections float64 }
 
 func held(ctx context.Context, url string) (runtimeMemory, error) {
@@ -408,7 +411,7 @@ func held(ctx context.Context, url string) (runtimeMemory, error) {
 	return runtimeMemory{sum, m["go_memstats_heap_inuse_bytes"], m["go_memstats_stack_inuse_bytes"], m["go_gc_duration_seconds_count"]}, err
 }
 
-// scrape reads the plain values of a Prometheus page.
+// scrape reads the unlabeled values of a Prometheus page.
 func scrape(ctx context.Context, url string) (map[string]float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -9,29 +9,33 @@ import (
 )
 
 const (
-	// jobRate is how many jobs a second are started, whatever becomes of them.
+	// jobRate is the number of jobs started per second.
 	jobRate = 20
-	settle  = 10 * time.Second
+	warmup  = 10 * time.Second
 )
 
-// idleCost is what nodes that do nothing cost the servers.
+// idleCost is the cost of idle nodes for the servers.
 type idleCost struct {
 	// memory of the server process per node, and of Postgres, bytes.
 	server, postgres float64
-	// cores of the server process and of all servers, what they used without
-	// nodes taken off.
+	// cores of the server process and of all servers, minus their use without
+	// nodes.
 	serverCores, allCores float64
 }
 
-// benchPeer compares N idle nodes, and jobs on them, with the same N as workers
-// of Temporal's SDK, a queue and a connection each. Each side has a fresh stack.
-func benchPeer(ctx context.Context, e *env) error {
+// peerBench is the comparison with a Temporal worker per node.
+type peerBench struct{ *env }
+
+// benchPeer compares N nodes, idle and under jobs, with N workers of Temporal's SDK
+// with a queue and a connection each. Each side has a new stack.
+func benchPeer(ctx context.Context, shared *env) error {
+	e := peerBench{shared}
 	theirs, theirTimes, err := e.peerSide(ctx)
 	if err != nil {
 		return fmt.Errorf("the peer: %w", err)
 	}
 	if err := e.down(); err != nil {
-		e.note("beside ours the peer's stack may have run on: %v", err)
+		e.note("the peer's stack may still have been running: %v", err)
 	}
 	if err := e.up(ctx, "ours", []string{"--temporal-on-postgres"}); err != nil {
 		return err
@@ -50,10 +54,10 @@ func benchPeer(ctx context.Context, e *env) error {
 	return nil
 }
 
-// times are the quantiles of each repetition, milliseconds.
+// times are the quantiles of each repetition in milliseconds.
 type times struct{ p50, p99 []float64 }
 
-func (e *env) peerSide(ctx context.Context) (idleCost, times, error) {
+func (e peerBench) peerSide(ctx context.Context) (idleCost, times, error) {
 	var nodes *child
 	return e.measureSide(ctx, "temporal", nil,
 		func() (int, error) {
@@ -74,7 +78,7 @@ func (e *env) peerSide(ctx context.Context) (idleCost, times, error) {
 		})
 }
 
-func (e *env) ourSide(ctx context.Context) (idleCost, times, error) {
+func (e peerBench) ourSide(ctx context.Context) (idleCost, times, error) {
 	var f *fleet
 	return e.measureSide(ctx, "api", []string{"api", "vault", "worker"},
 		func() (int, error) {
@@ -97,9 +101,9 @@ func (e *env) ourSide(ctx context.Context) (idleCost, times, error) {
 		})
 }
 
-// measureSide measures the servers without nodes, with idle nodes, and under
-// jobs. server is the process whose memory nodes cost.
-func (e *env) measureSide(ctx context.Context, server string, more []string, start func() (int, error),
+// measureSide measures the servers without nodes, with idle nodes, and under jobs.
+// server is the process whose memory is compared.
+func (e peerBench) measureSide(ctx context.Context, server string, more []string, start func() (int, error),
 	load func() (func() job, error), stop func(),
 ) (c idleCost, t times, err error) {
 	defer stop()
@@ -107,17 +111,17 @@ func (e *env) measureSide(ctx context.Context, server string, more []string, sta
 	if err != nil {
 		return c, t, err
 	}
-	e.say("%s: reading it without nodes", server)
+	e.logf("%s: reading it without nodes", server)
 	before, err := e.idle(ctx, pids, server, e.span(30*time.Second))
 	if err != nil {
 		return c, t, err
 	}
-	e.say("starting %d nodes at %s", e.size, server)
+	e.logf("starting %d nodes at %s", e.size, server)
 	nodes, err := start()
 	if err != nil {
 		return c, t, err
 	}
-	e.say("%s: reading it with %d idle nodes", server, e.size)
+	e.logf("%s: reading it with %d idle nodes", server, e.size)
 	with, err := e.idle(ctx, pids, server, e.span(time.Minute))
 	if err != nil {
 		return c, t, err
@@ -132,7 +136,7 @@ func (e *env) measureSide(ctx context.Context, server string, more []string, sta
 	if m, err := memoryOf(nodes); err == nil {
 		e.detail(server+": KiB per node of the nodes' own process", m.Resident/n/1024)
 	}
-	e.say("%s: %.0f KiB + Postgres %.0f KiB a node, %.3f cores, all servers %.3f", server, c.server/1024, c.postgres/1024, c.serverCores, c.allCores)
+	e.logf("%s: %.0f KiB + Postgres %.0f KiB a node, %.3f cores, all servers %.3f", server, c.server/1024, c.postgres/1024, c.serverCores, c.allCores)
 	next, err := load()
 	if err != nil {
 		return c, t, err
@@ -141,10 +145,9 @@ func (e *env) measureSide(ctx context.Context, server string, more []string, sta
 	return c, t, err
 }
 
-// idle reads memory and cores of servers that are left alone, after they have
-// settled.
+// idle measures memory and cores of idle servers after a pause.
 func (e *env) idle(ctx context.Context, pids map[string]int, server string, d time.Duration) (c idleCost, err error) {
-	if err := pause(ctx, e.span(settle)); err != nil {
+	if err := pause(ctx, e.span(warmup)); err != nil {
 		return c, err
 	}
 	m := startMeter(pids)
@@ -157,7 +160,7 @@ func (e *env) idle(ctx context.Context, pids map[string]int, server string, d ti
 	return idleCost{own.Resident, postgres.Proportional, used[server] / d.Seconds(), total(used) / d.Seconds()}, errors.Join(err, pgErr)
 }
 
-// jobs clocks jobs under an open load.
+// jobs measures jobs under an open load.
 func (e *env) jobs(ctx context.Context, pids map[string]int, server string, next func() job) (t times, err error) {
 	l, err := e.newLoad(ctx)
 	if err != nil {
@@ -172,12 +175,12 @@ func (e *env) jobs(ctx context.Context, pids map[string]int, server string, next
 		}
 		took := l.taken()
 		e.detail(fmt.Sprintf("%s: jobs lost, %d", server, i), float64(lost))
-		if i == 0 { // the first round warms up
+		if i == 0 { // the first round is a warm-up
 			continue
 		}
 		t.p50, t.p99 = append(t.p50, quantile(took, 0.5)), append(t.p99, quantile(took, 0.99))
 		e.detail(fmt.Sprintf("%s: cores of all servers under load, %d", server, i), total(m.used())/time.Since(started).Seconds())
-		e.say("%s: %d steps, %d lost, p50 %.1f ms, p99 %.1f ms", server, len(took), lost, t.p50[i-1], t.p99[i-1])
+		e.logf("%s: %d steps, %d lost, p50 %.1f ms, p99 %.1f ms", server, len(took), lost, t.p50[i-1], t.p99[i-1])
 	}
 	return t, nil
 }

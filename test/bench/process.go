@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// ticksPerSecond is the unit of times in /proc, the same on every Linux of today.
+// ticksPerSecond is the unit of times in /proc on all current Linux systems.
 const ticksPerSecond = 100
 
-// family are the processes of a part: itself and what it started, but for others,
-// which are parts of their own with what they started.
+// family returns the processes of a part: itself and its descendants, except others,
+// which are separate parts, and their descendants.
 func family(root int, others ...int) []int {
 	children := map[int][]int{}
-	entries, _ := os.ReadDir("/proc") // without it the part is alone
+	entries, _ := os.ReadDir("/proc") // without /proc there are no children
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -39,7 +39,7 @@ func family(root int, others ...int) []int {
 	return all
 }
 
-// statOf are the fields of /proc/PID/stat from the state on.
+// statOf returns the fields of /proc/PID/stat from the state onward.
 func statOf(pid int) []string {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -48,8 +48,8 @@ func statOf(pid int) []string {
 	return strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
 }
 
-// cpuSeconds is what a part has used since it started, with the children that
-// it has seen end and without those that are other parts.
+// cpuSeconds returns the CPU time of a part since its start, including reaped children
+// and excluding other parts.
 func cpuSeconds(root int, others ...int) float64 {
 	var ticks float64
 	for _, pid := range family(root, others...) {
@@ -62,8 +62,8 @@ func cpuSeconds(root int, others ...int) float64 {
 	return ticks / ticksPerSecond
 }
 
-// memory is what a part holds, bytes. Resident counts what processes share in
-// each of them, Proportional once, Private not at all.
+// memory is the memory of a part in bytes. Shared pages count in Resident for each
+// process, in Proportional once, and in Private not at all.
 type memory struct{ Resident, Proportional, Private float64 }
 
 func memoryOf(root int) (memory, error) {
@@ -74,7 +74,7 @@ func memoryOf(root int) (memory, error) {
 			if pid == root {
 				return m, err
 			}
-			continue // it ended meanwhile
+			continue // it exited meanwhile
 		}
 		for lines := bufio.NewScanner(bytes.NewReader(raw)); lines.Scan(); {
 			name, rest, _ := strings.Cut(lines.Text(), ":")
@@ -92,7 +92,7 @@ func memoryOf(root int) (memory, error) {
 	return m, nil
 }
 
-// meter reads the CPU of several parts over a span.
+// meter measures the CPU time of several parts.
 type meter map[string]struct {
 	pid   int
 	start float64
@@ -113,8 +113,8 @@ func startMeter(parts map[string]int) meter {
 	return m
 }
 
-// seconds answers what a part has used since it started. A part that another one
-// started is counted once, as itself.
+// seconds returns the CPU time of a part since its start. A part that was started by
+// another part counts only as itself.
 func (m meter) seconds(name string) float64 {
 	var others []int
 	for _, p := range m {
@@ -125,7 +125,7 @@ func (m meter) seconds(name string) float64 {
 	return cpuSeconds(m[name].pid, others...)
 }
 
-// used answers what each part used since the start, seconds.
+// used returns the CPU seconds of each part since the start of the meter.
 func (m meter) used() map[string]float64 {
 	out := map[string]float64{}
 	for name, p := range m {

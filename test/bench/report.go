@@ -19,18 +19,18 @@ import (
 type figure struct {
 	Name string `json:"name"`
 	Unit string `json:"unit"`
-	// Ours and Other are of the same run; Ratio is Ours / Other. Other is 0 for
-	// a goal that is a number, whose Ratio is Ours.
+	// Ours and Other are from the same run; Ratio is Ours / Other. If the goal is a
+	// number, Other is 0 and Ratio is Ours.
 	Ours  float64 `json:"ours"`
 	Other float64 `json:"other,omitempty"`
 	Ratio float64 `json:"ratio"`
-	// Goal is the most that Ratio may be, or with AtLeast the least; 0 is none.
+	// Goal is the maximum of Ratio, or with AtLeast the minimum; 0 means none.
 	Goal    float64 `json:"goal,omitempty"`
 	AtLeast bool    `json:"at_least,omitempty"`
 	Met     bool    `json:"met"`
 }
 
-// report is what a benchmark writes to bench/results.
+// report is the result file of a benchmark.
 type report struct {
 	Bench   string             `json:"bench"`
 	At      time.Time          `json:"at"`
@@ -48,17 +48,17 @@ func newReport(name string, size int) *report {
 		Load: [2]string{loadAverage()}, Machine: machine()}
 }
 
-// most adds a figure whose ratio should be at most goal.
+// most adds a figure whose ratio must be at most goal.
 func (r *report) most(name, unit string, ours, other, goal float64) {
 	r.add(figure{Name: name, Unit: unit, Ours: ours, Other: other, Goal: goal})
 }
 
-// least adds a figure whose ratio should be at least goal.
+// least adds a figure whose ratio must be at least goal.
 func (r *report) least(name, unit string, ours, other, goal float64) {
 	r.add(figure{Name: name, Unit: unit, Ours: ours, Other: other, Goal: goal, AtLeast: true})
 }
 
-// number adds a figure that is compared with a number itself.
+// number adds a figure that is compared with a number.
 func (r *report) number(name, unit string, ours, goal float64) {
 	r.add(figure{Name: name, Unit: unit, Ours: ours, Goal: goal})
 }
@@ -79,7 +79,7 @@ func (r *report) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// detail keeps a number that explains the figures.
+// detail adds a number that explains the figures.
 func (r *report) detail(name string, v float64) { r.Details[name] = v }
 
 // finish prints the table and writes the JSON.
@@ -131,7 +131,7 @@ func number(v float64) string {
 	return fmt.Sprintf("%.4g", v)
 }
 
-// machine says what the figures were taken on.
+// machine describes the machine and the versions.
 func machine() map[string]string {
 	m := map[string]string{"go": runtime.Version(), "os": runtime.GOOS + "/" + runtime.GOARCH, "cpus": fmt.Sprint(runtime.NumCPU())}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -152,7 +152,7 @@ func loadAverage() string {
 	return strings.Join(strings.Fields(string(raw))[:3], " ")
 }
 
-// quantile answers the q-quantile of durations in milliseconds; it sorts them.
+// quantile returns the q-quantile in milliseconds. It sorts the durations.
 func quantile(all []time.Duration, q float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -161,7 +161,7 @@ func quantile(all []time.Duration, q float64) float64 {
 	return all[min(len(all)-1, int(q*float64(len(all))))].Seconds() * 1000
 }
 
-// median answers the middle one.
+// median returns the median.
 func median(all []float64) float64 {
 	if len(all) == 0 {
 		return 0

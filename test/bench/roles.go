@@ -16,7 +16,7 @@ import (
 	"go.temporal.io/sdk/worker"
 )
 
-// role is a part of a benchmark that runs in a process of its own.
+// role is a part of a benchmark that runs in a separate process.
 type role func(ctx context.Context, args []string, in io.Reader, out io.Writer) error
 
 func roles() map[string]role {
@@ -27,9 +27,9 @@ func roles() map[string]role {
 type child struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
-	lines chan string // what it prints
+	lines chan string // its output
 	stop  func()
-	// connected is how many agents a role-agents was told to connect last.
+	// connected is the number of agents in the last "connect" command.
 	connected int
 }
 
@@ -41,7 +41,7 @@ func (e *env) spawn(ctx context.Context, name string, args ...string) (*child, e
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, append([]string{name}, args...)...)
 	cmd.Env = append(os.Environ(), e.roleEnv...)
-	cmd.Stderr = e.talk
+	cmd.Stderr = e.messages
 	c := &child{cmd: cmd, lines: make(chan string, 1<<16)}
 	if c.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func (e *env) spawn(ctx context.Context, name string, args ...string) (*child, e
 		}
 	}()
 	c.stop = sync.OnceFunc(func() {
-		_ = c.in.Close()       // a role ends with its input
-		_ = cmd.Process.Kill() // whatever it does meanwhile
+		_ = c.in.Close()       // a role exits at the end of its input
+		_ = cmd.Process.Kill() // in case it does not exit
 		for range c.lines {    // until it is closed
 		}
 		_ = cmd.Wait() // it was killed
@@ -77,7 +77,7 @@ func (c *child) expect(ctx context.Context, d time.Duration, word string, out ..
 		select {
 		case line, ok := <-c.lines:
 			if !ok {
-				return fmt.Errorf("the process ended before it said %q", word)
+				return fmt.Errorf("the process exited before it printed %q", word)
 			}
 			if len(line) >= len(word) && line[:len(word)] == word {
 				_, err := fmt.Sscan(line[len(word):], out...)
@@ -94,19 +94,19 @@ func (c *child) expect(ctx context.Context, d time.Duration, word string, out ..
 	}
 }
 
-// tell sends a command.
-func (c *child) tell(format string, args ...any) error {
+// send sends a command.
+func (c *child) send(format string, args ...any) error {
 	_, err := fmt.Fprintf(c.in, format+"\n", args...)
 	return err
 }
 
 const peerActivity = "PeerWork"
 
-// peerQueue is the task queue of the peer's i-th node.
+// peerQueue returns the task queue of the peer's i-th node.
 func peerQueue(i int) string { return fmt.Sprintf("peer-node-%d", i) }
 
-// peerRole runs the peer's nodes: a worker with a queue and a connection of its
-// own for each, all in one process. Arguments: address, namespace, how many.
+// peerRole runs the peer's nodes in one process, each a worker with its own queue and
+// connection. Arguments: address, namespace, count.
 func peerRole(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	n, err := strconv.Atoi(args[2])
 	if err != nil {
@@ -121,12 +121,12 @@ func peerRole(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 		}
 	}
 	fmt.Fprintln(out, "ready")
-	_, err = io.Copy(io.Discard, in) // until the benchmark is done with it
+	_, err = io.Copy(io.Discard, in) // until the benchmark closes it
 	return err
 }
 
-// peerTries is how often a worker's start is tried: a loaded server lets one of
-// many time out.
+// peerTries is the number of attempts to start a worker. On a loaded server some
+// attempts time out.
 const peerTries = 5
 
 func startPeerAgain(ctx context.Context, address, namespace, queue string) (err error) {
@@ -138,7 +138,7 @@ func startPeerAgain(ctx context.Context, address, namespace, queue string) (err 
 	return err
 }
 
-// startPeer starts one node's worker, which ends with the process.
+// startPeer starts one node's worker, which stops with the process.
 func startPeer(address, namespace, queue string) error {
 	c, err := client.Dial(client.Options{HostPort: address, Namespace: namespace, Logger: quiet{}})
 	if err != nil {
@@ -149,17 +149,17 @@ func startPeer(address, namespace, queue string) error {
 	return w.Start()
 }
 
-// quiet is a logger that says nothing.
+// quiet is a logger without output.
 type quiet struct{}
 
 // Debug, Info, Warn and Error implement the SDK's logger.
 func (quiet) Debug(string, ...any) {}
 
-// Info says nothing.
+// Info logs nothing.
 func (quiet) Info(string, ...any) {}
 
-// Warn says nothing.
+// Warn logs nothing.
 func (quiet) Warn(string, ...any) {}
 
-// Error says nothing.
+// Error logs nothing.
 func (quiet) Error(string, ...any) {}

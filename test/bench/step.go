@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// clients is how many jobs run at a time; more only queue (baselines).
+	// clients is the number of concurrent jobs; more would only wait.
 	clients = 32
-	// stepsPerJob is how many steps a job has.
+	// stepsPerJob is the number of steps per job.
 	stepsPerJob = 3
 	fleetBudget = 15 * time.Minute
-	// sayEvery is how often a long wait says how far it is.
+	// sayEvery is the interval of progress messages.
 	sayEvery = 10 * time.Second
 )
 
-// benchStep compares a step on a node with a bare asynchronous activity: the CPU
-// of all processes of the stack and the jobs a second.
+// benchStep compares a step on a node with a plain asynchronous activity: CPU of all
+// processes of the stack, and jobs per second.
 func benchStep(ctx context.Context, e *env) error {
 	f, err := e.startFleet(ctx, e.size)
 	if err != nil {
@@ -63,15 +63,15 @@ func benchStep(ctx context.Context, e *env) error {
 				return fmt.Errorf("%s: %w", k, err)
 			}
 			used, took := meter.used(), time.Since(started).Seconds()
-			if i == 0 || jobs == 0 { // the first round warms up
+			if i == 0 || jobs == 0 { // the first round is a warm-up
 				continue
 			}
 			rates[k] = append(rates[k], jobs/e.span(8*time.Second).Seconds())
-			// Jobs that ended after the time used CPU too.
+			// Jobs that ended after the deadline used CPU too.
 			all := float64(len(l.taken()))/stepsPerJob + jobs*boolNumber(k == empty)
 			costs[k] = append(costs[k], total(used)/max(all, 1))
 			e.split(k, used, took)
-			e.say("%s: %.1f jobs/s, %.1f ms CPU a job, %v", k, jobs/took, 1000*total(used)/max(all, 1), used)
+			e.logf("%s: %.1f jobs/s, %.1f ms CPU a job, %v", k, jobs/took, 1000*total(used)/max(all, 1), used)
 		}
 		l.taken()
 	}
@@ -89,7 +89,7 @@ func boolNumber(b bool) float64 {
 	return 0
 }
 
-// split keeps the cores that each part used.
+// split records the cores of each part.
 func (e *env) split(k kind, used map[string]float64, took float64) {
 	for part, seconds := range used {
 		e.detail(fmt.Sprintf("cores of %s, %s", part, k), seconds/took)
@@ -102,10 +102,10 @@ type fleet struct {
 	pid  func() int
 }
 
-// startFleet runs n real agents with pretended executors and waits until all of
-// them poll.
+// startFleet starts n real agents with simulated executors and waits until all of them
+// poll.
 func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
-	e.say("enrolling a fleet of %d", n)
+	e.logf("enrolling a fleet of %d", n)
 	cmd := e.Command(context.WithoutCancel(ctx), "dev", "fleet", fmt.Sprint(n), "--dir", e.Dir, "--task-time", "0s", "--report-every", "1s")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -121,10 +121,10 @@ func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
 	go func() {
 		defer close(ended)
 		e.follow(out, n, up)
-		_ = cmd.Wait() // it ends by a signal
+		_ = cmd.Wait() // it exits by a signal
 	}()
 	f := &fleet{pid: func() int { return cmd.Process.Pid }, stop: sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 		<-ended
 	})}
 	late := time.NewTimer(fleetBudget)
@@ -133,7 +133,7 @@ func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
 	case <-up:
 		return f, e.active(ctx, n)
 	case <-ended:
-		return nil, fmt.Errorf("the fleet ended: %s", talk.String())
+		return nil, fmt.Errorf("the fleet exited: %s", talk.String())
 	case <-ctx.Done():
 	case <-late.C:
 	}
@@ -141,8 +141,8 @@ func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
 	return nil, fmt.Errorf("the fleet of %d was not up: %s", n, talk.String())
 }
 
-// follow reads the fleet's lines to their end: it says now and then how many of
-// the n agents poll until all do, and then that they are up.
+// follow reads the fleet's output to its end. It logs the number of polling agents, and
+// sends to up once all n poll.
 func (e *env) follow(lines io.Reader, n int, up chan<- bool) {
 	said, all := time.Now(), false
 	for s := bufio.NewScanner(lines); s.Scan(); {
@@ -155,12 +155,12 @@ func (e *env) follow(lines io.Reader, n int, up chan<- bool) {
 			up <- true
 		case time.Since(said) > sayEvery:
 			said = time.Now()
-			e.say("%s of %d agents poll", polling, n)
+			e.logf("%s of %d agents poll", polling, n)
 		}
 	}
 }
 
-// active waits until n nodes have ended their enrolment.
+// active waits until n nodes are enrolled.
 func (e *env) active(ctx context.Context, n int) error {
 	s, err := e.openStore(ctx, 1)
 	if err != nil {
@@ -179,7 +179,7 @@ func (e *env) active(ctx context.Context, n int) error {
 			}
 		}
 		if have >= n || time.Now().After(end) {
-			e.say("%d nodes are active", have)
+			e.logf("%d nodes are active", have)
 			return nil
 		}
 		if err := pause(ctx, time.Second); err != nil {
@@ -188,7 +188,7 @@ func (e *env) active(ctx context.Context, n int) error {
 	}
 }
 
-// fleetNodes takes every active node for an operation that stays open.
+// fleetNodes claims every active node for an operation that remains open.
 func (e *env) fleetNodes(ctx context.Context) ([]node, error) {
 	s, err := e.openStore(ctx, 4)
 	if err != nil {
@@ -196,7 +196,7 @@ func (e *env) fleetNodes(ctx context.Context) ([]node, error) {
 	}
 	defer s.Close()
 	nodes, err := claimAll(ctx, s)
-	e.say("%d nodes are held for tasks", len(nodes))
+	e.logf("%d nodes are claimed for tasks", len(nodes))
 	return nodes, err
 }
 

@@ -19,31 +19,32 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
-	// conns is how many connections work at a time.
+	// conns is the number of concurrent connections.
 	conns = 16
 	// bodyBytes is the size of a task's signed body, resultBytes that of a result.
 	bodyBytes, resultBytes = 2 << 10, 512
-	// repetitions alternate between the two sides, so that a change of the
-	// machine's load meets both.
+	// repetitions alternate between the two sides, so that a change in load affects
+	// both.
 	repetitions = 3
 )
 
-// The floors: three plain transactions, with a NOTIFY in the first as somebody
-// has to be woken, and with an outbox row and a NOTIFY in the last.
+// The minimal implementations: three plain transactions, with a NOTIFY in the first, and
+// with an outbox row and a NOTIFY in the last too.
 const plain, woken, whole = "bare", "bare with NOTIFY", "bare with NOTIFY, outbox and NOTIFY"
 
-// ours with the relay in the process that stores the results, as in the API: it
+// relayed is ours with the relay in the process that stores the results, like the API. It
 // needs no NOTIFY for them.
 const relayed = "ours with a relay"
 
-// benchStore compares our repository's three transactions of a step with three
-// bare ones of the same shape.
+// benchStore compares the three transactions of a step in our repository with three
+// plain ones of the same shape.
 func benchStore(ctx context.Context, e *env) error {
-	// Alone with the database: the API's relay would deliver what is finished.
-	if err := e.end(ctx, "api", "worker", "temporal", "vault"); err != nil {
+	// Without the other servers: the API's relay would deliver the results.
+	if err := e.stopParts(ctx, "api", "worker", "temporal", "vault"); err != nil {
 		return err
 	}
 	s, err := e.openStore(ctx, conns)
@@ -68,14 +69,14 @@ func benchStore(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	withRelay.Outbox(l).Wake() // it is there from now on, and delivers nothing
+	withRelay.Outbox(l).Wake() // registers the relay, which delivers nothing
 	bare, err := openBare(ctx, dsn)
 	if err != nil {
 		return err
 	}
 	defer bare.Close()
 	written := func() (n int64) {
-		_ = bare.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&n) // a failed read shows as 0 commits
+		_ = bare.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&n) // a failed read counts as 0 commits
 		return n
 	}
 	sides := []struct {
@@ -108,7 +109,7 @@ func benchStore(ctx context.Context, e *env) error {
 			for part, seconds := range meter.used() {
 				e.detail(fmt.Sprintf("%s: CPU ms of %s a cycle", side.name, part), 1000*seconds/n)
 			}
-			e.say("%s: %.0f cycles/s, CPU s %v", side.name, n/e.span(5*time.Second).Seconds(), meter.used())
+			e.logf("%s: %.0f cycles/s, CPU s %v", side.name, n/e.span(5*time.Second).Seconds(), meter.used())
 		}
 	}
 	ours := median(rates["ours"])
@@ -121,12 +122,11 @@ func benchStore(ctx context.Context, e *env) error {
 	return nil
 }
 
-// cycle is one enqueue, claim and complete on the i-th node by the w-th
-// connection.
+// cycle is one enqueue, claim and complete for the i-th node on the w-th connection.
 type cycle func(ctx context.Context, w, i int) error
 
-// cycles runs cycles on every connection for a while and counts them. Each
-// connection has nodes of its own.
+// cycles runs cycles on every connection for a while and counts them. Each connection
+// has its own nodes.
 func (e *env) cycles(ctx context.Context, do cycle) (float64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -162,21 +162,21 @@ func oursCycle(s *store.Store, nodes []node) cycle {
 		if err := s.Enqueue(ctx, t, owner, row, envelope); err != nil {
 			return err
 		}
-		offer, err := s.NextTask(ctx, n.caller(), nodeapi.PollRequest{Holder: "bench"}, task.LeaseDuration)
+		offer, err := s.NextTask(ctx, n.caller(), wire.PollRequest{AgentSession: "bench"}, task.LeaseDuration)
 		if err != nil {
 			return err
 		}
 		if offer == nil {
-			return fmt.Errorf("node %s was offered nothing", n.ID)
+			return fmt.Errorf("no task was dispatched to node %s", n.ID)
 		}
 		now := time.Now().UTC()
-		_, err = s.Result(ctx, n.caller(), offer.TaskID, task.Result{LeaseEpoch: offer.Lease.Epoch,
-			Status: task.Succeeded, Output: body, StartedAt: now, FinishedAt: now})
+		_, err = s.Result(ctx, n.caller(), offer.TaskID, nodeapi.ReceivedResult{Result: task.Result{LeaseEpoch: offer.Lease.Epoch,
+			Status: task.Succeeded, Output: body, StartedAt: now, FinishedAt: now}})
 		return err
 	}
 }
 
-// fakeEnvelope has the form of a signed task; only an agent would look closer.
+// fakeEnvelope has the form of a signed task. Only agents verify it.
 func fakeEnvelope() []byte {
 	text, _ := json.Marshal(map[string]any{"payloadType": task.PayloadType, //nolint:errchkjson // strings always encode
 		"payload": base64.StdEncoding.EncodeToString(make([]byte, bodyBytes*3/4)), "signatures": []string{}})
@@ -200,14 +200,13 @@ const (
 WHERE id = (SELECT id FROM bare_tasks WHERE node = $1 AND status = 'pending' ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, epoch, body`
 	bareComplete = `UPDATE bare_tasks SET status = 'done', result = $3 WHERE id = $1 AND epoch = $2 AND status = 'leased'`
-	// The same with what a real queue needs: somebody is woken, and the result
-	// is to be delivered.
+	// The same with the needs of a real queue: a wake, and delivery of the result.
 	bareEnqueueWake = `WITH t AS (` + bareEnqueue + ` RETURNING node) SELECT pg_notify('bare_node', node::text) FROM t`
 	bareCompleteOut = `WITH t AS (` + bareComplete + ` RETURNING id), o AS (INSERT INTO bare_outbox (task) SELECT id FROM t RETURNING id)
 SELECT pg_notify('bare_outbox', '') FROM o`
 )
 
-// openBare opens the same database with the bare queue's tables in it.
+// openBare opens the same database and creates the tables of the minimal queue.
 func openBare(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn)
 	if err != nil {

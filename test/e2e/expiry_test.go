@@ -20,14 +20,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// shortLife is the life of a certificate that a test can wait for.
-const shortLife = 16 * time.Second
+// shortValidity is short enough for a test to wait for the expiry.
+const shortValidity = 16 * time.Second
 
-// TestShortLivedIdentity: an agent renews its certificate by itself, again and
-// again, with a key of its own each time; and when the API was away until the
-// certificate had ended, it recovers by itself.
-func TestShortLivedIdentity(t *testing.T) {
-	restore := setLife(t, shortLife)
+// TestShortLivedCertificate: an agent renews its certificate repeatedly, with a new
+// key each time. If the API is down until the certificate has expired, it recovers.
+func TestShortLivedCertificate(t *testing.T) {
+	restore := setValidity(t, shortValidity)
 	nodeHost, id := enrolled(t, "short")
 	first := show(t, id)
 	eventually(t, "two renewals", func() bool { return rows(t, id, "nodes.renewal_claimed") >= 2 })
@@ -48,18 +47,18 @@ func TestShortLivedIdentity(t *testing.T) {
 	require.Positive(t, rows(t, id, "nodes.recovery_claimed")-recoveries)
 	require.Equal(t, first.Incarnation, show(t, id).Incarnation)
 	require.Nil(t, show(t, id).IdentityLock)
-	requireOneLife(t, nodeHost, id)
+	requireNodeWorks(t, nodeHost, id)
 }
 
-// requireOneLife holds that the node still takes work with the identity it has.
-func requireOneLife(t *testing.T, nodeHost, id string) {
+// requireNodeWorks verifies that the node still runs tasks with its identity.
+func requireNodeWorks(t *testing.T, nodeHost, id string) {
 	t.Helper()
 	require.Equal(t, lifecycle.OperationCompleted, act(t, "node", "drain", nodeHost, "--yes").Operation.Status)
 	require.Equal(t, lifecycle.NodeDrained, show(t, id).State)
 	ok(t, "audit", "--verify")
 }
 
-// rows counts the node's audit rows of an action.
+// rows counts the node's audit events of an action.
 func rows(t *testing.T, id, action string) (n int) {
 	t.Helper()
 	for _, e := range auditRows(t, id) {
@@ -70,7 +69,7 @@ func rows(t *testing.T, id, action string) (n int) {
 	return n
 }
 
-// certificateEnd reads when the last of the agent's certificates ends.
+// certificateEnd returns the latest expiry of the agent's certificates.
 func certificateEnd(t *testing.T, nodeHost string) (end time.Time) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(agentDir(nodeHost), "state", "identity*", "*", "cert.pem"))
@@ -89,10 +88,9 @@ func certificateEnd(t *testing.T, nodeHost string) (end time.Time) {
 	return end
 }
 
-// setLife has the node CA issue certificates of the given life, until the test
-// ends or restore is called. It is what an operator would do in Vault: the
-// product itself asks for what the role says.
-func setLife(t *testing.T, life time.Duration) (restore func()) {
+// setValidity changes the validity of new certificates in Vault's role, like an operator
+// would, until the test ends or restore is called.
+func setValidity(t *testing.T, life time.Duration) (restore func()) {
 	t.Helper()
 	var role struct {
 		Data map[string]any `json:"data"`
@@ -106,14 +104,14 @@ func setLife(t *testing.T, life time.Duration) (restore func()) {
 	return restore
 }
 
-// vault makes a call of the stack's Vault with its root token.
+// vault calls the stack's Vault with the root token.
 func vault(t *testing.T, method, path string, body any) []byte {
 	t.Helper()
 	token, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "vault-root-token"))
 	require.NoError(t, err)
 	raw, err := json.Marshal(body)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), conditionTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, shared.getenv("VAULT_ADDR")+"/v1/"+path, bytes.NewReader(raw))
 	require.NoError(t, err)

@@ -21,12 +21,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// fleetPatience is more than the longest that a misbehaving node keeps an
-// operation: a late result waits for its lease's end and for the reclaimer.
-const fleetPatience = 5 * time.Minute
+// fleetTimeout exceeds the longest delay that a misbehaving node causes: a late result
+// waits for the end of its lease and for the reclaimer.
+const fleetTimeout = 5 * time.Minute
 
-// pretenders is a running gpuaas dev fleet.
-type pretenders struct {
+// simulatedFleet is a running gpuaas dev fleet.
+type simulatedFleet struct {
 	prefix string
 	size   int
 	cmd    *exec.Cmd
@@ -36,12 +36,12 @@ type pretenders struct {
 	lines []string
 }
 
-// fleet starts a fleet of a prefix of its own and ends it with the test.
-func fleet(t *testing.T, size int, prefix string, args ...string) *pretenders {
+// fleet starts a fleet with its own prefix and stops it at the end of the test.
+func fleet(t *testing.T, size int, prefix string, args ...string) *simulatedFleet {
 	t.Helper()
 	all := append([]string{"dev", "fleet", strconv.Itoa(size), "--dir", shared.dir, "--prefix", prefix, "--region", "region-1",
 		"--report-every", "1s"}, args...)
-	f := &pretenders{prefix: prefix, size: size, cmd: shared.command(all...)}
+	f := &simulatedFleet{prefix: prefix, size: size, cmd: shared.command(all...)}
 	out, err := f.cmd.StdoutPipe()
 	require.NoError(t, err)
 	f.cmd.Stderr = t.Output()
@@ -51,7 +51,7 @@ func fleet(t *testing.T, size int, prefix string, args ...string) *pretenders {
 	return f
 }
 
-func (f *pretenders) follow(out io.Reader) {
+func (f *simulatedFleet) follow(out io.Reader) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		f.mu.Lock()
 		f.lines = append(f.lines, lines.Text())
@@ -59,8 +59,8 @@ func (f *pretenders) follow(out io.Reader) {
 	}
 }
 
-// stop interrupts the fleet and demands that it ends well.
-func (f *pretenders) stop(t *testing.T) {
+// stop interrupts the fleet and requires a successful exit.
+func (f *simulatedFleet) stop(t *testing.T) {
 	t.Helper()
 	if f.cmd.ProcessState != nil {
 		return
@@ -74,8 +74,8 @@ func (f *pretenders) stop(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// count is a number of the newest report; -1 before the first.
-func (f *pretenders) count(t *testing.T, name string) int {
+// count returns a number of the latest report; -1 before the first.
+func (f *simulatedFleet) count(t *testing.T, name string) int {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *pretenders) count(t *testing.T, name string) int {
 }
 
 // nodes are the fleet's, by host name.
-func (f *pretenders) nodes(t *testing.T) map[string]wire.NodeView {
+func (f *simulatedFleet) nodes(t *testing.T) map[string]wire.NodeView {
 	t.Helper()
 	out := map[string]wire.NodeView{}
 	for _, n := range decode[wire.NodeList](t, ok(t, "node", "list", "-o", "json")).Nodes {
@@ -102,7 +102,7 @@ func (f *pretenders) nodes(t *testing.T) map[string]wire.NodeView {
 }
 
 // are counts the nodes for which a condition holds.
-func (f *pretenders) are(t *testing.T, cond func(wire.NodeView) bool) (n int) {
+func (f *simulatedFleet) are(t *testing.T, cond func(wire.NodeView) bool) (n int) {
 	t.Helper()
 	for _, v := range f.nodes(t) {
 		if cond(v) {
@@ -112,17 +112,17 @@ func (f *pretenders) are(t *testing.T, cond func(wire.NodeView) bool) (n int) {
 	return n
 }
 
-func (f *pretenders) activated(t *testing.T) {
+func (f *simulatedFleet) activated(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return f.are(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeActive && n.Operation == nil }) == f.size
-	}, fleetPatience, time.Second, "all enrol")
+	}, fleetTimeout, time.Second, "all are enrolled")
 }
 
-// TestFleetThatMisbehaves cordons every node of a fleet in which each thing that
-// can be wrong with a node is. All operations end well: cordoning is idempotent,
-// so nothing waits for a person.
-func TestFleetThatMisbehaves(t *testing.T) {
+// misbehavingFleet cordons every node of a fleet with every kind of misbehavior. All
+// operations complete: cordoning is idempotent, so none needs an operator.
+func misbehavingFleet(t *testing.T) {
+	t.Helper()
 	const size = 20
 	prefix := host(t, "mis")
 	f := fleet(t, size, prefix, "--restart-after", "20s",
@@ -142,7 +142,7 @@ func TestFleetThatMisbehaves(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return f.are(t, func(n wire.NodeView) bool { return n.Cordoned && n.Operation == nil }) == size
-	}, fleetPatience, time.Second, "every node is cordoned and free")
+	}, fleetTimeout, time.Second, "every node is cordoned and free")
 	for hostName := range f.nodes(t) {
 		op := decode[lifecycleStep](t, ok(t, "op", "show", hostName, "-o", "json")).Operation
 		require.Equal(t, lifecycle.ActionDrain, op.Action, hostName)
@@ -150,12 +150,13 @@ func TestFleetThatMisbehaves(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, f.count(t, "offers"), size)
 	require.GreaterOrEqual(t, f.count(t, "twice"), 2)
-	require.Zero(t, f.count(t, "split"), "the same result again is answered the same")
+	require.Zero(t, f.count(t, "split"), "a repeated result receives the same response")
 	require.Zero(t, f.count(t, "failed"))
 }
 
-// TestFleetFindsItsNodesAgain: a second run has the same identities.
-func TestFleetFindsItsNodesAgain(t *testing.T) {
+// restartedFleet: a second run uses the same identities.
+func restartedFleet(t *testing.T) {
+	t.Helper()
 	prefix := host(t, "again")
 	first := fleet(t, 3, prefix)
 	first.activated(t)
@@ -163,39 +164,39 @@ func TestFleetFindsItsNodesAgain(t *testing.T) {
 	first.stop(t)
 
 	second := fleet(t, 3, prefix)
-	require.Eventually(t, func() bool { return second.count(t, "enrolled") == 3 }, patience, 100*time.Millisecond, "all are accepted")
+	require.Eventually(t, func() bool { return second.count(t, "enrolled") == 3 }, conditionTimeout, 100*time.Millisecond, "all are accepted")
 	for name, n := range second.nodes(t) {
 		require.Equal(t, before[name].ID, n.ID)
-		require.Equal(t, before[name].Identity.Serial, n.Identity.Serial, "nobody enrolled twice")
+		require.Equal(t, before[name].Identity.Serial, n.Identity.Serial, "no node enrolled twice")
 	}
 }
 
-// TestSilentNodeAndADestructiveTask loses a node while it drains: nothing may
-// run again unasked, so the operation parks; the node's own word, when it is
-// back, takes it further.
-func TestSilentNodeAndADestructiveTask(t *testing.T) {
+// silentNode loses a node while it drains. The task must not run again without a
+// decision, so the operation parks. It resumes when the node returns and reports.
+func silentNode(t *testing.T) {
+	t.Helper()
 	prefix := host(t, "lost")
 	node := prefix + "-0001"
 	args := []string{"--misbehave", "silent=1", "--workloads", "1", "--restart-after", "1h"}
-	offered := func(f *pretenders, what string) {
-		require.Eventually(t, func() bool { return f.count(t, "offers") == 1 }, fleetPatience, 100*time.Millisecond, what)
+	offered := func(f *simulatedFleet, what string) {
+		require.Eventually(t, func() bool { return f.count(t, "offers") == 1 }, fleetTimeout, 100*time.Millisecond, what)
 	}
 	f := fleet(t, 1, prefix, args...)
 	f.activated(t)
 	ok(t, "node", "drain", node, "--no-wait", "--yes", "--timeout", "20m", "--reason", "test")
-	offered(f, "the cordon is handed over, and the node falls silent")
+	offered(f, "the cordon is dispatched, and the node becomes silent")
 	f.stop(t)
 
 	f = fleet(t, 1, prefix, args...)
-	offered(f, "the cordon is reported, the drain handed over, and the node falls silent again")
+	offered(f, "the cordon is reported, the drain dispatched, and the node becomes silent again")
 	require.Eventually(t, func() bool {
 		op := show(t, node).Operation
 		return op != nil && op.Stuck != nil && op.Stuck.Reason == task.ReasonLost
-	}, fleetPatience, time.Second, "the drain's task is lost and its operation parks")
-	require.Equal(t, 1, f.count(t, "offers"), "a destructive task is not offered again unasked")
+	}, fleetTimeout, time.Second, "the drain's task is lost and its operation parks")
+	require.Equal(t, 1, f.count(t, "offers"), "a destructive task is not dispatched again automatically")
 	f.stop(t)
 
 	fleet(t, 1, prefix, "--workloads", "1")
-	require.Eventually(t, func() bool { return show(t, node).State == lifecycle.NodeDrained }, fleetPatience, time.Second,
-		"the node reports what it did, and the operation goes on by itself")
+	require.Eventually(t, func() bool { return show(t, node).State == lifecycle.NodeDrained }, fleetTimeout, time.Second,
+		"the node reports the result, and the operation resumes")
 }

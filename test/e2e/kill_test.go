@@ -15,19 +15,18 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestKillInTheMiddleOfADrain kills our processes with SIGKILL while the work
-// is being ended, each alone and all at once, and starts them again: the drain
-// ends as if nothing had happened, the workload was asked to stop once, and the
-// audit has one row for each change.
-func TestKillInTheMiddleOfADrain(t *testing.T) {
+// TestKillDuringDrain kills our processes with SIGKILL during a drain, separately and
+// all at once, and restarts them. The drain completes, the workload is asked to stop
+// once, and the audit has one event per change.
+func TestKillDuringDrain(t *testing.T) {
 	cases := map[string][]string{
 		"worker": {"worker"}, "api": {"api"}, "agent": {"agent"}, "all": {"worker", "api", "agent"},
 	}
 	for name, victims := range cases {
 		t.Run(name, func(t *testing.T) {
 			nodeHost, id := enrolled(t, "kill-"+name)
-			// The workload needs a while to end, so that the kill falls into the
-			// middle; it ends when the file appears.
+			// The workload stops when the file appears, so the kill happens during the
+			// drain.
 			gate := filepath.Join(t.TempDir(), "go")
 			work(t, nodeHost, "job-1", "sh", "-c", `trap "while [ ! -e `+gate+` ]; do sleep 0.1; done; exit 0" TERM; while :; do sleep 0.1; done`)
 			ok(t, "node", "drain", nodeHost, "--yes", "--no-wait")
@@ -49,7 +48,7 @@ func TestKillInTheMiddleOfADrain(t *testing.T) {
 	}
 }
 
-// kill ends a part with SIGKILL.
+// kill kills a part with SIGKILL.
 func kill(t *testing.T, name, nodeHost string) {
 	t.Helper()
 	if name == "agent" {
@@ -61,8 +60,8 @@ func kill(t *testing.T, name, nodeHost string) {
 	eventually(t, name+" is dead", func() bool { return !parts(t)[name].Healthy })
 }
 
-// stops reads how often the workload was asked to stop, from the agent's own
-// record.
+// stops returns how often the workload was asked to stop, from the agent's
+// journal.
 func stops(t *testing.T, nodeHost, name string) []json.RawMessage {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "workloads", name+".state"))
@@ -77,7 +76,7 @@ func stops(t *testing.T, nodeHost, name string) []json.RawMessage {
 	return state.Stops
 }
 
-// requireOneRowPerChange holds that each change is in the audit once.
+// requireOneRowPerChange verifies that the audit contains each change once.
 func requireOneRowPerChange(t *testing.T, id string) {
 	t.Helper()
 	ok(t, "audit", "--verify")

@@ -9,13 +9,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// budget is what one operation may cost: billable actions by the server's own
+// budget is the limit of one operation: billable actions, by the server's own
 // counter, and events in its history.
 type budget struct{ actions, events int }
 
-// TestWholeLife takes one node through its whole life and holds each operation
-// to its budget. It runs alone: the server's counter knows no operations.
-func TestWholeLife(t *testing.T) {
+// TestLifecycle runs one node through its lifecycle and compares each operation with
+// its budget. It runs alone, because the server's counter covers all operations.
+func TestLifecycle(t *testing.T) {
 	alone(t)
 	nodeHost, id := register(t, "life")
 	require.Equal(t, lifecycle.NodeRegistered, show(t, nodeHost).State)
@@ -60,8 +60,8 @@ func TestWholeLife(t *testing.T) {
 	record(t, id, "life")
 }
 
-// TestBusyNodeAndForce: a retire of a busy node is refused, a drain of work
-// that will not end parks with its name, and force ends it.
+// TestBusyNodeAndForce: retire rejects a busy node, a drain that cannot stop a workload
+// parks and names it, and force kills the workload.
 func TestBusyNodeAndForce(t *testing.T) {
 	nodeHost, id := enrolled(t, "busy")
 	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
@@ -80,8 +80,8 @@ func TestBusyNodeAndForce(t *testing.T) {
 	require.Contains(t, stuck.Message, "stubborn")
 	require.Contains(t, ok(t, "stuck").stdout, nodeHost)
 	shown := currentDetails(t, id)
-	require.Contains(t, shown, "stubborn", "the Web UI does not name what blocks")
-	require.Contains(t, shown, "gpuaas op force "+nodeHost, "the Web UI does not say what to type")
+	require.Contains(t, shown, "stubborn", "the Web UI does not name the blocker")
+	require.Contains(t, shown, "gpuaas op force "+nodeHost, "the Web UI does not show the command")
 
 	ok(t, "op", "force", nodeHost, "--reason", "the owner agreed", "--yes")
 	eventually(t, "drained", func() bool { return show(t, nodeHost).State == lifecycle.NodeDrained })
@@ -89,13 +89,12 @@ func TestBusyNodeAndForce(t *testing.T) {
 	record(t, id, "force")
 }
 
-// TestCancelRestores: a drain that is cancelled while it waits leaves the node
-// as it was.
+// TestCancelRestores: canceling a waiting drain restores the node.
 func TestCancelRestores(t *testing.T) {
 	nodeHost, id := enrolled(t, "cancel")
 	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	ok(t, "node", "drain", nodeHost, "--yes", "--no-wait")
-	eventually(t, "the drain waits for its work", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseDrain) })
+	eventually(t, "the drain waits for the workload", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseDrain) })
 	ok(t, "op", "cancel", nodeHost, "--reason", "wrong node")
 	eventually(t, "active again", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	node := show(t, nodeHost)
@@ -104,7 +103,7 @@ func TestCancelRestores(t *testing.T) {
 	record(t, id, "cancel")
 }
 
-// inPhase reports whether the node's operation has come to a phase.
+// inPhase reports whether the node's operation is in a phase.
 func inPhase(t *testing.T, nodeHost, phase string) bool {
 	t.Helper()
 	r := run(t, "op", "show", nodeHost, "-o", "json")

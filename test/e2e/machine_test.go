@@ -14,19 +14,19 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// machine is a node's host as far as the agent and the scripts for it go: a
-// folder that stands for the root of its files, and a service manager that
-// writes down what it is asked. The test starts and stops the agent.
+// machine simulates a host for the agent and its scripts: a folder as the root of its
+// file system, and a service manager that only records its calls. The test starts and
+// stops the agent.
 type machine struct {
 	t     *testing.T
 	root  string
 	agent *exec.Cmd
 }
 
-// hostsDir is where the machines' folders are.
+// hostsDir contains the folders of the machines.
 func hostsDir() string { return filepath.Join(shared.dir, "hosts") }
 
-// newMachine puts the bundle's files on a machine, at the places it names.
+// newMachine installs the bundle's files on a machine.
 func newMachine(t *testing.T, nodeHost string, b trust.BootstrapBundle) *machine {
 	t.Helper()
 	m := &machine{t: t, root: filepath.Join(hostsDir(), nodeHost)}
@@ -46,7 +46,7 @@ func (m *machine) write(name, text string, mode os.FileMode) {
 	require.NoError(m.t, os.WriteFile(m.path(name), []byte(text), mode))
 }
 
-// env is the environment in which the machine's root is its folder.
+// env is the environment that makes the folder the machine's root.
 func (m *machine) env() []string {
 	return []string{
 		"PATH=" + m.path("bin") + ":" + os.Getenv("PATH"), "DESTDIR=" + m.root,
@@ -56,8 +56,7 @@ func (m *machine) env() []string {
 	}
 }
 
-// start runs the agent, as the service manager would, with a log beside those
-// of the stack.
+// start starts the agent like the service manager, with a log next to the stack's.
 func (m *machine) start() {
 	m.t.Helper()
 	log, err := os.OpenFile(filepath.Join(shared.dir, "log", "host-"+filepath.Base(m.root)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -68,18 +67,17 @@ func (m *machine) start() {
 	require.NoError(m.t, m.agent.Start())
 }
 
-// stop ends the agent and waits for its end. It may be called twice.
+// stop stops the agent and waits for its exit. It may be called twice.
 func (m *machine) stop() {
 	if m.agent == nil {
 		return
 	}
-	_ = m.agent.Process.Signal(syscall.SIGTERM) // it may have ended by itself
-	_ = m.agent.Wait()                          // its exit code is not the test's matter
+	_ = m.agent.Process.Signal(syscall.SIGTERM) // it may have exited
+	_ = m.agent.Wait()                          // the exit code does not matter
 	m.agent = nil
 }
 
-// lose deletes what the machine knows of its identity: certificate, key, state
-// and every token.
+// lose deletes the machine's identity: certificate, key, state and all tokens.
 func (m *machine) lose() {
 	m.t.Helper()
 	require.NoError(m.t, os.Remove(m.path(trust.DefaultCertPath)))
@@ -90,8 +88,8 @@ func (m *machine) lose() {
 	m.write(trust.DefaultEnvFile, tokenLine.ReplaceAllString(string(env), ""), 0o600)
 }
 
-// shell runs a command that was copied to the machine, and answers what the
-// service manager was asked since the machine was made.
+// shell runs a command on the machine and returns all calls of the service manager so
+// far.
 func (m *machine) shell(command string) (asked string) {
 	m.t.Helper()
 	c := exec.Command("sh")
@@ -104,7 +102,7 @@ func (m *machine) shell(command string) (asked string) {
 	return string(log)
 }
 
-// readPrivate reads a file of JSON that its owner only can read.
+// readPrivate reads a JSON file that only its owner can read.
 func readPrivate[T any](t *testing.T, file string) (v T) {
 	t.Helper()
 	info, err := os.Stat(file)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMetricNames holds worker and API to the names that dashboards rely on.
+// TestMetricNames verifies the metric names that dashboards use.
 func TestMetricNames(t *testing.T) {
 	nodeHost, _ := enrolled(t, "metrics")
 	act(t, "node", "drain", nodeHost, "--yes")

@@ -16,8 +16,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// requireSigned requires that the task's result is what its node signed with the
-// certificate that the audit names.
+// requireSigned verifies that the node signed the task's result with the certificate
+// in the audit.
 func requireSigned(t *testing.T, v wire.TaskView) {
 	t.Helper()
 	proof := nodeTask(t, v.TaskID).ResultProof

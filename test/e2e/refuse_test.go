@@ -10,9 +10,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// TestTwoDrainsAtOnce: of two drains at the same instant one is accepted, the
-// other is refused and names the first.
-func TestTwoDrainsAtOnce(t *testing.T) {
+// TestConcurrentDrains: of two simultaneous drains one is accepted, and the rejection
+// of the other names the first.
+func TestConcurrentDrains(t *testing.T) {
 	nodeHost, _ := enrolled(t, "race")
 	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	results := make([]result, 2)
@@ -33,13 +33,12 @@ func TestTwoDrainsAtOnce(t *testing.T) {
 	require.Contains(t, envelope.Error.Message, first.OperationID)
 	require.Contains(t, envelope.Error.Message, first.RunID)
 
-	eventually(t, "the drain waits for its work", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseDrain) })
+	eventually(t, "the drain waits for the workload", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseDrain) })
 	requireNoReissue(t, nodeHost, lifecycle.NodeDraining)
 	ok(t, "op", "cancel", nodeHost, "--reason", "test")
 }
 
-// TestIdempotencyKey: the same key again attaches to its own run, while it runs
-// and after it ended.
+// TestIdempotencyKey: a repeated key returns the same operation, during and after it.
 func TestIdempotencyKey(t *testing.T) {
 	nodeHost, _ := enrolled(t, "key")
 	drain := []string{"node", "drain", nodeHost, "--yes", "--idempotency-key", "ticket-1"}
@@ -51,7 +50,7 @@ func TestIdempotencyKey(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCompleted, again.Operation.Status)
 }
 
-// TestExitCodes: what scripts rely on.
+// TestExitCodes verifies the exit codes that scripts use.
 func TestExitCodes(t *testing.T) {
 	nodeHost, id := enrolled(t, "exit")
 	cases := map[string]struct {
@@ -88,5 +87,5 @@ func TestExitCodes(t *testing.T) {
 			require.Equal(t, schema.ExitUsage, run(t, args...).code)
 		})
 	}
-	require.Equal(t, lifecycle.NodeActive, show(t, nodeHost).State, "a refusal changed something")
+	require.Equal(t, lifecycle.NodeActive, show(t, nodeHost).State, "a rejected request changed the node")
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestReissueOfALostIdentity: a node that lost certificate, keys and tokens is
-// given a new identity. The operation waits until the node polls with it, and
-// says so; what was handed out before is void.
-func TestReissueOfALostIdentity(t *testing.T) {
+// TestReissueLostIdentity: a node that lost certificate, keys and tokens receives a new
+// identity. The operation waits until the node polls with it and reports this. Earlier
+// tokens are void.
+func TestReissueLostIdentity(t *testing.T) {
 	nodeHost, id := register(t, "reissue")
 	file := filepath.Join(t.TempDir(), "bundle.json")
 	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
@@ -36,13 +36,13 @@ func TestReissueOfALostIdentity(t *testing.T) {
 	file = filepath.Join(t.TempDir(), "recovery.json")
 	said := ok(t, "node", "reissue-enrollment", nodeHost, "--no-wait", "--reason", "disk replaced", "--bundle", file)
 	bundle := readPrivate[wire.RecoveryBundle](t, file)
-	require.Equal(t, bundle.RestartCommand, strings.TrimSpace(said.stdout), "the command is on stdout, alone")
+	require.Equal(t, bundle.RestartCommand, strings.TrimSpace(said.stdout), "stdout contains only the command")
 	require.NotContains(t, said.stderr, trust.TokenPrefix)
-	m.start() // without a token it can only wait
+	m.start() // without a token it waits
 	eventually(t, "it waits for the claim", func() bool { return reissueOf(t, nodeHost).Phase(lifecycle.PhaseClaim) == lifecycle.PhaseRunning })
 	require.Equal(t, lifecycle.OperationRunning, reissueOf(t, nodeHost).Status)
 	require.Contains(t, ok(t, "op", "show", nodeHost, "--reissue").stdout, "run the restart command of the recovery bundle on the node")
-	require.Contains(t, detailsOf(t, lifecycle.ReissueWorkflowID(id)), "claim the new token", "the Web UI does not say what it waits for")
+	require.Contains(t, detailsOf(t, lifecycle.ReissueWorkflowID(id)), "claim the new token", "the Web UI does not show what it is waiting on")
 	require.Equal(t, before.Incarnation, show(t, id).Incarnation)
 	requireSpent(t, id, first)
 	m.stop()
@@ -56,13 +56,13 @@ func TestReissueOfALostIdentity(t *testing.T) {
 	require.NotEqual(t, before.Identity.Serial, after.Identity.Serial)
 	require.NotEqual(t, before.Identity.SPKI, after.Identity.SPKI)
 	requireSpent(t, id, bundle.BootstrapBundle)
-	require.Equal(t, []string{"accepted: disk replaced", "succeeded: token handed out", "succeeded: reissued; its agent polls with the new identity"},
+	require.Equal(t, []string{"accepted: disk replaced", "succeeded: token issued", "succeeded: reissued; its agent polls with the new identity"},
 		auditedReissue(t, id))
 	ok(t, "audit", "--verify")
 	record(t, id, "reissue")
 }
 
-// auditedReissue lists what the audit says of the node's reissues.
+// auditedReissue returns the audit events of the node's reissues.
 func auditedReissue(t *testing.T, id string) (out []string) {
 	t.Helper()
 	for _, e := range auditRows(t, id) {
@@ -71,14 +71,14 @@ func auditedReissue(t *testing.T, id string) (out []string) {
 		}
 		said := e.Reason + e.Detail["outcome"]
 		if e.Detail["token_id"] != "" {
-			said = "token handed out"
+			said = "token issued"
 		}
 		out = append(out, e.Result+": "+said)
 	}
 	return out
 }
 
-// reissuedOperation is the newest reissue of a node.
+// reissuedOperation is the latest reissue of a node.
 type reissuedOperation struct{ lifecycle.Operation }
 
 func reissueOf(t *testing.T, nodeHost string) reissuedOperation {
@@ -87,7 +87,7 @@ func reissueOf(t *testing.T, nodeHost string) reissuedOperation {
 	return reissuedOperation{decode[lifecycle.OperationStatus](t, r).Operation}
 }
 
-// Phase is how far a phase is, "" when it did not begin.
+// Phase returns the state of a phase, "" if it has not started.
 func (o reissuedOperation) Phase(name string) lifecycle.PhaseState {
 	for _, p := range o.Phases {
 		if p.Name == name {
@@ -97,13 +97,13 @@ func (o reissuedOperation) Phase(name string) lifecycle.PhaseState {
 	return ""
 }
 
-// requireSpent requires that the bundle's token enrols nobody.
+// requireSpent verifies that the bundle's token is rejected.
 func requireSpent(t *testing.T, id string, b trust.BootstrapBundle) {
 	t.Helper()
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM([]byte(b.CABundlePEM)))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 	status, detail := call(ctx, t, client, http.MethodPost, "/internal/v1/nodes/"+id+"/enroll",
 		`{"token":"`+b.EnrollmentToken+`","csr":`+jsonCSR(t)+`,"agent_version":"thief"}`)
@@ -111,7 +111,7 @@ func requireSpent(t *testing.T, id string, b trust.BootstrapBundle) {
 	require.Equal(t, schema.KindTokenConsumed, detail.Code)
 }
 
-// TestReissueBySelector: one command for all nodes that match, a file for each.
+// TestReissueBySelector: one command for all matching nodes, with one file per node.
 func TestReissueBySelector(t *testing.T) {
 	group := host(t, "many")
 	var ids []string
@@ -120,7 +120,7 @@ func TestReissueBySelector(t *testing.T) {
 	}
 	dir := t.TempDir()
 	many := []string{"node", "reissue-enrollment", "--selector", "host=" + group + "-*", "--out-dir", filepath.Join(dir, "out"), "--no-wait", "-o", "json"}
-	require.Equal(t, schema.ExitUsage, run(t, many...).code, "without a terminal it wants --yes")
+	require.Equal(t, schema.ExitUsage, run(t, many...).code, "without a terminal it requires --yes")
 	result := decode[struct {
 		Reissues []struct{ Host, Outcome, File string }
 		Summary  map[string]int
@@ -134,15 +134,15 @@ func TestReissueBySelector(t *testing.T) {
 		tokens[b.EnrollmentToken] = true
 		require.Contains(t, ok(t, "audit", "--node", ids[i], "-o", "json").stdout, "nodes.reissue_enrollment")
 		ok(t, "op", "cancel", r.Host, "--reissue", "--reason", "test")
-		eventually(t, "cancelled", func() bool { return reissueOf(t, r.Host).Status == lifecycle.OperationCanceled })
+		eventually(t, "canceled", func() bool { return reissueOf(t, r.Host).Status == lifecycle.OperationCanceled })
 	}
-	require.Len(t, tokens, 2, "each node has a token of its own")
+	require.Len(t, tokens, 2, "each node has its own token")
 	left, err := os.ReadDir(filepath.Join(dir, "out"))
 	require.NoError(t, err)
 	require.Len(t, left, 2)
 }
 
-// requireNoReissue requires that a reissue is refused, as a script sees it.
+// requireNoReissue verifies that a reissue is rejected.
 func requireNoReissue(t *testing.T, node string, state lifecycle.NodeState) {
 	t.Helper()
 	r := run(t, "node", "reissue-enrollment", node, "--no-wait", "-o", "json")

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// fencedWithin is how long a fenced node's open poll may stay open.
+// fencedWithin bounds the open poll of a fenced node.
 const fencedWithin = 5 * time.Second
 
 // asNode is an HTTP client with the identity of a node's agent.
@@ -69,9 +69,9 @@ func send(ctx context.Context, c *http.Client, method, path, body string) (statu
 	return answer.StatusCode, envelope.Error, err
 }
 
-// TestRemovedNodeIsRefusedEverywhere: after remove every endpoint answers 401
-// node_removed, the open poll ends, and the agent stops by itself.
-func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
+// TestRemovedNodeIsRejected: after remove every endpoint returns 401 node_removed, the
+// open poll ends, and the agent exits.
+func TestRemovedNodeIsRejected(t *testing.T) {
 	nodeHost, id := enrolled(t, "removed")
 	act(t, "node", "retire", nodeHost, "--yes")
 
@@ -83,13 +83,14 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 		err    error
 	}
 	poll := make(chan ended, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 	go func() {
-		status, detail, err := send(ctx, node, http.MethodGet, base+"/tasks/wait?timeout=60s&nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=test", "")
+		status, detail, err := send(ctx, node, http.MethodPost, base+"/tasks/wait",
+			`{"wait_seconds":60,"nonce":"AAAAAAAAAAAAAAAAAAAAAA","agent_session":"test"}`)
 		poll <- ended{status, detail, err}
 	}()
-	token := bundleToken(t, nodeHost) // the agent deletes it with the rest
+	token := bundleToken(t, nodeHost) // the agent deletes it with its identity
 	act(t, "node", "remove", nodeHost, "--yes")
 	bound, stop := context.WithTimeout(ctx, fencedWithin)
 	defer stop()
@@ -106,7 +107,7 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	enroll, err := json.Marshal(wire.EnrollRequest{Token: token, CSR: "x", AgentVersion: "t"})
 	require.NoError(t, err)
 	for _, r := range []struct{ method, path, body string }{
-		{http.MethodGet, base + "/tasks/wait?timeout=1s", ""},
+		{http.MethodGet, base + "/tasks/wait", ""},
 		{http.MethodPost, base + "/tasks/" + task + "/result", `{"lease_epoch":1,"status":"succeeded","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`},
 		{http.MethodPost, base + "/tasks/" + task + "/progress", `{"lease_epoch":1}`},
 		{http.MethodPost, base + "/heartbeat", `{"agent_version":"t","uptime_seconds":1,"boot_id":"b","cordoned":false,"workloads":[],"phase":"ready","at":"2026-01-01T00:00:00Z"}`},
@@ -125,11 +126,11 @@ func TestRemovedNodeIsRefusedEverywhere(t *testing.T) {
 	requireNoReissue(t, id, lifecycle.NodeRemoved)
 }
 
-// TestNoCertificateOnWaitAndResult is negative test N4 of the runbook.
-func TestNoCertificateOnWaitAndResult(t *testing.T) {
+// TestMissingCertificateIsRejected is negative test N4 of the runbook.
+func TestMissingCertificateIsRejected(t *testing.T) {
 	nodeHost, id := enrolled(t, "nocert")
 	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 	for _, r := range []struct{ method, path, body string }{
 		{http.MethodGet, "/tasks/wait", ""}, {http.MethodPost, "/tasks/" + schema.NewID() + "/result", "{}"},
@@ -139,7 +140,7 @@ func TestNoCertificateOnWaitAndResult(t *testing.T) {
 		require.Equal(t, schema.ReasonNoCertificate, detail.Reason)
 	}
 	other, otherID := enrolled(t, "other")
-	status, detail := call(ctx, t, asNode(t, other), http.MethodGet, "/internal/v1/nodes/"+id+"/tasks/wait?timeout=1s", "")
+	status, detail := call(ctx, t, asNode(t, other), http.MethodGet, "/internal/v1/nodes/"+id+"/tasks/wait", "")
 	require.Equal(t, http.StatusUnauthorized, status, "node %s polled for another", otherID)
 	require.Equal(t, schema.ReasonIdentityMismatch, detail.Reason)
 }

@@ -17,8 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// createNode is the runbook's request (checklist A) with the token and the
-// address of dev env in place of the runbook's.
+// createNode is the runbook's request with the token and address of dev env.
 const createNode = `curl -s -o "$OUT" -w '%{http_code}' -X POST "$GPUAAS_API_URL/api/v1/admin/nodes" \
 -H "Authorization: Bearer ${ADMIN_TOKEN}" \
 -H "Content-Type: application/json" \
@@ -38,8 +37,8 @@ const createNode = `curl -s -o "$OUT" -w '%{http_code}' -X POST "$GPUAAS_API_URL
 const postNode = `curl -s -o "$OUT" -w '%{http_code}' -X POST "$GPUAAS_API_URL/api/v1/admin/nodes/${NODE_ID}/$VERB" \
 -H "Authorization: Bearer ${ADMIN_TOKEN}" -H "X-Correlation-Id: ${CORRELATION_ID}"`
 
-// curl runs a command line of the runbook in a shell that has what dev env
-// prints, and answers status and body.
+// curl runs a command line of the runbook with the environment of dev env and returns
+// status and body.
 func curl(t *testing.T, command string, vars ...string) (status string, body []byte) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "answer.json")
@@ -53,7 +52,7 @@ func curl(t *testing.T, command string, vars ...string) (status string, body []b
 	return string(said), body
 }
 
-// TestRunbook: the requests of the onboarding runbook, as they are written.
+// TestRunbook runs the requests of the onboarding runbook literally.
 func TestRunbook(t *testing.T) {
 	address := fmt.Sprintf("10.%d.%d.%d", rand.N(256), rand.N(256), 1+rand.N(254))
 	create := strings.ReplaceAll(createNode, "<NODE_IP>", address)
@@ -95,8 +94,8 @@ func TestRunbook(t *testing.T) {
 	ok(t, "op", "cancel", node.ID, "--reason", "test")
 }
 
-// requireEnvelope holds that an error has code, message and the caller's
-// correlation id, and that the API's log has a line with it.
+// requireEnvelope verifies that an error has code, message and the caller's
+// correlation id, and that the API's log contains that id.
 func requireEnvelope(t *testing.T, body []byte, correlation string, code schema.Kind) {
 	t.Helper()
 	var e schema.ErrorBody

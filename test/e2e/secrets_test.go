@@ -25,21 +25,20 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// secretPause is how often the places where secrets are kept are read, so that
-// those which the stack replaces are known too.
+// secretPause is how often the secret files are read, to include replaced secrets.
 const secretPause = 200 * time.Millisecond
 
-// window is how much of a needle the search looks up at each place of a text.
-// A shorter secret is not searched for.
+// window is the length of the prefix that the search looks up. Shorter secrets are not
+// searched.
 const window = 8
 
 var tokenForm = regexp.MustCompile(regexp.QuoteMeta(trust.TokenPrefix) + `[0-9a-f-]{36}\.[A-Za-z0-9_-]+`)
 
-// secrets are what must never leave the place it is kept: all that the stack,
-// its agents and the tests held at any time. It is safe for concurrent use.
+// secrets collects all secrets that the stack, its agents and the tests had at any time.
+// It is safe for concurrent use.
 type secrets struct {
 	mu    sync.Mutex
-	known map[string]string // the secret and what it is
+	known map[string]string // secret → description
 }
 
 func newSecrets() *secrets { return &secrets{known: map[string]string{}} }
@@ -53,8 +52,8 @@ func (s *secrets) add(what string, secret []byte) {
 	s.known[string(secret)] = what
 }
 
-// read takes up every token and private key in a text, and what each holds that
-// is secret by itself: the token's second half, the key's number.
+// read collects every token and private key in a text, and their secret parts: the
+// second half of a token, the number of a key.
 func (s *secrets) read(text []byte) {
 	text = bytes.ReplaceAll(text, []byte(`\n`), []byte("\n")) // a PEM in JSON
 	for _, token := range tokenForm.FindAll(text, -1) {
@@ -86,7 +85,7 @@ func (s *secrets) privateKey(block *pem.Block) {
 		s.number(key)
 	}
 	for line := range strings.Lines(string(pem.EncodeToMemory(block))) {
-		if !strings.HasPrefix(line, "-----") && len(line) > 48 { // shorter ones may be of any key
+		if !strings.HasPrefix(line, "-----") && len(line) > 48 { // shorter lines are not specific to one key
 			s.add("line of a private key", []byte(strings.TrimSpace(line)))
 		}
 	}
@@ -103,10 +102,10 @@ func (s *secrets) number(key any) {
 	}
 }
 
-// collect reads what is kept under the stack's folder at this moment.
+// collect reads the current secrets in the stack's folder.
 func (s *secrets) collect(dir string) {
 	for _, place := range []string{"secrets", "agents", "hosts"} {
-		// Files come and go while they are read; the next pass finds the others.
+		// Files may disappear while they are read.
 		_ = filepath.WalkDir(filepath.Join(dir, place), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return nil //nolint:nilerr // see above
@@ -122,7 +121,7 @@ func (s *secrets) collect(dir string) {
 	}
 }
 
-// readSetting takes up a file that is a secret as a whole, or holds one.
+// readSetting collects a file that is or contains a secret.
 func (s *secrets) readSetting(name string, raw []byte) {
 	var keys map[string]string
 	switch {
@@ -131,7 +130,7 @@ func (s *secrets) readSetting(name string, raw []byte) {
 			password, _ := u.User.Password()
 			s.add(name, []byte(password))
 		}
-	// Not any JSON: a bundle lies here for a moment, with addresses in it.
+	// JSON is skipped: a temporary bundle contains addresses.
 	case name == "vault-keys.json" && json.Unmarshal(raw, &keys) == nil:
 		for k, v := range keys {
 			s.add(name+" "+k, []byte(v))
@@ -141,7 +140,7 @@ func (s *secrets) readSetting(name string, raw []byte) {
 	}
 }
 
-// watch collects until the returned function is called.
+// watch collects secrets until the returned function is called.
 func (s *secrets) watch(dir string) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -160,16 +159,15 @@ func (s *secrets) watch(dir string) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// all answers the secrets known by now, and what each is.
+// all returns the collected secrets with their descriptions.
 func (s *secrets) all() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.known)
 }
 
-// forms are the ways a secret may be written down: as it is, in hex, escaped
-// for a URL, and in base64 with both alphabets at each of the three places
-// where it may begin.
+// forms returns the encodings of a secret: plain, hex, URL-escaped, and base64 with both
+// alphabets at each of three offsets.
 func forms(secret []byte) map[string][]byte {
 	lower := hex.EncodeToString(secret)
 	out := map[string][]byte{
@@ -178,7 +176,7 @@ func forms(secret []byte) map[string][]byte {
 	}
 	for shift := range 3 {
 		padded := append(make([]byte, shift), secret...)
-		first, last := (shift*8+5)/6, len(padded)*8/6 // what no neighbour changes
+		first, last := (shift*8+5)/6, len(padded)*8/6 // the part that is independent of adjacent bytes
 		name := "base64+" + string(rune('0'+shift))
 		out[name] = []byte(base64.RawStdEncoding.EncodeToString(padded)[first:last])
 		out[name+" URL"] = []byte(base64.RawURLEncoding.EncodeToString(padded)[first:last])
@@ -186,7 +184,7 @@ func forms(secret []byte) map[string][]byte {
 	return out
 }
 
-// needles finds any number of texts in one pass: by their first bytes.
+// needles finds many texts in one pass by their prefixes.
 type needles map[uint64][]needle
 
 type needle struct {
@@ -205,14 +203,14 @@ func needlesOf(known map[string]string) needles {
 	return n
 }
 
-// find names what text holds, in itself and in the gzip members in it.
+// find returns the secrets in a text, including its gzip members.
 func (n needles) find(text []byte) []string {
 	hits := n.plain(text)
 	magic := []byte{0x1f, 0x8b, 8}
 	for at := bytes.Index(text, magic); at >= 0; {
 		if r, err := gzip.NewReader(bytes.NewReader(text[at:])); err == nil {
 			r.Multistream(false)
-			inner, _ := io.ReadAll(io.LimitReader(r, 64<<20)) // what was cut short is searched as far as it goes
+			inner, _ := io.ReadAll(io.LimitReader(r, 64<<20)) // a truncated member is searched as far as possible
 			for _, hit := range n.plain(inner) {
 				hits = append(hits, hit+" in gzip")
 			}

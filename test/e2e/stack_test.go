@@ -27,15 +27,15 @@ import (
 	devstack "github.com/gpuaas/gpuaas/test/stack"
 )
 
-// patience is how long a condition may take to come true on a loaded machine.
-const patience = 90 * time.Second
+// conditionTimeout bounds the wait for a condition on a loaded machine.
+const conditionTimeout = 90 * time.Second
 
-// stack is the one stack that all tests of the process share.
+// stack is the stack that all tests of the process share.
 type stack struct {
 	*devstack.Stack
 	dir string // state directory
 
-	secrets *secrets // all that it and its agents held
+	secrets *secrets // all secrets of the stack and its agents
 }
 
 // part is one row of gpuaas dev status -o json.
@@ -47,7 +47,7 @@ var shared *stack
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
-		return // go test prints that nothing ran
+		return // go test reports that no test ran
 	}
 	code, err := withStack(m)
 	if err != nil {
@@ -85,20 +85,19 @@ func withStack(m *testing.M) (code int, err error) {
 // getenv reads a variable of the stack's environment.
 func (s *stack) getenv(name string) string { return s.Getenv(name) }
 
-// command prepares the CLI as a shell with dev env would run it, without a
-// terminal.
+// command prepares the CLI with the environment of dev env, without a terminal.
 func (s *stack) command(args ...string) *exec.Cmd {
 	return s.Command(context.Background(), args...)
 }
 
-// result is what one command said.
+// result is the outcome of a command.
 type result struct {
 	args           []string
 	stdout, stderr string
 	code           int
 }
 
-// run runs the CLI to its end.
+// run runs the CLI and waits for its exit.
 func run(t *testing.T, args ...string) result {
 	t.Helper()
 	c := shared.command(args...)
@@ -112,7 +111,7 @@ func run(t *testing.T, args ...string) result {
 	return result{args, out.String(), talk.String(), c.ProcessState.ExitCode()}
 }
 
-// ok runs the CLI and demands success.
+// ok runs the CLI and requires success.
 func ok(t *testing.T, args ...string) result {
 	t.Helper()
 	r := run(t, args...)
@@ -128,13 +127,13 @@ func decode[T any](t *testing.T, r result) T {
 	return v
 }
 
-// lifecycle is what a lifecycle verb prints with -o json.
+// lifecycleStep is the JSON output of a lifecycle command.
 type lifecycleStep struct {
 	Operation lifecycle.Operation `json:"operation"`
 	Node      wire.NodeView       `json:"node"`
 }
 
-// act runs a lifecycle verb to its end and returns what became of it.
+// act runs a lifecycle command, waits for it and returns the result.
 func act(t *testing.T, args ...string) lifecycleStep {
 	t.Helper()
 	return decode[lifecycleStep](t, ok(t, append(args, "--wait", "-o", "json")...))
@@ -149,7 +148,7 @@ func show(t *testing.T, node string) wire.NodeView {
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	require.Eventually(t, cond, patience, 100*time.Millisecond, what)
+	require.Eventually(t, cond, conditionTimeout, 100*time.Millisecond, what)
 }
 
 func parts(t *testing.T) map[string]part {
@@ -174,7 +173,7 @@ func register(t *testing.T, name string) (nodeHost, id string) {
 	return nodeHost, id
 }
 
-// enrolled registers a node and brings its agent up, until it is active.
+// enrolled registers a node, starts its agent and waits until it is active.
 func enrolled(t *testing.T, name string) (nodeHost, id string) {
 	t.Helper()
 	nodeHost, id = register(t, name)
@@ -183,10 +182,10 @@ func enrolled(t *testing.T, name string) (nodeHost, id string) {
 	return nodeHost, id
 }
 
-// agentDir is where dev agent keeps a node's files.
+// agentDir is the folder of a node's agent.
 func agentDir(nodeHost string) string { return filepath.Join(shared.dir, "agents", nodeHost) }
 
-// work gives the node a process to run and waits until its agent reports it.
+// work starts a workload on the node and waits until its agent reports it.
 func work(t *testing.T, nodeHost, name string, command ...string) {
 	t.Helper()
 	spec, err := json.Marshal(map[string]any{"command": command})

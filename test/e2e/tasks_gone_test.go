@@ -20,20 +20,23 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestTasksInTrouble does to running tasks what people do in the Web UI and at
-// the command line, and lets agents vanish in the middle of one, which the
-// reclaimer finds.
-func TestTasksInTrouble(t *testing.T) {
+// TestTaskFaults pauses, cancels and resets running tasks in the Web UI and the CLI,
+// and kills agents during a task, which the reclaimer detects. The cases use separate
+// nodes and mostly wait, so they run in parallel.
+func TestTaskFaults(t *testing.T) {
 	cases := []struct {
 		name string
 		do   func(*testing.T)
 	}{ // the longest first
+		{"misbehaving fleet", misbehavingFleet},
+		{"silent node with a destructive task", silentNode},
+		{"restarted fleet", restartedFleet},
 		{"paused in the Web UI", pausedDrain},
-		{"a harmless one is offered again", harmlessTask},
-		{"a lost one heals when its agent is back", lostAndBack},
-		{"a lost one of a wiped node waits for a person", lostAndWiped},
-		{"cancelled by itself", endedTask},
-		{"cancelled in the Web UI", cancelledDrain},
+		{"harmless task is dispatched again", harmlessTask},
+		{"lost task resumes when its agent returns", lostAndBack},
+		{"lost task of a wiped node waits for an operator", lostAndWiped},
+		{"canceled by an operator", endedTask},
+		{"canceled in the Web UI", cancelledDrain},
 		{"reset in the Web UI to before the drain", resetDrain("reset", drainStep)},
 		{"reset in the Web UI to the beginning", resetDrain("rerun", "")},
 	}
@@ -49,15 +52,15 @@ func TestTasksInTrouble(t *testing.T) {
 	recordReclaim(t)
 }
 
-// harmlessTask: the agent dies with a task that it was handed and has not put
-// into its journal. The reclaimer's own schedule finds it.
+// harmlessTask: the agent is killed after a task was dispatched and before it is in the
+// journal. The scheduled reclaimer detects it.
 func harmlessTask(t *testing.T) {
 	t.Helper()
 	nodeHost, id := enrolled(t, "requeue")
-	given := handedToTheDead(t, nodeHost)
+	given := dispatchToKilledAgent(t, nodeHost)
 	minuteLater(t, given.TaskID)
-	eventually(t, "offered again", func() bool { return nodeTask(t, given.TaskID).Status == task.Pending })
-	require.Empty(t, stuckOf(t, id).Reason, "nobody is asked")
+	eventually(t, "requeued", func() bool { return nodeTask(t, given.TaskID).Status == task.Pending })
+	require.Empty(t, stuckOf(t, id).Reason, "no operator is needed")
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
 	eventually(t, "cordoned", func() bool { n := show(t, nodeHost); return n.Cordoned && n.Operation == nil })
 	done := nodeTask(t, given.TaskID)
@@ -69,15 +72,15 @@ func harmlessTask(t *testing.T) {
 	record(t, id, "requeue")
 }
 
-// handedToTheDead stops the agent in its poll, lets a cordon be handed to it and
-// kills it. An agent that was not in its poll is let go on, and it tries again.
-func handedToTheDead(t *testing.T, nodeHost string) (given wire.TaskView) {
+// dispatchToKilledAgent stops the agent during its poll, lets a cordon be dispatched
+// and kills the agent. If the agent was not polling, it continues and tries again.
+func dispatchToKilledAgent(t *testing.T, nodeHost string) (given wire.TaskView) {
 	t.Helper()
 	pid := parts(t)["agent/"+nodeHost].PID
 	for range 5 {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 		ok(t, "node", "drain", nodeHost, "--cordon-only", "--yes", "--no-wait")
-		eventually(t, "the task stands", func() bool {
+		eventually(t, "the task is enqueued", func() bool {
 			all := tasksOf(t, nodeHost)
 			if len(all) > 0 {
 				given = all[0]
@@ -95,13 +98,13 @@ func handedToTheDead(t *testing.T, nodeHost string) (given wire.TaskView) {
 	return given
 }
 
-// lostDrain is a drain whose agent was killed and that was given up.
+// lostDrain is a drain whose agent was killed and whose task was lost.
 func lostDrain(t *testing.T, name string) draining {
 	t.Helper()
 	d := drainThatWaits(t, name)
 	kill(t, "agent", d.host)
 	minuteLater(t, d.task.TaskID)
-	// What the schedule would do within half a minute.
+	// The schedule would do this within 30 s.
 	require.NoError(t, dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim).Trigger(t.Context(), client.ScheduleTriggerOptions{}))
 	next := parked(t, d.id, task.ReasonLost)
 	require.Contains(t, next, "gpuaas task resume "+d.task.TaskID)
@@ -110,13 +113,13 @@ func lostDrain(t *testing.T, name string) draining {
 	return d
 }
 
-// lostAndBack: a task that must not be run again unasked is given up, and goes
-// on when the agent that has it is heard of.
+// lostAndBack: a destructive task is marked lost, and continues when its agent
+// returns.
 func lostAndBack(t *testing.T) {
 	t.Helper()
 	d := lostDrain(t, "back")
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
-	eventually(t, "nothing waits any more", func() bool { return stuckOf(t, d.id).Reason == "" })
+	eventually(t, "no longer parked", func() bool { return stuckOf(t, d.id).Reason == "" })
 	require.Equal(t, task.Running, nodeTask(t, d.task.TaskID).Status)
 	d.ends(t)
 	require.EqualValues(t, 1, nodeTask(t, d.task.TaskID).Attempts)
@@ -124,23 +127,23 @@ func lostAndBack(t *testing.T) {
 	record(t, d.id, "back")
 }
 
-// lostAndWiped: an agent whose journal is gone does not bring the task back, and
-// is not given it until a person says so.
+// lostAndWiped: an agent that lost its journal does not return the task, and receives
+// it again only after an operator's decision.
 func lostAndWiped(t *testing.T) {
 	t.Helper()
 	d := lostDrain(t, "wiped")
 	state := filepath.Join(agentDir(d.host), "state")
 	require.NoError(t, os.RemoveAll(filepath.Join(state, "journal")))
 	require.NoError(t, os.RemoveAll(filepath.Join(state, "seq-floor.json")))
-	heard := show(t, d.host).LastHeartbeatAt
+	lastHeartbeat := show(t, d.host).LastHeartbeatAt
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
-	eventually(t, "the agent is back", func() bool { return show(t, d.host).LastHeartbeatAt.After(*heard) })
+	eventually(t, "the agent is back", func() bool { return show(t, d.host).LastHeartbeatAt.After(*lastHeartbeat) })
 	require.Equal(t, task.ReasonLost, stuckOf(t, d.id).Reason)
 
 	refused := run(t, "task", "resume", d.task.TaskID, "--yes")
 	require.Equal(t, schema.ExitUsage, refused.code, "without a reason")
-	ok(t, "task", "resume", d.task.TaskID, "--yes", "--reason", "looked: the job still runs")
-	eventually(t, "nothing waits any more", func() bool { return stuckOf(t, d.id).Reason == "" })
+	ok(t, "task", "resume", d.task.TaskID, "--yes", "--reason", "checked: the job still runs")
+	eventually(t, "no longer parked", func() bool { return stuckOf(t, d.id).Reason == "" })
 	d.ends(t)
 	require.EqualValues(t, 2, nodeTask(t, d.task.TaskID).Attempts)
 	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskResume))
@@ -167,15 +170,15 @@ func endedTask(t *testing.T) {
 	record(t, d.id, "ended")
 }
 
-// recordReclaim keeps a sweep that gave a task up as a replay fixture when asked
-// to.
+// recordReclaim stores a reclaim run with a lost task as a replay fixture, if the flag
+// is set.
 func recordReclaim(t *testing.T) {
 	t.Helper()
 	if *recordTo == "" {
 		return
 	}
 	c := dial(t)
-	eventually(t, "a sweep that gave a task up is listed", func() bool {
+	eventually(t, "a reclaim run with a lost task is listed", func() bool {
 		answer, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{
 			Query: fmt.Sprintf("WorkflowType = %q AND ExecutionStatus = 'Completed'", lifecycle.WorkflowReclaim)})
 		require.NoError(t, err)

@@ -17,31 +17,31 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Flags of the outages. Temporal is down until every task that was handed over
-// has ended on its node, and at least this long: with 2m the heartbeat timeouts
-// of all activities pass meanwhile.
+// Flags of the outages. Temporal is down until every dispatched task has ended on its
+// node, and at least this long: with 2m the heartbeat timeouts of all activities expire
+// meanwhile.
 var (
-	outageNodes = flag.Int("outage-nodes", 100, "how many nodes are drained, two tasks each, while everything fails")
-	outageDown  = flag.Duration("outage-down", 5*time.Second, "how long Temporal is down at least")
+	outageNodes = flag.Int("outage-nodes", 100, "number of nodes to drain, with two tasks each")
+	outageDown  = flag.Duration("outage-down", 5*time.Second, "minimum downtime of Temporal")
 )
 
-// TestOutagesInTheMiddleOfManyTasks drains a fleet while one server after the
-// other goes: the connection for notifications, Postgres, API, worker and
-// Temporal. Every task is done and none is done twice, counted where the work is.
-func TestOutagesInTheMiddleOfManyTasks(t *testing.T) {
+// TestOutagesDuringTasks drains a fleet while it kills the notification connections,
+// Postgres, API, worker and Temporal in turn. Every task runs exactly once, as counted
+// on the nodes.
+func TestOutagesDuringTasks(t *testing.T) {
 	size := *outageNodes
 	f := fleet(t, size, host(t, "out"), "--task-time", "5s..10s", "--heartbeat", "5s")
 	f.activated(t)
 	begun := f.count(t, "works")
 	drainAll(t, f)
-	require.Eventually(t, func() bool { return f.count(t, "works") > begun }, patience, 100*time.Millisecond, "the work begins")
+	require.Eventually(t, func() bool { return f.count(t, "works") > begun }, conditionTimeout, 100*time.Millisecond, "the tasks start")
 
 	cutListeners(t)
 	restart(t, "postgres")
 	restart(t, "api", "worker")
 	kill(t, "temporal", "")
 	down := time.Now()
-	eventually(t, "the tasks that were handed over have ended", func() bool { return open(t, f) == 0 })
+	eventually(t, "the dispatched tasks have ended", func() bool { return open(t, f) == 0 })
 	require.Eventually(t, func() bool { return time.Since(down) >= *outageDown }, *outageDown+time.Minute, 100*time.Millisecond)
 	t.Logf("Temporal was down for %s; meanwhile %d results waited", time.Since(down).Round(time.Second), undelivered(t))
 	ok(t, "dev", "up", "--detach", "--dir", shared.dir)
@@ -49,13 +49,13 @@ func TestOutagesInTheMiddleOfManyTasks(t *testing.T) {
 	require.Eventually(t, func() bool {
 		resumeLost(t, f)
 		return f.are(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeDrained && n.Operation == nil }) == size
-	}, fleetPatience, time.Second, "all are drained")
-	require.Eventually(t, func() bool { return f.count(t, "works")-begun >= 2*size }, patience, 100*time.Millisecond)
-	require.Equal(t, 2*size, f.count(t, "works")-begun, "each work was begun once")
+	}, fleetTimeout, time.Second, "all are drained")
+	require.Eventually(t, func() bool { return f.count(t, "works")-begun >= 2*size }, conditionTimeout, 100*time.Millisecond)
+	require.Equal(t, 2*size, f.count(t, "works")-begun, "each task started once")
 	requireDoneOnce(t, f)
 }
 
-func drainAll(t *testing.T, f *pretenders) {
+func drainAll(t *testing.T, f *simulatedFleet) {
 	t.Helper()
 	var all sync.WaitGroup
 	slots := make(chan struct{}, 8)
@@ -70,13 +70,13 @@ func drainAll(t *testing.T, f *pretenders) {
 	all.Wait()
 }
 
-// cutListeners ends the connections over which the database wakes its clients.
+// cutListeners terminates the connections that receive notifications.
 func cutListeners(t *testing.T) {
 	t.Helper()
 	require.Positive(t, number(t, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'gpuaas-listener'`))
 }
 
-// restart kills parts with SIGKILL and starts them again.
+// restart kills parts with SIGKILL and restarts them.
 func restart(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -85,21 +85,21 @@ func restart(t *testing.T, names ...string) {
 	ok(t, "dev", "up", "--detach", "--dir", shared.dir)
 }
 
-// open counts the fleet's tasks that a node has and has not reported.
-func open(t *testing.T, f *pretenders) int {
+// open counts the fleet's unreported tasks.
+func open(t *testing.T, f *simulatedFleet) int {
 	t.Helper()
 	return number(t, `SELECT count(*) FROM node_tasks t JOIN nodes n USING (node_id)
 		WHERE n.host LIKE $1 AND t.status IN ('pending', 'dispatched', 'running')`, f.prefix+"-%")
 }
 
-// resumeLost is the operator who reads gpuaas stuck: an API that is killed
-// between the commit of a hand-over and its answer leaves a drain of which the
-// node knows nothing, and which only a person may have offered again.
-func resumeLost(t *testing.T, f *pretenders) {
+// resumeLost acts as the operator: an API that is killed between the commit of a
+// dispatch and its response leaves a drain that never reached the node and that only an
+// operator may dispatch again.
+func resumeLost(t *testing.T, f *simulatedFleet) {
 	t.Helper()
 	for _, v := range decode[wire.TaskList](t, ok(t, "task", "list", "-o", "json")).Tasks {
 		if v.Status == task.Lost && strings.HasPrefix(v.Host, f.prefix+"-") {
-			t.Logf("%s of %s was lost with its hand-over's answer", v.Type, v.Host)
+			t.Logf("%s of %s was lost with its dispatch response", v.Type, v.Host)
 			ok(t, "task", "resume", v.TaskID, "--yes", "--reason", "the node has no record of it")
 		}
 	}
@@ -110,9 +110,9 @@ func undelivered(t *testing.T) int {
 	return number(t, "SELECT count(*) FROM outbox WHERE orphaned_at IS NULL")
 }
 
-// requireDoneOnce reads from the record that each of the fleet's tasks succeeded
-// and was handed over once for each of its leases.
-func requireDoneOnce(t *testing.T, f *pretenders) {
+// requireDoneOnce verifies in the audit that each of the fleet's tasks succeeded and
+// was dispatched once per lease.
+func requireDoneOnce(t *testing.T, f *simulatedFleet) {
 	t.Helper()
 	ok(t, "audit", "--verify")
 	tasks := 0

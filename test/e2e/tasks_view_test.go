@@ -19,8 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// What people can see of a node's tasks, and the one thing that they cannot do:
-// move the hands of the database's clock.
+// Helpers that read a node's tasks and change timestamps in the database.
 
 // tasksOf lists the node's tasks, newest first.
 func tasksOf(t *testing.T, nodeHost string) []wire.TaskView {
@@ -28,7 +27,7 @@ func tasksOf(t *testing.T, nodeHost string) []wire.TaskView {
 	return decode[wire.TaskList](t, ok(t, "task", "list", "--node", nodeHost, "--all", "-o", "json")).Tasks
 }
 
-// newest is the node's newest task of a type, once it has a status.
+// newest waits for the node's latest task of a type to have a status.
 func newest(t *testing.T, nodeHost string, kind task.Type, is ...task.Status) (found wire.TaskView) {
 	t.Helper()
 	eventually(t, string(kind)+" is "+statuses(is), func() bool {
@@ -51,13 +50,13 @@ func statuses(all []task.Status) string {
 	return strings.Join(out, " or ")
 }
 
-// task reads one task as gpuaas task show has it.
+// nodeTask reads one task with gpuaas task show.
 func nodeTask(t *testing.T, id string) wire.TaskView {
 	t.Helper()
 	return decode[wire.TaskView](t, ok(t, "task", "show", id, "-o", "json"))
 }
 
-// waits is what gpuaas stuck says of a node; empty when it says nothing.
+// waits is the entry of a node in gpuaas stuck, empty if there is none.
 type waits struct {
 	NodeID string `json:"node_id"`
 	Reason string `json:"reason"`
@@ -76,8 +75,8 @@ func stuckOf(t *testing.T, nodeID string) (found waits) {
 	return waits{}
 }
 
-// parked waits until the node's operation is parked for a reason, and answers
-// the command that gpuaas stuck names.
+// parked waits until the node's operation is parked for a reason and returns the
+// command that gpuaas stuck suggests.
 func parked(t *testing.T, nodeID, reason string) (next string) {
 	t.Helper()
 	eventually(t, "parked with "+reason, func() bool {
@@ -88,8 +87,8 @@ func parked(t *testing.T, nodeID, reason string) (next string) {
 	return next
 }
 
-// query asks the stack's Postgres. It connects each time, since the server goes
-// and comes in these tests.
+// query runs a query on the stack's Postgres. It reconnects each time, because these
+// tests restart the server.
 func query(t *testing.T, read func(pgx.Rows), sql string, args ...any) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "database-url"))
@@ -113,20 +112,20 @@ func number(t *testing.T, sql string, args ...any) (n int) {
 	return n
 }
 
-// minuteLater lets the lease of a task be over for so long that the reclaimer
-// looks at it: the clock is what is simulated.
+// minuteLater backdates the lease of a task so that the reclaimer considers it stale.
 func minuteLater(t *testing.T, taskID string) {
 	t.Helper()
 	query(t, nil, "UPDATE node_tasks SET lease_until = now() - interval '1 minute' WHERE task_id = $1", taskID)
 }
 
-// beatIsDue makes the task's next progress a heartbeat, as half a minute would.
-func beatIsDue(t *testing.T, taskID string) {
+// makeHeartbeatDue makes the task's next progress report send a heartbeat, as after
+// 30 s.
+func makeHeartbeatDue(t *testing.T, taskID string) {
 	t.Helper()
 	query(t, nil, "UPDATE node_tasks SET beat_at = NULL WHERE task_id = $1", taskID)
 }
 
-// ask calls the admin API, as often as hundreds of runs of the CLI would.
+// ask calls the admin API directly, which is faster than hundreds of CLI runs.
 func ask(t *testing.T, method, path string, body, out any) {
 	t.Helper()
 	raw, err := json.Marshal(body)
@@ -144,7 +143,7 @@ func ask(t *testing.T, method, path string, body, out any) {
 	require.NoError(t, json.Unmarshal(text, out), string(text))
 }
 
-// said counts the audit's rows of an action about a task.
+// said counts the audit events of an action on a task.
 func said(t *testing.T, nodeID, taskID, action string) (n int) {
 	t.Helper()
 	for _, e := range auditRows(t, nodeID) {

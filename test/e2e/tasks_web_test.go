@@ -24,7 +24,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// webUI makes the calls of Temporal's Web UI about a node's run.
+// webUI makes the calls of Temporal's Web UI for a node's run.
 type webUI struct {
 	t         *testing.T
 	c         client.Client
@@ -61,8 +61,8 @@ func (w webUI) cancel() {
 	require.NoError(w.t, err)
 }
 
-// reset begins the run again after the workflow task before the given activity
-// was asked for, or after the first one of all for "".
+// reset restarts the run from the workflow task before the given activity, or from the
+// first one for "".
 func (w webUI) reset(activity string) (runID string) {
 	w.t.Helper()
 	to := int64(0)
@@ -88,8 +88,8 @@ func (w webUI) status(runID string) enumspb.WorkflowExecutionStatus {
 	return d.GetWorkflowExecutionInfo().GetStatus()
 }
 
-// draining is a node whose agent waits for a workload to end, which it does once
-// the gate is open.
+// draining is a node whose agent waits for a workload, which stops once the gate is
+// open.
 type draining struct {
 	host, id string
 	task     wire.TaskView
@@ -109,8 +109,8 @@ func drainThatWaits(t *testing.T, name string) draining {
 	return d
 }
 
-// ends lets the workload end, and with it the drain: the workload was asked once
-// in all, and the record has each change once.
+// ends lets the workload stop and the drain complete. The workload was asked to stop
+// once, and the audit contains each change once.
 func (d draining) ends(t *testing.T) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
@@ -121,40 +121,40 @@ func (d draining) ends(t *testing.T) {
 	requireOneRowPerChange(t, d.id)
 }
 
-// pausedDrain: work that appears while the drain is paused is not asked to stop,
-// even by an agent that was away when it was paused, until it is unpaused.
+// pausedDrain: a workload that appears while the drain is paused is not asked to stop
+// until the drain is unpaused, even by an agent that was down when it was paused.
 func pausedDrain(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "pause")
 	web := openWebUI(t, d.id)
 	kill(t, "agent", d.host)
 	web.pause(drainStep)
-	beatIsDue(t, d.task.TaskID)
+	makeHeartbeatDue(t, d.task.TaskID)
 	other := runsOutside(t, d.host, "job-2")
 	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
-	eventually(t, "the agent says that it is paused, and knows of both workloads", func() bool {
+	eventually(t, "the agent reports the pause and both workloads", func() bool {
 		return nodeTask(t, d.task.TaskID).Progress == "paused: 2 of 2 workloads still running"
 	})
-	require.Empty(t, stops(t, d.host, "job-2"), "the paused drain began something")
+	require.Empty(t, stops(t, d.host, "job-2"), "the paused drain stopped a workload")
 	require.Contains(t, ok(t, "task", "show", d.task.TaskID).stdout, "running (paused)")
 
 	web.unpause(drainStep)
-	beatIsDue(t, d.task.TaskID)
-	eventually(t, "the drain goes on", func() bool { return len(stops(t, d.host, "job-2")) == 1 })
+	makeHeartbeatDue(t, d.task.TaskID)
+	eventually(t, "the drain continues", func() bool { return len(stops(t, d.host, "job-2")) == 1 })
 	require.Error(t, other.Wait(), "SIGTERM ended it")
 	require.False(t, nodeTask(t, d.task.TaskID).Paused)
 	d.ends(t)
 	record(t, d.id, "pause")
 }
 
-// runsOutside starts a process that the agent, which is down, finds as a workload
-// of its own when it is back.
+// runsOutside starts a process that a stopped agent adopts as a workload when it
+// restarts.
 func runsOutside(t *testing.T, nodeHost, name string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command("sleep", "3600")
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	require.NoError(t, c.Start())
-	t.Cleanup(func() { _ = c.Process.Kill() }) // it ended when all went well
+	t.Cleanup(func() { _ = c.Process.Kill() }) // it has exited unless the test failed
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
 	require.NoError(t, err)
 	_, after, _ := strings.Cut(string(stat), ") ")
@@ -167,14 +167,14 @@ func runsOutside(t *testing.T, nodeHost, name string) *exec.Cmd {
 	return c
 }
 
-// cancelledDrain: the work of the agent ends, what the drain changed is taken
-// back, and the run is closed as cancelled.
+// cancelledDrain: the agent stops the task, the drain is undone, and the run closes as
+// canceled.
 func cancelledDrain(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "webcancel")
 	web := openWebUI(t, d.id)
 	web.cancel()
-	eventually(t, "cancelled", func() bool {
+	eventually(t, "canceled", func() bool {
 		return web.status(web.run.GetRunId()) == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED
 	})
 	node := show(t, d.host)
@@ -182,19 +182,19 @@ func cancelledDrain(t *testing.T) {
 	require.False(t, node.Cordoned)
 	require.Nil(t, node.Operation)
 	require.Equal(t, task.Canceled, nodeTask(t, d.task.TaskID).Status)
-	eventually(t, "the agent gave the work up", func() bool { return said(t, d.id, d.task.TaskID, audit.TaskLate) == 1 })
-	require.Len(t, show(t, d.host).Workloads, 1, "what had not ended goes on")
+	eventually(t, "the agent stopped the task", func() bool { return said(t, d.id, d.task.TaskID, audit.TaskLate) == 1 })
+	require.Len(t, show(t, d.host).Workloads, 1, "the workload still runs")
 	requireOneRowPerChange(t, d.id)
 	record(t, d.id, "webcancel")
 }
 
-// watching starts somebody who watches the node's operation and has seen how it
-// stands.
+// watching starts a command that watches the node's operation and has printed its
+// state.
 func watching(t *testing.T, host string) *exec.Cmd {
 	t.Helper()
 	seen, err := os.Create(filepath.Join(t.TempDir(), "seen"))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = seen.Close() }) // nothing reads what is lost
+	t.Cleanup(func() { _ = seen.Close() }) // the output is no longer needed
 	c := shared.command("op", "watch", host)
 	c.Stdout, c.Stderr = seen, seen
 	require.NoError(t, c.Start())
@@ -205,8 +205,8 @@ func watching(t *testing.T, host string) *exec.Cmd {
 	return c
 }
 
-// resetDrain: the new run finds what the old one had done and the task that the
-// node works on; its result completes the new run.
+// resetDrain: the new run finds the completed steps and the running task of the old one.
+// The task's result completes the new run.
 func resetDrain(name, to string) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Helper()
@@ -216,14 +216,14 @@ func resetDrain(name, to string) func(*testing.T) {
 		runID := web.reset(to)
 		eventually(t, "the new run waits for the task", func() bool { return nodeTask(t, d.task.TaskID).RunID == runID })
 		require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, web.status(web.run.GetRunId()))
-		require.Equal(t, runID, show(t, d.host).Operation.RunID, "who looks at the node is sent to the run that was ended")
+		require.Equal(t, runID, show(t, d.host).Operation.RunID, "the node shows the terminated run")
 		d.ends(t)
-		require.NoError(t, watcher.Wait(), "who watches the operation sees the new run end it")
+		require.NoError(t, watcher.Wait(), "the watch follows the new run")
 		eventually(t, "the new run completes", func() bool { return web.status(runID) == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED })
 		all := tasksOf(t, d.host)
 		require.Len(t, all, 2, "a cordon and a drain")
 		for _, v := range all {
-			require.EqualValues(t, 1, v.Attempts, "%s was handed over again", v.Type)
+			require.EqualValues(t, 1, v.Attempts, "%s was dispatched again", v.Type)
 		}
 		record(t, d.id, name)
 	}

@@ -26,8 +26,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// -record writes the runs' histories as the replay fixtures of package
-// workflows. Do it with binaries of the release that the folder names.
+// -record writes the runs' histories as replay fixtures of package workflows. Use the
+// binaries of the release that the folder is named after.
 var recordTo = flag.String("record", "", "write histories to workflows/testdata/replay/<this>/")
 
 func dial(t *testing.T) client.Client {
@@ -39,8 +39,7 @@ func dial(t *testing.T) client.Client {
 }
 
 // actions reads the server's own counter of billable actions in our namespace.
-// Queries are left out: asking for a state is what people and the Web UI do as
-// often as they like, and none of the operation's doing.
+// Queries are excluded, because people and the Web UI cause them, not the operation.
 func actions(t *testing.T) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -67,8 +66,8 @@ func actions(t *testing.T) int {
 	return int(total)
 }
 
-// alone keeps the reclaimer from running until the test ends: the server counts
-// its actions with the operation's.
+// alone pauses the reclaimer until the test ends, because the server counts its actions
+// too.
 func alone(t *testing.T) {
 	t.Helper()
 	h := dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim)
@@ -76,7 +75,7 @@ func alone(t *testing.T) {
 	t.Cleanup(func() {
 		require.NoError(t, h.Unpause(context.WithoutCancel(t.Context()), client.ScheduleUnpauseOptions{}))
 	})
-	eventually(t, "no sweep of the reclaimer", func() bool {
+	eventually(t, "no reclaim run", func() bool {
 		d, err := h.Describe(t.Context())
 		require.NoError(t, err)
 		return len(d.Info.RunningWorkflows) == 0
@@ -100,13 +99,13 @@ func historyLength(t *testing.T, op lifecycle.Operation) int {
 	return len(history(t, dial(t), op.WorkflowID, op.RunID).GetEvents())
 }
 
-// currentDetails is what the Web UI shows of the node's running operation.
+// currentDetails returns the Web UI's details of the node's running operation.
 func currentDetails(t *testing.T, nodeID string) string {
 	t.Helper()
 	return detailsOf(t, lifecycle.NodeWorkflowID(nodeID))
 }
 
-// detailsOf is what the Web UI shows of a running workflow.
+// detailsOf returns the Web UI's details of a running workflow.
 func detailsOf(t *testing.T, workflowID string) string {
 	t.Helper()
 	value, err := dial(t).QueryWorkflow(t.Context(), workflowID, "", "__temporal_workflow_metadata")
@@ -116,7 +115,7 @@ func detailsOf(t *testing.T, workflowID string) string {
 	return metadata.GetCurrentDetails()
 }
 
-// runs lists every run of the node, oldest first as far as Temporal says.
+// runs lists all runs of the node, oldest first.
 func runs(t *testing.T, c client.Client, nodeID string) [][2]string {
 	t.Helper()
 	var out [][2]string
@@ -130,7 +129,7 @@ func runs(t *testing.T, c client.Client, nodeID string) [][2]string {
 	return out
 }
 
-// record writes the node's closed runs as replay fixtures when asked to.
+// record writes the node's closed runs as replay fixtures if the flag is set.
 func record(t *testing.T, nodeID, name string) {
 	t.Helper()
 	if *recordTo == "" {

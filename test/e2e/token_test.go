@@ -25,8 +25,8 @@ import (
 
 var tokenLine = regexp.MustCompile(`(?m)^GPUAAS_ENROLLMENT_TOKEN="?([^"\n]+)"?$`)
 
-// bundleToken reads the token in the agent's env file: that of its enrolment,
-// and the one for its recovery once the identity was used.
+// bundleToken reads the token in the agent's env file: the enrollment token, or the
+// recovery token once the identity was used.
 func bundleToken(t *testing.T, nodeHost string) string {
 	t.Helper()
 	env, err := os.ReadFile(filepath.Join(agentDir(nodeHost), "node-agent.env"))
@@ -36,7 +36,7 @@ func bundleToken(t *testing.T, nodeHost string) string {
 	return string(m[1])
 }
 
-// jsonCSR is a fresh, well-formed CSR as a JSON string.
+// jsonCSR returns a new valid CSR as a JSON string.
 func jsonCSR(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -48,9 +48,9 @@ func jsonCSR(t *testing.T) string {
 	return string(raw)
 }
 
-// TestTokenIsSpentOnce: negative tests N1 and N3 of the runbook, with the token
-// of a real enrolment. The finer cases are in cmd/gpuaas-api.
-func TestTokenIsSpentOnce(t *testing.T) {
+// TestTokenIsSingleUse: negative tests N1 and N3 of the runbook, with the token of a
+// real enrollment. Package api/server has the detailed cases.
+func TestTokenIsSingleUse(t *testing.T) {
 	nodeHost, id := register(t, "spent")
 	file := filepath.Join(t.TempDir(), "bundle.json")
 	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
@@ -60,7 +60,7 @@ func TestTokenIsSpentOnce(t *testing.T) {
 	ok(t, "node", "enroll", other, "--no-wait", "--bundle", filepath.Join(t.TempDir(), "bundle.json"))
 	token := readPrivate[trust.BootstrapBundle](t, file).EnrollmentToken
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: serverCA(t, nodeHost), MinVersion: tls.VersionTLS13}}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 
 	body := `{"token":"` + token + `","csr":` + jsonCSR(t) + `,"agent_version":"thief"}`
@@ -78,7 +78,7 @@ func TestTokenIsSpentOnce(t *testing.T) {
 			refused++
 		}
 	}
-	require.Equal(t, 2, refused, "each refused claim leaves a row")
+	require.Equal(t, 2, refused, "each rejected claim is audited")
 	require.Equal(t, lifecycle.NodeBootstrapIssued, show(t, other).State)
 	ok(t, "op", "cancel", other, "--reason", "test")
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// secretForm is what a secret looks like that the tests could not know, such as
-// a process's login at Vault.
+// secretForm matches secrets that the tests cannot collect, such as a process's Vault
+// token.
 var secretForm = regexp.MustCompile(`hv[sbr]\.[A-Za-z0-9_-]{20,}|PRIVATE KEY-----|` + regexp.QuoteMeta(trust.TokenPrefix) + `[0-9a-f-]{8,}`)
 
-// places are the texts in which a secret must not be, by name.
+// places are the texts that must not contain a secret, by name.
 func places(t *testing.T) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
@@ -42,7 +42,7 @@ func places(t *testing.T) map[string][]byte {
 	arguments, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
 	for _, f := range arguments {
-		if raw, err := os.ReadFile(f); err == nil { // processes come and go
+		if raw, err := os.ReadFile(f); err == nil { // processes start and exit
 			out[f] = raw
 		}
 	}
@@ -75,7 +75,7 @@ func dump(t *testing.T) []byte {
 	return out.Bytes()
 }
 
-// histories exports every run that Temporal keeps, and what its lists show.
+// histories exports all runs and lists of Temporal.
 func histories(t *testing.T) (runs, lists []byte) {
 	t.Helper()
 	c := dial(t)
@@ -94,7 +94,7 @@ func histories(t *testing.T) (runs, lists []byte) {
 	}
 }
 
-// write puts a message down as bytes and as JSON, whose payloads are base64.
+// write writes a message as bytes and as JSON, whose payloads are base64.
 func write(t *testing.T, out *bytes.Buffer, m proto.Message) {
 	t.Helper()
 	raw, err := proto.Marshal(m)
@@ -105,11 +105,10 @@ func write(t *testing.T, out *bytes.Buffer, m proto.Message) {
 	out.Write(text)
 }
 
-// TestNoSecretLeaves looks for every token, key and password that the stack,
-// its agents and the other tests held, in every history, list, log, table and
-// process argument. It runs after the others of this package by its file's
-// name, so that all of them left their traces.
-func TestNoSecretLeaves(t *testing.T) {
+// TestNoSecretLeaks searches every history, list, log, table and process argument for
+// every token, key and password of the stack, its agents and the other tests. The file
+// name makes it run last, so that it covers the other tests.
+func TestNoSecretLeaks(t *testing.T) {
 	nodeHost, id := enrolled(t, "canary")
 	act(t, "node", "drain", nodeHost, "--yes")
 	refusedWithToken(t, nodeHost)
@@ -134,8 +133,8 @@ func TestNoSecretLeaves(t *testing.T) {
 	t.Run("a planted leak is found", func(t *testing.T) { findsEveryForm(t, n, known) })
 }
 
-// refusedWithToken has an operator paste the API's own token where the world
-// can read it: it is kept back, and not repeated.
+// refusedWithToken passes the API's token in a public field: the API rejects it and does
+// not repeat it.
 func refusedWithToken(t *testing.T, nodeHost string) {
 	t.Helper()
 	r := run(t, "node", "reactivate", nodeHost, "--no-wait", "--reason", "see "+shared.getenv("GPUAAS_API_TOKEN"), "-o", "json")
@@ -144,7 +143,7 @@ func refusedWithToken(t *testing.T, nodeHost string) {
 	require.Equal(t, lifecycle.NodeDrained, show(t, nodeHost).State)
 }
 
-// findsEveryForm plants each secret in each form a leak may take.
+// findsEveryForm plants each secret in each encoding.
 func findsEveryForm(t *testing.T, n needles, known map[string]string) {
 	t.Helper()
 	for secret, what := range known {

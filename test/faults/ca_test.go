@@ -21,10 +21,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// century is how long the CAs of these tests are valid around epoch.
+// century is the validity of the CAs before and after epoch.
 const century = 100 * 365 * 24 * time.Hour
 
-// backdate is how far before its issue a certificate is valid.
+// backdate is how long before its issue a certificate becomes valid.
 const backdate = 5 * time.Minute
 
 // generation is one CA.
@@ -65,8 +65,8 @@ func certPEM(c *x509.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 }
 
-// serverCert makes the node API's certificate, valid as long as its CA: a node's
-// clock that is off by a year must not be what stops it here.
+// serverCert creates the node API's certificate. It is valid as long as its CA, so
+// that a node whose clock is off by a year can still connect.
 func (g *generation) serverCert() (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -82,8 +82,8 @@ func (g *generation) serverCert() (*tls.Certificate, error) {
 
 const serverName = "node-api.test"
 
-// authority is the node CA in memory, in Vault's place: it issues from its
-// newest generation, sets every field itself, and can be sealed.
+// authority is an in-memory node CA that replaces Vault. It issues from its newest
+// generation, sets every field, and can be sealed.
 type authority struct {
 	clock *clock
 	ttl   time.Duration
@@ -105,7 +105,7 @@ func newAuthority(c *clock, r *mathrand.Rand) (*authority, error) {
 	return a, nil
 }
 
-// replace adds a generation of a new name and, unless keep, distrusts the former.
+// replace adds a generation with a new name and, unless keep, distrusts the others.
 func (a *authority) replace(keep bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,8 +121,8 @@ func (a *authority) replace(keep bool) error {
 	return nil
 }
 
-// distrustOld leaves the newest generation alone. The others are retired, as a
-// rotation that ends in order does; a CA replaced at once is forgotten.
+// distrustOld retires all generations except the newest, like the end of a regular
+// rotation. A CA that was replaced without overlap is deleted.
 func (a *authority) distrustOld() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -161,8 +161,8 @@ func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest, id tr
 	return trust.IssuedCertificate{LeafPEM: certPEM(cert), ChainPEM: g.pem(), Facts: trust.CertFactsOf(cert)}, nil
 }
 
-// Roots implements nodeapi.Issuer. A sealed Vault's roots are remembered by the
-// real adapter, and so they are here.
+// Roots implements nodeapi.Issuer. Like the real adapter, it returns cached roots
+// while Vault is sealed.
 func (a *authority) Roots(context.Context) ([]*x509.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 )
 
-// epoch is when every run begins. It is far from the real time on purpose: what
-// asks the machine's clock where it should ask its own is refused at once.
+// epoch is the start time of every run. It is far from the real time, so that code
+// that reads the wrong clock fails immediately.
 var epoch = time.Date(2041, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// clock is a clock that moves when told, and between that not at all or, when
-// it runs, with the machine's.
+// clock is a clock that is set explicitly. Between calls it is stopped, or advances
+// with the machine's clock if it is running.
 type clock struct {
 	running bool
 
@@ -45,8 +45,8 @@ func (c *clock) set(at time.Time) (since time.Time) {
 	return c.since
 }
 
-// database is a real database whose now() is a clock's: functions of that name
-// in a schema that its connections search before Postgres's own.
+// database is a real database whose now() returns a clock's time: functions of that
+// name are in a schema that precedes Postgres's own on the search path.
 type database struct {
 	url   string
 	raw   *pgxpool.Pool

@@ -15,9 +15,8 @@ import (
 	"github.com/gpuaas/gpuaas/agent"
 )
 
-// disk is a node's disk in memory. What was not synced may be lost in a crash:
-// of each file the end of what was written last, of each folder the last of the
-// names that were made, moved or removed since its last sync.
+// disk is a node's disk in memory. A crash may lose unsynced data: the end of the
+// last write of each file, and the last changes of each folder since its last sync.
 type disk struct {
 	root    string // what is below it is on this disk
 	mu      sync.Mutex
@@ -32,20 +31,20 @@ type disk struct {
 	hit            []kind
 }
 
-// file is what a name leads to.
+// file is the content of a name.
 type file struct {
 	data   []byte
 	synced []byte
 }
 
-// crashed is what an operation panics with when the machine stops.
+// crashed is the panic value of an operation when the machine stops.
 type crashed struct{}
 
 func newDisk(root string, r *rand.Rand) *disk {
 	return &disk{root: root, names: map[string]*file{}, durable: map[string]*file{}, pending: map[string][]func(map[string]*file){}, r: r}
 }
 
-// clone copies what is on the disk to another machine's.
+// clone copies the disk for another machine.
 func (d *disk) clone(root string, r *rand.Rand) *disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,8 +57,8 @@ func (d *disk) clone(root string, r *rand.Rand) *disk {
 	return c
 }
 
-// change is the start of every operation that changes something: the place of
-// failures and crashes. The caller holds the lock.
+// change starts every modifying operation and injects failures and crashes. The
+// caller holds the lock.
 func (d *disk) change(needsSpace bool) error {
 	if d.crashAt > 0 {
 		if d.crashAt--; d.crashAt == 0 {
@@ -76,7 +75,7 @@ func (d *disk) change(needsSpace bool) error {
 	return nil
 }
 
-// crash forgets what was not synced, as far as the draw has it.
+// crash drops a random part of the unsynced data.
 func (d *disk) crash() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,14 +100,14 @@ func (d *disk) crash() {
 	d.crashAt, d.tearAt = 0, 0
 }
 
-// repair ends the disk's faults.
+// repair ends all faults of the disk.
 func (d *disk) repair() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.full, d.readOnly, d.crashAt, d.tearAt = false, false, 0, 0
 }
 
-// happened returns what hit since the last call.
+// happened returns the faults that took effect since the last call.
 func (d *disk) happened() []kind {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,7 +123,7 @@ func (d *disk) fail(full, readOnly bool) {
 	d.full, d.readOnly = full, readOnly
 }
 
-// crashIn and tearIn arm what happens once.
+// crashIn and tearIn arm a fault that happens once.
 func (d *disk) crashIn(ops int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +136,7 @@ func (d *disk) tearIn(ops int) {
 	d.tearAt = ops
 }
 
-// renamed changes names now and leaves the same change for the folder's sync.
+// renamed changes names now and queues the same change for the folder's sync.
 func (d *disk) renamed(path string, op func(map[string]*file)) {
 	op(d.names)
 	dir := filepath.Dir(path)
@@ -153,7 +152,7 @@ func failed(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// ReadFile implements agent.FS. What is not of this disk is the machine's.
+// ReadFile implements agent.FS. Paths outside root are read from the real disk.
 func (d *disk) ReadFile(path string) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -177,7 +176,7 @@ func (d *disk) ReadDir(path string) ([]fs.DirEntry, error) {
 	return all.ReadDir(strings.TrimPrefix(path, "/"))
 }
 
-// mode tells folders, which hold no data of their own.
+// mode distinguishes folders, which have no data, from files.
 func (f *file) mode() fs.FileMode {
 	if f.data == nil && f.synced == nil {
 		return fs.ModeDir | 0o700
@@ -195,8 +194,8 @@ func (d *disk) MkdirAll(path string) error {
 	if err := d.change(true); err != nil {
 		return failed("mkdir", path, err)
 	}
-	// A folder's own name is kept in any case: none of the agent's is ever one
-	// of several that a crash could mix up.
+	// The name of a new folder is durable immediately: the agent never creates
+	// several whose order a crash could change.
 	d.names[path], d.durable[path] = &file{}, &file{}
 	return nil
 }

@@ -1,14 +1,15 @@
-// Package faults proves that identities heal by themselves. It runs lives of a
-// node (enrolment, renewals, a dark time, recovery, an operator's reissue) over
-// the real store on a real Postgres, the real node API and the real agent, with
-// faults at every commit point, and checks that no node is ever stranded. All
-// of a run follows from its seed: the scenario, the faults, and both clocks.
+// Package faults verifies that nodes recover their identities without help. It
+// simulates node lifecycles (enrollment, renewals, a disconnection, recovery, an
+// operator's reissue) with the real store on a real Postgres, the real node API and
+// the real agent, injects faults at every commit point, and checks that no node is
+// ever stranded. A seed determines a whole run: the scenario, the faults, and both
+// clocks.
 //
-// TestSeededWork does the same for work: operations give tasks to a node over
-// the real store and the real relay, while worker, API, relay and Temporal die
-// between their commits (-shifts N, -shift S).
+// TestSeededWork does the same for tasks: operations enqueue tasks for a node with
+// the real store and the real relay, while worker, API, relay and Temporal crash
+// between their commits (-rounds N, -round S).
 //
-// It has tests only: TestSeededFaults (-seeds N, -seed S), TestExpiringFleet
-// (-agents N) and TestThroughVault. docs/identity-faults.md maps each defence
-// to the test that fails without it.
+// The package contains only tests: TestSeededFaults (-seeds N, -seed S),
+// TestExpiringFleet (-agents N) and TestThroughVault. docs/identity-faults.md maps
+// each defense to the test that fails without it.
 package faults

@@ -17,17 +17,17 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 )
 
-// Flags of the long runs.
+// Flags for long runs.
 var (
-	seedsFlag  = flag.Int("seeds", 500, "how many seeded lives")
-	seedFlag   = flag.Uint64("seed", 0, "replay this seed alone, with its trace")
-	agentsFlag = flag.Int("agents", 100, "how many agents the expiring fleet has")
+	seedsFlag  = flag.Int("seeds", 500, "number of simulated lifecycles")
+	seedFlag   = flag.Uint64("seed", 0, "run only this seed and print its trace")
+	agentsFlag = flag.Int("agents", 100, "number of agents in the expiring fleet")
 	vault      vaulttest.Shared
 )
 
 func TestMain(m *testing.M) { vault.Run(m) }
 
-// tally is the table of many runs.
+// tally aggregates many runs.
 type tally struct {
 	mu       sync.Mutex
 	runs     int
@@ -53,7 +53,7 @@ func (t *tally) add(r *run) {
 	}
 }
 
-// count says how many of the failures hold the text.
+// count returns the number of failures that contain the text.
 func (t *tally) count(text string) (n int) {
 	for _, f := range t.failures {
 		if strings.Contains(f, text) {
@@ -74,15 +74,15 @@ func (t *tally) String() string {
 	for _, k := range kinds {
 		line("fault: "+string(k), t.hits[k])
 	}
-	line("by hand: token ended before its use", t.byHand)
+	line("operator needed: token expired unused", t.byHand)
 	line("stranded", t.count("stranded"))
 	line("false locks", t.count("without a clone"))
 	line("failures", len(t.failures))
 	return b.String()
 }
 
-// live runs one seed in a world and returns it.
-func live(ctx context.Context, t testing.TB, w *world, seed uint64) *run {
+// simulate runs one seed in a world.
+func simulate(ctx context.Context, t testing.TB, w *world, seed uint64) *run {
 	t.Helper()
 	r, err := w.newRun(newPlan(seed))
 	if err == nil {
@@ -96,12 +96,12 @@ func live(ctx context.Context, t testing.TB, w *world, seed uint64) *run {
 	return r
 }
 
-// TestSeededFaults lives many lives. Each follows from its seed; a failure
-// prints the seed and the trace, and -args -seed N lives that one again.
+// TestSeededFaults simulates many lifecycles, each determined by its seed. A failure
+// prints the seed and the trace; -args -seed N repeats it.
 func TestSeededFaults(t *testing.T) {
 	total := &tally{endings: map[ending]int{}, hits: map[kind]int{}}
 	if *seedFlag != 0 {
-		r := live(t.Context(), t, newWorld(t, false), *seedFlag)
+		r := simulate(t.Context(), t, newWorld(t, false), *seedFlag)
 		total.add(r)
 		t.Logf("seed %d\n%s", *seedFlag, r.log.String())
 		require.Empty(t, r.failure)
@@ -117,7 +117,7 @@ func TestSeededFaults(t *testing.T) {
 		w := newWorld(t, false)
 		workers.Go(func() {
 			for seed := range seeds {
-				r := live(t.Context(), t, w, seed)
+				r := simulate(t.Context(), t, w, seed)
 				total.add(r)
 				if r.failure != "" {
 					t.Errorf("seed %d: %s\n%s\nreplay: go test ./test/faults -run TestSeededFaults -v -args -seed %d",
@@ -132,7 +132,7 @@ func TestSeededFaults(t *testing.T) {
 		}
 		seeds <- seed + 1
 		if n := seed + 1; n%1000 == 0 {
-			fmt.Fprintf(os.Stderr, "%s lives, %s\n", strconv.FormatUint(n, 10), time.Since(started).Round(time.Second))
+			fmt.Fprintf(os.Stderr, "%s lifecycles, %s\n", strconv.FormatUint(n, 10), time.Since(started).Round(time.Second))
 		}
 	}
 	close(seeds)
@@ -140,7 +140,7 @@ func TestSeededFaults(t *testing.T) {
 	t.Logf("identity faults\n%s  %-36s %8s\n", total, "duration", time.Since(started).Round(time.Second))
 }
 
-// maxFailures ends a run in which everything fails.
+// maxFailures stops a run in which everything fails.
 const maxFailures = 10
 
 func (t *tally) first() []string {
@@ -149,27 +149,26 @@ func (t *tally) first() []string {
 	return t.failures
 }
 
-// TestASeedIsALife lives the same lives twice in different worlds: what happens
-// follows from the seed.
-func TestASeedIsALife(t *testing.T) {
+// TestSeedIsDeterministic runs the same seeds in two worlds and compares the traces.
+func TestSeedIsDeterministic(t *testing.T) {
 	t.Parallel()
 	first, second := newWorld(t, false), newWorld(t, false)
 	for seed := uint64(1); seed <= 12; seed++ {
-		one, two := live(t.Context(), t, first, seed), live(t.Context(), t, second, seed)
+		one, two := simulate(t.Context(), t, first, seed), simulate(t.Context(), t, second, seed)
 		require.Equal(t, one.trace, two.trace, "seed %d", seed)
 	}
 }
 
-// TestFoundBefore lives the lives that once ended badly: the claims of a reissue
-// whose key was lost with a failed write (45, 51, 56) or with a recovery begun
-// between (182, 315), a request that arrived twice before the certificate's
-// first use (397), and a recovery begun by a wrong clock (878).
-func TestFoundBefore(t *testing.T) {
+// TestRegressionSeeds runs seeds that failed once: the claim of a reissue whose key was
+// lost with a failed write (45, 51, 56) or by an interleaved recovery (182, 315), a
+// request that arrived twice before the certificate's first use (397), and a recovery
+// caused by a wrong clock (878).
+func TestRegressionSeeds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
 	for _, seed := range []uint64{45, 51, 56, 182, 315, 397, 878,
 		2120, 2424, 3117, 3433, 4000, 4532, 4567, 4667, 8351} {
-		r := live(t.Context(), t, w, seed)
+		r := simulate(t.Context(), t, w, seed)
 		require.Empty(t, r.failure, "seed %d\n%s", seed, strings.Join(r.trace, "\n"))
 	}
 }

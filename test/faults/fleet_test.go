@@ -23,29 +23,28 @@ import (
 )
 
 const (
-	// outage is how long the API is away, of the machine's time; the clocks of
-	// server and nodes jump past every certificate's end in it.
+	// outage is how long the API is down in real time. Meanwhile the clocks of
+	// server and nodes jump past the end of every certificate.
 	outage = 3 * time.Second
-	// fleetPatience bounds the return of one agent beyond the time that the
+	// fleetTimeout bounds the return of one agent beyond the time that the
 	// budget needs for all.
-	fleetPatience = 2 * time.Minute
+	fleetTimeout = 2 * time.Minute
 )
 
-// budget is the issuance budget under test, certificates a second: so small that
-// a fleet which did not keep to it would be seen.
+// budget is the issuance budget under test in certificates per second. It is small
+// enough to detect a fleet that exceeds it.
 func (f *fleet) budget() int { return max(10, f.size/40) }
 
-// TestExpiringFleet lets all certificates of a fleet expire while the API is
-// down. All agents come back by themselves, and no faster than the issuance
-// budget lets them.
+// TestExpiringFleet lets all certificates of a fleet expire while the API is down. All
+// agents recover without help, and no faster than the issuance budget allows.
 func TestExpiringFleet(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes an outage; not under -short")
+		t.Skip("simulates an outage; not under -short")
 	}
 	f := newFleet(t, *agentsFlag)
 	f.serve(t, 1000)
 	f.enroll(t)
-	require.Eventually(t, func() bool { return f.seen.count() == f.size }, time.Minute, 50*time.Millisecond, "all enrol")
+	require.Eventually(t, func() bool { return f.seen.count() == f.size }, time.Minute, 50*time.Millisecond, "all are enrolled")
 
 	f.stop()
 	require.NoError(t, f.w.db.advance(t.Context(), trust.CertTTL+24*time.Hour))
@@ -55,24 +54,24 @@ func TestExpiringFleet(t *testing.T) {
 	back := time.Now()
 	rate := f.budget()
 	f.serve(t, float64(rate))
-	most := time.Duration(f.size/rate)*time.Second + fleetPatience
-	require.Eventually(t, func() bool { return f.seen.count() == f.size }, most, 50*time.Millisecond, "all come back")
+	most := time.Duration(f.size/rate)*time.Second + fleetTimeout
+	require.Eventually(t, func() bool { return f.seen.count() == f.size }, most, 50*time.Millisecond, "all have recovered")
 	took := time.Since(back)
 
 	signs := f.issuer.times()
 	require.GreaterOrEqual(t, len(signs), f.size)
 	for _, window := range []time.Duration{time.Second, 5 * time.Second, 20 * time.Second} {
-		// The bucket holds a second's worth at first and is filled at the rate.
+		// The bucket starts with one second's budget and is refilled at the rate.
 		require.LessOrEqual(t, busiest(signs, window), rate*int(window.Seconds())+rate+1, "certificates within %s", window)
 	}
-	t.Logf("expiring fleet: %d agents, all back after %s without a hand; budget %d/s, certificates %d, "+
-		"at most %d in 1 s (burst %d), %.1f/s over the whole return; requests for recovery %d, at most %d in 1 s, turned away %d",
+	t.Logf("expiring fleet: %d agents, all recovered after %s; budget %d/s, certificates %d, "+
+		"at most %d in 1 s (burst %d), %.1f/s over the whole recovery; requests for recovery %d, at most %d in 1 s, rejected %d",
 		f.size, took.Round(100*time.Millisecond), rate, len(signs), busiest(signs, time.Second), rate,
 		float64(len(signs))/took.Seconds(), len(f.asks.times()), busiest(f.asks.times(), time.Second), f.turned.count())
 	f.end()
 }
 
-// busiest is the most events within any window.
+// busiest returns the largest number of events within any window.
 func busiest(at []time.Time, window time.Duration) (most int) {
 	first := 0
 	for i := range at {
@@ -84,7 +83,7 @@ func busiest(at []time.Time, window time.Duration) (most int) {
 	return most
 }
 
-// moments notes when something happened.
+// moments records the times of events.
 type moments struct {
 	mu sync.Mutex
 	at []time.Time
@@ -137,7 +136,7 @@ func (n *names) reset() {
 	n.set = nil
 }
 
-// fleet is a world of many agents and one API on a real port.
+// fleet is a world with many agents and one API on a real port.
 type fleet struct {
 	w      *world
 	size   int
@@ -153,7 +152,7 @@ type fleet struct {
 	cancel  context.CancelFunc
 }
 
-// countingIssuer notes when it signs.
+// countingIssuer records when it signs.
 type countingIssuer struct {
 	nodeapi.Issuer
 	moments
@@ -164,14 +163,14 @@ func (i *countingIssuer) Issue(ctx context.Context, csr *x509.CertificateRequest
 	return i.Issuer.Issue(ctx, csr, id)
 }
 
-// seeingStore notes who was admitted.
-type seeingStore struct {
-	nodeapi.Store
+// recordingStore records the accepted nodes.
+type recordingStore struct {
+	nodeStore
 	seen *names
 }
 
-func (s seeingStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
-	err := s.Store.Polled(ctx, c, set)
+func (s recordingStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+	err := s.nodeStore.RecordPoll(ctx, c, set)
 	if err == nil {
 		s.seen.add(c.NodeID)
 	}
@@ -191,7 +190,8 @@ func newFleet(t *testing.T, size int) *fleet {
 // serve starts the API, on the same port each time.
 func (f *fleet) serve(t *testing.T, rate float64) {
 	t.Helper()
-	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: seeingStore{f.w.store, &f.seen}, Wakes: silent{}, Issuer: f.issuer, Grants: noWork{}, Sets: noWork{},
+	store := recordingStore{f.w.store, &f.seen}
+	api := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: store, Tasks: store, Heartbeats: store, Notifier: silent{}, Issuer: f.issuer, Grants: noWork{}, VerifierSets: noWork{},
 		Now: f.w.db.clock.Now, IssueRate: rate, Metrics: metrics.New(prometheus.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.w.cert, nil })
@@ -207,7 +207,7 @@ func (f *fleet) serve(t *testing.T, rate float64) {
 
 func (f *fleet) stop() { _ = f.server.Close() }
 
-// counted notes requests for recovery and answers 429.
+// counted records recovery requests and responses with 429.
 func (f *fleet) counted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if filepath.Base(r.URL.Path) != "recover" {
@@ -219,7 +219,7 @@ func (f *fleet) counted(h http.Handler) http.Handler {
 	})
 }
 
-// watched notes an answer 429.
+// watched records a response with 429.
 type watched struct {
 	http.ResponseWriter
 	turned *moments
@@ -234,7 +234,7 @@ func (w *watched) WriteHeader(status int) {
 
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Now and Sleep make the fleet its agents' clock.
+// Now and Sleep implement the agents' clock.
 func (f *fleet) Now() time.Time { return f.w.db.clock.Now() }
 
 func (f *fleet) Sleep(ctx context.Context, d time.Duration) error {
@@ -268,7 +268,7 @@ func (f *fleet) enroll(t *testing.T) {
 	}
 }
 
-// transport is the agent's own but for the address and the clock.
+// transport is the agent's own, except for the address and the clock.
 func (f *fleet) transport(c *tls.Config) http.RoundTripper {
 	c = c.Clone()
 	c.Time = f.Now

@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// gate stands in front of the API's handler and loses, repeats and cuts.
+// gate wraps the API's handler and loses, repeats and truncates requests.
 type gate struct {
 	mu    sync.Mutex
-	armed map[string]kind // by the last part of the path
+	armed map[string]kind // by the last path element
 	hit   []kind
-	late  []func() // copies that arrive when the step is over
+	late  []func() // copies that arrive after the step
 	dead  bool
 	clock *clock
 }
@@ -42,7 +42,7 @@ func (g *gate) happened() []kind {
 	return out
 }
 
-// deliverLate lets the late copies arrive.
+// deliverLate delivers the late copies.
 func (g *gate) deliverLate() int {
 	g.mu.Lock()
 	late := g.late
@@ -75,8 +75,8 @@ func (g *gate) take(call string) (kind, bool) {
 	return t, g.dead
 }
 
-// wrap puts the gate in front of h. A long poll is answered at once: what it
-// waits for does not happen here.
+// wrap puts the gate in front of h. Long polls return immediately, because nothing
+// in these tests would end them.
 func (g *gate) wrap(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		call := path.Base(r.URL.Path)
@@ -99,7 +99,7 @@ func (g *gate) wrap(h http.Handler) http.Handler {
 	})
 }
 
-// cutIfDead keeps the answer of a process that died while it was made.
+// cutIfDead drops the response of a process that died while it handled the request.
 func (g *gate) cutIfDead() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,7 +138,7 @@ func (g *gate) trouble(t kind, h http.Handler, w http.ResponseWriter, r *http.Re
 	answer.to(w, t == kindTornAnswer)
 }
 
-// kept is an answer held back.
+// kept is a buffered response.
 type kept struct {
 	header http.Header
 	status int
@@ -158,7 +158,7 @@ func (k *kept) Write(p []byte) (int, error) {
 	return k.body.Write(p)
 }
 
-// to sends the answer, or its first half before the connection breaks.
+// to sends the response, or its first half before the connection breaks.
 func (k *kept) to(w http.ResponseWriter, torn bool) {
 	for name, values := range k.header {
 		if !strings.EqualFold(name, "Content-Length") {

@@ -13,15 +13,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// TestIssuerReplaced lets a node with an open connection meet the end of its
-// node CA, between the real agent and the real node API over TLS: a retired CA
-// by the API's answer, one that is gone by the handshake that follows. Either
-// way it comes back by recovery, and the refusal is logged with its certificate.
+// TestIssuerReplaced replaces the node CA while a node has an open connection, with
+// the real agent and the real node API over TLS. The API's response reports a retired
+// CA, and the next handshake reveals a deleted one. In both cases the node recovers,
+// and the rejection is logged with its certificate.
 func TestIssuerReplaced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end   func(*authority) error
-		polls []string // what the polls are told until the node recovers
+		polls []string // responses to the polls until the node recovers
 	}{
 		"retired": {
 			end: func(a *authority) error {
@@ -34,7 +34,7 @@ func TestIssuerReplaced(t *testing.T) {
 		"gone": {
 			end: func(a *authority) error { return a.replace(false) },
 			polls: []string{"nothing, poll: invalid_node_identity unknown_issuer",
-				"nothing, poll: service_unavailable "}, // the handshake names no issuer of the node's
+				"nothing, poll: service_unavailable "}, // the handshake does not name the node's issuer
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestIssuerReplaced(t *testing.T) {
 			require.Equal(t, "enroll, poll accepted", step())
 			old, _, _ := node.agent.Certificate()
 			require.NoError(t, c.end(auth))
-			for _, told := range c.polls {
-				require.Equal(t, told, step())
+			for _, want := range c.polls {
+				require.Equal(t, want, step())
 			}
 			require.Equal(t, "recover, poll accepted", step())
 			s.stop()

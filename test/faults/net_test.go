@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// wire is a network of one listener: real sockets, no ports.
+// faultyWire is a network with one listener: real sockets without ports.
 type faultyWire struct {
 	mu   sync.Mutex
 	to   *listener
 	down bool
 }
 
-// Dial connects to whoever listens, or is refused.
+// Dial connects to the current listener, or fails.
 func (w *faultyWire) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	w.mu.Lock()
 	to := w.to
@@ -43,7 +43,7 @@ func (w *faultyWire) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return nil, err
 }
 
-// listen gives the network a new listener in place of the former one.
+// listen replaces the listener.
 func (w *faultyWire) listen() *listener {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// machine is a node: a disk, a clock that may be wrong, and the agent's process.
+// machine is a node: a disk, a clock that may be wrong, and the agent process.
 type machine struct {
 	id    string
 	conf  agent.Config
@@ -27,13 +27,13 @@ type machine struct {
 	skew  time.Duration
 	r     *rand.Rand // spreads the agent's waits
 	agent *agent.Agent
-	// removed is set when the agent said that the node is removed.
+	// removed is set when the agent reports that the node was removed.
 	removed bool
-	// accepted is set by a poll that the server took.
+	// accepted is set when the server accepts a poll.
 	accepted bool
 }
 
-// layout is where a node keeps what.
+// layout returns the agent configuration with the paths of a node.
 func layout(nodeID, root, caPath string) agent.Config {
 	return agent.Config{NodeID: nodeID, APIURL: "https://" + serverName, SigningPubkeys: startTrust().String(), Env: testEnv,
 		CABundlePath: caPath, NodeCABundlePath: filepath.Join(root, "node-ca.pem"),
@@ -45,34 +45,34 @@ func newMachine(conf agent.Config, s *site, log *slog.Logger, d *disk) *machine 
 	return &machine{id: conf.NodeID, conf: conf, disk: d, site: s, log: log}
 }
 
-// Now implements agent.Clock: the right time and the node's error.
+// Now implements agent.Clock: the correct time plus the node's error.
 func (m *machine) Now() time.Time { return m.site.clock.Now().Add(m.skew) }
 
 // Sleep implements agent.Clock. Steps do not sleep.
 func (m *machine) Sleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 
-// transport carries requests on the run's network, each on a connection of its
-// own: whether a kept one is found dead in time would be a race.
+// transport sends each request on a new connection of the run's network. The detection
+// of a dead connection would be a race.
 func (m *machine) transport(c *tls.Config) http.RoundTripper {
 	c = c.Clone()
 	c.Time = m.Now
-	c.CurvePreferences = []tls.CurveID{tls.X25519} // the quickest; no secret is at stake
+	c.CurvePreferences = []tls.CurveID{tls.X25519} // the fastest; there is no secret to protect
 	return &http.Transport{TLSClientConfig: c, DialContext: m.site.wire.Dial, DisableKeepAlives: true}
 }
 
-// boot starts the agent's process over what the disk holds.
+// boot starts the agent process with the current disk.
 func (m *machine) boot() (err error) {
 	m.halt()
 	m.agent, err = m.make(m, m.transport)
 	return err
 }
 
-// make makes the agent's process with a clock and a network.
+// make creates the agent process with a clock and a network.
 func (m *machine) make(c agent.Clock, transport func(*tls.Config) http.RoundTripper) (*agent.Agent, error) {
 	if err := m.conf.Validate(); err != nil {
 		return nil, err
 	}
-	// The lock and what may be lost are real files.
+	// The lock and disposable files are real files.
 	if err := os.MkdirAll(m.conf.StateDir, 0o700); err != nil {
 		return nil, err
 	}
@@ -91,8 +91,8 @@ func (m *machine) halt() {
 	}
 }
 
-// step makes one step of the agent, starting its process when there is none. It
-// returns what it came to in words and how long the agent would wait.
+// step runs one step of the agent and starts its process if necessary. It returns a
+// description of the outcome and how long the agent would wait.
 func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -111,7 +111,7 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 	if m.agent == nil {
 		if err := m.boot(); err != nil {
 			m.halt()
-			return "does not start: " + words(err), time.Minute
+			return "does not start: " + errorText(err), time.Minute
 		}
 	}
 	out, err := m.agent.Step(ctx)
@@ -119,13 +119,13 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 	m.accepted = out.Ready && err == nil
 	said = string(out.Action)
 	if out.Err != nil {
-		said += ": " + words(out.Err)
+		said += ": " + errorText(out.Err)
 	}
 	switch {
 	case m.accepted:
 		said += ", poll accepted"
 	case err != nil:
-		said += ", poll: " + words(err)
+		said += ", poll: " + errorText(err)
 	}
 	if out.Removed {
 		said += ", removed"
@@ -133,21 +133,21 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 	return strings.ReplaceAll(said, m.disk.root, ""), out.Wait
 }
 
-// words is an error without what differs from run to run.
-func words(err error) string {
+// errorText returns an error without run-specific values.
+func errorText(err error) string {
 	if e, ok := errors.AsType[*schema.Error](err); ok {
 		return fmt.Sprintf("%s %s", e.Kind, e.Reason)
 	}
 	return err.Error()
 }
 
-// seeded is a generator of a run's own for one purpose.
+// seeded returns a run's random generator for one purpose.
 func seeded(seed, purpose uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, purpose))
 }
 
-// setToken is what the restart command of a reissue does on the node: the new
-// token stands in the env file, and the old pair is moved aside.
+// setToken applies the restart command of a reissue: it writes the new token to the env
+// file and renames the old key pair.
 func (m *machine) setToken(token string) {
 	m.conf.EnrollmentToken = agent.Secret(token)
 	m.removed = false

@@ -8,7 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// kind is a kind of fault, as the table counts it.
+// kind is a kind of fault.
 type kind string
 
 // The kinds of faults.
@@ -38,13 +38,13 @@ const (
 	kindDark         kind = "dark past expiry"
 )
 
-// kinds in the order of the table and of the draw.
+// kinds is ordered as in the table and for the random choice.
 var kinds = []kind{kindCrashBefore, kindCrashAfter, kindDBBefore, kindDBAfter, kindLostRequest, kindLostAnswer,
 	kindTornAnswer, kindDuplicate, kindLateCopy, kindNetwork, kindRestart, kindSealed, kindCAReplaced, kindCAOverlap,
 	kindClockAhead, kindClockBehind, kindDiskFull, kindReadOnly, kindTornWrite, kindAgentCrash, kindAgentRestart,
 	kindTokenExpired, kindDark}
 
-// allPoints and allCalls are what a fault at a commit or on the way picks from.
+// allPoints and allCalls are the places for faults at commits and in transit.
 var (
 	allPoints = []point{atClaim, atClaimRenewal, atClaimRecover, atSign, atPend, atPromote, atPolled}
 	allCalls  = []string{"enroll", "renew", "recover", "wait"}
@@ -57,9 +57,9 @@ type fault struct {
 	kind  kind
 	point point
 	call  string
-	// op counts disk operations until a crash or a torn write.
+	// op is the number of disk operations until a crash or a torn write.
 	op int
-	// steps is how many steps the fault lasts, where it lasts.
+	// steps is the duration of a lasting fault.
 	steps int
 }
 
@@ -75,21 +75,21 @@ func (f fault) String() string {
 	return fmt.Sprintf("%s (%d steps)", f.kind, f.steps)
 }
 
-// chapter is what happens in a node's life.
-type chapter string
+// stage is a stage of a lifecycle.
+type stage string
 
-// The chapters.
+// The stages.
 const (
-	chapterEnroll    chapter = "enrol"
-	chapterRenew     chapter = "time to renew"
-	chapterDark      chapter = "dark past expiry"
-	chapterIdle      chapter = "a quiet time"
-	chapterReissue   chapter = "operator reissues"
-	chapterLostState chapter = "state folder lost, operator reissues"
-	chapterLongDark  chapter = "dark past the recovery token, operator reissues"
+	stageEnroll    stage = "enroll"
+	stageRenew     stage = "time to renew"
+	stageDark      stage = "dark past expiry"
+	stageIdle      stage = "a quiet time"
+	stageReissue   stage = "operator reissues"
+	stageLostState stage = "state folder lost, operator reissues"
+	stageLongDark  stage = "dark past the recovery token, operator reissues"
 )
 
-// ending is how a life ends.
+// ending is the end of a lifecycle.
 type ending string
 
 // The endings.
@@ -99,24 +99,24 @@ const (
 	endsCloned  ending = "cloned"
 )
 
-// page is one chapter with the faults that meet its steps.
-type page struct {
-	chapter chapter
-	by      time.Duration // how far the clock moves before its first step
-	steps   [][]fault     // by step
+// planStep is one stage with the faults of its steps.
+type planStep struct {
+	stage stage
+	by    time.Duration // how far the clock moves before its first step
+	steps [][]fault     // by step
 }
 
-// plan is a life and what goes wrong in it; it follows from the seed alone.
+// plan is a lifecycle with its faults. It derives from the seed only.
 type plan struct {
 	seed   uint64
-	pages  []page
+	pages  []planStep
 	ending ending
 }
 
 func newPlan(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 0x67707561))
 	p := plan{seed: seed, ending: endsAlive}
-	p.pages = append(p.pages, newPage(r, chapterEnroll, 2+r.IntN(6)))
+	p.pages = append(p.pages, newPage(r, stageEnroll, 2+r.IntN(6)))
 	for range 2 + r.IntN(4) {
 		p.pages = append(p.pages, newPage(r, drawChapter(r), 1+r.IntN(5)))
 	}
@@ -129,32 +129,32 @@ func newPlan(seed uint64) plan {
 	return p
 }
 
-func drawChapter(r *rand.Rand) chapter {
+func drawChapter(r *rand.Rand) stage {
 	switch n := r.IntN(20); {
 	case n < 8:
-		return chapterRenew
+		return stageRenew
 	case n < 14:
-		return chapterDark
+		return stageDark
 	case n < 16:
-		return chapterIdle
+		return stageIdle
 	case n < 18:
-		return chapterReissue
+		return stageReissue
 	case n < 19:
-		return chapterLostState
+		return stageLostState
 	}
-	return chapterLongDark
+	return stageLongDark
 }
 
-func newPage(r *rand.Rand, c chapter, steps int) page {
-	p := page{chapter: c}
+func newPage(r *rand.Rand, c stage, steps int) planStep {
+	p := planStep{stage: c}
 	switch c {
-	case chapterRenew:
+	case stageRenew:
 		p.by = trust.CertTTL*45/100 + upTo(r, trust.CertTTL/4)
-	case chapterDark:
+	case stageDark:
 		p.by = trust.CertTTL + upTo(r, 30*24*time.Hour)
-	case chapterIdle:
+	case stageIdle:
 		p.by = upTo(r, 6*time.Hour)
-	case chapterLongDark:
+	case stageLongDark:
 		p.by = trust.RecoveryTokenTTL + upTo(r, 30*24*time.Hour)
 	}
 	for range steps {
@@ -168,12 +168,12 @@ func newPage(r *rand.Rand, c chapter, steps int) page {
 }
 
 func newFault(r *rand.Rand) fault {
-	// Drawn always, so that a fault's kind does not shift what follows it.
+	// Always drawn, so that the kind does not affect later random values.
 	return fault{kind: kinds[r.IntN(len(kinds)-1)], point: allPoints[r.IntN(len(allPoints))],
 		call: allCalls[r.IntN(len(allCalls))], op: 1 + r.IntN(14), steps: 1 + r.IntN(3)}
 }
 
-// upTo draws a duration below most.
+// upTo returns a random duration below most.
 func upTo(r *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(r.Int64N(int64(most)))
 }

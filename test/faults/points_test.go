@@ -12,13 +12,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// point is a place in the API's code where something outside it is made to
-// change: before it nothing has happened, after it the change stands.
+// point is a commit point in the API's code: before it nothing has changed, after it
+// the change is durable.
 type point string
 
-// The commit points of enrolment, renewal, recovery and promotion.
+// The commit points of enrollment, renewal, recovery and promotion.
 const (
-	atClaim        point = "claim" // of an enrolment or reissue token
+	atClaim        point = "claim" // of an enrollment or reissue token
 	atClaimRenewal point = "claim-renewal"
 	atClaimRecover point = "claim-recovery"
 	atSign         point = "sign"
@@ -27,15 +27,15 @@ const (
 	atPolled       point = "polled"
 )
 
-// points arms faults and watches what is promised of tokens and keys.
+// points injects faults and checks the guarantees about tokens and keys.
 type points struct {
 	mu    sync.Mutex
 	armed map[point]kind
 	hit   []kind
-	// crash ends the process in which the point was reached.
+	// crash stops the process that reached the point.
 	crash func()
 
-	token map[string]string // token → key that it was given to
+	token map[string]string // token → key that claimed it
 	key   map[string]string // key → node that it was signed for
 	wrong []string
 }
@@ -56,7 +56,7 @@ func (p *points) disarm() {
 	clear(p.armed)
 }
 
-// happened returns what was reached since the last call.
+// happened returns the points reached since the last call.
 func (p *points) happened() []kind {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +65,7 @@ func (p *points) happened() []kind {
 	return out
 }
 
-// pass runs do with the point's fault, which happens once.
+// pass runs do with the point's fault, if armed.
 func (p *points) pass(at point, do func() error) error {
 	p.mu.Lock()
 	m := p.armed[at]
@@ -90,17 +90,17 @@ func (p *points) pass(at point, do func() error) error {
 	return err
 }
 
-// die ends the process: nobody gets an answer any more.
+// die stops the process: it sends no more responses.
 func (p *points) die() {
 	p.crash()
 	panic(http.ErrAbortHandler)
 }
 
 func errDatabase() error {
-	return schema.NewError(schema.KindServiceUnavailable, "the database went away")
+	return schema.NewError(schema.KindServiceUnavailable, "the database is unavailable")
 }
 
-// given notes that a token was accepted for a key.
+// given records that a token was accepted for a key.
 func (p *points) given(tokenID, spki string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +110,7 @@ func (p *points) given(tokenID, spki string) {
 	p.token[tokenID] = spki
 }
 
-// signed notes that a key was given a certificate of a node.
+// signed records that a certificate was issued for a key.
 func (p *points) signed(spki string, id trust.Identity) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *points) signed(spki string, id trust.Identity) {
 	p.key[spki] = id.NodeID
 }
 
-// broken returns the first broken promise.
+// broken returns the first violation of a guarantee.
 func (p *points) broken() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,28 +130,28 @@ func (p *points) broken() string {
 	return ""
 }
 
-// pointStore is the real store with the points around its changes.
+// pointStore is the real store with points around its changes.
 type pointStore struct {
-	nodeapi.Store
+	nodeStore
 	points *points
 }
 
 func (s pointStore) Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (c nodeapi.Caller, err error) {
-	err = s.points.pass(atPromote, func() error { c, err = s.Store.Authenticate(ctx, id, cert); return err })
+	err = s.points.pass(atPromote, func() error { c, err = s.nodeStore.Authenticate(ctx, id, cert); return err })
 	return c, err
 }
 
 func (s pointStore) Heartbeat(ctx context.Context, id trust.Identity, cert trust.CertFacts, h wire.HeartbeatRequest) error {
-	return s.points.pass(atPromote, func() error { return s.Store.Heartbeat(ctx, id, cert, h) })
+	return s.points.pass(atPromote, func() error { return s.nodeStore.Heartbeat(ctx, id, cert, h) })
 }
 
-func (s pointStore) Polled(ctx context.Context, c nodeapi.Caller, set int64) error {
-	return s.points.pass(atPolled, func() error { return s.Store.Polled(ctx, c, set) })
+func (s pointStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+	return s.points.pass(atPolled, func() error { return s.nodeStore.RecordPoll(ctx, c, set) })
 }
 
 func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nodeapi.ClaimResult, err error) {
 	err = s.points.pass(atClaim, func() error {
-		if c, err = s.Store.ClaimToken(ctx, t); err == nil {
+		if c, err = s.nodeStore.ClaimToken(ctx, t); err == nil {
 			s.points.given(t.TokenID, t.SPKI)
 		}
 		return err
@@ -160,13 +160,13 @@ func (s pointStore) ClaimToken(ctx context.Context, t nodeapi.TokenClaim) (c nod
 }
 
 func (s pointStore) ClaimRenewal(ctx context.Context, r nodeapi.RenewClaim) (c nodeapi.ClaimResult, err error) {
-	err = s.points.pass(atClaimRenewal, func() error { c, err = s.Store.ClaimRenewal(ctx, r); return err })
+	err = s.points.pass(atClaimRenewal, func() error { c, err = s.nodeStore.ClaimRenewal(ctx, r); return err })
 	return c, err
 }
 
 func (s pointStore) ClaimRecovery(ctx context.Context, r nodeapi.RecoveryClaim) (c nodeapi.ClaimResult, err error) {
 	err = s.points.pass(atClaimRecover, func() error {
-		if c, err = s.Store.ClaimRecovery(ctx, r); err == nil {
+		if c, err = s.nodeStore.ClaimRecovery(ctx, r); err == nil {
 			s.points.given(r.TokenID, r.SPKI)
 		}
 		return err
@@ -175,11 +175,11 @@ func (s pointStore) ClaimRecovery(ctx context.Context, r nodeapi.RecoveryClaim) 
 }
 
 func (s pointStore) StorePending(ctx context.Context, n nodeapi.NewIdentity) (seq int64, err error) {
-	err = s.points.pass(atPend, func() error { seq, err = s.Store.StorePending(ctx, n); return err })
+	err = s.points.pass(atPend, func() error { seq, err = s.nodeStore.StorePending(ctx, n); return err })
 	return seq, err
 }
 
-// pointIssuer is an issuer with the points around its signature.
+// pointIssuer is an issuer with points around its signature.
 type pointIssuer struct {
 	nodeapi.Issuer
 	points *points

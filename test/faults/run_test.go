@@ -16,9 +16,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// settleSteps is how many steps an agent has to come back by itself once the
-// faults are over.
-const settleSteps = 25
+// recoverySteps is how many steps an agent has to recover once the faults have ended.
+const recoverySteps = 25
 
 // purposes of a run's generators.
 const (
@@ -29,7 +28,7 @@ const (
 	forAgent
 )
 
-// run is one life with its faults.
+// run is one lifecycle with its faults.
 type run struct {
 	plan plan
 	w    *world
@@ -44,9 +43,9 @@ type run struct {
 	hits    map[kind]int
 	steps   int
 	cloned  bool
-	locked  bool // a node_locked was seen
-	byHand  int  // reissues that the life needed, as designed
-	// bare is true while the node has no identity that was ever accepted.
+	locked  bool // node_locked was observed
+	byHand  int  // expected reissues by an operator
+	// bare is true until an identity of the node was accepted.
 	bare     bool
 	accepted time.Time
 	failure  string
@@ -62,8 +61,8 @@ func (w *world) newRun(p plan) (*run, error) {
 	return r, nil
 }
 
-// do lives the plan. What is wrong with the node is in failure; an error is of
-// the harness.
+// do runs the plan. Failures of the node are in failure; an error means that the test
+// itself failed.
 func (r *run) do(ctx context.Context) error {
 	r.site.start()
 	defer r.site.stop()
@@ -83,7 +82,7 @@ func (r *run) do(ctx context.Context) error {
 		return err
 	}
 	for _, p := range r.plan.pages {
-		if err := r.page(ctx, p); err != nil || r.failure != "" {
+		if err := r.runStage(ctx, p); err != nil || r.failure != "" {
 			return err
 		}
 	}
@@ -99,32 +98,32 @@ func (r *run) do(ctx context.Context) error {
 func (r *run) fail(format string, args ...any) {
 	if r.failure == "" {
 		r.failure = fmt.Sprintf(format, args...)
-		r.say("FAILED: %s", r.failure)
+		r.logf("FAILED: %s", r.failure)
 	}
 }
 
-func (r *run) say(format string, args ...any) {
+func (r *run) logf(format string, args ...any) {
 	line := fmt.Sprintf("%10s  ", r.w.db.clock.Now().Sub(epoch).Round(time.Second)) + fmt.Sprintf(format, args...)
 	r.trace = append(r.trace, line)
 	r.log.WriteString("--- " + line + "\n")
 }
 
-// page is one chapter: what the world does, then steps with their faults.
-func (r *run) page(ctx context.Context, p page) error {
-	r.say("== %s", p.chapter)
+// planStep runs one stage: its external events, then steps with their faults.
+func (r *run) runStage(ctx context.Context, p planStep) error {
+	r.logf("== %s", p.stage)
 	if err := r.w.db.advance(ctx, p.by); err != nil {
 		return err
 	}
-	switch p.chapter {
-	case chapterDark, chapterLongDark:
+	switch p.stage {
+	case stageDark, stageLongDark:
 		r.hits[kindDark]++
 	}
-	switch p.chapter {
-	case chapterReissue, chapterLongDark:
+	switch p.stage {
+	case stageReissue, stageLongDark:
 		if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 			return err
 		}
-	case chapterLostState:
+	case stageLostState:
 		r.node.halt()
 		r.bare = true
 		r.node.disk = newDisk(r.node.disk.root, seeded(r.plan.seed, forDisk))
@@ -145,9 +144,8 @@ func (r *run) page(ctx context.Context, p page) error {
 	return nil
 }
 
-// reissue is an operator's new token, carried to the node as the restart
-// command does: the env file is changed, the old pair is moved aside, the agent
-// starts again.
+// reissue issues a new token as an operator and applies it like the restart command:
+// it changes the env file, renames the old key pair and restarts the agent.
 func (r *run) reissue(ctx context.Context, purpose trust.TokenPurpose) error {
 	token, err := r.w.issue(ctx, r.node.id, purpose)
 	if err != nil {
@@ -158,17 +156,16 @@ func (r *run) reissue(ctx context.Context, purpose trust.TokenPurpose) error {
 	return nil
 }
 
-// step makes one step of the agent, and what time does to faults and to a dead
-// process of the API.
+// step runs one step of the agent, shortens lasting faults and restarts a dead API.
 func (r *run) step(ctx context.Context) error {
 	r.steps++
 	said, wait := r.node.step(ctx)
-	r.say("%s (wait %s)", said, wait.Round(time.Second))
+	r.logf("%s (wait %s)", said, wait.Round(time.Second))
 	if n := r.site.gate.deliverLate(); n > 0 {
-		r.say("     %d late copies arrive", n)
+		r.logf("     %d late copies arrive", n)
 	}
 	for _, k := range append(append(r.site.points.happened(), r.site.gate.happened()...), r.node.disk.happened()...) {
-		r.say("     hit: %s", k)
+		r.logf("     hit: %s", k)
 		r.hits[k]++
 	}
 	if r.site.gate.isDead() {
@@ -181,11 +178,11 @@ func (r *run) step(ctx context.Context) error {
 	if err := r.promoteNode(ctx); err != nil {
 		return err
 	}
-	r.wear()
+	r.ageLasting()
 	return r.w.db.advance(ctx, min(max(wait, 5*time.Second), time.Hour))
 }
 
-// check is what holds after every step.
+// check verifies the invariants after every step.
 func (r *run) check() {
 	if r.locked && !r.cloned {
 		r.fail("the node was locked without a clone")
@@ -194,12 +191,12 @@ func (r *run) check() {
 		r.fail("%s", wrong)
 	}
 	if r.node.removed && r.plan.ending != endsRemoved {
-		r.fail("the agent took the node for removed")
+		r.fail("the agent considers the node removed")
 	}
 }
 
-// promoteNode ends the enrolment's operation at the first accepted poll, as the
-// workflow does.
+// promoteNode completes the enrollment's operation at the first accepted poll, like
+// the workflow.
 func (r *run) promoteNode(ctx context.Context) error {
 	if !r.node.accepted || r.plan.ending == endsRemoved && r.node.removed {
 		return nil
@@ -207,11 +204,11 @@ func (r *run) promoteNode(ctx context.Context) error {
 	return r.w.finish(ctx, r.node.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
 }
 
-// settle ends all faults and lets the agent come back by itself.
-func (r *run) settle(ctx context.Context, what string) (bool, error) {
-	r.say("-- faults end: %s", what)
-	r.calm()
-	for range settleSteps {
+// recover ends all faults and lets the agent recover without help.
+func (r *run) recover(ctx context.Context, what string) (bool, error) {
+	r.logf("-- faults end: %s", what)
+	r.endFaults()
+	for range recoverySteps {
 		if err := r.step(ctx); err != nil || r.failure != "" {
 			return false, err
 		}
@@ -222,24 +219,24 @@ func (r *run) settle(ctx context.Context, what string) (bool, error) {
 	return false, nil
 }
 
-// end lets the node come back, and tries once more whether it could renew and
-// come back from the dark; then the life ends.
+// end lets the node recover, then checks that it can renew and recover from another
+// disconnection.
 func (r *run) end(ctx context.Context) error {
-	back, err := r.settle(ctx, "it comes back")
+	back, err := r.recover(ctx, "it recovers")
 	if err != nil || r.failure != "" {
 		return err
 	}
 	if !back {
 		if !r.beyondHelp(ctx) {
-			r.fail("stranded: not back after %d steps", settleSteps)
+			r.fail("stranded: not recovered after %d steps", recoverySteps)
 			return nil
 		}
 		r.byHand++
-		r.say("== operator reissues: the token ended before its use")
+		r.logf("== operator reissues: the token expired unused")
 		if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 			return err
 		}
-		if back, err = r.settle(ctx, "after a reissue by hand"); err != nil || r.failure != "" {
+		if back, err = r.recover(ctx, "after an operator's reissue"); err != nil || r.failure != "" {
 			return err
 		}
 		if !back {
@@ -254,11 +251,11 @@ func (r *run) end(ctx context.Context) error {
 		if err := r.w.db.advance(ctx, probe.by); err != nil {
 			return err
 		}
-		if back, err = r.settle(ctx, probe.what); err != nil || r.failure != "" {
+		if back, err = r.recover(ctx, probe.what); err != nil || r.failure != "" {
 			return err
 		}
 		if !back {
-			r.fail("stranded: %s did not come true", probe.what)
+			r.fail("stranded: %s failed", probe.what)
 			return nil
 		}
 	}
@@ -271,9 +268,8 @@ func (r *run) end(ctx context.Context) error {
 	return nil
 }
 
-// beyondHelp is true for a node that only a person can help, by design: its
-// token's life is over, and it has no identity of its own yet, or none whose
-// recovery token still lives. A token that was claimed in time is no excuse.
+// beyondHelp reports whether the node needs an operator by design: its token has
+// expired unclaimed, and it has no identity with a valid recovery token.
 func (r *run) beyondHelp(ctx context.Context) bool {
 	now := r.w.db.clock.Now()
 	var live, claimed, used bool
@@ -283,7 +279,7 @@ func (r *run) beyondHelp(ctx context.Context) bool {
 		FROM enrollment_tokens WHERE node_id = $1 AND purpose IN ('enroll', 'reissue') AND state IN ('issued', 'claimed')`,
 		r.node.id, now).Scan(&live, &claimed, &used)
 	if err != nil {
-		r.fail("reading what the node has: %v", err)
+		r.fail("reading the state of the node: %v", err)
 	}
 	return !live && !claimed && (r.bare || !used || now.Sub(r.accepted) > trust.RecoveryTokenTTL-trust.CertTTL)
 }

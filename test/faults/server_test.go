@@ -15,9 +15,9 @@ import (
 
 const testEnv = "test"
 
-// site is the server's side of a run: one process of the API at a time.
+// site is the server side of a run: one API process at a time.
 type site struct {
-	store  nodeapi.Store
+	store  nodeStore
 	issuer nodeapi.Issuer
 	clock  *clock
 	wire   *faultyWire
@@ -31,12 +31,19 @@ type site struct {
 	done    chan struct{}
 }
 
-// silent wakes nobody.
+// nodeStore is the database as the node API uses it.
+type nodeStore interface {
+	nodeapi.Identities
+	nodeapi.Tasks
+	nodeapi.Heartbeats
+}
+
+// silent never sends a notification.
 type silent struct{}
 
 func (silent) Subscribe(string, int64) (<-chan struct{}, func()) { return nil, func() {} }
 
-func newSite(s nodeapi.Store, i nodeapi.Issuer, c *clock, cert *tls.Certificate, log io.Writer) *site {
+func newSite(s nodeStore, i nodeapi.Issuer, c *clock, cert *tls.Certificate, log io.Writer) *site {
 	out := &site{clock: c, wire: &faultyWire{}, cert: cert, gate: newGate(c),
 		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: withoutTime}))}
 	out.points = newPoints(out.die)
@@ -54,10 +61,10 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 // plenty is a rate that is never reached.
 const plenty = 1e6
 
-// start starts a process of the API on the network.
+// start starts an API process on the network.
 func (s *site) start() {
-	api := nodeapi.New(nodeapi.Config{Env: testEnv, Store: s.store, Wakes: silent{}, Issuer: s.issuer, Grants: noWork{}, Sets: noWork{}, Now: s.clock.Now,
-		// Limits count by the machine's time, which has no say here.
+	api := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: s.store, Tasks: s.store, Heartbeats: s.store, Notifier: silent{}, Issuer: s.issuer, Grants: noWork{}, VerifierSets: noWork{}, Now: s.clock.Now,
+		// Rate limits use real time, which does not apply here.
 		IssueRate: plenty, NodeRate: plenty, RemoteRate: plenty,
 		Metrics: metrics.New(prometheus.NewRegistry()), Log: s.log, Ready: func() error { return nil }})
 	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert, nil })
@@ -74,8 +81,8 @@ func (s *site) start() {
 	s.mu.Unlock()
 }
 
-// oneProtocol offers HTTP/1.1 alone. Whether a request that meets a dying
-// connection is sent again is then the client's choice by rule and not a race.
+// oneProtocol offers HTTP/1.1 only. Whether the client repeats a request on a dying
+// connection then follows a rule instead of a race.
 func oneProtocol(c *tls.Config) *tls.Config {
 	inner := c.GetConfigForClient
 	c.NextProtos = []string{"http/1.1"}
@@ -89,7 +96,7 @@ func oneProtocol(c *tls.Config) *tls.Config {
 	return c
 }
 
-// die makes the process answer nobody from now on.
+// die stops all responses of the process.
 func (s *site) die() { s.gate.setDead(true) }
 
 // stop ends the process, if there is one.

@@ -11,8 +11,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// startTrust is what every node judges tasks with. Nothing in the lives of
-// identities is signed with it.
+// startTrust is the initial trust of every node. The simulated lifecycles sign
+// nothing with it.
 func startTrust() trust.TaskTrust {
 	return trust.TaskTrust{
 		Keys:  trust.VerifierSet{{State: trust.KeyActive, KeyID: "k1", Public: make(ed25519.PublicKey, ed25519.PublicKeySize)}},
@@ -20,14 +20,14 @@ func startTrust() trust.TaskTrust {
 	}
 }
 
-// noWork stands for the signer of grants and the keeper of verifier sets where
-// no task is ever stored: it lets polls look for one.
+// noWork replaces the signer of lease grants and the source of verifier sets in
+// tests without tasks.
 type noWork struct{}
 
-func (noWork) Good() (<-chan struct{}, error) { return nil, nil }
+func (noWork) Ready() (<-chan struct{}, error) { return nil, nil }
 
 func (noWork) Sign(task.Grant) (grant, key json.RawMessage, err error) {
-	return nil, nil, schema.NewError(schema.KindInternal, "nothing is to be granted here")
+	return nil, nil, schema.NewError(schema.KindInternal, "unexpected grant")
 }
 
 func (noWork) NewestSet(context.Context) (trust.StoredSet, error) {

@@ -18,11 +18,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// TestThroughVault lives one life with the real Vault as its CA: enrolment,
-// renewal and recovery, each with the API's death at every commit point, and
-// each begun while Vault is sealed. Vault's clock is the machine's, so the
-// clocks stay near it; a node whose clock is a week ahead takes its certificate
-// for dead, which stands in for the dark time.
+// TestThroughVault runs a lifecycle with the real Vault as CA: enrollment, renewal and
+// recovery, each with an API crash at every commit point, and each started while Vault
+// is sealed. Vault uses real time, so the clocks stay close to it. A node whose clock
+// is a week ahead considers its certificate expired, which simulates a disconnection.
 func TestThroughVault(t *testing.T) { //nolint:paralleltest // it seals the shared Vault
 	server := vault.Get(t)
 	dir := filepath.Join(t.TempDir(), "vault")
@@ -39,7 +38,7 @@ func TestThroughVault(t *testing.T) { //nolint:paralleltest // it seals the shar
 		for _, k := range []kind{kindCrashBefore, kindCrashAfter} {
 			t.Run(fmt.Sprintf("%s %s", k, at), func(t *testing.T) {
 				require.NoError(t, w.db.set(t.Context(), time.Now()))
-				l := &vaultLife{t: t, w: w, at: at, kind: k, seal: func() { server.Seal(t) }, unseal: func() { server.Unseal(t) }}
+				l := &vaultLifecycle{t: t, w: w, at: at, kind: k, seal: func() { server.Seal(t) }, unseal: func() { server.Unseal(t) }}
 				l.live(client)
 			})
 			if at == "" {
@@ -49,8 +48,8 @@ func TestThroughVault(t *testing.T) { //nolint:paralleltest // it seals the shar
 	}
 }
 
-// vaultLife is one life with one fault in each of its chapters.
-type vaultLife struct {
+// vaultLifecycle is one lifecycle with one fault per stage.
+type vaultLifecycle struct {
 	t            *testing.T
 	w            *world
 	at           point
@@ -61,7 +60,7 @@ type vaultLife struct {
 	node *machine
 }
 
-func (l *vaultLife) live(issuer nodeapi.Issuer) {
+func (l *vaultLifecycle) live(issuer nodeapi.Issuer) {
 	ctx := l.t.Context()
 	l.site = newSite(l.w.store, issuer, l.w.db.clock, l.w.cert, new(strings.Builder))
 	l.site.start()
@@ -76,20 +75,20 @@ func (l *vaultLife) live(issuer nodeapi.Issuer) {
 	require.NoError(l.t, err)
 	l.node.setToken(token)
 
-	l.chapter(ctx, "enrol", trust.IssuedByEnroll, atClaim)
+	l.runStage(ctx, "enroll", trust.IssuedByEnroll, atClaim)
 	require.NoError(l.t, l.w.finish(ctx, id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
 	require.NoError(l.t, l.w.db.advance(ctx, trust.CertTTL*60/100))
-	l.chapter(ctx, "renew", trust.IssuedByRenew, atClaimRenewal)
+	l.runStage(ctx, "renew", trust.IssuedByRenew, atClaimRenewal)
 	require.NoError(l.t, l.w.db.set(ctx, time.Now()))
-	l.node.halt() // the server's time is forgotten with the process
+	l.node.halt() // the process loses the server's time
 	l.node.skew = 7 * 24 * time.Hour
-	l.chapter(ctx, "recover", trust.IssuedByRecover, atClaimRecover)
+	l.runStage(ctx, "recover", trust.IssuedByRecover, atClaimRecover)
 	require.NoError(l.t, l.w.audited(ctx, id))
 }
 
-// chapter begins with a sealed Vault and the armed fault, and ends with an
-// accepted poll under another certificate.
-func (l *vaultLife) chapter(ctx context.Context, name string, via trust.IssueMethod, claim point) {
+// runStage starts with a sealed Vault and an armed fault, and ends with an accepted poll
+// under another certificate.
+func (l *vaultLifecycle) runStage(ctx context.Context, name string, via trust.IssueMethod, claim point) {
 	before := l.current(ctx)
 	if l.at == "" {
 		l.seal()
@@ -101,7 +100,7 @@ func (l *vaultLife) chapter(ctx context.Context, name string, via trust.IssueMet
 		l.site.points.arm(at, l.kind)
 	}
 	var said []string
-	for i := range settleSteps {
+	for i := range recoverySteps {
 		if i == 2 && l.at == "" {
 			l.unseal()
 		}
@@ -119,14 +118,14 @@ func (l *vaultLife) chapter(ctx context.Context, name string, via trust.IssueMet
 	require.Fail(l.t, name+" did not come true", strings.Join(said, "\n"))
 }
 
-// known is true where the refusal of a sealed Vault told the node the time, so
-// that it found its certificate alive after all.
-func (l *vaultLife) known(via trust.IssueMethod) bool {
+// known is true if the rejection while Vault was sealed contained the time, so that
+// the node considers its certificate valid again.
+func (l *vaultLifecycle) known(via trust.IssueMethod) bool {
 	return l.at == "" && via == trust.IssuedByRecover
 }
 
-// current names how the current certificate was issued, and which it is.
-func (l *vaultLife) current(ctx context.Context) string {
+// current returns the issue method and the serial of the current certificate.
+func (l *vaultLifecycle) current(ctx context.Context) string {
 	var s string
 	err := l.w.db.raw.QueryRow(ctx, `SELECT coalesce(max(via || ' ' || serial), '') FROM node_certificates
 		WHERE node_id = $1 AND slot = 'current'`, l.node.id).Scan(&s)

@@ -17,13 +17,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// flowSide is the workflow in Temporal and the worker that runs its activities:
-// three steps, one after the other.
+// flowSide is the workflow in Temporal and the worker that runs its activities: three
+// sequential steps.
 type flowSide struct {
-	s      *shift
+	s      *round
 	at     int
-	open   bool   // the activity's try has ended and it waits for its completion
-	parked string // the step whose task was given up
+	open   bool   // the activity attempt has returned and awaits its completion
+	parked string // the step whose task was lost
 	back   map[string]bool
 	done   map[string]string // token of the result, by step
 }
@@ -41,9 +41,9 @@ func (f *flowSide) String() string {
 	return fmt.Sprintf("the workflow is at %s, parked at %q", f.steps()[f.at], f.parked)
 }
 
-// work is the worker: it runs the activity that is due, or one that was silent
-// for too long again, as activities.Task.RunNodeTask does.
-func (s *shift) work(ctx context.Context) error {
+// work is the worker: it runs the due activity, or retries one whose heartbeat timed
+// out, like activities.Task.RunNodeTask.
+func (s *round) work(ctx context.Context) error {
 	f := &s.flow
 	if f.over() || f.parked != "" || f.open && !s.may(tried, 6) {
 		return nil
@@ -76,7 +76,7 @@ func (s *shift) work(ctx context.Context) error {
 	return nil
 }
 
-// complete ends the activity. It reports false when nothing waits for it.
+// complete completes the activity. It returns false if none is pending.
 func (f *flowSide) complete(step string, r task.Result) bool {
 	if f.over() || !f.open || step != string(f.steps()[f.at]) {
 		return false
@@ -89,55 +89,55 @@ func (f *flowSide) complete(step string, r task.Result) bool {
 		return true
 	}
 	var out struct{ Token string }
-	_ = json.Unmarshal(r.Output, &out) // compared with what the node did
+	_ = json.Unmarshal(r.Output, &out) // compared with the result of the node
 	f.done[step] = out.Token
 	f.at++
 	return true
 }
 
-// heal goes on with the parked step when its task is back, which may have been
-// told before.
+// heal continues the parked step when its task has returned. The event may arrive
+// more than once.
 func (f *flowSide) heal() {
 	if f.parked != "" && f.back[f.parked] {
 		delete(f.back, f.parked)
-		f.s.say("workflow: %s goes on", f.parked)
+		f.s.say("workflow: %s continues", f.parked)
 		f.parked = ""
 	}
 }
 
-// relay lets one process of the relay run until it rests or dies.
-func (s *shift) relay(ctx context.Context) error {
+// relay runs one relay process until it is idle or crashes.
+func (s *round) relay(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	m := &mortal{Outbox: s.outbox, s: s, end: end}
+	m := &crashingRelay{Outbox: s.outbox, s: s, end: end}
 	r := relay.Relay{Outbox: m, Temporal: m, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)}
 	r.Run(ctx)
 	return m.err
 }
 
-// mortal is the outbox and Temporal as a relay that may die sees them.
-type mortal struct {
+// crashingRelay implements the outbox and Temporal for a relay that may crash.
+type crashingRelay struct {
 	*store.Outbox
-	s    *shift
+	s    *round
 	end  context.CancelFunc
 	dead bool
 	err  error
 }
 
-func (m *mortal) die() error {
+func (m *crashingRelay) die() error {
 	m.dead = true
 	m.end()
 	return errDied
 }
 
-// Wake implements relay.Outbox: who asks for it has nothing left to do.
-func (m *mortal) Wake() <-chan struct{} {
+// Wake implements relay.Outbox. A relay that waits for it is idle.
+func (m *crashingRelay) Wake() <-chan struct{} {
 	m.end()
 	return nil
 }
 
 // Take implements relay.Outbox.
-func (m *mortal) Take(ctx context.Context, limit int, delivered []relay.Message) ([]relay.Message, error) {
+func (m *crashingRelay) Take(ctx context.Context, limit int, delivered []relay.Message) ([]relay.Message, error) {
 	if m.dead {
 		return nil, errDied
 	}
@@ -145,23 +145,23 @@ func (m *mortal) Take(ctx context.Context, limit int, delivered []relay.Message)
 }
 
 // Failed implements relay.Outbox.
-func (m *mortal) Failed(ctx context.Context, id int64, why string) error {
+func (m *crashingRelay) Failed(ctx context.Context, id int64, why string) error {
 	m.end()
 	if m.dead {
 		return errDied
 	}
-	return m.Outbox.Failed(ctx, id, why)
+	return m.Outbox.MarkFailed(ctx, id, why)
 }
 
 // Orphaned implements relay.Outbox. Here every result has an owner.
-func (m *mortal) Orphaned(_ context.Context, _ int64, why string) error {
+func (m *crashingRelay) Orphaned(_ context.Context, _ int64, why string) error {
 	m.err = fmt.Errorf("a message was orphaned: %s", why)
 	m.end()
 	return m.err
 }
 
 // CompleteTask implements relay.Temporal.
-func (m *mortal) CompleteTask(_ context.Context, o task.Owner, r task.Result) error {
+func (m *crashingRelay) CompleteTask(_ context.Context, o task.Owner, r task.Result) error {
 	return m.deliver(func() error {
 		if o.WorkflowID != lifecycle.NodeWorkflowID(m.s.fence.NodeID) || !m.s.flow.complete(o.ActivityID, r) {
 			return schema.NewError(schema.KindNotFound, "nothing waits").WithReason(schema.ReasonSettled)
@@ -171,7 +171,7 @@ func (m *mortal) CompleteTask(_ context.Context, o task.Owner, r task.Result) er
 }
 
 // SignalAgent implements relay.Temporal.
-func (m *mortal) SignalAgent(_ context.Context, workflowID string, e lifecycle.AgentEvent) error {
+func (m *crashingRelay) SignalAgent(_ context.Context, workflowID string, e lifecycle.AgentEvent) error {
 	return m.deliver(func() error {
 		if e.Event == lifecycle.EventTaskReturned && workflowID == lifecycle.NodeWorkflowID(m.s.fence.NodeID) {
 			m.s.flow.back[e.Step] = true
@@ -181,7 +181,7 @@ func (m *mortal) SignalAgent(_ context.Context, workflowID string, e lifecycle.A
 	})
 }
 
-func (m *mortal) deliver(do func() error) error {
+func (m *crashingRelay) deliver(do func() error) error {
 	switch {
 	case m.dead || m.s.may(relayBefore, 6):
 		return m.die()

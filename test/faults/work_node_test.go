@@ -8,16 +8,17 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// nodeSide is the agent as the API sees it: it has a journal, and executes what
-// it accepted once. Its own deaths are in package agent's tests.
+// nodeSide is the agent from the API's point of view: it has a journal and executes
+// each accepted task once. Crashes of the agent are tested in package agent.
 type nodeSide struct {
 	polls int64 // made so far
 	known map[string]*held
 	order []*held
-	// lost are the tasks that were given up: of those, the node must be offered
-	// what destroys only when a person said so.
+	// lost are the tasks that were marked lost. Of those, a destructive task may be
+	// dispatched again only after an operator's decision.
 	lost map[string]bool
 }
 
@@ -27,12 +28,12 @@ type held struct {
 	kind     task.Type
 	epoch    int64
 	begun    int
-	token    string // of the result, once there is one
+	token    string // identifies the result, if any
 	at       time.Time
 	reported bool
 }
 
-// idle reports whether nothing is accepted or unreported.
+// idle reports whether no task is accepted or unreported.
 func (n *nodeSide) idle() bool { return len(n.have()) == 0 }
 
 func (n *nodeSide) have() (ids []string) {
@@ -44,8 +45,8 @@ func (n *nodeSide) have() (ids []string) {
 	return ids
 }
 
-// pick draws an entry for which is holds.
-func (s *shift) pick(is func(*held) bool) *held {
+// pick returns a random entry that satisfies is.
+func (s *round) pick(is func(*held) bool) *held {
 	var fit []*held
 	for _, h := range s.node.order {
 		if is(h) {
@@ -58,30 +59,30 @@ func (s *shift) pick(is func(*held) bool) *held {
 	return fit[s.r.IntN(len(fit))]
 }
 
-// poll asks for work. One that is lost may come after later ones all the same;
-// then its answer reaches nobody.
-func (s *shift) poll(ctx context.Context) error {
+// poll requests tasks. A lost poll may still arrive after later ones; its response is
+// then dropped.
+func (s *round) poll(ctx context.Context) error {
 	s.node.polls++
-	ask := nodeapi.PollRequest{Have: s.node.have(), Holder: "boot-1", Number: s.node.polls}
+	poll := wire.PollRequest{HeldTasks: s.node.have(), AgentSession: "boot-1", PollSeq: s.node.polls}
 	if s.may(handUnasked, 8) {
 		if s.may(handLate, 2) {
 			s.late = append(s.late, func(ctx context.Context) error {
-				offer, err := s.store.NextTask(ctx, s.caller, ask, task.LeaseDuration)
+				offer, err := s.store.NextTask(ctx, s.caller, poll, task.LeaseDuration)
 				if offer != nil {
-					s.say("poll %d comes late and is handed %s, lease %d", ask.Number, offer.Type, offer.Lease.Epoch)
+					s.say("poll %d arrives late and receives %s, lease %d", poll.PollSeq, offer.Type, offer.Lease.Epoch)
 				}
 				return err
 			})
 		}
 		return nil
 	}
-	offer, err := s.store.NextTask(ctx, s.caller, ask, task.LeaseDuration)
+	offer, err := s.store.NextTask(ctx, s.caller, poll, task.LeaseDuration)
 	if err != nil || offer == nil {
 		return err
 	}
-	s.say("hand-over of %s, lease %d", offer.Type, offer.Lease.Epoch)
+	s.say("dispatch of %s, lease %d", offer.Type, offer.Lease.Epoch)
 	if s.node.lost[offer.TaskID] {
-		return fmt.Errorf("%s was given up and is offered again unasked", offer.Type)
+		return fmt.Errorf("%s was lost and is dispatched again without a decision", offer.Type)
 	}
 	if s.may(handLost, 4) {
 		return nil
@@ -95,8 +96,8 @@ func (s *shift) poll(ctx context.Context) error {
 	return nil
 }
 
-// begin has an effect on the node.
-func (s *shift) begin(context.Context) error {
+// begin executes a task on the node.
+func (s *round) begin(context.Context) error {
 	if h := s.pick(func(h *held) bool { return h.begun == 0 }); h != nil {
 		h.begun++
 		s.say("node begins %s", h.kind)
@@ -104,8 +105,8 @@ func (s *shift) begin(context.Context) error {
 	return nil
 }
 
-// end makes the result.
-func (s *shift) end(context.Context) error {
+// end creates the result.
+func (s *round) end(context.Context) error {
 	if h := s.pick(func(h *held) bool { return h.begun > 0 && h.token == "" }); h != nil {
 		h.token, h.at = fmt.Sprintf("%s-%d", h.kind, s.r.Uint32()), s.db.clock.Now().UTC()
 		s.say("node ends %s", h.kind)
@@ -113,26 +114,26 @@ func (s *shift) end(context.Context) error {
 	return nil
 }
 
-// progress extends the lease of what is worked on. Work whose lease is another's
-// would be ended; with one agent there is none.
-func (s *shift) progress(ctx context.Context) error {
+// progress extends the lease of a running task. With a single agent the lease is
+// never held by another one.
+func (s *round) progress(ctx context.Context) error {
 	h := s.pick(func(h *held) bool { return h.token == "" })
 	if h == nil {
 		return nil
 	}
-	p, err := s.store.Progress(ctx, s.caller, h.id, task.Progress{LeaseEpoch: h.epoch, Message: "at it"}, task.LeaseDuration)
+	p, err := s.store.Progress(ctx, s.caller, h.id, task.Progress{LeaseEpoch: h.epoch, Message: "working"}, task.LeaseDuration)
 	if err != nil {
 		return fmt.Errorf("progress of %s under lease %d: %w", h.kind, h.epoch, err)
 	}
 	delete(s.node.lost, h.id)
 	if !s.may(progressLost, 4) {
-		h.epoch = p.Answer.Lease.Epoch
+		h.epoch = p.Response.Lease.Epoch
 	}
 	return nil
 }
 
-// report posts a result until it is answered.
-func (s *shift) report(ctx context.Context) error {
+// report posts a result until the API responds.
+func (s *round) report(ctx context.Context) error {
 	h := s.pick(func(h *held) bool { return h.token != "" && !h.reported })
 	if h == nil || s.may(resultUnasked, 8) {
 		return nil
@@ -143,7 +144,7 @@ func (s *shift) report(ctx context.Context) error {
 	}
 	r := task.Result{LeaseEpoch: h.epoch, Status: task.Succeeded, Output: out, StartedAt: h.at, FinishedAt: h.at}
 	post := func(ctx context.Context) error {
-		_, err := s.store.Result(ctx, s.caller, h.id, r)
+		_, err := s.store.Result(ctx, s.caller, h.id, nodeapi.ReceivedResult{Result: r})
 		s.say("node reports %s under lease %d: %v", h.kind, r.LeaseEpoch, err)
 		return err
 	}

@@ -13,23 +13,23 @@ import (
 )
 
 var (
-	shiftsFlag = flag.Int("shifts", 150, "how many seeded operations with lost calls and deaths between their commits")
-	shiftFlag  = flag.Uint64("shift", 0, "replay this seed alone, with its trace")
+	roundsFlag = flag.Int("rounds", 150, "number of simulated operations with lost calls and crashes between commits")
+	roundFlag  = flag.Uint64("round", 0, "run only this seed and print its trace")
 )
 
-// TestSeededWork lets operations give tasks to a node while worker, API, relay
-// and Temporal die between each two steps of a hand-over and of a result, and
-// leases end. What destroys is begun at most once, no result is lost, and the
-// audit has each task once.
+// TestSeededWork runs operations with tasks for a node while worker, API, relay and
+// Temporal crash between the steps of a dispatch and of a result, and leases expire.
+// Destructive tasks start at most once, no result is lost, and the audit contains each
+// task once.
 func TestSeededWork(t *testing.T) {
-	if *shiftFlag != 0 {
-		s, err := newWorld(t, false).shift(t.Context(), t, *shiftFlag)
+	if *roundFlag != 0 {
+		s, err := newWorld(t, false).simulateRound(t.Context(), t, *roundFlag)
 		t.Log("\n" + strings.Join(s.trace, "\n"))
 		require.NoError(t, err)
 		return
 	}
 	if testing.Short() {
-		*shiftsFlag = min(*shiftsFlag, 10)
+		*roundsFlag = min(*roundsFlag, 10)
 	}
 	started, hits := time.Now(), newHits()
 	seeds := make(chan uint64)
@@ -38,40 +38,40 @@ func TestSeededWork(t *testing.T) {
 		w := newWorld(t, false)
 		workers.Go(func() {
 			for seed := range seeds {
-				s, err := w.shift(t.Context(), t, seed)
+				s, err := w.simulateRound(t.Context(), t, seed)
 				if err != nil {
-					t.Errorf("seed %d: %v\n%s\nreplay: go test ./test/faults -run TestSeededWork -v -args -shift %d",
+					t.Errorf("seed %d: %v\n%s\nreplay: go test ./test/faults -run TestSeededWork -v -args -round %d",
 						seed, err, strings.Join(s.trace, "\n"), seed)
 				}
 				hits.add(s)
 			}
 		})
 	}
-	for seed := uint64(1); seed <= uint64(*shiftsFlag) && !t.Failed(); seed++ {
+	for seed := uint64(1); seed <= uint64(*roundsFlag) && !t.Failed(); seed++ {
 		seeds <- seed
 	}
 	close(seeds)
 	workers.Wait()
-	for _, k := range deaths {
+	for _, k := range incidents {
 		require.Positive(t, hits.of[k], "%s never happened", k)
 	}
-	t.Logf("work under faults\n%s  %-36s %8s\n", hits, "duration", time.Since(started).Round(time.Second))
+	t.Logf("tasks under faults\n%s  %-36s %8s\n", hits, "duration", time.Since(started).Round(time.Second))
 }
 
-// hits counts over many shifts what happened in them.
+// hits counts incidents over many rounds.
 type hits struct {
 	mu     sync.Mutex
-	shifts int
-	of     map[death]int
+	rounds int
+	of     map[incident]int
 	byHand int
 }
 
-func newHits() *hits { return &hits{of: map[death]int{}} }
+func newHits() *hits { return &hits{of: map[incident]int{}} }
 
-func (h *hits) add(s *shift) {
+func (h *hits) add(s *round) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.shifts++
+	h.rounds++
 	h.byHand += s.byHand
 	for k, n := range s.hits {
 		h.of[k] += n
@@ -81,10 +81,10 @@ func (h *hits) add(s *shift) {
 func (h *hits) String() string {
 	var b strings.Builder
 	line := func(name string, n int) { fmt.Fprintf(&b, "  %-36s %8d\n", name, n) }
-	line("operations", h.shifts)
-	for _, k := range deaths {
+	line("operations", h.rounds)
+	for _, k := range incidents {
 		line(string(k), h.of[k])
 	}
-	line("resumed by hand", h.byHand)
+	line("resumed by an operator", h.byHand)
 	return b.String()
 }

@@ -20,8 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// world is what runs share, one after the other: a database with its clock, and
-// the trust in the server.
+// world is shared by sequential runs: a database with its clock, and the server CA.
 type world struct {
 	db     *database
 	store  *store.Store
@@ -49,8 +48,8 @@ func newWorld(tb testing.TB, running bool) *world {
 	return w
 }
 
-// register adds a node and begins its enrolment, as the workflow does.
-// Its id follows from the seed, since agents draw from it.
+// register adds a node and starts its enrollment, like the workflow.
+// Its id derives from the seed, because agents derive random values from it.
 func (w *world) register(ctx context.Context, seed uint64) (nodeID string, err error) {
 	w.runs++
 	n, err := w.store.Register(ctx, wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
@@ -80,14 +79,14 @@ func (w *world) finish(ctx context.Context, nodeID string, f activities.Finish) 
 		Actor: operator.Actor}, f)
 }
 
-// issue has an operator make a token and returns its text.
+// issue creates a token as an operator and returns it.
 func (w *world) issue(ctx context.Context, nodeID string, purpose trust.TokenPurpose) (string, error) {
 	text, id, hash := trust.NewToken()
 	return text, w.store.IssueToken(ctx, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
 		ExpiresAt: w.db.clock.Now().Add(trust.TokenTTL)}, operator)
 }
 
-// remove takes the node out of service for good.
+// remove removes the node.
 func (w *world) remove(ctx context.Context, nodeID string) error {
 	done := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired}
 	gone := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved, DenyIdentity: true}

@@ -45,7 +45,7 @@ func (w *meteredConn) RoundTrip(r *http.Request) (*http.Response, error) {
 		return refuseAfter(r, r.Context().Done())
 	}
 	switch kind := path.Base(r.URL.Path); {
-	case kind == "wait" && r.Method == http.MethodGet:
+	case kind == "wait":
 		return w.poll(r)
 	case kind == "progress":
 		return w.progress(r)

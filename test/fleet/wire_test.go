@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -82,7 +83,7 @@ func TestOffersAndResultsAreCounted(t *testing.T) {
 			<-time.After(40 * time.Millisecond)
 			return status, offer("t1", time.Now())
 		})
-		_, body, err := ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
+		_, body, err := ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err)
 		require.Contains(t, body, `"task_id":"t1"`, "the agent reads what was looked at")
 		for _, r := range []task.Status{task.Succeeded, task.Failed} {
@@ -103,7 +104,7 @@ func TestSilentIsNotHeardOfUntilItsEnd(t *testing.T) {
 		m, w, e := bench(Silent, func(*http.Request, string) (int, any) { return http.StatusOK, offer("t1", time.Now()) })
 		var ended error
 		m.end = func(cause error) { ended = cause }
-		_, _, err := ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
+		_, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err, "the agent gets the task")
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -117,7 +118,7 @@ func TestSilentIsNotHeardOfUntilItsEnd(t *testing.T) {
 		require.ErrorIs(t, ended, errSilenced, "and is restarted")
 
 		m.hushed.Store(false)
-		_, _, err = ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
+		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err)
 		status, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
 		require.NoError(t, err, "the same task does not silence it again")
@@ -152,12 +153,12 @@ func TestLateReportsAfterTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		_, w, e := bench(Late, func(r *http.Request, _ string) (int, any) {
-			if r.Method == http.MethodGet {
+			if path.Base(r.URL.Path) == "wait" {
 				return http.StatusOK, offer("t1", begun.Add(time.Minute))
 			}
 			return http.StatusOK, wire.ProgressResponse{Lease: task.Lease{Epoch: 1, ExpiresAt: begun.Add(80 * time.Second)}}
 		})
-		_, _, err := ask(t.Context(), w, http.MethodGet, "/tasks/wait", nil)
+		_, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err)
 		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/progress", task.Progress{})
 		require.NoError(t, err)

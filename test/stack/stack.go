@@ -1,5 +1,5 @@
-// Package stack gives a program a stack of its own, as gpuaas dev makes it:
-// started by Up, used through its environment, gone after Down.
+// Package stack runs a temporary development stack (gpuaas dev) for a program: Up
+// starts it, and Down removes it.
 package stack
 
 import (
@@ -20,15 +20,15 @@ import (
 const (
 	upBudget   = 5 * time.Minute
 	downBudget = time.Minute
-	// span is how many ports a stack takes, and some to spare.
+	// span is the number of ports that a stack uses, with a margin.
 	span = 16
 )
 
 // Stack is a running stack.
 type Stack struct {
-	// Bin is the gpuaas executable, Dir the stack's folder.
+	// Bin is the gpuaas executable, Dir the folder of the stack.
 	Bin, Dir string
-	// Env is what gpuaas dev env prints, as NAME=value.
+	// Env is the output of gpuaas dev env, as NAME=value.
 	Env []string
 }
 
@@ -41,8 +41,8 @@ type Part struct {
 	Log     string `json:"log"`
 }
 
-// Up starts a stack in a new folder dir, on free ports, with more flags of
-// gpuaas dev up. The caller ends it with Down, also after an error.
+// Up starts a stack in a new folder dir, on free ports, with additional flags for
+// gpuaas dev up. The caller must call Down, also after an error.
 func Up(ctx context.Context, bin, dir string, flags ...string) (*Stack, error) {
 	s := &Stack{Bin: bin, Dir: dir}
 	port, err := FreePorts(span)
@@ -63,7 +63,7 @@ func Up(ctx context.Context, bin, dir string, flags ...string) (*Stack, error) {
 	return s, nil
 }
 
-// Down stops the stack and removes all of it.
+// Down stops the stack and removes its files.
 func (s *Stack) Down() error {
 	ctx, cancel := context.WithTimeout(context.Background(), downBudget)
 	defer cancel()
@@ -74,7 +74,7 @@ func (s *Stack) Down() error {
 	return nil
 }
 
-// Getenv reads a variable of the stack's environment, "" when it has none.
+// Getenv returns a variable of the stack's environment, "" if it is not set.
 func (s *Stack) Getenv(name string) string {
 	for _, kv := range s.Env {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
@@ -84,15 +84,14 @@ func (s *Stack) Getenv(name string) string {
 	return ""
 }
 
-// Command prepares the CLI as a shell with dev env would run it, without a
-// terminal.
+// Command prepares the CLI with the stack's environment, without a terminal.
 func (s *Stack) Command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, s.Bin, args...)
 	c.Env = append(os.Environ(), s.Env...)
 	return c
 }
 
-// Parts answers the stack's parts by name.
+// Parts returns the stack's parts by name.
 func (s *Stack) Parts(ctx context.Context) (map[string]Part, error) {
 	out, err := s.Command(ctx, "dev", "status", "--dir", s.Dir, "-o", "json").Output()
 	if err != nil {
@@ -111,9 +110,8 @@ func (s *Stack) Parts(ctx context.Context) (map[string]Part, error) {
 	return parts, nil
 }
 
-// FreePorts finds n consecutive ports that nobody listens on, below those which
-// the system gives to outgoing connections: one of these could take a port
-// before the stack does.
+// FreePorts returns the first of n consecutive free ports. They are below the range of
+// outgoing connections, which could occupy a port before the stack does.
 func FreePorts(n int) (int, error) {
 	const lowest, highest = 10000, 30000
 	for range 50 {
@@ -122,7 +120,7 @@ func FreePorts(n int) (int, error) {
 			return first, nil
 		}
 	}
-	return 0, fmt.Errorf("found no %d free ports in a row; name a first one with --ports-from", n)
+	return 0, fmt.Errorf("no %d consecutive free ports found; choose some with --ports-from", n)
 }
 
 func allFree(first, n int) bool {
@@ -135,7 +133,7 @@ func allFree(first, n int) bool {
 	return true
 }
 
-// ParseExports reads what gpuaas dev env prints, as NAME=value.
+// ParseExports parses the output of gpuaas dev env into NAME=value.
 func ParseExports(out []byte) []string {
 	export := regexp.MustCompile(`^export ([A-Z_]+)=(.*)$`)
 	var env []string

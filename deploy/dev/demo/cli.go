@@ -22,16 +22,16 @@ func (c cli) command(ctx context.Context, args []string) *exec.Cmd {
 	return cmd
 }
 
-// talk runs a command in front of the reader, as it was typed.
-func (c cli) talk(ctx context.Context, args ...string) error {
+// run prints and runs a command with this process's output.
+func (c cli) run(ctx context.Context, args ...string) error {
 	fmt.Fprintf(os.Stderr, "$ gpuaas %s\n", strings.Join(args, " "))
 	cmd := c.command(ctx, args)
 	cmd.Stdout = os.Stderr
 	return cmd.Run()
 }
 
-// read runs a command for its output.
-func (c cli) read(ctx context.Context, args ...string) (string, error) {
+// output runs a command and returns its standard output.
+func (c cli) output(ctx context.Context, args ...string) (string, error) {
 	cmd := c.command(ctx, args)
 	cmd.Stderr = nil
 	out, err := cmd.Output()
@@ -50,8 +50,7 @@ func (c cli) getenv(name string) string {
 	return ""
 }
 
-// exitCode is the code of a command that ended; 0 for success, -1 for one that
-// did not run.
+// exitCode returns the exit code of a command: 0 for success, -1 if it did not run.
 func exitCode(err error) int {
 	if err == nil {
 		return 0

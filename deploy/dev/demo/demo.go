@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/test/stack"
 )
 
-// demo is one play of the whole life.
+// demo is one run of the lifecycle.
 type demo struct {
 	options
 	cli  cli
@@ -27,7 +27,7 @@ type demo struct {
 	rows []row
 }
 
-// row is one line of the closing table.
+// row is one line of the final table.
 type row struct {
 	step string
 	took time.Duration
@@ -48,8 +48,8 @@ func newDemo(o options) (*demo, error) {
 	return &demo{options: o, cli: cli{bin: bin}}, nil
 }
 
-// play runs every step in order and stops at the first that fails.
-func (d *demo) play(ctx context.Context) error {
+// run executes all steps in order and stops at the first failure.
+func (d *demo) run(ctx context.Context) error {
 	for _, s := range []struct {
 		name string
 		do   func(context.Context) (link string, err error)
@@ -58,7 +58,7 @@ func (d *demo) play(ctx context.Context) error {
 		{"register", d.register},
 		{"enroll", d.enroll},
 		{"provision", d.verb("provision")},
-		{"retire while busy: refused", d.refused},
+		{"retire while busy: rejected", d.retireBusy},
 		{"drain", d.verb("drain", "--yes", "--reason", "demo")},
 		{"retire", d.verb("retire", "--yes", "--reason", "demo")},
 		{"reactivate", d.verb("reactivate")},
@@ -82,10 +82,10 @@ func (d *demo) up(ctx context.Context) (string, error) {
 	if d.portsFrom != 0 {
 		args = append(args, "--ports-from", fmt.Sprint(d.portsFrom))
 	}
-	if err := d.cli.talk(ctx, args...); err != nil {
+	if err := d.cli.run(ctx, args...); err != nil {
 		return "", err
 	}
-	out, err := d.cli.read(ctx, append([]string{"dev", "env"}, d.dirFlag()...)...)
+	out, err := d.cli.output(ctx, append([]string{"dev", "env"}, d.dirFlag()...)...)
 	if err != nil {
 		return "", err
 	}
@@ -100,28 +100,28 @@ func (d *demo) dirFlag() []string {
 	return []string{"--dir", d.dir}
 }
 
-// register adds this machine under its own name, or that name and a number
-// when an earlier demo was cut off before it removed the node.
+// register registers this machine under its host name. It appends a number if an
+// interrupted demo left a node with that name.
 func (d *demo) register(ctx context.Context) (string, error) {
 	name, err := os.Hostname()
 	if err != nil {
 		return "", err
 	}
 	d.host = name
-	for i := 2; d.known(ctx, d.host); i++ {
+	for i := 2; d.registered(ctx, d.host); i++ {
 		d.host = fmt.Sprintf("%s-%d", name, i)
 	}
-	return "", d.cli.talk(ctx, "node", "register", d.host, "--sku", "cpu-dev", "--region", "region-1")
+	return "", d.cli.run(ctx, "node", "register", d.host, "--sku", "cpu-dev", "--region", "region-1")
 }
 
-func (d *demo) known(ctx context.Context, host string) bool {
-	out, err := d.cli.read(ctx, "node", "show", host, "-o", "json")
+func (d *demo) registered(ctx context.Context, host string) bool {
+	out, err := d.cli.output(ctx, "node", "show", host, "-o", "json")
 	var node wire.NodeView
 	return err == nil && json.Unmarshal([]byte(out), &node) == nil && node.State != lifecycle.NodeRemoved
 }
 
-// enroll hands the node its bundle, starts the agent with it and waits for its
-// first authenticated poll.
+// enroll creates a bundle, starts the agent with it and waits for the agent's first
+// authenticated poll.
 func (d *demo) enroll(ctx context.Context) (string, error) {
 	dir, err := os.MkdirTemp("", "gpuaas-bundle-")
 	if err != nil {
@@ -129,46 +129,44 @@ func (d *demo) enroll(ctx context.Context) (string, error) {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 	bundle := filepath.Join(dir, "bundle.json")
-	if err := d.cli.talk(ctx, "node", "enroll", d.host, "--no-wait", "--bundle", bundle); err != nil {
+	if err := d.cli.run(ctx, "node", "enroll", d.host, "--no-wait", "--bundle", bundle); err != nil {
 		return "", err
 	}
 	agent := append([]string{"dev", "agent", d.host, "--detach", "--bundle", bundle}, d.dirFlag()...)
-	if err := d.cli.talk(ctx, agent...); err != nil {
+	if err := d.cli.run(ctx, agent...); err != nil {
 		return "", err
 	}
-	if err := d.cli.talk(ctx, "op", "watch", d.host); err != nil {
+	if err := d.cli.run(ctx, "op", "watch", d.host); err != nil {
 		return "", err
 	}
 	return d.link(ctx)
 }
 
-// verb runs a lifecycle verb and waits for its end.
+// verb runs a lifecycle command and waits for its result.
 func (d *demo) verb(verb string, flags ...string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		args := append([]string{"node", verb, d.host, "--wait"}, flags...)
-		if err := d.cli.talk(ctx, args...); err != nil {
+		if err := d.cli.run(ctx, args...); err != nil {
 			return "", err
 		}
 		return d.link(ctx)
 	}
 }
 
-// refused gives the node a process to run and shows that a retire is refused
-// while it runs.
-func (d *demo) refused(ctx context.Context) (string, error) {
-	if err := d.work(ctx); err != nil {
+// retireBusy starts a workload and verifies that retire is rejected while it runs.
+func (d *demo) retireBusy(ctx context.Context) (string, error) {
+	if err := d.startWorkload(ctx); err != nil {
 		return "", err
 	}
-	err := d.cli.talk(ctx, "node", "retire", d.host, "--yes")
+	err := d.cli.run(ctx, "node", "retire", d.host, "--yes")
 	if code := exitCode(err); code != schema.ExitRefused {
-		return "", fmt.Errorf("a busy node was not refused (exit %d): %w", code, err)
+		return "", fmt.Errorf("retire of a busy node was not rejected (exit %d): %w", code, err)
 	}
 	return "", nil
 }
 
-// work puts a real process under the agent's supervision and waits until the
-// agent reports it.
-func (d *demo) work(ctx context.Context) error {
+// startWorkload makes the agent run a process and waits until the agent reports it.
+func (d *demo) startWorkload(ctx context.Context) error {
 	root := d.dir
 	if root == "" {
 		root = ".dev"
@@ -180,7 +178,7 @@ func (d *demo) work(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
-		out, err := d.cli.read(ctx, "node", "show", d.host, "-o", "json")
+		out, err := d.cli.output(ctx, "node", "show", d.host, "-o", "json")
 		if err != nil {
 			return err
 		}
@@ -200,12 +198,12 @@ func (d *demo) work(ctx context.Context) error {
 }
 
 func (d *demo) verify(ctx context.Context) (string, error) {
-	return "", d.cli.talk(ctx, "audit", "--verify")
+	return "", d.cli.run(ctx, "audit", "--verify")
 }
 
-// link is the Web UI's page of the node's newest operation.
+// link returns the Web UI page of the node's latest operation.
 func (d *demo) link(ctx context.Context) (string, error) {
-	out, err := d.cli.read(ctx, "op", "show", d.host, "-o", "json")
+	out, err := d.cli.output(ctx, "op", "show", d.host, "-o", "json")
 	if err != nil {
 		return "", err
 	}
@@ -217,16 +215,16 @@ func (d *demo) link(ctx context.Context) (string, error) {
 		d.cli.getenv("TEMPORAL_NAMESPACE"), strings.ReplaceAll(st.Operation.WorkflowID, ":", "%3A"), st.Operation.RunID), nil
 }
 
-// leave prints the table, and tears down what --once set up.
-func (d *demo) leave(failed error) {
+// finish removes the stack of --once and prints the table.
+func (d *demo) finish(failed error) {
 	if d.once {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if failed != nil {
-			d.cli.talk(ctx, append([]string{"dev", "status"}, d.dirFlag()...)...) //nolint:errcheck // help, no step
+			d.cli.run(ctx, append([]string{"dev", "status"}, d.dirFlag()...)...) //nolint:errcheck // diagnostics only
 		}
-		if err := d.cli.talk(ctx, append([]string{"dev", "down", "--wipe"}, d.dirFlag()...)...); err != nil {
-			fmt.Fprintln(os.Stderr, "demo: tearing down:", err)
+		if err := d.cli.run(ctx, append([]string{"dev", "down", "--wipe"}, d.dirFlag()...)...); err != nil {
+			fmt.Fprintln(os.Stderr, "demo: removing the stack:", err)
 		}
 		if d.own != "" {
 			os.RemoveAll(d.own) //nolint:errcheck // a temporary folder, empty by now
@@ -240,7 +238,7 @@ func (d *demo) leave(failed error) {
 	}
 	w.Flush() //nolint:errcheck // standard output
 	if !d.once && failed == nil {
-		fmt.Printf("\nThe stack is up. Web UI: %s\nIn this shell: eval \"$(bin/gpuaas dev env)\"; stop it with: bin/gpuaas dev down\n",
+		fmt.Printf("\nThe stack is up. Web UI: %s\nUse it in this shell: eval \"$(bin/gpuaas dev env)\"\nStop it: bin/gpuaas dev down\n",
 			d.cli.getenv("GPUAAS_WEB_UI_URL"))
 	}
 }

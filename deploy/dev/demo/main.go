@@ -1,10 +1,10 @@
-// Command demo takes this machine through a node's whole life on the real
-// stack, with the commands an operator would type. It is what ./task demo runs.
+// Command demo runs this machine through a node's lifecycle on the real stack, with
+// an operator's commands. ./task demo runs it.
 //
 //	demo [--once] [--dir DIR] [--ports-from N]
 //
-// The stack stays up for a look around, unless --once is given: then the demo
-// uses a folder and ports of its own and leaves nothing behind.
+// The stack stays up afterwards. With --once the demo uses a temporary folder and
+// free ports and removes everything.
 package main
 
 import (
@@ -24,7 +24,7 @@ type options struct {
 	once      bool
 	dir       string
 	portsFrom int
-	// own is the folder that a demo with --once made for itself.
+	// own is the temporary folder of a demo with --once.
 	own string
 }
 
@@ -37,16 +37,16 @@ func main() {
 
 func run(ctx context.Context) int {
 	var o options
-	flag.BoolVar(&o.once, "once", false, "use a stack of its own and tear it down at the end")
-	flag.StringVar(&o.dir, "dir", "", "the stack's folder (default .dev)")
-	flag.IntVar(&o.portsFrom, "ports-from", 0, "first port of the stack (default the standard ports)")
+	flag.BoolVar(&o.once, "once", false, "use a temporary stack and remove it at the end")
+	flag.StringVar(&o.dir, "dir", "", "folder of the stack (default .dev)")
+	flag.IntVar(&o.portsFrom, "ports-from", 0, "first port of the stack (default: the standard ports)")
 	flag.Parse()
 	d, err := newDemo(o)
 	if err == nil {
-		err = d.play(ctx)
+		err = d.run(ctx)
 	}
 	if d != nil {
-		d.leave(err)
+		d.finish(err)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
@@ -55,7 +55,7 @@ func run(ctx context.Context) int {
 	return 0
 }
 
-// prepare gives a demo that leaves nothing behind its own folder and ports.
+// prepare creates the folder and chooses the ports of a demo with --once.
 func (o *options) prepare() error {
 	if !o.once {
 		return nil

@@ -1,10 +1,10 @@
-// Command gpuaas-dev-temporal is the Temporal server and its Web UI in one
-// process, for one machine: it keeps its state in one SQLite file, or with
-// --postgres in two databases of a Postgres server.
+// Command gpuaas-dev-temporal is the Temporal server and its Web UI in one process,
+// for one machine. Its state is in one SQLite file, or with --postgres in two
+// databases of a Postgres server.
 //
-// It is for development and tests only. In production TEMPORAL_ADDRESS points
-// at the operator's own cluster and nothing of this module is installed.
-// Start reading at run; server.go holds what makes it quick.
+// It is for development and tests only. In production TEMPORAL_ADDRESS points to
+// the operator's cluster, and this module is not installed. Start reading at run;
+// server.go has the settings that reduce latency.
 package main
 
 import (
@@ -21,8 +21,8 @@ import (
 	"go.temporal.io/server/common/log"
 )
 
-// stopDeadline bounds a graceful stop. Every commit is already in the SQLite
-// file, so ending earlier than the last long poll loses nothing.
+// stopDeadline bounds a graceful stop. Every commit is already on disk, so stopping
+// before the last long poll ends loses no data.
 const stopDeadline = 3 * time.Second
 
 // options are the flags of the command.
@@ -53,12 +53,12 @@ func parseFlags() options {
 	flag.StringVar(&o.frontend, "address", "127.0.0.1:7233", "`host:port` of the gRPC frontend")
 	flag.StringVar(&o.ui, "ui-address", "127.0.0.1:8233", "`host:port` of the Web UI; empty for none")
 	flag.StringVar(&o.metrics, "metrics-address", "", "`host:port` of the server's Prometheus metrics; empty for none")
-	flag.StringVar(&o.db, "db", "temporal.db", "SQLite `file`; made when missing")
+	flag.StringVar(&o.db, "db", "temporal.db", "SQLite `file`; created if missing")
 	flag.StringVar(&o.postgres, "postgres", os.Getenv("GPUAAS_DEV_TEMPORAL_POSTGRES"),
-		"keep the state on the Postgres server at `URL`; its namespaces are made through the frontend (also GPUAAS_DEV_TEMPORAL_POSTGRES, which no list of processes shows)")
-	flag.BoolVar(&o.oneQueue, "one-partition", false, "one partition for every task queue, for queues with one poller")
-	flag.StringVar(&o.namespace, "namespace", "gpuaas", "namespace, created when missing")
-	flag.DurationVar(&o.retention, "retention", 30*24*time.Hour, "how long the namespace keeps closed workflows (applies when it is created)")
+		"Postgres `URL` for the state instead of SQLite (also GPUAAS_DEV_TEMPORAL_POSTGRES, which process lists do not show)")
+	flag.BoolVar(&o.oneQueue, "one-partition", false, "use one partition per task queue, for queues with one poller")
+	flag.StringVar(&o.namespace, "namespace", "gpuaas", "namespace; created if missing")
+	flag.DurationVar(&o.retention, "retention", 30*24*time.Hour, "retention of closed workflows (applies when the namespace is created)")
 	flag.StringVar(&o.logLevel, "log-level", "warn", "debug, info, warn or error")
 	flag.Parse()
 	return o
@@ -90,8 +90,7 @@ func run(ctx context.Context, o options) error {
 	})
 }
 
-// checkPorts says which listener cannot be had before the server, which would
-// only log it, tries.
+// checkPorts reports an occupied port. The server itself would only log it.
 func checkPorts(o options) error {
 	for flagName, addr := range map[string]string{"address": o.frontend, "ui-address": o.ui, "metrics-address": o.metrics} {
 		if addr == "" {
@@ -99,7 +98,7 @@ func checkPorts(o options) error {
 		}
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			return fmt.Errorf("cannot listen on --%s %s: %w (stop what holds the port or choose another)", flagName, addr, err)
+			return fmt.Errorf("cannot listen on --%s %s: %w (stop the other program or choose another port)", flagName, addr, err)
 		}
 		if err := l.Close(); err != nil {
 			return err
@@ -108,7 +107,7 @@ func checkPorts(o options) error {
 	return nil
 }
 
-// stopWithin runs stop, and gives up waiting for it after d.
+// stopWithin runs stop and waits for it for at most d.
 func stopWithin(d time.Duration, stop func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- stop() }()
@@ -123,7 +122,7 @@ func stopWithin(d time.Duration, stop func() error) error {
 	}
 }
 
-// place is where the state is, without the password of a URL.
+// place describes the location of the state, without the password of a URL.
 func (o options) place() string {
 	if o.postgres == "" {
 		return o.db

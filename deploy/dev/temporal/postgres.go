@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	_ "github.com/jackc/pgx/v5/stdlib" // opens the database that the two are made in
+	_ "github.com/jackc/pgx/v5/stdlib" // creates the two databases
 	"go.temporal.io/server/common/config"
 	"go.temporal.io/server/common/log"
 	"go.temporal.io/server/common/metrics"
@@ -23,8 +23,8 @@ import (
 	"go.temporal.io/server/schema/postgresql/v12"
 )
 
-// The databases on a Postgres server, as Temporal's own documentation names
-// them, and where their schemas are in its module.
+// The databases on a Postgres server, named as in Temporal's documentation, and
+// their schemas in Temporal's module.
 const (
 	mainDatabase, mainSchema             = "temporal", "postgresql/v12/temporal/schema.sql"
 	visibilityDatabase, visibilitySchema = "temporal_visibility", "postgresql/v12/visibility/schema.sql"
@@ -33,16 +33,16 @@ const (
 // postgresConns bounds each of the two pools.
 const postgresConns = 20
 
-// setupBudget bounds making the two databases.
+// setupBudget bounds the creation of the two databases.
 const setupBudget = time.Minute
 
-// openPostgres answers the settings of the two databases on the server at
-// o.postgres, which it makes and brings to this server's schema where they are
-// not. The role must be allowed to make databases.
+// openPostgres returns the settings of the two databases on the server at
+// o.postgres. It creates and migrates missing databases, for which the role needs
+// permission.
 func openPostgres(o options) (main, visibility *config.SQL, err error) {
 	at, err := url.Parse(o.postgres)
 	if err != nil || at.User == nil || at.Host == "" {
-		return nil, nil, errors.New("--postgres: want postgres://user:password@host:port/database")
+		return nil, nil, errors.New("--postgres: use postgres://user:password@host:port/database")
 	}
 	if err := createDatabases(o.postgres); err != nil {
 		return nil, nil, err
@@ -73,7 +73,7 @@ func createDatabases(address string) error {
 	for _, name := range []string{mainDatabase, visibilityDatabase} {
 		_, err := db.ExecContext(ctx, "CREATE DATABASE "+name)
 		var answer *pgconn.PgError
-		if errors.As(err, &answer) && answer.Code == "42P04" { // it is there
+		if errors.As(err, &answer) && answer.Code == "42P04" { // already exists
 			continue
 		}
 		if err != nil {
@@ -83,8 +83,8 @@ func createDatabases(address string) error {
 	return nil
 }
 
-// migrate sets up one empty database with the schema that this server wants. A
-// database that has a version is left as it is.
+// migrate installs this server's schema in an empty database. It does not change a
+// database that has a version.
 func migrate(c *config.SQL, file, version string) error {
 	db, err := persistencesql.NewSQLAdminDB(sqlplugin.DbKindUnknown, c, resolver.NewNoopResolver(), log.NewNoopLogger(), metrics.NoopMetricsHandler)
 	if err != nil {

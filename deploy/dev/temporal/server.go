@@ -23,14 +23,14 @@ import (
 const (
 	clusterName = "active"
 	storeName   = "main"
-	// visibilityName is the second store's, which SQLite has no need of.
+	// visibilityName is the second store, which SQLite does not need.
 	visibilityName = "visibility"
-	// The shards of a server on Postgres are auto-setup's; SQLite has one writer.
+	// On Postgres the number of shards is that of auto-setup; SQLite has one writer.
 	postgresShards, sqliteShards = 4, 1
 )
 
-// newServer wires the four services into one process that speaks to itself
-// over loopback ports nobody else needs to know.
+// newServer combines the four services in one process. They communicate over random
+// loopback ports.
 func newServer(o options, logger log.Logger) (temporal.Server, error) {
 	stores, err := openStores(o)
 	if err != nil {
@@ -97,10 +97,9 @@ func serverConfig(o options, stores config.Persistence, listens map[primitives.S
 	return c
 }
 
-// limits lifts the defaults that are meant for a shared cluster. A shard polls
-// its queues at most 20 times a second by default, so that each hop of a
-// single workflow may wait 50 ms; everything else here is a ceiling that a
-// test suite on one machine would meet.
+// limits raises defaults that are meant for a shared cluster. By default a shard
+// polls its queues at most 20 times a second, which delays each step of a workflow
+// by up to 50 ms. The others are limits that a test suite on one machine exceeds.
 func limits(oneQueue bool) dynamicconfig.Client {
 	const many, perQueue = 100_000, 2_000
 	c := dynamicconfig.StaticClient{
@@ -121,9 +120,9 @@ func limits(oneQueue bool) dynamicconfig.Client {
 		dynamicconfig.HistoryPersistenceMaxQPS.Key():                                           many,
 		dynamicconfig.VisibilityPersistenceMaxReadQPS.Key():                                    many,
 		dynamicconfig.VisibilityPersistenceMaxWriteQPS.Key():                                   many,
-		// A search attribute that `gpuaas admin setup` has just added is usable at once.
+		// Search attributes are usable immediately after `gpuaas admin setup`.
 		dynamicconfig.ForceSearchAttributesCacheRefreshOnRead.Key(): true,
-		// Nothing here calls home.
+		// Disables telemetry.
 		dynamicconfig.EnableServerVersionCheck.Key(): false,
 	}
 	if oneQueue {
@@ -133,7 +132,7 @@ func limits(oneQueue bool) dynamicconfig.Client {
 	return c
 }
 
-// startUI serves the Web UI and returns what stops it.
+// startUI serves the Web UI and returns a function that stops it.
 func startUI(o options) (stop func(), err error) {
 	if o.ui == "" {
 		return func() {}, nil
@@ -156,7 +155,7 @@ func startUI(o options) (stop func(), err error) {
 		HideLogs:            true,
 		CORS:                uiconfig.CORS{CookieInsecure: true},
 	}))
-	// Start ends when Stop is called; a listener it cannot have ends the process.
+	// Start returns when Stop is called; a listen error ends the process.
 	go func() { _ = server.Start() }()
 	return server.Stop, nil
 }
@@ -167,7 +166,7 @@ type listen struct {
 	port int
 }
 
-// dial is where the process reaches itself, also when it listens everywhere.
+// dial is the address for connections within the process.
 func (l listen) dial() string {
 	ip := l.ip
 	if parsed := net.ParseIP(ip); parsed != nil && parsed.IsUnspecified() {
@@ -176,8 +175,8 @@ func (l listen) dial() string {
 	return net.JoinHostPort(ip, strconv.Itoa(l.port))
 }
 
-// parseListen reads host:port; the server binds IP addresses only, so a name
-// is resolved here.
+// parseListen parses host:port. The server binds IP addresses only, so parseListen
+// resolves a name.
 func parseListen(addr string) (listen, error) {
 	tcp, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
@@ -190,7 +189,7 @@ func parseListen(addr string) (listen, error) {
 	return listen{ip: ip, port: tcp.Port}, nil
 }
 
-// freePorts asks the kernel for n distinct loopback ports.
+// freePorts returns n distinct free loopback ports.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
 	for range n {

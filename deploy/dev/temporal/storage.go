@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// openStores answers where the server keeps its state, ready to be used.
+// openStores returns the settings of the server's state, which is ready for use.
 func openStores(o options) (config.Persistence, error) {
 	p := config.Persistence{DefaultStore: storeName, VisibilityStore: storeName, NumHistoryShards: sqliteShards}
 	if o.postgres == "" {
@@ -28,9 +28,9 @@ func openStores(o options) (config.Persistence, error) {
 	return p, err
 }
 
-// openStorage answers the SQLite settings for o.db, with the schema set up
-// when the file is new and o.namespace created when missing. The file is
-// readable by its owner only: histories are business data.
+// openStorage returns the SQLite settings for o.db. It installs the schema in a new
+// file and creates a missing o.namespace. Only the owner can read the file, because
+// histories are business data.
 func openStorage(o options) (*config.SQL, error) {
 	if strings.ContainsAny(o.db, "?#%") {
 		return nil, fmt.Errorf("--db %q: a path without '?', '#' and '%%' is needed", o.db)
@@ -42,8 +42,8 @@ func openStorage(o options) (*config.SQL, error) {
 	sql := &config.SQL{
 		PluginName:   sqliteplugin.PluginName,
 		DatabaseName: file,
-		// A commit is in the write-ahead log before it is answered, so kill -9
-		// loses nothing. One connection, because SQLite has one writer.
+		// A commit is in the write-ahead log before it is acknowledged, so kill -9
+		// loses no data. One connection, because SQLite has one writer.
 		ConnectAttributes: map[string]string{
 			"mode": "rwc", "cache": "private", "journal_mode": "wal", "synchronous": "2", "busy_timeout": "10000",
 		},
@@ -62,8 +62,8 @@ func openStorage(o options) (*config.SQL, error) {
 	return sql, nil
 }
 
-// createSchema sets up a new file. A marker beside it tells a set-up that was
-// killed half way, which is started over: until it ends there is nothing to lose.
+// createSchema sets up a new file. A marker file identifies an interrupted setup,
+// which starts over; there is no data to lose until it completes.
 func createSchema(sql *config.SQL, file string) error {
 	marker := file + ".incomplete"
 	_, markerErr := os.Stat(marker)

@@ -26,9 +26,9 @@ type keys struct {
 	RootToken string `json:"root_token"`
 }
 
-// openCore answers an unsealed core on the storage under o.data, which is
-// initialised when it is new. A marker in the folder tells an initialisation
-// that was killed before its keys were on disk; that one is started over.
+// openCore returns an unsealed core on the storage under o.data and initializes new
+// storage. A marker file identifies an initialization that was interrupted before
+// its keys were on disk; that one starts over.
 func openCore(ctx context.Context, o options, logger hclog.Logger) (*vault.Core, *boltStorage, error) {
 	if err := os.MkdirAll(o.data, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("making the storage folder: %w", err)
@@ -52,7 +52,7 @@ func openCore(ctx context.Context, o options, logger hclog.Logger) (*vault.Core,
 	return core, storage, nil
 }
 
-// isFresh says whether there is nothing to keep, and leaves the marker then.
+// isFresh reports whether the storage is new, and then creates the marker.
 func isFresh(file, marker string) (bool, error) {
 	_, markerErr := os.Stat(marker)
 	_, fileErr := os.Stat(file)
@@ -65,7 +65,7 @@ func isFresh(file, marker string) (bool, error) {
 	return true, os.RemoveAll(file)
 }
 
-// unseal opens the core with the key file, which it makes for a fresh one.
+// unseal unseals the core with the key file, which it creates for a new core.
 func unseal(ctx context.Context, core *vault.Core, keyFile, marker string, fresh bool) error {
 	if fresh {
 		if err := initialize(ctx, core, keyFile); err != nil {
@@ -93,7 +93,7 @@ func initialize(ctx context.Context, core *vault.Core, keyFile string) error {
 	one := &vault.SealConfig{SecretShares: 1, SecretThreshold: 1}
 	result, err := core.Initialize(ctx, &vault.InitParams{BarrierConfig: one, RecoveryConfig: &vault.SealConfig{}})
 	if err != nil {
-		return fmt.Errorf("initialising: %w", err)
+		return fmt.Errorf("initializing: %w", err)
 	}
 	content, err := json.MarshalIndent(keys{UnsealKey: result.SecretShares[0], RootToken: result.RootToken}, "", "  ")
 	if err != nil {
@@ -105,8 +105,7 @@ func initialize(ctx context.Context, core *vault.Core, keyFile string) error {
 	return writeSecret(keyFile, content)
 }
 
-// writeSecret replaces file by content, readable by its owner only, so that a
-// reader sees the old or the new one whole.
+// writeSecret replaces a file atomically; only its owner can read it.
 func writeSecret(file string, content []byte) error {
 	temp := file + ".new"
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -159,8 +158,8 @@ func newCore(storage *boltStorage, logger hclog.Logger) (*vault.Core, error) {
 	return core, nil
 }
 
-// builtins is the closed list of engines by name, as Vault's plugin catalog
-// wants to ask for them.
+// builtins is the fixed list of engines by name, in the form of Vault's plugin
+// catalog.
 type builtins map[string]builtin
 
 type builtin struct {
@@ -176,13 +175,13 @@ func (b builtins) factories(kind consts.PluginType) map[string]logical.Factory {
 	return out
 }
 
-// Contains says whether the engine is built in.
+// Contains reports whether the engine is built in.
 func (b builtins) Contains(name string, kind consts.PluginType) bool {
 	entry, ok := b[name]
 	return ok && (kind == consts.PluginTypeUnknown || entry.kind == kind)
 }
 
-// Get answers a maker of the engine's factory.
+// Get returns a constructor of the engine's factory.
 func (b builtins) Get(name string, kind consts.PluginType) (func() (any, error), bool) {
 	if !b.Contains(name, kind) {
 		return nil, false
@@ -202,10 +201,10 @@ func (b builtins) Keys(kind consts.PluginType) []string {
 	return names
 }
 
-// DeprecationStatus says that every engine here is supported.
+// DeprecationStatus reports that every engine is supported.
 func (b builtins) DeprecationStatus(name string, kind consts.PluginType) (consts.DeprecationStatus, bool) {
 	return consts.Supported, b.Contains(name, kind)
 }
 
-// IsBuiltinEntPlugin says that none is an Enterprise one.
+// IsBuiltinEntPlugin reports that no engine is an Enterprise one.
 func (b builtins) IsBuiltinEntPlugin(string, consts.PluginType) bool { return false }

@@ -1,10 +1,10 @@
-// Command gpuaas-dev-vault is a Vault server for one machine: the real core
-// with the pki, transit and kv engines and the approle login, its state in one
-// file, its unseal key in another one beside it.
+// Command gpuaas-dev-vault is a Vault server for one machine: the real core with the
+// pki, transit and kv engines and approle logins. Its state is in one file, and its
+// unseal key in another file.
 //
-// It is for development and tests only: whoever can read the key file can read
-// every secret. In production VAULT_ADDR points at the operator's own cluster.
-// Start reading at run; core.go assembles the server, storage.go keeps its data.
+// It is for development and tests only: the key file gives access to every secret.
+// In production VAULT_ADDR points to the operator's cluster. Start reading at run;
+// core.go assembles the server, storage.go stores its data.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/hashicorp/vault/vault"
 )
 
-// stopDeadline bounds how long requests in flight may hold up a stop.
+// stopDeadline bounds the wait for requests in progress.
 const stopDeadline = 3 * time.Second
 
 // options are the flags of the command.
@@ -49,8 +49,8 @@ func main() {
 func parseFlags() options {
 	var o options
 	flag.StringVar(&o.address, "address", "127.0.0.1:8200", "`host:port` of the API (plain HTTP)")
-	flag.StringVar(&o.data, "data", "vault", "`folder` of the storage; made when missing")
-	flag.StringVar(&o.keys, "keys", "vault-keys.json", "`file` with the unseal key and the root token; made at the first start, mode 0600")
+	flag.StringVar(&o.data, "data", "vault", "storage `folder`; created if missing")
+	flag.StringVar(&o.keys, "keys", "vault-keys.json", "`file` with the unseal key and the root token; created at the first start with mode 0600")
 	flag.StringVar(&o.logLevel, "log-level", "warn", "trace, debug, info, warn or error")
 	flag.Parse()
 	return o
@@ -58,10 +58,10 @@ func parseFlags() options {
 
 // run serves an unsealed Vault until ctx ends, then seals it.
 func run(ctx context.Context, o options) error {
-	fmt.Fprintln(os.Stderr, "WARNING: this Vault is FOR DEVELOPMENT ONLY: plain HTTP, and its unseal key lies in "+o.keys)
+	fmt.Fprintln(os.Stderr, "WARNING: this Vault is FOR DEVELOPMENT ONLY: plain HTTP, and its unseal key is in "+o.keys)
 	listener, err := net.Listen("tcp", o.address)
 	if err != nil {
-		return fmt.Errorf("cannot listen on --address %s: %w (stop what holds the port or choose another)", o.address, err)
+		return fmt.Errorf("cannot listen on --address %s: %w (stop the other program or choose another port)", o.address, err)
 	}
 	defer func() { _ = listener.Close() }()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "vault", Output: os.Stderr, Level: hclog.LevelFromString(o.logLevel)})
@@ -84,7 +84,7 @@ func run(ctx context.Context, o options) error {
 	return core.Shutdown()
 }
 
-// serve answers requests until ctx ends; those in flight may finish.
+// serve handles requests until ctx ends, then waits for requests in progress.
 func serve(ctx context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()

@@ -12,20 +12,19 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// boltStorage keeps Vault's entries, which are encrypted before they come
-// here, in one file. A put is on disk when it returns, so kill -9 loses
-// nothing and leaves nothing half-written: Vault's own file backend may leave
-// a stray entry behind, which it then refuses to start over.
+// boltStorage stores Vault's entries, which arrive encrypted, in one file. A put is
+// on disk when it returns, so kill -9 loses no data and leaves no partial entry.
+// Vault's own file backend may leave a stray entry that prevents its next start.
 type boltStorage struct {
 	db *bolt.DB
 }
 
 var _ physical.Backend = (*boltStorage)(nil)
 
-// entriesBucket answers the name of the only bucket.
+// entriesBucket returns the name of the only bucket.
 func entriesBucket() []byte { return []byte("entries") }
 
-// openBolt opens file or makes it. A second process on one file is refused.
+// openBolt opens or creates a file. It rejects a second process on the same file.
 func openBolt(file string) (*boltStorage, error) {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{Timeout: time.Second})
 	if err != nil {
@@ -51,7 +50,7 @@ func (s *boltStorage) Put(_ context.Context, entry *physical.Entry) error {
 	})
 }
 
-// Get answers nil for a key that is not there.
+// Get returns nil for a missing key.
 func (s *boltStorage) Get(_ context.Context, key string) (*physical.Entry, error) {
 	var entry *physical.Entry
 	err := s.db.View(func(tx *bolt.Tx) error {
@@ -63,14 +62,14 @@ func (s *boltStorage) Get(_ context.Context, key string) (*physical.Entry, error
 	return entry, err
 }
 
-// Delete removes a key; one that is not there is no error.
+// Delete removes a key; a missing key is no error.
 func (s *boltStorage) Delete(_ context.Context, key string) error {
 	return s.db.Update(func(tx *bolt.Tx) error {
 		return tx.Bucket(entriesBucket()).Delete([]byte(key))
 	})
 }
 
-// List answers what lies directly under prefix, folders with their slash.
+// List returns the entries directly under prefix; folders end with a slash.
 func (s *boltStorage) List(_ context.Context, prefix string) ([]string, error) {
 	var names []string
 	err := s.db.View(func(tx *bolt.Tx) error {

@@ -13,6 +13,34 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
+const canceledTasks = `-- name: CanceledTasks :many
+SELECT task_id FROM node_tasks
+WHERE node_id = $1 AND task_id = ANY ($2::uuid[])
+  AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR cancel_seen)
+ORDER BY seq
+`
+
+// Lists the held tasks that were canceled, or whose cancel was requested.
+func (q *Queries) CanceledTasks(ctx context.Context, nodeID string, held []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, canceledTasks, nodeID, held)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var task_id string
+		if err := rows.Scan(&task_id); err != nil {
+			return nil, err
+		}
+		items = append(items, task_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const endTask = `-- name: EndTask :exec
 UPDATE node_tasks SET status = 'cancelled', result = $2, finished_at = now(), cancel_reason = $3, cancel_requested_at = now()
 WHERE task_id = $1
@@ -788,34 +816,6 @@ func (q *Queries) TaskLeases(ctx context.Context) ([]TaskLeasesRow, error) {
 			return nil, err
 		}
 		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const taskNews = `-- name: TaskNews :many
-SELECT task_id FROM node_tasks
-WHERE node_id = $1 AND task_id = ANY ($2::uuid[])
-  AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR cancel_seen)
-ORDER BY seq
-`
-
-// Lists the tasks in have that were canceled, or whose cancel was requested.
-func (q *Queries) TaskNews(ctx context.Context, nodeID string, have []string) ([]string, error) {
-	rows, err := q.db.Query(ctx, taskNews, nodeID, have)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var task_id string
-		if err := rows.Scan(&task_id); err != nil {
-			return nil, err
-		}
-		items = append(items, task_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

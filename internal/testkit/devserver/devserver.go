@@ -1,6 +1,5 @@
-// Package devserver runs the development stack's own servers for tests, gone
-// with the test's process. Start at Find and Start; who wants a Temporal or a
-// Vault uses temporaltest or vaulttest.
+// Package devserver runs the servers of the development stack for tests and stops them
+// with the test process. Packages temporaltest and vaulttest use it.
 package devserver
 
 import (
@@ -19,8 +18,8 @@ import (
 	"time"
 )
 
-// Find looks for a program of the project's bin folder from the test's folder
-// up. The error says how to build it.
+// Find searches for a program in the bin folder, upward from the test's folder. The
+// error explains how to build it.
 func Find(program string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -35,16 +34,15 @@ func Find(program string) (string, error) {
 	return "", fmt.Errorf("bin/%s is missing; build it with: ./task build:%s", program, strings.TrimPrefix(program, "gpuaas-"))
 }
 
-// Process is a server that was started.
+// Process is a started server.
 type Process struct {
 	cmd     *exec.Cmd
 	timeout time.Duration
 	exited  chan struct{}
 }
 
-// Start runs a server until it prints a line with the text ready to its standard
-// error, within the timeout, and returns what stands behind the text. The
-// timeout bounds a later Stop too.
+// Start starts a server and waits until it prints a line with the text ready to standard
+// error. It returns the rest of that line. The timeout also bounds a later Stop.
 func Start(timeout time.Duration, ready, path string, args ...string) (p *Process, said string, err error) {
 	p = &Process{cmd: exec.CommandContext(context.Background(), path, args...), timeout: timeout, exited: make(chan struct{})}
 	p.cmd.SysProcAttr = dieWithParent()
@@ -55,7 +53,7 @@ func Start(timeout time.Duration, ready, path string, args ...string) (p *Proces
 	started, line := make(chan error, 1), make(chan string, 1)
 	var output bytes.Buffer
 	go func() {
-		// The signal at the parent's death is tied to the thread that forked.
+		// The parent death signal is tied to the forking thread.
 		runtime.LockOSThread()
 		err := p.cmd.Start()
 		started <- err
@@ -69,7 +67,7 @@ func Start(timeout time.Duration, ready, path string, args ...string) (p *Proces
 			}
 			output.WriteString(lines.Text() + "\n")
 		}
-		_, _ = io.Copy(io.Discard, stderr) // what is left must not block the server
+		_, _ = io.Copy(io.Discard, stderr) // unread output must not block the server
 		_ = p.cmd.Wait()
 		close(p.exited)
 	}()
@@ -80,13 +78,13 @@ func Start(timeout time.Duration, ready, path string, args ...string) (p *Proces
 	case said = <-line:
 		return p, said, nil
 	case <-p.exited:
-		return nil, "", fmt.Errorf("%s ended at its start: %s", path, output.String())
+		return nil, "", fmt.Errorf("%s exited during startup: %s", path, output.String())
 	case <-time.After(timeout):
 		return nil, "", errors.Join(fmt.Errorf("%s is not ready after %s", path, timeout), p.cmd.Process.Kill())
 	}
 }
 
-// Running reports whether the server has not ended.
+// Running reports whether the server is still running.
 func (p *Process) Running() bool {
 	select {
 	case <-p.exited:
@@ -96,8 +94,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Stop ends the server as an operator would, and waits for it; one that does not
-// end in time is killed.
+// Stop stops the server gracefully, waits for it, and kills it after the timeout.
 func (p *Process) Stop() error {
 	if !p.Running() {
 		return nil

@@ -9,13 +9,13 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/devserver"
 )
 
-func TestAMissingProgramSaysHowToBuildIt(t *testing.T) {
+func TestMissingProgram(t *testing.T) {
 	t.Parallel()
 	_, err := devserver.Find("gpuaas-dev-nothing")
 	require.EqualError(t, err, "bin/gpuaas-dev-nothing is missing; build it with: ./task build:dev-nothing")
 }
 
-func TestAServerRunsFromItsWordToItsStop(t *testing.T) {
+func TestStartAndStop(t *testing.T) {
 	t.Parallel()
 	p, said, err := devserver.Start(time.Minute, "ready: ", "/bin/sh", "-c", "echo first >&2; echo x ready: here >&2; exec sleep 600")
 	require.NoError(t, err)
@@ -26,8 +26,8 @@ func TestAServerRunsFromItsWordToItsStop(t *testing.T) {
 	require.NoError(t, p.Stop())
 }
 
-func TestAServerThatEndsAtItsStartTellsWhatItSaid(t *testing.T) {
+func TestFailedStartReportsOutput(t *testing.T) {
 	t.Parallel()
 	_, _, err := devserver.Start(time.Minute, "ready: ", "/bin/sh", "-c", "echo no port >&2")
-	require.ErrorContains(t, err, "ended at its start: no port")
+	require.ErrorContains(t, err, "exited during startup: no port")
 }

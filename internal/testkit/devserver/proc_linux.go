@@ -2,6 +2,5 @@ package devserver
 
 import "syscall"
 
-// dieWithParent has the kernel end the server when the test process dies, however
-// it does.
+// dieWithParent makes the kernel kill the server when the test process dies.
 func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

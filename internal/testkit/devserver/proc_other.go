@@ -4,5 +4,5 @@ package devserver
 
 import "syscall"
 
-// dieWithParent does what it can where the kernel does not help: nothing.
+// dieWithParent does nothing: this system has no parent death signal.
 func dieWithParent() *syscall.SysProcAttr { return nil }

@@ -1,5 +1,5 @@
-// Package resulttest signs the results of tasks in tests that speak to the node
-// API without an agent.
+// Package resulttest signs task results in tests that call the node API without
+// an agent.
 package resulttest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Transport signs what is posted as a task's result with the certificate's key,
-// unless it has a signature or there is no certificate.
+// Transport signs task results with the certificate's key, unless the request has
+// a signature or Cert is nil.
 type Transport struct {
 	*http.Transport
 	Cert *tls.Certificate
@@ -48,12 +48,12 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.Transport.RoundTrip(r)
 }
 
-// Sign returns the signature of a task's result by a certificate's key, as
-// wire.HeaderResultSignature carries it.
+// Sign returns the signature of a task result by a certificate's key, in the form
+// of wire.HeaderResultSignature.
 func Sign(cert *tls.Certificate, taskID string, body []byte) (string, error) {
 	key, ok := cert.PrivateKey.(crypto.Signer)
 	if !ok {
-		return "", schema.NewError(schema.KindInternal, "the certificate has no key to sign with")
+		return "", schema.NewError(schema.KindInternal, "the certificate has no private key")
 	}
 	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(taskID), body))
 	signature, err := key.Sign(rand.Reader, sum[:], crypto.SHA256)

@@ -1,6 +1,5 @@
-// Package temporaltest runs the real Temporal server of deploy/dev/temporal for
-// tests: one server for a test process, on ports and a file of its own, gone with
-// the process. Start at Shared.
+// Package temporaltest runs the real Temporal server of deploy/dev/temporal for tests:
+// one server per test process, with its own ports and file. Start at Shared.
 package temporaltest
 
 import (
@@ -18,19 +17,18 @@ import (
 // binary is the server, in the project's bin folder.
 const binary = "gpuaas-dev-temporal"
 
-// startTimeout bounds how long a server may take to be ready on a busy machine.
+// startTimeout bounds the startup of a server on a busy machine.
 const startTimeout = 2 * time.Minute
 
-// Shared is one server for all tests of a process, started by the first that
-// asks. Its zero value is ready. TestMain closes it with Run.
+// Shared is one server for all tests of a process. The first use starts it. Its zero
+// value is ready for use. TestMain stops it with Run.
 type Shared struct {
 	mu     sync.Mutex
 	server *server
 	err    error
 }
 
-// Run runs the tests and stops the server after them. TestMain may return then:
-// the exit code is the tests' own.
+// Run runs the tests and then stops the server. TestMain may return afterwards.
 func (s *Shared) Run(m *testing.M) {
 	m.Run()
 	s.Close()
@@ -47,8 +45,8 @@ func (s *Shared) Close() {
 	}
 }
 
-// Address returns the frontend's host:port of the running server. Without its
-// binary the test fails; under -short it is skipped.
+// Address returns the frontend's host:port. The test fails if the binary is missing
+// and is skipped under -short.
 func (s *Shared) Address(tb testing.TB) string {
 	tb.Helper()
 	if testing.Short() {
@@ -90,7 +88,7 @@ func launch() (*server, error) {
 	return s, nil
 }
 
-// freeAddress is one that nobody listens on at the moment.
+// freeAddress returns an address that is free at the moment.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package vaulttest runs the real Vault of deploy/dev/vault for tests: one
-// server for a test process, on a port and a folder of its own, gone with the
-// process. Start at Shared.
+// Package vaulttest runs the real Vault of deploy/dev/vault for tests: one server per
+// test process, with its own port and folder. Start at Shared.
 package vaulttest
 
 import (
@@ -23,26 +22,24 @@ import (
 // binary is the server, in the project's bin folder.
 const binary = "gpuaas-dev-vault"
 
-// startTimeout bounds how long a server may take to be ready on a busy machine.
+// startTimeout bounds the startup of a server on a busy machine.
 const startTimeout = time.Minute
 
-// Shared is one server for all tests of a process, started by the first that
-// asks. Its zero value is ready. TestMain closes it:
+// Shared is one server for all tests of a process. The first use starts it. Its zero
+// value is ready for use. TestMain stops it:
 //
 //	var shared vaulttest.Shared
 //
 //	func TestMain(m *testing.M) { shared.Run(m) }
 //
-// A test that seals or stops the server must not be parallel: Go then runs it
-// while the parallel ones wait.
+// A test that seals or stops the server must not be parallel.
 type Shared struct {
 	mu     sync.Mutex
 	server *Server
 	err    error
 }
 
-// Run runs the tests and stops the server after them. TestMain may return then:
-// the exit code is the tests' own.
+// Run runs the tests and then stops the server. TestMain may return afterwards.
 func (s *Shared) Run(m *testing.M) {
 	m.Run()
 	s.mu.Lock()
@@ -53,8 +50,8 @@ func (s *Shared) Run(m *testing.M) {
 	}
 }
 
-// Get returns the server, running and unsealed. Without its binary the test
-// fails; under -short it is skipped.
+// Get returns the running and unsealed server. The test fails if the binary is missing
+// and is skipped under -short.
 func (s *Shared) Get(tb testing.TB) *Server {
 	tb.Helper()
 	if testing.Short() {
@@ -75,9 +72,9 @@ func (s *Shared) Get(tb testing.TB) *Server {
 type Server struct {
 	// Address is its URL.
 	Address string
-	// TokenFile holds the root token alone, as vault.AdminConfig wants it.
+	// TokenFile contains only the root token, for vault.AdminConfig.
 	TokenFile string
-	// RootToken and UnsealKey are what is in its key file.
+	// RootToken and UnsealKey come from its key file.
 	RootToken string
 	UnsealKey string
 
@@ -108,7 +105,7 @@ func launch() (*Server, error) {
 
 func (s *Server) keysFile() string { return filepath.Join(s.dir, "keys.json") }
 
-// readKeys takes over what the server wrote at its first start.
+// readKeys reads the keys that the server wrote at its first start.
 func (s *Server) readKeys() error {
 	raw, err := os.ReadFile(s.keysFile())
 	if err != nil {
@@ -125,7 +122,7 @@ func (s *Server) readKeys() error {
 	return os.WriteFile(s.TokenFile, []byte(keys.RootToken+"\n"), 0o600)
 }
 
-// start runs the server until it says that it is ready.
+// start starts the server and waits until it is ready.
 func (s *Server) start() error {
 	p, said, err := devserver.Start(startTimeout, "vault ready: ", s.path,
 		"--address", s.listen, "--data", filepath.Join(s.dir, "data"), "--keys", s.keysFile())
@@ -137,8 +134,8 @@ func (s *Server) start() error {
 	return nil
 }
 
-// Stop ends the server as an operator would; Start brings it back on the same
-// address, unsealed and with what it held. The test's end starts it in any case.
+// Stop stops the server gracefully. Start restarts it on the same address, unsealed and
+// with its data. The end of the test restarts it in any case.
 func (s *Server) Stop(tb testing.TB) {
 	tb.Helper()
 	tb.Cleanup(func() { s.Start(tb) })
@@ -147,7 +144,7 @@ func (s *Server) Stop(tb testing.TB) {
 	}
 }
 
-// Start starts a stopped server; a running one is left alone.
+// Start starts a stopped server.
 func (s *Server) Start(tb testing.TB) {
 	tb.Helper()
 	if s.process.Running() {
@@ -158,7 +155,7 @@ func (s *Server) Start(tb testing.TB) {
 	}
 }
 
-// Seal seals the server. The test's end unseals it in any case.
+// Seal seals the server. The end of the test unseals it in any case.
 func (s *Server) Seal(tb testing.TB) {
 	tb.Helper()
 	tb.Cleanup(func() { s.Unseal(tb) })
@@ -167,7 +164,7 @@ func (s *Server) Seal(tb testing.TB) {
 	}
 }
 
-// Unseal unseals the server; an unsealed one is left alone.
+// Unseal unseals a sealed server.
 func (s *Server) Unseal(tb testing.TB) {
 	tb.Helper()
 	status, err := s.Root(tb).Sys().Unseal(s.UnsealKey)
@@ -187,7 +184,7 @@ func (s *Server) Root(tb testing.TB) *api.Client {
 	return client
 }
 
-// idle is how many connections a client keeps, for benchmarks of many callers.
+// idle is the number of idle connections of a client, for concurrent benchmarks.
 const idle = 64
 
 // Client returns a client without a token.

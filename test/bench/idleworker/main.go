@@ -1,5 +1,5 @@
-// Command idleworker is a worker of Temporal's SDK with one activity and nothing
-// else: the peer that an idle node agent is measured against.
+// Command idleworker is a minimal worker of Temporal's SDK with one activity, the peer of
+// an idle node agent.
 package main
 
 import (

@@ -5,7 +5,7 @@ import (
 	"github.com/jackc/pgx/v5" // want: depguard
 
 	"github.com/gpuaas/gpuaas/activities" // want: depguard
-	"github.com/gpuaas/gpuaas/deploy/dev"
+	"github.com/gpuaas/gpuaas/deploy/dev" // want: depguard
 	"github.com/gpuaas/gpuaas/internal/store" // want: depguard
 	"github.com/gpuaas/gpuaas/schema"
 )

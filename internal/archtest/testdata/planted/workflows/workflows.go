@@ -20,7 +20,7 @@ var counter int // want: gochecknoglobals
 
 func init() { counter = 1 } // want: gochecknoinits
 
-// Planted does in one function what the linters are for.
+// Planted breaks several rules in one function.
 func Planted(workflow.Context) (time.Time, error) {
 	counter++
 	if _, err := json.Marshal(activities.ID + store.ID + rand.Text()); err != nil {

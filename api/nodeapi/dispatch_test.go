@@ -24,18 +24,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// asker is the part of a poll's query that names who asks.
-func asker() string { return "nonce=AAAAAAAAAAAAAAAAAAAAAA&holder=boot-1700000000&set=1" }
-
-// fakeTrust stands for what signs grants, keeps the verifier sets and tells
-// Temporal.
+// fakeTrust is the Grants, VerifierSets and Heartbeater of a test.
 type fakeTrust struct {
 	mu     sync.Mutex
-	why    error // why nothing can be granted
+	why    error // Ready and Sign return it
 	mended chan struct{}
 	grants []task.Grant
 	sets   []trust.StoredSet
-	answer func(task.Owner, nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error)
+	answer func(task.Owner, nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error)
 	beats  []nodeapi.TaskHeartbeat
 }
 
@@ -58,7 +54,7 @@ func (f *fakeTrust) fail(why error) {
 	}
 }
 
-func (f *fakeTrust) Good() (<-chan struct{}, error) {
+func (f *fakeTrust) Ready() (<-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mended, f.why
@@ -98,22 +94,22 @@ func (f *fakeTrust) setSets(sets ...trust.StoredSet) {
 	f.sets = sets
 }
 
-func (f *fakeTrust) Beat(_ context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
+func (f *fakeTrust) RecordHeartbeat(_ context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.beats = append(f.beats, b)
 	return f.answer(o, b)
 }
 
-// A grant says everything that binds the offer to this poll of this node.
+// The grant binds the offer to this poll of this node.
 func TestGrant(t *testing.T) {
 	o := offer()
 	o.NodeState, o.OpSeq, o.Lease.Epoch = lifecycle.NodeDraining, 7, 3
-	var asked nodeapi.PollRequest
-	s := newSite(t, &fakeStore{nextFor: func(a nodeapi.PollRequest) (*wire.TaskOffer, error) { asked = a; return o, nil }})
-	a := receive(t, s.poll(t.Context(), ""))
+	var asked wire.PollRequest
+	s := newSite(t, &fakeStore{nextFor: func(a wire.PollRequest) (*nodeapi.Dispatch, error) { asked = a; return o, nil }})
+	a := receive(t, s.poll(t.Context()))
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
-	assert.Equal(t, nodeapi.PollRequest{Nonce: "AAAAAAAAAAAAAAAAAAAAAA", Holder: "boot-1700000000"}, asked)
+	assert.Equal(t, pollRequest(), asked)
 	digest := sha256.Sum256([]byte("{}")) // the body, not its base64
 	require.Len(t, s.trust.grants, 1)
 	assert.Equal(t, task.Grant{
@@ -124,20 +120,20 @@ func TestGrant(t *testing.T) {
 	assert.Equal(t, "1:"+aSet(1).Hash, a.header.Get(wire.HeaderVerifierSet))
 }
 
-// While nothing can be granted polls park, nothing is taken from the queue, and
-// heartbeats are taken; when it is over they look again at once.
-func TestNothingIsTakenThatCannotBeGranted(t *testing.T) {
+// While no lease grant can be signed, polls stay open, no task is leased and
+// heartbeats are stored. Polls retry as soon as grants are available.
+func TestNoDispatchWithoutGrant(t *testing.T) {
 	var looks atomic.Int64
-	s := newSite(t, &fakeStore{next: func([]string) (*wire.TaskOffer, error) { looks.Add(1); return offer(), nil }})
+	s := newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) { looks.Add(1); return offer(), nil }})
 	s.trust.fail(schema.NewError(schema.KindServiceUnavailable, "no delegation"))
-	polled := s.poll(t.Context(), "")
+	polled := s.poll(t.Context())
 	s.parked(1)
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 1 }, soon, time.Millisecond)
 	s.wakes.wake(s.node.NodeID)
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 2 }, soon, time.Millisecond)
 	beat := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
 	assert.Equal(t, http.StatusNoContent, beat.status)
-	short := receive(t, s.poll(t.Context(), "&timeout=0s"))
+	short := receive(t, s.poll(t.Context(), waitFor(0)))
 	assert.Equal(t, http.StatusNoContent, short.status)
 	assert.Zero(t, looks.Load())
 	s.trust.fail(nil)
@@ -145,14 +141,14 @@ func TestNothingIsTakenThatCannotBeGranted(t *testing.T) {
 	assert.Equal(t, int64(1), looks.Load())
 }
 
-func TestWithoutASetNothingIsHandedOver(t *testing.T) {
-	s := newSite(t, &fakeStore{next: func([]string) (*wire.TaskOffer, error) { return offer(), nil }})
+func TestNoDispatchWithoutVerifierSet(t *testing.T) {
+	s := newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) { return offer(), nil }})
 	s.trust.setSets()
-	a := receive(t, s.poll(t.Context(), "&timeout=0s"))
+	a := receive(t, s.poll(t.Context(), waitFor(0)))
 	assert.Equal(t, http.StatusNoContent, a.status)
 	assert.Empty(t, a.header.Get(wire.HeaderVerifierSet))
 	s.trust.setSets(aSet(1))
-	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context(), "&timeout=0s")).status)
+	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context(), waitFor(0))).status)
 }
 
 func TestVerifierSets(t *testing.T) {
@@ -183,57 +179,57 @@ func TestVerifierSets(t *testing.T) {
 	} {
 		assert.Equal(t, reason, call(t, c, http.MethodGet, s.path("/verifier-sets"+query), nil).refusal(t).Reason, query)
 	}
-	a := receive(t, s.poll(t.Context(), "&timeout=0s"))
+	a := receive(t, s.poll(t.Context(), waitFor(0)))
 	assert.Equal(t, http.StatusNoContent, a.status)
-	assert.Equal(t, "70:"+aSet(70).Hash, a.header.Get(wire.HeaderVerifierSet), "also when nothing came")
+	assert.Equal(t, "70:"+aSet(70).Hash, a.header.Get(wire.HeaderVerifierSet), "without a task too")
 }
 
-// What an operator did to the activity reaches the agent with the next progress,
-// and is noted once; Temporal being away fails no progress.
-func TestProgressIsAHeartbeat(t *testing.T) {
+// A progress call heartbeats the activity. The activity's state reaches the agent
+// in the response and is stored once. A heartbeat error fails no progress call.
+func TestProgressHeartbeatsActivity(t *testing.T) {
 	owner := task.Owner{WorkflowID: "w", RunID: "r", ActivityID: "a"}
 	nodeTask := schema.NewID()
 	type row struct {
 		due        bool
 		stands     wire.ProgressResponse
-		beat       nodeapi.HeartbeatReply
+		beat       nodeapi.ActivityState
 		beatErr    error
 		toldErr    error
 		want       wire.ProgressResponse
 		beats      int
-		told       []nodeapi.HeartbeatReply
+		told       []nodeapi.ActivityState
 		noteInLogs string
 	}
 	lost := errors.New("no temporal")
 	for name, r := range map[string]row{
-		"not due":            {},
-		"nothing new":        {due: true, beats: 1},
-		"paused":             {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Paused: true}, want: wire.ProgressResponse{Paused: true}, told: []nodeapi.HeartbeatReply{{Paused: true}}},
-		"paused as before":   {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beat: nodeapi.HeartbeatReply{Paused: true}, want: wire.ProgressResponse{Paused: true}},
-		"paused, not due":    {stands: wire.ProgressResponse{Paused: true}, want: wire.ProgressResponse{Paused: true}},
-		"unpaused":           {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, told: []nodeapi.HeartbeatReply{{}}},
-		"cancelled":          {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{Cancel: true}}},
-		"operator's cancel":  {due: true, beats: 1, stands: wire.ProgressResponse{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{}}},
-		"temporal is away":   {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beatErr: lost, want: wire.ProgressResponse{Paused: true}, noteInLogs: "no_heartbeat"},
-		"the note fails too": {due: true, beats: 1, beat: nodeapi.HeartbeatReply{Cancel: true}, toldErr: lost, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.HeartbeatReply{{Cancel: true}}, noteInLogs: "not_noted"},
+		"not due":                 {},
+		"nothing new":             {due: true, beats: 1},
+		"paused":                  {due: true, beats: 1, beat: nodeapi.ActivityState{Paused: true}, want: wire.ProgressResponse{Paused: true}, told: []nodeapi.ActivityState{{Paused: true}}},
+		"paused as before":        {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beat: nodeapi.ActivityState{Paused: true}, want: wire.ProgressResponse{Paused: true}},
+		"paused, not due":         {stands: wire.ProgressResponse{Paused: true}, want: wire.ProgressResponse{Paused: true}},
+		"unpaused":                {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, told: []nodeapi.ActivityState{{}}},
+		"cancelled":               {due: true, beats: 1, beat: nodeapi.ActivityState{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{Cancel: true}}},
+		"operator's cancel":       {due: true, beats: 1, stands: wire.ProgressResponse{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{}}},
+		"temporal unavailable":    {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beatErr: lost, want: wire.ProgressResponse{Paused: true}, noteInLogs: "heartbeat_error"},
+		"storing the state fails": {due: true, beats: 1, beat: nodeapi.ActivityState{Cancel: true}, toldErr: lost, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{Cancel: true}}, noteInLogs: "activity_state_error"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told []nodeapi.HeartbeatReply
+			var told []nodeapi.ActivityState
 			s := newSite(t, &fakeStore{
 				progressed: func(p task.Progress) (nodeapi.ProgressResult, error) {
-					out := nodeapi.ProgressResult{Answer: r.stands}
+					out := nodeapi.ProgressResult{Response: r.stands}
 					if r.due {
 						out.Owner = &owner
 					}
 					return out, nil
 				},
-				told: func(id string, b nodeapi.HeartbeatReply) error {
+				setState: func(id string, b nodeapi.ActivityState) error {
 					assert.Equal(t, nodeTask, id)
 					told = append(told, b)
 					return r.toldErr
 				},
 			})
-			s.trust.answer = func(o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.HeartbeatReply, error) {
+			s.trust.answer = func(o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 				assert.Equal(t, owner, o)
 				assert.Equal(t, nodeapi.TaskHeartbeat{Status: task.Running, Message: "half", Epoch: 2}, b)
 				return r.beat, r.beatErr

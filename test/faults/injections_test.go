@@ -7,9 +7,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// apply brings a fault about, or arms it for the moment its place is reached.
+// apply injects a fault now, or arms it for the point where it takes effect.
 func (r *run) apply(ctx context.Context, f fault) error {
-	r.say("   fault: %s", f)
+	r.logf("   fault: %s", f)
 	switch f.kind {
 	case kindCrashBefore, kindCrashAfter, kindDBBefore, kindDBAfter:
 		r.site.points.arm(f.point, f.kind)
@@ -25,11 +25,11 @@ func (r *run) apply(ctx context.Context, f fault) error {
 		return nil
 	}
 	r.hits[f.kind]++
-	return r.happen(ctx, f)
+	return r.applyNow(ctx, f)
 }
 
-// happen is a fault that is there at once.
-func (r *run) happen(ctx context.Context, f fault) error {
+// applyNow injects a fault that takes effect immediately.
+func (r *run) applyNow(ctx context.Context, f fault) error {
 	switch f.kind {
 	case kindNetwork, kindSealed, kindClockAhead, kindClockBehind, kindDiskFull, kindReadOnly, kindCAOverlap:
 		if f.kind == kindCAOverlap {
@@ -38,7 +38,7 @@ func (r *run) happen(ctx context.Context, f fault) error {
 			}
 		}
 		r.lasting[f.kind] = f.steps
-		r.weather()
+		r.applyLasting()
 	case kindRestart:
 		r.site.restart()
 	case kindCAReplaced:
@@ -51,8 +51,8 @@ func (r *run) happen(ctx context.Context, f fault) error {
 	return nil
 }
 
-// weather sets what lasts from how long it still lasts.
-func (r *run) weather() {
+// applyLasting sets the faults that last for several steps.
+func (r *run) applyLasting() {
 	r.site.wire.cut(r.lasting[kindNetwork] > 0)
 	r.auth.seal(r.lasting[kindSealed] > 0)
 	r.node.disk.fail(r.lasting[kindDiskFull] > 0, r.lasting[kindReadOnly] > 0)
@@ -65,30 +65,30 @@ func (r *run) weather() {
 	}
 }
 
-// wear is the end of a step: what lasts lasts one step less.
-func (r *run) wear() {
+// ageLasting shortens lasting faults by one step.
+func (r *run) ageLasting() {
 	if r.lasting[kindCAOverlap] == 1 {
 		r.auth.distrustOld()
 	}
 	for _, k := range kinds {
 		r.lasting[k] = max(0, r.lasting[k]-1)
 	}
-	r.weather()
+	r.applyLasting()
 }
 
-// calm ends every fault.
-func (r *run) calm() {
+// endFaults ends every fault.
+func (r *run) endFaults() {
 	clear(r.lasting)
-	r.weather()
+	r.applyLasting()
 	r.site.points.disarm()
 	r.site.gate.disarm()
 	r.node.disk.repair()
 	r.auth.distrustOld()
 }
 
-// endRemoved removes the node: its agent stops, and nothing of it is accepted.
+// endRemoved removes the node: its agent stops, and its requests are rejected.
 func (r *run) endRemoved(ctx context.Context) error {
-	r.say("== removed")
+	r.logf("== removed")
 	if err := r.w.remove(ctx, r.node.id); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (r *run) endRemoved(ctx context.Context) error {
 			return err
 		}
 		if r.node.accepted {
-			r.fail("a removed node's poll was accepted")
+			r.fail("the poll of a removed node was accepted")
 		}
 	}
 	if !r.node.removed {
@@ -107,9 +107,9 @@ func (r *run) endRemoved(ctx context.Context) error {
 }
 
 // endCloned copies the disk to a second machine and runs both: within a renewal
-// period both are locked out, and only an operator brings one back.
+// period both are locked, and only an operator's reissue restores one.
 func (r *run) endCloned(ctx context.Context) error {
-	r.say("== cloned")
+	r.logf("== cloned")
 	r.cloned = true
 	root := r.node.disk.root + "-twin"
 	conf := layout(r.node.id, root, r.w.caPath)
@@ -125,7 +125,7 @@ func (r *run) endCloned(ctx context.Context) error {
 		}
 		for _, m := range []*machine{first, second} {
 			said, _ := m.step(ctx)
-			r.say("%s: %s", map[bool]string{true: "twin", false: "node"}[m == twin], said)
+			r.logf("%s: %s", map[bool]string{true: "twin", false: "node"}[m == twin], said)
 		}
 		if out++; r.node.accepted || twin.accepted {
 			out = 0
@@ -135,28 +135,28 @@ func (r *run) endCloned(ctx context.Context) error {
 		}
 	}
 	if out < 6 {
-		r.fail("a clone works on after two lives of a certificate")
+		r.fail("a clone still works after two certificate lifetimes")
 		return nil
 	}
 	return r.afterClone(ctx, twin)
 }
 
 func (r *run) afterClone(ctx context.Context, twin *machine) error {
-	r.say("== operator reissues to one of the two")
+	r.logf("== operator reissues to one of the two")
 	if err := r.reissue(ctx, trust.PurposeReissue); err != nil {
 		return err
 	}
-	back, err := r.settle(ctx, "the chosen one comes back")
+	back, err := r.recover(ctx, "the chosen machine recovers")
 	if err != nil || r.failure != "" {
 		return err
 	}
 	if !back {
-		r.fail("a locked node was not brought back by a reissue")
+		r.fail("a locked node did not recover after a reissue")
 		return nil
 	}
 	for range 5 {
 		said, wait := twin.step(ctx)
-		r.say("twin: %s", said)
+		r.logf("twin: %s", said)
 		if twin.accepted {
 			r.fail("the clone was accepted after the reissue")
 		}
@@ -165,7 +165,7 @@ func (r *run) afterClone(ctx context.Context, twin *machine) error {
 		}
 	}
 	if err := r.step(ctx); err == nil && !r.node.accepted {
-		back, err = r.settle(ctx, "the clone did not pull it down again")
+		back, err = r.recover(ctx, "the clone does not lock it again")
 		if err == nil && !back {
 			r.fail("the clone locked the reissued node again")
 		}

@@ -20,7 +20,10 @@ type agentFolder struct {
 	log  string
 }
 
-func (s *stack) agent(name string) agentFolder {
+// agents manages the agent processes of the stack.
+type agents struct{ *stack }
+
+func (s agents) folder(name string) agentFolder {
 	return agentFolder{name: name, dir: s.layout.agentDir(name), log: s.layout.logPath(agentPrefix + name)}
 }
 
@@ -30,15 +33,15 @@ func (a agentFolder) cert() string      { return filepath.Join(a.dir, "cert.pem"
 func (a agentFolder) stateDir() string  { return filepath.Join(a.dir, "state") }
 func (a agentFolder) workloads() string { return filepath.Join(a.dir, "workloads") }
 
-// enrolled reports whether the agent has an identity to go on with.
+// enrolled reports whether the agent has an identity.
 func (a agentFolder) enrolled() bool {
 	_, certErr := os.Stat(a.cert())
 	_, envErr := os.Stat(a.envFile())
 	return certErr == nil && envErr == nil
 }
 
-// removed reports whether the agent's last words were that its node is removed:
-// it ended for good then, and is no part of the stack any more.
+// removed reports whether the agent's last log line says that its node was
+// removed. Such an agent has exited permanently and is no longer a part.
 func (a agentFolder) removed() bool {
 	raw, err := os.ReadFile(a.log)
 	if err != nil {
@@ -48,12 +51,12 @@ func (a agentFolder) removed() bool {
 	return strings.Contains(lines[len(lines)-1], `"msg":"node removed`)
 }
 
-// write puts a bundle's content into the folder, with all paths in it, and the
-// workload driver that runs real processes of this machine.
+// write stores a bundle in the folder, with paths inside the folder, and selects
+// the workload driver that runs local processes.
 func (a agentFolder) write(b trust.BootstrapBundle) error {
 	if a.nodeID() != b.NodeID {
 		if err := os.RemoveAll(a.dir); err != nil {
-			return fmt.Errorf("clearing the folder of another node: %w", err)
+			return fmt.Errorf("removing the folder of another node: %w", err)
 		}
 	}
 	if err := os.MkdirAll(a.workloads(), privateDir); err != nil {
@@ -68,7 +71,7 @@ func (a agentFolder) write(b trust.BootstrapBundle) error {
 		writePrivate(a.envFile(), []byte(b.EnvFile()+more)))
 }
 
-// nodeID answers the node that the folder is of, "" for an empty one.
+// nodeID returns the node ID in the env file, "" if there is none.
 func (a agentFolder) nodeID() string {
 	raw, err := os.ReadFile(a.envFile())
 	if err != nil {
@@ -82,11 +85,11 @@ func (a agentFolder) nodeID() string {
 	return ""
 }
 
-// moveAgents tells every agent where the node API is now.
-func (s *stack) moveAgents() error {
+// updateAPIURLs writes the current URL of the node API to every env file.
+func (s agents) updateAPIURLs() error {
 	names, err := s.layout.agentNames()
 	for _, name := range names {
-		a := s.agent(name)
+		a := s.folder(name)
 		raw, readErr := os.ReadFile(a.envFile())
 		if readErr != nil {
 			continue // never enrolled
@@ -102,48 +105,48 @@ func (s *stack) moveAgents() error {
 	return err
 }
 
-// agents are the parts of all agents that have an identity and a node.
-func (s *stack) agents() ([]part, error) {
+// parts returns the agents that run, or are enrolled and not removed.
+func (s agents) parts() ([]part, error) {
 	names, err := s.layout.agentNames()
 	var parts []part
 	for _, name := range names {
-		a := s.agent(name)
-		_, runs := s.layout.running(a.part())
+		a := s.folder(name)
+		_, runs := s.layout.processes().running(a.part())
 		if runs || (a.enrolled() && !a.removed()) {
-			parts = append(parts, s.agentPart(a))
+			parts = append(parts, s.part(a))
 		}
 	}
 	return parts, err
 }
 
-func (s *stack) agentPart(a agentFolder) part {
+func (s agents) part(a agentFolder) part {
 	return part{
 		name: a.part(), address: s.record.nodeURL(),
-		healthy: s.agentWorks(a),
+		healthy: s.probe(a),
 		ready: func(context.Context) error {
 			if !a.enrolled() {
-				return fmt.Errorf("it has no certificate yet%s", tail(a.log))
+				return fmt.Errorf("no certificate yet%s", tail(a.log))
 			}
 			return nil
 		},
 		prepare: func(context.Context) (command, error) {
-			path, err := s.program(agentBinary)
+			path, err := s.programs.path(agentBinary)
 			env := s.record.processEnv(variables{{"GPUAAS_NODE_AGENT_ENV_FILE", a.envFile()}})
 			return command{path: path, args: []string{"run"}, env: env, dir: a.dir}, err
 		},
 	}
 }
 
-// agentWorks wants a process that has an identity and whose last poll, if it
-// has made one, went well.
-func (s *stack) agentWorks(a agentFolder) probe {
+// probe succeeds if the process runs and is enrolled, and its last poll, if any,
+// succeeded.
+func (s agents) probe(a agentFolder) probe {
 	return func(context.Context) error {
-		id, ok := s.layout.running(a.part())
+		id, ok := s.layout.processes().running(a.part())
 		if !ok {
-			return errors.New("it does not run")
+			return errors.New("not running")
 		}
 		if !a.enrolled() {
-			return errors.New("it has no certificate yet")
+			return errors.New("no certificate yet")
 		}
 		var poll struct {
 			OK    bool
@@ -152,13 +155,13 @@ func (s *stack) agentWorks(a agentFolder) probe {
 		}
 		found, err := readJSON(filepath.Join(a.stateDir(), "poll.json"), &poll)
 		if err == nil && found && poll.PID == id.PID && !poll.OK {
-			err = fmt.Errorf("its last poll: %s", poll.Error)
+			err = fmt.Errorf("last poll: %s", poll.Error)
 		}
 		return err
 	}
 }
 
-// workload is what the agent's process driver knows of a process it started.
+// workload is the state file of a process that the agent's driver started.
 type workload struct {
 	Phase     string `json:"phase"`
 	PID       int    `json:"pid"`
@@ -166,7 +169,7 @@ type workload struct {
 	BootID    string `json:"boot_id"`
 }
 
-// stopWorkloads ends the processes that an agent's driver started. They outlive
+// stopWorkloads stops the processes that the agent's driver started. They survive
 // the agent on purpose, but not the stack.
 func (a agentFolder) stopWorkloads(ctx context.Context) (stopped int, err error) {
 	files, err := filepath.Glob(filepath.Join(a.workloads(), "*.state"))
@@ -189,9 +192,9 @@ func (a agentFolder) stopWorkloads(ctx context.Context) (stopped int, err error)
 	return stopped, err
 }
 
-// stopGroup ends the process and the group that it leads.
+// stopGroup stops the process and the process group that it leads.
 func (i identity) stopGroup(ctx context.Context) error {
-	for _, step := range gentle() {
+	for _, step := range defaultStop() {
 		if !i.alive() {
 			break
 		}

@@ -1,4 +1,4 @@
-package nodeapi
+package trust
 
 import (
 	"bytes"
@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // FuzzCSR checks that whatever is accepted brings a P-256 key and nothing else:
@@ -25,7 +24,7 @@ import (
 func FuzzCSR(f *testing.F) {
 	ca := newLooseCA(f)
 	f.Fuzz(func(t *testing.T, der []byte) {
-		csr, err := parseCSR(string(pem.EncodeToMemory(&pem.Block{Type: csrBlock, Bytes: der})))
+		csr, err := ParseCSR(string(pem.EncodeToMemory(&pem.Block{Type: csrBlock, Bytes: der})))
 		if err != nil {
 			return
 		}
@@ -39,11 +38,11 @@ func FuzzCSR(f *testing.F) {
 	})
 }
 
-// The corpus holds what it says: one good request, and the rest refused.
-func TestCorpusIsRefused(t *testing.T) {
+// The corpus contains one valid request; the others are rejected.
+func TestCSRCorpusIsRejected(t *testing.T) {
 	accepted := 0
 	for _, der := range corpus(t) {
-		if _, err := parseCSR(string(pem.EncodeToMemory(&pem.Block{Type: csrBlock, Bytes: der}))); err == nil {
+		if _, err := ParseCSR(string(pem.EncodeToMemory(&pem.Block{Type: csrBlock, Bytes: der}))); err == nil {
 			accepted++
 		}
 	}
@@ -66,7 +65,7 @@ func newLooseCA(tb testing.TB) *looseCA {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	uri, err := url.Parse(trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}.URI())
+	uri, err := url.Parse(Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}.URI())
 	if err != nil {
 		tb.Fatal(err)
 	}

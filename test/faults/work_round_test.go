@@ -19,46 +19,46 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// death is where something died or got lost.
-type death string
+// incident is a crash or a loss.
+type incident string
 
-// What may happen between two steps.
+// The incidents that may happen between two steps.
 const (
-	workerBefore  death = "worker dies before a task is stored"
-	workerAfter   death = "worker dies after a task is stored"
-	handLost      death = "hand-over committed, answer lost"
-	handUnasked   death = "poll lost"
-	handLate      death = "poll comes after later ones"
-	progressLost  death = "progress committed, answer lost"
-	resultUnasked death = "result lost on the way"
-	resultLost    death = "result committed, answer lost"
-	resultTwice   death = "result sent again later"
-	relayBefore   death = "relay dies before the completion"
-	relayAfter    death = "relay dies after the completion"
-	temporalAway  death = "Temporal away"
-	tried         death = "activity tried again"
-	given         death = "task given up or offered again"
+	workerBefore  incident = "worker crashes before a task is stored"
+	workerAfter   incident = "worker crashes after a task is stored"
+	handLost      incident = "dispatch committed, response lost"
+	handUnasked   incident = "poll lost"
+	handLate      incident = "poll arrives after later ones"
+	progressLost  incident = "progress committed, response lost"
+	resultUnasked incident = "result lost on the way"
+	resultLost    incident = "result committed, response lost"
+	resultTwice   incident = "result sent again later"
+	relayBefore   incident = "relay crashes before the completion"
+	relayAfter    incident = "relay crashes after the completion"
+	temporalAway  incident = "Temporal unavailable"
+	tried         incident = "activity retried"
+	given         incident = "task lost or requeued"
 )
 
-var deaths = []death{workerBefore, workerAfter, handLost, handUnasked, handLate, progressLost, resultUnasked, resultLost, resultTwice,
+var incidents = []incident{workerBefore, workerAfter, handLost, handUnasked, handLate, progressLost, resultUnasked, resultLost, resultTwice,
 	relayBefore, relayAfter, temporalAway, tried, given}
 
-// errDied is what a caller sees of somebody who died.
+// errDied is the error of a caller whose peer crashed.
 var errDied = schema.NewError(schema.KindServiceUnavailable, "the other side died")
 
-// shift is one operation on one node, with everybody who takes part in it.
-type shift struct {
+// round is one operation on one node, with all components.
+type round struct {
 	*world
 	r      *rand.Rand
-	calm   bool // nothing fails any more
+	calm   bool // no more faults
 	caller nodeapi.Caller
 	fence  activities.Fence
 	node   nodeSide
 	flow   flowSide
-	late   []func(context.Context) error // requests that arrive again
+	late   []func(context.Context) error // repeated requests
 	outbox *store.Outbox
 
-	hits   map[death]int
+	hits   map[incident]int
 	byHand int
 	trace  []string
 }
@@ -68,11 +68,11 @@ const (
 	calmSteps  = 400
 )
 
-// shift works one operation off: first in a storm, then in a calm in which all
-// that is left must come to its end.
-func (w *world) shift(ctx context.Context, tb testing.TB, seed uint64) (*shift, error) {
+// simulateRound runs one operation: first with faults, then without, when everything left
+// must complete.
+func (w *world) simulateRound(ctx context.Context, tb testing.TB, seed uint64) (*round, error) {
 	tb.Helper()
-	s := &shift{world: w, r: rand.New(rand.NewPCG(seed, 7)), hits: map[death]int{}}
+	s := &round{world: w, r: rand.New(rand.NewPCG(seed, 7)), hits: map[incident]int{}}
 	s.node.known, s.node.lost = map[string]*held{}, map[string]bool{}
 	s.flow.s, s.flow.back, s.flow.done = s, map[string]bool{}, map[string]string{}
 	if err := s.open(ctx, seed); err != nil {
@@ -84,9 +84,9 @@ func (w *world) shift(ctx context.Context, tb testing.TB, seed uint64) (*shift, 
 		}
 	}
 	s.calm = true
-	for i := 0; !s.settled(); i++ {
+	for i := 0; !s.idle(); i++ {
 		if i == calmSteps {
-			return s, fmt.Errorf("it does not come to an end: %s", &s.flow)
+			return s, fmt.Errorf("it does not complete: %s", &s.flow)
 		}
 		if err := s.step(ctx); err != nil {
 			return s, err
@@ -97,7 +97,7 @@ func (w *world) shift(ctx context.Context, tb testing.TB, seed uint64) (*shift, 
 }
 
 // open registers an active node and begins a drain on it.
-func (s *shift) open(ctx context.Context, seed uint64) error {
+func (s *round) open(ctx context.Context, seed uint64) error {
 	s.runs++
 	n, err := s.store.Register(ctx, wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", s.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *shift) open(ctx context.Context, seed uint64) error {
 	}
 	s.caller = nodeapi.Caller{NodeID: n.ID, Incarnation: n.Incarnation, Host: n.Host}
 	s.fence = activities.Fence{NodeID: n.ID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq, Actor: operator.Actor}
-	// Nobody wakes a relay here: it looks when the draw says so.
+	// The relay is never woken; it runs when the random choice selects it.
 	l, err := store.NewListener(s.db.url, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
@@ -125,12 +125,12 @@ func (s *shift) open(ctx context.Context, seed uint64) error {
 	return nil
 }
 
-func (s *shift) say(format string, args ...any) {
+func (s *round) say(format string, args ...any) {
 	s.trace = append(s.trace, fmt.Sprintf(format, args...))
 }
 
-// may draws whether something happens that one time in n does.
-func (s *shift) may(d death, n int) bool {
+// may returns true with probability 1/n.
+func (s *round) may(d incident, n int) bool {
 	if s.calm || s.r.IntN(n) > 0 {
 		return false
 	}
@@ -139,25 +139,25 @@ func (s *shift) may(d death, n int) bool {
 	return true
 }
 
-// step is one thing that somebody does.
-func (s *shift) step(ctx context.Context) error {
+// step runs one random action.
+func (s *round) step(ctx context.Context) error {
 	acts := []func(context.Context) error{s.work, s.poll, s.begin, s.end, s.progress, s.progress, s.report, s.relay,
 		s.sweep, s.sweep, s.pass, s.pass, s.again, s.resume}
 	return acts[s.r.IntN(len(acts))](ctx)
 }
 
-// pass lets time go by: mostly little, at times past a lease.
-func (s *shift) pass(ctx context.Context) error {
+// pass advances the clock: mostly a little, sometimes past a lease.
+func (s *round) pass(ctx context.Context) error {
 	by := time.Duration(1+s.r.IntN(10)) * time.Second
 	if s.r.IntN(4) == 0 {
 		by = time.Duration(60+s.r.IntN(60)) * time.Second
 	}
-	s.say("%s go by", by)
+	s.say("%s pass", by)
 	return s.db.advance(ctx, by)
 }
 
-// again lets a request arrive once more.
-func (s *shift) again(ctx context.Context) error {
+// again repeats a request.
+func (s *round) again(ctx context.Context) error {
 	if len(s.late) == 0 {
 		return nil
 	}
@@ -167,7 +167,7 @@ func (s *shift) again(ctx context.Context) error {
 }
 
 // sweep runs the reclaimer.
-func (s *shift) sweep(ctx context.Context) error {
+func (s *round) sweep(ctx context.Context) error {
 	report, err := s.store.Reclaim(ctx, activities.ReclaimRequest{Limit: 100})
 	for _, d := range report.Decisions {
 		s.hits[given]++
@@ -179,14 +179,14 @@ func (s *shift) sweep(ctx context.Context) error {
 	return err
 }
 
-// resume is an operator who has looked at the node.
-func (s *shift) resume(ctx context.Context) error {
+// resume is the decision of an operator who has checked the node.
+func (s *round) resume(ctx context.Context) error {
 	if s.flow.parked == "" || !s.calm && s.r.IntN(4) > 0 {
 		return nil
 	}
 	id := lifecycle.TaskID(s.fence.OperationID, s.flow.parked)
-	_, err := s.store.ResumeTask(ctx, id, "looked at it", operator)
-	if schema.KindOf(err) == schema.KindTaskStatus { // it came back already
+	_, err := s.store.ResumeTask(ctx, id, "checked the node", operator)
+	if schema.KindOf(err) == schema.KindTaskStatus { // it has already returned
 		return nil
 	}
 	delete(s.node.lost, id)
@@ -195,26 +195,26 @@ func (s *shift) resume(ctx context.Context) error {
 	return err
 }
 
-// settled reports whether everybody has come to rest.
-func (s *shift) settled() bool { return s.flow.over() && s.node.idle() && len(s.late) == 0 }
+// idle reports whether all components are idle.
+func (s *round) idle() bool { return s.flow.over() && s.node.idle() && len(s.late) == 0 }
 
-// check holds what was promised.
-func (s *shift) check(ctx context.Context) error {
+// check verifies the guarantees.
+func (s *round) check(ctx context.Context) error {
 	var err error
 	for _, kind := range s.flow.steps() {
 		h := s.node.known[lifecycle.TaskID(s.fence.OperationID, string(kind))]
 		if h == nil || h.begun != 1 {
-			err = errors.Join(err, fmt.Errorf("%s was not begun just once: %+v", kind, h))
+			err = errors.Join(err, fmt.Errorf("%s was not executed exactly once: %+v", kind, h))
 		} else if s.flow.done[string(kind)] != h.token {
-			err = errors.Join(err, fmt.Errorf("the workflow got %q of %s, the node did %q", s.flow.done[string(kind)], kind, h.token))
+			err = errors.Join(err, fmt.Errorf("the workflow received %q of %s, the node reported %q", s.flow.done[string(kind)], kind, h.token))
 		}
 	}
 	return errors.Join(err, s.audited(ctx, s.fence.NodeID), s.recorded(ctx))
 }
 
-// recorded reads the audit: each task was made once, ended once, and handed over
-// once for each lease.
-func (s *shift) recorded(ctx context.Context) error {
+// recorded verifies the audit: each task was enqueued once, finished once, and
+// dispatched once per lease.
+func (s *round) recorded(ctx context.Context) error {
 	events, err := s.store.Audit.Audit(ctx, s.fence.NodeID, 0, 10_000)
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (s *shift) recorded(ctx context.Context) error {
 		err = errors.Join(err, viewErr)
 		if view.Status != task.Succeeded || count[audit.TaskCreated] != 1 || count[audit.TaskFinished] != 1 ||
 			count[audit.TaskDispatched] != int(view.Attempts) {
-			err = errors.Join(err, fmt.Errorf("%s is %s after %d leases, and the audit says %v", kind, view.Status, view.Attempts, count))
+			err = errors.Join(err, fmt.Errorf("%s is %s after %d leases, and the audit contains %v", kind, view.Status, view.Attempts, count))
 		}
 	}
 	return err

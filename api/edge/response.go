@@ -10,14 +10,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// answer notes the status of what is written.
-type answer struct {
+// response records the status that is written.
+type response struct {
 	http.ResponseWriter
 	status int
 }
 
 // WriteHeader implements http.ResponseWriter. A second status is dropped.
-func (a *answer) WriteHeader(status int) {
+func (a *response) WriteHeader(status int) {
 	if a.status != 0 {
 		return
 	}
@@ -26,19 +26,19 @@ func (a *answer) WriteHeader(status int) {
 }
 
 // Write implements http.ResponseWriter.
-func (a *answer) Write(b []byte) (int, error) {
+func (a *response) Write(b []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	return a.ResponseWriter.Write(b)
 }
 
 // Unwrap lets http.ResponseController reach the connection.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *response) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// JSON answers with v. A client that is gone is not an error of ours.
+// JSON responds with v. It ignores a disconnected client.
 func JSON(w http.ResponseWriter, status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return schema.Wrap(schema.KindInternal, err, "encoding the answer")
+		return schema.Wrap(schema.KindInternal, err, "encoding the response")
 	}
 	body = append(body, '\n')
 	h := w.Header()
@@ -46,18 +46,19 @@ func JSON(w http.ResponseWriter, status int, v any) error {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // nobody is left to tell
+	_, _ = w.Write(body) // the client is gone
 	return nil
 }
 
-// NoContent answers 204.
+// NoContent responds with 204.
 func NoContent(w http.ResponseWriter) error {
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// refuse answers with err's envelope and notes err for the log line. When the
-// caller is gone, what failed is most likely only that, so nothing is sent.
+// refuse responds with err's envelope and records err for the log line. If the
+// client has disconnected, a server error is most likely a consequence of that,
+// and nothing is sent.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	e := asError(err)
 	status := e.Kind.Info().HTTP
@@ -78,18 +79,18 @@ func refuseWith(w http.ResponseWriter, r *http.Request, status int, e *schema.Er
 	_ = JSON(w, status, e.Body(rec.correlationID))
 }
 
-// gone ends a request that nobody waits for. The connection is cut: without an
-// answer net/http would send a 200.
+// gone ends the request of a disconnected client. It aborts the connection, because
+// net/http would send a 200 otherwise.
 func gone(w http.ResponseWriter, r *http.Request, e *schema.Error) {
 	recordOf(r.Context()).refusal = e
-	if a, ok := w.(*answer); ok && a.status == 0 {
+	if a, ok := w.(*response); ok && a.status == 0 {
 		a.status = statusClientGone
 	}
 	panic(http.ErrAbortHandler)
 }
 
-// asError gives every error a kind. The text of one without a kind is for the
-// log only; one that is our own deadline is an outage, not a bug.
+// asError gives every error a kind. The text of an error without one is only
+// logged. The server's own deadline is reported as unavailable, not as internal.
 func asError(err error) *schema.Error {
 	e := schema.AsError(err)
 	if e.Kind == schema.KindInternal && errors.Is(err, context.DeadlineExceeded) {

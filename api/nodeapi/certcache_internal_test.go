@@ -39,48 +39,48 @@ func identityOf(tb testing.TB, id trust.Identity) (root, leaf *x509.Certificate)
 	return out[0], out[1]
 }
 
-// A connection's certificate is verified once for one trust: here the roots are
-// taken away behind its back, which only a second look would notice.
-func TestACertificateIsVerifiedOnceForAConnection(t *testing.T) {
+// The cache verifies a connection's certificate once per CA pool: the test empties
+// the pool in place, which only a second verification would notice.
+func TestCertificateCacheVerifiesOnce(t *testing.T) {
 	id := trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
 	root, leaf := identityOf(t, id)
-	known := &caPool{roots: pool([]*x509.Certificate{root}), former: pool()}
+	known := &caPool{roots: newPool([]*x509.Certificate{root}), retiredRoots: newPool()}
 	state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
-	c := new(connection)
-	first, err := c.check(state, known, time.Now())
+	c := new(certificateCache)
+	first, err := c.verify(state, known, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, peer{id: id, facts: trust.CertFactsOf(leaf)}, first)
-	known.roots = pool()
-	again, err := c.check(state, known, time.Now())
+	known.roots = newPool()
+	again, err := c.verify(state, known, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, first, again)
 
-	_, err = c.check(state, &caPool{roots: pool(), former: pool()}, time.Now())
-	require.Error(t, err, "another trust")
-	_, err = c.check(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{new(*leaf)}}, known, time.Now())
+	_, err = c.verify(state, &caPool{roots: newPool(), retiredRoots: newPool()}, time.Now())
+	require.Error(t, err, "another CA pool")
+	_, err = c.verify(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{new(*leaf)}}, known, time.Now())
 	require.Error(t, err, "another certificate")
-	_, err = c.check(&tls.ConnectionState{}, known, time.Now())
+	_, err = c.verify(&tls.ConnectionState{}, known, time.Now())
 	require.Equal(t, schema.ReasonNoCertificate, schema.AsError(err).Reason)
-	_, err = c.check(nil, known, time.Now())
+	_, err = c.verify(nil, known, time.Now())
 	require.Equal(t, schema.ReasonNoCertificate, schema.AsError(err).Reason)
 }
 
-// BenchmarkCertificate is what a request's certificate costs: at the first of a
-// connection and at each later one.
+// BenchmarkCertificate measures the certificate check of the first and of a later
+// request of a connection.
 func BenchmarkCertificate(b *testing.B) {
 	root, leaf := identityOf(b, trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1})
-	known := &caPool{roots: pool([]*x509.Certificate{root}), former: pool()}
+	known := &caPool{roots: newPool([]*x509.Certificate{root}), retiredRoots: newPool()}
 	state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
-	for name, next := range map[string]func(*connection) *connection{
-		"first": func(*connection) *connection { return new(connection) },
-		"later": func(c *connection) *connection { return c },
+	for name, next := range map[string]func(*certificateCache) *certificateCache{
+		"first": func(*certificateCache) *certificateCache { return new(certificateCache) },
+		"later": func(c *certificateCache) *certificateCache { return c },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			c := new(connection)
+			c := new(certificateCache)
 			for b.Loop() {
 				c = next(c)
-				_, err := c.check(state, known, time.Now())
+				_, err := c.verify(state, known, time.Now())
 				require.NoError(b, err)
 			}
 		})

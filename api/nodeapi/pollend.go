@@ -1,0 +1,22 @@
+package nodeapi
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// pollGrid is the grid that ends of polls are aligned to. Polls of many nodes
+// then end in a few bursts a second, each followed by heartbeats and new polls:
+// waking the process once per burst costs less CPU than once per node.
+const pollGrid = 250 * time.Millisecond
+
+// pollEnd returns when a poll that starts now ends. It ends up to a fifth early,
+// so the polls of a fleet that reconnected at once spread out, and on pollGrid if
+// the wait is long. To measure without the grid, return end.
+func pollEnd(now time.Time, wait time.Duration) time.Time {
+	end := now.Add(wait - time.Duration(rand.Int64N(int64(wait/5)+1))) //nolint:gosec // load spreading needs no secret
+	if wait <= 10*pollGrid {
+		return end
+	}
+	return end.Add(-time.Duration(end.UnixNano() % int64(pollGrid)))
+}

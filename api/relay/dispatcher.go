@@ -1,0 +1,204 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// dispatcher is the in-memory state of one Run. Only Run's goroutine uses it.
+type dispatcher struct {
+	*Relay
+	// queue holds messages that wait for a delivery slot or for an earlier message
+	// of their workflow, oldest first. A workflow receives its messages in the
+	// order in which they were written.
+	queue []Message
+	// busy are the workflows with a delivery in progress.
+	busy  map[string]bool
+	ended chan delivery
+	// delivered are still to be deleted from the outbox.
+	delivered []Message
+	late      map[int64]lateMessage
+	// paused is true while nothing is taken. unavailable is true if Temporal is the
+	// cause: queued messages then fail without an attempt.
+	paused, unavailable bool
+	// pause is the length of the last pause, 0 after a success.
+	pause time.Duration
+	// since is the time of the last Take or the start of the pause.
+	since time.Time
+}
+
+// lateMessage is a message whose delivery failed.
+type lateMessage struct{ created, failed time.Time }
+
+// run delivers messages with the context work until ctx ends.
+func (d *dispatcher) run(ctx, work context.Context) {
+	for take := true; ctx.Err() == nil; {
+		if take && !d.paused && d.room() >= maxInFlight/2 {
+			take = d.take(ctx)
+		}
+		d.start(work)
+		d.publishAge()
+		take = d.wait(ctx) || take
+	}
+	d.drain(ctx, work)
+}
+
+// drain delivers the messages in flight, including the results that this process
+// stored until now, and deletes what was delivered.
+func (d *dispatcher) drain(ctx, work context.Context) {
+	for d.receiveLocal(work) {
+		d.end(<-d.ended)
+	}
+	if len(d.delivered) == 0 {
+		return
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if _, err := d.Outbox.Take(last, 0, d.delivered); err != nil {
+		d.Log.Warn("cannot delete delivered messages", slog.Any("err", err))
+	}
+}
+
+// receiveLocal queues and starts the pending local results, and reports whether a
+// delivery is in progress.
+func (d *dispatcher) receiveLocal(work context.Context) bool {
+	for {
+		select {
+		case m := <-d.Outbox.LocalResults():
+			d.queue = append(d.queue, m)
+		default:
+			d.start(work)
+			return len(d.busy) > 0
+		}
+	}
+}
+
+// room is how many more messages may be in flight.
+func (d *dispatcher) room() int { return maxInFlight - len(d.queue) - len(d.busy) }
+
+// take deletes delivered messages and takes due ones. It reports whether more may
+// be due.
+func (d *dispatcher) take(ctx context.Context) (more bool) {
+	limit := d.room()
+	d.since = time.Now()
+	messages, err := d.Outbox.Take(ctx, limit, d.delivered)
+	if err != nil {
+		if ctx.Err() == nil {
+			d.Log.Warn("cannot take messages from the outbox", slog.Any("err", err))
+		}
+		d.backOff()
+		return true
+	}
+	if len(messages) == 0 && d.room() == maxInFlight {
+		d.pause = 0
+	}
+	d.delivered = nil
+	d.queue = append(d.queue, messages...)
+	return len(messages) == limit
+}
+
+// start begins the deliveries that have a slot and no earlier message of their
+// workflow in progress. It drops the queue once work has ended.
+func (d *dispatcher) start(work context.Context) {
+	if work.Err() != nil {
+		d.queue = nil
+	}
+	waiting := d.queue[:0]
+	for _, m := range d.queue {
+		to := m.recipient()
+		if d.busy[to] || len(d.busy) >= parallel {
+			waiting = append(waiting, m)
+			continue
+		}
+		d.busy[to] = true
+		skip := d.unavailable
+		go func() { d.ended <- d.deliver(work, m, skip) }()
+	}
+	d.queue = waiting
+}
+
+// wait blocks until an event and reports whether a Take is due.
+func (d *dispatcher) wait(ctx context.Context) (take bool) {
+	var wake <-chan struct{}
+	var local <-chan Message
+	if !d.paused {
+		wake = d.Outbox.Wake()
+		if d.room() > 0 {
+			local = d.Outbox.LocalResults()
+		}
+	}
+	var due <-chan time.Time
+	if interval := d.takeInterval(); interval > 0 {
+		t := time.NewTimer(time.Until(d.since.Add(interval)))
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case e := <-d.ended:
+		d.end(e)
+		return false
+	case m := <-local:
+		d.queue = append(d.queue, m)
+		return false
+	case <-wake:
+	case <-due:
+		d.paused, d.unavailable = false, false
+	}
+	return true
+}
+
+// takeInterval is how long after the last Take the next one is due without a
+// wake, 0 for never.
+func (d *dispatcher) takeInterval() time.Duration {
+	switch {
+	case d.paused:
+		return d.pause
+	case len(d.delivered) > 0:
+		return deleteAfter
+	case len(d.late) > 0:
+		return lateEvery
+	}
+	return 0
+}
+
+// end processes the outcome of a delivery.
+func (d *dispatcher) end(e delivery) {
+	delete(d.busy, e.message.recipient())
+	if e.outcome == outcomeFailed {
+		d.late[e.message.ID] = lateMessage{created: e.message.CreatedAt, failed: time.Now()}
+	} else {
+		delete(d.late, e.message.ID)
+	}
+	if e.outcome == outcomeDelivered {
+		d.delivered = append(d.delivered, e.message)
+		d.pause = 0
+	}
+	if e.unavailable {
+		d.unavailable = true
+		d.backOff()
+	}
+}
+
+// backOff starts a pause of twice the length of the last one.
+func (d *dispatcher) backOff() {
+	if !d.paused {
+		d.paused, d.pause, d.since = true, min(max(2*d.pause, pauseMin), pauseMax), time.Now()
+	}
+}
+
+// publishAge sets the age of the oldest late message. It drops one that another
+// relay has probably delivered.
+func (d *dispatcher) publishAge() {
+	age := time.Duration(0)
+	for id, m := range d.late {
+		if time.Since(m.failed) > lateExpiry {
+			delete(d.late, id)
+			continue
+		}
+		age = max(age, time.Since(m.created))
+	}
+	d.Metrics.OutboxAge(age)
+}

@@ -1,0 +1,50 @@
+// Package text checks and cleans text that comes from outside: request bodies,
+// headers, node reports. Start with IsToken.
+package text
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// IsToken reports whether s has 1 to limit bytes and consists of ASCII letters,
+// digits and the given punctuation, so that it may go into a log, a header or a
+// path unescaped.
+func IsToken(s string, limit int, punctuation string) bool {
+	if s == "" || len(s) > limit {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case strings.IndexByte(punctuation, c) < 0:
+			return false
+		}
+	}
+	return true
+}
+
+// IsPrintable reports whether s has at most limit bytes and consists of
+// printable ASCII characters, the space included.
+func IsPrintable(s string, limit int) bool {
+	return len(s) <= limit && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0
+}
+
+// IsPlain reports whether s is valid UTF-8 of at most limit characters without
+// control characters, line breaks included.
+func IsPlain(s string, limit int) bool {
+	return utf8.ValidString(s) && utf8.RuneCountInString(s) <= limit && strings.IndexFunc(s, unicode.IsControl) < 0
+}
+
+// Sanitize returns s as a database column and a JSON body can hold it: bytes
+// that are not UTF-8 and the character U+0000 become the replacement.
+func Sanitize(s, replacement string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, replacement), "\x00", replacement)
+}
+
+// IsSHA256Hex reports whether s is a SHA-256 in the form of schema.SHA256Hex: 64
+// lower-case hex digits.
+func IsSHA256Hex(s string) bool {
+	return len(s) == 64 && strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') }) < 0
+}

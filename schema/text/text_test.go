@@ -1,0 +1,62 @@
+package text_test
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
+)
+
+func TestIsToken(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"a", "Z9", "boot-1700000000", "a.b_c-d", strings.Repeat("x", 20)} {
+		assert.True(t, text.IsToken(good, 20, "._-"), good)
+	}
+	for _, bad := range []string{"", "a b", "a/b", "a:b", "ä", "a\x00", "a\n", strings.Repeat("x", 21)} {
+		assert.False(t, text.IsToken(bad, 20, "._-"), bad)
+	}
+	assert.True(t, text.IsToken("a:b", 20, ":"))
+	assert.False(t, text.IsToken("a_b", 20, ""))
+}
+
+func TestIsPrintable(t *testing.T) {
+	t.Parallel()
+	assert.True(t, text.IsPrintable("", 3))
+	assert.True(t, text.IsPrintable("a ~", 3))
+	for _, bad := range []string{"abcd", "a\t", "\x7f", "ä", "\xff"} {
+		assert.False(t, text.IsPrintable(bad, 3), "%q", bad)
+	}
+}
+
+func TestIsPlain(t *testing.T) {
+	t.Parallel()
+	assert.True(t, text.IsPlain("ä ö", 3), "characters count, not bytes")
+	for _, bad := range []string{"abcd", "a\n", "\x00", "\u0085", "\xff"} {
+		assert.False(t, text.IsPlain(bad, 3), "%q", bad)
+	}
+}
+
+func FuzzSanitize(f *testing.F) {
+	f.Add("a\x00b\xff")
+	f.Fuzz(func(t *testing.T, s string) {
+		out := text.Sanitize(s, "?")
+		require.True(t, utf8.ValidString(out))
+		require.NotContains(t, out, "\x00")
+		require.Equal(t, out, text.Sanitize(out, "?"))
+	})
+}
+
+func TestIsSHA256Hex(t *testing.T) {
+	t.Parallel()
+	digest := schema.SHA256Hex(nil)
+	require.Equal(t, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", digest)
+	require.True(t, text.IsSHA256Hex(digest))
+	for _, bad := range []string{"", digest[1:], digest + "00", strings.ToUpper(digest), "g" + digest[1:], digest[:32] + "x" + digest[33:]} {
+		require.False(t, text.IsSHA256Hex(bad), bad)
+	}
+}

@@ -1,0 +1,78 @@
+package wire
+
+import (
+	"encoding/base64"
+	"math"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
+)
+
+// PollRequest is the body of POST /internal/v1/nodes/{node_id}/tasks/wait: the
+// agent's request for its next task. The response is 200 with a TaskOffer, or
+// 204 when no task arrived within the wait.
+type PollRequest struct {
+	// HeldTasks are the tasks that the agent's journal lists as accepted or
+	// unreported, at most MaxHeldTasks. The server does not offer them again.
+	HeldTasks []string `json:"held_tasks,omitempty"`
+	// Nonce is the base64url of NonceBytes random bytes, new for each poll. The
+	// lease grant of the offer repeats it.
+	Nonce string `json:"nonce"`
+	// AgentSession identifies the agent's process: the machine's boot id and the
+	// process's start. 1 to MaxSession of A-Z a-z 0-9 . _ -
+	AgentSession string `json:"agent_session"`
+	// PollSeq counts the polls of the session from 1; 0 if the agent does not
+	// count. The agent sends a poll after it has processed the responses to all
+	// polls before it, so a task that was dispatched to an earlier poll and is
+	// not in HeldTasks was lost in transit and is offered again at once.
+	PollSeq int64 `json:"poll_seq,omitempty"`
+	// VerifierSet is the version of the verifier set that the node verifies
+	// tasks with, 0 for none.
+	VerifierSet int64 `json:"verifier_set,omitempty"`
+	// WaitSeconds is how long the server may hold the poll open, cut to
+	// MaxPollTimeout; 0 returns at once.
+	WaitSeconds float64 `json:"wait_seconds,omitempty"`
+}
+
+// Wait is WaitSeconds as a duration of at most MaxPollTimeout.
+func (r PollRequest) Wait() time.Duration {
+	return time.Duration(min(r.WaitSeconds, MaxPollTimeout.Seconds()) * float64(time.Second))
+}
+
+// Validate checks every field. Errors are KindInvalidRequest with the reason
+// bad_ and the name of the field.
+func (r PollRequest) Validate() error {
+	if len(r.HeldTasks) > MaxHeldTasks {
+		return badField("held_tasks", "held_tasks has more than %d entries", MaxHeldTasks)
+	}
+	for _, id := range r.HeldTasks {
+		if !schema.IsID(id) {
+			return badField("held_tasks", "held_tasks must contain task ids")
+		}
+	}
+	switch {
+	case !isNonce(r.Nonce):
+		return badField("nonce", "nonce must be %d random bytes in unpadded base64url, new for each poll", NonceBytes)
+	case !text.IsToken(r.AgentSession, MaxSession, "._-"):
+		return badField("agent_session", "agent_session must be 1 to %d of A-Z a-z 0-9 . _ -", MaxSession)
+	case r.PollSeq < 0:
+		return badField("poll_seq", "poll_seq must not be negative")
+	case r.VerifierSet < 0:
+		return badField("verifier_set", "verifier_set must not be negative")
+	case r.WaitSeconds < 0 || math.IsNaN(r.WaitSeconds):
+		return badField("wait_seconds", "wait_seconds must not be negative")
+	}
+	return nil
+}
+
+// isNonce accepts only the canonical encoding: the agent compares text, not
+// bytes.
+func isNonce(s string) bool {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	return err == nil && len(raw) == NonceBytes && base64.RawURLEncoding.EncodeToString(raw) == s
+}
+
+func badField(name, format string, args ...any) error {
+	return schema.NewError(schema.KindInvalidRequest, format, args...).WithReason("bad_" + name)
+}

@@ -1,0 +1,112 @@
+package wire_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+const goodPoll = `{"held_tasks":["0198c0de-0000-7000-8000-000000000001"],"nonce":"AAAAAAAAAAAAAAAAAAAAAA",` +
+	`"agent_session":"boot-1700000000","poll_seq":7,"verifier_set":3,"wait_seconds":27.5}`
+
+func parsePoll(body string) (r wire.PollRequest, err error) {
+	if err := schema.DecodeStrict([]byte(body), wire.MaxBodyBytes, &r); err != nil {
+		return r, err
+	}
+	return r, r.Validate()
+}
+
+func TestPollRequest(t *testing.T) {
+	t.Parallel()
+	r, err := parsePoll(goodPoll)
+	require.NoError(t, err)
+	require.Equal(t, wire.PollRequest{HeldTasks: []string{"0198c0de-0000-7000-8000-000000000001"}, Nonce: "AAAAAAAAAAAAAAAAAAAAAA",
+		AgentSession: "boot-1700000000", PollSeq: 7, VerifierSet: 3, WaitSeconds: 27.5}, r)
+	require.Equal(t, 27500*time.Millisecond, r.Wait())
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.JSONEq(t, goodPoll, string(text))
+	require.Zero(t, wire.PollRequest{}.Wait())
+	require.Equal(t, wire.MaxPollTimeout, wire.PollRequest{WaitSeconds: 1e300}.Wait())
+}
+
+func TestPollRequestRejectsInvalidFields(t *testing.T) {
+	t.Parallel()
+	id := schema.NewID()
+	for reason, changes := range map[string][]func(*wire.PollRequest){
+		"bad_held_tasks": {
+			func(r *wire.PollRequest) { r.HeldTasks = []string{"x"} },
+			func(r *wire.PollRequest) { r.HeldTasks = []string{id, ""} },
+			func(r *wire.PollRequest) {
+				r.HeldTasks = strings.Split(strings.Repeat(id+",", wire.MaxHeldTasks)+id, ",")
+			},
+		},
+		"bad_nonce": {
+			func(r *wire.PollRequest) { r.Nonce = "" },
+			func(r *wire.PollRequest) { r.Nonce = r.Nonce[1:] },
+			func(r *wire.PollRequest) { r.Nonce += "A" },
+			func(r *wire.PollRequest) { r.Nonce = r.Nonce[1:] + "B" }, // the same bytes in another encoding
+			func(r *wire.PollRequest) { r.Nonce = r.Nonce[1:] + "+" },
+			func(r *wire.PollRequest) { r.Nonce = r.Nonce[:11] + "\n" + r.Nonce[11:] },
+		},
+		"bad_agent_session": {
+			func(r *wire.PollRequest) { r.AgentSession = "" },
+			func(r *wire.PollRequest) { r.AgentSession = "a\x00" },
+			func(r *wire.PollRequest) { r.AgentSession = "ä" },
+			func(r *wire.PollRequest) { r.AgentSession = strings.Repeat("h", wire.MaxSession+1) },
+		},
+		"bad_poll_seq":     {func(r *wire.PollRequest) { r.PollSeq = -1 }},
+		"bad_verifier_set": {func(r *wire.PollRequest) { r.VerifierSet = -1 }},
+		"bad_wait_seconds": {
+			func(r *wire.PollRequest) { r.WaitSeconds = -1 },
+			func(r *wire.PollRequest) { r.WaitSeconds = math.NaN() },
+		},
+	} {
+		for _, change := range changes {
+			r, err := parsePoll(goodPoll)
+			require.NoError(t, err)
+			change(&r)
+			e := schema.AsError(r.Validate())
+			require.NotNil(t, e, "%s: %+v", reason, r)
+			require.Equal(t, schema.KindInvalidRequest, e.Kind)
+			require.Equal(t, reason, e.Reason, "%+v", r)
+		}
+	}
+}
+
+// FuzzPollRequest checks that every body is rejected with a reason or is within
+// bounds.
+func FuzzPollRequest(f *testing.F) {
+	for _, seed := range []string{goodPoll, "", "{}", strings.Replace(goodPoll, ":3,", ":-3,", 1),
+		strings.Replace(goodPoll, "boot", "b\\u0000t", 1), strings.Replace(goodPoll, "AAAA", "AA+A", 1),
+		strings.Replace(goodPoll, "27.5", "1e400", 1), strings.Replace(goodPoll, "27.5", "9223372036854775807", 1),
+		strings.Replace(goodPoll, `["`, `["","`, 1), strings.Replace(goodPoll, "poll_seq", "number", 1)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		r, err := parsePoll(body)
+		if err != nil {
+			require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
+			return
+		}
+		require.True(t, r.Wait() >= 0 && r.Wait() <= wire.MaxPollTimeout)
+		require.LessOrEqual(t, len(r.HeldTasks), wire.MaxHeldTasks)
+		for _, id := range r.HeldTasks {
+			require.True(t, schema.IsID(id))
+		}
+		raw, err := base64.RawURLEncoding.DecodeString(r.Nonce)
+		require.NoError(t, err)
+		require.Len(t, raw, wire.NonceBytes)
+		require.Equal(t, r.Nonce, base64.RawURLEncoding.EncodeToString(raw))
+		require.True(t, r.AgentSession != "" && len(r.AgentSession) <= wire.MaxSession)
+		require.True(t, r.VerifierSet >= 0 && r.PollSeq >= 0)
+	})
+}

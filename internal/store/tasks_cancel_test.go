@@ -11,8 +11,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Of what a node holds, only what is not wanted any more is news.
-func TestTaskNews(t *testing.T) {
+// Only held tasks that were canceled or voided are returned.
+func TestCanceledTasks(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()

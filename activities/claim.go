@@ -19,12 +19,19 @@ type ClaimRequest struct {
 	Reason        string            `json:"reason,omitempty"`
 	CorrelationID string            `json:"correlation_id"`
 	Options       lifecycle.Options `json:"options"`
+	// Document is the operation's whole status once it is claimed, without what
+	// the claim decides: the op_seq and the node's state. It is stored with the
+	// operation, as in Advance.
+	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 }
 
-// Claim is what a claimed node looks like to its operation.
+// Claim is the node as its operation claimed it.
 type Claim struct {
 	Fence Fence `json:"fence"`
-	// Prior is the node's state at entry, which a cancel restores.
+	// Plan is the operation's plan, computed by ClaimNode. The run never reads the
+	// table of plans again, so that a later version of it cannot break an open run.
+	Plan lifecycle.Plan `json:"plan,omitzero"`
+	// Prior is the node's state at the start, which a cancel restores.
 	Prior lifecycle.NodeState `json:"prior"`
 	// State is the node's state after the claim.
 	State       lifecycle.NodeState     `json:"state"`
@@ -39,9 +46,9 @@ type Claim struct {
 	ClaimedAt   time.Time               `json:"claimed_at"`
 }
 
-// Fence names the operation that owns a node. Every write of an operation
-// carries it; a write with an op_seq that is no longer the node's is
-// KindFenced and changes nothing.
+// Fence identifies the operation that owns a node. Every write of an operation
+// carries it. A write whose op_seq is not the node's is refused with KindFenced
+// and changes nothing.
 type Fence struct {
 	NodeID        string `json:"node_id"`
 	OperationID   string `json:"operation_id"`
@@ -51,21 +58,21 @@ type Fence struct {
 	CorrelationID string `json:"correlation_id"`
 }
 
-// Advance records an operation's progress. Zero fields leave what stands.
+// Advance is an operation's progress. Zero fields change nothing.
 type Advance struct {
 	Phase string `json:"phase"`
-	// Step numbers the advances of one operation from 1, rising. A call whose
-	// step is not above the one on record changes nothing, so a late repeat
-	// cannot undo a newer one. 0 leaves it to the content to tell a repeat.
+	// Step numbers the advances of one operation from 1. A call whose step is not
+	// above the recorded one changes nothing, so that a late repeat cannot undo a
+	// newer advance. With 0 the content decides whether a call is a repeat.
 	Step int64 `json:"step,omitempty"`
-	// RunID is the run that says so, "" when it is not known. A run that was
-	// reset goes on as another, which the operation names from then on.
+	// RunID is the run that makes the call, "" when it is not known. A reset
+	// continues an operation under another run, which the operation then names.
 	RunID string `json:"-"`
 	// Document is the operation's whole status as of this call: phases, what it
 	// is stuck on, options. It is stored with the operation, so that readers need
 	// neither Temporal nor a worker. nil leaves the stored one.
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
-	// Stuck parks the operation; nil says that it runs.
+	// Stuck parks the operation; nil means that it runs.
 	Stuck *lifecycle.Stuck `json:"stuck,omitempty"`
 	// Node, Instance and Cordoned change the node when set.
 	Node     lifecycle.NodeState     `json:"node,omitempty"`
@@ -78,30 +85,29 @@ type Advance struct {
 
 // Finish ends an operation.
 type Finish struct {
-	// RunID is the run that says so, as Advance has it.
+	// RunID is the run that makes the call, as in Advance.
 	RunID string `json:"-"`
 	// Document is the operation's final status, as in Advance.
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 	// Status is completed, canceled or failed.
 	Status lifecycle.OperationState `json:"status"`
-	// Node is the node's state from now on; empty leaves it.
+	// Node is the node's new state. Empty leaves it.
 	Node lifecycle.NodeState `json:"node,omitempty"`
-	// Instance is the instance's state from now on; empty leaves it.
+	// Instance is the instance's new state. Empty leaves it.
 	Instance lifecycle.InstanceState `json:"instance,omitempty"`
 	// DenyIdentity voids the node's certificates and tokens in the same
 	// transaction and ends its open polls (remove).
 	DenyIdentity bool `json:"deny_identity,omitempty"`
-	// VoidTokens voids the node's live enrolment tokens and unused certificates
-	// (a cancelled enrolment).
+	// VoidTokens voids the node's live enrollment tokens and unused certificates
+	// (a canceled enrollment).
 	VoidTokens bool   `json:"void_tokens,omitempty"`
 	Outcome    string `json:"outcome"`
 }
 
-// Enrollment is how far a node's enrolment has come, for its current
-// incarnation.
+// Enrollment is the progress of a node's enrollment in its current incarnation.
 type Enrollment struct {
-	// Incarnation is the current one: what the fields below speak of. The claim
-	// of a reissued token starts the next.
+	// Incarnation is the current incarnation, which the fields below describe. The
+	// claim of a reissued token starts the next one.
 	Incarnation int64 `json:"incarnation,omitempty"`
 	// ReissueIssued is true while a token of PurposeReissue, or a reference to a
 	// bundle with one, is live and not claimed.
@@ -111,6 +117,6 @@ type Enrollment struct {
 	TokenClaimed bool `json:"token_claimed"`
 	// Polled is true once the agent made an authenticated poll.
 	Polled bool `json:"polled"`
-	// Removed is true once the node is removed: none of the above will change.
+	// Removed is true once the node is removed. The other fields are final then.
 	Removed bool `json:"removed,omitempty"`
 }

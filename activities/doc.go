@@ -1,7 +1,7 @@
-// Package activities holds what lifecycle workflows do to the outside world:
-// one file per outside party, each with the port it needs and the activities on
-// it. Adapters live in internal and meet the ports in worker/wire.go.
+// Package activities holds the effects of lifecycle workflows on the outside:
+// one file per outside party, each with its ports and the activities on them.
+// Adapters in internal implement the ports; worker/wire.go connects them.
 //
 // Every activity may run twice: it takes the operation's fence or id as its
-// idempotency key and says what a second run does. Start with record.go.
+// idempotency key and documents the effect of a second run. Start with record.go.
 package activities

@@ -9,9 +9,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// fail is the one place that turns a failure into what Temporal retries or
-// does not: the kind becomes the error's type, its table row decides about
-// retries. Causes stay on this side, so that no foreign text reaches a history.
+// fail turns every failure of an activity into a Temporal error. The kind becomes
+// the error's type, and its table row decides about retries. Causes are dropped,
+// so that no foreign text reaches a history.
 func fail(err error) error {
 	if err == nil {
 		return nil
@@ -23,7 +23,7 @@ func fail(err error) error {
 	return coded(e, !e.Kind.Info().Retry)
 }
 
-// final is a failure that no further try heals, whatever its kind.
+// final is a failure that is not retried, whatever its kind.
 func final(e *schema.Error) error { return coded(e, true) }
 
 func coded(e *schema.Error, nonRetryable bool) error {

@@ -13,11 +13,76 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
+// Tasks is the queue of node tasks.
+type Tasks interface {
+	// Prepare finds the task of the spec's operation and step (id
+	// lifecycle.TaskID) and sets its owner, the activity that the result completes.
+	// If there is no task, it returns the row that Enqueue would store, with the
+	// next seq, and stores nothing.
+	Prepare(ctx context.Context, s TaskSpec, o task.Owner) (TaskRow, error)
+	// Enqueue stores the prepared row with its signed envelope and wakes the
+	// node's poll. A repeated call keeps the first envelope. KindServiceUnavailable,
+	// reason seq_taken, when another task has taken the row's seq: prepare again.
+	Enqueue(ctx context.Context, s TaskSpec, o task.Owner, row TaskRow, envelope []byte) error
+	// Void ends the operation's unfinished tasks as canceled and notifies the
+	// agent. A late result is recorded, not applied.
+	Void(ctx context.Context, f Fence) error
+}
+
+// Signer signs task payloads with a key that stays in Vault.
+type Signer interface {
+	// Sign returns a DSSE envelope of the payload bytes with payload type
+	// task.PayloadType. KindServiceUnavailable when Vault is sealed or
+	// cannot be reached.
+	Sign(ctx context.Context, payload []byte) (envelope []byte, err error)
+}
+
+// Sets reads the verifier sets.
+type Sets interface {
+	// MinVerifierSet returns the version of the verifier set in which the key that
+	// Signer uses became active, 0 for the first set. A node with an older set
+	// cannot verify the key's signatures.
+	MinVerifierSet(ctx context.Context) (int64, error)
+}
+
+// TaskSpec is a task that a workflow gives to a node.
+type TaskSpec struct {
+	OperationID string          `json:"operation_id"`
+	OpSeq       int64           `json:"op_seq"`
+	NodeID      string          `json:"node_id"`
+	Step        string          `json:"step"` // unique within the operation
+	Type        task.Type       `json:"type"`
+	Params      json.RawMessage `json:"params,omitempty"`
+	Deadline    time.Time       `json:"deadline"` // after it the envelope is void
+	// Attempt counts the tries of the step within the operation, from 1; 0
+	// means 1. Expect.OpSeq is filled in from OpSeq.
+	Attempt       int64            `json:"attempt,omitempty"`
+	Expect        task.Expectation `json:"expect,omitzero"`
+	CorrelationID string           `json:"correlation_id"`
+}
+
+// TaskRow is the part of a stored task that RunNodeTask needs.
+type TaskRow struct {
+	TaskID      string
+	NodeID      string
+	Incarnation int64
+	Type        task.Type
+	Effect      task.Effect
+	Params      json.RawMessage
+	Seq         int64
+	Status      task.Status
+	Signed      bool // the envelope is attached: the task can be offered
+	CreatedAt   time.Time
+	// Stored is false for a task that Prepare proposes and Enqueue has not stored.
+	Stored bool
+	Result *task.Result // set when Status is terminal or lost
+}
+
 // Task holds the activities that give work to a node.
 type Task struct {
 	Tasks  Tasks
 	Signer Signer
-	// Sets says the oldest verifier set that may judge a task; nil for any.
+	// Sets supplies the oldest verifier set that can verify a task. nil accepts any.
 	Sets Sets
 	// Env is the environment's name, part of every identity and envelope.
 	Env string
@@ -25,14 +90,13 @@ type Task struct {
 	Now func() time.Time
 }
 
-// RunNodeTask gives a task to the node and leaves the activity open: the node API
-// completes it by id when the result is stored (task.Result), so no
-// worker slot is held meanwhile. A second run, as after a heartbeat timeout, finds
-// its own row: it signs what is unsigned, answers a stored result at once, fails
-// with task.ReasonLost for a task that was given up, and otherwise goes on
-// waiting.
+// RunNodeTask enqueues a task for the node and leaves the activity open. The
+// relay completes it by id when the result is stored (task.Result), so that the
+// task holds no worker slot. A second run, for example after a heartbeat timeout,
+// finds the same row: it signs an unsigned task, returns a stored result, fails
+// with task.ReasonLost for a lost task, and otherwise keeps waiting.
 //
-// ActivityID must be the spec's Step, which the stored owner repeats.
+// The activity's ID must be the spec's Step; the stored owner has the same.
 func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, error) {
 	info := activity.GetInfo(ctx)
 	owner := task.Owner{
@@ -53,8 +117,8 @@ func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, err
 	return task.Result{}, activity.ErrResultPending
 }
 
-// stored answers for a task that is over, as its completion would have: a
-// failure is final whatever its kind, since the row stays as it is.
+// stored returns the result of a task that ended, as its completion does. A
+// failure is final whatever its kind, because the row does not change.
 func stored(r task.Result) (task.Result, error) {
 	if e := r.Failure(); e != nil {
 		return task.Result{}, final(e)
@@ -62,14 +126,14 @@ func stored(r task.Result) (task.Result, error) {
 	return r, nil
 }
 
-// enqueue signs the task and stores it with its envelope. Signed first, so that
-// the row is offered from the moment it stands.
+// enqueue signs the task and stores it with its envelope. It signs first, so that
+// a stored row can be dispatched at once.
 func (t *Task) enqueue(ctx context.Context, spec TaskSpec, o task.Owner, row TaskRow) error {
 	p := t.payload(ctx, spec, row)
 	if t.Sets != nil {
-		// Asked before the signing: should the key change in between, the version
-		// is one that the new key's nodes are past.
-		least, err := t.Sets.LeastSet(ctx)
+		// Read before signing: if the key changes in between, nodes that know the
+		// new key have a later set than this one.
+		least, err := t.Sets.MinVerifierSet(ctx)
 		if err != nil {
 			return err
 		}
@@ -100,8 +164,8 @@ func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Pay
 	if r, ok := row.Type.Info(); ok {
 		runtime = r.MaxRuntime
 	}
-	// A node hashes the params as they stand in the signed body, which has no
-	// spaces; those of a stored row do.
+	// The node hashes the params as the signed body has them, without spaces. The
+	// params of a stored row have spaces.
 	if compact, err := json.Marshal(params); err == nil {
 		params = compact
 	}

@@ -45,7 +45,7 @@ func (q *queue) Void(context.Context, activities.Fence) error { return nil }
 // Sign "signs" by answering the payload.
 func (q *queue) Sign(_ context.Context, payload []byte) ([]byte, error) { return payload, nil }
 
-func (q *queue) LeastSet(context.Context) (int64, error) { return q.least, q.leastErr }
+func (q *queue) MinVerifierSet(context.Context) (int64, error) { return q.least, q.leastErr }
 
 func run(t *testing.T, q *queue, spec activities.TaskSpec) (task.Result, error) {
 	t.Helper()
@@ -67,13 +67,13 @@ func fresh() *queue {
 		Effect: task.EffectDestructive, Seq: 5, Status: task.Pending}}
 }
 
-// A second run, as after a heartbeat timeout, finds its own row in whatever state
-// it is.
-func TestASecondRunFindsItsRow(t *testing.T) {
+// TestSecondRunFindsItsRow: a second run, for example after a heartbeat timeout,
+// finds its row in any state.
+func TestSecondRunFindsItsRow(t *testing.T) {
 	t.Parallel()
 	done := task.Result{Status: task.Succeeded, Output: json.RawMessage(`{"stopped":[]}`)}
 	refused := task.Result{Status: task.Failed, Code: schema.KindServiceUnavailable, Message: "no"}
-	cancelled := task.Result{Status: task.Canceled, Message: "cancelled: wrong node"}
+	canceled := task.Result{Status: task.Canceled, Message: "cancelled: wrong node"}
 	gone := task.NoReport(task.Lost, 1)
 	for name, tc := range map[string]struct {
 		status task.Status
@@ -85,8 +85,8 @@ func TestASecondRunFindsItsRow(t *testing.T) {
 		"running":              {status: task.Running},
 		"succeeded":            {status: task.Succeeded, result: &done},
 		"failed for good":      {task.Failed, &refused, schema.KindServiceUnavailable, ""},
-		"cancelled":            {task.Canceled, &cancelled, schema.KindTaskFailed, task.ReasonCanceled},
-		"given up as lost":     {task.Lost, &gone, schema.KindTaskFailed, task.ReasonLost},
+		"canceled":             {task.Canceled, &canceled, schema.KindTaskFailed, task.ReasonCanceled},
+		"lost":                 {task.Lost, &gone, schema.KindTaskFailed, task.ReasonLost},
 		"succeeded after lost": {status: task.Succeeded, result: &done},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestASecondRunFindsItsRow(t *testing.T) {
 				var app *temporal.ApplicationError
 				require.ErrorAs(t, err, &app)
 				require.Equal(t, string(tc.kind), app.Type())
-				require.True(t, app.NonRetryable(), "the row stays as it is")
+				require.True(t, app.NonRetryable(), "the row does not change")
 				var info schema.ErrorInfo
 				require.NoError(t, app.Details(&info))
 				require.Equal(t, tc.reason, info.Reason)
@@ -114,7 +114,7 @@ func TestASecondRunFindsItsRow(t *testing.T) {
 	}
 }
 
-func TestAFirstRunSignsWhatItStores(t *testing.T) {
+func TestFirstRunSignsAndStores(t *testing.T) {
 	t.Parallel()
 	q := fresh()
 	deadline := time.Now().Add(time.Hour).UTC()
@@ -152,59 +152,59 @@ func TestAFirstRunSignsWhatItStores(t *testing.T) {
 	require.False(t, app.NonRetryable(), "the next try plans anew")
 }
 
-// heap is a reclaimer with so many tasks; fail is the batch that fails.
-type heap struct {
+// batches is a reclaimer with three batches; fail is the call that fails.
+type batches struct {
 	asked []string
 	fail  int
 	// broken is a batch with a task that cannot be decided.
 	broken int
 }
 
-func (h *heap) Reclaim(_ context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
+func (h *batches) Reclaim(_ context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
 	h.asked = append(h.asked, r.After)
 	report := activities.ReclaimReport{Decisions: []activities.ReclaimDecision{{TaskID: r.After, Type: task.NodeProbe, Result: activities.ReclaimRequeued}}}
 	if len(h.asked) == h.fail {
-		return report, schema.Errorf(schema.KindServiceUnavailable, "away")
+		return report, schema.Errorf(schema.KindServiceUnavailable, "unavailable")
 	}
 	report.Next = map[string]string{"": "a", "a": "b", "b": ""}[r.After]
 	if len(h.asked) == h.broken {
-		return report, schema.Errorf(schema.KindInternal, "its row does not read")
+		return report, schema.Errorf(schema.KindInternal, "cannot parse its row")
 	}
 	return report, nil
 }
 
-func TestASweepGoesRoundWhatItCannotDecide(t *testing.T) {
+func TestReclaimSkipsUndecidable(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	h := &heap{broken: 2}
-	a := &activities.Sweep{Reclaimer: h}
+	h := &batches{broken: 2}
+	a := &activities.Reclaim{Reclaimer: h}
 	env.RegisterActivity(a)
 	_, err := env.ExecuteActivity(a.ReclaimTasks)
 	require.Equal(t, []string{"", "a", "b"}, h.asked)
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
-	require.True(t, app.NonRetryable(), "the run fails, so that somebody looks")
+	require.True(t, app.NonRetryable(), "the run fails visibly")
 }
 
-func TestASweepGoesOnWhereItStopped(t *testing.T) {
+func TestReclaimContinuesAfterLastBatch(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	h, told := &heap{fail: 3}, 0
-	a := &activities.Sweep{Reclaimer: h, Decided: func(task.Type, activities.ReclaimResult) { told++ }}
+	h, observed := &batches{fail: 3}, 0
+	a := &activities.Reclaim{Reclaimer: h, OnDecision: func(task.Type, activities.ReclaimResult) { observed++ }}
 	env.RegisterActivity(a)
 	_, err := env.ExecuteActivity(a.ReclaimTasks)
 	require.Error(t, err)
 	require.Equal(t, []string{"", "a", "b"}, h.asked)
 
-	env.SetHeartbeatDetails(activities.Swept{After: "b", Counts: map[activities.ReclaimResult]int{activities.ReclaimRequeued: 2}})
+	env.SetHeartbeatDetails(activities.ReclaimSummary{After: "b", Counts: map[activities.ReclaimResult]int{activities.ReclaimRequeued: 2}})
 	v, err := env.ExecuteActivity(a.ReclaimTasks)
 	require.NoError(t, err)
-	var swept activities.Swept
-	require.NoError(t, v.Get(&swept))
+	var summary activities.ReclaimSummary
+	require.NoError(t, v.Get(&summary))
 	require.Equal(t, "b", h.asked[3])
 	require.Len(t, h.asked, 4)
-	require.Equal(t, 3, swept.Counts[activities.ReclaimRequeued])
-	require.Equal(t, 4, told, "a decision is counted where it is made")
+	require.Equal(t, 3, summary.Counts[activities.ReclaimRequeued])
+	require.Equal(t, 4, observed, "a decision is counted where it is made")
 }

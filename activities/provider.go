@@ -7,6 +7,56 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
+// Ledger lists the resources that exist outside for a node, so that none leaks.
+type Ledger interface {
+	// Plan records the intent to create, before the outside call, and returns the
+	// entry. A repeated call returns the entry of the first one.
+	Plan(ctx context.Context, f Fence, r Resource) (Resource, error)
+	// Created records that the resource exists.
+	Created(ctx context.Context, f Fence, resourceID, externalID string) error
+	// Released records that the resource is gone.
+	Released(ctx context.Context, f Fence, resourceID string) error
+	// Open returns the node's entries that are not released, oldest first.
+	Open(ctx context.Context, nodeID string) ([]Resource, error)
+}
+
+// Provider creates and deletes the machine behind a node. The resource's id is
+// the idempotency key.
+type Provider interface {
+	// Name is the provider's name in the inventory, for example manual.
+	Name() string
+	// Creates reports whether the provider creates machines, so that a node may
+	// be provisioned before it is enrolled.
+	Creates() bool
+	// Ensure creates or finds the machine and returns the provider's id of it. Calling it
+	// again with the same resource finds the same machine.
+	Ensure(ctx context.Context, r Resource, host string) (externalID string, err error)
+	// Release returns the machine. Releasing a machine that is gone succeeds.
+	Release(ctx context.Context, r Resource) error
+}
+
+// ResourceState is the state of a ledger entry. An entry is planned before the
+// outside call, so that a crash leaves no unknown resource.
+type ResourceState string
+
+// The ledger states.
+const (
+	ResourcePlanned  ResourceState = "planned"
+	ResourceCreated  ResourceState = "created"
+	ResourceReleased ResourceState = "released"
+)
+
+// Resource is one entry of a node's resource ledger, which a teardown must
+// release. ResourceID is the idempotency key of the provider's calls.
+type Resource struct {
+	ResourceID string        `json:"resource_id"`
+	NodeID     string        `json:"node_id"`
+	Kind       string        `json:"kind"` // "instance"
+	Provider   string        `json:"provider"`
+	ExternalID string        `json:"external_id,omitempty"`
+	State      ResourceState `json:"state"`
+}
+
 // Machine holds the activities on providers and the resource ledger.
 type Machine struct {
 	Ledger    Ledger
@@ -20,9 +70,8 @@ type EnsureInput struct {
 	Host     string `json:"host"`
 }
 
-// EnsureMachine takes the node's machine from its provider: the intent is in the
-// ledger before the outside call, the provider finds what an earlier run made.
-// A second run gives the same machine.
+// EnsureMachine gets the node's machine from its provider. It records the intent
+// in the ledger before the outside call. A second run returns the same machine.
 func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, error) {
 	provider, err := m.provider(in.Provider)
 	if err != nil {
@@ -43,8 +92,8 @@ func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, 
 	return planned, fail(m.Ledger.Created(ctx, in.Fence, planned.ResourceID, externalID))
 }
 
-// TearDownMachine gives back everything that the node's ledger lists and returns how
-// many entries that were. A second run goes on where the first one stopped.
+// TearDownMachine releases every open entry of the node's ledger and returns
+// their number. A second run continues where the first one stopped.
 func (m *Machine) TearDownMachine(ctx context.Context, f Fence) (int, error) {
 	open, err := m.Ledger.Open(ctx, f.NodeID)
 	if err != nil {

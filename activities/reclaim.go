@@ -9,55 +9,113 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// reclaimBatch is how many tasks are looked at between two heartbeats.
-const reclaimBatch = 100
-
-// maxReclaimedShown bounds the decisions that a sweep's report names.
-const maxReclaimedShown = 50
-
-// Sweep holds the activity of the reclaimer.
-type Sweep struct {
-	Reclaimer Reclaimer
-	// Decided is told of each decision. Defaults to nothing.
-	Decided func(t task.Type, r ReclaimResult)
+// Reclaimer reconciles stale tasks.
+type Reclaimer interface {
+	// Reclaim reconciles one batch of tasks whose lease ended more than
+	// task.StaleGrace ago, whose operation ended, or whose stored result is not
+	// delivered. It decides each task in a transaction of its own and writes an
+	// audit row. Read and idempotent tasks are requeued and the node's poll is
+	// woken. Destructive tasks become lost, and their activity is completed as
+	// failed with reason task.ReasonLost.
+	//
+	// Reclaim is idempotent: a repeated, concurrent or late call makes no decision
+	// that the tasks' state does not call for. A task that cannot be decided does
+	// not stop the others; its error is returned with the complete report.
+	// KindServiceUnavailable ends the batch.
+	Reclaim(ctx context.Context, r ReclaimRequest) (ReclaimReport, error)
 }
 
-// Swept is what a sweep came to.
-type Swept struct {
+// ReclaimResult is the reclaimer's decision about one task.
+type ReclaimResult string
+
+// The reclaimer's decisions.
+const (
+	// ReclaimRequeued: a read or idempotent task is offered again.
+	ReclaimRequeued ReclaimResult = "requeued"
+	// ReclaimLost: a destructive task is lost; its operation parks.
+	ReclaimLost ReclaimResult = "lost"
+	// ReclaimVoided: the task's operation ended.
+	ReclaimVoided ReclaimResult = "voided"
+	// ReclaimRedelivered: the delivery of a stored result is retried at once.
+	ReclaimRedelivered ReclaimResult = "redelivered"
+)
+
+// ReclaimResults returns the decisions, for metrics.
+func ReclaimResults() []ReclaimResult {
+	return []ReclaimResult{ReclaimRequeued, ReclaimLost, ReclaimVoided, ReclaimRedelivered}
+}
+
+// ReclaimRequest asks for one batch of the reclaimer.
+type ReclaimRequest struct {
+	// After is the last task of the previous batch, "" for the first batch.
+	After string `json:"after,omitempty"`
+	Limit int    `json:"limit"`
+}
+
+// ReclaimDecision is one decision.
+type ReclaimDecision struct {
+	TaskID string        `json:"task_id"`
+	NodeID string        `json:"node_id"`
+	Host   string        `json:"host"`
+	Type   task.Type     `json:"type"`
+	Result ReclaimResult `json:"result"`
+}
+
+// ReclaimReport lists the decisions of a batch.
+type ReclaimReport struct {
+	Decisions []ReclaimDecision `json:"decisions,omitempty"`
+	// Next is the After of the next batch, "" when there is none.
+	Next string `json:"next,omitempty"`
+}
+
+// reclaimBatch is how many tasks are reconciled between two heartbeats.
+const reclaimBatch = 100
+
+// maxDecisionsShown bounds the decisions that a summary lists.
+const maxDecisionsShown = 50
+
+// Reclaim holds the activity of the reclaimer.
+type Reclaim struct {
+	Reclaimer Reclaimer
+	// OnDecision observes each decision. nil observes nothing.
+	OnDecision func(t task.Type, r ReclaimResult)
+}
+
+// ReclaimSummary is the result of one run of the reclaimer.
+type ReclaimSummary struct {
 	// Counts are the decisions by result.
 	Counts map[ReclaimResult]int `json:"counts,omitempty"`
 	// Decisions are the first of them.
 	Decisions []ReclaimDecision `json:"decisions,omitempty"`
-	// After is the last task of the last whole batch.
+	// After is the last task of the last complete batch.
 	After string `json:"after,omitempty"`
 }
 
-func (s *Swept) add(d ReclaimDecision) {
+func (s *ReclaimSummary) add(d ReclaimDecision) {
 	if s.Counts == nil {
 		s.Counts = map[ReclaimResult]int{}
 	}
 	s.Counts[d.Result]++
-	if len(s.Decisions) < maxReclaimedShown {
+	if len(s.Decisions) < maxDecisionsShown {
 		s.Decisions = append(s.Decisions, d)
 	}
 }
 
-// ReclaimTasks goes through the tasks that nobody holds any more; see
-// Reclaimer.Reclaim. A second try goes on after the last batch that the first
-// one finished, and what that had decided is decided no second time.
-func (s *Sweep) ReclaimTasks(ctx context.Context) (Swept, error) {
-	var done Swept
+// ReclaimTasks reconciles all stale tasks; see Reclaimer.Reclaim. A second try
+// continues after the last batch that the first one completed.
+func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
+	var done ReclaimSummary
 	if activity.HasHeartbeatDetails(ctx) {
 		if err := activity.GetHeartbeatDetails(ctx, &done); err != nil {
-			return Swept{}, fail(schema.Wrap(schema.KindInternal, err, "reading how far the sweep had come"))
+			return ReclaimSummary{}, fail(schema.Wrap(schema.KindInternal, err, "reading the progress of the previous try"))
 		}
 	}
 	var failed error
 	for {
-		report, err := s.Reclaimer.Reclaim(ctx, ReclaimRequest{After: done.After, Limit: reclaimBatch})
-		s.count(&done, report.Decisions)
+		report, err := r.Reclaimer.Reclaim(ctx, ReclaimRequest{After: done.After, Limit: reclaimBatch})
+		r.count(&done, report.Decisions)
 		if schema.KindOf(err) == schema.KindServiceUnavailable {
-			return Swept{}, fail(err)
+			return ReclaimSummary{}, fail(err)
 		}
 		if err != nil && failed == nil {
 			failed = err
@@ -68,21 +126,21 @@ func (s *Sweep) ReclaimTasks(ctx context.Context) (Swept, error) {
 		done.After = report.Next
 		activity.RecordHeartbeat(ctx, done)
 		if ctx.Err() != nil {
-			return Swept{}, fail(ctx.Err())
+			return ReclaimSummary{}, fail(ctx.Err())
 		}
 	}
 	if failed != nil {
-		// Everything else is decided; a further try would hide what is not.
-		return Swept{}, final(schema.AsError(failed))
+		// Every other task is decided. A retry would hide the one that is not.
+		return ReclaimSummary{}, final(schema.AsError(failed))
 	}
 	return done, nil
 }
 
-func (s *Sweep) count(done *Swept, decisions []ReclaimDecision) {
+func (r *Reclaim) count(done *ReclaimSummary, decisions []ReclaimDecision) {
 	for _, d := range decisions {
 		done.add(d)
-		if s.Decided != nil {
-			s.Decided(d.Type, d.Result)
+		if r.OnDecision != nil {
+			r.OnDecision(d.Type, d.Result)
 		}
 	}
 }

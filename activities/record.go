@@ -11,29 +11,88 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
+// Records stores nodes and operations. Errors are *schema.Error:
+// KindServiceUnavailable when the database cannot be reached (the caller
+// retries), KindNotFound, KindFenced and the refusals of Claim.
+type Records interface {
+	// Claim takes the node for an operation. In one transaction it checks that the
+	// action may start in the node's state, allocates the next op_seq, stores the
+	// operation with its document, enters the plan's Enter state and writes the
+	// audit row. A second call with the same operation and run returns the same
+	// claim.
+	//
+	// Refusals (KindNotFound, KindInvalidRequest, KindNodeInUse) write an audit row
+	// with result refused and change nothing else. A retire without drain is
+	// refused with KindNodeInUse while the node reports workloads. An operation id
+	// that another run used is KindInvalidRequest, reason duplicate_operation. A
+	// workflow ID that is not the node's is KindInvalidRequest, reason
+	// foreign_workflow_id (lifecycle.CheckWorkflowID).
+	//
+	// An action that does not hold the node gets op_seq 0 and runs beside the
+	// operation that does. A reissue is refused while that one drains or removes
+	// the node.
+	Claim(ctx context.Context, r ClaimRequest) (Claim, error)
+	// Advance records progress under the fence. Repeating a call changes nothing.
+	// A change of state, a park and a decision each write one audit row. With
+	// op_seq 0 the fence covers the operation's own row and nothing of the node,
+	// here and in Finish.
+	Advance(ctx context.Context, f Fence, a Advance) error
+	// Finish ends the operation under the fence: node state, operation row, audit
+	// row, and the operation's unfinished tasks become void. Repeating a call
+	// changes nothing.
+	Finish(ctx context.Context, f Fence, e Finish) error
+	// Enrollment returns the progress of the node's enrollment in its current
+	// incarnation. A claimed token stays claimed after its expiry, because the
+	// claiming key may still request its certificate.
+	Enrollment(ctx context.Context, nodeID string) (Enrollment, error)
+	// LastHeartbeat returns the time of the node's last heartbeat, zero when there
+	// was none.
+	LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error)
+}
+
 // Record holds the activities on the database. They run as local activities
-// and, when the database is slow, as normal ones: same functions.
+// and, when the database is slow, as normal ones.
 type Record struct {
 	Records Records
-	// Ended is told of each operation that was refused or ended; a repeated
-	// call may tell it twice. Defaults to nothing.
-	Ended func(a lifecycle.Action, s lifecycle.OperationState, took time.Duration)
+	// OnEnd observes each operation that was refused or that ended. A repeated
+	// activity may call it twice. nil observes nothing.
+	OnEnd func(a lifecycle.Action, s lifecycle.OperationState, took time.Duration)
 }
 
 func (r *Record) ended(a lifecycle.Action, s lifecycle.OperationState, took time.Duration) {
-	if r.Ended != nil {
-		r.Ended(a, s, took)
+	if r.OnEnd != nil {
+		r.OnEnd(a, s, took)
 	}
 }
 
-// ClaimNode takes the node for an operation; see Records.Claim. A second run
-// answers the same claim.
+// ClaimNode takes the node for an operation (see Records.Claim) and computes the
+// operation's plan, which the run keeps from then on. A second run returns the
+// same claim.
 func (r *Record) ClaimNode(ctx context.Context, req ClaimRequest) (Claim, error) {
-	claim, err := r.Records.Claim(ctx, req)
+	claim, err := r.claim(ctx, req)
 	if err != nil && !schema.KindOf(err).Info().Retry {
 		r.ended(req.Action, lifecycle.OperationRejected, 0)
 	}
 	return claim, fail(err)
+}
+
+func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
+	plan, ok := lifecycle.PlanOf(req.Action, req.Options)
+	if !ok || plan.Workflow == "" {
+		return Claim{}, schema.NewError(schema.KindInvalidRequest, "%q is not an operation", req.Action).
+			WithReason("not_an_operation")
+	}
+	// The store compares the host with the inventory; the rest needs no database.
+	host, _, _ := lifecycle.NodeOfWorkflow(req.WorkflowID)
+	if err := lifecycle.CheckWorkflowID(req.Action, host, req.NodeID, req.WorkflowID); err != nil {
+		return Claim{}, err
+	}
+	if req.Document != nil {
+		plan.Begin(&req.Document.Operation, time.Now().UTC())
+	}
+	claim, err := r.Records.Claim(ctx, req)
+	claim.Plan = plan
+	return claim, err
 }
 
 // AdvanceInput is the input of RecordProgress.
@@ -42,7 +101,8 @@ type AdvanceInput struct {
 	Advance Advance `json:"advance"`
 }
 
-// RecordProgress records progress; see Records.Advance. A second run changes nothing.
+// RecordProgress records progress; see Records.Advance. A second run changes
+// nothing.
 func (r *Record) RecordProgress(ctx context.Context, in AdvanceInput) error {
 	in.Advance.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
 	return fail(r.Records.Advance(ctx, in.Fence, in.Advance))
@@ -57,7 +117,8 @@ type FinishInput struct {
 	StartedAt time.Time        `json:"started_at"`
 }
 
-// FinishOperation ends an operation; see Records.Finish. A second run changes nothing.
+// FinishOperation ends an operation; see Records.Finish. A second run changes
+// nothing.
 func (r *Record) FinishOperation(ctx context.Context, in FinishInput) error {
 	in.Finish.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
 	if err := r.Records.Finish(ctx, in.Fence, in.Finish); err != nil {
@@ -67,7 +128,7 @@ func (r *Record) FinishOperation(ctx context.Context, in FinishInput) error {
 	return nil
 }
 
-// ReadEnrollment reads how far the node's enrolment has come.
+// ReadEnrollment reads the progress of the node's enrollment.
 func (r *Record) ReadEnrollment(ctx context.Context, nodeID string) (Enrollment, error) {
 	e, err := r.Records.Enrollment(ctx, nodeID)
 	return e, fail(err)
@@ -77,19 +138,19 @@ func (r *Record) ReadEnrollment(ctx context.Context, nodeID string) (Enrollment,
 // present: two missed ones are allowed.
 const agentFresh = 3 * wire.HeartbeatInterval
 
-// CheckAgent fails with KindAgentSilent until the node's agent was heard
-// within three heartbeats. Its retries are the wait, so waiting adds nothing to
-// the history.
+// CheckAgent fails with KindAgentSilent until the node's agent sent a heartbeat
+// within agentFresh. The activity's retries are the wait, so waiting adds no
+// events to the history.
 func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
 	last, err := r.Records.LastHeartbeat(ctx, nodeID)
 	if err != nil {
 		return fail(err)
 	}
 	if last.IsZero() {
-		return fail(schema.Errorf(schema.KindAgentSilent, "the agent has never been heard"))
+		return fail(schema.Errorf(schema.KindAgentSilent, "the agent has never sent a heartbeat"))
 	}
 	if age := time.Since(last); age > agentFresh {
-		return fail(schema.Errorf(schema.KindAgentSilent, "the agent was last heard %s ago", age.Round(time.Second)))
+		return fail(schema.Errorf(schema.KindAgentSilent, "the agent's last heartbeat was %s ago", age.Round(time.Second)))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"crypto"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"os"
@@ -10,15 +11,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/agent/host"
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/agent/nodeapi"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/verify"
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// errRemoved is the server's word that the node is no more.
-var errRemoved = schema.NewError(schema.KindInvalidNodeIdentity, "the node is removed").WithReason(schema.ReasonNodeRemoved)
-
 // Agent is one node's agent. Make it with New and run it once, or drive it with
-// Step. Many may live in one process.
+// RunOnce. Many may live in one process.
 type Agent struct {
 	conf   Config
 	deps   Deps
@@ -26,50 +33,56 @@ type Agent struct {
 	now    func() time.Time
 	timing timing
 
-	state     stateDir
+	state     disk.StateDir
 	lock      *os.File
-	keeper    *keeper
-	flags     *flags
-	workloads Workloads
-	tasks     *tasks
-	trust     *setStore
-	client    atomic.Pointer[client]
-	watch     *notifier
+	clock     *nodeapi.Clock
+	identity  *identity.Manager
+	cordon    *workload.CordonFlag
+	workloads workload.Driver
+	journal   *tasks.Journal
+	tasks     *tasks.Runner
+	sets      *verify.SetStore
+	client    atomic.Pointer[nodeapi.Client]
+	notify    *notifier
 
 	bootID   string
-	holder   string
+	session  string
 	started  time.Time
 	resumed  sync.Once
-	reread   atomic.Bool  // the CA bundle is to be read again
+	reread   atomic.Bool  // the CA bundle must be read again
 	leaving  atomic.Bool  // the node gives up its identity
-	lastLoop atomic.Int64 // unix ns of the poll loop's last turn
+	lastLoop atomic.Int64 // unix ns of the poll loop's latest turn
 	polls    atomic.Int64 // made so far
 	changed  chan struct{}
-	pulse    *pulse
+	beats    *heartbeatScheduler
 	stop     context.CancelCauseFunc
 }
 
-// New makes an agent from a validated configuration and takes its state folder,
-// which belongs to one agent at a time, until Close. It speaks to nobody.
+// New makes an agent from a validated configuration and locks its state folder,
+// which belongs to one agent at a time, until Close. It opens no connection.
 func New(c Config, d Deps) (_ *Agent, err error) {
 	d = d.defaults()
-	a := &Agent{
-		conf: c, deps: d, log: d.Log.With("node_id", c.NodeID), now: d.Clock.Now, timing: defaultTiming(),
-		state: stateDir{path: c.StateDir, disk: disk{fs: d.FS}}, started: d.Clock.Now(), changed: make(chan struct{}, 1), bootID: bootID("/"),
-		pulse:     newPulse(),
-		workloads: d.Workloads, watch: newNotifier(c.NotifySocket, c.WatchdogUsec),
-		stop: func(error) {},
+	t := defaultTiming()
+	if d.timing != nil {
+		t = *d.timing
 	}
 	if d.PollTimeout > 0 {
-		a.timing.pollTimeout = d.PollTimeout
+		t.identity.PollTimeout = d.PollTimeout
 	}
 	if d.Heartbeat > 0 {
-		a.timing.heartbeat = d.Heartbeat
+		t.heartbeat = d.Heartbeat
 	}
-	if err := a.state.ensure(); err != nil {
+	log := d.Log.With("node_id", c.NodeID)
+	a := &Agent{
+		conf: c, deps: d, log: log, now: d.Clock.Now, timing: t,
+		state: disk.StateDir{Path: c.StateDir, Files: disk.Files{FS: d.FS}}, started: d.Clock.Now(), changed: make(chan struct{}, 1),
+		bootID: host.BootID("/"), beats: newHeartbeatScheduler(), notify: newNotifier(c.NotifySocket, c.WatchdogUsec),
+		stop: func(error) {},
+	}
+	if err := a.state.Ensure("journal", "identity"); err != nil {
 		return nil, err
 	}
-	if a.lock, err = a.state.lock(); err != nil {
+	if a.lock, err = a.state.Lock(); err != nil {
 		return nil, err
 	}
 	made := false
@@ -78,119 +91,151 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 			a.Close()
 		}
 	}()
-	a.holder = holderName(a.bootID, a.started)
-	a.keeper = a.newKeeper()
-	if a.flags, err = loadFlags(a.state); err != nil {
+	a.session = sessionName(a.bootID, a.started)
+	a.clock = nodeapi.NewClock(func() time.Time { return a.now() }, log)
+	a.identity = identity.New(c.identity(), t.identity, a.state, identityPort{a}, a.clock, log)
+	a.identity.SetTiming(t.identity, d.Jitter)
+	if a.cordon, err = workload.LoadCordon(a.state, a.change); err != nil {
 		return nil, err
 	}
-	a.flags.changed = a.change
-	if a.workloads == nil {
-		if a.workloads, err = newWorkloads(c, a.state, a.flags, a.change, a.log); err != nil {
+	if a.workloads = d.Workloads; a.workloads == nil {
+		if a.workloads, err = c.newDriver(DriverConfig{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: log}); err != nil {
 			return nil, err
 		}
 	}
-	j, err := openJournal(a.state, a.log)
-	if err != nil {
+	if err := a.openTasks(); err != nil {
 		return nil, err
 	}
-	clock := &trustedClock{local: a.now, told: j.floor.Time, at: a.now()}
-	if a.trust, err = openTrust(a.state, c.Env, c.trust, clock, a.timing, a.log); err != nil {
-		return nil, err
-	}
-	if d.Executors == nil {
-		d.Executors = a.executors()
-	}
-	if d.Wrap != nil {
-		list := make(map[task.Type]Executor, len(d.Executors))
-		for t, x := range d.Executors {
-			list[t] = d.Wrap(t, x)
-		}
-		d.Executors = list
-	}
-	a.tasks = newTasks(j, d.Executors, a.timing, a.now, a.log)
-	a.tasks.server, a.tasks.trusted = a.keeper.clock.now, clock.now
-	a.tasks.folders = folders{a.state}
-	a.tasks.folders.clear(a.log)
-	a.tasks.api, a.tasks.removed = a.api, func(err error) { a.stop(err) }
 	made = true
 	return a, nil
 }
 
-// newKeeper makes the identity's keeper. It reads the agent's clock and
-// intervals each time anew.
-func (a *Agent) newKeeper() *keeper {
-	local := func() time.Time { return a.now() }
-	k := &keeper{
-		conf: &a.conf, deps: a.deps, log: a.log, timing: &a.timing, state: a.state,
-		clock: &serverClock{local: local, log: a.log}, store: newVersionStore(a.conf, a.state, a.log),
-		keys: keyRing{a.state}, api: a.api, prove: a.beat,
+// openTasks opens the journal and the verifier set, and wires the executors.
+func (a *Agent) openTasks() error {
+	j, err := tasks.OpenJournal(a.state, a.log)
+	if err != nil {
+		return err
 	}
-	k.use = func(*version) error { return a.connect() }
-	k.setTiming()
-	return k
+	a.journal = j
+	clock := verify.NewClock(func() time.Time { return a.now() }, j.TimeFloor())
+	retry := wait.Range{Min: a.timing.poll.Min, Max: a.timing.identity.Refused.Max}
+	if a.sets, err = verify.OpenSets(a.state, a.conf.Env, a.conf.trust, clock, retry, a.log); err != nil {
+		return err
+	}
+	list := a.deps.Executors
+	if list == nil {
+		list = a.executors()
+	}
+	if a.deps.Wrap != nil {
+		wrapped := make(map[task.Type]tasks.Executor, len(list))
+		for t, x := range list {
+			wrapped[t] = a.deps.Wrap(t, x)
+		}
+		list = wrapped
+	}
+	a.tasks = tasks.NewRunner(tasks.Config{
+		Journal: j, Executors: list, Timing: a.timing.task, State: a.state,
+		API: func() tasks.API { return a.api() }, Removed: func(err error) { a.stop(err) },
+		Local: func() time.Time { return a.now() }, Server: a.clock.Now, Trusted: clock.Now, Log: a.log,
+	})
+	return nil
 }
 
-// Close gives the state folder back.
+// Close releases the state folder.
 func (a *Agent) Close() {
 	a.lock.Close() //nolint:errcheck // closing releases the lock; nothing is written through it
 }
 
-func (a *Agent) api() *client { return a.client.Load() }
+func (a *Agent) api() *nodeapi.Client { return a.client.Load() }
 
-// connect makes the client of the identity in use, which presents its
-// certificate and signs with its key, and lets go of the former one's idle
-// connections; requests under way end by themselves.
+// newClient makes a client that presents a certificate and signs with its key.
+func (a *Agent) newClient(present func(*tls.CertificateRequestInfo) (*tls.Certificate, error), key crypto.Signer) (*nodeapi.Client, error) {
+	return nodeapi.New(nodeapi.Config{
+		URL: a.conf.APIURL, NodeID: a.conf.NodeID, CABundlePath: a.conf.CABundlePath, AgentVersion: Version(),
+		Transport: a.deps.Transport, Clock: a.clock,
+	}, present, key)
+}
+
+// connect makes the client of the identity in use and closes the former one's
+// idle connections; requests under way end as usual.
 func (a *Agent) connect() error {
-	v := a.keeper.inUse.Load()
-	c, err := a.deps.newClient(a.conf, a.keeper.clock, a.keeper.presenterOf(v))
+	v := a.identity.Current()
+	var key crypto.Signer
+	if v != nil {
+		key, _ = v.Certificate.PrivateKey.(crypto.Signer)
+	}
+	c, err := a.newClient(a.identity.Presenter(v), key)
 	if err != nil {
 		return err
 	}
-	if v != nil {
-		c.key, _ = v.cert.PrivateKey.(crypto.Signer)
-	}
-	if old := a.client.Swap(c); old != nil {
-		old.close()
+	if former := a.client.Swap(c); former != nil {
+		former.Close()
 	}
 	return nil
 }
 
-// Run works until ctx ends or the server says that the node is removed; both
-// are a nil error, so that a supervisor that restarts on failure lets a removed
-// node rest.
+// identityPort is the node API as the identity manager sees it.
+type identityPort struct{ a *Agent }
+
+func (p identityPort) Request(ctx context.Context, path string, body any) (wire.EnrollResponse, error) {
+	api, err := p.a.newClient(nil, nil)
+	if err != nil {
+		return wire.EnrollResponse{}, err
+	}
+	defer api.Close()
+	return api.Certificate(ctx, path, body)
+}
+
+func (p identityPort) Renew(ctx context.Context, r wire.RenewRequest) (wire.EnrollResponse, error) {
+	return p.a.api().Certificate(ctx, "/certificates/renew", r)
+}
+
+func (p identityPort) Confirm(ctx context.Context, present identity.Presenter) error {
+	api, err := p.a.newClient(present, nil)
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	return p.a.sendHeartbeat(ctx, api)
+}
+
+func (p identityPort) Reconnect() error { return p.a.connect() }
+
+// Run works until ctx ends or the node is removed; both are a nil error, so that
+// a supervisor that restarts on failure does not restart a removed node.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.stop = context.WithCancelCause(ctx)
 	defer a.stop(nil)
-	a.keeper.setTiming()
-	a.log.Info("agent starts", "version", Version(), "server", a.conf.APIURL, "state_dir", a.conf.StateDir,
-		"env_file", a.conf.EnvFile, "workload_driver", a.conf.WorkloadDriver, "cordoned", a.flags.Cordoned(),
-		"tasks_held", len(a.tasks.journal.have()))
+	a.identity.SetTiming(a.timing.identity, a.deps.Jitter)
+	a.log.Info("agent started", "version", Version(), "server", a.conf.APIURL, "state_dir", a.conf.StateDir,
+		"env_file", a.conf.EnvFile, "workload_driver", a.conf.WorkloadDriver, "cordoned", a.cordon.Cordoned(),
+		"tasks_held", len(a.journal.Held()))
 
 	if fi, err := os.Stat(a.conf.EnvFile); err == nil && fi.Mode().Perm()&0o077 != 0 {
-		a.log.Warn("env file can be read by others and may hold a token", "env_file", a.conf.EnvFile, "mode", fi.Mode().String())
+		a.log.Warn("env file is readable by others and may hold a token", "env_file", a.conf.EnvFile, "mode", fi.Mode().String())
 	}
 
 	var wg sync.WaitGroup
 	wg.Go(func() { a.workloads.Run(ctx) })
-	wg.Go(func() { a.watchdog(ctx) })
-	a.watch.ready()
-	// What a former process left goes on once there is an identity to report
+	wg.Go(func() { a.notify.watch(ctx, &a.lastLoop) })
+	a.notify.ready()
+	// The tasks of a former process resume once there is an identity to report
 	// with.
 	err := a.work(ctx, func() {
 		a.resume(ctx)
-		a.pulse.start()
+		a.beats.start()
 		wg.Go(func() { a.heartbeats(ctx) })
 	})
 	a.stop(err)
-	a.watch.stopping()
+	a.notify.stopping()
 	wg.Wait()
-	a.tasks.wait()
+	a.tasks.Wait()
 	if a.leaving.Load() {
-		return a.keeper.wipe().Err
+		return a.identity.Wipe().Err
 	}
-	if cause := context.Cause(ctx); isRemoved(cause) || isRemoved(err) {
-		a.keeper.wipe()
-		a.log.Error("node removed: the server refuses this node for good, the agent stops")
+	if cause := context.Cause(ctx); apierror.IsRemoved(cause) || apierror.IsRemoved(err) {
+		a.identity.Wipe()
+		a.log.Error("node removed: the agent stops")
 		return nil
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -200,14 +245,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// resume goes on with what a former process left, once.
+// resume resumes the tasks of a former process, once.
 func (a *Agent) resume(ctx context.Context) {
-	a.resumed.Do(func() { a.tasks.resume(ctx) })
+	a.resumed.Do(func() { a.tasks.Resume(ctx) })
 }
 
-// rereadBundle takes a replaced token and address from the environment and the
-// env file. Anything unreadable keeps what stood.
-func (a *Agent) rereadBundle() {
+// reloadConfig takes a replaced token, address and trust from the environment and
+// the env file. It keeps the present values when they cannot be read.
+func (a *Agent) reloadConfig() {
 	if a.deps.Reload == nil {
 		return
 	}
@@ -216,17 +261,14 @@ func (a *Agent) rereadBundle() {
 		err = c.Validate()
 	}
 	if err != nil {
-		a.log.Warn("configuration does not read, keeping the old one", "err", err.Error())
+		a.log.Warn("cannot load the configuration again, keeping the present one", "err", err.Error())
 		return
 	}
 	if c.NodeID != a.conf.NodeID || c.StateDir != a.conf.StateDir {
 		return
 	}
-	same := c.EnrollmentToken == a.conf.EnrollmentToken
 	a.conf.EnrollmentToken, a.conf.APIURL, a.conf.CABundlePath = c.EnrollmentToken, c.APIURL, c.CABundlePath
 	a.conf.SigningPubkeys, a.conf.trust = c.SigningPubkeys, c.trust
-	a.trust.configure(c.trust)
-	if !same && a.keeper.operatorToken() {
-		a.keeper.hold = delay{} // a person is waiting
-	}
+	a.sets.Configure(c.trust)
+	a.identity.Reconfigure(c.APIURL, c.EnrollmentToken)
 }

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
 )
 
 // BenchmarkIdleAgent reports what the shipped agent weighs: the size of its
@@ -28,17 +31,17 @@ func BenchmarkIdleAgent(b *testing.B) {
 	fi, err := os.Stat(bin)
 	require.NoError(b, err)
 
-	f := newFakeAPI(b)
+	f := agenttest.New(b)
 	cmd := exec.CommandContext(b.Context(), bin, "run")
-	cmd.Env = environ(f.config())
+	cmd.Env = environ(configFor(f))
 	require.NoError(b, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	f.polls()
+	f.Polls()
 	for b.Loop() {
-		require.NoError(b, pause(b.Context(), 3*time.Second)) // until it has settled
+		require.NoError(b, wait.Sleep(b.Context(), 3*time.Second)) // until it has settled
 	}
 	resident := resident(b, cmd.Process.Pid)
 	b.ReportMetric(0, "ns/op")

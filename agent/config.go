@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"net/url"
@@ -13,6 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/envfile"
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -21,28 +23,13 @@ import (
 // trust.DefaultEnvFile.
 const EnvFileVar = "GPUAAS_NODE_AGENT_ENV_FILE"
 
-// Workload drivers.
-const (
-	DriverNone    = "none"
-	DriverProcess = "process"
-	DriverSystemd = "systemd"
-	DriverDocker  = "docker"
-)
-
-// Defaults of the workload drivers.
-const (
-	DefaultWorkloadSlice = "gpuaas-workloads.slice"
-	DefaultWorkloadLabel = "gpuaas.workload"
-)
-
-// Config is everything the agent is told. The environment is read here and
-// nowhere else.
+// Config is the agent's configuration. LoadConfig alone reads the environment.
 type Config struct {
 	NodeID string
 	// APIURL is the node API's https address by host name; no path.
 	APIURL string
 	// EnrollmentToken may be empty once the node is enrolled.
-	EnrollmentToken Secret
+	EnrollmentToken schema.Secret
 	// SigningPubkeys is a trust.TaskTrust in its text form.
 	SigningPubkeys string
 	// CABundlePath verifies the node API's certificate; the system's roots are
@@ -61,10 +48,13 @@ type Config struct {
 	// trust.DefaultStateDir.
 	StateDir string
 
-	// WorkloadDriver is process, systemd, docker or none. Defaults to none.
+	// WorkloadDriver is none, systemd, docker or a name in Drivers. Defaults to
+	// none.
 	WorkloadDriver string
-	// WorkloadDir is the supervised folder of the process driver. Defaults to
-	// StateDir/workloads.
+	// Drivers are further workload drivers, by name.
+	Drivers map[string]Driver
+	// WorkloadDir is the folder of a driver that supervises from files. Defaults
+	// to StateDir/workloads.
 	WorkloadDir string
 	// WorkloadSlice is the systemd driver's slice. Defaults to
 	// DefaultWorkloadSlice.
@@ -82,25 +72,13 @@ type Config struct {
 	trust trust.TaskTrust
 }
 
-// Secret is a text that no log, format or encoder prints.
-type Secret string
-
-// String hides the secret.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
+// identity is the part that the identity depends on.
+func (c Config) identity() identity.Config {
+	return identity.Config{
+		NodeID: c.NodeID, Env: c.Env, Server: c.APIURL, Token: c.EnrollmentToken, EnvFile: c.EnvFile,
+		CertPath: c.CertPath, KeyPath: c.KeyPath, NodeCABundlePath: c.NodeCABundlePath, AgentVersion: Version(),
 	}
-	return "[hidden]"
 }
-
-// GoString hides the secret.
-func (s Secret) GoString() string { return s.String() }
-
-// MarshalText hides the secret.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// LogValue hides the secret.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // LoadConfig reads the environment (KEY=value entries) and the env file it
 // names; the environment wins. A missing file is an error only when it was
@@ -123,7 +101,7 @@ func LoadConfig(env []string) (Config, error) {
 	case err != nil:
 		return Config{}, schema.Wrap(schema.KindInvalidRequest, err, "reading %s", EnvFileVar)
 	}
-	file, err := parseEnvFile(string(text))
+	file, err := envfile.Parse(string(text))
 	if err != nil {
 		return Config{}, schema.Wrap(schema.KindInvalidRequest, err, "env file %s", path)
 	}
@@ -141,7 +119,7 @@ func configOf(vars map[string]string, file string) Config {
 	c := Config{
 		NodeID:           get("GPUAAS_NODE_ID", ""),
 		APIURL:           strings.TrimRight(get("GPUAAS_API_URL", ""), "/"),
-		EnrollmentToken:  Secret(get("GPUAAS_ENROLLMENT_TOKEN", "")),
+		EnrollmentToken:  schema.NewSecret(get("GPUAAS_ENROLLMENT_TOKEN", "")),
 		SigningPubkeys:   get("GPUAAS_TASK_SIGNING_PUBKEYS", ""),
 		CABundlePath:     get("GPUAAS_CA_BUNDLE_PATH", trust.DefaultCABundlePath),
 		NodeCABundlePath: get("GPUAAS_NODE_CERT_CA_BUNDLE_PATH", trust.DefaultNodeCABundlePath),
@@ -149,9 +127,9 @@ func configOf(vars map[string]string, file string) Config {
 		KeyPath:          get("GPUAAS_KEY_PATH", trust.DefaultKeyPath),
 		Env:              get("GPUAAS_ENV", ""),
 		StateDir:         get("GPUAAS_STATE_DIR", trust.DefaultStateDir),
-		WorkloadDriver:   get("GPUAAS_WORKLOAD_DRIVER", DriverNone),
-		WorkloadSlice:    get("GPUAAS_WORKLOAD_SLICE", DefaultWorkloadSlice),
-		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", DefaultWorkloadLabel),
+		WorkloadDriver:   get("GPUAAS_WORKLOAD_DRIVER", workload.NameNone),
+		WorkloadSlice:    get("GPUAAS_WORKLOAD_SLICE", workload.DefaultSlice),
+		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", workload.DefaultLabel),
 		EnvFile:          file,
 		NotifySocket:     get("NOTIFY_SOCKET", ""),
 		WatchdogUsec:     get("WATCHDOG_USEC", ""),
@@ -172,7 +150,7 @@ func (c *Config) Validate() error {
 	if err := checkAPIURL(c.APIURL); err != nil {
 		fault("GPUAAS_API_URL: %v", err)
 	}
-	if _, _, err := trust.ParseToken(string(c.EnrollmentToken)); c.EnrollmentToken != "" && err != nil {
+	if _, _, err := trust.ParseToken(c.EnrollmentToken.Reveal()); !c.EnrollmentToken.Empty() && err != nil {
 		fault("GPUAAS_ENROLLMENT_TOKEN: %v", err)
 	}
 	trust, err := trust.ParseTaskTrust(c.SigningPubkeys)
@@ -186,8 +164,8 @@ func (c *Config) Validate() error {
 	if c.CertPath == c.KeyPath {
 		fault("GPUAAS_CERT_PATH and GPUAAS_KEY_PATH are the same file")
 	}
-	if !slices.Contains([]string{DriverNone, DriverProcess, DriverSystemd, DriverDocker}, c.WorkloadDriver) {
-		fault("GPUAAS_WORKLOAD_DRIVER: %q is not one of process, systemd, docker, none", c.WorkloadDriver)
+	if names := c.driverNames(); !slices.Contains(names, c.WorkloadDriver) {
+		fault("GPUAAS_WORKLOAD_DRIVER: this agent has no driver %q; it has %s", c.WorkloadDriver, strings.Join(names, ", "))
 	}
 	if len(faults) > 0 {
 		return schema.Errorf(schema.KindInvalidRequest, "configuration: %s", strings.Join(faults, "; "))

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -20,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/nodeapi"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -96,7 +97,7 @@ func (s *switchboard) tear() {
 // exchange is an agent with the real one's intervals and transport on a
 // switchboard, in a bubble whose time is not the machine's.
 type exchange struct {
-	*fakeAPI
+	*agenttest.API
 	lines *switchboard
 	agent *running
 	// delay is how late every answer is; a poll is over after this share of the
@@ -113,10 +114,10 @@ func bubble(t *testing.T, set func(*exchange, *Deps), run func(*exchange)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		x := &exchange{fakeAPI: newQuietAPI(t), lines: &switchboard{conns: make(chan net.Conn), done: make(chan struct{})}, share: 1}
+		x := &exchange{API: agenttest.NewQuiet(t), lines: &switchboard{conns: make(chan net.Conn), done: make(chan struct{})}, share: 1}
 		d := Deps{Workloads: NoWorkloads()}
 		d.Transport = func(conf *tls.Config) http.RoundTripper {
-			carrier := newTransport(conf)
+			carrier := nodeapi.NewTransport(conf)
 			carrier.DialContext = x.lines.dial
 			return carrier
 		}
@@ -124,12 +125,10 @@ func bubble(t *testing.T, set func(*exchange, *Deps), run func(*exchange)) {
 			set(x, &d)
 		}
 		x.begin(t)
-		c := x.config()
-		x.install(c, x.id, time.Now().Add(90*24*time.Hour))
+		c := configFor(x.API)
+		install(x.API, c, x.ID, time.Now().Add(90*24*time.Hour))
+		d.timing = new(defaultTiming())
 		a, log := newAgent(t, c, d)
-		a.timing = defaultTiming()
-		a.timing.heartbeat = cmp.Or(d.Heartbeat, a.timing.heartbeat)
-		a.tasks.timing = a.timing
 		x.agent = launch(t, a, log)
 		run(x)
 	})
@@ -139,7 +138,7 @@ func bubble(t *testing.T, set func(*exchange, *Deps), run func(*exchange)) {
 func (x *exchange) begin(t *testing.T) {
 	t.Helper()
 	server := &http.Server{
-		Handler: http.HandlerFunc(x.answer), TLSConfig: x.tls(x.server.server(t)), ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(x.answer), TLSConfig: x.TLS(x.Server.Server(t)), ReadHeaderTimeout: time.Minute,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	ended := make(chan error, 1)
@@ -155,7 +154,7 @@ func (x *exchange) begin(t *testing.T) {
 
 func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor != 1 {
-		x.t.Errorf("%s came by %s", r.URL.Path, r.Proto)
+		x.T.Errorf("%s came by %s", r.URL.Path, r.Proto)
 	}
 	if strings.HasSuffix(r.URL.Path, "/heartbeat") {
 		x.beaten.Lock()
@@ -165,7 +164,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(r.URL.Path, "/wait") {
 		var poll wire.PollRequest
 		if err := json.NewDecoder(r.Body).Decode(&poll); err != nil {
-			x.t.Error(err)
+			x.T.Error(err)
 		}
 		poll.WaitSeconds *= x.share
 		body, _ := json.Marshal(poll)
@@ -175,19 +174,19 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
 	case <-time.After(x.delay):
 	case <-x.lines.done:
 	}
-	x.serve(w, r)
+	x.Serve(w, r)
 }
 
 // rhythm requires that heartbeats came, none later after the one before than the
 // agent's interval, and returns when.
 func (x *exchange) rhythm() []time.Time {
-	x.t.Helper()
+	x.T.Helper()
 	synctest.Wait()
 	x.beaten.Lock()
 	defer x.beaten.Unlock()
-	require.NotEmpty(x.t, x.beats)
+	require.NotEmpty(x.T, x.beats)
 	for i, at := range append(slices.Clone(x.beats[1:]), time.Now()) {
-		require.LessOrEqual(x.t, at.Sub(x.beats[i]), wire.HeartbeatInterval, "heartbeat %d", i+1)
+		require.LessOrEqual(x.T, at.Sub(x.beats[i]), wire.HeartbeatInterval, "heartbeat %d", i+1)
 	}
 	return slices.Clone(x.beats)
 }
@@ -195,9 +194,9 @@ func (x *exchange) rhythm() []time.Time {
 // parked reports how many polls are open.
 func (x *exchange) parked() int {
 	synctest.Wait()
-	x.fakeAPI.mu.Lock()
-	defer x.fakeAPI.mu.Unlock()
-	return x.open
+	x.API.Mu.Lock()
+	defer x.API.Mu.Unlock()
+	return x.Open
 }
 
 // An idle node needs one connection, whether the server answers at once or late,
@@ -215,11 +214,11 @@ func TestAnIdleNodeHasOneConnection(t *testing.T) {
 			bubble(t, set, func(x *exchange) {
 				<-time.After(10 * time.Minute)
 				opened, open := x.lines.counts()
-				require.Equal(x.t, []int{1, 1}, []int{opened, open})
+				require.Equal(x.T, []int{1, 1}, []int{opened, open})
 				if x.agent.deps.Heartbeat == 0 {
 					n := len(x.rhythm())
-					require.Greater(x.t, n, 20)
-					require.InDelta(x.t, n, x.count("wait"), 1, "a poll for each heartbeat")
+					require.Greater(x.T, n, 20)
+					require.InDelta(x.T, n, x.Count("wait"), 1, "a poll for each heartbeat")
 				}
 			})
 		})
@@ -231,16 +230,16 @@ func TestAnIdleNodeHasOneConnection(t *testing.T) {
 func TestAChangeIsToldBesideThePoll(t *testing.T) {
 	bubble(t, nil, func(x *exchange) {
 		<-time.After(45 * time.Second)
-		require.Equal(x.t, 1, x.parked())
+		require.Equal(x.T, 1, x.parked())
 		before := len(x.rhythm())
 		x.agent.change()
-		require.Len(x.t, x.rhythm(), before+1, "at once")
+		require.Len(x.T, x.rhythm(), before+1, "at once")
 		opened, open := x.lines.counts()
-		require.Equal(x.t, []int{2, 2}, []int{opened, open})
+		require.Equal(x.T, []int{2, 2}, []int{opened, open})
 		<-time.After(2 * time.Minute)
 		x.rhythm()
 		opened, open = x.lines.counts()
-		require.Equal(x.t, []int{2, 1}, []int{opened, open})
+		require.Equal(x.T, []int{2, 1}, []int{opened, open})
 	})
 }
 
@@ -254,21 +253,21 @@ func TestATaskNeedsASecondConnection(t *testing.T) {
 		d.Executors = script{task.NodeProbe: held(started, end)}.executors()
 	}, func(x *exchange) {
 		<-time.After(time.Minute)
-		p := x.payload(task.NodeProbe, 1, nil)
-		x.offers <- x.offerOf(p, 1)
+		p := x.Payload(task.NodeProbe, 1, nil)
+		x.Offers <- x.OfferOf(p, 1)
 		<-started
 		<-time.After(50 * time.Second)
-		require.Equal(x.t, 2, x.count("progress"))
-		require.Equal(x.t, 1, x.parked())
+		require.Equal(x.T, 2, x.Count("progress"))
+		require.Equal(x.T, 1, x.parked())
 		opened, open := x.lines.counts()
-		require.Equal(x.t, []int{2, 2}, []int{opened, open})
+		require.Equal(x.T, []int{2, 2}, []int{opened, open})
 		close(end)
 		synctest.Wait()
-		require.Equal(x.t, 1, x.count("result"), "at once")
+		require.Equal(x.T, 1, x.Count("result"), "at once")
 		<-time.After(time.Minute)
 		x.rhythm()
 		opened, open = x.lines.counts()
-		require.Equal(x.t, []int{2, 1}, []int{opened, open})
+		require.Equal(x.T, []int{2, 1}, []int{opened, open})
 	})
 }
 
@@ -277,41 +276,41 @@ func TestAConnectionThatDiesInAPollIsReplaced(t *testing.T) {
 		<-time.After(45 * time.Second)
 		x.lines.tear()
 		<-time.After(2 * time.Second)
-		require.Equal(x.t, 1, x.parked())
+		require.Equal(x.T, 1, x.parked())
 		<-time.After(5 * time.Minute)
 		x.rhythm()
 		opened, open := x.lines.counts()
-		require.Equal(x.t, 1, open)
-		require.LessOrEqual(x.t, opened, 3, "one that was late with its heartbeat may have needed another")
+		require.Equal(x.T, 1, open)
+		require.LessOrEqual(x.T, opened, 3, "one that was late with its heartbeat may have needed another")
 	})
 }
 
 // A poll that the server never ends stops no heartbeat.
 func TestAHungPollStopsNoHeartbeat(t *testing.T) {
 	bubble(t, func(x *exchange, _ *Deps) {
-		x.onWait = func(int) error {
+		x.OnWait = func(int) error {
 			<-x.lines.done
 			return nil
 		}
 	}, func(x *exchange) {
 		<-time.After(10 * time.Minute)
-		require.Greater(x.t, len(x.rhythm()), 15)
+		require.Greater(x.T, len(x.rhythm()), 15)
 	})
 }
 
 // A heartbeat that is never answered stops no poll for long.
 func TestAHungHeartbeatStopsNoPoll(t *testing.T) {
 	bubble(t, func(x *exchange, _ *Deps) {
-		x.onBeat = func() error {
+		x.OnBeat = func() error {
 			<-x.lines.done
 			return nil
 		}
 	}, func(x *exchange) {
-		<-time.After(10*time.Minute + beatPatience)
-		require.Equal(x.t, 1, x.parked())
-		polls := x.count("wait")
-		require.LessOrEqual(x.t, polls, 2*10+1)
-		require.GreaterOrEqual(x.t, polls, 10)
+		<-time.After(10*time.Minute + heartbeatPatience)
+		require.Equal(x.T, 1, x.parked())
+		polls := x.Count("wait")
+		require.LessOrEqual(x.T, polls, 2*10+1)
+		require.GreaterOrEqual(x.T, polls, 10)
 	})
 }
 
@@ -326,11 +325,11 @@ func TestTheSecondHeartbeatIsSpread(t *testing.T) {
 		"latest":   {func(most time.Duration) time.Duration { return most }, wire.HeartbeatInterval},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(_ *exchange, d *Deps) { d.Draw = c.draw }, func(x *exchange) {
+			bubble(t, func(_ *exchange, d *Deps) { d.Jitter = c.draw }, func(x *exchange) {
 				<-time.After(time.Minute)
 				at := x.rhythm()
-				require.Equal(x.t, c.after-beatSlack, at[1].Sub(at[0]))
-				require.Equal(x.t, wire.HeartbeatInterval-beatSlack, at[2].Sub(at[1]))
+				require.Equal(x.T, c.after-heartbeatSlack, at[1].Sub(at[0]))
+				require.Equal(x.T, wire.HeartbeatInterval-heartbeatSlack, at[2].Sub(at[1]))
 			})
 		})
 	}

@@ -7,16 +7,20 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Deps are the outside parties of an agent. The zero value is the real ones and
-// a log that nobody reads.
+// no log.
 type Deps struct {
 	Log *slog.Logger
 	// FS is where identity, journal and flags are written. Defaults to the
 	// operating system's.
-	FS FS
+	FS disk.FS
 	// Clock defaults to the operating system's.
 	Clock Clock
 	// Transport makes what carries requests. The configuration it gets verifies
@@ -24,8 +28,9 @@ type Deps struct {
 	// its GetClientCertificate for one, as a handshake does, and return that
 	// call's error as it is. Defaults to an http.Transport.
 	Transport func(*tls.Config) http.RoundTripper
-	// Draw spreads the keeper's waits. Defaults to a random one.
-	Draw Draw
+	// Jitter spreads the waits of the identity manager and of heartbeats. Defaults
+	// to a random one.
+	Jitter wait.Jitter
 	// PollTimeout is what a poll asks the server to wait. Defaults to 55 s;
 	// below a second a poll does not wait.
 	PollTimeout time.Duration
@@ -33,15 +38,16 @@ type Deps struct {
 	// wire.HeartbeatInterval.
 	Heartbeat time.Duration
 	// Executors replace the built-in list.
-	Executors map[task.Type]Executor
-	// Wrap changes each executor of the list, for who only pretends the work.
-	// Nil leaves them as they are.
-	Wrap func(task.Type, Executor) Executor
+	Executors map[task.Type]tasks.Executor
+	// Wrap replaces each executor of the list, for simulators.
+	Wrap func(task.Type, tasks.Executor) tasks.Executor
 	// Workloads replaces the configured driver.
-	Workloads Workloads
+	Workloads workload.Driver
 	// Reload reads the configuration again; see LoadConfig. Nil keeps the one
 	// given.
 	Reload func() (Config, error)
+
+	timing *timing // nil: defaultTiming
 }
 
 // Clock is an agent's time.
@@ -54,8 +60,9 @@ type Clock interface {
 
 type systemClock struct{}
 
-func (systemClock) Now() time.Time                                   { return time.Now() }
-func (systemClock) Sleep(ctx context.Context, d time.Duration) error { return pause(ctx, d) }
+func (systemClock) Now() time.Time { return time.Now() }
+
+func (systemClock) Sleep(ctx context.Context, d time.Duration) error { return wait.Sleep(ctx, d) }
 
 // defaults fills in what was left out.
 func (d Deps) defaults() Deps {
@@ -63,7 +70,7 @@ func (d Deps) defaults() Deps {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	if d.FS == nil {
-		d.FS = OS{}
+		d.FS = disk.OS{}
 	}
 	if d.Clock == nil {
 		d.Clock = systemClock{}

@@ -3,7 +3,8 @@ package agent
 import (
 	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/workload"
+	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -41,41 +47,95 @@ func terms(file string) int {
 	return strings.Count(string(data), "TERM")
 }
 
-func sidecar(t *testing.T, c Config, name string) process {
+// jobState is what the process driver stores of a workload.
+type jobState struct {
+	Phase           string    `json:"phase"`
+	PID             int       `json:"pid"`
+	StopRequestedAt time.Time `json:"stop_requested_at,omitzero"`
+	Stops           []jobStop `json:"stops,omitempty"`
+}
+
+type jobStop struct {
+	At     time.Time `json:"at"`
+	Signal string    `json:"signal"`
+}
+
+func jobFile(c Config, name string) string { return filepath.Join(c.WorkloadDir, name+".state") }
+
+func readJob(t *testing.T, c Config, name string) jobState {
 	t.Helper()
-	var s process
-	ok, err := readJSON(filepath.Join(c.WorkloadDir, name+".state"), &s)
+	var s jobState
+	ok, err := disk.ReadJSON(jobFile(c, name), &s)
 	require.NoError(t, err)
 	require.True(t, ok)
 	return s
 }
 
-// killLeftovers ends what a test's workloads left running.
+// changeJob changes what the process driver stores of a workload.
+func changeJob(t *testing.T, c Config, name string, fields map[string]any) {
+	t.Helper()
+	var s map[string]json.RawMessage // a number keeps its digits
+	_, err := disk.ReadJSON(jobFile(c, name), &s)
+	require.NoError(t, err)
+	for k, v := range fields {
+		s[k], err = json.Marshal(v)
+		require.NoError(t, err)
+	}
+	data, err := json.Marshal(s)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(jobFile(c, name), data, 0o600))
+}
+
+// processDriver is the driver of development, as gpuaas-dev-agent has it.
+func processDriver(c DriverConfig) (workload.Driver, error) {
+	return devworkload.New(devworkload.Config{Dir: c.Dir, Cordoned: c.Cordoned, Changed: c.Changed, ReadOnly: c.ReadOnly, Log: c.Log})
+}
+
+// newProcessDriver makes a driver of a test's workloads beside the agent's.
+func newProcessDriver(tb testing.TB, c Config) Workloads {
+	tb.Helper()
+	d, err := processDriver(DriverConfig{
+		Dir: c.WorkloadDir, Cordoned: func() bool { return false }, Changed: func() {}, Log: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(tb, err)
+	return d
+}
+
+// killLeftovers ends the workloads that a test leaves running.
 func killLeftovers(tb testing.TB, c Config) {
 	tb.Helper()
 	tb.Cleanup(func() {
-		files, _ := filepath.Glob(filepath.Join(c.WorkloadDir, "*.state"))
-		for _, f := range files {
-			var s process
-			if ok, err := readJSON(f, &s); ok && err == nil && s.Phase == phaseRunning && newProcessTable().startTime(s.PID) == s.StartTime {
-				_ = signalGroup(s.PID, syscall.SIGKILL)
-			}
+		d := newProcessDriver(tb, c)
+		ctx := context.WithoutCancel(tb.Context())
+		list, _ := d.List(ctx)
+		for _, w := range list {
+			_ = d.Kill(ctx, w.Name)
 		}
 	})
 }
 
+// running reports whether a process runs and is no zombie.
+func processRuns(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	return len(fields) > 0 && fields[0] != "Z" && fields[0] != "X"
+}
+
 func TestDrainReportsWhatBlocked(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	file := stubbornJob(t, c, "stubborn")
 	writeSpec(t, c, "polite", false, "sleep", "1000")
 	start(t, c, Deps{})
 	eventually(t, "both up", func() bool { return exists(file+".up") && exists(filepath.Join(c.WorkloadDir, "polite.state")) })
 
-	p := f.payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(300 * time.Millisecond)})
-	f.offers <- f.offerOf(p, 1)
-	r := decode[task.DrainResult](t, f.result(p.TaskID).Output)
+	p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(300 * time.Millisecond)})
+	f.Offers <- f.OfferOf(p, 1)
+	r := decode[task.DrainResult](t, f.Result(p.TaskID).Output)
 	require.Equal(t, []string{"polite"}, r.Stopped)
 	require.Len(t, r.Blocked, 1)
 	require.Equal(t, "stubborn", r.Blocked[0].Workload)
@@ -83,35 +143,35 @@ func TestDrainReportsWhatBlocked(t *testing.T) {
 	require.Equal(t, 1, terms(file))
 
 	// A second drain with force kills it; it is not asked again.
-	p = f.payload(task.WorkloadDrain, 2, task.DrainParams{Deadline: time.Now().Add(100 * time.Millisecond), Force: true})
-	f.offers <- f.offerOf(p, 1)
-	r = decode[task.DrainResult](t, f.result(p.TaskID).Output)
+	p = f.Payload(task.WorkloadDrain, 2, task.DrainParams{Deadline: time.Now().Add(100 * time.Millisecond), Force: true})
+	f.Offers <- f.OfferOf(p, 1)
+	r = decode[task.DrainResult](t, f.Result(p.TaskID).Output)
 	require.Equal(t, task.DrainResult{Stopped: []string{"stubborn"}}, r)
 	require.Equal(t, 1, terms(file))
-	s := sidecar(t, c, "stubborn")
-	require.Equal(t, phaseStopped, s.Phase)
+	s := readJob(t, c, "stubborn")
+	require.Equal(t, "stopped", s.Phase)
 	require.Len(t, s.Stops, 2)
 	require.Equal(t, []string{"TERM", "KILL"}, []string{s.Stops[0].Signal, s.Stops[1].Signal})
 }
 
 func TestDrainOfAnEmptyNode(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	start(t, f.config(), Deps{})
-	p := f.payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(-time.Minute)})
-	f.offers <- f.offerOf(p, 1)
-	require.JSONEq(t, `{"stopped":[]}`, string(f.result(p.TaskID).Output))
+	f := agenttest.New(t)
+	start(t, configFor(f), Deps{})
+	p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(-time.Minute)})
+	f.Offers <- f.OfferOf(p, 1)
+	require.JSONEq(t, `{"stopped":[]}`, string(f.Result(p.TaskID).Output))
 }
 
 // agentProcess is a real agent in a process of its own.
 type agentProcess struct {
 	cmd *exec.Cmd
-	log *logBuffer
+	log *agenttest.LogBuffer
 }
 
 func startProcess(t *testing.T, c Config) *agentProcess {
 	t.Helper()
-	p := &agentProcess{cmd: exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "run"), log: &logBuffer{}}
+	p := &agentProcess{cmd: exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "run"), log: &agenttest.LogBuffer{}}
 	p.cmd.Env = append(environ(c), reexecVar+"=1", "PATH="+os.Getenv("PATH"))
 	p.cmd.Stderr = p.log
 	require.NoError(t, p.cmd.Start())
@@ -134,34 +194,34 @@ func (p *agentProcess) kill() {
 // signalled once.
 func TestDrainSurvivesKill9(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	file := stubbornJob(t, c, "job")
 	a := startProcess(t, c)
 	eventually(t, "the workload", func() bool { return exists(file + ".up") })
-	cordon := f.payload(task.WorkloadCordon, 1, nil)
-	f.offers <- f.offerOf(cordon, 1)
-	f.result(cordon.TaskID)
-	p := f.payload(task.WorkloadDrain, 2, task.DrainParams{Deadline: time.Now().Add(time.Minute)})
-	f.offers <- f.offerOf(p, 1)
+	cordon := f.Payload(task.WorkloadCordon, 1, nil)
+	f.Offers <- f.OfferOf(cordon, 1)
+	f.Result(cordon.TaskID)
+	p := f.Payload(task.WorkloadDrain, 2, task.DrainParams{Deadline: time.Now().Add(time.Minute)})
+	f.Offers <- f.OfferOf(p, 1)
 	eventually(t, "the signal", func() bool { return terms(file) == 1 })
-	pid := sidecar(t, c, "job").PID
+	pid := readJob(t, c, "job").PID
 
 	for range 2 {
 		a.kill()
-		f.deserted()
-		require.NoError(t, signalOne(pid, 0), "the workload must outlive the agent")
-		n := f.count("progress")
+		f.Deserted()
+		require.NoError(t, syscall.Kill(pid, 0), "the workload must outlive the agent")
+		n := f.Count("progress")
 		a = startProcess(t, c)
-		f.until("the question whether the task is still wanted", func() bool { return f.counts["progress"] > n })
+		f.Until("the question whether the task is still wanted", func() bool { return f.Counts["progress"] > n })
 	}
-	require.NoError(t, os.WriteFile(file+".release", nil, privateFile))
-	r := f.result(p.TaskID)
+	require.NoError(t, os.WriteFile(file+".release", nil, 0o600))
+	r := f.Result(p.TaskID)
 	require.Equal(t, task.DrainResult{Stopped: []string{"job"}}, decode[task.DrainResult](t, r.Output))
 	require.Equal(t, 1, terms(file))
-	s := sidecar(t, c, "job")
+	s := readJob(t, c, "job")
 	require.Len(t, s.Stops, 1)
-	require.Equal(t, phaseStopped, s.Phase)
+	require.Equal(t, "stopped", s.Phase)
 	require.Equal(t, pid, s.PID)
 }
 
@@ -170,13 +230,11 @@ func TestDrainSurvivesKill9(t *testing.T) {
 // and the result names it.
 func TestDrainResumedAtEachStep(t *testing.T) {
 	t.Parallel()
-	asked := func(s *process) {
-		s.StopRequestedAt = time.Now().UTC()
-		s.Stops = []processStop{{At: s.StopRequestedAt, Signal: "TERM"}}
-	}
+	now := time.Now().UTC()
+	asked := map[string]any{"stop_requested_at": now, "stops": []jobStop{{At: now, Signal: "TERM"}}}
 	for name, c := range map[string]struct {
 		memo    string         // of the drain
-		state   func(*process) // of the workload
+		state   map[string]any // of the workload
 		signal  bool           // it was sent before the crash
 		ended   bool           // the workload ended while no agent ran
 		terms   int
@@ -190,169 +248,55 @@ func TestDrainResumedAtEachStep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFakeAPI(t)
-			cfg := f.config()
+			f := agenttest.New(t)
+			cfg := configFor(f)
 			file := stubbornJob(t, cfg, "job")
 			s := strayStart(t, cfg, "job")
 			eventually(t, "the workload", func() bool { return exists(file + ".up") })
 			if c.state != nil {
-				c.state(&s)
-				require.NoError(t, stateDir{}.writeJSON(filepath.Join(cfg.WorkloadDir, "job.state"), s))
+				changeJob(t, cfg, "job", c.state)
 			}
 			if c.signal {
-				require.NoError(t, signalGroup(s.PID, syscall.SIGTERM))
+				require.NoError(t, syscall.Kill(-s.PID, syscall.SIGTERM))
 				eventually(t, "the signal", func() bool { return terms(file) == 1 })
 			}
-			release := func() { require.NoError(t, os.WriteFile(file+".release", nil, privateFile)) }
+			release := func() { require.NoError(t, os.WriteFile(file+".release", nil, 0o600)) }
 			if c.ended {
 				release()
-				eventually(t, "its end", func() bool { return newProcessTable().startTime(s.PID) == "" })
+				eventually(t, "its end", func() bool { return !processRuns(s.PID) })
 			}
 			deadline := time.Now().Add(time.Minute)
 			if c.blocked {
 				deadline = time.Now().Add(200 * time.Millisecond)
 			}
-			p := f.payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: deadline})
-			seed(t, f, cfg, p, func(e *entry) { e.Memo = []byte(c.memo) })
+			p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: deadline})
+			seed(t, f, cfg, p, func(e *tasks.Entry) { e.Memo = []byte(c.memo) })
 			start(t, cfg, Deps{})
 			if !c.blocked {
 				eventually(t, "the signals", func() bool { return terms(file) == c.terms })
 				release()
 			}
-			r := decode[task.DrainResult](t, f.result(p.TaskID).Output)
+			r := decode[task.DrainResult](t, f.Result(p.TaskID).Output)
 			require.Equal(t, c.terms, terms(file))
 			if c.blocked {
 				require.Equal(t, "job", r.Blocked[0].Workload)
 			} else {
 				require.Equal(t, task.DrainResult{Stopped: []string{"job"}}, r)
 			}
-			require.Len(t, sidecar(t, cfg, "job").Stops, 1)
+			require.Len(t, readJob(t, cfg, "job").Stops, 1)
 		})
 	}
 }
 
-// strayStart starts a spec's process as a former agent would have, and leaves
-// it to nobody.
-func strayStart(t *testing.T, c Config, name string) process {
+// strayStart starts a spec's process as a former agent would have.
+func strayStart(t *testing.T, c Config, name string) jobState {
 	t.Helper()
-	d, err := newProcessDriver(c.WorkloadDir, disk{}, func() bool { return false }, func() {}, newLog())
-	require.NoError(t, err)
-	d.reconcile()
-	return sidecar(t, c, name)
-}
-
-// fakeWorkloads is a driver under a test's control.
-type fakeWorkloads struct {
-	mu      sync.Mutex
-	running []task.Workload
-	lists   int
-	list    func(n int) error
-	stop    func(name string) error
-	asked   []string
-	killed  []string
-}
-
-func (w *fakeWorkloads) List(context.Context) ([]task.Workload, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.lists++
-	if w.list != nil {
-		if err := w.list(w.lists); err != nil {
-			return nil, err
-		}
-	}
-	return append([]task.Workload{}, w.running...), nil
-}
-
-func (w *fakeWorkloads) Stop(_ context.Context, name string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.stop(name); err != nil {
-		return err
-	}
-	w.asked = append(w.asked, name)
-	for i := range w.running {
-		w.running[i].Stopping = w.running[i].Stopping || w.running[i].Name == name
-	}
-	return nil
-}
-
-func (w *fakeWorkloads) Kill(_ context.Context, name string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.killed = append(w.killed, name)
-	return errors.New("no permission")
-}
-
-func (w *fakeWorkloads) Run(ctx context.Context) { <-ctx.Done() }
-
-func drainTask(memo *bytes.Buffer, p task.DrainParams) Task {
-	return Task{
-		Payload:  task.Payload{Params: p.Encode()},
-		Note:     func(string) {},
-		Remember: func(v any) error { memo.Reset(); return encodeTo(memo, v) },
-		Recall:   func(any) (bool, error) { return false, nil },
-		Paused:   func() bool { return false },
-	}
-}
-
-func TestDrainGoesOnWhenTheDriverFails(t *testing.T) {
-	t.Parallel()
-	w := &fakeWorkloads{
-		running: []task.Workload{{Name: "a", Kind: "docker"}, {Name: "b", Kind: "docker"}},
-		list: func(n int) error {
-			if n == 1 || n == 3 {
-				return errors.New("daemon busy")
-			}
-			return nil
-		},
-		stop: func(name string) error {
-			if name == "b" {
-				return errors.New("device busy")
-			}
-			return nil
-		},
-	}
-	var memo bytes.Buffer
-	out, err := drain{w, time.Now}.run(t.Context(), drainTask(&memo, task.DrainParams{Deadline: time.Now().Add(time.Second)}))
-	require.NoError(t, err)
-	r, ok := out.(task.DrainResult)
-	require.True(t, ok)
-	require.Equal(t, []string{"a"}, w.asked)
-	require.Len(t, r.Blocked, 2)
-	require.Contains(t, r.Blocked[0].Reason, "was asked to stop")
-	require.Contains(t, r.Blocked[1].Reason, "device busy")
-	require.JSONEq(t, `["a","b"]`, memo.String())
-}
-
-// TestDrainAsksNobodyBeforeItRemembers: when its memory is not durable, no
-// workload hears of the drain.
-func TestDrainAsksNobodyBeforeItRemembers(t *testing.T) {
-	t.Parallel()
-	w := &fakeWorkloads{running: []task.Workload{{Name: "a"}}, stop: func(string) error { return nil }}
-	task := drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)})
-	tries := 0
-	task.Remember = func(any) error { tries++; return syscall.ENOSPC }
-	_, err := drain{w, time.Now}.run(t.Context(), task)
-	require.ErrorIs(t, err, syscall.ENOSPC)
-	require.Greater(t, tries, 1)
-	require.Empty(t, w.asked)
-}
-
-func TestDrainLimit(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	p := task.Payload{Params: task.DrainParams{Deadline: now.Add(time.Hour)}.Encode()}
-	require.Equal(t, time.Hour+drainGrace, drainLimit(p, now).Round(time.Second))
-	p.Params = task.DrainParams{Deadline: now.Add(-time.Hour)}.Encode()
-	require.Equal(t, drainGrace, drainLimit(p, now))
-}
-
-func pidOf(t *testing.T, file string) int {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	require.NoError(t, err)
-	return pid
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	d := newProcessDriver(t, c)
+	wg.Go(func() { d.Run(ctx) })
+	eventually(t, "the process", func() bool { return exists(jobFile(c, name)) })
+	cancel()
+	wg.Wait()
+	return readJob(t, c, name)
 }

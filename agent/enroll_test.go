@@ -13,41 +13,40 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// polls waits until the agent polled, which needs an identity.
-func (f *fakeAPI) polls() { f.until("a poll", func() bool { return f.counts["wait"] > 0 }) }
-
 func TestEnrolStoresThePair(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	a := start(t, c, Deps{})
-	f.polls()
+	f.Polls()
 	for _, p := range []string{c.CertPath, c.KeyPath} {
 		fi, err := os.Stat(p)
 		require.NoError(t, err)
-		require.Equal(t, os.FileMode(privateFile), fi.Mode().Perm(), p)
+		require.Equal(t, os.FileMode(0o600), fi.Mode().Perm(), p)
 	}
-	require.NoFileExists(t, a.state.file(stagedFile))
+	require.NoFileExists(t, a.state.File("next-key.json"))
 	a.halt()
 
 	b := start(t, c, Deps{})
-	f.until("a poll of the second run", func() bool { return len(f.haves) > 1 })
+	f.Until("a poll of the second run", func() bool { return len(f.Haves) > 1 })
 	b.halt()
-	require.Equal(t, 1, f.count("enroll"), "an enrolled node enrols again")
+	require.Equal(t, 1, f.Count("enroll"), "an enrolled node enrols again")
 }
 
 func TestEnrolAfterALostAnswer(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	f.lose = func(what string, n int) bool { return what == "enroll" && n <= 2 }
-	start(t, f.config(), Deps{})
-	f.polls()
-	keys := f.keys()
+	f := agenttest.New(t)
+	f.Lose = func(what string, n int) bool { return what == "enroll" && n <= 2 }
+	start(t, configFor(f), Deps{})
+	f.Polls()
+	keys := f.Keys()
 	require.Len(t, keys, 3)
 	require.Equal(t, keys[0], keys[1])
 	require.Equal(t, keys[0], keys[2], "the retry uses another key than the claim")
@@ -55,14 +54,14 @@ func TestEnrolAfterALostAnswer(t *testing.T) {
 
 func TestEnrolAfterARestartInTheMiddle(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	f.lose = func(what string, n int) bool { return what == "enroll" && n == 1 }
-	code, _, _ := command(t, environ(c), "enroll")
+	f := agenttest.New(t)
+	c := configFor(f)
+	f.Lose = func(what string, n int) bool { return what == "enroll" && n == 1 }
+	code, _, _ := runCommand(t, environ(c), "enroll")
 	require.Equal(t, schema.ExitUnreachable, code)
-	code, _, errOut := command(t, environ(c), "enroll")
+	code, _, errOut := runCommand(t, environ(c), "enroll")
 	require.Equal(t, schema.ExitDone, code, errOut)
-	require.Equal(t, f.keys()[0], f.keys()[1])
+	require.Equal(t, f.Keys()[0], f.Keys()[1])
 }
 
 func TestEnrolRefusedWaitsForANewBundle(t *testing.T) {
@@ -70,10 +69,10 @@ func TestEnrolRefusedWaitsForANewBundle(t *testing.T) {
 	for _, kind := range []schema.Kind{schema.KindTokenConsumed, schema.KindTokenExpired, schema.KindUnauthenticated} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			f := newFakeAPI(t)
-			c := f.config()
+			f := agenttest.New(t)
+			c := configFor(f)
 			fresh, _, _ := trust.NewToken()
-			f.onEnroll = func(_ int, r wire.EnrollRequest) error {
+			f.OnEnroll = func(_ int, r wire.EnrollRequest) error {
 				if r.Token == fresh {
 					return nil
 				}
@@ -83,18 +82,18 @@ func TestEnrolRefusedWaitsForANewBundle(t *testing.T) {
 			a, log := newAgent(t, c, Deps{Reload: func() (Config, error) {
 				next := c
 				if replaced.Load() {
-					next.EnrollmentToken = Secret(fresh)
+					next.EnrollmentToken = schema.NewSecret(fresh)
 				}
 				return next, nil
 			}})
 			launch(t, a, log)
-			f.until("two refusals", func() bool { return f.counts["enroll"] > 1 })
-			require.Zero(t, f.count("wait"))
+			f.Until("two refusals", func() bool { return f.Counts["enroll"] > 1 })
+			require.Zero(t, f.Count("wait"))
 			replaced.Store(true)
-			f.polls()
-			require.Contains(t, log.String(), `"msg":"enrolment failed"`)
+			f.Polls()
+			require.Contains(t, log.String(), `"msg":"enrollment failed"`)
 			require.Contains(t, log.String(), `"code":"`+string(kind)+`"`)
-			require.NotContains(t, log.String(), string(c.EnrollmentToken))
+			require.NotContains(t, log.String(), c.EnrollmentToken.Reveal())
 			require.NotContains(t, log.String(), fresh)
 		})
 	}
@@ -102,22 +101,22 @@ func TestEnrolRefusedWaitsForANewBundle(t *testing.T) {
 
 func TestEnrolWithoutAToken(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	c.EnrollmentToken = ""
+	f := agenttest.New(t)
+	c := configFor(f)
+	c.EnrollmentToken = schema.Secret{}
 	a := start(t, c, Deps{})
 	eventually(t, "a clear line", func() bool { return strings.Contains(a.log.String(), "GPUAAS_ENROLLMENT_TOKEN is not set") })
 	require.Contains(t, a.log.String(), "reissue-enrollment "+c.NodeID)
-	require.Zero(t, f.count("enroll"))
+	require.Zero(t, f.Count("enroll"))
 }
 
 func TestEnrolOfARemovedNodeEnds(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	f.onEnroll = func(int, wire.EnrollRequest) error {
+	f := agenttest.New(t)
+	f.OnEnroll = func(int, wire.EnrollRequest) error {
 		return schema.NewError(schema.KindInvalidNodeIdentity, "removed").WithReason(schema.ReasonNodeRemoved)
 	}
-	a := start(t, f.config(), Deps{})
+	a := start(t, configFor(f), Deps{})
 	a.ends(t)
 	require.NoError(t, a.err)
 	require.Contains(t, a.log.String(), "node removed")
@@ -130,112 +129,117 @@ func TestNoTokenForAnUntrustedServer(t *testing.T) {
 	good := func() *x509.Certificate {
 		return &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	}
-	for name, spoil := range map[string]func(f *fakeAPI, c *x509.Certificate) authority{
-		"other ca":   func(*fakeAPI, *x509.Certificate) authority { return newAuthority(t, "stranger") },
-		"node ca":    func(f *fakeAPI, _ *x509.Certificate) authority { return f.nodes },
-		"other name": func(f *fakeAPI, c *x509.Certificate) authority { c.DNSNames = []string{"elsewhere"}; return f.server },
-		"expired": func(f *fakeAPI, c *x509.Certificate) authority {
-			c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
-			return f.server
+	for name, spoil := range map[string]func(f *agenttest.API, c *x509.Certificate) agenttest.Authority{
+		"other ca": func(*agenttest.API, *x509.Certificate) agenttest.Authority {
+			return agenttest.NewAuthority(t, "stranger")
 		},
-		"client certificate": func(f *fakeAPI, c *x509.Certificate) authority {
+		"node ca": func(f *agenttest.API, _ *x509.Certificate) agenttest.Authority { return f.Nodes },
+		"other name": func(f *agenttest.API, c *x509.Certificate) agenttest.Authority {
+			c.DNSNames = []string{"elsewhere"}
+			return f.Server
+		},
+		"expired": func(f *agenttest.API, c *x509.Certificate) agenttest.Authority {
+			c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
+			return f.Server
+		},
+		"client certificate": func(f *agenttest.API, c *x509.Certificate) agenttest.Authority {
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-			return f.server
+			return f.Server
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFakeAPI(t)
-			f.srv.Close()
+			f := agenttest.New(t)
+			f.Srv.Close()
 			tmpl := good()
-			f.start(spoil(f, tmpl).serverWith(t, tmpl))
-			untrusted(t, f, f.config())
+			f.Start(spoil(f, tmpl).ServerWith(t, tmpl))
+			untrusted(t, f, configFor(f))
 		})
 	}
 	t.Run("no tls", func(t *testing.T) {
 		t.Parallel()
-		f := newFakeAPI(t)
-		plain := httptest.NewServer(http.HandlerFunc(f.serve))
+		f := agenttest.New(t)
+		plain := httptest.NewServer(http.HandlerFunc(f.Serve))
 		t.Cleanup(plain.Close)
-		c := f.config()
+		c := configFor(f)
 		c.APIURL = strings.Replace(plain.URL, "http://127.0.0.1", "https://localhost", 1)
 		untrusted(t, f, c)
 	})
 }
 
-func untrusted(t *testing.T, f *fakeAPI, c Config) {
+func untrusted(t *testing.T, f *agenttest.API, c Config) {
 	t.Helper()
 	a := start(t, c, Deps{})
-	eventually(t, "three attempts", func() bool { return strings.Count(a.log.String(), `"enrolment failed"`) > 2 })
-	require.Empty(t, f.seen())
+	eventually(t, "three attempts", func() bool { return strings.Count(a.log.String(), `"enrollment failed"`) > 2 })
+	require.Empty(t, f.Seen())
 }
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
-	f, elsewhere := newFakeAPI(t), newFakeAPI(t)
-	f.srv.Config.Handler = http.RedirectHandler(elsewhere.url(), http.StatusTemporaryRedirect)
-	a := start(t, f.config(), Deps{})
+	f, elsewhere := agenttest.New(t), agenttest.New(t)
+	f.Srv.Config.Handler = http.RedirectHandler(elsewhere.URL(), http.StatusTemporaryRedirect)
+	a := start(t, configFor(f), Deps{})
 	eventually(t, "a failed attempt", func() bool { return strings.Contains(a.log.String(), "the answer 307 is not the node API's") })
-	require.Empty(t, elsewhere.seen())
+	require.Empty(t, elsewhere.Seen())
 }
 
 func TestEnrolRefusesAForeignAnswer(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	f.answerID = &trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
-	code, _, errOut := command(t, environ(c), "enroll")
+	f := agenttest.New(t)
+	c := configFor(f)
+	f.AnswerID = &trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
+	code, _, errOut := runCommand(t, environ(c), "enroll")
 	require.NotZero(t, code)
-	require.Contains(t, errOut, "names node "+f.answerID.NodeID)
+	require.Contains(t, errOut, "names node "+f.AnswerID.NodeID)
 	require.NoFileExists(t, c.CertPath)
-	f.answerID = &trust.Identity{Env: "test", NodeID: f.id.NodeID, Incarnation: 7}
-	_, _, errOut = command(t, environ(c), "enroll")
+	f.AnswerID = &trust.Identity{Env: "test", NodeID: f.ID.NodeID, Incarnation: 7}
+	_, _, errOut = runCommand(t, environ(c), "enroll")
 	require.Contains(t, errOut, "incarnation 7")
 	require.NoFileExists(t, c.CertPath)
 }
 
 func TestEnrolOnAFullDiskUsesTheSameKeyAgain(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	a, log := newAgent(t, c, Deps{FS: &fullDisk{left: 3}})
 	launch(t, a, log)
-	f.polls()
-	for _, k := range f.keys() {
-		require.Equal(t, f.keys()[0], k)
+	f.Polls()
+	for _, k := range f.Keys() {
+		require.Equal(t, f.Keys()[0], k)
 	}
 	require.Contains(t, log.String(), "no space left on device")
 }
 
 func TestExpiredCertificateEnrolsInsteadOfPolling(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	f.install(c, f.id, time.Now().Add(-time.Second))
+	f := agenttest.New(t)
+	c := configFor(f)
+	install(f, c, f.ID, time.Now().Add(-time.Second))
 	a := start(t, c, Deps{})
-	f.polls()
-	require.Equal(t, "POST /enroll", f.seen()[0])
+	f.Polls()
+	require.Equal(t, "POST /enroll", f.Seen()[0])
 	require.Contains(t, a.log.String(), "the certificate expired at")
 }
 
 func TestForeignIdentityOnDiskIsNotUsed(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	f.install(c, trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}, time.Time{})
+	f := agenttest.New(t)
+	c := configFor(f)
+	install(f, c, trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}, time.Time{})
 	a := start(t, c, Deps{})
-	f.polls()
-	require.Equal(t, 1, f.count("enroll"))
+	f.Polls()
+	require.Equal(t, 1, f.Count("enroll"))
 	require.Contains(t, a.log.String(), "the certificate names node")
 }
 
 // fullDisk refuses the first new files.
 type fullDisk struct {
-	OS
+	disk.OS
 	left int
 }
 
-func (d *fullDisk) Create(path string) (File, error) {
+func (d *fullDisk) Create(path string) (disk.File, error) {
 	if d.left--; d.left >= 0 {
 		return nil, syscall.ENOSPC
 	}

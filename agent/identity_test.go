@@ -1,41 +1,265 @@
 package agent
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-func newPair(t *testing.T, ca authority, id trust.Identity) (certPEM, keyPEM []byte) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	first := r.agent.identity.Current()
+	require.Equal(t, first.Meta.RecoveryToken, r.envToken(), "the env file holds the recovery token after an enrollment")
+
+	r.pass(trust.CertTTL / 4)
+	out := r.step()
+	require.Equal(t, identity.ActNothing, out.Action)
+	require.Positive(t, out.Wait)
+
+	r.due()
+	out = r.step()
+	require.Equal(t, identity.ActRenew, out.Action)
+	require.NoError(t, out.Err)
+	require.NoError(t, out.poll)
+	second := r.agent.identity.Current()
+	require.NotEqual(t, first.Facts.SPKI, second.Facts.SPKI, "a renewal makes a fresh key")
+	require.Equal(t, int64(2), second.Meta.Sequence)
+	require.True(t, r.book.Accepts(second.Facts.Serial))
+	require.False(t, r.book.Accepts(first.Facts.Serial), "the first call promotes")
+	require.Equal(t, second.Meta.RecoveryToken, r.envToken())
+
+	for path, file := range map[string]string{r.conf.KeyPath: "key.pem", r.conf.CertPath: "cert.pem"} {
+		stored := content(t, versionPath(r.conf, second.Number, file))
+		require.True(t, strings.HasPrefix(content(t, path), strings.TrimRight(stored, "\n")), "the copies are those of the newest version")
+	}
+	for range 3 {
+		r.due()
+		r.settle()
+	}
+	require.Equal(t, []string{"00000004", "00000005"}, r.stored())
+	require.NoFileExists(t, filepath.Join(r.conf.StateDir, "next-key.json"))
+	checkModes(t, r.conf)
+	text, err := os.ReadFile(r.conf.EnvFile)
 	require.NoError(t, err)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	return append(ca.node(t, id, &key.PublicKey, time.Time{}), ca.pem...), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	require.Contains(t, string(text), "# kept\n")
 }
 
-func TestCheckIssuer(t *testing.T) {
+// checkModes: nobody but the agent's user reads its state.
+func checkModes(t *testing.T, c Config) {
+	t.Helper()
+	require.NoError(t, filepath.Walk(c.StateDir, func(path string, fi os.FileInfo, err error) error {
+		if err == nil && fi.Mode().Perm()&0o077 != 0 {
+			err = fmt.Errorf("%s is %s", path, fi.Mode())
+		}
+		return err
+	}))
+	for _, p := range []string{c.CertPath, c.KeyPath, c.EnvFile} {
+		fi, err := os.Stat(p)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), fi.Mode().Perm(), p)
+	}
+}
+
+// TestRenewalSpreads: the points of a fleet issued at once lie within ±10 % of
+// the life around its half, and not together.
+func TestRenewalSpreads(t *testing.T) {
 	t.Parallel()
-	ca, other := newAuthority(t, "node ca"), newAuthority(t, "next node ca")
-	certPEM, keyPEM := newPair(t, ca, trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1})
-	id, err := parseIdentity(certPEM, keyPEM)
-	require.NoError(t, err)
-	path := filepath.Join(t.TempDir(), "ca.crt")
-	require.NoError(t, id.checkIssuer(path))
-	require.NoError(t, os.WriteFile(path, other.pem, privateFile))
-	require.ErrorContains(t, id.checkIssuer(path), "node ca")
-	require.NoError(t, os.WriteFile(path, append(other.pem, ca.pem...), privateFile))
-	require.NoError(t, id.checkIssuer(path))
+	r := enrolled(t)
+	k, v := r.agent.identity, *r.agent.identity.Current()
+	life := v.Leaf.NotAfter.Sub(v.Leaf.NotBefore)
+	low, high := 1.0, 0.0
+	for i := range 1000 {
+		v.Pair = &identity.Pair{Leaf: v.Leaf, ID: trust.Identity{NodeID: fmt.Sprint(i)}, Facts: v.Facts}
+		at := float64(k.RenewAt(&v).Sub(v.Leaf.NotBefore)) / float64(life)
+		low, high = min(low, at), max(high, at)
+	}
+	require.InDelta(t, 0.4, low, 0.005)
+	require.InDelta(t, 0.6, high, 0.005)
+}
+
+// TestPollsEndWhenTheRenewalIsDue: a poll that waited longer would outlast a
+// short-lived certificate.
+func TestPollsEndWhenTheRenewalIsDue(t *testing.T) {
+	t.Parallel()
+	r := enrolled(t)
+	k := r.agent.identity
+	v := k.Current()
+	k.SetTiming(identity.Timing{PollTimeout: 55 * time.Second, Renewal: wait.Range{Min: time.Minute, Max: time.Minute}}, nil)
+	require.Equal(t, 55*time.Second, k.PollTimeout(v))
+	r.pass(k.RenewAt(v).Sub(r.agent.clock.Now()) - 10*time.Second)
+	require.Equal(t, 10*time.Second, k.PollTimeout(v))
+	r.due()
+	require.Equal(t, time.Second, k.PollTimeout(v))
+	r.book.Refuse = func(string) error { return schema.Errorf(schema.KindServiceUnavailable, "busy") }
+	require.Error(t, r.agent.ReconcileIdentity(t.Context()).Err)
+	require.Greater(t, k.RetryIn(), 10*time.Second)
+	require.Equal(t, k.RetryIn().Round(time.Second), k.PollTimeout(v), "a failed renewal is retried later")
+}
+
+// scene is a moment of a node's life in which its identity changes.
+type scene struct {
+	name    string
+	prepare func(t *testing.T) *rig
+}
+
+func scenes() []scene {
+	return []scene{
+		{"enroll", newRig},
+		{"renew", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.due()
+			return r
+		}},
+		{"second renewal", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.due()
+			r.settle()
+			r.due()
+			return r
+		}},
+		{"recover", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.pass(trust.CertTTL + time.Hour)
+			return r
+		}},
+		{"reissue", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.setToken(r.book.Token())
+			r.agent.Close()
+			r.agent = nil
+			return r
+		}},
+		{"changed ca", func(t *testing.T) *rig {
+			t.Helper()
+			r := enrolled(t)
+			r.book.Live = []agenttest.Authority{agenttest.NewAuthority(t, "next node ca")}
+			return r
+		}},
+	}
+}
+
+// whole asserts what must hold at the end of every fault: the node polls with
+// what the server takes, was not locked, and needed nobody.
+func (r *rig) whole(what string) {
+	r.t.Helper()
+	require.False(r.t, r.book.IsLocked, "%s: locked", what)
+	require.False(r.t, r.agent.identity.Removed(), what)
+	require.True(r.t, r.agent.identity.Recoverable(), "%s: no way back", what)
+}
+
+// TestDiskFaults breaks each single step of the disk, once and for a while, in
+// every scene: the node goes on with the old identity or comes to the new one.
+func TestDiskFaults(t *testing.T) {
+	t.Parallel()
+	for _, s := range scenes() {
+		modes := []string{"once", "full for a while", "crash"}
+		if s.name == "second renewal" || s.name == "changed ca" {
+			modes = modes[2:] // the same steps, from another beginning
+		}
+		for _, mode := range modes {
+			t.Run(s.name+" "+mode, func(t *testing.T) {
+				t.Parallel()
+				broke, last := true, 0
+				for k := 1; broke; k += stride(5) {
+					r := s.prepare(t)
+					had := ""
+					if r.agent != nil {
+						had = r.serial()
+					} else if mode != "crash" {
+						require.True(t, r.boot())
+					}
+					r.disk.n, r.disk.at, r.disk.crash, r.disk.forever = 0, k, mode == "crash", mode == "full for a while"
+					if mode == "full for a while" {
+						for range 5 {
+							out := r.step()
+							require.False(t, out.Removed)
+							if s.name == "renew" || s.name == "second renewal" {
+								require.True(t, out.Ready, "step %d: a failed renewal lost the identity %s", k, had)
+							}
+							r.pass(min(out.Wait, time.Minute))
+						}
+					}
+					if broke = r.disk.n >= k; mode != "full for a while" {
+						r.settle()
+						broke = r.disk.n >= k
+					}
+					r.disk.at = 0
+					r.settle()
+					r.agent.Close()
+					r.agent = nil
+					r.settle()
+					r.whole(fmt.Sprintf("step %d and a restart", k))
+					require.Less(t, k, 400)
+					last = k
+				}
+				require.Greater(t, last, 15, "the faults reached nothing")
+			})
+		}
+	}
+}
+
+// stride is the step of a sweep over every place where something may fail: each
+// of them, or every so many under -short.
+func stride(short int) int {
+	if testing.Short() {
+		return short
+	}
+	return 1
+}
+
+// TestLostMessages loses each single request or answer of every scene, once
+// and three times running.
+func TestLostMessages(t *testing.T) {
+	t.Parallel()
+	for _, s := range scenes() {
+		for _, lost := range []string{"request", "answer"} {
+			for _, times := range []int{1, 3} {
+				for _, restart := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s %s %d restart=%t", s.name, lost, times, restart), func(t *testing.T) {
+						t.Parallel()
+						for k := 1; k <= 6; k += stride(3) {
+							r := s.prepare(t)
+							r.wire.n = 0
+							r.wire.lose = func(n int, _ string) string {
+								if n >= k && n < k+times {
+									return lost
+								}
+								return ""
+							}
+							for r.wire.n < k+times-1 && r.wire.n < 8 {
+								if r.agent == nil {
+									require.True(t, r.boot())
+								}
+								before := r.wire.n
+								out := r.step()
+								r.pass(min(max(out.Wait, time.Second), time.Minute))
+								if restart && r.wire.n > before {
+									r.agent.Close()
+									r.agent = nil
+								}
+							}
+							r.settle()
+							r.whole(fmt.Sprintf("message %d", k))
+						}
+					})
+				}
+			}
+		}
+	}
 }

@@ -12,6 +12,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/workload"
+	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -30,7 +36,7 @@ type lifeKind struct {
 	typ    task.Type
 	params any
 	// execs are the executors of one process; nil for the built-in ones.
-	execs func(*desk, *mortal) map[task.Type]Executor
+	execs func(*desk, *mortal) map[task.Type]tasks.Executor
 	holds func(t *testing.T, d *desk, c Config, seed uint64)
 }
 
@@ -45,8 +51,8 @@ func lifeKinds() map[string]lifeKind {
 }
 
 // twoEffects is an executor with two effects and a memory between them.
-func twoEffects(d *desk, m *mortal) map[task.Type]Executor {
-	run := func(_ context.Context, t Task) (any, error) {
+func twoEffects(d *desk, m *mortal) map[task.Type]tasks.Executor {
+	run := func(_ context.Context, t tasks.Task) (any, error) {
 		for _, what := range []string{"first", "second"} {
 			if err := d.did(m, what); err != nil {
 				return nil, err
@@ -57,8 +63,8 @@ func twoEffects(d *desk, m *mortal) map[task.Type]Executor {
 		}
 		return "done", nil
 	}
-	x := Executor{Check: func(json.RawMessage) error { return nil }, Run: run, Folder: true}
-	return map[task.Type]Executor{d.task.Type: x}
+	x := tasks.Executor{Check: func(json.RawMessage) error { return nil }, Run: run, Folder: true}
+	return map[task.Type]tasks.Executor{d.task.Type: x}
 }
 
 func completed(t *testing.T, d *desk, _ Config, seed uint64) {
@@ -101,7 +107,7 @@ func wiped(t *testing.T, d *desk, c Config, seed uint64) {
 	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	require.NoFileExists(t, c.KeyPath, "seed %d", seed)
 	require.NoFileExists(t, c.CertPath, "seed %d", seed)
-	require.FileExists(t, filepath.Join(c.StateDir, removedFile), "seed %d", seed)
+	require.FileExists(t, filepath.Join(c.StateDir, "removed.json"), "seed %d", seed)
 }
 
 func drainedJobs() []string { return []string{"a", "b", "c"} }
@@ -111,12 +117,12 @@ func drainedJobs() []string { return []string{"a", "b", "c"} }
 type ledgerWorkloads struct {
 	d     *desk
 	m     *mortal
-	state stateDir
+	state disk.StateDir
 }
 
 func (w ledgerWorkloads) asked() map[string]bool {
 	asked := map[string]bool{}
-	_, _ = w.state.readJSON(w.state.file("asked.json"), &asked)
+	_, _ = w.state.ReadJSON(w.state.File("asked.json"), &asked)
 	return asked
 }
 
@@ -126,7 +132,7 @@ func (w ledgerWorkloads) List(context.Context) ([]task.Workload, error) {
 	defer w.d.mu.Unlock()
 	for _, name := range drainedJobs() {
 		if w.d.effects[name] == 0 {
-			list = append(list, task.Workload{Name: name, Kind: DriverProcess, Stopping: asked[name]})
+			list = append(list, task.Workload{Name: name, Kind: devworkload.Name, Stopping: asked[name]})
 		}
 	}
 	return list, nil
@@ -138,14 +144,15 @@ func (w ledgerWorkloads) Stop(_ context.Context, name string) error {
 		return nil
 	}
 	asked[name] = true
-	if err := w.state.writeJSON(w.state.file("asked.json"), asked); err != nil {
+	if err := w.state.WriteJSON(w.state.File("asked.json"), asked); err != nil {
 		return err
 	}
 	return w.d.did(w.m, name)
 }
 
 func (w ledgerWorkloads) Kill(context.Context, string) error { return nil }
-func (w ledgerWorkloads) Run(ctx context.Context)            { <-ctx.Done() }
+
+func (w ledgerWorkloads) Run(ctx context.Context) { <-ctx.Done() }
 
 // TestKilledBetweenAnyTwoSteps kills an agent before or after each of its steps,
 // disk, network and effect, with lost and doubled requests, again and again over
@@ -161,7 +168,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newQuietAPI(t)
+			f := agenttest.NewQuiet(t)
 			steps := live(t, f, kind, 0, 0)
 			for seed := uint64(0); seed < lives/uint64(len(kinds)); seed += stride {
 				live(t, f, kind, seed, steps)
@@ -174,21 +181,21 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 // task is over. The first kill goes through all the steps, seed by seed, before
 // and after; from there on the network has faults too. With no steps nothing is
 // killed; it returns how many the first process took.
-func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64, steps int) (taken int) {
+func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int) (taken int) {
 	t.Helper()
 	draws := rand.New(rand.NewPCG(seed, 7))
-	c := f.config()
-	c.WorkloadDriver = DriverNone
-	f.install(c, f.id, time.Now().Add(time.Hour))
+	c := configFor(f)
+	c.WorkloadDriver = workload.NameNone
+	install(f, c, f.ID, time.Now().Add(time.Hour))
 	params := kind.params
 	if kind.typ == task.WorkloadDrain && params == nil {
 		params = task.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)}
 	}
-	d := &desk{f: f, task: f.payload(kind.typ, 1, params), effects: map[string]int{}}
+	d := &desk{f: f, task: f.Payload(kind.typ, 1, params), effects: map[string]int{}}
 	if steps > 0 && int(seed) >= 2*steps {
 		d.draws = draws
 	}
-	log := &logBuffer{}
+	log := &agenttest.LogBuffer{}
 	removed := false
 	for boot := 0; !removed && (!d.over() || kind.typ == task.WipeIdentity); boot++ {
 		require.Less(t, boot, maxBoots, "seed %d: the task is never over\n%s", seed, log)
@@ -209,15 +216,15 @@ func live(t *testing.T, f *fakeAPI, kind lifeKind, seed uint64, steps int) (take
 		}
 	}
 	require.Empty(t, d.faults, "seed %d\n%s", seed, log)
-	require.Equal(t, digestOf(f.body(d.task)), d.result.EnvelopeSHA256, "seed %d", seed)
+	require.Equal(t, text.SHA256Hex(f.Body(d.task)), d.result.EnvelopeSHA256, "seed %d", seed)
 	kind.holds(t, d, c, seed)
-	require.NoDirExists(t, filepath.Join(c.StateDir, workFolder, d.task.TaskID), "seed %d", seed)
+	require.NoDirExists(t, filepath.Join(c.StateDir, "work", d.task.TaskID), "seed %d", seed)
 	return taken
 }
 
 // oneProcess is one process of a life, to its kill or to the end of the task. It
 // reports whether the agent says that it is removed.
-func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *logBuffer) (removed bool) {
+func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *agenttest.LogBuffer) (removed bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -225,29 +232,27 @@ func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *
 	fmt.Fprintf(log, "-- a process that dies at step %d, after it: %t\n", m.at, m.after)
 	deps := Deps{
 		FS: mortalDisk{m: m}, Transport: d.line(m), PollTimeout: time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil)),
-		Workloads: ledgerWorkloads{d, m, stateDir{path: c.StateDir, disk: disk{fs: mortalDisk{m: m}}}},
+		Workloads: ledgerWorkloads{d, m, disk.StateDir{Path: c.StateDir, Files: disk.Files{FS: mortalDisk{m: m}}}},
 	}
 	if kind.execs != nil {
 		deps.Executors = kind.execs(d, m)
 	}
+	deps.timing = slowProgress()
 	a, err := New(c, deps)
 	if err != nil {
 		require.True(t, m.isDead(), "%v\n%s", err, log)
 		return false
 	}
 	defer a.Close()
-	a.timing = quickTiming()
-	a.timing.pollTimeout, a.timing.progress = time.Millisecond, time.Hour
-	a.tasks.timing = a.timing
 	// One thing at a time, so that a seed always gives the same life: what a
 	// former process left goes on before the first poll.
-	if a.Keep(ctx).Ready {
+	if a.ReconcileIdentity(ctx).Ready {
 		a.resume(ctx)
-		a.Settle()
+		a.Wait()
 	}
 	for range stepsABoot {
-		out, _ := a.Step(ctx)
-		a.Settle()
+		out, _ := a.RunOnce(ctx)
+		a.Wait()
 		if m.isDead() {
 			return false
 		}

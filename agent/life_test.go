@@ -1,24 +1,20 @@
 package agent
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -35,7 +31,7 @@ func TestClonedStateLocksBoth(t *testing.T) {
 	require.NoError(t, exec.CommandContext(t.Context(), "cp", "-a", dir+"/.", copied).Run())
 	move := func(p string) string { return strings.Replace(p, dir, copied, 1) }
 	twin := *r
-	twin.agent, twin.log, twin.disk, twin.wire = nil, &logBuffer{}, &stepDisk{}, &wireLog{f: r.f}
+	twin.agent, twin.log, twin.disk, twin.wire = nil, &agenttest.LogBuffer{}, &stepDisk{}, &wireLog{f: r.f}
 	twin.conf.StateDir, twin.conf.CertPath, twin.conf.KeyPath = move(r.conf.StateDir), move(r.conf.CertPath), move(r.conf.KeyPath)
 	twin.conf.EnvFile, twin.conf.CABundlePath, twin.conf.NodeCABundlePath = move(r.conf.EnvFile), move(r.conf.CABundlePath), move(r.conf.NodeCABundlePath)
 	require.True(t, twin.boot())
@@ -45,8 +41,8 @@ func TestClonedStateLocksBoth(t *testing.T) {
 	r.settle()
 	r.pass(trust.InFlight + time.Minute)
 	twin.step()
-	require.True(t, r.book.isLocked)
-	issued := r.book.issued
+	require.True(t, r.book.IsLocked)
+	issued := r.book.Issued
 	for range 5 {
 		for _, side := range []*rig{r, &twin} {
 			out := side.step()
@@ -54,7 +50,7 @@ func TestClonedStateLocksBoth(t *testing.T) {
 		}
 		r.pass(time.Hour)
 	}
-	require.Equal(t, issued, r.book.issued)
+	require.Equal(t, issued, r.book.Issued)
 	for _, side := range []*rig{r, &twin} {
 		require.True(t, side.logged("node is locked"))
 		require.FileExists(t, side.conf.KeyPath)
@@ -65,23 +61,23 @@ func TestClonedStateLocksBoth(t *testing.T) {
 func TestOperatorTokenTakesPrecedence(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	r.setToken(r.book.token())
+	r.setToken(r.book.Token())
 	r.wire.down = true
 	require.True(t, r.boot())
 	out := r.step()
-	require.Equal(t, ActEnroll, out.Action)
+	require.Equal(t, identity.ActEnroll, out.Action)
 	require.Error(t, out.Err)
 	require.True(t, out.Ready, "the present identity goes on meanwhile")
 	r.wire.down = false
 	r.pass(time.Minute)
 	r.settle()
-	v := r.agent.keeper.inUse.Load()
-	require.Equal(t, int64(2), v.id.Incarnation)
-	require.Equal(t, v.meta.RecoveryToken, r.envToken())
-	issued := r.book.issued
+	v := r.agent.identity.Current()
+	require.Equal(t, int64(2), v.ID.Incarnation)
+	require.Equal(t, v.Meta.RecoveryToken, r.envToken())
+	issued := r.book.Issued
 	require.True(t, r.boot())
 	r.settle()
-	require.Equal(t, issued, r.book.issued, "a spent token is used again")
+	require.Equal(t, issued, r.book.Issued, "a spent token is used again")
 }
 
 func TestRefusedOperatorTokenKeepsTheIdentity(t *testing.T) {
@@ -92,16 +88,16 @@ func TestRefusedOperatorTokenKeepsTheIdentity(t *testing.T) {
 	serial := r.serial()
 	require.True(t, r.boot())
 	out := r.step()
-	require.Equal(t, ActEnroll, out.Action)
+	require.Equal(t, identity.ActEnroll, out.Action)
 	require.Equal(t, schema.KindUnauthenticated, schema.KindOf(out.Err))
 	require.NoError(t, out.poll)
 	require.Equal(t, serial, r.serial())
-	n := r.f.count("enroll")
+	n := r.f.Count("enroll")
 	for range 3 {
 		require.True(t, r.boot())
 		r.settle()
 	}
-	require.Equal(t, n, r.f.count("enroll"), "a refused token is tried again at each start")
+	require.Equal(t, n, r.f.Count("enroll"), "a refused token is tried again at each start")
 	require.Equal(t, wrong, r.envToken(), "an operator's token is not overwritten")
 }
 
@@ -112,7 +108,7 @@ func TestReadOnlyEnvFile(t *testing.T) {
 	r := newRig(t)
 	paid := r.envToken()
 	r.conf.EnvFile += ".d/env"
-	require.NoError(t, os.Mkdir(filepath.Dir(r.conf.EnvFile), privateDir))
+	require.NoError(t, os.Mkdir(filepath.Dir(r.conf.EnvFile), 0o700))
 	r.setToken(paid)
 	r.settle()
 	for range 40 {
@@ -121,15 +117,18 @@ func TestReadOnlyEnvFile(t *testing.T) {
 		r.due()
 		r.settle()
 	}
-	require.Equal(t, 1, r.f.count("enroll"))
-	require.Len(t, r.agent.keeper.mem.Spent, maxSpent)
-	require.NoError(t, os.Remove(r.state().file(memoryFile)))
+	require.Equal(t, 1, r.f.Count("enroll"))
+	var saved struct{ Spent []string }
+	_, err := disk.ReadJSON(r.state().File("identity.json"), &saved)
+	require.NoError(t, err)
+	require.Len(t, saved.Spent, 16)
+	require.NoError(t, os.Remove(r.state().File("identity.json")))
 	require.True(t, r.boot())
 	r.settle()
-	require.Equal(t, 1, r.f.count("enroll"), "a lost memory is found in the versions")
+	require.Equal(t, 1, r.f.Count("enroll"), "a lost memory is found in the versions")
 }
 
-func (r *rig) state() stateDir { return stateDir{path: r.conf.StateDir} }
+func (r *rig) state() disk.StateDir { return disk.StateDir{Path: r.conf.StateDir} }
 
 // TestMovedAside: an operator took certificate and key away; they are not used
 // again where there is another way.
@@ -144,7 +143,7 @@ func TestMovedAside(t *testing.T) {
 				require.NoError(t, os.Rename(p, p+".stale"))
 			}
 			if !recovery {
-				require.NoError(t, os.Remove(r.state().file(recoveryKeyFile)))
+				require.NoError(t, os.Remove(r.state().File("recovery-key.pem")))
 			}
 			require.True(t, r.boot())
 			r.settle()
@@ -164,21 +163,21 @@ func TestMovedAside(t *testing.T) {
 func TestRecoveryImpossible(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	require.NoError(t, os.WriteFile(r.state().file(recoveryKeyFile), []byte("torn"), privateFile))
+	require.NoError(t, os.WriteFile(r.state().File("recovery-key.pem"), []byte("torn"), 0o600))
 	r.pass(trust.CertTTL + time.Hour)
-	n := r.f.count("enroll")
+	n := r.f.Count("enroll")
 	for range 5 {
 		out := r.step()
 		require.False(t, out.Ready)
 		require.Error(t, out.Err)
 		r.pass(out.Wait)
 	}
-	require.Equal(t, n, r.f.count("enroll"))
+	require.Equal(t, n, r.f.Count("enroll"))
 	require.True(t, r.logged("reissue-enrollment "+r.conf.NodeID))
-	r.setToken(r.book.token())
+	r.setToken(r.book.Token())
 	r.settle()
 	require.Equal(t, trust.IssuedByEnroll, r.lastVia())
-	require.True(t, r.agent.keeper.recoverable())
+	require.True(t, r.agent.identity.Recoverable())
 }
 
 // TestWrongClock: the local clock is off by a year either way, before a start
@@ -199,15 +198,15 @@ func TestWrongClock(t *testing.T) {
 				r.settle()
 				r.whole(name)
 				require.True(t, r.logged("clock of this node is wrong"))
-				issued := r.book.issued
+				issued := r.book.Issued
 				for range 5 {
 					r.step()
 					r.pass(time.Minute)
 				}
-				require.Equal(t, issued, r.book.issued, "the server's time is known by now")
+				require.Equal(t, issued, r.book.Issued, "the server's time is known by now")
 				r.due()
 				r.settle()
-				require.Equal(t, issued+1, r.book.issued)
+				require.Equal(t, issued+1, r.book.Issued)
 				r.local.add(-off)
 				r.settle()
 				r.whole("clock mended")
@@ -220,14 +219,14 @@ func TestWrongClock(t *testing.T) {
 // keep the node away from every server for good.
 func TestServerTimeIsNotTakenForGranted(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	f.install(c, f.id, time.Now().Add(time.Hour))
+	f := agenttest.New(t)
+	c := configFor(f)
+	install(f, c, f.ID, time.Now().Add(time.Hour))
 	a, log := newAgent(t, c, Deps{})
-	require.NoError(t, a.state.writeJSON(a.state.file(memoryFile), recollection{ServerTime: time.Now().Add(10000 * time.Hour),
-		Seen: tokenDigest(string(c.EnrollmentToken))}))
+	require.NoError(t, a.state.WriteJSON(a.state.File("identity.json"), map[string]any{"server_time": time.Now().Add(10000 * time.Hour),
+		"seen": text.SHA256Hex([]byte("gpuaas agent token\n" + c.EnrollmentToken.Reveal()))}))
 	launch(t, a, log)
-	f.polls()
+	f.Polls()
 	require.Contains(t, log.String(), "is this node's clock right?")
 }
 
@@ -237,8 +236,8 @@ func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.due()
-	r.f.retryAfter = "120"
-	r.book.refuse = func(path string) error {
+	r.f.RetryAfter = "120"
+	r.book.Refuse = func(path string) error {
 		if path == "renew" {
 			return schema.Errorf(schema.KindRateLimited, "busy")
 		}
@@ -251,8 +250,8 @@ func TestRetryAfter(t *testing.T) {
 	require.LessOrEqual(t, out.Wait, 3*time.Minute)
 	r.pass(2*time.Minute - time.Second)
 	r.step()
-	require.Equal(t, 1, r.f.count("renew"))
-	r.book.refuse = nil
+	require.Equal(t, 1, r.f.Count("renew"))
+	r.book.Refuse = nil
 	r.pass(time.Minute + time.Second)
 	r.settle()
 	require.Equal(t, trust.IssuedByRenew, r.lastVia())
@@ -263,26 +262,26 @@ func TestRetryAfter(t *testing.T) {
 func TestFailingRenewalIsSaid(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	r.book.refuse = func(path string) error {
+	r.book.Refuse = func(path string) error {
 		if path == "renew" || path == "recover" {
 			return schema.Errorf(schema.KindServiceUnavailable, "vault is sealed")
 		}
 		return nil
 	}
-	end := r.agent.keeper.inUse.Load().leaf.NotAfter
+	end := r.agent.identity.Current().Facts.NotAfter
 	for r.clock.Now().Before(end.Add(-time.Minute)) {
 		out := r.step()
 		require.True(t, out.Ready)
 		require.NoError(t, out.poll)
 		r.pass(min(10*time.Minute, max(end.Sub(r.clock.Now())-30*time.Second, time.Second)))
 	}
-	n := strings.Count(r.log.String(), "certificate runs out")
+	n := strings.Count(r.log.String(), "certificate expires soon")
 	require.InDelta(t, 18, n, 2) // a quarter of 72 h
-	before, _, _ := strings.Cut(r.log.String(), "certificate runs out")
-	require.NotContains(t, before, "recovery starts")
+	before, _, _ := strings.Cut(r.log.String(), "certificate expires soon")
+	require.NotContains(t, before, "recovery started")
 	r.pass(time.Hour)
 	r.step()
-	r.book.refuse = nil
+	r.book.Refuse = nil
 	r.pass(time.Hour)
 	r.settle()
 	require.Equal(t, trust.IssuedByRecover, r.lastVia())
@@ -295,8 +294,8 @@ func TestStatusOfTheIdentity(t *testing.T) {
 	r.due()
 	r.settle()
 	c := r.conf
-	c.EnrollmentToken = Secret(r.envToken())
-	code, out, errOut := command(t, environ(c), "status", "-o", "json")
+	c.EnrollmentToken = schema.NewSecret(r.envToken())
+	code, out, errOut := runCommand(t, environ(c), "status", "-o", "json")
 	require.Equal(t, schema.ExitDone, code, errOut)
 	s := decode[Status](t, []byte(out))
 	require.Len(t, s.Versions, 2)
@@ -308,7 +307,7 @@ func TestStatusOfTheIdentity(t *testing.T) {
 	require.True(t, s.NextRenewal.After(s.LastRenewal))
 	require.Equal(t, r.serial(), s.Identity.Serial)
 	require.NotContains(t, out, trust.TokenPrefix)
-	_, out, _ = command(t, environ(c), "status")
+	_, out, _ = runCommand(t, environ(c), "status")
 	require.Contains(t, out, "recovery possible")
 	require.NotContains(t, out, trust.TokenPrefix)
 }
@@ -328,104 +327,22 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	}
 }
 
-func TestIssuerOlderThanItsBackdatedCertificate(t *testing.T) {
-	t.Parallel()
-	ca := newAuthority(t, "fresh node ca")
-	key, err := newStagedKey()
-	require.NoError(t, err)
-	csr, err := readCSR(key.CSR)
-	require.NoError(t, err)
-	id := trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1}
-	text := ca.nodeFrom(t, id, csr.PublicKey, ca.cert.NotBefore.Add(-5*time.Minute), time.Now().Add(time.Hour))
-	parsed, err := parseIdentity(text, []byte(key.Key))
-	require.NoError(t, err)
-	path := filepath.Join(t.TempDir(), "ca.crt")
-	require.NoError(t, os.WriteFile(path, ca.pem, privateFile))
-	require.NoError(t, parsed.checkIssuer(path))
-}
-
 // TestNewTaskMakesARunningOneAsk: a cancelled drain is noticed when the next
 // task comes, not at the next progress call.
 func TestNewTaskMakesARunningOneAsk(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	begun := make(chan string, 1)
 	x := script{task.WorkloadCordon: held(begun, nil), task.FactsCollect: counting(new(atomic.Int32))}
-	a, log := newAgent(t, f.config(), Deps{Executors: x.executors()})
-	a.timing.progress, a.tasks.timing.progress = time.Hour, time.Hour
-	f.progress = func(string, task.Progress) (wire.ProgressResponse, error) {
+	a, log := newAgent(t, configFor(f), Deps{Executors: x.executors(), timing: slowProgress()})
+	f.Progress = func(string, task.Progress) (wire.ProgressResponse, error) {
 		return wire.ProgressResponse{Cancel: true}, nil
 	}
 	launch(t, a, log)
-	slow := f.payload(task.WorkloadCordon, 1, nil)
-	f.offers <- f.offerOf(slow, 1)
+	slow := f.Payload(task.WorkloadCordon, 1, nil)
+	f.Offers <- f.OfferOf(slow, 1)
 	<-begun
-	require.Zero(t, f.count("progress"))
-	f.offers <- f.offerOf(f.payload(task.FactsCollect, 2, nil), 1)
-	require.Equal(t, task.Canceled, f.result(slow.TaskID).Status)
-}
-
-func TestSetEnvValue(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ text, want string }{
-		"empty":    {"", "K=\"v\"\n"},
-		"replaced": {"# K=x\nA=1\nK='old'\nB=2\n", "# K=x\nA=1\nK=\"v\"\nB=2\n"},
-		"twice":    {"K=1\nA=1\n K = 2\n", "K=\"v\"\nA=1\n"},
-		"no end":   {"A=1", "A=1\nK=\"v\"\n"},
-		"longer":   {"KK=1\n", "KK=1\nK=\"v\"\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			require.Equal(t, c.want, setEnvValue(c.text, "K", "v"))
-		})
-	}
-}
-
-func TestEnvFileThatIsALinkIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
-	require.NoError(t, os.WriteFile(real, []byte(tokenVar+"=a\n"), privateFile))
-	require.NoError(t, os.Symlink(real, link))
-	_, err := replaceEnvToken(disk{}, link, "b", func(string) bool { return true })
-	require.ErrorContains(t, err, "is a link")
-	_, err = replaceEnvToken(disk{create: func(string, os.FileMode) (outFile, error) { return nil, syscall.EROFS }}, real, "b", func(string) bool { return true })
-	require.ErrorIs(t, err, syscall.EROFS)
-	text, err := os.ReadFile(real)
-	require.NoError(t, err)
-	require.Equal(t, tokenVar+"=a\n", string(text))
-}
-
-// TestRetryAfterOfAnAnswer bounds what one answer can ask for.
-func TestRetryAfterOfAnAnswer(t *testing.T) {
-	t.Parallel()
-	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "x": 0, "999999999": maxRetryAfter} {
-		rec := httptest.NewRecorder()
-		rec.Header().Set("Retry-After", header)
-		rec.WriteHeader(http.StatusTooManyRequests)
-		got, _ := errors.AsType[retryError](refusal(rec.Result(), nil))
-		require.Equal(t, want, got.after, header)
-	}
-}
-
-// TestRecoveryKeyOfAnotherKind is no recovery key.
-func TestRecoveryKeyOfAnotherKind(t *testing.T) {
-	t.Parallel()
-	s := stateDir{path: t.TempDir()}
-	key, err := newStagedKey()
-	require.NoError(t, err)
-	for _, text := range []string{"", "no pem", key.Key} {
-		require.NoError(t, os.WriteFile(s.file(recoveryKeyFile), []byte(text), privateFile))
-		_, err := keyRing{s}.recovery()
-		require.Error(t, err)
-	}
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	require.NoError(t, err)
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	require.NoError(t, os.WriteFile(s.file(recoveryKeyFile), text, privateFile))
-	got, err := keyRing{s}.ensureRecovery()
-	require.NoError(t, err)
-	require.Equal(t, private, got)
+	require.Zero(t, f.Count("progress"))
+	f.Offers <- f.OfferOf(f.Payload(task.FactsCollect, 2, nil), 1)
+	require.Equal(t, task.Canceled, f.Result(slow.TaskID).Status)
 }

@@ -11,17 +11,19 @@ import (
 	"log/slog"
 	"runtime/debug"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-const help = `gpuaas-node-agent runs on a GPU node and does what its control plane asks.
+const help = `gpuaas-node-agent runs on a GPU node and executes the tasks of its control plane.
 
 Usage: gpuaas-node-agent COMMAND
 
 Commands:
-  run                enrol if needed, then work until stopped
-  enroll             enrol once and say how it went
-  status [-o json]   what the state folder says; asks nobody
+  run                enroll if needed, then run tasks until stopped
+  enroll             enroll once and print the result
+  status [-o json]   show the state folder; opens no connection
   version            print the version
 
 Configuration comes from the environment and from the file that
@@ -30,8 +32,8 @@ the environment wins:
   GPUAAS_NODE_ID, GPUAAS_ENV, GPUAAS_API_URL (https://host[:port]),
   GPUAAS_ENROLLMENT_TOKEN, GPUAAS_TASK_SIGNING_PUBKEYS, GPUAAS_CA_BUNDLE_PATH,
   GPUAAS_NODE_CERT_CA_BUNDLE_PATH, GPUAAS_CERT_PATH, GPUAAS_KEY_PATH,
-  GPUAAS_STATE_DIR, GPUAAS_WORKLOAD_DRIVER (process|systemd|docker|none),
-  GPUAAS_WORKLOAD_DIR, GPUAAS_WORKLOAD_SLICE, GPUAAS_WORKLOAD_LABEL
+  GPUAAS_STATE_DIR, GPUAAS_WORKLOAD_DRIVER (systemd|docker|none),
+  GPUAAS_WORKLOAD_SLICE, GPUAAS_WORKLOAD_LABEL
 
 Examples:
   gpuaas-node-agent run
@@ -39,13 +41,16 @@ Examples:
   gpuaas-node-agent status -o json
 
 Exit codes: 0 done (also when the node was removed), 1 failed, 2 usage or
-configuration, 3 refused, 6 the node API cannot be reached.
+configuration, 3 refused, 6 the node API is unreachable.
 `
 
 // Main is the whole program: it returns the exit code (schema.Exit*). Results
-// go to stdout, logs and faults to stderr.
-func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
-	p := program{env: env, stdout: stdout, stderr: stderr}
+// go to stdout, logs and errors to stderr.
+func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, options ...Option) int {
+	p := program{env: env, stdout: stdout, stderr: stderr, drivers: map[string]Driver{}}
+	for _, o := range options {
+		o(&p)
+	}
 	if len(args) == 0 {
 		fmt.Fprint(stderr, help)
 		return schema.ExitUsage
@@ -75,10 +80,17 @@ func Version() string {
 type program struct {
 	env            []string
 	stdout, stderr io.Writer
+	drivers        map[string]Driver
 }
 
-// usageError is a mistake of whoever typed the command or wrote the
-// configuration.
+// load reads the configuration; it is not validated.
+func (p program) load() (Config, error) {
+	c, err := LoadConfig(p.env)
+	c.Drivers = p.drivers
+	return c, err
+}
+
+// usageError is a mistake in the command line or the configuration.
 type usageError struct{ error }
 
 // Unwrap keeps flag.ErrHelp findable.
@@ -122,7 +134,7 @@ func (p program) parse(name string, args []string, add func(*flag.FlagSet)) erro
 }
 
 func (p program) config() (Config, error) {
-	c, err := LoadConfig(p.env)
+	c, err := p.load()
 	if err == nil {
 		err = c.Validate()
 	}
@@ -142,7 +154,7 @@ func (p program) run(ctx context.Context, args []string) error {
 	}
 	a, err := New(c, Deps{
 		Log:    slog.New(slog.NewJSONHandler(p.stderr, nil)),
-		Reload: func() (Config, error) { return LoadConfig(p.env) },
+		Reload: p.load,
 	})
 	if err != nil {
 		return err
@@ -151,8 +163,8 @@ func (p program) run(ctx context.Context, args []string) error {
 	return a.Run(ctx)
 }
 
-// enroll makes one pass of the identity keeper; on a node that is enrolled it
-// only says so.
+// enroll makes one pass of the identity manager; it reports a node that is already
+// enrolled.
 func (p program) enroll(ctx context.Context, args []string) error {
 	if err := p.parse("enroll", args, nil); err != nil {
 		return err
@@ -161,26 +173,26 @@ func (p program) enroll(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	a, err := New(c, Deps{Log: slog.New(slog.NewJSONHandler(p.stderr, nil)), Workloads: noWorkloads{}})
+	a, err := New(c, Deps{Log: slog.New(slog.NewJSONHandler(p.stderr, nil)), Workloads: NoWorkloads()})
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	out := a.Keep(ctx)
-	id := a.keeper.inUse.Load()
+	out := a.ReconcileIdentity(ctx)
+	id := a.identity.Current()
 	switch {
 	case out.Removed:
 		_, err = fmt.Fprintln(p.stdout, "the node is removed")
 		return err
 	case id == nil || out.Err != nil && !out.Ready:
-		return cmp.Or(out.Err, errNoIdentity)
+		return cmp.Or(out.Err, identity.ErrNone)
 	}
-	verb, ok := map[Action]string{ActEnroll: "enrolled", ActRecover: "recovered", ActRenew: "renewed"}[out.Action]
+	verb, ok := map[identity.Action]string{identity.ActEnroll: "enrolled", identity.ActRecover: "recovered", identity.ActRenew: "renewed"}[out.Action]
 	if !ok || out.Err != nil {
 		verb = "already enrolled"
 	}
-	_, err = fmt.Fprintf(p.stdout, "%s: %s\nserial %s, issuer %s, expires %s\n", verb, id.facts.URI,
-		id.facts.Serial, id.facts.Issuer, stamp(id.facts.NotAfter))
+	_, err = fmt.Fprintf(p.stdout, "%s: %s\nserial %s, issuer %s, expires %s\n", verb, id.Facts.URI,
+		id.Facts.Serial, id.Facts.Issuer, text.FormatTime(id.Facts.NotAfter))
 	return err
 }
 
@@ -190,7 +202,7 @@ func (p program) status(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := LoadConfig(p.env)
+	c, err := p.load()
 	if err != nil {
 		return usageError{err}
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -26,7 +28,7 @@ const reexecVar = "GPUAAS_TEST_REEXEC"
 func TestMain(m *testing.M) {
 	if os.Getenv(reexecVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, WithDriver(devworkload.Name, processDriver))
 		stop()
 		os.Exit(code)
 	}
@@ -36,17 +38,17 @@ func TestMain(m *testing.M) {
 // environ is the environment that makes LoadConfig return c.
 func environ(c Config) []string {
 	return []string{
-		"GPUAAS_NODE_ID=" + c.NodeID, "GPUAAS_API_URL=" + c.APIURL, "GPUAAS_ENROLLMENT_TOKEN=" + string(c.EnrollmentToken),
+		"GPUAAS_NODE_ID=" + c.NodeID, "GPUAAS_API_URL=" + c.APIURL, "GPUAAS_ENROLLMENT_TOKEN=" + c.EnrollmentToken.Reveal(),
 		"GPUAAS_TASK_SIGNING_PUBKEYS=" + c.SigningPubkeys, "GPUAAS_ENV=" + c.Env, "GPUAAS_CA_BUNDLE_PATH=" + c.CABundlePath,
 		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH=" + c.NodeCABundlePath, "GPUAAS_CERT_PATH=" + c.CertPath,
 		"GPUAAS_KEY_PATH=" + c.KeyPath, "GPUAAS_STATE_DIR=" + c.StateDir, "GPUAAS_WORKLOAD_DRIVER=" + c.WorkloadDriver,
 	}
 }
 
-func command(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+func runCommand(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = Main(t.Context(), args, env, &out, &errOut)
+	code = Main(t.Context(), args, env, &out, &errOut, WithDriver(devworkload.Name, processDriver))
 	return code, out.String(), errOut.String()
 }
 
@@ -71,7 +73,7 @@ func TestUsage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env := []string{"GPUAAS_STATE_DIR=" + t.TempDir()}
-			code, out, errOut := command(t, env, c.args...)
+			code, out, errOut := runCommand(t, env, c.args...)
 			require.Equal(t, c.code, code, errOut)
 			require.Contains(t, out, c.out)
 			require.Contains(t, errOut, c.err)
@@ -81,43 +83,43 @@ func TestUsage(t *testing.T) {
 
 func TestEnrollCommand(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	code, out, errOut := command(t, environ(c), "enroll")
+	f := agenttest.New(t)
+	c := configFor(f)
+	code, out, errOut := runCommand(t, environ(c), "enroll")
 	require.Equal(t, schema.ExitDone, code, errOut)
-	require.Contains(t, out, "enrolled: "+f.id.URI())
-	require.NotContains(t, out+errOut, string(c.EnrollmentToken))
+	require.Contains(t, out, "enrolled: "+f.ID.URI())
+	require.NotContains(t, out+errOut, c.EnrollmentToken.Reveal())
 
-	code, out, _ = command(t, environ(c), "enroll")
+	code, out, _ = runCommand(t, environ(c), "enroll")
 	require.Equal(t, schema.ExitDone, code)
 	require.Contains(t, out, "already enrolled")
-	require.Equal(t, 1, f.count("enroll"))
+	require.Equal(t, 1, f.Count("enroll"))
 }
 
 func TestEnrollCommandRefused(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	f.onEnroll = func(int, wire.EnrollRequest) error {
+	f := agenttest.New(t)
+	f.OnEnroll = func(int, wire.EnrollRequest) error {
 		return schema.NewError(schema.KindTokenExpired, "the token expired").WithNext("gpuaas node reissue-enrollment X")
 	}
-	code, _, errOut := command(t, environ(f.config()), "enroll")
+	code, _, errOut := runCommand(t, environ(configFor(f)), "enroll")
 	require.Equal(t, schema.ExitFailed, code)
 	require.Contains(t, errOut, "the token expired")
 	require.Contains(t, errOut, "next: gpuaas node reissue-enrollment X")
 
-	c := f.config()
+	c := configFor(f)
 	c.APIURL = "https://localhost:1"
-	code, _, errOut = command(t, environ(c), "enroll")
+	code, _, errOut = runCommand(t, environ(c), "enroll")
 	require.Equal(t, schema.ExitUnreachable, code)
 	require.Contains(t, errOut, "localhost:1")
 }
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	read := func() Status {
-		code, out, errOut := command(t, environ(c), "status", "-o", "json")
+		code, out, errOut := runCommand(t, environ(c), "status", "-o", "json")
 		require.Equal(t, schema.ExitDone, code, errOut)
 		return decode[Status](t, []byte(out))
 	}
@@ -128,31 +130,31 @@ func TestStatus(t *testing.T) {
 
 	writeSpec(t, c, "job", false, "sleep", "1000")
 	start(t, c, Deps{})
-	p := f.payload(task.WorkloadCordon, 1, nil)
-	f.offers <- f.offerOf(p, 1)
-	f.result(p.TaskID)
+	p := f.Payload(task.WorkloadCordon, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
+	f.Result(p.TaskID)
 	eventually(t, "a reported task and a workload", func() bool {
 		s = read()
 		return len(s.Tasks) == 1 && s.Tasks[0].Reported && s.LastPoll != nil
 	})
-	require.Equal(t, f.id.URI(), s.Identity.URI)
+	require.Equal(t, f.ID.URI(), s.Identity.URI)
 	require.Empty(t, s.IdentityFault+s.IssuerFault)
 	require.True(t, s.LastPoll.OK)
 	require.True(t, s.Cordoned)
 	require.Equal(t, task.Succeeded, s.Tasks[0].Status)
-	code, out, _ := command(t, environ(c), "status")
+	code, out, _ := runCommand(t, environ(c), "status")
 	require.Equal(t, schema.ExitDone, code)
-	require.Contains(t, out, f.id.URI())
+	require.Contains(t, out, f.ID.URI())
 	require.Contains(t, out, p.TaskID)
 }
 
 func TestOneAgentPerStateDir(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	a := start(t, c, Deps{})
-	f.until("a poll", func() bool { return f.counts["wait"] > 0 })
-	code, _, errOut := command(t, environ(c), "run")
+	f.Until("a poll", func() bool { return f.Counts["wait"] > 0 })
+	code, _, errOut := runCommand(t, environ(c), "run")
 	require.Equal(t, schema.ExitRefused, code)
 	require.Contains(t, errOut, "another agent (pid ")
 	require.Contains(t, errOut, c.StateDir)
@@ -163,12 +165,12 @@ func TestOneAgentPerStateDir(t *testing.T) {
 
 func TestLogLines(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	a := start(t, f.config(), Deps{})
-	p := f.payload(task.FactsCollect, 1, nil)
-	f.offers <- f.offerOf(p, 1)
-	f.result(p.TaskID)
-	f.until("two more polls", func() bool { return f.counts["wait"] > 2 })
+	f := agenttest.New(t)
+	a := start(t, configFor(f), Deps{})
+	p := f.Payload(task.FactsCollect, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
+	f.Result(p.TaskID)
+	f.Until("two more polls", func() bool { return f.Counts["wait"] > 2 })
 	a.halt()
 	seen := map[string]bool{}
 	for line := range strings.Lines(a.log.String()) {
@@ -185,15 +187,15 @@ func TestLogLines(t *testing.T) {
 		}
 		seen[msg] = true
 	}
-	for _, want := range []string{"agent starts", "enrolment succeeded", "task", "task finished", "task wait ended without a task", "agent stopped"} {
+	for _, want := range []string{"agent started", "enrollment succeeded", "task", "task finished", "task wait ended without a task", "agent stopped"} {
 		require.True(t, seen[want], want)
 	}
 }
 
 func TestLogsReadyToSystemd(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	socket, said := notifySocket(t)
 	c.NotifySocket, c.WatchdogUsec = socket, "30000"
 	a := start(t, c, Deps{})
@@ -210,15 +212,15 @@ func TestLogsReadyToSystemd(t *testing.T) {
 
 func TestWatchdogStarvesWhenTheLoopStands(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	socket, said := notifySocket(t)
 	c.NotifySocket, c.WatchdogUsec = socket, "3000"
 	a, _ := newAgent(t, c, Deps{})
 	defer a.Close()
-	require.True(t, a.fed(time.Now()))
+	require.True(t, alive(&a.lastLoop, time.Now()))
 	a.lastLoop.Store(time.Now().Add(-2 * stalledAfter).UnixNano())
-	require.False(t, a.fed(time.Now()))
+	require.False(t, alive(&a.lastLoop, time.Now()))
 	require.Empty(t, said)
 }
 

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -68,7 +70,7 @@ func (m *mortal) isDead() bool {
 
 // mortalDisk is a disk whose every change is a step.
 type mortalDisk struct {
-	OS
+	disk.OS
 	m *mortal
 }
 
@@ -79,7 +81,7 @@ func (d mortalDisk) MkdirAll(path string) error {
 	return d.m.step(func() error { return d.OS.MkdirAll(path) })
 }
 
-func (d mortalDisk) Create(path string) (f File, err error) {
+func (d mortalDisk) Create(path string) (f disk.File, err error) {
 	err = d.m.step(func() (err error) {
 		f, err = d.OS.Create(path)
 		return err
@@ -94,6 +96,7 @@ func (d mortalDisk) Rename(from, to string) error {
 func (d mortalDisk) Remove(path string) error {
 	return d.m.step(func() error { return d.OS.Remove(path) })
 }
+
 func (d mortalDisk) Wipe(path string) error { return d.m.step(func() error { return d.OS.Wipe(path) }) }
 
 // SyncDir does nothing: a killed process leaves what it wrote.
@@ -101,7 +104,7 @@ func (d mortalDisk) SyncDir(string) error { return d.m.step(func() error { retur
 
 // mortalFile leaves half of a write that the process was killed before.
 type mortalFile struct {
-	File
+	disk.File
 	m *mortal
 }
 
@@ -121,7 +124,7 @@ func (f mortalFile) Sync() error { return f.m.step(func() error { return nil }) 
 
 // desk is the server's side of one task.
 type desk struct {
-	f     *fakeAPI
+	f     *agenttest.API
 	draws *rand.Rand // decides about lost and doubled requests; nil for none
 	task  task.Payload
 
@@ -232,7 +235,7 @@ func (d *desk) wait(body []byte) any {
 		return nil
 	}
 	d.epoch++
-	return d.f.granted(d.f.offerOf(d.task, d.epoch), poll.Nonce)
+	return d.f.Granted(d.f.OfferOf(d.task, d.epoch), poll.Nonce)
 }
 
 func (d *desk) progress(body []byte) (any, error) {

@@ -3,10 +3,10 @@ package agent
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -16,42 +16,41 @@ import (
 // there is news of it, and only that one.
 func TestNewsIsAskedForAtOnce(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	asked := make(chan string, 16)
 	started, end := make(chan string, 2), make(chan struct{})
 	x := script{task.WorkloadDrain: held(started, nil), task.NodeProbe: held(started, end)}
-	a, log := newAgent(t, f.config(), Deps{Executors: x.executors()})
-	a.tasks.timing.progress = time.Hour
+	a, log := newAgent(t, configFor(f), Deps{Executors: x.executors(), timing: slowProgress()})
 	launch(t, a, log)
-	other, p := f.payload(task.NodeProbe, 1, nil), f.payload(task.WorkloadDrain, 2, nil)
-	f.progress = func(taskID string, _ task.Progress) (wire.ProgressResponse, error) {
+	other, p := f.Payload(task.NodeProbe, 1, nil), f.Payload(task.WorkloadDrain, 2, nil)
+	f.Progress = func(taskID string, _ task.Progress) (wire.ProgressResponse, error) {
 		asked <- taskID
 		return wire.ProgressResponse{Cancel: taskID == p.TaskID}, nil
 	}
-	f.offers <- f.offerOf(other, 1)
+	f.Offers <- f.OfferOf(other, 1)
 	<-started
-	f.offers <- f.offerOf(p, 1)
+	f.Offers <- f.OfferOf(p, 1)
 	<-started
 	require.Equal(t, other.TaskID, <-asked, "the newer task made it ask")
-	f.news <- news{schema.NewID(), p.TaskID}
+	f.News <- agenttest.News{schema.NewID(), p.TaskID}
 	require.Equal(t, p.TaskID, <-asked)
-	require.Equal(t, task.Canceled, f.result(p.TaskID).Status)
+	require.Equal(t, task.Canceled, f.Result(p.TaskID).Status)
 	close(end)
-	require.Equal(t, task.Succeeded, f.result(other.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.Result(other.TaskID).Status)
 	require.Empty(t, asked)
 }
 
 // A server that repeats the same news is asked again after a pause only.
 func TestRepeatedNewsIsPaused(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	started := make(chan string, 1)
-	a := start(t, f.config(), Deps{Executors: script{task.WorkloadDrain: held(started, nil)}.executors()})
-	p := f.payload(task.WorkloadDrain, 1, nil)
-	f.offers <- f.offerOf(p, 1)
+	a := start(t, configFor(f), Deps{Executors: script{task.WorkloadDrain: held(started, nil)}.executors()})
+	p := f.Payload(task.WorkloadDrain, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
 	<-started
 	for range 5 {
-		f.news <- news{p.TaskID}
+		f.News <- agenttest.News{p.TaskID}
 	}
 	eventually(t, "four pauses", func() bool { return strings.Count(a.log.String(), "repeated after a pause") == 4 })
 }

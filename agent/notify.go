@@ -4,11 +4,14 @@ import (
 	"context"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
 )
 
-// stalledAfter is how long the poll loop may be silent before the watchdog is
-// no longer fed: longer than any poll with its back-off.
+// stalledAfter is how long the poll loop may be silent before the watchdog is no
+// longer notified: longer than any poll with its backoff.
 const stalledAfter = 5 * time.Minute
 
 // notifier speaks systemd's sd_notify protocol. Without a socket it does
@@ -26,7 +29,7 @@ func newNotifier(socket, watchdogUsec string) *notifier {
 	return n
 }
 
-// send is best effort: systemd acts on what it does not hear.
+// send is best effort: systemd acts when a message is missing.
 func (n *notifier) send(state string) {
 	if n.socket == "" {
 		return
@@ -40,24 +43,25 @@ func (n *notifier) send(state string) {
 	conn.Write([]byte(state)) //nolint:errcheck // best effort
 }
 
-func (n *notifier) ready()    { n.send("READY=1") }
+func (n *notifier) ready() { n.send("READY=1") }
+
 func (n *notifier) stopping() { n.send("STOPPING=1") }
 
-// watchdog feeds systemd's watchdog for as long as the poll loop turns.
-func (a *Agent) watchdog(ctx context.Context) {
-	if a.watch.watchdog == 0 {
+// watch notifies systemd's watchdog while the poll loop turns.
+func (n *notifier) watch(ctx context.Context, lastLoop *atomic.Int64) {
+	if n.watchdog == 0 {
 		return
 	}
-	for pause(ctx, a.watch.watchdog/3) == nil {
-		if a.fed(time.Now()) {
-			a.watch.send("WATCHDOG=1")
+	for wait.Sleep(ctx, n.watchdog/3) == nil {
+		if alive(lastLoop, time.Now()) {
+			n.send("WATCHDOG=1")
 		}
 	}
 }
 
-// fed reports whether the poll loop turned lately. Enrolment may take for ever,
-// so nothing counts before the first turn.
-func (a *Agent) fed(now time.Time) bool {
-	last := a.lastLoop.Load()
+// alive reports whether the poll loop turned recently. Enrollment may take
+// arbitrarily long, so the agent counts as alive before the first turn.
+func alive(lastLoop *atomic.Int64, now time.Time) bool {
+	last := lastLoop.Load()
 	return last == 0 || now.Sub(time.Unix(0, last)) < stalledAfter
 }

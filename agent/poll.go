@@ -3,12 +3,19 @@ package agent
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -17,20 +24,20 @@ import (
 // down, and asking again without a pause would be a loop.
 var errEarly = errors.New("the server ended the poll early")
 
-// fullPause is how long the loop waits for room when the node holds as many
-// tasks as it is willing to.
+// fullPause is how long the loop waits when the node holds as many tasks as it
+// accepts.
 const fullPause = time.Second
 
 // work keeps the identity and asks for tasks until ctx ends or the node is
 // removed. Errors are logged and waited out; the delay doubles from half a
 // second to a minute and stays there.
 func (a *Agent) work(ctx context.Context, begin func()) error {
-	wait := backoff{min: a.timing.pollMin, max: a.timing.pollMax}
+	retry := wait.Backoff{Range: a.timing.poll}
 	begin = sync.OnceFunc(begin)
 	for ctx.Err() == nil {
-		out := a.Keep(ctx)
+		out := a.ReconcileIdentity(ctx)
 		if out.Removed {
-			return errRemoved
+			return apierror.ErrRemoved
 		}
 		if !out.Ready {
 			a.lastLoop.Store(a.now().UnixNano())
@@ -38,26 +45,26 @@ func (a *Agent) work(ctx context.Context, begin func()) error {
 			continue
 		}
 		begin()
-		if a.tasks.full() {
+		if a.tasks.Full() {
 			a.deps.Clock.Sleep(ctx, fullPause) //nolint:errcheck // the loop's condition looks at ctx
 			continue
 		}
-		a.makeRoom(ctx)
+		a.beforePoll(ctx)
 		err := a.pollOnce(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		a.notePoll(err)
-		if a.keeper.observe(err) {
-			a.explain(err, 0)
+		if a.identity.Observe(accepted(err)) {
+			logPoll(a.log, a.identity.Current(), err, 0)
 			continue
 		}
 		if err == nil {
-			wait.reset()
+			retry.Reset()
 			continue
 		}
-		delay := wait.next()
-		a.explain(err, delay)
+		delay := retry.Next()
+		logPoll(a.log, a.identity.Current(), err, delay)
 		a.deps.Clock.Sleep(ctx, delay) //nolint:errcheck // the loop's condition looks at ctx
 	}
 	return ctx.Err()
@@ -73,9 +80,18 @@ func (a *Agent) Poll(ctx context.Context) error {
 	}
 	a.notePoll(err)
 	if err != nil {
-		a.explain(err, 0)
+		logPoll(a.log, a.identity.Current(), err, 0)
 	}
-	a.keeper.observe(err)
+	a.identity.Observe(accepted(err))
+	return err
+}
+
+// accepted drops the error of a poll that ended early: the server accepted its
+// identity.
+func accepted(err error) error {
+	if errors.Is(err, errEarly) {
+		return nil
+	}
 	return err
 }
 
@@ -85,55 +101,57 @@ func (a *Agent) notePoll(err error) {
 	a.lastLoop.Store(now.UnixNano())
 	s := PollStatus{At: now.UTC(), OK: err == nil || errors.Is(err, errEarly), PID: os.Getpid(), Version: Version()}
 	if !s.OK {
-		s.Error = clip(err.Error())
+		s.Error = text.Truncate(err.Error())
 	}
-	if err := a.state.hint("poll.json", s); err != nil {
+	if err := a.state.Hint("poll.json", s); err != nil {
 		a.log.Warn("status file does not write", "err", err.Error())
 	}
 }
 
 // pollOnce is one long poll and what follows from its answer.
 func (a *Agent) pollOnce(ctx context.Context) error {
-	id, api := a.keeper.inUse.Load(), a.api()
-	if id == nil || api == nil {
-		return errNoIdentity
+	v, api := a.identity.Current(), a.api()
+	if v == nil || api == nil {
+		return identity.ErrNone
 	}
 	if a.reread.CompareAndSwap(true, false) {
 		if err := a.connect(); err != nil {
-			a.log.Error("CA bundle does not read, the one in use is kept", "err", err.Error())
+			a.log.Error("cannot load the CA bundle, the one in use is kept", "err", err.Error())
 		}
 		api = a.api()
 	}
-	q := wire.PollRequest{HeldTasks: a.tasks.journal.have(), AgentSession: a.holder, Nonce: newNonce(), PollSeq: a.polls.Add(1),
-		VerifierSet: a.trust.current().version}
-	timeout, asked := a.pollFor(id), time.Now()
-	got, err := api.wait(ctx, timeout, q)
+	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Version}
+	timeout, begun := a.pollTimeout(v), time.Now()
+	got, err := api.Poll(ctx, timeout, q)
 	if err != nil {
 		return err
 	}
 	// Before anything that may take long.
-	fresh := a.tasks.hear(got.news)
-	a.trust.follow(ctx, got.set, api.sets)
-	now := a.trust.clock.now()
-	if err := a.tasks.journal.prune(now); err != nil {
+	fresh := a.tasks.ReportProgressOf(got.CanceledTasks)
+	a.sets.Follow(ctx, got.VerifierSet, api.VerifierSets)
+	now := a.sets.Clock.Now()
+	if err := a.journal.Prune(now); err != nil {
 		a.log.Error("journal not pruned", "err", err.Error())
 	}
-	a.trust.remind(now)
-	if got.offer == nil {
+	a.sets.WarnExpired(now)
+	if got.Offer == nil {
 		a.log.Info("task wait ended without a task", "held", len(q.HeldTasks))
-		if !fresh && timeout >= time.Second && time.Since(asked) < timeout/4 {
+		if !fresh && timeout >= time.Second && time.Since(begun) < timeout/4 {
 			return errEarly
 		}
 		return nil
 	}
-	a.keeper.clock.heard(got.offer.ServerTime)
-	v := verifier{id: id.id, set: a.trust.current(), nonce: q.Nonce, clock: a.trust.clock, known: a.tasks.journal.holds}
-	return a.tasks.offer(ctx, v, *got.offer)
+	a.clock.Observe(got.Offer.ServerTime)
+	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Known: a.journal.Holds}
+	return a.tasks.Offer(ctx, func(o wire.TaskOffer) (tasks.Verified, error) {
+		t, err := check.Verify(o)
+		return tasks.Verified(t), err
+	}, *got.Offer)
 }
 
-// holderName names this process to the server: the machine's boot and the
-// process's start. What a holder's name may not hold is left out.
-func holderName(bootID string, started time.Time) string {
+// sessionName identifies this process to the server: the machine's boot and the
+// process's start, without characters that a session's name may not hold.
+func sessionName(bootID string, started time.Time) string {
 	keep := func(r rune) rune {
 		if r < 128 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-') {
 			return r
@@ -144,24 +162,24 @@ func holderName(bootID string, started time.Time) string {
 	return boot[:min(len(boot), maxBootID)] + "-" + strconv.FormatInt(started.Unix(), 10)
 }
 
-// maxBootID leaves room for the start in a holder's 128 characters.
+// maxBootID leaves room for the start in a session's 128 characters.
 const maxBootID = 100
 
-// explain says exactly why a poll failed.
-func (a *Agent) explain(err error, delay time.Duration) {
+// logPoll logs why a poll failed.
+func logPoll(log *slog.Logger, v *identity.Version, err error, delay time.Duration) {
 	e := schema.AsError(err)
 	args := []any{"code", string(e.Kind), "reason", e.Reason, "err", err.Error(), "retry_in", delay.String()}
-	if id := a.keeper.inUse.Load(); id != nil {
-		args = append(args, "serial", id.facts.Serial, "issuer", id.facts.Issuer, "not_after", id.facts.NotAfter)
+	if v != nil {
+		args = append(args, "serial", v.Facts.Serial, "issuer", v.Facts.Issuer, "not_after", v.Facts.NotAfter)
 	}
 	switch {
 	case errors.Is(err, errEarly):
-		a.log.Info("task wait is repeated after a pause", "retry_in", delay.String())
+		log.Info("task wait is repeated after a pause", "retry_in", delay.String())
 	case e.Kind == schema.KindInvalidNodeIdentity || e.Kind == schema.KindUnauthenticated:
-		a.log.Error("task wait refused, the server does not accept this identity", args...)
+		log.Error("task wait refused, the server does not accept this identity", args...)
 	case e.Kind == schema.KindTaskRefused:
-		a.log.Warn("task wait goes on after a refused task", args...)
+		log.Warn("polling continues after a refused task", args...)
 	default:
-		a.log.Warn("task wait failed", args...)
+		log.Warn("task wait failed", args...)
 	}
 }

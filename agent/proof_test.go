@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -24,10 +25,10 @@ func TestLostProof(t *testing.T) {
 		return ""
 	}
 	out := r.step()
-	require.Equal(t, ActRenew, out.Action)
+	require.Equal(t, identity.ActRenew, out.Action)
 	require.NoError(t, out.poll)
 	require.NotEqual(t, former, r.serial())
-	require.True(t, r.book.accepts(r.serial()))
+	require.True(t, r.book.Accepts(r.serial()))
 	r.pass(2 * trust.InFlight)
 	require.NoError(t, r.step().poll)
 	r.whole("lost proof")
@@ -47,12 +48,12 @@ func TestRecoveryWithTheFormerToken(t *testing.T) {
 	}
 	r.step()
 	r.wire.lose = nil
-	r.book.mu.Lock()
-	r.book.void[r.book.pending.facts.Serial], r.book.pending = true, nil
-	r.book.mu.Unlock()
+	r.book.Mu.Lock()
+	r.book.Void[r.book.Pending.Facts.Serial], r.book.Pending = true, nil
+	r.book.Mu.Unlock()
 	r.pass(2 * trust.CertTTL)
 	r.settle()
 	require.Equal(t, trust.IssuedByRecover, r.lastVia())
-	require.Equal(t, 2, r.f.count("recover"))
+	require.Equal(t, 2, r.f.Count("recover"))
 	r.whole("former token")
 }

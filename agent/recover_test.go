@@ -6,29 +6,30 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// A late copy of its enrolment's request replaced the certificate that the node
+// A late copy of its enrollment's request replaced the certificate that the node
 // stored, and the node was away until that had expired: its first word is a
-// recovery, whose token died with the certificate. The enrolment is made again.
+// recovery, whose token died with the certificate. The enrollment is made again.
 func TestRecoveryFindsOutThatTheEnrolmentWasReplaced(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.wire.lose = func(int, string) string { return "copied" }
 	require.True(t, r.boot())
-	out := r.agent.Keep(t.Context())
-	require.Equal(t, ActEnroll, out.Action)
+	out := r.agent.ReconcileIdentity(t.Context())
+	require.Equal(t, identity.ActEnroll, out.Action)
 	require.NoError(t, out.Err)
 	r.wire.lose = nil
-	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByEnroll}, r.book.via)
-	require.False(t, r.book.accepts(r.serial()), "the copy replaced it")
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByEnroll}, r.book.Via)
+	require.False(t, r.book.Accepts(r.serial()), "the copy replaced it")
 
 	r.pass(trust.CertTTL + time.Hour)
 	require.True(t, r.boot())
 	r.settle()
-	require.Positive(t, r.f.count("recover"))
-	require.Equal(t, 1, r.f.count("wait"), "no poll told it before")
-	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByEnroll, trust.IssuedByEnroll}, r.book.via)
+	require.Positive(t, r.f.Count("recover"))
+	require.Equal(t, 1, r.f.Count("wait"), "no poll told it before")
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByEnroll, trust.IssuedByEnroll}, r.book.Via)
 	r.whole("enrolled again")
 }

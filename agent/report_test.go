@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -17,43 +18,43 @@ func TestResultIsSignedWhenItIsPosted(t *testing.T) {
 	r := enrolled(t)
 	first := r.serial()
 	var renewed atomic.Bool
-	r.f.onResult = func(int, string, task.Result) error {
+	r.f.OnResult = func(int, string, task.Result) error {
 		if renewed.Load() {
 			return nil
 		}
 		return schema.NewError(schema.KindServiceUnavailable, "not now")
 	}
-	p := r.f.payload(task.FactsCollect, 1, nil)
-	r.f.offers <- r.f.offerOf(p, 1)
-	for len(r.f.offers) > 0 { // a poll of no time may end before it sees it
+	p := r.f.Payload(task.FactsCollect, 1, nil)
+	r.f.Offers <- r.f.OfferOf(p, 1)
+	for len(r.f.Offers) > 0 { // a poll of no time may end before it sees it
 		r.step()
 	}
-	r.f.until("the first try", func() bool { return len(r.f.signers) > 0 })
+	r.f.Until("the first try", func() bool { return len(r.f.Signers) > 0 })
 	r.due()
 	r.settle()
 	second := r.serial()
 	require.NotEqual(t, first, second)
 	renewed.Store(true)
-	require.Equal(t, task.Succeeded, r.f.result(p.TaskID).Status)
-	require.Equal(t, first, r.f.signers[0])
-	require.Equal(t, second, r.f.signers[len(r.f.signers)-1])
+	require.Equal(t, task.Succeeded, r.f.Result(p.TaskID).Status)
+	require.Equal(t, first, r.f.Signers[0])
+	require.Equal(t, second, r.f.Signers[len(r.f.Signers)-1])
 }
 
 // A result whose signature is refused was altered on its way, or its reader is
 // wrong: it is kept and posted until it is taken.
 func TestResultWithARefusedSignatureIsKept(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	f.onResult = func(n int, _ string, _ task.Result) error {
+	f := agenttest.New(t)
+	f.OnResult = func(n int, _ string, _ task.Result) error {
 		if n <= 3 {
-			return identityError(schema.ReasonResultSignature)
+			return agenttest.IdentityError(schema.ReasonResultSignature)
 		}
 		return nil
 	}
-	a := start(t, f.config(), Deps{Executors: script{task.FactsCollect: counting(new(atomic.Int32))}.executors()})
-	p := f.payload(task.FactsCollect, 1, nil)
-	f.offers <- f.offerOf(p, 1)
-	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
+	a := start(t, configFor(f), Deps{Executors: script{task.FactsCollect: counting(new(atomic.Int32))}.executors()})
+	p := f.Payload(task.FactsCollect, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
+	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
 	require.Contains(t, a.log.String(), "task result not delivered")
-	require.Equal(t, 1, f.count("enroll"), "the identity is as good as before")
+	require.Equal(t, 1, f.Count("enroll"), "the identity is as good as before")
 }

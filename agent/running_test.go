@@ -3,62 +3,52 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
 )
 
-// logBuffer keeps what was logged.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf strings.Builder
-}
-
-func (l *logBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 func quickTiming() timing {
+	quick := wait.Range{Min: time.Millisecond, Max: 20 * time.Millisecond}
 	return timing{
-		pollTimeout: 2 * time.Second, pollMin: time.Millisecond, pollMax: 20 * time.Millisecond,
-		refusedMin: time.Millisecond, refusedMax: 20 * time.Millisecond,
-		renewMin: time.Millisecond, renewMax: 20 * time.Millisecond,
-		lockedMin: time.Millisecond, lockedMax: 20 * time.Millisecond, rest: time.Second,
-		resultMin: time.Millisecond, resultMax: 20 * time.Millisecond,
-		progress: 10 * time.Millisecond, heartbeat: time.Second,
+		poll: quick, rest: time.Second, heartbeat: time.Second,
+		identity: identity.Timing{PollTimeout: 2 * time.Second, Retry: quick, Refused: quick, Renewal: quick, Locked: quick},
+		task:     tasks.Timing{Report: quick, Progress: 10 * time.Millisecond},
 	}
+}
+
+// slowProgress is quickTiming with no progress call that is not asked for.
+func slowProgress() *timing {
+	t := quickTiming()
+	t.task.Progress = time.Hour
+	return &t
 }
 
 // running is an agent under test.
 type running struct {
 	*Agent
-	log  *logBuffer
+	log  *agenttest.LogBuffer
 	done chan struct{}
 	err  error
 	end  context.CancelFunc
 }
 
 // newAgent makes an agent with quick timing that is not started.
-func newAgent(tb testing.TB, c Config, o Deps) (*Agent, *logBuffer) {
+func newAgent(tb testing.TB, c Config, o Deps) (*Agent, *agenttest.LogBuffer) {
 	tb.Helper()
-	buf := &logBuffer{}
+	buf := &agenttest.LogBuffer{}
 	o.Log = slog.New(slog.NewJSONHandler(buf, nil))
+	if o.timing == nil {
+		o.timing = new(quickTiming())
+	}
 	a, err := New(c, o)
 	require.NoError(tb, err)
-	a.timing = quickTiming()
-	a.tasks.timing = a.timing
-	a.trust.wait = backoff{min: a.timing.refusedMin, max: a.timing.refusedMax}
 	return a, buf
 }
 
@@ -69,7 +59,7 @@ func start(tb testing.TB, c Config, o Deps) *running {
 	return launch(tb, a, buf)
 }
 
-func launch(tb testing.TB, a *Agent, buf *logBuffer) *running {
+func launch(tb testing.TB, a *Agent, buf *agenttest.LogBuffer) *running {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(tb.Context())
 	r := &running{Agent: a, log: buf, done: make(chan struct{}), end: cancel}

@@ -11,36 +11,26 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/nodeapi"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/verify"
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
-	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Status is what `gpuaas-node-agent status` shows: the state folder's content,
 // read without any network.
 type Status struct {
-	NodeID   string           `json:"node_id"`
-	Env      string           `json:"env"`
-	Version  string           `json:"version"`
-	Identity *trust.CertFacts `json:"identity"`
-	// IdentityFault says why there is no usable identity.
-	IdentityFault string `json:"identity_fault,omitempty"`
-	// IssuerFault says that the certificate is of no node CA of the bundle.
-	IssuerFault string `json:"issuer_fault,omitempty"`
-	// Versions are the stored identities, newest first.
-	Versions []VersionStatus `json:"identity_versions"`
-	Sequence int64           `json:"sequence"`
-	// RecoveryPossible is true when the node could come back without a usable
-	// certificate.
-	RecoveryPossible bool      `json:"recovery_possible"`
-	LastRenewal      time.Time `json:"last_renewal,omitzero"`
-	NextRenewal      time.Time `json:"next_renewal,omitzero"`
-	// Keeper is the running agent's last word on its identity.
-	Keeper *KeeperStatus `json:"keeper"`
-	// Removed is true when the server removed the node.
-	Removed bool `json:"removed,omitempty"`
+	NodeID  string `json:"node_id"`
+	Env     string `json:"env"`
+	Version string `json:"version"`
+	identity.Status
 
 	// VerifierSet is what tasks are judged with; null before the first start.
-	VerifierSet *SetStatus `json:"verifier_set"`
+	VerifierSet *verify.Status `json:"verifier_set"`
 
 	LastPoll  *PollStatus     `json:"last_poll"`
 	Cordoned  bool            `json:"cordoned"`
@@ -70,25 +60,28 @@ type TaskStatus struct {
 
 // ReadStatus reads the state folder of an agent that may be running.
 func ReadStatus(ctx context.Context, c Config) (Status, error) {
-	state := stateDir{path: c.StateDir}
+	state := disk.StateDir{Path: c.StateDir}
 	s := Status{NodeID: c.NodeID, Env: c.Env, Version: Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{}}
-	if err := s.readIdentity(c, state); err != nil {
+	var err error
+	clock := nodeapi.NewClock(time.Now, slog.New(slog.DiscardHandler))
+	if s.Status, err = identity.ReadStatus(c.identity(), state, clock); err != nil {
 		return s, err
 	}
 	var last PollStatus
-	if ok, err := readJSON(state.file("poll.json"), &last); err != nil {
+	if ok, err := disk.ReadJSON(state.File("poll.json"), &last); err != nil {
 		return s, err
 	} else if ok {
 		s.LastPoll = &last
 	}
-	s.VerifierSet = readSet(c, state)
-	flags, err := loadFlags(state)
+	s.VerifierSet = verify.ReadStatus(c.Env, state)
+	flags, err := workload.LoadCordon(state, func() {})
 	if err != nil {
 		return s, err
 	}
 	s.Cordoned = flags.Cordoned()
-	quiet := slog.New(slog.DiscardHandler)
-	w, err := viewWorkloads(c, state, flags, quiet)
+	w, err := c.newDriver(DriverConfig{
+		State: state, Cordoned: flags.Cordoned, Changed: func() {}, ReadOnly: true, Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		return s, err
 	}
@@ -100,19 +93,19 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 }
 
 // readTasks lists the journal, oldest first.
-func readTasks(state stateDir) ([]TaskStatus, error) {
-	files, err := filepath.Glob(state.file("journal", "*.json"))
+func readTasks(state disk.StateDir) ([]TaskStatus, error) {
+	files, err := filepath.Glob(state.File("journal", "*.json"))
 	if err != nil {
 		return nil, err
 	}
 	list := []TaskStatus{}
 	for _, f := range files {
-		var e entry
-		if ok, err := readJSON(f, &e); err != nil || !ok {
+		var e tasks.Entry
+		if ok, err := disk.ReadJSON(f, &e); err != nil || !ok {
 			continue // the agent pruned it, or will put it aside
 		}
 		t := TaskStatus{TaskID: e.TaskID, Seq: e.Seq, Step: e.Step, Reported: e.Reported, AcceptedAt: e.AcceptedAt}
-		if p, err := e.task(); err == nil {
+		if p, err := e.Task(); err == nil {
 			t.Type = p.Type
 		}
 		if e.Result != nil {
@@ -133,22 +126,25 @@ func (s Status) print(w io.Writer) error {
 		row("identity", s.Identity.URI)
 		row("serial", s.Identity.Serial)
 		row("issuer", s.Identity.Issuer)
-		row("expires", stamp(s.Identity.NotAfter))
+		row("expires", text.FormatTime(s.Identity.NotAfter))
 		row("sequence", s.Sequence)
 		row("recovery possible", s.RecoveryPossible)
 	}
 	if !s.LastRenewal.IsZero() {
-		row("last renewal", stamp(s.LastRenewal))
+		row("last renewal", text.FormatTime(s.LastRenewal))
 	}
 	if !s.NextRenewal.IsZero() {
-		row("next renewal", stamp(s.NextRenewal))
+		row("next renewal", text.FormatTime(s.NextRenewal))
 	}
 	for _, v := range s.Versions {
 		row("version", fmt.Sprintf("%d sequence=%d incarnation=%d via=%s serial=%s expires=%s in_use=%t", v.Version, v.Sequence,
-			v.Incarnation, v.Via, v.Certificate.Serial, stamp(v.Certificate.NotAfter), v.InUse))
+			v.Incarnation, v.Via, v.Certificate.Serial, text.FormatTime(v.Certificate.NotAfter), v.InUse))
 	}
-	if s.Keeper != nil && s.Keeper.Trouble != "" {
-		row("identity trouble", s.Keeper.Trouble)
+	if s.Manager != nil {
+		row("identity state", s.Manager.State)
+		if s.Manager.Trouble != "" {
+			row("identity trouble", s.Manager.Trouble)
+		}
 	}
 	if s.Removed {
 		row("removed", true)
@@ -163,16 +159,16 @@ func (s Status) print(w io.Writer) error {
 	case p == nil:
 		row("last poll", "never")
 	case p.OK:
-		row("last poll", stamp(p.At)+" ok")
+		row("last poll", text.FormatTime(p.At)+" ok")
 	default:
-		row("last poll", stamp(p.At)+" "+p.Error)
+		row("last poll", text.FormatTime(p.At)+" "+p.Error)
 	}
 	if v := s.VerifierSet; v != nil {
-		row("verifier set", fmt.Sprintf("%d of epoch %d, expires %s", v.Version, v.Epoch, stamp(v.ExpiresAt)))
+		row("verifier set", fmt.Sprintf("%d of epoch %d, expires %s", v.Version, v.Epoch, text.FormatTime(v.ExpiresAt)))
 	}
 	row("cordoned", s.Cordoned)
 	for _, wl := range s.Workloads {
-		row("workload", fmt.Sprintf("%s %s since %s stopping=%t", wl.Kind, wl.Name, stamp(wl.Since), wl.Stopping))
+		row("workload", fmt.Sprintf("%s %s since %s stopping=%t", wl.Kind, wl.Name, text.FormatTime(wl.Since), wl.Stopping))
 	}
 	for _, task := range s.Tasks {
 		row("task", fmt.Sprintf("%s %s %s %s reported=%t", task.TaskID, task.Type, task.Step, task.Status, task.Reported))

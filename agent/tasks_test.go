@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -14,30 +15,34 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // script is a list of executors that do what a test says.
-type script map[task.Type]func(ctx context.Context, t Task) (any, error)
+type script map[task.Type]func(ctx context.Context, t tasks.Task) (any, error)
 
-func (s script) executors() map[task.Type]Executor {
-	x := map[task.Type]Executor{}
+func (s script) executors() map[task.Type]tasks.Executor {
+	x := map[task.Type]tasks.Executor{}
 	for typ, run := range s {
-		x[typ] = Executor{Check: func(json.RawMessage) error { return nil }, Run: run}
+		x[typ] = tasks.Executor{Check: func(json.RawMessage) error { return nil }, Run: run}
 	}
 	return x
 }
 
 // counting is an executor that counts its runs.
-func counting(n *atomic.Int32) func(context.Context, Task) (any, error) {
-	return func(context.Context, Task) (any, error) { return n.Add(1), nil }
+func counting(n *atomic.Int32) func(context.Context, tasks.Task) (any, error) {
+	return func(context.Context, tasks.Task) (any, error) { return n.Add(1), nil }
 }
 
 // held blocks until its context or the release channel ends it.
-func held(started chan<- string, release <-chan struct{}) func(context.Context, Task) (any, error) {
-	return func(ctx context.Context, t Task) (any, error) {
+func held(started chan<- string, release <-chan struct{}) func(context.Context, tasks.Task) (any, error) {
+	return func(ctx context.Context, t tasks.Task) (any, error) {
 		started <- t.TaskID
 		select {
 		case <-release:
@@ -50,20 +55,20 @@ func held(started chan<- string, release <-chan struct{}) func(context.Context, 
 
 func TestFinishedTaskOfferedAgain(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	var runs atomic.Int32
-	start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
-	p := f.payload(task.WorkloadCordon, 1, nil)
+	start(t, configFor(f), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
+	p := f.Payload(task.WorkloadCordon, 1, nil)
 	for epoch := int64(1); epoch <= 3; epoch++ {
-		f.offers <- f.offerOf(p, epoch)
-		f.until("the result of the epoch", func() bool {
-			n := len(f.results)
-			return n > 0 && f.results[n-1].LeaseEpoch == epoch
+		f.Offers <- f.OfferOf(p, epoch)
+		f.Until("the result of the epoch", func() bool {
+			n := len(f.Results)
+			return n > 0 && f.Results[n-1].LeaseEpoch == epoch
 		})
 	}
 	require.Equal(t, int32(1), runs.Load())
-	first := f.results[0].Result
-	for _, r := range f.results {
+	first := f.Results[0].Result
+	for _, r := range f.Results {
 		r.LeaseEpoch = first.LeaseEpoch
 		require.Equal(t, first, r.Result)
 	}
@@ -71,25 +76,25 @@ func TestFinishedTaskOfferedAgain(t *testing.T) {
 
 func TestNewLeaseOfARunningTask(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	started, release := make(chan string, 1), make(chan struct{})
-	a := start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: held(started, release)}.executors()})
-	p := f.payload(task.WorkloadCordon, 1, nil)
-	f.offers <- f.offerOf(p, 1)
+	a := start(t, configFor(f), Deps{Executors: script{task.WorkloadCordon: held(started, release)}.executors()})
+	p := f.Payload(task.WorkloadCordon, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
 	<-started
-	f.until("the task in have", func() bool { return f.haves[len(f.haves)-1] == p.TaskID })
-	f.offers <- f.offerOf(p, 2)
+	f.Until("the task in have", func() bool { return f.Haves[len(f.Haves)-1] == p.TaskID })
+	f.Offers <- f.OfferOf(p, 2)
 
-	forged := f.offerOf(p, 9)
+	forged := f.OfferOf(p, 9)
 	forged.Envelope = json.RawMessage(strings.Replace(string(forged.Envelope), `"sig":"`, `"sig":"AAAA`, 1))
-	f.offers <- forged
+	f.Offers <- forged
 	other := p
 	other.Params = json.RawMessage(`{}`)
-	f.offers <- f.offerOf(other, 9)
+	f.Offers <- f.OfferOf(other, 9)
 	eventually(t, "both refusals in the log", func() bool { return strings.Count(a.log.String(), `"task refused"`) == 2 })
-	require.Contains(t, a.log.String(), refusedDigest)
+	require.Contains(t, a.log.String(), "other_payload")
 	close(release)
-	r := f.result(p.TaskID)
+	r := f.Result(p.TaskID)
 	require.Equal(t, task.Succeeded, r.Status)
 	require.Equal(t, int64(2), r.LeaseEpoch)
 	require.Empty(t, started)
@@ -99,49 +104,48 @@ func TestNewLeaseOfARunningTask(t *testing.T) {
 // and its answer; the server gets the result under that lease too.
 func TestOfferedAgainWhileItsResultIsPosted(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	a, log := newAgent(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(new(atomic.Int32))}.executors()})
-	p := f.payload(task.WorkloadCordon, 1, nil)
-	f.onResult = func(n int, _ string, _ task.Result) error {
+	f := agenttest.New(t)
+	a, log := newAgent(t, configFor(f), Deps{Executors: script{task.WorkloadCordon: counting(new(atomic.Int32))}.executors()})
+	p := f.Payload(task.WorkloadCordon, 1, nil)
+	f.OnResult = func(n int, _ string, _ task.Result) error {
 		if n == 1 {
-			f.offers <- f.offerOf(p, 2)
+			f.Offers <- f.OfferOf(p, 2)
 			eventually(t, "the second offer", func() bool { return strings.Contains(log.String(), "task offered again") })
 		}
 		return nil
 	}
 	launch(t, a, log)
-	f.offers <- f.offerOf(p, 1)
-	f.until("the result under the second lease", func() bool {
-		return len(f.results) > 0 && f.results[len(f.results)-1].LeaseEpoch == 2
+	f.Offers <- f.OfferOf(p, 1)
+	f.Until("the result under the second lease", func() bool {
+		return len(f.Results) > 0 && f.Results[len(f.Results)-1].LeaseEpoch == 2
 	})
-	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
+	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
 }
 
 func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	var runs atomic.Int32
 	o := Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()}
 	a := start(t, c, o)
-	p := f.payload(task.WorkloadCordon, 5, nil)
-	f.offers <- f.offerOf(p, 1)
-	f.result(p.TaskID)
-	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
-	require.NoError(t, a.tasks.journal.prune(p.ExpiresAt.Add(keepAfterExpiry+time.Second)))
-	_, known := a.tasks.journal.get(p.TaskID)
-	require.False(t, known)
+	p := f.Payload(task.WorkloadCordon, 5, nil)
+	f.Offers <- f.OfferOf(p, 1)
+	f.Result(p.TaskID)
+	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
+	require.NoError(t, a.journal.Prune(p.ExpiresAt.Add(10*time.Minute+time.Second)))
+	require.NoFileExists(t, journalFile(a.conf, p.TaskID))
 	a.halt()
-	f.deserted()
+	f.Deserted()
 
 	start(t, c, o)
-	replay := f.payload(task.WorkloadCordon, 4, nil)
+	replay := f.Payload(task.WorkloadCordon, 4, nil)
 	for _, p := range []task.Payload{p, replay} {
-		f.note(func() { f.results = nil })
-		f.offers <- f.offerOf(p, 2)
-		r := f.result(p.TaskID)
+		f.Note(func() { f.Results = nil })
+		f.Offers <- f.OfferOf(p, 2)
+		r := f.Result(p.TaskID)
 		require.Equal(t, schema.KindTaskRefused, r.Code)
-		require.Contains(t, r.Message, refusedReplay)
+		require.Contains(t, r.Message, "replayed_seq")
 	}
 	require.Equal(t, int32(1), runs.Load())
 }
@@ -153,33 +157,33 @@ func TestProgressCarriesTheWordToStop(t *testing.T) {
 		err     error
 		message string
 	}{
-		"cancel":     {wire.ProgressResponse{Cancel: true}, nil, errCancelled.Error()},
-		"lease lost": {wire.ProgressResponse{}, schema.NewError(schema.KindLeaseLost, "gone"), errLeaseLost.Error()},
-		"not found":  {wire.ProgressResponse{}, schema.NewError(schema.KindNotFound, "gone"), errLeaseLost.Error()},
+		"cancel":     {wire.ProgressResponse{Cancel: true}, nil, "canceled by the control plane"},
+		"lease lost": {wire.ProgressResponse{}, schema.NewError(schema.KindLeaseLost, "gone"), "the lease was lost"},
+		"not found":  {wire.ProgressResponse{}, schema.NewError(schema.KindNotFound, "gone"), "the lease was lost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFakeAPI(t)
+			f := agenttest.New(t)
 			var stop atomic.Bool
-			f.progress = func(_ string, p task.Progress) (wire.ProgressResponse, error) {
+			f.Progress = func(_ string, p task.Progress) (wire.ProgressResponse, error) {
 				if p.LeaseEpoch != 1 || p.Message != "half way" || !stop.Load() {
 					return wire.ProgressResponse{}, nil
 				}
 				return c.answer, c.err
 			}
 			started := make(chan string, 1)
-			start(t, f.config(), Deps{Executors: script{
-				task.WorkloadCordon: func(ctx context.Context, t Task) (any, error) {
+			start(t, configFor(f), Deps{Executors: script{
+				task.WorkloadCordon: func(ctx context.Context, t tasks.Task) (any, error) {
 					t.Note("half way")
 					return held(started, nil)(ctx, t)
 				},
 			}.executors()})
-			p := f.payload(task.WorkloadCordon, 1, nil)
-			f.offers <- f.offerOf(p, 1)
+			p := f.Payload(task.WorkloadCordon, 1, nil)
+			f.Offers <- f.OfferOf(p, 1)
 			<-started
-			f.until("three progress calls", func() bool { return f.counts["progress"] > 2 })
+			f.Until("three progress calls", func() bool { return f.Counts["progress"] > 2 })
 			stop.Store(true)
-			r := f.result(p.TaskID)
+			r := f.Result(p.TaskID)
 			require.Equal(t, task.Canceled, r.Status)
 			require.Equal(t, c.message, r.Message)
 		})
@@ -188,18 +192,18 @@ func TestProgressCarriesTheWordToStop(t *testing.T) {
 
 func TestExecutorFaults(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	x := script{
-		task.WorkloadCordon:   func(context.Context, Task) (any, error) { panic("boom") },
-		task.WorkloadUncordon: func(context.Context, Task) (any, error) { return nil, errors.New("cannot") },
-		task.NodeProbe:        func(context.Context, Task) (any, error) { return nil, schema.NewError(schema.KindUnfit, "unfit") },
-		task.FactsCollect:     func(context.Context, Task) (any, error) { return strings.Repeat("x", wire.MaxResultBytes), nil },
+		task.WorkloadCordon:   func(context.Context, tasks.Task) (any, error) { panic("boom") },
+		task.WorkloadUncordon: func(context.Context, tasks.Task) (any, error) { return nil, errors.New("cannot") },
+		task.NodeProbe:        func(context.Context, tasks.Task) (any, error) { return nil, schema.NewError(schema.KindUnfit, "unfit") },
+		task.FactsCollect:     func(context.Context, tasks.Task) (any, error) { return strings.Repeat("x", wire.MaxResultBytes), nil },
 		task.WorkloadDrain:    held(make(chan string, 1), nil),
 	}.executors()
 	slow := x[task.WorkloadDrain]
 	slow.Limit = func(task.Payload, time.Time) time.Duration { return time.Millisecond }
 	x[task.WorkloadDrain] = slow
-	start(t, f.config(), Deps{Executors: x})
+	start(t, configFor(f), Deps{Executors: x})
 	for i, c := range []struct {
 		typ     task.Type
 		code    schema.Kind
@@ -209,11 +213,11 @@ func TestExecutorFaults(t *testing.T) {
 		{task.WorkloadUncordon, schema.KindTaskFailed, "cannot"},
 		{task.NodeProbe, schema.KindUnfit, "unfit"},
 		{task.FactsCollect, schema.KindTaskFailed, "larger than"},
-		{task.WorkloadDrain, schema.KindTaskFailed, errTimeLimit.Error()},
+		{task.WorkloadDrain, schema.KindTaskFailed, "the time limit was reached"},
 	} {
-		p := f.payload(c.typ, int64(i+1), nil)
-		f.offers <- f.offerOf(p, 1)
-		r := f.result(p.TaskID)
+		p := f.Payload(c.typ, int64(i+1), nil)
+		f.Offers <- f.OfferOf(p, 1)
+		r := f.Result(p.TaskID)
 		require.Equal(t, task.Failed, r.Status)
 		require.Equal(t, c.code, r.Code)
 		require.Contains(t, r.Message, c.message)
@@ -223,22 +227,22 @@ func TestExecutorFaults(t *testing.T) {
 
 func TestChangesOneAtATimeReadsAlongside(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	changes, reads := make(chan string, 8), make(chan string, 8)
 	release := make(chan struct{})
-	start(t, f.config(), Deps{Executors: script{
+	start(t, configFor(f), Deps{Executors: script{
 		task.WorkloadCordon:   held(changes, release),
 		task.WorkloadUncordon: held(changes, release),
 		task.FactsCollect:     held(reads, release),
 	}.executors()})
-	first, second := f.payload(task.WorkloadCordon, 1, nil), f.payload(task.WorkloadUncordon, 2, nil)
-	r1, r2 := f.payload(task.FactsCollect, 3, nil), f.payload(task.FactsCollect, 4, nil)
+	first, second := f.Payload(task.WorkloadCordon, 1, nil), f.Payload(task.WorkloadUncordon, 2, nil)
+	r1, r2 := f.Payload(task.FactsCollect, 3, nil), f.Payload(task.FactsCollect, 4, nil)
 	for _, p := range []task.Payload{first, second, r1, r2} {
-		f.offers <- f.offerOf(p, 1)
+		f.Offers <- f.OfferOf(p, 1)
 	}
 	require.Equal(t, first.TaskID, <-changes)
 	require.ElementsMatch(t, []string{r1.TaskID, r2.TaskID}, []string{<-reads, <-reads})
-	f.until("all four in have", func() bool { return strings.Count(f.haves[len(f.haves)-1], ",") == 3 })
+	f.Until("all four in have", func() bool { return strings.Count(f.Haves[len(f.Haves)-1], ",") == 3 })
 	require.Empty(t, changes)
 	release <- struct{}{} // of whichever; each release ends one
 	release <- struct{}{}
@@ -246,27 +250,27 @@ func TestChangesOneAtATimeReadsAlongside(t *testing.T) {
 	require.Equal(t, second.TaskID, <-changes)
 	close(release)
 	for _, p := range []task.Payload{first, second, r1, r2} {
-		require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
+		require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
 	}
 }
 
 func TestResultIsPostedUntilTheServerHasIt(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	f.onResult = func(n int, _ string, _ task.Result) error {
+	f := agenttest.New(t)
+	f.OnResult = func(n int, _ string, _ task.Result) error {
 		if n <= 3 {
 			return schema.NewError(schema.KindServiceUnavailable, "database away")
 		}
 		return nil
 	}
-	f.lose = func(what string, n int) bool { return what == "result" && n <= 6 }
+	f.Lose = func(what string, n int) bool { return what == "result" && n <= 6 }
 	var runs atomic.Int32
-	a := start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
-	p := f.payload(task.WorkloadCordon, 1, nil)
-	f.offers <- f.offerOf(p, 1)
-	f.until("seven posts", func() bool { return f.counts["result"] == 7 })
-	eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
-	require.Equal(t, 7, f.count("result"))
+	a := start(t, configFor(f), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
+	p := f.Payload(task.WorkloadCordon, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
+	f.Until("seven posts", func() bool { return f.Counts["result"] == 7 })
+	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
+	require.Equal(t, 7, f.Count("result"))
 	require.Equal(t, int32(1), runs.Load())
 }
 
@@ -275,23 +279,23 @@ func TestResultNobodyWants(t *testing.T) {
 	for _, kind := range []schema.Kind{schema.KindLeaseLost, schema.KindNotFound, schema.KindInvalidRequest} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			f := newFakeAPI(t)
-			f.onResult = func(n int, _ string, _ task.Result) error {
+			f := agenttest.New(t)
+			f.OnResult = func(n int, _ string, _ task.Result) error {
 				if n == 1 {
 					return schema.NewError(kind, "not wanted")
 				}
 				return nil
 			}
 			var runs atomic.Int32
-			a := start(t, f.config(), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
-			p := f.payload(task.WorkloadCordon, 1, nil)
-			f.offers <- f.offerOf(p, 1)
-			f.until("a post", func() bool { return f.counts["result"] > 0 })
-			eventually(t, "the end of reporting", func() bool { return len(a.tasks.journal.have()) == 0 })
+			a := start(t, configFor(f), Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
+			p := f.Payload(task.WorkloadCordon, 1, nil)
+			f.Offers <- f.OfferOf(p, 1)
+			f.Until("a post", func() bool { return f.Counts["result"] > 0 })
+			eventually(t, "the end of reporting", func() bool { return len(a.journal.Held()) == 0 })
 			require.Contains(t, a.log.String(), `"code":"`+string(kind)+`"`)
 
-			f.offers <- f.offerOf(p, 2)
-			require.Equal(t, int64(2), f.result(p.TaskID).LeaseEpoch)
+			f.Offers <- f.OfferOf(p, 2)
+			require.Equal(t, int64(2), f.Result(p.TaskID).LeaseEpoch)
 			require.Equal(t, int32(1), runs.Load())
 		})
 	}
@@ -301,20 +305,20 @@ func TestResultNobodyWants(t *testing.T) {
 // not known; a proxy on the way says nothing about it.
 func TestStrangers404IsNoAnswer(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	var proxy atomic.Int32
-	inner := f.srv.Config.Handler
-	f.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	inner := f.Srv.Config.Handler
+	f.Srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/result") && proxy.Add(1) <= 3 {
 			http.NotFound(w, r)
 			return
 		}
 		inner.ServeHTTP(w, r)
 	})
-	a := start(t, f.config(), Deps{})
-	p := f.payload(task.WorkloadCordon, 1, nil)
-	f.offers <- f.offerOf(p, 1)
-	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
+	a := start(t, configFor(f), Deps{})
+	p := f.Payload(task.WorkloadCordon, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
+	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
 	require.Contains(t, a.log.String(), "may not route to the node API")
 }
 
@@ -322,61 +326,64 @@ func TestStrangers404IsNoAnswer(t *testing.T) {
 // cannot be journalled is still reported.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
+	f := agenttest.New(t)
 	var full atomic.Bool
 	var runs atomic.Int32
-	a, log := newAgent(t, f.config(), Deps{Executors: script{
-		task.WorkloadCordon: func(context.Context, Task) (any, error) { full.Store(true); return runs.Add(1), nil },
-	}.executors()})
-	a.tasks.journal.state.disk.create = func(path string, mode os.FileMode) (outFile, error) {
-		if full.Load() {
+	a, log := newAgent(t, configFor(f), Deps{FS: &agenttest.HookDisk{OnCreate: func(path string) (disk.File, error) {
+		if full.Load() && (strings.Contains(path, "/journal/") || strings.Contains(path, "seq-floor")) {
 			return nil, syscall.ENOSPC
 		}
-		return disk{}.open(path, mode)
-	}
+		return disk.OS{}.Create(path)
+	}}, Executors: script{
+		task.WorkloadCordon: func(context.Context, tasks.Task) (any, error) { full.Store(true); return runs.Add(1), nil },
+	}.executors()})
 	full.Store(true)
 	launch(t, a, log)
-	p := f.payload(task.WorkloadCordon, 1, nil)
-	f.offers <- f.offerOf(p, 1)
+	p := f.Payload(task.WorkloadCordon, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
 	eventually(t, "a line about the journal", func() bool { return strings.Contains(log.String(), "journal: ") })
 	require.Zero(t, runs.Load())
-	require.Zero(t, f.count("result"))
+	require.Zero(t, f.Count("result"))
 	full.Store(false)
-	f.offers <- f.offerOf(p, 2)
-	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
-	eventually(t, "the end of reporting", func() bool { return len(a.tasks.journal.have()) == 0 })
+	f.Offers <- f.OfferOf(p, 2)
+	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
+	eventually(t, "the end of reporting", func() bool { return len(a.journal.Held()) == 0 })
 	require.Equal(t, int32(1), runs.Load())
-	require.Contains(t, log.String(), "task result not journalled")
+	require.Contains(t, log.String(), "task result not journaled")
+}
+
+// journalFile is where a task is in the journal.
+func journalFile(c Config, taskID string) string {
+	return filepath.Join(c.StateDir, "journal", taskID+".json")
 }
 
 // seed writes what a killed agent left in its journal.
-func seed(t *testing.T, f *fakeAPI, c Config, p task.Payload, change func(*entry)) entry {
+func seed(t *testing.T, f *agenttest.API, c Config, p task.Payload, change func(*tasks.Entry)) tasks.Entry {
 	t.Helper()
-	v, err := f.verifier().check(f.envelope(p), time.Now())
-	require.NoError(t, err)
-	e := entry{
-		TaskID: p.TaskID, Digest: v.digest, Payload: v.raw, Seq: p.Seq, LeaseEpoch: 4,
-		AcceptedAt: time.Now().UTC(), ExpiresAt: p.ExpiresAt, Step: stepAccepted,
+	body := f.Body(p)
+	e := tasks.Entry{
+		TaskID: p.TaskID, Digest: text.SHA256Hex(body), Payload: body, Seq: p.Seq, LeaseEpoch: 4,
+		AcceptedAt: time.Now().UTC(), ExpiresAt: p.ExpiresAt, Step: "accepted",
 	}
 	if change != nil {
 		change(&e)
 	}
-	s := stateDir{path: c.StateDir}
-	require.NoError(t, s.ensure())
-	require.NoError(t, s.writeJSON(s.file("journal", p.TaskID+".json"), e))
+	s := disk.StateDir{Path: c.StateDir}
+	require.NoError(t, s.Ensure("journal", "identity"))
+	require.NoError(t, s.WriteJSON(s.File("journal", p.TaskID+".json"), e))
 	return e
 }
 
 // TestRestartRules starts an agent over what a killed one left at each step.
 func TestRestartRules(t *testing.T) {
 	t.Parallel()
-	finished := func(e *entry) {
-		_ = e.finish(task.Result{Status: task.Succeeded, Output: json.RawMessage(`"recorded"`)})
+	finished := func(e *tasks.Entry) {
+		_ = e.Finish(task.Result{Status: task.Succeeded, Output: json.RawMessage(`"recorded"`)})
 	}
 	for name, c := range map[string]struct {
 		typ       task.Type
 		resumable bool
-		seed      func(*entry)
+		seed      func(*tasks.Entry)
 		runs      int32
 		status    task.Status
 		output    string
@@ -393,30 +400,30 @@ func TestRestartRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFakeAPI(t)
-			cfg := f.config()
+			f := agenttest.New(t)
+			cfg := configFor(f)
 			var runs atomic.Int32
 			x := script{c.typ: counting(&runs)}.executors()
 			one := x[c.typ]
 			one.Resumable = c.resumable
 			x[c.typ] = one
-			p := f.payload(c.typ, 1, nil)
+			p := f.Payload(c.typ, 1, nil)
 			seed(t, f, cfg, p, c.seed)
 			a := start(t, cfg, Deps{Executors: x})
-			r := f.result(p.TaskID)
+			r := f.Result(p.TaskID)
 			require.Equal(t, c.runs, runs.Load())
 			require.Equal(t, c.status, r.Status)
 			require.Equal(t, c.output, string(r.Output))
 			require.Contains(t, r.Message, c.message)
 			require.Equal(t, int64(4), r.LeaseEpoch)
-			eventually(t, "the report in the journal", func() bool { return len(a.tasks.journal.have()) == 0 })
+			eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
 			a.halt()
 
-			f.note(func() { f.results, f.counts = nil, map[string]int{} })
+			f.Note(func() { f.Results, f.Counts = nil, map[string]int{} })
 			b := start(t, cfg, Deps{Executors: x})
-			f.polls()
+			f.Polls()
 			b.halt()
-			require.Zero(t, f.count("result"), "a reported result is reported again")
+			require.Zero(t, f.Count("result"), "a reported result is reported again")
 			require.Equal(t, c.runs, runs.Load())
 		})
 	}
@@ -426,61 +433,62 @@ func TestRestartRules(t *testing.T) {
 // away must not touch the node any more.
 func TestResumedTaskIsConfirmedFirst(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	calls := 0
-	f.progress = func(string, task.Progress) (wire.ProgressResponse, error) {
+	f.Progress = func(string, task.Progress) (wire.ProgressResponse, error) {
 		if calls++; calls < 3 {
 			return wire.ProgressResponse{}, schema.NewError(schema.KindServiceUnavailable, "away")
 		}
 		return wire.ProgressResponse{}, schema.NewError(schema.KindLeaseLost, "voided")
 	}
-	f.onResult = func(int, string, task.Result) error { return schema.NewError(schema.KindLeaseLost, "voided") }
+	f.OnResult = func(int, string, task.Result) error { return schema.NewError(schema.KindLeaseLost, "voided") }
 	var runs atomic.Int32
-	p := f.payload(task.WorkloadCordon, 1, nil)
+	p := f.Payload(task.WorkloadCordon, 1, nil)
 	seed(t, f, c, p, nil)
-	a, log := newAgent(t, c, Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
-	a.tasks.timing.progress = time.Hour
+	a, log := newAgent(t, c, Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors(), timing: slowProgress()})
 	launch(t, a, log)
-	eventually(t, "the end of the task", func() bool { return len(a.tasks.journal.have()) == 0 })
+	eventually(t, "the end of the task", func() bool { return len(a.journal.Held()) == 0 })
 	require.Zero(t, runs.Load())
-	e, _ := a.tasks.journal.get(p.TaskID)
+	var e tasks.Entry
+	_, err := disk.ReadJSON(journalFile(a.conf, p.TaskID), &e)
+	require.NoError(t, err)
 	require.Equal(t, task.Canceled, e.Result.Status)
 }
 
 func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
+	f := agenttest.New(t)
+	c := configFor(f)
 	started := make(chan string, 1)
 	a := start(t, c, Deps{Executors: script{task.WorkloadCordon: held(started, nil)}.executors()})
-	p := f.payload(task.WorkloadCordon, 1, nil)
-	f.offers <- f.offerOf(p, 1)
+	p := f.Payload(task.WorkloadCordon, 1, nil)
+	f.Offers <- f.OfferOf(p, 1)
 	<-started
 	a.halt()
 	require.NoError(t, a.err)
-	require.Zero(t, f.count("result"))
+	require.Zero(t, f.Count("result"))
 
 	var runs atomic.Int32
 	start(t, c, Deps{Executors: script{task.WorkloadCordon: counting(&runs)}.executors()})
-	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
 	require.Equal(t, int32(1), runs.Load())
 }
 
 func TestBrokenJournalFilesArePutAside(t *testing.T) {
 	t.Parallel()
-	f := newFakeAPI(t)
-	c := f.config()
-	p := f.payload(task.WorkloadCordon, 1, nil)
-	s := stateDir{path: c.StateDir}
-	require.NoError(t, s.ensure())
-	torn := s.file("journal", schema.NewID()+".json")
-	require.NoError(t, os.WriteFile(torn, []byte(`{"task_id`), privateFile))
-	misnamed := s.file("journal", schema.NewID()+".json")
-	require.NoError(t, s.writeJSON(misnamed, entry{TaskID: schema.NewID()}))
+	f := agenttest.New(t)
+	c := configFor(f)
+	p := f.Payload(task.WorkloadCordon, 1, nil)
+	s := disk.StateDir{Path: c.StateDir}
+	require.NoError(t, s.Ensure("journal", "identity"))
+	torn := s.File("journal", schema.NewID()+".json")
+	require.NoError(t, os.WriteFile(torn, []byte(`{"task_id`), 0o600))
+	misnamed := s.File("journal", schema.NewID()+".json")
+	require.NoError(t, s.WriteJSON(misnamed, tasks.Entry{TaskID: schema.NewID()}))
 	seed(t, f, c, p, nil)
 	a := start(t, c, Deps{})
-	require.Equal(t, task.Succeeded, f.result(p.TaskID).Status)
+	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)
 	require.FileExists(t, torn+".bad")
 	require.FileExists(t, misnamed+".bad")
 	require.Equal(t, 2, strings.Count(a.log.String(), "journal entry put aside"))

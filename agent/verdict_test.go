@@ -3,7 +3,6 @@ package agent
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,13 +11,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // sees returns the last way the server issued an identity.
-func (r *rig) lastVia() trust.IssueMethod { return r.book.via[len(r.book.via)-1] }
+func (r *rig) lastVia() trust.IssueMethod { return r.book.Via[len(r.book.Via)-1] }
 
 // TestExpiredRecoversBeforeThePoll: the certificate's end is seen before a poll
 // is opened, and the node comes back without a hand.
@@ -32,16 +33,16 @@ func TestExpiredRecoversBeforeThePoll(t *testing.T) {
 			if restart {
 				require.True(t, r.boot())
 			}
-			polls := r.f.count("wait")
+			polls := r.f.Count("wait")
 			out := r.step()
-			require.Equal(t, ActRecover, out.Action)
+			require.Equal(t, identity.ActRecover, out.Action)
 			require.NoError(t, out.Err)
 			require.NoError(t, out.poll)
-			require.Equal(t, polls+1, r.f.count("wait"), "no poll with the expired certificate")
+			require.Equal(t, polls+1, r.f.Count("wait"), "no poll with the expired certificate")
 			require.Equal(t, trust.IssuedByRecover, r.lastVia())
-			require.Equal(t, r.agent.keeper.inUse.Load().meta.RecoveryToken, r.envToken())
+			require.Equal(t, r.agent.identity.Current().Meta.RecoveryToken, r.envToken())
 			require.True(t, r.logged("the certificate expired at"))
-			require.True(t, r.logged("recovery starts"))
+			require.True(t, r.logged("recovery started"))
 		})
 	}
 }
@@ -62,12 +63,12 @@ func TestCodedAnswers(t *testing.T) {
 			t.Parallel()
 			r := enrolled(t)
 			refused := 0
-			r.book.refuse = func(path string) error {
+			r.book.Refuse = func(path string) error {
 				if path != "wait" || r.lastVia() == trust.IssuedByRecover {
 					return nil
 				}
 				refused++
-				return identityError(reason)
+				return agenttest.IdentityError(reason)
 			}
 			for range 12 {
 				out := r.step()
@@ -76,9 +77,9 @@ func TestCodedAnswers(t *testing.T) {
 			}
 			if recovers {
 				require.Equal(t, 1, refused)
-				require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRecover}, r.book.via)
+				require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRecover}, r.book.Via)
 			} else {
-				require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.via, "this answer must not lead to a new identity")
+				require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.Via, "this answer must not lead to a new identity")
 			}
 			require.FileExists(t, r.conf.KeyPath)
 		})
@@ -89,9 +90,9 @@ func TestUnknownIssuerOfOneReplicaIsWaitedOut(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	n := 0
-	r.book.refuse = func(path string) error {
+	r.book.Refuse = func(path string) error {
 		if n++; path == "wait" && n%3 != 0 {
-			return identityError(schema.ReasonUnknownIssuer)
+			return agenttest.IdentityError(schema.ReasonUnknownIssuer)
 		}
 		return nil
 	}
@@ -99,7 +100,7 @@ func TestUnknownIssuerOfOneReplicaIsWaitedOut(t *testing.T) {
 		r.step()
 		r.pass(time.Second)
 	}
-	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.Via)
 }
 
 // TestUnknownIssuerBeginsWithAHandshake: an open connection is older than what
@@ -107,16 +108,16 @@ func TestUnknownIssuerOfOneReplicaIsWaitedOut(t *testing.T) {
 func TestUnknownIssuerBeginsWithAHandshake(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	next := newAuthority(t, "next node ca")
+	next := agenttest.NewAuthority(t, "next node ca")
 	held := r.agent.api()
-	r.book.live, r.book.blind = []authority{next}, true
+	r.book.Live, r.book.Blind = []agenttest.Authority{next}, true
 	out := r.step()
-	require.Equal(t, unknown, judge(out.poll))
+	require.Equal(t, schema.ReasonUnknownIssuer, schema.AsError(out.poll).Reason)
 	require.NotSame(t, held, r.agent.api(), "the next request would use the same connection")
-	r.wire.accept = func() [][]byte { return [][]byte{next.cert.RawSubject} }
-	require.ErrorIs(t, r.step().poll, errIssuer)
+	r.wire.accept = func() [][]byte { return [][]byte{next.Cert.RawSubject} }
+	require.ErrorIs(t, r.step().poll, identity.ErrIssuer)
 	out = r.step()
-	require.Equal(t, ActRecover, out.Action)
+	require.Equal(t, identity.ActRecover, out.Action)
 	require.NoError(t, out.poll)
 }
 
@@ -125,10 +126,10 @@ func TestUnknownIssuerBeginsWithAHandshake(t *testing.T) {
 func TestRotationsWhileAway(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	var last authority
+	var last agenttest.Authority
 	for _, name := range []string{"node ca 2", "node ca 3", "node ca 4"} {
-		last = newAuthority(t, name)
-		r.book.live = []authority{last}
+		last = agenttest.NewAuthority(t, name)
+		r.book.Live = []agenttest.Authority{last}
 		r.pass(time.Hour)
 	}
 	require.True(t, r.boot())
@@ -137,8 +138,8 @@ func TestRotationsWhileAway(t *testing.T) {
 		require.NoError(t, r.step().poll)
 		r.pass(time.Minute)
 	}
-	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRecover}, r.book.via)
-	require.Equal(t, last.cert.Subject.String(), r.agent.keeper.inUse.Load().facts.Issuer)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRecover}, r.book.Via)
+	require.Equal(t, last.Cert.Subject.String(), r.agent.identity.Current().Facts.Issuer)
 }
 
 // TestRenewedUnderARetiredIssuer: a rotation was rolled back between a renewal
@@ -146,13 +147,13 @@ func TestRotationsWhileAway(t *testing.T) {
 func TestRenewedUnderARetiredIssuer(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	old, first := r.f.nodes, r.serial()
-	r.book.live = []authority{old, newAuthority(t, "next node ca")}
+	old, first := r.f.Nodes, r.serial()
+	r.book.Live = []agenttest.Authority{old, agenttest.NewAuthority(t, "next node ca")}
 	rolledBack := false
-	r.book.refuse = func(path string) error {
+	r.book.Refuse = func(path string) error {
 		if path == "heartbeat" && !rolledBack {
 			rolledBack = true
-			r.book.live = []authority{old}
+			r.book.Live = []agenttest.Authority{old}
 		}
 		return nil
 	}
@@ -164,7 +165,7 @@ func TestRenewedUnderARetiredIssuer(t *testing.T) {
 	r.pass(time.Hour)
 	r.settle()
 	require.NotEqual(t, first, r.serial())
-	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRenew, trust.IssuedByRenew}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRenew, trust.IssuedByRenew}, r.book.Via)
 }
 
 // TestLockedBacksOffForLong: few requests, an operator's next step, nothing
@@ -172,7 +173,7 @@ func TestRenewedUnderARetiredIssuer(t *testing.T) {
 func TestLockedBacksOffForLong(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	r.book.isLocked = true
+	r.book.IsLocked = true
 	r.wire.n = 0
 	var waits []time.Duration
 	for end := r.local.Now().Add(12 * time.Hour); r.local.Now().Before(end); {
@@ -187,12 +188,12 @@ func TestLockedBacksOffForLong(t *testing.T) {
 	require.Greater(t, waits[len(waits)-1], 25*time.Minute)
 	require.True(t, r.logged("node is locked"))
 	require.True(t, r.logged("reissue-enrollment "+r.conf.NodeID))
-	require.True(t, r.agent.keeper.silent(r.local.Now().Add(-time.Minute)), "heartbeats go on")
+	require.True(t, r.agent.identity.Muted(r.local.Now().Add(-time.Minute)), "heartbeats go on")
 
-	r.setToken(r.book.token())
+	r.setToken(r.book.Token())
 	r.boot()
 	r.settle()
-	require.Equal(t, int64(2), r.agent.keeper.inUse.Load().id.Incarnation)
+	require.Equal(t, int64(2), r.agent.identity.Current().ID.Incarnation)
 }
 
 // TestSupersededFallsBack: the version before is tried once, then waiting is
@@ -204,28 +205,28 @@ func TestSupersededFallsBack(t *testing.T) {
 	r.due()
 	r.settle()
 	second := r.serial()
-	r.book.mu.Lock() // as of a server restored to before the renewal
+	r.book.Mu.Lock() // as of a server restored to before the renewal
 	b := r.book
-	b.void[second], b.retired = true, map[string]time.Time{}
-	b.current = &slot{facts: r.agent.keeper.versions[1].facts, seq: 1, token: r.agent.keeper.versions[1].meta.RecoveryToken}
-	r.book.mu.Unlock()
+	b.Void[second], b.Retired = true, map[string]time.Time{}
+	b.Current = &agenttest.Slot{Facts: r.agent.identity.Versions()[1].Facts, Seq: 1, Token: r.agent.identity.Versions()[1].Meta.RecoveryToken}
+	r.book.Mu.Unlock()
 	out := r.step()
-	require.Equal(t, superseded, judge(out.poll))
+	require.Equal(t, schema.ReasonSerialSuperseded, schema.AsError(out.poll).Reason)
 	require.Equal(t, first, r.serial())
 	out = r.step()
 	require.NoError(t, out.poll)
-	require.Equal(t, ActRenew, out.Action, "the older one is due at once")
+	require.Equal(t, identity.ActRenew, out.Action, "the older one is due at once")
 
-	r.book.mu.Lock()
-	b.void[first], b.void[r.serial()], b.current = true, true, nil
-	r.book.mu.Unlock()
-	polls := r.f.count("wait")
+	r.book.Mu.Lock()
+	b.Void[first], b.Void[r.serial()], b.Current = true, true, nil
+	r.book.Mu.Unlock()
+	polls := r.f.Count("wait")
 	for range 10 {
 		out := r.step()
 		require.False(t, out.Removed)
 		r.pass(time.Second)
 	}
-	require.LessOrEqual(t, r.f.count("wait")-polls, 3)
+	require.LessOrEqual(t, r.f.Count("wait")-polls, 3)
 	require.True(t, r.logged("identity is superseded"))
 	require.Equal(t, trust.IssuedByRenew, r.lastVia(), "a superseded identity must not recover by itself")
 }
@@ -235,18 +236,18 @@ func TestSupersededFallsBack(t *testing.T) {
 func TestChangedCA(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	next := newAuthority(t, "next node ca")
-	r.book.live = []authority{next}
-	r.wire.accept = func() [][]byte { return [][]byte{next.cert.RawSubject} }
+	next := agenttest.NewAuthority(t, "next node ca")
+	r.book.Live = []agenttest.Authority{next}
+	r.wire.accept = func() [][]byte { return [][]byte{next.Cert.RawSubject} }
 	r.wire.n = 0
 	out := r.step()
-	require.ErrorIs(t, out.poll, errIssuer)
+	require.ErrorIs(t, out.poll, identity.ErrIssuer)
 	require.Zero(t, r.wire.n)
 	out = r.step()
-	require.Equal(t, ActRecover, out.Action)
+	require.Equal(t, identity.ActRecover, out.Action)
 	require.NoError(t, out.poll)
-	require.Equal(t, next.cert.Subject.String(), r.agent.keeper.inUse.Load().facts.Issuer)
-	require.True(t, r.logged("certificate may be of a replaced node ca"), "the bundle on the node is the old one")
+	require.Equal(t, next.Cert.Subject.String(), r.agent.identity.Current().Facts.Issuer)
+	require.True(t, r.logged("certificate may be from a replaced node CA"), "the bundle on the node is the old one")
 }
 
 // TestNewIssuerNotAcceptedYet: the ingress does not know the new generation
@@ -254,40 +255,40 @@ func TestChangedCA(t *testing.T) {
 func TestNewIssuerNotAcceptedYet(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	old, first := r.f.nodes, r.serial()
-	next := newAuthority(t, "next node ca")
-	r.book.live = []authority{old, next}
-	accepted := [][]byte{old.cert.RawSubject}
+	old, first := r.f.Nodes, r.serial()
+	next := agenttest.NewAuthority(t, "next node ca")
+	r.book.Live = []agenttest.Authority{old, next}
+	accepted := [][]byte{old.Cert.RawSubject}
 	r.wire.accept = func() [][]byte { return accepted }
 	r.due()
 	out := r.step()
-	require.Equal(t, ActRenew, out.Action)
-	require.ErrorIs(t, out.Err, errIssuer)
+	require.Equal(t, identity.ActRenew, out.Action)
+	require.ErrorIs(t, out.Err, identity.ErrIssuer)
 	require.NoError(t, out.poll)
 	require.Equal(t, first, r.serial())
 	require.True(t, r.boot())
 	r.settle()
 	require.Equal(t, first, r.serial())
 	require.NotEqual(t, trust.IssuedByRecover, r.lastVia())
-	accepted = append(accepted, next.cert.RawSubject)
+	accepted = append(accepted, next.Cert.RawSubject)
 	r.pass(time.Hour)
 	r.settle()
-	require.True(t, r.book.accepts(r.serial()))
+	require.True(t, r.book.Accepts(r.serial()))
 }
 
 // TestAlerts holds the texts of TLS alerts against real handshakes.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]func(f *fakeAPI, c *tls.Config){
-		"expired": func(_ *fakeAPI, c *tls.Config) {
+	for name, set := range map[string]func(f *agenttest.API, c *tls.Config){
+		"expired": func(_ *agenttest.API, c *tls.Config) {
 			c.Time = func() time.Time { return time.Now().Add(1000 * time.Hour) }
 		},
-		"unknown ca": func(f *fakeAPI, c *tls.Config) {
+		"unknown ca": func(f *agenttest.API, c *tls.Config) {
 			// A twin: the name is accepted, the key is another.
 			c.ClientCAs = x509.NewCertPool()
-			c.ClientCAs.AddCert(newAuthority(t, f.nodes.cert.Subject.CommonName).cert)
+			c.ClientCAs.AddCert(agenttest.NewAuthority(t, f.Nodes.Cert.Subject.CommonName).Cert)
 		},
-		"certificate required": func(_ *fakeAPI, c *tls.Config) {
+		"certificate required": func(_ *agenttest.API, c *tls.Config) {
 			c.ClientCAs = nil
 			c.ClientAuth = tls.RequireAnyClientCert
 		},
@@ -295,35 +296,35 @@ func TestAlerts(t *testing.T) {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 			t.Run(name+" "+tls.VersionName(version), func(t *testing.T) {
 				t.Parallel()
-				f := newFakeAPI(t)
-				conf := f.srv.TLS.Clone()
+				f := agenttest.New(t)
+				conf := f.Srv.TLS.Clone()
 				conf.ClientAuth = tls.RequireAndVerifyClientCert
 				conf.MaxVersion = version
-				conf.Certificates = f.srv.TLS.Certificates
+				conf.Certificates = f.Srv.TLS.Certificates
 				set(f, conf)
-				f.srv.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf, nil }
-				c := f.config()
-				f.install(c, f.id, time.Now().Add(time.Hour))
+				f.Srv.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf, nil }
+				c := configFor(f)
+				install(f, c, f.ID, time.Now().Add(time.Hour))
 				a, _ := newAgent(t, c, Deps{})
 				t.Cleanup(a.Close)
-				require.True(t, a.Keep(t.Context()).Ready)
+				require.True(t, a.ReconcileIdentity(t.Context()).Ready)
 				api := a.api()
 				if name == "certificate required" {
 					if version == tls.VersionTLS12 {
 						t.Skip("TLS 1.2 says bad certificate")
 					}
 					var err error
-					api, err = a.deps.newClient(a.conf, a.keeper.clock, nil)
+					api, err = a.newClient(nil, nil)
 					require.NoError(t, err)
 				}
 				for range 50 { // the alert may lose against a broken pipe
-					_, err := api.wait(t.Context(), 0, wire.PollRequest{})
+					_, err := api.Poll(t.Context(), 0, wire.PollRequest{})
 					require.Error(t, err)
-					if judge(err) == dead {
+					if a.identity.Observe(err) {
 						return
 					}
 				}
-				t.Fatal("the alert was never recognised")
+				t.Fatal("the alert was never recognized")
 			})
 		}
 	}
@@ -342,7 +343,7 @@ func TestRemovedIsWiped(t *testing.T) {
 				r.settle()
 				secrets := r.secrets()
 				require.Greater(t, len(secrets), 4)
-				r.book.isRemoved = true
+				r.book.IsRemoved = true
 				if faults {
 					r.disk.n, r.disk.at, r.disk.crash = 0, k, true
 				}
@@ -367,8 +368,8 @@ func TestRemovedIsWiped(t *testing.T) {
 				require.NoError(t, r.agent.Run(t.Context()))
 				require.Zero(t, r.wire.n, "a removed node speaks")
 
-				r.book.isRemoved, r.book.tokens = false, map[string]*enrolToken{}
-				r.setToken(r.book.token())
+				r.book.IsRemoved, r.book.Tokens = false, map[string]*agenttest.EnrollToken{}
+				r.setToken(r.book.Token())
 				require.True(t, r.boot())
 				r.settle()
 			}
@@ -379,11 +380,11 @@ func TestRemovedIsWiped(t *testing.T) {
 // secrets are the private parts on the node's disk.
 func (r *rig) secrets() []string {
 	var out []string
-	for _, v := range r.agent.keeper.versions {
-		out = append(out, v.meta.RecoveryToken)
+	for _, v := range r.agent.identity.Versions() {
+		out = append(out, v.Meta.RecoveryToken)
 	}
 	for path, text := range r.files() {
-		if strings.Contains(text, "PRIVATE KEY") && filepath.Base(path) != stagedFile {
+		if strings.Contains(text, "PRIVATE KEY") && filepath.Base(path) != "next-key.json" {
 			out = append(out, strings.Split(text, "\n")[1])
 		}
 	}
@@ -404,5 +405,3 @@ func (r *rig) files() map[string]string {
 	require.NoError(r.t, err)
 	return out
 }
-
-var _ http.RoundTripper = carrier{}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -16,7 +19,7 @@ import (
 // TestNewestVersionTorn: a version that no longer reads is passed over.
 func TestNewestVersionTorn(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{certFile, keyFile, chainFile, metaFile} {
+	for _, file := range []string{"cert.pem", "key.pem", "chain.pem", "meta.json"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			r := enrolled(t)
@@ -31,23 +34,28 @@ func TestNewestVersionTorn(t *testing.T) {
 			r.step()
 			r.wire.lose = nil
 			require.NotEqual(t, first, r.serial())
-			path := r.agent.keeper.store.path(r.agent.keeper.inUse.Load().number, file)
+			path := versionPath(r.conf, r.agent.identity.Current().Number, file)
 			require.NoError(t, os.Truncate(path, 20))
-			if file == chainFile {
+			if file == "chain.pem" {
 				require.NoError(t, os.Remove(path))
 			}
 			require.True(t, r.boot())
-			require.True(t, r.agent.Keep(t.Context()).Ready)
+			require.True(t, r.agent.ReconcileIdentity(t.Context()).Ready)
 			r.settle()
 			r.whole(file)
 		})
 	}
 }
 
+// versionPath is a file of a stored identity.
+func versionPath(c Config, number int, file string) string {
+	return filepath.Join(c.StateDir, "identity", fmt.Sprintf("%08d", number), file)
+}
+
 // stored lists the folders of versions.
 func (r *rig) stored() (names []string) {
 	r.t.Helper()
-	entries, err := os.ReadDir(r.agent.keeper.store.dir)
+	entries, err := os.ReadDir(filepath.Join(r.conf.StateDir, "identity"))
 	require.NoError(r.t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -64,9 +72,9 @@ func TestOldVersionsAreForgotten(t *testing.T) {
 		r.due()
 		r.settle()
 	}
-	require.Len(t, r.agent.keeper.versions, keepVersions)
-	require.Len(t, r.stored(), keepVersions)
-	r.book.refuse = func(path string) error {
+	require.Len(t, r.agent.identity.Versions(), 2)
+	require.Len(t, r.stored(), 2)
+	r.book.Refuse = func(path string) error {
 		if path == "recover" {
 			return schema.Errorf(schema.KindTokenConsumed, "spent")
 		}
@@ -74,8 +82,8 @@ func TestOldVersionsAreForgotten(t *testing.T) {
 	}
 	r.pass(trust.CertTTL + time.Hour)
 	r.wire.n = 0
-	require.Equal(t, ActRecover, r.step().Action)
-	require.Equal(t, keepVersions, r.wire.n)
+	require.Equal(t, identity.ActRecover, r.step().Action)
+	require.Equal(t, 2, r.wire.n)
 }
 
 // TestTheProvenVersionOutlivesRefusedOnes: renewals that are stored and then
@@ -86,9 +94,9 @@ func TestTheProvenVersionOutlivesRefusedOnes(t *testing.T) {
 	first := r.serial()
 	r.due()
 	for range 3 {
-		r.book.refuse = func(path string) error {
+		r.book.Refuse = func(path string) error {
 			if path == "heartbeat" {
-				return identityError(schema.ReasonSerialSuperseded)
+				return agenttest.IdentityError(schema.ReasonSerialSuperseded)
 			}
 			return nil
 		}
@@ -96,17 +104,17 @@ func TestTheProvenVersionOutlivesRefusedOnes(t *testing.T) {
 		require.Equal(t, first, r.serial())
 		r.pass(2 * time.Hour)
 	}
-	require.LessOrEqual(t, len(r.stored()), keepVersions+1)
+	require.LessOrEqual(t, len(r.stored()), 2+1)
 	require.True(t, r.boot())
-	r.book.mu.Lock() // as of a server that gave none of them a slot
-	r.book.void[r.book.pending.facts.Serial], r.book.pending = true, nil
-	r.book.mu.Unlock()
+	r.book.Mu.Lock() // as of a server that gave none of them a slot
+	r.book.Void[r.book.Pending.Facts.Serial], r.book.Pending = true, nil
+	r.book.Mu.Unlock()
 	for range 8 {
 		r.step()
 		r.pass(time.Second)
 	}
 	require.Contains(t, r.stored(), "00000001")
-	r.book.refuse = nil
+	r.book.Refuse = nil
 	r.settle()
 	r.whole("the proven version")
 }
@@ -122,12 +130,12 @@ func TestForeignAndBrokenVersionsAreLeft(t *testing.T) {
 	own := r.conf.NodeID
 	r.conf.NodeID = schema.NewID()
 	require.True(t, r.boot())
-	r.agent.Keep(t.Context())
+	r.agent.ReconcileIdentity(t.Context())
 	require.Subset(t, r.stored(), had)
 	r.conf.NodeID = own
-	require.NoError(t, os.Truncate(filepath.Join(r.agent.keeper.store.path(2), keyFile), 1))
+	require.NoError(t, os.Truncate(versionPath(r.conf, 2, "key.pem"), 1))
 	require.True(t, r.boot())
-	r.agent.Keep(t.Context())
+	r.agent.ReconcileIdentity(t.Context())
 	require.Subset(t, r.stored(), had)
 }
 
@@ -136,8 +144,10 @@ func TestForeignAndBrokenVersionsAreLeft(t *testing.T) {
 func TestUnreadableStagedKeysAreKept(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	path := r.agent.keeper.state.file(stagedFile)
+	path := r.state().File("next-key.json")
 	require.NoError(t, os.Mkdir(path, 0o700)) // reads as an error of the disk
-	require.Error(t, r.agent.keeper.keys.settle(r.agent.keeper.inUse.Load()))
+	require.True(t, r.boot())
+	r.settle()
+	require.True(t, r.logged("cannot remove a staged key"))
 	require.DirExists(t, path)
 }

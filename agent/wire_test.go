@@ -19,8 +19,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/envfile"
+	"github.com/gpuaas/gpuaas/agent/workload"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
+
+var _ http.RoundTripper = carrier{}
 
 // testClock is a clock that only a test moves.
 type testClock struct {
@@ -48,7 +56,7 @@ func (c *testClock) add(d time.Duration) {
 // wire carries requests to a fakeAPI without sockets. It presents certificates
 // as a TLS handshake does.
 type wireLog struct {
-	f *fakeAPI
+	f *agenttest.API
 	// accept are the issuers that the server names; nil asks for any.
 	accept func() [][]byte
 	// lose decides about each request, by its count: "request" never arrives,
@@ -109,7 +117,7 @@ func (c carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 		in := r.Clone(r.Context())
 		in.TLS, in.Body = state, io.NopCloser(bytes.NewReader(body))
 		rec := httptest.NewRecorder()
-		c.f.serve(rec, in)
+		c.f.Serve(rec, in)
 		return rec.Result()
 	}
 	res := arrive()
@@ -127,7 +135,7 @@ var errCrash = errors.New("crash")
 
 // stepDisk counts the steps that change a disk and breaks one of them.
 type stepDisk struct {
-	OS
+	disk.OS
 	n     int
 	at    int // 0: none
 	crash bool
@@ -160,7 +168,7 @@ func (d *stepDisk) MkdirAll(path string) error {
 	return d.OS.MkdirAll(path)
 }
 
-func (d *stepDisk) Create(path string) (File, error) {
+func (d *stepDisk) Create(path string) (disk.File, error) {
 	if err := d.step(); err != nil {
 		return nil, err
 	}
@@ -194,7 +202,7 @@ func (d *stepDisk) SyncDir(string) error { return d.step() }
 // stepFile tears a write: half of it is on the disk, whether it fails or the
 // machine stops.
 type stepFile struct {
-	File
+	disk.File
 	disk *stepDisk
 }
 
@@ -225,14 +233,14 @@ func (f *stepFile) Close() error { return f.File.Close() }
 // rig is one node with its server, moved by hand.
 type rig struct {
 	t     *testing.T
-	f     *fakeAPI
-	book  *book
+	f     *agenttest.API
+	book  *agenttest.Book
 	clock *testClock // of the server
 	local *testClock // of the node
 	wire  *wireLog
 	disk  *stepDisk
 	conf  Config
-	log   *logBuffer
+	log   *agenttest.LogBuffer
 	agent *Agent
 }
 
@@ -240,13 +248,13 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	begin := time.Now().Truncate(time.Second)
-	r := &rig{t: t, f: newQuietAPI(t), clock: &testClock{at: begin}, local: &testClock{at: begin}, disk: &stepDisk{}, log: &logBuffer{}}
-	r.book = newBook(r.f, r.clock.Now)
+	r := &rig{t: t, f: agenttest.NewQuiet(t), clock: &testClock{at: begin}, local: &testClock{at: begin}, disk: &stepDisk{}, log: &agenttest.LogBuffer{}}
+	r.book = agenttest.NewBook(r.f, r.clock.Now)
 	r.wire = &wireLog{f: r.f}
-	r.conf = r.f.config()
-	r.conf.WorkloadDriver = DriverNone
+	r.conf = configFor(r.f)
+	r.conf.WorkloadDriver = workload.NameNone
 	r.conf.EnvFile = r.conf.StateDir + ".env"
-	r.setToken(r.book.token())
+	r.setToken(r.book.Token())
 	t.Cleanup(func() {
 		if r.agent != nil {
 			r.agent.Close()
@@ -261,17 +269,17 @@ func newRig(t *testing.T) *rig {
 // setToken writes the env file, as an operator's command does.
 func (r *rig) setToken(token string) {
 	r.t.Helper()
-	text := "# kept\nGPUAAS_NODE_ID=" + r.conf.NodeID + "\n" + tokenVar + "=\"" + token + "\"\nGPUAAS_ENV=test\n"
-	require.NoError(r.t, os.WriteFile(r.conf.EnvFile, []byte(text), privateFile))
+	text := "# kept\nGPUAAS_NODE_ID=" + r.conf.NodeID + "\n" + envfile.TokenVar + "=\"" + token + "\"\nGPUAAS_ENV=test\n"
+	require.NoError(r.t, os.WriteFile(r.conf.EnvFile, []byte(text), 0o600))
 }
 
 func (r *rig) envToken() string {
 	r.t.Helper()
 	text, err := os.ReadFile(r.conf.EnvFile)
 	require.NoError(r.t, err)
-	vars, err := parseEnvFile(string(text))
+	vars, err := envfile.Parse(string(text))
 	require.NoError(r.t, err)
-	return vars[tokenVar]
+	return vars[envfile.TokenVar]
 }
 
 // boot starts the agent anew, as after a crash, with the env file's token. It
@@ -284,13 +292,13 @@ func (r *rig) boot() (up bool) {
 	}
 	defer r.crashed(&up)
 	c := r.conf
-	c.EnrollmentToken = Secret(r.envToken())
+	c.EnrollmentToken = schema.NewSecret(r.envToken())
 	a, err := New(c, Deps{
 		FS: r.disk, Clock: r.local, Transport: r.wire.transport, Log: slog.New(slog.NewJSONHandler(r.log, nil)),
 		PollTimeout: time.Millisecond, Workloads: NoWorkloads(),
 		Reload: func() (Config, error) {
 			n := c
-			n.EnrollmentToken = Secret(r.envToken())
+			n.EnrollmentToken = schema.NewSecret(r.envToken())
 			return n, nil
 		},
 	})
@@ -314,7 +322,7 @@ func (r *rig) crashed(up *bool) {
 // turn is what one step came to; up is false when the disk stopped the machine
 // in it.
 type turn struct {
-	Outcome
+	identity.Outcome
 	poll error
 	up   bool
 }
@@ -323,7 +331,7 @@ func (r *rig) step() (s turn) {
 	r.t.Helper()
 	s.up = true
 	defer r.crashed(&s.up)
-	s.Outcome, s.poll = r.agent.Step(r.t.Context())
+	s.Outcome, s.poll = r.agent.RunOnce(r.t.Context())
 	return s
 }
 
@@ -351,7 +359,7 @@ func (r *rig) settle() {
 		if out.Removed {
 			return
 		}
-		if facts, _, ok := r.agent.Certificate(); ok && out.Ready && out.poll == nil && r.book.accepts(facts.Serial) {
+		if facts, _, ok := r.agent.Certificate(); ok && out.Ready && out.poll == nil && r.book.Accepts(facts.Serial) {
 			return
 		}
 		r.pass(min(max(out.Wait, time.Second), 10*time.Minute))
@@ -364,18 +372,18 @@ func enrolled(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
 	r.settle()
-	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.via)
+	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.Via)
 	return r
 }
 
 // due advances to where the identity in use is to be renewed.
 func (r *rig) due() {
 	r.t.Helper()
-	k := r.agent.keeper
-	if k.inUse.Load() == nil {
-		r.agent.Keep(r.t.Context())
+	k := r.agent.identity
+	if k.Current() == nil {
+		r.agent.ReconcileIdentity(r.t.Context())
 	}
-	r.pass(k.renewAt(k.inUse.Load()).Sub(k.clock.now()) + time.Second)
+	r.pass(k.RenewAt(k.Current()).Sub(r.agent.clock.Now()) + time.Second)
 }
 
 func (r *rig) serial() string {
@@ -387,4 +395,4 @@ func (r *rig) serial() string {
 
 func (r *rig) logged(text string) bool { return strings.Contains(r.log.String(), text) }
 
-var _ io.Writer = (*logBuffer)(nil)
+var _ io.Writer = (*agenttest.LogBuffer)(nil)

@@ -271,10 +271,8 @@ func enumerations() map[reflect.Type][]string {
 		kinds = append(kinds, row.Kind)
 	}
 	var actions []lifecycle.Action
-	for _, m := range lifecycle.Moves() {
-		if _, ok := lifecycle.WorkflowType(m.Action); ok {
-			actions = append(actions, m.Action)
-		}
+	for _, p := range lifecycle.Operations() {
+		actions = append(actions, p.Action)
 	}
 	var types []task.Type
 	for _, row := range task.Types() {

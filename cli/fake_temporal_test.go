@@ -112,14 +112,16 @@ func (f *fakeTemporal) ReclaimSchedule(context.Context) (temporal.ScheduleHealth
 	return f.reclaimer, nil
 }
 
-func (f *fakeTemporal) FindNode(_ context.Context, host string) (string, error) {
+func (f *fakeTemporal) FindNode(_ context.Context, name string) (lifecycle.NodeRef, error) {
 	if f.down {
-		return "", f.unreachable()
+		return lifecycle.NodeRef{}, f.unreachable()
 	}
-	if id, ok := f.hosts[host]; ok {
-		return id, nil
+	for host, id := range f.hosts {
+		if name == host || name == id {
+			return lifecycle.NodeRef{NodeID: id, Host: host}, nil
+		}
 	}
-	return "", schema.Errorf(schema.KindNotFound, "Temporal remembers no node with host name %q", host)
+	return lifecycle.NodeRef{}, schema.Errorf(schema.KindNotFound, "Temporal retains no operation of node %q", name)
 }
 
 func (f *fakeTemporal) Result(context.Context, string, string) (lifecycle.OperationStatus, error) {

@@ -95,7 +95,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 // budgetOf is the longest that an operation runs without parking.
 func budgetOf(a lifecycle.Action, o lifecycle.Options) time.Duration {
 	var sum time.Duration
-	for _, p := range lifecycle.Phases(a, o) {
+	for _, p := range lifecycle.PhasesOf(a, o) {
 		sum += p.Budget
 	}
 	return sum

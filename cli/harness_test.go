@@ -164,14 +164,14 @@ func (c *fakeClock) after(d time.Duration) <-chan time.Time {
 
 // operation is an operation on gpu-17 that started at the tests' begin.
 func operation(a lifecycle.Action, s lifecycle.OperationState) lifecycle.Operation {
-	return lifecycle.Operation{OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: runID,
+	return lifecycle.Operation{OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID), RunID: runID,
 		Action: a, Status: s, Phases: []lifecycle.Phase{}, StartedAt: at(0), Actor: "alice@desk"}
 }
 
 // drainAt is a drain of gpu-17 whose phases before the i-th are completed.
 func drainAt(i int, s lifecycle.OperationState) lifecycle.OperationStatus {
 	op := operation(lifecycle.ActionDrain, s)
-	for k, p := range lifecycle.Phases(lifecycle.ActionDrain, lifecycle.Options{}) {
+	for k, p := range lifecycle.PhasesOf(lifecycle.ActionDrain, lifecycle.Options{}) {
 		phase := lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhasePending, Attempt: 1}
 		begin := time.Duration(k) * 10 * time.Second
 		switch {
@@ -345,7 +345,7 @@ func (a *fakeAPI) postReissue(w http.ResponseWriter, r *http.Request) {
 	}
 	a.reissued[n.Host] = req
 	op := operation(lifecycle.ActionReissueEnrollment, lifecycle.OperationAccepted)
-	op.WorkflowID = lifecycle.ReissueWorkflowID(n.ID)
+	op.WorkflowID = lifecycle.ReissueWorkflowID(n.Host, n.ID)
 	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{Operation: op, Node: *n, RecoveryBundle: a.recovery})
 }
 

@@ -267,7 +267,7 @@ func nextCommand(t target, op lifecycle.Operation) string {
 // hint is what somebody has to do for the running phase to be reached; empty
 // when it comes by itself.
 func hint(t target, op lifecycle.Operation) string {
-	for i, spec := range lifecycle.Phases(op.Action, lifecycle.Options{}) {
+	for i, spec := range lifecycle.PhasesOf(op.Action, lifecycle.Options{}) {
 		if spec.Hint != "" && i < len(op.Phases) && op.Phases[i].Name == spec.Name && op.Phases[i].State == lifecycle.PhaseRunning {
 			return strings.ReplaceAll(spec.Hint, "NODE", t.name())
 		}

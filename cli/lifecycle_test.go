@@ -26,6 +26,9 @@ func TestLifecycleStarts(t *testing.T) {
 		"retire":       {[]string{"retire", "gpu-17", "--yes"}, lifecycle.ActionRetire, lifecycle.Options{}},
 		"retire-drain": {[]string{"retire", "gpu-17", "--yes", "--drain"}, lifecycle.ActionRetire, lifecycle.Options{Drain: true, DrainTimeoutSeconds: 600}},
 		"reactivate":   {[]string{"reactivate", "gpu-17"}, lifecycle.ActionReactivate, lifecycle.Options{}},
+		"quarantine":   {[]string{"quarantine", "gpu-17"}, lifecycle.ActionQuarantine, lifecycle.Options{}},
+		"release":      {[]string{"release", "gpu-17"}, lifecycle.ActionRelease, lifecycle.Options{}},
+		"uncordon":     {[]string{"uncordon", "gpu-17"}, lifecycle.ActionUncordon, lifecycle.Options{}},
 		"remove":       {[]string{"remove", "gpu-17", "--yes"}, lifecycle.ActionRemove, lifecycle.Options{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +134,7 @@ func TestLifecycleWaits(t *testing.T) {
 
 func TestLifecycleWithoutWorker(t *testing.T) {
 	t.Parallel()
-	row := wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID(nodeID),
+	row := wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID),
 		RunID: runID, Action: lifecycle.ActionDrain, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, StartedAt: start()}
 	drain := []string{"node", "drain", "gpu-17", "--yes", "--wait"}
 

@@ -85,9 +85,9 @@ func isReissue(a lifecycle.Action) bool { return a == lifecycle.ActionReissueEnr
 
 func workflowID(t target, reissue bool) string {
 	if reissue {
-		return lifecycle.ReissueWorkflowID(t.id)
+		return lifecycle.ReissueWorkflowID(t.host, t.id)
 	}
-	return lifecycle.NodeWorkflowID(t.id)
+	return lifecycle.NodeWorkflowID(t.host, t.id)
 }
 
 // noOperation says that there is none, and of a reissue that may be meant.
@@ -110,7 +110,7 @@ func (e *env) reissueRuns(ctx context.Context, t target) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusBudget)
 	defer cancel()
-	st, err := lc.Status(ctx, lifecycle.ReissueWorkflowID(t.id), "")
+	st, err := lc.Status(ctx, lifecycle.ReissueWorkflowID(t.host, t.id), "")
 	return err == nil && !st.Operation.Status.Ended()
 }
 

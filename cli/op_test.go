@@ -23,7 +23,7 @@ func TestOpShow(t *testing.T) {
 		}},
 		"no-worker": {func(h *harness) {
 			h.temporal.statusErr = noWorker()
-			h.api.operations = []wire.OperationSummary{{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID(nodeID),
+			h.api.operations = []wire.OperationSummary{{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID),
 				RunID: runID, Action: lifecycle.ActionRetire, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, StartedAt: start(), Actor: "bob@desk"}}
 		}},
 		"none": {func(*harness) {}},

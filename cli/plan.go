@@ -64,11 +64,11 @@ func makePlan(n wire.NodeView, v verb) plan {
 	p := plan{Action: v.action, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
 		Steps: []planStep{}, Work: []string{}, Blockers: planBlockers(n, v)}
 	drains := false
-	for _, s := range lifecycle.Phases(v.action, v.options) {
-		p.Steps = append(p.Steps, planStep{s.Name, s.Title, int64(s.Budget / time.Second), s.Owner})
+	for _, s := range lifecycle.PhasesOf(v.action, v.options) {
+		p.Steps = append(p.Steps, planStep{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
 		drains = drains || s.Name == lifecycle.PhaseDrain
 	}
-	if m, ok := lifecycle.MoveOf(v.action); ok {
+	if m, ok := lifecycle.PlanOf(v.action, v.options); ok {
 		p.EndsAs = m.To
 	}
 	if v.options.CordonOnly {
@@ -83,7 +83,7 @@ func makePlan(n wire.NodeView, v verb) plan {
 
 func planBlockers(n wire.NodeView, v verb) []planBlocker {
 	out := []planBlocker{}
-	if m, ok := lifecycle.MoveOf(v.action); ok && m.Operation && n.Operation != nil && !n.Operation.Status.Ended() {
+	if m, ok := lifecycle.PlanOf(v.action, v.options); ok && m.Holds && n.Operation != nil && !n.Operation.Status.Ended() {
 		out = append(out, planBlocker{schema.KindOperationInProgress,
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor)})
 	}

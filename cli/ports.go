@@ -28,7 +28,7 @@ type Lifecycle interface {
 	Parked(ctx context.Context) ([]lifecycle.OperationStatus, error)
 	// FindNode looks a host name up among the operations Temporal remembers.
 	// KindNotFound when there is none.
-	FindNode(ctx context.Context, host string) (nodeID string, err error)
+	FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error)
 	// Result waits until the run is closed and returns its final state. It needs
 	// no worker.
 	Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)

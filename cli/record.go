@@ -49,11 +49,11 @@ func statusOfRow(row wire.OperationSummary, o lifecycle.Options) lifecycle.Opera
 }
 
 func phasesOfRow(row wire.OperationSummary, o lifecycle.Options) []lifecycle.Phase {
-	specs := lifecycle.Phases(row.Action, o)
+	specs := lifecycle.PhasesOf(row.Action, o)
 	at := phaseIndex(specs, row.Phase)
 	// The row holds no options: its phase may be one that only an option adds.
 	for _, o := range []lifecycle.Options{{Drain: true}, {CordonOnly: true}} {
-		if variant := lifecycle.Phases(row.Action, o); at < 0 && phaseIndex(variant, row.Phase) >= 0 {
+		if variant := lifecycle.PhasesOf(row.Action, o); at < 0 && phaseIndex(variant, row.Phase) >= 0 {
 			specs, at = variant, phaseIndex(variant, row.Phase)
 		}
 	}

@@ -21,8 +21,8 @@ import (
 // reissueAt is a reissue of gpu-17 in its i-th phase.
 func reissueAt(i int, s lifecycle.OperationState) lifecycle.OperationStatus {
 	op := operation(lifecycle.ActionReissueEnrollment, s)
-	op.WorkflowID = lifecycle.ReissueWorkflowID(nodeID)
-	for k, p := range lifecycle.Phases(lifecycle.ActionReissueEnrollment, lifecycle.Options{}) {
+	op.WorkflowID = lifecycle.ReissueWorkflowID("gpu-17", nodeID)
+	for k, p := range lifecycle.PhasesOf(lifecycle.ActionReissueEnrollment, lifecycle.Options{}) {
 		phase := lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhasePending, Attempt: 1}
 		switch {
 		case k < i:
@@ -330,9 +330,9 @@ func TestReissueAmongOperations(t *testing.T) {
 			return reissueAt(1, lifecycle.OperationRunning), nil
 		}
 		require.Zero(t, h.run("op", "cancel", "gpu-17", "--reissue"))
-		require.Equal(t, lifecycle.ReissueWorkflowID(nodeID), h.temporal.decidedOn)
+		require.Equal(t, lifecycle.ReissueWorkflowID("gpu-17", nodeID), h.temporal.decidedOn)
 		require.Zero(t, h.run("op", "cancel", "gpu-17"))
-		require.Equal(t, lifecycle.NodeWorkflowID(nodeID), h.temporal.decidedOn)
+		require.Equal(t, lifecycle.NodeWorkflowID("gpu-17", nodeID), h.temporal.decidedOn)
 	})
 	t.Run("a decision without an operation points at the reissue", func(t *testing.T) {
 		t.Parallel()

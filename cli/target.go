@@ -45,16 +45,17 @@ func (e *env) find(ctx context.Context, arg string) (target, error) {
 	case !errors.Is(err, &schema.Error{Kind: schema.KindServiceUnavailable}) && !schema.IsID(arg),
 		errors.Is(err, &schema.Error{Kind: schema.KindNotFound}), isUsage(err):
 		return target{}, err
-	case schema.IsID(arg):
-		e.say("warning: going on without the admin API: %s", err)
-		return target{id: arg}, nil
 	}
-	id, findErr := e.findByVisibility(ctx, arg)
+	ref, findErr := e.findByVisibility(ctx, arg)
+	if schema.IsID(arg) {
+		e.say("warning: going on without the admin API: %s", err)
+		return target{id: arg, host: ref.Host}, nil
+	}
 	if findErr != nil {
 		return target{}, fmt.Errorf("%w; %w", err, findErr)
 	}
-	e.say("warning: the admin API does not answer; Temporal knows %s as %s", arg, id)
-	return target{id: id, host: arg}, nil
+	e.say("warning: the admin API does not answer; Temporal knows %s as %s", arg, ref.NodeID)
+	return target{id: ref.NodeID, host: arg}, nil
 }
 
 // known resolves NODE by the admin API, for commands that go on with it.
@@ -81,12 +82,12 @@ func (e *env) lookup(ctx context.Context, arg string) (wire.NodeView, error) {
 	return api.node(ctx, arg)
 }
 
-func (e *env) findByVisibility(ctx context.Context, host string) (string, error) {
+func (e *env) findByVisibility(ctx context.Context, name string) (lifecycle.NodeRef, error) {
 	lc, err := e.lifecycle(ctx)
 	if err != nil {
-		return "", err
+		return lifecycle.NodeRef{}, err
 	}
-	return lc.FindNode(ctx, host)
+	return lc.FindNode(ctx, name)
 }
 
 func isUsage(err error) bool {

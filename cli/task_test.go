@@ -23,7 +23,7 @@ const taskID = "5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa"
 func lostTask() wire.TaskView {
 	return wire.TaskView{TaskID: taskID, NodeID: nodeID, Host: "gpu-17", Type: task.WorkloadDrain,
 		Effect: task.EffectDestructive, Status: task.Lost, Step: "workload.drain", Seq: 7, Incarnation: 1,
-		OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: runID, Attempts: 1,
+		OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID), RunID: runID, Attempts: 1,
 		Holder: "boot-1772361600", LeaseUntil: at(-9 * time.Minute), Progress: "2 of 3 workloads ended",
 		Deadline: at(time.Hour), CreatedAt: *at(-12 * time.Minute), DispatchedAt: at(-11 * time.Minute), FinishedAt: at(-8 * time.Minute)}
 }
@@ -52,7 +52,7 @@ func failedTask() wire.TaskView {
 // lostDrain is the record of the drain that waits for the lost task.
 func lostDrain() wire.OperationSummary {
 	return wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,
-		WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: runID, Status: lifecycle.OperationParked, Phase: lifecycle.PhaseDrain,
+		WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID), RunID: runID, Status: lifecycle.OperationParked, Phase: lifecycle.PhaseDrain,
 		Actor: "bob@desk", StartedAt: *at(-13 * time.Minute), Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseDrain,
 			WaitingOn: lifecycle.AttentionOperator, Reason: task.ReasonLost, Since: *at(-8 * time.Minute),
 			Message: task.NoReport(task.Lost, 1).Message, Cause: "the node lost its power",

@@ -46,7 +46,7 @@ func (m *metrics) ended(a lifecycle.Action, s lifecycle.OperationState, took tim
 }
 
 // reclaimed records a decision of the reclaimer. It is the observer of
-// activities.Sweep.
+// activities.Reclaim.
 func (m *metrics) reclaimed(t task.Type, r activities.ReclaimResult) {
 	m.reclaims.WithLabelValues(string(t), string(r)).Inc()
 }

@@ -11,11 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -68,15 +68,15 @@ func (b *bench) login(t *testing.T) *vault.Client {
 func TestSetupPublishesSets(t *testing.T) {
 	b := prepared(t)
 	for range 2 {
-		version, err := setupSets(t.Context(), b.config, io.Discard)
+		version, err := publishVerifierSet(t.Context(), b.config, io.Discard)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), version)
 	}
 	first, err := b.store.NewestSet(t.Context())
 	require.NoError(t, err)
-	signer, err := vault.NewSetSigner(b.config.vaultAdmin(io.Discard), "test")
+	signer, err := vault.NewVerifierSetSigner(b.config.vaultAdmin(io.Discard), "test")
 	require.NoError(t, err)
-	version, err := publishSet(t.Context(), b.store, signer, time.Now().Add(vault.SetLife*2/3))
+	version, err := verifierset.Publish(t.Context(), b.store, signer, audit.Subject{Actor: setupActor}, time.Now().Add(vault.VerifierSetLifetime*2/3))
 	require.NoError(t, err)
 	require.Equal(t, int64(2), version)
 	all, err := b.store.SetsAfter(t.Context(), 0, 64)
@@ -101,11 +101,11 @@ func TestSetupPublishesSets(t *testing.T) {
 // is refused and publishes nothing.
 func TestSetupRefusesOtherKeys(t *testing.T) {
 	b := prepared(t)
-	_, err := setupSets(t.Context(), b.config, io.Discard)
+	_, err := publishVerifierSet(t.Context(), b.config, io.Discard)
 	require.NoError(t, err)
 	require.NoError(t, b.vault.Root(t).Sys().Unmount("transit"))
 	require.NoError(t, setupVault(t.Context(), b.config, io.Discard))
-	_, err = setupSets(t.Context(), b.config, io.Discard)
+	_, err = publishVerifierSet(t.Context(), b.config, io.Discard)
 	require.Equal(t, schema.KindInternal, schema.KindOf(err), "%v", err)
 	require.NotEmpty(t, schema.AsError(err).Next)
 	all, err := b.store.SetsAfter(t.Context(), 0, 64)
@@ -117,12 +117,12 @@ func TestSetupRefusesOtherKeys(t *testing.T) {
 // reported by the health check and a metric. A manual rotation does neither.
 func TestSignerCheckReports(t *testing.T) {
 	b := prepared(t)
-	_, err := setupSets(t.Context(), b.config, io.Discard)
+	_, err := publishVerifierSet(t.Context(), b.config, io.Discard)
 	require.NoError(t, err)
 	client := b.login(t)
 	signerOK := false
 	checked := func(ok bool) { signerOK = ok }
-	f := sets.New(b.store, client, slog.New(slog.DiscardHandler), checked)
+	f := verifierset.New(b.store, client, slog.New(slog.DiscardHandler), checked)
 	require.NoError(t, f.Refresh(t.Context()))
 	require.True(t, signerOK)
 	root := b.vault.Root(t)
@@ -136,7 +136,7 @@ func TestSignerCheckReports(t *testing.T) {
 	require.NoError(t, err)
 	_, err = root.Logical().Write("transit/keys/task-test", map[string]any{"type": "ed25519"})
 	require.NoError(t, err)
-	again := sets.New(b.store, client, slog.New(slog.DiscardHandler), checked)
+	again := verifierset.New(b.store, client, slog.New(slog.DiscardHandler), checked)
 	require.NoError(t, firstCheck(t.Context(), again), "the worker starts without signing")
 	require.False(t, signerOK)
 	_, err = client.Sign(t.Context(), []byte("{}"))
@@ -149,13 +149,13 @@ func TestSignerCheckReports(t *testing.T) {
 func TestStartWaitsForCheck(t *testing.T) {
 	b := prepared(t)
 	client := b.login(t)
-	fresh := func() *sets.Follower {
-		return sets.New(b.store, client, slog.New(slog.DiscardHandler), func(bool) {})
+	fresh := func() *verifierset.Follower {
+		return verifierset.New(b.store, client, slog.New(slog.DiscardHandler), func(bool) {})
 	}
 	require.Equal(t, schema.KindNotFound, schema.KindOf(firstCheck(t.Context(), fresh())), "no set")
-	out := sets.New(unavailable{b.store}, client, slog.New(slog.DiscardHandler), func(bool) {})
+	out := verifierset.New(unavailable{b.store}, client, slog.New(slog.DiscardHandler), func(bool) {})
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(firstCheck(t.Context(), out)), "no database")
-	_, err := setupSets(t.Context(), b.config, io.Discard)
+	_, err := publishVerifierSet(t.Context(), b.config, io.Discard)
 	require.NoError(t, err)
 	b.vault.Seal(t)
 	err = firstCheck(t.Context(), fresh())
@@ -179,68 +179,6 @@ func newest(t *testing.T, s *store.Store) trust.StoredSet {
 	set, err := s.NewestSet(t.Context())
 	require.NoError(t, err)
 	return set
-}
-
-// race is a store to which another setup publishes first, and a signer that counts.
-type race struct {
-	newest  *trust.StoredSet
-	err     error
-	rival   trust.StoredSet
-	lost    int // how often the rival publishes first
-	firsts  int
-	renewal bool
-}
-
-func (r *race) NewestSet(context.Context) (trust.StoredSet, error) {
-	if r.newest == nil {
-		return trust.StoredSet{}, schema.NewError(schema.KindNotFound, "none")
-	}
-	return *r.newest, r.err
-}
-
-func (r *race) PutSet(_ context.Context, set trust.StoredSet, _ audit.Subject) error {
-	if r.lost > 0 {
-		r.lost--
-		r.newest = &r.rival
-		return schema.NewError(schema.KindInvalidRequest, "outdated").WithReason("set_outdated")
-	}
-	r.newest = &set
-	return nil
-}
-
-func (r *race) First(context.Context, time.Time) (trust.StoredSet, error) {
-	r.firsts++
-	return trust.StoredSet{Version: 1, Hash: "mine"}, nil
-}
-
-func (r *race) Renewal(_ context.Context, s trust.StoredSet, _ time.Time) (trust.StoredSet, bool, error) {
-	return trust.StoredSet{Version: s.Version + 1}, r.renewal, nil
-}
-
-func TestPublishSet(t *testing.T) {
-	t.Parallel()
-	t.Run("another setup publishes first", func(t *testing.T) {
-		t.Parallel()
-		r := &race{rival: trust.StoredSet{Version: 1, Hash: "rival"}, lost: 1}
-		version, err := publishSet(t.Context(), r, r, time.Now())
-		require.NoError(t, err)
-		require.Equal(t, int64(1), version)
-		require.Equal(t, "rival", r.newest.Hash, "one chain")
-		require.Equal(t, 1, r.firsts)
-	})
-	t.Run("always", func(t *testing.T) {
-		t.Parallel()
-		r := &race{rival: trust.StoredSet{Version: 1}, lost: 100, renewal: true}
-		_, err := publishSet(t.Context(), r, r, time.Now())
-		require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
-	})
-	t.Run("an unavailable database gets no first set", func(t *testing.T) {
-		t.Parallel()
-		r := &race{newest: &trust.StoredSet{}, err: schema.NewError(schema.KindServiceUnavailable, "unavailable")}
-		_, err := publishSet(t.Context(), r, r, time.Now())
-		require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
-		require.Zero(t, r.firsts)
-	})
 }
 
 // The messages of a setup contain no token.

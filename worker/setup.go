@@ -51,7 +51,7 @@ func Setup(ctx context.Context, o SetupOptions) error {
 		return err
 	}
 	fmt.Fprintln(o.Talk, "vault: CAs, signing keys, roles and policies are in place")
-	version, err := setupSets(ctx, c, o.Talk)
+	version, err := publishVerifierSet(ctx, c, o.Talk)
 	if err != nil {
 		return err
 	}

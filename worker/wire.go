@@ -10,12 +10,11 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/providers/manual"
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/workflows"
 )
 
@@ -23,7 +22,7 @@ import (
 type parts struct {
 	store    *store.Store
 	vault    *vault.Client
-	sets     *sets.Follower
+	sets     *verifierset.Follower
 	temporal *temporal.Client
 	metrics  *metrics
 }
@@ -51,7 +50,7 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 			return err
 		}},
 		{"a check of the task key", func(ctx context.Context) error {
-			p.sets = sets.New(p.store.Identities, p.vault, d.Log, d.Metrics.SignerChecked)
+			p.sets = verifierset.New(p.store.Identities, p.vault, d.Log, d.Metrics.SignerChecked)
 			return firstCheck(ctx, p.sets)
 		}},
 		{"Temporal", func(ctx context.Context) (err error) {
@@ -77,7 +76,7 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 // firstCheck checks the signer once. With keys that differ from the verifier set's
 // the worker runs without signing, and its health says why. Without a result (Vault
 // or Postgres is unavailable, no set is published) it returns the error.
-func firstCheck(ctx context.Context, f *sets.Follower) error {
+func firstCheck(ctx context.Context, f *verifierset.Follower) error {
 	err := f.Refresh(ctx)
 	if schema.KindOf(f.Healthy()) == schema.KindInternal {
 		return nil
@@ -120,11 +119,10 @@ func register(w worker.Registry, p *parts, env string) {
 	for _, entry := range workflows.Registry() {
 		w.RegisterWorkflowWithOptions(entry.Run, workflow.RegisterOptions{Name: entry.Type})
 	}
-	w.RegisterWorkflowWithOptions(workflows.ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
 	for _, a := range []any{
-		&activities.Record{Records: p.store.Operations, Ended: p.metrics.ended},
+		&activities.Record{Records: p.store.Operations, OnEnd: p.metrics.ended},
 		&activities.Task{Tasks: p.store.Tasks, Signer: p.vault, Sets: p.sets, Env: env},
-		&activities.Sweep{Reclaimer: p.store.Tasks, Decided: p.metrics.reclaimed},
+		&activities.Reclaim{Reclaimer: p.store.Tasks, OnDecision: p.metrics.reclaimed},
 		&activities.Machine{Ledger: p.store.Operations, Providers: providers()},
 	} {
 		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})

@@ -53,7 +53,9 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 				require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 				require.Equal(t, c.phase, st.Operation.Stuck.Phase)
 				require.Equal(t, "no luck", st.Operation.Stuck.Message)
-				require.Contains(t, st.Operation.Stuck.Next, "gpuaas op retry gpu-17")
+				require.Contains(t, commands(st.Operation.Stuck), "gpuaas op retry gpu-17 --operation op-1")
+				require.Equal(t, st.Operation.Stuck.Options[0].Command, st.Operation.Stuck.Next)
+				require.Equal(t, lifecycle.HarmNone, st.Operation.Stuck.Options[0].Harm, "the recommended option is never destructive")
 				w.heal(c.call)
 				b.decide(lifecycle.DecisionRetry, "fixed it")
 			}, time.Hour)
@@ -64,6 +66,14 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 			require.Len(t, w.parks, 1)
 		})
 	}
+}
+
+func commands(s *lifecycle.Stuck) []string {
+	var out []string
+	for _, o := range s.Options {
+		out = append(out, o.Command)
+	}
+	return out
 }
 
 func cutTask(call string) (string, bool) {
@@ -132,7 +142,7 @@ func TestReactivate(t *testing.T) {
 func TestProvision(t *testing.T) {
 	t.Parallel()
 
-	t.Run("adopts, hears, collects, probes, compares and then runs", func(t *testing.T) {
+	t.Run("runs its phases in order", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionProvision, newWorld(lifecycle.NodeActive))
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
@@ -142,7 +152,7 @@ func TestProvision(t *testing.T) {
 		require.Equal(t, lifecycle.InstanceRunning, b.world.finished.Instance)
 	})
 
-	t.Run("a machine that is not its SKU parks and never runs by itself", func(t *testing.T) {
+	t.Run("a machine that does not match its SKU parks", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		w.sku, w.gpus = inventory.SKU{Name: "h100", GPUModel: "H100", MinCPUs: 64, MaxGPUs: 8}, 8
@@ -176,7 +186,7 @@ func TestRemove(t *testing.T) {
 		require.Contains(t, b.refusal.Error(), "gpuaas node retire NODE")
 	})
 
-	t.Run("force goes on without the provider's word", func(t *testing.T) {
+	t.Run("force continues without the provider's confirmation", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeRetired)
 		w.fail["release"] = schema.Errorf(schema.KindInvalidRequest, "the provider says no")
@@ -240,7 +250,7 @@ func TestEnroll(t *testing.T) {
 	for phase, last := range map[string]lifecycle.AgentEventName{
 		lifecycle.PhaseBundle: "", lifecycle.PhaseClaim: lifecycle.EventBundleIssued, lifecycle.PhasePoll: lifecycle.EventTokenClaimed,
 	} {
-		t.Run("parks in phase "+phase+" and goes on when the agent comes", func(t *testing.T) {
+		t.Run("parks in phase "+phase+" and continues when the agent polls", func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(lifecycle.NodeRegistered)
 			b := setup(t, lifecycle.ActionEnroll, w)
@@ -258,10 +268,10 @@ func TestEnroll(t *testing.T) {
 func TestControlPlaneTrouble(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a database that is away delays the claim, nothing else", func(t *testing.T) {
+	t.Run("an unavailable database delays the claim, nothing else", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeDrained)
-		w.fail["claim"] = schema.Errorf(schema.KindServiceUnavailable, "the database is away")
+		w.fail["claim"] = schema.Errorf(schema.KindServiceUnavailable, "the database is unavailable")
 		b := setup(t, lifecycle.ActionRetire, w)
 		// The test environment gives up after ten tries, a server does not.
 		b.env.RegisterDelayedCallback(func() { w.heal("claim") }, 20*time.Second)
@@ -273,7 +283,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 	t.Run("a projection that cannot be written does not stop the work", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.fail["advance drain"] = schema.Errorf(schema.KindServiceUnavailable, "the database is away")
+		w.fail["advance drain"] = schema.Errorf(schema.KindServiceUnavailable, "the database is unavailable")
 		b := setup(t, lifecycle.ActionDrain, w)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})
@@ -289,7 +299,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 		require.Nil(t, w.finished)
 	})
 
-	t.Run("Vault that is away is named, and asks for an operator, not for the agent", func(t *testing.T) {
+	t.Run("an unavailable Vault waits on an operator, not on the agent", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		w.fail["task workload.cordon"] = final(schema.KindServiceUnavailable, "Vault is sealed")

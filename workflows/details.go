@@ -10,8 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// show publishes the operation as the run's current details: what the Web UI
-// shows to whoever looks at night.
+// show publishes the operation as the run's current details in the Web UI.
 func (op *operation) show(ctx workflow.Context) {
 	workflow.SetCurrentDetails(ctx, op.markdown())
 }
@@ -25,24 +24,17 @@ func (op *operation) markdown() string {
 	}
 	switch {
 	case o.Stuck != nil:
-		b.WriteString(stuckText(*o.Stuck))
+		b.WriteString(op.stuckText(*o.Stuck))
 	case o.Outcome != "":
 		fmt.Fprintf(&b, "\n%s\n", o.Outcome)
 	case o.DeadlineAt != nil:
-		fmt.Fprintf(&b, "\nParks at **%s** if this phase is not done by then.\n", clock(*o.DeadlineAt))
-		b.WriteString(op.hint())
-	}
-	return b.String()
-}
-
-// hint says what somebody has to do for the running phase to be reached.
-func (op *operation) hint() string {
-	for _, spec := range lifecycle.Phases(op.in.Action, op.in.Options) {
-		if spec.Hint != "" && spec.Name == op.status.Operation.Phases[op.phase].Name {
-			return "\nWhat to do: " + strings.ReplaceAll(spec.Hint, "NODE", op.name()) + "\n"
+		fmt.Fprintf(&b, "\nWaiting on: **%s**. Parks at **%s** if this phase is not done by then.\n",
+			op.spec().WaitingOn, clock(*o.DeadlineAt))
+		if hint := op.spec().Hint; hint != "" {
+			fmt.Fprintf(&b, "\nTo do: %s\n", strings.ReplaceAll(hint, "NODE", op.name()))
 		}
 	}
-	return ""
+	return b.String()
 }
 
 func phaseLine(p lifecycle.Phase) string {
@@ -63,9 +55,18 @@ func phaseLine(p lifecycle.Phase) string {
 	return line + "\n"
 }
 
-func stuckText(s lifecycle.Stuck) string {
-	return fmt.Sprintf("\n**Waits for: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n\nNext: `%s`\n",
-		s.WaitingOn, clock(s.Since), s.Message, s.Reason, s.Cause, s.Next)
+// stuckText shows a park with its options: the command of each, and the argument
+// of the resolve update for the Web UI.
+func (op *operation) stuckText(s lifecycle.Stuck) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n**Waiting on: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n\nOptions, least harmful first:\n",
+		s.WaitingOn, clock(s.Since), s.Message, s.Reason, s.Cause)
+	for _, o := range s.Options {
+		fmt.Fprintf(&b, "- **%s** (harm: %s): %s `%s`\n", o.Decision, o.Harm, o.Does, o.Command)
+	}
+	fmt.Fprintf(&b, "\nWithout the CLI: send update `%s` with `%s`\n",
+		lifecycle.UpdateResolve, s.ResolveArgument(op.in.OperationID))
+	return b.String()
 }
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }

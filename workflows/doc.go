@@ -1,8 +1,8 @@
-// Package workflows holds the lifecycle of a node as deterministic code: one
-// file per action, each readable as its phases, on one shared skeleton.
+// Package workflows runs the plans of package schema/lifecycle as deterministic
+// code.
 //
-// Start with drain.go (a whole action), then operation.go (the skeleton every
-// action runs on: claim, phases, park, undo, finish) and options.go (the one
-// table of timeouts and retries). What an operation may do to the outside is in
-// package activities; names and shapes are in package schema.
+// Start with run.go, the skeleton of every action: claim, phases, undo, record.
+// phase.go runs one phase and parks it. steps.go maps phase names to step bodies;
+// node.go, machine.go and enrollment.go hold the bodies. options.go is the table
+// of timeouts and retries. Effects on the outside are in package activities.
 package workflows

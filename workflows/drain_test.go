@@ -65,7 +65,7 @@ func TestDrain(t *testing.T) {
 			require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 			require.Equal(t, reasonDrainBlocked, st.Operation.Stuck.Reason)
 			require.Contains(t, st.Operation.Stuck.Message, "job-1 (ignores SIGTERM)")
-			require.Equal(t, "gpuaas op force gpu-17 --reason TEXT", st.Operation.Stuck.Next)
+			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1", st.Operation.Stuck.Next)
 			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
 			b.decide(lifecycle.DecisionForce, "the owner agreed")
 		}, time.Hour)
@@ -138,7 +138,7 @@ func TestDrain(t *testing.T) {
 		require.Equal(t, lifecycle.NodeQuarantined, w.finished.Node)
 		require.Equal(t, []error{nil}, b.resolved)
 		require.Equal(t, []string{"claim", "task workload.cordon", "advance drain", "task workload.drain", "decide cancel",
-			"void", "advance undo", "task workload.uncordon", "finish cancelled"}, w.story())
+			"void", "advance undo-cordon", "task workload.uncordon", "finish cancelled"}, w.story())
 	})
 
 	t.Run("cancel leaves a cordon that stood before", func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// failureOf reads what went wrong out of a failed call: the typed error an
-// activity returned, or, for a timeout, the last typed error before it.
+// failureOf returns the typed error of a failed call: the one that an activity
+// returned, or, for a timeout, the last one before it.
 func failureOf(err error) *schema.Error {
 	if e, ok := errors.AsType[*schema.Error](err); ok {
 		return e
@@ -23,12 +23,12 @@ func failureOf(err error) *schema.Error {
 		return e
 	}
 	if temporal.IsTimeoutError(err) {
-		return schema.NewError(schema.KindServiceUnavailable, "no answer in time").WithReason("timeout")
+		return schema.NewError(schema.KindServiceUnavailable, "no answer in time").WithReason(reasonTimeout)
 	}
 	return schema.NewError(schema.KindInternal, "unexpected failure")
 }
 
-// asFailure turns a typed error into the form an update handler answers with.
+// asFailure turns a typed error into the failure of an update handler.
 func asFailure(e *schema.Error) error {
 	if e == nil {
 		return nil
@@ -38,9 +38,13 @@ func asFailure(e *schema.Error) error {
 	})
 }
 
-// errCancelled ends an operation's phases: an operator cancelled it, or the run
-// was cancelled in the Web UI.
-var errCancelled = errors.New("operation cancelled")
+// reasonTimeout is the reason of a call or a wait that exceeded its time.
+const reasonTimeout = "timeout"
 
-// errNodeRemoved ends what runs beside the operation that removed the node.
-var errNodeRemoved = errors.New("node removed")
+var (
+	// errCanceled ends an operation's phases: an operator canceled the operation,
+	// or its run in the Web UI.
+	errCanceled = errors.New("operation canceled")
+	// errNodeRemoved ends an operation whose node a concurrent operation removed.
+	errNodeRemoved = errors.New("node removed")
+)

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// lost is what an activity whose task was given up ends with.
+// lost is the failure of an activity whose task was lost.
 func lost() error {
 	e := task.NoReport(task.Lost, 1)
 	f := e.Failure()
@@ -43,17 +43,17 @@ func drained(activities.TaskSpec) (task.Result, error) {
 	return succeeded(task.DrainResult{Stopped: []string{"job-1"}}), nil
 }
 
-func (b *bed) tellBack(after time.Duration, operationID, step string) {
+func (b *bed) returnTask(after time.Duration, operationID, step string) {
 	b.env.RegisterDelayedCallback(func() {
 		b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned, NodeID: testNode,
 			Incarnation: 1, OperationID: operationID, Step: step})
 	}, after)
 }
 
-func TestALostTask(t *testing.T) {
+func TestLostTask(t *testing.T) {
 	t.Parallel()
 
-	t.Run("parks for an operator and heals when its node is heard of again", func(t *testing.T) {
+	t.Run("parks for an operator and resumes when the task returns", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		lostOnce(w, drained)
@@ -65,12 +65,12 @@ func TestALostTask(t *testing.T) {
 			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
 			require.Equal(t, "gpuaas task resume "+lifecycle.TaskID("op-1", "workload.drain")+" --reason TEXT", st.Operation.Stuck.Next)
 		}, time.Hour)
-		b.tellBack(2*time.Hour, "op-1", "workload.cordon")
-		b.tellBack(3*time.Hour, "op-0", "workload.drain")
+		b.returnTask(2*time.Hour, "op-1", "workload.cordon")
+		b.returnTask(3*time.Hour, "op-0", "workload.drain")
 		b.env.RegisterDelayedCallback(func() {
-			require.Equal(t, lifecycle.OperationParked, b.status().Operation.Status, "other tasks' news change nothing")
+			require.Equal(t, lifecycle.OperationParked, b.status().Operation.Status, "events of other tasks change nothing")
 		}, 4*time.Hour)
-		b.tellBack(5*time.Hour, "op-1", "workload.drain")
+		b.returnTask(5*time.Hour, "op-1", "workload.drain")
 		st := b.run()
 		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 		require.Equal(t, 2, st.Operation.Phases[1].Attempt)
@@ -79,12 +79,12 @@ func TestALostTask(t *testing.T) {
 			"advance drain", "task workload.drain", "finish completed"}, w.story(), "the same step, nothing voided")
 	})
 
-	t.Run("heals when it was back before the operation heard that it was lost", func(t *testing.T) {
+	t.Run("resumes when the task returned before its failure", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		b := setup(t, lifecycle.ActionDrain, w)
 		lostOnce(w, drained)
-		b.tellBack(0, "op-1", "workload.drain")
+		b.returnTask(0, "op-1", "workload.drain")
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Len(t, w.parks, 1)
 	})
@@ -100,16 +100,16 @@ func TestALostTask(t *testing.T) {
 			return drained(spec)
 		}
 		b := setup(t, lifecycle.ActionDrain, w)
-		b.tellBack(time.Hour, "op-1", "workload.drain")
+		b.returnTask(time.Hour, "op-1", "workload.drain")
 		b.env.RegisterDelayedCallback(func() {
-			require.Equal(t, lifecycle.OperationParked, b.status().Operation.Status, "old news are no news")
+			require.Equal(t, lifecycle.OperationParked, b.status().Operation.Status, "an event counts once")
 		}, 2*time.Hour)
-		b.tellBack(3*time.Hour, "op-1", "workload.drain")
+		b.returnTask(3*time.Hour, "op-1", "workload.drain")
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Len(t, w.parks, 2)
 	})
 
-	t.Run("is given up for a new task by a retry", func(t *testing.T) {
+	t.Run("is replaced with a new task by a retry", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		lostOnce(w, drained)
@@ -130,13 +130,13 @@ func TestALostTask(t *testing.T) {
 				temporal.ApplicationErrorOptions{NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: f.Reason}}})
 		})
 		b := setup(t, lifecycle.ActionDrain, w)
-		b.tellBack(time.Hour, "op-1", "workload.drain")
+		b.returnTask(time.Hour, "op-1", "workload.drain")
 		b.env.RegisterDelayedCallback(func() {
 			stuck := b.status().Operation.Stuck
 			require.Equal(t, task.ReasonCanceled, stuck.Reason)
 			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
 			require.Contains(t, stuck.Message, "the disk is gone")
-			require.Equal(t, "gpuaas op retry gpu-17 --reason TEXT", stuck.Next)
+			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1", stuck.Next)
 		}, 2*time.Hour)
 		b.decideAt(3*time.Hour, lifecycle.DecisionCancel)
 		st := b.run()
@@ -145,8 +145,7 @@ func TestALostTask(t *testing.T) {
 	})
 }
 
-// What the node is told to expect, and how its activity is watched.
-func TestWhatATaskCarries(t *testing.T) {
+func TestTaskSpec(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)
 	b := setup(t, lifecycle.ActionDrain, w)
@@ -162,8 +161,8 @@ func TestWhatATaskCarries(t *testing.T) {
 	require.Empty(t, w.specs[0].Expect.NodeState, "the watchdog may change it meanwhile")
 }
 
-// A silent activity is tried again under the same step, which finds its row.
-func TestAHeartbeatTimeoutIsTriedAgain(t *testing.T) {
+// TestHeartbeatTimeoutIsRetried: the retry has the same step and finds its row.
+func TestHeartbeatTimeoutIsRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(lifecycle.NodeActive)
 	tries := 0
@@ -177,7 +176,7 @@ func TestAHeartbeatTimeoutIsTriedAgain(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.Equal(t, 4, tries)
 	require.Empty(t, w.parks)
-	require.Equal(t, task.HeartbeatTimeout, table(callTask).beat)
+	require.Equal(t, task.HeartbeatTimeout, callTask.heartbeat)
 }
 
 func TestReclaimStaleDispatch(t *testing.T) {
@@ -186,20 +185,20 @@ func TestReclaimStaleDispatch(t *testing.T) {
 	suite.SetLogger(sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestWorkflowEnvironment()
 	env.RegisterWorkflowWithOptions(ReclaimStaleDispatch, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
-	env.RegisterActivity(&activities.Sweep{})
+	env.RegisterActivity(&activities.Reclaim{})
 	tries := 0
-	want := activities.Swept{Counts: map[activities.ReclaimResult]int{activities.ReclaimLost: 1}}
-	env.OnActivity(sweep.ReclaimTasks, anything).Return(func(context.Context) (activities.Swept, error) {
+	want := activities.ReclaimSummary{Counts: map[activities.ReclaimResult]int{activities.ReclaimLost: 1}}
+	env.OnActivity(reclaimer.ReclaimTasks, anything).Return(func(context.Context) (activities.ReclaimSummary, error) {
 		if tries++; tries < 3 {
-			return activities.Swept{}, temporal.NewApplicationError("the database is away", string(schema.KindServiceUnavailable))
+			return activities.ReclaimSummary{}, temporal.NewApplicationError("the database is unavailable", string(schema.KindServiceUnavailable))
 		}
 		return want, nil
 	})
 	env.ExecuteWorkflow(lifecycle.WorkflowReclaim)
 	require.NoError(t, env.GetWorkflowError())
-	var got activities.Swept
+	var got activities.ReclaimSummary
 	require.NoError(t, env.GetWorkflowResult(&got))
 	require.Equal(t, want, got)
-	require.Less(t, table(callSweep).total, lifecycle.ReclaimRunTimeout)
-	require.Less(t, table(callSweep).beat, table(callSweep).start)
+	require.Less(t, callReclaim.total, lifecycle.ReclaimRunTimeout)
+	require.Less(t, callReclaim.heartbeat, callReclaim.try)
 }

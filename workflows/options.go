@@ -10,95 +10,89 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// callKind is a row of the one table of timeouts and retries. What a phase may
-// take in all is its budget in lifecycle.Phases; the rows here divide it.
-type callKind int
+// callPolicy holds the timeouts and retries of one kind of call. The budget of a
+// phase bounds all of its calls.
+type callPolicy struct {
+	// try bounds one try, total all tries. Zero means the phase's budget.
+	try, total time.Duration
+	// interval is the wait before the second try. It grows by factor up to
+	// maxInterval.
+	interval, maxInterval time.Duration
+	factor                float64
+	// maxTries bounds the tries. Zero means no bound within total.
+	maxTries int32
+	// heartbeat is how long a try may go without a heartbeat. Zero means as long as
+	// the try may take.
+	heartbeat time.Duration
+}
 
-const (
-	// callRecord is a short database write or read, as a local activity.
-	callRecord callKind = iota
-	// callRecordSlow is the same function as a normal activity, for when the
-	// database did not answer in time.
-	callRecordSlow
-	// callWait is a check that is repeated until it holds.
-	callWait
+// Every timeout and retry policy.
+//
+//nolint:gochecknoglobals // read-only table
+var (
+	// callRecord is a short database call as a local activity. Its total stays well
+	// below the 10 s of a workflow task.
+	callRecord = callPolicy{
+		try: 2 * time.Second, total: 5 * time.Second,
+		interval: 100 * time.Millisecond, factor: 2, maxInterval: time.Second, maxTries: 3,
+	}
+	// callRecordSlow is the same function as a normal activity, for a database that
+	// did not answer in time.
+	callRecordSlow = callPolicy{
+		try: 10 * time.Second, total: 24 * time.Hour,
+		interval: time.Second, factor: 2, maxInterval: 30 * time.Second,
+	}
+	// callWait is a check that is repeated until it succeeds.
+	callWait = callPolicy{try: 10 * time.Second, interval: 5 * time.Second, factor: 1, maxInterval: 5 * time.Second}
 	// callProvider is one call of a provider.
-	callProvider
-	// callTask is work on a node: open until the node API completes it. A cancel
-	// does not wait for the node: the operation voids the task, and the node stops
-	// when its lease is refused. A dead node would keep every decision waiting for
-	// the heartbeat timeout otherwise.
-	callTask
-	// callSweep is one sweep of the reclaimer. Its total is below the run timeout
-	// that the schedule gives it.
-	callSweep
+	callProvider = callPolicy{try: 45 * time.Second, interval: 2 * time.Second, factor: 2, maxInterval: time.Minute}
+	// callTask is a task on a node. The activity stays open until the relay
+	// completes it. A cancel does not wait for the node: the operation voids the
+	// task, and the agent stops when its lease is refused. Waiting would delay every
+	// decision about a dead node by the heartbeat timeout.
+	callTask = callPolicy{
+		interval: time.Second, factor: 2, maxInterval: 30 * time.Second, heartbeat: task.HeartbeatTimeout,
+	}
+	// callReclaim is one run of the reclaimer. Its total is below the run timeout of
+	// the schedule.
+	callReclaim = callPolicy{
+		try: time.Minute, total: 2 * time.Minute,
+		interval: time.Second, factor: 2, maxInterval: 10 * time.Second, maxTries: 3, heartbeat: 30 * time.Second,
+	}
 )
 
-// limits is what a kind of call may take. Zero start means the phase's budget.
-type limits struct {
-	start time.Duration // of one try
-	total time.Duration // of all tries; zero means the phase's budget
-	first time.Duration // wait before the second try
-	grow  float64
-	most  time.Duration // longest wait between tries
-	tries int32         // zero means unlimited within total
-	// beat is the heartbeat timeout: how long a try may be silent. Zero means
-	// for as long as the try may take.
-	beat time.Duration
-}
-
-// table holds every timeout and retry policy. The local activity's total stays
-// well under the 10 s a workflow task has.
-func table(k callKind) limits {
-	switch k {
-	case callRecord:
-		return limits{2 * time.Second, 5 * time.Second, 100 * time.Millisecond, 2, time.Second, 3, 0}
-	case callRecordSlow:
-		return limits{10 * time.Second, 24 * time.Hour, time.Second, 2, 30 * time.Second, 0, 0}
-	case callWait:
-		return limits{10 * time.Second, 0, 5 * time.Second, 1, 5 * time.Second, 0, 0}
-	case callProvider:
-		return limits{45 * time.Second, 0, 2 * time.Second, 2, time.Minute, 0, 0}
-	case callSweep:
-		return limits{time.Minute, 2 * time.Minute, time.Second, 2, 10 * time.Second, 3, 30 * time.Second}
-	default: // callTask
-		return limits{0, 0, time.Second, 2, 30 * time.Second, 0, task.HeartbeatTimeout}
-	}
-}
-
-func (l limits) retry() *temporal.RetryPolicy {
+func (p callPolicy) retry() *temporal.RetryPolicy {
 	return &temporal.RetryPolicy{
-		InitialInterval: l.first, BackoffCoefficient: l.grow, MaximumInterval: l.most, MaximumAttempts: l.tries,
+		InitialInterval: p.interval, BackoffCoefficient: p.factor, MaximumInterval: p.maxInterval, MaximumAttempts: p.maxTries,
 	}
 }
 
 // local returns ctx with the options of a local activity.
 func local(ctx workflow.Context, summary string) workflow.Context {
-	l := table(callRecord)
 	return workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
-		StartToCloseTimeout: l.start, ScheduleToCloseTimeout: l.total, RetryPolicy: l.retry(), Summary: summary,
+		StartToCloseTimeout: callRecord.try, ScheduleToCloseTimeout: callRecord.total,
+		RetryPolicy: callRecord.retry(), Summary: summary,
 	})
 }
 
-// remote returns ctx with the options of a normal activity that has budget for
-// all its tries.
-func remote(ctx workflow.Context, k callKind, budget time.Duration, id, summary string) workflow.Context {
-	l := table(k)
-	if l.total == 0 {
-		l.total = budget
+// remote returns ctx with the options of a normal activity. budget bounds all of
+// its tries where the policy does not.
+func remote(ctx workflow.Context, p callPolicy, budget time.Duration, id, summary string) workflow.Context {
+	if p.total == 0 {
+		p.total = budget
 	}
-	if l.start == 0 || l.start > l.total {
-		l.start = l.total
+	if p.try == 0 || p.try > p.total {
+		p.try = p.total
 	}
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		ActivityID: id, StartToCloseTimeout: l.start, ScheduleToCloseTimeout: l.total, HeartbeatTimeout: l.beat,
-		RetryPolicy: l.retry(), Summary: summary,
+		ActivityID: id, StartToCloseTimeout: p.try, ScheduleToCloseTimeout: p.total, HeartbeatTimeout: p.heartbeat,
+		RetryPolicy: p.retry(), Summary: summary,
 	})
 }
 
-// onRecord runs a function of activities.Record: as a local activity first,
-// which costs one marker, and as a normal one when the database did not answer
-// within a workflow task.
+// onRecord runs a function of activities.Record: first as a local activity, which
+// costs one marker, then as a normal one if the database did not answer within a
+// workflow task.
 func onRecord(ctx workflow.Context, summary string, fn, in, out any) error {
 	err := workflow.ExecuteLocalActivity(local(ctx, summary), fn, in).Get(ctx, out)
 	if err == nil || temporal.IsCanceledError(err) || !kindOf(err).Info().Retry {
@@ -108,19 +102,19 @@ func onRecord(ctx workflow.Context, summary string, fn, in, out any) error {
 	return workflow.ExecuteActivity(slow, fn, in).Get(ctx, out)
 }
 
-// tryRecord is onRecord without the long retries, for projections that the next
-// write repeats anyway.
+// tryRecord is onRecord without the slow path, for a status that the next write
+// repeats.
 func tryRecord(ctx workflow.Context, summary string, fn, in any) {
 	err := workflow.ExecuteLocalActivity(local(ctx, summary), fn, in).Get(ctx, nil)
 	if err != nil {
-		workflow.GetLogger(ctx).Warn("projection not written, the next one repeats it", "kind", string(kindOf(err)))
+		workflow.GetLogger(ctx).Warn("cannot record progress; the next write repeats it", "kind", string(kindOf(err)))
 	}
 }
 
 // maxTaskLife bounds an envelope whatever its phase's budget is.
 const maxTaskLife = 48 * time.Hour
 
-// taskDeadline is when a task given out now is void.
+// taskDeadline is when a task that is enqueued now becomes void.
 func taskDeadline(ctx workflow.Context, budget time.Duration) time.Time {
 	return workflow.Now(ctx).Add(min(budget, maxTaskLife)).UTC()
 }

@@ -2,7 +2,6 @@ package workflows
 
 import (
 	"errors"
-	"slices"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -13,41 +12,42 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// runPhase runs one phase until its goal is reached, an operator skips it, or
-// the operation is cancelled. When its budget ends or its work fails for good,
-// the operation parks and waits for a decision.
-func (op *operation) runPhase(ctx workflow.Context, spec lifecycle.PhaseSpec, do step, extra []lifecycle.Decision) error {
-	op.healed = nil
+// spec is the plan of the current phase.
+func (op *operation) spec() lifecycle.PhaseSpec {
+	switch {
+	case op.undoing:
+		return *op.plan.Undo
+	case op.phase < len(op.plan.Phases):
+		return op.plan.Phases[op.phase]
+	}
+	return lifecycle.PhaseSpec{}
+}
+
+// runPhase runs the current phase until it reaches its goal, an operator skips
+// it, or the operation is canceled. When the phase's budget ends or its work
+// fails for good, the operation parks.
+func (op *operation) runPhase(ctx workflow.Context) error {
+	op.goalReached = nil
 	for {
-		op.announce(ctx, spec)
-		err := op.attempt(ctx, spec, do)
+		op.announce(ctx)
+		err := op.attempt(ctx)
 		if ctx.Err() != nil {
-			return errCancelled
-		}
-		if err == nil && op.decision == nil {
-			op.mark(ctx, op.doneState(), "")
-			return nil
+			return errCanceled
 		}
 		if err != nil && (kindOf(err) == schema.KindFenced || errors.Is(err, errNodeRemoved)) {
 			return err
 		}
 		if op.decision == nil {
-			again, err := op.park(ctx, spec, err, extra)
+			repeat, err := op.settle(ctx, err)
 			if err != nil {
 				return err
 			}
-			if again {
-				op.clear(ctx)
+			if repeat {
 				continue
 			}
-		}
-		if op.decision == nil {
-			op.clear(ctx)
-			if op.enrolled.Removed {
-				return errNodeRemoved
+			if op.decision == nil {
+				return nil
 			}
-			op.mark(ctx, op.doneState(), "")
-			return nil
 		}
 		if done, err := op.decide(ctx); done || err != nil {
 			return err
@@ -55,14 +55,47 @@ func (op *operation) runPhase(ctx workflow.Context, spec lifecycle.PhaseSpec, do
 	}
 }
 
-// attempt runs the phase's work on a context that a decision can end.
-func (op *operation) attempt(ctx workflow.Context, spec lifecycle.PhaseSpec, do step) error {
+// settle ends an attempt that no decision interrupted. After a failure it parks,
+// unless the phase is best effort. repeat means that the attempt is repeated. If
+// a decision is waiting afterwards, the phase has not ended.
+func (op *operation) settle(ctx workflow.Context, failure error) (repeat bool, err error) {
+	if failure == nil {
+		op.mark(ctx, op.doneState(), "")
+		return false, nil
+	}
+	if op.spec().BestEffort {
+		op.mark(ctx, lifecycle.PhaseSkipped, failureOf(failure).Message)
+		return false, nil
+	}
+	if repeat, err = op.park(ctx, failure); err != nil || op.decision != nil {
+		return false, err
+	}
+	op.unpark(ctx)
+	switch {
+	case repeat:
+		return true, nil
+	case op.enrolled.Removed:
+		return false, errNodeRemoved
+	}
+	op.mark(ctx, op.doneState(), "")
+	return false, nil
+}
+
+// attempt runs the phase's work on a context that a decision cancels. It does
+// nothing when a decision is waiting already.
+func (op *operation) attempt(ctx workflow.Context) error {
+	if op.decision != nil {
+		return nil
+	}
 	work, cancel := workflow.WithCancel(ctx)
 	defer cancel()
 	op.interrupt = cancel
-	err := do(work, op, spec)
-	op.interrupt = nil
-	return err
+	defer func() { op.interrupt = nil }()
+	body, err := bodyOf(op.spec().Name)
+	if err != nil {
+		return err
+	}
+	return body(work, op, op.spec())
 }
 
 func (op *operation) doneState() lifecycle.PhaseState {
@@ -73,14 +106,16 @@ func (op *operation) doneState() lifecycle.PhaseState {
 	return lifecycle.PhaseCompleted
 }
 
-// announce marks the phase as running, in the status, in the search attributes
-// and in the database.
-func (op *operation) announce(ctx workflow.Context, spec lifecycle.PhaseSpec) {
-	op.begin(ctx, spec)
-	op.status.Operation.DeadlineAt = deadline(ctx, spec.Budget)
+// announce marks the phase as running in the status, in the search attributes and
+// in the database.
+func (op *operation) announce(ctx workflow.Context) {
+	spec := op.spec()
+	deadline := workflow.Now(ctx).Add(spec.Budget).UTC()
+	op.status.Operation.DeadlineAt = &deadline
+	op.begin(ctx)
 	op.searchable(ctx,
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(spec.Name),
-		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(*op.status.Operation.DeadlineAt))
+		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(deadline))
 	if op.phase > 0 {
 		// The claim recorded the first phase.
 		tryRecord(ctx, "Record the phase "+spec.Name, record.RecordProgress,
@@ -88,11 +123,11 @@ func (op *operation) announce(ctx workflow.Context, spec lifecycle.PhaseSpec) {
 	}
 }
 
-// begin marks the phase as running and shows it.
-func (op *operation) begin(ctx workflow.Context, _ lifecycle.PhaseSpec) {
+// begin marks the phase as running in the status.
+func (op *operation) begin(ctx workflow.Context) {
 	now := workflow.Now(ctx).UTC()
 	p := &op.status.Operation.Phases[op.phase]
-	p.State, p.Reason = lifecycle.PhaseRunning, ""
+	p.State, p.Reason, p.EndedAt = lifecycle.PhaseRunning, "", nil
 	p.Attempt++
 	if p.StartedAt == nil {
 		p.StartedAt = &now
@@ -101,6 +136,7 @@ func (op *operation) begin(ctx workflow.Context, _ lifecycle.PhaseSpec) {
 	op.show(ctx)
 }
 
+// mark ends the phase in the status. The next write of the operation stores it.
 func (op *operation) mark(ctx workflow.Context, s lifecycle.PhaseState, reason string) {
 	now := workflow.Now(ctx).UTC()
 	p := &op.status.Operation.Phases[op.phase]
@@ -108,12 +144,11 @@ func (op *operation) mark(ctx workflow.Context, s lifecycle.PhaseState, reason s
 	op.show(ctx)
 }
 
-// park waits for an operator's decision, or until the phase's goal is reached
-// after all; then there is none. again says that there is none because the task
-// that was given up for lost came back: the same step finds it. It returns
-// errCancelled when the run is cancelled meanwhile.
-func (op *operation) park(ctx workflow.Context, spec lifecycle.PhaseSpec, cause error, extra []lifecycle.Decision) (again bool, _ error) {
-	stuck := op.stuck(ctx, spec, cause, extra)
+// park waits for a decision, for the phase's goal, or for a lost task to return.
+// repeat is set when the lost task returned: the same step then finds it. park
+// returns errCanceled when the run is canceled meanwhile.
+func (op *operation) park(ctx workflow.Context, cause error) (repeat bool, _ error) {
+	stuck := op.stuck(ctx, cause)
 	p := &op.status.Operation.Phases[op.phase]
 	p.State, p.Reason = lifecycle.PhaseParked, stuck.Message
 	op.status.Operation.Status, op.status.Operation.Stuck = lifecycle.OperationParked, &stuck
@@ -123,68 +158,54 @@ func (op *operation) park(ctx workflow.Context, spec lifecycle.PhaseSpec, cause 
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet(stuck.Reason),
 		temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(stuck.Since))
 	op.show(ctx)
-	tryRecord(ctx, "Record why it does not go on", record.RecordProgress,
-		op.progress(activities.Advance{Phase: spec.Name, Stuck: &stuck}))
-	heals, lost := op.heals(ctx), stuck.Reason == task.ReasonLost
+	tryRecord(ctx, "Record that the operation is parked", record.RecordProgress,
+		op.progress(activities.Advance{Phase: stuck.Phase, Stuck: &stuck}))
+	lost := stuck.Reason == task.ReasonLost
 	if err := workflow.Await(ctx, func() bool {
-		return op.decision != nil || heals && op.healed(ctx) || lost && op.cameBack(ctx)
+		return op.decision != nil || op.goalReached != nil && op.goalReached(ctx) || lost && op.taskReturned(ctx)
 	}); err != nil {
-		return false, errCancelled
+		return false, errCanceled
 	}
 	if !lost || op.decision != nil {
 		return false, nil
 	}
-	delete(op.back, op.asked)
+	delete(op.returned, op.currentStep)
 	return true, nil
 }
 
-// cameBack reports whether the task that the phase waits for is lost no more. It
-// may have been told before the phase heard that it was lost.
-func (op *operation) cameBack(ctx workflow.Context) bool {
-	op.listen(ctx)
-	return op.back[op.asked]
+// taskReturned reports whether the current step's lost task returned. Its event
+// may arrive before the activity's failure.
+func (op *operation) taskReturned(ctx workflow.Context) bool {
+	op.receiveEvents(ctx)
+	return op.returned[op.currentStep]
 }
 
-// heals reports whether the parked phase ends by itself when what it waited for
-// comes late. Enrolments recorded before that was so wait for a decision.
-func (op *operation) heals(ctx workflow.Context) bool {
-	if op.healed == nil {
-		return false
-	}
-	return !op.holds() || workflow.GetVersion(ctx, "parked-enrolment-heals", workflow.DefaultVersion, 1) == 1
-}
-
-// decide takes up the waiting decision. done says that the phase is over.
+// decide takes the waiting decision. done means that the phase ended.
 func (op *operation) decide(ctx workflow.Context) (done bool, err error) {
 	d := *op.decision
-	op.unpark(ctx, d)
+	op.unpark(ctx)
+	tryRecord(ctx, "Record the decision to "+string(d.Decision), record.RecordProgress,
+		op.progress(activities.Advance{Phase: op.spec().Name, Decision: &d}))
+	op.taken, op.decision = op.decision, nil
 	switch d.Decision {
 	case lifecycle.DecisionCancel:
-		return true, errCancelled
+		return true, errCanceled
 	case lifecycle.DecisionSkip:
 		op.mark(ctx, lifecycle.PhaseSkipped, d.Reason)
 		return true, nil
 	}
 	op.forced = d.Decision == lifecycle.DecisionForce
-	// Retry, force and extend give the node a new task; the old one must not
-	// run beside it.
-	op.try++
-	if !op.holds() {
+	// Retry, force and extend give the node a new task, which must not run beside
+	// the old one.
+	op.tries++
+	if !op.plan.Holds {
 		return false, nil
 	}
 	return false, onRecord(ctx, "Void the phase's open tasks", node.VoidTasks, op.claim.Fence, nil)
 }
 
-// unpark clears what park set, records the decision and lets its caller go.
-func (op *operation) unpark(ctx workflow.Context, d lifecycle.ResolveRequest) {
-	op.clear(ctx)
-	tryRecord(ctx, "Record the decision to "+string(d.Decision), record.RecordProgress,
-		op.progress(activities.Advance{Phase: op.status.Operation.Phases[op.phase].Name, Decision: &d}))
-	op.decision = nil
-}
-
-// clear takes back that the operation is parked.
-func (op *operation) clear(ctx workflow.Context) {
+// unpark clears the parked state.
+func (op *operation) unpark(ctx workflow.Context) {
 	parked := op.status.Operation.Stuck != nil
 	op.status.Operation.Stuck = nil
 	op.status.Operation.Status = lifecycle.OperationRunning
@@ -196,42 +217,29 @@ func (op *operation) clear(ctx workflow.Context) {
 	}
 }
 
-// undo runs an action's compensation as a phase of its own: it parks too when
-// it cannot go on, and may be retried or skipped.
-func (op *operation) undo(ctx workflow.Context, do step) error {
-	spec := undoSpec()
-	op.status.Operation.Phases = append(op.status.Operation.Phases,
-		lifecycle.Phase{Name: spec.Name, Title: spec.Title, State: lifecycle.PhasePending})
+// undo runs the plan's compensation as a phase of its own. It parks like any
+// other phase, and may be retried or skipped but not canceled.
+func (op *operation) undo(ctx workflow.Context) error {
+	op.undoing, op.closed = true, false
+	op.status.Operation.Phases = append(op.status.Operation.Phases, op.plan.Undo.Status())
 	op.phase = len(op.status.Operation.Phases) - 1
 	op.decision = nil
-	return op.runPhase(ctx, spec, do, []lifecycle.Decision{lifecycle.DecisionSkip})
+	err := op.runPhase(ctx)
+	op.closed = true
+	return err
 }
 
-// progress numbers an advance, so that a late repeat of it cannot undo a newer
-// one.
+// progress completes an advance: its number, so that a late repeat cannot undo a
+// newer one, and the whole status.
 func (op *operation) progress(a activities.Advance) activities.AdvanceInput {
 	op.advances++
-	a.Step = op.advances
+	a.Step, a.Document = op.advances, op.document()
 	return activities.AdvanceInput{Fence: op.claim.Fence, Advance: a}
 }
 
 // searchable upserts search attributes. It fails only on a key without a name.
 func (op *operation) searchable(ctx workflow.Context, updates ...temporal.SearchAttributeUpdate) {
 	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
-		workflow.GetLogger(ctx).Error("search attributes not set", "error", err.Error())
+		workflow.GetLogger(ctx).Error("cannot set search attributes", "error", err.Error())
 	}
-}
-
-// may reports whether a decision fits the operation now.
-func (op *operation) may(d lifecycle.Decision, extra []lifecycle.Decision) bool {
-	parked := op.status.Operation.Stuck != nil
-	switch d {
-	case lifecycle.DecisionCancel:
-		return true
-	case lifecycle.DecisionRetry, lifecycle.DecisionExtend:
-		return parked
-	case lifecycle.DecisionForce, lifecycle.DecisionSkip:
-		return slices.Contains(extra, d)
-	}
-	return false
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// tellAt lets the node API tell of an event of the given incarnation.
-func (b *bed) tellAt(d time.Duration, event lifecycle.AgentEventName, incarnation int64) {
+// signalAt signals an event of the given incarnation.
+func (b *bed) signalAt(d time.Duration, event lifecycle.AgentEventName, incarnation int64) {
 	b.env.RegisterDelayedCallback(func() {
 		b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: event, NodeID: testNode, Incarnation: incarnation})
 	}, d)
@@ -23,7 +23,7 @@ func (b *bed) tellAt(d time.Duration, event lifecycle.AgentEventName, incarnatio
 func reissue(t *testing.T, from lifecycle.NodeState) *bed {
 	t.Helper()
 	b := setup(t, lifecycle.ActionReissueEnrollment, newWorld(from))
-	b.tellAt(time.Second, lifecycle.EventBundleIssued, 1)
+	b.signalAt(time.Second, lifecycle.EventBundleIssued, 1)
 	return b
 }
 
@@ -32,11 +32,11 @@ func TestReissueEnrollment(t *testing.T) {
 
 	t.Run("ends at the first poll with the new identity and changes no state", func(t *testing.T) {
 		t.Parallel()
-		move, _ := lifecycle.MoveOf(lifecycle.ActionReissueEnrollment)
-		for _, from := range move.From {
+		plan, _ := lifecycle.PlanOf(lifecycle.ActionReissueEnrollment, lifecycle.Options{})
+		for _, from := range plan.From {
 			b := reissue(t, from)
-			b.tellAt(time.Hour, lifecycle.EventTokenClaimed, 2)
-			b.tellAt(time.Hour+time.Minute, lifecycle.EventFirstPoll, 2)
+			b.signalAt(time.Hour, lifecycle.EventTokenClaimed, 2)
+			b.signalAt(time.Hour+time.Minute, lifecycle.EventFirstPoll, 2)
 			st := b.run()
 			require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 			require.Equal(t, from, st.Node.State)
@@ -58,14 +58,14 @@ func TestReissueEnrollment(t *testing.T) {
 	t.Run("polls of the old identity do not end it", func(t *testing.T) {
 		t.Parallel()
 		b := reissue(t, lifecycle.NodeActive)
-		b.tellAt(time.Minute, lifecycle.EventTokenClaimed, 1)
-		b.tellAt(time.Minute, lifecycle.EventFirstPoll, 1)
+		b.signalAt(time.Minute, lifecycle.EventTokenClaimed, 1)
+		b.signalAt(time.Minute, lifecycle.EventFirstPoll, 1)
 		waited := false
 		b.env.RegisterDelayedCallback(func() {
 			op := b.status().Operation
 			waited = op.Status == lifecycle.OperationRunning && op.Phases[1].State == lifecycle.PhaseRunning
 		}, time.Hour)
-		b.tellAt(2*time.Hour, lifecycle.EventFirstPoll, 2)
+		b.signalAt(2*time.Hour, lifecycle.EventFirstPoll, 2)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.True(t, waited)
 	})
@@ -76,7 +76,7 @@ func TestReissueEnrollment(t *testing.T) {
 		b.env.RegisterDelayedCallback(func() {
 			b.env.SignalWorkflow(lifecycle.SignalAgent, lifecycle.AgentEvent{Event: lifecycle.EventFirstPoll, NodeID: "other", Incarnation: 9})
 		}, time.Minute)
-		b.tellAt(time.Hour, lifecycle.EventFirstPoll, 3) // a later one implies the earlier ones
+		b.signalAt(time.Hour, lifecycle.EventFirstPoll, 3) // a later one implies the earlier ones
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})
 
@@ -105,15 +105,15 @@ func TestReissueEnrollment(t *testing.T) {
 func TestReissueParks(t *testing.T) {
 	t.Parallel()
 	events := []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}
-	next := []string{"gpuaas op cancel gpu-17 --reissue --reason TEXT", "gpuaas op cancel gpu-17 --reissue --reason TEXT",
-		"gpuaas op retry gpu-17 --reissue --reason TEXT"}
+	next := []string{"gpuaas op cancel gpu-17 --reissue --operation op-1", "gpuaas op cancel gpu-17 --reissue --operation op-1",
+		"gpuaas op retry gpu-17 --reissue --operation op-1"}
 	for i, phase := range []string{lifecycle.PhaseBundle, lifecycle.PhaseClaim, lifecycle.PhasePoll} {
 		for name, retry := range map[string]bool{"retried": true, "heals": false} {
 			t.Run(phase+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				b := setup(t, lifecycle.ActionReissueEnrollment, newWorld(lifecycle.NodeOffline))
 				for k := range i {
-					b.tellAt(time.Minute, events[k], int64(1+min(k, 1)))
+					b.signalAt(time.Minute, events[k], int64(1+min(k, 1)))
 				}
 				b.env.RegisterDelayedCallback(func() {
 					op := b.status().Operation
@@ -124,7 +124,7 @@ func TestReissueParks(t *testing.T) {
 						b.decide(lifecycle.DecisionRetry, "the node is back")
 					}
 				}, 30*time.Hour)
-				b.tellAt(30*time.Hour+time.Minute, lifecycle.EventFirstPoll, 2)
+				b.signalAt(30*time.Hour+time.Minute, lifecycle.EventFirstPoll, 2)
 				st := b.run()
 				require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status)
 				require.Nil(t, st.Operation.Stuck)
@@ -139,9 +139,9 @@ func TestReissueParks(t *testing.T) {
 	}
 }
 
-// TestReissueOfARemovedNode: wherever the reissue waits, running or parked, the
+// TestReissueOfRemovedNode: wherever the reissue waits, running or parked, the
 // node's removal ends it, also when its signal was lost.
-func TestReissueOfARemovedNode(t *testing.T) {
+func TestReissueOfRemovedNode(t *testing.T) {
 	t.Parallel()
 	events := []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed}
 	for phases := range 3 {
@@ -151,17 +151,17 @@ func TestReissueOfARemovedNode(t *testing.T) {
 				w := newWorld(lifecycle.NodeRetired)
 				b := setup(t, lifecycle.ActionReissueEnrollment, w)
 				for k := range phases {
-					b.tellAt(time.Minute, events[k], 2)
+					b.signalAt(time.Minute, events[k], 2)
 				}
 				if removed > 0 {
-					b.tellAt(removed, lifecycle.EventNodeRemoved, 0)
+					b.signalAt(removed, lifecycle.EventNodeRemoved, 0)
 				} else {
 					w.progress = activities.Enrollment{Incarnation: 1, Removed: true}
 				}
 				st := b.run()
 				require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 				require.Equal(t, activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: true,
-					Outcome: "cancelled: the node was removed, and the reissued token is void with it"}, *w.finished)
+					Outcome: "canceled: the node was removed, which voided the reissued token"}, *w.finished)
 				require.Equal(t, lifecycle.NodeRemoved, st.Node.State)
 				require.Nil(t, st.Operation.Stuck)
 				require.Len(t, w.parks, map[string]int{"parked": 1}[name])
@@ -171,20 +171,20 @@ func TestReissueOfARemovedNode(t *testing.T) {
 	}
 }
 
-func TestReissueCancelled(t *testing.T) {
+func TestReissueCanceled(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		event   lifecycle.AgentEventName
 		outcome string
 	}{
-		"before the claim": {lifecycle.EventBundleIssued, "cancelled; the reissued token is void"},
-		"after the claim": {lifecycle.EventTokenClaimed, "cancelled; the reissued token is void; " +
-			"the node's agent had claimed it, so it needs another: gpuaas node reissue-enrollment gpu-17"},
+		"before the claim": {lifecycle.EventBundleIssued, "canceled; the reissued token is void"},
+		"after the claim": {lifecycle.EventTokenClaimed, "canceled; the reissued token is void; " +
+			"the node's agent had claimed it and needs another one: gpuaas node reissue-enrollment gpu-17"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := reissue(t, lifecycle.NodeActive)
-			b.tellAt(time.Minute, c.event, 2)
+			b.signalAt(time.Minute, c.event, 2)
 			b.decideAt(2*time.Minute, lifecycle.DecisionCancel)
 			st := b.run()
 			require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
@@ -198,7 +198,7 @@ func TestReissueCancelled(t *testing.T) {
 		b := reissue(t, lifecycle.NodeActive)
 		b.decideAt(30*time.Hour, lifecycle.DecisionSkip)
 		b.decideAt(31*time.Hour, lifecycle.DecisionForce)
-		b.tellAt(32*time.Hour, lifecycle.EventFirstPoll, 2)
+		b.signalAt(32*time.Hour, lifecycle.EventFirstPoll, 2)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Len(t, b.resolved, 2)
 		for _, err := range b.resolved {
@@ -207,13 +207,14 @@ func TestReissueCancelled(t *testing.T) {
 	})
 }
 
-// TestReissueSaysWhatToDo: until the node is back the operation says what it
+// TestReissueHint: until the node is back the operation says what it
 // waits for and what to type.
-func TestReissueSaysWhatToDo(t *testing.T) {
+func TestReissueHint(t *testing.T) {
 	t.Parallel()
 	b := reissue(t, lifecycle.NodeActive)
-	b.tellAt(2*time.Hour, lifecycle.EventFirstPoll, 2)
-	op := &operation{in: b.in, phase: 1, status: lifecycle.OperationStatus{Operation: lifecycle.Operation{
+	b.signalAt(2*time.Hour, lifecycle.EventFirstPoll, 2)
+	plan, _ := lifecycle.PlanOf(b.in.Action, b.in.Options)
+	op := &operation{in: b.in, plan: plan, phase: 1, status: lifecycle.OperationStatus{Operation: lifecycle.Operation{
 		Action: b.in.Action, Status: lifecycle.OperationRunning, DeadlineAt: new(time.Time),
 		Phases: []lifecycle.Phase{{Name: lifecycle.PhaseBundle}, {Name: lifecycle.PhaseClaim}},
 	}}}
@@ -221,21 +222,21 @@ func TestReissueSaysWhatToDo(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 }
 
-func TestEnrollAcrossAReissue(t *testing.T) {
+func TestEnrollAcrossReissue(t *testing.T) {
 	t.Parallel()
-	t.Run("the reissued identity's poll ends the enrolment", func(t *testing.T) {
+	t.Run("the reissued identity's poll ends the enrollment", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
-		b.tellAt(time.Minute, lifecycle.EventTokenClaimed, 2)
-		b.tellAt(2*time.Minute, lifecycle.EventFirstPoll, 2)
+		b.signalAt(time.Minute, lifecycle.EventTokenClaimed, 2)
+		b.signalAt(2*time.Minute, lifecycle.EventFirstPoll, 2)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Empty(t, b.world.parks)
 	})
-	t.Run("a parked enrolment ends by itself when the agent polls after all", func(t *testing.T) {
+	t.Run("a parked enrollment ends when the agent polls", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
-		b.tellAt(time.Minute, lifecycle.EventTokenClaimed, 1)
-		b.tellAt(time.Hour, lifecycle.EventFirstPoll, 1)
+		b.signalAt(time.Minute, lifecycle.EventTokenClaimed, 1)
+		b.signalAt(time.Hour, lifecycle.EventFirstPoll, 1)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Equal(t, lifecycle.PhasePoll, b.world.parks[0].Phase)
 		require.Empty(t, b.world.decisions)

@@ -2,8 +2,6 @@ package workflows
 
 import (
 	"fmt"
-	"slices"
-	"time"
 
 	"go.temporal.io/sdk/workflow"
 
@@ -12,74 +10,47 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// undoSpec is the phase of an action's compensation.
-func undoSpec() lifecycle.PhaseSpec {
-	return lifecycle.PhaseSpec{
-		Name: "undo", Title: "Undo what was done", Budget: 5 * time.Minute,
-		Owner: lifecycle.AttentionCompensation, Cause: "the node's agent is down, cut off or very slow",
-	}
-}
-
-// stuck says why the phase does not go on and what to type.
-func (op *operation) stuck(ctx workflow.Context, spec lifecycle.PhaseSpec, cause error, extra []lifecycle.Decision) lifecycle.Stuck {
-	e := failureOf(cause)
+// stuck says why the current phase is parked and what may be decided.
+func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
+	spec, e := op.spec(), failureOf(cause)
 	s := lifecycle.Stuck{
-		Phase: spec.Name, WaitingOn: spec.Owner, Reason: string(e.Kind), Message: e.Message,
-		Since: workflow.Now(ctx).UTC(), Cause: spec.Cause, Next: op.next(spec, e, extra),
+		Phase: spec.Name, WaitingOn: spec.WaitingOn, Reason: string(e.Kind), Message: e.Message,
+		Since: workflow.Now(ctx).UTC(), Cause: spec.Cause,
+		Options: op.plan.OptionsIn(spec, op.name(), op.in.OperationID),
 	}
 	if e.Reason != "" {
 		s.Reason = e.Reason
 	}
+	if e.Next != "" {
+		s.Cause = "the failure names the fix: " + e.Next
+	}
 	switch {
-	case e.Reason == "timeout":
+	case e.Reason == reasonTimeout:
 		s.Reason, s.Message = timedOut(spec)
 	case e.Reason == task.ReasonLost:
 		s.WaitingOn = lifecycle.AttentionOperator
-		s.Cause = "the node lost its power or its network, or its agent ended, while it held the task; " +
-			"look what it did before it is run again"
+		s.Cause = "the node lost power or network, or its agent ended, while it ran the task; " +
+			"inspect the node before you run the task again"
+		s.Options = append([]lifecycle.Option{lifecycle.ResumeTask(lifecycle.TaskID(op.in.OperationID, op.currentStep))}, s.Options...)
 	case e.Reason == task.ReasonCanceled:
-		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "an operator cancelled the node's task"
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "an operator canceled the node's task"
 	case e.Kind == schema.KindServiceUnavailable:
-		// Ours is away, not the node's or the provider's.
-		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is away"
+		// The control plane's own service failed, not the node or the provider.
+		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "a service of the control plane is unavailable"
+	}
+	if len(s.Options) > 0 {
+		s.Next = s.Options[0].Command
 	}
 	return s
 }
 
-// timedOut names a phase's silence by who kept silent.
+// timedOut names a phase's timeout by the party that did not answer.
 func timedOut(spec lifecycle.PhaseSpec) (reason, message string) {
-	switch spec.Owner {
+	switch spec.WaitingOn {
 	case lifecycle.AttentionAgent, lifecycle.AttentionCompensation:
 		return string(schema.KindAgentSilent), fmt.Sprintf("the node's agent did not answer within %s", spec.Budget)
 	case lifecycle.AttentionProvider:
 		return "provider_silent", fmt.Sprintf("the provider did not answer within %s", spec.Budget)
 	}
-	return "timeout", fmt.Sprintf("not done within %s", spec.Budget)
-}
-
-// next is the command that most likely helps.
-func (op *operation) next(spec lifecycle.PhaseSpec, e *schema.Error, extra []lifecycle.Decision) string {
-	if e.Next != "" {
-		return e.Next
-	}
-	if e.Reason == task.ReasonLost {
-		return "gpuaas task resume " + lifecycle.TaskID(op.in.OperationID, op.asked) + " --reason TEXT"
-	}
-	verb := lifecycle.DecisionRetry
-	switch {
-	case e.Reason == reasonDrainBlocked && slices.Contains(extra, lifecycle.DecisionForce):
-		verb = lifecycle.DecisionForce
-	case !op.holds() && e.Reason == "timeout" && spec.Name != lifecycle.PhasePoll:
-		// Its token was never handed out, or is not good any more.
-		verb = lifecycle.DecisionCancel
-	}
-	return lifecycle.OpCommand(string(verb), op.in.Action, op.name()) + " --reason TEXT"
-}
-
-// name is how an operator names the node.
-func (op *operation) name() string {
-	if op.status.Node.Host != "" {
-		return op.status.Node.Host
-	}
-	return op.in.NodeID
+	return reasonTimeout, fmt.Sprintf("not done within %s", spec.Budget)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
@@ -27,9 +28,8 @@ import (
 
 const testNode = "0198c0de-0000-7000-8000-000000000001"
 
-// world is the outside that a workflow test runs against: ports in memory that
-// write down every call in order, and a node that answers tasks as told. The
-// store's own behaviour is tested on Postgres; here only its contract counts.
+// world holds the ports of a workflow test in memory. It records every call in
+// order, and a simulated node answers tasks. The store itself is tested on Postgres.
 type world struct {
 	mu    sync.Mutex
 	calls []string
@@ -52,6 +52,8 @@ type world struct {
 	gpus      int
 	wasCordon bool
 	specs     []activities.TaskSpec
+	// document is the status that was written last.
+	document *lifecycle.OperationStatus
 }
 
 func newWorld(prior lifecycle.NodeState) *world {
@@ -90,16 +92,20 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 	if err := w.note("claim"); err != nil {
 		return activities.Claim{}, err
 	}
-	move, err := lifecycle.CheckMove(r.Action, w.prior)
+	if err := lifecycle.CheckWorkflowID(r.Action, "gpu-17", r.NodeID, r.WorkflowID); err != nil {
+		return activities.Claim{}, err
+	}
+	plan, err := lifecycle.CheckMove(r.Action, w.prior)
 	if err != nil {
 		return activities.Claim{}, err
 	}
+	w.document = r.Document
 	w.claimed = w.prior
-	if move.Claim != "" {
-		w.claimed = move.Claim
+	if plan.Enter != "" {
+		w.claimed = plan.Enter
 	}
 	fence := activities.Fence{NodeID: r.NodeID, OperationID: r.OperationID, OpSeq: 7, Actor: r.Actor}
-	if !move.Operation {
+	if !plan.Holds {
 		fence.OpSeq = 0
 	}
 	return activities.Claim{
@@ -126,6 +132,7 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, a activities.Adva
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.document = a.Document
 	if a.Stuck != nil {
 		w.parks = append(w.parks, *a.Stuck)
 	}
@@ -136,10 +143,13 @@ func (w *world) Advance(_ context.Context, _ activities.Fence, a activities.Adva
 }
 
 func (w *world) Finish(_ context.Context, _ activities.Fence, f activities.Finish) error {
-	f.RunID = "" // the test environment's
 	if err := w.note("finish " + string(f.Status)); err != nil {
 		return err
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.document = f.Document
+	f.RunID, f.Document = "", nil // the test environment's, and checked apart
 	w.finished = &f
 	return nil
 }
@@ -155,11 +165,11 @@ func (w *world) LastHeartbeat(context.Context, string) (time.Time, error) {
 func (w *world) Void(context.Context, activities.Fence) error { return w.note("void") }
 
 func (w *world) Prepare(context.Context, activities.TaskSpec, task.Owner) (activities.TaskRow, error) {
-	panic("the world answers tasks by itself")
+	panic("RunNodeTask is mocked")
 }
 
 func (w *world) Enqueue(context.Context, activities.TaskSpec, task.Owner, activities.TaskRow, []byte) error {
-	panic("the world answers tasks by itself")
+	panic("RunNodeTask is mocked")
 }
 
 func (w *world) Plan(_ context.Context, _ activities.Fence, r activities.Resource) (activities.Resource, error) {
@@ -185,7 +195,7 @@ func (w *world) Ensure(context.Context, activities.Resource, string) (string, er
 
 func (w *world) Release(context.Context, activities.Resource) error { return w.note("release") }
 
-// task plays the node.
+// task simulates the node.
 func (w *world) task(_ context.Context, spec activities.TaskSpec) (task.Result, error) {
 	if err := w.note("task " + spec.Step); err != nil {
 		return task.Result{}, err
@@ -250,6 +260,7 @@ func setup(t *testing.T, a lifecycle.Action, w *world) *bed {
 		CorrelationID: "c-1", Host: "gpu-17",
 	}
 	b.env.SetTestTimeout(20 * time.Second)
+	b.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: lifecycle.WorkflowID(a, "gpu-17", testNode)})
 	for _, e := range Registry() {
 		b.env.RegisterWorkflowWithOptions(e.Run, workflow.RegisterOptions{Name: e.Type})
 	}
@@ -274,19 +285,24 @@ func (b *bed) submit() {
 	})
 }
 
-// decideAt hands over a decision after d of workflow time.
+// decideAt sends a decision after d of workflow time.
 func (b *bed) decideAt(d time.Duration, decision lifecycle.Decision) {
 	b.env.RegisterDelayedCallback(func() { b.decide(decision, "because") }, d)
 }
 
 func (b *bed) decide(decision lifecycle.Decision, reason string) {
+	b.resolve(lifecycle.ResolveRequest{Decision: decision, Reason: reason, By: "bob"})
+}
+
+// resolve sends a decision as it is.
+func (b *bed) resolve(r lifecycle.ResolveRequest) {
 	i := len(b.resolved)
 	b.resolved = append(b.resolved, errUnanswered)
 	b.env.UpdateWorkflow(lifecycle.UpdateResolve, fmt.Sprintf("decision-%d", i), &testsuite.TestUpdateCallback{
 		OnAccept:   func() {},
 		OnReject:   func(err error) { b.resolved[i] = err },
 		OnComplete: func(_ any, err error) { b.resolved[i] = err },
-	}, lifecycle.ResolveRequest{Decision: decision, Reason: reason, By: "bob"})
+	}, r)
 }
 
 var errUnanswered = fmt.Errorf("not answered")
@@ -294,16 +310,16 @@ var errUnanswered = fmt.Errorf("not answered")
 // run runs the operation to its end and returns its final state.
 func (b *bed) run() lifecycle.OperationStatus {
 	b.t.Helper()
-	name, ok := lifecycle.WorkflowType(b.in.Action)
+	plan, ok := lifecycle.PlanOf(b.in.Action, b.in.Options)
 	require.True(b.t, ok)
-	b.env.ExecuteWorkflow(name, b.in)
+	b.env.ExecuteWorkflow(plan.Workflow, b.in)
 	require.True(b.t, b.env.IsWorkflowCompleted(), "the operation never ended")
 	var st lifecycle.OperationStatus
 	err := b.env.GetWorkflowError()
-	var cancelled *temporal.CanceledError
+	var canceled *temporal.CanceledError
 	if err != nil {
-		require.ErrorAs(b.t, err, &cancelled)
-		require.NoError(b.t, cancelled.Details(&st))
+		require.ErrorAs(b.t, err, &canceled)
+		require.NoError(b.t, canceled.Details(&st))
 		return st
 	}
 	require.NoError(b.t, b.env.GetWorkflowResult(&st))

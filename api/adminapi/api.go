@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -89,7 +90,8 @@ func (a *API) Routes() []edge.Route {
 	routes = append(routes, a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/nodes/{node}/bootstrap-script",
 		Success: []int{http.StatusOK}, MaxBody: wire.MaxBodyBytes, Timeout: submitTime,
 		Kinds: append(lockable, schema.KindNotFound, schema.KindOperationInProgress)}, a.bootstrapScript))
-	for _, action := range lifecycleActions() {
+	for _, plan := range lifecycle.Operations() {
+		action := plan.Action
 		kinds := []schema.Kind{schema.KindNotFound, schema.KindNodeInUse, schema.KindOperationInProgress}
 		if purposeOf(action) != "" {
 			kinds = append(kinds, lockable...)

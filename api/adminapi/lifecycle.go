@@ -21,12 +21,6 @@ const (
 	maxDrainTimeout = 7 * 24 * time.Hour
 )
 
-// lifecycleActions are the verbs of POST …/nodes/{node}/{verb}.
-func lifecycleActions() []lifecycle.Action {
-	return []lifecycle.Action{lifecycle.ActionEnroll, lifecycle.ActionProvision, lifecycle.ActionDrain,
-		lifecycle.ActionRetire, lifecycle.ActionReactivate, lifecycle.ActionRemove, lifecycle.ActionReissueEnrollment}
-}
-
 // lifecycle starts the action's workflow and answers with its early answer. The
 // same idempotency key again attaches to the same run.
 func (a *API) lifecycle(action lifecycle.Action) handler {

@@ -57,7 +57,7 @@ func TestEnroll(t *testing.T) {
 
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
-	assert.Equal(t, nodeapi.TokenClaim{NodeID: s.node.NodeID, TokenID: id, Hash: hash, SPKI: trust.SPKIHash(spki),
+	assert.Equal(t, nodeapi.TokenClaim{NodeID: s.node.NodeID, TokenID: id, Hash: hash, SPKI: schema.SHA256Hex(spki),
 		CorrelationID: "enrol-1", AgentVersion: "v1.2.3", RemoteAddr: "127.0.0.1"}, claim)
 	var answer wire.EnrollResponse
 	require.NoError(t, json.Unmarshal(a.body, &answer))

@@ -178,4 +178,4 @@ func checkSequence(n int64) error {
 	return nil
 }
 
-func spki(csr *x509.CertificateRequest) string { return trust.SPKIHash(csr.RawSubjectPublicKeyInfo) }
+func spki(csr *x509.CertificateRequest) string { return schema.SHA256Hex(csr.RawSubjectPublicKeyInfo) }

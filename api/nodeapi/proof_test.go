@@ -78,7 +78,7 @@ func TestResultSignatureIsVerified(t *testing.T) {
 	assert.Equal(t, trust.CertFactsOf(cert.Leaf).Serial, proof.Serial)
 	assert.Equal(t, body, string(proof.Body))
 	assert.Equal(t, good, base64.RawURLEncoding.EncodeToString(proof.Signature))
-	assert.Equal(t, trust.CertFactsOf(cert.Leaf).SPKI, trust.SPKIHash(proof.Key))
+	assert.Equal(t, trust.CertFactsOf(cert.Leaf).SPKI, schema.SHA256Hex(proof.Key))
 	key, err := x509.ParsePKIXPublicKey(proof.Key)
 	require.NoError(t, err)
 	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(nodeTask), proof.Body))

@@ -66,7 +66,7 @@ func TestEnrollment(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, a.status, string(a.body))
 	shown := r.show("10.1.2.3")
 	require.NotNil(t, shown.Identity)
-	assert.Equal(t, trust.SPKIHash(spki(t, m)), shown.Identity.SPKI)
+	assert.Equal(t, schema.SHA256Hex(spki(t, m)), shown.Identity.SPKI)
 	assert.NotNil(t, shown.LastHeartbeatAt)
 
 	var events []lifecycle.AgentEventName

@@ -30,10 +30,10 @@ import (
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -51,7 +51,7 @@ const (
 type claimer struct{ store *store.Store }
 
 func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
-	workflow := lifecycle.WorkflowID(in.Action, in.NodeID)
+	workflow := lifecycle.WorkflowID(in.Action, in.Host, in.NodeID)
 	open, err := c.store.Inventory.Operations(ctx, in.NodeID, true)
 	if err != nil {
 		return lifecycle.Operation{}, err
@@ -79,7 +79,7 @@ type cluster struct {
 	issuer  nodeapi.Issuer      // replaces ca, when set
 	beats   nodeapi.Heartbeater // in the place of Temporal
 	grants  nodeapi.Grants      // replaces ca together with signer, when set
-	signer  sets.Signer
+	signer  verifierset.Signer
 }
 
 func newCluster(tb testing.TB) *cluster {
@@ -115,7 +115,7 @@ type replica struct {
 	store    *store.Store
 	listener *store.Listener
 	deafen   func() // closes the connection for notifications
-	sets     *sets.Follower
+	sets     *verifierset.Follower
 	registry *prometheus.Registry
 	log      *lockedBuffer
 	node     string // base URL
@@ -145,7 +145,7 @@ func (c *cluster) replica() *replica {
 	if grants == nil {
 		grants, signer = delegate{c.ca}, delegate{c.ca}
 	}
-	r.sets = sets.New(r.store, signer, log, func(bool) {})
+	r.sets = verifierset.New(r.store, signer, log, func(bool) {})
 	require.NoError(c.tb, r.sets.Refresh(c.tb.Context()))
 	group.Go(func() { r.sets.Run(ctx, r.listener.Sets()) })
 

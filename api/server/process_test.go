@@ -126,7 +126,7 @@ func (p *process) ask(method, path string, body any) reply {
 // newestSet makes Vault's first verifier set.
 func newestSet(tb testing.TB, v *vaulttest.Server) trust.StoredSet {
 	tb.Helper()
-	signer, err := vault.NewSetSigner(vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile}, testEnv)
+	signer, err := vault.NewVerifierSetSigner(vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile}, testEnv)
 	require.NoError(tb, err)
 	set, err := signer.First(tb.Context(), time.Now())
 	require.NoError(tb, err)

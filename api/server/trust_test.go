@@ -201,7 +201,7 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	assert.True(t, progress(b).Paused, "noted")
 	assert.True(t, progress(a).Paused)
 	assert.Equal(t, 1, beats.made())
-	assert.Equal(t, []task.Owner{{WorkflowID: lifecycle.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
+	assert.Equal(t, []task.Owner{{WorkflowID: lifecycle.NodeWorkflowID("gpu-17", m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
 
 	due()
 	beats.set(nodeapi.ActivityState{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is unavailable"))

@@ -16,10 +16,10 @@ import (
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/postgres"
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -40,7 +40,7 @@ type app struct {
 	listener   *store.Listener
 	leader     *postgres.Leader
 	vault      *vault.Client
-	sets       *sets.Follower
+	sets       *verifierset.Follower
 	grants     *vault.Grants
 	serverCert *vault.ServerCertificate
 	admin      *adminapi.API
@@ -133,7 +133,7 @@ func (a *app) openVault(ctx context.Context) (err error) {
 // key. A verifier set that is missing or wrong does not stop the start: polls and
 // heartbeats work, and only the dispatch of tasks waits.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = sets.New(a.store.Identities, a.vault, a.Log, a.Metrics.SignerChecked)
+	a.sets = verifierset.New(a.store.Identities, a.vault, a.Log, a.Metrics.SignerChecked)
 	if err := a.sets.Refresh(ctx); err != nil {
 		a.Log.Error("no task is dispatched", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}

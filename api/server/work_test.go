@@ -34,7 +34,7 @@ func (r *replica) task(m machine) (taskID string, attach func()) {
 	f := r.fence(m.id)
 	spec := activities.TaskSpec{OperationID: f.OperationID, OpSeq: f.OpSeq, NodeID: m.id,
 		Step: schema.NewID(), Type: task.NodeProbe, Deadline: time.Now().Add(time.Hour)}
-	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID(m.id), RunID: "run", ActivityID: "probe"}
+	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID("gpu-17", m.id), RunID: "run", ActivityID: "probe"}
 	row, err := r.store.Prepare(r.tb.Context(), spec, owner)
 	require.NoError(r.tb, err)
 	return row.TaskID, func() {

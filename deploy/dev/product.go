@@ -14,13 +14,13 @@ import (
 const (
 	workerBinary = "gpuaas-worker"
 	apiBinary    = "gpuaas-api"
-	agentBinary  = "gpuaas-node-agent"
+	agentBinary  = "gpuaas-dev-agent"
 	fleetBinary  = "gpuaas-fleet"
 )
 
 // agentArchive is the agent's install package, next to our programs if it was
 // built.
-const agentArchive = agentBinary + ".tar.gz"
+const agentArchive = "gpuaas-node-agent.tar.gz"
 
 func (s *stack) worker() part {
 	return part{

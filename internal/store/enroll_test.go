@@ -77,7 +77,7 @@ func (e *env) events(nodeID string) []lifecycle.AgentEventName {
 	require.NoError(e.t, err)
 	var names []lifecycle.AgentEventName
 	for _, m := range messages {
-		require.Equal(e.t, lifecycle.NodeWorkflowID(nodeID), m.WorkflowID)
+		require.Equal(e.t, lifecycle.NodeWorkflowID(e.node(nodeID).Host, nodeID), m.WorkflowID)
 		require.Equal(e.t, nodeID, m.Event.NodeID)
 		require.Equal(e.t, int64(1), m.Event.Incarnation)
 		require.Nil(e.t, m.Result)

@@ -99,9 +99,17 @@ func (e *env) node(id string) wire.NodeView {
 
 func request(nodeID string, a lifecycle.Action) activities.ClaimRequest {
 	return activities.ClaimRequest{
-		OperationID: schema.NewID(), NodeID: nodeID, Action: a, WorkflowID: lifecycle.NodeWorkflowID(nodeID),
+		OperationID: schema.NewID(), NodeID: nodeID, Action: a,
 		RunID: schema.NewID(), Actor: "alice@ops", Reason: "RMA-4411", CorrelationID: "corr-1",
 	}
+}
+
+// Claim claims with the node's workflow ID unless the request has one.
+func (e *env) Claim(ctx context.Context, r activities.ClaimRequest) (activities.Claim, error) {
+	if n, err := e.Node(ctx, r.NodeID); err == nil && r.WorkflowID == "" {
+		r.WorkflowID = lifecycle.WorkflowID(r.Action, n.Host, r.NodeID)
+	}
+	return e.Store.Claim(ctx, r)
 }
 
 // claim takes the node for a new operation.

@@ -96,15 +96,6 @@ func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sql
 	if err := supersedeReissue(ctx, tx, r); err != nil {
 		return activities.Claim{}, err
 	}
-	open, err := tx.OpenOperations(ctx, n.NodeID)
-	if err != nil {
-		return activities.Claim{}, err
-	}
-	for _, op := range open {
-		if op.Action == lifecycle.ActionReissueEnrollment {
-			return activities.Claim{}, refuse(errInProgress(n, op), claimEvent(r))
-		}
-	}
 	return insertOperation(ctx, tx, r, n, accepted{n.State, instance, 0})
 }
 

@@ -57,7 +57,7 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	if err != nil {
 		return activities.Claim{}, err
 	}
-	move, err := s.admit(ctx, tx, r, node, instance)
+	plan, err := s.admit(ctx, tx, r, node, instance)
 	if err != nil {
 		event.Detail["state"] = string(node.State)
 		return activities.Claim{}, refuse(err, event)
@@ -65,30 +65,33 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	if r.Action == lifecycle.ActionReissueEnrollment {
 		return acceptReissue(ctx, tx, r, node, instance)
 	}
-	return acceptClaim(ctx, tx, r, node, move, instance)
+	return acceptClaim(ctx, tx, r, node, plan, instance)
 }
 
 // admit checks that the action may start in the node's current state.
 func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, instance lifecycle.InstanceState,
-) (lifecycle.Move, error) {
-	move, err := lifecycle.CheckMove(r.Action, n.State)
+) (lifecycle.Plan, error) {
+	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
+		return lifecycle.Plan{}, err
+	}
+	plan, err := lifecycle.CheckMove(r.Action, n.State)
 	if err != nil {
-		return move, err
+		return plan, err
 	}
 	if r.Action == lifecycle.ActionReissueEnrollment {
-		return move, admitReissue(ctx, tx, n)
+		return plan, admitReissue(ctx, tx, n)
 	}
-	if !move.Operation {
-		return move, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
+	if !plan.Holds {
+		return plan, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
 			WithReason("not_an_operation")
 	}
 	switch r.Action {
 	case lifecycle.ActionProvision:
-		return move, s.admitProvision(n, instance)
+		return plan, s.admitProvision(n, instance)
 	case lifecycle.ActionRetire:
-		return move, admitRetire(n, r.Options)
+		return plan, admitRetire(n, r.Options)
 	}
-	return move, nil
+	return plan, nil
 }
 
 func (s *Operations) admitProvision(n sqlc.LockNodeRow, instance lifecycle.InstanceState) error {
@@ -114,12 +117,12 @@ func admitRetire(n sqlc.LockNodeRow, o lifecycle.Options) error {
 }
 
 // acceptClaim stores the operation and gives it the node.
-func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, move lifecycle.Move,
+func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan,
 	instance lifecycle.InstanceState,
 ) (activities.Claim, error) {
 	state := n.State
-	if move.Claim != "" {
-		state = move.Claim
+	if plan.Enter != "" {
+		state = plan.Enter
 	}
 	if err := supersede(ctx, tx, n, r.OperationID); err != nil {
 		return activities.Claim{}, err

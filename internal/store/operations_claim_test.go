@@ -95,9 +95,9 @@ func TestClaimIsIdempotent(t *testing.T) {
 	requireKind(t, err, schema.KindInvalidRequest, "duplicate_operation")
 }
 
-func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
+func TestClaimOfEveryActionInEveryState(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
 	e := setup(t)
-	for _, move := range lifecycle.Moves() {
+	for _, move := range lifecycle.All() {
 		for _, state := range lifecycle.NodeStates() {
 			t.Run(fmt.Sprintf("%s %s", move.Action, state), func(t *testing.T) {
 				n := e.inState(state)
@@ -113,15 +113,15 @@ func TestClaimFollowsTheTableInEveryStateForEveryAction(t *testing.T) { //nolint
 					require.Equal(t, state, e.node(n.ID).State)
 					require.Zero(t, e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
 					return
-				case !move.Operation:
+				case !move.Holds:
 					requireKind(t, err, schema.KindInvalidRequest, "not_an_operation")
 				case move.Action == lifecycle.ActionProvision && state == lifecycle.NodeRegistered:
 					requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
 				default:
 					require.NoError(t, err)
 					want := state
-					if move.Claim != "" {
-						want = move.Claim
+					if move.Enter != "" {
+						want = move.Enter
 					}
 					require.Equal(t, want, claim.State)
 					require.Equal(t, state, claim.Prior)
@@ -228,4 +228,18 @@ func TestClaimSupersedesDeadRun(t *testing.T) {
 	require.Equal(t, lifecycle.OperationFailed, ops[1].Status)
 	require.Contains(t, ops[1].Outcome, second.Fence.OperationID)
 	require.Contains(t, e.audit(caller.NodeID), "tasks.finished cancelled voided")
+}
+
+// TestClaimRefusesForeignWorkflowIDs: a run under another workflow ID would escape
+// the node's lock, however it was started.
+func TestClaimRefusesForeignWorkflowIDs(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	for _, foreign := range []string{"evil-2", lifecycle.NodeWorkflowID("evil", n.ID), lifecycle.ReissueWorkflowID(n.Host, n.ID)} {
+		r := request(n.ID, lifecycle.ActionDrain)
+		r.WorkflowID = foreign
+		_, err := e.Claim(t.Context(), r)
+		requireKind(t, err, schema.KindInvalidRequest, "foreign_workflow_id")
+		require.Equal(t, lifecycle.NodeActive, e.node(n.ID).State)
+	}
 }

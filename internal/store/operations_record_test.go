@@ -149,7 +149,7 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
 	claimed := activities.ClaimRequest{OperationID: schema.NewID(), NodeID: caller.NodeID, Action: lifecycle.ActionDrain,
-		WorkflowID: lifecycle.NodeWorkflowID(caller.NodeID), RunID: "first", CorrelationID: schema.NewID()}
+		RunID: "first", CorrelationID: schema.NewID()}
 	claim, err := e.Claim(ctx, claimed)
 	require.NoError(t, err)
 	run := func() string {

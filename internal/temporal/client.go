@@ -1,7 +1,6 @@
-// Package temporal is the one place that speaks to Temporal as a client: it
-// dials, starts operations with the early answer, asks for their state,
-// delivers task results and prepares a namespace. Start with Submit in
-// submit.go.
+// Package temporal is the client of Temporal: it starts operations, queries their
+// status, sends decisions, completes the activities of node tasks and prepares a
+// namespace. Start with Submit in submit.go.
 package temporal
 
 import (
@@ -32,11 +31,11 @@ const DefaultNamespace = "gpuaas"
 // sooner.
 const callBudget = 10 * time.Second
 
-// Config says how to reach Temporal.
+// Config configures the connection to Temporal.
 type Config struct {
-	// Address and Namespace win over the ecosystem's configuration
-	// (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles), as the temporal command
-	// reads it. Defaults to 127.0.0.1:7233 and DefaultNamespace.
+	// Address and Namespace override the configuration of the temporal command
+	// (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles). Defaults to 127.0.0.1:7233
+	// and DefaultNamespace.
 	Address   string
 	Namespace string
 	// WebURL is the base of the Web UI, for links. Defaults to
@@ -49,13 +48,13 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics gets the SDK's metrics. Defaults to none.
 	Metrics client.MetricsHandler
-	// Secrets are what this process holds and Temporal must never see, beside
-	// what has the form of a secret. Defaults to none.
+	// Secrets are secrets of this process that must never reach Temporal, in addition
+	// to text that has the form of a secret. Defaults to none.
 	Secrets []schema.Secret
 }
 
-// Client is a connection to one namespace. It connects at first use, so a
-// process may start while Temporal is away.
+// Client is a connection to one namespace. It connects at first use, so that a
+// process may start while Temporal is unavailable.
 type Client struct {
 	sdk       client.Client
 	address   string
@@ -75,8 +74,7 @@ func Dial(_ context.Context, cfg Config) (*Client, error) {
 	opts.MetricsHandler = cfg.Metrics
 	opts.Logger = log.NewStructuredLogger(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)))
 	opts.Identity = cfg.Identity
-	// Our messages are a few hundred bytes: to compress them, and the answers,
-	// costs both ends more than it saves between them.
+	// Messages are a few hundred bytes: compression costs more than it saves.
 	opts.ConnectionOptions.GrpcCompression = &client.GrpcCompressionNone{}
 	guard{newScanner(cfg.Secrets)}.protect(&opts)
 	c, err := client.NewLazyClient(opts)
@@ -87,8 +85,8 @@ func Dial(_ context.Context, cfg Config) (*Client, error) {
 		webURL: cmp.Or(cfg.WebURL, os.Getenv("GPUAAS_WEB_UI_URL"), "http://localhost:8233")}, nil
 }
 
-// namespaceOf replaces the SDK's "default" by ours: the ecosystem's
-// configuration cannot tell an unset namespace from that name.
+// namespaceOf replaces the SDK's "default" with DefaultNamespace: the configuration
+// does not distinguish an unset namespace from that name.
 func namespaceOf(configured string) string {
 	if configured == "" || configured == client.DefaultNamespace {
 		return DefaultNamespace
@@ -99,7 +97,7 @@ func namespaceOf(configured string) string {
 // SDK returns the underlying client, for the worker.
 func (c *Client) SDK() client.Client { return c.sdk }
 
-// Address returns the address the client speaks to.
+// Address returns Temporal's address.
 func (c *Client) Address() string { return c.address }
 
 // Namespace returns the namespace the client works in.
@@ -113,7 +111,7 @@ func (c *Client) Healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	_, err := c.sdk.CheckHealth(ctx, &client.CheckHealthRequest{})
-	return c.interpret(err, "asking Temporal for its health")
+	return c.interpret(err, "checking Temporal's health")
 }
 
 // WebURL returns the page of a run in the Web UI.
@@ -125,8 +123,7 @@ func (c *Client) WebURL(workflowID, runID string) string {
 	return page + "/" + runID + "/timeline"
 }
 
-// interpret is the one place that gives a foreign error its kind. doing says
-// what was tried.
+// interpret gives every error of the SDK a kind. doing describes the call.
 func (c *Client) interpret(err error, doing string) error {
 	if err == nil {
 		return nil
@@ -170,7 +167,7 @@ func unreachable(err error) bool {
 		return true
 	}
 	switch status.Code(err) {
-	// Unimplemented: something answers there, and it is no Temporal.
+	// Unimplemented: another service answers at the address.
 	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
 		return true
 	}

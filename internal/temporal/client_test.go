@@ -28,10 +28,10 @@ func dialNobody(t *testing.T) *Client {
 	return c
 }
 
-func TestTemporalAway(t *testing.T) {
+func TestTemporalUnavailable(t *testing.T) {
 	t.Parallel()
 	c := dialNobody(t)
-	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Action: lifecycle.ActionDrain}
+	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Host: "gpu-17", Action: lifecycle.ActionDrain}
 	calls := map[string]func() error{
 		"submit":  func() error { _, err := c.Submit(t.Context(), in); return err },
 		"status":  func() error { _, err := c.Status(t.Context(), "node:x", ""); return err },
@@ -61,9 +61,9 @@ func TestTemporalAway(t *testing.T) {
 	}
 }
 
-func TestSubmitRefusesWhatRunsAsNoWorkflow(t *testing.T) {
+func TestSubmitRefusesTransitions(t *testing.T) {
 	t.Parallel()
-	_, err := dialNobody(t).Submit(t.Context(), lifecycle.OperationInput{Action: lifecycle.ActionQuarantine})
+	_, err := dialNobody(t).Submit(t.Context(), lifecycle.OperationInput{Action: lifecycle.ActionHeartbeatLost})
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 }
 
@@ -98,14 +98,14 @@ func TestInterpret(t *testing.T) {
 	require.Equal(t, "no_worker", schema.AsError(c.queryError(serviceerror.NewFailedPrecondition("no poller"), "w")).Reason)
 }
 
-func TestWhatALateResultIsWorth(t *testing.T) {
+func TestLateResult(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[enumspb.WorkflowExecutionStatus]bool{
 		enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING: true, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED: true,
 		enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED: true, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED: false,
 		enumspb.WORKFLOW_EXECUTION_STATUS_FAILED: false, enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: false,
 	} {
-		require.Equal(t, want, settled(status), status)
+		require.Equal(t, want, continuedWithout(status), status)
 	}
 }
 

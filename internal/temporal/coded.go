@@ -13,10 +13,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// CodedErrors returns the worker's interceptor that lets only coded errors out
-// of activities: the kind, a message of ours, reason and next step. Activities
-// code their errors themselves; this is the second wall, since the text of a
-// foreign error may hold anything, and a history keeps it.
+// CodedErrors returns a worker interceptor that lets only typed errors leave
+// activities: kind, message, reason and next step. Activities type their errors
+// themselves. The interceptor is a second barrier, because a history keeps the text
+// of a foreign error, which may contain anything.
 func CodedErrors() interceptor.WorkerInterceptor { return &codedErrors{} }
 
 type codedErrors struct {
@@ -34,8 +34,8 @@ type codedActivity struct {
 	interceptor.ActivityInboundInterceptorBase
 }
 
-// ExecuteActivity implements interceptor.ActivityInboundInterceptor. A panic is
-// a failure of KindInternal like any other: its text stays here as well.
+// ExecuteActivity implements interceptor.ActivityInboundInterceptor. A panic
+// becomes KindInternal, without its text.
 func (c *codedActivity) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -48,16 +48,16 @@ func (c *codedActivity) ExecuteActivity(ctx context.Context, in *interceptor.Exe
 		return result, nil
 	}
 	coded := code(err)
-	if coded != err { //nolint:errorlint // identity: the very same error needs no word
-		activity.GetLogger(ctx).Warn("an activity's error had no code; its text is kept back", "type", fmt.Sprintf("%T", err))
+	if coded != err { //nolint:errorlint // identity: code returned the same error
+		activity.GetLogger(ctx).Warn("untyped activity error; its text is withheld from the history", "type", fmt.Sprintf("%T", err))
 	}
 	return result, coded
 }
 
-// code returns err itself when all of it may enter a history, and otherwise
-// what of it may.
+// code returns err itself when it may enter a history, and otherwise a typed error
+// without its text.
 func code(err error) error {
-	//nolint:errorlint // identity on purpose: a wrapped error's text is the wrapper's too, and the SDK knows ErrResultPending bare only
+	//nolint:errorlint // identity on purpose: a wrapper includes the text of its cause, and the SDK compares ErrResultPending by identity
 	switch e := err.(type) {
 	case *temporal.ApplicationError:
 		if known(schema.Kind(e.Type())) && errors.Unwrap(e) == nil {
@@ -87,7 +87,7 @@ func internalError() error {
 	return application(schema.NewError(schema.KindInternal, "internal error"))
 }
 
-// application is a typed error without its cause, as histories hold it.
+// application converts a typed error, without its cause, for a history.
 func application(e *schema.Error) error {
 	return temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
 		NonRetryable: !e.Kind.Info().Retry, Details: []any{schema.ErrorInfo{Reason: e.Reason, Next: e.Next}},

@@ -71,7 +71,7 @@ func TestOnlyCodedErrorsLeaveActivities(t *testing.T) {
 	}
 }
 
-func TestWhatPassesBare(t *testing.T) {
+func TestUnchangedErrors(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]error{
 		"result pending": activity.ErrResultPending, "cancelled": context.Canceled, "confirmed cancel": temporal.NewCanceledError(),

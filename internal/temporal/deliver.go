@@ -24,28 +24,28 @@ func isDeadline(err error) bool {
 	return status.Code(err) == codes.DeadlineExceeded
 }
 
-// CompleteTask completes the activity that waits for a node task: with the
-// result when the task succeeded, with a final error of the result's code when
-// it failed or was given up, as cancelled when it was cancelled and the activity
-// was too. A run that was reset meanwhile
-// gets the result under its new run id. KindNotFound says that nothing waits
-// any more: with reason schema.ReasonSettled because the operation went on or
-// ended by itself, without it because its run is gone or was terminated. A
-// result that holds a secret is kept back and completes the activity as failed,
-// which says so.
+// CompleteTask completes the activity that waits for a node task: with the result
+// when the task succeeded, with a final error of the result's code when it failed
+// or was lost, and as canceled when both the task and the activity were canceled.
+// If the run was reset, the result goes to the new run.
+//
+// KindNotFound means that no activity waits: with reason schema.ReasonSettled
+// because the operation continued or ended without it, otherwise because its run is
+// unknown or was terminated. A result that contains a secret is withheld; the
+// activity then fails with a message that says so.
 func (c *Client) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	err := c.complete(ctx, o, r)
 	if isSecretLeak(err) {
 		r = task.Result{Status: task.Failed, Code: schema.KindTaskFailed,
-			Message: "the node's report was kept back: it holds what looks like a secret"}
+			Message: "the node's report was withheld: it contains what looks like a secret"}
 		err = c.complete(ctx, o, r)
 	}
 	if _, gone := errors.AsType[*serviceerror.NotFound](err); !gone {
 		return c.interpret(err, "completing the task's activity")
 	}
-	runID, err := c.waiting(ctx, o)
+	runID, err := c.pendingRun(ctx, o)
 	if err != nil {
 		return c.interpret(err, "looking for the task's activity")
 	}
@@ -64,10 +64,10 @@ func (c *Client) complete(ctx context.Context, o task.Owner, r task.Result) erro
 	if r.Status == task.Canceled {
 		opts.Err = temporal.NewCanceledError()
 		err := c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
-		if _, unasked := errors.AsType[*serviceerror.InvalidArgument](err); !unasked {
+		if _, notRequested := errors.AsType[*serviceerror.InvalidArgument](err); !notRequested {
 			return err
 		}
-		// An operator cancelled the task and not the operation.
+		// An operator canceled the task but not the operation.
 	}
 	e := r.Failure()
 	opts.Err = temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
@@ -75,16 +75,16 @@ func (c *Client) complete(ctx context.Context, o task.Owner, r task.Result) erro
 	return c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
 }
 
-// waiting finds the run of the same chain in which the activity is pending now:
-// a reset gives a running workflow a new run id. Otherwise it answers
-// KindNotFound, as CompleteTask says.
-func (c *Client) waiting(ctx context.Context, o task.Owner) (runID string, err error) {
-	gone := schema.NewError(schema.KindNotFound, "no activity %s waits in %s any more", o.ActivityID, o.WorkflowID)
+// pendingRun finds the run of the same chain in which the activity is pending: a
+// reset gives a running workflow a new run id. Otherwise it returns KindNotFound as
+// CompleteTask documents.
+func (c *Client) pendingRun(ctx context.Context, o task.Owner) (runID string, err error) {
+	gone := schema.NewError(schema.KindNotFound, "no activity %s is pending in %s", o.ActivityID, o.WorkflowID)
 	p, err := c.locate(ctx, o)
 	switch {
 	case err != nil:
 		return "", err
-	case settled(p.status):
+	case continuedWithout(p.status):
 		gone = gone.WithReason(schema.ReasonSettled)
 	}
 	if p.activity == nil {
@@ -93,33 +93,33 @@ func (c *Client) waiting(ctx context.Context, o task.Owner) (runID string, err e
 	return p.runID, nil
 }
 
-// place is where a task's activity is now. The zero value says that its run is
-// not known any more.
-type place struct {
+// location is the run and the activity of a task. The zero value means that the
+// run is unknown.
+type location struct {
 	runID  string
 	status enumspb.WorkflowExecutionStatus
-	// activity is set while it is pending in a run that goes on.
+	// activity is set while it is pending in an open run.
 	activity *workflowpb.PendingActivityInfo
 }
 
 // locate finds the newest run of the owner's chain and the activity in it.
-func (c *Client) locate(ctx context.Context, o task.Owner) (place, error) {
+func (c *Client) locate(ctx context.Context, o task.Owner) (location, error) {
 	before, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, o.RunID)
 	if _, unknown := errors.AsType[*serviceerror.NotFound](err); unknown {
-		return place{}, nil
+		return location{}, nil
 	}
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	now, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, "")
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	info := now.GetWorkflowExecutionInfo()
 	if info.GetFirstRunId() != before.GetWorkflowExecutionInfo().GetFirstRunId() {
 		info = before.GetWorkflowExecutionInfo()
 	}
-	p := place{runID: info.GetExecution().GetRunId(), status: info.GetStatus()}
+	p := location{runID: info.GetExecution().GetRunId(), status: info.GetStatus()}
 	if closed(p.status) {
 		return p, nil
 	}
@@ -131,9 +131,9 @@ func (c *Client) locate(ctx context.Context, o task.Owner) (place, error) {
 	return p, nil
 }
 
-// settled reports whether a run with this status has no use for a late result:
-// it went on without it, or it ended by itself.
-func settled(s enumspb.WorkflowExecutionStatus) bool {
+// continuedWithout reports whether a run with this status no longer needs a late
+// result: it continued, or it ended on its own.
+func continuedWithout(s enumspb.WorkflowExecutionStatus) bool {
 	switch s {
 	case enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED,
 		enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
@@ -143,9 +143,9 @@ func settled(s enumspb.WorkflowExecutionStatus) bool {
 }
 
 // SignalAgent delivers an agent event to the node's running workflow.
-// KindNotFound says that none runs.
+// KindNotFound means that none runs.
 func (c *Client) SignalAgent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
-	return c.interpret(c.sdk.SignalWorkflow(ctx, workflowID, "", lifecycle.SignalAgent, e), "signalling the operation")
+	return c.interpret(c.sdk.SignalWorkflow(ctx, workflowID, "", lifecycle.SignalAgent, e), "signaling the operation")
 }

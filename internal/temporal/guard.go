@@ -13,29 +13,28 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// reasonSecret is the reason of what the guard blocked.
+// reasonSecret is the reason of a call that the guard blocked.
 const reasonSecret = "secret_in_temporal"
 
-// guard keeps secrets out of Temporal, whoever let one slip: a history can be
-// read by everybody with access to the Web UI, for as long as it is kept. It
-// blocks and does not redact, so that a leak is a fault that somebody sees. Its
-// errors never repeat what was found.
+// guard keeps secrets out of Temporal: everyone with access to the Web UI can read a
+// history for as long as it is retained. It blocks the call and does not redact, so
+// that a leak is a visible fault. Its errors never contain the secret.
 type guard struct{ scanner *scanner }
 
-// protect makes every payload and every request of the client pass the guard.
+// protect passes every payload and every request of the client through the guard.
 func (g guard) protect(opts *client.Options) {
 	opts.DataConverter = guardedConverter{DataConverter: converter.GetDefaultDataConverter(), guard: g}
-	// The SDK's own interceptors turn errors into theirs; this one is outside of
-	// them, so its error arrives as it is.
+	// The SDK's interceptors convert errors; this one runs outside of them, so that
+	// its error arrives unchanged.
 	opts.ConnectionOptions.DialOptions = append(opts.ConnectionOptions.DialOptions, grpc.WithUnaryInterceptor(g.intercept()))
 }
 
-// blocked is nil when nothing was found, and the typed error otherwise.
+// blocked returns the typed error of a call with a secret, nil without one.
 func (g guard) blocked(what, found string) error {
 	if found == "" {
 		return nil
 	}
-	return schema.NewError(schema.KindInternal, "%s was kept back from Temporal: it holds what looks like %s", what, found).
+	return schema.NewError(schema.KindInternal, "%s was withheld from Temporal: it contains what looks like %s", what, found).
 		WithReason(reasonSecret)
 }
 
@@ -44,8 +43,8 @@ func isSecretLeak(err error) bool {
 	return errors.Is(err, &schema.Error{Kind: schema.KindInternal, Reason: reasonSecret})
 }
 
-// intercept looks through every request before it leaves. What travels beside
-// it, the caller's credentials, is not looked at.
+// intercept scans every request before it is sent. It does not scan the caller's
+// credentials in the metadata.
 func (g guard) intercept() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		m, ok := req.(proto.Message)
@@ -59,8 +58,8 @@ func (g guard) intercept() grpc.UnaryClientInterceptor {
 	}
 }
 
-// guardedConverter is the inner wall: it fails the very call that would have
-// put a secret into a payload, inside the process that did it.
+// guardedConverter is the inner barrier: it fails the call that would put a secret
+// into a payload, in the process that made it.
 type guardedConverter struct {
 	converter.DataConverter
 	guard guard

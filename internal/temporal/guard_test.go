@@ -39,8 +39,8 @@ func leaks() map[string][]string {
 	b64, b64url := base64.StdEncoding.EncodeToString, base64.RawURLEncoding.EncodeToString
 	jwt := b64url([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + b64url([]byte(`{"sub":"alice","exp":1}`)) + ".c2lnbmF0dXJl"
 	return map[string][]string{
-		"an enrolment token": {token, `{"token":"` + token + `"}`, "claim " + token + ": refused"},
-		"an encoded enrolment token": {b64([]byte(token)), b64([]byte("x" + token)), b64url([]byte("xy" + token)),
+		"an enrollment token": {token, `{"token":"` + token + `"}`, "claim " + token + ": refused"},
+		"an encoded enrollment token": {b64([]byte(token)), b64([]byte("x" + token)), b64url([]byte("xy" + token)),
 			hex.EncodeToString([]byte(token))},
 		"a private key": {"-----BEGIN EC PRIVATE KEY-----\nMHcC", `{"key":"-----BEGIN PRIVATE KEY-----\nMC4C"}`},
 		"a JWT":         {jwt, "Authorization: Bearer " + jwt},
@@ -105,7 +105,7 @@ func TestEveryFieldIsScanned(t *testing.T) {
 		"query":         &workflowservice.QueryWorkflowRequest{Query: &querypb.WorkflowQuery{QueryType: secret}},
 		"unknown field": unknown,
 	} {
-		require.Equal(t, "an enrolment token", s.findIn(m), name)
+		require.Equal(t, "an enrollment token", s.findIn(m), name)
 	}
 	require.Empty(t, s.findIn(&workflowservice.StartWorkflowExecutionRequest{WorkflowId: "node:1", Namespace: "gpuaas"}))
 }
@@ -187,7 +187,7 @@ func dialFrontend(t *testing.T) (*Client, *frontend) {
 	return c, f
 }
 
-func TestNoRequestWithASecretLeaves(t *testing.T) {
+func TestRequestsWithSecretsAreBlocked(t *testing.T) {
 	t.Parallel()
 	c, f := dialFrontend(t)
 	require.NoError(t, c.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{Event: lifecycle.EventFirstPoll, NodeID: "1"}))
@@ -196,13 +196,13 @@ func TestNoRequestWithASecretLeaves(t *testing.T) {
 		// An id is in no payload: only the outer wall sees it.
 		requireLeak(t, c.SignalAgent(t.Context(), "node:"+texts[0], lifecycle.AgentEvent{}), texts[0])
 		requireLeak(t, c.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{NodeID: texts[0]}), texts[0])
-		_, err := c.Submit(t.Context(), lifecycle.OperationInput{NodeID: "1", Action: lifecycle.ActionDrain, Actor: "alice", Reason: texts[0]})
+		_, err := c.Submit(t.Context(), lifecycle.OperationInput{NodeID: "1", Host: "gpu-17", Action: lifecycle.ActionDrain, Actor: "alice", Reason: texts[0]})
 		requireLeak(t, err, texts[0])
 	}
 	require.Len(t, f.requests, 1)
 }
 
-func TestResultWithASecretFailsItsTask(t *testing.T) {
+func TestResultWithSecretFailsItsTask(t *testing.T) {
 	t.Parallel()
 	secret, _, _ := trust.NewToken()
 	for name, r := range map[string]task.Result{
@@ -217,15 +217,15 @@ func TestResultWithASecretFailsItsTask(t *testing.T) {
 			sent, ok := f.requests[0].(*workflowservice.RespondActivityTaskFailedByIdRequest)
 			require.True(t, ok)
 			require.NotContains(t, sent.String(), secret)
-			require.Contains(t, sent.GetFailure().GetMessage(), "kept back")
+			require.Contains(t, sent.GetFailure().GetMessage(), "withheld")
 			require.Equal(t, string(schema.KindTaskFailed), sent.GetFailure().GetApplicationFailureInfo().GetType())
 		})
 	}
 }
 
-// TestBothWallsStand holds that a client made with the guard has each of the
+// TestBothBarriers holds that a client made with the guard has each of the
 // two, since either alone would hide that the other is gone.
-func TestBothWallsStand(t *testing.T) {
+func TestBothBarriers(t *testing.T) {
 	t.Parallel()
 	var opts client.Options
 	testGuard().protect(&opts)
@@ -234,7 +234,7 @@ func TestBothWallsStand(t *testing.T) {
 	require.Len(t, opts.ConnectionOptions.DialOptions, 1)
 }
 
-func TestGuardRefusesWhatItCannotRead(t *testing.T) {
+func TestGuardRefusesUnreadable(t *testing.T) {
 	t.Parallel()
 	invoked := errors.New("invoked")
 	err := testGuard().intercept()(t.Context(), "/m", "no message", nil, nil,
@@ -247,7 +247,7 @@ func TestGuardRefusesWhatItCannotRead(t *testing.T) {
 func sample() lifecycle.OperationStatus {
 	now := time.Unix(0, 0).UTC()
 	st := lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: schema.NewID(), WorkflowID: "node:1", Actor: "alice", StartedAt: &now}}
-	for _, p := range lifecycle.Phases(lifecycle.ActionProvision, lifecycle.Options{}) {
+	for _, p := range lifecycle.PhasesOf(lifecycle.ActionProvision, lifecycle.Options{}) {
 		st.Operation.Phases = append(st.Operation.Phases, lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhaseCompleted, StartedAt: &now, EndedAt: &now})
 	}
 	return st

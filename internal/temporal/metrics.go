@@ -10,7 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// latencyBounds are seconds: the exporter's own are made for milliseconds.
+// latencyBounds are in seconds; the exporter's default bounds are for milliseconds.
 func latencyBounds() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
 }
@@ -28,7 +28,7 @@ func Metrics(reg prometheus.Registerer) (client.MetricsHandler, error) {
 	)))
 	return sdkotel.NewMetricsHandler(sdkotel.MetricsHandlerOptions{
 		Meter: provider.Meter("temporal-sdk-go"), UseMonotonicCounters: true,
-		// A metric that cannot be made must not end the process.
+		// A metric that cannot be created must not end the process.
 		OnError: func(error) {},
 	}), nil
 }

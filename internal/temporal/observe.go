@@ -19,10 +19,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// stuckPage bounds how many parked operations one listing returns.
-const stuckPage = 200
+// parkedPage bounds how many parked operations one listing returns.
+const parkedPage = 200
 
-// Status asks an operation for its state. An empty runID means the newest run.
+// Status queries an operation's status. An empty runID means the newest run.
 // KindNotFound when the node has none; KindServiceUnavailable with reason
 // no_worker when no worker answers.
 func (c *Client) Status(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
@@ -35,11 +35,11 @@ func (c *Client) Status(ctx context.Context, workflowID, runID string) (lifecycl
 		return st, err
 	}
 	err = value.Get(&st)
-	return st, c.interpret(err, "reading the operation's state")
+	return st, c.interpret(err, "reading the operation's status")
 }
 
-// query asks a run. One that was terminated, as a reset does, would for ever
-// answer what it was at then: it is not asked.
+// query queries a run. A terminated run, for example one that was reset, would
+// return its last status although the operation is in another run: it is refused.
 func (c *Client) query(ctx context.Context, r client.QueryWorkflowWithOptionsRequest) (converter.EncodedValue, error) {
 	answer, err := c.sdk.QueryWorkflowWithOptions(ctx, &r)
 	if err != nil {
@@ -56,17 +56,17 @@ func (c *Client) query(ctx context.Context, r client.QueryWorkflowWithOptionsReq
 }
 
 func (c *Client) queryError(err error, workflowID string) error {
-	// FailedPrecondition is the server's word for a queue without pollers.
+	// The server answers FailedPrecondition for a queue without pollers.
 	_, idle := errors.AsType[*serviceerror.FailedPrecondition](err)
 	if idle || errors.Is(err, context.DeadlineExceeded) || isDeadline(err) {
 		return schema.NewError(schema.KindServiceUnavailable, "no worker answers for %s at %s", workflowID, c.address).
 			WithReason("no_worker").WithNext("start a gpuaas-worker, or run: gpuaas dev up")
 	}
-	return c.interpret(err, "asking the operation for its state")
+	return c.interpret(err, "querying the operation's status")
 }
 
-// Result waits until the run ends and returns its final state. The end of ctx
-// is returned as it is.
+// Result waits until the run ends and returns its final status. It returns ctx's
+// error unchanged.
 func (c *Client) Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
 	var st lifecycle.OperationStatus
 	err := c.sdk.GetWorkflow(ctx, workflowID, runID).Get(ctx, &st)
@@ -76,16 +76,17 @@ func (c *Client) Result(ctx context.Context, workflowID, runID string) (lifecycl
 	if ctx.Err() != nil {
 		return st, ctx.Err()
 	}
-	if cancelled, ok := errors.AsType[*temporal.CanceledError](err); ok && cancelled.HasDetails() {
-		err = cancelled.Details(&st)
-		return st, c.interpret(err, "reading the cancelled operation's state")
+	if canceled, ok := errors.AsType[*temporal.CanceledError](err); ok && canceled.HasDetails() {
+		err = canceled.Details(&st)
+		return st, c.interpret(err, "reading the canceled operation's status")
 	}
 	return st, c.interpret(err, "waiting for the operation")
 }
 
-// Resolve hands an operator's decision to the node's running operation and
-// returns the state after it. KindNotFound when none runs, KindInvalidRequest
-// when the decision does not fit.
+// Resolve sends an operator's decision to the node's running operation and returns
+// the status after it. KindNotFound when none runs, KindInvalidRequest when the
+// decision is not possible, KindDecisionOutdated when it is addressed to another
+// operation, phase or park.
 func (c *Client) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
@@ -95,20 +96,19 @@ func (c *Client) Resolve(ctx context.Context, workflowID string, r lifecycle.Res
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	}, &st)
 	if errors.Is(err, errEnded) {
-		// The run took the decision up and closed with it: its state tells.
+		// The run took the decision and closed.
 		return c.Status(ctx, workflowID, "")
 	}
-	return st, c.interpret(err, "handing over the decision")
+	return st, c.interpret(err, "sending the decision")
 }
 
-// errEnded says that a run closed while it took up an update.
-var errEnded = errors.New("the run ended while it took up the update")
+// errEnded says that a run closed while it took an update.
+var errEnded = errors.New("the run ended while it took the update")
 
-// update sends an update and reads its answer. The server drops an update that
-// was being taken up while something else happened to the run (a result that
-// came in as the run was about to close) and says so; the same update id again
-// is then safe, and does nothing where the first one did arrive.
-// errEnded says that the run was over by then.
+// update sends an update and reads its answer. The server drops an update when
+// the run changes concurrently (for example a result that arrives as the run
+// closes) and says so. update then sends the same update id again, which is safe.
+// errEnded says that the run had ended by then.
 func (c *Client) update(ctx context.Context, o client.UpdateWorkflowOptions, answer any) error {
 	for try := 0; ; try++ {
 		handle, err := c.sdk.UpdateWorkflow(ctx, o)
@@ -124,25 +124,24 @@ func (c *Client) update(ctx context.Context, o client.UpdateWorkflowOptions, ans
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(dropPause):
+		case <-time.After(droppedWait):
 		}
 	}
 }
 
-// dropPause is how long a dropped update waits for its next try.
-const dropPause = 100 * time.Millisecond
+// droppedWait is the wait before a dropped update is sent again.
+const droppedWait = 100 * time.Millisecond
 
 func dropped(err error) bool {
 	_, notReady := errors.AsType[*serviceerror.WorkflowNotReady](err)
 	return notReady
 }
 
-// Parked lists the running operations that wait for somebody, oldest first as
-// far as Temporal lists them.
+// Parked lists the parked operations, at most parkedPage of them.
 func (c *Client) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error) {
 	query := fmt.Sprintf("ExecutionStatus = 'Running' AND %s IN ('%s','%s','%s','%s')", lifecycle.AttrAttention,
 		lifecycle.AttentionAgent, lifecycle.AttentionProvider, lifecycle.AttentionOperator, lifecycle.AttentionCompensation)
-	infos, err := c.list(ctx, query, stuckPage)
+	infos, err := c.list(ctx, query, parkedPage)
 	if err != nil {
 		return nil, err
 	}
@@ -153,8 +152,8 @@ func (c *Client) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error
 	return out, nil
 }
 
-// parked asks one operation for its state, and falls back on its search
-// attributes when no worker answers.
+// parked queries one operation's status, and falls back on its search attributes
+// when no worker answers.
 func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
 	exec := info.GetExecution()
 	if st, err := c.Status(ctx, exec.GetWorkflowId(), exec.GetRunId()); err == nil {
@@ -163,10 +162,11 @@ func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionI
 	attrs := info.GetSearchAttributes()
 	nodeID := keyword(attrs, lifecycle.AttrNodeID)
 	started := info.GetStartTime().AsTime()
+	plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
 	return lifecycle.OperationStatus{
 		Operation: lifecycle.Operation{
 			OperationID: keyword(attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
-			Action: lifecycle.ActionOfWorkflow(info.GetType().GetName()), Status: lifecycle.OperationParked, StartedAt: &started,
+			Action: plan.Action, Status: lifecycle.OperationParked, StartedAt: &started,
 			Stuck: &lifecycle.Stuck{
 				Phase: keyword(attrs, lifecycle.AttrPhase), WaitingOn: lifecycle.Attention(keyword(attrs, lifecycle.AttrAttention)),
 				Reason: keyword(attrs, lifecycle.AttrStuckReason), Message: "no worker answers for this operation",
@@ -177,17 +177,22 @@ func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionI
 	}
 }
 
-// FindNode looks a host name up among the operations Temporal remembers, for
-// when the admin API is away. KindNotFound when there is none.
-func (c *Client) FindNode(ctx context.Context, host string) (string, error) {
-	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", lifecycle.AttrHost, host), 1)
+// FindNode finds a node by its host name or id among the operations that Temporal
+// retains, for use without the admin API. KindNotFound when there is none.
+func (c *Client) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error) {
+	attribute := lifecycle.AttrHost
+	if schema.IsID(name) {
+		attribute = lifecycle.AttrNodeID
+	}
+	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", attribute, name), 1)
 	if err != nil {
-		return "", err
+		return lifecycle.NodeRef{}, err
 	}
 	if len(infos) == 0 {
-		return "", schema.Errorf(schema.KindNotFound, "Temporal remembers no node with host name %q", host)
+		return lifecycle.NodeRef{}, schema.Errorf(schema.KindNotFound, "Temporal retains no operation of node %q", name)
 	}
-	return keyword(infos[0].GetSearchAttributes(), lifecycle.AttrNodeID), nil
+	attrs := infos[0].GetSearchAttributes()
+	return lifecycle.NodeRef{NodeID: keyword(attrs, lifecycle.AttrNodeID), Host: keyword(attrs, lifecycle.AttrHost)}, nil
 }
 
 func (c *Client) list(ctx context.Context, query string, limit int32) ([]*workflowpb.WorkflowExecutionInfo, error) {

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// shortestSecret is the least length of a registered secret: a shorter one,
-	// such as a development database's password, is found in text that holds none.
+	// shortestSecret is the minimum length of a registered secret. A shorter one,
+	// such as a development database's password, would match ordinary text.
 	shortestSecret = 16
-	// shortestFind is the least length of anything that can be found.
+	// shortestFind is the minimum length of a match.
 	shortestFind = 8
 )
 
-// scanner finds secrets in what goes to Temporal: by their form, and those that
-// it was told of. It is safe for concurrent use.
+// scanner finds secrets in messages to Temporal, by their form and among the
+// registered ones. It is safe for concurrent use.
 type scanner struct {
-	// known are secrets of this process, in the forms they may leave in.
+	// known are the registered secrets in all their encodings.
 	known [][]byte
 	// encoded are the token prefix's forms in base64 and hex.
 	encoded [][]byte
@@ -39,9 +39,9 @@ func newScanner(secrets []schema.Secret) *scanner {
 	return s
 }
 
-// encodings returns what of text is the same in every base64 and hex encoding
-// of something that holds it: the two base64 alphabets, at each of the three
-// places it may start.
+// encodings returns the parts of text that are the same in every base64 and hex
+// encoding of data that contains it: both base64 alphabets at each of the three
+// alignments.
 func encodings(text string) [][]byte {
 	out := [][]byte{[]byte(hex.EncodeToString([]byte(text)))}
 	for shift := range 3 {
@@ -57,16 +57,16 @@ func encodings(text string) [][]byte {
 	return out
 }
 
-// find says what kind of secret data holds, or "".
+// find names the kind of secret that data contains, or returns "".
 func (s *scanner) find(data []byte) string {
 	if len(data) < shortestFind {
 		return ""
 	}
 	switch {
 	case holdsToken(data):
-		return "an enrolment token"
+		return "an enrollment token"
 	case containsAny(data, s.encoded):
-		return "an encoded enrolment token"
+		return "an encoded enrollment token"
 	case bytes.Contains(data, []byte("PRIVATE KEY-----")):
 		return "a private key"
 	case holdsVaultToken(data):
@@ -88,9 +88,9 @@ func containsAny(data []byte, needles [][]byte) bool {
 	return false
 }
 
-// each calls yes with what follows each prefix in data, and with what is before
-// it, until yes says so.
-func each(data []byte, prefix string, yes func(before, after []byte) bool) bool {
+// anyAfter calls match with the data before and after each occurrence of prefix,
+// until match returns true.
+func anyAfter(data []byte, prefix string, match func(before, after []byte) bool) bool {
 	for from := 0; ; {
 		i := bytes.Index(data[from:], []byte(prefix))
 		if i < 0 {
@@ -98,36 +98,36 @@ func each(data []byte, prefix string, yes func(before, after []byte) bool) bool 
 		}
 		at := from + i
 		from = at + len(prefix)
-		if yes(data[:at], data[from:]) {
+		if match(data[:at], data[from:]) {
 			return true
 		}
 	}
 }
 
-// holdsToken wants some of a token after the prefix, so that its mere name may
-// be spoken of.
+// holdsToken requires some of a token after the prefix, so that text may mention the
+// prefix.
 func holdsToken(data []byte) bool {
-	return each(data, trust.TokenPrefix, func(_, after []byte) bool { return run(after) >= 8 })
+	return anyAfter(data, trust.TokenPrefix, func(_, after []byte) bool { return run(after) >= 8 })
 }
 
-// holdsVaultToken knows today's tokens by their prefixes, and the older ones
-// (s. and 24 characters) where a word begins.
+// holdsVaultToken matches current tokens by their prefixes, and older ones (s. and
+// 24 characters) at the start of a word.
 func holdsVaultToken(data []byte) bool {
 	for _, prefix := range []string{"hvs.", "hvb.", "hvr."} {
-		if each(data, prefix, func(_, after []byte) bool { return run(after) >= 20 }) {
+		if anyAfter(data, prefix, func(_, after []byte) bool { return run(after) >= 20 }) {
 			return true
 		}
 	}
-	return each(data, "s.", func(before, after []byte) bool {
+	return anyAfter(data, "s.", func(before, after []byte) bool {
 		return (len(before) == 0 || !wordByte(before[len(before)-1])) && run(after) == 24
 	})
 }
 
-// holdsJWT looks for header, claims and signature: the first two are JSON
-// objects in base64.
+// holdsJWT matches header, claims and signature; the first two are JSON objects in
+// base64.
 func holdsJWT(data []byte) bool {
 	const object = "eyJ"
-	return each(data, object, func(_, after []byte) bool {
+	return anyAfter(data, object, func(_, after []byte) bool {
 		claims, ok := bytes.CutPrefix(after[run(after):], []byte("."+object))
 		if !ok {
 			return false
@@ -137,7 +137,7 @@ func holdsJWT(data []byte) bool {
 	})
 }
 
-// run counts the word bytes that data begins with.
+// run counts the word bytes at the start of data.
 func run(data []byte) int {
 	for i, c := range data {
 		if !wordByte(c) {
@@ -151,8 +151,8 @@ func wordByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_' || c == '-'
 }
 
-// findIn looks through every field of a message: failures, headers, search
-// attributes, memos, ids, payloads and what this build does not know.
+// findIn scans every field of a message: failures, headers, search attributes,
+// memos, ids, payloads and unknown fields.
 func (s *scanner) findIn(m proto.Message) string { return s.message(m.ProtoReflect()) }
 
 func (s *scanner) message(m protoreflect.Message) (found string) {

@@ -15,11 +15,38 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// stalledAfter is how long after its last run a schedule counts as stalled.
+// ScheduleState is the state of a schedule.
+type ScheduleState string
+
+// The states of the reclaimer's schedule. All but the first need an operator.
+const (
+	ScheduleRuns    ScheduleState = "runs"
+	ScheduleAbsent  ScheduleState = "absent"
+	SchedulePaused  ScheduleState = "paused"
+	ScheduleFailing ScheduleState = "failing" // the last run that ended failed
+	ScheduleStalled ScheduleState = "stalled" // runs are due and none started
+)
+
+// ScheduleHealth is the health of the reclaimer's schedule.
+type ScheduleHealth struct {
+	State ScheduleState `json:"state"`
+	// Message describes the problem, Next is the command that helps. Both are empty
+	// while the schedule runs.
+	Message string `json:"message,omitempty"`
+	Next    string `json:"next,omitempty"`
+	// LastRunAt is the start of the last run, null before the first.
+	LastRunAt *time.Time `json:"last_run_at"`
+	// Skipped counts the runs that were skipped because one was running, Missed
+	// those during which Temporal was unavailable.
+	Skipped int `json:"skipped"`
+	Missed  int `json:"missed"`
+}
+
+// stalledAfter is the time after its last run at which a schedule counts as stalled.
 const stalledAfter = 10 * lifecycle.ReclaimInterval
 
-// ensureSchedule makes the reclaimer's schedule, or makes the one that stands
-// what this version wants. One that an operator paused stays paused.
+// ensureSchedule creates the reclaimer's schedule or updates it to this version.
+// A schedule that an operator paused stays paused.
 func (c *Client) ensureSchedule(ctx context.Context) error {
 	o := reclaimSchedule()
 	_, err := c.sdk.ScheduleClient().Create(ctx, o)
@@ -33,11 +60,11 @@ func (c *Client) ensureSchedule(ctx context.Context) error {
 			},
 		})
 	}
-	return c.interpret(err, "making the reclaimer's schedule")
+	return c.interpret(err, "creating the reclaimer's schedule")
 }
 
-// reclaimSchedule never runs two sweeps at once and makes up for none that it
-// missed: a sweep sees everything that the ones before it would have seen.
+// reclaimSchedule never overlaps runs and does not catch up on missed ones: each
+// run reconciles everything that the missed ones would have.
 func reclaimSchedule() client.ScheduleOptions {
 	return client.ScheduleOptions{
 		ID:            lifecycle.ScheduleReclaim,
@@ -45,21 +72,21 @@ func reclaimSchedule() client.ScheduleOptions {
 		Overlap:       enumspb.SCHEDULE_OVERLAP_POLICY_SKIP,
 		CatchupWindow: lifecycle.ReclaimInterval,
 		Action: &client.ScheduleWorkflowAction{
-			ID: lifecycle.FleetWorkflowID(lifecycle.VerbReclaim), Workflow: lifecycle.WorkflowReclaim, TaskQueue: lifecycle.TaskQueue,
+			ID: lifecycle.FleetWorkflowID(lifecycle.VerbReclaim, "schedule"), Workflow: lifecycle.WorkflowReclaim, TaskQueue: lifecycle.TaskQueue,
 			WorkflowRunTimeout: lifecycle.ReclaimRunTimeout,
-			StaticSummary:      "Reclaim the tasks that nobody holds any more",
+			StaticSummary:      "Reclaim stale tasks",
 		},
 	}
 }
 
-// ReclaimSchedule says how the reclaimer's schedule does.
+// ReclaimSchedule returns the health of the reclaimer's schedule.
 func (c *Client) ReclaimSchedule(ctx context.Context) (ScheduleHealth, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	d, err := c.sdk.ScheduleClient().GetHandle(ctx, lifecycle.ScheduleReclaim).Describe(ctx)
 	if _, absent := errors.AsType[*serviceerror.NotFound](err); absent {
 		return ScheduleHealth{State: ScheduleAbsent, Next: "gpuaas admin setup",
-			Message: "the reclaimer has no schedule: tasks of nodes that vanish are not given up"}, nil
+			Message: "the reclaimer has no schedule: tasks of nodes that disappear stay open"}, nil
 	}
 	if err != nil {
 		return ScheduleHealth{}, c.interpret(err, "reading the reclaimer's schedule")
@@ -76,22 +103,22 @@ func (c *Client) ReclaimSchedule(ctx context.Context) (ScheduleHealth, error) {
 		h.Next = "temporal schedule toggle --schedule-id " + lifecycle.ScheduleReclaim + " --unpause --reason TEXT"
 		return h, nil
 	}
-	ended, err := c.lastSweep(ctx, d.Info.RecentActions)
+	ended, err := c.lastRun(ctx, d.Info.RecentActions)
 	switch {
 	case err != nil:
 		return h, c.interpret(err, "reading the reclaimer's last run")
 	case ended != "":
 		h.State, h.Message = ScheduleFailing, "the reclaimer's last run "+ended
-		h.Next = "look at the runs of " + lifecycle.WorkflowReclaim + " in the Web UI; is a gpuaas-worker up?"
+		h.Next = "inspect the runs of " + lifecycle.WorkflowReclaim + " in the Web UI, and check that a gpuaas-worker is up"
 	case time.Since(since) > stalledAfter:
-		h.State, h.Message = ScheduleStalled, fmt.Sprintf("the reclaimer began no run since %s", since.Format(time.RFC3339))
+		h.State, h.Message = ScheduleStalled, fmt.Sprintf("the reclaimer started no run since %s", since.Format(time.RFC3339))
 		h.Next = "gpuaas admin setup"
 	}
 	return h, nil
 }
 
-// lastSweep says how the last run that is over failed; "" when it did not.
-func (c *Client) lastSweep(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
+// lastRun says how the last run that ended failed, "" when it succeeded.
+func (c *Client) lastRun(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
 	for _, a := range slices.Backward(recent) {
 		if a.StartWorkflowResult == nil {
 			continue

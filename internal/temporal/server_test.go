@@ -123,7 +123,7 @@ func (b *bench) execution() *commonpb.WorkflowExecution {
 	return &commonpb.WorkflowExecution{WorkflowId: b.run.GetID(), RunId: b.run.GetRunID()}
 }
 
-func TestBeatTellsOfAPause(t *testing.T) {
+func TestHeartbeatReportsPause(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.Equal(t, nodeapi.ActivityState{}, b.beatOnce())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
@@ -139,7 +139,7 @@ func TestBeatTellsOfAPause(t *testing.T) {
 	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.beatOnce(), "the run is closed")
 }
 
-func TestBeatTellsOfACancel(t *testing.T) {
+func TestHeartbeatReportsCancel(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.CancelWorkflow(t.Context(), b.run.GetID(), ""))
 	require.Eventually(t, func() bool { return b.beatOnce().Cancel }, 30*time.Second, 20*time.Millisecond)
@@ -149,7 +149,7 @@ func TestBeatTellsOfACancel(t *testing.T) {
 }
 
 // A terminated run tells nobody by itself: the heartbeat's answer does.
-func TestBeatTellsOfATermination(t *testing.T) {
+func TestHeartbeatReportsTermination(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
 	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.beatOnce())
@@ -163,7 +163,7 @@ func TestBeatTellsOfATermination(t *testing.T) {
 
 // A later operation of the same node waits for a step of the same name: a result
 // of the older one never reaches it.
-func TestAResultStaysWithItsOperation(t *testing.T) {
+func TestResultStaysWithItsOperation(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	older := b.owner()
 	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
@@ -189,7 +189,7 @@ func requireGone(t *testing.T, err error, reason string) {
 
 // A reset gives the workflow a new run: heartbeats and the result of the task
 // that was given out by the old one find it.
-func TestBeatAndResultFollowAReset(t *testing.T) {
+func TestHeartbeatAndResultFollowReset(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	_, err := b.sdk.ResetWorkflowExecution(t.Context(), &workflowservice.ResetWorkflowExecutionRequest{Namespace: b.namespace,
 		WorkflowExecution: b.execution(), RequestId: schema.NewID(), Reason: "by hand", WorkflowTaskFinishEventId: 4})
@@ -203,7 +203,7 @@ func TestBeatAndResultFollowAReset(t *testing.T) {
 	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonSettled)
 }
 
-func TestASilentTaskIsTriedAgain(t *testing.T) {
+func TestSilentTaskIsRetried(t *testing.T) {
 	b := waitingTask(t, time.Second)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() >= 2 })
 	b.beatOnce()
@@ -211,7 +211,7 @@ func TestASilentTaskIsTriedAgain(t *testing.T) {
 }
 
 // An operator's cancel of a task is not one of its operation.
-func TestAnUnaskedCancelFailsTheActivity(t *testing.T) {
+func TestUnrequestedCancelFailsTheActivity(t *testing.T) {
 	for name, tc := range map[string]struct {
 		result task.Result
 		reason string
@@ -233,7 +233,7 @@ func TestAnUnaskedCancelFailsTheActivity(t *testing.T) {
 	}
 }
 
-func TestABeatKeepsASecretBack(t *testing.T) {
+func TestHeartbeatWithholdsSecret(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	token, _, _ := trust.NewToken()
 	_, err := b.RecordHeartbeat(t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "claiming " + token})
@@ -245,7 +245,7 @@ func TestABeatKeepsASecretBack(t *testing.T) {
 	})
 }
 
-func TestTheReclaimersSchedule(t *testing.T) {
+func TestReclaimSchedule(t *testing.T) {
 	c := connect(t)
 	ctx := t.Context()
 	health := func() ScheduleHealth {

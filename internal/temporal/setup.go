@@ -15,15 +15,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// retention is how long closed operations stay readable in a namespace that
-// Setup makes.
+// retention is how long a namespace that Setup creates keeps closed operations.
 const retention = 30 * 24 * time.Hour
 
 // setupBudget bounds Setup: a new namespace takes seconds to reach every cache.
 const setupBudget = time.Minute
 
-// Setup makes the namespace and the search attributes, waits until both can be
-// used, and makes the reclaimer's schedule. Run again it changes nothing.
+// Setup creates the namespace, the search attributes and the reclaimer's schedule,
+// and waits until they can be used. It is idempotent.
 func (c *Client) Setup(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, setupBudget)
 	defer cancel()
@@ -44,7 +43,7 @@ func (c *Client) ensureNamespace(ctx context.Context) error {
 	if _, exists := errors.AsType[*serviceerror.NamespaceAlreadyExists](err); exists {
 		return nil
 	}
-	return c.interpret(err, "making the namespace")
+	return c.interpret(err, "creating the namespace")
 }
 
 func (c *Client) ensureAttributes(ctx context.Context) error {
@@ -61,8 +60,8 @@ func (c *Client) ensureAttributes(ctx context.Context) error {
 	return c.MissingAttributes(ctx)
 }
 
-// MissingAttributes returns nil when every search attribute exists. The worker
-// asks before it starts: an unknown one would block every operation.
+// MissingAttributes returns nil when every search attribute exists. The worker calls
+// it before it starts: a missing attribute would block every operation.
 func (c *Client) MissingAttributes(ctx context.Context) error {
 	missing, err := c.missingAttributes(ctx)
 	if err != nil {
@@ -94,11 +93,11 @@ func (c *Client) missingAttributes(ctx context.Context) (map[string]enumspb.Inde
 	return missing, nil
 }
 
-// untilKnown repeats ask while the server's cache does not know the new
-// namespace yet.
-func (c *Client) untilKnown(ctx context.Context, ask func(context.Context) (map[string]enumspb.IndexedValueType, error)) (map[string]enumspb.IndexedValueType, error) {
+// untilKnown repeats the call until the new namespace has reached the server's
+// cache.
+func (c *Client) untilKnown(ctx context.Context, call func(context.Context) (map[string]enumspb.IndexedValueType, error)) (map[string]enumspb.IndexedValueType, error) {
 	for {
-		got, err := ask(ctx)
+		got, err := call(ctx)
 		if _, unknown := errors.AsType[*serviceerror.NamespaceNotFound](err); !unknown {
 			return got, c.interpret(err, "listing search attributes")
 		}

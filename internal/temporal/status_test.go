@@ -17,9 +17,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// TestStatusOfARunThatIsOver: only a run that came to an end by itself speaks for
+// TestStatusOfEndedRun: only a run that came to an end by itself speaks for
 // its operation.
-func TestStatusOfARunThatIsOver(t *testing.T) {
+func TestStatusOfEndedRun(t *testing.T) {
 	c := connect(t)
 	startStatusWorker(t, c)
 	begin := func() client.WorkflowRun {

@@ -16,24 +16,27 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// submitBudget bounds the early answer: the claim's local activity has 5 s.
+// submitBudget bounds the wait for the claim, whose local activity has 5 s.
 const submitBudget = 20 * time.Second
 
-// Submit starts the action's workflow under its workflow ID and returns
-// its early answer: the accepted operation, or the refusal as *schema.Error
-// (KindNodeInUse, KindInvalidRequest, KindNotFound, KindOperationInProgress
-// naming the operation that holds the node). The same operation id again
-// attaches to its own run and gets the first answer. KindServiceUnavailable
-// with reason no_worker means that Temporal took the operation and will run it
-// when a worker is up.
+// Submit starts the action's workflow under its workflow ID, which needs the
+// input's host. It returns the accepted operation, or the refusal as
+// *schema.Error: KindNodeInUse, KindInvalidRequest, KindNotFound, or
+// KindOperationInProgress naming the operation that holds the node. The same
+// operation id again attaches to its own run and returns the first answer.
+// KindServiceUnavailable with reason no_worker means that Temporal accepted the
+// operation and runs it when a worker is up.
 func (c *Client) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
-	workflowType, ok := lifecycle.WorkflowType(in.Action)
-	if !ok {
+	plan, ok := lifecycle.PlanOf(in.Action, in.Options)
+	switch {
+	case !ok || plan.Workflow == "":
 		return lifecycle.Operation{}, schema.Errorf(schema.KindInvalidRequest, "%s does not run as a workflow", in.Action)
+	case in.Host == "":
+		return lifecycle.Operation{}, schema.Errorf(schema.KindInvalidRequest, "cannot %s node %s: its host name is not known", in.Action, in.NodeID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
-	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in), workflowType, in)
+	start := c.sdk.NewWithStartWorkflowOperation(startOptions(in, plan), plan.Workflow, in)
 	ask := client.UpdateWorkflowOptions{
 		UpdateID: in.OperationID, UpdateName: lifecycle.UpdateSubmit, WaitForStage: client.WorkflowUpdateStageCompleted,
 	}
@@ -46,7 +49,7 @@ func (c *Client) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 	}
 	if dropped(err) {
 		// The run is started; only its answer was lost.
-		ask.WorkflowID = lifecycle.WorkflowID(in.Action, in.NodeID)
+		ask.WorkflowID = workflowID(in)
 		if err = c.update(ctx, ask, &op); errors.Is(err, errEnded) {
 			var st lifecycle.OperationStatus
 			st, err = c.Status(ctx, ask.WorkflowID, "")
@@ -59,25 +62,30 @@ func (c *Client) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 	return op, nil
 }
 
-func startOptions(in lifecycle.OperationInput) client.StartWorkflowOptions {
+func workflowID(in lifecycle.OperationInput) string {
+	return lifecycle.WorkflowID(in.Action, in.Host, in.NodeID)
+}
+
+func startOptions(in lifecycle.OperationInput, plan lifecycle.Plan) client.StartWorkflowOptions {
 	return client.StartWorkflowOptions{
-		ID:                       lifecycle.WorkflowID(in.Action, in.NodeID),
+		ID:                       workflowID(in),
 		TaskQueue:                lifecycle.TaskQueue,
 		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowIDReusePolicy:    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-		TypedSearchAttributes:    startAttributes(in),
+		TypedSearchAttributes:    startAttributes(in, plan),
 		StaticSummary:            summary(in),
 		StaticDetails:            details(in),
 	}
 }
 
-// startAttributes sets what is constant: at the start it costs no action.
-func startAttributes(in lifecycle.OperationInput) temporal.SearchAttributes {
+// startAttributes sets the constant search attributes: setting them at the start
+// adds no event.
+func startAttributes(in lifecycle.OperationInput, plan lifecycle.Plan) temporal.SearchAttributes {
 	updates := []temporal.SearchAttributeUpdate{
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrNodeID).ValueSet(in.NodeID),
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrOperationID).ValueSet(in.OperationID),
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionNone)),
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(lifecycle.Phases(in.Action, in.Options)[0].Name),
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(plan.Phases[0].Name),
 	}
 	for name, value := range map[string]string{
 		lifecycle.AttrHost: in.Host, lifecycle.AttrRequester: in.Actor,
@@ -93,19 +101,15 @@ func startAttributes(in lifecycle.OperationInput) temporal.SearchAttributes {
 // summary is the row's text in the Web UI, for example "drain gpu-17 for alice:
 // RMA-4411".
 func summary(in lifecycle.OperationInput) string {
-	host := in.Host
-	if host == "" {
-		host = in.NodeID
-	}
-	s := fmt.Sprintf("%s %s for %s", in.Action, host, in.Actor)
+	s := fmt.Sprintf("%s %s for %s", in.Action, in.Host, in.Actor)
 	if in.Reason != "" {
 		s += ": " + in.Reason
 	}
-	return shorten(s, 200)
+	return truncate(s, 200)
 }
 
-// shorten keeps the first n runes, since the server bounds what it stores.
-func shorten(s string, n int) string {
+// truncate keeps the first n runes, because the server bounds the summary.
+func truncate(s string, n int) string {
 	r := []rune(s)
 	if len(r) <= n {
 		return s
@@ -116,8 +120,8 @@ func shorten(s string, n int) string {
 func details(in lifecycle.OperationInput) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Operation `%s` on node `%s`, correlation id `%s`.\n\n", in.OperationID, in.NodeID, in.CorrelationID)
-	fmt.Fprintf(&b, "Follow it: `%s`\n\n", lifecycle.OpCommand("watch", in.Action, in.NodeID))
-	fmt.Fprintf(&b, "Decide: `%s --reason TEXT`\n", lifecycle.OpCommand("retry|skip|cancel|force|extend", in.Action, in.NodeID))
+	fmt.Fprintf(&b, "Follow it: `%s`\n\n", lifecycle.OpCommand("watch", in.Action, in.Host))
+	fmt.Fprintf(&b, "Options when it is parked: `%s`\n", lifecycle.OpCommand("show", in.Action, in.Host))
 	return b.String()
 }
 
@@ -127,42 +131,43 @@ func (c *Client) submitError(ctx context.Context, in lifecycle.OperationInput, e
 	}
 	if _, ok := errors.AsType[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err); ok && c.running(ctx, in) {
 		return schema.NewError(schema.KindServiceUnavailable,
-			"Temporal at %s took operation %s, but no worker answered within %s; it runs as soon as a worker is up",
+			"Temporal at %s accepted operation %s, but no worker answered within %s; it runs as soon as a worker is up",
 			c.address, in.OperationID, submitBudget).
-			WithReason("no_worker").WithNext(lifecycle.OpCommand("watch", in.Action, in.NodeID))
+			WithReason("no_worker").WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
 	}
 	return c.interpret(err, fmt.Sprintf("starting %s", in.Action))
 }
 
-// running reports whether the action's workflow runs, on a context of its own
-// since the caller's has just ended.
+// running reports whether the action's workflow runs. It uses a context of its
+// own, because the caller's has just ended.
 func (c *Client) running(ctx context.Context, in lifecycle.OperationInput) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBudget)
 	defer cancel()
-	d, err := c.sdk.DescribeWorkflowExecution(ctx, lifecycle.WorkflowID(in.Action, in.NodeID), "")
+	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID(in), "")
 	return err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 }
 
-// inProgress names the operation that is in the way: the one that holds the
-// node, or the reissue before this one.
+// inProgress names the conflicting operation: the one that holds the node, or the
+// previous reissue.
 func (c *Client) inProgress(ctx context.Context, in lifecycle.OperationInput, cause error) error {
 	holder := "another operation"
 	runID := ""
 	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](cause); ok {
 		runID = started.RunId
 	}
-	if d, err := c.sdk.DescribeWorkflowExecution(ctx, lifecycle.WorkflowID(in.Action, in.NodeID), runID); err == nil {
+	if d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID(in), runID); err == nil {
 		info := d.GetWorkflowExecutionInfo()
+		plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
 		holder = fmt.Sprintf("%s (operation %s, run %s, since %s)",
-			lifecycle.ActionOfWorkflow(info.GetType().GetName()), keyword(info.GetSearchAttributes(), lifecycle.AttrOperationID),
+			plan.Action, keyword(info.GetSearchAttributes(), lifecycle.AttrOperationID),
 			info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
 	}
 	return schema.NewError(schema.KindOperationInProgress, "cannot %s: %s is in progress on this node", in.Action, holder).
-		WithNext(lifecycle.OpCommand("watch", in.Action, in.NodeID))
+		WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
 }
 
-// refusal turns a workflow's typed failure back into the error it was, or
-// returns nil when err is none.
+// refusal returns the typed error of a workflow's failure, or nil when err is not
+// one.
 func refusal(err error) *schema.Error {
 	app, ok := errors.AsType[*temporal.ApplicationError](err)
 	if !ok || !known(schema.Kind(app.Type())) {

@@ -24,16 +24,16 @@ func (f *frontend) UpdateWorkflowExecution(_ context.Context, r *workflowservice
 	return nil, serviceerror.ToStatus(serviceerror.NewInvalidArgument("not here")).Err()
 }
 
-// TestADroppedSubmitAsksTheRunItStarted: the run of a reissue has an id of its
-// own there too.
-func TestADroppedSubmitAsksTheRunItStarted(t *testing.T) {
+// TestDroppedSubmitIsRepeated: the repeated update goes to the run that the submit
+// started.
+func TestDroppedSubmitIsRepeated(t *testing.T) {
 	t.Parallel()
-	for action, want := range map[lifecycle.Action]string{lifecycle.ActionDrain: "node:n", lifecycle.ActionReissueEnrollment: "node:n:reissue"} {
+	for action, want := range map[lifecycle.Action]string{lifecycle.ActionDrain: "node:gpu-17:n", lifecycle.ActionReissueEnrollment: "node:gpu-17:n:reissue"} {
 		t.Run(string(action), func(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
 			f.drops = true
-			_, err := c.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Action: action, Actor: "alice"})
+			_, err := c.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Host: "gpu-17", Action: action, Actor: "alice"})
 			require.Error(t, err)
 			require.Len(t, f.requests, 2)
 			again, ok := f.requests[1].(*workflowservice.UpdateWorkflowExecutionRequest)
@@ -43,27 +43,24 @@ func TestADroppedSubmitAsksTheRunItStarted(t *testing.T) {
 	}
 }
 
-// TestSubmitUsesTheActionsWorkflowID: every action takes the node but the
-// reissue, which has an id of its own; what people are told to type goes there.
-func TestSubmitUsesTheActionsWorkflowID(t *testing.T) {
+// TestSubmitWorkflowID: every action runs under the node's workflow ID, whatever
+// its type, except for the reissue.
+func TestSubmitWorkflowID(t *testing.T) {
 	t.Parallel()
-	for _, m := range lifecycle.Moves() {
-		if _, ok := lifecycle.WorkflowType(m.Action); !ok {
-			continue
-		}
+	for _, m := range lifecycle.Operations() {
 		t.Run(string(m.Action), func(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
-			in := lifecycle.OperationInput{OperationID: "op", NodeID: "n", Action: m.Action, Actor: "alice"}
+			in := lifecycle.OperationInput{OperationID: "op", NodeID: "n", Host: "gpu-17", Action: m.Action, Actor: "alice"}
 			_, err := c.Submit(t.Context(), in)
 			require.Error(t, err)
 			require.Len(t, f.requests, 1)
 			sent, ok := f.requests[0].(*workflowservice.ExecuteMultiOperationRequest)
 			require.True(t, ok)
-			want := "node:n"
+			want := "node:gpu-17:n"
 			if m.Action == lifecycle.ActionReissueEnrollment {
-				want = "node:n:reissue"
-				require.Contains(t, details(in), "gpuaas op watch n --reissue")
+				want = "node:gpu-17:n:reissue"
+				require.Contains(t, details(in), "gpuaas op watch gpu-17 --reissue")
 			}
 			require.Equal(t, want, sent.GetOperations()[0].GetStartWorkflow().GetWorkflowId())
 			require.Equal(t, want, sent.GetOperations()[1].GetUpdateWorkflow().GetWorkflowExecution().GetWorkflowId())

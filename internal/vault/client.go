@@ -7,13 +7,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/vault/api"
+
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// defaultRefresh is how old cached CA certificates may get.
+// defaultRefresh is the default of Config.RefreshEvery.
 const defaultRefresh = time.Minute
 
-// revokeTimeout bounds how long Close waits for Vault to take the token back.
+// revokeTimeout limits how long Close waits for Vault to revoke the token.
 const revokeTimeout = 2 * time.Second
 
 // Client is a logged-in Vault client. It is safe for concurrent use.
@@ -22,21 +24,21 @@ type Client struct {
 	env     string
 	nodeCAs *caCache
 	apiCAs  *caCache
-	// followed is the verifier set that tasks are signed under; moved says that
-	// its active key is another.
-	followed atomic.Pointer[followed]
-	moved    chan struct{}
+	// followed is the verifier set under which tasks are signed. keyChanged gets a
+	// value when its active key changes.
+	followed   atomic.Pointer[followed]
+	keyChanged chan struct{}
 
-	// spawn runs work in a goroutine of the client's, on a context that ends at
-	// Close.
+	// spawn runs work in a goroutine of the client. Its context ends at Close.
 	spawn func(work func(context.Context))
 	end   context.CancelFunc
 	owned sync.WaitGroup
 }
 
-// Login logs in. From then on the client renews its token by itself, and logs in
-// again when Vault no longer knows it (its maximal life ended, it was revoked,
-// Vault was restored). Nothing is signed before Follow. The caller closes it.
+// Login logs in. The client then renews its token in the background, and logs in
+// again when Vault no longer accepts the token: it reached its maximum lifetime,
+// it was revoked, or Vault was restored. The client signs nothing before Follow.
+// The caller must call Close.
 func Login(ctx context.Context, c Config) (*Client, error) {
 	if err := checkEnv(c.Env); err != nil {
 		return nil, err
@@ -51,23 +53,23 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 	if c.RefreshEvery == 0 {
 		c.RefreshEvery = defaultRefresh
 	}
-	life, end := context.WithCancel(context.Background())
+	lifetime, end := context.WithCancel(context.Background())
 	client := &Client{
-		session: s,
-		env:     c.Env,
-		nodeCAs: &caCache{every: c.RefreshEvery},
-		apiCAs:  &caCache{every: c.RefreshEvery},
-		moved:   make(chan struct{}, 1),
-		end:     end,
+		session:    s,
+		env:        c.Env,
+		nodeCAs:    &caCache{mount: nodeMount, every: c.RefreshEvery},
+		apiCAs:     &caCache{mount: apiMount, every: c.RefreshEvery},
+		keyChanged: make(chan struct{}, 1),
+		end:        end,
 	}
-	client.spawn = func(work func(context.Context)) { client.owned.Go(func() { work(life) }) }
+	client.spawn = func(work func(context.Context)) { client.owned.Go(func() { work(lifetime) }) }
 	client.spawn(s.keepAlive)
 	return client, nil
 }
 
 func newSession(c Config) (*session, error) {
 	if c.RoleIDFile == "" || c.SecretIDFile == "" {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the files with Vault's role id and secret id are not configured")
+		return nil, schema.Errorf(schema.KindInvalidRequest, "the files with Vault's role ID and secret ID are not configured")
 	}
 	conn, err := dial(c.Address, c.Timeout)
 	if err != nil {
@@ -85,12 +87,13 @@ func newSession(c Config) (*session, error) {
 		secretIDFile: c.SecretIDFile,
 		log:          c.Log,
 		observe:      c.Observe,
-		fresh:        make(chan time.Duration, 1),
+		renewer:      conn.api.WithRequestCallbacks(),
+		watchers:     make(chan *api.LifetimeWatcher, 1),
 	}, nil
 }
 
-// Close ends the client's goroutines, waits for them and gives the token back.
-// It may be called twice.
+// Close ends the client's goroutines, waits for them and revokes the token. It
+// may be called twice.
 func (c *Client) Close() {
 	c.end()
 	c.owned.Wait()

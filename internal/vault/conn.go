@@ -15,21 +15,21 @@ import (
 
 const (
 	defaultTimeout = 10 * time.Second
-	// One quick second attempt covers a connection that a restarted Vault or
-	// its load balancer has dropped. Every call here may be made twice.
+	// One quick retry covers a connection that a restarted Vault or its load
+	// balancer has dropped. Every call of this package may be repeated.
 	maxRetries   = 1
 	retryWaitMin = 50 * time.Millisecond
 	retryWaitMax = 250 * time.Millisecond
-	// maxIdle is how many connections are kept where Vault speaks HTTP/1.1. The
-	// library keeps one per processor and one more, so that of eight callers at
-	// once most would dial anew for each call.
+	// maxIdle is the number of idle connections kept if Vault uses HTTP/1.1. The
+	// library's default is one more than the number of processors, so that most
+	// of eight concurrent callers would open a connection for each call.
 	maxIdle = 64
 )
 
-// errAbsent is Vault's clear word that what was asked for is not there.
-var errAbsent = errors.New("not there")
+// errAbsent means that Vault itself reported that the object does not exist.
+var errAbsent = errors.New("does not exist")
 
-// request is one call of Vault's API.
+// request is one request to Vault's API.
 type request struct {
 	method string // GET, LIST or PUT
 	path   string // without /v1/
@@ -47,18 +47,18 @@ type conn struct {
 	timeout time.Duration
 }
 
-// dial prepares a connection without a token; it sends nothing yet.
+// dial prepares a connection without a token. It sends no request.
 func dial(address string, timeout time.Duration) (*conn, error) {
 	c := api.DefaultConfig()
 	if c.Error != nil {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the VAULT_… variables of the environment do not make sense")
+		return nil, schema.Errorf(schema.KindInvalidRequest, "the VAULT_… environment variables are invalid")
 	}
 	if address == "" {
 		address = c.Address
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.User != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "Vault's address must read http(s)://host:port, without a user")
+		return nil, schema.Errorf(schema.KindInvalidRequest, "the Vault address must have the form http(s)://host:port, without a user")
 	}
 	if timeout == 0 {
 		timeout = defaultTimeout
@@ -71,15 +71,16 @@ func dial(address string, timeout time.Duration) (*conn, error) {
 	}
 	client, err := api.NewClient(c)
 	if err != nil {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the settings of the connection to Vault at %s do not make sense", address)
+		return nil, schema.Errorf(schema.KindInvalidRequest, "the connection settings for Vault at %s are invalid", address)
 	}
 	client.ClearToken()
 	return &conn{api: client, address: address, timeout: timeout}, nil
 }
 
-// send makes the call and returns Vault's error as it came, for interpretError;
-// errAbsent for a 404 by which Vault itself says that nothing is there. A 404
-// with a text (no handler for the path, a proxy's page) is an error.
+// send sends a request and returns Vault's error unchanged, for interpretError. It
+// returns errAbsent for a 404 without a message, by which Vault reports that the
+// object does not exist. Any other 404 (no handler for the path, a proxy's page)
+// is an error.
 func (c *conn) send(ctx context.Context, r request) (*api.Secret, error) {
 	var secret *api.Secret
 	var err error
@@ -98,7 +99,7 @@ func (c *conn) send(ctx context.Context, r request) (*api.Secret, error) {
 	return secret, err
 }
 
-// read exists because the library's own reads answer every 404 alike.
+// read exists because the library's own reads treat every 404 alike.
 func (c *conn) read(ctx context.Context, path string, query url.Values) (*api.Secret, error) {
 	resp, err := c.api.Logical().ReadRawWithDataWithContext(ctx, path, query)
 	if resp != nil {
@@ -110,17 +111,17 @@ func (c *conn) read(ctx context.Context, path string, query url.Values) (*api.Se
 	return api.ParseSecret(resp.Body)
 }
 
-// decode reads the data of an answer into v.
+// decode decodes the data of a response into v.
 func decode(s *api.Secret, v any) error {
 	if s == nil {
-		return schema.Errorf(schema.KindInternal, "Vault answered without data")
+		return schema.Errorf(schema.KindInternal, "Vault returned no data")
 	}
 	raw, err := json.Marshal(s.Data)
 	if err == nil {
 		err = json.Unmarshal(raw, v)
 	}
 	if err != nil {
-		return schema.Errorf(schema.KindInternal, "Vault's answer has an unexpected form")
+		return schema.Errorf(schema.KindInternal, "Vault's response has an unexpected form")
 	}
 	return nil
 }

@@ -13,28 +13,25 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Reasons of the errors of this package.
+// Reasons of this package's errors.
 const (
-	ReasonSealed      = "vault_sealed"      // somebody must unseal Vault
-	ReasonUnreachable = "vault_unreachable" // no answer, or not in time
-	ReasonUnwell      = "vault_unwell"      // an answer of 5xx, or too busy
-	ReasonDenied      = "vault_denied"      // our policy does not allow the call
-	ReasonLogin       = "vault_login"       // our credentials were refused
+	ReasonSealed      = "vault_sealed"      // an operator must unseal Vault
+	ReasonUnreachable = "vault_unreachable" // no response, or not in time
+	ReasonUnhealthy   = "vault_unhealthy"   // a 5xx response, or too many requests
+	ReasonDenied      = "vault_denied"      // the policy does not allow the call
+	ReasonLogin       = "vault_login"       // Vault rejected the AppRole credentials
 
-	ReasonNoSet       = "no_verifier_set" // no set was checked yet
-	ReasonNoKey       = "no_signing_key"  // Vault says that a key or version is not there
-	ReasonKeyMismatch = "signer_mismatch" // Vault's key is not the verifier set's
+	ReasonNoSet       = "no_verifier_set" // no verifier set has been checked yet
+	ReasonNoKey       = "no_signing_key"  // Vault reports that a key or version does not exist
+	ReasonKeyMismatch = "signer_mismatch" // Vault's key differs from the verifier set's
 	ReasonBadSet      = "bad_verifier_set"
-
-	ReasonCSRExtras    = "csr_extras"    // the CSR asks for more than its key
-	ReasonCSRKey       = "csr_key"       // not a P-256 key
-	ReasonCSRSignature = "csr_signature" // not signed by its key
+	ReasonNoLeaseKey  = "no_lease_key" // the lease key has no valid delegation
 )
 
-// interpretError turns what a call returned into a *schema.Error. Vault's own
-// text is dropped: it may repeat what was sent. Everything that is wrong between
-// us and Vault is KindServiceUnavailable, a refusal of our own credentials too,
-// for to our callers' callers it is not they who were refused.
+// interpretError converts the error of a call to a *schema.Error. It drops
+// Vault's own text, which may repeat the request. Every fault between this
+// process and Vault is KindServiceUnavailable, including a rejection of this
+// process's credentials: the caller of our API was not rejected.
 func (c *conn) interpretError(op string, err error) error {
 	if err == nil || errors.Is(err, errAbsent) {
 		return err
@@ -42,55 +39,56 @@ func (c *conn) interpretError(op string, err error) error {
 	if e, ok := errors.AsType[*schema.Error](err); ok {
 		return e
 	}
-	answer, ok := errors.AsType[*api.ResponseError](err)
+	response, ok := errors.AsType[*api.ResponseError](err)
 	switch {
 	case !ok:
 		return c.unreachable(op, err)
-	case isSealed(answer):
-		return c.unavailable(ReasonSealed, "vault operator unseal", "%s: Vault at %s is sealed", op, c.address)
-	case answer.StatusCode == http.StatusForbidden:
-		return c.unavailable(ReasonDenied, "gpuaas admin setup", "%s: Vault at %s refused it: the role's policy does not allow it", op, c.address)
-	case answer.StatusCode >= 500 || slices.Contains([]int{http.StatusTooManyRequests, http.StatusPreconditionFailed}, answer.StatusCode):
-		return c.unavailable(ReasonUnwell, "vault status", "%s: Vault at %s answered HTTP %d", op, c.address, answer.StatusCode)
+	case isSealed(response):
+		return unavailable(ReasonSealed, "vault operator unseal", "%s: Vault at %s is sealed", op, c.address)
+	case response.StatusCode == http.StatusForbidden:
+		return unavailable(ReasonDenied, "gpuaas admin setup", "%s: the role's policy in Vault at %s does not allow the call", op, c.address)
+	case response.StatusCode >= 500 || slices.Contains([]int{http.StatusTooManyRequests, http.StatusPreconditionFailed}, response.StatusCode):
+		return unavailable(ReasonUnhealthy, "vault status", "%s: Vault at %s returned HTTP %d", op, c.address, response.StatusCode)
 	}
-	return schema.Errorf(schema.KindInternal, "%s: Vault at %s answered HTTP %d", op, c.address, answer.StatusCode)
+	return schema.Errorf(schema.KindInternal, "%s: Vault at %s returned HTTP %d", op, c.address, response.StatusCode)
 }
 
 func (c *conn) unreachable(op string, err error) error {
-	next := "check VAULT_ADDR, and that Vault runs: vault status"
+	const next = "check VAULT_ADDR, and that Vault is running: vault status"
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		e := schema.NewError(schema.KindServiceUnavailable, "%s: Vault at %s did not answer in time", op, c.address)
+		e := schema.NewError(schema.KindServiceUnavailable, "%s: Vault at %s did not respond in time", op, c.address)
 		e.Err = context.DeadlineExceeded
 		return e.WithReason(ReasonUnreachable).WithNext(next)
 	case errors.Is(err, context.Canceled):
-		return schema.Wrap(schema.KindServiceUnavailable, context.Canceled, "%s: the call to Vault at %s was cancelled", op, c.address)
+		return schema.Wrap(schema.KindServiceUnavailable, context.Canceled, "%s: the call to Vault at %s was canceled", op, c.address)
 	}
-	e := schema.NewError(schema.KindServiceUnavailable, "%s: Vault at %s cannot be reached", op, c.address)
-	// Of a failed call only the network's own words are kept, never the request.
+	e := schema.NewError(schema.KindServiceUnavailable, "%s: cannot reach Vault at %s", op, c.address)
+	// Keep only the network's error, never the request that url.Error repeats.
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		e.Err = u.Err
 	}
 	return e.WithReason(ReasonUnreachable).WithNext(next)
 }
 
-func (c *conn) unavailable(reason, next, format string, args ...any) error {
+func unavailable(reason, next, format string, args ...any) error {
 	return schema.NewError(schema.KindServiceUnavailable, format, args...).WithReason(reason).WithNext(next)
 }
 
-// isSealed reads Vault's text, for the status code says only that it is away.
+// isSealed matches Vault's text, because the status code only means unavailable.
 func isSealed(e *api.ResponseError) bool {
 	return e.StatusCode == http.StatusServiceUnavailable &&
 		slices.ContainsFunc(e.Errors, func(s string) bool { return strings.Contains(s, "sealed") })
 }
 
-// isDenied is true for Vault's 403: the token is dead, or the policy forbids.
+// isDenied reports whether Vault returned 403: the token is invalid or the policy
+// forbids the call.
 func isDenied(err error) bool {
 	e, ok := errors.AsType[*api.ResponseError](err)
 	return ok && e.StatusCode == http.StatusForbidden
 }
 
-// reasonOf returns the reason of a *schema.Error, "" without one.
+// reasonOf returns the reason of a *schema.Error, or "".
 func reasonOf(err error) string {
 	if e, ok := errors.AsType[*schema.Error](err); ok {
 		return e.Reason

@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
-// readIfThere returns a file's content without the spaces around it, "" when
-// there is no such file. A file that cannot be read is an error.
-func readIfThere(file string) (string, error) {
+// readIfExists returns a file's content without surrounding white space, or "" if
+// the file does not exist.
+func readIfExists(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -20,8 +22,7 @@ func readIfThere(file string) (string, error) {
 	return strings.TrimSpace(string(raw)), err
 }
 
-// writeFile replaces a file, readable by its owner only. A reader, and a crash,
-// see the old content or the new.
+// writeFile replaces a file atomically and durably, with mode 0600.
 func writeFile(file, content string) error {
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // mode 0600
 	if err != nil {
@@ -46,8 +47,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// lockDir makes a folder and takes it for one process until unlock, so that two
-// setups do not both make credentials and overwrite each other's.
+// lockDir creates a directory and locks it until unlock, so that concurrent setups
+// do not overwrite each other's credentials.
 func lockDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -62,15 +63,19 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// keepFile makes a file hold the content, mode 0600. One that does is left as it
-// is.
-func keepFile(file, content string) error {
-	held, err := readIfThere(file)
+// writeCredential gives a file the content and mode 0600. It does not replace a
+// file that already has the content.
+func writeCredential(file, content string) error {
+	held, err := readIfExists(file)
+	switch {
+	case err != nil:
+	case held != content:
+		err = writeFile(file, content)
+	default:
+		err = os.Chmod(file, 0o600)
+	}
 	if err != nil {
-		return err
+		return schema.Wrap(schema.KindInternal, err, "writing Vault credentials")
 	}
-	if held != content {
-		return writeFile(file, content)
-	}
-	return os.Chmod(file, 0o600)
+	return nil
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"sync"
 	"time"
@@ -18,80 +16,72 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// Renewal of a lease key's delegation: at half of its life, and after a failure
-// with these waits.
-const (
-	leaseKeyRetryMin = time.Second
-	leaseKeyRetryMax = time.Minute
-)
-
-// Grants implements nodeapi.Grants: it signs what hand-overs promise with a key
-// of this process, which is never stored. Vault delegates to it now and then, so
-// that no hand-over waits for Vault.
+// Grants implements nodeapi.Grants. It signs lease grants with a key of this
+// process, which is never stored. Vault signs a delegation to that key from time
+// to time, so that no dispatch waits for Vault.
 type Grants struct {
-	client *Client
-	key    ed25519.PrivateKey
-	id     string
-	now    func() time.Time
-	told   func(good bool)
+	client  *Client
+	key     ed25519.PrivateKey
+	id      string
+	now     func() time.Time
+	observe func(ok bool)
 
-	mu     sync.Mutex
-	held   *delegation
-	mended chan struct{} // closed when a delegation is good again
+	mu      sync.Mutex
+	held    *delegation
+	changed chan struct{} // closed at the next delegation
 }
 
-// delegation is a lease key as Vault signed it.
+// delegation is a lease key's delegation, signed by Vault.
 type delegation struct {
 	doc      trust.LeaseKey
 	envelope json.RawMessage
-	by       string // id of the task key
+	by       string // ID of the task key
 }
 
-// Grants makes this process's lease key and has Vault delegate to it, again and
-// again until Close: at half of the delegation's life, when the active task key
-// moves, and after each failure. told hears what each try came to; nil for none.
-func (c *Client) Grants(told func(good bool)) (*Grants, error) {
+// Grants creates this process's lease key and renews its delegation until Close:
+// after half of the delegation's lifetime, when the active task key changes, and
+// after each failure. observe is called with the outcome of each attempt; it may
+// be nil.
+func (c *Client) Grants(observe func(ok bool)) (*Grants, error) {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return nil, schema.Wrap(schema.KindInternal, err, "making a lease key")
+		return nil, schema.Wrap(schema.KindInternal, err, "generating a lease key")
 	}
-	if told == nil {
-		told = func(bool) {}
+	if observe == nil {
+		observe = func(bool) {}
 	}
-	sum := sha256.Sum256(public)
-	g := &Grants{client: c, key: private, id: "lease-" + hex.EncodeToString(sum[:8]), now: time.Now, told: told,
-		mended: make(chan struct{})}
-	select { // the first delegation is by the key as it is now
-	case <-c.moved:
+	g := &Grants{client: c, key: private, id: "lease-" + schema.SHA256Hex(public)[:16], now: time.Now, observe: observe,
+		changed: make(chan struct{})}
+	select { // the first delegation already uses the current task key
+	case <-c.keyChanged:
 	default:
 	}
-	c.spawn(g.keepFresh)
+	c.spawn(g.keepDelegated)
 	return g, nil
 }
 
-func (g *Grants) keepFresh(ctx context.Context) {
-	retry := leaseKeyRetryMin
+func (g *Grants) keepDelegated(ctx context.Context) {
+	delays := newBackoff(leaseKeyRetryMax)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-g.client.moved:
+		case <-g.client.keyChanged:
 		case <-timer.C:
 		}
 		err := g.delegate(ctx)
-		g.told(err == nil)
-		if err != nil {
-			e := schema.AsError(err)
-			g.client.log.Warn("no delegation for this replica's lease key; without one no task is handed over",
-				"retry_in", retry, "err", err, "next", e.Next)
-			timer.Reset(retry)
-			retry = min(2*retry, leaseKeyRetryMax)
+		g.observe(err == nil)
+		if err == nil {
+			delays.Reset()
+			timer.Reset(trust.LeaseKeyLifetime / 2)
 			continue
 		}
-		retry = leaseKeyRetryMin
-		timer.Reset(trust.LeaseKeyLifetime / 2)
+		wait := delays.NextBackOff()
+		g.client.log.Warn("cannot renew the delegation of this replica's lease key; once it expires, no task is dispatched",
+			"retry_in", wait, "err", err, "next", schema.AsError(err).Next)
+		timer.Reset(wait)
 	}
 }
 
@@ -108,22 +98,22 @@ func (g *Grants) delegate(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.held = &delegation{doc: doc, envelope: envelope, by: by}
-	close(g.mended)
-	g.mended = make(chan struct{})
+	close(g.changed)
+	g.changed = make(chan struct{})
 	return nil
 }
 
-// Ready implements nodeapi.Grants. What it returns is closed at the next
-// delegation, also when all is well.
-func (g *Grants) Ready() (mended <-chan struct{}, err error) {
+// Ready implements nodeapi.Grants. changed is closed at the next delegation,
+// whether or not err is nil.
+func (g *Grants) Ready() (changed <-chan struct{}, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, err = g.usable()
-	return g.mended, err
+	return g.changed, err
 }
 
-// usable returns the delegation while it is good: within its time, and by a key
-// that the nodes' set accepts. The caller holds the lock.
+// usable returns the delegation if it is valid: within its time, and signed by a
+// key that the nodes' verifier set accepts. The caller holds the lock.
 func (g *Grants) usable() (*delegation, error) {
 	f, err := g.client.current()
 	if err != nil {
@@ -131,8 +121,7 @@ func (g *Grants) usable() (*delegation, error) {
 	}
 	d := g.held
 	if d == nil || !g.now().Before(d.doc.NotAfter) || !f.accepts(d.by) {
-		return nil, schema.NewError(schema.KindServiceUnavailable, "this replica's lease key has no good delegation").
-			WithReason("no_lease_key").WithNext("check Vault: vault status")
+		return nil, unavailable(ReasonNoLeaseKey, "check Vault: vault status", "this replica's lease key has no valid delegation")
 	}
 	return d, nil
 }
@@ -147,13 +136,13 @@ func (g *Grants) Sign(t task.Grant) (grant, key json.RawMessage, err error) {
 	}
 	payload, err := json.Marshal(t)
 	if err != nil {
-		return nil, nil, schema.Wrap(schema.KindInternal, err, "rendering a grant")
+		return nil, nil, schema.Wrap(schema.KindInternal, err, "encoding a lease grant")
 	}
 	grant, err = seal(context.Background(), trust.LeasePayloadType, payload, localSigner{g.id, g.key})
 	return grant, d.envelope, err
 }
 
-// localSigner signs with a key of this process.
+// localSigner signs with the key of this process.
 type localSigner struct {
 	id  string
 	key ed25519.PrivateKey

@@ -12,15 +12,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// Issue implements nodeapi.Issuer: a node certificate for the CSR's key and the
-// identity. A CSR that asks for anything else is KindInvalidRequest (reason
-// csr_extras, csr_key or csr_signature) before Vault is asked. What comes back
-// is compared with what was asked, field by field; anything else is
-// KindInternal. Asking again is safe: it makes another certificate, and one that
-// nobody stored opens nothing.
+// Issue implements nodeapi.Issuer. It issues a node certificate for the CSR's key
+// and the identity. A CSR that requests anything else is rejected without a call
+// to Vault, with the error of trust.CheckCSR. Issue compares the certificate with
+// the request field by field; a difference is KindInternal. Repeating the call is
+// safe: it issues another certificate, and a certificate that was not stored
+// authenticates nobody.
 func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id trust.Identity) (trust.IssuedCertificate, error) {
 	var none trust.IssuedCertificate
-	if err := checkCSR(csr); err != nil {
+	if err := trust.CheckCSR(csr); err != nil {
 		return none, err
 	}
 	if err := c.checkIdentity(id); err != nil {
@@ -30,32 +30,32 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id tru
 	if err != nil {
 		return none, err
 	}
-	want := leafWant{
+	want := leafSpec{
 		spki:     csr.RawSubjectPublicKeyInfo,
 		uri:      id.URI(),
 		usage:    x509.ExtKeyUsageClientAuth,
 		lifetime: nodeCertTTL,
 	}
-	if err := c.checkIssued(ctx, leaf, want, c.nodeCAs, nodeMount); err != nil {
+	if err := c.checkIssued(ctx, leaf, want, c.nodeCAs); err != nil {
 		return none, err
 	}
 	return trust.IssuedCertificate{LeafPEM: certPEM(leaf), ChainPEM: certPEM(chain...), Facts: trust.CertFactsOf(leaf)}, nil
 }
 
-// checkIdentity refuses an identity that would not read back as itself, or is
-// of another environment.
+// checkIdentity rejects an identity of another environment, or one that does not
+// survive formatting and parsing.
 func (c *Client) checkIdentity(id trust.Identity) error {
 	u, err := url.Parse(id.URI())
 	if err != nil {
-		return schema.Errorf(schema.KindInternal, "issuing a certificate: the node's identity makes no URI")
+		return schema.Errorf(schema.KindInternal, "issuing a certificate: the node's identity is not a valid URI")
 	}
 	if back, err := trust.ParseIdentity(u); err != nil || back != id || id.Env != c.env {
-		return schema.Errorf(schema.KindInternal, "issuing a certificate: %s is no node identity of environment %s", id.URI(), c.env)
+		return schema.Errorf(schema.KindInternal, "issuing a certificate: %s is not a node identity of environment %s", id.URI(), c.env)
 	}
 	return nil
 }
 
-// signCSR has a CA sign a request's key and returns the leaf and its issuers.
+// signCSR has a CA sign a request's key. It returns the leaf and its issuers.
 func (c *Client) signCSR(ctx context.Context, op, mount, role string, csrDER []byte, names map[string]any) (leaf *x509.Certificate, chain []*x509.Certificate, err error) {
 	data := map[string]any{"csr": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csrDER}))}
 	maps.Copy(data, names)
@@ -63,40 +63,40 @@ func (c *Client) signCSR(ctx context.Context, op, mount, role string, csrDER []b
 	if err != nil {
 		return nil, nil, err
 	}
-	var answer struct {
+	var response struct {
 		Certificate string   `json:"certificate"`
 		IssuingCA   string   `json:"issuing_ca"`
 		CAChain     []string `json:"ca_chain"`
 	}
-	if err := decode(secret, &answer); err != nil {
+	if err := decode(secret, &response); err != nil {
 		return nil, nil, err
 	}
-	leaves, err := parseCerts(answer.Certificate)
+	leaves, err := parseCerts(response.Certificate)
 	if err != nil || len(leaves) != 1 {
-		return nil, nil, schema.Errorf(schema.KindInternal, "Vault's answer holds not exactly one certificate")
+		return nil, nil, schema.Errorf(schema.KindInternal, "Vault's response does not contain exactly one certificate")
 	}
-	if len(answer.CAChain) == 0 {
-		answer.CAChain = []string{answer.IssuingCA}
+	if len(response.CAChain) == 0 {
+		response.CAChain = []string{response.IssuingCA}
 	}
-	chain, err = parseCerts(strings.Join(answer.CAChain, "\n"))
+	chain, err = parseCerts(strings.Join(response.CAChain, "\n"))
 	if err != nil {
 		return nil, nil, err
 	}
 	return leaves[0], chain, nil
 }
 
-// parseCerts parses a PEM text that holds certificates and nothing else.
+// parseCerts parses a PEM text that contains only certificates.
 func parseCerts(text string) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	rest := []byte(text)
 	for len(strings.TrimSpace(string(rest))) > 0 {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return nil, schema.Errorf(schema.KindInternal, "Vault's answer holds something that is no PEM certificate")
+			return nil, schema.Errorf(schema.KindInternal, "Vault's response contains something other than PEM certificates")
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, schema.Errorf(schema.KindInternal, "Vault's answer holds a malformed certificate")
+			return nil, schema.Errorf(schema.KindInternal, "Vault's response contains a malformed certificate")
 		}
 		certs = append(certs, cert)
 	}

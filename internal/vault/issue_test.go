@@ -24,7 +24,7 @@ func TestIssue(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
 	key, id := newKey(t), nodeIdentity()
-	csr := newCSR(t, emptyRequest(), key)
+	csr := newCSR(t, x509.CertificateRequest{}, key)
 	issued, err := c.Issue(t.Context(), csr, id)
 	require.NoError(t, err)
 
@@ -51,7 +51,7 @@ func TestIssue(t *testing.T) {
 	require.Equal(t, "CN=gpuaas test node CA G1", issued.Facts.Issuer)
 	require.Equal(t, id.URI(), issued.Facts.URI)
 	require.Regexp(t, "^[0-9a-f]{30,40}$", issued.Facts.Serial)
-	require.Equal(t, trust.SPKIHash(csr.RawSubjectPublicKeyInfo), issued.Facts.SPKI)
+	require.Equal(t, schema.SHA256Hex(csr.RawSubjectPublicKeyInfo), issued.Facts.SPKI)
 
 	roots, err := c.Roots(t.Context())
 	require.NoError(t, err)
@@ -80,15 +80,15 @@ func TestIssue(t *testing.T) {
 	require.Equal(t, issued.Facts.SPKI, again.Facts.SPKI)
 }
 
-// What is refused is refused before Vault is asked.
-func TestIssueRefusesWithoutVault(t *testing.T) {
+// Issue rejects invalid requests without a call to Vault.
+func TestIssueRejectsBeforeVault(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
-	csr := emptyRequest()
+	csr := x509.CertificateRequest{}
 	csr.DNSNames = []string{"node"}
 	_, err := c.Issue(t.Context(), newCSR(t, csr, newKey(t)), nodeIdentity())
-	requireKind(t, err, schema.KindInvalidRequest, ReasonCSRExtras)
-	good := newCSR(t, emptyRequest(), newKey(t))
+	requireKind(t, err, schema.KindInvalidRequest, "csr_san")
+	good := newCSR(t, x509.CertificateRequest{}, newKey(t))
 	for _, id := range []trust.Identity{
 		{Env: "prod", NodeID: schema.NewID(), Incarnation: 1},
 		{Env: testEnv, NodeID: "x/y", Incarnation: 1},
@@ -102,8 +102,8 @@ func TestIssueRefusesWithoutVault(t *testing.T) {
 	require.Zero(t, b.calls.of("issue"))
 }
 
-// A role that was loosened by hand is found in what it issues.
-func TestIssueChecksWhatComesBack(t *testing.T) {
+// Issue detects a loosened role by the certificates that it issues.
+func TestIssueChecksCertificate(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
 	role, err := b.Root(t).Logical().Read("pki-node/roles/node")
@@ -121,17 +121,17 @@ func TestIssueChecksWhatComesBack(t *testing.T) {
 			loosened := maps.Clone(role.Data)
 			maps.Copy(loosened, change)
 			b.write(t, "pki-node/roles/node", loosened)
-			_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+			_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 			requireKind(t, err, schema.KindInternal, "")
-			require.ErrorContains(t, err, "it is not used")
+			require.ErrorContains(t, err, "discarded a certificate")
 		})
 	}
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup), "setup tightens it again")
-	_, err = c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	_, err = c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	require.NoError(t, err)
 }
 
-// A retired issuer is no root any more, and what it signs is refused.
+// A retired issuer is no longer a root, and its certificates are rejected.
 func TestRetiredIssuer(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
@@ -148,7 +148,7 @@ func TestRetiredIssuer(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, retired, 1)
 	require.Equal(t, "gpuaas test node CA G1", retired[0].Subject.CommonName)
-	_, err = c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	_, err = c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	require.Error(t, err, "the role still names g1")
 }
 
@@ -170,7 +170,7 @@ func TestLeafFaults(t *testing.T) {
 	parent := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, SubjectKeyId: []byte{1}}
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
-	want := leafWant{spki: spki, uri: id.URI(), usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
+	want := leafSpec{spki: spki, uri: id.URI(), usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
 	sign := func(c *x509.Certificate) *x509.Certificate {
 		der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), caKey)
 		require.NoError(t, err)
@@ -207,7 +207,7 @@ func TestLeafFaults(t *testing.T) {
 	other := want
 	other.spki = append([]byte{}, spki...)
 	other.spki[len(spki)-1] ^= 1
-	require.Equal(t, "for another key", other.fault(sign(good())))
+	require.Equal(t, "another key", other.fault(sign(good())))
 }
 
 func TestServerCertificate(t *testing.T) {
@@ -253,8 +253,8 @@ func TestServerCertificate(t *testing.T) {
 	require.Error(t, dial("10.0.0.1"))
 }
 
-// The server certificate is renewed by itself, and the old one is served while
-// Vault is away.
+// The server certificate is renewed, and the old one stays in use while Vault is
+// unavailable.
 func TestServerCertificateRenews(t *testing.T) {
 	b := prepared(t)
 	role, err := b.Root(t).Logical().Read("pki-api/roles/api")
@@ -266,7 +266,7 @@ func TestServerCertificateRenews(t *testing.T) {
 	require.NoError(t, err)
 	first := source.Leaf()
 	b.Seal(t)
-	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "server certificate not renewed") },
+	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "cannot renew the server certificate") },
 		30*time.Second, 50*time.Millisecond)
 	require.Equal(t, first, source.Leaf())
 	b.Unseal(t)
@@ -315,8 +315,8 @@ func oneExtension() []pkix.Extension {
 	return []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3, 4}, Value: []byte{5, 0}}}
 }
 
-// otherNameSAN is a SAN with the right URI and a name of a type which
-// crypto/x509 does not show.
+// otherNameSAN is a SAN with the right URI and a name of a type that crypto/x509
+// hides.
 func otherNameSAN(t *testing.T, uri string) []pkix.Extension {
 	t.Helper()
 	value, err := asn1.Marshal([]asn1.RawValue{

@@ -6,16 +6,15 @@ import (
 	"crypto/x509"
 	"encoding/asn1"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// leafWant is what an issued certificate must say. What is not named here it
-// must not say.
-type leafWant struct {
+// leafSpec describes an issued certificate. The certificate must contain all of it
+// and nothing else.
+type leafSpec struct {
 	spki     []byte
 	uri      string   // the only URI, "" for none
 	dns, ips []string // sorted
@@ -23,15 +22,15 @@ type leafWant struct {
 	lifetime time.Duration
 }
 
-// checkIssued compares an issued certificate with what was asked and verifies
-// it with the CA's live generations. Vault's role and policy already see to all
-// of it; this finds the day when somebody has loosened them.
-func (c *Client) checkIssued(ctx context.Context, leaf *x509.Certificate, want leafWant, cas *caCache, mount string) error {
+// checkIssued compares an issued certificate with its specification and verifies
+// it with the CA's live generations. Vault's role and policy already enforce all
+// of it; the check detects a role or policy that was loosened.
+func (c *Client) checkIssued(ctx context.Context, leaf *x509.Certificate, want leafSpec, cas *caCache) error {
 	if fault := want.fault(leaf); fault != "" {
-		return schema.NewError(schema.KindInternal, "Vault issued a certificate %s (serial %s); it is not used",
+		return schema.NewError(schema.KindInternal, "discarded a certificate that Vault issued: it has %s (serial %s)",
 			fault, trust.CertFactsOf(leaf).Serial).WithNext("gpuaas admin setup")
 	}
-	known, err := c.caCerts(ctx, cas, mount)
+	known, err := c.caCerts(ctx, cas)
 	if err != nil {
 		return err
 	}
@@ -39,11 +38,11 @@ func (c *Client) checkIssued(ctx context.Context, leaf *x509.Certificate, want l
 		return nil
 	}
 	// A generation may be newer than the cache.
-	if known, err = c.readCAs(ctx, cas, mount); err != nil {
+	if known, err = c.readCAs(ctx, cas); err != nil {
 		return err
 	}
 	if !verifies(leaf, known.live, want.usage) {
-		return schema.Errorf(schema.KindInternal, "Vault issued a certificate that no live CA of %s verifies; it is not used (is this machine's clock right?)", mount)
+		return schema.Errorf(schema.KindInternal, "discarded a certificate that Vault issued: no live CA of %s verifies it; check this machine's clock", cas.mount)
 	}
 	return nil
 }
@@ -57,35 +56,35 @@ func verifies(leaf *x509.Certificate, roots []*x509.Certificate, usage x509.ExtK
 	return err == nil
 }
 
-// fault says what is wrong with the certificate, "" when nothing is.
-func (w leafWant) fault(c *x509.Certificate) string {
+// fault describes the first deviation of a certificate, or returns "".
+func (w leafSpec) fault(c *x509.Certificate) string {
 	var uris []string
 	if w.uri != "" {
 		uris = []string{w.uri}
 	}
 	switch {
 	case !bytes.Equal(c.RawSubjectPublicKeyInfo, w.spki):
-		return "for another key"
-	case !bytes.Equal(c.RawSubject, []byte(emptyName)):
-		return "with a subject"
+		return "another key"
+	case !bytes.Equal(c.RawSubject, []byte(trust.EmptyName)):
+		return "a subject"
 	case !slices.Equal(texts(c.URIs), uris) || !slices.Equal(sorted(c.DNSNames), w.dns) ||
 		!slices.Equal(sorted(texts(c.IPAddresses)), w.ips) || len(c.EmailAddresses) > 0 ||
 		countNames(c) != len(uris)+len(w.dns)+len(w.ips):
-		return "with other names"
+		return "other names"
 	case c.IsCA || !c.BasicConstraintsValid:
-		return "that may sign others"
+		return "the right to sign certificates"
 	case c.KeyUsage != x509.KeyUsageDigitalSignature, !slices.Equal(c.ExtKeyUsage, []x509.ExtKeyUsage{w.usage}),
 		len(c.UnknownExtKeyUsage) > 0:
-		return "for other uses"
+		return "other key usages"
 	case unexpectedExtension(c):
-		return "with other extensions"
+		return "other extensions"
 	case c.NotAfter.Sub(c.NotBefore) > w.lifetime+backdate+time.Minute:
-		return "that lives too long"
+		return "too long a lifetime"
 	}
 	return ""
 }
 
-// Object ids of the extensions a leaf may carry.
+// Object IDs of the extensions that a leaf may contain.
 const (
 	oidSubjectKeyID     = "2.5.29.14"
 	oidKeyUsage         = "2.5.29.15"
@@ -108,8 +107,8 @@ func unexpectedExtension(c *x509.Certificate) bool {
 	return len(c.UnhandledCriticalExtensions) > 0
 }
 
-// countNames counts all subject alternative names, also of the types which the
-// standard library's parser skips; -1 when they cannot be read.
+// countNames counts all subject alternative names, including the types that the
+// standard library's parser skips. It returns -1 if they cannot be parsed.
 func countNames(c *x509.Certificate) int {
 	n := 0
 	for _, e := range c.Extensions {
@@ -125,7 +124,7 @@ func countNames(c *x509.Certificate) int {
 	return n
 }
 
-// texts renders URLs or addresses, an empty list as nil.
+// texts renders URLs or addresses. It returns nil for an empty list.
 func texts[T interface{ String() string }](list []T) []string {
 	var out []string
 	for _, v := range list {
@@ -135,6 +134,3 @@ func texts[T interface{ String() string }](list []T) []string {
 }
 
 func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) }
-
-// joined renders names as Vault takes them.
-func joined(names []string) string { return strings.Join(names, ",") }

@@ -2,6 +2,7 @@ package vault
 
 import (
 	"context"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,7 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-func TestSealedAndBack(t *testing.T) {
+func TestSealAndUnseal(t *testing.T) {
 	b := prepared(t)
 	worker, api := b.login(t, "worker"), b.login(t, "api")
 	_, err := api.Roots(t.Context())
@@ -29,7 +30,7 @@ func TestSealedAndBack(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
 	require.ErrorContains(t, err, b.Address)
 	require.Equal(t, "vault operator unseal", schema.AsError(err).Next)
-	_, err = api.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	_, err = api.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
 	_, err = Login(t.Context(), b.config("worker"))
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonSealed)
@@ -42,7 +43,7 @@ func TestSealedAndBack(t *testing.T) {
 	b.Unseal(t)
 	_, err = worker.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
-	_, err = api.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	_, err = api.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	require.NoError(t, err)
 }
 
@@ -66,7 +67,7 @@ func TestRevokedTokenLogsInAgain(t *testing.T) {
 	c := b.login(t, "worker")
 	b.write(t, "auth/token/revoke", map[string]any{"token": c.api.Token()})
 
-	// Many calls find out at once; one of them logs in.
+	// Of many concurrent calls, one logs in.
 	var wg sync.WaitGroup
 	errs := make([]error, 20)
 	for i := range errs {
@@ -79,7 +80,7 @@ func TestRevokedTokenLogsInAgain(t *testing.T) {
 	require.Equal(t, 2, b.calls.of("login"))
 }
 
-func TestLogInAgainOncePerCall(t *testing.T) {
+func TestOneLoginPerCall(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
 	token, secretID := c.api.Token(), readText(t, filepath.Join(b.dir, "worker-secret-id"))
@@ -90,14 +91,15 @@ func TestLogInAgainOncePerCall(t *testing.T) {
 		requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
 		require.Equal(t, 2+n, b.calls.of("login"))
 	}
-	// New credentials are taken without a restart.
+	// New credentials take effect without a restart.
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
 	_, err := c.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
 }
 
-// A token is renewed while it may be, and replaced before its maximal life ends.
-func TestTokenOutlivesItsMaximum(t *testing.T) {
+// A token is renewed as long as Vault extends it, and replaced before it reaches
+// its maximum lifetime.
+func TestTokenReplacedBeforeMaximumTTL(t *testing.T) {
 	b := prepared(t)
 	b.write(t, "auth/approle/role/gpuaas-worker", map[string]any{"token_ttl": "4s", "token_max_ttl": "6s"})
 	c := b.login(t, "worker")
@@ -107,10 +109,10 @@ func TestTokenOutlivesItsMaximum(t *testing.T) {
 	require.NotEqual(t, first, c.api.Token())
 	_, err := c.Sign(t.Context(), []byte("{}"))
 	require.NoError(t, err)
-	require.Empty(t, b.calls.errs, "it never came to a refusal")
+	require.Empty(t, b.calls.errs, "no call failed")
 }
 
-func TestCloseGivesTheTokenBack(t *testing.T) {
+func TestCloseRevokesToken(t *testing.T) {
 	b := prepared(t)
 	c, err := Login(t.Context(), b.config("api"))
 	require.NoError(t, err)
@@ -125,7 +127,7 @@ func TestCloseGivesTheTokenBack(t *testing.T) {
 	require.ErrorContains(t, err, "403")
 }
 
-// silent is a server that takes a request and never answers.
+// silent is a server that accepts requests and never responds.
 func silent(t *testing.T) string {
 	t.Helper()
 	done := make(chan struct{})
@@ -150,13 +152,13 @@ func TestDeadline(t *testing.T) {
 	require.ErrorContains(t, err, config.Address)
 }
 
-func TestUnwellVault(t *testing.T) {
+func TestUnhealthyVault(t *testing.T) {
 	t.Parallel()
 	for status, reason := range map[int]string{
-		http.StatusInternalServerError: ReasonUnwell,
-		http.StatusBadGateway:          ReasonUnwell,
-		http.StatusServiceUnavailable:  ReasonUnwell,
-		http.StatusTooManyRequests:     ReasonUnwell,
+		http.StatusInternalServerError: ReasonUnhealthy,
+		http.StatusBadGateway:          ReasonUnhealthy,
+		http.StatusServiceUnavailable:  ReasonUnhealthy,
+		http.StatusTooManyRequests:     ReasonUnhealthy,
 		http.StatusBadRequest:          ReasonLogin,
 		http.StatusForbidden:           ReasonLogin,
 	} {
@@ -176,7 +178,7 @@ func TestUnwellVault(t *testing.T) {
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestConnectionRefused(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -210,7 +212,7 @@ func TestBadConfig(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonLogin)
 }
 
-// canary stands for a secret.
+// canary represents a secret.
 const canary = "canary-4b1f"
 
 // credentials returns a configuration with credentials of no Vault.
@@ -223,7 +225,7 @@ func credentials(t *testing.T) Config {
 	return c
 }
 
-// No error and no log line of a run with every kind of trouble names a secret.
+// No error and no log line contains a secret, whatever fails.
 func TestNoSecretInErrorsAndLogs(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "api")
@@ -231,7 +233,7 @@ func TestNoSecretInErrorsAndLogs(t *testing.T) {
 		readText(t, filepath.Join(b.dir, "api-secret-id")), readText(t, filepath.Join(b.dir, "api-role-id"))}
 	var texts []string
 	try := func() {
-		_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+		_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 		if err != nil {
 			texts = append(texts, err.Error())
 		}

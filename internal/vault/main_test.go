@@ -22,15 +22,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// shared is the process's Vault. The tests on it run one after the other, each
-// from an empty Vault.
+// shared is the process's Vault. Its tests run sequentially, each with an empty
+// Vault.
 var shared vaulttest.Shared
 
 func TestMain(m *testing.M) { shared.Run(m) }
 
 const testEnv = "test"
 
-// bench is a Vault after Setup, and what watches it.
+// bench is a Vault after Setup, with its observers.
 type bench struct {
 	*vaulttest.Server
 	dir   string
@@ -41,7 +41,7 @@ type bench struct {
 	set   trust.StoredSet // version 1, after Setup
 }
 
-// empty returns the Vault with nothing of ours in it.
+// empty returns the Vault without any object of Setup.
 func empty(t *testing.T) *bench {
 	t.Helper()
 	s := shared.Get(t)
@@ -72,7 +72,7 @@ func prepared(t *testing.T) *bench {
 	return b
 }
 
-// firstSet makes version 1 of the verifier set, for login.
+// firstSet creates version 1 of the verifier set, for login.
 func (b *bench) firstSet(t *testing.T) {
 	t.Helper()
 	var err error
@@ -81,9 +81,9 @@ func (b *bench) firstSet(t *testing.T) {
 }
 
 // sets returns a signer of verifier sets.
-func (b *bench) sets(t *testing.T) *SetSigner {
+func (b *bench) sets(t *testing.T) *VerifierSetSigner {
 	t.Helper()
-	s, err := NewSetSigner(b.admin, testEnv)
+	s, err := NewVerifierSetSigner(b.admin, testEnv)
 	require.NoError(t, err)
 	return s
 }
@@ -116,7 +116,7 @@ func (b *bench) loginWith(t *testing.T, config Config) *Client {
 	return c
 }
 
-// write changes Vault behind the code's back.
+// write changes Vault with the root token.
 func (b *bench) write(t *testing.T, path string, data map[string]any) {
 	t.Helper()
 	_, err := b.Root(t).Logical().WriteWithContext(t.Context(), path, data)
@@ -148,7 +148,7 @@ func (c *calls) of(op string) int {
 	return c.counts[op]
 }
 
-// safeBuffer is a buffer that goroutines may log to.
+// safeBuffer is a buffer for concurrent log output.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

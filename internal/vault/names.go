@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// What Setup makes, by name. One Vault, or one namespace of it, serves one
-// environment, so only what leaves Vault carries the environment's name.
+// Names of the objects that Setup creates. One Vault, or one of its namespaces,
+// serves one environment, so only names that are used outside of Vault contain the
+// environment's name.
 const (
 	nodeMount    = "pki-node" // the node CA: signs node certificates
 	apiMount     = "pki-api"  // the CA of the API's server certificate
@@ -24,23 +26,23 @@ const (
 	apiRole    = "api"
 	workerName = "gpuaas-worker" // AppRole and policy of the worker
 	apiName    = "gpuaas-api"    // AppRole and policy of the API
-	setsName   = "gpuaas-sets"   // policy of whoever signs verifier sets; no AppRole has it
+	setsName   = "gpuaas-sets"   // policy for signing verifier sets; no AppRole has it
 
-	// firstIssuer names the first generation of a CA. Vault refuses a second
-	// issuer of the same name, so two setups at once make one CA.
+	// firstIssuer names the first generation of a CA. Vault rejects a second
+	// issuer of the same name, so two concurrent setups create one CA.
 	firstIssuer = "g1"
 )
 
-// Lives of what is issued.
+// Lifetimes of certificates and tokens.
 const (
 	caTTL         = 10 * 365 * 24 * time.Hour
-	nodeCertTTL   = 72 * time.Hour
+	nodeCertTTL   = trust.CertTTL
 	serverCertTTL = 30 * 24 * time.Hour
-	// backdate covers clocks that run behind: a certificate is valid from this
-	// long before it was made.
-	backdate = 5 * time.Minute
-	// tokenTTL and tokenMaxTTL bound a login: renewed until its end, made anew
-	// after it.
+	// backdate covers slow clocks: a certificate is valid from this long before
+	// its creation.
+	backdate = trust.ClockSkew
+	// tokenTTL and tokenMaxTTL limit a login's token: it is renewed every tokenTTL
+	// at the latest, and replaced before tokenMaxTTL.
 	tokenTTL    = time.Hour
 	tokenMaxTTL = 24 * time.Hour
 )
@@ -51,38 +53,39 @@ func taskKey(env string) string { return "task-" + env }
 // rootKey is the transit key that signs an environment's verifier sets.
 func rootKey(env string) string { return "set-root-" + env }
 
-// keyID is a version of a transit key as verifier sets and envelopes name it.
+// keyID is the ID of a transit key's version in verifier sets and envelopes.
 func keyID(name string, version int) string { return fmt.Sprintf("%s.v%d", name, version) }
 
-// versionOf is the reverse of keyID for a known key; false for another's id.
+// versionOf is the inverse of keyID for a known key. It returns false for the ID
+// of another key.
 func versionOf(name, id string) (version int, ok bool) {
 	text, ok := strings.CutPrefix(id, name+".v")
 	version, err := strconv.Atoi(text)
 	return version, ok && err == nil && version > 0 && keyID(name, version) == id
 }
 
-// nodeURIs is the glob of the identities the node role signs for.
+// nodeURIs is the glob of the identities for which the node role signs.
 func nodeURIs(env string) string { return "spiffe://" + env + "/node/*" }
 
-// nodeCAName and apiCAName are the CAs' subjects. Each generation has its own: a
-// client offers no certificate to a server that does not name its issuer, so a
-// twin with the same name would hide which one is meant.
+// nodeCAName is the node CA's subject. Each generation has its own subject,
+// because a client selects its certificate by the issuers that a server names.
 func nodeCAName(env string) string { return "gpuaas " + env + " node CA G1" }
 
+// apiCAName is the subject of the API's CA.
 func apiCAName(env string) string { return "gpuaas " + env + " API CA G1" }
 
-// checkEnv refuses a name that could not stand in a path, a key id and a trust
-// domain alike.
+// checkEnv rejects a name that is not valid in a path, a key ID and a trust
+// domain.
 func checkEnv(env string) error {
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,38}[a-z0-9])?$`).MatchString(env) {
 		return schema.Errorf(schema.KindInvalidRequest,
-			"environment name %q: want lower-case letters, digits, dots and dashes, at most 40", env)
+			"environment name %q: want at most 40 lower-case letters, digits, dots and dashes", env)
 	}
 	return nil
 }
 
-// splitNames sorts server names into DNS names, in lower case, and IP addresses,
-// each without repeats and in order.
+// splitNames splits server names into lower-case DNS names and IP addresses, both
+// sorted and without duplicates.
 func splitNames(names []string) (dns, ips []string, err error) {
 	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 	for _, n := range names {
@@ -95,7 +98,7 @@ func splitNames(names []string) (dns, ips []string, err error) {
 			dns = append(dns, n)
 		default:
 			return nil, nil, schema.Errorf(schema.KindInvalidRequest,
-				"API name %q: want a DNS name without wildcard, or an IP address", n)
+				"API name %q: want a DNS name without a wildcard, or an IP address", n)
 		}
 	}
 	if len(dns)+len(ips) == 0 {

@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
@@ -19,11 +20,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// TestPolicies makes each call with each role's own token: what a role may do
-// works, everything else is Vault's own 403.
+// TestPolicies makes each call with each role's token. Allowed calls succeed; Vault
+// denies all others with 403.
 func TestPolicies(t *testing.T) {
 	b := prepared(t)
-	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: newCSR(t, emptyRequest(), newKey(t)).Raw}))
+	csr := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: newCSR(t, x509.CertificateRequest{}, newKey(t)).Raw}))
 	uri := nodeIdentity().URI()
 	document := func(payloadType string) string {
 		return base64.StdEncoding.EncodeToString(dsse.PAE(payloadType, []byte("{}")))
@@ -120,17 +121,17 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// The policy of those who sign sets is enough for it, and for nothing else.
-func TestSetsPolicy(t *testing.T) {
+// The policy for signing verifier sets allows only that.
+func TestVerifierSetPolicy(t *testing.T) {
 	b := prepared(t)
 	token, err := b.Root(t).Auth().Token().Create(&api.TokenCreateRequest{Policies: []string{"gpuaas-sets"}, NoDefaultPolicy: true})
 	require.NoError(t, err)
 	admin := b.admin
 	admin.TokenFile = filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(admin.TokenFile, []byte(token.Auth.ClientToken), 0o600))
-	s, err := NewSetSigner(admin, testEnv)
+	s, err := NewVerifierSetSigner(admin, testEnv)
 	require.NoError(t, err)
-	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(SetLife))
+	_, due, err := s.Renewal(t.Context(), b.set, time.Now().Add(VerifierSetLifetime))
 	require.NoError(t, err)
 	require.True(t, due)
 	document := base64.StdEncoding.EncodeToString(dsse.PAE(task.PayloadType, []byte("{}")))
@@ -140,11 +141,11 @@ func TestSetsPolicy(t *testing.T) {
 	}
 }
 
-// A denial by policy is not taken for a dead token.
+// A denial by the policy does not trigger a login.
 func TestPolicyDenialDoesNotLogInAgain(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
-	_, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	_, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	requireKind(t, err, schema.KindServiceUnavailable, ReasonDenied)
 	require.Equal(t, 1, b.calls.of("login"))
 }

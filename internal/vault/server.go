@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,22 +16,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// Renewal of the server certificate: the clock is looked at this often (a
-// machine that slept wakes up with an old one), and a failure is tried again
-// after these waits.
-const (
-	serverCheckEvery = time.Hour
-	serverRetryMin   = time.Second
-	serverRetryMax   = 5 * time.Minute
-)
+// serverCheckEvery is the longest wait between checks of the certificate's age: a
+// machine that was suspended resumes with an old certificate.
+const serverCheckEvery = time.Hour
 
-// ServerCertificate is the API's server certificate, always the newest.
+// ServerCertificate is the newest server certificate of the API.
 type ServerCertificate struct {
 	current atomic.Pointer[tls.Certificate]
 }
 
-// GetCertificate is for tls.Config.GetCertificate. It never fails and never
-// waits.
+// GetCertificate is for tls.Config.GetCertificate. It never fails or blocks.
 func (s *ServerCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return s.current.Load(), nil
 }
@@ -38,10 +33,10 @@ func (s *ServerCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certifica
 // Leaf returns the certificate in use.
 func (s *ServerCertificate) Leaf() *x509.Certificate { return s.current.Load().Leaf }
 
-// ServerCertificate issues the API's server certificate for the names that Setup
-// was told, with a key made here, and keeps it fresh until Close: a new one, with
-// a new key, at two thirds of its life. While Vault is away the old one is
-// served.
+// ServerCertificate issues the API's server certificate for the names that were
+// given to Setup, with a key of this process. Until Close it replaces the
+// certificate and the key after two thirds of the certificate's lifetime. While
+// Vault is unavailable, it keeps the old certificate.
 func (c *Client) ServerCertificate(ctx context.Context) (*ServerCertificate, error) {
 	first, err := c.issueServer(ctx)
 	if err != nil {
@@ -49,14 +44,15 @@ func (c *Client) ServerCertificate(ctx context.Context) (*ServerCertificate, err
 	}
 	s := &ServerCertificate{}
 	s.current.Store(first)
-	c.spawn(func(life context.Context) { c.keepServerFresh(life, s) })
+	c.spawn(func(ctx context.Context) { c.renewServer(ctx, s) })
 	return s, nil
 }
 
-func (c *Client) keepServerFresh(ctx context.Context, s *ServerCertificate) {
-	retry := serverRetryMin
-	wait := untilRenewal(s.Leaf(), time.Now())
-	timer := time.NewTimer(wait)
+func (c *Client) renewServer(ctx context.Context, s *ServerCertificate) {
+	failed := func(err error, wait time.Duration) {
+		c.log.Warn("cannot renew the server certificate", "expires", s.Leaf().NotAfter, "retry_in", wait, "err", err)
+	}
+	timer := time.NewTimer(untilRenewal(s.Leaf(), time.Now()))
 	defer timer.Stop()
 	for {
 		select {
@@ -65,23 +61,19 @@ func (c *Client) keepServerFresh(ctx context.Context, s *ServerCertificate) {
 		case <-timer.C:
 		}
 		if untilRenewal(s.Leaf(), time.Now()) <= 0 {
-			next, err := c.issueServer(ctx)
+			next, err := retry(ctx, serverCertRetryMax, failed, func() (*tls.Certificate, error) { return c.issueServer(ctx) })
 			if err != nil {
-				c.log.Warn("server certificate not renewed", "expires", s.Leaf().NotAfter, "retry_in", retry, "err", err)
-				timer.Reset(retry)
-				retry = min(2*retry, serverRetryMax)
-				continue
+				return // ctx has ended
 			}
 			s.current.Store(next)
 			c.log.Info("server certificate renewed", "serial", trust.CertFactsOf(next.Leaf).Serial, "expires", next.Leaf.NotAfter)
 		}
-		retry = serverRetryMin
-		timer.Reset(max(untilRenewal(s.Leaf(), time.Now()), serverRetryMin))
+		timer.Reset(max(untilRenewal(s.Leaf(), time.Now()), retryMin))
 	}
 }
 
-// untilRenewal is how long to wait before the next look at the certificate, not
-// positive when it is due.
+// untilRenewal returns the time until the next check of the certificate. It is
+// not positive if the renewal is due.
 func untilRenewal(leaf *x509.Certificate, now time.Time) time.Duration {
 	due := leaf.NotAfter.Add(-leaf.NotAfter.Sub(leaf.NotBefore) / 3)
 	return min(due.Sub(now), serverCheckEvery)
@@ -94,36 +86,36 @@ func (c *Client) issueServer(ctx context.Context) (*tls.Certificate, error) {
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, schema.Wrap(schema.KindInternal, err, "making the server's key")
+		return nil, schema.Wrap(schema.KindInternal, err, "generating the server's key")
 	}
 	csrDER, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, schema.Wrap(schema.KindInternal, err, "making the server's certificate request")
+		return nil, schema.Wrap(schema.KindInternal, err, "creating the server's certificate request")
 	}
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
-		return nil, schema.Wrap(schema.KindInternal, err, "making the server's certificate request")
+		return nil, schema.Wrap(schema.KindInternal, err, "creating the server's certificate request")
 	}
 	names := map[string]any{}
 	if len(dns) > 0 {
-		names["alt_names"] = joined(dns)
+		names["alt_names"] = strings.Join(dns, ",")
 	}
 	if len(ips) > 0 {
-		names["ip_sans"] = joined(ips)
+		names["ip_sans"] = strings.Join(ips, ",")
 	}
 	leaf, chain, err := c.signCSR(ctx, "server_certificate", apiMount, apiRole, csrDER, names)
 	if err != nil {
 		return nil, err
 	}
-	want := leafWant{spki: spki, dns: dns, ips: ips, usage: x509.ExtKeyUsageServerAuth, lifetime: serverCertTTL}
-	if err := c.checkIssued(ctx, leaf, want, c.apiCAs, apiMount); err != nil {
+	want := leafSpec{spki: spki, dns: dns, ips: ips, usage: x509.ExtKeyUsageServerAuth, lifetime: serverCertTTL}
+	if err := c.checkIssued(ctx, leaf, want, c.apiCAs); err != nil {
 		return nil, err
 	}
 	return &tls.Certificate{Certificate: served(leaf, chain), PrivateKey: key, Leaf: leaf}, nil
 }
 
-// served is what a server sends: the leaf and its issuers but the root, which
-// the client has.
+// served returns the certificates that a server sends: the leaf and its issuers
+// without the root, which the client has.
 func served(leaf *x509.Certificate, chain []*x509.Certificate) [][]byte {
 	out := [][]byte{leaf.Raw}
 	for _, issuer := range chain {
@@ -134,8 +126,8 @@ func served(leaf *x509.Certificate, chain []*x509.Certificate) [][]byte {
 	return out
 }
 
-// serverNames reads the names Setup wrote into the role, so that there is one
-// place that says them.
+// serverNames reads the names from the role, where Setup wrote them, so that they
+// are configured in one place.
 func (c *Client) serverNames(ctx context.Context) (dns, ips []string, err error) {
 	secret, err := c.call(ctx, "server_names", get(apiMount+"/roles/"+apiRole))
 	if errors.Is(err, errAbsent) {

@@ -12,19 +12,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/vault/api"
+	"github.com/hashicorp/vault/api/auth/approle"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Renewal of the token: at two thirds of its life, and again after a failure
-// with these waits. A lapsed token heals at the next call in any case.
-const (
-	renewRetryMin = time.Second
-	renewRetryMax = time.Minute
-)
-
-// session is a connection that is logged in, stays so, and logs in again when
-// Vault no longer knows its token.
+// session is a connection with an AppRole login. keepAlive renews its token and
+// replaces the token before it expires; a call whose token Vault no longer
+// accepts logs in again at once.
 type session struct {
 	*conn
 	roleIDFile   string
@@ -32,12 +27,27 @@ type session struct {
 	log          *slog.Logger
 	observe      func(op string, d time.Duration, err error)
 
-	login sync.Mutex         // held while logging in, so that many callers log in once
-	fresh chan time.Duration // a new token's life, for the renewing goroutine
+	renewer  *api.Client               // copied for each watcher; sends no request itself
+	login    sync.Mutex                // held during a login, so that concurrent callers log in once
+	watchers chan *api.LifetimeWatcher // of the newest token, for keepAlive
 }
 
-// call makes one call with a deadline and a name for the metrics. A token that
-// Vault no longer knows is replaced once.
+// opText describes the operations in errors.
+//
+//nolint:gochecknoglobals // read-only table
+var opText = map[string]string{
+	"sign":               "signing a task",
+	"issue":              "issuing a node certificate",
+	"server_certificate": "issuing the API's server certificate",
+	"server_names":       "reading the API's names",
+	"issuers":            "reading the CA certificates",
+	"sign_lease_key":     "signing a lease key",
+	"task_key":           "reading the task key",
+	"set_root":           "reading the root key of verifier sets",
+}
+
+// call sends a request with a deadline and observes it under the operation's
+// name. If Vault no longer accepts the token, call logs in and retries once.
 func (s *session) call(ctx context.Context, op string, r request) (*api.Secret, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -50,30 +60,14 @@ func (s *session) call(ctx context.Context, op string, r request) (*api.Secret, 
 			secret, err = s.send(ctx, r)
 		}
 	}
-	err = s.interpretError(doing(op), err)
+	err = s.interpretError(cmp.Or(opText[op], op), err)
 	s.observe(op, time.Since(start), err)
 	return secret, err
 }
 
-// doing says in words what a request is for.
-func doing(op string) string {
-	words := map[string]string{
-		"sign":               "signing a task",
-		"issue":              "issuing a node certificate",
-		"server_certificate": "issuing the API's server certificate",
-		"server_names":       "reading the API's names",
-		"issuers":            "reading the CA certificates",
-		"sign_lease_key":     "signing a lease key",
-		"task_key":           "reading the task key",
-		"set_root":           "reading the root key of verifier sets",
-		"renew":              "renewing the token",
-	}
-	return cmp.Or(words[op], op)
-}
-
-// loginAgain replaces a token after Vault denied a call with it, unless the
-// token is alive and the denial is the policy's. It reports whether the call
-// should be made once more, or else the error to report.
+// loginAgain replaces the token after Vault denied a call with it. If the token
+// is still valid, the policy denied the call and nothing changes. loginAgain
+// reports whether to retry the call, or the error to return instead.
 func (s *session) loginAgain(ctx context.Context, denied string, cause error) (bool, error) {
 	s.login.Lock()
 	defer s.login.Unlock()
@@ -86,7 +80,7 @@ func (s *session) loginAgain(ctx context.Context, denied string, cause error) (b
 	if err := s.loginLocked(ctx); err != nil {
 		return false, err
 	}
-	s.log.Info("logged in to vault again", "address", s.address)
+	s.log.Info("logged in to Vault again", "address", s.address)
 	return true, nil
 }
 
@@ -101,118 +95,135 @@ func (s *session) start(ctx context.Context) error {
 
 func (s *session) loginLocked(ctx context.Context) error {
 	start := time.Now()
-	ttl, err := s.appRoleLogin(ctx)
+	secret, err := s.appRoleLogin(ctx)
 	s.observe("login", time.Since(start), err)
 	if err != nil {
 		return err
 	}
-	select { // the goroutine needs only the newest
-	case <-s.fresh:
+	watcher, err := s.watcher(secret)
+	if err != nil {
+		return schema.Wrap(schema.KindInternal, err, "preparing the renewal of the Vault token")
+	}
+	s.api.SetToken(secret.Auth.ClientToken)
+	select { // keepAlive needs only the newest
+	case <-s.watchers:
 	default:
 	}
-	s.fresh <- ttl
+	s.watchers <- watcher
 	return nil
 }
 
-// appRoleLogin trades the credentials in the two files for a token.
-func (s *session) appRoleLogin(ctx context.Context) (time.Duration, error) {
-	roleID, err := readSecret(s.roleIDFile)
+// appRoleLogin exchanges the credentials in the two files for a token.
+func (s *session) appRoleLogin(ctx context.Context) (*api.Secret, error) {
+	const op = "logging in"
+	roleID, err := readCredential(s.roleIDFile)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	secretID, err := readSecret(s.secretIDFile)
+	secretID, err := readCredential(s.secretIDFile)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	secret, err := s.send(ctx, put("auth/"+loginMount+"/login", map[string]any{"role_id": roleID, "secret_id": secretID}))
+	method, err := approle.NewAppRoleAuth(roleID, &approle.SecretID{FromString: secretID}, approle.WithMountPath(loginMount))
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInternal, err, op)
+	}
+	secret, err := method.Login(ctx, s.api)
 	if e, ok := errors.AsType[*api.ResponseError](err); ok && (e.StatusCode == http.StatusBadRequest || e.StatusCode == http.StatusForbidden) {
-		return 0, s.unavailable(ReasonLogin, "gpuaas admin setup",
-			"logging in: Vault at %s refused the credentials in %s and %s", s.address, s.roleIDFile, s.secretIDFile)
+		return nil, unavailable(ReasonLogin, "gpuaas admin setup",
+			"%s: Vault at %s rejected the credentials in %s and %s", op, s.address, s.roleIDFile, s.secretIDFile)
 	}
 	if err != nil {
-		return 0, s.interpretError("logging in", err)
+		return nil, s.interpretError(op, err)
 	}
 	if secret == nil || secret.Auth == nil || secret.Auth.ClientToken == "" {
-		return 0, schema.Errorf(schema.KindInternal, "logging in: Vault at %s answered without a token", s.address)
+		return nil, schema.Errorf(schema.KindInternal, "%s: the response of Vault at %s contains no token", op, s.address)
 	}
-	s.api.SetToken(secret.Auth.ClientToken)
-	return time.Duration(secret.Auth.LeaseDuration) * time.Second, nil
+	return secret, nil
 }
 
-// keepAlive renews the token until ctx ends.
+// watcher prepares the renewal of a token. The watcher ignores failed renewals
+// and ends when the token can no longer be extended.
+func (s *session) watcher(login *api.Secret) (*api.LifetimeWatcher, error) {
+	var start time.Time // a watcher makes one call at a time
+	client := s.renewer.
+		WithRequestCallbacks(func(*api.Request) { start = time.Now() }).
+		WithResponseCallbacks(func(r *api.Response) {
+			err := s.interpretError("renewing the token", r.Error())
+			s.observe("renew", time.Since(start), err)
+			if err != nil {
+				s.log.Warn("cannot renew the Vault token", "address", s.address, "err", err)
+			}
+		})
+	return client.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: login})
+}
+
+// keepAlive renews the newest token until ctx ends. When Vault stops extending
+// the token, keepAlive replaces it ahead of its expiry. start must have logged in.
 func (s *session) keepAlive(ctx context.Context) {
-	var full time.Duration // what Vault granted at login
-	retry := renewRetryMin
-	timer := time.NewTimer(0)
-	timer.Stop() // nothing to renew before the first token
-	defer timer.Stop()
+	watcher := <-s.watchers
 	for {
+		go watcher.Start() // ends after Stop; a call in progress may delay it by the timeout
+		var next *api.LifetimeWatcher
 		select {
 		case <-ctx.Done():
+		case next = <-s.watchers: // a call has logged in again
+		case err := <-watcher.DoneCh():
+			s.log.Info("token cannot be extended; logging in to Vault again", "address", s.address, "err", err)
+			next = s.replaceToken(ctx)
+		}
+		watcher.Stop()
+		if next == nil {
 			return
-		case full = <-s.fresh:
-			retry = renewRetryMin
-			timer.Reset(renewAfter(full))
-			continue
-		case <-timer.C:
 		}
-		ttl, err := s.renew(ctx, full)
-		if err != nil {
-			s.log.Warn("vault token not renewed", "address", s.address, "retry_in", retry, "err", err)
-			timer.Reset(retry)
-			retry = min(2*retry, renewRetryMax)
-			continue
-		}
-		retry = renewRetryMin
-		timer.Reset(renewAfter(ttl))
+		watcher = next
 	}
 }
 
-func renewAfter(ttl time.Duration) time.Duration { return max(ttl*2/3, renewRetryMin) }
-
-// renew extends the token. One that Vault does not extend, or by less and less
-// because its maximal life ends, is replaced ahead of its end.
-func (s *session) renew(ctx context.Context, full time.Duration) (time.Duration, error) {
-	token := s.api.Token()
-	secret, err := s.call(ctx, "renew", put("auth/token/renew-self", nil))
-	if err == nil && secret != nil && secret.Auth != nil {
-		ttl := time.Duration(secret.Auth.LeaseDuration) * time.Second
-		if ttl >= full/2 {
-			return ttl, nil
+// replaceToken logs in, with retries until ctx ends, and returns the watcher of
+// the newest token, or nil if ctx has ended.
+func (s *session) replaceToken(ctx context.Context) *api.LifetimeWatcher {
+	failed := func(err error, wait time.Duration) {
+		s.log.Warn("cannot replace the Vault token", "address", s.address, "retry_in", wait, "err", err)
+	}
+	watcher, err := retry(ctx, loginRetryMax, failed, func() (*api.LifetimeWatcher, error) {
+		ctx, cancel := context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+		s.login.Lock()
+		defer s.login.Unlock()
+		if len(s.watchers) == 0 { // otherwise a call has already logged in
+			if err := s.loginLocked(ctx); err != nil {
+				return nil, err
+			}
 		}
+		return <-s.watchers, nil
+	})
+	if err != nil {
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	s.login.Lock()
-	defer s.login.Unlock()
-	if s.api.Token() != token {
-		return full, nil // the call has already logged in again
-	}
-	return full, s.loginLocked(ctx)
+	return watcher
 }
 
-// revoke gives the token back, as far as Vault is there to take it.
+// revoke revokes the token if Vault can be reached.
 func (s *session) revoke(timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if _, err := s.send(ctx, put("auth/token/revoke-self", nil)); err != nil {
-		s.log.Debug("vault token not given back; it ends by itself", "address", s.address)
+		s.log.Debug("cannot revoke the Vault token; it expires", "address", s.address)
 	}
 	s.api.ClearToken()
 }
 
-// readSecret reads a credential file. The error names the file, never its
-// content.
-func readSecret(file string) (string, error) {
+// readCredential reads a credential file. Errors contain the file's name, never
+// its content.
+func readCredential(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
-		return "", schema.NewError(schema.KindServiceUnavailable, "reading the Vault credentials: %v", err).
-			WithReason(ReasonLogin).WithNext("gpuaas admin setup")
+		return "", unavailable(ReasonLogin, "gpuaas admin setup", "cannot read the Vault credentials: %v", err)
 	}
 	text := strings.TrimSpace(string(raw))
 	if text == "" {
-		return "", schema.NewError(schema.KindServiceUnavailable, "reading the Vault credentials: %s is empty", file).
-			WithReason(ReasonLogin).WithNext("gpuaas admin setup")
+		return "", unavailable(ReasonLogin, "gpuaas admin setup", "cannot read the Vault credentials: %s is empty", file)
 	}
 	return text, nil
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// seconds renders a duration as Vault takes it.
+// seconds formats a duration for Vault.
 func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int64(d.Seconds())) }
 
-// nodeCA makes the node CA and the one role that signs with it. The role takes
-// nothing from a CSR but its key, and stores and leases nothing, so that any
-// number of renewals leaves no trace in Vault.
+// nodeCA creates the node CA and the only role that signs with it. The role uses
+// only the key of a CSR, and stores and leases nothing, so that renewals do not
+// grow Vault's storage.
 func (s *setup) nodeCA(ctx context.Context) error {
 	if err := s.ca(ctx, nodeMount, nodeCAName(s.env)); err != nil {
 		return err
@@ -28,8 +28,8 @@ func (s *setup) nodeCA(ctx context.Context) error {
 	return s.role(ctx, nodeMount, nodeRole, role)
 }
 
-// apiCA makes the CA of the API's server certificate, apart from the node CA, so
-// that a rotation of that one never touches what nodes trust the API by.
+// apiCA creates the CA of the API's server certificate. It is separate from the
+// node CA, so that a rotation of the node CA never affects how nodes trust the API.
 func (s *setup) apiCA(ctx context.Context) error {
 	if err := s.ca(ctx, apiMount, apiCAName(s.env)); err != nil {
 		return err
@@ -39,15 +39,15 @@ func (s *setup) apiCA(ctx context.Context) error {
 	role["server_flag"] = true
 	role["ext_key_usage"] = "ServerAuth"
 	role["allow_ip_sans"] = len(s.ips) > 0
-	// The addresses stand here for the API to read; a role cannot restrict
-	// them, the policy does.
+	// The API reads the addresses from here. The policy restricts them; a role
+	// cannot.
 	role["allowed_domains"] = append(append([]string{}, s.dns...), s.ips...)
 	role["allow_bare_domains"] = true
 	return s.role(ctx, apiMount, apiRole, role)
 }
 
-// leafRole is what both roles have in common: all that Vault allows by default
-// is off.
+// leafRole returns the settings that both roles share. It turns off everything
+// that Vault allows by default.
 func leafRole(ttl time.Duration) map[string]any {
 	return map[string]any{
 		"use_csr_common_name":                false,
@@ -76,8 +76,8 @@ func leafRole(ttl time.Duration) map[string]any {
 	}
 }
 
-// ca makes a PKI engine and its first issuer, a P-256 key that never leaves
-// Vault, where there is none.
+// ca creates a PKI engine and its first issuer, a P-256 key that never leaves
+// Vault, unless they exist.
 func (s *setup) ca(ctx context.Context, mount, name string) error {
 	if err := s.mount(ctx, "sys/mounts", mount, "pki", map[string]any{"max_lease_ttl": seconds(caTTL)}); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 		return err
 	}
 	if !there {
-		_, err := s.do(ctx, "making the CA of "+mount, put(mount+"/root/generate/internal", map[string]any{
+		_, err := s.do(ctx, "creating the CA of "+mount, put(mount+"/root/generate/internal", map[string]any{
 			"common_name": name,
 			"issuer_name": firstIssuer,
 			"key_name":    firstIssuer,
@@ -95,12 +95,12 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 			"key_bits":    256,
 			"ttl":         seconds(caTTL),
 			"format":      "pem",
-			// It signs leaves only.
+			// The CA signs only leaves.
 			"max_path_length":      0,
 			"exclude_cn_from_sans": true,
 		}))
 		if err == nil {
-			s.log.Info("made a CA in vault", "mount", mount, "subject", name)
+			s.log.Info("created a CA in Vault", "mount", mount, "subject", name)
 		} else if there, _ := s.hasIssuer(ctx, mount); !there {
 			return err
 		}
@@ -109,23 +109,23 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 }
 
 // hasIssuer reports whether the mount has any issuer. A mount whose first
-// generation was retired has others, and needs no new first one.
+// generation was deleted has later ones and needs no new first one.
 func (s *setup) hasIssuer(ctx context.Context, mount string) (bool, error) {
 	secret, err := s.do(ctx, "listing the CAs of "+mount, list(mount+"/issuers"))
 	if errors.Is(err, errAbsent) {
 		return false, nil
 	}
-	var answer struct {
+	var response struct {
 		Keys []string `json:"keys"`
 	}
 	if err == nil {
-		err = decode(secret, &answer)
+		err = decode(secret, &response)
 	}
-	return len(answer.Keys) > 0, err
+	return len(response.Keys) > 0, err
 }
 
-// checkIssuer refuses a first generation that is of another environment: one
-// Vault serves one.
+// checkIssuer rejects a first generation of another environment: one Vault serves
+// one environment.
 func (s *setup) checkIssuer(ctx context.Context, mount, name string) error {
 	secret, err := s.do(ctx, "reading the CA of "+mount, get(mount+"/issuer/"+firstIssuer))
 	if errors.Is(err, errAbsent) {
@@ -134,22 +134,22 @@ func (s *setup) checkIssuer(ctx context.Context, mount, name string) error {
 	if err != nil {
 		return err
 	}
-	var answer issuer
-	if err := decode(secret, &answer); err != nil {
+	var response issuer
+	if err := decode(secret, &response); err != nil {
 		return err
 	}
-	certs, err := parseCerts(answer.Certificate)
+	certs, err := parseCerts(response.Certificate)
 	if err != nil {
 		return err
 	}
 	if len(certs) != 1 || certs[0].Subject.CommonName != name {
 		return schema.Errorf(schema.KindInvalidRequest,
-			"the CA in %s of Vault at %s is not %q: it serves another environment; use another Vault or namespace", mount, s.address, name)
+			"the CA in %s of Vault at %s is not %q, so it serves another environment; use another Vault or namespace", mount, s.address, name)
 	}
 	return nil
 }
 
-// role writes a role and keeps the issuer it was moved to by a rotation.
+// role writes a role and keeps the issuer that a rotation assigned to it.
 func (s *setup) role(ctx context.Context, mount, name string, role map[string]any) error {
 	path := mount + "/roles/" + name
 	secret, err := s.do(ctx, "reading the role "+path, get(path))
@@ -171,8 +171,8 @@ func (s *setup) role(ctx context.Context, mount, name string, role map[string]an
 	return err
 }
 
-// signingKeys makes the key that signs tasks and the one that signs verifier
-// sets where there is none, and refuses one that could have left Vault.
+// signingKeys creates the task key and the root key of verifier sets unless they
+// exist, and rejects a key that could have left Vault.
 func (s *setup) signingKeys(ctx context.Context) error {
 	if err := s.mount(ctx, "sys/mounts", transitMount, "transit", nil); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (s *setup) signingKey(ctx context.Context, name string) error {
 	path := transitMount + "/keys/" + name
 	secret, err := s.do(ctx, "reading the key "+name, get(path))
 	if errors.Is(err, errAbsent) {
-		_, err = s.do(ctx, "making the key "+name, put(path, map[string]any{
+		_, err = s.do(ctx, "creating the key "+name, put(path, map[string]any{
 			"type":                   "ed25519",
 			"exportable":             false,
 			"allow_plaintext_backup": false,
@@ -198,7 +198,7 @@ func (s *setup) signingKey(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		s.log.Info("made a signing key in vault", "key", path)
+		s.log.Info("created a signing key in Vault", "key", path)
 		secret, err = s.do(ctx, "reading the key "+name, get(path))
 	}
 	if err != nil {
@@ -208,16 +208,16 @@ func (s *setup) signingKey(ctx context.Context, name string) error {
 	if err := decode(secret, &key); err != nil {
 		return err
 	}
-	return s.holdKey(ctx, path, key)
+	return s.protectKey(ctx, path, key)
 }
 
-// holdKey checks the settings which keep a key in Vault and its version ours to
-// choose. Vault cannot take the first two back, so a key that has them is
-// refused; the others are set.
-func (s *setup) holdKey(ctx context.Context, path string, key transitKey) error {
+// protectKey checks the settings that keep a key in Vault and prevent automatic
+// rotation. Exportable and plaintext backup cannot be turned off again, so a key
+// with either of them is rejected; the others are corrected.
+func (s *setup) protectKey(ctx context.Context, path string, key transitKey) error {
 	if key.Type != "ed25519" || key.Exportable || key.AllowPlaintextBackup {
 		return schema.Errorf(schema.KindInvalidRequest,
-			"the key %s in Vault at %s is of type %s, exportable %t, plaintext backup %t; gpuaas signs with an ed25519 key that cannot leave Vault",
+			"the key %s in Vault at %s has type %s, exportable %t, plaintext backup %t; gpuaas needs an ed25519 key that cannot leave Vault",
 			path, s.address, key.Type, key.Exportable, key.AllowPlaintextBackup)
 	}
 	if !key.DeletionAllowed && key.AutoRotatePeriod == 0 {

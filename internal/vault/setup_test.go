@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -19,7 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// standing is what a second Setup must not change.
+// standing is the state that a second Setup must not change.
 type standing struct {
 	NodeCA, ServerCA, TaskTrust                    string
 	WorkerRole, WorkerSecret, APIRole, APISecretID string
@@ -60,7 +61,7 @@ func TestSetupTwice(t *testing.T) {
 	require.Len(t, b.list(t, "auth/approle/role/gpuaas-api/secret-id"), 1)
 }
 
-func TestSetupAtOnce(t *testing.T) {
+func TestSetupConcurrently(t *testing.T) {
 	b := empty(t)
 	const runs = 6
 	errs := make([]error, runs)
@@ -87,7 +88,7 @@ func TestSetupAtOnce(t *testing.T) {
 	require.Equal(t, before, b.standing(t))
 }
 
-func TestSetupReplacesOnlyADeadSecretID(t *testing.T) {
+func TestSetupReplacesOnlyInvalidSecretID(t *testing.T) {
 	b := prepared(t)
 	before := b.standing(t)
 	b.write(t, "auth/approle/role/gpuaas-api/secret-id/destroy", map[string]any{"secret_id": before.APISecretID})
@@ -111,7 +112,7 @@ func TestSetupTightensFileModes(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-func TestSetupKeepsARotatedIssuer(t *testing.T) {
+func TestSetupKeepsRotatedIssuer(t *testing.T) {
 	b := prepared(t)
 	b.write(t, "pki-node/root/generate/internal", map[string]any{
 		"common_name": "gpuaas test node CA G2", "issuer_name": "g2", "key_type": "ec", "key_bits": 256, "ttl": "87600h",
@@ -123,7 +124,7 @@ func TestSetupKeepsARotatedIssuer(t *testing.T) {
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
 
 	c := b.login(t, "api")
-	issued, err := c.Issue(t.Context(), newCSR(t, emptyRequest(), newKey(t)), nodeIdentity())
+	issued, err := c.Issue(t.Context(), newCSR(t, x509.CertificateRequest{}, newKey(t)), nodeIdentity())
 	require.NoError(t, err)
 	require.Equal(t, "CN=gpuaas test node CA G2", issued.Facts.Issuer)
 	roots, err := c.Roots(t.Context())
@@ -131,7 +132,7 @@ func TestSetupKeepsARotatedIssuer(t *testing.T) {
 	require.Len(t, roots, 2)
 }
 
-func TestSetupTakesNewNames(t *testing.T) {
+func TestSetupAppliesNewNames(t *testing.T) {
 	b := prepared(t)
 	b.setup.NodeAPINames = []string{"api.example.test"}
 	require.NoError(t, Setup(t.Context(), b.admin, b.setup))
@@ -141,7 +142,7 @@ func TestSetupTakesNewNames(t *testing.T) {
 	require.Empty(t, cert.Leaf().IPAddresses)
 }
 
-func TestSetupRefuses(t *testing.T) {
+func TestSetupRejects(t *testing.T) {
 	b := prepared(t)
 	t.Run("another environment's Vault", func(t *testing.T) {
 		c := b.setup
@@ -177,7 +178,7 @@ func TestSetupRefuses(t *testing.T) {
 		require.NoError(t, root.Sys().Unmount(transitMount))
 		b.write(t, "sys/mounts/transit", map[string]any{"type": "kv"})
 		err := Setup(t.Context(), b.admin, b.setup)
-		require.ErrorContains(t, err, "gpuaas needs transit there")
+		require.ErrorContains(t, err, "gpuaas needs type transit")
 	})
 	t.Run("a key that can leave Vault", func(t *testing.T) {
 		root := b.Root(t)
@@ -190,9 +191,9 @@ func TestSetupRefuses(t *testing.T) {
 	})
 }
 
-// A read that fails is never taken for "not there": a new key would make every
-// node refuse our tasks (B37).
-func TestSetupMakesNoKeyWhenAReadFails(t *testing.T) {
+// Setup creates no key if it cannot read the existing one: with a new key, every
+// node would reject our tasks.
+func TestSetupCreatesNoKeyAfterFailedRead(t *testing.T) {
 	b := prepared(t)
 	before := b.standing(t)
 	target, err := url.Parse(b.Address)
@@ -246,8 +247,8 @@ func TestSplitNames(t *testing.T) {
 	require.Equal(t, []string{"127.0.0.1", "::1"}, ips)
 }
 
-// Setup gets on from wherever an earlier run was cut off: before a request
-// reached Vault, or after it with the answer lost.
+// Setup completes after an earlier run was interrupted at any request: before it
+// reached Vault, or after it with the response lost.
 func TestSetupInterrupted(t *testing.T) {
 	b := empty(t)
 	target, err := url.Parse(b.Address)
@@ -286,8 +287,8 @@ func TestSetupInterrupted(t *testing.T) {
 	require.Equal(t, before, b.standing(t))
 }
 
-// Only Vault's own word that there is nothing counts as "not there".
-func TestAbsentIsAClear404(t *testing.T) {
+// Only Vault's own 404 without a message means that an object does not exist.
+func TestAbsentOnlyByVaults404(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		body   string

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// verifier is a key of a verifier set, as a node's check uses it.
+// verifier is a key of a verifier set, as a node uses it.
 type verifier struct{ trust.VerifierKey }
 
 func (v verifier) KeyID() (string, error)   { return v.VerifierKey.KeyID, nil }
@@ -58,7 +58,7 @@ func TestSign(t *testing.T) {
 	envelope, err := worker.Sign(t.Context(), payload)
 	require.NoError(t, err)
 
-	// The API hands out the key, through the text form of the bundle.
+	// The API publishes the key in the text form of the bundle.
 	handed, err := api.TaskTrust(t.Context())
 	require.NoError(t, err)
 	trusted, err := trust.ParseTaskTrust(handed.String())
@@ -95,9 +95,9 @@ func TestSign(t *testing.T) {
 	})
 }
 
-// A rotation in Vault alone changes nothing (B35), for those who run and those
-// who start: only a published set moves the signer.
-func TestRotationByHandChangesNothing(t *testing.T) {
+// A rotation in Vault alone changes nothing, neither for running nor for new
+// clients: only a published set changes the signing key.
+func TestFollowPinsKeyVersion(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
 	payload := []byte("{}")
@@ -109,7 +109,7 @@ func TestRotationByHandChangesNothing(t *testing.T) {
 	b.write(t, "transit/keys/task-test/rotate", nil)
 	b.write(t, "transit/keys/set-root-test/rotate", nil)
 	require.NoError(t, c.Follow(t.Context(), b.set), "the hourly check")
-	for name, client := range map[string]*Client{"running": c, "started since": b.login(t, "worker")} {
+	for name, client := range map[string]*Client{"running": c, "new": b.login(t, "worker")} {
 		again, err := client.Sign(t.Context(), payload)
 		require.NoError(t, err)
 		require.Equal(t, signed, again, name)
@@ -117,7 +117,7 @@ func TestRotationByHandChangesNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, trust, trustAgain, name)
 	}
-	next, due, err := b.sets(t).Renewal(t.Context(), b.set, time.Now().Add(SetLife))
+	next, due, err := b.sets(t).Renewal(t.Context(), b.set, time.Now().Add(VerifierSetLifetime))
 	require.NoError(t, err)
 	require.True(t, due)
 	require.NoError(t, c.Follow(t.Context(), next))
@@ -125,7 +125,7 @@ func TestRotationByHandChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, signed, again, "a renewal keeps the keys")
 
-	t.Run("a published set moves on", func(t *testing.T) {
+	t.Run("a published set changes the key", func(t *testing.T) {
 		require.NoError(t, c.Follow(t.Context(), b.moved(t, next)))
 		moved, err := c.Sign(t.Context(), payload)
 		require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestRotationByHandChangesNothing(t *testing.T) {
 		_, err = verify(t, moved, newTrust.Keys)
 		require.NoError(t, err)
 		_, err = verify(t, signed, newTrust.Keys)
-		require.NoError(t, err, "the old key has its grace")
+		require.NoError(t, err, "the old key is in grace")
 		_, err = verify(t, moved, trust.Keys)
 		require.Error(t, err)
 	})
@@ -150,18 +150,18 @@ func (b *bench) moved(t *testing.T, set trust.StoredSet) trust.StoredSet {
 	require.NoError(t, err)
 	tasks, err := s.s.transit().read(t.Context(), "reading", "task-test")
 	require.NoError(t, err)
-	doc := f.doc
-	doc.Version, doc.PrevHash = doc.Version+1, f.hash
+	doc := f.set.Doc
+	doc.Version, doc.PrevHash = doc.Version+1, f.set.Hash
 	doc.Keys = []trust.VerifierSetKey{
 		{KeyID: "task-test.v2", Public: tasks.Keys["2"].PublicKey, State: trust.KeyActive},
 		{KeyID: "task-test.v1", Public: tasks.Keys["1"].PublicKey, State: trust.KeyGrace},
 	}
-	next, err := s.signSet(t.Context(), doc, f)
+	next, err := s.sign(t.Context(), doc, f.root, f.key)
 	require.NoError(t, err)
 	return next
 }
 
-func TestNothingIsSignedBeforeASetIsFollowed(t *testing.T) {
+func TestSignRequiresVerifierSet(t *testing.T) {
 	b := prepared(t)
 	c := b.loginWith(t, b.config("worker"))
 	_, err := c.Sign(t.Context(), []byte("{}"))
@@ -171,9 +171,8 @@ func TestNothingIsSignedBeforeASetIsFollowed(t *testing.T) {
 	require.Zero(t, b.calls.of("sign"))
 }
 
-// A key that was re-made under its old name is found by the signer, not by every
-// node, and stops it.
-func TestRemadeKeyIsNotUsed(t *testing.T) {
+// The signer detects a key that was recreated under its old name, and stops.
+func TestRecreatedKeyStopsSigning(t *testing.T) {
 	b := prepared(t)
 	c := b.login(t, "worker")
 	root := b.Root(t)
@@ -190,14 +189,14 @@ func TestRemadeKeyIsNotUsed(t *testing.T) {
 	err = c.Follow(t.Context(), b.set)
 	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
 	require.ErrorContains(t, err, "task-test.v1 (sha256 ")
-	require.ErrorContains(t, err, "Vault holds task-test.v1 (sha256 ")
+	require.ErrorContains(t, err, "Vault has task-test.v1 (sha256 ")
 	require.NotEmpty(t, schema.AsError(err).Next)
 	calls := b.calls.of("sign")
 	_, err = c.Sign(t.Context(), []byte("{}"))
 	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
 	_, err = c.TaskTrust(t.Context())
 	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
-	require.Equal(t, calls, b.calls.of("sign"), "Vault is not even asked")
+	require.Equal(t, calls, b.calls.of("sign"), "no call to Vault")
 	_, _, err = b.sets(t).Renewal(t.Context(), b.set, time.Now())
 	requireKind(t, err, schema.KindInternal, ReasonKeyMismatch)
 }

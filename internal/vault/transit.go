@@ -13,18 +13,19 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// transit is the engine with the signing keys, as a login or a setup reaches it.
+// transit is the transit engine as a login or a setup reaches it.
 type transit struct {
-	call    func(ctx context.Context, doing string, r request) (*api.Secret, error)
+	call    func(ctx context.Context, op string, r request) (*api.Secret, error)
 	address string
 }
 
 func (s *session) transit() transit { return transit{s.call, s.address} }
 func (s *setup) transit() transit   { return transit{s.do, s.address} }
 
-// transitKey is what Vault says of a transit key.
+// transitKey is Vault's description of a transit key.
 type transitKey struct {
 	Type                 string `json:"type"`
 	LatestVersion        int    `json:"latest_version"`
@@ -46,14 +47,14 @@ type keyVersion struct {
 
 func (k keyVersion) id() string { return keyID(k.name, k.version) }
 
-// read reads a key. A key that Vault says is not there is KindInternal with
-// reason ReasonNoKey; it is never made here.
-func (t transit) read(ctx context.Context, doing, name string) (transitKey, error) {
+// read reads a key. A key that does not exist is KindInternal with reason
+// ReasonNoKey; read never creates one.
+func (t transit) read(ctx context.Context, op, name string) (transitKey, error) {
 	var key transitKey
-	secret, err := t.call(ctx, doing, get(transitMount+"/keys/"+name))
+	secret, err := t.call(ctx, op, get(transitMount+"/keys/"+name))
 	if errors.Is(err, errAbsent) {
 		return key, schema.NewError(schema.KindInternal, "Vault at %s has no key %s", t.address, name).
-			WithReason(ReasonNoKey).WithNext("gpuaas admin setup makes it where Vault is new; else restore Vault's backup")
+			WithReason(ReasonNoKey).WithNext("in a new Vault: gpuaas admin setup; otherwise restore Vault's backup")
 	}
 	if err != nil {
 		return key, err
@@ -62,11 +63,8 @@ func (t transit) read(ctx context.Context, doing, name string) (transitKey, erro
 	return key, err
 }
 
-// version is one version of a key that was read, 0 the newest.
+// version returns one version of the key.
 func (k transitKey) version(name string, version int) (keyVersion, error) {
-	if version == 0 {
-		version = k.LatestVersion
-	}
 	public, err := base64.StdEncoding.DecodeString(k.Keys[strconv.Itoa(version)].PublicKey)
 	if err != nil || len(public) != ed25519.PublicKeySize {
 		return keyVersion{}, schema.NewError(schema.KindInternal, "Vault's key %s has no Ed25519 version %d", name, version).
@@ -75,45 +73,69 @@ func (k transitKey) version(name string, version int) (keyVersion, error) {
 	return keyVersion{name, version, public}, nil
 }
 
-// signer is one key version in the form the DSSE library asks for.
+// byID returns the version of the key that an ID names.
+func (k transitKey) byID(name, id string) (keyVersion, error) {
+	version, ok := versionOf(name, id)
+	if !ok {
+		return keyVersion{}, schema.NewError(schema.KindInternal, "%q is not a version of Vault's key %s", id, name).WithReason(ReasonNoKey)
+	}
+	return k.version(name, version)
+}
+
+// verifiers returns the public keys of all versions.
+func (k transitKey) verifiers(name string) []trust.VerifierKey {
+	var keys []trust.VerifierKey
+	for text := range k.Keys {
+		version, err := strconv.Atoi(text)
+		if err != nil {
+			continue
+		}
+		if v, err := k.version(name, version); err == nil {
+			keys = append(keys, trust.VerifierKey{State: trust.KeyActive, KeyID: v.id(), Public: v.public})
+		}
+	}
+	return keys
+}
+
+// signer adapts a key version to the DSSE library.
 type signer struct {
 	transit
-	doing string
-	key   keyVersion
+	op  string
+	key keyVersion
 }
 
 // KeyID implements dsse.Signer.
 func (s signer) KeyID() (string, error) { return s.key.id(), nil }
 
-// Sign implements dsse.Signer. The bytes are signed as they are, without a hash
-// of our own before. The signature is checked with the public key as it was read
-// before: a key that was re-made under its old name, or restored from an older
-// time, is found here and not by every node.
+// Sign implements dsse.Signer. Vault signs the data itself, without hashing it
+// first. Sign verifies the signature with the public key that was read before, so
+// that a key that was recreated under its old name, or restored from an older
+// backup, is detected here and not by every node.
 func (s signer) Sign(ctx context.Context, data []byte) ([]byte, error) {
-	secret, err := s.call(ctx, s.doing, put(transitMount+"/sign/"+s.key.name, map[string]any{
+	secret, err := s.call(ctx, s.op, put(transitMount+"/sign/"+s.key.name, map[string]any{
 		"input":       base64.StdEncoding.EncodeToString(data),
 		"key_version": s.key.version,
 	}))
 	if err != nil {
 		return nil, err
 	}
-	var answer struct {
+	var response struct {
 		Signature string `json:"signature"`
 	}
-	if err := decode(secret, &answer); err != nil {
+	if err := decode(secret, &response); err != nil {
 		return nil, err
 	}
-	text, ok := strings.CutPrefix(answer.Signature, "vault:v"+strconv.Itoa(s.key.version)+":")
+	text, ok := strings.CutPrefix(response.Signature, "vault:v"+strconv.Itoa(s.key.version)+":")
 	signature, err := base64.StdEncoding.DecodeString(text)
 	if !ok || err != nil || !ed25519.Verify(s.key.public, data, signature) {
-		return nil, schema.NewError(schema.KindInternal, "Vault's signature is not by key %s as the verifier set has it", s.key.id()).
+		return nil, schema.NewError(schema.KindInternal, "Vault's signature is not by the verifier set's key %s", s.key.id()).
 			WithReason(ReasonKeyMismatch).WithNext(nextMismatch)
 	}
 	return signature, nil
 }
 
-// seal signs a document: a DSSE envelope with one signature a signer, all over
-// the same bytes.
+// seal returns a DSSE envelope of the payload with one signature per signer, all
+// over the same bytes.
 func seal(ctx context.Context, payloadType string, payload []byte, signers ...dsse.Signer) (json.RawMessage, error) {
 	s, err := dsse.NewEnvelopeSigner(signers...)
 	if err != nil {
@@ -125,7 +147,7 @@ func seal(ctx context.Context, payloadType string, payload []byte, signers ...ds
 	}
 	raw, err := json.Marshal(envelope)
 	if err != nil {
-		return nil, schema.Wrap(schema.KindInternal, err, "rendering a signed document")
+		return nil, schema.Wrap(schema.KindInternal, err, "encoding a signed document")
 	}
 	return raw, nil
 }

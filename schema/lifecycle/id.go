@@ -12,35 +12,57 @@ import (
 // of the wire contract: changing it detaches retries from their first attempt.
 var operationSpace = uuid.MustParse("6d5c7f4e-0a1b-5c2d-9e3f-67707561617a")
 
-// NodeWorkflowID is the workflow ID of every operation on a node, whatever its
-// type. It is the node's lock: Temporal refuses a second run under it.
-func NodeWorkflowID(nodeID string) string { return "node:" + nodeID }
+const (
+	nodePrefix    = "node:"
+	reissueSuffix = ":reissue"
+)
 
-// ReissueWorkflowID is the workflow ID of a reissue, which changes no state and
-// so does not take the node's lock.
-func ReissueWorkflowID(nodeID string) string { return "node:" + nodeID + ":reissue" }
+// NodeWorkflowID is the workflow ID of every action that holds the node. It is
+// the node's lock: Temporal refuses a second run under the same ID.
+func NodeWorkflowID(host, nodeID string) string { return nodePrefix + host + ":" + nodeID }
 
-// WorkflowID is the workflow ID that an action runs under: the node's lock, or
-// the reissue's own.
-func WorkflowID(a Action, nodeID string) string {
-	if a == ActionReissueEnrollment {
-		return ReissueWorkflowID(nodeID)
+// ReissueWorkflowID is the workflow ID of a reissue, which does not hold the
+// node.
+func ReissueWorkflowID(host, nodeID string) string {
+	return NodeWorkflowID(host, nodeID) + reissueSuffix
+}
+
+// WorkflowID is the workflow ID that an action on a node runs under.
+func WorkflowID(a Action, host, nodeID string) string {
+	if p, ok := PlanOf(a, Options{}); ok && !p.Holds {
+		return ReissueWorkflowID(host, nodeID)
 	}
-	return NodeWorkflowID(nodeID)
+	return NodeWorkflowID(host, nodeID)
 }
 
 // FleetWorkflowID is the workflow ID of work on many nodes.
-func FleetWorkflowID(verb string) string { return "fleet:" + verb }
+func FleetWorkflowID(verb, id string) string { return "fleet:" + verb + ":" + id }
 
-// NodeIDOfWorkflow returns the node a workflow ID belongs to; ok is false for
-// an ID that is not a node's.
-func NodeIDOfWorkflow(workflowID string) (nodeID string, ok bool) {
-	rest, ok := strings.CutPrefix(workflowID, "node:")
+// NodeOfWorkflow returns the node that a workflow ID belongs to. ok is false for
+// an ID that is not a node's. The host may contain colons.
+func NodeOfWorkflow(workflowID string) (host, nodeID string, ok bool) {
+	rest, ok := strings.CutPrefix(workflowID, nodePrefix)
 	if !ok {
-		return "", false
+		return "", "", false
 	}
-	nodeID, _, _ = strings.Cut(rest, ":")
-	return nodeID, schema.IsID(nodeID)
+	rest = strings.TrimSuffix(rest, reissueSuffix)
+	at := strings.LastIndexByte(rest, ':')
+	if at < 1 {
+		return "", "", false
+	}
+	host, nodeID = rest[:at], rest[at+1:]
+	return host, nodeID, schema.IsID(nodeID)
+}
+
+// CheckWorkflowID refuses a run of action a whose workflow ID is not the one
+// that excludes other runs on the same node: KindInvalidRequest, reason
+// foreign_workflow_id. host and nodeID are those of the inventory.
+func CheckWorkflowID(a Action, host, nodeID, workflowID string) error {
+	if want := WorkflowID(a, host, nodeID); workflowID != want {
+		return schema.NewError(schema.KindInvalidRequest, "workflow %q may not %s node %s: the action runs as workflow %s",
+			workflowID, a, host, want).WithReason("foreign_workflow_id").WithNext("gpuaas node " + string(a) + " " + host)
+	}
+	return nil
 }
 
 // OperationID returns the id of an operation: derived from the idempotency key
@@ -58,7 +80,7 @@ func OperationID(nodeID string, a Action, idempotencyKey string) string {
 func TaskID(operationID, step string) string { return derived("task", operationID, step) }
 
 // ResourceID is the id of an operation's ledger entry and the idempotency key
-// handed to the provider.
+// of the provider's call.
 func ResourceID(operationID, kind string) string { return derived("resource", operationID, kind) }
 
 func derived(parts ...string) string {

@@ -16,14 +16,39 @@ func TestIDs(t *testing.T) {
 	require.False(t, schema.IsID("gpu-17"))
 	require.False(t, schema.IsID("{"+node[:36-2]+"}"))
 
-	id, ok := lifecycle.NodeIDOfWorkflow(lifecycle.NodeWorkflowID(node))
-	require.True(t, ok)
-	require.Equal(t, node, id)
-	id, ok = lifecycle.NodeIDOfWorkflow(lifecycle.ReissueWorkflowID(node))
-	require.True(t, ok)
-	require.Equal(t, node, id)
-	_, ok = lifecycle.NodeIDOfWorkflow(lifecycle.FleetWorkflowID("reissue"))
-	require.False(t, ok)
+	for _, host := range []string{"gpu-17", "gpu-17.example.org", "2001:db8::17"} {
+		require.Equal(t, "node:"+host+":"+node, lifecycle.NodeWorkflowID(host, node))
+		for _, workflowID := range []string{lifecycle.NodeWorkflowID(host, node), lifecycle.ReissueWorkflowID(host, node)} {
+			gotHost, gotNode, ok := lifecycle.NodeOfWorkflow(workflowID)
+			require.True(t, ok)
+			require.Equal(t, host, gotHost)
+			require.Equal(t, node, gotNode)
+		}
+	}
+	for _, foreign := range []string{"", "evil-2", "node:" + node, "node::" + node, "node:gpu-17", lifecycle.FleetWorkflowID("reissue", node)} {
+		_, _, ok := lifecycle.NodeOfWorkflow(foreign)
+		require.False(t, ok, foreign)
+	}
+}
+
+// TestCheckWorkflowID holds that only the node's own workflow ID may run an
+// action: any other ID would escape the lock.
+func TestCheckWorkflowID(t *testing.T) {
+	t.Parallel()
+	const host = "gpu-17"
+	node := schema.NewID()
+	for _, p := range lifecycle.Operations() {
+		want := lifecycle.NodeWorkflowID(host, node)
+		if !p.Holds {
+			want = lifecycle.ReissueWorkflowID(host, node)
+		}
+		require.NoError(t, lifecycle.CheckWorkflowID(p.Action, host, node, want), p.Action)
+		for _, foreign := range []string{"evil-2", "", want + ":x", lifecycle.NodeWorkflowID("gpu-18", node),
+			lifecycle.NodeWorkflowID(host, schema.NewID()), lifecycle.ReissueWorkflowID(host, schema.NewID())} {
+			err := lifecycle.CheckWorkflowID(p.Action, host, node, foreign)
+			require.ErrorIs(t, err, &schema.Error{Kind: schema.KindInvalidRequest, Reason: "foreign_workflow_id"}, "%s as %q", p.Action, foreign)
+		}
+	}
 }
 
 func TestDerivedIDs(t *testing.T) {

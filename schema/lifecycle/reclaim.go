@@ -2,12 +2,12 @@ package lifecycle
 
 import "time"
 
-// Timings of dispatch, from design/architecture.md §7 and trust.md C6.
+// Timings of the reclaimer.
 const (
 	// ReclaimInterval is the interval of the reclaimer's schedule.
 	ReclaimInterval = 30 * time.Second
 	// ReclaimRunTimeout ends a run of the reclaimer that hangs, so that it does
-	// not keep the next ones from starting.
+	// not block the next ones.
 	ReclaimRunTimeout = 3 * time.Minute
 )
 

@@ -1,18 +1,17 @@
 package trust
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"sort"
 	"strings"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
-// BootstrapBundle is what a node needs to enrol: the source of truth, never
-// reconstructed by hand. The env names are those of the source documents
-// (S-BND-03 to -05). It holds the enrolment token: a file of it is mode 0600
-// and it never enters Temporal or a log.
+// BootstrapBundle contains everything that a node needs to enroll. It includes
+// the enrollment token: a file that holds it has mode 0600, and the bundle never
+// enters Temporal or a log.
 type BootstrapBundle struct {
 	NodeID          string `json:"GPUAAS_NODE_ID"`
 	EnrollmentToken string `json:"GPUAAS_ENROLLMENT_TOKEN"`
@@ -30,37 +29,32 @@ type BootstrapBundle struct {
 	CABundleFingerprint string `json:"ca_bundle_fingerprint"`
 	// NodeCertCABundlePEM verifies node certificates.
 	NodeCertCABundlePEM string `json:"node_cert_ca_bundle_pem"`
-	ExpiresAt           string `json:"expires_at"` // RFC 3339; the token's end
-	// Package says where the agent's package is; nil where none is configured.
+	ExpiresAt           string `json:"expires_at"` // RFC 3339; when the token expires
+	// Package locates the agent's package; nil if none is configured.
 	Package *AgentPackage `json:"package,omitempty"`
 }
 
-// AgentPackage is the agent's install package: the six fields of S-BND-06, and
-// the short-lived pull credential that S-BND-09 delivers in the bundle. A bundle
-// is made and answered in one call of the admin API, so none of it is ever in a
-// workflow's input or history.
+// AgentPackage locates the agent's install package and carries the short-lived
+// credential to pull it. The admin API builds and returns a bundle in one call, so
+// that none of this enters a workflow's input or history.
 type AgentPackage struct {
-	// OCIRef is repository@sha256:… in the registry, or the URL of the archive
-	// at the node API where no registry is configured.
+	// OCIRef is repository@sha256:… in the registry, or the archive's URL at the
+	// node API if no registry is configured.
 	OCIRef string `json:"oci_ref"`
-	// Digest is sha256:… of the archive; another digest is refused.
+	// Digest is sha256:… of the archive. The installer rejects any other digest.
 	Digest string `json:"digest"`
 	// PullDeliveryMode is registry or archive.
 	PullDeliveryMode string `json:"pull_delivery_mode"`
-	// PullToken is a short-lived bearer credential for the registry, where one
-	// is needed (S-BND-09, whose field has no name in the source documents): what
-	// GPUAAS_AGENT_PULL_TOKEN_FILE of gpuaas-api holds when the bundle is made. It
-	// is as secret as the enrolment token.
+	// PullToken is a short-lived bearer credential for the registry, if it needs
+	// one: the content of GPUAAS_AGENT_PULL_TOKEN_FILE of gpuaas-api when the
+	// bundle is made. It is as secret as the enrollment token.
 	PullToken       string `json:"pull_token,omitempty"`
 	InstallRoot     string `json:"install_root"`
 	EnvFilePath     string `json:"env_file_path"`
 	SystemdUnitName string `json:"systemd_unit_name"`
 }
 
-// Default paths on a node: S-CRT-02 to -04 give the certificates', S-AGT-03 the
-// env file's and S-AGT-04 the unit's name. The source documents leave the values
-// of package.install_root (S-BND-06) and of the state folder open: those two are
-// ours. What a bundle says goes before any of them.
+// Default paths on a node. A bundle's values take precedence.
 const (
 	DefaultEnvFile          = "/etc/gpuaas/node-agent.env"
 	DefaultCABundlePath     = "/etc/gpuaas/ca-bundle.crt"
@@ -89,8 +83,8 @@ func (b BootstrapBundle) EnvFile() string {
 	return envLines(vars)
 }
 
-// EnvFile renders what the installer is told (S-BND-07), in the form of the
-// bundle's. A nil package is the defaults' affair: it renders nothing.
+// EnvFile renders the installer's variables in the same form. It returns "" for a
+// nil package: the installer then uses its defaults.
 func (p *AgentPackage) EnvFile() string {
 	if p == nil {
 		return ""
@@ -111,13 +105,12 @@ func envLines(vars map[string]string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// Fingerprint returns the hex SHA-256 of the first certificate in pemText, or
-// "" when there is none.
+// Fingerprint returns the hex SHA-256 of the first certificate in pemText, or ""
+// if there is none.
 func Fingerprint(pemText string) string {
 	block, _ := pem.Decode([]byte(pemText))
 	if block == nil {
 		return ""
 	}
-	sum := sha256.Sum256(block.Bytes)
-	return hex.EncodeToString(sum[:])
+	return schema.SHA256Hex(block.Bytes)
 }

@@ -1,23 +1,35 @@
 package trust
 
 import (
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
 )
 
-// CertFactsOf returns the public facts of a certificate. It is the one place that
-// renders serial, fingerprint and key hash (Vault's serial_number without its
-// colons is the same serial), so that what the CA's adapter stored
-// and what a handshake shows compare as strings.
+// CertFacts are the public facts of a certificate, for evidence and checks.
+type CertFacts struct {
+	Subject     string    `json:"subject"`
+	URI         string    `json:"uri"`
+	Issuer      string    `json:"issuer"`
+	Serial      string    `json:"serial"`      // lower-case hex without colons
+	Fingerprint string    `json:"fingerprint"` // hex SHA-256 of the DER
+	SPKI        string    `json:"spki"`        // hex SHA-256 of the SubjectPublicKeyInfo
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+}
+
+// CertFactsOf returns the public facts of a certificate. All code that renders a
+// serial, a fingerprint or a key hash uses this function, so that stored facts
+// and the facts of a handshake compare as strings.
 func CertFactsOf(c *x509.Certificate) CertFacts {
-	fingerprint := sha256.Sum256(c.Raw)
 	f := CertFacts{
 		Subject:     c.Subject.String(),
 		Issuer:      c.Issuer.String(),
 		Serial:      hex.EncodeToString(c.SerialNumber.Bytes()),
-		Fingerprint: hex.EncodeToString(fingerprint[:]),
-		SPKI:        SPKIHash(c.RawSubjectPublicKeyInfo),
+		Fingerprint: schema.SHA256Hex(c.Raw),
+		SPKI:        schema.SHA256Hex(c.RawSubjectPublicKeyInfo),
 		NotBefore:   c.NotBefore.UTC(),
 		NotAfter:    c.NotAfter.UTC(),
 	}
@@ -27,9 +39,24 @@ func CertFactsOf(c *x509.Certificate) CertFacts {
 	return f
 }
 
-// SPKIHash returns the hex SHA-256 of a DER SubjectPublicKeyInfo: the name of a
-// public key in tokens and certificate facts.
-func SPKIHash(der []byte) string {
-	sum := sha256.Sum256(der)
-	return hex.EncodeToString(sum[:])
+// CAFacts are the public facts of one generation of the node CA.
+type CAFacts struct {
+	Subject     string    `json:"subject"`
+	Issuer      string    `json:"issuer"`
+	Fingerprint string    `json:"fingerprint"` // hex SHA-256 of the DER
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+}
+
+// IdentityLock records when and why a node's identity was locked.
+type IdentityLock struct {
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// IssuedCertificate is a newly issued certificate.
+type IssuedCertificate struct {
+	LeafPEM  string
+	ChainPEM string // the issuers, without the leaf
+	Facts    CertFacts
 }

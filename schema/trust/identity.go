@@ -9,15 +9,25 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Identity is what a node certificate's URI SAN says.
+// Identity is the node identity in a certificate's URI SAN.
 type Identity struct {
 	Env         string
 	NodeID      string
 	Incarnation int64
 }
 
-// URI returns spiffe://<env>/node/<node_id>/<incarnation>, the only subject
-// name a node certificate carries.
+// IssueMethod is the method by which an identity was issued.
+type IssueMethod string
+
+// The issue methods.
+const (
+	IssuedByEnroll  IssueMethod = "enroll"
+	IssuedByRenew   IssueMethod = "renew"
+	IssuedByRecover IssueMethod = "recover"
+)
+
+// URI returns spiffe://<env>/node/<node_id>/<incarnation>, the only subject name
+// in a node certificate.
 func (i Identity) URI() string {
 	return fmt.Sprintf("spiffe://%s/node/%s/%d", i.Env, i.NodeID, i.Incarnation)
 }
@@ -25,7 +35,7 @@ func (i Identity) URI() string {
 // ParseIdentity parses a node certificate's URI SAN. Any other form is a
 // KindInvalidNodeIdentity error with reason identity_mismatch.
 func ParseIdentity(u *url.URL) (Identity, error) {
-	bad := schema.NewError(schema.KindInvalidNodeIdentity, "the certificate names no node of this system").
+	bad := schema.NewError(schema.KindInvalidNodeIdentity, "the certificate does not name a node of this system").
 		WithReason(schema.ReasonIdentityMismatch)
 	if u == nil || u.Scheme != "spiffe" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return Identity{}, bad

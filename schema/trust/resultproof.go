@@ -1,22 +1,22 @@
 package trust
 
-// ResultPayloadType is the DSSE payload type of the result of a task. It names
-// the task, which the body does not, so that no result passes for that of another
-// task or for another kind of document.
+// ResultPayloadType returns the DSSE payload type of a task's result. It contains
+// the task ID, which the body does not, so that a result cannot be presented as
+// the result of another task or as another kind of document.
 func ResultPayloadType(taskID string) string {
 	return "application/vnd.gpuaas.task-result.v1+json; task_id=" + taskID
 }
 
-// ResultProof is what proves to a third party that a node reported a result, long
-// after the certificate's end.
+// ResultProof proves to a third party that a node reported a result, even after
+// the node's certificate has expired.
 type ResultProof struct {
-	// Serial is that of the certificate whose key signed.
+	// Serial is the serial of the certificate whose key signed the result.
 	Serial string `json:"serial"`
 	// Key is the certificate's public key, PKIX in DER. The certificate's row and
-	// its audit event have the key's hash.
+	// its audit event contain the hash of the key.
 	Key []byte `json:"key"`
-	// Body is the result as the node sent it, byte by byte, and Signature what
-	// HeaderResultSignature carried, decoded.
+	// Body is the result exactly as the node sent it. Signature is the decoded
+	// value of HeaderResultSignature.
 	Body      []byte `json:"body"`
 	Signature []byte `json:"signature"`
 }

@@ -10,25 +10,42 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// TokenTTL is the life of an enrolment token: long enough for a slow first
+// TokenTTL is the lifetime of an enrollment token: long enough for a slow first
 // boot.
 const TokenTTL = 24 * time.Hour
 
-// TokenPrefix starts every enrolment token, so that scanners find one.
+// TokenPrefix starts every token, so that secret scanners recognize one.
 const TokenPrefix = "gpuet_"
 
 // tokenSecretBytes is the length of a token's secret part.
 const tokenSecretBytes = 32
 
-// TokenPurpose is what a token is for.
+// TokenPurpose is the purpose for which a token was minted.
 type TokenPurpose string
 
-// PurposeEnroll is the purpose of a first enrolment's token.
-const PurposeEnroll TokenPurpose = "enroll"
+// The token purposes.
+const (
+	// PurposeEnroll is for a node's first enrollment.
+	PurposeEnroll TokenPurpose = "enroll"
+	// PurposeReissue is for re-enrolling a known node on an operator's request.
+	// It keeps the node's state and starts the next incarnation when claimed.
+	PurposeReissue TokenPurpose = "reissue"
+	// PurposeRecover lets an enrolled node without a usable certificate return.
+	// It requires the node's recovery key.
+	PurposeRecover TokenPurpose = "recover"
+)
 
-// NewToken mints a token. text is TokenPrefix + id + "." + secret and goes to
-// the node only; id and hash (SHA-256 of the secret) are what a database may
-// keep.
+// MintedToken is a token as the database stores it: see NewToken.
+type MintedToken struct {
+	NodeID    string
+	TokenID   string
+	Hash      []byte // SHA-256 of the secret
+	Purpose   TokenPurpose
+	ExpiresAt time.Time
+}
+
+// NewToken mints a token. text is TokenPrefix + id + "." + secret and is sent
+// only to the node; a database may store id and hash (SHA-256 of the secret).
 func NewToken() (text, id string, hash []byte) {
 	secret := make([]byte, tokenSecretBytes)
 	rand.Read(secret)
@@ -37,17 +54,17 @@ func NewToken() (text, id string, hash []byte) {
 	return TokenPrefix + id + "." + base64.RawURLEncoding.EncodeToString(secret), id, sum[:]
 }
 
-// ParseToken splits a token into its public id and the hash of its secret. A
+// ParseToken splits a token into its public ID and the hash of its secret. A
 // malformed token is KindUnauthenticated; the message never repeats it.
 func ParseToken(text string) (id string, hash []byte, err error) {
-	bad := schema.NewError(schema.KindUnauthenticated, "malformed enrolment token").WithReason("token_malformed")
+	bad := schema.NewError(schema.KindUnauthenticated, "malformed enrollment token").WithReason("token_malformed")
 	rest, ok := strings.CutPrefix(text, TokenPrefix)
 	if !ok {
 		return "", nil, bad
 	}
 	id, encoded, ok := strings.Cut(rest, ".")
 	secret, decodeErr := base64.RawURLEncoding.Strict().DecodeString(encoded)
-	// The decoder skips line breaks; a token has one spelling.
+	// The decoder skips line breaks, but a token has only one spelling.
 	if !ok || strings.ContainsAny(encoded, "\r\n") || !schema.IsID(id) || decodeErr != nil || len(secret) != tokenSecretBytes {
 		return "", nil, bad
 	}

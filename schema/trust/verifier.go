@@ -12,8 +12,9 @@ import (
 // KeyState is the state of a task-signing key in a verifier set.
 type KeyState string
 
-// The key states: only active and grace keys verify tasks; a staged key is
-// known ahead of its use, a revoked one is named so that nobody takes it again.
+// The key states. Only active and grace keys verify tasks. A staged key is
+// published ahead of its use; a revoked key stays listed so that it is never
+// accepted again.
 const (
 	KeyActive  KeyState = "active"
 	KeyStaged  KeyState = "staged"
@@ -21,7 +22,7 @@ const (
 	KeyRevoked KeyState = "revoked"
 )
 
-// Verifies reports whether signatures of a key in this state count.
+// Verifies reports whether signatures of a key in this state are accepted.
 func (s KeyState) Verifies() bool { return s == KeyActive || s == KeyGrace }
 
 // VerifierKey is one Ed25519 key of a verifier set.
@@ -34,13 +35,13 @@ type VerifierKey struct {
 // VerifierSet is the set of keys a node checks task signatures with.
 type VerifierSet []VerifierKey
 
-// maxVerifierKeys bounds a set, so that it cannot grow without limit.
+// maxVerifierKeys limits the keys of a bundle.
 const maxVerifierKeys = 4
 
 // ParseVerifierSet parses GPUAAS_TASK_SIGNING_PUBKEYS: comma-separated entries
 // state:key-id:base64, where state is active, staged, grace or revoked, key-id
 // is [A-Za-z0-9._-]{1,64} and base64 is the standard encoding of the 32 key
-// bytes. It refuses an empty set, a repeated key id, more than four keys and a
+// bytes. It rejects an empty set, a repeated key id, more than four keys and a
 // set without exactly one active key.
 func ParseVerifierSet(s string) (VerifierSet, error) {
 	var set VerifierSet
@@ -70,7 +71,7 @@ func ParseVerifierSet(s string) (VerifierSet, error) {
 func parseVerifierKey(entry string) (VerifierKey, error) {
 	parts := strings.Split(entry, ":")
 	if len(parts) != 3 {
-		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: an entry must read state:key-id:base64")
+		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: an entry must have the form state:key-id:base64")
 	}
 	state := KeyState(parts[0])
 	if !slices.Contains([]KeyState{KeyActive, KeyStaged, KeyGrace, KeyRevoked}, state) {
@@ -95,7 +96,7 @@ func validKeyID(id string) bool {
 	}) < 0
 }
 
-// String renders the set in the form ParseVerifierSet reads.
+// String renders the set in the form that ParseVerifierSet accepts.
 func (s VerifierSet) String() string {
 	entries := make([]string, len(s))
 	for i, k := range s {
@@ -104,7 +105,7 @@ func (s VerifierSet) String() string {
 	return strings.Join(entries, ",")
 }
 
-// Accepts returns the keys whose signatures count now: active and grace.
+// Accepts returns the keys whose signatures are accepted: active and grace.
 func (s VerifierSet) Accepts() []VerifierKey {
 	var out []VerifierKey
 	for _, k := range s {

@@ -13,10 +13,10 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/activities"
-	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -103,7 +103,7 @@ func (e *env) signer(ctx context.Context, s *store.Store) (*vault.Client, error)
 	if err != nil {
 		return nil, err
 	}
-	return v, sets.New(s, v, silent(), func(bool) {}).Refresh(ctx)
+	return v, verifierset.New(s, v, silent(), func(bool) {}).Refresh(ctx)
 }
 
 // run is the workflow. It reads the real clock, because its history is never replayed

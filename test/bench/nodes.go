@@ -146,7 +146,7 @@ func (m maker) identify(ctx context.Context, n *node, by audit.Subject) error {
 		return err
 	}
 	claimed, err := m.store.ClaimToken(ctx, nodeapi.TokenClaim{NodeID: n.ID, TokenID: token, Hash: hash,
-		SPKI: trust.SPKIHash(csr.RawSubjectPublicKeyInfo), RecoveryKey: make([]byte, 32), CorrelationID: by.CorrelationID, RemoteAddr: "127.0.0.1:1"})
+		SPKI: schema.SHA256Hex(csr.RawSubjectPublicKeyInfo), RecoveryKey: make([]byte, 32), CorrelationID: by.CorrelationID, RemoteAddr: "127.0.0.1:1"})
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (m maker) issue(ctx context.Context, n *node, key *ecdsa.PrivateKey, csr *x
 		serial := strings.ReplaceAll(schema.NewID(), "-", "")
 		now := time.Now().UTC().Truncate(time.Second)
 		return trust.CertFacts{URI: id.URI(), Issuer: "CN=none", Serial: serial, Fingerprint: serial,
-			SPKI: trust.SPKIHash(csr.RawSubjectPublicKeyInfo), NotBefore: now, NotAfter: now.Add(trust.CertTTL)}, nil
+			SPKI: schema.SHA256Hex(csr.RawSubjectPublicKeyInfo), NotBefore: now, NotAfter: now.Add(trust.CertTTL)}, nil
 	}
 	issued, err := m.ca.Issue(ctx, csr, id)
 	if err != nil {

@@ -29,6 +29,10 @@ func TestLifecycle(t *testing.T) {
 		before func()
 	}{
 		{args: []string{"node", "provision", nodeHost}, state: lifecycle.NodeActive, budget: budget{30, 70}},
+		{args: []string{"node", "drain", nodeHost, "--yes", "--cordon-only"}, state: lifecycle.NodeActive, budget: budget{12, 25}},
+		{args: []string{"node", "uncordon", nodeHost}, state: lifecycle.NodeActive, budget: budget{12, 25}},
+		{args: []string{"node", "quarantine", nodeHost}, state: lifecycle.NodeQuarantined, budget: budget{12, 25}},
+		{args: []string{"node", "release", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
 		{args: []string{"node", "drain", nodeHost, "--yes"}, state: lifecycle.NodeDrained, budget: budget{16, 40},
 			before: func() { work(t, nodeHost, "job-1", "sleep", "3600") }},
 		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{6, 15}},

@@ -10,6 +10,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -42,5 +43,5 @@ func requireSigned(t *testing.T, v wire.TaskView) {
 		}
 	}
 	require.Equal(t, proof.Serial, finished)
-	require.Equal(t, trust.SPKIHash(proof.Key), issued)
+	require.Equal(t, schema.SHA256Hex(proof.Key), issued)
 }

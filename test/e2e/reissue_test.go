@@ -42,7 +42,7 @@ func TestReissueLostIdentity(t *testing.T) {
 	eventually(t, "it waits for the claim", func() bool { return reissueOf(t, nodeHost).Phase(lifecycle.PhaseClaim) == lifecycle.PhaseRunning })
 	require.Equal(t, lifecycle.OperationRunning, reissueOf(t, nodeHost).Status)
 	require.Contains(t, ok(t, "op", "show", nodeHost, "--reissue").stdout, "run the restart command of the recovery bundle on the node")
-	require.Contains(t, detailsOf(t, lifecycle.ReissueWorkflowID(id)), "claim the new token", "the Web UI does not show what it is waiting on")
+	require.Contains(t, detailsOf(t, lifecycle.ReissueWorkflowID(nodeHost, id)), "claims the new token", "the Web UI does not show what it is waiting on")
 	require.Equal(t, before.Incarnation, show(t, id).Incarnation)
 	requireSpent(t, id, first)
 	m.stop()

@@ -35,7 +35,7 @@ type webUI struct {
 func openWebUI(t *testing.T, nodeID string) webUI {
 	t.Helper()
 	c := dial(t)
-	d, err := c.DescribeWorkflowExecution(t.Context(), lifecycle.NodeWorkflowID(nodeID), "")
+	d, err := c.DescribeWorkflowExecution(t.Context(), lifecycle.NodeWorkflowID(show(t, nodeID).Host, nodeID), "")
 	require.NoError(t, err)
 	return webUI{t, c, shared.getenv("TEMPORAL_NAMESPACE"), d.GetWorkflowExecutionInfo().GetExecution()}
 }

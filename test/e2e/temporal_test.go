@@ -102,7 +102,7 @@ func historyLength(t *testing.T, op lifecycle.Operation) int {
 // currentDetails returns the Web UI's details of the node's running operation.
 func currentDetails(t *testing.T, nodeID string) string {
 	t.Helper()
-	return detailsOf(t, lifecycle.NodeWorkflowID(nodeID))
+	return detailsOf(t, lifecycle.NodeWorkflowID(show(t, nodeID).Host, nodeID))
 }
 
 // detailsOf returns the Web UI's details of a running workflow.
@@ -137,7 +137,8 @@ func record(t *testing.T, nodeID, name string) {
 	}
 	c := dial(t)
 	for i, r := range runs(t, c, nodeID) {
-		workflowID := lifecycle.WorkflowID(lifecycle.ActionOfWorkflow(r[0]), nodeID)
+		plan, _ := lifecycle.PlanOfWorkflow(r[0])
+		workflowID := lifecycle.WorkflowID(plan.Action, show(t, nodeID).Host, nodeID)
 		keep(t, fmt.Sprintf("%s-%s-%d", name, strings.ToLower(r[0]), i), history(t, c, workflowID, r[1]))
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -261,7 +261,7 @@ func (f *fleet) enroll(t *testing.T) {
 		require.NoError(t, err)
 		root := filepath.Join(f.w.dir, id)
 		m := newMachine(layout(id, root, f.w.caPath), nil, slog.New(slog.DiscardHandler), newDisk(root, seeded(uint64(i), forDisk)))
-		m.conf.EnrollmentToken = agent.Secret(token)
+		m.conf.EnrollmentToken = schema.NewSecret(token)
 		a, err := m.make(f, f.transport)
 		require.NoError(t, err)
 		f.agents.Go(func() { _ = a.Run(ctx) })

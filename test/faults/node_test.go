@@ -79,7 +79,7 @@ func (m *machine) make(c agent.Clock, transport func(*tls.Config) http.RoundTrip
 	d := agent.Deps{Log: m.log, FS: m.disk, Clock: c, Transport: transport}
 	if m.site != nil {
 		d.PollTimeout = time.Millisecond
-		d.Draw = func(most time.Duration) time.Duration { return time.Duration(m.r.Int64N(int64(most) + 1)) }
+		d.Jitter = func(most time.Duration) time.Duration { return time.Duration(m.r.Int64N(int64(most) + 1)) }
 	}
 	return agent.New(m.conf, d)
 }
@@ -114,7 +114,7 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 			return "does not start: " + errorText(err), time.Minute
 		}
 	}
-	out, err := m.agent.Step(ctx)
+	out, err := m.agent.RunOnce(ctx)
 	m.removed = out.Removed
 	m.accepted = out.Ready && err == nil
 	said = string(out.Action)
@@ -149,7 +149,7 @@ func seeded(seed, purpose uint64) *rand.Rand {
 // setToken applies the restart command of a reissue: it writes the new token to the env
 // file and renames the old key pair.
 func (m *machine) setToken(token string) {
-	m.conf.EnrollmentToken = agent.Secret(token)
+	m.conf.EnrollmentToken = schema.NewSecret(token)
 	m.removed = false
 	for _, path := range []string{m.conf.CertPath, m.conf.KeyPath} {
 		m.disk.mvAside(path)

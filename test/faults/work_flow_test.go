@@ -51,7 +51,7 @@ func (s *round) work(ctx context.Context) error {
 	kind := f.steps()[f.at]
 	spec := activities.TaskSpec{OperationID: s.fence.OperationID, OpSeq: s.fence.OpSeq, NodeID: s.fence.NodeID, Step: string(kind), Type: kind,
 		Deadline: s.db.clock.Now().Add(century)}
-	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID(s.fence.NodeID), RunID: "run", ActivityID: string(kind)}
+	owner := task.Owner{WorkflowID: lifecycle.NodeWorkflowID(s.caller.Host, s.fence.NodeID), RunID: "run", ActivityID: string(kind)}
 	row, err := s.store.Prepare(ctx, spec, owner)
 	switch {
 	case err != nil:
@@ -163,7 +163,7 @@ func (m *crashingRelay) Orphaned(_ context.Context, _ int64, why string) error {
 // CompleteTask implements relay.Temporal.
 func (m *crashingRelay) CompleteTask(_ context.Context, o task.Owner, r task.Result) error {
 	return m.deliver(func() error {
-		if o.WorkflowID != lifecycle.NodeWorkflowID(m.s.fence.NodeID) || !m.s.flow.complete(o.ActivityID, r) {
+		if o.WorkflowID != lifecycle.NodeWorkflowID(m.s.caller.Host, m.s.fence.NodeID) || !m.s.flow.complete(o.ActivityID, r) {
 			return schema.NewError(schema.KindNotFound, "nothing waits").WithReason(schema.ReasonSettled)
 		}
 		return nil
@@ -173,7 +173,7 @@ func (m *crashingRelay) CompleteTask(_ context.Context, o task.Owner, r task.Res
 // SignalAgent implements relay.Temporal.
 func (m *crashingRelay) SignalAgent(_ context.Context, workflowID string, e lifecycle.AgentEvent) error {
 	return m.deliver(func() error {
-		if e.Event == lifecycle.EventTaskReturned && workflowID == lifecycle.NodeWorkflowID(m.s.fence.NodeID) {
+		if e.Event == lifecycle.EventTaskReturned && workflowID == lifecycle.NodeWorkflowID(m.s.caller.Host, m.s.fence.NodeID) {
 			m.s.flow.back[e.Step] = true
 			m.s.flow.heal()
 		}

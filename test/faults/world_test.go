@@ -64,8 +64,12 @@ func (w *world) register(ctx context.Context, seed uint64) (nodeID string, err e
 }
 
 func (w *world) claim(ctx context.Context, nodeID string, a lifecycle.Action) error {
-	_, err := w.store.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
-		WorkflowID: lifecycle.NodeWorkflowID(nodeID), RunID: schema.NewID(), Actor: operator.Actor, CorrelationID: operator.CorrelationID})
+	n, err := w.store.Node(ctx, nodeID)
+	if err != nil {
+		return err
+	}
+	_, err = w.store.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
+		WorkflowID: lifecycle.NodeWorkflowID(n.Host, nodeID), RunID: schema.NewID(), Actor: operator.Actor, CorrelationID: operator.CorrelationID})
 	return err
 }
 

@@ -37,7 +37,7 @@ func newAdmin(base, token string) *admin {
 }
 
 // nodes answers all nodes by host name. It is a fleet's first call and not tried
-// again: whoever started the fleet is there to hear that nobody answers.
+// again: the person who started the fleet reads the error.
 func (a *admin) nodes(ctx context.Context) (map[string]wire.NodeView, error) {
 	var list wire.NodeList
 	if err := a.once(ctx, http.MethodGet, "/nodes", nil, &list); err != nil {

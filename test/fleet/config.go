@@ -30,12 +30,12 @@ type Config struct {
 	Misbehave []Share
 	// Seed decides who misbehaves.
 	Seed uint64
-	// TaskTime is how long a task's work is pretended to take.
+	// TaskTime is how long a task's work takes.
 	TaskTime Span
 	// Heartbeat is the interval of the agents' heartbeats. Defaults to
 	// wire.HeartbeatInterval.
 	Heartbeat time.Duration
-	// Workloads is how many pretended workloads each node has.
+	// Workloads is how many simulated workloads each node has.
 	Workloads int
 	// RestartAfter is about how long a silent or dead agent stays away.
 	RestartAfter time.Duration

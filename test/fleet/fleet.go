@@ -20,7 +20,7 @@ const (
 
 // Run prepares the nodes and runs their agents until ctx ends, which is no
 // error. A line of the report goes to out now and then, talk to talk. Errors are
-// *schema.Error where somebody can do something about them.
+// *schema.Error where an operator can resolve them.
 func Run(ctx context.Context, c Config, out, talk io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return err

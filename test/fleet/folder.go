@@ -25,8 +25,8 @@ type card struct {
 	APIURL    string `json:"api_url,omitempty"`
 	Env       string `json:"env,omitempty"`
 	Verifiers string `json:"verifiers,omitempty"`
-	// EnrollKey is the idempotency key of the enrolment: one that was
-	// interrupted goes on with the operation that it began.
+	// EnrollKey is the idempotency key of the enrollment: an interrupted one
+	// continues the operation that it began.
 	EnrollKey string `json:"enroll_key"`
 }
 

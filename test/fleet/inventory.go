@@ -114,13 +114,13 @@ func (v *nodeInventory) prepare(ctx context.Context, host string, known map[stri
 		c.APIURL = v.conf.NodeURL
 	}
 	conf := f.config(c)
-	conf.EnrollmentToken = agent.Secret(token)
+	conf.EnrollmentToken = schema.NewSecret(token)
 	err = conf.Validate()
 	return conf, err
 }
 
 // bundle has a bundle made and keeps all of it but the token: a first one by an
-// enrolment, for a node that had an identity by a reissue.
+// enrollment, for a node that had an identity by a reissue.
 func (v *nodeInventory) bundle(ctx context.Context, f folder, c card, state lifecycle.NodeState) (card, string, error) {
 	switch state {
 	case lifecycle.NodeRegistered, lifecycle.NodeBootstrapIssued, lifecycle.NodeEnrolling:
@@ -137,13 +137,13 @@ func (v *nodeInventory) bundle(ctx context.Context, f folder, c card, state life
 		return c, "", err
 	}
 	if answer.RecoveryBundle == nil {
-		return c, "", schema.NewError(schema.KindInternal, "the admin API handed out no bundle").WithReason("no_bundle")
+		return c, "", schema.NewError(schema.KindInternal, "the admin API returned no bundle").WithReason("no_bundle")
 	}
 	c, err = f.take(c, answer.RecoveryBundle.BootstrapBundle)
 	return c, answer.RecoveryBundle.EnrollmentToken, err
 }
 
-// enroll starts the enrolment, or goes on with the one that an earlier fleet
+// enroll starts the enrollment, or continues the one that an earlier fleet
 // began. Where that one is over, it starts another.
 func (v *nodeInventory) enroll(ctx context.Context, f folder, c *card) (trust.BootstrapBundle, error) {
 	for try := 1; ; try++ {
@@ -152,7 +152,7 @@ func (v *nodeInventory) enroll(ctx context.Context, f folder, c *card) (trust.Bo
 			return *answer.BootstrapBundle, nil
 		}
 		if err == nil {
-			err = schema.NewError(schema.KindInternal, "the admin API handed out no bundle").WithReason("no_bundle")
+			err = schema.NewError(schema.KindInternal, "the admin API returned no bundle").WithReason("no_bundle")
 		}
 		if try == 2 || schema.KindOf(err) == schema.KindOperationInProgress || ctx.Err() != nil {
 			return trust.BootstrapBundle{}, err

@@ -16,32 +16,32 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-const help = `gpuaas-fleet runs N pretended nodes with real agents, to size and to try an
-installation. On the stack of "gpuaas dev" it is started by: gpuaas dev fleet N
+const help = `gpuaas-fleet runs N simulated nodes with real agents, to size and to test an
+installation. On the stack of "gpuaas dev", start it with: gpuaas dev fleet N
 
 Usage: gpuaas-fleet N [flags]
 
 Flags:
   --state DIR            folder of identities and journals (default ./fleet)
-  --prefix TEXT          begins every host name (default fleet)
+  --prefix TEXT          prefix of every host name (default fleet)
   --sku, --region        of nodes that must be registered (default cpu-dev, local)
   --misbehave LIST       NAME=SHARE,…: slow, silent, duplicate, late, flapping,
                          dies; a share is 5%, 0.05 or a number of nodes
-  --seed N               decides who misbehaves (default 1)
-  --task-time SPAN       pretended work of a task: 200ms or 100ms..2s (default 200ms)
+  --seed N               selects the nodes that misbehave (default 1)
+  --task-time SPAN       simulated work of a task: 200ms or 100ms..2s (default 200ms)
   --heartbeat D          interval of heartbeats (default the agent's, 30s)
-  --workloads N          pretended workloads of each node (default 0)
-  --restart-after D      how long a silent or dead agent stays away (default 2m)
+  --workloads N          simulated workloads of each node (default 0)
+  --restart-after D      how long a silent or dead agent stays down (default 2m)
   --flap-every D         how long a flapping agent lives (default 5s)
   --report-every D       interval of the report's lines (default 5s)
   --log FILE, --log-level L   where the agents' logs go (default none, warn)
 
 Environment:
   GPUAAS_API_URL, GPUAAS_API_TOKEN (or GPUAAS_API_TOKEN_FILE)   the admin API
-  GPUAAS_NODE_API_URL    the node API, where it is not as the bundles say
+  GPUAAS_NODE_API_URL    the node API, where it differs from the bundles
 
-Exit codes: 0 interrupted, 1 failed, 2 usage, 3 refused, 6 the admin API cannot
-be reached.
+Exit codes: 0 interrupted, 1 failed, 2 usage, 3 refused, 6 the admin API is
+unreachable.
 `
 
 // gcPercent trades a little work for memory: an idle agent allocates next to
@@ -76,7 +76,7 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 	return e.Kind.Info().Exit
 }
 
-// usageError is a mistake of whoever typed the command.
+// usageError is a mistake in the command line.
 type usageError struct{ error }
 
 // Unwrap keeps the schema error findable.

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Why an agent's process ends while the fleet goes on.
+// Why an agent's process ends while the fleet runs on.
 var (
 	errFlapped  = errors.New("the agent flaps")
 	errDied     = errors.New("the agent died after it accepted a task")
@@ -38,7 +38,7 @@ type member struct {
 	load  load
 
 	seen   atomic.Bool // the server took a poll or a heartbeat
-	hushed atomic.Bool // nothing is sent any more
+	hushed atomic.Bool // nothing more is sent
 
 	mu     sync.Mutex
 	births int                     // of processes, to tell them apart
@@ -82,7 +82,7 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	a, err := agent.New(m.conf, agent.Deps{
-		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Wrap: m.dress, Workloads: &m.load,
+		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Wrap: m.wrapExecutor, Workloads: &m.load,
 		Heartbeat: m.fleet.Heartbeat,
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 }
 
 // endAfter kills the present process after d: its connections break, and nothing
-// of it is sent any more. The returned function calls it off.
+// of it is sent after that. The returned function cancels it.
 func (m *member) endAfter(d time.Duration, cause error) (stop func()) {
 	m.mu.Lock()
 	born, end := m.births, m.end

@@ -17,7 +17,7 @@ type Misbehaviour string
 const (
 	// Slow works take between half and nine tenths of their time limit.
 	Slow Misbehaviour = "slow"
-	// Silent takes a task and is not heard of again until its agent is
+	// Silent takes a task and stops sending until its agent is
 	// restarted: no heartbeat, no progress, no result.
 	Silent Misbehaviour = "silent"
 	// Duplicate posts each result twice, in parallel.

@@ -15,10 +15,10 @@ import (
 // slowest bounds what a slow node takes for a task whose time limit is long.
 const slowest = 2 * time.Minute
 
-// dress puts a pretended duration before an executor of the agent, and a
-// pretended machine in the place of this one. What remains is the agent's own:
-// its cordon, its drain of the pretended workloads, its trust.
-func (m *member) dress(kind task.Type, x agent.Executor) agent.Executor {
+// wrapExecutor adds a simulated duration to an executor of the agent and replaces
+// this machine by a simulated one. Cordon, drain of the simulated workloads and
+// trust stay the agent's own.
+func (m *member) wrapExecutor(kind task.Type, x agent.Executor) agent.Executor {
 	own, work := x.Run, x.Run
 	switch kind {
 	case task.FactsCollect:
@@ -37,7 +37,7 @@ func (m *member) dress(kind task.Type, x agent.Executor) agent.Executor {
 	x.Folder = false // nothing is written, and thousands of folders are slow
 	x.Run = func(ctx context.Context, t agent.Task) (any, error) {
 		m.tally.works.Add(1)
-		if err := m.labour(ctx, t); err != nil {
+		if err := m.simulateWork(ctx, t); err != nil {
 			return nil, err
 		}
 		return work(ctx, t)
@@ -45,8 +45,8 @@ func (m *member) dress(kind task.Type, x agent.Executor) agent.Executor {
 	return x
 }
 
-// labour takes the time of the work. In it a node dies that does.
-func (m *member) labour(ctx context.Context, t agent.Task) error {
+// simulateWork takes the time of the task's work. A node that dies does so here.
+func (m *member) simulateWork(ctx context.Context, t agent.Task) error {
 	if m.wrong == Dies && m.first(t.TaskID) {
 		m.endAfter(0, errDied)
 		<-ctx.Done()
@@ -65,16 +65,16 @@ func (m *member) taskTime(t agent.Task) time.Duration {
 
 // facts are those of a machine that fits every SKU without GPUs.
 func (m *member) facts(context.Context, agent.Task) (any, error) {
-	return inventory.Facts{Hostname: m.conf.NodeID, OS: "pretended", Kernel: "pretended", Arch: runtime.GOARCH, CPUs: 256,
+	return inventory.Facts{Hostname: m.conf.NodeID, OS: "simulated", Kernel: "simulated", Arch: runtime.GOARCH, CPUs: 256,
 		MemoryBytes: 4 << 40, Disks: []inventory.Disk{}, NICs: []inventory.NIC{}, GPUs: []inventory.GPU{}, CollectedAt: time.Now().UTC()}, nil
 }
 
 func (m *member) probe(context.Context, agent.Task) (any, error) {
-	return inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "disk", OK: true, Detail: "pretended"}}}, nil
+	return inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "disk", OK: true, Detail: "simulated"}}}, nil
 }
 
-// load is a node's pretended workloads. They end at once when they are asked to,
-// and begin again with an uncordon or a restart of the fleet.
+// load is a node's simulated workloads. They stop at once when asked, and start
+// again with an uncordon or a restart of the fleet.
 type load struct {
 	size  int
 	since time.Time
@@ -89,7 +89,7 @@ func (l *load) List(context.Context) ([]task.Workload, error) {
 	defer l.mu.Unlock()
 	out := []task.Workload{}
 	for i := range l.size {
-		if name := fmt.Sprintf("pretended-%02d", i+1); !l.ended[name] {
+		if name := fmt.Sprintf("workload-%02d", i+1); !l.ended[name] {
 			out = append(out, task.Workload{Name: name, Kind: "process", Since: l.since})
 		}
 	}

@@ -15,9 +15,9 @@ import (
 
 // did is an executor of the agent in which the drain ends all workloads.
 func did(m *member, kind task.Type) func(context.Context, agent.Task) (any, error) {
-	x := m.dress(kind, agent.Executor{Folder: true, Resumable: true, Run: func(ctx context.Context, _ agent.Task) (any, error) {
+	x := m.wrapExecutor(kind, agent.Executor{Folder: true, Resumable: true, Run: func(ctx context.Context, _ agent.Task) (any, error) {
 		if kind == task.WorkloadDrain {
-			return "drained", m.load.Stop(ctx, "pretended-01")
+			return "drained", m.load.Stop(ctx, "workload-01")
 		}
 		return "own", nil
 	}})
@@ -28,7 +28,7 @@ func newTask(kind task.Type) agent.Task {
 	return agent.Task{Payload: task.Payload{TaskID: "t-" + string(kind), Type: kind, MaxRuntime: 30}}
 }
 
-func TestOnlyTheMachineIsPretended(t *testing.T) {
+func TestOnlyTheMachineIsSimulated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, _, _ := bench("", nil)

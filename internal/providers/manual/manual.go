@@ -1,6 +1,6 @@
-// Package manual is the provider of machines that stand already: a person
-// installs the agent, provisioning adopts the host as the node's instance, and
-// giving it back leaves the machine alone.
+// Package manual is the provider of existing machines: a person installs the agent,
+// provisioning adopts the host as the node's instance, and releasing it leaves the
+// machine unchanged.
 package manual
 
 import (
@@ -19,7 +19,7 @@ func (Provider) Name() string { return "manual" }
 // Creates is false: a node must be enrolled before it is provisioned.
 func (Provider) Creates() bool { return false }
 
-// Ensure adopts the host: its name is the machine's id.
+// Ensure adopts the host. Its name is the machine's id.
 func (Provider) Ensure(_ context.Context, _ activities.Resource, host string) (string, error) {
 	if host == "" {
 		return "", schema.Errorf(schema.KindInvalidRequest, "the manual provider needs the node's host name")
@@ -27,5 +27,5 @@ func (Provider) Ensure(_ context.Context, _ activities.Resource, host string) (s
 	return host, nil
 }
 
-// Release leaves the machine as it is: its owner decides about it.
+// Release does nothing: the machine belongs to its owner.
 func (Provider) Release(context.Context, activities.Resource) error { return nil }

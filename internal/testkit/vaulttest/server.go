@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/devserver"
 )
 
-// binary is the server, in the project's bin folder.
+// binary is the server in the project's bin directory.
 const binary = "gpuaas-dev-vault"
 
 // startTimeout bounds the startup of a server on a busy machine.

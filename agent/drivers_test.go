@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/workload"
+	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
+)
+
+func TestDriverChoice(t *testing.T) {
+	t.Parallel()
+	c := Config{WorkloadDir: t.TempDir(), Drivers: map[string]Driver{devworkload.Name: processDriver}}
+	for driver, want := range map[string]string{
+		workload.NameNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", workload.NameSystemd: "*workload.systemdDriver", workload.NameDocker: "*workload.dockerDriver",
+	} {
+		c.WorkloadDriver = driver
+		got, err := c.newDriver(DriverConfig{State: disk.StateDir{Path: t.TempDir()}, Changed: func() {}, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		require.Equal(t, want, fmt.Sprintf("%T", got))
+	}
+	list, err := NoWorkloads().List(t.Context())
+	require.NoError(t, err)
+	require.NotNil(t, list)
+}
+
+// TestProductionAgentHasNoProcessDriver: only a program that brings the driver has
+// it, and the error names the drivers that there are.
+func TestProductionAgentHasNoProcessDriver(t *testing.T) {
+	t.Parallel()
+	c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": "process"}, "")
+	require.ErrorContains(t, c.Validate(), `GPUAAS_WORKLOAD_DRIVER: this agent has no driver "process"; it has systemd, docker, none`)
+}

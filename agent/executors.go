@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/gpuaas/gpuaas/agent/host"
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
+	"github.com/gpuaas/gpuaas/agent/internal/command"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/workload"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// executors is the closed list of task types that this agent runs.
+func (a *Agent) executors() map[task.Type]tasks.Executor {
+	machine := host.New("/")
+	c := workload.Cordon{Flag: a.cordon, Workloads: a.workloads}
+	d := workload.Drain{Workloads: a.workloads, Now: a.clock.Now}
+	probeIn := func(ctx context.Context, t tasks.Task) (any, error) {
+		return host.Probe{Host: machine.For(programsOf(t)), StateDir: a.conf.StateDir}.Run(ctx, t.ClockOffset)
+	}
+	run := func(f func(context.Context, workload.Task) (any, error)) func(context.Context, tasks.Task) (any, error) {
+		return func(ctx context.Context, t tasks.Task) (any, error) {
+			return f(ctx, workload.Task{Params: t.Params, Note: t.Note, Remember: t.Remember, Recall: t.Recall, Paused: t.Paused})
+		}
+	}
+	return map[task.Type]tasks.Executor{
+		task.FactsCollect: {Check: tasks.NoParams, Folder: true, Run: func(ctx context.Context, t tasks.Task) (any, error) {
+			return machine.For(programsOf(t)).Collect(ctx, a.now())
+		}},
+		task.NodeProbe:        {Check: tasks.NoParams, Folder: true, Run: probeIn},
+		task.WorkloadCordon:   {Check: tasks.NoParams, Run: run(c.Set(true))},
+		task.WorkloadUncordon: {Check: tasks.NoParams, Run: run(c.Set(false))},
+		task.WorkloadDrain:    {Check: workload.CheckDrain, Run: run(d.Run), Limit: workload.DrainLimit, Resumable: true, Pauses: true},
+		task.UpdateTrust:      {Check: tasks.NoParams, Run: a.updateTrust},
+		// Its Run does nothing yet, so that it may run again.
+		task.WipeIdentity: {Check: tasks.NoParams, Run: nothing, Resumable: true, Reported: a.leave},
+	}
+}
+
+// programsOf runs programs for a task.
+func programsOf(t tasks.Task) command.Runner { return command.Runner{Dir: t.Dir, Output: t.Output} }
+
+// nothing is a run whose effect follows its report.
+func nothing(context.Context, tasks.Task) (any, error) { return struct{}{}, nil }
+
+// leave ends agent.wipe_identity, once the server has its result: the agent
+// stops and wipes its keys as for a removed node. Until the wipe has begun, the
+// journal holds the task as unreported: after a crash the result is posted once
+// more and leads here again. A task of an older incarnation, found in the journal
+// after the node was enrolled anew, must not take the new identity.
+func (a *Agent) leave(p task.Payload) bool {
+	if v := a.identity.Current(); v == nil || v.ID.Incarnation != p.Incarnation {
+		return false
+	}
+	a.log.Warn("node gives up its identity: the agent stops", "task_id", p.TaskID)
+	a.leaving.Store(true)
+	a.stop(apierror.ErrRemoved)
+	return true
+}

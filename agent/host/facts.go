@@ -1,0 +1,175 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/command"
+	"github.com/gpuaas/gpuaas/agent/internal/envfile"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+)
+
+// Host reads what the host really is. root is "/" or a folder of fixtures.
+type Host struct {
+	root string
+	smi  nvidiaSMI
+}
+
+// For is the same host, whose programs run as a task's.
+func (h Host) For(p command.Runner) Host {
+	h.smi.programs = p
+	return h
+}
+
+// New is the machine whose file system is at root.
+func New(root string) Host { return Host{root: root} }
+
+// file is a path of the host.
+func (h Host) file(path string) string { return filepath.Join(h.root, path) }
+
+// Collect gathers the facts. A fact that the platform does not report stays empty;
+// GPUs that do not answer are an error.
+func (h Host) Collect(ctx context.Context, now time.Time) (inventory.Facts, error) {
+	gpus, err := h.smi.list(ctx)
+	if err != nil {
+		return inventory.Facts{}, err
+	}
+	f := inventory.Facts{
+		OS: h.osName(), Kernel: h.kernel(), Arch: runtime.GOARCH, BootID: BootID(h.root),
+		GPUs: gpus, NICs: nics(), Disks: h.disks(), MemoryBytes: h.memory().total, CollectedAt: now.UTC(),
+	}
+	f.CPUs, f.CPUModel = h.cpus()
+	f.Hostname, err = os.Hostname()
+	return f, err
+}
+
+// osName is PRETTY_NAME of os-release, or the platform's name.
+func (h Host) osName() string {
+	for _, path := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+		text, err := os.ReadFile(h.file(path))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
+				if name, err := envfile.Unquote(v); err == nil {
+					return name
+				}
+			}
+		}
+	}
+	return platformName()
+}
+
+// cpus counts the processors of the host, not those this process may use.
+func (h Host) cpus() (n int, model string) {
+	text, err := os.ReadFile(h.file("/proc/cpuinfo"))
+	if err != nil {
+		return runtime.NumCPU(), ""
+	}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		switch strings.TrimSpace(key) {
+		case "processor":
+			n++
+		case "model name":
+			model = strings.TrimSpace(value)
+		}
+	}
+	if n == 0 {
+		n = runtime.NumCPU()
+	}
+	return n, model
+}
+
+// memory is the host's memory in bytes; zero when unknown.
+type memory struct{ total, available int64 }
+
+func (h Host) memory() memory {
+	text, err := os.ReadFile(h.file("/proc/meminfo"))
+	if err != nil {
+		return memory{total: platformMemory()}
+	}
+	var m memory
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err != nil {
+			continue
+		}
+		switch key {
+		case "MemTotal":
+			m.total = kib << 10
+		case "MemAvailable":
+			m.available = kib << 10
+		}
+	}
+	return m
+}
+
+// disks lists block devices with a size, or the root file system where there
+// are none to be seen.
+func (h Host) disks() []inventory.Disk {
+	list := []inventory.Disk{}
+	entries, _ := os.ReadDir(h.file("/sys/block")) // absent outside Linux
+	for _, e := range entries {
+		dir := h.file("/sys/block/" + e.Name())
+		sectors, err := strconv.ParseInt(readLine(dir+"/size"), 10, 64)
+		virtual := slices.ContainsFunc([]string{"loop", "ram", "zram", "sr", "fd"}, func(p string) bool {
+			return strings.HasPrefix(e.Name(), p)
+		})
+		if err != nil || sectors <= 0 || virtual {
+			continue
+		}
+		list = append(list, inventory.Disk{Name: e.Name(), SizeBytes: sectors * 512, Model: readLine(dir + "/device/model")})
+	}
+	if len(list) == 0 {
+		if s, err := spaceOf(h.root); err == nil {
+			list = append(list, inventory.Disk{Name: h.root, SizeBytes: s.total})
+		}
+	}
+	return list
+}
+
+func readLine(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// nics lists the network interfaces other than loopback.
+func nics() []inventory.NIC {
+	list := []inventory.NIC{}
+	ifaces, _ := net.Interfaces()
+	for _, i := range ifaces {
+		if i.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		n := inventory.NIC{Name: i.Name, MAC: i.HardwareAddr.String(), Up: i.Flags&net.FlagUp != 0}
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			n.Addresses = append(n.Addresses, a.String())
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// size renders bytes for people.
+func size(n int64) string {
+	const gib = 1 << 30
+	if n < gib {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/gib)
+}

@@ -1,0 +1,124 @@
+package host
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/command"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+)
+
+// Limits of what nvidia-smi may say.
+const (
+	smiTimeout  = 20 * time.Second
+	smiMaxBytes = 256 << 10
+	smiMaxGPUs  = 256
+)
+
+// smiQuery is the column list that parseSMI expects.
+const smiQuery = "index,uuid,name,memory.total,driver_version,serial"
+
+// nvidiaSMI lists GPUs with NVIDIA's own command.
+type nvidiaSMI struct {
+	path     string // "nvidia-smi" when empty
+	programs command.Runner
+}
+
+// list returns the host's GPUs: none where the command does not exist, and an
+// error where it exists and fails, because a GPU node whose driver is broken is
+// not a node without GPUs.
+func (n nvidiaSMI) list(ctx context.Context) ([]inventory.GPU, error) {
+	path, err := exec.LookPath(cmp.Or(n.path, "nvidia-smi"))
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return []inventory.GPU{}, nil
+	}
+	if err != nil {
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi cannot be run")
+	}
+	ctx, cancel := context.WithTimeout(ctx, smiTimeout)
+	defer cancel()
+	out, complaint, err := n.programs.Run(ctx, smiMaxBytes, path, "--query-gpu="+smiQuery, "--format=csv,noheader,nounits")
+	if err != nil {
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi fails: %s", text.Truncate(strings.TrimSpace(out+complaint)))
+	}
+	gpus, err := parseSMI([]byte(out))
+	if err != nil {
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi says something unexpected")
+	}
+	return gpus, nil
+}
+
+// parseSMI reads CSV without header and units, strictly: the six columns of
+// smiQuery on every line. "[N/A]" and its like stand for a value the device
+// does not have, which only driver and serial may lack.
+func parseSMI(out []byte) ([]inventory.GPU, error) {
+	r := csv.NewReader(bytes.NewReader(out))
+	r.FieldsPerRecord, r.TrimLeadingSpace = strings.Count(smiQuery, ",")+1, true
+	gpus := []inventory.GPU{}
+	for {
+		row, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return gpus, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		g, err := parseGPU(row)
+		if err != nil {
+			return nil, fmt.Errorf("gpu %d: %w", len(gpus), err)
+		}
+		for _, o := range gpus {
+			if o.Index == g.Index || o.UUID == g.UUID {
+				return nil, fmt.Errorf("gpu %d is listed twice", g.Index)
+			}
+		}
+		if gpus = append(gpus, g); len(gpus) > smiMaxGPUs {
+			return nil, fmt.Errorf("more than %d GPUs", smiMaxGPUs)
+		}
+	}
+}
+
+func parseGPU(row []string) (inventory.GPU, error) {
+	for i, v := range row {
+		row[i] = strings.TrimSpace(v)
+	}
+	index, err := strconv.Atoi(row[0])
+	if err != nil || index < 0 {
+		return inventory.GPU{}, fmt.Errorf("index %q", text.Truncate(row[0]))
+	}
+	if !strings.HasPrefix(row[1], "GPU-") {
+		return inventory.GPU{}, fmt.Errorf("uuid %q", text.Truncate(row[1]))
+	}
+	if absent(row[2]) {
+		return inventory.GPU{}, fmt.Errorf("name %q", text.Truncate(row[2]))
+	}
+	mib, err := strconv.ParseInt(row[3], 10, 64)
+	if err != nil || mib <= 0 || mib > 1<<30 {
+		return inventory.GPU{}, fmt.Errorf("memory %q", text.Truncate(row[3]))
+	}
+	g := inventory.GPU{Index: index, UUID: row[1], Model: row[2], MemoryBytes: mib << 20}
+	if !absent(row[4]) {
+		g.Driver = row[4]
+	}
+	if !absent(row[5]) {
+		g.Serial = row[5]
+	}
+	return g, nil
+}
+
+// absent knows the ways nvidia-smi says that there is no value.
+func absent(v string) bool {
+	return v == "" || v == "0" || strings.HasPrefix(v, "[") && strings.HasSuffix(v, "]") || v == "N/A"
+}

@@ -1,0 +1,86 @@
+package identity
+
+import (
+	"errors"
+	"net"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// ErrNone means that there is no usable pair of certificate and key.
+var ErrNone = errors.New("no certificate and key")
+
+// ErrIssuer means that the server accepts no stored identity's issuer. The
+// handshake ends with it before anything is sent.
+var ErrIssuer = errors.New("the server does not accept the issuer of this certificate")
+
+// result is what the outcome of a request says about the identity it presented.
+type result int
+
+const (
+	// resultOK: nothing; the request may be retried.
+	resultOK result = iota
+	// resultUnusable: the certificate has expired or its issuer is retired, as
+	// the API or its TLS layer reports. Only this leads to recovery.
+	resultUnusable
+	// resultUnknownIssuer: the API does not recognize the issuer.
+	resultUnknownIssuer
+	// resultSuperseded: another identity of this node replaced this one.
+	resultSuperseded
+	// resultLocked: an operator must decide.
+	resultLocked
+	// resultRemoved: the node is removed.
+	resultRemoved
+	// resultRefused: any other refusal of the caller.
+	resultRefused
+)
+
+// classify reads what an error says about the identity.
+//
+// Of the coded answers, only expired and issuer_retired lead to recovery. A
+// replica that has not loaded a new CA generation yet answers unknown_issuer to a
+// good certificate; where the issuer is retired, the next handshake does not name
+// it, and that leads to recovery. serial_superseded never does for a certificate
+// that was used once: its holder may be a copy, and a copy must not obtain a new
+// certificate. A certificate whose key is still staged was never used; it may be
+// requested again, with the same key.
+func classify(err error) result {
+	if err == nil {
+		return resultOK
+	}
+	if errors.Is(err, ErrIssuer) || alerted(err) {
+		return resultUnusable
+	}
+	e, ok := errors.AsType[*schema.Error](err)
+	if !ok || e.Kind != schema.KindInvalidNodeIdentity {
+		return resultOK
+	}
+	switch e.Reason {
+	case schema.ReasonExpired, schema.ReasonIssuerRetired:
+		return resultUnusable
+	case schema.ReasonUnknownIssuer:
+		return resultUnknownIssuer
+	case schema.ReasonSerialSuperseded:
+		return resultSuperseded
+	case schema.ReasonNodeLocked:
+		return resultLocked
+	case schema.ReasonNodeRemoved:
+		return resultRemoved
+	}
+	return resultRefused
+}
+
+// alerted reports a TLS alert that means an unusable certificate. crypto/tls does
+// not export the type of an alert. A test compares its texts, which follow the
+// names of RFC 8446, with a real handshake.
+func alerted(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || op.Op != "remote error" || op.Err == nil {
+		return false
+	}
+	switch op.Err.Error() {
+	case "tls: expired certificate", "tls: unknown certificate authority", "tls: certificate required":
+		return true
+	}
+	return false
+}

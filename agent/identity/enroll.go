@@ -1,0 +1,126 @@
+package identity
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
+	"github.com/gpuaas/gpuaas/agent/internal/envfile"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// enroll makes one attempt to enroll with the configured token. It may be retried
+// after any failure: the key is kept until a certificate for it is stored, because
+// the server binds its claim of the token to that key, so that a lost answer costs
+// nothing. The token is sent inside TLS to a server that the CA bundle verifies; a
+// handshake with any other server ends before a byte of the request is sent.
+func (m *Manager) enroll(ctx context.Context, cause string) Outcome {
+	m.log.Info("enrollment started", "cause", cause, "server", m.conf.Server)
+	v, err := m.requestEnrollment(ctx)
+	if err == nil {
+		// The former identities are void: the claim began an incarnation.
+		m.versions = []*Version{v}
+		return m.start(ActEnroll, v)
+	}
+	if apierror.IsTokenError(err) && len(m.versions) > 0 && m.operatorToken() {
+		m.saved.Seen = tokenDigest(m.conf.Token.Reveal())
+		m.save()
+		m.log.Error("new token is refused, the present identity stays in use", "err", err.Error(), "next", m.reissueCommand())
+		return Outcome{Action: ActEnroll, Err: err, Ready: m.ready()}
+	}
+	return m.enrollFailed(ActEnroll, err)
+}
+
+// requester obtains certificates from the node API and stores them.
+type requester struct {
+	holdings
+	api API
+}
+
+func (r *requester) requestEnrollment(ctx context.Context) (*Version, error) {
+	token := r.conf.Token.Reveal()
+	if token == "" {
+		return nil, schema.NewError(schema.KindUnauthenticated, envfile.TokenVar+" is not set").WithNext(r.reissueCommand())
+	}
+	recovery, err := r.keys.ensureRecovery()
+	if err != nil {
+		return nil, err
+	}
+	key, err := r.keys.ask(tokenDigest(token), 0, r.newestNumber(), func(stagedKey) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	public, _ := recovery.Public().(ed25519.PublicKey)
+	answer, err := r.api.Request(ctx, "/enroll", wire.EnrollRequest{
+		Token: token, CSR: key.CSR, AgentVersion: r.conf.AgentVersion,
+		RecoveryKey: base64.StdEncoding.EncodeToString(public),
+		Signature:   signed(recovery, trust.EnrollStatement(r.conf.NodeID, token, key.CSR, public)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Until the answer is stored, the token counts as unused: its claim voided the
+	// former identities, and only this key can repeat the request.
+	return r.adopt(answer, key, trust.IssuedByEnroll, tokenDigest(token))
+}
+
+// start puts a new identity in use at once: there was none, or none that still
+// works. The first poll promotes it.
+func (m *Manager) start(did Action, v *Version) Outcome {
+	m.rejected, m.replacedUnused = map[string]string{}, false
+	if err := m.use(v); err != nil {
+		return m.failed(did, err, m.retries.Next())
+	}
+	m.install(v)
+	m.retries.Reset()
+	m.refusals.Reset()
+	m.pollBackoff = wait.Timer{}
+	m.mutedUntil.Store(0)
+	facts := []any{"serial", v.Facts.Serial, "issuer", v.Facts.Issuer,
+		"not_after", v.Facts.NotAfter, "incarnation", v.ID.Incarnation, "sequence", v.Meta.Sequence}
+	if did == ActEnroll {
+		m.log.Info("enrollment succeeded", facts...)
+	} else {
+		m.log.Info("recovery succeeded", facts...)
+	}
+	return Outcome{Action: did, Ready: m.ready()}
+}
+
+// enrollFailed records that an enrollment or a recovery failed. A refusal that a
+// retry cannot change is retried slowly, because an operator may replace the
+// bundle. An identity that only the server refuses is tried again after the wait:
+// the refusal may have been resolved.
+func (m *Manager) enrollFailed(did Action, err error) Outcome {
+	e := schema.AsError(err)
+	var out Outcome
+	r := classify(err)
+	switch {
+	case r == resultRemoved:
+		return m.Wipe()
+	case r == resultLocked:
+		out = Outcome{Action: did, Err: err, Wait: m.lockedOut(err)}
+	case e.Kind.Info().Retry:
+		out = m.failed(did, err, m.retries.Next())
+	default:
+		out = m.failed(did, err, m.refusals.Next())
+	}
+	if v := m.inUse.Load(); v != nil && m.state == StateExpired {
+		m.pollBackoff.Set(m.clock.Local(), out.Wait)
+		m.state, m.reason, m.rejected = StateRejected, "", map[string]string{}
+		if r == resultLocked {
+			m.state = StateLocked
+		}
+		out.Ready = false
+	}
+	facts := []any{"code", string(e.Kind), "reason", e.Reason, "err", err.Error(), "next", e.Next, "retry_in", out.Wait.String()}
+	if did == ActEnroll {
+		m.log.Error("enrollment failed", facts...)
+	} else {
+		m.log.Error("recovery failed", facts...)
+	}
+	return out
+}

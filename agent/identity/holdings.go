@@ -1,0 +1,249 @@
+package identity
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/binary"
+	"log/slog"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// holdings are the stored identities of the node and the tokens that it knows.
+type holdings struct {
+	conf  Config
+	log   *slog.Logger
+	clock Clock
+	dir   disk.StateDir
+	store versionStore
+	keys  keyRing
+
+	inUse    atomic.Pointer[Version]
+	versions []*Version // newest first
+	// rejected says why versions, by serial, are not used for now.
+	rejected map[string]string
+	saved    persistedState
+
+	lastWarned time.Time // that the certificate expires
+}
+
+// stored reports whether a stored version has the key already.
+func (h *holdings) stored(spki string) bool {
+	return slices.ContainsFunc(h.versions, func(v *Version) bool { return v.Facts.SPKI == spki })
+}
+
+// unstored reports whether no stored version has the key.
+func (h *holdings) unstored(key stagedKey) bool { return !h.stored(key.SPKI) }
+
+// newestNumber is the number of the newest version, 0 without one.
+func (h *holdings) newestNumber() int {
+	if len(h.versions) == 0 {
+		return 0
+	}
+	return h.versions[0].Number
+}
+
+// Recoverable reports whether the node can ask for a new certificate without a
+// usable one: it holds its recovery key and a recovery token.
+func (h *holdings) Recoverable() bool {
+	key, err := h.keys.recovery()
+	return err == nil && key != nil && len(h.recoveryTokens()) > 0
+}
+
+// recoveryTokens are those of the stored versions, newest first: the newest is
+// live once its certificate was used, the one before until then.
+func (h *holdings) recoveryTokens() []string {
+	var out []string
+	for _, v := range h.versions {
+		if t := v.Meta.RecoveryToken; t != "" && !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// newestUnused reports whether the newest version came from an enrollment and was never
+// used. A copy of the request that arrived late may have replaced it, and then
+// its recovery token is not live: its enrollment is made again, with its key.
+func (h *holdings) newestUnused() bool {
+	if len(h.versions) == 0 {
+		return false
+	}
+	_, enrollment := h.keys.unanswered(h.versions[0])
+	return enrollment
+}
+
+func (h *holdings) reissueCommand() string {
+	return "gpuaas node reissue-enrollment " + h.conf.NodeID + ", and run its command here"
+}
+
+// publish writes the recovery token to the env file in the place of a token that
+// is no longer valid. Where the file cannot be written, the token is in the state
+// folder only.
+func (h *holdings) publish(v *Version) {
+	token := v.Meta.RecoveryToken
+	if token == "" || h.conf.EnvFile == "" {
+		return
+	}
+	done, err := replaceEnvToken(h.dir.Files, h.conf.EnvFile, token, h.knows)
+	switch {
+	case err != nil:
+		h.log.Warn("cannot write the env file, the recovery token is in the state folder only",
+			"env_file", h.conf.EnvFile, "err", err.Error())
+	case done:
+		h.saved.Seen = tokenDigest(token)
+	}
+}
+
+// knows reports whether this node has used or holds a token.
+func (h *holdings) knows(token string) bool {
+	d := tokenDigest(token)
+	return slices.Contains(h.saved.Spent, d) || slices.ContainsFunc(h.versions, func(v *Version) bool {
+		return v.Meta.RecoveryToken == token || slices.Contains(v.Meta.Spent, d)
+	})
+}
+
+// unspent reports whether the configuration holds a token that may still pay for
+// an enrollment.
+func (h *holdings) unspent() bool {
+	t := h.conf.Token.Reveal()
+	return t != "" && !h.knows(t)
+}
+
+// operatorToken reports whether an operator put a new token into the
+// configuration: it takes precedence over the present identity.
+func (h *holdings) operatorToken() bool {
+	return h.unspent() && h.saved.Seen != tokenDigest(h.conf.Token.Reveal())
+}
+
+// save stores the state that outlives the process. It can be derived again, so a
+// failure is only logged.
+func (h *holdings) save() {
+	h.saved.ServerTime = h.clock.Floor()
+	if err := h.dir.WriteJSON(h.dir.File(memoryFile), h.saved); err != nil {
+		h.log.Warn("cannot store the identity state", "err", err.Error())
+	}
+}
+
+// install copies the version to the configured paths, for people to read.
+func (h *holdings) install(v *Version) {
+	if v.Number == 0 {
+		return
+	}
+	if err := h.store.install(v); err != nil {
+		h.log.Warn("cannot copy certificate and key to their paths, the stored identity stays in use",
+			"cert_path", h.conf.CertPath, "err", err.Error())
+		return
+	}
+	if !h.saved.Installed {
+		h.saved.Installed = true
+		h.save()
+	}
+}
+
+// Current is the identity in use, nil when there is none. It may be called from
+// any goroutine.
+func (h *holdings) Current() *Version { return h.inUse.Load() }
+
+// Versions are the stored identities, newest first.
+func (h *holdings) Versions() []*Version { return h.versions }
+
+// own drops the versions of another node or environment.
+func (h *holdings) own(list []*Version) []*Version {
+	return slices.DeleteFunc(list, func(v *Version) bool {
+		err := v.matches(h.conf)
+		if err != nil {
+			h.log.Error("stored identity belongs to another node", "version", v.Number, "err", err.Error())
+		}
+		return err != nil
+	})
+}
+
+// prune drops the versions that are no longer needed, in memory and on disk.
+func (h *holdings) prune() {
+	var kept, dropped []*Version
+	for i, v := range h.versions {
+		if i < keepVersions || v == h.inUse.Load() || v.Number == h.saved.Proven {
+			kept = append(kept, v)
+		} else {
+			dropped = append(dropped, v)
+		}
+	}
+	h.versions = kept
+	if err := h.store.prune(kept, dropped); err != nil {
+		h.log.Warn("cannot prune old identities", "err", err.Error())
+	}
+}
+
+// movedAside reports whether an operator took the copies at the configured paths
+// away, which means that their key must not be used again. It keeps the identity
+// where there is no other way to one.
+func (h *holdings) movedAside() bool {
+	if !h.saved.Installed || len(h.versions) == 0 || !h.store.missing() {
+		return false
+	}
+	if !h.Recoverable() && !h.unspent() {
+		h.log.Warn("certificate and key were moved aside, but there is no other way to an identity: they stay in use")
+		return false
+	}
+	for _, v := range h.versions {
+		h.rejected[v.Facts.Serial] = "moved aside"
+	}
+	return true
+}
+
+// usable returns the newest stored version that can be used.
+func (h *holdings) usable() *Version {
+	for _, v := range h.versions {
+		if _, rejected := h.rejected[v.Facts.Serial]; !rejected && !h.expired(v) {
+			return v
+		}
+	}
+	return nil
+}
+
+func (h *holdings) expired(v *Version) bool { return h.clock.Now().After(v.Leaf.NotAfter) }
+
+// RenewAt is when a version is due for renewal: around half of its life, at a
+// point that node and serial decide, so that certificates issued at the same
+// time are not renewed at the same time.
+func (h *holdings) RenewAt(v *Version) time.Time {
+	life := v.Leaf.NotAfter.Sub(v.Leaf.NotBefore)
+	sum := sha256.Sum256([]byte(v.ID.NodeID + v.Facts.Serial))
+	spread := float64(binary.BigEndian.Uint64(sum[:8]))/math.MaxUint64*2 - 1
+	return v.Leaf.NotBefore.Add(time.Duration(float64(life) * (trust.RenewAt + trust.RenewJitter*spread)))
+}
+
+// warnBeforeExpiry logs once an hour that the certificate expires, in the last
+// quarter of its life.
+func (h *holdings) warnBeforeExpiry() {
+	v, now := h.inUse.Load(), h.clock.Now()
+	if v == nil {
+		return
+	}
+	left := v.Leaf.NotAfter.Sub(now)
+	if left > v.Leaf.NotAfter.Sub(v.Leaf.NotBefore)/4 || !h.lastWarned.IsZero() && now.Sub(h.lastWarned).Abs() < time.Hour {
+		return
+	}
+	h.lastWarned = now
+	h.log.Error("certificate expires soon and could not be renewed", "serial", v.Facts.Serial, "not_after", v.Facts.NotAfter,
+		"left", left.Round(time.Second).String(), "recovery_possible", h.Recoverable(),
+		"next", "see the failed renewals above; gpuaas node show "+h.conf.NodeID)
+}
+
+// Presenter answers a handshake's request for a certificate with the version's,
+// for as long as the node has an identity at all. Its error ends the handshake
+// before anything is sent.
+func (h *holdings) Presenter(v *Version) Presenter {
+	return func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if v == nil || h.inUse.Load() == nil {
+			return nil, ErrNone
+		}
+		return v.presentTo(r)
+	}
+}

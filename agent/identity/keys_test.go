@@ -1,0 +1,36 @@
+package identity
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+)
+
+// TestRecoveryKeyOfAnotherKind is no recovery key.
+func TestRecoveryKeyOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	s := disk.StateDir{Path: t.TempDir()}
+	key, err := newStagedKey()
+	require.NoError(t, err)
+	for _, text := range []string{"", "no pem", key.Key} {
+		require.NoError(t, os.WriteFile(s.File("recovery-key.pem"), []byte(text), 0o600))
+		_, err := keyRing{s}.recovery()
+		require.Error(t, err)
+	}
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	require.NoError(t, os.WriteFile(s.File("recovery-key.pem"), text, 0o600))
+	got, err := keyRing{s}.ensureRecovery()
+	require.NoError(t, err)
+	require.Equal(t, private, got)
+}

@@ -1,0 +1,150 @@
+package identity
+
+import (
+	"errors"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+)
+
+// Observe takes the outcome of a request made with the identity in use. It
+// returns true when it changed something, so that the next pass is worth making
+// at once.
+func (m *Manager) Observe(err error) bool {
+	v := m.inUse.Load()
+	if v == nil {
+		return false
+	}
+	switch classify(err) {
+	case resultOK:
+		if err == nil {
+			m.confirmed(v)
+		}
+		return false
+	case resultUnusable:
+		m.reject(v, err)
+	case resultUnknownIssuer:
+		// The open connection was made before the server's present list of
+		// issuers: the next request begins with a handshake.
+		if err := m.api.Reconnect(); err != nil {
+			m.log.Warn("cannot reconnect", "err", err.Error())
+		}
+		return false
+	case resultSuperseded:
+		m.superseded(v, err)
+	case resultLocked:
+		m.lockedOut(err)
+	case resultRemoved:
+		m.Wipe()
+	default:
+		return false
+	}
+	return true
+}
+
+// reject stops using an unusable version and those of the same issuer.
+func (m *Manager) reject(v *Version, err error) {
+	for _, o := range m.versions {
+		if o == v || o.Facts.Issuer == v.Facts.Issuer {
+			m.rejected[o.Facts.Serial] = err.Error()
+		}
+	}
+	m.state, m.reason = StateExpired, text.Truncate(err.Error())
+}
+
+// superseded tries another stored version: after a crash the newest one may be
+// unknown here or at the server. Where there is none, the manager can only wait.
+func (m *Manager) superseded(v *Version, err error) {
+	m.rejected[v.Facts.Serial] = err.Error()
+	// A request that arrived twice was answered twice, and one without an answer
+	// may have been granted: either replaces a version that was not used yet.
+	unanswered, _ := m.keys.unanswered(v)
+	unanswered = unanswered && v.Number > m.saved.Proven
+	m.replacedUnused = m.replacedUnused || unanswered
+	if next := m.usable(); next != nil && m.use(next) == nil {
+		return
+	}
+	if unanswered {
+		m.state, m.reason = StateExpired, text.Truncate(err.Error())
+		return
+	}
+	m.rejected = map[string]string{}
+	wait := m.refusals.Next()
+	m.mute(StateSuperseded, wait)
+	m.note(err, wait)
+	m.log.Error("identity is superseded: another identity of this node is in use, possibly by a copy of its disk",
+		"serial", v.Facts.Serial, "retry_in", wait.String(), "next", m.reissueCommand())
+}
+
+// lockedOut waits for long: only an operator can resolve a lock.
+func (m *Manager) lockedOut(err error) time.Duration {
+	wait := m.locks.Next()
+	m.mute(StateLocked, wait)
+	m.note(err, wait)
+	m.log.Error("node is locked: its identity is in use on two machines, or an operator locked it",
+		"retry_in", wait.String(), "next", "make sure that no copy of this node runs, then "+m.reissueCommand())
+	return wait
+}
+
+// mute sends nothing for a while, heartbeats included.
+func (m *Manager) mute(s State, wait time.Duration) {
+	now := m.clock.Local()
+	if m.state != StateExpired {
+		m.state = s
+	}
+	m.pollBackoff.Set(now, wait)
+	m.retryAt.Set(now, wait)
+	m.mutedUntil.Store(now.Add(wait).UnixNano())
+}
+
+// confirmed records that the server accepted the identity in use: it is
+// promoted, and its recovery token is the live one.
+func (m *Manager) confirmed(v *Version) {
+	for _, b := range []*wait.Backoff{&m.retries, &m.refusals, &m.locks} {
+		b.Reset()
+	}
+	m.replacedUnused = false
+	clear(m.rejected)
+	if m.published == v.Facts.Serial {
+		if m.clock.Floor().Sub(m.saved.ServerTime) > time.Hour {
+			m.save()
+		}
+		return
+	}
+	m.published, m.saved.Proven = v.Facts.Serial, max(m.saved.Proven, v.Number)
+	if err := m.keys.dropUsed(v); err != nil {
+		m.log.Warn("cannot remove a staged key", "err", err.Error())
+	}
+	m.note(nil, 0)
+	m.install(v)
+	m.publish(v)
+	m.save()
+}
+
+// Wipe removes everything that identifies the node. It may be called again: the
+// next start finishes a wipe that a crash interrupted.
+func (m *Manager) Wipe() Outcome {
+	out := Outcome{Action: ActWipe, Removed: true}
+	if m.state == StateRemoved {
+		return out
+	}
+	token := m.conf.Token.Reveal()
+	if path := m.dir.File(removedFile); !wasRemoved(m.dir, m.conf) {
+		r := removal{NodeID: m.conf.NodeID, At: m.clock.Now().UTC(), Token: tokenDigest(token)}
+		out.Err = m.dir.WriteJSON(path, r)
+	}
+	out.Err = errors.Join(out.Err, m.keys.wipe(), m.store.wipe(), m.dir.Files.System().Wipe(m.dir.File(memoryFile)))
+	if m.conf.EnvFile != "" {
+		_, err := replaceEnvToken(m.dir.Files, m.conf.EnvFile, "", func(old string) bool { return old == token || m.knows(old) })
+		out.Err = errors.Join(out.Err, err)
+	}
+	m.state = StateRemoved
+	m.inUse.Store(nil)
+	if out.Err != nil {
+		m.log.Error("node removed, but some of its keys and tokens could not be wiped", "err", out.Err.Error())
+		return out
+	}
+	m.log.Warn("node removed: its keys, certificates and tokens are wiped")
+	return out
+}

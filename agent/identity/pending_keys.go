@@ -1,0 +1,161 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+)
+
+// stagedKey is a key of the next identity, stored before it is asked for, with
+// its certificate request: after a lost answer the agent repeats the same request.
+// The server may have bound a token to any key that it was asked with, so each
+// is kept until an identity that was stored after that is used. Renewal and
+// recovery share theirs, because a lost renewal may have to be a recovery next.
+// An enrollment's key is bound to its token and has a file of its own.
+type stagedKey struct {
+	// Token is the digest of the enrollment's token, "" for the next identity of
+	// an enrolled node.
+	Token       string `json:"token,omitempty"`
+	Incarnation int64  `json:"incarnation"` // 0 for an enrollment
+	Key         string `json:"key"`
+	CSR         string `json:"csr"`
+	SPKI        string `json:"spki"` // hex SHA-256 of the public key
+	// After is the number of the newest version when it was last asked with.
+	After int `json:"after"`
+}
+
+// stagedKeys is the content of a file: the key that was asked with last first.
+type stagedKeys struct {
+	Keys []stagedKey `json:"keys"`
+}
+
+// maxStaged bounds the keys kept for requests without an answer.
+const maxStaged = 4
+
+// path is where the keys for a token's enrollment are, or those for the next
+// identity.
+func (r keyRing) path(token string) string {
+	if token != "" {
+		return r.state.File(stagedEnrolment)
+	}
+	return r.state.File(stagedFile)
+}
+
+// list returns the stored keys for the purpose, without unreadable ones.
+func (r keyRing) list(token string, incarnation int64) ([]stagedKey, error) {
+	var all stagedKeys
+	ok, err := r.state.ReadJSON(r.path(token), &all)
+	if unreadable, known := errors.AsType[*fs.PathError](err); known {
+		return nil, fmt.Errorf("reading the staged keys: %w", unreadable)
+	}
+	if !ok || err != nil {
+		return nil, nil //nolint:nilerr // a torn file holds no key
+	}
+	return slices.DeleteFunc(all.Keys, func(k stagedKey) bool {
+		_, err := parseKey([]byte(k.Key))
+		return err != nil || k.Token != token || k.Incarnation != incarnation
+	}), nil
+}
+
+// ask returns the first key for the purpose that fits, or makes one, and stores
+// that it is asked with now.
+func (r keyRing) ask(token string, incarnation int64, newest int, fits func(stagedKey) bool) (stagedKey, error) {
+	list, err := r.list(token, incarnation)
+	if err != nil {
+		return stagedKey{}, err
+	}
+	i := slices.IndexFunc(list, fits)
+	if i == 0 && list[0].After == newest {
+		return list[0], nil
+	}
+	var k stagedKey
+	if i >= 0 {
+		k = list[i]
+		list = slices.Delete(list, i, i+1)
+	} else if k, err = newStagedKey(); err != nil {
+		return k, err
+	}
+	k.Token, k.Incarnation, k.After = token, incarnation, newest
+	list = append([]stagedKey{k}, list...)
+	if err := r.state.WriteJSON(r.path(token), stagedKeys{list[:min(len(list), maxStaged)]}); err != nil {
+		return k, fmt.Errorf("storing the staged key: %w", err)
+	}
+	return k, nil
+}
+
+// dropUsed removes the keys that were requested before a version was stored,
+// which is used now: the version's own tokens cannot be bound to them.
+func (r keyRing) dropUsed(v *Version) error {
+	var faults []error
+	for _, name := range []string{stagedFile, stagedEnrolment} {
+		var all stagedKeys
+		ok, err := r.state.ReadJSON(r.state.File(name), &all)
+		if !ok && err == nil {
+			continue
+		}
+		if unreadable, known := errors.AsType[*fs.PathError](err); known {
+			faults = append(faults, unreadable) // it may hold a key that a claim is bound to
+			continue
+		}
+		left := slices.DeleteFunc(slices.Clone(all.Keys), func(k stagedKey) bool { return k.After < v.Number })
+		switch {
+		case len(left) == 0:
+			faults = append(faults, r.state.Files.System().Wipe(r.state.File(name)))
+		case len(left) < len(all.Keys):
+			faults = append(faults, r.state.WriteJSON(r.state.File(name), stagedKeys{left}))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// unanswered reports whether a request may have replaced a version that was
+// never used: one with the version's own key, or one made after it was stored.
+// enrollment is true for the first where it was an enrollment.
+func (r keyRing) unanswered(v *Version) (open, enrollment bool) {
+	for _, name := range []string{stagedFile, stagedEnrolment} {
+		var all stagedKeys
+		if _, err := r.state.ReadJSON(r.state.File(name), &all); err != nil {
+			continue
+		}
+		for _, k := range all.Keys {
+			own := k.SPKI == v.Facts.SPKI
+			open = open || own || k.After >= v.Number
+			enrollment = enrollment || own && k.Token != ""
+		}
+	}
+	return open, enrollment
+}
+
+// newStagedKey makes a P-256 key and its request. The server takes the key from
+// the request and nothing else.
+func newStagedKey() (stagedKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return stagedKey{}, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return stagedKey{}, fmt.Errorf("making the certificate request: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return stagedKey{}, err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return stagedKey{}, err
+	}
+	return stagedKey{
+		Key:  string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
+		CSR:  string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})),
+		SPKI: text.SHA256Hex(public),
+	}, nil
+}

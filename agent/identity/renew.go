@@ -1,0 +1,157 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// renew asks for the next certificate with the identity in use. The key and the
+// request are stored before they are sent, so a lost answer is requested again
+// with the same ones. After any failure, the identity in use stays in use.
+func (m *Manager) renew(ctx context.Context, v *Version) Outcome {
+	next, err := m.requestRenewal(ctx, v)
+	if err != nil {
+		return m.renewFailed(ctx, err)
+	}
+	m.log.Info("certificate renewed", "serial", next.Facts.Serial, "issuer", next.Facts.Issuer,
+		"not_after", next.Facts.NotAfter, "sequence", next.Meta.Sequence)
+	m.unconfirmed = next
+	return m.confirm(ctx, ActRenew)
+}
+
+func (r *requester) requestRenewal(ctx context.Context, v *Version) (*Version, error) {
+	key, err := r.keys.ask("", v.ID.Incarnation, r.newestNumber(), r.unstored)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := r.api.Renew(ctx, wire.RenewRequest{
+		CSR: key.CSR, Sequence: v.Meta.Sequence, AgentVersion: r.conf.AgentVersion,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r.adopt(answer, key, trust.IssuedByRenew, "")
+}
+
+// renewFailed records a failed renewal and when to retry. The less of the
+// certificate's life is left, the shorter the longest wait.
+func (m *Manager) renewFailed(ctx context.Context, err error) Outcome {
+	if ctx.Err() != nil {
+		return Outcome{Action: ActRenew, Err: err, Ready: m.ready()}
+	}
+	if m.Observe(err) {
+		return Outcome{Action: ActRenew, Err: err, Ready: m.ready(), Wait: m.RetryIn(), Removed: m.Removed()}
+	}
+	most := m.renewals.Max
+	if v := m.inUse.Load(); v != nil {
+		most = v.Leaf.NotAfter.Sub(m.clock.Now()) / 20
+	}
+	out := m.failed(ActRenew, err, m.renewals.NextWithin(most))
+	m.log.Error("certificate not renewed, the present one stays in use", "err", err.Error(),
+		"code", string(schema.KindOf(err)), "retry_in", out.Wait.String())
+	return out
+}
+
+// confirm makes one authenticated call with the unconfirmed identity and then
+// puts it in use. A call whose outcome is unknown puts it in use too: the server
+// may have promoted it, and would soon take the older one for a copy's. Only
+// where the call was certainly refused the older one stays in use, and is renewed
+// again where the refusal is of this certificate.
+func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
+	v := m.unconfirmed
+	err := m.api.Confirm(ctx, v.presentTo)
+	r := classify(err)
+	switch {
+	case r == resultRemoved:
+		return m.Wipe()
+	case r == resultLocked:
+		return Outcome{Action: did, Err: err, Wait: m.lockedOut(err)}
+	case r == resultOK && !alert(err):
+		m.unconfirmed = nil
+		if useErr := m.use(v); useErr != nil {
+			return m.failed(did, useErr, m.renewals.Next())
+		}
+		if err != nil {
+			m.log.Warn("new certificate is in use, but its first call had no answer", "err", err.Error())
+			return Outcome{Action: did, Ready: m.ready()}
+		}
+		m.renewals.Reset()
+		m.confirmed(v)
+		m.prune()
+		return Outcome{Action: did, Ready: m.ready()}
+	case refusesIdentity(err) && r != resultUnknownIssuer:
+		m.unconfirmed = nil
+		m.rejected[v.Facts.Serial] = err.Error()
+	}
+	out := m.failed(did, err, m.renewals.Next())
+	m.log.Error("new certificate is refused, the former one stays in use", "serial", v.Facts.Serial, "err", err.Error(),
+		"retry_in", out.Wait.String())
+	return out
+}
+
+// refusesIdentity reports whether the API's answer refuses the identity.
+func refusesIdentity(err error) bool { return schema.KindOf(err) == schema.KindInvalidNodeIdentity }
+
+// alert reports whether the server ended a handshake with an alert, any alert.
+func alert(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error"
+}
+
+// adopt checks an answer and stores it as the newest version. Until it returns
+// without an error, only files that nothing reads have changed; the staged key
+// stays until the version's first use.
+func (r *requester) adopt(a wire.EnrollResponse, key stagedKey, via trust.IssueMethod, paidBy string) (*Version, error) {
+	certPEM, chainPEM := []byte(a.Certificate), []byte(a.CAChain)
+	if err := r.checkAnswer(a, join(certPEM, chainPEM), []byte(key.Key), key.Incarnation); err != nil {
+		return nil, err
+	}
+	env := tokenDigest(r.conf.Token.Reveal())
+	spentNow := []string{paidBy}
+	for _, v := range r.versions {
+		spentNow = append(spentNow, v.Meta.Spent...)
+		if v.Meta.RecoveryToken != "" {
+			spentNow = append(spentNow, tokenDigest(v.Meta.RecoveryToken))
+		}
+	}
+	spent := persistedState{Spent: slices.Clone(r.saved.Spent)}
+	spent.spend(env, spentNow...)
+	v, err := r.store.add(certPEM, chainPEM, []byte(key.Key), Meta{
+		Sequence: a.Sequence, Via: via, StoredAt: r.clock.Now().UTC(),
+		RecoveryToken: a.RecoveryToken, RecoveryExpiresAt: a.RecoveryExpiresAt, Spent: spent.Spent,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.versions = append([]*Version{v}, r.versions...)
+	r.saved.Spent = spent.Spent
+	r.save()
+	r.prune()
+	return v, nil
+}
+
+// checkAnswer refuses an answer that is not for this node and this key.
+func (r *requester) checkAnswer(a wire.EnrollResponse, certPEM, keyPEM []byte, incarnation int64) error {
+	id, err := parseIdentity(certPEM, keyPEM)
+	if err != nil {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate does not fit the key")
+	}
+	if err := id.matches(r.conf); err != nil {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "the server's certificate is not usable here")
+	}
+	if now := r.clock.Now(); now.After(id.Leaf.NotAfter) {
+		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate expired at %s, it is %s here", text.FormatTime(id.Leaf.NotAfter), text.FormatTime(now))
+	}
+	if id.ID.Incarnation != a.Incarnation || incarnation != 0 && incarnation != a.Incarnation {
+		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate is of incarnation %d, its answer says %d, the node is %d",
+			id.ID.Incarnation, a.Incarnation, incarnation)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/envfile"
+)
+
+// memoryFile and removedFile are names in the state folder.
+const (
+	memoryFile  = "identity.json"
+	removedFile = "removed.json"
+)
+
+// maxSpent bounds the list of spent tokens; the env file holds the last one for
+// long only where it cannot be written, and that one is never dropped.
+const maxSpent = 16
+
+// persistedState is what outlives the process beside the versions. It can be
+// derived again when it is lost.
+type persistedState struct {
+	// Seen is the digest of the env file's token when it was last used: another
+	// one means that an operator put it there.
+	Seen string `json:"seen,omitempty"`
+	// Spent are digests of tokens that paid for an identity.
+	Spent []string `json:"spent,omitempty"`
+	// Installed is true once the copies at the configured paths were made, so
+	// that both missing means that an operator moved them aside.
+	Installed bool `json:"installed,omitempty"`
+	// Proven is the newest version that the server was seen to accept.
+	Proven int `json:"proven,omitempty"`
+	// ServerTime is the latest time that a server sent: a lower bound.
+	ServerTime time.Time `json:"server_time,omitzero"`
+}
+
+func loadState(s disk.StateDir) (persistedState, bool, error) {
+	var m persistedState
+	ok, err := s.ReadJSON(s.File(memoryFile), &m)
+	return m, ok, err
+}
+
+// spend notes tokens that paid for an identity, forgetting the oldest but never
+// the one in the env file.
+func (m *persistedState) spend(env string, digests ...string) {
+	for _, d := range digests {
+		if d != "" && !slices.Contains(m.Spent, d) {
+			m.Spent = append(m.Spent, d)
+		}
+	}
+	for i := 0; len(m.Spent) > maxSpent && i < len(m.Spent); {
+		if m.Spent[i] == env {
+			i++
+			continue
+		}
+		m.Spent = slices.Delete(m.Spent, i, i+1)
+	}
+}
+
+// removal is the durable note that the node was removed: the agent must not
+// come back with what a wipe could not reach.
+type removal struct {
+	NodeID string    `json:"node_id"`
+	At     time.Time `json:"at"`
+	// Token is the digest of the env file's token at the time.
+	Token string `json:"token,omitempty"`
+}
+
+// wasRemoved reports whether this node was removed and has no new token since.
+func wasRemoved(s disk.StateDir, c Config) bool {
+	var r removal
+	if ok, err := s.ReadJSON(s.File(removedFile), &r); err != nil || !ok {
+		return false
+	}
+	return r.NodeID == c.NodeID && (c.Token.Empty() || tokenDigest(c.Token.Reveal()) == r.Token)
+}
+
+// replaceEnvToken puts a token into the env file in the place of one that may
+// go. It returns false when the file holds an operator's token by now.
+func replaceEnvToken(d disk.Files, path, token string, mayGo func(old string) bool) (bool, error) {
+	text, err := d.System().ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	vars, err := envfile.Parse(string(text))
+	if err != nil {
+		return false, fmt.Errorf("env file %s: %w", path, err)
+	}
+	old, there := vars[envfile.TokenVar]
+	switch {
+	case there && old == token:
+		return true, nil
+	case there && old != "" && !mayGo(old):
+		return false, nil
+	}
+	if target, err := os.Readlink(path); err == nil {
+		return false, fmt.Errorf("env file %s is a link to %s and is left alone", path, target)
+	}
+	return true, d.Write(path, []byte(envfile.Set(string(text), envfile.TokenVar, token)))
+}

@@ -1,0 +1,307 @@
+package identity
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// keepVersions is how many identities are kept: the newest and the one before.
+// The one in use and the last one that was proven are kept besides.
+const keepVersions = 2
+
+// The files of a version's folder.
+const (
+	certFile  = "cert.pem"
+	keyFile   = "key.pem"
+	chainFile = "chain.pem"
+	metaFile  = "meta.json"
+	unborn    = ".new" // ends the name of a folder that is being written
+)
+
+// Version is a stored identity.
+type Version struct {
+	*Pair
+	// Number is the folder's; 0 is the pair that lay at the configured paths.
+	Number int
+	Meta   Meta
+}
+
+// Meta is what is stored beside a pair. It holds secrets.
+type Meta struct {
+	Sequence int64             `json:"sequence"`
+	Via      trust.IssueMethod `json:"via"`
+	StoredAt time.Time         `json:"stored_at"` // the server's time when known
+	// RecoveryToken is live from the certificate's first use on, and possible
+	// before; the one of the version before dies then.
+	RecoveryToken     string    `json:"recovery_token,omitempty"`
+	RecoveryExpiresAt time.Time `json:"recovery_expires_at,omitzero"`
+	// Spent are digests of tokens that paid for this and former identities.
+	Spent []string `json:"spent,omitempty"`
+}
+
+// versionStore keeps identities in numbered folders that appear whole or not at
+// all: a folder is written under another name, synced, read back and renamed.
+// The pair at the configured paths is a copy for people to look at.
+type versionStore struct {
+	dir               string
+	certPath, keyPath string
+	disk              disk.Files
+	log               *slog.Logger
+}
+
+func newVersionStore(c Config, s disk.StateDir, log *slog.Logger) versionStore {
+	return versionStore{dir: s.File("identity"), certPath: c.CertPath, keyPath: c.KeyPath, disk: s.Files, log: log}
+}
+
+func (s versionStore) path(number int, parts ...string) string {
+	return filepath.Join(append([]string{s.dir, fmt.Sprintf("%08d", number)}, parts...)...)
+}
+
+// numbers lists the version folders, newest first. Any other name is skipped:
+// a folder that was moved aside is never used again.
+func (s versionStore) numbers() (whole []int, highest int, err error) {
+	entries, err := s.disk.System().ReadDir(s.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, err
+	}
+	for _, e := range entries {
+		name, torn := strings.CutSuffix(e.Name(), unborn)
+		n, err := strconv.Atoi(name)
+		if err != nil || n <= 0 || !e.IsDir() || name != fmt.Sprintf("%08d", n) {
+			continue
+		}
+		highest = max(highest, n)
+		if !torn {
+			whole = append(whole, n)
+		}
+	}
+	slices.SortFunc(whole, func(a, b int) int { return b - a })
+	return whole, highest, nil
+}
+
+// list returns the readable stored versions, newest first, and after them the
+// pair at the configured paths when no version is that pair.
+func (s versionStore) list() ([]*Version, error) {
+	numbers, _, err := s.numbers()
+	if err != nil {
+		return nil, err
+	}
+	var out []*Version
+	for _, n := range numbers {
+		v, err := s.read(s.path(n))
+		if err != nil {
+			s.log.Error("cannot read a stored identity, continuing without it", "version", n, "err", err.Error())
+			continue
+		}
+		v.Number = n
+		out = append(out, v)
+	}
+	if loose, err := s.loose(); err == nil && len(out) == 0 {
+		out = append(out, loose)
+	}
+	return out, nil
+}
+
+// loose reads the pair at the configured paths.
+func (s versionStore) loose() (*Version, error) {
+	certPEM, err := s.disk.System().ReadFile(s.certPath)
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := s.disk.System().ReadFile(s.keyPath)
+	if err != nil {
+		return nil, err
+	}
+	id, err := parseIdentity(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	return &Version{Pair: id}, nil
+}
+
+// read reads a version's folder and checks that it is whole.
+func (s versionStore) read(dir string) (*Version, error) {
+	parts := map[string][]byte{}
+	for _, name := range []string{certFile, keyFile, chainFile, metaFile} {
+		data, err := s.disk.System().ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		parts[name] = data
+	}
+	v := &Version{}
+	if err := json.Unmarshal(parts[metaFile], &v.Meta); err != nil {
+		return nil, fmt.Errorf("%s: %w", metaFile, err)
+	}
+	var err error
+	v.Pair, err = parseIdentity(join(parts[certFile], parts[chainFile]), parts[keyFile])
+	return v, err
+}
+
+// join puts the chain behind the certificate.
+func join(certPEM, chainPEM []byte) []byte {
+	return slices.Concat(bytes.TrimRight(certPEM, "\n"), []byte("\n"), chainPEM)
+}
+
+// add durably stores a new version and returns it as read back. On an error
+// every older version is as it was.
+func (s versionStore) add(certPEM, chainPEM, keyPEM []byte, m Meta) (*Version, error) {
+	meta, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	_, highest, err := s.numbers()
+	if err != nil {
+		return nil, fmt.Errorf("storing the new identity: %w", err)
+	}
+	number := highest + 1
+	dir := s.path(number) + unborn
+	v, err := s.write(dir, map[string][]byte{certFile: certPEM, chainFile: chainPEM, keyFile: keyPEM, metaFile: meta})
+	if err == nil {
+		err = s.disk.System().Rename(dir, s.path(number))
+	}
+	if err != nil {
+		s.drop(dir) //nolint:errcheck // best effort; the next prune takes it away
+		return nil, fmt.Errorf("storing the new identity: %w", err)
+	}
+	if err := s.disk.System().SyncDir(s.dir); err != nil {
+		// The folder may or may not be there after a crash; either is whole.
+		return nil, fmt.Errorf("storing the new identity: %w", err)
+	}
+	v.Number = number
+	return v, nil
+}
+
+// write fills a folder, syncs it and reads it back.
+func (s versionStore) write(dir string, files map[string][]byte) (*Version, error) {
+	if err := s.disk.System().MkdirAll(dir); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{keyFile, certFile, chainFile, metaFile} {
+		if err := s.disk.Put(filepath.Join(dir, name), files[name]); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := s.disk.System().SyncDir(dir); err != nil {
+		return nil, err
+	}
+	for name, want := range files {
+		got, err := s.disk.System().ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(got, want) {
+			return nil, fmt.Errorf("%s differs from what was written", name)
+		}
+	}
+	return s.read(dir)
+}
+
+// install copies a version to the configured paths. It does not write a file that
+// is already the same.
+func (s versionStore) install(v *Version) error {
+	certPEM, err := s.disk.System().ReadFile(s.path(v.Number, certFile))
+	if err != nil {
+		return err
+	}
+	chainPEM, err := s.disk.System().ReadFile(s.path(v.Number, chainFile))
+	if err != nil {
+		return err
+	}
+	keyPEM, err := s.disk.System().ReadFile(s.path(v.Number, keyFile))
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		path string
+		data []byte
+	}{{s.keyPath, keyPEM}, {s.certPath, join(certPEM, chainPEM)}} {
+		if old, err := s.disk.System().ReadFile(f.path); err == nil && bytes.Equal(old, f.data) {
+			continue
+		}
+		if err := s.disk.System().MkdirAll(filepath.Dir(f.path)); err != nil {
+			return err
+		}
+		if err := s.disk.Write(f.path, f.data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing reports that both copies are gone from the configured paths.
+func (s versionStore) missing() bool {
+	_, cert := s.disk.System().ReadFile(s.certPath)
+	_, key := s.disk.System().ReadFile(s.keyPath)
+	return errors.Is(cert, fs.ErrNotExist) && errors.Is(key, fs.ErrNotExist)
+}
+
+// prune removes dropped versions, those older than all kept ones, and folders that
+// a crash left half written. A newer folder that cannot be read stays: it may belong
+// to another node, or an operator may repair it.
+func (s versionStore) prune(kept, gone []*Version) error {
+	entries, err := s.disk.System().ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	oldest := 0
+	for _, v := range kept {
+		if oldest == 0 || v.Number < oldest {
+			oldest = v.Number
+		}
+	}
+	for _, e := range entries {
+		name, torn := strings.CutSuffix(e.Name(), unborn)
+		n, err := strconv.Atoi(name)
+		over := torn || n < oldest || slices.ContainsFunc(gone, func(v *Version) bool { return v.Number == n })
+		if !e.IsDir() || err != nil || !over {
+			continue
+		}
+		if err := s.drop(filepath.Join(s.dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop wipes a folder's files and removes it, the key first.
+func (s versionStore) drop(dir string) error {
+	for _, name := range []string{keyFile, metaFile, certFile, chainFile} {
+		if err := s.disk.System().Wipe(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := s.disk.System().Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// wipe removes every version and both copies, also damaged ones.
+func (s versionStore) wipe() error {
+	entries, err := s.disk.System().ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	faults := []error{err, s.disk.System().Wipe(s.keyPath), s.disk.System().Wipe(s.certPath)}
+	for _, e := range entries {
+		if e.IsDir() {
+			faults = append(faults, s.drop(filepath.Join(s.dir, e.Name())))
+		} else {
+			faults = append(faults, s.disk.System().Wipe(filepath.Join(s.dir, e.Name())))
+		}
+	}
+	return errors.Join(faults...)
+}

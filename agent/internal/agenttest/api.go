@@ -1,0 +1,512 @@
+package agenttest
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Authority is a certificate authority for one test.
+type Authority struct {
+	key  *ecdsa.PrivateKey
+	Cert *x509.Certificate
+	PEM  []byte
+}
+
+func NewAuthority(tb testing.TB, name string) Authority {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(tb, err)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	require.NoError(tb, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(tb, err)
+	return Authority{key, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+func (a Authority) sign(tb testing.TB, tmpl *x509.Certificate, pub any) []byte {
+	tb.Helper()
+	tmpl.SerialNumber, _ = rand.Int(rand.Reader, big.NewInt(1<<62))
+	if tmpl.NotBefore.IsZero() {
+		tmpl.NotBefore = time.Now().Add(-time.Minute)
+	}
+	if tmpl.NotAfter.IsZero() {
+		tmpl.NotAfter = time.Now().Add(time.Hour)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.Cert, pub, a.key)
+	require.NoError(tb, err)
+	return der
+}
+
+func (a Authority) Server(tb testing.TB) tls.Certificate {
+	tb.Helper()
+	return a.ServerWith(tb, &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+}
+
+func (a Authority) ServerWith(tb testing.TB, tmpl *x509.Certificate) tls.Certificate {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(tb, err)
+	der := a.sign(tb, tmpl, &key.PublicKey)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// Node makes a certificate for a node's key.
+func (a Authority) Node(tb testing.TB, id trust.Identity, pub any, notAfter time.Time) []byte {
+	tb.Helper()
+	return a.NodeFrom(tb, id, pub, time.Time{}, notAfter)
+}
+
+func (a Authority) NodeFrom(tb testing.TB, id trust.Identity, pub any, notBefore, notAfter time.Time) []byte {
+	tb.Helper()
+	uri, err := url.Parse(id.URI())
+	require.NoError(tb, err)
+	der := a.sign(tb, &x509.Certificate{
+		URIs: []*url.URL{uri}, NotBefore: notBefore, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, pub)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// API speaks the node API's wire contract. Hooks replace its answers.
+type API struct {
+	T      testing.TB
+	Srv    *httptest.Server
+	Server Authority // of its own certificate
+	Nodes  Authority
+	Signer ed25519.PrivateKey
+	Staged ed25519.PrivateKey
+	issuer // of grants and verifier sets
+
+	book *Book // keeps identities when set
+	// RetryAfter goes with every refusal.
+	RetryAfter string
+	ID         trust.Identity
+	AnswerID   *trust.Identity // of the certificate, when not id
+	Offers     chan wire.TaskOffer
+	OnEnroll   func(n int, r wire.EnrollRequest) error // error: the answer
+	OnWait     func(n int) error
+	OnResult   func(n int, taskID string, r task.Result) error
+	OnBeat     func() error
+	OnEarly    func() bool // answer the poll at once
+	Progress   func(taskID string, p task.Progress) (wire.ProgressResponse, error)
+	Lose       func(path string, n int) bool // commit, then lose the answer
+	News       chan News
+	OnTrust    func() (trust.NodeTrust, error)
+
+	Mu         sync.Mutex
+	cond       *sync.Cond
+	requests   []string
+	Counts     map[string]int
+	spkis      []string
+	Results    []postedResult
+	Signers    []string // serials of who signed a result, in their order
+	Heartbeats []wire.HeartbeatRequest
+	Haves      []string // HeldTasks of each poll, separated by commas
+	Numbers    []int64  // of the polls
+	Open       int      // polls being answered
+}
+
+// News is the answer of a poll that names tasks to ask about.
+type News []string
+
+type postedResult struct {
+	taskID string
+	task.Result
+}
+
+func New(tb testing.TB) *API {
+	tb.Helper()
+	f := NewQuiet(tb)
+	f.Start(f.Server.Server(tb))
+	tb.Cleanup(func() { f.Srv.CloseClientConnections(); f.Srv.Close() })
+	return f
+}
+
+// NewQuiet is a fakeAPI that does not listen.
+func NewQuiet(tb testing.TB) *API {
+	tb.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(tb, err)
+	_, staged, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(tb, err)
+	f := &API{
+		T: tb, Server: NewAuthority(tb, "server ca"), Nodes: NewAuthority(tb, "node ca"), Signer: key, Staged: staged,
+		ID:     trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
+		issuer: newIssuer(tb),
+		Offers: make(chan wire.TaskOffer, 16), News: make(chan News, 16), Counts: map[string]int{},
+	}
+	f.cond = sync.NewCond(&f.Mu)
+	return f
+}
+
+func (f *API) Start(cert tls.Certificate) {
+	f.Srv = httptest.NewUnstartedServer(http.HandlerFunc(f.Serve))
+	f.Srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	f.Srv.TLS = f.TLS(cert)
+	f.Srv.StartTLS()
+}
+
+func (f *API) TLS(cert tls.Certificate) *tls.Config {
+	pool := x509.NewCertPool()
+	pool.AddCert(f.Nodes.Cert)
+	return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool, MinVersion: tls.VersionTLS12}
+}
+
+func (f *API) URL() string {
+	if f.Srv == nil {
+		return "https://localhost"
+	}
+	return strings.Replace(f.Srv.URL, "127.0.0.1", "localhost", 1)
+}
+
+func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
+	prefix := "/internal/v1/nodes/" + f.ID.NodeID
+	path, ok := strings.CutPrefix(r.URL.Path, prefix)
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	parts := strings.Split(path, "/")
+	what := parts[len(parts)-1]
+	f.Mu.Lock()
+	f.requests = append(f.requests, r.Method+" "+path)
+	f.Counts[what]++
+	n := f.Counts[what]
+	f.cond.Broadcast()
+	f.Mu.Unlock()
+	if f.book != nil {
+		w.Header().Set("Date", f.book.now().UTC().Format(http.TimeFormat))
+	}
+	answer, err := f.handle(r, what, parts, n)
+	if name := f.newest(); what == "wait" && name != "" {
+		w.Header().Set(wire.HeaderVerifierSet, name)
+	}
+	if f.Lose != nil && f.Lose(what, n) {
+		panic(http.ErrAbortHandler)
+	}
+	if n, ok := answer.(News); ok {
+		w.Header().Set(wire.HeaderCanceledTasks, strings.Join(n, ","))
+		answer = nil
+	}
+	switch {
+	case err != nil:
+		e := schema.AsError(err)
+		if f.RetryAfter != "" {
+			w.Header().Set("Retry-After", f.RetryAfter)
+		}
+		w.WriteHeader(e.Kind.Info().HTTP)
+		body, _ := json.Marshal(e.Body("c"))
+		w.Write(body)
+	case answer == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		body, _ := json.Marshal(answer)
+		w.Write(body)
+	}
+}
+
+func (f *API) handle(r *http.Request, what string, parts []string, n int) (any, error) {
+	if f.book == nil && what != "enroll" && (len(r.TLS.PeerCertificates) == 0) {
+		return nil, schema.NewError(schema.KindInvalidNodeIdentity, "no certificate").WithReason(schema.ReasonNoCertificate)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if f.book != nil {
+		if answer, ok, err := f.book.serve(r, what, body); ok || err != nil {
+			return answer, err
+		}
+	}
+	switch what {
+	case "enroll":
+		return f.enroll(n, body)
+	case "wait":
+		return f.wait(r, body, n)
+	case "trust":
+		if f.OnTrust != nil {
+			return f.OnTrust()
+		}
+		return TrustOf(f.Server.PEM, f.Nodes.PEM), nil
+	case "verifier-sets":
+		return f.setsAfter(r)
+	case "result":
+		id, leaf := parts[len(parts)-2], r.TLS.PeerCertificates[0]
+		if !resultSignedBy(leaf, id, body, r.Header.Get(wire.HeaderResultSignature)) {
+			return nil, IdentityError(schema.ReasonResultSignature)
+		}
+		var res task.Result
+		if err := schema.DecodeStrict(body, wire.MaxResultBytes, &res); err != nil {
+			return nil, err
+		}
+		f.Note(func() { f.Signers = append(f.Signers, trust.CertFactsOf(leaf).Serial) })
+		if f.OnResult != nil {
+			if err := f.OnResult(n, id, res); err != nil {
+				return nil, err
+			}
+		}
+		f.Note(func() { f.Results = append(f.Results, postedResult{id, res}) })
+		return struct{}{}, nil
+	case "progress":
+		var p task.Progress
+		if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &p); err != nil {
+			return nil, err
+		}
+		if f.Progress == nil {
+			return wire.ProgressResponse{}, nil
+		}
+		return f.Progress(parts[len(parts)-2], p)
+	case "heartbeat":
+		var h wire.HeartbeatRequest
+		if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &h); err != nil {
+			return nil, err
+		}
+		f.Note(func() { f.Heartbeats = append(f.Heartbeats, h) })
+		if f.OnBeat != nil {
+			return nil, f.OnBeat()
+		}
+		return nil, nil
+	}
+	return nil, schema.NewError(schema.KindNotFound, "no such path")
+}
+
+// resultSignedBy reports whether the certificate's key signed the task's result.
+func resultSignedBy(leaf *x509.Certificate, taskID string, body []byte, signature string) bool {
+	raw, err := base64.RawURLEncoding.DecodeString(signature)
+	key, ok := leaf.PublicKey.(*ecdsa.PublicKey)
+	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(taskID), body))
+	return err == nil && ok && ecdsa.VerifyASN1(key, sum[:], raw)
+}
+
+func TrustOf(servers, nodes []byte) trust.NodeTrust {
+	return trust.NodeTrust{CABundlePEM: string(servers), CABundleFingerprint: trust.Fingerprint(string(servers)),
+		NodeCertCABundlePEM: string(nodes), NodeCertCABundleFingerprint: trust.Fingerprint(string(nodes))}
+}
+
+func (f *API) enroll(n int, body []byte) (any, error) {
+	var r wire.EnrollRequest
+	if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &r); err != nil {
+		return nil, err
+	}
+	if f.OnEnroll != nil {
+		if err := f.OnEnroll(n, r); err != nil {
+			return nil, err
+		}
+	}
+	block, _ := pem.Decode([]byte(r.CSR))
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil || csr.CheckSignature() != nil || len(csr.URIs)+len(csr.DNSNames)+len(csr.Extensions) > 0 || csr.Subject.String() != "" {
+		return nil, schema.NewError(schema.KindInvalidRequest, "bad csr")
+	}
+	f.Note(func() { f.spkis = append(f.spkis, string(csr.RawSubjectPublicKeyInfo)) })
+	id := f.ID
+	if f.AnswerID != nil {
+		id = *f.AnswerID
+	}
+	return wire.EnrollResponse{
+		NodeID: f.ID.NodeID, Incarnation: f.ID.Incarnation, CAChain: string(f.Nodes.PEM),
+		Certificate: string(f.Nodes.Node(f.T, id, csr.PublicKey, time.Time{})),
+	}, nil
+}
+
+func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
+	var poll wire.PollRequest
+	if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &poll); err != nil {
+		return nil, err
+	}
+	if err := poll.Validate(); err != nil {
+		return nil, err
+	}
+	f.Note(func() {
+		f.Haves, f.Numbers, f.Open = append(f.Haves, strings.Join(poll.HeldTasks, ",")), append(f.Numbers, poll.PollSeq), f.Open+1
+	})
+	defer f.Note(func() { f.Open-- })
+	if f.OnWait != nil {
+		if err := f.OnWait(n); err != nil {
+			return nil, err
+		}
+	}
+	if f.OnEarly != nil && f.OnEarly() {
+		return nil, nil
+	}
+	select {
+	case o := <-f.Offers:
+		return f.Granted(o, poll.Nonce), nil
+	case n := <-f.News:
+		return n, nil
+	case <-r.Context().Done():
+		return nil, nil
+	case <-time.After(poll.Wait()):
+		return nil, nil
+	}
+}
+
+func (f *API) Note(change func()) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	change()
+	f.cond.Broadcast()
+}
+
+// Until waits for a condition over the fields that mu guards.
+func (f *API) Until(what string, ok func() bool) {
+	f.T.Helper()
+	timer := time.AfterFunc(20*time.Second, func() { f.Note(func() {}) })
+	defer timer.Stop()
+	end := time.Now().Add(20 * time.Second)
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	for !ok() {
+		if time.Now().After(end) {
+			f.T.Fatalf("never happened: %s", what)
+		}
+		f.cond.Wait()
+	}
+}
+
+// Result waits for the result of a task.
+func (f *API) Result(taskID string) (r task.Result) {
+	f.T.Helper()
+	f.Until("result of "+taskID, func() bool {
+		for _, p := range f.Results {
+			if p.taskID == taskID {
+				r = p.Result
+				return true
+			}
+		}
+		return false
+	})
+	return r
+}
+
+func (f *API) Count(what string) int {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return f.Counts[what]
+}
+
+// Deserted waits until no poll of a stopped agent is left that could take an
+// offer with it.
+func (f *API) Deserted() { f.Until("the end of all polls", func() bool { return f.Open == 0 }) }
+
+// Seen is every request so far.
+func (f *API) Seen() []string {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return slices.Clone(f.requests)
+}
+
+// Keys is the key of every enrollment so far.
+func (f *API) Keys() []string {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return slices.Clone(f.spkis)
+}
+
+func (f *API) Verifiers() trust.VerifierSet {
+	active, _ := f.Signer.Public().(ed25519.PublicKey)
+	staged, _ := f.Staged.Public().(ed25519.PublicKey)
+	return trust.VerifierSet{
+		{State: trust.KeyActive, KeyID: "k1", Public: active},
+		{State: trust.KeyStaged, KeyID: "k2", Public: staged},
+	}
+}
+
+// Payload is a valid task of the type.
+func (f *API) Payload(typ task.Type, seq int64, params any) task.Payload {
+	row, _ := typ.Info()
+	p := task.Payload{
+		V: 1, Env: f.ID.Env, TaskID: schema.NewID(), NodeID: f.ID.NodeID, Incarnation: f.ID.Incarnation,
+		Type: typ, Effect: row.Effect, Seq: seq, IssuedAt: time.Now().UTC(), NotBefore: time.Now().UTC(),
+		ExpiresAt: time.Now().UTC().Add(time.Hour), MaxRuntime: 60, TypeVersion: 1, OperationID: schema.NewID(),
+		WorkflowID: lifecycle.NodeWorkflowID("gpu-17", f.ID.NodeID), CorrelationID: schema.NewID(),
+	}
+	if params != nil {
+		data, err := json.Marshal(params)
+		require.NoError(f.T, err)
+		p.Params = data
+	}
+	return p
+}
+
+// Body is the signed body of a task; the params get their digest where it has
+// none.
+func (f *API) Body(p task.Payload) []byte {
+	f.T.Helper()
+	if p.ParamsSHA256 == "" {
+		params, err := json.Marshal(p.Params) // as they will stand in the body
+		require.NoError(f.T, err)
+		p.ParamsSHA256 = text.SHA256Hex(params)
+	}
+	body, err := json.Marshal(p)
+	require.NoError(f.T, err)
+	return body
+}
+
+func (f *API) Envelope(p task.Payload) json.RawMessage {
+	f.T.Helper()
+	return SignBytes(f.T, f.Signer, task.PayloadType, f.Body(p))
+}
+
+func (f *API) OfferOf(p task.Payload, epoch int64) wire.TaskOffer {
+	return wire.TaskOffer{
+		TaskID: p.TaskID, Envelope: f.Envelope(p), ServerTime: time.Now().UTC(),
+		Lease: task.Lease{Epoch: epoch, ExpiresAt: time.Now().Add(time.Minute)},
+	}
+}
+
+func IdentityError(reason string) error {
+	return schema.NewError(schema.KindInvalidNodeIdentity, "not this one").WithReason(reason)
+}
+
+// Polls waits until the agent polled, which needs an identity.
+func (f *API) Polls() { f.Until("a poll", func() bool { return f.Counts["wait"] > 0 }) }
+
+func (f *API) UpdateTrust(seq int64) task.Result {
+	f.T.Helper()
+	p := f.Payload(task.UpdateTrust, seq, nil)
+	f.Offers <- f.OfferOf(p, 1)
+	return f.Result(p.TaskID)
+}
+
+// Cut ends all connections, and returns when the agent polls over a new one and no
+// older poll is left that could take an offer with it.
+func (f *API) Cut() {
+	f.T.Helper()
+	n := f.Count("wait")
+	f.Srv.CloseClientConnections()
+	f.Until("a poll over a new connection", func() bool { return f.Counts["wait"] > n && f.Open == 1 })
+}

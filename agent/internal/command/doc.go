@@ -1,0 +1,3 @@
+// Package command runs programs with bounded output and without the agent's own
+// environment.
+package command

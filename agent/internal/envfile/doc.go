@@ -1,0 +1,2 @@
+// Package envfile reads and changes systemd environment files.
+package envfile

@@ -1,0 +1,110 @@
+package nodeapi
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+)
+
+// Clock faults that are logged.
+const (
+	clockTolerance = 5 * time.Minute
+	clockReminder  = time.Hour
+)
+
+// Clock is the time by which the agent judges certificates. It uses, in
+// this order:
+//
+//   - the server's time of the latest answer, advanced by the local clock's
+//     progress. It arrives inside TLS, from a server that the CA bundle verifies
+//     (an answer's server_time, else its Date header). A wrong server time can
+//     make the agent request a certificate too early or too late; no time makes
+//     it destroy anything;
+//   - before the first answer of this process, the local clock, but never a time
+//     before the latest that any server sent.
+//
+// A wrong local clock therefore misleads the agent only until its first answer. No
+// connection is possible while the local clock is outside the life of the server's
+// own certificate; the log says so.
+type Clock struct {
+	local func() time.Time
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	at     time.Time // local, of the last answer
+	sent   time.Time // by the last answer
+	floor  time.Time // the latest sent, kept over restarts
+	warned time.Time // local, when a fault was last logged
+}
+
+// NewClock makes the clock of a process that has no answer yet.
+func NewClock(local func() time.Time, log *slog.Logger) *Clock {
+	return &Clock{local: local, log: log}
+}
+
+// Now is the time to judge by.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	local := c.local()
+	if !c.sent.IsZero() {
+		return c.sent.Add(local.Sub(c.at))
+	}
+	if local.Before(c.floor) {
+		return c.floor
+	}
+	return local
+}
+
+// Observe takes the server's time from an answer.
+func (c *Clock) Observe(sent time.Time) {
+	if sent.IsZero() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.sent = c.local(), sent
+	if sent.After(c.floor) {
+		c.floor = sent
+	}
+	off := c.at.Sub(sent)
+	if off.Abs() <= clockTolerance || !c.warned.IsZero() && c.at.Sub(c.warned).Abs() < clockReminder {
+		return
+	}
+	c.warned = c.at
+	c.log.Error("clock of this node is wrong, the server's time is used for certificates", "off_by", off.Round(time.Second).String(),
+		"local", text.FormatTime(c.at), "server", text.FormatTime(sent), "next", "check time synchronization on the node")
+}
+
+// Local is the clock of the node.
+func (c *Clock) Local() time.Time { return c.local() }
+
+// Restore takes the lower bound that a former process stored.
+func (c *Clock) Restore(floor time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if floor.After(c.floor) {
+		c.floor = floor
+	}
+}
+
+// Floor is the latest time that a server sent, for the next process.
+func (c *Clock) Floor() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.floor
+}
+
+// doubt drops the server's time, step by step, because by that time not even the
+// server's own certificate is valid. The local clock remains.
+func (c *Clock) doubt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.sent.IsZero() {
+		c.sent = time.Time{}
+		return
+	}
+	c.floor = time.Time{}
+}

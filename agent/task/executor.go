@@ -1,0 +1,80 @@
+package task
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// Task is what an executor sees of a task.
+type Task struct {
+	task.Payload
+	// ClockOffset is the node's clock minus the server's, nil when unknown.
+	ClockOffset *time.Duration
+	// Note sets the message of the next progress call.
+	Note func(message string)
+	// Remember stores the executor's memory durably before it returns; Recall
+	// reads it after a restart (ok is false at the first run).
+	Remember func(v any) error
+	Recall   func(v any) (ok bool, err error)
+	// Paused reports whether an operator wants nothing new to be begun.
+	Paused func() bool
+	// Output takes what the work prints, for people to read: its last
+	// task.MaxOutputTail bytes go with the result.
+	Output io.Writer
+	// Dir is the task's working folder, empty at the start of each run and
+	// removed at its end; "" when its executor asks for none.
+	Dir string
+}
+
+// Executor runs one type of task.
+type Executor struct {
+	// Check refuses params before the task is accepted.
+	Check func(params json.RawMessage) error
+	// Run does the work and returns the type's result. It ends soon after ctx.
+	// An error that is no *schema.Error is reported as KindTaskFailed.
+	Run func(ctx context.Context, t Task) (any, error)
+	// Limit bounds one run. Nil means the smaller of the payload's max_runtime
+	// and the table's.
+	Limit func(p task.Payload, now time.Time) time.Duration
+	// Resumable means that Run may be called again for a task that a crash
+	// interrupted although its effect is destructive: it knows from its own
+	// durable memory what it already did.
+	Resumable bool
+	// Folder asks for a working folder.
+	Folder bool
+	// Pauses means that Run checks Task.Paused. Any other executor does not begin
+	// while its task is paused, and a later pause does not interrupt it.
+	Pauses bool
+	// Reported is called when the server took the result of a succeeded run,
+	// each time that it did. True means that it is the last thing of this agent:
+	// the task stays unreported in the journal, so that the next start continues
+	// here after a crash.
+	Reported func(p task.Payload) bool
+}
+
+// NoParams is the check of types that take none.
+func NoParams(params json.RawMessage) error {
+	switch string(bytes.TrimSpace(params)) {
+	case "", "null", "{}":
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "this type takes no params")
+}
+
+// limit is how long one run of the task may take.
+func (x Executor) limit(p task.Payload, now time.Time) time.Duration {
+	if x.Limit != nil {
+		return x.Limit(p, now)
+	}
+	row, _ := p.Type.Info()
+	if d := time.Duration(p.MaxRuntime) * time.Second; p.MaxRuntime > 0 && d < row.MaxRuntime {
+		return d
+	}
+	return row.MaxRuntime
+}

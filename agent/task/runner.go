@@ -1,0 +1,300 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Bounds of concurrent work: changes one at a time in the order they came,
+// reads alongside.
+const (
+	maxReads     = 4
+	maxHeldTasks = 32
+)
+
+// Causes that end a running task.
+var (
+	errCanceled  = errors.New("canceled by the control plane")
+	errLeaseLost = errors.New("the lease was lost")
+	errTimeLimit = errors.New("the time limit was reached")
+)
+
+// API is the node API as far as tasks need it.
+type API interface {
+	Progress(ctx context.Context, taskID string, p task.Progress, correlationID string) (wire.ProgressResponse, error)
+	Result(ctx context.Context, taskID string, r task.Result, correlationID string) error
+}
+
+// Timing is every interval of running tasks.
+type Timing struct {
+	// Report is the backoff of results and of resumed tasks.
+	Report wait.Range
+	// Progress is the interval of progress calls.
+	Progress time.Duration
+}
+
+// Verified is an offered task whose signature and fields were verified.
+type Verified struct {
+	Payload task.Payload
+	Raw     []byte    // the signed bytes
+	Digest  string    // hex SHA-256 of Raw
+	At      time.Time // the time by which it was verified
+}
+
+// Reasons of KindTaskRefused that depend on the journal and the executors.
+const (
+	reasonUnknownType  = "unknown_type"
+	reasonParams       = "bad_params"
+	reasonReplay       = "replayed_seq"
+	reasonOtherPayload = "other_payload"
+	reasonEpoch        = "grant_other_epoch"
+)
+
+func refuse(reason, format string, args ...any) error {
+	return schema.NewError(schema.KindTaskRefused, format, args...).WithReason(reason)
+}
+
+// Config is what a runner depends on.
+type Config struct {
+	Journal   *Journal
+	Executors map[task.Type]Executor
+	Timing    Timing
+	State     disk.StateDir
+	API       func() API
+	// Removed is called when an answer says that the node is removed.
+	Removed func(error)
+	// Local is the clock of the node, Server the server's time as far as it is
+	// known, Trusted the time by which tasks are accepted.
+	Local, Server, Trusted func() time.Time
+	Log                    *slog.Logger
+}
+
+// Runner accepts, runs and reports tasks. Every task it holds has one goroutine,
+// which Wait waits for.
+type Runner struct {
+	journal *Journal
+	execs   map[task.Type]Executor
+	api     func() API
+	removed func(error)
+	log     *slog.Logger
+	now     func() time.Time // local
+	server  func() time.Time
+	trusted func() time.Time
+	timing  Timing
+	folders folders
+
+	changes chan struct{} // one token: the right to change the node
+	reads   chan struct{}
+	wg      sync.WaitGroup
+
+	mu   sync.Mutex
+	held map[string]*heldTask // tasks with a goroutine
+}
+
+// heldTask is a task of this process.
+type heldTask struct {
+	resumed bool
+	nudge   chan struct{} // asks for a progress call at once
+	epoch   atomic.Int64
+	note    atomic.Pointer[string]
+	paused  atomic.Bool
+	turned  chan struct{} // gets a value when paused may have changed
+	named   bool          // a poll named it; guarded by Runner.mu
+}
+
+// NewRunner makes a runner and removes the working folders of a former process.
+func NewRunner(c Config) *Runner {
+	t := &Runner{
+		journal: c.Journal, execs: c.Executors, api: c.API, removed: c.Removed, log: c.Log,
+		now: c.Local, server: c.Server, trusted: c.Trusted, timing: c.Timing, folders: folders{c.State},
+		changes: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), held: map[string]*heldTask{},
+	}
+	t.folders.clear(t.log)
+	return t
+}
+
+// Full reports whether the agent holds as many tasks as it is willing to.
+func (t *Runner) Full() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.held) >= maxHeldTasks
+}
+
+// Offer takes one task from the server: it verifies it, journals it and starts
+// it. A task it already knows is not run again: its lease is renewed, and a
+// recorded result is reported once more. A refusal is a KindTaskRefused error
+// and is reported to the server, unless the node holds the very task: a forged
+// second envelope must not end the real one.
+func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (Verified, error), o wire.TaskOffer) error {
+	task, err := verify(o)
+	if err == nil {
+		err = t.take(ctx, task, o)
+	}
+	if schema.KindOf(err) == schema.KindTaskRefused {
+		t.reportRefusal(ctx, o, schema.AsError(err))
+	}
+	return err
+}
+
+func (t *Runner) take(ctx context.Context, task Verified, o wire.TaskOffer) error {
+	p := task.Payload
+	if known, ok := t.journal.get(p.TaskID); ok {
+		return t.again(ctx, known, task, o)
+	}
+	x, ok := t.execs[p.Type]
+	if !ok {
+		return refuse(reasonUnknownType, "the task type is not known here")
+	}
+	if err := x.Check(p.Params); err != nil {
+		return refuse(reasonParams, "the params are not those of %s: %v", p.Type, err)
+	}
+	offset := t.now().Sub(task.At)
+	e := Entry{
+		TaskID: p.TaskID, Digest: task.Digest, Payload: task.Raw, Seq: p.Seq, LeaseEpoch: o.Lease.Epoch,
+		AcceptedAt: t.now().UTC(), TrustedAt: task.At.UTC(), ExpiresAt: p.ExpiresAt, Step: stepAccepted, ClockOffset: &offset,
+	}
+	if err := t.journal.accept(e); err != nil {
+		return err
+	}
+	t.logger(p).Info("task accepted", "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
+	t.nudgeAll()
+	t.hold(ctx, e, false)
+	return nil
+}
+
+// nudgeAll makes every running task ask whether it is still wanted: a new task
+// often follows the cancellation of an older one.
+func (t *Runner) nudgeAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.held {
+		h.ask()
+	}
+}
+
+// ReportProgressOf makes the named tasks report their progress at once. fresh is
+// true when one of them is named for the first time: a server that repeats names
+// must not make the polls a loop.
+func (t *Runner) ReportProgressOf(news []string) (fresh bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range news {
+		if h, ok := t.held[id]; ok {
+			h.ask()
+			fresh, h.named = fresh || !h.named, true
+		}
+	}
+	return fresh
+}
+
+// ask makes the task's progress call due at once.
+func (h *heldTask) ask() {
+	select {
+	case h.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// again handles a task the journal knows.
+func (t *Runner) again(ctx context.Context, known Entry, task Verified, o wire.TaskOffer) error {
+	if known.Digest != task.Digest {
+		return refuse(reasonOtherPayload, "the task was accepted before with another body")
+	}
+	if o.Lease.Epoch < known.LeaseEpoch {
+		return refuse(reasonEpoch, "the lease is %d, and lease %d was taken", o.Lease.Epoch, known.LeaseEpoch)
+	}
+	err := t.journal.update(known.TaskID, func(e *Entry) {
+		e.LeaseEpoch, e.Reported = max(e.LeaseEpoch, o.Lease.Epoch), false
+	})
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	h, running := t.held[known.TaskID]
+	t.mu.Unlock()
+	t.logger(task.Payload).Info("task offered again", "step", known.Step, "epoch", o.Lease.Epoch)
+	if running {
+		h.epoch.Store(max(h.epoch.Load(), o.Lease.Epoch))
+		return nil
+	}
+	known, _ = t.journal.get(known.TaskID)
+	t.hold(ctx, known, false)
+	return nil
+}
+
+// Resume continues with the tasks of a former process: finished tasks are reported,
+// accepted ones run again when that cannot do harm.
+func (t *Runner) Resume(ctx context.Context) {
+	for _, e := range t.journal.unreported() {
+		if e.Step == stepAccepted {
+			t.finalizeInterrupted(&e)
+		}
+		t.hold(ctx, e, true)
+	}
+}
+
+// finalizeInterrupted decides about a task that was interrupted. One that must not
+// run twice gets a failed result, because its progress is unknown.
+func (t *Runner) finalizeInterrupted(e *Entry) {
+	p, err := e.Task() // it read when the journal was opened
+	x, known := t.execs[p.Type]
+	if err == nil && known && (p.Effect != task.EffectDestructive || x.Resumable) {
+		t.logger(p).Info("task resumed after a restart", "type", string(p.Type))
+		return
+	}
+	t.logger(p).Error("task interrupted by a restart, outcome unknown", "type", string(p.Type))
+	t.finish(e, task.Result{
+		Status: task.Failed, Code: schema.KindTaskFailed, StartedAt: e.AcceptedAt, FinishedAt: t.now().UTC(),
+		Message: "outcome unknown: the agent restarted while this task ran, and it must not run twice",
+	})
+}
+
+// hold starts the task's goroutine: run when unfinished, then report. resumed
+// says that a former process accepted it.
+func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
+	h := &heldTask{resumed: resumed, nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
+	h.epoch.Store(e.LeaseEpoch)
+	t.mu.Lock()
+	if _, ok := t.held[e.TaskID]; ok {
+		t.mu.Unlock()
+		return
+	}
+	t.held[e.TaskID] = h
+	t.mu.Unlock()
+	t.wg.Go(func() {
+		if e.Step == stepFinished || t.run(ctx, h, &e) {
+			if last := t.report(ctx, h, e); last {
+				return
+			}
+		}
+		t.release(ctx, e.TaskID)
+	})
+}
+
+// release ends the task's goroutine, unless the server offered the task again
+// after the report: then its result is wanted once more.
+func (t *Runner) release(ctx context.Context, taskID string) {
+	t.mu.Lock()
+	delete(t.held, taskID)
+	t.mu.Unlock()
+	if e, ok := t.journal.get(taskID); ok && e.Step == stepFinished && !e.Reported && ctx.Err() == nil {
+		t.hold(ctx, e, false)
+	}
+}
+
+// Wait returns when every task's goroutine ended.
+func (t *Runner) Wait() { t.wg.Wait() }
+
+func (t *Runner) logger(p task.Payload) *slog.Logger {
+	return t.log.With("task_id", p.TaskID, "correlation_id", p.CorrelationID)
+}

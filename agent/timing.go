@@ -1,0 +1,33 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/identity"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// timing is every interval of the agent, so that tests can be quick.
+type timing struct {
+	poll      wait.Range    // backoff of failed polls
+	rest      time.Duration // longest sleep of the loop
+	heartbeat time.Duration
+	identity  identity.Timing
+	task      tasks.Timing
+}
+
+func defaultTiming() timing {
+	return timing{
+		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, heartbeat: wire.HeartbeatInterval,
+		identity: identity.Timing{
+			PollTimeout: 55 * time.Second,
+			Retry:       wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax},
+			Refused:     wait.Range{Min: time.Minute, Max: 10 * time.Minute},
+			Renewal:     wait.Range{Min: 30 * time.Second, Max: 15 * time.Minute},
+			Locked:      wait.Range{Min: 5 * time.Minute, Max: time.Hour},
+		},
+		task: tasks.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second},
+	}
+}

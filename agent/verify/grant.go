@@ -1,0 +1,125 @@
+package verify
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Reasons of a grant, beside those of its two documents.
+const (
+	refusedNonce     = ofGrant + "other_nonce"
+	refusedGranted   = ofGrant + "other_task"
+	refusedEpoch     = ofGrant + "other_epoch"
+	refusedGrantNode = ofGrant + refusedNode
+	refusedDelegate  = ofGrantKey + "not_a_delegate"
+	refusedKeyTime   = ofGrantKey + refusedExpired
+)
+
+func grantDocument() document { return document{trust.LeasePayloadType, ofGrant} }
+
+func grantKeyDocument() document { return document{trust.LeaseKeyPayloadType, ofGrantKey} }
+
+// nonceBytes is the length of a poll's nonce.
+const nonceBytes = 16
+
+// NewNonce is what binds an answer to its poll: an old answer is no answer.
+func NewNonce() string {
+	b := make([]byte, nonceBytes)
+	rand.Read(b) // it never fails: the program ends instead
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// grant is a verified TaskGrant.
+type grant struct{ task.Grant }
+
+// grant verifies that the offer was made for this very poll and returns the time
+// by which the offer is judged: the grant's, or a later one that is known.
+func (v Verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
+	var delegation trust.LeaseKey
+	_, signers, err := grantKeyDocument().read(o.GrantKey, v.Set.accepting(time.Time{}), &delegation)
+	if err != nil {
+		return grant{}, time.Time{}, err
+	}
+	key, err := v.delegate(delegation)
+	if err != nil {
+		return grant{}, time.Time{}, err
+	}
+	var g grant
+	if _, _, err := grantDocument().read(o.Grant, []trust.VerifierKey{key}, &g.Grant); err != nil {
+		return grant{}, time.Time{}, err
+	}
+	if err := v.mine(g); err != nil {
+		return grant{}, time.Time{}, err
+	}
+	now := v.Clock.later(g.ServerTime)
+	switch {
+	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
+		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
+			text.FormatTime(delegation.NotBefore), text.FormatTime(delegation.NotAfter), text.FormatTime(now))
+	case !slices.ContainsFunc(v.Set.accepting(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
+		err = grantKeyDocument().refuse(refusedSignature, "the key that signed this is not in use at %s", text.FormatTime(now))
+	case v.Set.Version > 0 && g.SetVersion == v.Set.Version && g.SetHash != v.Set.Hash:
+		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Version, v.Set.Hash, text.Truncate(g.SetHash))
+	}
+	if err == nil {
+		v.Clock.observe(now)
+	}
+	return g, now, err
+}
+
+// delegate is the key that a delegation names. A key of the set is none: what
+// signs tasks must not sign grants.
+func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
+	public, err := base64.StdEncoding.Strict().DecodeString(d.Public)
+	switch {
+	case d.V != payloadVersion:
+		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedVersion, "version %d of the delegation is not known here", d.V)
+	case d.Env != v.ID.Env:
+		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedEnv, "the delegation is for another environment")
+	case err != nil || len(public) != ed25519.PublicKeySize || d.KeyID == "":
+		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedBody, "the delegation names no key")
+	case slices.ContainsFunc(v.Set.keys, func(k trustKey) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
+		return trust.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
+	}
+	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: public}, nil
+}
+
+// mine checks that a grant answers this poll of this node.
+func (v Verifier) mine(g grant) error {
+	switch {
+	case g.V != payloadVersion:
+		return grantDocument().refuse(refusedVersion, "version %d of the grant is not known here", g.V)
+	case g.Env != v.ID.Env:
+		return grantDocument().refuse(refusedEnv, "the grant is for another environment")
+	case g.NodeID != v.ID.NodeID || g.Incarnation != v.ID.Incarnation:
+		return refuse(refusedGrantNode, "the grant is for another node or incarnation")
+	case v.Nonce == "" || g.Nonce != v.Nonce:
+		return refuse(refusedNonce, "the grant answers another poll")
+	}
+	return nil
+}
+
+// covers checks that the grant is of this task and lease, and that what the task
+// expects holds.
+func (g grant) covers(task Task, lease task.Lease) error {
+	p := task.Payload
+	switch {
+	case g.TaskID != p.TaskID || g.EnvelopeSHA256 != task.Digest:
+		return refuse(refusedGranted, "the grant is of another task")
+	case g.LeaseEpoch != lease.Epoch:
+		return refuse(refusedEpoch, "the grant is of lease %d, the offer of %d", g.LeaseEpoch, lease.Epoch)
+	case g.OpSeq != p.Expect.OpSeq:
+		return refuse(refusedExpectation, "the task is of operation %d, the node's is %d", p.Expect.OpSeq, g.OpSeq)
+	case p.Expect.NodeState != "" && g.NodeState != p.Expect.NodeState:
+		return refuse(refusedExpectation, "the task wants the node in state %s, it is in %s", p.Expect.NodeState, text.Truncate(string(g.NodeState)))
+	}
+	return nil
+}

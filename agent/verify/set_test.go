@@ -1,0 +1,252 @@
+package verify
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// opened is the trust of a node with a bundle, over a state folder.
+func opened(c *agenttest.Chain, dir string, bundle trust.TaskTrust) (*SetStore, *agenttest.LogBuffer) {
+	c.T.Helper()
+	log := &agenttest.LogBuffer{}
+	r, err := OpenSets(disk.StateDir{Path: dir}, c.F.ID.Env, bundle, &Clock{local: time.Now}, wait.Range{Min: time.Millisecond, Max: 20 * time.Millisecond}, slog.New(slog.NewJSONHandler(log, nil)))
+	require.NoError(c.T, err)
+	return r, log
+}
+
+// TestSetsAreWalked: a node that was away takes one set after the other, over
+// expired ones, stores each and never goes back, whatever bundle it has.
+func TestSetsAreWalked(t *testing.T) {
+	t.Parallel()
+	f := agenttest.NewQuiet(t)
+	c := agenttest.NewChain(t, f)
+	c.Add(agenttest.NewKey(t), func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Now().Add(-time.Hour) })
+	c.Add(agenttest.NewKey(t), nil)
+	for name, floor := range map[string]int{"from a bundle without a set": 0, "from the first": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			r, _ := opened(c, dir, c.Bundle(floor))
+			r.Follow(t.Context(), c.Floor(3), c.Source)
+			require.Equal(t, c.Hash[2], r.Current().Hash)
+			for _, older := range []int{0, 1} {
+				again, _ := opened(c, dir, c.Bundle(older))
+				require.Equal(t, c.Hash[2], again.Current().Hash, "a restart goes back")
+				require.NotNil(t, again.Current().document)
+			}
+		})
+	}
+}
+
+// TestReissuedBundle wins where it is of a newer set, and is remembered.
+func TestReissuedBundle(t *testing.T) {
+	t.Parallel()
+	f := agenttest.NewQuiet(t)
+	c := agenttest.NewChain(t, f)
+	next := agenttest.NewKey(t)
+	c.Add(next, nil)
+	dir := t.TempDir()
+	r, _ := opened(c, dir, c.Bundle(1))
+	newer := trust.TaskTrust{Roots: f.Trust().Roots, Floor: c.Floor(2),
+		Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: agenttest.KeyName(next), Public: agenttest.PublicOf(next)}}}
+	r.Configure(newer)
+	require.Equal(t, int64(2), r.Current().Version)
+	back, _ := opened(c, dir, c.Bundle(1))
+	require.Equal(t, int64(2), back.Current().Version, "an older bundle wins after a restart")
+	back.Follow(t.Context(), c.Floor(2), c.Source)
+	require.False(t, back.Current().expires.IsZero(), "the dates of a bundle's set are learned")
+}
+
+// TestBadSets is B34: none of these is taken, each is said, the set in use stays.
+func TestBadSets(t *testing.T) {
+	t.Parallel()
+	for name, bad := range map[string]struct {
+		reason string
+		shown  func(c *agenttest.Chain) (doc json.RawMessage, told trust.VerifierSetRef)
+	}{
+		"served old": {refusedSetOld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) { return c.Docs[0], c.Floor(1) }},
+		"gap": {refusedSetGap, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.Doc(agenttest.NewKey(c.T), func(d *trust.VerifierSetDoc) { d.Version++ })
+			return c.Sign(d), trust.VerifierSetRef{Version: d.Version, Hash: c.Hash[0]}
+		}},
+		"fork of the set in use": {refusedSetFork, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.Doc(agenttest.NewKey(c.T), func(d *trust.VerifierSetDoc) { d.Version, d.PrevHash = 2, c.Hash[0] })
+			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}, agenttest.EdSigner{Key: c.Keys[0], ID: ""}), trust.VerifierSetRef{Version: 2, Hash: c.Hash[0]}
+		}},
+		"successor of a fork": {refusedSetFork, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.Doc(agenttest.NewKey(c.T), func(d *trust.VerifierSetDoc) { d.PrevHash = c.Hash[0] })
+			return c.Sign(d), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
+		}},
+		"withheld": {refusedSetHeld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+			return nil, trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
+		}},
+		"without the root": {ofSet + refusedSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.Doc(agenttest.NewKey(c.T), nil)
+			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.Keys[1], ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
+		}},
+		"without the active key": {ofSet + refusedSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.Doc(agenttest.NewKey(c.T), nil)
+			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
+		}},
+		"by the key before the active one": {ofSet + refusedSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+			d := c.Doc(agenttest.NewKey(c.T), nil)
+			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}, agenttest.EdSigner{Key: c.Keys[0], ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
+		}},
+		"other environment": {ofSet + refusedEnv, changedSet(func(d *trust.VerifierSetDoc) { d.Env = "prod" })},
+		"no end":            {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
+		"no active key":     {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
+		"a key twice":       {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
+		"a key of no state": {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) {
+			d.Keys = append(d.Keys, trust.VerifierSetKey{KeyID: "x", Public: base64.StdEncoding.EncodeToString(make([]byte, 32)), State: "root"})
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := agenttest.NewChain(t, agenttest.NewQuiet(t))
+			c.Add(agenttest.NewKey(t), nil)
+			r, log := opened(c, t.TempDir(), c.Bundle(1))
+			r.Follow(t.Context(), c.Floor(2), c.Source)
+			require.Equal(t, int64(2), r.Current().Version)
+			doc, told := bad.shown(c)
+			asked := 0
+			r.Follow(t.Context(), told, func(context.Context, int64) (trust.VerifierSets, error) {
+				asked++
+				if doc == nil {
+					return trust.VerifierSets{}, nil
+				}
+				return trust.VerifierSets{Sets: []json.RawMessage{doc}}, nil
+			})
+			require.Equal(t, 1, asked)
+			require.Equal(t, c.Hash[1], r.Current().Hash)
+			require.Contains(t, log.String(), `"reason":"`+bad.reason+`"`)
+		})
+	}
+}
+
+func changedSet(change func(*trust.VerifierSetDoc)) func(*agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+	return func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		return c.Sign(c.Doc(agenttest.NewKey(c.T), change)), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
+	}
+}
+
+// TestHigherEpochIsTheWayOut of a mistake: signed by the root alone, of any
+// version.
+func TestHigherEpochIsTheWayOut(t *testing.T) {
+	t.Parallel()
+	for name, version := range map[string]int64{"lower": 1, "equal": 2, "higher": 9} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := agenttest.NewChain(t, agenttest.NewQuiet(t))
+			c.Add(agenttest.NewKey(t), nil)
+			dir := t.TempDir()
+			r, _ := opened(c, dir, c.Bundle(1))
+			r.Follow(t.Context(), c.Floor(2), c.Source)
+			d := c.Doc(agenttest.NewKey(t), func(d *trust.VerifierSetDoc) { d.Version, d.Epoch, d.PrevHash = version, 1, "" })
+			body, err := json.Marshal(d)
+			require.NoError(t, err)
+			doc := agenttest.SignWith(t, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""})
+			r.Follow(t.Context(), trust.VerifierSetRef{Version: version, Hash: text.SHA256Hex(body)}, func(context.Context, int64) (trust.VerifierSets, error) {
+				return trust.VerifierSets{Sets: []json.RawMessage{doc}}, nil
+			})
+			require.Equal(t, text.SHA256Hex(body), r.Current().Hash)
+			r.Follow(t.Context(), c.Floor(2), c.Source)
+			require.Equal(t, text.SHA256Hex(body), r.Current().Hash, "the lower epoch comes back")
+			again, _ := opened(c, dir, c.Bundle(1))
+			require.Equal(t, version, again.Current().Version)
+		})
+	}
+}
+
+// TestSetIsStoredBeforeItIsUsed: what the disk does not take is not used.
+func TestSetIsStoredBeforeItIsUsed(t *testing.T) {
+	t.Parallel()
+	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
+	r, _ := opened(c, t.TempDir(), c.Bundle(0))
+	r.state.Files.FS = &agenttest.HookDisk{OnCreate: func(string) (disk.File, error) { return nil, syscall.ENOSPC }}
+	r.Follow(t.Context(), c.Floor(1), c.Source)
+	require.Zero(t, r.Current().Version)
+	r.state.Files.FS = nil
+	_, err := r.Newest(t.Context(), c.Source)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), r.Current().Version)
+}
+
+// TestTornSetIsPutAside and walked again.
+func TestTornSetIsPutAside(t *testing.T) {
+	t.Parallel()
+	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
+	dir := t.TempDir()
+	r, _ := opened(c, dir, c.Bundle(0))
+	r.Follow(t.Context(), c.Floor(1), c.Source)
+	path := r.state.File(setFile)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for _, torn := range []string{string(text[:len(text)/2]), strings.Replace(string(text), c.Hash[0], c.Hash[0][1:]+"0", 1)} {
+		require.NoError(t, os.WriteFile(path, []byte(torn), 0o600))
+		again, log := opened(c, dir, c.Bundle(0))
+		require.Zero(t, again.Current().Version)
+		require.Contains(t, log.String(), "put aside")
+		again.Follow(t.Context(), c.Floor(1), c.Source)
+		require.Equal(t, int64(1), again.Current().Version)
+	}
+}
+
+// TestWalkIsTriedAgain after a failure, and not at each poll.
+func TestWalkIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
+	r, _ := opened(c, t.TempDir(), c.Bundle(0))
+	now := time.Now()
+	r.Clock = &Clock{local: func() time.Time { return now }}
+	r.retry = wait.Backoff{Range: wait.Range{Min: time.Minute, Max: time.Hour}}
+	asked := 0
+	away := func(context.Context, int64) (trust.VerifierSets, error) {
+		asked++
+		return trust.VerifierSets{}, errors.New("away")
+	}
+	for range 5 {
+		r.Follow(t.Context(), c.Floor(1), away)
+	}
+	require.Equal(t, 1, asked)
+	now = now.Add(time.Hour)
+	r.Follow(t.Context(), c.Floor(1), c.Source)
+	require.Equal(t, int64(1), r.Current().Version)
+}
+
+// TestKeyStates: what verifies is active, or in grace until its time.
+func TestKeyStates(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, c := range []struct {
+		state       trust.KeyState
+		from, until time.Time
+		want        bool
+	}{
+		{trust.KeyActive, time.Time{}, time.Time{}, true},
+		{trust.KeyActive, now.Add(time.Hour), time.Time{}, false},
+		{trust.KeyGrace, time.Time{}, time.Time{}, true},
+		{trust.KeyGrace, time.Time{}, now.Add(time.Second), true},
+		{trust.KeyGrace, time.Time{}, now.Add(-time.Second), false},
+		{trust.KeyStaged, time.Time{}, time.Time{}, false},
+		{trust.KeyRevoked, time.Time{}, now.Add(time.Hour), false},
+	} {
+		k := trustKey{trust.VerifierKey{State: c.state}, c.from, c.until}
+		require.Equal(t, c.want, k.counts(now), "%v", c)
+	}
+}

@@ -1,0 +1,253 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// setFile is the name of the set in use in the state folder.
+const setFile = "verifier-set.json"
+
+// SetStore holds the verifier set in use, which never goes back, and the server's
+// time. It is safe for concurrent use.
+type SetStore struct {
+	env   string
+	state disk.StateDir
+	log   *slog.Logger
+	Clock *Clock
+
+	walking sync.Mutex // one walk at a time
+	retryAt wait.Timer // after a walk that failed
+	retry   wait.Backoff
+	missed  trust.VerifierSetRef // the newest set that a walk did not reach
+
+	mu    sync.Mutex
+	roots []trust.VerifierKey
+	set   Set
+	loud  time.Time // of the last word on an expired set
+}
+
+// OpenSets reads the set that a former process stored. An unreadable one is
+// put aside and logged: the bundle's keys are used then, and the sets after theirs
+// are loaded again.
+func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock, retry wait.Range, log *slog.Logger) (*SetStore, error) {
+	r := &SetStore{env: env, state: s, log: log, Clock: clock, retry: wait.Backoff{Range: retry}}
+	var f storedSet
+	there, err := s.ReadJSON(s.File(setFile), &f)
+	if unreadable, known := errors.AsType[*fs.PathError](err); known {
+		return nil, unreadable
+	}
+	if there && err == nil {
+		r.set, err = f.held(env)
+	}
+	if err != nil {
+		log.Error("stored verifier set put aside, the bundle's keys are used", "err", err.Error())
+		if err := s.Files.System().Rename(s.File(setFile), s.File(setFile+".bad")); err != nil {
+			return nil, err
+		}
+		r.set = Set{}
+	}
+	r.Configure(bundle)
+	return r, nil
+}
+
+// Configure takes the bundle's word: its roots always, its keys where they are
+// of a newer set than the one in use or none is stored.
+func (r *SetStore) Configure(bundle trust.TaskTrust) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.roots = bundle.Roots
+	switch {
+	case bundle.Floor.Version > r.set.Version:
+		s := bundled(bundle.Keys, bundle.Floor)
+		if err := r.state.WriteJSON(r.state.File(setFile), s.stored()); err != nil {
+			// The env file keeps it as well as the state folder would.
+			r.log.Warn("the bundle's verifier set is not stored", "version", s.Version, "err", err.Error())
+		}
+		r.set = s
+	case r.set.Version == 0:
+		r.set = bundled(bundle.Keys, bundle.Floor)
+	case bundle.Floor.Version == r.set.Version && bundle.Floor.Hash != r.set.Hash:
+		r.log.Error("the bundle names another verifier set of the version in use, the one in use is kept",
+			"version", r.set.Version, "held", r.set.Hash, "bundle", bundle.Floor.Hash)
+	}
+}
+
+// Current is the set in use.
+func (r *SetStore) Current() Set {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.set
+}
+
+func (r *SetStore) rootKeys() []trust.VerifierKey {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.roots
+}
+
+// adopt stores a set, then uses it.
+func (r *SetStore) adopt(s Set) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.state.WriteJSON(r.state.File(setFile), s.stored()); err != nil {
+		return fmt.Errorf("storing verifier set %d: %w", s.Version, err)
+	}
+	r.set, r.loud = s, time.Time{}
+	r.log.Info("verifier set in use", "version", s.Version, "hash", s.Hash, "epoch", s.epoch, "expires_at", s.expires)
+	return nil
+}
+
+// Source returns set documents above a version, oldest first.
+type Source func(ctx context.Context, after int64) (trust.VerifierSets, error)
+
+// Follow loads the sets up to the newest one that the server named, unless it is in
+// use. Failures are retried with backoff; the set in use stays.
+func (r *SetStore) Follow(ctx context.Context, named trust.VerifierSetRef, sets Source) {
+	cur := r.Current()
+	if named.Version == 0 || named.Version == cur.Version && named.Hash == cur.Hash && cur.document != nil {
+		return
+	}
+	r.walking.Lock()
+	defer r.walking.Unlock()
+	now := r.Clock.local()
+	if r.missed == named && (r.retryAt.Left(now) > 0 || len(r.rootKeys()) == 0) {
+		return
+	}
+	if len(r.rootKeys()) == 0 {
+		r.missed = named
+		r.log.Warn("cannot load a newer verifier set: the bundle of this node names no root key", "held", cur.Version,
+			"shown", named.Version, "next", "issue a new bundle for this node")
+		return
+	}
+	err := r.walk(ctx, min(named.Version-1, r.above()), sets)
+	if err == nil {
+		err = r.reached(named)
+	}
+	if err == nil || ctx.Err() != nil {
+		r.missed, r.retryAt = trust.VerifierSetRef{}, wait.Timer{}
+		r.retry.Reset()
+		return
+	}
+	wait := r.retry.Next()
+	r.missed = named
+	r.retryAt.Set(now, wait)
+	r.log.Error("cannot load a verifier set, the one in use is kept", "reason", schema.AsError(err).Reason, "err", err.Error(),
+		"held", r.Current().Version, "shown", named.Version, "retry_in", wait.String())
+}
+
+// Newest takes every set there is.
+func (r *SetStore) Newest(ctx context.Context, sets Source) (Set, error) {
+	r.walking.Lock()
+	defer r.walking.Unlock()
+	if len(r.rootKeys()) == 0 {
+		return r.Current(), nil
+	}
+	err := r.walk(ctx, r.above(), sets)
+	return r.Current(), err
+}
+
+// above is the version above which sets are asked for: that of the one in use,
+// and where only a bundle's keys are known of it, the one before.
+func (r *SetStore) above() int64 {
+	cur := r.Current()
+	if cur.document == nil && cur.Version > 0 {
+		return cur.Version - 1
+	}
+	return cur.Version
+}
+
+// walk takes one set after the other. Older ones than the one in use are passed
+// over: among them may be one of a higher epoch.
+func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
+	for {
+		answer, err := sets(ctx, after)
+		if err != nil {
+			return err
+		}
+		begin := r.Current()
+		for _, document := range answer.Sets {
+			cur := r.Current()
+			n, err := cur.next(r.env, r.rootKeys(), document)
+			if err != nil && schema.AsError(err).Reason == refusedSetOld {
+				continue
+			}
+			if err == nil && (n.Hash != cur.Hash || cur.document == nil) {
+				err = r.adopt(n)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if after = r.Current().Version; after <= begin.Version {
+			return nil
+		}
+	}
+}
+
+// reached says why the set in use is not the one that the server named.
+func (r *SetStore) reached(named trust.VerifierSetRef) error {
+	switch cur := r.Current(); {
+	case cur.Version == named.Version && cur.Hash != named.Hash:
+		return refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is named", cur.Version, cur.Hash, named.Hash)
+	case cur.Version > named.Version:
+		return refuse(refusedSetOld, "the server names verifier set %d, and %d is held", named.Version, cur.Version)
+	case cur.Version < named.Version:
+		return refuse(refusedSetHeld, "the server names verifier set %d and does not return it", named.Version)
+	}
+	return nil
+}
+
+// WarnExpired says each hour that the set in use has expired.
+func (r *SetStore) WarnExpired(at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.set.expired(at) || !r.loud.IsZero() && at.Sub(r.loud) < time.Hour {
+		return
+	}
+	r.loud = at
+	r.log.Error("verifier set has expired and the server has no newer one: destructive tasks are refused",
+		"version", r.set.Version, "expires_at", r.set.expires, "now", text.FormatTime(at))
+}
+
+// Now is zero before anything was named.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reading()
+}
+
+func (c *Clock) reading() time.Time {
+	if c.sent.IsZero() {
+		return time.Time{}
+	}
+	return c.sent.Add(max(c.local().Sub(c.at), 0))
+}
+
+// later is the time now by a server's time: it never goes back.
+func (c *Clock) later(sent time.Time) time.Time {
+	if now := c.Now(); now.After(sent) {
+		return now
+	}
+	return sent
+}
+
+// observe takes the time of a verified grant.
+func (c *Clock) observe(sent time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.reading(); now.Before(sent) {
+		c.sent, c.at = sent, c.local()
+	}
+}

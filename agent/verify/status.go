@@ -1,0 +1,29 @@
+package verify
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+)
+
+// Status is the stored verifier set. Epoch and ExpiresAt are zero while only
+// the bundle's keys are known of it.
+type Status struct {
+	Version   int64     `json:"version"`
+	Hash      string    `json:"hash"`
+	Epoch     int64     `json:"epoch"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+}
+
+// ReadStatus returns nil where no set is stored, or none that can be parsed.
+func ReadStatus(env string, state disk.StateDir) *Status {
+	var f storedSet
+	if ok, err := state.ReadJSON(state.File(setFile), &f); err != nil || !ok {
+		return nil
+	}
+	s, err := f.held(env)
+	if err != nil {
+		return nil
+	}
+	return &Status{Version: s.Version, Hash: s.Hash, Epoch: s.epoch, ExpiresAt: s.expires}
+}

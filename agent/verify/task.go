@@ -1,0 +1,139 @@
+package verify
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Reasons of KindTaskRefused, beside those of its documents (dsse.go), of its
+// grant (grant.go) and of verifier sets (sets.go).
+const (
+	refusedNode        = "other_node"
+	refusedIncarn      = "other_incarnation"
+	refusedEarly       = "not_yet_valid"
+	refusedExpired     = "expired"
+	refusedTask        = "unknown_type"
+	refusedTypeVersion = "unknown_type_version"
+	refusedEffect      = "wrong_effect"
+	refusedID          = "task_id_mismatch"
+	refusedParamsSum   = "params_digest"
+	refusedExpectation = "state_expectation"
+)
+
+// Limits of acceptance.
+const (
+	payloadVersion = 1
+	typeVersion    = 1
+	// notBeforeSkew covers the difference between the clocks of the parts of the
+	// control plane: the node's own does not count.
+	notBeforeSkew = 5 * time.Minute
+)
+
+// taskDocument is the kind of a signed task.
+func taskDocument() document { return document{payloadType: task.PayloadType} }
+
+// Verifier decides which offers are tasks for this node. It belongs to one poll.
+type Verifier struct {
+	ID    trust.Identity
+	Set   Set
+	Nonce string // of the poll
+	Clock *Clock
+	// Known reports whether the journal holds this very task: then its time has
+	// not be right, because nothing new begins. Nil knows none.
+	Known func(taskID, digest string) bool
+}
+
+// Task is a payload whose signature and fields were checked.
+type Task struct {
+	Payload task.Payload
+	Raw     []byte    // the signed bytes
+	Digest  string    // hex SHA-256 of Raw
+	At      time.Time // the time by which it was verified
+}
+
+func refuse(reason, format string, args ...any) error {
+	return schema.NewError(schema.KindTaskRefused, format, args...).WithReason(reason)
+}
+
+// Verify accepts an offer or says why not: its grant is fresh and for this poll,
+// its task is signed and for this node, and the two belong together. Every error
+// is KindTaskRefused with a reason. It does not look at the sequence: that needs
+// the journal.
+func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {
+	g, now, err := v.grant(o)
+	if err != nil {
+		return Task{}, err
+	}
+	task, err := v.check(o.Envelope, now)
+	if err != nil {
+		return Task{}, err
+	}
+	if task.Payload.TaskID != o.TaskID {
+		return Task{}, refuse(refusedID, "the offer names task %q, the signed body %q", text.Truncate(o.TaskID), task.Payload.TaskID)
+	}
+	return task, g.covers(task, o.Lease)
+}
+
+// check verifies a task's envelope as of a time of the server, then parses its
+// body once and strictly.
+func (v Verifier) check(envelope []byte, now time.Time) (Task, error) {
+	var p task.Payload
+	raw, _, err := taskDocument().read(envelope, v.Set.accepting(now), &p)
+	if err != nil {
+		return Task{}, err
+	}
+	task := Task{Payload: p, Raw: raw, Digest: text.SHA256Hex(raw), At: now}
+	if err := v.admit(p); err != nil {
+		return Task{}, err
+	}
+	if v.Known != nil && v.Known(p.TaskID, task.Digest) {
+		return task, nil
+	}
+	return task, v.inTime(p, now)
+}
+
+// admit checks the fields against this node.
+func (v Verifier) admit(p task.Payload) error {
+	row, known := p.Type.Info()
+	switch {
+	case p.V != payloadVersion:
+		return refuse(refusedVersion, "version %d of the task format is not known here", p.V)
+	case p.Env != v.ID.Env:
+		return refuse(refusedEnv, "the task is for another environment")
+	case p.NodeID != v.ID.NodeID:
+		return refuse(refusedNode, "the task is for another node")
+	case p.Incarnation != v.ID.Incarnation:
+		return refuse(refusedIncarn, "the task is for incarnation %d, this is %d", p.Incarnation, v.ID.Incarnation)
+	case !schema.IsID(p.TaskID):
+		return refuse(refusedID, "the task's id is malformed")
+	case !known:
+		return refuse(refusedTask, "the task type is not known here")
+	case p.TypeVersion != typeVersion:
+		return refuse(refusedTypeVersion, "version %d of %s is not known here", p.TypeVersion, p.Type)
+	case p.Effect != row.Effect:
+		return refuse(refusedEffect, "the effect of %s is %s, the task says %q", p.Type, row.Effect, text.Truncate(string(p.Effect)))
+	case p.ParamsSHA256 != text.SHA256Hex(p.Params):
+		return refuse(refusedParamsSum, "the params are not those of the digest")
+	case p.MinSetVersion > v.Set.Version:
+		return refuse(refusedSetBehind, "the task wants verifier set %d, this node has %d", p.MinSetVersion, v.Set.Version)
+	}
+	return nil
+}
+
+// inTime checks what depends on the time.
+func (v Verifier) inTime(p task.Payload, now time.Time) error {
+	switch {
+	case now.Add(notBeforeSkew).Before(p.NotBefore):
+		return refuse(refusedEarly, "the task is valid from %s, it is %s", text.FormatTime(p.NotBefore), text.FormatTime(now))
+	case now.After(p.ExpiresAt):
+		return refuse(refusedExpired, "the task expired at %s, it is %s", text.FormatTime(p.ExpiresAt), text.FormatTime(now))
+	case p.Effect == task.EffectDestructive && v.Set.expired(now):
+		return refuse(refusedSetExpired, "verifier set %d expired at %s: nothing destructive is done by it", v.Set.Version, text.FormatTime(v.Set.expires))
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package workload
+
+import (
+	"context"
+
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// Cordon runs workload.cordon and workload.uncordon.
+type Cordon struct {
+	Flag      *CordonFlag
+	Workloads Driver
+}
+
+// Set returns the executor for one of the two. It is idempotent: a second run
+// changes nothing, and its Was is the state the first one left.
+func (c Cordon) Set(on bool) func(context.Context, Task) (any, error) {
+	return func(ctx context.Context, t Task) (any, error) {
+		was, err := c.before(t)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.Flag.Set(on); err != nil {
+			return nil, err
+		}
+		list, err := c.Workloads.List(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return task.CordonResult{Cordoned: on, Was: was, Workloads: list}, nil
+	}
+}
+
+// before is the state when the task first ran: a run after a crash must report
+// what stood before its own first effect.
+func (c Cordon) before(t Task) (was bool, err error) {
+	known, err := t.Recall(&was)
+	if err != nil || known {
+		return was, err
+	}
+	was = c.Flag.Cordoned()
+	return was, t.Remember(was)
+}

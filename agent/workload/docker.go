@@ -1,0 +1,165 @@
+package workload
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// dockerDriver sees and ends the containers that carry one label, through the
+// docker command. A container that is stopped first loses its restart policy,
+// or the daemon would bring it back; it is asked with its own stop signal.
+type dockerDriver struct {
+	label string
+	state disk.StateDir
+	watch watch
+	// docker defaults to the one on PATH.
+	docker string
+
+	mu sync.Mutex
+	// asked is when a container, by id, was asked to stop; durable before it is.
+	asked map[string]time.Time
+}
+
+func newDockerDriver(label string, s disk.StateDir, w watch) (*dockerDriver, error) {
+	d := &dockerDriver{label: label, state: s, watch: w, asked: map[string]time.Time{}}
+	_, err := disk.ReadJSON(d.file(), &d.asked)
+	return d, err
+}
+
+func (d *dockerDriver) file() string { return d.state.File("docker-stops.json") }
+
+func (d *dockerDriver) run(ctx context.Context, args ...string) (string, error) {
+	return runCommand(ctx, cmp.Or(d.docker, "docker"), args...)
+}
+
+// container is a line of docker ps in JSON.
+type container struct {
+	ID        string `json:"ID"`
+	Names     string `json:"Names"`
+	CreatedAt string `json:"CreatedAt"`
+}
+
+func (d *dockerDriver) ps(ctx context.Context) ([]container, error) {
+	out, err := d.run(ctx, "ps", "--no-trunc", "--filter", "label="+d.label, "--format", "{{json .}}")
+	if err != nil {
+		return nil, err
+	}
+	var list []container
+	for line := range strings.Lines(out) {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		var c container
+		if err := json.Unmarshal([]byte(line), &c); err != nil || c.ID == "" || c.Names == "" {
+			return nil, fmt.Errorf("docker ps says something unexpected: %q", text.Truncate(line))
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// List implements Workloads.
+func (d *dockerDriver) List(ctx context.Context) ([]task.Workload, error) {
+	running, err := d.ps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forget(running)
+	list := []task.Workload{}
+	for _, c := range running {
+		since, _ := time.Parse("2006-01-02 15:04:05 -0700 MST", c.CreatedAt) // zero means unknown
+		_, stopping := d.asked[c.ID]
+		list = append(list, task.Workload{Name: c.Names, Kind: NameDocker, Since: since.UTC(), Stopping: stopping})
+	}
+	sortWorkloads(list)
+	return list, nil
+}
+
+// Stop implements Workloads.
+func (d *dockerDriver) Stop(ctx context.Context, name string) error {
+	c, ok, err := d.find(ctx, name)
+	if err != nil || !ok {
+		return err
+	}
+	if _, err := d.run(ctx, "update", "--restart=no", c.ID); err != nil {
+		return err
+	}
+	signal, err := d.run(ctx, "inspect", "--format", "{{.Config.StopSignal}}", c.ID)
+	if err != nil {
+		return err
+	}
+	first, err := d.intend(c.ID)
+	if err != nil || !first {
+		return err
+	}
+	_, err = d.run(ctx, "kill", "--signal="+cmp.Or(strings.TrimSpace(signal), "SIGTERM"), c.ID)
+	return err
+}
+
+// Kill implements Workloads.
+func (d *dockerDriver) Kill(ctx context.Context, name string) error {
+	c, ok, err := d.find(ctx, name)
+	if err != nil || !ok {
+		return err
+	}
+	_, err = d.run(ctx, "kill", c.ID)
+	return err
+}
+
+// Run implements Workloads.
+func (d *dockerDriver) Run(ctx context.Context) { d.watch.run(ctx, d.List) }
+
+func (d *dockerDriver) find(ctx context.Context, name string) (c container, ok bool, err error) {
+	running, err := d.ps(ctx)
+	for _, c := range running {
+		if c.Names == name {
+			return c, true, err
+		}
+	}
+	return container{}, false, err
+}
+
+// intend records that a container is about to be asked, and reports whether it
+// never was before.
+func (d *dockerDriver) intend(id string) (first bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, known := d.asked[id]; known {
+		return false, nil
+	}
+	next := maps.Clone(d.asked)
+	next[id] = time.Now().UTC()
+	if err := d.state.WriteJSON(d.file(), next); err != nil {
+		return false, err
+	}
+	d.asked = next
+	return true, nil
+}
+
+// forget drops the marks of containers that do not run: one that is started
+// again may be asked again.
+func (d *dockerDriver) forget(running []container) {
+	before := len(d.asked)
+	maps.DeleteFunc(d.asked, func(id string, _ time.Time) bool {
+		return !slices.ContainsFunc(running, func(c container) bool { return c.ID == id })
+	})
+	if len(d.asked) == before {
+		return
+	}
+	if err := d.state.WriteJSON(d.file(), d.asked); err != nil {
+		d.watch.log.Warn("docker stop marks not stored", "err", err.Error())
+	}
+}

@@ -1,0 +1,195 @@
+package workload
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Timings of a drain.
+const (
+	// drainGrace is what a drain may take after its deadline: to kill by force
+	// and to see that it worked.
+	drainGrace   = 30 * time.Second
+	killWait     = 10 * time.Second
+	drainPollMin = 50 * time.Millisecond
+	drainPollMax = 2 * time.Second
+)
+
+// Task is what a drain and a cordon use of the task that they run.
+type Task struct {
+	Params json.RawMessage
+	// Note sets the message of the next progress call.
+	Note func(message string)
+	// Remember stores a value durably before it returns; Recall reads it after a
+	// restart (ok is false at the first run).
+	Remember func(v any) error
+	Recall   func(v any) (ok bool, err error)
+	// Paused reports whether an operator wants nothing new to begin.
+	Paused func() bool
+}
+
+// Drain runs workload.drain: it asks every workload to end, waits until the
+// deadline, and reports or kills what is left.
+//
+// It is resumable: which workloads it is ending is durable before the first one
+// is stopped, and the driver's own durable record keeps one from being stopped
+// twice. While it is paused it stops and kills nothing; its deadline stays.
+type Drain struct {
+	Workloads Driver
+	Now       func() time.Time
+}
+
+// CheckDrain refuses params that are not a drain's.
+func CheckDrain(params json.RawMessage) error {
+	_, err := drainParams(params)
+	return err
+}
+
+func drainParams(params json.RawMessage) (task.DrainParams, error) {
+	var p task.DrainParams
+	if err := schema.DecodeStrict(params, wire.MaxBodyBytes, &p); err != nil {
+		return p, err
+	}
+	if p.Deadline.IsZero() {
+		return p, schema.NewError(schema.KindInvalidRequest, "deadline is missing")
+	}
+	return p, nil
+}
+
+// DrainLimit gives a drain until its deadline and a little longer.
+func DrainLimit(p task.Payload, now time.Time) time.Duration {
+	params, err := drainParams(p.Params)
+	if err != nil {
+		return drainGrace
+	}
+	return max(params.Deadline.Sub(now), 0) + drainGrace
+}
+
+// Run drains the node.
+func (d Drain) Run(ctx context.Context, t Task) (any, error) {
+	params, err := drainParams(t.Params)
+	if err != nil {
+		return nil, err
+	}
+	r := draining{Drain: d, task: t, faults: map[string]string{}}
+	if _, err := t.Recall(&r.targets); err != nil {
+		return nil, err
+	}
+	left, err := d.until(ctx, params.Deadline, r.ask)
+	if err == nil && len(left) > 0 && params.Force && !t.Paused() {
+		left, err = r.kill(ctx, left)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.result(left, params), nil
+}
+
+// until calls look, less and less often, until nothing runs or the deadline
+// has passed, and returns what runs then. A look that fails is tried again; at
+// the deadline its error counts.
+func (d Drain) until(ctx context.Context, deadline time.Time,
+	look func(context.Context) ([]task.Workload, error),
+) ([]task.Workload, error) {
+	retry := wait.Backoff{Range: wait.Range{Min: drainPollMin, Max: drainPollMax}}
+	for {
+		running, err := look(ctx)
+		left := deadline.Sub(d.Now())
+		if err == nil && len(running) == 0 || left <= 0 {
+			return running, err
+		}
+		if err := wait.Sleep(ctx, min(retry.Next(), left)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// draining is one run of a drain.
+type draining struct {
+	Drain
+	task    Task
+	targets []string          // every workload this drain met, durable
+	faults  map[string]string // why a workload could not be asked, by name
+}
+
+// ask stops what runs and is not stopping yet, and returns what still runs.
+func (r *draining) ask(ctx context.Context) ([]task.Workload, error) {
+	running, err := r.Workloads.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Clone(r.targets)
+	for _, w := range running {
+		if !slices.Contains(all, w.Name) {
+			all = append(all, w.Name)
+		}
+	}
+	if len(all) > len(r.targets) {
+		if err := r.task.Remember(all); err != nil {
+			return nil, err
+		}
+		r.targets = all
+	}
+	if r.task.Paused() {
+		r.task.Note(fmt.Sprintf("paused: %d of %d workloads still running", len(running), len(all)))
+		return running, nil
+	}
+	for _, w := range running {
+		if w.Stopping {
+			continue
+		}
+		delete(r.faults, w.Name)
+		if err := r.Workloads.Stop(ctx, w.Name); err != nil {
+			r.faults[w.Name] = text.Truncate(err.Error())
+		}
+	}
+	r.task.Note(fmt.Sprintf("%d of %d workloads still running", len(running), len(all)))
+	return running, nil
+}
+
+// kill kills the workloads that did not stop.
+func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workload, error) {
+	r.task.Note(fmt.Sprintf("killing %d workloads by force", len(left)))
+	for _, w := range left {
+		if err := r.Workloads.Kill(ctx, w.Name); err != nil {
+			r.faults[w.Name] = text.Truncate(err.Error())
+		}
+	}
+	return r.until(ctx, r.Now().Add(killWait), r.Workloads.List)
+}
+
+// result says what ended and what did not, and why.
+func (r *draining) result(left []task.Workload, p task.DrainParams) task.DrainResult {
+	out := task.DrainResult{Stopped: []string{}}
+	for _, name := range r.targets {
+		if !slices.ContainsFunc(left, func(w task.Workload) bool { return w.Name == name }) {
+			out.Stopped = append(out.Stopped, name)
+		}
+	}
+	slices.Sort(out.Stopped)
+	for _, w := range left {
+		out.Blocked = append(out.Blocked, task.Blocker{Workload: w.Name, Reason: r.reason(w, p)})
+	}
+	return out
+}
+
+func (r *draining) reason(w task.Workload, p task.DrainParams) string {
+	switch fault := r.faults[w.Name]; {
+	case fault != "":
+		return w.Kind + " could not be stopped: " + fault
+	case r.task.Paused():
+		return fmt.Sprintf("%s still ran at the deadline %s, when the drain was paused", w.Kind, text.FormatTime(p.Deadline))
+	case p.Force:
+		return fmt.Sprintf("%s was killed and still ran %s later", w.Kind, killWait)
+	}
+	return fmt.Sprintf("%s was asked to stop and still ran at the deadline %s", w.Kind, text.FormatTime(p.Deadline))
+}

@@ -1,0 +1,142 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/command"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// Workload drivers.
+const (
+	NameNone    = "none"
+	NameSystemd = "systemd"
+	NameDocker  = "docker"
+)
+
+// Defaults of the workload drivers.
+const (
+	DefaultSlice = "gpuaas-workloads.slice"
+	DefaultLabel = "gpuaas.workload"
+)
+
+// Driver is the port of the workload drivers: it lists and stops a node's
+// workloads. Methods are safe for concurrent use.
+type Driver interface {
+	// List returns what runs now, sorted by name.
+	List(ctx context.Context) ([]task.Workload, error)
+	// Stop asks a workload to end and returns without waiting. The request
+	// is durable before the workload receives it, and a workload receives it once,
+	// even when Stop is called again or the agent crashes in between. Stopping a
+	// workload that does not run is no error.
+	Stop(ctx context.Context, name string) error
+	// Kill ends a workload by force. It may be called again.
+	Kill(ctx context.Context, name string) error
+	// Run supervises until ctx ends, and leaves the workloads running.
+	Run(ctx context.Context)
+}
+
+// Config is what a driver depends on.
+type Config struct {
+	// Dir is the folder of a driver that supervises from files.
+	Dir string
+	// Slice is the systemd driver's slice.
+	Slice string
+	// Label marks the docker driver's containers.
+	Label string
+	// State is where a driver stores what it must not forget.
+	State disk.StateDir
+	// Cordoned reports whether new workloads must not start.
+	Cordoned func() bool
+	// Changed must be called when the list changed.
+	Changed func()
+	// ReadOnly asks for a driver that only lists and writes nothing.
+	ReadOnly bool
+	Log      *slog.Logger
+}
+
+// NewNone makes the driver of a node whose workloads the agent does not manage.
+func NewNone(Config) (Driver, error) { return Unmanaged{}, nil }
+
+// NewSystemd makes the driver of a systemd slice.
+func NewSystemd(c Config) (Driver, error) {
+	return &systemdDriver{slice: c.Slice, watch: watch{c.Changed, c.Log}}, nil
+}
+
+// NewDocker makes the driver of labeled containers.
+func NewDocker(c Config) (Driver, error) {
+	return newDockerDriver(c.Label, c.State, watch{c.Changed, c.Log})
+}
+
+// Timings of the drivers that ask another program.
+const (
+	watchEvery     = 15 * time.Second
+	commandTimeout = 30 * time.Second
+	commandBytes   = 4 << 20
+)
+
+// watch polls a list that has no change events.
+type watch struct {
+	changed func()
+	log     *slog.Logger
+}
+
+// run lists at intervals until ctx ends.
+func (w watch) run(ctx context.Context, list func(context.Context) ([]task.Workload, error)) {
+	var last []task.Workload
+	for {
+		now, err := list(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			w.log.Warn("cannot list workloads", "err", err.Error())
+		case !slices.Equal(last, now):
+			last = now
+			w.changed()
+		}
+		if wait.Sleep(ctx, watchEvery) != nil {
+			return
+		}
+	}
+}
+
+// runCommand runs a program with a bounded time and output, and returns what it
+// wrote. An error carries its error output.
+func runCommand(ctx context.Context, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	out, complaint, err := command.Runner{}.Run(ctx, commandBytes, name, args...)
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, text.Sanitize(text.Truncate(strings.TrimSpace(complaint))))
+	}
+	return out, nil
+}
+
+// sortWorkloads orders a list by name.
+func sortWorkloads(list []task.Workload) {
+	slices.SortFunc(list, func(a, b task.Workload) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Unmanaged is the driver of a node whose work the agent does not manage.
+type Unmanaged struct{}
+
+// List implements Workloads.
+func (Unmanaged) List(context.Context) ([]task.Workload, error) { return []task.Workload{}, nil }
+
+// Stop implements Workloads.
+func (Unmanaged) Stop(context.Context, string) error { return nil }
+
+// Kill implements Workloads.
+func (Unmanaged) Kill(context.Context, string) error { return nil }
+
+// Run implements Workloads.
+func (Unmanaged) Run(ctx context.Context) { <-ctx.Done() }

@@ -1,0 +1,167 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// calls reads what a stand-in program was called with.
+func calls(t *testing.T, path string) []string {
+	t.Helper()
+	data, err := os.ReadFile(path + ".calls")
+	if os.IsNotExist(err) {
+		return nil
+	}
+	require.NoError(t, err)
+	return strings.Split(strings.TrimSpace(string(data)), "\n")
+}
+
+// standIn is a script that notes its calls; body answers them.
+func standIn(t *testing.T, body string) string {
+	t.Helper()
+	return agenttest.Stub(t, `echo "$*" >> "$0.calls"`+"\n"+body)
+}
+
+const units = `Id=train.service
+Slice=gpuaas-workloads.slice
+ActiveState=active
+ActiveEnterTimestamp=@1714730400
+
+Id=old.service
+Slice=gpuaas-workloads-a.slice
+ActiveState=deactivating
+ActiveEnterTimestamp=@1714730400
+
+Id=sshd.service
+Slice=system.slice
+ActiveState=active
+ActiveEnterTimestamp=@1714730400
+
+Id=done.service
+Slice=gpuaas-workloads.slice
+ActiveState=inactive
+ActiveEnterTimestamp=
+
+Id=run-1.scope
+Slice=gpuaas-workloads.slice
+ActiveState=activating
+ActiveEnterTimestamp=n/a
+`
+
+func TestSystemdDriver(t *testing.T) {
+	t.Parallel()
+	path := standIn(t, `case "$1" in show) cat <<'END'
+`+units+`END
+;; esac`)
+	d := &systemdDriver{slice: DefaultSlice, systemctl: path}
+	list, err := d.List(t.Context())
+	require.NoError(t, err)
+	since := time.Unix(1714730400, 0).UTC()
+	require.Equal(t, []task.Workload{
+		{Name: "old.service", Kind: "systemd", Since: since, Stopping: true},
+		{Name: "run-1.scope", Kind: "systemd"},
+		{Name: "train.service", Kind: "systemd", Since: since},
+	}, list)
+	require.NoError(t, d.Stop(t.Context(), "train.service"))
+	require.NoError(t, d.Kill(t.Context(), "train.service"))
+	require.Equal(t, []string{"stop --no-block -- train.service", "kill --signal=SIGKILL -- train.service"}, calls(t, path)[1:])
+}
+
+func TestSystemdDriverFails(t *testing.T) {
+	t.Parallel()
+	d := &systemdDriver{slice: DefaultSlice, systemctl: agenttest.Stub(t, "echo 'System has not been booted with systemd' >&2; exit 1")}
+	_, err := d.List(t.Context())
+	require.ErrorContains(t, err, "has not been booted")
+	require.Error(t, d.Stop(t.Context(), "x"))
+}
+
+const dockerAnswers = `case "$1" in
+ps) [ -e "$0.gone" ] || echo '{"ID":"aaa","Names":"train","CreatedAt":"2024-05-03 10:00:00 +0000 UTC","State":"running"}' ;;
+inspect) echo SIGINT ;;
+kill) [ ! -e "$0.broken" ] ;;
+esac`
+
+func dockerWith(t *testing.T, path string, s disk.StateDir) *dockerDriver {
+	t.Helper()
+	d, err := newDockerDriver(DefaultLabel, s, watch{func() {}, slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	d.docker = path
+	return d
+}
+
+func TestDockerDriver(t *testing.T) {
+	t.Parallel()
+	path, s := standIn(t, dockerAnswers), disk.StateDir{Path: t.TempDir()}
+	d := dockerWith(t, path, s)
+	list, err := d.List(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []task.Workload{{Name: "train", Kind: "docker", Since: time.Date(2024, 5, 3, 10, 0, 0, 0, time.UTC)}}, list)
+	require.Contains(t, calls(t, path)[0], "--filter label="+DefaultLabel)
+
+	require.NoError(t, d.Stop(t.Context(), "train"))
+	require.NoError(t, d.Stop(t.Context(), "absent"))
+	d = dockerWith(t, path, s) // after a crash
+	require.NoError(t, d.Stop(t.Context(), "train"))
+	all := strings.Join(calls(t, path), "\n")
+	require.Equal(t, 1, strings.Count(all, "kill --signal=SIGINT aaa"), all)
+	require.Less(t, strings.Index(all, "update --restart=no aaa"), strings.Index(all, "kill "), "the restart policy goes first")
+	list, err = d.List(t.Context())
+	require.NoError(t, err)
+	require.True(t, list[0].Stopping)
+	require.NoError(t, d.Kill(t.Context(), "train"))
+	require.Equal(t, "kill aaa", calls(t, path)[len(calls(t, path))-1])
+
+	// Once it is gone it is forgotten: started again by hand, it may be asked again.
+	require.NoError(t, os.WriteFile(path+".gone", nil, 0o600))
+	list, err = d.List(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list)
+	require.NoError(t, os.Remove(path+".gone"))
+	list, err = dockerWith(t, path, s).List(t.Context())
+	require.NoError(t, err)
+	require.False(t, list[0].Stopping)
+}
+
+func TestDockerDriverFails(t *testing.T) {
+	t.Parallel()
+	d := dockerWith(t, agenttest.Stub(t, "echo 'Cannot connect to the Docker daemon' >&2; exit 1"), disk.StateDir{Path: t.TempDir()})
+	_, err := d.List(t.Context())
+	require.ErrorContains(t, err, "Cannot connect")
+	d = dockerWith(t, agenttest.Stub(t, "echo nonsense"), disk.StateDir{Path: t.TempDir()})
+	_, err = d.List(t.Context())
+	require.ErrorContains(t, err, "unexpected")
+}
+
+func TestWatchTellsOfChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		changes, n := 0, 0
+		answers := [][]task.Workload{nil, nil, {{Name: "a"}}, {{Name: "a"}}, nil, {{Name: "a", Stopping: true}}}
+		w := watch{func() { changes++ }, slog.New(slog.DiscardHandler)}
+		w.run(ctx, func(context.Context) ([]task.Workload, error) {
+			n++
+			if n == len(answers) {
+				cancel()
+			}
+			if n == 5 {
+				return nil, errors.New("busy")
+			}
+			return answers[n-1], nil
+		})
+		require.Equal(t, 1, changes, "an error is no change")
+		require.Equal(t, len(answers), n)
+	})
+}

@@ -1,0 +1,57 @@
+package workload
+
+import (
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
+)
+
+// CordonFlag is the durable cordon of the node.
+type CordonFlag struct {
+	mu       sync.Mutex
+	state    disk.StateDir
+	cordoned bool
+	// changed is called after the cordon changed.
+	changed func()
+}
+
+// cordonFile is the stored form of the cordon.
+type cordonFile struct {
+	Cordoned bool      `json:"cordoned"`
+	Since    time.Time `json:"since"`
+}
+
+// LoadCordon reads the cordon. changed is called after it changed.
+func LoadCordon(s disk.StateDir, changed func()) (*CordonFlag, error) {
+	var f cordonFile
+	if _, err := s.ReadJSON(s.File("cordon.json"), &f); err != nil {
+		return nil, err
+	}
+	return &CordonFlag{state: s, cordoned: f.Cordoned, changed: changed}, nil
+}
+
+// Cordoned reports whether new workloads are refused.
+func (f *CordonFlag) Cordoned() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cordoned
+}
+
+// Set stores the cordon before it takes effect. Setting the present value writes
+// nothing.
+func (f *CordonFlag) Set(on bool) error {
+	f.mu.Lock()
+	was, err := f.cordoned, error(nil)
+	if was != on {
+		err = f.state.WriteJSON(f.state.File("cordon.json"), cordonFile{Cordoned: on, Since: time.Now().UTC()})
+	}
+	if err == nil {
+		f.cordoned = on
+	}
+	f.mu.Unlock()
+	if err == nil && was != on {
+		f.changed()
+	}
+	return err
+}

@@ -1,0 +1,186 @@
+package vault
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
+)
+
+// VerifierSetLifetime is the time until a verifier set expires. A set is renewed
+// after half of it.
+const VerifierSetLifetime = 365 * 24 * time.Hour
+
+// nextMismatch is the next step if Vault's keys differ from the verifier set's.
+const nextMismatch = "compare the task key and the root key in Vault with the newest verifier set; restore Vault's backup, because nodes accept no other key"
+
+// followed is a verifier set after its check against Vault.
+type followed struct {
+	set  signed.VerifierSet
+	key  keyVersion // the set's active key
+	root keyVersion // the root key that signed the set
+	err  error      // the reason why nothing may be signed under the set
+}
+
+// accepts reports whether a node with this set accepts signatures of the key.
+func (f followed) accepts(id string) bool {
+	return slices.ContainsFunc(f.set.Accepted(time.Time{}), func(k trust.VerifierKey) bool { return k.KeyID == id })
+}
+
+func (f followed) trust() trust.TaskTrust {
+	t := trust.TaskTrust{
+		Roots: []trust.VerifierKey{{State: "root", KeyID: f.root.id(), Public: f.root.public}},
+		Floor: f.set.Ref(),
+	}
+	for _, k := range f.set.Keys {
+		t.Keys = append(t.Keys, k.VerifierKey)
+	}
+	return t
+}
+
+// check verifies a stored set with Vault's root key and compares its active key
+// with Vault's task key. The database's word alone is never trusted.
+func (t transit) check(ctx context.Context, env string, stored trust.StoredSet) (followed, error) {
+	var f followed
+	roots, err := t.read(ctx, "set_root", rootKey(env))
+	if err != nil {
+		return f, err
+	}
+	set, signers, err := signed.OpenVerifierSet(env, stored.Document, roots.verifiers(rootKey(env)))
+	if err != nil {
+		return f, badSet(stored.Version, schema.AsError(err).Message)
+	}
+	if !set.Matches(stored) {
+		return f, badSet(stored.Version, "its document has another version, hash or predecessor than its row")
+	}
+	f.set = set
+	if f.root, err = roots.byID(rootKey(env), signers[0]); err != nil {
+		return f, err
+	}
+	tasks, err := t.read(ctx, "task_key", taskKey(env))
+	if err != nil {
+		return f, err
+	}
+	f.key, err = activeKey(tasks, taskKey(env), set)
+	return f, err
+}
+
+// activeKey returns Vault's version of the set's active key. Both must be equal.
+func activeKey(key transitKey, name string, set signed.VerifierSet) (keyVersion, error) {
+	want := set.Active()
+	held, err := key.byID(name, want.KeyID)
+	if err != nil {
+		return keyVersion{}, mismatch(set, keyID(name, key.LatestVersion)+" as its newest")
+	}
+	if !held.public.Equal(want.Public) {
+		return keyVersion{}, mismatch(set, held.id()+" "+keyHash(held.public))
+	}
+	return held, nil
+}
+
+// keyHash distinguishes two keys of the same ID.
+func keyHash(public []byte) string {
+	return "(sha256 " + schema.SHA256Hex(public)[:16] + "…)"
+}
+
+func mismatch(set signed.VerifierSet, held string) error {
+	want := set.Active()
+	return schema.NewError(schema.KindInternal,
+		"signing is stopped: the active key of verifier set %d is %s %s, but Vault has %s",
+		set.Doc.Version, want.KeyID, keyHash(want.Public), held).WithReason(ReasonKeyMismatch).WithNext(nextMismatch)
+}
+
+func badSet(version int64, why string) error {
+	return schema.NewError(schema.KindInternal, "verifier set %d is invalid: %s", version, why).
+		WithReason(ReasonBadSet).WithNext(nextMismatch)
+}
+
+// stopsSigning reports whether an error of check means that nothing may be signed,
+// rather than that Vault is unavailable.
+func stopsSigning(err error) bool {
+	return slices.Contains([]string{ReasonKeyMismatch, ReasonNoKey, ReasonBadSet}, reasonOf(err))
+}
+
+// VerifierSetSigner creates and signs verifier sets with a privileged token, one
+// that has at least the policy gpuaas-sets.
+type VerifierSetSigner struct{ s *setup }
+
+// NewVerifierSetSigner returns a signer of an environment's sets. It sends no
+// request.
+func NewVerifierSetSigner(a AdminConfig, env string) (*VerifierSetSigner, error) {
+	if err := checkEnv(env); err != nil {
+		return nil, err
+	}
+	s, err := newSetup(a)
+	if err != nil {
+		return nil, err
+	}
+	s.env = env
+	return &VerifierSetSigner{s}, nil
+}
+
+// First returns version 1, in which the newest version of the task key is active.
+func (s *VerifierSetSigner) First(ctx context.Context, now time.Time) (trust.StoredSet, error) {
+	key, err := s.newest(ctx, "reading the task key", taskKey(s.s.env))
+	if err != nil {
+		return trust.StoredSet{}, err
+	}
+	root, err := s.newest(ctx, "reading the root key of verifier sets", rootKey(s.s.env))
+	if err != nil {
+		return trust.StoredSet{}, err
+	}
+	return s.sign(ctx, trust.VerifierSetDoc{V: 1, Env: s.s.env, Version: 1, Keys: []trust.VerifierSetKey{
+		{KeyID: key.id(), Public: base64.StdEncoding.EncodeToString(key.public), State: trust.KeyActive},
+	}, IssuedAt: now.UTC(), ExpiresAt: now.Add(VerifierSetLifetime).UTC()}, root, key)
+}
+
+func (s *VerifierSetSigner) newest(ctx context.Context, op, name string) (keyVersion, error) {
+	key, err := s.s.transit().read(ctx, op, name)
+	if err != nil {
+		return keyVersion{}, err
+	}
+	return key.version(name, key.LatestVersion)
+}
+
+// Renewal returns the successor of a set, with the same keys and a new expiry. It
+// returns false if more than half of the set's lifetime is left. Renewal checks
+// the set against Vault first: the root key signs nothing that only the database
+// vouches for.
+func (s *VerifierSetSigner) Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error) {
+	f, err := s.s.transit().check(ctx, s.s.env, set)
+	if err != nil {
+		return next, false, err
+	}
+	doc := f.set.Doc
+	if doc.ExpiresAt.Sub(now) > doc.ExpiresAt.Sub(doc.IssuedAt)/2 {
+		return next, false, nil
+	}
+	doc.Version, doc.PrevHash = doc.Version+1, f.set.Hash
+	doc.IssuedAt, doc.ExpiresAt = now.UTC(), now.Add(VerifierSetLifetime).UTC()
+	next, err = s.sign(ctx, doc, f.root, f.key)
+	return next, true, err
+}
+
+// sign signs a set with a root key and the active key of its predecessor, both
+// over the same bytes. Version 1 is signed by its own active key.
+func (s *VerifierSetSigner) sign(ctx context.Context, doc trust.VerifierSetDoc, root, active keyVersion) (trust.StoredSet, error) {
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return trust.StoredSet{}, schema.Wrap(schema.KindInternal, err, "encoding a verifier set")
+	}
+	t, op := s.s.transit(), "signing a verifier set"
+	envelope, err := seal(ctx, trust.VerifierSetPayloadType, body, signer{t, op, root}, signer{t, op, active})
+	if err != nil {
+		return trust.StoredSet{}, err
+	}
+	set, err := signed.ParseVerifierSet(envelope)
+	if err != nil {
+		return trust.StoredSet{}, schema.Wrap(schema.KindInternal, err, "checking the new verifier set %d", doc.Version)
+	}
+	return set.Stored(), nil
+}

@@ -1,0 +1,129 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Stuck says why an operation is parked and what resolves it.
+type Stuck struct {
+	Phase     string    `json:"phase"`
+	WaitingOn Attention `json:"waiting_on"`
+	// Reason is a stable code, for example drain_blocked.
+	Reason string `json:"reason"`
+	// Message says in a sentence what happened.
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`
+	// Cause is the likely cause. Next is the command of the first option.
+	Cause string `json:"cause"`
+	Next  string `json:"next"`
+	// Options are the decisions that are possible now, the least harmful first.
+	Options []Option `json:"options,omitempty"`
+}
+
+// Option is one decision that an operator may take about a parked operation.
+type Option struct {
+	Decision Decision `json:"decision"`
+	// Command is the exact command to type. It names the operation.
+	Command string `json:"command"`
+	// Does says in a sentence what the decision does in this phase.
+	Does string `json:"does"`
+	Harm Harm   `json:"harm"`
+}
+
+// Harm says what a decision may destroy.
+type Harm string
+
+// The harms, least first.
+const (
+	HarmNone  Harm = "none"  // nothing is lost
+	HarmWork  Harm = "work"  // workloads on the node may be killed
+	HarmFinal Harm = "final" // it cannot be undone
+)
+
+// rank orders harms, least first.
+func (h Harm) rank() int {
+	return slices.Index([]Harm{HarmNone, HarmWork, HarmFinal}, h)
+}
+
+// Decision is what an operator may decide about an operation.
+type Decision string
+
+// The decisions. Retry runs the phase again. Skip continues without the phase.
+// Force runs the phase without its safety check. Cancel undoes what was done and
+// restores the state at the start. Extend gives the phase its time again.
+const (
+	DecisionRetry  Decision = "retry"
+	DecisionSkip   Decision = "skip"
+	DecisionForce  Decision = "force"
+	DecisionCancel Decision = "cancel"
+	DecisionExtend Decision = "extend"
+
+	// DecisionResume offers a lost task to its node again. It is a decision about
+	// the task: the task endpoints take it, the resolve update does not.
+	DecisionResume Decision = "resume"
+)
+
+// Decisions returns every decision that the resolve update takes.
+func Decisions() []Decision {
+	return []Decision{DecisionRetry, DecisionSkip, DecisionForce, DecisionCancel, DecisionExtend}
+}
+
+// NeedsReason reports whether a decision must give a reason: one that leaves out
+// a phase or its safety check.
+func (d Decision) NeedsReason() bool { return d == DecisionSkip || d == DecisionForce }
+
+// ReasonPlaceholder stands for the reason in a printed command. It is refused as
+// a reason, so that nobody records it by pasting the command.
+const ReasonPlaceholder = "TEXT"
+
+// ResolveRequest is the argument of the resolve update.
+type ResolveRequest struct {
+	// OperationID, Phase and StuckSince address the decision. A decision that no
+	// longer fits is refused with schema.KindDecisionOutdated. An empty field is
+	// not compared.
+	OperationID string     `json:"operation_id,omitempty"`
+	Phase       string     `json:"phase,omitempty"`
+	StuckSince  *time.Time `json:"stuck_since,omitempty"`
+	Decision    Decision   `json:"decision"`
+	Reason      string     `json:"reason"`
+	By          string     `json:"by"`
+	// Via is the interface of the decision: "api" or "temporal".
+	Via string `json:"via,omitempty"`
+}
+
+// OpCommand is the command line that works on a node's operation, for example
+// gpuaas op show gpu-17. A reissue does not hold its node, so its commands have
+// the --reissue flag.
+func OpCommand(verb string, a Action, node string) string {
+	c := "gpuaas op " + verb + " " + node
+	if a == ActionReissueEnrollment {
+		c += " --reissue"
+	}
+	return c
+}
+
+// DecisionCommand is the command line of a decision about one operation. Where
+// the decision needs a reason, the command ends with ReasonPlaceholder.
+func DecisionCommand(d Decision, a Action, node, operationID string) string {
+	c := OpCommand(string(d), a, node) + " --operation " + operationID
+	if d.NeedsReason() {
+		c += " --reason " + ReasonPlaceholder
+	}
+	return c
+}
+
+// ResolveArgument is the argument of the resolve update as JSON, addressed to this
+// park, for use without the CLI.
+func (s Stuck) ResolveArgument(operationID string) string {
+	return fmt.Sprintf(`{"operation_id":%q,"phase":%q,"decision":"retry","reason":%q,"by":"YOUR NAME"}`,
+		operationID, s.Phase, ReasonPlaceholder)
+}
+
+// ResumeTask is the option to offer a lost task to its node again.
+func ResumeTask(taskID string) Option {
+	return Option{Decision: DecisionResume, Harm: HarmNone,
+		Command: "gpuaas task resume " + taskID + " --reason " + ReasonPlaceholder,
+		Does:    "Offer the same task to the node again. Inspect the node first."}
+}

@@ -1,0 +1,49 @@
+package lifecycle
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// ActionEnroll gives a node its first identity.
+const ActionEnroll Action = "enroll"
+
+// The phases of an enrollment and of a reissue.
+const (
+	PhaseBundle   = "bundle"
+	PhaseClaim    = "claim"
+	PhasePoll     = "poll"
+	PhaseActivate = "activate"
+)
+
+func enroll(Options) Plan {
+	waitAgain := retry("Wait again. Use it after you fixed the cause.")
+	return Plan{
+		Action: ActionEnroll, Workflow: "Enroll", Holds: true,
+		Does:    "Gives the node an identity: issues the bundle and ends at the agent's first authenticated poll.",
+		From:    []NodeState{NodeRegistered, NodeBootstrapIssued, NodeEnrolling},
+		Through: []NodeState{NodeBootstrapIssued, NodeEnrolling},
+		To:      NodeActive,
+		Phases: Phases{}.
+			Add(PhaseSpec{
+				Name: PhaseBundle, Title: "Wait until the bootstrap bundle is issued", Budget: 5 * time.Minute,
+				WaitingOn: AttentionOperator, Cause: "nobody requested the bundle from the admin API",
+				Choices: []Choice{waitAgain},
+			}).
+			Add(PhaseSpec{
+				Name: PhaseClaim, Title: "Wait until the agent claims its token", Budget: trust.TokenTTL,
+				WaitingOn: AttentionAgent, Cause: "the bundle is not installed, or the node cannot reach the node API",
+				Choices: []Choice{waitAgain},
+			}).
+			Add(PhaseSpec{
+				Name: PhasePoll, Title: "Wait for the agent's first authenticated poll", Budget: 10 * time.Minute,
+				WaitingOn: AttentionAgent, Cause: "the agent has a certificate but cannot use it (clock, CA, network)",
+				Choices: []Choice{waitAgain},
+			}).
+			Add(record(PhaseActivate, "Record the node as active")),
+		Cancel:            cancels(HarmNone, "Void the token and restore the node's state. The node can be enrolled again."),
+		CancelVoidsTokens: true,
+		Outcome:           "enrolled; its agent polls",
+	}
+}

@@ -1,0 +1,272 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Action names what can be done to a node.
+type Action string
+
+// Plan is everything about one action: where it may start, where it leads, and
+// its phases in order. Workflows, routes, the dry run, documents and tests loop
+// over the plans. A run computes its plan once, when it claims its node.
+type Plan struct {
+	Action Action `json:"action"`
+	// Workflow is the type name of the action's workflow. It is empty for a
+	// transition that runs as no workflow; such a plan has no phases.
+	Workflow string `json:"workflow,omitempty"`
+	// Does says in an operator's words what the action does.
+	Does string `json:"does"`
+	// From lists the states the action may start in. It is empty for register,
+	// which creates the node.
+	From []NodeState `json:"from,omitempty"`
+	// Enter is the state that the claim enters. Empty leaves the state.
+	Enter NodeState `json:"enter,omitempty"`
+	// Through lists further states the node passes while the action runs.
+	Through []NodeState `json:"through,omitempty"`
+	// To is the state after success. Empty means the state at the start.
+	To NodeState `json:"to,omitempty"`
+	// Holds is true when the action runs under the node's workflow ID, and so
+	// excludes every other action that holds the node.
+	Holds bool `json:"holds,omitempty"`
+	// Phases are the action's phases in order. The last one writes the record.
+	Phases Phases `json:"phases,omitempty"`
+	// Undo is the compensation that a cancel runs as a phase of its own. nil
+	// means that nothing needs one.
+	Undo *PhaseSpec `json:"undo,omitempty"`
+	// Cancel says what a cancel does.
+	Cancel Choice `json:"cancel,omitzero"`
+	// Outcome says in a few words how the action ends when it succeeds.
+	Outcome string `json:"outcome,omitempty"`
+	// Instance is the instance's state after success. Empty leaves it.
+	Instance InstanceState `json:"instance,omitempty"`
+	// DenyIdentity voids the node's certificates and tokens at the end.
+	DenyIdentity bool `json:"deny_identity,omitempty"`
+	// CancelVoidsTokens voids the node's unused enrollment tokens on a cancel.
+	CancelVoidsTokens bool `json:"cancel_voids_tokens,omitempty"`
+}
+
+// PhaseSpec is one phase of a plan.
+type PhaseSpec struct {
+	// Name is the phase's stable name. The workflows package has a step body of
+	// the same name, except for a plan's last phase.
+	Name string `json:"name"`
+	// Title is what an operator reads.
+	Title string `json:"title"`
+	// Budget is the time the phase has, all tries included, before the operation
+	// parks.
+	Budget time.Duration `json:"budget"`
+	// WaitingOn says who must act when the phase does not end.
+	WaitingOn Attention `json:"waiting_on"`
+	// Cause is the likely cause when the budget ends.
+	Cause string `json:"cause"`
+	// Hint says what a person has to do for the phase to end, with NODE for the
+	// node's name. Empty when nobody has to do anything.
+	Hint string `json:"hint,omitempty"`
+	// BestEffort phases do not park: when one fails, the operation continues
+	// without it.
+	BestEffort bool `json:"best_effort,omitempty"`
+	// Choices are the decisions that the phase allows, apart from cancel.
+	Choices []Choice `json:"choices,omitempty"`
+}
+
+// Choice is a decision that is possible in a phase.
+type Choice struct {
+	Decision Decision `json:"decision"`
+	// Does says in a sentence what the decision does in this phase.
+	Does string `json:"does"`
+	Harm Harm   `json:"harm"`
+}
+
+// Phases are the phases of a plan in order.
+type Phases []PhaseSpec
+
+// Add appends phases.
+func (p Phases) Add(specs ...PhaseSpec) Phases { return append(p, specs...) }
+
+// AddWhen appends phases when the condition holds.
+func (p Phases) AddWhen(condition bool, specs ...PhaseSpec) Phases {
+	if !condition {
+		return p
+	}
+	return append(p, specs...)
+}
+
+// plans lists every action. Its order is that of the documents.
+//
+//nolint:gochecknoglobals // read-only table
+var plans = []func(Options) Plan{
+	register, enroll, provision, heartbeatLost, heartbeatBack, quarantine, release,
+	drain, uncordon, retire, reactivate, remove, reissueEnrollment,
+}
+
+// All returns the plan of every action with default options, transitions
+// without a workflow included.
+func All() []Plan {
+	all := make([]Plan, len(plans))
+	for i, plan := range plans {
+		all[i] = plan(Options{})
+	}
+	return all
+}
+
+// Operations returns the plans that run as workflows.
+func Operations() []Plan {
+	return slices.DeleteFunc(All(), func(p Plan) bool { return p.Workflow == "" })
+}
+
+// PlanOf returns the plan of an action with the given options. ok is false for
+// an unknown action.
+func PlanOf(a Action, o Options) (p Plan, ok bool) {
+	for _, plan := range plans {
+		if p = plan(o); p.Action == a {
+			return p, true
+		}
+	}
+	return Plan{}, false
+}
+
+// PhasesOf returns the phases of an action with the given options, nil for an
+// unknown action.
+func PhasesOf(a Action, o Options) Phases {
+	p, _ := PlanOf(a, o)
+	return p.Phases
+}
+
+// PlanOfWorkflow returns the plan, with default options, that runs as the given
+// workflow type. ok is false for an unknown type.
+func PlanOfWorkflow(workflowType string) (p Plan, ok bool) {
+	for _, p := range Operations() {
+		if p.Workflow == workflowType {
+			return p, true
+		}
+	}
+	return Plan{}, false
+}
+
+// CheckMove returns the plan of action a when it may start in state s. Otherwise
+// it returns a KindInvalidRequest error that names the state, the states the
+// action starts in, and the action that leads there if there is one.
+func CheckMove(a Action, s NodeState) (Plan, error) {
+	p, ok := PlanOf(a, Options{})
+	if !ok {
+		return Plan{}, schema.Errorf(schema.KindInvalidRequest, "unknown action %q", a)
+	}
+	if slices.Contains(p.From, s) {
+		return p, nil
+	}
+	return Plan{}, schema.NewError(schema.KindInvalidRequest, "%s", p.refusal(s)).WithReason("illegal_move")
+}
+
+func (p Plan) refusal(s NodeState) string {
+	if s == NodeRemoved {
+		return fmt.Sprintf("cannot %s a removed node: removal is final; register the host as a new node", p.Action)
+	}
+	names := make([]string, len(p.From))
+	for i, f := range p.From {
+		names[i] = string(f)
+	}
+	msg := fmt.Sprintf("cannot %s a node that is %s: it must be %s", p.Action, s, strings.Join(names, ", "))
+	if via := leadsTo(s, p.From); via != "" {
+		msg += fmt.Sprintf("; run: gpuaas node %s NODE", via)
+	}
+	return msg
+}
+
+// leadsTo returns the action that takes a node from s into one of the wanted
+// states, or "" when no single action does.
+func leadsTo(s NodeState, want []NodeState) Action {
+	for _, p := range All() {
+		if p.Holds && p.To != s && slices.Contains(p.From, s) && slices.Contains(want, p.To) {
+			return p.Action
+		}
+	}
+	return ""
+}
+
+// Path returns the states that the node passes between its start and the end of
+// the action.
+func (p Plan) Path() []NodeState {
+	if p.Enter == "" || p.Enter == p.To {
+		return p.Through
+	}
+	return append([]NodeState{p.Enter}, p.Through...)
+}
+
+// Begin fills in the status of an operation whose first phase starts now.
+func (p Plan) Begin(o *Operation, now time.Time) {
+	o.Phases = p.Statuses()
+	o.Status = OperationRunning
+	if len(p.Phases) == 0 {
+		return
+	}
+	deadline := now.Add(p.Phases[0].Budget)
+	o.Phases[0].State, o.Phases[0].Attempt, o.Phases[0].StartedAt = PhaseRunning, 1, &now
+	o.DeadlineAt = &deadline
+}
+
+// Statuses returns the status rows of the plan's phases, all pending.
+func (p Plan) Statuses() []Phase {
+	out := make([]Phase, len(p.Phases))
+	for i, spec := range p.Phases {
+		out[i] = spec.Status()
+	}
+	return out
+}
+
+// Status returns the phase's status row before it starts.
+func (s PhaseSpec) Status() Phase {
+	return Phase{Name: s.Name, Title: s.Title, State: PhasePending}
+}
+
+// Allows reports whether the phase lists the decision.
+func (s PhaseSpec) Allows(d Decision) bool {
+	return slices.ContainsFunc(s.Choices, func(c Choice) bool { return c.Decision == d })
+}
+
+// ChoicesIn returns what may be decided in a phase of the plan, the least
+// harmful first. The undo phase cannot be canceled.
+func (p Plan) ChoicesIn(s PhaseSpec) []Choice {
+	out := slices.Clone(s.Choices)
+	if (p.Undo == nil || p.Undo.Name != s.Name) && !s.Allows(DecisionCancel) {
+		out = append(out, p.Cancel)
+	}
+	slices.SortStableFunc(out, func(a, b Choice) int { return a.Harm.rank() - b.Harm.rank() })
+	return out
+}
+
+// OptionsIn returns the choices in a phase with the command of each.
+func (p Plan) OptionsIn(s PhaseSpec, node, operationID string) []Option {
+	var out []Option
+	for _, c := range p.ChoicesIn(s) {
+		out = append(out, Option{
+			Decision: c.Decision, Does: c.Does, Harm: c.Harm,
+			Command: DecisionCommand(c.Decision, p.Action, node, operationID),
+		})
+	}
+	return out
+}
+
+const (
+	taskBudget   = 5 * time.Minute // one read or idempotent task on the node
+	recordBudget = 5 * time.Minute // a write to the database
+
+	causeAgent  = "the node's agent is down, unreachable or very slow"
+	causeRecord = "the database or the worker is down"
+)
+
+// record is the last phase of every plan.
+func record(name, title string) PhaseSpec {
+	return PhaseSpec{Name: name, Title: title, Budget: recordBudget, WaitingOn: AttentionOperator, Cause: causeRecord}
+}
+
+// retry is the choice to run the phase again, which every phase has.
+func retry(does string) Choice { return Choice{DecisionRetry, does, HarmNone} }
+
+// cancels is the choice to cancel the operation.
+func cancels(harm Harm, does string) Choice { return Choice{DecisionCancel, does, harm} }

@@ -1,0 +1,47 @@
+package lifecycle
+
+import (
+	"slices"
+	"time"
+)
+
+// NodeState is the lifecycle state of a node, as written on the wire and in
+// the database. It is separate from the instance state (InstanceState) and from
+// the status of a node task.
+type NodeState string
+
+// The node states, in the order of a node's life.
+const (
+	NodeRegistered      NodeState = "registered"
+	NodeBootstrapIssued NodeState = "bootstrap_issued"
+	NodeEnrolling       NodeState = "enrolling"
+	NodeActive          NodeState = "active"
+	NodeOffline         NodeState = "offline"
+	NodeQuarantined     NodeState = "quarantined"
+	NodeDraining        NodeState = "draining"
+	NodeDrained         NodeState = "drained"
+	NodeRetired         NodeState = "retired"
+	NodeRemoving        NodeState = "removing"
+	NodeRemoved         NodeState = "removed"
+)
+
+// NodeStates returns every node state in the order of a node's life.
+func NodeStates() []NodeState {
+	return []NodeState{
+		NodeRegistered, NodeBootstrapIssued, NodeEnrolling, NodeActive, NodeOffline,
+		NodeQuarantined, NodeDraining, NodeDrained, NodeRetired, NodeRemoving, NodeRemoved,
+	}
+}
+
+// Refusing reports whether every endpoint refuses a node in state s.
+func (s NodeState) Refusing() bool { return s == NodeRemoved }
+
+// TakesWork reports whether a node in state s may be given new work.
+func (s NodeState) TakesWork() bool { return s == NodeActive }
+
+// Valid reports whether s is a node state.
+func (s NodeState) Valid() bool { return slices.Contains(NodeStates(), s) }
+
+// SilentAfter is how long an active node may send no heartbeat before the
+// watchdog records it as offline.
+const SilentAfter = 5 * time.Minute

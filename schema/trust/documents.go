@@ -1,0 +1,93 @@
+package trust
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Payload types of the signed documents, apart from tasks. The type is part of
+// the signed bytes, so one kind of document cannot be presented as another.
+const (
+	LeasePayloadType       = "application/vnd.gpuaas.task-lease.v1+json"
+	LeaseKeyPayloadType    = "application/vnd.gpuaas.lease-key.v1+json"
+	VerifierSetPayloadType = "application/vnd.gpuaas.verifier-set.v1+json"
+)
+
+const (
+	// LeaseKeyLifetime is how long the delegation of an API replica's lease key
+	// is valid.
+	LeaseKeyLifetime = 24 * time.Hour
+	// ClockSkew is how far the clocks of the control plane may differ. Documents
+	// and certificates are accepted this much before their start.
+	ClockSkew = 5 * time.Minute
+)
+
+// EnvelopeDigest returns the hex SHA-256 of the signed body of a DSSE envelope.
+// It is KindInternal if the input is not an envelope.
+func EnvelopeDigest(envelope []byte) (string, error) {
+	var e struct {
+		Payload []byte `json:"payload"` // base64
+	}
+	if err := json.Unmarshal(envelope, &e); err != nil {
+		return "", schema.Wrap(schema.KindInternal, err, "cannot parse a stored envelope")
+	}
+	return schema.SHA256Hex(e.Payload), nil
+}
+
+// LeaseKey is the signed body of a delegation: a DSSE payload of type
+// LeaseKeyPayloadType, signed by an active or grace key of the verifier set. It
+// lets an API replica sign lease grants, and nothing else, with a key of its own,
+// so that no dispatch waits for Vault.
+type LeaseKey struct {
+	V         int       `json:"v"` // 1
+	Env       string    `json:"env"`
+	KeyID     string    `json:"key_id"`
+	Public    string    `json:"public"` // standard base64 of the 32 key bytes
+	NotBefore time.Time `json:"not_before"`
+	NotAfter  time.Time `json:"not_after"`
+}
+
+// VerifierSetDoc is the signed body of a verifier set: a DSSE payload of type
+// VerifierSetPayloadType. A root key and the active key of version N sign version
+// N+1, which contains the hash of N. A node accepts only the next version, or a
+// root-signed one of a higher epoch (the way to recover from a mistake).
+type VerifierSetDoc struct {
+	V         int              `json:"v"` // 1
+	Env       string           `json:"env"`
+	Version   int64            `json:"version"` // from 1
+	PrevHash  string           `json:"prev_hash"`
+	Epoch     int64            `json:"epoch"`
+	Keys      []VerifierSetKey `json:"keys"`
+	IssuedAt  time.Time        `json:"issued_at"`
+	ExpiresAt time.Time        `json:"expires_at"`
+}
+
+// VerifierSetKey is one key of a VerifierSetDoc.
+type VerifierSetKey struct {
+	KeyID  string   `json:"kid"`
+	Public string   `json:"pub"` // standard base64 of the 32 key bytes
+	State  KeyState `json:"state"`
+	// SignFrom and AcceptUntil limit the key's use; zero means no limit.
+	SignFrom    time.Time `json:"sign_from,omitzero"`
+	AcceptUntil time.Time `json:"accept_until,omitzero"`
+}
+
+// StoredSet is a verifier set as the database stores it and the node API serves
+// it.
+type StoredSet struct {
+	Version int64
+	Epoch   int64
+	// Hash is the hex SHA-256 of the signed body.
+	Hash     string
+	PrevHash string
+	// Document is the DSSE envelope.
+	Document json.RawMessage
+}
+
+// VerifierSets is the body of a 200 response to GET verifier-sets: the DSSE
+// envelopes after the requested version, oldest first.
+type VerifierSets struct {
+	Sets []json.RawMessage `json:"sets"`
+}

@@ -1,0 +1,263 @@
+package signed
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+const testEnv = "test"
+
+// key is a deterministic key of a test.
+type key struct {
+	id      string
+	private ed25519.PrivateKey
+}
+
+func newKey(id string) key {
+	return key{id, ed25519.NewKeyFromSeed(bytes.Repeat([]byte(id[:1]), ed25519.SeedSize))}
+}
+
+func (k key) KeyID() (string, error) { return k.id, nil }
+func (k key) Sign(_ context.Context, data []byte) ([]byte, error) {
+	return ed25519.Sign(k.private, data), nil
+}
+func (k key) public() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
+func (k key) trusted() []trust.VerifierKey {
+	return []trust.VerifierKey{{State: trust.KeyActive, KeyID: k.id, Public: k.public()}}
+}
+func (k key) entry(state trust.KeyState) trust.VerifierSetKey {
+	return trust.VerifierSetKey{KeyID: k.id, Public: base64.StdEncoding.EncodeToString(k.public()), State: state}
+}
+
+func sign(t *testing.T, payloadType string, body []byte, by ...dsse.Signer) json.RawMessage {
+	t.Helper()
+	s, err := dsse.NewEnvelopeSigner(by...)
+	require.NoError(t, err)
+	e, err := s.SignPayload(t.Context(), payloadType, body)
+	require.NoError(t, err)
+	raw, err := json.Marshal(e)
+	require.NoError(t, err)
+	return raw
+}
+
+func signDoc(t *testing.T, doc trust.VerifierSetDoc, by ...dsse.Signer) json.RawMessage {
+	t.Helper()
+	body, err := json.Marshal(doc)
+	require.NoError(t, err)
+	return sign(t, trust.VerifierSetPayloadType, body, by...)
+}
+
+// doc is version 1 of a set with one active key.
+func doc(active key) trust.VerifierSetDoc {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return trust.VerifierSetDoc{V: 1, Env: testEnv, Version: 1, Keys: []trust.VerifierSetKey{active.entry(trust.KeyActive)},
+		IssuedAt: now, ExpiresAt: now.Add(time.Hour)}
+}
+
+func requireReason(t *testing.T, err error, reason string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), "%v", err)
+	require.Equal(t, reason, schema.AsError(err).Reason, "%v", err)
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	a, b := newKey("a"), newKey("b")
+	good := sign(t, "type", []byte("body"), a, b)
+	body, signers, err := Open("type", good, append(b.trusted(), a.trusted()...))
+	require.NoError(t, err)
+	require.Equal(t, "body", string(body))
+	require.ElementsMatch(t, []string{"a", "b"}, signers)
+	_, signers, err = Open("type", good, b.trusted())
+	require.NoError(t, err)
+	require.Equal(t, []string{"b"}, signers)
+
+	impostor := key{"a", newKey("c").private}
+	for name, row := range map[string]struct {
+		envelope json.RawMessage
+		keys     []trust.VerifierKey
+		reason   string
+	}{
+		"another type":      {sign(t, "other", []byte("body"), a), a.trusted(), ReasonPayloadType},
+		"another key":       {good, newKey("c").trusted(), ReasonSignature},
+		"another key's ID":  {sign(t, "type", []byte("body"), impostor), a.trusted(), ReasonSignature},
+		"no key":            {good, nil, ReasonSignature},
+		"a key of no bytes": {good, []trust.VerifierKey{{KeyID: "a"}}, ReasonSignature},
+		"no signature":      {json.RawMessage(`{"payload":"","payloadType":"type","signatures":[]}`), a.trusted(), ReasonEnvelope},
+		"five signatures":   {sign(t, "type", []byte("body"), a, a, a, a, a), a.trusted(), ReasonEnvelope},
+		"repeated field":    {json.RawMessage(`{"payload":"","payload":"","payloadType":"type","signatures":[]}`), a.trusted(), ReasonEnvelope},
+		"not JSON":          {json.RawMessage(`{`), a.trusted(), ReasonEnvelope},
+		"large":             {bytes.Repeat([]byte(" "), MaxDocumentBytes+1), a.trusted(), ReasonTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := Open("type", row.envelope, row.keys)
+			requireReason(t, err, row.reason)
+		})
+	}
+}
+
+func TestOpenVerifierSet(t *testing.T) {
+	t.Parallel()
+	root, a, b := newKey("root"), newKey("a"), newKey("b")
+	document := signDoc(t, doc(a), root, a)
+	set, signers, err := OpenVerifierSet(testEnv, document, root.trusted())
+	require.NoError(t, err)
+	require.Equal(t, []string{"root"}, signers)
+	require.Equal(t, a.trusted()[0], set.Active())
+	parsed, err := ParseVerifierSet(document)
+	require.NoError(t, err)
+	require.Equal(t, set, parsed)
+	require.True(t, set.Matches(set.Stored()))
+	for _, change := range []func(*trust.StoredSet){
+		func(s *trust.StoredSet) { s.Version++ }, func(s *trust.StoredSet) { s.Epoch++ },
+		func(s *trust.StoredSet) { s.Hash = "x" }, func(s *trust.StoredSet) { s.PrevHash = "x" },
+	} {
+		stored := set.Stored()
+		change(&stored)
+		require.False(t, set.Matches(stored))
+	}
+
+	for name, row := range map[string]struct {
+		change func(*trust.VerifierSetDoc)
+		reason string
+	}{
+		"another format":      {func(d *trust.VerifierSetDoc) { d.V = 2 }, ReasonVersion},
+		"another environment": {func(d *trust.VerifierSetDoc) { d.Env = "prod" }, ReasonEnvironment},
+		"no version":          {func(d *trust.VerifierSetDoc) { d.Version = 0 }, ReasonBody},
+		"a negative epoch":    {func(d *trust.VerifierSetDoc) { d.Epoch = -1 }, ReasonBody},
+		"no expiry":           {func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} }, ReasonBody},
+		"no key":              {func(d *trust.VerifierSetDoc) { d.Keys = nil }, ReasonBody},
+		"no active key":       {func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace }, ReasonBody},
+		"two active keys":     {func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, b.entry(trust.KeyActive)) }, ReasonBody},
+		"an unknown state":    {func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, b.entry("root")) }, ReasonBody},
+		"a repeated ID": {func(d *trust.VerifierSetDoc) {
+			d.Keys = append(d.Keys, key{"a", b.private}.entry(trust.KeyGrace))
+		}, ReasonBody},
+		"a repeated key": {func(d *trust.VerifierSetDoc) {
+			d.Keys = append(d.Keys, key{"b", a.private}.entry(trust.KeyGrace))
+		}, ReasonBody},
+		"a short key":    {func(d *trust.VerifierSetDoc) { d.Keys[0].Public = "AAAA" }, ReasonBody},
+		"not base64":     {func(d *trust.VerifierSetDoc) { d.Keys[0].Public = "!" }, ReasonBody},
+		"a key of no ID": {func(d *trust.VerifierSetDoc) { d.Keys[0].KeyID = "" }, ReasonBody},
+		"too many keys": {func(d *trust.VerifierSetDoc) {
+			for id := byte('b'); len(d.Keys) <= maxSetKeys; id++ {
+				d.Keys = append(d.Keys, newKey(string(id)).entry(trust.KeyRevoked))
+			}
+		}, ReasonBody},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := doc(a)
+			row.change(&d)
+			_, _, err := OpenVerifierSet(testEnv, signDoc(t, d, root, a), root.trusted())
+			requireReason(t, err, row.reason)
+		})
+	}
+	_, _, err = OpenVerifierSet(testEnv, signDoc(t, doc(a), a), root.trusted())
+	requireReason(t, err, ReasonSignature)
+	_, _, err = OpenVerifierSet(testEnv, sign(t, trust.VerifierSetPayloadType, []byte(`{"v":1,"v":1}`), root), root.trusted())
+	requireReason(t, err, ReasonBody)
+}
+
+// following is the second set of a chain, with another active key.
+func following(first VerifierSet, active key, change func(*trust.VerifierSetDoc)) trust.VerifierSetDoc {
+	d := doc(active)
+	d.Version, d.PrevHash, d.Epoch = 2, first.Hash, first.Doc.Epoch
+	if change != nil {
+		change(&d)
+	}
+	return d
+}
+
+func TestNext(t *testing.T) {
+	t.Parallel()
+	root, a, b, stranger := newKey("root"), newKey("a"), newKey("b"), newKey("stranger")
+	d := doc(a)
+	d.Epoch = 1
+	first, _, err := OpenVerifierSet(testEnv, signDoc(t, d, root, a), root.trusted())
+	require.NoError(t, err)
+	fork := d
+	fork.ExpiresAt = fork.ExpiresAt.Add(time.Hour)
+
+	for name, row := range map[string]struct {
+		from     VerifierSet
+		document json.RawMessage
+		reason   string // "" if accepted
+	}{
+		"the first":     {VerifierSet{}, signDoc(t, d, root, a), ReasonSignature}, // no predecessor's key signed it
+		"the successor": {first, signDoc(t, following(first, b, nil), root, a), ""},
+		"an expired successor": {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Unix(1, 0) }),
+			root, a), ""},
+		"without the root":           {first, signDoc(t, following(first, b, nil), a), ReasonSignature},
+		"without the active key":     {first, signDoc(t, following(first, b, nil), root), ReasonSignature},
+		"by its own active key only": {first, signDoc(t, following(first, b, nil), root, b), ReasonSignature},
+		"by another root":            {first, signDoc(t, following(first, b, nil), key{"root", stranger.private}, a), ReasonSignature},
+		"a gap":                      {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Version = 3 }), root, a), ReasonSetGap},
+		"another predecessor":        {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.PrevHash = "x" }), root, a), ReasonSetFork},
+		"a fork":                     {first, signDoc(t, fork, root, a), ReasonSetFork},
+		"a lower epoch":              {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Epoch = 0 }), root, a), ReasonSetOld},
+		"a higher epoch": {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Epoch, d.Version, d.PrevHash = 2, 9, "" }),
+			root), ""},
+		"a higher epoch without the root": {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Epoch = 2 }), a), ReasonSignature},
+		"itself":                          {first, first.Document, ""},
+		"a bundle's own set":              {Bundled(a.trusted(), first.Ref()), first.Document, ""},
+		"a bundle's successor":            {Bundled(a.trusted(), first.Ref()), signDoc(t, following(first, b, nil), root, a), ""},
+		"a higher epoch than a bundle's unknown one": {Bundled(a.trusted(), first.Ref()),
+			signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Epoch, d.Version = 2, 9 }), root, a), ReasonSetGap},
+		"an older version than a bundle's": {Bundled(a.trusted(), trust.VerifierSetRef{Version: 2, Hash: "x"}), first.Document, ReasonSetOld},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, err := row.from.Next(testEnv, root.trusted(), row.document)
+			if row.reason != "" {
+				requireReason(t, err, row.reason)
+				return
+			}
+			require.NoError(t, err)
+			require.JSONEq(t, string(row.document), string(n.Document))
+		})
+	}
+}
+
+func TestAccepted(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, row := range map[string]struct {
+		state       trust.KeyState
+		from, until time.Time
+		want        bool
+	}{
+		"active":                {trust.KeyActive, time.Time{}, time.Time{}, true},
+		"grace":                 {trust.KeyGrace, time.Time{}, time.Time{}, true},
+		"staged":                {trust.KeyStaged, time.Time{}, time.Time{}, false},
+		"revoked":               {trust.KeyRevoked, time.Time{}, time.Time{}, false},
+		"within the skew":       {trust.KeyActive, now.Add(trust.ClockSkew), time.Time{}, true},
+		"before its time":       {trust.KeyActive, now.Add(trust.ClockSkew + time.Second), time.Time{}, false},
+		"at its last moment":    {trust.KeyGrace, time.Time{}, now, true},
+		"after its last moment": {trust.KeyGrace, time.Time{}, now.Add(-time.Second), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := VerifierSet{Keys: []Key{{trust.VerifierKey{State: row.state, KeyID: "k"}, row.from, row.until}}}
+			require.Equal(t, row.want, len(s.Accepted(now)) == 1)
+			require.Equal(t, row.state.Verifies(), len(s.Accepted(time.Time{})) == 1)
+		})
+	}
+	s := VerifierSet{Doc: trust.VerifierSetDoc{ExpiresAt: now}}
+	require.False(t, s.Expired(now))
+	require.True(t, s.Expired(now.Add(time.Second)))
+	require.False(t, VerifierSet{}.Expired(now))
+}

@@ -1,0 +1,220 @@
+package signed
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// Reasons for rejecting a verifier set as the next one.
+const (
+	ReasonSetOld  = "set_old"  // an older version or a lower epoch
+	ReasonSetGap  = "set_gap"  // versions are missing in between
+	ReasonSetFork = "set_fork" // two sets of one version
+)
+
+const (
+	setFormat  = 1
+	maxSetKeys = 16 // revoked keys stay in the list
+)
+
+// Key is one key of a verifier set and the time during which it may be used.
+// A zero time leaves that end open.
+type Key struct {
+	trust.VerifierKey
+	SignFrom, AcceptUntil time.Time
+}
+
+// accepts reports whether signatures of the key count at a time.
+func (k Key) accepts(at time.Time) bool {
+	return k.State.Verifies() && !at.Add(trust.ClockSkew).Before(k.SignFrom) &&
+		(k.AcceptUntil.IsZero() || !at.After(k.AcceptUntil))
+}
+
+// VerifierSet is a parsed verifier set. Its zero value is the predecessor of
+// version 1.
+type VerifierSet struct {
+	Doc  trust.VerifierSetDoc
+	Hash string // hex SHA-256 of the signed body
+	Keys []Key
+	// Document is the DSSE envelope. It is nil for a set of which a bundle gave
+	// only keys, version and hash; Doc then has only the version.
+	Document json.RawMessage
+}
+
+// Bundled returns the set whose keys, version and hash a bootstrap bundle names.
+func Bundled(keys trust.VerifierSet, ref trust.VerifierSetRef) VerifierSet {
+	s := VerifierSet{Doc: trust.VerifierSetDoc{Version: ref.Version}, Hash: ref.Hash}
+	for _, k := range keys {
+		s.Keys = append(s.Keys, Key{VerifierKey: k})
+	}
+	return s
+}
+
+// OpenVerifierSet parses a set's document after verifying that one of the root
+// keys signed it and that it is for the environment. signers are the IDs of those
+// root keys. Errors are KindInvalidRequest with a reason of this package.
+func OpenVerifierSet(env string, document []byte, roots []trust.VerifierKey) (set VerifierSet, signers []string, err error) {
+	body, signers, err := Open(trust.VerifierSetPayloadType, document, roots)
+	if err != nil {
+		return VerifierSet{}, nil, err
+	}
+	set, err = parseBody(body, document)
+	if err == nil && set.Doc.Env != env {
+		err = reject(ReasonEnvironment, "the verifier set is for environment %q", set.Doc.Env)
+	}
+	if err != nil {
+		return VerifierSet{}, nil, err
+	}
+	return set, signers, nil
+}
+
+// ParseVerifierSet parses a set's document without verifying a signature. The
+// caller must compare the hash with one that it trusts. Errors are those of
+// OpenVerifierSet.
+func ParseVerifierSet(document []byte) (VerifierSet, error) {
+	e, err := parseEnvelope(trust.VerifierSetPayloadType, document)
+	if err != nil {
+		return VerifierSet{}, err
+	}
+	body, err := e.DecodeB64Payload()
+	if err != nil {
+		return VerifierSet{}, reject(ReasonEnvelope, "cannot decode the envelope's payload")
+	}
+	return parseBody(body, document)
+}
+
+func parseBody(body []byte, document json.RawMessage) (VerifierSet, error) {
+	s := VerifierSet{Hash: schema.SHA256Hex(body), Document: document}
+	if err := schema.DecodeStrict(body, MaxDocumentBytes, &s.Doc); err != nil {
+		return VerifierSet{}, reject(ReasonBody, "cannot parse the verifier set: %v", err)
+	}
+	switch d := s.Doc; {
+	case d.V != setFormat:
+		return VerifierSet{}, reject(ReasonVersion, "unknown version %d of the verifier set format", d.V)
+	case d.Version < 1 || d.Epoch < 0 || d.ExpiresAt.IsZero() || len(d.Keys) > maxSetKeys:
+		return VerifierSet{}, reject(ReasonBody, "the verifier set has no version or no expiry, or more than %d keys", maxSetKeys)
+	}
+	if err := s.decodeKeys(); err != nil {
+		return VerifierSet{}, err
+	}
+	return s, nil
+}
+
+// decodeKeys requires distinct key IDs and keys, and exactly one active key.
+func (s *VerifierSet) decodeKeys() error {
+	active := 0
+	for _, k := range s.Doc.Keys {
+		public, err := base64.StdEncoding.Strict().DecodeString(k.Public)
+		known := k.State.Verifies() || k.State == trust.KeyStaged || k.State == trust.KeyRevoked
+		repeated := slices.ContainsFunc(s.Keys, func(o Key) bool { return o.KeyID == k.KeyID || o.Public.Equal(ed25519.PublicKey(public)) })
+		if err != nil || len(public) != ed25519.PublicKeySize || !known || k.KeyID == "" || repeated {
+			return reject(ReasonBody, "key %.64q of the verifier set is malformed or repeated", k.KeyID)
+		}
+		if k.State == trust.KeyActive {
+			active++
+		}
+		s.Keys = append(s.Keys, Key{trust.VerifierKey{State: k.State, KeyID: k.KeyID, Public: public}, k.SignFrom, k.AcceptUntil})
+	}
+	if active != 1 {
+		return reject(ReasonBody, "the verifier set has %d active keys, want 1", active)
+	}
+	return nil
+}
+
+// Ref returns the set's version and hash.
+func (s VerifierSet) Ref() trust.VerifierSetRef {
+	return trust.VerifierSetRef{Version: s.Doc.Version, Hash: s.Hash}
+}
+
+// Stored returns the set in the form in which it is stored. It must have a
+// document.
+func (s VerifierSet) Stored() trust.StoredSet {
+	return trust.StoredSet{Version: s.Doc.Version, Epoch: s.Doc.Epoch, Hash: s.Hash, PrevHash: s.Doc.PrevHash, Document: s.Document}
+}
+
+// Matches reports whether the columns of a stored set agree with its document.
+func (s VerifierSet) Matches(stored trust.StoredSet) bool {
+	return s.Ref() == trust.VerifierSetRef{Version: stored.Version, Hash: stored.Hash} &&
+		s.Doc.Epoch == stored.Epoch && s.Doc.PrevHash == stored.PrevHash
+}
+
+// Active returns the key that signs tasks and, together with a root key, the next
+// set.
+func (s VerifierSet) Active() trust.VerifierKey {
+	for _, k := range s.Keys {
+		if k.State == trust.KeyActive {
+			return k.VerifierKey
+		}
+	}
+	return trust.VerifierKey{}
+}
+
+// Accepted returns the active and grace keys whose signatures count at a time of
+// the server. The zero time ignores the keys' time windows.
+func (s VerifierSet) Accepted(at time.Time) []trust.VerifierKey {
+	var out []trust.VerifierKey
+	for _, k := range s.Keys {
+		if k.State.Verifies() && (at.IsZero() || k.accepts(at)) {
+			out = append(out, k.VerifierKey)
+		}
+	}
+	return out
+}
+
+// Expired reports whether the set has expired. A bundle's keys do not expire.
+func (s VerifierSet) Expired(at time.Time) bool {
+	return !s.Doc.ExpiresAt.IsZero() && at.After(s.Doc.ExpiresAt)
+}
+
+// Next verifies that a document may replace s, and parses it. A root key must
+// have signed the document, and the document must be one of:
+//
+//   - the successor of s: the next version, of no lower epoch, with the hash of s,
+//     also signed by the active key of s;
+//   - a set of a higher epoch, whatever its version: the way to recover from a
+//     mistake;
+//   - s itself, if only a bundle's keys are known of s: Next then adds the dates
+//     and the epoch. Until they are known, only a successor is accepted.
+//
+// Next ignores expiry, so that a node that was disconnected can follow the chain
+// over expired sets. Errors are KindInvalidRequest with a reason of this package.
+func (s VerifierSet) Next(env string, roots []trust.VerifierKey, document json.RawMessage) (VerifierSet, error) {
+	n, _, err := OpenVerifierSet(env, document, roots)
+	if err != nil {
+		return VerifierSet{}, err
+	}
+	known := s.Document != nil // otherwise the epoch of s is unknown
+	switch {
+	case n.Ref() == s.Ref(), known && n.Doc.Epoch > s.Doc.Epoch:
+		return n, nil
+	case n.Doc.Version < s.Doc.Version, known && n.Doc.Epoch < s.Doc.Epoch:
+		return VerifierSet{}, reject(ReasonSetOld, "verifier set %d of epoch %d is older than set %d of epoch %d",
+			n.Doc.Version, n.Doc.Epoch, s.Doc.Version, s.Doc.Epoch)
+	}
+	if err := s.CheckSuccessor(n); err != nil {
+		return VerifierSet{}, err
+	}
+	if _, _, err := Open(trust.VerifierSetPayloadType, document, []trust.VerifierKey{s.Active()}); err != nil {
+		return VerifierSet{}, err
+	}
+	return n, nil
+}
+
+// CheckSuccessor verifies that n has the next version and names the hash of s.
+func (s VerifierSet) CheckSuccessor(n VerifierSet) error {
+	switch {
+	case n.Doc.Version <= s.Doc.Version:
+		return reject(ReasonSetFork, "there are two verifier sets %d: the current one is %s, the new one %s", n.Doc.Version, s.Hash, n.Hash)
+	case n.Doc.Version > s.Doc.Version+1:
+		return reject(ReasonSetGap, "verifier set %d does not follow %d: versions are missing", n.Doc.Version, s.Doc.Version)
+	case n.Doc.PrevHash != s.Hash:
+		return reject(ReasonSetFork, "verifier set %d follows another set %d than the current one", n.Doc.Version, s.Doc.Version)
+	}
+	return nil
+}

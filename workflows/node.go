@@ -1,0 +1,150 @@
+package workflows
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// onNode gives the node one task and waits for its result. The step's name is
+// the activity's id and the task's idempotency key.
+func (op *operation) onNode(ctx workflow.Context, t task.Type, params task.Params, budget time.Duration, summary string) (task.Result, error) {
+	op.currentStep = op.stepName(t)
+	var result task.Result
+	err := workflow.ExecuteActivity(remote(ctx, callTask, budget, op.currentStep, summary), node.RunNodeTask, activities.TaskSpec{
+		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
+		Step: op.currentStep, Type: t, Params: params, Attempt: int64(op.tries + 1),
+		// Only the state that the claim entered is certain: the watchdog may change
+		// the others meanwhile.
+		Expect:   task.Expectation{NodeState: op.plan.Enter},
+		Deadline: taskDeadline(ctx, budget), CorrelationID: op.in.CorrelationID,
+	}).Get(ctx, &result)
+	return result, err
+}
+
+// stepName is unique within the operation: an operator's retry is a new step.
+func (op *operation) stepName(t task.Type) string {
+	if op.tries == 0 {
+		return string(t)
+	}
+	return fmt.Sprintf("%s#%d", t, op.tries+1)
+}
+
+// cordonNode stops the node from taking new work.
+func cordonNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	first := !op.cordonTried
+	op.cordonTried = true
+	result, err := op.onNode(ctx, task.WorkloadCordon, nil, spec.Budget, "Cordon the node: no new work")
+	if err != nil {
+		return err
+	}
+	var out task.CordonResult
+	if err := result.Decode(&out); err != nil {
+		return err
+	}
+	// A repeated cordon finds the one that the first try left.
+	op.wasCordoned = first && out.Was
+	return nil
+}
+
+// uncordonNode lets the node take work again.
+func uncordonNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	_, err := op.onNode(ctx, task.WorkloadUncordon, nil, spec.Budget, "Uncordon the node: take work again")
+	return err
+}
+
+// undoCordon lifts the cordon unless the node had one before the operation.
+func undoCordon(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	if !op.cordonTried || op.wasCordoned || op.claim.Cordoned {
+		return nil
+	}
+	return uncordonNode(ctx, op, spec)
+}
+
+// reasonDrainBlocked is the stuck reason of a drain with workloads that did not
+// end.
+const reasonDrainBlocked = "drain_blocked"
+
+// evictWorkloads ends the node's work: the agent waits until the drain's deadline
+// and reports the workloads that did not end. A forced drain kills them.
+func evictWorkloads(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	limit := op.in.Options.DrainTimeout()
+	summary := fmt.Sprintf("End the node's work within %s", limit)
+	if op.forced {
+		limit, summary = forceGrace, "Kill the workloads that do not end"
+	}
+	params := task.DrainParams{Deadline: workflow.Now(ctx).Add(limit).UTC(), Force: op.forced}
+	result, err := op.onNode(ctx, task.WorkloadDrain, params.Encode(), spec.Budget, summary)
+	if err != nil {
+		return err
+	}
+	var out task.DrainResult
+	if err := result.Decode(&out); err != nil {
+		return err
+	}
+	if len(out.Blocked) > 0 {
+		return blocked(out.Blocked, limit)
+	}
+	return nil
+}
+
+// forceGrace is the time that a forced drain gives workloads before it kills
+// them.
+const forceGrace = 10 * time.Second
+
+func blocked(blockers []task.Blocker, limit time.Duration) error {
+	names := make([]string, len(blockers))
+	for i, b := range blockers {
+		names[i] = fmt.Sprintf("%s (%s)", b.Workload, b.Reason)
+	}
+	return schema.NewError(schema.KindNodeInUse, "workloads did not end within %s: %s", limit, strings.Join(names, ", ")).
+		WithReason(reasonDrainBlocked)
+}
+
+func collectFacts(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	result, err := op.onNode(ctx, task.FactsCollect, nil, spec.Budget, "Collect the machine's facts")
+	if err != nil {
+		return err
+	}
+	if err := result.Decode(&op.facts); err != nil {
+		return err
+	}
+	return op.advance(ctx, "Record the facts", activities.Advance{Phase: spec.Name, Facts: &op.facts})
+}
+
+// probeNode checks the node's health. Forced, it accepts a failed check.
+func probeNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	result, err := op.onNode(ctx, task.NodeProbe, nil, spec.Budget, "Probe disk, memory, GPUs and clock")
+	if err != nil {
+		return err
+	}
+	if err := result.Decode(&op.probe); err != nil {
+		return err
+	}
+	if failed := op.probe.Failed(); len(failed) > 0 && !op.forced {
+		return schema.NewError(schema.KindUnfit, "the probe failed: %s", strings.Join(failed, "; ")).WithReason("probe_failed")
+	}
+	return nil
+}
+
+// awaitAgent waits for a fresh heartbeat.
+func awaitAgent(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	work := remote(ctx, callWait, spec.Budget, "", "Wait for the agent's heartbeat")
+	if err := workflow.ExecuteActivity(work, record.CheckAgent, op.in.NodeID).Get(ctx, nil); err != nil {
+		return err
+	}
+	return op.advance(ctx, "Record the instance as bootstrapping",
+		activities.Advance{Phase: spec.Name, Instance: lifecycle.InstanceBootstrapping})
+}
+
+// advance records progress that must not be lost.
+func (op *operation) advance(ctx workflow.Context, summary string, a activities.Advance) error {
+	return onRecord(ctx, summary, record.RecordProgress, op.progress(a), nil)
+}

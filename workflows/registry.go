@@ -1,0 +1,55 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// The activities, referenced by method value only: the worker runs the
+// registered instances.
+var (
+	record    *activities.Record
+	node      *activities.Task
+	machine   *activities.Machine
+	reclaimer *activities.Reclaim
+)
+
+// Lifecycle is the signature of every lifecycle workflow.
+type Lifecycle = func(workflow.Context, lifecycle.OperationInput) (lifecycle.OperationStatus, error)
+
+// Entry is one registered workflow.
+type Entry struct {
+	// Type is the type name that histories hold.
+	Type string
+	// Run is the workflow function.
+	Run any
+}
+
+// Registry lists every workflow that a worker runs: one for each plan, and the
+// reclaimer.
+func Registry() []Entry {
+	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}}
+	for _, p := range lifecycle.Operations() {
+		entries = append(entries, Entry{p.Workflow, lifecycleOf(p.Action)})
+	}
+	return entries
+}
+
+// lifecycleOf returns the workflow of an action.
+func lifecycleOf(a lifecycle.Action) Lifecycle {
+	return func(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
+		return run(ctx, a, in)
+	}
+}
+
+// ReclaimStaleDispatch is one run of the reclaimer. A schedule starts it every
+// lifecycle.ReclaimInterval. It requeues, gives up or voids stale tasks. It keeps
+// no state between runs, so that a failed run only delays the next one.
+func ReclaimStaleDispatch(ctx workflow.Context) (activities.ReclaimSummary, error) {
+	var summary activities.ReclaimSummary
+	err := workflow.ExecuteActivity(
+		remote(ctx, callReclaim, 0, "", "Reclaim stale tasks"), reclaimer.ReclaimTasks).Get(ctx, &summary)
+	return summary, err
+}

@@ -1,0 +1,269 @@
+package workflows
+
+import (
+	"errors"
+	"slices"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// operation is the state of one running lifecycle action. Replay rebuilds all of
+// it.
+type operation struct {
+	in     lifecycle.OperationInput
+	status lifecycle.OperationStatus
+	claim  activities.Claim
+	// plan comes with the claim and does not change during the run.
+	plan lifecycle.Plan
+	// answered is set when the claim succeeded or was refused; refused holds the
+	// refusal.
+	answered bool
+	refused  *schema.Error
+	// phase is the index of the current phase in the status. closed is set while no
+	// decision can be taken: before and after undo, while the outcome is recorded,
+	// and once the operation ended.
+	phase   int
+	undoing bool
+	closed  bool
+	// interrupt ends the current phase's work.
+	interrupt workflow.CancelFunc
+	// decision waits for the current phase to take it; taken is the last one that
+	// it took.
+	decision, taken *lifecycle.ResolveRequest
+	// tries counts the decisions that repeated node work. Each one gives the node a
+	// new task.
+	tries  int
+	forced bool
+	// currentStep is the last step that was given to the node. returned holds the
+	// steps whose lost task returned.
+	currentStep string
+	returned    map[string]bool
+	// advances counts the advances written to the database.
+	advances int64
+	// cordonTried is set once this operation may have cordoned the node;
+	// wasCordoned when the node had a cordon before.
+	cordonTried, wasCordoned bool
+	facts                    inventory.Facts
+	probe                    inventory.ProbeReport
+	enrolled                 activities.Enrollment
+	// goalReached reports whether the current phase reached its goal while parked.
+	// It is nil for a phase that only a decision can end.
+	goalReached func(ctx workflow.Context) bool
+}
+
+// run is the skeleton of every lifecycle action: claim the node and answer the
+// caller, run the phases, record the outcome. A refused claim and a canceled
+// operation end normally. Only a defect fails the workflow.
+func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
+	op := newOperation(ctx, in)
+	if err := op.registerHandlers(ctx); err != nil {
+		return op.status, err
+	}
+	op.claimNode(ctx, a)
+	if op.refused != nil {
+		return op.close(ctx, lifecycle.OperationRejected, op.refused.Message)
+	}
+	err := op.runPhases(ctx)
+	return op.end(ctx, err)
+}
+
+func newOperation(ctx workflow.Context, in lifecycle.OperationInput) *operation {
+	info := workflow.GetInfo(ctx)
+	started := info.WorkflowStartTime.UTC()
+	return &operation{in: in, returned: map[string]bool{}, status: lifecycle.OperationStatus{
+		Operation: lifecycle.Operation{
+			OperationID: in.OperationID, WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID,
+			Action: in.Action, Status: lifecycle.OperationAccepted, Actor: in.Actor, Reason: in.Reason,
+			CorrelationID: in.CorrelationID, StartedAt: &started, Phases: []lifecycle.Phase{},
+		},
+		Node: lifecycle.NodeRef{NodeID: in.NodeID, Host: in.Host},
+	}}
+}
+
+// claimNode claims the node and takes over the plan that the claim computed. A
+// refusal is kept for the caller's answer. The claim runs on a disconnected
+// context: a claim whose result is lost could not be undone.
+func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	if op.in.Action != a {
+		op.answered = true
+		op.refused = schema.NewError(schema.KindInvalidRequest, "the workflow of %s cannot run %s", a, op.in.Action)
+		return
+	}
+	document := op.document()
+	err := onRecord(free, "Claim the node for "+string(a), record.ClaimNode, activities.ClaimRequest{
+		OperationID: op.in.OperationID, NodeID: op.in.NodeID, Action: a,
+		// A run that was reset to its beginning repeats its claim.
+		WorkflowID: op.status.Operation.WorkflowID, RunID: workflow.GetInfo(ctx).OriginalRunID,
+		Actor: op.in.Actor, Via: op.in.Via, Reason: op.in.Reason, CorrelationID: op.in.CorrelationID,
+		Options: op.in.Options, Document: document,
+	}, &op.claim)
+	op.answered = true
+	if err != nil {
+		op.refused = failureOf(err)
+		return
+	}
+	op.plan = op.claim.Plan
+	op.status.Operation.Phases = op.plan.Statuses()
+	op.status.Operation.OpSeq = op.claim.Fence.OpSeq
+	op.status.Node.Host, op.status.Node.State = op.claim.Host, op.claim.State
+}
+
+// runPhases runs every phase but the last one, which end records.
+func (op *operation) runPhases(ctx workflow.Context) error {
+	last := len(op.plan.Phases) - 1
+	for op.phase = 0; op.phase < last; op.phase++ {
+		if err := op.runPhase(ctx); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// end records the outcome. It runs on a disconnected context, so that a canceled
+// run still restores and records.
+func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationStatus, error) {
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	op.closed = true
+	switch {
+	case err == nil:
+		return op.complete(free)
+	case kindOf(err) == schema.KindFenced:
+		return op.fenced(free)
+	case errors.Is(err, errCanceled) || errors.Is(err, errNodeRemoved) || temporal.IsCanceledError(err):
+		return op.rollBack(free)
+	}
+	return op.status, err
+}
+
+func (op *operation) fenced(ctx workflow.Context) (lifecycle.OperationStatus, error) {
+	return op.close(ctx, lifecycle.OperationFailed, "a newer operation owns the node")
+}
+
+// complete records success, which is the plan's last phase.
+func (op *operation) complete(ctx workflow.Context) (lifecycle.OperationStatus, error) {
+	op.begin(ctx)
+	return op.finish(ctx, lifecycle.PhaseCompleted, op.completed())
+}
+
+// completed is the record of a plan that succeeded.
+func (op *operation) completed() activities.Finish {
+	f := activities.Finish{
+		Status: lifecycle.OperationCompleted, Node: op.plan.To, Instance: op.plan.Instance,
+		DenyIdentity: op.plan.DenyIdentity, Outcome: op.plan.Outcome,
+	}
+	if f.Node == "" && op.plan.Enter != "" {
+		f.Node = op.claim.Prior
+	}
+	return f
+}
+
+// rollBack undoes the phases and restores the state at the start. It always
+// records the outcome, unless another operation owns the node.
+func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
+	op.mark(ctx, lifecycle.PhaseCanceled, "canceled")
+	if op.plan.Holds {
+		err := onRecord(ctx, "Void the node's open tasks", node.VoidTasks, op.claim.Fence, nil)
+		if kindOf(err) == schema.KindFenced {
+			return op.fenced(ctx)
+		}
+	}
+	if op.plan.Undo != nil {
+		if err := op.undo(ctx); kindOf(err) == schema.KindFenced {
+			return op.fenced(ctx)
+		}
+	}
+	if op.enrolled.Removed {
+		op.status.Node.State = lifecycle.NodeRemoved
+	}
+	return op.finish(ctx, op.status.Operation.Phases[op.phase].State, op.canceled())
+}
+
+// canceled is the record of a cancel.
+func (op *operation) canceled() activities.Finish {
+	f := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: op.plan.CancelVoidsTokens}
+	switch {
+	case op.plan.Holds:
+		f.Node = op.claim.Prior
+		f.Outcome = "canceled; the node is " + string(op.claim.Prior) + " again"
+	case op.enrolled.Removed:
+		f.Outcome = "canceled: the node was removed, which voided the reissued token"
+	case op.enrolled.TokenClaimed:
+		f.Outcome = "canceled; the reissued token is void; the node's agent had claimed it and needs another one: " +
+			"gpuaas node reissue-enrollment " + op.name()
+	default:
+		f.Outcome = "canceled; the reissued token is void"
+	}
+	return f
+}
+
+// finish records the outcome with the final status and closes the operation.
+func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f activities.Finish) (lifecycle.OperationStatus, error) {
+	now := workflow.Now(ctx).UTC()
+	f.Document = op.document()
+	final := &f.Document.Operation
+	final.Phases[op.phase].State, final.Phases[op.phase].EndedAt = last, &now
+	final.Status, final.Outcome, final.EndedAt = f.Status, f.Outcome, &now
+	final.Stuck, final.DeadlineAt = nil, nil
+	if f.Node != "" {
+		f.Document.Node.State = f.Node
+	}
+	err := onRecord(ctx, "Record the outcome", record.FinishOperation,
+		activities.FinishInput{Fence: op.claim.Fence, Finish: f, Action: op.in.Action, StartedAt: *op.status.Operation.StartedAt}, nil)
+	switch {
+	case err == nil:
+		op.status = clone(*f.Document)
+	case kindOf(err) != schema.KindFenced:
+		return op.status, err
+	case f.Status == lifecycle.OperationCompleted:
+		return op.fenced(ctx)
+	}
+	return op.close(ctx, f.Status, f.Outcome)
+}
+
+// close ends the workflow after the pending updates got their answers. A canceled
+// operation closes as Canceled, with its status in the details.
+func (op *operation) close(ctx workflow.Context, s lifecycle.OperationState, outcome string) (lifecycle.OperationStatus, error) {
+	now := workflow.Now(ctx).UTC()
+	op.closed = true
+	op.status.Operation.Status, op.status.Operation.Outcome, op.status.Operation.EndedAt = s, outcome, &now
+	op.status.Operation.Stuck, op.status.Operation.DeadlineAt = nil, nil
+	op.show(ctx)
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	if err := workflow.Await(free, func() bool { return workflow.AllHandlersFinished(free) }); err != nil {
+		return op.status, err
+	}
+	if s == lifecycle.OperationCanceled {
+		return op.status, temporal.NewCanceledError(op.status)
+	}
+	return op.status, nil
+}
+
+// document returns a copy of the whole status, for the database. A local activity
+// runs beside the workflow's coroutines, so it must not share their state.
+func (op *operation) document() *lifecycle.OperationStatus {
+	copied := clone(op.status)
+	return &copied
+}
+
+func clone(s lifecycle.OperationStatus) lifecycle.OperationStatus {
+	s.Operation.Phases = slices.Clone(s.Operation.Phases)
+	return s
+}
+
+// name is how an operator names the node.
+func (op *operation) name() string {
+	if op.status.Node.Host != "" {
+		return op.status.Node.Host
+	}
+	return op.in.NodeID
+}

@@ -84,7 +84,6 @@ func allowedWords() []allowed {
 func notConverted() []string {
 	return []string{
 		"agent", "test/fleet", "deploy/dev/workload",
-		"internal/store", "internal/postgres", "schema/queries", "schema/migrations",
 		"cli", "api/adminapi", "schema/openapi.yaml",
 	}
 }

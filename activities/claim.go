@@ -28,8 +28,8 @@ type ClaimRequest struct {
 // Claim is the result of a claim: the node and the operation's plan.
 type Claim struct {
 	Fence Fence `json:"fence"`
-	// Plan is the operation's plan, computed by ClaimNode. The run does not read
-	// the plans again, so that a later version of them cannot break an open run.
+	// Plan is the operation's plan, computed by ClaimNode. A run keeps its
+	// plan, so that a later version of the plans cannot break it.
 	Plan lifecycle.Plan `json:"plan,omitzero"`
 	// Prior is the node's state at the start, which a cancel restores.
 	Prior lifecycle.NodeState `json:"prior"`

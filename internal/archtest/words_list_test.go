@@ -84,6 +84,7 @@ func allowedWords() []allowed {
 func notConverted() []string {
 	return []string{
 		"agent", "test/fleet", "deploy/dev/workload",
+		"internal/store",
 		"cli", "api/adminapi", "schema/openapi.yaml",
 	}
 }

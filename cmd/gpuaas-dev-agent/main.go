@@ -9,15 +9,11 @@ import (
 	"syscall"
 
 	"github.com/gpuaas/gpuaas/agent"
-	"github.com/gpuaas/gpuaas/deploy/dev/workload"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	process := agent.WithDriver(workload.Name, func(c agent.DriverConfig) (agent.Workloads, error) {
-		return workload.New(workload.Config{Dir: c.Dir, Cordoned: c.Cordoned, Changed: c.Changed, ReadOnly: c.ReadOnly, Log: c.Log})
-	})
-	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, process)
+	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, processDriver())
 	stop()
 	os.Exit(code)
 }

@@ -120,7 +120,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		}
 		api = a.api()
 	}
-	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Version}
+	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version}
 	timeout, begun := a.pollTimeout(v), time.Now()
 	got, err := api.Poll(ctx, timeout, q)
 	if err != nil {

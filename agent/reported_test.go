@@ -163,7 +163,7 @@ func TestRotation(t *testing.T) {
 		f.Note(func() { c.Add(next, was(state)); f.KeySigner = next })
 		version := int64(i + 2)
 		require.Equal(t, task.Succeeded, do(next, version).Status)
-		require.Equal(t, version, a.sets.Current().Version)
+		require.Equal(t, version, a.sets.Current().Doc.Version)
 		r := do(old, 0)
 		if state == trust.KeyGrace {
 			require.Equal(t, task.Succeeded, r.Status, r.Message)

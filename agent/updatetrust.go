@@ -32,7 +32,7 @@ func (a *Agent) updateTrust(ctx context.Context, _ tasks.Task) (any, error) {
 	if err := errors.Join(bundleErr, err); err != nil {
 		return nil, err
 	}
-	return trust.TrustResult{SetVersion: set.Version, SetHash: set.Hash,
+	return trust.TrustResult{SetVersion: set.Doc.Version, SetHash: set.Hash,
 		CABundleFingerprint: cas.CABundleFingerprint, NodeCertCABundleFingerprint: cas.NodeCertCABundleFingerprint}, nil
 }
 

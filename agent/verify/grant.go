@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -44,7 +45,7 @@ type grant struct{ task.Grant }
 // by which the offer is judged: the grant's, or a later one that is known.
 func (v Verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
 	var delegation trust.LeaseKey
-	_, signers, err := grantKeyDocument().read(o.GrantKey, v.Set.accepting(time.Time{}), &delegation)
+	_, signers, err := grantKeyDocument().read(o.GrantKey, v.Set.Accepted(time.Time{}), &delegation)
 	if err != nil {
 		return grant{}, time.Time{}, err
 	}
@@ -64,10 +65,10 @@ func (v Verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
 	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
 		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
 			text.FormatTime(delegation.NotBefore), text.FormatTime(delegation.NotAfter), text.FormatTime(now))
-	case !slices.ContainsFunc(v.Set.accepting(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
+	case !slices.ContainsFunc(v.Set.Accepted(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
 		err = grantKeyDocument().refuse(refusedSignature, "the key that signed this is not in use at %s", text.FormatTime(now))
-	case v.Set.Version > 0 && g.SetVersion == v.Set.Version && g.SetHash != v.Set.Hash:
-		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Version, v.Set.Hash, text.Truncate(g.SetHash))
+	case v.Set.Doc.Version > 0 && g.SetVersion == v.Set.Doc.Version && g.SetHash != v.Set.Hash:
+		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Doc.Version, v.Set.Hash, text.Truncate(g.SetHash))
 	}
 	if err == nil {
 		v.Clock.observe(now)
@@ -86,7 +87,7 @@ func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedEnv, "the delegation is for another environment")
 	case err != nil || len(public) != ed25519.PublicKeySize || d.KeyID == "":
 		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedBody, "the delegation names no key")
-	case slices.ContainsFunc(v.Set.keys, func(k trustKey) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
+	case slices.ContainsFunc(v.Set.Keys, func(k signed.Key) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
 		return trust.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
 	}
 	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: public}, nil

@@ -34,7 +34,7 @@ func TestExpiredSet(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	v := verifierFor(f)
-	v.Set.expires = time.Now().Add(-time.Minute)
+	v.Set.Doc.ExpiresAt = time.Now().Add(-time.Minute)
 	for _, row := range task.Types() {
 		_, err := v.Verify(f.Granted(f.OfferOf(f.Payload(row.Type, 1, nil), 1), testNonce))
 		if row.Effect != task.EffectDestructive {
@@ -50,7 +50,7 @@ func TestForkedSetInAGrant(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	v := verifierFor(f)
-	v.Set.Version, v.Set.Hash = 2, text.SHA256Hex([]byte("mine"))
+	v.Set.Doc.Version, v.Set.Hash = 2, text.SHA256Hex([]byte("mine"))
 	f.OnGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 2, text.SHA256Hex([]byte("other")) }
 	o := f.OfferOf(f.Payload(task.WorkloadCordon, 1, nil), 1)
 	_, err := v.Verify(f.Granted(o, testNonce))

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // opened is the trust of a node with a bundle, over a state folder.
@@ -48,7 +49,7 @@ func TestSetsAreWalked(t *testing.T) {
 			for _, older := range []int{0, 1} {
 				again, _ := opened(c, dir, c.Bundle(older))
 				require.Equal(t, c.Hash[2], again.Current().Hash, "a restart goes back")
-				require.NotNil(t, again.Current().document)
+				require.NotNil(t, again.Current().Document)
 			}
 		})
 	}
@@ -66,11 +67,11 @@ func TestReissuedBundle(t *testing.T) {
 	newer := trust.TaskTrust{Roots: f.Trust().Roots, Floor: c.Floor(2),
 		Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: agenttest.KeyName(next), Public: agenttest.PublicOf(next)}}}
 	r.Configure(newer)
-	require.Equal(t, int64(2), r.Current().Version)
+	require.Equal(t, int64(2), r.Current().Doc.Version)
 	back, _ := opened(c, dir, c.Bundle(1))
-	require.Equal(t, int64(2), back.Current().Version, "an older bundle wins after a restart")
+	require.Equal(t, int64(2), back.Current().Doc.Version, "an older bundle wins after a restart")
 	back.Follow(t.Context(), c.Floor(2), c.Source)
-	require.False(t, back.Current().expires.IsZero(), "the dates of a bundle's set are learned")
+	require.False(t, back.Current().Doc.ExpiresAt.IsZero(), "the dates of a bundle's set are learned")
 }
 
 // TestBadSets is B34: none of these is taken, each is said, the set in use stays.
@@ -122,7 +123,7 @@ func TestBadSets(t *testing.T) {
 			c.Add(agenttest.NewKey(t), nil)
 			r, log := opened(c, t.TempDir(), c.Bundle(1))
 			r.Follow(t.Context(), c.Floor(2), c.Source)
-			require.Equal(t, int64(2), r.Current().Version)
+			require.Equal(t, int64(2), r.Current().Doc.Version)
 			doc, told := bad.shown(c)
 			asked := 0
 			r.Follow(t.Context(), told, func(context.Context, int64) (trust.VerifierSets, error) {
@@ -168,7 +169,7 @@ func TestHigherEpochIsTheWayOut(t *testing.T) {
 			r.Follow(t.Context(), c.Floor(2), c.Source)
 			require.Equal(t, text.SHA256Hex(body), r.Current().Hash, "the lower epoch comes back")
 			again, _ := opened(c, dir, c.Bundle(1))
-			require.Equal(t, version, again.Current().Version)
+			require.Equal(t, version, again.Current().Doc.Version)
 		})
 	}
 }
@@ -180,11 +181,11 @@ func TestSetIsStoredBeforeItIsUsed(t *testing.T) {
 	r, _ := opened(c, t.TempDir(), c.Bundle(0))
 	r.state.Files.FS = &agenttest.HookDisk{OnCreate: func(string) (disk.File, error) { return nil, syscall.ENOSPC }}
 	r.Follow(t.Context(), c.Floor(1), c.Source)
-	require.Zero(t, r.Current().Version)
+	require.Zero(t, r.Current().Doc.Version)
 	r.state.Files.FS = nil
 	_, err := r.Newest(t.Context(), c.Source)
 	require.NoError(t, err)
-	require.Equal(t, int64(1), r.Current().Version)
+	require.Equal(t, int64(1), r.Current().Doc.Version)
 }
 
 // TestTornSetIsPutAside and walked again.
@@ -200,10 +201,10 @@ func TestTornSetIsPutAside(t *testing.T) {
 	for _, torn := range []string{string(text[:len(text)/2]), strings.Replace(string(text), c.Hash[0], c.Hash[0][1:]+"0", 1)} {
 		require.NoError(t, os.WriteFile(path, []byte(torn), 0o600))
 		again, log := opened(c, dir, c.Bundle(0))
-		require.Zero(t, again.Current().Version)
+		require.Zero(t, again.Current().Doc.Version)
 		require.Contains(t, log.String(), "put aside")
 		again.Follow(t.Context(), c.Floor(1), c.Source)
-		require.Equal(t, int64(1), again.Current().Version)
+		require.Equal(t, int64(1), again.Current().Doc.Version)
 	}
 }
 
@@ -226,7 +227,7 @@ func TestWalkIsTriedAgain(t *testing.T) {
 	require.Equal(t, 1, asked)
 	now = now.Add(time.Hour)
 	r.Follow(t.Context(), c.Floor(1), c.Source)
-	require.Equal(t, int64(1), r.Current().Version)
+	require.Equal(t, int64(1), r.Current().Doc.Version)
 }
 
 // TestKeyStates: what verifies is active, or in grace until its time.
@@ -246,7 +247,7 @@ func TestKeyStates(t *testing.T) {
 		{trust.KeyStaged, time.Time{}, time.Time{}, false},
 		{trust.KeyRevoked, time.Time{}, now.Add(time.Hour), false},
 	} {
-		k := trustKey{trust.VerifierKey{State: c.state}, c.from, c.until}
-		require.Equal(t, c.want, k.counts(now), "%v", c)
+		set := Set{Keys: []signed.Key{{VerifierKey: trust.VerifierKey{State: c.state}, SignFrom: c.from, AcceptUntil: c.until}}}
+		require.Equal(t, c.want, len(set.Accepted(now)) == 1, "%v", c)
 	}
 }

@@ -83,7 +83,7 @@ func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {
 // body once and strictly.
 func (v Verifier) check(envelope []byte, now time.Time) (Task, error) {
 	var p task.Payload
-	raw, _, err := taskDocument().read(envelope, v.Set.accepting(now), &p)
+	raw, _, err := taskDocument().read(envelope, v.Set.Accepted(now), &p)
 	if err != nil {
 		return Task{}, err
 	}
@@ -119,8 +119,8 @@ func (v Verifier) admit(p task.Payload) error {
 		return refuse(refusedEffect, "the effect of %s is %s, the task says %q", p.Type, row.Effect, text.Truncate(string(p.Effect)))
 	case p.ParamsSHA256 != text.SHA256Hex(p.Params):
 		return refuse(refusedParamsSum, "the params are not those of the digest")
-	case p.MinSetVersion > v.Set.Version:
-		return refuse(refusedSetBehind, "the task wants verifier set %d, this node has %d", p.MinSetVersion, v.Set.Version)
+	case p.MinSetVersion > v.Set.Doc.Version:
+		return refuse(refusedSetBehind, "the task wants verifier set %d, this node has %d", p.MinSetVersion, v.Set.Doc.Version)
 	}
 	return nil
 }
@@ -132,8 +132,8 @@ func (v Verifier) inTime(p task.Payload, now time.Time) error {
 		return refuse(refusedEarly, "the task is valid from %s, it is %s", text.FormatTime(p.NotBefore), text.FormatTime(now))
 	case now.After(p.ExpiresAt):
 		return refuse(refusedExpired, "the task expired at %s, it is %s", text.FormatTime(p.ExpiresAt), text.FormatTime(now))
-	case p.Effect == task.EffectDestructive && v.Set.expired(now):
-		return refuse(refusedSetExpired, "verifier set %d expired at %s: nothing destructive is done by it", v.Set.Version, text.FormatTime(v.Set.expires))
+	case p.Effect == task.EffectDestructive && v.Set.Expired(now):
+		return refuse(refusedSetExpired, "verifier set %d expired at %s: nothing destructive is done by it", v.Set.Doc.Version, text.FormatTime(v.Set.Doc.ExpiresAt))
 	}
 	return nil
 }

@@ -96,7 +96,9 @@ func TestPollsEndWhenTheRenewalIsDue(t *testing.T) {
 	r := enrolled(t)
 	k := r.agent.identity
 	v := k.Current()
-	k.SetTiming(identity.Timing{PollTimeout: 55 * time.Second, Renewal: wait.Range{Min: time.Minute, Max: time.Minute}}, nil)
+	// The longest retry delay is below the poll timeout, so the retry limits the poll
+	// whatever the jitter is.
+	k.SetTiming(identity.Timing{PollTimeout: 55 * time.Second, Renewal: wait.Range{Min: 50 * time.Second, Max: 50 * time.Second}}, nil)
 	require.Equal(t, 55*time.Second, k.PollTimeout(v))
 	r.pass(k.RenewAt(v).Sub(r.agent.clock.Now()) - 10*time.Second)
 	require.Equal(t, 10*time.Second, k.PollTimeout(v))

@@ -124,7 +124,7 @@ func processRuns(pid int) bool {
 	return len(fields) > 0 && fields[0] != "Z" && fields[0] != "X"
 }
 
-func TestDrainReportsWhatBlocked(t *testing.T) {
+func TestDrainReportsBlockers(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -154,7 +154,7 @@ func TestDrainReportsWhatBlocked(t *testing.T) {
 	require.Equal(t, []string{"TERM", "KILL"}, []string{s.Stops[0].Signal, s.Stops[1].Signal})
 }
 
-func TestDrainOfAnEmptyNode(t *testing.T) {
+func TestDrainEmptyNode(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	start(t, configFor(f), Deps{})
@@ -225,10 +225,10 @@ func TestDrainSurvivesKill9(t *testing.T) {
 	require.Equal(t, pid, s.PID)
 }
 
-// TestDrainResumedAtEachStep builds what a crash leaves between each two steps
+// TestDrainResumesAtEachStep builds what a crash leaves between each two steps
 // of a drain and starts an agent over it: the workload is asked at most once,
 // and the result names it.
-func TestDrainResumedAtEachStep(t *testing.T) {
+func TestDrainResumesAtEachStep(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UTC()
 	asked := map[string]any{"stop_requested_at": now, "stops": []jobStop{{At: now, Signal: "TERM"}}}

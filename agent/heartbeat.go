@@ -17,9 +17,9 @@ const (
 	// heartbeatSlack is how long before a heartbeat is due a poll ends, because its
 	// answer may be late.
 	heartbeatSlack = 2 * time.Second
-	// heartbeatPatience is how long a poll waits for the heartbeat before it.
+	// heartbeatWait is how long a poll waits for the heartbeat before it.
 	// One that takes longer continues beside the poll.
-	heartbeatPatience = 3 * time.Second
+	heartbeatWait = 3 * time.Second
 )
 
 // heartbeatScheduler times the heartbeats. One goroutine sends them all, so that
@@ -77,14 +77,14 @@ func (p *heartbeatScheduler) soon(t timing) bool {
 // hold is how long the next poll waits for a heartbeat at most.
 func (p *heartbeatScheduler) hold(t timing) time.Duration {
 	if p.soon(t) {
-		return heartbeatPatience
+		return heartbeatWait
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.begun.IsZero() {
 		return 0
 	}
-	return heartbeatPatience - time.Since(p.begun)
+	return heartbeatWait - time.Since(p.begun)
 }
 
 // heartbeats reports the node's state: between two polls when that is soon enough,
@@ -103,18 +103,18 @@ func (a *Agent) heartbeats(ctx context.Context) {
 			return
 		case <-due.C:
 		case <-a.changed:
-		case turn = <-a.beats.turns:
+		case turn = <-a.schedule.turns:
 		}
-		if turn == nil || a.beats.soon(a.timing) {
-			a.beats.begin(in)
+		if turn == nil || a.schedule.soon(a.timing) {
+			a.schedule.begin(in)
 			a.heartbeat(ctx)
-			a.beats.end()
+			a.schedule.end()
 			in = every
 		}
 		if turn != nil {
 			close(turn)
 		}
-		left, _ := a.beats.left()
+		left, _ := a.schedule.left()
 		due.Reset(left)
 	}
 }
@@ -122,7 +122,7 @@ func (a *Agent) heartbeats(ctx context.Context) {
 // beforePoll lets a heartbeat that is due soon, or under way, go before the next
 // poll.
 func (a *Agent) beforePoll(ctx context.Context) {
-	hold := a.beats.hold(a.timing)
+	hold := a.schedule.hold(a.timing)
 	if hold <= 0 {
 		return
 	}
@@ -130,7 +130,7 @@ func (a *Agent) beforePoll(ctx context.Context) {
 	limit := time.NewTimer(hold)
 	defer limit.Stop()
 	select {
-	case a.beats.turns <- done:
+	case a.schedule.turns <- done:
 	case <-limit.C:
 		return
 	case <-ctx.Done():
@@ -147,7 +147,7 @@ func (a *Agent) beforePoll(ctx context.Context) {
 // identity needs attention or a heartbeat is due.
 func (a *Agent) pollTimeout(v *identity.Version) time.Duration {
 	timeout := a.identity.PollTimeout(v)
-	if left, ok := a.beats.left(); ok {
+	if left, ok := a.schedule.left(); ok {
 		timeout = min(timeout, max(left-heartbeatSlack, time.Second))
 	}
 	return timeout

@@ -46,7 +46,7 @@ func TestRenewal(t *testing.T) {
 	}
 	for range 3 {
 		r.due()
-		r.settle()
+		r.converge()
 	}
 	require.Equal(t, []string{"00000004", "00000005"}, r.stored())
 	require.NoFileExists(t, filepath.Join(r.conf.StateDir, "next-key.json"))
@@ -89,9 +89,9 @@ func TestRenewalSpreads(t *testing.T) {
 	require.InDelta(t, 0.6, high, 0.005)
 }
 
-// TestPollsEndWhenTheRenewalIsDue: a poll that waited longer would outlast a
+// TestPollTimeout: a poll that waited longer would outlast a
 // short-lived certificate.
-func TestPollsEndWhenTheRenewalIsDue(t *testing.T) {
+func TestPollTimeout(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	k := r.agent.identity
@@ -129,7 +129,7 @@ func scenes() []scene {
 			t.Helper()
 			r := enrolled(t)
 			r.due()
-			r.settle()
+			r.converge()
 			r.due()
 			return r
 		}},
@@ -198,14 +198,14 @@ func TestDiskFaults(t *testing.T) {
 						}
 					}
 					if broke = r.disk.n >= k; mode != "full for a while" {
-						r.settle()
+						r.converge()
 						broke = r.disk.n >= k
 					}
 					r.disk.at = 0
-					r.settle()
+					r.converge()
 					r.agent.Close()
 					r.agent = nil
-					r.settle()
+					r.converge()
 					r.whole(fmt.Sprintf("step %d and a restart", k))
 					require.Less(t, k, 400)
 					last = k
@@ -256,7 +256,7 @@ func TestLostMessages(t *testing.T) {
 									r.agent = nil
 								}
 							}
-							r.settle()
+							r.converge()
 							r.whole(fmt.Sprintf("message %d", k))
 						}
 					})

@@ -28,9 +28,9 @@ func shell(script string) tasks.Executor {
 	}}
 }
 
-// TestProgramOfATask runs in a folder of its own that is gone afterwards, and
+// TestTaskProgram runs in a folder of its own that is gone afterwards, and
 // what it printed goes with the result, whether it succeeds or not.
-func TestProgramOfATask(t *testing.T) {
+func TestTaskProgram(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -125,8 +125,8 @@ func TestPausedDrain(t *testing.T) {
 	}
 }
 
-// TestPausedTaskIsNotBegun until it is unpaused or its time is over.
-func TestPausedTaskIsNotBegun(t *testing.T) {
+// TestPausedTaskDoesNotStart until it is unpaused or its time is over.
+func TestPausedTaskDoesNotStart(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]bool{"unpaused": false, "to the end of its time": true} {
 		t.Run(name, func(t *testing.T) {
@@ -239,8 +239,8 @@ func TestHolderName(t *testing.T) {
 	require.LessOrEqual(t, len(sessionName(strings.Repeat("x", 500), at)), 128)
 }
 
-// TestTornResultIsPutAside: a result that reads but is another is not reported.
-func TestTornResultIsPutAside(t *testing.T) {
+// TestSetTornResultAside: a result that reads but is another is not reported.
+func TestSetTornResultAside(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	c := configFor(f)
@@ -255,9 +255,9 @@ func TestTornResultIsPutAside(t *testing.T) {
 	require.Contains(t, log.String(), "not the one that was recorded")
 }
 
-// TestFullDiskAtTheEnd: a result that found no room is in the journal as soon as
+// TestFullDiskAfterRun: a result that found no room is in the journal as soon as
 // there is some, also after the server has it.
-func TestFullDiskAtTheEnd(t *testing.T) {
+func TestFullDiskAfterRun(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	var full atomic.Bool

@@ -13,7 +13,7 @@ import (
 // A late copy of its enrollment's request replaced the certificate that the node
 // stored, and the node was away until that had expired: its first word is a
 // recovery, whose token died with the certificate. The enrollment is made again.
-func TestRecoveryFindsOutThatTheEnrolmentWasReplaced(t *testing.T) {
+func TestRecoverReplacedEnrollment(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.wire.lose = func(int, string) string { return "copied" }
@@ -27,7 +27,7 @@ func TestRecoveryFindsOutThatTheEnrolmentWasReplaced(t *testing.T) {
 
 	r.pass(trust.CertTTL + time.Hour)
 	require.True(t, r.boot())
-	r.settle()
+	r.converge()
 	require.Positive(t, r.f.Count("recover"))
 	require.Equal(t, 1, r.f.Count("wait"), "no poll told it before")
 	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByEnroll, trust.IssuedByEnroll}, r.book.Via)

@@ -44,7 +44,7 @@ func content(t *testing.T, path string) string {
 
 // The server's bundles are taken, and used from the next poll: the node follows
 // a server whose CA was replaced, step by step.
-func TestUpdateTrustTakesTheBundles(t *testing.T) {
+func TestUpdateTrust(t *testing.T) {
 	t.Parallel()
 	f, show := rotating(t)
 	next, nodes := agenttest.NewAuthority(t, "next server ca"), agenttest.NewAuthority(t, "next node ca")
@@ -76,7 +76,7 @@ func TestUpdateTrustTakesTheBundles(t *testing.T) {
 
 // A bundle that would lock the node out, or that is none, is refused and changes
 // nothing on the node.
-func TestUpdateTrustRefusesBundles(t *testing.T) {
+func TestUpdateTrustRejectsBundles(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)
 	next := agenttest.NewAuthority(t, "next server ca")
@@ -156,7 +156,7 @@ func TestUpdateTrustTornWrite(t *testing.T) {
 }
 
 // A removed node gets no bundles, keeps none and ends.
-func TestUpdateTrustOfARemovedNode(t *testing.T) {
+func TestUpdateTrustRemovedNode(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)
 	gone := agenttest.IdentityError(schema.ReasonNodeRemoved)

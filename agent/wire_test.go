@@ -341,9 +341,9 @@ func (r *rig) pass(d time.Duration) {
 	r.local.add(d)
 }
 
-// settle steps, restarting after crashes and waiting as told, until a poll
+// converge steps, restarting after crashes and waiting as told, until a poll
 // succeeds with an identity that the server takes.
-func (r *rig) settle() {
+func (r *rig) converge() {
 	r.t.Helper()
 	for range 60 {
 		if r.agent == nil && !r.boot() {
@@ -371,7 +371,7 @@ func (r *rig) settle() {
 func enrolled(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
-	r.settle()
+	r.converge()
 	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.Via)
 	return r
 }

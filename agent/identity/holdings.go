@@ -90,7 +90,7 @@ func (h *holdings) publish(v *Version) {
 	if token == "" || h.conf.EnvFile == "" {
 		return
 	}
-	done, err := replaceEnvToken(h.dir.Files, h.conf.EnvFile, token, h.knows)
+	done, err := replaceEnvToken(h.dir.Files, h.conf.EnvFile, token, h.hasToken)
 	switch {
 	case err != nil:
 		h.log.Warn("cannot write the env file, the recovery token is in the state folder only",
@@ -100,8 +100,8 @@ func (h *holdings) publish(v *Version) {
 	}
 }
 
-// knows reports whether this node has used or holds a token.
-func (h *holdings) knows(token string) bool {
+// hasToken reports whether this node has used or holds a token.
+func (h *holdings) hasToken(token string) bool {
 	d := tokenDigest(token)
 	return slices.Contains(h.saved.Spent, d) || slices.ContainsFunc(h.versions, func(v *Version) bool {
 		return v.Meta.RecoveryToken == token || slices.Contains(v.Meta.Spent, d)
@@ -112,7 +112,7 @@ func (h *holdings) knows(token string) bool {
 // an enrollment.
 func (h *holdings) unspent() bool {
 	t := h.conf.Token.Reveal()
-	return t != "" && !h.knows(t)
+	return t != "" && !h.hasToken(t)
 }
 
 // operatorToken reports whether an operator put a new token into the

@@ -18,9 +18,9 @@ import (
 
 // The names of keys in the state folder.
 const (
-	stagedFile      = "next-key.json"
-	stagedEnrolment = "enroll-key.json"
-	recoveryKeyFile = "recovery-key.pem"
+	stagedFile       = "next-key.json"
+	stagedEnrollment = "enroll-key.json"
+	recoveryKeyFile  = "recovery-key.pem"
 )
 
 // tokenDigest identifies a token without revealing it.
@@ -82,7 +82,7 @@ func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
 // wipe takes every key away.
 func (r keyRing) wipe() error {
 	return errors.Join(r.state.Files.System().Wipe(r.state.File(stagedFile)),
-		r.state.Files.System().Wipe(r.state.File(stagedEnrolment)), r.state.Files.System().Wipe(r.state.File(recoveryKeyFile)))
+		r.state.Files.System().Wipe(r.state.File(stagedEnrollment)), r.state.Files.System().Wipe(r.state.File(recoveryKeyFile)))
 }
 
 // signed is the base64 signature of a statement.

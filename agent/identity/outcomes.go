@@ -136,7 +136,7 @@ func (m *Manager) Wipe() Outcome {
 	}
 	out.Err = errors.Join(out.Err, m.keys.wipe(), m.store.wipe(), m.dir.Files.System().Wipe(m.dir.File(memoryFile)))
 	if m.conf.EnvFile != "" {
-		_, err := replaceEnvToken(m.dir.Files, m.conf.EnvFile, "", func(old string) bool { return old == token || m.knows(old) })
+		_, err := replaceEnvToken(m.dir.Files, m.conf.EnvFile, "", func(old string) bool { return old == token || m.hasToken(old) })
 		out.Err = errors.Join(out.Err, err)
 	}
 	m.state = StateRemoved

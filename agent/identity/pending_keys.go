@@ -44,7 +44,7 @@ const maxStaged = 4
 // identity.
 func (r keyRing) path(token string) string {
 	if token != "" {
-		return r.state.File(stagedEnrolment)
+		return r.state.File(stagedEnrollment)
 	}
 	return r.state.File(stagedFile)
 }
@@ -95,7 +95,7 @@ func (r keyRing) ask(token string, incarnation int64, newest int, fits func(stag
 // which is used now: the version's own tokens cannot be bound to them.
 func (r keyRing) dropUsed(v *Version) error {
 	var faults []error
-	for _, name := range []string{stagedFile, stagedEnrolment} {
+	for _, name := range []string{stagedFile, stagedEnrollment} {
 		var all stagedKeys
 		ok, err := r.state.ReadJSON(r.state.File(name), &all)
 		if !ok && err == nil {
@@ -120,7 +120,7 @@ func (r keyRing) dropUsed(v *Version) error {
 // never used: one with the version's own key, or one made after it was stored.
 // enrollment is true for the first where it was an enrollment.
 func (r keyRing) unanswered(v *Version) (open, enrollment bool) {
-	for _, name := range []string{stagedFile, stagedEnrolment} {
+	for _, name := range []string{stagedFile, stagedEnrollment} {
 		var all stagedKeys
 		if _, err := r.state.ReadJSON(r.state.File(name), &all); err != nil {
 			continue

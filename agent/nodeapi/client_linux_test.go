@@ -11,7 +11,7 @@ import (
 )
 
 // A peer that vanished without a word is found out by the system in 45 s.
-func TestHalfOpenConnectionsAreFoundOut(t *testing.T) {
+func TestDetectHalfOpenConnections(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -36,7 +36,7 @@ func (h *heldTask) await(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-h.nudge:
+	case <-h.wake:
 	case <-timer.C:
 	}
 	return nil

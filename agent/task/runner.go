@@ -104,7 +104,7 @@ type Runner struct {
 // heldTask is a task of this process.
 type heldTask struct {
 	resumed bool
-	nudge   chan struct{} // asks for a progress call at once
+	wake    chan struct{} // asks for a progress call at once
 	epoch   atomic.Int64
 	note    atomic.Pointer[string]
 	paused  atomic.Bool
@@ -167,14 +167,14 @@ func (t *Runner) take(ctx context.Context, task Verified, o wire.TaskOffer) erro
 		return err
 	}
 	t.logger(p).Info("task accepted", "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
-	t.nudgeAll()
+	t.wakeAll()
 	t.hold(ctx, e, false)
 	return nil
 }
 
-// nudgeAll makes every running task ask whether it is still wanted: a new task
+// wakeAll makes every running task ask whether it is still wanted: a new task
 // often follows the cancellation of an older one.
-func (t *Runner) nudgeAll() {
+func (t *Runner) wakeAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.held {
@@ -185,10 +185,10 @@ func (t *Runner) nudgeAll() {
 // ReportProgressOf makes the named tasks report their progress at once. fresh is
 // true when one of them is named for the first time: a server that repeats names
 // must not make the polls a loop.
-func (t *Runner) ReportProgressOf(news []string) (fresh bool) {
+func (t *Runner) ReportProgressOf(ids []string) (fresh bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, id := range news {
+	for _, id := range ids {
 		if h, ok := t.held[id]; ok {
 			h.ask()
 			fresh, h.named = fresh || !h.named, true
@@ -200,7 +200,7 @@ func (t *Runner) ReportProgressOf(news []string) (fresh bool) {
 // ask makes the task's progress call due at once.
 func (h *heldTask) ask() {
 	select {
-	case h.nudge <- struct{}{}:
+	case h.wake <- struct{}{}:
 	default:
 	}
 }
@@ -262,7 +262,7 @@ func (t *Runner) finalizeInterrupted(e *Entry) {
 // hold starts the task's goroutine: run when unfinished, then report. resumed
 // says that a former process accepted it.
 func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
-	h := &heldTask{resumed: resumed, nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
+	h := &heldTask{resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
 	h.epoch.Store(e.LeaseEpoch)
 	t.mu.Lock()
 	if _, ok := t.held[e.TaskID]; ok {

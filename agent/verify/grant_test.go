@@ -18,8 +18,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestBadGrants: each offer of the corpus is refused with its reason.
-func TestBadGrants(t *testing.T) {
+// TestRejectBadGrants: each offer of the corpus is refused with its reason.
+func TestRejectBadGrants(t *testing.T) {
 	t.Parallel()
 	for name, bad := range agenttest.BadGrants() {
 		f := agenttest.NewQuiet(t)
@@ -45,8 +45,8 @@ func TestExpiredSet(t *testing.T) {
 	}
 }
 
-// TestForkedSetInAGrant is refused: two sets of one version cannot both be true.
-func TestForkedSetInAGrant(t *testing.T) {
+// TestGrantWithForkedSet is refused: two sets of one version cannot both be true.
+func TestGrantWithForkedSet(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	v := verifierFor(f)
@@ -60,9 +60,9 @@ func TestForkedSetInAGrant(t *testing.T) {
 	require.NoError(t, err, "a replica that is behind")
 }
 
-// TestTimeIsTheServers: the node's clock has no say, and what was once told is
+// TestVerifyByServerTime: the node's clock has no say, and what was once told is
 // never gone back on.
-func TestTimeIsTheServers(t *testing.T) {
+func TestVerifyByServerTime(t *testing.T) {
 	t.Parallel()
 	year := 365 * 24 * time.Hour
 	for name, off := range map[string]time.Duration{"ahead": year, "behind": -year} {
@@ -82,9 +82,9 @@ func TestTimeIsTheServers(t *testing.T) {
 	}
 }
 
-// TestRefusedGrantTellsNoTime: a delegation bounds how far its replica can move
+// TestRejectedGrantKeepsClock: a delegation bounds how far its replica can move
 // the node's time.
-func TestRefusedGrantTellsNoTime(t *testing.T) {
+func TestRejectedGrantKeepsClock(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	v := verifierFor(f)
@@ -130,9 +130,9 @@ func TestBitFlipsOfAnOffer(t *testing.T) {
 	require.Less(t, accepted, 100)
 }
 
-// TestKnownTaskPastItsTime: the journal's own task may be offered again past its
+// TestOfferKnownTaskAfterExpiry: the journal's own task may be offered again past its
 // time, since nothing new is begun.
-func TestKnownTaskPastItsTime(t *testing.T) {
+func TestOfferKnownTaskAfterExpiry(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	p := f.Payload(task.WorkloadCordon, 1, nil)

@@ -31,9 +31,9 @@ func opened(c *agenttest.Chain, dir string, bundle trust.TaskTrust) (*SetStore, 
 	return r, log
 }
 
-// TestSetsAreWalked: a node that was away takes one set after the other, over
+// TestFollowSets: a node that was away takes one set after the other, over
 // expired ones, stores each and never goes back, whatever bundle it has.
-func TestSetsAreWalked(t *testing.T) {
+func TestFollowSets(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	c := agenttest.NewChain(t, f)
@@ -55,8 +55,8 @@ func TestSetsAreWalked(t *testing.T) {
 	}
 }
 
-// TestReissuedBundle wins where it is of a newer set, and is remembered.
-func TestReissuedBundle(t *testing.T) {
+// TestConfigureReissuedBundle wins where it is of a newer set, and is remembered.
+func TestConfigureReissuedBundle(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	c := agenttest.NewChain(t, f)
@@ -74,8 +74,8 @@ func TestReissuedBundle(t *testing.T) {
 	require.False(t, back.Current().Doc.ExpiresAt.IsZero(), "the dates of a bundle's set are learned")
 }
 
-// TestBadSets is B34: none of these is taken, each is said, the set in use stays.
-func TestBadSets(t *testing.T) {
+// TestRejectBadSets is B34: none of these is taken, each is said, the set in use stays.
+func TestRejectBadSets(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]struct {
 		reason string
@@ -146,9 +146,9 @@ func changedSet(change func(*trust.VerifierSetDoc)) func(*agenttest.Chain) (json
 	}
 }
 
-// TestHigherEpochIsTheWayOut of a mistake: signed by the root alone, of any
+// TestAcceptHigherEpoch of a mistake: signed by the root alone, of any
 // version.
-func TestHigherEpochIsTheWayOut(t *testing.T) {
+func TestAcceptHigherEpoch(t *testing.T) {
 	t.Parallel()
 	for name, version := range map[string]int64{"lower": 1, "equal": 2, "higher": 9} {
 		t.Run(name, func(t *testing.T) {
@@ -174,8 +174,8 @@ func TestHigherEpochIsTheWayOut(t *testing.T) {
 	}
 }
 
-// TestSetIsStoredBeforeItIsUsed: what the disk does not take is not used.
-func TestSetIsStoredBeforeItIsUsed(t *testing.T) {
+// TestStoreSetBeforeUse: what the disk does not take is not used.
+func TestStoreSetBeforeUse(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
 	r, _ := opened(c, t.TempDir(), c.Bundle(0))
@@ -188,8 +188,8 @@ func TestSetIsStoredBeforeItIsUsed(t *testing.T) {
 	require.Equal(t, int64(1), r.Current().Doc.Version)
 }
 
-// TestTornSetIsPutAside and walked again.
-func TestTornSetIsPutAside(t *testing.T) {
+// TestSetTornSetAside and walked again.
+func TestSetTornSetAside(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
 	dir := t.TempDir()
@@ -208,8 +208,8 @@ func TestTornSetIsPutAside(t *testing.T) {
 	}
 }
 
-// TestWalkIsTriedAgain after a failure, and not at each poll.
-func TestWalkIsTriedAgain(t *testing.T) {
+// TestFollowRetries after a failure, and not at each poll.
+func TestFollowRetries(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
 	r, _ := opened(c, t.TempDir(), c.Bundle(0))

@@ -28,7 +28,7 @@ func verifierFor(f *agenttest.API) Verifier {
 // testNonce is the nonce of a poll that a test makes up.
 const testNonce = "0123456789abcdefABCDEF"
 
-func TestVerifierRefuses(t *testing.T) {
+func TestVerifyRejects(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	later := map[string]bool{"bad_params": true, "replayed_seq": true} // need executors and the journal
@@ -42,7 +42,7 @@ func TestVerifierRefuses(t *testing.T) {
 	}
 }
 
-func TestVerifierAccepts(t *testing.T) {
+func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	p := f.Payload(task.WorkloadCordon, 1, nil)

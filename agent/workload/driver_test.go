@@ -144,7 +144,7 @@ func TestDockerDriverFails(t *testing.T) {
 	require.ErrorContains(t, err, "unexpected")
 }
 
-func TestWatchTellsOfChanges(t *testing.T) {
+func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -112,19 +112,19 @@ type API struct {
 
 	book *Book // keeps identities when set
 	// RetryAfter goes with every refusal.
-	RetryAfter string
-	ID         trust.Identity
-	AnswerID   *trust.Identity // of the certificate, when not id
-	Offers     chan wire.TaskOffer
-	OnEnroll   func(n int, r wire.EnrollRequest) error // error: the answer
-	OnWait     func(n int) error
-	OnResult   func(n int, taskID string, r task.Result) error
-	OnBeat     func() error
-	OnEarly    func() bool // answer the poll at once
-	Progress   func(taskID string, p task.Progress) (wire.ProgressResponse, error)
-	Lose       func(path string, n int) bool // commit, then lose the answer
-	News       chan News
-	OnTrust    func() (trust.NodeTrust, error)
+	RetryAfter    string
+	ID            trust.Identity
+	AnswerID      *trust.Identity // of the certificate, when not id
+	Offers        chan wire.TaskOffer
+	OnEnroll      func(n int, r wire.EnrollRequest) error // error: the answer
+	OnWait        func(n int) error
+	OnResult      func(n int, taskID string, r task.Result) error
+	OnHeartbeat   func() error
+	OnEarly       func() bool // answer the poll at once
+	Progress      func(taskID string, p task.Progress) (wire.ProgressResponse, error)
+	Lose          func(path string, n int) bool // commit, then lose the answer
+	Cancellations chan Cancellations
+	OnTrust       func() (trust.NodeTrust, error)
 
 	Mu         sync.Mutex
 	cond       *sync.Cond
@@ -139,8 +139,8 @@ type API struct {
 	Open       int      // polls being answered
 }
 
-// News is the answer of a poll that names tasks to ask about.
-type News []string
+// Cancellations is the answer of a poll that names tasks to ask about.
+type Cancellations []string
 
 type postedResult struct {
 	taskID string
@@ -166,7 +166,7 @@ func NewQuiet(tb testing.TB) *API {
 		T: tb, Server: NewAuthority(tb, "server ca"), Nodes: NewAuthority(tb, "node ca"), Signer: key, Staged: staged,
 		ID:     trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
 		issuer: newIssuer(tb),
-		Offers: make(chan wire.TaskOffer, 16), News: make(chan News, 16), Counts: map[string]int{},
+		Offers: make(chan wire.TaskOffer, 16), Cancellations: make(chan Cancellations, 16), Counts: map[string]int{},
 	}
 	f.cond = sync.NewCond(&f.Mu)
 	return f
@@ -217,7 +217,7 @@ func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
 	if f.Lose != nil && f.Lose(what, n) {
 		panic(http.ErrAbortHandler)
 	}
-	if n, ok := answer.(News); ok {
+	if n, ok := answer.(Cancellations); ok {
 		w.Header().Set(wire.HeaderCanceledTasks, strings.Join(n, ","))
 		answer = nil
 	}
@@ -295,8 +295,8 @@ func (f *API) handle(r *http.Request, what string, parts []string, n int) (any, 
 			return nil, err
 		}
 		f.Note(func() { f.Heartbeats = append(f.Heartbeats, h) })
-		if f.OnBeat != nil {
-			return nil, f.OnBeat()
+		if f.OnHeartbeat != nil {
+			return nil, f.OnHeartbeat()
 		}
 		return nil, nil
 	}
@@ -365,7 +365,7 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	select {
 	case o := <-f.Offers:
 		return f.Granted(o, poll.Nonce), nil
-	case n := <-f.News:
+	case n := <-f.Cancellations:
 		return n, nil
 	case <-r.Context().Done():
 		return nil, nil

@@ -101,16 +101,16 @@ func (s StateDir) Lock() (*os.File, error) {
 	return f, nil
 }
 
-// lockPatience covers the moment in which a process that a former agent was
+// lockTimeout covers the moment in which a process that a former agent was
 // just starting still holds a copy of its lock.
-const lockPatience = time.Second
+const lockTimeout = time.Second
 
 func flock(f *os.File) error {
-	for end := time.Now().Add(lockPatience); ; {
+	for end := time.Now().Add(lockTimeout); ; {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		wait.Sleep(context.Background(), lockPatience/20) //nolint:errcheck // this context has no end
+		wait.Sleep(context.Background(), lockTimeout/20) //nolint:errcheck // this context has no end
 	}
 }

@@ -198,7 +198,7 @@ func (p *Driver) Kill(_ context.Context, name string) error {
 }
 
 // signal records the wish durably and then sends the signal. A crash between
-// the two leaves a process that was not signalled and never will be by Stop:
+// the two leaves a process that was not signaled and never will be by Stop:
 // at most once is the promise, and a drain reports such a process as blocked.
 func (p *Driver) signal(name string, sig syscall.Signal, label string, wanted func(*process) bool) error {
 	p.mu.Lock()
@@ -222,7 +222,7 @@ func (p *Driver) signal(name string, sig syscall.Signal, label string, wanted fu
 		}
 		return err
 	}
-	p.conf.Log.Info("workload signalled", "workload", name, "pid", s.PID, "signal", label)
+	p.conf.Log.Info("workload signaled", "workload", name, "pid", s.PID, "signal", label)
 	err := signalGroup(s.PID, sig)
 	if sig == syscall.SIGKILL {
 		for _, pid := range p.host.session(s.PID, s.mark()) {

@@ -51,7 +51,7 @@ func (p *Driver) start(s *process, spec processSpec) error {
 	}
 	go func() {
 		cmd.Wait() //nolint:errcheck // how it ended is in its log; this only reaps
-		p.nudge()
+		p.checkNow()
 	}()
 	if err != nil {
 		return fmt.Errorf("storing the pid: %w", err)

@@ -14,7 +14,7 @@ import (
 
 // A running task whose progress is far off asks at once when a poll says that
 // there is news of it, and only that one.
-func TestNewsIsAskedForAtOnce(t *testing.T) {
+func TestCancellationTriggersProgress(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	asked := make(chan string, 16)
@@ -32,7 +32,7 @@ func TestNewsIsAskedForAtOnce(t *testing.T) {
 	f.Offers <- f.OfferOf(p, 1)
 	<-started
 	require.Equal(t, other.TaskID, <-asked, "the newer task made it ask")
-	f.News <- agenttest.News{schema.NewID(), p.TaskID}
+	f.Cancellations <- agenttest.Cancellations{schema.NewID(), p.TaskID}
 	require.Equal(t, p.TaskID, <-asked)
 	require.Equal(t, task.Canceled, f.Result(p.TaskID).Status)
 	close(end)
@@ -41,7 +41,7 @@ func TestNewsIsAskedForAtOnce(t *testing.T) {
 }
 
 // A server that repeats the same news is asked again after a pause only.
-func TestRepeatedNewsIsPaused(t *testing.T) {
+func TestPauseAfterRepeatedCancellation(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	started := make(chan string, 1)
@@ -50,7 +50,7 @@ func TestRepeatedNewsIsPaused(t *testing.T) {
 	f.Offers <- f.OfferOf(p, 1)
 	<-started
 	for range 5 {
-		f.News <- agenttest.News{p.TaskID}
+		f.Cancellations <- agenttest.Cancellations{p.TaskID}
 	}
 	eventually(t, "four pauses", func() bool { return strings.Count(a.log.String(), "repeated after a pause") == 4 })
 }

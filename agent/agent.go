@@ -50,7 +50,7 @@ type Agent struct {
 	started  time.Time
 	resumed  sync.Once
 	reread   atomic.Bool  // the CA bundle must be read again
-	leaving  atomic.Bool  // the node gives up its identity
+	leaving  atomic.Bool  // the agent stops and wipes its identity
 	lastLoop atomic.Int64 // unix ns of the poll loop's latest turn
 	polls    atomic.Int64 // made so far
 	changed  chan struct{}

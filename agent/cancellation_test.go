@@ -12,8 +12,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// A running task whose progress is far off asks at once when a poll says that
-// there is news of it, and only that one.
+// TestCancellationTriggersProgress: a running task reports progress at once when a
+// poll names it as canceled. Other tasks do not.
 func TestCancellationTriggersProgress(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -31,7 +31,7 @@ func TestCancellationTriggersProgress(t *testing.T) {
 	<-started
 	f.Offers <- f.OfferOf(p, 1)
 	<-started
-	require.Equal(t, other.TaskID, <-asked, "the newer task made it ask")
+	require.Equal(t, other.TaskID, <-asked, "a new task triggers progress")
 	f.Cancellations <- agenttest.Cancellations{schema.NewID(), p.TaskID}
 	require.Equal(t, p.TaskID, <-asked)
 	require.Equal(t, task.Canceled, f.Result(p.TaskID).Status)
@@ -40,7 +40,8 @@ func TestCancellationTriggersProgress(t *testing.T) {
 	require.Empty(t, asked)
 }
 
-// A server that repeats the same news is asked again after a pause only.
+// TestPauseAfterRepeatedCancellation: if the server repeats a cancellation, the agent
+// pauses before the next poll.
 func TestPauseAfterRepeatedCancellation(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// TestLostConfirmation: the call that promotes a new certificate is answered to nobody.
-// The node goes on with the new one at once: the former is retired by then, and
-// its use would soon pass for a copy's.
+// TestLostConfirmation: the answer to the call that promotes a new certificate is
+// lost. The node continues with the new certificate, because the server has retired
+// the previous one and would soon treat its use as a copied identity.
 func TestLostConfirmation(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -35,7 +35,7 @@ func TestLostConfirmation(t *testing.T) {
 }
 
 // TestRecoverWithPreviousToken: the newest identity was never used and the
-// server does not have it any more; the token of the one before is the live one.
+// server no longer has it. The recovery token of the previous one is valid.
 func TestRecoverWithPreviousToken(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)

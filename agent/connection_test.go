@@ -25,8 +25,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// switchboard is a network of pipes with one listener. It counts what is opened
-// and knows what is open.
+// switchboard is a network of pipes with one listener. It counts the
+// connections that were opened and tracks the open ones.
 type switchboard struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -225,8 +225,8 @@ func TestIdleNodeUsesOneConnection(t *testing.T) {
 	}
 }
 
-// A parked poll holds back neither a heartbeat that tells a change nor a
-// fallback; the connection that it takes goes again.
+// TestChangesReportedDuringPoll: a waiting poll delays neither a heartbeat that
+// reports a change nor a fallback. Their extra connection closes when it is idle.
 func TestChangesReportedDuringPoll(t *testing.T) {
 	bubble(t, nil, func(x *exchange) {
 		<-time.After(45 * time.Second)
@@ -314,7 +314,8 @@ func TestPollDuringHungHeartbeat(t *testing.T) {
 	})
 }
 
-// Nodes that start together are not heard of together for ever.
+// TestSecondHeartbeatSpread: nodes that start together do not send their heartbeats
+// together after the first one.
 func TestSecondHeartbeatSpread(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -142,7 +142,7 @@ func TestDrainReportsBlockers(t *testing.T) {
 	require.Contains(t, r.Blocked[0].Reason, "still ran at the deadline")
 	require.Equal(t, 1, terms(file))
 
-	// A second drain with force kills it; it is not asked again.
+	// A second drain with force kills it without another stop request.
 	p = f.Payload(task.WorkloadDrain, 2, task.DrainParams{Deadline: time.Now().Add(100 * time.Millisecond), Force: true})
 	f.Offers <- f.OfferOf(p, 1)
 	r = decode[task.DrainResult](t, f.Result(p.TaskID).Output)
@@ -191,7 +191,7 @@ func (p *agentProcess) kill() {
 
 // TestDrainSurvivesKill9 kills a real agent twice while a drain waits for a
 // workload: the drain ends as if nothing had happened, and the workload was
-// signalled once.
+// signaled once.
 func TestDrainSurvivesKill9(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -240,11 +240,11 @@ func TestDrainResumesAtEachStep(t *testing.T) {
 		terms   int
 		blocked bool
 	}{
-		"accepted":                               {terms: 1},
-		"targets known":                          {memo: `["job"]`, terms: 1},
-		"intent stored, signal not sent":         {memo: `["job"]`, state: asked, terms: 0, blocked: true},
-		"signal sent":                            {memo: `["job"]`, state: asked, signal: true, terms: 1, blocked: true},
-		"signal sent, ended while nobody looked": {memo: `["job"]`, state: asked, signal: true, ended: true, terms: 1},
+		"accepted":                       {terms: 1},
+		"targets known":                  {memo: `["job"]`, terms: 1},
+		"intent stored, signal not sent": {memo: `["job"]`, state: asked, terms: 0, blocked: true},
+		"signal sent":                    {memo: `["job"]`, state: asked, signal: true, terms: 1, blocked: true},
+		"signal sent, ended while the agent was down": {memo: `["job"]`, state: asked, signal: true, ended: true, terms: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -28,8 +28,8 @@ func TestDriverChoice(t *testing.T) {
 	require.NotNil(t, list)
 }
 
-// TestNoProcessDriverInProduction: only a program that brings the driver has
-// it, and the error names the drivers that there are.
+// TestNoProcessDriverInProduction: only a program that registers the driver
+// has it, and the error lists the available drivers.
 func TestNoProcessDriverInProduction(t *testing.T) {
 	t.Parallel()
 	c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": "process"}, "")

@@ -37,7 +37,7 @@ func TestEnrollStoresPair(t *testing.T) {
 	b := start(t, c, Deps{})
 	f.Until("a poll of the second run", func() bool { return len(f.Haves) > 1 })
 	b.halt()
-	require.Equal(t, 1, f.Count("enroll"), "an enrolled node enrols again")
+	require.Equal(t, 1, f.Count("enroll"), "an enrolled node enrolled again")
 }
 
 func TestEnrollAfterLostAnswer(t *testing.T) {
@@ -131,7 +131,7 @@ func TestUntrustedServerGetsNoToken(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(f *agenttest.API, c *x509.Certificate) agenttest.Authority{
 		"other ca": func(*agenttest.API, *x509.Certificate) agenttest.Authority {
-			return agenttest.NewAuthority(t, "stranger")
+			return agenttest.NewAuthority(t, "other ca")
 		},
 		"node ca": func(f *agenttest.API, _ *x509.Certificate) agenttest.Authority { return f.Nodes },
 		"other name": func(f *agenttest.API, c *x509.Certificate) agenttest.Authority {

@@ -53,7 +53,7 @@ func (a *Agent) leave(p task.Payload) bool {
 	if v := a.identity.Current(); v == nil || v.ID.Incarnation != p.Incarnation {
 		return false
 	}
-	a.log.Warn("node gives up its identity: the agent stops", "task_id", p.TaskID)
+	a.log.Warn("node identity is being wiped: the agent stops", "task_id", p.TaskID)
 	a.leaving.Store(true)
 	a.stop(apierror.ErrRemoved)
 	return true

@@ -56,7 +56,7 @@ func TestRenewal(t *testing.T) {
 	require.Contains(t, string(text), "# kept\n")
 }
 
-// checkModes: nobody but the agent's user reads its state.
+// checkModes asserts that only the agent's user can read its state.
 func checkModes(t *testing.T, c Config) {
 	t.Helper()
 	require.NoError(t, filepath.Walk(c.StateDir, func(path string, fi os.FileInfo, err error) error {
@@ -89,8 +89,8 @@ func TestRenewalSpreads(t *testing.T) {
 	require.InDelta(t, 0.6, high, 0.005)
 }
 
-// TestPollTimeout: a poll that waited longer would outlast a
-// short-lived certificate.
+// TestPollTimeout: a poll ends when the renewal is due, because a longer one would
+// outlast a short-lived certificate.
 func TestPollTimeout(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -110,7 +110,7 @@ func TestPollTimeout(t *testing.T) {
 	require.Equal(t, k.RetryIn().Round(time.Second), k.PollTimeout(v), "a failed renewal is retried later")
 }
 
-// scene is a moment of a node's life in which its identity changes.
+// scene is a state of a node in which its identity changes.
 type scene struct {
 	name    string
 	prepare func(t *testing.T) *rig
@@ -156,8 +156,8 @@ func scenes() []scene {
 	}
 }
 
-// whole asserts what must hold at the end of every fault: the node polls with
-// what the server takes, was not locked, and needed nobody.
+// whole asserts the result that every fault must have: the node polls with an
+// accepted identity, is not locked, and needed no operator.
 func (r *rig) whole(what string) {
 	r.t.Helper()
 	require.False(r.t, r.book.IsLocked, "%s: locked", what)
@@ -166,7 +166,7 @@ func (r *rig) whole(what string) {
 }
 
 // TestDiskFaults breaks each single step of the disk, once and for a while, in
-// every scene: the node goes on with the old identity or comes to the new one.
+// every scene. The node continues with the old identity or obtains the new one.
 func TestDiskFaults(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenes() {

@@ -50,7 +50,7 @@ func lifeKinds() map[string]lifeKind {
 	}
 }
 
-// twoEffects is an executor with two effects and a memory between them.
+// twoEffects is an executor with two effects and a durable record between them.
 func twoEffects(d *taskServer, m *killable) map[task.Type]tasks.Executor {
 	run := func(_ context.Context, t tasks.Task) (any, error) {
 		for _, what := range []string{"first", "second"} {
@@ -86,8 +86,8 @@ func atMostOnce(t *testing.T, d *taskServer, _ Config, seed uint64) {
 	require.Contains(t, d.result.Message, "outcome unknown", "seed %d", seed)
 }
 
-// oneSignalEach: the drain goes on after each kill, and no workload hears of it
-// twice. One whose signal fell to a kill is reported as blocked.
+// oneSignalEach: the drain continues after each kill and signals no workload twice.
+// A workload whose signal a kill prevented is reported as blocked.
 func oneSignalEach(t *testing.T, d *taskServer, _ Config, seed uint64) {
 	t.Helper()
 	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
@@ -244,8 +244,8 @@ func oneProcess(t *testing.T, d *taskServer, m *killable, c Config, kind lifeKin
 		return false
 	}
 	defer a.Close()
-	// One thing at a time, so that a seed always gives the same life: what a
-	// former process left goes on before the first poll.
+	// One thing at a time, so that a seed always gives the same life: the
+	// tasks of a previous process finish before the first poll.
 	if a.ReconcileIdentity(ctx).Ready {
 		a.resume(ctx)
 		a.Wait()

@@ -22,12 +22,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// errKilled is what a killed process is told by everything outside of it.
+// errKilled is the error of every outside call of a killed process.
 var errKilled = errors.New("this process was killed")
 
-// killable is the border of one agent process: each thing that it does to the
-// world outside is a step, and one step kills it, before or after it is done.
-// From then on nothing it does has an effect.
+// killable counts the outside effects of one agent process as steps and kills the
+// process before or after one of them. Later effects are suppressed.
 type killable struct {
 	mu    sync.Mutex
 	n     int
@@ -37,7 +36,7 @@ type killable struct {
 	kill  context.CancelFunc
 }
 
-// step does one thing outside, unless the process is dead.
+// step runs one outside effect unless the process was killed.
 func (m *killable) step(do func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -229,8 +228,8 @@ func (d *taskServer) answer(r *http.Request, body []byte) (status int, text []by
 	return status, text
 }
 
-// wait hands the task out under a new lease each time that the node does not
-// say it has it: as if the older lease had always run out.
+// wait offers the task under a new lease whenever the node does not hold it, as if
+// the previous lease had expired.
 func (d *taskServer) wait(body []byte) any {
 	var poll wire.PollRequest
 	if err := json.Unmarshal(body, &poll); err != nil || d.result != nil || slices.Contains(poll.HeldTasks, d.task.TaskID) {

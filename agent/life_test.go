@@ -21,8 +21,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestLockClonedState: two copies of one state folder; whichever renews
-// second is found out, and both are cut, wait for long and say why.
+// TestLockClonedState: of two copies of a state folder, the second renewal locks the
+// node. Both copies then wait long and log the cause.
 func TestLockClonedState(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -57,7 +57,7 @@ func TestLockClonedState(t *testing.T) {
 	}
 }
 
-// TestEnrollWithOperatorToken over an identity in the best of health.
+// TestEnrollWithOperatorToken: a new token replaces a valid identity.
 func TestEnrollWithOperatorToken(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -67,7 +67,7 @@ func TestEnrollWithOperatorToken(t *testing.T) {
 	out := r.step()
 	require.Equal(t, identity.ActEnroll, out.Action)
 	require.Error(t, out.Err)
-	require.True(t, out.Ready, "the present identity goes on meanwhile")
+	require.True(t, out.Ready, "the current identity stays in use")
 	r.wire.down = false
 	r.pass(time.Minute)
 	r.converge()
@@ -102,7 +102,7 @@ func TestRejectedOperatorTokenKeepsIdentity(t *testing.T) {
 }
 
 // TestReadOnlyEnvFile: the token that paid for the identity stays in the env
-// file for ever and is never taken for a new one.
+// file and is never used as a new one.
 func TestReadOnlyEnvFile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -130,8 +130,8 @@ func TestReadOnlyEnvFile(t *testing.T) {
 
 func (r *rig) state() disk.StateDir { return disk.StateDir{Path: r.conf.StateDir} }
 
-// TestRecoverAfterPairRemoved: an operator took certificate and key away; they are not used
-// again where there is another way.
+// TestRecoverAfterPairRemoved: an operator moved certificate and key aside. They are
+// not used again if the node can obtain others.
 func TestRecoverAfterPairRemoved(t *testing.T) {
 	t.Parallel()
 	for name, recovery := range map[string]bool{"recovers": true, "has no other way": false} {
@@ -158,8 +158,8 @@ func TestRecoverAfterPairRemoved(t *testing.T) {
 	}
 }
 
-// TestRecoverWithoutKey: without its recovery key a node says so and enrols
-// with an unspent token only.
+// TestRecoverWithoutKey: a node without its recovery key reports that and enrolls
+// only with an unspent token.
 func TestRecoverWithoutKey(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -181,8 +181,7 @@ func TestRecoverWithoutKey(t *testing.T) {
 }
 
 // TestWrongClock: the local clock is off by a year either way, before a start
-// and while running. Nothing is destroyed, and what the server told is what
-// counts.
+// and while running. Nothing is wiped, and the server's time counts.
 func TestWrongClock(t *testing.T) {
 	t.Parallel()
 	year := 365 * 24 * time.Hour
@@ -209,14 +208,14 @@ func TestWrongClock(t *testing.T) {
 				require.Equal(t, issued+1, r.book.Issued)
 				r.local.add(-off)
 				r.converge()
-				r.whole("clock mended")
+				r.whole("clock corrected")
 			})
 		}
 	}
 }
 
 // TestRecoverFromWrongServerTime: one answer with a time far ahead must not
-// keep the node away from every server for good.
+// disconnect the node permanently.
 func TestRecoverFromWrongServerTime(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -230,8 +229,8 @@ func TestRecoverFromWrongServerTime(t *testing.T) {
 	require.Contains(t, log.String(), "is this node's clock right?")
 }
 
-// TestRetryAfter: a busy server says when; the node comes later than that and
-// not much, and goes on polling.
+// TestRetryAfter: the node retries shortly after the time that a busy server sent,
+// and continues polling.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -257,8 +256,8 @@ func TestRetryAfter(t *testing.T) {
 	require.Equal(t, trust.IssuedByRenew, r.lastVia())
 }
 
-// TestWarnBeforeExpiry: below a quarter of the life, each hour, loudly; and
-// the identity works to its last second.
+// TestWarnBeforeExpiry: in the last quarter of the certificate's lifetime the agent
+// logs an error each hour, and the identity works until it expires.
 func TestWarnBeforeExpiry(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -287,7 +286,7 @@ func TestWarnBeforeExpiry(t *testing.T) {
 	require.Equal(t, trust.IssuedByRecover, r.lastVia())
 }
 
-// TestIdentityStatus reads what an operator asks for.
+// TestIdentityStatus checks the status command's output.
 func TestIdentityStatus(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -312,7 +311,7 @@ func TestIdentityStatus(t *testing.T) {
 	require.NotContains(t, out, trust.TokenPrefix)
 }
 
-// TestNoSecretsInLog over a whole life.
+// TestNoSecretsInLog enrolls, renews and recovers.
 func TestNoSecretsInLog(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -327,8 +326,8 @@ func TestNoSecretsInLog(t *testing.T) {
 	}
 }
 
-// TestNewTaskTriggersProgress: a cancelled drain is noticed when the next
-// task comes, not at the next progress call.
+// TestNewTaskTriggersProgress: a canceled drain ends when the next task
+// arrives, not at the next progress call.
 func TestNewTaskTriggersProgress(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)

@@ -82,7 +82,7 @@ func TestReconnectAfterOutage(t *testing.T) {
 }
 
 // TestPauseAfterEarlyAnswers: a server that shuts down answers every poll at
-// once; asking again without a pause would be a loop.
+// once; polling without a pause would be a busy loop.
 func TestPauseAfterEarlyAnswers(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)

@@ -81,14 +81,14 @@ func TestCancelKillsTheProcessGroup(t *testing.T) {
 	eventually(t, "the child's end", func() bool { return !processRuns(pid) })
 }
 
-// TestPausedDrain asks nobody while it is paused, goes on when it is not any
-// more, and ends at its deadline either way.
+// TestPausedDrain stops no workload while it is paused, continues after the pause,
+// and ends at its deadline in both cases.
 func TestPausedDrain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		force   bool
 		unpause bool
-	}{"goes on": {unpause: true}, "to its deadline": {}, "to its deadline, by force": {force: true}} {
+	}{"continues": {unpause: true}, "to its deadline": {}, "to its deadline, by force": {force: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := agenttest.New(t)
@@ -104,7 +104,7 @@ func TestPausedDrain(t *testing.T) {
 				deadline = time.Now().Add(2 * time.Second)
 			}
 			p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: deadline, Force: c.force})
-			seed(t, f, cfg, p, nil) // a resumed task hears of the pause before it begins
+			seed(t, f, cfg, p, nil) // a resumed task learns of the pause before it begins
 			start(t, cfg, Deps{Workloads: w})
 			asked := func() []string {
 				w.Mu.Lock()

@@ -21,8 +21,8 @@ import (
 // sees returns the last way the server issued an identity.
 func (r *rig) lastVia() trust.IssueMethod { return r.book.Via[len(r.book.Via)-1] }
 
-// TestRecoverAfterExpiry: the certificate's end is seen before a poll
-// is opened, and the node comes back without a hand.
+// TestRecoverAfterExpiry: the agent notices the expiry before it polls, and
+// recovers without an operator.
 func TestRecoverAfterExpiry(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]bool{"while running": false, "while off": true} {
@@ -188,7 +188,7 @@ func TestBackOffWhileLocked(t *testing.T) {
 	require.Greater(t, waits[len(waits)-1], 25*time.Minute)
 	require.True(t, r.logged("node is locked"))
 	require.True(t, r.logged("reissue-enrollment "+r.conf.NodeID))
-	require.True(t, r.agent.identity.Muted(r.local.Now().Add(-time.Minute)), "heartbeats go on")
+	require.True(t, r.agent.identity.Muted(r.local.Now().Add(-time.Minute)), "heartbeats continue")
 
 	r.setToken(r.book.Token())
 	r.boot()
@@ -228,7 +228,7 @@ func TestSupersededFallsBack(t *testing.T) {
 	}
 	require.LessOrEqual(t, r.f.Count("wait")-polls, 3)
 	require.True(t, r.logged("identity is superseded"))
-	require.Equal(t, trust.IssuedByRenew, r.lastVia(), "a superseded identity must not recover by itself")
+	require.Equal(t, trust.IssuedByRenew, r.lastVia(), "a superseded identity must not recover automatically")
 }
 
 // TestRecoverAfterCAChange: the issuer is not among what the server accepts; nothing is
@@ -250,8 +250,8 @@ func TestRecoverAfterCAChange(t *testing.T) {
 	require.True(t, r.logged("certificate may be from a replaced node CA"), "the bundle on the node is the old one")
 }
 
-// TestRenewUnderUnknownIssuer: the ingress does not know the new generation
-// yet; the former certificate goes on, also over a restart.
+// TestRenewUnderUnknownIssuer: the ingress does not accept the new issuer
+// yet. The previous certificate stays in use, also after a restart.
 func TestRenewUnderUnknownIssuer(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)

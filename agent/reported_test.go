@@ -85,8 +85,8 @@ func TestRejectOldAnswer(t *testing.T) {
 	require.Equal(t, int32(1), runs.Load())
 }
 
-// TestRejectBadTasks: every envelope of the corpus is refused with its reason, the
-// server hears of it, and nothing is executed or journalled.
+// TestRejectBadTasks: every envelope of the corpus is rejected with its reason,
+// the rejection is reported, and nothing is executed or journaled.
 func TestRejectBadTasks(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)

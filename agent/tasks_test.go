@@ -429,8 +429,8 @@ func TestRestartRules(t *testing.T) {
 	}
 }
 
-// TestConfirmBeforeResume: an operation that ended while the agent was
-// away must not touch the node any more.
+// TestConfirmBeforeResume: after an operation ended while the agent was
+// down, its task must not change the node.
 func TestConfirmBeforeResume(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)

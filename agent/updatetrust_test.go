@@ -69,7 +69,7 @@ func TestUpdateTrust(t *testing.T) {
 	f.Note(func() { answer = agenttest.TrustOf(next.PEM, nodes.PEM) })
 	r = f.UpdateTrust(2)
 	require.Equal(t, task.Succeeded, r.Status, r.Message)
-	require.Equal(t, string(next.PEM), content(t, c.CABundlePath), "the old one is not needed any more")
+	require.Equal(t, string(next.PEM), content(t, c.CABundlePath), "the old one is no longer needed")
 	f.Cut()
 	require.Equal(t, task.Succeeded, f.UpdateTrust(3).Status)
 }
@@ -114,7 +114,7 @@ func TestUpdateTrustRejectsBundles(t *testing.T) {
 		require.Equal(t, string(f.Server.PEM), content(t, c.CABundlePath), name)
 		require.Equal(t, string(f.Nodes.PEM), content(t, c.NodeCABundlePath), name)
 	}
-	require.GreaterOrEqual(t, f.Count("verifier-sets"), int(seq), "the verifier sets are asked for all the same")
+	require.GreaterOrEqual(t, f.Count("verifier-sets"), int(seq), "the verifier sets are still requested")
 	answer.Store(&good)
 	require.Equal(t, task.Succeeded, f.UpdateTrust(seq+1).Status)
 }
@@ -172,7 +172,7 @@ func TestUpdateTrustRemovedNode(t *testing.T) {
 	require.Equal(t, string(f.Server.PEM), content(t, c.CABundlePath))
 }
 
-// The bundle is judged at the server's time and for the server's name.
+// TestProvenBy: the bundle is checked at the server's time and for the server's name.
 func TestProvenBy(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)

@@ -119,8 +119,8 @@ func TestKeepConfirmedVersion(t *testing.T) {
 	r.whole("the proven version")
 }
 
-// TestPruneKeepsForeignVersions: a start with another node's id, or over a
-// folder that does not read, takes nothing away.
+// TestPruneKeepsForeignVersions: a start with another node's id, or over an
+// unreadable folder, removes nothing.
 func TestPruneKeepsForeignVersions(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)

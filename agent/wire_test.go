@@ -61,7 +61,7 @@ type wireLog struct {
 	accept func() [][]byte
 	// lose decides about each request, by its count: "request" never arrives,
 	// "answer" is lost after the server's work, and of a "copied" one a copy
-	// arrives later, whose answer nobody hears.
+	// arrives later, whose answer is dropped.
 	lose func(n int, path string) string
 	n    int
 	down bool
@@ -319,8 +319,7 @@ func (r *rig) crashed(up *bool) {
 	}
 }
 
-// turn is what one step came to; up is false when the disk stopped the machine
-// in it.
+// turn is the outcome of one step; up is false when the disk crashed the agent.
 type turn struct {
 	identity.Outcome
 	poll error
@@ -341,8 +340,8 @@ func (r *rig) pass(d time.Duration) {
 	r.local.add(d)
 }
 
-// converge steps, restarting after crashes and waiting as told, until a poll
-// succeeds with an identity that the server takes.
+// converge steps, restarting after crashes and waiting as long as each outcome asks, until a
+// poll succeeds with an identity that the server accepts.
 func (r *rig) converge() {
 	r.t.Helper()
 	for range 60 {
@@ -376,7 +375,7 @@ func enrolled(t *testing.T) *rig {
 	return r
 }
 
-// due advances to where the identity in use is to be renewed.
+// due advances to the renewal of the identity in use.
 func (r *rig) due() {
 	r.t.Helper()
 	k := r.agent.identity

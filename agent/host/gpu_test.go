@@ -200,7 +200,7 @@ func TestFactsEmptyRoot(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, f.OS)
 	require.Positive(t, f.CPUs)
-	require.Len(t, f.Disks, 1, "the file system where no device is to be seen")
+	require.Len(t, f.Disks, 1, "the file system without a visible device")
 }
 
 func probed(t *testing.T, p Probe, offset *time.Duration) (inventory.ProbeReport, map[string]inventory.ProbeCheck) {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// holdings are the stored identities of the node and the tokens that it knows.
+// holdings are the stored identities of the node and its tokens.
 type holdings struct {
 	conf  Config
 	log   *slog.Logger

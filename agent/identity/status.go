@@ -57,8 +57,8 @@ type Status struct {
 	Removed bool `json:"removed,omitempty"`
 }
 
-// ReadStatus reads the identity in a state folder as a start of the agent
-// would. It cannot tell what the server refuses.
+// ReadStatus reads the identity from a state folder as a starting agent does.
+// The server's refusals are unknown to it.
 func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 	s := Status{Versions: []VersionStatus{}}
 	m := New(c, Timing{}, dir, nil, clock, slog.New(slog.DiscardHandler))

@@ -148,8 +148,8 @@ func (c *Client) do(ctx context.Context, r call, out any) (found bool, err error
 		return false, c.unreachable(err)
 	}
 	defer res.Body.Close()
-	if told, err := http.ParseTime(res.Header.Get("Date")); err == nil {
-		c.clock.Observe(told)
+	if sent, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		c.clock.Observe(sent)
 	}
 	if r.header != nil {
 		*r.header = res.Header

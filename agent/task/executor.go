@@ -22,7 +22,8 @@ type Task struct {
 	// reads it after a restart (ok is false at the first run).
 	Remember func(v any) error
 	Recall   func(v any) (ok bool, err error)
-	// Paused reports whether an operator wants nothing new to be begun.
+	// Paused reports whether an operator paused the operation: nothing new may
+	// begin.
 	Paused func() bool
 	// Output takes what the work prints, for people to read: its last
 	// task.MaxOutputTail bytes go with the result.
@@ -43,8 +44,8 @@ type Executor struct {
 	// and the table's.
 	Limit func(p task.Payload, now time.Time) time.Duration
 	// Resumable means that Run may be called again for a task that a crash
-	// interrupted although its effect is destructive: it knows from its own
-	// durable memory what it already did.
+	// interrupted although its effect is destructive, because its durable
+	// record holds what it already did.
 	Resumable bool
 	// Folder asks for a working folder.
 	Folder bool

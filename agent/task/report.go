@@ -73,14 +73,14 @@ func (t *Runner) save(taskID string) bool {
 	return err == nil
 }
 
-// final knows the answers that no repetition changes.
+// final reports whether a retry cannot change the answer.
 func final(err error) bool {
 	kinds := []schema.Kind{schema.KindLeaseLost, schema.KindNotFound, schema.KindInvalidRequest, schema.KindFenced, schema.KindForbidden}
 	return slices.Contains(kinds, schema.KindOf(err))
 }
 
 // reported marks the entry, unless the task was offered again meanwhile, and
-// returns when that is durable: else a restart would run or settle the task
+// returns when that is durable: otherwise a restart would run or finalize the task
 // again.
 func (t *Runner) reported(ctx context.Context, taskID string, epoch int64) {
 	err := t.journal.updateInMemory(taskID, func(e *Entry) { e.Reported = e.LeaseEpoch <= epoch })
@@ -96,7 +96,7 @@ func (t *Runner) reported(ctx context.Context, taskID string, epoch int64) {
 	}
 }
 
-// reportRefusal tells the server that the task will not be run, and why.
+// reportRefusal reports to the server that the task is refused, and why.
 func (t *Runner) reportRefusal(ctx context.Context, o wire.TaskOffer, why *schema.Error) {
 	log := t.log.With("task_id", text.Truncate(o.TaskID))
 	log.Error("task refused", "reason", why.Reason, "detail", why.Message)

@@ -123,7 +123,7 @@ func NewRunner(c Config) *Runner {
 	return t
 }
 
-// Full reports whether the agent holds as many tasks as it is willing to.
+// Full reports whether the agent holds its maximum number of tasks.
 func (t *Runner) Full() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +131,7 @@ func (t *Runner) Full() bool {
 }
 
 // Offer takes one task from the server: it verifies it, journals it and starts
-// it. A task it already knows is not run again: its lease is renewed, and a
+// it. A task in the journal is not run again: its lease is renewed, and a
 // recorded result is reported once more. A refusal is a KindTaskRefused error
 // and is reported to the server, unless the node holds the very task: a forged
 // second envelope must not end the real one.
@@ -172,8 +172,8 @@ func (t *Runner) take(ctx context.Context, task Verified, o wire.TaskOffer) erro
 	return nil
 }
 
-// wakeAll makes every running task ask whether it is still wanted: a new task
-// often follows the cancellation of an older one.
+// wakeAll makes every running task report its progress at once: a new task often
+// follows the cancellation of a running one.
 func (t *Runner) wakeAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,7 +205,7 @@ func (h *heldTask) ask() {
 	}
 }
 
-// again handles a task the journal knows.
+// again handles a task that is in the journal.
 func (t *Runner) again(ctx context.Context, known Entry, task Verified, o wire.TaskOffer) error {
 	if known.Digest != task.Digest {
 		return refuse(reasonOtherPayload, "the task was accepted before with another body")

@@ -31,7 +31,7 @@ func grantKeyDocument() document { return document{trust.LeaseKeyPayloadType, of
 // nonceBytes is the length of a poll's nonce.
 const nonceBytes = 16
 
-// NewNonce is what binds an answer to its poll: an old answer is no answer.
+// NewNonce returns the nonce that binds an answer to its poll.
 func NewNonce() string {
 	b := make([]byte, nonceBytes)
 	rand.Read(b) // it never fails: the program ends instead
@@ -42,7 +42,7 @@ func NewNonce() string {
 type grant struct{ task.Grant }
 
 // grant verifies that the offer was made for this very poll and returns the time
-// by which the offer is judged: the grant's, or a later one that is known.
+// against which the offer is checked: the grant's, or a later one.
 func (v Verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
 	var delegation trust.LeaseKey
 	_, signers, err := grantKeyDocument().read(o.GrantKey, v.Set.Accepted(time.Time{}), &delegation)
@@ -120,7 +120,7 @@ func (g grant) covers(task Task, lease task.Lease) error {
 	case g.OpSeq != p.Expect.OpSeq:
 		return refuse(refusedExpectation, "the task is of operation %d, the node's is %d", p.Expect.OpSeq, g.OpSeq)
 	case p.Expect.NodeState != "" && g.NodeState != p.Expect.NodeState:
-		return refuse(refusedExpectation, "the task wants the node in state %s, it is in %s", p.Expect.NodeState, text.Truncate(string(g.NodeState)))
+		return refuse(refusedExpectation, "the task expects the node in state %s, it is in %s", p.Expect.NodeState, text.Truncate(string(g.NodeState)))
 	}
 	return nil
 }

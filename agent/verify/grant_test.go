@@ -29,7 +29,7 @@ func TestRejectBadGrants(t *testing.T) {
 	}
 }
 
-// TestExpiredSet: nothing destructive is begun by it, the rest goes on.
+// TestExpiredSet: destructive tasks are rejected, the others are accepted.
 func TestExpiredSet(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
@@ -60,8 +60,8 @@ func TestGrantWithForkedSet(t *testing.T) {
 	require.NoError(t, err, "a replica that is behind")
 }
 
-// TestVerifyByServerTime: the node's clock has no say, and what was once told is
-// never gone back on.
+// TestVerifyByServerTime: the node's clock does not count, and the time never goes
+// back.
 func TestVerifyByServerTime(t *testing.T) {
 	t.Parallel()
 	year := 365 * 24 * time.Hour

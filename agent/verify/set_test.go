@@ -31,7 +31,7 @@ func opened(c *agenttest.Chain, dir string, bundle trust.TaskTrust) (*SetStore, 
 	return r, log
 }
 
-// TestFollowSets: a node that was away takes one set after the other, over
+// TestFollowSets: a node that was off accepts one set after the other, over
 // expired ones, stores each and never goes back, whatever bundle it has.
 func TestFollowSets(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestRejectBadSets(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]struct {
 		reason string
-		shown  func(c *agenttest.Chain) (doc json.RawMessage, told trust.VerifierSetRef)
+		shown  func(c *agenttest.Chain) (doc json.RawMessage, named trust.VerifierSetRef)
 	}{
 		"served old": {refusedSetOld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) { return c.Docs[0], c.Floor(1) }},
 		"gap": {refusedSetGap, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
@@ -124,9 +124,9 @@ func TestRejectBadSets(t *testing.T) {
 			r, log := opened(c, t.TempDir(), c.Bundle(1))
 			r.Follow(t.Context(), c.Floor(2), c.Source)
 			require.Equal(t, int64(2), r.Current().Doc.Version)
-			doc, told := bad.shown(c)
+			doc, named := bad.shown(c)
 			asked := 0
-			r.Follow(t.Context(), told, func(context.Context, int64) (trust.VerifierSets, error) {
+			r.Follow(t.Context(), named, func(context.Context, int64) (trust.VerifierSets, error) {
 				asked++
 				if doc == nil {
 					return trust.VerifierSets{}, nil

@@ -43,8 +43,8 @@ type Verifier struct {
 	Set   Set
 	Nonce string // of the poll
 	Clock *Clock
-	// Known reports whether the journal holds this very task: then its time has
-	// not be right, because nothing new begins. Nil knows none.
+	// Known reports whether the journal holds this very task. Its time is then not
+	// checked, because nothing new begins. Nil means that it holds none.
 	Known func(taskID, digest string) bool
 }
 
@@ -120,7 +120,7 @@ func (v Verifier) admit(p task.Payload) error {
 	case p.ParamsSHA256 != text.SHA256Hex(p.Params):
 		return refuse(refusedParamsSum, "the params are not those of the digest")
 	case p.MinSetVersion > v.Set.Doc.Version:
-		return refuse(refusedSetBehind, "the task wants verifier set %d, this node has %d", p.MinSetVersion, v.Set.Doc.Version)
+		return refuse(refusedSetBehind, "the task requires verifier set %d, this node has %d", p.MinSetVersion, v.Set.Doc.Version)
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ type Task struct {
 	// restart (ok is false at the first run).
 	Remember func(v any) error
 	Recall   func(v any) (ok bool, err error)
-	// Paused reports whether an operator wants nothing new to begin.
+	// Paused reports whether an operator paused the operation: nothing new may
+	// begin.
 	Paused func() bool
 }
 

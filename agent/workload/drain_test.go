@@ -53,8 +53,8 @@ func TestDrainRetriesDriverErrors(t *testing.T) {
 	require.JSONEq(t, `["a","b"]`, memo.String())
 }
 
-// TestDrainRecordsTargetsBeforeStop: when its memory is not durable, no
-// workload hears of the drain.
+// TestDrainRecordsTargetsBeforeStop: if the drain cannot record its targets,
+// it stops no workload.
 func TestDrainRecordsTargetsBeforeStop(t *testing.T) {
 	t.Parallel()
 	w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "a"}}, OnStop: func(string) error { return nil }}

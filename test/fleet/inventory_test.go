@@ -46,10 +46,10 @@ func (d *fakeAdmin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		e := schema.AsError(err)
 		w.WriteHeader(e.Kind.Info().HTTP)
-		json.NewEncoder(w).Encode(e.Body("c")) //nolint:errcheck // the client tells
+		json.NewEncoder(w).Encode(e.Body("c")) //nolint:errcheck // the client reports it
 		return
 	}
-	json.NewEncoder(w).Encode(answer) //nolint:errcheck // the client tells
+	json.NewEncoder(w).Encode(answer) //nolint:errcheck // the client reports it
 }
 
 func (d *fakeAdmin) answer(r *http.Request) (any, error) {
@@ -141,7 +141,7 @@ func TestRegisterAndEnrollMissingNodes(t *testing.T) {
 	require.NotEmpty(t, ready[0].EnrollmentToken)
 	require.Equal(t, "f-0003", d.nodes["f-0003"].Host)
 
-	// Stopped before its agent enrolled: the same operation goes on.
+	// Stopped before its agent enrolled: the same operation continues.
 	ready, _, err = run()
 	require.NoError(t, err)
 	require.Len(t, ready, 3)
@@ -209,7 +209,7 @@ func TestCommandLine(t *testing.T) {
 		"faults at once":  {"0 --prefix A_B", "--prefix", schema.ExitUsage},
 		"runs already":    {"3 --prefix taken", "another fleet taken runs", schema.ExitRefused},
 		"files":           {"20000", "", schema.ExitUnreachable},
-		"nobody answers":  {"3", "does not answer", schema.ExitUnreachable},
+		"no server":       {"3", "does not answer", schema.ExitUnreachable},
 		"help":            {"--help", "", schema.ExitDone},
 		"help after size": {"3 -h", "", schema.ExitDone},
 	} {

@@ -38,10 +38,10 @@ type member struct {
 	load  load
 
 	seen  atomic.Bool // the server took a poll or a heartbeat
-	muted atomic.Bool // nothing more is sent
+	muted atomic.Bool // sends no requests
 
 	mu     sync.Mutex
-	births int                     // of processes, to tell them apart
+	births int                     // number of the current process
 	end    context.CancelCauseFunc // of the present process
 	known  map[string]bool         // tasks that the node misbehaved for
 	leases map[string]leaseEnd

@@ -187,7 +187,7 @@ func TestKillAffectsOneProcess(t *testing.T) {
 		m.end = func(cause error) { ended = append(ended, cause) }
 		m.endAfter(time.Second, errDied)
 		m.mu.Lock()
-		m.births++ // that process ended by itself, and another runs
+		m.births++ // that process ended, and another runs
 		m.mu.Unlock()
 		<-time.After(time.Minute)
 		synctest.Wait()
@@ -198,6 +198,6 @@ func TestKillAffectsOneProcess(t *testing.T) {
 		<-time.After(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []error{errDied}, ended)
-		require.True(t, m.muted.Load(), "nothing of it is sent any more")
+		require.True(t, m.muted.Load(), "it sends no more requests")
 	})
 }

@@ -171,7 +171,7 @@ func (p *Driver) alive(s *process) bool {
 	return p.host.startTime(s.PID) == s.StartTime || len(p.host.session(s.PID, s.mark())) > 0
 }
 
-// mark is in the environment of every process of one start, to tell a reused
+// mark is in the environment of every process of one start. It distinguishes a reused
 // session id from this one.
 func (s *process) mark() string { return "GPUAAS_WORKLOAD_START=" + s.StartID }
 

@@ -185,8 +185,8 @@ func TestAdoption(t *testing.T) {
 	b.ends(t, "job")
 }
 
-// TestReusedPIDNotSignaled: the pid of the record now belongs to somebody
-// else, or the host was booted since.
+// TestReusedPIDNotSignaled: the recorded pid now belongs to another
+// process, or the host was rebooted.
 func TestReusedPIDNotSignaled(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*process){
@@ -219,7 +219,7 @@ func TestReusedPIDNotSignaled(t *testing.T) {
 }
 
 // TestRejectGroupSignals: kill(2) reads 0, 1 negated and negative numbers
-// as groups of strangers. Signal 0 asks only; nothing is harmed if this fails.
+// as groups of other processes. Signal 0 only checks, so a failure is harmless.
 func TestRejectGroupSignals(t *testing.T) {
 	t.Parallel()
 	for _, pid := range []int{1, 0, -1, -1000} {

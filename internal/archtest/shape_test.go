@@ -24,7 +24,7 @@ const (
 func oversized() []string {
 	return []string{
 		"internal/store.Store", "internal/store.unit", "internal/temporal.Client",
-		"agent.keeper", "agent.Agent", "api/nodeapi.API", "api/adminapi.API", "cli.env", "workflows.operation",
+		"api/nodeapi.API", "api/adminapi.API", "cli.env", "workflows.operation",
 	}
 }
 

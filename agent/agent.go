@@ -174,7 +174,7 @@ func (a *Agent) connect() error {
 	return nil
 }
 
-// identityPort is the node API as the identity manager sees it.
+// identityPort implements the identity manager's API with the node API.
 type identityPort struct{ a *Agent }
 
 func (p identityPort) Request(ctx context.Context, path string, body any) (wire.EnrollResponse, error) {

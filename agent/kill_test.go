@@ -223,7 +223,7 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 }
 
 // oneProcess is one process of a life, to its kill or to the end of the task. It
-// reports whether the agent says that it is removed.
+// reports whether the agent was removed.
 func oneProcess(t *testing.T, d *taskServer, m *killable, c Config, kind lifeKind, log *agenttest.LogBuffer) (removed bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

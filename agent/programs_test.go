@@ -58,7 +58,7 @@ func TestTaskProgram(t *testing.T) {
 	require.NotContains(t, a.log.String(), strings.Repeat("x", 1000))
 }
 
-// TestCancelKillsTheProcessGroup: what a program started ends with it.
+// TestCancelKillsTheProcessGroup: the processes of a program end with it.
 func TestCancelKillsTheProcessGroup(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -213,7 +213,7 @@ func TestUnwantedWipe(t *testing.T) {
 	}
 }
 
-// TestClosedList: the agent can do each type of the table and nothing else.
+// TestClosedList: the agent has an executor for each type of the table and no other.
 func TestClosedList(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
@@ -274,7 +274,7 @@ func TestFullDiskAfterRun(t *testing.T) {
 	p := f.Payload(task.WorkloadCordon, 1, nil)
 	f.Offers <- f.OfferOf(p, 1)
 	f.Result(p.TaskID)
-	eventually(t, "tries to store", func() bool { return strings.Count(log.String(), "still not journalled") > 2 })
+	eventually(t, "tries to store", func() bool { return strings.Count(log.String(), "still not journaled") > 2 })
 	full.Store(false)
 	eventually(t, "the stored report", func() bool {
 		var e tasks.Entry

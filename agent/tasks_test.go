@@ -24,7 +24,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// script is a list of executors that do what a test says.
+// script is a list of executors whose work a test defines.
 type script map[task.Type]func(ctx context.Context, t tasks.Task) (any, error)
 
 func (s script) executors() map[task.Type]tasks.Executor {
@@ -301,8 +301,8 @@ func TestDropRejectedResult(t *testing.T) {
 	}
 }
 
-// TestForeign404: only the API's own envelope says that a task is
-// not known; a proxy on the way says nothing about it.
+// TestForeign404: only the API's own envelope means that a task is
+// unknown; a proxy's 404 does not.
 func TestForeign404(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -323,7 +323,7 @@ func TestForeign404(t *testing.T) {
 }
 
 // TestFullDisk: without a durable journal nothing is executed; a result that
-// cannot be journalled is still reported.
+// cannot be journaled is still reported.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)

@@ -230,7 +230,7 @@ func (f *stepFile) Sync() error {
 
 func (f *stepFile) Close() error { return f.File.Close() }
 
-// rig is one node with its server, moved by hand.
+// rig is one node with its server. The test advances it step by step.
 type rig struct {
 	t     *testing.T
 	f     *agenttest.API
@@ -282,7 +282,7 @@ func (r *rig) envToken() string {
 	return vars[envfile.TokenVar]
 }
 
-// boot starts the agent anew, as after a crash, with the env file's token. It
+// boot restarts the agent, as after a crash, with the env file's token. It
 // returns false when the disk crashed it.
 func (r *rig) boot() (up bool) {
 	r.t.Helper()

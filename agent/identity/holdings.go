@@ -25,7 +25,7 @@ type holdings struct {
 
 	inUse    atomic.Pointer[Version]
 	versions []*Version // newest first
-	// rejected says why versions, by serial, are not used for now.
+	// rejected holds the reasons why versions, by serial, are not used at present.
 	rejected map[string]string
 	saved    persistedState
 
@@ -130,7 +130,7 @@ func (h *holdings) save() {
 	}
 }
 
-// install copies the version to the configured paths, for people to read.
+// install copies the version to the configured paths, for operators.
 func (h *holdings) install(v *Version) {
 	if v.Number == 0 {
 		return

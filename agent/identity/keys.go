@@ -28,7 +28,7 @@ func tokenDigest(token string) string {
 	return text.SHA256Hex([]byte("gpuaas agent token\n" + token))
 }
 
-// keyRing makes and keeps the keys that are in no version.
+// keyRing creates and stores the keys that belong to no version.
 type keyRing struct {
 	state disk.StateDir
 }
@@ -79,7 +79,7 @@ func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// wipe takes every key away.
+// wipe removes every key.
 func (r keyRing) wipe() error {
 	return errors.Join(r.state.Files.System().Wipe(r.state.File(stagedFile)),
 		r.state.Files.System().Wipe(r.state.File(stagedEnrollment)), r.state.Files.System().Wipe(r.state.File(recoveryKeyFile)))

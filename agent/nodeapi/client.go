@@ -29,7 +29,7 @@ import (
 // largest envelope fits.
 const maxAnswerBytes = 4 * wire.MaxBodyBytes
 
-// Client speaks to the node API. Every error is a *schema.Error: the server's
+// Client calls the node API. Every error is a *schema.Error: the server's
 // own, or KindServiceUnavailable when it could not be reached or answered with
 // something else than the API's envelope.
 type Client struct {
@@ -138,7 +138,7 @@ func (c *Client) do(ctx context.Context, r call, out any) (found bool, err error
 		return true, nil
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return false, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer is not what the contract says")
+		return false, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer does not match the contract")
 	}
 	return true, nil
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// refusal turns an answer that is no success into an error. Only the API's own
-// envelope can carry a meaning: a 404 of some proxy on the way is no "not
-// found".
+// refusal converts an unsuccessful answer into an error. Only the API's own envelope
+// counts: a 404 of a proxy is not a "not found" of the API.
 func refusal(res *http.Response, body []byte) error {
 	var e schema.ErrorBody
 	if err := json.Unmarshal(body, &e); err == nil && e.Error.Code != "" {
@@ -40,8 +39,8 @@ func later(res *http.Response, err error) error {
 	return apierror.WithRetryAfter(err, min(time.Duration(min(s, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter))
 }
 
-// unreachable says in words why there was no answer. The texts of the network
-// layers hold addresses and no secret: tokens travel in bodies only.
+// unreachable describes why there was no answer. The network layers' errors contain
+// addresses but no secrets, because tokens are sent only in bodies.
 func (c *Client) unreachable(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError

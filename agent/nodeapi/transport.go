@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// idleFor is how long a connection that nothing uses stays open. The poll takes
-// the one that was used last, so one that was opened beside it for other calls
-// goes after this time; a running task's progress, each 20 s, still finds it.
+// idleFor is the time after which an unused connection is closed. A poll uses the most
+// recently used connection, so an extra one that other calls opened is closed after
+// this time. A running task's progress, every 20 s, still reuses it.
 const idleFor = 25 * time.Second
 
-// NewTransport speaks HTTP/1.1 alone. An idle node has one request under way, its
-// poll: HTTP/2 would give it nothing but more memory at the server. A peer that
-// vanished is found by the system's probes within 45 s.
+// NewTransport uses only HTTP/1.1. An idle node has one request in progress, its poll,
+// so HTTP/2 would only use more memory at the server. TCP keepalive detects a vanished
+// peer within 45 s.
 func NewTransport(conf *tls.Config) *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -29,7 +29,7 @@ func NewTransport(conf *tls.Config) *http.Transport {
 		TLSClientConfig:     conf,
 		Protocols:           &protocols,
 		DialContext:         dial.DialContext,
-		TLSHandshakeTimeout: 30 * time.Second, // as long as the API gives it, when a fleet comes back at once
+		TLSHandshakeTimeout: 30 * time.Second, // the API's own limit, for a fleet that reconnects at once
 		IdleConnTimeout:     idleFor,
 		MaxIdleConns:        2,
 		MaxIdleConnsPerHost: 2,

@@ -10,9 +10,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// progress extends the task's lease now and then, and at once when another task
-// came, until the returned function is called. It ends the work when the
-// control plane says so.
+// progress extends the task's lease periodically, and at once when another task
+// arrived, until the returned function is called. It ends the work when the control
+// plane cancels it.
 func (t *Runner) progress(ctx context.Context, h *heldTask, p task.Payload, cancel context.CancelCauseFunc) (stop func()) {
 	ctx, end := context.WithCancel(ctx)
 	done := make(chan struct{})

@@ -19,7 +19,7 @@ const refusalTries = 3
 
 // report posts the recorded result until the server has it or will never take
 // it. It retries for as long as the agent runs; a restart continues. It
-// returns true when this was the last thing of the agent; see Executor.Reported.
+// returns true if the agent must stop now; see Executor.Reported.
 func (t *Runner) report(ctx context.Context, h *heldTask, e Entry) (last bool) {
 	p, err := e.Task()
 	if err != nil {
@@ -63,12 +63,12 @@ func (t *Runner) report(ctx context.Context, h *heldTask, e Entry) (last bool) {
 	}
 }
 
-// save makes durable what the disk did not take before, and reports whether
-// nothing is left to store.
+// save stores changes that the disk failed to store before, and reports whether all are
+// stored.
 func (t *Runner) save(taskID string) bool {
 	err := t.journal.save(taskID)
 	if err != nil {
-		t.log.Warn("task still not journalled", "task_id", taskID, "err", err.Error())
+		t.log.Warn("task still not journaled", "task_id", taskID, "err", err.Error())
 	}
 	return err == nil
 }
@@ -87,7 +87,7 @@ func (t *Runner) reported(ctx context.Context, taskID string, epoch int64) {
 	if err == nil {
 		return
 	}
-	t.log.Error("task report not journalled", "task_id", taskID, "err", err.Error())
+	t.log.Error("task report not journaled", "task_id", taskID, "err", err.Error())
 	retry := wait.Backoff{Range: t.timing.Report}
 	for wait.Sleep(ctx, retry.Next()) == nil {
 		if t.save(taskID) {

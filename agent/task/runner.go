@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Bounds of concurrent work: changes one at a time in the order they came,
+// Bounds of concurrent work: changes one at a time in the order of arrival,
 // reads alongside.
 const (
 	maxReads     = 4
@@ -174,8 +174,8 @@ func (t *Runner) Resume(ctx context.Context) {
 	}
 }
 
-// finalizeInterrupted decides about a task that was interrupted. One that must not
-// run twice gets a failed result, because its progress is unknown.
+// finalizeInterrupted handles an interrupted task. A task that must not run twice gets
+// a failed result, because its progress is unknown.
 func (t *Runner) finalizeInterrupted(e *Entry) {
 	p, err := e.Task() // it read when the journal was opened
 	x, known := t.execs[p.Type]

@@ -146,7 +146,7 @@ func TestOfferKnownTaskAfterExpiry(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// FuzzDecode is B39: what was verified is what is executed. A body that the
+// FuzzDecode: the verified bytes are the executed ones. A body that the
 // strict decoder takes reads the same for a plain one and at a restart.
 func FuzzDecode(f *testing.F) {
 	api := agenttest.NewQuiet(f)

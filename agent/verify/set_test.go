@@ -74,7 +74,8 @@ func TestConfigureReissuedBundle(t *testing.T) {
 	require.False(t, back.Current().Doc.ExpiresAt.IsZero(), "the dates of a bundle's set are learned")
 }
 
-// TestRejectBadSets is B34: none of these is taken, each is said, the set in use stays.
+// TestRejectBadSets: each of these sets is rejected and logged, and the set in use
+// stays.
 func TestRejectBadSets(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]struct {
@@ -174,7 +175,7 @@ func TestAcceptHigherEpoch(t *testing.T) {
 	}
 }
 
-// TestStoreSetBeforeUse: what the disk does not take is not used.
+// TestStoreSetBeforeUse: a set that cannot be stored is not used.
 func TestStoreSetBeforeUse(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
@@ -230,7 +231,7 @@ func TestFollowRetries(t *testing.T) {
 	require.Equal(t, int64(1), r.Current().Doc.Version)
 }
 
-// TestKeyStates: what verifies is active, or in grace until its time.
+// TestKeyStates: active keys verify, and grace keys until their time ends.
 func TestKeyStates(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

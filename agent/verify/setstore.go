@@ -36,12 +36,12 @@ type SetStore struct {
 	mu    sync.Mutex
 	roots []trust.VerifierKey
 	set   Set
-	loud  time.Time // of the last word on an expired set
+	loud  time.Time // of the last warning about an expired set
 }
 
 // OpenSets reads the set that a former process stored. An unreadable one is
-// put aside and logged: the bundle's keys are used then, and the sets after theirs
-// are loaded again.
+// set aside and logged: the agent then uses the bundle's keys and loads the later sets
+// again.
 func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock, retry wait.Range, log *slog.Logger) (*SetStore, error) {
 	r := &SetStore{env: env, state: s, log: log, Clock: clock, retry: wait.Backoff{Range: retry}}
 	var f storedSet
@@ -63,8 +63,8 @@ func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock,
 	return r, nil
 }
 
-// Configure takes the bundle's word: its roots always, its keys where they are
-// of a newer set than the one in use or none is stored.
+// Configure applies a bundle: always its roots, and its keys if they are of a newer set
+// than the one in use or no set is stored.
 func (r *SetStore) Configure(bundle trust.TaskTrust) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +73,7 @@ func (r *SetStore) Configure(bundle trust.TaskTrust) {
 	case bundle.Floor.Version > r.set.Doc.Version:
 		s := signed.Bundled(bundle.Keys, bundle.Floor)
 		if err := r.state.WriteJSON(r.state.File(setFile), toStored(s)); err != nil {
-			// The env file keeps it as well as the state folder would.
+			// The env file still holds it.
 			r.log.Warn("the bundle's verifier set is not stored", "version", s.Doc.Version, "err", err.Error())
 		}
 		r.set = s
@@ -148,7 +148,7 @@ func (r *SetStore) Follow(ctx context.Context, named trust.VerifierSetRef, sets 
 		"held", r.Current().Doc.Version, "shown", named.Version, "retry_in", wait.String())
 }
 
-// Newest takes every set there is.
+// Newest loads all newer sets.
 func (r *SetStore) Newest(ctx context.Context, sets Source) (Set, error) {
 	r.walking.Lock()
 	defer r.walking.Unlock()
@@ -159,8 +159,8 @@ func (r *SetStore) Newest(ctx context.Context, sets Source) (Set, error) {
 	return r.Current(), err
 }
 
-// above is the version above which sets are asked for: that of the one in use,
-// and where only a bundle's keys are known of it, the one before.
+// above returns the version above which sets are requested: that of the set in use, or
+// the one before if only a bundle's keys are known of it.
 func (r *SetStore) above() int64 {
 	cur := r.Current()
 	if cur.Document == nil && cur.Doc.Version > 0 {
@@ -169,8 +169,8 @@ func (r *SetStore) above() int64 {
 	return cur.Doc.Version
 }
 
-// walk takes one set after the other. Older ones than the one in use are passed
-// over: among them may be one of a higher epoch.
+// walk adopts one set after the other. It skips sets older than the one in use, because
+// a later one may have a higher epoch.
 func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
 	for {
 		answer, err := sets(ctx, after)
@@ -198,7 +198,7 @@ func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
 	}
 }
 
-// reached says why the set in use is not the one that the server named.
+// reached returns an error if the set in use is not the one that the server named.
 func (r *SetStore) reached(named trust.VerifierSetRef) error {
 	switch cur := r.Current(); {
 	case cur.Doc.Version == named.Version && cur.Hash != named.Hash:
@@ -211,7 +211,7 @@ func (r *SetStore) reached(named trust.VerifierSetRef) error {
 	return nil
 }
 
-// WarnExpired says each hour that the set in use has expired.
+// WarnExpired logs once an hour that the set in use has expired.
 func (r *SetStore) WarnExpired(at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

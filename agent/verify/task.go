@@ -60,8 +60,8 @@ func refuse(reason, format string, args ...any) error {
 	return schema.NewError(schema.KindTaskRefused, format, args...).WithReason(reason)
 }
 
-// Verify accepts an offer or says why not: its grant is fresh and for this poll,
-// its task is signed and for this node, and the two belong together. Every error
+// Verify accepts an offer or returns the reason why not: its grant is fresh and for
+// this poll, its task is signed and for this node, and both match. Every error
 // is KindTaskRefused with a reason. It does not look at the sequence: that needs
 // the journal.
 func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {

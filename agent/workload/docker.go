@@ -16,8 +16,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// dockerDriver sees and ends the containers that carry one label, through the
-// docker command. Stop first removes the container's restart policy, so that
+// dockerDriver lists and stops the containers with one label, through the docker
+// command. Stop first removes the container's restart policy, so that
 // the daemon does not restart it, and then sends the container's own stop signal.
 type dockerDriver struct {
 	label string

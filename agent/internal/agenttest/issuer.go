@@ -56,7 +56,7 @@ func PublicOf(key ed25519.PrivateKey) ed25519.PublicKey {
 	return public
 }
 
-// Trust is what a bundle of this server says.
+// Trust returns the task trust of this server's bundle.
 func (f *API) Trust() trust.TaskTrust {
 	return trust.TaskTrust{Keys: f.Verifiers(), Roots: []trust.VerifierKey{{State: "root", KeyID: "root", Public: PublicOf(f.Root)}}}
 }

@@ -39,7 +39,7 @@ func (f *Record) Note(change func()) {
 	f.cond.Broadcast()
 }
 
-// Until waits for a condition over the fields that mu guards.
+// Until waits for a condition over the fields that Mu guards.
 func (f *Record) Until(what string, ok func() bool) {
 	f.T.Helper()
 	timer := time.AfterFunc(20*time.Second, func() { f.Note(func() {}) })
@@ -80,7 +80,7 @@ func (f *Record) Count(what string) int {
 // offer with it.
 func (f *Record) Deserted() { f.Until("the end of all polls", func() bool { return f.Open == 0 }) }
 
-// Seen is every request so far.
+// Seen returns every request so far.
 func (f *Record) Seen() []string {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// StateDir is the agent's memory on the node's disk.
+// StateDir is the agent's state folder.
 type StateDir struct {
 	Path  string
 	Files Files
@@ -65,7 +65,7 @@ func (s StateDir) ReadJSON(path string, v any) (ok bool, err error) {
 	return decodeFile(s.Files.System().ReadFile, path, v)
 }
 
-// ReadJSON is stateDir.readJSON on the operating system's disk.
+// ReadJSON is StateDir.ReadJSON on the operating system's disk.
 func ReadJSON(path string, v any) (ok bool, err error) { return decodeFile(os.ReadFile, path, v) }
 
 func decodeFile(read func(string) ([]byte, error), path string, v any) (ok bool, err error) {

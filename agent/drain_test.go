@@ -88,7 +88,7 @@ func changeJob(t *testing.T, c Config, name string, fields map[string]any) {
 
 // processDriver is the driver of development, as gpuaas-dev-agent has it.
 func processDriver(c DriverConfig) (workload.Driver, error) {
-	return devworkload.New(devworkload.Config{Dir: c.Dir, Cordoned: c.Cordoned, Changed: c.Changed, ReadOnly: c.ReadOnly, Log: c.Log})
+	return devworkload.NewDriver(c)
 }
 
 // newProcessDriver makes a driver of a test's workloads beside the agent's.

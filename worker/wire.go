@@ -39,7 +39,7 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 		open func(ctx context.Context) error
 	}{
 		{"Postgres", func(ctx context.Context) (err error) {
-			p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal(), CreatingProviders: creating()})
+			p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal(), CreatingProviders: creating(), Log: d.Log})
 			return err
 		}},
 		{"Vault", func(ctx context.Context) (err error) {
@@ -50,7 +50,7 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 			return err
 		}},
 		{"a check of the task key", func(ctx context.Context) error {
-			p.sets = verifierset.New(p.store, p.vault, d.Log, d.Metrics.SignerChecked)
+			p.sets = verifierset.New(p.store.Identities, p.vault, d.Log, d.Metrics.SignerChecked)
 			return firstCheck(ctx, p.sets)
 		}},
 		{"Temporal", func(ctx context.Context) (err error) {
@@ -120,10 +120,10 @@ func register(w worker.Registry, p *parts, env string) {
 		w.RegisterWorkflowWithOptions(entry.Run, workflow.RegisterOptions{Name: entry.Type})
 	}
 	for _, a := range []any{
-		&activities.Record{Records: p.store, OnEnd: p.metrics.ended},
-		&activities.Task{Tasks: p.store, Signer: p.vault, Sets: p.sets, Env: env},
-		&activities.Reclaim{Reclaimer: p.store, OnDecision: p.metrics.reclaimed},
-		&activities.Machine{Ledger: p.store.Ledger(), Providers: providers()},
+		&activities.Record{Records: p.store.Operations, OnEnd: p.metrics.ended},
+		&activities.Task{Tasks: p.store.Tasks, Signer: p.vault, Sets: p.sets, Env: env},
+		&activities.Reclaim{Reclaimer: p.store.Tasks, OnDecision: p.metrics.reclaimed},
+		&activities.Machine{Ledger: p.store.Operations, Providers: providers()},
 	} {
 		w.RegisterActivityWithOptions(a, sdkactivity.RegisterOptions{})
 	}

@@ -52,7 +52,7 @@ type claimer struct{ store *store.Store }
 
 func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	workflow := lifecycle.WorkflowID(in.Action, in.Host, in.NodeID)
-	open, err := c.store.Operations(ctx, in.NodeID, true)
+	open, err := c.store.Inventory.Operations(ctx, in.NodeID, true)
 	if err != nil {
 		return lifecycle.Operation{}, err
 	}
@@ -172,7 +172,7 @@ func (c *cluster) replica() *replica {
 	require.NoError(c.tb, err)
 	r.node = "https://localhost:" + port
 	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
-		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
+		Actor: "admin-token", Store: newAdminStore(r.store), Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store, Heartbeats: r.store, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.beats,

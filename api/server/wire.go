@@ -117,7 +117,7 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.leader, err = postgres.NewLeader(url, "gpuaas-fleet-metrics", a.Log); err != nil {
 		return err
 	}
-	a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout})
+	a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Log: a.Log})
 	return err
 }
 
@@ -133,7 +133,7 @@ func (a *app) openVault(ctx context.Context) (err error) {
 // key. A verifier set that is missing or wrong does not stop the start: polls and
 // heartbeats work, and only the dispatch of tasks waits.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = verifierset.New(a.store, a.vault, a.Log, a.Metrics.SignerChecked)
+	a.sets = verifierset.New(a.store.Identities, a.vault, a.Log, a.Metrics.SignerChecked)
 	if err := a.sets.Refresh(ctx); err != nil {
 		a.Log.Error("no task is dispatched", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}
@@ -143,7 +143,7 @@ func (a *app) delegation(ctx context.Context) (err error) {
 
 // work starts what runs beside the listeners.
 func (a *app) work(ctx context.Context) {
-	a.Registry.MustRegister(metrics.NewFleetCollector(a.store, a.leader.Leading, a.Log))
+	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.leader.Leading, a.Log))
 	a.Go(ctx, "leader election", a.leader.Run)
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Sweep(ctx, a.listener) })
@@ -164,7 +164,7 @@ func (a *app) ready() error { return a.Health.Ready() }
 
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
-		Env: a.cfg.Env, Identities: a.store, Tasks: a.store, Heartbeats: a.store, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
+		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
 		Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
@@ -175,7 +175,7 @@ func (a *app) nodeServer() *http.Server {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, TokenHash: sha256.Sum256([]byte(a.cfg.AdminToken.Reveal())), Actor: a.cfg.AdminActor,
-		Store: a.store, Lifecycle: a.temporal, Trust: a.vault,
+		Store: newAdminStore(a.store), Lifecycle: a.temporal, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.agent.source(a.cfg.NodeURL),
 	})

@@ -5,51 +5,76 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
-// systemActor acts where no person or node does.
+// systemActor is the actor of changes that no person or node requested.
 const systemActor = "system"
 
-// maxAuditText bounds a text of an audit row, so that no caller can fill the
-// trail with one request.
+// unauthenticated is the actor of a request whose token is not yet verified.
+const unauthenticated = "unauthenticated"
+
+// maxAuditText bounds each text of an audit row in bytes, so that no request can
+// fill the trail.
 const maxAuditText = 2000
 
-// nodeActor is the actor of what a node's agent does.
+// maxAuditPage bounds the events that Audit returns.
+const maxAuditPage = 10_000
+
+// nodeActor is the actor of a node's agent.
 func nodeActor(nodeID string) string { return "node:" + nodeID }
 
-// writeAudit appends the unit's events to their streams. It is the unit's last
-// step: a stream's head is locked for as short as possible.
-func (u *unit) writeAudit(ctx context.Context) error {
-	for _, e := range u.events {
+// operationEvent is an event of the fence's operation on its node.
+func operationEvent(f activities.Fence, action, result, reason string, detail map[string]string) audit.Event {
+	return audit.Event{
+		Stream: f.NodeID, Actor: f.Actor, Via: f.Via, Action: action, Target: f.NodeID, Result: result, Reason: reason,
+		CorrelationID: f.CorrelationID, OperationID: f.OperationID, Detail: detail,
+	}
+}
+
+// taskEvent is an event of the fence's operation on a task.
+func taskEvent(f activities.Fence, action, taskID, result, reason string, detail map[string]string) audit.Event {
+	e := operationEvent(f, action, result, reason, detail)
+	e.Target = taskID
+	return e
+}
+
+// nodeEvent is an event that the node's agent caused.
+func nodeEvent(nodeID, action, result string, detail map[string]string) audit.Event {
+	return audit.Event{Stream: nodeID, Actor: nodeActor(nodeID), Action: action, Target: nodeID, Result: result, Detail: detail}
+}
+
+// subjectEvent is an event that a request of the admin API caused.
+func subjectEvent(by audit.Subject, stream, action, target string, detail map[string]string) audit.Event {
+	return audit.Event{Stream: stream, Actor: by.Actor, Via: by.Via, Action: action, Target: target, Result: audit.Succeeded,
+		CorrelationID: by.CorrelationID, Detail: detail}
+}
+
+// appendAudit appends the transaction's events to their streams. It runs last
+// because each append locks its stream.
+func (tx *tx) appendAudit(ctx context.Context) error {
+	for _, e := range tx.events {
 		e = clean(e)
-		detail, err := detailOf(e)
+		detail, err := json.Marshal(e.Detail)
 		if err != nil {
 			return err
 		}
-		if err := u.later.AppendAudit(ctx, sqlc.AppendAuditParams{Stream: e.Stream, Actor: e.Actor, Action: e.Action, Target: e.Target,
-			Result: e.Result, Reason: e.Reason, CorrelationID: e.CorrelationID, OperationID: e.OperationID, Detail: detail}); err != nil {
+		if err := tx.AppendAudit(ctx, sqlc.AppendAuditParams{Stream: e.Stream, Actor: e.Actor, Via: e.Via, Action: e.Action,
+			Target: e.Target, Result: e.Result, Reason: e.Reason, CorrelationID: e.CorrelationID, OperationID: e.OperationID,
+			Detail: detail}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// detailOf is the event's detail as audit_append takes it.
-func detailOf(e audit.Event) (string, error) {
-	if len(e.Detail) == 0 {
-		return "", nil
-	}
-	raw, err := json.Marshal(e.Detail)
-	return string(raw), err
-}
-
 // Audit returns up to limit events of a stream after seq, in order.
-func (s *Store) Audit(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error) {
+func (s *Audit) Audit(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error) {
 	var events []audit.Event
-	err := s.read(ctx, "reading audit stream "+stream, func(ctx context.Context) error {
-		rows, err := s.q.ListAudit(ctx, stream, after, int32(min(limit, 10_000)))
+	err := s.db.Read(ctx, "reading audit stream "+stream, func(ctx context.Context) error {
+		rows, err := s.db.q.ListAudit(ctx, stream, after, int32(min(limit, maxAuditPage)))
 		if err != nil {
 			return err
 		}
@@ -64,10 +89,10 @@ func (s *Store) Audit(ctx context.Context, stream string, after int64, limit int
 	return events, err
 }
 
-// AuditStreams lists the streams there are.
-func (s *Store) AuditStreams(ctx context.Context) (streams []string, err error) {
-	err = s.read(ctx, "listing audit streams", func(ctx context.Context) (err error) {
-		streams, err = s.q.ListAuditStreams(ctx)
+// AuditStreams lists the audit streams.
+func (s *Audit) AuditStreams(ctx context.Context) (streams []string, err error) {
+	err = s.db.Read(ctx, "listing audit streams", func(ctx context.Context) (err error) {
+		streams, err = s.db.q.ListAuditStreams(ctx)
 		return err
 	})
 	return streams, err
@@ -75,21 +100,21 @@ func (s *Store) AuditStreams(ctx context.Context) (streams []string, err error) 
 
 func auditEvent(r sqlc.AuditEvent) (audit.Event, error) {
 	e := audit.Event{
-		Stream: r.Stream, Seq: r.Seq, At: r.At, Actor: r.Actor, Action: r.Action, Target: r.Target,
+		Stream: r.Stream, Seq: r.Seq, At: r.At, Actor: r.Actor, Via: r.Via, Action: r.Action, Target: r.Target,
 		Result: r.Result, Reason: r.Reason, CorrelationID: r.CorrelationID, OperationID: r.OperationID,
 		PrevHash: r.PrevHash, Hash: r.Hash,
 	}
-	if len(r.Detail) == 0 {
-		return e, nil
+	err := json.Unmarshal(r.Detail, &e.Detail)
+	if len(e.Detail) == 0 {
+		e.Detail = nil
 	}
-	return e, json.Unmarshal(r.Detail, &e.Detail)
+	return e, err
 }
 
-// clean makes every text of the event one that Postgres and JSON store as it
-// is, so that the row read back has the hash it was written with. Empty details
-// are left out.
+// clean makes every text of the event one that Postgres can store, drops empty
+// details and bounds the lengths.
 func clean(e audit.Event) audit.Event {
-	for _, text := range []*string{&e.Stream, &e.Actor, &e.Action, &e.Target, &e.Reason, &e.CorrelationID, &e.OperationID} {
+	for _, text := range []*string{&e.Stream, &e.Actor, &e.Via, &e.Action, &e.Target, &e.Reason, &e.CorrelationID, &e.OperationID} {
 		*text = cleanText(*text)
 	}
 	detail := make(map[string]string, len(e.Detail))

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-func TestAReplacedSerialLocksBothCopies(t *testing.T) {
+func TestRetiredSerialLocksIdentity(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
 	thief := m.held()
@@ -146,7 +146,7 @@ func TestWhatNeverLocks(t *testing.T) {
 	}
 }
 
-func TestASequenceBehindWithAnotherKeyLocks(t *testing.T) {
+func TestSequenceBehindLocksIdentity(t *testing.T) {
 	t.Parallel()
 	t.Run("a renewal", func(t *testing.T) {
 		e := setup(t)
@@ -190,7 +190,7 @@ func TestASequenceBehindWithAnotherKeyLocks(t *testing.T) {
 
 // Two copies of one disk: whoever goes on, the other is found out within one
 // renewal, and both are cut.
-func TestACopiedDiskIsFoundOut(t *testing.T) {
+func TestCopiedDiskIsDetected(t *testing.T) {
 	e := setup(t)
 	a := e.machine()
 	b := *a

@@ -1,12 +1,12 @@
-// Package store keeps what is true in Postgres: nodes, operations, tasks,
-// tokens, certificates, the ledger, the outbox and the audit trail. It is the
-// adapter behind activities.Records, activities.Tasks, activities.Ledger,
-// nodeapi.Store, nodeapi.Wakes, adminapi.Store and relay.Outbox, whose comments
-// are its contract.
+// Package store keeps nodes, operations, tasks, tokens, certificates, resources, the
+// outbox and the audit trail in Postgres. It implements the ports of activities,
+// api/nodeapi, api/adminapi, api/relay and api/metrics, whose comments are its
+// contract.
 //
-// SQL lives in schema/migrations and schema/queries; internal/store/sqlc is
-// generated from them. Start with open.go, then unit.go (what one transaction
-// is), then claims.go. An identity's life is enroll.go, pending.go (issued, not
-// used), identity.go (every request, first use), renew.go, recover.go, lock.go
-// (two hold it) and reissue.go (the way out).
+// The SQL is in schema/migrations and schema/queries; internal/store/sqlc is
+// generated from it. Start with store.go and tx.go. Each other file is named after
+// the rows it reads or writes. An identity's life runs through identity_token.go,
+// identity_pending.go (issued, not used), identity_authenticate.go (each request and
+// the first use), identity_renew.go, identity_recover.go, identity_lock.go (a clone
+// was detected) and identity_reissue.go.
 package store

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func TestEnrolment(t *testing.T) {
+func TestEnrollment(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
@@ -27,6 +27,7 @@ func TestEnrolment(t *testing.T) {
 	}
 	require.Equal(t, activities.Enrollment{Incarnation: 1}, progress())
 
+	e.claim(n.ID, lifecycle.ActionEnroll)
 	tokenID, hash := e.token(n.ID)
 	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true}, progress())
 	require.Equal(t, lifecycle.NodeBootstrapIssued, e.node(n.ID).State)
@@ -63,7 +64,7 @@ func TestEnrolment(t *testing.T) {
 	require.True(t, caller.HasPolled)
 	require.Equal(t, second, *e.node(n.ID).Identity)
 
-	require.Equal(t, []string{"nodes.register succeeded", "nodes.token_issued succeeded", "nodes.token_claimed succeeded",
+	require.Equal(t, []string{"nodes.register succeeded", "nodes.enroll accepted RMA-4411", "nodes.token_issued succeeded", "nodes.token_claimed succeeded",
 		"nodes.certificate_issued succeeded", "nodes.certificate_issued succeeded",
 		"nodes.identity_refused refused serial_superseded", "nodes.certificate_promoted succeeded"}, e.audit(n.ID))
 	require.Equal(t, []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}, e.events(n.ID))

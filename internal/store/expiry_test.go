@@ -10,7 +10,7 @@ import (
 
 // A token's end is that of its claim: the key that claimed it in time asks again
 // for as long as it takes, and no other key ever.
-func TestAClaimOutlivesItsToken(t *testing.T) {
+func TestClaimOutlivesToken(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()

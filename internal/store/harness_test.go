@@ -133,7 +133,7 @@ func (e *env) audit(stream string) []string {
 
 func (e *env) chain(stream string) []audit.Event {
 	e.t.Helper()
-	events, err := e.Audit(e.t.Context(), stream, 0, 10_000)
+	events, err := e.Store.Audit.Audit(e.t.Context(), stream, 0, 10_000)
 	require.NoError(e.t, err)
 	require.NoError(e.t, audit.VerifyChain(nil, events))
 	return events

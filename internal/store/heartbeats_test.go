@@ -67,7 +67,7 @@ func TestGatheredHeartbeatsAreAnsweredForThemselves(t *testing.T) {
 }
 
 // A row that somebody holds delays its own node's heartbeat and no other.
-func TestAHeldRowDelaysNoOtherHeartbeat(t *testing.T) {
+func TestLockedRowDelaysNoOtherHeartbeat(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	stuck, _, _ := e.enroll()

@@ -11,9 +11,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// The evidence of a clone is written down after the request that showed it was
-// undone. A reissue that came in between stands.
-func TestALockIsOfOneIncarnation(t *testing.T) {
+// The lock is written after the request that proved the clone was rolled back. It
+// does not lock an incarnation that was reissued in between.
+func TestLockIsForOneIncarnation(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s, err := Open(ctx, Config{URL: pgtest.New(t, Migrate)})
@@ -21,15 +21,15 @@ func TestALockIsOfOneIncarnation(t *testing.T) {
 	t.Cleanup(s.Close)
 	n, err := s.Register(ctx, wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, audit.Subject{Actor: "alice@ops"})
 	require.NoError(t, err)
-	_, err = s.q.NextIncarnation(ctx, n.ID)
+	_, err = s.db.q.NextIncarnation(ctx, n.ID)
 	require.NoError(t, err)
 	for _, c := range []struct {
 		incarnation int64
 		locked      bool
 	}{{1, false}, {2, true}} {
 		err := refuseClone(clone{n.ID, c.incarnation, cloneOfSerial}, audit.Event{Stream: n.ID, Target: n.ID, Actor: systemActor})
-		require.Error(t, s.write(ctx, "locking", func(context.Context, *unit) error { return err }))
-		node, err := s.q.LockNode(ctx, n.ID)
+		require.Error(t, s.db.write(ctx, "locking", func(context.Context, *tx) error { return err }))
+		node, err := s.db.q.LockNode(ctx, n.ID)
 		require.NoError(t, err)
 		require.Equal(t, c.locked, node.Locked, "incarnation %d", c.incarnation)
 	}

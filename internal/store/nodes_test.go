@@ -87,9 +87,9 @@ func TestFindingNodes(t *testing.T) {
 		_, err := e.Node(ctx, missing)
 		requireKind(t, err, schema.KindNotFound, "")
 	}
-	_, err = e.Operations(ctx, "nonsense", false)
+	_, err = e.Inventory.Operations(ctx, "nonsense", false)
 	requireKind(t, err, schema.KindNotFound, "")
-	ops, err := e.Operations(ctx, "", false)
+	ops, err := e.Inventory.Operations(ctx, "", false)
 	require.NoError(t, err)
 	require.Empty(t, ops)
 }

@@ -8,7 +8,7 @@ import (
 
 // A node's row says which verifier set its polls name. It is written when that
 // changes, and starts anew with an incarnation.
-func TestTheSetOfANode(t *testing.T) {
+func TestVerifierSetOfNode(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	m := e.machine()

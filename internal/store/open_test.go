@@ -29,7 +29,7 @@ func TestMigrateManyAtOnce(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestADatabaseThatWasNotSetUp(t *testing.T) {
+func TestDatabaseWithoutSchema(t *testing.T) {
 	t.Parallel()
 	s, err := store.Open(t.Context(), store.Config{URL: pgtest.Empty(t)})
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 }
 
-func TestALostServerIsUnavailable(t *testing.T) {
+func TestLostServerIsUnavailable(t *testing.T) {
 	e := setup(t)
 	n := e.inState(lifecycle.NodeActive)
 	u, err := url.Parse(e.url)

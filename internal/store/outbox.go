@@ -13,37 +13,40 @@ import (
 
 // Outbox implements relay.Outbox.
 type Outbox struct {
-	s      *Store
-	l      *Listener
-	wake   <-chan struct{}
-	handed chan relay.Message
+	tasks *Tasks
+	l     *Listener
+	wake  <-chan struct{}
+	ready chan relay.Message
 }
 
 const (
-	// holdFor is how long a message that was taken is offered to nobody else.
+	// holdFor is how long a message stays reserved for the relay that took it.
 	holdFor = 30 * time.Second
-	// handedMost is how many results may wait for the relay of their process, and
-	// handedRoom what is left of that for results that are being stored.
-	handedMost, handedRoom = 512, 256
+	// maxReady bounds the results that wait for the relay of their process;
+	// readyReserve is the room left for results that are being stored.
+	maxReady, readyReserve = 512, 256
+	// maxTake bounds the messages of one Take.
+	maxTake = 1000
 )
 
 // Outbox returns the outbox, woken by the listener.
-func (s *Store) Outbox(l *Listener) *Outbox {
+func (s *Tasks) Outbox(l *Listener) *Outbox {
 	wake, _ := l.subscribe(channelOutbox, 0)
-	return &Outbox{s, l, wake, make(chan relay.Message, handedMost)}
+	return &Outbox{s, l, wake, make(chan relay.Message, maxReady)}
 }
 
-// Take removes what was delivered and locks up to limit undelivered messages
-// that are due, oldest first, for half a minute: who takes them and dies leaves
-// them due again after it. To remove twice is to remove once.
+// Take removes the delivered messages and reserves up to limit due ones, oldest
+// first, for half a minute. The messages of a relay that dies become due again
+// after that. Removing a message twice is a no-op.
 func (o *Outbox) Take(ctx context.Context, limit int, delivered []relay.Message) ([]relay.Message, error) {
+	p := sqlc.TakeOutboxParams{DeliveredIds: make([]int64, len(delivered)), DeliveredCreated: make([]time.Time, len(delivered)),
+		MaxRows: int32(min(limit, maxTake)), HoldSeconds: holdFor.Seconds()}
+	for i, m := range delivered {
+		p.DeliveredIds[i], p.DeliveredCreated[i] = m.ID, m.CreatedAt
+	}
 	var messages []relay.Message
-	err := o.s.read(ctx, "taking messages from the outbox", func(ctx context.Context) error {
-		ids, created := make([]int64, len(delivered)), make([]time.Time, len(delivered))
-		for i, m := range delivered {
-			ids[i], created[i] = m.ID, m.CreatedAt
-		}
-		rows, err := o.s.q.TakeOutbox(ctx, ids, created, int32(min(limit, 1000)))
+	err := o.tasks.db.Exec(ctx, "taking messages from the outbox", func(ctx context.Context) error {
+		rows, err := o.tasks.db.q.TakeOutbox(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -69,105 +72,104 @@ func outboxMessage(r sqlc.TakeOutboxRow) (relay.Message, error) {
 	return m, nil
 }
 
-// MarkOrphaned marks a message whose workflow is gone: kept and visible.
+// MarkOrphaned marks a message whose workflow is gone. It is kept for inspection.
 func (o *Outbox) MarkOrphaned(ctx context.Context, id int64, why string) error {
-	return o.s.read(ctx, "marking a message as orphaned", func(ctx context.Context) error {
-		_, err := o.s.q.OrphanOutbox(ctx, id, cleanText(why))
+	return o.tasks.db.Exec(ctx, "marking a message as orphaned", func(ctx context.Context) error {
+		_, err := o.tasks.db.q.OrphanOutbox(ctx, id, cleanText(why))
 		return err
 	})
 }
 
-// MarkFailed notes a failed try; the message is due again after a backoff of 1 s
-// doubling to a minute.
+// MarkFailed records a failed delivery. The message is due again after a backoff of
+// 1 s that doubles up to a minute.
 func (o *Outbox) MarkFailed(ctx context.Context, id int64, why string) error {
-	return o.s.read(ctx, "noting a failed delivery", func(ctx context.Context) error {
-		_, err := o.s.q.FailOutbox(ctx, id, cleanText(why))
+	return o.tasks.db.Exec(ctx, "recording a failed delivery", func(ctx context.Context) error {
+		_, err := o.tasks.db.q.FailOutbox(ctx, id, cleanText(why))
 		return err
 	})
 }
 
-// Wake gets a value when a message was written, and now and then anyway. From
-// the call to Rest on, whoever called is this process's relay: results that are
-// stored here wake it and nobody else. A notification would make their
-// transactions wait for each other, which the database lets commit one at a time
-// when they notify.
+// Wake returns a channel that receives after a message was written and at
+// intervals. Until Rest, the caller is the relay of this process: it gets the
+// results stored here from LocalResults without a notification.
 func (o *Outbox) Wake() <-chan struct{} {
-	o.s.relay.Store(o)
+	o.tasks.outbox.Store(o)
 	return o.wake
 }
 
-// LocalResults gives the results that this process stored: they are taken as by Take,
-// which saves the relay a look and a transaction for each. Those that nobody
-// reads are due after holdFor.
-func (o *Outbox) LocalResults() <-chan relay.Message { return o.handed }
+// LocalResults returns the results that this process stored, reserved as by Take, which
+// saves the relay a query for each. Those that it does not receive are due after
+// half a minute.
+func (o *Outbox) LocalResults() <-chan relay.Message { return o.ready }
 
-// hold is how long a result's message is kept from the others: holdFor when it
-// can be handed to this process's relay, else 0.
+// Rest ends the caller's role as the relay of this process.
+func (o *Outbox) Rest() { o.tasks.outbox.Store(nil) }
+
+// hold is how long a result's message is reserved for the relay of this process:
+// 0 if there is none or it lags behind.
 func (o *Outbox) hold() time.Duration {
-	if o == nil || len(o.handed) > handedMost-handedRoom {
+	if o == nil || len(o.ready) > maxReady-readyReserve {
 		return 0
 	}
 	return holdFor
 }
 
-// hand gives a held message to the relay.
-func (o *Outbox) hand(m relay.Message) {
+// deliver passes a reserved message to the relay of this process.
+func (o *Outbox) deliver(m relay.Message) {
 	select {
-	case o.handed <- m:
-	default: // it is due when it is held no more
+	case o.ready <- m:
+	default: // due again when its reservation ends
 	}
 }
 
-// Rest says that this process's relay ended: results wake the others' again.
-func (o *Outbox) Rest() { o.s.relay.Store(nil) }
-
-// resultChannel is where a stored result is told: nowhere for a process that
-// has a relay.
-func (s *Store) resultChannel() string {
-	if s.relay.Load() != nil {
-		return ""
-	}
-	return channelOutbox
-}
-
-// wakeRelay wakes this process's relay, if it has one.
-func (s *Store) wakeRelay() {
-	if o := s.relay.Load(); o != nil {
-		o.l.wakeOne(channelOutbox)
+// wakeRelay wakes the relay of this process, if any.
+func (o *Outbox) wakeRelay() {
+	if o != nil {
+		o.l.wake(channelOutbox)
 	}
 }
 
-// tell puts an event of a node for a workflow into the outbox.
-func (u *unit) tell(ctx context.Context, workflowID, nodeID string, incarnation int64, event lifecycle.AgentEventName) error {
-	return u.tellEvent(ctx, workflowID, lifecycle.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation})
+// enqueueSignal puts an event for a workflow into the outbox.
+func (tx *tx) enqueueSignal(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {
+	tx.notify(channelOutbox, "")
+	return tx.InsertEventMessage(ctx, workflowID, &e)
 }
 
-func (u *unit) tellEvent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {
-	return u.later.InsertEventMessage(ctx, channelOutbox, workflowID, &e)
+// enqueueResult puts a task's result, or the lack of one, into the outbox.
+func (tx *tx) enqueueResult(ctx context.Context, taskID, workflowID string) error {
+	tx.notify(channelOutbox, "")
+	return tx.InsertResultMessage(ctx, &taskID, workflowID)
 }
 
-// tellEnrolment tells an event of an identity to the workflow that waits for it:
-// the node's enrolment, or its reissue. An enrolment that is open while the
-// identity is reissued waits for the same node and hears it too.
-func (u *unit) tellEnrolment(ctx context.Context, nodeID string, incarnation int64, reissued bool, event lifecycle.AgentEventName) error {
-	node, err := u.GetNode(ctx, nodeID)
-	if err != nil {
-		return err
-	}
-	if !reissued {
-		return u.tell(ctx, lifecycle.NodeWorkflowID(node.Host, nodeID), nodeID, incarnation, event)
-	}
-	open, err := u.OpenOperations(ctx, nodeID)
+// signalEnrollment signals the open enrollment of the node and, for a reissued
+// identity, its open reissue. Without an open operation there is none to signal:
+// a later one reads the state from the database.
+func (tx *tx) signalEnrollment(ctx context.Context, nodeID string, incarnation int64, reissued bool, event lifecycle.AgentEventName) error {
+	return tx.signalOpen(ctx, lifecycle.AgentEvent{Event: event, NodeID: nodeID, Incarnation: incarnation}, func(a lifecycle.Action) bool {
+		return a == lifecycle.ActionEnroll || reissued && a == lifecycle.ActionReissueEnrollment
+	})
+}
+
+// signalNodeRemoved signals the node's open reissue that the node was removed.
+func (tx *tx) signalNodeRemoved(ctx context.Context, nodeID string) error {
+	return tx.signalOpen(ctx, lifecycle.AgentEvent{Event: lifecycle.EventNodeRemoved, NodeID: nodeID}, func(a lifecycle.Action) bool {
+		return a == lifecycle.ActionReissueEnrollment
+	})
+}
+
+// signalOpen signals the workflows of the node's open operations of the actions.
+func (tx *tx) signalOpen(ctx context.Context, e lifecycle.AgentEvent, of func(lifecycle.Action) bool) error {
+	open, err := tx.OpenOperations(ctx, e.NodeID)
 	if err != nil {
 		return err
 	}
 	for _, op := range open {
-		if op.Action != lifecycle.ActionEnroll {
+		if !of(op.Action) {
 			continue
 		}
-		if err := u.tell(ctx, lifecycle.NodeWorkflowID(node.Host, nodeID), nodeID, incarnation, event); err != nil {
+		if err := tx.enqueueSignal(ctx, op.WorkflowID, e); err != nil {
 			return err
 		}
 	}
-	return u.tell(ctx, lifecycle.ReissueWorkflowID(node.Host, nodeID), nodeID, incarnation, event)
+	return nil
 }

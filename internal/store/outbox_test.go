@@ -25,7 +25,7 @@ func (e *env) outbox() *store.Outbox {
 
 // A process that has a relay hands it its results itself, and wakes the others only
 // once it has none any more: transactions that notify commit one at a time.
-func TestAResultIsHandedToTheRelayOfItsProcess(t *testing.T) {
+func TestResultGoesToOwnRelay(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	foreign, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
@@ -133,7 +133,7 @@ func TestOutbox(t *testing.T) {
 	require.Equal(t, int64(60), e.number("SELECT round(extract(epoch FROM next_try_at - now()))::int FROM outbox WHERE id = $1", first[1].ID))
 }
 
-func TestAResultGoesToWhoWaitsNow(t *testing.T) {
+func TestResultGoesToCurrentOwner(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
@@ -153,7 +153,7 @@ func TestAResultGoesToWhoWaitsNow(t *testing.T) {
 }
 
 // A message that is written anew while an older word of it is delivered stays.
-func TestAMessageWrittenAnewIsNotRemoved(t *testing.T) {
+func TestRewrittenMessageIsKept(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()

@@ -27,7 +27,7 @@ func query(t *testing.T, file, name string) string {
 
 // What one node's view reads is found by the node: a plan that holds for all
 // parameters walks no table and no whole index.
-func TestOneNodesViewReadsNoWholeTable(t *testing.T) { //nolint:tparallel // one connection has the settings
+func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connection has the settings
 	e := setup(t)
 	ctx := t.Context()
 	conn, err := pgx.Connect(ctx, e.url)

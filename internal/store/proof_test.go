@@ -16,7 +16,7 @@ import (
 // What proves a result stays beside it, byte for byte, and the audit names the
 // certificate; that of a repeat is not taken over, nor is any kept of a task that
 // came without.
-func TestTheProofOfAResultIsKept(t *testing.T) {
+func TestResultProofIsKept(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, _, _ := e.enroll()

@@ -170,7 +170,7 @@ func TestRefusedRecoveries(t *testing.T) {
 	}
 }
 
-func TestAReplacedUnusedRecoveryTokenIsVoid(t *testing.T) {
+func TestReplacedRecoveryTokenIsVoid(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
 	lost := m.renewed(m.k(2))
@@ -198,7 +198,7 @@ func TestRecoveriesInEveryState(t *testing.T) {
 	}
 }
 
-func TestANodeWithoutARecoveryKey(t *testing.T) {
+func TestRecoverWithoutKey(t *testing.T) {
 	e := setup(t)
 	n := e.register()
 	tokenID, hash := e.token(n.ID)
@@ -259,7 +259,7 @@ func TestOneKeyWinsATokenOnTwoReplicas(t *testing.T) {
 	require.Equal(t, 1, won)
 }
 
-func TestAKeyIsOneNodesForEver(t *testing.T) {
+func TestKeyBelongsToOneNode(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
 	n := e.register()

@@ -66,6 +66,8 @@ func TestReissue(t *testing.T) {
 	e.dispatch(provision.Fence, "facts", task.FactsCollect)
 	offer := e.take(m.caller, task.LeaseDuration)
 
+	_, err := e.Claim(ctx, reissueRequest(id))
+	require.NoError(t, err)
 	tokenID, hash := e.reissued(id)
 	require.Equal(t, []string{"reissue bundle_issued 2"}, e.told(id))
 	progress := func() activities.Enrollment {
@@ -250,11 +252,13 @@ func TestReissueUnlocks(t *testing.T) {
 	requireKind(t, e.IssueToken(t.Context(), mint(n.ID, trust.PurposeEnroll), operator), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 }
 
-func TestAnOpenEnrolmentHearsOfTheReissue(t *testing.T) {
+func TestReissueSignalsOpenEnrollment(t *testing.T) {
 	e := setup(t)
 	n := e.register()
 	claim := e.claim(n.ID, lifecycle.ActionEnroll)
 	e.token(n.ID)
+	_, err := e.Claim(t.Context(), reissueRequest(n.ID))
+	require.NoError(t, err)
 	m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID}}
 	e.reissue(m, m.k(1))
 	require.Equal(t, []string{"node bundle_issued 1", "node bundle_issued 2", "reissue bundle_issued 2",
@@ -266,7 +270,7 @@ func reissueRequest(nodeID string) activities.ClaimRequest {
 	return request(nodeID, lifecycle.ActionReissueEnrollment)
 }
 
-func TestAReissueHoldsNothing(t *testing.T) {
+func TestReissueDoesNotHoldNode(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	m := e.machine()
@@ -297,7 +301,7 @@ func TestAReissueHoldsNothing(t *testing.T) {
 	_, err = e.Prepare(ctx, spec(c.Fence, "facts", task.FactsCollect), taskOwner("facts"))
 	requireKind(t, err, schema.KindFenced, "")
 	requireKind(t, e.Void(ctx, c.Fence), schema.KindFenced, "")
-	_, err = e.Ledger().Plan(ctx, c.Fence, activities.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "manual"})
+	_, err = e.Store.Operations.Plan(ctx, c.Fence, activities.Resource{ResourceID: schema.NewID(), Kind: "instance", Provider: "manual"})
 	requireKind(t, err, schema.KindFenced, "")
 	forged := provision.Fence
 	forged.OpSeq = 0
@@ -321,20 +325,15 @@ func TestOneReissueAtATime(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	id := e.machine().caller.NodeID
-	won := 0
-	for _, err := range race(20, func(i int) error {
-		r := reissueRequest(id)
-		r.WorkflowID = fmt.Sprintf("fleet:%d", i)
-		_, err := e.Claim(ctx, r)
+	for _, err := range race(20, func(int) error {
+		_, err := e.Claim(ctx, reissueRequest(id))
 		return err
 	}) {
-		if err == nil {
-			won++
-			continue
-		}
-		requireKind(t, err, schema.KindOperationInProgress, "reissue-enrollment_open")
+		require.NoError(t, err, "each run of the workflow supersedes the one before")
 	}
-	require.Equal(t, 1, won)
+	open, err := e.Inventory.Operations(ctx, id, true)
+	require.NoError(t, err)
+	require.Len(t, open, 1)
 
 	n := e.machine().caller.NodeID
 	first, err := e.Claim(ctx, reissueRequest(n))
@@ -344,12 +343,12 @@ func TestOneReissueAtATime(t *testing.T) {
 	requireKind(t, e.Advance(ctx, first.Fence, activities.Advance{Phase: "x"}), schema.KindFenced, "operation_over")
 	require.Contains(t, e.audit(n), "nodes.reissue_enrollment failed superseded")
 	e.claim(n, lifecycle.ActionProvision)
-	open, err := e.Operations(ctx, n, true)
+	open, err = e.Inventory.Operations(ctx, n, true)
 	require.NoError(t, err)
 	require.Len(t, open, 2, "an operation of the node ends no reissue")
 }
 
-func TestACancelledReissue(t *testing.T) {
+func TestCanceledReissue(t *testing.T) {
 	t.Parallel()
 	cancel := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: true}
 	t.Run("before the claim leaves the identity", func(t *testing.T) {

@@ -18,7 +18,7 @@ func (e *env) tokenStateOf(id string) (s string) {
 	return s
 }
 
-func TestAChainOfRenewals(t *testing.T) {
+func TestRenewalChain(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
 	require.Equal(t, int64(1), m.sequence)
@@ -107,7 +107,7 @@ func TestLostAnswersOfRenewals(t *testing.T) {
 	}
 }
 
-func TestASlowDuplicateOfARenewalHarmsNobody(t *testing.T) {
+func TestLateRenewalDuplicateIsHarmless(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
 	slow := *m // a request that was let in before the promotion
@@ -151,7 +151,7 @@ func TestRefusedRenewals(t *testing.T) {
 	m.use()
 }
 
-func TestTheSameCertificateIsStoredOnce(t *testing.T) {
+func TestStorePendingIsIdempotent(t *testing.T) {
 	e := setup(t)
 	m := e.machine()
 	require.NoError(t, m.renew(m.k(2)))

@@ -11,9 +11,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// TestTheSweepWakesTheFenced lets nobody listen for notifications: of a thousand
-// open polls those of fenced nodes are woken, and no other.
-func TestTheSweepWakesTheFenced(t *testing.T) {
+// TestSweepWakesFencedPolls runs without notifications: of a thousand open polls the
+// sweep wakes those of fenced nodes only.
+func TestSweepWakesFencedPolls(t *testing.T) {
 	e := setup(t)
 	l, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)

@@ -3,8 +3,10 @@ package audit
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -38,11 +40,11 @@ const (
 	TaskDispatched  = "tasks.dispatched"
 	TaskFinished    = "tasks.finished"
 	TaskLate        = "tasks.late_result"
-	TaskMismatched  = "tasks.foreign_result" // of another body than the one that was signed
+	TaskMismatched  = "tasks.mismatched_result" // for another body than the signed one
 	TaskRequeued    = "tasks.requeued"
 	TaskLost        = "tasks.lost"
-	TaskReturned    = "tasks.back"
-	TaskRedelivered = "tasks.delivery_nudged"
+	TaskReturned    = "tasks.returned"
+	TaskRedelivered = "tasks.redelivered"
 	TaskResume      = "tasks.resume"
 	TaskCancel      = "tasks.cancel"
 	SetPublished    = "trust.verifier_set_published"
@@ -87,22 +89,35 @@ type Event struct {
 	Hash          string            `json:"hash"`      // hex
 }
 
-// auditDomain separates these hashes from every other use of SHA-256.
-const domain = "gpuaas audit v1\n"
+// domain is the first field of every preimage: it separates these hashes from
+// other uses of SHA-256.
+const domain = "gpuaas audit v1"
 
-// ComputeHash returns the hex SHA-256 over the event, its predecessor's hash
-// included, its own Hash left out.
+// ComputeHash returns the event's hash as the package comment specifies it. It
+// ignores Hash.
 func (e Event) ComputeHash() string {
-	e.Hash = ""
-	e.At = e.At.UTC().Truncate(time.Microsecond)
-	body, _ := json.Marshal(e) //nolint:errchkjson // strings, ints, a time and a string map always encode
-	sum := sha256.Sum256(append([]byte(domain), body...))
+	var detail []byte
+	for _, key := range slices.Sorted(maps.Keys(e.Detail)) {
+		detail = appendField(appendField(detail, key), e.Detail[key])
+	}
+	var preimage []byte
+	for _, field := range []string{domain, e.Stream, strconv.FormatInt(e.Seq, 10), strconv.FormatInt(e.At.UnixMicro(), 10),
+		e.Actor, e.Via, e.Action, e.Target, e.Result, e.Reason, e.CorrelationID, e.OperationID, string(detail), e.PrevHash} {
+		preimage = appendField(preimage, field)
+	}
+	sum := sha256.Sum256(preimage)
 	return hex.EncodeToString(sum[:])
 }
 
-// VerifyChain checks the events of one stream in order of Seq, starting at
-// prev (the last event already verified; nil at the start of a stream). It
-// returns the first fault found, or nil.
+// appendField appends a field's length, a colon and the field.
+func appendField(to []byte, field string) []byte {
+	to = strconv.AppendInt(to, int64(len(field)), 10)
+	return append(append(to, ':'), field...)
+}
+
+// VerifyChain checks the events of one stream in order of Seq. prev is the last
+// event already verified, nil at the start of a stream. It returns the first
+// fault, or nil.
 func VerifyChain(prev *Event, events []Event) error {
 	want, prevHash := int64(1), ""
 	if prev != nil {

@@ -1,6 +1,6 @@
 package audit
 
-// Subject is who asks, for the audit.
+// Subject identifies the author of a request in the audit trail.
 type Subject struct {
 	Actor string
 	// Via is the door the request came through: "api" or "temporal".

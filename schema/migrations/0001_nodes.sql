@@ -1,6 +1,6 @@
 -- +goose Up
 
--- The catalog a registration must refer to; free-text SKUs are refused.
+-- The catalog of SKUs. A registration names one of them.
 CREATE TABLE skus (
     name             text    CONSTRAINT skus_pkey PRIMARY KEY,
     active           boolean NOT NULL DEFAULT true,
@@ -15,8 +15,7 @@ INSERT INTO skus (name, gpu_model, max_gpus, min_cpus, min_memory_bytes) VALUES
     ('a100',    'A100', 8, 16, 128::bigint << 30),
     ('cpu-dev', '',     0,  1, 512::bigint << 20);
 
--- One row per node, kept for ever: a removed node stays as a tombstone.
--- Columns stand in the order an operator reads them.
+-- One row per node. The row of a removed node is kept as a tombstone.
 CREATE TABLE nodes (
     node_id     uuid        CONSTRAINT nodes_pkey PRIMARY KEY,
     host        text        NOT NULL CONSTRAINT nodes_host_check CHECK (host <> ''),
@@ -26,17 +25,26 @@ CREATE TABLE nodes (
     state_since timestamptz NOT NULL DEFAULT now(),
     cordoned    boolean     NOT NULL DEFAULT false,
 
-    -- The fence: rises with every claim. A write of an operation names the
-    -- op_seq it was given and changes nothing once a newer one was handed out.
+    -- The fence. Every claim increments it. A write of an operation carries the
+    -- op_seq of its claim and changes nothing once a newer one was allocated.
     op_seq       bigint NOT NULL DEFAULT 0,
-    -- The operation that holds the node, for display; the lock is Temporal's.
+    -- The operation that holds the node. The lock itself is the workflow id.
     operation_id uuid,
 
-    -- Whose identity counts. Certificates and tasks of an older incarnation
+    -- The identity's generation. Certificates and tasks of an older incarnation
     -- are void.
     incarnation        bigint NOT NULL DEFAULT 1 CONSTRAINT nodes_incarnation_check CHECK (incarnation >= 1),
-    -- The last incarnation that made an authenticated poll; 0 for none.
+    -- The last incarnation that made an authenticated poll; 0 if none did.
     polled_incarnation bigint NOT NULL DEFAULT 0,
+    -- The incarnation's recovery key.
+    recovery_key         bytea CONSTRAINT nodes_recovery_key_check CHECK (octet_length(recovery_key) = 32),
+    -- The sequence of the last issued identity, used or not.
+    identity_sequence    bigint NOT NULL DEFAULT 0,
+    identity_locked_at   timestamptz,
+    identity_lock_reason text   NOT NULL DEFAULT '',
+    -- The version of the verifier set that the node's last poll named; 0 before
+    -- the incarnation's first poll.
+    set_version          bigint NOT NULL DEFAULT 0 CONSTRAINT nodes_set_version_check CHECK (set_version >= 0),
 
     sku             text    NOT NULL CONSTRAINT nodes_sku_fkey REFERENCES skus (name),
     gpus_total      integer NOT NULL CONSTRAINT nodes_gpus_total_check CHECK (gpus_total >= 0),
@@ -48,28 +56,30 @@ CREATE TABLE nodes (
     ssh_username    text    NOT NULL DEFAULT '',
     ssh_public_key  text    NOT NULL DEFAULT '',
 
-    -- What the agent reports.
+    -- Reported by the agent.
     last_heartbeat_at timestamptz,
     agent_version     text   NOT NULL DEFAULT '',
     agent_phase       text   NOT NULL DEFAULT '',
     boot_id           text   NOT NULL DEFAULT '',
     uptime_seconds    bigint NOT NULL DEFAULT 0,
     workloads         jsonb  NOT NULL DEFAULT '[]',
-    -- When the agent saw these workloads, by the node's own clock: a heartbeat
-    -- that was overtaken by a task result does not undo it.
+    -- When the agent observed the workloads, by the node's clock: a heartbeat
+    -- that a task result overtook must not undo the result.
     workloads_at      timestamptz,
     facts             jsonb,
 
     task_seq   bigint      NOT NULL DEFAULT 0, -- the last task's seq
-    created_at timestamptz NOT NULL DEFAULT now()
-) WITH (fillfactor = 70); -- room for heartbeats to update rows in place
+    created_at timestamptz NOT NULL DEFAULT now(),
 
--- A host name may return once its node was removed.
+    CONSTRAINT nodes_identity_lock_check CHECK ((identity_locked_at IS NULL) = (identity_lock_reason = ''))
+) WITH (fillfactor = 70); -- leaves room for heartbeats to update rows in place
+
+-- A host name may be reused once its node was removed.
 CREATE UNIQUE INDEX nodes_host_live_key ON nodes (lower(host)) WHERE state <> 'removed';
 CREATE INDEX nodes_host_idx ON nodes (lower(host));
 CREATE INDEX nodes_state_idx ON nodes (state);
 
--- The machine behind a node. Terminated ones are kept.
+-- The machines behind a node. Terminated ones are kept.
 CREATE TABLE instances (
     instance_id uuid        CONSTRAINT instances_pkey PRIMARY KEY,
     node_id     uuid        NOT NULL CONSTRAINT instances_node_fkey REFERENCES nodes (node_id),
@@ -82,6 +92,7 @@ CREATE TABLE instances (
 );
 
 CREATE UNIQUE INDEX instances_node_live_key ON instances (node_id) WHERE state <> 'terminated';
+CREATE INDEX instances_node_idx ON instances (node_id, created_at DESC);
 
 -- +goose Down
 DROP TABLE instances;

@@ -1,42 +1,51 @@
 -- +goose Up
 
--- The projection of lifecycle workflows: what lists and gauges read. Temporal
--- owns what is happening; a row here never decides that.
+-- One row per operation: the record of a lifecycle workflow's progress. Temporal
+-- runs the workflow; this row is what lists, gauges and history read.
 CREATE TABLE operations (
     operation_id   uuid        CONSTRAINT operations_pkey PRIMARY KEY,
     node_id        uuid        NOT NULL CONSTRAINT operations_node_fkey REFERENCES nodes (node_id),
-    op_seq         bigint      NOT NULL,
-    action         text        NOT NULL CONSTRAINT operations_action_check CHECK (action IN (
-                       'enroll', 'provision', 'drain', 'retire', 'reactivate', 'remove')),
+    -- The fence that the claim allocated; 0 for an operation that does not hold
+    -- its node, such as a reissue.
+    op_seq         bigint      NOT NULL CONSTRAINT operations_op_seq_check CHECK (op_seq >= 0),
+    action         text        NOT NULL,
     status         text        NOT NULL CONSTRAINT operations_status_check CHECK (status IN (
-                       'accepted', 'running', 'parked', 'completed', 'failed', 'cancelled')),
+                       'accepted', 'running', 'parked', 'completed', 'failed', 'cancelled', 'abandoned')),
     phase          text        NOT NULL DEFAULT '',
-    step           bigint      NOT NULL DEFAULT 0, -- the last advance that counted
+    step           bigint      NOT NULL DEFAULT 0, -- the last recorded advance
     stuck          jsonb,                          -- why it is parked
-    decision       jsonb,                          -- the last decision of the phase, to tell a repeat
+    decision       jsonb,                          -- the phase's last decision, to recognize a repeat
+    -- The whole status document as of the last progress.
+    document       jsonb,
     actor          text        NOT NULL,
+    via            text        NOT NULL DEFAULT '', -- the door of the request: api or temporal
     reason         text        NOT NULL DEFAULT '',
     correlation_id text        NOT NULL DEFAULT '',
     workflow_id    text        NOT NULL,
+    -- The run that made the claim, and the run that took over after a reset in
+    -- Temporal, if any.
     run_id         text        NOT NULL,
-    -- What the claim answered, so that the same claim again answers the same.
+    latest_run_id  text,
+    -- The claim's response, which a repeated claim returns again.
     claim          jsonb       NOT NULL,
     outcome        text        NOT NULL DEFAULT '',
     started_at     timestamptz NOT NULL DEFAULT now(),
     ended_at       timestamptz,
 
-    CONSTRAINT operations_node_op_seq_key UNIQUE (node_id, op_seq),
     CONSTRAINT operations_ended_check
         CHECK ((ended_at IS NULL) = (status IN ('accepted', 'running', 'parked'))),
     CONSTRAINT operations_stuck_check CHECK ((stuck IS NOT NULL) = (status = 'parked'))
 );
 
--- A claim ends what a dead run left open, so a node has one open operation.
-CREATE UNIQUE INDEX operations_node_open_key ON operations (node_id) WHERE ended_at IS NULL;
+CREATE UNIQUE INDEX operations_node_op_seq_key ON operations (node_id, op_seq) WHERE op_seq > 0;
+-- A node has at most one open operation that holds it and one that does not.
+CREATE UNIQUE INDEX operations_node_open_key ON operations (node_id) WHERE ended_at IS NULL AND op_seq > 0;
+CREATE UNIQUE INDEX operations_reissue_open_key ON operations (node_id) WHERE ended_at IS NULL AND op_seq = 0;
+CREATE INDEX operations_node_unended_idx ON operations (node_id) WHERE ended_at IS NULL;
 CREATE INDEX operations_started_idx ON operations (started_at);
 
--- What of a node exists outside. A row is planned before the outside call, so
--- that whatever a crash leaves behind is on the list that teardown walks.
+-- The ledger of a node's resources at providers. A row is planned before the
+-- outside call, so that teardown finds everything a crash may leave behind.
 CREATE TABLE resources (
     resource_id  uuid        CONSTRAINT resources_pkey PRIMARY KEY,
     node_id      uuid        NOT NULL CONSTRAINT resources_node_fkey REFERENCES nodes (node_id),

@@ -1,12 +1,12 @@
 -- +goose Up
 
--- Work for nodes. One row per operation and step, so a dispatch that runs twice
--- finds its own row. A task is offered once its signed envelope is attached.
+-- Tasks of nodes. There is one row per operation and step, so a step that runs
+-- twice finds its row.
 CREATE TABLE node_tasks (
     task_id      uuid   CONSTRAINT node_tasks_pkey PRIMARY KEY,
     node_id      uuid   NOT NULL CONSTRAINT node_tasks_node_fkey REFERENCES nodes (node_id),
     incarnation  bigint NOT NULL,
-    seq          bigint NOT NULL, -- rising per node: the order of work
+    seq          bigint NOT NULL, -- rises per node: the order of dispatch
     type         text   NOT NULL,
     effect       text   NOT NULL CONSTRAINT node_tasks_effect_check
                      CHECK (effect IN ('read', 'idempotent', 'destructive')),
@@ -19,42 +19,65 @@ CREATE TABLE node_tasks (
     deadline     timestamptz,
     correlation_id text NOT NULL DEFAULT '',
 
-    -- Bytes, not JSON: the signature is over them.
-    envelope            bytea,
-    envelope_expires_at timestamptz,
+    -- Bytes, not JSON: they are signed.
+    envelope            bytea       NOT NULL,
+    envelope_expires_at timestamptz NOT NULL,
+    body_sha256         text        NOT NULL, -- hex, of the signed body
 
-    -- Who holds the task. The epoch rises with every hand-over; a result that
-    -- names another epoch comes from a lease that was lost.
+    -- The lease. Each dispatch increments the epoch; a result with another epoch
+    -- comes from a lost lease.
     lease_epoch bigint NOT NULL DEFAULT 0,
     lease_until timestamptz,
+    holder      text   NOT NULL DEFAULT '', -- the agent process of the newest lease
+    poll_number bigint NOT NULL DEFAULT 0,  -- the holder's poll that got the newest lease; 0 if it does not count
     progress    text   NOT NULL DEFAULT '',
+    beat_at     timestamptz,                -- the last progress that was recorded as a heartbeat
 
-    -- The activity that waits for the result.
-    owner_workflow_id text NOT NULL,
-    owner_run_id      text NOT NULL,
-    owner_activity_id text NOT NULL,
+    -- The activity that waits for the result, and the response to its last
+    -- heartbeat.
+    owner_workflow_id text    NOT NULL,
+    owner_run_id      text    NOT NULL,
+    owner_activity_id text    NOT NULL,
+    cancel_seen       boolean NOT NULL DEFAULT false,
+    paused            boolean NOT NULL DEFAULT false,
 
-    -- What the agent reported; NULL on a task that ended without a report.
-    result        jsonb,
+    -- An operator's request to cancel.
+    cancel_reason       text NOT NULL DEFAULT '',
+    cancel_requested_at timestamptz,
+
+    -- The agent's report; NULL if the task ended without one. The output's tail
+    -- is apart so that deliveries do not read it.
+    result      jsonb,
+    output_tail text NOT NULL DEFAULT '' CONSTRAINT node_tasks_output_check CHECK (octet_length(output_tail) <= 65536),
+    -- The signature of the result and the signer's key, which allow a check after
+    -- the certificate is gone.
+    result_serial    text,
+    result_key       bytea, -- public, PKIX in DER
+    result_body      bytea, -- bytes, not JSON: they are signed
+    result_signature bytea,
+
     created_at    timestamptz NOT NULL DEFAULT now(),
-    attached_at   timestamptz,
-    dispatched_at timestamptz, -- first hand-over
+    dispatched_at timestamptz, -- first dispatch
+    lost_at       timestamptz, -- a lost task is not finished
     finished_at   timestamptz,
 
     CONSTRAINT node_tasks_step_key UNIQUE (operation_id, step),
     CONSTRAINT node_tasks_seq_key UNIQUE (node_id, seq),
-    CONSTRAINT node_tasks_envelope_check CHECK ((envelope IS NULL) = (envelope_expires_at IS NULL)),
-    CONSTRAINT node_tasks_lease_check
-        CHECK (status NOT IN ('dispatched', 'running') OR (lease_until IS NOT NULL AND envelope IS NOT NULL)),
+    CONSTRAINT node_tasks_lease_check CHECK (status NOT IN ('dispatched', 'running') OR lease_until IS NOT NULL),
+    CONSTRAINT node_tasks_cancel_check CHECK ((cancel_requested_at IS NULL) = (cancel_reason = '')),
+    CONSTRAINT node_tasks_result_proof_check
+        CHECK (num_nulls(result_serial, result_key, result_body, result_signature) IN (0, 4)),
     CONSTRAINT node_tasks_finished_check
-        CHECK ((finished_at IS NOT NULL) = (status IN ('succeeded', 'failed', 'cancelled', 'lost')))
+        CHECK ((finished_at IS NOT NULL) = (status IN ('succeeded', 'failed', 'cancelled')))
 ) WITH (fillfactor = 80);
 
-CREATE INDEX node_tasks_open_idx ON node_tasks (node_id, seq) WHERE status IN ('pending', 'dispatched', 'running');
+-- The only index of unfinished tasks. It has no column that a dispatch or a
+-- progress changes, so both update the row in place.
+CREATE INDEX node_tasks_open_idx ON node_tasks (node_id, seq) WHERE finished_at IS NULL;
 
--- Messages for Temporal, committed with the change they speak of: either the
--- result of a task for the activity that waits, or an event for a workflow. A
--- result is read from its task, so it is stored once.
+-- Messages for Temporal, committed with the change they report: either the result
+-- of a task for its activity or an event for a workflow. The relay reads a result
+-- from its task.
 CREATE TABLE outbox (
     id          bigint      GENERATED ALWAYS AS IDENTITY CONSTRAINT outbox_pkey PRIMARY KEY,
     task_id     uuid        CONSTRAINT outbox_task_key UNIQUE
@@ -65,7 +88,8 @@ CREATE TABLE outbox (
     next_try_at timestamptz NOT NULL DEFAULT now(),
     last_error  text        NOT NULL DEFAULT '',
     created_at  timestamptz NOT NULL DEFAULT now(),
-    orphaned_at timestamptz, -- nobody waits for it any more: kept and visible
+    redelivered_at timestamptz, -- when the reclaimer last made it due at once
+    orphaned_at timestamptz,    -- its workflow is gone: kept for inspection
 
     CONSTRAINT outbox_content_check CHECK ((task_id IS NULL) <> (event IS NULL))
 );

@@ -1,6 +1,6 @@
-// Package migrations holds the database's schema: numbered SQL files in goose's
-// format, embedded so that `gpuaas admin setup` needs no files beside it.
-// Applied files are never edited; a change is a new file that first expands.
+// Package migrations holds the database's schema as numbered SQL files in
+// goose's format. Released files are never edited: a change is a new file, and
+// the previous version of the programs must work after it.
 package migrations
 
 import "embed"

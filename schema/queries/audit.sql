@@ -1,6 +1,6 @@
--- Locks the head of the stream, so it is the last of its transaction.
+-- Locks the head of the stream until the end of the transaction.
 -- name: AppendAudit :exec
-SELECT audit_append(sqlc.arg(stream), sqlc.arg(actor), sqlc.arg(action), sqlc.arg(target), sqlc.arg(result),
+SELECT audit_append(sqlc.arg(stream), sqlc.arg(actor), sqlc.arg(via), sqlc.arg(action), sqlc.arg(target), sqlc.arg(result),
                     sqlc.arg(reason), sqlc.arg(correlation_id), sqlc.arg(operation_id), sqlc.arg(detail));
 
 -- name: ListAudit :many

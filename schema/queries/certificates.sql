@@ -1,15 +1,15 @@
--- The check of every request, for those that come together: by keys alone. Idle is
--- what a poll would be told: the node's open tasks all run under their leases,
--- whatever NextTask asks beyond. For the inner SELECTs see StoreHeartbeats.
+-- Authenticates a batch of requests with lookups by key. A node is idle if all its
+-- open tasks run under valid leases: NextTask would return nothing. StoreHeartbeats
+-- explains the inner SELECTs.
 -- name: IdentityFacts :many
-SELECT n.node_id, said.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
+SELECT n.node_id, asked.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => sqlc.arg(in_flight_seconds)::float8), false)::boolean AS in_flight,
        NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
                    AND (t.status <> 'running' OR t.lease_until < now())) AS idle
-FROM (SELECT unnest((SELECT sqlc.arg(node_ids)::uuid[])) AS node_id, unnest((SELECT sqlc.arg(serials)::text[]))::text AS serial) said
-JOIN nodes n ON n.node_id = said.node_id
-LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation;
+FROM (SELECT unnest((SELECT sqlc.arg(node_ids)::uuid[])) AS node_id, unnest((SELECT sqlc.arg(serials)::text[]))::text AS serial) asked
+JOIN nodes n ON n.node_id = asked.node_id
+LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = asked.serial AND c.incarnation = n.incarnation;
 
 -- name: GetCertificate :one
 SELECT slot, incarnation, sequence, token_id FROM node_certificates WHERE node_id = $1 AND serial = $2;
@@ -20,7 +20,7 @@ SELECT serial, sequence, renewal_spki FROM node_certificates WHERE node_id = $1 
 -- name: SerialOfRecovery :one
 SELECT serial FROM node_certificates WHERE recovery_token_id = $1;
 
--- Whether the key is that of an identity the node may use.
+-- Reports whether an identity that the node may use has the key.
 -- name: HoldsKey :one
 SELECT EXISTS (SELECT 1 FROM node_certificates
     WHERE node_id = sqlc.arg(node_id) AND slot IN ('pending', 'current') AND spki = sqlc.arg(spki));
@@ -34,7 +34,7 @@ VALUES ($1, $2, $3, 'pending', $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 UPDATE node_certificates SET slot = CASE slot WHEN 'current' THEN 'retired' ELSE 'replaced' END, retired_at = now()
 WHERE node_id = $1 AND slot = ANY (sqlc.arg(slots)::text[]) RETURNING serial;
 
--- Replaces the unused certificate of the reissue that is open.
+-- Replaces the unused certificate of the open reissue.
 -- name: ReplaceUnusedOfReissue :exec
 UPDATE node_certificates c SET slot = 'replaced', retired_at = now() FROM enrollment_tokens t
 WHERE c.node_id = $1 AND c.slot = 'pending' AND t.token_id = c.token_id AND t.purpose = 'reissue' AND t.state = 'claimed';
@@ -43,9 +43,9 @@ WHERE c.node_id = $1 AND c.slot = 'pending' AND t.token_id = c.token_id AND t.pu
 UPDATE node_certificates SET slot = 'current', promoted_at = now()
 WHERE node_id = $1 AND serial = $2 AND slot = 'pending';
 
--- Decides a renewal: the caller holds the current certificate and is not behind
--- it, or asks once more with a key that is on record. A newer key replaces one
--- that asked before it.
+-- Claims a renewal if the caller holds the current certificate and its sequence is
+-- not behind, or if it retries with a recorded key. A newer key replaces an older
+-- claim.
 -- name: ClaimRenewal :one
 UPDATE node_certificates c SET renewal_spki = sqlc.arg(spki)::text, renewal_at = now()
 FROM node_certificates old
@@ -75,3 +75,19 @@ WHERE slot = 'pending' AND issued_at < now() - make_interval(secs => sqlc.arg(se
 INSERT INTO identity_refusals AS r (node_id, reason, recorded_at) VALUES ($1, $2, now())
 ON CONFLICT ON CONSTRAINT identity_refusals_pkey DO UPDATE SET recorded_at = now()
 WHERE r.recorded_at < now() - interval '1 minute';
+
+-- Reads the facts that storing a certificate depends on: the sequence under which
+-- it is already stored, or -1, and whether its key still holds the claim. The
+-- caller locked the node in an earlier statement, so this one sees the changes
+-- that the lock waited for.
+-- name: PendingFacts :one
+SELECT coalesce((SELECT c.sequence FROM node_certificates c WHERE c.node_id = sqlc.arg(node_id) AND c.serial = sqlc.arg(serial)), -1)::bigint AS stored,
+    EXISTS (SELECT 1 FROM enrollment_tokens t
+        WHERE t.token_id = sqlc.narg(token_id)::uuid AND t.node_id = sqlc.arg(node_id) AND t.incarnation = sqlc.arg(incarnation)
+          AND t.state = 'claimed' AND t.purpose = ANY (sqlc.arg(purposes)::text[]) AND t.claimed_spki = sqlc.arg(spki)::text)
+        AS token_held,
+    EXISTS (SELECT 1 FROM node_certificates c
+        WHERE c.node_id = sqlc.arg(node_id) AND c.slot = 'current' AND c.renewal_spki = sqlc.arg(spki)::text) AS renewal_held;
+
+-- name: ReplacePending :exec
+UPDATE node_certificates SET slot = 'replaced', retired_at = now() WHERE node_id = $1 AND slot = 'pending';

@@ -1,7 +1,7 @@
 -- name: LiveInstance :one
 SELECT instance_id, provider, external_id, state FROM instances WHERE node_id = $1 AND state <> 'terminated';
 
--- The newest instance of each of the nodes.
+-- Lists the newest instance of each node.
 -- name: ListInstances :many
 SELECT DISTINCT ON (node_id) node_id, instance_id, provider, external_id, state FROM instances
 WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[])

@@ -6,8 +6,8 @@ INSERT INTO nodes (node_id, host, state, sku, gpus_total, region_code, onboardin
                    port, ssh_username, ssh_public_key)
 VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
 
--- The first lock of every transaction that changes a node. NO KEY: foreign-key
--- checks of other tables need not wait.
+-- The first lock of every transaction that changes a node. NO KEY does not block
+-- the foreign-key checks of other tables.
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
@@ -41,8 +41,8 @@ UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2;
 -- name: ReleaseNode :execrows
 UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
 
--- A new incarnation starts without a recovery key, without a lock, with its own
--- sequence and with a verifier set that nobody knows yet.
+-- Starts an incarnation: no recovery key, no lock, a new sequence and an unknown
+-- verifier set.
 -- name: NextIncarnation :one
 UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_sequence = 0, set_version = 0,
                  identity_locked_at = NULL, identity_lock_reason = ''
@@ -51,11 +51,11 @@ WHERE node_id = $1 RETURNING incarnation;
 -- name: SetRecoveryKey :exec
 UPDATE nodes SET recovery_key = $2 WHERE node_id = $1 AND recovery_key IS DISTINCT FROM $2;
 
--- The node's row is locked, so the caller knows the one before.
+-- The caller holds the node's lock and read the previous value under it.
 -- name: SetSequence :exec
 UPDATE nodes SET identity_sequence = $2 WHERE node_id = $1;
 
--- Locks one incarnation only: a reissue that was faster stands.
+-- Locks one incarnation: a concurrent reissue wins.
 -- name: LockIdentity :execrows
 UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = sqlc.arg(reason)
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
@@ -67,8 +67,8 @@ SELECT state, incarnation, recovery_key, (identity_locked_at IS NOT NULL)::boole
 -- name: SetNodeWork :exec
 UPDATE nodes SET cordoned = $2, workloads = $3, workloads_at = $4 WHERE node_id = $1;
 
--- A heartbeat that a task result overtook does not undo what the result said;
--- one that is much older means that the node's clock was set back.
+-- A heartbeat that a task result overtook must not undo the result. One that is
+-- much older means that the node's clock was set back.
 -- name: Heartbeat :one
 UPDATE nodes SET
     last_heartbeat_at = now(), agent_version = sqlc.arg(agent_version), agent_phase = sqlc.arg(agent_phase),
@@ -82,37 +82,37 @@ UPDATE nodes SET
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
 RETURNING state;
 
--- Heartbeat for many nodes: for those whose identity is beyond doubt and that it
--- finds free, which it returns. The rules are those of IdentityFacts' reader; what
--- is left out is asked by itself. It waits for no row, so that one that is stuck
--- holds up nobody else and two replicas never wait for each other. The inner SELECTs
--- hide how many there are: no plan is then better than the one for all numbers,
--- and none is made each time.
+-- Stores the heartbeats of many nodes and returns the nodes it stored: those with a
+-- valid current certificate and an unlocked row. The rules are those of
+-- checkIdentity; the caller handles the others one by one. SKIP LOCKED keeps one
+-- locked row from delaying the batch and two replicas from blocking each other. The
+-- inner SELECTs hide the arrays' lengths from the planner, so that it keeps one
+-- generic plan.
 -- name: StoreHeartbeats :many
-WITH said AS (
+WITH reported AS (
     SELECT unnest((SELECT sqlc.arg(node_ids)::uuid[])) AS node_id, unnest((SELECT sqlc.arg(incarnations)::bigint[])) AS incarnation,
         unnest((SELECT sqlc.arg(serials)::text[])) AS serial, unnest((SELECT sqlc.arg(fingerprints)::text[])) AS fingerprint,
         unnest((SELECT sqlc.arg(agent_versions)::text[])) AS agent_version, unnest((SELECT sqlc.arg(agent_phases)::text[])) AS agent_phase,
         unnest((SELECT sqlc.arg(boot_ids)::text[])) AS boot_id, unnest((SELECT sqlc.arg(uptimes)::bigint[])) AS uptime_seconds,
         unnest((SELECT sqlc.arg(cordons)::boolean[])) AS cordoned, unnest((SELECT sqlc.arg(workloads)::text[])) AS workloads,
         unnest((SELECT sqlc.arg(ats)::timestamptz[])) AS at
-), good AS (
-    SELECT said.*
-    FROM said
-    JOIN nodes n ON n.node_id = said.node_id AND n.incarnation = said.incarnation
-    JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation
+), valid AS (
+    SELECT reported.*
+    FROM reported
+    JOIN nodes n ON n.node_id = reported.node_id AND n.incarnation = reported.incarnation
+    JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = reported.serial AND c.incarnation = n.incarnation
     WHERE n.identity_locked_at IS NULL AND n.state NOT IN ('removed', 'offline') AND c.slot = 'current'
-      AND (said.fingerprint = '' OR c.fingerprint IN ('', said.fingerprint))
+      AND (reported.fingerprint = '' OR c.fingerprint IN ('', reported.fingerprint))
     ORDER BY n.node_id FOR NO KEY UPDATE OF n SKIP LOCKED
 )
 UPDATE nodes n SET
-    last_heartbeat_at = now(), agent_version = good.agent_version, agent_phase = good.agent_phase,
-    boot_id = good.boot_id, uptime_seconds = good.uptime_seconds,
-    cordoned = CASE WHEN n.workloads_at > good.at AND n.workloads_at < good.at + interval '1 minute'
-                    THEN n.cordoned ELSE good.cordoned END,
-    workloads = CASE WHEN n.workloads_at > good.at AND n.workloads_at < good.at + interval '1 minute'
-                     THEN n.workloads ELSE good.workloads::jsonb END
-FROM good WHERE n.node_id = good.node_id
+    last_heartbeat_at = now(), agent_version = valid.agent_version, agent_phase = valid.agent_phase,
+    boot_id = valid.boot_id, uptime_seconds = valid.uptime_seconds,
+    cordoned = CASE WHEN n.workloads_at > valid.at AND n.workloads_at < valid.at + interval '1 minute'
+                    THEN n.cordoned ELSE valid.cordoned END,
+    workloads = CASE WHEN n.workloads_at > valid.at AND n.workloads_at < valid.at + interval '1 minute'
+                     THEN n.workloads ELSE valid.workloads::jsonb END
+FROM valid WHERE n.node_id = valid.node_id
 RETURNING n.node_id;
 
 -- name: LastHeartbeat :one
@@ -136,7 +136,7 @@ WHERE node_id = $1 AND incarnation = $2 AND polled_incarnation < incarnation;
 -- name: SetNodeSet :exec
 UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND set_version <> $1;
 
--- A reference to a bundle counts as the bundle: it is what is handed out.
+-- A fetch reference counts as an issued bundle: it is what the operator gets.
 -- name: Enrollment :one
 SELECT n.incarnation, (n.state = 'removed')::boolean AS removed, (polled_incarnation = incarnation)::boolean AS polled,
     EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND (t.purpose IN ('enroll', 'reissue')
@@ -150,3 +150,15 @@ FROM nodes n WHERE n.node_id = $1;
 
 -- name: NodeCounts :many
 SELECT state, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since FROM nodes GROUP BY state ORDER BY state;
+
+-- Of the open polls, given by node and incarnation, returns the nodes whose
+-- identity was revoked or that have a task to dispatch.
+-- name: PollsToWake :many
+SELECT DISTINCT n.node_id FROM nodes n
+JOIN (SELECT unnest(sqlc.arg(node_ids)::uuid[]) AS node_id, unnest(sqlc.arg(incarnations)::bigint[]) AS incarnation) polls
+    ON polls.node_id = n.node_id
+WHERE n.state = 'removed' OR n.identity_locked_at IS NOT NULL OR n.incarnation <> polls.incarnation
+   OR EXISTS (SELECT 1 FROM node_tasks t
+              WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status = 'pending' AND t.incarnation = n.incarnation
+                AND t.op_seq IN (0, n.op_seq) AND t.envelope_expires_at > now()
+                AND t.cancel_requested_at IS NULL AND NOT t.cancel_seen);

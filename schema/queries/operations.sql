@@ -4,36 +4,36 @@ FROM operations WHERE operation_id = $1;
 
 -- name: InsertOperation :exec
 INSERT INTO operations (operation_id, node_id, op_seq, action, status, actor, reason, correlation_id,
-                        workflow_id, run_id, claim, started_at)
-VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11);
+                        workflow_id, run_id, claim, started_at, via)
+VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11, $12);
 
--- Ends what a dead run left open on a node that a new operation claims.
+-- Ends the operation that a dead run left open on a node.
 -- name: SupersedeOperations :many
 UPDATE operations SET status = 'failed', stuck = NULL, outcome = $2, ended_at = now()
 WHERE node_id = $1 AND ended_at IS NULL AND op_seq > 0
 RETURNING operation_id, action, correlation_id;
 
--- Ends what a dead run of the same workflow left open. Temporal runs one at a
--- time, so a run that claims means that the others are over.
+-- Ends the reissue that a dead run of the same workflow left open. Temporal runs
+-- one at a time, so the run that claims is the only live one.
 -- name: SupersedeReissue :many
 UPDATE operations SET status = 'failed', stuck = NULL, outcome = $3, ended_at = now()
 WHERE node_id = $1 AND workflow_id = $2 AND ended_at IS NULL AND op_seq = 0
 RETURNING operation_id, action, correlation_id;
 
 -- name: OpenOperations :many
-SELECT operation_id, action FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
+SELECT operation_id, action, workflow_id FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
 
 -- name: AdvanceOperation :exec
-UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7
+UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7, document = coalesce($8, document)
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
--- The run that works on the operation since the one that claimed was reset.
+-- Records the run that took over after a reset of the claiming run.
 -- name: SetOperationRun :exec
 UPDATE operations SET latest_run_id = sqlc.arg(run_id)::text
 WHERE operation_id = sqlc.arg(operation_id) AND coalesce(latest_run_id, run_id) <> sqlc.arg(run_id)::text;
 
 -- name: FinishOperation :exec
-UPDATE operations SET status = $3, outcome = $4, stuck = NULL, ended_at = now()
+UPDATE operations SET status = $3, outcome = $4, document = coalesce($5, document), stuck = NULL, ended_at = now()
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
 -- name: ListOperations :many
@@ -44,7 +44,7 @@ WHERE (sqlc.narg(node_id)::uuid IS NULL OR o.node_id = sqlc.narg(node_id)::uuid)
   AND (NOT sqlc.arg(open)::boolean OR o.ended_at IS NULL)
 ORDER BY o.started_at DESC, o.op_seq DESC LIMIT sqlc.arg(max_rows);
 
--- What runs on the nodes, newest first.
+-- Lists the open operations of the nodes, newest first.
 -- name: RunningOperations :many
 SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
        o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at

@@ -1,30 +1,23 @@
--- A task has one message at most, which says what the task's row says when it is
--- delivered.
+-- A task has at most one message. The relay reads the result from the task's row.
 -- name: InsertResultMessage :exec
 INSERT INTO outbox (task_id, workflow_id) VALUES ($1, $2)
 ON CONFLICT ON CONSTRAINT outbox_task_key
-DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL;
+DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL;
 
 -- name: DropResultMessage :exec
 DELETE FROM outbox WHERE task_id = $1;
 
--- name: NudgeOutbox :execrows
-UPDATE outbox SET next_try_at = now(), nudged_at = now()
+-- name: RedeliverOutbox :execrows
+UPDATE outbox SET next_try_at = now(), redelivered_at = now()
 WHERE task_id = sqlc.arg(task_id) AND orphaned_at IS NULL
-  AND coalesce(nudged_at, created_at) < now() - make_interval(secs => sqlc.arg(nudge_seconds)::float8);
+  AND coalesce(redelivered_at, created_at) < now() - make_interval(secs => sqlc.arg(overdue_seconds)::float8);
 
--- Stores an event and wakes whoever delivers.
 -- name: InsertEventMessage :exec
-WITH told AS (INSERT INTO outbox (workflow_id, event) VALUES (sqlc.arg(workflow_id), sqlc.arg(event)))
-SELECT pg_notify(sqlc.arg(channel)::text, '');
+INSERT INTO outbox (workflow_id, event) VALUES (sqlc.arg(workflow_id), sqlc.arg(event));
 
--- name: Notify :exec
-SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text);
-
--- Locks what is due by a stamp and not by a transaction, so that delivery holds
--- nothing; a relay that dies leaves it due again a little later. What was
--- delivered since goes, but for a message that was written anew meanwhile: its
--- created_at is another.
+-- Removes delivered messages and reserves due ones for hold_seconds, so that
+-- delivery holds no lock; the messages of a relay that died become due again. A
+-- delivered message that was rewritten meanwhile has another created_at and stays.
 -- name: TakeOutbox :many
 WITH delivered AS (
     SELECT unnest(sqlc.arg(delivered_ids)::bigint[])::bigint AS id,
@@ -37,7 +30,7 @@ WITH delivered AS (
       AND NOT EXISTS (SELECT 1 FROM delivered d WHERE o.id = d.id AND o.created_at = d.created_at)
     ORDER BY id LIMIT sqlc.arg(max_rows) FOR UPDATE SKIP LOCKED
 ), taken AS (
-    UPDATE outbox o SET next_try_at = now() + interval '30 seconds' FROM due WHERE o.id = due.id
+    UPDATE outbox o SET next_try_at = now() + make_interval(secs => sqlc.arg(hold_seconds)::float8) FROM due WHERE o.id = due.id
     RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at
 )
 SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.task_id,
@@ -48,7 +41,7 @@ FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id
 -- name: OrphanOutbox :execrows
 UPDATE outbox SET orphaned_at = coalesce(orphaned_at, now()), last_error = $2 WHERE id = $1;
 
--- Due again after 1 s, 2 s, 4 s … and at most a minute.
+-- Backs off 1 s, 2 s, 4 s and so on, up to a minute.
 -- name: FailOutbox :execrows
 UPDATE outbox SET attempts = attempts + 1, last_error = $2,
     next_try_at = now() + make_interval(secs => least(60, 2 ^ least(attempts, 6)))

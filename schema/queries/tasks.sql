@@ -1,9 +1,9 @@
 -- name: GetTaskByStep :one
-SELECT task_id, node_id, incarnation, type, effect, params, seq, status, (envelope IS NOT NULL)::boolean AS signed,
-       created_at, lease_epoch, result
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, created_at, lease_epoch, result
 FROM node_tasks WHERE operation_id = $1 AND step = $2;
 
--- What a new task needs to be signed before it is stored, and whether it is.
+-- Reads the facts that a new task's envelope contains, and whether the task is
+-- already stored.
 -- name: PlanTask :one
 SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        EXISTS (SELECT 1 FROM node_tasks t
@@ -11,54 +11,40 @@ SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
 WHERE n.node_id = sqlc.arg(node_id);
 
--- Locks the node for a look at why a task was not stored. After a wait only the
--- node's own columns are fresh; of the operation it reads what never changes.
--- name: LockNodeForTask :one
-SELECT n.op_seq AS node_op_seq, n.operation_id, coalesce(o.op_seq, -1)::bigint AS op_seq
-FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
-WHERE n.node_id = sqlc.arg(node_id) FOR NO KEY UPDATE OF n;
-
--- Stores a signed task with the seq it was signed with and its audit row, and
--- wakes the node's poll; nothing when the operation does not hold the node, when
--- the step has a task or when another task has the seq. The update locks the
--- node before the rest, and after a wait it looks at the row once more: all of
--- the fence is in the node's own columns, and of the operation it reads what never
--- changes.
+-- Stores a signed task with the seq in its envelope and its audit row. Stores
+-- nothing if the operation does not hold the node, the step has a task or another
+-- task has the seq. The update locks the node first and, after a wait, checks its
+-- row again: all of the fence is in the node's columns, and of the operation it
+-- reads only columns that never change.
 -- name: EnqueueTask :execrows
 WITH node AS (
     UPDATE nodes n SET task_seq = sqlc.arg(seq) FROM operations o
     WHERE n.node_id = sqlc.arg(node_id) AND n.task_seq < sqlc.arg(seq) AND n.incarnation = sqlc.arg(incarnation)
       AND n.op_seq = sqlc.arg(op_seq) AND n.op_seq > 0 AND n.operation_id = sqlc.arg(operation_id)
       AND o.operation_id = n.operation_id AND o.op_seq = n.op_seq
-    RETURNING n.node_id, o.actor
+    RETURNING n.node_id, o.actor, o.via
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
-                            envelope, envelope_expires_at, attached_at, body_sha256)
+                            envelope, envelope_expires_at, body_sha256)
     SELECT sqlc.arg(task_id)::uuid, node.node_id, sqlc.arg(incarnation)::bigint, sqlc.arg(seq)::bigint, sqlc.arg(type)::text,
            sqlc.arg(effect)::text, sqlc.narg(params)::jsonb, sqlc.arg(operation_id)::uuid, sqlc.arg(op_seq)::bigint,
-           sqlc.arg(step)::text, sqlc.narg(deadline)::timestamptz, sqlc.arg(correlation_id)::text,
+           sqlc.arg(step)::text, sqlc.arg(deadline)::timestamptz, sqlc.arg(correlation_id)::text,
            sqlc.arg(owner_workflow_id)::text, sqlc.arg(owner_run_id)::text, sqlc.arg(owner_activity_id)::text,
-           sqlc.arg(envelope)::bytea, sqlc.narg(deadline)::timestamptz, now(), sqlc.arg(body_sha256)::text
+           sqlc.arg(envelope)::bytea, sqlc.arg(deadline)::timestamptz, sqlc.arg(body_sha256)::text
     FROM node
     ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
 )
-SELECT audit_append(stored.node_id::text, node.actor, sqlc.arg(action)::text, stored.task_id::text, 'succeeded', '',
-                    sqlc.arg(correlation_id)::text, sqlc.arg(operation_id)::uuid::text, sqlc.arg(detail)::text),
-       pg_notify(sqlc.arg(channel)::text, stored.node_id::text)
+SELECT audit_append(stored.node_id::text, node.actor, node.via, sqlc.arg(action)::text, stored.task_id::text, 'succeeded', '',
+                    sqlc.arg(correlation_id)::text, sqlc.arg(operation_id)::uuid::text, sqlc.arg(detail)::jsonb)
 FROM stored JOIN node USING (node_id);
 
--- A new owner has told nothing yet.
+-- A new owner has not recorded a heartbeat yet.
 -- name: SetTaskOwner :exec
 UPDATE node_tasks SET owner_workflow_id = $2, owner_run_id = $3, owner_activity_id = $4,
-    told_cancel = false, paused = false
-WHERE task_id = $1 AND (owner_workflow_id, owner_run_id, owner_activity_id, told_cancel, paused)
+    cancel_seen = false, paused = false
+WHERE task_id = $1 AND (owner_workflow_id, owner_run_id, owner_activity_id, cancel_seen, paused)
     IS DISTINCT FROM ($2, $3, $4, false, false);
-
--- For tasks that an older version stored before they were signed.
--- name: AttachEnvelope :execrows
-UPDATE node_tasks SET envelope = $2, envelope_expires_at = $3, attached_at = now()
-WHERE task_id = $1 AND envelope IS NULL AND status = 'pending';
 
 -- name: VoidTasks :many
 UPDATE node_tasks SET status = 'cancelled', finished_at = now()
@@ -67,119 +53,108 @@ WHERE node_id = sqlc.arg(node_id) AND finished_at IS NULL
   AND (sqlc.narg(task_id)::uuid IS NULL OR task_id = sqlc.narg(task_id)::uuid)
 RETURNING task_id, operation_id, type, correlation_id;
 
--- Hands over the oldest task that waits, or whose lease ran out, of the operation
--- that holds the node or of none, with its audit row. One that the node's journal
--- holds goes on under the lease it has: a newer one whose answer is lost would end
--- its work. One statement decides; what it locks is as new as the lock, and of
--- the node it reads what each hand-over's grant repeats to the agent.
+-- Dispatches the oldest task that is pending or whose lease expired, of the
+-- operation that holds the node or of none, with its audit row. A task that the
+-- agent's journal holds continues under its lease: a new lease whose response is
+-- lost would end the work. The node's state and op_seq are those of the dispatch,
+-- which the lease grant repeats to the agent.
 --
--- A process deals with the answer to one poll before it sends the next, so a poll
--- whose list lacks what an earlier one was handed shows that the answer was lost: it is handed
--- over again at once, three times at most, so that a node which does not take it
--- lets its lease end. An earlier poll that is late proves nothing and gets nothing
--- that was handed over since.
+-- An agent process handles the response to one poll before it sends the next. So a
+-- poll that does not list a task dispatched to an earlier poll of the same process
+-- proves that the response was lost: the task is dispatched again at once, up to
+-- max_dispatches times, after which the lease expires. A late poll (with a lower
+-- number) proves nothing and gets no task that was dispatched since.
 -- name: NextTask :one
 WITH next AS (
-    SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS unheard
+    SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS response_lost
     FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
     WHERE c.node_id = sqlc.arg(node_id) AND c.incarnation = sqlc.arg(incarnation)
       AND c.op_seq IN (0, m.op_seq)
       AND c.finished_at IS NULL AND c.status <> 'lost'
-      AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
+      AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.cancel_seen
       AND (c.status = 'pending' OR c.lease_until < now()
            OR c.status = 'dispatched' AND c.holder = sqlc.arg(holder) AND c.poll_number > 0
-              AND c.poll_number < sqlc.arg(poll_number) AND c.lease_epoch <= 3)
+              AND c.poll_number < sqlc.arg(poll_number) AND c.lease_epoch < sqlc.arg(max_dispatches))
       AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY (sqlc.arg(have)::text[])
            AND NOT (c.holder = sqlc.arg(holder) AND c.poll_number > sqlc.arg(poll_number)))
     ORDER BY c.seq LIMIT 1 FOR NO KEY UPDATE OF c SKIP LOCKED
-), taken AS (
+), leased AS (
     UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = sqlc.arg(holder),
         poll_number = sqlc.arg(poll_number), beat_at = NULL,
         lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8),
         dispatched_at = coalesce(t.dispatched_at, now())
     FROM next WHERE t.task_id = next.task_id
     RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
-        t.lease_until::timestamptz AS lease_until, next.state AS node_state, next.op_seq AS node_op_seq, next.unheard
+        t.lease_until::timestamptz AS lease_until, next.state AS node_state, next.op_seq AS node_op_seq, next.response_lost
 )
 SELECT task_id, type, envelope, created_at, lease_epoch, lease_until, now()::timestamptz AS server_time, node_state, node_op_seq,
-    audit_append(node_id::text, sqlc.arg(actor)::text, sqlc.arg(action)::text, task_id::text, 'succeeded',
-        CASE WHEN unheard THEN 'answer_lost' ELSE '' END, correlation_id, operation_id::text,
-        '{' || CASE WHEN holder = '' THEN '' ELSE '"holder":' || to_json(holder)::text || ',' END
-            || '"lease":"' || lease_epoch || '","type":' || to_json(type)::text || '}')::bigint AS audited
-FROM taken;
+    audit_append(node_id::text, sqlc.arg(actor)::text, '', sqlc.arg(action)::text, task_id::text, 'succeeded',
+        CASE WHEN response_lost THEN 'response_lost' ELSE '' END, correlation_id, operation_id::text,
+        jsonb_strip_nulls(jsonb_build_object('holder', nullif(holder, ''), 'lease', lease_epoch::text, 'type', type)))::bigint AS audited
+FROM leased;
 
--- Which tasks that a node holds are not wanted any more.
--- name: TaskNews :many
+-- Lists the held tasks that were canceled, or whose cancel was requested.
+-- name: CanceledTasks :many
 SELECT task_id FROM node_tasks
-WHERE node_id = sqlc.arg(node_id) AND task_id = ANY (sqlc.arg(have)::uuid[])
-  AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR told_cancel)
+WHERE node_id = sqlc.arg(node_id) AND task_id = ANY (sqlc.arg(held)::uuid[])
+  AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR cancel_seen)
 ORDER BY seq;
 
--- Touches no indexed column once the task runs, so that a progress rewrites the
--- row in place.
+-- Extends the lease of a task and returns the task's previous status. The holder of
+-- the newest lease may also continue a task that was requeued or lost and not
+-- dispatched since. Changes no indexed column, so a progress updates the row in
+-- place.
 -- name: ExtendLease :one
-UPDATE node_tasks SET status = 'running', progress = sqlc.arg(progress),
+WITH held AS (
+    SELECT h.task_id, h.status FROM node_tasks h
+    WHERE h.task_id = sqlc.arg(task_id) AND h.node_id = sqlc.arg(node_id) AND h.incarnation = sqlc.arg(incarnation)
+      AND h.lease_epoch = sqlc.arg(lease_epoch) AND h.lease_epoch > 0 AND h.finished_at IS NULL
+    FOR NO KEY UPDATE
+)
+UPDATE node_tasks t SET status = 'running', progress = sqlc.arg(progress), lost_at = NULL,
     lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8),
-    beat_at = CASE WHEN beat_at > now() - make_interval(secs => sqlc.arg(beat_seconds)::float8) THEN beat_at ELSE now() END
-WHERE task_id = sqlc.arg(task_id) AND node_id = sqlc.arg(node_id) AND lease_epoch = sqlc.arg(lease_epoch)
-  AND incarnation = sqlc.arg(incarnation) AND status IN ('dispatched', 'running')
-RETURNING lease_until::timestamptz AS lease_until, (beat_at = now())::boolean AS beat,
-    (cancel_requested_at IS NOT NULL OR told_cancel)::boolean AS cancel, paused,
-    owner_workflow_id, owner_run_id, owner_activity_id;
+    beat_at = CASE WHEN t.beat_at > now() - make_interval(secs => sqlc.arg(heartbeat_seconds)::float8) THEN t.beat_at ELSE now() END
+FROM held WHERE t.task_id = held.task_id
+RETURNING held.status AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
+    (t.cancel_requested_at IS NOT NULL OR t.cancel_seen)::boolean AS cancel, t.paused, t.type, t.step, t.operation_id, t.correlation_id,
+    t.owner_workflow_id, t.owner_run_id, t.owner_activity_id;
 
--- A task that was given up, or that is offered again and was not taken yet, goes
--- on under the lease it had.
--- name: TakeUpTask :one
-UPDATE node_tasks SET status = 'running', lost_at = NULL
-WHERE task_id = $1 AND lease_epoch = $2 AND lease_epoch > 0 AND status IN ('pending', 'lost')
-RETURNING owner_workflow_id;
+-- name: SetActivityState :exec
+UPDATE node_tasks SET cancel_seen = sqlc.arg(cancel), paused = sqlc.arg(paused)
+WHERE task_id = sqlc.arg(task_id) AND (cancel_seen, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
--- name: ToldTask :exec
-UPDATE node_tasks SET told_cancel = sqlc.arg(cancel), paused = sqlc.arg(paused)
-WHERE task_id = sqlc.arg(task_id) AND (told_cancel, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
-
--- Stores a result with its audit row and its message, and wakes the relays; an
--- empty channel wakes none, for a process that has one itself. With hold_seconds
--- the message is taken already, by the process that stores it. The task's own
--- columns are the fence, so nobody need hold more than it.
+-- Ends a task that the caller locked, with its message for the relay. With
+-- hold_seconds the message is reserved for the relay of this process.
 -- name: FinishTask :one
 WITH done AS (
     UPDATE node_tasks t SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
-        finished_at = now(), result_serial = sqlc.narg(result_serial), result_key = sqlc.narg(result_key),
+        finished_at = now(), lost_at = NULL, result_serial = sqlc.narg(result_serial), result_key = sqlc.narg(result_key),
         result_body = sqlc.narg(result_body), result_signature = sqlc.narg(result_signature)
-    WHERE t.task_id = sqlc.arg(task_id) AND t.node_id = sqlc.arg(node_id) AND t.incarnation = sqlc.arg(incarnation)
-      AND t.lease_epoch = sqlc.arg(lease_epoch) AND t.lease_epoch > 0
-      AND t.status = ANY (sqlc.arg(open)::text[]) AND NOT t.type = ANY (sqlc.arg(other_types)::text[])
-      AND sqlc.arg(body_sha256)::text IN ('', t.body_sha256)
-    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id
-), message AS (
-    INSERT INTO outbox (task_id, workflow_id, next_try_at)
-    SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => sqlc.arg(hold_seconds)::float8) FROM done
-    ON CONFLICT ON CONSTRAINT outbox_task_key
-    DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
-    RETURNING outbox.task_id, outbox.id, outbox.created_at
+    WHERE t.task_id = sqlc.arg(task_id)
+    RETURNING t.task_id, t.owner_workflow_id
 )
-SELECT done.type, message.id AS message_id, message.created_at, done.owner_workflow_id, done.owner_run_id, done.owner_activity_id,
-    audit_append(done.node_id::text, sqlc.arg(actor)::text, sqlc.arg(action)::text, done.task_id::text, sqlc.arg(audit_result)::text,
-        sqlc.arg(reason)::text, done.correlation_id, done.operation_id::text,
-        '{' || CASE WHEN sqlc.arg(message)::text = '' THEN '' ELSE '"message":' || to_json(sqlc.arg(message)::text)::text || ',' END
-            || coalesce('"serial":' || to_json(sqlc.narg(result_serial)::text)::text || ',', '') || '"type":' || to_json(done.type)::text
-            || CASE WHEN sqlc.arg(was)::text = '' THEN '' ELSE ',"was":' || to_json(sqlc.arg(was)::text)::text END || '}')::bigint AS audited,
-    (CASE WHEN sqlc.arg(channel)::text <> '' THEN pg_notify(sqlc.arg(channel)::text, '')::text ELSE '' END)::text AS woken
-FROM done JOIN message ON message.task_id = done.task_id;
+INSERT INTO outbox (task_id, workflow_id, next_try_at)
+SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => sqlc.arg(hold_seconds)::float8) FROM done
+ON CONFLICT ON CONSTRAINT outbox_task_key
+DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
+RETURNING id, created_at;
 
--- Locks the task; whoever changes more of it holds its node's lock already.
+-- Locks the task's node and then the task. node_id, when set, must be the task's.
 -- name: LockTask :one
+WITH node AS MATERIALIZED (
+    SELECT n.node_id, n.host, n.cordoned, n.workloads FROM nodes n
+    WHERE n.node_id = (SELECT o.node_id FROM node_tasks o WHERE o.task_id = sqlc.arg(task_id)
+                       AND (sqlc.narg(node_id)::uuid IS NULL OR o.node_id = sqlc.narg(node_id)::uuid))
+    FOR NO KEY UPDATE
+)
 SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, t.lease_epoch, t.operation_id,
-       t.correlation_id, t.owner_workflow_id, t.result, t.cancel_reason, t.envelope,
+       t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result, t.cancel_reason, t.body_sha256,
+       node.host, node.cordoned, node.workloads,
        (t.envelope_expires_at <= now())::boolean AS expired,
-       (t.cancel_requested_at IS NOT NULL)::boolean AS cancelled,
+       (t.cancel_requested_at IS NOT NULL)::boolean AS canceled,
        (t.status IN ('dispatched', 'running')
         AND t.lease_until < now() - make_interval(secs => sqlc.arg(grace_seconds)::float8))::boolean AS stale
-FROM node_tasks t WHERE t.task_id = sqlc.arg(task_id) FOR NO KEY UPDATE;
-
--- name: NodeOfTask :one
-SELECT node_id FROM node_tasks WHERE task_id = $1;
+FROM node JOIN node_tasks t ON t.node_id = node.node_id WHERE t.task_id = sqlc.arg(task_id) FOR NO KEY UPDATE OF t;
 
 -- name: SetTaskStatus :exec
 UPDATE node_tasks SET status = sqlc.arg(status), lost_at = CASE WHEN sqlc.arg(status) = 'lost' THEN now() END
@@ -192,9 +167,9 @@ WHERE task_id = $1;
 -- name: RequestTaskCancel :exec
 UPDATE node_tasks SET cancel_reason = $2, cancel_requested_at = now() WHERE task_id = $1;
 
--- What the reclaimer should look at, by task: leases that ended long enough ago,
--- tasks whose operation is over, results that wait too long for their delivery.
--- Materialized, so that no plan reads what is over for the sake of the order.
+-- Lists the tasks to reclaim: expired leases past the grace, tasks whose operation
+-- ended, results that were not delivered in time. MATERIALIZED keeps the planner
+-- from walking finished tasks for the order.
 -- name: ReclaimableTasks :many
 WITH unended AS MATERIALIZED (
     SELECT task_id, node_id, operation_id, status, lease_until FROM node_tasks WHERE finished_at IS NULL
@@ -206,7 +181,7 @@ WHERE t.task_id > sqlc.arg(after)::uuid
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
 WHERE b.task_id > sqlc.arg(after)::uuid AND b.orphaned_at IS NULL
-  AND coalesce(b.nudged_at, b.created_at) < now() - make_interval(secs => sqlc.arg(nudge_seconds)::float8)
+  AND coalesce(b.redelivered_at, b.created_at) < now() - make_interval(secs => sqlc.arg(overdue_seconds)::float8)
 ORDER BY task_id LIMIT sqlc.arg(max_rows);
 
 -- name: GetTask :one

@@ -11,9 +11,9 @@ UPDATE enrollment_tokens SET state = 'voided', ended_at = now()
 WHERE node_id = sqlc.arg(node_id) AND purpose = ANY (sqlc.arg(purposes)::text[]) AND state IN ('issued', 'claimed')
 RETURNING token_id, purpose;
 
--- Voids the recovery tokens that no identity needs any more: one is live with its
--- certificate, and while the unused certificate that it paid for waits, since the
--- node may have to show it again.
+-- Voids the recovery tokens that no identity needs. A token is live with its own
+-- certificate and while the certificate that it paid for is pending, since the node
+-- may have to present it again.
 -- name: VoidRecoveryTokens :exec
 UPDATE enrollment_tokens t SET state = 'voided', ended_at = now()
 WHERE t.node_id = $1 AND t.purpose = 'recover' AND t.state IN ('issued', 'claimed')
@@ -21,10 +21,10 @@ WHERE t.node_id = $1 AND t.purpose = 'recover' AND t.state IN ('issued', 'claime
       AND ((c.slot IN ('pending', 'current') AND c.recovery_token_id = t.token_id)
            OR (c.slot = 'pending' AND c.token_id = t.token_id)));
 
--- Decides who wins a token: the first key, and after it the same key again. The
--- token's end is that of its claim: a claim voided what the node had before, and
--- the answer may have been lost just before a long dark time. What wins binds
--- the key to the node for ever; not bound means that the key is another node's.
+-- Claims a token for the first key that asks, and for the same key again. The
+-- expiry limits the first claim only: the claim voided the node's older identity,
+-- and its response may have been lost before a long outage. The claim binds the key
+-- to the node permanently; bound is false if the key belongs to another node.
 -- name: ClaimToken :one
 WITH won AS (
     UPDATE enrollment_tokens t SET state = 'claimed', claimed_spki = sqlc.arg(spki)::text, claimed_at = coalesce(t.claimed_at, now())
@@ -40,15 +40,15 @@ WITH won AS (
 )
 SELECT won.incarnation, won.first, EXISTS (SELECT 1 FROM bound) AS bound FROM won;
 
--- Consumes what the node's identity was bought with: the token named, and any
--- enrolment of the incarnation, which the identity's first use ends.
+-- Consumes the token that paid for the identity and every enrollment token of the
+-- incarnation.
 -- name: ConsumeTokens :exec
 UPDATE enrollment_tokens SET state = 'consumed', ended_at = now()
 WHERE node_id = sqlc.arg(node_id) AND state = 'claimed'
   AND (token_id = sqlc.narg(token_id)::uuid
        OR (purpose IN ('enroll', 'reissue') AND incarnation = sqlc.arg(incarnation)));
 
--- Spends a fetch reference: one caller gets the row.
+-- Spends a fetch reference: exactly one caller gets the row.
 -- name: UseFetch :one
 UPDATE enrollment_tokens SET state = 'consumed', ended_at = now()
 WHERE token_id = $1 AND purpose = 'fetch' AND state = 'issued' AND expires_at > now()
@@ -58,7 +58,7 @@ RETURNING node_id, bundle_purpose;
 SELECT EXISTS (SELECT 1 FROM enrollment_tokens
     WHERE node_id = $1 AND incarnation = $2 AND purpose = 'reissue' AND claimed_at IS NOT NULL);
 
--- Zero rows when the key is another node's.
+-- Changes no row if the key belongs to another node.
 -- name: BindKey :execrows
 INSERT INTO identity_keys AS k (spki, node_id) VALUES (sqlc.arg(spki), sqlc.arg(node_id))
 ON CONFLICT ON CONSTRAINT identity_keys_pkey DO UPDATE SET spki = excluded.spki WHERE k.node_id = excluded.node_id;

@@ -1,5 +1,5 @@
--- One statement decides whether the set follows the newest one; two that try at
--- once meet the primary key.
+-- Stores the set if it follows the newest one. The primary key decides between
+-- concurrent callers.
 -- name: InsertVerifierSet :execrows
 INSERT INTO verifier_sets (version, epoch, hash, prev_hash, document)
 SELECT sqlc.arg(version)::bigint, sqlc.arg(epoch)::bigint, sqlc.arg(hash)::text, sqlc.arg(prev_hash)::text, sqlc.arg(document)::bytea

@@ -10,27 +10,29 @@ import (
 )
 
 const appendAudit = `-- name: AppendAudit :exec
-SELECT audit_append($1, $2, $3, $4, $5,
-                    $6, $7, $8, $9)
+SELECT audit_append($1, $2, $3, $4, $5, $6,
+                    $7, $8, $9, $10)
 `
 
 type AppendAuditParams struct {
 	Stream        string
 	Actor         string
+	Via           string
 	Action        string
 	Target        string
 	Result        string
 	Reason        string
 	CorrelationID string
 	OperationID   string
-	Detail        string
+	Detail        []byte
 }
 
-// Locks the head of the stream, so it is the last of its transaction.
+// Locks the head of the stream until the end of the transaction.
 func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error {
 	_, err := q.db.Exec(ctx, appendAudit,
 		arg.Stream,
 		arg.Actor,
+		arg.Via,
 		arg.Action,
 		arg.Target,
 		arg.Result,
@@ -43,7 +45,7 @@ func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error 
 }
 
 const listAudit = `-- name: ListAudit :many
-SELECT stream, seq, at, actor, action, target, result, reason, correlation_id, operation_id, detail, prev_hash, hash FROM audit_events WHERE stream = $1 AND seq > $2 ORDER BY seq LIMIT $3
+SELECT stream, seq, at, actor, via, action, target, result, reason, correlation_id, operation_id, detail, prev_hash, hash FROM audit_events WHERE stream = $1 AND seq > $2 ORDER BY seq LIMIT $3
 `
 
 func (q *Queries) ListAudit(ctx context.Context, stream string, seq int64, limit int32) ([]AuditEvent, error) {
@@ -60,6 +62,7 @@ func (q *Queries) ListAudit(ctx context.Context, stream string, seq int64, limit
 			&i.Seq,
 			&i.At,
 			&i.Actor,
+			&i.Via,
 			&i.Action,
 			&i.Target,
 			&i.Result,

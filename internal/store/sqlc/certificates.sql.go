@@ -70,9 +70,9 @@ type ClaimRenewalParams struct {
 	Sequence int64
 }
 
-// Decides a renewal: the caller holds the current certificate and is not behind
-// it, or asks once more with a key that is on record. A newer key replaces one
-// that asked before it.
+// Claims a renewal if the caller holds the current certificate and its sequence is
+// not behind, or if it retries with a recorded key. A newer key replaces an older
+// claim.
 func (q *Queries) ClaimRenewal(ctx context.Context, arg ClaimRenewalParams) (bool, error) {
 	row := q.db.QueryRow(ctx, claimRenewal,
 		arg.SPKI,
@@ -130,7 +130,7 @@ SELECT EXISTS (SELECT 1 FROM node_certificates
     WHERE node_id = $1 AND slot IN ('pending', 'current') AND spki = $2)
 `
 
-// Whether the key is that of an identity the node may use.
+// Reports whether an identity that the node may use has the key.
 func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (bool, error) {
 	row := q.db.QueryRow(ctx, holdsKey, nodeID, sPKI)
 	var exists bool
@@ -139,14 +139,14 @@ func (q *Queries) HoldsKey(ctx context.Context, nodeID string, sPKI string) (boo
 }
 
 const identityFacts = `-- name: IdentityFacts :many
-SELECT n.node_id, said.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
+SELECT n.node_id, asked.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,
        coalesce(c.retired_at > now() - make_interval(secs => $1::float8), false)::boolean AS in_flight,
        NOT EXISTS (SELECT 1 FROM node_tasks t WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status <> 'lost'
                    AND (t.status <> 'running' OR t.lease_until < now())) AS idle
-FROM (SELECT unnest((SELECT $2::uuid[])) AS node_id, unnest((SELECT $3::text[]))::text AS serial) said
-JOIN nodes n ON n.node_id = said.node_id
-LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation
+FROM (SELECT unnest((SELECT $2::uuid[])) AS node_id, unnest((SELECT $3::text[]))::text AS serial) asked
+JOIN nodes n ON n.node_id = asked.node_id
+LEFT JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = asked.serial AND c.incarnation = n.incarnation
 `
 
 type IdentityFactsRow struct {
@@ -164,9 +164,9 @@ type IdentityFactsRow struct {
 	Idle              bool
 }
 
-// The check of every request, for those that come together: by keys alone. Idle is
-// what a poll would be told: the node's open tasks all run under their leases,
-// whatever NextTask asks beyond. For the inner SELECTs see StoreHeartbeats.
+// Authenticates a batch of requests with lookups by key. A node is idle if all its
+// open tasks run under valid leases: NextTask would return nothing. StoreHeartbeats
+// explains the inner SELECTs.
 func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, nodeIds []string, serials []string) ([]IdentityFactsRow, error) {
 	rows, err := q.db.Query(ctx, identityFacts, inFlightSeconds, nodeIds, serials)
 	if err != nil {
@@ -292,6 +292,49 @@ func (q *Queries) ListHeldCertificates(ctx context.Context, nodeIds []string) ([
 	return items, nil
 }
 
+const pendingFacts = `-- name: PendingFacts :one
+SELECT coalesce((SELECT c.sequence FROM node_certificates c WHERE c.node_id = $1 AND c.serial = $2), -1)::bigint AS stored,
+    EXISTS (SELECT 1 FROM enrollment_tokens t
+        WHERE t.token_id = $3::uuid AND t.node_id = $1 AND t.incarnation = $4
+          AND t.state = 'claimed' AND t.purpose = ANY ($5::text[]) AND t.claimed_spki = $6::text)
+        AS token_held,
+    EXISTS (SELECT 1 FROM node_certificates c
+        WHERE c.node_id = $1 AND c.slot = 'current' AND c.renewal_spki = $6::text) AS renewal_held
+`
+
+type PendingFactsParams struct {
+	NodeID      string
+	Serial      string
+	TokenID     *string
+	Incarnation int64
+	Purposes    []string
+	SPKI        string
+}
+
+type PendingFactsRow struct {
+	Stored      int64
+	TokenHeld   bool
+	RenewalHeld bool
+}
+
+// Reads the facts that storing a certificate depends on: the sequence under which
+// it is already stored, or -1, and whether its key still holds the claim. The
+// caller locked the node in an earlier statement, so this one sees the changes
+// that the lock waited for.
+func (q *Queries) PendingFacts(ctx context.Context, arg PendingFactsParams) (PendingFactsRow, error) {
+	row := q.db.QueryRow(ctx, pendingFacts,
+		arg.NodeID,
+		arg.Serial,
+		arg.TokenID,
+		arg.Incarnation,
+		arg.Purposes,
+		arg.SPKI,
+	)
+	var i PendingFactsRow
+	err := row.Scan(&i.Stored, &i.TokenHeld, &i.RenewalHeld)
+	return i, err
+}
+
 const promoteCertificate = `-- name: PromoteCertificate :exec
 UPDATE node_certificates SET slot = 'current', promoted_at = now()
 WHERE node_id = $1 AND serial = $2 AND slot = 'pending'
@@ -317,12 +360,21 @@ func (q *Queries) RecordRefusal(ctx context.Context, nodeID string, reason strin
 	return result.RowsAffected(), nil
 }
 
+const replacePending = `-- name: ReplacePending :exec
+UPDATE node_certificates SET slot = 'replaced', retired_at = now() WHERE node_id = $1 AND slot = 'pending'
+`
+
+func (q *Queries) ReplacePending(ctx context.Context, nodeID string) error {
+	_, err := q.db.Exec(ctx, replacePending, nodeID)
+	return err
+}
+
 const replaceUnusedOfReissue = `-- name: ReplaceUnusedOfReissue :exec
 UPDATE node_certificates c SET slot = 'replaced', retired_at = now() FROM enrollment_tokens t
 WHERE c.node_id = $1 AND c.slot = 'pending' AND t.token_id = c.token_id AND t.purpose = 'reissue' AND t.state = 'claimed'
 `
 
-// Replaces the unused certificate of the reissue that is open.
+// Replaces the unused certificate of the open reissue.
 func (q *Queries) ReplaceUnusedOfReissue(ctx context.Context, nodeID string) error {
 	_, err := q.db.Exec(ctx, replaceUnusedOfReissue, nodeID)
 	return err

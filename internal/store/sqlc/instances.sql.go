@@ -51,7 +51,7 @@ type ListInstancesRow struct {
 	State      lifecycle.InstanceState
 }
 
-// The newest instance of each of the nodes.
+// Lists the newest instance of each node.
 func (q *Queries) ListInstances(ctx context.Context, nodeIds []string) ([]ListInstancesRow, error) {
 	rows, err := q.db.Query(ctx, listInstances, nodeIds)
 	if err != nil {

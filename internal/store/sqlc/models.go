@@ -17,6 +17,7 @@ type AuditEvent struct {
 	Seq           int64
 	At            time.Time
 	Actor         string
+	Via           string
 	Action        string
 	Target        string
 	Result        string
@@ -38,6 +39,11 @@ type Node struct {
 	OperationID        *string
 	Incarnation        int64
 	PolledIncarnation  int64
+	RecoveryKey        []byte
+	IdentitySequence   int64
+	IdentityLockedAt   *time.Time
+	IdentityLockReason string
+	SetVersion         int64
 	SKU                string
 	GPUsTotal          int
 	RegionCode         string
@@ -56,9 +62,4 @@ type Node struct {
 	Facts              *inventory.Facts
 	TaskSeq            int64
 	CreatedAt          time.Time
-	RecoveryKey        []byte
-	IdentitySequence   int64
-	IdentityLockedAt   *time.Time
-	IdentityLockReason string
-	SetVersion         int64
 }

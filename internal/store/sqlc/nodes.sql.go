@@ -61,7 +61,7 @@ type EnrollmentRow struct {
 	ReissueIssued bool
 }
 
-// A reference to a bundle counts as the bundle: it is what is handed out.
+// A fetch reference counts as an issued bundle: it is what the operator gets.
 func (q *Queries) Enrollment(ctx context.Context, nodeID string) (EnrollmentRow, error) {
 	row := q.db.QueryRow(ctx, enrollment, nodeID)
 	var i EnrollmentRow
@@ -89,7 +89,7 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 }
 
 const getNode = `-- name: GetNode :one
-SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason, set_version FROM nodes WHERE node_id = $1
+SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason, set_version, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at FROM nodes WHERE node_id = $1
 `
 
 func (q *Queries) GetNode(ctx context.Context, nodeID string) (Node, error) {
@@ -105,6 +105,11 @@ func (q *Queries) GetNode(ctx context.Context, nodeID string) (Node, error) {
 		&i.OperationID,
 		&i.Incarnation,
 		&i.PolledIncarnation,
+		&i.RecoveryKey,
+		&i.IdentitySequence,
+		&i.IdentityLockedAt,
+		&i.IdentityLockReason,
+		&i.SetVersion,
 		&i.SKU,
 		&i.GPUsTotal,
 		&i.RegionCode,
@@ -123,11 +128,6 @@ func (q *Queries) GetNode(ctx context.Context, nodeID string) (Node, error) {
 		&i.Facts,
 		&i.TaskSeq,
 		&i.CreatedAt,
-		&i.RecoveryKey,
-		&i.IdentitySequence,
-		&i.IdentityLockedAt,
-		&i.IdentityLockReason,
-		&i.SetVersion,
 	)
 	return i, err
 }
@@ -185,8 +185,8 @@ type HeartbeatParams struct {
 	Incarnation   int64
 }
 
-// A heartbeat that a task result overtook does not undo what the result said;
-// one that is much older means that the node's clock was set back.
+// A heartbeat that a task result overtook must not undo the result. One that is
+// much older means that the node's clock was set back.
 func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (lifecycle.NodeState, error) {
 	row := q.db.QueryRow(ctx, heartbeat,
 		arg.AgentVersion,
@@ -251,7 +251,7 @@ func (q *Queries) LastHeartbeat(ctx context.Context, nodeID string) (*time.Time,
 }
 
 const listNodes = `-- name: ListNodes :many
-SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason, set_version FROM nodes ORDER BY host, created_at
+SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason, set_version, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at FROM nodes ORDER BY host, created_at
 `
 
 func (q *Queries) ListNodes(ctx context.Context) ([]Node, error) {
@@ -273,6 +273,11 @@ func (q *Queries) ListNodes(ctx context.Context) ([]Node, error) {
 			&i.OperationID,
 			&i.Incarnation,
 			&i.PolledIncarnation,
+			&i.RecoveryKey,
+			&i.IdentitySequence,
+			&i.IdentityLockedAt,
+			&i.IdentityLockReason,
+			&i.SetVersion,
 			&i.SKU,
 			&i.GPUsTotal,
 			&i.RegionCode,
@@ -291,11 +296,6 @@ func (q *Queries) ListNodes(ctx context.Context) ([]Node, error) {
 			&i.Facts,
 			&i.TaskSeq,
 			&i.CreatedAt,
-			&i.RecoveryKey,
-			&i.IdentitySequence,
-			&i.IdentityLockedAt,
-			&i.IdentityLockReason,
-			&i.SetVersion,
 		); err != nil {
 			return nil, err
 		}
@@ -313,7 +313,7 @@ WHERE node_id = $2 AND incarnation = $3
   AND identity_locked_at IS NULL AND state <> 'removed'
 `
 
-// Locks one incarnation only: a reissue that was faster stands.
+// Locks one incarnation: a concurrent reissue wins.
 func (q *Queries) LockIdentity(ctx context.Context, reason string, nodeID string, incarnation int64) (int64, error) {
 	result, err := q.db.Exec(ctx, lockIdentity, reason, nodeID, incarnation)
 	if err != nil {
@@ -349,8 +349,8 @@ type LockNodeRow struct {
 	Now               time.Time
 }
 
-// The first lock of every transaction that changes a node. NO KEY: foreign-key
-// checks of other tables need not wait.
+// The first lock of every transaction that changes a node. NO KEY does not block
+// the foreign-key checks of other tables.
 func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, error) {
 	row := q.db.QueryRow(ctx, lockNode, nodeID)
 	var i LockNodeRow
@@ -382,8 +382,8 @@ UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_se
 WHERE node_id = $1 RETURNING incarnation
 `
 
-// A new incarnation starts without a recovery key, without a lock, with its own
-// sequence and with a verifier set that nobody knows yet.
+// Starts an incarnation: no recovery key, no lock, a new sequence and an unknown
+// verifier set.
 func (q *Queries) NextIncarnation(ctx context.Context, nodeID string) (int64, error) {
 	row := q.db.QueryRow(ctx, nextIncarnation, nodeID)
 	var incarnation int64
@@ -414,6 +414,39 @@ func (q *Queries) NodeCounts(ctx context.Context) ([]NodeCountsRow, error) {
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const pollsToWake = `-- name: PollsToWake :many
+SELECT DISTINCT n.node_id FROM nodes n
+JOIN (SELECT unnest($1::uuid[]) AS node_id, unnest($2::bigint[]) AS incarnation) polls
+    ON polls.node_id = n.node_id
+WHERE n.state = 'removed' OR n.identity_locked_at IS NOT NULL OR n.incarnation <> polls.incarnation
+   OR EXISTS (SELECT 1 FROM node_tasks t
+              WHERE t.node_id = n.node_id AND t.finished_at IS NULL AND t.status = 'pending' AND t.incarnation = n.incarnation
+                AND t.op_seq IN (0, n.op_seq) AND t.envelope_expires_at > now()
+                AND t.cancel_requested_at IS NULL AND NOT t.cancel_seen)
+`
+
+// Of the open polls, given by node and incarnation, returns the nodes whose
+// identity was revoked or that have a task to dispatch.
+func (q *Queries) PollsToWake(ctx context.Context, nodeIds []string, incarnations []int64) ([]string, error) {
+	rows, err := q.db.Query(ctx, pollsToWake, nodeIds, incarnations)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var node_id string
+		if err := rows.Scan(&node_id); err != nil {
+			return nil, err
+		}
+		items = append(items, node_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -548,7 +581,7 @@ const setSequence = `-- name: SetSequence :exec
 UPDATE nodes SET identity_sequence = $2 WHERE node_id = $1
 `
 
-// The node's row is locked, so the caller knows the one before.
+// The caller holds the node's lock and read the previous value under it.
 func (q *Queries) SetSequence(ctx context.Context, nodeID string, identitySequence int64) error {
 	_, err := q.db.Exec(ctx, setSequence, nodeID, identitySequence)
 	return err
@@ -595,30 +628,30 @@ func (q *Queries) StillSilent(ctx context.Context, nodeID string, seconds float6
 }
 
 const storeHeartbeats = `-- name: StoreHeartbeats :many
-WITH said AS (
+WITH reported AS (
     SELECT unnest((SELECT $1::uuid[])) AS node_id, unnest((SELECT $2::bigint[])) AS incarnation,
         unnest((SELECT $3::text[])) AS serial, unnest((SELECT $4::text[])) AS fingerprint,
         unnest((SELECT $5::text[])) AS agent_version, unnest((SELECT $6::text[])) AS agent_phase,
         unnest((SELECT $7::text[])) AS boot_id, unnest((SELECT $8::bigint[])) AS uptime_seconds,
         unnest((SELECT $9::boolean[])) AS cordoned, unnest((SELECT $10::text[])) AS workloads,
         unnest((SELECT $11::timestamptz[])) AS at
-), good AS (
-    SELECT said.node_id, said.incarnation, said.serial, said.fingerprint, said.agent_version, said.agent_phase, said.boot_id, said.uptime_seconds, said.cordoned, said.workloads, said.at
-    FROM said
-    JOIN nodes n ON n.node_id = said.node_id AND n.incarnation = said.incarnation
-    JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = said.serial AND c.incarnation = n.incarnation
+), valid AS (
+    SELECT reported.node_id, reported.incarnation, reported.serial, reported.fingerprint, reported.agent_version, reported.agent_phase, reported.boot_id, reported.uptime_seconds, reported.cordoned, reported.workloads, reported.at
+    FROM reported
+    JOIN nodes n ON n.node_id = reported.node_id AND n.incarnation = reported.incarnation
+    JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = reported.serial AND c.incarnation = n.incarnation
     WHERE n.identity_locked_at IS NULL AND n.state NOT IN ('removed', 'offline') AND c.slot = 'current'
-      AND (said.fingerprint = '' OR c.fingerprint IN ('', said.fingerprint))
+      AND (reported.fingerprint = '' OR c.fingerprint IN ('', reported.fingerprint))
     ORDER BY n.node_id FOR NO KEY UPDATE OF n SKIP LOCKED
 )
 UPDATE nodes n SET
-    last_heartbeat_at = now(), agent_version = good.agent_version, agent_phase = good.agent_phase,
-    boot_id = good.boot_id, uptime_seconds = good.uptime_seconds,
-    cordoned = CASE WHEN n.workloads_at > good.at AND n.workloads_at < good.at + interval '1 minute'
-                    THEN n.cordoned ELSE good.cordoned END,
-    workloads = CASE WHEN n.workloads_at > good.at AND n.workloads_at < good.at + interval '1 minute'
-                     THEN n.workloads ELSE good.workloads::jsonb END
-FROM good WHERE n.node_id = good.node_id
+    last_heartbeat_at = now(), agent_version = valid.agent_version, agent_phase = valid.agent_phase,
+    boot_id = valid.boot_id, uptime_seconds = valid.uptime_seconds,
+    cordoned = CASE WHEN n.workloads_at > valid.at AND n.workloads_at < valid.at + interval '1 minute'
+                    THEN n.cordoned ELSE valid.cordoned END,
+    workloads = CASE WHEN n.workloads_at > valid.at AND n.workloads_at < valid.at + interval '1 minute'
+                     THEN n.workloads ELSE valid.workloads::jsonb END
+FROM valid WHERE n.node_id = valid.node_id
 RETURNING n.node_id
 `
 
@@ -636,12 +669,12 @@ type StoreHeartbeatsParams struct {
 	Ats           []time.Time
 }
 
-// Heartbeat for many nodes: for those whose identity is beyond doubt and that it
-// finds free, which it returns. The rules are those of IdentityFacts' reader; what
-// is left out is asked by itself. It waits for no row, so that one that is stuck
-// holds up nobody else and two replicas never wait for each other. The inner SELECTs
-// hide how many there are: no plan is then better than the one for all numbers,
-// and none is made each time.
+// Stores the heartbeats of many nodes and returns the nodes it stored: those with a
+// valid current certificate and an unlocked row. The rules are those of
+// checkIdentity; the caller handles the others one by one. SKIP LOCKED keeps one
+// locked row from delaying the batch and two replicas from blocking each other. The
+// inner SELECTs hide the arrays' lengths from the planner, so that it keeps one
+// generic plan.
 func (q *Queries) StoreHeartbeats(ctx context.Context, arg StoreHeartbeatsParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, storeHeartbeats,
 		arg.NodeIds,

@@ -14,7 +14,7 @@ import (
 )
 
 const advanceOperation = `-- name: AdvanceOperation :exec
-UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7
+UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7, document = coalesce($8, document)
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL
 `
 
@@ -26,6 +26,7 @@ type AdvanceOperationParams struct {
 	Step        int64
 	Stuck       *lifecycle.Stuck
 	Decision    *lifecycle.ResolveRequest
+	Document    *lifecycle.OperationStatus
 }
 
 func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationParams) error {
@@ -37,12 +38,13 @@ func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationPara
 		arg.Step,
 		arg.Stuck,
 		arg.Decision,
+		arg.Document,
 	)
 	return err
 }
 
 const finishOperation = `-- name: FinishOperation :exec
-UPDATE operations SET status = $3, outcome = $4, stuck = NULL, ended_at = now()
+UPDATE operations SET status = $3, outcome = $4, document = coalesce($5, document), stuck = NULL, ended_at = now()
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL
 `
 
@@ -51,6 +53,7 @@ type FinishOperationParams struct {
 	OpSeq       int64
 	Status      lifecycle.OperationState
 	Outcome     string
+	Document    *lifecycle.OperationStatus
 }
 
 func (q *Queries) FinishOperation(ctx context.Context, arg FinishOperationParams) error {
@@ -59,6 +62,7 @@ func (q *Queries) FinishOperation(ctx context.Context, arg FinishOperationParams
 		arg.OpSeq,
 		arg.Status,
 		arg.Outcome,
+		arg.Document,
 	)
 	return err
 }
@@ -107,8 +111,8 @@ func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOper
 
 const insertOperation = `-- name: InsertOperation :exec
 INSERT INTO operations (operation_id, node_id, op_seq, action, status, actor, reason, correlation_id,
-                        workflow_id, run_id, claim, started_at)
-VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11)
+                        workflow_id, run_id, claim, started_at, via)
+VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11, $12)
 `
 
 type InsertOperationParams struct {
@@ -123,6 +127,7 @@ type InsertOperationParams struct {
 	RunID         string
 	Claim         activities.Claim
 	StartedAt     time.Time
+	Via           string
 }
 
 func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams) error {
@@ -138,6 +143,7 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 		arg.RunID,
 		arg.Claim,
 		arg.StartedAt,
+		arg.Via,
 	)
 	return err
 }
@@ -208,12 +214,13 @@ func (q *Queries) ListOperations(ctx context.Context, nodeID *string, open bool,
 }
 
 const openOperations = `-- name: OpenOperations :many
-SELECT operation_id, action FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC
+SELECT operation_id, action, workflow_id FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC
 `
 
 type OpenOperationsRow struct {
 	OperationID string
 	Action      lifecycle.Action
+	WorkflowID  string
 }
 
 func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOperationsRow, error) {
@@ -225,7 +232,7 @@ func (q *Queries) OpenOperations(ctx context.Context, nodeID string) ([]OpenOper
 	var items []OpenOperationsRow
 	for rows.Next() {
 		var i OpenOperationsRow
-		if err := rows.Scan(&i.OperationID, &i.Action); err != nil {
+		if err := rows.Scan(&i.OperationID, &i.Action, &i.WorkflowID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -263,7 +270,7 @@ type RunningOperationsRow struct {
 	EndedAt       *time.Time
 }
 
-// What runs on the nodes, newest first.
+// Lists the open operations of the nodes, newest first.
 func (q *Queries) RunningOperations(ctx context.Context, nodeIds []string) ([]RunningOperationsRow, error) {
 	rows, err := q.db.Query(ctx, runningOperations, nodeIds)
 	if err != nil {
@@ -306,7 +313,7 @@ UPDATE operations SET latest_run_id = $1::text
 WHERE operation_id = $2 AND coalesce(latest_run_id, run_id) <> $1::text
 `
 
-// The run that works on the operation since the one that claimed was reset.
+// Records the run that took over after a reset of the claiming run.
 func (q *Queries) SetOperationRun(ctx context.Context, runID string, operationID string) error {
 	_, err := q.db.Exec(ctx, setOperationRun, runID, operationID)
 	return err
@@ -355,7 +362,7 @@ type SupersedeOperationsRow struct {
 	CorrelationID string
 }
 
-// Ends what a dead run left open on a node that a new operation claims.
+// Ends the operation that a dead run left open on a node.
 func (q *Queries) SupersedeOperations(ctx context.Context, nodeID string, outcome string) ([]SupersedeOperationsRow, error) {
 	rows, err := q.db.Query(ctx, supersedeOperations, nodeID, outcome)
 	if err != nil {
@@ -388,8 +395,8 @@ type SupersedeReissueRow struct {
 	CorrelationID string
 }
 
-// Ends what a dead run of the same workflow left open. Temporal runs one at a
-// time, so a run that claims means that the others are over.
+// Ends the reissue that a dead run of the same workflow left open. Temporal runs
+// one at a time, so the run that claims is the only live one.
 func (q *Queries) SupersedeReissue(ctx context.Context, nodeID string, workflowID string, outcome string) ([]SupersedeReissueRow, error) {
 	rows, err := q.db.Query(ctx, supersedeReissue, nodeID, workflowID, outcome)
 	if err != nil {

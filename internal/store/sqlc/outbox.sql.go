@@ -28,7 +28,7 @@ UPDATE outbox SET attempts = attempts + 1, last_error = $2,
 WHERE id = $1
 `
 
-// Due again after 1 s, 2 s, 4 s … and at most a minute.
+// Backs off 1 s, 2 s, 4 s and so on, up to a minute.
 func (q *Queries) FailOutbox(ctx context.Context, iD int64, lastError string) (int64, error) {
 	result, err := q.db.Exec(ctx, failOutbox, iD, lastError)
 	if err != nil {
@@ -38,50 +38,24 @@ func (q *Queries) FailOutbox(ctx context.Context, iD int64, lastError string) (i
 }
 
 const insertEventMessage = `-- name: InsertEventMessage :exec
-WITH told AS (INSERT INTO outbox (workflow_id, event) VALUES ($2, $3))
-SELECT pg_notify($1::text, '')
+INSERT INTO outbox (workflow_id, event) VALUES ($1, $2)
 `
 
-// Stores an event and wakes whoever delivers.
-func (q *Queries) InsertEventMessage(ctx context.Context, channel string, workflowID string, event *lifecycle.AgentEvent) error {
-	_, err := q.db.Exec(ctx, insertEventMessage, channel, workflowID, event)
+func (q *Queries) InsertEventMessage(ctx context.Context, workflowID string, event *lifecycle.AgentEvent) error {
+	_, err := q.db.Exec(ctx, insertEventMessage, workflowID, event)
 	return err
 }
 
 const insertResultMessage = `-- name: InsertResultMessage :exec
 INSERT INTO outbox (task_id, workflow_id) VALUES ($1, $2)
 ON CONFLICT ON CONSTRAINT outbox_task_key
-DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
+DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
 `
 
-// A task has one message at most, which says what the task's row says when it is
-// delivered.
+// A task has at most one message. The relay reads the result from the task's row.
 func (q *Queries) InsertResultMessage(ctx context.Context, taskID *string, workflowID string) error {
 	_, err := q.db.Exec(ctx, insertResultMessage, taskID, workflowID)
 	return err
-}
-
-const notify = `-- name: Notify :exec
-SELECT pg_notify($1::text, $2::text)
-`
-
-func (q *Queries) Notify(ctx context.Context, channel string, payload string) error {
-	_, err := q.db.Exec(ctx, notify, channel, payload)
-	return err
-}
-
-const nudgeOutbox = `-- name: NudgeOutbox :execrows
-UPDATE outbox SET next_try_at = now(), nudged_at = now()
-WHERE task_id = $1 AND orphaned_at IS NULL
-  AND coalesce(nudged_at, created_at) < now() - make_interval(secs => $2::float8)
-`
-
-func (q *Queries) NudgeOutbox(ctx context.Context, taskID *string, nudgeSeconds float64) (int64, error) {
-	result, err := q.db.Exec(ctx, nudgeOutbox, taskID, nudgeSeconds)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const orphanOutbox = `-- name: OrphanOutbox :execrows
@@ -90,6 +64,20 @@ UPDATE outbox SET orphaned_at = coalesce(orphaned_at, now()), last_error = $2 WH
 
 func (q *Queries) OrphanOutbox(ctx context.Context, iD int64, lastError string) (int64, error) {
 	result, err := q.db.Exec(ctx, orphanOutbox, iD, lastError)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const redeliverOutbox = `-- name: RedeliverOutbox :execrows
+UPDATE outbox SET next_try_at = now(), redelivered_at = now()
+WHERE task_id = $1 AND orphaned_at IS NULL
+  AND coalesce(redelivered_at, created_at) < now() - make_interval(secs => $2::float8)
+`
+
+func (q *Queries) RedeliverOutbox(ctx context.Context, taskID *string, overdueSeconds float64) (int64, error) {
+	result, err := q.db.Exec(ctx, redeliverOutbox, taskID, overdueSeconds)
 	if err != nil {
 		return 0, err
 	}
@@ -108,7 +96,7 @@ WITH delivered AS (
       AND NOT EXISTS (SELECT 1 FROM delivered d WHERE o.id = d.id AND o.created_at = d.created_at)
     ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED
 ), taken AS (
-    UPDATE outbox o SET next_try_at = now() + interval '30 seconds' FROM due WHERE o.id = due.id
+    UPDATE outbox o SET next_try_at = now() + make_interval(secs => $4::float8) FROM due WHERE o.id = due.id
     RETURNING o.id, o.task_id, o.workflow_id, o.event, o.attempts, o.created_at
 )
 SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_at, taken.task_id,
@@ -116,6 +104,13 @@ SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_a
        coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id
 `
+
+type TakeOutboxParams struct {
+	DeliveredIds     []int64
+	DeliveredCreated []time.Time
+	MaxRows          int32
+	HoldSeconds      float64
+}
 
 type TakeOutboxRow struct {
 	ID              int64
@@ -132,12 +127,16 @@ type TakeOutboxRow struct {
 	LeaseEpoch      int64
 }
 
-// Locks what is due by a stamp and not by a transaction, so that delivery holds
-// nothing; a relay that dies leaves it due again a little later. What was
-// delivered since goes, but for a message that was written anew meanwhile: its
-// created_at is another.
-func (q *Queries) TakeOutbox(ctx context.Context, deliveredIds []int64, deliveredCreated []time.Time, maxRows int32) ([]TakeOutboxRow, error) {
-	rows, err := q.db.Query(ctx, takeOutbox, deliveredIds, deliveredCreated, maxRows)
+// Removes delivered messages and reserves due ones for hold_seconds, so that
+// delivery holds no lock; the messages of a relay that died become due again. A
+// delivered message that was rewritten meanwhile has another created_at and stays.
+func (q *Queries) TakeOutbox(ctx context.Context, arg TakeOutboxParams) ([]TakeOutboxRow, error) {
+	rows, err := q.db.Query(ctx, takeOutbox,
+		arg.DeliveredIds,
+		arg.DeliveredCreated,
+		arg.MaxRows,
+		arg.HoldSeconds,
+	)
 	if err != nil {
 		return nil, err
 	}

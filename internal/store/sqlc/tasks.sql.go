@@ -13,18 +13,32 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-const attachEnvelope = `-- name: AttachEnvelope :execrows
-UPDATE node_tasks SET envelope = $2, envelope_expires_at = $3, attached_at = now()
-WHERE task_id = $1 AND envelope IS NULL AND status = 'pending'
+const canceledTasks = `-- name: CanceledTasks :many
+SELECT task_id FROM node_tasks
+WHERE node_id = $1 AND task_id = ANY ($2::uuid[])
+  AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR cancel_seen)
+ORDER BY seq
 `
 
-// For tasks that an older version stored before they were signed.
-func (q *Queries) AttachEnvelope(ctx context.Context, taskID string, envelope []byte, envelopeExpiresAt *time.Time) (int64, error) {
-	result, err := q.db.Exec(ctx, attachEnvelope, taskID, envelope, envelopeExpiresAt)
+// Lists the held tasks that were canceled, or whose cancel was requested.
+func (q *Queries) CanceledTasks(ctx context.Context, nodeID string, held []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, canceledTasks, nodeID, held)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var task_id string
+		if err := rows.Scan(&task_id); err != nil {
+			return nil, err
+		}
+		items = append(items, task_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const endTask = `-- name: EndTask :exec
@@ -39,26 +53,25 @@ func (q *Queries) EndTask(ctx context.Context, taskID string, result *task.Resul
 
 const enqueueTask = `-- name: EnqueueTask :execrows
 WITH node AS (
-    UPDATE nodes n SET task_seq = $6 FROM operations o
-    WHERE n.node_id = $7 AND n.task_seq < $6 AND n.incarnation = $8
-      AND n.op_seq = $9 AND n.op_seq > 0 AND n.operation_id = $3
+    UPDATE nodes n SET task_seq = $5 FROM operations o
+    WHERE n.node_id = $6 AND n.task_seq < $5 AND n.incarnation = $7
+      AND n.op_seq = $8 AND n.op_seq > 0 AND n.operation_id = $3
       AND o.operation_id = n.operation_id AND o.op_seq = n.op_seq
-    RETURNING n.node_id, o.actor
+    RETURNING n.node_id, o.actor, o.via
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
-                            envelope, envelope_expires_at, attached_at, body_sha256)
-    SELECT $10::uuid, node.node_id, $8::bigint, $6::bigint, $11::text,
-           $12::text, $13::jsonb, $3::uuid, $9::bigint,
-           $14::text, $15::timestamptz, $2::text,
-           $16::text, $17::text, $18::text,
-           $19::bytea, $15::timestamptz, now(), $20::text
+                            envelope, envelope_expires_at, body_sha256)
+    SELECT $9::uuid, node.node_id, $7::bigint, $5::bigint, $10::text,
+           $11::text, $12::jsonb, $3::uuid, $8::bigint,
+           $13::text, $14::timestamptz, $2::text,
+           $15::text, $16::text, $17::text,
+           $18::bytea, $14::timestamptz, $19::text
     FROM node
     ON CONFLICT DO NOTHING RETURNING node_tasks.task_id, node_tasks.node_id
 )
-SELECT audit_append(stored.node_id::text, node.actor, $1::text, stored.task_id::text, 'succeeded', '',
-                    $2::text, $3::uuid::text, $4::text),
-       pg_notify($5::text, stored.node_id::text)
+SELECT audit_append(stored.node_id::text, node.actor, node.via, $1::text, stored.task_id::text, 'succeeded', '',
+                    $2::text, $3::uuid::text, $4::jsonb)
 FROM stored JOIN node USING (node_id)
 `
 
@@ -66,8 +79,7 @@ type EnqueueTaskParams struct {
 	Action          string
 	CorrelationID   string
 	OperationID     string
-	Detail          string
-	Channel         string
+	Detail          []byte
 	Seq             int64
 	NodeID          string
 	Incarnation     int64
@@ -77,7 +89,7 @@ type EnqueueTaskParams struct {
 	Effect          string
 	Params          []byte
 	Step            string
-	Deadline        *time.Time
+	Deadline        time.Time
 	OwnerWorkflowID string
 	OwnerRunID      string
 	OwnerActivityID string
@@ -85,19 +97,17 @@ type EnqueueTaskParams struct {
 	BodySha256      string
 }
 
-// Stores a signed task with the seq it was signed with and its audit row, and
-// wakes the node's poll; nothing when the operation does not hold the node, when
-// the step has a task or when another task has the seq. The update locks the
-// node before the rest, and after a wait it looks at the row once more: all of
-// the fence is in the node's own columns, and of the operation it reads what never
-// changes.
+// Stores a signed task with the seq in its envelope and its audit row. Stores
+// nothing if the operation does not hold the node, the step has a task or another
+// task has the seq. The update locks the node first and, after a wait, checks its
+// row again: all of the fence is in the node's columns, and of the operation it
+// reads only columns that never change.
 func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64, error) {
 	result, err := q.db.Exec(ctx, enqueueTask,
 		arg.Action,
 		arg.CorrelationID,
 		arg.OperationID,
 		arg.Detail,
-		arg.Channel,
 		arg.Seq,
 		arg.NodeID,
 		arg.Incarnation,
@@ -121,54 +131,71 @@ func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64
 }
 
 const extendLease = `-- name: ExtendLease :one
-UPDATE node_tasks SET status = 'running', progress = $1,
+WITH held AS (
+    SELECT h.task_id, h.status FROM node_tasks h
+    WHERE h.task_id = $4 AND h.node_id = $5 AND h.incarnation = $6
+      AND h.lease_epoch = $7 AND h.lease_epoch > 0 AND h.finished_at IS NULL
+    FOR NO KEY UPDATE
+)
+UPDATE node_tasks t SET status = 'running', progress = $1, lost_at = NULL,
     lease_until = now() + make_interval(secs => $2::float8),
-    beat_at = CASE WHEN beat_at > now() - make_interval(secs => $3::float8) THEN beat_at ELSE now() END
-WHERE task_id = $4 AND node_id = $5 AND lease_epoch = $6
-  AND incarnation = $7 AND status IN ('dispatched', 'running')
-RETURNING lease_until::timestamptz AS lease_until, (beat_at = now())::boolean AS beat,
-    (cancel_requested_at IS NOT NULL OR told_cancel)::boolean AS cancel, paused,
-    owner_workflow_id, owner_run_id, owner_activity_id
+    beat_at = CASE WHEN t.beat_at > now() - make_interval(secs => $3::float8) THEN t.beat_at ELSE now() END
+FROM held WHERE t.task_id = held.task_id
+RETURNING held.status AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
+    (t.cancel_requested_at IS NOT NULL OR t.cancel_seen)::boolean AS cancel, t.paused, t.type, t.step, t.operation_id, t.correlation_id,
+    t.owner_workflow_id, t.owner_run_id, t.owner_activity_id
 `
 
 type ExtendLeaseParams struct {
-	Progress     string
-	LeaseSeconds float64
-	BeatSeconds  float64
-	TaskID       string
-	NodeID       string
-	LeaseEpoch   int64
-	Incarnation  int64
+	Progress         string
+	LeaseSeconds     float64
+	HeartbeatSeconds float64
+	TaskID           string
+	NodeID           string
+	Incarnation      int64
+	LeaseEpoch       int64
 }
 
 type ExtendLeaseRow struct {
+	Was             string
 	LeaseUntil      time.Time
-	Beat            bool
+	HeartbeatDue    bool
 	Cancel          bool
 	Paused          bool
+	Type            task.Type
+	Step            string
+	OperationID     string
+	CorrelationID   string
 	OwnerWorkflowID string
 	OwnerRunID      string
 	OwnerActivityID string
 }
 
-// Touches no indexed column once the task runs, so that a progress rewrites the
-// row in place.
+// Extends the lease of a task and returns the task's previous status. The holder of
+// the newest lease may also continue a task that was requeued or lost and not
+// dispatched since. Changes no indexed column, so a progress updates the row in
+// place.
 func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (ExtendLeaseRow, error) {
 	row := q.db.QueryRow(ctx, extendLease,
 		arg.Progress,
 		arg.LeaseSeconds,
-		arg.BeatSeconds,
+		arg.HeartbeatSeconds,
 		arg.TaskID,
 		arg.NodeID,
-		arg.LeaseEpoch,
 		arg.Incarnation,
+		arg.LeaseEpoch,
 	)
 	var i ExtendLeaseRow
 	err := row.Scan(
+		&i.Was,
 		&i.LeaseUntil,
-		&i.Beat,
+		&i.HeartbeatDue,
 		&i.Cancel,
 		&i.Paused,
+		&i.Type,
+		&i.Step,
+		&i.OperationID,
+		&i.CorrelationID,
 		&i.OwnerWorkflowID,
 		&i.OwnerRunID,
 		&i.OwnerActivityID,
@@ -178,107 +205,52 @@ func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (Exten
 
 const finishTask = `-- name: FinishTask :one
 WITH done AS (
-    UPDATE node_tasks t SET status = $9, result = $10, output_tail = $11,
-        finished_at = now(), result_serial = $6, result_key = $12,
-        result_body = $13, result_signature = $14
-    WHERE t.task_id = $15 AND t.node_id = $16 AND t.incarnation = $17
-      AND t.lease_epoch = $18 AND t.lease_epoch > 0
-      AND t.status = ANY ($19::text[]) AND NOT t.type = ANY ($20::text[])
-      AND $21::text IN ('', t.body_sha256)
-    RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id
-), message AS (
-    INSERT INTO outbox (task_id, workflow_id, next_try_at)
-    SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => $22::float8) FROM done
-    ON CONFLICT ON CONSTRAINT outbox_task_key
-    DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', nudged_at = NULL
-    RETURNING outbox.task_id, outbox.id, outbox.created_at
+    UPDATE node_tasks t SET status = $2, result = $3, output_tail = $4,
+        finished_at = now(), lost_at = NULL, result_serial = $5, result_key = $6,
+        result_body = $7, result_signature = $8
+    WHERE t.task_id = $9
+    RETURNING t.task_id, t.owner_workflow_id
 )
-SELECT done.type, message.id AS message_id, message.created_at, done.owner_workflow_id, done.owner_run_id, done.owner_activity_id,
-    audit_append(done.node_id::text, $1::text, $2::text, done.task_id::text, $3::text,
-        $4::text, done.correlation_id, done.operation_id::text,
-        '{' || CASE WHEN $5::text = '' THEN '' ELSE '"message":' || to_json($5::text)::text || ',' END
-            || coalesce('"serial":' || to_json($6::text)::text || ',', '') || '"type":' || to_json(done.type)::text
-            || CASE WHEN $7::text = '' THEN '' ELSE ',"was":' || to_json($7::text)::text END || '}')::bigint AS audited,
-    (CASE WHEN $8::text <> '' THEN pg_notify($8::text, '')::text ELSE '' END)::text AS woken
-FROM done JOIN message ON message.task_id = done.task_id
+INSERT INTO outbox (task_id, workflow_id, next_try_at)
+SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => $1::float8) FROM done
+ON CONFLICT ON CONSTRAINT outbox_task_key
+DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
+RETURNING id, created_at
 `
 
 type FinishTaskParams struct {
-	Actor           string
-	Action          string
-	AuditResult     string
-	Reason          string
-	Message         string
-	ResultSerial    *string
-	Was             string
-	Channel         string
+	HoldSeconds     float64
 	Status          task.Status
 	Result          *task.Result
 	OutputTail      string
+	ResultSerial    *string
 	ResultKey       []byte
 	ResultBody      []byte
 	ResultSignature []byte
 	TaskID          string
-	NodeID          string
-	Incarnation     int64
-	LeaseEpoch      int64
-	Open            []string
-	OtherTypes      []string
-	BodySha256      string
-	HoldSeconds     float64
 }
 
 type FinishTaskRow struct {
-	Type            string
-	MessageID       int64
-	CreatedAt       time.Time
-	OwnerWorkflowID string
-	OwnerRunID      string
-	OwnerActivityID string
-	Audited         int64
-	Woken           string
+	ID        int64
+	CreatedAt time.Time
 }
 
-// Stores a result with its audit row and its message, and wakes the relays; an
-// empty channel wakes none, for a process that has one itself. With hold_seconds
-// the message is taken already, by the process that stores it. The task's own
-// columns are the fence, so nobody need hold more than it.
+// Ends a task that the caller locked, with its message for the relay. With
+// hold_seconds the message is reserved for the relay of this process.
 func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishTaskRow, error) {
 	row := q.db.QueryRow(ctx, finishTask,
-		arg.Actor,
-		arg.Action,
-		arg.AuditResult,
-		arg.Reason,
-		arg.Message,
-		arg.ResultSerial,
-		arg.Was,
-		arg.Channel,
+		arg.HoldSeconds,
 		arg.Status,
 		arg.Result,
 		arg.OutputTail,
+		arg.ResultSerial,
 		arg.ResultKey,
 		arg.ResultBody,
 		arg.ResultSignature,
 		arg.TaskID,
-		arg.NodeID,
-		arg.Incarnation,
-		arg.LeaseEpoch,
-		arg.Open,
-		arg.OtherTypes,
-		arg.BodySha256,
-		arg.HoldSeconds,
 	)
 	var i FinishTaskRow
-	err := row.Scan(
-		&i.Type,
-		&i.MessageID,
-		&i.CreatedAt,
-		&i.OwnerWorkflowID,
-		&i.OwnerRunID,
-		&i.OwnerActivityID,
-		&i.Audited,
-		&i.Woken,
-	)
+	err := row.Scan(&i.ID, &i.CreatedAt)
 	return i, err
 }
 
@@ -353,8 +325,7 @@ func (q *Queries) GetTask(ctx context.Context, taskID string) (GetTaskRow, error
 }
 
 const getTaskByStep = `-- name: GetTaskByStep :one
-SELECT task_id, node_id, incarnation, type, effect, params, seq, status, (envelope IS NOT NULL)::boolean AS signed,
-       created_at, lease_epoch, result
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, created_at, lease_epoch, result
 FROM node_tasks WHERE operation_id = $1 AND step = $2
 `
 
@@ -367,7 +338,6 @@ type GetTaskByStepRow struct {
 	Params      json.RawMessage
 	Seq         int64
 	Status      task.Status
-	Signed      bool
 	CreatedAt   time.Time
 	LeaseEpoch  int64
 	Result      *task.Result
@@ -385,7 +355,6 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 		&i.Params,
 		&i.Seq,
 		&i.Status,
-		&i.Signed,
 		&i.CreatedAt,
 		&i.LeaseEpoch,
 		&i.Result,
@@ -480,35 +449,21 @@ func (q *Queries) ListTasks(ctx context.Context, nodeID *string, open bool, maxR
 	return items, nil
 }
 
-const lockNodeForTask = `-- name: LockNodeForTask :one
-SELECT n.op_seq AS node_op_seq, n.operation_id, coalesce(o.op_seq, -1)::bigint AS op_seq
-FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = $1
-WHERE n.node_id = $2 FOR NO KEY UPDATE OF n
-`
-
-type LockNodeForTaskRow struct {
-	NodeOpSeq   int64
-	OperationID *string
-	OpSeq       int64
-}
-
-// Locks the node for a look at why a task was not stored. After a wait only the
-// node's own columns are fresh; of the operation it reads what never changes.
-func (q *Queries) LockNodeForTask(ctx context.Context, operationID string, nodeID string) (LockNodeForTaskRow, error) {
-	row := q.db.QueryRow(ctx, lockNodeForTask, operationID, nodeID)
-	var i LockNodeForTaskRow
-	err := row.Scan(&i.NodeOpSeq, &i.OperationID, &i.OpSeq)
-	return i, err
-}
-
 const lockTask = `-- name: LockTask :one
+WITH node AS MATERIALIZED (
+    SELECT n.node_id, n.host, n.cordoned, n.workloads FROM nodes n
+    WHERE n.node_id = (SELECT o.node_id FROM node_tasks o WHERE o.task_id = $2
+                       AND ($3::uuid IS NULL OR o.node_id = $3::uuid))
+    FOR NO KEY UPDATE
+)
 SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, t.lease_epoch, t.operation_id,
-       t.correlation_id, t.owner_workflow_id, t.result, t.cancel_reason, t.envelope,
+       t.correlation_id, t.owner_workflow_id, t.owner_run_id, t.owner_activity_id, t.result, t.cancel_reason, t.body_sha256,
+       node.host, node.cordoned, node.workloads,
        (t.envelope_expires_at <= now())::boolean AS expired,
-       (t.cancel_requested_at IS NOT NULL)::boolean AS cancelled,
+       (t.cancel_requested_at IS NOT NULL)::boolean AS canceled,
        (t.status IN ('dispatched', 'running')
         AND t.lease_until < now() - make_interval(secs => $1::float8))::boolean AS stale
-FROM node_tasks t WHERE t.task_id = $2 FOR NO KEY UPDATE
+FROM node JOIN node_tasks t ON t.node_id = node.node_id WHERE t.task_id = $2 FOR NO KEY UPDATE OF t
 `
 
 type LockTaskRow struct {
@@ -523,17 +478,22 @@ type LockTaskRow struct {
 	OperationID     string
 	CorrelationID   string
 	OwnerWorkflowID string
+	OwnerRunID      string
+	OwnerActivityID string
 	Result          *task.Result
 	CancelReason    string
-	Envelope        []byte
+	BodySha256      string
+	Host            string
+	Cordoned        bool
+	Workloads       []byte
 	Expired         bool
-	Cancelled       bool
+	Canceled        bool
 	Stale           bool
 }
 
-// Locks the task; whoever changes more of it holds its node's lock already.
-func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID string) (LockTaskRow, error) {
-	row := q.db.QueryRow(ctx, lockTask, graceSeconds, taskID)
+// Locks the task's node and then the task. node_id, when set, must be the task's.
+func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID string, nodeID *string) (LockTaskRow, error) {
+	row := q.db.QueryRow(ctx, lockTask, graceSeconds, taskID, nodeID)
 	var i LockTaskRow
 	err := row.Scan(
 		&i.TaskID,
@@ -547,11 +507,16 @@ func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID str
 		&i.OperationID,
 		&i.CorrelationID,
 		&i.OwnerWorkflowID,
+		&i.OwnerRunID,
+		&i.OwnerActivityID,
 		&i.Result,
 		&i.CancelReason,
-		&i.Envelope,
+		&i.BodySha256,
+		&i.Host,
+		&i.Cordoned,
+		&i.Workloads,
 		&i.Expired,
-		&i.Cancelled,
+		&i.Canceled,
 		&i.Stale,
 	)
 	return i, err
@@ -570,44 +535,44 @@ func (q *Queries) LostTasks(ctx context.Context) (int64, error) {
 
 const nextTask = `-- name: NextTask :one
 WITH next AS (
-    SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS unheard
+    SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS response_lost
     FROM node_tasks c JOIN nodes m ON m.node_id = c.node_id
     WHERE c.node_id = $3 AND c.incarnation = $4
       AND c.op_seq IN (0, m.op_seq)
       AND c.finished_at IS NULL AND c.status <> 'lost'
-      AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.told_cancel
+      AND c.envelope_expires_at > now() AND c.cancel_requested_at IS NULL AND NOT c.cancel_seen
       AND (c.status = 'pending' OR c.lease_until < now()
            OR c.status = 'dispatched' AND c.holder = $5 AND c.poll_number > 0
-              AND c.poll_number < $6 AND c.lease_epoch <= 3)
-      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY ($7::text[])
+              AND c.poll_number < $6 AND c.lease_epoch < $7)
+      AND (c.lease_epoch = 0 OR NOT c.task_id::text = ANY ($8::text[])
            AND NOT (c.holder = $5 AND c.poll_number > $6))
     ORDER BY c.seq LIMIT 1 FOR NO KEY UPDATE OF c SKIP LOCKED
-), taken AS (
+), leased AS (
     UPDATE node_tasks t SET status = 'dispatched', lease_epoch = t.lease_epoch + 1, holder = $5,
         poll_number = $6, beat_at = NULL,
-        lease_until = now() + make_interval(secs => $8::float8),
+        lease_until = now() + make_interval(secs => $9::float8),
         dispatched_at = coalesce(t.dispatched_at, now())
     FROM next WHERE t.task_id = next.task_id
     RETURNING t.task_id, t.node_id, t.type, t.operation_id, t.correlation_id, t.envelope, t.created_at, t.lease_epoch, t.holder,
-        t.lease_until::timestamptz AS lease_until, next.state AS node_state, next.op_seq AS node_op_seq, next.unheard
+        t.lease_until::timestamptz AS lease_until, next.state AS node_state, next.op_seq AS node_op_seq, next.response_lost
 )
 SELECT task_id, type, envelope, created_at, lease_epoch, lease_until, now()::timestamptz AS server_time, node_state, node_op_seq,
-    audit_append(node_id::text, $1::text, $2::text, task_id::text, 'succeeded',
-        CASE WHEN unheard THEN 'answer_lost' ELSE '' END, correlation_id, operation_id::text,
-        '{' || CASE WHEN holder = '' THEN '' ELSE '"holder":' || to_json(holder)::text || ',' END
-            || '"lease":"' || lease_epoch || '","type":' || to_json(type)::text || '}')::bigint AS audited
-FROM taken
+    audit_append(node_id::text, $1::text, '', $2::text, task_id::text, 'succeeded',
+        CASE WHEN response_lost THEN 'response_lost' ELSE '' END, correlation_id, operation_id::text,
+        jsonb_strip_nulls(jsonb_build_object('holder', nullif(holder, ''), 'lease', lease_epoch::text, 'type', type)))::bigint AS audited
+FROM leased
 `
 
 type NextTaskParams struct {
-	Actor        string
-	Action       string
-	NodeID       string
-	Incarnation  int64
-	Holder       string
-	PollNumber   int64
-	Have         []string
-	LeaseSeconds float64
+	Actor         string
+	Action        string
+	NodeID        string
+	Incarnation   int64
+	Holder        string
+	PollNumber    int64
+	MaxDispatches int64
+	Have          []string
+	LeaseSeconds  float64
 }
 
 type NextTaskRow struct {
@@ -623,17 +588,17 @@ type NextTaskRow struct {
 	Audited    int64
 }
 
-// Hands over the oldest task that waits, or whose lease ran out, of the operation
-// that holds the node or of none, with its audit row. One that the node's journal
-// holds goes on under the lease it has: a newer one whose answer is lost would end
-// its work. One statement decides; what it locks is as new as the lock, and of
-// the node it reads what each hand-over's grant repeats to the agent.
+// Dispatches the oldest task that is pending or whose lease expired, of the
+// operation that holds the node or of none, with its audit row. A task that the
+// agent's journal holds continues under its lease: a new lease whose response is
+// lost would end the work. The node's state and op_seq are those of the dispatch,
+// which the lease grant repeats to the agent.
 //
-// A process deals with the answer to one poll before it sends the next, so a poll
-// whose list lacks what an earlier one was handed shows that the answer was lost: it is handed
-// over again at once, three times at most, so that a node which does not take it
-// lets its lease end. An earlier poll that is late proves nothing and gets nothing
-// that was handed over since.
+// An agent process handles the response to one poll before it sends the next. So a
+// poll that does not list a task dispatched to an earlier poll of the same process
+// proves that the response was lost: the task is dispatched again at once, up to
+// max_dispatches times, after which the lease expires. A late poll (with a lower
+// number) proves nothing and gets no task that was dispatched since.
 func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow, error) {
 	row := q.db.QueryRow(ctx, nextTask,
 		arg.Actor,
@@ -642,6 +607,7 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 		arg.Incarnation,
 		arg.Holder,
 		arg.PollNumber,
+		arg.MaxDispatches,
 		arg.Have,
 		arg.LeaseSeconds,
 	)
@@ -661,17 +627,6 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 	return i, err
 }
 
-const nodeOfTask = `-- name: NodeOfTask :one
-SELECT node_id FROM node_tasks WHERE task_id = $1
-`
-
-func (q *Queries) NodeOfTask(ctx context.Context, taskID string) (string, error) {
-	row := q.db.QueryRow(ctx, nodeOfTask, taskID)
-	var node_id string
-	err := row.Scan(&node_id)
-	return node_id, err
-}
-
 const planTask = `-- name: PlanTask :one
 SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        EXISTS (SELECT 1 FROM node_tasks t
@@ -689,7 +644,8 @@ type PlanTaskRow struct {
 	Stored      bool
 }
 
-// What a new task needs to be signed before it is stored, and whether it is.
+// Reads the facts that a new task's envelope contains, and whether the task is
+// already stored.
 func (q *Queries) PlanTask(ctx context.Context, operationID string, step string, nodeID string) (PlanTaskRow, error) {
 	row := q.db.QueryRow(ctx, planTask, operationID, step, nodeID)
 	var i PlanTaskRow
@@ -715,15 +671,15 @@ WHERE t.task_id > $2::uuid
 UNION
 SELECT t.task_id, t.node_id FROM outbox b JOIN node_tasks t ON t.task_id = b.task_id
 WHERE b.task_id > $2::uuid AND b.orphaned_at IS NULL
-  AND coalesce(b.nudged_at, b.created_at) < now() - make_interval(secs => $4::float8)
+  AND coalesce(b.redelivered_at, b.created_at) < now() - make_interval(secs => $4::float8)
 ORDER BY task_id LIMIT $1
 `
 
 type ReclaimableTasksParams struct {
-	MaxRows      int32
-	After        string
-	GraceSeconds float64
-	NudgeSeconds float64
+	MaxRows        int32
+	After          string
+	GraceSeconds   float64
+	OverdueSeconds float64
 }
 
 type ReclaimableTasksRow struct {
@@ -731,15 +687,15 @@ type ReclaimableTasksRow struct {
 	NodeID string
 }
 
-// What the reclaimer should look at, by task: leases that ended long enough ago,
-// tasks whose operation is over, results that wait too long for their delivery.
-// Materialized, so that no plan reads what is over for the sake of the order.
+// Lists the tasks to reclaim: expired leases past the grace, tasks whose operation
+// ended, results that were not delivered in time. MATERIALIZED keeps the planner
+// from walking finished tasks for the order.
 func (q *Queries) ReclaimableTasks(ctx context.Context, arg ReclaimableTasksParams) ([]ReclaimableTasksRow, error) {
 	rows, err := q.db.Query(ctx, reclaimableTasks,
 		arg.MaxRows,
 		arg.After,
 		arg.GraceSeconds,
-		arg.NudgeSeconds,
+		arg.OverdueSeconds,
 	)
 	if err != nil {
 		return nil, err
@@ -792,10 +748,20 @@ func (q *Queries) ResultProof(ctx context.Context, taskID string) (ResultProofRo
 	return i, err
 }
 
+const setActivityState = `-- name: SetActivityState :exec
+UPDATE node_tasks SET cancel_seen = $1, paused = $2
+WHERE task_id = $3 AND (cancel_seen, paused) IS DISTINCT FROM ($1::boolean, $2::boolean)
+`
+
+func (q *Queries) SetActivityState(ctx context.Context, cancel bool, paused bool, taskID string) error {
+	_, err := q.db.Exec(ctx, setActivityState, cancel, paused, taskID)
+	return err
+}
+
 const setTaskOwner = `-- name: SetTaskOwner :exec
 UPDATE node_tasks SET owner_workflow_id = $2, owner_run_id = $3, owner_activity_id = $4,
-    told_cancel = false, paused = false
-WHERE task_id = $1 AND (owner_workflow_id, owner_run_id, owner_activity_id, told_cancel, paused)
+    cancel_seen = false, paused = false
+WHERE task_id = $1 AND (owner_workflow_id, owner_run_id, owner_activity_id, cancel_seen, paused)
     IS DISTINCT FROM ($2, $3, $4, false, false)
 `
 
@@ -806,7 +772,7 @@ type SetTaskOwnerParams struct {
 	OwnerActivityID string
 }
 
-// A new owner has told nothing yet.
+// A new owner has not recorded a heartbeat yet.
 func (q *Queries) SetTaskOwner(ctx context.Context, arg SetTaskOwnerParams) error {
 	_, err := q.db.Exec(ctx, setTaskOwner,
 		arg.TaskID,
@@ -825,21 +791,6 @@ WHERE task_id = $2
 func (q *Queries) SetTaskStatus(ctx context.Context, status task.Status, taskID string) error {
 	_, err := q.db.Exec(ctx, setTaskStatus, status, taskID)
 	return err
-}
-
-const takeUpTask = `-- name: TakeUpTask :one
-UPDATE node_tasks SET status = 'running', lost_at = NULL
-WHERE task_id = $1 AND lease_epoch = $2 AND lease_epoch > 0 AND status IN ('pending', 'lost')
-RETURNING owner_workflow_id
-`
-
-// A task that was given up, or that is offered again and was not taken yet, goes
-// on under the lease it had.
-func (q *Queries) TakeUpTask(ctx context.Context, taskID string, leaseEpoch int64) (string, error) {
-	row := q.db.QueryRow(ctx, takeUpTask, taskID, leaseEpoch)
-	var owner_workflow_id string
-	err := row.Scan(&owner_workflow_id)
-	return owner_workflow_id, err
 }
 
 const taskLeases = `-- name: TaskLeases :many
@@ -870,44 +821,6 @@ func (q *Queries) TaskLeases(ctx context.Context) ([]TaskLeasesRow, error) {
 		return nil, err
 	}
 	return items, nil
-}
-
-const taskNews = `-- name: TaskNews :many
-SELECT task_id FROM node_tasks
-WHERE node_id = $1 AND task_id = ANY ($2::uuid[])
-  AND (status = 'cancelled' OR cancel_requested_at IS NOT NULL OR told_cancel)
-ORDER BY seq
-`
-
-// Which tasks that a node holds are not wanted any more.
-func (q *Queries) TaskNews(ctx context.Context, nodeID string, have []string) ([]string, error) {
-	rows, err := q.db.Query(ctx, taskNews, nodeID, have)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var task_id string
-		if err := rows.Scan(&task_id); err != nil {
-			return nil, err
-		}
-		items = append(items, task_id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const toldTask = `-- name: ToldTask :exec
-UPDATE node_tasks SET told_cancel = $1, paused = $2
-WHERE task_id = $3 AND (told_cancel, paused) IS DISTINCT FROM ($1::boolean, $2::boolean)
-`
-
-func (q *Queries) ToldTask(ctx context.Context, cancel bool, paused bool, taskID string) error {
-	_, err := q.db.Exec(ctx, toldTask, cancel, paused, taskID)
-	return err
 }
 
 const voidTasks = `-- name: VoidTasks :many

@@ -17,7 +17,7 @@ INSERT INTO identity_keys AS k (spki, node_id) VALUES ($1, $2)
 ON CONFLICT ON CONSTRAINT identity_keys_pkey DO UPDATE SET spki = excluded.spki WHERE k.node_id = excluded.node_id
 `
 
-// Zero rows when the key is another node's.
+// Changes no row if the key belongs to another node.
 func (q *Queries) BindKey(ctx context.Context, sPKI string, nodeID string) (int64, error) {
 	result, err := q.db.Exec(ctx, bindKey, sPKI, nodeID)
 	if err != nil {
@@ -55,10 +55,10 @@ type ClaimTokenRow struct {
 	Bound       bool
 }
 
-// Decides who wins a token: the first key, and after it the same key again. The
-// token's end is that of its claim: a claim voided what the node had before, and
-// the answer may have been lost just before a long dark time. What wins binds
-// the key to the node for ever; not bound means that the key is another node's.
+// Claims a token for the first key that asks, and for the same key again. The
+// expiry limits the first claim only: the claim voided the node's older identity,
+// and its response may have been lost before a long outage. The claim binds the key
+// to the node permanently; bound is false if the key belongs to another node.
 func (q *Queries) ClaimToken(ctx context.Context, arg ClaimTokenParams) (ClaimTokenRow, error) {
 	row := q.db.QueryRow(ctx, claimToken,
 		arg.SPKI,
@@ -78,8 +78,8 @@ WHERE node_id = $1 AND state = 'claimed'
        OR (purpose IN ('enroll', 'reissue') AND incarnation = $3))
 `
 
-// Consumes what the node's identity was bought with: the token named, and any
-// enrolment of the incarnation, which the identity's first use ends.
+// Consumes the token that paid for the identity and every enrollment token of the
+// incarnation.
 func (q *Queries) ConsumeTokens(ctx context.Context, nodeID string, tokenID *string, incarnation int64) error {
 	_, err := q.db.Exec(ctx, consumeTokens, nodeID, tokenID, incarnation)
 	return err
@@ -168,7 +168,7 @@ type UseFetchRow struct {
 	BundlePurpose *trust.TokenPurpose
 }
 
-// Spends a fetch reference: one caller gets the row.
+// Spends a fetch reference: exactly one caller gets the row.
 func (q *Queries) UseFetch(ctx context.Context, tokenID string) (UseFetchRow, error) {
 	row := q.db.QueryRow(ctx, useFetch, tokenID)
 	var i UseFetchRow
@@ -184,9 +184,9 @@ WHERE t.node_id = $1 AND t.purpose = 'recover' AND t.state IN ('issued', 'claime
            OR (c.slot = 'pending' AND c.token_id = t.token_id)))
 `
 
-// Voids the recovery tokens that no identity needs any more: one is live with its
-// certificate, and while the unused certificate that it paid for waits, since the
-// node may have to show it again.
+// Voids the recovery tokens that no identity needs. A token is live with its own
+// certificate and while the certificate that it paid for is pending, since the node
+// may have to present it again.
 func (q *Queries) VoidRecoveryTokens(ctx context.Context, nodeID string) error {
 	_, err := q.db.Exec(ctx, voidRecoveryTokens, nodeID)
 	return err

@@ -50,8 +50,8 @@ type InsertVerifierSetParams struct {
 	Document []byte
 }
 
-// One statement decides whether the set follows the newest one; two that try at
-// once meet the primary key.
+// Stores the set if it follows the newest one. The primary key decides between
+// concurrent callers.
 func (q *Queries) InsertVerifierSet(ctx context.Context, arg InsertVerifierSetParams) (int64, error) {
 	result, err := q.db.Exec(ctx, insertVerifierSet,
 		arg.Version,

@@ -1,0 +1,144 @@
+package postgres
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Config names a database and limits its use.
+type Config struct {
+	// URL is a Postgres connection URL. It may hold a password and never appears
+	// in an error.
+	URL string
+	// MaxConns bounds the pool. Defaults to 10.
+	MaxConns int32
+	// CallTimeout bounds every call in addition to the caller's context.
+	// Defaults to 15 s.
+	CallTimeout time.Duration
+	// Refusals maps the name of a constraint to the error that its violation
+	// returns.
+	Refusals map[string]Refusal
+}
+
+// Refusal is the reason and the message of a violated constraint.
+type Refusal struct{ Reason, Message string }
+
+const (
+	defaultMaxConns    = 10
+	defaultCallTimeout = 15 * time.Second
+	connectTimeout     = 5 * time.Second
+)
+
+// DB is a pool of connections to one database. It is safe for concurrent use.
+type DB struct {
+	pool     *pgxpool.Pool
+	timeout  time.Duration
+	address  string
+	refusals map[string]Refusal
+}
+
+// Open connects to the database and returns once a connection was made. The
+// caller closes the DB. A malformed URL is KindInvalidRequest, an unreachable
+// database KindServiceUnavailable.
+func Open(ctx context.Context, c Config) (*DB, error) {
+	pc, err := pgxpool.ParseConfig(c.URL)
+	if err != nil {
+		return nil, errMalformedURL()
+	}
+	setDefaults(pc.ConnConfig)
+	pc.MaxConns = defaultMaxConns
+	if c.MaxConns > 0 {
+		pc.MaxConns = c.MaxConns
+	}
+	pc.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		useUTC(conn)
+		return nil
+	}
+	db := &DB{timeout: c.CallTimeout, address: address(pc.ConnConfig), refusals: c.Refusals}
+	if db.timeout <= 0 {
+		db.timeout = defaultCallTimeout
+	}
+	if db.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
+		return nil, db.Interpret(err, "opening the database")
+	}
+	if err := db.Ping(ctx); err != nil {
+		db.pool.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// Close waits for open calls and closes every connection.
+func (db *DB) Close() { db.pool.Close() }
+
+// Ping returns nil if the database can be reached.
+func (db *DB) Ping(ctx context.Context) error {
+	return db.Read(ctx, "reaching the database", db.pool.Ping)
+}
+
+// Pool runs single statements, each in a transaction of its own.
+func (db *DB) Pool() *pgxpool.Pool { return db.pool }
+
+// Read runs fn, which queries Pool, under the call timeout and interprets its
+// error. doing names the call in the error's message: "reading node 7".
+func (db *DB) Read(ctx context.Context, doing string, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, db.timeout)
+	defer cancel()
+	return db.Interpret(fn(ctx), doing)
+}
+
+// Exec is Read for a fn that writes with a single statement, which is its own
+// transaction.
+func (db *DB) Exec(ctx context.Context, doing string, fn func(context.Context) error) error {
+	return db.Read(ctx, doing, fn)
+}
+
+// Tx runs fn in a transaction, which commits when fn returns nil and rolls back
+// otherwise. The error is the driver's: the caller interprets it.
+func (db *DB) Tx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
+}
+
+// setDefaults sets what every connection needs unless the URL sets it: a process
+// that is stopped in the middle of a transaction must release its row locks
+// before others time out.
+func setDefaults(c *pgx.ConnConfig) {
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	for name, value := range map[string]string{
+		"application_name":                    "gpuaas",
+		"lock_timeout":                        "5s",
+		"statement_timeout":                   "15s",
+		"idle_in_transaction_session_timeout": "10s",
+	} {
+		if _, set := c.RuntimeParams[name]; !set {
+			c.RuntimeParams[name] = value
+		}
+	}
+}
+
+// useUTC decodes timestamps in UTC instead of the machine's zone.
+func useUTC(conn *pgx.Conn) {
+	conn.TypeMap().RegisterType(&pgtype.Type{
+		Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
+	})
+}
+
+// address names the database in errors, without a credential.
+func address(c *pgx.ConnConfig) string {
+	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))) + "/" + c.Database
+}
+
+func errMalformedURL() error {
+	return schema.NewError(schema.KindInvalidRequest,
+		"the database URL is malformed; use postgres://user@host:port/database").WithReason("database_url")
+}

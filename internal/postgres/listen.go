@@ -1,0 +1,121 @@
+package postgres
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// listenCheck is how long a connection may be silent before it is pinged.
+	listenCheck = 15 * time.Second
+	// listenBackoffMin and Max bound the pause between two attempts to connect.
+	listenBackoffMin = 100 * time.Millisecond
+	listenBackoffMax = 5 * time.Second
+)
+
+// ListenConfig sets up a Listener. The callbacks run on Run's goroutine.
+type ListenConfig struct {
+	// URL is the database to listen on.
+	URL string
+	// Channels are the channels to listen on.
+	Channels []string
+	// OnConnect is called after each connection: notifications sent before it
+	// are lost.
+	OnConnect func()
+	// OnNotify is called for each notification.
+	OnNotify func(Notification)
+	// OnIdle is called after each CheckEvery without a notification.
+	OnIdle func()
+	// CheckEvery is how long the connection may be silent before it is pinged.
+	// Defaults to 15 s.
+	CheckEvery time.Duration
+	// Log gets a warning for each lost connection.
+	Log *slog.Logger
+}
+
+// Listener receives notifications on one connection of its own and reconnects
+// with a backoff.
+type Listener struct {
+	ListenConfig
+	conn *pgx.ConnConfig
+}
+
+// NewListener returns a listener that connects in Run. A malformed URL is
+// KindInvalidRequest.
+func NewListener(c ListenConfig) (*Listener, error) {
+	conn, err := pgx.ParseConfig(c.URL)
+	if err != nil {
+		return nil, errMalformedURL()
+	}
+	if conn.ConnectTimeout == 0 {
+		conn.ConnectTimeout = connectTimeout
+	}
+	conn.RuntimeParams["application_name"] = "gpuaas-listener"
+	if c.CheckEvery <= 0 {
+		c.CheckEvery = listenCheck
+	}
+	return &Listener{c, conn}, nil
+}
+
+// Run listens until the context ends and returns the context's error.
+func (l *Listener) Run(ctx context.Context) error {
+	db := &DB{address: address(l.conn)}
+	for pause := listenBackoffMin; ; pause = min(2*pause, listenBackoffMax) {
+		started := time.Now()
+		err := l.listen(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Since(started) > listenBackoffMax {
+			pause = listenBackoffMin
+		}
+		l.Log.Warn("lost the connection for notifications", "err", db.Interpret(err, "listening"), "retry_in", pause)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// listen uses one connection until it fails.
+func (l *Listener) listen(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, l.conn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is pending on it
+	for _, channel := range l.Channels {
+		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+			return err
+		}
+	}
+	l.OnConnect()
+	for {
+		if err := l.wait(ctx, conn); err != nil {
+			return err
+		}
+	}
+}
+
+// wait delivers one notification, or pings a connection that has been silent
+// for CheckEvery.
+func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) error {
+	waiting, cancel := context.WithTimeout(ctx, l.CheckEvery)
+	defer cancel()
+	n, err := conn.WaitForNotification(waiting)
+	switch {
+	case err == nil:
+		l.OnNotify(Notification{n.Channel, n.Payload})
+		return nil
+	case ctx.Err() != nil || waiting.Err() == nil || conn.IsClosed():
+		return err
+	}
+	l.OnIdle()
+	checking, done := context.WithTimeout(ctx, connectTimeout)
+	defer done()
+	return conn.Ping(checking)
+}

@@ -1,0 +1,239 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+const (
+	// maxLookups bounds the identities of one query.
+	maxLookups = 256
+	// lookupMaxWait is how long a lookup waits at most for the query before it.
+	lookupMaxWait = 20 * time.Millisecond
+)
+
+// identityLookup is an item of a batch: an identity and its row.
+type identityLookup struct {
+	nodeID, serial string
+	row            *sqlc.IdentityFactsRow // nil if the node does not exist
+}
+
+// newIdentityLookups batches the lookups that arrive while a query runs.
+func newIdentityLookups(s *Identities) *batcher[identityLookup] {
+	return &batcher[identityLookup]{maxWait: lookupMaxWait, eager: true, maxSize: maxLookups, flush: s.lookUp}
+}
+
+// lookUp reads the rows of a batch of identities.
+func (s *Identities) lookUp(ctx context.Context, batch []*identityLookup) error {
+	ids, serials := make([]string, len(batch)), make([]string, len(batch))
+	for i, l := range batch {
+		ids[i], serials[i] = l.nodeID, l.serial
+	}
+	var rows []sqlc.IdentityFactsRow
+	err := s.db.Read(ctx, "checking identities", func(ctx context.Context) (err error) {
+		rows, err = s.db.q.IdentityFacts(ctx, trust.InFlight.Seconds(), ids, serials)
+		return err
+	})
+	found := make(map[[2]string]*sqlc.IdentityFactsRow, len(rows))
+	for i, r := range rows {
+		found[[2]string{r.NodeID, r.Serial}] = &rows[i]
+	}
+	for _, l := range batch {
+		l.row = found[[2]string{l.nodeID, l.serial}]
+	}
+	return err
+}
+
+// facts reads the row of one identity.
+func (s *Identities) facts(ctx context.Context, nodeID, serial string) (row sqlc.IdentityFactsRow, err error) {
+	unknown := errIdentity(schema.ReasonIdentityMismatch, "the certificate names no node of this system")
+	if !schema.IsID(nodeID) {
+		return row, unknown
+	}
+	l := &identityLookup{nodeID: strings.ToLower(nodeID), serial: cleanText(serial)}
+	if err := s.lookups.Do(ctx, l); err != nil {
+		return row, s.db.Interpret(err, "checking the identity of node "+nodeID)
+	}
+	if l.row == nil {
+		return row, unknown
+	}
+	return *l.row, nil
+}
+
+// Authenticate checks a caller's certificate facts against the node's row, as
+// nodeapi.Identities specifies. An accepted caller costs one read, which also reports
+// whether the node has a task to dispatch. A refusal is audited at most once a
+// minute per node and reason.
+func (s *Identities) Authenticate(ctx context.Context, id trust.Identity, cert trust.CertFacts) (nodeapi.Caller, error) {
+	doing := "checking the identity of node " + id.NodeID
+	stream := id.NodeID
+	row, err := s.facts(ctx, id.NodeID, cert.Serial)
+	if row.NodeID == "" {
+		stream = audit.SystemStream
+	} else {
+		err = checkIdentity(row, id, cert)
+	}
+	switch {
+	case err != nil && schema.AsError(err).Reason == schema.ReasonSerialSuperseded && wasCurrent(row):
+		return nodeapi.Caller{}, s.lockCloned(ctx, doing, id, cert)
+	case err != nil:
+		return nodeapi.Caller{}, s.recordRefusal(ctx, doing, stream, id, cert, err)
+	}
+	caller := nodeapi.Caller{NodeID: id.NodeID, Incarnation: row.Incarnation, Host: row.Host, State: row.State,
+		Serial: cert.Serial, HasPolled: row.PolledIncarnation == row.Incarnation, VerifierSet: row.SetVersion, Idle: row.Idle}
+	if *row.Slot == slotCurrent {
+		return caller, nil
+	}
+	if err := s.promote(ctx, id, cert); err != nil {
+		return nodeapi.Caller{}, err
+	}
+	return caller, nil
+}
+
+// checkIdentity compares a caller's certificate with the node's row.
+func checkIdentity(row sqlc.IdentityFactsRow, id trust.Identity, cert trust.CertFacts) error {
+	switch {
+	case row.State.Refusing():
+		return errRemoved()
+	case row.Incarnation != id.Incarnation:
+		return errIdentity(schema.ReasonIdentityMismatch, "the certificate is for another incarnation of the node")
+	case row.Locked:
+		return errLocked(row.Host)
+	case row.Slot == nil:
+		return errSuperseded()
+	case *row.Fingerprint != "" && cert.Fingerprint != "" && *row.Fingerprint != cert.Fingerprint:
+		return errIdentity(schema.ReasonIdentityMismatch, "the certificate is not the one that was issued under its serial")
+	case *row.Slot != slotCurrent && *row.Slot != slotPending:
+		return errSuperseded()
+	}
+	return nil
+}
+
+// wasCurrent reports whether the certificate was in use until its successor was
+// used, and no earlier request can still be in flight: the caller is a clone. A
+// certificate that was replaced before its first use follows a lost response and
+// proves nothing.
+func wasCurrent(row sqlc.IdentityFactsRow) bool {
+	return row.Slot != nil && *row.Slot == slotRetired && !row.InFlight
+}
+
+// lockCloned locks the identity of a node whose retired certificate was used.
+func (s *Identities) lockCloned(ctx context.Context, doing string, id trust.Identity, cert trust.CertFacts) error {
+	return s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
+		current, err := tx.CurrentCertificate(ctx, id.NodeID)
+		if err != nil && !postgres.NotFound(err) {
+			return err
+		}
+		return refuseClone(clone{id.NodeID, id.Incarnation, cloneOfSerial}, nodeEvent(id.NodeID, audit.IdentityLocked, audit.Succeeded,
+			map[string]string{"serial": cert.Serial, "current_serial": current.Serial, "uri": id.URI()}))
+	})
+}
+
+// promote makes the pending certificate the current one at its first use. It
+// consumes the token that paid for the certificate and voids the other recovery
+// tokens.
+func (s *Identities) promote(ctx context.Context, id trust.Identity, cert trust.CertFacts) error {
+	return s.db.write(ctx, "promoting the certificate of node "+id.NodeID, func(ctx context.Context, tx *tx) error {
+		node, err := tx.lockNode(ctx, id.NodeID)
+		if err != nil {
+			return err
+		}
+		c, err := tx.GetCertificate(ctx, id.NodeID, cert.Serial)
+		if err != nil {
+			return err
+		}
+		if err := checkIdentity(sqlc.IdentityFactsRow{Host: node.Host, State: node.State, Incarnation: node.Incarnation, Locked: node.Locked,
+			Slot: &c.Slot, Fingerprint: new(string)}, id, cert); err != nil || c.Slot == slotCurrent {
+			return err // a concurrent request promoted it
+		}
+		retired, err := tx.RetireCertificates(ctx, id.NodeID, []string{slotCurrent})
+		if err != nil {
+			return err
+		}
+		if err := tx.PromoteCertificate(ctx, id.NodeID, cert.Serial); err != nil {
+			return err
+		}
+		if err := tx.ConsumeTokens(ctx, id.NodeID, c.TokenID, c.Incarnation); err != nil {
+			return err
+		}
+		detail := map[string]string{"serial": cert.Serial}
+		for _, serial := range retired {
+			detail["replaces"] = serial
+		}
+		if c.TokenID != nil {
+			detail["token_id"] = *c.TokenID
+		}
+		tx.note(nodeEvent(id.NodeID, audit.IdentityActive, audit.Succeeded, detail))
+		return tx.VoidRecoveryTokens(ctx, id.NodeID)
+	})
+}
+
+// recordRefusal audits the refusal, unless the same one was audited within the
+// last minute, and returns it. It returns other errors unchanged.
+func (s *Identities) recordRefusal(ctx context.Context, doing, stream string, id trust.Identity, cert trust.CertFacts, refused error) error {
+	cause, ok := errors.AsType[*schema.Error](refused)
+	if !ok || cause.Kind != schema.KindInvalidNodeIdentity || !schema.IsID(id.NodeID) {
+		return refused
+	}
+	err := s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
+		rows, err := tx.RecordRefusal(ctx, id.NodeID, cause.Reason)
+		if rows > 0 {
+			e := nodeEvent(id.NodeID, audit.IdentityRefused, audit.Refused, map[string]string{"serial": cert.Serial, "uri": id.URI()})
+			e.Stream, e.Reason = stream, cause.Reason
+			tx.note(e)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return cause
+}
+
+// RecordPoll records an authenticated poll. The first one of an incarnation signals the
+// open enrollment or reissue. A later one writes only if it names another verifier
+// set than the poll before.
+func (s *Identities) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {
+	if c.VerifierSet != set {
+		err := s.db.Exec(ctx, "recording the verifier set of node "+c.NodeID, func(ctx context.Context) error {
+			return s.db.q.SetNodeSet(ctx, set, c.NodeID, c.Incarnation)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if c.HasPolled {
+		return nil
+	}
+	return s.db.write(ctx, "recording the first poll of node "+c.NodeID, func(ctx context.Context, tx *tx) error {
+		rows, err := tx.RecordPoll(ctx, c.NodeID, c.Incarnation)
+		if err != nil || rows == 0 {
+			return err
+		}
+		reissued, err := tx.IncarnationReissued(ctx, c.NodeID, c.Incarnation)
+		if err != nil {
+			return err
+		}
+		return tx.signalEnrollment(ctx, c.NodeID, c.Incarnation, reissued, lifecycle.EventFirstPoll)
+	})
+}
+
+func errIdentity(reason, message string) error {
+	return schema.NewError(schema.KindInvalidNodeIdentity, "%s", message).WithReason(reason)
+}
+
+func errSuperseded() error {
+	return errIdentity(schema.ReasonSerialSuperseded, "the certificate was replaced by a newer one")
+}
+
+func errRemoved() error { return errIdentity(schema.ReasonNodeRemoved, "the node was removed") }

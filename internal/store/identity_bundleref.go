@@ -1,0 +1,92 @@
+package store
+
+import (
+	"context"
+	"crypto/subtle"
+
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// IssueFetch stores a one-time reference to a bundle of the token's purpose and
+// voids the node's older one, as adminapi.Store specifies.
+func (s *Identities) IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error {
+	return s.db.write(ctx, "issuing a fetch reference for node "+t.NodeID, func(ctx context.Context, tx *tx) error {
+		node, err := tx.lockNode(ctx, t.NodeID)
+		if err != nil {
+			return err
+		}
+		e := subjectEvent(by, t.NodeID, audit.FetchIssued, t.NodeID,
+			map[string]string{"token_id": t.TokenID, "bundle": string(t.Purpose)})
+		if err := admitToken(ctx, tx, t.Purpose, node); err != nil {
+			return refuse(err, e)
+		}
+		if _, err := tx.VoidTokens(ctx, t.NodeID, purposes(purposeFetch)); err != nil {
+			return err
+		}
+		tx.note(e)
+		if err := tx.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID, Incarnation: node.Incarnation,
+			Purpose: purposeFetch, BundlePurpose: &t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt}); err != nil {
+			return err
+		}
+		// The operator has the reference now; the bundle may be created much later.
+		return tx.signalEnrollment(ctx, t.NodeID, node.Incarnation, t.Purpose == trust.PurposeReissue, lifecycle.EventBundleIssued)
+	})
+}
+
+// UseFetch spends a one-time reference, as adminapi.Store specifies. A reference
+// whose bundle the node's state does not allow stays unspent.
+func (s *Identities) UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject,
+) (nodeID string, purpose trust.TokenPurpose, err error) {
+	err = s.db.write(ctx, "using a fetch reference", func(ctx context.Context, tx *tx) error {
+		e := subjectEvent(by, audit.SystemStream, audit.FetchUsed, tokenID, map[string]string{"token_id": tokenID})
+		nodeID, purpose, err = useFetch(ctx, tx, tokenID, hash, &e)
+		if err == nil {
+			tx.note(e)
+		}
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	return nodeID, purpose, nil
+}
+
+func useFetch(ctx context.Context, tx *tx, tokenID string, hash []byte, e *audit.Event) (string, trust.TokenPurpose, error) {
+	if !schema.IsID(tokenID) {
+		return "", "", refuse(errUnknownToken(), *e)
+	}
+	t, err := tx.GetToken(ctx, tokenID)
+	if postgres.NotFound(err) {
+		return "", "", refuse(errUnknownToken(), *e)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	e.Stream, e.Target = t.NodeID, t.NodeID
+	node, err := tx.lockNode(ctx, t.NodeID)
+	switch {
+	case err != nil:
+		return "", "", err
+	case subtle.ConstantTimeCompare(t.SecretHash, hash) != 1 || t.Purpose != purposeFetch:
+		return "", "", refuse(errUnknownToken(), *e)
+	case node.State.Refusing():
+		return "", "", refuse(errRemoved(), *e)
+	}
+	used, err := tx.UseFetch(ctx, tokenID)
+	if postgres.NotFound(err) {
+		return "", "", explainToken(ctx, tx, tokenID, "", node, *e)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	e.Detail["bundle"] = string(*used.BundlePurpose)
+	if err := admitToken(ctx, tx, *used.BundlePurpose, node); err != nil {
+		return "", "", refuse(err, *e) // rolls back: the reference stays unspent
+	}
+	return used.NodeID, *used.BundlePurpose, nil
+}

@@ -1,0 +1,131 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// admitReissue checks that the node's enrollment may be reissued: in the states of
+// the table, and not while an operation drains, retires or removes the node, since
+// the claim would void that operation's tasks.
+func admitReissue(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
+	if _, err := lifecycle.CheckMove(lifecycle.ActionReissueEnrollment, n.State); err != nil {
+		return err
+	}
+	open, err := tx.OpenOperations(ctx, n.NodeID)
+	if err != nil {
+		return err
+	}
+	for _, op := range open {
+		switch op.Action {
+		case lifecycle.ActionDrain, lifecycle.ActionRetire, lifecycle.ActionRemove:
+			return errInProgress(n, op)
+		}
+	}
+	return nil
+}
+
+func errInProgress(n sqlc.LockNodeRow, op sqlc.OpenOperationsRow) error {
+	return schema.NewError(schema.KindOperationInProgress, "node %s has an open %s: operation %s",
+		n.Host, op.Action, op.OperationID).WithReason(string(op.Action) + "_open").
+		WithNext(lifecycle.OpCommand("show", op.Action, n.Host))
+}
+
+// issueReissue voids the tokens that the new one replaces and audits them. The
+// node's identity and its recovery token stay valid until the new token is claimed,
+// so an unused reissue disconnects no node.
+func issueReissue(ctx context.Context, tx *tx, t trust.MintedToken, n sqlc.LockNodeRow, e audit.Event) error {
+	voided, err := tx.VoidTokens(ctx, t.NodeID, purposes(trust.PurposeEnroll, trust.PurposeReissue, purposeFetch))
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(voided))
+	for i, v := range voided {
+		names[i] = fmt.Sprintf("%s:%s", v.Purpose, v.TokenID)
+	}
+	slices.Sort(names)
+	e.Detail["voided"] = strings.Join(names, " ")
+	tx.note(e)
+	next := n.Incarnation + 1
+	if err := tx.insertToken(ctx, t, next); err != nil {
+		return err
+	}
+	return tx.signalEnrollment(ctx, t.NodeID, next, true, lifecycle.EventBundleIssued)
+}
+
+// beginIncarnation voids the node's identity and starts the next incarnation in the
+// same state: certificates and recovery tokens are void, a lock is cleared and open
+// polls end. Tasks of the older incarnation are not dispatched again; their
+// operations void them.
+func beginIncarnation(ctx context.Context, tx *tx, want int64, n sqlc.LockNodeRow, detail map[string]string) error {
+	if _, err := tx.VoidTokens(ctx, n.NodeID, purposes(trust.PurposeEnroll, trust.PurposeRecover)); err != nil {
+		return err
+	}
+	ended, err := tx.RetireCertificates(ctx, n.NodeID, []string{slotPending, slotCurrent})
+	if err != nil {
+		return err
+	}
+	slices.Sort(ended)
+	detail["voided_serials"] = strings.Join(ended, " ")
+	if n.Locked {
+		detail["unlocked"] = "yes"
+	}
+	got, err := tx.NextIncarnation(ctx, n.NodeID)
+	if err == nil && got != want {
+		return schema.Errorf(schema.KindInternal, "the token is for incarnation %d of node %s, which is at %d", want, n.NodeID, got)
+	}
+	if err != nil {
+		return err
+	}
+	tx.wakeNode(n.NodeID)
+	return nil
+}
+
+// acceptReissue stores a reissue's operation. It does not hold the node: its fence
+// has op_seq 0 and covers only its own row.
+func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, instance lifecycle.InstanceState) (activities.Claim, error) {
+	if err := supersedeReissue(ctx, tx, r); err != nil {
+		return activities.Claim{}, err
+	}
+	return insertOperation(ctx, tx, r, n, accepted{n.State, instance, 0})
+}
+
+// supersedeReissue ends the operation that a dead run of the same workflow left
+// open. Temporal runs one at a time, so the claiming run is the only live one.
+func supersedeReissue(ctx context.Context, tx *tx, r activities.ClaimRequest) error {
+	ended, err := tx.SupersedeReissue(ctx, r.NodeID, r.WorkflowID, "superseded by operation "+r.OperationID)
+	for _, op := range ended {
+		noteSuperseded(tx, r.NodeID, op.OperationID, op.Action, op.CorrelationID, r.OperationID)
+	}
+	return err
+}
+
+// endReissue ends the row of a reissue and, with VoidTokens, the unused credentials
+// it issued. It changes nothing else of the node.
+func endReissue(ctx context.Context, tx *tx, f activities.Fence, op sqlc.GetOperationRow, e activities.Finish) error {
+	if err := tx.FinishOperation(ctx, sqlc.FinishOperationParams{
+		OperationID: f.OperationID, OpSeq: f.OpSeq, Status: e.Status, Outcome: e.Outcome, Document: e.Document,
+	}); err != nil {
+		return err
+	}
+	tx.note(operationEvent(f, audit.ActionName(op.Action), finishResult(e.Status), "", map[string]string{"outcome": e.Outcome}))
+	if !e.VoidTokens {
+		return nil
+	}
+	if err := tx.ReplaceUnusedOfReissue(ctx, f.NodeID); err != nil {
+		return err
+	}
+	if _, err := tx.VoidTokens(ctx, f.NodeID, purposes(trust.PurposeReissue, purposeFetch)); err != nil {
+		return err
+	}
+	return tx.VoidRecoveryTokens(ctx, f.NodeID)
+}

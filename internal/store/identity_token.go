@@ -1,0 +1,285 @@
+package store
+
+import (
+	"context"
+	"crypto/subtle"
+	"slices"
+
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// Certificate slots and token states as the database spells them.
+const (
+	slotPending = "pending"
+	slotCurrent = "current"
+	slotRetired = "retired"
+
+	tokenClaimed  = "claimed"
+	tokenConsumed = "consumed"
+	tokenVoided   = "voided"
+)
+
+// purposeFetch is the purpose of a one-time reference to a bundle.
+const purposeFetch trust.TokenPurpose = "fetch"
+
+// IssueToken stores a new token and voids the tokens it replaces, as adminapi.Store
+// specifies. If the incarnation's identity was used, an enrollment token starts the
+// next incarnation and voids the old identity; a reissue token does that when it is
+// claimed.
+func (s *Identities) IssueToken(ctx context.Context, t trust.MintedToken, by audit.Subject) error {
+	return s.db.write(ctx, "issuing an enrollment token for node "+t.NodeID, func(ctx context.Context, tx *tx) error {
+		node, err := tx.lockNode(ctx, t.NodeID)
+		if err != nil {
+			return err
+		}
+		e := subjectEvent(by, t.NodeID, audit.TokenIssued, t.NodeID,
+			map[string]string{"token_id": t.TokenID, "purpose": string(t.Purpose), "from": string(node.State)})
+		if t.Purpose == trust.PurposeReissue {
+			e.Action = audit.ActionName(lifecycle.ActionReissueEnrollment)
+		}
+		if err := admitToken(ctx, tx, t.Purpose, node); err != nil {
+			return refuse(err, e)
+		}
+		if t.Purpose == trust.PurposeReissue {
+			return issueReissue(ctx, tx, t, node, e)
+		}
+		return issueEnrollment(ctx, tx, t, node, e)
+	})
+}
+
+// admitToken checks that a token of the purpose may be issued in the node's current
+// state.
+func admitToken(ctx context.Context, tx *tx, p trust.TokenPurpose, n sqlc.LockNodeRow) error {
+	switch p {
+	case trust.PurposeReissue:
+		return admitReissue(ctx, tx, n)
+	case trust.PurposeEnroll:
+		if n.Locked && !n.State.Refusing() {
+			return errLocked(n.Host)
+		}
+		_, err := lifecycle.CheckMove(lifecycle.ActionEnroll, n.State)
+		return err
+	}
+	return schema.NewError(schema.KindInvalidRequest, "a token of purpose %q has no bundle", p).
+		WithReason("token_purpose")
+}
+
+func issueEnrollment(ctx context.Context, tx *tx, t trust.MintedToken, n sqlc.LockNodeRow, e audit.Event) error {
+	if _, err := tx.VoidTokens(ctx, t.NodeID, allPurposes()); err != nil {
+		return err
+	}
+	incarnation, err := freshIncarnation(ctx, tx, n)
+	if err != nil {
+		return err
+	}
+	if err := tx.insertToken(ctx, t, incarnation); err != nil {
+		return err
+	}
+	if err := tx.moveNode(ctx, n, lifecycle.NodeBootstrapIssued); err != nil {
+		return err
+	}
+	tx.note(e)
+	return tx.signalEnrollment(ctx, t.NodeID, incarnation, false, lifecycle.EventBundleIssued)
+}
+
+func (tx *tx) insertToken(ctx context.Context, t trust.MintedToken, incarnation int64) error {
+	return tx.InsertToken(ctx, sqlc.InsertTokenParams{TokenID: t.TokenID, NodeID: t.NodeID,
+		Incarnation: incarnation, Purpose: t.Purpose, SecretHash: t.Hash, ExpiresAt: t.ExpiresAt})
+}
+
+// allPurposes are the purposes of the tokens that the end of an identity voids.
+func allPurposes() []string {
+	return purposes(trust.PurposeEnroll, trust.PurposeReissue, trust.PurposeRecover, purposeFetch)
+}
+
+func purposes(list ...trust.TokenPurpose) []string {
+	names := make([]string, len(list))
+	for i, p := range list {
+		names[i] = string(p)
+	}
+	return names
+}
+
+// freshIncarnation returns the incarnation for a new token and voids the
+// certificates of the old one.
+func freshIncarnation(ctx context.Context, tx *tx, n sqlc.LockNodeRow) (int64, error) {
+	_, err := tx.CurrentCertificate(ctx, n.NodeID)
+	unused := postgres.NotFound(err)
+	if err != nil && !unused {
+		return 0, err
+	}
+	if _, err := tx.RetireCertificates(ctx, n.NodeID, []string{slotPending, slotCurrent}); err != nil || unused {
+		return n.Incarnation, err
+	}
+	return tx.NextIncarnation(ctx, n.NodeID)
+}
+
+// ClaimToken claims a token for a key, as nodeapi.Identities specifies.
+func (s *Identities) ClaimToken(ctx context.Context, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
+	var claimed nodeapi.ClaimResult
+	err := s.db.write(ctx, "claiming an enrollment token", func(ctx context.Context, tx *tx) (err error) {
+		claimed, err = claimToken(ctx, tx, c)
+		return err
+	})
+	return claimed, err
+}
+
+func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
+	none, e := nodeapi.ClaimResult{}, tokenEvent(c)
+	token, node, err := findToken(ctx, tx, tokenProof{c.NodeID, c.TokenID, c.Hash, c.SPKI},
+		trust.PurposeEnroll, trust.PurposeReissue)
+	if token.NodeID != "" {
+		e.Stream, e.Target = token.NodeID, token.NodeID
+	}
+	if err != nil {
+		return none, refuse(err, e)
+	}
+	won, err := tx.ClaimToken(ctx, sqlc.ClaimTokenParams{SPKI: c.SPKI, TokenID: c.TokenID, NodeID: c.NodeID,
+		Purposes: purposes(token.Purpose)})
+	if postgres.NotFound(err) {
+		return none, explainToken(ctx, tx, c.TokenID, c.SPKI, node, e)
+	}
+	if err != nil {
+		return none, err
+	}
+	// A refusal below rolls back the claim.
+	if err := admitClaim(ctx, tx, token.Purpose, won.First, node); err != nil {
+		return none, refuse(err, e)
+	}
+	if !won.Bound {
+		return none, refuse(errForeignKey(), e)
+	}
+	e.Actor, e.Action, e.Result = nodeActor(c.NodeID), audit.TokenClaimed, audit.Succeeded
+	e.Detail["purpose"] = string(token.Purpose)
+	if won.First {
+		if err := claimedFirst(ctx, tx, token, node, e); err != nil {
+			return none, err
+		}
+	}
+	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation,
+		Recoverable: len(c.RecoveryKey) > 0}, tx.SetRecoveryKey(ctx, c.NodeID, orNil(c.RecoveryKey))
+}
+
+// orNil is the key as a nullable column stores it.
+func orNil(key []byte) []byte {
+	if len(key) == 0 {
+		return nil
+	}
+	return key
+}
+
+// admitClaim checks that a token may be claimed in the node's current state. Retries
+// with the same key belong to the incarnation that the first claim started.
+func admitClaim(ctx context.Context, tx *tx, p trust.TokenPurpose, first bool, n sqlc.LockNodeRow) error {
+	if p == trust.PurposeReissue && !first {
+		if n.Locked {
+			return errLocked(n.Host)
+		}
+		return nil
+	}
+	return admitToken(ctx, tx, p, n)
+}
+
+// claimedFirst applies the effects of a token's first claim.
+func claimedFirst(ctx context.Context, tx *tx, t sqlc.GetTokenRow, n sqlc.LockNodeRow, e audit.Event) error {
+	reissued := t.Purpose == trust.PurposeReissue
+	if reissued {
+		if err := beginIncarnation(ctx, tx, t.Incarnation, n, e.Detail); err != nil {
+			return err
+		}
+	} else if err := tx.moveNode(ctx, n, lifecycle.NodeEnrolling); err != nil {
+		return err
+	}
+	tx.note(e)
+	return tx.signalEnrollment(ctx, n.NodeID, t.Incarnation, reissued, lifecycle.EventTokenClaimed)
+}
+
+// tokenProof is a token as a caller presents it, with the key to claim it for.
+type tokenProof struct {
+	nodeID, tokenID string
+	hash            []byte
+	spki            string
+}
+
+// findToken finds the token and locks its node. It refuses a token that is unknown,
+// has another purpose or secret, belongs to another node than the presented one, or
+// whose node was removed. The error does not tell an unknown id from a wrong
+// secret.
+func findToken(ctx context.Context, tx *tx, p tokenProof, want ...trust.TokenPurpose) (sqlc.GetTokenRow, sqlc.LockNodeRow, error) {
+	var node sqlc.LockNodeRow
+	if !schema.IsID(p.tokenID) || p.spki == "" {
+		return sqlc.GetTokenRow{}, node, errUnknownToken()
+	}
+	token, err := tx.GetToken(ctx, p.tokenID)
+	if postgres.NotFound(err) {
+		return sqlc.GetTokenRow{}, node, errUnknownToken()
+	}
+	if err != nil {
+		return token, node, err
+	}
+	node, err = tx.lockNode(ctx, token.NodeID)
+	switch {
+	case err != nil:
+		return token, node, err
+	case subtle.ConstantTimeCompare(token.SecretHash, p.hash) != 1 || !slices.Contains(want, token.Purpose):
+		return token, node, errUnknownToken()
+	case token.NodeID != p.nodeID:
+		return token, node, schema.NewError(schema.KindUnauthenticated, "this token is for another node").
+			WithReason("token_foreign")
+	case node.State.Refusing():
+		return token, node, errRemoved()
+	}
+	return token, node, nil
+}
+
+func errUnknownToken() *schema.Error {
+	return schema.NewError(schema.KindUnauthenticated, "unknown token").WithReason("token_unknown")
+}
+
+// explainToken refuses with the reason why the conditional update claimed nothing.
+func explainToken(ctx context.Context, tx *tx, tokenID, spki string, n sqlc.LockNodeRow, e audit.Event) error {
+	t, err := tx.GetToken(ctx, tokenID)
+	if err != nil {
+		return err
+	}
+	cause := schema.NewError(schema.KindTokenExpired, "this token has expired").WithReason("token_expired")
+	switch {
+	case t.State == tokenConsumed:
+		cause = schema.NewError(schema.KindTokenConsumed, "this token was used").WithReason("token_used")
+	case t.State == tokenVoided:
+		cause = schema.NewError(schema.KindTokenConsumed, "this token was replaced or withdrawn").WithReason("token_voided")
+	case t.State == tokenClaimed && (t.ClaimedSPKI == nil || *t.ClaimedSPKI != spki):
+		cause = schema.NewError(schema.KindTokenConsumed, "this token was claimed by another key").WithReason("token_claimed")
+	}
+	return refuse(cause.WithNext(anotherToken(t.Purpose, n)), e)
+}
+
+// anotherToken is the command that issues another token of the purpose. A node that
+// was enrolled needs a reissue.
+func anotherToken(p trust.TokenPurpose, n sqlc.LockNodeRow) string {
+	verb := string(lifecycle.ActionReissueEnrollment)
+	switch p {
+	case purposeFetch:
+		verb = "bootstrap-script"
+	case trust.PurposeEnroll:
+		if _, err := lifecycle.CheckMove(lifecycle.ActionEnroll, n.State); err == nil {
+			verb = string(lifecycle.ActionEnroll)
+		}
+	}
+	return "gpuaas node " + verb + " " + n.Host
+}
+
+// tokenEvent is the audit event of a claim before the token is verified.
+func tokenEvent(c nodeapi.TokenClaim) audit.Event {
+	return audit.Event{
+		Stream: audit.SystemStream, Actor: unauthenticated, Action: audit.TokenRefused, Target: c.NodeID,
+		CorrelationID: c.CorrelationID, Detail: map[string]string{"token_id": c.TokenID, "path_node": c.NodeID,
+			"spki": c.SPKI, "agent_version": c.AgentVersion, "remote_addr": c.RemoteAddr},
+	}
+}

@@ -1,0 +1,206 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Claim claims the node for an operation, as activities.Records specifies. It ends
+// an operation that a dead run left open and voids its tasks; the new op_seq fences
+// that run.
+func (s *Operations) Claim(ctx context.Context, r activities.ClaimRequest) (activities.Claim, error) {
+	var c activities.Claim
+	err := s.db.write(ctx, fmt.Sprintf("claiming node %s for %s", r.NodeID, r.Action),
+		func(ctx context.Context, tx *tx) (err error) {
+			c, err = s.claim(ctx, tx, r)
+			return err
+		})
+	return c, err
+}
+
+func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimRequest) (activities.Claim, error) {
+	event := claimEvent(r)
+	if !schema.IsID(r.OperationID) {
+		return activities.Claim{}, schema.Errorf(schema.KindInvalidRequest, "malformed operation id %q", r.OperationID)
+	}
+	node, err := tx.lockNode(ctx, r.NodeID)
+	if schema.KindOf(err) == schema.KindNotFound {
+		event.Stream = audit.SystemStream
+		return activities.Claim{}, refuse(err, event)
+	}
+	if err != nil {
+		return activities.Claim{}, err
+	}
+	op, err := tx.GetOperation(ctx, r.OperationID)
+	switch {
+	case err == nil && op.RunID == r.RunID && op.NodeID == r.NodeID:
+		return op.Claim, nil
+	case err == nil:
+		return activities.Claim{}, refuse(schema.NewError(schema.KindInvalidRequest,
+			"operation id %s is in use by another run", r.OperationID).WithReason("duplicate_operation"), event)
+	case !postgres.NotFound(err):
+		return activities.Claim{}, err
+	}
+	instance, err := tx.liveInstance(ctx, r.NodeID)
+	if err != nil {
+		return activities.Claim{}, err
+	}
+	plan, err := s.admit(ctx, tx, r, node, instance)
+	if err != nil {
+		event.Detail["state"] = string(node.State)
+		return activities.Claim{}, refuse(err, event)
+	}
+	if r.Action == lifecycle.ActionReissueEnrollment {
+		return acceptReissue(ctx, tx, r, node, instance)
+	}
+	return acceptClaim(ctx, tx, r, node, plan, instance)
+}
+
+// admit checks that the action may start in the node's current state.
+func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, instance lifecycle.InstanceState,
+) (lifecycle.Plan, error) {
+	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
+		return lifecycle.Plan{}, err
+	}
+	plan, err := lifecycle.CheckMove(r.Action, n.State)
+	if err != nil {
+		return plan, err
+	}
+	if r.Action == lifecycle.ActionReissueEnrollment {
+		return plan, admitReissue(ctx, tx, n)
+	}
+	if !plan.Holds {
+		return plan, schema.NewError(schema.KindInvalidRequest, "%s is not an operation", r.Action).
+			WithReason("not_an_operation")
+	}
+	switch r.Action {
+	case lifecycle.ActionProvision:
+		return plan, s.admitProvision(n, instance)
+	case lifecycle.ActionRetire:
+		return plan, admitRetire(n, r.Options)
+	}
+	return plan, nil
+}
+
+func (s *Operations) admitProvision(n sqlc.LockNodeRow, instance lifecycle.InstanceState) error {
+	if instance == lifecycle.InstanceRunning {
+		return schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned: its instance is running", n.Host).
+			WithReason("already_provisioned")
+	}
+	if n.State == lifecycle.NodeRegistered && !slices.Contains(s.creating, n.OnboardingMode) {
+		return schema.NewError(schema.KindInvalidRequest,
+			"node %s is not enrolled, and its provider %q creates no machines", n.Host, n.OnboardingMode).
+			WithReason("not_enrolled").WithNext("gpuaas node enroll " + n.Host)
+	}
+	return nil
+}
+
+func admitRetire(n sqlc.LockNodeRow, o lifecycle.Options) error {
+	if o.Drain || len(n.Workloads) == 0 {
+		return nil
+	}
+	names := wire.NodeView{Workloads: n.Workloads}.Blockers()
+	return schema.NewError(schema.KindNodeInUse, "node %s holds work: %s", n.Host, strings.Join(names, ", ")).
+		WithNext("gpuaas node retire " + n.Host + " --drain")
+}
+
+// acceptClaim stores the operation and gives it the node.
+func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan,
+	instance lifecycle.InstanceState,
+) (activities.Claim, error) {
+	state := n.State
+	if plan.Enter != "" {
+		state = plan.Enter
+	}
+	if err := supersede(ctx, tx, n, r.OperationID); err != nil {
+		return activities.Claim{}, err
+	}
+	c, err := insertOperation(ctx, tx, r, n, accepted{state, instance, n.OpSeq + 1})
+	if err != nil {
+		return c, err
+	}
+	return c, requireRow(c.Fence)(tx.ClaimNode(ctx, sqlc.ClaimNodeParams{
+		NodeID: n.NodeID, OpSeq: n.OpSeq, OperationID: &r.OperationID, State: state,
+	}))
+}
+
+// accepted is the effect of a claim on its node.
+type accepted struct {
+	state    lifecycle.NodeState // after the claim
+	instance lifecycle.InstanceState
+	opSeq    int64 // 0 if the operation does not hold the node
+}
+
+// insertOperation stores the operation with its claim and its audit row.
+func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, a accepted) (activities.Claim, error) {
+	sku, err := tx.GetSKU(ctx, n.SKU)
+	if err != nil {
+		return activities.Claim{}, err
+	}
+	c := activities.Claim{
+		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: a.opSeq,
+			Actor: r.Actor, Via: r.Via, CorrelationID: r.CorrelationID},
+		Prior: n.State, State: a.state, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
+		Region: n.RegionCode, Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
+		Instance: a.instance, ClaimedAt: n.Now,
+	}
+	event := claimEvent(r)
+	event.Result, event.Reason = audit.Accepted, r.Reason
+	event.Detail = map[string]string{"from": string(n.State), "to": string(a.state), "op_seq": strconv.FormatInt(a.opSeq, 10)}
+	tx.note(event)
+	return c, tx.InsertOperation(ctx, sqlc.InsertOperationParams{
+		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: a.opSeq, Action: r.Action, Actor: r.Actor,
+		Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID, RunID: r.RunID,
+		Claim: c, StartedAt: n.Now, Via: r.Via,
+	})
+}
+
+// supersede ends the operation that an earlier run left open on the node.
+func supersede(ctx context.Context, tx *tx, n sqlc.LockNodeRow, by string) error {
+	ended, err := tx.SupersedeOperations(ctx, n.NodeID, "superseded by operation "+by)
+	if err != nil {
+		return err
+	}
+	for _, op := range ended {
+		noteSuperseded(tx, n.NodeID, op.OperationID, op.Action, op.CorrelationID, by)
+	}
+	return tx.voidTasks(ctx, n.NodeID, nil, systemActor, "")
+}
+
+func noteSuperseded(tx *tx, nodeID, operationID string, a lifecycle.Action, correlationID, by string) {
+	tx.note(audit.Event{
+		Stream: nodeID, Actor: systemActor, Action: audit.ActionName(a), Target: nodeID,
+		Result: audit.Failed, Reason: "superseded", CorrelationID: correlationID,
+		OperationID: operationID, Detail: map[string]string{"by": by},
+	})
+}
+
+// liveInstance returns the state of the node's instance, InstanceNone if it has
+// none.
+func (tx *tx) liveInstance(ctx context.Context, nodeID string) (lifecycle.InstanceState, error) {
+	i, err := tx.LiveInstance(ctx, nodeID)
+	if postgres.NotFound(err) {
+		return lifecycle.InstanceNone, nil
+	}
+	return i.State, err
+}
+
+func claimEvent(r activities.ClaimRequest) audit.Event {
+	return audit.Event{
+		Stream: r.NodeID, Actor: r.Actor, Via: r.Via, Action: audit.ActionName(r.Action), Target: r.NodeID,
+		CorrelationID: r.CorrelationID, OperationID: r.OperationID,
+		Detail: map[string]string{"asked": r.Reason},
+	}
+}

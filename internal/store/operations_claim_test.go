@@ -1,0 +1,245 @@
+package store_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+func TestClaimsOfOneNodeGetEachTheirOwnSeq(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	const racers = 50
+	claims := make([]activities.Claim, racers)
+	errs := race(racers, func(i int) (err error) {
+		claims[i], err = e.Claim(t.Context(), request(n.ID, lifecycle.ActionProvision))
+		return err
+	})
+	seqs := make([]int64, racers)
+	for i, err := range errs {
+		require.NoError(t, err)
+		seqs[i] = claims[i].Fence.OpSeq
+	}
+	slices.Sort(seqs)
+	for i, seq := range seqs {
+		require.Equal(t, int64(i+1), seq, "each claim its own op_seq, without gaps")
+	}
+	open, err := e.Inventory.Operations(t.Context(), n.ID, true)
+	require.NoError(t, err)
+	require.Len(t, open, 1, "a claim ends what was open before it")
+	require.Equal(t, int64(racers), open[0].OpSeq)
+	rows := e.audit(n.ID)
+	require.Equal(t, racers, count(rows, "nodes.provision accepted RMA-4411"))
+	require.Equal(t, racers-1, count(rows, "nodes.provision failed superseded"))
+}
+
+func TestStateTableDecidesARaceOfDrains(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	won := 0
+	for _, err := range race(50, func(int) error {
+		_, err := e.Claim(t.Context(), request(n.ID, lifecycle.ActionDrain))
+		return err
+	}) {
+		if err == nil {
+			won++
+			continue
+		}
+		requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+		require.ErrorContains(t, err, "draining")
+	}
+	require.Equal(t, 1, won)
+	require.Equal(t, lifecycle.NodeDraining, e.node(n.ID).State)
+	require.Equal(t, int64(1), e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
+	require.Equal(t, 49, count(e.audit(n.ID), "nodes.drain refused illegal_move"))
+}
+
+func TestClaimIsIdempotent(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	r := request(n.ID, lifecycle.ActionDrain)
+	claims := make([]activities.Claim, 50)
+	for _, err := range race(len(claims), func(i int) (err error) {
+		claims[i], err = e.Claim(t.Context(), r)
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	for _, c := range claims {
+		require.Equal(t, claims[0].ClaimedAt.UnixNano(), c.ClaimedAt.UnixNano())
+		c.ClaimedAt = claims[0].ClaimedAt
+		require.Equal(t, claims[0], c)
+	}
+	require.Equal(t, lifecycle.NodeActive, claims[0].Prior)
+	require.Equal(t, lifecycle.NodeDraining, claims[0].State)
+	require.Equal(t, "cpu-dev", claims[0].SKU.Name)
+	require.Equal(t, "manual", claims[0].Provider)
+	require.Equal(t, 1, count(e.audit(n.ID), "nodes.drain accepted RMA-4411"))
+
+	other := r
+	other.RunID = schema.NewID()
+	_, err := e.Claim(t.Context(), other)
+	requireKind(t, err, schema.KindInvalidRequest, "duplicate_operation")
+	other.NodeID = e.inState(lifecycle.NodeActive).ID
+	_, err = e.Claim(t.Context(), other)
+	requireKind(t, err, schema.KindInvalidRequest, "duplicate_operation")
+}
+
+func TestClaimOfEveryActionInEveryState(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
+	e := setup(t)
+	for _, move := range lifecycle.All() {
+		for _, state := range lifecycle.NodeStates() {
+			t.Run(fmt.Sprintf("%s %s", move.Action, state), func(t *testing.T) {
+				n := e.inState(state)
+				_, refusal := lifecycle.CheckMove(move.Action, state)
+				claim, err := e.Claim(t.Context(), request(n.ID, move.Action))
+				switch {
+				case refusal != nil:
+					require.EqualError(t, err, refusal.Error())
+					requireKind(t, err, schema.KindInvalidRequest, "")
+				case move.Action == lifecycle.ActionReissueEnrollment:
+					require.NoError(t, err)
+					require.Zero(t, claim.Fence.OpSeq)
+					require.Equal(t, state, e.node(n.ID).State)
+					require.Zero(t, e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
+					return
+				case !move.Holds:
+					requireKind(t, err, schema.KindInvalidRequest, "not_an_operation")
+				case move.Action == lifecycle.ActionProvision && state == lifecycle.NodeRegistered:
+					requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
+				default:
+					require.NoError(t, err)
+					want := state
+					if move.Enter != "" {
+						want = move.Enter
+					}
+					require.Equal(t, want, claim.State)
+					require.Equal(t, state, claim.Prior)
+					require.Equal(t, want, e.node(n.ID).State)
+					last := e.chain(n.ID)[1]
+					require.Equal(t, audit.Accepted, last.Result)
+					require.Equal(t, map[string]string{"from": string(state), "to": string(want), "op_seq": "1"}, last.Detail)
+					return
+				}
+				after := e.node(n.ID)
+				require.Equal(t, state, after.State)
+				require.Nil(t, after.Operation)
+				require.Zero(t, e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
+				rows := e.chain(n.ID)
+				require.Len(t, rows, 2)
+				require.Equal(t, audit.Refused, rows[1].Result)
+				require.Equal(t, schema.AsError(err).Reason, rows[1].Reason)
+			})
+		}
+	}
+}
+
+func TestClaimOfAnUnknownNode(t *testing.T) {
+	e := setup(t)
+	for _, id := range []string{schema.NewID(), "gpu-17", "", "x\x00y"} {
+		_, err := e.Claim(t.Context(), request(id, lifecycle.ActionDrain))
+		requireKind(t, err, schema.KindNotFound, "")
+	}
+	require.Equal(t, 4, count(e.audit(audit.SystemStream), "nodes.drain refused not_found"))
+}
+
+func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
+	e := setup(t)
+	ctx := t.Context()
+
+	t.Run("before enrolment by a provider that makes no machines", func(t *testing.T) {
+		n := e.register()
+		_, err := e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
+		requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
+		require.Equal(t, "gpuaas node enroll "+n.Host, schema.AsError(err).Next)
+	})
+	t.Run("but not with one that does", func(t *testing.T) {
+		n := e.register(func(r *wire.RegisterNodeRequest) { r.OnboardingMode = "libvirt" })
+		require.Equal(t, "libvirt", e.claim(n.ID, lifecycle.ActionProvision).Provider)
+	})
+	t.Run("when the instance runs", func(t *testing.T) {
+		n := e.inState(lifecycle.NodeActive)
+		c := e.claim(n.ID, lifecycle.ActionProvision)
+		require.Equal(t, lifecycle.InstanceNone, c.Instance)
+		require.NoError(t, e.Finish(ctx, c.Fence, activities.Finish{Status: lifecycle.OperationCompleted,
+			Instance: lifecycle.InstanceRunning}))
+		_, err := e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
+		requireKind(t, err, schema.KindInvalidRequest, "already_provisioned")
+		require.Equal(t, lifecycle.InstanceRunning, e.claim(n.ID, lifecycle.ActionDrain).Instance)
+	})
+}
+
+func TestRetireOfABusyNode(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	work := []task.Workload{{Name: "train-1", Kind: "process"}, {Name: "web", Kind: "docker"}}
+	require.NoError(t, e.beat(caller, wire.HeartbeatRequest{Workloads: work}))
+
+	_, err := e.Claim(ctx, request(caller.NodeID, lifecycle.ActionRetire))
+	requireKind(t, err, schema.KindNodeInUse, "")
+	require.ErrorContains(t, err, "process train-1, docker web")
+	require.Equal(t, "gpuaas node retire "+caller.Host+" --drain", schema.AsError(err).Next)
+	require.Equal(t, 1, count(e.audit(caller.NodeID), "nodes.retire refused node_in_use"))
+
+	drain := e.claim(caller.NodeID, lifecycle.ActionDrain)
+	e.dispatch(drain.Fence, "drain", task.WorkloadDrain)
+	offer := e.take(caller, task.LeaseDuration)
+	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, task.DrainResult{Stopped: []string{"train-1", "web"}}))
+	require.NoError(t, err)
+	require.NoError(t, e.Finish(ctx, drain.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
+	require.Equal(t, lifecycle.NodeDrained, e.claim(caller.NodeID, lifecycle.ActionRetire).Prior,
+		"the drain's result counts before the next heartbeat")
+
+	busy := e.inState(lifecycle.NodeActive)
+	e.exec(`UPDATE nodes SET workloads = '[{"name": "x", "kind": "process"}]' WHERE node_id = $1`, busy.ID)
+	r := request(busy.ID, lifecycle.ActionRetire)
+	r.Options.Drain = true
+	_, err = e.Claim(ctx, r)
+	require.NoError(t, err, "with drain, a busy node may be retired")
+}
+
+func TestClaimSupersedesDeadRun(t *testing.T) {
+	e := setup(t)
+	caller, _, _ := e.enroll()
+	first := e.claim(caller.NodeID, lifecycle.ActionProvision)
+	nodeTask := e.dispatch(first.Fence, "facts", task.FactsCollect)
+	offer := e.take(caller, task.LeaseDuration)
+	require.Equal(t, nodeTask.TaskID, offer.TaskID)
+
+	second := e.claim(caller.NodeID, lifecycle.ActionProvision)
+	require.Equal(t, first.Fence.OpSeq+1, second.Fence.OpSeq)
+	e.takeNone(caller)
+	_, err := e.Result(t.Context(), caller, offer.TaskID, succeeded(1, inventory.Facts{}))
+	requireKind(t, err, schema.KindLeaseLost, "")
+	ops, err := e.Inventory.Operations(t.Context(), caller.NodeID, false)
+	require.NoError(t, err)
+	require.Equal(t, second.Fence.OperationID, ops[0].OperationID)
+	require.Equal(t, lifecycle.OperationFailed, ops[1].Status)
+	require.Contains(t, ops[1].Outcome, second.Fence.OperationID)
+	require.Contains(t, e.audit(caller.NodeID), "tasks.finished cancelled voided")
+}
+
+// TestClaimRefusesForeignWorkflowIDs: a run under another workflow ID would escape
+// the node's lock, however it was started.
+func TestClaimRefusesForeignWorkflowIDs(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	for _, foreign := range []string{"evil-2", lifecycle.NodeWorkflowID("evil", n.ID), lifecycle.ReissueWorkflowID(n.Host, n.ID)} {
+		r := request(n.ID, lifecycle.ActionDrain)
+		r.WorkflowID = foreign
+		_, err := e.Claim(t.Context(), r)
+		requireKind(t, err, schema.KindInvalidRequest, "foreign_workflow_id")
+		require.Equal(t, lifecycle.NodeActive, e.node(n.ID).State)
+	}
+}

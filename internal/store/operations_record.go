@@ -1,0 +1,284 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// Advance records progress under the fence, as activities.Records specifies. An
+// operation that does not hold its node changes only its own row.
+func (s *Operations) Advance(ctx context.Context, f activities.Fence, a activities.Advance) error {
+	return s.db.write(ctx, "recording progress of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
+		node, op, err := tx.lockOperation(ctx, f)
+		if err != nil {
+			return err
+		}
+		if op.EndedAt != nil {
+			return errOperationEnded(f)
+		}
+		if err := tx.setOperationRun(ctx, f.OperationID, a.RunID); err != nil {
+			return err
+		}
+		if a.Step != 0 && a.Step <= op.Step {
+			return nil
+		}
+		if err := tx.AdvanceOperation(ctx, advanced(op, a)); err != nil {
+			return err
+		}
+		if a.Decision != nil && (a.Step != 0 || op.Decision == nil || *op.Decision != *a.Decision) {
+			noteDecision(tx, f, a)
+		}
+		if f.OpSeq != 0 {
+			err = applyAdvance(ctx, tx, f, node, a)
+		}
+		if err != nil {
+			return err
+		}
+		if a.Stuck != nil && !sameStuck(op.Stuck, a.Stuck) {
+			notePark(tx, f, op.Action, *a.Stuck)
+		}
+		return nil
+	})
+}
+
+// advanced is the operation's row after a. It keeps the last decision until the
+// operation parks again or changes its phase, to tell a retried decision from the
+// same decision made again.
+func advanced(op sqlc.GetOperationRow, a activities.Advance) sqlc.AdvanceOperationParams {
+	p := sqlc.AdvanceOperationParams{
+		OperationID: op.OperationID, OpSeq: op.OpSeq, Status: lifecycle.OperationRunning,
+		Phase: op.Phase, Step: max(op.Step, a.Step), Stuck: a.Stuck, Decision: a.Decision, Document: a.Document,
+	}
+	if a.Stuck != nil {
+		p.Status = lifecycle.OperationParked
+	}
+	if a.Phase != "" {
+		p.Phase = a.Phase
+	}
+	if a.Decision == nil && a.Stuck == nil && p.Phase == op.Phase {
+		p.Decision = op.Decision
+	}
+	return p
+}
+
+func sameStuck(a, b *lifecycle.Stuck) bool {
+	return a != nil && a.Phase == b.Phase && a.Reason == b.Reason && a.Since.Equal(b.Since)
+}
+
+// applyAdvance changes the node and its instance, with an audit row for each
+// actual change.
+func applyAdvance(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, a activities.Advance) error {
+	detail := map[string]string{}
+	if a.Node != "" && a.Node != n.State {
+		if err := requireRow(f)(tx.SetNodeState(ctx, n.NodeID, f.OpSeq, a.Node)); err != nil {
+			return err
+		}
+		detail["from"], detail["to"] = string(n.State), string(a.Node)
+	}
+	if a.Cordoned != nil && *a.Cordoned != n.Cordoned {
+		if err := requireRow(f)(tx.SetNodeCordoned(ctx, n.NodeID, f.OpSeq, *a.Cordoned)); err != nil {
+			return err
+		}
+		detail["cordoned"] = map[bool]string{true: "yes", false: "no"}[*a.Cordoned]
+	}
+	if len(detail) > 0 {
+		detail["phase"] = a.Phase
+		tx.note(operationEvent(f, audit.StateChanged, audit.Succeeded, "", detail))
+	}
+	if a.Facts != nil {
+		if err := requireRow(f)(tx.SetNodeFacts(ctx, n.NodeID, f.OpSeq, a.Facts)); err != nil {
+			return err
+		}
+	}
+	was, err := setInstance(ctx, tx, n, a.Instance)
+	if err == nil && a.Instance != "" && was != a.Instance {
+		tx.note(operationEvent(f, audit.InstanceChanged, audit.Succeeded, "",
+			map[string]string{"from": string(was), "to": string(a.Instance), "phase": a.Phase}))
+	}
+	return err
+}
+
+// setInstance sets the state of the node's instance and returns the previous state.
+// The first state of a machine creates its row; "" changes nothing.
+func setInstance(ctx context.Context, tx *tx, n sqlc.LockNodeRow, want lifecycle.InstanceState) (lifecycle.InstanceState, error) {
+	if want == lifecycle.InstanceNone {
+		return want, nil
+	}
+	was, err := tx.liveInstance(ctx, n.NodeID)
+	switch {
+	case err != nil || was == want:
+		return was, err
+	case was != lifecycle.InstanceNone:
+		return was, tx.SetInstanceState(ctx, n.NodeID, want)
+	case want == lifecycle.InstanceTerminated: // there is no live instance
+		return want, nil
+	}
+	return was, tx.InsertInstance(ctx, sqlc.InsertInstanceParams{
+		InstanceID: schema.NewID(), NodeID: n.NodeID, Provider: n.OnboardingMode, State: want,
+	})
+}
+
+func noteDecision(tx *tx, f activities.Fence, a activities.Advance) {
+	e := operationEvent(f, audit.Decision, audit.Accepted, a.Decision.Reason,
+		map[string]string{"decision": string(a.Decision.Decision), "phase": a.Phase})
+	e.Actor, e.Via, e.Target = a.Decision.By, a.Decision.Via, f.OperationID
+	tx.note(e)
+}
+
+func notePark(tx *tx, f activities.Fence, action lifecycle.Action, s lifecycle.Stuck) {
+	tx.note(operationEvent(f, audit.ActionName(action), audit.Parked, s.Reason,
+		map[string]string{"phase": s.Phase, "message": s.Message, "attention": string(s.WaitingOn)}))
+}
+
+// Finish ends the operation under the fence, as activities.Records specifies. An
+// operation that does not hold its node ends its own row and, with VoidTokens, the
+// credentials it issued.
+func (s *Operations) Finish(ctx context.Context, f activities.Fence, e activities.Finish) error {
+	return s.db.write(ctx, "ending operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
+		node, op, err := tx.lockOperation(ctx, f)
+		if err != nil {
+			return err
+		}
+		if op.EndedAt != nil {
+			if op.Status == e.Status {
+				return nil
+			}
+			return errOperationEnded(f)
+		}
+		if !e.Status.Ended() || e.Status == lifecycle.OperationRejected {
+			return schema.Errorf(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
+		}
+		if err := tx.setOperationRun(ctx, f.OperationID, e.RunID); err != nil {
+			return err
+		}
+		if f.OpSeq == 0 {
+			return endReissue(ctx, tx, f, op, e)
+		}
+		return finish(ctx, tx, f, node, op, e)
+	})
+}
+
+func finish(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
+	detail := map[string]string{"outcome": e.Outcome}
+	if e.Node != "" && e.Node != n.State {
+		if err := requireRow(f)(tx.SetNodeState(ctx, n.NodeID, f.OpSeq, e.Node)); err != nil {
+			return err
+		}
+		detail["from"], detail["to"] = string(n.State), string(e.Node)
+	}
+	was, err := setInstance(ctx, tx, n, e.Instance)
+	if err != nil {
+		return err
+	}
+	if was != e.Instance {
+		detail["instance"] = string(e.Instance)
+	}
+	if err := tx.FinishOperation(ctx, sqlc.FinishOperationParams{
+		OperationID: f.OperationID, OpSeq: f.OpSeq, Status: e.Status, Outcome: e.Outcome, Document: e.Document,
+	}); err != nil {
+		return err
+	}
+	if err := requireRow(f)(tx.ReleaseNode(ctx, n.NodeID, f.OpSeq)); err != nil {
+		return err
+	}
+	if err := voidLeftovers(ctx, tx, f, n.NodeID, e); err != nil {
+		return err
+	}
+	tx.note(operationEvent(f, audit.ActionName(op.Action), finishResult(e.Status), "", detail))
+	return nil
+}
+
+// voidLeftovers voids the tasks of the ended operation, with VoidTokens its unused
+// tokens and certificates, and with DenyIdentity every credential and task of the
+// node.
+func voidLeftovers(ctx context.Context, tx *tx, f activities.Fence, nodeID string, e activities.Finish) error {
+	var err error
+	switch {
+	case e.DenyIdentity:
+		err = tx.voidIdentity(ctx, nodeID, []string{slotPending, slotCurrent}, allPurposes())
+	case e.VoidTokens:
+		err = tx.voidIdentity(ctx, nodeID, []string{slotPending}, purposes(trust.PurposeEnroll, purposeFetch))
+	}
+	if err != nil {
+		return err
+	}
+	if !e.DenyIdentity {
+		return tx.voidTasks(ctx, nodeID, &f.OperationID, f.Actor, f.Via)
+	}
+	if err := tx.voidTasks(ctx, nodeID, nil, f.Actor, f.Via); err != nil {
+		return err
+	}
+	if err := tx.signalNodeRemoved(ctx, nodeID); err != nil {
+		return err
+	}
+	tx.wakeNode(nodeID)
+	return nil
+}
+
+// voidIdentity voids certificates and tokens of the node, and the recovery tokens
+// of those certificates.
+func (tx *tx) voidIdentity(ctx context.Context, nodeID string, slots, tokens []string) error {
+	if _, err := tx.RetireCertificates(ctx, nodeID, slots); err != nil {
+		return err
+	}
+	if _, err := tx.VoidTokens(ctx, nodeID, tokens); err != nil {
+		return err
+	}
+	return tx.VoidRecoveryTokens(ctx, nodeID)
+}
+
+func finishResult(s lifecycle.OperationState) string {
+	switch s {
+	case lifecycle.OperationCompleted:
+		return audit.Succeeded
+	case lifecycle.OperationCanceled:
+		return audit.Canceled
+	}
+	return audit.Failed
+}
+
+// Enrollment returns the progress of the node's enrollment in the current
+// incarnation.
+func (s *Operations) Enrollment(ctx context.Context, nodeID string) (activities.Enrollment, error) {
+	var p activities.Enrollment
+	err := s.db.Read(ctx, "reading the enrollment of node "+nodeID, func(ctx context.Context) error {
+		if !schema.IsID(nodeID) {
+			return errNoNode(nodeID)
+		}
+		row, err := s.db.q.Enrollment(ctx, nodeID)
+		if postgres.NotFound(err) {
+			return errNoNode(nodeID)
+		}
+		p = activities.Enrollment{Incarnation: row.Incarnation, ReissueIssued: row.ReissueIssued,
+			BundleIssued: row.Issued, TokenClaimed: row.Claimed, Polled: row.Polled, Removed: row.Removed}
+		return err
+	})
+	return p, err
+}
+
+// LastHeartbeat returns the time of the agent's last heartbeat, zero if none.
+func (s *Operations) LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error) {
+	var at time.Time
+	err := s.db.Read(ctx, "reading the last heartbeat of node "+nodeID, func(ctx context.Context) error {
+		if !schema.IsID(nodeID) {
+			return errNoNode(nodeID)
+		}
+		last, err := s.db.q.LastHeartbeat(ctx, nodeID)
+		if postgres.NotFound(err) {
+			return errNoNode(nodeID)
+		}
+		if last != nil {
+			at = *last
+		}
+		return err
+	})
+	return at, err
+}

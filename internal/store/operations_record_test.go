@@ -1,0 +1,307 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+func TestFencedOperationWritesNothing(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	id := caller.NodeID
+	old := e.claim(id, lifecycle.ActionProvision).Fence
+	resource := activities.Resource{ResourceID: lifecycle.ResourceID(old.OperationID, "instance"), Kind: "instance", Provider: "manual"}
+	_, err := e.Store.Operations.Plan(ctx, old, resource)
+	require.NoError(t, err)
+	e.claim(id, lifecycle.ActionDrain)
+
+	before, rows := e.node(id), e.audit(id)
+	yes := true
+	forged := old
+	forged.OpSeq++ // the number of the newer operation, but not its id
+	for name, write := range map[string]func(f activities.Fence) error{
+		"advance": func(f activities.Fence) error {
+			return e.Advance(ctx, f, activities.Advance{Phase: "ready", Node: lifecycle.NodeActive, Cordoned: &yes,
+				Instance: lifecycle.InstanceRunning, Facts: &inventory.Facts{CPUs: 1}})
+		},
+		"finish": func(f activities.Fence) error {
+			return e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeActive, DenyIdentity: true})
+		},
+		"prepare": func(f activities.Fence) error {
+			_, err := e.Prepare(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"))
+			return err
+		},
+		"enqueue": func(f activities.Fence) error {
+			row := activities.TaskRow{TaskID: schema.NewID(), Seq: 1, Incarnation: 1}
+			return e.Enqueue(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"), row, []byte("{}"))
+		},
+		"void":     func(f activities.Fence) error { return e.Void(ctx, f) },
+		"plan":     func(f activities.Fence) error { _, err := e.Store.Operations.Plan(ctx, f, resource); return err },
+		"created":  func(f activities.Fence) error { return e.Store.Operations.Created(ctx, f, resource.ResourceID, "m-1") },
+		"released": func(f activities.Fence) error { return e.Store.Operations.Released(ctx, f, resource.ResourceID) },
+	} {
+		requireKind(t, write(old), schema.KindFenced, "")
+		requireKind(t, write(forged), schema.KindFenced, "")
+		unknown := old
+		unknown.NodeID = schema.NewID()
+		requireKind(t, write(unknown), schema.KindNotFound, "")
+		require.Equal(t, before, e.node(id), name)
+		require.Equal(t, rows, e.audit(id), name)
+	}
+	open, err := e.Store.Operations.Open(ctx, id)
+	require.NoError(t, err)
+	require.Equal(t, activities.ResourcePlanned, open[0].State)
+}
+
+func TestAdvanceTwiceIsOnce(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	yes := true
+	since := time.Now().UTC()
+	stuck := &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Message: "web would not stop",
+		WaitingOn: lifecycle.AttentionOperator, Since: since, Next: "gpuaas op force"}
+	decision := &lifecycle.ResolveRequest{Decision: lifecycle.DecisionRetry, Reason: "fixed it", By: "bob@ops"}
+	advances := []struct {
+		a    activities.Advance
+		rows []string
+	}{
+		{activities.Advance{Phase: "cordon"}, nil},
+		{activities.Advance{Phase: "drain", Cordoned: &yes}, []string{"nodes.state_changed succeeded"}},
+		{activities.Advance{Phase: "drain", Stuck: stuck}, []string{"nodes.drain parked drain_blocked"}},
+		{activities.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
+		{activities.Advance{Phase: "drain", Stuck: &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Since: since.Add(time.Minute)}},
+			[]string{"nodes.drain parked drain_blocked"}},
+		{activities.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
+		{activities.Advance{Phase: "drained", Node: lifecycle.NodeDrained, Instance: lifecycle.InstanceDraining},
+			[]string{"nodes.state_changed succeeded", "instances.state_changed succeeded"}},
+	}
+	for _, numbered := range []bool{false, true} {
+		if numbered {
+			e.exec("UPDATE nodes SET state = 'active', cordoned = false WHERE node_id = $1", n.ID)
+			e.exec("DELETE FROM instances")
+			f = e.claim(n.ID, lifecycle.ActionDrain).Fence
+		}
+		for i, step := range advances {
+			if numbered {
+				step.a.Step = int64(i + 1)
+			}
+			for _, want := range [][]string{step.rows, nil, nil} {
+				rows := e.changes(n.ID, func() { require.NoError(t, e.Advance(ctx, f, step.a)) })
+				require.Equal(t, append([]string{}, want...), append([]string{}, rows...), "step %d, numbered %v", i, numbered)
+			}
+		}
+	}
+	after := e.node(n.ID)
+	require.Equal(t, lifecycle.NodeDrained, after.State)
+	require.True(t, after.Cordoned)
+	require.Equal(t, lifecycle.InstanceDraining, after.Instance.State)
+	last := e.chain(n.ID)
+	require.Equal(t, "bob@ops", last[len(last)-3].Actor)
+
+	late := advances[0].a
+	late.Step = 1
+	require.NoError(t, e.Advance(ctx, f, late))
+	require.Equal(t, "drained", e.node(n.ID).Operation.Phase, "a late repeat of a numbered step undoes nothing")
+}
+
+func TestParkedOperationIsListed(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	op := e.node(n.ID).Operation
+	require.Equal(t, lifecycle.OperationAccepted, op.Status)
+	require.Equal(t, lifecycle.AttentionNone, op.WaitingOn)
+	stuck := lifecycle.Stuck{Phase: "drain", WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked",
+		Message: "web would not stop", Since: time.Now().UTC().Truncate(time.Microsecond), Cause: "docker", Next: "gpuaas op force gpu-1"}
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Stuck: &stuck}))
+
+	op = e.node(n.ID).Operation
+	require.Equal(t, lifecycle.OperationParked, op.Status)
+	require.Equal(t, lifecycle.AttentionOperator, op.WaitingOn)
+	require.Equal(t, &stuck, op.Stuck)
+	counts, err := e.StuckCounts(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []metrics.StuckCount{{Phase: "drain", Reason: "drain_blocked", Operations: 1}}, counts)
+
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{}))
+	op = e.node(n.ID).Operation
+	require.Equal(t, lifecycle.OperationRunning, op.Status)
+	require.Equal(t, "drain", op.Phase, "zero fields leave what stands")
+	require.Nil(t, op.Stuck)
+}
+
+func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, _, _ := e.enroll()
+	claimed := activities.ClaimRequest{OperationID: schema.NewID(), NodeID: caller.NodeID, Action: lifecycle.ActionDrain,
+		RunID: "first", CorrelationID: schema.NewID()}
+	claim, err := e.Claim(ctx, claimed)
+	require.NoError(t, err)
+	run := func() string {
+		ops, err := e.Inventory.Operations(ctx, caller.NodeID, false)
+		require.NoError(t, err)
+		require.Equal(t, claimed.OperationID, ops[0].OperationID)
+		return ops[0].RunID
+	}
+	f := claim.Fence
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "cordon", Step: 2, RunID: "first"}))
+	require.Equal(t, "first", run())
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "claim", Step: 1, RunID: "second"}))
+	require.Equal(t, "second", run(), "a step that is on record already comes from the run that was reset to before it")
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 3}))
+	require.Equal(t, "second", run(), "nobody said who")
+
+	e.dispatch(f, "drain", task.WorkloadDrain)
+	again := task.Owner{WorkflowID: claimed.WorkflowID, RunID: "third", ActivityID: "drain"}
+	_, err = e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), again)
+	require.NoError(t, err)
+	require.Equal(t, "third", run(), "the run's activity found its task")
+
+	repeated, err := e.Claim(ctx, claimed)
+	require.NoError(t, err, "a run that was reset to its beginning claims by the first run's id")
+	require.Equal(t, claim, repeated)
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained, RunID: "fourth"}))
+	require.Equal(t, "fourth", run())
+}
+
+func TestFinishTwiceIsOnce(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionProvision).Fence
+	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "adopt", Instance: lifecycle.InstancePending}))
+	nodeTask := e.dispatch(f, "facts", task.FactsCollect)
+	end := activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Instance: lifecycle.InstanceRunning, Outcome: "fit for work"}
+	rows := e.changes(n.ID, func() {
+		for _, err := range race(10, func(int) error { return e.Finish(ctx, f, end) }) {
+			require.NoError(t, err)
+		}
+	})
+	require.Equal(t, []string{"tasks.finished cancelled voided", "nodes.provision succeeded"}, rows)
+	after := e.node(n.ID)
+	require.Nil(t, after.Operation)
+	require.Equal(t, lifecycle.InstanceRunning, after.Instance.State)
+	ops, err := e.Inventory.Operations(ctx, n.ID, false)
+	require.NoError(t, err)
+	require.Equal(t, "fit for work", ops[0].Outcome)
+	require.NotNil(t, ops[0].EndedAt)
+
+	found, err := e.Prepare(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"))
+	require.NoError(t, err)
+	require.Equal(t, nodeTask.TaskID, found.TaskID)
+	require.Equal(t, task.Canceled, found.Result.Status, "who asks for a voided task gets an end, not a wait")
+	end.Status = lifecycle.OperationFailed
+	requireKind(t, e.Finish(ctx, f, end), schema.KindFenced, "operation_over")
+	requireKind(t, e.Advance(ctx, f, activities.Advance{Phase: "adopt"}), schema.KindFenced, "operation_over")
+	_, err = e.Prepare(ctx, spec(f, "probe", task.NodeProbe), taskOwner("probe"))
+	requireKind(t, err, schema.KindFenced, "operation_over")
+	require.NoError(t, e.Void(ctx, f))
+}
+
+func TestEndsOnRecord(t *testing.T) {
+	e := setup(t)
+	for status, row := range map[lifecycle.OperationState]string{
+		lifecycle.OperationCompleted: "nodes.drain succeeded",
+		lifecycle.OperationCanceled:  "nodes.drain cancelled",
+		lifecycle.OperationFailed:    "nodes.drain failed",
+	} {
+		n := e.inState(lifecycle.NodeOffline)
+		c := e.claim(n.ID, lifecycle.ActionDrain)
+		require.NoError(t, e.Finish(t.Context(), c.Fence, activities.Finish{Status: status, Node: c.Prior}))
+		require.Equal(t, lifecycle.NodeOffline, e.node(n.ID).State)
+		rows := e.audit(n.ID)
+		require.Equal(t, row, rows[len(rows)-1])
+		ops, err := e.Inventory.Operations(t.Context(), n.ID, false)
+		require.NoError(t, err)
+		require.Equal(t, status, ops[0].Status)
+	}
+}
+
+func TestFinishRefusesAnEndThatIsNone(t *testing.T) {
+	e := setup(t)
+	n := e.inState(lifecycle.NodeActive)
+	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
+	for _, s := range []lifecycle.OperationState{"", lifecycle.OperationRunning, lifecycle.OperationRejected, "nonsense"} {
+		requireKind(t, e.Finish(t.Context(), f, activities.Finish{Status: s}), schema.KindInvalidRequest, "")
+	}
+	requireKind(t, e.Advance(t.Context(), f, activities.Advance{Node: "nonsense"}), schema.KindInvalidRequest, "nodes_state_check")
+	require.Equal(t, lifecycle.NodeDraining, e.node(n.ID).State)
+}
+
+func TestRemoveDeniesTheIdentity(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	caller, id, cert := e.enroll()
+	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Instance: lifecycle.InstanceRunning}))
+	f = e.claim(caller.NodeID, lifecycle.ActionRetire).Fence
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRetired}))
+	f = e.claim(caller.NodeID, lifecycle.ActionRemove).Fence
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved,
+		Instance: lifecycle.InstanceTerminated, DenyIdentity: true, Outcome: "gone"}))
+
+	_, err := e.Authenticate(ctx, id, cert)
+	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
+	require.Zero(t, e.number("SELECT count(*) FROM node_certificates WHERE slot <> 'retired'"))
+	after := e.node(caller.Host)
+	require.Equal(t, lifecycle.NodeRemoved, after.State)
+	require.Nil(t, after.Identity)
+	require.Equal(t, lifecycle.InstanceTerminated, after.Instance.State)
+	again := e.register(func(r *wire.RegisterNodeRequest) { r.Host = caller.Host })
+	require.Equal(t, again.ID, e.node(caller.Host).ID, "a live node comes before a tombstone of its name")
+}
+
+func TestCanceledEnrollmentVoidsCredentials(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register()
+	f := e.claim(n.ID, lifecycle.ActionEnroll).Fence
+	tokenID, hash := e.token(n.ID)
+	won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+	require.NoError(t, err)
+	id, cert := certificate(n.ID, won.Incarnation, "spki-1")
+	require.NoError(t, e.storePending(n.ID, won.Incarnation, tokenID, cert))
+	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeRegistered, VoidTokens: true}))
+
+	_, err = e.Authenticate(ctx, id, cert)
+	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
+	_, err = e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
+	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+	progress, err := e.Enrollment(ctx, n.ID)
+	require.NoError(t, err)
+	require.Equal(t, activities.Enrollment{Incarnation: 1}, progress)
+}
+
+func TestReadsOfRecords(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	n := e.register()
+	last, err := e.LastHeartbeat(ctx, n.ID)
+	require.NoError(t, err)
+	require.Zero(t, last)
+	for _, id := range []string{schema.NewID(), "nonsense"} {
+		_, err = e.LastHeartbeat(ctx, id)
+		requireKind(t, err, schema.KindNotFound, "")
+		_, err = e.Enrollment(ctx, id)
+		requireKind(t, err, schema.KindNotFound, "")
+		_, err = e.Store.Operations.Open(ctx, id)
+		if id == "nonsense" {
+			requireKind(t, err, schema.KindNotFound, "")
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package store
+
+import (
+	"context"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+)
+
+// kindInstance is the kind of the resource that is the node's machine.
+const kindInstance = "instance"
+
+// Plan records the intent to create a resource, before the outside call. A second
+// call changes nothing; both return the stored resource.
+func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.Resource) (activities.Resource, error) {
+	var stored activities.Resource
+	err := s.changeResource(ctx, f, "planning resource "+r.ResourceID, func(ctx context.Context, tx *tx) error {
+		rows, err := tx.PlanResource(ctx, sqlc.PlanResourceParams{ResourceID: r.ResourceID, NodeID: f.NodeID,
+			OperationID: f.OperationID, Kind: r.Kind, Provider: r.Provider})
+		if err != nil {
+			return err
+		}
+		if stored, err = tx.resource(ctx, f, r.ResourceID); err == nil && rows > 0 {
+			noteResource(tx, f, audit.ResourcePlanned, stored)
+		}
+		return err
+	})
+	return stored, err
+}
+
+// Created records that the resource exists. A second call with the same external id
+// is a no-op. Another external id, or a released resource, is KindInvalidRequest: the
+// first machine would leak.
+func (s *Operations) Created(ctx context.Context, f activities.Fence, resourceID, externalID string) error {
+	return s.changeResource(ctx, f, "recording resource "+resourceID, func(ctx context.Context, tx *tx) error {
+		r, err := tx.resource(ctx, f, resourceID)
+		if err != nil {
+			return err
+		}
+		if r.State == activities.ResourceCreated && r.ExternalID == externalID {
+			return nil
+		}
+		if r.State != activities.ResourcePlanned {
+			return schema.NewError(schema.KindInvalidRequest, "resource %s is %s as %q, not %q",
+				resourceID, r.State, r.ExternalID, externalID).WithReason("resource_mismatch")
+		}
+		if err := tx.CreatedResource(ctx, resourceID, externalID); err != nil {
+			return err
+		}
+		r.ExternalID = externalID
+		noteResource(tx, f, audit.ResourceCreated, r)
+		if r.Kind != kindInstance {
+			return nil
+		}
+		return tx.SetInstanceExternalID(ctx, f.NodeID, externalID)
+	})
+}
+
+// Released records that the resource is gone. A second call is a no-op.
+func (s *Operations) Released(ctx context.Context, f activities.Fence, resourceID string) error {
+	return s.changeResource(ctx, f, "releasing resource "+resourceID, func(ctx context.Context, tx *tx) error {
+		r, err := tx.resource(ctx, f, resourceID)
+		if err != nil || r.State == activities.ResourceReleased {
+			return err
+		}
+		noteResource(tx, f, audit.ResourceReleased, r)
+		return tx.ReleasedResource(ctx, resourceID)
+	})
+}
+
+// Open returns the node's resources that are not released, oldest first.
+func (s *Operations) Open(ctx context.Context, nodeID string) ([]activities.Resource, error) {
+	var open []activities.Resource
+	err := s.db.Read(ctx, "reading the ledger of node "+nodeID, func(ctx context.Context) error {
+		if !schema.IsID(nodeID) {
+			return errNoNode(nodeID)
+		}
+		rows, err := s.db.q.OpenResources(ctx, nodeID)
+		open = make([]activities.Resource, len(rows))
+		for i, r := range rows {
+			open[i] = activities.Resource(r)
+		}
+		return err
+	})
+	return open, err
+}
+
+// changeResource runs fn under the fence.
+func (s *Operations) changeResource(ctx context.Context, f activities.Fence, doing string, fn func(context.Context, *tx) error) error {
+	return s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
+		if _, _, err := tx.lockHeld(ctx, f); err != nil {
+			return err
+		}
+		return fn(ctx, tx)
+	})
+}
+
+func (tx *tx) resource(ctx context.Context, f activities.Fence, id string) (activities.Resource, error) {
+	r, err := tx.GetResource(ctx, id, f.NodeID)
+	if postgres.NotFound(err) {
+		return activities.Resource{}, schema.Errorf(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id)
+	}
+	return activities.Resource(r), err
+}
+
+func noteResource(tx *tx, f activities.Fence, action string, r activities.Resource) {
+	e := operationEvent(f, action, audit.Succeeded, "",
+		map[string]string{"kind": r.Kind, "provider": r.Provider, "external_id": r.ExternalID})
+	e.Target = r.ResourceID
+	tx.note(e)
+}

@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema/migrations"
+)
+
+// Config names the database and sets how the store uses it.
+type Config struct {
+	// URL is a Postgres connection URL. It may hold a password and never appears
+	// in an error.
+	URL string
+	// MaxConns bounds the pool. Defaults to 10.
+	MaxConns int32
+	// CreatingProviders names the providers that create machines, whose nodes may
+	// be provisioned before they are enrolled. Defaults to none.
+	CreatingProviders []string
+	// CallTimeout bounds every call in addition to the caller's context.
+	// Defaults to 15 s.
+	CallTimeout time.Duration
+	// Log gets a warning for each lost notification. Defaults to none.
+	Log *slog.Logger
+}
+
+// notifyWindow is how long notifications are collected after a commit before
+// they are sent.
+const notifyWindow = time.Millisecond
+
+// Store holds the repositories of one database. Each implements the ports named
+// in its comment; the programs' wiring passes them on one by one. It is safe for
+// concurrent use.
+type Store struct {
+	*Operations
+	*Tasks
+	*Identities
+	*Inventory
+	*Audit
+	db *db
+}
+
+// Operations stores operations and the resources they create. It implements
+// activities.Records and activities.Ledger.
+type Operations struct {
+	db *db
+	// creating names the providers that create machines.
+	creating []string
+}
+
+// Tasks stores node tasks. It implements activities.Tasks, activities.Reclaimer,
+// nodeapi.Tasks and the task methods of adminapi.Store.
+type Tasks struct {
+	db *db
+	// outbox is set while a relay runs in this process.
+	outbox atomic.Pointer[Outbox]
+}
+
+// Identities stores tokens, certificates, keys and verifier sets. It implements
+// nodeapi.Identities and the identity methods of adminapi.Store.
+type Identities struct {
+	db      *db
+	lookups *batcher[identityLookup]
+}
+
+// Inventory stores nodes and heartbeats and serves lists and counts. It
+// implements metrics.Counts, nodeapi.Heartbeats and the node methods of
+// adminapi.Store.
+type Inventory struct {
+	db         *db
+	identities *Identities
+	heartbeats *batcher[heartbeat]
+}
+
+// Audit reads the audit trail. Every repository writes it.
+type Audit struct{ db *db }
+
+// db is what the repositories share.
+type db struct {
+	*postgres.DB
+	q        *sqlc.Queries
+	notifier *postgres.Notifier
+}
+
+// Open connects to the database and returns once a connection was made. The
+// caller closes the store. A malformed URL is KindInvalidRequest, an unreachable
+// database KindServiceUnavailable.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	pg, err := postgres.Open(ctx, postgres.Config{URL: c.URL, MaxConns: c.MaxConns, CallTimeout: c.CallTimeout, Refusals: refusals()})
+	if err != nil {
+		return nil, err
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyWindow, c.Log)}
+	identities := &Identities{db: d}
+	identities.lookups = newIdentityLookups(identities)
+	inventory := &Inventory{db: d, identities: identities}
+	inventory.heartbeats = newHeartbeats(inventory)
+	return &Store{
+		Operations: &Operations{db: d, creating: c.CreatingProviders},
+		Tasks:      &Tasks{db: d},
+		Identities: identities,
+		Inventory:  inventory,
+		Audit:      &Audit{db: d},
+		db:         d,
+	}, nil
+}
+
+// Close sends pending notifications, waits for open calls and closes every
+// connection.
+func (s *Store) Close() {
+	s.db.notifier.Close()
+	s.db.Close()
+}
+
+// Ping returns nil if the database can be reached.
+func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
+
+// Migrate brings the database's schema up to date. It is idempotent and safe to
+// run concurrently.
+func Migrate(ctx context.Context, url string) error {
+	return postgres.Migrate(ctx, url, migrations.Files)
+}
+
+// refusals maps the constraints that a request can violate to their errors.
+func refusals() map[string]postgres.Refusal {
+	return map[string]postgres.Refusal{
+		hostLiveKey:              {Reason: "host_taken", Message: "another node that is not removed has this host name"},
+		"nodes_sku_fkey":         {Reason: "sku_unknown", Message: "the SKU is not in the catalog"},
+		"operations_pkey":        {Reason: "duplicate_operation", Message: "this operation id is already in use"},
+		"enrollment_tokens_pkey": {Reason: "duplicate_token", Message: "this token is already stored"},
+	}
+}
+
+// hostLiveKey is the constraint that keeps host names of live nodes unique.
+const hostLiveKey = "nodes_host_live_key"

@@ -1,0 +1,95 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// ask is a poll of an agent's process.
+func (e *env) ask(c nodeapi.Caller, holder string, number int64, have ...string) *nodeapi.Dispatch {
+	e.t.Helper()
+	offer, err := e.NextTask(e.t.Context(), c, wire.PollRequest{HeldTasks: have, AgentSession: holder, PollSeq: number}, time.Minute)
+	require.NoError(e.t, err)
+	return offer
+}
+
+// A later poll of the same process that does not have a task shows that nobody
+// took it: it is handed over again at once, what destroys included, and only the
+// newest lease counts.
+func TestLostResponseIsDispatchedAgain(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
+	require.Equal(t, int64(1), e.ask(c, "one", 7).Lease.Epoch)
+	var again *nodeapi.Dispatch
+	rows := e.changes(c.NodeID, func() { again = e.ask(c, "one", 8) })
+	require.Equal(t, row.TaskID, again.TaskID)
+	require.Equal(t, int64(2), again.Lease.Epoch)
+	require.Equal(t, []string{"tasks.dispatched succeeded response_lost"}, rows)
+	require.Nil(t, e.ask(c, "one", 9, row.TaskID), "it took it")
+	require.Nil(t, e.ask(c, "one", 8), "the same poll, sent twice")
+
+	_, err := e.Result(ctx, c, row.TaskID, succeeded(1, task.DrainResult{}))
+	requireKind(t, err, schema.KindLeaseLost, "")
+	_, err = e.Result(ctx, c, row.TaskID, succeeded(2, task.DrainResult{}))
+	require.NoError(t, err)
+	require.Nil(t, e.ask(c, "one", 10))
+}
+
+// A poll that an agent gave up may be looked at after later ones. It proves
+// nothing, also when the lease has ended.
+func TestLatePollGetsNoNewerTask(t *testing.T) {
+	e := setup(t)
+	c, f := e.drain()
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
+	require.NotNil(t, e.ask(c, "one", 8))
+	require.Nil(t, e.ask(c, "one", 7))
+	e.stale()
+	require.Nil(t, e.ask(c, "one", 7), "the work goes on under the lease it has")
+	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
+
+	probe := e.dispatch(f, "probe", task.NodeProbe)
+	require.Equal(t, probe.TaskID, e.ask(c, "one", 7).TaskID, "what nobody was handed it may be handed")
+	require.Equal(t, probe.TaskID, e.ask(c, "one", 9).TaskID, "its answer reached nobody")
+}
+
+// What is not proof that a task was not begun does not hand it over again.
+func TestPollsThatProveNoLostResponse(t *testing.T) {
+	e := setup(t)
+	ctx := t.Context()
+	c, f := e.drain()
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
+	require.NotNil(t, e.ask(c, "one", 7))
+	require.Nil(t, e.ask(c, "two", 8), "another process")
+	require.Nil(t, e.ask(c, "one", 0), "one that does not count")
+	_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
+	require.NoError(t, err)
+	require.Nil(t, e.ask(c, "one", 8), "it was begun")
+
+	probe := e.dispatch(f, "probe", task.NodeProbe)
+	require.Equal(t, probe.TaskID, e.ask(c, "one", 0).TaskID)
+	require.Nil(t, e.ask(c, "one", 9), "handed to a poll that did not count")
+}
+
+// A node that is handed a task again and again and does not take it keeps it from
+// being given up for a moment only.
+func TestLostResponsesAreBounded(t *testing.T) {
+	e := setup(t)
+	c, f := e.drain()
+	row := e.dispatch(f, "drain", task.WorkloadDrain)
+	for n := range int64(4) {
+		require.NotNil(t, e.ask(c, "one", n+1))
+	}
+	require.Nil(t, e.ask(c, "one", 5))
+	e.stale()
+	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
+}

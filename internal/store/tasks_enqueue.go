@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/postgres"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// Prepare finds the task of the spec's operation and step or plans it, as
+// activities.Tasks specifies. KindFenced if the operation no longer holds the node
+// or has ended. Enqueue alone stores a new task, so a step costs one transaction
+// before its dispatch.
+func (s *Tasks) Prepare(ctx context.Context, t activities.TaskSpec, o task.Owner) (activities.TaskRow, error) {
+	var row activities.TaskRow
+	doing := "preparing task " + t.Step + " of operation " + t.OperationID
+	err := s.db.Read(ctx, doing, func(ctx context.Context) error {
+		kind, err := checkSpec(t)
+		if err != nil {
+			return err
+		}
+		row, err = s.plan(ctx, t, kind)
+		return err
+	})
+	if err != nil || !row.Stored {
+		return row, err
+	}
+	err = s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
+		if _, _, err := tx.lockHeld(ctx, fenceOf(t)); err != nil {
+			return err
+		}
+		if err := tx.setOperationRun(ctx, t.OperationID, o.RunID); err != nil {
+			return err
+		}
+		row, err = setTaskOwner(ctx, tx, t, o)
+		return err
+	})
+	return row, err
+}
+
+func checkSpec(t activities.TaskSpec) (task.TypeInfo, error) {
+	kind, known := t.Type.Info()
+	if !known {
+		return kind, schema.Errorf(schema.KindInvalidRequest, "unknown task type %q", t.Type)
+	}
+	if !schema.IsID(t.OperationID) || !schema.IsID(t.NodeID) {
+		return kind, errFenced(fenceOf(t), 0)
+	}
+	return kind, nil
+}
+
+func fenceOf(t activities.TaskSpec) activities.Fence {
+	return activities.Fence{NodeID: t.NodeID, OperationID: t.OperationID, OpSeq: t.OpSeq, CorrelationID: t.CorrelationID}
+}
+
+// plan returns the row that Enqueue would store, or a row with only Stored set if
+// the step has a task.
+func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, kind task.TypeInfo) (activities.TaskRow, error) {
+	p, err := s.db.q.PlanTask(ctx, t.OperationID, t.Step, t.NodeID)
+	switch f := fenceOf(t); {
+	case postgres.NotFound(err):
+		return activities.TaskRow{}, errNoNode(t.NodeID)
+	case err != nil || p.Stored:
+		return activities.TaskRow{Stored: p.Stored}, err
+	case p.NodeOpSeq != t.OpSeq || p.OpSeq != t.OpSeq || t.OpSeq == 0:
+		return activities.TaskRow{}, errFenced(f, p.NodeOpSeq)
+	case p.EndedAt != nil:
+		return activities.TaskRow{}, errOperationEnded(f)
+	}
+	return activities.TaskRow{TaskID: lifecycle.TaskID(t.OperationID, t.Step), NodeID: t.NodeID, Incarnation: p.Incarnation,
+		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.TaskSeq + 1, Status: task.Pending}, nil
+}
+
+// setTaskOwner makes the activity the owner of the stored task.
+func setTaskOwner(ctx context.Context, tx *tx, t activities.TaskSpec, o task.Owner) (activities.TaskRow, error) {
+	found, err := tx.GetTaskByStep(ctx, t.OperationID, t.Step)
+	if err != nil {
+		return activities.TaskRow{}, err
+	}
+	if found.Type != t.Type {
+		return activities.TaskRow{}, schema.Errorf(schema.KindInvalidRequest, "step %s already has a %s task", t.Step, found.Type)
+	}
+	return taskRow(found), tx.SetTaskOwner(ctx, sqlc.SetTaskOwnerParams{TaskID: found.TaskID,
+		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID})
+}
+
+// Enqueue stores a prepared task with its envelope in one statement and wakes the
+// node's polls after the commit, as activities.Tasks specifies. KindFenced if the
+// operation lost the node or ended meanwhile, or the task was voided.
+func (s *Tasks) Enqueue(ctx context.Context, t activities.TaskSpec, o task.Owner, row activities.TaskRow, envelope []byte) error {
+	doing := "storing task " + row.TaskID
+	if _, err := checkSpec(t); err != nil {
+		return err
+	}
+	p, err := enqueueParams(t, o, row, envelope)
+	if err != nil {
+		return err
+	}
+	var rows int64
+	err = s.db.Exec(ctx, doing, func(ctx context.Context) (err error) {
+		rows, err = s.db.q.EnqueueTask(ctx, p)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if rows > 0 {
+		s.db.notifier.Notify(postgres.Notification{Channel: channelNode, Payload: t.NodeID})
+		return nil
+	}
+	return s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error { return explainNotStored(ctx, tx, t) })
+}
+
+func enqueueParams(t activities.TaskSpec, o task.Owner, row activities.TaskRow, envelope []byte) (sqlc.EnqueueTaskParams, error) {
+	detail, err := json.Marshal(map[string]string{"type": string(t.Type), "step": cleanText(t.Step)})
+	if err != nil {
+		return sqlc.EnqueueTaskParams{}, err
+	}
+	body, _ := trust.EnvelopeDigest(envelope) // a malformed envelope has no digest and matches no result
+	return sqlc.EnqueueTaskParams{
+		TaskID: row.TaskID, NodeID: t.NodeID, Incarnation: row.Incarnation, Seq: row.Seq,
+		Type: string(row.Type), Effect: string(row.Effect), Params: row.Params, OperationID: t.OperationID, OpSeq: t.OpSeq,
+		Step: t.Step, Deadline: t.Deadline, CorrelationID: t.CorrelationID,
+		OwnerWorkflowID: o.WorkflowID, OwnerRunID: o.RunID, OwnerActivityID: o.ActivityID,
+		Envelope: envelope, BodySha256: body, Action: audit.TaskCreated, Detail: detail,
+	}, nil
+}
+
+// explainNotStored returns why EnqueueTask stored nothing, or nil if the task is
+// already stored.
+func explainNotStored(ctx context.Context, tx *tx, t activities.TaskSpec) error {
+	_, op, err := tx.lockHeld(ctx, fenceOf(t))
+	if err != nil {
+		return err
+	}
+	found, err := tx.GetTaskByStep(ctx, t.OperationID, t.Step)
+	switch {
+	case postgres.NotFound(err) && op.EndedAt != nil:
+		return errOperationEnded(fenceOf(t))
+	case postgres.NotFound(err):
+		return schema.NewError(schema.KindServiceUnavailable, "another task has the sequence number of step %s", t.Step).
+			WithReason("seq_taken")
+	case err != nil:
+		return err
+	case found.Status == task.Canceled && found.Result == nil:
+		return schema.NewError(schema.KindFenced, "task %s was voided", found.TaskID).WithReason("task_voided")
+	}
+	return nil
+}
+
+// Void ends the operation's unfinished tasks as cancelled and wakes the node's
+// polls.
+func (s *Tasks) Void(ctx context.Context, f activities.Fence) error {
+	return s.db.write(ctx, "voiding the tasks of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
+		if _, _, err := tx.lockHeld(ctx, f); err != nil {
+			return err
+		}
+		tx.wakeNode(f.NodeID)
+		return tx.voidTasks(ctx, f.NodeID, &f.OperationID, f.Actor, f.Via)
+	})
+}
+
+// voidTasks cancels the node's unfinished tasks, lost ones included, with an audit
+// row each: those of one operation, or all if operationID is nil.
+func (tx *tx) voidTasks(ctx context.Context, nodeID string, operationID *string, actor, via string) error {
+	tasks, err := tx.VoidTasks(ctx, nodeID, operationID, nil)
+	for _, t := range tasks {
+		f := activities.Fence{NodeID: nodeID, OperationID: t.OperationID, Actor: actor, Via: via, CorrelationID: t.CorrelationID}
+		tx.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, "voided", map[string]string{"type": string(t.Type)}))
+	}
+	return err
+}
+
+// taskRow is a stored task in the form of activities.
+func taskRow(t sqlc.GetTaskByStepRow) activities.TaskRow {
+	return activities.TaskRow{
+		TaskID: t.TaskID, NodeID: t.NodeID, Incarnation: t.Incarnation, Type: t.Type, Effect: t.Effect,
+		Params: t.Params, Seq: t.Seq, Status: t.Status, Signed: true, CreatedAt: t.CreatedAt, Stored: true,
+		Result: resultOf(t.Status, t.LeaseEpoch, t.Result),
+	}
+}
+
+// resultOf is the outcome of a task for its activity: the report, or a substitute
+// if the task ended or was lost without one; nil while it is unfinished.
+func resultOf(s task.Status, epoch int64, reported *task.Result) *task.Result {
+	if reported != nil || !s.Terminal() && s != task.Lost {
+		return reported
+	}
+	r := task.NoReport(s, epoch)
+	return &r
+}

@@ -1,0 +1,138 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+const (
+	// redeliverAfter is how long a result may wait for its delivery before the
+	// reclaimer makes it due at once, and the least time until it does so again.
+	redeliverAfter = 10 * time.Minute
+	// maxReclaim bounds a batch.
+	maxReclaim = 500
+	// noTask sorts before every task id.
+	noTask = "00000000-0000-0000-0000-000000000000"
+)
+
+// Reclaim reconciles one batch of tasks, as activities.Reclaimer specifies. A task
+// that fails does not stop the others: the first such error is returned with the
+// whole report.
+func (s *Tasks) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
+	var report activities.ReclaimReport
+	found, limit, err := s.reclaimable(ctx, r)
+	if err != nil {
+		return report, err
+	}
+	var failed error
+	for _, t := range found {
+		d, err := s.reclaim(ctx, t.TaskID)
+		if schema.KindOf(err) == schema.KindServiceUnavailable {
+			return report, err
+		}
+		if err != nil && failed == nil {
+			failed = err
+		}
+		if d != nil {
+			report.Decisions = append(report.Decisions, *d)
+		}
+	}
+	if len(found) == limit {
+		report.Next = found[limit-1].TaskID
+	}
+	return report, failed
+}
+
+func (s *Tasks) reclaimable(ctx context.Context, r activities.ReclaimRequest) (rows []sqlc.ReclaimableTasksRow, limit int, err error) {
+	after := r.After
+	if after == "" {
+		after = noTask
+	}
+	if !schema.IsID(after) && after != noTask {
+		return nil, 0, errNoTask(after)
+	}
+	limit = min(max(r.Limit, 1), maxReclaim)
+	err = s.db.Read(ctx, "listing tasks to reclaim", func(ctx context.Context) (err error) {
+		rows, err = s.db.q.ReclaimableTasks(ctx, sqlc.ReclaimableTasksParams{After: after, MaxRows: int32(limit),
+			GraceSeconds: task.StaleGrace.Seconds(), OverdueSeconds: redeliverAfter.Seconds()})
+		return err
+	})
+	return rows, limit, err
+}
+
+// reclaim decides one task under its lock. The decision is nil if the task needs
+// none.
+func (s *Tasks) reclaim(ctx context.Context, taskID string) (*activities.ReclaimDecision, error) {
+	var decided *activities.ReclaimDecision
+	err := s.db.write(ctx, "reclaiming task "+taskID, func(ctx context.Context, tx *tx) error {
+		t, err := tx.lockTask(ctx, taskID, nil)
+		if err != nil {
+			return err
+		}
+		op, err := tx.GetOperation(ctx, t.OperationID)
+		if err != nil {
+			return err
+		}
+		result, err := decideReclaim(ctx, tx, t, op.EndedAt != nil)
+		if err == nil && result != "" {
+			decided = &activities.ReclaimDecision{TaskID: taskID, NodeID: t.NodeID, Host: t.Host, Type: t.Type, Result: result}
+		}
+		return err
+	})
+	return decided, err
+}
+
+// decideReclaim is the reclaimer's decision table: the first matching row applies.
+func decideReclaim(ctx context.Context, tx *tx, t sqlc.LockTaskRow, operationEnded bool) (activities.ReclaimResult, error) {
+	f := activities.Fence{NodeID: t.NodeID, OperationID: t.OperationID, Actor: systemActor, CorrelationID: t.CorrelationID}
+	detail := map[string]string{"type": string(t.Type)}
+	switch {
+	case operationEnded && !t.Status.Terminal():
+		tx.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, "operation_over", detail))
+		tx.wakeNode(t.NodeID)
+		_, err := tx.VoidTasks(ctx, t.NodeID, nil, &t.TaskID)
+		return activities.ReclaimVoided, err
+	case t.Stale && t.Effect == task.EffectDestructive:
+		tx.note(taskEvent(f, audit.TaskLost, t.TaskID, audit.Failed, task.ReasonLost, detail))
+		if err := tx.SetTaskStatus(ctx, task.Lost, t.TaskID); err != nil {
+			return "", err
+		}
+		return activities.ReclaimLost, tx.enqueueResult(ctx, t.TaskID, t.OwnerWorkflowID)
+	case t.Stale && t.Canceled:
+		return activities.ReclaimVoided, endCanceled(ctx, tx, f, t, t.CancelReason)
+	case t.Stale:
+		tx.note(taskEvent(f, audit.TaskRequeued, t.TaskID, audit.Succeeded, "lease_ended", detail))
+		tx.wakeNode(t.NodeID)
+		return activities.ReclaimRequeued, tx.SetTaskStatus(ctx, task.Pending, t.TaskID)
+	}
+	return redeliver(ctx, tx, f, t)
+}
+
+// endCanceled ends a task that an operator canceled and delivers that to its
+// activity.
+func endCanceled(ctx context.Context, tx *tx, f activities.Fence, t sqlc.LockTaskRow, reason string) error {
+	r := task.Result{LeaseEpoch: t.LeaseEpoch, Status: task.Canceled, Code: schema.KindTaskFailed,
+		Message: "canceled: " + reason}
+	if err := tx.EndTask(ctx, t.TaskID, &r, reason); err != nil {
+		return err
+	}
+	tx.note(taskEvent(f, audit.TaskFinished, t.TaskID, audit.Canceled, reason, map[string]string{"type": string(t.Type)}))
+	return tx.enqueueResult(ctx, t.TaskID, t.OwnerWorkflowID)
+}
+
+// redeliver makes an overdue result due at once.
+func redeliver(ctx context.Context, tx *tx, f activities.Fence, t sqlc.LockTaskRow) (activities.ReclaimResult, error) {
+	rows, err := tx.RedeliverOutbox(ctx, &t.TaskID, redeliverAfter.Seconds())
+	if err != nil || rows == 0 {
+		return "", err
+	}
+	tx.note(taskEvent(f, audit.TaskRedelivered, t.TaskID, audit.Succeeded, "not_delivered", map[string]string{"type": string(t.Type)}))
+	tx.notify(channelOutbox, "")
+	return activities.ReclaimRedelivered, nil
+}

@@ -1,0 +1,186 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/api/relay"
+	"github.com/gpuaas/gpuaas/internal/store/sqlc"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// Result stores the result and the message for the relay, as nodeapi.Tasks
+// specifies. The result of a workload task also updates the node's cordon and
+// workloads, so that a retire need not wait for the next heartbeat.
+func (s *Tasks) Result(ctx context.Context, c nodeapi.Caller, taskID string, r nodeapi.ReceivedResult) (task.Type, error) {
+	if _, ends := auditResults[r.Status]; !ends {
+		return "", schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
+	}
+	p := finishParams(taskID, r)
+	outbox := s.outbox.Load()
+	p.HoldSeconds = outbox.hold().Seconds()
+	var stored task.Type
+	var message relay.Message
+	err := s.db.write(ctx, "storing the result of task "+taskID, func(ctx context.Context, tx *tx) error {
+		t, err := tx.lockTask(ctx, taskID, &c.NodeID)
+		if err != nil || t.Result != nil && sameResult(*t.Result, r.Result) {
+			return err
+		}
+		f := nodeFence(c, t.OperationID, t.CorrelationID)
+		if err := checkResult(c, f, t, r.Result); err != nil {
+			return err
+		}
+		if err := applyNodeWork(ctx, tx, t, r.Result); err != nil {
+			return err
+		}
+		done, err := tx.FinishTask(ctx, p)
+		if err != nil {
+			return err
+		}
+		tx.note(finishedEvent(f, t, r))
+		stored = t.Type
+		message = relay.Message{ID: done.ID, CreatedAt: done.CreatedAt, Result: p.Result,
+			Owner: task.Owner{WorkflowID: t.OwnerWorkflowID, RunID: t.OwnerRunID, ActivityID: t.OwnerActivityID}}
+		if outbox == nil {
+			tx.notify(channelOutbox, "")
+		}
+		if t.Status == task.Lost {
+			return tx.enqueueSignal(ctx, t.OwnerWorkflowID, returnedEvent(t.NodeID, t.Incarnation, t.Step, t.OperationID))
+		}
+		return nil
+	})
+	switch {
+	case err != nil || stored == "":
+		return "", err
+	case p.HoldSeconds > 0:
+		outbox.deliver(message)
+	default:
+		outbox.wakeRelay()
+	}
+	return stored, nil
+}
+
+// auditResults are the statuses that end a task, with their results in the audit.
+//
+//nolint:gochecknoglobals // read-only table
+var auditResults = map[task.Status]string{
+	task.Succeeded: audit.Succeeded, task.Failed: audit.Failed, task.Canceled: audit.Canceled,
+}
+
+// checkResult refuses a result from a lost lease, for an ended task or of another
+// body than the signed one. The audit row of a mismatch keeps the claimed outcome,
+// since the agent drops a refused result; a destructive task becomes lost then and
+// an operator decides.
+func checkResult(c nodeapi.Caller, f activities.Fence, t sqlc.LockTaskRow, r task.Result) error {
+	detail := map[string]string{"type": string(t.Type), "status": string(r.Status)}
+	if r.EnvelopeSHA256 != "" && r.EnvelopeSHA256 != t.BodySha256 {
+		detail["signed"], detail["ran"] = t.BodySha256, r.EnvelopeSHA256
+		detail["code"], detail["message"] = string(r.Code), r.Message
+		return refuse(schema.NewError(schema.KindInvalidRequest, "task %s was signed with the body %s, but the result is for %s",
+			t.TaskID, t.BodySha256, r.EnvelopeSHA256).WithReason("envelope_mismatch"),
+			taskEvent(f, audit.TaskMismatched, t.TaskID, "", "", detail))
+	}
+	if t.Status.Terminal() || t.Incarnation != c.Incarnation || t.LeaseEpoch == 0 || t.LeaseEpoch != r.LeaseEpoch {
+		detail["task_status"] = string(t.Status)
+		return refuse(errLeaseLost(t.TaskID), taskEvent(f, audit.TaskLate, t.TaskID, "", "", detail))
+	}
+	return nil
+}
+
+func finishedEvent(f activities.Fence, t sqlc.LockTaskRow, r nodeapi.ReceivedResult) audit.Event {
+	detail := map[string]string{"type": string(t.Type), "message": r.Message}
+	if r.Proof != nil {
+		detail["serial"] = r.Proof.Serial
+	}
+	if t.Status != task.Dispatched && t.Status != task.Running {
+		detail["was"] = string(t.Status)
+	}
+	return taskEvent(f, audit.TaskFinished, t.TaskID, auditResults[r.Status], string(r.Code), detail)
+}
+
+// finishParams stores the output's tail in its own column, which deliveries do not
+// read.
+func finishParams(taskID string, r nodeapi.ReceivedResult) sqlc.FinishTaskParams {
+	p := sqlc.FinishTaskParams{TaskID: taskID, Status: r.Status, OutputTail: tail(r.OutputTail)}
+	if by := r.Proof; by != nil {
+		p.ResultSerial, p.ResultKey, p.ResultBody, p.ResultSignature = &by.Serial, by.Key, by.Body, by.Signature
+	}
+	r.OutputTail = ""
+	p.Result = &r.Result
+	return p
+}
+
+// tail is the end of a text as the database stores it: at most
+// task.MaxOutputTail bytes of UTF-8.
+func tail(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
+	if len(s) <= task.MaxOutputTail {
+		return s
+	}
+	return strings.ToValidUTF8(s[len(s)-task.MaxOutputTail:], "")
+}
+
+// applyNodeWork updates the node's cordon and workloads from the output of a
+// workload task.
+func applyNodeWork(ctx context.Context, tx *tx, t sqlc.LockTaskRow, r task.Result) error {
+	if r.Status != task.Succeeded {
+		return nil
+	}
+	p := sqlc.SetNodeWorkParams{NodeID: t.NodeID, Cordoned: t.Cordoned, WorkloadsAt: optional(r.FinishedAt)}
+	switch t.Type {
+	case task.WorkloadCordon, task.WorkloadUncordon:
+		var out task.CordonResult
+		if err := json.Unmarshal(r.Output, &out); err != nil {
+			return schema.Wrap(schema.KindInvalidRequest, err, "the output of %s is malformed", t.Type)
+		}
+		p.Cordoned, p.Workloads = out.Cordoned, out.Workloads
+	case task.WorkloadDrain:
+		var out task.DrainResult
+		if err := json.Unmarshal(r.Output, &out); err != nil {
+			return schema.Wrap(schema.KindInvalidRequest, err, "the output of %s is malformed", t.Type)
+		}
+		if err := json.Unmarshal(t.Workloads, &p.Workloads); err != nil {
+			return err
+		}
+		p.Workloads = slices.DeleteFunc(p.Workloads, func(w task.Workload) bool { return slices.Contains(out.Stopped, w.Name) })
+	default:
+		return nil
+	}
+	p.Workloads = append([]task.Workload{}, p.Workloads...)
+	return tx.SetNodeWork(ctx, p)
+}
+
+// sameResult reports whether the stored result was posted again. It compares the
+// output by value, since jsonb does not keep its bytes.
+func sameResult(stored, posted task.Result) bool {
+	var a, b any
+	if json.Unmarshal(orNull(stored.Output), &a) != nil || json.Unmarshal(orNull(posted.Output), &b) != nil {
+		return false
+	}
+	return reflect.DeepEqual(a, b) && stored.LeaseEpoch == posted.LeaseEpoch && stored.Status == posted.Status &&
+		stored.Code == posted.Code && stored.Message == posted.Message &&
+		stored.StartedAt.Equal(posted.StartedAt) && stored.FinishedAt.Equal(posted.FinishedAt)
+}
+
+func orNull(raw json.RawMessage) json.RawMessage {
+	if len(raw) == 0 {
+		return json.RawMessage("null")
+	}
+	return raw
+}
+
+// optional is the time as a nullable column stores it.
+func optional(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

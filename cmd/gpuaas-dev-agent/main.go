@@ -9,11 +9,12 @@ import (
 	"syscall"
 
 	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/deploy/dev/workload"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, processDriver())
+	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, agent.WithDriver(workload.Name, workload.NewDriver))
 	stop()
 	os.Exit(code)
 }

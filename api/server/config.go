@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/settings"
 	"github.com/gpuaas/gpuaas/schema"
@@ -42,11 +43,11 @@ type config struct {
 	// metricsAddr serves /metrics and /healthz: GPUAAS_METRICS_ADDR. Defaults to
 	// 127.0.0.1:9091.
 	metricsAddr string
-	// tokenHash is the SHA-256 of the content of GPUAAS_ADMIN_TOKEN_FILE, and
-	// actor the subject it stands for: GPUAAS_ADMIN_ACTOR. Defaults to
-	// admin-token.
-	tokenHash [sha256.Size]byte
-	actor     string
+	// actor is the subject of the token in GPUAAS_ADMIN_TOKEN_FILE:
+	// GPUAAS_ADMIN_ACTOR. Defaults to admin-token.
+	actor string
+	// tokens authenticates that token and those of GPUAAS_ADMIN_TOKENS_FILE.
+	tokens *adminapi.Tokens
 	// secrets are the bearer token, the database's password and the Vault
 	// login: what Temporal must never see of this process.
 	secrets []schema.Secret
@@ -73,7 +74,9 @@ It is configured by the environment:
   VAULT_ADDR, GPUAAS_VAULT_ROLE_ID_FILE, GPUAAS_VAULT_SECRET_ID_FILE
   TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE             as the temporal command reads them
   GPUAAS_ADMIN_TOKEN_FILE                          the admin API's bearer token
-  GPUAAS_ADMIN_ACTOR       (admin-token)           who that token is, in the audit
+  GPUAAS_ADMIN_ACTOR       (admin-token)           its subject, named by the audit
+  GPUAAS_ADMIN_TOKENS_FILE more tokens, a line each: NAME ROLE SHA256 (gpuaas admin
+                           token new makes one); read again when it changes
   GPUAAS_ADMIN_ADDR        (127.0.0.1:8081)
   GPUAAS_NODE_ADDR         (127.0.0.1:8443)
   GPUAAS_NODE_PUBLIC_URL   (https://localhost:8443)
@@ -103,7 +106,9 @@ func configFromEnv(getenv func(string) string) (config, error) {
 	f := faults{settings.From(getenv)}
 	c.databaseURL = f.Secret("GPUAAS_DATABASE_URL")
 	token := f.File("GPUAAS_ADMIN_TOKEN_FILE")
-	c.tokenHash = sha256.Sum256([]byte(token))
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(token)), c.actor, getenv("GPUAAS_ADMIN_TOKENS_FILE"))
+	f.Check(err != nil, "GPUAAS_ADMIN_TOKENS_FILE: %s", err)
+	c.tokens = tokens
 	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN_FILE: the token is shorter than %d characters", minTokenLength)
 	c.vaultAddr = f.Need("VAULT_ADDR")
 	c.roleIDFile = f.Need("GPUAAS_VAULT_ROLE_ID_FILE")

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // app is everything the process holds open. store, listener, vault and
@@ -181,11 +182,33 @@ func (a *app) nodeServer() *http.Server {
 
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
-		Env: a.cfg.env, NodeURL: a.cfg.nodeURL, TokenHash: a.cfg.tokenHash, Actor: a.cfg.actor,
-		Store: a.store, Lifecycle: a.temporal, Trust: a.vault, Log: a.log, Ready: a.readiness,
-		Package: a.cfg.agent.source(a.cfg.nodeURL),
+		Env: a.cfg.env, NodeURL: a.cfg.nodeURL, Auth: a.cfg.tokens,
+		Store: a.store, Views: a.store.Admin(), Lifecycle: a.temporal, Trust: a.vault, Log: a.log, Ready: a.readiness,
+		Package: a.cfg.agent.source(a.cfg.nodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
 }
+
+// faults are the control plane's faults for the list of what is stuck.
+func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
+	var out []wire.ControlPlaneFault
+	ctx, cancel := context.WithTimeout(r.Context(), faultBudget)
+	defer cancel()
+	switch h, err := a.temporal.ReclaimSchedule(ctx); {
+	case err != nil:
+		e := schema.AsError(err)
+		out = append(out, wire.ControlPlaneFault{Component: "temporal", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
+	case h.State != temporal.ScheduleRuns:
+		out = append(out, wire.ControlPlaneFault{Component: "reclaimer", Reason: string(h.State), Message: h.Message, Next: h.Next})
+	}
+	if err := a.cfg.tokens.Fault(); err != nil {
+		out = append(out, wire.ControlPlaneFault{Component: "admin-tokens", Reason: "not_loaded", Message: err.Error(),
+			Next: "correct the file of GPUAAS_ADMIN_TOKENS_FILE"})
+	}
+	return out
+}
+
+// faultBudget bounds the question how Temporal is.
+const faultBudget = 3 * time.Second
 
 // adminServer serves the admin API, and 503 until it is there.
 func (a *app) adminServer() *http.Server {

@@ -22,13 +22,17 @@ const (
 func (s *Store) Register(ctx context.Context, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error) {
 	id := schema.NewID()
 	err := s.write(ctx, "registering host "+r.Host, func(ctx context.Context, u *unit) error {
-		e := audit.Event{Stream: audit.SystemStream, Actor: by.Actor, Action: audit.ActionName(lifecycle.ActionRegister),
+		e := audit.Event{Stream: audit.SystemStream, Actor: by.Actor, Via: by.Via, Action: audit.ActionName(lifecycle.ActionRegister),
 			Target: r.Host, CorrelationID: by.CorrelationID,
 			Detail: map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode}}
-		if err := u.checkSKU(ctx, r); err != nil {
+		if err := u.checkSKU(ctx, &r); err != nil {
 			return refuse(err, e)
 		}
 		err := u.InsertNode(ctx, nodeParams(id, r))
+		if err == nil && len(r.Labels) > 0 {
+			e.Detail["labels"] = describeLabels(r.Labels, nil)
+			err = setLabels(ctx, u, id, r.Labels, nil)
+		}
 		if violates(err, "nodes_host_live_key") {
 			return refuse(interpretError(err, s.address, "registering host "+r.Host), e)
 		}
@@ -39,16 +43,21 @@ func (s *Store) Register(ctx context.Context, r wire.RegisterNodeRequest, by aud
 	if err != nil {
 		return wire.NodeView{}, err
 	}
-	return s.Node(ctx, id)
+	return s.Admin().Node(ctx, id)
 }
 
-func (u *unit) checkSKU(ctx context.Context, r wire.RegisterNodeRequest) error {
+// checkSKU checks the registration against the catalog. Without a number of GPUs
+// the node has its SKU's.
+func (u *unit) checkSKU(ctx context.Context, r *wire.RegisterNodeRequest) error {
 	sku, err := u.GetSKU(ctx, r.SKU)
 	if notFound(err) {
 		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).WithReason("sku_unknown")
 	}
 	if err != nil {
 		return err
+	}
+	if r.GPUsTotal == 0 {
+		r.GPUsTotal = sku.MaxGPUs
 	}
 	return inventory.SKU(sku).CheckRegistration(r.GPUsTotal)
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/settings"
 	"github.com/gpuaas/gpuaas/schema"
@@ -43,11 +42,13 @@ type config struct {
 	// metricsAddr serves /metrics and /healthz: GPUAAS_METRICS_ADDR. Defaults to
 	// 127.0.0.1:9091.
 	metricsAddr string
-	// actor is the subject of the token in GPUAAS_ADMIN_TOKEN_FILE:
-	// GPUAAS_ADMIN_ACTOR. Defaults to admin-token.
-	actor string
-	// tokens authenticates that token and those of GPUAAS_ADMIN_TOKENS_FILE.
-	tokens *adminapi.Tokens
+	// tokenHash is the SHA-256 of the token in GPUAAS_ADMIN_TOKEN_FILE, and actor
+	// its subject: GPUAAS_ADMIN_ACTOR. Defaults to admin-token.
+	tokenHash [sha256.Size]byte
+	actor     string
+	// tokensFile holds more tokens with their subjects and roles:
+	// GPUAAS_ADMIN_TOKENS_FILE. Defaults to none.
+	tokensFile string
 	// secrets are the bearer token, the database's password and the Vault
 	// login: what Temporal must never see of this process.
 	secrets []schema.Secret
@@ -101,14 +102,13 @@ func configFromEnv(getenv func(string) string) (config, error) {
 		nodeURL:     strings.TrimRight(cmp.Or(getenv("GPUAAS_NODE_PUBLIC_URL"), "https://localhost:8443"), "/"),
 		metricsAddr: cmp.Or(getenv("GPUAAS_METRICS_ADDR"), "127.0.0.1:9091"),
 		actor:       cmp.Or(getenv("GPUAAS_ADMIN_ACTOR"), "admin-token"),
+		tokensFile:  getenv("GPUAAS_ADMIN_TOKENS_FILE"),
 		env:         cmp.Or(getenv("GPUAAS_ENV"), "dev"),
 	}
 	f := faults{settings.From(getenv)}
 	c.databaseURL = f.Secret("GPUAAS_DATABASE_URL")
 	token := f.File("GPUAAS_ADMIN_TOKEN_FILE")
-	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(token)), c.actor, getenv("GPUAAS_ADMIN_TOKENS_FILE"))
-	f.Check(err != nil, "GPUAAS_ADMIN_TOKENS_FILE: %s", err)
-	c.tokens = tokens
+	c.tokenHash = sha256.Sum256([]byte(token))
 	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN_FILE: the token is shorter than %d characters", minTokenLength)
 	c.vaultAddr = f.Need("VAULT_ADDR")
 	c.roleIDFile = f.Need("GPUAAS_VAULT_ROLE_ID_FILE")

@@ -69,6 +69,15 @@ func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 		Action: in.Action, Status: lifecycle.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
 }
 
+// Resolve writes the decision into the operation's document, as a workflow would.
+func (c claimer) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	st, err := c.store.Admin().Operation(ctx, r.OperationID)
+	if err == nil && (st.Operation.Stuck == nil || r.Phase != "" && r.Phase != st.Operation.Stuck.Phase) {
+		return st, schema.NewError(schema.KindDecisionOutdated, "%s is not parked there", workflowID)
+	}
+	return st, err
+}
+
 // cluster is a database with replicas of the API over it.
 type cluster struct {
 	tb  testing.TB
@@ -77,6 +86,7 @@ type cluster struct {
 	// between, when set, stands between the node API and the store.
 	between func(nodeapi.Store) nodeapi.Store
 	archive string         // the agent package, when set
+	tokens  string         // the tokens file, when set
 	issuer  nodeapi.Issuer // in the place of ca, when set
 	beats   nodeapi.Beats  // in the place of Temporal
 	grants  nodeapi.Grants // with signer in the place of ca, when set
@@ -172,8 +182,10 @@ func (c *cluster) replica() *replica {
 	_, port, err := net.SplitHostPort(ln.Addr().String())
 	require.NoError(c.tb, err)
 	r.node = "https://localhost:" + port
-	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
-		Actor: "admin-token", Store: r.store, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", c.tokens)
+	require.NoError(c.tb, err)
+	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
+		Store: r.store, Views: r.store.Admin(), Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Store: nodeStore, Wakes: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, Sets: r.sets, Beats: c.beats,
@@ -267,9 +279,9 @@ func (r *replica) call(c *http.Client, method, url string, body any) reply {
 	return a
 }
 
-func (r *replica) ask(method, path string, body any) reply {
+func (r *replica) ask(method, path string, body any, headers ...string) reply {
 	r.tb.Helper()
-	a, err := send(r.tb.Context(), http.DefaultClient, method, r.admin+path, body, "Authorization", "Bearer "+adminToken)
+	a, err := send(r.tb.Context(), http.DefaultClient, method, r.admin+path, body, append([]string{"Authorization", "Bearer " + adminToken}, headers...)...)
 	require.NoError(r.tb, err)
 	return a
 }

@@ -34,6 +34,7 @@ type app struct {
 	registry *prometheus.Registry
 	metrics  *metrics.Metrics
 	temporal *temporal.Client
+	tokens   *adminapi.Tokens
 
 	store      *store.Store
 	listener   *store.Listener
@@ -62,7 +63,12 @@ func newApp(cfg config, log *slog.Logger) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &app{cfg: cfg, log: log, registry: reg, metrics: metrics.New(reg), temporal: client}, nil
+	tokens, err := adminapi.NewTokens(cfg.tokenHash, cfg.actor, cfg.tokensFile)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return &app{cfg: cfg, log: log, registry: reg, metrics: metrics.New(reg), temporal: client, tokens: tokens}, nil
 }
 
 // close gives back what was opened, in reverse.
@@ -182,7 +188,7 @@ func (a *app) nodeServer() *http.Server {
 
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
-		Env: a.cfg.env, NodeURL: a.cfg.nodeURL, Auth: a.cfg.tokens,
+		Env: a.cfg.env, NodeURL: a.cfg.nodeURL, Auth: a.tokens,
 		Store: a.store, Views: a.store.Admin(), Lifecycle: a.temporal, Trust: a.vault, Log: a.log, Ready: a.readiness,
 		Package: a.cfg.agent.source(a.cfg.nodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
@@ -200,7 +206,7 @@ func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
 	case h.State != temporal.ScheduleRuns:
 		out = append(out, wire.ControlPlaneFault{Component: "reclaimer", Reason: string(h.State), Message: h.Message, Next: h.Next})
 	}
-	if err := a.cfg.tokens.Fault(); err != nil {
+	if err := a.tokens.Fault(); err != nil {
 		out = append(out, wire.ControlPlaneFault{Component: "admin-tokens", Reason: "not_loaded", Message: err.Error(),
 			Next: "correct the file of GPUAAS_ADMIN_TOKENS_FILE"})
 	}

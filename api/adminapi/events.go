@@ -84,7 +84,7 @@ func (h *hub) close(s *stream) {
 
 // run reads changes until the last stream is closed.
 func (h *hub) run() {
-	seen := newWindow(time.Now())
+	seen := newWindow(time.Now().Add(eventsOverlap)) // nothing from before the first stream
 	tick := time.NewTicker(eventsEvery)
 	defer tick.Stop()
 	for range tick.C {

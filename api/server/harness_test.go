@@ -109,13 +109,13 @@ func newClusterWith(tb testing.TB, first trust.StoredSet) *cluster {
 	return c
 }
 
-// exec changes the database behind everybody's back.
-func (c *cluster) exec(sql string) {
+// exec changes the database directly.
+func (c *cluster) exec(sql string, args ...any) {
 	c.tb.Helper()
 	conn, err := pgx.Connect(c.tb.Context(), c.url)
 	require.NoError(c.tb, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(c.tb.Context())) }()
-	_, err = conn.Exec(c.tb.Context(), sql)
+	_, err = conn.Exec(c.tb.Context(), sql, args...)
 	require.NoError(c.tb, err)
 }
 

@@ -116,7 +116,7 @@ func (e *env) reportFailure(err error) int {
 
 // envelope prints the error envelope when the output is for machines.
 func (e *env) envelope(failure *schema.Error) {
-	if e.flags.output != formatTable {
+	if e.machine() {
 		e.printMachine(failure.Body(e.correlationID)) //nolint:errcheck // the exit code tells of the failure
 	}
 }

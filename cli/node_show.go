@@ -53,13 +53,13 @@ func runNodeShow(ctx context.Context, e *env, arg string) error {
 // openTasks are the node's tasks that are not over. They are for people: the
 // machines' form is the node alone.
 func (e *env) openTasks(ctx context.Context, n wire.NodeView) []wire.TaskView {
-	if e.flags.output != formatTable {
+	if e.machine() {
 		return nil
 	}
 	api, err := e.api()
 	var tasks []wire.TaskView
 	if err == nil {
-		tasks, err = api.tasks(ctx, n.ID, false)
+		tasks, err = api.tasks(ctx, n.ID, false, 20)
 	}
 	if err != nil {
 		e.say("warning: its tasks are not shown: %s", err)

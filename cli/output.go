@@ -20,32 +20,47 @@ const (
 	formatTable format = "table"
 	formatJSON  format = "json"
 	formatYAML  format = "yaml"
+	formatWide  format = "wide" // a table with more columns
+	formatName  format = "name" // one name a line
 )
 
 // String implements pflag.Value.
 func (f *format) String() string { return string(*f) }
 
 // Type implements pflag.Value: what the help shows.
-func (*format) Type() string { return "table|json|yaml" }
+func (*format) Type() string { return "table|wide|json|yaml|name" }
 
 // Set implements pflag.Value.
 func (f *format) Set(s string) error {
 	switch v := format(s); v {
-	case formatTable, formatJSON, formatYAML:
+	case formatTable, formatWide, formatJSON, formatYAML, formatName:
 		*f = v
 		return nil
 	}
-	return fmt.Errorf("want table, json or yaml")
+	return fmt.Errorf("want table, wide, json, yaml or name")
 }
 
 // print writes a result to stdout: the object itself for machines, what table
 // writes for people.
 func (e *env) print(v any, table func(w io.Writer)) error {
-	if e.flags.output != formatTable {
-		return e.printMachine(v)
+	switch e.flags.output {
+	case formatName:
+		if list, ok := v.(interface{ names() []string }); ok {
+			return e.printTable(func(w io.Writer) {
+				for _, name := range list.names() {
+					row(w, name)
+				}
+			})
+		}
+		return usagef("gpuaas", "-o name: this command has no names to print")
+	case formatTable, formatWide:
+		return e.printTable(table)
 	}
-	return e.printTable(table)
+	return e.printMachine(v)
 }
+
+// machine reports whether the output is for programs.
+func (e *env) machine() bool { return e.flags.output == formatJSON || e.flags.output == formatYAML }
 
 func (e *env) printMachine(v any) error {
 	if e.flags.output == formatYAML {

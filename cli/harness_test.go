@@ -366,7 +366,7 @@ func (a *fakeAPI) postReissue(w http.ResponseWriter, r *http.Request) {
 	}
 	a.reissued[n.Host] = req
 	op := operation(lifecycle.ActionReissueEnrollment, lifecycle.OperationAccepted)
-	op.WorkflowID = lifecycle.ReissueWorkflowID(n.ID)
+	op.OperationID, op.WorkflowID = reissueOf+n.ID, lifecycle.ReissueWorkflowID(n.ID)
 	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{Operation: op, Node: *n, RecoveryBundle: a.recovery})
 }
 
@@ -445,8 +445,8 @@ func (a *fakeAPI) status(r *http.Request, id string) (lifecycle.OperationStatus,
 				Phases: []lifecycle.Phase{{Name: o.Phase, State: lifecycle.PhaseRunning, Attempt: 1}}}}, nil
 		}
 	}
-	if id == reissueID {
-		return a.temporal.Status(r.Context(), lifecycle.ReissueWorkflowID(nodeID), "")
+	if node, ok := strings.CutPrefix(id, reissueOf); ok {
+		return a.temporal.Status(r.Context(), lifecycle.ReissueWorkflowID(node), "")
 	}
 	return a.temporal.Status(r.Context(), lifecycle.NodeWorkflowID(nodeID), "")
 }
@@ -466,8 +466,8 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	workflowID := lifecycle.NodeWorkflowID(nodeID)
-	if r.PathValue("id") == reissueID {
-		workflowID = lifecycle.ReissueWorkflowID(nodeID)
+	if node, ok := strings.CutPrefix(r.PathValue("id"), reissueOf); ok {
+		workflowID = lifecycle.ReissueWorkflowID(node)
 	}
 	st, err := a.temporal.Resolve(r.Context(), workflowID, lifecycle.ResolveRequest{OperationID: r.PathValue("id"), Phase: req.Phase,
 		StuckSince: req.StuckSince, Decision: lifecycle.Decision(r.PathValue("decision")), Reason: req.Reason, By: "ops", Via: "api"})
@@ -487,8 +487,8 @@ func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, http.StatusOK, list)
 }
 
-// reissueID is the operation id of the node's reissue.
-const reissueID = "0198f000-0000-7000-8000-0000000000a2"
+// reissueOf and a node's id are the operation id of the node's reissue.
+const reissueOf = "reissue-of-"
 
 func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
@@ -502,13 +502,13 @@ func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {
 		list.Operations = append(list.Operations, o)
 	}
 	if len(a.operations) == 0 && q.Get("holds") != "" { // what Temporal has
-		id := map[string]string{"true": operationID, "false": reissueID}[q.Get("holds")]
+		id := map[string]string{"true": operationID, "false": reissueOf + nodeID}[q.Get("holds")]
 		switch {
 		case a.temporal.down:
 			a.fail(w, schema.AsError(a.temporal.unreachable()))
 			return
-		case id == operationID && len(a.temporal.statuses) > 0 || id == reissueID && a.temporal.reissue != nil:
-			list.Operations = append(list.Operations, wire.OperationSummary{OperationID: id})
+		case id == operationID && len(a.temporal.statuses) > 0 || id != operationID && a.temporal.reissue != nil:
+			list.Operations = append(list.Operations, wire.OperationSummary{OperationID: id, NodeID: nodeID})
 		}
 	}
 	a.answer(w, http.StatusOK, list)

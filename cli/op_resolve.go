@@ -101,7 +101,7 @@ func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResol
 	}
 	t, st, err := locate(ctx, ctl, arg, o.operationArg)
 	if err != nil {
-		return t.noOperation(err, o.reissue)
+		return t.noOperation(ctx, ctl, string(d.name), err, o.reissue)
 	}
 	if d.consequence != "" {
 		if err := e.ask(ctx, command, fmt.Sprintf("%s the %s of %s: %s", d.name, st.Operation.Action, t.name(), d.consequence), o.yes); err != nil {

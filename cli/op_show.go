@@ -44,22 +44,34 @@ func runOpShow(ctx context.Context, e *env, arg string, o operationArg) error {
 	}
 	t, st, err := locate(ctx, ctl, arg, o)
 	if err != nil {
-		return t.noOperation(err, o.reissue)
+		return t.noOperation(ctx, ctl, "show", err, o.reissue)
+	}
+	if !o.reissue && t.reissueRuns(ctx, ctl) {
+		e.say("note: a reissue runs beside it: %s", lifecycle.OpCommand("show", lifecycle.ActionReissueEnrollment, t.name()))
 	}
 	return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st) })
 }
 
-// noOperation words a not_found about the node's operation. Other errors, and one
-// about the node itself, pass.
-func (t target) noOperation(err error, reissue bool) error {
+// reissueRuns reports whether a reissue of the node is known to run.
+func (t target) reissueRuns(ctx context.Context, ctl control) bool {
+	st, err := ctl.newest(ctx, t, true)
+	return err == nil && !st.Operation.Status.Ended()
+}
+
+// noOperation words a not_found about the node's operation, and points at the
+// reissue that may be meant. Other errors, and one about the node itself, pass.
+func (t target) noOperation(ctx context.Context, ctl control, verb string, err error, reissue bool) error {
 	if t.id == "" || !errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
 		return err
 	}
-	what := "operation"
-	if reissue {
+	what, next := "operation", "gpuaas node show "+t.name()
+	switch {
+	case reissue:
 		what = "reissue"
+	case t.reissueRuns(ctx, ctl):
+		next = lifecycle.OpCommand(verb, lifecycle.ActionReissueEnrollment, t.name())
 	}
-	return schema.NewError(schema.KindNotFound, "no %s has run on %s", what, t.name()).WithNext("gpuaas node show " + t.name())
+	return schema.NewError(schema.KindNotFound, "no %s has run on %s", what, t.name()).WithNext(next)
 }
 
 func (e *env) writeOperation(w io.Writer, t target, st lifecycle.OperationStatus) {

@@ -37,7 +37,7 @@ func runOpWatch(ctx context.Context, e *env, arg string, o opWatchOptions) error
 	}
 	t, st, err := locate(ctx, ctl, arg, o.operationArg)
 	if err != nil {
-		return t.noOperation(err, o.reissue)
+		return t.noOperation(ctx, ctl, "watch", err, o.reissue)
 	}
 	if o.timeout == 0 {
 		o.timeout = watchLimit

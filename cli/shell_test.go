@@ -44,7 +44,7 @@ func TestCompletion(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		require.Zero(t, h.run("__complete", "node", "list", "-o", ""))
-		require.Equal(t, "table\njson\nyaml\n:4\n", h.out.String())
+		require.Equal(t, "table\nwide\njson\nyaml\nname\n:4\n", h.out.String())
 	})
 	t.Run("scripts", func(t *testing.T) {
 		t.Parallel()

@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -211,4 +214,26 @@ func TestStuck(t *testing.T) {
 		h.api.server.Close()
 		require.Equal(t, schema.ExitUnreachable, h.run("stuck"))
 	})
+}
+
+func TestNodeSet(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.golden("node-set", "node", "set", "gpu-17", "--label", "rack=r7", "--label", "old-", "--gpus", "4", "--reason", "moved")
+	require.Equal(t, []wire.NodeChange{{GPUsTotal: new(4), Labels: map[string]string{"rack": "r7"}, RemoveLabels: []string{"old"}, Reason: "moved"}}, h.api.changed)
+	for _, args := range [][]string{{}, {"--label", "x"}, {"--label", "=y"}} {
+		require.Equal(t, schema.ExitUsage, h.run(append([]string{"node", "set", "gpu-17"}, args...)...))
+	}
+}
+
+func TestAdminTokenNew(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	require.Zero(t, h.run("admin", "token", "new", "alice", "--role", "operator", "-o", "json"))
+	var made newToken
+	require.NoError(t, json.Unmarshal(h.out.Bytes(), &made))
+	sum := sha256.Sum256([]byte(made.Token))
+	require.Equal(t, "alice operator "+hex.EncodeToString(sum[:]), made.Line)
+	require.Equal(t, schema.ExitUsage, h.run("admin", "token", "new", "alice", "--role", "king"))
+	require.Equal(t, schema.ExitUsage, h.run("admin", "token", "new", "a b"))
 }

@@ -182,7 +182,7 @@ func TestSilentNodeAndADestructiveTask(t *testing.T) {
 	}
 	f := fleet(t, 1, prefix, args...)
 	f.activated(t)
-	ok(t, "node", "drain", node, "--no-wait", "--yes", "--timeout", "20m", "--reason", "test")
+	ok(t, "node", "drain", node, "--no-wait", "--yes", "--deadline", "20m", "--reason", "test")
 	offered(f, "the cordon is handed over, and the node falls silent")
 	f.stop(t)
 

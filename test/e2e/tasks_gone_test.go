@@ -45,7 +45,7 @@ func TestTasksInTrouble(t *testing.T) {
 			})
 		}
 	})
-	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"reclaimer"`, "its schedule runs")
+	require.NotContains(t, ok(t, "stuck", "-o", "json").stdout, `"component": "reclaimer"`, "its schedule runs")
 	recordReclaim(t)
 }
 

@@ -65,17 +65,19 @@ func setup(t *testing.T) *harness {
 	temporal := newFakeTemporal()
 	h := &harness{t: t, temporal: temporal, api: newFakeAPI(t, temporal), clock: &fakeClock{now: start()}}
 	h.vars = map[string]string{"GPUAAS_API_URL": h.api.server.URL, "GPUAAS_API_TOKEN": apiToken}
-	h.env = &env{
+	h.env = &env{printer: printer{&console{
 		stdin: strings.NewReader(""), stdout: &h.out, stderr: &h.err,
 		tty: terminal{width: func() int { return 100 }},
 		clock: clock{now: h.clock.read, after: h.clock.after,
 			spin: func() (<-chan time.Time, func()) { return nil, func() {} }},
+		correlationID: "0198f000-0000-7000-8000-0000000000c1",
+	}},
 		getenv: func(k string) string { return h.vars[k] },
 		platform: Platform{Dial: func(_ context.Context, o DialOptions) (Lifecycle, error) {
 			h.temporal.dialled = o
 			return h.temporal, nil
 		}},
-		actor: "alice@desk", correlationID: "0198f000-0000-7000-8000-0000000000c1", dir: t.TempDir(),
+		actor: "alice@desk", dir: t.TempDir(),
 	}
 	return h
 }

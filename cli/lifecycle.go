@@ -190,7 +190,7 @@ func (e *env) finish(ctx context.Context, t target, st lifecycle.OperationStatus
 }
 
 // headline is an operation in one line.
-func (e *env) headline(t target, st lifecycle.OperationStatus) string {
+func (e *console) headline(t target, st lifecycle.OperationStatus) string {
 	op := st.Operation
 	line := fmt.Sprintf("%s %s: %s", op.Action, t.name(), op.Status)
 	switch {

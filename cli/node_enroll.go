@@ -42,7 +42,7 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o nodeEnrollOptions)
 	v := verb{action: lifecycle.ActionEnroll}
 	inline := o.bundle == "" && e.machine()
 	if inline && o.envFile != "" {
-		return usagef("gpuaas node enroll", "--env-file with -o %s wants --bundle FILE too", e.flags.output)
+		return usagef("gpuaas node enroll", "--env-file with -o %s wants --bundle FILE too", e.output)
 	}
 	api, t, err := e.known(ctx, arg)
 	if err != nil {

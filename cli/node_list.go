@@ -82,7 +82,7 @@ func runNodeList(ctx context.Context, e *env, o nodeListOptions) error {
 	}
 }
 
-func (e *env) printNodes(nodes []wire.NodeView) error {
+func (e *printer) printNodes(nodes []wire.NodeView) error {
 	if len(nodes) == 0 {
 		e.say("no node matches; add one with: gpuaas node register HOST --sku SKU --region R")
 		if !e.machine() {
@@ -106,9 +106,9 @@ func (n nodeRows) names() []string {
 	return names
 }
 
-func (e *env) writeNodes(w io.Writer, nodes []wire.NodeView) {
+func (e *printer) writeNodes(w io.Writer, nodes []wire.NodeView) {
 	now := e.clock.now()
-	wide := e.flags.output == formatWide
+	wide := e.output == formatWide
 	header := []string{"HOST", "STATE", "SINCE", "SKU", "GPUS", "REGION", "HEARTBEAT", "OPERATION", "ID"}
 	if wide {
 		header = append(header, "AGENT", "LABELS")

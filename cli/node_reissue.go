@@ -131,7 +131,7 @@ func runNodeReissue(ctx context.Context, e *env, arg string, o nodeReissueOption
 
 // printReissue prints the one command, or the whole answer for machines unless
 // it is in a file already. shown says that stdout has its object.
-func (e *env) printReissue(t target, answer wire.LifecycleResponse, o nodeReissueOptions) (shown bool, err error) {
+func (e *printer) printReissue(t target, answer wire.LifecycleResponse, o nodeReissueOptions) (shown bool, err error) {
 	switch {
 	case !e.machine():
 		e.say("run this on %s as root; it holds the token, good until %s:", t.name(), answer.RecoveryBundle.ExpiresAt)

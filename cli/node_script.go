@@ -71,7 +71,7 @@ type scriptFile struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-func (e *env) printScript(answer wire.BootstrapScriptResponse, o nodeScriptOptions) error {
+func (e *printer) printScript(answer wire.BootstrapScriptResponse, o nodeScriptOptions) error {
 	holds := "the token"
 	if o.fetchRef {
 		holds = "a one-time reference"

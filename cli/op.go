@@ -86,7 +86,7 @@ func several(texts []string) *[]string {
 	return &texts
 }
 
-func (e *env) writeOperations(w io.Writer, ops []wire.OperationSummary) {
+func (e *printer) writeOperations(w io.Writer, ops []wire.OperationSummary) {
 	now := e.clock.now()
 	row(w, "NODE", "ACTION", "STATUS", "PHASE", "STARTED", "BY", "ID")
 	for _, o := range ops {

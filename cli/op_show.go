@@ -74,7 +74,7 @@ func (t target) noOperation(ctx context.Context, ctl control, verb string, err e
 	return schema.NewError(schema.KindNotFound, "no %s has run on %s", what, t.name()).WithNext(next)
 }
 
-func (e *env) writeOperation(w io.Writer, t target, st lifecycle.OperationStatus) {
+func (e *printer) writeOperation(w io.Writer, t target, st lifecycle.OperationStatus) {
 	op := st.Operation
 	row(w, "Operation:", fmt.Sprintf("%s %s", op.Action, t.name()))
 	row(w, "ID:", op.OperationID)
@@ -115,7 +115,7 @@ func writePhases(w io.Writer, phases []lifecycle.Phase, now time.Time) {
 	}
 }
 
-func (e *env) writeStuck(w io.Writer, t target, op lifecycle.Operation) {
+func (e *printer) writeStuck(w io.Writer, t target, op lifecycle.Operation) {
 	s := op.Stuck
 	if s == nil {
 		return

@@ -42,8 +42,8 @@ func (f *format) Set(s string) error {
 
 // print writes a result to stdout: the object itself for machines, what table
 // writes for people.
-func (e *env) print(v any, table func(w io.Writer)) error {
-	switch e.flags.output {
+func (e *console) print(v any, table func(w io.Writer)) error {
+	switch e.output {
 	case formatName:
 		if list, ok := v.(interface{ names() []string }); ok {
 			return e.printTable(func(w io.Writer) {
@@ -60,10 +60,10 @@ func (e *env) print(v any, table func(w io.Writer)) error {
 }
 
 // machine reports whether the output is for programs.
-func (e *env) machine() bool { return e.flags.output == formatJSON || e.flags.output == formatYAML }
+func (e *console) machine() bool { return e.output == formatJSON || e.output == formatYAML }
 
-func (e *env) printMachine(v any) error {
-	if e.flags.output == formatYAML {
+func (e *console) printMachine(v any) error {
+	if e.output == formatYAML {
 		text, err := yaml.Marshal(v)
 		if err != nil {
 			return fmt.Errorf("rendering YAML: %w", err)
@@ -79,14 +79,14 @@ func (e *env) printMachine(v any) error {
 
 // printTable writes tab-separated cells as aligned columns. What nodes and
 // people wrote is cleaned, so that it cannot steer the reader's terminal.
-func (e *env) printTable(table func(w io.Writer)) error {
+func (e *console) printTable(table func(w io.Writer)) error {
 	w := tabwriter.NewWriter(cleaner{e.stdout}, 0, 0, 2, ' ', 0)
 	table(w)
 	return w.Flush()
 }
 
 // say writes a line of talk to stderr.
-func (e *env) say(format string, args ...any) {
+func (e *console) say(format string, args ...any) {
 	fmt.Fprintln(e.stderr, clean(fmt.Sprintf(format, args...)))
 }
 
@@ -175,7 +175,7 @@ func pair(a int, unitA string, b int, unitB string) string {
 }
 
 // stamp renders a moment and how long ago it was.
-func (e *env) stamp(t time.Time) string {
+func (e *console) stamp(t time.Time) string {
 	ago := e.clock.now().Sub(t)
 	if ago < 0 {
 		return fmt.Sprintf("%s (in %s)", t.UTC().Format(time.RFC3339), span(-ago))
@@ -183,7 +183,7 @@ func (e *env) stamp(t time.Time) string {
 	return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), span(ago))
 }
 
-func (e *env) stampOf(t *time.Time) string {
+func (e *console) stampOf(t *time.Time) string {
 	if t == nil {
 		return "-"
 	}

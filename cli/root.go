@@ -12,8 +12,6 @@ type globalFlags struct {
 	address   string
 	namespace string
 	apiURL    string
-	output    format
-	noColor   bool
 	direct    bool
 }
 
@@ -40,7 +38,7 @@ const rootExample = `  gpuaas node register gpu-17 --sku h100 --region fra1 --gp
   gpuaas stuck`
 
 func newRoot(e *env) *cobra.Command {
-	e.flags = globalFlags{output: formatTable}
+	e.flags, e.output = globalFlags{}, formatTable
 	root := &cobra.Command{
 		Use: "gpuaas", Short: "Durable lifecycle operations on GPU nodes",
 		Long: rootLong + exitTable(), Example: rootExample,
@@ -55,8 +53,8 @@ func newRoot(e *env) *cobra.Command {
 	f.StringVar(&e.flags.namespace, "namespace", "", `Temporal's namespace, for --direct (env TEMPORAL_NAMESPACE, default "gpuaas")`)
 	f.StringVar(&e.flags.apiURL, "api-url", "", "the admin API (env GPUAAS_API_URL, default "+defaultAPIURL+")")
 	f.BoolVar(&e.flags.direct, "direct", false, "break-glass mode: start, read and decide through Temporal instead of the admin API")
-	f.VarP(&e.flags.output, "output", "o", "output format")
-	f.BoolVar(&e.flags.noColor, "no-color", false, "no colors (env NO_COLOR)")
+	f.VarP(&e.output, "output", "o", "output format")
+	f.BoolVar(&e.noColor, "no-color", e.getenv("NO_COLOR") != "", "no colors (env NO_COLOR)")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c.CommandPath(), "%s", err) })
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
 		[]string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML), string(formatName)}, cobra.ShellCompDirectiveNoFileComp))

@@ -71,7 +71,7 @@ func TestVersion(t *testing.T) {
 }
 
 func setupTable(h *harness) *env {
-	h.env.flags.output = formatTable
+	h.env.output = formatTable
 	return h.env
 }
 

@@ -70,7 +70,7 @@ func runStuck(ctx context.Context, e *env, o stuckOptions) error {
 
 func interrupted(ctx context.Context) bool { return ctx.Err() != nil }
 
-func (e *env) printStuck(list wire.StuckList, clearScreen bool) error {
+func (e *printer) printStuck(list wire.StuckList, clearScreen bool) error {
 	if clearScreen {
 		fmt.Fprint(e.stdout, "\x1b[H\x1b[2J")
 	}

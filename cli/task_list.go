@@ -63,7 +63,7 @@ func noTasks(all bool) string {
 	return "there are no open tasks; --all lists those that are over"
 }
 
-func (e *env) writeTasks(w io.Writer, tasks []wire.TaskView) {
+func (e *printer) writeTasks(w io.Writer, tasks []wire.TaskView) {
 	now := e.clock.now()
 	row(w, "NODE", "TYPE", "STATUS", "AGE", "ATTEMPTS", "LEASE", "PROGRESS", "ID")
 	for _, t := range tasks {

@@ -79,7 +79,7 @@ func withoutTask(err error) error {
 
 // nextOfTask is the command that helps a task that is lost, or the parked
 // operation that it belongs to; empty when nobody has to act.
-func (e *env) nextOfTask(r taskReport) string {
+func (e *printer) nextOfTask(r taskReport) string {
 	t, op := nodeOfTask(r.TaskView), lifecycle.Operation{}
 	if r.Operation != nil {
 		op = *r.Operation
@@ -96,7 +96,7 @@ func (e *env) nextOfTask(r taskReport) string {
 	return ""
 }
 
-func (e *env) writeTask(w io.Writer, r taskReport) {
+func (e *printer) writeTask(w io.Writer, r taskReport) {
 	row(w, "Task:", r.TaskID)
 	row(w, "Node:", fmt.Sprintf("%s (%s)", nodeOfTask(r.TaskView).name(), r.NodeID))
 	row(w, "Type:", fmt.Sprintf("%s (%s)", r.Type, r.Effect))
@@ -154,7 +154,7 @@ func currentPhase(op lifecycle.Operation) string {
 }
 
 // writeOwner is the task's operation and what to type.
-func (e *env) writeOwner(w io.Writer, r taskReport) {
+func (e *printer) writeOwner(w io.Writer, r taskReport) {
 	if o := r.Operation; o != nil {
 		row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(currentPhase(*o)), o.Actor, e.stampOf(o.StartedAt)))
 		if s := o.Stuck; s != nil {

@@ -27,6 +27,9 @@ type control interface {
 	decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error)
 	// stuck lists what needs attention, oldest first.
 	stuck(ctx context.Context) (wire.StuckList, error)
+	// changes tells of changed operations until ctx ends, of all nodes when nodeID
+	// is empty. Nil where there are no events; closed where they ended.
+	changes(ctx context.Context, nodeID string) <-chan struct{}
 }
 
 // control returns the control that the flags ask for.
@@ -78,6 +81,10 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, d 
 }
 
 func (c apiControl) stuck(ctx context.Context) (wire.StuckList, error) { return c.api.stuck(ctx) }
+
+func (c apiControl) changes(ctx context.Context, nodeID string) <-chan struct{} {
+	return c.api.changes(ctx, nodeID)
+}
 
 // directControl asks Temporal alone: the break-glass mode. The audit then names
 // the actor as this machine asserts it, and the door temporal.
@@ -155,6 +162,8 @@ func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
 	}
 	return list, nil
 }
+
+func (directControl) changes(context.Context, string) <-chan struct{} { return nil }
 
 func stuckOfStatus(st lifecycle.OperationStatus, webURL string) wire.StuckOperation {
 	op := st.Operation

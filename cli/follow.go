@@ -16,6 +16,8 @@ const (
 	// faster, since many operations take less than a second.
 	pollEvery = time.Second
 	pollFirst = 250 * time.Millisecond
+	// pollWithEvents is pollEvery while the event stream is open.
+	pollWithEvents = 10 * time.Second
 	// statusBudget bounds a query to Temporal: without a worker it never ends.
 	statusBudget = 3 * time.Second
 	// silenceBudget is how long reads may fail before waiting is given up.
@@ -65,6 +67,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 
 	f := &followed{env: e, request: r, started: e.clock.now(), view: e.newView(r),
 		last: lifecycle.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
+	changes, pace := r.control.changes(asking, r.target.id), pollEvery
 	ticks, stop := f.view.ticks()
 	defer stop()
 	ask()
@@ -80,10 +83,17 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 				return f.last, err
 			}
 			again = e.clock.after(min(pause, r.limit-e.clock.now().Sub(f.started)))
-			pause = min(2*pause, pollEvery)
+			pause = min(2*pause, pace)
 		case <-again:
 			again = nil
 			ask()
+		case _, open := <-changes:
+			if pace = pollWithEvents; !open {
+				changes, pace = nil, pollEvery
+			} else if again != nil { // no read is under way
+				again = nil
+				ask()
+			}
 		case <-ticks:
 			f.view.show(f.last, f.note)
 		case <-ctx.Done():

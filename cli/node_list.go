@@ -40,7 +40,7 @@ host, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.`,
 	f.StringSliceVar(&o.region, "region", nil, "only these regions")
 	f.StringSliceVar(&o.provider, "provider", nil, "only these providers")
 	f.BoolVar(&o.removed, "removed", false, "include removed nodes")
-	f.BoolVarP(&o.watch, "watch", "w", false, "refresh every 5 seconds until interrupted")
+	f.BoolVarP(&o.watch, "watch", "w", false, "refresh at each change until interrupted")
 	f.IntVar(&o.limit, "limit", 0, "list at most N (default: all)")
 	return c
 }
@@ -63,6 +63,7 @@ func runNodeList(ctx context.Context, e *env, o nodeListOptions) error {
 	if err != nil {
 		return err
 	}
+	var refresh *watcher
 	for {
 		nodes, err := api.nodes(ctx, o.query(), o.limit)
 		if err != nil {
@@ -74,10 +75,11 @@ func runNodeList(ctx context.Context, e *env, o nodeListOptions) error {
 		if err := e.printNodes(nodes); err != nil || !o.watch {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if refresh == nil {
+			refresh = &watcher{e.clock, api.changes(ctx, "")}
+		}
+		if !refresh.wait(ctx) {
 			return nil
-		case <-e.clock.after(stuckEvery):
 		}
 	}
 }

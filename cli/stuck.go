@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// stuckEvery is how often stuck --watch reads the list.
+// stuckEvery is how often a watched list is read at least.
 const stuckEvery = 5 * time.Second
 
 type stuckOptions struct {
@@ -33,7 +33,7 @@ The exit code is 0, and with --exit-code 5 when the list or the faults are not e
 		Example: "  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck --exit-code -o json | jq -r '.stuck[].stuck.next'",
 		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runStuck(c.Context(), e, o) },
 	}
-	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh every 5 seconds until interrupted")
+	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh at each change until interrupted")
 	c.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit with code 5 when something needs attention")
 	return c
 }
@@ -43,6 +43,7 @@ func runStuck(ctx context.Context, e *env, o stuckOptions) error {
 	if err != nil {
 		return err
 	}
+	var refresh *watcher
 	for {
 		list, err := ctl.stuck(ctx)
 		if err == nil {
@@ -58,11 +59,10 @@ func runStuck(ctx context.Context, e *env, o stuckOptions) error {
 		case !o.watch:
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-		case <-e.clock.after(stuckEvery):
+		if refresh == nil {
+			refresh = &watcher{e.clock, ctl.changes(ctx, "")}
 		}
-		if interrupted(ctx) {
+		if !refresh.wait(ctx) {
 			return nil
 		}
 	}

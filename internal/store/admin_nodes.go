@@ -52,6 +52,9 @@ func scanNode(view adminapi.View) pgx.RowToFunc[wire.NodeView] {
 				&v.UptimeSeconds, &v.Workloads, &v.Facts)
 		}
 		err := row.Scan(dest...)
+		if len(v.Labels) == 0 {
+			v.Labels = nil
+		}
 		if lockedAt != nil {
 			lock.Since = *lockedAt
 			v.IdentityLock = &lock

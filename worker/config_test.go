@@ -1,21 +1,20 @@
 package worker
 
 import (
-	"context"
-	"errors"
+	"flag"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -27,73 +26,63 @@ func env(vars map[string]string) func(string) string {
 
 func TestConfigListsEveryFaultAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := ConfigFromEnv(env(map[string]string{"GPUAAS_LOG_LEVEL": "loud"}))
-	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
-	for _, name := range []string{"GPUAAS_DATABASE_URL", "GPUAAS_LOG_LEVEL", "VAULT_ADDR", "GPUAAS_VAULT_ROLE_ID_FILE", "GPUAAS_VAULT_SECRET_ID_FILE"} {
-		require.ErrorContains(t, err, name)
+	var out, errOut strings.Builder
+	require.Equal(t, schema.ExitUsage, Main(t.Context(), nil, env(map[string]string{"GPUAAS_LOG_LEVEL": "loud", "GPUAAS_ENV": "Prod"}), &out, &errOut))
+	require.Empty(t, out.String())
+	for _, name := range []string{"GPUAAS_DATABASE_URL", "GPUAAS_LOG_LEVEL", "GPUAAS_ENV", "VAULT_ADDR", "GPUAAS_VAULT_ROLE_ID_FILE", "GPUAAS_VAULT_SECRET_ID_FILE"} {
+		require.Contains(t, errOut.String(), name)
 	}
 }
 
-func TestConfig(t *testing.T) {
+func TestConfigDefaults(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "url")
 	require.NoError(t, os.WriteFile(file, []byte("postgres://u:secret@h/db\n"), 0o600))
-	c, err := ConfigFromEnv(env(map[string]string{
+	c := defaults()
+	require.NoError(t, daemon.Load(c, env(map[string]string{
 		"GPUAAS_DATABASE_URL_FILE": file, "VAULT_ADDR": "http://v", "GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
-	}))
-	require.NoError(t, err)
-	require.Equal(t, "postgres://u:secret@h/db", c.DatabaseURL)
+	})))
+	require.Equal(t, "postgres://u:secret@h/db", c.DatabaseURL.Reveal())
 	require.Equal(t, "127.0.0.1:9090", c.MetricsAddr)
 	require.Equal(t, "dev", c.Env)
-
-	_, err = ConfigFromEnv(env(map[string]string{"GPUAAS_DATABASE_URL_FILE": filepath.Join(t.TempDir(), "none")}))
-	require.ErrorContains(t, err, "GPUAAS_DATABASE_URL_FILE")
+	require.Zero(t, c.LameDuck)
+	require.Equal(t, 10*time.Second, c.DrainTimeout)
 }
 
-func TestMainRefusesABadConfigurationAsUsage(t *testing.T) {
+func TestArguments(t *testing.T) {
 	t.Parallel()
-	var said strings.Builder
-	require.Equal(t, schema.ExitUsage, Main(t.Context(), env(nil), &said))
-	require.Contains(t, said.String(), "VAULT_ADDR is not set")
+	for arg, want := range map[string]string{"--help": "GPUAAS_DATABASE_URL_FILE", "version": "gpuaas-worker " + daemon.Version()} {
+		var out, errOut strings.Builder
+		require.Equal(t, schema.ExitDone, Main(t.Context(), []string{arg}, env(nil), &out, &errOut))
+		require.Contains(t, out.String(), want)
+		require.Empty(t, errOut.String())
+	}
 }
 
-func TestSetupNeedsItsSettings(t *testing.T) {
+var update = flag.Bool("update", false, "rewrite the reference page")
+
+// The reference page is what the configuration says. -update rewrites it.
+func TestReferencePage(t *testing.T) {
+	t.Parallel()
+	const path = "../docs/reference/gpuaas-worker.md"
+	page := program(defaults()).Reference()
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(page), 0o644))
+	}
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	if page != string(got) {
+		t.Errorf("%s is not up to date; run ./task gen", path)
+	}
+}
+
+func TestSetupReportsMissingSettings(t *testing.T) {
 	t.Parallel()
 	err := Setup(t.Context(), SetupOptions{Getenv: env(nil), Talk: io.Discard})
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
-}
-
-func TestHealthSaysWhatItWaitsFor(t *testing.T) {
-	t.Parallel()
-	h := &health{}
-	ask := func() (int, string) {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
-		return w.Code, w.Body.String()
+	for _, name := range []string{"GPUAAS_DATABASE_URL", "VAULT_ADDR", "GPUAAS_VAULT_TOKEN_FILE", "GPUAAS_SETUP_OUT_DIR"} {
+		require.ErrorContains(t, err, name)
 	}
-	code, _ := ask()
-	require.Equal(t, http.StatusServiceUnavailable, code)
-	h.waiting(errors.New("Vault is sealed"))
-	code, body := ask()
-	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.Contains(t, body, "Vault is sealed")
-}
-
-// TestAPartThatIsAwayIsWaitedFor: a worker may start before its parts, and its
-// wait ends with its context.
-func TestAPartThatIsAwayIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	h := &health{}
-	ended := make(chan int, 1)
-	vars := map[string]string{
-		"GPUAAS_DATABASE_URL": "postgres://nobody@127.0.0.1:1/none", "VAULT_ADDR": "http://127.0.0.1:1",
-		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s", "GPUAAS_METRICS_ADDR": "127.0.0.1:0",
-	}
-	go func() { ended <- Main(ctx, env(vars), io.Discard) }()
-	require.Error(t, h.check(ctx))
-	cancel()
-	require.Equal(t, schema.ExitDone, <-ended)
 }
 
 func TestOperationMetrics(t *testing.T) {

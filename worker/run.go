@@ -2,124 +2,102 @@ package worker
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/worker"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-const (
-	// startEvery is how long a worker waits before it tries again to reach its
-	// parts: services may come up in any order.
-	startEvery = 2 * time.Second
-	// stopBudget is how long running activities may go on after a stop signal.
-	stopBudget = 10 * time.Second
-	// watchEvery is how often silent nodes are looked for.
-	watchEvery = 30 * time.Second
-)
+// silenceEvery is how often the worker looks for nodes without heartbeats.
+const silenceEvery = 30 * time.Second
 
-// Main runs a worker until ctx ends and returns its exit code.
-func Main(ctx context.Context, getenv func(string) string, stderr io.Writer) int {
-	cfg, err := ConfigFromEnv(getenv)
-	if err != nil {
-		fmt.Fprintln(stderr, "gpuaas-worker:", err)
-		return schema.ExitUsage
-	}
-	log := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
-	if err := Run(ctx, cfg, log); err != nil && ctx.Err() == nil {
-		log.Error("worker ended", "err", err.Error())
-		return schema.ExitFailed
-	}
-	log.Info("worker stopped")
-	return schema.ExitDone
+// Main is the whole program and returns its exit code. args are the arguments
+// after the program's name. The worker stops when ctx ends.
+func Main(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	return daemon.Main(ctx, program(defaults()), args, getenv, stdout, stderr)
 }
 
-// Run runs a worker until ctx ends. It waits for parts that are away at the
-// start; its health says so meanwhile.
-func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	health := &health{}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serveHealth(ctx, cfg.MetricsAddr, reg, health) })
-	group.Go(func() error { return serve(ctx, cfg, reg, health, log) })
-	return group.Wait()
+func program(c *config) daemon.Program {
+	return daemon.Program{
+		Name:   "gpuaas-worker",
+		About:  "gpuaas-worker runs lifecycle workflows and their activities on Temporal's task queue \"" + lifecycle.TaskQueue + "\".",
+		Config: c,
+		Also:   daemon.TemporalSettings(),
+		Start:  func(ctx context.Context, p *daemon.Process) error { return start(ctx, p, c) },
+	}
 }
 
-func serve(ctx context.Context, cfg Config, reg *prometheus.Registry, h *health, log *slog.Logger) error {
-	p, err := connectUntil(ctx, cfg, reg, h, log)
+// start connects the parts and runs the worker on them.
+func start(ctx context.Context, p *daemon.Process, c *config) error {
+	parts := &parts{metrics: newMetrics(p.Registry)}
+	p.OnClose(parts.close)
+	if err := parts.connect(ctx, p, c); err != nil {
+		return err
+	}
+	fatal := make(chan error, 1)
+	var w worker.Worker
+	err := p.Connect(ctx, "a start of the Temporal worker", func(context.Context) error {
+		w = worker.New(parts.temporal.SDK(), lifecycle.TaskQueue, options(c.DrainTimeout, fatal))
+		register(w, parts, c.Env)
+		err := w.Start()
+		if err == nil {
+			return nil
+		}
+		return schema.Wrap(schema.KindServiceUnavailable, err, "starting the worker at Temporal %s", parts.temporal.Address())
+	})
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	fatal := make(chan error, 1)
-	w := worker.New(p.temporal.SDK(), lifecycle.TaskQueue, options(fatal))
-	register(w, p, cfg.Env)
-	if err := w.Start(); err != nil {
-		return schema.Wrap(schema.KindServiceUnavailable, err, "starting the worker at Temporal %s", p.temporal.Address())
-	}
-	defer w.Stop()
-	h.ready(p)
-	log.Info("worker started", "temporal", p.temporal.Address(), "namespace", p.temporal.Namespace(), "queue", lifecycle.TaskQueue)
-	go watchSilence(ctx, p.store, log)
-	go p.sets.Run(ctx, nil)
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-fatal:
-		return schema.Wrap(schema.KindInternal, err, "the worker cannot go on")
-	}
-}
-
-// options are the worker's; fatal gets the error of a worker that cannot go on,
-// so that it does not look alive.
-func options(fatal chan<- error) worker.Options {
-	return worker.Options{
-		DisableRegistrationAliasing: true,
-		WorkerStopTimeout:           stopBudget,
-		Interceptors:                []interceptor.WorkerInterceptor{temporal.CodedErrors()},
-		OnFatalError:                func(err error) { fatal <- err },
-	}
-}
-
-// connectUntil repeats connect until it succeeds or ctx ends. Each try has a
-// registry of its own wrapped in the process's, so that a second one does not
-// find the first one's metrics.
-func connectUntil(ctx context.Context, cfg Config, reg *prometheus.Registry, h *health, log *slog.Logger) (*parts, error) {
-	for {
-		own := prometheus.NewRegistry()
-		p, err := connect(ctx, cfg, own, log)
-		if err == nil {
-			return p, reg.Register(own)
-		}
-		if schema.KindOf(err) == schema.KindInvalidRequest || ctx.Err() != nil {
-			return nil, err
-		}
-		h.waiting(err)
-		log.Warn("waiting for a part", "err", err.Error(), "next", schema.AsError(err).Next)
+	p.Go(ctx, "Temporal worker", func(ctx context.Context) error {
+		defer w.Stop()
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(startEvery):
+			return nil
+		case err := <-fatal:
+			return err
 		}
+	})
+	p.Go(ctx, "silent nodes", func(ctx context.Context) error {
+		watchSilence(ctx, parts.store, p.Log)
+		return nil
+	})
+	p.Go(ctx, "verifier sets", func(ctx context.Context) error {
+		parts.sets.Run(ctx, nil)
+		return nil
+	})
+	p.Log.Info("polling", slog.String("temporal", parts.temporal.Address()),
+		slog.String("namespace", parts.temporal.Namespace()), slog.String("queue", lifecycle.TaskQueue))
+	return nil
+}
+
+// options are the Temporal worker's options. Activities may run for drain after a
+// stop. fatal receives the error of a worker that cannot continue.
+func options(drain time.Duration, fatal chan<- error) worker.Options {
+	return worker.Options{
+		DisableRegistrationAliasing: true,
+		WorkerStopTimeout:           drain,
+		Interceptors:                []interceptor.WorkerInterceptor{temporal.CodedErrors()},
+		OnFatalError: func(err error) {
+			select {
+			case fatal <- err:
+			default: // the first error is enough
+			}
+		},
 	}
 }
 
-// watchSilence moves nodes whose agents fell silent to offline. Every worker
-// may do so: the move is one conditional update.
+// watchSilence marks nodes without heartbeats as offline until ctx ends. Every
+// worker may do so, since the change is one conditional update.
 func watchSilence(ctx context.Context, s *store.Store, log *slog.Logger) {
-	tick := time.NewTicker(watchEvery)
+	tick := time.NewTicker(silenceEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -128,11 +106,11 @@ func watchSilence(ctx context.Context, s *store.Store, log *slog.Logger) {
 		case <-tick.C:
 		}
 		lost, err := s.MarkSilent(ctx, lifecycle.SilentAfter)
-		if err != nil {
-			log.Warn("looking for silent nodes", "err", err.Error())
+		if err != nil && ctx.Err() == nil {
+			log.Warn("cannot look for silent nodes", slog.Any("err", err))
 		}
 		for _, id := range lost {
-			log.Warn("node is offline: no heartbeat", "node_id", id, "after", lifecycle.SilentAfter.String())
+			log.Warn("node is offline: no heartbeat", slog.String("node_id", id), slog.Duration("after", lifecycle.SilentAfter))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store"
@@ -11,10 +12,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// setupActor is who publishes a verifier set at a setup, in the audit.
+// setupActor is the actor of a setup in the audit trail.
 const setupActor = "gpuaas admin setup"
 
-// setStore is where verifier sets are kept; see store.Store.
+// setStore stores verifier sets; see store.Store.
 type setStore interface {
 	NewestSet(ctx context.Context) (trust.StoredSet, error)
 	PutSet(ctx context.Context, set trust.StoredSet, by audit.Subject) error
@@ -26,23 +27,23 @@ type setSigner interface {
 	Renewal(ctx context.Context, set trust.StoredSet, now time.Time) (next trust.StoredSet, due bool, err error)
 }
 
-// setupSets publishes the first verifier set, or a fresh one when the newest
-// nears its end, and returns the version that stands.
-func setupSets(ctx context.Context, o SetupOptions, databaseURL string) (version int64, err error) {
-	db, err := store.Open(ctx, store.Config{URL: databaseURL})
+// setupSets publishes the first verifier set, or a successor when the newest has
+// less than half of its lifetime left, and returns the newest version.
+func setupSets(ctx context.Context, c setupConfig, talk io.Writer) (version int64, err error) {
+	db, err := store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal()})
 	if err != nil {
 		return 0, err
 	}
 	defer db.Close()
-	signer, err := vault.NewSetSigner(o.vaultAdmin(), o.env())
+	signer, err := vault.NewSetSigner(c.vaultAdmin(talk), c.Env)
 	if err != nil {
 		return 0, err
 	}
 	return publishSet(ctx, db, signer, time.Now())
 }
 
-// publishSet makes the newest set one that is good for long. When another setup
-// was faster, its set is looked at in turn.
+// publishSet publishes a verifier set unless the newest one is recent enough. When
+// another setup publishes first, publishSet checks that set instead.
 func publishSet(ctx context.Context, sets setStore, signer setSigner, now time.Time) (version int64, err error) {
 	for range 3 {
 		newest, err := sets.NewestSet(ctx)
@@ -67,5 +68,5 @@ func publishSet(ctx context.Context, sets setStore, signer setSigner, now time.T
 			return 0, err
 		}
 	}
-	return 0, schema.NewError(schema.KindServiceUnavailable, "others publish verifier sets all the time").WithNext("gpuaas admin setup, once more")
+	return 0, schema.NewError(schema.KindServiceUnavailable, "the verifier set changed concurrently; try again").WithNext("gpuaas admin setup")
 }

@@ -1,23 +1,20 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 
-	"github.com/gpuaas/gpuaas/internal/settings"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// SetupOptions say where Setup works; the rest is read from the environment:
-// GPUAAS_DATABASE_URL (or _FILE), VAULT_ADDR, GPUAAS_VAULT_TOKEN_FILE,
-// GPUAAS_SETUP_OUT_DIR, GPUAAS_ENV, GPUAAS_NODE_API_NAMES.
+// SetupOptions are the options of Setup. The rest comes from the environment: see
+// setupConfig.
 type SetupOptions struct {
 	TemporalAddress   string
 	TemporalNamespace string
@@ -27,59 +24,54 @@ type SetupOptions struct {
 	Talk io.Writer
 }
 
-// Setup prepares the database, Vault and Temporal for this version, and
-// publishes the first verifier set. Run again it changes nothing, but for a
-// verifier set of which less than half its life is left: that one gets a
-// successor with the same keys.
+// setupConfig is the configuration of Setup.
+type setupConfig struct {
+	DatabaseURL    schema.Secret `env:"GPUAAS_DATABASE_URL,required" help:"Postgres connection URL."`
+	VaultAddr      string        `env:"VAULT_ADDR,required" help:"URL of Vault."`
+	VaultTokenFile string        `env:"GPUAAS_VAULT_TOKEN_FILE,required" help:"File with a privileged Vault token."`
+	OutDir         string        `env:"GPUAAS_SETUP_OUT_DIR,required" help:"Directory to which the role IDs and secret IDs are written."`
+	Env            string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment."`
+	NodeAPINames   []string      `env:"GPUAAS_NODE_API_NAMES" envDefault:"localhost,127.0.0.1" help:"Host names and addresses of the node API, for its certificate."`
+}
+
+// Setup prepares the database, Vault and Temporal for this version, and publishes
+// the first verifier set. Running it again changes nothing, except that a
+// verifier set with less than half of its lifetime left gets a successor with the
+// same keys.
 func Setup(ctx context.Context, o SetupOptions) error {
-	r := settings.From(o.Getenv)
-	url := r.Secret("GPUAAS_DATABASE_URL")
-	if err := r.Err(nextConfig); err != nil {
-		return err
+	var c setupConfig
+	if err := daemon.Load(&c, o.Getenv); err != nil {
+		return schema.AsError(err).WithNext("gpuaas admin setup --help")
 	}
-	if err := store.Migrate(ctx, url); err != nil {
+	if err := store.Migrate(ctx, c.DatabaseURL.Reveal()); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.Talk, "database: schema is up to date")
-	if err := setupVault(ctx, o); err != nil {
+	if err := setupVault(ctx, c, o.Talk); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.Talk, "vault: CAs, signing keys, roles and policies are in place")
-	version, err := setupSets(ctx, o, url)
+	version, err := setupSets(ctx, c, o.Talk)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(o.Talk, "trust: verifier set %d is published\n", version)
-	c, err := temporal.Dial(ctx, temporal.Config{Address: o.TemporalAddress, Namespace: o.TemporalNamespace})
+	t, err := temporal.Dial(ctx, temporal.Config{Address: o.TemporalAddress, Namespace: o.TemporalNamespace})
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	if err := c.Setup(ctx); err != nil {
+	defer t.Close()
+	if err := t.Setup(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Talk, "temporal: namespace %s and its search attributes are in place\n", c.Namespace())
+	fmt.Fprintf(o.Talk, "temporal: namespace %s and its search attributes are in place\n", t.Namespace())
 	return nil
 }
 
-func (o SetupOptions) env() string { return cmp.Or(o.Getenv("GPUAAS_ENV"), "dev") }
-
-func (o SetupOptions) vaultAdmin() vault.AdminConfig {
-	return vault.AdminConfig{Address: o.Getenv("VAULT_ADDR"), TokenFile: o.Getenv("GPUAAS_VAULT_TOKEN_FILE"),
-		Log: slog.New(slog.NewTextHandler(o.Talk, nil))}
+func (c setupConfig) vaultAdmin(talk io.Writer) vault.AdminConfig {
+	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Log: slog.New(slog.NewTextHandler(talk, nil))}
 }
 
-func setupVault(ctx context.Context, o SetupOptions) error {
-	out := o.Getenv("GPUAAS_SETUP_OUT_DIR")
-	token := o.Getenv("GPUAAS_VAULT_TOKEN_FILE")
-	if out == "" || token == "" {
-		return schema.NewError(schema.KindInvalidRequest,
-			"GPUAAS_VAULT_TOKEN_FILE (a file with a privileged Vault token) and GPUAAS_SETUP_OUT_DIR (where the role ids go) must be set")
-	}
-	return vault.Setup(ctx, o.vaultAdmin(),
-		vault.SetupConfig{
-			Env:          o.env(),
-			NodeAPINames: strings.Split(cmp.Or(o.Getenv("GPUAAS_NODE_API_NAMES"), "localhost,127.0.0.1"), ","),
-			OutDir:       out,
-		})
+func setupVault(ctx context.Context, c setupConfig, talk io.Writer) error {
+	return vault.Setup(ctx, c.vaultAdmin(talk), vault.SetupConfig{Env: c.Env, NodeAPINames: c.NodeAPINames, OutDir: c.OutDir})
 }

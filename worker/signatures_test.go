@@ -19,11 +19,11 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// The static wall of trust.md C8: nothing that a history is made of can hold a
-// secret, by its type. What is registered is asked of register itself, so that
-// a new workflow or activity is held to this without being listed.
+// The tests here check by type that no workflow or activity can put a secret into a
+// history. They read the list from register, so a new workflow or activity is
+// checked without being listed here.
 
-// recorder is a registry that keeps what it is given.
+// recorder is a registry that records the types of registered functions.
 type recorder struct {
 	worker.Registry
 	functions map[string]reflect.Type
@@ -45,7 +45,7 @@ func TestNoSecretInAnySignature(t *testing.T) {
 	r := &recorder{functions: map[string]reflect.Type{}}
 	register(r, &parts{store: &store.Store{}, metrics: &metrics{}}, "dev")
 	require.Greater(t, len(r.functions), 12)
-	// What goes to a running workflow and what it answers.
+	// Messages to running workflows and their answers.
 	for name, message := range map[string]any{
 		lifecycle.SignalAgent: lifecycle.AgentEvent{}, lifecycle.UpdateResolve: lifecycle.ResolveRequest{},
 		lifecycle.UpdateSubmit: lifecycle.Operation{}, lifecycle.QueryStatus: lifecycle.OperationStatus{},
@@ -58,7 +58,7 @@ func TestNoSecretInAnySignature(t *testing.T) {
 	}
 }
 
-// faults lists what in a type could carry a secret or anything at all.
+// faults lists the parts of a type that could carry a secret or any value.
 func faults(t reflect.Type) []string {
 	s := search{seen: map[reflect.Type]bool{}}
 	if t.Kind() != reflect.Func {
@@ -105,7 +105,7 @@ func (s *search) walk(t reflect.Type, path string) {
 	}
 }
 
-// harmless are contexts, errors and times, which do not travel as they are.
+// harmless reports contexts, errors and times, which are not encoded as they are.
 func harmless(t reflect.Type) bool {
 	switch t {
 	case reflect.TypeFor[context.Context](), reflect.TypeFor[workflow.Context](), reflect.TypeFor[error]():
@@ -120,15 +120,15 @@ func TestSignaturesAreSearched(t *testing.T) {
 	type nested struct {
 		Steps []map[string]*trust.BootstrapBundle
 	}
-	type hidden struct{ token schema.Secret } //nolint:unused // its type is what counts
+	type hidden struct{ token schema.Secret } //nolint:unused // only its type is read
 	for want, f := range map[string]any{
-		"is a schema.Secret":          func(context.Context, schema.Secret) error { return nil },
-		"Steps value is a schema.Boo": func(context.Context) (nested, error) { return nested{}, nil },
-		"token is a schema.Secret":    func(context.Context, hidden) error { return nil },
-		"is a schema.RecoveryBundle":  func(context.Context, *wire.RecoveryBundle) error { return nil },
-		"value can hold anything":     func(context.Context, map[string]any) error { return nil },
-		"interface {} can hold":       func(context.Context, any) error { return nil },
-		"is a schema.BootstrapBundle": func(workflow.Context, []trust.BootstrapBundle) error { return nil },
+		"is a schema.Secret":         func(context.Context, schema.Secret) error { return nil },
+		"Steps value is a trust.Boo": func(context.Context) (nested, error) { return nested{}, nil },
+		"token is a schema.Secret":   func(context.Context, hidden) error { return nil },
+		"is a wire.RecoveryBundle":   func(context.Context, *wire.RecoveryBundle) error { return nil },
+		"value can hold anything":    func(context.Context, map[string]any) error { return nil },
+		"interface {} can hold":      func(context.Context, any) error { return nil },
+		"is a trust.BootstrapBundle": func(workflow.Context, []trust.BootstrapBundle) error { return nil },
 	} {
 		got := faults(reflect.TypeOf(f))
 		require.Len(t, got, 1, fmt.Sprint(want, got))

@@ -2,14 +2,13 @@ package worker
 
 import (
 	"context"
-	"log/slog"
 
-	"github.com/prometheus/client_golang/prometheus"
 	sdkactivity "go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/providers/manual"
 	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
@@ -20,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/workflows"
 )
 
-// parts is everything a worker holds open.
+// parts are the parts of the worker that must be closed, and its metrics.
 type parts struct {
 	store    *store.Store
 	vault    *vault.Client
@@ -29,49 +28,64 @@ type parts struct {
 	metrics  *metrics
 }
 
-// connect opens every part, in the order in which they fail most usefully. The
-// caller closes them.
-func connect(ctx context.Context, c Config, reg *prometheus.Registry, log *slog.Logger) (_ *parts, err error) {
-	p := &parts{metrics: newMetrics(reg)}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
-	if p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL, CreatingProviders: creating()}); err != nil {
-		return nil, err
-	}
-	if p.vault, err = vault.Login(ctx, vault.Config{
-		Address: c.VaultAddr, RoleIDFile: c.RoleIDFile, SecretIDFile: c.SecretIDFile,
-		Env: c.Env, Log: log, Observe: p.metrics.vaultCall,
-	}); err != nil {
-		return nil, err
-	}
-	p.sets = sets.New(p.store, p.vault, log, p.metrics.signerChecked)
-	if err = firstCheck(ctx, p.sets); err != nil {
-		return nil, err
-	}
-	sdkMetrics, err := temporal.Metrics(reg)
+// connect opens the parts, each as soon as it is available, and adds their health
+// checks.
+func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error {
+	sdkMetrics, err := temporal.Metrics(d.Registry)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: log, Metrics: sdkMetrics, Secrets: c.secrets()}); err != nil {
-		return nil, err
+	for _, part := range []struct {
+		name string
+		open func(ctx context.Context) error
+	}{
+		{"Postgres", func(ctx context.Context) (err error) {
+			p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal(), CreatingProviders: creating()})
+			return err
+		}},
+		{"Vault", func(ctx context.Context) (err error) {
+			p.vault, err = vault.Login(ctx, vault.Config{
+				Address: c.VaultAddr, RoleIDFile: c.RoleIDFile, SecretIDFile: c.SecretIDFile,
+				Env: c.Env, Log: d.Log, Observe: d.Metrics.VaultRequest,
+			})
+			return err
+		}},
+		{"a check of the task key", func(ctx context.Context) error {
+			p.sets = sets.New(p.store, p.vault, d.Log, d.Metrics.SignerChecked)
+			return firstCheck(ctx, p.sets)
+		}},
+		{"Temporal", func(ctx context.Context) (err error) {
+			if p.temporal == nil {
+				if p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: d.Log, Metrics: sdkMetrics, Secrets: c.Secrets()}); err != nil {
+					return err
+				}
+			}
+			return p.temporal.MissingAttributes(ctx)
+		}},
+	} {
+		if err := d.Connect(ctx, part.name, part.open); err != nil {
+			return err
+		}
 	}
-	return p, p.temporal.MissingAttributes(ctx)
+	d.Health.Add("postgres", p.store.Ping)
+	d.Health.Add("vault", p.vault.Healthy)
+	d.Health.Add("temporal", p.temporal.Healthy)
+	d.Health.Add("task-signer", func(context.Context) error { return p.sets.Healthy() })
+	return nil
 }
 
-// firstCheck checks the signer at the start. With keys that are not the set's the
-// worker does all but sign, and its health says why; without a check (Vault or the
-// database is away, no set was published) it does not begin.
+// firstCheck checks the signer once. With keys that differ from the verifier set's
+// the worker runs without signing, and its health says why. Without a result (Vault
+// or Postgres is unavailable, no set is published) it returns the error.
 func firstCheck(ctx context.Context, f *sets.Follower) error {
 	err := f.Refresh(ctx)
 	if schema.KindOf(f.Healthy()) == schema.KindInternal {
-		return nil // checked, and found wrong
+		return nil
 	}
 	return err
 }
 
+// close closes the parts that were opened, in reverse.
 func (p *parts) close() {
 	if p.temporal != nil {
 		p.temporal.Close()
@@ -84,11 +98,12 @@ func (p *parts) close() {
 	}
 }
 
-// providers lists the providers this worker can serve, by name.
+// providers returns the providers of this worker by name.
 func providers() map[string]activities.Provider {
 	return map[string]activities.Provider{"manual": manual.Provider{}}
 }
 
+// creating returns the names of the providers that create machines.
 func creating() []string {
 	var names []string
 	for name, p := range providers() {
@@ -99,7 +114,8 @@ func creating() []string {
 	return names
 }
 
-// register is where adapters meet ports.
+// register registers workflows and activities; here adapters meet the activities'
+// ports.
 func register(w worker.Registry, p *parts, env string) {
 	for _, entry := range workflows.Registry() {
 		w.RegisterWorkflowWithOptions(entry.Run, workflow.RegisterOptions{Name: entry.Type})

@@ -42,6 +42,8 @@ type Config struct {
 	WebURL func(workflowID, runID string) string
 	// Faults are the faults of the control plane that an operator must know.
 	Faults func(r *http.Request) []wire.ControlPlaneFault
+	// Observe records each request. Defaults to none.
+	Observe edge.Observer
 }
 
 // API is the admin API.
@@ -55,7 +57,7 @@ func New(cfg Config) *API { return &API{cfg: cfg, events: newHub(cfg.Views)} }
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
-	return edge.New(edge.Config{Listener: "admin", Log: a.cfg.Log, Routes: a.Routes()})
+	return edge.New(edge.Config{Listener: "admin", Log: a.cfg.Log, Observe: a.cfg.Observe, Routes: a.Routes()})
 }
 
 // submitTime bounds a request that waits for a workflow's early answer.

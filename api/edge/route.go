@@ -71,6 +71,9 @@ func (r Route) Statuses() []int {
 	return slices.Sorted(maps.Keys(set))
 }
 
+// Observer records a request.
+type Observer func(route string, status int, took time.Duration)
+
 // Config describes one listener.
 type Config struct {
 	// Listener names the listener in the log, for example node.
@@ -79,6 +82,9 @@ type Config struct {
 	// Guard refuses requests before any route sees them. Defaults to none.
 	Guard  func(r *http.Request) error
 	Routes []Route
+	// Observe records each request by its route, which is the method and the path
+	// template. Defaults to none.
+	Observe Observer
 }
 
 // New returns the handler of a listener. Paths it does not know are answered
@@ -114,7 +120,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.Header().Set("Cache-Control", "no-store")
 	defer func() {
 		aborted := s.recovered(a, r, recover())
-		s.log(r, rec, a.status, time.Since(start))
+		took := time.Since(start)
+		s.log(r, rec, a.status, took)
+		if s.cfg.Observe != nil {
+			s.cfg.Observe(method(r)+" "+rec.path, a.status, took)
+		}
 		if aborted {
 			panic(http.ErrAbortHandler)
 		}

@@ -6,19 +6,19 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// CertificateAge says how long a node's current certificate still lasts, for
+// CertificateAge is the remaining validity of a node's current certificate, for
 // the gauges of renewal.
 type CertificateAge struct {
 	NodeID string
-	// Left is the rest of its life, negative when it is over.
+	// Left is the remaining validity, negative after it expired.
 	Left time.Duration
-	// Life is the whole of it.
+	// Life is the whole validity.
 	Life time.Duration
-	// SinceRenewal is how long ago it was issued.
+	// SinceRenewal is the time since it was issued.
 	SinceRenewal time.Duration
 }
 
-// UnpromotedCertificate is a certificate that waits for its first use.
+// UnpromotedCertificate is a certificate that was never used.
 type UnpromotedCertificate struct {
 	NodeID   string
 	Serial   string

@@ -7,8 +7,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// NodeCount is the number of nodes in a state and since when the one longest
-// in it has been there, for the gauges nodes and state_age_seconds.
+// NodeCount is the number of nodes in a state and when the oldest of them entered
+// it, for the gauges nodes and state_age_seconds.
 type NodeCount struct {
 	State       lifecycle.NodeState
 	Nodes       int64
@@ -23,8 +23,8 @@ type StuckCount struct {
 	Operations int64
 }
 
-// TaskCount is the number of node tasks of a status that is not terminal, for the gauge
-// task_leases.
+// TaskCount is the number of node tasks of a status that is not terminal, for
+// the gauge task_leases.
 type TaskCount struct {
 	Status task.Status
 	Tasks  int64

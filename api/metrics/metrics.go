@@ -1,12 +1,13 @@
-// Package metrics holds what gpuaas-api tells Prometheus: counters that the
-// handlers feed (Metrics) and gauges read from the database when somebody asks
-// (Census). Names are those of design/interfaces.md §6.
+// Package metrics declares the metrics of gpuaas-api: counters that the handlers
+// feed (Metrics) and gauges read from the database (FleetCollector). Metrics that
+// several programs share are in internal/daemon.
 package metrics
 
 import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -14,16 +15,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// ResultIssued is the result of a request for an identity that was answered with
-// a certificate; refusals count under their kind.
+// ResultIssued is the result of a certificate request that succeeded. Refusals
+// count under their kind.
 const ResultIssued = "issued"
 
-// Metrics are the API's own counters. All methods may be called at once.
+// Metrics are the API's own counters. All methods are safe for concurrent use.
 type Metrics struct {
 	waiting    prometheus.Gauge
 	dispatch   prometheus.Histogram
 	withheld   prometheus.Counter
-	signer     prometheus.Gauge
 	leaseKey   prometheus.Gauge
 	issued     map[trust.IssueMethod]*prometheus.CounterVec
 	budget     *prometheus.CounterVec
@@ -32,56 +32,49 @@ type Metrics struct {
 	expiry     prometheus.Histogram
 	refusals   *prometheus.CounterVec
 	tasks      *prometheus.CounterVec
-	vault      *prometheus.HistogramVec
 	outbox     *prometheus.CounterVec
 	outboxAge  prometheus.Gauge
 }
 
-// New registers the counters. It panics when reg holds one of them already.
+// New registers the metrics. It panics when reg holds one of them already.
 func New(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
 	m := &Metrics{
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gpuaas_waiting_agents", Help: "Open long polls of node agents."}),
-		dispatch: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "gpuaas_task_dispatch_seconds", Help: "Time from a task's creation to its first hand-over to the node.",
+		waiting: gauge("gpuaas_waiting_agents", "Open long polls of node agents."),
+		dispatch: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "gpuaas_task_dispatch_seconds", Help: "Time from a task's creation to its first dispatch to the node.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60, 300}}),
-		withheld: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "gpuaas_tasks_withheld_total", Help: "Looks for work that were not made because no lease could be granted."}),
-		signer: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gpuaas_task_signer_ok", Help: "1 when Vault's task key is the newest verifier set's, by the last check; 0 when it is not or was not checked."}),
-		leaseKey: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gpuaas_lease_key_ok", Help: "1 when the last try to have this replica's lease key delegated succeeded."}),
+		withheld: f.NewCounter(prometheus.CounterOpts{
+			Name: "gpuaas_tasks_withheld_total", Help: "Polls that skipped dispatch because no lease grant could be signed."}),
+		leaseKey: gauge("gpuaas_lease_key_ok", "1 when Vault signed this process's lease key at the last attempt, else 0."),
 		issued: map[trust.IssueMethod]*prometheus.CounterVec{
-			trust.IssuedByEnroll:  counters("gpuaas_enrollments_total", "Enrolment requests by result: issued, or the refusal's code.", "result"),
-			trust.IssuedByRenew:   counters("gpuaas_renewals_total", "Renewal requests by result: issued, or the refusal's code.", "result"),
-			trust.IssuedByRecover: counters("gpuaas_recoveries_total", "Recovery requests by result: issued, or the refusal's code.", "result"),
+			trust.IssuedByEnroll:  counters("gpuaas_enrollments_total", "Enrollment requests by result: issued, or the refusal's code.", "result"),
+			trust.IssuedByRenew:   counters("gpuaas_renewals_total", "Certificate renewal requests by result: issued, or the refusal's code.", "result"),
+			trust.IssuedByRecover: counters("gpuaas_recoveries_total", "Identity recovery requests by result: issued, or the refusal's code.", "result"),
 		},
-		budget: counters("gpuaas_issue_budget_total", "Issuances asked of the budget, by priority and outcome: granted or refused.", "priority", "outcome"),
-		budgetLeft: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gpuaas_issue_budget_left", Help: "What the issuance budget gave room for after it was last asked; the most urgent may use all of it."}),
-		limited: counters("gpuaas_issue_limited_total", "Requests for an identity refused for their rate, by limit: node or remote.", "limit"),
-		expiry: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "gpuaas_certificate_expiry_seconds", Help: "What is left of a node certificate's life, seen at each poll.",
+		budget:     counters("gpuaas_issue_budget_total", "Certificate requests to the issuance budget, by priority and outcome: granted or refused.", "priority", "outcome"),
+		budgetLeft: gauge("gpuaas_issue_budget_left", "Certificates that the issuance budget allowed after its last decision, at the highest priority."),
+		limited:    counters("gpuaas_issue_limited_total", "Certificate requests refused by a rate limit: node or remote.", "limit"),
+		expiry: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "gpuaas_certificate_expiry_seconds", Help: "Remaining validity of the node certificate at each poll.",
 			Buckets: []float64{3600, 6 * 3600, 12 * 3600, 24 * 3600, 36 * 3600, 48 * 3600, 72 * 3600, 96 * 3600}}),
-		refusals: counters("gpuaas_identity_refusals_total", "Requests refused for the caller's identity, by reason.", "reason"),
-		tasks:    counters("gpuaas_tasks_total", "Node tasks that ended, by type and outcome.", "type", "outcome"),
-		vault: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "gpuaas_vault_requests_seconds", Help: "Duration of calls to Vault, by operation.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"op"}),
-		outbox: counters("gpuaas_outbox_messages_total", "Messages for Temporal by kind and outcome of a try.", "kind", "outcome"),
-		outboxAge: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gpuaas_outbox_oldest_seconds", Help: "Age of the oldest message for Temporal that failed and is still to be delivered; 0 for none."}),
+		refusals:  counters("gpuaas_identity_refusals_total", "Requests refused because of the caller's identity, by reason.", "reason"),
+		tasks:     counters("gpuaas_tasks_total", "Node tasks that ended, by type and outcome.", "type", "outcome"),
+		outbox:    counters("gpuaas_outbox_messages_total", "Delivery attempts of messages to Temporal, by kind and outcome.", "kind", "outcome"),
+		outboxAge: gauge("gpuaas_outbox_age_seconds", "Age of the oldest message to Temporal that failed and is still to be delivered; 0 without one."),
 	}
 	m.startAtZero()
-	for _, c := range m.issued {
-		reg.MustRegister(c)
-	}
-	reg.MustRegister(m.waiting, m.dispatch, m.withheld, m.signer, m.leaseKey, m.budget, m.budgetLeft, m.limited, m.expiry, m.refusals, m.tasks, m.vault, m.outbox, m.outboxAge)
 	return m
 }
 
-// startAtZero makes the series that an alert watches exist before their first
-// event, so that a rate sees it.
+// startAtZero creates the series that alerts watch before their first event, so
+// that a rate over them sees it.
 func (m *Metrics) startAtZero() {
 	for _, reason := range []string{schema.ReasonNoCertificate, schema.ReasonUnknownIssuer, schema.ReasonIssuerRetired, schema.ReasonExpired,
 		schema.ReasonSerialSuperseded, schema.ReasonNodeLocked, schema.ReasonNodeRemoved, schema.ReasonIdentityMismatch, schema.ReasonResultSignature} {
@@ -104,40 +97,31 @@ func (m *Metrics) startAtZero() {
 	}
 }
 
-func counters(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-}
-
 // PollOpened counts an open long poll until the returned function is called.
 func (m *Metrics) PollOpened() (closed func()) {
 	m.waiting.Inc()
 	return m.waiting.Dec
 }
 
-// Polled notes what is left of the polling node's certificate.
+// Polled records the remaining validity of the polling node's certificate.
 func (m *Metrics) Polled(left time.Duration) { m.expiry.Observe(left.Seconds()) }
 
-// Offered notes that a task was handed over. Only the first hand-over counts.
+// Offered records that a task was dispatched. Only the first dispatch counts.
 func (m *Metrics) Offered(o *wire.TaskOffer) {
 	if o.Lease.Epoch == 1 && !o.CreatedAt.IsZero() {
 		m.dispatch.Observe(max(0, o.ServerTime.Sub(o.CreatedAt).Seconds()))
 	}
 }
 
-// Withheld counts a look for work that was not made.
+// Withheld counts a poll that skipped dispatch.
 func (m *Metrics) Withheld() { m.withheld.Inc() }
 
-// Signer sets whether Vault's task key is the verifier set's.
-func (m *Metrics) Signer(ok bool) { m.signer.Set(asFloat(ok)) }
-
-// LeaseKey sets whether this replica's lease key was delegated.
-func (m *Metrics) LeaseKey(ok bool) { m.leaseKey.Set(asFloat(ok)) }
-
-func asFloat(ok bool) float64 {
+// LeaseKey sets whether Vault signed this process's lease key.
+func (m *Metrics) LeaseKey(ok bool) {
+	m.leaseKey.Set(0)
 	if ok {
-		return 1
+		m.leaseKey.Set(1)
 	}
-	return 0
 }
 
 // TaskEnded counts a stored result.
@@ -145,13 +129,13 @@ func (m *Metrics) TaskEnded(t task.Type, s task.Status) {
 	m.tasks.WithLabelValues(string(t), string(s)).Inc()
 }
 
-// Outcomes of asking the issuance budget.
+// Outcomes of the issuance budget.
 const (
 	budgetGranted = "granted"
 	budgetRefused = "refused"
 )
 
-// Issued counts a request for an identity: nil for an issued certificate.
+// Issued counts a certificate request. err is nil when a certificate was issued.
 func (m *Metrics) Issued(via trust.IssueMethod, err error) {
 	result := ResultIssued
 	if err != nil {
@@ -162,7 +146,7 @@ func (m *Metrics) Issued(via trust.IssueMethod, err error) {
 	}
 }
 
-// Budget counts an issuance that was asked of the budget and sets what is left.
+// Budget counts a decision of the issuance budget and sets what it has left.
 func (m *Metrics) Budget(priority string, granted bool, left float64) {
 	outcome := budgetRefused
 	if granted {
@@ -178,12 +162,7 @@ func (m *Metrics) Limited(limit string) { m.limited.WithLabelValues(limit).Inc()
 // IdentityRefused counts a refused identity.
 func (m *Metrics) IdentityRefused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
 
-// Vault notes how long a call to Vault took.
-func (m *Metrics) Vault(op string, took time.Duration) {
-	m.vault.WithLabelValues(op).Observe(took.Seconds())
-}
-
-// Relayed counts one try to deliver a message: delivered, orphaned or failed.
+// Relayed counts one attempt to deliver a message: delivered, orphaned or failed.
 func (m *Metrics) Relayed(kind, outcome string) { m.outbox.WithLabelValues(kind, outcome).Inc() }
 
 // OutboxAge sets the age of the oldest message still to be delivered.

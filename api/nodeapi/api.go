@@ -52,6 +52,8 @@ type Config struct {
 	Log     *slog.Logger
 	// Ready answers the readiness check.
 	Ready func() error
+	// Observe records each request. Defaults to none.
+	Observe edge.Observer
 	// Now is the time that certificates and tokens are judged by. Defaults to
 	// time.Now.
 	Now func() time.Time
@@ -110,7 +112,7 @@ func (a *API) EndPolls() { a.end() }
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
-	return edge.New(edge.Config{Listener: "node", Log: a.cfg.Log, Guard: refuseForwardedIdentity, Routes: a.Routes()})
+	return edge.New(edge.Config{Listener: "node", Log: a.cfg.Log, Observe: a.cfg.Observe, Guard: refuseForwardedIdentity, Routes: a.Routes()})
 }
 
 // nodePath is where everything of one node lives.

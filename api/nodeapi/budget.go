@@ -10,7 +10,7 @@ import (
 // Defaults of the limits.
 const (
 	// DefaultIssueRate is how many certificates a second one process has Vault
-	// sign. By BenchmarkEnrolAgainstBareVault one Vault signs 500 to 1000 a second
+	// sign. By BenchmarkEnrollAgainstBareVault one Vault signs 500 to 1000 a second
 	// on two busy cores, and 120 to 230 where Postgres and the API share them:
 	// 50 is below half of the least. It lets 10,000 nodes come back within 200 s
 	// and is far above the 0.1 a second that as many need on an ordinary day.

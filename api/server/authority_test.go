@@ -25,13 +25,13 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// authority is a CA made in the test, in Vault's place.
+// authority is a CA that a test uses instead of Vault.
 type authority struct {
 	tb   testing.TB
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
-	// down makes it refuse to sign; lost makes the next answers get lost after
-	// it has signed.
+	// down makes it refuse to sign. lost makes it sign and return an error, as if
+	// the answer were lost.
 	down, lost atomic.Bool
 }
 
@@ -94,7 +94,7 @@ func (a *authority) TaskTrust(context.Context) (trust.TaskTrust, error) {
 	return trust.TaskTrust{Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}}, nil
 }
 
-// delegate stands for a replica's lease key, good unless the authority is down.
+// delegate is a replica's lease key, valid unless the authority is down.
 type delegate struct{ *authority }
 
 func (d delegate) Good() (<-chan struct{}, error) {
@@ -115,7 +115,7 @@ func (d delegate) Follow(context.Context, trust.StoredSet) error { return nil }
 // firstSet is version 1 of the verifier set.
 func firstSet() trust.StoredSet { return setAfter(trust.StoredSet{}) }
 
-// setAfter is a set that follows another.
+// setAfter returns a successor of a set.
 func setAfter(s trust.StoredSet) trust.StoredSet {
 	next := trust.StoredSet{Version: s.Version + 1, PrevHash: s.Hash, Document: fmt.Appendf(nil, `{"version":%d}`, s.Version+1)}
 	next.Hash = fmt.Sprintf("%x", sha256.Sum256(next.Document))

@@ -1,146 +1,91 @@
 package server
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"log/slog"
-	"net"
+	"fmt"
 	"net/url"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
+	"time"
 
-	"github.com/gpuaas/gpuaas/api/nodeapi"
-	"github.com/gpuaas/gpuaas/internal/settings"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// minTokenLength keeps a guessable admin token out.
+// minTokenLength rejects admin tokens that are easy to guess.
 const minTokenLength = 16
 
-var envName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,39}$`)
-
-// config is the API's configuration. It is read from the environment by
-// configFromEnv and nowhere else; Temporal's address and namespace come from
-// the ecosystem's own variables.
+// config is the program's configuration.
 type config struct {
-	// databaseURL is Postgres: GPUAAS_DATABASE_URL, or the file named by
-	// GPUAAS_DATABASE_URL_FILE.
-	databaseURL string
-	// vaultAddr is VAULT_ADDR; roleIDFile and secretIDFile are
-	// GPUAAS_VAULT_ROLE_ID_FILE and GPUAAS_VAULT_SECRET_ID_FILE.
-	vaultAddr    string
-	roleIDFile   string
-	secretIDFile string
-	// adminAddr is GPUAAS_ADMIN_ADDR. Defaults to 127.0.0.1:8081.
-	adminAddr string
-	// nodeAddr is GPUAAS_NODE_ADDR. Defaults to 127.0.0.1:8443.
-	nodeAddr string
-	// nodeURL is GPUAAS_NODE_PUBLIC_URL: what nodes are told to connect to.
-	// Defaults to https://localhost:8443.
-	nodeURL string
-	// metricsAddr serves /metrics and /healthz: GPUAAS_METRICS_ADDR. Defaults to
-	// 127.0.0.1:9091.
-	metricsAddr string
-	// tokenHash is the SHA-256 of the token in GPUAAS_ADMIN_TOKEN_FILE, and actor
-	// its subject: GPUAAS_ADMIN_ACTOR. Defaults to admin-token.
-	tokenHash [sha256.Size]byte
-	actor     string
-	// tokensFile holds more tokens with their subjects and roles:
-	// GPUAAS_ADMIN_TOKENS_FILE. Defaults to none.
-	tokensFile string
-	// secrets are the bearer token, the database's password and the Vault
-	// login: what Temporal must never see of this process.
-	secrets []schema.Secret
-	// env is the environment's name, in every identity: GPUAAS_ENV. Defaults to
-	// dev.
-	env string
-	// issueRate is how many certificates a second this process has Vault sign:
-	// GPUAAS_ISSUE_RATE. Defaults to nodeapi.DefaultIssueRate. With several
-	// replicas each has its own budget; together they should stay below half of
-	// what Vault signs.
-	issueRate float64
-	// agent is the node agent's package: GPUAAS_AGENT_OCI_REF, _DIGEST and
-	// _PULL_TOKEN_FILE, or GPUAAS_AGENT_ARCHIVE. Defaults to none.
+	daemon.Common
+	daemon.Engines
+	AdminToken         schema.Secret `env:"GPUAAS_ADMIN_TOKEN,required" help:"Bearer token of the admin API, at least 16 characters."`
+	AdminActor         string        `env:"GPUAAS_ADMIN_ACTOR" envDefault:"admin-token" help:"Subject that the admin token stands for in the audit trail."`
+	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with more tokens, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). It is read again when it changes."`
+	AdminAddr          string        `env:"GPUAAS_ADMIN_ADDR" envDefault:"127.0.0.1:8081" help:"Listen address of the admin API."`
+	NodeAddr           string        `env:"GPUAAS_NODE_ADDR" envDefault:"127.0.0.1:8443" help:"Listen address of the node API."`
+	NodeURL            string        `env:"GPUAAS_NODE_PUBLIC_URL" envDefault:"https://localhost:8443" help:"URL at which nodes reach the node API: https://host:port."`
+	IssueRate          float64       `env:"GPUAAS_ISSUE_RATE" envDefault:"50" help:"Node certificates per second that this process has Vault sign. Keep the sum over all replicas below half of Vault's capacity."`
+	AgentOCIRef        string        `env:"GPUAAS_AGENT_OCI_REF" help:"Registry reference of the node agent's package: registry/repository@sha256:digest."`
+	AgentDigest        string        `env:"GPUAAS_AGENT_DIGEST" help:"Digest of the package blob, where the reference is that of a manifest, or of the archive."`
+	AgentPullTokenFile string        `env:"GPUAAS_AGENT_PULL_TOKEN_FILE" help:"File with a bearer token for the registry. It is read again for each bundle."`
+	AgentArchive       string        `env:"GPUAAS_AGENT_ARCHIVE" help:"Node agent's package as a local file, which the node API serves. It is ignored when a registry reference is set."`
+
+	serve listenerSet
 	agent agentPackage
-	// logLevel is GPUAAS_LOG_LEVEL: debug, info, warn, error. Defaults to info.
-	logLevel slog.Level
 }
 
-// usage is what --help prints.
-const usage = `gpuaas-api serves the node API (mutual TLS) and the admin API (bearer token).
-
-It is configured by the environment:
-  GPUAAS_DATABASE_URL | GPUAAS_DATABASE_URL_FILE   Postgres
-  VAULT_ADDR, GPUAAS_VAULT_ROLE_ID_FILE, GPUAAS_VAULT_SECRET_ID_FILE
-  TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE             as the temporal command reads them
-  GPUAAS_ADMIN_TOKEN_FILE                          the admin API's bearer token
-  GPUAAS_ADMIN_ACTOR       (admin-token)           its subject, named by the audit
-  GPUAAS_ADMIN_TOKENS_FILE more tokens, a line each: NAME ROLE SHA256 (gpuaas admin
-                           token new makes one); read again when it changes
-  GPUAAS_ADMIN_ADDR        (127.0.0.1:8081)
-  GPUAAS_NODE_ADDR         (127.0.0.1:8443)
-  GPUAAS_NODE_PUBLIC_URL   (https://localhost:8443)
-  GPUAAS_METRICS_ADDR      (127.0.0.1:9091)
-  GPUAAS_ENV               (dev)
-  GPUAAS_ISSUE_RATE        (50) node certificates a second, of this process
-  GPUAAS_AGENT_OCI_REF     registry/repository@sha256:… of the node agent's package;
-                           GPUAAS_AGENT_DIGEST the blob's, where the reference is a
-                           manifest's; GPUAAS_AGENT_PULL_TOKEN_FILE a bearer token
-  GPUAAS_AGENT_ARCHIVE     or the package as a local file (./task package makes one)
-  GPUAAS_LOG_LEVEL         (info)
-
-Exit codes: 0 stopped by a signal, 1 failed, 2 bad configuration.
-`
-
-// configFromEnv reads and checks the configuration. The error lists every fault
-// at once and repeats no secret.
-func configFromEnv(getenv func(string) string) (config, error) {
-	c := config{
-		adminAddr:   cmp.Or(getenv("GPUAAS_ADMIN_ADDR"), "127.0.0.1:8081"),
-		nodeAddr:    cmp.Or(getenv("GPUAAS_NODE_ADDR"), "127.0.0.1:8443"),
-		nodeURL:     strings.TrimRight(cmp.Or(getenv("GPUAAS_NODE_PUBLIC_URL"), "https://localhost:8443"), "/"),
-		metricsAddr: cmp.Or(getenv("GPUAAS_METRICS_ADDR"), "127.0.0.1:9091"),
-		actor:       cmp.Or(getenv("GPUAAS_ADMIN_ACTOR"), "admin-token"),
-		tokensFile:  getenv("GPUAAS_ADMIN_TOKENS_FILE"),
-		env:         cmp.Or(getenv("GPUAAS_ENV"), "dev"),
+// defaults returns a configuration with the defaults that depend on the program.
+func defaults() *config {
+	return &config{
+		Common: daemon.Common{MetricsAddr: "127.0.0.1:9091", LameDuck: 5 * time.Second, DrainTimeout: 6 * time.Second},
+		serve:  listenerSet{listenerNode, listenerAdmin},
 	}
-	f := faults{settings.From(getenv)}
-	c.databaseURL = f.Secret("GPUAAS_DATABASE_URL")
-	token := f.File("GPUAAS_ADMIN_TOKEN_FILE")
-	c.tokenHash = sha256.Sum256([]byte(token))
-	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN_FILE: the token is shorter than %d characters", minTokenLength)
-	c.vaultAddr = f.Need("VAULT_ADDR")
-	c.roleIDFile = f.Need("GPUAAS_VAULT_ROLE_ID_FILE")
-	c.secretIDFile = f.Need("GPUAAS_VAULT_SECRET_ID_FILE")
-	f.address("GPUAAS_ADMIN_ADDR", c.adminAddr)
-	f.address("GPUAAS_NODE_ADDR", c.nodeAddr)
-	f.address("GPUAAS_METRICS_ADDR", c.metricsAddr)
-	u, err := url.Parse(c.nodeURL)
+}
+
+// Check implements daemon.Load's check of the values.
+func (c *config) Check(f *daemon.Faults) {
+	c.Engines.Check(f)
+	token := c.AdminToken.Reveal()
+	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN: the token is shorter than %d characters", minTokenLength)
+	f.Address("GPUAAS_ADMIN_ADDR", c.AdminAddr)
+	f.Address("GPUAAS_NODE_ADDR", c.NodeAddr)
+	c.NodeURL = strings.TrimRight(c.NodeURL, "/")
+	u, err := url.Parse(c.NodeURL)
 	f.Check(err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "",
-		"GPUAAS_NODE_PUBLIC_URL must read https://host:port")
-	f.Check(!envName.MatchString(c.env), "GPUAAS_ENV must be 1 to 40 of a-z 0-9 . -")
-	c.issueRate = f.rate("GPUAAS_ISSUE_RATE", getenv("GPUAAS_ISSUE_RATE"))
-	c.agent = f.agentPackage(getenv)
-	c.logLevel = f.LogLevel()
-	c.secrets = append([]schema.Secret{schema.NewSecret(token)}, settings.Secrets(c.databaseURL, c.secretIDFile)...)
-	return c, f.Err("gpuaas-api --help lists the variables; gpuaas dev env prints a working set for this machine")
+		"GPUAAS_NODE_PUBLIC_URL must be https://host:port")
+	f.Check(!(c.IssueRate > 0 && c.IssueRate <= 1e6), "GPUAAS_ISSUE_RATE must be above 0 and at most 1000000")
+	c.agent = c.agentPackage(f)
 }
 
-// faults checks what only the API is told.
-type faults struct{ *settings.Reader }
+// secrets returns what Temporal must never receive from this process.
+func (c *config) secrets() []schema.Secret { return append(c.Engines.Secrets(), c.AdminToken) }
 
-func (f faults) address(name, value string) {
-	_, port, err := net.SplitHostPort(value)
-	f.Check(err != nil || port == "", "%s must read host:port", name)
-}
+// The listeners that --serve selects. The operator console gets its own name here
+// once it exists.
+const (
+	listenerNode  = "node"
+	listenerAdmin = "admin"
+)
 
-// rate reads a number of events a second.
-func (f faults) rate(name, value string) float64 {
-	if value == "" {
-		return nodeapi.DefaultIssueRate
+// listenerSet is the value of --serve. It implements flag.Value.
+type listenerSet []string
+
+// String returns the names separated by commas.
+func (s *listenerSet) String() string { return strings.Join(*s, ",") }
+
+// Set parses names separated by commas.
+func (s *listenerSet) Set(text string) error {
+	var out listenerSet
+	for name := range strings.SplitSeq(text, ",") {
+		if name != listenerNode && name != listenerAdmin {
+			return fmt.Errorf("unknown listener %q: use %s, %s or both", name, listenerNode, listenerAdmin)
+		}
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
 	}
-	n, err := strconv.ParseFloat(value, 64)
-	f.Check(err != nil || !(n > 0 && n <= 1e6), "%s must be a number above 0", name)
-	return n
+	*s = out
+	return nil
 }
+
+func (s listenerSet) has(name string) bool { return slices.Contains(s, name) }

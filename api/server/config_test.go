@@ -2,16 +2,18 @@ package server
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"flag"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -26,21 +28,31 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
+// loaded is the configuration that the environment gives.
+func loaded(t *testing.T, vars map[string]string) *config {
+	t.Helper()
+	c := defaults()
+	require.NoError(t, daemon.Load(c, environ(vars)))
+	return c
+}
+
 func TestConfigDefaults(t *testing.T) {
-	c, err := configFromEnv(environ(map[string]string{
+	c := loaded(t, map[string]string{
 		"GPUAAS_DATABASE_URL_FILE":    write(t, "postgres://u:p@h/db\n"),
 		"VAULT_ADDR":                  "http://127.0.0.1:8200",
 		"GPUAAS_VAULT_ROLE_ID_FILE":   "r",
 		"GPUAAS_VAULT_SECRET_ID_FILE": "s",
 		"GPUAAS_ADMIN_TOKEN_FILE":     write(t, adminToken+"\n"),
-	}))
-	require.NoError(t, err)
-	assert.Equal(t, config{
-		databaseURL: "postgres://u:p@h/db", vaultAddr: "http://127.0.0.1:8200", roleIDFile: "r", secretIDFile: "s",
-		adminAddr: "127.0.0.1:8081", nodeAddr: "127.0.0.1:8443", nodeURL: "https://localhost:8443", metricsAddr: "127.0.0.1:9091",
-		tokenHash: sha256.Sum256([]byte(adminToken)), actor: "admin-token", env: "dev", issueRate: nodeapi.DefaultIssueRate, logLevel: slog.LevelInfo,
-		secrets: []schema.Secret{schema.NewSecret(adminToken), schema.NewSecret("p")},
+	})
+	assert.Equal(t, &config{
+		Common: daemon.Common{MetricsAddr: "127.0.0.1:9091", LogLevel: slog.LevelInfo, LameDuck: 5 * time.Second, DrainTimeout: 6 * time.Second, ProbeEvery: 5 * time.Second},
+		Engines: daemon.Engines{DatabaseURL: schema.NewSecret("postgres://u:p@h/db"), VaultAddr: "http://127.0.0.1:8200",
+			RoleIDFile: "r", SecretIDFile: "s", Env: "dev"},
+		AdminToken: schema.NewSecret(adminToken), AdminActor: "admin-token", AdminAddr: "127.0.0.1:8081",
+		NodeAddr: "127.0.0.1:8443", NodeURL: "https://localhost:8443", IssueRate: nodeapi.DefaultIssueRate,
+		serve: listenerSet{"node", "admin"},
 	}, c)
+	assert.Equal(t, []schema.Secret{schema.NewSecret("p"), schema.NewSecret(adminToken)}, c.secrets())
 }
 
 // All faults are listed at once, and no secret is in the list.
@@ -51,12 +63,15 @@ func TestConfigFaults(t *testing.T) {
 		"GPUAAS_NODE_PUBLIC_URL":  "http://user:hunter2@api.internal",
 		"GPUAAS_ENV":              "Prod/EU",
 		"GPUAAS_LOG_LEVEL":        "loud",
+		"GPUAAS_ISSUE_RATE":       "0",
+		"GPUAAS_AGENT_OCI_REF":    "latest",
 	}
 	var out, errOut bytes.Buffer
 	assert.Equal(t, schema.ExitUsage, Main(t.Context(), nil, environ(vars), &out, &errOut))
 	assert.Empty(t, out.String())
 	for _, name := range []string{"GPUAAS_DATABASE_URL", "VAULT_ADDR", "GPUAAS_VAULT_ROLE_ID_FILE", "GPUAAS_VAULT_SECRET_ID_FILE",
-		"GPUAAS_ADMIN_TOKEN_FILE", "GPUAAS_ADMIN_ADDR", "GPUAAS_NODE_PUBLIC_URL", "GPUAAS_ENV", "GPUAAS_LOG_LEVEL"} {
+		"GPUAAS_ADMIN_TOKEN", "GPUAAS_ADMIN_ADDR", "GPUAAS_NODE_PUBLIC_URL", "GPUAAS_ENV", "GPUAAS_LOG_LEVEL", "GPUAAS_ISSUE_RATE",
+		"GPUAAS_AGENT_OCI_REF", "GPUAAS_AGENT_DIGEST"} {
 		assert.Contains(t, errOut.String(), name)
 	}
 	assert.NotContains(t, errOut.String(), "short-secret")
@@ -65,12 +80,34 @@ func TestConfigFaults(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	for _, c := range []struct {
-		args []string
-		code int
-		out  string
-	}{{[]string{"--help"}, 0, "GPUAAS_ADMIN_TOKEN_FILE"}, {[]string{"version"}, 0, version}, {[]string{"serve"}, 2, ""}} {
+		args        []string
+		code        int
+		out, errOut string
+	}{
+		{[]string{"--help"}, 0, "GPUAAS_ADMIN_TOKEN_FILE", ""},
+		{[]string{"version"}, 0, "gpuaas-api " + daemon.Version(), ""},
+		{[]string{"serve"}, 2, "", `unknown argument "serve"`},
+		{[]string{"--serve", "node,console"}, 2, "", `unknown listener "console"`},
+	} {
 		var out, errOut bytes.Buffer
 		assert.Equal(t, c.code, Main(t.Context(), c.args, environ(nil), &out, &errOut))
 		assert.Contains(t, out.String(), c.out)
+		assert.Contains(t, errOut.String(), c.errOut)
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite the reference page")
+
+// The reference page is what the configuration says. -update rewrites it.
+func TestReferencePage(t *testing.T) {
+	const path = "../../docs/reference/gpuaas-api.md"
+	page := program(defaults()).Reference()
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(page), 0o644))
+	}
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	if page != string(got) {
+		t.Errorf("%s is not up to date; run ./task gen", path)
 	}
 }

@@ -11,21 +11,21 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// undeclared says that a refusal's code is none that its route declares, so that
-// every test of a refusal holds the handlers to the API document. What no route
-// answered declares nothing.
+// undeclared returns an error when the code of a refusal is not declared by its
+// route, so that every test of a refusal checks the handlers against the API
+// document. Answers without a route are not checked.
 func undeclared(req *http.Request, a reply) error {
 	if a.status < http.StatusBadRequest {
 		return nil
 	}
 	var b schema.ErrorBody
 	if err := json.Unmarshal(a.body, &b); err != nil {
-		return fmt.Errorf("a refusal that is no envelope: %w", err)
+		return fmt.Errorf("a refusal without an error envelope: %w", err)
 	}
 	mux, codes := http.NewServeMux(), map[string][]schema.Kind{}
 	for _, r := range append(nodeapi.New(nodeapi.Config{}).Routes(), adminapi.New(adminapi.Config{}).Routes()...) {
 		pattern := r.Method + " " + r.Path
-		if codes[pattern] == nil { // both listeners have the readiness check
+		if codes[pattern] == nil { // both listeners serve the health check
 			mux.Handle(pattern, http.NotFoundHandler())
 		}
 		codes[pattern] = r.Codes()
@@ -34,5 +34,5 @@ func undeclared(req *http.Request, a reply) error {
 	if pattern == "" || slices.Contains(codes[pattern], b.Error.Code) {
 		return nil
 	}
-	return fmt.Errorf("%s answered %d with a code that it does not declare: %s", pattern, a.status, a.body)
+	return fmt.Errorf("%s answered %d with an undeclared code: %s", pattern, a.status, a.body)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// The whole way from the runbook's curl to a polling agent.
-func TestEnrolment(t *testing.T) {
+// TestEnrollment goes from the operator's request to a polling agent.
+func TestEnrollment(t *testing.T) {
 	r := newCluster(t).replica()
 	a := r.ask(http.MethodPost, "/nodes", `{
 "host":"10.1.2.3",
@@ -98,8 +98,8 @@ func (r *replica) show(node string) wire.NodeView {
 	return v
 }
 
-// audit lists a stream's actions and results, through the admin API, and checks
-// the chain.
+// audit returns a stream's actions and results, read through the admin API, after
+// checking the hash chain.
 func (r *replica) audit(stream string) []string {
 	r.tb.Helper()
 	a := r.ask(http.MethodGet, "/audit/streams/"+stream+"?limit=1000", nil)
@@ -114,9 +114,9 @@ func (r *replica) audit(stream string) []string {
 	return out
 }
 
-// An answer that was lost is asked for again with the same key, until the
-// certificate's first use; then the token is spent.
-func TestLostAnswer(t *testing.T) {
+// A request whose answer was lost can be repeated with the same key until the
+// certificate is first used. Then the token is consumed.
+func TestLostAnswerIsRepeatable(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.bundle()
 	key := newKey(t)
@@ -135,8 +135,8 @@ func TestLostAnswer(t *testing.T) {
 	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "after the first use")
 }
 
-// Each refused enrolment leaves the node as it was.
-func TestRefusedEnrolments(t *testing.T) {
+// A refused enrollment leaves the node unchanged.
+func TestRefusedEnrollments(t *testing.T) {
 	r := newCluster(t).replica()
 	other := r.bundle()
 	extension := func(id asn1.ObjectIdentifier, value []byte) func(*x509.CertificateRequest) {
@@ -193,7 +193,7 @@ func TestRefusedEnrolments(t *testing.T) {
 			certificate(t, r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, key, nil)}), key)
 		})
 	}
-	assert.Contains(t, r.audit(other.id), "nodes.token_refused refused", "a foreign token is on record with its own node")
+	assert.Contains(t, r.audit(other.id), "nodes.token_refused refused", "the refusal of a foreign token is audited with the token's own node")
 	key := newKey(t)
 	certificate(t, r.enroll(other.id, wire.EnrollRequest{Token: other.bundle.EnrollmentToken, CSR: newCSR(t, key, nil)}), key)
 	assert.NotContains(t, r.log.String(), trust.TokenPrefix)
@@ -209,14 +209,14 @@ func TestExpiredToken(t *testing.T) {
 	assert.Equal(t, http.StatusGone, a.status)
 	assert.Equal(t, schema.KindTokenExpired, a.refusal(t).Code)
 	a = r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
-	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "the token before was voided")
+	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "the earlier token was voided")
 	trail := r.audit(m.id)
 	assert.Equal(t, []string{"nodes.token_refused refused", "nodes.token_refused refused"}, trail[len(trail)-2:])
 }
 
-// The same idempotency key gives a new bundle while the operation runs, and
-// none when it is over.
-func TestBundleAgain(t *testing.T) {
+// The same idempotency key returns a new bundle while the operation runs, and none
+// after it has ended.
+func TestRepeatedBundle(t *testing.T) {
 	r := newCluster(t).replica()
 	node := r.register()
 	var first, second wire.LifecycleResponse

@@ -83,13 +83,13 @@ type cluster struct {
 	tb  testing.TB
 	url string
 	ca  *authority
-	// between, when set, stands between the node API and the store.
+	// between, when set, wraps the node API's store.
 	between func(nodeapi.Store) nodeapi.Store
 	archive string         // the agent package, when set
 	tokens  string         // the tokens file, when set
-	issuer  nodeapi.Issuer // in the place of ca, when set
+	issuer  nodeapi.Issuer // replaces ca, when set
 	beats   nodeapi.Beats  // in the place of Temporal
-	grants  nodeapi.Grants // with signer in the place of ca, when set
+	grants  nodeapi.Grants // replaces ca together with signer, when set
 	signer  sets.Signer
 }
 
@@ -125,7 +125,7 @@ type replica struct {
 	ca       *authority
 	store    *store.Store
 	listener *store.Listener
-	deafen   func() // cuts the connection for notifications for good
+	deafen   func() // closes the connection for notifications
 	sets     *sets.Follower
 	registry *prometheus.Registry
 	log      *lockedBuffer
@@ -162,7 +162,7 @@ func (c *cluster) replica() *replica {
 
 	ready := func() error { return nil }
 	m := metrics.New(r.registry)
-	r.registry.MustRegister(metrics.NewCensus(r.store, log))
+	r.registry.MustRegister(metrics.NewFleetCollector(r.store, func() bool { return true }, log))
 	issuer := c.issuer
 	if issuer == nil {
 		issuer = c.ca
@@ -223,7 +223,7 @@ func httpClient(tb testing.TB, pool *x509.CertPool, cert *tls.Certificate) *http
 	return &http.Client{Transport: resulttest.Transport{Transport: transport, Cert: cert}}
 }
 
-// reply is what a call came to.
+// reply is the answer to a call.
 type reply struct {
 	status int
 	header http.Header
@@ -303,7 +303,7 @@ func (r *replica) register() wire.NodeView {
 	return v
 }
 
-// bundle registers a node and starts its enrolment.
+// bundle registers a node and starts its enrollment.
 func (r *replica) bundle() machine {
 	r.tb.Helper()
 	node := r.register()
@@ -366,8 +366,8 @@ func (r *replica) wait(m machine, timeout string) reply {
 	return r.call(r.client(m.cert), http.MethodGet, r.url(m, "/tasks/wait?timeout="+timeout+"&"+asker()), nil)
 }
 
-// asker is the part of a poll's query that names who asks, with a nonce of its
-// own.
+// asker returns the part of a poll's query that identifies the caller, with a new
+// nonce.
 func asker() string {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:])
@@ -387,7 +387,7 @@ func (r *replica) poll(m machine, have ...string) <-chan reply {
 	return out
 }
 
-// parked waits until n polls wait at this replica.
+// parked waits until n polls are open at this replica.
 func (r *replica) parked(n float64) {
 	r.tb.Helper()
 	require.Eventually(r.tb, func() bool { return r.metric("gpuaas_waiting_agents") == n }, soon, 5*time.Millisecond)
@@ -440,12 +440,12 @@ func receive[T any](tb testing.TB, ch <-chan T) T {
 	case v := <-ch:
 		return v
 	case <-time.After(soon):
-		require.FailNow(tb, "nothing came within 5 s")
+		require.FailNow(tb, "nothing was received within 5 s")
 		panic("unreachable")
 	}
 }
 
-// lockedBuffer is a log a test may read while a server writes.
+// lockedBuffer is a log that a test may read while a server writes.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// holder is an agent with a recovery key: what it would have on its disk.
+// holder is an agent with a recovery key: the state that it keeps on disk.
 type holder struct {
 	machine
 	recovery ed25519.PrivateKey
@@ -35,10 +35,10 @@ func sign(key ed25519.PrivateKey, statement []byte) string {
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(key, statement))
 }
 
-// enrolment is the holder's request for its first certificate with key.
-func (h *holder) enrolment(tb testing.TB, key *ecdsa.PrivateKey) wire.EnrollRequest {
+// enrollment returns the holder's request for its first certificate with key.
+func (h *holder) enrollment(tb testing.TB, key *ecdsa.PrivateKey) wire.EnrollRequest {
 	tb.Helper()
-	public := h.recovery.Public().(ed25519.PublicKey) //nolint:forcetypeassert // by the type's own word
+	public := h.recovery.Public().(ed25519.PublicKey) //nolint:forcetypeassert // documented by crypto/ed25519
 	req := wire.EnrollRequest{Token: h.bundle.EnrollmentToken, CSR: newCSR(tb, key, nil), AgentVersion: "v1",
 		RecoveryKey: base64.StdEncoding.EncodeToString(public)}
 	req.Signature = sign(h.recovery, trust.EnrollStatement(h.id, req.Token, req.CSR, public))
@@ -58,7 +58,7 @@ func (h *holder) renewal(tb testing.TB, key *ecdsa.PrivateKey) wire.RenewRequest
 	return wire.RenewRequest{CSR: newCSR(tb, key, nil), Sequence: h.answer.Sequence, AgentVersion: "v1"}
 }
 
-// take makes the answered identity the one in use.
+// take makes the identity of the answer the one in use.
 func (h *holder) take(tb testing.TB, a reply, key *ecdsa.PrivateKey) {
 	tb.Helper()
 	h.cert = certificate(tb, a, key)
@@ -71,7 +71,7 @@ func (r *replica) post(h *holder, path string, body any) reply {
 	return r.call(r.client(h.cert), http.MethodPost, r.url(h.machine, path), body)
 }
 
-// bare calls it without.
+// bare calls the node API without a certificate.
 func (r *replica) bare(h *holder, path string, body any) reply {
 	r.tb.Helper()
 	return r.call(r.client(nil), http.MethodPost, r.url(h.machine, path), body)
@@ -82,13 +82,13 @@ func (r *replica) holder() *holder {
 	r.tb.Helper()
 	h := &holder{machine: r.bundle(), recovery: newRecoveryKey(r.tb)}
 	key := newKey(r.tb)
-	h.take(r.tb, r.bare(h, "/enroll", h.enrolment(r.tb, key)), key)
+	h.take(r.tb, r.bare(h, "/enroll", h.enrollment(r.tb, key)), key)
 	require.Equal(r.tb, http.StatusNoContent, r.wait(h.machine, "0s").status)
 	r.finish(h.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive})
 	return h
 }
 
-// works holds that the identity in use is accepted.
+// works checks that the identity in use is accepted.
 func (r *replica) works(h *holder) {
 	r.tb.Helper()
 	a := r.wait(h.machine, "0s")

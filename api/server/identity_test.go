@@ -59,7 +59,7 @@ func TestRecovery(t *testing.T) {
 	key, thief := newKey(t), newKey(t)
 	req := h.rescue(t, key)
 
-	// Whatever is wrong spends nothing.
+	// A refused request consumes nothing.
 	forged := req
 	forged.Signature = sign(newRecoveryKey(t), trust.RecoverStatement(h.id, req.Incarnation, req.Sequence, req.Token, req.CSR))
 	a.refusal(a.bare(h, "/recover", forged), schema.KindUnauthenticated, "recovery_signature")
@@ -81,7 +81,7 @@ func TestRecovery(t *testing.T) {
 		schema.KindUnauthenticated, "token_unknown")
 	a.works(h)
 
-	// The answer is lost at one replica and asked for again at another.
+	// The answer is lost at one replica and the request repeated at another.
 	require.Equal(t, http.StatusOK, a.bare(h, "/recover", req).status)
 	a.refusal(b.bare(h, "/recover", h.rescue(t, thief)), schema.KindTokenConsumed, "token_claimed")
 	again := b.bare(h, "/recover", req)
@@ -91,7 +91,7 @@ func TestRecovery(t *testing.T) {
 	a.works(h)
 	a.refusal(a.bare(&spent, "/recover", spent.rescue(t, key)), schema.KindTokenConsumed, "token_used")
 
-	// The next one is for the next recovery.
+	// The new token is for the next recovery.
 	key = newKey(t)
 	h.take(t, b.bare(h, "/recover", h.rescue(t, key)), key)
 	a.works(h)
@@ -122,9 +122,9 @@ func (r *replica) series(name string) float64 {
 	return sum
 }
 
-// A copy of a node's disk is behind once the node has gone on. Both are cut,
-// with the polls that are open at any replica, until an operator decides.
-func TestCopyLocksBoth(t *testing.T) {
+// A copy of a node's disk is outdated once the node has renewed. Both identities
+// are locked, and their open polls at every replica end, until an operator decides.
+func TestCloneLocksBoth(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.replica(), c.replica()
 	h := a.holder()
@@ -162,7 +162,7 @@ func TestCopyLocksBoth(t *testing.T) {
 	assert.Equal(t, lifecycle.NodeActive, answer.Node.State)
 	h.bundle = answer.RecoveryBundle.BootstrapBundle
 	key = newKey(t)
-	h.take(t, b.bare(h, "/enroll", h.enrolment(t, key)), key)
+	h.take(t, b.bare(h, "/enroll", h.enrollment(t, key)), key)
 	assert.Equal(t, int64(2), h.answer.Incarnation)
 	b.works(h)
 	a.refusal(a.post(&twin, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
@@ -174,8 +174,8 @@ func TestCopyLocksBoth(t *testing.T) {
 	assert.Equal(t, shown.Identity.Issuer, shown.TrustedCAs[0].Subject)
 }
 
-// The old certificate, shown after the new one was used, says the same.
-func TestOldCertificateOfACopyLocks(t *testing.T) {
+// The old certificate, used after the new one, locks the identity too.
+func TestOldCertificateOfCloneLocks(t *testing.T) {
 	c := newCluster(t)
 	r := c.replica()
 	h := r.holder()
@@ -192,8 +192,8 @@ func TestOldCertificateOfACopyLocks(t *testing.T) {
 	assert.Contains(t, r.log.String(), schema.ReasonNodeLocked)
 }
 
-// A fleet that stopped renewing shows before it lapses, and so does an answer
-// that nobody uses.
+// The gauges show a fleet that stopped renewing before its certificates expire,
+// and a certificate that is never used.
 func TestIdentityGauges(t *testing.T) {
 	c := newCluster(t)
 	r := c.replica()
@@ -212,15 +212,15 @@ func TestRemovedNodeGetsNoIdentity(t *testing.T) {
 	h := r.holder()
 	r.remove(h.id)
 	for path, body := range map[string]any{"/recover": h.rescue(t, newKey(t)), "/certificates/renew": h.renewal(t, newKey(t)),
-		"/enroll": h.enrolment(t, newKey(t))} {
+		"/enroll": h.enrollment(t, newKey(t))} {
 		r.refusal(r.post(h, path, body), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	}
 	a := r.ask(http.MethodPost, "/nodes/"+h.id+"/reissue-enrollment", nil)
 	r.refusal(a, schema.KindInvalidRequest, "illegal_move")
 }
 
-// cut is a store whose answers get lost: the transaction is committed and the
-// caller is told that nothing came.
+// cut is a store whose answers get lost: it commits the transaction and returns an
+// error.
 type cut struct {
 	nodeapi.Store
 	claim, pending atomic.Bool
@@ -262,9 +262,9 @@ func (c *cut) StorePending(ctx context.Context, n nodeapi.NewIdentity) (int64, e
 	return sequence, err
 }
 
-// Whatever commit an answer is lost after, the same key gets its certificate by
-// asking again, and it works.
-func TestAnswerLostAtEachPoint(t *testing.T) {
+// After an answer is lost behind any commit, a repeated request with the same key
+// gets a certificate that works.
+func TestAnswerLostAfterEachCommit(t *testing.T) {
 	c := newCluster(t)
 	var store *cut
 	c.between = func(s nodeapi.Store) nodeapi.Store { store = &cut{Store: s}; return store }
@@ -302,13 +302,13 @@ func TestAnswerLostAtEachPoint(t *testing.T) {
 	}
 }
 
-// request makes requests for an identity of one kind.
+// request returns a function that makes requests of one kind for an identity.
 func (h *holder) request(t *testing.T, via trust.IssueMethod) func(key *ecdsa.PrivateKey) (path string, body any) {
 	t.Helper()
 	return func(k *ecdsa.PrivateKey) (string, any) {
 		switch via {
 		case trust.IssuedByEnroll:
-			return "/enroll", h.enrolment(t, k)
+			return "/enroll", h.enrollment(t, k)
 		case trust.IssuedByRenew:
 			return "/certificates/renew", h.renewal(t, k)
 		default:
@@ -317,8 +317,8 @@ func (h *holder) request(t *testing.T, via trust.IssueMethod) func(key *ecdsa.Pr
 	}
 }
 
-// However many claim one token at once, through two replicas, one key wins.
-func TestHundredClaims(t *testing.T) {
+// When many requests claim one token at once through two replicas, one key wins.
+func TestConcurrentClaims(t *testing.T) {
 	c := newCluster(t)
 	replicas := []*replica{c.replica(), c.replica()}
 	const racers = 100
@@ -359,7 +359,7 @@ func TestHundredClaims(t *testing.T) {
 
 var referenceForm = regexp.MustCompile(`/internal/v1/bootstrap/(gpuet_[^']+)'`)
 
-// A reference gives one bundle, once, and the bundle enrols the node.
+// A reference returns its bundle once, and the bundle enrolls the node.
 func TestFetchReference(t *testing.T) {
 	c := newCluster(t)
 	c.archive = write(t, "the agent's package")
@@ -393,7 +393,7 @@ func TestFetchReference(t *testing.T) {
 
 	r.refusal(r.bare(h, "/enroll", wire.EnrollRequest{Token: reference[1], CSR: newCSR(t, newKey(t), nil)}), schema.KindUnauthenticated, "token_unknown")
 	key := newKey(t)
-	h.take(t, r.bare(h, "/enroll", h.enrolment(t, key)), key)
+	h.take(t, r.bare(h, "/enroll", h.enrollment(t, key)), key)
 	r.works(h)
 	assert.Contains(t, r.audit(node.ID), "nodes.fetch_reference_used succeeded")
 	assert.NotContains(t, r.log.String(), trust.TokenPrefix)

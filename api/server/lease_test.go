@@ -17,8 +17,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// holding is a task that two processes with one identity were handed: the first
-// fell silent, and the lease went to the second.
+// holding is a task that was dispatched to two processes with one identity: the
+// first stopped polling, and the second got the next lease.
 type holding struct {
 	c        *cluster
 	replicas [2]*replica
@@ -49,8 +49,8 @@ func (h holding) take(replica int, holder string) (offer wire.TaskOffer) {
 	return offer
 }
 
-// post sends a progress or a result and answers whether it was taken. What is
-// not is refused for its lease.
+// post sends a progress report or a result and returns whether it was accepted. A
+// refusal must be for the lease.
 func (h holding) post(replica int, what string, body any) bool {
 	h.c.tb.Helper()
 	r := h.replicas[replica]
@@ -63,7 +63,7 @@ func (h holding) post(replica int, what string, body any) bool {
 	return false
 }
 
-// audited counts the audit's rows about the task by action.
+// audited counts the task's audit events by action.
 func (h holding) audited() (count map[string]int, holders []string) {
 	h.c.tb.Helper()
 	events, err := h.replicas[0].store.Audit(h.c.tb.Context(), h.m.id, 0, 10_000)
@@ -94,16 +94,15 @@ func (h holding) messages() (n int) {
 	return n
 }
 
-// report is a result that says who made it.
+// report is a result that names its sender.
 func (h holding) report(epoch int64, by string, at time.Time) task.Result {
 	return task.Result{LeaseEpoch: epoch, Status: task.Succeeded, Message: h.taskID, StartedAt: at, FinishedAt: at,
 		Output: json.RawMessage(fmt.Sprintf(`{"healthy":true,"checks":[],"boot_id":%q}`, by))}
 }
 
-// TestOneOutcomeInAnyOrder: two processes hold one task, and their requests come
-// late, twice, in any order and through any replica. The first result under the
-// newest lease is the outcome; the audit names both holders and all that was
-// refused.
+// Two processes hold one task, and their requests arrive late, twice, in any order
+// and through any replica. The first result under the newest lease is the outcome.
+// The audit names both holders and every refusal.
 func TestOneOutcomeInAnyOrder(t *testing.T) {
 	c := newCluster(t)
 	replicas := [2]*replica{c.replica(), c.replica()}

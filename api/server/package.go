@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -21,7 +22,7 @@ var (
 	pullForm   = regexp.MustCompile(`^[A-Za-z0-9._~+/=-]*$`)
 )
 
-// agentPackage is where the node agent's package is: the registry's when a
+// agentPackage is the location of the node agent's package: a registry when a
 // reference is set, else a local archive that the node API serves.
 type agentPackage struct {
 	ociRef, digest string
@@ -30,16 +31,15 @@ type agentPackage struct {
 	size           int64
 }
 
-// agentPackage reads and checks the package's variables. The archive is read
+// agentPackage checks the settings of the agent package. It reads the archive
 // once, for its digest.
-func (f faults) agentPackage(getenv func(string) string) agentPackage {
-	p := agentPackage{ociRef: getenv("GPUAAS_AGENT_OCI_REF"), digest: getenv("GPUAAS_AGENT_DIGEST"),
-		pullTokenFile: getenv("GPUAAS_AGENT_PULL_TOKEN_FILE"), archive: getenv("GPUAAS_AGENT_ARCHIVE")}
+func (c *config) agentPackage(f *daemon.Faults) agentPackage {
+	p := agentPackage{ociRef: c.AgentOCIRef, digest: c.AgentDigest, pullTokenFile: c.AgentPullTokenFile, archive: c.AgentArchive}
 	if p.ociRef != "" {
-		f.Check(!ociRefForm.MatchString(p.ociRef), "GPUAAS_AGENT_OCI_REF must read registry/repository@sha256:digest")
+		f.Check(!ociRefForm.MatchString(p.ociRef), "GPUAAS_AGENT_OCI_REF must be registry/repository@sha256:digest")
 		_, ofRef, _ := strings.Cut(p.ociRef, "@")
 		p.digest, p.archive = cmp.Or(p.digest, ofRef), ""
-		f.Check(!digestForm.MatchString(p.digest), "GPUAAS_AGENT_DIGEST must read sha256: and 64 hex digits")
+		f.Check(!digestForm.MatchString(p.digest), "GPUAAS_AGENT_DIGEST must be sha256: and 64 hex digits")
 		return p
 	}
 	if p.archive == "" {
@@ -57,14 +57,15 @@ func digestOf(path string) (digest string, size int64, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // it is open for reading only
 	sum := sha256.New()
 	size, err = io.Copy(sum, file)
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), size, err
 }
 
-// source is what adminapi.Config.Package wants; nil without a package. The pull
-// credential is read anew for each bundle, since it lives shortly.
+// source returns the function for adminapi.Config.Package, nil when no package is
+// configured. It reads the pull credential for each bundle, since credentials are
+// short-lived.
 func (p agentPackage) source(nodeURL string) func() (*trust.AgentPackage, error) {
 	if p.digest == "" {
 		return nil
@@ -84,13 +85,13 @@ func (p agentPackage) source(nodeURL string) func() (*trust.AgentPackage, error)
 			return nil, schema.Wrap(schema.KindServiceUnavailable, err, "reading the registry's pull credential")
 		}
 		if fresh.PullToken = strings.TrimSpace(string(text)); !pullForm.MatchString(fresh.PullToken) {
-			return nil, schema.Errorf(schema.KindServiceUnavailable, "the registry's pull credential is no bearer token")
+			return nil, schema.Errorf(schema.KindServiceUnavailable, "the registry's pull credential is not a bearer token")
 		}
 		return &fresh, nil
 	}
 }
 
-// served is what nodeapi.Config.Packages wants.
+// served returns the value for nodeapi.Config.Packages.
 func (p agentPackage) served() map[string]nodeapi.Package {
 	if p.archive == "" {
 		return nil

@@ -23,7 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// realVault is a cluster whose certificates are Vault's.
+// realVault returns a cluster whose certificates come from Vault.
 func realVault(tb testing.TB) (*cluster, *vaulttest.Server, *vault.Client) {
 	tb.Helper()
 	server, dir := sharedVault.Get(tb), tb.TempDir()
@@ -42,8 +42,8 @@ func realVault(tb testing.TB) (*cluster, *vaulttest.Server, *vault.Client) {
 	return c, server, client
 }
 
-// While Vault is sealed nodes go on working and every claim stays with its key;
-// once it is unsealed all of them get what they asked for.
+// While Vault is sealed, nodes keep working and every claim stays bound to its key.
+// After it is unsealed, all requests succeed.
 func TestVaultSealed(t *testing.T) {
 	c, server, _ := realVault(t)
 	r := c.replica()
@@ -83,7 +83,7 @@ func TestVaultSealed(t *testing.T) {
 	for _, via := range vias {
 		a := all[via]
 		var got reply
-		require.Eventually(t, func() bool { // the client may hold off for a moment
+		require.Eventually(t, func() bool { // the client may back off for a moment
 			got = r.post(a.h, a.path, a.body)
 			return got.status == http.StatusOK
 		}, 20*time.Second, 100*time.Millisecond, via)
@@ -92,14 +92,12 @@ func TestVaultSealed(t *testing.T) {
 	}
 }
 
-// BenchmarkEnrolAgainstBareVault reports how many certificates a second Vault
-// signs when it is asked for nothing else and when nodes enrol for them, with
-// eight callers each, and the ratio of the two. Keys and requests are made
-// before, and both sides go a while before the clock: connections, plans and
-// caches are warm as those of a process that serves. Everything shares one
-// machine, the callers too, so the ratio compares work and not how fast Vault
-// alone could go.
-func BenchmarkEnrolAgainstBareVault(b *testing.B) {
+// BenchmarkEnrollAgainstBareVault reports how many certificates per second Vault
+// signs for direct callers and for nodes that enroll, with eight callers each, and
+// the ratio of the two. Keys and requests are prepared before, and both sides warm
+// up before they are timed. Everything shares one machine, including the callers,
+// so the ratio compares the work and not the speed of Vault alone.
+func BenchmarkEnrollAgainstBareVault(b *testing.B) {
 	if testing.Short() {
 		b.Skip("needs a Vault")
 	}
@@ -108,7 +106,7 @@ func BenchmarkEnrolAgainstBareVault(b *testing.B) {
 	root := server.Root(b)
 	requests, fresh := make([]string, warm+nodes), make([]string, warm+nodes)
 	for b.Loop() {
-		for i := range fresh { // a key is one node's for ever
+		for i := range fresh { // a key belongs to one node
 			requests[i], fresh[i] = newCSR(b, newKey(b), nil), newCSR(b, newKey(b), nil)
 		}
 		r := c.replica()
@@ -124,7 +122,7 @@ func BenchmarkEnrolAgainstBareVault(b *testing.B) {
 			_, err := root.Logical().WriteWithContext(b.Context(), "pki-node/sign/node", map[string]any{"csr": requests[i], "uri_sans": id.URI()})
 			return err
 		})
-		enrol := rate(b, warm, nodes, callers, func(caller, i int) error {
+		enroll := rate(b, warm, nodes, callers, func(caller, i int) error {
 			a, err := send(b.Context(), clients[caller], http.MethodPost, r.node+"/internal/v1/nodes/"+tokens[i].nodeID+"/enroll",
 				wire.EnrollRequest{Token: tokens[i].text, CSR: fresh[i]})
 			if err == nil && a.status != http.StatusOK {
@@ -133,8 +131,8 @@ func BenchmarkEnrolAgainstBareVault(b *testing.B) {
 			return err
 		})
 		b.ReportMetric(bare, "bare/s")
-		b.ReportMetric(enrol, "enrol/s")
-		b.ReportMetric(enrol/bare, "ratio")
+		b.ReportMetric(enroll, "enroll/s")
+		b.ReportMetric(enroll/bare, "ratio")
 	}
 }
 
@@ -157,8 +155,8 @@ func tokensOf(b *testing.B, r *replica, n int) []nodeToken {
 	return out
 }
 
-// rate does warm things and then n with so many callers, and returns how many of
-// the latter a second.
+// rate calls do warm times and then n times from that many callers, and returns
+// the rate of the latter per second.
 func rate(b *testing.B, warm, n, callers int, do func(caller, i int) error) float64 {
 	b.Helper()
 	all(b, 0, warm, callers, do)
@@ -167,7 +165,7 @@ func rate(b *testing.B, warm, n, callers int, do func(caller, i int) error) floa
 	return float64(n) / time.Since(start).Seconds()
 }
 
-// all does the things from first on and below end with so many callers.
+// all calls do for each index from first up to end, from that many callers.
 func all(b *testing.B, first, end, callers int, do func(caller, i int) error) {
 	b.Helper()
 	var next atomic.Int64

@@ -5,17 +5,19 @@ import (
 	"net"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/workflowservice/v1"
 	"google.golang.org/grpc"
 
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// What the process holds is kept back from Temporal, wherever a caller or a
-// fault of ours puts it.
+// The process's secrets are never sent to Temporal, wherever a caller or a bug puts
+// them.
 func TestSecretsNeverReachTemporal(t *testing.T) {
 	const password, secretID = "database/password-0123", "0f9a0000-1111-2222-3333-secret-id"
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -26,13 +28,11 @@ func TestSecretsNeverReachTemporal(t *testing.T) {
 	t.Cleanup(server.Stop)
 	t.Setenv("TEMPORAL_ADDRESS", ln.Addr().String())
 
-	cfg, err := configFromEnv(environ(map[string]string{
+	a, err := newApp(&daemon.Process{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}, loaded(t, map[string]string{
 		"GPUAAS_DATABASE_URL": "postgres://gpuaas:database%2Fpassword-0123@localhost/gpuaas", "VAULT_ADDR": "http://127.0.0.1:1",
 		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": write(t, secretID+"\n"),
 		"GPUAAS_ADMIN_TOKEN_FILE": write(t, adminToken+"\n"),
 	}))
-	require.NoError(t, err)
-	a, err := newApp(cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(a.close)
 	submit := func(reason string) *schema.Error {
@@ -41,7 +41,7 @@ func TestSecretsNeverReachTemporal(t *testing.T) {
 		require.Error(t, err)
 		return schema.AsError(err)
 	}
-	assert.Equal(t, schema.KindServiceUnavailable, submit("RMA-4411").Kind, "what holds no secret is sent")
+	assert.Equal(t, schema.KindServiceUnavailable, submit("RMA-4411").Kind, "a reason without a secret is sent")
 	for _, secret := range []string{adminToken, password, secretID} {
 		e := submit("pasted: " + secret)
 		assert.Equal(t, schema.KindInternal, e.Kind)

@@ -40,9 +40,9 @@ func opened(t *testing.T, envelope json.RawMessage, payloadType string, public [
 	require.NoError(t, schema.DecodeStrict(body, 1<<16, v))
 }
 
-// A node can check a hand-over from the set's key down to its own nonce, and
-// Vault being sealed keeps no task from it.
-func TestHandOverWhileVaultIsSealed(t *testing.T) {
+// A node can verify a dispatch from the set's key down to its own nonce, and tasks
+// are dispatched while Vault is sealed.
+func TestDispatchWhileVaultIsSealed(t *testing.T) {
 	c, server, client := realVault(t)
 	r := c.replica()
 	m := r.enrolled()
@@ -85,7 +85,7 @@ func TestHandOverWhileVaultIsSealed(t *testing.T) {
 	assert.Equal(t, "boot-1700000000", view.Holder)
 }
 
-// A published set is known at every replica at once, whoever wrote it.
+// A published set reaches every replica at once.
 func TestSetsReachEveryReplica(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.replica(), c.replica()
@@ -103,9 +103,8 @@ func TestSetsReachEveryReplica(t *testing.T) {
 	}
 }
 
-// With 200 polls parked at two replicas, the connections for notifications are
-// cut and tasks are written for all nodes while nobody listens: each is handed
-// over, once.
+// With 200 open polls at two replicas, the connections for notifications are cut
+// and tasks are stored for all nodes: each task is dispatched once.
 func TestLostNotificationsMissNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("200 nodes")
@@ -152,7 +151,7 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 	assert.Empty(t, want)
 }
 
-// fakeBeats is an activity that an operator may pause or cancel.
+// fakeBeats is an activity that a test pauses or cancels.
 type fakeBeats struct {
 	mu     sync.Mutex
 	answer nodeapi.HeartbeatReply
@@ -179,9 +178,9 @@ func (f *fakeBeats) made() int {
 	return len(f.owners)
 }
 
-// A pause is heard with one heartbeat and repeated at every replica until the
-// next; heartbeats are few whatever the number of replicas, and Temporal being
-// away fails no progress.
+// A pause is learned with one heartbeat and reported at every replica until the
+// next. The number of heartbeats does not grow with the replicas, and progress
+// succeeds while Temporal is unavailable.
 func TestPauseReachesTheAgent(t *testing.T) {
 	c := newCluster(t)
 	beats := &fakeBeats{answer: nodeapi.HeartbeatReply{Paused: true}}
@@ -209,7 +208,7 @@ func TestPauseReachesTheAgent(t *testing.T) {
 
 	due()
 	beats.set(nodeapi.HeartbeatReply{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is away"))
-	assert.True(t, progress(b).Paused, "what was heard last stands")
+	assert.True(t, progress(b).Paused, "the last answer applies")
 	due()
 	beats.set(nodeapi.HeartbeatReply{}, nil)
 	assert.False(t, progress(b).Paused)
@@ -221,8 +220,8 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	assert.Equal(t, 4, beats.made())
 }
 
-// Operators see tasks and decide about them; what a status does not allow is a
-// 409 that says what it allows.
+// Operators list tasks and decide about them. A decision that the status does not
+// allow is refused with 409, naming the allowed ones.
 func TestTasksForOperators(t *testing.T) {
 	c := newCluster(t)
 	r := c.replica()

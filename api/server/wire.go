@@ -2,22 +2,20 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"log/slog"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/api/relay"
+	"github.com/gpuaas/gpuaas/internal/daemon"
+	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/sets"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
@@ -26,52 +24,53 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// app is everything the process holds open. store, listener, vault and
-// serverCert are there once connect returned true.
+// storeTimeout bounds every call to the database, so that a database that hangs
+// does not hold a request for longer.
+const storeTimeout = 10 * time.Second
+
+// app holds the parts of the process. Those below connected are set once connect
+// has returned nil.
 type app struct {
-	cfg      config
-	log      *slog.Logger
-	registry *prometheus.Registry
+	*daemon.Process
+	cfg      *config
 	metrics  *metrics.Metrics
 	temporal *temporal.Client
 	tokens   *adminapi.Tokens
 
+	// connected
 	store      *store.Store
 	listener   *store.Listener
+	leader     *postgres.Leader
 	vault      *vault.Client
 	sets       *sets.Follower
 	grants     *vault.Grants
 	serverCert *vault.ServerCertificate
+	admin      *adminapi.API
 
-	// admin is there once connect returned true.
-	admin *adminapi.API
-	// ready is the admin API's handler, once there is one; waitsFor what the
-	// process waits for until then.
-	ready    atomic.Pointer[http.Handler]
-	waitsFor atomic.Pointer[string]
+	// adminHandler is nil until the admin API can serve.
+	adminHandler atomic.Pointer[http.Handler]
 }
 
-// newApp makes what needs no server to be up. Temporal is dialled at first use.
-func newApp(cfg config, log *slog.Logger) (*app, error) {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sdkMetrics, err := temporal.Metrics(reg)
+// newApp makes the parts that need no server. Temporal's client connects at first
+// use.
+func newApp(p *daemon.Process, c *config) (*app, error) {
+	sdkMetrics, err := temporal.Metrics(p.Registry)
 	if err != nil {
 		return nil, err
 	}
-	client, err := temporal.Dial(context.Background(), temporal.Config{Logger: log, Metrics: sdkMetrics, Secrets: cfg.secrets})
+	client, err := temporal.Dial(context.Background(), temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: c.secrets()})
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := adminapi.NewTokens(cfg.tokenHash, cfg.actor, cfg.tokensFile)
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(c.AdminToken.Reveal())), c.AdminActor, c.AdminTokensFile)
 	if err != nil {
 		client.Close()
 		return nil, err
 	}
-	return &app{cfg: cfg, log: log, registry: reg, metrics: metrics.New(reg), temporal: client, tokens: tokens}, nil
+	return &app{Process: p, cfg: c, metrics: metrics.New(p.Registry), temporal: client, tokens: tokens}, nil
 }
 
-// close gives back what was opened, in reverse.
+// close closes the parts that were opened, in reverse.
 func (a *app) close() {
 	if a.vault != nil {
 		a.vault.Close()
@@ -82,115 +81,110 @@ func (a *app) close() {
 	a.temporal.Close()
 }
 
-// connect opens Postgres and Vault, waiting for each as long as it takes. It
-// reports false when ctx ended first.
-func (a *app) connect(ctx context.Context) bool {
-	steps := []struct {
+// connect opens Postgres and Vault, each as soon as it is available.
+func (a *app) connect(ctx context.Context) error {
+	for _, part := range []struct {
 		name string
-		open func() error
+		open func(ctx context.Context) error
 	}{
-		{"Postgres", func() (err error) {
-			a.store, err = store.Open(ctx, store.Config{URL: a.cfg.databaseURL})
-			return err
-		}},
-		{"the database's schema", func() error {
+		{"Postgres", func(ctx context.Context) error { return a.openStore(ctx) }},
+		{"the database schema", func(ctx context.Context) error {
 			_, err := a.store.NodeCounts(ctx)
 			return err
 		}},
-		{"Postgres notifications", func() (err error) {
-			a.listener, err = store.NewListener(a.cfg.databaseURL, a.log)
-			return err
-		}},
-		{"Vault", func() (err error) {
-			a.vault, err = vault.Login(ctx, vault.Config{
-				Address: a.cfg.vaultAddr, RoleIDFile: a.cfg.roleIDFile, SecretIDFile: a.cfg.secretIDFile,
-				Env: a.cfg.env, Log: a.log,
-				Observe: func(op string, took time.Duration, _ error) { a.metrics.Vault(op, took) },
-			})
-			return err
-		}},
-		{"the server certificate", func() (err error) {
+		{"Vault", func(ctx context.Context) error { return a.openVault(ctx) }},
+		{"the server certificate", func(ctx context.Context) (err error) {
 			a.serverCert, err = a.vault.ServerCertificate(ctx)
 			return err
 		}},
-		{"the node CA", func() error {
+		{"the node CA", func(ctx context.Context) error {
 			_, err := a.vault.Roots(ctx)
 			return err
 		}},
-		{"a lease key", func() error { return a.delegation(ctx) }},
-	}
-	for _, s := range steps {
-		a.waitsFor.Store(&s.name)
-		if !retry(ctx, a.log, s.name, s.open) {
-			return false
+		{"a lease key", func(ctx context.Context) error { return a.delegation(ctx) }},
+	} {
+		if err := a.Connect(ctx, part.name, part.open); err != nil {
+			return err
 		}
 	}
+	a.Health.Add("postgres", a.store.Ping)
+	a.Health.Add("vault", a.vault.Healthy)
+	a.Health.Add("temporal", a.temporal.Healthy)
 	a.admin = a.adminAPI()
 	handler := a.admin.Handler()
-	a.ready.Store(&handler)
-	return true
+	a.adminHandler.Store(&handler)
+	return nil
 }
 
-// delegation begins to follow the verifier sets and makes this process's lease
-// key. Neither being good yet keeps nobody out: polls park and heartbeats are
-// taken meanwhile, and only work is not handed over.
+func (a *app) openStore(ctx context.Context) (err error) {
+	url := a.cfg.DatabaseURL.Reveal()
+	if a.listener, err = store.NewListener(url, a.Log); err != nil {
+		return err
+	}
+	if a.leader, err = postgres.NewLeader(url, "gpuaas-fleet-metrics", a.Log); err != nil {
+		return err
+	}
+	a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout})
+	return err
+}
+
+func (a *app) openVault(ctx context.Context) (err error) {
+	a.vault, err = vault.Login(ctx, vault.Config{
+		Address: a.cfg.VaultAddr, RoleIDFile: a.cfg.RoleIDFile, SecretIDFile: a.cfg.SecretIDFile,
+		Env: a.cfg.Env, Log: a.Log, Observe: a.Metrics.VaultRequest,
+	})
+	return err
+}
+
+// delegation starts to follow the verifier sets and makes this process's lease
+// key. A verifier set that is missing or wrong does not stop the start: polls and
+// heartbeats work, and only the dispatch of tasks waits.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = sets.New(a.store, a.vault, a.log, a.metrics.Signer)
+	a.sets = sets.New(a.store, a.vault, a.Log, a.Metrics.SignerChecked)
 	if err := a.sets.Refresh(ctx); err != nil {
-		a.log.Error("no task is handed over", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
+		a.Log.Error("no task is dispatched", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}
 	a.grants, err = a.vault.Grants(a.metrics.LeaseKey)
 	return err
 }
 
-// work starts what runs beside the listeners: notifications, what stands in
-// for lost ones, and the relay.
-func (a *app) work(ctx context.Context, group *sync.WaitGroup) {
-	a.registry.MustRegister(metrics.NewCensus(a.store, a.log))
-	group.Go(func() {
-		if err := a.listener.Run(ctx); err != nil && ctx.Err() == nil {
-			a.log.Error("listening for notifications ended", slog.Any("err", err))
-		}
+// work starts what runs beside the listeners.
+func (a *app) work(ctx context.Context) {
+	a.Registry.MustRegister(metrics.NewFleetCollector(a.store, a.leader.Leading, a.Log))
+	a.Go(ctx, "leader election", a.leader.Run)
+	a.Go(ctx, "notifications", a.listener.Run)
+	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Sweep(ctx, a.listener) })
+	a.Go(ctx, "verifier sets", func(ctx context.Context) error {
+		a.sets.Run(ctx, a.listener.Sets())
+		return nil
 	})
-	group.Go(func() {
-		_ = a.store.Sweep(ctx, a.listener) // ends with the context
-	})
-	group.Go(func() { a.sets.Run(ctx, a.listener.Sets()) })
 	outbox := a.store.Outbox(a.listener)
-	r := &relay.Relay{Outbox: outbox, Temporal: a.temporal, Metrics: a.metrics, Log: a.log}
-	group.Go(func() {
+	r := &relay.Relay{Outbox: outbox, Temporal: a.temporal, Metrics: a.metrics, Log: a.Log}
+	a.Go(ctx, "relay", func(ctx context.Context) error {
 		defer outbox.Rest()
 		r.Run(ctx)
+		return nil
 	})
 }
 
-// readiness answers the health checks.
-func (a *app) readiness() error {
-	if a.ready.Load() != nil {
-		return nil
-	}
-	what := "its start"
-	if w := a.waitsFor.Load(); w != nil {
-		what = *w
-	}
-	return schema.Errorf(schema.KindServiceUnavailable, "waiting for %s", what)
-}
+func (a *app) ready() error { return a.Health.Ready() }
 
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
-		Env: a.cfg.env, Store: a.store, Wakes: a.listener, Issuer: a.vault, CAs: a.vault,
+		Env: a.cfg.Env, Store: a.store, Wakes: a.listener, Issuer: a.vault, CAs: a.vault,
 		Grants: a.grants, Sets: a.sets, Beats: a.temporal,
-		Metrics: a.metrics, Log: a.log, Ready: a.readiness,
-		IssueRate: a.cfg.issueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
+		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
+		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
 	})
 	return api.Server(func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCert.GetCertificate(h) })
 }
 
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
-		Env: a.cfg.env, NodeURL: a.cfg.nodeURL, Auth: a.tokens,
-		Store: a.store, Views: a.store.Admin(), Lifecycle: a.temporal, Trust: a.vault, Log: a.log, Ready: a.readiness,
-		Package: a.cfg.agent.source(a.cfg.nodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
+		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Auth: a.tokens,
+		Store: a.store, Views: a.store.Admin(), Lifecycle: a.temporal, Trust: a.vault,
+		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
+		Package: a.cfg.agent.source(a.cfg.NodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
 }
 
@@ -216,32 +210,14 @@ func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
 // faultBudget bounds the question how Temporal is.
 const faultBudget = 3 * time.Second
 
-// adminServer serves the admin API, and 503 until it is there.
+// adminServer serves the admin API, and answers 503 until it is connected.
 func (a *app) adminServer() *http.Server {
-	waiting := edge.New(edge.Config{
-		Listener: "admin", Log: a.log,
-		Guard: func(r *http.Request) error {
-			if r.URL.Path == edge.HealthPath {
-				return nil
-			}
-			return a.readiness()
-		},
-		Routes: []edge.Route{edge.HealthRoute(edge.HealthPath, a.readiness)},
-	})
-	return edge.Server(a.log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if h := a.ready.Load(); h != nil {
+	starting := edge.New(edge.Config{Listener: listenerAdmin, Log: a.Log, Guard: func(*http.Request) error { return a.ready() }})
+	return edge.Server(a.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := a.adminHandler.Load(); h != nil {
 			(*h).ServeHTTP(w, r)
 			return
 		}
-		waiting.ServeHTTP(w, r)
+		starting.ServeHTTP(w, r)
 	}))
-}
-
-// metricsServer serves /metrics and /healthz.
-func (a *app) metricsServer() *http.Server {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
-	mux.Handle("/", edge.New(edge.Config{Listener: "metrics", Log: a.log,
-		Routes: []edge.Route{edge.HealthRoute("/healthz", a.readiness)}}))
-	return edge.Server(a.log, mux)
 }

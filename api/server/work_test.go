@@ -23,8 +23,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// task prepares a signed task of a drain on the node through a store that is
-// not the polled replica's, as a worker would. attach offers it.
+// task prepares a signed drain task for the node through a store of its own, as a
+// worker would. attach makes it available.
 func (r *replica) task(m machine) (taskID string, attach func()) {
 	r.tb.Helper()
 	if r.show(m.id).Operation == nil {
@@ -42,8 +42,8 @@ func (r *replica) task(m machine) (taskID string, attach func()) {
 	}
 }
 
-// A poll at one replica gets what another process attached; the result goes to
-// whichever replica answers, once.
+// A poll at one replica gets a task that another process attached. Any replica
+// accepts the result, once.
 func TestTaskAcrossReplicas(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.replica(), c.replica()
@@ -87,9 +87,9 @@ func TestTaskAcrossReplicas(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, a.wait(m, "0s").status, "nothing is offered twice")
 }
 
-// An open poll ends at once when a task that the node works on is cancelled at
-// another replica, or voided with its operation.
-func TestCancelEndsAnOpenPoll(t *testing.T) {
+// An open poll ends at once when a task of the node is canceled at another replica,
+// or voided with its operation.
+func TestCancelEndsOpenPoll(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.replica(), c.replica()
 	m := a.enrolled()
@@ -115,9 +115,9 @@ func TestCancelEndsAnOpenPoll(t *testing.T) {
 	}
 }
 
-// While the connection for notifications is lost, wakes are; all polls look
+// Wakes are lost while the connection for notifications is down. All polls query
 // again once it is back.
-func TestLostNotificationsHeal(t *testing.T) {
+func TestReconnectWakesPolls(t *testing.T) {
 	c := newCluster(t)
 	r := c.replica()
 	m := r.enrolled()
@@ -135,7 +135,7 @@ func TestLostNotificationsHeal(t *testing.T) {
 	assert.Equal(t, http.StatusOK, receive(t, polled).status)
 }
 
-func TestCertificateIsNeeded(t *testing.T) {
+func TestCertificateIsRequired(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.enrolled()
 	m.cert = nil
@@ -164,8 +164,8 @@ func agentCalls() []agentCall {
 	}
 }
 
-// A removed node is refused everywhere, at every replica, and loses its open
-// polls within seconds.
+// A removed node is refused by every route of every replica, and its open polls end
+// within seconds.
 func TestRemovedNode(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.replica(), c.replica()
@@ -189,14 +189,14 @@ func TestRemovedNode(t *testing.T) {
 		}
 		got := r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
 		assert.Equal(t, http.StatusUnauthorized, got.status)
-		assert.Equal(t, schema.ReasonNodeRemoved, got.refusal(t).Reason, "enrol")
+		assert.Equal(t, schema.ReasonNodeRemoved, got.refusal(t).Reason, "enroll")
 	}
 	got := a.ask(http.MethodPost, "/nodes/"+m.id+"/enroll", nil)
 	assert.Equal(t, schema.KindInvalidRequest, got.refusal(t).Code)
 }
 
-// Where no notification comes any more an open poll of a fenced node ends in the
-// same time, at every replica, and those of other nodes stay open.
+// Without notifications, an open poll of a fenced node ends in the same time at
+// every replica, and polls of other nodes stay open.
 func TestFencedWithoutNotifications(t *testing.T) {
 	c := newCluster(t)
 	a, b := c.replica(), c.replica()
@@ -223,18 +223,18 @@ func TestFencedWithoutNotifications(t *testing.T) {
 		for _, p := range open {
 			select {
 			case got := <-p:
-				require.Fail(t, "a poll ended that nobody fenced", "%s: %d", reason, got.status)
+				require.Fail(t, "the poll of another node ended", "%s: %d", reason, got.status)
 			default:
 			}
 		}
-		b.remove(other.id) // ends them for the next case
+		b.remove(other.id) // ends its polls for the next case
 		for _, p := range open {
 			receive(t, p)
 		}
 	}
 }
 
-// fakeTemporal takes messages, or is away.
+// fakeTemporal receives messages, or is unavailable.
 type fakeTemporal struct {
 	mu      sync.Mutex
 	err     error
@@ -272,9 +272,8 @@ func (f *fakeTemporal) got() (results, events int) {
 	return len(f.results), len(f.events)
 }
 
-// A result is answered whether Temporal is there or not, and delivered once it
-// is.
-func TestResultOutlivesTemporal(t *testing.T) {
+// A result is accepted while Temporal is unavailable, and delivered afterwards.
+func TestResultDuringTemporalOutage(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.enrolled()
 	temporal := &fakeTemporal{err: schema.NewError(schema.KindServiceUnavailable, "Temporal does not answer")}
@@ -300,8 +299,8 @@ func TestResultOutlivesTemporal(t *testing.T) {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-// The gauges are the database's.
-func TestCensus(t *testing.T) {
+// The fleet gauges are read from the database, by the leader only.
+func TestFleetCollector(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.enrolled()
 	r.register()
@@ -320,8 +319,14 @@ func TestCensus(t *testing.T) {
 	assert.InDelta(t, 1, got["gpuaas_nodes registered"], 0)
 	assert.InDelta(t, 1, got["gpuaas_nodes draining"], 0)
 	assert.InDelta(t, 0, got["gpuaas_nodes active"], 0)
-	assert.Contains(t, got, "gpuaas_nodes removed", "states without nodes are there")
+	assert.Contains(t, got, "gpuaas_nodes removed", "states without nodes read 0")
 	assert.InDelta(t, 1, got["gpuaas_task_leases pending"], 0)
-	assert.Contains(t, got, "gpuaas_task_leases lost", "statuses without tasks are there")
+	assert.Contains(t, got, "gpuaas_task_leases lost", "statuses without tasks read 0")
 	assert.Contains(t, got, "gpuaas_state_age_seconds registered")
+
+	follower := prometheus.NewRegistry()
+	follower.MustRegister(metrics.NewFleetCollector(r.store, func() bool { return false }, slog.New(slog.DiscardHandler)))
+	families, err = follower.Gather()
+	require.NoError(t, err)
+	assert.Empty(t, families)
 }

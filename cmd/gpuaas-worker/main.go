@@ -12,6 +12,6 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(worker.Main(ctx, os.Getenv, os.Stderr)) //nolint:gocritic // stop has nothing left to do
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(worker.Main(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }

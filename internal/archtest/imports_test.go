@@ -99,8 +99,9 @@ func TestReachReports(t *testing.T) {
 	}, got)
 }
 
-// Adapters meet in the worker's and the mains' wiring only. Test files may use
-// testkit and, through it, what they need.
+// Adapters meet in the worker's and the API's wiring only; all of them may use the
+// packages daemon and postgres. Test files may use testkit and, through it, what
+// they need.
 func TestAdaptersDoNotImportEachOther(t *testing.T) {
 	t.Parallel()
 	for _, p := range packages(t) {
@@ -110,7 +111,8 @@ func TestAdaptersDoNotImportEachOther(t *testing.T) {
 		}
 		for _, imp := range p.Imports {
 			other, ok := adapter(imp)
-			assert.False(t, ok && other != own, "%s imports %s", p.ImportPath, imp)
+			shared := other == "daemon" || other == "postgres"
+			assert.False(t, ok && other != own && !shared, "%s imports %s", p.ImportPath, imp)
 		}
 	}
 }

@@ -33,6 +33,12 @@ type Shared struct {
 // the exit code is the tests' own.
 func (s *Shared) Run(m *testing.M) {
 	m.Run()
+	s.Close()
+}
+
+// Close stops the server, if one was started. A TestMain that runs the tests
+// itself calls it after them.
+func (s *Shared) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {

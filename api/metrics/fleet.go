@@ -13,77 +13,84 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// Counts is what the gauges need of the database.
+// Counts reads the numbers behind the fleet's gauges. It is the port that the
+// store implements.
 type Counts interface {
 	// NodeCounts returns the states that have nodes.
 	NodeCounts(ctx context.Context) ([]NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]StuckCount, error)
-	// CertificateAges returns how long the current certificates still last.
+	// CertificateAges returns how long the current certificates remain valid.
 	CertificateAges(ctx context.Context) ([]CertificateAge, error)
-	// Unpromoted returns the certificates issued longer ago than olderThan that
-	// were never used.
+	// Unpromoted returns the certificates that were issued longer ago than
+	// olderThan and never used.
 	Unpromoted(ctx context.Context, olderThan time.Duration) ([]UnpromotedCertificate, error)
-	// TaskLeases returns the tasks that are not over by status.
+	// TaskLeases returns the unfinished tasks by status.
 	TaskLeases(ctx context.Context) ([]TaskCount, error)
 }
 
 // UnpromotedAfter is how long after its issue an unused certificate counts as
-// stuck: an agent uses one within seconds.
+// stuck. An agent uses its certificate within seconds.
 const UnpromotedAfter = 10 * time.Minute
 
 const (
-	censusFresh  = 5 * time.Second // how long a reading serves further scrapes
-	censusBudget = 3 * time.Second // how long a scrape may wait for the database
+	fleetFresh  = 15 * time.Second // how long a reading serves further scrapes
+	fleetBudget = 3 * time.Second  // how long a scrape may wait for the database
 )
 
-// Census is a collector of gauges that are read from the database at a scrape,
-// at most once in five seconds. When the database does not answer, the gauges
-// are absent: an old number would look like a fact.
-type Census struct {
-	counts Counts
-	log    *slog.Logger
+// FleetCollector publishes gauges about the whole fleet, read from the database
+// by a scrape at most once every 15 seconds. Only the leader among the processes
+// publishes them, so that a sum over all processes counts the fleet once. When
+// the database does not answer, the gauges are absent instead of outdated.
+type FleetCollector struct {
+	counts  Counts
+	leading func() bool
+	log     *slog.Logger
 
 	nodes, stateAge, stuck, leases *prometheus.Desc
-	lifeLeft, halfGone, unpromoted *prometheus.Desc
+	lifeLeft, overdue, unpromoted  *prometheus.Desc
 
 	mu      sync.Mutex
 	readAt  time.Time
 	reading []prometheus.Metric
 }
 
-// NewCensus returns a collector over counts, to be registered by the caller.
-func NewCensus(counts Counts, log *slog.Logger) *Census {
+// NewFleetCollector returns a collector, to be registered by the caller. leading
+// reports whether this process publishes the gauges.
+func NewFleetCollector(counts Counts, leading func() bool, log *slog.Logger) *FleetCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
-	return &Census{
-		counts: counts, log: log,
+	return &FleetCollector{
+		counts: counts, leading: leading, log: log,
 		nodes:      desc("gpuaas_nodes", "Nodes by state.", "state"),
-		stateAge:   desc("gpuaas_state_age_seconds", "How long the node longest in a state has been there.", "state"),
-		stuck:      desc("gpuaas_stuck_operations", "Parked operations by phase and reason.", "state", "reason"),
-		leases:     desc("gpuaas_task_leases", "Node tasks that are not over, by status; lost ones wait for their node or an operator.", "state"),
-		lifeLeft:   desc("gpuaas_certificate_life_left_ratio", "What is left of the life of the current certificate that ends first; 1 without one."),
-		halfGone:   desc("gpuaas_certificates_overdue", "Current certificates past the point at which they are renewed."),
+		stateAge:   desc("gpuaas_state_age_seconds", "Time since the oldest node in a state entered it.", "state"),
+		stuck:      desc("gpuaas_stuck_operations", "Parked operations by phase and reason.", "phase", "reason"),
+		leases:     desc("gpuaas_task_leases", "Unfinished node tasks by status. Lost tasks wait for their node or an operator.", "state"),
+		lifeLeft:   desc("gpuaas_certificate_life_left_ratio", "Remaining share of the lifetime of the current certificate that expires first; 1 without certificates."),
+		overdue:    desc("gpuaas_certificates_overdue", "Current certificates that should have been renewed already."),
 		unpromoted: desc("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used."),
 	}
 }
 
 // Describe implements prometheus.Collector.
-func (c *Census) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.nodes, c.stateAge, c.stuck, c.leases, c.lifeLeft, c.halfGone, c.unpromoted} {
+func (c *FleetCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.nodes, c.stateAge, c.stuck, c.leases, c.lifeLeft, c.overdue, c.unpromoted} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (c *Census) Collect(ch chan<- prometheus.Metric) {
+func (c *FleetCollector) Collect(ch chan<- prometheus.Metric) {
+	if !c.leading() {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.readAt) > censusFresh {
+	if time.Since(c.readAt) > fleetFresh {
 		reading, err := c.read()
 		if err != nil {
-			c.log.Warn("reading gauges from the database", slog.Any("err", err))
+			c.log.Warn("cannot read the fleet gauges from the database", slog.Any("err", err))
 		}
 		c.reading, c.readAt = reading, time.Now()
 	}
@@ -92,8 +99,8 @@ func (c *Census) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (c *Census) read() ([]prometheus.Metric, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), censusBudget)
+func (c *FleetCollector) read() ([]prometheus.Metric, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fleetBudget)
 	defer cancel()
 	nodes, err := c.counts.NodeCounts(ctx)
 	if err != nil {
@@ -118,9 +125,9 @@ func (c *Census) read() ([]prometheus.Metric, error) {
 	return append(out, c.taskGauges(tasks)...), nil
 }
 
-// taskGauges has a row for every status in which a task is not over, so that a
-// status which empties goes to 0.
-func (c *Census) taskGauges(counts []TaskCount) []prometheus.Metric {
+// taskGauges has a row for every status of an unfinished task, so that a status
+// without tasks reads 0.
+func (c *FleetCollector) taskGauges(counts []TaskCount) []prometheus.Metric {
 	tasks := map[task.Status]int64{}
 	for _, t := range counts {
 		tasks[t.Status] = t.Tasks
@@ -132,9 +139,9 @@ func (c *Census) taskGauges(counts []TaskCount) []prometheus.Metric {
 	return out
 }
 
-// identityGauges shows a fleet that has stopped renewing while there is still
-// time, and answers that are never used.
-func (c *Census) identityGauges(ctx context.Context) ([]prometheus.Metric, error) {
+// identityGauges show a fleet that has stopped renewing before its certificates
+// expire, and certificates that never reached their agent.
+func (c *FleetCollector) identityGauges(ctx context.Context) ([]prometheus.Metric, error) {
 	ages, err := c.counts.CertificateAges(ctx)
 	if err != nil {
 		return nil, err
@@ -143,20 +150,20 @@ func (c *Census) identityGauges(ctx context.Context) ([]prometheus.Metric, error
 	if err != nil {
 		return nil, err
 	}
-	least, overdue := 1.0, 0
+	least, late := 1.0, 0
 	for _, a := range ages {
 		left := max(0, a.Left.Seconds()/max(1, a.Life.Seconds()))
 		least = min(least, left)
 		if left < trust.RenewAt-trust.RenewJitter {
-			overdue++
+			late++
 		}
 	}
-	return []prometheus.Metric{gauge(c.lifeLeft, least), gauge(c.halfGone, float64(overdue)),
+	return []prometheus.Metric{gauge(c.lifeLeft, least), gauge(c.overdue, float64(late)),
 		gauge(c.unpromoted, float64(len(unused)))}, nil
 }
 
-// nodeGauges has a row for every state, so that a state which empties goes to 0.
-func (c *Census) nodeGauges(counts []NodeCount) []prometheus.Metric {
+// nodeGauges has a row for every state, so that a state without nodes reads 0.
+func (c *FleetCollector) nodeGauges(counts []NodeCount) []prometheus.Metric {
 	byState := map[lifecycle.NodeState]NodeCount{}
 	for _, n := range counts {
 		byState[n.State] = n

@@ -1,0 +1,160 @@
+package server
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+)
+
+// Readiness turns false whenever one of the real servers fails, names it, and
+// turns true again when the server is back. Every listener answers alike.
+func TestReadinessFollowsServers(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	target, err := url.Parse(pgtest.New(t, store.Migrate))
+	require.NoError(t, err)
+	postgres := newDoor(t, freeAddress(t), target.Host)
+	target.Host = postgres.address
+	p := newProcess(t, target.String())
+	temporal := newDoor(t, p.temporal, sharedTemporal.Address(t))
+	postgres.open()
+	temporal.open()
+	stop := p.start()
+	ready := p.admin + "/readyz"
+	p.answers(ready, http.StatusOK, `{"status":"ok"}`)
+
+	postgres.close()
+	p.answers(ready, http.StatusServiceUnavailable, "not ready: postgres unavailable")
+	p.answers(ready+"?exclude=postgres", http.StatusOK, "ok")
+	postgres.open()
+	p.answers(ready, http.StatusOK, "ok")
+
+	p.vault.Stop(t)
+	p.answers(ready, http.StatusServiceUnavailable, "not ready: vault unavailable")
+	p.vault.Start(t)
+	p.answers(ready, http.StatusOK, "ok")
+	p.vault.Seal(t)
+	p.answers(ready, http.StatusServiceUnavailable, "not ready: vault unavailable")
+	p.vault.Unseal(t)
+	p.answers(ready, http.StatusOK, "ok")
+
+	temporal.close()
+	p.answers(ready, http.StatusServiceUnavailable, "not ready: temporal unavailable")
+	for _, path := range []string{p.metrics + "/readyz", p.metrics + "/healthz", p.admin + "/api/v1/healthz"} {
+		p.answers(path, http.StatusServiceUnavailable, `"message":"not ready: temporal unavailable"`)
+	}
+	a, err := send(t.Context(), p.client(), http.MethodGet, p.node+"/readyz", nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusServiceUnavailable, a.status)
+	assert.Equal(t, "not_ready", a.refusal(t).Reason)
+	p.answers(p.admin+"/livez", http.StatusOK, "ok")
+	temporal.open()
+	p.answers(ready, http.StatusOK, "ok")
+
+	assert.Equal(t, 0, stop())
+	postgres.close()
+	temporal.close()
+	http.DefaultClient.CloseIdleConnections()
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/gpuaas/gpuaas/internal/testkit/devserver.Start.func1"), // the restarted Vault
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
+
+// A process that serves only the admin API does not open the node listener.
+func TestServeAdminOnly(t *testing.T) {
+	p := newProcess(t, pgtest.New(t, store.Migrate))
+	p.args = []string{"--serve", "admin"}
+	stop := p.start()
+	p.becomes(http.StatusOK, "ok")
+	u, err := url.Parse(p.node)
+	require.NoError(t, err)
+	_, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", u.Port()))
+	require.Error(t, err)
+	assert.Equal(t, 0, stop())
+}
+
+// door passes connections to its address on to a server while it is open.
+type door struct {
+	t               *testing.T
+	address, target string
+	mu              sync.Mutex
+	ln              net.Listener
+	conns           []net.Conn
+	group           sync.WaitGroup
+}
+
+func newDoor(t *testing.T, address, target string) *door {
+	t.Helper()
+	d := &door{t: t, address: address, target: target}
+	t.Cleanup(d.close)
+	return d
+}
+
+func (d *door) open() {
+	d.t.Helper()
+	ln, err := net.Listen("tcp", d.address)
+	require.NoError(d.t, err)
+	d.mu.Lock()
+	d.ln = ln
+	d.mu.Unlock()
+	d.group.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", d.target)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			if !d.admit(ln, in, out) {
+				return
+			}
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				d.group.Go(func() {
+					_, _ = io.Copy(way[0], way[1])
+					way[0].Close()
+				})
+			}
+		}
+	})
+}
+
+// admit keeps the connections for close, or closes them when ln is closed already.
+func (d *door) admit(ln net.Listener, conns ...net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ln == ln {
+		d.conns = append(d.conns, conns...)
+		return true
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	return false
+}
+
+// close cuts all connections and accepts no more.
+func (d *door) close() {
+	d.mu.Lock()
+	if d.ln != nil {
+		d.ln.Close()
+		d.ln = nil
+	}
+	for _, c := range d.conns {
+		c.Close()
+	}
+	d.conns = nil
+	d.mu.Unlock()
+	d.group.Wait()
+}

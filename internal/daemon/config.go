@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+// Common is the configuration of every daemon. The program sets the defaults of
+// MetricsAddr, LameDuck and DrainTimeout.
+type Common struct {
+	MetricsAddr  string        `env:"GPUAAS_METRICS_ADDR" help:"Listen address of /livez, /readyz and /metrics."`
+	LogLevel     slog.Level    `env:"GPUAAS_LOG_LEVEL" envDefault:"info" help:"Lowest level that is logged: debug, info, warn or error."`
+	LameDuck     time.Duration `env:"GPUAAS_LAME_DUCK" help:"How long the process keeps serving after a stop signal while /readyz answers 503, so that load balancers stop sending requests."`
+	DrainTimeout time.Duration `env:"GPUAAS_DRAIN_TIMEOUT" help:"How long requests and activities in progress may take to finish after the lame-duck period. What is left is cut."`
+	ProbeEvery   time.Duration `env:"GPUAAS_HEALTH_INTERVAL" envDefault:"5s" help:"How often the dependencies behind /readyz are probed."`
+}
+
+func (c *Common) common() *Common { return c }
+
+// check reports faults in the values that every daemon has.
+func (c *Common) check(f *Faults) {
+	f.Address("GPUAAS_METRICS_ADDR", c.MetricsAddr)
+	f.Check(c.LameDuck < 0, "GPUAAS_LAME_DUCK must not be negative")
+	f.Check(c.ProbeEvery <= 0, "GPUAAS_HEALTH_INTERVAL must be positive")
+	f.Check(c.DrainTimeout <= 0, "GPUAAS_DRAIN_TIMEOUT must be positive")
+}
+
+// Engines is where a daemon finds Postgres and Vault, and its environment.
+type Engines struct {
+	DatabaseURL  schema.Secret `env:"GPUAAS_DATABASE_URL,required" help:"Postgres connection URL."`
+	VaultAddr    string        `env:"VAULT_ADDR,required" help:"URL of Vault."`
+	RoleIDFile   string        `env:"GPUAAS_VAULT_ROLE_ID_FILE,required" help:"File with the role ID of the Vault login (AppRole)."`
+	SecretIDFile string        `env:"GPUAAS_VAULT_SECRET_ID_FILE,required" help:"File with the secret ID of the Vault login (AppRole)."`
+	Env          string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
+}
+
+var envName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,39}$`)
+
+// Check reports faults in the values.
+func (e Engines) Check(f *Faults) {
+	f.Check(!envName.MatchString(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens")
+}
+
+// Secrets returns the database password and the secret ID of the Vault login,
+// which must never reach Temporal. A file that cannot be read is left out: the
+// login reports it.
+func (e Engines) Secrets() []schema.Secret {
+	var out []schema.Secret
+	if u, err := url.Parse(e.DatabaseURL.Reveal()); err == nil {
+		if password, ok := u.User.Password(); ok {
+			out = append(out, schema.NewSecret(password))
+		}
+	}
+	if raw, err := os.ReadFile(e.SecretIDFile); err == nil {
+		out = append(out, schema.NewSecret(strings.TrimSpace(string(raw))))
+	}
+	return out
+}
+
+// TemporalSettings lists the variables that Temporal's client library reads.
+func TemporalSettings() []Setting {
+	return []Setting{
+		{Name: "TEMPORAL_ADDRESS", Default: "localhost:7233", Help: "Address of Temporal. All TEMPORAL_ variables and profiles of the temporal command apply."},
+		{Name: "TEMPORAL_NAMESPACE", Default: "gpuaas", Help: "Temporal namespace."},
+	}
+}
+
+// Faults collects the faults of a configuration, to report all of them at once.
+// A fault names variables and repeats no secret.
+type Faults struct{ list []string }
+
+// Check adds a fault when bad.
+func (f *Faults) Check(bad bool, format string, args ...any) {
+	if bad {
+		f.list = append(f.list, fmt.Sprintf(format, args...))
+	}
+}
+
+// Address adds a fault when the value of a variable is not host:port.
+func (f *Faults) Address(name, value string) {
+	_, port, err := net.SplitHostPort(value)
+	f.Check(err != nil || port == "", "%s must be host:port", name)
+}
+
+func (f *Faults) err() error {
+	if len(f.list) == 0 {
+		return nil
+	}
+	return schema.NewError(schema.KindInvalidRequest, "invalid configuration:\n  %s", strings.Join(f.list, "\n  "))
+}
+
+// Load fills the struct that target points to from the environment. A field is
+// tagged env:"NAME", with ",required" where there is no default, envDefault with
+// its default, and help with its description. A field of type schema.Secret may
+// also be given as NAME_FILE, the path of a file with the value. An empty
+// variable counts as unset. When target has a method Check(*Faults), Load calls
+// it last. The error is of KindInvalidRequest and lists every fault.
+func Load(target any, getenv func(string) string) error {
+	settings, faults := settingsOf(target), &Faults{}
+	environment, unread := map[string]string{}, map[string]bool{}
+	for _, s := range settings {
+		value, err := s.read(getenv)
+		if err != nil {
+			faults.Check(true, "%v", err)
+			unread[s.Name] = true
+		}
+		if value != "" {
+			environment[s.Name] = value
+		}
+	}
+	err := env.ParseWithOptions(target, env.Options{Environment: environment, FuncMap: map[reflect.Type]env.ParserFunc{
+		reflect.TypeFor[schema.Secret](): func(v string) (any, error) { return schema.NewSecret(v), nil },
+	}})
+	for _, s := range settings {
+		if !unread[s.Name] {
+			faults.parsed(s, err)
+		}
+	}
+	if c, ok := target.(Config); ok {
+		c.common().check(faults)
+	}
+	if c, ok := target.(interface{ Check(f *Faults) }); ok {
+		c.Check(faults)
+	}
+	return faults.err()
+}
+
+// parsed adds the fault that the library reported for the setting.
+func (f *Faults) parsed(s Setting, err error) {
+	all, ok := errors.AsType[env.AggregateError](err)
+	if !ok {
+		f.Check(err != nil, "%v", err)
+		return
+	}
+	for _, e := range all.Errors {
+		if unset, ok := errors.AsType[env.VarIsNotSetError](e); ok && unset.Key == s.Name {
+			f.Check(true, "%s is not set", strings.Join(s.names(), " or "))
+		}
+		if bad, ok := errors.AsType[env.ParseError](e); ok && bad.Name == s.field {
+			f.Check(true, "%s: %v", s.Name, bad.Err)
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// probeBudget bounds one probe.
+const probeBudget = 3 * time.Second
+
+// Health is the readiness of a process: not ready while it starts and while it
+// stops, and between them whenever a dependency does not answer its probe.
+// Probes run in the background, so asking costs nothing. It is safe for
+// concurrent use.
+type Health struct {
+	log   *slog.Logger
+	up    *prometheus.GaugeVec
+	every time.Duration
+
+	mu      sync.Mutex
+	blocked string // why the process is not ready as a whole, "" when it is
+	checks  []*check
+}
+
+type check struct {
+	name  string
+	probe func(ctx context.Context) error
+	down  bool
+}
+
+func newHealth(log *slog.Logger, reg prometheus.Registerer, every time.Duration) *Health {
+	h := &Health{log: log, every: every, blocked: "starting",
+		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gpuaas_dependency_up",
+			Help: "1 when the dependency answered its last probe, else 0."}, []string{"name"})}
+	reg.MustRegister(h.up)
+	return h
+}
+
+// Add declares a dependency with a short lower-case name. probe returns nil when
+// the dependency works, within 3 s. Call it before Start returns.
+func (h *Health) Add(name string, probe func(ctx context.Context) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks = append(h.checks, &check{name: name, probe: probe})
+}
+
+// Ready returns nil when the process can work, else an error of
+// KindServiceUnavailable that names what is missing. Dependencies in exclude do
+// not count.
+func (h *Health) Ready(exclude ...string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.blocked != "" {
+		return schema.Errorf(schema.KindServiceUnavailable, "%s", h.blocked)
+	}
+	var down []string
+	for _, c := range h.checks {
+		if c.down && !slices.Contains(exclude, c.name) {
+			down = append(down, c.name)
+		}
+	}
+	if len(down) > 0 {
+		return schema.Errorf(schema.KindServiceUnavailable, "%s unavailable", strings.Join(down, ", "))
+	}
+	return nil
+}
+
+// block makes the process unready for a reason; "" lifts it.
+func (h *Health) block(reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.blocked = reason
+}
+
+// probeAll probes every dependency once, side by side.
+func (h *Health) probeAll(ctx context.Context) {
+	var group sync.WaitGroup
+	for _, c := range h.checks {
+		group.Go(func() { h.probe(ctx, c) })
+	}
+	group.Wait()
+}
+
+// run probes until ctx ends.
+func (h *Health) run(ctx context.Context) error {
+	tick := time.NewTicker(h.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			h.probeAll(ctx)
+		}
+	}
+}
+
+// probe records a dependency's state and logs each change.
+func (h *Health) probe(ctx context.Context, c *check) {
+	probing, cancel := context.WithTimeout(ctx, probeBudget)
+	defer cancel()
+	err := c.probe(probing)
+	if ctx.Err() != nil {
+		return // stopping
+	}
+	h.mu.Lock()
+	changed := c.down != (err != nil)
+	c.down = err != nil
+	h.mu.Unlock()
+	h.up.WithLabelValues(c.name).Set(asFloat(err == nil))
+	switch {
+	case changed && err != nil:
+		h.log.Warn("dependency is unavailable", slog.String("name", c.name), slog.Any("err", err),
+			slog.String("next", schema.AsError(err).Next))
+	case changed:
+		h.log.Info("dependency is available again", slog.String("name", c.name))
+	}
+}
+
+// Wrap returns a handler that answers /livez and /readyz itself and passes other
+// requests to next. /livez is 200 as long as the process serves. /readyz is 200,
+// or 503 with the error envelope; each exclude parameter names a dependency that
+// does not count.
+func (h *Health) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/livez":
+			writeHealth(w, nil)
+		case "/readyz":
+			writeHealth(w, h.Ready(r.URL.Query()["exclude"]...))
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func writeHealth(w http.ResponseWriter, err error) {
+	status, body := http.StatusOK, any(map[string]string{"status": "ok"})
+	if err != nil {
+		id := schema.NewID()
+		w.Header().Set(wire.HeaderCorrelationID, id)
+		e := schema.NewError(schema.KindServiceUnavailable, "not ready: %s", schema.AsError(err).Message).WithReason("not_ready")
+		status, body = http.StatusServiceUnavailable, e.Body(id)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the prober may be gone
+}
+
+func asFloat(ok bool) float64 {
+	if ok {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,134 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/internal/testkit/temporaltest"
+	"github.com/gpuaas/gpuaas/schema"
+)
+
+const soon = 30 * time.Second
+
+var sharedTemporal temporaltest.Shared
+
+// TestProcess runs the whole program on real servers: it waits for what a setup
+// has to prepare, works, follows Vault's health, and leaves no goroutine behind.
+func TestProcess(t *testing.T) {
+	b := prepared(t)
+	address := sharedTemporal.Address(t)
+	t.Setenv("TEMPORAL_ADDRESS", address)
+	t.Setenv("TEMPORAL_NAMESPACE", "worker-test")
+	before := goleak.IgnoreCurrent()
+	metrics := freeAddress(t)
+	vars := map[string]string{"GPUAAS_DATABASE_URL": b.url, "VAULT_ADDR": b.vault.Address, "GPUAAS_ENV": "test",
+		"GPUAAS_VAULT_ROLE_ID_FILE": filepath.Join(b.dir, "worker-role-id"), "GPUAAS_VAULT_SECRET_ID_FILE": filepath.Join(b.dir, "worker-secret-id"),
+		"GPUAAS_METRICS_ADDR": metrics, "GPUAAS_HEALTH_INTERVAL": "50ms"}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	log := &lockedBuffer{}
+	code := make(chan int, 1)
+	go func() { code <- Main(ctx, nil, env(vars), io.Discard, log) }()
+
+	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for a check of the task key")
+	_, err := setupSets(t.Context(), b.config, io.Discard)
+	require.NoError(t, err)
+	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for Temporal")
+	setupTemporal(t, address)
+	becomes(t, metrics, "/readyz", http.StatusOK, `{"status":"ok"}`)
+	becomes(t, metrics, "/metrics", http.StatusOK, "gpuaas_task_signer_ok 1")
+	becomes(t, metrics, "/metrics", http.StatusOK, `gpuaas_vault_request_duration_seconds_count{op="login"} 1`)
+
+	b.vault.Seal(t)
+	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "not ready: vault unavailable")
+	becomes(t, metrics, "/livez", http.StatusOK, "ok")
+	b.vault.Unseal(t)
+	becomes(t, metrics, "/readyz", http.StatusOK, "ok")
+
+	stop()
+	select {
+	case got := <-code:
+		require.Equal(t, schema.ExitDone, got, log.String())
+	case <-time.After(soon):
+		require.FailNow(t, "the worker did not stop")
+	}
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
+
+func setupTemporal(t *testing.T, address string) {
+	t.Helper()
+	c, err := temporal.Dial(t.Context(), temporal.Config{Address: address, Namespace: "worker-test"})
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.Setup(t.Context()))
+}
+
+// freeAddress returns an address without a listener.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+func becomes(t *testing.T, address, path string, status int, contains string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	require.Eventually(t, func() bool {
+		res, err := client.Get("http://" + address + path)
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		return err == nil && res.StatusCode == status && strings.Contains(string(text), contains)
+	}, soon, 20*time.Millisecond, "%s: %d %s", path, status, contains)
+}
+
+// A process that waits for its servers stops at once.
+func TestStopDuringStart(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	metrics := freeAddress(t)
+	vars := map[string]string{
+		"GPUAAS_DATABASE_URL": "postgres://nobody@127.0.0.1:1/none", "VAULT_ADDR": "http://127.0.0.1:1",
+		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s", "GPUAAS_METRICS_ADDR": metrics,
+	}
+	code := make(chan int, 1)
+	go func() { code <- Main(ctx, nil, env(vars), io.Discard, io.Discard) }()
+	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for Postgres")
+	cancel()
+	require.Equal(t, schema.ExitDone, <-code)
+}
+
+// lockedBuffer is a log that a test may read while a program writes.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

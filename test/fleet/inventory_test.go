@@ -80,10 +80,10 @@ func (d *desk) answer(r *http.Request) (any, error) {
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		return nil, err
 	}
-	return d.act(verb, path.Base(path.Dir(r.URL.Path)), in)
+	return d.act(verb, path.Base(path.Dir(r.URL.Path)), r.Header.Get(wire.HeaderIdempotencyKey))
 }
 
-func (d *desk) act(verb, id string, in wire.LifecycleRequest) (any, error) {
+func (d *desk) act(verb, id, used string) (any, error) {
 	for _, n := range d.nodes {
 		if n.ID != id {
 			continue
@@ -92,10 +92,10 @@ func (d *desk) act(verb, id string, in wire.LifecycleRequest) (any, error) {
 		if verb == "reissue-enrollment" {
 			return wire.LifecycleResponse{RecoveryBundle: &wire.RecoveryBundle{BootstrapBundle: bundle(id)}}, nil
 		}
-		if key := d.keys[id]; key != "" && key != in.IdempotencyKey {
+		if key := d.keys[id]; key != "" && key != used {
 			return nil, schema.NewError(schema.KindOperationInProgress, "another enrolment runs")
 		}
-		d.keys[id], n.State = in.IdempotencyKey, lifecycle.NodeEnrolling
+		d.keys[id], n.State = used, lifecycle.NodeEnrolling
 		b := bundle(id)
 		return wire.LifecycleResponse{BootstrapBundle: &b}, nil
 	}

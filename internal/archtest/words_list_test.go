@@ -74,7 +74,6 @@ func allowedWords() []allowed {
 		{"deploy/dev/account.go", `(?:no|some)body\b`, "a user of the operating system"},
 		{"deploy/dev/temporal/server.go", `news\b`, "a field of Temporal's configuration"},
 		{"internal/archtest/words_list_test.go", "", "this list"},
-		{"internal/archtest/shape_test.go", `keepers?\b`, "a type in the temporary list"},
 		{"internal/archtest/words_test.go", "", "plants uses"},
 		{"test/faults/work_flow_test.go", `settl(?:e|es|ed|ing)\b`, "schema.ReasonSettled"},
 	}

@@ -50,11 +50,11 @@ type Agent struct {
 	started  time.Time
 	resumed  sync.Once
 	reread   atomic.Bool  // the CA bundle must be read again
-	leaving  atomic.Bool  // the node gives up its identity
+	leaving  atomic.Bool  // the agent stops and wipes its identity
 	lastLoop atomic.Int64 // unix ns of the poll loop's latest turn
 	polls    atomic.Int64 // made so far
 	changed  chan struct{}
-	beats    *heartbeatScheduler
+	schedule *heartbeatScheduler
 	stop     context.CancelCauseFunc
 }
 
@@ -76,7 +76,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a := &Agent{
 		conf: c, deps: d, log: log, now: d.Clock.Now, timing: t,
 		state: disk.StateDir{Path: c.StateDir, Files: disk.Files{FS: d.FS}}, started: d.Clock.Now(), changed: make(chan struct{}, 1),
-		bootID: host.BootID("/"), beats: newHeartbeatScheduler(), notify: newNotifier(c.NotifySocket, c.WatchdogUsec),
+		bootID: host.BootID("/"), schedule: newHeartbeatScheduler(), notify: newNotifier(c.NotifySocket, c.WatchdogUsec),
 		stop: func(error) {},
 	}
 	if err := a.state.Ensure("journal", "identity"); err != nil {
@@ -174,7 +174,7 @@ func (a *Agent) connect() error {
 	return nil
 }
 
-// identityPort is the node API as the identity manager sees it.
+// identityPort implements the identity manager's API with the node API.
 type identityPort struct{ a *Agent }
 
 func (p identityPort) Request(ctx context.Context, path string, body any) (wire.EnrollResponse, error) {
@@ -223,7 +223,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	// with.
 	err := a.work(ctx, func() {
 		a.resume(ctx)
-		a.beats.start()
+		a.schedule.start()
 		wg.Go(func() { a.heartbeats(ctx) })
 	})
 	a.stop(err)

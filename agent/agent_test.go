@@ -29,7 +29,7 @@ func writeSpec(t *testing.T, c Config, name string, restart bool, command ...str
 	require.NoError(t, os.WriteFile(filepath.Join(c.WorkloadDir, name+".json"), data, 0o600))
 }
 
-func TestLifeOfANode(t *testing.T) {
+func TestNodeLifecycle(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)

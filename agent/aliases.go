@@ -15,7 +15,7 @@ type (
 	File = disk.File
 	// OS is the operating system's file system.
 	OS = disk.OS
-	// Task is what an executor sees of a task.
+	// Task is an executor's view of a task.
 	Task = tasks.Task
 	// Executor runs one type of task.
 	Executor = tasks.Executor

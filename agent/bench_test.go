@@ -41,7 +41,7 @@ func BenchmarkIdleAgent(b *testing.B) {
 	}()
 	f.Polls()
 	for b.Loop() {
-		require.NoError(b, wait.Sleep(b.Context(), 3*time.Second)) // until it has settled
+		require.NoError(b, wait.Sleep(b.Context(), 3*time.Second)) // until it is idle
 	}
 	resident := resident(b, cmd.Process.Pid)
 	b.ReportMetric(0, "ns/op")

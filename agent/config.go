@@ -173,9 +173,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// checkAPIURL wants https://name[:port]: the token and the identity must reach
-// the server that the name's certificate proves, and raw addresses do not route
-// to the node API.
+// checkAPIURL requires https://name[:port]: the name's certificate authenticates the
+// server before it receives a token, and raw addresses do not route to the node API.
 func checkAPIURL(raw string) error {
 	u, err := url.Parse(raw)
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-func TestBundleEnvFileReadsBack(t *testing.T) {
+func TestParseBundleEnvFile(t *testing.T) {
 	t.Parallel()
 	b := trust.BootstrapBundle{NodeID: "n", EnrollmentToken: `a"b\c`, APIURL: "https://x", CABundlePath: "/a b/c", Env: "dev"}
 	vars, err := envfile.Parse(b.EnvFile())
@@ -72,7 +72,7 @@ func TestAPIURL(t *testing.T) {
 	}
 }
 
-func TestTokenNeverPrints(t *testing.T) {
+func TestTokenNotPrinted(t *testing.T) {
 	t.Parallel()
 	c := Config{EnrollmentToken: schema.NewSecret("gpuet_hunter2")}
 	var buf strings.Builder

@@ -25,8 +25,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// switchboard is a network of pipes with one listener. It counts what is opened
-// and knows what is open.
+// switchboard is a network of pipes with one listener. It counts the
+// connections that were opened and tracks the open ones.
 type switchboard struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -105,8 +105,8 @@ type exchange struct {
 	delay time.Duration
 	share float64
 
-	beaten sync.Mutex
-	beats  []time.Time
+	beaten     sync.Mutex
+	heartbeats []time.Time
 }
 
 // bubble runs the test with an exchange that set may change before it begins.
@@ -158,7 +158,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	if strings.HasSuffix(r.URL.Path, "/heartbeat") {
 		x.beaten.Lock()
-		x.beats = append(x.beats, time.Now())
+		x.heartbeats = append(x.heartbeats, time.Now())
 		x.beaten.Unlock()
 	}
 	if strings.HasSuffix(r.URL.Path, "/wait") {
@@ -184,11 +184,11 @@ func (x *exchange) rhythm() []time.Time {
 	synctest.Wait()
 	x.beaten.Lock()
 	defer x.beaten.Unlock()
-	require.NotEmpty(x.T, x.beats)
-	for i, at := range append(slices.Clone(x.beats[1:]), time.Now()) {
-		require.LessOrEqual(x.T, at.Sub(x.beats[i]), wire.HeartbeatInterval, "heartbeat %d", i+1)
+	require.NotEmpty(x.T, x.heartbeats)
+	for i, at := range append(slices.Clone(x.heartbeats[1:]), time.Now()) {
+		require.LessOrEqual(x.T, at.Sub(x.heartbeats[i]), wire.HeartbeatInterval, "heartbeat %d", i+1)
 	}
-	return slices.Clone(x.beats)
+	return slices.Clone(x.heartbeats)
 }
 
 // parked reports how many polls are open.
@@ -201,7 +201,7 @@ func (x *exchange) parked() int {
 
 // An idle node needs one connection, whether the server answers at once or late,
 // and ends polls at the end of their time or before.
-func TestAnIdleNodeHasOneConnection(t *testing.T) {
+func TestIdleNodeUsesOneConnection(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*exchange, *Deps){
 		"prompt":          func(*exchange, *Deps) {},
@@ -225,9 +225,9 @@ func TestAnIdleNodeHasOneConnection(t *testing.T) {
 	}
 }
 
-// A parked poll holds back neither a heartbeat that tells a change nor a
-// fallback; the connection that it takes goes again.
-func TestAChangeIsToldBesideThePoll(t *testing.T) {
+// TestChangesReportedDuringPoll: a waiting poll delays neither a heartbeat that
+// reports a change nor a fallback. Their extra connection closes when it is idle.
+func TestChangesReportedDuringPoll(t *testing.T) {
 	bubble(t, nil, func(x *exchange) {
 		<-time.After(45 * time.Second)
 		require.Equal(x.T, 1, x.parked())
@@ -245,7 +245,7 @@ func TestAChangeIsToldBesideThePoll(t *testing.T) {
 
 // A task's progress and result go beside the poll on one more connection, the
 // same one each time, and that goes when the task is over.
-func TestATaskNeedsASecondConnection(t *testing.T) {
+func TestTaskOpensSecondConnection(t *testing.T) {
 	var started chan string
 	var end chan struct{}
 	bubble(t, func(_ *exchange, d *Deps) {
@@ -271,7 +271,7 @@ func TestATaskNeedsASecondConnection(t *testing.T) {
 	})
 }
 
-func TestAConnectionThatDiesInAPollIsReplaced(t *testing.T) {
+func TestReconnectAfterPollConnectionDies(t *testing.T) {
 	bubble(t, nil, func(x *exchange) {
 		<-time.After(45 * time.Second)
 		x.lines.tear()
@@ -286,7 +286,7 @@ func TestAConnectionThatDiesInAPollIsReplaced(t *testing.T) {
 }
 
 // A poll that the server never ends stops no heartbeat.
-func TestAHungPollStopsNoHeartbeat(t *testing.T) {
+func TestHeartbeatDuringHungPoll(t *testing.T) {
 	bubble(t, func(x *exchange, _ *Deps) {
 		x.OnWait = func(int) error {
 			<-x.lines.done
@@ -299,14 +299,14 @@ func TestAHungPollStopsNoHeartbeat(t *testing.T) {
 }
 
 // A heartbeat that is never answered stops no poll for long.
-func TestAHungHeartbeatStopsNoPoll(t *testing.T) {
+func TestPollDuringHungHeartbeat(t *testing.T) {
 	bubble(t, func(x *exchange, _ *Deps) {
-		x.OnBeat = func() error {
+		x.OnHeartbeat = func() error {
 			<-x.lines.done
 			return nil
 		}
 	}, func(x *exchange) {
-		<-time.After(10*time.Minute + heartbeatPatience)
+		<-time.After(10*time.Minute + heartbeatWait)
 		require.Equal(x.T, 1, x.parked())
 		polls := x.Count("wait")
 		require.LessOrEqual(x.T, polls, 2*10+1)
@@ -314,8 +314,9 @@ func TestAHungHeartbeatStopsNoPoll(t *testing.T) {
 	})
 }
 
-// Nodes that start together are not heard of together for ever.
-func TestTheSecondHeartbeatIsSpread(t *testing.T) {
+// TestSecondHeartbeatSpread: nodes that start together do not send their heartbeats
+// together after the first one.
+func TestSecondHeartbeatSpread(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		draw  func(time.Duration) time.Duration

@@ -14,8 +14,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Deps are the outside parties of an agent. The zero value is the real ones and
-// no log.
+// Deps are an agent's dependencies. The zero value uses the operating system and no
+// log.
 type Deps struct {
 	Log *slog.Logger
 	// FS is where identity, journal and flags are written. Defaults to the
@@ -31,7 +31,7 @@ type Deps struct {
 	// Jitter spreads the waits of the identity manager and of heartbeats. Defaults
 	// to a random one.
 	Jitter wait.Jitter
-	// PollTimeout is what a poll asks the server to wait. Defaults to 55 s;
+	// PollTimeout is how long a poll asks the server to wait. Defaults to 55 s;
 	// below a second a poll does not wait.
 	PollTimeout time.Duration
 	// Heartbeat is the interval of heartbeats. Defaults to
@@ -64,7 +64,7 @@ func (systemClock) Now() time.Time { return time.Now() }
 
 func (systemClock) Sleep(ctx context.Context, d time.Duration) error { return wait.Sleep(ctx, d) }
 
-// defaults fills in what was left out.
+// defaults sets the missing dependencies.
 func (d Deps) defaults() Deps {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)

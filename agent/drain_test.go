@@ -88,7 +88,7 @@ func changeJob(t *testing.T, c Config, name string, fields map[string]any) {
 
 // processDriver is the driver of development, as gpuaas-dev-agent has it.
 func processDriver(c DriverConfig) (workload.Driver, error) {
-	return devworkload.New(devworkload.Config{Dir: c.Dir, Cordoned: c.Cordoned, Changed: c.Changed, ReadOnly: c.ReadOnly, Log: c.Log})
+	return devworkload.NewDriver(c)
 }
 
 // newProcessDriver makes a driver of a test's workloads beside the agent's.
@@ -124,7 +124,7 @@ func processRuns(pid int) bool {
 	return len(fields) > 0 && fields[0] != "Z" && fields[0] != "X"
 }
 
-func TestDrainReportsWhatBlocked(t *testing.T) {
+func TestDrainReportsBlockers(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -142,7 +142,7 @@ func TestDrainReportsWhatBlocked(t *testing.T) {
 	require.Contains(t, r.Blocked[0].Reason, "still ran at the deadline")
 	require.Equal(t, 1, terms(file))
 
-	// A second drain with force kills it; it is not asked again.
+	// A second drain with force kills it without another stop request.
 	p = f.Payload(task.WorkloadDrain, 2, task.DrainParams{Deadline: time.Now().Add(100 * time.Millisecond), Force: true})
 	f.Offers <- f.OfferOf(p, 1)
 	r = decode[task.DrainResult](t, f.Result(p.TaskID).Output)
@@ -154,7 +154,7 @@ func TestDrainReportsWhatBlocked(t *testing.T) {
 	require.Equal(t, []string{"TERM", "KILL"}, []string{s.Stops[0].Signal, s.Stops[1].Signal})
 }
 
-func TestDrainOfAnEmptyNode(t *testing.T) {
+func TestDrainEmptyNode(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	start(t, configFor(f), Deps{})
@@ -191,7 +191,7 @@ func (p *agentProcess) kill() {
 
 // TestDrainSurvivesKill9 kills a real agent twice while a drain waits for a
 // workload: the drain ends as if nothing had happened, and the workload was
-// signalled once.
+// signaled once.
 func TestDrainSurvivesKill9(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -225,10 +225,10 @@ func TestDrainSurvivesKill9(t *testing.T) {
 	require.Equal(t, pid, s.PID)
 }
 
-// TestDrainResumedAtEachStep builds what a crash leaves between each two steps
+// TestDrainResumesAtEachStep builds what a crash leaves between each two steps
 // of a drain and starts an agent over it: the workload is asked at most once,
 // and the result names it.
-func TestDrainResumedAtEachStep(t *testing.T) {
+func TestDrainResumesAtEachStep(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UTC()
 	asked := map[string]any{"stop_requested_at": now, "stops": []jobStop{{At: now, Signal: "TERM"}}}
@@ -240,11 +240,11 @@ func TestDrainResumedAtEachStep(t *testing.T) {
 		terms   int
 		blocked bool
 	}{
-		"accepted":                               {terms: 1},
-		"targets known":                          {memo: `["job"]`, terms: 1},
-		"intent stored, signal not sent":         {memo: `["job"]`, state: asked, terms: 0, blocked: true},
-		"signal sent":                            {memo: `["job"]`, state: asked, signal: true, terms: 1, blocked: true},
-		"signal sent, ended while nobody looked": {memo: `["job"]`, state: asked, signal: true, ended: true, terms: 1},
+		"accepted":                       {terms: 1},
+		"targets known":                  {memo: `["job"]`, terms: 1},
+		"intent stored, signal not sent": {memo: `["job"]`, state: asked, terms: 0, blocked: true},
+		"signal sent":                    {memo: `["job"]`, state: asked, signal: true, terms: 1, blocked: true},
+		"signal sent, ended while the agent was down": {memo: `["job"]`, state: asked, signal: true, ended: true, terms: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -28,9 +28,9 @@ func TestDriverChoice(t *testing.T) {
 	require.NotNil(t, list)
 }
 
-// TestProductionAgentHasNoProcessDriver: only a program that brings the driver has
-// it, and the error names the drivers that there are.
-func TestProductionAgentHasNoProcessDriver(t *testing.T) {
+// TestNoProcessDriverInProduction: only a program that registers the driver
+// has it, and the error lists the available drivers.
+func TestNoProcessDriverInProduction(t *testing.T) {
 	t.Parallel()
 	c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": "process"}, "")
 	require.ErrorContains(t, c.Validate(), `GPUAAS_WORKLOAD_DRIVER: this agent has no driver "process"; it has systemd, docker, none`)

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func TestEnrolStoresThePair(t *testing.T) {
+func TestEnrollStoresPair(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -37,10 +37,10 @@ func TestEnrolStoresThePair(t *testing.T) {
 	b := start(t, c, Deps{})
 	f.Until("a poll of the second run", func() bool { return len(f.Haves) > 1 })
 	b.halt()
-	require.Equal(t, 1, f.Count("enroll"), "an enrolled node enrols again")
+	require.Equal(t, 1, f.Count("enroll"), "an enrolled node enrolled again")
 }
 
-func TestEnrolAfterALostAnswer(t *testing.T) {
+func TestEnrollAfterLostAnswer(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	f.Lose = func(what string, n int) bool { return what == "enroll" && n <= 2 }
@@ -52,7 +52,7 @@ func TestEnrolAfterALostAnswer(t *testing.T) {
 	require.Equal(t, keys[0], keys[2], "the retry uses another key than the claim")
 }
 
-func TestEnrolAfterARestartInTheMiddle(t *testing.T) {
+func TestEnrollAfterRestart(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -64,7 +64,7 @@ func TestEnrolAfterARestartInTheMiddle(t *testing.T) {
 	require.Equal(t, f.Keys()[0], f.Keys()[1])
 }
 
-func TestEnrolRefusedWaitsForANewBundle(t *testing.T) {
+func TestEnrollRefusedWaitsForBundle(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []schema.Kind{schema.KindTokenConsumed, schema.KindTokenExpired, schema.KindUnauthenticated} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestEnrolRefusedWaitsForANewBundle(t *testing.T) {
 	}
 }
 
-func TestEnrolWithoutAToken(t *testing.T) {
+func TestEnrollWithoutToken(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -110,7 +110,7 @@ func TestEnrolWithoutAToken(t *testing.T) {
 	require.Zero(t, f.Count("enroll"))
 }
 
-func TestEnrolOfARemovedNodeEnds(t *testing.T) {
+func TestEnrollRemovedNode(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	f.OnEnroll = func(int, wire.EnrollRequest) error {
@@ -122,16 +122,16 @@ func TestEnrolOfARemovedNodeEnds(t *testing.T) {
 	require.Contains(t, a.log.String(), "node removed")
 }
 
-// TestNoTokenForAnUntrustedServer: not one request may reach a server that the
+// TestUntrustedServerGetsNoToken: not one request may reach a server that the
 // CA bundle does not prove, whatever the fault of its certificate.
-func TestNoTokenForAnUntrustedServer(t *testing.T) {
+func TestUntrustedServerGetsNoToken(t *testing.T) {
 	t.Parallel()
 	good := func() *x509.Certificate {
 		return &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	}
 	for name, spoil := range map[string]func(f *agenttest.API, c *x509.Certificate) agenttest.Authority{
 		"other ca": func(*agenttest.API, *x509.Certificate) agenttest.Authority {
-			return agenttest.NewAuthority(t, "stranger")
+			return agenttest.NewAuthority(t, "other ca")
 		},
 		"node ca": func(f *agenttest.API, _ *x509.Certificate) agenttest.Authority { return f.Nodes },
 		"other name": func(f *agenttest.API, c *x509.Certificate) agenttest.Authority {
@@ -174,7 +174,7 @@ func untrusted(t *testing.T, f *agenttest.API, c Config) {
 	require.Empty(t, f.Seen())
 }
 
-func TestRedirectsAreNotFollowed(t *testing.T) {
+func TestNoRedirects(t *testing.T) {
 	t.Parallel()
 	f, elsewhere := agenttest.New(t), agenttest.New(t)
 	f.Srv.Config.Handler = http.RedirectHandler(elsewhere.URL(), http.StatusTemporaryRedirect)
@@ -183,7 +183,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	require.Empty(t, elsewhere.Seen())
 }
 
-func TestEnrolRefusesAForeignAnswer(t *testing.T) {
+func TestEnrollRejectsForeignAnswer(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -198,7 +198,7 @@ func TestEnrolRefusesAForeignAnswer(t *testing.T) {
 	require.NoFileExists(t, c.CertPath)
 }
 
-func TestEnrolOnAFullDiskUsesTheSameKeyAgain(t *testing.T) {
+func TestEnrollFullDiskReusesKey(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -211,7 +211,7 @@ func TestEnrolOnAFullDiskUsesTheSameKeyAgain(t *testing.T) {
 	require.Contains(t, log.String(), "no space left on device")
 }
 
-func TestExpiredCertificateEnrolsInsteadOfPolling(t *testing.T) {
+func TestEnrollAfterExpiry(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -222,7 +222,7 @@ func TestExpiredCertificateEnrolsInsteadOfPolling(t *testing.T) {
 	require.Contains(t, a.log.String(), "the certificate expired at")
 }
 
-func TestForeignIdentityOnDiskIsNotUsed(t *testing.T) {
+func TestRejectForeignIdentity(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)

@@ -48,12 +48,12 @@ func nothing(context.Context, tasks.Task) (any, error) { return struct{}{}, nil 
 // stops and wipes its keys as for a removed node. Until the wipe has begun, the
 // journal holds the task as unreported: after a crash the result is posted once
 // more and leads here again. A task of an older incarnation, found in the journal
-// after the node was enrolled anew, must not take the new identity.
+// after the node was enrolled again, must not wipe the new identity.
 func (a *Agent) leave(p task.Payload) bool {
 	if v := a.identity.Current(); v == nil || v.ID.Incarnation != p.Incarnation {
 		return false
 	}
-	a.log.Warn("node gives up its identity: the agent stops", "task_id", p.TaskID)
+	a.log.Warn("node identity is being wiped: the agent stops", "task_id", p.TaskID)
 	a.leaving.Store(true)
 	a.stop(apierror.ErrRemoved)
 	return true

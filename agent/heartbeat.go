@@ -17,14 +17,14 @@ const (
 	// heartbeatSlack is how long before a heartbeat is due a poll ends, because its
 	// answer may be late.
 	heartbeatSlack = 2 * time.Second
-	// heartbeatPatience is how long a poll waits for the heartbeat before it.
-	// One that takes longer continues beside the poll.
-	heartbeatPatience = 3 * time.Second
+	// heartbeatWait limits how long a poll waits for a heartbeat. A heartbeat
+	// that takes longer continues beside the poll.
+	heartbeatWait = 3 * time.Second
 )
 
-// heartbeatScheduler times the heartbeats. One goroutine sends them all, so that
-// none overtakes another; the poll loop lets one go first between two polls, where
-// it needs no connection of its own.
+// heartbeatScheduler schedules the heartbeats. One goroutine sends all of them, so that
+// they stay in order. The poll loop lets one be sent between two polls, where it needs
+// no second connection.
 type heartbeatScheduler struct {
 	turns chan chan<- struct{} // the poll loop offers one; closed when the heartbeat is done
 
@@ -44,7 +44,7 @@ func (p *heartbeatScheduler) start() {
 	p.due = time.Now()
 }
 
-// begin notes that a heartbeat begins and when the next one is due.
+// begin records the start of a heartbeat and when the next one is due.
 func (p *heartbeatScheduler) begin(next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,8 +67,8 @@ func (p *heartbeatScheduler) left() (left time.Duration, ok bool) {
 	return time.Until(p.due), !p.due.IsZero() && p.begun.IsZero()
 }
 
-// soon reports whether the heartbeat goes first, because a poll before it would be
-// short.
+// soon reports whether the heartbeat is sent before the next poll, because a poll
+// before it would be short.
 func (p *heartbeatScheduler) soon(t timing) bool {
 	left, ok := p.left()
 	return ok && left < min(t.heartbeat/3, t.identity.PollTimeout)
@@ -77,14 +77,14 @@ func (p *heartbeatScheduler) soon(t timing) bool {
 // hold is how long the next poll waits for a heartbeat at most.
 func (p *heartbeatScheduler) hold(t timing) time.Duration {
 	if p.soon(t) {
-		return heartbeatPatience
+		return heartbeatWait
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.begun.IsZero() {
 		return 0
 	}
-	return heartbeatPatience - time.Since(p.begun)
+	return heartbeatWait - time.Since(p.begun)
 }
 
 // heartbeats reports the node's state: between two polls when that is soon enough,
@@ -103,26 +103,26 @@ func (a *Agent) heartbeats(ctx context.Context) {
 			return
 		case <-due.C:
 		case <-a.changed:
-		case turn = <-a.beats.turns:
+		case turn = <-a.schedule.turns:
 		}
-		if turn == nil || a.beats.soon(a.timing) {
-			a.beats.begin(in)
+		if turn == nil || a.schedule.soon(a.timing) {
+			a.schedule.begin(in)
 			a.heartbeat(ctx)
-			a.beats.end()
+			a.schedule.end()
 			in = every
 		}
 		if turn != nil {
 			close(turn)
 		}
-		left, _ := a.beats.left()
+		left, _ := a.schedule.left()
 		due.Reset(left)
 	}
 }
 
-// beforePoll lets a heartbeat that is due soon, or under way, go before the next
+// beforePoll waits for a heartbeat that is due soon, or in progress, before the next
 // poll.
 func (a *Agent) beforePoll(ctx context.Context) {
-	hold := a.beats.hold(a.timing)
+	hold := a.schedule.hold(a.timing)
 	if hold <= 0 {
 		return
 	}
@@ -130,7 +130,7 @@ func (a *Agent) beforePoll(ctx context.Context) {
 	limit := time.NewTimer(hold)
 	defer limit.Stop()
 	select {
-	case a.beats.turns <- done:
+	case a.schedule.turns <- done:
 	case <-limit.C:
 		return
 	case <-ctx.Done():
@@ -147,7 +147,7 @@ func (a *Agent) beforePoll(ctx context.Context) {
 // identity needs attention or a heartbeat is due.
 func (a *Agent) pollTimeout(v *identity.Version) time.Duration {
 	timeout := a.identity.PollTimeout(v)
-	if left, ok := a.beats.left(); ok {
+	if left, ok := a.schedule.left(); ok {
 		timeout = min(timeout, max(left-heartbeatSlack, time.Second))
 	}
 	return timeout

@@ -46,7 +46,7 @@ func TestRenewal(t *testing.T) {
 	}
 	for range 3 {
 		r.due()
-		r.settle()
+		r.converge()
 	}
 	require.Equal(t, []string{"00000004", "00000005"}, r.stored())
 	require.NoFileExists(t, filepath.Join(r.conf.StateDir, "next-key.json"))
@@ -56,7 +56,7 @@ func TestRenewal(t *testing.T) {
 	require.Contains(t, string(text), "# kept\n")
 }
 
-// checkModes: nobody but the agent's user reads its state.
+// checkModes asserts that only the agent's user can read its state.
 func checkModes(t *testing.T, c Config) {
 	t.Helper()
 	require.NoError(t, filepath.Walk(c.StateDir, func(path string, fi os.FileInfo, err error) error {
@@ -89,14 +89,16 @@ func TestRenewalSpreads(t *testing.T) {
 	require.InDelta(t, 0.6, high, 0.005)
 }
 
-// TestPollsEndWhenTheRenewalIsDue: a poll that waited longer would outlast a
-// short-lived certificate.
-func TestPollsEndWhenTheRenewalIsDue(t *testing.T) {
+// TestPollTimeout: a poll ends when the renewal is due, because a longer one would
+// outlast a short-lived certificate.
+func TestPollTimeout(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	k := r.agent.identity
 	v := k.Current()
-	k.SetTiming(identity.Timing{PollTimeout: 55 * time.Second, Renewal: wait.Range{Min: time.Minute, Max: time.Minute}}, nil)
+	// The longest retry delay is below the poll timeout, so the retry limits the poll
+	// whatever the jitter is.
+	k.SetTiming(identity.Timing{PollTimeout: 55 * time.Second, Renewal: wait.Range{Min: 50 * time.Second, Max: 50 * time.Second}}, nil)
 	require.Equal(t, 55*time.Second, k.PollTimeout(v))
 	r.pass(k.RenewAt(v).Sub(r.agent.clock.Now()) - 10*time.Second)
 	require.Equal(t, 10*time.Second, k.PollTimeout(v))
@@ -108,7 +110,7 @@ func TestPollsEndWhenTheRenewalIsDue(t *testing.T) {
 	require.Equal(t, k.RetryIn().Round(time.Second), k.PollTimeout(v), "a failed renewal is retried later")
 }
 
-// scene is a moment of a node's life in which its identity changes.
+// scene is a state of a node in which its identity changes.
 type scene struct {
 	name    string
 	prepare func(t *testing.T) *rig
@@ -127,7 +129,7 @@ func scenes() []scene {
 			t.Helper()
 			r := enrolled(t)
 			r.due()
-			r.settle()
+			r.converge()
 			r.due()
 			return r
 		}},
@@ -154,8 +156,8 @@ func scenes() []scene {
 	}
 }
 
-// whole asserts what must hold at the end of every fault: the node polls with
-// what the server takes, was not locked, and needed nobody.
+// whole asserts the result that every fault must have: the node polls with an
+// accepted identity, is not locked, and needed no operator.
 func (r *rig) whole(what string) {
 	r.t.Helper()
 	require.False(r.t, r.book.IsLocked, "%s: locked", what)
@@ -164,7 +166,7 @@ func (r *rig) whole(what string) {
 }
 
 // TestDiskFaults breaks each single step of the disk, once and for a while, in
-// every scene: the node goes on with the old identity or comes to the new one.
+// every scene. The node continues with the old identity or obtains the new one.
 func TestDiskFaults(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenes() {
@@ -196,14 +198,14 @@ func TestDiskFaults(t *testing.T) {
 						}
 					}
 					if broke = r.disk.n >= k; mode != "full for a while" {
-						r.settle()
+						r.converge()
 						broke = r.disk.n >= k
 					}
 					r.disk.at = 0
-					r.settle()
+					r.converge()
 					r.agent.Close()
 					r.agent = nil
-					r.settle()
+					r.converge()
 					r.whole(fmt.Sprintf("step %d and a restart", k))
 					require.Less(t, k, 400)
 					last = k
@@ -254,7 +256,7 @@ func TestLostMessages(t *testing.T) {
 									r.agent = nil
 								}
 							}
-							r.settle()
+							r.converge()
 							r.whole(fmt.Sprintf("message %d", k))
 						}
 					})

@@ -21,7 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// lives is how many lives TestKilledBetweenAnyTwoSteps runs, all kinds together.
+// lives is how many lives TestKillAtEachStep runs, all kinds together.
 const lives = 1000
 
 // maxBoots bounds the processes of one life. Only the first few are killed.
@@ -36,8 +36,8 @@ type lifeKind struct {
 	typ    task.Type
 	params any
 	// execs are the executors of one process; nil for the built-in ones.
-	execs func(*desk, *mortal) map[task.Type]tasks.Executor
-	holds func(t *testing.T, d *desk, c Config, seed uint64)
+	execs func(*taskServer, *killable) map[task.Type]tasks.Executor
+	holds func(t *testing.T, d *taskServer, c Config, seed uint64)
 }
 
 func lifeKinds() map[string]lifeKind {
@@ -50,8 +50,8 @@ func lifeKinds() map[string]lifeKind {
 	}
 }
 
-// twoEffects is an executor with two effects and a memory between them.
-func twoEffects(d *desk, m *mortal) map[task.Type]tasks.Executor {
+// twoEffects is an executor with two effects and a durable record between them.
+func twoEffects(d *taskServer, m *killable) map[task.Type]tasks.Executor {
 	run := func(_ context.Context, t tasks.Task) (any, error) {
 		for _, what := range []string{"first", "second"} {
 			if err := d.did(m, what); err != nil {
@@ -67,14 +67,14 @@ func twoEffects(d *desk, m *mortal) map[task.Type]tasks.Executor {
 	return map[task.Type]tasks.Executor{d.task.Type: x}
 }
 
-func completed(t *testing.T, d *desk, _ Config, seed uint64) {
+func completed(t *testing.T, d *taskServer, _ Config, seed uint64) {
 	t.Helper()
 	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	require.Positive(t, d.effects["first"], "seed %d", seed)
 	require.Positive(t, d.effects["second"], "seed %d", seed)
 }
 
-func atMostOnce(t *testing.T, d *desk, _ Config, seed uint64) {
+func atMostOnce(t *testing.T, d *taskServer, _ Config, seed uint64) {
 	t.Helper()
 	require.LessOrEqual(t, d.effects["first"], 1, "seed %d", seed)
 	require.LessOrEqual(t, d.effects["second"], d.effects["first"], "seed %d", seed)
@@ -86,9 +86,9 @@ func atMostOnce(t *testing.T, d *desk, _ Config, seed uint64) {
 	require.Contains(t, d.result.Message, "outcome unknown", "seed %d", seed)
 }
 
-// oneSignalEach: the drain goes on after each kill, and no workload hears of it
-// twice. One whose signal fell to a kill is reported as blocked.
-func oneSignalEach(t *testing.T, d *desk, _ Config, seed uint64) {
+// oneSignalEach: the drain continues after each kill and signals no workload twice.
+// A workload whose signal a kill prevented is reported as blocked.
+func oneSignalEach(t *testing.T, d *taskServer, _ Config, seed uint64) {
 	t.Helper()
 	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	r := decode[task.DrainResult](t, d.result.Output)
@@ -102,7 +102,7 @@ func oneSignalEach(t *testing.T, d *desk, _ Config, seed uint64) {
 }
 
 // wiped: the keys are gone, and they were there until the server had the result.
-func wiped(t *testing.T, d *desk, c Config, seed uint64) {
+func wiped(t *testing.T, d *taskServer, c Config, seed uint64) {
 	t.Helper()
 	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	require.NoFileExists(t, c.KeyPath, "seed %d", seed)
@@ -115,8 +115,8 @@ func drainedJobs() []string { return []string{"a", "b", "c"} }
 // ledgerWorkloads is a driver whose workloads end at their first signal. As the
 // drivers of a node do, it stores the wish before it sends the signal.
 type ledgerWorkloads struct {
-	d     *desk
-	m     *mortal
+	d     *taskServer
+	m     *killable
 	state disk.StateDir
 }
 
@@ -154,11 +154,11 @@ func (w ledgerWorkloads) Kill(context.Context, string) error { return nil }
 
 func (w ledgerWorkloads) Run(ctx context.Context) { <-ctx.Done() }
 
-// TestKilledBetweenAnyTwoSteps kills an agent before or after each of its steps,
+// TestKillAtEachStep kills an agent before or after each of its steps,
 // disk, network and effect, with lost and doubled requests, again and again over
 // what it left: reads and idempotent tasks complete, destructive effects happen
 // at most once, no result is lost and none changes.
-func TestKilledBetweenAnyTwoSteps(t *testing.T) {
+func TestKillAtEachStep(t *testing.T) {
 	t.Parallel()
 	stride := uint64(1)
 	if testing.Short() {
@@ -191,7 +191,7 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 	if kind.typ == task.WorkloadDrain && params == nil {
 		params = task.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)}
 	}
-	d := &desk{f: f, task: f.Payload(kind.typ, 1, params), effects: map[string]int{}}
+	d := &taskServer{f: f, task: f.Payload(kind.typ, 1, params), effects: map[string]int{}}
 	if steps > 0 && int(seed) >= 2*steps {
 		d.draws = draws
 	}
@@ -199,7 +199,7 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 	removed := false
 	for boot := 0; !removed && (!d.over() || kind.typ == task.WipeIdentity); boot++ {
 		require.Less(t, boot, maxBoots, "seed %d: the task is never over\n%s", seed, log)
-		m := &mortal{}
+		m := &killable{}
 		switch {
 		case steps == 0:
 		case boot == 0:
@@ -223,16 +223,16 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 }
 
 // oneProcess is one process of a life, to its kill or to the end of the task. It
-// reports whether the agent says that it is removed.
-func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *agenttest.LogBuffer) (removed bool) {
+// reports whether the agent was removed.
+func oneProcess(t *testing.T, d *taskServer, m *killable, c Config, kind lifeKind, log *agenttest.LogBuffer) (removed bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	m.kill = cancel
 	fmt.Fprintf(log, "-- a process that dies at step %d, after it: %t\n", m.at, m.after)
 	deps := Deps{
-		FS: mortalDisk{m: m}, Transport: d.line(m), PollTimeout: time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil)),
-		Workloads: ledgerWorkloads{d, m, disk.StateDir{Path: c.StateDir, Files: disk.Files{FS: mortalDisk{m: m}}}},
+		FS: killableDisk{m: m}, Transport: d.transport(m), PollTimeout: time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil)),
+		Workloads: ledgerWorkloads{d, m, disk.StateDir{Path: c.StateDir, Files: disk.Files{FS: killableDisk{m: m}}}},
 	}
 	if kind.execs != nil {
 		deps.Executors = kind.execs(d, m)
@@ -240,12 +240,12 @@ func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *
 	deps.timing = slowProgress()
 	a, err := New(c, deps)
 	if err != nil {
-		require.True(t, m.isDead(), "%v\n%s", err, log)
+		require.True(t, m.isKilled(), "%v\n%s", err, log)
 		return false
 	}
 	defer a.Close()
-	// One thing at a time, so that a seed always gives the same life: what a
-	// former process left goes on before the first poll.
+	// One thing at a time, so that a seed always gives the same life: the
+	// tasks of a previous process finish before the first poll.
 	if a.ReconcileIdentity(ctx).Ready {
 		a.resume(ctx)
 		a.Wait()
@@ -253,7 +253,7 @@ func oneProcess(t *testing.T, d *desk, m *mortal, c Config, kind lifeKind, log *
 	for range stepsABoot {
 		out, _ := a.RunOnce(ctx)
 		a.Wait()
-		if m.isDead() {
+		if m.isKilled() {
 			return false
 		}
 		if out.Removed || d.over() && kind.typ != task.WipeIdentity {

@@ -21,9 +21,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestClonedStateLocksBoth: two copies of one state folder; whichever renews
-// second is found out, and both are cut, wait for long and say why.
-func TestClonedStateLocksBoth(t *testing.T) {
+// TestLockClonedState: of two copies of a state folder, the second renewal locks the
+// node. Both copies then wait long and log the cause.
+func TestLockClonedState(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	dir := filepath.Dir(r.conf.StateDir)
@@ -38,7 +38,7 @@ func TestClonedStateLocksBoth(t *testing.T) {
 	t.Cleanup(twin.agent.Close)
 
 	r.due()
-	r.settle()
+	r.converge()
 	r.pass(trust.InFlight + time.Minute)
 	twin.step()
 	require.True(t, r.book.IsLocked)
@@ -57,8 +57,8 @@ func TestClonedStateLocksBoth(t *testing.T) {
 	}
 }
 
-// TestOperatorTokenTakesPrecedence over an identity in the best of health.
-func TestOperatorTokenTakesPrecedence(t *testing.T) {
+// TestEnrollWithOperatorToken: a new token replaces a valid identity.
+func TestEnrollWithOperatorToken(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.setToken(r.book.Token())
@@ -67,20 +67,20 @@ func TestOperatorTokenTakesPrecedence(t *testing.T) {
 	out := r.step()
 	require.Equal(t, identity.ActEnroll, out.Action)
 	require.Error(t, out.Err)
-	require.True(t, out.Ready, "the present identity goes on meanwhile")
+	require.True(t, out.Ready, "the current identity stays in use")
 	r.wire.down = false
 	r.pass(time.Minute)
-	r.settle()
+	r.converge()
 	v := r.agent.identity.Current()
 	require.Equal(t, int64(2), v.ID.Incarnation)
 	require.Equal(t, v.Meta.RecoveryToken, r.envToken())
 	issued := r.book.Issued
 	require.True(t, r.boot())
-	r.settle()
+	r.converge()
 	require.Equal(t, issued, r.book.Issued, "a spent token is used again")
 }
 
-func TestRefusedOperatorTokenKeepsTheIdentity(t *testing.T) {
+func TestRejectedOperatorTokenKeepsIdentity(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	wrong, _, _ := trust.NewToken()
@@ -95,14 +95,14 @@ func TestRefusedOperatorTokenKeepsTheIdentity(t *testing.T) {
 	n := r.f.Count("enroll")
 	for range 3 {
 		require.True(t, r.boot())
-		r.settle()
+		r.converge()
 	}
 	require.Equal(t, n, r.f.Count("enroll"), "a refused token is tried again at each start")
 	require.Equal(t, wrong, r.envToken(), "an operator's token is not overwritten")
 }
 
 // TestReadOnlyEnvFile: the token that paid for the identity stays in the env
-// file for ever and is never taken for a new one.
+// file and is never used as a new one.
 func TestReadOnlyEnvFile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -110,12 +110,12 @@ func TestReadOnlyEnvFile(t *testing.T) {
 	r.conf.EnvFile += ".d/env"
 	require.NoError(t, os.Mkdir(filepath.Dir(r.conf.EnvFile), 0o700))
 	r.setToken(paid)
-	r.settle()
+	r.converge()
 	for range 40 {
 		r.setToken(paid) // as on a file system that takes no write
 		require.True(t, r.boot())
 		r.due()
-		r.settle()
+		r.converge()
 	}
 	require.Equal(t, 1, r.f.Count("enroll"))
 	var saved struct{ Spent []string }
@@ -124,15 +124,15 @@ func TestReadOnlyEnvFile(t *testing.T) {
 	require.Len(t, saved.Spent, 16)
 	require.NoError(t, os.Remove(r.state().File("identity.json")))
 	require.True(t, r.boot())
-	r.settle()
+	r.converge()
 	require.Equal(t, 1, r.f.Count("enroll"), "a lost memory is found in the versions")
 }
 
 func (r *rig) state() disk.StateDir { return disk.StateDir{Path: r.conf.StateDir} }
 
-// TestMovedAside: an operator took certificate and key away; they are not used
-// again where there is another way.
-func TestMovedAside(t *testing.T) {
+// TestRecoverAfterPairRemoved: an operator moved certificate and key aside. They are
+// not used again if the node can obtain others.
+func TestRecoverAfterPairRemoved(t *testing.T) {
 	t.Parallel()
 	for name, recovery := range map[string]bool{"recovers": true, "has no other way": false} {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestMovedAside(t *testing.T) {
 				require.NoError(t, os.Remove(r.state().File("recovery-key.pem")))
 			}
 			require.True(t, r.boot())
-			r.settle()
+			r.converge()
 			require.FileExists(t, r.conf.CertPath)
 			if recovery {
 				require.NotEqual(t, serial, r.serial())
@@ -158,9 +158,9 @@ func TestMovedAside(t *testing.T) {
 	}
 }
 
-// TestRecoveryImpossible: without its recovery key a node says so and enrols
-// with an unspent token only.
-func TestRecoveryImpossible(t *testing.T) {
+// TestRecoverWithoutKey: a node without its recovery key reports that and enrolls
+// only with an unspent token.
+func TestRecoverWithoutKey(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	require.NoError(t, os.WriteFile(r.state().File("recovery-key.pem"), []byte("torn"), 0o600))
@@ -175,14 +175,13 @@ func TestRecoveryImpossible(t *testing.T) {
 	require.Equal(t, n, r.f.Count("enroll"))
 	require.True(t, r.logged("reissue-enrollment "+r.conf.NodeID))
 	r.setToken(r.book.Token())
-	r.settle()
+	r.converge()
 	require.Equal(t, trust.IssuedByEnroll, r.lastVia())
 	require.True(t, r.agent.identity.Recoverable())
 }
 
 // TestWrongClock: the local clock is off by a year either way, before a start
-// and while running. Nothing is destroyed, and what the server told is what
-// counts.
+// and while running. Nothing is wiped, and the server's time counts.
 func TestWrongClock(t *testing.T) {
 	t.Parallel()
 	year := 365 * 24 * time.Hour
@@ -195,7 +194,7 @@ func TestWrongClock(t *testing.T) {
 				if restart {
 					require.True(t, r.boot())
 				}
-				r.settle()
+				r.converge()
 				r.whole(name)
 				require.True(t, r.logged("clock of this node is wrong"))
 				issued := r.book.Issued
@@ -205,19 +204,19 @@ func TestWrongClock(t *testing.T) {
 				}
 				require.Equal(t, issued, r.book.Issued, "the server's time is known by now")
 				r.due()
-				r.settle()
+				r.converge()
 				require.Equal(t, issued+1, r.book.Issued)
 				r.local.add(-off)
-				r.settle()
-				r.whole("clock mended")
+				r.converge()
+				r.whole("clock corrected")
 			})
 		}
 	}
 }
 
-// TestServerTimeIsNotTakenForGranted: one answer with a time far ahead must not
-// keep the node away from every server for good.
-func TestServerTimeIsNotTakenForGranted(t *testing.T) {
+// TestRecoverFromWrongServerTime: one answer with a time far ahead must not
+// disconnect the node permanently.
+func TestRecoverFromWrongServerTime(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -230,8 +229,8 @@ func TestServerTimeIsNotTakenForGranted(t *testing.T) {
 	require.Contains(t, log.String(), "is this node's clock right?")
 }
 
-// TestRetryAfter: a busy server says when; the node comes later than that and
-// not much, and goes on polling.
+// TestRetryAfter: the node retries shortly after the time that a busy server sent,
+// and continues polling.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
@@ -253,13 +252,13 @@ func TestRetryAfter(t *testing.T) {
 	require.Equal(t, 1, r.f.Count("renew"))
 	r.book.Refuse = nil
 	r.pass(time.Minute + time.Second)
-	r.settle()
+	r.converge()
 	require.Equal(t, trust.IssuedByRenew, r.lastVia())
 }
 
-// TestFailingRenewalIsSaid: below a quarter of the life, each hour, loudly; and
-// the identity works to its last second.
-func TestFailingRenewalIsSaid(t *testing.T) {
+// TestWarnBeforeExpiry: in the last quarter of the certificate's lifetime the agent
+// logs an error each hour, and the identity works until it expires.
+func TestWarnBeforeExpiry(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.book.Refuse = func(path string) error {
@@ -283,16 +282,16 @@ func TestFailingRenewalIsSaid(t *testing.T) {
 	r.step()
 	r.book.Refuse = nil
 	r.pass(time.Hour)
-	r.settle()
+	r.converge()
 	require.Equal(t, trust.IssuedByRecover, r.lastVia())
 }
 
-// TestStatusOfTheIdentity reads what an operator asks for.
-func TestStatusOfTheIdentity(t *testing.T) {
+// TestIdentityStatus checks the status command's output.
+func TestIdentityStatus(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.due()
-	r.settle()
+	r.converge()
 	c := r.conf
 	c.EnrollmentToken = schema.NewSecret(r.envToken())
 	code, out, errOut := runCommand(t, environ(c), "status", "-o", "json")
@@ -312,14 +311,14 @@ func TestStatusOfTheIdentity(t *testing.T) {
 	require.NotContains(t, out, trust.TokenPrefix)
 }
 
-// TestSecretsStayOutOfTheLog over a whole life.
-func TestSecretsStayOutOfTheLog(t *testing.T) {
+// TestNoSecretsInLog enrolls, renews and recovers.
+func TestNoSecretsInLog(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.due()
-	r.settle()
+	r.converge()
 	r.pass(trust.CertTTL * 2)
-	r.settle()
+	r.converge()
 	require.NotContains(t, r.log.String(), trust.TokenPrefix)
 	require.NotContains(t, r.log.String(), "PRIVATE KEY")
 	for _, s := range r.secrets() {
@@ -327,9 +326,9 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	}
 }
 
-// TestNewTaskMakesARunningOneAsk: a cancelled drain is noticed when the next
-// task comes, not at the next progress call.
-func TestNewTaskMakesARunningOneAsk(t *testing.T) {
+// TestNewTaskTriggersProgress: a canceled drain ends when the next task
+// arrives, not at the next progress call.
+func TestNewTaskTriggersProgress(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	begun := make(chan string, 1)

@@ -148,7 +148,7 @@ func TestStatus(t *testing.T) {
 	require.Contains(t, out, p.TaskID)
 }
 
-func TestOneAgentPerStateDir(t *testing.T) {
+func TestStateDirLock(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -192,7 +192,7 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-func TestLogsReadyToSystemd(t *testing.T) {
+func TestNotifySystemd(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -210,7 +210,7 @@ func TestLogsReadyToSystemd(t *testing.T) {
 	}
 }
 
-func TestWatchdogStarvesWhenTheLoopStands(t *testing.T) {
+func TestWatchdogStopsWithLoop(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)

@@ -34,7 +34,7 @@ func (n *notifier) send(state string) {
 	if n.socket == "" {
 		return
 	}
-	// An abstract socket is written with @ and net.Dial knows that form.
+	// net.Dial accepts an abstract socket in its @name form.
 	conn, err := (&net.Dialer{}).DialContext(context.Background(), "unixgram", n.socket)
 	if err != nil {
 		return

@@ -21,7 +21,7 @@ import (
 )
 
 // errEarly is a poll that ended at once without a task: the server is shutting
-// down, and asking again without a pause would be a loop.
+// down, and polling without a pause would be a busy loop.
 var errEarly = errors.New("the server ended the poll early")
 
 // fullPause is how long the loop waits when the node holds as many tasks as it
@@ -70,9 +70,9 @@ func (a *Agent) work(ctx context.Context, begin func()) error {
 	return ctx.Err()
 }
 
-// Poll makes one poll with the identity in use, starts what it brings, and lets
-// the keeper learn from how it went. It must not run beside Run or itself, and
-// not before a pass of the keeper was Ready.
+// Poll makes one poll with the identity in use, starts the task of the answer, and
+// reports the outcome to the identity manager. It must not run beside Run or itself,
+// nor before a pass of the manager was Ready.
 func (a *Agent) Poll(ctx context.Context) error {
 	err := a.pollOnce(ctx)
 	if ctx.Err() != nil {
@@ -120,7 +120,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		}
 		api = a.api()
 	}
-	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Version}
+	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version}
 	timeout, begun := a.pollTimeout(v), time.Now()
 	got, err := api.Poll(ctx, timeout, q)
 	if err != nil {

@@ -21,7 +21,7 @@ func TestRemovedNodeStops(t *testing.T) {
 	gone := agenttest.IdentityError(schema.ReasonNodeRemoved)
 	for name, set := range map[string]func(*agenttest.API){
 		"wait":      func(f *agenttest.API) { f.OnWait = func(int) error { return gone } },
-		"heartbeat": func(f *agenttest.API) { f.OnBeat = func() error { return gone } },
+		"heartbeat": func(f *agenttest.API) { f.OnHeartbeat = func() error { return gone } },
 		"result":    func(f *agenttest.API) { f.OnResult = func(int, string, task.Result) error { return gone } },
 		"progress": func(f *agenttest.API) {
 			f.Progress = func(string, task.Progress) (wire.ProgressResponse, error) {
@@ -44,7 +44,7 @@ func TestRemovedNodeStops(t *testing.T) {
 	}
 }
 
-func TestRefusedIdentityBacksOffAndSaysWhy(t *testing.T) {
+func TestBackOffAfterRejectedIdentity(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	reasons := []string{schema.ReasonUnknownIssuer, schema.ReasonIssuerRetired, schema.ReasonExpired,
@@ -65,7 +65,7 @@ func TestRefusedIdentityBacksOffAndSaysWhy(t *testing.T) {
 	require.Equal(t, 1, f.Count("enroll"), "a refused identity must not lead to a new enrollment here")
 }
 
-func TestServerAwayAndBack(t *testing.T) {
+func TestReconnectAfterOutage(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	f.Lose = func(what string, n int) bool { return what == "wait" && n <= 5 }
@@ -81,9 +81,9 @@ func TestServerAwayAndBack(t *testing.T) {
 	require.Contains(t, a.log.String(), "task wait failed")
 }
 
-// TestEarlyAnswersArePaused: a server that shuts down answers every poll at
-// once; asking again without a pause would be a loop.
-func TestEarlyAnswersArePaused(t *testing.T) {
+// TestPauseAfterEarlyAnswers: a server that shuts down answers every poll at
+// once; polling without a pause would be a busy loop.
+func TestPauseAfterEarlyAnswers(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	var early atomic.Int32
@@ -93,7 +93,7 @@ func TestEarlyAnswersArePaused(t *testing.T) {
 	require.Equal(t, 5, strings.Count(a.log.String(), "repeated after a pause"))
 }
 
-func TestHeartbeatFollowsTheCordonAtOnce(t *testing.T) {
+func TestHeartbeatAfterCordon(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	a, log := newAgent(t, configFor(f), Deps{})

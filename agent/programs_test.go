@@ -28,9 +28,9 @@ func shell(script string) tasks.Executor {
 	}}
 }
 
-// TestProgramOfATask runs in a folder of its own that is gone afterwards, and
+// TestTaskProgram runs in a folder of its own that is gone afterwards, and
 // what it printed goes with the result, whether it succeeds or not.
-func TestProgramOfATask(t *testing.T) {
+func TestTaskProgram(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -58,7 +58,7 @@ func TestProgramOfATask(t *testing.T) {
 	require.NotContains(t, a.log.String(), strings.Repeat("x", 1000))
 }
 
-// TestCancelKillsTheProcessGroup: what a program started ends with it.
+// TestCancelKillsTheProcessGroup: the processes of a program end with it.
 func TestCancelKillsTheProcessGroup(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -81,14 +81,14 @@ func TestCancelKillsTheProcessGroup(t *testing.T) {
 	eventually(t, "the child's end", func() bool { return !processRuns(pid) })
 }
 
-// TestPausedDrain asks nobody while it is paused, goes on when it is not any
-// more, and ends at its deadline either way.
+// TestPausedDrain stops no workload while it is paused, continues after the pause,
+// and ends at its deadline in both cases.
 func TestPausedDrain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		force   bool
 		unpause bool
-	}{"goes on": {unpause: true}, "to its deadline": {}, "to its deadline, by force": {force: true}} {
+	}{"continues": {unpause: true}, "to its deadline": {}, "to its deadline, by force": {force: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := agenttest.New(t)
@@ -104,7 +104,7 @@ func TestPausedDrain(t *testing.T) {
 				deadline = time.Now().Add(2 * time.Second)
 			}
 			p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: deadline, Force: c.force})
-			seed(t, f, cfg, p, nil) // a resumed task hears of the pause before it begins
+			seed(t, f, cfg, p, nil) // a resumed task learns of the pause before it begins
 			start(t, cfg, Deps{Workloads: w})
 			asked := func() []string {
 				w.Mu.Lock()
@@ -125,8 +125,8 @@ func TestPausedDrain(t *testing.T) {
 	}
 }
 
-// TestPausedTaskIsNotBegun until it is unpaused or its time is over.
-func TestPausedTaskIsNotBegun(t *testing.T) {
+// TestPausedTaskDoesNotStart until it is unpaused or its time is over.
+func TestPausedTaskDoesNotStart(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]bool{"unpaused": false, "to the end of its time": true} {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestUnwantedWipe(t *testing.T) {
 	}
 }
 
-// TestClosedList: the agent can do each type of the table and nothing else.
+// TestClosedList: the agent has an executor for each type of the table and no other.
 func TestClosedList(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
@@ -239,8 +239,8 @@ func TestHolderName(t *testing.T) {
 	require.LessOrEqual(t, len(sessionName(strings.Repeat("x", 500), at)), 128)
 }
 
-// TestTornResultIsPutAside: a result that reads but is another is not reported.
-func TestTornResultIsPutAside(t *testing.T) {
+// TestSetTornResultAside: a result that reads but is another is not reported.
+func TestSetTornResultAside(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	c := configFor(f)
@@ -255,9 +255,9 @@ func TestTornResultIsPutAside(t *testing.T) {
 	require.Contains(t, log.String(), "not the one that was recorded")
 }
 
-// TestFullDiskAtTheEnd: a result that found no room is in the journal as soon as
+// TestFullDiskAfterRun: a result that found no room is in the journal as soon as
 // there is some, also after the server has it.
-func TestFullDiskAtTheEnd(t *testing.T) {
+func TestFullDiskAfterRun(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	var full atomic.Bool
@@ -274,7 +274,7 @@ func TestFullDiskAtTheEnd(t *testing.T) {
 	p := f.Payload(task.WorkloadCordon, 1, nil)
 	f.Offers <- f.OfferOf(p, 1)
 	f.Result(p.TaskID)
-	eventually(t, "tries to store", func() bool { return strings.Count(log.String(), "still not journalled") > 2 })
+	eventually(t, "tries to store", func() bool { return strings.Count(log.String(), "still not journaled") > 2 })
 	full.Store(false)
 	eventually(t, "the stored report", func() bool {
 		var e tasks.Entry

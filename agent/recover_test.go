@@ -10,10 +10,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// A late copy of its enrollment's request replaced the certificate that the node
-// stored, and the node was away until that had expired: its first word is a
-// recovery, whose token died with the certificate. The enrollment is made again.
-func TestRecoveryFindsOutThatTheEnrolmentWasReplaced(t *testing.T) {
+// TestRecoverReplacedEnrollment: a late copy of the enrollment request replaced the
+// certificate that the node stored, and the node was off until that one expired. Its
+// first request is a recovery, whose token was revoked with the certificate. The enrollment is made again.
+func TestRecoverReplacedEnrollment(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.wire.lose = func(int, string) string { return "copied" }
@@ -27,9 +27,9 @@ func TestRecoveryFindsOutThatTheEnrolmentWasReplaced(t *testing.T) {
 
 	r.pass(trust.CertTTL + time.Hour)
 	require.True(t, r.boot())
-	r.settle()
+	r.converge()
 	require.Positive(t, r.f.Count("recover"))
-	require.Equal(t, 1, r.f.Count("wait"), "no poll told it before")
+	require.Equal(t, 1, r.f.Count("wait"), "no poll reported it before")
 	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByEnroll, trust.IssuedByEnroll}, r.book.Via)
 	r.whole("enrolled again")
 }

@@ -13,7 +13,7 @@ import (
 
 // A result that waited while the certificate was renewed is signed with the key
 // of the certificate that it goes with.
-func TestResultIsSignedWhenItIsPosted(t *testing.T) {
+func TestSignResultAtPost(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	first := r.serial()
@@ -31,7 +31,7 @@ func TestResultIsSignedWhenItIsPosted(t *testing.T) {
 	}
 	r.f.Until("the first try", func() bool { return len(r.f.Signers) > 0 })
 	r.due()
-	r.settle()
+	r.converge()
 	second := r.serial()
 	require.NotEqual(t, first, second)
 	renewed.Store(true)
@@ -42,7 +42,7 @@ func TestResultIsSignedWhenItIsPosted(t *testing.T) {
 
 // A result whose signature is refused was altered on its way, or its reader is
 // wrong: it is kept and posted until it is taken.
-func TestResultWithARefusedSignatureIsKept(t *testing.T) {
+func TestKeepResultAfterRejectedSignature(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	f.OnResult = func(n int, _ string, _ task.Result) error {

@@ -23,8 +23,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestBadGrantsAreReported and executed by no agent.
-func TestBadGrantsAreReported(t *testing.T) {
+// TestReportBadGrants and executed by no agent.
+func TestReportBadGrants(t *testing.T) {
 	t.Parallel()
 	for name, bad := range agenttest.BadGrants() {
 		if bad.Offer != nil {
@@ -52,9 +52,9 @@ func TestBadGrantsAreReported(t *testing.T) {
 	}
 }
 
-// TestOldAnswerIsNoAnswer: an offer that was good for one poll is refused by the
+// TestRejectOldAnswer: an offer that was good for one poll is refused by the
 // next, by the next process, and after the journal forgot the task.
-func TestOldAnswerIsNoAnswer(t *testing.T) {
+func TestRejectOldAnswer(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -85,9 +85,9 @@ func TestOldAnswerIsNoAnswer(t *testing.T) {
 	require.Equal(t, int32(1), runs.Load())
 }
 
-// TestBadTasks: every envelope of the corpus is refused with its reason, the
-// server hears of it, and nothing is executed or journalled.
-func TestBadTasks(t *testing.T) {
+// TestRejectBadTasks: every envelope of the corpus is rejected with its reason,
+// the rejection is reported, and nothing is executed or journaled.
+func TestRejectBadTasks(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	corpus := agenttest.BadTasks(f)
@@ -104,7 +104,7 @@ func TestBadTasks(t *testing.T) {
 	for name, bad := range corpus {
 		o := wire.TaskOffer{TaskID: offeredID(t, bad), Envelope: bad.Envelope, Lease: task.Lease{Epoch: 3}, ServerTime: time.Now()}
 		if len(o.Envelope) == 0 || !json.Valid(o.Envelope) {
-			continue // cannot be carried in an offer; see TestVerifierRefuses
+			continue // cannot be carried in an offer; see TestVerifyRejects
 		}
 		f.Offers <- o
 		r := f.Result(o.TaskID)
@@ -163,7 +163,7 @@ func TestRotation(t *testing.T) {
 		f.Note(func() { c.Add(next, was(state)); f.KeySigner = next })
 		version := int64(i + 2)
 		require.Equal(t, task.Succeeded, do(next, version).Status)
-		require.Equal(t, version, a.sets.Current().Version)
+		require.Equal(t, version, a.sets.Current().Doc.Version)
 		r := do(old, 0)
 		if state == trust.KeyGrace {
 			require.Equal(t, task.Succeeded, r.Status, r.Message)

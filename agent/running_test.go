@@ -83,13 +83,13 @@ func (r *running) halt() {
 	<-r.done
 }
 
-// ends waits until the agent stops by itself.
+// ends waits until the agent stops.
 func (r *running) ends(tb testing.TB) {
 	tb.Helper()
 	select {
 	case <-r.done:
 	case <-time.After(20 * time.Second):
-		tb.Fatal("the agent goes on")
+		tb.Fatal("the agent still runs")
 	}
 }
 

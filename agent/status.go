@@ -29,7 +29,7 @@ type Status struct {
 	Version string `json:"version"`
 	identity.Status
 
-	// VerifierSet is what tasks are judged with; null before the first start.
+	// VerifierSet is the set that verifies tasks; null before the first start.
 	VerifierSet *verify.Status `json:"verifier_set"`
 
 	LastPoll  *PollStatus     `json:"last_poll"`

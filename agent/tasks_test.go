@@ -24,7 +24,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// script is a list of executors that do what a test says.
+// script is a list of executors whose work a test defines.
 type script map[task.Type]func(ctx context.Context, t tasks.Task) (any, error)
 
 func (s script) executors() map[task.Type]tasks.Executor {
@@ -53,7 +53,7 @@ func held(started chan<- string, release <-chan struct{}) func(context.Context, 
 	}
 }
 
-func TestFinishedTaskOfferedAgain(t *testing.T) {
+func TestOfferFinishedTask(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	var runs atomic.Int32
@@ -74,7 +74,7 @@ func TestFinishedTaskOfferedAgain(t *testing.T) {
 	}
 }
 
-func TestNewLeaseOfARunningTask(t *testing.T) {
+func TestOfferRunningTaskWithNewLease(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	started, release := make(chan string, 1), make(chan struct{})
@@ -100,9 +100,9 @@ func TestNewLeaseOfARunningTask(t *testing.T) {
 	require.Empty(t, started)
 }
 
-// TestOfferedAgainWhileItsResultIsPosted: the new lease arrives between the post
+// TestOfferDuringReport: the new lease arrives between the post
 // and its answer; the server gets the result under that lease too.
-func TestOfferedAgainWhileItsResultIsPosted(t *testing.T) {
+func TestOfferDuringReport(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	a, log := newAgent(t, configFor(f), Deps{Executors: script{task.WorkloadCordon: counting(new(atomic.Int32))}.executors()})
@@ -122,7 +122,7 @@ func TestOfferedAgainWhileItsResultIsPosted(t *testing.T) {
 	eventually(t, "the report in the journal", func() bool { return len(a.journal.Held()) == 0 })
 }
 
-func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
+func TestSequenceFloorAfterPrune(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -150,7 +150,7 @@ func TestSequenceFloorOutlivesTheJournal(t *testing.T) {
 	require.Equal(t, int32(1), runs.Load())
 }
 
-func TestProgressCarriesTheWordToStop(t *testing.T) {
+func TestCancelOnProgress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		answer  wire.ProgressResponse
@@ -225,7 +225,7 @@ func TestExecutorFaults(t *testing.T) {
 	}
 }
 
-func TestChangesOneAtATimeReadsAlongside(t *testing.T) {
+func TestOneChangeAtATime(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	changes, reads := make(chan string, 8), make(chan string, 8)
@@ -254,7 +254,7 @@ func TestChangesOneAtATimeReadsAlongside(t *testing.T) {
 	}
 }
 
-func TestResultIsPostedUntilTheServerHasIt(t *testing.T) {
+func TestRetryResult(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	f.OnResult = func(n int, _ string, _ task.Result) error {
@@ -274,7 +274,7 @@ func TestResultIsPostedUntilTheServerHasIt(t *testing.T) {
 	require.Equal(t, int32(1), runs.Load())
 }
 
-func TestResultNobodyWants(t *testing.T) {
+func TestDropRejectedResult(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []schema.Kind{schema.KindLeaseLost, schema.KindNotFound, schema.KindInvalidRequest} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -301,9 +301,9 @@ func TestResultNobodyWants(t *testing.T) {
 	}
 }
 
-// TestStrangers404IsNoAnswer: only the API's own envelope says that a task is
-// not known; a proxy on the way says nothing about it.
-func TestStrangers404IsNoAnswer(t *testing.T) {
+// TestForeign404: only the API's own envelope means that a task is
+// unknown; a proxy's 404 does not.
+func TestForeign404(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	var proxy atomic.Int32
@@ -323,7 +323,7 @@ func TestStrangers404IsNoAnswer(t *testing.T) {
 }
 
 // TestFullDisk: without a durable journal nothing is executed; a result that
-// cannot be journalled is still reported.
+// cannot be journaled is still reported.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
@@ -429,9 +429,9 @@ func TestRestartRules(t *testing.T) {
 	}
 }
 
-// TestResumedTaskIsConfirmedFirst: an operation that ended while the agent was
-// away must not touch the node any more.
-func TestResumedTaskIsConfirmedFirst(t *testing.T) {
+// TestConfirmBeforeResume: after an operation ended while the agent was
+// down, its task must not change the node.
+func TestConfirmBeforeResume(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -456,7 +456,7 @@ func TestResumedTaskIsConfirmedFirst(t *testing.T) {
 	require.Equal(t, task.Canceled, e.Result.Status)
 }
 
-func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
+func TestRestartResumesTask(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
@@ -475,7 +475,7 @@ func TestStoppedAgentLeavesItsTaskForTheNext(t *testing.T) {
 	require.Equal(t, int32(1), runs.Load())
 }
 
-func TestBrokenJournalFilesArePutAside(t *testing.T) {
+func TestOpenJournalSetsBrokenFilesAside(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)

@@ -13,16 +13,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// Reasons of CA bundles that are not taken. They begin the message of the
-// task's result too, which has no field for a reason.
+// Reasons for rejecting a CA bundle. The message of the task's result starts with the
+// reason too, because a result has no field for it.
 const (
 	bundleMalformed = "ca_bundle_malformed"
 	bundleLocksOut  = "ca_bundle_locks_out"
 	bundleUnwritten = "ca_bundle_not_written"
 )
 
-// updateTrust runs agent.update_trust: it takes the CA bundles and every verifier
-// set there is. One of them failing does not keep the other from being taken.
+// updateTrust runs agent.update_trust: it loads the CA bundles and all newer verifier
+// sets. If one of the two fails, the other is still loaded.
 func (a *Agent) updateTrust(ctx context.Context, _ tasks.Task) (any, error) {
 	// The file on the disk counts even after a failure: an operator may have
 	// replaced the bundle.
@@ -32,16 +32,16 @@ func (a *Agent) updateTrust(ctx context.Context, _ tasks.Task) (any, error) {
 	if err := errors.Join(bundleErr, err); err != nil {
 		return nil, err
 	}
-	return trust.TrustResult{SetVersion: set.Version, SetHash: set.Hash,
+	return trust.TrustResult{SetVersion: set.Doc.Version, SetHash: set.Hash,
 		CABundleFingerprint: cas.CABundleFingerprint, NodeCertCABundleFingerprint: cas.NodeCertCABundleFingerprint}, nil
 }
 
 // trustUpdate replaces the CA bundles of an agent.
 type trustUpdate struct{ agent *Agent }
 
-// bundles puts the server's CA bundles in the place of the node's. The one
-// that verifies the server must verify the very connection that it came over:
-// else the next poll would reach no server, and the former bundle stays.
+// bundles replaces the node's CA bundles by the server's. The bundle that verifies the
+// server must verify the connection that delivered it: otherwise the next poll would
+// reach no server, so the previous bundle stays.
 func (u trustUpdate) bundles(ctx context.Context) (trust.NodeTrust, error) {
 	api := u.agent.api()
 	t, chain, err := api.Trust(ctx)
@@ -90,8 +90,8 @@ func (u trustUpdate) replace(path string, certs []*x509.Certificate) error {
 	return nil
 }
 
-// readBundle reads a whole bundle: one unreadable certificate may be the one that
-// counts.
+// readBundle parses a bundle. It rejects a bundle with one unreadable certificate,
+// which may be the needed one.
 func readBundle(which, text, fingerprint string) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := []byte(text); len(bytes.TrimSpace(rest)) > 0; {

@@ -44,7 +44,7 @@ func content(t *testing.T, path string) string {
 
 // The server's bundles are taken, and used from the next poll: the node follows
 // a server whose CA was replaced, step by step.
-func TestUpdateTrustTakesTheBundles(t *testing.T) {
+func TestUpdateTrust(t *testing.T) {
 	t.Parallel()
 	f, show := rotating(t)
 	next, nodes := agenttest.NewAuthority(t, "next server ca"), agenttest.NewAuthority(t, "next node ca")
@@ -69,14 +69,14 @@ func TestUpdateTrustTakesTheBundles(t *testing.T) {
 	f.Note(func() { answer = agenttest.TrustOf(next.PEM, nodes.PEM) })
 	r = f.UpdateTrust(2)
 	require.Equal(t, task.Succeeded, r.Status, r.Message)
-	require.Equal(t, string(next.PEM), content(t, c.CABundlePath), "the old one is not needed any more")
+	require.Equal(t, string(next.PEM), content(t, c.CABundlePath), "the old one is no longer needed")
 	f.Cut()
 	require.Equal(t, task.Succeeded, f.UpdateTrust(3).Status)
 }
 
 // A bundle that would lock the node out, or that is none, is refused and changes
 // nothing on the node.
-func TestUpdateTrustRefusesBundles(t *testing.T) {
+func TestUpdateTrustRejectsBundles(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)
 	next := agenttest.NewAuthority(t, "next server ca")
@@ -114,7 +114,7 @@ func TestUpdateTrustRefusesBundles(t *testing.T) {
 		require.Equal(t, string(f.Server.PEM), content(t, c.CABundlePath), name)
 		require.Equal(t, string(f.Nodes.PEM), content(t, c.NodeCABundlePath), name)
 	}
-	require.GreaterOrEqual(t, f.Count("verifier-sets"), int(seq), "the verifier sets are asked for all the same")
+	require.GreaterOrEqual(t, f.Count("verifier-sets"), int(seq), "the verifier sets are still requested")
 	answer.Store(&good)
 	require.Equal(t, task.Succeeded, f.UpdateTrust(seq+1).Status)
 }
@@ -156,7 +156,7 @@ func TestUpdateTrustTornWrite(t *testing.T) {
 }
 
 // A removed node gets no bundles, keeps none and ends.
-func TestUpdateTrustOfARemovedNode(t *testing.T) {
+func TestUpdateTrustRemovedNode(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)
 	gone := agenttest.IdentityError(schema.ReasonNodeRemoved)
@@ -172,7 +172,7 @@ func TestUpdateTrustOfARemovedNode(t *testing.T) {
 	require.Equal(t, string(f.Server.PEM), content(t, c.CABundlePath))
 }
 
-// The bundle is judged at the server's time and for the server's name.
+// TestProvenBy: the bundle is checked at the server's time and for the server's name.
 func TestProvenBy(t *testing.T) {
 	t.Parallel()
 	f, _ := rotating(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// TestNewestVersionTorn: a version that no longer reads is passed over.
-func TestNewestVersionTorn(t *testing.T) {
+// TestTornNewestVersion: a version that no longer reads is passed over.
+func TestTornNewestVersion(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"cert.pem", "key.pem", "chain.pem", "meta.json"} {
 		t.Run(file, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestNewestVersionTorn(t *testing.T) {
 			}
 			require.True(t, r.boot())
 			require.True(t, r.agent.ReconcileIdentity(t.Context()).Ready)
-			r.settle()
+			r.converge()
 			r.whole(file)
 		})
 	}
@@ -63,14 +63,14 @@ func (r *rig) stored() (names []string) {
 	return names
 }
 
-// TestOldVersionsAreForgotten: a long life leaves no heap of identities, and a
+// TestPruneOldVersions: a long life leaves no heap of identities, and a
 // recovery no heap of requests with dead tokens.
-func TestOldVersionsAreForgotten(t *testing.T) {
+func TestPruneOldVersions(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	for range 8 {
 		r.due()
-		r.settle()
+		r.converge()
 	}
 	require.Len(t, r.agent.identity.Versions(), 2)
 	require.Len(t, r.stored(), 2)
@@ -86,9 +86,9 @@ func TestOldVersionsAreForgotten(t *testing.T) {
 	require.Equal(t, 2, r.wire.n)
 }
 
-// TestTheProvenVersionOutlivesRefusedOnes: renewals that are stored and then
+// TestKeepConfirmedVersion: renewals that are stored and then
 // refused do not push out the identity that works, nor its recovery token.
-func TestTheProvenVersionOutlivesRefusedOnes(t *testing.T) {
+func TestKeepConfirmedVersion(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	first := r.serial()
@@ -115,17 +115,17 @@ func TestTheProvenVersionOutlivesRefusedOnes(t *testing.T) {
 	}
 	require.Contains(t, r.stored(), "00000001")
 	r.book.Refuse = nil
-	r.settle()
+	r.converge()
 	r.whole("the proven version")
 }
 
-// TestForeignAndBrokenVersionsAreLeft: a start with another node's id, or over a
-// folder that does not read, takes nothing away.
-func TestForeignAndBrokenVersionsAreLeft(t *testing.T) {
+// TestPruneKeepsForeignVersions: a start with another node's id, or over an
+// unreadable folder, removes nothing.
+func TestPruneKeepsForeignVersions(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.due()
-	r.settle()
+	r.converge()
 	had := r.stored()
 	own := r.conf.NodeID
 	r.conf.NodeID = schema.NewID()
@@ -139,15 +139,15 @@ func TestForeignAndBrokenVersionsAreLeft(t *testing.T) {
 	require.Subset(t, r.stored(), had)
 }
 
-// TestUnreadableStagedKeysAreKept: a disk that does not give them at the moment
+// TestKeepUnreadableStagedKeys: a disk that does not give them at the moment
 // of a certificate's first use may give them later.
-func TestUnreadableStagedKeysAreKept(t *testing.T) {
+func TestKeepUnreadableStagedKeys(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	path := r.state().File("next-key.json")
 	require.NoError(t, os.Mkdir(path, 0o700)) // reads as an error of the disk
 	require.True(t, r.boot())
-	r.settle()
+	r.converge()
 	require.True(t, r.logged("cannot remove a staged key"))
 	require.DirExists(t, path)
 }

@@ -61,7 +61,7 @@ type wireLog struct {
 	accept func() [][]byte
 	// lose decides about each request, by its count: "request" never arrives,
 	// "answer" is lost after the server's work, and of a "copied" one a copy
-	// arrives later, whose answer nobody hears.
+	// arrives later, whose answer is dropped.
 	lose func(n int, path string) string
 	n    int
 	down bool
@@ -230,7 +230,7 @@ func (f *stepFile) Sync() error {
 
 func (f *stepFile) Close() error { return f.File.Close() }
 
-// rig is one node with its server, moved by hand.
+// rig is one node with its server. The test advances it step by step.
 type rig struct {
 	t     *testing.T
 	f     *agenttest.API
@@ -282,7 +282,7 @@ func (r *rig) envToken() string {
 	return vars[envfile.TokenVar]
 }
 
-// boot starts the agent anew, as after a crash, with the env file's token. It
+// boot restarts the agent, as after a crash, with the env file's token. It
 // returns false when the disk crashed it.
 func (r *rig) boot() (up bool) {
 	r.t.Helper()
@@ -319,8 +319,7 @@ func (r *rig) crashed(up *bool) {
 	}
 }
 
-// turn is what one step came to; up is false when the disk stopped the machine
-// in it.
+// turn is the outcome of one step; up is false when the disk crashed the agent.
 type turn struct {
 	identity.Outcome
 	poll error
@@ -341,9 +340,9 @@ func (r *rig) pass(d time.Duration) {
 	r.local.add(d)
 }
 
-// settle steps, restarting after crashes and waiting as told, until a poll
-// succeeds with an identity that the server takes.
-func (r *rig) settle() {
+// converge steps, restarting after crashes and waiting as long as each outcome asks, until a
+// poll succeeds with an identity that the server accepts.
+func (r *rig) converge() {
 	r.t.Helper()
 	for range 60 {
 		if r.agent == nil && !r.boot() {
@@ -371,12 +370,12 @@ func (r *rig) settle() {
 func enrolled(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
-	r.settle()
+	r.converge()
 	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.Via)
 	return r
 }
 
-// due advances to where the identity in use is to be renewed.
+// due advances to the renewal of the identity in use.
 func (r *rig) due() {
 	r.t.Helper()
 	k := r.agent.identity

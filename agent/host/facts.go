@@ -35,7 +35,7 @@ func New(root string) Host { return Host{root: root} }
 // file is a path of the host.
 func (h Host) file(path string) string { return filepath.Join(h.root, path) }
 
-// Collect gathers the facts. A fact that the platform does not report stays empty;
+// Collect returns the facts. A fact that the platform does not report stays empty;
 // GPUs that do not answer are an error.
 func (h Host) Collect(ctx context.Context, now time.Time) (inventory.Facts, error) {
 	gpus, err := h.smi.list(ctx)

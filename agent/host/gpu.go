@@ -118,7 +118,7 @@ func parseGPU(row []string) (inventory.GPU, error) {
 	return g, nil
 }
 
-// absent knows the ways nvidia-smi says that there is no value.
+// absent reports whether nvidia-smi printed one of its texts for a missing value.
 func absent(v string) bool {
 	return v == "" || v == "0" || strings.HasPrefix(v, "[") && strings.HasSuffix(v, "]") || v == "N/A"
 }

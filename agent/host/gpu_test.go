@@ -170,7 +170,7 @@ func gpuHost(t *testing.T) Host {
 	})
 }
 
-func TestFactsOfAHost(t *testing.T) {
+func TestFacts(t *testing.T) {
 	t.Parallel()
 	h := gpuHost(t)
 	now := time.Now()
@@ -186,7 +186,7 @@ func TestFactsOfAHost(t *testing.T) {
 	require.NotEmpty(t, f.Hostname)
 }
 
-func TestFactsFailWhenTheGPUsDo(t *testing.T) {
+func TestFactsGPUError(t *testing.T) {
 	t.Parallel()
 	h := gpuHost(t)
 	h.smi = nvidiaSMI{path: agenttest.Stub(t, "echo broken; exit 9")}
@@ -194,13 +194,13 @@ func TestFactsFailWhenTheGPUsDo(t *testing.T) {
 	require.Equal(t, schema.KindTaskFailed, schema.KindOf(err))
 }
 
-func TestFactsOfAnEmptyRoot(t *testing.T) {
+func TestFactsEmptyRoot(t *testing.T) {
 	t.Parallel()
 	f, err := host(t, nil).Collect(t.Context(), time.Now())
 	require.NoError(t, err)
 	require.NotEmpty(t, f.OS)
 	require.Positive(t, f.CPUs)
-	require.Len(t, f.Disks, 1, "the file system where no device is to be seen")
+	require.Len(t, f.Disks, 1, "the file system without a visible device")
 }
 
 func probed(t *testing.T, p Probe, offset *time.Duration) (inventory.ProbeReport, map[string]inventory.ProbeCheck) {

@@ -10,14 +10,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
-// What a healthy node has at least.
+// Minimum resources of a healthy node.
 const (
 	minFreeDisk    = 256 << 20
 	minFreeMemory  = 128 << 20
 	maxClockOffset = time.Minute
 )
 
-// Probe runs node.probe: is this machine fit to be given work?
+// Probe runs node.probe, which checks whether the machine can run tasks.
 type Probe struct {
 	Host     Host
 	StateDir string
@@ -46,7 +46,7 @@ func (p Probe) diskSpace() inventory.ProbeCheck {
 func (p Probe) memory() inventory.ProbeCheck {
 	m := p.Host.memory()
 	if m.available == 0 {
-		return inventory.ProbeCheck{Name: "memory", OK: true, Detail: "this platform does not tell what is available"}
+		return inventory.ProbeCheck{Name: "memory", OK: true, Detail: "available memory is unknown on this platform"}
 	}
 	return inventory.ProbeCheck{Name: "memory", OK: m.available >= minFreeMemory,
 		Detail: fmt.Sprintf("%s of %s available, want %s", size(m.available), size(m.total), size(minFreeMemory))}

@@ -23,7 +23,8 @@ type Pair struct {
 	Facts       trust.CertFacts
 }
 
-// parseIdentity checks that the pair belongs together and names a node.
+// parseIdentity verifies that certificate and key match and that the certificate
+// names a node.
 func parseIdentity(certPEM, keyPEM []byte) (*Pair, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -40,7 +41,7 @@ func parseIdentity(certPEM, keyPEM []byte) (*Pair, error) {
 	return &Pair{Certificate: pair, Leaf: leaf, ID: id, Facts: trust.CertFactsOf(leaf)}, nil
 }
 
-// matches refuses an identity of another node or environment.
+// matches rejects an identity of another node or environment.
 func (i *Pair) matches(c Config) error {
 	switch {
 	case i.ID.NodeID != c.NodeID:
@@ -51,11 +52,10 @@ func (i *Pair) matches(c Config) error {
 	return nil
 }
 
-// checkIssuer compares the certificate with the bundle of node issuers: a pair
-// may be whole and in its time and yet be of a node CA that was replaced. Each
-// issuer is tried at a time when it and the certificate are both valid: a
-// backdated certificate may be older than a fresh CA. A bundle that is not
-// there says nothing.
+// checkIssuer verifies the certificate against the bundle of node issuers: a valid
+// pair may come from a node CA that was replaced. Each issuer is checked at a time
+// when both it and the certificate are valid, because a backdated certificate may be
+// older than a new CA. A missing bundle is no error.
 func (i *Pair) checkIssuer(bundlePath string) error {
 	text, err := os.ReadFile(bundlePath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,7 +114,7 @@ func (i *Pair) acceptedBy(issuers [][]byte) bool {
 	return false
 }
 
-// parseCerts reads the certificates of a PEM text and skips what is none.
+// parseCerts parses the certificates of a PEM text and skips other blocks.
 func parseCerts(text []byte) []*x509.Certificate {
 	var out []*x509.Certificate
 	for {

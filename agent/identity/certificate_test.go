@@ -41,7 +41,7 @@ func TestCheckIssuer(t *testing.T) {
 	require.NoError(t, id.checkIssuer(path))
 }
 
-func TestIssuerOlderThanItsBackdatedCertificate(t *testing.T) {
+func TestCheckIssuerBackdatedCertificate(t *testing.T) {
 	t.Parallel()
 	ca := agenttest.NewAuthority(t, "fresh node ca")
 	key, err := newStagedKey()

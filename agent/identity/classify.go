@@ -14,7 +14,7 @@ var ErrNone = errors.New("no certificate and key")
 // handshake ends with it before anything is sent.
 var ErrIssuer = errors.New("the server does not accept the issuer of this certificate")
 
-// result is what the outcome of a request says about the identity it presented.
+// result classifies the outcome of a request for the identity that it presented.
 type result int
 
 const (
@@ -35,7 +35,7 @@ const (
 	resultRefused
 )
 
-// classify reads what an error says about the identity.
+// classify maps an error to its consequence for the identity.
 //
 // Of the coded answers, only expired and issuer_retired lead to recovery. A
 // replica that has not loaded a new CA generation yet answers unknown_issuer to a

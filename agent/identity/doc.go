@@ -5,7 +5,7 @@
 // the identity and takes at most one action for it: enroll, renew, recover, confirm
 // a new certificate with its first call, fall back to another stored certificate,
 // or wipe. Manager.Observe takes the outcome of each poll; classify.go maps an
-// error to what it says about the identity.
+// error to its consequence for the identity.
 //
 //	none          enroll, or recover
 //	active        wait until the certificate is due

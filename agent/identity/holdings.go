@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// holdings are the stored identities of the node and the tokens that it knows.
+// holdings are the stored identities of the node and its tokens.
 type holdings struct {
 	conf  Config
 	log   *slog.Logger
@@ -25,7 +25,7 @@ type holdings struct {
 
 	inUse    atomic.Pointer[Version]
 	versions []*Version // newest first
-	// rejected says why versions, by serial, are not used for now.
+	// rejected holds the reasons why versions, by serial, are not used at present.
 	rejected map[string]string
 	saved    persistedState
 
@@ -90,7 +90,7 @@ func (h *holdings) publish(v *Version) {
 	if token == "" || h.conf.EnvFile == "" {
 		return
 	}
-	done, err := replaceEnvToken(h.dir.Files, h.conf.EnvFile, token, h.knows)
+	done, err := replaceEnvToken(h.dir.Files, h.conf.EnvFile, token, h.hasToken)
 	switch {
 	case err != nil:
 		h.log.Warn("cannot write the env file, the recovery token is in the state folder only",
@@ -100,8 +100,8 @@ func (h *holdings) publish(v *Version) {
 	}
 }
 
-// knows reports whether this node has used or holds a token.
-func (h *holdings) knows(token string) bool {
+// hasToken reports whether this node has used or holds a token.
+func (h *holdings) hasToken(token string) bool {
 	d := tokenDigest(token)
 	return slices.Contains(h.saved.Spent, d) || slices.ContainsFunc(h.versions, func(v *Version) bool {
 		return v.Meta.RecoveryToken == token || slices.Contains(v.Meta.Spent, d)
@@ -112,7 +112,7 @@ func (h *holdings) knows(token string) bool {
 // an enrollment.
 func (h *holdings) unspent() bool {
 	t := h.conf.Token.Reveal()
-	return t != "" && !h.knows(t)
+	return t != "" && !h.hasToken(t)
 }
 
 // operatorToken reports whether an operator put a new token into the
@@ -130,7 +130,7 @@ func (h *holdings) save() {
 	}
 }
 
-// install copies the version to the configured paths, for people to read.
+// install copies the version to the configured paths, for operators.
 func (h *holdings) install(v *Version) {
 	if v.Number == 0 {
 		return

@@ -18,9 +18,9 @@ import (
 
 // The names of keys in the state folder.
 const (
-	stagedFile      = "next-key.json"
-	stagedEnrolment = "enroll-key.json"
-	recoveryKeyFile = "recovery-key.pem"
+	stagedFile       = "next-key.json"
+	stagedEnrollment = "enroll-key.json"
+	recoveryKeyFile  = "recovery-key.pem"
 )
 
 // tokenDigest identifies a token without revealing it.
@@ -28,7 +28,7 @@ func tokenDigest(token string) string {
 	return text.SHA256Hex([]byte("gpuaas agent token\n" + token))
 }
 
-// keyRing makes and keeps the keys that are in no version.
+// keyRing creates and stores the keys that belong to no version.
 type keyRing struct {
 	state disk.StateDir
 }
@@ -79,10 +79,10 @@ func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// wipe takes every key away.
+// wipe removes every key.
 func (r keyRing) wipe() error {
 	return errors.Join(r.state.Files.System().Wipe(r.state.File(stagedFile)),
-		r.state.Files.System().Wipe(r.state.File(stagedEnrolment)), r.state.Files.System().Wipe(r.state.File(recoveryKeyFile)))
+		r.state.Files.System().Wipe(r.state.File(stagedEnrollment)), r.state.Files.System().Wipe(r.state.File(recoveryKeyFile)))
 }
 
 // signed is the base64 signature of a statement.

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 )
 
-// TestRecoveryKeyOfAnotherKind is no recovery key.
-func TestRecoveryKeyOfAnotherKind(t *testing.T) {
+// TestRecoverRejectsOtherKeyTypes is no recovery key.
+func TestRecoverRejectsOtherKeyTypes(t *testing.T) {
 	t.Parallel()
 	s := disk.StateDir{Path: t.TempDir()}
 	key, err := newStagedKey()

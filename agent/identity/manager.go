@@ -93,7 +93,7 @@ func (m *Manager) Reconcile(ctx context.Context) Outcome {
 	}
 }
 
-// next is the state that follows when nothing is left to wait for.
+// next returns the state that follows when no wait is left.
 func (m *Manager) next(v *Version) State {
 	switch {
 	case v == nil:
@@ -194,7 +194,7 @@ func (m *Manager) PollTimeout(v *Version) time.Duration {
 	return min(m.timing.PollTimeout, max(due, time.Second).Round(time.Second))
 }
 
-// presentTo refuses where the server could only refuse.
+// presentTo returns an error if the server cannot accept the certificate.
 func (v *Version) presentTo(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	if !v.acceptedBy(r.AcceptableCAs) {
 		return nil, ErrIssuer
@@ -202,8 +202,8 @@ func (v *Version) presentTo(r *tls.CertificateRequestInfo) (*tls.Certificate, er
 	return &v.Certificate, nil
 }
 
-// failed records a failure and when to retry: when the answer says so, else by
-// the backoff, always with jitter.
+// failed records a failure and the time to retry: from the answer's Retry-After, else
+// from the backoff, always with jitter.
 func (m *Manager) failed(did Action, err error, wait time.Duration) Outcome {
 	if after, ok := apierror.RetryAfter(err); ok {
 		wait = m.jitter.Spread(after)

@@ -8,9 +8,8 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 )
 
-// Observe takes the outcome of a request made with the identity in use. It
-// returns true when it changed something, so that the next pass is worth making
-// at once.
+// Observe records the outcome of a request made with the identity in use. It returns
+// true when the state changed, so that the caller should make the next pass at once.
 func (m *Manager) Observe(err error) bool {
 	v := m.inUse.Load()
 	if v == nil {
@@ -136,7 +135,7 @@ func (m *Manager) Wipe() Outcome {
 	}
 	out.Err = errors.Join(out.Err, m.keys.wipe(), m.store.wipe(), m.dir.Files.System().Wipe(m.dir.File(memoryFile)))
 	if m.conf.EnvFile != "" {
-		_, err := replaceEnvToken(m.dir.Files, m.conf.EnvFile, "", func(old string) bool { return old == token || m.knows(old) })
+		_, err := replaceEnvToken(m.dir.Files, m.conf.EnvFile, "", func(old string) bool { return old == token || m.hasToken(old) })
 		out.Err = errors.Join(out.Err, err)
 	}
 	m.state = StateRemoved

@@ -14,10 +14,10 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 )
 
-// stagedKey is a key of the next identity, stored before it is asked for, with
-// its certificate request: after a lost answer the agent repeats the same request.
-// The server may have bound a token to any key that it was asked with, so each
-// is kept until an identity that was stored after that is used. Renewal and
+// stagedKey is a key of the next identity. It is stored with its certificate request
+// before the request is sent, so that the agent can repeat the same request after a
+// lost answer. The server may have bound a token to any key of a request, so each key
+// is kept until an identity that was stored later is used. Renewal and
 // recovery share theirs, because a lost renewal may have to be a recovery next.
 // An enrollment's key is bound to its token and has a file of its own.
 type stagedKey struct {
@@ -28,11 +28,11 @@ type stagedKey struct {
 	Key         string `json:"key"`
 	CSR         string `json:"csr"`
 	SPKI        string `json:"spki"` // hex SHA-256 of the public key
-	// After is the number of the newest version when it was last asked with.
+	// After is the number of the newest version at the key's last request.
 	After int `json:"after"`
 }
 
-// stagedKeys is the content of a file: the key that was asked with last first.
+// stagedKeys is the content of a file: the most recently requested key first.
 type stagedKeys struct {
 	Keys []stagedKey `json:"keys"`
 }
@@ -40,11 +40,11 @@ type stagedKeys struct {
 // maxStaged bounds the keys kept for requests without an answer.
 const maxStaged = 4
 
-// path is where the keys for a token's enrollment are, or those for the next
+// path returns the file of the keys for a token's enrollment, or of those for the next
 // identity.
 func (r keyRing) path(token string) string {
 	if token != "" {
-		return r.state.File(stagedEnrolment)
+		return r.state.File(stagedEnrollment)
 	}
 	return r.state.File(stagedFile)
 }
@@ -65,8 +65,8 @@ func (r keyRing) list(token string, incarnation int64) ([]stagedKey, error) {
 	}), nil
 }
 
-// ask returns the first key for the purpose that fits, or makes one, and stores
-// that it is asked with now.
+// ask returns the first suitable key for the purpose, or creates one, and records that
+// it is requested now.
 func (r keyRing) ask(token string, incarnation int64, newest int, fits func(stagedKey) bool) (stagedKey, error) {
 	list, err := r.list(token, incarnation)
 	if err != nil {
@@ -95,7 +95,7 @@ func (r keyRing) ask(token string, incarnation int64, newest int, fits func(stag
 // which is used now: the version's own tokens cannot be bound to them.
 func (r keyRing) dropUsed(v *Version) error {
 	var faults []error
-	for _, name := range []string{stagedFile, stagedEnrolment} {
+	for _, name := range []string{stagedFile, stagedEnrollment} {
 		var all stagedKeys
 		ok, err := r.state.ReadJSON(r.state.File(name), &all)
 		if !ok && err == nil {
@@ -120,7 +120,7 @@ func (r keyRing) dropUsed(v *Version) error {
 // never used: one with the version's own key, or one made after it was stored.
 // enrollment is true for the first where it was an enrollment.
 func (r keyRing) unanswered(v *Version) (open, enrollment bool) {
-	for _, name := range []string{stagedFile, stagedEnrolment} {
+	for _, name := range []string{stagedFile, stagedEnrollment} {
 		var all stagedKeys
 		if _, err := r.state.ReadJSON(r.state.File(name), &all); err != nil {
 			continue

@@ -56,7 +56,7 @@ type API interface {
 	Reconnect() error
 }
 
-// Clock is the time by which certificates are judged.
+// Clock is the time against which certificates are checked.
 type Clock interface {
 	// Now is the server's time as far as it is known.
 	Now() time.Time

@@ -45,8 +45,8 @@ func (m *Manager) reacquire(ctx context.Context) Outcome {
 
 // recover makes one attempt to recover, with each recovery token that may be
 // the live one and each key that the server may have bound it to; a new key
-// comes last. The sequence is the highest known: one behind the server's would
-// look like a copy's.
+// comes last. The sequence is the highest known one, because the server treats a lower
+// one as that of a copied identity.
 func (r *requester) recover(ctx context.Context) (*Version, error) {
 	recovery, err := r.keys.recovery()
 	if err != nil {

@@ -61,9 +61,9 @@ func (m *Manager) renewFailed(ctx context.Context, err error) Outcome {
 
 // confirm makes one authenticated call with the unconfirmed identity and then
 // puts it in use. A call whose outcome is unknown puts it in use too: the server
-// may have promoted it, and would soon take the older one for a copy's. Only
-// where the call was certainly refused the older one stays in use, and is renewed
-// again where the refusal is of this certificate.
+// may have promoted it, and would then treat the older one as copied. Only if the call
+// was certainly refused, the older one stays in use; it is renewed again if the
+// refusal concerns this certificate.
 func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 	v := m.unconfirmed
 	err := m.api.Confirm(ctx, v.presentTo)

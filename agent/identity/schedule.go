@@ -13,8 +13,8 @@ type schedule struct {
 	timing Timing
 	jitter wait.Jitter
 
-	retryAt     wait.Timer // nothing is done about the identity before
-	pollBackoff wait.Timer // nothing is asked with the identity before
+	retryAt     wait.Timer // the manager does not act before
+	pollBackoff wait.Timer // no request uses the identity before
 	// mutedUntil is when heartbeats resume, unix ns of the local clock.
 	mutedUntil atomic.Int64
 
@@ -22,7 +22,7 @@ type schedule struct {
 }
 
 // SetTiming replaces the intervals and starts the backoffs over. A nil jitter
-// draws at randos.
+// is random.
 func (s *schedule) SetTiming(t Timing, j wait.Jitter) {
 	s.timing, s.jitter = t, j
 	s.retries = wait.Backoff{Range: t.Retry, Jitter: j}
@@ -38,5 +38,5 @@ func (s *schedule) Muted(now time.Time) bool {
 	return left > 0 && left <= s.timing.Locked.Max
 }
 
-// RetryIn is how long nothing is to be done about the identity.
+// RetryIn returns the time until the manager acts again.
 func (s *schedule) RetryIn() time.Duration { return s.retryAt.Left(s.local()) }

@@ -25,15 +25,15 @@ const maxSpent = 16
 // persistedState is what outlives the process beside the versions. It can be
 // derived again when it is lost.
 type persistedState struct {
-	// Seen is the digest of the env file's token when it was last used: another
-	// one means that an operator put it there.
+	// Seen is the digest of the env file's token when it was last used. A different
+	// token was put there by an operator.
 	Seen string `json:"seen,omitempty"`
 	// Spent are digests of tokens that paid for an identity.
 	Spent []string `json:"spent,omitempty"`
 	// Installed is true once the copies at the configured paths were made, so
 	// that both missing means that an operator moved them aside.
 	Installed bool `json:"installed,omitempty"`
-	// Proven is the newest version that the server was seen to accept.
+	// Proven is the newest version that the server accepted.
 	Proven int `json:"proven,omitempty"`
 	// ServerTime is the latest time that a server sent: a lower bound.
 	ServerTime time.Time `json:"server_time,omitzero"`
@@ -63,7 +63,7 @@ func (m *persistedState) spend(env string, digests ...string) {
 }
 
 // removal is the durable note that the node was removed: the agent must not
-// come back with what a wipe could not reach.
+// start again with data that a wipe could not remove.
 type removal struct {
 	NodeID string    `json:"node_id"`
 	At     time.Time `json:"at"`
@@ -80,8 +80,8 @@ func wasRemoved(s disk.StateDir, c Config) bool {
 	return r.NodeID == c.NodeID && (c.Token.Empty() || tokenDigest(c.Token.Reveal()) == r.Token)
 }
 
-// replaceEnvToken puts a token into the env file in the place of one that may
-// go. It returns false when the file holds an operator's token by now.
+// replaceEnvToken replaces the env file's token if mayGo allows that. It returns false
+// if the file holds an operator's token.
 func replaceEnvToken(d disk.Files, path, token string, mayGo func(old string) bool) (bool, error) {
 	text, err := d.System().ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

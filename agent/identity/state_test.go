@@ -13,7 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/envfile"
 )
 
-func TestEnvFileThatIsALinkIsLeftAlone(t *testing.T) {
+func TestEnvFileLinkUnchanged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")

@@ -39,9 +39,9 @@ type VersionStatus struct {
 // Status is what a state folder holds about the identity.
 type Status struct {
 	Identity *trust.CertFacts `json:"identity"`
-	// IdentityFault says why there is no usable identity.
+	// IdentityFault is the reason why there is no usable identity.
 	IdentityFault string `json:"identity_fault,omitempty"`
-	// IssuerFault says that no node CA of the bundle issued the certificate.
+	// IssuerFault is set when no node CA of the bundle issued the certificate.
 	IssuerFault string `json:"issuer_fault,omitempty"`
 	// Versions are the stored identities, newest first.
 	Versions []VersionStatus `json:"identity_versions"`
@@ -57,8 +57,8 @@ type Status struct {
 	Removed bool `json:"removed,omitempty"`
 }
 
-// ReadStatus reads the identity in a state folder as a start of the agent
-// would. It cannot tell what the server refuses.
+// ReadStatus reads the identity from a state folder as a starting agent does.
+// The server's refusals are unknown to it.
 func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 	s := Status{Versions: []VersionStatus{}}
 	m := New(c, Timing{}, dir, nil, clock, slog.New(slog.DiscardHandler))

@@ -17,8 +17,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// keepVersions is how many identities are kept: the newest and the one before.
-// The one in use and the last one that was proven are kept besides.
+// keepVersions is the number of identities that are kept: the newest and its
+// predecessor. The identity in use and the last confirmed one are kept too.
 const keepVersions = 2
 
 // The files of a version's folder.
@@ -27,13 +27,13 @@ const (
 	keyFile   = "key.pem"
 	chainFile = "chain.pem"
 	metaFile  = "meta.json"
-	unborn    = ".new" // ends the name of a folder that is being written
+	unborn    = ".new" // suffix of a folder that is being written
 )
 
 // Version is a stored identity.
 type Version struct {
 	*Pair
-	// Number is the folder's; 0 is the pair that lay at the configured paths.
+	// Number is the folder's number; 0 is the pair at the configured paths.
 	Number int
 	Meta   Meta
 }
@@ -43,17 +43,17 @@ type Meta struct {
 	Sequence int64             `json:"sequence"`
 	Via      trust.IssueMethod `json:"via"`
 	StoredAt time.Time         `json:"stored_at"` // the server's time when known
-	// RecoveryToken is live from the certificate's first use on, and possible
-	// before; the one of the version before dies then.
+	// RecoveryToken becomes valid at the certificate's first use at the latest,
+	// which also revokes the token of the previous version.
 	RecoveryToken     string    `json:"recovery_token,omitempty"`
 	RecoveryExpiresAt time.Time `json:"recovery_expires_at,omitzero"`
 	// Spent are digests of tokens that paid for this and former identities.
 	Spent []string `json:"spent,omitempty"`
 }
 
-// versionStore keeps identities in numbered folders that appear whole or not at
-// all: a folder is written under another name, synced, read back and renamed.
-// The pair at the configured paths is a copy for people to look at.
+// versionStore stores identities in numbered folders, each atomically: it writes a
+// folder under another name, syncs it, reads it back and renames it. The pair at the
+// configured paths is a copy for operators.
 type versionStore struct {
 	dir               string
 	certPath, keyPath string
@@ -91,8 +91,8 @@ func (s versionStore) numbers() (whole []int, highest int, err error) {
 	return whole, highest, nil
 }
 
-// list returns the readable stored versions, newest first, and after them the
-// pair at the configured paths when no version is that pair.
+// list returns the readable stored versions, newest first. Without any, it returns the
+// pair at the configured paths.
 func (s versionStore) list() ([]*Version, error) {
 	numbers, _, err := s.numbers()
 	if err != nil {
@@ -131,7 +131,7 @@ func (s versionStore) loose() (*Version, error) {
 	return &Version{Pair: id}, nil
 }
 
-// read reads a version's folder and checks that it is whole.
+// read parses a version's folder and verifies that it is complete.
 func (s versionStore) read(dir string) (*Version, error) {
 	parts := map[string][]byte{}
 	for _, name := range []string{certFile, keyFile, chainFile, metaFile} {
@@ -150,13 +150,13 @@ func (s versionStore) read(dir string) (*Version, error) {
 	return v, err
 }
 
-// join puts the chain behind the certificate.
+// join appends the chain to the certificate.
 func join(certPEM, chainPEM []byte) []byte {
 	return slices.Concat(bytes.TrimRight(certPEM, "\n"), []byte("\n"), chainPEM)
 }
 
-// add durably stores a new version and returns it as read back. On an error
-// every older version is as it was.
+// add durably stores a new version and returns it as read back. An error leaves the
+// older versions unchanged.
 func (s versionStore) add(certPEM, chainPEM, keyPEM []byte, m Meta) (*Version, error) {
 	meta, err := json.Marshal(m)
 	if err != nil {
@@ -173,11 +173,11 @@ func (s versionStore) add(certPEM, chainPEM, keyPEM []byte, m Meta) (*Version, e
 		err = s.disk.System().Rename(dir, s.path(number))
 	}
 	if err != nil {
-		s.drop(dir) //nolint:errcheck // best effort; the next prune takes it away
+		s.drop(dir) //nolint:errcheck // best effort; the next prune removes it
 		return nil, fmt.Errorf("storing the new identity: %w", err)
 	}
 	if err := s.disk.System().SyncDir(s.dir); err != nil {
-		// The folder may or may not be there after a crash; either is whole.
+		// A crash may lose the folder, but never a part of it.
 		return nil, fmt.Errorf("storing the new identity: %w", err)
 	}
 	v.Number = number
@@ -246,62 +246,4 @@ func (s versionStore) missing() bool {
 	_, cert := s.disk.System().ReadFile(s.certPath)
 	_, key := s.disk.System().ReadFile(s.keyPath)
 	return errors.Is(cert, fs.ErrNotExist) && errors.Is(key, fs.ErrNotExist)
-}
-
-// prune removes dropped versions, those older than all kept ones, and folders that
-// a crash left half written. A newer folder that cannot be read stays: it may belong
-// to another node, or an operator may repair it.
-func (s versionStore) prune(kept, gone []*Version) error {
-	entries, err := s.disk.System().ReadDir(s.dir)
-	if err != nil {
-		return err
-	}
-	oldest := 0
-	for _, v := range kept {
-		if oldest == 0 || v.Number < oldest {
-			oldest = v.Number
-		}
-	}
-	for _, e := range entries {
-		name, torn := strings.CutSuffix(e.Name(), unborn)
-		n, err := strconv.Atoi(name)
-		over := torn || n < oldest || slices.ContainsFunc(gone, func(v *Version) bool { return v.Number == n })
-		if !e.IsDir() || err != nil || !over {
-			continue
-		}
-		if err := s.drop(filepath.Join(s.dir, e.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// drop wipes a folder's files and removes it, the key first.
-func (s versionStore) drop(dir string) error {
-	for _, name := range []string{keyFile, metaFile, certFile, chainFile} {
-		if err := s.disk.System().Wipe(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	if err := s.disk.System().Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// wipe removes every version and both copies, also damaged ones.
-func (s versionStore) wipe() error {
-	entries, err := s.disk.System().ReadDir(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	faults := []error{err, s.disk.System().Wipe(s.keyPath), s.disk.System().Wipe(s.certPath)}
-	for _, e := range entries {
-		if e.IsDir() {
-			faults = append(faults, s.drop(filepath.Join(s.dir, e.Name())))
-		} else {
-			faults = append(faults, s.disk.System().Wipe(filepath.Join(s.dir, e.Name())))
-		}
-	}
-	return errors.Join(faults...)
 }

@@ -14,21 +14,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
-	"github.com/gpuaas/gpuaas/agent/internal/apierror"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/task"
-	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -36,7 +29,7 @@ import (
 // largest envelope fits.
 const maxAnswerBytes = 4 * wire.MaxBodyBytes
 
-// Client speaks to the node API. Every error is a *schema.Error: the server's
+// Client calls the node API. Every error is a *schema.Error: the server's
 // own, or KindServiceUnavailable when it could not be reached or answered with
 // something else than the API's envelope.
 type Client struct {
@@ -93,32 +86,6 @@ func New(c Config, present func(*tls.CertificateRequestInfo) (*tls.Certificate, 
 	}, nil
 }
 
-// idleFor is how long a connection that nothing uses stays open. The poll takes
-// the one that was used last, so one that was opened beside it for other calls
-// goes after this time; a running task's progress, each 20 s, still finds it.
-const idleFor = 25 * time.Second
-
-// NewTransport speaks HTTP/1.1 alone. An idle node has one request under way, its
-// poll: HTTP/2 would give it nothing but more memory at the server. A peer that
-// vanished is found by the system's probes within 45 s.
-func NewTransport(conf *tls.Config) *http.Transport {
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
-	dial := net.Dialer{
-		Timeout:         15 * time.Second,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 3},
-	}
-	return &http.Transport{
-		TLSClientConfig:     conf,
-		Protocols:           &protocols,
-		DialContext:         dial.DialContext,
-		TLSHandshakeTimeout: 30 * time.Second, // as long as the API gives it, when a fleet comes back at once
-		IdleConnTimeout:     idleFor,
-		MaxIdleConns:        2,
-		MaxIdleConnsPerHost: 2,
-	}
-}
-
 // Close closes idle connections; requests under way end as usual.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
@@ -148,8 +115,8 @@ func (c *Client) do(ctx context.Context, r call, out any) (found bool, err error
 		return false, c.unreachable(err)
 	}
 	defer res.Body.Close()
-	if told, err := http.ParseTime(res.Header.Get("Date")); err == nil {
-		c.clock.Observe(told)
+	if sent, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		c.clock.Observe(sent)
 	}
 	if r.header != nil {
 		*r.header = res.Header
@@ -171,7 +138,7 @@ func (c *Client) do(ctx context.Context, r call, out any) (found bool, err error
 		return true, nil
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return false, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer is not what the contract says")
+		return false, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer does not match the contract")
 	}
 	return true, nil
 }
@@ -215,138 +182,6 @@ func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {
 	return req, nil
 }
 
-// refusal turns an answer that is no success into an error. Only the API's own
-// envelope can carry a meaning: a 404 of some proxy on the way is no "not
-// found".
-func refusal(res *http.Response, body []byte) error {
-	var e schema.ErrorBody
-	if err := json.Unmarshal(body, &e); err == nil && e.Error.Code != "" {
-		return later(res, e.AsError())
-	}
-	hint := ""
-	if res.StatusCode == http.StatusNotFound {
-		hint = "; GPUAAS_API_URL may not route to the node API"
-	}
-	return later(res, schema.Errorf(schema.KindServiceUnavailable, "the answer %d is not the node API's%s", res.StatusCode, hint))
-}
-
-// maxRetryAfter bounds what one answer can ask for.
-const maxRetryAfter = time.Hour
-
-// later adds the answer's Retry-After, in seconds, to its error.
-func later(res *http.Response, err error) error {
-	s, parseErr := strconv.Atoi(res.Header.Get("Retry-After"))
-	if parseErr != nil || s <= 0 {
-		return err
-	}
-	return apierror.WithRetryAfter(err, min(time.Duration(min(s, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter))
-}
-
-// unreachable says in words why there was no answer. The texts of the network
-// layers hold addresses and no secret: tokens travel in bodies only.
-func (c *Client) unreachable(err error) error {
-	var unknown x509.UnknownAuthorityError
-	var host x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	switch {
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		at := c.clock.Now()
-		c.clock.doubt()
-		return schema.Wrap(schema.KindServiceUnavailable, err,
-			"the server's certificate is not valid at %s, the time here: nothing was sent; is this node's clock right?", text.FormatTime(at))
-	case errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid):
-		return schema.Wrap(schema.KindServiceUnavailable, err, "the server is not the one of GPUAAS_CA_BUNDLE_PATH; nothing was sent")
-	}
-	return schema.Wrap(schema.KindServiceUnavailable, err, "the node API does not answer")
-}
-
-// Certificate requests a certificate: enroll, certificates/renew or recover.
-func (c *Client) Certificate(ctx context.Context, path string, body any) (wire.EnrollResponse, error) {
-	var a wire.EnrollResponse
-	found, err := c.do(ctx, call{method: http.MethodPost, path: path, body: body, correlationID: schema.NewID()}, &a)
-	if err == nil && !found {
-		err = schema.Errorf(schema.KindServiceUnavailable, "the answer holds no certificate")
-	}
-	if err == nil {
-		c.clock.Observe(a.ServerTime)
-	}
-	return a, err
-}
-
-// PollResponse is the answer to a poll.
-type PollResponse struct {
-	// Offer is nil when there is no task.
-	Offer *wire.TaskOffer
-	// VerifierSet names the newest verifier set, zero when the answer does not.
-	VerifierSet trust.VerifierSetRef
-	// CanceledTasks are tasks whose progress must be reported at once.
-	CanceledTasks []string
-}
-
-// Poll asks for a task. It does not wait where the timeout is below a second.
-func (c *Client) Poll(ctx context.Context, timeout time.Duration, poll wire.PollRequest) (p PollResponse, err error) {
-	if timeout >= time.Second {
-		poll.WaitSeconds = timeout.Truncate(time.Millisecond).Seconds()
-	}
-	var header http.Header
-	o := new(wire.TaskOffer)
-	found, err := c.do(ctx, call{method: http.MethodPost, path: "/tasks/wait", body: poll, repeatable: true, timeout: timeout + 20*time.Second, header: &header}, o)
-	if err != nil {
-		return p, err
-	}
-	if found {
-		p.Offer = o
-	}
-	if name := header.Get(wire.HeaderVerifierSet); name != "" {
-		p.VerifierSet, _ = trust.ParseVerifierSetRef(name) // zero, as when there is none
-	}
-	if list := header.Get(wire.HeaderCanceledTasks); list != "" {
-		p.CanceledTasks = strings.Split(list, ",")
-	}
-	return p, nil
-}
-
-// VerifierSets returns the verifier sets above a version, oldest first.
-func (c *Client) VerifierSets(ctx context.Context, after int64) (trust.VerifierSets, error) {
-	var s trust.VerifierSets
-	_, err := c.do(ctx, call{
-		method: http.MethodGet, path: "/verifier-sets", query: url.Values{"after": {strconv.FormatInt(after, 10)}},
-	}, &s)
-	return s, err
-}
-
-// Trust returns the current CA bundles, and the certificates of the server that
-// sent them.
-func (c *Client) Trust(ctx context.Context) (t trust.NodeTrust, chain []*x509.Certificate, err error) {
-	_, err = c.do(ctx, call{method: http.MethodGet, path: "/trust", chain: &chain}, &t)
-	return t, chain, err
-}
-
-// Progress extends a task's lease.
-func (c *Client) Progress(ctx context.Context, taskID string, p task.Progress, correlationID string) (wire.ProgressResponse, error) {
-	var a wire.ProgressResponse
-	_, err := c.do(ctx, call{
-		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/progress",
-		body: p, correlationID: correlationID,
-	}, &a)
-	return a, err
-}
-
-// Result reports a task's result, signed by the certificate's key.
-func (c *Client) Result(ctx context.Context, taskID string, r task.Result, correlationID string) error {
-	_, err := c.do(ctx, call{
-		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
-		body: r, correlationID: correlationID, signAs: trust.ResultPayloadType(taskID),
-	}, nil)
-	return err
-}
-
-// Heartbeat reports the node's state.
-func (c *Client) Heartbeat(ctx context.Context, h wire.HeartbeatRequest) error {
-	_, err := c.do(ctx, call{method: http.MethodPost, path: "/heartbeat", body: h}, nil)
-	return err
-}
-
 // errNoKey means that the client presents no certificate.
 var errNoKey = errors.New("no key to sign with")
 
@@ -362,27 +197,6 @@ func (c *Client) sign(payloadType string, body []byte) (string, error) {
 		return "", schema.Wrap(schema.KindInternal, err, "signing a document")
 	}
 	return base64.RawURLEncoding.EncodeToString(signature), nil
-}
-
-// VerifyChain verifies the server's chain under other roots than those it was
-// accepted with.
-func (c *Client) VerifyChain(roots, chain []*x509.Certificate) error {
-	if len(chain) == 0 {
-		return errors.New("the connection names no certificate")
-	}
-	base, err := url.Parse(c.base)
-	if err != nil {
-		return err
-	}
-	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: base.Hostname(), CurrentTime: c.clock.Now()}
-	for _, r := range roots {
-		o.Roots.AddCert(r)
-	}
-	for _, between := range chain[1:] {
-		o.Intermediates.AddCert(between)
-	}
-	_, err = chain[0].Verify(o)
-	return err
 }
 
 // BundlePath is the path of the CA bundle that the client was made with.

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A peer that vanished without a word is found out by the system in 45 s.
-func TestHalfOpenConnectionsAreFoundOut(t *testing.T) {
+// TCP keepalive detects a vanished peer within 45 s.
+func TestDetectHalfOpenConnections(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 )
 
-// TestRetryAfterOfAnAnswer bounds what one answer can ask for.
-func TestRetryAfterOfAnAnswer(t *testing.T) {
+// TestParseRetryAfter bounds what one answer can ask for.
+func TestParseRetryAfter(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "x": 0, "999999999": maxRetryAfter} {
 		rec := httptest.NewRecorder()

@@ -14,8 +14,8 @@ const (
 	clockReminder  = time.Hour
 )
 
-// Clock is the time by which the agent judges certificates. It uses, in
-// this order:
+// Clock is the time against which the agent checks certificates. It uses, in this
+// order:
 //
 //   - the server's time of the latest answer, advanced by the local clock's
 //     progress. It arrives inside TLS, from a server that the CA bundle verifies
@@ -44,7 +44,7 @@ func NewClock(local func() time.Time, log *slog.Logger) *Clock {
 	return &Clock{local: local, log: log}
 }
 
-// Now is the time to judge by.
+// Now returns the time against which certificates are checked.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

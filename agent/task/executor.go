@@ -11,21 +11,22 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Task is what an executor sees of a task.
+// Task is an executor's view of a task.
 type Task struct {
 	task.Payload
 	// ClockOffset is the node's clock minus the server's, nil when unknown.
 	ClockOffset *time.Duration
 	// Note sets the message of the next progress call.
 	Note func(message string)
-	// Remember stores the executor's memory durably before it returns; Recall
+	// Remember stores the executor's record durably before it returns; Recall
 	// reads it after a restart (ok is false at the first run).
 	Remember func(v any) error
 	Recall   func(v any) (ok bool, err error)
-	// Paused reports whether an operator wants nothing new to be begun.
+	// Paused reports whether an operator paused the operation: nothing new may
+	// begin.
 	Paused func() bool
-	// Output takes what the work prints, for people to read: its last
-	// task.MaxOutputTail bytes go with the result.
+	// Output receives the work's output for operators. Its last
+	// task.MaxOutputTail bytes are part of the result.
 	Output io.Writer
 	// Dir is the task's working folder, empty at the start of each run and
 	// removed at its end; "" when its executor asks for none.
@@ -43,18 +44,17 @@ type Executor struct {
 	// and the table's.
 	Limit func(p task.Payload, now time.Time) time.Duration
 	// Resumable means that Run may be called again for a task that a crash
-	// interrupted although its effect is destructive: it knows from its own
-	// durable memory what it already did.
+	// interrupted although its effect is destructive, because its durable
+	// record holds what it already did.
 	Resumable bool
 	// Folder asks for a working folder.
 	Folder bool
 	// Pauses means that Run checks Task.Paused. Any other executor does not begin
 	// while its task is paused, and a later pause does not interrupt it.
 	Pauses bool
-	// Reported is called when the server took the result of a succeeded run,
-	// each time that it did. True means that it is the last thing of this agent:
-	// the task stays unreported in the journal, so that the next start continues
-	// here after a crash.
+	// Reported is called each time the server accepted the result of a succeeded
+	// run. If it returns true, the agent stops: the task stays unreported in the
+	// journal, so that the next start continues here after a crash.
 	Reported func(p task.Payload) bool
 }
 

@@ -30,7 +30,7 @@ const (
 // the tolerance of the clocks, so that no replay finds the journal empty.
 const keepAfterExpiry = 10 * time.Minute
 
-// Entry is what the agent remembers of one task.
+// Entry is the journal's record of one task.
 type Entry struct {
 	TaskID     string          `json:"task_id"`
 	Digest     string          `json:"digest"`  // hex SHA-256 of the signed bytes
@@ -43,18 +43,18 @@ type Entry struct {
 	// unknown.
 	ClockOffset *time.Duration `json:"clock_offset,omitempty"`
 	Step        string         `json:"step"`
-	// Memo is the executor's own memory of an unfinished task.
+	// Memo is the executor's own record of an unfinished task.
 	Memo   json.RawMessage `json:"memo,omitempty"`
 	Result *task.Result    `json:"result,omitempty"`
 	// ResultSHA256 is the hex SHA-256 of Result in its JSON form: a result that
-	// reads but is not the one that was recorded is never reported.
+	// differs from the recorded one is never reported.
 	ResultSHA256 string `json:"result_sha256,omitempty"`
 	// TrustedAt is the time by which the task was accepted.
 	TrustedAt time.Time `json:"trusted_at,omitzero"`
-	// Reported is true once the server has the result or does not want it.
+	// Reported is true once the server has the result or has rejected it.
 	Reported bool `json:"reported,omitempty"`
 
-	// unsaved says that the file does not hold this yet.
+	// unsaved is true while the file does not hold the entry's latest change.
 	unsaved bool
 }
 
@@ -119,8 +119,8 @@ func (f *floorFile) raise(e Entry) {
 	}
 }
 
-// OpenJournal reads what a former process left. An unreadable file is
-// put aside and logged: it must not keep the node from working.
+// OpenJournal reads the journal of previous processes. An unreadable file is
+// set aside and logged, so that it does not stop the agent.
 func OpenJournal(s disk.StateDir, log *slog.Logger) (*Journal, error) {
 	j := &Journal{state: s, entries: map[string]Entry{}}
 	if _, err := s.ReadJSON(s.File("seq-floor.json"), &j.floor); err != nil {
@@ -189,7 +189,7 @@ func (j *Journal) accept(e Entry) error {
 	}
 	j.floor.raise(e)
 	// The entry itself holds the floor until it is pruned, and nothing is pruned
-	// before the floor is stored: a failure here is made good there.
+	// before the floor is stored: pruning stores it again after a failure here.
 	j.storeFloor() //nolint:errcheck // see above
 	return nil
 }
@@ -277,8 +277,8 @@ func (j *Journal) Held() []string {
 	return ids
 }
 
-// Prune forgets tasks that were reported and whose envelopes are void. The
-// floor still refuses them.
+// Prune removes reported tasks whose envelopes have expired. The floor still rejects
+// them.
 func (j *Journal) Prune(now time.Time) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

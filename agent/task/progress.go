@@ -10,9 +10,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// progress extends the task's lease now and then, and at once when another task
-// came, until the returned function is called. It ends the work when the
-// control plane says so.
+// progress extends the task's lease periodically, and at once when another task
+// arrived, until the returned function is called. It ends the work when the control
+// plane cancels it.
 func (t *Runner) progress(ctx context.Context, h *heldTask, p task.Payload, cancel context.CancelCauseFunc) (stop func()) {
 	ctx, end := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -28,7 +28,7 @@ func (t *Runner) progress(ctx context.Context, h *heldTask, p task.Payload, canc
 	}
 }
 
-// await returns after d, at once when the task was nudged, or with the context's
+// await returns after d, at once when the task was woken, or with the context's
 // error.
 func (h *heldTask) await(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
@@ -36,15 +36,15 @@ func (h *heldTask) await(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-h.nudge:
+	case <-h.wake:
 	case <-timer.C:
 	}
 	return nil
 }
 
 // confirm asks whether a task that a former process accepted is still wanted,
-// before anything on the node is changed for it: while the agent was away the
-// operation may have ended. It asks until it gets an answer.
+// before it changes anything on the node: the operation may have ended while the
+// agent was down. It retries until it gets an answer.
 func (t *Runner) confirm(ctx context.Context, h *heldTask, p task.Payload) error {
 	if !h.resumed {
 		return nil

@@ -19,7 +19,7 @@ const refusalTries = 3
 
 // report posts the recorded result until the server has it or will never take
 // it. It retries for as long as the agent runs; a restart continues. It
-// returns true when this was the last thing of the agent; see Executor.Reported.
+// returns true if the agent must stop now; see Executor.Reported.
 func (t *Runner) report(ctx context.Context, h *heldTask, e Entry) (last bool) {
 	p, err := e.Task()
 	if err != nil {
@@ -63,31 +63,31 @@ func (t *Runner) report(ctx context.Context, h *heldTask, e Entry) (last bool) {
 	}
 }
 
-// save makes durable what the disk did not take before, and reports whether
-// nothing is left to store.
+// save stores changes that the disk failed to store before, and reports whether all are
+// stored.
 func (t *Runner) save(taskID string) bool {
 	err := t.journal.save(taskID)
 	if err != nil {
-		t.log.Warn("task still not journalled", "task_id", taskID, "err", err.Error())
+		t.log.Warn("task still not journaled", "task_id", taskID, "err", err.Error())
 	}
 	return err == nil
 }
 
-// final knows the answers that no repetition changes.
+// final reports whether a retry cannot change the answer.
 func final(err error) bool {
 	kinds := []schema.Kind{schema.KindLeaseLost, schema.KindNotFound, schema.KindInvalidRequest, schema.KindFenced, schema.KindForbidden}
 	return slices.Contains(kinds, schema.KindOf(err))
 }
 
 // reported marks the entry, unless the task was offered again meanwhile, and
-// returns when that is durable: else a restart would run or settle the task
+// returns when that is durable: otherwise a restart would run or finalize the task
 // again.
 func (t *Runner) reported(ctx context.Context, taskID string, epoch int64) {
 	err := t.journal.updateInMemory(taskID, func(e *Entry) { e.Reported = e.LeaseEpoch <= epoch })
 	if err == nil {
 		return
 	}
-	t.log.Error("task report not journalled", "task_id", taskID, "err", err.Error())
+	t.log.Error("task report not journaled", "task_id", taskID, "err", err.Error())
 	retry := wait.Backoff{Range: t.timing.Report}
 	for wait.Sleep(ctx, retry.Next()) == nil {
 		if t.save(taskID) {
@@ -96,7 +96,7 @@ func (t *Runner) reported(ctx context.Context, taskID string, epoch int64) {
 	}
 }
 
-// reportRefusal tells the server that the task will not be run, and why.
+// reportRefusal reports to the server that the task is refused, and why.
 func (t *Runner) reportRefusal(ctx context.Context, o wire.TaskOffer, why *schema.Error) {
 	log := t.log.With("task_id", text.Truncate(o.TaskID))
 	log.Error("task refused", "reason", why.Reason, "detail", why.Message)

@@ -124,7 +124,7 @@ func (t *Runner) execute(ctx context.Context, h *heldTask, e Entry, said *tail) 
 	return out, err
 }
 
-// view is what the executor sees of a task.
+// view returns the executor's view of a task.
 func (t *Runner) view(h *heldTask, p task.Payload, e Entry, said *tail) Task {
 	return Task{
 		Payload: p, ClockOffset: e.ClockOffset, Output: said, Paused: h.paused.Load,

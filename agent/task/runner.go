@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Bounds of concurrent work: changes one at a time in the order they came,
+// Bounds of concurrent work: changes one at a time in the order of arrival,
 // reads alongside.
 const (
 	maxReads     = 4
@@ -104,7 +104,7 @@ type Runner struct {
 // heldTask is a task of this process.
 type heldTask struct {
 	resumed bool
-	nudge   chan struct{} // asks for a progress call at once
+	wake    chan struct{} // asks for a progress call at once
 	epoch   atomic.Int64
 	note    atomic.Pointer[string]
 	paused  atomic.Bool
@@ -123,58 +123,16 @@ func NewRunner(c Config) *Runner {
 	return t
 }
 
-// Full reports whether the agent holds as many tasks as it is willing to.
+// Full reports whether the agent holds its maximum number of tasks.
 func (t *Runner) Full() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.held) >= maxHeldTasks
 }
 
-// Offer takes one task from the server: it verifies it, journals it and starts
-// it. A task it already knows is not run again: its lease is renewed, and a
-// recorded result is reported once more. A refusal is a KindTaskRefused error
-// and is reported to the server, unless the node holds the very task: a forged
-// second envelope must not end the real one.
-func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (Verified, error), o wire.TaskOffer) error {
-	task, err := verify(o)
-	if err == nil {
-		err = t.take(ctx, task, o)
-	}
-	if schema.KindOf(err) == schema.KindTaskRefused {
-		t.reportRefusal(ctx, o, schema.AsError(err))
-	}
-	return err
-}
-
-func (t *Runner) take(ctx context.Context, task Verified, o wire.TaskOffer) error {
-	p := task.Payload
-	if known, ok := t.journal.get(p.TaskID); ok {
-		return t.again(ctx, known, task, o)
-	}
-	x, ok := t.execs[p.Type]
-	if !ok {
-		return refuse(reasonUnknownType, "the task type is not known here")
-	}
-	if err := x.Check(p.Params); err != nil {
-		return refuse(reasonParams, "the params are not those of %s: %v", p.Type, err)
-	}
-	offset := t.now().Sub(task.At)
-	e := Entry{
-		TaskID: p.TaskID, Digest: task.Digest, Payload: task.Raw, Seq: p.Seq, LeaseEpoch: o.Lease.Epoch,
-		AcceptedAt: t.now().UTC(), TrustedAt: task.At.UTC(), ExpiresAt: p.ExpiresAt, Step: stepAccepted, ClockOffset: &offset,
-	}
-	if err := t.journal.accept(e); err != nil {
-		return err
-	}
-	t.logger(p).Info("task accepted", "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
-	t.nudgeAll()
-	t.hold(ctx, e, false)
-	return nil
-}
-
-// nudgeAll makes every running task ask whether it is still wanted: a new task
-// often follows the cancellation of an older one.
-func (t *Runner) nudgeAll() {
+// wakeAll makes every running task report its progress at once: a new task often
+// follows the cancellation of a running one.
+func (t *Runner) wakeAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.held {
@@ -185,10 +143,10 @@ func (t *Runner) nudgeAll() {
 // ReportProgressOf makes the named tasks report their progress at once. fresh is
 // true when one of them is named for the first time: a server that repeats names
 // must not make the polls a loop.
-func (t *Runner) ReportProgressOf(news []string) (fresh bool) {
+func (t *Runner) ReportProgressOf(ids []string) (fresh bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, id := range news {
+	for _, id := range ids {
 		if h, ok := t.held[id]; ok {
 			h.ask()
 			fresh, h.named = fresh || !h.named, true
@@ -200,36 +158,9 @@ func (t *Runner) ReportProgressOf(news []string) (fresh bool) {
 // ask makes the task's progress call due at once.
 func (h *heldTask) ask() {
 	select {
-	case h.nudge <- struct{}{}:
+	case h.wake <- struct{}{}:
 	default:
 	}
-}
-
-// again handles a task the journal knows.
-func (t *Runner) again(ctx context.Context, known Entry, task Verified, o wire.TaskOffer) error {
-	if known.Digest != task.Digest {
-		return refuse(reasonOtherPayload, "the task was accepted before with another body")
-	}
-	if o.Lease.Epoch < known.LeaseEpoch {
-		return refuse(reasonEpoch, "the lease is %d, and lease %d was taken", o.Lease.Epoch, known.LeaseEpoch)
-	}
-	err := t.journal.update(known.TaskID, func(e *Entry) {
-		e.LeaseEpoch, e.Reported = max(e.LeaseEpoch, o.Lease.Epoch), false
-	})
-	if err != nil {
-		return err
-	}
-	t.mu.Lock()
-	h, running := t.held[known.TaskID]
-	t.mu.Unlock()
-	t.logger(task.Payload).Info("task offered again", "step", known.Step, "epoch", o.Lease.Epoch)
-	if running {
-		h.epoch.Store(max(h.epoch.Load(), o.Lease.Epoch))
-		return nil
-	}
-	known, _ = t.journal.get(known.TaskID)
-	t.hold(ctx, known, false)
-	return nil
 }
 
 // Resume continues with the tasks of a former process: finished tasks are reported,
@@ -243,8 +174,8 @@ func (t *Runner) Resume(ctx context.Context) {
 	}
 }
 
-// finalizeInterrupted decides about a task that was interrupted. One that must not
-// run twice gets a failed result, because its progress is unknown.
+// finalizeInterrupted handles an interrupted task. A task that must not run twice gets
+// a failed result, because its progress is unknown.
 func (t *Runner) finalizeInterrupted(e *Entry) {
 	p, err := e.Task() // it read when the journal was opened
 	x, known := t.execs[p.Type]
@@ -262,7 +193,7 @@ func (t *Runner) finalizeInterrupted(e *Entry) {
 // hold starts the task's goroutine: run when unfinished, then report. resumed
 // says that a former process accepted it.
 func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
-	h := &heldTask{resumed: resumed, nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
+	h := &heldTask{resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
 	h.epoch.Store(e.LeaseEpoch)
 	t.mu.Lock()
 	if _, ok := t.held[e.TaskID]; ok {

@@ -27,14 +27,14 @@ func (f folders) make(taskID string) (string, error) {
 	return dir, f.state.Files.System().MkdirAll(dir)
 }
 
-// remove takes a task's folder away with whatever is in it.
+// remove removes a task's folder and its content.
 func (f folders) remove(taskID string, log *slog.Logger) {
 	if err := os.RemoveAll(f.state.File(workFolder, taskID)); err != nil {
 		log.Warn("working folder is left behind", "task_id", taskID, "err", err.Error())
 	}
 }
 
-// clear takes away what a former process left.
+// clear removes the folders of previous processes.
 func (f folders) clear(log *slog.Logger) {
 	if err := os.RemoveAll(f.state.File(workFolder)); err != nil {
 		log.Warn("working folders of a former agent are left behind", "err", err.Error())
@@ -59,7 +59,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// text is what is kept, as text.
+// text returns the kept bytes as text.
 func (t *tail) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-func TestTailKeepsTheEnd(t *testing.T) {
+func TestTail(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ in, want string }{
 		"short":                {"a\nb", "a\nb"},

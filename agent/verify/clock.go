@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Clock is the time that tasks are judged by: the latest that a verified
-// grant sent, here or in a former process, carried on by the progress of the
-// local clock, whose reading counts for nothing.
+// Clock is the time against which tasks are checked: the latest time of a verified
+// grant, in this process or a previous one, advanced by the local clock's progress.
+// The local clock's reading itself does not count.
 type Clock struct {
 	local func() time.Time
 

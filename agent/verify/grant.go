@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -30,7 +31,7 @@ func grantKeyDocument() document { return document{trust.LeaseKeyPayloadType, of
 // nonceBytes is the length of a poll's nonce.
 const nonceBytes = 16
 
-// NewNonce is what binds an answer to its poll: an old answer is no answer.
+// NewNonce returns the nonce that binds an answer to its poll.
 func NewNonce() string {
 	b := make([]byte, nonceBytes)
 	rand.Read(b) // it never fails: the program ends instead
@@ -41,10 +42,10 @@ func NewNonce() string {
 type grant struct{ task.Grant }
 
 // grant verifies that the offer was made for this very poll and returns the time
-// by which the offer is judged: the grant's, or a later one that is known.
+// against which the offer is checked: the grant's, or a later one.
 func (v Verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
 	var delegation trust.LeaseKey
-	_, signers, err := grantKeyDocument().read(o.GrantKey, v.Set.accepting(time.Time{}), &delegation)
+	_, signers, err := grantKeyDocument().read(o.GrantKey, v.Set.Accepted(time.Time{}), &delegation)
 	if err != nil {
 		return grant{}, time.Time{}, err
 	}
@@ -64,10 +65,10 @@ func (v Verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
 	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
 		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
 			text.FormatTime(delegation.NotBefore), text.FormatTime(delegation.NotAfter), text.FormatTime(now))
-	case !slices.ContainsFunc(v.Set.accepting(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
+	case !slices.ContainsFunc(v.Set.Accepted(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
 		err = grantKeyDocument().refuse(refusedSignature, "the key that signed this is not in use at %s", text.FormatTime(now))
-	case v.Set.Version > 0 && g.SetVersion == v.Set.Version && g.SetHash != v.Set.Hash:
-		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Version, v.Set.Hash, text.Truncate(g.SetHash))
+	case v.Set.Doc.Version > 0 && g.SetVersion == v.Set.Doc.Version && g.SetHash != v.Set.Hash:
+		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Doc.Version, v.Set.Hash, text.Truncate(g.SetHash))
 	}
 	if err == nil {
 		v.Clock.observe(now)
@@ -86,7 +87,7 @@ func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedEnv, "the delegation is for another environment")
 	case err != nil || len(public) != ed25519.PublicKeySize || d.KeyID == "":
 		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedBody, "the delegation names no key")
-	case slices.ContainsFunc(v.Set.keys, func(k trustKey) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
+	case slices.ContainsFunc(v.Set.Keys, func(k signed.Key) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
 		return trust.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
 	}
 	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: public}, nil
@@ -119,7 +120,7 @@ func (g grant) covers(task Task, lease task.Lease) error {
 	case g.OpSeq != p.Expect.OpSeq:
 		return refuse(refusedExpectation, "the task is of operation %d, the node's is %d", p.Expect.OpSeq, g.OpSeq)
 	case p.Expect.NodeState != "" && g.NodeState != p.Expect.NodeState:
-		return refuse(refusedExpectation, "the task wants the node in state %s, it is in %s", p.Expect.NodeState, text.Truncate(string(g.NodeState)))
+		return refuse(refusedExpectation, "the task expects the node in state %s, it is in %s", p.Expect.NodeState, text.Truncate(string(g.NodeState)))
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// TestBadGrants: each offer of the corpus is refused with its reason.
-func TestBadGrants(t *testing.T) {
+// TestRejectBadGrants: each offer of the corpus is refused with its reason.
+func TestRejectBadGrants(t *testing.T) {
 	t.Parallel()
 	for name, bad := range agenttest.BadGrants() {
 		f := agenttest.NewQuiet(t)
@@ -29,12 +29,12 @@ func TestBadGrants(t *testing.T) {
 	}
 }
 
-// TestExpiredSet: nothing destructive is begun by it, the rest goes on.
+// TestExpiredSet: destructive tasks are rejected, the others are accepted.
 func TestExpiredSet(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	v := verifierFor(f)
-	v.Set.expires = time.Now().Add(-time.Minute)
+	v.Set.Doc.ExpiresAt = time.Now().Add(-time.Minute)
 	for _, row := range task.Types() {
 		_, err := v.Verify(f.Granted(f.OfferOf(f.Payload(row.Type, 1, nil), 1), testNonce))
 		if row.Effect != task.EffectDestructive {
@@ -45,12 +45,12 @@ func TestExpiredSet(t *testing.T) {
 	}
 }
 
-// TestForkedSetInAGrant is refused: two sets of one version cannot both be true.
-func TestForkedSetInAGrant(t *testing.T) {
+// TestGrantWithForkedSet is refused: two sets of one version cannot both be true.
+func TestGrantWithForkedSet(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	v := verifierFor(f)
-	v.Set.Version, v.Set.Hash = 2, text.SHA256Hex([]byte("mine"))
+	v.Set.Doc.Version, v.Set.Hash = 2, text.SHA256Hex([]byte("mine"))
 	f.OnGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 2, text.SHA256Hex([]byte("other")) }
 	o := f.OfferOf(f.Payload(task.WorkloadCordon, 1, nil), 1)
 	_, err := v.Verify(f.Granted(o, testNonce))
@@ -60,9 +60,9 @@ func TestForkedSetInAGrant(t *testing.T) {
 	require.NoError(t, err, "a replica that is behind")
 }
 
-// TestTimeIsTheServers: the node's clock has no say, and what was once told is
-// never gone back on.
-func TestTimeIsTheServers(t *testing.T) {
+// TestVerifyByServerTime: the node's clock does not count, and the time never goes
+// back.
+func TestVerifyByServerTime(t *testing.T) {
 	t.Parallel()
 	year := 365 * 24 * time.Hour
 	for name, off := range map[string]time.Duration{"ahead": year, "behind": -year} {
@@ -82,9 +82,9 @@ func TestTimeIsTheServers(t *testing.T) {
 	}
 }
 
-// TestRefusedGrantTellsNoTime: a delegation bounds how far its replica can move
+// TestRejectedGrantKeepsClock: a delegation bounds how far its replica can move
 // the node's time.
-func TestRefusedGrantTellsNoTime(t *testing.T) {
+func TestRejectedGrantKeepsClock(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	v := verifierFor(f)
@@ -130,9 +130,9 @@ func TestBitFlipsOfAnOffer(t *testing.T) {
 	require.Less(t, accepted, 100)
 }
 
-// TestKnownTaskPastItsTime: the journal's own task may be offered again past its
+// TestOfferKnownTaskAfterExpiry: the journal's own task may be offered again past its
 // time, since nothing new is begun.
-func TestKnownTaskPastItsTime(t *testing.T) {
+func TestOfferKnownTaskAfterExpiry(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	p := f.Payload(task.WorkloadCordon, 1, nil)
@@ -146,7 +146,7 @@ func TestKnownTaskPastItsTime(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// FuzzDecode is B39: what was verified is what is executed. A body that the
+// FuzzDecode: the verified bytes are the executed ones. A body that the
 // strict decoder takes reads the same for a plain one and at a restart.
 func FuzzDecode(f *testing.F) {
 	api := agenttest.NewQuiet(f)

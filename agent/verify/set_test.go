@@ -19,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // opened is the trust of a node with a bundle, over a state folder.
@@ -30,9 +31,9 @@ func opened(c *agenttest.Chain, dir string, bundle trust.TaskTrust) (*SetStore, 
 	return r, log
 }
 
-// TestSetsAreWalked: a node that was away takes one set after the other, over
+// TestFollowSets: a node that was off accepts one set after the other, over
 // expired ones, stores each and never goes back, whatever bundle it has.
-func TestSetsAreWalked(t *testing.T) {
+func TestFollowSets(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	c := agenttest.NewChain(t, f)
@@ -48,14 +49,14 @@ func TestSetsAreWalked(t *testing.T) {
 			for _, older := range []int{0, 1} {
 				again, _ := opened(c, dir, c.Bundle(older))
 				require.Equal(t, c.Hash[2], again.Current().Hash, "a restart goes back")
-				require.NotNil(t, again.Current().document)
+				require.NotNil(t, again.Current().Document)
 			}
 		})
 	}
 }
 
-// TestReissuedBundle wins where it is of a newer set, and is remembered.
-func TestReissuedBundle(t *testing.T) {
+// TestConfigureReissuedBundle wins where it is of a newer set, and is remembered.
+func TestConfigureReissuedBundle(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	c := agenttest.NewChain(t, f)
@@ -66,19 +67,20 @@ func TestReissuedBundle(t *testing.T) {
 	newer := trust.TaskTrust{Roots: f.Trust().Roots, Floor: c.Floor(2),
 		Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: agenttest.KeyName(next), Public: agenttest.PublicOf(next)}}}
 	r.Configure(newer)
-	require.Equal(t, int64(2), r.Current().Version)
+	require.Equal(t, int64(2), r.Current().Doc.Version)
 	back, _ := opened(c, dir, c.Bundle(1))
-	require.Equal(t, int64(2), back.Current().Version, "an older bundle wins after a restart")
+	require.Equal(t, int64(2), back.Current().Doc.Version, "an older bundle wins after a restart")
 	back.Follow(t.Context(), c.Floor(2), c.Source)
-	require.False(t, back.Current().expires.IsZero(), "the dates of a bundle's set are learned")
+	require.False(t, back.Current().Doc.ExpiresAt.IsZero(), "the dates of a bundle's set are learned")
 }
 
-// TestBadSets is B34: none of these is taken, each is said, the set in use stays.
-func TestBadSets(t *testing.T) {
+// TestRejectBadSets: each of these sets is rejected and logged, and the set in use
+// stays.
+func TestRejectBadSets(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]struct {
 		reason string
-		shown  func(c *agenttest.Chain) (doc json.RawMessage, told trust.VerifierSetRef)
+		shown  func(c *agenttest.Chain) (doc json.RawMessage, named trust.VerifierSetRef)
 	}{
 		"served old": {refusedSetOld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) { return c.Docs[0], c.Floor(1) }},
 		"gap": {refusedSetGap, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
@@ -122,10 +124,10 @@ func TestBadSets(t *testing.T) {
 			c.Add(agenttest.NewKey(t), nil)
 			r, log := opened(c, t.TempDir(), c.Bundle(1))
 			r.Follow(t.Context(), c.Floor(2), c.Source)
-			require.Equal(t, int64(2), r.Current().Version)
-			doc, told := bad.shown(c)
+			require.Equal(t, int64(2), r.Current().Doc.Version)
+			doc, named := bad.shown(c)
 			asked := 0
-			r.Follow(t.Context(), told, func(context.Context, int64) (trust.VerifierSets, error) {
+			r.Follow(t.Context(), named, func(context.Context, int64) (trust.VerifierSets, error) {
 				asked++
 				if doc == nil {
 					return trust.VerifierSets{}, nil
@@ -145,9 +147,9 @@ func changedSet(change func(*trust.VerifierSetDoc)) func(*agenttest.Chain) (json
 	}
 }
 
-// TestHigherEpochIsTheWayOut of a mistake: signed by the root alone, of any
+// TestAcceptHigherEpoch of a mistake: signed by the root alone, of any
 // version.
-func TestHigherEpochIsTheWayOut(t *testing.T) {
+func TestAcceptHigherEpoch(t *testing.T) {
 	t.Parallel()
 	for name, version := range map[string]int64{"lower": 1, "equal": 2, "higher": 9} {
 		t.Run(name, func(t *testing.T) {
@@ -168,27 +170,27 @@ func TestHigherEpochIsTheWayOut(t *testing.T) {
 			r.Follow(t.Context(), c.Floor(2), c.Source)
 			require.Equal(t, text.SHA256Hex(body), r.Current().Hash, "the lower epoch comes back")
 			again, _ := opened(c, dir, c.Bundle(1))
-			require.Equal(t, version, again.Current().Version)
+			require.Equal(t, version, again.Current().Doc.Version)
 		})
 	}
 }
 
-// TestSetIsStoredBeforeItIsUsed: what the disk does not take is not used.
-func TestSetIsStoredBeforeItIsUsed(t *testing.T) {
+// TestStoreSetBeforeUse: a set that cannot be stored is not used.
+func TestStoreSetBeforeUse(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
 	r, _ := opened(c, t.TempDir(), c.Bundle(0))
 	r.state.Files.FS = &agenttest.HookDisk{OnCreate: func(string) (disk.File, error) { return nil, syscall.ENOSPC }}
 	r.Follow(t.Context(), c.Floor(1), c.Source)
-	require.Zero(t, r.Current().Version)
+	require.Zero(t, r.Current().Doc.Version)
 	r.state.Files.FS = nil
 	_, err := r.Newest(t.Context(), c.Source)
 	require.NoError(t, err)
-	require.Equal(t, int64(1), r.Current().Version)
+	require.Equal(t, int64(1), r.Current().Doc.Version)
 }
 
-// TestTornSetIsPutAside and walked again.
-func TestTornSetIsPutAside(t *testing.T) {
+// TestSetTornSetAside and walked again.
+func TestSetTornSetAside(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
 	dir := t.TempDir()
@@ -200,15 +202,15 @@ func TestTornSetIsPutAside(t *testing.T) {
 	for _, torn := range []string{string(text[:len(text)/2]), strings.Replace(string(text), c.Hash[0], c.Hash[0][1:]+"0", 1)} {
 		require.NoError(t, os.WriteFile(path, []byte(torn), 0o600))
 		again, log := opened(c, dir, c.Bundle(0))
-		require.Zero(t, again.Current().Version)
+		require.Zero(t, again.Current().Doc.Version)
 		require.Contains(t, log.String(), "put aside")
 		again.Follow(t.Context(), c.Floor(1), c.Source)
-		require.Equal(t, int64(1), again.Current().Version)
+		require.Equal(t, int64(1), again.Current().Doc.Version)
 	}
 }
 
-// TestWalkIsTriedAgain after a failure, and not at each poll.
-func TestWalkIsTriedAgain(t *testing.T) {
+// TestFollowRetries after a failure, and not at each poll.
+func TestFollowRetries(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
 	r, _ := opened(c, t.TempDir(), c.Bundle(0))
@@ -226,10 +228,10 @@ func TestWalkIsTriedAgain(t *testing.T) {
 	require.Equal(t, 1, asked)
 	now = now.Add(time.Hour)
 	r.Follow(t.Context(), c.Floor(1), c.Source)
-	require.Equal(t, int64(1), r.Current().Version)
+	require.Equal(t, int64(1), r.Current().Doc.Version)
 }
 
-// TestKeyStates: what verifies is active, or in grace until its time.
+// TestKeyStates: active keys verify, and grace keys until their time ends.
 func TestKeyStates(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -246,7 +248,7 @@ func TestKeyStates(t *testing.T) {
 		{trust.KeyStaged, time.Time{}, time.Time{}, false},
 		{trust.KeyRevoked, time.Time{}, now.Add(time.Hour), false},
 	} {
-		k := trustKey{trust.VerifierKey{State: c.state}, c.from, c.until}
-		require.Equal(t, c.want, k.counts(now), "%v", c)
+		set := Set{Keys: []signed.Key{{VerifierKey: trust.VerifierKey{State: c.state}, SignFrom: c.from, AcceptUntil: c.until}}}
+		require.Equal(t, c.want, len(set.Accepted(now)) == 1, "%v", c)
 	}
 }

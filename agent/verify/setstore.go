@@ -14,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // setFile is the name of the set in use in the state folder.
@@ -35,12 +36,12 @@ type SetStore struct {
 	mu    sync.Mutex
 	roots []trust.VerifierKey
 	set   Set
-	loud  time.Time // of the last word on an expired set
+	loud  time.Time // of the last warning about an expired set
 }
 
 // OpenSets reads the set that a former process stored. An unreadable one is
-// put aside and logged: the bundle's keys are used then, and the sets after theirs
-// are loaded again.
+// set aside and logged: the agent then uses the bundle's keys and loads the later sets
+// again.
 func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock, retry wait.Range, log *slog.Logger) (*SetStore, error) {
 	r := &SetStore{env: env, state: s, log: log, Clock: clock, retry: wait.Backoff{Range: retry}}
 	var f storedSet
@@ -62,25 +63,25 @@ func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock,
 	return r, nil
 }
 
-// Configure takes the bundle's word: its roots always, its keys where they are
-// of a newer set than the one in use or none is stored.
+// Configure applies a bundle: always its roots, and its keys if they are of a newer set
+// than the one in use or no set is stored.
 func (r *SetStore) Configure(bundle trust.TaskTrust) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.roots = bundle.Roots
 	switch {
-	case bundle.Floor.Version > r.set.Version:
-		s := bundled(bundle.Keys, bundle.Floor)
-		if err := r.state.WriteJSON(r.state.File(setFile), s.stored()); err != nil {
-			// The env file keeps it as well as the state folder would.
-			r.log.Warn("the bundle's verifier set is not stored", "version", s.Version, "err", err.Error())
+	case bundle.Floor.Version > r.set.Doc.Version:
+		s := signed.Bundled(bundle.Keys, bundle.Floor)
+		if err := r.state.WriteJSON(r.state.File(setFile), toStored(s)); err != nil {
+			// The env file still holds it.
+			r.log.Warn("the bundle's verifier set is not stored", "version", s.Doc.Version, "err", err.Error())
 		}
 		r.set = s
-	case r.set.Version == 0:
-		r.set = bundled(bundle.Keys, bundle.Floor)
-	case bundle.Floor.Version == r.set.Version && bundle.Floor.Hash != r.set.Hash:
+	case r.set.Doc.Version == 0:
+		r.set = signed.Bundled(bundle.Keys, bundle.Floor)
+	case bundle.Floor.Version == r.set.Doc.Version && bundle.Floor.Hash != r.set.Hash:
 		r.log.Error("the bundle names another verifier set of the version in use, the one in use is kept",
-			"version", r.set.Version, "held", r.set.Hash, "bundle", bundle.Floor.Hash)
+			"version", r.set.Doc.Version, "held", r.set.Hash, "bundle", bundle.Floor.Hash)
 	}
 }
 
@@ -101,11 +102,11 @@ func (r *SetStore) rootKeys() []trust.VerifierKey {
 func (r *SetStore) adopt(s Set) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.state.WriteJSON(r.state.File(setFile), s.stored()); err != nil {
-		return fmt.Errorf("storing verifier set %d: %w", s.Version, err)
+	if err := r.state.WriteJSON(r.state.File(setFile), toStored(s)); err != nil {
+		return fmt.Errorf("storing verifier set %d: %w", s.Doc.Version, err)
 	}
 	r.set, r.loud = s, time.Time{}
-	r.log.Info("verifier set in use", "version", s.Version, "hash", s.Hash, "epoch", s.epoch, "expires_at", s.expires)
+	r.log.Info("verifier set in use", "version", s.Doc.Version, "hash", s.Hash, "epoch", s.Doc.Epoch, "expires_at", s.Doc.ExpiresAt)
 	return nil
 }
 
@@ -116,7 +117,7 @@ type Source func(ctx context.Context, after int64) (trust.VerifierSets, error)
 // use. Failures are retried with backoff; the set in use stays.
 func (r *SetStore) Follow(ctx context.Context, named trust.VerifierSetRef, sets Source) {
 	cur := r.Current()
-	if named.Version == 0 || named.Version == cur.Version && named.Hash == cur.Hash && cur.document != nil {
+	if named.Version == 0 || named.Version == cur.Doc.Version && named.Hash == cur.Hash && cur.Document != nil {
 		return
 	}
 	r.walking.Lock()
@@ -127,7 +128,7 @@ func (r *SetStore) Follow(ctx context.Context, named trust.VerifierSetRef, sets 
 	}
 	if len(r.rootKeys()) == 0 {
 		r.missed = named
-		r.log.Warn("cannot load a newer verifier set: the bundle of this node names no root key", "held", cur.Version,
+		r.log.Warn("cannot load a newer verifier set: the bundle of this node names no root key", "held", cur.Doc.Version,
 			"shown", named.Version, "next", "issue a new bundle for this node")
 		return
 	}
@@ -144,10 +145,10 @@ func (r *SetStore) Follow(ctx context.Context, named trust.VerifierSetRef, sets 
 	r.missed = named
 	r.retryAt.Set(now, wait)
 	r.log.Error("cannot load a verifier set, the one in use is kept", "reason", schema.AsError(err).Reason, "err", err.Error(),
-		"held", r.Current().Version, "shown", named.Version, "retry_in", wait.String())
+		"held", r.Current().Doc.Version, "shown", named.Version, "retry_in", wait.String())
 }
 
-// Newest takes every set there is.
+// Newest loads all newer sets.
 func (r *SetStore) Newest(ctx context.Context, sets Source) (Set, error) {
 	r.walking.Lock()
 	defer r.walking.Unlock()
@@ -158,18 +159,18 @@ func (r *SetStore) Newest(ctx context.Context, sets Source) (Set, error) {
 	return r.Current(), err
 }
 
-// above is the version above which sets are asked for: that of the one in use,
-// and where only a bundle's keys are known of it, the one before.
+// above returns the version above which sets are requested: that of the set in use, or
+// the one before if only a bundle's keys are known of it.
 func (r *SetStore) above() int64 {
 	cur := r.Current()
-	if cur.document == nil && cur.Version > 0 {
-		return cur.Version - 1
+	if cur.Document == nil && cur.Doc.Version > 0 {
+		return cur.Doc.Version - 1
 	}
-	return cur.Version
+	return cur.Doc.Version
 }
 
-// walk takes one set after the other. Older ones than the one in use are passed
-// over: among them may be one of a higher epoch.
+// walk adopts one set after the other. It skips sets older than the one in use, because
+// a later one may have a higher epoch.
 func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
 	for {
 		answer, err := sets(ctx, after)
@@ -179,46 +180,47 @@ func (r *SetStore) walk(ctx context.Context, after int64, sets Source) error {
 		begin := r.Current()
 		for _, document := range answer.Sets {
 			cur := r.Current()
-			n, err := cur.next(r.env, r.rootKeys(), document)
+			n, err := cur.Next(r.env, r.rootKeys(), document)
+			err = refuseSet(err)
 			if err != nil && schema.AsError(err).Reason == refusedSetOld {
 				continue
 			}
-			if err == nil && (n.Hash != cur.Hash || cur.document == nil) {
+			if err == nil && (n.Hash != cur.Hash || cur.Document == nil) {
 				err = r.adopt(n)
 			}
 			if err != nil {
 				return err
 			}
 		}
-		if after = r.Current().Version; after <= begin.Version {
+		if after = r.Current().Doc.Version; after <= begin.Doc.Version {
 			return nil
 		}
 	}
 }
 
-// reached says why the set in use is not the one that the server named.
+// reached returns an error if the set in use is not the one that the server named.
 func (r *SetStore) reached(named trust.VerifierSetRef) error {
 	switch cur := r.Current(); {
-	case cur.Version == named.Version && cur.Hash != named.Hash:
-		return refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is named", cur.Version, cur.Hash, named.Hash)
-	case cur.Version > named.Version:
-		return refuse(refusedSetOld, "the server names verifier set %d, and %d is held", named.Version, cur.Version)
-	case cur.Version < named.Version:
+	case cur.Doc.Version == named.Version && cur.Hash != named.Hash:
+		return refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is named", cur.Doc.Version, cur.Hash, named.Hash)
+	case cur.Doc.Version > named.Version:
+		return refuse(refusedSetOld, "the server names verifier set %d, and %d is held", named.Version, cur.Doc.Version)
+	case cur.Doc.Version < named.Version:
 		return refuse(refusedSetHeld, "the server names verifier set %d and does not return it", named.Version)
 	}
 	return nil
 }
 
-// WarnExpired says each hour that the set in use has expired.
+// WarnExpired logs once an hour that the set in use has expired.
 func (r *SetStore) WarnExpired(at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.set.expired(at) || !r.loud.IsZero() && at.Sub(r.loud) < time.Hour {
+	if !r.set.Expired(at) || !r.loud.IsZero() && at.Sub(r.loud) < time.Hour {
 		return
 	}
 	r.loud = at
 	r.log.Error("verifier set has expired and the server has no newer one: destructive tasks are refused",
-		"version", r.set.Version, "expires_at", r.set.expires, "now", text.FormatTime(at))
+		"version", r.set.Doc.Version, "expires_at", r.set.Doc.ExpiresAt, "now", text.FormatTime(at))
 }
 
 // Now is zero before anything was named.

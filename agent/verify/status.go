@@ -25,5 +25,5 @@ func ReadStatus(env string, state disk.StateDir) *Status {
 	if err != nil {
 		return nil
 	}
-	return &Status{Version: s.Version, Hash: s.Hash, Epoch: s.epoch, ExpiresAt: s.expires}
+	return &Status{Version: s.Doc.Version, Hash: s.Hash, Epoch: s.Doc.Epoch, ExpiresAt: s.Doc.ExpiresAt}
 }

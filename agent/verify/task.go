@@ -43,8 +43,8 @@ type Verifier struct {
 	Set   Set
 	Nonce string // of the poll
 	Clock *Clock
-	// Known reports whether the journal holds this very task: then its time has
-	// not be right, because nothing new begins. Nil knows none.
+	// Known reports whether the journal holds this very task. Its time is then not
+	// checked, because nothing new begins. Nil means that it holds none.
 	Known func(taskID, digest string) bool
 }
 
@@ -60,8 +60,8 @@ func refuse(reason, format string, args ...any) error {
 	return schema.NewError(schema.KindTaskRefused, format, args...).WithReason(reason)
 }
 
-// Verify accepts an offer or says why not: its grant is fresh and for this poll,
-// its task is signed and for this node, and the two belong together. Every error
+// Verify accepts an offer or returns the reason why not: its grant is fresh and for
+// this poll, its task is signed and for this node, and both match. Every error
 // is KindTaskRefused with a reason. It does not look at the sequence: that needs
 // the journal.
 func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {
@@ -83,7 +83,7 @@ func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {
 // body once and strictly.
 func (v Verifier) check(envelope []byte, now time.Time) (Task, error) {
 	var p task.Payload
-	raw, _, err := taskDocument().read(envelope, v.Set.accepting(now), &p)
+	raw, _, err := taskDocument().read(envelope, v.Set.Accepted(now), &p)
 	if err != nil {
 		return Task{}, err
 	}
@@ -119,8 +119,8 @@ func (v Verifier) admit(p task.Payload) error {
 		return refuse(refusedEffect, "the effect of %s is %s, the task says %q", p.Type, row.Effect, text.Truncate(string(p.Effect)))
 	case p.ParamsSHA256 != text.SHA256Hex(p.Params):
 		return refuse(refusedParamsSum, "the params are not those of the digest")
-	case p.MinSetVersion > v.Set.Version:
-		return refuse(refusedSetBehind, "the task wants verifier set %d, this node has %d", p.MinSetVersion, v.Set.Version)
+	case p.MinSetVersion > v.Set.Doc.Version:
+		return refuse(refusedSetBehind, "the task requires verifier set %d, this node has %d", p.MinSetVersion, v.Set.Doc.Version)
 	}
 	return nil
 }
@@ -132,8 +132,8 @@ func (v Verifier) inTime(p task.Payload, now time.Time) error {
 		return refuse(refusedEarly, "the task is valid from %s, it is %s", text.FormatTime(p.NotBefore), text.FormatTime(now))
 	case now.After(p.ExpiresAt):
 		return refuse(refusedExpired, "the task expired at %s, it is %s", text.FormatTime(p.ExpiresAt), text.FormatTime(now))
-	case p.Effect == task.EffectDestructive && v.Set.expired(now):
-		return refuse(refusedSetExpired, "verifier set %d expired at %s: nothing destructive is done by it", v.Set.Version, text.FormatTime(v.Set.expires))
+	case p.Effect == task.EffectDestructive && v.Set.Expired(now):
+		return refuse(refusedSetExpired, "verifier set %d expired at %s: nothing destructive is done by it", v.Set.Doc.Version, text.FormatTime(v.Set.Doc.ExpiresAt))
 	}
 	return nil
 }

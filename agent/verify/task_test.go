@@ -16,18 +16,19 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 func verifierFor(f *agenttest.API) Verifier {
 	return Verifier{
-		ID: f.ID, Set: bundled(f.Verifiers(), trust.VerifierSetRef{}), Nonce: testNonce, Clock: &Clock{local: time.Now},
+		ID: f.ID, Set: signed.Bundled(f.Verifiers(), trust.VerifierSetRef{}), Nonce: testNonce, Clock: &Clock{local: time.Now},
 	}
 }
 
 // testNonce is the nonce of a poll that a test makes up.
 const testNonce = "0123456789abcdefABCDEF"
 
-func TestVerifierRefuses(t *testing.T) {
+func TestVerifyRejects(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	later := map[string]bool{"bad_params": true, "replayed_seq": true} // need executors and the journal
@@ -41,7 +42,7 @@ func TestVerifierRefuses(t *testing.T) {
 	}
 }
 
-func TestVerifierAccepts(t *testing.T) {
+func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	p := f.Payload(task.WorkloadCordon, 1, nil)
@@ -51,7 +52,7 @@ func TestVerifierAccepts(t *testing.T) {
 	require.Equal(t, p.TaskID, got.Payload.TaskID)
 
 	v := verifierFor(f)
-	v.Set.keys[0].State = trust.KeyGrace
+	v.Set.Keys[0].State = trust.KeyGrace
 	_, err = v.check(f.Envelope(p), time.Now())
 	require.NoError(t, err, "a key in grace")
 	nameless := bytes.Replace(f.Envelope(p), []byte(`"keyid":"k1"`), []byte(`"keyid":""`), 1)
@@ -102,7 +103,7 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, envelope []byte) {
 		got, err := v.check(envelope, time.Now())
 		switch {
-		case err == nil && !signedBy(v.Set.keys[0].Public, envelope, got.Raw):
+		case err == nil && !signedBy(v.Set.Keys[0].Public, envelope, got.Raw):
 			t.Fatalf("accepted what was never signed: %s", got.Raw)
 		case err != nil && schema.KindOf(err) != schema.KindTaskRefused:
 			t.Fatalf("untyped refusal: %v", err)

@@ -16,9 +16,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// dockerDriver sees and ends the containers that carry one label, through the
-// docker command. A container that is stopped first loses its restart policy,
-// or the daemon would bring it back; it is asked with its own stop signal.
+// dockerDriver lists and stops the containers with one label, through the docker
+// command. Stop first removes the container's restart policy, so that
+// the daemon does not restart it, and then sends the container's own stop signal.
 type dockerDriver struct {
 	label string
 	state disk.StateDir
@@ -149,8 +149,8 @@ func (d *dockerDriver) intend(id string) (first bool, err error) {
 	return true, nil
 }
 
-// forget drops the marks of containers that do not run: one that is started
-// again may be asked again.
+// forget drops the marks of containers that do not run, so that a restarted
+// container can be stopped again.
 func (d *dockerDriver) forget(running []container) {
 	before := len(d.asked)
 	maps.DeleteFunc(d.asked, func(id string, _ time.Time) bool {

@@ -33,7 +33,8 @@ type Task struct {
 	// restart (ok is false at the first run).
 	Remember func(v any) error
 	Recall   func(v any) (ok bool, err error)
-	// Paused reports whether an operator wants nothing new to begin.
+	// Paused reports whether an operator paused the operation: nothing new may
+	// begin.
 	Paused func() bool
 }
 
@@ -41,8 +42,8 @@ type Task struct {
 // deadline, and reports or kills what is left.
 //
 // It is resumable: which workloads it is ending is durable before the first one
-// is stopped, and the driver's own durable record keeps one from being stopped
-// twice. While it is paused it stops and kills nothing; its deadline stays.
+// is stopped, and the driver's own durable record prevents a second stop of the same
+// workload. While it is paused it stops and kills nothing; its deadline stays.
 type Drain struct {
 	Workloads Driver
 	Now       func() time.Time
@@ -167,7 +168,7 @@ func (r *draining) kill(ctx context.Context, left []task.Workload) ([]task.Workl
 	return r.until(ctx, r.Now().Add(killWait), r.Workloads.List)
 }
 
-// result says what ended and what did not, and why.
+// result lists the stopped workloads, and the others with the reason.
 func (r *draining) result(left []task.Workload, p task.DrainParams) task.DrainResult {
 	out := task.DrainResult{Stopped: []string{}}
 	for _, name := range r.targets {

@@ -24,7 +24,7 @@ func drainTask(memo *bytes.Buffer, p task.DrainParams) Task {
 	}
 }
 
-func TestDrainGoesOnWhenTheDriverFails(t *testing.T) {
+func TestDrainRetriesDriverErrors(t *testing.T) {
 	t.Parallel()
 	w := &agenttest.FakeWorkloads{
 		Running: []task.Workload{{Name: "a", Kind: "docker"}, {Name: "b", Kind: "docker"}},
@@ -53,9 +53,9 @@ func TestDrainGoesOnWhenTheDriverFails(t *testing.T) {
 	require.JSONEq(t, `["a","b"]`, memo.String())
 }
 
-// TestDrainAsksNobodyBeforeItRemembers: when its memory is not durable, no
-// workload hears of the drain.
-func TestDrainAsksNobodyBeforeItRemembers(t *testing.T) {
+// TestDrainRecordsTargetsBeforeStop: if the drain cannot record its targets,
+// it stops no workload.
+func TestDrainRecordsTargetsBeforeStop(t *testing.T) {
 	t.Parallel()
 	w := &agenttest.FakeWorkloads{Running: []task.Workload{{Name: "a"}}, OnStop: func(string) error { return nil }}
 	task := drainTask(&bytes.Buffer{}, task.DrainParams{Deadline: time.Now().Add(200 * time.Millisecond)})

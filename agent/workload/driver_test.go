@@ -123,7 +123,7 @@ func TestDockerDriver(t *testing.T) {
 	require.NoError(t, d.Kill(t.Context(), "train"))
 	require.Equal(t, "kill aaa", calls(t, path)[len(calls(t, path))-1])
 
-	// Once it is gone it is forgotten: started again by hand, it may be asked again.
+	// A container that is gone is forgotten: after a manual restart it can be stopped.
 	require.NoError(t, os.WriteFile(path+".gone", nil, 0o600))
 	list, err = d.List(t.Context())
 	require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestDockerDriverFails(t *testing.T) {
 	require.ErrorContains(t, err, "unexpected")
 }
 
-func TestWatchTellsOfChanges(t *testing.T) {
+func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -10,9 +10,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// systemdDriver sees and ends the services and scopes of one slice, and of the
-// slices below it. systemd itself keeps a unit from being asked twice: a second
-// stop joins the job that runs. A unit's own TimeoutStopSec may end it by force
+// systemdDriver lists and stops the services and scopes of one slice, and of the
+// slices below it. systemd itself prevents a second stop request: it joins the
+// running job. A unit's own TimeoutStopSec may end it by force
 // before the drain's deadline.
 type systemdDriver struct {
 	slice string

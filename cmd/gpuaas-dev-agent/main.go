@@ -14,10 +14,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	process := agent.WithDriver(workload.Name, func(c agent.DriverConfig) (agent.Workloads, error) {
-		return workload.New(workload.Config{Dir: c.Dir, Cordoned: c.Cordoned, Changed: c.Changed, ReadOnly: c.ReadOnly, Log: c.Log})
-	})
-	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, process)
+	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, agent.WithDriver(workload.Name, workload.NewDriver))
 	stop()
 	os.Exit(code)
 }

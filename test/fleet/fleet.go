@@ -82,11 +82,11 @@ func (f *fleet) prepare(ctx context.Context, talk io.Writer) error {
 			fmt.Fprintf(talk, "  left out last: %v\n", why)
 		}
 	}
-	speaking, hush := context.WithCancel(ctx)
+	reporting, stopReports := context.WithCancel(ctx)
 	var speaker sync.WaitGroup
-	speaker.Go(func() { every(speaking, talkEvery, say) })
+	speaker.Go(func() { every(reporting, talkEvery, say) })
 	err := v.run(ctx)
-	hush()
+	stopReports()
 	speaker.Wait()
 	if err == nil {
 		say()

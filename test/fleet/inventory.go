@@ -16,8 +16,8 @@ import (
 // parallel is how many nodes are registered and enrolled at a time.
 const parallel = 8
 
-// inventory brings nodes and identities together: it registers what is missing
-// and asks for a bundle where there is no identity. It may be run again after
+// inventory matches nodes with identities: it registers missing nodes and requests
+// a bundle for each node without an identity. It may be run again after
 // any failure.
 type nodeInventory struct {
 	conf  Config

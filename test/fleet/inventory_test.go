@@ -23,17 +23,17 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// desk is an admin API with as much memory as the fleet's calls need.
-type desk struct {
+// fakeAdmin is an admin API with as much memory as the fleet's calls need.
+type fakeAdmin struct {
 	mu     sync.Mutex
 	nodes  map[string]*wire.NodeView // by host
 	calls  []string                  // "VERB host"
-	keys   map[string]string         // of the running enrolment, by node
+	keys   map[string]string         // of the running enrollment, by node
 	busy   int                       // answers 503 that many times
 	refuse string                    // a host that is refused
 }
 
-func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *fakeAdmin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var answer any
@@ -46,13 +46,13 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		e := schema.AsError(err)
 		w.WriteHeader(e.Kind.Info().HTTP)
-		json.NewEncoder(w).Encode(e.Body("c")) //nolint:errcheck // the client tells
+		json.NewEncoder(w).Encode(e.Body("c")) //nolint:errcheck // the client reports it
 		return
 	}
-	json.NewEncoder(w).Encode(answer) //nolint:errcheck // the client tells
+	json.NewEncoder(w).Encode(answer) //nolint:errcheck // the client reports it
 }
 
-func (d *desk) answer(r *http.Request) (any, error) {
+func (d *fakeAdmin) answer(r *http.Request) (any, error) {
 	if r.Header.Get("Authorization") != "Bearer secret" {
 		return nil, schema.NewError(schema.KindUnauthenticated, "no token")
 	}
@@ -83,7 +83,7 @@ func (d *desk) answer(r *http.Request) (any, error) {
 	return d.act(verb, path.Base(path.Dir(r.URL.Path)), r.Header.Get(wire.HeaderIdempotencyKey))
 }
 
-func (d *desk) act(verb, id, used string) (any, error) {
+func (d *fakeAdmin) act(verb, id, key string) (any, error) {
 	for _, n := range d.nodes {
 		if n.ID != id {
 			continue
@@ -92,10 +92,10 @@ func (d *desk) act(verb, id, used string) (any, error) {
 		if verb == "reissue-enrollment" {
 			return wire.LifecycleResponse{RecoveryBundle: &wire.RecoveryBundle{BootstrapBundle: bundle(id)}}, nil
 		}
-		if key := d.keys[id]; key != "" && key != used {
-			return nil, schema.NewError(schema.KindOperationInProgress, "another enrolment runs")
+		if used := d.keys[id]; used != "" && used != key {
+			return nil, schema.NewError(schema.KindOperationInProgress, "another enrollment runs")
 		}
-		d.keys[id], n.State = used, lifecycle.NodeEnrolling
+		d.keys[id], n.State = key, lifecycle.NodeEnrolling
 		b := bundle(id)
 		return wire.LifecycleResponse{BootstrapBundle: &b}, nil
 	}
@@ -108,10 +108,10 @@ func bundle(id string) trust.BootstrapBundle {
 		TaskSigningPubkeys: "active:k1:" + base64.StdEncoding.EncodeToString(make([]byte, 32)), CABundlePEM: "ca", NodeCertCABundlePEM: "node-ca"}
 }
 
-// office is a desk with an inventory at it.
-func office(t *testing.T, size int) (*desk, func() (map[int]agent.Config, *nodeInventory, error)) {
+// newFakeAdmin is a fakeAdmin with an inventory at it.
+func newFakeAdmin(t *testing.T, size int) (*fakeAdmin, func() (map[int]agent.Config, *nodeInventory, error)) {
 	t.Helper()
-	d := &desk{nodes: map[string]*wire.NodeView{}, keys: map[string]string{}}
+	d := &fakeAdmin{nodes: map[string]*wire.NodeView{}, keys: map[string]string{}}
 	server := httptest.NewServer(d)
 	t.Cleanup(server.Close)
 	c := Config{Size: size, State: t.TempDir(), Prefix: "f", SKU: "cpu-dev", Region: "local"}
@@ -131,9 +131,9 @@ func office(t *testing.T, size int) (*desk, func() (map[int]agent.Config, *nodeI
 	}
 }
 
-func TestMissingNodesAreRegisteredAndEnrolled(t *testing.T) {
+func TestRegisterAndEnrollMissingNodes(t *testing.T) {
 	t.Parallel()
-	d, run := office(t, 3)
+	d, run := newFakeAdmin(t, 3)
 	d.busy = 2 // what may succeed later is tried again
 	ready, _, err := run()
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestMissingNodesAreRegisteredAndEnrolled(t *testing.T) {
 	require.NotEmpty(t, ready[0].EnrollmentToken)
 	require.Equal(t, "f-0003", d.nodes["f-0003"].Host)
 
-	// Stopped before its agent enrolled: the same operation goes on.
+	// Stopped before its agent enrolled: the same operation continues.
 	ready, _, err = run()
 	require.NoError(t, err)
 	require.Len(t, ready, 3)
@@ -170,9 +170,9 @@ func TestMissingNodesAreRegisteredAndEnrolled(t *testing.T) {
 	require.Equal(t, d.nodes["f-0003"].ID, ready[2].NodeID)
 }
 
-func TestNodesThatCannotBePreparedAreLeftOut(t *testing.T) {
+func TestSkipUnpreparedNodes(t *testing.T) {
 	t.Parallel()
-	d, run := office(t, 3)
+	d, run := newFakeAdmin(t, 3)
 	d.nodes["f-0001"] = &wire.NodeView{ID: schema.NewID(), Host: "f-0001", State: lifecycle.NodeRemoved}
 	d.refuse = "f-0002"
 	ready, v, err := run()
@@ -209,7 +209,7 @@ func TestCommandLine(t *testing.T) {
 		"faults at once":  {"0 --prefix A_B", "--prefix", schema.ExitUsage},
 		"runs already":    {"3 --prefix taken", "another fleet taken runs", schema.ExitRefused},
 		"files":           {"20000", "", schema.ExitUnreachable},
-		"nobody answers":  {"3", "does not answer", schema.ExitUnreachable},
+		"no server":       {"3", "does not answer", schema.ExitUnreachable},
 		"help":            {"--help", "", schema.ExitDone},
 		"help after size": {"3 -h", "", schema.ExitDone},
 	} {
@@ -228,7 +228,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-func TestTheRestartsOfAFleetAreSpread(t *testing.T) {
+func TestRestartsSpread(t *testing.T) {
 	t.Parallel()
 	m := newMember(Config{RestartAfter: time.Minute}, agent.Config{}, Dies, &tally{})
 	require.GreaterOrEqual(t, m.away(errDied), 30*time.Second)

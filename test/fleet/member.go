@@ -37,11 +37,11 @@ type member struct {
 	lines lines
 	load  load
 
-	seen   atomic.Bool // the server took a poll or a heartbeat
-	hushed atomic.Bool // nothing more is sent
+	seen  atomic.Bool // the server took a poll or a heartbeat
+	muted atomic.Bool // sends no requests
 
 	mu     sync.Mutex
-	births int                     // of processes, to tell them apart
+	births int                     // number of the current process
 	end    context.CancelCauseFunc // of the present process
 	known  map[string]bool         // tasks that the node misbehaved for
 	leases map[string]leaseEnd
@@ -94,7 +94,7 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	m.mu.Lock()
 	m.births, m.end = m.births+1, end
 	m.mu.Unlock()
-	m.hushed.Store(false)
+	m.muted.Store(false)
 	if m.wrong == Flapping {
 		defer m.endAfter(around(m.fleet.FlapEvery).draw(), errFlapped)()
 	}
@@ -119,7 +119,7 @@ func (m *member) endAfter(d time.Duration, cause error) (stop func()) {
 		if m.births != born {
 			return
 		}
-		m.hushed.Store(true)
+		m.muted.Store(true)
 		m.lines.tear()
 		end(cause)
 	})
@@ -140,7 +140,7 @@ func (m *member) offered(o wire.TaskOffer) {
 		m.leased(o.TaskID, o.Lease)
 	case Silent:
 		if m.first(o.TaskID) {
-			m.hushed.Store(true)
+			m.muted.Store(true)
 			m.endAfter(around(m.fleet.RestartAfter).draw(), errSilenced)
 		}
 	}

@@ -27,7 +27,7 @@ func ParseSpan(text string) (Span, error) {
 
 // draw answers one of them.
 func (s Span) draw() time.Duration {
-	return s.Min + rand.N(s.Max-s.Min+1) //nolint:gosec // nothing is to be guessed
+	return s.Min + rand.N(s.Max-s.Min+1) //nolint:gosec // the value need not be unpredictable
 }
 
 // around is between a half and one and a half of d.

@@ -41,7 +41,7 @@ func (w *meteredConn) CloseIdleConnections() {
 
 // RoundTrip implements http.RoundTripper.
 func (w *meteredConn) RoundTrip(r *http.Request) (*http.Response, error) {
-	if w.m.hushed.Load() {
+	if w.m.muted.Load() {
 		return refuseAfter(r, r.Context().Done())
 	}
 	switch kind := path.Base(r.URL.Path); {
@@ -161,13 +161,13 @@ func (w *meteredConn) result(r *http.Request) (*http.Response, error) {
 		res, err = send()
 	}
 	if err == nil {
-		w.m.tally.settled(res.StatusCode, body)
+		w.m.tally.countResult(res.StatusCode, body)
 	}
 	return res, err
 }
 
-// settled counts the answer to a result.
-func (t *tally) settled(status int, body []byte) {
+// countResult counts the answer to a result.
+func (t *tally) countResult(status int, body []byte) {
 	var r task.Result
 	switch {
 	case status == http.StatusConflict:

@@ -75,7 +75,7 @@ func offer(id string, until time.Time) wire.TaskOffer {
 
 func succeeded() task.Result { return task.Result{Status: task.Succeeded} }
 
-func TestOffersAndResultsAreCounted(t *testing.T) {
+func TestCountOffersAndResults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		status := http.StatusOK
@@ -98,7 +98,7 @@ func TestOffersAndResultsAreCounted(t *testing.T) {
 	})
 }
 
-func TestSilentIsNotHeardOfUntilItsEnd(t *testing.T) {
+func TestSilentNode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, w, e := bench(Silent, func(*http.Request, string) (int, any) { return http.StatusOK, offer("t1", time.Now()) })
@@ -117,7 +117,7 @@ func TestSilentIsNotHeardOfUntilItsEnd(t *testing.T) {
 		synctest.Wait()
 		require.ErrorIs(t, ended, errSilenced, "and is restarted")
 
-		m.hushed.Store(false)
+		m.muted.Store(false)
 		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err)
 		status, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
@@ -126,7 +126,7 @@ func TestSilentIsNotHeardOfUntilItsEnd(t *testing.T) {
 	})
 }
 
-func TestDuplicateSendsEachResultTwice(t *testing.T) {
+func TestDuplicateResults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var bodies sync.Map
@@ -148,7 +148,7 @@ func TestDuplicateSendsEachResultTwice(t *testing.T) {
 	})
 }
 
-func TestLateReportsAfterTheLease(t *testing.T) {
+func TestLateReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -179,7 +179,7 @@ func TestLateReportsAfterTheLease(t *testing.T) {
 	})
 }
 
-func TestAKillIsOfOneProcess(t *testing.T) {
+func TestKillAffectsOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, _, _ := bench(Dies, nil)
@@ -187,17 +187,17 @@ func TestAKillIsOfOneProcess(t *testing.T) {
 		m.end = func(cause error) { ended = append(ended, cause) }
 		m.endAfter(time.Second, errDied)
 		m.mu.Lock()
-		m.births++ // that process ended by itself, and another runs
+		m.births++ // that process ended, and another runs
 		m.mu.Unlock()
 		<-time.After(time.Minute)
 		synctest.Wait()
 		require.Empty(t, ended)
-		require.False(t, m.hushed.Load())
+		require.False(t, m.muted.Load())
 
 		m.endAfter(time.Second, errDied)
 		<-time.After(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []error{errDied}, ended)
-		require.True(t, m.hushed.Load(), "nothing of it is sent any more")
+		require.True(t, m.muted.Load(), "it sends no more requests")
 	})
 }

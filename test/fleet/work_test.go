@@ -28,7 +28,7 @@ func newTask(kind task.Type) agent.Task {
 	return agent.Task{Payload: task.Payload{TaskID: "t-" + string(kind), Type: kind, MaxRuntime: 30}}
 }
 
-func TestOnlyTheMachineIsSimulated(t *testing.T) {
+func TestSimulatedTypes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, _, _ := bench("", nil)
@@ -56,7 +56,7 @@ func TestOnlyTheMachineIsSimulated(t *testing.T) {
 	})
 }
 
-func TestSlowStaysWithinTheTimeLimit(t *testing.T) {
+func TestSlowTaskWithinLimit(t *testing.T) {
 	t.Parallel()
 	m, _, _ := bench(Slow, nil)
 	for range 100 {
@@ -68,7 +68,7 @@ func TestSlowStaysWithinTheTimeLimit(t *testing.T) {
 	require.Less(t, m.taskTime(long), slowest)
 }
 
-func TestDiesOnceForATask(t *testing.T) {
+func TestDieOncePerTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, _, _ := bench(Dies, nil)
@@ -76,7 +76,7 @@ func TestDiesOnceForATask(t *testing.T) {
 		m.end = end
 		_, err := did(m, task.WorkloadCordon)(ctx, newTask(task.WorkloadCordon))
 		require.ErrorIs(t, err, errDied)
-		require.True(t, m.hushed.Load(), "a dead agent says nothing")
+		require.True(t, m.muted.Load(), "a dead agent says nothing")
 		out, err := did(m, task.WorkloadCordon)(t.Context(), newTask(task.WorkloadCordon))
 		require.NoError(t, err, "the restarted one does the work")
 		require.Equal(t, "own", out)

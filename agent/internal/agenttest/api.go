@@ -3,22 +3,17 @@ package agenttest
 import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"io"
 	"log/slog"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,74 +30,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Authority is a certificate authority for one test.
-type Authority struct {
-	key  *ecdsa.PrivateKey
-	Cert *x509.Certificate
-	PEM  []byte
-}
-
-func NewAuthority(tb testing.TB, name string) Authority {
-	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(tb, err)
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	require.NoError(tb, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(tb, err)
-	return Authority{key, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
-}
-
-func (a Authority) sign(tb testing.TB, tmpl *x509.Certificate, pub any) []byte {
-	tb.Helper()
-	tmpl.SerialNumber, _ = rand.Int(rand.Reader, big.NewInt(1<<62))
-	if tmpl.NotBefore.IsZero() {
-		tmpl.NotBefore = time.Now().Add(-time.Minute)
-	}
-	if tmpl.NotAfter.IsZero() {
-		tmpl.NotAfter = time.Now().Add(time.Hour)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.Cert, pub, a.key)
-	require.NoError(tb, err)
-	return der
-}
-
-func (a Authority) Server(tb testing.TB) tls.Certificate {
-	tb.Helper()
-	return a.ServerWith(tb, &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-}
-
-func (a Authority) ServerWith(tb testing.TB, tmpl *x509.Certificate) tls.Certificate {
-	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(tb, err)
-	der := a.sign(tb, tmpl, &key.PublicKey)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-// Node makes a certificate for a node's key.
-func (a Authority) Node(tb testing.TB, id trust.Identity, pub any, notAfter time.Time) []byte {
-	tb.Helper()
-	return a.NodeFrom(tb, id, pub, time.Time{}, notAfter)
-}
-
-func (a Authority) NodeFrom(tb testing.TB, id trust.Identity, pub any, notBefore, notAfter time.Time) []byte {
-	tb.Helper()
-	uri, err := url.Parse(id.URI())
-	require.NoError(tb, err)
-	der := a.sign(tb, &x509.Certificate{
-		URIs: []*url.URL{uri}, NotBefore: notBefore, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, pub)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-}
-
 // API speaks the node API's wire contract. Hooks replace its answers.
 type API struct {
-	T      testing.TB
+	Record
 	Srv    *httptest.Server
 	Server Authority // of its own certificate
 	Nodes  Authority
@@ -112,40 +42,23 @@ type API struct {
 
 	book *Book // keeps identities when set
 	// RetryAfter goes with every refusal.
-	RetryAfter string
-	ID         trust.Identity
-	AnswerID   *trust.Identity // of the certificate, when not id
-	Offers     chan wire.TaskOffer
-	OnEnroll   func(n int, r wire.EnrollRequest) error // error: the answer
-	OnWait     func(n int) error
-	OnResult   func(n int, taskID string, r task.Result) error
-	OnBeat     func() error
-	OnEarly    func() bool // answer the poll at once
-	Progress   func(taskID string, p task.Progress) (wire.ProgressResponse, error)
-	Lose       func(path string, n int) bool // commit, then lose the answer
-	News       chan News
-	OnTrust    func() (trust.NodeTrust, error)
-
-	Mu         sync.Mutex
-	cond       *sync.Cond
-	requests   []string
-	Counts     map[string]int
-	spkis      []string
-	Results    []postedResult
-	Signers    []string // serials of who signed a result, in their order
-	Heartbeats []wire.HeartbeatRequest
-	Haves      []string // HeldTasks of each poll, separated by commas
-	Numbers    []int64  // of the polls
-	Open       int      // polls being answered
+	RetryAfter    string
+	ID            trust.Identity
+	AnswerID      *trust.Identity // of the certificate, when not id
+	Offers        chan wire.TaskOffer
+	OnEnroll      func(n int, r wire.EnrollRequest) error // error: the answer
+	OnWait        func(n int) error
+	OnResult      func(n int, taskID string, r task.Result) error
+	OnHeartbeat   func() error
+	OnEarly       func() bool // answer the poll at once
+	Progress      func(taskID string, p task.Progress) (wire.ProgressResponse, error)
+	Lose          func(path string, n int) bool // commit, then lose the answer
+	Cancellations chan Cancellations
+	OnTrust       func() (trust.NodeTrust, error)
 }
 
-// News is the answer of a poll that names tasks to ask about.
-type News []string
-
-type postedResult struct {
-	taskID string
-	task.Result
-}
+// Cancellations is the answer of a poll that names tasks to ask about.
+type Cancellations []string
 
 func New(tb testing.TB) *API {
 	tb.Helper()
@@ -155,7 +68,7 @@ func New(tb testing.TB) *API {
 	return f
 }
 
-// NewQuiet is a fakeAPI that does not listen.
+// NewQuiet returns an API that does not listen.
 func NewQuiet(tb testing.TB) *API {
 	tb.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
@@ -163,10 +76,11 @@ func NewQuiet(tb testing.TB) *API {
 	_, staged, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(tb, err)
 	f := &API{
-		T: tb, Server: NewAuthority(tb, "server ca"), Nodes: NewAuthority(tb, "node ca"), Signer: key, Staged: staged,
+		Record: Record{T: tb, Counts: map[string]int{}},
+		Server: NewAuthority(tb, "server ca"), Nodes: NewAuthority(tb, "node ca"), Signer: key, Staged: staged,
 		ID:     trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
 		issuer: newIssuer(tb),
-		Offers: make(chan wire.TaskOffer, 16), News: make(chan News, 16), Counts: map[string]int{},
+		Offers: make(chan wire.TaskOffer, 16), Cancellations: make(chan Cancellations, 16),
 	}
 	f.cond = sync.NewCond(&f.Mu)
 	return f
@@ -217,7 +131,7 @@ func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
 	if f.Lose != nil && f.Lose(what, n) {
 		panic(http.ErrAbortHandler)
 	}
-	if n, ok := answer.(News); ok {
+	if n, ok := answer.(Cancellations); ok {
 		w.Header().Set(wire.HeaderCanceledTasks, strings.Join(n, ","))
 		answer = nil
 	}
@@ -295,8 +209,8 @@ func (f *API) handle(r *http.Request, what string, parts []string, n int) (any, 
 			return nil, err
 		}
 		f.Note(func() { f.Heartbeats = append(f.Heartbeats, h) })
-		if f.OnBeat != nil {
-			return nil, f.OnBeat()
+		if f.OnHeartbeat != nil {
+			return nil, f.OnHeartbeat()
 		}
 		return nil, nil
 	}
@@ -365,75 +279,13 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	select {
 	case o := <-f.Offers:
 		return f.Granted(o, poll.Nonce), nil
-	case n := <-f.News:
+	case n := <-f.Cancellations:
 		return n, nil
 	case <-r.Context().Done():
 		return nil, nil
 	case <-time.After(poll.Wait()):
 		return nil, nil
 	}
-}
-
-func (f *API) Note(change func()) {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	change()
-	f.cond.Broadcast()
-}
-
-// Until waits for a condition over the fields that mu guards.
-func (f *API) Until(what string, ok func() bool) {
-	f.T.Helper()
-	timer := time.AfterFunc(20*time.Second, func() { f.Note(func() {}) })
-	defer timer.Stop()
-	end := time.Now().Add(20 * time.Second)
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	for !ok() {
-		if time.Now().After(end) {
-			f.T.Fatalf("never happened: %s", what)
-		}
-		f.cond.Wait()
-	}
-}
-
-// Result waits for the result of a task.
-func (f *API) Result(taskID string) (r task.Result) {
-	f.T.Helper()
-	f.Until("result of "+taskID, func() bool {
-		for _, p := range f.Results {
-			if p.taskID == taskID {
-				r = p.Result
-				return true
-			}
-		}
-		return false
-	})
-	return r
-}
-
-func (f *API) Count(what string) int {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	return f.Counts[what]
-}
-
-// Deserted waits until no poll of a stopped agent is left that could take an
-// offer with it.
-func (f *API) Deserted() { f.Until("the end of all polls", func() bool { return f.Open == 0 }) }
-
-// Seen is every request so far.
-func (f *API) Seen() []string {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	return slices.Clone(f.requests)
-}
-
-// Keys is the key of every enrollment so far.
-func (f *API) Keys() []string {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	return slices.Clone(f.spkis)
 }
 
 func (f *API) Verifiers() trust.VerifierSet {
@@ -491,9 +343,6 @@ func (f *API) OfferOf(p task.Payload, epoch int64) wire.TaskOffer {
 func IdentityError(reason string) error {
 	return schema.NewError(schema.KindInvalidNodeIdentity, "not this one").WithReason(reason)
 }
-
-// Polls waits until the agent polled, which needs an identity.
-func (f *API) Polls() { f.Until("a poll", func() bool { return f.Counts["wait"] > 0 }) }
 
 func (f *API) UpdateTrust(seq int64) task.Result {
 	f.T.Helper()

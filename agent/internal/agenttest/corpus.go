@@ -48,10 +48,10 @@ func BadGrants() map[string]badGrant {
 		"old incarnation":      {Reason: "grant_other_node", Issue: grantThat(func(g *task.Grant) { g.Incarnation = 0 })},
 		"version":              {Reason: "grant_unknown_version", Issue: grantThat(func(g *task.Grant) { g.V = 2 })},
 		"by the task key":      {Reason: "grant_bad_signature", Issue: func(f *API) { f.grantSigner = f.Signer }},
-		"by a stranger":        {Reason: "grant_bad_signature", Issue: func(f *API) { f.grantSigner = NewKey(f.T) }},
+		"by an unknown key":    {Reason: "grant_bad_signature", Issue: func(f *API) { f.grantSigner = NewKey(f.T) }},
 		"by the root":          {Reason: "grant_key_bad_signature", Issue: func(f *API) { f.KeySigner = f.Root }},
 		"by a staged key":      {Reason: "grant_key_bad_signature", Issue: func(f *API) { f.KeySigner = f.Staged }},
-		"delegated by itself":  {Reason: "grant_key_bad_signature", Issue: func(f *API) { f.KeySigner = f.delegate }},
+		"self-delegated":       {Reason: "grant_key_bad_signature", Issue: func(f *API) { f.KeySigner = f.delegate }},
 		"delegation expired":   {Reason: "grant_key_expired", Issue: keyThat(func(k *trust.LeaseKey) { k.NotAfter = time.Now().Add(-time.Second) })},
 		"delegation to come":   {Reason: "grant_key_expired", Issue: keyThat(func(k *trust.LeaseKey) { k.NotBefore = time.Now().Add(time.Hour) })},
 		"delegation of prod":   {Reason: "grant_key_other_env", Issue: keyThat(func(k *trust.LeaseKey) { k.Env = "prod" })},
@@ -112,7 +112,7 @@ func BadTasks(f *API) map[string]BadTask {
 	changed := func(change func(*task.Payload)) json.RawMessage { return sign(body(change)) }
 	whole := body(func(*task.Payload) {})
 	good := sign(whole)
-	_, stranger, err := ed25519.GenerateKey(rand.Reader)
+	_, otherKey, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		f.T.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func BadTasks(f *API) map[string]BadTask {
 	}
 	now := time.Now()
 	return map[string]BadTask{
-		"another key":         {SignBytes(f.T, stranger, task.PayloadType, whole), "bad_signature"},
+		"another key":         {SignBytes(f.T, otherKey, task.PayloadType, whole), "bad_signature"},
 		"staged key":          {SignAs(f.T, EdSigner{Key: f.Staged, ID: "k2"}, task.PayloadType, whole), "bad_signature"},
 		"staged key unnamed":  {SignAs(f.T, EdSigner{Key: f.Staged, ID: ""}, task.PayloadType, whole), "bad_signature"},
 		"staged key misnamed": {SignAs(f.T, EdSigner{Key: f.Staged, ID: "k1"}, task.PayloadType, whole), "bad_signature"},
@@ -135,7 +135,7 @@ func BadTasks(f *API) map[string]BadTask {
 		},
 		"no signature":                 {json.RawMessage(`{"payloadType":"` + task.PayloadType + `","payload":"e30=","signatures":[]}`), "bad_envelope"},
 		"many signatures":              {manySignatures(good), "bad_envelope"},
-		"key id of nobody":             {outer(`"keyid":"k1"`, `"keyid":"k9"`), "bad_signature"},
+		"unknown key id":               {outer(`"keyid":"k1"`, `"keyid":"k9"`), "bad_signature"},
 		"unknown outer field":          {outer(`{"payloadType"`, `{"x":1,"payloadType"`), "bad_envelope"},
 		"outer field twice":            {outer(`{"payloadType"`, `{"payload":"e30=","payloadType"`), "bad_envelope"},
 		"data after":                   {append(bytes.Clone(good), " {}"...), "bad_envelope"},

@@ -22,7 +22,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// issuer signs grants and hands out verifier sets.
+// issuer signs grants and returns verifier sets.
 type issuer struct {
 	Root     ed25519.PrivateKey // of verifier sets
 	delegate ed25519.PrivateKey // of grants
@@ -34,7 +34,7 @@ type issuer struct {
 	// The keys that sign; nil for the issuer's own.
 	grantSigner, KeySigner ed25519.PrivateKey
 
-	// shown is what sets are handed out: after names the first version.
+	// shown returns the sets above a version.
 	shown func(after int64) []json.RawMessage
 	name  func() string // of the newest set; nil names none
 }
@@ -56,7 +56,7 @@ func PublicOf(key ed25519.PrivateKey) ed25519.PublicKey {
 	return public
 }
 
-// Trust is what a bundle of this server says.
+// Trust returns the task trust of this server's bundle.
 func (f *API) Trust() trust.TaskTrust {
 	return trust.TaskTrust{Keys: f.Verifiers(), Roots: []trust.VerifierKey{{State: "root", KeyID: "root", Public: PublicOf(f.Root)}}}
 }

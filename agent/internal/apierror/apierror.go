@@ -15,7 +15,7 @@ func IsRemoved(err error) bool {
 // ErrRemoved is the answer for a node that is removed.
 var ErrRemoved = schema.NewError(schema.KindInvalidNodeIdentity, "the node is removed").WithReason(schema.ReasonNodeRemoved)
 
-// IsTokenError reports whether an answer says that a token opens nothing, or
+// IsTokenError reports whether an answer rejects the token, or
 // nothing any longer.
 func IsTokenError(err error) bool {
 	switch schema.KindOf(err) {

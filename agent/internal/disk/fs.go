@@ -19,10 +19,10 @@ type FS interface {
 	// that is there.
 	Create(path string) (File, error)
 	Rename(from, to string) error
-	// Remove takes a file or an empty folder away.
+	// Remove removes a file or an empty folder.
 	Remove(path string) error
-	// Wipe overwrites a file with zeros, syncs it and takes it away. A file
-	// that is not there is wiped.
+	// Wipe overwrites a file with zeros, syncs it and removes it. A missing file
+	// is no error.
 	Wipe(path string) error
 	// SyncDir makes renames and removals in a folder durable.
 	SyncDir(path string) error

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// StateDir is the agent's memory on the node's disk.
+// StateDir is the agent's state folder.
 type StateDir struct {
 	Path  string
 	Files Files
@@ -65,7 +65,7 @@ func (s StateDir) ReadJSON(path string, v any) (ok bool, err error) {
 	return decodeFile(s.Files.System().ReadFile, path, v)
 }
 
-// ReadJSON is stateDir.readJSON on the operating system's disk.
+// ReadJSON is StateDir.ReadJSON on the operating system's disk.
 func ReadJSON(path string, v any) (ok bool, err error) { return decodeFile(os.ReadFile, path, v) }
 
 func decodeFile(read func(string) ([]byte, error), path string, v any) (ok bool, err error) {
@@ -101,16 +101,16 @@ func (s StateDir) Lock() (*os.File, error) {
 	return f, nil
 }
 
-// lockPatience covers the moment in which a process that a former agent was
+// lockTimeout covers the moment in which a process that a former agent was
 // just starting still holds a copy of its lock.
-const lockPatience = time.Second
+const lockTimeout = time.Second
 
 func flock(f *os.File) error {
-	for end := time.Now().Add(lockPatience); ; {
+	for end := time.Now().Add(lockTimeout); ; {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		wait.Sleep(context.Background(), lockPatience/20) //nolint:errcheck // this context has no end
+		wait.Sleep(context.Background(), lockTimeout/20) //nolint:errcheck // this context has no end
 	}
 }

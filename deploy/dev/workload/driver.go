@@ -171,7 +171,7 @@ func (p *Driver) alive(s *process) bool {
 	return p.host.startTime(s.PID) == s.StartTime || len(p.host.session(s.PID, s.mark())) > 0
 }
 
-// mark is in the environment of every process of one start, to tell a reused
+// mark is in the environment of every process of one start. It distinguishes a reused
 // session id from this one.
 func (s *process) mark() string { return "GPUAAS_WORKLOAD_START=" + s.StartID }
 
@@ -198,7 +198,7 @@ func (p *Driver) Kill(_ context.Context, name string) error {
 }
 
 // signal records the wish durably and then sends the signal. A crash between
-// the two leaves a process that was not signalled and never will be by Stop:
+// the two leaves a process that was not signaled and never will be by Stop:
 // at most once is the promise, and a drain reports such a process as blocked.
 func (p *Driver) signal(name string, sig syscall.Signal, label string, wanted func(*process) bool) error {
 	p.mu.Lock()
@@ -222,7 +222,7 @@ func (p *Driver) signal(name string, sig syscall.Signal, label string, wanted fu
 		}
 		return err
 	}
-	p.conf.Log.Info("workload signalled", "workload", name, "pid", s.PID, "signal", label)
+	p.conf.Log.Info("workload signaled", "workload", name, "pid", s.PID, "signal", label)
 	err := signalGroup(s.PID, sig)
 	if sig == syscall.SIGKILL {
 		for _, pid := range p.host.session(s.PID, s.mark()) {

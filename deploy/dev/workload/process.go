@@ -16,8 +16,8 @@ const maxLogBytes = 10 << 20
 
 // gate waits for one line on descriptor 3 and then becomes the command. The
 // agent writes the line after it stored the pid; when it dies before, the pipe
-// closes and the shell ends without having run anything, so that no process
-// runs that no agent knows.
+// closes and the shell ends without having run anything, so that no
+// process runs without a record.
 const gate = `read -r go <&3 || exit 125; exec 3<&-; exec "$@"`
 
 // start runs the spec's command in a session of its own and stores its pid
@@ -51,7 +51,7 @@ func (p *Driver) start(s *process, spec processSpec) error {
 	}
 	go func() {
 		cmd.Wait() //nolint:errcheck // how it ended is in its log; this only reaps
-		p.nudge()
+		p.checkNow()
 	}()
 	if err != nil {
 		return fmt.Errorf("storing the pid: %w", err)

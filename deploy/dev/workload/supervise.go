@@ -48,8 +48,8 @@ func (p *Driver) Run(ctx context.Context) {
 	}
 }
 
-// nudge asks for a look at once.
-func (p *Driver) nudge() {
+// checkNow triggers the supervisor.
+func (p *Driver) checkNow() {
 	select {
 	case p.wake <- struct{}{}:
 	default:

@@ -118,7 +118,7 @@ func TestCordonPreventsStarts(t *testing.T) {
 	require.Equal(t, []string{"job"}, b.names(t))
 }
 
-func TestStoppedWorkloadStaysStoppedUntilTouched(t *testing.T) {
+func TestStoppedWorkloadStaysStopped(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	writeSpec(t, b.dir, "job", true, "sleep", "1000")
@@ -185,9 +185,9 @@ func TestAdoption(t *testing.T) {
 	b.ends(t, "job")
 }
 
-// TestReusedPidIsNeverSignalled: the pid of the record now belongs to somebody
-// else, or the host was booted since.
-func TestReusedPidIsNeverSignalled(t *testing.T) {
+// TestReusedPIDNotSignaled: the recorded pid now belongs to another
+// process, or the host was rebooted.
+func TestReusedPIDNotSignaled(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*process){
 		"other start time": func(s *process) { s.StartTime = "1" },
@@ -218,9 +218,9 @@ func TestReusedPidIsNeverSignalled(t *testing.T) {
 	}
 }
 
-// TestSignalsOfManyAreRefused: kill(2) reads 0, 1 negated and negative numbers
-// as groups of strangers. Signal 0 asks only; nothing is harmed if this fails.
-func TestSignalsOfManyAreRefused(t *testing.T) {
+// TestRejectGroupSignals: kill(2) reads 0, 1 negated and negative numbers
+// as groups of other processes. Signal 0 only checks, so a failure is harmless.
+func TestRejectGroupSignals(t *testing.T) {
 	t.Parallel()
 	for _, pid := range []int{1, 0, -1, -1000} {
 		require.ErrorIs(t, signalGroup(pid, 0), errBadPID)
@@ -228,9 +228,9 @@ func TestSignalsOfManyAreRefused(t *testing.T) {
 	}
 }
 
-// TestStraysCount: a workload whose first process ended runs for as long as
+// TestCountStrays: a workload whose first process ended runs for as long as
 // something of its session does.
-func TestStraysCount(t *testing.T) {
+func TestCountStrays(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("sessions are only known on Linux")
@@ -273,9 +273,9 @@ func TestSpecFaults(t *testing.T) {
 	require.Contains(t, string(log), "not found")
 }
 
-// TestNothingRunsThatNobodyKnows: a process whose pid cannot be stored never
+// TestNoUnrecordedProcess: a process whose pid cannot be stored never
 // becomes its command.
-func TestNothingRunsThatNobodyKnows(t *testing.T) {
+func TestNoUnrecordedProcess(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	path := filepath.Join(t.TempDir(), "ran")
@@ -287,9 +287,9 @@ func TestNothingRunsThatNobodyKnows(t *testing.T) {
 	require.Empty(t, b.names(t))
 }
 
-// TestWorkloadsDoNotSeeTheToken: nothing of the agent's environment reaches
+// TestWorkloadsGetNoToken: nothing of the agent's environment reaches
 // what it starts.
-func TestWorkloadsDoNotSeeTheToken(t *testing.T) {
+func TestWorkloadsGetNoToken(t *testing.T) {
 	t.Setenv("GPUAAS_ENROLLMENT_TOKEN", "gpuet_hunter2")
 	b := newBench(t)
 	writeSpec(t, b.dir, "job", false, "env")
@@ -301,7 +301,7 @@ func TestWorkloadsDoNotSeeTheToken(t *testing.T) {
 	require.NotContains(t, string(out), "hunter2")
 }
 
-func TestStopIsNotSentWhenItCannotBeRecorded(t *testing.T) {
+func TestStopRequiresRecord(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	writeSpec(t, b.dir, "job", false, "sleep", "1000")

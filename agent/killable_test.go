@@ -22,13 +22,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// errDead is what a killed process is told by everything outside of it.
-var errDead = errors.New("this process was killed")
+// errKilled is the error of every outside call of a killed process.
+var errKilled = errors.New("this process was killed")
 
-// mortal is the border of one agent process: each thing that it does to the
-// world outside is a step, and one step kills it, before or after it is done.
-// From then on nothing it does has an effect.
-type mortal struct {
+// killable counts the outside effects of one agent process as steps and kills the
+// process before or after one of them. Later effects are suppressed.
+type killable struct {
 	mu    sync.Mutex
 	n     int
 	at    int // 0: it lives
@@ -37,12 +36,12 @@ type mortal struct {
 	kill  context.CancelFunc
 }
 
-// step does one thing outside, unless the process is dead.
-func (m *mortal) step(do func() error) error {
+// step runs one outside effect unless the process was killed.
+func (m *killable) step(do func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
-		return errDead
+		return errKilled
 	}
 	m.n++
 	if m.n == m.at && !m.after {
@@ -55,75 +54,77 @@ func (m *mortal) step(do func() error) error {
 	return err
 }
 
-func (m *mortal) die() error {
+func (m *killable) die() error {
 	m.dead = true
 	m.kill()
-	return errDead
+	return errKilled
 }
 
-// isDead reports whether the process was killed.
-func (m *mortal) isDead() bool {
+// isKilled reports whether the process was killed.
+func (m *killable) isKilled() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.dead
 }
 
-// mortalDisk is a disk whose every change is a step.
-type mortalDisk struct {
+// killableDisk is a disk whose every change is a step.
+type killableDisk struct {
 	disk.OS
-	m *mortal
+	m *killable
 }
 
-func (d mortalDisk) MkdirAll(path string) error {
+func (d killableDisk) MkdirAll(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
 	return d.m.step(func() error { return d.OS.MkdirAll(path) })
 }
 
-func (d mortalDisk) Create(path string) (f disk.File, err error) {
+func (d killableDisk) Create(path string) (f disk.File, err error) {
 	err = d.m.step(func() (err error) {
 		f, err = d.OS.Create(path)
 		return err
 	})
-	return mortalFile{f, d.m}, err
+	return killableFile{f, d.m}, err
 }
 
-func (d mortalDisk) Rename(from, to string) error {
+func (d killableDisk) Rename(from, to string) error {
 	return d.m.step(func() error { return d.OS.Rename(from, to) })
 }
 
-func (d mortalDisk) Remove(path string) error {
+func (d killableDisk) Remove(path string) error {
 	return d.m.step(func() error { return d.OS.Remove(path) })
 }
 
-func (d mortalDisk) Wipe(path string) error { return d.m.step(func() error { return d.OS.Wipe(path) }) }
-
-// SyncDir does nothing: a killed process leaves what it wrote.
-func (d mortalDisk) SyncDir(string) error { return d.m.step(func() error { return nil }) }
-
-// mortalFile leaves half of a write that the process was killed before.
-type mortalFile struct {
-	disk.File
-	m *mortal
+func (d killableDisk) Wipe(path string) error {
+	return d.m.step(func() error { return d.OS.Wipe(path) })
 }
 
-func (f mortalFile) Write(b []byte) (n int, err error) {
-	alive := !f.m.isDead()
+// SyncDir does nothing: a killed process leaves what it wrote.
+func (d killableDisk) SyncDir(string) error { return d.m.step(func() error { return nil }) }
+
+// killableFile leaves half of a write that the process was killed before.
+type killableFile struct {
+	disk.File
+	m *killable
+}
+
+func (f killableFile) Write(b []byte) (n int, err error) {
+	alive := !f.m.isKilled()
 	err = f.m.step(func() (err error) {
 		n, err = f.File.Write(b)
 		return err
 	})
-	if alive && n == 0 && errors.Is(err, errDead) {
+	if alive && n == 0 && errors.Is(err, errKilled) {
 		_, _ = f.File.Write(b[:len(b)/2])
 	}
 	return n, err
 }
 
-func (f mortalFile) Sync() error { return f.m.step(func() error { return nil }) }
+func (f killableFile) Sync() error { return f.m.step(func() error { return nil }) }
 
-// desk is the server's side of one task.
-type desk struct {
+// taskServer is the server's side of one task.
+type taskServer struct {
 	f     *agenttest.API
 	draws *rand.Rand // decides about lost and doubled requests; nil for none
 	task  task.Payload
@@ -136,16 +137,16 @@ type desk struct {
 }
 
 // over reports whether the task's result is known.
-func (d *desk) over() bool {
+func (d *taskServer) over() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.result != nil
 }
 
-func (d *desk) fault(text string) { d.faults = append(d.faults, text) }
+func (d *taskServer) fault(text string) { d.faults = append(d.faults, text) }
 
 // did records an effect outside the process that had it.
-func (d *desk) did(m *mortal, what string) error {
+func (d *taskServer) did(m *killable, what string) error {
 	return m.step(func() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -154,19 +155,19 @@ func (d *desk) did(m *mortal, what string) error {
 	})
 }
 
-// line carries one process's requests to the desk.
-type line struct {
-	*desk
-	m    *mortal
+// processTransport carries one process's requests to the task server.
+type processTransport struct {
+	*taskServer
+	m    *killable
 	conf *tls.Config
 }
 
-func (d *desk) line(m *mortal) func(*tls.Config) http.RoundTripper {
-	return func(conf *tls.Config) http.RoundTripper { return line{d, m, conf} }
+func (d *taskServer) transport(m *killable) func(*tls.Config) http.RoundTripper {
+	return func(conf *tls.Config) http.RoundTripper { return processTransport{taskServer: d, m: m, conf: conf} }
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l line) RoundTrip(r *http.Request) (res *http.Response, err error) {
+func (l processTransport) RoundTrip(r *http.Request) (res *http.Response, err error) {
 	if _, err := l.conf.GetClientCertificate(&tls.CertificateRequestInfo{}); err != nil {
 		return nil, err
 	}
@@ -200,7 +201,7 @@ func (l line) RoundTrip(r *http.Request) (res *http.Response, err error) {
 	return res, nil
 }
 
-func (d *desk) answer(r *http.Request, body []byte) (status int, text []byte) {
+func (d *taskServer) answer(r *http.Request, body []byte) (status int, text []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	parts := strings.Split(r.URL.Path, "/")
@@ -227,9 +228,9 @@ func (d *desk) answer(r *http.Request, body []byte) (status int, text []byte) {
 	return status, text
 }
 
-// wait hands the task out under a new lease each time that the node does not
-// say it has it: as if the older lease had always run out.
-func (d *desk) wait(body []byte) any {
+// wait offers the task under a new lease whenever the node does not hold it, as if
+// the previous lease had expired.
+func (d *taskServer) wait(body []byte) any {
 	var poll wire.PollRequest
 	if err := json.Unmarshal(body, &poll); err != nil || d.result != nil || slices.Contains(poll.HeldTasks, d.task.TaskID) {
 		return nil
@@ -238,7 +239,7 @@ func (d *desk) wait(body []byte) any {
 	return d.f.Granted(d.f.OfferOf(d.task, d.epoch), poll.Nonce)
 }
 
-func (d *desk) progress(body []byte) (any, error) {
+func (d *taskServer) progress(body []byte) (any, error) {
 	var p task.Progress
 	if err := json.Unmarshal(body, &p); err != nil {
 		return nil, schema.NewError(schema.KindInvalidRequest, "%v", err)
@@ -250,7 +251,7 @@ func (d *desk) progress(body []byte) (any, error) {
 }
 
 // take stores the first result; every later one must be the same.
-func (d *desk) take(body []byte) error {
+func (d *taskServer) take(body []byte) error {
 	var r task.Result
 	if err := schema.DecodeStrict(body, wire.MaxResultBytes, &r); err != nil {
 		return err

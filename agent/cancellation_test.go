@@ -12,9 +12,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// A running task whose progress is far off asks at once when a poll says that
-// there is news of it, and only that one.
-func TestNewsIsAskedForAtOnce(t *testing.T) {
+// TestCancellationTriggersProgress: a running task reports progress at once when a
+// poll names it as canceled. Other tasks do not.
+func TestCancellationTriggersProgress(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	asked := make(chan string, 16)
@@ -31,8 +31,8 @@ func TestNewsIsAskedForAtOnce(t *testing.T) {
 	<-started
 	f.Offers <- f.OfferOf(p, 1)
 	<-started
-	require.Equal(t, other.TaskID, <-asked, "the newer task made it ask")
-	f.News <- agenttest.News{schema.NewID(), p.TaskID}
+	require.Equal(t, other.TaskID, <-asked, "a new task triggers progress")
+	f.Cancellations <- agenttest.Cancellations{schema.NewID(), p.TaskID}
 	require.Equal(t, p.TaskID, <-asked)
 	require.Equal(t, task.Canceled, f.Result(p.TaskID).Status)
 	close(end)
@@ -40,8 +40,9 @@ func TestNewsIsAskedForAtOnce(t *testing.T) {
 	require.Empty(t, asked)
 }
 
-// A server that repeats the same news is asked again after a pause only.
-func TestRepeatedNewsIsPaused(t *testing.T) {
+// TestPauseAfterRepeatedCancellation: if the server repeats a cancellation, the agent
+// pauses before the next poll.
+func TestPauseAfterRepeatedCancellation(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	started := make(chan string, 1)
@@ -50,7 +51,7 @@ func TestRepeatedNewsIsPaused(t *testing.T) {
 	f.Offers <- f.OfferOf(p, 1)
 	<-started
 	for range 5 {
-		f.News <- agenttest.News{p.TaskID}
+		f.Cancellations <- agenttest.Cancellations{p.TaskID}
 	}
 	eventually(t, "four pauses", func() bool { return strings.Count(a.log.String(), "repeated after a pause") == 4 })
 }

@@ -21,9 +21,9 @@ import (
 // sees returns the last way the server issued an identity.
 func (r *rig) lastVia() trust.IssueMethod { return r.book.Via[len(r.book.Via)-1] }
 
-// TestExpiredRecoversBeforeThePoll: the certificate's end is seen before a poll
-// is opened, and the node comes back without a hand.
-func TestExpiredRecoversBeforeThePoll(t *testing.T) {
+// TestRecoverAfterExpiry: the agent notices the expiry before it polls, and
+// recovers without an operator.
+func TestRecoverAfterExpiry(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]bool{"while running": false, "while off": true} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestCodedAnswers(t *testing.T) {
 	}
 }
 
-func TestUnknownIssuerOfOneReplicaIsWaitedOut(t *testing.T) {
+func TestUnknownIssuerOnOneReplica(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	n := 0
@@ -103,9 +103,9 @@ func TestUnknownIssuerOfOneReplicaIsWaitedOut(t *testing.T) {
 	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll}, r.book.Via)
 }
 
-// TestUnknownIssuerBeginsWithAHandshake: an open connection is older than what
+// TestReconnectAfterUnknownIssuer: an open connection is older than what
 // the server accepts. Where the issuer is gone the next handshake says so.
-func TestUnknownIssuerBeginsWithAHandshake(t *testing.T) {
+func TestReconnectAfterUnknownIssuer(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	next := agenttest.NewAuthority(t, "next node ca")
@@ -121,9 +121,9 @@ func TestUnknownIssuerBeginsWithAHandshake(t *testing.T) {
 	require.NoError(t, out.poll)
 }
 
-// TestRotationsWhileAway: three rotations of the node CA pass while the node is
+// TestRotationsWhileOffline: three rotations of the node CA pass while the node is
 // off. It comes back under the newest at once, and there is no more to do.
-func TestRotationsWhileAway(t *testing.T) {
+func TestRotationsWhileOffline(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	var last agenttest.Authority
@@ -133,7 +133,7 @@ func TestRotationsWhileAway(t *testing.T) {
 		r.pass(time.Hour)
 	}
 	require.True(t, r.boot())
-	r.settle()
+	r.converge()
 	for range 10 {
 		require.NoError(t, r.step().poll)
 		r.pass(time.Minute)
@@ -142,9 +142,9 @@ func TestRotationsWhileAway(t *testing.T) {
 	require.Equal(t, last.Cert.Subject.String(), r.agent.identity.Current().Facts.Issuer)
 }
 
-// TestRenewedUnderARetiredIssuer: a rotation was rolled back between a renewal
+// TestRenewUnderRetiredIssuer: a rotation was rolled back between a renewal
 // and its first use. The former certificate renews again; nothing recovers.
-func TestRenewedUnderARetiredIssuer(t *testing.T) {
+func TestRenewUnderRetiredIssuer(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	old, first := r.f.Nodes, r.serial()
@@ -163,14 +163,14 @@ func TestRenewedUnderARetiredIssuer(t *testing.T) {
 	require.NoError(t, out.poll)
 	require.Equal(t, first, r.serial())
 	r.pass(time.Hour)
-	r.settle()
+	r.converge()
 	require.NotEqual(t, first, r.serial())
 	require.Equal(t, []trust.IssueMethod{trust.IssuedByEnroll, trust.IssuedByRenew, trust.IssuedByRenew}, r.book.Via)
 }
 
-// TestLockedBacksOffForLong: few requests, an operator's next step, nothing
+// TestBackOffWhileLocked: few requests, an operator's next step, nothing
 // destroyed; a reissued token ends it.
-func TestLockedBacksOffForLong(t *testing.T) {
+func TestBackOffWhileLocked(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.book.IsLocked = true
@@ -188,11 +188,11 @@ func TestLockedBacksOffForLong(t *testing.T) {
 	require.Greater(t, waits[len(waits)-1], 25*time.Minute)
 	require.True(t, r.logged("node is locked"))
 	require.True(t, r.logged("reissue-enrollment "+r.conf.NodeID))
-	require.True(t, r.agent.identity.Muted(r.local.Now().Add(-time.Minute)), "heartbeats go on")
+	require.True(t, r.agent.identity.Muted(r.local.Now().Add(-time.Minute)), "heartbeats continue")
 
 	r.setToken(r.book.Token())
 	r.boot()
-	r.settle()
+	r.converge()
 	require.Equal(t, int64(2), r.agent.identity.Current().ID.Incarnation)
 }
 
@@ -203,7 +203,7 @@ func TestSupersededFallsBack(t *testing.T) {
 	r := enrolled(t)
 	first := r.serial()
 	r.due()
-	r.settle()
+	r.converge()
 	second := r.serial()
 	r.book.Mu.Lock() // as of a server restored to before the renewal
 	b := r.book
@@ -228,12 +228,12 @@ func TestSupersededFallsBack(t *testing.T) {
 	}
 	require.LessOrEqual(t, r.f.Count("wait")-polls, 3)
 	require.True(t, r.logged("identity is superseded"))
-	require.Equal(t, trust.IssuedByRenew, r.lastVia(), "a superseded identity must not recover by itself")
+	require.Equal(t, trust.IssuedByRenew, r.lastVia(), "a superseded identity must not recover automatically")
 }
 
-// TestChangedCA: the issuer is not among what the server accepts; nothing is
+// TestRecoverAfterCAChange: the issuer is not among what the server accepts; nothing is
 // sent under the dead identity, and the node recovers.
-func TestChangedCA(t *testing.T) {
+func TestRecoverAfterCAChange(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	next := agenttest.NewAuthority(t, "next node ca")
@@ -250,9 +250,9 @@ func TestChangedCA(t *testing.T) {
 	require.True(t, r.logged("certificate may be from a replaced node CA"), "the bundle on the node is the old one")
 }
 
-// TestNewIssuerNotAcceptedYet: the ingress does not know the new generation
-// yet; the former certificate goes on, also over a restart.
-func TestNewIssuerNotAcceptedYet(t *testing.T) {
+// TestRenewUnderUnknownIssuer: the ingress does not accept the new issuer
+// yet. The previous certificate stays in use, also after a restart.
+func TestRenewUnderUnknownIssuer(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	old, first := r.f.Nodes, r.serial()
@@ -267,12 +267,12 @@ func TestNewIssuerNotAcceptedYet(t *testing.T) {
 	require.NoError(t, out.poll)
 	require.Equal(t, first, r.serial())
 	require.True(t, r.boot())
-	r.settle()
+	r.converge()
 	require.Equal(t, first, r.serial())
 	require.NotEqual(t, trust.IssuedByRecover, r.lastVia())
 	accepted = append(accepted, next.Cert.RawSubject)
 	r.pass(time.Hour)
-	r.settle()
+	r.converge()
 	require.True(t, r.book.Accepts(r.serial()))
 }
 
@@ -330,9 +330,9 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestRemovedIsWiped: keys, certificates and tokens are gone, the agent ends
+// TestWipeAfterRemoval: keys, certificates and tokens are gone, the agent ends
 // without a fault and stays away over a restart, until there is a new token.
-func TestRemovedIsWiped(t *testing.T) {
+func TestWipeAfterRemoval(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]bool{"whole": false, "crashes": true} {
 		t.Run(name, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestRemovedIsWiped(t *testing.T) {
 			for k, more := 1, true; more; k++ {
 				r := enrolled(t)
 				r.due()
-				r.settle()
+				r.converge()
 				secrets := r.secrets()
 				require.Greater(t, len(secrets), 4)
 				r.book.IsRemoved = true
@@ -371,7 +371,7 @@ func TestRemovedIsWiped(t *testing.T) {
 				r.book.IsRemoved, r.book.Tokens = false, map[string]*agenttest.EnrollToken{}
 				r.setToken(r.book.Token())
 				require.True(t, r.boot())
-				r.settle()
+				r.converge()
 			}
 		})
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// TestLostProof: the call that promotes a new certificate is answered to nobody.
-// The node goes on with the new one at once: the former is retired by then, and
-// its use would soon pass for a copy's.
-func TestLostProof(t *testing.T) {
+// TestLostConfirmation: the answer to the call that promotes a new certificate is
+// lost. The node continues with the new certificate, because the server has retired
+// the previous one and would soon treat its use as a copied identity.
+func TestLostConfirmation(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	former := r.serial()
@@ -34,9 +34,9 @@ func TestLostProof(t *testing.T) {
 	r.whole("lost proof")
 }
 
-// TestRecoveryWithTheFormerToken: the newest identity was never used and the
-// server does not have it any more; the token of the one before is the live one.
-func TestRecoveryWithTheFormerToken(t *testing.T) {
+// TestRecoverWithPreviousToken: the newest identity was never used and the
+// server no longer has it. The recovery token of the previous one is valid.
+func TestRecoverWithPreviousToken(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.due()
@@ -52,7 +52,7 @@ func TestRecoveryWithTheFormerToken(t *testing.T) {
 	r.book.Void[r.book.Pending.Facts.Serial], r.book.Pending = true, nil
 	r.book.Mu.Unlock()
 	r.pass(2 * trust.CertTTL)
-	r.settle()
+	r.converge()
 	require.Equal(t, trust.IssuedByRecover, r.lastVia())
 	require.Equal(t, 2, r.f.Count("recover"))
 	r.whole("former token")

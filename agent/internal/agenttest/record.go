@@ -1,0 +1,98 @@
+package agenttest
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Record holds the requests that an API received. Mu guards its fields.
+type Record struct {
+	T testing.TB
+
+	Mu         sync.Mutex
+	cond       *sync.Cond
+	requests   []string
+	Counts     map[string]int
+	spkis      []string
+	Results    []postedResult
+	Signers    []string // serials of who signed a result, in their order
+	Heartbeats []wire.HeartbeatRequest
+	Haves      []string // HeldTasks of each poll, separated by commas
+	Numbers    []int64  // of the polls
+	Open       int      // polls being answered
+}
+
+type postedResult struct {
+	taskID string
+	task.Result
+}
+
+func (f *Record) Note(change func()) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	change()
+	f.cond.Broadcast()
+}
+
+// Until waits for a condition over the fields that Mu guards.
+func (f *Record) Until(what string, ok func() bool) {
+	f.T.Helper()
+	timer := time.AfterFunc(20*time.Second, func() { f.Note(func() {}) })
+	defer timer.Stop()
+	end := time.Now().Add(20 * time.Second)
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	for !ok() {
+		if time.Now().After(end) {
+			f.T.Fatalf("never happened: %s", what)
+		}
+		f.cond.Wait()
+	}
+}
+
+// Result waits for the result of a task.
+func (f *Record) Result(taskID string) (r task.Result) {
+	f.T.Helper()
+	f.Until("result of "+taskID, func() bool {
+		for _, p := range f.Results {
+			if p.taskID == taskID {
+				r = p.Result
+				return true
+			}
+		}
+		return false
+	})
+	return r
+}
+
+func (f *Record) Count(what string) int {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return f.Counts[what]
+}
+
+// Deserted waits until no poll of a stopped agent is left that could take an
+// offer with it.
+func (f *Record) Deserted() { f.Until("the end of all polls", func() bool { return f.Open == 0 }) }
+
+// Seen returns every request so far.
+func (f *Record) Seen() []string {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return slices.Clone(f.requests)
+}
+
+// Keys is the key of every enrollment so far.
+func (f *Record) Keys() []string {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return slices.Clone(f.spkis)
+}
+
+// Polls waits until the agent polled, which needs an identity.
+func (f *Record) Polls() { f.Until("a poll", func() bool { return f.Counts["wait"] > 0 }) }

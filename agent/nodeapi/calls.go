@@ -1,0 +1,103 @@
+package nodeapi
+
+import (
+	"context"
+	"crypto/x509"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Certificate requests a certificate: enroll, certificates/renew or recover.
+func (c *Client) Certificate(ctx context.Context, path string, body any) (wire.EnrollResponse, error) {
+	var a wire.EnrollResponse
+	found, err := c.do(ctx, call{method: http.MethodPost, path: path, body: body, correlationID: schema.NewID()}, &a)
+	if err == nil && !found {
+		err = schema.Errorf(schema.KindServiceUnavailable, "the answer holds no certificate")
+	}
+	if err == nil {
+		c.clock.Observe(a.ServerTime)
+	}
+	return a, err
+}
+
+// PollResponse is the answer to a poll.
+type PollResponse struct {
+	// Offer is nil when there is no task.
+	Offer *wire.TaskOffer
+	// VerifierSet names the newest verifier set, zero when the answer does not.
+	VerifierSet trust.VerifierSetRef
+	// CanceledTasks are tasks whose progress must be reported at once.
+	CanceledTasks []string
+}
+
+// Poll asks for a task. It does not wait where the timeout is below a second.
+func (c *Client) Poll(ctx context.Context, timeout time.Duration, poll wire.PollRequest) (p PollResponse, err error) {
+	if timeout >= time.Second {
+		poll.WaitSeconds = timeout.Truncate(time.Millisecond).Seconds()
+	}
+	var header http.Header
+	o := new(wire.TaskOffer)
+	found, err := c.do(ctx, call{method: http.MethodPost, path: "/tasks/wait", body: poll, repeatable: true, timeout: timeout + 20*time.Second, header: &header}, o)
+	if err != nil {
+		return p, err
+	}
+	if found {
+		p.Offer = o
+	}
+	if name := header.Get(wire.HeaderVerifierSet); name != "" {
+		p.VerifierSet, _ = trust.ParseVerifierSetRef(name) // zero, as when there is none
+	}
+	if list := header.Get(wire.HeaderCanceledTasks); list != "" {
+		p.CanceledTasks = strings.Split(list, ",")
+	}
+	return p, nil
+}
+
+// VerifierSets returns the verifier sets above a version, oldest first.
+func (c *Client) VerifierSets(ctx context.Context, after int64) (trust.VerifierSets, error) {
+	var s trust.VerifierSets
+	_, err := c.do(ctx, call{
+		method: http.MethodGet, path: "/verifier-sets", query: url.Values{"after": {strconv.FormatInt(after, 10)}},
+	}, &s)
+	return s, err
+}
+
+// Trust returns the current CA bundles, and the certificates of the server that
+// sent them.
+func (c *Client) Trust(ctx context.Context) (t trust.NodeTrust, chain []*x509.Certificate, err error) {
+	_, err = c.do(ctx, call{method: http.MethodGet, path: "/trust", chain: &chain}, &t)
+	return t, chain, err
+}
+
+// Progress extends a task's lease.
+func (c *Client) Progress(ctx context.Context, taskID string, p task.Progress, correlationID string) (wire.ProgressResponse, error) {
+	var a wire.ProgressResponse
+	_, err := c.do(ctx, call{
+		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/progress",
+		body: p, correlationID: correlationID,
+	}, &a)
+	return a, err
+}
+
+// Result reports a task's result, signed by the certificate's key.
+func (c *Client) Result(ctx context.Context, taskID string, r task.Result, correlationID string) error {
+	_, err := c.do(ctx, call{
+		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
+		body: r, correlationID: correlationID, signAs: trust.ResultPayloadType(taskID),
+	}, nil)
+	return err
+}
+
+// Heartbeat reports the node's state.
+func (c *Client) Heartbeat(ctx context.Context, h wire.HeartbeatRequest) error {
+	_, err := c.do(ctx, call{method: http.MethodPost, path: "/heartbeat", body: h}, nil)
+	return err
+}

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -21,7 +22,6 @@ import (
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -43,10 +43,13 @@ type operation struct {
 	Parameters  []map[string]any         `json:"parameters"`
 	Responses   map[string]any           `json:"responses"`
 	ErrorCodes  []schema.Kind            `json:"x-error-codes"`
+	Role        trust.Role               `json:"x-role"`
 	Security    *[]map[string][]struct{} `json:"security"`
 }
 
 type model struct {
+	GoType               string           `json:"x-go-type"`
+	Body                 string           `json:"x-body"` // of a type that clients do not import
 	Ref                  string           `json:"$ref"`
 	Type                 any              `json:"type"`
 	Encoding             string           `json:"contentEncoding"`
@@ -55,6 +58,8 @@ type model struct {
 	Properties           map[string]model `json:"properties"`
 	Items                *model           `json:"items"`
 	AdditionalProperties any              `json:"additionalProperties"`
+
+	component string
 }
 
 func load(t *testing.T) document {
@@ -72,7 +77,7 @@ func routes() []edge.Route {
 }
 
 // Every route is in the document and every operation of the document has a
-// route, with the same statuses, error codes and the same word on bodies.
+// route, with the same statuses and error codes, and a body where the other has.
 func TestDocumentListsTheRoutes(t *testing.T) {
 	d := load(t)
 	served := map[string]edge.Route{}
@@ -105,6 +110,14 @@ func TestDocumentListsTheRoutes(t *testing.T) {
 	}
 }
 
+// Every endpoint of the admin API declares the role that its callers need.
+func TestDocumentNamesTheRoles(t *testing.T) {
+	d := load(t)
+	for _, e := range adminapi.New(adminapi.Config{}).Endpoints() {
+		assert.Equal(t, e.Role, d.Paths[e.Path][strings.ToLower(e.Method)].Role, "%s %s", e.Method, e.Path)
+	}
+}
+
 func pathParameters(path string) []string {
 	var out []string
 	for part := range strings.SplitSeq(path, "/") {
@@ -128,55 +141,40 @@ func hasParameter(op operation, name string) bool {
 	return false
 }
 
-// bodies are the types of requests and answers, the roots of the components.
-func bodies() (requests, answers []any) {
-	requests = []any{wire.RegisterNodeRequest{}, wire.LifecycleRequest{}, wire.EnrollRequest{},
+// bodies are the types of requests and responses, the roots of the components.
+func bodies() (requests, responses []any) {
+	requests = []any{wire.RegisterNodeRequest{}, wire.NodeChange{}, wire.LifecycleRequest{}, wire.ResolveOperation{}, wire.EnrollRequest{},
 		wire.RenewRequest{}, wire.RecoverRequest{}, wire.BootstrapScriptRequest{},
 		wire.HeartbeatRequest{}, wire.PollRequest{}, task.Result{}, task.Progress{}, wire.TaskDecision{}}
-	answers = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, wire.LifecycleResponse{},
-		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.OperationList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
+	responses = []any{schema.ErrorBody{}, edge.Health{}, wire.NodeView{}, wire.NodeList{}, wire.LifecycleResponse{},
+		trust.BootstrapBundle{}, wire.BootstrapScriptResponse{}, wire.AuditPage{}, wire.AuditStreamList{}, wire.AuditStreamPage{},
+		wire.OperationList{}, wire.OperationView{}, wire.StuckList{}, wire.EnrollResponse{}, wire.TaskOffer{}, wire.ProgressResponse{},
 		wire.TaskView{}, wire.TaskList{}, trust.VerifierSets{}, trust.NodeTrust{}}
-	return requests, answers
+	return requests, responses
 }
 
-// Every component is a Go type, field by field.
+// The client is generated on the Go types that the components name, so each
+// component must describe its type field by field.
 func TestDocumentDescribesTheBodies(t *testing.T) {
 	d := load(t)
-	c := checker{t: t, models: d.Components.Schemas, seen: map[string]bool{}}
-	requests, answers := bodies()
-	for _, v := range append(requests, answers...) {
+	c := checker{t: t, models: map[string]model{}, seen: map[string]bool{}}
+	for name, m := range d.Components.Schemas {
+		m.component = name
+		c.models[cmp.Or(m.GoType, m.Body)] = m
+	}
+	requests, responses := bodies()
+	for _, v := range append(requests, responses...) {
 		c.check(reflect.TypeOf(v))
 	}
-	assert.ElementsMatch(t, slices.Collect(maps.Keys(c.seen)), slices.Collect(maps.Keys(d.Components.Schemas)),
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(c.seen)), slices.Collect(maps.Keys(c.models)),
 		"components that no body uses, or types without a component")
 	for _, v := range requests {
-		name := componentOf(reflect.TypeOf(v))
-		assert.Equal(t, false, d.Components.Schemas[name].AdditionalProperties, "%s refuses unknown fields", name)
+		assert.Equal(t, false, c.models[reflect.TypeOf(v).String()].AdditionalProperties, "%T refuses unknown fields", v)
 	}
 }
 
-// componentOf names a type's component. A Go name that is clear only with its
-// package gets a longer one.
-func componentOf(typ reflect.Type) string {
-	switch typ {
-	case reflect.TypeFor[task.Result]():
-		return "TaskResult"
-	case reflect.TypeFor[task.Progress]():
-		return "TaskProgress"
-	case reflect.TypeFor[task.Status]():
-		return "TaskStatus"
-	case reflect.TypeFor[task.Type]():
-		return "TaskType"
-	case reflect.TypeFor[audit.Event]():
-		return "AuditEvent"
-	case reflect.TypeFor[inventory.Class]():
-		return "LifecycleClass"
-	case reflect.TypeFor[lifecycle.Options]():
-		return "OperationOptions"
-	}
-	return typ.Name()
-}
-
+// checker compares types with components; both are named as in the source, for
+// example wire.NodeView.
 type checker struct {
 	t      *testing.T
 	models map[string]model
@@ -184,29 +182,30 @@ type checker struct {
 }
 
 func (c checker) check(typ reflect.Type) {
-	if c.seen[componentOf(typ)] {
+	name := typ.String()
+	if c.seen[name] {
 		return
 	}
-	c.seen[componentOf(typ)] = true
-	m, ok := c.models[componentOf(typ)]
-	if !assert.True(c.t, ok, "component %s", componentOf(typ)) {
+	c.seen[name] = true
+	m, ok := c.models[name]
+	if !assert.True(c.t, ok, "component of %s", name) {
 		return
 	}
 	var names, required []string
 	for f := range flat(typ) {
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "-" {
+		field, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if field == "-" {
 			continue
 		}
-		names = append(names, name)
+		names = append(names, field)
 		if !strings.Contains(options, "omit") {
-			required = append(required, name)
+			required = append(required, field)
 		}
-		c.field(componentOf(typ)+"."+name, f.Type, m.Properties[name])
+		c.field(name+"."+field, f.Type, m.Properties[field])
 	}
-	assert.ElementsMatch(c.t, names, slices.Collect(maps.Keys(m.Properties)), "fields of %s", componentOf(typ))
+	assert.ElementsMatch(c.t, names, slices.Collect(maps.Keys(m.Properties)), "fields of %s", name)
 	if !slices.Contains(optional(), typ) {
-		assert.ElementsMatch(c.t, required, m.Required, "required fields of %s", componentOf(typ))
+		assert.ElementsMatch(c.t, required, m.Required, "required fields of %s", name)
 	}
 }
 
@@ -247,17 +246,17 @@ func (c checker) field(name string, typ reflect.Type, m model) {
 		assert.Contains(c.t, fmt.Sprint(m.Type), "string", name)
 	case typ == reflect.TypeFor[json.RawMessage]():
 	case typ.Kind() == reflect.Struct:
-		assert.Equal(c.t, "#/components/schemas/"+componentOf(typ), m.Ref, name)
 		c.check(typ)
+		assert.Equal(c.t, "#/components/schemas/"+c.models[typ.String()].component, m.Ref, name)
 	case typ.Kind() == reflect.Slice:
 		assert.Equal(c.t, "array", m.Type, name)
 		if assert.NotNil(c.t, m.Items, name) {
 			c.field(name+"[]", typ.Elem(), *m.Items)
 		}
 	case enumerations()[typ] != nil:
-		assert.Equal(c.t, "#/components/schemas/"+componentOf(typ), m.Ref, name)
-		c.seen[componentOf(typ)] = true
-		assert.Equal(c.t, enumerations()[typ], c.models[componentOf(typ)].Enum, componentOf(typ))
+		c.seen[typ.String()] = true
+		assert.Equal(c.t, "#/components/schemas/"+c.models[typ.String()].component, m.Ref, name)
+		assert.Equal(c.t, enumerations()[typ], c.models[typ.String()].Enum, typ.String())
 	default:
 		want := map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer",
 			reflect.Int64: "integer", reflect.Float64: "number", reflect.Map: "object"}[typ.Kind()]
@@ -287,6 +286,8 @@ func enumerations() map[reflect.Type][]string {
 		reflect.TypeFor[lifecycle.OperationState](): {"accepted", "running", "parked", "completed", "failed", "cancelled", "rejected"},
 		reflect.TypeFor[lifecycle.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},
 		reflect.TypeFor[lifecycle.Attention]():      {"none", "agent", "provider", "operator", "compensation"},
+		reflect.TypeFor[lifecycle.Decision]():       texts(lifecycle.Decisions()),
+		reflect.TypeFor[lifecycle.Harm]():           {"none", "work", "final"},
 		reflect.TypeFor[task.Status]():              {"pending", "dispatched", "running", "succeeded", "failed", "cancelled", "lost"},
 		reflect.TypeFor[task.Type]():                texts(types),
 		reflect.TypeFor[task.Effect]():              {"read", "idempotent", "destructive"},

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -10,11 +9,15 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -25,18 +28,15 @@ const (
 	apiBudget   = 10 * time.Second
 	startBudget = 30 * time.Second
 	// apiAnswerLimit bounds what is read of one answer.
-	apiAnswerLimit = 64 << 20
-	adminBase      = "/api/v1/admin"
+	apiAnswerLimit = 16 << 20
 )
 
 // adminAPI is the client of the admin API. Every error it returns is a
 // *schema.Error: the server's own, or KindServiceUnavailable with the URL when
 // nobody answers.
 type adminAPI struct {
-	base          string
-	token         string
-	correlationID string
-	http          *http.Client
+	base   string
+	client *adminclient.Client
 }
 
 // api returns the admin API's client.
@@ -56,8 +56,20 @@ func (e *env) api() (*adminAPI, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.admin = &adminAPI{base: strings.TrimRight(base, "/"), token: token, correlationID: e.correlationID,
-		http: &http.Client{}}
+	e.admin = &adminAPI{base: strings.TrimRight(base, "/")}
+	headers := func(_ context.Context, r *http.Request) error {
+		r.Header.Set("Accept", "application/json")
+		r.Header.Set(wire.HeaderCorrelationID, e.correlationID)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		return nil
+	}
+	e.admin.client, err = adminclient.NewClient(e.admin.base, adminclient.WithHTTPClient(&http.Client{Transport: bounded{}}),
+		adminclient.WithRequestEditorFn(headers))
+	if err != nil {
+		return nil, fmt.Errorf("making the admin API's client: %w", err)
+	}
 	return e.admin, nil
 }
 
@@ -78,161 +90,240 @@ func (e *env) apiToken() (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
+// answer reads a response, or the refusal in it, as T.
+func answer[T any](a *adminAPI, response *http.Response, err error) (T, error) {
+	var v T
+	if err != nil {
+		return v, a.unreachable(err)
+	}
+	defer response.Body.Close()
+	return v, a.read(response, &v)
+}
+
 func (a *adminAPI) register(ctx context.Context, r wire.RegisterNodeRequest) (wire.NodeView, error) {
-	var v wire.NodeView
-	err := a.call(ctx, http.MethodPost, "/nodes", r, &v)
-	return v, err
+	res, err := a.client.RegisterNode(ctx, nil, r)
+	return answer[wire.NodeView](a, res, err)
 }
 
 // node finds a node by id or host name.
 func (a *adminAPI) node(ctx context.Context, idOrHost string) (wire.NodeView, error) {
-	var v wire.NodeView
-	err := a.call(ctx, http.MethodGet, "/nodes/"+url.PathEscape(idOrHost), nil, &v)
-	return v, err
+	res, err := a.client.GetNode(ctx, idOrHost, nil)
+	return answer[wire.NodeView](a, res, err)
 }
 
-func (a *adminAPI) nodes(ctx context.Context) ([]wire.NodeView, error) {
-	var v wire.NodeList
-	err := a.call(ctx, http.MethodGet, "/nodes", nil, &v)
-	return v.Nodes, err
+func (a *adminAPI) setNode(ctx context.Context, nodeID string, c wire.NodeChange) (wire.NodeView, error) {
+	res, err := a.client.SetNode(ctx, nodeID, nil, c)
+	return answer[wire.NodeView](a, res, err)
 }
 
-// enroll starts the enrolment; the answer holds the bundle.
-func (a *adminAPI) enroll(ctx context.Context, nodeID string, r wire.LifecycleRequest) (wire.LifecycleResponse, error) {
-	var v wire.LifecycleResponse
+// nodePage returns one page of nodes.
+func (a *adminAPI) nodePage(ctx context.Context, q adminclient.ListNodesParams) (wire.NodeList, error) {
+	res, err := a.client.ListNodes(ctx, &q)
+	return answer[wire.NodeList](a, res, err)
+}
+
+// nodes returns the nodes of a query, reading page by page up to limit, or all
+// when limit is 0.
+func (a *adminAPI) nodes(ctx context.Context, q adminclient.ListNodesParams, limit int) ([]wire.NodeView, error) {
+	return pages(limit, func(size int, token *string) ([]wire.NodeView, string, error) {
+		q.Limit, q.PageToken = &size, token
+		list, err := a.nodePage(ctx, q)
+		return list.Nodes, list.NextPageToken, err
+	})
+}
+
+// pages collects the pages of a list up to limit rows, or all when limit is 0.
+func pages[T any](limit int, next func(size int, token *string) ([]T, string, error)) ([]T, error) {
+	out := []T{}
+	var token *string
+	for {
+		size := wire.MaxPage
+		if limit > 0 {
+			size = min(size, limit-len(out))
+		}
+		rows, after, err := next(size, token)
+		if out = append(out, rows...); err != nil || after == "" || limit > 0 && len(out) >= limit {
+			return out, err
+		}
+		if token != nil && *token == after {
+			return out, schema.Errorf(schema.KindInternal, "the admin API returned the same page twice")
+		}
+		token = &after
+	}
+}
+
+// act starts a lifecycle action; key is its idempotency key, empty for none.
+func (a *adminAPI) act(ctx context.Context, nodeID string, action lifecycle.Action, r wire.LifecycleRequest, key string) (wire.LifecycleResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, startBudget)
 	defer cancel()
-	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/enroll", r, &v)
-	return v, err
+	start := map[lifecycle.Action]func() (*http.Response, error){
+		lifecycle.ActionEnroll:     func() (*http.Response, error) { return a.client.EnrollNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionProvision:  func() (*http.Response, error) { return a.client.ProvisionNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionDrain:      func() (*http.Response, error) { return a.client.DrainNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionRetire:     func() (*http.Response, error) { return a.client.RetireNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionQuarantine: func() (*http.Response, error) { return a.client.QuarantineNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionRelease:    func() (*http.Response, error) { return a.client.ReleaseNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionUncordon:   func() (*http.Response, error) { return a.client.UncordonNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionReactivate: func() (*http.Response, error) { return a.client.ReactivateNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionRemove:     func() (*http.Response, error) { return a.client.RemoveNode(ctx, nodeID, nil, r, idempotent(key)) },
+		lifecycle.ActionReissueEnrollment: func() (*http.Response, error) {
+			return a.client.ReissueEnrollment(ctx, nodeID, nil, r, idempotent(key))
+		},
+	}[action]
+	if start == nil {
+		return wire.LifecycleResponse{}, schema.Errorf(schema.KindInvalidRequest, "the admin API has no action %q", action)
+	}
+	res, err := start()
+	return answer[wire.LifecycleResponse](a, res, err)
 }
 
-// reissue starts a reissue; the answer holds the recovery bundle.
-func (a *adminAPI) reissue(ctx context.Context, nodeID string, r wire.LifecycleRequest) (wire.LifecycleResponse, error) {
-	var v wire.LifecycleResponse
-	ctx, cancel := context.WithTimeout(ctx, startBudget)
-	defer cancel()
-	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/reissue-enrollment", r, &v)
-	return v, err
+// idempotent sets the Idempotency-Key header.
+func idempotent(key string) adminclient.RequestEditorFn {
+	return func(_ context.Context, r *http.Request) error {
+		if key != "" {
+			r.Header.Set(wire.HeaderIdempotencyKey, key)
+		}
+		return nil
+	}
 }
 
 // bootstrapScript asks for a script that installs the agent.
 func (a *adminAPI) bootstrapScript(ctx context.Context, nodeID string, r wire.BootstrapScriptRequest) (wire.BootstrapScriptResponse, error) {
-	var v wire.BootstrapScriptResponse
 	ctx, cancel := context.WithTimeout(ctx, startBudget)
 	defer cancel()
-	err := a.call(ctx, http.MethodPost, "/nodes/"+url.PathEscape(nodeID)+"/bootstrap-script", r, &v)
-	return v, err
+	res, err := a.client.MakeBootstrapScript(ctx, nodeID, nil, r)
+	return answer[wire.BootstrapScriptResponse](a, res, err)
 }
 
-// operations lists operations, newest first: of one node when nodeID is not
-// empty, only those that are not over when open.
-func (a *adminAPI) operations(ctx context.Context, nodeID string, open bool) ([]wire.OperationSummary, error) {
-	q := url.Values{}
-	if nodeID != "" {
-		q.Set("node", nodeID)
-	}
-	if open {
-		q.Set("open", "true")
-	}
-	var v wire.OperationList
-	err := a.call(ctx, http.MethodGet, withQuery("/operations", q), nil, &v)
-	return v.Operations, err
+// operations returns operations, newest first, up to limit.
+func (a *adminAPI) operations(ctx context.Context, q adminclient.ListOperationsParams, limit int) ([]wire.OperationSummary, error) {
+	return pages(limit, func(size int, token *string) ([]wire.OperationSummary, string, error) {
+		q.Limit, q.PageToken = &size, token
+		res, err := a.client.ListOperations(ctx, &q)
+		list, err := answer[wire.OperationList](a, res, err)
+		return list.Operations, list.NextPageToken, err
+	})
 }
 
-// audit returns a page of a stream's events after seq, or the list of streams
-// when stream is empty.
-func (a *adminAPI) audit(ctx context.Context, stream string, after int64, limit int) (wire.AuditPage, error) {
-	q := url.Values{}
-	if stream != "" {
-		q.Set("node", stream)
-		q.Set("after", strconv.FormatInt(after, 10))
-		q.Set("limit", strconv.Itoa(limit))
-	}
-	var v wire.AuditPage
-	err := a.call(ctx, http.MethodGet, withQuery("/audit", q), nil, &v)
-	return v, err
+// operation returns an operation's whole status.
+func (a *adminAPI) operation(ctx context.Context, id string) (wire.OperationView, error) {
+	res, err := a.client.GetOperation(ctx, id, nil)
+	return answer[wire.OperationView](a, res, err)
 }
 
-// tasks lists node tasks, newest first and without what they printed: of one
-// node (an id or a host name) when node is not empty, with those that are over
-// when all.
-func (a *adminAPI) tasks(ctx context.Context, node string, all bool) ([]wire.TaskView, error) {
-	q := url.Values{}
+// resolve delivers a decision and returns the status after it.
+func (a *adminAPI) resolve(ctx context.Context, id string, d lifecycle.Decision, r wire.ResolveOperation, key string) (wire.OperationView, error) {
+	ctx, cancel := context.WithTimeout(ctx, startBudget)
+	defer cancel()
+	send := map[lifecycle.Decision]func() (*http.Response, error){
+		lifecycle.DecisionRetry:  func() (*http.Response, error) { return a.client.RetryOperation(ctx, id, nil, r, idempotent(key)) },
+		lifecycle.DecisionSkip:   func() (*http.Response, error) { return a.client.SkipPhase(ctx, id, nil, r, idempotent(key)) },
+		lifecycle.DecisionForce:  func() (*http.Response, error) { return a.client.ForcePhase(ctx, id, nil, r, idempotent(key)) },
+		lifecycle.DecisionCancel: func() (*http.Response, error) { return a.client.CancelOperation(ctx, id, nil, r, idempotent(key)) },
+		lifecycle.DecisionExtend: func() (*http.Response, error) { return a.client.ExtendPhase(ctx, id, nil, r, idempotent(key)) },
+	}[d]
+	res, err := send()
+	return answer[wire.OperationView](a, res, err)
+}
+
+// stuck returns everything that needs attention, oldest first.
+func (a *adminAPI) stuck(ctx context.Context) (wire.StuckList, error) {
+	var all wire.StuckList
+	rows, err := pages(0, func(size int, token *string) ([]wire.StuckOperation, string, error) {
+		res, err := a.client.ListStuck(ctx, &adminclient.ListStuckParams{Limit: &size, PageToken: token})
+		list, err := answer[wire.StuckList](a, res, err)
+		all.Faults = list.Faults
+		return list.Stuck, list.NextPageToken, err
+	})
+	all.Stuck = rows
+	return all, err
+}
+
+// audit returns the newest events, up to limit, or all when limit is 0.
+func (a *adminAPI) audit(ctx context.Context, q adminclient.ListAuditParams, limit int) ([]audit.Event, error) {
+	return pages(limit, func(size int, token *string) ([]audit.Event, string, error) {
+		q.Limit, q.PageToken = &size, token
+		res, err := a.client.ListAudit(ctx, &q)
+		list, err := answer[wire.AuditPage](a, res, err)
+		return list.Events, list.NextPageToken, err
+	})
+}
+
+func (a *adminAPI) auditStreams(ctx context.Context) ([]string, error) {
+	res, err := a.client.ListAuditStreams(ctx, nil)
+	list, err := answer[wire.AuditStreamList](a, res, err)
+	return list.Streams, err
+}
+
+// auditStream returns a part of one stream after seq.
+func (a *adminAPI) auditStream(ctx context.Context, stream string, after int64, limit int) (wire.AuditStreamPage, error) {
+	res, err := a.client.ReadAuditStream(ctx, stream, &adminclient.ReadAuditStreamParams{After: &after, Limit: &limit})
+	return answer[wire.AuditStreamPage](a, res, err)
+}
+
+// tasks returns node tasks, newest first and without their output, up to limit.
+func (a *adminAPI) tasks(ctx context.Context, node string, all bool, limit int) ([]wire.TaskView, error) {
+	q := adminclient.ListTasksParams{All: &all}
 	if node != "" {
-		q.Set("node", node)
+		q.Node = &node
 	}
-	if all {
-		q.Set("all", "true")
-	}
-	var v wire.TaskList
-	err := a.call(ctx, http.MethodGet, withQuery("/tasks", q), nil, &v)
-	return v.Tasks, err
+	return pages(limit, func(size int, token *string) ([]wire.TaskView, string, error) {
+		q.Limit, q.PageToken = &size, token
+		res, err := a.client.ListTasks(ctx, &q)
+		list, err := answer[wire.TaskList](a, res, err)
+		return list.Tasks, list.NextPageToken, err
+	})
 }
 
-// task returns a task with the end of what it printed.
+// task returns a task with the end of its output.
 func (a *adminAPI) task(ctx context.Context, taskID string) (wire.TaskView, error) {
-	var v wire.TaskView
-	err := a.call(ctx, http.MethodGet, "/tasks/"+url.PathEscape(taskID), nil, &v)
-	return v, err
+	if !schema.IsID(taskID) {
+		return wire.TaskView{}, schema.Errorf(schema.KindNotFound, "no task %q", taskID)
+	}
+	res, err := a.client.GetTask(ctx, uuid.MustParse(taskID), nil)
+	return answer[wire.TaskView](a, res, err)
 }
 
-// resumeTask offers a lost task again and returns it as it is then.
+// resumeTask dispatches a lost task again and returns it as it is then.
 func (a *adminAPI) resumeTask(ctx context.Context, taskID, reason string) (wire.TaskView, error) {
-	return a.decideTask(ctx, taskID, "resume", reason)
+	res, err := a.client.ResumeTask(ctx, uuid.MustParse(taskID), nil, wire.TaskDecision{Reason: reason})
+	return answer[wire.TaskView](a, res, err)
 }
 
 // cancelTask ends a task, or asks its node to, and returns it as it is then.
 func (a *adminAPI) cancelTask(ctx context.Context, taskID, reason string) (wire.TaskView, error) {
-	return a.decideTask(ctx, taskID, "cancel", reason)
+	res, err := a.client.CancelTask(ctx, uuid.MustParse(taskID), nil, wire.TaskDecision{Reason: reason})
+	return answer[wire.TaskView](a, res, err)
 }
 
-func (a *adminAPI) decideTask(ctx context.Context, taskID, verb, reason string) (wire.TaskView, error) {
-	var v wire.TaskView
-	err := a.call(ctx, http.MethodPost, "/tasks/"+url.PathEscape(taskID)+"/"+verb, wire.TaskDecision{Reason: reason}, &v)
-	return v, err
-}
+// bounded gives a request apiBudget unless its context has a deadline.
+type bounded struct{}
 
-func withQuery(path string, q url.Values) string {
-	if len(q) == 0 {
-		return path
+// RoundTrip implements http.RoundTripper.
+func (bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	if _, set := r.Context().Deadline(); set {
+		return http.DefaultTransport.RoundTrip(r)
 	}
-	return path + "?" + q.Encode()
-}
-
-// call sends one request with in as its JSON body (none when nil) and reads the
-// answer into out, within apiBudget unless ctx has a bound of its own.
-func (a *adminAPI) call(ctx context.Context, method, path string, in, out any) error {
-	if _, bounded := ctx.Deadline(); !bounded {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, apiBudget)
-		defer cancel()
-	}
-	var body io.Reader
-	if in != nil {
-		text, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("encoding the request: %w", err)
-		}
-		body = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, a.base+adminBase+path, body)
+	ctx, cancel := context.WithTimeout(r.Context(), apiBudget)
+	response, err := http.DefaultTransport.RoundTrip(r.WithContext(ctx))
 	if err != nil {
-		return fmt.Errorf("making the request: %w", err)
+		cancel()
+		return nil, err
 	}
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set(wire.HeaderCorrelationID, a.correlationID)
-	if a.token != "" {
-		req.Header.Set("Authorization", "Bearer "+a.token)
-	}
-	answer, err := a.http.Do(req)
-	if err != nil {
-		return a.unreachable(err)
-	}
-	defer answer.Body.Close()
-	return a.read(answer, out)
+	response.Body = &cancelBody{response.Body, cancel}
+	return response, nil
+}
+
+// cancelBody releases its request's deadline when it is closed.
+type cancelBody struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+// Close implements io.Closer.
+func (b *cancelBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
 }
 
 func (a *adminAPI) read(answer *http.Response, out any) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 )
@@ -18,18 +19,18 @@ import (
 const auditPage = 500
 
 type auditOptions struct {
-	node   string
-	verify bool
-	limit  int
+	node, since   string
+	actor, action []string
+	verify        bool
+	limit         int
 }
 
 func newAudit(e *env) *cobra.Command {
 	var o auditOptions
 	c := &cobra.Command{
 		Use: "audit", Short: "Read or verify the audit trail",
-		Long: `Prints the audit trail, oldest first: who did what to which node, with what result
-and why. Each node has a stream of its own, and what concerns no node is in the
-stream "system".
+		Long: `Prints the audit trail, oldest event first: actor, action, node, result and reason.
+Each node has its own stream; events without a node are in the stream "system".
 
 --verify reads every row of the streams and checks their hash chains: a row that
 is missing, changed or out of order is named, and the exit code is 1.`,
@@ -37,6 +38,9 @@ is missing, changed or out of order is named, and the exit code is 1.`,
 		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runAudit(c.Context(), e, o) },
 	}
 	c.Flags().StringVar(&o.node, "node", "", "only this node (id or host name), or the stream system")
+	c.Flags().StringVar(&o.since, "since", "", "only events since a time, or within a duration such as 24h")
+	c.Flags().StringSliceVar(&o.actor, "actor", nil, "only events of these actors")
+	c.Flags().StringSliceVar(&o.action, "action", nil, "only these actions, for example nodes.drain")
 	c.Flags().BoolVar(&o.verify, "verify", false, "check the hash chains instead of printing")
 	c.Flags().IntVar(&o.limit, "limit", 200, "print the newest N events; 0 for all")
 	e.completeNodeFlag(c)
@@ -51,22 +55,21 @@ func runAudit(ctx context.Context, e *env, o auditOptions) error {
 	if err != nil {
 		return err
 	}
+	if !o.verify {
+		return runAuditList(ctx, e, api, o)
+	}
 	streams, err := auditStreams(ctx, api, o.node)
 	if err != nil {
 		return err
 	}
-	if o.verify {
-		return runAuditVerify(ctx, e, api, streams)
-	}
-	return runAuditList(ctx, e, api, streams, o.limit)
+	return runAuditVerify(ctx, e, api, streams)
 }
 
 // auditStreams is the stream of one node, or every stream.
 func auditStreams(ctx context.Context, api *adminAPI, node string) ([]string, error) {
 	switch node {
 	case "":
-		page, err := api.audit(ctx, "", 0, 0)
-		return page.Streams, err
+		return api.auditStreams(ctx)
 	case "system":
 		return []string{node}, nil
 	}
@@ -81,7 +84,7 @@ func auditStreams(ctx context.Context, api *adminAPI, node string) ([]string, er
 func eachPage(ctx context.Context, api *adminAPI, stream string, use func([]audit.Event) error) error {
 	after := int64(0)
 	for {
-		page, err := api.audit(ctx, stream, after, auditPage)
+		page, err := api.auditStream(ctx, stream, after, auditPage)
 		if err != nil {
 			return err
 		}
@@ -99,26 +102,20 @@ func eachPage(ctx context.Context, api *adminAPI, stream string, use func([]audi
 	}
 }
 
-func runAuditList(ctx context.Context, e *env, api *adminAPI, streams []string, limit int) error {
-	events := []audit.Event{}
-	for _, s := range streams {
-		err := eachPage(ctx, api, s, func(page []audit.Event) error {
-			events = append(events, page...)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+func runAuditList(ctx context.Context, e *env, api *adminAPI, o auditOptions) error {
+	q := adminclient.ListAuditParams{Node: given(o.node), Since: given(o.since), Actor: several(o.actor), Action: several(o.action)}
+	events, err := api.audit(ctx, q, o.limit)
+	if err != nil {
+		return err
 	}
-	slices.SortStableFunc(events, func(a, b audit.Event) int { return a.At.Compare(b.At) })
-	if limit > 0 && len(events) > limit {
-		e.say("the newest %d of %d events; --limit 0 prints all", limit, len(events))
-		events = events[len(events)-limit:]
+	slices.Reverse(events)
+	if o.limit > 0 && len(events) == o.limit {
+		e.say("the newest %d events; --limit 0 prints all", o.limit)
 	}
 	return e.print(map[string][]audit.Event{"events": events}, func(w io.Writer) {
-		row(w, "AT", "ACTOR", "ACTION", "TARGET", "RESULT", "REASON")
+		row(w, "AT", "ACTOR", "VIA", "ACTION", "TARGET", "RESULT", "REASON")
 		for _, v := range events {
-			row(w, v.At.UTC().Format(time.RFC3339), v.Actor, v.Action, cmp.Or(v.Target, v.Stream), v.Result, dash(v.Reason))
+			row(w, v.At.UTC().Format(time.RFC3339), v.Actor, dash(v.Via), v.Action, cmp.Or(v.Target, v.Stream), v.Result, dash(v.Reason))
 		}
 	})
 }

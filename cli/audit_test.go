@@ -70,6 +70,6 @@ func TestAudit(t *testing.T) {
 		h.api.pageSize, h.api.repeats = 1, true
 		h.api.streams = []string{nodeID}
 		h.api.audit[nodeID] = chain(nodeID, 3)
-		require.Equal(t, schema.ExitFailed, h.run("audit"))
+		require.Equal(t, schema.ExitFailed, h.run("audit", "--verify"))
 	})
 }

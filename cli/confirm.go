@@ -11,7 +11,7 @@ import (
 
 // confirm asks before a destructive verb. Without a terminal nobody can answer,
 // so it refuses unless --yes was given.
-func (e *env) confirm(ctx context.Context, t target, v verb, yes bool) error {
+func (e *console) confirm(ctx context.Context, t target, v verb, yes bool) error {
 	if v.consequence == "" {
 		return nil
 	}
@@ -19,7 +19,7 @@ func (e *env) confirm(ctx context.Context, t target, v verb, yes bool) error {
 }
 
 // ask asks whether to go on with what; command is whose help explains --yes.
-func (e *env) ask(ctx context.Context, command, what string, yes bool) error {
+func (e *console) ask(ctx context.Context, command, what string, yes bool) error {
 	if yes {
 		return nil
 	}

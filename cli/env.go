@@ -12,19 +12,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// env is all that a command knows of the world. Commands read no environment
-// variable, clock or stream but through it, so that tests own each of them.
+// env is a command's access to the world. Commands read no environment variable,
+// clock or stream but through it, so that tests control each of them.
 type env struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	tty            terminal
-	clock          clock
-	getenv         func(string) string
-	platform       Platform
-	// actor is user@host, as the audit shows it.
+	printer
+	getenv   func(string) string
+	platform Platform
+	// actor is user@host, which --direct asserts to the audit.
 	actor string
-	// correlationID ties together all that this command line causes.
-	correlationID string
 	// dir is where files without a path of their own are written.
 	dir string
 
@@ -32,6 +27,22 @@ type env struct {
 	temporal Lifecycle // dialled at first use
 	admin    *adminAPI // made at first use
 }
+
+// console is the streams of a command and how it writes to them.
+type console struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	tty            terminal
+	clock          clock
+	// output and noColor are flags; noColor is also set by NO_COLOR.
+	output  format
+	noColor bool
+	// correlationID ties together all that this command line causes.
+	correlationID string
+}
+
+// printer renders what the control plane knows.
+type printer struct{ *console }
 
 // terminal says which standard streams are terminals.
 type terminal struct {
@@ -53,15 +64,15 @@ type clock struct {
 const spinEvery = 120 * time.Millisecond
 
 func newEnv(p Platform, s Stdio) *env {
-	return &env{
-		stdin: s.In, stdout: s.Out, stderr: s.Err,
+	c := &console{
+		stdin: s.In, stdout: s.Out, stderr: s.Err, correlationID: schema.NewID(),
 		tty: terminal{in: isTerminal(s.In), out: isTerminal(s.Out), err: isTerminal(s.Err), width: func() int { return width(s.Err) }},
 		clock: clock{now: time.Now, after: time.After, spin: func() (<-chan time.Time, func()) {
 			t := time.NewTicker(spinEvery)
 			return t.C, t.Stop
 		}},
-		getenv: os.Getenv, platform: p, actor: actor(), correlationID: schema.NewID(), dir: ".",
 	}
+	return &env{printer: printer{c}, getenv: os.Getenv, platform: p, actor: actor(), dir: "."}
 }
 
 func (e *env) close() {
@@ -92,8 +103,8 @@ func (e *env) dialOptions() DialOptions {
 }
 
 // color reports whether text for the stream may carry colors.
-func (e *env) color(isTerminal bool) bool {
-	return isTerminal && !e.flags.noColor && e.getenv("NO_COLOR") == ""
+func (e *console) color(isTerminal bool) bool {
+	return isTerminal && !e.noColor
 }
 
 func isTerminal(stream any) bool {
@@ -110,7 +121,7 @@ func width(stream any) int {
 	return 0
 }
 
-// actor is who the audit names: user@host.
+// actor is the actor that --direct asserts: user@host.
 func actor() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {

@@ -97,7 +97,7 @@ func (e *env) report(ctx context.Context, err error) int {
 	return e.reportFailure(err)
 }
 
-func (e *env) reportFailure(err error) int {
+func (e *console) reportFailure(err error) int {
 	failure, ok := errors.AsType[*schema.Error](err)
 	if !ok {
 		failure = schema.NewError(schema.KindInternal, "%s", err)
@@ -115,8 +115,8 @@ func (e *env) reportFailure(err error) int {
 }
 
 // envelope prints the error envelope when the output is for machines.
-func (e *env) envelope(failure *schema.Error) {
-	if e.flags.output != formatTable {
+func (e *console) envelope(failure *schema.Error) {
+	if e.machine() {
 		e.printMachine(failure.Body(e.correlationID)) //nolint:errcheck // the exit code tells of the failure
 	}
 }

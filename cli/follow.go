@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// pollEvery is how often a followed operation is asked for its state; the
-	// first questions come faster, since many operations take no second.
+	// pollEvery is how often a followed operation is read; the first reads come
+	// faster, since many operations take less than a second.
 	pollEvery = time.Second
 	pollFirst = 250 * time.Millisecond
-	// statusBudget bounds one such question: with no worker it never ends.
+	// pollWithEvents is pollEvery while the event stream is open.
+	pollWithEvents = 10 * time.Second
+	// statusBudget bounds a query to Temporal: without a worker it never ends.
 	statusBudget = 3 * time.Second
-	// resultBudget bounds the reading of a closed run's result.
-	resultBudget = 10 * time.Second
-	// silenceBudget is how long nobody may answer before the waiting gives up.
+	// silenceBudget is how long reads may fail before waiting is given up.
 	silenceBudget = 30 * time.Second
 	// waitGrace is what a waiting has beyond the phases' own budgets.
 	waitGrace = time.Minute
@@ -31,11 +31,10 @@ type followRequest struct {
 	target    target
 	operation lifecycle.Operation
 	options   lifecycle.Options
-	// temporal is nil when only the admin API can be asked.
-	temporal Lifecycle
+	control   control
 	// limit bounds the waiting. Defaults to the sum of the phases' budgets.
 	limit time.Duration
-	// throughParks goes on while the operation is parked.
+	// throughParks keeps waiting while the operation is parked.
 	throughParks bool
 	// quiet shows nothing while it waits.
 	quiet bool
@@ -44,9 +43,7 @@ type followRequest struct {
 // snapshot is one answer about a followed operation.
 type snapshot struct {
 	status lifecycle.OperationStatus
-	// note says why the answer is second-hand.
-	note string
-	err  error
+	err    error
 }
 
 // follow shows an operation until it ends, parks, or the waiting is over, and
@@ -60,11 +57,17 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	defer cancel()
-	answers := make(chan snapshot, 1) // one question at a time, so its answer never blocks
-	ask := func() { asked.Go(func() { answers <- e.snapshot(asking, r) }) }
+	answers := make(chan snapshot, 1) // one read at a time, so its answer never blocks
+	ask := func() {
+		asked.Go(func() {
+			st, err := r.control.status(asking, r.operation)
+			answers <- snapshot{st, err}
+		})
+	}
 
 	f := &followed{env: e, request: r, started: e.clock.now(), view: e.newView(r),
 		last: lifecycle.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
+	changes, pace := r.control.changes(asking, r.target.id), pollEvery
 	ticks, stop := f.view.ticks()
 	defer stop()
 	ask()
@@ -80,10 +83,17 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 				return f.last, err
 			}
 			again = e.clock.after(min(pause, r.limit-e.clock.now().Sub(f.started)))
-			pause = min(2*pause, pollEvery)
+			pause = min(2*pause, pace)
 		case <-again:
 			again = nil
 			ask()
+		case _, open := <-changes:
+			if pace = pollWithEvents; !open {
+				changes, pace = nil, pollEvery
+			} else if again != nil { // no read is under way
+				again = nil
+				ask()
+			}
 		case <-ticks:
 			f.view.show(f.last, f.note)
 		case <-ctx.Done():
@@ -109,7 +119,7 @@ type followed struct {
 	started time.Time
 	last    lifecycle.OperationStatus
 	note    string
-	// silentSince is when the last answer stayed away; zero while they come.
+	// silentSince is when reads began to fail; zero while they succeed.
 	silentSince time.Time
 }
 
@@ -120,12 +130,12 @@ func (f *followed) take(s snapshot) (done bool, err error) {
 		if f.silentSince.IsZero() {
 			f.silentSince = now
 		}
-		f.note = fmt.Sprintf("nobody answers for the operation: %s", s.err)
+		f.note = fmt.Sprintf("the operation cannot be read: %s", s.err)
 		if now.Sub(f.silentSince) >= silenceBudget || errors.Is(s.err, &schema.Error{Kind: schema.KindNotFound}) {
 			return true, f.lost(s.err)
 		}
 	} else {
-		f.silentSince, f.note, f.last = time.Time{}, s.note, s.status
+		f.silentSince, f.note, f.last = time.Time{}, "", s.status
 	}
 	f.view.show(f.last, f.note)
 	state := f.last.Operation.Status
@@ -139,11 +149,11 @@ func (f *followed) take(s snapshot) (done bool, err error) {
 }
 
 func (f *followed) timedOut() error {
-	return f.pending(fmt.Sprintf("stopped waiting after %s: the operation goes on", span(f.request.limit)))
+	return f.pending(fmt.Sprintf("stopped waiting after %s: the operation is still running", span(f.request.limit)))
 }
 
 func (f *followed) interrupted() error {
-	return f.pending("stopped waiting: the operation goes on")
+	return f.pending("stopped waiting: the operation is still running")
 }
 
 func (f *followed) pending(why string) error {
@@ -152,81 +162,11 @@ func (f *followed) pending(why string) error {
 		"undo it with:   " + lifecycle.OpCommand("cancel", action, name)}}
 }
 
-// lost ends a waiting in which nobody answers any more.
+// lost ends a waiting in which the operation cannot be read.
 func (f *followed) lost(cause error) error {
 	return &exitError{schema.KindOf(cause).Info().Exit, []string{
-		"error: stopped waiting, nobody answers for the operation: " + cause.Error(),
-		"the operation goes on as soon as Temporal and a worker are up",
+		"error: stopped waiting, the operation cannot be read: " + cause.Error(),
+		"the operation is still running",
 		"follow it with: " + lifecycle.OpCommand("watch", f.request.operation.Action, f.request.target.name()),
 	}}
-}
-
-// snapshot asks the operation itself, else the admin API for its record, else
-// Temporal for the result of a run that is closed already.
-func (e *env) snapshot(ctx context.Context, r followRequest) snapshot {
-	var err error
-	if r.temporal != nil {
-		var st lifecycle.OperationStatus
-		if st, err = statusOf(ctx, r); err == nil {
-			return snapshot{status: e.closedResult(ctx, r, st)}
-		}
-	}
-	st, recordErr := e.record(ctx, r)
-	if recordErr == nil {
-		return e.recorded(ctx, r, st, err)
-	}
-	if r.temporal == nil {
-		return snapshot{err: recordErr}
-	}
-	if st, resultErr := resultOf(ctx, r, statusBudget); resultErr == nil {
-		return snapshot{status: st}
-	}
-	return snapshot{err: err}
-}
-
-// recorded is the record, or the word of the run that the record names when the
-// followed one was reset: such an operation goes on as another run.
-func (e *env) recorded(ctx context.Context, r followRequest, st lifecycle.OperationStatus, why error) snapshot {
-	if r.temporal != nil && st.Operation.RunID != r.operation.RunID {
-		r.operation.RunID = st.Operation.RunID
-		if now, err := statusOf(ctx, r); err == nil {
-			return snapshot{status: e.closedResult(ctx, r, now)}
-		}
-	}
-	return snapshot{status: e.closedResult(ctx, r, st), note: secondHand(why)}
-}
-
-func statusOf(ctx context.Context, r followRequest) (lifecycle.OperationStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusBudget)
-	defer cancel()
-	return r.temporal.Status(ctx, r.operation.WorkflowID, r.operation.RunID)
-}
-
-// secondHand explains why the state comes from the database's record.
-func secondHand(err error) string {
-	switch {
-	case err == nil:
-		return "Temporal is not asked; this is the admin API's record"
-	case errors.Is(err, &schema.Error{Kind: schema.KindServiceUnavailable, Reason: "no_worker"}):
-		return "no worker answers; this is the admin API's record"
-	}
-	return fmt.Sprintf("this is the admin API's record: %s", err)
-}
-
-// closedResult is the run's own result once the operation is over, and st until
-// then or when it cannot be had.
-func (e *env) closedResult(ctx context.Context, r followRequest, st lifecycle.OperationStatus) lifecycle.OperationStatus {
-	if !st.Operation.Status.Ended() || r.temporal == nil {
-		return st
-	}
-	if final, err := resultOf(ctx, r, resultBudget); err == nil {
-		return final
-	}
-	return st
-}
-
-func resultOf(ctx context.Context, r followRequest, budget time.Duration) (lifecycle.OperationStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, budget)
-	defer cancel()
-	return r.temporal.Result(ctx, r.operation.WorkflowID, r.operation.RunID)
 }

@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,19 +62,22 @@ type harness struct {
 // Temporal that accepts everything.
 func setup(t *testing.T) *harness {
 	t.Helper()
-	h := &harness{t: t, temporal: newFakeTemporal(), api: newFakeAPI(t), clock: &fakeClock{now: start()}}
+	temporal := newFakeTemporal()
+	h := &harness{t: t, temporal: temporal, api: newFakeAPI(t, temporal), clock: &fakeClock{now: start()}}
 	h.vars = map[string]string{"GPUAAS_API_URL": h.api.server.URL, "GPUAAS_API_TOKEN": apiToken}
-	h.env = &env{
+	h.env = &env{printer: printer{&console{
 		stdin: strings.NewReader(""), stdout: &h.out, stderr: &h.err,
 		tty: terminal{width: func() int { return 100 }},
 		clock: clock{now: h.clock.read, after: h.clock.after,
 			spin: func() (<-chan time.Time, func()) { return nil, func() {} }},
+		correlationID: "0198f000-0000-7000-8000-0000000000c1",
+	}},
 		getenv: func(k string) string { return h.vars[k] },
 		platform: Platform{Dial: func(_ context.Context, o DialOptions) (Lifecycle, error) {
 			h.temporal.dialled = o
 			return h.temporal, nil
 		}},
-		actor: "alice@desk", correlationID: "0198f000-0000-7000-8000-0000000000c1", dir: t.TempDir(),
+		actor: "alice@desk", dir: t.TempDir(),
 	}
 	return h
 }
@@ -196,13 +201,19 @@ func parkedDrain() lifecycle.OperationStatus {
 	st.Operation.Phases[1].Reason = "process train-1 does not end"
 	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked",
 		Message: "1 workload does not end: process train-1", Since: start().Add(-12 * time.Minute),
-		Cause: "work does not end by itself", Next: "gpuaas op force NODE --reason TEXT"}
+		Cause: "workloads do not end", Next: "gpuaas op extend NODE --operation " + operationID, Options: []lifecycle.Option{
+			{Decision: lifecycle.DecisionExtend, Does: "wait longer", Command: "gpuaas op extend NODE --operation " + operationID, Harm: lifecycle.HarmNone},
+			{Decision: lifecycle.DecisionCancel, Does: "undo the drain", Command: "gpuaas op cancel NODE --operation " + operationID, Harm: lifecycle.HarmNone},
+			{Decision: lifecycle.DecisionForce, Does: "kill the workloads", Command: "gpuaas op force NODE --operation " + operationID + " --reason '…'", Harm: lifecycle.HarmWork}}}
 	return st
 }
 
 // fakeAPI is an admin API over a few rows. It refuses what the real one would.
 type fakeAPI struct {
 	t          *testing.T
+	temporal   *fakeTemporal // what operations are
+	keys       []string      // the idempotency keys that were sent
+	changed    []wire.NodeChange
 	server     *httptest.Server
 	nodes      []wire.NodeView
 	operations []wire.OperationSummary
@@ -226,16 +237,22 @@ type fakeAPI struct {
 	decided []string
 }
 
-func newFakeAPI(t *testing.T) *fakeAPI {
+func newFakeAPI(t *testing.T, temporal *fakeTemporal) *fakeAPI {
 	t.Helper()
-	a := &fakeAPI{t: t, nodes: []wire.NodeView{node()}, audit: map[string][]audit.Event{},
+	a := &fakeAPI{t: t, temporal: temporal, nodes: []wire.NodeView{node()}, audit: map[string][]audit.Event{},
 		bundle: &trust.BootstrapBundle{NodeID: nodeID, EnrollmentToken: enrollToken, APIURL: "https://node-api.test:8443",
 			ExpiresAt: "2026-03-02T12:00:00Z"}, reissued: map[string]wire.LifecycleRequest{}, refuseReissue: map[string]*schema.Error{}}
 	a.recovery = &wire.RecoveryBundle{BootstrapBundle: *a.bundle, RestartCommand: "gpuaas-apply <<'END'\nTOKEN=" + enrollToken + "\nEND"}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /api/v1/admin/nodes", a.postNode)
-	mux.HandleFunc("GET /api/v1/admin/nodes", func(w http.ResponseWriter, _ *http.Request) {
-		a.answer(w, http.StatusOK, wire.NodeList{Nodes: a.nodes})
+	mux.HandleFunc("GET /api/v1/admin/nodes", func(w http.ResponseWriter, r *http.Request) {
+		list := wire.NodeList{Nodes: []wire.NodeView{}}
+		for _, n := range a.nodes {
+			if a.matches(r, n) {
+				list.Nodes = append(list.Nodes, n)
+			}
+		}
+		a.answer(w, http.StatusOK, list)
 	})
 	mux.HandleFunc("GET /api/v1/admin/nodes/{node}", func(w http.ResponseWriter, r *http.Request) {
 		if n := a.find(w, r); n != nil {
@@ -246,7 +263,16 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/reissue-enrollment", a.postReissue)
 	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/bootstrap-script", a.postScript)
 	mux.HandleFunc("GET /api/v1/admin/operations", a.getOperations)
-	mux.HandleFunc("GET /api/v1/admin/audit", a.getAudit)
+	mux.HandleFunc("GET /api/v1/admin/audit", a.listAudit)
+	mux.HandleFunc("GET /api/v1/admin/audit/streams", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, http.StatusOK, wire.AuditStreamList{Streams: a.streams})
+	})
+	mux.HandleFunc("GET /api/v1/admin/audit/streams/{stream}", a.getStream)
+	mux.HandleFunc("PATCH /api/v1/admin/nodes/{node}", a.patchNode)
+	mux.HandleFunc("POST /api/v1/admin/nodes/{node}/{verb}", a.postVerb)
+	mux.HandleFunc("GET /api/v1/admin/operations/{id}", a.getOperation)
+	mux.HandleFunc("POST /api/v1/admin/operations/{id}/{decision}", a.postDecision)
+	mux.HandleFunc("GET /api/v1/admin/stuck", a.getStuck)
 	a.serveTasks(mux)
 	a.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
@@ -345,7 +371,7 @@ func (a *fakeAPI) postReissue(w http.ResponseWriter, r *http.Request) {
 	}
 	a.reissued[n.Host] = req
 	op := operation(lifecycle.ActionReissueEnrollment, lifecycle.OperationAccepted)
-	op.WorkflowID = lifecycle.ReissueWorkflowID(n.Host, n.ID)
+	op.OperationID, op.WorkflowID = reissueOf+n.ID, lifecycle.ReissueWorkflowID(n.Host, n.ID)
 	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{Operation: op, Node: *n, RecoveryBundle: a.recovery})
 }
 
@@ -358,27 +384,182 @@ func (a *fakeAPI) postScript(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, http.StatusOK, wire.BootstrapScriptResponse{Script: "#!/bin/sh\nTOKEN=" + enrollToken + "\n", ExpiresAt: *at(24 * time.Hour)})
 }
 
-func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {
-	list := wire.OperationList{Operations: []wire.OperationSummary{}}
-	for _, o := range a.operations {
-		if want := r.URL.Query().Get("node"); want != "" && want != o.NodeID || r.URL.Query().Get("open") == "true" && o.Status.Ended() {
-			continue
+// matches applies the filters that tests use.
+func (a *fakeAPI) matches(r *http.Request, n wire.NodeView) bool {
+	q := r.URL.Query()
+	if n.State == lifecycle.NodeRemoved && q.Get("removed") != "true" {
+		return false
+	}
+	for part := range strings.SplitSeq(q.Get("selector"), ",") {
+		key, value, _ := strings.Cut(part, "=")
+		switch key {
+		case "region":
+			if n.RegionCode != value {
+				return false
+			}
+		case "host":
+			if ok, _ := path.Match(value, n.Host); !ok {
+				return false
+			}
 		}
-		list.Operations = append(list.Operations, o)
+	}
+	issuer := q.Get("issuer")
+	return strings.HasPrefix(n.Host, q.Get("host_prefix")) && (issuer == "" || n.Identity != nil && n.Identity.Issuer == issuer)
+}
+
+func (a *fakeAPI) patchNode(w http.ResponseWriter, r *http.Request) {
+	var c wire.NodeChange
+	n := a.find(w, r)
+	if n == nil || !a.read(w, r, &c) {
+		return
+	}
+	a.changed = append(a.changed, c)
+	changed := *n
+	changed.Labels = c.Labels
+	a.answer(w, http.StatusOK, changed)
+}
+
+// postVerb starts an action as the real API would: through Temporal.
+func (a *fakeAPI) postVerb(w http.ResponseWriter, r *http.Request) {
+	var req wire.LifecycleRequest
+	n := a.find(w, r)
+	if n == nil || !a.read(w, r, &req) {
+		return
+	}
+	key := r.Header.Get(wire.HeaderIdempotencyKey)
+	a.keys = append(a.keys, key)
+	action := lifecycle.Action(r.PathValue("verb"))
+	op, err := a.temporal.Submit(r.Context(), lifecycle.OperationInput{OperationID: lifecycle.OperationID(n.ID, action, key), NodeID: n.ID,
+		Action: action, Actor: "ops", Via: "api", Reason: req.Reason, CorrelationID: r.Header.Get(wire.HeaderCorrelationID), Host: n.Host,
+		Provider: n.OnboardingMode, Region: n.RegionCode, Options: req.Options})
+	if err != nil {
+		a.fail(w, schema.AsError(err))
+		return
+	}
+	a.answer(w, http.StatusAccepted, wire.LifecycleResponse{Operation: op, Node: *n})
+}
+
+// status is what Temporal says of the operation, or the row that a test gave.
+func (a *fakeAPI) status(r *http.Request, id string) (lifecycle.OperationStatus, error) {
+	for _, o := range a.operations {
+		if o.OperationID == id {
+			started := o.StartedAt
+			return lifecycle.OperationStatus{Node: lifecycle.NodeRef{NodeID: o.NodeID, Host: o.Host}, Operation: lifecycle.Operation{
+				OperationID: o.OperationID, WorkflowID: o.WorkflowID, RunID: o.RunID, Action: o.Action, Status: o.Status, Stuck: o.Stuck,
+				Actor: o.Actor, Reason: o.Reason, StartedAt: &started, EndedAt: o.EndedAt, Outcome: o.Outcome,
+				Phases: []lifecycle.Phase{{Name: o.Phase, State: lifecycle.PhaseRunning, Attempt: 1}}}}, nil
+		}
+	}
+	if node, ok := strings.CutPrefix(id, reissueOf); ok {
+		return a.temporal.Status(r.Context(), lifecycle.ReissueWorkflowID(a.hostOf(node), node), "")
+	}
+	return a.temporal.Status(r.Context(), lifecycle.NodeWorkflowID("gpu-17", nodeID), "")
+}
+
+func (a *fakeAPI) getOperation(w http.ResponseWriter, r *http.Request) {
+	st, err := a.status(r, r.PathValue("id"))
+	if err != nil {
+		a.fail(w, schema.AsError(err))
+		return
+	}
+	a.answer(w, http.StatusOK, wire.OperationView{Operation: st.Operation, Node: st.Node, WebURL: a.temporal.WebURL(st.Operation.WorkflowID, st.Operation.RunID)})
+}
+
+func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
+	var req wire.ResolveOperation
+	if !a.read(w, r, &req) {
+		return
+	}
+	workflowID := lifecycle.NodeWorkflowID("gpu-17", nodeID)
+	if node, ok := strings.CutPrefix(r.PathValue("id"), reissueOf); ok {
+		workflowID = lifecycle.ReissueWorkflowID(a.hostOf(node), node)
+	}
+	st, err := a.temporal.Resolve(r.Context(), workflowID, lifecycle.ResolveRequest{OperationID: r.PathValue("id"), Phase: req.Phase,
+		StuckSince: req.StuckSince, Decision: lifecycle.Decision(r.PathValue("decision")), Reason: req.Reason, By: "ops", Via: "api"})
+	if err != nil {
+		a.fail(w, schema.AsError(err))
+		return
+	}
+	a.answer(w, http.StatusOK, wire.OperationView{Operation: st.Operation, Node: st.Node})
+}
+
+func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {
+	list, err := directControl{lc: a.temporal}.stuck(r.Context())
+	if err != nil {
+		a.fail(w, schema.AsError(err))
+		return
 	}
 	a.answer(w, http.StatusOK, list)
 }
 
-func (a *fakeAPI) getAudit(w http.ResponseWriter, r *http.Request) {
-	stream := r.URL.Query().Get("node")
-	if stream == "" {
-		a.answer(w, http.StatusOK, wire.AuditPage{Streams: a.streams, Events: []audit.Event{}})
-		return
+func (a *fakeAPI) hostOf(nodeID string) string {
+	for _, n := range a.nodes {
+		if n.ID == nodeID {
+			return n.Host
+		}
 	}
+	return ""
+}
+
+// reissueOf and a node's id are the operation id of the node's reissue.
+const reissueOf = "reissue-of-"
+
+func (a *fakeAPI) getOperations(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	list := wire.OperationList{Operations: []wire.OperationSummary{}}
+	for _, o := range a.operations {
+		isReissue := o.Action == lifecycle.ActionReissueEnrollment
+		if want := q.Get("node"); want != "" && want != o.NodeID && want != o.Host || q.Get("open") == "true" && o.Status.Ended() ||
+			q.Get("holds") == "true" && isReissue || q.Get("holds") == "false" && !isReissue {
+			continue
+		}
+		list.Operations = append(list.Operations, o)
+	}
+	if len(a.operations) == 0 && q.Get("holds") != "" { // what Temporal has
+		id := map[string]string{"true": operationID, "false": reissueOf + nodeID}[q.Get("holds")]
+		switch {
+		case a.temporal.down:
+			a.fail(w, schema.AsError(a.temporal.unreachable()))
+			return
+		case id == operationID && len(a.temporal.statuses) > 0 || id != operationID && a.temporal.reissue != nil:
+			list.Operations = append(list.Operations, wire.OperationSummary{OperationID: id, NodeID: nodeID})
+		}
+	}
+	a.answer(w, http.StatusOK, list)
+}
+
+func (a *fakeAPI) listAudit(w http.ResponseWriter, r *http.Request) {
+	page := wire.AuditPage{Events: []audit.Event{}}
+	node := r.URL.Query().Get("node")
+	if node != "" && node != audit.SystemStream && !schema.IsID(node) {
+		found := ""
+		for _, n := range a.nodes {
+			if n.Host == node {
+				found = n.ID
+			}
+		}
+		if node = found; node == "" {
+			a.fail(w, schema.NewError(schema.KindNotFound, "no such node"))
+			return
+		}
+	}
+	for stream, events := range a.audit {
+		if node == "" || node == stream {
+			page.Events = append(page.Events, events...)
+		}
+	}
+	slices.SortFunc(page.Events, func(x, y audit.Event) int { return y.At.Compare(x.At) })
+	var limit int
+	fmt.Sscan(r.URL.Query().Get("limit"), &limit) //nolint:errcheck // the client always sends one
+	page.Events = page.Events[:min(limit, len(page.Events))]
+	a.answer(w, http.StatusOK, page)
+}
+
+func (a *fakeAPI) getStream(w http.ResponseWriter, r *http.Request) {
 	var after int64
 	fmt.Sscan(r.URL.Query().Get("after"), &after) //nolint:errcheck // 0 when it is none
-	page := wire.AuditPage{Events: []audit.Event{}}
-	for _, v := range a.audit[stream] {
+	page := wire.AuditStreamPage{Events: []audit.Event{}}
+	for _, v := range a.audit[r.PathValue("stream")] {
 		if v.Seq <= after && !a.repeats {
 			continue
 		}

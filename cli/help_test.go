@@ -61,7 +61,7 @@ func TestUsage(t *testing.T) {
 		"extra-argument":     "node show gpu-17 gpu-18",
 		"bad-output":         "node list -o xml",
 		"bad-duration":       "node drain gpu-17 --timeout soon",
-		"short-drain":        "node drain gpu-17 --timeout 10ms --yes",
+		"short-drain":        "node drain gpu-17 --deadline 10ms --yes",
 		"wait-and-no-wait":   "node provision gpu-17 --wait --no-wait",
 		"negative-timeout":   "node provision gpu-17 --timeout -1s",
 		"no-sku":             "node register gpu-18 --region fra1",

@@ -12,7 +12,7 @@ import (
 
 // writeIdentity shows both sides of a node's identity: the certificate that the
 // control plane holds for it, and the CA generations that it trusts.
-func (e *env) writeIdentity(w io.Writer, n wire.NodeView) {
+func (e *printer) writeIdentity(w io.Writer, n wire.NodeView) {
 	if n.Identity == nil {
 		row(w, "Identity:", "none")
 	} else {
@@ -46,7 +46,7 @@ func (e *env) writeIdentity(w io.Writer, n wire.NodeView) {
 	}
 }
 
-func (e *env) writeCert(w io.Writer, c trust.CertFacts) {
+func (e *printer) writeCert(w io.Writer, c trust.CertFacts) {
 	row(w, "  Subject:", dash(c.Subject))
 	row(w, "  Issuer:", c.Issuer)
 	row(w, "  Serial:", c.Serial)
@@ -57,7 +57,7 @@ func (e *env) writeCert(w io.Writer, c trust.CertFacts) {
 	row(w, "  SHA-256:", fingerprint(c.Fingerprint))
 }
 
-func (e *env) validity(unknown bool, from, to string) string {
+func (e *printer) validity(unknown bool, from, to string) string {
 	if unknown {
 		return "to " + to
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // lifecycleOptions are the flags that every verb which starts a workflow has.
@@ -30,51 +31,55 @@ type lifecycleOptions struct {
 
 func (o *lifecycleOptions) addFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.BoolVar(&o.wait, "wait", false, "wait until the operation ends or parks (default when stdout is a terminal)")
+	f.BoolVar(&o.wait, "wait", true, "wait until the operation ends or parks (default)")
 	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the operation is accepted")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and what blocks it; change nothing")
-	f.StringVar(&o.reason, "reason", "", "why, for the audit and for those who look on")
-	f.StringVar(&o.key, "idempotency-key", "", "the same key again attaches to the same operation")
+	f.StringVar(&o.reason, "reason", "", "reason, kept in the audit trail and shown with the operation")
+	f.StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key joins the operation it started")
 }
 
 // addTimeout adds --timeout as the bound of the waiting.
 func (o *lifecycleOptions) addTimeout(c *cobra.Command) {
-	c.Flags().DurationVar(&o.timeout, "timeout", 0, "how long to wait; the operation goes on after it (default: what its phases may take)")
+	c.Flags().DurationVar(&o.timeout, "timeout", 0, "how long to wait; the operation keeps running (default: what its phases may take)")
+}
+
+// waitsOnRequest makes --no-wait the default, for the verbs after which somebody
+// has to do something on the node first.
+func (o *lifecycleOptions) waitsOnRequest(c *cobra.Command) {
+	f := c.Flags().Lookup("wait")
+	f.DefValue, f.Usage, o.wait = "false", "wait until the operation ends or parks", false
 }
 
 // addYes adds --yes, for the verbs that ask.
 func (o *lifecycleOptions) addYes(c *cobra.Command) {
-	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask; needed without a terminal")
+	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation; required without a terminal")
 }
 
 // check refuses what the admin API would refuse as well.
 func (o *lifecycleOptions) check(c *cobra.Command) error {
 	switch {
-	case o.wait && o.noWait:
+	case c.Flags().Changed("wait") && o.wait && o.noWait:
 		return usagef(c.CommandPath(), "--wait and --no-wait exclude each other")
-	case !plainText(o.reason, maxReason):
-		return usagef(c.CommandPath(), "--reason: want one line of at most %d characters", maxReason)
-	case !plainText(o.key, maxKey):
-		return usagef(c.CommandPath(), "--idempotency-key: want one line of at most %d characters", maxKey)
+	case strings.TrimSpace(o.reason) == placeholder:
+		return usagef(c.CommandPath(), "--reason: %s is a placeholder, give the reason itself", placeholder)
+	case !plainText(o.reason, wire.MaxReason):
+		return usagef(c.CommandPath(), "--reason: want one line of at most %d characters", wire.MaxReason)
+	case !plainText(o.key, wire.MaxIdempotencyKey):
+		return usagef(c.CommandPath(), "--idempotency-key: want one line of at most %d characters", wire.MaxIdempotencyKey)
 	case o.timeout < 0:
 		return usagef(c.CommandPath(), "--timeout %s: want a time to wait, for example 10m", o.timeout)
 	}
 	return nil
 }
 
-// Bounds of what an operator may write, as at the admin API.
-const (
-	maxReason = 500
-	maxKey    = 128
-)
+// placeholder stands for a reason in printed commands and is none.
+const placeholder = "TEXT"
 
 func plainText(s string, most int) bool {
 	return utf8.RuneCountInString(s) <= most && strings.IndexFunc(s, unicode.IsControl) < 0
 }
 
-func (o *lifecycleOptions) waits(e *env) bool {
-	return o.wait || !o.noWait && e.tty.out
-}
+func (o *lifecycleOptions) waits() bool { return o.wait && !o.noWait }
 
 // verb is one lifecycle action with its options.
 type verb struct {
@@ -115,7 +120,11 @@ type lifecycleResult struct {
 
 // runLifecycle starts the verb's workflow and, if asked to, waits for its end.
 func runLifecycle(ctx context.Context, e *env, arg string, v verb, o lifecycleOptions) error {
-	t, err := e.find(ctx, arg)
+	ctl, err := e.control(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := ctl.find(ctx, arg)
 	if err != nil {
 		return err
 	}
@@ -125,51 +134,19 @@ func runLifecycle(ctx context.Context, e *env, arg string, v verb, o lifecycleOp
 	if err := e.confirm(ctx, t, v, o.yes); err != nil {
 		return err
 	}
-	lc, err := e.lifecycle(ctx)
+	op, err := ctl.start(ctx, t, v, o)
 	if err != nil {
-		return err
+		if ctx.Err() != nil {
+			e.say("interrupted while the operation was started: it may have been accepted; see: gpuaas op show %s", t.name())
+		}
+		return t.inWords(err)
 	}
-	op, err := e.submit(ctx, lc, t, e.input(t, v, o))
-	if err != nil {
-		return err
+	if !o.waits() {
+		return e.finish(ctx, t, lifecycle.OperationStatus{Operation: op, Node: t.ref()}, nil)
 	}
 	e.say("%s %s: %s as operation %s", v.action, t.name(), op.Status, op.OperationID)
-	e.say("web: %s", lc.WebURL(op.WorkflowID, op.RunID))
-	st := lifecycle.OperationStatus{Operation: op, Node: t.ref()}
-	if !o.waits(e) {
-		e.say("follow it with: %s", lifecycle.OpCommand("watch", op.Action, t.name()))
-		return e.finish(ctx, t, st, nil)
-	}
-	st, err = e.follow(ctx, followRequest{target: t, operation: op, options: v.options, temporal: lc, limit: o.timeout})
+	st, err := e.follow(ctx, followRequest{target: t, operation: op, options: v.options, control: ctl, limit: o.timeout})
 	return e.finish(ctx, t, st, err)
-}
-
-// input is the workflow's input.
-func (e *env) input(t target, v verb, o lifecycleOptions) lifecycle.OperationInput {
-	in := lifecycle.OperationInput{
-		OperationID: lifecycle.OperationID(t.id, v.action, o.key), NodeID: t.id, Action: v.action,
-		Actor: e.actor, Reason: o.reason, CorrelationID: e.correlationID, Host: t.host, Options: v.options,
-	}
-	if t.view != nil {
-		in.Provider, in.Region = t.view.OnboardingMode, t.view.RegionCode
-		if t.view.Instance != nil {
-			in.Provider = t.view.Instance.Provider
-		}
-	}
-	return in
-}
-
-// submit starts the workflow. An interrupt leaves open whether Temporal took the
-// operation, so it says how to find out.
-func (e *env) submit(ctx context.Context, lc Lifecycle, t target, in lifecycle.OperationInput) (lifecycle.Operation, error) {
-	op, err := lc.Submit(ctx, in)
-	if err == nil {
-		return op, nil
-	}
-	if ctx.Err() != nil {
-		e.say("interrupted while operation %s was handed over: it may have been accepted; see: gpuaas op show %s", in.OperationID, t.name())
-	}
-	return op, t.inWords(err)
 }
 
 // inWords puts the node's name into a refusal that says NODE or the node's id,
@@ -198,8 +175,10 @@ func (t target) ref() lifecycle.NodeRef {
 // the waiting ended, into the exit code.
 func (e *env) finish(ctx context.Context, t target, st lifecycle.OperationStatus, waitErr error) error {
 	result := lifecycleResult{Operation: st.Operation, Node: st.Node}
-	if view, err := e.lookup(context.WithoutCancel(ctx), t.id); err == nil {
-		result.Node, st.Node.State = view, view.State
+	if !e.flags.direct {
+		if view, err := e.lookup(context.WithoutCancel(ctx), t.id); err == nil {
+			result.Node, st.Node.State = view, view.State
+		}
 	}
 	if err := e.print(result, func(w io.Writer) { fmt.Fprintln(w, e.headline(t, st)) }); err != nil {
 		return err
@@ -211,7 +190,7 @@ func (e *env) finish(ctx context.Context, t target, st lifecycle.OperationStatus
 }
 
 // headline is an operation in one line.
-func (e *env) headline(t target, st lifecycle.OperationStatus) string {
+func (e *console) headline(t target, st lifecycle.OperationStatus) string {
 	op := st.Operation
 	line := fmt.Sprintf("%s %s: %s", op.Action, t.name(), op.Status)
 	switch {
@@ -245,14 +224,26 @@ func outcome(t target, op lifecycle.Operation) error {
 
 // parked says why an operation waits and what to type.
 func parked(t target, op lifecycle.Operation) error {
-	lines := []string{fmt.Sprintf("%s %s is parked: it waits for a decision and goes on after it", op.Action, t.name())}
+	lines := []string{fmt.Sprintf("%s %s is parked: it waits for a decision", op.Action, t.name())}
 	if s := op.Stuck; s != nil {
 		lines = []string{fmt.Sprintf("%s %s is parked in phase %s: %s (%s)", op.Action, t.name(), s.Phase, s.Message, s.Reason)}
 		if s.Cause != "" {
 			lines = append(lines, "likely cause: "+s.Cause)
 		}
 	}
-	return &exitError{schema.ExitPending, append(lines, "next: "+nextCommand(t, op))}
+	return &exitError{schema.ExitPending, append(lines, optionLines(t, op)...)}
+}
+
+// optionLines are the decisions that are possible now, the least harmful first.
+func optionLines(t target, op lifecycle.Operation) []string {
+	if op.Stuck == nil || len(op.Stuck.Options) == 0 {
+		return []string{"next: " + nextCommand(t, op)}
+	}
+	var lines []string
+	for _, o := range op.Stuck.Options {
+		lines = append(lines, o.Does+": "+fillNode(o.Command, t.name()))
+	}
+	return lines
 }
 
 // nextCommand is the command that helps a stuck operation, with the node's name

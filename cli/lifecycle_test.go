@@ -20,8 +20,8 @@ func TestLifecycleStarts(t *testing.T) {
 		action  lifecycle.Action
 		options lifecycle.Options
 	}{
-		"provision":    {[]string{"provision", "gpu-17", "--no-wait"}, lifecycle.ActionProvision, lifecycle.Options{}},
-		"drain":        {[]string{"drain", "gpu-17", "--yes", "--timeout", "30m"}, lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 1800}},
+		"provision":    {[]string{"provision", "gpu-17"}, lifecycle.ActionProvision, lifecycle.Options{}},
+		"drain":        {[]string{"drain", "gpu-17", "--yes", "--deadline", "30m"}, lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 1800}},
 		"cordon-only":  {[]string{"drain", "gpu-17", "--yes", "--cordon-only"}, lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 600, CordonOnly: true}},
 		"retire":       {[]string{"retire", "gpu-17", "--yes"}, lifecycle.ActionRetire, lifecycle.Options{}},
 		"retire-drain": {[]string{"retire", "gpu-17", "--yes", "--drain"}, lifecycle.ActionRetire, lifecycle.Options{Drain: true, DrainTimeoutSeconds: 600}},
@@ -35,9 +35,9 @@ func TestLifecycleStarts(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
 			args := append([]string{"node"}, tc.args...)
-			h.golden("start-"+name, append(args, "--reason", "RMA-4411", "--idempotency-key", "k1")...)
+			h.golden("start-"+name, append(args, "--no-wait", "--reason", "RMA-4411", "--idempotency-key", "k1")...)
 			require.Equal(t, []lifecycle.OperationInput{{
-				OperationID: lifecycle.OperationID(nodeID, tc.action, "k1"), NodeID: nodeID, Action: tc.action, Actor: "alice@desk",
+				OperationID: lifecycle.OperationID(nodeID, tc.action, "k1"), NodeID: nodeID, Action: tc.action, Actor: "ops", Via: "api",
 				Reason: "RMA-4411", CorrelationID: h.env.correlationID, Host: "gpu-17", Provider: "manual", Region: "fra1", Options: tc.options,
 			}}, h.temporal.submitted)
 		})
@@ -54,15 +54,6 @@ func TestLifecycleFormats(t *testing.T) {
 			h.golden("drain-"+format, "node", "drain", "gpu-17", "--yes", "--wait", "-o", format)
 		})
 	}
-	t.Run("json without the api", func(t *testing.T) {
-		t.Parallel()
-		h := setup(t)
-		h.api.server.Close()
-		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(3, lifecycle.OperationCompleted)}
-		require.Zero(t, h.run("node", "drain", nodeID, "--yes", "--wait", "-o", "json"))
-		require.Contains(t, h.out.String(), `"state": "draining"`)
-		require.Contains(t, h.err.String(), "going on without the admin API")
-	})
 }
 
 func TestLifecycleWaits(t *testing.T) {
@@ -109,11 +100,11 @@ func TestLifecycleWaits(t *testing.T) {
 		h.golden("wait-timeout", "node", "reactivate", "gpu-17", "--wait", "--timeout", "5s")
 		require.Equal(t, 5*time.Second, h.clock.waited())
 	})
-	t.Run("a drain's timeout is not the waiting's", func(t *testing.T) {
+	t.Run("a drain's deadline does not bound the waiting", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
-		require.Equal(t, schema.ExitPending, h.run(append(drain, "--timeout", "1m")...))
+		require.Equal(t, schema.ExitPending, h.run(append(drain, "--deadline", "1m")...))
 		want := budgetOf(lifecycle.ActionDrain, lifecycle.Options{DrainTimeoutSeconds: 60}) + waitGrace
 		require.Equal(t, want, h.clock.waited())
 	})
@@ -132,53 +123,53 @@ func TestLifecycleWaits(t *testing.T) {
 	})
 }
 
-func TestLifecycleWithoutWorker(t *testing.T) {
+// With --direct Temporal alone is asked: the admin API may be away.
+func TestDirect(t *testing.T) {
 	t.Parallel()
-	row := wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID),
-		RunID: runID, Action: lifecycle.ActionDrain, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, StartedAt: start()}
-	drain := []string{"node", "drain", "gpu-17", "--yes", "--wait"}
-
-	t.Run("record then result", func(t *testing.T) {
-		t.Parallel()
+	drain := []string{"--direct", "node", "drain", "gpu-17", "--yes", "--reason", "RMA-4411"}
+	direct := func(t *testing.T) *harness {
+		t.Helper()
 		h := setup(t)
-		h.temporal.statusErr = noWorker()
-		h.api.operations = []wire.OperationSummary{row}
-		final := drainAt(3, lifecycle.OperationCompleted)
-		h.temporal.result = &final
-		h.clock.onWait = func(n int) {
-			if n == 2 {
-				h.api.operations[0].Status = lifecycle.OperationCompleted
-			}
-		}
-		h.golden("no-worker-record", drain...)
-	})
-	t.Run("reset", func(t *testing.T) {
+		h.api.server.Close()
+		h.temporal.hosts["gpu-17"] = nodeID
+		return h
+	}
+	t.Run("starts and waits", func(t *testing.T) {
 		t.Parallel()
-		h := setup(t)
-		h.temporal.terminated = runID
-		goesOn := row
-		goesOn.RunID = schema.NewID()
-		h.api.operations = []wire.OperationSummary{goesOn}
-		final := drainAt(3, lifecycle.OperationCompleted)
-		final.Operation.RunID = goesOn.RunID
-		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(2, lifecycle.OperationRunning), final}
-		require.Zero(t, h.run(append(drain, "-o", "json")...))
-		require.Contains(t, h.out.String(), goesOn.RunID, "the run that goes on is the one that was waited for")
+		h := direct(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning), drainAt(3, lifecycle.OperationCompleted)}
+		h.golden("direct-drain", drain...)
+		require.Equal(t, []any{"alice@desk", "temporal"}, []any{h.temporal.submitted[0].Actor, h.temporal.submitted[0].Via})
 	})
 	t.Run("closed run", func(t *testing.T) {
 		t.Parallel()
-		h := setup(t)
+		h := direct(t)
 		h.temporal.statusErr = noWorker()
 		final := drainAt(3, lifecycle.OperationCompleted)
 		h.temporal.result = &final
 		require.Zero(t, h.run(drain...))
 	})
-	t.Run("nobody answers", func(t *testing.T) {
+	t.Run("no worker", func(t *testing.T) {
 		t.Parallel()
-		h := setup(t)
+		h := direct(t)
 		h.temporal.statusErr = noWorker()
 		h.golden("no-worker-nobody", drain...)
 		require.Equal(t, silenceBudget, h.clock.waited().Truncate(pollEvery))
+	})
+	t.Run("decides", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
+		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
+		require.Zero(t, h.run("--direct", "op", "retry", "gpu-17"))
+		want := addressed(lifecycle.DecisionRetry, "")
+		want.By, want.Via = "alice@desk", "temporal"
+		require.Equal(t, []lifecycle.ResolveRequest{want}, h.temporal.resolved)
+	})
+	t.Run("unknown host", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		require.Equal(t, schema.ExitNotFound, h.run("--direct", "op", "show", "gpu-99"))
 	})
 }
 
@@ -227,37 +218,6 @@ func TestUnreachableAPI(t *testing.T) {
 		require.Contains(t, h.err.String(), h.api.server.URL)
 		require.Contains(t, h.err.String(), "gpuaas dev status")
 	})
-	t.Run("a host name through Temporal", func(t *testing.T) {
-		t.Parallel()
-		h := setup(t)
-		h.api.server.Close()
-		h.temporal.hosts["gpu-17"] = nodeID
-		require.Zero(t, h.run("node", "provision", "gpu-17"))
-		require.Equal(t, nodeID, h.temporal.submitted[0].NodeID)
-		require.Equal(t, "gpu-17", h.temporal.submitted[0].Host)
-	})
-	t.Run("an id needs nobody", func(t *testing.T) {
-		t.Parallel()
-		h := setup(t)
-		h.api.server.Close()
-		require.Zero(t, h.run("node", "provision", nodeID))
-		require.Equal(t, nodeID, h.temporal.submitted[0].NodeID)
-	})
-	t.Run("nor does it need a token", func(t *testing.T) {
-		t.Parallel()
-		h := setup(t)
-		h.vars["GPUAAS_API_TOKEN"] = ""
-		require.Zero(t, h.run("node", "provision", nodeID))
-	})
-	t.Run("both are away", func(t *testing.T) {
-		t.Parallel()
-		h := setup(t)
-		h.api.server.Close()
-		h.temporal.down = true
-		require.Equal(t, schema.ExitUnreachable, h.run("node", "provision", "gpu-17"))
-		require.Contains(t, h.err.String(), h.api.server.URL)
-		require.Contains(t, h.err.String(), "temporal.test:7233")
-	})
 }
 
 func TestConfirmation(t *testing.T) {
@@ -270,6 +230,7 @@ func TestConfirmation(t *testing.T) {
 		t.Run(name+" without a terminal", func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
+			h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 			h.api.tasks = []wire.TaskView{lostTask()}
 			h.golden("confirm-"+name, args...)
 			require.Empty(t, h.temporal.submitted)
@@ -279,6 +240,7 @@ func TestConfirmation(t *testing.T) {
 		t.Run(name+" refused on a terminal", func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
+			h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 			h.api.tasks = []wire.TaskView{lostTask()}
 			h.onTerminal("\n")
 			require.Equal(t, schema.ExitFailed, h.run(args...))

@@ -15,6 +15,7 @@ import (
 type nodeRegisterOptions struct {
 	sku, region, mode, class string
 	gpus                     int
+	labels                   []string
 }
 
 func newNodeRegister(e *env) *cobra.Command {
@@ -31,8 +32,9 @@ can capture it. The SKU must be an active one of the catalog. No workflow runs.`
 	f := c.Flags()
 	f.StringVar(&o.sku, "sku", "", "SKU of the catalog (required)")
 	f.StringVar(&o.region, "region", "", "region code (required)")
-	f.IntVar(&o.gpus, "gpus", 0, "number of GPUs")
-	f.StringVar(&o.mode, "mode", "", "provider: manual, maas, libvirt (default manual)")
+	f.IntVar(&o.gpus, "gpus", 0, "number of GPUs (default: the SKU's)")
+	f.StringArrayVar(&o.labels, "label", nil, "label KEY=VALUE to select the node by; repeatable")
+	f.StringVar(&o.mode, "mode", "", "provider (default manual)")
 	f.StringVar(&o.class, "class", "", "persistent, ephemeral or spot (default persistent)")
 	c.RegisterFlagCompletionFunc("class", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
 		[]string{string(inventory.ClassPersistent), string(inventory.ClassEphemeral), string(inventory.ClassSpot)}, cobra.ShellCompDirectiveNoFileComp))
@@ -56,12 +58,19 @@ func runNodeRegister(ctx context.Context, e *env, host string, o nodeRegisterOpt
 	default:
 		return usagef(help, "--class %q: want persistent, ephemeral or spot", o.class)
 	}
+	labels, removed, err := parseLabels(help, o.labels)
+	if err != nil {
+		return err
+	}
+	if len(removed) > 0 {
+		return usagef(help, "--label %s-: a new node has no label to remove", removed[0])
+	}
 	api, err := e.api()
 	if err != nil {
 		return err
 	}
 	node, err := api.register(ctx, wire.RegisterNodeRequest{Host: host, SKU: o.sku, GPUsTotal: o.gpus,
-		RegionCode: o.region, OnboardingMode: o.mode, LifecycleClass: inventory.Class(o.class)})
+		RegionCode: o.region, OnboardingMode: o.mode, LifecycleClass: inventory.Class(o.class), Labels: labels})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ type nodeReissueOptions struct {
 	bundle string
 	// What follows is for many nodes at once.
 	selector    []string
+	issuer      []string
 	outDir      string
 	maxParallel int
 }
@@ -27,34 +28,36 @@ func newNodeReissue(e *env) *cobra.Command {
 	var o nodeReissueOptions
 	c := newLifecycle(e, lifecycle.ActionReissueEnrollment, words{
 		short: "Give a node a new identity",
-		long: `Gives a known node a new token, for one that lost its files, that an endpoint or the
-CA left behind, or whose identity is locked. The node's state stays as it is, what
-was handed out before is void, and whatever operation holds the node goes on.
+		long: `Gives a known node a new token: for a node that lost its files, points at an old
+endpoint or CA, or has a locked identity. The node's state does not change, earlier
+tokens become void, and an operation that holds the node continues.
 
-Prints one command on stdout: run it as root on the node. It replaces the env file's
-token, moves stale certificate and key aside and restarts the agent. It holds the
-token, so keep it as one. The reissue is done when the node polls with its new
-identity, and waits until then; --bundle keeps all of the recovery bundle in a file
-that its owner only can read. With -o json or yaml and without --bundle the bundle
-is part of the object on stdout.
+Prints one command on stdout: run it as root on the node. It replaces the token in the
+env file, moves stale certificate and key aside and restarts the agent. It contains the
+token, so keep it secret. The reissue is complete when the node polls with its new
+identity; --wait waits for that. --bundle writes the whole recovery bundle to a file
+that only its owner can read. With -o json or yaml and without --bundle the bundle is
+part of the object on stdout.
 
-With --selector it reissues every node that matches, --max-parallel at a time, and
-writes one file for each into --out-dir: HOST.recovery.json, with restart_command in
-it. While it waits a node counts until it polls again; without, until its file is
-written. The exit code is 1 when a node failed, else 5 when one is still waited for.
+With --selector or --issuer it reissues every node that matches, --max-parallel at a
+time, and writes one file for each into --out-dir: HOST.recovery.json, which contains
+restart_command. The exit code is 1 when a node failed, else 5 when one did not finish.
 
-Keys of a selector: region, sku, state, issuer (of the node's certificate, whole) and
-host (* and ? match). KEY!=VALUE is the opposite; all given must match.`,
+-l selects by labels and by the properties region, sku, state, provider, class and
+host, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.`,
 		example: `  gpuaas node reissue-enrollment gpu-17 --no-wait | ssh root@gpu-17 sh
   gpuaas node reissue-enrollment gpu-17 --bundle gpu-17.recovery.json
   gpuaas node reissue-enrollment --selector region=fra1,host=gpu-* --out-dir reissue
-  gpuaas node reissue-enrollment --selector "issuer=CN=gpuaas node CA g1" --out-dir reissue \
+  gpuaas node reissue-enrollment --issuer "CN=gpuaas node CA g1" --out-dir reissue \
       --max-parallel 20 --no-wait --yes --reason "CA changed"`,
 	}, &o.lifecycleOptions, nil)
-	c.Use = "reissue-enrollment {NODE | --selector KEY=VALUE[,...]}"
+	c.Use = "reissue-enrollment {NODE | --selector SELECTOR}"
 	c.Args = func(c *cobra.Command, args []string) error {
-		if len(o.selector) > 0 {
-			return noArgs()(c, args)
+		if o.many() {
+			if len(args) > 0 {
+				return usagef(c.CommandPath(), "give NODE or --selector, not both")
+			}
+			return nil
 		}
 		return exactArgs("NODE")(c, args)
 	}
@@ -62,27 +65,32 @@ host (* and ? match). KEY!=VALUE is the opposite; all given must match.`,
 		if err := o.check(c); err != nil {
 			return err
 		}
-		if len(o.selector) > 0 {
+		if o.many() {
 			return runNodeReissueMany(c.Context(), e, o)
 		}
 		return runNodeReissue(c.Context(), e, args[0], o)
 	}
 	o.addTimeout(c)
+	o.waitsOnRequest(c)
 	o.addYes(c)
 	f := c.Flags()
 	f.StringVar(&o.bundle, "bundle", "", "file to write the recovery bundle to")
-	f.StringArrayVar(&o.selector, "selector", nil, "reissue every node that matches KEY=VALUE[,KEY=VALUE...]")
+	f.StringArrayVarP(&o.selector, "selector", "l", nil, "reissue every node that matches")
+	f.StringArrayVar(&o.issuer, "issuer", nil, "reissue every node whose certificate has this issuer")
 	f.StringVar(&o.outDir, "out-dir", "", "directory for the bundles of --selector")
 	f.IntVar(&o.maxParallel, "max-parallel", reissueParallel, "how many nodes of --selector are under way at a time")
 	return c
 }
+
+// many reports whether the reissue is of many nodes.
+func (o *nodeReissueOptions) many() bool { return len(o.selector)+len(o.issuer) > 0 }
 
 // check refuses flags that do not go together.
 func (o *nodeReissueOptions) check(c *cobra.Command) error {
 	if err := o.lifecycleOptions.check(c); err != nil {
 		return err
 	}
-	many := len(o.selector) > 0
+	many := o.many()
 	switch {
 	case many && o.bundle != "":
 		return usagef(c.CommandPath(), "--bundle is for one node: with --selector give --out-dir DIR")
@@ -118,14 +126,14 @@ func runNodeReissue(ctx context.Context, e *env, arg string, o nodeReissueOption
 	if err != nil {
 		return err
 	}
-	return e.finishHandover(ctx, t, answer, o.lifecycleOptions, shown)
+	return e.finishBundle(ctx, t, answer, o.lifecycleOptions, shown)
 }
 
 // printReissue prints the one command, or the whole answer for machines unless
 // it is in a file already. shown says that stdout has its object.
-func (e *env) printReissue(t target, answer wire.LifecycleResponse, o nodeReissueOptions) (shown bool, err error) {
+func (e *printer) printReissue(t target, answer wire.LifecycleResponse, o nodeReissueOptions) (shown bool, err error) {
 	switch {
-	case e.flags.output == formatTable:
+	case !e.machine():
 		e.say("run this on %s as root; it holds the token, good until %s:", t.name(), answer.RecoveryBundle.ExpiresAt)
 		_, err = fmt.Fprintln(e.stdout, answer.RecoveryBundle.RestartCommand)
 		return true, err
@@ -137,7 +145,7 @@ func (e *env) printReissue(t target, answer wire.LifecycleResponse, o nodeReissu
 
 // reissue asks for the reissue and keeps its bundle in path, when there is one.
 func (e *env) reissue(ctx context.Context, api *adminAPI, t target, o nodeReissueOptions, path string) (wire.LifecycleResponse, error) {
-	request := wire.LifecycleRequest{Reason: o.reason, IdempotencyKey: o.key}
+	request := wire.LifecycleRequest{Reason: o.reason}
 	keep := func(*wire.RecoveryBundle) error { return nil }
 	if path != "" {
 		file, err := newSecretFile(path)
@@ -147,12 +155,12 @@ func (e *env) reissue(ctx context.Context, api *adminAPI, t target, o nodeReissu
 		defer file.discard()
 		keep = func(b *wire.RecoveryBundle) error { return file.write(b) }
 	}
-	answer, err := api.reissue(ctx, t.id, request)
+	answer, err := api.act(ctx, t.id, lifecycle.ActionReissueEnrollment, request, o.key)
 	if err != nil {
 		return answer, err
 	}
 	if answer.RecoveryBundle == nil {
-		return answer, schema.NewError(schema.KindInternal, "the admin API handed out no recovery bundle").
+		return answer, schema.NewError(schema.KindInternal, "the admin API returned no recovery bundle").
 			WithReason("no_bundle").WithNext(lifecycle.OpCommand("cancel", lifecycle.ActionReissueEnrollment, t.name()))
 	}
 	return answer, keep(answer.RecoveryBundle)

@@ -11,8 +11,8 @@ import (
 func newNodeRelease(e *env) *cobra.Command {
 	var o lifecycleOptions
 	c := newLifecycle(e, lifecycle.ActionRelease, words{
-		short:   "End a quarantine",
-		long:    `Ends a quarantine: probes the node's health, lifts its cordon and puts the node back
+		short: "End a quarantine",
+		long: `Ends a quarantine: probes the node's health, lifts its cordon and puts the node back
 into service.`,
 		example: "  gpuaas node release gpu-17 --reason \"DIMM replaced\"",
 	}, &o, func(ctx context.Context, arg string) error {

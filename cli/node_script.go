@@ -71,7 +71,7 @@ type scriptFile struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-func (e *env) printScript(answer wire.BootstrapScriptResponse, o nodeScriptOptions) error {
+func (e *printer) printScript(answer wire.BootstrapScriptResponse, o nodeScriptOptions) error {
 	holds := "the token"
 	if o.fetchRef {
 		holds = "a one-time reference"
@@ -81,10 +81,10 @@ func (e *env) printScript(answer wire.BootstrapScriptResponse, o nodeScriptOptio
 		e.say("written to %s (mode 0600)", o.out)
 	}
 	switch {
-	case e.flags.output == formatTable && o.out == "":
+	case !e.machine() && o.out == "":
 		_, err := fmt.Fprint(e.stdout, answer.Script)
 		return err
-	case e.flags.output == formatTable:
+	case !e.machine():
 		return nil
 	case o.out != "":
 		return e.printMachine(scriptFile{o.out, answer.ExpiresAt})

@@ -53,13 +53,13 @@ func runNodeShow(ctx context.Context, e *env, arg string) error {
 // openTasks are the node's tasks that are not over. They are for people: the
 // machines' form is the node alone.
 func (e *env) openTasks(ctx context.Context, n wire.NodeView) []wire.TaskView {
-	if e.flags.output != formatTable {
+	if e.machine() {
 		return nil
 	}
 	api, err := e.api()
 	var tasks []wire.TaskView
 	if err == nil {
-		tasks, err = api.tasks(ctx, n.ID, false)
+		tasks, err = api.tasks(ctx, n.ID, false, 20)
 	}
 	if err != nil {
 		e.say("warning: its tasks are not shown: %s", err)
@@ -67,7 +67,7 @@ func (e *env) openTasks(ctx context.Context, n wire.NodeView) []wire.TaskView {
 	return tasks
 }
 
-func (e *env) writeOpen(w io.Writer, tasks []wire.TaskView) {
+func (e *printer) writeOpen(w io.Writer, tasks []wire.TaskView) {
 	for i, t := range tasks {
 		label := "Tasks:"
 		if i > 0 {
@@ -77,7 +77,7 @@ func (e *env) writeOpen(w io.Writer, tasks []wire.TaskView) {
 	}
 }
 
-func (e *env) writeNode(w io.Writer, n wire.NodeView) {
+func (e *printer) writeNode(w io.Writer, n wire.NodeView) {
 	row(w, "Node:", n.Host)
 	row(w, "ID:", n.ID)
 	row(w, "State:", nodeState(n))
@@ -94,7 +94,7 @@ func (e *env) writeNode(w io.Writer, n wire.NodeView) {
 	}
 }
 
-func (e *env) writeHeld(w io.Writer, n wire.NodeView) {
+func (e *printer) writeHeld(w io.Writer, n wire.NodeView) {
 	t := target{id: n.ID, host: n.Host}
 	if o := n.Operation; o == nil {
 		row(w, "Operation:", "none")

@@ -2,26 +2,25 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 type opResolveOptions struct {
 	reason string
 	yes    bool
 	wait   bool
-	// reissue means the node's reissue instead of what holds the node.
-	reissue bool
+	key    string
+	operationArg
 }
 
-// decision is one of the op verbs that hand a decision to an operation.
+// decision is one of the op verbs that decide about an operation.
 type decision struct {
 	name    lifecycle.Decision
 	short   string
@@ -39,10 +38,10 @@ func newOpRetry(e *env) *cobra.Command {
 }
 
 func newOpSkip(e *env) *cobra.Command {
-	return newOpResolve(e, decision{name: lifecycle.DecisionSkip, short: "Go on without the parked phase",
-		long:        "Goes on without the phase that the operation is parked in. What the phase would have done stays undone.",
+	return newOpResolve(e, decision{name: lifecycle.DecisionSkip, short: "Continue without the parked phase",
+		long:        "Continues without the phase that the operation is parked in. The phase's work is not done.",
 		example:     "  gpuaas op skip gpu-17 --reason \"probe is known broken, PROB-12\"",
-		consequence: "what the phase would have done stays undone"})
+		consequence: "the phase's work is not done"})
 }
 
 func newOpCancel(e *env) *cobra.Command {
@@ -67,19 +66,20 @@ func newOpExtend(e *env) *cobra.Command {
 func newOpResolve(e *env, d decision) *cobra.Command {
 	var o opResolveOptions
 	c := &cobra.Command{
-		Use: string(d.name) + " NODE", Short: d.short, Long: d.long, Example: d.example,
+		Use: string(d.name) + " {NODE | OPERATION}", Short: d.short, Long: d.long, Example: d.example,
 		Args: exactArgs("NODE"), ValidArgsFunction: e.completeNode,
 		RunE: func(c *cobra.Command, args []string) error { return runOpResolve(c.Context(), e, args[0], d, o) },
 	}
-	usage := "why, for the audit"
+	usage := "reason, kept in the audit trail"
 	if d.name.NeedsReason() {
 		usage += " (required)"
 	}
 	c.Flags().StringVar(&o.reason, "reason", "", usage)
 	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
-	addReissue(c, &o.reissue)
+	addOperation(c, &o.operationArg)
+	c.Flags().StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key is the same decision")
 	if d.consequence != "" {
-		c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask; needed without a terminal")
+		c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation; required without a terminal")
 	}
 	return c
 }
@@ -87,34 +87,34 @@ func newOpResolve(e *env, d decision) *cobra.Command {
 func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResolveOptions) error {
 	command := "gpuaas op " + string(d.name)
 	if d.name.NeedsReason() && strings.TrimSpace(o.reason) == "" {
-		return usagef(command, "missing --reason: say why, it goes into the audit")
+		return usagef(command, "missing --reason: it is kept in the audit trail")
 	}
-	if !plainText(o.reason, maxReason) {
-		return usagef(command, "--reason: want one line of at most %d characters", maxReason)
+	if strings.TrimSpace(o.reason) == placeholder {
+		return usagef(command, "--reason: %s is a placeholder, give the reason itself", placeholder)
 	}
-	t, err := e.find(ctx, arg)
+	if !plainText(o.reason, wire.MaxReason) {
+		return usagef(command, "--reason: want one line of at most %d characters", wire.MaxReason)
+	}
+	ctl, err := e.control(ctx)
 	if err != nil {
 		return err
 	}
+	t, st, err := locate(ctx, ctl, arg, o.operationArg)
+	if err != nil {
+		return t.noOperation(ctx, ctl, string(d.name), err, o.reissue)
+	}
 	if d.consequence != "" {
-		if err := e.ask(ctx, command, fmt.Sprintf("%s the operation on %s: %s", d.name, t.name(), d.consequence), o.yes); err != nil {
+		if err := e.ask(ctx, command, fmt.Sprintf("%s the %s of %s: %s", d.name, st.Operation.Action, t.name(), d.consequence), o.yes); err != nil {
 			return err
 		}
 	}
-	lc, err := e.lifecycle(ctx)
-	if err != nil {
-		return err
-	}
-	st, err := lc.Resolve(ctx, workflowID(t, o.reissue), lifecycle.ResolveRequest{Decision: d.name, Reason: o.reason, By: e.actor})
-	if errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
-		return e.noOperation(ctx, t, string(d.name), "is running", o.reissue)
-	}
+	st, err = ctl.decide(ctx, st, d.name, o.reason, o.key)
 	if err != nil {
 		return t.inWords(err)
 	}
-	e.say("%s %s: the operation took the decision: %s", st.Operation.Action, t.name(), d.name)
+	e.say("%s %s: decision accepted: %s", st.Operation.Action, t.name(), d.name)
 	if o.wait {
-		st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, temporal: lc})
+		st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, control: ctl})
 		err = e.finish(ctx, t, st, err)
 		if d.name == lifecycle.DecisionCancel && st.Operation.Status == lifecycle.OperationCanceled {
 			return nil // as decided

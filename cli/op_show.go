@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -13,108 +12,69 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-type opShowOptions struct {
-	reissue bool
-}
-
 func newOpShow(e *env) *cobra.Command {
-	var o opShowOptions
+	var o operationArg
 	c := &cobra.Command{
-		Use: "show NODE", Short: "Show a node's operation",
-		Long: `Shows the operation that holds a node, or the last one that did: its phases, what
-it waits for, since when, and the command to type. When no worker answers, the
-admin API's record is shown. A reissue-enrollment holds no node and runs beside:
---reissue shows it.`,
+		Use: "show {NODE | OPERATION}", Short: "Show an operation",
+		Long: `Shows the operation that holds a node, or the last one that did: its phases, why it
+is parked and since when, who must act, and the possible decisions, the least harmful
+first. The status is read from the database and needs neither Temporal nor a worker.
+
+A reissue-enrollment runs beside the operation that holds the node: --reissue shows it.`,
 		Example: "  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status",
 		Args:    exactArgs("NODE"), ValidArgsFunction: e.completeNode,
 		RunE: func(c *cobra.Command, args []string) error { return runOpShow(c.Context(), e, args[0], o) },
 	}
-	addReissue(c, &o.reissue)
+	addOperation(c, &o)
 	return c
 }
 
-// addReissue adds --reissue, for the verbs that work on a running operation.
-func addReissue(c *cobra.Command, reissue *bool) {
-	c.Flags().BoolVar(reissue, "reissue", false, "mean the node's reissue-enrollment, which runs beside what holds the node")
+// addOperation adds the flags that address an operation.
+func addOperation(c *cobra.Command, o *operationArg) {
+	c.Flags().StringVar(&o.operation, "operation", "", "id of the operation; refused when it is not the node's")
+	c.Flags().BoolVar(&o.reissue, "reissue", false, "act on the node's reissue-enrollment instead of its lifecycle operation")
 }
 
-func runOpShow(ctx context.Context, e *env, arg string, o opShowOptions) error {
-	t, err := e.find(ctx, arg)
+func runOpShow(ctx context.Context, e *env, arg string, o operationArg) error {
+	ctl, err := e.control(ctx)
 	if err != nil {
 		return err
 	}
-	st, note, err := e.current(ctx, t, "show", o.reissue)
+	t, st, err := locate(ctx, ctl, arg, o)
 	if err != nil {
-		return err
+		return t.noOperation(ctx, ctl, "show", err, o.reissue)
 	}
-	if note != "" {
-		e.say("note: %s", note)
-	}
-	if !o.reissue && e.reissueRuns(ctx, t) {
+	if !o.reissue && t.reissueRuns(ctx, ctl) {
 		e.say("note: a reissue runs beside it: %s", lifecycle.OpCommand("show", lifecycle.ActionReissueEnrollment, t.name()))
 	}
 	return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st) })
 }
 
-// current is the newest operation that holds a node, or its newest reissue: from
-// the operation itself, else from the admin API's record with a note that says
-// so. verb is what the caller is about, for the refusal when there is none.
-func (e *env) current(ctx context.Context, t target, verb string, reissue bool) (st lifecycle.OperationStatus, note string, err error) {
-	lc, err := e.lifecycle(ctx)
-	if err == nil {
-		st, err = lc.Status(ctx, workflowID(t, reissue), "")
-	}
-	if err == nil {
-		return st, "", nil
-	}
-	rows, rowsErr := e.rows(ctx, t.id, false)
-	i := slices.IndexFunc(rows, func(o wire.OperationSummary) bool { return isReissue(o.Action) == reissue })
-	if rowsErr == nil && i >= 0 {
-		return statusOfRow(rows[i], lifecycle.Options{}), secondHand(err), nil
-	}
-	if errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
-		err = e.noOperation(ctx, t, verb, "has run", reissue)
-	}
-	return st, "", err
+// reissueRuns reports whether a reissue of the node is known to run.
+func (t target) reissueRuns(ctx context.Context, ctl control) bool {
+	st, err := ctl.newest(ctx, t, true)
+	return err == nil && !st.Operation.Status.Ended()
 }
 
-func isReissue(a lifecycle.Action) bool { return a == lifecycle.ActionReissueEnrollment }
-
-func workflowID(t target, reissue bool) string {
-	if reissue {
-		return lifecycle.ReissueWorkflowID(t.host, t.id)
+// noOperation words a not_found about the node's operation, and points at the
+// reissue that may be meant. Other errors, and one about the node itself, pass.
+func (t target) noOperation(ctx context.Context, ctl control, verb string, err error, reissue bool) error {
+	if t.id == "" || !errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) {
+		return err
 	}
-	return lifecycle.NodeWorkflowID(t.host, t.id)
-}
-
-// noOperation says that there is none, and of a reissue that may be meant.
-func (e *env) noOperation(ctx context.Context, t target, verb, has string, reissue bool) error {
 	what, next := "operation", "gpuaas node show "+t.name()
 	switch {
 	case reissue:
 		what = "reissue"
-	case e.reissueRuns(ctx, t):
+	case t.reissueRuns(ctx, ctl):
 		next = lifecycle.OpCommand(verb, lifecycle.ActionReissueEnrollment, t.name())
 	}
-	return schema.NewError(schema.KindNotFound, "no %s %s on %s", what, has, t.name()).WithNext(next)
+	return schema.NewError(schema.KindNotFound, "no %s has run on %s", what, t.name()).WithNext(next)
 }
 
-// reissueRuns reports whether a reissue of the node is known to run.
-func (e *env) reissueRuns(ctx context.Context, t target) bool {
-	lc, err := e.lifecycle(ctx)
-	if err != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, statusBudget)
-	defer cancel()
-	st, err := lc.Status(ctx, lifecycle.ReissueWorkflowID(t.host, t.id), "")
-	return err == nil && !st.Operation.Status.Ended()
-}
-
-func (e *env) writeOperation(w io.Writer, t target, st lifecycle.OperationStatus) {
+func (e *printer) writeOperation(w io.Writer, t target, st lifecycle.OperationStatus) {
 	op := st.Operation
 	row(w, "Operation:", fmt.Sprintf("%s %s", op.Action, t.name()))
 	row(w, "ID:", op.OperationID)
@@ -141,7 +101,7 @@ func (e *env) writeOperation(w io.Writer, t target, st lifecycle.OperationStatus
 		fmt.Fprintln(w)
 		row(w, "What to do:", h)
 	}
-	e.writeStuck(w, op.Stuck, nextCommand(t, op))
+	e.writeStuck(w, t, op)
 }
 
 func writePhases(w io.Writer, phases []lifecycle.Phase, now time.Time) {
@@ -155,14 +115,22 @@ func writePhases(w io.Writer, phases []lifecycle.Phase, now time.Time) {
 	}
 }
 
-func (e *env) writeStuck(w io.Writer, s *lifecycle.Stuck, next string) {
+func (e *printer) writeStuck(w io.Writer, t target, op lifecycle.Operation) {
+	s := op.Stuck
 	if s == nil {
 		return
 	}
 	fmt.Fprintln(w)
-	row(w, "Waits for:", string(s.WaitingOn))
+	row(w, "Waiting on:", string(s.WaitingOn))
 	row(w, "Because:", fmt.Sprintf("%s (%s)", s.Message, s.Reason))
 	row(w, "Since:", e.stamp(s.Since))
 	row(w, "Likely cause:", dash(s.Cause))
-	row(w, "Next:", next)
+	row(w, "Next:", nextCommand(t, op))
+	for i, o := range s.Options {
+		label := ""
+		if i == 0 {
+			label = "Options:"
+		}
+		row(w, label, fmt.Sprintf("%s: %s", o.Does, fillNode(o.Command, t.name())))
+	}
 }

@@ -1,7 +1,9 @@
 package cli
 
 import (
-	"strings"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -44,33 +46,6 @@ func TestOpShow(t *testing.T) {
 	})
 }
 
-func TestPhasesOfRow(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		action lifecycle.Action
-		status lifecycle.OperationState
-		phase  string
-		want   string
-	}{
-		"just claimed":   {lifecycle.ActionDrain, lifecycle.OperationAccepted, "", "cordon=pending drain=pending drained=pending"},
-		"running":        {lifecycle.ActionDrain, lifecycle.OperationRunning, lifecycle.PhaseDrain, "cordon=completed drain=running drained=pending"},
-		"parked":         {lifecycle.ActionDrain, lifecycle.OperationParked, lifecycle.PhaseCordon, "cordon=parked drain=pending drained=pending"},
-		"failed":         {lifecycle.ActionDrain, lifecycle.OperationFailed, lifecycle.PhaseDrain, "cordon=completed drain=failed drained=pending"},
-		"cancelled":      {lifecycle.ActionDrain, lifecycle.OperationCanceled, lifecycle.PhaseDrain, "cordon=completed drain=cancelled drained=pending"},
-		"retired":        {lifecycle.ActionRetire, lifecycle.OperationCompleted, "", "retire=completed"},
-		"retire, drains": {lifecycle.ActionRetire, lifecycle.OperationRunning, lifecycle.PhaseCordon, "cordon=running drain=pending retire=pending"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var got []string
-			for _, p := range phasesOfRow(wire.OperationSummary{Action: tc.action, Status: tc.status, Phase: tc.phase}, lifecycle.Options{}) {
-				got = append(got, p.Name+"="+string(p.State))
-			}
-			require.Equal(t, tc.want, strings.Join(got, " "))
-		})
-	}
-}
-
 func TestOpWatch(t *testing.T) {
 	t.Parallel()
 	t.Run("through a park", func(t *testing.T) {
@@ -99,6 +74,7 @@ func TestOpResolve(t *testing.T) {
 		t.Run(string(d), func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
+			h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 			h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 				return drainAt(1, lifecycle.OperationRunning), nil
 			}
@@ -107,13 +83,14 @@ func TestOpResolve(t *testing.T) {
 				args = append(args, "--yes")
 			}
 			h.golden("op-"+string(d), args...)
-			require.Equal(t, []lifecycle.ResolveRequest{{Decision: d, Reason: "TCK-99", By: "alice@desk"}}, h.temporal.resolved)
+			require.Equal(t, []lifecycle.ResolveRequest{addressed(d, "TCK-99")}, h.temporal.resolved)
 		})
 	}
 	for _, d := range lifecycle.Decisions() {
 		t.Run(string(d)+" without a reason", func(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
+			h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 			h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 				return drainAt(1, lifecycle.OperationRunning), nil
 			}
@@ -125,7 +102,7 @@ func TestOpResolve(t *testing.T) {
 				return
 			}
 			require.Zero(t, h.run("op", string(d), "gpu-17"))
-			require.Equal(t, []lifecycle.ResolveRequest{{Decision: d, By: "alice@desk"}}, h.temporal.resolved)
+			require.Equal(t, []lifecycle.ResolveRequest{addressed(d, "")}, h.temporal.resolved)
 		})
 	}
 	t.Run("nothing runs", func(t *testing.T) {
@@ -135,6 +112,7 @@ func TestOpResolve(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
 		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 			return lifecycle.OperationStatus{}, schema.NewError(schema.KindInvalidRequest, "the operation is not parked: there is nothing to retry")
 		}
@@ -153,45 +131,67 @@ func TestOpResolve(t *testing.T) {
 		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 			return drainAt(1, lifecycle.OperationRunning), nil
 		}
-		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationCanceled)}
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain(), parkedDrain(), drainAt(1, lifecycle.OperationCanceled)}
 		h.golden("op-cancel-wait", "op", "cancel", "gpu-17", "--wait")
 	})
 }
 
+// addressed is the decision as the admin API gets it: about the park that was
+// read, by the authenticated subject.
+func addressed(d lifecycle.Decision, reason string) lifecycle.ResolveRequest {
+	return lifecycle.ResolveRequest{OperationID: operationID, Phase: lifecycle.PhaseDrain, StuckSince: at(-12 * time.Minute),
+		Decision: d, Reason: reason, By: "ops", Via: "api"}
+}
+
+func TestOpAddress(t *testing.T) {
+	t.Parallel()
+	run := func(args ...string) (*harness, int) {
+		h := setup(t)
+		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
+		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
+		return h, h.run(append([]string{"op", "retry"}, args...)...)
+	}
+	for _, args := range [][]string{{"gpu-17", "--operation", operationID}, {nodeID}, {operationID}} {
+		h, code := run(args...)
+		require.Zero(t, code, h.err.String())
+		require.Len(t, h.temporal.resolved, 1)
+	}
+	h, code := run("gpu-17", "--operation", "0198f000-0000-7000-8000-0000000000ff")
+	require.Equal(t, schema.ExitRefused, code)
+	require.Contains(t, h.err.String(), "decision_outdated")
+	require.Empty(t, h.temporal.resolved)
+	_, code = run("gpu-17", "--reason", "TEXT")
+	require.Equal(t, schema.ExitUsage, code)
+}
+
+func TestOpList(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.api.operations = []wire.OperationSummary{{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,
+		Status: lifecycle.OperationParked, Phase: lifecycle.PhaseDrain, Actor: "bob", StartedAt: start().Add(-time.Hour), Stuck: parkedDrain().Operation.Stuck}}
+	h.golden("op-list", "op", "list", "--node", "gpu-17", "--open", "-l", "rack=r7")
+	require.Contains(t, h.api.requests[0], "selector=rack%3Dr7")
+}
+
 func TestStuck(t *testing.T) {
 	t.Parallel()
-	parkedRow := wire.OperationSummary{OperationID: "0198f000-0000-7000-8000-0000000000a2", NodeID: "0198f000-0000-7000-8000-000000000018",
-		Host: "gpu-18", Action: lifecycle.ActionProvision, Status: lifecycle.OperationParked, Phase: lifecycle.PhaseSKU, StartedAt: start().Add(-time.Hour),
-		Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseSKU, WaitingOn: lifecycle.AttentionOperator, Reason: "unfit", Message: "6 GPUs found, 8 registered",
-			Since: start().Add(-50 * time.Minute), Next: "gpuaas op retry NODE"}}
-	overdue := wire.OperationSummary{OperationID: "0198f000-0000-7000-8000-0000000000a3", NodeID: "0198f000-0000-7000-8000-000000000019",
-		Host: "gpu-19", Action: lifecycle.ActionReactivate, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseProbe, StartedAt: start().Add(-time.Hour)}
-	fine := overdue
-	fine.OperationID, fine.StartedAt = "0198f000-0000-7000-8000-0000000000a4", start().Add(-time.Minute)
-	same := wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,
-		Status: lifecycle.OperationParked, StartedAt: start(), Stuck: parkedDrain().Operation.Stuck}
 	both := func(h *harness) {
-		h.temporal.parked = []lifecycle.OperationStatus{parkedDrain()}
-		h.api.operations = []wire.OperationSummary{parkedRow, overdue, fine, same}
+		unfit := parkedDrain()
+		unfit.Node.Host, unfit.Operation.Action = "gpu-18", lifecycle.ActionProvision
+		unfit.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseSKU, WaitingOn: lifecycle.AttentionOperator, Reason: "unfit",
+			Message: "6 GPUs found, 8 registered", Since: start().Add(-50 * time.Minute), Next: "gpuaas op retry NODE"}
+		h.temporal.parked = []lifecycle.OperationStatus{unfit, parkedDrain()}
 	}
 	for name, tc := range map[string]struct {
 		args []string
 		with func(h *harness)
 	}{
-		"both":         {nil, both},
-		"json":         {[]string{"-o", "json"}, both},
-		"nothing":      {nil, func(*harness) {}},
-		"nothing-json": {[]string{"-o", "json"}, func(*harness) {}},
-		"no-worker": {nil, func(h *harness) {
-			both(h)
-			st := parkedDrain()
-			st.Operation.Phases = nil
-			st.Node.State = ""
-			st.Operation.Stuck = &lifecycle.Stuck{WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked", Since: start(),
-				Message: "no worker answers for this operation", Next: "start a gpuaas-worker"}
-			h.temporal.parked = []lifecycle.OperationStatus{st}
-		}},
-		"temporal-down": {nil, func(h *harness) { both(h); h.temporal.down = true }},
+		"both":          {nil, both},
+		"json":          {[]string{"-o", "json"}, both},
+		"nothing":       {nil, func(*harness) {}},
+		"nothing-json":  {[]string{"-o", "json"}, func(*harness) {}},
+		"temporal-down": {nil, func(h *harness) { h.temporal.down = true }},
+		"direct":        {[]string{"--direct"}, func(h *harness) { both(h); h.api.server.Close() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -200,20 +200,40 @@ func TestStuck(t *testing.T) {
 			h.golden("stuck-"+name, append([]string{"stuck"}, tc.args...)...)
 		})
 	}
-	t.Run("both down", func(t *testing.T) {
+	t.Run("exit code", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.down = true
-		h.api.server.Close()
-		require.Equal(t, schema.ExitUnreachable, h.run("stuck"))
+		require.Zero(t, h.run("stuck", "--exit-code"))
+		both(h)
+		require.Zero(t, h.run("stuck"))
+		require.Equal(t, schema.ExitPending, h.run("stuck", "--exit-code"))
 	})
 	t.Run("api down", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		both(h)
 		h.api.server.Close()
-		require.Zero(t, h.run("stuck"))
-		require.Contains(t, h.out.String(), "gpuaas op force gpu-17")
-		require.Contains(t, h.err.String(), "only what Temporal knows")
+		require.Equal(t, schema.ExitUnreachable, h.run("stuck"))
 	})
+}
+
+func TestNodeSet(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.golden("node-set", "node", "set", "gpu-17", "--label", "rack=r7", "--label", "old-", "--gpus", "4", "--reason", "moved")
+	require.Equal(t, []wire.NodeChange{{GPUsTotal: new(4), Labels: map[string]string{"rack": "r7"}, RemoveLabels: []string{"old"}, Reason: "moved"}}, h.api.changed)
+	for _, args := range [][]string{{}, {"--label", "x"}, {"--label", "=y"}} {
+		require.Equal(t, schema.ExitUsage, h.run(append([]string{"node", "set", "gpu-17"}, args...)...))
+	}
+}
+
+func TestAdminTokenNew(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	require.Zero(t, h.run("admin", "token", "new", "alice", "--role", "operator", "-o", "json"))
+	var made newToken
+	require.NoError(t, json.Unmarshal(h.out.Bytes(), &made))
+	sum := sha256.Sum256([]byte(made.Token))
+	require.Equal(t, "alice operator "+hex.EncodeToString(sum[:]), made.Line)
+	require.Equal(t, schema.ExitUsage, h.run("admin", "token", "new", "alice", "--role", "king"))
+	require.Equal(t, schema.ExitUsage, h.run("admin", "token", "new", "a b"))
 }

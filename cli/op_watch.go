@@ -9,44 +9,39 @@ import (
 
 type opWatchOptions struct {
 	timeout time.Duration
-	reissue bool
+	operationArg
 }
 
-// watchForEver bounds a watch without --timeout.
-const watchForEver = 365 * 24 * time.Hour
+// watchLimit bounds a watch without --timeout.
+const watchLimit = 365 * 24 * time.Hour
 
 func newOpWatch(e *env) *cobra.Command {
 	var o opWatchOptions
 	c := &cobra.Command{
-		Use: "watch NODE", Short: "Follow a node's operation until it ends",
-		Long: `Follows a node's operation until it ends, also while it is parked and somebody
-decides. The exit code is the operation's. Ctrl-C stops only the watching.
---reissue follows the node's reissue-enrollment, which runs beside.`,
+		Use: "watch {NODE | OPERATION}", Short: "Follow an operation until it ends",
+		Long: `Follows an operation until it ends, also while it is parked. The exit code is the
+operation's. Ctrl-C stops the watch, not the operation.`,
 		Example: "  gpuaas op watch gpu-17\n  gpuaas op watch gpu-17 --timeout 10m -o json",
 		Args:    exactArgs("NODE"), ValidArgsFunction: e.completeNode,
 		RunE: func(c *cobra.Command, args []string) error { return runOpWatch(c.Context(), e, args[0], o) },
 	}
 	c.Flags().DurationVar(&o.timeout, "timeout", 0, "how long to watch (default: until the operation ends)")
-	addReissue(c, &o.reissue)
+	addOperation(c, &o.operationArg)
 	return c
 }
 
 func runOpWatch(ctx context.Context, e *env, arg string, o opWatchOptions) error {
-	t, err := e.find(ctx, arg)
+	ctl, err := e.control(ctx)
 	if err != nil {
 		return err
 	}
-	st, _, err := e.current(ctx, t, "watch", o.reissue)
+	t, st, err := locate(ctx, ctl, arg, o.operationArg)
 	if err != nil {
-		return err
+		return t.noOperation(ctx, ctl, "watch", err, o.reissue)
 	}
 	if o.timeout == 0 {
-		o.timeout = watchForEver
+		o.timeout = watchLimit
 	}
-	r := followRequest{target: t, operation: st.Operation, limit: o.timeout, throughParks: true}
-	if lc, err := e.lifecycle(ctx); err == nil {
-		r.temporal = lc
-	}
-	st, err = e.follow(ctx, r)
+	st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, control: ctl, limit: o.timeout, throughParks: true})
 	return e.finish(ctx, t, st, err)
 }

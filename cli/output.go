@@ -20,35 +20,50 @@ const (
 	formatTable format = "table"
 	formatJSON  format = "json"
 	formatYAML  format = "yaml"
+	formatWide  format = "wide" // a table with more columns
+	formatName  format = "name" // one name a line
 )
 
 // String implements pflag.Value.
 func (f *format) String() string { return string(*f) }
 
 // Type implements pflag.Value: what the help shows.
-func (*format) Type() string { return "table|json|yaml" }
+func (*format) Type() string { return "table|wide|json|yaml|name" }
 
 // Set implements pflag.Value.
 func (f *format) Set(s string) error {
 	switch v := format(s); v {
-	case formatTable, formatJSON, formatYAML:
+	case formatTable, formatWide, formatJSON, formatYAML, formatName:
 		*f = v
 		return nil
 	}
-	return fmt.Errorf("want table, json or yaml")
+	return fmt.Errorf("want table, wide, json, yaml or name")
 }
 
 // print writes a result to stdout: the object itself for machines, what table
 // writes for people.
-func (e *env) print(v any, table func(w io.Writer)) error {
-	if e.flags.output != formatTable {
-		return e.printMachine(v)
+func (e *console) print(v any, table func(w io.Writer)) error {
+	switch e.output {
+	case formatName:
+		if list, ok := v.(interface{ names() []string }); ok {
+			return e.printTable(func(w io.Writer) {
+				for _, name := range list.names() {
+					row(w, name)
+				}
+			})
+		}
+		return usagef("gpuaas", "-o name: this command has no names to print")
+	case formatTable, formatWide:
+		return e.printTable(table)
 	}
-	return e.printTable(table)
+	return e.printMachine(v)
 }
 
-func (e *env) printMachine(v any) error {
-	if e.flags.output == formatYAML {
+// machine reports whether the output is for programs.
+func (e *console) machine() bool { return e.output == formatJSON || e.output == formatYAML }
+
+func (e *console) printMachine(v any) error {
+	if e.output == formatYAML {
 		text, err := yaml.Marshal(v)
 		if err != nil {
 			return fmt.Errorf("rendering YAML: %w", err)
@@ -64,14 +79,14 @@ func (e *env) printMachine(v any) error {
 
 // printTable writes tab-separated cells as aligned columns. What nodes and
 // people wrote is cleaned, so that it cannot steer the reader's terminal.
-func (e *env) printTable(table func(w io.Writer)) error {
+func (e *console) printTable(table func(w io.Writer)) error {
 	w := tabwriter.NewWriter(cleaner{e.stdout}, 0, 0, 2, ' ', 0)
 	table(w)
 	return w.Flush()
 }
 
 // say writes a line of talk to stderr.
-func (e *env) say(format string, args ...any) {
+func (e *console) say(format string, args ...any) {
 	fmt.Fprintln(e.stderr, clean(fmt.Sprintf(format, args...)))
 }
 
@@ -160,7 +175,7 @@ func pair(a int, unitA string, b int, unitB string) string {
 }
 
 // stamp renders a moment and how long ago it was.
-func (e *env) stamp(t time.Time) string {
+func (e *console) stamp(t time.Time) string {
 	ago := e.clock.now().Sub(t)
 	if ago < 0 {
 		return fmt.Sprintf("%s (in %s)", t.UTC().Format(time.RFC3339), span(-ago))
@@ -168,7 +183,7 @@ func (e *env) stamp(t time.Time) string {
 	return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), span(ago))
 }
 
-func (e *env) stampOf(t *time.Time) string {
+func (e *console) stampOf(t *time.Time) string {
 	if t == nil {
 		return "-"
 	}

@@ -42,11 +42,11 @@ type reissueRow struct {
 
 // reissueMany is a reissue of many nodes under way.
 type reissueMany struct {
-	env      *env
-	api      *adminAPI
-	temporal Lifecycle // nil when it cannot be reached
-	options  nodeReissueOptions
-	targets  []target
+	env     *env
+	api     *adminAPI
+	control control
+	options nodeReissueOptions
+	targets []target
 
 	mu    sync.Mutex // guards what follows and the talk
 	rows  []reissueRow
@@ -61,15 +61,12 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 	if o.dryRun {
 		return m.printPlan()
 	}
-	what := fmt.Sprintf("reissue %s: what was handed out to them before is void, and each needs its restart command", count(len(m.targets), "node"))
-	if err := e.ask(ctx, reissueHelp, what, o.yes); err != nil {
+	what := fmt.Sprintf("reissue %s: their earlier tokens become void, and each needs its restart command", count(len(m.targets), "node"))
+	if err := e.ask(ctx, "gpuaas node reissue-enrollment", what, o.yes); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.outDir, 0o700); err != nil {
 		return fmt.Errorf("making %s: %w", o.outDir, err)
-	}
-	if m.temporal, err = e.lifecycle(ctx); err != nil && o.waits(e) {
-		e.say("warning: waiting without Temporal: %s", err)
 	}
 	m.run(ctx)
 	if err := m.print(); err != nil {
@@ -91,26 +88,20 @@ func (m *reissueMany) printPlan() error {
 	return nil
 }
 
-// selectReissues finds the nodes that the selector chooses. Removed ones, of
-// which only the row is left, never count.
+// selectReissues finds the nodes that match the selector and are not removed.
 func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissueMany, error) {
-	s, err := parseSelector(o.selector)
-	if err != nil {
-		return nil, err
-	}
 	api, err := e.api()
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := api.nodes(ctx)
+	q := nodeListOptions{selector: strings.Join(o.selector, ",")}.query()
+	q.Issuer = several(o.issuer)
+	nodes, err := api.nodes(ctx, q, 0)
 	if err != nil {
 		return nil, err
 	}
-	m := &reissueMany{env: e, api: api, options: o}
+	m := &reissueMany{env: e, api: api, control: apiControl{api}, options: o}
 	for _, n := range nodes {
-		if n.State == lifecycle.NodeRemoved || !s.matches(n) {
-			continue
-		}
 		m.targets = append(m.targets, target{id: n.ID, host: n.Host, view: &n})
 		r := reissueRow{NodeID: n.ID, Host: n.Host, State: n.State, Outcome: reissueNotStarted}
 		if o.dryRun {
@@ -122,7 +113,7 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 		m.rows = append(m.rows, r)
 	}
 	if len(m.targets) == 0 {
-		return nil, schema.NewError(schema.KindNotFound, "no node matches %s", strings.Join(o.selector, ",")).WithNext("gpuaas node list")
+		return nil, schema.NewError(schema.KindNotFound, "no node matches %s", strings.Join(append(o.selector, o.issuer...), ",")).WithNext("gpuaas node list")
 	}
 	return m, nil
 }
@@ -164,12 +155,12 @@ func (m *reissueMany) one(ctx context.Context, i int) {
 		return
 	}
 	row.File, row.Outcome = path, reissueHandedOut
-	if !m.options.waits(m.env) {
+	if !m.options.waits() {
 		m.end(i, row)
 		return
 	}
 	m.talk(t, "handed out: "+path)
-	st, err := m.env.follow(ctx, followRequest{target: t, operation: answer.Operation, temporal: m.temporal, limit: m.options.timeout, quiet: true})
+	st, err := m.env.follow(ctx, followRequest{target: t, operation: answer.Operation, control: m.control, limit: m.options.timeout, quiet: true})
 	m.end(i, row.followed(t, st.Operation, err))
 }
 

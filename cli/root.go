@@ -12,22 +12,21 @@ type globalFlags struct {
 	address   string
 	namespace string
 	apiURL    string
-	output    format
-	noColor   bool
+	direct    bool
 }
 
-const rootLong = `gpuaas runs the life of GPU nodes: register, enroll, provision, drain, retire,
-reactivate, remove. Each of these but register is a durable Temporal workflow
-that this command starts, follows and, where it parks, decides about.
+const rootLong = `gpuaas manages the lifecycle of GPU nodes: register, enroll, provision, drain, retire,
+reactivate, remove. Every action except register runs as a durable operation. gpuaas
+starts it, follows it, and resolves it when it gets stuck.
 
-NODE is always a node id or a host name. Results go to stdout, talk to stderr.
+NODE is a node id or a host name. Results go to stdout, messages to stderr.
 
 Environment:
-  TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_PROFILE
-                          as the temporal command reads them
   GPUAAS_API_URL          the admin API
   GPUAAS_API_TOKEN        its bearer token (there is no flag: flags show in ps)
-  GPUAAS_API_TOKEN_FILE   a file that holds the token
+  GPUAAS_API_TOKEN_FILE   a file that contains the token
+  TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_PROFILE
+                          for --direct, as the temporal command reads them
   GPUAAS_WEB_UI_URL       base of the links to Temporal's Web UI
   NO_COLOR                no colors
 
@@ -35,11 +34,11 @@ Environment:
 
 const rootExample = `  gpuaas node register gpu-17 --sku h100 --region fra1 --gpus 8
   gpuaas node enroll gpu-17 --bundle gpu-17.bundle.json
-  gpuaas node drain gpu-17 --timeout 30m --reason RMA-4411
+  gpuaas node drain gpu-17 --deadline 30m --reason RMA-4411
   gpuaas stuck`
 
 func newRoot(e *env) *cobra.Command {
-	e.flags = globalFlags{output: formatTable}
+	e.flags, e.output = globalFlags{}, formatTable
 	root := &cobra.Command{
 		Use: "gpuaas", Short: "Durable lifecycle operations on GPU nodes",
 		Long: rootLong + exitTable(), Example: rootExample,
@@ -50,14 +49,15 @@ func newRoot(e *env) *cobra.Command {
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
 	f := root.PersistentFlags()
-	f.StringVar(&e.flags.address, "address", "", "Temporal's address (env TEMPORAL_ADDRESS)")
-	f.StringVar(&e.flags.namespace, "namespace", "", `Temporal's namespace (env TEMPORAL_NAMESPACE, default "gpuaas")`)
+	f.StringVar(&e.flags.address, "address", "", "Temporal's address, for --direct (env TEMPORAL_ADDRESS)")
+	f.StringVar(&e.flags.namespace, "namespace", "", `Temporal's namespace, for --direct (env TEMPORAL_NAMESPACE, default "gpuaas")`)
 	f.StringVar(&e.flags.apiURL, "api-url", "", "the admin API (env GPUAAS_API_URL, default "+defaultAPIURL+")")
-	f.VarP(&e.flags.output, "output", "o", "form of the result")
-	f.BoolVar(&e.flags.noColor, "no-color", false, "no colors (env NO_COLOR)")
+	f.BoolVar(&e.flags.direct, "direct", false, "break-glass mode: start, read and decide through Temporal instead of the admin API")
+	f.VarP(&e.output, "output", "o", "output format")
+	f.BoolVar(&e.noColor, "no-color", e.getenv("NO_COLOR") != "", "no colors (env NO_COLOR)")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c.CommandPath(), "%s", err) })
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
-		[]string{string(formatTable), string(formatJSON), string(formatYAML)}, cobra.ShellCompDirectiveNoFileComp))
+		[]string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML), string(formatName)}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(newNode(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e), newVersion(e))
 	if e.platform.Dev != nil {
 		root.AddCommand(e.platform.Dev(e.stdout, e.stderr))

@@ -44,7 +44,7 @@ func TestCompletion(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		require.Zero(t, h.run("__complete", "node", "list", "-o", ""))
-		require.Equal(t, "table\njson\nyaml\n:4\n", h.out.String())
+		require.Equal(t, "table\nwide\njson\nyaml\nname\n:4\n", h.out.String())
 	})
 	t.Run("scripts", func(t *testing.T) {
 		t.Parallel()
@@ -71,7 +71,7 @@ func TestVersion(t *testing.T) {
 }
 
 func setupTable(h *harness) *env {
-	h.env.flags.output = formatTable
+	h.env.output = formatTable
 	return h.env
 }
 

@@ -19,8 +19,8 @@ running it twice may do harm: nobody knows then whether it ran.`,
 		newTaskList(e), newTaskShow(e), newTaskResume(e), newTaskCancel(e))
 }
 
-// completeTask offers the tasks that are not over, in one of the statuses when
-// any is given, for TASK.
+// completeTask offers the open tasks for TASK, of the given statuses only when
+// there are any.
 func (e *env) completeTask(statuses ...task.Status) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -32,7 +32,7 @@ func (e *env) completeTask(statuses ...task.Status) cobra.CompletionFunc {
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), completionBudget)
 		defer cancel()
-		tasks, err := api.tasks(ctx, "", false)
+		tasks, err := api.tasks(ctx, "", false, maxCompletions)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError | cobra.ShellCompDirectiveNoFileComp
 		}
@@ -46,7 +46,7 @@ func (e *env) completeTask(statuses ...task.Status) cobra.CompletionFunc {
 	}
 }
 
-// taskName is what people call a task, for example workload.drain on gpu-17.
+// taskName is a task in words, for example workload.drain on gpu-17.
 func taskName(t wire.TaskView) string {
 	return fmt.Sprintf("%s on %s", t.Type, nodeOfTask(t).name())
 }

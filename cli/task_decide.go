@@ -59,18 +59,18 @@ func newTaskDecide(e *env, v taskVerb) *cobra.Command {
 		Args: exactArgs("TASK"), ValidArgsFunction: e.completeTask(v.complete...),
 		RunE: func(c *cobra.Command, args []string) error { return runTaskDecide(c.Context(), e, args[0], v, o) },
 	}
-	c.Flags().StringVar(&o.reason, "reason", "", "why, for the audit (required)")
-	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask; needed without a terminal")
+	c.Flags().StringVar(&o.reason, "reason", "", "reason, kept in the audit trail (required)")
+	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation; required without a terminal")
 	return c
 }
 
 func runTaskDecide(ctx context.Context, e *env, taskID string, v taskVerb, o taskDecideOptions) error {
 	command := "gpuaas task " + v.name
 	if strings.TrimSpace(o.reason) == "" {
-		return usagef(command, "missing --reason: say why, it goes into the audit")
+		return usagef(command, "missing --reason: it is kept in the audit trail")
 	}
-	if !plainText(o.reason, maxReason) {
-		return usagef(command, "--reason: want one line of at most %d characters", maxReason)
+	if !plainText(o.reason, wire.MaxReason) {
+		return usagef(command, "--reason: want one line of at most %d characters", wire.MaxReason)
 	}
 	api, err := e.api()
 	if err != nil {
@@ -87,7 +87,7 @@ func runTaskDecide(ctx context.Context, e *env, taskID string, v taskVerb, o tas
 	if err != nil {
 		return nodeOfTask(task).inWords(err)
 	}
-	e.say("%s: the task took the decision: %s", taskName(after), v.name)
+	e.say("%s: decision accepted: %s", taskName(after), v.name)
 	e.say("see: gpuaas task show %s", after.TaskID)
 	return e.print(after, func(w io.Writer) { fmt.Fprintf(w, "%s: %s\n", taskName(after), taskStatus(after)) })
 }

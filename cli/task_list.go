@@ -13,23 +13,24 @@ import (
 )
 
 type taskListOptions struct {
-	node string
-	all  bool
+	node  string
+	all   bool
+	limit int
 }
 
 func newTaskList(e *env) *cobra.Command {
 	var o taskListOptions
 	c := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the nodes' tasks",
-		Long: `Lists the tasks that are not over, newest first, at most 1000: which node has it,
-how it stands, how often it was handed over and how long its lease still is. A
-lost task is not over.`,
+		Long: `Lists the tasks that have not ended, newest first: node, status, how often each was
+dispatched and the rest of its lease. A lost task has not ended.`,
 		Example: "  gpuaas task list\n  gpuaas task list --node gpu-17 --all\n" +
 			"  gpuaas task list -o json | jq -r '.tasks[] | select(.status == \"lost\") | .task_id'",
 		Args: noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runTaskList(c.Context(), e, o) },
 	}
 	c.Flags().StringVar(&o.node, "node", "", "only this node's (id or host name)")
 	c.Flags().BoolVar(&o.all, "all", false, "also those that are over")
+	c.Flags().IntVar(&o.limit, "limit", 1000, "list at most N; 0 for all")
 	e.completeNodeFlag(c)
 	return c
 }
@@ -39,7 +40,7 @@ func runTaskList(ctx context.Context, e *env, o taskListOptions) error {
 	if err != nil {
 		return err
 	}
-	tasks, err := api.tasks(ctx, o.node, o.all)
+	tasks, err := api.tasks(ctx, o.node, o.all, o.limit)
 	if err != nil {
 		return err
 	}
@@ -48,7 +49,7 @@ func runTaskList(ctx context.Context, e *env, o taskListOptions) error {
 	}
 	if len(tasks) == 0 {
 		e.say("%s", noTasks(o.all))
-		if e.flags.output == formatTable {
+		if !e.machine() {
 			return nil
 		}
 	}
@@ -62,7 +63,7 @@ func noTasks(all bool) string {
 	return "there are no open tasks; --all lists those that are over"
 }
 
-func (e *env) writeTasks(w io.Writer, tasks []wire.TaskView) {
+func (e *printer) writeTasks(w io.Writer, tasks []wire.TaskView) {
 	now := e.clock.now()
 	row(w, "NODE", "TYPE", "STATUS", "AGE", "ATTEMPTS", "LEASE", "PROGRESS", "ID")
 	for _, t := range tasks {

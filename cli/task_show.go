@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,8 +18,8 @@ import (
 // taskReport is a task with what is known around it.
 type taskReport struct {
 	wire.TaskView
-	// Operation is the one that asked for it, nil when its record cannot be had.
-	Operation *wire.OperationSummary `json:"operation"`
+	// Operation is the task's operation, nil when it cannot be read.
+	Operation *lifecycle.Operation `json:"operation"`
 	// WebURL is the page of the operation's run in Temporal's Web UI.
 	WebURL string `json:"web_url,omitempty"`
 	// Next is the command to type, of a task that is lost or whose operation is
@@ -31,12 +30,12 @@ type taskReport struct {
 func newTaskShow(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show TASK", Short: "Show a task",
-		Long: `Shows a task: how it stands, how often it was handed over and to whom, its lease,
-its progress, its result, the operation that waits for it, and what to type when it
-is lost or the operation is parked. TASK is an id as task list prints it.
+		Long: `Shows a task: status, attempts, lease, progress, result, the operation that waits for
+it, and the command that helps when it is lost or the operation is parked. TASK is an
+id as task list prints it.
 
-At the end stands what the work printed last, each line after a bar. The node wrote
-it: control characters are replaced.`,
+The end of its output comes last, each line after a bar. It is the node's text: control
+characters are replaced.`,
 		Example: "  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa\n" +
 			"  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa -o json | jq -r .result.output_tail",
 		Args: exactArgs("TASK"), ValidArgsFunction: e.completeTask(),
@@ -53,13 +52,13 @@ func runTaskShow(ctx context.Context, e *env, taskID string) error {
 	if err != nil {
 		return withoutTask(err)
 	}
-	r := taskReport{TaskView: task, Operation: e.operationOf(ctx, task)}
-	r.Next = e.nextOfTask(r)
-	if lc, err := e.lifecycle(ctx); err != nil {
-		e.say("warning: no link to the Web UI: %s", err)
+	r := taskReport{TaskView: task}
+	if view, err := api.operation(ctx, task.OperationID); err != nil {
+		e.say("warning: its operation is not shown: %s", err)
 	} else {
-		r.WebURL = lc.WebURL(task.WorkflowID, task.RunID)
+		r.Operation, r.WebURL = &view.Operation, view.WebURL
 	}
+	r.Next = e.nextOfTask(r)
 	return e.print(r, func(w io.Writer) {
 		e.writeTask(w, r)
 		e.writeOwner(w, r)
@@ -78,51 +77,36 @@ func withoutTask(err error) error {
 	return &found
 }
 
-// operationOf is the record of the operation that asked for the task; without
-// it the task is shown all the same.
-func (e *env) operationOf(ctx context.Context, t wire.TaskView) *wire.OperationSummary {
-	rows, err := e.rows(ctx, t.NodeID, false)
-	if err != nil {
-		e.say("warning: its operation is not shown: %s", err)
-		return nil
-	}
-	i := slices.IndexFunc(rows, func(o wire.OperationSummary) bool { return o.OperationID == t.OperationID })
-	if i < 0 {
-		return nil
-	}
-	return &rows[i]
-}
-
 // nextOfTask is the command that helps a task that is lost, or the parked
-// operation that it belongs to; empty when nothing waits for somebody.
-func (e *env) nextOfTask(r taskReport) string {
+// operation that it belongs to; empty when nobody has to act.
+func (e *printer) nextOfTask(r taskReport) string {
 	t, op := nodeOfTask(r.TaskView), lifecycle.Operation{}
-	if o := r.Operation; o != nil {
-		op = lifecycle.Operation{Action: o.Action, Status: o.Status, Stuck: o.Stuck}
+	if r.Operation != nil {
+		op = *r.Operation
 	}
 	switch {
 	case r.Status == task.Lost && r.Deadline != nil && r.Deadline.Before(e.clock.now()):
-		// Its node would refuse it by now: only a new one helps.
-		return lifecycle.OpCommand(string(lifecycle.DecisionRetry), op.Action, t.name()) + " --reason TEXT"
+		// Its node would refuse it: only a new task helps.
+		return lifecycle.OpCommand(string(lifecycle.DecisionRetry), op.Action, t.name()) + " --reason '…'"
 	case r.Status == task.Lost:
-		return "gpuaas task resume " + r.TaskID + " --reason TEXT"
+		return "gpuaas task resume " + r.TaskID + " --reason '…'"
 	case op.Status == lifecycle.OperationParked:
 		return nextCommand(t, op)
 	}
 	return ""
 }
 
-func (e *env) writeTask(w io.Writer, r taskReport) {
+func (e *printer) writeTask(w io.Writer, r taskReport) {
 	row(w, "Task:", r.TaskID)
 	row(w, "Node:", fmt.Sprintf("%s (%s)", nodeOfTask(r.TaskView).name(), r.NodeID))
 	row(w, "Type:", fmt.Sprintf("%s (%s)", r.Type, r.Effect))
 	row(w, "Step:", r.Step)
 	row(w, "Status:", taskStatus(r.TaskView))
 	if r.CancelRequested != "" {
-		row(w, "  Cancel:", "asked for, not answered yet: "+r.CancelRequested)
+		row(w, "  Cancel:", "requested, not acknowledged yet: "+r.CancelRequested)
 	}
 	row(w, "Created:", e.stamp(r.CreatedAt))
-	row(w, "Attempts:", fmt.Sprintf("%d, first handed over %s", r.Attempts, e.stampOf(r.DispatchedAt)))
+	row(w, "Attempts:", fmt.Sprintf("%d, first dispatched %s", r.Attempts, e.stampOf(r.DispatchedAt)))
 	row(w, "Lease:", e.stampOf(r.LeaseUntil))
 	row(w, "  Holder:", dash(r.Holder))
 	row(w, "Deadline:", e.stampOf(r.Deadline))
@@ -155,10 +139,24 @@ func resultLine(r task.Result) string {
 	return line
 }
 
+// currentPhase is the name of the phase that runs, is parked or ended last.
+func currentPhase(op lifecycle.Operation) string {
+	name := ""
+	for _, p := range op.Phases {
+		if p.State != lifecycle.PhasePending {
+			name = p.Name
+		}
+	}
+	if name == "" && op.Stuck != nil {
+		name = op.Stuck.Phase
+	}
+	return name
+}
+
 // writeOwner is the task's operation and what to type.
-func (e *env) writeOwner(w io.Writer, r taskReport) {
+func (e *printer) writeOwner(w io.Writer, r taskReport) {
 	if o := r.Operation; o != nil {
-		row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(o.Phase), o.Actor, e.stamp(o.StartedAt)))
+		row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(currentPhase(*o)), o.Actor, e.stampOf(o.StartedAt)))
 		if s := o.Stuck; s != nil {
 			row(w, "  Waits:", fmt.Sprintf("%s (%s), since %s", s.Message, s.Reason, e.stamp(s.Since)))
 		}
@@ -171,14 +169,13 @@ func (e *env) writeOwner(w io.Writer, r taskReport) {
 	}
 }
 
-// writeTail is what the work printed last. The bar keeps a line of it from
-// passing for one of ours.
+// writeTail prints the end of the output. The bar marks its lines as the node's.
 func writeTail(w io.Writer, r *task.Result) {
 	if r == nil || r.OutputTail == "" {
 		return
 	}
 	lines := strings.Split(strings.TrimRight(r.OutputTail, "\r\n"), "\n")
-	fmt.Fprintf(w, "\nThe end of what the work printed on the node (%s):\n", count(len(lines), "line"))
+	fmt.Fprintf(w, "\nEnd of the output on the node (%s):\n", count(len(lines), "line"))
 	for _, line := range lines {
 		row(w, "  | "+strings.ReplaceAll(strings.TrimRight(line, "\r"), "\t", "    "))
 	}

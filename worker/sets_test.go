@@ -85,7 +85,7 @@ func TestSetupPublishesSets(t *testing.T) {
 	require.Equal(t, first, all[0])
 	require.Equal(t, first.Hash, all[1].PrevHash)
 	require.NoError(t, b.login(t).Follow(t.Context(), all[1]))
-	page, err := b.store.Audit.Audit(t.Context(), audit.SystemStream, 0, 100)
+	page, err := b.store.AuditStream(t.Context(), audit.SystemStream, 0, 100)
 	require.NoError(t, err)
 	published := 0
 	for _, e := range page {

@@ -1,12 +1,8 @@
 package adminapi
 
 import (
-	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
@@ -17,23 +13,23 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// How a package comes to a node.
+// How a package is delivered to a node.
 const (
 	DeliverRegistry = "registry"
 	DeliverArchive  = "archive"
 )
 
-// Config is what the admin API needs. All fields but Package must be set.
+// Config is what the admin API needs. All fields but Package, WebURL and Faults
+// must be set.
 type Config struct {
 	// Env and NodeURL go into bootstrap bundles: the environment's name and the
 	// node API's public URL.
 	Env     string
 	NodeURL string
-	// TokenHash is the SHA-256 of the bearer token, Actor the subject it stands
-	// for in the audit.
-	TokenHash [sha256.Size]byte
-	Actor     string
+	// Auth tells who makes a request.
+	Auth      Authenticator
 	Store     Store
+	Views     Views
 	Lifecycle Lifecycle
 	Trust     Trust
 	Log       *slog.Logger
@@ -42,15 +38,22 @@ type Config struct {
 	Package func() (*trust.AgentPackage, error)
 	// Ready answers the readiness check.
 	Ready func() error
+	// WebURL returns the page of a run in Temporal's Web UI.
+	WebURL func(workflowID, runID string) string
+	// Faults are the faults of the control plane that an operator must know.
+	Faults func(r *http.Request) []wire.ControlPlaneFault
 	// Observe records each request. Defaults to none.
 	Observe edge.Observer
 }
 
 // API is the admin API.
-type API struct{ cfg Config }
+type API struct {
+	cfg    Config
+	events *hub
+}
 
 // New returns the admin API over cfg.
-func New(cfg Config) *API { return &API{cfg: cfg} }
+func New(cfg Config) *API { return &API{cfg: cfg, events: newHub(cfg.Views)} }
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
@@ -60,86 +63,104 @@ func (a *API) Handler() http.Handler {
 // submitTime bounds a request that waits for a workflow's early answer.
 const submitTime = 40 * time.Second
 
-// adminPath is where everything but the readiness check lives.
+// adminPath is the prefix of every endpoint but the readiness check.
 const adminPath = "/api/v1/admin"
 
-// Routes returns the listener's endpoints.
+// Endpoint is a route with the role that its callers need.
+type Endpoint struct {
+	edge.Route
+	Role Role
+}
+
+// handler is an endpoint's code; by is the authenticated subject.
+type handler func(w http.ResponseWriter, r *http.Request, by audit.Subject) error
+
+// Routes returns the listener's endpoints, each with its authentication.
 func (a *API) Routes() []edge.Route {
-	get := func(path string, h handler, kinds ...schema.Kind) edge.Route {
-		return a.route(edge.Route{Method: http.MethodGet, Path: path, Success: []int{http.StatusOK}, Kinds: kinds}, h)
-	}
-	routes := []edge.Route{
-		a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/nodes", Success: []int{http.StatusCreated},
-			MaxBody: wire.MaxBodyBytes}, a.register),
-		get(adminPath+"/nodes", a.nodes),
-		get(adminPath+"/nodes/{node}", a.node, schema.KindNotFound),
-		get(adminPath+"/audit", a.audit, schema.KindNotFound),
-		get(adminPath+"/operations", a.operations, schema.KindNotFound),
-		get(adminPath+"/tasks", a.tasks, schema.KindNotFound),
-		get(adminPath+"/tasks/{task_id}", a.task, schema.KindNotFound),
-		a.decisionRoute("resume", func(ctx context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
-			return a.cfg.Store.ResumeTask(ctx, id, reason, by)
-		}),
-		a.decisionRoute("cancel", func(ctx context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
-			return a.cfg.Store.CancelTask(ctx, id, reason, by)
-		}),
-		edge.HealthRoute(edge.HealthPath, a.cfg.Ready),
-	}
-	// What hands out a token meets nodes that are locked or removed.
-	lockable := []schema.Kind{schema.KindInvalidNodeIdentity}
-	routes = append(routes, a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/nodes/{node}/bootstrap-script",
-		Success: []int{http.StatusOK}, MaxBody: wire.MaxBodyBytes, Timeout: submitTime,
-		Kinds: append(lockable, schema.KindNotFound, schema.KindOperationInProgress)}, a.bootstrapScript))
-	for _, plan := range lifecycle.Operations() {
-		action := plan.Action
-		kinds := []schema.Kind{schema.KindNotFound, schema.KindNodeInUse, schema.KindOperationInProgress}
-		if purposeOf(action) != "" {
-			kinds = append(kinds, lockable...)
-		}
-		routes = append(routes, a.route(edge.Route{
-			Method: http.MethodPost, Path: adminPath + "/nodes/{node}/" + string(action),
-			Success: []int{http.StatusAccepted}, MaxBody: wire.MaxBodyBytes, Timeout: submitTime,
-			Kinds: kinds,
-		}, a.lifecycle(action)))
+	routes := []edge.Route{edge.HealthRoute(edge.HealthPath, a.cfg.Ready)}
+	for _, e := range a.Endpoints() {
+		routes = append(routes, e.Route)
 	}
 	return routes
 }
 
-// decisionRoute is the endpoint of a decision about a task.
-func (a *API) decisionRoute(verb string, d decision) edge.Route {
-	return a.route(edge.Route{Method: http.MethodPost, Path: adminPath + "/tasks/{task_id}/" + verb,
-		Success: []int{http.StatusOK}, MaxBody: wire.MaxBodyBytes,
-		Kinds: []schema.Kind{schema.KindNotFound, schema.KindTaskStatus}}, a.decideTask(d))
+// Endpoints returns the endpoints that need a subject.
+func (a *API) Endpoints() []Endpoint {
+	notFound, taken := schema.KindNotFound, schema.KindOperationInProgress
+	all := []Endpoint{
+		a.post(trust.RoleOperator, "/nodes", http.StatusCreated, a.register),
+		a.get("/nodes", a.nodes),
+		a.get("/nodes/{node}", a.node, notFound),
+		a.endpoint(trust.RoleOperator, edge.Route{Method: http.MethodPatch, Path: adminPath + "/nodes/{node}",
+			Success: []int{http.StatusOK}, MaxBody: wire.MaxBodyBytes, Kinds: []schema.Kind{notFound}}, a.setNode),
+		a.post(trust.RoleBootstrapper, "/nodes/{node}/bootstrap-script", http.StatusOK, a.bootstrapScript,
+			schema.KindInvalidNodeIdentity, notFound, taken),
+		a.get("/operations", a.operations, notFound),
+		a.get("/operations/{operation_id}", a.operation, notFound),
+		a.get("/stuck", a.stuck, notFound),
+		a.get("/tasks", a.tasks, notFound),
+		a.get("/tasks/{task_id}", a.task, notFound),
+		a.post(trust.RoleOperator, "/tasks/{task_id}/resume", http.StatusOK, a.decideTask("resume"), notFound, schema.KindTaskStatus),
+		a.post(trust.RoleOperator, "/tasks/{task_id}/cancel", http.StatusOK, a.decideTask("cancel"), notFound, schema.KindTaskStatus),
+		a.get("/audit", a.audit, notFound),
+		a.get("/audit/streams", a.auditStreams),
+		a.get("/audit/streams/{stream}", a.auditStream, notFound),
+		a.eventsEndpoint(),
+	}
+	for _, plan := range lifecycle.Operations() {
+		action := plan.Action
+		kinds := []schema.Kind{notFound, schema.KindNodeInUse, taken, schema.KindClaimExpired}
+		if purposeOf(action) != "" {
+			kinds = append(kinds, schema.KindInvalidNodeIdentity) // a token is refused to a locked or removed node
+		}
+		all = append(all, a.post(roleOf(action), "/nodes/{node}/"+string(action), http.StatusAccepted, a.lifecycle(action), kinds...))
+	}
+	for _, d := range lifecycle.Decisions() {
+		role := trust.RoleOperator
+		if d == lifecycle.DecisionForce {
+			role = trust.RoleAdmin
+		}
+		all = append(all, a.post(role, "/operations/{operation_id}/"+string(d), http.StatusOK, a.resolve(d),
+			notFound, schema.KindDecisionOutdated))
+	}
+	return all
 }
 
-// handler is an endpoint that knows who asks.
-type handler func(w http.ResponseWriter, r *http.Request, by audit.Subject) error
+// roleOf is the role that an action needs: remove cannot be undone.
+func roleOf(action lifecycle.Action) Role {
+	if action == lifecycle.ActionRemove {
+		return trust.RoleAdmin
+	}
+	return trust.RoleOperator
+}
 
-// route puts the bearer check before an endpoint.
-func (a *API) route(r edge.Route, h handler) edge.Route {
-	r.Kinds = append(r.Kinds, schema.KindUnauthenticated)
+func (a *API) get(path string, h handler, kinds ...schema.Kind) Endpoint {
+	return a.endpoint(trust.RoleViewer, edge.Route{Method: http.MethodGet, Path: adminPath + path,
+		Success: []int{http.StatusOK}, Kinds: kinds}, h)
+}
+
+func (a *API) post(role Role, path string, success int, h handler, kinds ...schema.Kind) Endpoint {
+	return a.endpoint(role, edge.Route{Method: http.MethodPost, Path: adminPath + path, Success: []int{success},
+		MaxBody: wire.MaxBodyBytes, Timeout: submitTime, Kinds: kinds}, h)
+}
+
+// endpoint puts authentication and the check of the role before a handler.
+func (a *API) endpoint(role Role, r edge.Route, h handler) Endpoint {
+	r.Kinds = append(r.Kinds, schema.KindUnauthenticated, schema.KindForbidden)
 	r.Handle = func(w http.ResponseWriter, req *http.Request) error {
-		by, err := a.subject(req)
+		subject, err := a.cfg.Auth.Authenticate(req)
 		if err != nil {
 			return err
 		}
-		edge.Annotate(req.Context(), slog.String("actor", by.Actor))
-		return h(w, req, by)
+		edge.Annotate(req.Context(), slog.String("actor", subject.Name))
+		if !subject.Role.Allows(role) {
+			return schema.NewError(schema.KindForbidden, "%s has the role %s; this needs %s", subject.Name, subject.Role, role).
+				WithReason("role")
+		}
+		return h(w, req, audit.Subject{Actor: subject.Name, Via: viaAPI, CorrelationID: edge.CorrelationID(req.Context())})
 	}
-	return r
+	return Endpoint{r, role}
 }
 
-// subject authenticates the bearer token. Both sides are hashed, so the
-// comparison takes the same time whatever is sent.
-func (a *API) subject(r *http.Request) (audit.Subject, error) {
-	values := r.Header.Values("Authorization")
-	scheme, token, ok := strings.Cut(strings.Join(values, ","), " ")
-	if !ok || len(values) != 1 || !strings.EqualFold(scheme, "Bearer") {
-		return audit.Subject{}, schema.NewError(schema.KindUnauthenticated, "this endpoint needs a bearer token").WithReason("no_token")
-	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	if subtle.ConstantTimeCompare(sum[:], a.cfg.TokenHash[:]) != 1 {
-		return audit.Subject{}, schema.NewError(schema.KindUnauthenticated, "the bearer token is not accepted").WithReason("bad_token")
-	}
-	return audit.Subject{Actor: a.cfg.Actor, CorrelationID: edge.CorrelationID(r.Context())}, nil
-}
+// viaAPI is the door that the audit names for requests of this API.
+const viaAPI = "api"

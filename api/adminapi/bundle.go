@@ -2,9 +2,12 @@ package adminapi
 
 import (
 	"context"
+	"log/slog"
+	"net/http"
 	"slices"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -12,80 +15,112 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// trust returns a bundle with everything but the node and its token.
-func (a *API) trust(ctx context.Context) (trust.BootstrapBundle, error) {
-	serverCA, err := a.cfg.Trust.ServerCA(ctx)
-	if err != nil {
-		return trust.BootstrapBundle{}, err
+// bootstrapScript answers with a script that installs the agent on the node's
+// host. Like a bundle it belongs to an operation: the enrollment or reissue that
+// waits for one, or a new one. Its token voids the one before.
+func (a *API) bootstrapScript(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
+	var req wire.BootstrapScriptRequest
+	if err := edge.DecodeOptional(w, r, &req); err != nil {
+		return err
 	}
-	nodeCA, err := a.cfg.Trust.NodeCA(ctx)
+	key, err := idempotencyKey(r)
 	if err != nil {
-		return trust.BootstrapBundle{}, err
+		return err
 	}
-	tasks, err := a.cfg.Trust.TaskTrust(ctx)
+	node, err := a.find(r)
 	if err != nil {
-		return trust.BootstrapBundle{}, err
+		return err
 	}
-	var agent *trust.AgentPackage
-	if a.cfg.Package != nil {
-		if agent, err = a.cfg.Package(); err != nil {
-			return trust.BootstrapBundle{}, err
+	bundle, err := a.trust(r.Context())
+	if err != nil {
+		return err
+	}
+	if bundle.Package == nil {
+		return schema.NewError(schema.KindInvalidRequest, "no agent package is configured, so there is nothing to install").
+			WithReason("no_package").WithNext("set GPUAAS_AGENT_OCI_REF or GPUAAS_AGENT_ARCHIVE of gpuaas-api")
+	}
+	in, err := a.bundleOperation(r.Context(), node, key, by)
+	if err != nil {
+		return err
+	}
+	answer, err := a.script(r.Context(), in, bundle, req.FetchRef, by)
+	if err != nil {
+		return err
+	}
+	return edge.JSON(w, http.StatusOK, answer)
+}
+
+// bundleOperation finds the operation of the node that waits for a bundle, or
+// starts one.
+func (a *API) bundleOperation(ctx context.Context, node wire.NodeView, key string, by audit.Subject) (lifecycle.OperationInput, error) {
+	action := lifecycle.ActionReissueEnrollment
+	if node.State == lifecycle.NodeRegistered || node.Operation != nil && node.Operation.Action == lifecycle.ActionEnroll {
+		action = lifecycle.ActionEnroll
+	}
+	in := operationInput(action, node, wire.LifecycleRequest{}, key, by)
+	open, err := a.openOperations(ctx, node.ID)
+	if err != nil {
+		return in, err
+	}
+	i := slices.IndexFunc(open, func(o wire.OperationSummary) bool { return o.Action == action })
+	if i >= 0 {
+		in.OperationID = open[i].OperationID
+	} else {
+		op, err := a.cfg.Lifecycle.Submit(ctx, in)
+		if err != nil {
+			return in, err
 		}
+		in.OperationID = op.OperationID
 	}
-	return trust.BootstrapBundle{
-		Package:              agent,
-		APIURL:               a.cfg.NodeURL,
-		Env:                  a.cfg.Env,
-		TaskSigningPubkeys:   tasks.String(),
-		CABundlePath:         trust.DefaultCABundlePath,
-		NodeCertCABundlePath: trust.DefaultNodeCABundlePath,
-		CertPath:             trust.DefaultCertPath,
-		KeyPath:              trust.DefaultKeyPath,
-		CABundlePEM:          serverCA,
-		CABundleFingerprint:  trust.Fingerprint(serverCA),
-		NodeCertCABundlePEM:  nodeCA,
-	}, nil
+	edge.Annotate(ctx, slog.String("operation_id", in.OperationID))
+	return in, nil
 }
 
-// purposeOf is the purpose of the token that an action hands out; "" for one that
-// hands out none.
-func purposeOf(a lifecycle.Action) trust.TokenPurpose {
-	switch a {
-	case lifecycle.ActionEnroll:
-		return trust.PurposeEnroll
-	case lifecycle.ActionReissueEnrollment:
-		return trust.PurposeReissue
+// script makes the token, or the reference that makes it later, and the script
+// that contains it.
+func (a *API) script(ctx context.Context, in lifecycle.OperationInput, bundle trust.BootstrapBundle, fetch bool, by audit.Subject) (wire.BootstrapScriptResponse, error) {
+	var none wire.BootstrapScriptResponse
+	reference := ""
+	if fetch {
+		text, m := minted(in.NodeID, purposeOf(in.Action))
+		if err := a.cfg.Store.IssueFetch(ctx, m, by); err != nil {
+			return none, err
+		}
+		reference, bundle.NodeID, bundle.ExpiresAt = text, in.NodeID, m.ExpiresAt.Format(time.RFC3339)
+	} else if err := a.mint(ctx, in, by, &bundle); err != nil {
+		return none, err
 	}
-	return ""
-}
-
-// mint makes the operation's token and puts it into the bundle. The token lives
-// in this call and its answer only. Asking again for the operation that waits
-// for its bundle voids the token before; an operation that is over gives none.
-func (a *API) mint(ctx context.Context, in lifecycle.OperationInput, by audit.Subject, bundle *trust.BootstrapBundle) error {
-	open, err := a.cfg.Store.Operations(ctx, in.NodeID, true)
+	s := newScript(in.Host, bundle)
+	s.Reference = reference
+	text, err := s.render("bootstrap.sh.tmpl")
 	if err != nil {
-		return err
+		return none, err
 	}
-	if !slices.ContainsFunc(open, func(o wire.OperationSummary) bool { return o.OperationID == in.OperationID }) {
-		return schema.NewError(schema.KindInvalidRequest, "operation %s is over; it gives a bundle only while it runs", in.OperationID).
-			WithReason("operation_over").WithNext("gpuaas node " + string(in.Action) + " " + in.Host)
+	expires, err := time.Parse(time.RFC3339, bundle.ExpiresAt)
+	if err != nil {
+		return none, schema.Wrap(schema.KindInternal, err, "reading the token's end")
 	}
-	return a.issueInto(ctx, in.NodeID, purposeOf(in.Action), by, bundle)
+	return wire.BootstrapScriptResponse{Script: text, ExpiresAt: expires}, nil
 }
 
-// issueInto mints a token and puts it into the bundle.
-func (a *API) issueInto(ctx context.Context, nodeID string, purpose trust.TokenPurpose, by audit.Subject, bundle *trust.BootstrapBundle) error {
-	text, m := minted(nodeID, purpose)
-	if err := a.cfg.Store.IssueToken(ctx, m, by); err != nil {
-		return err
+// Fetch implements nodeapi.Bundles. Trust is read first, so that a reference is
+// not spent on a bundle that cannot be made.
+func (a *API) Fetch(ctx context.Context, reference string, by audit.Subject) (trust.BootstrapBundle, error) {
+	var none trust.BootstrapBundle
+	id, hash, err := trust.ParseToken(reference)
+	if err != nil {
+		return none, schema.NewError(schema.KindUnauthenticated, "malformed reference").WithReason("reference_malformed")
 	}
-	bundle.NodeID, bundle.EnrollmentToken, bundle.ExpiresAt = nodeID, text, m.ExpiresAt.Format(time.RFC3339)
-	return nil
-}
-
-func minted(nodeID string, purpose trust.TokenPurpose) (text string, m trust.MintedToken) {
-	text, id, hash := trust.NewToken()
-	return text, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
-		ExpiresAt: time.Now().Add(trust.TokenTTL).UTC().Truncate(time.Second)}
+	bundle, err := a.trust(ctx)
+	if err != nil {
+		return none, err
+	}
+	nodeID, purpose, err := a.cfg.Store.UseFetch(ctx, id, hash, by)
+	if err != nil {
+		return none, err
+	}
+	if err := a.issueInto(ctx, nodeID, purpose, by, &bundle); err != nil {
+		return none, err
+	}
+	return bundle, nil
 }

@@ -2,8 +2,7 @@ package adminapi
 
 import (
 	"net/http"
-	"net/url"
-	"strconv"
+	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
@@ -11,98 +10,81 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-const (
-	auditPage    = 100
-	maxAuditPage = 1000
-	systemStream = "system"
-)
-
-// audit returns a page of a node's audit stream, or the list of streams.
+// audit lists the events of all streams, newest first.
 func (a *API) audit(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
-	q := r.URL.Query()
-	after, err := number(q, "after", 0, 1<<62)
-	if err != nil {
+	p := readParams(r.URL)
+	q := AuditQuery{Page: p.page(3), Actions: p.list("action"), Actors: p.list("actor"), Results: p.list("result"), Since: p.since(time.Now())}
+	node, fields := p.one("node"), p.fields()
+	if err := p.check(); err != nil {
 		return err
 	}
-	limit, err := number(q, "limit", auditPage, maxAuditPage)
-	if err != nil {
-		return err
-	}
-	page := wire.AuditPage{Events: []audit.Event{}}
-	if q.Get("node") == "" {
-		if page.Streams, err = a.cfg.Store.AuditStreams(r.Context()); err != nil {
+	var err error
+	if node != "" {
+		if q.Stream, err = a.stream(r, node); err != nil {
 			return err
 		}
-		return edge.JSON(w, http.StatusOK, page)
 	}
-	stream, err := a.stream(r, q.Get("node"))
+	events, next, err := a.cfg.Views.ListAudit(r.Context(), q)
 	if err != nil {
 		return err
 	}
-	// One more than asked for says whether there is a further page.
-	events, err := a.cfg.Store.Audit(r.Context(), stream, after, int(limit)+1)
+	return answerList(w, "events", events, next, fields)
+}
+
+func (a *API) auditStreams(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
+	if err := readParams(r.URL).check(); err != nil {
+		return err
+	}
+	streams, err := a.cfg.Views.AuditStreams(r.Context())
 	if err != nil {
 		return err
 	}
-	if int64(len(events)) > limit {
-		events, page.More = events[:limit], true
+	return edge.JSON(w, http.StatusOK, wire.AuditStreamList{Streams: append([]string{}, streams...)})
+}
+
+// auditStream returns a part of one stream in order of seq.
+func (a *API) auditStream(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
+	p := readParams(r.URL)
+	after, limit := p.number("after", 0, 0, 1<<62), int(p.number("limit", wire.DefaultPage, 1, wire.MaxPage))
+	if err := p.check(); err != nil {
+		return err
 	}
-	page.Events = append(page.Events, events...)
+	stream, err := a.stream(r, r.PathValue("stream"))
+	if err != nil {
+		return err
+	}
+	// One more than asked for tells whether there is a further page.
+	events, err := a.cfg.Views.AuditStream(r.Context(), stream, after, limit+1)
+	if err != nil {
+		return err
+	}
+	page := wire.AuditStreamPage{More: len(events) > limit}
+	page.Events = append([]audit.Event{}, events[:min(limit, len(events))]...)
 	return edge.JSON(w, http.StatusOK, page)
 }
 
 // stream returns the audit stream of a node named by id or host name.
 func (a *API) stream(r *http.Request, node string) (string, error) {
-	if node == systemStream {
-		return systemStream, nil
+	if node == audit.SystemStream || schema.IsID(node) {
+		return node, nil
 	}
 	return a.nodeID(r, node)
 }
 
+// nodeID finds the node that a query parameter names by id or host name.
 func (a *API) nodeID(r *http.Request, name string) (string, error) {
 	if !schema.IsID(name) && !validHost(name) {
 		return "", schema.Errorf(schema.KindNotFound, "no such node")
 	}
-	node, err := a.cfg.Store.Node(r.Context(), name)
+	node, err := a.cfg.Views.Node(r.Context(), name)
 	return node.ID, err
 }
 
-// operations lists operations, newest first.
-func (a *API) operations(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
-	q := r.URL.Query()
-	open := false
-	if text := q.Get("open"); text != "" {
-		var err error
-		if open, err = strconv.ParseBool(text); err != nil {
-			return badField("open", "must be true or false")
-		}
+// since reads a time, or a duration before now such as 24h.
+func (p *params) since(now time.Time) time.Time {
+	if d, err := time.ParseDuration(p.values.Get("since")); err == nil && d > 0 {
+		p.known["since"] = true
+		return now.Add(-d)
 	}
-	nodeID := ""
-	if q.Get("node") != "" {
-		var err error
-		if nodeID, err = a.nodeID(r, q.Get("node")); err != nil {
-			return err
-		}
-	}
-	ops, err := a.cfg.Store.Operations(r.Context(), nodeID, open)
-	if err != nil {
-		return err
-	}
-	if ops == nil {
-		ops = []wire.OperationSummary{}
-	}
-	return edge.JSON(w, http.StatusOK, wire.OperationList{Operations: ops})
-}
-
-// number reads a whole number of the query from 0 to most.
-func number(q url.Values, name string, standard, most int64) (int64, error) {
-	text := q.Get(name)
-	if text == "" {
-		return standard, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 || n > most {
-		return 0, badField(name, "must be a number from 0 to "+strconv.FormatInt(most, 10))
-	}
-	return n, nil
+	return p.time("since")
 }

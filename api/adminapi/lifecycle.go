@@ -15,14 +15,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-const (
-	maxReason       = 500
-	maxKey          = 128
-	maxDrainTimeout = 7 * 24 * time.Hour
-)
-
-// lifecycle starts the action's workflow and answers with its early answer. The
-// same idempotency key again attaches to the same run.
+// lifecycle starts the action's workflow and answers as soon as it is accepted.
+// The same idempotency key again attaches to the same operation.
 func (a *API) lifecycle(action lifecycle.Action) handler {
 	return func(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
 		var req wire.LifecycleRequest
@@ -32,26 +26,31 @@ func (a *API) lifecycle(action lifecycle.Action) handler {
 		if err := checkLifecycle(action, req); err != nil {
 			return err
 		}
+		key, err := idempotencyKey(r)
+		if err != nil {
+			return err
+		}
 		node, err := a.find(r)
 		if err != nil {
 			return err
 		}
-		answer, err := a.start(r.Context(), operationInput(action, node, req, by), by)
+		answer, err := a.start(r.Context(), operationInput(action, node, req, key, by), by)
 		if err != nil {
 			return err
 		}
+		w.Header().Set("Location", adminPath+"/operations/"+answer.Operation.OperationID)
 		return edge.JSON(w, http.StatusAccepted, answer)
 	}
 }
 
-// start submits the operation and, for an enrolment and a reissue, makes the
+// start submits the operation and, for an enrollment and a reissue, makes the
 // bundle.
 func (a *API) start(ctx context.Context, in lifecycle.OperationInput, by audit.Subject) (wire.LifecycleResponse, error) {
 	var none wire.LifecycleResponse
 	var bundle trust.BootstrapBundle
 	gives := purposeOf(in.Action) != ""
 	if gives {
-		// Read before anything is changed, so that Vault being away changes
+		// Read before anything is changed, so that an unavailable Vault changes
 		// nothing.
 		trust, err := a.trust(ctx)
 		if err != nil {
@@ -73,7 +72,7 @@ func (a *API) start(ctx context.Context, in lifecycle.OperationInput, by audit.S
 			return none, err
 		}
 	}
-	answer.Node, err = a.cfg.Store.Node(ctx, in.NodeID)
+	answer.Node, err = a.cfg.Views.Node(ctx, in.NodeID)
 	return answer, err
 }
 
@@ -89,14 +88,14 @@ func answerBundle(answer *wire.LifecycleResponse, in lifecycle.OperationInput, b
 	return err
 }
 
-func operationInput(action lifecycle.Action, node wire.NodeView, req wire.LifecycleRequest, by audit.Subject) lifecycle.OperationInput {
+func operationInput(action lifecycle.Action, node wire.NodeView, req wire.LifecycleRequest, key string, by audit.Subject) lifecycle.OperationInput {
 	provider := node.OnboardingMode
 	if node.Instance != nil {
 		provider = node.Instance.Provider
 	}
 	return lifecycle.OperationInput{
-		OperationID: lifecycle.OperationID(node.ID, action, req.IdempotencyKey), NodeID: node.ID, Action: action,
-		Actor: by.Actor, Reason: req.Reason, CorrelationID: by.CorrelationID,
+		OperationID: lifecycle.OperationID(node.ID, action, key), NodeID: node.ID, Action: action,
+		Actor: by.Actor, Via: by.Via, Reason: req.Reason, CorrelationID: by.CorrelationID,
 		Host: node.Host, Provider: provider, Region: node.RegionCode, Options: req.Options,
 	}
 }
@@ -104,18 +103,17 @@ func operationInput(action lifecycle.Action, node wire.NodeView, req wire.Lifecy
 func checkLifecycle(action lifecycle.Action, r wire.LifecycleRequest) error {
 	o := r.Options
 	drains := action == lifecycle.ActionDrain || action == lifecycle.ActionRetire && o.Drain
+	if err := checkReason(r.Reason, false); err != nil {
+		return err
+	}
 	switch {
-	case !plainText(r.Reason, maxReason):
-		return badField("reason", "must be one line of at most 500 characters")
-	case !plainText(r.IdempotencyKey, maxKey):
-		return badField("idempotency_key", "must be one line of at most 128 characters")
 	case o.Drain && action != lifecycle.ActionRetire:
 		return badField("options", "drain belongs to retire")
 	case o.CordonOnly && action != lifecycle.ActionDrain:
 		return badField("options", "cordon_only belongs to drain")
 	case o.DrainTimeoutSeconds != 0 && !drains:
 		return badField("options", "drain_timeout_seconds belongs to drain, and to retire with drain")
-	case o.DrainTimeoutSeconds < 0 || o.DrainTimeoutSeconds > int64(maxDrainTimeout/time.Second):
+	case o.DrainTimeoutSeconds < 0 || o.DrainTimeoutSeconds > int64(wire.MaxDrainDeadline/time.Second):
 		return badField("options", "drain_timeout_seconds must be 0 to 604800")
 	}
 	return nil

@@ -26,6 +26,18 @@ const token = "admin-token-0123456789"
 
 // desk is the store, the workflows and the trust of one node.
 type desk struct {
+	adminapi.Views // for what no test asks
+
+	asked      any // the query of the last list
+	next       []string
+	status     lifecycle.OperationStatus
+	resolved   []lifecycle.ResolveRequest
+	resolvedOn string
+	resolveErr error
+	change     wire.NodeChange
+	keys       map[string]string
+	tokens     string // the tokens file
+
 	node      wire.NodeView
 	steps     []string // in the order they were made
 	submitted lifecycle.OperationInput
@@ -50,8 +62,6 @@ func (d *desk) Register(context.Context, wire.RegisterNodeRequest, audit.Subject
 
 func (d *desk) Node(context.Context, string) (wire.NodeView, error) { return d.node, nil }
 
-func (d *desk) Nodes(context.Context) ([]wire.NodeView, error) { return nil, nil }
-
 func (d *desk) IssueToken(_ context.Context, m trust.MintedToken, by audit.Subject) error {
 	d.steps = append(d.steps, "issue")
 	d.minted, d.by = m, by
@@ -69,22 +79,66 @@ func (d *desk) UseFetch(context.Context, string, []byte, audit.Subject) (string,
 	return d.node.ID, d.minted.Purpose, d.fetchErr
 }
 
-func (d *desk) Audit(context.Context, string, int64, int) ([]audit.Event, error) {
-	return nil, nil
+func (d *desk) ListOperations(_ context.Context, q adminapi.OperationQuery) ([]wire.OperationSummary, []string, error) {
+	d.asked = q
+	return d.open, nil, nil
 }
 
-func (d *desk) AuditStreams(context.Context) ([]string, error) { return nil, nil }
-
-func (d *desk) Operations(context.Context, string, bool) ([]wire.OperationSummary, error) {
-	return d.open, nil
+func (d *desk) ListNodes(_ context.Context, q adminapi.NodeQuery) ([]wire.NodeView, []string, error) {
+	d.asked = q
+	return []wire.NodeView{d.node}, d.next, nil
 }
 
-func (d *desk) TaskList(_ context.Context, nodeID string, open bool) ([]wire.TaskView, error) {
-	d.listed = []any{nodeID, open}
+func (d *desk) ListAudit(_ context.Context, q adminapi.AuditQuery) ([]audit.Event, []string, error) {
+	d.asked = q
+	return nil, d.next, nil
+}
+
+func (d *desk) ListTasks(_ context.Context, q adminapi.TaskQuery) ([]wire.TaskView, []string, error) {
+	d.listed = []any{q.NodeID, q.Open}
 	if d.task.TaskID == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
-	return []wire.TaskView{d.task}, nil
+	return []wire.TaskView{d.task}, nil, nil
+}
+
+func (d *desk) Operation(_ context.Context, id string) (lifecycle.OperationStatus, error) {
+	if id != d.status.Operation.OperationID {
+		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no operation %q", id)
+	}
+	return d.status, nil
+}
+
+func (d *desk) Resolve(_ context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	d.resolved = append(d.resolved, r)
+	d.resolvedOn = workflowID
+	return d.status, d.resolveErr
+}
+
+func (d *desk) SetNode(_ context.Context, _ string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error) {
+	d.change, d.by = c, by
+	return d.node, nil
+}
+
+func (d *desk) UseKey(_ context.Context, scope, key, _ string) (string, bool, error) {
+	result, used := d.keys[scope+" "+key]
+	if d.keys == nil {
+		d.keys = map[string]string{}
+	}
+	if !used {
+		d.keys[scope+" "+key] = ""
+	}
+	return result, !used, nil
+}
+
+func (d *desk) KeepResult(_ context.Context, scope, key, result string) error {
+	d.keys[scope+" "+key] = result
+	return nil
+}
+
+func (d *desk) DropKey(_ context.Context, scope, key string) error {
+	delete(d.keys, scope+" "+key)
+	return nil
 }
 
 func (d *desk) Task(_ context.Context, id string) (wire.TaskView, error) {
@@ -125,17 +179,24 @@ func (d *desk) TaskTrust(context.Context) (trust.TaskTrust, error) {
 }
 
 func (d *desk) api() *adminapi.API {
-	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, TokenHash: sha256.Sum256([]byte(token)), Actor: "ops",
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(token)), "ops", d.tokens)
+	if err != nil {
+		panic(err)
+	}
+	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: tokens,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
-		Store:   d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
+		Store:   d, Views: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 }
 
-func (d *desk) post(t *testing.T, verb, body string) *httptest.ResponseRecorder {
+func (d *desk) post(t *testing.T, verb, body string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	h := d.api().Handler()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/admin/nodes/gpu-1/"+verb, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set(wire.HeaderCorrelationID, "c-1")
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
@@ -147,11 +208,11 @@ func newDesk() *desk {
 
 func TestOperationInput(t *testing.T) {
 	d := newDesk()
-	w := d.post(t, "drain", `{"reason":"RMA-4411","idempotency_key":"k","options":{"drain_timeout_seconds":60}}`)
+	w := d.post(t, "drain", `{"reason":"RMA-4411","options":{"drain_timeout_seconds":60}}`, wire.HeaderIdempotencyKey, "k")
 	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
 	assert.Equal(t, lifecycle.OperationInput{
 		OperationID: lifecycle.OperationID(d.node.ID, lifecycle.ActionDrain, "k"), NodeID: d.node.ID, Action: lifecycle.ActionDrain,
-		Actor: "ops", Reason: "RMA-4411", CorrelationID: "c-1", Host: "gpu-1", Provider: "manual", Region: "r1",
+		Actor: "ops", Via: "api", Reason: "RMA-4411", CorrelationID: "c-1", Host: "gpu-1", Provider: "manual", Region: "r1",
 		Options: lifecycle.Options{DrainTimeoutSeconds: 60},
 	}, d.submitted)
 	assert.Equal(t, []string{"submit"}, d.steps)
@@ -165,7 +226,7 @@ func TestOperationInput(t *testing.T) {
 
 // The order that keeps a failure harmless: trust is read before anything
 // changes, the operation is accepted before a token is made.
-func TestEnrolOrder(t *testing.T) {
+func TestEnrollOrder(t *testing.T) {
 	d := newDesk()
 	w := d.post(t, "enroll", "")
 	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
@@ -179,7 +240,7 @@ func TestEnrolOrder(t *testing.T) {
 	assert.Equal(t, trust.PurposeEnroll, d.minted.Purpose)
 	assert.WithinDuration(t, time.Now().Add(trust.TokenTTL), d.minted.ExpiresAt, time.Minute)
 	assert.Equal(t, d.minted.ExpiresAt.Format(time.RFC3339), answer.BootstrapBundle.ExpiresAt)
-	assert.Equal(t, audit.Subject{Actor: "ops", CorrelationID: "c-1"}, d.by)
+	assert.Equal(t, audit.Subject{Actor: "ops", Via: "api", CorrelationID: "c-1"}, d.by)
 	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
 
 	away := schema.NewError(schema.KindServiceUnavailable, "away")

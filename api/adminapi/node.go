@@ -31,17 +31,34 @@ func (a *API) register(w http.ResponseWriter, r *http.Request, by audit.Subject)
 	if err := checkRegistration(&req); err != nil {
 		return err
 	}
-	node, err := a.cfg.Store.Register(r.Context(), req, by)
-	if err != nil {
-		return err
-	}
-	edge.Annotate(r.Context(), slog.String("node_id", node.ID))
-	w.Header().Set("Location", adminPath+"/nodes/"+node.ID)
-	return edge.JSON(w, http.StatusCreated, node)
+	return a.once(r, "nodes", by, func(nodeID string) error {
+		var node wire.NodeView
+		var err error
+		if nodeID != "" { // registered by the first use of the key
+			node, err = a.cfg.Views.Node(r.Context(), nodeID)
+		} else if node, err = a.cfg.Store.Register(r.Context(), req, by); err == nil {
+			err = a.keep(r, "nodes", node.ID)
+		}
+		if err != nil {
+			return err
+		}
+		edge.Annotate(r.Context(), slog.String("node_id", node.ID))
+		w.Header().Set("Location", adminPath+"/nodes/"+node.ID)
+		return edge.JSON(w, http.StatusCreated, node)
+	})
 }
 
-// checkRegistration refuses what no node can have and fills in the defaults.
-// Whether the SKU exists is the store's to say.
+// keep stores the result of the first use of the request's idempotency key.
+func (a *API) keep(r *http.Request, scope, result string) error {
+	key := r.Header.Get(wire.HeaderIdempotencyKey)
+	if key == "" {
+		return nil
+	}
+	return a.cfg.Views.KeepResult(r.Context(), scope, key, result)
+}
+
+// checkRegistration refuses what no node can have and fills in the defaults. The
+// store checks the SKU.
 func checkRegistration(r *wire.RegisterNodeRequest) error {
 	if r.Port == 0 {
 		r.Port = defaultSSHPort
@@ -64,6 +81,8 @@ func checkRegistration(r *wire.RegisterNodeRequest) error {
 		return badField("region_code", "is needed: at most 64 of a-z A-Z 0-9 . _ -")
 	case r.GPUsTotal < 0:
 		return badField("gpus_total", "must not be negative")
+	case checkLabels(r.Labels) != nil:
+		return checkLabels(r.Labels)
 	case !slices.Contains(classes, r.LifecycleClass):
 		return badField("lifecycle_class", "must be persistent, ephemeral or spot")
 	case r.SSHUsername != "" && !validName(r.SSHUsername, 64):
@@ -117,20 +136,54 @@ func validName(s string, most int) bool {
 	return true
 }
 
-func (a *API) nodes(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
-	nodes, err := a.cfg.Store.Nodes(r.Context())
+// setNode changes what was registered of a node.
+func (a *API) setNode(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
+	var req wire.NodeChange
+	if err := edge.Decode(w, r, &req); err != nil {
+		return err
+	}
+	if err := checkChange(req); err != nil {
+		return err
+	}
+	node, err := a.find(r)
 	if err != nil {
 		return err
 	}
-	if nodes == nil {
-		nodes = []wire.NodeView{}
+	if node, err = a.cfg.Views.SetNode(r.Context(), node.ID, req, by); err != nil {
+		return err
 	}
-	return edge.JSON(w, http.StatusOK, wire.NodeList{Nodes: nodes})
+	return edge.JSON(w, http.StatusOK, node)
 }
 
-// node shows a node with the CA generations that its identity is held against,
-// so that an issuer which is none of them can be seen from here. While they
-// cannot be read the node is shown without them.
+func checkChange(c wire.NodeChange) error {
+	if err := checkReason(c.Reason, false); err != nil {
+		return err
+	}
+	if err := checkLabels(c.Labels); err != nil {
+		return err
+	}
+	for _, key := range c.RemoveLabels {
+		if err := checkLabelKey(key); err != nil {
+			return err
+		}
+		if _, both := c.Labels[key]; both {
+			return badField("remove_labels", "must not name a label that is set")
+		}
+	}
+	switch {
+	case c.GPUsTotal != nil && *c.GPUsTotal < 0:
+		return badField("gpus_total", "must not be negative")
+	case len(c.RemoveLabels) > maxLabels:
+		return badField("remove_labels", "must be at most 64")
+	case c.GPUsTotal == nil && len(c.Labels)+len(c.RemoveLabels) == 0:
+		return schema.NewError(schema.KindInvalidRequest, "nothing to change: give gpus_total, labels or remove_labels").WithReason("empty_change")
+	}
+	return nil
+}
+
+// node shows a node with the CA generations that its identity is checked against,
+// so that an issuer outside of them can be seen here. While they cannot be read
+// the node is shown without them.
 func (a *API) node(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
 	node, err := a.find(r)
 	if err != nil {
@@ -168,7 +221,7 @@ func (a *API) find(r *http.Request) (wire.NodeView, error) {
 	if !schema.IsID(name) && !validHost(name) {
 		return wire.NodeView{}, schema.Errorf(schema.KindNotFound, "no such node")
 	}
-	node, err := a.cfg.Store.Node(r.Context(), name)
+	node, err := a.cfg.Views.Node(r.Context(), name)
 	if err != nil {
 		return wire.NodeView{}, err
 	}

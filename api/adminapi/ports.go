@@ -2,6 +2,7 @@ package adminapi
 
 import (
 	"context"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -9,19 +10,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Store is what the admin API needs of the database. Errors are *schema.Error.
+// Store changes nodes and tasks in the database. Errors are *schema.Error.
 type Store interface {
 	// Register adds a node in state registered with its audit row. It checks
 	// the SKU against the catalog (KindInvalidRequest, reason sku_unknown,
-	// sku_inactive or sku_mismatch) and refuses a host name that a node which is
-	// not removed already has (KindInvalidRequest, reason host_taken).
+	// sku_inactive or sku_mismatch) and refuses a host name that another node
+	// which is not removed has (KindInvalidRequest, reason host_taken). Without a
+	// number of GPUs the node has its SKU's.
 	Register(ctx context.Context, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error)
-	// Node finds a node by id, or by host name among the nodes that are not
-	// removed and then among the removed. KindNotFound otherwise.
-	Node(ctx context.Context, idOrHost string) (wire.NodeView, error)
-	// Nodes lists all nodes by host name.
-	Nodes(ctx context.Context) ([]wire.NodeView, error)
-	// IssueToken voids the node's live enrolment tokens and stores a new one,
+	// IssueToken voids the node's live enrollment tokens and stores a new one,
 	// moves the node to bootstrap_issued and writes the workflow's event and the
 	// audit row, in one transaction. KindInvalidRequest in a state that does not
 	// enrol. A token that was claimed already stays good for the claiming key
@@ -35,38 +32,77 @@ type Store interface {
 	// update and returns its node and purpose; KindTokenConsumed, KindTokenExpired
 	// or KindUnauthenticated otherwise. A node that takes no bundle as it is
 	// (draining, say) is KindInvalidRequest and leaves the reference unspent. A
-	// second use is refused whoever asks, also after a lost answer: unlike a
-	// token, a reference is bound to no key that could tell a repeat from a
-	// thief. The remedy is a new reference. Both leave an audit row with who asked.
+	// second use is always refused, even after a lost response: unlike a token, a
+	// reference is bound to no key that would distinguish a repeat from theft. The
+	// remedy is a new reference. Both leave an audit row with the remote subject.
 	IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error
 	UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject) (nodeID string, purpose trust.TokenPurpose, err error)
-	// Audit returns up to limit events of a stream after seq, in order.
-	Audit(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error)
-	// AuditStreams lists the streams there are.
-	AuditStreams(ctx context.Context) ([]string, error)
-	// Operations lists operations, newest first: of one node when nodeID is not
-	// empty, only those that are not over when open.
-	Operations(ctx context.Context, nodeID string, open bool) ([]wire.OperationSummary, error)
-	// TaskList lists node tasks, newest first, without what they printed: of one
-	// node when nodeID is not empty, only those that are not over when open.
-	TaskList(ctx context.Context, nodeID string, open bool) ([]wire.TaskView, error)
 	// Task returns a task with the end of what it printed. KindNotFound
 	// otherwise.
 	Task(ctx context.Context, taskID string) (wire.TaskView, error)
-	// ResumeTask offers a lost task again, CancelTask ends a task or asks its
+	// ResumeTask dispatches a lost task again, CancelTask ends a task or asks its
 	// node to. Both leave an audit row. KindNotFound, and KindTaskStatus for a
 	// task whose status does not allow it.
 	ResumeTask(ctx context.Context, taskID, reason string, by audit.Subject) (wire.TaskView, error)
 	CancelTask(ctx context.Context, taskID, reason string, by audit.Subject) (wire.TaskView, error)
 }
 
-// Lifecycle starts lifecycle workflows.
+// Views are the reads of the admin API, and the small writes that only it makes.
+// Errors are *schema.Error. A list returns its rows and the sort key of the last
+// row, which is nil when there is no further page.
+type Views interface {
+	// Node finds a node by id, or by host name among the nodes that are not
+	// removed and then among the removed. KindNotFound otherwise, with a host name
+	// that is close in the message when there is one.
+	Node(ctx context.Context, idOrHost string) (wire.NodeView, error)
+	// SetNode changes a node's registered properties with its audit row and
+	// returns the node. KindNotFound; KindInvalidRequest with reason sku_mismatch
+	// for a number of GPUs that the SKU does not have.
+	SetNode(ctx context.Context, nodeID string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error)
+	ListNodes(ctx context.Context, q NodeQuery) (nodes []wire.NodeView, next []string, err error)
+	// Operation returns the operation's whole status. KindNotFound otherwise.
+	Operation(ctx context.Context, operationID string) (lifecycle.OperationStatus, error)
+	ListOperations(ctx context.Context, q OperationQuery) (ops []wire.OperationSummary, next []string, err error)
+	// ListStuck is ListOperations with the state of each node. Page.After has the
+	// same form.
+	ListStuck(ctx context.Context, q OperationQuery) (ops []wire.StuckOperation, next []string, err error)
+	ListTasks(ctx context.Context, q TaskQuery) (tasks []wire.TaskView, next []string, err error)
+	ListAudit(ctx context.Context, q AuditQuery) (events []audit.Event, next []string, err error)
+	// AuditStreams lists the streams of the audit trail; AuditStream returns up to
+	// limit events of one after seq, in order of seq.
+	AuditStreams(ctx context.Context) ([]string, error)
+	AuditStream(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error)
+	// Changes returns up to limit operations that changed and audit events that
+	// were stored since the moment, in order of time.
+	Changes(ctx context.Context, since time.Time, limit int) ([]Change, error)
+	// UseKey records that the subject used an idempotency key. It returns the
+	// result of the first use and fresh=false when the key was used before.
+	// KeepResult sets the result of a use, and DropKey forgets a use that failed.
+	UseKey(ctx context.Context, scope, key, subject string) (result string, fresh bool, err error)
+	KeepResult(ctx context.Context, scope, key, result string) error
+	DropKey(ctx context.Context, scope, key string) error
+}
+
+// Change is one entry of the event stream: an operation that changed or an audit
+// event. One of the two is set.
+type Change struct {
+	At        time.Time
+	Operation *wire.OperationSummary
+	Audit     *audit.Event
+}
+
+// Lifecycle starts lifecycle workflows and delivers decisions to them.
 type Lifecycle interface {
 	// Submit starts the action's workflow with the early answer: accepted, or a
 	// typed refusal (KindOperationInProgress, KindNodeInUse, KindInvalidRequest,
 	// KindNotFound). The same operation id again attaches to its own run.
 	// KindServiceUnavailable names Temporal's address.
 	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
+	// Resolve delivers a decision to the running operation of a workflow id and
+	// returns the status after it. KindDecisionOutdated when the decision is about
+	// another operation, phase or park; KindNotFound when none runs;
+	// KindInvalidRequest when the phase does not allow it.
+	Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 }
 
 // Trust is the public trust material a bundle carries.

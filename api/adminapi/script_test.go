@@ -190,7 +190,7 @@ func TestRestartCommand(t *testing.T) {
 	assert.NotContains(t, m.files(), "/srv/state/journal/1")
 
 	// Again, with what a second reissue gives.
-	d.ask(t, "reissue-enrollment", `{"idempotency_key":"2"}`, &answer)
+	d.ask(t, "reissue-enrollment", `{"reason":"again"}`, &answer)
 	m.write(trust.DefaultCertPath, "next cert")
 	said, code = m.run(answer.RecoveryBundle.RestartCommand)
 	require.Zero(t, code, said)

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"strconv"
-	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
@@ -17,29 +16,28 @@ import (
 
 // tasks lists node tasks, newest first: those that are not over, or all.
 func (a *API) tasks(w http.ResponseWriter, r *http.Request, _ audit.Subject) error {
-	q := r.URL.Query()
-	all := false
-	if text := q.Get("all"); text != "" {
-		var err error
-		if all, err = strconv.ParseBool(text); err != nil {
-			return badField("all", "must be true or false")
-		}
+	p := readParams(r.URL)
+	q := TaskQuery{Page: p.page(2), Open: !p.flag("all"), Since: p.since(time.Now()),
+		Statuses: closed(p, "status", []task.Status{task.Pending, task.Dispatched, task.Running, task.Succeeded, task.Failed, task.Canceled, task.Lost})}
+	q.Open = q.Open && len(q.Statuses) == 0
+	for _, t := range p.list("type") {
+		q.Types = append(q.Types, task.Type(t))
 	}
-	nodeID := ""
-	if q.Get("node") != "" {
-		var err error
-		if nodeID, err = a.nodeID(r, q.Get("node")); err != nil {
+	node, fields := p.one("node"), p.fields()
+	if err := p.check(); err != nil {
+		return err
+	}
+	var err error
+	if node != "" {
+		if q.NodeID, err = a.nodeID(r, node); err != nil {
 			return err
 		}
 	}
-	tasks, err := a.cfg.Store.TaskList(r.Context(), nodeID, !all)
+	tasks, next, err := a.cfg.Views.ListTasks(r.Context(), q)
 	if err != nil {
 		return err
 	}
-	if tasks == nil {
-		tasks = []wire.TaskView{}
-	}
-	return edge.JSON(w, http.StatusOK, wire.TaskList{Tasks: tasks})
+	return answerList(w, "tasks", tasks, next, fields)
 }
 
 // task shows one task with the end of what it printed.
@@ -55,33 +53,41 @@ func (a *API) task(w http.ResponseWriter, r *http.Request, _ audit.Subject) erro
 	return edge.JSON(w, http.StatusOK, task)
 }
 
-// decision is what an operator does about a task.
-type decision func(ctx context.Context, taskID, reason string, by audit.Subject) (wire.TaskView, error)
-
 // decideTask carries out a decision and answers with the task after it.
-func (a *API) decideTask(decide decision) handler {
+func (a *API) decideTask(verb string) handler {
 	return func(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
 		var req wire.TaskDecision
 		if err := edge.Decode(w, r, &req); err != nil {
 			return err
 		}
-		if strings.TrimSpace(req.Reason) == "" || !plainText(req.Reason, maxReason) {
-			return badField("reason", "is needed: one line of at most 500 characters")
+		if err := checkReason(req.Reason, true); err != nil {
+			return err
 		}
 		taskID, err := taskOf(r)
 		if err != nil {
 			return err
 		}
-		task, err := decide(r.Context(), taskID, req.Reason, by)
-		if err != nil {
-			return a.notNow(r.Context(), taskID, err)
-		}
-		return edge.JSON(w, http.StatusOK, task)
+		return a.once(r, "tasks/"+taskID+"/"+verb, by, func(result string) error {
+			var after wire.TaskView
+			var err error
+			switch {
+			case result != "": // decided by the first use of the key
+				after, err = a.cfg.Store.Task(r.Context(), taskID)
+			case verb == "resume":
+				after, err = a.cfg.Store.ResumeTask(r.Context(), taskID, req.Reason, by)
+			default:
+				after, err = a.cfg.Store.CancelTask(r.Context(), taskID, req.Reason, by)
+			}
+			if err != nil {
+				return a.notNow(r.Context(), taskID, err)
+			}
+			return edge.JSON(w, http.StatusOK, after)
+		})
 	}
 }
 
-// notNow says what is allowed where the task's status does not allow the
-// decision. Other errors pass.
+// notNow adds the decisions that the task's status allows to a refusal by that
+// status. Other errors pass.
 func (a *API) notNow(ctx context.Context, taskID string, err error) error {
 	e, ok := errors.AsType[*schema.Error](err)
 	if !ok || e.Kind != schema.KindTaskStatus {
@@ -89,14 +95,14 @@ func (a *API) notNow(ctx context.Context, taskID string, err error) error {
 	}
 	nodeTask, lookup := a.cfg.Store.Task(ctx, taskID)
 	if lookup != nil {
-		return err // it says enough
+		return err // sufficient without
 	}
-	told := *e
-	told.Message += "; allowed now: " + allowedFor(nodeTask)
-	if told.Next == "" && nodeTask.Status == task.Lost {
-		told.Next = "gpuaas task resume " + taskID + " --reason TEXT"
+	refusal := *e
+	refusal.Message += "; allowed now: " + allowedFor(nodeTask)
+	if refusal.Next == "" && nodeTask.Status == task.Lost {
+		refusal.Next = "gpuaas task resume " + taskID + " --reason '…'"
 	}
-	return &told
+	return &refusal
 }
 
 // allowedFor lists the decisions that a task's status allows.
@@ -105,7 +111,7 @@ func allowedFor(t wire.TaskView) string {
 	case t.Status == task.Lost:
 		return "resume, cancel"
 	case t.Status.Terminal():
-		return "none, it is over"
+		return "none, the task ended"
 	}
 	return "cancel"
 }

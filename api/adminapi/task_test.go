@@ -16,11 +16,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func (d *desk) request(t *testing.T, method, path, body string) *httptest.ResponseRecorder {
+func (d *desk) request(t *testing.T, method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/admin"+path, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set(wire.HeaderCorrelationID, "c-1")
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
 	w := httptest.NewRecorder()
 	d.api().Handler().ServeHTTP(w, r)
 	return w
@@ -64,7 +67,7 @@ func TestTaskDecisions(t *testing.T) {
 		path := "/tasks/" + d.task.TaskID + "/" + verb
 		w := d.request(t, http.MethodPost, path, `{"reason":"RMA-4411"}`)
 		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
-		assert.Equal(t, []any{verb, d.task.TaskID, "RMA-4411", audit.Subject{Actor: "ops", CorrelationID: "c-1"}}, d.decided)
+		assert.Equal(t, []any{verb, d.task.TaskID, "RMA-4411", audit.Subject{Actor: "ops", Via: "api", CorrelationID: "c-1"}}, d.decided)
 
 		d.decided = nil
 		for body, reason := range map[string]string{
@@ -81,10 +84,10 @@ func TestTaskDecisions(t *testing.T) {
 }
 
 // A status that does not allow the decision is a 409 that says what it allows.
-func TestTaskDecisionsThatAreNotAllowed(t *testing.T) {
+func TestTaskDecisionsRefused(t *testing.T) {
 	for status, allowed := range map[task.Status]string{
 		task.Pending: "allowed now: cancel", task.Running: "allowed now: cancel",
-		task.Lost: "allowed now: resume, cancel", task.Succeeded: "allowed now: none, it is over",
+		task.Lost: "allowed now: resume, cancel", task.Succeeded: "allowed now: none, the task ended",
 	} {
 		d := newDesk()
 		d.task = wire.TaskView{TaskID: schema.NewID(), Status: status}

@@ -33,14 +33,15 @@ func TestLists(t *testing.T) {
 	r.ask(http.MethodGet, "/operations?open=true", nil).into(t, &ops)
 	assert.Empty(t, ops.Operations)
 
-	var page wire.AuditPage
-	r.ask(http.MethodGet, "/audit", nil).into(t, &page)
-	assert.Contains(t, page.Streams, m.id)
-	r.ask(http.MethodGet, "/audit?node="+m.id+"&after=1&limit=2", nil).into(t, &page)
+	var streams wire.AuditStreamList
+	r.ask(http.MethodGet, "/audit/streams", nil).into(t, &streams)
+	assert.Contains(t, streams.Streams, m.id)
+	var page wire.AuditStreamPage
+	r.ask(http.MethodGet, "/audit/streams/"+m.id+"?after=1&limit=2", nil).into(t, &page)
 	require.Len(t, page.Events, 2)
 	assert.Equal(t, int64(2), page.Events[0].Seq)
 	assert.True(t, page.More)
-	r.ask(http.MethodGet, "/audit?node="+m.id+"&after=3&limit=1000", nil).into(t, &page)
+	r.ask(http.MethodGet, "/audit/streams/"+m.id+"?after=3&limit=1000", nil).into(t, &page)
 	assert.False(t, page.More)
 	for _, path := range []string{"/nodes/unknown", "/nodes/" + schema.NewID(), "/audit?node=unknown", "/operations?node=unknown", "/nodes/a%20b"} {
 		a := r.ask(http.MethodGet, path, nil)

@@ -20,6 +20,7 @@ type config struct {
 	daemon.Engines
 	AdminToken         schema.Secret `env:"GPUAAS_ADMIN_TOKEN,required" help:"Bearer token of the admin API, at least 16 characters."`
 	AdminActor         string        `env:"GPUAAS_ADMIN_ACTOR" envDefault:"admin-token" help:"Subject that the admin token stands for in the audit trail."`
+	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with more tokens, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). It is read again when it changes."`
 	AdminAddr          string        `env:"GPUAAS_ADMIN_ADDR" envDefault:"127.0.0.1:8081" help:"Listen address of the admin API."`
 	NodeAddr           string        `env:"GPUAAS_NODE_ADDR" envDefault:"127.0.0.1:8443" help:"Listen address of the node API."`
 	NodeURL            string        `env:"GPUAAS_NODE_PUBLIC_URL" envDefault:"https://localhost:8443" help:"URL at which nodes reach the node API: https://host:port."`

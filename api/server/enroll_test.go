@@ -41,7 +41,7 @@ func TestEnrollment(t *testing.T) {
 	assert.True(t, schema.IsID(node.ID))
 	assert.Equal(t, "/api/v1/admin/nodes/"+node.ID, a.header.Get("Location"))
 
-	a = r.ask(http.MethodPost, "/nodes/10.1.2.3/enroll", wire.LifecycleRequest{IdempotencyKey: "first", Reason: "new node"})
+	a = r.ask(http.MethodPost, "/nodes/10.1.2.3/enroll", wire.LifecycleRequest{Reason: "new node"})
 	require.Equal(t, http.StatusAccepted, a.status, string(a.body))
 	assert.Equal(t, "no-store", a.header.Get("Cache-Control"))
 	var started wire.LifecycleResponse
@@ -102,9 +102,9 @@ func (r *replica) show(node string) wire.NodeView {
 // checking the hash chain.
 func (r *replica) audit(stream string) []string {
 	r.tb.Helper()
-	a := r.ask(http.MethodGet, "/audit?limit=1000&node="+stream, nil)
+	a := r.ask(http.MethodGet, "/audit/streams/"+stream+"?limit=1000", nil)
 	require.Equal(r.tb, http.StatusOK, a.status, string(a.body))
-	var page wire.AuditPage
+	var page wire.AuditStreamPage
 	a.into(r.tb, &page)
 	require.NoError(r.tb, audit.VerifyChain(nil, page.Events))
 	var out []string
@@ -219,19 +219,18 @@ func TestExpiredToken(t *testing.T) {
 func TestRepeatedBundle(t *testing.T) {
 	r := newCluster(t).replica()
 	node := r.register()
-	req := wire.LifecycleRequest{IdempotencyKey: "k"}
 	var first, second wire.LifecycleResponse
-	r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", req).into(t, &first)
+	r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", "", wire.HeaderIdempotencyKey, "k").into(t, &first)
 	a := r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", wire.LifecycleRequest{})
 	assert.Equal(t, schema.KindOperationInProgress, a.refusal(t).Code, "another operation")
-	r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", req).into(t, &second)
+	r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", "", wire.HeaderIdempotencyKey, "k").into(t, &second)
 	assert.Equal(t, first.Operation.OperationID, second.Operation.OperationID)
 	assert.NotEqual(t, first.BootstrapBundle.EnrollmentToken, second.BootstrapBundle.EnrollmentToken)
 	a = r.enroll(node.ID, wire.EnrollRequest{Token: first.BootstrapBundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
 	assert.Equal(t, "token_voided", a.refusal(t).Reason)
 
 	r.finish(node.ID, activities.Finish{Status: lifecycle.OperationCanceled, Node: lifecycle.NodeRegistered})
-	a = r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", req)
+	a = r.ask(http.MethodPost, "/nodes/"+node.ID+"/enroll", "", wire.HeaderIdempotencyKey, "k")
 	assert.Equal(t, http.StatusBadRequest, a.status)
 	assert.Equal(t, "operation_over", a.refusal(t).Reason)
 	block, _ := pem.Decode([]byte(second.BootstrapBundle.CABundlePEM))

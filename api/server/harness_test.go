@@ -52,7 +52,7 @@ type claimer struct{ store *store.Store }
 
 func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	workflow := lifecycle.WorkflowID(in.Action, in.Host, in.NodeID)
-	open, err := c.store.Inventory.Operations(ctx, in.NodeID, true)
+	open, _, err := c.store.ListOperations(ctx, adminapi.OperationQuery{Page: adminapi.Page{Limit: 10}, NodeID: in.NodeID, Open: true})
 	if err != nil {
 		return lifecycle.Operation{}, err
 	}
@@ -68,6 +68,15 @@ func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 		Action: in.Action, Status: lifecycle.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
 }
 
+// Resolve writes the decision into the operation's document, as a workflow would.
+func (c claimer) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	st, err := c.store.Admin.Operation(ctx, r.OperationID)
+	if err == nil && (st.Operation.Stuck == nil || r.Phase != "" && r.Phase != st.Operation.Stuck.Phase) {
+		return st, schema.NewError(schema.KindDecisionOutdated, "%s is not parked there", workflowID)
+	}
+	return st, err
+}
+
 // cluster is a database with replicas of the API over it.
 type cluster struct {
 	tb  testing.TB
@@ -76,6 +85,7 @@ type cluster struct {
 	// between, when set, wraps the node API's identities.
 	between    func(nodeapi.Identities) nodeapi.Identities
 	archive    string              // the agent package, when set
+	tokens     string              // the tokens file, when set
 	issuer     nodeapi.Issuer      // replaces ca, when set
 	heartbeats nodeapi.Heartbeater // in the place of Temporal
 	grants     nodeapi.Grants      // replaces ca together with signer, when set
@@ -99,12 +109,12 @@ func newClusterWith(tb testing.TB, first trust.StoredSet) *cluster {
 }
 
 // exec changes the database directly.
-func (c *cluster) exec(sql string) {
+func (c *cluster) exec(sql string, args ...any) {
 	c.tb.Helper()
 	conn, err := pgx.Connect(c.tb.Context(), c.url)
 	require.NoError(c.tb, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(c.tb.Context())) }()
-	_, err = conn.Exec(c.tb.Context(), sql)
+	_, err = conn.Exec(c.tb.Context(), sql, args...)
 	require.NoError(c.tb, err)
 }
 
@@ -171,8 +181,10 @@ func (c *cluster) replica() *replica {
 	_, port, err := net.SplitHostPort(ln.Addr().String())
 	require.NoError(c.tb, err)
 	r.node = "https://localhost:" + port
-	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, TokenHash: sha256.Sum256([]byte(adminToken)),
-		Actor: "admin-token", Store: newAdminStore(r.store), Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", c.tokens)
+	require.NoError(c.tb, err)
+	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
+		Store: newAdminStore(r.store), Views: r.store.Admin, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store, Heartbeats: r.store, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
@@ -266,9 +278,9 @@ func (r *replica) call(c *http.Client, method, url string, body any) reply {
 	return a
 }
 
-func (r *replica) ask(method, path string, body any) reply {
+func (r *replica) ask(method, path string, body any, headers ...string) reply {
 	r.tb.Helper()
-	a, err := send(r.tb.Context(), http.DefaultClient, method, r.admin+path, body, "Authorization", "Bearer "+adminToken)
+	a, err := send(r.tb.Context(), http.DefaultClient, method, r.admin+path, body, append([]string{"Authorization", "Bearer " + adminToken}, headers...)...)
 	require.NoError(r.tb, err)
 	return a
 }

@@ -66,7 +66,7 @@ func (h holding) post(replica int, what string, body any) bool {
 // audited counts the task's audit events by action.
 func (h holding) audited() (count map[string]int, holders []string) {
 	h.c.tb.Helper()
-	events, err := h.replicas[0].store.Audit.Audit(h.c.tb.Context(), h.m.id, 0, 10_000)
+	events, err := h.replicas[0].store.AuditStream(h.c.tb.Context(), h.m.id, 0, 10_000)
 	require.NoError(h.c.tb, err)
 	require.NoError(h.c.tb, audit.VerifyChain(nil, events))
 	count = map[string]int{}

@@ -254,8 +254,8 @@ func TestTasksForOperators(t *testing.T) {
 	assert.Equal(t, http.StatusConflict, over.status)
 	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/tasks/"+schema.NewID(), nil).status)
 
-	var page wire.AuditPage
-	r.ask(http.MethodGet, "/audit?node="+m.id+"&limit=1000", nil).into(t, &page)
+	var page wire.AuditStreamPage
+	r.ask(http.MethodGet, "/audit/streams/"+m.id+"?limit=1000", nil).into(t, &page)
 	cancels := 0
 	for _, e := range page.Events {
 		if e.Action == audit.TaskCancel {

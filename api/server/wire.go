@@ -21,6 +21,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // storeTimeout bounds every call to the database, so that a database that hangs
@@ -34,6 +35,7 @@ type app struct {
 	cfg      *config
 	metrics  *metrics.Metrics
 	temporal *temporal.Client
+	tokens   *adminapi.Tokens
 
 	// connected
 	store      *store.Store
@@ -60,7 +62,12 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &app{Process: p, cfg: c, metrics: metrics.New(p.Registry), temporal: client}, nil
+	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(c.AdminToken.Reveal())), c.AdminActor, c.AdminTokensFile)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return &app{Process: p, cfg: c, metrics: metrics.New(p.Registry), temporal: client, tokens: tokens}, nil
 }
 
 // close closes the parts that were opened, in reverse.
@@ -174,12 +181,34 @@ func (a *app) nodeServer() *http.Server {
 
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
-		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, TokenHash: sha256.Sum256([]byte(a.cfg.AdminToken.Reveal())), Actor: a.cfg.AdminActor,
-		Store: newAdminStore(a.store), Lifecycle: a.temporal, Trust: a.vault,
+		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Auth: a.tokens,
+		Store: newAdminStore(a.store), Views: a.store.Admin, Lifecycle: a.temporal, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
-		Package: a.cfg.agent.source(a.cfg.NodeURL),
+		Package: a.cfg.agent.source(a.cfg.NodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
 }
+
+// faults are the control plane's faults for the list of what is stuck.
+func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
+	var out []wire.ControlPlaneFault
+	ctx, cancel := context.WithTimeout(r.Context(), faultBudget)
+	defer cancel()
+	switch h, err := a.temporal.ReclaimSchedule(ctx); {
+	case err != nil:
+		e := schema.AsError(err)
+		out = append(out, wire.ControlPlaneFault{Component: "temporal", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
+	case h.State != temporal.ScheduleRuns:
+		out = append(out, wire.ControlPlaneFault{Component: "reclaimer", Reason: string(h.State), Message: h.Message, Next: h.Next})
+	}
+	if err := a.tokens.Fault(); err != nil {
+		out = append(out, wire.ControlPlaneFault{Component: "admin-tokens", Reason: "not_loaded", Message: err.Error(),
+			Next: "correct the file of GPUAAS_ADMIN_TOKENS_FILE"})
+	}
+	return out
+}
+
+// faultBudget bounds the question how Temporal is.
+const faultBudget = 3 * time.Second
 
 // adminServer serves the admin API, and answers 503 until it is connected.
 func (a *app) adminServer() *http.Server {

@@ -61,10 +61,17 @@ func within(path, prefix string) bool {
 func goFiles(t *testing.T, f func(path, text string)) {
 	t.Helper()
 	files(t, func(path, text string) {
-		if strings.HasSuffix(path, ".go") && !strings.HasPrefix(text, "// Code generated ") {
+		if strings.HasSuffix(path, ".go") && !generated(text) {
 			f(path, text)
 		}
 	})
+}
+
+// generated reports whether a Go file has the generators' mark before its package
+// clause.
+func generated(text string) bool {
+	head, _, _ := strings.Cut("\n"+text, "\npackage ")
+	return strings.Contains(head, "\n// Code generated ")
 }
 
 // files calls f with the path and the text of each file of the repository.

@@ -20,7 +20,7 @@ const unauthenticated = "unauthenticated"
 // fill the trail.
 const maxAuditText = 2000
 
-// maxAuditPage bounds the events that Audit returns.
+// maxAuditPage bounds the events that AuditStream returns.
 const maxAuditPage = 10_000
 
 // nodeActor is the actor of a node's agent.
@@ -70,8 +70,8 @@ func (tx *tx) appendAudit(ctx context.Context) error {
 	return nil
 }
 
-// Audit returns up to limit events of a stream after seq, in order.
-func (s *Audit) Audit(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error) {
+// AuditStream returns up to limit events of a stream after seq, in order.
+func (s *Admin) AuditStream(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error) {
 	var events []audit.Event
 	err := s.db.Read(ctx, "reading audit stream "+stream, func(ctx context.Context) error {
 		rows, err := s.db.q.ListAudit(ctx, stream, after, int32(min(limit, maxAuditPage)))
@@ -90,7 +90,7 @@ func (s *Audit) Audit(ctx context.Context, stream string, after int64, limit int
 }
 
 // AuditStreams lists the audit streams.
-func (s *Audit) AuditStreams(ctx context.Context) (streams []string, err error) {
+func (s *Admin) AuditStreams(ctx context.Context) (streams []string, err error) {
 	err = s.db.Read(ctx, "listing audit streams", func(ctx context.Context) (err error) {
 		streams, err = s.db.q.ListAuditStreams(ctx)
 		return err

@@ -34,7 +34,7 @@ func TestAuditChainsHoldUnderConcurrentWrites(t *testing.T) {
 		events := e.chain(id)
 		require.Len(t, events, 1+writes+(writes-1))
 		require.True(t, slices.IsSortedFunc(events, func(a, b audit.Event) int { return a.At.Compare(b.At) }))
-		page, err := e.Store.Audit.Audit(t.Context(), id, 5, 7)
+		page, err := e.AuditStream(t.Context(), id, 5, 7)
 		require.NoError(t, err)
 		require.Equal(t, events[5:12], page)
 		require.NoError(t, audit.VerifyChain(&events[4], page))
@@ -64,7 +64,7 @@ func TestAuditShowsTampering(t *testing.T) {
 		"UPDATE audit_events SET seq = seq + 100 WHERE seq = 5",
 	} {
 		e.exec(tamper)
-		events, err := e.Store.Audit.Audit(t.Context(), n.ID, 0, 100)
+		events, err := e.AuditStream(t.Context(), n.ID, 0, 100)
 		require.NoError(t, err)
 		require.Error(t, audit.VerifyChain(nil, events), tamper)
 		e.exec("DELETE FROM audit_events")
@@ -86,7 +86,7 @@ func TestAuditShowsARestampedRow(t *testing.T) {
 	events[2].Hash = events[2].ComputeHash()
 	e.exec("ALTER TABLE audit_events DISABLE TRIGGER USER")
 	e.exec("UPDATE audit_events SET actor = 'mallory', hash = $2 WHERE stream = $1 AND seq = 3", n.ID, events[2].Hash)
-	stored, err := e.Store.Audit.Audit(t.Context(), n.ID, 0, 100)
+	stored, err := e.AuditStream(t.Context(), n.ID, 0, 100)
 	require.NoError(t, err)
 	require.ErrorContains(t, audit.VerifyChain(nil, stored), "row 4 does not continue row 3")
 }

@@ -97,9 +97,7 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 			tokens int64
 		}
 		look := func() (s state) {
-			var err error
-			s.nodes, err = e.Nodes(ctx)
-			require.NoError(t, err)
+			s.nodes = e.nodes()
 			s.tokens = e.number("SELECT count(*) FROM enrollment_tokens WHERE state = 'issued'")
 			return s
 		}

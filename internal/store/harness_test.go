@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
@@ -97,6 +98,34 @@ func (e *env) node(id string) wire.NodeView {
 	return n
 }
 
+// all is a page that holds every row of a test.
+var all = adminapi.Page{Limit: 1000}
+
+// nodes lists all nodes by host name.
+func (e *env) nodes() []wire.NodeView {
+	e.t.Helper()
+	nodes, _, err := e.ListNodes(e.t.Context(), adminapi.NodeQuery{Page: all, View: adminapi.ViewFull, Removed: true})
+	require.NoError(e.t, err)
+	return nodes
+}
+
+// operations lists the operations of a node, newest first; of all nodes if nodeID
+// is empty.
+func (e *env) operations(nodeID string, open bool) []wire.OperationSummary {
+	e.t.Helper()
+	ops, _, err := e.ListOperations(e.t.Context(), adminapi.OperationQuery{Page: all, NodeID: nodeID, Open: open})
+	require.NoError(e.t, err)
+	return ops
+}
+
+// tasks lists the tasks of a node, newest first; of all nodes if nodeID is empty.
+func (e *env) tasks(nodeID string, open bool) []wire.TaskView {
+	e.t.Helper()
+	tasks, _, err := e.ListTasks(e.t.Context(), adminapi.TaskQuery{Page: all, NodeID: nodeID, Open: open})
+	require.NoError(e.t, err)
+	return tasks
+}
+
 func request(nodeID string, a lifecycle.Action) activities.ClaimRequest {
 	return activities.ClaimRequest{
 		OperationID: schema.NewID(), NodeID: nodeID, Action: a,
@@ -133,7 +162,7 @@ func (e *env) audit(stream string) []string {
 
 func (e *env) chain(stream string) []audit.Event {
 	e.t.Helper()
-	events, err := e.Store.Audit.Audit(e.t.Context(), stream, 0, 10_000)
+	events, err := e.AuditStream(e.t.Context(), stream, 0, 10_000)
 	require.NoError(e.t, err)
 	require.NoError(e.t, audit.VerifyChain(nil, events))
 	return events

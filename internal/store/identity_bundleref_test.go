@@ -50,7 +50,7 @@ func TestFetchReferenceIsSpentOnce(t *testing.T) {
 	require.Equal(t, 1, won)
 	require.Equal(t, 1, count(rows, "nodes.fetch_reference_used succeeded"))
 	require.Equal(t, 19, count(rows, "nodes.fetch_reference_used refused token_used"))
-	trail, err := e.Store.Audit.Audit(ctx, n.ID, 0, 100)
+	trail, err := e.AuditStream(ctx, n.ID, 0, 100)
 	require.NoError(t, err)
 	require.Equal(t, fetcher.Actor, trail[len(trail)-1].Actor, "who came late is on record")
 	require.Contains(t, e.audit(n.ID), "nodes.fetch_reference_issued succeeded")

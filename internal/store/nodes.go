@@ -19,15 +19,19 @@ const (
 
 // Register adds a node in state registered, as adminapi.Store specifies. Refusals
 // are audited in the system stream.
-func (s *Inventory) Register(ctx context.Context, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error) {
+func (s *Admin) Register(ctx context.Context, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error) {
 	id := schema.NewID()
 	err := s.db.write(ctx, "registering host "+r.Host, func(ctx context.Context, tx *tx) error {
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
 			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode})
-		if err := checkSKU(ctx, tx, r); err != nil {
+		if err := checkSKU(ctx, tx, &r); err != nil {
 			return refuse(err, e)
 		}
 		err := tx.InsertNode(ctx, nodeParams(id, r))
+		if err == nil && len(r.Labels) > 0 {
+			e.Detail["labels"] = describeLabels(r.Labels, nil)
+			err = setLabels(ctx, tx, id, r.Labels, nil)
+		}
 		if postgres.Violates(err, hostLiveKey) {
 			return refuse(s.db.Interpret(err, "registering host "+r.Host), e)
 		}
@@ -41,13 +45,18 @@ func (s *Inventory) Register(ctx context.Context, r wire.RegisterNodeRequest, by
 	return s.Node(ctx, id)
 }
 
-func checkSKU(ctx context.Context, tx *tx, r wire.RegisterNodeRequest) error {
+// checkSKU checks the registration against the catalog and defaults the number of
+// GPUs to that of the SKU.
+func checkSKU(ctx context.Context, tx *tx, r *wire.RegisterNodeRequest) error {
 	sku, err := tx.GetSKU(ctx, r.SKU)
 	if postgres.NotFound(err) {
 		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).WithReason("sku_unknown")
 	}
 	if err != nil {
 		return err
+	}
+	if r.GPUsTotal == 0 {
+		r.GPUsTotal = sku.MaxGPUs
 	}
 	return inventory.SKU(sku).CheckRegistration(r.GPUsTotal)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -52,9 +53,7 @@ func TestRegister(t *testing.T) {
 	bad.Host, bad.Port = "gpu-19", 70000
 	_, err = e.Register(ctx, bad, operator)
 	requireKind(t, err, schema.KindInvalidRequest, "nodes_port_check")
-	nodes, err := e.Nodes(ctx)
-	require.NoError(t, err)
-	require.Len(t, nodes, 2)
+	require.Len(t, e.nodes(), 2)
 }
 
 func TestOneOfManyRegistrationsOfAHostWins(t *testing.T) {
@@ -80,17 +79,14 @@ func TestFindingNodes(t *testing.T) {
 	a := e.register(func(r *wire.RegisterNodeRequest) { r.Host = "a" })
 	require.Equal(t, a, e.node(a.ID))
 	require.Equal(t, b, e.node("B"))
-	nodes, err := e.Nodes(ctx)
-	require.NoError(t, err)
-	require.Equal(t, []wire.NodeView{a, b}, nodes)
+	require.Equal(t, []wire.NodeView{a, b}, e.nodes())
 	for _, missing := range []string{schema.NewID(), "c", "", "x\x00"} {
 		_, err := e.Node(ctx, missing)
 		requireKind(t, err, schema.KindNotFound, "")
 	}
-	_, err = e.Inventory.Operations(ctx, "nonsense", false)
+	_, _, err := e.ListOperations(ctx, adminapi.OperationQuery{NodeID: "nonsense"})
 	requireKind(t, err, schema.KindNotFound, "")
-	ops, err := e.Inventory.Operations(ctx, "", false)
-	require.NoError(t, err)
+	ops := e.operations("", false)
 	require.Empty(t, ops)
 }
 

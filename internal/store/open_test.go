@@ -34,7 +34,7 @@ func TestDatabaseWithoutSchema(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{URL: pgtest.Empty(t)})
 	require.NoError(t, err)
 	defer s.Close()
-	_, err = s.Nodes(t.Context())
+	_, err = s.Node(t.Context(), "gpu-1")
 	requireKind(t, err, schema.KindServiceUnavailable, "")
 	require.Equal(t, "gpuaas admin setup", schema.AsError(err).Next)
 }

@@ -34,8 +34,7 @@ func TestClaimsOfOneNodeGetEachTheirOwnSeq(t *testing.T) {
 	for i, seq := range seqs {
 		require.Equal(t, int64(i+1), seq, "each claim its own op_seq, without gaps")
 	}
-	open, err := e.Inventory.Operations(t.Context(), n.ID, true)
-	require.NoError(t, err)
+	open := e.operations(n.ID, true)
 	require.Len(t, open, 1, "a claim ends what was open before it")
 	require.Equal(t, int64(racers), open[0].OpSeq)
 	rows := e.audit(n.ID)
@@ -222,8 +221,7 @@ func TestClaimSupersedesDeadRun(t *testing.T) {
 	e.takeNone(caller)
 	_, err := e.Result(t.Context(), caller, offer.TaskID, succeeded(1, inventory.Facts{}))
 	requireKind(t, err, schema.KindLeaseLost, "")
-	ops, err := e.Inventory.Operations(t.Context(), caller.NodeID, false)
-	require.NoError(t, err)
+	ops := e.operations(caller.NodeID, false)
 	require.Equal(t, second.Fence.OperationID, ops[0].OperationID)
 	require.Equal(t, lifecycle.OperationFailed, ops[1].Status)
 	require.Contains(t, ops[1].Outcome, second.Fence.OperationID)

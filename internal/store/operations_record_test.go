@@ -153,8 +153,7 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	claim, err := e.Claim(ctx, claimed)
 	require.NoError(t, err)
 	run := func() string {
-		ops, err := e.Inventory.Operations(ctx, caller.NodeID, false)
-		require.NoError(t, err)
+		ops := e.operations(caller.NodeID, false)
 		require.Equal(t, claimed.OperationID, ops[0].OperationID)
 		return ops[0].RunID
 	}
@@ -196,8 +195,7 @@ func TestFinishTwiceIsOnce(t *testing.T) {
 	after := e.node(n.ID)
 	require.Nil(t, after.Operation)
 	require.Equal(t, lifecycle.InstanceRunning, after.Instance.State)
-	ops, err := e.Inventory.Operations(ctx, n.ID, false)
-	require.NoError(t, err)
+	ops := e.operations(n.ID, false)
 	require.Equal(t, "fit for work", ops[0].Outcome)
 	require.NotNil(t, ops[0].EndedAt)
 
@@ -226,8 +224,7 @@ func TestEndsOnRecord(t *testing.T) {
 		require.Equal(t, lifecycle.NodeOffline, e.node(n.ID).State)
 		rows := e.audit(n.ID)
 		require.Equal(t, row, rows[len(rows)-1])
-		ops, err := e.Inventory.Operations(t.Context(), n.ID, false)
-		require.NoError(t, err)
+		ops := e.operations(n.ID, false)
 		require.Equal(t, status, ops[0].Status)
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/internal/store"
 )
 
 // placeholder is one of sqlc's, with or without a type behind it.
@@ -25,8 +27,8 @@ func query(t *testing.T, file, name string) string {
 	return placeholder.ReplaceAllString(body, "$$1")
 }
 
-// What one node's view reads is found by the node: a plan that holds for all
-// parameters walks no table and no whole index.
+// The queries of one node's view find their rows by the node: a plan for any
+// parameters scans no table and no whole index.
 func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connection has the settings
 	e := setup(t)
 	ctx := t.Context()
@@ -35,18 +37,19 @@ func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connectio
 	defer conn.Close(t.Context())
 	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 	require.NoError(t, err)
-	for _, q := range []struct{ file, name, param string }{
-		{"nodes", "GetNode", "uuid"},
-		{"instances", "ListInstances", "uuid[]"},
-		{"certificates", "ListHeldCertificates", "uuid[]"},
-		{"operations", "RunningOperations", "uuid[]"},
-		{"operations", "OpenOperations", "uuid"},
-		{"tasks", "GetTask", "uuid"},
+	views := store.NodeViewSQL()
+	for _, q := range []struct{ name, sql, params, nulls string }{
+		{"node", views["node"], "uuid, int", "NULL, NULL"},
+		{"operations", views["operations"], "uuid[], int", "NULL, NULL"},
+		{"instances", query(t, "instances", "ListInstances"), "uuid[]", "NULL"},
+		{"certificates", query(t, "certificates", "ListHeldCertificates"), "uuid[]", "NULL"},
+		{"open", query(t, "operations", "OpenOperations"), "uuid", "NULL"},
+		{"task", query(t, "tasks", "GetTask"), "uuid", "NULL"},
 	} {
 		t.Run(q.name, func(t *testing.T) {
-			_, err := conn.Exec(ctx, "PREPARE "+q.name+" ("+q.param+") AS "+query(t, q.file, q.name))
+			_, err := conn.Exec(ctx, "PREPARE "+q.name+" ("+q.params+") AS "+q.sql)
 			require.NoError(t, err)
-			rows, err := conn.Query(ctx, "EXPLAIN EXECUTE "+q.name+" (NULL)")
+			rows, err := conn.Query(ctx, "EXPLAIN EXECUTE "+q.name+" ("+q.nulls+")")
 			require.NoError(t, err)
 			plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			require.NoError(t, err)

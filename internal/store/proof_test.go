@@ -47,9 +47,7 @@ func TestResultProofIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, view.Result)
 	require.Nil(t, view.ResultProof)
-	list, err := e.TaskList(ctx, c.NodeID, false)
-	require.NoError(t, err)
-	for _, v := range list {
+	for _, v := range e.tasks(c.NodeID, false) {
 		require.Nil(t, v.ResultProof)
 	}
 }

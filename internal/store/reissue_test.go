@@ -331,8 +331,7 @@ func TestOneReissueAtATime(t *testing.T) {
 	}) {
 		require.NoError(t, err, "each run of the workflow supersedes the one before")
 	}
-	open, err := e.Inventory.Operations(ctx, id, true)
-	require.NoError(t, err)
+	open := e.operations(id, true)
 	require.Len(t, open, 1)
 
 	n := e.machine().caller.NodeID
@@ -343,8 +342,7 @@ func TestOneReissueAtATime(t *testing.T) {
 	requireKind(t, e.Advance(ctx, first.Fence, activities.Advance{Phase: "x"}), schema.KindFenced, "operation_over")
 	require.Contains(t, e.audit(n), "nodes.reissue_enrollment failed superseded")
 	e.claim(n, lifecycle.ActionProvision)
-	open, err = e.Inventory.Operations(ctx, n, true)
-	require.NoError(t, err)
+	open = e.operations(n, true)
 	require.Len(t, open, 2, "an operation of the node ends no reissue")
 }
 

@@ -40,7 +40,7 @@ type Store struct {
 	*Tasks
 	*Identities
 	*Inventory
-	*Audit
+	*Admin
 	db *db
 }
 
@@ -67,17 +67,17 @@ type Identities struct {
 	lookups *batcher[identityLookup]
 }
 
-// Inventory stores nodes and heartbeats and serves lists and counts. It
-// implements metrics.Counts, nodeapi.Heartbeats and the node methods of
-// adminapi.Store.
+// Inventory stores heartbeats and serves counts. It implements metrics.Counts and
+// nodeapi.Heartbeats.
 type Inventory struct {
 	db         *db
 	identities *Identities
 	heartbeats *batcher[heartbeat]
 }
 
-// Audit reads the audit trail. Every repository writes it.
-type Audit struct{ db *db }
+// Admin registers nodes and serves the lists of the admin API. It implements
+// adminapi.Views and the node methods of adminapi.Store.
+type Admin struct{ db *db }
 
 // db is what the repositories share.
 type db struct {
@@ -107,7 +107,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		Tasks:      &Tasks{db: d},
 		Identities: identities,
 		Inventory:  inventory,
-		Audit:      &Audit{db: d},
+		Admin:      &Admin{db: d},
 		db:         d,
 	}, nil
 }

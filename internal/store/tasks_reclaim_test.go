@@ -480,9 +480,7 @@ func TestTaskViews(t *testing.T) {
 	require.Empty(t, found.Result.OutputTail)
 
 	list := func(nodeID string, open bool) (ids []string) {
-		views, err := e.TaskList(ctx, nodeID, open)
-		require.NoError(t, err)
-		for _, v := range views {
+		for _, v := range e.tasks(nodeID, open) {
 			ids = append(ids, v.TaskID)
 			if v.Result != nil {
 				require.Empty(t, v.Result.OutputTail)

@@ -11,32 +11,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// maxTasks bounds the tasks of one list.
-const maxTasks = 1000
-
-// TaskList lists up to 1000 tasks without their output, newest first: those of one
-// node if nodeID is not empty, only unfinished ones if open. A lost task is
-// unfinished.
-func (s *Tasks) TaskList(ctx context.Context, nodeID string, open bool) ([]wire.TaskView, error) {
-	var filter *string
-	if nodeID != "" {
-		if !schema.IsID(nodeID) {
-			return nil, errNoNode(nodeID)
-		}
-		filter = &nodeID
-	}
-	var views []wire.TaskView
-	err := s.db.Read(ctx, "listing tasks", func(ctx context.Context) error {
-		rows, err := s.db.q.ListTasks(ctx, filter, open, maxTasks)
-		views = make([]wire.TaskView, len(rows))
-		for i, r := range rows {
-			views[i] = taskView(r)
-		}
-		return err
-	})
-	return views, err
-}
-
 // Task returns a task with the tail of its output and the proof of its result.
 // KindNotFound if there is none.
 func (s *Tasks) Task(ctx context.Context, taskID string) (wire.TaskView, error) {
@@ -52,7 +26,7 @@ func (s *Tasks) Task(ctx context.Context, taskID string) (wire.TaskView, error) 
 		if err != nil {
 			return err
 		}
-		view = taskView(sqlc.ListTasksRow(row))
+		view = taskView(row)
 		view.ResultProof, err = s.resultProof(ctx, taskID)
 		return err
 	})
@@ -71,7 +45,7 @@ func (s *Tasks) resultProof(ctx context.Context, taskID string) (*trust.ResultPr
 	return &trust.ResultProof{Serial: *row.ResultSerial, Key: row.ResultKey, Body: row.ResultBody, Signature: row.ResultSignature}, nil
 }
 
-func taskView(r sqlc.ListTasksRow) wire.TaskView {
+func taskView(r sqlc.GetTaskRow) wire.TaskView {
 	v := wire.TaskView{
 		TaskID: r.TaskID, NodeID: r.NodeID, Host: r.Host, Type: r.Type, Effect: r.Effect, Status: r.Status, Step: r.Step,
 		Seq: r.Seq, Incarnation: r.Incarnation, OperationID: r.OperationID, WorkflowID: r.OwnerWorkflowID,

@@ -50,6 +50,7 @@ const (
 	SetPublished    = "trust.verifier_set_published"
 	Decision        = "operations.resolve"
 
+	NodeSet          = "nodes.set"
 	StateChanged     = "nodes.state_changed"
 	InstanceChanged  = "instances.state_changed"
 	ResourcePlanned  = "resources.planned"

@@ -55,6 +55,8 @@ CREATE TABLE nodes (
     port            integer NOT NULL CONSTRAINT nodes_port_check CHECK (port BETWEEN 1 AND 65535),
     ssh_username    text    NOT NULL DEFAULT '',
     ssh_public_key  text    NOT NULL DEFAULT '',
+    -- The operators' own properties, by which they select nodes.
+    labels          jsonb   NOT NULL DEFAULT '{}' CONSTRAINT nodes_labels_check CHECK (jsonb_typeof(labels) = 'object'),
 
     -- Reported by the agent.
     last_heartbeat_at timestamptz,
@@ -78,6 +80,9 @@ CREATE TABLE nodes (
 CREATE UNIQUE INDEX nodes_host_live_key ON nodes (lower(host)) WHERE state <> 'removed';
 CREATE INDEX nodes_host_idx ON nodes (lower(host));
 CREATE INDEX nodes_state_idx ON nodes (state);
+-- The order of the node list.
+CREATE INDEX nodes_page_idx ON nodes (host, node_id);
+CREATE INDEX nodes_labels_idx ON nodes USING gin (labels jsonb_path_ops);
 
 -- The machines behind a node. Terminated ones are kept.
 CREATE TABLE instances (

@@ -31,6 +31,7 @@ CREATE TABLE operations (
     outcome        text        NOT NULL DEFAULT '',
     started_at     timestamptz NOT NULL DEFAULT now(),
     ended_at       timestamptz,
+    changed_at     timestamptz NOT NULL DEFAULT clock_timestamp(), -- kept by a trigger
 
     CONSTRAINT operations_ended_check
         CHECK ((ended_at IS NULL) = (status IN ('accepted', 'running', 'parked'))),
@@ -42,7 +43,22 @@ CREATE UNIQUE INDEX operations_node_op_seq_key ON operations (node_id, op_seq) W
 CREATE UNIQUE INDEX operations_node_open_key ON operations (node_id) WHERE ended_at IS NULL AND op_seq > 0;
 CREATE UNIQUE INDEX operations_reissue_open_key ON operations (node_id) WHERE ended_at IS NULL AND op_seq = 0;
 CREATE INDEX operations_node_unended_idx ON operations (node_id) WHERE ended_at IS NULL;
-CREATE INDEX operations_started_idx ON operations (started_at);
+-- The order of the operation list, of all nodes and of one.
+CREATE INDEX operations_page_idx ON operations (started_at, operation_id);
+CREATE INDEX operations_node_page_idx ON operations (node_id, started_at, operation_id);
+CREATE INDEX operations_changed_idx ON operations (changed_at);
+
+-- The event stream reads operations by their last change.
+-- +goose StatementBegin
+CREATE FUNCTION operations_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.changed_at := clock_timestamp();
+    RETURN NEW;
+END
+$$;
+-- +goose StatementEnd
+
+CREATE TRIGGER operations_changed BEFORE UPDATE ON operations FOR EACH ROW EXECUTE FUNCTION operations_changed();
 
 -- The ledger of a node's resources at providers. A row is planned before the
 -- outside call, so that teardown finds everything a crash may leave behind.
@@ -67,3 +83,4 @@ CREATE INDEX resources_node_open_idx ON resources (node_id) WHERE state <> 'rele
 -- +goose Down
 DROP TABLE resources;
 DROP TABLE operations;
+DROP FUNCTION operations_changed();

@@ -71,9 +71,11 @@ CREATE TABLE node_tasks (
         CHECK ((finished_at IS NOT NULL) = (status IN ('succeeded', 'failed', 'cancelled')))
 ) WITH (fillfactor = 80);
 
--- The only index of unfinished tasks. It has no column that a dispatch or a
--- progress changes, so both update the row in place.
+-- No index has a column that a dispatch or a progress changes, so both update the
+-- row in place.
 CREATE INDEX node_tasks_open_idx ON node_tasks (node_id, seq) WHERE finished_at IS NULL;
+-- The order of the task list.
+CREATE INDEX node_tasks_page_idx ON node_tasks (created_at, task_id);
 
 -- Messages for Temporal, committed with the change they report: either the result
 -- of a task for its activity or an event for a workflow. The relay reads a result

@@ -32,6 +32,9 @@ CREATE TABLE audit_events (
     CONSTRAINT audit_events_pkey PRIMARY KEY (stream, seq)
 );
 
+-- The order of the list of all streams.
+CREATE INDEX audit_events_page_idx ON audit_events (at, stream, seq);
+
 -- The chain reveals an edit of the past; these triggers refuse it.
 -- +goose StatementBegin
 CREATE FUNCTION audit_events_append_only() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -18,12 +18,6 @@ FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 SELECT node_id FROM nodes WHERE lower(host) = lower(sqlc.arg(host))
 ORDER BY state = 'removed', created_at DESC LIMIT 1;
 
--- name: GetNode :one
-SELECT * FROM nodes WHERE node_id = $1;
-
--- name: ListNodes :many
-SELECT * FROM nodes ORDER BY host, created_at;
-
 -- name: ClaimNode :execrows
 UPDATE nodes SET op_seq = op_seq + 1, operation_id = $3, state = $4,
                  state_since = CASE WHEN state = $4 THEN state_since ELSE now() END

@@ -36,22 +36,6 @@ WHERE operation_id = sqlc.arg(operation_id) AND coalesce(latest_run_id, run_id) 
 UPDATE operations SET status = $3, outcome = $4, document = coalesce($5, document), stuck = NULL, ended_at = now()
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
--- name: ListOperations :many
-SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
-       o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at
-FROM operations o JOIN nodes n USING (node_id)
-WHERE (sqlc.narg(node_id)::uuid IS NULL OR o.node_id = sqlc.narg(node_id)::uuid)
-  AND (NOT sqlc.arg(open)::boolean OR o.ended_at IS NULL)
-ORDER BY o.started_at DESC, o.op_seq DESC LIMIT sqlc.arg(max_rows);
-
--- Lists the open operations of the nodes, newest first.
--- name: RunningOperations :many
-SELECT o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
-       o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at
-FROM operations o JOIN nodes n USING (node_id)
-WHERE o.ended_at IS NULL AND o.node_id = ANY (sqlc.arg(node_ids)::uuid[])
-ORDER BY o.started_at DESC, o.op_seq DESC;
-
 -- name: StuckCounts :many
 SELECT phase, coalesce(stuck ->> 'reason', '')::text AS reason, count(*) AS operations FROM operations
 WHERE status = 'parked' GROUP BY 1, 2 ORDER BY 1, 2;

@@ -194,16 +194,6 @@ FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1;
 SELECT result_serial, result_key, result_body, result_signature FROM node_tasks
 WHERE task_id = sqlc.arg(task_id) AND result_serial IS NOT NULL;
 
--- name: ListTasks :many
-SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
-       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result,
-       ''::text AS output_tail
-FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id
-WHERE (sqlc.narg(node_id)::uuid IS NULL OR t.node_id = sqlc.narg(node_id)::uuid)
-  AND (NOT sqlc.arg(open)::boolean OR t.finished_at IS NULL)
-ORDER BY t.created_at DESC, t.seq DESC LIMIT sqlc.arg(max_rows);
-
 -- name: TaskLeases :many
 SELECT status, count(*) AS tasks FROM node_tasks
 WHERE finished_at IS NULL GROUP BY status ORDER BY status;

@@ -36,16 +36,17 @@ type TaskView struct {
 	DispatchedAt *time.Time `json:"dispatched_at"`
 	FinishedAt   *time.Time `json:"finished_at"`
 	// CancelRequested is the reason of an operator's cancel that the agent has
-	// not answered yet.
+	// not acknowledged yet.
 	CancelRequested string       `json:"cancel_requested,omitempty"`
 	Result          *task.Result `json:"result,omitempty"`
 	// ResultProof proves that the node reported the result; not in lists.
 	ResultProof *trust.ResultProof `json:"result_proof,omitempty"`
 }
 
-// TaskList is the body of GET /tasks.
+// TaskList answers GET /api/v1/admin/tasks.
 type TaskList struct {
-	Tasks []TaskView `json:"tasks"`
+	Tasks         []TaskView `json:"tasks"`
+	NextPageToken string     `json:"next_page_token,omitempty"`
 }
 
 // TaskDecision is the body of POST /tasks/{task_id}/resume and …/cancel.

@@ -11,8 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 const (
@@ -168,16 +170,11 @@ func (e *env) active(ctx context.Context, n int) error {
 	}
 	defer s.Close()
 	for end := time.Now().Add(fleetBudget); ; {
-		nodes, err := s.Nodes(ctx)
+		nodes, err := activeNodes(ctx, s)
 		if err != nil {
 			return err
 		}
-		have := 0
-		for _, v := range nodes {
-			if v.State == lifecycle.NodeActive {
-				have++
-			}
-		}
+		have := len(nodes)
 		if have >= n || time.Now().After(end) {
 			e.logf("%d nodes are active", have)
 			return nil
@@ -200,16 +197,26 @@ func (e *env) fleetNodes(ctx context.Context) ([]node, error) {
 	return nodes, err
 }
 
+// activeNodes lists the names of the active nodes.
+func activeNodes(ctx context.Context, s *store.Store) ([]wire.NodeView, error) {
+	q := adminapi.NodeQuery{Page: adminapi.Page{Limit: wire.MaxPage}, View: adminapi.ViewName,
+		States: []lifecycle.NodeState{lifecycle.NodeActive}}
+	for all := []wire.NodeView{}; ; {
+		nodes, next, err := s.ListNodes(ctx, q)
+		if all = append(all, nodes...); err != nil || next == nil {
+			return all, err
+		}
+		q.After = next
+	}
+}
+
 func claimAll(ctx context.Context, s *store.Store) ([]node, error) {
-	views, err := s.Nodes(ctx)
+	views, err := activeNodes(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	var nodes []node
 	for _, v := range views {
-		if v.State != lifecycle.NodeActive {
-			continue
-		}
 		c, err := claim(ctx, s, v.ID, lifecycle.ActionDrain)
 		if err != nil {
 			return nil, err

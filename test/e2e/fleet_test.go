@@ -183,7 +183,7 @@ func silentNode(t *testing.T) {
 	}
 	f := fleet(t, 1, prefix, args...)
 	f.activated(t)
-	ok(t, "node", "drain", node, "--no-wait", "--yes", "--timeout", "20m", "--reason", "test")
+	ok(t, "node", "drain", node, "--no-wait", "--yes", "--deadline", "20m", "--reason", "test")
 	offered(f, "the cordon is dispatched, and the node becomes silent")
 	f.stop(t)
 

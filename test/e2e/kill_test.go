@@ -95,5 +95,5 @@ func requireOneRowPerChange(t *testing.T, id string) {
 
 func auditRows(t *testing.T, id string) []audit.Event {
 	t.Helper()
-	return decode[wire.AuditPage](t, ok(t, "audit", "--node", id, "-o", "json")).Events
+	return decode[wire.AuditPage](t, ok(t, "audit", "--node", id, "--limit", "0", "-o", "json")).Events
 }

@@ -76,7 +76,7 @@ func TestBusyNodeAndForce(t *testing.T) {
 	require.Equal(t, schema.KindNodeInUse, envelope.Error.Code)
 	require.Contains(t, envelope.Error.Message, "stubborn")
 
-	parked := run(t, "node", "drain", nodeHost, "--yes", "--timeout", "2s", "--wait", "-o", "json")
+	parked := run(t, "node", "drain", nodeHost, "--yes", "--deadline", "2s", "--wait", "-o", "json")
 	require.Equal(t, schema.ExitPending, parked.code, parked.stderr)
 	stuck := decode[lifecycleStep](t, parked).Operation.Stuck
 	require.NotNil(t, stuck)

@@ -64,7 +64,7 @@ func TestExitCodes(t *testing.T) {
 		"unknown host":                {[]string{"node", "drain", "no-such-host", "--yes"}, schema.ExitNotFound, schema.KindNotFound, "no-such-host"},
 		"unknown id":                  {[]string{"node", "drain", schema.NewID(), "--yes"}, schema.ExitNotFound, schema.KindNotFound, ""},
 		"unknown SKU":                 {[]string{"node", "register", host(t, "sku"), "--sku", "z9", "--region", "r"}, schema.ExitRefused, schema.KindInvalidRequest, "z9"},
-		"Temporal down": {[]string{"node", "drain", id, "--yes", "--address", "127.0.0.1:1"},
+		"Temporal down": {[]string{"node", "drain", id, "--yes", "--direct", "--address", "127.0.0.1:1"},
 			schema.ExitUnreachable, schema.KindServiceUnavailable, "127.0.0.1:1"},
 		"API down": {[]string{"node", "list", "--api-url", "http://127.0.0.1:1"},
 			schema.ExitUnreachable, schema.KindServiceUnavailable, "127.0.0.1:1"},

@@ -57,19 +57,13 @@ func nodeTask(t *testing.T, id string) wire.TaskView {
 }
 
 // waits is the entry of a node in gpuaas stuck, empty if there is none.
-type waits struct {
-	NodeID string `json:"node_id"`
-	Reason string `json:"reason"`
-	Next   string `json:"next"`
-}
+type waits struct{ NodeID, Reason, Next string }
 
 func stuckOf(t *testing.T, nodeID string) (found waits) {
 	t.Helper()
-	for _, w := range decode[struct {
-		Stuck []waits `json:"stuck"`
-	}](t, ok(t, "stuck", "-o", "json")).Stuck {
-		if w.NodeID == nodeID {
-			return w
+	for _, o := range decode[wire.StuckList](t, ok(t, "stuck", "-o", "json")).Stuck {
+		if o.NodeID == nodeID {
+			return waits{o.NodeID, o.Stuck.Reason, o.Stuck.Next}
 		}
 	}
 	return waits{}

@@ -215,7 +215,7 @@ func (s *round) check(ctx context.Context) error {
 // recorded verifies the audit: each task was enqueued once, finished once, and
 // dispatched once per lease.
 func (s *round) recorded(ctx context.Context) error {
-	events, err := s.store.Audit.Audit(ctx, s.fence.NodeID, 0, 10_000)
+	events, err := s.store.AuditStream(ctx, s.fence.NodeID, 0, 10_000)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func (w *world) remove(ctx context.Context, nodeID string) error {
 
 // audited verifies the node's audit chain.
 func (w *world) audited(ctx context.Context, stream string) error {
-	events, err := w.store.Audit.Audit(ctx, stream, 0, 10_000)
+	events, err := w.store.AuditStream(ctx, stream, 0, 10_000)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -20,8 +21,8 @@ const (
 	adminBudget = 30 * time.Second
 	// adminTries is how often a call is made that may succeed later.
 	adminTries = 6
-	// adminAnswer bounds what is read of one answer: the list of all nodes.
-	adminAnswer = 256 << 20
+	// adminAnswer bounds what is read of one response.
+	adminAnswer = 16 << 20
 )
 
 // admin is as much of the admin API's client as a fleet needs. Its errors are
@@ -39,38 +40,43 @@ func newAdmin(base, token string) *admin {
 // nodes answers all nodes by host name. It is a fleet's first call and not tried
 // again: the person who started the fleet reads the error.
 func (a *admin) nodes(ctx context.Context) (map[string]wire.NodeView, error) {
-	var list wire.NodeList
-	if err := a.once(ctx, http.MethodGet, "/nodes", nil, &list); err != nil {
-		return nil, err
+	out := map[string]wire.NodeView{}
+	for token := ""; ; {
+		var list wire.NodeList
+		query := url.Values{"limit": {strconv.Itoa(wire.MaxPage)}, "removed": {"true"}, "page_token": {token}}
+		if err := a.once(ctx, http.MethodGet, "/nodes?"+query.Encode(), "", nil, &list); err != nil {
+			return nil, err
+		}
+		for _, n := range list.Nodes {
+			out[n.Host] = n
+		}
+		if token = list.NextPageToken; token == "" {
+			return out, nil
+		}
 	}
-	out := make(map[string]wire.NodeView, len(list.Nodes))
-	for _, n := range list.Nodes {
-		out[n.Host] = n
-	}
-	return out, nil
 }
 
 func (a *admin) register(ctx context.Context, r wire.RegisterNodeRequest) (wire.NodeView, error) {
 	var v wire.NodeView
-	err := a.post(ctx, "/nodes", r, &v)
+	err := a.post(ctx, "/nodes", "", r, &v)
 	return v, err
 }
 
-// act starts an action on a node.
-func (a *admin) act(ctx context.Context, nodeID, verb string, r wire.LifecycleRequest) (wire.LifecycleResponse, error) {
+// act starts an action on a node; key is its idempotency key.
+func (a *admin) act(ctx context.Context, nodeID, verb, key string, r wire.LifecycleRequest) (wire.LifecycleResponse, error) {
 	var v wire.LifecycleResponse
-	err := a.post(ctx, "/nodes/"+url.PathEscape(nodeID)+"/"+verb, r, &v)
+	err := a.post(ctx, "/nodes/"+url.PathEscape(nodeID)+"/"+verb, key, r, &v)
 	return v, err
 }
 
 // post makes a request until it is answered for good.
-func (a *admin) post(ctx context.Context, path string, in, out any) error {
+func (a *admin) post(ctx context.Context, path, key string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
 	for try, wait := 1, time.Second/2; ; try, wait = try+1, 2*wait {
-		err := a.once(ctx, http.MethodPost, path, body, out)
+		err := a.once(ctx, http.MethodPost, path, key, body, out)
 		if err == nil || try == adminTries || !schema.KindOf(err).Info().Retry || ctx.Err() != nil {
 			return err
 		}
@@ -80,7 +86,7 @@ func (a *admin) post(ctx context.Context, path string, in, out any) error {
 	}
 }
 
-func (a *admin) once(ctx context.Context, method, path string, body []byte, out any) error {
+func (a *admin) once(ctx context.Context, method, path, key string, body []byte, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminBudget)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(body))
@@ -90,6 +96,9 @@ func (a *admin) once(ctx context.Context, method, path string, body []byte, out 
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+a.token)
 	req.Header.Set(wire.HeaderCorrelationID, schema.NewID())
+	if key != "" {
+		req.Header.Set(wire.HeaderIdempotencyKey, key)
+	}
 	answer, err := a.http.Do(req)
 	if err != nil {
 		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not answer", a.base).

@@ -131,8 +131,8 @@ func (v *nodeInventory) bundle(ctx context.Context, f folder, c card, state life
 		c, err = f.take(c, b)
 		return c, b.EnrollmentToken, err
 	}
-	answer, err := v.admin.act(ctx, c.NodeID, "reissue-enrollment", wire.LifecycleRequest{
-		Reason: "the fleet's state holds no identity", IdempotencyKey: schema.NewID()})
+	answer, err := v.admin.act(ctx, c.NodeID, "reissue-enrollment", schema.NewID(), wire.LifecycleRequest{
+		Reason: "the fleet's state holds no identity"})
 	if err != nil {
 		return c, "", err
 	}
@@ -147,7 +147,7 @@ func (v *nodeInventory) bundle(ctx context.Context, f folder, c card, state life
 // began. Where that one is over, it starts another.
 func (v *nodeInventory) enroll(ctx context.Context, f folder, c *card) (trust.BootstrapBundle, error) {
 	for try := 1; ; try++ {
-		answer, err := v.admin.act(ctx, c.NodeID, "enroll", wire.LifecycleRequest{IdempotencyKey: c.EnrollKey})
+		answer, err := v.admin.act(ctx, c.NodeID, "enroll", c.EnrollKey, wire.LifecycleRequest{})
 		if err == nil && answer.BootstrapBundle != nil {
 			return *answer.BootstrapBundle, nil
 		}

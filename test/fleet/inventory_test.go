@@ -80,10 +80,10 @@ func (d *fakeAdmin) answer(r *http.Request) (any, error) {
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		return nil, err
 	}
-	return d.act(verb, path.Base(path.Dir(r.URL.Path)), in)
+	return d.act(verb, path.Base(path.Dir(r.URL.Path)), r.Header.Get(wire.HeaderIdempotencyKey))
 }
 
-func (d *fakeAdmin) act(verb, id string, in wire.LifecycleRequest) (any, error) {
+func (d *fakeAdmin) act(verb, id, key string) (any, error) {
 	for _, n := range d.nodes {
 		if n.ID != id {
 			continue
@@ -92,10 +92,10 @@ func (d *fakeAdmin) act(verb, id string, in wire.LifecycleRequest) (any, error) 
 		if verb == "reissue-enrollment" {
 			return wire.LifecycleResponse{RecoveryBundle: &wire.RecoveryBundle{BootstrapBundle: bundle(id)}}, nil
 		}
-		if key := d.keys[id]; key != "" && key != in.IdempotencyKey {
+		if used := d.keys[id]; used != "" && used != key {
 			return nil, schema.NewError(schema.KindOperationInProgress, "another enrollment runs")
 		}
-		d.keys[id], n.State = in.IdempotencyKey, lifecycle.NodeEnrolling
+		d.keys[id], n.State = key, lifecycle.NodeEnrolling
 		b := bundle(id)
 		return wire.LifecycleResponse{BootstrapBundle: &b}, nil
 	}

@@ -6,10 +6,6 @@ package sqlc
 
 import (
 	"time"
-
-	"github.com/gpuaas/gpuaas/schema/inventory"
-	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 type AuditEvent struct {
@@ -27,39 +23,4 @@ type AuditEvent struct {
 	Detail        []byte
 	PrevHash      string
 	Hash          string
-}
-
-type Node struct {
-	NodeID             string
-	Host               string
-	State              lifecycle.NodeState
-	StateSince         time.Time
-	Cordoned           bool
-	OpSeq              int64
-	OperationID        *string
-	Incarnation        int64
-	PolledIncarnation  int64
-	RecoveryKey        []byte
-	IdentitySequence   int64
-	IdentityLockedAt   *time.Time
-	IdentityLockReason string
-	SetVersion         int64
-	SKU                string
-	GPUsTotal          int
-	RegionCode         string
-	OnboardingMode     string
-	LifecycleClass     inventory.Class
-	Port               int
-	SSHUsername        string
-	SSHPublicKey       string
-	LastHeartbeatAt    *time.Time
-	AgentVersion       string
-	AgentPhase         string
-	BootID             string
-	UptimeSeconds      int64
-	Workloads          []task.Workload
-	WorkloadsAt        *time.Time
-	Facts              *inventory.Facts
-	TaskSeq            int64
-	CreatedAt          time.Time
 }

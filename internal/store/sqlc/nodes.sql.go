@@ -88,50 +88,6 @@ func (q *Queries) FindNode(ctx context.Context, host string) (string, error) {
 	return node_id, err
 }
 
-const getNode = `-- name: GetNode :one
-SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason, set_version, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at FROM nodes WHERE node_id = $1
-`
-
-func (q *Queries) GetNode(ctx context.Context, nodeID string) (Node, error) {
-	row := q.db.QueryRow(ctx, getNode, nodeID)
-	var i Node
-	err := row.Scan(
-		&i.NodeID,
-		&i.Host,
-		&i.State,
-		&i.StateSince,
-		&i.Cordoned,
-		&i.OpSeq,
-		&i.OperationID,
-		&i.Incarnation,
-		&i.PolledIncarnation,
-		&i.RecoveryKey,
-		&i.IdentitySequence,
-		&i.IdentityLockedAt,
-		&i.IdentityLockReason,
-		&i.SetVersion,
-		&i.SKU,
-		&i.GPUsTotal,
-		&i.RegionCode,
-		&i.OnboardingMode,
-		&i.LifecycleClass,
-		&i.Port,
-		&i.SSHUsername,
-		&i.SSHPublicKey,
-		&i.LastHeartbeatAt,
-		&i.AgentVersion,
-		&i.AgentPhase,
-		&i.BootID,
-		&i.UptimeSeconds,
-		&i.Workloads,
-		&i.WorkloadsAt,
-		&i.Facts,
-		&i.TaskSeq,
-		&i.CreatedAt,
-	)
-	return i, err
-}
-
 const getSKU = `-- name: GetSKU :one
 SELECT name, gpu_model, max_gpus, min_cpus, min_memory_bytes, active FROM skus WHERE name = $1
 `
@@ -248,63 +204,6 @@ func (q *Queries) LastHeartbeat(ctx context.Context, nodeID string) (*time.Time,
 	var last_heartbeat_at *time.Time
 	err := row.Scan(&last_heartbeat_at)
 	return last_heartbeat_at, err
-}
-
-const listNodes = `-- name: ListNodes :many
-SELECT node_id, host, state, state_since, cordoned, op_seq, operation_id, incarnation, polled_incarnation, recovery_key, identity_sequence, identity_locked_at, identity_lock_reason, set_version, sku, gpus_total, region_code, onboarding_mode, lifecycle_class, port, ssh_username, ssh_public_key, last_heartbeat_at, agent_version, agent_phase, boot_id, uptime_seconds, workloads, workloads_at, facts, task_seq, created_at FROM nodes ORDER BY host, created_at
-`
-
-func (q *Queries) ListNodes(ctx context.Context) ([]Node, error) {
-	rows, err := q.db.Query(ctx, listNodes)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Node
-	for rows.Next() {
-		var i Node
-		if err := rows.Scan(
-			&i.NodeID,
-			&i.Host,
-			&i.State,
-			&i.StateSince,
-			&i.Cordoned,
-			&i.OpSeq,
-			&i.OperationID,
-			&i.Incarnation,
-			&i.PolledIncarnation,
-			&i.RecoveryKey,
-			&i.IdentitySequence,
-			&i.IdentityLockedAt,
-			&i.IdentityLockReason,
-			&i.SetVersion,
-			&i.SKU,
-			&i.GPUsTotal,
-			&i.RegionCode,
-			&i.OnboardingMode,
-			&i.LifecycleClass,
-			&i.Port,
-			&i.SSHUsername,
-			&i.SSHPublicKey,
-			&i.LastHeartbeatAt,
-			&i.AgentVersion,
-			&i.AgentPhase,
-			&i.BootID,
-			&i.UptimeSeconds,
-			&i.Workloads,
-			&i.WorkloadsAt,
-			&i.Facts,
-			&i.TaskSeq,
-			&i.CreatedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const lockIdentity = `-- name: LockIdentity :execrows

@@ -1,0 +1,185 @@
+package adminapi_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// parked is a desk with a parked drain.
+func parked() *desk {
+	d := newDesk()
+	id := schema.NewID()
+	d.status = lifecycle.OperationStatus{Node: lifecycle.NodeRef{NodeID: d.node.ID, Host: "gpu-1"}, Operation: lifecycle.Operation{
+		OperationID: id, WorkflowID: "node:" + d.node.ID, Action: lifecycle.ActionDrain, Status: lifecycle.OperationParked}}
+	return d
+}
+
+func TestOperation(t *testing.T) {
+	d := parked()
+	w := d.request(t, http.MethodGet, "/operations/"+d.status.Operation.OperationID, "")
+	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	var v wire.OperationView
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &v))
+	assert.Equal(t, lifecycle.OperationParked, v.Operation.Status)
+	assert.Contains(t, w.Body.String(), `"phases":[]`)
+	for _, id := range []string{"7", schema.NewID()} {
+		assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodGet, "/operations/"+id, "").Code)
+	}
+	w = d.post(t, "drain", "")
+	assert.Equal(t, "/api/v1/admin/operations/"+d.submitted.OperationID, w.Header().Get("Location"))
+}
+
+func TestResolve(t *testing.T) {
+	since := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, decision := range lifecycle.Decisions() {
+		d := parked()
+		path := "/operations/" + d.status.Operation.OperationID + "/" + string(decision)
+		w := d.request(t, http.MethodPost, path, `{"reason":"TCK-9","phase":"drain","stuck_since":"2026-03-01T12:00:00Z"}`)
+		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+		assert.Equal(t, []lifecycle.ResolveRequest{{OperationID: d.status.Operation.OperationID, Phase: "drain", StuckSince: &since,
+			Decision: decision, Reason: "TCK-9", By: "ops", Via: "api"}}, d.resolved)
+		assert.Equal(t, d.status.Operation.WorkflowID, d.resolvedOn)
+
+		d.resolved = nil
+		for body, reason := range map[string]string{`{"reason":"TEXT"}`: "bad_reason", `{"reason":"a\nb"}`: "bad_reason", `{"by":"me"}`: "malformed_body"} {
+			assert.Equal(t, reason, refusal(t, d.request(t, http.MethodPost, path, body)).Reason, body)
+		}
+		if decision.NeedsReason() {
+			assert.Equal(t, "bad_reason", refusal(t, d.request(t, http.MethodPost, path, "")).Reason)
+		}
+		d.status.Operation.Status = lifecycle.OperationCompleted
+		assert.Equal(t, schema.KindDecisionOutdated, refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`)).Code)
+		assert.Empty(t, d.resolved)
+	}
+}
+
+// The same key delivers a decision once; one that failed can be repeated.
+func TestResolveOnce(t *testing.T) {
+	d := parked()
+	path := "/operations/" + d.status.Operation.OperationID + "/retry"
+	d.resolveErr = schema.NewError(schema.KindServiceUnavailable, "no worker")
+	assert.Equal(t, http.StatusServiceUnavailable, d.request(t, http.MethodPost, path, "", wire.HeaderIdempotencyKey, "k").Code)
+	d.resolveErr = nil
+	for range 2 {
+		assert.Equal(t, http.StatusOK, d.request(t, http.MethodPost, path, "", wire.HeaderIdempotencyKey, "k").Code)
+	}
+	assert.Len(t, d.resolved, 2)
+	assert.Equal(t, "bad_idempotency_key", refusal(t, d.request(t, http.MethodPost, path, "", wire.HeaderIdempotencyKey, strings.Repeat("k", 129))).Reason)
+}
+
+func TestListNodes(t *testing.T) {
+	d := newDesk()
+	d.next = []string{"gpu-1", "id"}
+	w := d.request(t, http.MethodGet, "/nodes?limit=7&state=active,offline&sku=h100&selector=rack%3Dr1,tier&removed=true&host_prefix=gpu-", "")
+	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	q, _ := d.asked.(adminapi.NodeQuery)
+	assert.Equal(t, adminapi.NodeQuery{Page: adminapi.Page{Limit: 7}, States: []lifecycle.NodeState{"active", "offline"}, SKUs: []string{"h100"},
+		HostPrefix: "gpu-", Removed: true, View: adminapi.ViewSummary, Selector: adminapi.Selector{
+			{Key: "rack", Op: adminapi.OpIn, Values: []string{"r1"}}, {Key: "tier", Op: adminapi.OpExists}}}, q)
+	var list struct {
+		Nodes []map[string]any `json:"nodes"`
+		Next  string           `json:"next_page_token"`
+	}
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &list))
+	assert.NotContains(t, list.Nodes[0], "facts")
+	assert.NotContains(t, list.Nodes[0], "workloads")
+	d.request(t, http.MethodGet, "/nodes?page_token="+list.Next, "")
+	q, _ = d.asked.(adminapi.NodeQuery)
+	assert.Equal(t, d.next, q.After)
+	w = d.request(t, http.MethodGet, "/nodes?view=name", "")
+	assert.JSONEq(t, `{"nodes":[{"id":"`+d.node.ID+`","host":"gpu-1","state":""}],"next_page_token":"`+list.Next+`"}`, w.Body.String())
+	w = d.request(t, http.MethodGet, "/nodes?fields=host,workloads", "")
+	assert.Contains(t, w.Body.String(), `{"host":"gpu-1","workloads":null}`)
+	for query, reason := range map[string]string{
+		"limit=0": "bad_limit", "limit=1001": "bad_limit", "limit=x": "bad_limit", "page_token=x": "bad_page_token", "page_token=W10": "bad_page_token",
+		"state=gone": "bad_state", "selector=%3D": "bad_selector", "view=all": "bad_view", "view=name&fields=id": "bad_view", "fields=a%20b": "bad_fields",
+		"removed=perhaps": "bad_removed", "colour=red": "unknown_parameter", "limit=1&limit=2": "bad_limit", "host_prefix=%27": "bad_host_prefix",
+	} {
+		w := d.request(t, http.MethodGet, "/nodes?"+query, "")
+		assert.Equal(t, http.StatusBadRequest, w.Code, query)
+		assert.Equal(t, reason, refusal(t, w).Reason, query)
+	}
+}
+
+func TestSetNode(t *testing.T) {
+	d := newDesk()
+	w := d.request(t, http.MethodPatch, "/nodes/gpu-1", `{"gpus_total":4,"labels":{"rack":"r2"},"remove_labels":["old"],"reason":"moved"}`)
+	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	assert.Equal(t, "ops", d.by.Actor)
+	assert.Equal(t, 4, *d.change.GPUsTotal)
+	for body, reason := range map[string]string{
+		"{}": "empty_change", `{"gpus_total":-1}`: "bad_gpus_total", `{"labels":{"a b":"c"}}`: "bad_labels", `{"labels":{"a":"b c"}}`: "bad_labels",
+		`{"labels":{"sku":"x"}}`: "bad_labels", `{"labels":{"a":"b"},"remove_labels":["a"]}`: "bad_remove_labels", `{"sku":"x"}`: "malformed_body",
+	} {
+		assert.Equal(t, reason, refusal(t, d.request(t, http.MethodPatch, "/nodes/gpu-1", body)).Reason, body)
+	}
+}
+
+// Each subject may do what its role allows and nothing else, and a change of the
+// file takes effect without a restart.
+func TestRoles(t *testing.T) {
+	d := parked()
+	d.tokens = filepath.Join(t.TempDir(), "tokens")
+	line := func(name, role string) string {
+		sum := sha256.Sum256([]byte("token-of-" + name))
+		return name + " " + role + " " + hex.EncodeToString(sum[:]) + "\n"
+	}
+	require.NoError(t, os.WriteFile(d.tokens, []byte("# subjects\n\n"+line("vic", "viewer")+line("olga", "operator")+line("ada", "admin")+line("boot", "bootstrapper")), 0o600))
+	handler := d.api().Handler()
+	try := func(name, method, path string) schema.Kind {
+		r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/admin"+path, strings.NewReader(""))
+		r.Header.Set("Authorization", "Bearer token-of-"+name)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if w.Code < 300 {
+			return ""
+		}
+		return refusal(t, w).Code
+	}
+	operation := "/operations/" + d.status.Operation.OperationID
+	forbidden := schema.KindForbidden
+	for _, c := range []struct {
+		name, method, path string
+		want               schema.Kind
+	}{
+		{"vic", http.MethodGet, "/nodes", ""}, {"vic", http.MethodPost, "/nodes/gpu-1/drain", forbidden}, {"vic", http.MethodPost, operation + "/retry", forbidden},
+		{"olga", http.MethodPost, "/nodes/gpu-1/drain", ""}, {"olga", http.MethodPost, operation + "/retry", ""},
+		{"olga", http.MethodPost, operation + "/force", forbidden}, {"olga", http.MethodPost, "/nodes/gpu-1/remove", forbidden},
+		{"ada", http.MethodPost, "/nodes/gpu-1/remove", ""}, {"ada", http.MethodPost, operation + "/force", schema.KindInvalidRequest},
+		{"boot", http.MethodGet, "/nodes", forbidden}, {"boot", http.MethodPost, "/nodes/gpu-1/bootstrap-script", schema.KindInvalidRequest},
+		{"boot", http.MethodPost, "/nodes/gpu-1/enroll", forbidden}, {"mallory", http.MethodGet, "/nodes", schema.KindUnauthenticated},
+	} {
+		assert.Equal(t, c.want, try(c.name, c.method, c.path), "%s %s %s", c.name, c.method, c.path)
+	}
+}
+
+func TestTokensFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	for _, bad := range []string{"a admin", "a admin xyz", "a king " + strings.Repeat("0", 64), "a/b admin " + strings.Repeat("0", 64), "a admin 00"} {
+		require.NoError(t, os.WriteFile(path, []byte(bad), 0o600))
+		_, err := adminapi.NewTokens([32]byte{}, "", path)
+		require.Error(t, err, bad)
+	}
+	_, err := adminapi.NewTokens([32]byte{}, "", path+".none")
+	require.Error(t, err)
+	for _, r := range trust.Roles() {
+		assert.Equal(t, r == trust.RoleViewer || r == trust.RoleOperator || r == trust.RoleAdmin, r.Allows(trust.RoleViewer), r)
+	}
+}

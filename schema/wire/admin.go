@@ -1,0 +1,20 @@
+package wire
+
+import "time"
+
+// HeaderIdempotencyKey makes a POST of the admin API safe to repeat: the same
+// key again answers for the request that used it first.
+const HeaderIdempotencyKey = "Idempotency-Key"
+
+// Limits on an operator's input, the same in the command line and the admin API.
+const (
+	MaxReason         = 500 // characters of a reason
+	MaxIdempotencyKey = 128 // characters of an idempotency key
+	MaxDrainDeadline  = 7 * 24 * time.Hour
+)
+
+// Page sizes of lists.
+const (
+	DefaultPage = 100
+	MaxPage     = 1000
+)

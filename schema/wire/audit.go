@@ -1,0 +1,29 @@
+package wire
+
+import "github.com/gpuaas/gpuaas/schema/audit"
+
+// AuditPage answers GET /api/v1/admin/audit: events of all streams, newest
+// first.
+type AuditPage struct {
+	Events        []audit.Event `json:"events"`
+	NextPageToken string        `json:"next_page_token,omitempty"`
+}
+
+// AuditStreamList answers GET /api/v1/admin/audit/streams.
+type AuditStreamList struct {
+	Streams []string `json:"streams"`
+}
+
+// AuditStreamPage answers GET /api/v1/admin/audit/streams/{stream}?after=SEQ: a
+// stream in order of seq, for checking its hash chain.
+type AuditStreamPage struct {
+	Events []audit.Event `json:"events"`
+	// More is true when a further page exists after the last seq.
+	More bool `json:"more"`
+}
+
+// Event kinds of GET /api/v1/admin/events.
+const (
+	EventOperation = "operation" // data is an OperationSummary
+	EventAudit     = "audit"     // data is an audit event
+)

@@ -1,0 +1,98 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+// RegisterNodeRequest is the body of POST /api/v1/admin/nodes, as in the
+// onboarding runbook.
+type RegisterNodeRequest struct {
+	Host           string            `json:"host"`
+	Port           int               `json:"port,omitempty"` // SSH; 22 when 0
+	SSHUsername    string            `json:"ssh_username,omitempty"`
+	SSHPublicKey   string            `json:"ssh_public_key,omitempty"`
+	SKU            string            `json:"sku"`
+	GPUsTotal      int               `json:"gpus_total,omitempty"` // the SKU's number when 0
+	RegionCode     string            `json:"region_code"`
+	OnboardingMode string            `json:"onboarding_mode,omitempty"` // manual when empty
+	LifecycleClass inventory.Class   `json:"lifecycle_class,omitempty"` // persistent when empty
+	Probe          bool              `json:"probe,omitempty"`
+	Labels         map[string]string `json:"labels,omitempty"`
+}
+
+// NodeChange is the body of PATCH /api/v1/admin/nodes/{node}. Fields that are
+// left out stay as they are.
+type NodeChange struct {
+	GPUsTotal *int `json:"gpus_total,omitempty"`
+	// Labels are set, RemoveLabels removed; a key must not be in both.
+	Labels       map[string]string `json:"labels,omitempty"`
+	RemoveLabels []string          `json:"remove_labels,omitempty"`
+	Reason       string            `json:"reason,omitempty"`
+}
+
+// NodeView is a node as the admin API shows it. Lists leave out the fields that
+// the request's view or field mask does not name.
+type NodeView struct {
+	ID             string            `json:"id"`
+	Host           string            `json:"host"`
+	Port           int               `json:"port"`
+	SSHUsername    string            `json:"ssh_username,omitempty"`
+	SSHPublicKey   string            `json:"ssh_public_key,omitempty"`
+	SKU            string            `json:"sku"`
+	GPUsTotal      int               `json:"gpus_total"`
+	RegionCode     string            `json:"region_code"`
+	OnboardingMode string            `json:"onboarding_mode"`
+	LifecycleClass inventory.Class   `json:"lifecycle_class"`
+	Labels         map[string]string `json:"labels,omitempty"`
+
+	State       lifecycle.NodeState `json:"state"`
+	StateSince  time.Time           `json:"state_since"`
+	Cordoned    bool                `json:"cordoned"`
+	Incarnation int64               `json:"incarnation"`
+	Instance    *lifecycle.Instance `json:"instance,omitempty"`
+	Identity    *trust.CertFacts    `json:"identity,omitempty"`
+	// PendingIdentity is an issued certificate that was not used yet.
+	PendingIdentity *trust.CertFacts `json:"pending_identity,omitempty"`
+	// IdentitySequence rises with each identity of the incarnation; 0 without one.
+	IdentitySequence int64 `json:"identity_sequence,omitempty"`
+	// SetVersion is the version of the verifier set that the node's last poll
+	// named, 0 before the first; NewestSetVersion is the newest there is.
+	SetVersion       int64 `json:"set_version,omitempty"`
+	NewestSetVersion int64 `json:"newest_set_version,omitempty"`
+	// IdentityLock is set while every request of the node is refused.
+	IdentityLock *trust.IdentityLock `json:"identity_lock,omitempty"`
+	// TrustedCAs are the node CA generations that the node API accepts.
+	TrustedCAs []trust.CAFacts `json:"trusted_cas,omitempty"`
+
+	LastHeartbeatAt *time.Time       `json:"last_heartbeat_at"`
+	AgentVersion    string           `json:"agent_version,omitempty"`
+	BootID          string           `json:"boot_id,omitempty"`
+	UptimeSeconds   int64            `json:"uptime_seconds,omitempty"`
+	Workloads       []task.Workload  `json:"workloads"`
+	Facts           *inventory.Facts `json:"facts,omitempty"`
+
+	// Operation is the operation that holds the node, when one does.
+	Operation *OperationSummary `json:"operation,omitempty"`
+	CreatedAt time.Time         `json:"created_at"`
+}
+
+// Blockers names the workloads that keep the node from being retired.
+func (n NodeView) Blockers() []string {
+	var out []string
+	for _, w := range n.Workloads {
+		out = append(out, w.Kind+" "+w.Name)
+	}
+	return out
+}
+
+// NodeList answers GET /api/v1/admin/nodes.
+type NodeList struct {
+	Nodes []NodeView `json:"nodes"`
+	// NextPageToken is the page_token of the next page; empty on the last.
+	NextPageToken string `json:"next_page_token,omitempty"`
+}

@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// OperationSummary is one operation in a list.
+type OperationSummary struct {
+	OperationID   string                   `json:"operation_id"`
+	NodeID        string                   `json:"node_id"`
+	Host          string                   `json:"host"`
+	WorkflowID    string                   `json:"workflow_id"`
+	RunID         string                   `json:"run_id"`
+	Action        lifecycle.Action         `json:"action"`
+	OpSeq         int64                    `json:"op_seq"`
+	Status        lifecycle.OperationState `json:"status"`
+	Phase         string                   `json:"phase"`
+	WaitingOn     lifecycle.Attention      `json:"waiting_on"`
+	Stuck         *lifecycle.Stuck         `json:"stuck,omitempty"`
+	Actor         string                   `json:"actor"`
+	Reason        string                   `json:"reason,omitempty"`
+	CorrelationID string                   `json:"correlation_id"`
+	Outcome       string                   `json:"outcome,omitempty"`
+	StartedAt     time.Time                `json:"started_at"`
+	EndedAt       *time.Time               `json:"ended_at,omitempty"`
+	DeadlineAt    *time.Time               `json:"deadline_at,omitempty"`
+}
+
+// OperationList answers GET /api/v1/admin/operations.
+type OperationList struct {
+	Operations    []OperationSummary `json:"operations"`
+	NextPageToken string             `json:"next_page_token,omitempty"`
+}
+
+// OperationView answers GET /api/v1/admin/operations/{operation_id} and every
+// decision: the operation's whole status document.
+type OperationView struct {
+	Operation lifecycle.Operation `json:"operation"`
+	Node      lifecycle.NodeRef   `json:"node"`
+	// WebURL is the operation's page in Temporal's Web UI, when its address is
+	// configured.
+	WebURL string `json:"web_url,omitempty"`
+}
+
+// Status is the view without its link.
+func (v OperationView) Status() lifecycle.OperationStatus {
+	return lifecycle.OperationStatus{Operation: v.Operation, Node: v.Node}
+}
+
+// ResolveOperation is the body of POST
+// /api/v1/admin/operations/{operation_id}/{decision}. Phase and StuckSince address
+// the decision to what the operator saw: one that no longer fits is refused
+// decision_outdated. An empty field is not compared.
+type ResolveOperation struct {
+	Reason     string     `json:"reason,omitempty"`
+	Phase      string     `json:"phase,omitempty"`
+	StuckSince *time.Time `json:"stuck_since,omitempty"`
+}
+
+// StuckOperation is an operation that needs attention: parked, overdue or
+// abandoned.
+type StuckOperation struct {
+	OperationSummary
+	State  lifecycle.NodeState `json:"state"`
+	WebURL string              `json:"web_url,omitempty"`
+}
+
+// ControlPlaneFault is something of the control plane that needs attention.
+type ControlPlaneFault struct {
+	Component string `json:"component"` // for example reclaimer
+	Reason    string `json:"reason"`
+	Message   string `json:"message"`
+	Next      string `json:"next,omitempty"`
+}
+
+// StuckList answers GET /api/v1/admin/stuck, oldest first.
+type StuckList struct {
+	Stuck         []StuckOperation    `json:"stuck"`
+	Faults        []ControlPlaneFault `json:"faults"`
+	NextPageToken string              `json:"next_page_token,omitempty"`
+}

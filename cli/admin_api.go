@@ -97,7 +97,8 @@ func answer[T any](a *adminAPI, response *http.Response, err error) (T, error) {
 		return v, a.unreachable(err)
 	}
 	defer response.Body.Close()
-	return v, a.read(response, &v)
+	err = a.read(response, &v)
+	return v, err
 }
 
 func (a *adminAPI) register(ctx context.Context, r wire.RegisterNodeRequest) (wire.NodeView, error) {

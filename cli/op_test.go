@@ -149,7 +149,8 @@ func TestOpAddress(t *testing.T) {
 		h := setup(t)
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
-		return h, h.run(append([]string{"op", "retry"}, args...)...)
+		code := h.run(append([]string{"op", "retry"}, args...)...)
+		return h, code
 	}
 	for _, args := range [][]string{{"gpu-17", "--operation", operationID}, {nodeID}, {operationID}} {
 		h, code := run(args...)

@@ -70,7 +70,7 @@ func TestVaultSealed(t *testing.T) {
 		a := all[via]
 		got := r.post(a.h, a.path, a.body)
 		r.refusal(got, schema.KindServiceUnavailable, "")
-		assert.Contains(t, got.refusal(t).Message, "the claim stays with this key")
+		assert.Contains(t, got.refusal(t).Message, "the claim remains valid for this key")
 		if via != trust.IssuedByEnroll {
 			r.works(a.h)
 		}

@@ -95,7 +95,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	assert.Equal(t, "bad_Last-Event-ID", r.ask(http.MethodGet, "/events", nil, "Last-Event-ID", "x").refusal(t).Reason)
-	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/events?node=nobody", nil).status)
+	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/events?node=gpu-404", nil).status)
 }
 
 type event struct{ id, kind, data string }

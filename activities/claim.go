@@ -19,17 +19,17 @@ type ClaimRequest struct {
 	Reason        string            `json:"reason,omitempty"`
 	CorrelationID string            `json:"correlation_id"`
 	Options       lifecycle.Options `json:"options"`
-	// Document is the operation's whole status once it is claimed, without what
-	// the claim decides: the op_seq and the node's state. It is stored with the
-	// operation, as in Advance.
+	// Document is the status document of the claimed operation without op_seq and
+	// node state, which the claim determines. It is stored with the operation, as
+	// in Advance.
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 }
 
-// Claim is the node as its operation claimed it.
+// Claim is the result of a claim: the node and the operation's plan.
 type Claim struct {
 	Fence Fence `json:"fence"`
-	// Plan is the operation's plan, computed by ClaimNode. The run never reads the
-	// table of plans again, so that a later version of it cannot break an open run.
+	// Plan is the operation's plan, computed by ClaimNode. A run keeps its
+	// plan, so that a later version of the plans cannot break it.
 	Plan lifecycle.Plan `json:"plan,omitzero"`
 	// Prior is the node's state at the start, which a cancel restores.
 	Prior lifecycle.NodeState `json:"prior"`
@@ -46,8 +46,8 @@ type Claim struct {
 	ClaimedAt   time.Time               `json:"claimed_at"`
 }
 
-// Fence identifies the operation that owns a node. Every write of an operation
-// carries it. A write whose op_seq is not the node's is refused with KindFenced
+// Fence identifies the operation that holds a node. Every write of an operation
+// carries it. A write whose op_seq is not the node's is rejected with KindFenced
 // and changes nothing.
 type Fence struct {
 	NodeID        string `json:"node_id"`
@@ -62,15 +62,15 @@ type Fence struct {
 type Advance struct {
 	Phase string `json:"phase"`
 	// Step numbers the advances of one operation from 1. A call whose step is not
-	// above the recorded one changes nothing, so that a late repeat cannot undo a
+	// greater than the recorded one changes nothing, so that a late repeat cannot undo a
 	// newer advance. With 0 the content decides whether a call is a repeat.
 	Step int64 `json:"step,omitempty"`
 	// RunID is the run that makes the call, "" when it is not known. A reset
 	// continues an operation under another run, which the operation then names.
 	RunID string `json:"-"`
-	// Document is the operation's whole status as of this call: phases, what it
-	// is stuck on, options. It is stored with the operation, so that readers need
-	// neither Temporal nor a worker. nil leaves the stored one.
+	// Document is the operation's status document as of this call: phases, stuck
+	// object, options. It is stored with the operation, so that readers need
+	// neither Temporal nor a worker. nil keeps the stored one.
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 	// Stuck parks the operation; nil means that it runs.
 	Stuck *lifecycle.Stuck `json:"stuck,omitempty"`
@@ -79,7 +79,7 @@ type Advance struct {
 	Instance lifecycle.InstanceState `json:"instance,omitempty"`
 	Cordoned *bool                   `json:"cordoned,omitempty"`
 	Facts    *inventory.Facts        `json:"facts,omitempty"`
-	// Decision is the operator's decision that led here, for the audit.
+	// Decision is the operator's decision that caused the advance, for the audit.
 	Decision *lifecycle.ResolveRequest `json:"decision,omitempty"`
 }
 
@@ -91,9 +91,9 @@ type Finish struct {
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 	// Status is completed, canceled or failed.
 	Status lifecycle.OperationState `json:"status"`
-	// Node is the node's new state. Empty leaves it.
+	// Node is the node's new state. Empty keeps it.
 	Node lifecycle.NodeState `json:"node,omitempty"`
-	// Instance is the instance's new state. Empty leaves it.
+	// Instance is the instance's new state. Empty keeps it.
 	Instance lifecycle.InstanceState `json:"instance,omitempty"`
 	// DenyIdentity voids the node's certificates and tokens in the same
 	// transaction and ends its open polls (remove).

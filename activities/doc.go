@@ -1,5 +1,5 @@
-// Package activities holds the effects of lifecycle workflows on the outside:
-// one file per outside party, each with its ports and the activities on them.
+// Package activities contains the side effects of lifecycle workflows: one file per
+// external service, each with its ports and the activities that use them.
 // Adapters in internal implement the ports; worker/wire.go connects them.
 //
 // Every activity may run twice: it takes the operation's fence or id as its

@@ -9,9 +9,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// fail turns every failure of an activity into a Temporal error. The kind becomes
-// the error's type, and its table row decides about retries. Causes are dropped,
-// so that no foreign text reaches a history.
+// fail converts an activity's error into a Temporal error. The kind becomes the
+// error's type and determines whether Temporal retries the activity. Causes are
+// dropped, so that no text of other systems enters a history.
 func fail(err error) error {
 	if err == nil {
 		return nil

@@ -45,7 +45,7 @@ type Sets interface {
 	MinVerifierSet(ctx context.Context) (int64, error)
 }
 
-// TaskSpec is a task that a workflow gives to a node.
+// TaskSpec describes a task that a workflow runs on a node.
 type TaskSpec struct {
 	OperationID string          `json:"operation_id"`
 	OpSeq       int64           `json:"op_seq"`
@@ -78,7 +78,7 @@ type TaskRow struct {
 	Result *task.Result // set when Status is terminal or lost
 }
 
-// Task holds the activities that give work to a node.
+// Task has the activities that run tasks on a node.
 type Task struct {
 	Tasks  Tasks
 	Signer Signer
@@ -117,8 +117,8 @@ func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, err
 	return task.Result{}, activity.ErrResultPending
 }
 
-// stored returns the result of a task that ended, as its completion does. A
-// failure is final whatever its kind, because the row does not change.
+// stored returns the result of a finished task in the same form as the relay's
+// completion. A failure is final for every kind, because the row does not change.
 func stored(r task.Result) (task.Result, error) {
 	if e := r.Failure(); e != nil {
 		return task.Result{}, final(e)
@@ -127,12 +127,12 @@ func stored(r task.Result) (task.Result, error) {
 }
 
 // enqueue signs the task and stores it with its envelope. It signs first, so that
-// a stored row can be dispatched at once.
+// every stored row can be dispatched immediately.
 func (t *Task) enqueue(ctx context.Context, spec TaskSpec, o task.Owner, row TaskRow) error {
 	p := t.payload(ctx, spec, row)
 	if t.Sets != nil {
-		// Read before signing: if the key changes in between, nodes that know the
-		// new key have a later set than this one.
+		// Read before signing: if the key changes in between, nodes that have the new
+		// key have a later set than this one.
 		least, err := t.Sets.MinVerifierSet(ctx)
 		if err != nil {
 			return err
@@ -164,8 +164,8 @@ func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Pay
 	if r, ok := row.Type.Info(); ok {
 		runtime = r.MaxRuntime
 	}
-	// The node hashes the params as the signed body has them, without spaces. The
-	// params of a stored row have spaces.
+	// The node hashes the params in the encoding of the signed body, without spaces.
+	// Postgres returns them with spaces.
 	if compact, err := json.Marshal(params); err == nil {
 		params = compact
 	}

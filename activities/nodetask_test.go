@@ -68,12 +68,12 @@ func fresh() *queue {
 }
 
 // TestSecondRunFindsItsRow: a second run, for example after a heartbeat timeout,
-// finds its row in any state.
+// finds its row in every state.
 func TestSecondRunFindsItsRow(t *testing.T) {
 	t.Parallel()
 	done := task.Result{Status: task.Succeeded, Output: json.RawMessage(`{"stopped":[]}`)}
 	refused := task.Result{Status: task.Failed, Code: schema.KindServiceUnavailable, Message: "no"}
-	canceled := task.Result{Status: task.Canceled, Message: "cancelled: wrong node"}
+	canceled := task.Result{Status: task.Canceled, Message: "canceled: wrong node"}
 	gone := task.NoReport(task.Lost, 1)
 	for name, tc := range map[string]struct {
 		status task.Status

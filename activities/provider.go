@@ -7,14 +7,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// Ledger lists the resources that exist outside for a node, so that none leaks.
+// Ledger records the external resources of each node, so that none leaks.
 type Ledger interface {
-	// Plan records the intent to create, before the outside call, and returns the
+	// Plan records the intent to create, before the provider's call, and returns the
 	// entry. A repeated call returns the entry of the first one.
 	Plan(ctx context.Context, f Fence, r Resource) (Resource, error)
 	// Created records that the resource exists.
 	Created(ctx context.Context, f Fence, resourceID, externalID string) error
-	// Released records that the resource is gone.
+	// Released records that the resource no longer exists.
 	Released(ctx context.Context, f Fence, resourceID string) error
 	// Open returns the node's entries that are not released, oldest first.
 	Open(ctx context.Context, nodeID string) ([]Resource, error)
@@ -31,12 +31,12 @@ type Provider interface {
 	// Ensure creates or finds the machine and returns the provider's id of it. Calling it
 	// again with the same resource finds the same machine.
 	Ensure(ctx context.Context, r Resource, host string) (externalID string, err error)
-	// Release returns the machine. Releasing a machine that is gone succeeds.
+	// Release returns the machine. Releasing a machine that no longer exists succeeds.
 	Release(ctx context.Context, r Resource) error
 }
 
 // ResourceState is the state of a ledger entry. An entry is planned before the
-// outside call, so that a crash leaves no unknown resource.
+// provider's call, so that a crash leaves no unknown resource.
 type ResourceState string
 
 // The ledger states.
@@ -57,7 +57,7 @@ type Resource struct {
 	State      ResourceState `json:"state"`
 }
 
-// Machine holds the activities on providers and the resource ledger.
+// Machine has the activities that use providers and the resource ledger.
 type Machine struct {
 	Ledger    Ledger
 	Providers map[string]Provider // by name
@@ -71,7 +71,7 @@ type EnsureInput struct {
 }
 
 // EnsureMachine gets the node's machine from its provider. It records the intent
-// in the ledger before the outside call. A second run returns the same machine.
+// in the ledger before it calls the provider. A second run returns the same machine.
 func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, error) {
 	provider, err := m.provider(in.Provider)
 	if err != nil {

@@ -19,8 +19,8 @@ type Reclaimer interface {
 	// failed with reason task.ReasonLost.
 	//
 	// Reclaim is idempotent: a repeated, concurrent or late call makes no decision
-	// that the tasks' state does not call for. A task that cannot be decided does
-	// not stop the others; its error is returned with the complete report.
+	// that the tasks' state does not require. If one task cannot be decided, Reclaim
+	// continues with the others and returns the error with the complete report.
 	// KindServiceUnavailable ends the batch.
 	Reclaim(ctx context.Context, r ReclaimRequest) (ReclaimReport, error)
 }
@@ -30,13 +30,13 @@ type ReclaimResult string
 
 // The reclaimer's decisions.
 const (
-	// ReclaimRequeued: a read or idempotent task is offered again.
+	// ReclaimRequeued: a read or idempotent task is pending again.
 	ReclaimRequeued ReclaimResult = "requeued"
 	// ReclaimLost: a destructive task is lost; its operation parks.
 	ReclaimLost ReclaimResult = "lost"
 	// ReclaimVoided: the task's operation ended.
 	ReclaimVoided ReclaimResult = "voided"
-	// ReclaimRedelivered: the delivery of a stored result is retried at once.
+	// ReclaimRedelivered: the delivery of a stored result is retried immediately.
 	ReclaimRedelivered ReclaimResult = "redelivered"
 )
 
@@ -45,7 +45,7 @@ func ReclaimResults() []ReclaimResult {
 	return []ReclaimResult{ReclaimRequeued, ReclaimLost, ReclaimVoided, ReclaimRedelivered}
 }
 
-// ReclaimRequest asks for one batch of the reclaimer.
+// ReclaimRequest describes one batch of the reclaimer.
 type ReclaimRequest struct {
 	// After is the last task of the previous batch, "" for the first batch.
 	After string `json:"after,omitempty"`
@@ -74,7 +74,7 @@ const reclaimBatch = 100
 // maxDecisionsShown bounds the decisions that a summary lists.
 const maxDecisionsShown = 50
 
-// Reclaim holds the activity of the reclaimer.
+// Reclaim has the activity of the reclaimer.
 type Reclaim struct {
 	Reclaimer Reclaimer
 	// OnDecision observes each decision. nil observes nothing.
@@ -101,13 +101,13 @@ func (s *ReclaimSummary) add(d ReclaimDecision) {
 	}
 }
 
-// ReclaimTasks reconciles all stale tasks; see Reclaimer.Reclaim. A second try
-// continues after the last batch that the first one completed.
+// ReclaimTasks reconciles all stale tasks; see Reclaimer.Reclaim. A second
+// attempt continues after the last batch that the first one completed.
 func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
 	var done ReclaimSummary
 	if activity.HasHeartbeatDetails(ctx) {
 		if err := activity.GetHeartbeatDetails(ctx, &done); err != nil {
-			return ReclaimSummary{}, fail(schema.Wrap(schema.KindInternal, err, "reading the progress of the previous try"))
+			return ReclaimSummary{}, fail(schema.Wrap(schema.KindInternal, err, "reading the progress of the previous attempt"))
 		}
 	}
 	var failed error
@@ -130,7 +130,7 @@ func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
 		}
 	}
 	if failed != nil {
-		// Every other task is decided. A retry would hide the one that is not.
+		// All other tasks are decided. A retry would hide the failed one.
 		return ReclaimSummary{}, final(schema.AsError(failed))
 	}
 	return done, nil

@@ -13,27 +13,27 @@ import (
 
 // Records stores nodes and operations. Errors are *schema.Error:
 // KindServiceUnavailable when the database cannot be reached (the caller
-// retries), KindNotFound, KindFenced and the refusals of Claim.
+// retries), KindNotFound, KindFenced and the rejections of Claim.
 type Records interface {
-	// Claim takes the node for an operation. In one transaction it checks that the
+	// Claim assigns the node to an operation. In one transaction it checks that the
 	// action may start in the node's state, allocates the next op_seq, stores the
 	// operation with its document, enters the plan's Enter state and writes the
 	// audit row. A second call with the same operation and run returns the same
 	// claim.
 	//
-	// Refusals (KindNotFound, KindInvalidRequest, KindNodeInUse) write an audit row
-	// with result refused and change nothing else. A retire without drain is
-	// refused with KindNodeInUse while the node reports workloads. An operation id
+	// Rejections (KindNotFound, KindInvalidRequest, KindNodeInUse) write an audit row
+	// with result "refused" and change nothing else. A retire without drain is
+	// rejected with KindNodeInUse while the node reports workloads. An operation id
 	// that another run used is KindInvalidRequest, reason duplicate_operation. A
 	// workflow ID that is not the node's is KindInvalidRequest, reason
 	// foreign_workflow_id (lifecycle.CheckWorkflowID).
 	//
-	// An action that does not hold the node gets op_seq 0 and runs beside the
-	// operation that does. A reissue is refused while that one drains or removes
-	// the node.
+	// An action that does not hold the node gets op_seq 0 and may run at the
+	// same time as the operation that does. A reissue is rejected while that operation
+	// drains or removes the node.
 	Claim(ctx context.Context, r ClaimRequest) (Claim, error)
 	// Advance records progress under the fence. Repeating a call changes nothing.
-	// A change of state, a park and a decision each write one audit row. With
+	// A change of state, a parking and a decision each write one audit row. With
 	// op_seq 0 the fence covers the operation's own row and nothing of the node,
 	// here and in Finish.
 	Advance(ctx context.Context, f Fence, a Advance) error
@@ -50,11 +50,11 @@ type Records interface {
 	LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error)
 }
 
-// Record holds the activities on the database. They run as local activities
-// and, when the database is slow, as normal ones.
+// Record has the activities that use the database. They run as local activities
+// and, if the database is slow, as normal ones.
 type Record struct {
 	Records Records
-	// OnEnd observes each operation that was refused or that ended. A repeated
+	// OnEnd observes each operation that was rejected or that ended. A repeated
 	// activity may call it twice. nil observes nothing.
 	OnEnd func(a lifecycle.Action, s lifecycle.OperationState, took time.Duration)
 }
@@ -65,8 +65,8 @@ func (r *Record) ended(a lifecycle.Action, s lifecycle.OperationState, took time
 	}
 }
 
-// ClaimNode takes the node for an operation (see Records.Claim) and computes the
-// operation's plan, which the run keeps from then on. A second run returns the
+// ClaimNode claims the node for an operation (see Records.Claim) and computes the
+// operation's plan, which does not change during the run. A second run returns the
 // same claim.
 func (r *Record) ClaimNode(ctx context.Context, req ClaimRequest) (Claim, error) {
 	claim, err := r.claim(ctx, req)
@@ -82,7 +82,7 @@ func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
 		return Claim{}, schema.NewError(schema.KindInvalidRequest, "%q is not an operation", req.Action).
 			WithReason("not_an_operation")
 	}
-	// The store compares the host with the inventory; the rest needs no database.
+	// The store compares the host with the inventory; this check needs no database.
 	host, _, _ := lifecycle.NodeOfWorkflow(req.WorkflowID)
 	if err := lifecycle.CheckWorkflowID(req.Action, host, req.NodeID, req.WorkflowID); err != nil {
 		return Claim{}, err
@@ -139,8 +139,8 @@ func (r *Record) ReadEnrollment(ctx context.Context, nodeID string) (Enrollment,
 const agentFresh = 3 * wire.HeartbeatInterval
 
 // CheckAgent fails with KindAgentSilent until the node's agent sent a heartbeat
-// within agentFresh. The activity's retries are the wait, so waiting adds no
-// events to the history.
+// within agentFresh. Temporal retries the activity, so waiting adds no events to
+// the history.
 func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
 	last, err := r.Records.LastHeartbeat(ctx, nodeID)
 	if err != nil {

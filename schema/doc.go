@@ -1,8 +1,8 @@
-// Package schema holds what every program of the project shares: error kinds with
+// Package schema has the definitions that all programs share: error kinds with
 // their HTTP status and exit code, ids, secrets that cannot be encoded by mistake,
 // and strict JSON decoding.
 //
-// The packages below it hold the formats that outlive a process: lifecycle (states,
+// The packages below it define the formats that outlive a process: lifecycle (states,
 // actions, operations), task, trust, wire (HTTP bodies), audit and inventory. They
 // import nothing else of this project and no client library.
 package schema

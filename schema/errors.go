@@ -11,7 +11,7 @@ import (
 // match kinds, never message texts.
 type Kind string
 
-// The error kinds. See Kinds for what each means at the edges.
+// The error kinds. Kinds lists the status code and exit code of each.
 const (
 	KindInvalidRequest      Kind = "invalid_request"
 	KindUnauthenticated     Kind = "unauthenticated"
@@ -28,22 +28,23 @@ const (
 	KindInternal            Kind = "internal"
 
 	// KindFenced: a write carried an op_seq that is no longer the node's. A
-	// newer operation owns the node; the writer must stop.
+	// newer operation holds the node; the writer must stop.
 	KindFenced Kind = "fenced"
 	// KindTaskFailed: the node ran the task and reports failure.
 	KindTaskFailed Kind = "task_failed"
-	// KindTaskRefused: the node would not run the task (signature, identity,
+	// KindTaskRefused: the agent rejected the task (signature, identity,
 	// time window, unknown type).
 	KindTaskRefused Kind = "task_refused"
-	// KindAgentSilent: the node's agent has not been heard from.
+	// KindAgentSilent: the node's agent has sent no poll and no heartbeat for its
+	// limit.
 	KindAgentSilent Kind = "agent_silent"
-	// KindUnfit: the machine is not what it should be (SKU mismatch, failed
+	// KindUnfit: the machine failed its acceptance checks (SKU mismatch, failed
 	// probe).
 	KindUnfit Kind = "unfit"
 	// KindTaskStatus: the node task's status does not allow the decision.
 	KindTaskStatus Kind = "task_status"
-	// KindDecisionOutdated: the decision was made about a phase or a park that is
-	// over.
+	// KindDecisionOutdated: the decision was made about a phase or a parking that
+	// has ended.
 	KindDecisionOutdated Kind = "decision_outdated"
 	// KindClaimExpired: the operation could not claim its node in time.
 	KindClaimExpired Kind = "claim_expired"
@@ -59,14 +60,14 @@ const (
 	ReasonNodeLocked       = "node_locked"
 	ReasonNodeRemoved      = "node_removed"
 	ReasonIdentityMismatch = "identity_mismatch"
-	// ReasonResultSignature is a result that the certificate's key did not sign
-	// as it came. The agent keeps it and posts it again.
+	// ReasonResultSignature: the signature of a result does not match the key of
+	// the certificate. The agent keeps the result and posts it again.
 	ReasonResultSignature = "result_signature"
 )
 
-// ReasonSettled is the reason of a KindNotFound for a delivery that nothing
-// waits for because it is over: a harmless repeat.
-const ReasonSettled = "settled"
+// ReasonActivityClosed is the reason of a KindNotFound for a result whose activity
+// has already ended. Such a delivery is a repeat and needs no action.
+const ReasonActivityClosed = "activity_closed"
 
 // Exit codes of the CLI.
 const (
@@ -75,24 +76,23 @@ const (
 	ExitUsage       = 2
 	ExitRefused     = 3
 	ExitNotFound    = 4
-	ExitPending     = 5 // timed out or parked; the operation goes on
+	ExitPending     = 5 // timed out or parked; the operation continues
 	ExitUnreachable = 6
 )
 
-// KindInfo says what a kind means at each edge.
+// KindInfo describes how the HTTP API, the CLI and activities treat a kind.
 type KindInfo struct {
 	Kind Kind
 	// HTTP is the status code of the error envelope.
 	HTTP int
 	// Exit is the CLI's exit code.
 	Exit int
-	// Retry is true when the same call may succeed later without anybody
-	// changing it. Activities retry these and no others.
+	// Retry is true if the same call may succeed later. Activities retry only
+	// errors of these kinds.
 	Retry bool
 }
 
-// Kinds is the one table that turns kinds into status codes, exit codes and
-// retry decisions.
+// Kinds is the table of status codes, exit codes and retries by kind.
 func Kinds() []KindInfo {
 	return []KindInfo{
 		{KindInvalidRequest, http.StatusBadRequest, ExitRefused, false},
@@ -130,17 +130,17 @@ func (k Kind) Info() KindInfo {
 	return KindInternal.Info()
 }
 
-// Error is a failure with a kind, a message a person understands and, where one
-// exists, a machine-readable reason within the kind. It never carries a secret.
+// Error is a failure with a kind, a message for operators and an optional
+// machine-readable reason within the kind. It never contains a secret.
 type Error struct {
 	Kind    Kind
 	Message string
 	// Reason narrows the kind, for example node_removed for
 	// KindInvalidNodeIdentity.
 	Reason string
-	// Next is the command or action that helps, when one is known.
+	// Next is the command or action that resolves the failure, if there is one.
 	Next string
-	// Err is the cause. It is for logs on this side of an edge and is never sent.
+	// Err is the cause. It is only logged and never sent to a client.
 	Err error
 }
 
@@ -206,8 +206,8 @@ func AsError(err error) *Error {
 	return &Error{Kind: KindInternal, Message: "internal error", Err: err}
 }
 
-// ErrorInfo is what of an Error travels beside kind and message in a Temporal
-// application error's details.
+// ErrorInfo has the fields of an Error that are in the details of a Temporal
+// application error. Its type and message have the rest.
 type ErrorInfo struct {
 	Reason string `json:"reason,omitempty"`
 	Next   string `json:"next,omitempty"`

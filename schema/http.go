@@ -1,6 +1,6 @@
 package schema
 
-// ErrorBody is the error envelope of every HTTP answer that is not a success.
+// ErrorBody is the error envelope of every HTTP response that is not a success.
 type ErrorBody struct {
 	Error ErrorDetail `json:"error"`
 }

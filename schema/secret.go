@@ -6,15 +6,15 @@ import (
 	"log/slog"
 )
 
-// Secret is text that must not leave by accident: printing, encoding or logging
-// it fails or shows nothing. Reveal is the one way out, and easy to search for.
+// Secret is text that must not leak: printing or logging it shows nothing, and
+// encoding it fails. Only Reveal returns the text, so that its uses are easy to
+// find.
 type Secret struct{ text string }
 
-// NewSecret keeps text.
+// NewSecret returns a secret that holds text.
 func NewSecret(text string) Secret { return Secret{text} }
 
-// Reveal returns the text. Call it where the secret is handed over, nowhere
-// else.
+// Reveal returns the text. Call it only where the secret leaves the process.
 func (s Secret) Reveal() string { return s.text }
 
 // Empty reports whether there is no text.
@@ -25,7 +25,7 @@ var ErrSecret = errors.New("a secret must not be encoded")
 
 const hidden = "[secret]"
 
-// String, GoString and Format show that a secret is there and nothing of it.
+// String, GoString and Format return a placeholder.
 func (s Secret) String() string { return hidden }
 
 // GoString implements fmt.GoStringer.
@@ -37,7 +37,7 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, hidden) }
 // LogValue implements slog.LogValuer.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(hidden) }
 
-// MarshalJSON fails, so that a leak fails the call that would have leaked.
+// MarshalJSON fails, so that the call that would leak the secret fails.
 func (s Secret) MarshalJSON() ([]byte, error) { return nil, ErrSecret }
 
 // MarshalText fails.

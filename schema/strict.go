@@ -8,12 +8,13 @@ import (
 	"strings"
 )
 
-// maxJSONDepth bounds nesting of what DecodeStrict reads.
+// maxJSONDepth bounds the nesting that DecodeStrict accepts.
 const maxJSONDepth = 32
 
 // DecodeStrict decodes exactly one JSON value of at most limit bytes into v. It
-// refuses unknown and duplicate fields, trailing data and deep nesting, so that
-// what was checked is what is used. Every refusal is KindInvalidRequest.
+// rejects unknown and duplicate fields, trailing data and deep nesting, so that two
+// decoders cannot read the same body differently. Every rejection is
+// KindInvalidRequest.
 func DecodeStrict(data []byte, limit int, v any) error {
 	if len(data) > limit {
 		return NewError(KindInvalidRequest, "body of more than %d bytes", limit).WithReason("too_large")
@@ -29,7 +30,7 @@ func DecodeStrict(data []byte, limit int, v any) error {
 	return nil
 }
 
-// checkKeys walks one JSON value and its end, refusing repeated keys of one
+// checkKeys walks one JSON value and its end, and rejects repeated keys of one
 // object.
 func checkKeys(d *json.Decoder) error {
 	if err := checkValue(d, 0); err != nil {

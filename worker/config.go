@@ -1,7 +1,7 @@
 // Package worker is the gpuaas-worker program: it runs lifecycle workflows and
 // their activities. It also prepares an installation (Setup).
 //
-// Start at run.go. wire.go is the only place where adapters meet ports.
+// Start at run.go. Only wire.go connects adapters to ports.
 package worker
 
 import (

@@ -23,7 +23,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return &metrics{
 		operations: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuaas_operations_total",
-			Help: "Operations that ended, by action and outcome (completed, cancelled, failed, rejected).",
+			Help: "Operations that ended, by action and outcome.",
 		}, []string{"action", "outcome"}),
 		durations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "gpuaas_operation_duration_seconds",

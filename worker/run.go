@@ -16,7 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// silenceEvery is how often the worker looks for nodes without heartbeats.
+// silenceEvery is the interval between searches for nodes without heartbeats.
 const silenceEvery = 30 * time.Second
 
 // Main is the whole program and returns its exit code. args are the arguments
@@ -35,7 +35,7 @@ func program(c *config) daemon.Program {
 	}
 }
 
-// start connects the parts and runs the worker on them.
+// start connects the adapters and runs the worker.
 func start(ctx context.Context, p *daemon.Process, c *config) error {
 	parts := &parts{metrics: newMetrics(p.Registry)}
 	p.OnClose(parts.close)
@@ -95,7 +95,7 @@ func options(drain time.Duration, fatal chan<- error) worker.Options {
 }
 
 // watchSilence marks nodes without heartbeats as offline until ctx ends. Every
-// worker may do so, since the change is one conditional update.
+// worker may run it, because the change is one conditional update.
 func watchSilence(ctx context.Context, s *store.Store, log *slog.Logger) {
 	tick := time.NewTicker(silenceEvery)
 	defer tick.Stop()
@@ -107,7 +107,7 @@ func watchSilence(ctx context.Context, s *store.Store, log *slog.Logger) {
 		}
 		lost, err := s.MarkSilent(ctx, lifecycle.SilentAfter)
 		if err != nil && ctx.Err() == nil {
-			log.Warn("cannot look for silent nodes", slog.Any("err", err))
+			log.Warn("cannot find silent nodes", slog.Any("err", err))
 		}
 		for _, id := range lost {
 			log.Warn("node is offline: no heartbeat", slog.String("node_id", id), slog.Duration("after", lifecycle.SilentAfter))

@@ -20,7 +20,7 @@ type SetupOptions struct {
 	TemporalNamespace string
 	// Getenv reads the environment.
 	Getenv func(string) string
-	// Talk gets a line for each part that is ready.
+	// Talk receives a line for each service that is prepared.
 	Talk io.Writer
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/workflows"
 )
 
-// parts are the parts of the worker that must be closed, and its metrics.
+// parts are the adapters that the worker must close, and its metrics.
 type parts struct {
 	store    *store.Store
 	vault    *vault.Client
@@ -27,8 +27,8 @@ type parts struct {
 	metrics  *metrics
 }
 
-// connect opens the parts, each as soon as it is available, and adds their health
-// checks.
+// connect connects each adapter as soon as its service is available and adds its
+// health check.
 func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error {
 	sdkMetrics, err := temporal.Metrics(d.Registry)
 	if err != nil {
@@ -73,8 +73,8 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 	return nil
 }
 
-// firstCheck checks the signer once. With keys that differ from the verifier set's
-// the worker runs without signing, and its health says why. Without a result (Vault
+// firstCheck checks the signer once. If its keys differ from the verifier set's,
+// the worker runs without signing, and /readyz returns the reason. Without a result (Vault
 // or Postgres is unavailable, no set is published) it returns the error.
 func firstCheck(ctx context.Context, f *verifierset.Follower) error {
 	err := f.Refresh(ctx)
@@ -84,7 +84,7 @@ func firstCheck(ctx context.Context, f *verifierset.Follower) error {
 	return err
 }
 
-// close closes the parts that were opened, in reverse.
+// close closes the connected adapters in reverse order.
 func (p *parts) close() {
 	if p.temporal != nil {
 		p.temporal.Close()
@@ -113,8 +113,7 @@ func creating() []string {
 	return names
 }
 
-// register registers workflows and activities; here adapters meet the activities'
-// ports.
+// register registers workflows and activities with the adapters as their ports.
 func register(w worker.Registry, p *parts, env string) {
 	for _, entry := range workflows.Registry() {
 		w.RegisterWorkflowWithOptions(entry.Run, workflow.RegisterOptions{Name: entry.Type})

@@ -14,9 +14,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// TestEachPhaseFailsOnce lets each phase of each action fail for good once: the
-// operation parks in that phase, says what to type, and a retry brings it to
-// its end.
+// TestEachPhaseFailsOnce makes each phase of each action fail permanently once. The
+// operation parks in that phase and names the commands to run, and a retry
+// completes it.
 func TestEachPhaseFailsOnce(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -222,14 +222,14 @@ func TestEnroll(t *testing.T) {
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})
 
-	t.Run("a bundle handed out again may start a new incarnation", func(t *testing.T) {
+	t.Run("a bundle issued again may start a new incarnation", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
 		event(b, lifecycle.EventFirstPoll, 2, time.Second)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	})
 
-	t.Run("an event of an older incarnation is not believed", func(t *testing.T) {
+	t.Run("an event of an older incarnation is ignored", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionEnroll, newWorld(lifecycle.NodeRegistered))
 		event(b, lifecycle.EventFirstPoll, 0, time.Second)
@@ -273,7 +273,7 @@ func TestControlPlaneTrouble(t *testing.T) {
 		w := newWorld(lifecycle.NodeDrained)
 		w.fail["claim"] = schema.Errorf(schema.KindServiceUnavailable, "the database is unavailable")
 		b := setup(t, lifecycle.ActionRetire, w)
-		// The test environment gives up after ten tries, a server does not.
+		// The test environment stops retrying after ten attempts; a server does not.
 		b.env.RegisterDelayedCallback(func() { w.heal("claim") }, 20*time.Second)
 		st := b.run()
 		require.Equal(t, lifecycle.OperationCompleted, st.Operation.Status, st.Operation.Outcome)
@@ -291,11 +291,11 @@ func TestControlPlaneTrouble(t *testing.T) {
 	t.Run("a superseded operation stops without another write", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
-		w.fail["finish completed"] = schema.Errorf(schema.KindFenced, "op_seq 8 owns the node")
+		w.fail["finish completed"] = schema.Errorf(schema.KindFenced, "op_seq 8 holds the node")
 		b := setup(t, lifecycle.ActionDrain, w)
 		st := b.run()
 		require.Equal(t, lifecycle.OperationFailed, st.Operation.Status)
-		require.Equal(t, "a newer operation owns the node", st.Operation.Outcome)
+		require.Equal(t, "a newer operation holds the node", st.Operation.Outcome)
 		require.Nil(t, w.finished)
 	})
 

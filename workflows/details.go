@@ -11,27 +11,27 @@ import (
 )
 
 // show publishes the operation as the run's current details in the Web UI.
-func (op *operation) show(ctx workflow.Context) {
-	workflow.SetCurrentDetails(ctx, op.markdown())
+func (st *state) show(ctx workflow.Context) {
+	workflow.SetCurrentDetails(ctx, st.markdown())
 }
 
-func (op *operation) markdown() string {
-	o := op.status.Operation
+func (st *state) markdown() string {
+	o := st.status.Operation
 	var b strings.Builder
-	fmt.Fprintf(&b, "### %s %s: %s\n\n", o.Action, op.name(), o.Status)
+	fmt.Fprintf(&b, "### %s %s: %s\n\n", o.Action, st.name(), o.Status)
 	for _, p := range o.Phases {
 		b.WriteString(phaseLine(p))
 	}
 	switch {
 	case o.Stuck != nil:
-		b.WriteString(op.stuckText(*o.Stuck))
+		b.WriteString(st.stuckText(*o.Stuck))
 	case o.Outcome != "":
 		fmt.Fprintf(&b, "\n%s\n", o.Outcome)
 	case o.DeadlineAt != nil:
 		fmt.Fprintf(&b, "\nWaiting on: **%s**. Parks at **%s** if this phase is not done by then.\n",
-			op.spec().WaitingOn, clock(*o.DeadlineAt))
-		if hint := op.spec().Hint; hint != "" {
-			fmt.Fprintf(&b, "\nTo do: %s\n", strings.ReplaceAll(hint, "NODE", op.name()))
+			st.spec().WaitingOn, clock(*o.DeadlineAt))
+		if hint := st.spec().Hint; hint != "" {
+			fmt.Fprintf(&b, "\nTo do: %s\n", strings.ReplaceAll(hint, "NODE", st.name()))
 		}
 	}
 	return b.String()
@@ -55,9 +55,9 @@ func phaseLine(p lifecycle.Phase) string {
 	return line + "\n"
 }
 
-// stuckText shows a park with its options: the command of each, and the argument
-// of the resolve update for the Web UI.
-func (op *operation) stuckText(s lifecycle.Stuck) string {
+// stuckText describes why the operation is parked and lists its options: the command
+// of each, and the argument of the resolve update for the Web UI.
+func (st *state) stuckText(s lifecycle.Stuck) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n**Waiting on: %s** since %s\n\n%s (`%s`)\n\nLikely cause: %s\n\nOptions, least harmful first:\n",
 		s.WaitingOn, clock(s.Since), s.Message, s.Reason, s.Cause)
@@ -65,7 +65,7 @@ func (op *operation) stuckText(s lifecycle.Stuck) string {
 		fmt.Fprintf(&b, "- **%s** (harm: %s): %s `%s`\n", o.Decision, o.Harm, o.Does, o.Command)
 	}
 	fmt.Fprintf(&b, "\nWithout the CLI: send update `%s` with `%s`\n",
-		lifecycle.UpdateResolve, s.ResolveArgument(op.in.OperationID))
+		lifecycle.UpdateResolve, s.ResolveArgument(st.in.OperationID))
 	return b.String()
 }
 

@@ -141,7 +141,7 @@ func TestDrain(t *testing.T) {
 			"void", "advance undo-cordon", "task workload.uncordon", "finish cancelled"}, w.story())
 	})
 
-	t.Run("cancel leaves a cordon that stood before", func(t *testing.T) {
+	t.Run("cancel keeps a cordon that the operation did not set", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		w.wasCordon = true
@@ -152,7 +152,7 @@ func TestDrain(t *testing.T) {
 		require.NotContains(t, w.story(), "task workload.uncordon")
 	})
 
-	t.Run("cancelling the run in the Web UI has the same effect", func(t *testing.T) {
+	t.Run("canceling the run in the Web UI has the same effect", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		w.open[task.WorkloadDrain] = true

@@ -11,8 +11,9 @@ import (
 )
 
 // awaitEnrollment waits until the enrollment, or the reissue, reaches a point.
-// Signals are hints; the database is authoritative. It is read when the budget
-// ends, so that a lost signal only costs time. No token passes through here.
+// Signals only shorten the wait. The database is authoritative: awaitEnrollment reads
+// it when the budget ends, so a lost signal costs time and nothing else. Events
+// contain no tokens.
 func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enrollment) bool) step {
 	return func(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
 		op.goalReached = func(ctx workflow.Context) bool {
@@ -37,51 +38,61 @@ func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enr
 	}
 }
 
+// inbox holds the events that the node API reported to the operation.
+type inbox struct {
+	*state
+	enrolled activities.Enrollment
+	// currentStep is the step of the newest task. returned holds the steps whose
+	// lost task returned.
+	currentStep string
+	returned    map[string]bool
+}
+
 // receiveEvents applies the node API's pending events, including those that
 // arrived before the phase.
-func (op *operation) receiveEvents(ctx workflow.Context) {
+func (b *inbox) receiveEvents(ctx workflow.Context) {
 	events := workflow.GetSignalChannel(ctx, lifecycle.SignalAgent)
 	for {
 		var e lifecycle.AgentEvent
 		if !events.ReceiveAsync(&e) {
 			return
 		}
-		op.onEvent(e)
+		b.onEvent(e)
 	}
 }
 
 // readEnrollment reads the progress of the enrollment from the database.
-func (op *operation) readEnrollment(ctx workflow.Context) error {
+func (b *inbox) readEnrollment(ctx workflow.Context) error {
 	var p activities.Enrollment
-	if err := onRecord(ctx, "Read the progress of the enrollment", record.ReadEnrollment, op.in.NodeID, &p); err != nil {
+	if err := onRecord(ctx, "Read the progress of the enrollment", record.ReadEnrollment, b.in.NodeID, &p); err != nil {
 		return err
 	}
-	if !op.plan.Holds {
-		p = op.reissueProgress(p)
+	if !b.plan.Holds {
+		p = b.reissueProgress(p)
 	}
-	op.enrolled = p
+	b.enrolled = p
 	return nil
 }
 
 // onEvent applies an event of the identity that the operation started with, or of
 // a later one, which a concurrent reissue began. It ignores events of older
 // identities. A later event implies the earlier ones.
-func (op *operation) onEvent(e lifecycle.AgentEvent) {
+func (b *inbox) onEvent(e lifecycle.AgentEvent) {
 	switch {
 	case e.Event == lifecycle.EventTaskReturned:
-		if e.OperationID == op.in.OperationID {
-			op.returned[e.Step] = true
+		if e.OperationID == b.in.OperationID {
+			b.returned[e.Step] = true
 		}
 		return
-	case e.NodeID != op.in.NodeID:
+	case e.NodeID != b.in.NodeID:
 		return
 	case e.Event == lifecycle.EventNodeRemoved:
-		op.enrolled.Removed = true
+		b.enrolled.Removed = true
 	}
-	if e.Incarnation < op.claim.Incarnation || !op.plan.Holds && !op.isReissueEvent(e) {
+	if e.Incarnation < b.claim.Incarnation || !b.plan.Holds && !b.isReissueEvent(e) {
 		return
 	}
-	p := &op.enrolled
+	p := &b.enrolled
 	switch e.Event {
 	case lifecycle.EventFirstPoll:
 		p.BundleIssued, p.TokenClaimed, p.Polled = true, true, true
@@ -95,19 +106,26 @@ func (op *operation) onEvent(e lifecycle.AgentEvent) {
 // isReissueEvent reports whether an event belongs to this reissue: its bundle is
 // issued in the incarnation at the start, its claim begins the next one. The
 // node's old identity may poll until the claim and must not end the reissue.
-func (op *operation) isReissueEvent(e lifecycle.AgentEvent) bool {
+func (b *inbox) isReissueEvent(e lifecycle.AgentEvent) bool {
 	if e.Event == lifecycle.EventBundleIssued {
-		return e.Incarnation >= op.claim.Incarnation
+		return e.Incarnation >= b.claim.Incarnation
 	}
-	return e.Incarnation > op.claim.Incarnation
+	return e.Incarnation > b.claim.Incarnation
 }
 
 // reissueProgress derives the progress of this reissue from the node's record.
-func (op *operation) reissueProgress(p activities.Enrollment) activities.Enrollment {
-	if p.Incarnation <= op.claim.Incarnation {
+func (b *inbox) reissueProgress(p activities.Enrollment) activities.Enrollment {
+	if p.Incarnation <= b.claim.Incarnation {
 		return activities.Enrollment{BundleIssued: p.ReissueIssued, Removed: p.Removed}
 	}
 	return activities.Enrollment{BundleIssued: true, TokenClaimed: true, Polled: p.Polled, Removed: p.Removed}
+}
+
+// taskReturned reports whether the current step's lost task returned. Its event
+// may arrive before the activity's failure.
+func (b *inbox) taskReturned(ctx workflow.Context) bool {
+	b.receiveEvents(ctx)
+	return b.returned[b.currentStep]
 }
 
 // waitFor waits until the condition holds or the budget ends, which is a timeout.

@@ -23,7 +23,7 @@ func failureOf(err error) *schema.Error {
 		return e
 	}
 	if temporal.IsTimeoutError(err) {
-		return schema.NewError(schema.KindServiceUnavailable, "no answer in time").WithReason(reasonTimeout)
+		return schema.NewError(schema.KindServiceUnavailable, "no response in time").WithReason(reasonTimeout)
 	}
 	return schema.NewError(schema.KindInternal, "unexpected failure")
 }

@@ -125,7 +125,7 @@ func TestLostTask(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		lostOnce(w, func(activities.TaskSpec) (task.Result, error) {
-			f := task.Result{Status: task.Canceled, Message: "cancelled: the disk is gone"}.Failure()
+			f := task.Result{Status: task.Canceled, Message: "canceled: the disk is gone"}.Failure()
 			return task.Result{}, temporal.NewApplicationErrorWithOptions(f.Message, string(f.Kind),
 				temporal.ApplicationErrorOptions{NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: f.Reason}}})
 		})

@@ -22,8 +22,8 @@ func adoptMachine(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec)
 		activities.Advance{Phase: spec.Name, Instance: lifecycle.InstanceProvisioning})
 }
 
-// compareSKU compares the machine with its registration. Forced, it accepts a
-// mismatch.
+// compareSKU compares the machine with its registration. The decision force accepts
+// a mismatch.
 func compareSKU(_ workflow.Context, op *operation, _ lifecycle.PhaseSpec) error {
 	wrong := op.claim.SKU.Mismatches(op.claim.GPUsTotal, op.facts)
 	if len(wrong) == 0 || op.forced {
@@ -45,7 +45,8 @@ func returnMachine(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec
 
 // tearDownMachine releases everything that the node's ledger lists. The ledger
 // stays correct when the operation is canceled, so that a later remove continues
-// from there. Forced, the phase ends although the provider confirms no teardown.
+// from there. With the decision force,
+// the phase ends without the provider's confirmation.
 func tearDownMachine(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
 	work := remote(ctx, callProvider, spec.Budget, "", "Release everything in the node's ledger")
 	err := workflow.ExecuteActivity(work, machine.TearDownMachine, op.claim.Fence).Get(ctx, nil)

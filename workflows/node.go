@@ -13,8 +13,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// onNode gives the node one task and waits for its result. The step's name is
-// the activity's id and the task's idempotency key.
+// onNode dispatches one task to the node and waits for its result. The step's name
+// is the activity's ID and the task's idempotency key.
 func (op *operation) onNode(ctx workflow.Context, t task.Type, params task.Params, budget time.Duration, summary string) (task.Result, error) {
 	op.currentStep = op.stepName(t)
 	var result task.Result
@@ -29,7 +29,7 @@ func (op *operation) onNode(ctx workflow.Context, t task.Type, params task.Param
 	return result, err
 }
 
-// stepName is unique within the operation: an operator's retry is a new step.
+// stepName is unique within the operation: each retry by an operator is a new step.
 func (op *operation) stepName(t task.Type) string {
 	if op.tries == 0 {
 		return string(t)
@@ -49,12 +49,12 @@ func cordonNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) e
 	if err := result.Decode(&out); err != nil {
 		return err
 	}
-	// A repeated cordon finds the one that the first try left.
+	// A repeated cordon task finds the cordon that the first attempt set.
 	op.wasCordoned = first && out.Was
 	return nil
 }
 
-// uncordonNode lets the node take work again.
+// uncordonNode lets the node accept new work.
 func uncordonNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
 	_, err := op.onNode(ctx, task.WorkloadUncordon, nil, spec.Budget, "Uncordon the node: take work again")
 	return err
@@ -72,8 +72,8 @@ func undoCordon(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) e
 // end.
 const reasonDrainBlocked = "drain_blocked"
 
-// evictWorkloads ends the node's work: the agent waits until the drain's deadline
-// and reports the workloads that did not end. A forced drain kills them.
+// evictWorkloads drains the node's workloads: the agent waits until the deadline and
+// reports the workloads that still run. A forced drain kills them.
 func evictWorkloads(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
 	limit := op.in.Options.DrainTimeout()
 	summary := fmt.Sprintf("End the node's work within %s", limit)
@@ -95,8 +95,7 @@ func evictWorkloads(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpe
 	return nil
 }
 
-// forceGrace is the time that a forced drain gives workloads before it kills
-// them.
+// forceGrace is how long a forced drain waits before it kills workloads.
 const forceGrace = 10 * time.Second
 
 func blocked(blockers []task.Blocker, limit time.Duration) error {
@@ -119,7 +118,7 @@ func collectFacts(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec)
 	return op.advance(ctx, "Record the facts", activities.Advance{Phase: spec.Name, Facts: &op.facts})
 }
 
-// probeNode checks the node's health. Forced, it accepts a failed check.
+// probeNode checks the node's health. The decision force accepts a failed check.
 func probeNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
 	result, err := op.onNode(ctx, task.NodeProbe, nil, spec.Budget, "Probe disk, memory, GPUs and clock")
 	if err != nil {
@@ -142,9 +141,4 @@ func awaitAgent(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) e
 	}
 	return op.advance(ctx, "Record the instance as bootstrapping",
 		activities.Advance{Phase: spec.Name, Instance: lifecycle.InstanceBootstrapping})
-}
-
-// advance records progress that must not be lost.
-func (op *operation) advance(ctx workflow.Context, summary string, a activities.Advance) error {
-	return onRecord(ctx, summary, record.RecordProgress, op.progress(a), nil)
 }

@@ -13,7 +13,7 @@ import (
 // callPolicy holds the timeouts and retries of one kind of call. The budget of a
 // phase bounds all of its calls.
 type callPolicy struct {
-	// try bounds one try, total all tries. Zero means the phase's budget.
+	// try bounds one attempt, total all attempts. Zero means the phase's budget.
 	try, total time.Duration
 	// interval is the wait before the second try. It grows by factor up to
 	// maxInterval.
@@ -37,7 +37,7 @@ var (
 		interval: 100 * time.Millisecond, factor: 2, maxInterval: time.Second, maxTries: 3,
 	}
 	// callRecordSlow is the same function as a normal activity, for a database that
-	// did not answer in time.
+	// did not respond in time.
 	callRecordSlow = callPolicy{
 		try: 10 * time.Second, total: 24 * time.Hour,
 		interval: time.Second, factor: 2, maxInterval: 30 * time.Second,
@@ -48,8 +48,8 @@ var (
 	callProvider = callPolicy{try: 45 * time.Second, interval: 2 * time.Second, factor: 2, maxInterval: time.Minute}
 	// callTask is a task on a node. The activity stays open until the relay
 	// completes it. A cancel does not wait for the node: the operation voids the
-	// task, and the agent stops when its lease is refused. Waiting would delay every
-	// decision about a dead node by the heartbeat timeout.
+	// task, and the agent stops when the API rejects its lease. Waiting would delay
+	// every decision about a silent node by the heartbeat timeout.
 	callTask = callPolicy{
 		interval: time.Second, factor: 2, maxInterval: 30 * time.Second, heartbeat: task.HeartbeatTimeout,
 	}
@@ -91,7 +91,7 @@ func remote(ctx workflow.Context, p callPolicy, budget time.Duration, id, summar
 }
 
 // onRecord runs a function of activities.Record: first as a local activity, which
-// costs one marker, then as a normal one if the database did not answer within a
+// costs one marker, then as a normal one if the database did not respond within a
 // workflow task.
 func onRecord(ctx workflow.Context, summary string, fn, in, out any) error {
 	err := workflow.ExecuteLocalActivity(local(ctx, summary), fn, in).Get(ctx, out)

@@ -12,20 +12,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// spec is the plan of the current phase.
-func (op *operation) spec() lifecycle.PhaseSpec {
-	switch {
-	case op.undoing:
-		return *op.plan.Undo
-	case op.phase < len(op.plan.Phases):
-		return op.plan.Phases[op.phase]
-	}
-	return lifecycle.PhaseSpec{}
-}
-
 // runPhase runs the current phase until it reaches its goal, an operator skips
 // it, or the operation is canceled. When the phase's budget ends or its work
-// fails for good, the operation parks.
+// fails permanently, the operation parks.
 func (op *operation) runPhase(ctx workflow.Context) error {
 	op.goalReached = nil
 	for {
@@ -38,7 +27,7 @@ func (op *operation) runPhase(ctx workflow.Context) error {
 			return err
 		}
 		if op.decision == nil {
-			repeat, err := op.settle(ctx, err)
+			repeat, err := op.endAttempt(ctx, err)
 			if err != nil {
 				return err
 			}
@@ -55,10 +44,10 @@ func (op *operation) runPhase(ctx workflow.Context) error {
 	}
 }
 
-// settle ends an attempt that no decision interrupted. After a failure it parks,
-// unless the phase is best effort. repeat means that the attempt is repeated. If
-// a decision is waiting afterwards, the phase has not ended.
-func (op *operation) settle(ctx workflow.Context, failure error) (repeat bool, err error) {
+// endAttempt ends an attempt that no decision interrupted. After a failure it parks,
+// unless the phase is best effort. repeat means that runPhase must repeat the
+// attempt. If a decision is pending afterwards, the phase has not ended.
+func (op *operation) endAttempt(ctx workflow.Context, failure error) (repeat bool, err error) {
 	if failure == nil {
 		op.mark(ctx, op.doneState(), "")
 		return false, nil
@@ -82,7 +71,7 @@ func (op *operation) settle(ctx workflow.Context, failure error) (repeat bool, e
 }
 
 // attempt runs the phase's work on a context that a decision cancels. It does
-// nothing when a decision is waiting already.
+// nothing when a decision is already pending.
 func (op *operation) attempt(ctx workflow.Context) error {
 	if op.decision != nil {
 		return nil
@@ -123,30 +112,9 @@ func (op *operation) announce(ctx workflow.Context) {
 	}
 }
 
-// begin marks the phase as running in the status.
-func (op *operation) begin(ctx workflow.Context) {
-	now := workflow.Now(ctx).UTC()
-	p := &op.status.Operation.Phases[op.phase]
-	p.State, p.Reason, p.EndedAt = lifecycle.PhaseRunning, "", nil
-	p.Attempt++
-	if p.StartedAt == nil {
-		p.StartedAt = &now
-	}
-	op.status.Operation.Status = lifecycle.OperationRunning
-	op.show(ctx)
-}
-
-// mark ends the phase in the status. The next write of the operation stores it.
-func (op *operation) mark(ctx workflow.Context, s lifecycle.PhaseState, reason string) {
-	now := workflow.Now(ctx).UTC()
-	p := &op.status.Operation.Phases[op.phase]
-	p.State, p.Reason, p.EndedAt = s, reason, &now
-	op.show(ctx)
-}
-
 // park waits for a decision, for the phase's goal, or for a lost task to return.
-// repeat is set when the lost task returned: the same step then finds it. park
-// returns errCanceled when the run is canceled meanwhile.
+// repeat is set when the lost task returned, because the same step then finds it.
+// park returns errCanceled if the run is canceled meanwhile.
 func (op *operation) park(ctx workflow.Context, cause error) (repeat bool, _ error) {
 	stuck := op.stuck(ctx, cause)
 	p := &op.status.Operation.Phases[op.phase]
@@ -173,14 +141,7 @@ func (op *operation) park(ctx workflow.Context, cause error) (repeat bool, _ err
 	return true, nil
 }
 
-// taskReturned reports whether the current step's lost task returned. Its event
-// may arrive before the activity's failure.
-func (op *operation) taskReturned(ctx workflow.Context) bool {
-	op.receiveEvents(ctx)
-	return op.returned[op.currentStep]
-}
-
-// decide takes the waiting decision. done means that the phase ended.
+// decide applies the pending decision. done means that the phase ended.
 func (op *operation) decide(ctx workflow.Context) (done bool, err error) {
 	d := *op.decision
 	op.unpark(ctx)
@@ -195,8 +156,8 @@ func (op *operation) decide(ctx workflow.Context) (done bool, err error) {
 		return true, nil
 	}
 	op.forced = d.Decision == lifecycle.DecisionForce
-	// Retry, force and extend give the node a new task, which must not run beside
-	// the old one.
+	// Retry, force and extend enqueue a new task, which must not run while the old
+	// one is open.
 	op.tries++
 	if !op.plan.Holds {
 		return false, nil
@@ -227,19 +188,4 @@ func (op *operation) undo(ctx workflow.Context) error {
 	err := op.runPhase(ctx)
 	op.closed = true
 	return err
-}
-
-// progress completes an advance: its number, so that a late repeat cannot undo a
-// newer one, and the whole status.
-func (op *operation) progress(a activities.Advance) activities.AdvanceInput {
-	op.advances++
-	a.Step, a.Document = op.advances, op.document()
-	return activities.AdvanceInput{Fence: op.claim.Fence, Advance: a}
-}
-
-// searchable upserts search attributes. It fails only on a key without a name.
-func (op *operation) searchable(ctx workflow.Context, updates ...temporal.SearchAttributeUpdate) {
-	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
-		workflow.GetLogger(ctx).Error("cannot set search attributes", "error", err.Error())
-	}
 }

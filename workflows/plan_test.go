@@ -287,12 +287,12 @@ func TestUndoCoversAttemptedCordon(t *testing.T) {
 	require.Contains(t, w.story(), "task workload.uncordon#2")
 }
 
-// TestDetails: the Web UI shows the phases, who is waited for, and each option
+// TestDetails checks that the Web UI shows the phases, who must act, and each option
 // with its command and the update's argument.
 func TestDetails(t *testing.T) {
 	t.Parallel()
 	plan, _ := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
-	op := &operation{in: lifecycle.OperationInput{OperationID: "op-1", NodeID: testNode}, plan: plan, phase: 1}
+	op := &state{in: lifecycle.OperationInput{OperationID: "op-1", NodeID: testNode}, plan: plan, phase: 1}
 	op.status.Node.Host = "gpu-17"
 	op.status.Operation = lifecycle.Operation{Action: lifecycle.ActionDrain, Status: lifecycle.OperationParked, Phases: plan.Statuses(),
 		Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: reasonDrainBlocked,

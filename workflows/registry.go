@@ -21,7 +21,7 @@ type Lifecycle = func(workflow.Context, lifecycle.OperationInput) (lifecycle.Ope
 
 // Entry is one registered workflow.
 type Entry struct {
-	// Type is the type name that histories hold.
+	// Type is the workflow's type name in histories.
 	Type string
 	// Run is the workflow function.
 	Run any
@@ -45,8 +45,9 @@ func lifecycleOf(a lifecycle.Action) Lifecycle {
 }
 
 // ReclaimStaleDispatch is one run of the reclaimer. A schedule starts it every
-// lifecycle.ReclaimInterval. It requeues, gives up or voids stale tasks. It keeps
-// no state between runs, so that a failed run only delays the next one.
+// lifecycle.ReclaimInterval. It requeues stale tasks, marks them lost or voids
+// them. It keeps no state between runs: after a failed run, the next one does the
+// same work.
 func ReclaimStaleDispatch(ctx workflow.Context) (activities.ReclaimSummary, error) {
 	var summary activities.ReclaimSummary
 	err := workflow.ExecuteActivity(

@@ -19,7 +19,7 @@ func (b *bed) signalAt(d time.Duration, event lifecycle.AgentEventName, incarnat
 	}, d)
 }
 
-// reissue is a bed in which the bundle was handed out.
+// reissue is a bed whose bundle was issued.
 func reissue(t *testing.T, from lifecycle.NodeState) *bed {
 	t.Helper()
 	b := setup(t, lifecycle.ActionReissueEnrollment, newWorld(from))
@@ -100,8 +100,8 @@ func TestReissueEnrollment(t *testing.T) {
 	})
 }
 
-// TestReissueParks lets each phase run out of time once. A retry brings it to
-// its end, and so does the event when it comes late.
+// TestReissueParks exceeds each phase's budget once. A retry completes the phase,
+// and so does the event when it arrives late.
 func TestReissueParks(t *testing.T) {
 	t.Parallel()
 	events := []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}
@@ -207,14 +207,14 @@ func TestReissueCanceled(t *testing.T) {
 	})
 }
 
-// TestReissueHint: until the node is back the operation says what it
-// waits for and what to type.
+// TestReissueHint checks that the details of a running reissue name the awaited event
+// and the command to run.
 func TestReissueHint(t *testing.T) {
 	t.Parallel()
 	b := reissue(t, lifecycle.NodeActive)
 	b.signalAt(2*time.Hour, lifecycle.EventFirstPoll, 2)
 	plan, _ := lifecycle.PlanOf(b.in.Action, b.in.Options)
-	op := &operation{in: b.in, plan: plan, phase: 1, status: lifecycle.OperationStatus{Operation: lifecycle.Operation{
+	op := &state{in: b.in, plan: plan, phase: 1, status: lifecycle.OperationStatus{Operation: lifecycle.Operation{
 		Action: b.in.Action, Status: lifecycle.OperationRunning, DeadlineAt: new(time.Time),
 		Phases: []lifecycle.Phase{{Name: lifecycle.PhaseBundle}, {Name: lifecycle.PhaseClaim}},
 	}}}

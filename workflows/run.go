@@ -2,7 +2,6 @@ package workflows
 
 import (
 	"errors"
-	"slices"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -13,53 +12,49 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// operation is the state of one running lifecycle action. Replay rebuilds all of
-// it.
+// operation is one running lifecycle action. Replay rebuilds all of it.
 type operation struct {
-	in     lifecycle.OperationInput
-	status lifecycle.OperationStatus
-	claim  activities.Claim
-	// plan comes with the claim and does not change during the run.
-	plan lifecycle.Plan
-	// answered is set when the claim succeeded or was refused; refused holds the
-	// refusal.
-	answered bool
-	refused  *schema.Error
-	// phase is the index of the current phase in the status. closed is set while no
-	// decision can be taken: before and after undo, while the outcome is recorded,
-	// and once the operation ended.
-	phase   int
-	undoing bool
-	closed  bool
-	// interrupt ends the current phase's work.
-	interrupt workflow.CancelFunc
-	// decision waits for the current phase to take it; taken is the last one that
-	// it took.
-	decision, taken *lifecycle.ResolveRequest
-	// tries counts the decisions that repeated node work. Each one gives the node a
-	// new task.
+	*state
+	decisions
+	inbox
+	// refused is the claim's rejection.
+	refused *schema.Error
+	// tries counts the decisions that repeated node work. Each one enqueues a new
+	// task.
 	tries  int
 	forced bool
-	// currentStep is the last step that was given to the node. returned holds the
-	// steps whose lost task returned.
-	currentStep string
-	returned    map[string]bool
-	// advances counts the advances written to the database.
-	advances int64
 	// cordonTried is set once this operation may have cordoned the node;
 	// wasCordoned when the node had a cordon before.
 	cordonTried, wasCordoned bool
 	facts                    inventory.Facts
 	probe                    inventory.ProbeReport
-	enrolled                 activities.Enrollment
 	// goalReached reports whether the current phase reached its goal while parked.
 	// It is nil for a phase that only a decision can end.
 	goalReached func(ctx workflow.Context) bool
 }
 
-// run is the skeleton of every lifecycle action: claim the node and answer the
-// caller, run the phases, record the outcome. A refused claim and a canceled
-// operation end normally. Only a defect fails the workflow.
+// state is the status of an operation and its position in the plan.
+type state struct {
+	in     lifecycle.OperationInput
+	status lifecycle.OperationStatus
+	claim  activities.Claim
+	// plan comes with the claim and does not change during the run.
+	plan lifecycle.Plan
+	// answered is set when the claim succeeded or was rejected.
+	answered bool
+	// phase is the index of the current phase in the status. closed is set while no
+	// decision is accepted: before and after undo, while the outcome is recorded,
+	// and once the operation ended.
+	phase   int
+	undoing bool
+	closed  bool
+	// advances counts the advances written to the database.
+	advances int64
+}
+
+// run is the skeleton of every lifecycle action: it claims the node, responds to the
+// caller, runs the phases and records the outcome. A rejected claim and a canceled
+// operation end the workflow normally. Only a defect fails it.
 func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
 	op := newOperation(ctx, in)
 	if err := op.registerHandlers(ctx); err != nil {
@@ -76,7 +71,7 @@ func run(ctx workflow.Context, a lifecycle.Action, in lifecycle.OperationInput) 
 func newOperation(ctx workflow.Context, in lifecycle.OperationInput) *operation {
 	info := workflow.GetInfo(ctx)
 	started := info.WorkflowStartTime.UTC()
-	return &operation{in: in, returned: map[string]bool{}, status: lifecycle.OperationStatus{
+	s := &state{in: in, status: lifecycle.OperationStatus{
 		Operation: lifecycle.Operation{
 			OperationID: in.OperationID, WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID,
 			Action: in.Action, Status: lifecycle.OperationAccepted, Actor: in.Actor, Reason: in.Reason,
@@ -84,11 +79,12 @@ func newOperation(ctx workflow.Context, in lifecycle.OperationInput) *operation 
 		},
 		Node: lifecycle.NodeRef{NodeID: in.NodeID, Host: in.Host},
 	}}
+	return &operation{state: s, decisions: decisions{state: s}, inbox: inbox{state: s, returned: map[string]bool{}}}
 }
 
-// claimNode claims the node and takes over the plan that the claim computed. A
-// refusal is kept for the caller's answer. The claim runs on a disconnected
-// context: a claim whose result is lost could not be undone.
+// claimNode claims the node and stores the plan that the claim computed. It stores a
+// rejection for the response to the caller. The claim runs on a disconnected context,
+// because a claim whose result is lost could not be undone.
 func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -145,7 +141,7 @@ func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationSt
 }
 
 func (op *operation) fenced(ctx workflow.Context) (lifecycle.OperationStatus, error) {
-	return op.close(ctx, lifecycle.OperationFailed, "a newer operation owns the node")
+	return op.close(ctx, lifecycle.OperationFailed, "a newer operation holds the node")
 }
 
 // complete records success, which is the plan's last phase.
@@ -167,7 +163,7 @@ func (op *operation) completed() activities.Finish {
 }
 
 // rollBack undoes the phases and restores the state at the start. It always
-// records the outcome, unless another operation owns the node.
+// records the outcome, unless another operation holds the node.
 func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
 	op.mark(ctx, lifecycle.PhaseCanceled, "canceled")
 	if op.plan.Holds {
@@ -229,7 +225,7 @@ func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f a
 	return op.close(ctx, f.Status, f.Outcome)
 }
 
-// close ends the workflow after the pending updates got their answers. A canceled
+// close ends the workflow after all pending updates have returned. A canceled
 // operation closes as Canceled, with its status in the details.
 func (op *operation) close(ctx workflow.Context, s lifecycle.OperationState, outcome string) (lifecycle.OperationStatus, error) {
 	now := workflow.Now(ctx).UTC()
@@ -246,24 +242,4 @@ func (op *operation) close(ctx workflow.Context, s lifecycle.OperationState, out
 		return op.status, temporal.NewCanceledError(op.status)
 	}
 	return op.status, nil
-}
-
-// document returns a copy of the whole status, for the database. A local activity
-// runs beside the workflow's coroutines, so it must not share their state.
-func (op *operation) document() *lifecycle.OperationStatus {
-	copied := clone(op.status)
-	return &copied
-}
-
-func clone(s lifecycle.OperationStatus) lifecycle.OperationStatus {
-	s.Operation.Phases = slices.Clone(s.Operation.Phases)
-	return s
-}
-
-// name is how an operator names the node.
-func (op *operation) name() string {
-	if op.status.Node.Host != "" {
-		return op.status.Node.Host
-	}
-	return op.in.NodeID
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// stuck says why the current phase is parked and what may be decided.
+// stuck returns why the current phase is parked, who must act, and the possible
+// decisions.
 func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	spec, e := op.spec(), failureOf(cause)
 	s := lifecycle.Stuck{
@@ -44,13 +45,14 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	return s
 }
 
-// timedOut names a phase's timeout by the party that did not answer.
+// timedOut returns the reason and message of a phase that exceeded its budget. They
+// name the party that did not respond.
 func timedOut(spec lifecycle.PhaseSpec) (reason, message string) {
 	switch spec.WaitingOn {
 	case lifecycle.AttentionAgent, lifecycle.AttentionCompensation:
-		return string(schema.KindAgentSilent), fmt.Sprintf("the node's agent did not answer within %s", spec.Budget)
+		return string(schema.KindAgentSilent), fmt.Sprintf("the node's agent did not respond within %s", spec.Budget)
 	case lifecycle.AttentionProvider:
-		return "provider_silent", fmt.Sprintf("the provider did not answer within %s", spec.Budget)
+		return "provider_silent", fmt.Sprintf("the provider did not respond within %s", spec.Budget)
 	}
 	return reasonTimeout, fmt.Sprintf("not done within %s", spec.Budget)
 }

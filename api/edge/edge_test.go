@@ -168,7 +168,7 @@ func TestStrictBodies(t *testing.T) {
 	}})
 	assert.Equal(t, http.StatusOK, do(h, http.MethodPost, "/x", ` {"name": "a\\u0000", "count": 1} `).Code)
 	for name, c := range map[string]struct{ body, reason, says string }{
-		"unknown field":       {`{"name":"a","colour":"red"}`, "malformed_body", "unknown field colour"},
+		"unknown field":       {`{"name":"a","color":"red"}`, "malformed_body", "unknown field color"},
 		"repeated field":      {`{"name":"a","name":"b"}`, "malformed_body", "name appears twice"},
 		"wrong type":          {`{"count":"x"}`, "malformed_body", "count has the wrong type"},
 		"trailing data":       {`{"name":"a"} {}`, "malformed_body", ""},

@@ -65,8 +65,8 @@ func correlationID(h http.Header) string {
 	return schema.NewID()
 }
 
-// log writes the request's line: names and numbers, never a header, a body or the
-// raw path.
+// log writes the request's line. It contains names and numbers, never a header, a
+// body or the raw path.
 func (s *server) log(r *http.Request, rec *record, status int, took time.Duration) {
 	level := levelOf(status, rec.quiet)
 	if !s.cfg.Log.Enabled(r.Context(), level) {

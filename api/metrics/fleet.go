@@ -40,8 +40,8 @@ const (
 
 // FleetCollector publishes gauges about the whole fleet, read from the database
 // by a scrape at most once every 15 seconds. Only the leader among the processes
-// publishes them, so that a sum over all processes counts the fleet once. When
-// the database does not answer, the gauges are absent instead of outdated.
+// publishes them, so that a sum over all processes counts the fleet once. If
+// the database does not respond, the gauges are absent instead of outdated.
 type FleetCollector struct {
 	counts  Counts
 	leading func() bool

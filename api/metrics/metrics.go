@@ -14,8 +14,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// ResultIssued is the result of a certificate request that succeeded. Refusals
-// count under their kind.
+// ResultIssued is the result of a certificate request that succeeded. Rejections are
+// counted by their kind.
 const ResultIssued = "issued"
 
 // Metrics are the API's own counters. All methods are safe for concurrent use.
@@ -35,7 +35,7 @@ type Metrics struct {
 	outboxAge  prometheus.Gauge
 }
 
-// New registers the metrics. It panics when reg holds one of them already.
+// New registers the metrics. It panics if reg already has one of them.
 func New(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -73,7 +73,7 @@ func New(reg prometheus.Registerer) *Metrics {
 }
 
 // startAtZero creates the series that alerts watch before their first event, so
-// that a rate over them sees it.
+// that a rate includes it.
 func (m *Metrics) startAtZero() {
 	for _, reason := range []string{schema.ReasonNoCertificate, schema.ReasonUnknownIssuer, schema.ReasonIssuerRetired, schema.ReasonExpired,
 		schema.ReasonSerialSuperseded, schema.ReasonNodeLocked, schema.ReasonNodeRemoved, schema.ReasonIdentityMismatch, schema.ReasonResultSignature} {
@@ -143,7 +143,7 @@ func (m *Metrics) Issued(via trust.IssueMethod, err error) {
 	}
 }
 
-// Budget counts a decision of the issuance budget and sets what it has left.
+// Budget counts a decision of the issuance budget and sets its remaining tokens.
 func (m *Metrics) Budget(priority string, granted bool, left float64) {
 	outcome := budgetRefused
 	if granted {
@@ -156,11 +156,11 @@ func (m *Metrics) Budget(priority string, granted bool, left float64) {
 // Limited counts a request over the limit of a node or a remote address.
 func (m *Metrics) Limited(limit string) { m.limited.WithLabelValues(limit).Inc() }
 
-// IdentityRefused counts a refused identity.
+// IdentityRefused counts a rejected identity.
 func (m *Metrics) IdentityRefused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
 
 // Relayed counts one attempt to deliver a message: delivered, orphaned or failed.
 func (m *Metrics) Relayed(kind, outcome string) { m.outbox.WithLabelValues(kind, outcome).Inc() }
 
-// OutboxAge sets the age of the oldest message still to be delivered.
+// OutboxAge sets the age of the oldest undelivered message.
 func (m *Metrics) OutboxAge(age time.Duration) { m.outboxAge.Set(max(0, age.Seconds())) }

@@ -26,17 +26,17 @@ import (
 
 // fakeTrust is the Grants, VerifierSets and Heartbeater of a test.
 type fakeTrust struct {
-	mu     sync.Mutex
-	why    error // Ready and Sign return it
-	mended chan struct{}
-	grants []task.Grant
-	sets   []trust.StoredSet
-	answer func(task.Owner, nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error)
-	beats  []nodeapi.TaskHeartbeat
+	mu         sync.Mutex
+	why        error // Ready and Sign return it
+	repaired   chan struct{}
+	grants     []task.Grant
+	sets       []trust.StoredSet
+	answer     func(task.Owner, nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error)
+	heartbeats []nodeapi.TaskHeartbeat
 }
 
 func newFakeTrust() *fakeTrust {
-	return &fakeTrust{mended: make(chan struct{}), sets: []trust.StoredSet{aSet(1)}}
+	return &fakeTrust{repaired: make(chan struct{}), sets: []trust.StoredSet{aSet(1)}}
 }
 
 func aSet(version int64) trust.StoredSet {
@@ -49,15 +49,15 @@ func (f *fakeTrust) fail(why error) {
 	defer f.mu.Unlock()
 	f.why = why
 	if why == nil {
-		close(f.mended)
-		f.mended = make(chan struct{})
+		close(f.repaired)
+		f.repaired = make(chan struct{})
 	}
 }
 
 func (f *fakeTrust) Ready() (<-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.mended, f.why
+	return f.repaired, f.why
 }
 
 func (f *fakeTrust) Sign(g task.Grant) (grant, key json.RawMessage, err error) {
@@ -97,7 +97,7 @@ func (f *fakeTrust) setSets(sets ...trust.StoredSet) {
 func (f *fakeTrust) RecordHeartbeat(_ context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.beats = append(f.beats, b)
+	f.heartbeats = append(f.heartbeats, b)
 	return f.answer(o, b)
 }
 
@@ -131,8 +131,8 @@ func TestNoDispatchWithoutGrant(t *testing.T) {
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 1 }, soon, time.Millisecond)
 	s.wakes.wake(s.node.NodeID)
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 2 }, soon, time.Millisecond)
-	beat := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
-	assert.Equal(t, http.StatusNoContent, beat.status)
+	heartbeat := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
+	assert.Equal(t, http.StatusNoContent, heartbeat.status)
 	short := receive(t, s.poll(t.Context(), waitFor(0)))
 	assert.Equal(t, http.StatusNoContent, short.status)
 	assert.Zero(t, looks.Load())
@@ -190,34 +190,34 @@ func TestProgressHeartbeatsActivity(t *testing.T) {
 	owner := task.Owner{WorkflowID: "w", RunID: "r", ActivityID: "a"}
 	nodeTask := schema.NewID()
 	type row struct {
-		due        bool
-		stands     wire.ProgressResponse
-		beat       nodeapi.ActivityState
-		beatErr    error
-		toldErr    error
-		want       wire.ProgressResponse
-		beats      int
-		told       []nodeapi.ActivityState
-		noteInLogs string
+		due          bool
+		previous     wire.ProgressResponse
+		state        nodeapi.ActivityState
+		heartbeatErr error
+		storeErr     error
+		want         wire.ProgressResponse
+		heartbeats   int
+		stored       []nodeapi.ActivityState
+		noteInLogs   string
 	}
 	lost := errors.New("no temporal")
 	for name, r := range map[string]row{
 		"not due":                 {},
-		"nothing new":             {due: true, beats: 1},
-		"paused":                  {due: true, beats: 1, beat: nodeapi.ActivityState{Paused: true}, want: wire.ProgressResponse{Paused: true}, told: []nodeapi.ActivityState{{Paused: true}}},
-		"paused as before":        {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beat: nodeapi.ActivityState{Paused: true}, want: wire.ProgressResponse{Paused: true}},
-		"paused, not due":         {stands: wire.ProgressResponse{Paused: true}, want: wire.ProgressResponse{Paused: true}},
-		"unpaused":                {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, told: []nodeapi.ActivityState{{}}},
-		"cancelled":               {due: true, beats: 1, beat: nodeapi.ActivityState{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{Cancel: true}}},
-		"operator's cancel":       {due: true, beats: 1, stands: wire.ProgressResponse{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{}}},
-		"temporal unavailable":    {due: true, beats: 1, stands: wire.ProgressResponse{Paused: true}, beatErr: lost, want: wire.ProgressResponse{Paused: true}, noteInLogs: "heartbeat_error"},
-		"storing the state fails": {due: true, beats: 1, beat: nodeapi.ActivityState{Cancel: true}, toldErr: lost, want: wire.ProgressResponse{Cancel: true}, told: []nodeapi.ActivityState{{Cancel: true}}, noteInLogs: "activity_state_error"},
+		"nothing new":             {due: true, heartbeats: 1},
+		"paused":                  {due: true, heartbeats: 1, state: nodeapi.ActivityState{Paused: true}, want: wire.ProgressResponse{Paused: true}, stored: []nodeapi.ActivityState{{Paused: true}}},
+		"paused as before":        {due: true, heartbeats: 1, previous: wire.ProgressResponse{Paused: true}, state: nodeapi.ActivityState{Paused: true}, want: wire.ProgressResponse{Paused: true}},
+		"paused, not due":         {previous: wire.ProgressResponse{Paused: true}, want: wire.ProgressResponse{Paused: true}},
+		"unpaused":                {due: true, heartbeats: 1, previous: wire.ProgressResponse{Paused: true}, stored: []nodeapi.ActivityState{{}}},
+		"canceled":                {due: true, heartbeats: 1, state: nodeapi.ActivityState{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, stored: []nodeapi.ActivityState{{Cancel: true}}},
+		"operator's cancel":       {due: true, heartbeats: 1, previous: wire.ProgressResponse{Cancel: true}, want: wire.ProgressResponse{Cancel: true}, stored: []nodeapi.ActivityState{{}}},
+		"temporal unavailable":    {due: true, heartbeats: 1, previous: wire.ProgressResponse{Paused: true}, heartbeatErr: lost, want: wire.ProgressResponse{Paused: true}, noteInLogs: "heartbeat_error"},
+		"storing the state fails": {due: true, heartbeats: 1, state: nodeapi.ActivityState{Cancel: true}, storeErr: lost, want: wire.ProgressResponse{Cancel: true}, stored: []nodeapi.ActivityState{{Cancel: true}}, noteInLogs: "activity_state_error"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told []nodeapi.ActivityState
+			var stored []nodeapi.ActivityState
 			s := newSite(t, &fakeStore{
 				progressed: func(p task.Progress) (nodeapi.ProgressResult, error) {
-					out := nodeapi.ProgressResult{Response: r.stands}
+					out := nodeapi.ProgressResult{Response: r.previous}
 					if r.due {
 						out.Owner = &owner
 					}
@@ -225,22 +225,22 @@ func TestProgressHeartbeatsActivity(t *testing.T) {
 				},
 				setState: func(id string, b nodeapi.ActivityState) error {
 					assert.Equal(t, nodeTask, id)
-					told = append(told, b)
-					return r.toldErr
+					stored = append(stored, b)
+					return r.storeErr
 				},
 			})
 			s.trust.answer = func(o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 				assert.Equal(t, owner, o)
 				assert.Equal(t, nodeapi.TaskHeartbeat{Status: task.Running, Message: "half", Epoch: 2}, b)
-				return r.beat, r.beatErr
+				return r.state, r.heartbeatErr
 			}
 			a := call(t, s.client(s.cert()), http.MethodPost, s.path("/tasks/"+nodeTask+"/progress"), task.Progress{LeaseEpoch: 2, Message: "half"})
 			require.Equal(t, http.StatusOK, a.status, string(a.body))
 			var got wire.ProgressResponse
 			require.NoError(t, json.Unmarshal(a.body, &got))
 			assert.Equal(t, r.want, got)
-			assert.Len(t, s.trust.beats, r.beats)
-			assert.Equal(t, r.told, told)
+			assert.Len(t, s.trust.heartbeats, r.heartbeats)
+			assert.Equal(t, r.stored, stored)
 			if r.noteInLogs != "" {
 				require.Eventually(t, func() bool { return strings.Contains(s.log.String(), r.noteInLogs) }, soon, time.Millisecond)
 			}

@@ -51,14 +51,14 @@ func TestEnroll(t *testing.T) {
 	text, id, hash := trust.NewToken()
 	key := newKey(t)
 	a := call(t, s.client(nil), http.MethodPost, s.path("/enroll"),
-		wire.EnrollRequest{Token: text, CSR: csr(t, key, nil), AgentVersion: "v1.2.3"}, wire.HeaderCorrelationID, "enrol-1")
+		wire.EnrollRequest{Token: text, CSR: csr(t, key, nil), AgentVersion: "v1.2.3"}, wire.HeaderCorrelationID, "enroll-1")
 	require.Equal(t, http.StatusOK, a.status, string(a.body))
 	assert.Equal(t, "no-store", a.header.Get("Cache-Control"))
 
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
 	assert.Equal(t, nodeapi.TokenClaim{NodeID: s.node.NodeID, TokenID: id, Hash: hash, SPKI: schema.SHA256Hex(spki),
-		CorrelationID: "enrol-1", AgentVersion: "v1.2.3", RemoteAddr: "127.0.0.1"}, claim)
+		CorrelationID: "enroll-1", AgentVersion: "v1.2.3", RemoteAddr: "127.0.0.1"}, claim)
 	var answer wire.EnrollResponse
 	require.NoError(t, json.Unmarshal(a.body, &answer))
 	block, _ := pem.Decode([]byte(answer.Certificate))
@@ -211,7 +211,7 @@ func csrWithAttribute(tb testing.TB, key *ecdsa.PrivateKey) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// If Vault is unavailable after the claim, the error tells the agent to repeat the
+// If Vault is unavailable after the claim, the error asks the agent to repeat the
 // request with the same key.
 func TestEnrollWhileVaultIsUnavailable(t *testing.T) {
 	var claims []nodeapi.TokenClaim

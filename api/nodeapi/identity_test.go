@@ -38,10 +38,10 @@ func TestValidCertificate(t *testing.T) {
 // reason, the error envelope and a log line with the certificate's facts.
 func TestCertificateRejections(t *testing.T) {
 	s := newSite(t, &fakeStore{})
-	foreign, other := newCA(t, "somebody's CA"), s.node
+	foreign, other := newCA(t, "foreign CA"), s.node
 	other.NodeID = schema.NewID()
-	stranger := s.node
-	stranger.Env = "prod"
+	otherEnv := s.node
+	otherEnv.Env = "prod"
 	spoil := func(change func(*x509.Certificate)) *tls.Certificate { return s.nodeCA.leaf(t, s.node, change) }
 	uri := func(text string) func(*x509.Certificate) {
 		return func(c *x509.Certificate) {
@@ -78,7 +78,7 @@ func TestCertificateRejections(t *testing.T) {
 		"incarnation 01":      {spoil(uri("spiffe://test/node/" + s.node.NodeID + "/01")), schema.ReasonIdentityMismatch},
 		"not a node":          {spoil(uri("spiffe://test/worker/" + s.node.NodeID + "/1")), schema.ReasonIdentityMismatch},
 		"another node":        {s.nodeCA.leaf(t, other, nil), schema.ReasonIdentityMismatch},
-		"another environment": {s.nodeCA.leaf(t, stranger, nil), schema.ReasonIdentityMismatch},
+		"another environment": {s.nodeCA.leaf(t, otherEnv, nil), schema.ReasonIdentityMismatch},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := s.client(c.cert)
@@ -121,7 +121,7 @@ func (s *site) refusals() map[string]refusalLine {
 }
 
 // The log distinguishes a missing or invalid identity, a fenced node and a forwarded
-// identity, and contains the facts of the presented certificate (S-CRT-16, -17).
+// identity, and contains the facts of the presented certificate.
 func TestRejectionsLogCertificate(t *testing.T) {
 	var fenced string
 	s := newSite(t, &fakeStore{authenticate: func(id trust.Identity, f trust.CertFacts) (nodeapi.Caller, error) {
@@ -130,7 +130,7 @@ func TestRejectionsLogCertificate(t *testing.T) {
 		}
 		return nodeapi.Caller{NodeID: id.NodeID}, nil
 	}})
-	foreign := newCA(t, "somebody's CA").leaf(t, s.node, nil)
+	foreign := newCA(t, "foreign CA").leaf(t, s.node, nil)
 	retired := newCA(t, "node CA 0")
 	s.issuer.retired = []*x509.Certificate{retired.cert}
 	for reason, c := range map[string]struct {
@@ -165,7 +165,7 @@ func TestRejectionsLogCertificate(t *testing.T) {
 			require.Equal(t, s.node.NodeID, line.NodeID)
 		}
 	}
-	require.Len(t, s.refusals(), 9, "each cause is told from the others")
+	require.Len(t, s.refusals(), 9, "each cause has its own reason")
 }
 
 func TestStoreRejections(t *testing.T) {

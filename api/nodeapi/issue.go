@@ -85,8 +85,8 @@ func issueHandler[Req, Claim any](a *certificates, i issuance[Req, Claim]) edge.
 }
 
 // issue signs a claimed certificate and stores it in the pending slot. The claim
-// outlives every failure from here on, so the same key may ask again. A
-// certificate that was signed but not stored is never accepted.
+// outlives every failure from here on, so a request with the same key
+// may be repeated. A certificate that was signed but not stored is never accepted.
 func (a *certificates) issue(r *http.Request, method trust.IssueMethod, claimed ClaimResult, csr *x509.CertificateRequest) (wire.EnrollResponse, error) {
 	var none wire.EnrollResponse
 	id := trust.Identity{Env: a.cfg.Env, NodeID: claimed.NodeID, Incarnation: claimed.Incarnation}
@@ -126,8 +126,8 @@ func mintRecoveryToken(nodeID string, now time.Time) (text string, m trust.Minte
 }
 
 // admitAnonymous rate-limits a request without a certificate by its remote
-// address and by node. The node's limit is per address, so a stranger cannot
-// exhaust it.
+// address and by node. The node's limit is per address, so a client at
+// another address cannot exhaust it.
 func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request) (requester, error) {
 	annotatePathNode(r)
 	if err := a.limitRemote(w, r); err != nil {

@@ -238,8 +238,7 @@ func TestInvalidPolls(t *testing.T) {
 	s.parked(0)
 }
 
-// A request without a body tells an operator whether the node's identity is
-// accepted. It dispatches nothing and is not recorded as a poll.
+// A request without a body checks only whether the node's identity is accepted. It dispatches nothing and is not recorded as a poll.
 func TestProbeDispatchesNothing(t *testing.T) {
 	s := newSite(t, &fakeStore{
 		next: func([]string) (*nodeapi.Dispatch, error) {

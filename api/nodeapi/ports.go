@@ -18,7 +18,7 @@ import (
 //
 // A claim reserves an identity for the key of one certificate request before
 // anything is signed. Repeating it with the same key returns the same claim, so
-// an agent that lost the response may ask again until the certificate's first
+// an agent that lost the response may repeat the request until the certificate's first
 // use. A key that another node has used is KindInvalidRequest with reason
 // key_in_use, because one machine is then a copy of the other.
 type Identities interface {

@@ -214,8 +214,8 @@ func TestIssueBudget(t *testing.T) {
 	assert.InDelta(t, 3, s.metric("gpuaas_enrollments_total", "rate_limited"), 0)
 }
 
-// A node and a remote address are rate-limited. A stranger cannot exhaust the limit
-// of a node at another address.
+// A node and a remote address are rate-limited. A client at another
+// address cannot exhaust a node's limit.
 func TestRequestLimits(t *testing.T) {
 	s := newSiteWith(t, &fakeStore{}, func(c *nodeapi.Config) { c.NodeRate, c.RemoteRate, c.IssueRate = 0.1, 2.5, 1e4 })
 	c := s.client(s.cert())

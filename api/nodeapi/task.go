@@ -154,7 +154,7 @@ func checkResult(r *task.Result) error {
 	switch r.Status {
 	case task.Succeeded, task.Failed, task.Canceled:
 	default:
-		return invalidRequest("bad_status", "status must be succeeded, failed or cancelled")
+		return invalidRequest("bad_status", "status must be \"succeeded\", \"failed\" or \"cancelled\"")
 	}
 	if len(r.OutputTail) > task.MaxOutputTail {
 		return invalidRequest("bad_output_tail", "output_tail has more than %d bytes", task.MaxOutputTail)

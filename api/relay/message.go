@@ -54,7 +54,7 @@ func (m Message) outcome(err error) string {
 	if e.Kind != schema.KindNotFound {
 		return outcomeFailed
 	}
-	if m.Event != nil || e.Reason == schema.ReasonSettled {
+	if m.Event != nil || e.Reason == schema.ReasonActivityClosed {
 		return outcomeDelivered
 	}
 	return outcomeOrphaned

@@ -172,8 +172,8 @@ func eventually(t *testing.T, ok func() bool) {
 
 func TestDeliveryOutcomes(t *testing.T) {
 	gone := schema.NewError(schema.KindNotFound, "gone")
-	settled := schema.NewError(schema.KindNotFound, "gone").WithReason(schema.ReasonSettled)
-	answers := map[int64]error{1: nil, 2: nil, 3: gone, 4: gone, 5: settled}
+	closed := schema.NewError(schema.KindNotFound, "gone").WithReason(schema.ReasonActivityClosed)
+	answers := map[int64]error{1: nil, 2: nil, 3: gone, 4: gone, 5: closed}
 	b := newBox(event(1, "a"), result(2, "b"), event(3, "c"), result(4, "d"), result(5, "e"))
 	c, _ := run(t, b, &fakeTemporal{answer: func(_ context.Context, _ string, id int64) error { return answers[id] }})
 	for id, want := range map[int64]string{1: "delivered", 2: "delivered", 3: "delivered", 4: "orphaned", 5: "delivered"} {

@@ -43,7 +43,7 @@ func TestLists(t *testing.T) {
 	assert.True(t, page.More)
 	r.ask(http.MethodGet, "/audit/streams/"+m.id+"?after=3&limit=1000", nil).into(t, &page)
 	assert.False(t, page.More)
-	for _, path := range []string{"/nodes/nobody", "/nodes/" + schema.NewID(), "/audit?node=nobody", "/operations?node=nobody", "/nodes/a%20b"} {
+	for _, path := range []string{"/nodes/unknown", "/nodes/" + schema.NewID(), "/audit?node=unknown", "/operations?node=unknown", "/nodes/a%20b"} {
 		a := r.ask(http.MethodGet, path, nil)
 		assert.Equal(t, http.StatusNotFound, a.status, path)
 		assert.Equal(t, schema.KindNotFound, a.refusal(t).Code)

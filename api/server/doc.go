@@ -1,5 +1,5 @@
 // Package server is the gpuaas-api program: its configuration, the wiring of
 // adapters to the ports of the node API and the admin API, and how it runs.
 //
-// Start at run.go. wire.go is the only place where adapters meet ports.
+// Start at run.go. Only wire.go connects adapters to ports.
 package server

@@ -83,13 +83,13 @@ type cluster struct {
 	url string
 	ca  *authority
 	// between, when set, wraps the node API's identities.
-	between func(nodeapi.Identities) nodeapi.Identities
-	archive string              // the agent package, when set
-	tokens  string              // the tokens file, when set
-	issuer  nodeapi.Issuer      // replaces ca, when set
-	beats   nodeapi.Heartbeater // in the place of Temporal
-	grants  nodeapi.Grants      // replaces ca together with signer, when set
-	signer  verifierset.Signer
+	between    func(nodeapi.Identities) nodeapi.Identities
+	archive    string              // the agent package, when set
+	tokens     string              // the tokens file, when set
+	issuer     nodeapi.Issuer      // replaces ca, when set
+	heartbeats nodeapi.Heartbeater // in the place of Temporal
+	grants     nodeapi.Grants      // replaces ca together with signer, when set
+	signer     verifierset.Signer
 }
 
 func newCluster(tb testing.TB) *cluster {
@@ -100,7 +100,7 @@ func newCluster(tb testing.TB) *cluster {
 // newClusterWith is newCluster with its first verifier set.
 func newClusterWith(tb testing.TB, first trust.StoredSet) *cluster {
 	tb.Helper()
-	c := &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb), beats: &fakeBeats{}}
+	c := &cluster{tb: tb, url: pgtest.New(tb, store.Migrate), ca: newAuthority(tb), heartbeats: &fakeHeartbeats{}}
 	s, err := store.Open(tb.Context(), store.Config{URL: c.url})
 	require.NoError(tb, err)
 	defer s.Close()
@@ -143,13 +143,13 @@ func (c *cluster) replica() *replica {
 	require.NoError(c.tb, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	hearing, deafen := context.WithCancel(ctx)
-	heard := make(chan struct{})
+	listening, stopListening := context.WithCancel(ctx)
+	stopped := make(chan struct{})
 	group.Go(func() {
-		defer close(heard)
-		_ = r.listener.Run(hearing)
+		defer close(stopped)
+		_ = r.listener.Run(listening)
 	})
-	r.deafen = func() { deafen(); <-heard }
+	r.deafen = func() { stopListening(); <-stopped }
 	group.Go(func() { _ = r.store.Sweep(ctx, r.listener) })
 	grants, signer := c.grants, c.signer
 	if grants == nil {
@@ -183,16 +183,16 @@ func (c *cluster) replica() *replica {
 	r.node = "https://localhost:" + port
 	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", c.tokens)
 	require.NoError(c.tb, err)
-	desk := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
+	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
 		Store: newAdminStore(r.store), Views: r.store.Admin, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store, Heartbeats: r.store, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
-		Grants: grants, VerifierSets: r.sets, Heartbeater: c.beats,
-		IssueRate: 1e5, NodeRate: 1e5, Bundles: desk, Packages: agent.served()})
+		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
+		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.served()})
 	cert := c.ca.server()
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	group.Go(func() { _ = server.ServeTLS(ln, "", "") })
-	admin := httptest.NewServer(desk.Handler())
+	admin := httptest.NewServer(adminAPI.Handler())
 	r.admin = admin.URL + "/api/v1/admin"
 	c.tb.Cleanup(func() {
 		_ = server.Close()

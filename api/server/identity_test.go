@@ -30,7 +30,7 @@ func TestRenewal(t *testing.T) {
 	key := newKey(t)
 	req := h.renewal(t, key)
 	lost := certificate(t, r.post(h, "/certificates/renew", req), key)
-	r.works(h) // the answer was lost: the old one still serves
+	r.works(h) // the response was lost: the old certificate is still valid
 	a := r.post(h, "/certificates/renew", req)
 	before := *h
 	old := h.answer
@@ -41,7 +41,7 @@ func TestRenewal(t *testing.T) {
 		schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
 	r.works(h)
 	r.refusal(r.post(&before, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
-	r.works(h) // a request that was on its way locks nobody
+	r.works(h) // a request that was in flight does not lock the node
 	r.refusal(r.post(h, "/certificates/renew", h.renewal(t, key)), schema.KindInvalidRequest, "csr_key_in_use")
 	other := r.holder()
 	stolen := newKey(t)
@@ -70,9 +70,9 @@ func TestRecovery(t *testing.T) {
 	wrong.answer.RecoveryToken, _, _ = trust.NewToken()
 	unknownToken := a.bare(h, "/recover", wrong.rescue(t, key))
 	a.refusal(unknownToken, schema.KindUnauthenticated, "token_unknown")
-	nobody := *h
-	nobody.id = schema.NewID()
-	unknownNode := a.bare(&nobody, "/recover", nobody.rescue(t, key))
+	unknown := *h
+	unknown.id = schema.NewID()
+	unknownNode := a.bare(&unknown, "/recover", unknown.rescue(t, key))
 	assert.Equal(t, unknownToken.refusal(t).Message, unknownNode.refusal(t).Message, "an unknown node looks like an unknown token")
 	older := *h
 	older.answer.Incarnation++

@@ -29,9 +29,9 @@ func program(c *config) daemon.Program {
 	}
 }
 
-// start takes the listen addresses first, so that a port in use is reported at
-// once. The admin API answers 503 until every part is connected; the node API,
-// whose certificate comes from Vault, accepts connections after that.
+// start takes the listen addresses first, so that a port in use is reported
+// immediately. The admin API returns 503 until every service is connected. The node
+// API, whose certificate is issued by Vault, accepts connections after that.
 func start(ctx context.Context, p *daemon.Process, c *config) error {
 	a, err := newApp(p, c)
 	if err != nil {

@@ -148,28 +148,28 @@ func TestLostNotificationsMissNothing(t *testing.T) {
 	assert.Empty(t, want)
 }
 
-// fakeBeats is an activity that a test pauses or cancels.
-type fakeBeats struct {
+// fakeHeartbeats is an activity that a test pauses or cancels.
+type fakeHeartbeats struct {
 	mu     sync.Mutex
 	answer nodeapi.ActivityState
 	err    error
 	owners []task.Owner
 }
 
-func (f *fakeBeats) RecordHeartbeat(_ context.Context, o task.Owner, _ nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
+func (f *fakeHeartbeats) RecordHeartbeat(_ context.Context, o task.Owner, _ nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.owners = append(f.owners, o)
 	return f.answer, f.err
 }
 
-func (f *fakeBeats) set(a nodeapi.ActivityState, err error) {
+func (f *fakeHeartbeats) set(a nodeapi.ActivityState, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answer, f.err = a, err
 }
 
-func (f *fakeBeats) made() int {
+func (f *fakeHeartbeats) made() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.owners)
@@ -180,8 +180,8 @@ func (f *fakeBeats) made() int {
 // succeeds while Temporal is unavailable.
 func TestPauseReachesTheAgent(t *testing.T) {
 	c := newCluster(t)
-	beats := &fakeBeats{answer: nodeapi.ActivityState{Paused: true}}
-	c.beats = beats
+	heartbeats := &fakeHeartbeats{answer: nodeapi.ActivityState{Paused: true}}
+	c.heartbeats = heartbeats
 	a, b := c.replica(), c.replica()
 	m := a.enrolled()
 	taskID, attach := a.task(m)
@@ -200,21 +200,21 @@ func TestPauseReachesTheAgent(t *testing.T) {
 	assert.True(t, progress(a).Paused)
 	assert.True(t, progress(b).Paused, "noted")
 	assert.True(t, progress(a).Paused)
-	assert.Equal(t, 1, beats.made())
-	assert.Equal(t, []task.Owner{{WorkflowID: lifecycle.NodeWorkflowID("gpu-17", m.id), RunID: "run", ActivityID: "probe"}}, beats.owners)
+	assert.Equal(t, 1, heartbeats.made())
+	assert.Equal(t, []task.Owner{{WorkflowID: lifecycle.NodeWorkflowID("gpu-17", m.id), RunID: "run", ActivityID: "probe"}}, heartbeats.owners)
 
 	due()
-	beats.set(nodeapi.ActivityState{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is unavailable"))
+	heartbeats.set(nodeapi.ActivityState{}, schema.NewError(schema.KindServiceUnavailable, "Temporal is unavailable"))
 	assert.True(t, progress(b).Paused, "the last answer applies")
 	due()
-	beats.set(nodeapi.ActivityState{}, nil)
+	heartbeats.set(nodeapi.ActivityState{}, nil)
 	assert.False(t, progress(b).Paused)
 	assert.False(t, progress(a).Paused)
 	due()
-	beats.set(nodeapi.ActivityState{Cancel: true}, nil)
+	heartbeats.set(nodeapi.ActivityState{Cancel: true}, nil)
 	assert.True(t, progress(a).Cancel)
 	assert.True(t, progress(b).Cancel)
-	assert.Equal(t, 4, beats.made())
+	assert.Equal(t, 4, heartbeats.made())
 }
 
 // Operators list tasks and decide about them. A decision that the status does not
@@ -248,7 +248,7 @@ func TestTasksForOperators(t *testing.T) {
 	assert.True(t, answer.Cancel)
 
 	c.exec("UPDATE node_tasks SET status = 'lost', cancel_reason = '', cancel_requested_at = NULL")
-	require.Equal(t, http.StatusOK, r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", wire.TaskDecision{Reason: "given up"}).status)
+	require.Equal(t, http.StatusOK, r.ask(http.MethodPost, "/tasks/"+taskID+"/cancel", wire.TaskDecision{Reason: "no longer needed"}).status)
 	r.ask(http.MethodGet, "/tasks/"+taskID, nil).into(t, &view)
 	over := r.ask(http.MethodPost, "/tasks/"+taskID+"/resume", wire.TaskDecision{Reason: "why not"})
 	assert.Equal(t, http.StatusConflict, over.status)

@@ -8,8 +8,8 @@ import (
 	"github.com/gpuaas/gpuaas/worker"
 )
 
-// setup hands admin setup to the worker, which knows every adapter; the CLI
-// itself links none of them.
+// setup runs admin setup in the worker package, which links every adapter. The CLI
+// links none of them.
 func setup(ctx context.Context, o cli.SetupOptions) error {
 	return worker.Setup(ctx, worker.SetupOptions{
 		TemporalAddress: o.Temporal.Address, TemporalNamespace: o.Temporal.Namespace,

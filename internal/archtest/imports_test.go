@@ -70,19 +70,10 @@ func agentNeverDeploy(never []string) []string {
 	return slices.DeleteFunc(slices.Clone(never), func(p string) bool { return p == module+"/deploy" })
 }
 
-// notMoved lists violations that remain until their packages are moved.
-func notMoved() []string {
-	var all []string
-	for _, folder := range []string{"agent", "cmd/gpuaas-fleet", "cmd/gpuaas-node-agent", "test/fleet"} {
-		all = append(all, folder+" reaches "+module+"/api/edge", folder+" reaches "+module+"/api/nodeapi")
-	}
-	return all
-}
-
 func TestReach(t *testing.T) {
 	t.Parallel()
 	goFiles(t, func(string, string) {}) // makes go test's cache depend on every file
-	assert.Empty(t, slices.DeleteFunc(reach(packages(t)), func(v string) bool { return slices.Contains(notMoved(), v) }))
+	assert.Empty(t, reach(packages(t)))
 }
 
 // reach lists the forbidden packages that packages reach.

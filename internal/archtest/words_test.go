@@ -115,7 +115,9 @@ func search(phrases []compiled, path, text string) (uses []use) {
 			lit = lit[1 : len(lit)-1]
 			see(line, mask(lit), !strings.Contains(lit, " "))
 		case token.IDENT:
-			see(line, spread(lit), true)
+			if lit != "Gather" { // a method of prometheus.Gatherer
+				see(line, spread(lit), true)
+			}
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (c *Common) check(f *Faults) {
 	f.Check(c.DrainTimeout <= 0, "GPUAAS_DRAIN_TIMEOUT must be positive")
 }
 
-// Engines is where a daemon finds Postgres and Vault, and its environment.
+// Engines has the addresses of Postgres and Vault, and the environment's name.
 type Engines struct {
 	DatabaseURL  schema.Secret `env:"GPUAAS_DATABASE_URL,required" help:"Postgres connection URL."`
 	VaultAddr    string        `env:"VAULT_ADDR,required" help:"URL of Vault."`

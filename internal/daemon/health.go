@@ -20,8 +20,8 @@ import (
 const probeBudget = 3 * time.Second
 
 // Health is the readiness of a process: not ready while it starts and while it
-// stops, and between them whenever a dependency does not answer its probe.
-// Probes run in the background, so asking costs nothing. It is safe for
+// stops, and between them whenever a dependency fails its probe. Probes
+// run in the background, so Ready returns immediately. It is safe for
 // concurrent use.
 type Health struct {
 	log   *slog.Logger
@@ -42,7 +42,7 @@ type check struct {
 func newHealth(log *slog.Logger, reg prometheus.Registerer, every time.Duration) *Health {
 	h := &Health{log: log, every: every, blocked: "starting",
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gpuaas_dependency_up",
-			Help: "1 when the dependency answered its last probe, else 0."}, []string{"name"})}
+			Help: "1 if the dependency's last probe succeeded, else 0."}, []string{"name"})}
 	reg.MustRegister(h.up)
 	return h
 }
@@ -76,14 +76,14 @@ func (h *Health) Ready(exclude ...string) error {
 	return nil
 }
 
-// block makes the process unready for a reason; "" lifts it.
+// block makes the process unready for a reason; "" removes the reason.
 func (h *Health) block(reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.blocked = reason
 }
 
-// probeAll probes every dependency once, side by side.
+// probeAll probes all dependencies once, concurrently.
 func (h *Health) probeAll(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, c := range h.checks {

@@ -51,7 +51,7 @@ func (m *Metrics) VaultRequest(op string, took time.Duration, _ error) {
 func (m *Metrics) SignerChecked(ok bool) { m.signer.Set(asFloat(ok)) }
 
 // HTTPRequests returns the observer of a listener's requests. route is a path
-// template with its method, never a path as it came.
+// template with its method, never the requested path.
 func (m *Metrics) HTTPRequests(listener string) func(route string, status int, took time.Duration) {
 	return func(route string, status int, took time.Duration) {
 		m.http.WithLabelValues(listener, route, strconv.Itoa(status)).Observe(took.Seconds())

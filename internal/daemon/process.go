@@ -23,8 +23,8 @@ import (
 const stopGrace = 3 * time.Second
 
 // Process is a running daemon. It owns every goroutine of the program: the first
-// that fails stops the others, and what OnClose registered runs only after all of
-// them have ended.
+// that fails stops the others, and the functions registered with OnClose run only after
+// all of them have ended.
 //
 // A stop has these steps: /readyz turns 503; the process keeps working for the
 // lame-duck period; the context of Start ends, so servers drain and goroutines

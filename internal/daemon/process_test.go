@@ -238,7 +238,7 @@ func TestConnectRetriesUntilStopped(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-func TestConnectGivesUpOnAnInvalidSetting(t *testing.T) {
+func TestConnectFailsOnInvalidSetting(t *testing.T) {
 	r := launch(t, nil, func(ctx context.Context, p *Process) error {
 		return p.Connect(ctx, "Postgres", func(context.Context) error {
 			return schema.Errorf(schema.KindInvalidRequest, "malformed URL")

@@ -53,9 +53,25 @@ type Config struct {
 	Secrets []schema.Secret
 }
 
-// Client is a connection to one namespace. It connects at first use, so that a
-// process may start while Temporal is unavailable.
+// Client is a connection to one namespace, with the calls that use it. It connects at
+// first use, so that a process may start while Temporal is unavailable.
 type Client struct {
+	*connection
+	Operations
+	NodeTasks
+	Installation
+}
+
+// Operations starts operations, reads their status and sends decisions.
+type Operations struct{ *connection }
+
+// NodeTasks delivers the heartbeats, results and events of nodes to their operations.
+type NodeTasks struct{ *connection }
+
+// Installation prepares a namespace and reports whether it is prepared.
+type Installation struct{ *connection }
+
+type connection struct {
 	sdk       client.Client
 	address   string
 	namespace string
@@ -81,8 +97,9 @@ func Dial(_ context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "configuring Temporal's client")
 	}
-	return &Client{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
-		webURL: cmp.Or(cfg.WebURL, os.Getenv("GPUAAS_WEB_UI_URL"), "http://localhost:8233")}, nil
+	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
+		webURL: cmp.Or(cfg.WebURL, os.Getenv("GPUAAS_WEB_UI_URL"), "http://localhost:8233")}
+	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}}, nil
 }
 
 // namespaceOf replaces the SDK's "default" with DefaultNamespace: the configuration
@@ -95,19 +112,19 @@ func namespaceOf(configured string) string {
 }
 
 // SDK returns the underlying client, for the worker.
-func (c *Client) SDK() client.Client { return c.sdk }
+func (c *connection) SDK() client.Client { return c.sdk }
 
 // Address returns Temporal's address.
-func (c *Client) Address() string { return c.address }
+func (c *connection) Address() string { return c.address }
 
 // Namespace returns the namespace the client works in.
-func (c *Client) Namespace() string { return c.namespace }
+func (c *connection) Namespace() string { return c.namespace }
 
 // Close ends the connection.
-func (c *Client) Close() { c.sdk.Close() }
+func (c *connection) Close() { c.sdk.Close() }
 
 // Healthy reports whether Temporal answers.
-func (c *Client) Healthy(ctx context.Context) error {
+func (c *connection) Healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	_, err := c.sdk.CheckHealth(ctx, &client.CheckHealthRequest{})
@@ -115,7 +132,7 @@ func (c *Client) Healthy(ctx context.Context) error {
 }
 
 // WebURL returns the page of a run in the Web UI.
-func (c *Client) WebURL(workflowID, runID string) string {
+func (c *connection) WebURL(workflowID, runID string) string {
 	page := fmt.Sprintf("%s/namespaces/%s/workflows/%s", c.webURL, c.namespace, url.PathEscape(workflowID))
 	if runID == "" {
 		return page
@@ -124,7 +141,7 @@ func (c *Client) WebURL(workflowID, runID string) string {
 }
 
 // interpret gives every error of the SDK a kind. doing describes the call.
-func (c *Client) interpret(err error, doing string) error {
+func (c *connection) interpret(err error, doing string) error {
 	if err == nil {
 		return nil
 	}

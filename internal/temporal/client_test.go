@@ -17,12 +17,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// nobody listens here.
-const nobody = "127.0.0.1:1"
+// unusedAddress is an address on which no server listens.
+const unusedAddress = "127.0.0.1:1"
 
-func dialNobody(t *testing.T) *Client {
+func dialUnusedAddress(t *testing.T) *Client {
 	t.Helper()
-	c, err := Dial(t.Context(), Config{Address: nobody, WebURL: "http://ui"})
+	c, err := Dial(t.Context(), Config{Address: unusedAddress, WebURL: "http://ui"})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
@@ -30,7 +30,7 @@ func dialNobody(t *testing.T) *Client {
 
 func TestTemporalUnavailable(t *testing.T) {
 	t.Parallel()
-	c := dialNobody(t)
+	c := dialUnusedAddress(t)
 	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Host: "gpu-17", Action: lifecycle.ActionDrain}
 	calls := map[string]func() error{
 		"submit":  func() error { _, err := c.Submit(t.Context(), in); return err },
@@ -42,7 +42,7 @@ func TestTemporalUnavailable(t *testing.T) {
 			return c.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Result{})
 		},
 		"signal": func() error { return c.SignalAgent(t.Context(), "node:x", lifecycle.AgentEvent{}) },
-		"beat": func() error {
+		"heartbeat": func() error {
 			_, err := c.RecordHeartbeat(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, nodeapi.TaskHeartbeat{})
 			return err
 		},
@@ -55,7 +55,7 @@ func TestTemporalUnavailable(t *testing.T) {
 			t.Parallel()
 			err := call()
 			require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err), "%v", err)
-			require.ErrorContains(t, err, nobody)
+			require.ErrorContains(t, err, unusedAddress)
 			require.NotEmpty(t, schema.AsError(err).Next)
 		})
 	}
@@ -63,13 +63,13 @@ func TestTemporalUnavailable(t *testing.T) {
 
 func TestSubmitRefusesTransitions(t *testing.T) {
 	t.Parallel()
-	_, err := dialNobody(t).Submit(t.Context(), lifecycle.OperationInput{Action: lifecycle.ActionHeartbeatLost})
+	_, err := dialUnusedAddress(t).Submit(t.Context(), lifecycle.OperationInput{Action: lifecycle.ActionHeartbeatLost})
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 }
 
 func TestInterpret(t *testing.T) {
 	t.Parallel()
-	c := dialNobody(t)
+	c := dialUnusedAddress(t)
 	typed := sdk.NewApplicationErrorWithOptions("it holds work", string(schema.KindNodeInUse), sdk.ApplicationErrorOptions{
 		NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: "busy", Next: "drain it"}},
 	})
@@ -115,5 +115,5 @@ func TestTexts(t *testing.T) {
 	require.Equal(t, "drain gpu-17 for alice: RMA-4411", summary(in))
 	in.Reason = strings.Repeat("ü", 500)
 	require.LessOrEqual(t, len([]rune(summary(in))), 200)
-	require.Equal(t, "http://ui/namespaces/gpuaas/workflows/node:x/r/timeline", dialNobody(t).WebURL("node:x", "r"))
+	require.Equal(t, "http://ui/namespaces/gpuaas/workflows/node:x/r/timeline", dialUnusedAddress(t).WebURL("node:x", "r"))
 }

@@ -29,11 +29,11 @@ func isDeadline(err error) bool {
 // or was lost, and as canceled when both the task and the activity were canceled.
 // If the run was reset, the result goes to the new run.
 //
-// KindNotFound means that no activity waits: with reason schema.ReasonSettled
+// KindNotFound means that no activity waits: with reason schema.ReasonActivityClosed
 // because the operation continued or ended without it, otherwise because its run is
 // unknown or was terminated. A result that contains a secret is withheld; the
 // activity then fails with a message that says so.
-func (c *Client) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
+func (c NodeTasks) CompleteTask(ctx context.Context, o task.Owner, r task.Result) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	err := c.complete(ctx, o, r)
@@ -53,7 +53,7 @@ func (c *Client) CompleteTask(ctx context.Context, o task.Owner, r task.Result) 
 	return c.interpret(c.complete(ctx, o, r), "completing the reset task's activity")
 }
 
-func (c *Client) complete(ctx context.Context, o task.Owner, r task.Result) error {
+func (c NodeTasks) complete(ctx context.Context, o task.Owner, r task.Result) error {
 	opts := client.CompleteActivityByIDOptions{
 		Namespace: c.namespace, WorkflowID: o.WorkflowID, RunID: o.RunID, ActivityID: o.ActivityID,
 	}
@@ -76,16 +76,16 @@ func (c *Client) complete(ctx context.Context, o task.Owner, r task.Result) erro
 }
 
 // pendingRun finds the run of the same chain in which the activity is pending: a
-// reset gives a running workflow a new run id. Otherwise it returns KindNotFound as
+// reset assigns a new run ID to a running workflow. Otherwise it returns KindNotFound as
 // CompleteTask documents.
-func (c *Client) pendingRun(ctx context.Context, o task.Owner) (runID string, err error) {
+func (c NodeTasks) pendingRun(ctx context.Context, o task.Owner) (runID string, err error) {
 	gone := schema.NewError(schema.KindNotFound, "no activity %s is pending in %s", o.ActivityID, o.WorkflowID)
 	p, err := c.locate(ctx, o)
 	switch {
 	case err != nil:
 		return "", err
 	case continuedWithout(p.status):
-		gone = gone.WithReason(schema.ReasonSettled)
+		gone = gone.WithReason(schema.ReasonActivityClosed)
 	}
 	if p.activity == nil {
 		return "", gone
@@ -103,7 +103,7 @@ type location struct {
 }
 
 // locate finds the newest run of the owner's chain and the activity in it.
-func (c *Client) locate(ctx context.Context, o task.Owner) (location, error) {
+func (c NodeTasks) locate(ctx context.Context, o task.Owner) (location, error) {
 	before, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, o.RunID)
 	if _, unknown := errors.AsType[*serviceerror.NotFound](err); unknown {
 		return location{}, nil
@@ -144,7 +144,7 @@ func continuedWithout(s enumspb.WorkflowExecutionStatus) bool {
 
 // SignalAgent delivers an agent event to the node's running workflow.
 // KindNotFound means that none runs.
-func (c *Client) SignalAgent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {
+func (c NodeTasks) SignalAgent(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	return c.interpret(c.sdk.SignalWorkflow(ctx, workflowID, "", lifecycle.SignalAgent, e), "signaling the operation")

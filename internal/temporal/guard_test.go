@@ -30,7 +30,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// registered is a secret without any form, told to the guard.
+// registered is a secret without a recognizable form, registered with the guard.
 const registered = "correct-horse-battery-staple"
 
 // leaks are texts that hold a secret, by the kind that is found.

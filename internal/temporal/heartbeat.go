@@ -13,16 +13,16 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// RecordHeartbeat records a heartbeat of the activity that waits for a node task and returns
-// whether an operator canceled or paused the activity. A closed or unknown run
+// RecordHeartbeat records a heartbeat of the activity that waits for a node task and
+// returns whether an operator canceled or paused the activity. A closed or unknown run
 // returns Cancel. If the run was reset, the heartbeat goes to the new run. A reset of
 // the activity alone has no effect: its next try finds the same task. Progress that
 // contains a secret is withheld; the heartbeat is still recorded.
 // KindServiceUnavailable when Temporal is unavailable.
 //
-// RecordHeartbeat calls the service directly because the SDK's heartbeat by id drops the pause
-// flag of the response.
-func (c *Client) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
+// RecordHeartbeat calls the service directly, because the SDK's heartbeat by ID drops
+// the pause flag of the response.
+func (c NodeTasks) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	state, err := c.heartbeat(ctx, o, b)
@@ -52,7 +52,7 @@ func (c *Client) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.Ta
 		Cancel: p.activity.GetState() == enumspb.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED}, nil
 }
 
-func (c *Client) heartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
+func (c NodeTasks) heartbeat(ctx context.Context, o task.Owner, b nodeapi.TaskHeartbeat) (nodeapi.ActivityState, error) {
 	details, err := converter.GetDefaultDataConverter().ToPayloads(b)
 	if err != nil {
 		return nodeapi.ActivityState{}, err

@@ -24,8 +24,8 @@ const parkedPage = 200
 
 // Status queries an operation's status. An empty runID means the newest run.
 // KindNotFound when the node has none; KindServiceUnavailable with reason
-// no_worker when no worker answers.
-func (c *Client) Status(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
+// no_worker when no worker responds.
+func (c Operations) Status(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	var st lifecycle.OperationStatus
@@ -39,8 +39,9 @@ func (c *Client) Status(ctx context.Context, workflowID, runID string) (lifecycl
 }
 
 // query queries a run. A terminated run, for example one that was reset, would
-// return its last status although the operation is in another run: it is refused.
-func (c *Client) query(ctx context.Context, r client.QueryWorkflowWithOptionsRequest) (converter.EncodedValue, error) {
+// return its last status although the operation continues in another run, so query
+// rejects it.
+func (c Operations) query(ctx context.Context, r client.QueryWorkflowWithOptionsRequest) (converter.EncodedValue, error) {
 	answer, err := c.sdk.QueryWorkflowWithOptions(ctx, &r)
 	if err != nil {
 		return nil, c.queryError(err, r.WorkflowID)
@@ -55,7 +56,7 @@ func (c *Client) query(ctx context.Context, r client.QueryWorkflowWithOptionsReq
 	return c.query(ctx, r)
 }
 
-func (c *Client) queryError(err error, workflowID string) error {
+func (c Operations) queryError(err error, workflowID string) error {
 	// The server answers FailedPrecondition for a queue without pollers.
 	_, idle := errors.AsType[*serviceerror.FailedPrecondition](err)
 	if idle || errors.Is(err, context.DeadlineExceeded) || isDeadline(err) {
@@ -67,7 +68,7 @@ func (c *Client) queryError(err error, workflowID string) error {
 
 // Result waits until the run ends and returns its final status. It returns ctx's
 // error unchanged.
-func (c *Client) Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
+func (c Operations) Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
 	var st lifecycle.OperationStatus
 	err := c.sdk.GetWorkflow(ctx, workflowID, runID).Get(ctx, &st)
 	if err == nil {
@@ -87,7 +88,7 @@ func (c *Client) Result(ctx context.Context, workflowID, runID string) (lifecycl
 // the status after it. KindNotFound when none runs, KindInvalidRequest when the
 // decision is not possible, KindDecisionOutdated when it is addressed to another
 // operation, phase or park.
-func (c *Client) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, submitBudget)
 	defer cancel()
 	var st lifecycle.OperationStatus
@@ -102,14 +103,14 @@ func (c *Client) Resolve(ctx context.Context, workflowID string, r lifecycle.Res
 	return st, c.interpret(err, "sending the decision")
 }
 
-// errEnded says that a run closed while it took an update.
-var errEnded = errors.New("the run ended while it took the update")
+// errEnded is returned when a run closes while it handles an update.
+var errEnded = errors.New("the run ended while it handled the update")
 
-// update sends an update and reads its answer. The server drops an update when
-// the run changes concurrently (for example a result that arrives as the run
-// closes) and says so. update then sends the same update id again, which is safe.
-// errEnded says that the run had ended by then.
-func (c *Client) update(ctx context.Context, o client.UpdateWorkflowOptions, answer any) error {
+// update sends an update and reads its response. If the run changes concurrently (for
+// example a result arrives as the run closes), the server drops the update and reports
+// it. update then repeats the same update ID, which is safe. It returns errEnded if
+// the run has ended.
+func (c Operations) update(ctx context.Context, o client.UpdateWorkflowOptions, answer any) error {
 	for try := 0; ; try++ {
 		handle, err := c.sdk.UpdateWorkflow(ctx, o)
 		if err == nil {
@@ -138,7 +139,7 @@ func dropped(err error) bool {
 }
 
 // Parked lists the parked operations, at most parkedPage of them.
-func (c *Client) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error) {
+func (c Operations) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error) {
 	query := fmt.Sprintf("ExecutionStatus = 'Running' AND %s IN ('%s','%s','%s','%s')", lifecycle.AttrAttention,
 		lifecycle.AttentionAgent, lifecycle.AttentionProvider, lifecycle.AttentionOperator, lifecycle.AttentionCompensation)
 	infos, err := c.list(ctx, query, parkedPage)
@@ -152,9 +153,9 @@ func (c *Client) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error
 	return out, nil
 }
 
-// parked queries one operation's status, and falls back on its search attributes
-// when no worker answers.
-func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
+// parked queries one operation's status, and falls back to its search attributes
+// when no worker responds.
+func (c Operations) parked(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
 	exec := info.GetExecution()
 	if st, err := c.Status(ctx, exec.GetWorkflowId(), exec.GetRunId()); err == nil {
 		return st
@@ -179,7 +180,7 @@ func (c *Client) parked(ctx context.Context, info *workflowpb.WorkflowExecutionI
 
 // FindNode finds a node by its host name or id among the operations that Temporal
 // retains, for use without the admin API. KindNotFound when there is none.
-func (c *Client) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error) {
+func (c Operations) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error) {
 	attribute := lifecycle.AttrHost
 	if schema.IsID(name) {
 		attribute = lifecycle.AttrNodeID
@@ -195,7 +196,7 @@ func (c *Client) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, 
 	return lifecycle.NodeRef{NodeID: keyword(attrs, lifecycle.AttrNodeID), Host: keyword(attrs, lifecycle.AttrHost)}, nil
 }
 
-func (c *Client) list(ctx context.Context, query string, limit int32) ([]*workflowpb.WorkflowExecutionInfo, error) {
+func (c Operations) list(ctx context.Context, query string, limit int32) ([]*workflowpb.WorkflowExecutionInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	answer, err := c.sdk.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{Query: query, PageSize: limit})

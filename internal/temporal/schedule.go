@@ -47,7 +47,7 @@ const stalledAfter = 10 * lifecycle.ReclaimInterval
 
 // ensureSchedule creates the reclaimer's schedule or updates it to this version.
 // A schedule that an operator paused stays paused.
-func (c *Client) ensureSchedule(ctx context.Context) error {
+func (c Installation) ensureSchedule(ctx context.Context) error {
 	o := reclaimSchedule()
 	_, err := c.sdk.ScheduleClient().Create(ctx, o)
 	if errors.Is(err, temporal.ErrScheduleAlreadyRunning) {
@@ -80,7 +80,7 @@ func reclaimSchedule() client.ScheduleOptions {
 }
 
 // ReclaimSchedule returns the health of the reclaimer's schedule.
-func (c *Client) ReclaimSchedule(ctx context.Context) (ScheduleHealth, error) {
+func (c Installation) ReclaimSchedule(ctx context.Context) (ScheduleHealth, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	d, err := c.sdk.ScheduleClient().GetHandle(ctx, lifecycle.ScheduleReclaim).Describe(ctx)
@@ -117,8 +117,8 @@ func (c *Client) ReclaimSchedule(ctx context.Context) (ScheduleHealth, error) {
 	return h, nil
 }
 
-// lastRun says how the last run that ended failed, "" when it succeeded.
-func (c *Client) lastRun(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
+// lastRun returns the failure of the last finished run, "" if it succeeded.
+func (c Installation) lastRun(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
 	for _, a := range slices.Backward(recent) {
 		if a.StartWorkflowResult == nil {
 			continue

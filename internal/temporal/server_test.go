@@ -54,14 +54,14 @@ func connect(t *testing.T) *Client {
 }
 
 // waitingTask has the workflow wait for its activity, with a heartbeat timeout.
-func waitingTask(t *testing.T, beat time.Duration) *bench {
+func waitingTask(t *testing.T, interval time.Duration) *bench {
 	t.Helper()
 	b := &bench{Client: connect(t), t: t}
 	w := worker.New(b.sdk, lifecycle.TaskQueue, worker.Options{})
 	w.RegisterWorkflowWithOptions(func(ctx workflow.Context) (task.Result, error) {
 		var r task.Result
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-			ActivityID: step, StartToCloseTimeout: time.Hour, HeartbeatTimeout: beat, WaitForCancellation: true,
+			ActivityID: step, StartToCloseTimeout: time.Hour, HeartbeatTimeout: interval, WaitForCancellation: true,
 			RetryPolicy: &sdk.RetryPolicy{InitialInterval: 100 * time.Millisecond, BackoffCoefficient: 1},
 		}), "wait").Get(ctx, &r)
 		workflow.GetSignalChannel(ctx, lifecycle.SignalAgent).Receive(ctx, nil)
@@ -95,14 +95,14 @@ func (b *bench) until(is func(*workflowpb.PendingActivityInfo) bool) {
 	}, 30*time.Second, 20*time.Millisecond)
 }
 
-func (b *bench) beatOnce() nodeapi.ActivityState {
+func (b *bench) heartbeat() nodeapi.ActivityState {
 	b.t.Helper()
 	a, err := b.RecordHeartbeat(b.t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "at it", Epoch: 1})
 	require.NoError(b.t, err)
 	return a
 }
 
-// end lets the workflow end, which goes on after its activity until it is told.
+// end signals the workflow, which waits for the signal after its activity.
 func (b *bench) end() {
 	b.t.Helper()
 	require.NoError(b.t, b.SignalAgent(b.t.Context(), b.run.GetID(), lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned}))
@@ -111,8 +111,8 @@ func (b *bench) end() {
 func (b *bench) succeed() {
 	b.t.Helper()
 	require.NoError(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Succeeded, Message: "done"}))
-	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonSettled)
-	require.Equal(b.t, nodeapi.ActivityState{}, b.beatOnce(), "the run goes on without the activity")
+	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonActivityClosed)
+	require.Equal(b.t, nodeapi.ActivityState{}, b.heartbeat(), "the run continues without the activity")
 	b.end()
 	var r task.Result
 	require.NoError(b.t, b.sdk.GetWorkflow(b.t.Context(), b.run.GetID(), "").Get(b.t.Context(), &r))
@@ -125,39 +125,40 @@ func (b *bench) execution() *commonpb.WorkflowExecution {
 
 func TestHeartbeatReportsPause(t *testing.T) {
 	b := waitingTask(t, time.Minute)
-	require.Equal(t, nodeapi.ActivityState{}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{}, b.heartbeat())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	_, err := b.sdk.WorkflowService().PauseActivity(t.Context(), &workflowservice.PauseActivityRequest{Namespace: b.namespace,
 		Execution: b.execution(), Activity: &workflowservice.PauseActivityRequest_Id{Id: step}})
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.ActivityState{Paused: true}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{Paused: true}, b.heartbeat())
 	_, err = b.sdk.WorkflowService().UnpauseActivity(t.Context(), &workflowservice.UnpauseActivityRequest{Namespace: b.namespace,
 		Execution: b.execution(), Activity: &workflowservice.UnpauseActivityRequest_Id{Id: step}})
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.ActivityState{}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{}, b.heartbeat())
 	b.succeed()
-	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.beatOnce(), "the run is closed")
+	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.heartbeat(), "the run is closed")
 }
 
 func TestHeartbeatReportsCancel(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.CancelWorkflow(t.Context(), b.run.GetID(), ""))
-	require.Eventually(t, func() bool { return b.beatOnce().Cancel }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return b.heartbeat().Cancel }, 30*time.Second, 20*time.Millisecond)
 	require.NoError(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Canceled}))
 	b.end()
 	require.True(t, sdk.IsCanceledError(b.run.Get(t.Context(), nil)))
 }
 
-// A terminated run tells nobody by itself: the heartbeat's answer does.
+// A terminated run sends no notification; the agent learns of it from the response
+// to a heartbeat.
 func TestHeartbeatReportsTermination(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.TerminateWorkflow(t.Context(), b.run.GetID(), "", "by hand"))
-	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.heartbeat())
 	o := b.owner()
 	o.WorkflowID, o.RunID = "node:"+schema.NewID(), schema.NewID()
 	a, err := b.RecordHeartbeat(t.Context(), o, nodeapi.TaskHeartbeat{})
 	require.NoError(t, err)
-	require.Equal(t, nodeapi.ActivityState{Cancel: true}, a, "nobody knows of it")
+	require.Equal(t, nodeapi.ActivityState{Cancel: true}, a, "the workflow does not exist")
 	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), "")
 }
 
@@ -197,16 +198,16 @@ func TestHeartbeatAndResultFollowReset(t *testing.T) {
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED && len(a.GetHeartbeatDetails().GetPayloads()) == 0
 	})
-	require.Equal(t, nodeapi.ActivityState{}, b.beatOnce())
+	require.Equal(t, nodeapi.ActivityState{}, b.heartbeat())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	b.succeed()
-	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonSettled)
+	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonActivityClosed)
 }
 
 func TestSilentTaskIsRetried(t *testing.T) {
 	b := waitingTask(t, time.Second)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return a.GetAttempt() >= 2 })
-	b.beatOnce()
+	b.heartbeat()
 	b.succeed()
 }
 
@@ -216,8 +217,8 @@ func TestUnrequestedCancelFailsTheActivity(t *testing.T) {
 		result task.Result
 		reason string
 	}{
-		"cancelled": {task.Result{Status: task.Canceled, Message: "cancelled: wrong node"}, task.ReasonCanceled},
-		"lost":      {task.NoReport(task.Lost, 1), task.ReasonLost},
+		"canceled": {task.Result{Status: task.Canceled, Message: "canceled: wrong node"}, task.ReasonCanceled},
+		"lost":     {task.NoReport(task.Lost, 1), task.ReasonLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := waitingTask(t, time.Minute)

@@ -23,7 +23,7 @@ const setupBudget = time.Minute
 
 // Setup creates the namespace, the search attributes and the reclaimer's schedule,
 // and waits until they can be used. It is idempotent.
-func (c *Client) Setup(ctx context.Context) error {
+func (c Installation) Setup(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, setupBudget)
 	defer cancel()
 	if err := c.ensureNamespace(ctx); err != nil {
@@ -35,7 +35,7 @@ func (c *Client) Setup(ctx context.Context) error {
 	return c.ensureSchedule(ctx)
 }
 
-func (c *Client) ensureNamespace(ctx context.Context) error {
+func (c Installation) ensureNamespace(ctx context.Context) error {
 	_, err := c.sdk.WorkflowService().RegisterNamespace(ctx, &workflowservice.RegisterNamespaceRequest{
 		Namespace: c.namespace, WorkflowExecutionRetentionPeriod: durationpb.New(retention),
 		Description: "GPU node lifecycle operations (gpuaas)",
@@ -46,7 +46,7 @@ func (c *Client) ensureNamespace(ctx context.Context) error {
 	return c.interpret(err, "creating the namespace")
 }
 
-func (c *Client) ensureAttributes(ctx context.Context) error {
+func (c Installation) ensureAttributes(ctx context.Context) error {
 	missing, err := c.untilKnown(ctx, c.missingAttributes)
 	if err != nil || len(missing) == 0 {
 		return err
@@ -62,7 +62,7 @@ func (c *Client) ensureAttributes(ctx context.Context) error {
 
 // MissingAttributes returns nil when every search attribute exists. The worker calls
 // it before it starts: a missing attribute would block every operation.
-func (c *Client) MissingAttributes(ctx context.Context) error {
+func (c Installation) MissingAttributes(ctx context.Context) error {
 	missing, err := c.missingAttributes(ctx)
 	if err != nil {
 		return c.interpret(err, "listing search attributes")
@@ -74,7 +74,7 @@ func (c *Client) MissingAttributes(ctx context.Context) error {
 	return nil
 }
 
-func (c *Client) missingAttributes(ctx context.Context) (map[string]enumspb.IndexedValueType, error) {
+func (c Installation) missingAttributes(ctx context.Context) (map[string]enumspb.IndexedValueType, error) {
 	have, err := c.sdk.OperatorService().ListSearchAttributes(ctx,
 		&operatorservice.ListSearchAttributesRequest{Namespace: c.namespace})
 	if err != nil {
@@ -95,7 +95,7 @@ func (c *Client) missingAttributes(ctx context.Context) (map[string]enumspb.Inde
 
 // untilKnown repeats the call until the new namespace has reached the server's
 // cache.
-func (c *Client) untilKnown(ctx context.Context, call func(context.Context) (map[string]enumspb.IndexedValueType, error)) (map[string]enumspb.IndexedValueType, error) {
+func (c Installation) untilKnown(ctx context.Context, call func(context.Context) (map[string]enumspb.IndexedValueType, error)) (map[string]enumspb.IndexedValueType, error) {
 	for {
 		got, err := call(ctx)
 		if _, unknown := errors.AsType[*serviceerror.NamespaceNotFound](err); !unknown {

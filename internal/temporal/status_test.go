@@ -17,8 +17,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// TestStatusOfEndedRun: only a run that came to an end by itself speaks for
-// its operation.
+// TestStatusOfEndedRun checks that only a completed run reports the outcome of its
+// operation.
 func TestStatusOfEndedRun(t *testing.T) {
 	c := connect(t)
 	startStatusWorker(t, c)

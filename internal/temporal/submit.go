@@ -20,13 +20,14 @@ import (
 const submitBudget = 20 * time.Second
 
 // Submit starts the action's workflow under its workflow ID, which needs the
-// input's host. It returns the accepted operation, or the refusal as
+// input's host. It returns the accepted operation, or the rejection as
 // *schema.Error: KindNodeInUse, KindInvalidRequest, KindNotFound, or
-// KindOperationInProgress naming the operation that holds the node. The same
-// operation id again attaches to its own run and returns the first answer.
+// KindOperationInProgress naming the operation that holds the node. A repeated
+// call with the same operation ID attaches to its own run and returns the first
+// response.
 // KindServiceUnavailable with reason no_worker means that Temporal accepted the
-// operation and runs it when a worker is up.
-func (c *Client) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
+// operation and runs it when a worker is available.
+func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	plan, ok := lifecycle.PlanOf(in.Action, in.Options)
 	switch {
 	case !ok || plan.Workflow == "":
@@ -125,7 +126,7 @@ func details(in lifecycle.OperationInput) string {
 	return b.String()
 }
 
-func (c *Client) submitError(ctx context.Context, in lifecycle.OperationInput, err error) error {
+func (c Operations) submitError(ctx context.Context, in lifecycle.OperationInput, err error) error {
 	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
 		return c.inProgress(ctx, in, err)
 	}
@@ -140,7 +141,7 @@ func (c *Client) submitError(ctx context.Context, in lifecycle.OperationInput, e
 
 // running reports whether the action's workflow runs. It uses a context of its
 // own, because the caller's has just ended.
-func (c *Client) running(ctx context.Context, in lifecycle.OperationInput) bool {
+func (c Operations) running(ctx context.Context, in lifecycle.OperationInput) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBudget)
 	defer cancel()
 	d, err := c.sdk.DescribeWorkflowExecution(ctx, workflowID(in), "")
@@ -149,7 +150,7 @@ func (c *Client) running(ctx context.Context, in lifecycle.OperationInput) bool 
 
 // inProgress names the conflicting operation: the one that holds the node, or the
 // previous reissue.
-func (c *Client) inProgress(ctx context.Context, in lifecycle.OperationInput, cause error) error {
+func (c Operations) inProgress(ctx context.Context, in lifecycle.OperationInput, cause error) error {
 	holder := "another operation"
 	runID := ""
 	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](cause); ok {

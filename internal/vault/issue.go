@@ -16,8 +16,8 @@ import (
 // and the identity. A CSR that requests anything else is rejected without a call
 // to Vault, with the error of trust.CheckCSR. Issue compares the certificate with
 // the request field by field; a difference is KindInternal. Repeating the call is
-// safe: it issues another certificate, and a certificate that was not stored
-// authenticates nobody.
+// safe: it issues another certificate, and the node API rejects a
+// certificate that was not stored.
 func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id trust.Identity) (trust.IssuedCertificate, error) {
 	var none trust.IssuedCertificate
 	if err := trust.CheckCSR(csr); err != nil {

@@ -67,13 +67,13 @@ func TestIssue(t *testing.T) {
 	require.NotEqual(t, nodeCA, serverCA)
 	require.Equal(t, nodeCA, issued.ChainPEM)
 
-	// Nothing of it stays in Vault: no certificate but the CA's, no lease.
+	// Vault keeps no record of it: only the CA's certificate, and no lease.
 	require.Len(t, b.list(t, "pki-node/certs"), 1)
 	leases, err := b.Root(t).Logical().List("sys/leases/lookup/pki-node/")
 	require.NoError(t, err)
 	require.Nil(t, leases)
 
-	// Asked again, the same key has another certificate.
+	// A repeated request for the same key issues another certificate.
 	again, err := c.Issue(t.Context(), csr, id)
 	require.NoError(t, err)
 	require.NotEqual(t, issued.Facts.Serial, again.Facts.Serial)

@@ -61,8 +61,9 @@ func canRead(path string) rule { return rule{path: path, capability: "read"} }
 
 // canSign allows signing documents of one payload type with a transit key. The
 // call must name a key version: without one Vault uses the newest, so that a
-// rotation alone would switch to a key that no node knows. The policy does not
-// name the version, or each rotation would have to change it in the same moment.
+// rotation alone would switch to a key that no node trusts. The policy does not
+// name the version, because each rotation would have to change the policy at the
+// same moment.
 func canSign(key, payloadType string) rule {
 	return rule{path: transitMount + "/sign/" + key, capability: "update", required: []string{"input", "key_version"},
 		allowed: map[string][]string{"input": {signedPrefix(payloadType)}, "key_version": nil}}

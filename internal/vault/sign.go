@@ -13,7 +13,7 @@ import (
 // with Vault's root key, compares Vault's public key with the set's active key,
 // and pins that key version. Vault signs with its newest version unless a request
 // names one, so a rotation in Vault alone would switch to a key that no node
-// knows. Therefore every request names the pinned version, and only a published
+// trusts. Therefore every request names the pinned version, and only a published
 // set changes it.
 //
 // KindInternal with reason ReasonKeyMismatch, ReasonNoKey or ReasonBadSet stops

@@ -19,7 +19,7 @@ type minimum struct {
 
 // MinVerifierSet implements activities.Sets: it returns the version since which
 // the newest set's active key has been active. It returns 0 if that is version 1,
-// because every node has that key. MinVerifierSet reads the history once for
+// because every node trusts that key. MinVerifierSet reads the history once for
 // each newest set. It trusts the history as far as hashes link it to the newest
 // set, which the signer has checked.
 func (f *Follower) MinVerifierSet(ctx context.Context) (int64, error) {

@@ -55,7 +55,7 @@ func entry(id string, state trust.KeyState) trust.VerifierSetKey {
 }
 
 // The minimum set is the one in which the active key became active: not the one
-// that staged it, nor one that repeats it. Every node has the keys of version 1.
+// that staged it, nor one that repeats it. Every node trusts the keys of version 1.
 func TestMinVerifierSet(t *testing.T) {
 	t.Parallel()
 	h := &history{fakes: &fakes{}}

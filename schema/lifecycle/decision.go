@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Stuck says why an operation is parked and what resolves it.
+// Stuck describes why an operation is parked and the decisions that resolve it.
 type Stuck struct {
 	Phase     string    `json:"phase"`
 	WaitingOn Attention `json:"waiting_on"`
 	// Reason is a stable code, for example drain_blocked.
 	Reason string `json:"reason"`
-	// Message says in a sentence what happened.
+	// Message describes the failure in a sentence.
 	Message string    `json:"message"`
 	Since   time.Time `json:"since"`
 	// Cause is the likely cause. Next is the command of the first option.
@@ -22,17 +22,17 @@ type Stuck struct {
 	Options []Option `json:"options,omitempty"`
 }
 
-// Option is one decision that an operator may take about a parked operation.
+// Option is one possible decision about a parked operation.
 type Option struct {
 	Decision Decision `json:"decision"`
 	// Command is the exact command to type. It names the operation.
 	Command string `json:"command"`
-	// Does says in a sentence what the decision does in this phase.
+	// Does describes in a sentence the effect of the decision in this phase.
 	Does string `json:"does"`
 	Harm Harm   `json:"harm"`
 }
 
-// Harm says what a decision may destroy.
+// Harm is the worst damage that a decision may cause.
 type Harm string
 
 // The harms, least first.
@@ -47,12 +47,12 @@ func (h Harm) rank() int {
 	return slices.Index([]Harm{HarmNone, HarmWork, HarmFinal}, h)
 }
 
-// Decision is what an operator may decide about an operation.
+// Decision is an operator's answer to a parked or running operation.
 type Decision string
 
 // The decisions. Retry runs the phase again. Skip continues without the phase.
-// Force runs the phase without its safety check. Cancel undoes what was done and
-// restores the state at the start. Extend gives the phase its time again.
+// Force runs the phase without its safety check. Cancel undoes the phases that were
+// attempted and restores the state at the start. Extend restarts the phase's budget.
 const (
 	DecisionRetry  Decision = "retry"
 	DecisionSkip   Decision = "skip"
@@ -60,28 +60,28 @@ const (
 	DecisionCancel Decision = "cancel"
 	DecisionExtend Decision = "extend"
 
-	// DecisionResume offers a lost task to its node again. It is a decision about
-	// the task: the task endpoints take it, the resolve update does not.
+	// DecisionResume makes a lost task pending again. It is a decision about the
+	// task: the task endpoints accept it, the resolve update does not.
 	DecisionResume Decision = "resume"
 )
 
-// Decisions returns every decision that the resolve update takes.
+// Decisions returns every decision that the resolve update accepts.
 func Decisions() []Decision {
 	return []Decision{DecisionRetry, DecisionSkip, DecisionForce, DecisionCancel, DecisionExtend}
 }
 
-// NeedsReason reports whether a decision must give a reason: one that leaves out
+// NeedsReason reports whether a decision must give a reason: one that skips
 // a phase or its safety check.
 func (d Decision) NeedsReason() bool { return d == DecisionSkip || d == DecisionForce }
 
-// ReasonPlaceholder stands for the reason in a printed command. It is refused as
-// a reason, so that nobody records it by pasting the command.
+// ReasonPlaceholder is the placeholder of the reason in a printed command. It is
+// rejected as a reason, so that an operator who pastes the command cannot record it.
 const ReasonPlaceholder = "TEXT"
 
 // ResolveRequest is the argument of the resolve update.
 type ResolveRequest struct {
-	// OperationID, Phase and StuckSince address the decision. A decision that no
-	// longer fits is refused with schema.KindDecisionOutdated. An empty field is
+	// OperationID, Phase and StuckSince address the decision. If they do
+	// not match, the decision is rejected with schema.KindDecisionOutdated. An empty field is
 	// not compared.
 	OperationID string     `json:"operation_id,omitempty"`
 	Phase       string     `json:"phase,omitempty"`
@@ -115,15 +115,15 @@ func DecisionCommand(d Decision, a Action, node, operationID string) string {
 }
 
 // ResolveArgument is the argument of the resolve update as JSON, addressed to this
-// park, for use without the CLI.
+// parking, for use without the CLI.
 func (s Stuck) ResolveArgument(operationID string) string {
 	return fmt.Sprintf(`{"operation_id":%q,"phase":%q,"decision":"retry","reason":%q,"by":"YOUR NAME"}`,
 		operationID, s.Phase, ReasonPlaceholder)
 }
 
-// ResumeTask is the option to offer a lost task to its node again.
+// ResumeTask is the option to dispatch a lost task again.
 func ResumeTask(taskID string) Option {
 	return Option{Decision: DecisionResume, Harm: HarmNone,
 		Command: "gpuaas task resume " + taskID + " --reason " + ReasonPlaceholder,
-		Does:    "Offer the same task to the node again. Inspect the node first."}
+		Does:    "Dispatch the same task to the node again. Inspect the node first."}
 }

@@ -1,3 +1,3 @@
-// Package lifecycle holds the states of nodes and instances, the actions that
-// move them, and the operations that carry the actions out.
+// Package lifecycle defines the states of nodes and instances, the actions that
+// change them, the plan of each action, and the operations that run the plans.
 package lifecycle

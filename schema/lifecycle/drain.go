@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// ActionDrain ends a node's work.
+// ActionDrain cordons a node and drains its workloads.
 const ActionDrain Action = "drain"
 
 // The phases of a drain.
@@ -17,7 +17,7 @@ const (
 	PhaseUndoCordon = "undo-cordon"
 )
 
-// DefaultDrainTimeout is how long a drain lets workloads end.
+// DefaultDrainTimeout is how long a drain waits for workloads to end.
 const DefaultDrainTimeout = 10 * time.Minute
 
 // drainGrace is added to the agent's own deadline, so that the agent's report of

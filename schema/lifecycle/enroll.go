@@ -6,7 +6,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// ActionEnroll gives a node its first identity.
+// ActionEnroll issues a node's first identity.
 const ActionEnroll Action = "enroll"
 
 // The phases of an enrollment and of a reissue.
@@ -28,7 +28,7 @@ func enroll(Options) Plan {
 		Phases: Phases{}.
 			Add(PhaseSpec{
 				Name: PhaseBundle, Title: "Wait until the bootstrap bundle is issued", Budget: 5 * time.Minute,
-				WaitingOn: AttentionOperator, Cause: "nobody requested the bundle from the admin API",
+				WaitingOn: AttentionOperator, Cause: "the bundle was not requested from the admin API",
 				Choices: []Choice{waitAgain},
 			}).
 			Add(PhaseSpec{

@@ -18,7 +18,7 @@ const (
 )
 
 // NodeWorkflowID is the workflow ID of every action that holds the node. It is
-// the node's lock: Temporal refuses a second run under the same ID.
+// the node's lock: Temporal rejects a second run under the same ID.
 func NodeWorkflowID(host, nodeID string) string { return nodePrefix + host + ":" + nodeID }
 
 // ReissueWorkflowID is the workflow ID of a reissue, which does not hold the
@@ -54,7 +54,7 @@ func NodeOfWorkflow(workflowID string) (host, nodeID string, ok bool) {
 	return host, nodeID, schema.IsID(nodeID)
 }
 
-// CheckWorkflowID refuses a run of action a whose workflow ID is not the one
+// CheckWorkflowID rejects a run of action a whose workflow ID is not the one
 // that excludes other runs on the same node: KindInvalidRequest, reason
 // foreign_workflow_id. host and nodeID are those of the inventory.
 func CheckWorkflowID(a Action, host, nodeID, workflowID string) error {

@@ -37,9 +37,10 @@ type Options struct {
 	// DrainTimeoutSeconds bounds how long workloads may take to end, for drain and
 	// for retire with Drain. 0 means DefaultDrainTimeout.
 	DrainTimeoutSeconds int64 `json:"drain_timeout_seconds,omitempty"`
-	// CordonOnly makes a drain stop after the cordon.
+	// CordonOnly ends a drain after the cordon.
 	CordonOnly bool `json:"cordon_only,omitempty"`
-	// Drain makes a retire drain first instead of refusing a busy node.
+	// Drain makes a retire drain the node first. Without it, a retire of a busy
+	// node is rejected.
 	Drain bool `json:"drain,omitempty"`
 }
 
@@ -54,7 +55,7 @@ func (o Options) DrainTimeout() time.Duration {
 // OperationState is the status of an operation on the wire.
 type OperationState string
 
-// The operation states. An operation whose claim was refused ends as
+// The operation states. An operation whose claim was rejected ends as
 // OperationRejected.
 const (
 	OperationAccepted  OperationState = "accepted"
@@ -66,7 +67,7 @@ const (
 	OperationRejected  OperationState = "rejected"
 )
 
-// Ended reports whether the operation is over.
+// Ended reports whether the operation has ended.
 func (s OperationState) Ended() bool {
 	switch s {
 	case OperationCompleted, OperationFailed, OperationCanceled, OperationRejected:
@@ -97,8 +98,8 @@ type Phase struct {
 	State     PhaseState `json:"state"`
 	StartedAt *time.Time `json:"started_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	// Attempt counts the tries an operator can see: 1, plus one for each
-	// retry, force or extend.
+	// Attempt counts the attempts by decision: 1, plus one for each retry, force
+	// or extend.
 	Attempt int    `json:"attempt"`
 	Reason  string `json:"reason,omitempty"`
 }
@@ -132,7 +133,7 @@ type Operation struct {
 	StartedAt     *time.Time     `json:"started_at,omitempty"`
 	EndedAt       *time.Time     `json:"ended_at,omitempty"`
 	DeadlineAt    *time.Time     `json:"deadline_at,omitempty"`
-	// Outcome says in a sentence how an ended operation ended.
+	// Outcome describes in a sentence how the operation ended.
 	Outcome string `json:"outcome,omitempty"`
 }
 
@@ -143,7 +144,8 @@ type NodeRef struct {
 	State  NodeState `json:"state"`
 }
 
-// OperationStatus answers the status query and is what op show -o json prints.
+// OperationStatus is the status document of an operation: the response to the status
+// query and the output of op show -o json.
 type OperationStatus struct {
 	Operation Operation `json:"operation"`
 	Node      NodeRef   `json:"node"`

@@ -9,25 +9,26 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Action names what can be done to a node.
+// Action is a change of a node that an operator can request, or a transition that
+// the watchdog makes.
 type Action string
 
-// Plan is everything about one action: where it may start, where it leads, and
-// its phases in order. Workflows, routes, the dry run, documents and tests loop
-// over the plans. A run computes its plan once, when it claims its node.
+// Plan defines one action: the states from which it may start, its end state, and its
+// phases in order. Workflows, routes, the dry run, documents and tests derive from the
+// plans. The claim computes the plan of a run once.
 type Plan struct {
 	Action Action `json:"action"`
 	// Workflow is the type name of the action's workflow. It is empty for a
-	// transition that runs as no workflow; such a plan has no phases.
+	// transition without a workflow; such a plan has no phases.
 	Workflow string `json:"workflow,omitempty"`
-	// Does says in an operator's words what the action does.
+	// Does describes the action for operators.
 	Does string `json:"does"`
 	// From lists the states the action may start in. It is empty for register,
 	// which creates the node.
 	From []NodeState `json:"from,omitempty"`
-	// Enter is the state that the claim enters. Empty leaves the state.
+	// Enter is the state that the claim enters. Empty keeps the state.
 	Enter NodeState `json:"enter,omitempty"`
-	// Through lists further states the node passes while the action runs.
+	// Through lists further states of the node while the action runs.
 	Through []NodeState `json:"through,omitempty"`
 	// To is the state after success. Empty means the state at the start.
 	To NodeState `json:"to,omitempty"`
@@ -39,11 +40,11 @@ type Plan struct {
 	// Undo is the compensation that a cancel runs as a phase of its own. nil
 	// means that nothing needs one.
 	Undo *PhaseSpec `json:"undo,omitempty"`
-	// Cancel says what a cancel does.
+	// Cancel describes the effect of a cancel.
 	Cancel Choice `json:"cancel,omitzero"`
-	// Outcome says in a few words how the action ends when it succeeds.
+	// Outcome describes the success of the action in a few words.
 	Outcome string `json:"outcome,omitempty"`
-	// Instance is the instance's state after success. Empty leaves it.
+	// Instance is the instance's state after success. Empty keeps it.
 	Instance InstanceState `json:"instance,omitempty"`
 	// DenyIdentity voids the node's certificates and tokens at the end.
 	DenyIdentity bool `json:"deny_identity,omitempty"`
@@ -56,17 +57,17 @@ type PhaseSpec struct {
 	// Name is the phase's stable name. The workflows package has a step body of
 	// the same name, except for a plan's last phase.
 	Name string `json:"name"`
-	// Title is what an operator reads.
+	// Title is the phase's name for operators.
 	Title string `json:"title"`
-	// Budget is the time the phase has, all tries included, before the operation
-	// parks.
+	// Budget is the time limit of the phase, all attempts included. When it ends,
+	// the operation parks.
 	Budget time.Duration `json:"budget"`
-	// WaitingOn says who must act when the phase does not end.
+	// WaitingOn is who must act if the phase does not end.
 	WaitingOn Attention `json:"waiting_on"`
 	// Cause is the likely cause when the budget ends.
 	Cause string `json:"cause"`
-	// Hint says what a person has to do for the phase to end, with NODE for the
-	// node's name. Empty when nobody has to do anything.
+	// Hint describes the action that an operator must take for the phase to end,
+	// with NODE for the node's name. Empty when no action is needed.
 	Hint string `json:"hint,omitempty"`
 	// BestEffort phases do not park: when one fails, the operation continues
 	// without it.
@@ -78,7 +79,7 @@ type PhaseSpec struct {
 // Choice is a decision that is possible in a phase.
 type Choice struct {
 	Decision Decision `json:"decision"`
-	// Does says in a sentence what the decision does in this phase.
+	// Does describes in a sentence the effect of the decision in this phase.
 	Does string `json:"does"`
 	Harm Harm   `json:"harm"`
 }
@@ -178,8 +179,8 @@ func (p Plan) refusal(s NodeState) string {
 	return msg
 }
 
-// leadsTo returns the action that takes a node from s into one of the wanted
-// states, or "" when no single action does.
+// leadsTo returns the action that changes a node's state from s to one of the wanted
+// states, or "" if no single action does.
 func leadsTo(s NodeState, want []NodeState) Action {
 	for _, p := range All() {
 		if p.Holds && p.To != s && slices.Contains(p.From, s) && slices.Contains(want, p.To) {
@@ -189,8 +190,7 @@ func leadsTo(s NodeState, want []NodeState) Action {
 	return ""
 }
 
-// Path returns the states that the node passes between its start and the end of
-// the action.
+// Path returns the states of the node from the start to the end of the action.
 func (p Plan) Path() []NodeState {
 	if p.Enter == "" || p.Enter == p.To {
 		return p.Through
@@ -229,8 +229,8 @@ func (s PhaseSpec) Allows(d Decision) bool {
 	return slices.ContainsFunc(s.Choices, func(c Choice) bool { return c.Decision == d })
 }
 
-// ChoicesIn returns what may be decided in a phase of the plan, the least
-// harmful first. The undo phase cannot be canceled.
+// ChoicesIn returns the possible decisions in a phase of the plan, the least harmful
+// first. The undo phase cannot be canceled.
 func (p Plan) ChoicesIn(s PhaseSpec) []Choice {
 	out := slices.Clone(s.Choices)
 	if (p.Undo == nil || p.Undo.Name != s.Name) && !s.Allows(DecisionCancel) {

@@ -2,7 +2,7 @@ package lifecycle
 
 import "time"
 
-// ActionQuarantine takes a node out of service at once.
+// ActionQuarantine takes a node out of service.
 const ActionQuarantine Action = "quarantine"
 
 // PhaseQuarantined records the quarantine.

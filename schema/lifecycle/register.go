@@ -1,6 +1,6 @@
 package lifecycle
 
-// The transitions that run as no workflow.
+// The transitions that have no workflow.
 const (
 	ActionRegister      Action = "register"
 	ActionHeartbeatLost Action = "heartbeat-lost"

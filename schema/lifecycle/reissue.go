@@ -6,7 +6,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// ActionReissueEnrollment gives an enrolled node a new identity.
+// ActionReissueEnrollment issues a new identity for a known node.
 const ActionReissueEnrollment Action = "reissue-enrollment"
 
 // PhaseReissued records the end of a reissue.

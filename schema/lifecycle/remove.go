@@ -2,7 +2,7 @@ package lifecycle
 
 import "time"
 
-// ActionRemove ends a retired node for good.
+// ActionRemove removes a retired node permanently.
 const ActionRemove Action = "remove"
 
 // The phases of a removal.

@@ -1,6 +1,6 @@
 package lifecycle
 
-// ActionRetire takes a node out of the pool, reversibly.
+// ActionRetire takes a node out of the pool. ActionReactivate reverses it.
 const ActionRetire Action = "retire"
 
 // PhaseRetire records the retirement.

@@ -10,7 +10,7 @@ import (
 // the status of a node task.
 type NodeState string
 
-// The node states, in the order of a node's life.
+// The node states, in lifecycle order.
 const (
 	NodeRegistered      NodeState = "registered"
 	NodeBootstrapIssued NodeState = "bootstrap_issued"
@@ -25,7 +25,7 @@ const (
 	NodeRemoved         NodeState = "removed"
 )
 
-// NodeStates returns every node state in the order of a node's life.
+// NodeStates returns every node state in lifecycle order.
 func NodeStates() []NodeState {
 	return []NodeState{
 		NodeRegistered, NodeBootstrapIssued, NodeEnrolling, NodeActive, NodeOffline,
@@ -33,10 +33,10 @@ func NodeStates() []NodeState {
 	}
 }
 
-// Refusing reports whether every endpoint refuses a node in state s.
+// Refusing reports whether every endpoint rejects a node in state s.
 func (s NodeState) Refusing() bool { return s == NodeRemoved }
 
-// TakesWork reports whether a node in state s may be given new work.
+// TakesWork reports whether a node in state s accepts new workloads.
 func (s NodeState) TakesWork() bool { return s == NodeActive }
 
 // Valid reports whether s is a node state.

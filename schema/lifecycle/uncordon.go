@@ -1,6 +1,6 @@
 package lifecycle
 
-// ActionUncordon lifts the cordon that a drain --cordon-only left.
+// ActionUncordon lifts the cordon that drain --cordon-only set.
 const ActionUncordon Action = "uncordon"
 
 // The phases of an uncordon.

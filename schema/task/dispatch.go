@@ -33,14 +33,14 @@ type Expectation struct {
 	// NodeState is the node's state, "" for any.
 	NodeState lifecycle.NodeState `json:"node_state,omitempty"`
 	// OpSeq is the node's operation counter: the operation that requested the task
-	// must still own the node.
+	// must still hold the node.
 	OpSeq int64 `json:"op_seq"`
 }
 
 // Grant is the signed body of a lease: DSSE payload of type
 // trust.LeasePayloadType, by a key that a trust.LeaseKey delegates. It binds one
-// offer to one poll: the nonce is the caller's, so a replayed response is
-// detected, and ServerTime is a time that the node can trust without a clock.
+// dispatch to one poll: the nonce is the caller's, so a replayed response is
+// detected, and ServerTime is a time that the node can trust if its clock is wrong.
 type Grant struct {
 	V              int       `json:"v"` // 1
 	Env            string    `json:"env"`

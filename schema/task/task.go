@@ -11,7 +11,7 @@ import (
 // Status is the status of a node task.
 type Status string
 
-// The task statuses. Succeeded, failed and cancelled are terminal. A lost task
+// The task statuses. `succeeded`, `failed` and `cancelled` are terminal. A lost task
 // outlived its lease; it resumes when its node reports again or an operator
 // resumes it.
 const (
@@ -29,8 +29,8 @@ func (s Status) Terminal() bool {
 	return slices.Contains([]Status{Succeeded, Failed, Canceled}, s)
 }
 
-// Effect classifies what running a task twice would do. It decides whether the
-// reclaimer may offer a task again without an operator's decision.
+// Effect classifies the consequence of running a task twice. It determines whether
+// the reclaimer may dispatch a task again without an operator's decision.
 type Effect string
 
 // The effects.
@@ -146,7 +146,7 @@ type Lease struct {
 // again succeeds.
 type Result struct {
 	LeaseEpoch int64 `json:"lease_epoch"`
-	// Status is succeeded, failed or cancelled.
+	// Status is `succeeded`, `failed` or `cancelled`.
 	Status Status `json:"status"`
 	// Output is the type's result (Facts, ProbeReport, CordonResult,
 	// DrainResult) when Status is succeeded.
@@ -214,7 +214,7 @@ type Blocker struct {
 // CordonResult is the output of workload.cordon and workload.uncordon.
 type CordonResult struct {
 	Cordoned bool `json:"cordoned"`
-	// Was is the state before, which an undo restores.
+	// Was is the previous state, which an undo restores.
 	Was       bool       `json:"was"`
 	Workloads []Workload `json:"workloads"`
 }

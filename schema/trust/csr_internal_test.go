@@ -17,9 +17,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// FuzzCSR checks that whatever is accepted brings a P-256 key and nothing else:
-// an issuer that copies all it can find in a request still makes a certificate
-// that holds no field but those we set. The corpus in testdata has a request for
+// FuzzCSR checks that every accepted request contains a P-256 key and nothing else:
+// an issuer that copies every field of a request still makes a certificate with only
+// the fields that we set. The corpus in testdata has a request for
 // each kind of extra.
 func FuzzCSR(f *testing.F) {
 	ca := newLooseCA(f)

@@ -23,7 +23,7 @@ type TaskView struct {
 	WorkflowID    string      `json:"workflow_id"`
 	RunID         string      `json:"run_id"`
 	CorrelationID string      `json:"correlation_id,omitempty"`
-	// Attempts is how often it was dispatched: the lease's epoch.
+	// Attempts is the number of dispatches, which is the newest lease's epoch.
 	Attempts int64 `json:"attempts"`
 	// Holder and LeaseUntil are of the newest lease; LeaseUntil is null before
 	// the first.

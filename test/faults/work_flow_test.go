@@ -164,7 +164,7 @@ func (m *crashingRelay) Orphaned(_ context.Context, _ int64, why string) error {
 func (m *crashingRelay) CompleteTask(_ context.Context, o task.Owner, r task.Result) error {
 	return m.deliver(func() error {
 		if o.WorkflowID != lifecycle.NodeWorkflowID(m.s.caller.Host, m.s.fence.NodeID) || !m.s.flow.complete(o.ActivityID, r) {
-			return schema.NewError(schema.KindNotFound, "nothing waits").WithReason(schema.ReasonSettled)
+			return schema.NewError(schema.KindNotFound, "no activity is pending").WithReason(schema.ReasonActivityClosed)
 		}
 		return nil
 	})

@@ -28,7 +28,7 @@ var (
 	count   atomic.Int64
 )
 
-// templates remembers how the migrated database turned out.
+// templates records whether the migrated database was made, and the error if not.
 type templates struct {
 	mu   sync.Mutex
 	made bool
@@ -37,7 +37,7 @@ type templates struct {
 
 const setupTimeout = time.Minute
 
-// Migrate brings the database at url to the wanted schema, for example
+// Migrate migrates the database at url to the current schema, for example
 // store.Migrate.
 type Migrate func(ctx context.Context, url string) error
 

@@ -19,15 +19,15 @@ import (
 // postgres is a running server.
 type postgres struct {
 	port int
-	// alive is held open for as long as this process lives: its end tells the
-	// keeper to stop the server.
+	// alive stays open while this process runs. When it closes, the supervisor
+	// stops the server.
 	alive io.WriteCloser
 }
 
-// keeper runs the server until its standard input ends, which happens when the
-// test process is gone in whatever way, and then leaves nothing behind. Unlike
-// a parent-death signal it works on every Unix and removes the files too.
-const keeper = `trap '' INT HUP TERM
+// supervisor is a script that runs the server until its standard input closes,
+// which happens however the test process ends, and then removes its files. Unlike
+// a parent-death signal it works on every Unix.
+const supervisor = `trap '' INT HUP TERM
 "$1" -D "$2/data" -p "$3" -k "$2" -c listen_addresses=127.0.0.1 -c fsync=off -c synchronous_commit=off \
     -c full_page_writes=off -c max_connections=300 </dev/null &
 server=$!
@@ -41,8 +41,8 @@ const (
 	startTimeout = 20 * time.Second
 )
 
-// start makes a data directory and starts a server on it, as the user postgres
-// when this process is root, whom Postgres refuses.
+// start makes a data directory and starts a server on it. If this process is root,
+// the server runs as the user postgres, because Postgres refuses to run as root.
 func start() (*postgres, error) {
 	bin, err := findPrograms()
 	if err != nil {
@@ -57,7 +57,7 @@ func start() (*postgres, error) {
 	return nil, err
 }
 
-// launch starts a keeper on a new data directory and a free port and waits
+// launch starts a supervisor on a new data directory and a free port and waits
 // until the server answers.
 func launch(bin string) (*postgres, error) {
 	dir, who, err := dataDir(bin)
@@ -68,7 +68,7 @@ func launch(bin string) (*postgres, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	cmd := exec.Command("/bin/sh", "-c", keeper, "keeper", filepath.Join(bin, "postgres"), dir, strconv.Itoa(port))
+	cmd := exec.Command("/bin/sh", "-c", supervisor, "supervisor", filepath.Join(bin, "postgres"), dir, strconv.Itoa(port))
 	cmd.SysProcAttr, cmd.Dir = who, dir
 	log, err := os.Create(filepath.Join(dir, "log")) // a file and no pipe: `go test` would wait for its end
 	if err != nil {

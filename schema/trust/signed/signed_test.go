@@ -184,7 +184,7 @@ func following(first VerifierSet, active key, change func(*trust.VerifierSetDoc)
 
 func TestNext(t *testing.T) {
 	t.Parallel()
-	root, a, b, stranger := newKey("root"), newKey("a"), newKey("b"), newKey("stranger")
+	root, a, b, outsider := newKey("root"), newKey("a"), newKey("b"), newKey("outsider")
 	d := doc(a)
 	d.Epoch = 1
 	first, _, err := OpenVerifierSet(testEnv, signDoc(t, d, root, a), root.trusted())
@@ -204,7 +204,7 @@ func TestNext(t *testing.T) {
 		"without the root":           {first, signDoc(t, following(first, b, nil), a), ReasonSignature},
 		"without the active key":     {first, signDoc(t, following(first, b, nil), root), ReasonSignature},
 		"by its own active key only": {first, signDoc(t, following(first, b, nil), root, b), ReasonSignature},
-		"by another root":            {first, signDoc(t, following(first, b, nil), key{"root", stranger.private}, a), ReasonSignature},
+		"by another root":            {first, signDoc(t, following(first, b, nil), key{"root", outsider.private}, a), ReasonSignature},
 		"a gap":                      {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Version = 3 }), root, a), ReasonSetGap},
 		"another predecessor":        {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.PrevHash = "x" }), root, a), ReasonSetFork},
 		"a fork":                     {first, signDoc(t, fork, root, a), ReasonSetFork},

@@ -4,8 +4,8 @@ package cli
 import (
 	"github.com/jackc/pgx/v5" // want: depguard
 
-	"github.com/gpuaas/gpuaas/activities" // want: depguard
-	"github.com/gpuaas/gpuaas/deploy/dev" // want: depguard
+	"github.com/gpuaas/gpuaas/activities"     // want: depguard
+	"github.com/gpuaas/gpuaas/deploy/dev"     // want: depguard
 	"github.com/gpuaas/gpuaas/internal/store" // want: depguard
 	"github.com/gpuaas/gpuaas/schema"
 )

@@ -1,0 +1,122 @@
+package workflows
+
+import (
+	"slices"
+	"strings"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// decisions accepts the operators' decisions about an operation, one at a time.
+type decisions struct {
+	*state
+	// interrupt ends the current phase's work.
+	interrupt workflow.CancelFunc
+	// decision is pending until the current phase takes it; taken is the last one
+	// that a phase took.
+	decision, taken *lifecycle.ResolveRequest
+}
+
+// resolve passes a decision to the current phase and returns when the phase took
+// it. It rejects a decision that the operation dropped because it was canceled or
+// ended first.
+func (ds *decisions) resolve(ctx workflow.Context, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+	free, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	mine := &r
+	ds.decision = mine
+	if ds.interrupt != nil {
+		ds.interrupt()
+	}
+	if err := workflow.Await(free, func() bool { return ds.decision != mine || ds.closed }); err != nil {
+		return ds.status, err
+	}
+	if ds.decision == mine || ds.taken != mine {
+		return ds.status, asFailure(schema.NewError(schema.KindDecisionOutdated,
+			"the operation ended or was canceled before it took the decision to %s", r.Decision).WithReason("operation_over"))
+	}
+	return ds.status, nil
+}
+
+// validate returns the reason why a decision is not possible now, or nil. A rejection
+// adds no event to the history.
+func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
+	switch {
+	case !slices.Contains(lifecycle.Decisions(), r.Decision):
+		return schema.NewError(schema.KindInvalidRequest, "unknown decision %q", r.Decision)
+	case r.Decision.NeedsReason() && strings.TrimSpace(r.Reason) == "":
+		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
+	case strings.TrimSpace(r.Reason) == lifecycle.ReasonPlaceholder:
+		return schema.NewError(schema.KindInvalidRequest, "the reason %q is the placeholder of the printed command; give a reason",
+			lifecycle.ReasonPlaceholder).WithReason("reason_missing")
+	}
+	if e := ds.outdated(r); e != nil {
+		return e
+	}
+	switch {
+	case ds.status.Operation.Status.Ended():
+		return schema.NewError(schema.KindInvalidRequest, "the operation has ended").WithReason("operation_over")
+	case ds.decision != nil:
+		return schema.NewError(schema.KindOperationInProgress, "the operation is taking another decision")
+	case !ds.answered:
+		return schema.NewError(schema.KindInvalidRequest, "the operation has not claimed its node yet")
+	case !ds.allows(r.Decision):
+		return ds.unfit(r.Decision)
+	}
+	return nil
+}
+
+// outdated rejects a decision that is addressed to another operation, phase or
+// parking than the current one.
+func (ds *decisions) outdated(r lifecycle.ResolveRequest) *schema.Error {
+	o := ds.status.Operation
+	var was, is string
+	switch phase := ds.spec().Name; {
+	case r.OperationID != "" && r.OperationID != o.OperationID:
+		was, is = "operation "+r.OperationID, "operation "+o.OperationID
+	case r.Phase != "" && r.Phase != phase:
+		was, is = "phase "+r.Phase, "phase "+phase
+	case r.StuckSince != nil && o.Stuck == nil:
+		was, is = "the park since "+clock(*r.StuckSince), "no park"
+	case r.StuckSince != nil && !r.StuckSince.Equal(o.Stuck.Since):
+		was, is = "the park since "+clock(*r.StuckSince), "the park since "+clock(o.Stuck.Since)
+	default:
+		return nil
+	}
+	return schema.NewError(schema.KindDecisionOutdated, "the decision to %s is about %s; now there is %s", r.Decision, was, is).
+		WithNext(lifecycle.OpCommand("show", o.Action, ds.name()))
+}
+
+// allows reports whether the decision is possible now. Retry and extend need a
+// parked phase. Nothing may be decided while the outcome is recorded.
+func (ds *decisions) allows(d lifecycle.Decision) bool {
+	if ds.closed {
+		return false
+	}
+	switch spec := ds.spec(); d {
+	case lifecycle.DecisionCancel:
+		return !ds.undoing
+	case lifecycle.DecisionRetry, lifecycle.DecisionExtend:
+		return ds.status.Operation.Stuck != nil && spec.Allows(d)
+	default:
+		return spec.Allows(d)
+	}
+}
+
+func (ds *decisions) unfit(d lifecycle.Decision) *schema.Error {
+	var possible []string
+	for _, other := range lifecycle.Decisions() {
+		if ds.allows(other) {
+			possible = append(possible, string(other))
+		}
+	}
+	if possible == nil {
+		possible = []string{"nothing"}
+	}
+	phase := ds.status.Operation.Phases[ds.phase]
+	return schema.NewError(schema.KindInvalidRequest, "cannot %s in phase %s, which is %s; possible now: %s",
+		d, phase.Name, phase.State, strings.Join(possible, ", ")).WithReason("decision_unfit")
+}

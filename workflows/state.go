@@ -1,0 +1,83 @@
+package workflows
+
+import (
+	"slices"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// spec is the plan of the current phase.
+func (st *state) spec() lifecycle.PhaseSpec {
+	switch {
+	case st.undoing:
+		return *st.plan.Undo
+	case st.phase < len(st.plan.Phases):
+		return st.plan.Phases[st.phase]
+	}
+	return lifecycle.PhaseSpec{}
+}
+
+// begin marks the phase as running in the status.
+func (st *state) begin(ctx workflow.Context) {
+	now := workflow.Now(ctx).UTC()
+	p := &st.status.Operation.Phases[st.phase]
+	p.State, p.Reason, p.EndedAt = lifecycle.PhaseRunning, "", nil
+	p.Attempt++
+	if p.StartedAt == nil {
+		p.StartedAt = &now
+	}
+	st.status.Operation.Status = lifecycle.OperationRunning
+	st.show(ctx)
+}
+
+// mark ends the phase in the status. The next write of the operation stores it.
+func (st *state) mark(ctx workflow.Context, s lifecycle.PhaseState, reason string) {
+	now := workflow.Now(ctx).UTC()
+	p := &st.status.Operation.Phases[st.phase]
+	p.State, p.Reason, p.EndedAt = s, reason, &now
+	st.show(ctx)
+}
+
+// progress completes an advance: its number, so that a late repeat cannot undo a
+// newer one, and the whole status.
+func (st *state) progress(a activities.Advance) activities.AdvanceInput {
+	st.advances++
+	a.Step, a.Document = st.advances, st.document()
+	return activities.AdvanceInput{Fence: st.claim.Fence, Advance: a}
+}
+
+// searchable upserts search attributes. It fails only on a key without a name.
+func (st *state) searchable(ctx workflow.Context, updates ...temporal.SearchAttributeUpdate) {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
+		workflow.GetLogger(ctx).Error("cannot set search attributes", "error", err.Error())
+	}
+}
+
+// advance records progress that must not be lost.
+func (st *state) advance(ctx workflow.Context, summary string, a activities.Advance) error {
+	return onRecord(ctx, summary, record.RecordProgress, st.progress(a), nil)
+}
+
+// document returns a copy of the whole status, for the database. A local activity
+// runs beside the workflow's coroutines, so it must not share their state.
+func (st *state) document() *lifecycle.OperationStatus {
+	copied := clone(st.status)
+	return &copied
+}
+
+func clone(s lifecycle.OperationStatus) lifecycle.OperationStatus {
+	s.Operation.Phases = slices.Clone(s.Operation.Phases)
+	return s
+}
+
+// name is how an operator names the node.
+func (st *state) name() string {
+	if st.status.Node.Host != "" {
+		return st.status.Node.Host
+	}
+	return st.in.NodeID
+}

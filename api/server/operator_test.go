@@ -95,7 +95,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	assert.Equal(t, "bad_Last-Event-ID", r.ask(http.MethodGet, "/events", nil, "Last-Event-ID", "x").refusal(t).Reason)
-	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/events?node=gpu-404", nil).status)
+	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/events?node=no-such-node", nil).status)
 }
 
 type event struct{ id, kind, data string }
@@ -109,7 +109,7 @@ func (r *replica) events(path, last string) <-chan event {
 	if last != "" {
 		req.Header.Set("Last-Event-ID", last)
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := http.DefaultClient.Do(req) //nolint:bodyclose // the goroutine closes it
 	require.NoError(r.tb, err)
 	require.Equal(r.tb, "text/event-stream", res.Header.Get("Content-Type"))
 	out := make(chan event, 100)

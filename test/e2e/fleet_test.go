@@ -160,12 +160,16 @@ func restartedFleet(t *testing.T) {
 	prefix := host(t, "again")
 	first := fleet(t, 3, prefix)
 	first.activated(t)
-	before := first.nodes(t)
+	before := map[string]wire.NodeView{}
+	for name := range first.nodes(t) {
+		before[name] = show(t, name)
+	}
 	first.stop(t)
 
 	second := fleet(t, 3, prefix)
 	require.Eventually(t, func() bool { return second.count(t, "enrolled") == 3 }, conditionTimeout, 100*time.Millisecond, "all are accepted")
-	for name, n := range second.nodes(t) {
+	for name := range second.nodes(t) {
+		n := show(t, name)
 		require.Equal(t, before[name].ID, n.ID)
 		require.Equal(t, before[name].Identity.Serial, n.Identity.Serial, "no node enrolled twice")
 	}

@@ -167,7 +167,7 @@ func run(t *testing.T, b *box, d *fakeTemporal) (c *tally, stop func()) {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 10*time.Second, 2*time.Millisecond)
+	require.Eventually(t, ok, 30*time.Second, 2*time.Millisecond) // longer than the relay's longest pause
 }
 
 func TestDeliveryOutcomes(t *testing.T) {

@@ -116,7 +116,7 @@ func (m maker) one(ctx context.Context, host string) (node, error) {
 	if err != nil {
 		return node{}, err
 	}
-	enrolling, err := claim(ctx, m.store, v.ID, lifecycle.ActionEnroll)
+	enrolling, err := claim(ctx, m.store, v, lifecycle.ActionEnroll)
 	if err != nil {
 		return node{}, err
 	}
@@ -128,7 +128,7 @@ func (m maker) one(ctx context.Context, host string) (node, error) {
 	if err != nil {
 		return n, err
 	}
-	draining, err := claim(ctx, m.store, v.ID, lifecycle.ActionDrain)
+	draining, err := claim(ctx, m.store, v, lifecycle.ActionDrain)
 	n.Fence = draining.Fence
 	return n, err
 }
@@ -201,9 +201,9 @@ func newRequest() (*ecdsa.PrivateKey, *x509.CertificateRequest, error) {
 }
 
 // claim claims a node for an operation that remains open.
-func claim(ctx context.Context, s *store.Store, nodeID string, a lifecycle.Action) (activities.Claim, error) {
-	return s.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
-		WorkflowID: "bench:" + nodeID, RunID: schema.NewID(), Actor: "bench", Reason: "bench", CorrelationID: schema.NewID()})
+func claim(ctx context.Context, s *store.Store, v wire.NodeView, a lifecycle.Action) (activities.Claim, error) {
+	return s.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: v.ID, Action: a,
+		WorkflowID: lifecycle.NodeWorkflowID(v.Host, v.ID), RunID: schema.NewID(), Actor: "bench", Reason: "bench", CorrelationID: schema.NewID()})
 }
 
 // spec is a task of the node's operation.

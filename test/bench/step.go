@@ -217,7 +217,7 @@ func claimAll(ctx context.Context, s *store.Store) ([]node, error) {
 	}
 	var nodes []node
 	for _, v := range views {
-		c, err := claim(ctx, s, v.ID, lifecycle.ActionDrain)
+		c, err := claim(ctx, s, v, lifecycle.ActionDrain)
 		if err != nil {
 			return nil, err
 		}

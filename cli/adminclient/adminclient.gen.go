@@ -66,7 +66,7 @@ type AuditStreamList = wire.AuditStreamList
 // AuditStreamPage A part of one stream in order of seq.
 type AuditStreamPage = wire.AuditStreamPage
 
-// BootstrapBundle What a node needs to enrol. It holds the enrolment token and is handed out in this one answer.
+// BootstrapBundle What a node needs to enroll. It holds the enrollment token and is returned in this one response only.
 type BootstrapBundle = trust.BootstrapBundle
 
 // BootstrapScriptRequest Every field may be left out, and so may the body.
@@ -174,7 +174,7 @@ type Phase = lifecycle.Phase
 // PhaseState defines model for PhaseState.
 type PhaseState = lifecycle.PhaseState
 
-// RecoveryBundle The bundle of a reissue. It holds the enrolment token and is handed out in this one answer.
+// RecoveryBundle The bundle of a reissue. It holds the enrollment token and is returned in this one response only.
 type RecoveryBundle = wire.RecoveryBundle
 
 // RegisterNodeRequest As in the onboarding runbook.
@@ -895,7 +895,7 @@ type ClientInterface interface {
 
 	// ReissueEnrollmentWithBody Give a known node a new enrollment
 	//
-	// The node's state is unchanged; every artifact handed out before is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
+	// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -904,7 +904,7 @@ type ClientInterface interface {
 
 	// ReissueEnrollment Give a known node a new enrollment
 	//
-	// The node's state is unchanged; every artifact handed out before is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
+	// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1475,7 +1475,7 @@ func (c *Client) ReactivateNode(ctx context.Context, node Node, params *Reactiva
 
 // ReissueEnrollmentWithBody Give a known node a new enrollment
 //
-// The node's state is unchanged; every artifact handed out before is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
+// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1494,7 +1494,7 @@ func (c *Client) ReissueEnrollmentWithBody(ctx context.Context, node Node, param
 
 // ReissueEnrollment Give a known node a new enrollment
 //
-// The node's state is unchanged; every artifact handed out before is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
+// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4852,7 +4852,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReissueEnrollmentWithBodyWithResponse Give a known node a new enrollment
 	//
-	// The node's state is unchanged; every artifact handed out before is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
+	// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4861,7 +4861,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReissueEnrollmentWithResponse Give a known node a new enrollment
 	//
-	// The node's state is unchanged; every artifact handed out before is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
+	// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8349,7 +8349,7 @@ func (c *ClientWithResponses) ReactivateNodeWithResponse(ctx context.Context, no
 
 // ReissueEnrollmentWithBodyWithResponse Give a known node a new enrollment
 //
-// The node's state is unchanged; every artifact handed out before is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
+// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8364,7 +8364,7 @@ func (c *ClientWithResponses) ReissueEnrollmentWithBodyWithResponse(ctx context.
 
 // ReissueEnrollmentWithResponse Give a known node a new enrollment
 //
-// The node's state is unchanged; every artifact handed out before is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
+// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

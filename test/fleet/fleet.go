@@ -57,7 +57,7 @@ func Run(ctx context.Context, c Config, out, talk io.Writer) error {
 
 type fleet struct {
 	conf   Config
-	wrongs []Misbehaviour
+	wrongs []Misbehavior
 	tally  tally
 	pace   *time.Ticker
 	work   sync.WaitGroup

@@ -32,7 +32,7 @@ const (
 type member struct {
 	conf  agent.Config
 	fleet Config
-	wrong Misbehaviour
+	wrong Misbehavior
 	tally *tally
 	lines lines
 	load  load
@@ -50,7 +50,7 @@ type member struct {
 // leaseEnd is when a task's lease ends, and when its late result may go.
 type leaseEnd struct{ lease, result time.Time }
 
-func newMember(c Config, conf agent.Config, wrong Misbehaviour, t *tally) *member {
+func newMember(c Config, conf agent.Config, wrong Misbehavior, t *tally) *member {
 	return &member{conf: conf, fleet: c, wrong: wrong, tally: t, load: load{size: c.Workloads, since: time.Now().UTC()}}
 }
 

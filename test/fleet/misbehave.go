@@ -10,36 +10,36 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Misbehaviour is what is wrong with a node; "" is nothing.
-type Misbehaviour string
+// Misbehavior is what is wrong with a node; "" is nothing.
+type Misbehavior string
 
 // The misbehaviours.
 const (
 	// Slow works take between half and nine tenths of their time limit.
-	Slow Misbehaviour = "slow"
+	Slow Misbehavior = "slow"
 	// Silent takes a task and stops sending until its agent is
 	// restarted: no heartbeat, no progress, no result.
-	Silent Misbehaviour = "silent"
+	Silent Misbehavior = "silent"
 	// Duplicate posts each result twice, in parallel.
-	Duplicate Misbehaviour = "duplicate"
+	Duplicate Misbehavior = "duplicate"
 	// Late reports each result after its lease ended.
-	Late Misbehaviour = "late"
+	Late Misbehavior = "late"
 	// Flapping loses its connection and its agent every few seconds.
-	Flapping Misbehaviour = "flapping"
+	Flapping Misbehavior = "flapping"
 	// Dies stops once a task is in its journal, before the work is done, and is
 	// restarted later.
-	Dies Misbehaviour = "dies"
+	Dies Misbehavior = "dies"
 )
 
-// Misbehaviours returns all of them.
-func Misbehaviours() []Misbehaviour {
-	return []Misbehaviour{Slow, Silent, Duplicate, Late, Flapping, Dies}
+// Misbehaviors returns all of them.
+func Misbehaviors() []Misbehavior {
+	return []Misbehavior{Slow, Silent, Duplicate, Late, Flapping, Dies}
 }
 
 // Share is how many nodes of a fleet have a misbehaviour: Count of them, or
 // where Count is 0 the Fraction.
 type Share struct {
-	Misbehaviour Misbehaviour
+	Misbehavior Misbehavior
 	Count        int
 	Fraction     float64 // of the fleet's size, at most 1
 }
@@ -62,11 +62,11 @@ func ParseShares(text string) ([]Share, error) {
 			continue
 		}
 		name, value, _ := strings.Cut(strings.TrimSpace(field), "=")
-		s := Share{Misbehaviour: Misbehaviour(name)}
+		s := Share{Misbehavior: Misbehavior(name)}
 		switch {
-		case !slices.Contains(Misbehaviours(), s.Misbehaviour):
+		case !slices.Contains(Misbehaviors(), s.Misbehavior):
 			return nil, wrong("misbehave", "%q is no misbehaviour", name)
-		case slices.ContainsFunc(out, func(o Share) bool { return o.Misbehaviour == s.Misbehaviour }):
+		case slices.ContainsFunc(out, func(o Share) bool { return o.Misbehavior == s.Misbehavior }):
 			return nil, wrong("misbehave", "%s is named twice", name)
 		}
 		if err := s.parse(value); err != nil {
@@ -88,15 +88,15 @@ func (s *Share) parse(value string) (err error) {
 		s.Count, err = strconv.Atoi(value)
 	}
 	if err != nil || s.Count < 0 || !(s.Fraction >= 0 && s.Fraction <= 1) {
-		return wrong("misbehave", "%s=%s: want a percentage (5%%), a fraction (0.05) or a number of nodes (3)", s.Misbehaviour, value)
+		return wrong("misbehave", "%s=%s: want a percentage (5%%), a fraction (0.05) or a number of nodes (3)", s.Misbehavior, value)
 	}
 	return nil
 }
 
 // assign chooses who misbehaves how: as many as the shares say, the same ones
 // for the same seed and size.
-func assign(size int, shares []Share, seed uint64) ([]Misbehaviour, error) {
-	out := make([]Misbehaviour, size)
+func assign(size int, shares []Share, seed uint64) ([]Misbehavior, error) {
+	out := make([]Misbehavior, size)
 	order := rand.New(rand.NewPCG(seed, 0)).Perm(size) //nolint:gosec // a draw that can be repeated
 	for _, s := range shares {
 		n := s.of(size)
@@ -104,7 +104,7 @@ func assign(size int, shares []Share, seed uint64) ([]Misbehaviour, error) {
 			return nil, wrong("misbehave", "more nodes are to misbehave than the fleet of %d has", size)
 		}
 		for _, i := range order[:n] {
-			out[i] = s.Misbehaviour
+			out[i] = s.Misbehavior
 		}
 		order = order[n:]
 	}

@@ -30,11 +30,11 @@ func TestAssign(t *testing.T) {
 	shares := []Share{{Slow, 0, 0.05}, {Silent, 0, 0.0001}, {Dies, 3, 0}, {Late, 0, 0}}
 	first, err := assign(100, shares, 7)
 	require.NoError(t, err)
-	count := map[Misbehaviour]int{}
+	count := map[Misbehavior]int{}
 	for _, m := range first {
 		count[m]++
 	}
-	require.Equal(t, map[Misbehaviour]int{"": 91, Slow: 5, Silent: 1, Dies: 3}, count, "a share that is not nothing is at least one node")
+	require.Equal(t, map[Misbehavior]int{"": 91, Slow: 5, Silent: 1, Dies: 3}, count, "a share that is not nothing is at least one node")
 
 	again, err := assign(100, shares, 7)
 	require.NoError(t, err)

@@ -49,7 +49,7 @@ func (e *edge) got() []string {
 }
 
 // bench is a member on an edge, without an agent.
-func bench(wrong Misbehaviour, answer func(*http.Request, string) (int, any)) (*member, *meteredConn, *edge) {
+func bench(wrong Misbehavior, answer func(*http.Request, string) (int, any)) (*member, *meteredConn, *edge) {
 	e := &edge{answer: answer, from: time.Now()}
 	c := Config{RestartAfter: time.Minute, FlapEvery: time.Second, Log: slog.New(slog.DiscardHandler)}
 	m := newMember(c, Config{}.folder("x").config(card{NodeID: "n"}), wrong, &tally{})

@@ -40,8 +40,8 @@ func Misbehaviors() []Misbehavior {
 // where Count is 0 the Fraction.
 type Share struct {
 	Misbehavior Misbehavior
-	Count        int
-	Fraction     float64 // of the fleet's size, at most 1
+	Count       int
+	Fraction    float64 // of the fleet's size, at most 1
 }
 
 // of is the number of nodes; a share that is not nothing is at least one.

@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 const help = `gpuaas-node-agent runs on a GPU node and executes the tasks of its control plane.
@@ -56,7 +56,7 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, opt
 		return schema.ExitUsage
 	}
 	commands := map[string]func(context.Context, []string) error{
-		"run": p.run, "enroll": p.enroll, "status": p.status, "version": p.version,
+		"run": p.run, "enroll": p.enroll, "status": p.status, "version": p.version, "--version": p.version,
 	}
 	if c, ok := commands[args[0]]; ok {
 		return p.exit(c(ctx, args[1:]))
@@ -69,13 +69,8 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, opt
 	return p.exit(usageError{fmt.Errorf("unknown command %q; see gpuaas-node-agent --help", args[0])})
 }
 
-// Version is the module version stamped into the binary.
-func Version() string {
-	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
-		return b.Main.Version
-	}
-	return "(devel)"
-}
+// Version is the version of the build, as every program of the project prints it.
+func Version() string { return version.Version() }
 
 type program struct {
 	env            []string
@@ -225,6 +220,6 @@ func (p program) version(_ context.Context, args []string) error {
 	if err := p.parse("version", args, nil); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(p.stdout, Version())
+	_, err := fmt.Fprintln(p.stdout, "gpuaas-node-agent", version.Read())
 	return err
 }

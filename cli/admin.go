@@ -2,24 +2,32 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func newAdmin(e *env) *cobra.Command {
-	return newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e), newAdminToken(e))
+	return newGroup("admin", "Prepare and administer an installation", "Prepares and administers an installation.", newAdminSetup(e),
+		newGroup("token", "Create tokens of the admin API", "Creates tokens of the admin API.", newAdminTokenNew(e)))
 }
 
 func newAdminSetup(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "setup", Short: "Prepare database, Vault and Temporal",
-		Long: `Runs the database migrations, creates Vault's mounts, keys, roles and policies,
+	return e.command("setup", "Prepare database, Vault and Temporal",
+		`Runs the database migrations, creates Vault's mounts, keys, roles and policies,
 publishes the first verifier set, and creates Temporal's namespace, search attributes
 and the reclaimer's schedule. It is idempotent: existing parts are left unchanged, and
-a verifier set with less than half of its life left gets a successor. After an upgrade
-run it before the new API and worker.
+a verifier set with less than half of its lifetime left gets a successor. After an
+upgrade run it before the new API and worker. Nodes are not changed.
 
 Environment:
   GPUAAS_DATABASE_URL      the database (or GPUAAS_DATABASE_URL_FILE)
@@ -29,18 +37,62 @@ Environment:
   GPUAAS_SETUP_OUT_DIR     directory for the role ids of worker and API
   GPUAAS_ENV               name of this environment (default dev)
   GPUAAS_NODE_API_NAMES    names in the node API's certificate`,
-		Example: "  gpuaas admin setup",
-		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runAdminSetup(c.Context(), e) },
-	}
+		"  gpuaas admin setup",
+		func(ctx context.Context, _ string) error {
+			if e.platform.Setup == nil {
+				return schema.Errorf(schema.KindInternal, "this build of gpuaas has no setup: use the gpuaas of the project's build")
+			}
+			if err := e.platform.Setup(ctx, e.temporalConfig(), cleaner{e.stderr}); err != nil {
+				return err
+			}
+			e.message("database, Vault and Temporal are ready")
+			return nil
+		})
 }
 
-func runAdminSetup(ctx context.Context, e *env) error {
-	if e.platform.Setup == nil {
-		return schema.Errorf(schema.KindInternal, "this build of gpuaas cannot set up: use the one that the project builds")
+// newToken is the output of admin token new.
+type newToken struct {
+	Name  string     `json:"name"`
+	Role  trust.Role `json:"role"`
+	Token string     `json:"token"`
+	// Line is the token's line in the file of GPUAAS_ADMIN_TOKENS_FILE.
+	Line string `json:"line"`
+}
+
+func newAdminTokenNew(e *env) *cobra.Command {
+	role := string(trust.RoleViewer)
+	var roles []string
+	for _, r := range trust.Roles() {
+		roles = append(roles, string(r))
 	}
-	if err := e.platform.Setup(ctx, SetupOptions{Temporal: e.dialOptions(), Talk: cleaner{e.stderr}}); err != nil {
-		return err
+	c := e.command("new NAME", "Create a token for a person or a program",
+		`Creates a token for the subject NAME and prints two lines: the token, which is shown
+only this once, and the line to add to the file of GPUAAS_ADMIN_TOKENS_FILE of
+gpuaas-api. The file contains only the token's hash. The API reads it again when it
+changes.
+
+Roles: a viewer reads; an operator also starts operations and decides about them; an
+admin also removes nodes and forces phases; a bootstrapper only creates bootstrap
+scripts.`,
+		"  gpuaas admin token new alice --role operator\n  gpuaas admin token new ci --role viewer -o json | jq -r .line >> admin-tokens",
+		func(ctx context.Context, arg string) error { return runAdminTokenNew(e, arg, trust.Role(role)) })
+	addChoices(c, &role, "role", strings.Join(roles, ", "), roles...)
+	return c
+}
+
+func runAdminTokenNew(e *env, name string, role trust.Role) error {
+	const help = "gpuaas admin token new"
+	switch {
+	case !trust.ValidSubject(name):
+		return usagef(help, "%q is not a valid name: must be at most 64 of a-z A-Z 0-9 . _ - @", name)
+	case !slices.Contains(trust.Roles(), role):
+		return usagef(help, "--role %q: must be viewer, operator, admin or bootstrapper", role)
 	}
-	e.say("database, Vault and Temporal are ready")
-	return nil
+	token := "gpuat_" + rand.Text()
+	sum := sha256.Sum256([]byte(token))
+	made := newToken{Name: name, Role: role, Token: token, Line: fmt.Sprintf("%s %s %s", name, role, hex.EncodeToString(sum[:]))}
+	return e.print(made, func(w io.Writer) {
+		row(w, "Token:", made.Token)
+		row(w, "Line:", made.Line)
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // auditPage is how many events one request asks for.
@@ -22,160 +24,131 @@ type auditOptions struct {
 	node, since   string
 	actor, action []string
 	verify        bool
-	limit         int
+	limit         uint
 }
 
 func newAudit(e *env) *cobra.Command {
 	var o auditOptions
-	c := &cobra.Command{
-		Use: "audit", Short: "Read or verify the audit trail",
-		Long: `Prints the audit trail, oldest event first: actor, action, node, result and reason.
+	c := e.command("audit", "Read or verify the audit trail",
+		`Prints the audit trail, oldest event first: actor, action, node, result and reason.
 Each node has its own stream; events without a node are in the stream "system".
 
---verify reads every row of the streams and checks their hash chains: a row that
-is missing, changed or out of order is named, and the exit code is 1.`,
-		Example: "  gpuaas audit --node gpu-17\n  gpuaas audit --verify\n  gpuaas audit -o json --limit 0",
-		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runAudit(c.Context(), e, o) },
-	}
-	c.Flags().StringVar(&o.node, "node", "", "only this node (id or host name), or the stream system")
+--verify reads every row of the streams and checks their hash chains. It names the
+first row that is missing, changed or out of order, and exits with code 1.`,
+		"  gpuaas audit --node gpu-17\n  gpuaas audit --verify\n  gpuaas audit -o json --limit 0",
+		func(ctx context.Context, _ string) error {
+			api := e.api()
+			if o.verify {
+				return runAuditVerify(ctx, e, api, o.node)
+			}
+			q := adminclient.ListAuditParams{Node: given(o.node), Since: given(o.since), Actor: several(o.actor), Action: several(o.action)}
+			events, err := pages(o.limit, func(size *int, token *string) ([]audit.Event, string, error) {
+				q.Limit, q.PageToken = size, token
+				list, err := decode[wire.AuditPage](api.ListAudit(ctx, &q))
+				return list.Events, list.NextPageToken, err
+			})
+			if err != nil {
+				return err
+			}
+			slices.Reverse(events)
+			if o.limit > 0 && len(events) == int(o.limit) {
+				e.message("the newest %d events; --limit 0 prints all", o.limit)
+			}
+			return printList(e.console, listing[audit.Event]{
+				object: map[string][]audit.Event{"events": events}, rows: events, empty: "no event matches",
+				header: []string{"AT", "ACTOR", "VIA", "ACTION", "TARGET", "RESULT", "REASON"},
+				cells: func(v audit.Event) []string {
+					return []string{v.At.UTC().Format(time.RFC3339), v.Actor, dash(v.Via), v.Action, cmp.Or(v.Target, v.Stream), v.Result, dash(v.Reason)}
+				},
+				name: func(v audit.Event) string { return v.Stream + "/" + strconv.FormatInt(v.Seq, 10) },
+			})
+		})
+	e.addNode(c, &o.node)
+	c.Flags().Lookup("node").Usage = "only this node (id or host name), or the stream system"
 	c.Flags().StringVar(&o.since, "since", "", "only events since a time, or within a duration such as 24h")
 	c.Flags().StringSliceVar(&o.actor, "actor", nil, "only events of these actors")
 	c.Flags().StringSliceVar(&o.action, "action", nil, "only these actions, for example nodes.drain")
 	c.Flags().BoolVar(&o.verify, "verify", false, "check the hash chains instead of printing")
-	c.Flags().IntVar(&o.limit, "limit", 200, "print the newest N events; 0 for all")
-	e.completeNodeFlag(c)
+	c.Flags().UintVar(&o.limit, "limit", 200, "print the newest N events; 0 for all")
 	return c
 }
 
-func runAudit(ctx context.Context, e *env, o auditOptions) error {
-	if o.limit < 0 {
-		return usagef("gpuaas audit", "--limit %d: want 0 or more", o.limit)
-	}
-	api, err := e.api()
-	if err != nil {
-		return err
-	}
-	if !o.verify {
-		return runAuditList(ctx, e, api, o)
-	}
-	streams, err := auditStreams(ctx, api, o.node)
-	if err != nil {
-		return err
-	}
-	return runAuditVerify(ctx, e, api, streams)
-}
-
-// auditStreams is the stream of one node, or every stream.
-func auditStreams(ctx context.Context, api *adminAPI, node string) ([]string, error) {
-	switch node {
-	case "":
-		return api.auditStreams(ctx)
-	case "system":
-		return []string{node}, nil
-	}
-	if schema.IsID(node) {
-		return []string{node}, nil
-	}
-	view, err := api.node(ctx, node)
-	return []string{view.ID}, err
-}
-
-// eachPage reads a stream page by page.
-func eachPage(ctx context.Context, api *adminAPI, stream string, use func([]audit.Event) error) error {
-	after := int64(0)
-	for {
-		page, err := api.auditStream(ctx, stream, after, auditPage)
-		if err != nil {
-			return err
-		}
-		if err := use(page.Events); err != nil {
-			return err
-		}
-		if !page.More || len(page.Events) == 0 {
-			return nil
-		}
-		last := page.Events[len(page.Events)-1].Seq
-		if last <= after {
-			return schema.Errorf(schema.KindInternal, "audit stream %s: the admin API gives row %d again after row %d", stream, last, after)
-		}
-		after = last
-	}
-}
-
-func runAuditList(ctx context.Context, e *env, api *adminAPI, o auditOptions) error {
-	q := adminclient.ListAuditParams{Node: given(o.node), Since: given(o.since), Actor: several(o.actor), Action: several(o.action)}
-	events, err := api.audit(ctx, q, o.limit)
-	if err != nil {
-		return err
-	}
-	slices.Reverse(events)
-	if o.limit > 0 && len(events) == o.limit {
-		e.say("the newest %d events; --limit 0 prints all", o.limit)
-	}
-	return e.print(map[string][]audit.Event{"events": events}, func(w io.Writer) {
-		row(w, "AT", "ACTOR", "VIA", "ACTION", "TARGET", "RESULT", "REASON")
-		for _, v := range events {
-			row(w, v.At.UTC().Format(time.RFC3339), v.Actor, dash(v.Via), v.Action, cmp.Or(v.Target, v.Stream), v.Result, dash(v.Reason))
-		}
-	})
-}
-
-// auditVerdict is what audit --verify prints.
-type auditVerdict struct {
+// auditResult is the output of audit --verify.
+type auditResult struct {
 	Verified bool   `json:"verified"`
-	Rows     int    `json:"rows"`
+	Rows     int    `json:"rows"` // valid rows before the fault
 	Streams  int    `json:"streams"`
 	Fault    string `json:"fault,omitempty"`
 }
 
-func runAuditVerify(ctx context.Context, e *env, api *adminAPI, streams []string) error {
-	verdict := auditVerdict{Verified: true}
+func runAuditVerify(ctx context.Context, e *env, api *adminclient.Client, node string) error {
+	streams, err := auditStreams(ctx, api, node)
+	if err != nil {
+		return err
+	}
+	result := auditResult{Verified: true}
 	for _, s := range streams {
-		rows, fault, err := verifyStream(ctx, api, s)
-		if err != nil {
+		result.Streams++
+		if err := result.verify(ctx, api, s); err != nil {
 			return err
 		}
-		verdict.Rows += rows
-		verdict.Streams++
-		if fault != nil {
-			verdict.Verified, verdict.Fault = false, fault.Error()
+		if !result.Verified {
 			break
 		}
 	}
-	err := e.print(verdict, func(w io.Writer) {
-		if verdict.Verified {
-			fmt.Fprintf(w, "verified %s of %s: no fault\n", count(verdict.Rows, "row"), count(verdict.Streams, "stream"))
+	err = e.print(result, func(w io.Writer) {
+		if result.Verified {
+			fmt.Fprintf(w, "verified %s of %s: no fault\n", count(result.Rows, "row"), count(result.Streams, "stream"))
 			return
 		}
-		row(w, fmt.Sprintf("FAULT after %s of %s: %s", count(verdict.Rows, "good row"), count(verdict.Streams, "stream"), verdict.Fault))
+		row(w, fmt.Sprintf("FAULT after %s of %s: %s", count(result.Rows, "valid row"), count(result.Streams, "stream"), result.Fault))
 	})
-	if err == nil && !verdict.Verified {
-		err = &exitError{schema.ExitFailed, []string{"the audit trail was changed or is incomplete: keep the database as it is and look into it"}}
+	if err == nil && !result.Verified {
+		err = &exitError{schema.ExitFailed, []string{"the audit trail was changed or is incomplete: do not change the database, and investigate"}}
 	}
 	return err
 }
 
-// verifyStream checks one chain. rows counts the good rows before the fault.
-func verifyStream(ctx context.Context, api *adminAPI, stream string) (rows int, fault, err error) {
+// auditStreams is the stream of one node, or every stream.
+func auditStreams(ctx context.Context, api *adminclient.Client, node string) ([]string, error) {
+	switch {
+	case node == "":
+		list, err := decode[wire.AuditStreamList](api.ListAuditStreams(ctx, nil))
+		return list.Streams, err
+	case node == audit.SystemStream || schema.IsID(node):
+		return []string{node}, nil
+	}
+	view, err := decode[wire.NodeView](api.GetNode(ctx, node, nil))
+	return []string{view.ID}, err
+}
+
+// verify checks the chain of one stream page by page up to the first fault.
+func (r *auditResult) verify(ctx context.Context, api *adminclient.Client, stream string) error {
 	var last *audit.Event
-	err = eachPage(ctx, api, stream, func(page []audit.Event) error {
-		for i := range page {
-			event := page[i]
+	after, limit := int64(0), auditPage
+	for {
+		page, err := decode[wire.AuditStreamPage](api.ReadAuditStream(ctx, stream, &adminclient.ReadAuditStreamParams{After: &after, Limit: &limit}))
+		if err != nil {
+			return err
+		}
+		for _, event := range page.Events {
+			fault := audit.VerifyChain(last, []audit.Event{event})
 			if event.Stream != stream {
 				fault = fmt.Errorf("audit stream %s: row %d belongs to stream %s", stream, event.Seq, event.Stream)
-			} else {
-				fault = audit.VerifyChain(last, []audit.Event{event})
 			}
 			if fault != nil {
-				return fault
+				r.Verified, r.Fault = false, fault.Error()
+				return nil
 			}
 			last = &event
-			rows++
+			r.Rows++
 		}
-		return nil
-	})
-	if fault != nil {
-		return rows, fault, nil
+		if !page.More || len(page.Events) == 0 {
+			return nil
+		}
+		if last.Seq <= after {
+			return schema.Errorf(schema.KindInternal, "audit stream %s: the admin API returned row %d again after row %d", stream, last.Seq, after)
+		}
+		after = last.Seq
 	}
-	return rows, nil, err
 }

@@ -16,7 +16,7 @@ func chain(stream string, n int) []audit.Event {
 	var out []audit.Event
 	prev := ""
 	for i := range n {
-		v := audit.Event{Stream: stream, Seq: int64(i + 1), At: start().Add(time.Duration(i) * time.Minute), Actor: "alice@desk",
+		v := audit.Event{Stream: stream, Seq: int64(i + 1), At: start().Add(time.Duration(i) * time.Minute), Actor: "alice@laptop",
 			Action: audit.ActionName(lifecycle.ActionDrain), Target: "gpu-17", Result: audit.Accepted, Reason: "RMA-4411", PrevHash: prev}
 		v.Hash = v.ComputeHash()
 		prev = v.Hash

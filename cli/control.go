@@ -12,56 +12,57 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// control is how commands find nodes and start, read and decide operations:
-// through the admin API, or with --direct through Temporal alone.
+// control finds nodes, and starts, reads and decides operations: through the admin
+// API, or with --direct through Temporal alone.
 type control interface {
 	// find resolves NODE, an id or a host name.
 	find(ctx context.Context, arg string) (target, error)
-	// start starts the verb's operation.
-	start(ctx context.Context, t target, v verb, o lifecycleOptions) (lifecycle.Operation, error)
-	// status reads an operation, newest the node's newest operation that holds it,
-	// or its newest reissue. KindNotFound when there is none.
+	// start starts an operation.
+	start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error)
+	// status reads an operation. newest reads the node's newest operation that holds
+	// it, or its newest reissue; KindNotFound when there is none.
 	status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error)
 	newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error)
 	// decide delivers a decision about the operation as it was read.
 	decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, key string) (lifecycle.OperationStatus, error)
-	// stuck lists what needs attention, oldest first.
+	// stuck lists the operations that need attention, oldest first.
 	stuck(ctx context.Context) (wire.StuckList, error)
-	// changes tells of changed operations until ctx ends, of all nodes when nodeID
-	// is empty. Nil where there are no events; closed where they ended.
+	// changes signals changed operations until ctx ends, of all nodes when nodeID is
+	// empty. Nil where there are no events; closed where they ended.
 	changes(ctx context.Context, nodeID string) <-chan struct{}
 }
 
-// control returns the control that the flags ask for.
+// control returns the control that the flags select.
 func (e *env) control(ctx context.Context) (control, error) {
 	if e.flags.direct {
 		lc, err := e.lifecycle(ctx)
 		return directControl{e, lc}, err
 	}
-	api, err := e.api()
-	return apiControl{api}, err
+	return e.apiControl(), nil
 }
 
-// apiControl asks the admin API.
-type apiControl struct{ api *adminAPI }
+func (e *env) apiControl() apiControl { return apiControl{e.api()} }
+
+// apiControl uses the admin API.
+type apiControl struct{ *adminclient.Client }
 
 func (c apiControl) find(ctx context.Context, arg string) (target, error) {
-	view, err := c.api.node(ctx, arg)
+	view, err := decode[wire.NodeView](c.GetNode(ctx, arg, nil))
 	return target{id: view.ID, host: view.Host, view: &view}, err
 }
 
-func (c apiControl) start(ctx context.Context, t target, v verb, o lifecycleOptions) (lifecycle.Operation, error) {
-	response, err := c.api.act(ctx, t.id, v.action, wire.LifecycleRequest{Reason: o.reason, Options: v.options}, o.key)
+func (c apiControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
+	response, err := act(ctx, c.Client, t.id, a, wire.LifecycleRequest{Reason: o.reason, Options: o.options}, o.key)
 	return response.Operation, err
 }
 
 func (c apiControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
-	view, err := c.api.operation(ctx, op.OperationID)
+	view, err := decode[wire.OperationView](c.GetOperation(ctx, op.OperationID, nil))
 	return view.Status(), err
 }
 
 func (c apiControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	ops, err := c.api.operations(ctx, adminclient.ListOperationsParams{Node: &t.id, Holds: new(!reissue)}, 1)
+	ops, err := listOperations(ctx, c.Client, adminclient.ListOperationsParams{Node: &t.id, Holds: new(!reissue)}, 1)
 	if err != nil {
 		return lifecycle.OperationStatus{}, err
 	}
@@ -76,24 +77,34 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, d 
 	if s := st.Operation.Stuck; s != nil {
 		r.Phase, r.StuckSince = s.Phase, &s.Since
 	}
-	view, err := c.api.resolve(ctx, st.Operation.OperationID, d, r, key)
+	view, err := resolve(ctx, c.Client, st.Operation.OperationID, d, r, key)
 	return view.Status(), err
 }
 
-func (c apiControl) stuck(ctx context.Context) (wire.StuckList, error) { return c.api.stuck(ctx) }
-
-func (c apiControl) changes(ctx context.Context, nodeID string) <-chan struct{} {
-	return c.api.changes(ctx, nodeID)
+func (c apiControl) stuck(ctx context.Context) (all wire.StuckList, err error) {
+	all.Stuck, err = pages(0, func(size *int, token *string) ([]wire.StuckOperation, string, error) {
+		list, err := decode[wire.StuckList](c.ListStuck(ctx, &adminclient.ListStuckParams{Limit: size, PageToken: token}))
+		all.Faults = list.Faults
+		return list.Stuck, list.NextPageToken, err
+	})
+	return all, err
 }
 
-// directControl asks Temporal alone: the break-glass mode. The audit then names
-// the actor as this machine asserts it, and the door temporal.
+func (c apiControl) changes(ctx context.Context, nodeID string) <-chan struct{} {
+	return watchEvents(ctx, c.Client, nodeID)
+}
+
+// statusBudget bounds a query to Temporal: without a worker it does not end.
+const statusBudget = 3 * time.Second
+
+// directControl uses Temporal alone: the break-glass mode. The audit trail then
+// names the actor that this machine asserts, and the interface temporal.
 type directControl struct {
 	env *env
 	lc  Lifecycle
 }
 
-// viaTemporal is the door that the audit names for --direct.
+// viaTemporal is the interface that the audit trail names for --direct.
 const viaTemporal = "temporal"
 
 func (c directControl) find(ctx context.Context, arg string) (target, error) {
@@ -101,25 +112,25 @@ func (c directControl) find(ctx context.Context, arg string) (target, error) {
 	return target{id: ref.NodeID, host: ref.Host}, err
 }
 
-func (c directControl) start(ctx context.Context, t target, v verb, o lifecycleOptions) (lifecycle.Operation, error) {
+func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, o lifecycleOptions) (lifecycle.Operation, error) {
 	return c.lc.Submit(ctx, lifecycle.OperationInput{
-		OperationID: lifecycle.OperationID(t.id, v.action, o.key), NodeID: t.id, Action: v.action,
-		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Host: t.host, Options: v.options,
+		OperationID: lifecycle.OperationID(t.id, a, o.key), NodeID: t.id, Action: a, Host: t.host,
+		Actor: c.env.actor, Via: viaTemporal, Reason: o.reason, CorrelationID: c.env.correlationID, Options: o.options,
 	})
 }
 
-// status asks the run, and where no worker answers for its result: a closed run
-// has one.
+// status queries the run, and reads its result when no worker responds: a closed
+// run has one.
 func (c directControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
-	asking, cancel := context.WithTimeout(ctx, statusBudget)
+	query, cancel := context.WithTimeout(ctx, statusBudget)
 	defer cancel()
-	st, err := c.lc.Status(asking, op.WorkflowID, op.RunID)
+	st, err := c.lc.Status(query, op.WorkflowID, op.RunID)
 	if err == nil || ctx.Err() != nil {
 		return st, err
 	}
-	closing, done := context.WithTimeout(ctx, statusBudget)
+	read, done := context.WithTimeout(ctx, statusBudget)
 	defer done()
-	if final, resultErr := c.lc.Result(closing, op.WorkflowID, op.RunID); resultErr == nil {
+	if final, resultErr := c.lc.Result(read, op.WorkflowID, op.RunID); resultErr == nil {
 		return final, nil
 	}
 	return st, err
@@ -148,7 +159,17 @@ func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
 		return list, err
 	}
 	for _, st := range parked {
-		list.Stuck = append(list.Stuck, stuckOfStatus(st, c.lc.WebURL(st.Operation.WorkflowID, st.Operation.RunID)))
+		op := st.Operation
+		o := wire.StuckOperation{State: st.Node.State, WebURL: c.lc.WebURL(op.WorkflowID, op.RunID), OperationSummary: wire.OperationSummary{
+			OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host, WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action,
+			Status: op.Status, WaitingOn: lifecycle.AttentionOperator, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason}}
+		if op.StartedAt != nil {
+			o.StartedAt = *op.StartedAt
+		}
+		if op.Stuck != nil {
+			o.Phase, o.WaitingOn = op.Stuck.Phase, op.Stuck.WaitingOn
+		}
+		list.Stuck = append(list.Stuck, o)
 	}
 	switch h, err := c.lc.ReclaimSchedule(ctx); {
 	case err != nil:
@@ -162,18 +183,29 @@ func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
 
 func (directControl) changes(context.Context, string) <-chan struct{} { return nil }
 
-func stuckOfStatus(st lifecycle.OperationStatus, webURL string) wire.StuckOperation {
-	op := st.Operation
-	o := wire.StuckOperation{State: st.Node.State, WebURL: webURL, OperationSummary: wire.OperationSummary{
-		OperationID: op.OperationID, NodeID: st.Node.NodeID, Host: st.Node.Host, WorkflowID: op.WorkflowID, RunID: op.RunID, Action: op.Action,
-		Status: op.Status, WaitingOn: lifecycle.AttentionOperator, Stuck: op.Stuck, Actor: op.Actor, Reason: op.Reason}}
-	if op.StartedAt != nil {
-		o.StartedAt = *op.StartedAt
+// target is the node of a command.
+type target struct {
+	id   string
+	host string // empty when only the id is known
+	// view is the node as the admin API returned it; nil with --direct.
+	view *wire.NodeView
+}
+
+// name is the host name, or the id when that is all that is known.
+func (t target) name() string {
+	if t.host != "" {
+		return t.host
 	}
-	if op.Stuck != nil {
-		o.Phase, o.WaitingOn = op.Stuck.Phase, op.Stuck.WaitingOn
+	return t.id
+}
+
+// ref is what is known of the node without an operation.
+func (t target) ref() lifecycle.NodeRef {
+	r := lifecycle.NodeRef{NodeID: t.id, Host: t.host}
+	if t.view != nil {
+		r.State = t.view.State
 	}
-	return o
+	return r
 }
 
 // operationArg is how the op commands name an operation.
@@ -183,10 +215,11 @@ type operationArg struct {
 }
 
 // locate finds the operation that NODE and the flags name. NODE may also be the
-// operation's id.
-func locate(ctx context.Context, ctl control, arg string, o operationArg) (target, lifecycle.OperationStatus, error) {
+// operation's id. verb is the op command, for the hint of an error.
+func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) (target, lifecycle.OperationStatus, error) {
 	t, err := ctl.find(ctx, arg)
-	if errors.Is(err, &schema.Error{Kind: schema.KindNotFound}) && schema.IsID(arg) && o.operation == "" {
+	notFound := &schema.Error{Kind: schema.KindNotFound}
+	if errors.Is(err, notFound) && schema.IsID(arg) && o.operation == "" {
 		if st, statusErr := ctl.status(ctx, lifecycle.Operation{OperationID: arg}); statusErr == nil {
 			return target{id: st.Node.NodeID, host: st.Node.Host}, st, nil
 		}
@@ -195,18 +228,28 @@ func locate(ctx context.Context, ctl control, arg string, o operationArg) (targe
 		return t, lifecycle.OperationStatus{}, err
 	}
 	st, err := ctl.newest(ctx, t, o.reissue)
-	if o.operation == "" || err == nil && st.Operation.OperationID == o.operation {
+	if o.operation != "" && (err != nil || st.Operation.OperationID != o.operation) {
+		st, err = ctl.status(ctx, lifecycle.Operation{OperationID: o.operation, WorkflowID: lifecycle.NodeWorkflowID(t.host, t.id)})
+		if err == nil && (st.Operation.OperationID != o.operation || st.Node.NodeID != t.id) {
+			err = schema.NewError(schema.KindDecisionOutdated, "operation %s is not an operation of %s", o.operation, t.name()).
+				WithNext("gpuaas op show " + t.name())
+		}
+	}
+	if !errors.Is(err, notFound) {
 		return t, st, err
 	}
-	if st, err = ctl.status(ctx, lifecycle.Operation{OperationID: o.operation, WorkflowID: lifecycle.NodeWorkflowID(t.host, t.id)}); err != nil {
-		return t, st, err
+	what, next := "operation", "gpuaas node show "+t.name()
+	switch {
+	case o.reissue:
+		what = "reissue"
+	case reissueRuns(ctx, ctl, t):
+		next = lifecycle.OpCommand(verb, lifecycle.ActionReissueEnrollment, t.name())
 	}
-	if st.Operation.OperationID != o.operation || st.Node.NodeID != t.id {
-		return t, st, schema.NewError(schema.KindDecisionOutdated, "operation %s is not an operation of %s", o.operation, t.name()).
-			WithNext("gpuaas op show " + t.name())
-	}
-	return t, st, nil
+	return t, st, schema.NewError(schema.KindNotFound, "no %s has run on %s", what, t.name()).WithNext(next)
 }
 
-// budget for look-ups that a command can do without.
-const lookupBudget = 3 * time.Second
+// reissueRuns reports whether a reissue of the node is known to run.
+func reissueRuns(ctx context.Context, ctl control, t target) bool {
+	st, err := ctl.newest(ctx, t, true)
+	return err == nil && !st.Operation.Status.Ended()
+}

@@ -1,31 +1,36 @@
 package cli
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/user"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// env is a command's access to the world. Commands read no environment variable,
-// clock or stream but through it, so that tests control each of them.
+// env is a command's access to the world. Commands read every environment variable,
+// clock and stream through it, so that tests control each of them.
 type env struct {
 	printer
 	getenv   func(string) string
 	platform Platform
-	// actor is user@host, which --direct asserts to the audit.
+	// actor is user@host, which --direct asserts to the audit trail.
 	actor string
-	// dir is where files without a path of their own are written.
+	// dir is the directory of files without a path.
 	dir string
 
-	flags    globalFlags
-	temporal Lifecycle // dialled at first use
-	admin    *adminAPI // made at first use
+	flags  globalFlags
+	direct Lifecycle           // dialed at first use
+	admin  *adminclient.Client // made at first use
 }
 
 // console is the streams of a command and how it writes to them.
@@ -37,14 +42,14 @@ type console struct {
 	// output and noColor are flags; noColor is also set by NO_COLOR.
 	output  format
 	noColor bool
-	// correlationID ties together all that this command line causes.
+	// correlationID identifies every request of this command line.
 	correlationID string
 }
 
-// printer renders what the control plane knows.
+// printer renders the objects of the admin API.
 type printer struct{ *console }
 
-// terminal says which standard streams are terminals.
+// terminal reports which standard streams are terminals.
 type terminal struct {
 	in, out, err bool
 	// width returns stderr's columns; 0 when unknown.
@@ -64,72 +69,92 @@ type clock struct {
 const spinEvery = 120 * time.Millisecond
 
 func newEnv(p Platform, s Stdio) *env {
+	terminalOf := func(stream any) (int, bool) {
+		f, ok := stream.(*os.File)
+		return int(f.Fd()), ok && term.IsTerminal(int(f.Fd()))
+	}
 	c := &console{
 		stdin: s.In, stdout: s.Out, stderr: s.Err, correlationID: schema.NewID(),
-		tty: terminal{in: isTerminal(s.In), out: isTerminal(s.Out), err: isTerminal(s.Err), width: func() int { return width(s.Err) }},
 		clock: clock{now: time.Now, after: time.After, spin: func() (<-chan time.Time, func()) {
 			t := time.NewTicker(spinEvery)
 			return t.C, t.Stop
 		}},
 	}
-	return &env{printer: printer{c}, getenv: os.Getenv, platform: p, actor: actor(), dir: "."}
+	_, c.tty.in = terminalOf(s.In)
+	_, c.tty.out = terminalOf(s.Out)
+	fd, isTerminal := terminalOf(s.Err)
+	c.tty.err, c.tty.width = isTerminal, func() int {
+		w, _, _ := term.GetSize(fd) //nolint:errcheck // 0 when unknown
+		return w
+	}
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return &env{printer: printer{c}, getenv: os.Getenv, platform: p, actor: name + "@" + host, dir: "."}
 }
 
 func (e *env) close() {
-	if e.temporal != nil {
-		e.temporal.Close()
+	if e.direct != nil {
+		e.direct.Close()
 	}
 }
 
 // lifecycle returns the connection to Temporal.
 func (e *env) lifecycle(ctx context.Context) (Lifecycle, error) {
-	if e.temporal == nil {
-		o := e.dialOptions()
-		// A token that cannot be read is the admin API's to complain of.
-		if token, err := e.apiToken(); err == nil && token != "" {
-			o.Secrets = []schema.Secret{schema.NewSecret(token)}
+	if e.direct != nil {
+		return e.direct, nil
+	}
+	o := e.temporalConfig()
+	// The token must never be sent to Temporal. One that cannot be read is no error here.
+	if token, err := e.token(); err == nil && token != "" {
+		o.Secrets = []schema.Secret{schema.NewSecret(token)}
+	}
+	c, err := e.platform.Dial(ctx, o)
+	if err == nil {
+		e.direct = c
+	}
+	return c, err
+}
+
+// temporalConfig selects the Temporal to connect to. Empty fields are read from
+// Temporal's own configuration (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles).
+func (e *env) temporalConfig() temporal.Config {
+	return temporal.Config{Address: e.flags.address, Namespace: e.flags.namespace}
+}
+
+// clearScreen clears the terminal before a refresh of a watched list.
+func (e *console) clearScreen(watch bool) {
+	if watch && e.tty.out {
+		fmt.Fprint(e.stdout, "\x1b[H\x1b[2J")
+	}
+}
+
+// confirm asks the operator whether to continue. Without a terminal it refuses unless
+// yes is set; command is the one whose help explains --yes.
+func (e *console) confirm(ctx context.Context, command, what string, yes bool) error {
+	if yes {
+		return nil
+	}
+	if !e.tty.in || !e.tty.err {
+		return usagef(command, "%s. There is no terminal for the confirmation: use --yes to continue", what)
+	}
+	fmt.Fprintf(e.stderr, "%s. Continue? [y/N] ", clean(what))
+	answer := make(chan string, 1)
+	go func() { // ends with the process on an interrupt: a read of a terminal cannot be canceled
+		line, _ := bufio.NewReader(e.stdin).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case a := <-answer:
+		if a == "y" || a == "yes" {
+			return nil
 		}
-		c, err := e.platform.Dial(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		e.temporal = c
+		return &exitError{schema.ExitFailed, []string{"nothing was changed"}}
 	}
-	return e.temporal, nil
-}
-
-func (e *env) dialOptions() DialOptions {
-	return DialOptions{Address: e.flags.address, Namespace: e.flags.namespace}
-}
-
-// color reports whether text for the stream may carry colors.
-func (e *console) color(isTerminal bool) bool {
-	return isTerminal && !e.noColor
-}
-
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-func width(stream any) int {
-	if f, ok := stream.(*os.File); ok {
-		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
-			return w
-		}
-	}
-	return 0
-}
-
-// actor is the actor that --direct asserts: user@host.
-func actor() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return name + "@" + host
 }

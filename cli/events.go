@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"context"
-	"net/http"
 	"strings"
 	"time"
 
@@ -16,16 +15,18 @@ const (
 	streamTime = 16 * time.Minute
 	// reconnectPause is the pause before a stream that ended is opened again.
 	reconnectPause = 2 * time.Second
+	// refreshEvery is the longest time between two reads of a watched list.
+	refreshEvery = 5 * time.Second
 )
 
-// changes returns a channel that gets a value, coalesced, whenever an operation
-// of the node changed, or of any node without one. It is closed when the API has
-// no event stream or does not answer: the caller then polls.
-func (a *adminAPI) changes(ctx context.Context, nodeID string) <-chan struct{} {
+// watchEvents returns a channel that receives a value, coalesced, whenever an
+// operation of the node changed, or of any node when nodeID is empty. It is closed
+// when the API has no event stream: the caller then polls.
+func watchEvents(ctx context.Context, api *adminclient.Client, nodeID string) <-chan struct{} {
 	wake := make(chan struct{}, 1)
 	go func() {
 		defer close(wake)
-		for a.stream(ctx, nodeID, wake) && ctx.Err() == nil {
+		for readEvents(ctx, api, nodeID, wake) && ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
 			case <-time.After(reconnectPause):
@@ -35,21 +36,18 @@ func (a *adminAPI) changes(ctx context.Context, nodeID string) <-chan struct{} {
 	return wake
 }
 
-// stream reads one event stream to its end and reports whether there was one.
-func (a *adminAPI) stream(ctx context.Context, nodeID string, wake chan<- struct{}) bool {
+// readEvents reads one event stream to its end and reports whether there was one.
+func readEvents(ctx context.Context, api *adminclient.Client, nodeID string, wake chan<- struct{}) bool {
 	ctx, cancel := context.WithTimeout(ctx, streamTime)
 	defer cancel()
 	kinds := []string{wire.EventOperation}
-	res, err := a.client.StreamEvents(ctx, &adminclient.StreamEventsParams{Node: given(nodeID), Kind: &kinds})
+	res, err := api.StreamEvents(ctx, &adminclient.StreamEventsParams{Node: given(nodeID), Kind: &kinds})
 	if err != nil {
 		return false
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return false
-	}
 	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
-		// A comment tells that the stream is open: what changed before is read then.
+		// The first comment confirms that the stream is open: earlier changes are read then.
 		if text := lines.Text(); strings.HasPrefix(text, "event:") || strings.HasPrefix(text, ": connected") {
 			select {
 			case wake <- struct{}{}:
@@ -60,23 +58,42 @@ func (a *adminAPI) stream(ctx context.Context, nodeID string, wake chan<- struct
 	return true
 }
 
-// watcher waits between two readings of a list.
-type watcher struct {
-	clock   clock
-	changes <-chan struct{} // nil without an event stream
+// refresh calls show, and with watch again at each change and at least every
+// refreshEvery until ctx ends.
+func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() error) error {
+	var changes <-chan struct{}
+	for first := true; ; first = false {
+		err := show()
+		if watch && ctx.Err() != nil {
+			return nil
+		}
+		if err != nil || !watch {
+			return err
+		}
+		if first {
+			changes = ctl.changes(ctx, "")
+		}
+		if changes = e.nextChange(ctx, changes); ctx.Err() != nil {
+			return nil
+		}
+	}
 }
 
-// wait returns at the next change, after a while at the latest, and reports false
-// when ctx ended.
-func (w *watcher) wait(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-	case _, open := <-w.changes:
-		if !open {
-			w.changes = nil
-			return w.wait(ctx)
+// nextChange waits for a change and returns the channel to wait on next: nil when
+// there are no more events.
+func (e *env) nextChange(ctx context.Context, changes <-chan struct{}) <-chan struct{} {
+	later := e.clock.after(refreshEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return changes
+		case <-later:
+			return changes
+		case _, open := <-changes:
+			if open {
+				return changes
+			}
+			changes = nil
 		}
-	case <-w.clock.after(stuckEvery):
 	}
-	return ctx.Err() == nil
 }

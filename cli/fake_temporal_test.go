@@ -11,7 +11,7 @@ import (
 
 // fakeTemporal is a Lifecycle that answers what a test says.
 type fakeTemporal struct {
-	dialled DialOptions
+	dialled temporal.Config
 	down    bool // refuses every call as unreachable
 	// submitted and resolved are what came in.
 	submitted []lifecycle.OperationInput
@@ -93,7 +93,7 @@ func (f *fakeTemporal) Resolve(_ context.Context, workflowID string, r lifecycle
 	}
 	f.resolved, f.decidedOn = append(f.resolved, r), workflowID
 	if f.resolve == nil {
-		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "handing over the decision")
+		return lifecycle.OperationStatus{}, schema.Errorf(schema.KindNotFound, "delivering the decision")
 	}
 	return f.resolve(r)
 }

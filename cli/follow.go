@@ -18,11 +18,9 @@ const (
 	pollFirst = 250 * time.Millisecond
 	// pollWithEvents is pollEvery while the event stream is open.
 	pollWithEvents = 10 * time.Second
-	// statusBudget bounds a query to Temporal: without a worker it never ends.
-	statusBudget = 3 * time.Second
-	// silenceBudget is how long reads may fail before waiting is given up.
+	// silenceBudget is how long reads may fail before the waiting stops.
 	silenceBudget = 30 * time.Second
-	// waitGrace is what a waiting has beyond the phases' own budgets.
+	// waitGrace is the time of a waiting beyond the phases' own budgets.
 	waitGrace = time.Minute
 )
 
@@ -40,44 +38,44 @@ type followRequest struct {
 	quiet bool
 }
 
-// snapshot is one answer about a followed operation.
+// snapshot is one read of a followed operation.
 type snapshot struct {
 	status lifecycle.OperationStatus
 	err    error
 }
 
 // follow shows an operation until it ends, parks, or the waiting is over, and
-// returns the last state seen. The error says how the waiting ended: nil when
-// the operation ended or parked. It never changes the operation.
+// returns the last state. The error reports how the waiting ended: nil when the
+// operation ended or parked. It never changes the operation.
 func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationStatus, error) {
 	if r.limit == 0 {
 		r.limit = waitGrace + budgetOf(r.operation.Action, r.options)
 	}
-	asking, cancel := context.WithCancel(ctx)
-	var asked sync.WaitGroup
-	defer asked.Wait()
+	reading, cancel := context.WithCancel(ctx)
+	var reads sync.WaitGroup
+	defer reads.Wait()
 	defer cancel()
-	answers := make(chan snapshot, 1) // one read at a time, so its answer never blocks
-	ask := func() {
-		asked.Go(func() {
-			st, err := r.control.status(asking, r.operation)
-			answers <- snapshot{st, err}
+	snapshots := make(chan snapshot, 1) // one read at a time, so it never blocks
+	read := func() {
+		reads.Go(func() {
+			st, err := r.control.status(reading, r.operation)
+			snapshots <- snapshot{st, err}
 		})
 	}
 
 	f := &followed{env: e, request: r, started: e.clock.now(), view: e.newView(r),
 		last: lifecycle.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
-	changes, pace := r.control.changes(asking, r.target.id), pollEvery
+	changes, pace := r.control.changes(reading, r.target.id), pollEvery
 	ticks, stop := f.view.ticks()
 	defer stop()
-	ask()
+	read()
 	var again <-chan time.Time
 	pause := pollFirst
 	for {
 		select {
-		case s := <-answers:
+		case s := <-snapshots:
 			if ctx.Err() != nil {
-				return f.last, f.interrupted()
+				return f.last, f.pending("stopped waiting: the operation is still running")
 			}
 			if done, err := f.take(s); done {
 				return f.last, err
@@ -86,18 +84,18 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 			pause = min(2*pause, pace)
 		case <-again:
 			again = nil
-			ask()
+			read()
 		case _, open := <-changes:
 			if pace = pollWithEvents; !open {
 				changes, pace = nil, pollEvery
 			} else if again != nil { // no read is under way
 				again = nil
-				ask()
+				read()
 			}
 		case <-ticks:
 			f.view.show(f.last, f.note)
 		case <-ctx.Done():
-			return f.last, f.interrupted()
+			return f.last, f.pending("stopped waiting: the operation is still running")
 		}
 	}
 }
@@ -123,16 +121,19 @@ type followed struct {
 	silentSince time.Time
 }
 
-// take uses one answer and reports whether the waiting is over.
+// take uses one read and reports whether the waiting is over.
 func (f *followed) take(s snapshot) (done bool, err error) {
 	now := f.env.clock.now()
+	name, action := f.request.target.name(), f.request.operation.Action
 	if s.err != nil {
 		if f.silentSince.IsZero() {
 			f.silentSince = now
 		}
 		f.note = fmt.Sprintf("the operation cannot be read: %s", s.err)
 		if now.Sub(f.silentSince) >= silenceBudget || errors.Is(s.err, &schema.Error{Kind: schema.KindNotFound}) {
-			return true, f.lost(s.err)
+			return true, &exitError{schema.KindOf(s.err).Info().Exit, []string{
+				"error: stopped waiting, the operation cannot be read: " + s.err.Error(),
+				"the operation is still running", "follow it with: " + lifecycle.OpCommand("watch", action, name)}}
 		}
 	} else {
 		f.silentSince, f.note, f.last = time.Time{}, "", s.status
@@ -143,30 +144,14 @@ func (f *followed) take(s snapshot) (done bool, err error) {
 	case s.err == nil && state.Ended(), s.err == nil && state == lifecycle.OperationParked && !f.request.throughParks:
 		return true, nil
 	case now.Sub(f.started) >= f.request.limit:
-		return true, f.timedOut()
+		return true, f.pending(fmt.Sprintf("stopped waiting after %s: the operation is still running", span(f.request.limit)))
 	}
 	return false, nil
 }
 
-func (f *followed) timedOut() error {
-	return f.pending(fmt.Sprintf("stopped waiting after %s: the operation is still running", span(f.request.limit)))
-}
-
-func (f *followed) interrupted() error {
-	return f.pending("stopped waiting: the operation is still running")
-}
-
+// pending ends a waiting before the operation's end.
 func (f *followed) pending(why string) error {
 	name, action := f.request.target.name(), f.request.operation.Action
 	return &exitError{schema.ExitPending, []string{why, "follow it with: " + lifecycle.OpCommand("watch", action, name),
 		"undo it with:   " + lifecycle.OpCommand("cancel", action, name)}}
-}
-
-// lost ends a waiting in which the operation cannot be read.
-func (f *followed) lost(cause error) error {
-	return &exitError{schema.KindOf(cause).Info().Exit, []string{
-		"error: stopped waiting, the operation cannot be read: " + cause.Error(),
-		"the operation is still running",
-		"follow it with: " + lifecycle.OpCommand("watch", f.request.operation.Action, f.request.target.name()),
-	}}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
@@ -36,7 +37,7 @@ const (
 	operationID = "0198f000-0000-7000-8000-0000000000a1"
 	runID       = "0198f000-0000-7000-8000-0000000000b1"
 	apiToken    = "canary-api-token"
-	enrollToken = "gpuet_canary-enrolment-token"
+	enrollToken = "gpuet_canary-enrollment-token"
 )
 
 // start is when every test begins.
@@ -58,12 +59,12 @@ type harness struct {
 	clock    *fakeClock
 }
 
-// setup is a world without a terminal, with the node gpu-17 active, and with a
+// setup returns an environment without a terminal, with the node gpu-17 active, and with a
 // Temporal that accepts everything.
 func setup(t *testing.T) *harness {
 	t.Helper()
-	temporal := newFakeTemporal()
-	h := &harness{t: t, temporal: temporal, api: newFakeAPI(t, temporal), clock: &fakeClock{now: start()}}
+	fake := newFakeTemporal()
+	h := &harness{t: t, temporal: fake, api: newFakeAPI(t, fake), clock: &fakeClock{now: start()}}
 	h.vars = map[string]string{"GPUAAS_API_URL": h.api.server.URL, "GPUAAS_API_TOKEN": apiToken}
 	h.env = &env{printer: printer{&console{
 		stdin: strings.NewReader(""), stdout: &h.out, stderr: &h.err,
@@ -73,11 +74,11 @@ func setup(t *testing.T) *harness {
 		correlationID: "0198f000-0000-7000-8000-0000000000c1",
 	}},
 		getenv: func(k string) string { return h.vars[k] },
-		platform: Platform{Dial: func(_ context.Context, o DialOptions) (Lifecycle, error) {
+		platform: Platform{Dial: func(_ context.Context, o temporal.Config) (Lifecycle, error) {
 			h.temporal.dialled = o
 			return h.temporal, nil
 		}},
-		actor: "alice@desk", dir: t.TempDir(),
+		actor: "alice@laptop", dir: t.TempDir(),
 	}
 	return h
 }
@@ -135,7 +136,7 @@ func (h *harness) onTerminal(answer string) {
 	h.env.stdin = strings.NewReader(answer)
 }
 
-// fakeClock stands still but for what commands wait.
+// fakeClock moves only while commands wait.
 type fakeClock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -170,7 +171,7 @@ func (c *fakeClock) after(d time.Duration) <-chan time.Time {
 // operation is an operation on gpu-17 that started at the tests' begin.
 func operation(a lifecycle.Action, s lifecycle.OperationState) lifecycle.Operation {
 	return lifecycle.Operation{OperationID: operationID, WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID), RunID: runID,
-		Action: a, Status: s, Phases: []lifecycle.Phase{}, StartedAt: at(0), Actor: "alice@desk"}
+		Action: a, Status: s, Phases: []lifecycle.Phase{}, StartedAt: at(0), Actor: "alice@laptop"}
 }
 
 // drainAt is a drain of gpu-17 whose phases before the i-th are completed.
@@ -237,9 +238,9 @@ type fakeAPI struct {
 	decided []string
 }
 
-func newFakeAPI(t *testing.T, temporal *fakeTemporal) *fakeAPI {
+func newFakeAPI(t *testing.T, fake *fakeTemporal) *fakeAPI {
 	t.Helper()
-	a := &fakeAPI{t: t, temporal: temporal, nodes: []wire.NodeView{node()}, audit: map[string][]audit.Event{},
+	a := &fakeAPI{t: t, temporal: fake, nodes: []wire.NodeView{node()}, audit: map[string][]audit.Event{},
 		bundle: &trust.BootstrapBundle{NodeID: nodeID, EnrollmentToken: enrollToken, APIURL: "https://node-api.test:8443",
 			ExpiresAt: "2026-03-02T12:00:00Z"}, reissued: map[string]wire.LifecycleRequest{}, refuseReissue: map[string]*schema.Error{}}
 	a.recovery = &wire.RecoveryBundle{BootstrapBundle: *a.bundle, RestartCommand: "gpuaas-apply <<'END'\nTOKEN=" + enrollToken + "\nEND"}
@@ -252,6 +253,9 @@ func newFakeAPI(t *testing.T, temporal *fakeTemporal) *fakeAPI {
 				list.Nodes = append(list.Nodes, n)
 			}
 		}
+		var limit int
+		fmt.Sscan(r.URL.Query().Get("limit"), &limit) //nolint:errcheck // the client always sends one
+		list.Nodes = list.Nodes[:min(limit, len(list.Nodes))]
 		a.answer(w, http.StatusOK, list)
 	})
 	mux.HandleFunc("GET /api/v1/admin/nodes/{node}", func(w http.ResponseWriter, r *http.Request) {

@@ -77,7 +77,7 @@ func TestUsage(t *testing.T) {
 		"dev-argument":       "dev status now",
 		"dev-flag":           "dev up --fast",
 		"unknown-shell":      "completion csh",
-		"reissue-nobody":     "node reissue-enrollment",
+		"reissue-no-node":    "node reissue-enrollment",
 		"reissue-both":       "node reissue-enrollment gpu-17 --selector region=fra1 --out-dir x",
 		"reissue-no-dir":     "node reissue-enrollment --selector region=fra1",
 		"reissue-dir":        "node reissue-enrollment gpu-17 --out-dir x",

@@ -123,7 +123,7 @@ func TestLifecycleWaits(t *testing.T) {
 	})
 }
 
-// With --direct Temporal alone is asked: the admin API may be away.
+// TestDirect: --direct uses Temporal alone, while the admin API is down.
 func TestDirect(t *testing.T) {
 	t.Parallel()
 	drain := []string{"--direct", "node", "drain", "gpu-17", "--yes", "--reason", "RMA-4411"}
@@ -139,7 +139,7 @@ func TestDirect(t *testing.T) {
 		h := direct(t)
 		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning), drainAt(3, lifecycle.OperationCompleted)}
 		h.golden("direct-drain", drain...)
-		require.Equal(t, []any{"alice@desk", "temporal"}, []any{h.temporal.submitted[0].Actor, h.temporal.submitted[0].Via})
+		require.Equal(t, []any{"alice@laptop", "temporal"}, []any{h.temporal.submitted[0].Actor, h.temporal.submitted[0].Via})
 	})
 	t.Run("closed run", func(t *testing.T) {
 		t.Parallel()
@@ -153,7 +153,7 @@ func TestDirect(t *testing.T) {
 		t.Parallel()
 		h := direct(t)
 		h.temporal.statusErr = noWorker()
-		h.golden("no-worker-nobody", drain...)
+		h.golden("no-worker", drain...)
 		require.Equal(t, silenceBudget, h.clock.waited().Truncate(pollEvery))
 	})
 	t.Run("decides", func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestDirect(t *testing.T) {
 		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
 		require.Zero(t, h.run("--direct", "op", "retry", "gpu-17"))
 		want := addressed(lifecycle.DecisionRetry, "")
-		want.By, want.Via = "alice@desk", "temporal"
+		want.By, want.Via = "alice@laptop", "temporal"
 		require.Equal(t, []lifecycle.ResolveRequest{want}, h.temporal.resolved)
 	})
 	t.Run("unknown host", func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestConfirmation(t *testing.T) {
 			h.api.tasks = []wire.TaskView{lostTask()}
 			h.onTerminal("\n")
 			require.Equal(t, schema.ExitFailed, h.run(args...))
-			require.Contains(t, h.err.String(), "Go on? [y/N] nothing was changed\n")
+			require.Contains(t, h.err.String(), "Continue? [y/N] nothing was changed\n")
 			require.Empty(t, h.temporal.submitted)
 			require.Empty(t, h.temporal.resolved)
 			require.Empty(t, h.api.decided)
@@ -275,7 +275,7 @@ func TestPlan(t *testing.T) {
 		"remove-active": {[]string{"remove"}, func(*wire.NodeView) {}},
 		"enroll":        {[]string{"enroll"}, func(n *wire.NodeView) { n.State = lifecycle.NodeRegistered }},
 		"running": {[]string{"provision"}, func(n *wire.NodeView) {
-			n.Operation = &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionProvision, Status: lifecycle.OperationRunning, Actor: "bob@desk"}
+			n.Operation = &wire.OperationSummary{OperationID: operationID, Action: lifecycle.ActionProvision, Status: lifecycle.OperationRunning, Actor: "bob@laptop"}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

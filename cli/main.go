@@ -2,15 +2,19 @@ package cli
 
 import (
 	"context"
+	"io"
+
+	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/internal/temporal"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // Main runs one command line (without the program's name) and returns the exit
 // code. The end of ctx is the operator's interrupt.
 func Main(ctx context.Context, p Platform, args []string, stdio Stdio) int {
 	if p.Dial == nil {
-		p.Dial = dialTemporal
+		p.Dial = func(ctx context.Context, c temporal.Config) (Lifecycle, error) { return temporal.Dial(ctx, c) }
 	}
 	return run(ctx, newEnv(p, stdio), args)
 }
@@ -22,10 +26,51 @@ func run(ctx context.Context, e *env, args []string) int {
 	return e.report(ctx, root.ExecuteContext(ctx))
 }
 
-func dialTemporal(ctx context.Context, o DialOptions) (Lifecycle, error) {
-	c, err := temporal.Dial(ctx, temporal.Config{Address: o.Address, Namespace: o.Namespace, Secrets: o.Secrets})
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+// Lifecycle is the part of Temporal that --direct uses. Errors are *schema.Error;
+// KindServiceUnavailable names the address, with reason no_worker when Temporal
+// responds and no worker does.
+type Lifecycle interface {
+	// Submit starts the action's workflow and returns its early answer, or the
+	// typed refusal. The same operation id attaches to its own run.
+	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
+	// Status queries an operation. An empty runID means the newest run.
+	// KindNotFound when there is none.
+	Status(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
+	// Resolve delivers a decision to the running operation and returns the state
+	// after it. KindNotFound when none runs.
+	Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
+	// Parked lists the running operations that wait for a decision.
+	Parked(ctx context.Context) ([]lifecycle.OperationStatus, error)
+	// FindNode looks a host name up among the operations that Temporal retains.
+	// KindNotFound when there is none.
+	FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error)
+	// Result waits until the run is closed and returns its final state. It needs
+	// no worker.
+	Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
+	// ReclaimSchedule returns the health of the reclaimer's schedule.
+	ReclaimSchedule(ctx context.Context) (temporal.ScheduleHealth, error)
+	// WebURL is the page of a run in the Web UI.
+	WebURL(workflowID, runID string) string
+	// Close ends the connection.
+	Close()
+}
+
+// Platform is the part of the program that this package does not link. The zero value
+// works for every command except admin setup and dev.
+type Platform struct {
+	// Dial connects to Temporal. Defaults to internal/temporal's client.
+	Dial func(ctx context.Context, c temporal.Config) (Lifecycle, error)
+	// Setup prepares database, Vault and the given Temporal, and writes a line to log
+	// for each object that it creates or finds. Running it again changes nothing.
+	// Without it admin setup fails.
+	Setup func(ctx context.Context, c temporal.Config, log io.Writer) error
+	// Dev makes the command group "dev", which runs a stack on this machine.
+	// Without it the group is missing.
+	Dev func(stdout, stderr io.Writer) *cobra.Command
+}
+
+// Stdio is the standard streams.
+type Stdio struct {
+	In       io.Reader
+	Out, Err io.Writer
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// closedPort is an address at which nobody listens.
+// closedPort is an address without a listener.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -21,7 +21,7 @@ func closedPort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestMainReal runs the real command against ports at which nobody listens.
+// TestMainReal runs the real command against ports without a listener.
 func TestMainReal(t *testing.T) {
 	t.Parallel()
 	temporal, api := closedPort(t), closedPort(t)

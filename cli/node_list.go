@@ -2,10 +2,10 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"io"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,25 +13,37 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
+// selectorHelp documents -l.
+const selectorHelp = `-l selects by labels and by the properties region, sku, state, provider, class and
+host, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.`
+
 type nodeListOptions struct {
 	selector, host               string
 	state, sku, region, provider []string
 	removed, watch               bool
-	limit                        int
+	limit                        uint
 }
 
 func newNodeList(e *env) *cobra.Command {
 	var o nodeListOptions
-	c := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the nodes",
-		Long: `Lists the nodes by host name, with state, last heartbeat and the operation that holds
-each. Removed nodes are left out unless --removed or --state removed asks for them.
+	c := e.command("list", "List the nodes",
+		`Lists the nodes by host name, with state, last heartbeat and the operation that holds
+each node. Removed nodes are shown only with --removed or --state removed.
 
--l selects by labels and by the properties region, sku, state, provider, class and
-host, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.`,
-		Example: "  gpuaas node list -l rack=r7,tier!=test\n  gpuaas node list --state active,offline --region fra1 -o wide\n  gpuaas node list -o name | xargs -n1 gpuaas node show",
-		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runNodeList(c.Context(), e, o) },
-	}
+`+selectorHelp,
+		"  gpuaas node list -l rack=r7,tier!=test\n  gpuaas node list --state active,offline --region fra1 -o wide\n  gpuaas node list -o name | xargs -n1 gpuaas node show",
+		func(ctx context.Context, _ string) error {
+			ctl := e.apiControl()
+			return e.refresh(ctx, ctl, o.watch, func() error {
+				nodes, err := listNodes(ctx, ctl.Client, o.query(), o.limit)
+				if err != nil {
+					return err
+				}
+				e.clearScreen(o.watch)
+				return e.printNodes(nodes)
+			})
+		})
+	c.Aliases = []string{"ls"}
 	f := c.Flags()
 	f.StringVarP(&o.selector, "selector", "l", "", "only nodes that match")
 	f.StringVar(&o.host, "host", "", "only host names that match; * and ? are wildcards")
@@ -41,7 +53,7 @@ host, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.`,
 	f.StringSliceVar(&o.provider, "provider", nil, "only these providers")
 	f.BoolVar(&o.removed, "removed", false, "include removed nodes")
 	f.BoolVarP(&o.watch, "watch", "w", false, "refresh at each change until interrupted")
-	f.IntVar(&o.limit, "limit", 0, "list at most N (default: all)")
+	f.UintVar(&o.limit, "limit", 0, "list at most N (default: all)")
 	return c
 }
 
@@ -55,87 +67,40 @@ func (o nodeListOptions) query() adminclient.ListNodesParams {
 	return q
 }
 
-func runNodeList(ctx context.Context, e *env, o nodeListOptions) error {
-	if o.limit < 0 {
-		return usagef("gpuaas node list", "--limit %d: want 0 or more", o.limit)
-	}
-	api, err := e.api()
-	if err != nil {
-		return err
-	}
-	var refresh *watcher
-	for {
-		nodes, err := api.nodes(ctx, o.query(), o.limit)
-		if err != nil {
-			return err
-		}
-		if o.watch && e.tty.out {
-			fmt.Fprint(e.stdout, "\x1b[H\x1b[2J")
-		}
-		if err := e.printNodes(nodes); err != nil || !o.watch {
-			return err
-		}
-		if refresh == nil {
-			refresh = &watcher{e.clock, api.changes(ctx, "")}
-		}
-		if !refresh.wait(ctx) {
-			return nil
-		}
-	}
-}
-
 func (e *printer) printNodes(nodes []wire.NodeView) error {
-	if len(nodes) == 0 {
-		e.say("no node matches; add one with: gpuaas node register HOST --sku SKU --region R")
-		if !e.machine() {
-			return nil
-		}
-	}
-	return e.print(nodeRows(nodes), func(w io.Writer) { e.writeNodes(w, nodes) })
-}
-
-// nodeRows are the nodes as lists print them.
-type nodeRows []wire.NodeView
-
-// MarshalJSON prints the list in the form of the admin API.
-func (n nodeRows) MarshalJSON() ([]byte, error) { return json.Marshal(wire.NodeList{Nodes: n}) }
-
-func (n nodeRows) names() []string {
-	names := make([]string, len(n))
-	for i, v := range n {
-		names[i] = v.Host
-	}
-	return names
-}
-
-func (e *printer) writeNodes(w io.Writer, nodes []wire.NodeView) {
 	now := e.clock.now()
-	wide := e.output == formatWide
-	header := []string{"HOST", "STATE", "SINCE", "SKU", "GPUS", "REGION", "HEARTBEAT", "OPERATION", "ID"}
-	if wide {
-		header = append(header, "AGENT", "LABELS")
-	}
-	row(w, header...)
-	for _, n := range nodes {
-		heartbeat, operation := "-", "-"
-		if n.LastHeartbeatAt != nil {
-			heartbeat = span(now.Sub(*n.LastHeartbeatAt)) + " ago"
-		}
-		if o := n.Operation; o != nil {
-			operation = string(o.Action) + " " + string(o.Status)
-		}
-		cells := []string{n.Host, nodeState(n), span(now.Sub(n.StateSince)), n.SKU, strconv.Itoa(n.GPUsTotal), n.RegionCode, heartbeat, operation, n.ID}
-		if wide {
-			cells = append(cells, dash(n.AgentVersion), dash(labelText(n.Labels)))
-		}
-		row(w, cells...)
-	}
+	return printList(e.console, listing[wire.NodeView]{
+		object: wire.NodeList{Nodes: nodes}, rows: nodes,
+		empty:  "no node matches; add one with: gpuaas node register HOST --sku SKU --region R",
+		header: []string{"HOST", "STATE", "SINCE", "SKU", "GPUS", "REGION", "HEARTBEAT", "OPERATION", "ID", "AGENT", "LABELS"}, wide: 2,
+		cells: func(n wire.NodeView) []string {
+			heartbeat, operation := "-", "-"
+			if n.LastHeartbeatAt != nil {
+				heartbeat = span(now.Sub(*n.LastHeartbeatAt)) + " ago"
+			}
+			if o := n.Operation; o != nil {
+				operation = string(o.Action) + " " + string(o.Status)
+			}
+			return []string{n.Host, nodeState(n), span(now.Sub(n.StateSince)), n.SKU, strconv.Itoa(n.GPUsTotal), n.RegionCode,
+				heartbeat, operation, n.ID, dash(n.AgentVersion), dash(labelText(n.Labels))}
+		},
+		name: func(n wire.NodeView) string { return n.Host },
+	})
 }
 
-// nodeState is a node's state with what qualifies it.
+// nodeState is a node's state with its cordon.
 func nodeState(n wire.NodeView) string {
 	if n.Cordoned {
 		return string(n.State) + " (cordoned)"
 	}
 	return string(n.State)
+}
+
+// labelText is k=v,k=v in order of the keys.
+func labelText(labels map[string]string) string {
+	var words []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		words = append(words, k+"="+labels[k])
+	}
+	return strings.Join(words, ",")
 }

@@ -1,80 +1,53 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/inventory"
-	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func newNodeShow(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "show NODE", Short: "Show a node",
-		Long: `Shows a node: state and since when, last heartbeat, the operation that holds it,
-what keeps it from being retired, its open tasks, and the facts its agent reported.
+	return e.command("show NODE", "Show a node",
+		`Shows a node: state and since when, last heartbeat, the operation that holds it, the
+workloads that block its retirement, its open tasks, and the facts its agent reported.
 
-Of its identity it shows both sides: the certificate that the control plane holds
-for the node and the CA generations it trusts, with fingerprints to compare with
-those on the node, whether the identity is locked and why, and whether its issuer
-is none of the trusted ones.`,
-		Example: "  gpuaas node show gpu-17\n  gpuaas node show gpu-17 -o json | jq .identity",
-		Args:    exactArgs("NODE"), ValidArgsFunction: e.completeNode,
-		RunE: func(c *cobra.Command, args []string) error { return runNodeShow(c.Context(), e, args[0]) },
-	}
-}
-
-func runNodeShow(ctx context.Context, e *env, arg string) error {
-	api, err := e.api()
-	if err != nil {
-		return err
-	}
-	n, err := api.node(ctx, arg)
-	if err != nil {
-		return err
-	}
-	tasks := e.openTasks(ctx, n)
-	return e.print(n, func(w io.Writer) {
-		e.writeNode(w, n)
-		e.writeIdentity(w, n)
-		e.writeHeld(w, n)
-		e.writeOpen(w, tasks)
-		writeFacts(w, n.Facts)
-	})
-}
-
-// openTasks are the node's tasks that are not over. They are for people: the
-// machines' form is the node alone.
-func (e *env) openTasks(ctx context.Context, n wire.NodeView) []wire.TaskView {
-	if e.machine() {
-		return nil
-	}
-	api, err := e.api()
-	var tasks []wire.TaskView
-	if err == nil {
-		tasks, err = api.tasks(ctx, n.ID, false, 20)
-	}
-	if err != nil {
-		e.say("warning: its tasks are not shown: %s", err)
-	}
-	return tasks
-}
-
-func (e *printer) writeOpen(w io.Writer, tasks []wire.TaskView) {
-	for i, t := range tasks {
-		label := "Tasks:"
-		if i > 0 {
-			label = ""
-		}
-		row(w, label, fmt.Sprintf("%s %s, lease %s, %s", t.Type, taskStatus(t), leaseLeft(t, e.clock.now()), t.TaskID))
-	}
+Shows both sides of its identity: the certificate that the control plane has for the
+node and the CA generations that it trusts, with fingerprints to compare with those on
+the node; whether and why the identity is locked; and whether the issuer of the
+certificate is not a trusted CA.`,
+		"  gpuaas node show gpu-17\n  gpuaas node show gpu-17 -o json | jq .identity",
+		func(ctx context.Context, arg string) error {
+			api := e.api()
+			n, err := decode[wire.NodeView](api.GetNode(ctx, arg, nil))
+			if err != nil {
+				return err
+			}
+			var tasks []wire.TaskView
+			if !e.machine() {
+				if tasks, err = listTasks(ctx, api, adminclient.ListTasksParams{Node: &n.ID, All: new(bool)}, 20); err != nil {
+					e.message("warning: its tasks are not shown: %s", err)
+				}
+			}
+			return e.print(n, func(w io.Writer) {
+				e.writeNode(w, n)
+				e.writeIdentity(w, n)
+				e.writeWork(w, n, tasks)
+				writeFacts(w, n.Facts)
+			})
+		})
 }
 
 func (e *printer) writeNode(w io.Writer, n wire.NodeView) {
@@ -94,21 +67,80 @@ func (e *printer) writeNode(w io.Writer, n wire.NodeView) {
 	}
 }
 
-func (e *printer) writeHeld(w io.Writer, n wire.NodeView) {
-	t := target{id: n.ID, host: n.Host}
+// writeIdentity shows both sides of a node's identity: the certificate that the
+// control plane has for it, and the CA generations that it trusts.
+func (e *printer) writeIdentity(w io.Writer, n wire.NodeView) {
+	if n.Identity == nil {
+		row(w, "Identity:", "none")
+	} else {
+		row(w, "Identity:", n.Identity.URI)
+		e.writeCert(w, *n.Identity)
+	}
+	if n.IdentitySequence > 0 {
+		row(w, "  Sequence:", fmt.Sprintf("%d of incarnation %d", n.IdentitySequence, n.Incarnation))
+	}
+	if n.NewestSetVersion > 0 && n.Identity != nil {
+		row(w, "Trust:", fmt.Sprintf("verifier set %d of %d", n.SetVersion, n.NewestSetVersion))
+	}
+	if p := n.PendingIdentity; p != nil {
+		row(w, "Pending:", "a certificate that has not been used yet")
+		e.writeCert(w, *p)
+	}
+	reissue := "gpuaas node reissue-enrollment " + n.Host
+	if l := n.IdentityLock; l != nil {
+		row(w, "Locked:", fmt.Sprintf("%s, since %s", l.Reason, e.stamp(l.Since)))
+		row(w, "  Next:", reissue)
+	}
+	for _, ca := range n.TrustedCAs {
+		row(w, "Trusted CA:", ca.Subject)
+		row(w, "  Issuer:", dash(ca.Issuer))
+		valid := "to " + e.stamp(ca.NotAfter)
+		if !ca.NotBefore.IsZero() {
+			valid = ca.NotBefore.UTC().Format(time.DateOnly) + " " + valid
+		}
+		row(w, "  Valid:", valid)
+		row(w, "  SHA-256:", fingerprint(ca.Fingerprint))
+	}
+	// Without a list of the trusted CAs there is nothing to compare.
+	if n.Identity != nil && len(n.TrustedCAs) > 0 &&
+		!slices.ContainsFunc(n.TrustedCAs, func(ca trust.CAFacts) bool { return ca.Subject == n.Identity.Issuer }) {
+		row(w, "Mismatch:", fmt.Sprintf("the issuer %q of the node's certificate is not a trusted CA: its requests are rejected", n.Identity.Issuer))
+		row(w, "  Next:", reissue)
+	}
+}
+
+func (e *printer) writeCert(w io.Writer, c trust.CertFacts) {
+	row(w, "  Subject:", dash(c.Subject))
+	row(w, "  Issuer:", c.Issuer)
+	row(w, "  Serial:", c.Serial)
+	if !c.NotBefore.IsZero() {
+		row(w, "  From:", e.stamp(c.NotBefore))
+	}
+	row(w, "  Expires:", e.stamp(c.NotAfter))
+	row(w, "  SHA-256:", fingerprint(c.Fingerprint))
+}
+
+// fingerprint renders a hex digest as openssl does, for comparing by eye.
+func fingerprint(digest string) string {
+	raw, _ := hex.DecodeString(digest) //nolint:errcheck // an invalid digest is shown as none
+	return dash(strings.ReplaceAll(fmt.Sprintf("% X", raw), " ", ":"))
+}
+
+// writeWork shows the operation that holds the node, its workloads and its open tasks.
+func (e *printer) writeWork(w io.Writer, n wire.NodeView, tasks []wire.TaskView) {
 	if o := n.Operation; o == nil {
 		row(w, "Operation:", "none")
 	} else {
-		row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(o.Phase), o.Actor, e.stamp(o.StartedAt)))
-		if s := o.Stuck; s != nil {
-			row(w, "  Waits:", fmt.Sprintf("%s (%s), since %s", s.Message, s.Reason, e.stamp(s.Since)))
-			row(w, "  Next:", nextCommand(t, lifecycle.Operation{Action: o.Action, Stuck: s}))
+		e.writeHolder(w, *o, &o.StartedAt)
+		if o.Stuck != nil {
+			row(w, "  Next:", nextCommand(target{id: n.ID, host: n.Host}, o.Action, o.Stuck))
 		}
 	}
-	if blockers := n.Blockers(); len(blockers) > 0 {
-		row(w, "Blockers:", strings.Join(blockers, ", "))
-	} else {
-		row(w, "Blockers:", "none")
+	row(w, "Blockers:", cmp.Or(strings.Join(n.Blockers(), ", "), "none"))
+	label := "Tasks:"
+	for _, t := range tasks {
+		row(w, label, fmt.Sprintf("%s %s, lease %s, %s", t.Type, taskStatus(t), leaseLeft(t, e.clock.now()), t.TaskID))
+		label = ""
 	}
 }
 
@@ -133,13 +165,9 @@ func writeFacts(w io.Writer, f *inventory.Facts) {
 
 // bytesOf renders a size in binary units, for example 1.5 TiB.
 func bytesOf(n int64) string {
-	const units = "KMGTPE"
-	if n < 1<<10 {
-		return strconv.FormatInt(n, 10) + " B"
-	}
-	v, unit := float64(n)/(1<<10), 0
-	for v >= 1<<10 && unit < len(units)-1 {
+	v, unit := float64(n), 0
+	for v >= 1<<10 && unit < 6 {
 		v, unit = v/(1<<10), unit+1
 	}
-	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + units[unit:unit+1] + "iB"
+	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}[unit]
 }

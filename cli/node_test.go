@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -38,7 +39,7 @@ func TestNodeRegister(t *testing.T) {
 	})
 }
 
-// busy is gpu-17 with all that node show can tell.
+// busy is gpu-17 with every field that node show prints.
 func busy() wire.NodeView {
 	n := node()
 	n.State, n.StateSince, n.Cordoned = lifecycle.NodeDraining, start().Add(-12*time.Minute), true
@@ -49,7 +50,7 @@ func busy() wire.NodeView {
 	n.Identity = &trust.CertFacts{URI: "spiffe://dev/node/" + nodeID + "/1", Issuer: "CN=gpuaas node CA", Serial: "4f2a", NotAfter: start().Add(70 * time.Hour)}
 	st := parkedDrain()
 	n.Operation = &wire.OperationSummary{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain,
-		Status: lifecycle.OperationParked, Phase: lifecycle.PhaseDrain, Actor: "bob@desk", StartedAt: start().Add(-13 * time.Minute), Stuck: st.Operation.Stuck}
+		Status: lifecycle.OperationParked, Phase: lifecycle.PhaseDrain, Actor: "bob@laptop", StartedAt: start().Add(-13 * time.Minute), Stuck: st.Operation.Stuck}
 	n.Facts = &inventory.Facts{OS: "Debian 12", Kernel: "6.1.0", Arch: "amd64", CPUs: 96, CPUModel: "EPYC 9654", MemoryBytes: 1536 << 30,
 		Disks: []inventory.Disk{{Name: "nvme0n1", SizeBytes: 3840755982336, Model: "Micron"}},
 		NICs:  []inventory.NIC{{Name: "eth0", Addresses: []string{"10.0.0.17/24"}}},
@@ -235,9 +236,9 @@ func TestAPIRequests(t *testing.T) {
 	require.Equal(t, schema.ExitUsage, h.run("node", "list", "--api-url", h.api.server.URL))
 }
 
-func TestDialOptions(t *testing.T) {
+func TestTemporalConfig(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	require.Zero(t, h.run("stuck", "--direct", "--address", "temporal.example:7233", "--namespace", "gpus"))
-	require.Equal(t, DialOptions{Address: "temporal.example:7233", Namespace: "gpus", Secrets: []schema.Secret{schema.NewSecret(apiToken)}}, h.temporal.dialled)
+	require.Equal(t, temporal.Config{Address: "temporal.example:7233", Namespace: "gpus", Secrets: []schema.Secret{schema.NewSecret(apiToken)}}, h.temporal.dialled)
 }

@@ -26,7 +26,7 @@ func TestOpShow(t *testing.T) {
 		"no-worker": {func(h *harness) {
 			h.temporal.statusErr = noWorker()
 			h.api.operations = []wire.OperationSummary{{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", WorkflowID: lifecycle.NodeWorkflowID("gpu-17", nodeID),
-				RunID: runID, Action: lifecycle.ActionRetire, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, StartedAt: start(), Actor: "bob@desk"}}
+				RunID: runID, Action: lifecycle.ActionRetire, Status: lifecycle.OperationRunning, Phase: lifecycle.PhaseDrain, StartedAt: start(), Actor: "bob@laptop"}}
 		}},
 		"none": {func(*harness) {}},
 		"down": {func(h *harness) { h.temporal.down = true }},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,23 +13,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// format is the form of what a command prints on stdout.
+// format is the form of a command's output on stdout.
 type format string
 
-// The formats.
+// The formats. jsonpath=EXPRESSION is one too.
 const (
 	formatTable format = "table"
 	formatJSON  format = "json"
 	formatYAML  format = "yaml"
 	formatWide  format = "wide" // a table with more columns
-	formatName  format = "name" // one name a line
+	formatName  format = "name" // one name per line
+	formatPath  format = "jsonpath="
 )
 
 // String implements pflag.Value.
 func (f *format) String() string { return string(*f) }
 
-// Type implements pflag.Value: what the help shows.
-func (*format) Type() string { return "table|wide|json|yaml|name" }
+// Type implements pflag.Value: the placeholder in the help.
+func (*format) Type() string { return "table|wide|json|yaml|name|jsonpath=EXPRESSION" }
 
 // Set implements pflag.Value.
 func (f *format) Set(s string) error {
@@ -37,60 +39,111 @@ func (f *format) Set(s string) error {
 		*f = v
 		return nil
 	}
-	return fmt.Errorf("want table, wide, json, yaml or name")
+	if expression, ok := strings.CutPrefix(s, string(formatPath)); ok {
+		*f = format(s)
+		_, err := parsePath(expression)
+		return err
+	}
+	return fmt.Errorf("must be table, wide, json, yaml, name or jsonpath=EXPRESSION")
 }
 
-// print writes a result to stdout: the object itself for machines, what table
-// writes for people.
-func (e *console) print(v any, table func(w io.Writer)) error {
+// print writes a result to stdout: the object itself for programs, the output of
+// table for people.
+func (e *console) print(object any, table func(w io.Writer)) error {
 	switch e.output {
 	case formatName:
-		if list, ok := v.(interface{ names() []string }); ok {
-			return e.printTable(func(w io.Writer) {
-				for _, name := range list.names() {
-					row(w, name)
-				}
-			})
-		}
-		return usagef("gpuaas", "-o name: this command has no names to print")
+		return usagef("gpuaas", "-o name: the output of this command has no names")
 	case formatTable, formatWide:
 		return e.printTable(table)
 	}
-	return e.printMachine(v)
+	return e.printMachine(object)
+}
+
+// listing is a list to print.
+type listing[T any] struct {
+	// object is the list in the form of the admin API.
+	object any
+	rows   []T
+	// empty is the message when there are no rows.
+	empty  string
+	header []string
+	// wide is the number of the last columns that only -o wide shows.
+	wide  int
+	cells func(T) []string
+	// name is the row's name for -o name.
+	name func(T) string
+}
+
+// printList prints a list in the selected format.
+func printList[T any](e *console, l listing[T]) error {
+	if len(l.rows) == 0 && l.empty != "" {
+		e.message("%s", l.empty)
+	}
+	switch {
+	case e.machine():
+		return e.printMachine(l.object)
+	case len(l.rows) == 0:
+		return nil
+	}
+	return e.printTable(func(w io.Writer) {
+		columns := len(l.header)
+		switch e.output {
+		case formatName:
+			for _, r := range l.rows {
+				row(w, l.name(r))
+			}
+			return
+		case formatTable:
+			columns -= l.wide
+		}
+		row(w, l.header[:columns]...)
+		for _, r := range l.rows {
+			row(w, l.cells(r)[:columns]...)
+		}
+	})
 }
 
 // machine reports whether the output is for programs.
-func (e *console) machine() bool { return e.output == formatJSON || e.output == formatYAML }
-
-func (e *console) printMachine(v any) error {
-	if e.output == formatYAML {
-		text, err := yaml.Marshal(v)
-		if err != nil {
-			return fmt.Errorf("rendering YAML: %w", err)
-		}
-		_, err = e.stdout.Write(text)
-		return err
-	}
-	enc := json.NewEncoder(e.stdout)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+func (e *console) machine() bool {
+	return e.output == formatJSON || e.output == formatYAML || strings.HasPrefix(string(e.output), string(formatPath))
 }
 
-// printTable writes tab-separated cells as aligned columns. What nodes and
-// people wrote is cleaned, so that it cannot steer the reader's terminal.
+func (e *console) printMachine(v any) error {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	if err != nil {
+		return fmt.Errorf("rendering JSON: %w", err)
+	}
+	if expression, ok := strings.CutPrefix(string(e.output), string(formatPath)); ok {
+		return e.printPath(expression, text.Bytes())
+	}
+	out := text.Bytes()
+	if e.output == formatYAML {
+		if out, err = yaml.JSONToYAML(out); err != nil {
+			return fmt.Errorf("rendering YAML: %w", err)
+		}
+	}
+	_, err = e.stdout.Write(out)
+	return err
+}
+
+// printTable writes tab-separated cells as aligned columns. Text from nodes and
+// people is cleaned, so that it cannot control the reader's terminal.
 func (e *console) printTable(table func(w io.Writer)) error {
 	w := tabwriter.NewWriter(cleaner{e.stdout}, 0, 0, 2, ' ', 0)
 	table(w)
 	return w.Flush()
 }
 
-// say writes a line of talk to stderr.
-func (e *console) say(format string, args ...any) {
+// message writes a line to stderr.
+func (e *console) message(format string, args ...any) {
 	fmt.Fprintln(e.stderr, clean(fmt.Sprintf(format, args...)))
 }
 
-// cleaner cleans all that is written through it.
+// cleaner cleans all text that is written through it.
 type cleaner struct{ w io.Writer }
 
 func (c cleaner) Write(p []byte) (int, error) {
@@ -118,8 +171,8 @@ func clean(s string) string {
 	}, s)
 }
 
-// harmless replaces a control character, among them the escape that starts a
-// terminal's commands, and those that turn the direction of what follows.
+// harmless replaces a control character, such as the escape that starts a
+// terminal's commands, and a character that changes the direction of text.
 func harmless(r rune) rune {
 	if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
 		return '?'
@@ -143,23 +196,24 @@ func dash(s string) string {
 	return s
 }
 
-// span renders a duration as people say it: 45s, 12m, 3h20m, 5d4h.
+// span renders a duration in its two largest units: 45s, 12m, 3h20m, 5d4h.
 func span(d time.Duration) string {
 	d = max(d, 0).Round(time.Second)
-	days, hours := int(d/(24*time.Hour)), int(d/time.Hour)%24
-	minutes, seconds := int(d/time.Minute)%60, int(d/time.Second)%60
-	switch {
-	case days > 0:
-		return pair(days, "d", hours, "h")
-	case hours > 0:
-		return pair(hours, "h", minutes, "m")
-	case minutes > 0:
-		return pair(minutes, "m", seconds, "s")
+	for _, u := range []struct {
+		size, next time.Duration
+		pair       string
+	}{{24 * time.Hour, time.Hour, "dh"}, {time.Hour, time.Minute, "hm"}, {time.Minute, time.Second, "ms"}} {
+		switch rest := d % u.size / u.next; {
+		case d >= u.size && rest == 0:
+			return fmt.Sprintf("%d%c", d/u.size, u.pair[0])
+		case d >= u.size:
+			return fmt.Sprintf("%d%c%d%c", d/u.size, u.pair[0], rest, u.pair[1])
+		}
 	}
-	return fmt.Sprintf("%ds", seconds)
+	return fmt.Sprintf("%ds", d/time.Second)
 }
 
-// took is span with milliseconds for what was quicker than a second.
+// took is span with milliseconds for less than a second.
 func took(d time.Duration) string {
 	if d > 0 && d < time.Second {
 		return fmt.Sprintf("%dms", max(d.Milliseconds(), 1))
@@ -167,14 +221,7 @@ func took(d time.Duration) string {
 	return span(d)
 }
 
-func pair(a int, unitA string, b int, unitB string) string {
-	if b == 0 {
-		return fmt.Sprintf("%d%s", a, unitA)
-	}
-	return fmt.Sprintf("%d%s%d%s", a, unitA, b, unitB)
-}
-
-// stamp renders a moment and how long ago it was.
+// stamp renders a moment and its distance from now.
 func (e *console) stamp(t time.Time) string {
 	ago := e.clock.now().Sub(t)
 	if ago < 0 {

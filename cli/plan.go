@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,15 +12,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// plan is what --dry-run prints: the steps an operation would take, the work it
-// would end, and what it would be refused for.
+// plan is the output of --dry-run: the steps of an operation, the workloads it would
+// end, and the reasons for which it would be refused.
 type plan struct {
 	Action lifecycle.Action  `json:"action"`
 	Node   lifecycle.NodeRef `json:"node"`
 	Steps  []planStep        `json:"steps"`
 	// EndsAs is the node's state after success.
 	EndsAs lifecycle.NodeState `json:"ends_as"`
-	// Work is what the drain would end.
+	// Work lists the workloads that a drain would end.
 	Work     []string      `json:"work"`
 	Blockers []planBlocker `json:"blockers"`
 	Refused  bool          `json:"refused"`
@@ -40,59 +39,59 @@ type planBlocker struct {
 	Message string      `json:"message"`
 }
 
-// printPlan prints the plan. A plan that would be refused ends with exit code 3.
-func (e *env) printPlan(ctx context.Context, arg string, t target, v verb) error {
+// printPlan prints the plan of an action. A plan that would be refused ends with exit
+// code 3.
+func (e *env) printPlan(ctx context.Context, arg string, t target, a lifecycle.Action, o lifecycle.Options) (err error) {
 	if t.view == nil {
-		view, err := e.lookup(ctx, arg)
-		if err != nil {
+		if t, err = e.lookup(ctx, arg); err != nil {
 			return fmt.Errorf("a plan needs the node's state: %w", err)
 		}
-		t = target{id: view.ID, host: view.Host, view: &view}
 	}
-	p := makePlan(*t.view, v)
+	p := makePlan(*t.view, a, o)
 	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }); err != nil {
 		return err
 	}
-	if p.Refused {
-		return &exitError{schema.ExitRefused, []string{"it would be refused; nothing was changed"}}
+	return e.nothingChanged(min(len(p.Blockers), 1), "operation")
+}
+
+// nothingChanged ends a dry run. refused is the number of things that would be refused.
+func (e *env) nothingChanged(refused int, thing string) error {
+	if refused > 0 {
+		return &exitError{schema.ExitRefused, []string{count(refused, thing) + " would be refused; nothing was changed"}}
 	}
-	e.say("nothing was changed")
+	e.message("nothing was changed")
 	return nil
 }
 
-func makePlan(n wire.NodeView, v verb) plan {
-	p := plan{Action: v.action, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
-		Steps: []planStep{}, Work: []string{}, Blockers: planBlockers(n, v)}
-	drains := false
-	for _, s := range lifecycle.PhasesOf(v.action, v.options) {
+func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
+	m, _ := lifecycle.PlanOf(a, o)
+	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
+		Steps: []planStep{}, EndsAs: m.To, Work: []string{}, Blockers: planBlockers(n, m, o)}
+	for _, s := range m.Phases {
 		p.Steps = append(p.Steps, planStep{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
-		drains = drains || s.Name == lifecycle.PhaseDrain
+		if s.Name == lifecycle.PhaseDrain {
+			p.Work = append(p.Work, n.Blockers()...)
+		}
 	}
-	if m, ok := lifecycle.PlanOf(v.action, v.options); ok {
-		p.EndsAs = m.To
-	}
-	if v.options.CordonOnly {
+	if o.CordonOnly {
 		p.EndsAs = n.State
-	}
-	if drains {
-		p.Work = append(p.Work, n.Blockers()...)
 	}
 	p.Refused = len(p.Blockers) > 0
 	return p
 }
 
-func planBlockers(n wire.NodeView, v verb) []planBlocker {
+func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []planBlocker {
 	out := []planBlocker{}
-	if m, ok := lifecycle.PlanOf(v.action, v.options); ok && m.Holds && n.Operation != nil && !n.Operation.Status.Ended() {
+	if m.Holds && n.Operation != nil && !n.Operation.Status.Ended() {
 		out = append(out, planBlocker{schema.KindOperationInProgress,
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor)})
 	}
-	if _, err := lifecycle.CheckMove(v.action, n.State); err != nil {
+	if _, err := lifecycle.CheckMove(m.Action, n.State); err != nil {
 		out = append(out, planBlocker{schema.KindOf(err), fillNode(err.Error(), n.Host)})
 	}
-	if v.action == lifecycle.ActionRetire && !v.options.Drain && len(n.Workloads) > 0 {
+	if m.Action == lifecycle.ActionRetire && !o.Drain && len(n.Workloads) > 0 {
 		out = append(out, planBlocker{schema.KindNodeInUse,
-			fmt.Sprintf("the node holds work: %s; drain first, or give --drain", strings.Join(n.Blockers(), ", "))})
+			fmt.Sprintf("the node has workloads: %s; drain it first, or use --drain", strings.Join(n.Blockers(), ", "))})
 	}
 	return out
 }
@@ -105,30 +104,16 @@ func writePlan(w io.Writer, p plan) {
 	if p.EndsAs != "" {
 		fmt.Fprintf(w, "Then the node is %s.\n", p.EndsAs)
 	}
-	writeList(w, "Work to end:", p.Work)
-	var blockers []string
+	if len(p.Work) > 0 {
+		fmt.Fprintln(w, "Workloads to end:")
+	}
+	for _, name := range p.Work {
+		row(w, "  - "+name)
+	}
+	if p.Refused {
+		fmt.Fprintln(w, "Blockers:")
+	}
 	for _, b := range p.Blockers {
-		blockers = append(blockers, fmt.Sprintf("%s (%s)", b.Message, b.Code))
+		row(w, fmt.Sprintf("  - %s (%s)", b.Message, b.Code))
 	}
-	writeList(w, "Blockers:", blockers)
-}
-
-func writeList(w io.Writer, title string, items []string) {
-	if len(items) == 0 {
-		return
-	}
-	fmt.Fprintln(w, title)
-	for _, item := range items {
-		row(w, "  - "+item)
-	}
-}
-
-// fillNode puts the node's name in place of the word NODE, so that a command
-// can be pasted.
-func fillNode(text, name string) string {
-	words := strings.Split(text, " ")
-	if i := slices.Index(words, "NODE"); i >= 0 {
-		words[i] = name
-	}
-	return strings.Join(words, " ")
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 
@@ -16,15 +14,15 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// reissueOutcome is how far one node of a selector came.
+// reissueOutcome is the result of the reissue of one node.
 type reissueOutcome string
 
 const (
 	reissuePlanned    reissueOutcome = "planned"     // --dry-run
-	reissueRefused    reissueOutcome = "refused"     // --dry-run: it would be
-	reissueDone       reissueOutcome = "done"        // it polls with the new identity
-	reissueHandedOut  reissueOutcome = "handed_out"  // its bundle is written; nobody waits
-	reissueWaiting    reissueOutcome = "waiting"     // still waited for
+	reissueRefused    reissueOutcome = "refused"     // --dry-run: it would be refused
+	reissueDone       reissueOutcome = "done"        // the node polls with the new identity
+	reissueWritten    reissueOutcome = "written"     // --no-wait: its bundle is written
+	reissueWaiting    reissueOutcome = "waiting"     // the node has not claimed its token
 	reissueFailed     reissueOutcome = "failed"      // refused or failed
 	reissueNotStarted reissueOutcome = "not_started" // interrupted before its turn
 )
@@ -40,15 +38,14 @@ type reissueRow struct {
 	Reason      string              `json:"reason,omitempty"`
 }
 
-// reissueMany is a reissue of many nodes under way.
+// reissueMany is a reissue of many nodes.
 type reissueMany struct {
 	env     *env
-	api     *adminAPI
-	control control
+	control apiControl
 	options nodeReissueOptions
 	targets []target
 
-	mu    sync.Mutex // guards what follows and the talk
+	mu    sync.Mutex // guards the fields below and the messages
 	rows  []reissueRow
 	ended int
 }
@@ -59,48 +56,55 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 		return err
 	}
 	if o.dryRun {
-		return m.printPlan()
+		if err := m.print(); err != nil {
+			return err
+		}
+		return e.nothingChanged(m.count(reissueRefused), "node")
 	}
 	what := fmt.Sprintf("reissue %s: their earlier tokens become void, and each needs its restart command", count(len(m.targets), "node"))
-	if err := e.ask(ctx, "gpuaas node reissue-enrollment", what, o.yes); err != nil {
+	if err := e.confirm(ctx, "gpuaas node reissue-enrollment", what, o.yes); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.outDir, 0o700); err != nil {
-		return fmt.Errorf("making %s: %w", o.outDir, err)
+		return fmt.Errorf("creating %s: %w", o.outDir, err)
 	}
-	m.run(ctx)
+	var group errgroup.Group
+	group.SetLimit(o.maxParallel)
+	for i, t := range m.targets {
+		group.Go(func() error {
+			if ctx.Err() == nil { // an interrupt starts no further reissue
+				m.end(i, m.one(ctx, t, m.rows[i]))
+			}
+			return nil
+		})
+	}
+	group.Wait() //nolint:errcheck // each row has its own error
 	if err := m.print(); err != nil {
 		return err
 	}
-	return m.outcome()
-}
-
-// printPlan prints what would be reissued. As of one node, a refusal is an exit
-// code of its own.
-func (m *reissueMany) printPlan() error {
-	if err := m.print(); err != nil {
-		return err
+	if n := m.count(reissueFailed); n > 0 {
+		return &exitError{schema.ExitFailed, []string{count(n, "reissue") + " failed"}}
 	}
-	if n := m.count(reissueRefused); n > 0 {
-		return &exitError{schema.ExitRefused, []string{count(n, "node") + " would be refused; nothing was changed"}}
+	if n := m.count(reissueWaiting) + m.count(reissueNotStarted); n > 0 {
+		return &exitError{schema.ExitPending, []string{count(n, "reissue") +
+			" not done yet; gpuaas node list shows the waiting nodes; run the command again for those not started"}}
 	}
-	m.env.say("nothing was changed")
 	return nil
 }
 
 // selectReissues finds the nodes that match the selector and are not removed.
 func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissueMany, error) {
-	api, err := e.api()
-	if err != nil {
-		return nil, err
-	}
+	ctl := e.apiControl()
 	q := nodeListOptions{selector: strings.Join(o.selector, ",")}.query()
 	q.Issuer = several(o.issuer)
-	nodes, err := api.nodes(ctx, q, 0)
+	nodes, err := listNodes(ctx, ctl.Client, q, 0)
 	if err != nil {
 		return nil, err
 	}
-	m := &reissueMany{env: e, api: api, control: apiControl{api}, options: o}
+	if len(nodes) == 0 {
+		return nil, schema.NewError(schema.KindNotFound, "no node matches %s", strings.Join(append(o.selector, o.issuer...), ",")).WithNext("gpuaas node list")
+	}
+	m := &reissueMany{env: e, control: ctl, options: o}
 	for _, n := range nodes {
 		m.targets = append(m.targets, target{id: n.ID, host: n.Host, view: &n})
 		r := reissueRow{NodeID: n.ID, Host: n.Host, State: n.State, Outcome: reissueNotStarted}
@@ -112,69 +116,33 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 		}
 		m.rows = append(m.rows, r)
 	}
-	if len(m.targets) == 0 {
-		return nil, schema.NewError(schema.KindNotFound, "no node matches %s", strings.Join(append(o.selector, o.issuer...), ",")).WithNext("gpuaas node list")
-	}
 	return m, nil
 }
 
-// run reissues the nodes, so many at a time. An interrupt lets no further one
-// start and ends the waiting.
-func (m *reissueMany) run(ctx context.Context) {
-	var group errgroup.Group
-	group.SetLimit(m.options.maxParallel)
-	for i := range m.targets {
-		group.Go(func() error {
-			if ctx.Err() == nil {
-				m.one(ctx, i)
-			}
-			return nil
-		})
+// one reissues one node, waits for it if requested, and returns its row.
+func (m *reissueMany) one(ctx context.Context, t target, row reissueRow) reissueRow {
+	path, err := fileOf(t, m.options.outDir, ".recovery.json", "reissue-enrollment "+t.id+" --bundle FILE")
+	if err == nil {
+		o := m.options.bundleOptions
+		o.bundle = path
+		answer, reissueErr := issue(ctx, m.control, t, lifecycle.ActionReissueEnrollment, o)
+		row.OperationID, err = answer.Operation.OperationID, reissueErr
+		if err == nil && o.waits() {
+			m.message(t, "bundle written: "+path)
+			st, err := m.env.follow(ctx, followRequest{target: t, operation: answer.Operation, control: m.control, limit: o.timeout, quiet: true})
+			row.File = path
+			return row.followed(t, st.Operation, err)
+		}
 	}
-	group.Wait() //nolint:errcheck // each row has its own error
-}
-
-// one reissues one node and waits for it if asked to.
-func (m *reissueMany) one(ctx context.Context, i int) {
-	t := m.targets[i]
-	row := m.rows[i]
-	path, err := m.path(t)
-	if err != nil {
-		m.end(i, row.failed(err))
-		return
-	}
-	answer, err := m.env.reissue(ctx, m.api, t, m.options, path)
-	row.OperationID = answer.Operation.OperationID
 	switch {
+	case err == nil:
+		row.Outcome, row.File = reissueWritten, path
 	case errors.Is(err, &schema.Error{Kind: schema.KindOperationInProgress}):
 		row.Outcome, row.Reason = reissueWaiting, "reissued before: "+t.inWords(err).Error()
-		m.end(i, row)
-		return
-	case err != nil:
-		m.end(i, row.failed(t.inWords(err)))
-		return
+	default:
+		row.Outcome, row.Reason = reissueFailed, t.inWords(err).Error()
 	}
-	row.File, row.Outcome = path, reissueHandedOut
-	if !m.options.waits() {
-		m.end(i, row)
-		return
-	}
-	m.talk(t, "handed out: "+path)
-	st, err := m.env.follow(ctx, followRequest{target: t, operation: answer.Operation, control: m.control, limit: m.options.timeout, quiet: true})
-	m.end(i, row.followed(t, st.Operation, err))
-}
-
-func (m *reissueMany) path(t target) (string, error) {
-	name := t.name() + ".recovery.json"
-	if strings.ContainsAny(name, `/\`) || strings.HasPrefix(name, ".") {
-		return "", schema.Errorf(schema.KindInvalidRequest, "the host name %q does not make a file name: reissue it alone with --bundle FILE", t.name())
-	}
-	return filepath.Join(m.options.outDir, name), nil
-}
-
-func (r reissueRow) failed(err error) reissueRow {
-	r.Outcome, r.Reason = reissueFailed, err.Error()
-	return r
+	return row
 }
 
 // followed is the row after the waiting.
@@ -185,7 +153,7 @@ func (r reissueRow) followed(t target, op lifecycle.Operation, err error) reissu
 	case op.Status.Ended():
 		r.Outcome, r.Reason = reissueFailed, op.Outcome
 	case op.Stuck != nil:
-		r.Outcome, r.Reason = reissueWaiting, op.Stuck.Message+"; next: "+nextCommand(t, op)
+		r.Outcome, r.Reason = reissueWaiting, op.Stuck.Message+"; next: "+nextCommand(t, op.Action, op.Stuck)
 	default:
 		r.Outcome, r.Reason = reissueWaiting, "follow it with: "+lifecycle.OpCommand("watch", op.Action, t.name())
 		if err != nil {
@@ -195,62 +163,54 @@ func (r reissueRow) followed(t target, op lifecycle.Operation, err error) reissu
 	return r
 }
 
-// end keeps a node's result and tells of it.
+// end keeps a node's row and prints a message about it.
 func (m *reissueMany) end(i int, row reissueRow) {
 	m.mu.Lock()
 	m.rows[i] = row
 	m.ended++
 	m.mu.Unlock()
-	text := strings.ReplaceAll(string(row.Outcome), "_", " ")
+	text := row.Outcome.words()
 	if row.Reason != "" {
 		text += ": " + row.Reason
 	}
-	m.talk(m.targets[i], text)
+	m.message(m.targets[i], text)
 }
 
-func (m *reissueMany) talk(t target, text string) {
+func (m *reissueMany) message(t target, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.env.say("[%d/%d] %s: %s", m.ended, len(m.rows), t.name(), text)
+	m.env.message("[%d/%d] %s: %s", m.ended, len(m.rows), t.name(), text)
 }
 
-func (m *reissueMany) count(outcomes ...reissueOutcome) (n int) {
+func (o reissueOutcome) words() string { return strings.ReplaceAll(string(o), "_", " ") }
+
+func (m *reissueMany) count(outcome reissueOutcome) (n int) {
 	for _, r := range m.rows {
-		for _, o := range outcomes {
-			if r.Outcome == o {
-				n++
-			}
+		if r.Outcome == outcome {
+			n++
 		}
 	}
 	return n
 }
 
-// print prints the rows and how many came how far. No row holds a secret.
+// print prints the rows and the number of nodes with each outcome. No row contains a
+// secret.
 func (m *reissueMany) print() error {
 	summary := map[reissueOutcome]int{}
 	var words []string
-	for _, o := range []reissueOutcome{reissuePlanned, reissueRefused, reissueDone, reissueHandedOut, reissueWaiting, reissueFailed, reissueNotStarted} {
+	for _, o := range []reissueOutcome{reissuePlanned, reissueRefused, reissueDone, reissueWritten, reissueWaiting, reissueFailed, reissueNotStarted} {
 		if n := m.count(o); n > 0 {
 			summary[o] = n
-			words = append(words, fmt.Sprintf("%d %s", n, strings.ReplaceAll(string(o), "_", " ")))
+			words = append(words, fmt.Sprintf("%d %s", n, o.words()))
 		}
 	}
-	m.env.say("%s: %s", count(len(m.rows), "node"), strings.Join(words, ", "))
-	return m.env.print(map[string]any{"reissues": m.rows, "summary": summary}, func(w io.Writer) {
-		row(w, "NODE", "STATE", "OUTCOME", "REASON", "FILE")
-		for _, r := range m.rows {
-			row(w, r.Host, string(r.State), string(r.Outcome), dash(r.Reason), dash(r.File))
-		}
+	m.env.message("%s: %s", count(len(m.rows), "node"), strings.Join(words, ", "))
+	return printList(m.env.console, listing[reissueRow]{
+		object: map[string]any{"reissues": m.rows, "summary": summary}, rows: m.rows,
+		header: []string{"NODE", "STATE", "OUTCOME", "REASON", "FILE"},
+		cells: func(r reissueRow) []string {
+			return []string{r.Host, string(r.State), string(r.Outcome), dash(r.Reason), dash(r.File)}
+		},
+		name: func(r reissueRow) string { return r.Host },
 	})
-}
-
-func (m *reissueMany) outcome() error {
-	if n := m.count(reissueFailed); n > 0 {
-		return &exitError{schema.ExitFailed, []string{fmt.Sprintf("%s failed", count(n, "reissue"))}}
-	}
-	if n := m.count(reissueWaiting, reissueNotStarted); n > 0 {
-		return &exitError{schema.ExitPending, []string{
-			fmt.Sprintf("%s not done yet; gpuaas node list shows what waits; run it again for those not started", count(n, "reissue"))}}
-	}
-	return nil
 }

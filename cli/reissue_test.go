@@ -78,7 +78,7 @@ func TestReissue(t *testing.T) {
 		h.temporal.reissue = &st
 		h.golden("reissue-parked", "node", "reissue-enrollment", "gpu-17", "--wait")
 	})
-	t.Run("times out and says how to go on", func(t *testing.T) {
+	t.Run("times out and prints the next command", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		st := reissueAt(1, lifecycle.OperationRunning)

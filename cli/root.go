@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 // globalFlags are the flags that every command has.
@@ -12,6 +16,7 @@ type globalFlags struct {
 	address   string
 	namespace string
 	apiURL    string
+	context   string
 	direct    bool
 }
 
@@ -21,7 +26,12 @@ starts it, follows it, and resolves it when it gets stuck.
 
 NODE is a node id or a host name. Results go to stdout, messages to stderr.
 
+The admin API and its token come from flags, else from the environment, else from the
+current context of the configuration file (gpuaas config, gpuaas login).
+
 Environment:
+  GPUAAS_CONFIG           the configuration file (default $XDG_CONFIG_HOME/gpuaas/config.yaml,
+                          else ~/.config/gpuaas/config.yaml)
   GPUAAS_API_URL          the admin API
   GPUAAS_API_TOKEN        its bearer token (there is no flag: flags show in ps)
   GPUAAS_API_TOKEN_FILE   a file that contains the token
@@ -41,10 +51,11 @@ func newRoot(e *env) *cobra.Command {
 	e.flags, e.output = globalFlags{}, formatTable
 	root := &cobra.Command{
 		Use: "gpuaas", Short: "Durable lifecycle operations on GPU nodes",
-		Long: rootLong + exitTable(), Example: rootExample,
+		Long: rootLong + exitTable(), Example: rootExample, Version: version.Version(),
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	asGroup(root)
+	root.SetVersionTemplate("gpuaas {{.Version}}\n")
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
@@ -52,13 +63,19 @@ func newRoot(e *env) *cobra.Command {
 	f.StringVar(&e.flags.address, "address", "", "Temporal's address, for --direct (env TEMPORAL_ADDRESS)")
 	f.StringVar(&e.flags.namespace, "namespace", "", `Temporal's namespace, for --direct (env TEMPORAL_NAMESPACE, default "gpuaas")`)
 	f.StringVar(&e.flags.apiURL, "api-url", "", "the admin API (env GPUAAS_API_URL, default "+defaultAPIURL+")")
+	f.StringVar(&e.flags.context, "context", "", "context of the configuration file (default: the current context)")
 	f.BoolVar(&e.flags.direct, "direct", false, "break-glass mode: start, read and decide through Temporal instead of the admin API")
 	f.VarP(&e.output, "output", "o", "output format")
 	f.BoolVar(&e.noColor, "no-color", e.getenv("NO_COLOR") != "", "no colors (env NO_COLOR)")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c.CommandPath(), "%s", err) })
-	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions( //nolint:errcheck // fails only for an unknown flag
-		[]string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML), string(formatName)}, cobra.ShellCompDirectiveNoFileComp))
-	root.AddCommand(newNode(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e), newVersion(e))
+	for name, values := range map[string]cobra.CompletionFunc{
+		"output": cobra.FixedCompletions([]string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML),
+			string(formatName), string(formatPath)}, cobra.ShellCompDirectiveNoFileComp),
+		"context": e.completeContext,
+	} {
+		root.RegisterFlagCompletionFunc(name, values) //nolint:errcheck // fails only for an unknown flag
+	}
+	root.AddCommand(newNode(e), newOp(e), newTask(e), newStuck(e), newAudit(e), newAdmin(e), newConfig(e), newLogin(e), newVersion(e))
 	if e.platform.Dev != nil {
 		root.AddCommand(e.platform.Dev(e.stdout, e.stderr))
 	}
@@ -82,22 +99,37 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// addCompletion adds cobra's command of completion scripts. It takes the
-// command's output as it is now, so that has to be set before.
+// addCompletion adds cobra's command of completion scripts. It uses the command's
+// current output, so that has to be set before.
 func addCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
-	for _, c := range root.Commands() {
-		if c.Name() != "completion" {
-			continue
-		}
-		asGroup(c)
-		for _, shell := range c.Commands() {
-			shell.Args = noArgs()
-		}
+	c, _, _ := root.Find([]string{"completion"}) //nolint:errcheck // it was just added
+	asGroup(c)
+	for _, shell := range c.Commands() {
+		shell.Args = noArgs()
 	}
 }
 
-// newGroup is a command that only holds others.
+// command is a command with at most one argument, which use names after the verb.
+func (e *env) command(use, short, long, example string, run func(ctx context.Context, arg string) error) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, ValidArgsFunction: cobra.NoFileCompletions}
+	switch _, arg, _ := strings.Cut(use, " "); {
+	case arg == "":
+		c.Args = noArgs()
+	case arg == "TASK":
+		c.Args, c.ValidArgsFunction = exactArgs(arg), e.completeTask("")
+	case arg == "CONTEXT":
+		c.Args, c.ValidArgsFunction = exactArgs(arg), e.completeContext
+	case strings.Contains(arg, "NODE"):
+		c.Args, c.ValidArgsFunction = exactArgs("NODE"), e.completeNode
+	default:
+		c.Args = exactArgs(arg)
+	}
+	c.RunE = func(c *cobra.Command, args []string) error { return run(c.Context(), strings.Join(args, "")) }
+	return c
+}
+
+// newGroup is a command that only contains others.
 func newGroup(use, short, long string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Long: long}
 	asGroup(c)
@@ -105,8 +137,8 @@ func newGroup(use, short, long string, commands ...*cobra.Command) *cobra.Comman
 	return c
 }
 
-// asGroup makes a command print its help alone and refuse an unknown command
-// with what was probably meant.
+// asGroup makes a command print its help when it is called alone, and reject an unknown
+// command with similar names.
 func asGroup(c *cobra.Command) {
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -122,18 +154,26 @@ func asGroup(c *cobra.Command) {
 	c.SuggestionsMinimumDistance = 2
 }
 
-// exactArgs takes exactly the named arguments.
+// exactArgs accepts exactly the named arguments.
 func exactArgs(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
-		if len(args) == len(names) {
-			return nil
-		}
-		if len(args) < len(names) {
+		switch {
+		case len(args) < len(names):
 			return usagef(c.CommandPath(), "missing argument %s", strings.Join(names[len(args):], " "))
+		case len(args) > len(names):
+			return usagef(c.CommandPath(), "unexpected argument %q", args[len(names)])
 		}
-		return usagef(c.CommandPath(), "unexpected argument %q", args[len(names)])
+		return nil
 	}
 }
 
-// noArgs takes no arguments.
+// noArgs accepts no arguments.
 func noArgs() cobra.PositionalArgs { return exactArgs() }
+
+func newVersion(e *env) *cobra.Command {
+	return e.command("version", "Print the version", "Prints the version and the commit of this command.",
+		"  gpuaas version\n  gpuaas version -o json", func(context.Context, string) error {
+			b := version.Read()
+			return e.print(b, func(w io.Writer) { fmt.Fprintln(w, "gpuaas", b) })
+		})
+}

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 func TestCompletion(t *testing.T) {
@@ -26,6 +29,24 @@ func TestCompletion(t *testing.T) {
 			require.Zero(t, h.run(append([]string{"__complete"}, args...)...))
 			require.Equal(t, "gpu-17\tactive\n:4\n", h.out.String())
 		}
+	})
+	t.Run("10,000 nodes", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.nodes = nil
+		for i := range 10_000 {
+			n := node()
+			n.ID, n.Host = schema.NewID(), fmt.Sprintf("gpu-%05d", i)
+			h.api.nodes = append(h.api.nodes, n)
+		}
+		require.Zero(t, h.run("__complete", "node", "drain", "gpu-0"))
+		require.Equal(t, maxCompletions, strings.Count(h.out.String(), "\tactive\n"))
+		require.Len(t, h.api.requests, 1, "one request, bounded by the server")
+		require.Contains(t, h.api.requests[0], "host_prefix=gpu-0")
+		require.Contains(t, h.api.requests[0], "limit=200")
+		require.Contains(t, h.api.requests[0], "view=name")
+		require.Zero(t, h.run("__complete", "node", "drain", "gpu-09999"))
+		require.Equal(t, "gpu-09999\tactive\n:4\n", h.out.String())
 	})
 	t.Run("one node only", func(t *testing.T) {
 		t.Parallel()
@@ -44,7 +65,7 @@ func TestCompletion(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		require.Zero(t, h.run("__complete", "node", "list", "-o", ""))
-		require.Equal(t, "table\nwide\njson\nyaml\nname\n:4\n", h.out.String())
+		require.Equal(t, "table\nwide\njson\nyaml\nname\njsonpath=\n:4\n", h.out.String())
 	})
 	t.Run("scripts", func(t *testing.T) {
 		t.Parallel()
@@ -64,15 +85,8 @@ func TestVersion(t *testing.T) {
 	require.True(t, strings.HasPrefix(h.out.String(), "gpuaas "), h.out.String())
 	require.Zero(t, h.run("version", "-o", "json"))
 	require.Contains(t, h.out.String(), `"go": "go1.`)
-
-	h.out.Reset()
-	require.NoError(t, runVersion(setupTable(h), buildInfo{Version: "v1.2.3", Revision: "0123456789abcdef", Go: "go1.26", Platform: "linux/amd64"}))
-	require.Equal(t, "gpuaas v1.2.3 (0123456789ab) go1.26 linux/amd64\n", h.out.String())
-}
-
-func setupTable(h *harness) *env {
-	h.env.output = formatTable
-	return h.env
+	require.Zero(t, h.run("--version"))
+	require.Equal(t, "gpuaas "+version.Version()+"\n", h.out.String())
 }
 
 func TestAdminSetup(t *testing.T) {
@@ -84,19 +98,19 @@ func TestAdminSetup(t *testing.T) {
 	t.Run("done", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		var got DialOptions
-		h.env.platform.Setup = func(_ context.Context, o SetupOptions) error {
-			got = o.Temporal
-			fmt.Fprintln(o.Talk, "database: schema is up to date")
+		var got temporal.Config
+		h.env.platform.Setup = func(_ context.Context, c temporal.Config, log io.Writer) error {
+			got = c
+			fmt.Fprintln(log, "database: schema is up to date")
 			return nil
 		}
 		h.golden("admin-setup", "admin", "setup", "--address", "temporal.test:7233")
-		require.Equal(t, DialOptions{Address: "temporal.test:7233"}, got)
+		require.Equal(t, temporal.Config{Address: "temporal.test:7233"}, got)
 	})
 	t.Run("failed", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.env.platform.Setup = func(context.Context, SetupOptions) error {
+		h.env.platform.Setup = func(context.Context, temporal.Config, io.Writer) error {
 			return schema.Wrap(schema.KindServiceUnavailable, errors.New("connection refused"), "Vault at http://vault.test:8200 does not answer")
 		}
 		h.golden("admin-setup-failed", "admin", "setup")

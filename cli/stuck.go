@@ -3,9 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,89 +11,61 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// stuckEvery is how often a watched list is read at least.
-const stuckEvery = 5 * time.Second
-
 type stuckOptions struct {
 	watch, exitCode bool
 }
 
 func newStuck(e *env) *cobra.Command {
 	var o stuckOptions
-	c := &cobra.Command{
-		Use: "stuck", Short: "List operations that need attention",
-		Long: `Lists every parked, overdue or abandoned operation, oldest first: why and since when
+	c := e.command("stuck", "List operations that need attention",
+		`Lists every parked, overdue or abandoned operation, oldest first: why and since when
 it needs attention, who must act, and the least harmful command that helps. Faults of
 the control plane, for example a reclaimer that does not run, are reported as warnings.
 
 The exit code is 0, and with --exit-code 5 when the list or the faults are not empty.`,
-		Example: "  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck --exit-code -o json | jq -r '.stuck[].stuck.next'",
-		Args:    noArgs(), RunE: func(c *cobra.Command, _ []string) error { return runStuck(c.Context(), e, o) },
-	}
+		"  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck --exit-code -o json | jq -r '.stuck[].stuck.next'",
+		func(ctx context.Context, _ string) error {
+			ctl, err := e.control(ctx)
+			if err != nil {
+				return err
+			}
+			var list wire.StuckList
+			err = e.refresh(ctx, ctl, o.watch, func() error {
+				now, err := ctl.stuck(ctx)
+				if err != nil {
+					return err
+				}
+				list = now
+				e.clearScreen(o.watch)
+				return e.printStuck(list)
+			})
+			if err == nil && o.exitCode && !o.watch && len(list.Stuck)+len(list.Faults) > 0 {
+				return &exitError{schema.ExitPending, nil}
+			}
+			return err
+		})
 	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh at each change until interrupted")
 	c.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit with code 5 when something needs attention")
 	return c
 }
 
-func runStuck(ctx context.Context, e *env, o stuckOptions) error {
-	ctl, err := e.control(ctx)
-	if err != nil {
-		return err
-	}
-	var refresh *watcher
-	for {
-		list, err := ctl.stuck(ctx)
-		if err == nil {
-			err = e.printStuck(list, o.watch && e.tty.out)
-		}
-		switch {
-		case o.watch && interrupted(ctx):
-			return nil
-		case err != nil:
-			return err
-		case !o.watch && o.exitCode && len(list.Stuck)+len(list.Faults) > 0:
-			return &exitError{schema.ExitPending, nil}
-		case !o.watch:
-			return nil
-		}
-		if refresh == nil {
-			refresh = &watcher{e.clock, ctl.changes(ctx, "")}
-		}
-		if !refresh.wait(ctx) {
-			return nil
-		}
-	}
-}
-
-func interrupted(ctx context.Context) bool { return ctx.Err() != nil }
-
-func (e *printer) printStuck(list wire.StuckList, clearScreen bool) error {
-	if clearScreen {
-		fmt.Fprint(e.stdout, "\x1b[H\x1b[2J")
-	}
+func (e *printer) printStuck(list wire.StuckList) error {
 	for _, f := range list.Faults {
-		e.say("warning: %s", f.Message)
+		e.message("warning: %s", f.Message)
 		if f.Next != "" {
-			e.say("next:  %s", f.Next)
-		}
-	}
-	if len(list.Stuck) == 0 {
-		e.say("nothing is stuck")
-		if !e.machine() {
-			return nil
+			e.message("next:  %s", f.Next)
 		}
 	}
 	now := e.clock.now()
-	return e.print(list, func(w io.Writer) {
-		row(w, "NODE", "ACTION", "PHASE", "WAITING ON", "SINCE", "WHY", "NEXT")
-		for _, o := range list.Stuck {
-			s := o.Stuck
-			if s == nil {
-				s = &lifecycle.Stuck{Since: o.StartedAt}
-			}
+	return printList(e.console, listing[wire.StuckOperation]{
+		object: list, rows: list.Stuck, empty: "nothing is stuck",
+		header: []string{"NODE", "ACTION", "PHASE", "WAITING ON", "SINCE", "WHY", "NEXT", "ID"}, wide: 1,
+		cells: func(o wire.StuckOperation) []string {
+			s := cmp.Or(o.Stuck, &lifecycle.Stuck{Since: o.StartedAt})
 			t := target{id: o.NodeID, host: o.Host}
-			row(w, t.name(), string(o.Action), dash(cmp.Or(s.Phase, o.Phase)), string(o.WaitingOn), span(now.Sub(s.Since)),
-				dash(cmp.Or(s.Message, s.Reason)), nextCommand(t, lifecycle.Operation{Action: o.Action, Stuck: o.Stuck}))
-		}
+			return []string{t.name(), string(o.Action), dash(cmp.Or(s.Phase, o.Phase)), string(o.WaitingOn), span(now.Sub(s.Since)),
+				dash(cmp.Or(s.Message, s.Reason)), nextCommand(t, o.Action, o.Stuck), o.OperationID}
+		},
+		name: func(o wire.StuckOperation) string { return o.OperationID },
 	})
 }

@@ -3,47 +3,30 @@ package cli
 import (
 	"context"
 	"fmt"
-	"slices"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func newTask(e *env) *cobra.Command {
-	return newGroup("task", "What nodes are asked to do",
-		`Lists and shows the tasks that operations give to nodes, and decides about those
-that do not go on. A task is lost when its node fell silent while it held it and
-running it twice may do harm: nobody knows then whether it ran.`,
-		newTaskList(e), newTaskShow(e), newTaskResume(e), newTaskCancel(e))
-}
-
-// completeTask offers the open tasks for TASK, of the given statuses only when
-// there are any.
-func (e *env) completeTask(statuses ...task.Status) cobra.CompletionFunc {
-	return func(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		api, err := e.api()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError | cobra.ShellCompDirectiveNoFileComp
-		}
-		ctx, cancel := context.WithTimeout(c.Context(), completionBudget)
-		defer cancel()
-		tasks, err := api.tasks(ctx, "", false, maxCompletions)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError | cobra.ShellCompDirectiveNoFileComp
-		}
-		var ids []cobra.Completion
-		for _, t := range tasks {
-			if len(statuses) == 0 || slices.Contains(statuses, t.Status) {
-				ids = append(ids, cobra.CompletionWithDesc(t.TaskID, clean(fmt.Sprintf("%s, %s", taskName(t), t.Status))))
-			}
-		}
-		return ids, cobra.ShellCompDirectiveNoFileComp
+	c := newGroup("task", "Manage the tasks of nodes",
+		`Lists and shows the tasks that operations dispatch to nodes, and decides about lost
+tasks. A task is lost when its node stopped responding while the task may have run, and
+a second run may do harm.`,
+		newTaskList(e), newTaskShow(e))
+	for _, v := range taskVerbs() {
+		c.AddCommand(newTaskDecide(e, v))
 	}
+	return c
 }
 
 // taskName is a task in words, for example workload.drain on gpu-17.
@@ -52,3 +35,149 @@ func taskName(t wire.TaskView) string {
 }
 
 func nodeOfTask(t wire.TaskView) target { return target{id: t.NodeID, host: t.Host} }
+
+// findTask returns a task with the end of its output.
+func findTask(ctx context.Context, api *adminclient.Client, id string) (wire.TaskView, error) {
+	if !schema.IsID(id) {
+		return wire.TaskView{}, schema.NewError(schema.KindNotFound, "no task %q", id).WithNext("gpuaas task list --all")
+	}
+	view, err := decode[wire.TaskView](api.GetTask(ctx, uuid.MustParse(id), nil))
+	if e := schema.AsError(err); schema.KindOf(err) == schema.KindNotFound && e.Next == "" {
+		return view, e.WithNext("gpuaas task list --all")
+	}
+	return view, err
+}
+
+type taskListOptions struct {
+	node  string
+	all   bool
+	limit uint
+}
+
+func newTaskList(e *env) *cobra.Command {
+	var o taskListOptions
+	c := e.command("list", "List the tasks of nodes",
+		`Lists the tasks that have not ended, newest first: node, status, number of dispatches
+and the rest of the lease. A lost task has not ended.`,
+		"  gpuaas task list\n  gpuaas task list --node gpu-17 --all\n"+
+			"  gpuaas task list -o json | jq -r '.tasks[] | select(.status == \"lost\") | .task_id'",
+		func(ctx context.Context, _ string) error {
+			api := e.api()
+			tasks, err := listTasks(ctx, api, adminclient.ListTasksParams{Node: given(o.node), All: &o.all}, o.limit)
+			if err != nil {
+				return err
+			}
+			empty := "there are no open tasks; --all lists those that have ended"
+			if o.all {
+				empty = "there are no tasks"
+			}
+			now := e.clock.now()
+			return printList(e.console, listing[wire.TaskView]{
+				object: wire.TaskList{Tasks: tasks}, rows: tasks, empty: empty,
+				header: []string{"NODE", "TYPE", "STATUS", "AGE", "ATTEMPTS", "LEASE", "PROGRESS", "ID"},
+				cells: func(t wire.TaskView) []string {
+					return []string{nodeOfTask(t).name(), string(t.Type), taskStatus(t), span(now.Sub(t.CreatedAt)),
+						strconv.FormatInt(t.Attempts, 10), leaseLeft(t, now), dash(t.Progress), t.TaskID}
+				},
+				name: func(t wire.TaskView) string { return t.TaskID },
+			})
+		})
+	c.Aliases = []string{"ls"}
+	e.addNode(c, &o.node)
+	c.Flags().BoolVar(&o.all, "all", false, "also tasks that have ended")
+	c.Flags().UintVar(&o.limit, "limit", wire.MaxPage, "list at most N; 0 for all")
+	return c
+}
+
+// taskStatus is a task's status with its qualifiers.
+func taskStatus(t wire.TaskView) string {
+	s := string(t.Status)
+	if t.Paused {
+		s += " (paused)"
+	}
+	if t.CancelRequested != "" {
+		s += " (cancel requested)"
+	}
+	return s
+}
+
+// leaseLeft is the rest of the newest lease, for example 45s left.
+func leaseLeft(t wire.TaskView, now time.Time) string {
+	switch {
+	case t.LeaseUntil == nil || t.Status.Terminal():
+		return "-"
+	case t.LeaseUntil.Before(now):
+		return "expired " + span(now.Sub(*t.LeaseUntil)) + " ago"
+	}
+	return span(t.LeaseUntil.Sub(now)) + " left"
+}
+
+// taskVerb is a command that decides about a task.
+type taskVerb struct {
+	name, short, long, example string
+	// consequence is the consequence for the question whether to continue.
+	consequence string
+	// only is the status of the tasks that completion offers; empty for every open task.
+	only task.Status
+	send func(ctx context.Context, api *adminclient.Client, id uuid.UUID, d wire.TaskDecision) (*http.Response, error)
+}
+
+func taskVerbs() []taskVerb {
+	return []taskVerb{{
+		name: "resume", short: "Dispatch a lost task to its node again",
+		long: `Dispatches a lost task to its node again; its operation then waits for it again.
+First inspect the node: the task may have completed before the node stopped responding,
+and a node that lost its journal runs the task from the beginning. If the node responds
+again with the task, the task continues without a decision. gpuaas op retry NODE
+abandons the task and creates a new one.`,
+		example:     "  gpuaas task resume 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa --reason \"node rebooted, no job ran, TCK-7\"",
+		consequence: "it may have run already, and may run once more", only: task.Lost,
+		send: func(ctx context.Context, api *adminclient.Client, id uuid.UUID, d wire.TaskDecision) (*http.Response, error) {
+			return api.ResumeTask(ctx, id, nil, d)
+		},
+	}, {
+		name: "cancel", short: "End a task",
+		long: `Ends a task. A task that no node runs ends at once. A node that runs the task is
+requested to stop. The changes that the task made on
+the node remain: its operation parks and waits for a decision. gpuaas op retry NODE
+dispatches a new task, gpuaas op cancel NODE undoes the whole operation.`,
+		example:     "  gpuaas task cancel 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa --reason \"wrong deadline, TCK-8\"",
+		consequence: "its changes on the node remain, and its operation parks",
+		send: func(ctx context.Context, api *adminclient.Client, id uuid.UUID, d wire.TaskDecision) (*http.Response, error) {
+			return api.CancelTask(ctx, id, nil, d)
+		},
+	}}
+}
+
+func newTaskDecide(e *env, v taskVerb) *cobra.Command {
+	var reason string
+	var yes bool
+	c := e.command(v.name+" TASK", v.short,
+		v.long,
+		v.example,
+		func(ctx context.Context, id string) error {
+			command := "gpuaas task " + v.name
+			if err := checkReason(command, reason, true); err != nil {
+				return err
+			}
+			api := e.api()
+			before, err := findTask(ctx, api, id)
+			if err != nil {
+				return err
+			}
+			if err := e.confirm(ctx, command, fmt.Sprintf("%s %s: %s", v.name, taskName(before), v.consequence), yes); err != nil {
+				return err
+			}
+			after, err := decode[wire.TaskView](v.send(ctx, api, uuid.MustParse(before.TaskID), wire.TaskDecision{Reason: reason}))
+			if err != nil {
+				return nodeOfTask(before).inWords(err)
+			}
+			e.message("%s: decision accepted: %s", taskName(after), v.name)
+			e.message("see: gpuaas task show %s", after.TaskID)
+			return e.print(after, func(w io.Writer) { fmt.Fprintf(w, "%s: %s\n", taskName(after), taskStatus(after)) })
+		})
+	c.ValidArgsFunction = e.completeTask(v.only)
+	addReason(c, &reason, true)
+	addYes(c, &yes)
+	return c
+}

@@ -2,83 +2,58 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// taskReport is a task with what is known around it.
+// taskReport is a task with its operation.
 type taskReport struct {
 	wire.TaskView
 	// Operation is the task's operation, nil when it cannot be read.
 	Operation *lifecycle.Operation `json:"operation"`
 	// WebURL is the page of the operation's run in Temporal's Web UI.
 	WebURL string `json:"web_url,omitempty"`
-	// Next is the command to type, of a task that is lost or whose operation is
-	// parked.
+	// Next is the command that resolves a lost task or a parked operation.
 	Next string `json:"next,omitempty"`
 }
 
 func newTaskShow(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "show TASK", Short: "Show a task",
-		Long: `Shows a task: status, attempts, lease, progress, result, the operation that waits for
-it, and the command that helps when it is lost or the operation is parked. TASK is an
-id as task list prints it.
+	return e.command("show TASK", "Show a task",
+		`Shows a task: status, attempts, lease, progress, result, the operation that waits for
+it, and the command that helps when the task is lost or the operation is parked. TASK is
+an id as gpuaas task list prints it.
 
-The end of its output comes last, each line after a bar. It is the node's text: control
-characters are replaced.`,
-		Example: "  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa\n" +
+The end of the task's output comes last, with a bar before each line. The output is
+written by the node: control characters are replaced.`,
+		"  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa\n"+
 			"  gpuaas task show 5f0c9f5e-7d1b-5c43-9d25-1f0f3ad1c2aa -o json | jq -r .result.output_tail",
-		Args: exactArgs("TASK"), ValidArgsFunction: e.completeTask(),
-		RunE: func(c *cobra.Command, args []string) error { return runTaskShow(c.Context(), e, args[0]) },
-	}
+		func(ctx context.Context, id string) error {
+			api := e.api()
+			view, err := findTask(ctx, api, id)
+			if err != nil {
+				return err
+			}
+			r := taskReport{TaskView: view}
+			if op, err := decode[wire.OperationView](api.GetOperation(ctx, view.OperationID, nil)); err != nil {
+				e.message("warning: its operation is not shown: %s", err)
+			} else {
+				r.Operation, r.WebURL = &op.Operation, op.WebURL
+			}
+			r.Next = e.nextOfTask(r)
+			return e.print(r, func(w io.Writer) { e.writeTask(w, r) })
+		})
 }
 
-func runTaskShow(ctx context.Context, e *env, taskID string) error {
-	api, err := e.api()
-	if err != nil {
-		return err
-	}
-	task, err := api.task(ctx, taskID)
-	if err != nil {
-		return withoutTask(err)
-	}
-	r := taskReport{TaskView: task}
-	if view, err := api.operation(ctx, task.OperationID); err != nil {
-		e.say("warning: its operation is not shown: %s", err)
-	} else {
-		r.Operation, r.WebURL = &view.Operation, view.WebURL
-	}
-	r.Next = e.nextOfTask(r)
-	return e.print(r, func(w io.Writer) {
-		e.writeTask(w, r)
-		e.writeOwner(w, r)
-		writeTail(w, r.Result)
-	})
-}
-
-// withoutTask says where ids are found when there is no such task.
-func withoutTask(err error) error {
-	refusal, ok := errors.AsType[*schema.Error](err)
-	if !ok || refusal.Kind != schema.KindNotFound || refusal.Next != "" {
-		return err
-	}
-	found := *refusal
-	found.Next = "gpuaas task list --all"
-	return &found
-}
-
-// nextOfTask is the command that helps a task that is lost, or the parked
-// operation that it belongs to; empty when nobody has to act.
+// nextOfTask is the command that resolves a lost task or the parked operation of the
+// task; empty when no action is needed.
 func (e *printer) nextOfTask(r taskReport) string {
 	t, op := nodeOfTask(r.TaskView), lifecycle.Operation{}
 	if r.Operation != nil {
@@ -86,12 +61,12 @@ func (e *printer) nextOfTask(r taskReport) string {
 	}
 	switch {
 	case r.Status == task.Lost && r.Deadline != nil && r.Deadline.Before(e.clock.now()):
-		// Its node would refuse it: only a new task helps.
+		// The node would reject the task: only a new one helps.
 		return lifecycle.OpCommand(string(lifecycle.DecisionRetry), op.Action, t.name()) + " --reason '…'"
 	case r.Status == task.Lost:
 		return "gpuaas task resume " + r.TaskID + " --reason '…'"
 	case op.Status == lifecycle.OperationParked:
-		return nextCommand(t, op)
+		return nextCommand(t, op.Action, op.Stuck)
 	}
 	return ""
 }
@@ -111,72 +86,55 @@ func (e *printer) writeTask(w io.Writer, r taskReport) {
 	row(w, "  Holder:", dash(r.Holder))
 	row(w, "Deadline:", e.stampOf(r.Deadline))
 	row(w, "Progress:", dash(r.Progress))
-	if r.FinishedAt != nil {
-		ended := "Finished:"
-		if r.Status == task.Lost {
-			ended = "Given up:"
-		}
-		row(w, ended, e.stamp(*r.FinishedAt))
+	switch {
+	case r.FinishedAt != nil && r.Status == task.Lost:
+		row(w, "Lost:", e.stamp(*r.FinishedAt))
+	case r.FinishedAt != nil:
+		row(w, "Finished:", e.stamp(*r.FinishedAt))
 	}
-	if r.Result != nil {
-		row(w, "Result:", resultLine(*r.Result))
+	if p := r.Result; p != nil {
+		line := string(p.Status)
+		if p.Message != "" {
+			line += ": " + p.Message
+		}
+		if p.Code != "" {
+			line += fmt.Sprintf(" (%s)", p.Code)
+		}
+		row(w, "Result:", line)
 	}
 	if r.ResultProof != nil {
 		row(w, "  Signed:", "by the key of certificate "+r.ResultProof.Serial)
 	}
-}
-
-// resultLine is a result in words, for example failed: no such cgroup
-// (task_failed).
-func resultLine(r task.Result) string {
-	line := string(r.Status)
-	if r.Message != "" {
-		line += ": " + r.Message
-	}
-	if r.Code != "" {
-		line += fmt.Sprintf(" (%s)", r.Code)
-	}
-	return line
-}
-
-// currentPhase is the name of the phase that runs, is parked or ended last.
-func currentPhase(op lifecycle.Operation) string {
-	name := ""
-	for _, p := range op.Phases {
-		if p.State != lifecycle.PhasePending {
-			name = p.Name
-		}
-	}
-	if name == "" && op.Stuck != nil {
-		name = op.Stuck.Phase
-	}
-	return name
-}
-
-// writeOwner is the task's operation and what to type.
-func (e *printer) writeOwner(w io.Writer, r taskReport) {
 	if o := r.Operation; o != nil {
-		row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(currentPhase(*o)), o.Actor, e.stampOf(o.StartedAt)))
-		if s := o.Stuck; s != nil {
-			row(w, "  Waits:", fmt.Sprintf("%s (%s), since %s", s.Message, s.Reason, e.stamp(s.Since)))
+		phase := "" // the one that runs, is parked or ended last
+		for _, p := range o.Phases {
+			if p.State != lifecycle.PhasePending {
+				phase = p.Name
+			}
 		}
+		if phase == "" && o.Stuck != nil {
+			phase = o.Stuck.Phase
+		}
+		e.writeHolder(w, wire.OperationSummary{Action: o.Action, Status: o.Status, Phase: phase, Actor: o.Actor, Stuck: o.Stuck}, o.StartedAt)
 	}
 	row(w, "  ID:", r.OperationID)
 	row(w, "  Run:", strings.TrimSpace(r.WorkflowID+" "+r.RunID))
 	row(w, "  Web:", dash(r.WebURL))
-	if r.Next != "" {
-		row(w, "Next:", r.Next)
+	optionalRow(w, "Next:", r.Next)
+	if r.Result == nil || r.Result.OutputTail == "" {
+		return
+	}
+	lines := strings.Split(strings.TrimRight(r.Result.OutputTail, "\r\n"), "\n")
+	fmt.Fprintf(w, "\nEnd of the output on the node (%s):\n", count(len(lines), "line"))
+	for _, line := range lines { // the bar marks the lines as the node's
+		row(w, "  | "+strings.ReplaceAll(strings.TrimRight(line, "\r"), "\t", "    "))
 	}
 }
 
-// writeTail prints the end of the output. The bar marks its lines as the node's.
-func writeTail(w io.Writer, r *task.Result) {
-	if r == nil || r.OutputTail == "" {
-		return
-	}
-	lines := strings.Split(strings.TrimRight(r.OutputTail, "\r\n"), "\n")
-	fmt.Fprintf(w, "\nEnd of the output on the node (%s):\n", count(len(lines), "line"))
-	for _, line := range lines {
-		row(w, "  | "+strings.ReplaceAll(strings.TrimRight(line, "\r"), "\t", "    "))
+// writeHolder shows an operation in one line, and why it is parked.
+func (e *printer) writeHolder(w io.Writer, o wire.OperationSummary, started *time.Time) {
+	row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(o.Phase), o.Actor, e.stampOf(started)))
+	if s := o.Stuck; s != nil {
+		row(w, "  Waiting:", fmt.Sprintf("%s (%s), since %s", s.Message, s.Reason, e.stamp(s.Since)))
 	}
 }

@@ -12,58 +12,50 @@ import (
 
 // view shows a followed operation on stderr.
 type view interface {
-	// show draws the state; note says why it is second-hand, if it is.
+	// show draws the state; note explains why the state may be outdated, if it may.
 	show(st lifecycle.OperationStatus, note string)
-	// ticks starts the redraws the view wants between answers.
+	// ticks starts the redraws between two reads.
 	ticks() (<-chan time.Time, func())
 }
 
 func (e *env) newView(r followRequest) view {
-	t := r.target
-	if r.quiet {
-		return noView{}
+	switch {
+	case r.quiet:
+		return &plainView{target: r.target, message: func(string, ...any) {}, seen: map[string]string{}}
+	case !e.tty.err:
+		return &plainView{target: r.target, message: e.message, seen: map[string]string{}}
 	}
-	if !e.tty.err {
-		return &plainView{env: e, target: t, seen: map[string]string{}}
-	}
-	return &liveView{env: e, target: t, out: e.stderr, color: e.color(true)}
+	return &liveView{env: e, target: r.target, out: e.stderr, color: !e.noColor}
 }
-
-// noView shows nothing.
-type noView struct{}
-
-func (noView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
-
-func (noView) show(lifecycle.OperationStatus, string) {}
 
 // plainView writes one line for each change of a phase.
 type plainView struct {
-	env    *env
-	target target
-	// seen maps a phase to its state and attempt last written, and holds the
-	// notes that were.
+	target  target
+	message func(format string, args ...any)
+	// seen maps a phase to its state and attempt last written, and contains the
+	// notes that were written.
 	seen map[string]string
 }
 
 func (v *plainView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
 
 func (v *plainView) show(st lifecycle.OperationStatus, note string) {
-	if note != "" && v.seen[note] == "" { // once each: two causes may take turns
-		v.seen[note] = "said"
-		v.env.say("note: %s", note)
+	once := func(format, text string) {
+		if text != "" && v.seen[text] == "" {
+			v.seen[text] = "written"
+			v.message(format, text)
+		}
 	}
+	once("note: %s", note)
 	for _, p := range st.Operation.Phases {
 		state := fmt.Sprintf("%s %d", p.State, p.Attempt)
 		if p.State == lifecycle.PhasePending || v.seen[p.Name] == state {
 			continue
 		}
 		v.seen[p.Name] = state
-		v.env.say("%s %s: %s", st.Operation.Action, v.target.name(), phaseLine(p))
+		v.message("%s %s: %s", st.Operation.Action, v.target.name(), phaseLine(p))
 	}
-	if h := hint(v.target, st.Operation); h != "" && v.seen[h] == "" {
-		v.seen[h] = "said"
-		v.env.say("what to do: %s", h)
-	}
+	once("what to do: %s", hint(v.target, st.Operation))
 }
 
 // phaseLine is a phase in words, for example "drain completed after 12s".
@@ -97,16 +89,17 @@ func (v *liveView) ticks() (<-chan time.Time, func()) { return v.env.clock.spin(
 const spinner = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 func (v *liveView) show(st lifecycle.OperationStatus, note string) {
-	now := v.env.clock.now()
-	lines := []string{v.title(st.Operation, now)}
+	now, op := v.env.clock.now(), st.Operation
+	title := fmt.Sprintf("%s %s  %s  %s", op.Action, v.target.name(), op.Status, elapsed(op.StartedAt, op.EndedAt, now))
+	lines := []string{v.paint(bold, v.cut(title, 0))}
 	titles := 0
-	for _, p := range st.Operation.Phases {
+	for _, p := range op.Phases {
 		titles = max(titles, utf8.RuneCountInString(p.Title))
 	}
-	for _, p := range st.Operation.Phases {
+	for _, p := range op.Phases {
 		lines = append(lines, v.phase(p, titles, now))
 	}
-	if h := hint(v.target, st.Operation); h != "" {
+	if h := hint(v.target, op); h != "" {
 		lines = append(lines, v.paint(dim, "  "+v.cut("what to do: "+h, 2)))
 	}
 	if note != "" {
@@ -120,15 +113,11 @@ func (v *liveView) show(st lifecycle.OperationStatus, note string) {
 		b.WriteString("\r\x1b[2K" + l + "\n")
 	}
 	if v.lines > len(lines) {
-		b.WriteString("\x1b[J") // what an earlier, longer drawing left below
+		b.WriteString("\x1b[J") // the rest of an earlier, longer drawing
 	}
-	io.WriteString(v.out, b.String()) //nolint:errcheck // talk has no other place to go
+	io.WriteString(v.out, b.String()) //nolint:errcheck // there is no other place for messages
 	v.lines = len(lines)
 	v.frame++
-}
-
-func (v *liveView) title(op lifecycle.Operation, now time.Time) string {
-	return v.paint(bold, v.cut(fmt.Sprintf("%s %s  %s  %s", op.Action, v.target.name(), op.Status, elapsed(op.StartedAt, op.EndedAt, now)), 0))
 }
 
 // elapsed is how long something took, or takes so far; empty before its start.

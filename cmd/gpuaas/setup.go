@@ -2,17 +2,17 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 
-	"github.com/gpuaas/gpuaas/cli"
+	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/worker"
 )
 
 // setup runs admin setup in the worker package, which links every adapter. The CLI
 // links none of them.
-func setup(ctx context.Context, o cli.SetupOptions) error {
+func setup(ctx context.Context, c temporal.Config, log io.Writer) error {
 	return worker.Setup(ctx, worker.SetupOptions{
-		TemporalAddress: o.Temporal.Address, TemporalNamespace: o.Temporal.Namespace,
-		Getenv: os.Getenv, Talk: o.Talk,
+		TemporalAddress: c.Address, TemporalNamespace: c.Namespace, Getenv: os.Getenv, Talk: log,
 	})
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 // Metrics are the metrics that more than one program publishes. All methods are
@@ -21,7 +23,7 @@ type Metrics struct {
 func newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "gpuaas_build_info", Help: "1, with the build in the labels.",
-		ConstLabels: prometheus.Labels{"version": Version(), "revision": Revision(), "goversion": runtime.Version()}})
+		ConstLabels: prometheus.Labels{"version": version.Version(), "revision": version.Read().Commit, "goversion": runtime.Version()}})
 	build.Set(1)
 	reg.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg

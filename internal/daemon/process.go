@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 // stopGrace is how long goroutines may take to end after the drain timeout.
@@ -145,7 +146,7 @@ func (p *Process) run(ctx context.Context, start func(ctx context.Context, p *Pr
 		return err
 	}
 	defer closeMetrics()
-	p.Log.Info("starting", slog.String("version", Version()), slog.String("metrics", p.config.MetricsAddr))
+	p.Log.Info("starting", slog.String("version", version.Version()), slog.String("metrics", p.config.MetricsAddr))
 	if err := start(work, p); err != nil {
 		if ctx.Err() == nil {
 			fail(err)

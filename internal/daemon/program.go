@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 // Program describes one daemon.
@@ -43,14 +44,14 @@ func Main(ctx context.Context, p Program, args []string, getenv func(string) str
 	if p.Flags != nil {
 		p.Flags(flags)
 	}
-	version := flags.Bool("version", false, "print the version and exit")
+	showVersion := flags.Bool("version", false, "print the version and exit")
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		p.help(stdout, flags)
 		return schema.ExitDone
-	case err == nil && (*version || flags.NArg() == 1 && flags.Arg(0) == "version"):
-		fmt.Fprintln(stdout, p.Name, Version())
+	case err == nil && (*showVersion || flags.NArg() == 1 && flags.Arg(0) == "version"):
+		fmt.Fprintln(stdout, p.Name, version.Read())
 		return schema.ExitDone
 	case err == nil && flags.NArg() > 0:
 		err = fmt.Errorf("unknown argument %q", flags.Arg(0))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 const help = `gpuaas-fleet runs N simulated nodes with real agents, to size and to test an
@@ -56,6 +57,10 @@ var errHelp = errors.New("help")
 func Main(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if len(args) == 1 && (args[0] == "version" || args[0] == "--version") {
+		fmt.Fprintln(stdout, "gpuaas-fleet", version.Read())
+		return schema.ExitDone
 	}
 	err := run(ctx, args, getenv, stdout, stderr)
 	if errors.Is(err, errHelp) {

@@ -1,0 +1,317 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+const (
+	defaultAPIURL = "http://127.0.0.1:8081"
+	// readLimit bounds a read of the admin API, changeLimit a request that starts or
+	// decides something: the API itself waits for the workflow's early answer.
+	readLimit   = 10 * time.Second
+	changeLimit = 30 * time.Second
+	// maxResponse bounds the size of one response.
+	maxResponse = 16 << 20
+)
+
+// api returns the client of the admin API. Wrap its calls in decode. Every error of
+// its methods is one of the command line, or a *schema.Error: the one of the response,
+// or KindServiceUnavailable with the URL when there is no response.
+func (e *env) api() *adminclient.Client {
+	if e.admin == nil {
+		d, err := e.newDoer()
+		if err != nil {
+			d = doer{base: defaultAPIURL, err: err}
+		}
+		e.admin = &adminclient.Client{Server: d.base + "/", Client: d}
+	}
+	return e.admin
+}
+
+func (e *env) newDoer() (doer, error) {
+	server, err := e.server()
+	if err != nil {
+		return doer{}, err
+	}
+	d := doer{base: strings.TrimRight(server.APIURL, "/"), token: server.Token, correlationID: e.correlationID, transport: http.DefaultTransport}
+	if server.CAFile != "" {
+		if d.transport, err = trusting(server.CAFile); err != nil {
+			return doer{}, err
+		}
+	}
+	return d, checkURL(server.APIURL)
+}
+
+// checkURL validates the URL of the admin API.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err == nil && u.User != nil:
+		return usagef("gpuaas", "the admin API's URL contains a user or password: use gpuaas login or GPUAAS_API_TOKEN for the token")
+	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
+		return usagef("gpuaas", "the admin API's URL %q is not valid: set http://HOST:PORT (--api-url or GPUAAS_API_URL)", text)
+	}
+	return nil
+}
+
+// trusting returns a transport that trusts the CA certificates of a file only.
+func trusting(path string) (http.RoundTripper, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usagef("gpuaas config set-context", "reading the CA certificates: %s", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, usagef("gpuaas config set-context", "%s contains no CA certificate", path)
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	return t, nil
+}
+
+// doer sends the requests of the generated client.
+type doer struct {
+	base, token, correlationID string
+	transport                  http.RoundTripper
+	// err is why no request can be sent: the configuration is invalid.
+	err error
+}
+
+// Do sends a request with the token and a time limit, and returns a response
+// other than a success as the error in it.
+func (d doer) Do(r *http.Request) (*http.Response, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set(wire.HeaderCorrelationID, d.correlationID)
+	if d.token != "" {
+		r.Header.Set("Authorization", "Bearer "+d.token)
+	}
+	client := http.Client{Transport: d.transport}
+	if _, limited := r.Context().Deadline(); !limited {
+		client.Timeout = changeLimit
+		if r.Method == http.MethodGet {
+			client.Timeout = readLimit
+		}
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not answer", d.base).
+			WithReason("api_unreachable").WithNext("check --api-url or GPUAAS_API_URL, or run: gpuaas dev status")
+		e.Err = err
+		return nil, e
+	}
+	if res.StatusCode < http.StatusMultipleChoices {
+		return res, nil
+	}
+	defer res.Body.Close()
+	return nil, d.refusal(res)
+}
+
+// refusal returns the error that a response contains, or one by its status.
+func (d doer) refusal(res *http.Response) error {
+	var body schema.ErrorBody
+	failure := &schema.Error{Kind: kindOfStatus(res.StatusCode),
+		Message: fmt.Sprintf("the admin API at %s answered %d %s", d.base, res.StatusCode, http.StatusText(res.StatusCode))}
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxResponse)).Decode(&body); err == nil && body.Error.Code != "" {
+		failure = body.AsError()
+	}
+	if failure.Kind == schema.KindUnauthenticated && failure.Next == "" {
+		failure.Next = "run gpuaas login, or set GPUAAS_API_TOKEN or GPUAAS_API_TOKEN_FILE; on the development stack: eval \"$(gpuaas dev env)\""
+	}
+	return failure
+}
+
+func kindOfStatus(code int) schema.Kind {
+	switch code {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return schema.KindServiceUnavailable
+	}
+	for _, r := range schema.Kinds() {
+		if r.HTTP == code {
+			return r.Kind
+		}
+	}
+	return schema.KindInternal
+}
+
+// decode reads the response of a call of the generated client.
+func decode[T any](res *http.Response, err error) (T, error) {
+	var v T
+	if err != nil {
+		return v, err
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxResponse)).Decode(&v); err != nil {
+		return v, schema.Wrap(schema.KindInternal, err, "the response of the admin API at %s cannot be parsed", res.Request.URL.Host)
+	}
+	return v, nil
+}
+
+// pages collects the rows of a list up to limit, or all when limit is 0. get
+// returns a page and the token of the next one.
+func pages[T any](limit uint, get func(size *int, token *string) ([]T, string, error)) ([]T, error) {
+	out := []T{}
+	var token *string
+	for {
+		size := wire.MaxPage
+		if limit > 0 {
+			size = min(size, int(limit)-len(out))
+		}
+		rows, next, err := get(&size, token)
+		if out = append(out, rows...); err != nil || next == "" || limit > 0 && len(out) >= int(limit) {
+			return out, err
+		}
+		if token != nil && *token == next {
+			return out, schema.Errorf(schema.KindInternal, "the admin API returned the same page twice")
+		}
+		token = &next
+	}
+}
+
+// listNodes returns the nodes of a query up to limit, or all when limit is 0.
+func listNodes(ctx context.Context, api *adminclient.Client, q adminclient.ListNodesParams, limit uint) ([]wire.NodeView, error) {
+	return pages(limit, func(size *int, token *string) ([]wire.NodeView, string, error) {
+		q.Limit, q.PageToken = size, token
+		list, err := decode[wire.NodeList](api.ListNodes(ctx, &q))
+		return list.Nodes, list.NextPageToken, err
+	})
+}
+
+// listOperations returns operations, newest first.
+func listOperations(ctx context.Context, api *adminclient.Client, q adminclient.ListOperationsParams, limit uint) ([]wire.OperationSummary, error) {
+	return pages(limit, func(size *int, token *string) ([]wire.OperationSummary, string, error) {
+		q.Limit, q.PageToken = size, token
+		list, err := decode[wire.OperationList](api.ListOperations(ctx, &q))
+		return list.Operations, list.NextPageToken, err
+	})
+}
+
+// listTasks returns node tasks, newest first and without their output.
+func listTasks(ctx context.Context, api *adminclient.Client, q adminclient.ListTasksParams, limit uint) ([]wire.TaskView, error) {
+	return pages(limit, func(size *int, token *string) ([]wire.TaskView, string, error) {
+		q.Limit, q.PageToken = size, token
+		list, err := decode[wire.TaskList](api.ListTasks(ctx, &q))
+		return list.Tasks, list.NextPageToken, err
+	})
+}
+
+// act starts a lifecycle action; an empty key is none.
+func act(ctx context.Context, api *adminclient.Client, node string, a lifecycle.Action, r wire.LifecycleRequest, key string) (wire.LifecycleResponse, error) {
+	k := idempotent(key)
+	start, ok := map[lifecycle.Action]func() (*http.Response, error){
+		lifecycle.ActionEnroll:            func() (*http.Response, error) { return api.EnrollNode(ctx, node, nil, r, k) },
+		lifecycle.ActionProvision:         func() (*http.Response, error) { return api.ProvisionNode(ctx, node, nil, r, k) },
+		lifecycle.ActionDrain:             func() (*http.Response, error) { return api.DrainNode(ctx, node, nil, r, k) },
+		lifecycle.ActionRetire:            func() (*http.Response, error) { return api.RetireNode(ctx, node, nil, r, k) },
+		lifecycle.ActionQuarantine:        func() (*http.Response, error) { return api.QuarantineNode(ctx, node, nil, r, k) },
+		lifecycle.ActionRelease:           func() (*http.Response, error) { return api.ReleaseNode(ctx, node, nil, r, k) },
+		lifecycle.ActionUncordon:          func() (*http.Response, error) { return api.UncordonNode(ctx, node, nil, r, k) },
+		lifecycle.ActionReactivate:        func() (*http.Response, error) { return api.ReactivateNode(ctx, node, nil, r, k) },
+		lifecycle.ActionRemove:            func() (*http.Response, error) { return api.RemoveNode(ctx, node, nil, r, k) },
+		lifecycle.ActionReissueEnrollment: func() (*http.Response, error) { return api.ReissueEnrollment(ctx, node, nil, r, k) },
+	}[a]
+	if !ok {
+		return wire.LifecycleResponse{}, schema.Errorf(schema.KindInvalidRequest, "the admin API has no action %q", a)
+	}
+	return decode[wire.LifecycleResponse](start())
+}
+
+// resolve delivers a decision and returns the status after it.
+func resolve(ctx context.Context, api *adminclient.Client, id string, d lifecycle.Decision, r wire.ResolveOperation, key string) (wire.OperationView, error) {
+	k := idempotent(key)
+	send := map[lifecycle.Decision]func() (*http.Response, error){
+		lifecycle.DecisionRetry:  func() (*http.Response, error) { return api.RetryOperation(ctx, id, nil, r, k) },
+		lifecycle.DecisionSkip:   func() (*http.Response, error) { return api.SkipPhase(ctx, id, nil, r, k) },
+		lifecycle.DecisionForce:  func() (*http.Response, error) { return api.ForcePhase(ctx, id, nil, r, k) },
+		lifecycle.DecisionCancel: func() (*http.Response, error) { return api.CancelOperation(ctx, id, nil, r, k) },
+		lifecycle.DecisionExtend: func() (*http.Response, error) { return api.ExtendPhase(ctx, id, nil, r, k) },
+	}[d]
+	return decode[wire.OperationView](send())
+}
+
+// idempotent sets the Idempotency-Key header.
+func idempotent(key string) adminclient.RequestEditorFn {
+	return func(_ context.Context, r *http.Request) error {
+		if key != "" {
+			r.Header.Set(wire.HeaderIdempotencyKey, key)
+		}
+		return nil
+	}
+}
+
+// given is nil for an empty text, for the optional parameters of a query.
+func given(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+// several is nil for an empty list.
+func several(texts []string) *[]string {
+	if len(texts) == 0 {
+		return nil
+	}
+	return &texts
+}
+
+// token returns the bearer token of the environment. It is never a flag, since
+// flags show in the list of processes.
+func (e *env) token() (string, error) {
+	path := e.getenv("GPUAAS_API_TOKEN_FILE")
+	if t := e.getenv("GPUAAS_API_TOKEN"); t != "" || path == "" {
+		return t, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", usagef("gpuaas", "reading GPUAAS_API_TOKEN_FILE: %s", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// server returns the admin API to use: its URL, CA and token. Flags take
+// precedence over the environment, and the environment over the current context.
+// A stored token is sent to the stored URL only.
+func (e *env) server() (apiContext, error) {
+	token, err := e.token()
+	if err != nil {
+		return apiContext{}, err
+	}
+	c, err := e.loadConfig()
+	if err != nil {
+		return apiContext{}, err
+	}
+	stored, err := c.selected(e.flags.context)
+	if err != nil {
+		return apiContext{}, err
+	}
+	named := apiContext{} // by --context
+	if e.flags.context != "" {
+		named = stored
+	}
+	s := apiContext{APIURL: cmp.Or(e.flags.apiURL, named.APIURL, e.getenv("GPUAAS_API_URL"), stored.APIURL, defaultAPIURL)}
+	if s.APIURL == stored.APIURL {
+		s.CAFile, s.Token = stored.CAFile, cmp.Or(named.Token, token, stored.Token)
+		return s, nil
+	}
+	s.Token = token
+	return s, nil
+}

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/cli/adminclient"
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+const (
+	// completionLimit bounds how long a shell waits for completions.
+	completionLimit = time.Second
+	// maxCompletions bounds the number of names that a shell gets.
+	maxCompletions = 200
+)
+
+// complete offers names for the first argument.
+func (e *env) complete(names func(ctx context.Context, api *adminclient.Client, text string) ([]cobra.Completion, error)) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), completionLimit)
+		defer cancel()
+		found, err := names(ctx, e.api(), text)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError | cobra.ShellCompDirectiveNoFileComp
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeNode offers host names for NODE.
+func (e *env) completeNode(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return e.complete(func(ctx context.Context, api *adminclient.Client, text string) (names []cobra.Completion, err error) {
+		q := adminclient.ListNodesParams{View: new(adminclient.Name), HostPrefix: given(text)}
+		nodes, err := listNodes(ctx, api, q, maxCompletions)
+		for _, n := range nodes {
+			names = append(names, cobra.CompletionWithDesc(clean(n.Host), string(n.State)))
+		}
+		return names, err
+	})(c, args, text)
+}
+
+// completeTask offers the open tasks for TASK, or those of one status only.
+func (e *env) completeTask(only task.Status) cobra.CompletionFunc {
+	return e.complete(func(ctx context.Context, api *adminclient.Client, _ string) (ids []cobra.Completion, err error) {
+		tasks, err := listTasks(ctx, api, adminclient.ListTasksParams{All: new(bool)}, maxCompletions)
+		for _, t := range tasks {
+			if only == "" || t.Status == only {
+				ids = append(ids, cobra.CompletionWithDesc(t.TaskID, clean(fmt.Sprintf("%s, %s", taskName(t), t.Status))))
+			}
+		}
+		return ids, err
+	})
+}
+
+// addNode adds --node, which restricts a list to one node.
+func (e *env) addNode(c *cobra.Command, node *string) {
+	c.Flags().StringVar(node, "node", "", "only this node (id or host name)")
+	c.RegisterFlagCompletionFunc("node", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) { //nolint:errcheck // fails only for an unknown flag
+		return e.completeNode(c, nil, text)
+	})
+}
+
+// addChoices adds a flag with a closed set of values.
+func addChoices(c *cobra.Command, value *string, name, usage string, values ...string) {
+	c.Flags().StringVar(value, name, *value, usage)
+	c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // fails only for an unknown flag
+}

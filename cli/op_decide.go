@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// decision is a command that decides about a parked operation.
+type decision struct {
+	name                 lifecycle.Decision
+	short, long, example string
+	// consequence is the consequence for the question whether to continue. Empty
+	// for a decision that needs no confirmation.
+	consequence string
+}
+
+func decisions() []decision {
+	return []decision{
+		{name: lifecycle.DecisionRetry, short: "Run the parked phase again",
+			long:    "Runs the phase in which the operation is parked again, with its full time limit.",
+			example: "  gpuaas op retry gpu-17\n  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait"},
+		{name: lifecycle.DecisionSkip, short: "Continue without the parked phase",
+			long:        "Continues with the next phase. The work of the phase in which the operation is parked\nis not done on the node.",
+			example:     "  gpuaas op skip gpu-17 --reason \"probe is known broken, PROB-12\"",
+			consequence: "the phase's work is not done"},
+		{name: lifecycle.DecisionCancel, short: "Undo the operation",
+			long:    "Undoes the operation, restores the node's state at its start and ends the operation.",
+			example: "  gpuaas op cancel gpu-17\n  gpuaas op cancel gpu-17 --reason \"wrong node\" --wait"},
+		{name: lifecycle.DecisionForce, short: "Run the parked phase without its safety check",
+			long:        "Runs the phase in which the operation is parked without its safety check: a drain then\nkills the workloads that block it.",
+			example:     "  gpuaas op force gpu-17 --reason \"tenant agreed, TCK-99\"",
+			consequence: "a forced drain kills the workloads that block it"},
+		{name: lifecycle.DecisionExtend, short: "Extend the time limit of the parked phase",
+			long:    "Extends the time limit of the phase in which the operation is parked by its full length.\nThe node's workloads continue.",
+			example: "  gpuaas op extend gpu-17 --reason \"job ends at noon\""},
+	}
+}
+
+type opDecideOptions struct {
+	reason, key string
+	yes, wait   bool
+	operationArg
+}
+
+func newOpDecide(e *env, d decision) *cobra.Command {
+	var o opDecideOptions
+	c := e.command(string(d.name)+" {NODE | OPERATION}", d.short,
+		d.long,
+		d.example,
+		func(ctx context.Context, arg string) error {
+			command := "gpuaas op " + string(d.name)
+			if err := checkReason(command, o.reason, d.name.NeedsReason()); err != nil {
+				return err
+			}
+			ctl, err := e.control(ctx)
+			if err != nil {
+				return err
+			}
+			t, st, err := locate(ctx, ctl, string(d.name), arg, o.operationArg)
+			if err != nil {
+				return err
+			}
+			if d.consequence != "" {
+				if err := e.confirm(ctx, command, fmt.Sprintf("%s the %s of %s: %s", d.name, st.Operation.Action, t.name(), d.consequence), o.yes); err != nil {
+					return err
+				}
+			}
+			st, err = ctl.decide(ctx, st, d.name, o.reason, o.key)
+			if err != nil {
+				return t.inWords(err)
+			}
+			e.message("%s %s: decision accepted: %s", st.Operation.Action, t.name(), d.name)
+			if !o.wait {
+				return e.print(st, func(w io.Writer) { fmt.Fprintln(w, headline(t, st)) })
+			}
+			st, err = e.follow(ctx, followRequest{target: t, operation: st.Operation, control: ctl})
+			err = e.finish(ctx, t, st, err)
+			if d.name == lifecycle.DecisionCancel && st.Operation.Status == lifecycle.OperationCanceled {
+				return nil // as decided
+			}
+			return err
+		})
+	e.addOperation(c, &o.operationArg)
+	addReason(c, &o.reason, d.name.NeedsReason())
+	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
+	c.Flags().StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key is the same decision")
+	if d.consequence != "" {
+		addYes(c, &o.yes)
+	}
+	return c
+}
+
+// addReason adds --reason of a decision.
+func addReason(c *cobra.Command, reason *string, required bool) {
+	usage := "reason, kept in the audit trail"
+	if required {
+		usage += " (required)"
+	}
+	c.Flags().StringVar(reason, "reason", "", usage)
+}

@@ -275,9 +275,9 @@ func several(texts []string) *[]string {
 
 // token returns the bearer token of the environment. It is never a flag, since
 // flags show in the list of processes.
-func (e *env) token() (string, error) {
-	path := e.getenv("GPUAAS_API_TOKEN_FILE")
-	if t := e.getenv("GPUAAS_API_TOKEN"); t != "" || path == "" {
+func (s *settings) token() (string, error) {
+	path := s.getenv("GPUAAS_API_TOKEN_FILE")
+	if t := s.getenv("GPUAAS_API_TOKEN"); t != "" || path == "" {
 		return t, nil
 	}
 	text, err := os.ReadFile(path)
@@ -290,28 +290,28 @@ func (e *env) token() (string, error) {
 // server returns the admin API to use: its URL, CA and token. Flags take
 // precedence over the environment, and the environment over the current context.
 // A stored token is sent to the stored URL only.
-func (e *env) server() (apiContext, error) {
-	token, err := e.token()
+func (s *settings) server() (apiContext, error) {
+	token, err := s.token()
 	if err != nil {
 		return apiContext{}, err
 	}
-	c, err := e.loadConfig()
+	c, err := s.loadConfig()
 	if err != nil {
 		return apiContext{}, err
 	}
-	stored, err := c.selected(e.flags.context)
+	stored, err := c.selected(s.flags.context)
 	if err != nil {
 		return apiContext{}, err
 	}
 	named := apiContext{} // by --context
-	if e.flags.context != "" {
+	if s.flags.context != "" {
 		named = stored
 	}
-	s := apiContext{APIURL: cmp.Or(e.flags.apiURL, named.APIURL, e.getenv("GPUAAS_API_URL"), stored.APIURL, defaultAPIURL)}
-	if s.APIURL == stored.APIURL {
-		s.CAFile, s.Token = stored.CAFile, cmp.Or(named.Token, token, stored.Token)
-		return s, nil
+	used := apiContext{APIURL: cmp.Or(s.flags.apiURL, named.APIURL, s.getenv("GPUAAS_API_URL"), stored.APIURL, defaultAPIURL)}
+	if used.APIURL == stored.APIURL {
+		used.CAFile, used.Token = stored.CAFile, cmp.Or(named.Token, token, stored.Token)
+		return used, nil
 	}
-	s.Token = token
-	return s, nil
+	used.Token = token
+	return used, nil
 }

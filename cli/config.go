@@ -32,12 +32,12 @@ type apiContext struct {
 }
 
 // configPath is the path of the configuration file; empty without a home directory.
-func (e *env) configPath() string {
-	if path := e.getenv("GPUAAS_CONFIG"); path != "" {
+func (s *settings) configPath() string {
+	if path := s.getenv("GPUAAS_CONFIG"); path != "" {
 		return path
 	}
-	dir := e.getenv("XDG_CONFIG_HOME")
-	if home := e.getenv("HOME"); dir == "" && home != "" {
+	dir := s.getenv("XDG_CONFIG_HOME")
+	if home := s.getenv("HOME"); dir == "" && home != "" {
 		dir = filepath.Join(home, ".config")
 	}
 	if dir == "" {
@@ -48,9 +48,9 @@ func (e *env) configPath() string {
 
 // loadConfig reads the configuration file. A missing file is an empty configuration; a
 // file that others can access is rejected, since it contains tokens.
-func (e *env) loadConfig() (c config, err error) {
+func (s *settings) loadConfig() (c config, err error) {
 	c.Contexts = map[string]apiContext{}
-	path := e.configPath()
+	path := s.configPath()
 	info, err := os.Stat(path)
 	if path == "" || errors.Is(err, fs.ErrNotExist) {
 		return c, nil
@@ -69,12 +69,12 @@ func (e *env) loadConfig() (c config, err error) {
 }
 
 // editConfig changes the configuration file. Its mode is 0600.
-func (e *env) editConfig(change func(c *config) error) error {
-	c, err := e.loadConfig()
+func (s *settings) editConfig(change func(c *config) error) error {
+	c, err := s.loadConfig()
 	if err != nil {
 		return err
 	}
-	path := e.configPath()
+	path := s.configPath()
 	if path == "" {
 		return usagef("gpuaas config", "there is no home directory: set GPUAAS_CONFIG to the path of the configuration file")
 	}

@@ -21,16 +21,21 @@ import (
 // clock and stream through it, so that tests control each of them.
 type env struct {
 	printer
-	getenv   func(string) string
+	settings
 	platform Platform
 	// actor is user@host, which --direct asserts to the audit trail.
 	actor string
 	// dir is the directory of files without a path.
 	dir string
 
-	flags  globalFlags
 	direct Lifecycle           // dialed at first use
 	admin  *adminclient.Client // made at first use
+}
+
+// settings are the sources of a command's configuration.
+type settings struct {
+	getenv func(string) string
+	flags  globalFlags
 }
 
 // console is the streams of a command and how it writes to them.
@@ -94,7 +99,7 @@ func newEnv(p Platform, s Stdio) *env {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	return &env{printer: printer{c}, getenv: os.Getenv, platform: p, actor: name + "@" + host, dir: "."}
+	return &env{printer: printer{c}, settings: settings{getenv: os.Getenv}, platform: p, actor: name + "@" + host, dir: "."}
 }
 
 func (e *env) close() {
@@ -122,8 +127,8 @@ func (e *env) lifecycle(ctx context.Context) (Lifecycle, error) {
 
 // temporalConfig selects the Temporal to connect to. Empty fields are read from
 // Temporal's own configuration (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles).
-func (e *env) temporalConfig() temporal.Config {
-	return temporal.Config{Address: e.flags.address, Namespace: e.flags.namespace}
+func (s *settings) temporalConfig() temporal.Config {
+	return temporal.Config{Address: s.flags.address, Namespace: s.flags.namespace}
 }
 
 // clearScreen clears the terminal before a refresh of a watched list.

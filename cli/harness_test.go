@@ -73,7 +73,7 @@ func setup(t *testing.T) *harness {
 			spin: func() (<-chan time.Time, func()) { return nil, func() {} }},
 		correlationID: "0198f000-0000-7000-8000-0000000000c1",
 	}},
-		getenv: func(k string) string { return h.vars[k] },
+		settings: settings{getenv: func(k string) string { return h.vars[k] }},
 		platform: Platform{Dial: func(_ context.Context, o temporal.Config) (Lifecycle, error) {
 			h.temporal.dialled = o
 			return h.temporal, nil

@@ -55,7 +55,7 @@ func (e *env) printPlan(ctx context.Context, arg string, t target, a lifecycle.A
 }
 
 // nothingChanged ends a dry run. refused is the number of things that would be refused.
-func (e *env) nothingChanged(refused int, thing string) error {
+func (e *console) nothingChanged(refused int, thing string) error {
 	if refused > 0 {
 		return &exitError{schema.ExitRefused, []string{count(refused, thing) + " would be refused; nothing was changed"}}
 	}

@@ -84,6 +84,6 @@ func allowedWords() []allowed {
 func notConverted() []string {
 	return []string{
 		"internal/store",
-		"api/adminapi", "schema/openapi.yaml",
+		"cli/adminclient", "api/adminapi", "schema/openapi.yaml",
 	}
 }

@@ -132,12 +132,12 @@ func (r *auditResult) verify(ctx context.Context, api *adminclient.Client, strea
 			return err
 		}
 		for _, event := range page.Events {
-			fault := audit.VerifyChain(last, []audit.Event{event})
 			if event.Stream != stream {
-				fault = fmt.Errorf("audit stream %s: row %d belongs to stream %s", stream, event.Seq, event.Stream)
+				r.Fault = fmt.Sprintf("audit stream %s: row %d belongs to stream %s", stream, event.Seq, event.Stream)
+			} else if err := audit.VerifyChain(last, []audit.Event{event}); err != nil {
+				r.Fault = err.Error()
 			}
-			if fault != nil {
-				r.Verified, r.Fault = false, fault.Error()
+			if r.Verified = r.Fault == ""; !r.Verified {
 				return nil
 			}
 			last = &event

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/pem"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -142,9 +143,7 @@ func TestPrecedence(t *testing.T) {
 			t.Parallel()
 			h := withConfig(t)
 			require.NoError(t, h.env.editConfig(func(c *config) error { *c = stored; return nil }))
-			for k, v := range tc.vars {
-				h.vars[k] = v
-			}
+			maps.Copy(h.vars, tc.vars)
 			h.env.flags = tc.flags
 			got, err := h.env.server()
 			require.NoError(t, err)

@@ -89,7 +89,7 @@ func newEnv(p Platform, s Stdio) *env {
 	_, c.tty.out = terminalOf(s.Out)
 	fd, isTerminal := terminalOf(s.Err)
 	c.tty.err, c.tty.width = isTerminal, func() int {
-		w, _, _ := term.GetSize(fd) //nolint:errcheck // 0 when unknown
+		w, _, _ := term.GetSize(fd) // 0 when unknown
 		return w
 	}
 	name, host := "unknown", "unknown"

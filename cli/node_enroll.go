@@ -55,7 +55,7 @@ func runNodeEnroll(ctx context.Context, e *env, arg string, o bundleOptions) err
 		return err
 	}
 	if o.dryRun {
-		return e.printPlan(ctx, arg, t, lifecycle.ActionEnroll, o.options)
+		return e.printPlan(*t.view, lifecycle.ActionEnroll, o.options)
 	}
 	if o.bundle == "" && !inline {
 		if o.bundle, err = fileOf(t, e.dir, ".bundle.json", "--bundle FILE"); err != nil {

@@ -110,7 +110,7 @@ func runNodeReissue(ctx context.Context, e *env, arg string, o nodeReissueOption
 		return err
 	}
 	if o.dryRun {
-		return e.printPlan(ctx, arg, t, lifecycle.ActionReissueEnrollment, o.options)
+		return e.printPlan(*t.view, lifecycle.ActionReissueEnrollment, o.options)
 	}
 	answer, err := issue(ctx, ctl, t, lifecycle.ActionReissueEnrollment, o.bundleOptions)
 	if err != nil {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -41,13 +40,8 @@ type planBlocker struct {
 
 // printPlan prints the plan of an action. A plan that would be refused ends with exit
 // code 3.
-func (e *env) printPlan(ctx context.Context, arg string, t target, a lifecycle.Action, o lifecycle.Options) (err error) {
-	if t.view == nil {
-		if t, err = e.lookup(ctx, arg); err != nil {
-			return fmt.Errorf("a plan needs the node's state: %w", err)
-		}
-	}
-	p := makePlan(*t.view, a, o)
+func (e *printer) printPlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) error {
+	p := makePlan(n, a, o)
 	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }); err != nil {
 		return err
 	}

@@ -7,11 +7,13 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // reissueOutcome is the result of the reissue of one node.
@@ -43,11 +45,10 @@ type reissueMany struct {
 	env     *env
 	control apiControl
 	options nodeReissueOptions
-	targets []target
 
-	mu    sync.Mutex // guards the fields below and the messages
-	rows  []reissueRow
-	ended int
+	rows  []reissueRow // each is changed by its own goroutine
+	ended atomic.Int64
+	mu    sync.Mutex // orders the messages
 }
 
 func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error {
@@ -61,7 +62,7 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 		}
 		return e.nothingChanged(m.count(reissueRefused), "node")
 	}
-	what := fmt.Sprintf("reissue %s: their earlier tokens become void, and each needs its restart command", count(len(m.targets), "node"))
+	what := fmt.Sprintf("reissue %s: their earlier tokens become void, and each needs its restart command", count(len(m.rows), "node"))
 	if err := e.confirm(ctx, "gpuaas node reissue-enrollment", what, o.yes); err != nil {
 		return err
 	}
@@ -70,10 +71,10 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 	}
 	var group errgroup.Group
 	group.SetLimit(o.maxParallel)
-	for i, t := range m.targets {
+	for i := range m.rows {
 		group.Go(func() error {
 			if ctx.Err() == nil { // an interrupt starts no further reissue
-				m.end(i, m.one(ctx, t, m.rows[i]))
+				m.one(ctx, &m.rows[i])
 			}
 			return nil
 		})
@@ -106,7 +107,6 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 	}
 	m := &reissueMany{env: e, control: ctl, options: o}
 	for _, n := range nodes {
-		m.targets = append(m.targets, target{id: n.ID, host: n.Host, view: &n})
 		r := reissueRow{NodeID: n.ID, Host: n.Host, State: n.State, Outcome: reissueNotStarted}
 		if o.dryRun {
 			r.Outcome = reissuePlanned
@@ -119,34 +119,39 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 	return m, nil
 }
 
-// one reissues one node, waits for it if requested, and returns its row.
-func (m *reissueMany) one(ctx context.Context, t target, row reissueRow) reissueRow {
+// one reissues one node, waits for it if requested, and completes its row.
+func (m *reissueMany) one(ctx context.Context, r *reissueRow) {
+	t, o := target{id: r.NodeID, host: r.Host}, m.options.bundleOptions
+	r.Outcome, r.Reason = reissueWritten, ""
+	var answer wire.LifecycleResponse
 	path, err := fileOf(t, m.options.outDir, ".recovery.json", "reissue-enrollment "+t.id+" --bundle FILE")
-	if err == nil {
-		o := m.options.bundleOptions
-		o.bundle = path
-		answer, reissueErr := issue(ctx, m.control, t, lifecycle.ActionReissueEnrollment, o)
-		row.OperationID, err = answer.Operation.OperationID, reissueErr
-		if err == nil && o.waits() {
-			m.message(t, "bundle written: "+path)
-			st, err := m.env.follow(ctx, followRequest{target: t, operation: answer.Operation, control: m.control, limit: o.timeout, quiet: true})
-			row.File = path
-			return row.followed(t, st.Operation, err)
-		}
+	if o.bundle = path; err == nil {
+		answer, err = issue(ctx, m.control, t, lifecycle.ActionReissueEnrollment, o)
 	}
+	r.OperationID = answer.Operation.OperationID
 	switch {
-	case err == nil:
-		row.Outcome, row.File = reissueWritten, path
 	case errors.Is(err, &schema.Error{Kind: schema.KindOperationInProgress}):
-		row.Outcome, row.Reason = reissueWaiting, "reissued before: "+t.inWords(err).Error()
+		r.Outcome, r.Reason = reissueWaiting, "reissued before: "+t.inWords(err).Error()
+	case err != nil:
+		r.Outcome, r.Reason = reissueFailed, t.inWords(err).Error()
+	case o.waits():
+		r.File = path
+		m.message(r.Host, "bundle written: "+path)
+		st, err := m.env.follow(ctx, followRequest{target: t, operation: answer.Operation, control: m.control, limit: o.timeout, quiet: true})
+		r.followed(t, st.Operation, err)
 	default:
-		row.Outcome, row.Reason = reissueFailed, t.inWords(err).Error()
+		r.File = path
 	}
-	return row
+	text := r.Outcome.words()
+	if r.Reason != "" {
+		text += ": " + r.Reason
+	}
+	m.ended.Add(1)
+	m.message(r.Host, text)
 }
 
-// followed is the row after the waiting.
-func (r reissueRow) followed(t target, op lifecycle.Operation, err error) reissueRow {
+// followed sets the outcome after the waiting.
+func (r *reissueRow) followed(t target, op lifecycle.Operation, err error) {
 	switch {
 	case op.Status == lifecycle.OperationCompleted:
 		r.Outcome = reissueDone
@@ -160,26 +165,13 @@ func (r reissueRow) followed(t target, op lifecycle.Operation, err error) reissu
 			r.Reason = strings.SplitN(err.Error(), "\n", 2)[0] + "; " + r.Reason
 		}
 	}
-	return r
 }
 
-// end keeps a node's row and prints a message about it.
-func (m *reissueMany) end(i int, row reissueRow) {
-	m.mu.Lock()
-	m.rows[i] = row
-	m.ended++
-	m.mu.Unlock()
-	text := row.Outcome.words()
-	if row.Reason != "" {
-		text += ": " + row.Reason
-	}
-	m.message(m.targets[i], text)
-}
-
-func (m *reissueMany) message(t target, text string) {
+// message prints the progress of one node.
+func (m *reissueMany) message(host, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.env.message("[%d/%d] %s: %s", m.ended, len(m.rows), t.name(), text)
+	m.env.message("[%d/%d] %s: %s", m.ended.Load(), len(m.rows), host, text)
 }
 
 func (o reissueOutcome) words() string { return strings.ReplaceAll(string(o), "_", " ") }

@@ -103,7 +103,7 @@ func newHelp() *cobra.Command {
 // current output, so that has to be set before.
 func addCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
-	c, _, _ := root.Find([]string{"completion"}) //nolint:errcheck // it was just added
+	c, _, _ := root.Find([]string{"completion"}) // it was just added
 	asGroup(c)
 	for _, shell := range c.Commands() {
 		shell.Args = noArgs()

@@ -168,6 +168,9 @@ func drainSeconds(c *cobra.Command, d time.Duration) (int64, error) {
 // runLifecycle starts the operation and, if requested, waits for its end.
 func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o lifecycleOptions) error {
 	ctl, err := e.control(ctx)
+	if o.dryRun { // only the admin API has the node's state
+		ctl, err = e.apiControl(), nil
+	}
 	if err != nil {
 		return err
 	}
@@ -176,7 +179,7 @@ func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o
 		return err
 	}
 	if o.dryRun {
-		return e.printPlan(ctx, arg, t, a, o.options)
+		return e.printPlan(*t.view, a, o.options)
 	}
 	if o.confirm != nil {
 		what := string(a) + " " + t.name() + ": " + o.confirm(o.options)

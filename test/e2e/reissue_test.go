@@ -125,7 +125,7 @@ func TestReissueBySelector(t *testing.T) {
 		Reissues []struct{ Host, Outcome, File string }
 		Summary  map[string]int
 	}](t, ok(t, append(many, "--yes", "--reason", "CA changed")...))
-	require.Equal(t, map[string]int{"handed_out": 2}, result.Summary)
+	require.Equal(t, map[string]int{"written": 2}, result.Summary)
 	tokens := map[string]bool{}
 	for i, r := range result.Reissues {
 		b := readPrivate[wire.RecoveryBundle](t, r.File)

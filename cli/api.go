@@ -265,14 +265,6 @@ func given(text string) *string {
 	return &text
 }
 
-// several is nil for an empty list.
-func several(texts []string) *[]string {
-	if len(texts) == 0 {
-		return nil
-	}
-	return &texts
-}
-
 // token returns the bearer token of the environment. It is never a flag, since
 // flags show in the list of processes.
 func (s *settings) token() (string, error) {

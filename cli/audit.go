@@ -20,15 +20,10 @@ import (
 // auditPage is how many events one request asks for.
 const auditPage = 500
 
-type auditOptions struct {
-	node, since   string
-	actor, action []string
-	verify        bool
-	limit         uint
-}
-
 func newAudit(e *env) *cobra.Command {
-	var o auditOptions
+	var q adminclient.ListAuditParams
+	var verify bool
+	var limit uint
 	c := e.command("audit", "Read or verify the audit trail",
 		`Prints the audit trail, oldest event first: actor, action, node, result and reason.
 Each node has its own stream; events without a node are in the stream "system".
@@ -38,11 +33,10 @@ first row that is missing, changed or out of order, and exits with code 1.`,
 		"  gpuaas audit --node gpu-17\n  gpuaas audit --verify\n  gpuaas audit -o json --limit 0",
 		func(ctx context.Context, _ string) error {
 			api := e.api()
-			if o.verify {
-				return runAuditVerify(ctx, e, api, o.node)
+			if verify {
+				return runAuditVerify(ctx, e, api, q.Node)
 			}
-			q := adminclient.ListAuditParams{Node: given(o.node), Since: given(o.since), Actor: several(o.actor), Action: several(o.action)}
-			events, err := pages(o.limit, func(size *int, token *string) ([]audit.Event, string, error) {
+			events, err := pages(limit, func(size *int, token *string) ([]audit.Event, string, error) {
 				q.Limit, q.PageToken = size, token
 				list, err := decode[wire.AuditPage](api.ListAudit(ctx, &q))
 				return list.Events, list.NextPageToken, err
@@ -51,8 +45,8 @@ first row that is missing, changed or out of order, and exits with code 1.`,
 				return err
 			}
 			slices.Reverse(events)
-			if o.limit > 0 && len(events) == int(o.limit) {
-				e.message("the newest %d events; --limit 0 prints all", o.limit)
+			if limit > 0 && len(events) == int(limit) {
+				e.message("the newest %d events; --limit 0 prints all", limit)
 			}
 			return printList(e.console, listing[audit.Event]{
 				object: map[string][]audit.Event{"events": events}, rows: events, empty: "no event matches",
@@ -63,13 +57,13 @@ first row that is missing, changed or out of order, and exits with code 1.`,
 				name: func(v audit.Event) string { return v.Stream + "/" + strconv.FormatInt(v.Seq, 10) },
 			})
 		})
-	e.addNode(c, &o.node)
+	e.addNode(c, &q.Node)
 	c.Flags().Lookup("node").Usage = "only this node (id or host name), or the stream system"
-	c.Flags().StringVar(&o.since, "since", "", "only events since a time, or within a duration such as 24h")
-	c.Flags().StringSliceVar(&o.actor, "actor", nil, "only events of these actors")
-	c.Flags().StringSliceVar(&o.action, "action", nil, "only these actions, for example nodes.drain")
-	c.Flags().BoolVar(&o.verify, "verify", false, "check the hash chains instead of printing")
-	c.Flags().UintVar(&o.limit, "limit", 200, "print the newest N events; 0 for all")
+	c.Flags().Var(textFilter{&q.Since}, "since", "only events since a time, or within a duration such as 24h")
+	c.Flags().Var(listFilter{&q.Actor}, "actor", "only events of these actors")
+	c.Flags().Var(listFilter{&q.Action}, "action", "only these actions, for example nodes.drain")
+	c.Flags().BoolVar(&verify, "verify", false, "check the hash chains instead of printing")
+	c.Flags().UintVar(&limit, "limit", 200, "print the newest N events; 0 for all")
 	return c
 }
 
@@ -81,7 +75,7 @@ type auditResult struct {
 	Fault    string `json:"fault,omitempty"`
 }
 
-func runAuditVerify(ctx context.Context, e *env, api *adminclient.Client, node string) error {
+func runAuditVerify(ctx context.Context, e *env, api *adminclient.Client, node *string) error {
 	streams, err := auditStreams(ctx, api, node)
 	if err != nil {
 		return err
@@ -110,15 +104,15 @@ func runAuditVerify(ctx context.Context, e *env, api *adminclient.Client, node s
 }
 
 // auditStreams is the stream of one node, or every stream.
-func auditStreams(ctx context.Context, api *adminclient.Client, node string) ([]string, error) {
+func auditStreams(ctx context.Context, api *adminclient.Client, node *string) ([]string, error) {
 	switch {
-	case node == "":
+	case node == nil:
 		list, err := decode[wire.AuditStreamList](api.ListAuditStreams(ctx, nil))
 		return list.Streams, err
-	case node == audit.SystemStream || schema.IsID(node):
-		return []string{node}, nil
+	case *node == audit.SystemStream || schema.IsID(*node):
+		return []string{*node}, nil
 	}
-	view, err := decode[wire.NodeView](api.GetNode(ctx, node, nil))
+	view, err := decode[wire.NodeView](api.GetNode(ctx, *node, nil))
 	return []string{view.ID}, err
 }
 

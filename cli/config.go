@@ -179,7 +179,10 @@ becomes the current one. A new address discards the stored token.`,
 // set creates or changes a context. Empty values keep the stored ones.
 func (c *config) set(name, apiURL, caFile string) error {
 	old, found := c.Contexts[name]
-	if !found && apiURL == "" {
+	switch {
+	case name == "":
+		return usagef("gpuaas config set-context", "the name of a context must not be empty")
+	case !found && apiURL == "":
 		return usagef("gpuaas config set-context", "missing --api-url: the address of the new context %q", name)
 	}
 	changed := apiContext{APIURL: cmp.Or(apiURL, old.APIURL), CAFile: cmp.Or(caFile, old.CAFile)}

@@ -17,15 +17,10 @@ import (
 const selectorHelp = `-l selects by labels and by the properties region, sku, state, provider, class and
 host, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.`
 
-type nodeListOptions struct {
-	selector, host               string
-	state, sku, region, provider []string
-	removed, watch               bool
-	limit                        uint
-}
-
 func newNodeList(e *env) *cobra.Command {
-	var o nodeListOptions
+	var q adminclient.ListNodesParams
+	var removed, watch bool
+	var limit uint
 	c := e.command("list", "List the nodes",
 		`Lists the nodes by host name, with state, last heartbeat and the operation that holds
 each node. Removed nodes are shown only with --removed or --state removed.
@@ -34,37 +29,30 @@ each node. Removed nodes are shown only with --removed or --state removed.
 		"  gpuaas node list -l rack=r7,tier!=test\n  gpuaas node list --state active,offline --region fra1 -o wide\n  gpuaas node list -o name | xargs -n1 gpuaas node show",
 		func(ctx context.Context, _ string) error {
 			ctl := e.apiControl()
-			return e.refresh(ctx, ctl, o.watch, func() error {
-				nodes, err := listNodes(ctx, ctl.Client, o.query(), o.limit)
+			if removed {
+				q.Removed = &removed
+			}
+			return e.refresh(ctx, ctl, watch, func() error {
+				nodes, err := listNodes(ctx, ctl.Client, q, limit)
 				if err != nil {
 					return err
 				}
-				e.clearScreen(o.watch)
+				e.clearScreen(watch)
 				return e.printNodes(nodes)
 			})
 		})
 	c.Aliases = []string{"ls"}
 	f := c.Flags()
-	f.StringVarP(&o.selector, "selector", "l", "", "only nodes that match")
-	f.StringVar(&o.host, "host", "", "only host names that match; * and ? are wildcards")
-	f.StringSliceVar(&o.state, "state", nil, "only these states")
-	f.StringSliceVar(&o.sku, "sku", nil, "only these SKUs")
-	f.StringSliceVar(&o.region, "region", nil, "only these regions")
-	f.StringSliceVar(&o.provider, "provider", nil, "only these providers")
-	f.BoolVar(&o.removed, "removed", false, "include removed nodes")
-	f.BoolVarP(&o.watch, "watch", "w", false, "refresh at each change until interrupted")
-	f.UintVar(&o.limit, "limit", 0, "list at most N (default: all)")
+	f.VarP(textFilter{&q.Selector}, "selector", "l", "only nodes that match")
+	f.Var(textFilter{&q.Host}, "host", "only host names that match; * and ? are wildcards")
+	f.Var(listFilter{&q.State}, "state", "only these states")
+	f.Var(listFilter{&q.Sku}, "sku", "only these SKUs")
+	f.Var(listFilter{&q.Region}, "region", "only these regions")
+	f.Var(listFilter{&q.Provider}, "provider", "only these providers")
+	f.BoolVar(&removed, "removed", false, "include removed nodes")
+	f.BoolVarP(&watch, "watch", "w", false, "refresh at each change until interrupted")
+	f.UintVar(&limit, "limit", 0, "list at most N (default: all)")
 	return c
-}
-
-// query is the request of the options.
-func (o nodeListOptions) query() adminclient.ListNodesParams {
-	q := adminclient.ListNodesParams{Selector: given(o.selector), Host: given(o.host), State: several(o.state), Sku: several(o.sku),
-		Region: several(o.region), Provider: several(o.provider)}
-	if o.removed {
-		q.Removed = &o.removed
-	}
-	return q
 }
 
 func (e *printer) printNodes(nodes []wire.NodeView) error {

@@ -19,26 +19,19 @@ func newOp(e *env) *cobra.Command {
 	return c
 }
 
-type opListOptions struct {
-	node, selector, since  string
-	status, action, reason []string
-	open                   bool
-	limit                  uint
-}
-
 func newOpList(e *env) *cobra.Command {
-	var o opListOptions
+	var q adminclient.ListOperationsParams
+	var open bool
+	var limit uint
 	c := e.command("list", "List operations",
 		"Lists operations, newest first.",
 		"  gpuaas op list --open\n  gpuaas op list --node gpu-17 --since 24h\n  gpuaas op list --status parked --stuck-reason drain_blocked -l rack=r7",
 		func(ctx context.Context, _ string) error {
 			api := e.api()
-			q := adminclient.ListOperationsParams{Node: given(o.node), Selector: given(o.selector), Since: given(o.since),
-				Status: several(o.status), Action: several(o.action), Reason: several(o.reason)}
-			if o.open {
-				q.Open = &o.open
+			if open {
+				q.Open = &open
 			}
-			ops, err := listOperations(ctx, api, q, o.limit)
+			ops, err := listOperations(ctx, api, q, limit)
 			if err != nil {
 				return err
 			}
@@ -58,13 +51,13 @@ func newOpList(e *env) *cobra.Command {
 		})
 	c.Aliases = []string{"ls"}
 	f := c.Flags()
-	e.addNode(c, &o.node)
-	f.StringSliceVar(&o.status, "status", nil, "only these statuses")
-	f.StringSliceVar(&o.action, "action", nil, "only these actions")
-	f.StringSliceVar(&o.reason, "stuck-reason", nil, "only operations parked for these reasons")
-	f.StringVarP(&o.selector, "selector", "l", "", "only nodes that match, for example rack=r7,tier!=test")
-	f.StringVar(&o.since, "since", "", "only operations started since a time, or within a duration such as 24h")
-	f.BoolVar(&o.open, "open", false, "only operations that have not ended")
-	f.UintVar(&o.limit, "limit", wire.DefaultPage, "list at most N; 0 for all")
+	e.addNode(c, &q.Node)
+	f.Var(listFilter{&q.Status}, "status", "only these statuses")
+	f.Var(listFilter{&q.Action}, "action", "only these actions")
+	f.Var(listFilter{&q.Reason}, "stuck-reason", "only operations parked for these reasons")
+	f.VarP(textFilter{&q.Selector}, "selector", "l", "only nodes that match, for example rack=r7,tier!=test")
+	f.Var(textFilter{&q.Since}, "since", "only operations started since a time, or within a duration such as 24h")
+	f.BoolVar(&open, "open", false, "only operations that have not ended")
+	f.UintVar(&limit, "limit", wire.DefaultPage, "list at most N; 0 for all")
 	return c
 }

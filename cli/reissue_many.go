@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -96,8 +97,10 @@ func runNodeReissueMany(ctx context.Context, e *env, o nodeReissueOptions) error
 // selectReissues finds the nodes that match the selector and are not removed.
 func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissueMany, error) {
 	ctl := e.apiControl()
-	q := nodeListOptions{selector: strings.Join(o.selector, ",")}.query()
-	q.Issuer = several(o.issuer)
+	q := adminclient.ListNodesParams{Selector: given(strings.Join(o.selector, ","))}
+	if len(o.issuer) > 0 {
+		q.Issuer = &o.issuer
+	}
 	nodes, err := listNodes(ctx, ctl.Client, q, 0)
 	if err != nil {
 		return nil, err

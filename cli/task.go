@@ -48,14 +48,10 @@ func findTask(ctx context.Context, api *adminclient.Client, id string) (wire.Tas
 	return view, err
 }
 
-type taskListOptions struct {
-	node  string
-	all   bool
-	limit uint
-}
-
 func newTaskList(e *env) *cobra.Command {
-	var o taskListOptions
+	var q adminclient.ListTasksParams
+	var all bool
+	var limit uint
 	c := e.command("list", "List the tasks of nodes",
 		`Lists the tasks that have not ended, newest first: node, status, number of dispatches
 and the rest of the lease. A lost task has not ended.`,
@@ -63,12 +59,13 @@ and the rest of the lease. A lost task has not ended.`,
 			"  gpuaas task list -o json | jq -r '.tasks[] | select(.status == \"lost\") | .task_id'",
 		func(ctx context.Context, _ string) error {
 			api := e.api()
-			tasks, err := listTasks(ctx, api, adminclient.ListTasksParams{Node: given(o.node), All: &o.all}, o.limit)
+			q.All = &all
+			tasks, err := listTasks(ctx, api, q, limit)
 			if err != nil {
 				return err
 			}
 			empty := "there are no open tasks; --all lists those that have ended"
-			if o.all {
+			if all {
 				empty = "there are no tasks"
 			}
 			now := e.clock.now()
@@ -83,9 +80,9 @@ and the rest of the lease. A lost task has not ended.`,
 			})
 		})
 	c.Aliases = []string{"ls"}
-	e.addNode(c, &o.node)
-	c.Flags().BoolVar(&o.all, "all", false, "also tasks that have ended")
-	c.Flags().UintVar(&o.limit, "limit", wire.MaxPage, "list at most N; 0 for all")
+	e.addNode(c, &q.Node)
+	c.Flags().BoolVar(&all, "all", false, "also tasks that have ended")
+	c.Flags().UintVar(&limit, "limit", wire.MaxPage, "list at most N; 0 for all")
 	return c
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,8 +61,8 @@ func (e *env) completeTask(only task.Status) cobra.CompletionFunc {
 }
 
 // addNode adds --node, which restricts a list to one node.
-func (e *env) addNode(c *cobra.Command, node *string) {
-	c.Flags().StringVar(node, "node", "", "only this node (id or host name)")
+func (e *env) addNode(c *cobra.Command, node **string) {
+	c.Flags().Var(textFilter{node}, "node", "only this node (id or host name)")
 	c.RegisterFlagCompletionFunc("node", func(c *cobra.Command, _ []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) { //nolint:errcheck // fails only for an unknown flag
 		return e.completeNode(c, nil, text)
 	})
@@ -72,3 +73,35 @@ func addChoices(c *cobra.Command, value *string, name, usage string, values ...s
 	c.Flags().StringVar(value, name, *value, usage)
 	c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // fails only for an unknown flag
 }
+
+// textFilter is a flag for an optional parameter of a query, which stays nil when the
+// flag is not used.
+type textFilter struct{ value **string }
+
+// Set implements pflag.Value.
+func (f textFilter) Set(text string) error { *f.value = &text; return nil }
+
+// String implements pflag.Value.
+func (textFilter) String() string { return "" }
+
+// Type implements pflag.Value.
+func (textFilter) Type() string { return "string" }
+
+// listFilter is textFilter for a list with commas.
+type listFilter struct{ value **[]string }
+
+// Set implements pflag.Value.
+func (f listFilter) Set(text string) error {
+	all := strings.Split(text, ",")
+	if *f.value != nil {
+		all = append(**f.value, all...)
+	}
+	*f.value = &all
+	return nil
+}
+
+// String implements pflag.Value.
+func (listFilter) String() string { return "" }
+
+// Type implements pflag.Value.
+func (listFilter) Type() string { return "strings" }

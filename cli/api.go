@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -125,11 +124,13 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	return nil, d.refusal(res)
 }
 
-// refusal returns the error that a response contains, or one by its status.
+// refusal returns the error that a response contains, or one with its status.
 func (d doer) refusal(res *http.Response) error {
 	var body schema.ErrorBody
-	failure := &schema.Error{Kind: kindOfStatus(res.StatusCode),
-		Message: fmt.Sprintf("the admin API at %s answered %d %s", d.base, res.StatusCode, http.StatusText(res.StatusCode))}
+	failure := schema.NewError(schema.KindInternal, "the admin API at %s answered %s", d.base, res.Status)
+	if res.StatusCode > http.StatusInternalServerError { // a proxy without its server
+		failure.Kind = schema.KindServiceUnavailable
+	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxResponse)).Decode(&body); err == nil && body.Error.Code != "" {
 		failure = body.AsError()
 	}
@@ -137,19 +138,6 @@ func (d doer) refusal(res *http.Response) error {
 		failure.Next = "run gpuaas login, or set GPUAAS_API_TOKEN or GPUAAS_API_TOKEN_FILE; on the development stack: eval \"$(gpuaas dev env)\""
 	}
 	return failure
-}
-
-func kindOfStatus(code int) schema.Kind {
-	switch code {
-	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return schema.KindServiceUnavailable
-	}
-	for _, r := range schema.Kinds() {
-		if r.HTTP == code {
-			return r.Kind
-		}
-	}
-	return schema.KindInternal
 }
 
 // decode reads the response of a call of the generated client.

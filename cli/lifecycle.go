@@ -18,7 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// lookupLimit bounds look-ups that a command can do without.
+// lookupLimit bounds the read of the node after an operation.
 const lookupLimit = 3 * time.Second
 
 // lifecycleOptions are the flags of the commands that start operations.
@@ -41,7 +41,7 @@ type lifecycleOptions struct {
 func (o *lifecycleOptions) waits() bool { return o.wait && !o.noWait }
 
 // check rejects what the admin API would reject as well, and completes options.
-func (o *lifecycleOptions) check(c *cobra.Command) (err error) {
+func (o *lifecycleOptions) check(c *cobra.Command) error {
 	switch {
 	case c.Flags().Changed("wait") && o.wait && o.noWait:
 		return usagef(c.CommandPath(), "--wait and --no-wait exclude each other")
@@ -51,9 +51,10 @@ func (o *lifecycleOptions) check(c *cobra.Command) (err error) {
 		return usagef(c.CommandPath(), "--timeout %s: must be a time to wait, for example 10m", o.timeout)
 	}
 	if c.Flags().Lookup("deadline") != nil && (o.options.Drain || c.Flags().Lookup("drain") == nil) {
-		if o.options.DrainTimeoutSeconds, err = drainSeconds(c, o.deadline); err != nil {
-			return err
+		if o.deadline < time.Second || o.deadline > wire.MaxDrainDeadline {
+			return usagef(c.CommandPath(), "--deadline %s: must be from 1s to %s", o.deadline, span(wire.MaxDrainDeadline))
 		}
+		o.options.DrainTimeoutSeconds = int64(o.deadline / time.Second)
 	}
 	return checkReason(c.CommandPath(), o.reason, false)
 }
@@ -73,14 +74,6 @@ func checkReason(command, reason string, required bool) error {
 
 func plainText(s string, most int) bool {
 	return utf8.RuneCountInString(s) <= most && strings.IndexFunc(s, unicode.IsControl) < 0
-}
-
-// lookup reads the node from the admin API within lookupLimit.
-func (e *env) lookup(ctx context.Context, arg string) (target, error) {
-	ctl := e.apiControl()
-	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
-	defer cancel()
-	return ctl.find(ctx, arg)
 }
 
 // inWords replaces NODE and the node's id by the node's name in a refusal, so that
@@ -118,7 +111,9 @@ type lifecycleResult struct {
 func (e *env) finish(ctx context.Context, t target, st lifecycle.OperationStatus, waitErr error) error {
 	result := lifecycleResult{Operation: st.Operation, Node: st.Node}
 	if !e.flags.direct {
-		if now, err := e.lookup(context.WithoutCancel(ctx), t.id); err == nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupLimit)
+		defer cancel()
+		if now, err := e.apiControl().find(ctx, t.id); err == nil {
 			result.Node, st.Node.State = now.view, now.view.State
 		}
 	}

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // verb is how one lifecycle action differs from the others on the command line.
@@ -101,7 +99,12 @@ its registration parks the operation.`,
   gpuaas node provision gpu-17 --dry-run
   gpuaas node provision gpu-17 --no-wait -o json`,
 		},
-		lifecycle.ActionQuarantine: {short: "Take a node out of service at once"},
+		lifecycle.ActionQuarantine: {
+			short: "Take a node out of service at once",
+			long: `Takes the node out of service at once: it gets no new work. Running work continues.
+The agent cordons the node if it can be reached. Use gpuaas node release to put the
+node back into service.`,
+		},
 		lifecycle.ActionRelease:    {short: "End a quarantine"},
 		lifecycle.ActionUncordon:   {short: "Lift the cordon of a node in service"},
 		lifecycle.ActionReactivate: {short: "Put a retired or drained node back into service"},
@@ -155,14 +158,6 @@ new node. Only a retired node can be removed.`,
 			},
 		},
 	}
-}
-
-// drainSeconds validates --deadline and returns it in the unit of lifecycle.Options.
-func drainSeconds(c *cobra.Command, d time.Duration) (int64, error) {
-	if d < time.Second || d > wire.MaxDrainDeadline {
-		return 0, usagef(c.CommandPath(), "--deadline %s: must be from 1s to %s", d, span(wire.MaxDrainDeadline))
-	}
-	return int64(d / time.Second), nil
 }
 
 // runLifecycle starts the operation and, if requested, waits for its end.

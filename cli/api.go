@@ -113,7 +113,7 @@ func (d doer) Do(r *http.Request) (*http.Response, error) {
 	res, err := client.Do(r)
 	if err != nil {
 		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not answer", d.base).
-			WithReason("api_unreachable").WithNext("check --api-url or GPUAAS_API_URL, or run: gpuaas dev status")
+			WithReason("api_unreachable").WithNext("check --api-url, GPUAAS_API_URL or the context, or run: gpuaas dev status")
 		e.Err = err
 		return nil, e
 	}

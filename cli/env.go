@@ -20,7 +20,7 @@ import (
 // env is a command's access to the world. Commands read every environment variable,
 // clock and stream through it, so that tests control each of them.
 type env struct {
-	printer
+	*console
 	settings
 	platform Platform
 	// actor is user@host, which --direct asserts to the audit trail.
@@ -50,9 +50,6 @@ type console struct {
 	// correlationID identifies every request of this command line.
 	correlationID string
 }
-
-// printer renders the objects of the admin API.
-type printer struct{ *console }
 
 // terminal reports which standard streams are terminals.
 type terminal struct {
@@ -99,7 +96,7 @@ func newEnv(p Platform, s Stdio) *env {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	return &env{printer: printer{c}, settings: settings{getenv: os.Getenv}, platform: p, actor: name + "@" + host, dir: "."}
+	return &env{console: c, settings: settings{getenv: os.Getenv}, platform: p, actor: name + "@" + host, dir: "."}
 }
 
 func (e *env) close() {

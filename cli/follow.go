@@ -63,10 +63,10 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 		})
 	}
 
-	f := &followed{env: e, request: r, started: e.clock.now(), view: e.newView(r),
+	f := &followed{env: e, request: r, started: e.clock.now(), show: e.newView(r),
 		last: lifecycle.OperationStatus{Operation: r.operation, Node: r.target.ref()}}
 	changes, pace := r.control.changes(reading, r.target.id), pollEvery
-	ticks, stop := f.view.ticks()
+	ticks, stop := e.clock.spin()
 	defer stop()
 	read()
 	var again <-chan time.Time
@@ -93,7 +93,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 				read()
 			}
 		case <-ticks:
-			f.view.show(f.last, f.note)
+			f.show(f.last, f.note)
 		case <-ctx.Done():
 			return f.last, f.pending("stopped waiting: the operation is still running")
 		}
@@ -113,7 +113,7 @@ func budgetOf(a lifecycle.Action, o lifecycle.Options) time.Duration {
 type followed struct {
 	env     *env
 	request followRequest
-	view    view
+	show    view
 	started time.Time
 	last    lifecycle.OperationStatus
 	note    string
@@ -138,7 +138,7 @@ func (f *followed) take(s snapshot) (done bool, err error) {
 	} else {
 		f.silentSince, f.note, f.last = time.Time{}, "", s.status
 	}
-	f.view.show(f.last, f.note)
+	f.show(f.last, f.note)
 	state := f.last.Operation.Status
 	switch {
 	case s.err == nil && state.Ended(), s.err == nil && state == lifecycle.OperationParked && !f.request.throughParks:

@@ -66,13 +66,13 @@ func setup(t *testing.T) *harness {
 	fake := newFakeTemporal()
 	h := &harness{t: t, temporal: fake, api: newFakeAPI(t, fake), clock: &fakeClock{now: start()}}
 	h.vars = map[string]string{"GPUAAS_API_URL": h.api.server.URL, "GPUAAS_API_TOKEN": apiToken}
-	h.env = &env{printer: printer{&console{
+	h.env = &env{console: &console{
 		stdin: strings.NewReader(""), stdout: &h.out, stderr: &h.err,
 		tty: terminal{width: func() int { return 100 }},
 		clock: clock{now: h.clock.read, after: h.clock.after,
 			spin: func() (<-chan time.Time, func()) { return nil, func() {} }},
 		correlationID: "0198f000-0000-7000-8000-0000000000c1",
-	}},
+	},
 		settings: settings{getenv: func(k string) string { return h.vars[k] }},
 		platform: Platform{Dial: func(_ context.Context, o temporal.Config) (Lifecycle, error) {
 			h.temporal.dialled = o

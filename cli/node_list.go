@@ -55,9 +55,9 @@ each node. Removed nodes are shown only with --removed or --state removed.
 	return c
 }
 
-func (e *printer) printNodes(nodes []wire.NodeView) error {
+func (e *console) printNodes(nodes []wire.NodeView) error {
 	now := e.clock.now()
-	return printList(e.console, listing[wire.NodeView]{
+	return printList(e, listing[wire.NodeView]{
 		object: wire.NodeList{Nodes: nodes}, rows: nodes,
 		empty:  "no node matches; add one with: gpuaas node register HOST --sku SKU --region R",
 		header: []string{"HOST", "STATE", "SINCE", "SKU", "GPUS", "REGION", "HEARTBEAT", "OPERATION", "ID", "AGENT", "LABELS"}, wide: 2,

@@ -50,7 +50,7 @@ certificate is not a trusted CA.`,
 		})
 }
 
-func (e *printer) writeNode(w io.Writer, n wire.NodeView) {
+func (e *console) writeNode(w io.Writer, n wire.NodeView) {
 	row(w, "Node:", n.Host)
 	row(w, "ID:", n.ID)
 	row(w, "State:", nodeState(n))
@@ -69,7 +69,7 @@ func (e *printer) writeNode(w io.Writer, n wire.NodeView) {
 
 // writeIdentity shows both sides of a node's identity: the certificate that the
 // control plane has for it, and the CA generations that it trusts.
-func (e *printer) writeIdentity(w io.Writer, n wire.NodeView) {
+func (e *console) writeIdentity(w io.Writer, n wire.NodeView) {
 	if n.Identity == nil {
 		row(w, "Identity:", "none")
 	} else {
@@ -109,7 +109,7 @@ func (e *printer) writeIdentity(w io.Writer, n wire.NodeView) {
 	}
 }
 
-func (e *printer) writeCert(w io.Writer, c trust.CertFacts) {
+func (e *console) writeCert(w io.Writer, c trust.CertFacts) {
 	row(w, "  Subject:", dash(c.Subject))
 	row(w, "  Issuer:", c.Issuer)
 	row(w, "  Serial:", c.Serial)
@@ -127,7 +127,7 @@ func fingerprint(digest string) string {
 }
 
 // writeWork shows the operation that holds the node, its workloads and its open tasks.
-func (e *printer) writeWork(w io.Writer, n wire.NodeView, tasks []wire.TaskView) {
+func (e *console) writeWork(w io.Writer, n wire.NodeView, tasks []wire.TaskView) {
 	if o := n.Operation; o == nil {
 		row(w, "Operation:", "none")
 	} else {

@@ -35,13 +35,12 @@ A reissue-enrollment runs beside the operation that holds the node: --reissue sh
 			}
 			return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st.Operation) })
 		})
-	e.addOperation(c, &o)
+	addOperation(c, &o)
 	return c
 }
 
-// addOperation adds the argument and the flags that address an operation.
-func (e *env) addOperation(c *cobra.Command, o *operationArg) {
-	c.Args, c.ValidArgsFunction = exactArgs("NODE"), e.completeNode
+// addOperation adds the flags that address an operation.
+func addOperation(c *cobra.Command, o *operationArg) {
 	c.Flags().StringVar(&o.operation, "operation", "", "id of the operation; rejected when the operation is not the node's")
 	c.Flags().BoolVar(&o.reissue, "reissue", false, "act on the node's reissue-enrollment instead of its lifecycle operation")
 }
@@ -70,11 +69,11 @@ operation's. Ctrl-C stops the watch, not the operation.`,
 		})
 	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to watch (default: until the operation ends)")
 	c.Flags().Lookup("timeout").DefValue = "0s"
-	e.addOperation(c, &o)
+	addOperation(c, &o)
 	return c
 }
 
-func (e *printer) writeOperation(w io.Writer, t target, op lifecycle.Operation) {
+func (e *console) writeOperation(w io.Writer, t target, op lifecycle.Operation) {
 	row(w, "Operation:", fmt.Sprintf("%s %s", op.Action, t.name()))
 	row(w, "ID:", op.OperationID)
 	row(w, "Status:", string(op.Status))

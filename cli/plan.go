@@ -40,7 +40,7 @@ type planBlocker struct {
 
 // printPlan prints the plan of an action. A plan that would be refused ends with exit
 // code 3.
-func (e *printer) printPlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) error {
+func (e *console) printPlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) error {
 	p := makePlan(n, a, o)
 	if err := e.print(map[string]plan{"plan": p}, func(w io.Writer) { writePlan(w, p) }); err != nil {
 		return err

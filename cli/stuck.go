@@ -49,7 +49,7 @@ The exit code is 0, and with --exit-code 5 when the list or the faults are not e
 	return c
 }
 
-func (e *printer) printStuck(list wire.StuckList) error {
+func (e *console) printStuck(list wire.StuckList) error {
 	for _, f := range list.Faults {
 		e.message("warning: %s", f.Message)
 		if f.Next != "" {
@@ -57,7 +57,7 @@ func (e *printer) printStuck(list wire.StuckList) error {
 		}
 	}
 	now := e.clock.now()
-	return printList(e.console, listing[wire.StuckOperation]{
+	return printList(e, listing[wire.StuckOperation]{
 		object: list, rows: list.Stuck, empty: "nothing is stuck",
 		header: []string{"NODE", "ACTION", "PHASE", "WAITING ON", "SINCE", "WHY", "NEXT", "ID"}, wide: 1,
 		cells: func(o wire.StuckOperation) []string {

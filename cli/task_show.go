@@ -54,7 +54,7 @@ written by the node: control characters are replaced.`,
 
 // nextOfTask is the command that resolves a lost task or the parked operation of the
 // task; empty when no action is needed.
-func (e *printer) nextOfTask(r taskReport) string {
+func (e *console) nextOfTask(r taskReport) string {
 	t, op := nodeOfTask(r.TaskView), lifecycle.Operation{}
 	if r.Operation != nil {
 		op = *r.Operation
@@ -71,7 +71,7 @@ func (e *printer) nextOfTask(r taskReport) string {
 	return ""
 }
 
-func (e *printer) writeTask(w io.Writer, r taskReport) {
+func (e *console) writeTask(w io.Writer, r taskReport) {
 	row(w, "Task:", r.TaskID)
 	row(w, "Node:", fmt.Sprintf("%s (%s)", nodeOfTask(r.TaskView).name(), r.NodeID))
 	row(w, "Type:", fmt.Sprintf("%s (%s)", r.Type, r.Effect))
@@ -132,7 +132,7 @@ func (e *printer) writeTask(w io.Writer, r taskReport) {
 }
 
 // writeHolder shows an operation in one line, and why it is parked.
-func (e *printer) writeHolder(w io.Writer, o wire.OperationSummary, started *time.Time) {
+func (e *console) writeHolder(w io.Writer, o wire.OperationSummary, started *time.Time) {
 	row(w, "Operation:", fmt.Sprintf("%s, %s in phase %s, by %s, since %s", o.Action, o.Status, dash(o.Phase), o.Actor, e.stampOf(started)))
 	if s := o.Stuck; s != nil {
 		row(w, "  Waiting:", fmt.Sprintf("%s (%s), since %s", s.Message, s.Reason, e.stamp(s.Since)))

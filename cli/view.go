@@ -10,22 +10,18 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
-// view shows a followed operation on stderr.
-type view interface {
-	// show draws the state; note explains why the state may be outdated, if it may.
-	show(st lifecycle.OperationStatus, note string)
-	// ticks starts the redraws between two reads.
-	ticks() (<-chan time.Time, func())
-}
+// view shows a followed operation on stderr. note explains why the state may be
+// outdated, if it may.
+type view func(st lifecycle.OperationStatus, note string)
 
 func (e *env) newView(r followRequest) view {
 	switch {
 	case r.quiet:
-		return &plainView{target: r.target, message: func(string, ...any) {}, seen: map[string]string{}}
+		return func(lifecycle.OperationStatus, string) {}
 	case !e.tty.err:
-		return &plainView{target: r.target, message: e.message, seen: map[string]string{}}
+		return (&plainView{target: r.target, message: e.message, seen: map[string]string{}}).show
 	}
-	return &liveView{env: e, target: r.target, out: e.stderr, color: !e.noColor}
+	return (&liveView{env: e, target: r.target, out: e.stderr, color: !e.noColor}).show
 }
 
 // plainView writes one line for each change of a phase.
@@ -36,8 +32,6 @@ type plainView struct {
 	// notes that were written.
 	seen map[string]string
 }
-
-func (v *plainView) ticks() (<-chan time.Time, func()) { return nil, func() {} }
 
 func (v *plainView) show(st lifecycle.OperationStatus, note string) {
 	once := func(format, text string) {
@@ -82,8 +76,6 @@ type liveView struct {
 	lines  int // drawn before
 	frame  int
 }
-
-func (v *liveView) ticks() (<-chan time.Time, func()) { return v.env.clock.spin() }
 
 // spinner is one frame of the running mark for each redraw.
 const spinner = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

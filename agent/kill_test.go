@@ -107,6 +107,7 @@ func wiped(t *testing.T, d *taskServer, c Config, seed uint64) {
 	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	require.NoFileExists(t, c.KeyPath, "seed %d", seed)
 	require.NoFileExists(t, c.CertPath, "seed %d", seed)
+	require.NoFileExists(t, versionPath(c, 1, "key.pem"), "seed %d", seed)
 	require.FileExists(t, filepath.Join(c.StateDir, "removed.json"), "seed %d", seed)
 }
 
@@ -212,7 +213,7 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 			taken = m.n
 		}
 		if !d.over() {
-			require.FileExists(t, c.KeyPath, "seed %d: the key is gone before the result is known\n%s", seed, log)
+			require.FileExists(t, versionPath(c, 1, "key.pem"), "seed %d: the key is gone before the result is known\n%s", seed, log)
 		}
 	}
 	require.Empty(t, d.faults, "seed %d\n%s", seed, log)

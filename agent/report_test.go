@@ -38,6 +38,7 @@ func TestSignResultAtPost(t *testing.T) {
 	require.Equal(t, task.Succeeded, r.f.Result(p.TaskID).Status)
 	require.Equal(t, first, r.f.Signers[0])
 	require.Equal(t, second, r.f.Signers[len(r.f.Signers)-1])
+	r.agent.Wait()
 }
 
 // A result whose signature is refused was altered on its way, or its reader is

@@ -29,8 +29,8 @@ func TestBackoffSaturates(t *testing.T) {
 func TestBackoffWithin(t *testing.T) {
 	t.Parallel()
 	b := Backoff{Range: Range{time.Second, time.Minute}, Jitter: func(most time.Duration) time.Duration { return most }}
-	for _, want := range []time.Duration{1, 2, 4} {
-		require.Equal(t, want*time.Second, b.Next())
+	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		require.Equal(t, want, b.Next())
 	}
 	require.Equal(t, 3*time.Second, b.NextWithin(3*time.Second))
 	require.Equal(t, time.Second, b.NextWithin(0))

@@ -75,7 +75,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	log := d.Log.With("node_id", c.NodeID)
 	a := &Agent{
 		conf: c, deps: d, log: log, now: d.Clock.Now, timing: t,
-		state: disk.StateDir{Path: c.StateDir, Files: disk.Files{FS: d.FS}}, started: d.Clock.Now(), changed: make(chan struct{}, 1),
+		state: disk.StateDir{Path: c.StateDir, FS: d.FS}, started: d.Clock.Now(), changed: make(chan struct{}, 1),
 		bootID: host.BootID("/"), schedule: newHeartbeatScheduler(), notify: newNotifier(c.NotifySocket, c.WatchdogUsec),
 		stop: func(error) {},
 	}

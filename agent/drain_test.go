@@ -17,12 +17,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	tasks "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // stubborn is a workload that notes each SIGTERM in FILE.terms and ends only
@@ -65,7 +65,7 @@ func jobFile(c Config, name string) string { return filepath.Join(c.WorkloadDir,
 func readJob(t *testing.T, c Config, name string) jobState {
 	t.Helper()
 	var s jobState
-	ok, err := disk.ReadJSON(jobFile(c, name), &s)
+	ok, err := disk.At("").ReadJSON(jobFile(c, name), &s)
 	require.NoError(t, err)
 	require.True(t, ok)
 	return s
@@ -75,7 +75,7 @@ func readJob(t *testing.T, c Config, name string) jobState {
 func changeJob(t *testing.T, c Config, name string, fields map[string]any) {
 	t.Helper()
 	var s map[string]json.RawMessage // a number keeps its digits
-	_, err := disk.ReadJSON(jobFile(c, name), &s)
+	_, err := disk.At("").ReadJSON(jobFile(c, name), &s)
 	require.NoError(t, err)
 	for k, v := range fields {
 		s[k], err = json.Marshal(v)

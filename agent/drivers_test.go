@@ -19,7 +19,7 @@ func TestDriverChoice(t *testing.T) {
 		workload.NameNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", workload.NameSystemd: "*workload.systemdDriver", workload.NameDocker: "*workload.dockerDriver",
 	} {
 		c.WorkloadDriver = driver
-		got, err := c.newDriver(DriverConfig{State: disk.StateDir{Path: t.TempDir()}, Changed: func() {}, Log: slog.New(slog.DiscardHandler)})
+		got, err := c.newDriver(DriverConfig{State: disk.At(t.TempDir()), Changed: func() {}, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		require.Equal(t, want, fmt.Sprintf("%T", got))
 	}

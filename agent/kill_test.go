@@ -12,13 +12,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	tasks "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // lives is how many lives TestKillAtEachStep runs, all kinds together.
@@ -107,6 +107,7 @@ func wiped(t *testing.T, d *taskServer, c Config, seed uint64) {
 	require.Equal(t, task.Succeeded, d.result.Status, "seed %d: %s", seed, d.result.Message)
 	require.NoFileExists(t, c.KeyPath, "seed %d", seed)
 	require.NoFileExists(t, c.CertPath, "seed %d", seed)
+	require.NoFileExists(t, versionPath(c, 1, "key.pem"), "seed %d", seed)
 	require.FileExists(t, filepath.Join(c.StateDir, "removed.json"), "seed %d", seed)
 }
 
@@ -212,11 +213,11 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 			taken = m.n
 		}
 		if !d.over() {
-			require.FileExists(t, c.KeyPath, "seed %d: the key is gone before the result is known\n%s", seed, log)
+			require.FileExists(t, versionPath(c, 1, "key.pem"), "seed %d: the key is gone before the result is known\n%s", seed, log)
 		}
 	}
 	require.Empty(t, d.faults, "seed %d\n%s", seed, log)
-	require.Equal(t, text.SHA256Hex(f.Body(d.task)), d.result.EnvelopeSHA256, "seed %d", seed)
+	require.Equal(t, schema.SHA256Hex(f.Body(d.task)), d.result.EnvelopeSHA256, "seed %d", seed)
 	kind.holds(t, d, c, seed)
 	require.NoDirExists(t, filepath.Join(c.StateDir, "work", d.task.TaskID), "seed %d", seed)
 	return taken
@@ -232,7 +233,7 @@ func oneProcess(t *testing.T, d *taskServer, m *killable, c Config, kind lifeKin
 	fmt.Fprintf(log, "-- a process that dies at step %d, after it: %t\n", m.at, m.after)
 	deps := Deps{
 		FS: killableDisk{m: m}, Transport: d.transport(m), PollTimeout: time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil)),
-		Workloads: ledgerWorkloads{d, m, disk.StateDir{Path: c.StateDir, Files: disk.Files{FS: killableDisk{m: m}}}},
+		Workloads: ledgerWorkloads{d, m, disk.StateDir{Path: c.StateDir, FS: killableDisk{m: m}}},
 	}
 	if kind.execs != nil {
 		deps.Executors = kind.execs(d, m)

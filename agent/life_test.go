@@ -12,13 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // TestLockClonedState: of two copies of a state folder, the second renewal locks the
@@ -119,7 +118,7 @@ func TestReadOnlyEnvFile(t *testing.T) {
 	}
 	require.Equal(t, 1, r.f.Count("enroll"))
 	var saved struct{ Spent []string }
-	_, err := disk.ReadJSON(r.state().File("identity.json"), &saved)
+	_, err := disk.At("").ReadJSON(r.state().File("identity.json"), &saved)
 	require.NoError(t, err)
 	require.Len(t, saved.Spent, 16)
 	require.NoError(t, os.Remove(r.state().File("identity.json")))
@@ -128,7 +127,7 @@ func TestReadOnlyEnvFile(t *testing.T) {
 	require.Equal(t, 1, r.f.Count("enroll"), "a lost memory is found in the versions")
 }
 
-func (r *rig) state() disk.StateDir { return disk.StateDir{Path: r.conf.StateDir} }
+func (r *rig) state() disk.StateDir { return disk.At(r.conf.StateDir) }
 
 // TestRecoverAfterPairRemoved: an operator moved certificate and key aside. They are
 // not used again if the node can obtain others.
@@ -223,7 +222,7 @@ func TestRecoverFromWrongServerTime(t *testing.T) {
 	install(f, c, f.ID, time.Now().Add(time.Hour))
 	a, log := newAgent(t, c, Deps{})
 	require.NoError(t, a.state.WriteJSON(a.state.File("identity.json"), map[string]any{"server_time": time.Now().Add(10000 * time.Hour),
-		"seen": text.SHA256Hex([]byte("gpuaas agent token\n" + c.EnrollmentToken.Reveal()))}))
+		"seen": schema.SHA256Hex([]byte("gpuaas agent token\n" + c.EnrollmentToken.Reveal()))}))
 	launch(t, a, log)
 	f.Polls()
 	require.Contains(t, log.String(), "is this node's clock right?")

@@ -12,9 +12,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // configFor is a node's configuration in a folder of its own.
@@ -38,14 +40,22 @@ func configFor(f *agenttest.API) Config {
 	return c
 }
 
-// install gives the node an identity as if it had enrolled.
+// install gives the node an identity as if it had enrolled, without a recovery token.
+// The configured token counts as used, and may pay for another enrollment.
 func install(f *agenttest.API, c Config, id trust.Identity, notAfter time.Time) {
 	f.T.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(f.T, err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(f.T, err)
-	require.NoError(f.T, os.WriteFile(c.CertPath, f.Nodes.Node(f.T, id, &key.PublicKey, notAfter), 0o600))
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	require.NoError(f.T, os.WriteFile(c.KeyPath, keyPEM, 0o600))
+	state := disk.At(c.StateDir)
+	require.NoError(f.T, state.Ensure("identity", "identity/00000001"))
+	seen := schema.SHA256Hex([]byte("gpuaas agent token\n" + c.EnrollmentToken.Reveal()))
+	require.NoError(f.T, state.WriteJSON(state.File("identity.json"), map[string]string{"seen": seen}))
+	for name, content := range map[string][]byte{
+		"cert.pem": f.Nodes.Node(f.T, id, &key.PublicKey, notAfter), "chain.pem": f.Nodes.PEM,
+		"key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), "meta.json": []byte(`{"via":"enroll"}`),
+	} {
+		require.NoError(f.T, state.Write(versionPath(c, 1, name), content))
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -12,12 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	tasks "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // shell is an executor that runs a script as the agent runs programs.
@@ -73,7 +74,7 @@ func TestCancelKillsTheProcessGroup(t *testing.T) {
 	p := f.Payload(task.WorkloadCordon, 1, nil)
 	f.Offers <- f.OfferOf(p, 1)
 	eventually(t, "the child", func() bool { return exists(file) })
-	pid := agenttest.PidOf(t, file)
+	pid := pidOf(t, file)
 	stop.Store(true)
 	r := f.Result(p.TaskID)
 	require.Equal(t, task.Canceled, r.Status)
@@ -202,7 +203,7 @@ func TestUnwantedWipe(t *testing.T) {
 				old := p
 				old.Incarnation, old.ParamsSHA256 = c.incarnation, ""
 				e.Payload = f.Body(old)
-				_ = e.Finish(task.Result{Status: task.Succeeded})
+				e.Finish(task.Result{Status: task.Succeeded})
 			})
 			a := start(t, cfg, Deps{})
 			f.Until("the report", func() bool { return f.Counts["result"] > 0 })
@@ -246,7 +247,7 @@ func TestSetTornResultAside(t *testing.T) {
 	c := configFor(f)
 	p := f.Payload(task.WorkloadCordon, 1, nil)
 	seed(t, f, c, p, func(e *tasks.Entry) {
-		_ = e.Finish(task.Result{Status: task.Failed})
+		e.Finish(task.Result{Status: task.Failed})
 		e.Result.Status = task.Succeeded
 	})
 	a, log := newAgent(t, c, Deps{})
@@ -262,7 +263,7 @@ func TestFullDiskAfterRun(t *testing.T) {
 	f := agenttest.New(t)
 	var full atomic.Bool
 	c := configFor(f)
-	a, log := newAgent(t, c, Deps{FS: &agenttest.HookDisk{OnCreate: func(path string) (disk.File, error) {
+	a, log := newAgent(t, c, Deps{FS: hookDisk{create: func(path string) (disk.File, error) {
 		if full.Load() && (strings.Contains(path, "/journal/") || strings.Contains(path, "seq-floor")) {
 			return nil, syscall.ENOSPC
 		}
@@ -278,8 +279,17 @@ func TestFullDiskAfterRun(t *testing.T) {
 	full.Store(false)
 	eventually(t, "the stored report", func() bool {
 		var e tasks.Entry
-		ok, err := disk.ReadJSON(journalFile(c, p.TaskID), &e)
+		ok, err := disk.At("").ReadJSON(journalFile(c, p.TaskID), &e)
 		return ok && err == nil && e.Reported && e.Verify() == nil && e.Step == "finished"
 	})
 	r.halt()
+}
+
+func pidOf(t *testing.T, file string) int {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	require.NoError(t, err)
+	return pid
 }

@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // A result that waited while the certificate was renewed is signed with the key
@@ -38,6 +38,7 @@ func TestSignResultAtPost(t *testing.T) {
 	require.Equal(t, task.Succeeded, r.f.Result(p.TaskID).Status)
 	require.Equal(t, first, r.f.Signers[0])
 	require.Equal(t, second, r.f.Signers[len(r.f.Signers)-1])
+	r.agent.Wait()
 }
 
 // A result whose signature is refused was altered on its way, or its reader is

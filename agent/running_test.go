@@ -9,9 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
+	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 func quickTiming() timing {
@@ -92,6 +93,14 @@ func (r *running) ends(tb testing.TB) {
 		tb.Fatal("the agent still runs")
 	}
 }
+
+// hookDisk is the operating system's disk with another way to create files.
+type hookDisk struct {
+	disk.OS
+	create func(path string) (disk.File, error)
+}
+
+func (d hookDisk) Create(path string) (disk.File, error) { return d.create(path) }
 
 // eventually polls a condition that has no signal to wait for.
 func eventually(tb testing.TB, what string, ok func() bool) {

@@ -60,7 +60,7 @@ type TaskStatus struct {
 
 // ReadStatus reads the state folder of an agent that may be running.
 func ReadStatus(ctx context.Context, c Config) (Status, error) {
-	state := disk.StateDir{Path: c.StateDir}
+	state := disk.At(c.StateDir)
 	s := Status{NodeID: c.NodeID, Env: c.Env, Version: Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{}}
 	var err error
 	clock := nodeapi.NewClock(time.Now, slog.New(slog.DiscardHandler))
@@ -68,7 +68,7 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 		return s, err
 	}
 	var last PollStatus
-	if ok, err := disk.ReadJSON(state.File("poll.json"), &last); err != nil {
+	if ok, err := state.ReadJSON(state.File("poll.json"), &last); err != nil {
 		return s, err
 	} else if ok {
 		s.LastPoll = &last
@@ -101,7 +101,7 @@ func readTasks(state disk.StateDir) ([]TaskStatus, error) {
 	list := []TaskStatus{}
 	for _, f := range files {
 		var e tasks.Entry
-		if ok, err := disk.ReadJSON(f, &e); err != nil || !ok {
+		if ok, err := state.ReadJSON(f, &e); err != nil || !ok {
 			continue // the agent pruned it, or will put it aside
 		}
 		t := TaskStatus{TaskID: e.TaskID, Seq: e.Seq, Step: e.Step, Reported: e.Reported, AcceptedAt: e.AcceptedAt}

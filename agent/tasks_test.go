@@ -15,13 +15,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	tasks "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // script is a list of executors whose work a test defines.
@@ -329,7 +328,7 @@ func TestFullDisk(t *testing.T) {
 	f := agenttest.New(t)
 	var full atomic.Bool
 	var runs atomic.Int32
-	a, log := newAgent(t, configFor(f), Deps{FS: &agenttest.HookDisk{OnCreate: func(path string) (disk.File, error) {
+	a, log := newAgent(t, configFor(f), Deps{FS: hookDisk{create: func(path string) (disk.File, error) {
 		if full.Load() && (strings.Contains(path, "/journal/") || strings.Contains(path, "seq-floor")) {
 			return nil, syscall.ENOSPC
 		}
@@ -362,13 +361,13 @@ func seed(t *testing.T, f *agenttest.API, c Config, p task.Payload, change func(
 	t.Helper()
 	body := f.Body(p)
 	e := tasks.Entry{
-		TaskID: p.TaskID, Digest: text.SHA256Hex(body), Payload: body, Seq: p.Seq, LeaseEpoch: 4,
+		TaskID: p.TaskID, Digest: schema.SHA256Hex(body), Payload: body, Seq: p.Seq, LeaseEpoch: 4,
 		AcceptedAt: time.Now().UTC(), ExpiresAt: p.ExpiresAt, Step: "accepted",
 	}
 	if change != nil {
 		change(&e)
 	}
-	s := disk.StateDir{Path: c.StateDir}
+	s := disk.At(c.StateDir)
 	require.NoError(t, s.Ensure("journal", "identity"))
 	require.NoError(t, s.WriteJSON(s.File("journal", p.TaskID+".json"), e))
 	return e
@@ -378,7 +377,7 @@ func seed(t *testing.T, f *agenttest.API, c Config, p task.Payload, change func(
 func TestRestartRules(t *testing.T) {
 	t.Parallel()
 	finished := func(e *tasks.Entry) {
-		_ = e.Finish(task.Result{Status: task.Succeeded, Output: json.RawMessage(`"recorded"`)})
+		e.Finish(task.Result{Status: task.Succeeded, Output: json.RawMessage(`"recorded"`)})
 	}
 	for name, c := range map[string]struct {
 		typ       task.Type
@@ -451,7 +450,7 @@ func TestConfirmBeforeResume(t *testing.T) {
 	eventually(t, "the end of the task", func() bool { return len(a.journal.Held()) == 0 })
 	require.Zero(t, runs.Load())
 	var e tasks.Entry
-	_, err := disk.ReadJSON(journalFile(a.conf, p.TaskID), &e)
+	_, err := disk.At("").ReadJSON(journalFile(a.conf, p.TaskID), &e)
 	require.NoError(t, err)
 	require.Equal(t, task.Canceled, e.Result.Status)
 }
@@ -480,7 +479,7 @@ func TestOpenJournalSetsBrokenFilesAside(t *testing.T) {
 	f := agenttest.New(t)
 	c := configFor(f)
 	p := f.Payload(task.WorkloadCordon, 1, nil)
-	s := disk.StateDir{Path: c.StateDir}
+	s := disk.At(c.StateDir)
 	require.NoError(t, s.Ensure("journal", "identity"))
 	torn := s.File("journal", schema.NewID()+".json")
 	require.NoError(t, os.WriteFile(torn, []byte(`{"task_id`), 0o600))

@@ -76,11 +76,11 @@ func (u trustUpdate) replace(path string, certs []*x509.Certificate) error {
 	for _, c := range certs {
 		data = append(data, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
 	}
-	d := u.agent.state.Files
-	if old, err := d.System().ReadFile(path); err == nil && bytes.Equal(old, data) {
+	d := u.agent.state
+	if old, err := d.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
-	if err := d.System().MkdirAll(filepath.Dir(path)); err != nil {
+	if err := d.MkdirAll(filepath.Dir(path)); err != nil {
 		return err
 	}
 	if err := d.Write(path, data); err != nil {

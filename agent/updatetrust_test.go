@@ -13,11 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // rotating is a server whose certificate can be replaced while it runs.
@@ -137,7 +137,7 @@ func TestUpdateTrustTornWrite(t *testing.T) {
 	c := configFor(f)
 	var full atomic.Bool
 	full.Store(true)
-	a, log := newAgent(t, c, Deps{FS: &agenttest.HookDisk{OnCreate: func(path string) (disk.File, error) {
+	a, log := newAgent(t, c, Deps{FS: hookDisk{create: func(path string) (disk.File, error) {
 		file, err := disk.OS{}.Create(path)
 		if err == nil && full.Load() && strings.HasPrefix(path, c.CABundlePath) {
 			return halfFile{file}, nil

@@ -1,8 +1,10 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"net"
 	"os"
 	"path/filepath"
@@ -58,60 +60,51 @@ func (h Host) osName() string {
 		if err != nil {
 			continue
 		}
+		if vars, err := envfile.Parse(string(text)); err == nil && vars["PRETTY_NAME"] != "" {
+			return vars["PRETTY_NAME"]
+		}
+	}
+	return runtime.GOOS
+}
+
+// fields yields the keys and values of a file with a "key: value" on each line.
+func (h Host) fields(path string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		text, _ := os.ReadFile(h.file(path)) // absent outside Linux
 		for line := range strings.Lines(string(text)) {
-			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
-				if name, err := envfile.Unquote(v); err == nil {
-					return name
-				}
+			key, value, _ := strings.Cut(line, ":")
+			if !yield(strings.TrimSpace(key), strings.TrimSpace(value)) {
+				return
 			}
 		}
 	}
-	return platformName()
 }
 
 // cpus counts the processors of the host, not those this process may use.
 func (h Host) cpus() (n int, model string) {
-	text, err := os.ReadFile(h.file("/proc/cpuinfo"))
-	if err != nil {
-		return runtime.NumCPU(), ""
-	}
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, ":")
-		switch strings.TrimSpace(key) {
+	for key, value := range h.fields("/proc/cpuinfo") {
+		switch key {
 		case "processor":
 			n++
 		case "model name":
-			model = strings.TrimSpace(value)
+			model = value
 		}
 	}
-	if n == 0 {
-		n = runtime.NumCPU()
-	}
-	return n, model
+	return cmp.Or(n, runtime.NumCPU()), model
 }
 
-// memory is the host's memory in bytes; zero when unknown.
-type memory struct{ total, available int64 }
-
-func (h Host) memory() memory {
-	text, err := os.ReadFile(h.file("/proc/meminfo"))
-	if err != nil {
-		return memory{total: platformMemory()}
-	}
-	var m memory
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, ":")
-		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-		if err != nil {
-			continue
-		}
+// memory returns the host's memory in bytes; zero when unknown.
+func (h Host) memory() (m space) {
+	for key, value := range h.fields("/proc/meminfo") {
+		kib, _ := strconv.ParseInt(strings.TrimSuffix(value, " kB"), 10, 64)
 		switch key {
 		case "MemTotal":
 			m.total = kib << 10
 		case "MemAvailable":
-			m.available = kib << 10
+			m.free = kib << 10
 		}
 	}
+	m.total = cmp.Or(m.total, platformMemory())
 	return m
 }
 

@@ -2,11 +2,9 @@ package host
 
 func (h Host) kernel() string { return readLine(h.file("/proc/sys/kernel/osrelease")) }
 
-func platformName() string { return "linux" }
-
 func platformMemory() int64 { return 0 }
 
-// BootID is the same from one boot to the next and differs between boots.
+// BootID is constant during one boot and differs between boots.
 func BootID(root string) string {
 	return readLine(Host{root: root}.file("/proc/sys/kernel/random/boot_id"))
 }

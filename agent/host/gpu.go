@@ -7,9 +7,9 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +20,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 )
 
-// Limits of what nvidia-smi may say.
+// Limits of the output of nvidia-smi.
 const (
 	smiTimeout  = 20 * time.Second
 	smiMaxBytes = 256 << 10
@@ -55,7 +55,7 @@ func (n nvidiaSMI) list(ctx context.Context) ([]inventory.GPU, error) {
 	}
 	gpus, err := parseSMI([]byte(out))
 	if err != nil {
-		return nil, schema.Wrap(schema.KindTaskFailed, err, "nvidia-smi says something unexpected")
+		return nil, schema.Wrap(schema.KindTaskFailed, err, "unexpected output of nvidia-smi")
 	}
 	return gpus, nil
 }
@@ -66,33 +66,32 @@ func (n nvidiaSMI) list(ctx context.Context) ([]inventory.GPU, error) {
 func parseSMI(out []byte) ([]inventory.GPU, error) {
 	r := csv.NewReader(bytes.NewReader(out))
 	r.FieldsPerRecord, r.TrimLeadingSpace = strings.Count(smiQuery, ",")+1, true
+	rows, err := r.ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) > smiMaxGPUs {
+		return nil, fmt.Errorf("more than %d GPUs", smiMaxGPUs)
+	}
 	gpus := []inventory.GPU{}
-	for {
-		row, err := r.Read()
-		if errors.Is(err, io.EOF) {
-			return gpus, nil
-		}
-		if err != nil {
-			return nil, err
-		}
+	for _, row := range rows {
 		g, err := parseGPU(row)
 		if err != nil {
 			return nil, fmt.Errorf("gpu %d: %w", len(gpus), err)
 		}
-		for _, o := range gpus {
-			if o.Index == g.Index || o.UUID == g.UUID {
-				return nil, fmt.Errorf("gpu %d is listed twice", g.Index)
-			}
+		if slices.ContainsFunc(gpus, func(o inventory.GPU) bool { return o.Index == g.Index || o.UUID == g.UUID }) {
+			return nil, fmt.Errorf("gpu %d is listed twice", g.Index)
 		}
-		if gpus = append(gpus, g); len(gpus) > smiMaxGPUs {
-			return nil, fmt.Errorf("more than %d GPUs", smiMaxGPUs)
-		}
+		gpus = append(gpus, g)
 	}
+	return gpus, nil
 }
 
 func parseGPU(row []string) (inventory.GPU, error) {
 	for i, v := range row {
-		row[i] = strings.TrimSpace(v)
+		if row[i] = strings.TrimSpace(v); i > 1 && absent(row[i]) {
+			row[i] = ""
+		}
 	}
 	index, err := strconv.Atoi(row[0])
 	if err != nil || index < 0 {
@@ -101,21 +100,14 @@ func parseGPU(row []string) (inventory.GPU, error) {
 	if !strings.HasPrefix(row[1], "GPU-") {
 		return inventory.GPU{}, fmt.Errorf("uuid %q", text.Truncate(row[1]))
 	}
-	if absent(row[2]) {
+	if row[2] == "" {
 		return inventory.GPU{}, fmt.Errorf("name %q", text.Truncate(row[2]))
 	}
 	mib, err := strconv.ParseInt(row[3], 10, 64)
 	if err != nil || mib <= 0 || mib > 1<<30 {
 		return inventory.GPU{}, fmt.Errorf("memory %q", text.Truncate(row[3]))
 	}
-	g := inventory.GPU{Index: index, UUID: row[1], Model: row[2], MemoryBytes: mib << 20}
-	if !absent(row[4]) {
-		g.Driver = row[4]
-	}
-	if !absent(row[5]) {
-		g.Serial = row[5]
-	}
-	return g, nil
+	return inventory.GPU{Index: index, UUID: row[1], Model: row[2], MemoryBytes: mib << 20, Driver: row[4], Serial: row[5]}, nil
 }
 
 // absent reports whether nvidia-smi printed one of its texts for a missing value.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 func smiFixture(t testing.TB, name string) []byte {
@@ -116,7 +116,7 @@ cat `+dir+`/h100.csv`)
 			gpus, err := nvidiaSMI{path: agenttest.Stub(t, "cat "+dir+"/"+name+"; exit 9")}.list(t.Context())
 			require.Nil(t, gpus)
 			require.Equal(t, schema.KindTaskFailed, schema.KindOf(err))
-			require.Contains(t, err.Error(), string(smiFixture(t, name)[:20]), "what it said is in the error")
+			require.Contains(t, err.Error(), string(smiFixture(t, name)[:20]), "the output is in the error")
 		}
 	})
 	t.Run("succeeds with nonsense", func(t *testing.T) {
@@ -131,7 +131,7 @@ cat `+dir+`/h100.csv`)
 		_, err := nvidiaSMI{path: path}.list(t.Context())
 		require.ErrorContains(t, err, "cannot be run")
 	})
-	t.Run("says too much", func(t *testing.T) {
+	t.Run("prints too much", func(t *testing.T) {
 		t.Parallel()
 		_, err := nvidiaSMI{path: agenttest.Stub(t, `head -c 1000000 /dev/zero | tr '\0' x`)}.list(t.Context())
 		require.Error(t, err)

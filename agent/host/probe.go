@@ -45,11 +45,11 @@ func (p Probe) diskSpace() inventory.ProbeCheck {
 
 func (p Probe) memory() inventory.ProbeCheck {
 	m := p.Host.memory()
-	if m.available == 0 {
+	if m.free == 0 {
 		return inventory.ProbeCheck{Name: "memory", OK: true, Detail: "available memory is unknown on this platform"}
 	}
-	return inventory.ProbeCheck{Name: "memory", OK: m.available >= minFreeMemory,
-		Detail: fmt.Sprintf("%s of %s available, want %s", size(m.available), size(m.total), size(minFreeMemory))}
+	return inventory.ProbeCheck{Name: "memory", OK: m.free >= minFreeMemory,
+		Detail: fmt.Sprintf("%s of %s available, want %s", size(m.free), size(m.total), size(minFreeMemory))}
 }
 
 func (p Probe) gpus(ctx context.Context) inventory.ProbeCheck {

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// space is the room of a file system in bytes.
+// space is the size of a file system, or of the memory, in bytes.
 type space struct{ total, free int64 }
 
 // spaceOf returns the room of the file system that holds path.

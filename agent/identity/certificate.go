@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -10,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -52,66 +50,45 @@ func (i *Pair) matches(c Config) error {
 	return nil
 }
 
-// checkIssuer verifies the certificate against the bundle of node issuers: a valid
-// pair may come from a node CA that was replaced. Each issuer is checked at a time
-// when both it and the certificate are valid, because a backdated certificate may be
-// older than a new CA. A missing bundle is no error.
+// checkIssuer verifies that a certificate of the bundle of node issuers signed the
+// certificate or its chain: a valid pair may come from a node CA that was replaced.
+// Validity periods do not count, because a backdated certificate may be older than a
+// new CA. A missing bundle is no error.
 func (i *Pair) checkIssuer(bundlePath string) error {
 	text, err := os.ReadFile(bundlePath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	roots := parseCerts(text)
-	if err != nil || len(roots) == 0 {
-		return fmt.Errorf("%s holds no certificate", bundlePath)
+	issuers := parseCerts(text)
+	if err != nil || len(issuers) == 0 {
+		return fmt.Errorf("%s contains no certificate", bundlePath)
 	}
-	for _, root := range roots {
-		if err = i.issuedUnder(root); err == nil {
+	chain, err := x509.ParseCertificates(slices.Concat(i.Certificate.Certificate...))
+	if err != nil {
+		return err
+	}
+	for n, c := range chain {
+		if n > 0 && chain[n-1].CheckSignatureFrom(c) != nil {
+			break
+		}
+		if slices.ContainsFunc(issuers, func(by *x509.Certificate) bool { return c.CheckSignatureFrom(by) == nil }) {
 			return nil
 		}
 	}
-	return fmt.Errorf("issuer %q is not in %s: %w", i.Facts.Issuer, bundlePath, err)
+	return fmt.Errorf("issuer %q is not in %s", i.Facts.Issuer, bundlePath)
 }
 
-// issuedUnder verifies the chain to one root.
-func (i *Pair) issuedUnder(root *x509.Certificate) error {
-	pool, between := x509.NewCertPool(), x509.NewCertPool()
-	pool.AddCert(root)
-	begin := i.Leaf.NotBefore
-	if root.NotBefore.After(begin) {
-		begin = root.NotBefore
+// presentTo returns ErrIssuer if the server names the issuers that it accepts and
+// the certificate is from none of them.
+func (i *Pair) presentTo(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	issuers := tls.CertificateRequestInfo{
+		AcceptableCAs: r.AcceptableCAs,
+		Version:       tls.VersionTLS12, SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256},
 	}
-	for _, der := range i.Certificate.Certificate[1:] {
-		if c, err := x509.ParseCertificate(der); err == nil {
-			between.AddCert(c)
-		}
+	if issuers.SupportsCertificate(&i.Certificate) != nil {
+		return nil, ErrIssuer
 	}
-	_, err := i.Leaf.Verify(x509.VerifyOptions{
-		Roots: pool, Intermediates: between, CurrentTime: begin.Add(time.Second),
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
-	return err
-}
-
-// acceptedBy reports whether a server that names these issuers (raw names, none
-// for any) can accept the certificate.
-func (i *Pair) acceptedBy(issuers [][]byte) bool {
-	if len(issuers) == 0 {
-		return true
-	}
-	for n, der := range i.Certificate.Certificate {
-		c := i.Leaf
-		if n > 0 {
-			var err error
-			if c, err = x509.ParseCertificate(der); err != nil {
-				continue
-			}
-		}
-		if slices.ContainsFunc(issuers, func(name []byte) bool { return bytes.Equal(name, c.RawIssuer) }) {
-			return true
-		}
-	}
-	return false
+	return &i.Certificate, nil
 }
 
 // parseCerts parses the certificates of a PEM text and skips other blocks.

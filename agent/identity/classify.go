@@ -45,17 +45,17 @@ const (
 // certificate. A certificate whose key is still staged was never used; it may be
 // requested again, with the same key.
 func classify(err error) result {
-	if err == nil {
-		return resultOK
-	}
-	if errors.Is(err, ErrIssuer) || alerted(err) {
+	switch alert(err) {
+	case "tls: expired certificate", "tls: unknown certificate authority", "tls: certificate required":
 		return resultUnusable
 	}
-	e, ok := errors.AsType[*schema.Error](err)
-	if !ok || e.Kind != schema.KindInvalidNodeIdentity {
+	if errors.Is(err, ErrIssuer) {
+		return resultUnusable
+	}
+	if schema.KindOf(err) != schema.KindInvalidNodeIdentity {
 		return resultOK
 	}
-	switch e.Reason {
+	switch schema.AsError(err).Reason {
 	case schema.ReasonExpired, schema.ReasonIssuerRetired:
 		return resultUnusable
 	case schema.ReasonUnknownIssuer:
@@ -70,16 +70,21 @@ func classify(err error) result {
 	return resultRefused
 }
 
-// alerted reports a TLS alert that means an unusable certificate. crypto/tls does
-// not export the type of an alert. A test compares its texts, which follow the
-// names of RFC 8446, with a real handshake.
-func alerted(err error) bool {
+// alert returns the text of the TLS alert that ended a handshake, "" if none did.
+// crypto/tls does not export the type of an alert. A test compares its texts, which
+// follow the names of RFC 8446, with a real handshake.
+func alert(err error) string {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Op != "remote error" || op.Err == nil {
-		return false
+		return ""
 	}
-	switch op.Err.Error() {
-	case "tls: expired certificate", "tls: unknown certificate authority", "tls: certificate required":
+	return op.Err.Error()
+}
+
+// isTokenError reports whether the API rejected the token of a request.
+func isTokenError(err error) bool {
+	switch schema.KindOf(err) {
+	case schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired:
 		return true
 	}
 	return false

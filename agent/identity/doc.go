@@ -18,7 +18,7 @@
 //	removed       keys and tokens are wiped
 //
 // Identities are stored in numbered folders that appear whole or not at all
-// (versions.go). A key is stored before it is requested (pending_keys.go), so that a
+// (versions.go). A key is stored before it is requested (staged_keys.go), so that a
 // request whose answer is lost can be repeated. The state folder is whole after a
 // crash between any two steps.
 package identity

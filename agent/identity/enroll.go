@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 
-	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/envfile"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
@@ -20,13 +19,13 @@ import (
 // handshake with any other server ends before a byte of the request is sent.
 func (m *Manager) enroll(ctx context.Context, cause string) Outcome {
 	m.log.Info("enrollment started", "cause", cause, "server", m.conf.Server)
-	v, err := m.requestEnrollment(ctx)
+	v, err := m.requestEnrollment(ctx, m.conf.Token.Reveal())
 	if err == nil {
 		// The former identities are void: the claim began an incarnation.
 		m.versions = []*Version{v}
 		return m.start(ActEnroll, v)
 	}
-	if apierror.IsTokenError(err) && len(m.versions) > 0 && m.operatorToken() {
+	if isTokenError(err) && len(m.versions) > 0 && m.operatorToken() {
 		m.saved.Seen = tokenDigest(m.conf.Token.Reveal())
 		m.save()
 		m.log.Error("new token is refused, the present identity stays in use", "err", err.Error(), "next", m.reissueCommand())
@@ -41,8 +40,7 @@ type requester struct {
 	api API
 }
 
-func (r *requester) requestEnrollment(ctx context.Context) (*Version, error) {
-	token := r.conf.Token.Reveal()
+func (r *requester) requestEnrollment(ctx context.Context, token string) (*Version, error) {
 	if token == "" {
 		return nil, schema.NewError(schema.KindUnauthenticated, envfile.TokenVar+" is not set").WithNext(r.reissueCommand())
 	}
@@ -80,12 +78,10 @@ func (m *Manager) start(did Action, v *Version) Outcome {
 	m.refusals.Reset()
 	m.pollBackoff = wait.Timer{}
 	m.mutedUntil.Store(0)
-	facts := []any{"serial", v.Facts.Serial, "issuer", v.Facts.Issuer,
-		"not_after", v.Facts.NotAfter, "incarnation", v.ID.Incarnation, "sequence", v.Meta.Sequence}
 	if did == ActEnroll {
-		m.log.Info("enrollment succeeded", facts...)
+		m.log.Info("enrollment succeeded", v.logFields()...)
 	} else {
-		m.log.Info("recovery succeeded", facts...)
+		m.log.Info("recovery succeeded", v.logFields()...)
 	}
 	return Outcome{Action: did, Ready: m.ready()}
 }

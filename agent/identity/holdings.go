@@ -32,13 +32,10 @@ type holdings struct {
 	lastWarned time.Time // that the certificate expires
 }
 
-// stored reports whether a stored version has the key already.
-func (h *holdings) stored(spki string) bool {
-	return slices.ContainsFunc(h.versions, func(v *Version) bool { return v.Facts.SPKI == spki })
-}
-
 // unstored reports whether no stored version has the key.
-func (h *holdings) unstored(key stagedKey) bool { return !h.stored(key.SPKI) }
+func (h *holdings) unstored(key stagedKey) bool {
+	return !slices.ContainsFunc(h.versions, func(v *Version) bool { return v.Facts.SPKI == key.SPKI })
+}
 
 // newestNumber is the number of the newest version, 0 without one.
 func (h *holdings) newestNumber() int {
@@ -90,7 +87,7 @@ func (h *holdings) publish(v *Version) {
 	if token == "" || h.conf.EnvFile == "" {
 		return
 	}
-	done, err := replaceEnvToken(h.dir.Files, h.conf.EnvFile, token, h.hasToken)
+	done, err := replaceEnvToken(h.dir, h.conf.EnvFile, token, h.hasToken)
 	switch {
 	case err != nil:
 		h.log.Warn("cannot write the env file, the recovery token is in the state folder only",
@@ -132,9 +129,6 @@ func (h *holdings) save() {
 
 // install copies the version to the configured paths, for operators.
 func (h *holdings) install(v *Version) {
-	if v.Number == 0 {
-		return
-	}
 	if err := h.store.install(v); err != nil {
 		h.log.Warn("cannot copy certificate and key to their paths, the stored identity stays in use",
 			"cert_path", h.conf.CertPath, "err", err.Error())

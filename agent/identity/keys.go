@@ -1,9 +1,7 @@
 package identity
 
 import (
-	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
@@ -13,7 +11,7 @@ import (
 	"io/fs"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // The names of keys in the state folder.
@@ -25,7 +23,7 @@ const (
 
 // tokenDigest identifies a token without revealing it.
 func tokenDigest(token string) string {
-	return text.SHA256Hex([]byte("gpuaas agent token\n" + token))
+	return schema.SHA256Hex([]byte("gpuaas agent token\n" + token))
 }
 
 // keyRing creates and stores the keys that belong to no version.
@@ -35,24 +33,16 @@ type keyRing struct {
 
 // recovery returns the node's recovery key; nil when there is none.
 func (r keyRing) recovery() (ed25519.PrivateKey, error) {
-	text, err := r.state.Files.System().ReadFile(r.state.File(recoveryKeyFile))
+	text, err := r.state.ReadFile(r.state.File(recoveryKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("cannot parse the recovery key")
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, err := parseKey[ed25519.PrivateKey](text)
 	if err != nil {
 		return nil, fmt.Errorf("cannot parse the recovery key: %w", err)
-	}
-	key, ok := parsed.(ed25519.PrivateKey)
-	if !ok {
-		return nil, errors.New("the recovery key is not an Ed25519 key")
 	}
 	return key, nil
 }
@@ -68,12 +58,11 @@ func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, err
+	text, err := formatKey(key)
+	if err == nil {
+		err = r.state.Write(r.state.File(recoveryKeyFile), text)
 	}
-	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	if err := r.state.Files.Write(r.state.File(recoveryKeyFile), text); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("storing the recovery key: %w", err)
 	}
 	return key, nil
@@ -81,8 +70,8 @@ func (r keyRing) ensureRecovery() (ed25519.PrivateKey, error) {
 
 // wipe removes every key.
 func (r keyRing) wipe() error {
-	return errors.Join(r.state.Files.System().Wipe(r.state.File(stagedFile)),
-		r.state.Files.System().Wipe(r.state.File(stagedEnrollment)), r.state.Files.System().Wipe(r.state.File(recoveryKeyFile)))
+	return errors.Join(r.state.Wipe(r.state.File(stagedFile)), r.state.Wipe(r.state.File(stagedEnrollment)),
+		r.state.Wipe(r.state.File(recoveryKeyFile)))
 }
 
 // signed is the base64 signature of a statement.
@@ -90,18 +79,25 @@ func signed(key ed25519.PrivateKey, statement []byte) string {
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(key, statement))
 }
 
-func parseKey(text []byte) (*ecdsa.PrivateKey, error) {
+// formatKey returns a private key in PEM.
+func formatKey(key any) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
+}
+
+// parseKey parses a private key of type K in PEM.
+func parseKey[K any](text []byte) (key K, err error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, errors.New("no PEM")
+		return key, errors.New("no PEM")
 	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, err
+		return key, err
 	}
-	ec, ok := key.(*ecdsa.PrivateKey)
-	if !ok || ec.Curve != elliptic.P256() {
-		return nil, errors.New("not a P-256 key")
+	key, ok := parsed.(K)
+	if !ok {
+		return key, fmt.Errorf("the key is a %T, want %T", parsed, key)
 	}
-	return ec, nil
+	return key, nil
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 )
 
-// TestRecoverRejectsOtherKeyTypes is no recovery key.
+// TestRecoverRejectsOtherKeyTypes: an unreadable file is no recovery key.
 func TestRecoverRejectsOtherKeyTypes(t *testing.T) {
 	t.Parallel()
-	s := disk.StateDir{Path: t.TempDir()}
+	s := disk.At(t.TempDir())
 	key, err := newStagedKey()
 	require.NoError(t, err)
 	for _, text := range []string{"", "no pem", key.Key} {

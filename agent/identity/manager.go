@@ -2,7 +2,7 @@ package identity
 
 import (
 	"context"
-	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -120,16 +120,11 @@ func (m *Manager) open() error {
 	if err != nil {
 		return err
 	}
-	saved, known, err := loadState(m.dir)
-	if err != nil {
+	if _, err := m.dir.ReadJSON(m.dir.File(memoryFile), &m.saved); err != nil {
 		m.log.Error("cannot parse the identity state, continuing without it", "err", err.Error())
 	}
-	m.saved, m.versions, m.rejected = saved, m.own(list), map[string]string{}
-	m.clock.Restore(saved.ServerTime)
-	if !known && len(m.versions) > 0 && m.versions[0].Number == 0 {
-		// An older agent stored the pair: the configured token paid for it.
-		m.saved.Seen = tokenDigest(m.conf.Token.Reveal())
-	}
+	m.versions, m.rejected = m.own(list), map[string]string{}
+	m.clock.Restore(m.saved.ServerTime)
 	m.prune()
 	m.state = StateNone
 	if m.movedAside() {
@@ -157,8 +152,7 @@ func (m *Manager) use(v *Version) error {
 	if m.unconfirmed == v {
 		m.unconfirmed = nil
 	}
-	m.log.Info("identity in use", "serial", v.Facts.Serial, "issuer", v.Facts.Issuer, "not_after", v.Facts.NotAfter,
-		"incarnation", v.ID.Incarnation, "sequence", v.Meta.Sequence, "version", v.Number)
+	m.log.Info("identity in use", v.logFields()...)
 	if err := v.checkIssuer(m.conf.NodeCABundlePath); err != nil {
 		m.log.Warn("certificate may be from a replaced node CA", "err", err.Error())
 	}
@@ -194,19 +188,11 @@ func (m *Manager) PollTimeout(v *Version) time.Duration {
 	return min(m.timing.PollTimeout, max(due, time.Second).Round(time.Second))
 }
 
-// presentTo returns an error if the server cannot accept the certificate.
-func (v *Version) presentTo(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	if !v.acceptedBy(r.AcceptableCAs) {
-		return nil, ErrIssuer
-	}
-	return &v.Certificate, nil
-}
-
 // failed records a failure and the time to retry: from the answer's Retry-After, else
 // from the backoff, always with jitter.
 func (m *Manager) failed(did Action, err error, wait time.Duration) Outcome {
-	if after, ok := apierror.RetryAfter(err); ok {
-		wait = m.jitter.Spread(after)
+	if later, ok := errors.AsType[apierror.RetryError](err); ok {
+		wait = later.After + m.jitter.UpTo(later.After/2)
 	}
 	m.retryAt.Set(m.clock.Local(), wait)
 	m.note(err, wait)

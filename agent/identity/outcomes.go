@@ -133,9 +133,9 @@ func (m *Manager) Wipe() Outcome {
 		r := removal{NodeID: m.conf.NodeID, At: m.clock.Now().UTC(), Token: tokenDigest(token)}
 		out.Err = m.dir.WriteJSON(path, r)
 	}
-	out.Err = errors.Join(out.Err, m.keys.wipe(), m.store.wipe(), m.dir.Files.System().Wipe(m.dir.File(memoryFile)))
+	out.Err = errors.Join(out.Err, m.keys.wipe(), m.store.wipe(), m.dir.Wipe(m.dir.File(memoryFile)))
 	if m.conf.EnvFile != "" {
-		_, err := replaceEnvToken(m.dir.Files, m.conf.EnvFile, "", func(old string) bool { return old == token || m.hasToken(old) })
+		_, err := replaceEnvToken(m.dir, m.conf.EnvFile, "", func(old string) bool { return old == token || m.hasToken(old) })
 		out.Err = errors.Join(out.Err, err)
 	}
 	m.state = StateRemoved

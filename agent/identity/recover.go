@@ -2,9 +2,8 @@ package identity
 
 import (
 	"context"
-	"crypto/ed25519"
+	"slices"
 
-	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -31,7 +30,7 @@ func (m *Manager) reacquire(ctx context.Context) Outcome {
 		switch {
 		case err == nil:
 			return m.start(ActRecover, v)
-		case !apierror.IsTokenError(err) || !m.unspent() && !m.newestUnused():
+		case !isTokenError(err) || !m.unspent() && !m.newestUnused():
 			return m.enrollFailed(ActRecover, err)
 		}
 		m.log.Error("recovery is refused", "err", err.Error())
@@ -45,43 +44,38 @@ func (m *Manager) reacquire(ctx context.Context) Outcome {
 
 // recover makes one attempt to recover, with each recovery token that may be
 // the live one and each key that the server may have bound it to; a new key
-// comes last. The sequence is the highest known one, because the server treats a lower
-// one as that of a copied identity.
-func (r *requester) recover(ctx context.Context) (*Version, error) {
+// comes last, unless a key was requested before for which no certificate is stored.
+func (r *requester) recover(ctx context.Context) (v *Version, err error) {
+	list, err := r.keys.list("", r.versions[0].ID.Incarnation)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(list, r.unstored) {
+		list = append(list, stagedKey{})
+	}
+	for _, key := range list {
+		if v, err = r.recoverWith(ctx, key.SPKI); !isTokenError(err) {
+			break
+		}
+	}
+	return v, err
+}
+
+// recoverWith makes the attempt with one stored key, or with a new one for "". The
+// sequence is the highest known one, because the server treats a lower one as that of
+// a copied identity.
+func (r *requester) recoverWith(ctx context.Context, spki string) (*Version, error) {
 	recovery, err := r.keys.recovery()
 	if err != nil {
 		return nil, err
 	}
-	incarnation := r.versions[0].ID.Incarnation
-	list, err := r.keys.list("", incarnation)
-	if err != nil {
-		return nil, err
-	}
-	asked := false
-	for _, known := range list {
-		var v *Version
-		v, err = r.recoverWith(ctx, recovery, func(key stagedKey) bool { return key.SPKI == known.SPKI })
-		if !apierror.IsTokenError(err) {
-			return v, err
-		}
-		asked = asked || r.unstored(known)
-	}
-	if asked {
-		return nil, err
-	}
-	return r.recoverWith(ctx, recovery, r.unstored)
-}
-
-// recoverWith makes the attempt with one key.
-func (r *requester) recoverWith(ctx context.Context, recovery ed25519.PrivateKey, fits func(stagedKey) bool) (*Version, error) {
-	newest := r.versions[0]
-	sequence := newest.Meta.Sequence
+	incarnation, sequence := r.versions[0].ID.Incarnation, int64(0)
 	for _, v := range r.versions {
-		if v.ID.Incarnation == newest.ID.Incarnation {
+		if v.ID.Incarnation == incarnation {
 			sequence = max(sequence, v.Meta.Sequence)
 		}
 	}
-	key, err := r.keys.ask("", newest.ID.Incarnation, r.newestNumber(), fits)
+	key, err := r.keys.ask("", incarnation, r.newestNumber(), func(k stagedKey) bool { return k.SPKI == spki })
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +84,10 @@ func (r *requester) recoverWith(ctx context.Context, recovery ed25519.PrivateKey
 	for _, token := range r.recoveryTokens() {
 		paidBy = tokenDigest(token)
 		answer, err = r.api.Request(ctx, "/recover", wire.RecoverRequest{
-			Token: token, CSR: key.CSR, Incarnation: newest.ID.Incarnation, Sequence: sequence, AgentVersion: r.conf.AgentVersion,
-			Signature: signed(recovery, trust.RecoverStatement(r.conf.NodeID, newest.ID.Incarnation, sequence, token, key.CSR)),
+			Token: token, CSR: key.CSR, Incarnation: incarnation, Sequence: sequence, AgentVersion: r.conf.AgentVersion,
+			Signature: signed(recovery, trust.RecoverStatement(r.conf.NodeID, incarnation, sequence, token, key.CSR)),
 		})
-		if !apierror.IsTokenError(err) {
+		if !isTokenError(err) {
 			break
 		}
 	}

@@ -2,9 +2,6 @@ package identity
 
 import (
 	"context"
-	"errors"
-	"net"
-	"slices"
 
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
@@ -16,28 +13,21 @@ import (
 // request are stored before they are sent, so a lost answer is requested again
 // with the same ones. After any failure, the identity in use stays in use.
 func (m *Manager) renew(ctx context.Context, v *Version) Outcome {
-	next, err := m.requestRenewal(ctx, v)
+	key, err := m.keys.ask("", v.ID.Incarnation, m.newestNumber(), m.unstored)
 	if err != nil {
 		return m.renewFailed(ctx, err)
 	}
-	m.log.Info("certificate renewed", "serial", next.Facts.Serial, "issuer", next.Facts.Issuer,
-		"not_after", next.Facts.NotAfter, "sequence", next.Meta.Sequence)
+	answer, err := m.api.Renew(ctx, wire.RenewRequest{CSR: key.CSR, Sequence: v.Meta.Sequence, AgentVersion: m.conf.AgentVersion})
+	if err != nil {
+		return m.renewFailed(ctx, err)
+	}
+	next, err := m.adopt(answer, key, trust.IssuedByRenew, "")
+	if err != nil {
+		return m.renewFailed(ctx, err)
+	}
+	m.log.Info("certificate renewed", next.logFields()...)
 	m.unconfirmed = next
 	return m.confirm(ctx, ActRenew)
-}
-
-func (r *requester) requestRenewal(ctx context.Context, v *Version) (*Version, error) {
-	key, err := r.keys.ask("", v.ID.Incarnation, r.newestNumber(), r.unstored)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := r.api.Renew(ctx, wire.RenewRequest{
-		CSR: key.CSR, Sequence: v.Meta.Sequence, AgentVersion: r.conf.AgentVersion,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return r.adopt(answer, key, trust.IssuedByRenew, "")
 }
 
 // renewFailed records a failed renewal and when to retry. The less of the
@@ -73,7 +63,7 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 		return m.Wipe()
 	case r == resultLocked:
 		return Outcome{Action: did, Err: err, Wait: m.lockedOut(err)}
-	case r == resultOK && !alert(err):
+	case r == resultOK && alert(err) == "":
 		m.unconfirmed = nil
 		if useErr := m.use(v); useErr != nil {
 			return m.failed(did, useErr, m.renewals.Next())
@@ -86,7 +76,7 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 		m.confirmed(v)
 		m.prune()
 		return Outcome{Action: did, Ready: m.ready()}
-	case refusesIdentity(err) && r != resultUnknownIssuer:
+	case schema.KindOf(err) == schema.KindInvalidNodeIdentity && r != resultUnknownIssuer:
 		m.unconfirmed = nil
 		m.rejected[v.Facts.Serial] = err.Error()
 	}
@@ -94,15 +84,6 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 	m.log.Error("new certificate is refused, the former one stays in use", "serial", v.Facts.Serial, "err", err.Error(),
 		"retry_in", out.Wait.String())
 	return out
-}
-
-// refusesIdentity reports whether the API's answer refuses the identity.
-func refusesIdentity(err error) bool { return schema.KindOf(err) == schema.KindInvalidNodeIdentity }
-
-// alert reports whether the server ended a handshake with an alert, any alert.
-func alert(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "remote error"
 }
 
 // adopt checks an answer and stores it as the newest version. Until it returns
@@ -113,7 +94,6 @@ func (r *requester) adopt(a wire.EnrollResponse, key stagedKey, via trust.IssueM
 	if err := r.checkAnswer(a, join(certPEM, chainPEM), []byte(key.Key), key.Incarnation); err != nil {
 		return nil, err
 	}
-	env := tokenDigest(r.conf.Token.Reveal())
 	spentNow := []string{paidBy}
 	for _, v := range r.versions {
 		spentNow = append(spentNow, v.Meta.Spent...)
@@ -121,17 +101,16 @@ func (r *requester) adopt(a wire.EnrollResponse, key stagedKey, via trust.IssueM
 			spentNow = append(spentNow, tokenDigest(v.Meta.RecoveryToken))
 		}
 	}
-	spent := persistedState{Spent: slices.Clone(r.saved.Spent)}
-	spent.spend(env, spentNow...)
+	spent := spend(r.saved.Spent, tokenDigest(r.conf.Token.Reveal()), spentNow...)
 	v, err := r.store.add(certPEM, chainPEM, []byte(key.Key), Meta{
 		Sequence: a.Sequence, Via: via, StoredAt: r.clock.Now().UTC(),
-		RecoveryToken: a.RecoveryToken, RecoveryExpiresAt: a.RecoveryExpiresAt, Spent: spent.Spent,
+		RecoveryToken: a.RecoveryToken, RecoveryExpiresAt: a.RecoveryExpiresAt, Spent: spent,
 	})
 	if err != nil {
 		return nil, err
 	}
 	r.versions = append([]*Version{v}, r.versions...)
-	r.saved.Spent = spent.Spent
+	r.saved.Spent = spent
 	r.save()
 	r.prune()
 	return v, nil
@@ -150,7 +129,7 @@ func (r *requester) checkAnswer(a wire.EnrollResponse, certPEM, keyPEM []byte, i
 		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate expired at %s, it is %s here", text.FormatTime(id.Leaf.NotAfter), text.FormatTime(now))
 	}
 	if id.ID.Incarnation != a.Incarnation || incarnation != 0 && incarnation != a.Incarnation {
-		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate is of incarnation %d, its answer says %d, the node is %d",
+		return schema.Errorf(schema.KindServiceUnavailable, "the server's certificate is of incarnation %d, the answer of %d, and the node of %d",
 			id.ID.Incarnation, a.Incarnation, incarnation)
 	}
 	return nil

@@ -39,27 +39,23 @@ type persistedState struct {
 	ServerTime time.Time `json:"server_time,omitzero"`
 }
 
-func loadState(s disk.StateDir) (persistedState, bool, error) {
-	var m persistedState
-	ok, err := s.ReadJSON(s.File(memoryFile), &m)
-	return m, ok, err
-}
-
-// spend notes tokens that paid for an identity, forgetting the oldest but never
-// the one in the env file.
-func (m *persistedState) spend(env string, digests ...string) {
+// spend adds digests to those of the spent tokens. It forgets the oldest but never
+// that of the env file's token.
+func spend(spent []string, env string, digests ...string) []string {
+	spent = slices.Clone(spent)
 	for _, d := range digests {
-		if d != "" && !slices.Contains(m.Spent, d) {
-			m.Spent = append(m.Spent, d)
+		if d != "" && !slices.Contains(spent, d) {
+			spent = append(spent, d)
 		}
 	}
-	for i := 0; len(m.Spent) > maxSpent && i < len(m.Spent); {
-		if m.Spent[i] == env {
-			i++
-			continue
+	for len(spent) > maxSpent {
+		oldest := 0
+		if spent[oldest] == env {
+			oldest++
 		}
-		m.Spent = slices.Delete(m.Spent, i, i+1)
+		spent = slices.Delete(spent, oldest, oldest+1)
 	}
+	return spent
 }
 
 // removal is the durable note that the node was removed: the agent must not
@@ -80,10 +76,10 @@ func wasRemoved(s disk.StateDir, c Config) bool {
 	return r.NodeID == c.NodeID && (c.Token.Empty() || tokenDigest(c.Token.Reveal()) == r.Token)
 }
 
-// replaceEnvToken replaces the env file's token if mayGo allows that. It returns false
+// replaceEnvToken replaces the env file's token if mayReplace allows that. It returns false
 // if the file holds an operator's token.
-func replaceEnvToken(d disk.Files, path, token string, mayGo func(old string) bool) (bool, error) {
-	text, err := d.System().ReadFile(path)
+func replaceEnvToken(d disk.StateDir, path, token string, mayReplace func(old string) bool) (bool, error) {
+	text, err := d.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -98,7 +94,7 @@ func replaceEnvToken(d disk.Files, path, token string, mayGo func(old string) bo
 	switch {
 	case there && old == token:
 		return true, nil
-	case there && old != "" && !mayGo(old):
+	case there && old != "" && !mayReplace(old):
 		return false, nil
 	}
 	if target, err := os.Readlink(path); err == nil {

@@ -24,7 +24,7 @@ type ManagerStatus struct {
 
 // VersionStatus is one stored identity, without its secrets.
 type VersionStatus struct {
-	// Version is the folder's number; 0 is the pair at the configured paths.
+	// Version is the folder's number.
 	Version     int               `json:"version"`
 	InUse       bool              `json:"in_use"`
 	Via         trust.IssueMethod `json:"via,omitempty"`
@@ -66,7 +66,7 @@ func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	m.saved, _, _ = loadState(dir) // the agent starts without it too
+	dir.ReadJSON(dir.File(memoryFile), &m.saved) //nolint:errcheck // the agent starts without it too
 	clock.Restore(m.saved.ServerTime)
 	m.versions = m.own(list)
 	s.Removed, s.RecoveryPossible = wasRemoved(dir, c), m.Recoverable()
@@ -81,7 +81,7 @@ func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 		}
 	}
 	var report ManagerStatus
-	if ok, err := disk.ReadJSON(dir.File(managerFile), &report); err == nil && ok {
+	if ok, err := dir.ReadJSON(dir.File(managerFile), &report); err == nil && ok {
 		s.Manager = &report
 	}
 	switch {

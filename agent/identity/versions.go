@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -33,9 +34,17 @@ const (
 // Version is a stored identity.
 type Version struct {
 	*Pair
-	// Number is the folder's number; 0 is the pair at the configured paths.
+	// Number is the folder's number, 1 or higher.
 	Number int
 	Meta   Meta
+}
+
+// logFields are the attributes of a version in the log.
+func (v *Version) logFields() []any {
+	return []any{
+		"serial", v.Facts.Serial, "issuer", v.Facts.Issuer, "not_after", v.Facts.NotAfter,
+		"incarnation", v.ID.Incarnation, "sequence", v.Meta.Sequence, "version", v.Number,
+	}
 }
 
 // Meta is what is stored beside a pair. It holds secrets.
@@ -55,97 +64,89 @@ type Meta struct {
 // folder under another name, syncs it, reads it back and renames it. The pair at the
 // configured paths is a copy for operators.
 type versionStore struct {
-	dir               string
+	disk.StateDir     // the folder of the folders
 	certPath, keyPath string
-	disk              disk.Files
 	log               *slog.Logger
 }
 
 func newVersionStore(c Config, s disk.StateDir, log *slog.Logger) versionStore {
-	return versionStore{dir: s.File("identity"), certPath: c.CertPath, keyPath: c.KeyPath, disk: s.Files, log: log}
+	s.Path = s.File("identity")
+	return versionStore{StateDir: s, certPath: c.CertPath, keyPath: c.KeyPath, log: log}
 }
 
-func (s versionStore) path(number int, parts ...string) string {
-	return filepath.Join(append([]string{s.dir, fmt.Sprintf("%08d", number)}, parts...)...)
+// versionName is the name of a version's folder.
+func versionName(number int) string { return fmt.Sprintf("%08d", number) }
+
+// A folder contains one version, complete unless it is torn.
+type folder struct {
+	path   string
+	number int
+	torn   bool
 }
 
-// numbers lists the version folders, newest first. Any other name is skipped:
+// folders lists the version folders, newest first. Any other name is skipped:
 // a folder that was moved aside is never used again.
-func (s versionStore) numbers() (whole []int, highest int, err error) {
-	entries, err := s.disk.System().ReadDir(s.dir)
+func (s versionStore) folders() ([]folder, error) {
+	entries, err := s.ReadDir(s.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, err
+		return nil, err
 	}
+	var out []folder
 	for _, e := range entries {
 		name, torn := strings.CutSuffix(e.Name(), unborn)
 		n, err := strconv.Atoi(name)
-		if err != nil || n <= 0 || !e.IsDir() || name != fmt.Sprintf("%08d", n) {
-			continue
-		}
-		highest = max(highest, n)
-		if !torn {
-			whole = append(whole, n)
+		if err == nil && n > 0 && e.IsDir() && name == versionName(n) {
+			out = append(out, folder{s.File(e.Name()), n, torn})
 		}
 	}
-	slices.SortFunc(whole, func(a, b int) int { return b - a })
-	return whole, highest, nil
+	slices.SortFunc(out, func(a, b folder) int { return b.number - a.number })
+	return out, nil
 }
 
-// list returns the readable stored versions, newest first. Without any, it returns the
-// pair at the configured paths.
+// list returns the readable stored versions, newest first.
 func (s versionStore) list() ([]*Version, error) {
-	numbers, _, err := s.numbers()
+	folders, err := s.folders()
 	if err != nil {
 		return nil, err
 	}
 	var out []*Version
-	for _, n := range numbers {
-		v, err := s.read(s.path(n))
-		if err != nil {
-			s.log.Error("cannot read a stored identity, continuing without it", "version", n, "err", err.Error())
+	for _, f := range folders {
+		if f.torn {
 			continue
 		}
-		v.Number = n
+		v, err := s.read(f)
+		if err != nil {
+			s.log.Error("cannot read a stored identity, continuing without it", "version", f.number, "err", err.Error())
+			continue
+		}
 		out = append(out, v)
-	}
-	if loose, err := s.loose(); err == nil && len(out) == 0 {
-		out = append(out, loose)
 	}
 	return out, nil
 }
 
-// loose reads the pair at the configured paths.
-func (s versionStore) loose() (*Version, error) {
-	certPEM, err := s.disk.System().ReadFile(s.certPath)
-	if err != nil {
-		return nil, err
-	}
-	keyPEM, err := s.disk.System().ReadFile(s.keyPath)
-	if err != nil {
-		return nil, err
-	}
-	id, err := parseIdentity(certPEM, keyPEM)
-	if err != nil {
-		return nil, err
-	}
-	return &Version{Pair: id}, nil
-}
-
-// read parses a version's folder and verifies that it is complete.
-func (s versionStore) read(dir string) (*Version, error) {
+// parts reads the files of a folder.
+func (s versionStore) parts(dir string) (map[string][]byte, error) {
 	parts := map[string][]byte{}
 	for _, name := range []string{certFile, keyFile, chainFile, metaFile} {
-		data, err := s.disk.System().ReadFile(filepath.Join(dir, name))
+		data, err := s.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
 		}
 		parts[name] = data
 	}
-	v := &Version{}
+	return parts, nil
+}
+
+// read parses a version's folder and verifies that it is complete.
+func (s versionStore) read(f folder) (*Version, error) {
+	parts, err := s.parts(f.path)
+	if err != nil {
+		return nil, err
+	}
+	v := &Version{Number: f.number}
 	if err := json.Unmarshal(parts[metaFile], &v.Meta); err != nil {
 		return nil, fmt.Errorf("%s: %w", metaFile, err)
 	}
-	var err error
 	v.Pair, err = parseIdentity(join(parts[certFile], parts[chainFile]), parts[keyFile])
 	return v, err
 }
@@ -162,88 +163,122 @@ func (s versionStore) add(certPEM, chainPEM, keyPEM []byte, m Meta) (*Version, e
 	if err != nil {
 		return nil, err
 	}
-	_, highest, err := s.numbers()
+	folders, err := s.folders()
 	if err != nil {
 		return nil, fmt.Errorf("storing the new identity: %w", err)
 	}
-	number := highest + 1
-	dir := s.path(number) + unborn
-	v, err := s.write(dir, map[string][]byte{certFile: certPEM, chainFile: chainPEM, keyFile: keyPEM, metaFile: meta})
+	f := folder{number: 1}
+	if len(folders) > 0 {
+		f.number = folders[0].number + 1
+	}
+	f.path = s.File(versionName(f.number) + unborn)
+	v, err := s.write(f, map[string][]byte{certFile: certPEM, chainFile: chainPEM, keyFile: keyPEM, metaFile: meta})
 	if err == nil {
-		err = s.disk.System().Rename(dir, s.path(number))
+		err = s.Rename(f.path, s.File(versionName(f.number)))
 	}
 	if err != nil {
-		s.drop(dir) //nolint:errcheck // best effort; the next prune removes it
+		s.drop(f.path) //nolint:errcheck // best effort; the next prune removes it
 		return nil, fmt.Errorf("storing the new identity: %w", err)
 	}
-	if err := s.disk.System().SyncDir(s.dir); err != nil {
+	if err := s.SyncDir(s.Path); err != nil {
 		// A crash may lose the folder, but never a part of it.
 		return nil, fmt.Errorf("storing the new identity: %w", err)
 	}
-	v.Number = number
 	return v, nil
 }
 
 // write fills a folder, syncs it and reads it back.
-func (s versionStore) write(dir string, files map[string][]byte) (*Version, error) {
-	if err := s.disk.System().MkdirAll(dir); err != nil {
+func (s versionStore) write(f folder, files map[string][]byte) (*Version, error) {
+	if err := s.MkdirAll(f.path); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{keyFile, certFile, chainFile, metaFile} {
-		if err := s.disk.Put(filepath.Join(dir, name), files[name]); err != nil {
+		if err := s.Put(filepath.Join(f.path, name), files[name]); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if err := s.disk.System().SyncDir(dir); err != nil {
+	if err := s.SyncDir(f.path); err != nil {
 		return nil, err
 	}
-	for name, want := range files {
-		got, err := s.disk.System().ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return nil, err
-		}
-		if !bytes.Equal(got, want) {
-			return nil, fmt.Errorf("%s differs from what was written", name)
-		}
+	stored, err := s.parts(f.path)
+	if err == nil && !maps.EqualFunc(stored, files, bytes.Equal) {
+		err = errors.New("the stored files differ from the written ones")
 	}
-	return s.read(dir)
+	if err != nil {
+		return nil, err
+	}
+	return s.read(f)
 }
 
 // install copies a version to the configured paths. It does not write a file that
 // is already the same.
 func (s versionStore) install(v *Version) error {
-	certPEM, err := s.disk.System().ReadFile(s.path(v.Number, certFile))
+	parts, err := s.parts(s.File(versionName(v.Number)))
 	if err != nil {
 		return err
 	}
-	chainPEM, err := s.disk.System().ReadFile(s.path(v.Number, chainFile))
+	if err := s.Replace(s.keyPath, parts[keyFile]); err != nil {
+		return err
+	}
+	return s.Replace(s.certPath, join(parts[certFile], parts[chainFile]))
+}
+
+// missing reports that both copies are gone from the configured paths.
+func (s versionStore) missing() bool {
+	_, cert := s.ReadFile(s.certPath)
+	_, key := s.ReadFile(s.keyPath)
+	return errors.Is(cert, fs.ErrNotExist) && errors.Is(key, fs.ErrNotExist)
+}
+
+// prune removes dropped versions, those older than all kept ones, and folders that
+// a crash left half written. A newer folder that cannot be read stays: it may belong
+// to another node, or an operator may repair it.
+func (s versionStore) prune(kept, dropped []*Version) error {
+	folders, err := s.folders()
 	if err != nil {
 		return err
 	}
-	keyPEM, err := s.disk.System().ReadFile(s.path(v.Number, keyFile))
-	if err != nil {
-		return err
+	oldest := 0
+	if len(kept) > 0 {
+		oldest = kept[len(kept)-1].Number // the newest is first
 	}
-	for _, f := range []struct {
-		path string
-		data []byte
-	}{{s.keyPath, keyPEM}, {s.certPath, join(certPEM, chainPEM)}} {
-		if old, err := s.disk.System().ReadFile(f.path); err == nil && bytes.Equal(old, f.data) {
+	for _, f := range folders {
+		if !f.torn && f.number >= oldest && !slices.ContainsFunc(dropped, func(v *Version) bool { return v.Number == f.number }) {
 			continue
 		}
-		if err := s.disk.System().MkdirAll(filepath.Dir(f.path)); err != nil {
-			return err
-		}
-		if err := s.disk.Write(f.path, f.data); err != nil {
+		if err := s.drop(f.path); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// missing reports that both copies are gone from the configured paths.
-func (s versionStore) missing() bool {
-	_, cert := s.disk.System().ReadFile(s.certPath)
-	_, key := s.disk.System().ReadFile(s.keyPath)
-	return errors.Is(cert, fs.ErrNotExist) && errors.Is(key, fs.ErrNotExist)
+// drop wipes a folder's files and removes it, the key first.
+func (s versionStore) drop(dir string) error {
+	for _, name := range []string{keyFile, metaFile, certFile, chainFile} {
+		if err := s.Wipe(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	if err := s.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// wipe removes every version and both copies, also damaged ones.
+func (s versionStore) wipe() error {
+	entries, err := s.ReadDir(s.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	faults := []error{err, s.Wipe(s.keyPath), s.Wipe(s.certPath)}
+	for _, e := range entries {
+		remove := s.Wipe
+		if e.IsDir() {
+			remove = s.drop
+		}
+		faults = append(faults, remove(s.File(e.Name())))
+	}
+	return errors.Join(faults...)
 }

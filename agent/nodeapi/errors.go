@@ -36,7 +36,7 @@ func later(res *http.Response, err error) error {
 	if parseErr != nil || s <= 0 {
 		return err
 	}
-	return apierror.WithRetryAfter(err, min(time.Duration(min(s, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter))
+	return apierror.RetryError{Err: err, After: min(time.Duration(min(s, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter)}
 }
 
 // unreachable describes why there was no answer. The network layers' errors contain

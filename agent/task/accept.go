@@ -13,9 +13,9 @@ import (
 // and is reported to the server, unless the node holds the very task: a forged
 // second envelope must not end the real one.
 func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (Verified, error), o wire.TaskOffer) error {
-	task, err := verify(o)
+	v, err := verify(o)
 	if err == nil {
-		err = t.take(ctx, task, o)
+		err = t.take(ctx, v, o)
 	}
 	if schema.KindOf(err) == schema.KindTaskRefused {
 		t.reportRefusal(ctx, o, schema.AsError(err))
@@ -25,25 +25,25 @@ func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (Verifie
 
 func (t *Runner) take(ctx context.Context, task Verified, o wire.TaskOffer) error {
 	p := task.Payload
-	if known, ok := t.journal.get(p.TaskID); ok {
+	if known, ok := t.conf.Journal.get(p.TaskID); ok {
 		return t.again(ctx, known, task, o)
 	}
-	x, ok := t.execs[p.Type]
+	x, ok := t.conf.Executors[p.Type]
 	if !ok {
 		return refuse(reasonUnknownType, "the task type is not known here")
 	}
 	if err := x.Check(p.Params); err != nil {
 		return refuse(reasonParams, "the params are not those of %s: %v", p.Type, err)
 	}
-	offset := t.now().Sub(task.At)
+	offset := t.conf.Local().Sub(task.At)
 	e := Entry{
 		TaskID: p.TaskID, Digest: task.Digest, Payload: task.Raw, Seq: p.Seq, LeaseEpoch: o.Lease.Epoch,
-		AcceptedAt: t.now().UTC(), TrustedAt: task.At.UTC(), ExpiresAt: p.ExpiresAt, Step: stepAccepted, ClockOffset: &offset,
+		AcceptedAt: t.conf.Local().UTC(), TrustedAt: task.At.UTC(), ExpiresAt: p.ExpiresAt, Step: stepAccepted, ClockOffset: &offset,
 	}
-	if err := t.journal.accept(e); err != nil {
+	if err := t.conf.Journal.accept(e); err != nil {
 		return err
 	}
-	t.logger(p).Info("task accepted", "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
+	t.conf.Log.Info("task accepted", "task_id", p.TaskID, "correlation_id", p.CorrelationID, "type", string(p.Type), "seq", p.Seq, "epoch", e.LeaseEpoch)
 	t.wakeAll()
 	t.hold(ctx, e, false)
 	return nil
@@ -57,7 +57,7 @@ func (t *Runner) again(ctx context.Context, known Entry, task Verified, o wire.T
 	if o.Lease.Epoch < known.LeaseEpoch {
 		return refuse(reasonEpoch, "the lease is %d, and lease %d was taken", o.Lease.Epoch, known.LeaseEpoch)
 	}
-	err := t.journal.update(known.TaskID, func(e *Entry) {
+	err := t.conf.Journal.update(known.TaskID, func(e *Entry) {
 		e.LeaseEpoch, e.Reported = max(e.LeaseEpoch, o.Lease.Epoch), false
 	})
 	if err != nil {
@@ -66,12 +66,12 @@ func (t *Runner) again(ctx context.Context, known Entry, task Verified, o wire.T
 	t.mu.Lock()
 	h, running := t.held[known.TaskID]
 	t.mu.Unlock()
-	t.logger(task.Payload).Info("task offered again", "step", known.Step, "epoch", o.Lease.Epoch)
+	t.conf.Log.Info("task offered again", "task_id", known.TaskID, "correlation_id", task.Payload.CorrelationID, "step", known.Step, "epoch", o.Lease.Epoch)
 	if running {
 		h.epoch.Store(max(h.epoch.Load(), o.Lease.Epoch))
 		return nil
 	}
-	known, _ = t.journal.get(known.TaskID)
+	known, _ = t.conf.Journal.get(known.TaskID)
 	t.hold(ctx, known, false)
 	return nil
 }

@@ -73,8 +73,8 @@ func (x Executor) limit(p task.Payload, now time.Time) time.Duration {
 		return x.Limit(p, now)
 	}
 	row, _ := p.Type.Info()
-	if d := time.Duration(p.MaxRuntime) * time.Second; p.MaxRuntime > 0 && d < row.MaxRuntime {
-		return d
+	if p.MaxRuntime > 0 {
+		return min(time.Duration(p.MaxRuntime)*time.Second, row.MaxRuntime)
 	}
 	return row.MaxRuntime
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -66,18 +65,13 @@ func (e Entry) Task() (task.Payload, error) {
 }
 
 // Finish records the result in the entry.
-func (e *Entry) Finish(r task.Result) error {
+func (e *Entry) Finish(r task.Result) {
 	r.EnvelopeSHA256 = e.Digest
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	e.Step, e.Result, e.ResultSHA256, e.Memo = stepFinished, &r, text.SHA256Hex(data), nil
-	return nil
+	data, _ := json.Marshal(r) // an error fails the writing of the entry too
+	e.Step, e.Result, e.ResultSHA256, e.Memo = stepFinished, &r, schema.SHA256Hex(data), nil
 }
 
-// Verify checks a finished entry's result against its digest. Entries of an older
-// agent have none.
+// Verify checks a finished entry's result against its digest.
 func (e Entry) Verify() error {
 	if e.Step != stepFinished {
 		return nil
@@ -86,7 +80,7 @@ func (e Entry) Verify() error {
 		return errors.New("the entry is finished without a result")
 	}
 	data, err := json.Marshal(e.Result)
-	if err == nil && e.ResultSHA256 != "" && text.SHA256Hex(data) != e.ResultSHA256 {
+	if err == nil && schema.SHA256Hex(data) != e.ResultSHA256 {
 		err = errors.New("the result is not the one that was recorded")
 	}
 	return err
@@ -145,7 +139,7 @@ func OpenJournal(s disk.StateDir, log *slog.Logger) (*Journal, error) {
 		}
 		if err != nil {
 			log.Error("journal entry put aside", "file", name, "err", err.Error())
-			if err := s.Files.System().Rename(name, name+".bad"); err != nil {
+			if err := s.Rename(name, name+".bad"); err != nil {
 				return nil, err
 			}
 			continue
@@ -289,7 +283,7 @@ func (j *Journal) Prune(now time.Time) error {
 		if err := j.storeFloor(); err != nil {
 			return err
 		}
-		if err := j.state.Files.System().Remove(j.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := j.state.Remove(j.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		delete(j.entries, id)

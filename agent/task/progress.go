@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -13,13 +12,19 @@ import (
 // progress extends the task's lease periodically, and at once when another task
 // arrived, until the returned function is called. It ends the work when the control
 // plane cancels it.
-func (t *Runner) progress(ctx context.Context, h *heldTask, p task.Payload, cancel context.CancelCauseFunc) (stop func()) {
+func (t *Runner) progress(ctx context.Context, h *heldTask, cancel context.CancelCauseFunc) (stop func()) {
 	ctx, end := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for h.await(ctx, t.timing.Progress) == nil {
-			t.progressOnce(ctx, h, p, cancel)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-h.wake:
+			case <-time.After(t.conf.Timing.Progress):
+			}
+			t.progressOnce(ctx, h, cancel)
 		}
 	}()
 	return func() {
@@ -28,31 +33,23 @@ func (t *Runner) progress(ctx context.Context, h *heldTask, p task.Payload, canc
 	}
 }
 
-// await returns after d, at once when the task was woken, or with the context's
-// error.
-func (h *heldTask) await(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-h.wake:
-	case <-timer.C:
-	}
-	return nil
+// lostLease reports whether an answer means that the task is not this node's.
+func lostLease(err error) bool {
+	kind := schema.KindOf(err)
+	return kind == schema.KindLeaseLost || kind == schema.KindNotFound
 }
 
 // confirm asks whether a task that a former process accepted is still wanted,
 // before it changes anything on the node: the operation may have ended while the
 // agent was down. It retries until it gets an answer.
-func (t *Runner) confirm(ctx context.Context, h *heldTask, p task.Payload) error {
+func (t *Runner) confirm(ctx context.Context, h *heldTask) error {
 	if !h.resumed {
 		return nil
 	}
-	retry := wait.Backoff{Range: t.timing.Report}
+	retry := wait.Backoff{Range: t.conf.Timing.Report}
 	for {
-		a, err := t.api().Progress(ctx, p.TaskID, task.Progress{LeaseEpoch: h.epoch.Load(), Message: "resumed"}, p.CorrelationID)
-		switch kind := schema.KindOf(err); {
+		a, err := t.progressCall(ctx, h, task.Progress{LeaseEpoch: h.epoch.Load(), Message: "resumed"})
+		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err == nil && a.Cancel:
@@ -60,42 +57,36 @@ func (t *Runner) confirm(ctx context.Context, h *heldTask, p task.Payload) error
 		case err == nil:
 			h.pause(a.Paused)
 			return nil
-		case apierror.IsRemoved(err):
-			t.removed(err)
-		case kind == schema.KindLeaseLost || kind == schema.KindNotFound:
+		case lostLease(err):
 			return errLeaseLost
 		}
-		t.logger(p).Warn("task waits for the server before it is resumed", "err", err.Error())
+		h.log.Warn("task waits for the server before it is resumed", "err", err.Error())
 		if wait.Sleep(ctx, retry.Next()) != nil {
 			return context.Cause(ctx)
 		}
 	}
 }
 
-func (t *Runner) progressOnce(ctx context.Context, h *heldTask, p task.Payload, cancel context.CancelCauseFunc) {
+func (t *Runner) progressOnce(ctx context.Context, h *heldTask, cancel context.CancelCauseFunc) {
 	body := task.Progress{LeaseEpoch: h.epoch.Load()}
 	if m := h.note.Load(); m != nil {
 		body.Message = *m
 	}
-	a, err := t.api().Progress(ctx, p.TaskID, body, p.CorrelationID)
+	a, err := t.progressCall(ctx, h, body)
 	switch {
 	case ctx.Err() != nil:
-	case apierror.IsRemoved(err):
-		t.removed(err)
-	case schema.KindOf(err) == schema.KindLeaseLost, schema.KindOf(err) == schema.KindNotFound:
+	case lostLease(err):
 		if h.epoch.Load() == body.LeaseEpoch { // else a newer lease came meanwhile
-			t.logger(p).Warn("task lost its lease", "err", err.Error())
+			h.log.Warn("task lost its lease", "err", err.Error())
 			cancel(errLeaseLost)
 		}
 	case err != nil:
-		t.logger(p).Warn("task progress not delivered", "err", err.Error())
+		h.log.Warn("task progress not delivered", "err", err.Error())
 	case a.Cancel:
-		t.logger(p).Info("task canceled by the control plane")
+		h.log.Info("task canceled by the control plane")
 		cancel(errCanceled)
-	default:
-		if h.pause(a.Paused) {
-			t.logger(p).Info("task paused or unpaused by the control plane", "paused", a.Paused)
-		}
+	case h.pause(a.Paused):
+		h.log.Info("task paused or unpaused by the control plane", "paused", a.Paused)
 	}
 }
 
@@ -104,10 +95,7 @@ func (t *Runner) progressOnce(ctx context.Context, h *heldTask, p task.Payload, 
 func (h *heldTask) pause(on bool) (changed bool) {
 	changed = h.paused.Swap(on) != on
 	if changed {
-		select {
-		case h.turned <- struct{}{}:
-		default:
-		}
+		signal(h.turned)
 	}
 	return changed
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"time"
 
@@ -17,42 +18,37 @@ import (
 // run executes an accepted task and journals its result. It returns false when
 // the agent is stopping: then nothing was decided and the next start resumes.
 func (t *Runner) run(ctx context.Context, h *heldTask, e *Entry) bool {
-	p, err := e.Task()
-	if err != nil {
-		t.log.Error("cannot parse journal entry", "task_id", e.TaskID, "err", err.Error())
-		return false
-	}
-	log := t.logger(p)
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stopProgress := t.progress(work, h, p, cancel)
+	stopProgress := t.progress(work, h, cancel)
 	defer stopProgress()
 
 	slot := t.changes
-	if p.Effect == task.EffectRead {
+	if h.Effect == task.EffectRead {
 		slot = t.reads
 	}
 	var out any
-	said := &tail{}
-	started := t.now().UTC()
+	var err error
+	printed := &tail{}
+	started := t.conf.Local().UTC()
 	select {
 	case slot <- struct{}{}:
-		started = t.now().UTC()
-		if err = t.begin(work, h, p); err == nil {
-			out, err = t.execute(work, h, *e, said)
+		started = t.conf.Local().UTC()
+		if err = t.begin(work, h); err == nil {
+			out, err = t.execute(work, h, e.ClockOffset, printed)
 		}
 		<-slot
 	case <-work.Done():
 		err = context.Cause(work)
 	}
 	if ctx.Err() != nil && err != nil {
-		log.Info("task left for the next start", "type", string(p.Type))
+		h.log.Info("task left for the next start", "type", string(h.Type))
 		return false
 	}
 	r := resultOf(out, err)
-	r.OutputTail, r.StartedAt, r.FinishedAt = said.text(), started, t.now().UTC()
+	r.OutputTail, r.StartedAt, r.FinishedAt = printed.text(), started, t.conf.Local().UTC()
 	t.finish(e, r)
-	log.Info("task finished", "type", string(p.Type), "status", string(r.Status), "code", string(r.Code),
+	h.log.Info("task finished", "type", string(h.Type), "status", string(r.Status), "code", string(r.Code),
 		"detail", r.Message, "took", r.FinishedAt.Sub(r.StartedAt).String())
 	return true
 }
@@ -60,35 +56,29 @@ func (t *Runner) run(ctx context.Context, h *heldTask, e *Entry) bool {
 // finish records the result durably before it is reported. Where the disk fails, the
 // result is reported from memory and recorded when the disk accepts it.
 func (t *Runner) finish(e *Entry, r task.Result) {
-	err := e.Finish(r)
-	if err == nil {
-		err = t.journal.updateInMemory(e.TaskID, func(j *Entry) {
-			j.Step, j.Result, j.ResultSHA256, j.Memo = e.Step, e.Result, e.ResultSHA256, nil
-		})
-	}
-	if err != nil {
-		t.log.Error("task result not journaled", "task_id", e.TaskID, "err", err.Error())
+	e.Finish(r)
+	if err := t.conf.Journal.updateInMemory(e.TaskID, func(j *Entry) { j.Finish(r) }); err != nil {
+		t.conf.Log.Error("task result not journaled", "task_id", e.TaskID, "err", err.Error())
 	}
 }
 
 // begin returns when the task may begin: a resumed task is still wanted, and no task
 // is paused. Executors that check Task.Paused begin at once. A task that stays paused
 // until its envelope expires does not begin.
-func (t *Runner) begin(ctx context.Context, h *heldTask, p task.Payload) error {
-	if p.Effect == task.EffectRead {
+func (t *Runner) begin(ctx context.Context, h *heldTask) error {
+	if h.Effect == task.EffectRead {
 		return nil
 	}
-	if err := t.confirm(ctx, h, p); err != nil || t.execs[p.Type].Pauses {
+	if err := t.confirm(ctx, h); err != nil || t.conf.Executors[h.Type].Pauses {
 		return err
 	}
-	end := time.NewTimer(p.ExpiresAt.Sub(t.trusted()))
-	defer end.Stop()
+	end := time.After(h.ExpiresAt.Sub(t.conf.Trusted()))
 	for h.paused.Load() {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-end.C:
-			return schema.NewError(schema.KindTaskFailed, "the task was paused until %s, the end of its time", text.FormatTime(p.ExpiresAt))
+		case <-end:
+			return schema.NewError(schema.KindTaskFailed, "the task was paused until %s, the end of its time", text.FormatTime(h.ExpiresAt))
 		case <-h.turned:
 		}
 	}
@@ -96,26 +86,26 @@ func (t *Runner) begin(ctx context.Context, h *heldTask, p task.Payload) error {
 }
 
 // execute runs the executor under its time limit. A panic is an error.
-func (t *Runner) execute(ctx context.Context, h *heldTask, e Entry, said *tail) (out any, err error) {
-	p, err := e.Task()
-	if err != nil {
-		return nil, err
-	}
-	x := t.execs[p.Type]
-	ctx, cancel := context.WithTimeoutCause(ctx, x.limit(p, t.server()), errTimeLimit)
+func (t *Runner) execute(ctx context.Context, h *heldTask, offset *time.Duration, printed *tail) (out any, err error) {
+	x := t.conf.Executors[h.Type]
+	ctx, cancel := context.WithTimeoutCause(ctx, x.limit(h.Payload, t.conf.Server()), errTimeLimit)
 	defer cancel()
 	defer func() {
 		if r := recover(); r != nil {
-			t.logger(p).Error("executor panicked", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			err = schema.NewError(schema.KindInternal, "the executor of %s panicked", p.Type)
+			h.log.Error("executor panicked", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			err = schema.NewError(schema.KindInternal, "the executor of %s panicked", h.Type)
 		}
 	}()
-	task := t.view(h, p, e, said)
+	task := t.view(h, offset, printed)
 	if x.Folder {
-		if task.Dir, err = t.folders.make(p.TaskID); err != nil {
+		if task.Dir, err = makeFolder(t.conf.State, h.TaskID); err != nil {
 			return nil, schema.Wrap(schema.KindTaskFailed, err, "there is no working folder")
 		}
-		defer t.folders.remove(p.TaskID, t.log)
+		defer func() {
+			if err := os.RemoveAll(task.Dir); err != nil {
+				h.log.Warn("working folder is left behind", "err", err.Error())
+			}
+		}()
 	}
 	out, err = x.Run(ctx, task)
 	if err != nil && ctx.Err() != nil {
@@ -125,19 +115,19 @@ func (t *Runner) execute(ctx context.Context, h *heldTask, e Entry, said *tail) 
 }
 
 // view returns the executor's view of a task.
-func (t *Runner) view(h *heldTask, p task.Payload, e Entry, said *tail) Task {
+func (t *Runner) view(h *heldTask, offset *time.Duration, printed *tail) Task {
 	return Task{
-		Payload: p, ClockOffset: e.ClockOffset, Output: said, Paused: h.paused.Load,
+		Payload: h.Payload, ClockOffset: offset, Output: printed, Paused: h.paused.Load,
 		Note: func(m string) { h.note.Store(&m) },
 		Remember: func(v any) error {
 			memo, err := json.Marshal(v)
 			if err != nil {
 				return err
 			}
-			return t.journal.update(p.TaskID, func(j *Entry) { j.Memo = memo })
+			return t.conf.Journal.update(h.TaskID, func(j *Entry) { j.Memo = memo })
 		},
 		Recall: func(v any) (bool, error) {
-			j, ok := t.journal.get(p.TaskID)
+			j, ok := t.conf.Journal.get(h.TaskID)
 			if !ok || len(j.Memo) == 0 {
 				return false, nil
 			}

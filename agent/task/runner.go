@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
@@ -71,7 +73,7 @@ type Config struct {
 	Timing    Timing
 	State     disk.StateDir
 	API       func() API
-	// Removed is called when an answer says that the node is removed.
+	// Removed is called when an answer reports that the node is removed.
 	Removed func(error)
 	// Local is the clock of the node, Server the server's time as far as it is
 	// known, Trusted the time by which tasks are accepted.
@@ -82,16 +84,7 @@ type Config struct {
 // Runner accepts, runs and reports tasks. Every task it holds has one goroutine,
 // which Wait waits for.
 type Runner struct {
-	journal *Journal
-	execs   map[task.Type]Executor
-	api     func() API
-	removed func(error)
-	log     *slog.Logger
-	now     func() time.Time // local
-	server  func() time.Time
-	trusted func() time.Time
-	timing  Timing
-	folders folders
+	conf Config
 
 	changes chan struct{} // one token: the right to change the node
 	reads   chan struct{}
@@ -103,6 +96,8 @@ type Runner struct {
 
 // heldTask is a task of this process.
 type heldTask struct {
+	task.Payload
+	log     *slog.Logger
 	resumed bool
 	wake    chan struct{} // asks for a progress call at once
 	epoch   atomic.Int64
@@ -112,14 +107,22 @@ type heldTask struct {
 	named   bool          // a poll named it; guarded by Runner.mu
 }
 
+// signal puts a value into a channel of capacity one, unless there is one.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // NewRunner makes a runner and removes the working folders of a former process.
 func NewRunner(c Config) *Runner {
 	t := &Runner{
-		journal: c.Journal, execs: c.Executors, api: c.API, removed: c.Removed, log: c.Log,
-		now: c.Local, server: c.Server, trusted: c.Trusted, timing: c.Timing, folders: folders{c.State},
-		changes: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), held: map[string]*heldTask{},
+		conf: c, changes: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), held: map[string]*heldTask{},
 	}
-	t.folders.clear(t.log)
+	if err := os.RemoveAll(c.State.File(workFolder)); err != nil {
+		c.Log.Warn("working folders of a former agent are left behind", "err", err.Error())
+	}
 	return t
 }
 
@@ -136,7 +139,7 @@ func (t *Runner) wakeAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.held {
-		h.ask()
+		signal(h.wake)
 	}
 }
 
@@ -148,63 +151,64 @@ func (t *Runner) ReportProgressOf(ids []string) (fresh bool) {
 	defer t.mu.Unlock()
 	for _, id := range ids {
 		if h, ok := t.held[id]; ok {
-			h.ask()
+			signal(h.wake)
 			fresh, h.named = fresh || !h.named, true
 		}
 	}
 	return fresh
 }
 
-// ask makes the task's progress call due at once.
-func (h *heldTask) ask() {
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
-}
-
 // Resume continues with the tasks of a former process: finished tasks are reported,
 // accepted ones run again when that cannot do harm.
 func (t *Runner) Resume(ctx context.Context) {
-	for _, e := range t.journal.unreported() {
-		if e.Step == stepAccepted {
-			t.finalizeInterrupted(&e)
-		}
+	for _, e := range t.conf.Journal.unreported() {
 		t.hold(ctx, e, true)
 	}
 }
 
 // finalizeInterrupted handles an interrupted task. A task that must not run twice gets
 // a failed result, because its progress is unknown.
-func (t *Runner) finalizeInterrupted(e *Entry) {
-	p, err := e.Task() // it read when the journal was opened
-	x, known := t.execs[p.Type]
-	if err == nil && known && (p.Effect != task.EffectDestructive || x.Resumable) {
-		t.logger(p).Info("task resumed after a restart", "type", string(p.Type))
+func (t *Runner) finalizeInterrupted(h *heldTask, e *Entry) {
+	x, known := t.conf.Executors[h.Type]
+	if known && (h.Effect != task.EffectDestructive || x.Resumable) {
+		h.log.Info("task resumed after a restart", "type", string(h.Type))
 		return
 	}
-	t.logger(p).Error("task interrupted by a restart, outcome unknown", "type", string(p.Type))
+	h.log.Error("task interrupted by a restart, outcome unknown", "type", string(h.Type))
 	t.finish(e, task.Result{
-		Status: task.Failed, Code: schema.KindTaskFailed, StartedAt: e.AcceptedAt, FinishedAt: t.now().UTC(),
+		Status: task.Failed, Code: schema.KindTaskFailed, StartedAt: e.AcceptedAt, FinishedAt: t.conf.Local().UTC(),
 		Message: "outcome unknown: the agent restarted while this task ran, and it must not run twice",
 	})
 }
 
-// hold starts the task's goroutine: run when unfinished, then report. resumed
-// says that a former process accepted it.
+// hold starts the task's goroutine: run when unfinished, then report. resumed is
+// true for a task that a former process accepted.
 func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
-	h := &heldTask{resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
-	h.epoch.Store(e.LeaseEpoch)
-	t.mu.Lock()
-	if _, ok := t.held[e.TaskID]; ok {
-		t.mu.Unlock()
+	p, err := e.Task()
+	if err != nil {
+		t.conf.Log.Error("cannot parse journal entry", "task_id", e.TaskID, "err", err.Error())
 		return
 	}
-	t.held[e.TaskID] = h
+	h := &heldTask{
+		Payload: p, log: t.conf.Log.With("task_id", p.TaskID, "correlation_id", p.CorrelationID),
+		resumed: resumed, wake: make(chan struct{}, 1), turned: make(chan struct{}, 1),
+	}
+	h.epoch.Store(e.LeaseEpoch)
+	t.mu.Lock()
+	_, held := t.held[e.TaskID]
+	if !held {
+		t.held[e.TaskID] = h
+	}
 	t.mu.Unlock()
+	if held {
+		return
+	}
+	if resumed && e.Step == stepAccepted {
+		t.finalizeInterrupted(h, &e)
+	}
 	t.wg.Go(func() {
 		if e.Step == stepFinished || t.run(ctx, h, &e) {
-			if last := t.report(ctx, h, e); last {
+			if last := t.report(ctx, h, *e.Result); last {
 				return
 			}
 		}
@@ -218,7 +222,7 @@ func (t *Runner) release(ctx context.Context, taskID string) {
 	t.mu.Lock()
 	delete(t.held, taskID)
 	t.mu.Unlock()
-	if e, ok := t.journal.get(taskID); ok && e.Step == stepFinished && !e.Reported && ctx.Err() == nil {
+	if e, ok := t.conf.Journal.get(taskID); ok && e.Step == stepFinished && !e.Reported && ctx.Err() == nil {
 		t.hold(ctx, e, false)
 	}
 }
@@ -226,6 +230,20 @@ func (t *Runner) release(ctx context.Context, taskID string) {
 // Wait returns when every task's goroutine ended.
 func (t *Runner) Wait() { t.wg.Wait() }
 
-func (t *Runner) logger(p task.Payload) *slog.Logger {
-	return t.log.With("task_id", p.TaskID, "correlation_id", p.CorrelationID)
+// progressCall reports a task's progress and extends its lease.
+func (t *Runner) progressCall(ctx context.Context, h *heldTask, p task.Progress) (wire.ProgressResponse, error) {
+	a, err := t.conf.API().Progress(ctx, h.TaskID, p, h.CorrelationID)
+	if apierror.IsRemoved(err) {
+		t.conf.Removed(err)
+	}
+	return a, err
+}
+
+// resultCall posts a task's result.
+func (t *Runner) resultCall(ctx context.Context, taskID string, r task.Result, correlationID string) error {
+	err := t.conf.API().Result(ctx, taskID, r, correlationID)
+	if apierror.IsRemoved(err) {
+		t.conf.Removed(err)
+	}
+	return err
 }

@@ -1,7 +1,6 @@
 package task
 
 import (
-	"log/slog"
 	"os"
 	"sync"
 	"unicode/utf8"
@@ -14,31 +13,14 @@ import (
 // workFolder holds a folder for each task that runs programs.
 const workFolder = "work"
 
-// folders makes and removes tasks' working folders. They hold nothing that
-// outlives a task, so that they are removed past the FS interface.
-type folders struct{ state disk.StateDir }
-
-// make returns a new empty folder for the agent's user alone.
-func (f folders) make(taskID string) (string, error) {
-	dir := f.state.File(workFolder, taskID)
+// makeFolder returns a new empty folder for the agent's user alone. It contains
+// nothing that outlives a task, so that it is removed past the FS interface.
+func makeFolder(state disk.StateDir, taskID string) (string, error) {
+	dir := state.File(workFolder, taskID)
 	if err := os.RemoveAll(dir); err != nil {
 		return "", err
 	}
-	return dir, f.state.Files.System().MkdirAll(dir)
-}
-
-// remove removes a task's folder and its content.
-func (f folders) remove(taskID string, log *slog.Logger) {
-	if err := os.RemoveAll(f.state.File(workFolder, taskID)); err != nil {
-		log.Warn("working folder is left behind", "task_id", taskID, "err", err.Error())
-	}
-}
-
-// clear removes the folders of previous processes.
-func (f folders) clear(log *slog.Logger) {
-	if err := os.RemoveAll(f.state.File(workFolder)); err != nil {
-		log.Warn("working folders of a former agent are left behind", "err", err.Error())
-	}
+	return dir, state.MkdirAll(dir)
 }
 
 // tail keeps the last task.MaxOutputTail bytes of what is written to it. It is

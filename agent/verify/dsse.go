@@ -7,44 +7,25 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Reasons of a rejected document. Documents that come with a task add a prefix of
-// their own.
-const (
-	refusedTooLarge  = signed.ReasonTooLarge
-	refusedEnvelope  = signed.ReasonEnvelope
-	refusedType      = signed.ReasonPayloadType
-	refusedSignature = signed.ReasonSignature
-	refusedBody      = signed.ReasonBody
-	refusedVersion   = signed.ReasonVersion
-	refusedEnv       = signed.ReasonEnvironment
-)
-
-// Prefixes of the reasons.
+// Prefixes of the reasons for rejecting the documents that come with a task, and
+// verifier sets.
 const (
 	ofGrant    = "grant_"
 	ofGrantKey = "grant_key_"
 	ofSet      = "set_"
 )
 
-// document is a kind of signed document: its payload type, which is part of what
-// is signed, and the prefix of its reasons.
-type document struct{ payloadType, prefix string }
-
-func (d document) refuse(reason, format string, args ...any) error {
-	return refuse(d.prefix+reason, format, args...)
-}
-
-// read verifies that one of the keys signed the envelope as this kind of document,
-// and decodes the signed bytes strictly into v. It returns those bytes and the IDs
-// of the keys that signed them.
-func (d document) read(envelope []byte, keys []trust.VerifierKey, v any) (raw []byte, by []string, err error) {
-	raw, by, err = signed.Open(d.payloadType, envelope, keys)
+// open verifies that one of the keys signed the envelope as a document of the payload
+// type, and decodes the signed bytes strictly into v. It returns those bytes and the
+// IDs of the keys that signed them. Reasons of refusals get the prefix.
+func open(payloadType, prefix string, envelope []byte, keys []trust.VerifierKey, v any) (raw []byte, by []string, err error) {
+	raw, by, err = signed.Open(payloadType, envelope, keys)
 	if err != nil {
 		e := schema.AsError(err)
-		return nil, nil, d.refuse(e.Reason, "%s", e.Message)
+		return nil, nil, refuse(prefix+e.Reason, "%s", e.Message)
 	}
 	if err := schema.DecodeStrict(raw, wire.MaxBodyBytes, v); err != nil {
-		return nil, nil, d.refuse(refusedBody, "cannot parse the signed body: %v", err)
+		return nil, nil, refuse(prefix+signed.ReasonBody, "cannot parse the signed body: %v", err)
 	}
 	return raw, by, nil
 }

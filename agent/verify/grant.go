@@ -24,10 +24,6 @@ const (
 	refusedKeyTime   = ofGrantKey + refusedExpired
 )
 
-func grantDocument() document { return document{trust.LeasePayloadType, ofGrant} }
-
-func grantKeyDocument() document { return document{trust.LeaseKeyPayloadType, ofGrantKey} }
-
 // nonceBytes is the length of a poll's nonce.
 const nonceBytes = 16
 
@@ -38,35 +34,31 @@ func NewNonce() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// grant is a verified TaskGrant.
-type grant struct{ task.Grant }
-
 // grant verifies that the offer was made for this very poll and returns the time
 // against which the offer is checked: the grant's, or a later one.
-func (v Verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
+func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err error) {
 	var delegation trust.LeaseKey
-	_, signers, err := grantKeyDocument().read(o.GrantKey, v.Set.Accepted(time.Time{}), &delegation)
+	_, signers, err := open(trust.LeaseKeyPayloadType, ofGrantKey, o.GrantKey, v.Set.Accepted(time.Time{}), &delegation)
 	if err != nil {
-		return grant{}, time.Time{}, err
+		return g, now, err
 	}
 	key, err := v.delegate(delegation)
 	if err != nil {
-		return grant{}, time.Time{}, err
+		return g, now, err
 	}
-	var g grant
-	if _, _, err := grantDocument().read(o.Grant, []trust.VerifierKey{key}, &g.Grant); err != nil {
-		return grant{}, time.Time{}, err
+	if _, _, err := open(trust.LeasePayloadType, ofGrant, o.Grant, []trust.VerifierKey{key}, &g); err != nil {
+		return g, now, err
 	}
 	if err := v.mine(g); err != nil {
-		return grant{}, time.Time{}, err
+		return g, now, err
 	}
-	now := v.Clock.later(g.ServerTime)
+	now = v.Clock.later(g.ServerTime)
 	switch {
 	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
 		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
 			text.FormatTime(delegation.NotBefore), text.FormatTime(delegation.NotAfter), text.FormatTime(now))
 	case !slices.ContainsFunc(v.Set.Accepted(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
-		err = grantKeyDocument().refuse(refusedSignature, "the key that signed this is not in use at %s", text.FormatTime(now))
+		err = refuse(ofGrantKey+signed.ReasonSignature, "the key that signed this is not in use at %s", text.FormatTime(now))
 	case v.Set.Doc.Version > 0 && g.SetVersion == v.Set.Doc.Version && g.SetHash != v.Set.Hash:
 		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Doc.Version, v.Set.Hash, text.Truncate(g.SetHash))
 	}
@@ -82,11 +74,11 @@ func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 	public, err := base64.StdEncoding.Strict().DecodeString(d.Public)
 	switch {
 	case d.V != payloadVersion:
-		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedVersion, "version %d of the delegation is not known here", d.V)
+		return trust.VerifierKey{}, refuse(ofGrantKey+signed.ReasonVersion, "version %d of the delegation is not known here", d.V)
 	case d.Env != v.ID.Env:
-		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedEnv, "the delegation is for another environment")
+		return trust.VerifierKey{}, refuse(ofGrantKey+signed.ReasonEnvironment, "the delegation is for another environment")
 	case err != nil || len(public) != ed25519.PublicKeySize || d.KeyID == "":
-		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedBody, "the delegation names no key")
+		return trust.VerifierKey{}, refuse(ofGrantKey+signed.ReasonBody, "the delegation names no key")
 	case slices.ContainsFunc(v.Set.Keys, func(k signed.Key) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
 		return trust.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
 	}
@@ -94,12 +86,12 @@ func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 }
 
 // mine checks that a grant answers this poll of this node.
-func (v Verifier) mine(g grant) error {
+func (v Verifier) mine(g task.Grant) error {
 	switch {
 	case g.V != payloadVersion:
-		return grantDocument().refuse(refusedVersion, "version %d of the grant is not known here", g.V)
+		return refuse(ofGrant+signed.ReasonVersion, "version %d of the grant is not known here", g.V)
 	case g.Env != v.ID.Env:
-		return grantDocument().refuse(refusedEnv, "the grant is for another environment")
+		return refuse(ofGrant+signed.ReasonEnvironment, "the grant is for another environment")
 	case g.NodeID != v.ID.NodeID || g.Incarnation != v.ID.Incarnation:
 		return refuse(refusedGrantNode, "the grant is for another node or incarnation")
 	case v.Nonce == "" || g.Nonce != v.Nonce:
@@ -110,10 +102,10 @@ func (v Verifier) mine(g grant) error {
 
 // covers checks that the grant is of this task and lease, and that what the task
 // expects holds.
-func (g grant) covers(task Task, lease task.Lease) error {
-	p := task.Payload
+func covers(g task.Grant, t Task, lease task.Lease) error {
+	p := t.Payload
 	switch {
-	case g.TaskID != p.TaskID || g.EnvelopeSHA256 != task.Digest:
+	case g.TaskID != p.TaskID || g.EnvelopeSHA256 != t.Digest:
 		return refuse(refusedGranted, "the grant is of another task")
 	case g.LeaseEpoch != lease.Epoch:
 		return refuse(refusedEpoch, "the grant is of lease %d, the offer of %d", g.LeaseEpoch, lease.Epoch)

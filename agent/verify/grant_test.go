@@ -10,12 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // TestRejectBadGrants: each offer of the corpus is refused with its reason.
@@ -50,12 +49,12 @@ func TestGrantWithForkedSet(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	v := verifierFor(f)
-	v.Set.Doc.Version, v.Set.Hash = 2, text.SHA256Hex([]byte("mine"))
-	f.OnGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 2, text.SHA256Hex([]byte("other")) }
+	v.Set.Doc.Version, v.Set.Hash = 2, schema.SHA256Hex([]byte("mine"))
+	f.OnGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 2, schema.SHA256Hex([]byte("other")) }
 	o := f.OfferOf(f.Payload(task.WorkloadCordon, 1, nil), 1)
 	_, err := v.Verify(f.Granted(o, testNonce))
 	require.Equal(t, refusedSetFork, schema.AsError(err).Reason)
-	f.OnGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 1, text.SHA256Hex([]byte("older")) }
+	f.OnGrant = func(g *task.Grant) { g.SetVersion, g.SetHash = 1, schema.SHA256Hex([]byte("older")) }
 	_, err = v.Verify(f.Granted(o, testNonce))
 	require.NoError(t, err, "a replica that is behind")
 }
@@ -95,9 +94,9 @@ func TestRejectedGrantKeepsClock(t *testing.T) {
 	require.True(t, v.Clock.Now().IsZero())
 }
 
-// TestBitFlipsOfAnOffer: an offer with one bit changed anywhere, in envelope,
+// TestOfferBitFlips: an offer with one bit changed anywhere, in envelope,
 // grant or delegation, is the same task or none. Each byte is tried.
-func TestBitFlipsOfAnOffer(t *testing.T) {
+func TestOfferBitFlips(t *testing.T) {
 	t.Parallel()
 	f := agenttest.NewQuiet(t)
 	p := f.Payload(task.WorkloadCordon, 1, nil)
@@ -141,7 +140,7 @@ func TestOfferKnownTaskAfterExpiry(t *testing.T) {
 	v := verifierFor(f)
 	_, err := v.Verify(o)
 	require.Equal(t, refusedExpired, schema.AsError(err).Reason)
-	v.Known = func(taskID, digest string) bool { return taskID == p.TaskID && digest == text.SHA256Hex(f.Body(p)) }
+	v.Known = func(taskID, digest string) bool { return taskID == p.TaskID && digest == schema.SHA256Hex(f.Body(p)) }
 	_, err = v.Verify(o)
 	require.NoError(t, err)
 }
@@ -158,7 +157,7 @@ func FuzzDecode(f *testing.F) {
 	keys := []trust.VerifierKey{{State: trust.KeyActive, KeyID: "k1", Public: agenttest.PublicOf(key)}}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var p task.Payload
-		raw, _, err := taskDocument().read(agenttest.SignBytes(t, key, task.PayloadType, body), keys, &p)
+		raw, _, err := open(task.PayloadType, "", agenttest.SignBytes(t, key, task.PayloadType, body), keys, &p)
 		if err != nil {
 			return
 		}

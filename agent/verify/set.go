@@ -68,7 +68,7 @@ func (f storedSet) held(env string) (Set, error) {
 	case err != nil:
 		return Set{}, refuseSet(err)
 	case s.Doc.Env != env:
-		return Set{}, refuse(ofSet+refusedEnv, "the stored verifier set is for another environment")
+		return Set{}, refuse(ofSet+signed.ReasonEnvironment, "the stored verifier set is for another environment")
 	case s.Ref() != ref:
 		return Set{}, refuse(refusedSetFork, "the stored verifier set has changed")
 	}

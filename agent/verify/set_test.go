@@ -14,19 +14,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/trust/signed"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // opened is the trust of a node with a bundle, over a state folder.
 func opened(c *agenttest.Chain, dir string, bundle trust.TaskTrust) (*SetStore, *agenttest.LogBuffer) {
 	c.T.Helper()
 	log := &agenttest.LogBuffer{}
-	r, err := OpenSets(disk.StateDir{Path: dir}, c.F.ID.Env, bundle, &Clock{local: time.Now}, wait.Range{Min: time.Millisecond, Max: 20 * time.Millisecond}, slog.New(slog.NewJSONHandler(log, nil)))
+	r, err := OpenSets(disk.At(dir), c.F.ID.Env, bundle, &Clock{local: time.Now}, wait.Range{Min: time.Millisecond, Max: 20 * time.Millisecond}, slog.New(slog.NewJSONHandler(log, nil)))
 	require.NoError(c.T, err)
 	return r, log
 }
@@ -98,23 +98,23 @@ func TestRejectBadSets(t *testing.T) {
 		"withheld": {refusedSetHeld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			return nil, trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"without the root": {ofSet + refusedSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"without the root": {ofSet + signed.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.Keys[1], ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"without the active key": {ofSet + refusedSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"without the active key": {ofSet + signed.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"by the key before the active one": {ofSet + refusedSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"by the key before the active one": {ofSet + signed.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}, agenttest.EdSigner{Key: c.Keys[0], ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"other environment": {ofSet + refusedEnv, changedSet(func(d *trust.VerifierSetDoc) { d.Env = "prod" })},
-		"no end":            {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
-		"no active key":     {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
-		"a key twice":       {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
-		"a key of no state": {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) {
+		"other environment": {ofSet + signed.ReasonEnvironment, changedSet(func(d *trust.VerifierSetDoc) { d.Env = "prod" })},
+		"no end":            {ofSet + signed.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
+		"no active key":     {ofSet + signed.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
+		"a key twice":       {ofSet + signed.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
+		"a key of no state": {ofSet + signed.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) {
 			d.Keys = append(d.Keys, trust.VerifierSetKey{KeyID: "x", Public: base64.StdEncoding.EncodeToString(make([]byte, 32)), State: "root"})
 		})},
 	} {
@@ -163,34 +163,39 @@ func TestAcceptHigherEpoch(t *testing.T) {
 			body, err := json.Marshal(d)
 			require.NoError(t, err)
 			doc := agenttest.SignWith(t, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""})
-			r.Follow(t.Context(), trust.VerifierSetRef{Version: version, Hash: text.SHA256Hex(body)}, func(context.Context, int64) (trust.VerifierSets, error) {
+			r.Follow(t.Context(), trust.VerifierSetRef{Version: version, Hash: schema.SHA256Hex(body)}, func(context.Context, int64) (trust.VerifierSets, error) {
 				return trust.VerifierSets{Sets: []json.RawMessage{doc}}, nil
 			})
-			require.Equal(t, text.SHA256Hex(body), r.Current().Hash)
+			require.Equal(t, schema.SHA256Hex(body), r.Current().Hash)
 			r.Follow(t.Context(), c.Floor(2), c.Source)
-			require.Equal(t, text.SHA256Hex(body), r.Current().Hash, "the lower epoch comes back")
+			require.Equal(t, schema.SHA256Hex(body), r.Current().Hash, "the lower epoch comes back")
 			again, _ := opened(c, dir, c.Bundle(1))
 			require.Equal(t, version, again.Current().Doc.Version)
 		})
 	}
 }
 
+// fullDisk creates no file.
+type fullDisk struct{ disk.OS }
+
+func (fullDisk) Create(string) (disk.File, error) { return nil, syscall.ENOSPC }
+
 // TestStoreSetBeforeUse: a set that cannot be stored is not used.
 func TestStoreSetBeforeUse(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
 	r, _ := opened(c, t.TempDir(), c.Bundle(0))
-	r.state.Files.FS = &agenttest.HookDisk{OnCreate: func(string) (disk.File, error) { return nil, syscall.ENOSPC }}
+	r.state.FS = fullDisk{}
 	r.Follow(t.Context(), c.Floor(1), c.Source)
 	require.Zero(t, r.Current().Doc.Version)
-	r.state.Files.FS = nil
+	r.state.FS = disk.OS{}
 	_, err := r.Newest(t.Context(), c.Source)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), r.Current().Doc.Version)
 }
 
-// TestSetTornSetAside and walked again.
-func TestSetTornSetAside(t *testing.T) {
+// TestTornSetPutAside: an unreadable set is put aside and loaded again.
+func TestTornSetPutAside(t *testing.T) {
 	t.Parallel()
 	c := agenttest.NewChain(t, agenttest.NewQuiet(t))
 	dir := t.TempDir()

@@ -54,7 +54,7 @@ func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock,
 	}
 	if err != nil {
 		log.Error("stored verifier set put aside, the bundle's keys are used", "err", err.Error())
-		if err := s.Files.System().Rename(s.File(setFile), s.File(setFile+".bad")); err != nil {
+		if err := s.Rename(s.File(setFile), s.File(setFile+".bad")); err != nil {
 			return nil, err
 		}
 		r.set = Set{}
@@ -122,12 +122,12 @@ func (r *SetStore) Follow(ctx context.Context, named trust.VerifierSetRef, sets 
 	}
 	r.walking.Lock()
 	defer r.walking.Unlock()
-	now := r.Clock.local()
-	if r.missed == named && (r.retryAt.Left(now) > 0 || len(r.rootKeys()) == 0) {
+	now, rootless := r.Clock.local(), len(r.rootKeys()) == 0
+	if r.missed == named && (r.retryAt.Left(now) > 0 || rootless) {
 		return
 	}
-	if len(r.rootKeys()) == 0 {
-		r.missed = named
+	r.missed = named
+	if rootless {
 		r.log.Warn("cannot load a newer verifier set: the bundle of this node names no root key", "held", cur.Doc.Version,
 			"shown", named.Version, "next", "issue a new bundle for this node")
 		return
@@ -137,12 +137,11 @@ func (r *SetStore) Follow(ctx context.Context, named trust.VerifierSetRef, sets 
 		err = r.reached(named)
 	}
 	if err == nil || ctx.Err() != nil {
-		r.missed, r.retryAt = trust.VerifierSetRef{}, wait.Timer{}
+		r.missed = trust.VerifierSetRef{}
 		r.retry.Reset()
 		return
 	}
 	wait := r.retry.Next()
-	r.missed = named
 	r.retryAt.Set(now, wait)
 	r.log.Error("cannot load a verifier set, the one in use is kept", "reason", schema.AsError(err).Reason, "err", err.Error(),
 		"held", r.Current().Doc.Version, "shown", named.Version, "retry_in", wait.String())
@@ -221,35 +220,4 @@ func (r *SetStore) WarnExpired(at time.Time) {
 	r.loud = at
 	r.log.Error("verifier set has expired and the server has no newer one: destructive tasks are refused",
 		"version", r.set.Doc.Version, "expires_at", r.set.Doc.ExpiresAt, "now", text.FormatTime(at))
-}
-
-// Now is zero before anything was named.
-func (c *Clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.reading()
-}
-
-func (c *Clock) reading() time.Time {
-	if c.sent.IsZero() {
-		return time.Time{}
-	}
-	return c.sent.Add(max(c.local().Sub(c.at), 0))
-}
-
-// later is the time now by a server's time: it never goes back.
-func (c *Clock) later(sent time.Time) time.Time {
-	if now := c.Now(); now.After(sent) {
-		return now
-	}
-	return sent
-}
-
-// observe takes the time of a verified grant.
-func (c *Clock) observe(sent time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := c.reading(); now.Before(sent) {
-		c.sent, c.at = sent, c.local()
-	}
 }

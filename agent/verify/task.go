@@ -7,11 +7,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Reasons of KindTaskRefused, beside those of its documents (dsse.go), of its
-// grant (grant.go) and of verifier sets (sets.go).
+// Reasons of KindTaskRefused, beside those of package signed, of its
+// grant (grant.go) and of verifier sets (set.go).
 const (
 	refusedNode        = "other_node"
 	refusedIncarn      = "other_incarnation"
@@ -33,9 +34,6 @@ const (
 	// control plane: the node's own does not count.
 	notBeforeSkew = 5 * time.Minute
 )
-
-// taskDocument is the kind of a signed task.
-func taskDocument() document { return document{payloadType: task.PayloadType} }
 
 // Verifier decides which offers are tasks for this node. It belongs to one poll.
 type Verifier struct {
@@ -76,18 +74,18 @@ func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {
 	if task.Payload.TaskID != o.TaskID {
 		return Task{}, refuse(refusedID, "the offer names task %q, the signed body %q", text.Truncate(o.TaskID), task.Payload.TaskID)
 	}
-	return task, g.covers(task, o.Lease)
+	return task, covers(g, task, o.Lease)
 }
 
 // check verifies a task's envelope as of a time of the server, then parses its
 // body once and strictly.
 func (v Verifier) check(envelope []byte, now time.Time) (Task, error) {
 	var p task.Payload
-	raw, _, err := taskDocument().read(envelope, v.Set.Accepted(now), &p)
+	raw, _, err := open(task.PayloadType, "", envelope, v.Set.Accepted(now), &p)
 	if err != nil {
 		return Task{}, err
 	}
-	task := Task{Payload: p, Raw: raw, Digest: text.SHA256Hex(raw), At: now}
+	task := Task{Payload: p, Raw: raw, Digest: schema.SHA256Hex(raw), At: now}
 	if err := v.admit(p); err != nil {
 		return Task{}, err
 	}
@@ -102,9 +100,9 @@ func (v Verifier) admit(p task.Payload) error {
 	row, known := p.Type.Info()
 	switch {
 	case p.V != payloadVersion:
-		return refuse(refusedVersion, "version %d of the task format is not known here", p.V)
+		return refuse(signed.ReasonVersion, "version %d of the task format is not known here", p.V)
 	case p.Env != v.ID.Env:
-		return refuse(refusedEnv, "the task is for another environment")
+		return refuse(signed.ReasonEnvironment, "the task is for another environment")
 	case p.NodeID != v.ID.NodeID:
 		return refuse(refusedNode, "the task is for another node")
 	case p.Incarnation != v.ID.Incarnation:
@@ -116,8 +114,8 @@ func (v Verifier) admit(p task.Payload) error {
 	case p.TypeVersion != typeVersion:
 		return refuse(refusedTypeVersion, "version %d of %s is not known here", p.TypeVersion, p.Type)
 	case p.Effect != row.Effect:
-		return refuse(refusedEffect, "the effect of %s is %s, the task says %q", p.Type, row.Effect, text.Truncate(string(p.Effect)))
-	case p.ParamsSHA256 != text.SHA256Hex(p.Params):
+		return refuse(refusedEffect, "the effect of %s is %s, not %q", p.Type, row.Effect, text.Truncate(string(p.Effect)))
+	case p.ParamsSHA256 != schema.SHA256Hex(p.Params):
 		return refuse(refusedParamsSum, "the params are not those of the digest")
 	case p.MinSetVersion > v.Set.Doc.Version:
 		return refuse(refusedSetBehind, "the task requires verifier set %d, this node has %d", p.MinSetVersion, v.Set.Doc.Version)

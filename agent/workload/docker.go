@@ -20,28 +20,23 @@ import (
 // command. Stop first removes the container's restart policy, so that
 // the daemon does not restart it, and then sends the container's own stop signal.
 type dockerDriver struct {
+	program
 	label string
 	state disk.StateDir
-	watch watch
-	// docker defaults to the one on PATH.
-	docker string
 
 	mu sync.Mutex
 	// asked is when a container, by id, was asked to stop; durable before it is.
 	asked map[string]time.Time
 }
 
-func newDockerDriver(label string, s disk.StateDir, w watch) (*dockerDriver, error) {
-	d := &dockerDriver{label: label, state: s, watch: w, asked: map[string]time.Time{}}
-	_, err := disk.ReadJSON(d.file(), &d.asked)
+// NewDocker makes the driver of labeled containers.
+func NewDocker(c Config) (Driver, error) {
+	d := &dockerDriver{program: program{"docker", c.Changed, c.Log}, label: c.Label, state: c.State, asked: map[string]time.Time{}}
+	_, err := d.state.ReadJSON(d.file(), &d.asked)
 	return d, err
 }
 
 func (d *dockerDriver) file() string { return d.state.File("docker-stops.json") }
-
-func (d *dockerDriver) run(ctx context.Context, args ...string) (string, error) {
-	return runCommand(ctx, cmp.Or(d.docker, "docker"), args...)
-}
 
 // container is a line of docker ps in JSON.
 type container struct {
@@ -56,20 +51,17 @@ func (d *dockerDriver) ps(ctx context.Context) ([]container, error) {
 		return nil, err
 	}
 	var list []container
-	for line := range strings.Lines(out) {
-		if strings.TrimSpace(line) == "" {
-			continue
-		}
+	for dec := json.NewDecoder(strings.NewReader(out)); dec.More(); {
 		var c container
-		if err := json.Unmarshal([]byte(line), &c); err != nil || c.ID == "" || c.Names == "" {
-			return nil, fmt.Errorf("docker ps says something unexpected: %q", text.Truncate(line))
+		if err := dec.Decode(&c); err != nil || c.ID == "" || c.Names == "" {
+			return nil, fmt.Errorf("unexpected output of docker ps: %q", text.Truncate(out))
 		}
 		list = append(list, c)
 	}
 	return list, nil
 }
 
-// List implements Workloads.
+// List implements Driver.
 func (d *dockerDriver) List(ctx context.Context) ([]task.Workload, error) {
 	running, err := d.ps(ctx)
 	if err != nil {
@@ -88,7 +80,7 @@ func (d *dockerDriver) List(ctx context.Context) ([]task.Workload, error) {
 	return list, nil
 }
 
-// Stop implements Workloads.
+// Stop implements Driver.
 func (d *dockerDriver) Stop(ctx context.Context, name string) error {
 	c, ok, err := d.find(ctx, name)
 	if err != nil || !ok {
@@ -109,7 +101,7 @@ func (d *dockerDriver) Stop(ctx context.Context, name string) error {
 	return err
 }
 
-// Kill implements Workloads.
+// Kill implements Driver.
 func (d *dockerDriver) Kill(ctx context.Context, name string) error {
 	c, ok, err := d.find(ctx, name)
 	if err != nil || !ok {
@@ -119,8 +111,8 @@ func (d *dockerDriver) Kill(ctx context.Context, name string) error {
 	return err
 }
 
-// Run implements Workloads.
-func (d *dockerDriver) Run(ctx context.Context) { d.watch.run(ctx, d.List) }
+// Run implements Driver.
+func (d *dockerDriver) Run(ctx context.Context) { d.watch(ctx, d.List) }
 
 func (d *dockerDriver) find(ctx context.Context, name string) (c container, ok bool, err error) {
 	running, err := d.ps(ctx)
@@ -160,6 +152,6 @@ func (d *dockerDriver) forget(running []container) {
 		return
 	}
 	if err := d.state.WriteJSON(d.file(), d.asked); err != nil {
-		d.watch.log.Warn("docker stop marks not stored", "err", err.Error())
+		d.log.Warn("docker stop marks not stored", "err", err.Error())
 	}
 }

@@ -66,16 +66,6 @@ type Config struct {
 // NewNone makes the driver of a node whose workloads the agent does not manage.
 func NewNone(Config) (Driver, error) { return Unmanaged{}, nil }
 
-// NewSystemd makes the driver of a systemd slice.
-func NewSystemd(c Config) (Driver, error) {
-	return &systemdDriver{slice: c.Slice, watch: watch{c.Changed, c.Log}}, nil
-}
-
-// NewDocker makes the driver of labeled containers.
-func NewDocker(c Config) (Driver, error) {
-	return newDockerDriver(c.Label, c.State, watch{c.Changed, c.Log})
-}
-
 // Timings of the drivers that ask another program.
 const (
 	watchEvery     = 15 * time.Second
@@ -83,14 +73,27 @@ const (
 	commandBytes   = 4 << 20
 )
 
-// watch polls a list that has no change events.
-type watch struct {
+// program is the command of a driver. Its list has no change events and is polled.
+type program struct {
+	path    string
 	changed func()
 	log     *slog.Logger
 }
 
-// run lists at intervals until ctx ends.
-func (w watch) run(ctx context.Context, list func(context.Context) ([]task.Workload, error)) {
+// run runs the program with a bounded time and output, and returns its output. An
+// error carries its error output.
+func (p program) run(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	out, complaint, err := command.Runner{}.Run(ctx, commandBytes, p.path, args...)
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", p.path, args[0], err, text.Sanitize(text.Truncate(strings.TrimSpace(complaint))))
+	}
+	return out, nil
+}
+
+// watch lists at intervals until ctx ends, and reports changes.
+func (p program) watch(ctx context.Context, list func(context.Context) ([]task.Workload, error)) {
 	var last []task.Workload
 	for {
 		now, err := list(ctx)
@@ -98,27 +101,15 @@ func (w watch) run(ctx context.Context, list func(context.Context) ([]task.Workl
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			w.log.Warn("cannot list workloads", "err", err.Error())
+			p.log.Warn("cannot list workloads", "err", err.Error())
 		case !slices.Equal(last, now):
 			last = now
-			w.changed()
+			p.changed()
 		}
 		if wait.Sleep(ctx, watchEvery) != nil {
 			return
 		}
 	}
-}
-
-// runCommand runs a program with a bounded time and output, and returns what it
-// wrote. An error carries its error output.
-func runCommand(ctx context.Context, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	out, complaint, err := command.Runner{}.Run(ctx, commandBytes, name, args...)
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, text.Sanitize(text.Truncate(strings.TrimSpace(complaint))))
-	}
-	return out, nil
 }
 
 // sortWorkloads orders a list by name.
@@ -129,14 +120,14 @@ func sortWorkloads(list []task.Workload) {
 // Unmanaged is the driver of a node whose work the agent does not manage.
 type Unmanaged struct{}
 
-// List implements Workloads.
+// List implements Driver.
 func (Unmanaged) List(context.Context) ([]task.Workload, error) { return []task.Workload{}, nil }
 
-// Stop implements Workloads.
+// Stop implements Driver.
 func (Unmanaged) Stop(context.Context, string) error { return nil }
 
-// Kill implements Workloads.
+// Kill implements Driver.
 func (Unmanaged) Kill(context.Context, string) error { return nil }
 
-// Run implements Workloads.
+// Run implements Driver.
 func (Unmanaged) Run(ctx context.Context) { <-ctx.Done() }

@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/agenttest"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 // calls reads what a stand-in program was called with.
@@ -65,7 +65,7 @@ func TestSystemdDriver(t *testing.T) {
 	path := standIn(t, `case "$1" in show) cat <<'END'
 `+units+`END
 ;; esac`)
-	d := &systemdDriver{slice: DefaultSlice, systemctl: path}
+	d := &systemdDriver{program{path: path}, DefaultSlice}
 	list, err := d.List(t.Context())
 	require.NoError(t, err)
 	since := time.Unix(1714730400, 0).UTC()
@@ -81,7 +81,7 @@ func TestSystemdDriver(t *testing.T) {
 
 func TestSystemdDriverFails(t *testing.T) {
 	t.Parallel()
-	d := &systemdDriver{slice: DefaultSlice, systemctl: agenttest.Stub(t, "echo 'System has not been booted with systemd' >&2; exit 1")}
+	d := &systemdDriver{program{path: agenttest.Stub(t, "echo 'System has not been booted with systemd' >&2; exit 1")}, DefaultSlice}
 	_, err := d.List(t.Context())
 	require.ErrorContains(t, err, "has not been booted")
 	require.Error(t, d.Stop(t.Context(), "x"))
@@ -95,15 +95,17 @@ esac`
 
 func dockerWith(t *testing.T, path string, s disk.StateDir) *dockerDriver {
 	t.Helper()
-	d, err := newDockerDriver(DefaultLabel, s, watch{func() {}, slog.New(slog.DiscardHandler)})
+	made, err := NewDocker(Config{Label: DefaultLabel, State: s, Changed: func() {}, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	d.docker = path
+	d, ok := made.(*dockerDriver)
+	require.True(t, ok)
+	d.path = path
 	return d
 }
 
 func TestDockerDriver(t *testing.T) {
 	t.Parallel()
-	path, s := standIn(t, dockerAnswers), disk.StateDir{Path: t.TempDir()}
+	path, s := standIn(t, dockerAnswers), disk.At(t.TempDir())
 	d := dockerWith(t, path, s)
 	list, err := d.List(t.Context())
 	require.NoError(t, err)
@@ -136,10 +138,10 @@ func TestDockerDriver(t *testing.T) {
 
 func TestDockerDriverFails(t *testing.T) {
 	t.Parallel()
-	d := dockerWith(t, agenttest.Stub(t, "echo 'Cannot connect to the Docker daemon' >&2; exit 1"), disk.StateDir{Path: t.TempDir()})
+	d := dockerWith(t, agenttest.Stub(t, "echo 'Cannot connect to the Docker daemon' >&2; exit 1"), disk.At(t.TempDir()))
 	_, err := d.List(t.Context())
 	require.ErrorContains(t, err, "Cannot connect")
-	d = dockerWith(t, agenttest.Stub(t, "echo nonsense"), disk.StateDir{Path: t.TempDir()})
+	d = dockerWith(t, agenttest.Stub(t, "echo nonsense"), disk.At(t.TempDir()))
 	_, err = d.List(t.Context())
 	require.ErrorContains(t, err, "unexpected")
 }
@@ -150,8 +152,8 @@ func TestWatch(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		changes, n := 0, 0
 		answers := [][]task.Workload{nil, nil, {{Name: "a"}}, {{Name: "a"}}, nil, {{Name: "a", Stopping: true}}}
-		w := watch{func() { changes++ }, slog.New(slog.DiscardHandler)}
-		w.run(ctx, func(context.Context) ([]task.Workload, error) {
+		p := program{changed: func() { changes++ }, log: slog.New(slog.DiscardHandler)}
+		p.watch(ctx, func(context.Context) ([]task.Workload, error) {
 			n++
 			if n == len(answers) {
 				cancel()

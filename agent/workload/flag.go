@@ -12,7 +12,7 @@ type CordonFlag struct {
 	mu       sync.Mutex
 	state    disk.StateDir
 	cordoned bool
-	// changed is called after the cordon changed.
+	// changed is called after the cordon changed. It must not block.
 	changed func()
 }
 
@@ -42,16 +42,14 @@ func (f *CordonFlag) Cordoned() bool {
 // nothing.
 func (f *CordonFlag) Set(on bool) error {
 	f.mu.Lock()
-	was, err := f.cordoned, error(nil)
-	if was != on {
-		err = f.state.WriteJSON(f.state.File("cordon.json"), cordonFile{Cordoned: on, Since: time.Now().UTC()})
+	defer f.mu.Unlock()
+	if f.cordoned == on {
+		return nil
 	}
-	if err == nil {
-		f.cordoned = on
+	if err := f.state.WriteJSON(f.state.File("cordon.json"), cordonFile{Cordoned: on, Since: time.Now().UTC()}); err != nil {
+		return err
 	}
-	f.mu.Unlock()
-	if err == nil && was != on {
-		f.changed()
-	}
-	return err
+	f.cordoned = on
+	f.changed()
+	return nil
 }

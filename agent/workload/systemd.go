@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -15,17 +14,16 @@ import (
 // running job. A unit's own TimeoutStopSec may end it by force
 // before the drain's deadline.
 type systemdDriver struct {
+	program
 	slice string
-	watch watch
-	// systemctl defaults to the one on PATH.
-	systemctl string
 }
 
-func (d *systemdDriver) run(ctx context.Context, args ...string) (string, error) {
-	return runCommand(ctx, cmp.Or(d.systemctl, "systemctl"), args...)
+// NewSystemd makes the driver of a systemd slice.
+func NewSystemd(c Config) (Driver, error) {
+	return &systemdDriver{program{"systemctl", c.Changed, c.Log}, c.Slice}, nil
 }
 
-// List implements Workloads.
+// List implements Driver.
 func (d *systemdDriver) List(ctx context.Context) ([]task.Workload, error) {
 	out, err := d.run(ctx, "show", "--type=service,scope", "--timestamp=unix", "--no-pager",
 		"--property=Id,Slice,ActiveState,ActiveEnterTimestamp", "*")
@@ -54,28 +52,27 @@ func (d *systemdDriver) holds(slice string) bool {
 	return slice == d.slice || strings.HasPrefix(slice, strings.TrimSuffix(d.slice, ".slice")+"-")
 }
 
-// Stop implements Workloads.
+// Stop implements Driver.
 func (d *systemdDriver) Stop(ctx context.Context, name string) error {
 	_, err := d.run(ctx, "stop", "--no-block", "--", name)
 	return err
 }
 
-// Kill implements Workloads.
+// Kill implements Driver.
 func (d *systemdDriver) Kill(ctx context.Context, name string) error {
 	_, err := d.run(ctx, "kill", "--signal=SIGKILL", "--", name)
 	return err
 }
 
-// Run implements Workloads.
-func (d *systemdDriver) Run(ctx context.Context) { d.watch.run(ctx, d.List) }
+// Run implements Driver.
+func (d *systemdDriver) Run(ctx context.Context) { d.watch(ctx, d.List) }
 
 // properties reads KEY=value lines.
 func properties(block string) map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(block) {
-		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
-			m[k] = v
-		}
+		k, v, _ := strings.Cut(strings.TrimSpace(line), "=")
+		m[k] = v
 	}
 	return m
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Runner runs programs for a task: in its folder, each in a process group of
-// its own that ends with the context, with what they print kept for the
-// operator. The zero value runs them where the agent is and keeps nothing.
+// its own that is killed when the context ends, and copies their output to Output.
+// The zero value runs them in the agent's folder and copies nothing.
 type Runner struct {
 	Dir    string
 	Output io.Writer
@@ -26,7 +26,7 @@ func (p Runner) Run(ctx context.Context, limit int, name string, args ...string)
 	cmd.Dir, cmd.Env = p.Dir, childEnv()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
-		err := signalGroup(cmd.Process.Pid, syscall.SIGKILL)
+		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		if errors.Is(err, syscall.ESRCH) {
 			return os.ErrProcessDone
 		}
@@ -56,18 +56,6 @@ func (l *limited) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
-}
-
-// errBadPID refuses a pid whose signal would reach unrelated processes: kill(2)
-// reads 0 and -1 as "many".
-var errBadPID = errors.New("not the pid of a program")
-
-// signalGroup signals the process group of a program.
-func signalGroup(pid int, sig syscall.Signal) error {
-	if pid <= 1 {
-		return errBadPID
-	}
-	return syscall.Kill(-pid, sig)
 }
 
 // childEnv is the environment of programs that the agent starts: never the

@@ -1,34 +1,41 @@
 package disk
 
 import (
-	"os"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"path/filepath"
 )
 
-// Modes of the agent's files: only its own user reads its state.
-const (
-	privateFile = 0o600
-	privateDir  = 0o700
-)
-
-// Files writes files so that a reader, after any crash, finds the old content or
-// the new and never a part. The zero value uses the operating system.
-type Files struct {
-	// FS defaults to OS.
-	FS FS
+// StateDir is the agent's state folder and the file system that it is on.
+type StateDir struct {
+	Path string
+	FS
 }
 
-// System is the file system below.
-func (d Files) System() FS {
-	if d.FS == nil {
-		return OS{}
+// At is a folder of the operating system's file system.
+func At(path string) StateDir { return StateDir{Path: path, FS: OS{}} }
+
+// File is a path in the folder.
+func (s StateDir) File(parts ...string) string {
+	return filepath.Join(append([]string{s.Path}, parts...)...)
+}
+
+// Ensure creates the state folder and the named folders in it.
+func (s StateDir) Ensure(folders ...string) error {
+	for _, d := range append([]string{""}, folders...) {
+		if err := s.MkdirAll(s.File(d)); err != nil {
+			return fmt.Errorf("creating the state folder: %w", err)
+		}
 	}
-	return d.FS
+	return nil
 }
 
 // Put writes and syncs a new file at path.
-func (d Files) Put(path string, data []byte) error {
-	f, err := d.System().Create(path)
+func (s StateDir) Put(path string, data []byte) error {
+	f, err := s.Create(path)
 	if err != nil {
 		return err
 	}
@@ -36,32 +43,56 @@ func (d Files) Put(path string, data []byte) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	return errors.Join(err, f.Close())
 }
 
-// Write replaces path by data: staged file, fsync, rename, fsync of the folder.
-// On an error before the rename nothing stays behind and path is untouched.
-func (d Files) Write(path string, data []byte) error {
+// Write replaces path by data: staged file, fsync, rename, fsync of the folder. A
+// reader finds the old content or the new after any crash, and never a part. On an
+// error before the rename nothing stays behind and path is untouched.
+func (s StateDir) Write(path string, data []byte) error {
 	tmp := path + ".tmp"
-	if err := d.Put(tmp, data); err != nil {
-		d.System().Remove(tmp) //nolint:errcheck // best effort; the write's error is the one to report
+	if err := s.Put(tmp, data); err != nil {
+		s.Remove(tmp) //nolint:errcheck // best effort; the write's error is the one to report
 		return err
 	}
-	if err := d.System().Rename(tmp, path); err != nil {
+	if err := s.Rename(tmp, path); err != nil {
 		return err
 	}
-	return d.System().SyncDir(filepath.Dir(path))
+	return s.SyncDir(filepath.Dir(path))
 }
 
-// syncDir makes renames and removals in dir durable.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
+// Replace writes path unless it contains data already. It makes the folder if there
+// is none.
+func (s StateDir) Replace(path string, data []byte) error {
+	if old, err := s.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := s.MkdirAll(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return s.Write(path, data)
+}
+
+// WriteJSON durably replaces a state file.
+func (s StateDir) WriteJSON(path string, v any) error {
+	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // read only
-	return f.Sync()
+	return s.Write(path, data)
+}
+
+// ReadJSON reads a state file; ok is false when there is none.
+func (s StateDir) ReadJSON(path string, v any) (ok bool, err error) {
+	data, err := s.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	return true, nil
 }

@@ -7,6 +7,12 @@ import (
 	"os"
 )
 
+// Modes of the agent's files: only its own user reads its state.
+const (
+	privateFile = 0o600
+	privateDir  = 0o700
+)
+
 // FS is the part of a file system that the agent writes through. Each method
 // that changes something is a step at which a disk may fail or a machine stop;
 // the agent's state is whole after any of them.
@@ -82,4 +88,10 @@ func (OS) Wipe(path string) error {
 }
 
 // SyncDir implements FS.
-func (OS) SyncDir(path string) error { return syncDir(path) }
+func (OS) SyncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

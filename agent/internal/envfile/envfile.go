@@ -1,10 +1,18 @@
 package envfile
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
+
+// TokenVar is the variable that holds the enrollment token, later the recovery
+// token.
+const TokenVar = "GPUAAS_ENROLLMENT_TOKEN"
+
+var validKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // Parse reads the lines of an env file as systemd does: KEY=value,
 // KEY="value" with backslash escapes, KEY='value' as is, comments starting with
@@ -21,10 +29,13 @@ func Parse(text string) (map[string]string, error) {
 		}
 		key, raw, ok := strings.Cut(line, "=")
 		key = strings.TrimSpace(key)
-		if !ok || !validEnvKey(key) {
+		if !ok || !validKey.MatchString(key) {
 			return nil, fmt.Errorf("line %d: want KEY=value", n)
 		}
-		value, err := Unquote(strings.TrimSpace(raw))
+		value, err := unquote(strings.TrimSpace(raw))
+		if err == nil && strings.ContainsRune(value, 0) {
+			err = errors.New("contains a NUL byte")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: value of %s: %w", n, key, err)
 		}
@@ -33,66 +44,44 @@ func Parse(text string) (map[string]string, error) {
 	return vars, nil
 }
 
-func validEnvKey(key string) bool {
-	for i, r := range key {
-		letter := r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
-		if !letter && (i == 0 || r < '0' || r > '9') {
-			return false
-		}
-	}
-	return key != ""
-}
-
-// Unquote reads a value as systemd does.
-func Unquote(raw string) (string, error) {
+// unquote reads a value as systemd does.
+func unquote(raw string) (string, error) {
 	switch {
 	case strings.HasPrefix(raw, `"`):
 		v, err := strconv.Unquote(raw)
 		if err != nil {
-			return "", fmt.Errorf("bad double quotes")
+			return "", errors.New("bad double quotes")
 		}
-		return noNUL(v)
+		return v, nil
 	case strings.HasPrefix(raw, "'"):
 		if len(raw) < 2 || strings.Count(raw, "'") != 2 || !strings.HasSuffix(raw, "'") {
-			return "", fmt.Errorf("bad single quotes")
+			return "", errors.New("bad single quotes")
 		}
-		return noNUL(raw[1 : len(raw)-1])
+		return raw[1 : len(raw)-1], nil
 	}
-	return noNUL(raw)
+	return raw, nil
 }
-
-func noNUL(v string) (string, error) {
-	if strings.ContainsRune(v, 0) {
-		return "", fmt.Errorf("holds a NUL byte")
-	}
-	return v, nil
-}
-
-// TokenVar is the variable that holds the enrollment token, later the recovery
-// token.
-const TokenVar = "GPUAAS_ENROLLMENT_TOKEN"
 
 // Set returns the text with the key's value replaced on every line that sets it,
 // or added at the end; every other line stays as it is.
 func Set(text, key, value string) string {
-	line, found := key+"="+strconv.Quote(value), false
+	line, found := key+"="+strconv.Quote(value)+"\n", false
 	var out strings.Builder
 	for l := range strings.Lines(text) {
 		name, _, ok := strings.Cut(strings.TrimSpace(l), "=")
-		if !ok || strings.TrimSpace(name) != key {
+		switch {
+		case !ok || strings.TrimSpace(name) != key:
 			out.WriteString(l)
-			continue
+		case !found:
+			found = true
+			out.WriteString(line)
 		}
-		if !found {
-			out.WriteString(line + "\n")
-		}
-		found = true
 	}
 	if !found {
 		if text != "" && !strings.HasSuffix(text, "\n") {
 			out.WriteString("\n")
 		}
-		out.WriteString(line + "\n")
+		out.WriteString(line)
 	}
 	return out.String()
 }

@@ -1,2 +1,2 @@
-// Package text bounds and cleans text from outside, and renders times and digests.
+// Package text bounds and cleans text from outside, and renders times.
 package text

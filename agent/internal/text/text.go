@@ -1,20 +1,12 @@
 package text
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"strings"
 	"time"
 )
 
 // maxText bounds text from outside that goes into an error, a log or a result.
 const maxText = 256
-
-// SHA256Hex returns the hex SHA-256 of b.
-func SHA256Hex(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
-}
 
 // FormatTime renders a time in UTC.
 func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

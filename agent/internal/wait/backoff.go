@@ -13,39 +13,23 @@ type Range struct{ Min, Max time.Duration }
 // value does not wait.
 type Backoff struct {
 	Range
-	Jitter   Jitter // nil is a random one
-	failures int
+	Jitter Jitter // nil is a random one
+	step   time.Duration
 }
 
 // Next counts one more failure and returns how long to wait: between half and
 // all of the current step, so that many agents do not return at the same time.
 func (b *Backoff) Next() time.Duration { return b.NextWithin(b.Max) }
 
-// NextWithin is next with a lower maximum, but never one below Min.
+// NextWithin is Next with a lower maximum, but never one below Min.
 func (b *Backoff) NextWithin(most time.Duration) time.Duration {
-	most = max(b.Min, min(b.Max, most))
-	d := b.step(most)
-	if d < most {
-		b.failures++
-	}
+	d := min(max(b.Min, b.step), max(b.Min, min(b.Max, most)))
+	b.step = min(2*d, b.Max)
 	return d/2 + b.Jitter.UpTo(d/2)
 }
 
-// step is the current delay without jitter. It cannot overflow: doubling ends
-// at the maximum.
-func (b *Backoff) step(most time.Duration) time.Duration {
-	d := min(b.Min, most)
-	for range b.failures {
-		if d >= most {
-			break
-		}
-		d *= 2
-	}
-	return min(d, most)
-}
-
 // Reset starts over after a success.
-func (b *Backoff) Reset() { b.failures = 0 }
+func (b *Backoff) Reset() { b.step = 0 }
 
 // Sleep waits d or until ctx ends, and returns the context's error then.
 func Sleep(ctx context.Context, d time.Duration) error {
@@ -69,9 +53,6 @@ func (j Jitter) UpTo(most time.Duration) time.Duration {
 	}
 	return rand.N(most + 1) //nolint:gosec // spreads load; nothing depends on it being unpredictable
 }
-
-// Spread returns d and up to half of it more.
-func (j Jitter) Spread(d time.Duration) time.Duration { return d + j.UpTo(d/2) }
 
 // Timer is a wait that a clock set back does not extend. Its zero value has
 // ended.

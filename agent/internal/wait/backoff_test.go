@@ -16,22 +16,24 @@ func TestBackoffSaturates(t *testing.T) {
 	b := Backoff{Range: Range{500 * time.Millisecond, wire.PollBackoffMax}}
 	want := b.Min
 	for i := range 1_000_000 {
-		step := b.step(b.Max)
-		if step != min(want, b.Max) {
-			t.Fatalf("failure %d: %s, want %s", i, step, min(want, b.Max))
-		}
-		if want < b.Max {
-			want *= 2
-		}
 		d := b.Next()
-		if d < step/2 || d > step {
-			t.Fatalf("failure %d: %s is not between half and all of %s", i, d, step)
+		if d < want/2 || d > want {
+			t.Fatalf("failure %d: %s is not between half and all of %s", i, d, want)
 		}
+		want = min(2*want, b.Max)
 	}
-	b.failures = 1 << 62
-	require.Equal(t, b.Max, b.step(b.Max))
 	b.Reset()
-	require.Equal(t, b.Min, b.step(b.Max))
+	require.LessOrEqual(t, b.Next(), b.Min)
+}
+
+func TestBackoffWithin(t *testing.T) {
+	t.Parallel()
+	b := Backoff{Range: Range{time.Second, time.Minute}, Jitter: func(most time.Duration) time.Duration { return most }}
+	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		require.Equal(t, want, b.Next())
+	}
+	require.Equal(t, 3*time.Second, b.NextWithin(3*time.Second))
+	require.Equal(t, time.Second, b.NextWithin(0))
 }
 
 func TestBackoffWithEqualBounds(t *testing.T) {
@@ -42,7 +44,7 @@ func TestBackoffWithEqualBounds(t *testing.T) {
 	}
 }
 
-func TestPause(t *testing.T) {
+func TestSleep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()

@@ -39,7 +39,7 @@ type Config struct {
 // process, NAME.log its output. Processes outlive the agent; the next agent adopts
 // them by pid and start time, so that it never signals a reused pid.
 //
-// A process that ended is started again when its spec says restart, or when the
+// A process that ended is started again when its spec sets restart, or when the
 // spec is touched. One that was stopped is only started again when its spec is
 // touched. Nothing is started while the node is cordoned. A running process keeps
 // running when its spec is removed.

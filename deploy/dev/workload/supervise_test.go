@@ -201,7 +201,7 @@ func TestReusedPIDNotSignaled(t *testing.T) {
 			writeSpec(t, b.dir, "bystander", false, "sleep", "1000")
 			b.reconcile()
 			bystander := sidecar(t, b.dir, "bystander")
-			pid := bystander.PID // the record below says something else
+			pid := bystander.PID // the record below has another one
 			t.Cleanup(func() { _ = signalGroup(pid, syscall.SIGKILL) })
 			s := bystander
 			change(&s)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,15 +23,6 @@ type FakeWorkloads struct {
 	OnStop  func(name string) error
 	Asked   []string
 	Killed  []string
-}
-
-func PidOf(t *testing.T, file string) int {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	require.NoError(t, err)
-	return pid
 }
 
 // Stub writes an executable shell script.

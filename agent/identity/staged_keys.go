@@ -11,7 +11,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema"
 )
 
 // stagedKey is a key of the next identity. It is stored with its certificate request
@@ -32,37 +32,39 @@ type stagedKey struct {
 	After int `json:"after"`
 }
 
-// stagedKeys is the content of a file: the most recently requested key first.
-type stagedKeys struct {
-	Keys []stagedKey `json:"keys"`
-}
-
 // maxStaged bounds the keys kept for requests without an answer.
 const maxStaged = 4
 
-// path returns the file of the keys for a token's enrollment, or of those for the next
-// identity.
-func (r keyRing) path(token string) string {
+// stagedName is the name of the file of the keys for a token's enrollment, or of
+// those for the next identity.
+func stagedName(token string) string {
 	if token != "" {
-		return r.state.File(stagedEnrollment)
+		return stagedEnrollment
 	}
-	return r.state.File(stagedFile)
+	return stagedFile
+}
+
+// load reads a file of keys, the most recently requested key first. A torn file
+// contains no key.
+func (r keyRing) load(name string) ([]stagedKey, error) {
+	var keys []stagedKey
+	_, err := r.state.ReadJSON(r.state.File(name), &keys)
+	if unreadable, known := errors.AsType[*fs.PathError](err); known {
+		return nil, fmt.Errorf("reading the staged keys: %w", unreadable)
+	}
+	if err != nil {
+		return nil, nil //nolint:nilerr // see above
+	}
+	return keys, nil
 }
 
 // list returns the stored keys for the purpose, without unreadable ones.
 func (r keyRing) list(token string, incarnation int64) ([]stagedKey, error) {
-	var all stagedKeys
-	ok, err := r.state.ReadJSON(r.path(token), &all)
-	if unreadable, known := errors.AsType[*fs.PathError](err); known {
-		return nil, fmt.Errorf("reading the staged keys: %w", unreadable)
-	}
-	if !ok || err != nil {
-		return nil, nil //nolint:nilerr // a torn file holds no key
-	}
-	return slices.DeleteFunc(all.Keys, func(k stagedKey) bool {
-		_, err := parseKey([]byte(k.Key))
+	keys, err := r.load(stagedName(token))
+	return slices.DeleteFunc(keys, func(k stagedKey) bool {
+		_, err := parseKey[*ecdsa.PrivateKey]([]byte(k.Key))
 		return err != nil || k.Token != token || k.Incarnation != incarnation
-	}), nil
+	}), err
 }
 
 // ask returns the first suitable key for the purpose, or creates one, and records that
@@ -85,33 +87,28 @@ func (r keyRing) ask(token string, incarnation int64, newest int, fits func(stag
 	}
 	k.Token, k.Incarnation, k.After = token, incarnation, newest
 	list = append([]stagedKey{k}, list...)
-	if err := r.state.WriteJSON(r.path(token), stagedKeys{list[:min(len(list), maxStaged)]}); err != nil {
+	if err := r.state.WriteJSON(r.state.File(stagedName(token)), list[:min(len(list), maxStaged)]); err != nil {
 		return k, fmt.Errorf("storing the staged key: %w", err)
 	}
 	return k, nil
 }
 
 // dropUsed removes the keys that were requested before a version was stored,
-// which is used now: the version's own tokens cannot be bound to them.
+// which is used now: the version's own tokens cannot be bound to them. It keeps a
+// file that cannot be read, which may contain a key that a claim is bound to.
 func (r keyRing) dropUsed(v *Version) error {
 	var faults []error
 	for _, name := range []string{stagedFile, stagedEnrollment} {
-		var all stagedKeys
-		ok, err := r.state.ReadJSON(r.state.File(name), &all)
-		if !ok && err == nil {
-			continue
-		}
-		if unreadable, known := errors.AsType[*fs.PathError](err); known {
-			faults = append(faults, unreadable) // it may hold a key that a claim is bound to
-			continue
-		}
-		left := slices.DeleteFunc(slices.Clone(all.Keys), func(k stagedKey) bool { return k.After < v.Number })
+		keys, err := r.load(name)
+		left := slices.DeleteFunc(slices.Clone(keys), func(k stagedKey) bool { return k.After < v.Number })
 		switch {
+		case err != nil:
 		case len(left) == 0:
-			faults = append(faults, r.state.Files.System().Wipe(r.state.File(name)))
-		case len(left) < len(all.Keys):
-			faults = append(faults, r.state.WriteJSON(r.state.File(name), stagedKeys{left}))
+			err = r.state.Wipe(r.state.File(name))
+		case len(left) < len(keys):
+			err = r.state.WriteJSON(r.state.File(name), left)
 		}
+		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
 }
@@ -121,11 +118,8 @@ func (r keyRing) dropUsed(v *Version) error {
 // enrollment is true for the first where it was an enrollment.
 func (r keyRing) unanswered(v *Version) (open, enrollment bool) {
 	for _, name := range []string{stagedFile, stagedEnrollment} {
-		var all stagedKeys
-		if _, err := r.state.ReadJSON(r.state.File(name), &all); err != nil {
-			continue
-		}
-		for _, k := range all.Keys {
+		keys, _ := r.load(name)
+		for _, k := range keys {
 			own := k.SPKI == v.Facts.SPKI
 			open = open || own || k.After >= v.Number
 			enrollment = enrollment || own && k.Token != ""
@@ -145,7 +139,7 @@ func newStagedKey() (stagedKey, error) {
 	if err != nil {
 		return stagedKey{}, fmt.Errorf("making the certificate request: %w", err)
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+	text, err := formatKey(key)
 	if err != nil {
 		return stagedKey{}, err
 	}
@@ -154,8 +148,8 @@ func newStagedKey() (stagedKey, error) {
 		return stagedKey{}, err
 	}
 	return stagedKey{
-		Key:  string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
+		Key:  string(text),
 		CSR:  string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})),
-		SPKI: text.SHA256Hex(public),
+		SPKI: schema.SHA256Hex(public),
 	}, nil
 }

@@ -2,14 +2,11 @@ package agenttest
 
 import (
 	"bytes"
-	"crypto/ed25519"
-	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"time"
 
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -39,7 +36,7 @@ func BadGrants() map[string]badGrant {
 		"other nonce":          {Reason: "grant_other_nonce", Issue: grantThat(func(g *task.Grant) { g.Nonce = schema.NewID() })},
 		"no nonce":             {Reason: "grant_other_nonce", Issue: grantThat(func(g *task.Grant) { g.Nonce = "" })},
 		"another task":         {Reason: "grant_other_task", Issue: grantThat(func(g *task.Grant) { g.TaskID = schema.NewID() })},
-		"another envelope":     {Reason: "grant_other_task", Issue: grantThat(func(g *task.Grant) { g.EnvelopeSHA256 = text.SHA256Hex(nil) })},
+		"another envelope":     {Reason: "grant_other_task", Issue: grantThat(func(g *task.Grant) { g.EnvelopeSHA256 = schema.SHA256Hex(nil) })},
 		"another lease":        {Reason: "grant_other_epoch", Issue: grantThat(func(g *task.Grant) { g.LeaseEpoch++ })},
 		"another operation":    {Reason: "state_expectation", Issue: grantThat(func(g *task.Grant) { g.OpSeq++ })},
 		"another state":        {Reason: "state_expectation", Task: func(p *task.Payload) { p.Expect.NodeState = lifecycle.NodeDraining }},
@@ -112,10 +109,6 @@ func BadTasks(f *API) map[string]BadTask {
 	changed := func(change func(*task.Payload)) json.RawMessage { return sign(body(change)) }
 	whole := body(func(*task.Payload) {})
 	good := sign(whole)
-	_, otherKey, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		f.T.Fatal(err)
-	}
 	replace := func(old, with string) json.RawMessage {
 		return sign(bytes.Replace(whole, []byte(old), []byte(with), 1))
 	}
@@ -124,7 +117,7 @@ func BadTasks(f *API) map[string]BadTask {
 	}
 	now := time.Now()
 	return map[string]BadTask{
-		"another key":         {SignBytes(f.T, otherKey, task.PayloadType, whole), "bad_signature"},
+		"another key":         {SignBytes(f.T, NewKey(f.T), task.PayloadType, whole), "bad_signature"},
 		"staged key":          {SignAs(f.T, EdSigner{Key: f.Staged, ID: "k2"}, task.PayloadType, whole), "bad_signature"},
 		"staged key unnamed":  {SignAs(f.T, EdSigner{Key: f.Staged, ID: ""}, task.PayloadType, whole), "bad_signature"},
 		"staged key misnamed": {SignAs(f.T, EdSigner{Key: f.Staged, ID: "k1"}, task.PayloadType, whole), "bad_signature"},
@@ -148,7 +141,7 @@ func BadTasks(f *API) map[string]BadTask {
 		"field twice":                  {replace(`{"v":1`, `{"v":1,"env":"prod"`), "bad_body"},
 		"field twice by case":          {replace(`{"v":1`, `{"v":1,"ENV":"prod"`), "bad_body"},
 		"data after the body":          {sign(append(bytes.Clone(whole), "{}"...)), "bad_body"},
-		"another digest of the params": {changed(func(p *task.Payload) { p.ParamsSHA256 = text.SHA256Hex([]byte("{}")) }), "params_digest"},
+		"another digest of the params": {changed(func(p *task.Payload) { p.ParamsSHA256 = schema.SHA256Hex([]byte("{}")) }), "params_digest"},
 		"version of the type":          {changed(func(p *task.Payload) { p.TypeVersion = 2 }), "unknown_type_version"},
 		"newer verifier set":           {changed(func(p *task.Payload) { p.MinSetVersion = 1 }), "set_too_old"},
 		"lease key":                    {SignBytes(f.T, f.delegate, task.PayloadType, whole), "bad_signature"},

@@ -1,7 +1,6 @@
 package agenttest
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
@@ -16,8 +15,8 @@ import (
 )
 
 // Book is a server's record of one node's identity: two slots, promotion by
-// first use, claims bound to keys, clones locked. It says what the agent may
-// count on, independently of the real store.
+// first use, claims bound to keys, clones locked. It implements the
+// contract that the agent relies on, independently of the real store.
 type Book struct {
 	f   *API
 	now func() time.Time
@@ -295,16 +294,4 @@ func (b *Book) issue(csr *x509.CertificateRequest, via trust.IssueMethod, paid *
 		NotAfter: leaf.NotAfter, Sequence: b.sequence, RecoveryToken: token,
 		RecoveryExpiresAt: now.Add(trust.RecoveryTokenTTL), ServerTime: now,
 	}, nil
-}
-
-func ReadCSR(text string) (*x509.CertificateRequest, error) {
-	block, _ := pem.Decode([]byte(text))
-	if block == nil {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "no csr")
-	}
-	csr, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil || csr.CheckSignature() != nil || !bytes.Equal(csr.RawSubject, []byte{0x30, 0}) {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "bad csr")
-	}
-	return csr, nil
 }

@@ -3,11 +3,8 @@ package disk
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -15,36 +12,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
 )
-
-// StateDir is the agent's state folder.
-type StateDir struct {
-	Path  string
-	Files Files
-}
-
-// File is a path in the folder.
-func (s StateDir) File(parts ...string) string {
-	return filepath.Join(append([]string{s.Path}, parts...)...)
-}
-
-// Ensure creates the state folder and the named folders in it.
-func (s StateDir) Ensure(folders ...string) error {
-	for _, d := range append([]string{""}, folders...) {
-		if err := s.Files.System().MkdirAll(s.File(d)); err != nil {
-			return fmt.Errorf("creating the state folder: %w", err)
-		}
-	}
-	return nil
-}
-
-// WriteJSON durably replaces a state file.
-func (s StateDir) WriteJSON(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return s.Files.Write(path, data)
-}
 
 // Hint replaces a file that may be lost in a crash: it is renamed into place
 // but not synced.
@@ -58,28 +25,6 @@ func (s StateDir) Hint(name string, v any) error {
 		return err
 	}
 	return os.Rename(tmp, s.File(name))
-}
-
-// ReadJSON reads a state file; ok is false when there is none.
-func (s StateDir) ReadJSON(path string, v any) (ok bool, err error) {
-	return decodeFile(s.Files.System().ReadFile, path, v)
-}
-
-// ReadJSON is StateDir.ReadJSON on the operating system's disk.
-func ReadJSON(path string, v any) (ok bool, err error) { return decodeFile(os.ReadFile, path, v) }
-
-func decodeFile(read func(string) ([]byte, error), path string, v any) (ok bool, err error) {
-	data, err := read(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return false, fmt.Errorf("%s: %w", path, err)
-	}
-	return true, nil
 }
 
 // Lock takes the state folder for this process until the returned file is

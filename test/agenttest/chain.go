@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -75,7 +75,7 @@ func (c *Chain) push(active ed25519.PrivateKey, d trust.VerifierSetDoc, document
 	body, err := json.Marshal(d)
 	require.NoError(c.T, err)
 	c.Keys, c.Docs = append(c.Keys, active), append(c.Docs, document)
-	c.Set, c.Hash = append(c.Set, d), append(c.Hash, text.SHA256Hex(body))
+	c.Set, c.Hash = append(c.Set, d), append(c.Hash, schema.SHA256Hex(body))
 }
 
 func (c *Chain) Floor(version int) trust.VerifierSetRef {

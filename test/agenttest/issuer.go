@@ -14,7 +14,6 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -93,8 +92,8 @@ func (f *API) Granted(o wire.TaskOffer, nonce string) wire.TaskOffer {
 	return o
 }
 
-// grantFor is what the server says of an offer: what the signed body says,
-// where it reads.
+// grantFor makes the grant of an offer and its delegation. Its fields are those of the
+// signed body, if it can be parsed.
 func (f *API) grantFor(o wire.TaskOffer, nonce string) (grant, key json.RawMessage) {
 	var e dsse.Envelope
 	var p task.Payload
@@ -107,7 +106,7 @@ func (f *API) grantFor(o wire.TaskOffer, nonce string) (grant, key json.RawMessa
 	}
 	g := task.Grant{
 		V: 1, Env: f.ID.Env, NodeID: f.ID.NodeID, Incarnation: f.ID.Incarnation, Nonce: nonce, ServerTime: f.Clock().UTC(),
-		TaskID: p.TaskID, EnvelopeSHA256: text.SHA256Hex(raw), LeaseEpoch: o.Lease.Epoch, LeaseUntil: o.Lease.ExpiresAt,
+		TaskID: p.TaskID, EnvelopeSHA256: schema.SHA256Hex(raw), LeaseEpoch: o.Lease.Epoch, LeaseUntil: o.Lease.ExpiresAt,
 		NodeState: lifecycle.NodeActive, OpSeq: p.Expect.OpSeq,
 	}
 	f.Mu.Lock()
@@ -129,27 +128,25 @@ func (f *API) grantFor(o wire.TaskOffer, nonce string) (grant, key json.RawMessa
 	if keySigner == nil {
 		keySigner = f.Signer
 	}
-	return signJSON(f.T, EdSigner{Key: signer, ID: ""}, trust.LeasePayloadType, g),
-		signJSON(f.T, EdSigner{Key: keySigner, ID: ""}, trust.LeaseKeyPayloadType, d)
-}
-
-func signJSON(tb testing.TB, signer EdSigner, payloadType string, v any) json.RawMessage {
-	tb.Helper()
-	body, err := json.Marshal(v)
-	require.NoError(tb, err)
-	return SignAs(tb, signer, payloadType, body)
+	return SignWith(f.T, trust.LeasePayloadType, g, EdSigner{Key: signer}),
+		SignWith(f.T, trust.LeaseKeyPayloadType, d, EdSigner{Key: keySigner})
 }
 
 // SignWith signs a document with several keys.
 func SignWith(tb testing.TB, payloadType string, v any, keys ...EdSigner) json.RawMessage {
+	tb.Helper()
+	body, err := json.Marshal(v)
+	require.NoError(tb, err)
+	return signBody(tb, payloadType, body, keys)
+}
+
+func signBody(tb testing.TB, payloadType string, body []byte, keys []EdSigner) json.RawMessage {
 	tb.Helper()
 	var signers []dsse.Signer
 	for _, k := range keys {
 		signers = append(signers, k)
 	}
 	s, err := dsse.NewEnvelopeSigner(signers...)
-	require.NoError(tb, err)
-	body, err := json.Marshal(v)
 	require.NoError(tb, err)
 	e, err := s.SignPayload(tb.Context(), payloadType, body)
 	require.NoError(tb, err)
@@ -176,11 +173,5 @@ func SignBytes(tb testing.TB, key ed25519.PrivateKey, payloadType string, body [
 
 func SignAs(tb testing.TB, signer EdSigner, payloadType string, body []byte) json.RawMessage {
 	tb.Helper()
-	s, err := dsse.NewEnvelopeSigner(signer)
-	require.NoError(tb, err)
-	e, err := s.SignPayload(tb.Context(), payloadType, body)
-	require.NoError(tb, err)
-	out, err := json.Marshal(e)
-	require.NoError(tb, err)
-	return out
+	return signBody(tb, payloadType, body, []EdSigner{signer})
 }

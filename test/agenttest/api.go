@@ -3,13 +3,11 @@ package agenttest
 import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"log/slog"
 	"net/http"
@@ -20,11 +18,8 @@ import (
 	"time"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
-	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -71,13 +66,9 @@ func New(tb testing.TB) *API {
 // NewQuiet returns an API that does not listen.
 func NewQuiet(tb testing.TB) *API {
 	tb.Helper()
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	require.NoError(tb, err)
-	_, staged, err := ed25519.GenerateKey(rand.Reader)
-	require.NoError(tb, err)
 	f := &API{
 		Record: Record{T: tb, Counts: map[string]int{}},
-		Server: NewAuthority(tb, "server ca"), Nodes: NewAuthority(tb, "node ca"), Signer: key, Staged: staged,
+		Server: NewAuthority(tb, "server ca"), Nodes: NewAuthority(tb, "node ca"), Signer: NewKey(tb), Staged: NewKey(tb),
 		ID:     trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
 		issuer: newIssuer(tb),
 		Offers: make(chan wire.TaskOffer, 16), Cancellations: make(chan Cancellations, 16),
@@ -240,10 +231,9 @@ func (f *API) enroll(n int, body []byte) (any, error) {
 			return nil, err
 		}
 	}
-	block, _ := pem.Decode([]byte(r.CSR))
-	csr, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil || csr.CheckSignature() != nil || len(csr.URIs)+len(csr.DNSNames)+len(csr.Extensions) > 0 || csr.Subject.String() != "" {
-		return nil, schema.NewError(schema.KindInvalidRequest, "bad csr")
+	csr, err := ReadCSR(r.CSR)
+	if err != nil {
+		return nil, err
 	}
 	f.Note(func() { f.spkis = append(f.spkis, string(csr.RawSubjectPublicKeyInfo)) })
 	id := f.ID
@@ -288,67 +278,8 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	}
 }
 
-func (f *API) Verifiers() trust.VerifierSet {
-	active, _ := f.Signer.Public().(ed25519.PublicKey)
-	staged, _ := f.Staged.Public().(ed25519.PublicKey)
-	return trust.VerifierSet{
-		{State: trust.KeyActive, KeyID: "k1", Public: active},
-		{State: trust.KeyStaged, KeyID: "k2", Public: staged},
-	}
-}
-
-// Payload is a valid task of the type.
-func (f *API) Payload(typ task.Type, seq int64, params any) task.Payload {
-	row, _ := typ.Info()
-	p := task.Payload{
-		V: 1, Env: f.ID.Env, TaskID: schema.NewID(), NodeID: f.ID.NodeID, Incarnation: f.ID.Incarnation,
-		Type: typ, Effect: row.Effect, Seq: seq, IssuedAt: time.Now().UTC(), NotBefore: time.Now().UTC(),
-		ExpiresAt: time.Now().UTC().Add(time.Hour), MaxRuntime: 60, TypeVersion: 1, OperationID: schema.NewID(),
-		WorkflowID: lifecycle.NodeWorkflowID("gpu-17", f.ID.NodeID), CorrelationID: schema.NewID(),
-	}
-	if params != nil {
-		data, err := json.Marshal(params)
-		require.NoError(f.T, err)
-		p.Params = data
-	}
-	return p
-}
-
-// Body is the signed body of a task; the params get their digest where it has
-// none.
-func (f *API) Body(p task.Payload) []byte {
-	f.T.Helper()
-	if p.ParamsSHA256 == "" {
-		params, err := json.Marshal(p.Params) // as they will stand in the body
-		require.NoError(f.T, err)
-		p.ParamsSHA256 = text.SHA256Hex(params)
-	}
-	body, err := json.Marshal(p)
-	require.NoError(f.T, err)
-	return body
-}
-
-func (f *API) Envelope(p task.Payload) json.RawMessage {
-	f.T.Helper()
-	return SignBytes(f.T, f.Signer, task.PayloadType, f.Body(p))
-}
-
-func (f *API) OfferOf(p task.Payload, epoch int64) wire.TaskOffer {
-	return wire.TaskOffer{
-		TaskID: p.TaskID, Envelope: f.Envelope(p), ServerTime: time.Now().UTC(),
-		Lease: task.Lease{Epoch: epoch, ExpiresAt: time.Now().Add(time.Minute)},
-	}
-}
-
 func IdentityError(reason string) error {
 	return schema.NewError(schema.KindInvalidNodeIdentity, "not this one").WithReason(reason)
-}
-
-func (f *API) UpdateTrust(seq int64) task.Result {
-	f.T.Helper()
-	p := f.Payload(task.UpdateTrust, seq, nil)
-	f.Offers <- f.OfferOf(p, 1)
-	return f.Result(p.TaskID)
 }
 
 // Cut ends all connections, and returns when the agent polls over a new one and no

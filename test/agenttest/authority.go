@@ -1,6 +1,7 @@
 package agenttest
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -81,4 +83,17 @@ func (a Authority) NodeFrom(tb testing.TB, id trust.Identity, pub any, notBefore
 		URIs: []*url.URL{uri}, NotBefore: notBefore, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, pub)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// ReadCSR parses a request that must name no subject and ask for no extension.
+func ReadCSR(text string) (*x509.CertificateRequest, error) {
+	block, _ := pem.Decode([]byte(text))
+	if block == nil {
+		return nil, schema.Errorf(schema.KindInvalidRequest, "no csr")
+	}
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil || csr.CheckSignature() != nil || !bytes.Equal(csr.RawSubject, []byte{0x30, 0}) || len(csr.Extensions) > 0 {
+		return nil, schema.Errorf(schema.KindInvalidRequest, "bad csr")
+	}
+	return csr, nil
 }

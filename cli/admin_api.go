@@ -157,24 +157,7 @@ func pages[T any](limit int, next func(size int, token *string) ([]T, string, er
 func (a *adminAPI) act(ctx context.Context, nodeID string, action lifecycle.Action, r wire.LifecycleRequest, key string) (wire.LifecycleResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, startBudget)
 	defer cancel()
-	start := map[lifecycle.Action]func() (*http.Response, error){
-		lifecycle.ActionEnroll:     func() (*http.Response, error) { return a.client.EnrollNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionProvision:  func() (*http.Response, error) { return a.client.ProvisionNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionDrain:      func() (*http.Response, error) { return a.client.DrainNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionRetire:     func() (*http.Response, error) { return a.client.RetireNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionQuarantine: func() (*http.Response, error) { return a.client.QuarantineNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionRelease:    func() (*http.Response, error) { return a.client.ReleaseNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionUncordon:   func() (*http.Response, error) { return a.client.UncordonNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionReactivate: func() (*http.Response, error) { return a.client.ReactivateNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionRemove:     func() (*http.Response, error) { return a.client.RemoveNode(ctx, nodeID, nil, r, idempotent(key)) },
-		lifecycle.ActionReissueEnrollment: func() (*http.Response, error) {
-			return a.client.ReissueEnrollment(ctx, nodeID, nil, r, idempotent(key))
-		},
-	}[action]
-	if start == nil {
-		return wire.LifecycleResponse{}, schema.Errorf(schema.KindInvalidRequest, "the admin API has no action %q", action)
-	}
-	res, err := start()
+	res, err := a.client.StartOperation(ctx, nodeID, action, nil, r, idempotent(key))
 	return answer[wire.LifecycleResponse](a, res, err)
 }
 
@@ -216,14 +199,7 @@ func (a *adminAPI) operation(ctx context.Context, id string) (wire.OperationView
 func (a *adminAPI) resolve(ctx context.Context, id string, d lifecycle.Decision, r wire.ResolveOperation, key string) (wire.OperationView, error) {
 	ctx, cancel := context.WithTimeout(ctx, startBudget)
 	defer cancel()
-	send := map[lifecycle.Decision]func() (*http.Response, error){
-		lifecycle.DecisionRetry:  func() (*http.Response, error) { return a.client.RetryOperation(ctx, id, nil, r, idempotent(key)) },
-		lifecycle.DecisionSkip:   func() (*http.Response, error) { return a.client.SkipPhase(ctx, id, nil, r, idempotent(key)) },
-		lifecycle.DecisionForce:  func() (*http.Response, error) { return a.client.ForcePhase(ctx, id, nil, r, idempotent(key)) },
-		lifecycle.DecisionCancel: func() (*http.Response, error) { return a.client.CancelOperation(ctx, id, nil, r, idempotent(key)) },
-		lifecycle.DecisionExtend: func() (*http.Response, error) { return a.client.ExtendPhase(ctx, id, nil, r, idempotent(key)) },
-	}[d]
-	res, err := send()
+	res, err := a.client.DecideOperation(ctx, id, d, nil, r, idempotent(key))
 	return answer[wire.OperationView](a, res, err)
 }
 

@@ -159,7 +159,7 @@ func (f *followed) interrupted() error {
 func (f *followed) pending(why string) error {
 	name, action := f.request.target.name(), f.request.operation.Action
 	return &exitError{schema.ExitPending, []string{why, "follow it with: " + lifecycle.OpCommand("watch", action, name),
-		"undo it with:   " + lifecycle.OpCommand("cancel", action, name)}}
+		"undo it with:   " + lifecycle.DecisionCommand(lifecycle.DecisionCancel, action, name, "")}}
 }
 
 // lost ends a waiting in which the operation cannot be read.

@@ -161,7 +161,7 @@ func (e *env) reissue(ctx context.Context, api *adminAPI, t target, o nodeReissu
 	}
 	if answer.RecoveryBundle == nil {
 		return answer, schema.NewError(schema.KindInternal, "the admin API returned no recovery bundle").
-			WithReason("no_bundle").WithNext(lifecycle.OpCommand("cancel", lifecycle.ActionReissueEnrollment, t.name()))
+			WithReason("no_bundle").WithNext(lifecycle.DecisionCommand(lifecycle.DecisionCancel, lifecycle.ActionReissueEnrollment, t.name(), ""))
 	}
 	return answer, keep(answer.RecoveryBundle)
 }

@@ -34,7 +34,7 @@ type decision struct {
 func newOpRetry(e *env) *cobra.Command {
 	return newOpResolve(e, decision{name: lifecycle.DecisionRetry, short: "Run the parked phase again",
 		long:    "Runs the phase that the operation is parked in again, with its whole budget.",
-		example: "  gpuaas op retry gpu-17\n  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait"})
+		example: "  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait"})
 }
 
 func newOpSkip(e *env) *cobra.Command {
@@ -47,7 +47,7 @@ func newOpSkip(e *env) *cobra.Command {
 func newOpCancel(e *env) *cobra.Command {
 	return newOpResolve(e, decision{name: lifecycle.DecisionCancel, short: "Undo the operation",
 		long:    "Undoes what the operation did, restores the node's state at its start and ends it as cancelled.",
-		example: "  gpuaas op cancel gpu-17\n  gpuaas op cancel gpu-17 --reason \"wrong node\" --wait"})
+		example: "  gpuaas op cancel gpu-17 --reason \"wrong node\" --wait"})
 }
 
 func newOpForce(e *env) *cobra.Command {
@@ -70,11 +70,7 @@ func newOpResolve(e *env, d decision) *cobra.Command {
 		Args: exactArgs("NODE"), ValidArgsFunction: e.completeNode,
 		RunE: func(c *cobra.Command, args []string) error { return runOpResolve(c.Context(), e, args[0], d, o) },
 	}
-	usage := "reason, kept in the audit trail"
-	if d.name.NeedsReason() {
-		usage += " (required)"
-	}
-	c.Flags().StringVar(&o.reason, "reason", "", usage)
+	c.Flags().StringVar(&o.reason, "reason", "", "reason, kept in the audit trail (required)")
 	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
 	addOperation(c, &o.operationArg)
 	c.Flags().StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key is the same decision")
@@ -86,7 +82,7 @@ func newOpResolve(e *env, d decision) *cobra.Command {
 
 func runOpResolve(ctx context.Context, e *env, arg string, d decision, o opResolveOptions) error {
 	command := "gpuaas op " + string(d.name)
-	if d.name.NeedsReason() && strings.TrimSpace(o.reason) == "" {
+	if strings.TrimSpace(o.reason) == "" {
 		return usagef(command, "missing --reason: it is kept in the audit trail")
 	}
 	if strings.TrimSpace(o.reason) == placeholder {

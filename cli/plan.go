@@ -87,7 +87,7 @@ func planBlockers(n wire.NodeView, v verb) []planBlocker {
 		out = append(out, planBlocker{schema.KindOperationInProgress,
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor)})
 	}
-	if _, err := lifecycle.CheckMove(v.action, n.State); err != nil {
+	if _, err := lifecycle.CheckStart(v.action, n.State); err != nil {
 		out = append(out, planBlocker{schema.KindOf(err), fillNode(err.Error(), n.Host)})
 	}
 	if v.action == lifecycle.ActionRetire && !v.options.Drain && len(n.Workloads) > 0 {

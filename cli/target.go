@@ -64,7 +64,7 @@ func (e *env) completeNode(c *cobra.Command, args []string, text string) ([]cobr
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionBudget)
 	defer cancel()
-	q := adminclient.ListNodesParams{View: new(adminclient.Name)}
+	q := adminclient.ListNodesParams{Fields: new("id,host,state")}
 	if text != "" {
 		q.HostPrefix = &text
 	}

@@ -84,6 +84,6 @@ func allowedWords() []allowed {
 func notConverted() []string {
 	return []string{
 		"internal/store",
-		"cli", "api/adminapi", "schema/openapi.yaml",
+		"cli",
 	}
 }

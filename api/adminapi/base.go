@@ -74,7 +74,7 @@ func (b base) once(c *call, do func(use) (result string, err error)) error {
 	}
 	u := use{key: key}
 	if key != "" {
-		fresh := false
+		var fresh bool
 		if u.result, fresh, err = b.Views.UseKey(ctx, scope, key, c.by.Actor); err != nil {
 			return err
 		}

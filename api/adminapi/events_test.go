@@ -9,8 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpuaas/gpuaas/schema"
 )
 
 // A stop ends the open streams, and no new one is opened.
@@ -30,7 +28,7 @@ func TestEventsEndAtTheStop(t *testing.T) {
 		t.Cleanup(func() { _ = res.Body.Close() })
 		return res
 	}
-	lines := bufio.NewScanner(open().Body)
+	lines := bufio.NewScanner(open().Body) //nolint:bodyclose // the cleanup closes it
 	require.True(t, lines.Scan())
 	assert.Equal(t, "retry: 2000", lines.Text())
 	require.True(t, lines.Scan())
@@ -41,5 +39,5 @@ func TestEventsEndAtTheStop(t *testing.T) {
 	}
 	require.NoError(t, lines.Err(), "the stream ended regularly")
 	require.NoError(t, <-stopped)
-	assert.Equal(t, schema.KindServiceUnavailable.Info().HTTP, open().StatusCode)
+	assert.Equal(t, http.StatusServiceUnavailable, open().StatusCode) //nolint:bodyclose // the cleanup closes it
 }

@@ -66,7 +66,7 @@ func ParseSelector(text string) (Selector, error) {
 
 func parseRequirement(text string) (Requirement, error) {
 	m := requirementForm.FindStringSubmatch(text)
-	if m == nil || m[1] != "" && m[3]+m[5] != "" {
+	if len(m) == 0 || m[1] != "" && m[3]+m[5] != "" {
 		return Requirement{}, badSelector("a requirement is KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (A,B) or KEY notin (A,B)")
 	}
 	r := Requirement{Key: m[2], Op: OpExists}

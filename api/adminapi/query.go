@@ -217,23 +217,22 @@ func page[Q, R any](q *query, name string, of Q, read func(context.Context, Q) (
 // mask returns the rows with the fields only. It encodes no other field, which
 // matters for a page of a thousand rows.
 func mask[R any](rows []R, fields []string) []map[string]any {
-	columns := slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[R]()), func(f reflect.StructField) bool {
-		return !slices.Contains(fields, jsonName(f))
-	})
+	columns := map[string]reflect.StructField{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[R]()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); slices.Contains(fields, name) {
+			columns[name] = f
+		}
+	}
 	masked := make([]map[string]any, len(rows))
-	for i, row := range rows {
+	for i := range rows {
+		row := reflect.ValueOf(&rows[i]).Elem()
 		masked[i] = make(map[string]any, len(columns))
-		for _, c := range columns {
-			v := reflect.ValueOf(row).FieldByIndex(c.Index)
-			if empty := v.IsZero() || v.Kind() == reflect.Map && v.Len() == 0; !empty || !strings.Contains(c.Tag.Get("json"), ",omit") {
-				masked[i][jsonName(c)] = v.Interface()
+		for name, c := range columns {
+			v := row.FieldByIndex(c.Index)
+			if empty := v.IsZero() || v.Kind() == reflect.Map && v.Len() == 0; !empty || !strings.Contains(string(c.Tag), ",omit") {
+				masked[i][name] = v.Addr().Interface()
 			}
 		}
 	}
 	return masked
-}
-
-func jsonName(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return name
 }

@@ -203,36 +203,12 @@ func listTasks(ctx context.Context, api *adminclient.Client, q adminclient.ListT
 
 // act starts a lifecycle action; an empty key is none.
 func act(ctx context.Context, api *adminclient.Client, node string, a lifecycle.Action, r wire.LifecycleRequest, key string) (wire.LifecycleResponse, error) {
-	k := idempotent(key)
-	start, ok := map[lifecycle.Action]func() (*http.Response, error){
-		lifecycle.ActionEnroll:            func() (*http.Response, error) { return api.EnrollNode(ctx, node, nil, r, k) },
-		lifecycle.ActionProvision:         func() (*http.Response, error) { return api.ProvisionNode(ctx, node, nil, r, k) },
-		lifecycle.ActionDrain:             func() (*http.Response, error) { return api.DrainNode(ctx, node, nil, r, k) },
-		lifecycle.ActionRetire:            func() (*http.Response, error) { return api.RetireNode(ctx, node, nil, r, k) },
-		lifecycle.ActionQuarantine:        func() (*http.Response, error) { return api.QuarantineNode(ctx, node, nil, r, k) },
-		lifecycle.ActionRelease:           func() (*http.Response, error) { return api.ReleaseNode(ctx, node, nil, r, k) },
-		lifecycle.ActionUncordon:          func() (*http.Response, error) { return api.UncordonNode(ctx, node, nil, r, k) },
-		lifecycle.ActionReactivate:        func() (*http.Response, error) { return api.ReactivateNode(ctx, node, nil, r, k) },
-		lifecycle.ActionRemove:            func() (*http.Response, error) { return api.RemoveNode(ctx, node, nil, r, k) },
-		lifecycle.ActionReissueEnrollment: func() (*http.Response, error) { return api.ReissueEnrollment(ctx, node, nil, r, k) },
-	}[a]
-	if !ok {
-		return wire.LifecycleResponse{}, schema.Errorf(schema.KindInvalidRequest, "the admin API has no action %q", a)
-	}
-	return decode[wire.LifecycleResponse](start())
+	return decode[wire.LifecycleResponse](api.StartOperation(ctx, node, a, nil, r, idempotent(key)))
 }
 
 // resolve delivers a decision and returns the status after it.
 func resolve(ctx context.Context, api *adminclient.Client, id string, d lifecycle.Decision, r wire.ResolveOperation, key string) (wire.OperationView, error) {
-	k := idempotent(key)
-	send := map[lifecycle.Decision]func() (*http.Response, error){
-		lifecycle.DecisionRetry:  func() (*http.Response, error) { return api.RetryOperation(ctx, id, nil, r, k) },
-		lifecycle.DecisionSkip:   func() (*http.Response, error) { return api.SkipPhase(ctx, id, nil, r, k) },
-		lifecycle.DecisionForce:  func() (*http.Response, error) { return api.ForcePhase(ctx, id, nil, r, k) },
-		lifecycle.DecisionCancel: func() (*http.Response, error) { return api.CancelOperation(ctx, id, nil, r, k) },
-		lifecycle.DecisionExtend: func() (*http.Response, error) { return api.ExtendPhase(ctx, id, nil, r, k) },
-	}[d]
-	return decode[wire.OperationView](send())
+	return decode[wire.OperationView](api.DecideOperation(ctx, id, d, nil, r, idempotent(key)))
 }
 
 // idempotent sets the Idempotency-Key header.

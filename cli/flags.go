@@ -38,7 +38,7 @@ func (e *env) complete(names func(ctx context.Context, api *adminclient.Client, 
 // completeNode offers host names for NODE.
 func (e *env) completeNode(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return e.complete(func(ctx context.Context, api *adminclient.Client, text string) (names []cobra.Completion, err error) {
-		q := adminclient.ListNodesParams{View: new(adminclient.Name), HostPrefix: given(text)}
+		q := adminclient.ListNodesParams{Fields: new("id,host,state"), HostPrefix: given(text)}
 		nodes, err := listNodes(ctx, api, q, maxCompletions)
 		for _, n := range nodes {
 			names = append(names, cobra.CompletionWithDesc(clean(n.Host), string(n.State)))

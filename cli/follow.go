@@ -153,5 +153,5 @@ func (f *followed) take(s snapshot) (done bool, err error) {
 func (f *followed) pending(why string) error {
 	name, action := f.request.target.name(), f.request.operation.Action
 	return &exitError{schema.ExitPending, []string{why, "follow it with: " + lifecycle.OpCommand("watch", action, name),
-		"undo it with:   " + lifecycle.OpCommand("cancel", action, name)}}
+		"undo it with:   " + lifecycle.DecisionCommand(lifecycle.DecisionCancel, action, name, "")}}
 }

@@ -202,9 +202,9 @@ func parkedDrain() lifecycle.OperationStatus {
 	st.Operation.Phases[1].Reason = "process train-1 does not end"
 	st.Operation.Stuck = &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: "drain_blocked",
 		Message: "1 workload does not end: process train-1", Since: start().Add(-12 * time.Minute),
-		Cause: "workloads do not end", Next: "gpuaas op extend NODE --operation " + operationID, Options: []lifecycle.Option{
-			{Decision: lifecycle.DecisionExtend, Does: "wait longer", Command: "gpuaas op extend NODE --operation " + operationID, Harm: lifecycle.HarmNone},
-			{Decision: lifecycle.DecisionCancel, Does: "undo the drain", Command: "gpuaas op cancel NODE --operation " + operationID, Harm: lifecycle.HarmNone},
+		Cause: "workloads do not end", Next: "gpuaas op extend NODE --operation " + operationID + " --reason TEXT", Options: []lifecycle.Option{
+			{Decision: lifecycle.DecisionExtend, Does: "wait longer", Command: "gpuaas op extend NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmNone},
+			{Decision: lifecycle.DecisionCancel, Does: "undo the drain", Command: "gpuaas op cancel NODE --operation " + operationID + " --reason TEXT", Harm: lifecycle.HarmNone},
 			{Decision: lifecycle.DecisionForce, Does: "kill the workloads", Command: "gpuaas op force NODE --operation " + operationID + " --reason '…'", Harm: lifecycle.HarmWork}}}
 	return st
 }

@@ -161,8 +161,8 @@ func TestDirect(t *testing.T) {
 		h := direct(t)
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
-		require.Zero(t, h.run("--direct", "op", "retry", "gpu-17"))
-		want := addressed(lifecycle.DecisionRetry, "")
+		require.Zero(t, h.run("--direct", "op", "retry", "gpu-17", "--reason", "TCK-99"))
+		want := addressed(lifecycle.DecisionRetry, "TCK-99")
 		want.By, want.Via = "alice@laptop", "temporal"
 		require.Equal(t, []lifecycle.ResolveRequest{want}, h.temporal.resolved)
 	})
@@ -183,7 +183,7 @@ func TestLifecycleRefusals(t *testing.T) {
 		"busy":      {[]string{"node", "drain", "gpu-17", "--yes"}, func(h *harness) { h.temporal.submitErr = busy }},
 		"busy-json": {[]string{"node", "drain", "gpu-17", "--yes", "-o", "json"}, func(h *harness) { h.temporal.submitErr = busy }},
 		"illegal-move": {[]string{"node", "remove", "gpu-17", "--yes"}, func(h *harness) {
-			_, h.temporal.submitErr = lifecycle.CheckMove(lifecycle.ActionRemove, lifecycle.NodeActive)
+			_, h.temporal.submitErr = lifecycle.CheckStart(lifecycle.ActionRemove, lifecycle.NodeActive)
 		}},
 		"busy-by-id": {[]string{"node", "drain", "gpu-17", "--yes"}, func(h *harness) {
 			h.temporal.submitErr = schema.NewError(schema.KindOperationInProgress, "cannot drain").WithNext("gpuaas op watch " + nodeID)

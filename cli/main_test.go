@@ -33,7 +33,7 @@ func TestMainReal(t *testing.T) {
 		"help":    {nil, schema.ExitDone, nil},
 		"usage":   {[]string{"nope"}, schema.ExitUsage, []string{"unknown command"}},
 		"start":   {[]string{"node", "provision", nodeID}, schema.ExitUnreachable, []string{api, "gpuaas dev status"}},
-		"decide":  {[]string{"--direct", "op", "retry", nodeID}, schema.ExitUnreachable, []string{temporal}},
+		"decide":  {[]string{"--direct", "op", "retry", nodeID, "--reason", "TCK-99"}, schema.ExitUnreachable, []string{temporal}},
 		"by name": {[]string{"node", "provision", "gpu-17", "--direct"}, schema.ExitUnreachable, []string{temporal}},
 		"stuck":   {[]string{"stuck"}, schema.ExitUnreachable, []string{api}},
 		"read":    {[]string{"node", "list"}, schema.ExitUnreachable, []string{api}},

@@ -104,7 +104,7 @@ func issue(ctx context.Context, ctl apiControl, t target, a lifecycle.Action, o 
 		return answer, file.writeJSON(r)
 	}
 	return answer, schema.NewError(schema.KindInternal, "the admin API returned no bundle").
-		WithReason("no_bundle").WithNext(lifecycle.OpCommand("cancel", a, t.name()))
+		WithReason("no_bundle").WithNext(lifecycle.DecisionCommand(lifecycle.DecisionCancel, a, t.name(), ""))
 }
 
 // finishBundle waits if requested, and prints the status of the operation. shown

@@ -23,14 +23,14 @@ func decisions() []decision {
 	return []decision{
 		{name: lifecycle.DecisionRetry, short: "Run the parked phase again",
 			long:    "Runs the phase in which the operation is parked again, with its full time limit.",
-			example: "  gpuaas op retry gpu-17\n  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait"},
+			example: "  gpuaas op retry gpu-17 --reason \"agent restarted\" --wait"},
 		{name: lifecycle.DecisionSkip, short: "Continue without the parked phase",
 			long:        "Continues with the next phase. The work of the phase in which the operation is parked\nis not done on the node.",
 			example:     "  gpuaas op skip gpu-17 --reason \"probe is known broken, PROB-12\"",
 			consequence: "the phase's work is not done"},
 		{name: lifecycle.DecisionCancel, short: "Undo the operation",
 			long:    "Undoes the operation, restores the node's state at its start and ends the operation.",
-			example: "  gpuaas op cancel gpu-17\n  gpuaas op cancel gpu-17 --reason \"wrong node\" --wait"},
+			example: "  gpuaas op cancel gpu-17 --reason \"wrong node\" --wait"},
 		{name: lifecycle.DecisionForce, short: "Run the parked phase without its safety check",
 			long:        "Runs the phase in which the operation is parked without its safety check: a drain then\nkills the workloads that block it.",
 			example:     "  gpuaas op force gpu-17 --reason \"tenant agreed, TCK-99\"",
@@ -54,7 +54,7 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 		d.example,
 		func(ctx context.Context, arg string) error {
 			command := "gpuaas op " + string(d.name)
-			if err := checkReason(command, o.reason, d.name.NeedsReason()); err != nil {
+			if err := checkReason(command, o.reason, true); err != nil {
 				return err
 			}
 			ctl, err := e.control(ctx)
@@ -86,7 +86,7 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 			return err
 		})
 	addOperation(c, &o.operationArg)
-	addReason(c, &o.reason, d.name.NeedsReason())
+	addReason(c, &o.reason)
 	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
 	c.Flags().StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key is the same decision")
 	if d.consequence != "" {
@@ -96,10 +96,6 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 }
 
 // addReason adds --reason of a decision.
-func addReason(c *cobra.Command, reason *string, required bool) {
-	usage := "reason, kept in the audit trail"
-	if required {
-		usage += " (required)"
-	}
-	c.Flags().StringVar(reason, "reason", "", usage)
+func addReason(c *cobra.Command, reason *string) {
+	c.Flags().StringVar(reason, "reason", "", "reason, kept in the audit trail (required)")
 }

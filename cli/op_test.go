@@ -91,23 +91,15 @@ func TestOpResolve(t *testing.T) {
 			t.Parallel()
 			h := setup(t)
 			h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
-			h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
-				return drainAt(1, lifecycle.OperationRunning), nil
-			}
-			if d == lifecycle.DecisionForce || d == lifecycle.DecisionSkip {
-				require.Equal(t, schema.ExitUsage, h.run("op", string(d), "gpu-17", "--yes"))
-				require.Equal(t, schema.ExitUsage, h.run("op", string(d), "gpu-17", "--yes", "--reason", " "))
-				require.Empty(t, h.temporal.resolved)
-				require.Empty(t, h.api.requests, "nothing is asked or sent before")
-				return
-			}
-			require.Zero(t, h.run("op", string(d), "gpu-17"))
-			require.Equal(t, []lifecycle.ResolveRequest{addressed(d, "")}, h.temporal.resolved)
+			require.Equal(t, schema.ExitUsage, h.run("op", string(d), "gpu-17"))
+			require.Equal(t, schema.ExitUsage, h.run("op", string(d), "gpu-17", "--reason", " "))
+			require.Empty(t, h.temporal.resolved)
+			require.Empty(t, h.api.requests, "no request precedes the check")
 		})
 	}
 	t.Run("nothing runs", func(t *testing.T) {
 		t.Parallel()
-		setup(t).golden("op-cancel-none", "op", "cancel", "gpu-17")
+		setup(t).golden("op-cancel-none", "op", "cancel", "gpu-17", "--reason", "TCK-99")
 	})
 	t.Run("refused", func(t *testing.T) {
 		t.Parallel()
@@ -116,13 +108,13 @@ func TestOpResolve(t *testing.T) {
 		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 			return lifecycle.OperationStatus{}, schema.NewError(schema.KindInvalidRequest, "the operation is not parked: there is nothing to retry")
 		}
-		h.golden("op-retry-refused", "op", "retry", "gpu-17", "-o", "json")
+		h.golden("op-retry-refused", "op", "retry", "gpu-17", "--reason", "TCK-99", "-o", "json")
 	})
 	t.Run("temporal down", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.down = true
-		require.Equal(t, schema.ExitUnreachable, h.run("op", "retry", "gpu-17"))
+		require.Equal(t, schema.ExitUnreachable, h.run("op", "retry", "gpu-17", "--reason", "TCK-99"))
 		require.Contains(t, h.err.String(), "temporal.test:7233")
 	})
 	t.Run("then waits", func(t *testing.T) {
@@ -132,7 +124,7 @@ func TestOpResolve(t *testing.T) {
 			return drainAt(1, lifecycle.OperationRunning), nil
 		}
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain(), parkedDrain(), drainAt(1, lifecycle.OperationCanceled)}
-		h.golden("op-cancel-wait", "op", "cancel", "gpu-17", "--wait")
+		h.golden("op-cancel-wait", "op", "cancel", "gpu-17", "--reason", "TCK-99", "--wait")
 	})
 }
 
@@ -149,7 +141,7 @@ func TestOpAddress(t *testing.T) {
 		h := setup(t)
 		h.temporal.statuses = []lifecycle.OperationStatus{parkedDrain()}
 		h.temporal.resolve = func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) { return parkedDrain(), nil }
-		code := h.run(append([]string{"op", "retry"}, args...)...)
+		code := h.run(append([]string{"op", "retry", "--reason", "TCK-99"}, args...)...)
 		return h, code
 	}
 	for _, args := range [][]string{{"gpu-17", "--operation", operationID}, {nodeID}, {operationID}} {

@@ -80,7 +80,7 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 		out = append(out, planBlocker{schema.KindOperationInProgress,
 			fmt.Sprintf("%s is in progress on this node (operation %s, by %s)", n.Operation.Action, n.Operation.OperationID, n.Operation.Actor)})
 	}
-	if _, err := lifecycle.CheckMove(m.Action, n.State); err != nil {
+	if _, err := lifecycle.CheckStart(m.Action, n.State); err != nil {
 		out = append(out, planBlocker{schema.KindOf(err), fillNode(err.Error(), n.Host)})
 	}
 	if m.Action == lifecycle.ActionRetire && !o.Drain && len(n.Workloads) > 0 {

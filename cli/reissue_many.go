@@ -113,7 +113,7 @@ func (e *env) selectReissues(ctx context.Context, o nodeReissueOptions) (*reissu
 		r := reissueRow{NodeID: n.ID, Host: n.Host, State: n.State, Outcome: reissueNotStarted}
 		if o.dryRun {
 			r.Outcome = reissuePlanned
-			if _, err := lifecycle.CheckMove(lifecycle.ActionReissueEnrollment, n.State); err != nil {
+			if _, err := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, n.State); err != nil {
 				r.Outcome, r.Reason = reissueRefused, fillNode(err.Error(), n.Host)
 			}
 		}

@@ -112,7 +112,7 @@ func TestReissue(t *testing.T) {
 	t.Run("refused while draining", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		_, err := lifecycle.CheckMove(lifecycle.ActionReissueEnrollment, lifecycle.NodeDraining)
+		_, err := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, lifecycle.NodeDraining)
 		h.api.refuseReissue["gpu-17"] = schema.AsError(err)
 		h.golden("reissue-refused", "node", "reissue-enrollment", "gpu-17")
 	})
@@ -302,9 +302,9 @@ func TestReissueAmongOperations(t *testing.T) {
 		st := reissueAt(1, lifecycle.OperationRunning)
 		st.Operation.OperationID = reissueOf + nodeID
 		h.temporal.reissue, h.temporal.statuses = &st, []lifecycle.OperationStatus{parkedDrain()}
-		require.Zero(t, h.run("op", "cancel", "gpu-17", "--reissue"))
+		require.Zero(t, h.run("op", "cancel", "gpu-17", "--reissue", "--reason", "wrong node"))
 		require.Equal(t, lifecycle.ReissueWorkflowID("gpu-17", nodeID), h.temporal.decidedOn)
-		require.Zero(t, h.run("op", "cancel", "gpu-17"))
+		require.Zero(t, h.run("op", "cancel", "gpu-17", "--reason", "wrong node"))
 		require.Equal(t, lifecycle.NodeWorkflowID("gpu-17", nodeID), h.temporal.decidedOn)
 	})
 	t.Run("a decision without an operation points at the reissue", func(t *testing.T) {
@@ -312,7 +312,7 @@ func TestReissueAmongOperations(t *testing.T) {
 		h := setup(t)
 		st := reissueAt(1, lifecycle.OperationRunning)
 		h.temporal.reissue = &st
-		require.Equal(t, schema.ExitNotFound, h.run("op", "cancel", "gpu-17"))
+		require.Equal(t, schema.ExitNotFound, h.run("op", "cancel", "gpu-17", "--reason", "wrong node"))
 		require.Contains(t, h.err.String(), "next:  gpuaas op cancel gpu-17 --reissue")
 	})
 	t.Run("watch", func(t *testing.T) {

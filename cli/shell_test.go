@@ -44,7 +44,7 @@ func TestCompletion(t *testing.T) {
 		require.Len(t, h.api.requests, 1, "one request, bounded by the server")
 		require.Contains(t, h.api.requests[0], "host_prefix=gpu-0")
 		require.Contains(t, h.api.requests[0], "limit=200")
-		require.Contains(t, h.api.requests[0], "view=name")
+		require.Contains(t, h.api.requests[0], "fields=id%2Chost%2Cstate")
 		require.Zero(t, h.run("__complete", "node", "drain", "gpu-09999"))
 		require.Equal(t, "gpu-09999\tactive\n:4\n", h.out.String())
 	})

@@ -174,7 +174,7 @@ func newTaskDecide(e *env, v taskVerb) *cobra.Command {
 			return e.print(after, func(w io.Writer) { fmt.Fprintf(w, "%s: %s\n", taskName(after), taskStatus(after)) })
 		})
 	c.ValidArgsFunction = e.completeTask(v.only)
-	addReason(c, &reason, true)
+	addReason(c, &reason)
 	addYes(c, &yes)
 	return c
 }

@@ -53,7 +53,7 @@ func TestEachPhaseFailsOnce(t *testing.T) {
 				require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 				require.Equal(t, c.phase, st.Operation.Stuck.Phase)
 				require.Equal(t, "no luck", st.Operation.Stuck.Message)
-				require.Contains(t, commands(st.Operation.Stuck), "gpuaas op retry gpu-17 --operation op-1")
+				require.Contains(t, commands(st.Operation.Stuck), "gpuaas op retry gpu-17 --operation op-1 --reason TEXT")
 				require.Equal(t, st.Operation.Stuck.Options[0].Command, st.Operation.Stuck.Next)
 				require.Equal(t, lifecycle.HarmNone, st.Operation.Stuck.Options[0].Harm, "the recommended option is never destructive")
 				w.heal(c.call)

@@ -47,7 +47,7 @@ func (ds *decisions) validate(r lifecycle.ResolveRequest) *schema.Error {
 	switch {
 	case !slices.Contains(lifecycle.Decisions(), r.Decision):
 		return schema.NewError(schema.KindInvalidRequest, "unknown decision %q", r.Decision)
-	case r.Decision.NeedsReason() && strings.TrimSpace(r.Reason) == "":
+	case strings.TrimSpace(r.Reason) == "":
 		return schema.NewError(schema.KindInvalidRequest, "the decision to %s needs a reason", r.Decision).WithReason("reason_missing")
 	case strings.TrimSpace(r.Reason) == lifecycle.ReasonPlaceholder:
 		return schema.NewError(schema.KindInvalidRequest, "the reason %q is the placeholder of the printed command; give a reason",

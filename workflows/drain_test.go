@@ -65,7 +65,7 @@ func TestDrain(t *testing.T) {
 			require.Equal(t, lifecycle.OperationParked, st.Operation.Status)
 			require.Equal(t, reasonDrainBlocked, st.Operation.Stuck.Reason)
 			require.Contains(t, st.Operation.Stuck.Message, "job-1 (ignores SIGTERM)")
-			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1", st.Operation.Stuck.Next)
+			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1 --reason TEXT", st.Operation.Stuck.Next)
 			require.Equal(t, lifecycle.AttentionOperator, st.Operation.Stuck.WaitingOn)
 			b.decide(lifecycle.DecisionForce, "the owner agreed")
 		}, time.Hour)
@@ -216,20 +216,21 @@ func TestDrain(t *testing.T) {
 		require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions)
 	})
 
-	t.Run("skip and force say why, the others may", func(t *testing.T) {
+	t.Run("every decision needs a reason", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(lifecycle.NodeActive)
 		w.silent[task.WorkloadDrain] = true
 		b := setup(t, lifecycle.ActionDrain, w)
-		for i, d := range []lifecycle.Decision{lifecycle.DecisionForce, lifecycle.DecisionExtend, lifecycle.DecisionRetry,
-			lifecycle.DecisionSkip, lifecycle.DecisionCancel} {
-			b.env.RegisterDelayedCallback(func() { b.decide(d, "") }, time.Duration(i+1)*time.Hour)
+		all := lifecycle.Decisions()
+		for i, d := range all {
+			b.env.RegisterDelayedCallback(func() { b.decide(d, " ") }, time.Duration(i+1)*time.Hour)
 		}
+		b.decideAt(time.Duration(len(all)+1)*time.Hour, lifecycle.DecisionCancel)
 		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
-		for _, i := range []int{0, 3} {
-			require.Equal(t, "reason_missing", failureOf(b.resolved[i]).Reason)
+		for i, d := range all {
+			require.Equal(t, "reason_missing", failureOf(b.resolved[i]).Reason, d)
 		}
-		require.Equal(t, []error{nil, nil, nil}, []error{b.resolved[1], b.resolved[2], b.resolved[4]})
-		require.Equal(t, []lifecycle.Decision{lifecycle.DecisionExtend, lifecycle.DecisionRetry, lifecycle.DecisionCancel}, w.decisions)
+		require.NoError(t, b.resolved[len(all)])
+		require.Equal(t, []lifecycle.Decision{lifecycle.DecisionCancel}, w.decisions)
 	})
 }

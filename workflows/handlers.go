@@ -20,7 +20,7 @@ func (op *operation) registerHandlers(ctx workflow.Context) error {
 	return workflow.SetUpdateHandlerWithOptions(ctx, lifecycle.UpdateResolve, op.resolve,
 		workflow.UpdateHandlerOptions{
 			Description: "An operator's decision: " +
-				`{"operation_id","phase","decision":"retry|skip|force|cancel|extend","reason","by"}; skip and force need a reason`,
+				`{"operation_id","phase","decision":"retry|skip|force|cancel|extend","reason","by"}; the reason is required`,
 			Validator: func(r lifecycle.ResolveRequest) error { return asFailure(op.validate(r)) },
 		})
 }

@@ -136,7 +136,7 @@ func TestLostTask(t *testing.T) {
 			require.Equal(t, task.ReasonCanceled, stuck.Reason)
 			require.Equal(t, lifecycle.AttentionOperator, stuck.WaitingOn)
 			require.Contains(t, stuck.Message, "the disk is gone")
-			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1", stuck.Next)
+			require.Equal(t, "gpuaas op extend gpu-17 --operation op-1 --reason TEXT", stuck.Next)
 		}, 2*time.Hour)
 		b.decideAt(3*time.Hour, lifecycle.DecisionCancel)
 		st := b.run()

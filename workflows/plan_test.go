@@ -298,7 +298,7 @@ func TestDetails(t *testing.T) {
 		Stuck: &lifecycle.Stuck{Phase: lifecycle.PhaseDrain, WaitingOn: lifecycle.AttentionOperator, Reason: reasonDrainBlocked,
 			Options: plan.OptionsIn(plan.Phases[1], "gpu-17", "op-1")}}
 	text := op.markdown()
-	for _, want := range []string{"- [ ] Cordon the node", "**Waiting on: operator** since", "`gpuaas op extend gpu-17 --operation op-1`",
+	for _, want := range []string{"- [ ] Cordon the node", "**Waiting on: operator** since", "`gpuaas op extend gpu-17 --operation op-1 --reason TEXT`",
 		"`gpuaas op force gpu-17 --operation op-1 --reason TEXT`", "harm: work", `{"operation_id":"op-1","phase":"drain"`} {
 		require.Contains(t, text, want)
 	}

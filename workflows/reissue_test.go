@@ -105,8 +105,8 @@ func TestReissueEnrollment(t *testing.T) {
 func TestReissueParks(t *testing.T) {
 	t.Parallel()
 	events := []lifecycle.AgentEventName{lifecycle.EventBundleIssued, lifecycle.EventTokenClaimed, lifecycle.EventFirstPoll}
-	next := []string{"gpuaas op cancel gpu-17 --reissue --operation op-1", "gpuaas op cancel gpu-17 --reissue --operation op-1",
-		"gpuaas op retry gpu-17 --reissue --operation op-1"}
+	next := []string{"gpuaas op cancel gpu-17 --reissue --operation op-1 --reason TEXT", "gpuaas op cancel gpu-17 --reissue --operation op-1 --reason TEXT",
+		"gpuaas op retry gpu-17 --reissue --operation op-1 --reason TEXT"}
 	for i, phase := range []string{lifecycle.PhaseBundle, lifecycle.PhaseClaim, lifecycle.PhasePoll} {
 		for name, retry := range map[string]bool{"retried": true, "heals": false} {
 			t.Run(phase+"/"+name, func(t *testing.T) {

@@ -95,7 +95,7 @@ func (w *world) Claim(_ context.Context, r activities.ClaimRequest) (activities.
 	if err := lifecycle.CheckWorkflowID(r.Action, "gpu-17", r.NodeID, r.WorkflowID); err != nil {
 		return activities.Claim{}, err
 	}
-	plan, err := lifecycle.CheckMove(r.Action, w.prior)
+	plan, err := lifecycle.CheckStart(r.Action, w.prior)
 	if err != nil {
 		return activities.Claim{}, err
 	}

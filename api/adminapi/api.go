@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"time"
@@ -19,14 +20,14 @@ const (
 	DeliverArchive  = "archive"
 )
 
-// Config is what the admin API needs. All fields but Package, WebURL and Faults
-// must be set.
+// Config configures the admin API. Package, WebURL, Faults and Observe are
+// optional.
 type Config struct {
 	// Env and NodeURL go into bootstrap bundles: the environment's name and the
 	// node API's public URL.
 	Env     string
 	NodeURL string
-	// Auth tells who makes a request.
+	// Auth identifies the subject of a request.
 	Auth      Authenticator
 	Store     Store
 	Views     Views
@@ -34,37 +35,54 @@ type Config struct {
 	Trust     Trust
 	Log       *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
-	// credential where it needs one. Nil when none is configured.
+	// credential where it needs one. Nil if no package is configured.
 	Package func() (*trust.AgentPackage, error)
 	// Ready answers the readiness check.
 	Ready func() error
 	// WebURL returns the page of a run in Temporal's Web UI.
 	WebURL func(workflowID, runID string) string
-	// Faults are the faults of the control plane that an operator must know.
+	// Faults returns the faults of the control plane that need an operator.
 	Faults func(r *http.Request) []wire.ControlPlaneFault
-	// Observe records each request. Defaults to none.
+	// Observe records each request.
 	Observe edge.Observer
 }
 
-// API is the admin API.
+// API is the admin API. It implements nodeapi.Bundles. Run must run while event
+// streams are served.
 type API struct {
-	cfg    Config
-	events *hub
+	base    base
+	bundles bundles
+	events  *events
 }
 
-// New returns the admin API over cfg.
-func New(cfg Config) *API { return &API{cfg: cfg, events: newHub(cfg.Views)} }
+// New returns the admin API with the configuration.
+func New(cfg Config) *API {
+	b := base{&cfg}
+	return &API{base: b, bundles: bundles{b}, events: &events{base: b, streams: map[*stream]bool{}}}
+}
+
+// Run reads changes for the event streams until ctx ends, and then ends the
+// streams.
+func (a *API) Run(ctx context.Context) error { return a.events.run(ctx) }
+
+// Fetch implements nodeapi.Bundles.
+func (a *API) Fetch(ctx context.Context, reference string, by audit.Subject) (trust.BootstrapBundle, error) {
+	return a.bundles.fetch(ctx, reference, by)
+}
 
 // Handler returns the listener's handler.
 func (a *API) Handler() http.Handler {
-	return edge.New(edge.Config{Listener: "admin", Log: a.cfg.Log, Observe: a.cfg.Observe, Routes: a.Routes()})
+	return edge.New(edge.Config{Listener: "admin", Log: a.base.Log, Observe: a.base.Observe, Routes: a.Routes()})
 }
 
-// submitTime bounds a request that waits for a workflow's early answer.
+// submitTime bounds a request that waits for a workflow's early response.
 const submitTime = 40 * time.Second
 
-// adminPath is the prefix of every endpoint but the readiness check.
+// adminPath is the prefix of every endpoint except the readiness check.
 const adminPath = "/api/v1/admin"
+
+// viaAPI is the interface that the audit names for requests of this API.
+const viaAPI = "api"
 
 // Endpoint is a route with the role that its callers need.
 type Endpoint struct {
@@ -72,95 +90,108 @@ type Endpoint struct {
 	Role Role
 }
 
-// handler is an endpoint's code; by is the authenticated subject.
-type handler func(w http.ResponseWriter, r *http.Request, by audit.Subject) error
-
 // Routes returns the listener's endpoints, each with its authentication.
 func (a *API) Routes() []edge.Route {
-	routes := []edge.Route{edge.HealthRoute(edge.HealthPath, a.cfg.Ready)}
+	routes := []edge.Route{edge.HealthRoute(edge.HealthPath, a.base.Ready)}
 	for _, e := range a.Endpoints() {
 		routes = append(routes, e.Route)
 	}
 	return routes
 }
 
-// Endpoints returns the endpoints that need a subject.
+// Endpoints returns the endpoints that need a subject. Actions and decisions are
+// those of the lifecycle package.
 func (a *API) Endpoints() []Endpoint {
+	const get, post, patch = http.MethodGet, http.MethodPost, http.MethodPatch
+	const ok, viewer, operator = http.StatusOK, trust.RoleViewer, trust.RoleOperator
 	notFound, taken := schema.KindNotFound, schema.KindOperationInProgress
+	n, o, t, trail := nodes{a.base}, operations{a.base, a.bundles}, tasks{a.base}, trail{a.base}
 	all := []Endpoint{
-		a.post(trust.RoleOperator, "/nodes", http.StatusCreated, a.register),
-		a.get("/nodes", a.nodes),
-		a.get("/nodes/{node}", a.node, notFound),
-		a.endpoint(trust.RoleOperator, edge.Route{Method: http.MethodPatch, Path: adminPath + "/nodes/{node}",
-			Success: []int{http.StatusOK}, MaxBody: wire.MaxBodyBytes, Kinds: []schema.Kind{notFound}}, a.setNode),
-		a.post(trust.RoleBootstrapper, "/nodes/{node}/bootstrap-script", http.StatusOK, a.bootstrapScript,
+		a.on(post, "/nodes", http.StatusCreated, operator, n.register),
+		a.on(get, "/nodes", ok, viewer, n.list),
+		a.on(get, "/nodes/{node}", ok, viewer, n.show, notFound),
+		a.on(patch, "/nodes/{node}", ok, operator, n.set, notFound),
+		a.on(post, "/nodes/{node}/bootstrap-script", ok, trust.RoleBootstrapper, a.bundles.script,
 			schema.KindInvalidNodeIdentity, notFound, taken),
-		a.get("/operations", a.operations, notFound),
-		a.get("/operations/{operation_id}", a.operation, notFound),
-		a.get("/stuck", a.stuck, notFound),
-		a.get("/tasks", a.tasks, notFound),
-		a.get("/tasks/{task_id}", a.task, notFound),
-		a.post(trust.RoleOperator, "/tasks/{task_id}/resume", http.StatusOK, a.decideTask("resume"), notFound, schema.KindTaskStatus),
-		a.post(trust.RoleOperator, "/tasks/{task_id}/cancel", http.StatusOK, a.decideTask("cancel"), notFound, schema.KindTaskStatus),
-		a.get("/audit", a.audit, notFound),
-		a.get("/audit/streams", a.auditStreams),
-		a.get("/audit/streams/{stream}", a.auditStream, notFound),
-		a.eventsEndpoint(),
+		a.on(get, "/operations", ok, viewer, o.list, notFound),
+		a.on(get, "/operations/{operation_id}", ok, viewer, o.show, notFound),
+		a.on(get, "/stuck", ok, viewer, o.stuck, notFound),
+		a.on(get, "/tasks", ok, viewer, t.list, notFound),
+		a.on(get, "/tasks/{task_id}", ok, viewer, t.show, notFound),
+		a.on(post, "/tasks/{task_id}/resume", ok, operator, t.decide(Store.ResumeTask), notFound, schema.KindTaskStatus),
+		a.on(post, "/tasks/{task_id}/cancel", ok, operator, t.decide(Store.CancelTask), notFound, schema.KindTaskStatus),
+		a.on(get, "/audit", ok, viewer, trail.list, notFound),
+		a.on(get, "/audit/streams", ok, viewer, trail.streams),
+		a.on(get, "/audit/streams/{stream}", ok, viewer, trail.stream, notFound),
+		a.on(get, "/events", ok, viewer, a.events.serve, notFound, schema.KindRateLimited),
 	}
+	all[len(all)-1].Timeout = eventsTime
 	for _, plan := range lifecycle.Operations() {
-		action := plan.Action
-		kinds := []schema.Kind{notFound, schema.KindNodeInUse, taken, schema.KindClaimExpired}
-		if purposeOf(action) != "" {
-			kinds = append(kinds, schema.KindInvalidNodeIdentity) // a token is refused to a locked or removed node
-		}
-		all = append(all, a.post(roleOf(action), "/nodes/{node}/"+string(action), http.StatusAccepted, a.lifecycle(action), kinds...))
+		all = append(all, a.on(post, "/nodes/{node}/"+string(plan.Action), http.StatusAccepted, roleOf(plan), o.start(plan.Action),
+			notFound, schema.KindNodeInUse, taken, schema.KindClaimExpired, schema.KindInvalidNodeIdentity))
 	}
 	for _, d := range lifecycle.Decisions() {
-		role := trust.RoleOperator
+		role := operator
 		if d == lifecycle.DecisionForce {
 			role = trust.RoleAdmin
 		}
-		all = append(all, a.post(role, "/operations/{operation_id}/"+string(d), http.StatusOK, a.resolve(d),
-			notFound, schema.KindDecisionOutdated))
+		all = append(all, a.on(post, "/operations/{operation_id}/"+string(d), ok, role, o.resolve(d), notFound, schema.KindDecisionOutdated))
 	}
 	return all
 }
 
-// roleOf is the role that an action needs: remove cannot be undone.
-func roleOf(action lifecycle.Action) Role {
-	if action == lifecycle.ActionRemove {
+// roleOf returns the role that an action needs. An action that ends the node's
+// identity cannot be undone.
+func roleOf(p lifecycle.Plan) Role {
+	if p.DenyIdentity {
 		return trust.RoleAdmin
 	}
 	return trust.RoleOperator
 }
 
-func (a *API) get(path string, h handler, kinds ...schema.Kind) Endpoint {
-	return a.endpoint(trust.RoleViewer, edge.Route{Method: http.MethodGet, Path: adminPath + path,
-		Success: []int{http.StatusOK}, Kinds: kinds}, h)
+// call is a request of an authenticated subject.
+type call struct {
+	*http.Request
+	w  http.ResponseWriter
+	by audit.Subject
 }
 
-func (a *API) post(role Role, path string, success int, h handler, kinds ...schema.Kind) Endpoint {
-	return a.endpoint(role, edge.Route{Method: http.MethodPost, Path: adminPath + path, Success: []int{success},
-		MaxBody: wire.MaxBodyBytes, Timeout: submitTime, Kinds: kinds}, h)
+// handler serves an endpoint and returns the body of the response. A handler that
+// has responded returns nil.
+type handler func(c *call) (body any, err error)
+
+// body reads the body of a request with edge.Decode or edge.DecodeOptional and
+// checks it. check may set defaults.
+func body[T any](c *call, decode func(http.ResponseWriter, *http.Request, any) error, check func(*T) error) (req T, err error) {
+	if err = decode(c.w, c.Request, &req); err == nil {
+		err = check(&req)
+	}
+	return req, err
 }
 
-// endpoint puts authentication and the check of the role before a handler.
-func (a *API) endpoint(role Role, r edge.Route, h handler) Endpoint {
-	r.Kinds = append(r.Kinds, schema.KindUnauthenticated, schema.KindForbidden)
-	r.Handle = func(w http.ResponseWriter, req *http.Request) error {
-		subject, err := a.cfg.Auth.Authenticate(req)
+// on returns an endpoint that authenticates the subject and checks its role
+// before it calls h.
+func (a *API) on(method, path string, status int, role Role, h handler, kinds ...schema.Kind) Endpoint {
+	route := edge.Route{Method: method, Path: adminPath + path, Success: []int{status},
+		Kinds: append(kinds, schema.KindUnauthenticated, schema.KindForbidden)}
+	if method != http.MethodGet {
+		route.MaxBody, route.Timeout = wire.MaxBodyBytes, submitTime
+	}
+	route.Handle = func(w http.ResponseWriter, r *http.Request) error {
+		subject, err := a.base.Auth.Authenticate(r)
 		if err != nil {
 			return err
 		}
-		edge.Annotate(req.Context(), slog.String("actor", subject.Name))
+		edge.Annotate(r.Context(), slog.String("actor", subject.Name))
 		if !subject.Role.Allows(role) {
 			return schema.NewError(schema.KindForbidden, "%s has the role %s; this needs %s", subject.Name, subject.Role, role).
 				WithReason("role")
 		}
-		return h(w, req, audit.Subject{Actor: subject.Name, Via: viaAPI, CorrelationID: edge.CorrelationID(req.Context())})
+		body, err := h(&call{r, w, audit.Subject{Actor: subject.Name, Via: viaAPI, CorrelationID: edge.CorrelationID(r.Context())}})
+		if body == nil || err != nil {
+			return err
+		}
+		return edge.JSON(w, status, body)
 	}
-	return Endpoint{r, role}
+	return Endpoint{route, role}
 }
-
-// viaAPI is the door that the audit names for requests of this API.
-const viaAPI = "api"

@@ -4,154 +4,188 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/audit"
-	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Bounds of the event stream.
 const (
-	// eventsEvery is how often the database is read while anybody listens.
+	// eventsEvery is the pause between two readings of the database while there
+	// is a stream.
 	eventsEvery = time.Second
-	// eventsOverlap is how far each reading goes back, since transactions do not
-	// commit in the order of their times. What was sent before is not sent again.
+	// eventsOverlap is how far each reading goes back, because transactions do not
+	// commit in the order of their times.
 	eventsOverlap = 5 * time.Second
-	// eventsBatch bounds one reading, and what a resumed client may have missed.
+	// eventsBatch bounds one reading, and what a client that reconnects may have
+	// missed.
 	eventsBatch = 1000
-	// eventsKeepAlive is how often a comment is sent on a stream without events.
+	// eventsKeepAlive is the pause between two comments on a stream without events.
 	eventsKeepAlive = 15 * time.Second
-	// eventsTime is how long one stream lasts; the client then connects again with
+	// eventsTime is how long one stream lasts; the client then reconnects with
 	// Last-Event-ID.
 	eventsTime = 15 * time.Minute
-	// streamBuffer is how many events a slow client may be behind before its stream
-	// ends; maxStreams how many streams one subject may have on this replica.
+	// eventsReconnect is the pause before a reconnect that the stream asks for.
+	eventsReconnect = 2 * time.Second
+	// streamBuffer is the number of events that a slow client may be behind before
+	// its stream ends; maxStreams is the limit of streams per subject and replica.
 	streamBuffer = 2 * eventsBatch
 	maxStreams   = 16
 )
 
-// hub reads changes from the database once for all streams of this process.
-type hub struct {
-	views Views
-
+// events serves the event streams. It reads changes from the database once for all
+// streams of this process.
+type events struct {
+	base
 	mu      sync.Mutex
 	streams map[*stream]bool
-	running bool
+	stopped bool
+	// since is where the next reading begins, less the overlap. sent contains the
+	// changes of the overlap, which are not sent twice.
+	since time.Time
+	sent  map[string]time.Time
+	// failing is true while the database cannot be read.
+	failing bool
 }
 
-// stream is one client's.
+// stream is the stream of one client, which receives only the changes of its node
+// and of its kinds, if it names any.
 type stream struct {
-	subject string
-	changes chan Change // closed when the client fell behind
+	subject, node string
+	kinds         []string
+	changes       chan Change // closed when the stream ends
 }
 
-func newHub(views Views) *hub { return &hub{views: views, streams: map[*stream]bool{}} }
+// run reads changes while there are streams. It ends the streams when ctx ends.
+func (e *events) run(ctx context.Context) error {
+	tick := time.NewTicker(eventsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			e.stop()
+			return nil
+		case <-tick.C:
+			if since, ok := e.due(); ok {
+				changes, err := e.Views.Changes(ctx, since, eventsBatch)
+				e.publish(ctx, changes, err)
+			}
+		}
+	}
+}
 
-// open adds a stream and starts the reader if it does not run.
-func (h *hub) open(subject string) (*stream, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// due returns where the next reading begins; false without a stream.
+func (e *events) due() (since time.Time, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.since.Add(-eventsOverlap), len(e.streams) > 0
+}
+
+// publish sends the changes that are new to the streams. A failed reading is
+// logged and sent as an outage once; the next successful one covers its time.
+func (e *events) publish(ctx context.Context, changes []Change, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch failed := err != nil; {
+	case ctx.Err() != nil:
+		return
+	case failed && !e.failing:
+		e.Log.Warn("cannot read changes; event streams are delayed", slog.Any("err", err), slog.Duration("retry_every", eventsEvery))
+		e.send(Change{})
+	case !failed && e.failing:
+		e.Log.Info("event streams are up to date again")
+	}
+	e.failing = err != nil
+	for _, c := range changes {
+		if _, again := e.sent[c.key()]; again {
+			continue
+		}
+		e.sent[c.key()] = c.At
+		if c.At.After(e.since) {
+			e.since = c.At
+		}
+		e.send(c)
+	}
+	for key, at := range e.sent {
+		if at.Before(e.since.Add(-eventsOverlap)) {
+			delete(e.sent, key)
+		}
+	}
+}
+
+// send adds a change to every stream and ends those that are too far behind.
+func (e *events) send(c Change) {
+	for s := range e.streams {
+		if !s.selects(c) {
+			continue
+		}
+		select {
+		case s.changes <- c:
+		default:
+			e.end(s)
+		}
+	}
+}
+
+// end ends a stream. It does nothing if the stream has ended.
+func (e *events) end(s *stream) {
+	if e.streams[s] {
+		delete(e.streams, s)
+		close(s.changes)
+	}
+}
+
+// stop ends all streams.
+func (e *events) stop() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stopped = true
+	for s := range e.streams {
+		e.end(s)
+	}
+}
+
+// open adds a stream.
+func (e *events) open(s *stream) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped {
+		return schema.NewError(schema.KindServiceUnavailable, "gpuaas-api is stopping").WithReason("stopping")
+	}
 	n := 0
-	for s := range h.streams {
-		if s.subject == subject {
+	for other := range e.streams {
+		if other.subject == s.subject {
 			n++
 		}
 	}
 	if n >= maxStreams {
-		return nil, schema.NewError(schema.KindRateLimited, "%s has %d event streams open already", subject, n).WithReason("streams")
+		return schema.NewError(schema.KindRateLimited, "%s has %d event streams open", s.subject, n).WithReason("streams")
 	}
-	s := &stream{subject: subject, changes: make(chan Change, streamBuffer)}
-	h.streams[s] = true
-	if !h.running {
-		h.running = true
-		go h.run() // ends with the last stream
+	if len(e.streams) == 0 { // nothing from before the first stream
+		e.since, e.sent, e.failing = time.Now().Add(eventsOverlap), map[string]time.Time{}, false
 	}
-	return s, nil
+	s.changes = make(chan Change, streamBuffer)
+	e.streams[s] = true
+	if e.failing {
+		s.changes <- Change{}
+	}
+	return nil
 }
 
-func (h *hub) close(s *stream) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.streams, s)
+func (e *events) close(s *stream) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.end(s)
 }
 
-// run reads changes until the last stream is closed.
-func (h *hub) run() {
-	seen := newWindow(time.Now().Add(eventsOverlap)) // nothing from before the first stream
-	tick := time.NewTicker(eventsEvery)
-	defer tick.Stop()
-	for range tick.C {
-		h.mu.Lock()
-		h.running = len(h.streams) > 0
-		running := h.running
-		h.mu.Unlock()
-		if !running {
-			return
-		}
-		changes, err := h.views.Changes(context.Background(), seen.from(), eventsBatch)
-		if err != nil {
-			continue // the next reading covers this one's time
-		}
-		h.send(seen.fresh(changes))
-	}
-}
-
-func (h *hub) send(changes []Change) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for s := range h.streams {
-		for _, c := range changes {
-			select {
-			case s.changes <- c:
-				continue
-			default:
-			}
-			close(s.changes)
-			delete(h.streams, s)
-			break
-		}
-	}
-}
-
-// window remembers the changes of the last moments, so that overlapping readings
-// give each of them once.
-type window struct {
-	newest time.Time
-	sent   map[string]time.Time
-}
-
-func newWindow(start time.Time) *window { return &window{newest: start, sent: map[string]time.Time{}} }
-
-func (w *window) from() time.Time { return w.newest.Add(-eventsOverlap) }
-
-func (w *window) fresh(changes []Change) []Change {
-	var out []Change
-	for _, c := range changes {
-		if _, again := w.sent[c.key()]; again {
-			continue
-		}
-		w.sent[c.key()] = c.At
-		if c.At.After(w.newest) {
-			w.newest = c.At
-		}
-		out = append(out, c)
-	}
-	for key, at := range w.sent {
-		if at.Before(w.from()) {
-			delete(w.sent, key)
-		}
-	}
-	return out
-}
-
-// key tells changes apart.
+// key identifies a change.
 func (c Change) key() string {
 	if c.Audit != nil {
 		return c.Audit.Stream + " " + strconv.FormatInt(c.Audit.Seq, 10)
@@ -159,62 +193,84 @@ func (c Change) key() string {
 	return c.Operation.OperationID + " " + strconv.FormatInt(c.At.UnixMicro(), 10)
 }
 
-// nodeID is the node that a change is about; "system" for none.
-func (c Change) nodeID() string {
-	if c.Audit != nil {
-		return c.Audit.Stream
+// event returns the change as an event; a change without content is an outage.
+func (c Change) event() (kind, node string, data any) {
+	switch {
+	case c.Audit != nil:
+		return wire.EventAudit, c.Audit.Stream, c.Audit
+	case c.Operation != nil:
+		return wire.EventOperation, c.Operation.NodeID, c.Operation
 	}
-	return c.Operation.NodeID
+	return wire.EventOutage, "", schema.ErrorDetail{Code: schema.KindServiceUnavailable,
+		Message: "the database is unavailable; the stream continues when it is available again"}
 }
 
-func (a *API) eventsEndpoint() Endpoint {
-	return a.endpoint(trust.RoleViewer, edge.Route{Method: http.MethodGet, Path: adminPath + "/events", Success: []int{http.StatusOK},
-		Timeout: eventsTime, Kinds: []schema.Kind{schema.KindNotFound, schema.KindRateLimited}}, a.streamEvents)
+// text returns the change as a server-sent event. An outage has no id, so that a
+// client that reconnects names its last real event.
+func (c Change) text() string {
+	kind, _, data := c.event()
+	text, _ := json.Marshal(data) //nolint:errchkjson // always encodes
+	id := ""
+	if !c.At.IsZero() {
+		id = fmt.Sprintf("id: %d\n", c.At.UnixMicro())
+	}
+	return fmt.Sprintf("%sevent: %s\ndata: %s\n\n", id, kind, text)
 }
 
-// streamEvents sends changes as server-sent events until the client leaves, falls
-// behind or eventsTime is over. An event's id is its time; with Last-Event-ID the
-// stream first repeats what changed since shortly before, so a client may get an
-// event twice and misses none of the last eventsBatch.
-func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, by audit.Subject) error {
-	p := readParams(r.URL)
-	node, kinds := p.one("node"), closed(p, "kind", []string{wire.EventOperation, wire.EventAudit})
-	if err := p.check(); err != nil {
-		return err
+// selects reports whether the client receives a change. Every client receives an
+// outage.
+func (s *stream) selects(c Change) bool {
+	kind, node, _ := c.event()
+	return kind == wire.EventOutage || (s.node == "" || s.node == node) && (len(s.kinds) == 0 || slices.Contains(s.kinds, kind))
+}
+
+// serve sends changes as server-sent events until the client disconnects, is too
+// far behind, or eventsTime has passed. The id of an event is its time; with
+// Last-Event-ID the stream first repeats the changes since shortly before that
+// event. A client may receive an event twice and misses none of the last
+// eventsBatch.
+func (e *events) serve(c *call) (any, error) {
+	q := e.query(c)
+	s := &stream{subject: c.by.Actor, node: q.stream(), kinds: words(q, "kind", wire.EventOperation, wire.EventAudit)}
+	if err := q.check(); err != nil {
+		return nil, err
 	}
-	f := eventFilter{kinds: kinds}
-	var err error
-	if node != "" {
-		if f.nodeID, err = a.stream(r, node); err != nil {
-			return err
+	if err := e.open(s); err != nil {
+		return nil, err
+	}
+	defer e.close(s)
+	missed, err := e.missed(c.Request)
+	if err != nil {
+		return nil, err
+	}
+	c.w.Header().Set("Content-Type", "text/event-stream")
+	c.w.WriteHeader(http.StatusOK)
+	out := http.NewResponseController(c.w)
+	send := func(text string) bool {
+		_, err := io.WriteString(c.w, text)
+		return err == nil && out.Flush() == nil
+	}
+	connected := send(fmt.Sprintf("retry: %d\n: connected\n\n", eventsReconnect.Milliseconds()))
+	for _, m := range missed {
+		connected = connected && (!s.selects(m) || send(m.text()))
+	}
+	alive := time.NewTicker(eventsKeepAlive)
+	defer alive.Stop()
+	for connected {
+		select {
+		case <-c.Context().Done():
+			connected = false
+		case <-alive.C:
+			connected = send(": keep-alive\n\n")
+		case change, open := <-s.changes:
+			connected = open && send(change.text())
 		}
 	}
-	s, err := a.events.open(by.Actor)
-	if err != nil {
-		return err
-	}
-	defer a.events.close(s)
-	missed, err := a.missed(r)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.WriteHeader(http.StatusOK)
-	out := eventWriter{w, http.NewResponseController(w)}
-	if out.write(": connected\n\n") != nil {
-		return nil
-	}
-	for _, c := range missed {
-		if f.takes(c) && out.send(c) != nil {
-			return nil
-		}
-	}
-	out.follow(r.Context(), s, f)
-	return nil
+	return nil, nil //nolint:nilnil // the response was sent
 }
 
-// missed are the changes since a resumed client's last event.
-func (a *API) missed(r *http.Request) ([]Change, error) {
+// missed returns the changes since the last event of a client that reconnects.
+func (e *events) missed(r *http.Request) ([]Change, error) {
 	id := r.Header.Get("Last-Event-ID")
 	if id == "" {
 		return nil, nil
@@ -223,78 +279,5 @@ func (a *API) missed(r *http.Request) ([]Change, error) {
 	if err != nil {
 		return nil, badField("Last-Event-ID", "must be the id of an event")
 	}
-	return a.cfg.Views.Changes(r.Context(), time.UnixMicro(micros).Add(-eventsOverlap), eventsBatch)
-}
-
-// eventFilter selects the events of one stream.
-type eventFilter struct {
-	nodeID string
-	kinds  []string
-}
-
-func (f eventFilter) takes(c Change) bool {
-	if f.nodeID != "" && c.nodeID() != f.nodeID {
-		return false
-	}
-	if len(f.kinds) == 0 {
-		return true
-	}
-	return strings.Contains(strings.Join(f.kinds, " "), c.kind())
-}
-
-func (c Change) kind() string {
-	if c.Audit != nil {
-		return wire.EventAudit
-	}
-	return wire.EventOperation
-}
-
-// eventWriter writes server-sent events.
-type eventWriter struct {
-	w http.ResponseWriter
-	c *http.ResponseController
-}
-
-// follow writes the stream's events until it or the context ends.
-func (e eventWriter) follow(ctx context.Context, s *stream, f eventFilter) {
-	alive := time.NewTicker(eventsKeepAlive)
-	defer alive.Stop()
-	for {
-		var err error
-		select {
-		case <-ctx.Done():
-			return
-		case <-alive.C:
-			err = e.write(": keep-alive\n\n")
-		case c, ok := <-s.changes:
-			switch {
-			case !ok:
-				return
-			case f.takes(c):
-				err = e.send(c)
-			}
-		}
-		if err != nil {
-			return // the client left
-		}
-	}
-}
-
-func (e eventWriter) send(c Change) error {
-	var data any = c.Operation
-	if c.Audit != nil {
-		data = c.Audit
-	}
-	text, err := json.Marshal(data)
-	if err != nil {
-		return err
-	}
-	return e.write(fmt.Sprintf("id: %d\nevent: %s\ndata: %s\n\n", c.At.UnixMicro(), c.kind(), text))
-}
-
-func (e eventWriter) write(text string) error {
-	if _, err := e.w.Write([]byte(text)); err != nil {
-		return err
-	}
-	return e.c.Flush()
+	return e.Views.Changes(r.Context(), time.UnixMicro(micros).Add(-eventsOverlap), eventsBatch)
 }

@@ -24,8 +24,8 @@ import (
 
 const token = "admin-token-0123456789"
 
-// desk is the store, the workflows and the trust of one node.
-type desk struct {
+// backend is the store, the workflows and the trust of one node.
+type backend struct {
 	adminapi.Views // for what no test asks
 
 	asked      any // the query of the last list
@@ -45,6 +45,7 @@ type desk struct {
 	by        audit.Subject
 
 	trustErr, submitErr, issueErr, fetchErr error
+	registerErr                             error
 	open                                    []wire.OperationSummary
 	pack                                    *trust.AgentPackage
 	url, ca                                 string
@@ -56,45 +57,49 @@ type desk struct {
 	decision error
 }
 
-func (d *desk) Register(context.Context, wire.RegisterNodeRequest, audit.Subject) (wire.NodeView, error) {
-	return d.node, nil
+func (d *backend) Register(context.Context, wire.RegisterNodeRequest, audit.Subject) (wire.NodeView, error) {
+	return d.node, d.registerErr
 }
 
-func (d *desk) Node(context.Context, string) (wire.NodeView, error) { return d.node, nil }
+func (d *backend) Changes(context.Context, time.Time, int) ([]adminapi.Change, error) {
+	return nil, nil
+}
 
-func (d *desk) IssueToken(_ context.Context, m trust.MintedToken, by audit.Subject) error {
+func (d *backend) Node(context.Context, string) (wire.NodeView, error) { return d.node, nil }
+
+func (d *backend) IssueToken(_ context.Context, m trust.MintedToken, by audit.Subject) error {
 	d.steps = append(d.steps, "issue")
 	d.minted, d.by = m, by
 	return d.issueErr
 }
 
-func (d *desk) IssueFetch(_ context.Context, m trust.MintedToken, by audit.Subject) error {
+func (d *backend) IssueFetch(_ context.Context, m trust.MintedToken, by audit.Subject) error {
 	d.steps = append(d.steps, "reference")
 	d.minted, d.by = m, by
 	return d.issueErr
 }
 
-func (d *desk) UseFetch(context.Context, string, []byte, audit.Subject) (string, trust.TokenPurpose, error) {
+func (d *backend) UseFetch(context.Context, string, []byte, audit.Subject) (string, trust.TokenPurpose, error) {
 	d.steps = append(d.steps, "spend")
 	return d.node.ID, d.minted.Purpose, d.fetchErr
 }
 
-func (d *desk) ListOperations(_ context.Context, q adminapi.OperationQuery) ([]wire.OperationSummary, []string, error) {
+func (d *backend) ListOperations(_ context.Context, q adminapi.OperationQuery) ([]wire.OperationSummary, []string, error) {
 	d.asked = q
 	return d.open, nil, nil
 }
 
-func (d *desk) ListNodes(_ context.Context, q adminapi.NodeQuery) ([]wire.NodeView, []string, error) {
+func (d *backend) ListNodes(_ context.Context, q adminapi.NodeQuery) ([]wire.NodeView, []string, error) {
 	d.asked = q
 	return []wire.NodeView{d.node}, d.next, nil
 }
 
-func (d *desk) ListAudit(_ context.Context, q adminapi.AuditQuery) ([]audit.Event, []string, error) {
+func (d *backend) ListAudit(_ context.Context, q adminapi.AuditQuery) ([]audit.Event, []string, error) {
 	d.asked = q
 	return nil, d.next, nil
 }
 
-func (d *desk) ListTasks(_ context.Context, q adminapi.TaskQuery) ([]wire.TaskView, []string, error) {
+func (d *backend) ListTasks(_ context.Context, q adminapi.TaskQuery) ([]wire.TaskView, []string, error) {
 	d.listed = []any{q.NodeID, q.Open}
 	if d.task.TaskID == "" {
 		return nil, nil, nil
@@ -102,25 +107,25 @@ func (d *desk) ListTasks(_ context.Context, q adminapi.TaskQuery) ([]wire.TaskVi
 	return []wire.TaskView{d.task}, nil, nil
 }
 
-func (d *desk) Operation(_ context.Context, id string) (lifecycle.OperationStatus, error) {
+func (d *backend) Operation(_ context.Context, id string) (lifecycle.OperationStatus, error) {
 	if id != d.status.Operation.OperationID {
 		return lifecycle.OperationStatus{}, schema.NewError(schema.KindNotFound, "no operation %q", id)
 	}
 	return d.status, nil
 }
 
-func (d *desk) Resolve(_ context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
+func (d *backend) Resolve(_ context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error) {
 	d.resolved = append(d.resolved, r)
 	d.resolvedOn = workflowID
 	return d.status, d.resolveErr
 }
 
-func (d *desk) SetNode(_ context.Context, _ string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error) {
+func (d *backend) SetNode(_ context.Context, _ string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error) {
 	d.change, d.by = c, by
 	return d.node, nil
 }
 
-func (d *desk) UseKey(_ context.Context, scope, key, _ string) (string, bool, error) {
+func (d *backend) UseKey(_ context.Context, scope, key, _ string) (string, bool, error) {
 	result, used := d.keys[scope+" "+key]
 	if d.keys == nil {
 		d.keys = map[string]string{}
@@ -131,34 +136,34 @@ func (d *desk) UseKey(_ context.Context, scope, key, _ string) (string, bool, er
 	return result, !used, nil
 }
 
-func (d *desk) KeepResult(_ context.Context, scope, key, result string) error {
+func (d *backend) KeepResult(_ context.Context, scope, key, result string) error {
 	d.keys[scope+" "+key] = result
 	return nil
 }
 
-func (d *desk) DropKey(_ context.Context, scope, key string) error {
+func (d *backend) DropKey(_ context.Context, scope, key string) error {
 	delete(d.keys, scope+" "+key)
 	return nil
 }
 
-func (d *desk) Task(_ context.Context, id string) (wire.TaskView, error) {
+func (d *backend) Task(_ context.Context, id string) (wire.TaskView, error) {
 	if id != d.task.TaskID {
 		return wire.TaskView{}, schema.NewError(schema.KindNotFound, "no task %q", id)
 	}
 	return d.task, nil
 }
 
-func (d *desk) ResumeTask(_ context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
+func (d *backend) ResumeTask(_ context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
 	d.decided = []any{"resume", id, reason, by}
 	return d.task, d.decision
 }
 
-func (d *desk) CancelTask(_ context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
+func (d *backend) CancelTask(_ context.Context, id, reason string, by audit.Subject) (wire.TaskView, error) {
 	d.decided = []any{"cancel", id, reason, by}
 	return d.task, d.decision
 }
 
-func (d *desk) Submit(_ context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
+func (d *backend) Submit(_ context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error) {
 	d.steps = append(d.steps, "submit")
 	d.submitted = in
 	if !d.over {
@@ -167,18 +172,18 @@ func (d *desk) Submit(_ context.Context, in lifecycle.OperationInput) (lifecycle
 	return lifecycle.Operation{OperationID: in.OperationID, Status: lifecycle.OperationAccepted}, d.submitErr
 }
 
-func (d *desk) ServerCA(context.Context) (string, error) {
+func (d *backend) ServerCA(context.Context) (string, error) {
 	d.steps = append(d.steps, "trust")
 	return d.ca, d.trustErr
 }
 
-func (d *desk) NodeCA(context.Context) (string, error) { return d.ca, nil }
+func (d *backend) NodeCA(context.Context) (string, error) { return d.ca, nil }
 
-func (d *desk) TaskTrust(context.Context) (trust.TaskTrust, error) {
+func (d *backend) TaskTrust(context.Context) (trust.TaskTrust, error) {
 	return trust.TaskTrust{Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
 }
 
-func (d *desk) api() *adminapi.API {
+func (d *backend) api() *adminapi.API {
 	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(token)), "ops", d.tokens)
 	if err != nil {
 		panic(err)
@@ -188,7 +193,7 @@ func (d *desk) api() *adminapi.API {
 		Store:   d, Views: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 }
 
-func (d *desk) post(t *testing.T, verb, body string, headers ...string) *httptest.ResponseRecorder {
+func (d *backend) post(t *testing.T, verb, body string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	h := d.api().Handler()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/admin/nodes/gpu-1/"+verb, strings.NewReader(body))
@@ -202,12 +207,12 @@ func (d *desk) post(t *testing.T, verb, body string, headers ...string) *httptes
 	return w
 }
 
-func newDesk() *desk {
-	return &desk{url: "https://api.internal", ca: "PEM", node: wire.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
+func newBackend() *backend {
+	return &backend{url: "https://api.internal", ca: "PEM", node: wire.NodeView{ID: "0190b6c2-1111-7aaa-8bbb-0123456789ab", Host: "gpu-1", RegionCode: "r1", OnboardingMode: "manual"}}
 }
 
 func TestOperationInput(t *testing.T) {
-	d := newDesk()
+	d := newBackend()
 	w := d.post(t, "drain", `{"reason":"RMA-4411","options":{"drain_timeout_seconds":60}}`, wire.HeaderIdempotencyKey, "k")
 	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
 	assert.Equal(t, lifecycle.OperationInput{
@@ -227,7 +232,7 @@ func TestOperationInput(t *testing.T) {
 // The order that keeps a failure harmless: trust is read before anything
 // changes, the operation is accepted before a token is made.
 func TestEnrollOrder(t *testing.T) {
-	d := newDesk()
+	d := newBackend()
 	w := d.post(t, "enroll", "")
 	require.Equal(t, http.StatusAccepted, w.Code, w.Body.String())
 	assert.Equal(t, []string{"trust", "submit", "issue"}, d.steps)
@@ -243,18 +248,18 @@ func TestEnrollOrder(t *testing.T) {
 	assert.Equal(t, audit.Subject{Actor: "ops", Via: "api", CorrelationID: "c-1"}, d.by)
 	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
 
-	away := schema.NewError(schema.KindServiceUnavailable, "away")
+	unavailable := schema.NewError(schema.KindServiceUnavailable, "no answer")
 	for name, c := range map[string]struct {
-		spoil func(*desk)
+		spoil func(*backend)
 		steps []string
 		code  int
 	}{
-		"Vault away":      {func(d *desk) { d.trustErr = away }, []string{"trust"}, http.StatusServiceUnavailable},
-		"Temporal away":   {func(d *desk) { d.submitErr = away }, []string{"trust", "submit"}, http.StatusServiceUnavailable},
-		"database away":   {func(d *desk) { d.issueErr = away }, []string{"trust", "submit", "issue"}, http.StatusServiceUnavailable},
-		"operation ended": {func(d *desk) { d.over = true }, []string{"trust", "submit"}, http.StatusBadRequest},
+		"Vault unavailable":    {func(d *backend) { d.trustErr = unavailable }, []string{"trust"}, http.StatusServiceUnavailable},
+		"Temporal unavailable": {func(d *backend) { d.submitErr = unavailable }, []string{"trust", "submit"}, http.StatusServiceUnavailable},
+		"database unavailable": {func(d *backend) { d.issueErr = unavailable }, []string{"trust", "submit", "issue"}, http.StatusServiceUnavailable},
+		"operation ended":      {func(d *backend) { d.over = true }, []string{"trust", "submit"}, http.StatusBadRequest},
 	} {
-		d := newDesk()
+		d := newBackend()
 		c.spoil(d)
 		w := d.post(t, "enroll", "")
 		assert.Equal(t, c.code, w.Code, name)

@@ -16,33 +16,33 @@ type Store interface {
 	// the SKU against the catalog (KindInvalidRequest, reason sku_unknown,
 	// sku_inactive or sku_mismatch) and refuses a host name that another node
 	// which is not removed has (KindInvalidRequest, reason host_taken). Without a
-	// number of GPUs the node has its SKU's.
+	// number of GPUs the node gets that of its SKU.
 	Register(ctx context.Context, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error)
 	// IssueToken voids the node's live enrollment tokens and stores a new one,
 	// moves the node to bootstrap_issued and writes the workflow's event and the
-	// audit row, in one transaction. KindInvalidRequest in a state that does not
-	// enrol. A token that was claimed already stays good for the claiming key
-	// beyond its own end; only a new token or the certificate's first use ends
-	// that. With purpose reissue it voids every live token of the node, leaves
-	// its state alone, writes audit nodes.reissue_enrollment with what it voided,
-	// and is allowed in the states of schema's ReissueEnrollment row.
+	// audit row, in one transaction. It returns KindInvalidRequest in a state that
+	// does not enroll. A claimed token remains valid for the claiming key after it
+	// expires, until there is a new token or the certificate is used. With purpose
+	// reissue it voids every live token of the node, keeps the node's state, writes
+	// audit nodes.reissue_enrollment with the voided tokens, and is allowed in the
+	// start states of the action reissue-enrollment.
 	IssueToken(ctx context.Context, t trust.MintedToken, by audit.Subject) error
 	// IssueFetch stores a one-time reference to a bundle that is made when it is
 	// fetched: hash and expiry only. UseFetch spends it in one conditional
 	// update and returns its node and purpose; KindTokenConsumed, KindTokenExpired
-	// or KindUnauthenticated otherwise. A node that takes no bundle as it is
-	// (draining, say) is KindInvalidRequest and leaves the reference unspent. A
-	// second use is always refused, even after a lost response: unlike a token, a
-	// reference is bound to no key that would distinguish a repeat from theft. The
-	// remedy is a new reference. Both leave an audit row with the remote subject.
+	// or KindUnauthenticated otherwise. If the node's state allows no bundle
+	// (draining, for example), UseFetch returns KindInvalidRequest and does not spend
+	// the reference. A second use is always rejected, even after a lost response:
+	// unlike a token, a reference is not bound to a key that distinguishes a repeat
+	// from theft. The operator then makes a new reference. Both write an audit row
+	// with the remote subject.
 	IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error
 	UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject) (nodeID string, purpose trust.TokenPurpose, err error)
-	// Task returns a task with the end of what it printed. KindNotFound
-	// otherwise.
+	// Task returns a task with the end of its output. KindNotFound otherwise.
 	Task(ctx context.Context, taskID string) (wire.TaskView, error)
-	// ResumeTask dispatches a lost task again, CancelTask ends a task or asks its
-	// node to. Both leave an audit row. KindNotFound, and KindTaskStatus for a
-	// task whose status does not allow it.
+	// ResumeTask dispatches a lost task again. CancelTask ends a task, or requests
+	// its node to end it. Both write an audit row. KindNotFound, and KindTaskStatus
+	// for a task whose status does not allow the decision.
 	ResumeTask(ctx context.Context, taskID, reason string, by audit.Subject) (wire.TaskView, error)
 	CancelTask(ctx context.Context, taskID, reason string, by audit.Subject) (wire.TaskView, error)
 }
@@ -57,7 +57,7 @@ type Views interface {
 	Node(ctx context.Context, idOrHost string) (wire.NodeView, error)
 	// SetNode changes a node's registered properties with its audit row and
 	// returns the node. KindNotFound; KindInvalidRequest with reason sku_mismatch
-	// for a number of GPUs that the SKU does not have.
+	// for a number of GPUs that the SKU does not allow.
 	SetNode(ctx context.Context, nodeID string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error)
 	ListNodes(ctx context.Context, q NodeQuery) (nodes []wire.NodeView, next []string, err error)
 	// Operation returns the operation's whole status. KindNotFound otherwise.
@@ -75,9 +75,9 @@ type Views interface {
 	// Changes returns up to limit operations that changed and audit events that
 	// were stored since the moment, in order of time.
 	Changes(ctx context.Context, since time.Time, limit int) ([]Change, error)
-	// UseKey records that the subject used an idempotency key. It returns the
-	// result of the first use and fresh=false when the key was used before.
-	// KeepResult sets the result of a use, and DropKey forgets a use that failed.
+	// UseKey records that the subject used an idempotency key. If the key was used
+	// before, it returns fresh=false and the result of the first use, which is empty
+	// until KeepResult has set it. DropKey deletes a use that failed.
 	UseKey(ctx context.Context, scope, key, subject string) (result string, fresh bool, err error)
 	KeepResult(ctx context.Context, scope, key, result string) error
 	DropKey(ctx context.Context, scope, key string) error
@@ -93,26 +93,28 @@ type Change struct {
 
 // Lifecycle starts lifecycle workflows and delivers decisions to them.
 type Lifecycle interface {
-	// Submit starts the action's workflow with the early answer: accepted, or a
-	// typed refusal (KindOperationInProgress, KindNodeInUse, KindInvalidRequest,
-	// KindNotFound). The same operation id again attaches to its own run.
+	// Submit starts the action's workflow and returns when the claim is decided:
+	// accepted, or a typed rejection (KindOperationInProgress, KindNodeInUse,
+	// KindInvalidRequest, KindNotFound). The same operation id again attaches to its
+	// own run.
 	// KindServiceUnavailable names Temporal's address.
 	Submit(ctx context.Context, in lifecycle.OperationInput) (lifecycle.Operation, error)
 	// Resolve delivers a decision to the running operation of a workflow id and
-	// returns the status after it. KindDecisionOutdated when the decision is about
-	// another operation, phase or park; KindNotFound when none runs;
-	// KindInvalidRequest when the phase does not allow it.
+	// returns the status after it. A decision with the same id again returns the
+	// first response. KindDecisionOutdated if the decision is addressed to another
+	// operation, phase or parking; KindNotFound if none runs; KindInvalidRequest if
+	// the phase does not allow it.
 	Resolve(ctx context.Context, workflowID string, r lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 }
 
-// Trust is the public trust material a bundle carries.
+// Trust is the public trust material of a bundle.
 type Trust interface {
 	// ServerCA and NodeCA return PEM bundles.
 	ServerCA(ctx context.Context) (string, error)
 	NodeCA(ctx context.Context) (string, error)
-	// TaskTrust returns what a node starts from when it judges tasks: the keys
-	// of the newest verifier set, its root, and itself as the floor.
-	// KindServiceUnavailable while none was checked, KindInternal when Vault's
-	// keys are not the set's.
+	// TaskTrust returns the first trust of a node that verifies tasks: the keys of
+	// the newest verifier set, its root, and its version as the floor.
+	// KindServiceUnavailable until a set was checked, KindInternal if Vault's keys
+	// are not those of the set.
 	TaskTrust(ctx context.Context) (trust.TaskTrust, error)
 }

@@ -1,215 +1,150 @@
 package adminapi
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// Page says which page of a list to return.
-type Page struct {
-	// Limit is the number of rows, 1 to wire.MaxPage.
-	Limit int
-	// After is the sort key of the last row of the page before; the first page
-	// when empty. It was made by the Store, as the next key of a list.
-	After []string
-}
-
-// NodeQuery selects nodes, in order of host name. Conditions that are empty
-// match every node; several values of one condition are alternatives.
-type NodeQuery struct {
-	Page
-	States    []lifecycle.NodeState
-	SKUs      []string
-	Regions   []string
-	Providers []string
-	Issuers   []string // of the certificate in use
-	// HostPrefix matches the beginning of the host name, HostPattern all of it
-	// with * for any text and ? for one character.
-	HostPrefix  string
-	HostPattern string
-	Selector    Selector
-	// Removed includes nodes that were removed.
-	Removed bool
-	// View says which facts the rows need.
-	View View
-}
-
-// View is how much of a node a list returns.
-type View string
-
-// The views. Each includes what the one before has.
-const (
-	ViewName    View = "name"    // id, host and state
-	ViewSummary View = "summary" // without facts, workloads and certificates
-	ViewFull    View = "full"
-)
-
-// OperationQuery selects operations, newest first.
-type OperationQuery struct {
-	Page
-	NodeID   string
-	Actions  []lifecycle.Action
-	Statuses []lifecycle.OperationState
-	// WaitingOn and Reasons match parked operations.
-	WaitingOn []lifecycle.Attention
-	Reasons   []string
-	// Open leaves out operations that ended.
-	Open bool
-	// Holds, when set, selects operations that hold their node, or those that do
-	// not: reissues.
-	Holds *bool
-	// Since leaves out operations that started before; none when zero.
-	Since    time.Time
-	Selector Selector
-	// Stuck selects operations that are parked, overdue or abandoned, oldest first.
-	Stuck bool
-}
-
-// TaskQuery selects tasks, newest first.
-type TaskQuery struct {
-	Page
-	NodeID   string
-	Statuses []task.Status
-	Types    []task.Type
-	Open     bool // leaves out tasks that ended; a lost one has not
-	Since    time.Time
-}
-
-// AuditQuery selects audit events of all streams, newest first.
-type AuditQuery struct {
-	Page
-	Stream  string
-	Actions []string
-	Actors  []string
-	Results []string
-	Since   time.Time
-}
-
-// params reads query parameters and remembers the first fault.
-type params struct {
-	values url.Values
-	known  map[string]bool
-	err    error
-}
-
-func readParams(u *url.URL) *params {
-	return &params{values: u.Query(), known: map[string]bool{}}
-}
-
-func (p *params) fail(name, why string) {
-	if p.err == nil {
-		p.err = badField(name, why)
-	}
-}
-
-// one returns a parameter that must not be repeated.
-func (p *params) one(name string) string {
-	p.known[name] = true
-	v := p.values[name]
-	if len(v) > 1 {
-		p.fail(name, "must be given once")
-	}
-	return p.values.Get(name)
-}
 
 // maxValues bounds the alternatives of one condition.
 const maxValues = 50
 
-// list returns the values of a repeatable parameter; commas separate values too.
-func (p *params) list(name string) []string {
-	p.known[name] = true
-	var out []string
-	for _, text := range p.values[name] {
-		for part := range strings.SplitSeq(text, ",") {
-			if part = strings.TrimSpace(part); part != "" {
-				out = append(out, part)
+// query reads the parameters of a request and keeps the first error.
+type query struct {
+	base
+	*call
+	values url.Values // those that were not read yet
+	fields []string   // the fields of each row to return; all when empty
+	err    error
+}
+
+func (b base) query(c *call) *query {
+	return &query{base: b, call: c, values: c.URL.Query()}
+}
+
+// listQuery is query for an endpoint with the parameter fields.
+func (b base) listQuery(c *call) *query {
+	q := b.query(c)
+	q.fields = words[string](q, "fields")
+	if slices.ContainsFunc(q.fields, func(f string) bool { return !validName(f, 40) }) {
+		q.fail(badField("fields", "must be names of fields"))
+	}
+	return q
+}
+
+func (q *query) fail(err error) {
+	if q.err == nil {
+		q.err = err
+	}
+}
+
+// take returns the values of a parameter.
+func (q *query) take(name string) []string {
+	values := q.values[name]
+	delete(q.values, name)
+	return values
+}
+
+// one returns a parameter that must not be repeated.
+func (q *query) one(name string) string {
+	values := q.take(name)
+	if len(values) > 1 {
+		q.fail(badField(name, "must be given once"))
+	}
+	return strings.Join(values, "")
+}
+
+// words returns the values of a repeatable parameter; commas separate values too.
+// If allowed is not empty, it lists the valid values.
+func words[T ~string](q *query, name string, allowed ...T) []T {
+	var out []T
+	for _, text := range q.take(name) {
+		for word := range strings.SplitSeq(text, ",") {
+			if word = strings.TrimSpace(word); word == "" {
+				continue
+			}
+			if out = append(out, T(word)); len(allowed) > 0 && !slices.Contains(allowed, T(word)) {
+				q.fail(badField(name, "must be one of "+joined(allowed)))
 			}
 		}
 	}
 	if len(out) > maxValues {
-		p.fail(name, "must have at most "+strconv.Itoa(maxValues)+" values")
+		q.fail(badField(name, fmt.Sprintf("must have at most %d values", maxValues)))
 	}
 	return out
 }
 
-// repeated is list for values that may hold commas.
-func (p *params) repeated(name string) []string {
-	p.known[name] = true
-	return p.values[name]
+func joined[T ~string](all []T) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(all), " ", ", "), "[]")
 }
 
-func (p *params) flag(name string) bool {
-	text := p.one(name)
+// parsed returns a parameter as T, fallback without the parameter.
+func parsed[T any](q *query, name string, fallback T, must string, parse func(string) (T, error)) T {
+	text := q.one(name)
 	if text == "" {
-		return false
+		return fallback
 	}
-	v, err := strconv.ParseBool(text)
+	v, err := parse(text)
 	if err != nil {
-		p.fail(name, "must be true or false")
+		q.fail(badField(name, must))
 	}
 	return v
 }
 
-// optionalFlag is nil when the parameter is not given.
-func (p *params) optionalFlag(name string) *bool {
-	if p.one(name) == "" {
-		return nil
-	}
-	v := p.flag(name)
-	return &v
+func (q *query) flag(name string) bool {
+	return parsed(q, name, false, "must be true or false", strconv.ParseBool)
 }
 
-func (p *params) time(name string) time.Time {
-	text := p.one(name)
-	if text == "" {
-		return time.Time{}
-	}
-	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		p.fail(name, "must be a time such as 2026-03-01T12:00:00Z")
-	}
-	return t
+// number returns a whole number from low to high.
+func (q *query) number(name string, fallback, low, high int) int {
+	return parsed(q, name, fallback, fmt.Sprintf("must be a number from %d to %d", low, high), func(text string) (int, error) {
+		n, err := strconv.Atoi(text)
+		if n < low || n > high {
+			err = strconv.ErrRange
+		}
+		return n, err
+	})
 }
 
-// number reads a whole number from low to most.
-func (p *params) number(name string, standard, low, most int64) int64 {
-	text := p.one(name)
-	if text == "" {
-		return standard
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < low || n > most {
-		p.fail(name, "must be a number from "+strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(most, 10))
-	}
-	return n
+// since returns a time, which may be given as a duration before now such as 24h.
+func (q *query) since() time.Time {
+	return parsed(q, "since", time.Time{}, "must be a time such as 2026-03-01T12:00:00Z, or a duration such as 24h", func(text string) (time.Time, error) {
+		if d, err := time.ParseDuration(text); err == nil && d > 0 {
+			return time.Now().Add(-d), nil
+		}
+		return time.Parse(time.RFC3339Nano, text)
+	})
 }
 
-// page reads limit and page_token. keys is how many values the list's sort key
-// has.
-func (p *params) page(keys int) Page {
-	page := Page{Limit: int(p.number("limit", wire.DefaultPage, 1, wire.MaxPage))}
-	text := p.one("page_token")
-	if text == "" {
-		return page
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || json.Unmarshal(raw, &page.After) != nil || len(page.After) != keys {
-		p.fail("page_token", "must be the next_page_token of the page before")
-	}
-	return page
+func (q *query) limit() int { return q.number("limit", wire.DefaultPage, 1, wire.MaxPage) }
+
+// page returns limit and page_token. keys is the number of values in the sort key
+// of the list.
+func (q *query) page(keys int) Page {
+	after := parsed(q, "page_token", nil, "must be the next_page_token of the page before", func(text string) (key []string, err error) {
+		raw, err := base64.RawURLEncoding.DecodeString(text)
+		if err == nil {
+			err = json.Unmarshal(raw, &key)
+		}
+		if len(key) != keys {
+			err = strconv.ErrRange
+		}
+		return key, err
+	})
+	return Page{Limit: q.limit(), After: after}
 }
 
-// pageToken is the token of the page after the sort key; empty for none.
+// pageToken returns the token of the page after the sort key; empty for none.
 func pageToken(next []string) string {
 	if len(next) == 0 {
 		return ""
@@ -218,49 +153,86 @@ func pageToken(next []string) string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-func (p *params) selector() Selector {
-	s, err := ParseSelector(strings.Join(p.repeated("selector"), ","))
-	if err != nil && p.err == nil {
-		p.err = err
-	}
+func (q *query) selector() Selector {
+	s, err := ParseSelector(q.one("selector"))
+	q.fail(err)
 	return s
 }
 
-// check returns the first fault. A parameter that the endpoint does not have is
-// one, since a filter that is ignored would return too much.
-func (p *params) check() error {
-	for name := range p.values {
-		if !p.known[name] && p.err == nil {
-			p.err = schema.NewError(schema.KindInvalidRequest, "unknown query parameter %q", clipName(name)).WithReason("unknown_parameter")
+// node returns the id of the node that the parameter node names by id or host
+// name; empty without the parameter.
+func (q *query) node() string {
+	name := q.one("node")
+	if name == "" || q.err != nil {
+		return ""
+	}
+	node, err := q.named(q.Context(), name)
+	q.fail(err)
+	return node.ID
+}
+
+// stream is node for the audit stream of a node or of the system.
+func (q *query) stream() string {
+	name := q.one("node")
+	if name == "" || q.err != nil {
+		return ""
+	}
+	stream, err := q.streamOf(q.Context(), name)
+	q.fail(err)
+	return stream
+}
+
+// check returns the first error. An unknown parameter is one, because ignoring a
+// filter would return too much.
+func (q *query) check() error {
+	for name := range q.values {
+		if len(name) > 40 || !plainText(name, 40) {
+			name = "…"
+		}
+		q.fail(schema.NewError(schema.KindInvalidRequest, "unknown query parameter %q", name).WithReason("unknown_parameter"))
+	}
+	return q.err
+}
+
+// page reads one page of a list and returns the fields of its rows under the
+// list's name.
+func page[Q, R any](q *query, name string, of Q, read func(context.Context, Q) ([]R, []string, error)) (any, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	rows, next, err := read(q.Context(), of)
+	if err != nil {
+		return nil, err
+	}
+	body := map[string]any{name: append([]R{}, rows...)}
+	if len(q.fields) > 0 {
+		body[name] = mask(rows, q.fields)
+	}
+	if token := pageToken(next); token != "" {
+		body["next_page_token"] = token
+	}
+	return body, nil
+}
+
+// mask returns the rows with the fields only. It encodes no other field, which
+// matters for a page of a thousand rows.
+func mask[R any](rows []R, fields []string) []map[string]any {
+	columns := map[string]reflect.StructField{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[R]()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); slices.Contains(fields, name) {
+			columns[name] = f
 		}
 	}
-	return p.err
-}
-
-func clipName(s string) string {
-	if len(s) > 40 || !plainText(s, 40) {
-		return "…"
-	}
-	return s
-}
-
-// values reads a list parameter whose values form a closed set.
-func closed[T ~string](p *params, name string, all []T) []T {
-	var out []T
-	for _, text := range p.list(name) {
-		if !slices.Contains(all, T(text)) {
-			p.fail(name, "must be one of "+joined(all))
-			return nil
+	masked := make([]map[string]any, len(rows))
+	for i := range rows {
+		row := reflect.ValueOf(&rows[i]).Elem()
+		masked[i] = make(map[string]any, len(columns))
+		for name, c := range columns {
+			v := row.FieldByIndex(c.Index)
+			if empty := v.IsZero() || v.Kind() == reflect.Map && v.Len() == 0; !empty || !strings.Contains(string(c.Tag), ",omit") {
+				masked[i][name] = v.Addr().Interface()
+			}
 		}
-		out = append(out, T(text))
 	}
-	return out
-}
-
-func joined[T ~string](all []T) string {
-	texts := make([]string, len(all))
-	for i, v := range all {
-		texts[i] = string(v)
-	}
-	return strings.Join(texts, ", ")
+	return masked
 }

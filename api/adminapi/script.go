@@ -12,12 +12,12 @@ import (
 //go:embed scripts/*.tmpl
 var scripts embed.FS
 
-// script is what the script templates are given. A script holds a secret: the
-// token, or the reference that gives one.
+// script is the data of the script templates. It contains a secret: the token, or
+// the reference to one.
 type script struct {
 	trust.BootstrapBundle
 	Host string
-	// Reference stands in for the token and the bundle when it is not empty.
+	// Reference, if not empty, replaces the token and the bundle.
 	Reference string
 	// Keys are the bundle's variables as a regular expression and as words.
 	Keys, KeyList string
@@ -41,8 +41,8 @@ func newScript(host string, b trust.BootstrapBundle) script {
 		Settings: strings.TrimSuffix(b.EnvFile(), "\n"), StateDir: trust.DefaultStateDir, TokenPrefix: trust.TokenPrefix}
 }
 
-// ID names the script by the public part of what it holds, so that a host knows
-// one that it has run.
+// ID identifies the script by the public part of its secret, so that a host
+// recognizes a script that it has run.
 func (s script) ID() (string, error) {
 	text := s.Reference
 	if text == "" {
@@ -56,12 +56,12 @@ func (s script) ID() (string, error) {
 func (s script) FromRegistry() bool { return s.Package.PullDeliveryMode == DeliverRegistry }
 
 // PullsAfterFetch reports whether the bundle is fetched before the package: the
-// pull credential is as secret as the token and lives shortly, so it is in the
+// pull credential is as secret as the token and expires soon, so it is in the
 // bundle and not beside the reference.
 func (s script) PullsAfterFetch() bool { return s.Reference != "" && s.Package.PullToken != "" }
 
-// PackageURL is where the package's archive is: the blob of a registry, or the
-// node API's own copy.
+// PackageURL is the URL of the package's archive: the blob of a registry, or the
+// copy of the node API.
 func (s script) PackageURL() string {
 	if !s.FromRegistry() {
 		return s.Package.OCIRef
@@ -71,7 +71,7 @@ func (s script) PackageURL() string {
 	return "https://" + registry + "/v2/" + repository + "/blobs/" + s.Package.Digest
 }
 
-// PullHeader is curl's setting that carries the pull credential.
+// PullHeader is the setting of curl for the pull credential.
 func (s script) PullHeader() string {
 	if s.Package.PullToken == "" {
 		return ""
@@ -79,7 +79,7 @@ func (s script) PullHeader() string {
 	return "header = \"Authorization: Bearer " + s.Package.PullToken + "\"\n"
 }
 
-// FetchURL is where the reference is spent.
+// FetchURL is the URL of the bundle that the reference allows to fetch once.
 func (s script) FetchURL() string { return s.APIURL + "/internal/v1/bootstrap/" + s.Reference }
 
 // render fills in a template.
@@ -95,9 +95,9 @@ func (s script) render(name string) (string, error) {
 	return b.String(), nil
 }
 
-// restartCommand returns one line of shell to copy to the node. The shell's own
-// printf carries the script, so that no process list shows the token, and what
-// is typed can be read.
+// restartCommand returns one line of shell to copy to the node. The shell's
+// built-in printf writes the script, so that no process list shows the token and
+// the operator can read the whole script.
 func (s script) restartCommand() (string, error) {
 	text, err := s.render("restart.sh.tmpl")
 	if err != nil {

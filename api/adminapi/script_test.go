@@ -29,7 +29,7 @@ import (
 )
 
 // machine is a host's file system below a folder, with a systemctl that only
-// notes what it is told.
+// records its arguments.
 type machine struct {
 	t    *testing.T
 	root string
@@ -112,7 +112,7 @@ func (m *machine) run(text string, args ...string) (said string, code int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-func (d *desk) ask(t *testing.T, verb, body string, into any) {
+func (d *backend) ask(t *testing.T, verb, body string, into any) {
 	t.Helper()
 	w := d.post(t, verb, body)
 	require.Less(t, w.Code, 300, w.Body.String())
@@ -121,7 +121,7 @@ func (d *desk) ask(t *testing.T, verb, body string, into any) {
 }
 
 func TestReissue(t *testing.T) {
-	d := newDesk()
+	d := newBackend()
 	d.node.State = lifecycle.NodeOffline
 	var answer wire.LifecycleResponse
 	d.ask(t, "reissue-enrollment", `{"reason":"the CA changed"}`, &answer)
@@ -140,7 +140,7 @@ func TestReissue(t *testing.T) {
 
 // The restart command is run as it would be typed.
 func TestRestartCommand(t *testing.T) {
-	m, d := newMachine(t), newDesk()
+	m, d := newMachine(t), newBackend()
 	d.ca = "-----BEGIN CERTIFICATE-----\nMIIB$(touch /tmp/x)`id`'\"\\\n-----END CERTIFICATE-----\n"
 	m.write(trust.DefaultCertPath, "old cert")
 	m.write(trust.DefaultKeyPath, "old key")
@@ -183,7 +183,7 @@ func TestRestartCommand(t *testing.T) {
 	assert.NotContains(t, said, trust.TokenPrefix)
 
 	// What another node left on this host goes as a whole.
-	m.write(trust.DefaultEnvFile, "GPUAAS_NODE_ID=somebody\nGPUAAS_STATE_DIR=/srv/state\n")
+	m.write(trust.DefaultEnvFile, "GPUAAS_NODE_ID=another\nGPUAAS_STATE_DIR=/srv/state\n")
 	said, code = m.run(command)
 	require.Zero(t, code, said)
 	assert.Contains(t, m.files(), "/srv/state.stale/journal/1")
@@ -210,7 +210,7 @@ func (o *outlet) digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-func (o *outlet) serve(t *testing.T, d *desk) *httptest.Server {
+func (o *outlet) serve(t *testing.T, d *backend) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
 	send := func(w http.ResponseWriter, r *http.Request) {
@@ -238,7 +238,7 @@ func (o *outlet) serve(t *testing.T, d *desk) *httptest.Server {
 	return s
 }
 
-// newOutlet packs a binary that only knows its version with the real installer.
+// newOutlet packs a binary that only prints its version with the real installer.
 func newOutlet(t *testing.T) *outlet {
 	t.Helper()
 	var buf bytes.Buffer
@@ -259,7 +259,7 @@ func newOutlet(t *testing.T) *outlet {
 	return &outlet{archive: buf.Bytes()}
 }
 
-func (d *desk) bootstrap(t *testing.T, body string) string {
+func (d *backend) bootstrap(t *testing.T, body string) string {
 	t.Helper()
 	var answer wire.BootstrapScriptResponse
 	d.ask(t, "bootstrap-script", body, &answer)
@@ -270,7 +270,7 @@ func (d *desk) bootstrap(t *testing.T, body string) string {
 func TestBootstrapScript(t *testing.T) {
 	for name, body := range map[string]string{"with the token": "", "with a reference": `{"fetch_ref":true}`} {
 		t.Run(name, func(t *testing.T) {
-			m, d, o := newMachine(t), newDesk(), newOutlet(t)
+			m, d, o := newMachine(t), newBackend(), newOutlet(t)
 			d.node.State = lifecycle.NodeRegistered
 			o.serve(t, d)
 			m.write(trust.DefaultCertPath, "old cert")
@@ -347,20 +347,22 @@ func tokenOf(t *testing.T, env string) string {
 // reference unspent.
 func TestBootstrapRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(*machine, *desk, *outlet)
+		spoil func(*machine, *backend, *outlet)
 		says  string
 		spent int
 	}{
-		"another package": {func(_ *machine, _ *desk, o *outlet) { o.archive = append(o.archive, 0) }, "has digest sha256:", 0},
-		"no such package": {func(_ *machine, d *desk, _ *outlet) { d.pack.OCIRef += "x/y" }, "could not be downloaded", 0},
-		"another host":    {func(m *machine, _ *desk, _ *outlet) { m.write("/etc/os-release", "ID=fedora\n") }, "neither Debian nor Ubuntu", 0},
-		"a server we do not know": {func(_ *machine, d *desk, _ *outlet) {
+		"another package": {func(_ *machine, _ *backend, o *outlet) { o.archive = append(o.archive, 0) }, "has digest sha256:", 0},
+		"no such package": {func(_ *machine, d *backend, _ *outlet) { d.pack.OCIRef += "x/y" }, "could not be downloaded", 0},
+		"another host":    {func(m *machine, _ *backend, _ *outlet) { m.write("/etc/os-release", "ID=fedora\n") }, "neither Debian nor Ubuntu", 0},
+		"a server we do not know": {func(_ *machine, d *backend, _ *outlet) {
 			d.ca = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"
 		}, "curl", 0},
-		"a spent reference": {func(_ *machine, d *desk, _ *outlet) { d.fetchErr = schema.NewError(schema.KindTokenConsumed, "spent") }, "spent", 1},
+		"a spent reference": {func(_ *machine, d *backend, _ *outlet) {
+			d.fetchErr = schema.NewError(schema.KindTokenConsumed, "spent")
+		}, "spent", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, d, o := newMachine(t), newDesk(), newOutlet(t)
+			m, d, o := newMachine(t), newBackend(), newOutlet(t)
 			o.serve(t, d)
 			m.write(trust.DefaultCertPath, "old cert")
 			c.spoil(m, d, o)
@@ -373,7 +375,7 @@ func TestBootstrapRefusals(t *testing.T) {
 			assert.Equal(t, lifecycle.ActionReissueEnrollment, d.submitted.Action, "a node that is known is reissued")
 		})
 	}
-	d := newDesk()
+	d := newBackend()
 	w := d.post(t, "bootstrap-script", "")
 	assert.Equal(t, http.StatusBadRequest, w.Code)
 	assert.Contains(t, w.Body.String(), "no_package")
@@ -385,7 +387,7 @@ func TestBootstrapRefusals(t *testing.T) {
 func TestPackageFromRegistry(t *testing.T) {
 	for name, body := range map[string]string{"with the token": "", "with a reference": `{"fetch_ref":true}`} {
 		t.Run(name, func(t *testing.T) {
-			m, d, o := newMachine(t), newDesk(), newOutlet(t)
+			m, d, o := newMachine(t), newBackend(), newOutlet(t)
 			s := o.serve(t, d)
 			d.pack.OCIRef = strings.TrimPrefix(s.URL, "https://") + "/gpuaas/node-agent@" + o.digest()
 			d.pack.PullDeliveryMode, d.pack.PullToken = adminapi.DeliverRegistry, "stale.lived-0"
@@ -406,17 +408,17 @@ func TestPackageFromRegistry(t *testing.T) {
 			assert.NotContains(t, said, "short.lived-1")
 			input, err := json.Marshal(d.submitted)
 			require.NoError(t, err)
-			assert.NotContains(t, string(input), "lived", "no workflow is told")
+			assert.NotContains(t, string(input), "lived", "no workflow has the credential")
 		})
 	}
 }
 
-// Every form of what a node is given to run is a program to the shell, and says
-// nothing secret where a reference stands in for it.
+// Every form of the script parses as a shell program, and a script with a reference
+// contains no secret.
 func TestScriptsParse(t *testing.T) {
 	for name, token := range map[string]string{"archive": "-", "registry": "", "registry with a credential": "short.lived-1"} {
 		for _, body := range []string{"", `{"fetch_ref":true}`} {
-			d, o := newDesk(), newOutlet(t)
+			d, o := newBackend(), newOutlet(t)
 			o.serve(t, d)
 			if token != "-" {
 				d.pack.OCIRef, d.pack.PullToken = "registry.test:5000/gpuaas/node-agent@"+o.digest(), token
@@ -426,7 +428,7 @@ func TestScriptsParse(t *testing.T) {
 		}
 	}
 	var answer wire.LifecycleResponse
-	newDesk().ask(t, "reissue-enrollment", "", &answer)
+	newBackend().ask(t, "reissue-enrollment", "", &answer)
 	parses(t, "restart command", answer.RecoveryBundle.RestartCommand)
 }
 
@@ -441,7 +443,7 @@ func parses(t *testing.T, name, text string) {
 
 // A reference is spent only when its bundle can be made.
 func TestFetchOrder(t *testing.T) {
-	d := newDesk()
+	d := newBackend()
 	d.minted.Purpose = trust.PurposeReissue
 	reference, _, _ := trust.NewToken()
 	by := audit.Subject{Actor: "fetch:10.0.0.1", CorrelationID: "c"}

@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -35,148 +36,74 @@ const (
 // of a label. A label must not have such a key.
 func PropertyKeys() []string { return []string{"region", "sku", "state", "provider", "class", "host"} }
 
-// Bounds of selectors and labels.
-const (
-	maxRequirements = 20
-	maxLabels       = 64
-	maxLabelText    = 63
+var (
+	// requirementForm has the groups !, key, comparison, value, set operator, set.
+	requirementForm = regexp.MustCompile(`^(!?)\s*([^\s=!(),]+)\s*(?:(=|==|!=)\s*([^\s=!(),]*)|\s(in|notin)\s*\(([^()]*)\))?$`)
+	// listForm matches one requirement: a comma in parentheses does not end it.
+	listForm = regexp.MustCompile(`(?:[^,(]|\([^)]*\)?)*`)
 )
 
 // ParseSelector parses text. Errors are KindInvalidRequest with reason
-// bad_selector and name the part that is wrong.
+// bad_selector.
 func ParseSelector(text string) (Selector, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	parts := listForm.FindAllString(text, -1)
+	if len(parts) > maxRequirements {
+		return nil, badSelector("there are more than 20 requirements")
+	}
 	var s Selector
-	for _, part := range splitSelector(text) {
-		part = strings.TrimSpace(part)
-		if part == "" {
-			if strings.TrimSpace(text) == "" {
-				return nil, nil
-			}
-			return nil, badSelector("there is an empty requirement")
-		}
-		r, err := parseRequirement(part)
+	for _, part := range parts {
+		r, err := parseRequirement(strings.TrimSpace(part))
 		if err != nil {
 			return nil, err
 		}
 		s = append(s, r)
 	}
-	if len(s) > maxRequirements {
-		return nil, badSelector("there are more than 20 requirements")
-	}
 	return s, nil
 }
 
-// splitSelector splits at the commas outside of parentheses.
-func splitSelector(text string) []string {
-	var out []string
-	depth, from := 0, 0
-	for i := range len(text) {
-		switch text[i] {
-		case '(':
-			depth++
-		case ')':
-			depth--
-		case ',':
-			if depth <= 0 {
-				out = append(out, text[from:i])
-				from = i + 1
-			}
-		}
-	}
-	return append(out, text[from:])
-}
-
 func parseRequirement(text string) (Requirement, error) {
-	if key, ok := strings.CutPrefix(text, "!"); ok && !strings.Contains(key, "=") {
-		return requirement(strings.TrimSpace(key), OpNotExists)
+	m := requirementForm.FindStringSubmatch(text)
+	if len(m) == 0 || m[1] != "" && m[3]+m[5] != "" {
+		return Requirement{}, badSelector("a requirement is KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (A,B) or KEY notin (A,B)")
 	}
-	if key, value, ok := strings.Cut(text, "!="); ok {
-		return requirement(strings.TrimSpace(key), OpNotIn, strings.TrimSpace(value))
+	r := Requirement{Key: m[2], Op: OpExists}
+	switch {
+	case m[5] != "":
+		r.Op = Op(m[5])
+		for v := range strings.SplitSeq(m[6], ",") {
+			r.Values = append(r.Values, strings.TrimSpace(v))
+		}
+	case m[3] == "!=":
+		r.Op, r.Values = OpNotIn, []string{m[4]}
+	case m[3] != "":
+		r.Op, r.Values = OpIn, []string{m[4]}
+	case m[1] != "":
+		r.Op = OpNotExists
 	}
-	if key, value, ok := strings.Cut(text, "="); ok {
-		return requirement(strings.TrimSpace(key), OpIn, strings.TrimSpace(strings.TrimPrefix(value, "=")))
-	}
-	head, list, ok := strings.Cut(text, "(")
-	if !ok {
-		return requirement(text, OpExists)
-	}
-	list, closed := strings.CutSuffix(list, ")")
-	words := strings.Fields(head)
-	if !closed || len(words) != 2 || words[1] != string(OpIn) && words[1] != string(OpNotIn) {
-		return Requirement{}, badSelector("want KEY in (A,B) or KEY notin (A,B)")
-	}
-	var values []string
-	for v := range strings.SplitSeq(list, ",") {
-		values = append(values, strings.TrimSpace(v))
-	}
-	return requirement(words[0], Op(words[1]), values...)
+	return r, r.check()
 }
 
-func requirement(key string, op Op, values ...string) (Requirement, error) {
-	if !validLabelKey(key) {
-		return Requirement{}, badSelector("a key must be 1 to 63 of a-z A-Z 0-9 . _ / - and begin with a letter or digit")
+func (r Requirement) check() error {
+	switch {
+	case !labelKeyForm.MatchString(r.Key):
+		return badSelector("a key must be 1 to 63 of a-z A-Z 0-9 . _ / - and begin with a letter or digit")
+	case len(r.Values) > maxValues:
+		return badSelector("there are too many values")
+	case len(r.Values) == 0 && slices.Contains(PropertyKeys(), r.Key):
+		return badSelector(r.Key + " is a property that every node has: compare it with a value")
 	}
-	if len(values) > maxValues {
-		return Requirement{}, badSelector("there are too many values")
-	}
-	property := slices.Contains(PropertyKeys(), key)
-	if property && len(values) == 0 {
-		return Requirement{}, badSelector(key + " is a property that every node has: compare it with a value")
-	}
-	for _, v := range values {
-		if !validLabelValue(v) && !(key == "host" && validHostPattern(v)) {
-			return Requirement{}, badSelector("a value must be at most 63 of a-z A-Z 0-9 . _ -")
+	for _, v := range r.Values {
+		if !labelValueForm.MatchString(v) && (r.Key != "host" || !patternForm.MatchString(v)) {
+			return badSelector("a value must be at most 63 of a-z A-Z 0-9 . _ -")
 		}
 	}
-	return Requirement{Key: key, Op: op, Values: values}, nil
+	return nil
 }
 
 func badSelector(why string) error {
 	return schema.NewError(schema.KindInvalidRequest, "selector: %s", why).WithReason("bad_selector").
 		WithNext("write a selector such as rack=r7,tier!=test,zone in (a,b),!reserved")
-}
-
-func validLabelKey(s string) bool {
-	return s != "" && len(s) <= maxLabelText && alphanumeric(s[0]) && strings.Trim(s, labelChars+"/") == ""
-}
-
-func validLabelValue(s string) bool {
-	return len(s) <= maxLabelText && strings.Trim(s, labelChars) == ""
-}
-
-// validHostPattern takes a host name with the wildcards * and ?.
-func validHostPattern(s string) bool {
-	return s != "" && len(s) <= 253 && strings.Trim(s, labelChars+"*?:") == ""
-}
-
-const labelChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
-
-func alphanumeric(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-}
-
-// checkLabels refuses labels that no selector could name.
-func checkLabels(labels map[string]string) error {
-	if len(labels) > maxLabels {
-		return badField("labels", "must be at most 64")
-	}
-	for k, v := range labels {
-		if err := checkLabelKey(k); err != nil {
-			return err
-		}
-		if !validLabelValue(v) {
-			return badField("labels", "must have values of at most 63 of a-z A-Z 0-9 . _ -")
-		}
-	}
-	return nil
-}
-
-func checkLabelKey(key string) error {
-	switch {
-	case !validLabelKey(key):
-		return badField("labels", "must have keys of 1 to 63 of a-z A-Z 0-9 . _ / - that begin with a letter or digit")
-	case slices.Contains(PropertyKeys(), key):
-		return badField("labels", "must not have the key "+key+", which names a property of the node")
-	}
-	return nil
 }

@@ -1,8 +1,6 @@
 package adminapi
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -27,7 +25,8 @@ type Subject struct {
 	Role Role
 }
 
-// Authenticator tells who makes a request. It refuses with KindUnauthenticated.
+// Authenticator identifies the subject of a request. It rejects with
+// KindUnauthenticated.
 type Authenticator interface {
 	Authenticate(r *http.Request) (Subject, error)
 }
@@ -41,7 +40,6 @@ type Tokens struct {
 	now     func() time.Time
 	mu      sync.Mutex
 	checked time.Time
-	stamp   os.FileInfo
 	entries []tokenEntry
 	fault   error
 }
@@ -51,25 +49,25 @@ type tokenEntry struct {
 	hash    [sha256.Size]byte
 }
 
-// tokensCheck is how often the file is looked at: a revoked token is refused
-// after that time at the latest.
+// tokensCheck is the longest time between two readings of the file: a revoked
+// token is rejected after that time at the latest.
 const tokensCheck = time.Second
 
 // NewTokens returns an Authenticator for the token with this SHA-256, used by
-// actor, and for the tokens of the file at path. Either may be missing: a zero
-// hash, an empty path. A file that cannot be read is an error here; later the
-// last good content stays in use.
+// actor, and for the tokens of the file at path. Either is optional: a zero hash,
+// an empty path. A file that cannot be read is an error here; later the last valid
+// content remains in use.
 func NewTokens(hash [sha256.Size]byte, actor, path string) (*Tokens, error) {
 	t := &Tokens{path: path, now: time.Now}
 	if hash != [sha256.Size]byte{} {
 		t.single = tokenEntry{Subject{actor, trust.RoleAdmin}, hash}
 	}
-	t.refresh()
+	t.read()
 	return t, t.fault
 }
 
 // Authenticate implements Authenticator. Both sides are hashed and every entry
-// is compared, so the time taken tells nothing about the tokens.
+// is compared, so that the duration reveals nothing about the tokens.
 func (t *Tokens) Authenticate(r *http.Request) (Subject, error) {
 	values := r.Header.Values("Authorization")
 	scheme, token, ok := strings.Cut(strings.Join(values, ","), " ")
@@ -89,62 +87,55 @@ func (t *Tokens) Authenticate(r *http.Request) (Subject, error) {
 	return found, nil
 }
 
-// Fault is why the file's last version is not in use, nil when it is.
+// Fault is the reason why the file's last version is not in use, nil if it is.
 func (t *Tokens) Fault() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.fault
 }
 
+// current returns the tokens in use. A changed file takes effect within
+// tokensCheck.
 func (t *Tokens) current() []tokenEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.path != "" && t.now().Sub(t.checked) >= tokensCheck {
-		t.refresh()
+	if t.now().Sub(t.checked) >= tokensCheck {
+		t.read()
 	}
-	entries := t.entries
-	if t.single.subject.Name != "" {
-		entries = append(slices.Clone(entries), t.single)
+	if t.single.subject.Name == "" {
+		return t.entries
 	}
-	return entries
+	return append(slices.Clone(t.entries), t.single)
 }
 
-// refresh reads the file when it changed. The caller holds the lock, or is the
-// only one that knows t.
-func (t *Tokens) refresh() {
+// read reads the file. The caller holds the lock, or is the only user of t.
+func (t *Tokens) read() {
 	if t.path == "" {
 		return
 	}
 	t.checked = t.now()
-	info, err := os.Stat(t.path)
-	if err == nil && t.stamp != nil && info.ModTime().Equal(t.stamp.ModTime()) && info.Size() == t.stamp.Size() && os.SameFile(info, t.stamp) {
-		return
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(t.path)
-	}
+	text, err := os.ReadFile(t.path)
 	if err != nil {
 		t.fault = fmt.Errorf("reading the admin tokens: %w", err)
 		return
 	}
-	entries, err := parseTokens(text)
+	entries, err := parseTokens(string(text))
 	if t.fault = err; err == nil {
-		t.entries, t.stamp = entries, info
+		t.entries = entries
 	}
 }
 
 // parseTokens reads lines of NAME ROLE SHA256, the last in hex. Empty lines and
 // lines that begin with # are skipped.
-func parseTokens(text []byte) ([]tokenEntry, error) {
+func parseTokens(text string) ([]tokenEntry, error) {
 	var out []tokenEntry
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || line[0] == '#' {
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
-		words := strings.Fields(line)
 		if len(words) != 3 {
 			return nil, fmt.Errorf("admin tokens, line %d: want NAME ROLE SHA256", n)
 		}
@@ -154,11 +145,11 @@ func parseTokens(text []byte) ([]tokenEntry, error) {
 		case !trust.ValidSubject(words[0]):
 			return nil, fmt.Errorf("admin tokens, line %d: the name must be at most 64 of a-z A-Z 0-9 . _ - @", n)
 		case !slices.Contains(trust.Roles(), role):
-			return nil, fmt.Errorf("admin tokens, line %d: the role must be %s", n, joined(trust.Roles()))
+			return nil, fmt.Errorf("admin tokens, line %d: the role must be one of %s", n, joined(trust.Roles()))
 		case err != nil || len(hash) != sha256.Size:
 			return nil, fmt.Errorf("admin tokens, line %d: the hash must be a SHA-256 in hex", n)
 		}
 		out = append(out, tokenEntry{Subject{words[0], role}, [sha256.Size]byte(hash)})
 	}
-	return out, lines.Err()
+	return out, nil
 }

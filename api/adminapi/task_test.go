@@ -16,7 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func (d *desk) request(t *testing.T, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+func (d *backend) request(t *testing.T, method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/admin"+path, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+token)
@@ -37,7 +37,7 @@ func refusal(t *testing.T, w *httptest.ResponseRecorder) schema.ErrorDetail {
 }
 
 func TestTasks(t *testing.T) {
-	d := newDesk()
+	d := newBackend()
 	w := d.request(t, http.MethodGet, "/tasks", "")
 	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
 	assert.JSONEq(t, `{"tasks":[]}`, w.Body.String())
@@ -62,7 +62,7 @@ func TestTasks(t *testing.T) {
 
 func TestTaskDecisions(t *testing.T) {
 	for _, verb := range []string{"resume", "cancel"} {
-		d := newDesk()
+		d := newBackend()
 		d.task = wire.TaskView{TaskID: schema.NewID(), Status: task.Pending}
 		path := "/tasks/" + d.task.TaskID + "/" + verb
 		w := d.request(t, http.MethodPost, path, `{"reason":"RMA-4411"}`)
@@ -89,7 +89,7 @@ func TestTaskDecisionsRefused(t *testing.T) {
 		task.Pending: "allowed now: cancel", task.Running: "allowed now: cancel",
 		task.Lost: "allowed now: resume, cancel", task.Succeeded: "allowed now: none, the task ended",
 	} {
-		d := newDesk()
+		d := newBackend()
 		d.task = wire.TaskView{TaskID: schema.NewID(), Status: status}
 		d.decision = schema.NewError(schema.KindTaskStatus, "task is %s", status).WithReason("task_not_lost")
 		w := d.request(t, http.MethodPost, "/tasks/"+d.task.TaskID+"/resume", `{"reason":"x"}`)

@@ -186,6 +186,7 @@ func (c *cluster) replica() *replica {
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
 		Store: newAdminStore(r.store), Views: r.store.Admin, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
+	group.Go(func() { _ = adminAPI.Run(ctx) })
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store, Heartbeats: r.store, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,
 		Grants: grants, VerifierSets: r.sets, Heartbeater: c.heartbeats,
 		IssueRate: 1e5, NodeRate: 1e5, Bundles: adminAPI, Packages: agent.served()})

@@ -216,7 +216,7 @@ func TestRemovedNodeGetsNoIdentity(t *testing.T) {
 		r.refusal(r.post(h, path, body), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	}
 	a := r.ask(http.MethodPost, "/nodes/"+h.id+"/reissue-enrollment", nil)
-	r.refusal(a, schema.KindInvalidRequest, "illegal_move")
+	r.refusal(a, schema.KindInvalidRequest, "invalid_state")
 }
 
 // cut is a store whose answers get lost: it commits the transaction and returns an

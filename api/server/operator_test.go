@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -36,10 +38,10 @@ func TestOperationByHTTP(t *testing.T) {
 	assert.Equal(t, lifecycle.ActionDrain, op.Operation.Action)
 	assert.Equal(t, m.id, op.Node.NodeID)
 
-	stale := r.ask(http.MethodPost, location+"/retry", `{"phase":"drain"}`)
+	stale := r.ask(http.MethodPost, location+"/retry", `{"phase":"drain","reason":"x"}`)
 	assert.Equal(t, http.StatusConflict, stale.status)
 	assert.Equal(t, schema.KindDecisionOutdated, stale.refusal(t).Code)
-	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodPost, "/operations/"+schema.NewID()+"/retry", "").status)
+	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodPost, "/operations/"+schema.NewID()+"/retry", `{"reason":"x"}`).status)
 
 	c.park(op.Operation.OperationID)
 	var stuck wire.StuckList
@@ -50,7 +52,7 @@ func TestOperationByHTTP(t *testing.T) {
 	assert.Equal(t, lifecycle.OperationParked, op.Operation.Status)
 
 	r.finish(m.id, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained})
-	assert.Equal(t, schema.KindDecisionOutdated, r.ask(http.MethodPost, location+"/cancel", "").refusal(t).Code)
+	assert.Equal(t, schema.KindDecisionOutdated, r.ask(http.MethodPost, location+"/cancel", `{"reason":"x"}`).refusal(t).Code)
 	var page wire.AuditPage
 	r.ask(http.MethodGet, "/audit?action=nodes.drain&actor=admin-token&since=1h&limit=1", nil).into(t, &page)
 	require.Len(t, page.Events, 1)
@@ -96,6 +98,42 @@ func TestEvents(t *testing.T) {
 	}
 	assert.Equal(t, "bad_Last-Event-ID", r.ask(http.MethodGet, "/events", nil, "Last-Event-ID", "x").refusal(t).Reason)
 	assert.Equal(t, http.StatusNotFound, r.ask(http.MethodGet, "/events?node=no-such-node", nil).status)
+}
+
+// A stream outlives an outage of the database: it reports the outage once, and the
+// delayed events follow.
+func TestEventsDuringAnOutage(t *testing.T) {
+	c := newCluster(t)
+	r := c.replica()
+	m := r.enrolled()
+	events := r.events("/events?kind=operation&node="+m.id, "")
+	end := c.outage()
+	e := receive(t, events)
+	assert.Equal(t, event{kind: wire.EventOutage, data: e.data}, e)
+	assert.Contains(t, e.data, `"code":"service_unavailable"`)
+	end()
+	require.Eventually(t, func() bool {
+		return r.ask(http.MethodPost, "/nodes/"+m.id+"/drain", nil, wire.HeaderIdempotencyKey, "k").status == http.StatusAccepted
+	}, soon, 50*time.Millisecond)
+	var op wire.OperationSummary
+	require.NoError(t, json.Unmarshal([]byte(receive(t, events).data), &op))
+	assert.Equal(t, lifecycle.ActionDrain, op.Action)
+	assert.Equal(t, 1, strings.Count(r.log.String(), "cannot read changes"))
+}
+
+// outage closes the connections to the database and rejects new ones until end is
+// called.
+func (c *cluster) outage() (end func()) {
+	c.tb.Helper()
+	cfg, err := pgx.ParseConfig(c.url)
+	require.NoError(c.tb, err)
+	name := pgx.Identifier{cfg.Database}.Sanitize()
+	server := *c
+	cfg.Database = "postgres"
+	server.url = fmt.Sprintf("postgres://%s:%s@/postgres?host=%s&port=%d", cfg.User, url.QueryEscape(cfg.Password), url.QueryEscape(cfg.Host), cfg.Port)
+	server.exec("ALTER DATABASE " + name + " ALLOW_CONNECTIONS false")
+	server.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", strings.Trim(name, `"`))
+	return func() { server.exec("ALTER DATABASE " + name + " ALLOW_CONNECTIONS true") }
 }
 
 type event struct{ id, kind, data string }
@@ -152,9 +190,9 @@ func BenchmarkNodePages(b *testing.B) {
 	for name, path := range map[string]string{
 		"page=100":           "/nodes",
 		"page=1000":          "/nodes?limit=1000",
-		"names=1000":         "/nodes?view=name&limit=1000",
-		"full=100":           "/nodes?view=full",
-		"completion":         "/nodes?view=name&host_prefix=gpu-05&limit=100",
+		"names=1000":         "/nodes?fields=id,host,state&limit=1000",
+		"full=100":           "/nodes?fields=id,host,state,labels,workloads,facts,identity,instance,operation",
+		"completion":         "/nodes?fields=id,host,state&host_prefix=gpu-05&limit=100",
 		"selector":           "/nodes?limit=1000&selector=" + url.QueryEscape("rack in (r7,r8),tier!=test"),
 		"selector-no-match":  "/nodes?selector=" + url.QueryEscape("rack=none,!x"),
 		"last-page-by-state": "/nodes?limit=1000&state=active&page_token=" + pageAfter("gpu-09000"),

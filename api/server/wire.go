@@ -153,6 +153,7 @@ func (a *app) work(ctx context.Context) {
 	a.Registry.MustRegister(metrics.NewFleetCollector(a.store.Inventory, a.leader.Leading, a.Log))
 	a.Go(ctx, "leader election", a.leader.Run)
 	a.Go(ctx, "notifications", a.listener.Run)
+	a.Go(ctx, "event streams", a.admin.Run)
 	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Sweep(ctx, a.listener) })
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error {
 		a.sets.Run(ctx, a.listener.Sets())

@@ -24,34 +24,13 @@ import (
 	openapi_types "github.com/oapi-codegen/runtime/types"
 )
 
-// Defines values for ListNodesParamsView.
-const (
-	Full    ListNodesParamsView = "full"
-	Name    ListNodesParamsView = "name"
-	Summary ListNodesParamsView = "summary"
-)
-
-// Valid indicates whether the value is a known member of the ListNodesParamsView enum.
-func (e ListNodesParamsView) Valid() bool {
-	switch e {
-	case Full:
-		return true
-	case Name:
-		return true
-	case Summary:
-		return true
-	default:
-		return false
-	}
-}
-
 // Action A lifecycle action that runs as a workflow.
 type Action = lifecycle.Action
 
 // AgentPackage The node agent's install package.
 type AgentPackage = trust.AgentPackage
 
-// Attention Who must act for an operation to go on.
+// Attention Who must act for an operation to continue.
 type Attention = lifecycle.Attention
 
 // AuditEvent One row of the audit trail. Rows form one hash chain per stream.
@@ -66,10 +45,10 @@ type AuditStreamList = wire.AuditStreamList
 // AuditStreamPage A part of one stream in order of seq.
 type AuditStreamPage = wire.AuditStreamPage
 
-// BootstrapBundle What a node needs to enroll. It holds the enrollment token and is returned in this one response only.
+// BootstrapBundle The settings and the enrollment token of a node. This one response is the only copy of the token.
 type BootstrapBundle = trust.BootstrapBundle
 
-// BootstrapScriptRequest Every field may be left out, and so may the body.
+// BootstrapScriptRequest Every field is optional, and so is the body.
 type BootstrapScriptRequest = wire.BootstrapScriptRequest
 
 // BootstrapScriptResponse defines model for BootstrapScriptResponse.
@@ -90,28 +69,28 @@ type Decision = lifecycle.Decision
 // Disk defines model for Disk.
 type Disk = inventory.Disk
 
-// Effect What running a task twice would do.
+// Effect How often a task may run.
 type Effect = task.Effect
 
-// ErrorBody The envelope of every answer that is not a success.
+// ErrorBody The envelope of every response without success.
 type ErrorBody = schema.ErrorBody
 
-// ErrorDetail The code decides the status; the reason narrows it; next is what helps, when something is known to.
+// ErrorDetail The code determines the status. The reason narrows it. next is the command or action that resolves the failure, if there is one.
 type ErrorDetail = schema.ErrorDetail
 
-// Facts What a host really is, as its agent found it.
+// Facts The hardware and software of a host, as its agent reports them.
 type Facts = inventory.Facts
 
 // GPU defines model for GPU.
 type GPU = inventory.GPU
 
-// Harm What a decision may destroy: nothing, workloads of the node, or something for good.
+// Harm The worst damage of a decision: none, workloads of the node, or final.
 type Harm = lifecycle.Harm
 
-// IdentityLock Why and since when every request of a node is refused.
+// IdentityLock Since when and why every request of a node is rejected.
 type IdentityLock = trust.IdentityLock
 
-// Instance The machine behind a node.
+// Instance The machine that serves as a node.
 type Instance = lifecycle.Instance
 
 // InstanceState defines model for InstanceState.
@@ -123,7 +102,7 @@ type Kind = schema.Kind
 // LifecycleClass defines model for LifecycleClass.
 type LifecycleClass = inventory.Class
 
-// LifecycleRequest Every field may be left out, and so may the body.
+// LifecycleRequest Every field is optional, and so is the body.
 type LifecycleRequest = wire.LifecycleRequest
 
 // LifecycleResponse The operation that was accepted. bootstrap_bundle is set for enroll, recovery_bundle for reissue-enrollment.
@@ -132,7 +111,7 @@ type LifecycleResponse = wire.LifecycleResponse
 // NIC defines model for NIC.
 type NIC = inventory.NIC
 
-// NodeChange Fields that are left out stay as they are.
+// NodeChange An absent field is not changed.
 type NodeChange = wire.NodeChange
 
 // NodeList defines model for NodeList.
@@ -144,7 +123,7 @@ type NodeRef = lifecycle.NodeRef
 // NodeState defines model for NodeState.
 type NodeState = lifecycle.NodeState
 
-// NodeView A node of the inventory. Lists return the fields of the view or mask only.
+// NodeView A node of the inventory. Lists return the fields of the mask, and without one those of a summary.
 type NodeView = wire.NodeView
 
 // Operation One operation and its phases.
@@ -159,7 +138,7 @@ type OperationOptions = lifecycle.Options
 // OperationState defines model for OperationState.
 type OperationState = lifecycle.OperationState
 
-// OperationSummary The database's projection of an operation.
+// OperationSummary An operation in a list.
 type OperationSummary = wire.OperationSummary
 
 // OperationView The operation's whole status document.
@@ -174,19 +153,19 @@ type Phase = lifecycle.Phase
 // PhaseState defines model for PhaseState.
 type PhaseState = lifecycle.PhaseState
 
-// RecoveryBundle The bundle of a reissue. It holds the enrollment token and is returned in this one response only.
+// RecoveryBundle The bundle of a reissue. This one response is the only copy of its enrollment token.
 type RecoveryBundle = wire.RecoveryBundle
 
-// RegisterNodeRequest As in the onboarding runbook.
+// RegisterNodeRequest The properties of a new node.
 type RegisterNodeRequest = wire.RegisterNodeRequest
 
-// ResolveOperation Phase and stuck_since address the decision to what the operator saw: one that no longer fits is refused decision_outdated.
+// ResolveOperation phase and stuck_since address the decision to a phase and a parking. If they no longer match, the decision is rejected as decision_outdated. An absent field is not compared.
 type ResolveOperation = wire.ResolveOperation
 
-// ResultProof What proves that a node reported a result. Not in lists, and absent of tasks that ended without a report.
+// ResultProof Proves that a node reported a result. Absent in lists and from tasks that ended without a report.
 type ResultProof = trust.ResultProof
 
-// Stuck Why an operation is parked and what helps.
+// Stuck Why an operation is parked, and the decisions that resolve it.
 type Stuck = lifecycle.Stuck
 
 // StuckList defines model for StuckList.
@@ -201,7 +180,7 @@ type TaskDecision = wire.TaskDecision
 // TaskList defines model for TaskList.
 type TaskList = wire.TaskList
 
-// TaskResult What a task came to. Posting the same result again is answered alike.
+// TaskResult The result of a task. The same result again gets the same response.
 type TaskResult = task.Result
 
 // TaskStatus defines model for TaskStatus.
@@ -210,10 +189,10 @@ type TaskStatus = task.Status
 // TaskType defines model for TaskType.
 type TaskType = task.Type
 
-// TaskView A task as operators see it.
+// TaskView A node task.
 type TaskView = wire.TaskView
 
-// Workload Something running on a node that a drain must end.
+// Workload A workload on a node, which a drain must end.
 type Workload = task.Workload
 
 // CorrelationId defines model for CorrelationId.
@@ -246,38 +225,38 @@ type Stream = string
 // TaskId defines model for TaskId.
 type TaskId = openapi_types.UUID
 
-// BadRequest The envelope of every answer that is not a success.
+// BadRequest The envelope of every response without success.
 type BadRequest = ErrorBody
 
-// Conflict The envelope of every answer that is not a success.
+// Conflict The envelope of every response without success.
 type Conflict = ErrorBody
 
-// Forbidden The envelope of every answer that is not a success.
+// Forbidden The envelope of every response without success.
 type Forbidden = ErrorBody
 
-// Gone The envelope of every answer that is not a success.
+// Gone The envelope of every response without success.
 type Gone = ErrorBody
 
-// Internal The envelope of every answer that is not a success.
+// Internal The envelope of every response without success.
 type Internal = ErrorBody
 
-// NotFound The envelope of every answer that is not a success.
+// NotFound The envelope of every response without success.
 type NotFound = ErrorBody
 
-// RateLimited The envelope of every answer that is not a success.
+// RateLimited The envelope of every response without success.
 type RateLimited = ErrorBody
 
-// Unauthorized The envelope of every answer that is not a success.
+// Unauthorized The envelope of every response without success.
 type Unauthorized = ErrorBody
 
-// Unavailable The envelope of every answer that is not a success.
+// Unavailable The envelope of every response without success.
 type Unavailable = ErrorBody
 
 // ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken next_page_token of the page before.
+	// PageToken next_page_token of the previous page.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
 	// Fields Names of the fields of each row to return, with commas between.
@@ -316,7 +295,7 @@ type StreamEventsParams struct {
 	Kind           *[]string      `form:"kind,omitempty" json:"kind,omitempty"`
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// LastEventID The id of the last event received: the stream first repeats what changed since.
+	// LastEventID The id of the last received event. The stream first sends the changes since that event.
 	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
@@ -324,23 +303,20 @@ type StreamEventsParams struct {
 type ListNodesParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken next_page_token of the page before.
+	// PageToken next_page_token of the previous page.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
 	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
 	Selector *Selector `form:"selector,omitempty" json:"selector,omitempty"`
 
 	// Fields Names of the fields of each row to return, with commas between.
-	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+	Fields   *Fields   `form:"fields,omitempty" json:"fields,omitempty"`
+	State    *[]string `form:"state,omitempty" json:"state,omitempty"`
+	Sku      *[]string `form:"sku,omitempty" json:"sku,omitempty"`
+	Region   *[]string `form:"region,omitempty" json:"region,omitempty"`
+	Provider *[]string `form:"provider,omitempty" json:"provider,omitempty"`
 
-	// View How much of each node: name, summary or full. Defaults to summary; must not be given together with fields.
-	View     *ListNodesParamsView `form:"view,omitempty" json:"view,omitempty"`
-	State    *[]string            `form:"state,omitempty" json:"state,omitempty"`
-	Sku      *[]string            `form:"sku,omitempty" json:"sku,omitempty"`
-	Region   *[]string            `form:"region,omitempty" json:"region,omitempty"`
-	Provider *[]string            `form:"provider,omitempty" json:"provider,omitempty"`
-
-	// Issuer Issuer of the certificate in use; repeat it for several.
+	// Issuer Issuer of the certificate in use. Repeat the parameter for several.
 	Issuer *[]string `form:"issuer,omitempty" json:"issuer,omitempty"`
 
 	// HostPrefix The beginning of the host name.
@@ -354,14 +330,11 @@ type ListNodesParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
-// ListNodesParamsView defines parameters for ListNodes.
-type ListNodesParamsView string
-
 // RegisterNodeParams defines parameters for RegisterNode.
 type RegisterNodeParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -379,87 +352,15 @@ type SetNodeParams struct {
 type MakeBootstrapScriptParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
-// DrainNodeParams defines parameters for DrainNode.
-type DrainNodeParams struct {
+// StartOperationParams defines parameters for StartOperation.
+type StartOperationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// EnrollNodeParams defines parameters for EnrollNode.
-type EnrollNodeParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// ProvisionNodeParams defines parameters for ProvisionNode.
-type ProvisionNodeParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// QuarantineNodeParams defines parameters for QuarantineNode.
-type QuarantineNodeParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// ReactivateNodeParams defines parameters for ReactivateNode.
-type ReactivateNodeParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// ReissueEnrollmentParams defines parameters for ReissueEnrollment.
-type ReissueEnrollmentParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// ReleaseNodeParams defines parameters for ReleaseNode.
-type ReleaseNodeParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// RemoveNodeParams defines parameters for RemoveNode.
-type RemoveNodeParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// RetireNodeParams defines parameters for RetireNode.
-type RetireNodeParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// UncordonNodeParams defines parameters for UncordonNode.
-type UncordonNodeParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -467,7 +368,7 @@ type UncordonNodeParams struct {
 type ListOperationsParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken next_page_token of the page before.
+	// PageToken next_page_token of the previous page.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
 	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
@@ -487,10 +388,10 @@ type ListOperationsParams struct {
 	Reason *[]string `form:"reason,omitempty" json:"reason,omitempty"`
 	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
 
-	// Open Only operations that did not end.
+	// Open Only operations that have not ended.
 	Open *bool `form:"open,omitempty" json:"open,omitempty"`
 
-	// Holds Only operations that hold their node, or with false only reissues.
+	// Holds true selects the operations that hold their node, false the reissues.
 	Holds *bool `form:"holds,omitempty" json:"holds,omitempty"`
 
 	// Since Only rows since this time, or since a duration such as 24h ago.
@@ -503,43 +404,11 @@ type GetOperationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
-// CancelOperationParams defines parameters for CancelOperation.
-type CancelOperationParams struct {
+// DecideOperationParams defines parameters for DecideOperation.
+type DecideOperationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// ExtendPhaseParams defines parameters for ExtendPhase.
-type ExtendPhaseParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// ForcePhaseParams defines parameters for ForcePhase.
-type ForcePhaseParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// RetryOperationParams defines parameters for RetryOperation.
-type RetryOperationParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// SkipPhaseParams defines parameters for SkipPhase.
-type SkipPhaseParams struct {
-	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
-
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -547,7 +416,7 @@ type SkipPhaseParams struct {
 type ListStuckParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken next_page_token of the page before.
+	// PageToken next_page_token of the previous page.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
 	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
@@ -569,7 +438,7 @@ type ListStuckParams struct {
 type ListTasksParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken next_page_token of the page before.
+	// PageToken next_page_token of the previous page.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
 	// Fields Names of the fields of each row to return, with commas between.
@@ -578,7 +447,7 @@ type ListTasksParams struct {
 	// Node Node id or host name.
 	Node *string `form:"node,omitempty" json:"node,omitempty"`
 
-	// All Also tasks that ended. A lost one did not.
+	// All Include tasks that have ended. A lost task has not.
 	All    *bool     `form:"all,omitempty" json:"all,omitempty"`
 	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
 	Type   *[]string `form:"type,omitempty" json:"type,omitempty"`
@@ -597,7 +466,7 @@ type GetTaskParams struct {
 type CancelTaskParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -605,7 +474,7 @@ type CancelTaskParams struct {
 type ResumeTaskParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: the same key again answers for the first use.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -618,50 +487,11 @@ type SetNodeJSONRequestBody = NodeChange
 // MakeBootstrapScriptJSONRequestBody defines body for MakeBootstrapScript for application/json ContentType.
 type MakeBootstrapScriptJSONRequestBody = BootstrapScriptRequest
 
-// DrainNodeJSONRequestBody defines body for DrainNode for application/json ContentType.
-type DrainNodeJSONRequestBody = LifecycleRequest
+// StartOperationJSONRequestBody defines body for StartOperation for application/json ContentType.
+type StartOperationJSONRequestBody = LifecycleRequest
 
-// EnrollNodeJSONRequestBody defines body for EnrollNode for application/json ContentType.
-type EnrollNodeJSONRequestBody = LifecycleRequest
-
-// ProvisionNodeJSONRequestBody defines body for ProvisionNode for application/json ContentType.
-type ProvisionNodeJSONRequestBody = LifecycleRequest
-
-// QuarantineNodeJSONRequestBody defines body for QuarantineNode for application/json ContentType.
-type QuarantineNodeJSONRequestBody = LifecycleRequest
-
-// ReactivateNodeJSONRequestBody defines body for ReactivateNode for application/json ContentType.
-type ReactivateNodeJSONRequestBody = LifecycleRequest
-
-// ReissueEnrollmentJSONRequestBody defines body for ReissueEnrollment for application/json ContentType.
-type ReissueEnrollmentJSONRequestBody = LifecycleRequest
-
-// ReleaseNodeJSONRequestBody defines body for ReleaseNode for application/json ContentType.
-type ReleaseNodeJSONRequestBody = LifecycleRequest
-
-// RemoveNodeJSONRequestBody defines body for RemoveNode for application/json ContentType.
-type RemoveNodeJSONRequestBody = LifecycleRequest
-
-// RetireNodeJSONRequestBody defines body for RetireNode for application/json ContentType.
-type RetireNodeJSONRequestBody = LifecycleRequest
-
-// UncordonNodeJSONRequestBody defines body for UncordonNode for application/json ContentType.
-type UncordonNodeJSONRequestBody = LifecycleRequest
-
-// CancelOperationJSONRequestBody defines body for CancelOperation for application/json ContentType.
-type CancelOperationJSONRequestBody = ResolveOperation
-
-// ExtendPhaseJSONRequestBody defines body for ExtendPhase for application/json ContentType.
-type ExtendPhaseJSONRequestBody = ResolveOperation
-
-// ForcePhaseJSONRequestBody defines body for ForcePhase for application/json ContentType.
-type ForcePhaseJSONRequestBody = ResolveOperation
-
-// RetryOperationJSONRequestBody defines body for RetryOperation for application/json ContentType.
-type RetryOperationJSONRequestBody = ResolveOperation
-
-// SkipPhaseJSONRequestBody defines body for SkipPhase for application/json ContentType.
-type SkipPhaseJSONRequestBody = ResolveOperation
+// DecideOperationJSONRequestBody defines body for DecideOperation for application/json ContentType.
+type DecideOperationJSONRequestBody = ResolveOperation
 
 // CancelTaskJSONRequestBody defines body for CancelTask for application/json ContentType.
 type CancelTaskJSONRequestBody = TaskDecision
@@ -753,7 +583,7 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/admin/audit/streams (the `ListAuditStreams` operationId).
 	ListAuditStreams(ctx context.Context, params *ListAuditStreamsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ReadAuditStream Read one stream of the audit trail in order, to check its hash chain
+	// ReadAuditStream Read one stream of the audit trail in order, to verify its hash chain
 	//
 	// Corresponds with GET /api/v1/admin/audit/streams/{stream} (the `ReadAuditStream` operationId).
 	ReadAuditStream(ctx context.Context, stream Stream, params *ReadAuditStreamParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -787,14 +617,14 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/admin/nodes/{node} (the `GetNode` operationId).
 	GetNode(ctx context.Context, node Node, params *GetNodeParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// SetNodeWithBody Change what was registered of a node
+	// SetNodeWithBody Change the registered properties of a node
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PATCH /api/v1/admin/nodes/{node} (the `SetNode` operationId).
 	SetNodeWithBody(ctx context.Context, node Node, params *SetNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// SetNode Change what was registered of a node
+	// SetNode Change the registered properties of a node
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -803,7 +633,7 @@ type ClientInterface interface {
 
 	// MakeBootstrapScriptWithBody Make a script that installs the node's agent
 	//
-	// For a Debian or Ubuntu host, run as root. It belongs to the enrollment or reissue that waits for a bundle, or to a new one, and its token voids the one before.
+	// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -812,164 +642,30 @@ type ClientInterface interface {
 
 	// MakeBootstrapScript Make a script that installs the node's agent
 	//
-	// For a Debian or Ubuntu host, run as root. It belongs to the enrollment or reissue that waits for a bundle, or to a new one, and its token voids the one before.
+	// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScript(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DrainNodeWithBody End the work on a node
+	// StartOperationWithBody Start an action on a node
+	//
+	// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
 	//
 	// Takes any type of body and a specified content type.
 	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/drain (the `DrainNode` operationId).
-	DrainNodeWithBody(ctx context.Context, node Node, params *DrainNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	// Corresponds with POST /api/v1/admin/nodes/{node}/{action} (the `StartOperation` operationId).
+	StartOperationWithBody(ctx context.Context, node Node, action Action, params *StartOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DrainNode End the work on a node
+	// StartOperation Start an action on a node
+	//
+	// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
 	//
 	// Takes a body of the `application/json` content type.
 	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/drain (the `DrainNode` operationId).
-	DrainNode(ctx context.Context, node Node, params *DrainNodeParams, body DrainNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// EnrollNodeWithBody Enroll a node
-	//
-	// Answers with the bootstrap bundle, in this one response. The same idempotency key again, while the operation runs, voids the token before and gives a new bundle.
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/enroll (the `EnrollNode` operationId).
-	EnrollNodeWithBody(ctx context.Context, node Node, params *EnrollNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// EnrollNode Enroll a node
-	//
-	// Answers with the bootstrap bundle, in this one response. The same idempotency key again, while the operation runs, voids the token before and gives a new bundle.
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/enroll (the `EnrollNode` operationId).
-	EnrollNode(ctx context.Context, node Node, params *EnrollNodeParams, body EnrollNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ProvisionNodeWithBody Create or adopt the machine and check it against its SKU
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/provision (the `ProvisionNode` operationId).
-	ProvisionNodeWithBody(ctx context.Context, node Node, params *ProvisionNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ProvisionNode Create or adopt the machine and check it against its SKU
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/provision (the `ProvisionNode` operationId).
-	ProvisionNode(ctx context.Context, node Node, params *ProvisionNodeParams, body ProvisionNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// QuarantineNodeWithBody Take a node out of service at once
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/quarantine (the `QuarantineNode` operationId).
-	QuarantineNodeWithBody(ctx context.Context, node Node, params *QuarantineNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// QuarantineNode Take a node out of service at once
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/quarantine (the `QuarantineNode` operationId).
-	QuarantineNode(ctx context.Context, node Node, params *QuarantineNodeParams, body QuarantineNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ReactivateNodeWithBody Bring a node back into service
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/reactivate (the `ReactivateNode` operationId).
-	ReactivateNodeWithBody(ctx context.Context, node Node, params *ReactivateNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ReactivateNode Bring a node back into service
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/reactivate (the `ReactivateNode` operationId).
-	ReactivateNode(ctx context.Context, node Node, params *ReactivateNodeParams, body ReactivateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ReissueEnrollmentWithBody Give a known node a new enrollment
-	//
-	// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/reissue-enrollment (the `ReissueEnrollment` operationId).
-	ReissueEnrollmentWithBody(ctx context.Context, node Node, params *ReissueEnrollmentParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ReissueEnrollment Give a known node a new enrollment
-	//
-	// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/reissue-enrollment (the `ReissueEnrollment` operationId).
-	ReissueEnrollment(ctx context.Context, node Node, params *ReissueEnrollmentParams, body ReissueEnrollmentJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ReleaseNodeWithBody End a quarantine
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/release (the `ReleaseNode` operationId).
-	ReleaseNodeWithBody(ctx context.Context, node Node, params *ReleaseNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ReleaseNode End a quarantine
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/release (the `ReleaseNode` operationId).
-	ReleaseNode(ctx context.Context, node Node, params *ReleaseNodeParams, body ReleaseNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// RemoveNodeWithBody Remove a retired node for good
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/remove (the `RemoveNode` operationId).
-	RemoveNodeWithBody(ctx context.Context, node Node, params *RemoveNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// RemoveNode Remove a retired node for good
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/remove (the `RemoveNode` operationId).
-	RemoveNode(ctx context.Context, node Node, params *RemoveNodeParams, body RemoveNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// RetireNodeWithBody Take a node out of service, reversibly
-	//
-	// A node with work bound is refused node_in_use unless options.drain is set.
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/retire (the `RetireNode` operationId).
-	RetireNodeWithBody(ctx context.Context, node Node, params *RetireNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// RetireNode Take a node out of service, reversibly
-	//
-	// A node with work bound is refused node_in_use unless options.drain is set.
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/retire (the `RetireNode` operationId).
-	RetireNode(ctx context.Context, node Node, params *RetireNodeParams, body RetireNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// UncordonNodeWithBody Lift the cordon of a node in service
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/uncordon (the `UncordonNode` operationId).
-	UncordonNodeWithBody(ctx context.Context, node Node, params *UncordonNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// UncordonNode Lift the cordon of a node in service
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/uncordon (the `UncordonNode` operationId).
-	UncordonNode(ctx context.Context, node Node, params *UncordonNodeParams, body UncordonNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	// Corresponds with POST /api/v1/admin/nodes/{node}/{action} (the `StartOperation` operationId).
+	StartOperation(ctx context.Context, node Node, action Action, params *StartOperationParams, body StartOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListOperations List operations, newest first
 	//
@@ -981,77 +677,25 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/admin/operations/{operation_id} (the `GetOperation` operationId).
 	GetOperation(ctx context.Context, operationId OperationId, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CancelOperationWithBody Undo the operation
+	// DecideOperationWithBody Decide about an operation
+	//
+	// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
 	//
 	// Takes any type of body and a specified content type.
 	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/cancel (the `CancelOperation` operationId).
-	CancelOperationWithBody(ctx context.Context, operationId OperationId, params *CancelOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
+	DecideOperationWithBody(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CancelOperation Undo the operation
+	// DecideOperation Decide about an operation
+	//
+	// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
 	//
 	// Takes a body of the `application/json` content type.
 	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/cancel (the `CancelOperation` operationId).
-	CancelOperation(ctx context.Context, operationId OperationId, params *CancelOperationParams, body CancelOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
+	DecideOperation(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ExtendPhaseWithBody Give the parked phase its time once more
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/extend (the `ExtendPhase` operationId).
-	ExtendPhaseWithBody(ctx context.Context, operationId OperationId, params *ExtendPhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ExtendPhase Give the parked phase its time once more
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/extend (the `ExtendPhase` operationId).
-	ExtendPhase(ctx context.Context, operationId OperationId, params *ExtendPhaseParams, body ExtendPhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ForcePhaseWithBody Run the parked phase without its safety
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/force (the `ForcePhase` operationId).
-	ForcePhaseWithBody(ctx context.Context, operationId OperationId, params *ForcePhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ForcePhase Run the parked phase without its safety
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/force (the `ForcePhase` operationId).
-	ForcePhase(ctx context.Context, operationId OperationId, params *ForcePhaseParams, body ForcePhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// RetryOperationWithBody Run the parked phase again
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/retry (the `RetryOperation` operationId).
-	RetryOperationWithBody(ctx context.Context, operationId OperationId, params *RetryOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// RetryOperation Run the parked phase again
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/retry (the `RetryOperation` operationId).
-	RetryOperation(ctx context.Context, operationId OperationId, params *RetryOperationParams, body RetryOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// SkipPhaseWithBody Continue without the parked phase
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/skip (the `SkipPhase` operationId).
-	SkipPhaseWithBody(ctx context.Context, operationId OperationId, params *SkipPhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// SkipPhase Continue without the parked phase
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/skip (the `SkipPhase` operationId).
-	SkipPhase(ctx context.Context, operationId OperationId, params *SkipPhaseParams, body SkipPhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ListStuck List what needs attention, oldest first
+	// ListStuck List the operations that need attention, oldest first
 	//
 	// Corresponds with GET /api/v1/admin/stuck (the `ListStuck` operationId).
 	ListStuck(ctx context.Context, params *ListStuckParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1068,7 +712,7 @@ type ClientInterface interface {
 
 	// CancelTaskWithBody Cancel a task
 	//
-	// A task that no node works on ends at once; a node that works on it is asked to stop and reports it as cancelled. Idempotent.
+	// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1077,7 +721,7 @@ type ClientInterface interface {
 
 	// CancelTask Cancel a task
 	//
-	// A task that no node works on ends at once; a node that works on it is asked to stop and reports it as cancelled. Idempotent.
+	// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1086,7 +730,7 @@ type ClientInterface interface {
 
 	// ResumeTaskWithBody Dispatch a lost task again
 	//
-	// For a task that was given up because its node fell silent. It runs once more, even if it is destructive.
+	// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1095,7 +739,7 @@ type ClientInterface interface {
 
 	// ResumeTask Dispatch a lost task again
 	//
-	// For a task that was given up because its node fell silent. It runs once more, even if it is destructive.
+	// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1133,7 +777,7 @@ func (c *Client) ListAuditStreams(ctx context.Context, params *ListAuditStreamsP
 	return c.Client.Do(req)
 }
 
-// ReadAuditStream Read one stream of the audit trail in order, to check its hash chain
+// ReadAuditStream Read one stream of the audit trail in order, to verify its hash chain
 //
 // Corresponds with GET /api/v1/admin/audit/streams/{stream} (the `ReadAuditStream` operationId).
 func (c *Client) ReadAuditStream(ctx context.Context, stream Stream, params *ReadAuditStreamParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1227,7 +871,7 @@ func (c *Client) GetNode(ctx context.Context, node Node, params *GetNodeParams, 
 	return c.Client.Do(req)
 }
 
-// SetNodeWithBody Change what was registered of a node
+// SetNodeWithBody Change the registered properties of a node
 //
 // Takes any type of body and a specified content type.
 //
@@ -1244,7 +888,7 @@ func (c *Client) SetNodeWithBody(ctx context.Context, node Node, params *SetNode
 	return c.Client.Do(req)
 }
 
-// SetNode Change what was registered of a node
+// SetNode Change the registered properties of a node
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1263,7 +907,7 @@ func (c *Client) SetNode(ctx context.Context, node Node, params *SetNodeParams, 
 
 // MakeBootstrapScriptWithBody Make a script that installs the node's agent
 //
-// For a Debian or Ubuntu host, run as root. It belongs to the enrollment or reissue that waits for a bundle, or to a new one, and its token voids the one before.
+// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1282,7 +926,7 @@ func (c *Client) MakeBootstrapScriptWithBody(ctx context.Context, node Node, par
 
 // MakeBootstrapScript Make a script that installs the node's agent
 //
-// For a Debian or Ubuntu host, run as root. It belongs to the enrollment or reissue that waits for a bundle, or to a new one, and its token voids the one before.
+// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1299,13 +943,15 @@ func (c *Client) MakeBootstrapScript(ctx context.Context, node Node, params *Mak
 	return c.Client.Do(req)
 }
 
-// DrainNodeWithBody End the work on a node
+// StartOperationWithBody Start an action on a node
+//
+// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
 //
 // Takes any type of body and a specified content type.
 //
-// Corresponds with POST /api/v1/admin/nodes/{node}/drain (the `DrainNode` operationId).
-func (c *Client) DrainNodeWithBody(ctx context.Context, node Node, params *DrainNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewDrainNodeRequestWithBody(c.Server, node, params, contentType, body)
+// Corresponds with POST /api/v1/admin/nodes/{node}/{action} (the `StartOperation` operationId).
+func (c *Client) StartOperationWithBody(ctx context.Context, node Node, action Action, params *StartOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartOperationRequestWithBody(c.Server, node, action, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1316,331 +962,15 @@ func (c *Client) DrainNodeWithBody(ctx context.Context, node Node, params *Drain
 	return c.Client.Do(req)
 }
 
-// DrainNode End the work on a node
+// StartOperation Start an action on a node
+//
+// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
 //
 // Takes a body of the `application/json` content type.
 //
-// Corresponds with POST /api/v1/admin/nodes/{node}/drain (the `DrainNode` operationId).
-func (c *Client) DrainNode(ctx context.Context, node Node, params *DrainNodeParams, body DrainNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewDrainNodeRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// EnrollNodeWithBody Enroll a node
-//
-// Answers with the bootstrap bundle, in this one response. The same idempotency key again, while the operation runs, voids the token before and gives a new bundle.
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/enroll (the `EnrollNode` operationId).
-func (c *Client) EnrollNodeWithBody(ctx context.Context, node Node, params *EnrollNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewEnrollNodeRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// EnrollNode Enroll a node
-//
-// Answers with the bootstrap bundle, in this one response. The same idempotency key again, while the operation runs, voids the token before and gives a new bundle.
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/enroll (the `EnrollNode` operationId).
-func (c *Client) EnrollNode(ctx context.Context, node Node, params *EnrollNodeParams, body EnrollNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewEnrollNodeRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ProvisionNodeWithBody Create or adopt the machine and check it against its SKU
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/provision (the `ProvisionNode` operationId).
-func (c *Client) ProvisionNodeWithBody(ctx context.Context, node Node, params *ProvisionNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewProvisionNodeRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ProvisionNode Create or adopt the machine and check it against its SKU
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/provision (the `ProvisionNode` operationId).
-func (c *Client) ProvisionNode(ctx context.Context, node Node, params *ProvisionNodeParams, body ProvisionNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewProvisionNodeRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// QuarantineNodeWithBody Take a node out of service at once
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/quarantine (the `QuarantineNode` operationId).
-func (c *Client) QuarantineNodeWithBody(ctx context.Context, node Node, params *QuarantineNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewQuarantineNodeRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// QuarantineNode Take a node out of service at once
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/quarantine (the `QuarantineNode` operationId).
-func (c *Client) QuarantineNode(ctx context.Context, node Node, params *QuarantineNodeParams, body QuarantineNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewQuarantineNodeRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ReactivateNodeWithBody Bring a node back into service
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/reactivate (the `ReactivateNode` operationId).
-func (c *Client) ReactivateNodeWithBody(ctx context.Context, node Node, params *ReactivateNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewReactivateNodeRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ReactivateNode Bring a node back into service
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/reactivate (the `ReactivateNode` operationId).
-func (c *Client) ReactivateNode(ctx context.Context, node Node, params *ReactivateNodeParams, body ReactivateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewReactivateNodeRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ReissueEnrollmentWithBody Give a known node a new enrollment
-//
-// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/reissue-enrollment (the `ReissueEnrollment` operationId).
-func (c *Client) ReissueEnrollmentWithBody(ctx context.Context, node Node, params *ReissueEnrollmentParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewReissueEnrollmentRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ReissueEnrollment Give a known node a new enrollment
-//
-// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/reissue-enrollment (the `ReissueEnrollment` operationId).
-func (c *Client) ReissueEnrollment(ctx context.Context, node Node, params *ReissueEnrollmentParams, body ReissueEnrollmentJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewReissueEnrollmentRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ReleaseNodeWithBody End a quarantine
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/release (the `ReleaseNode` operationId).
-func (c *Client) ReleaseNodeWithBody(ctx context.Context, node Node, params *ReleaseNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewReleaseNodeRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ReleaseNode End a quarantine
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/release (the `ReleaseNode` operationId).
-func (c *Client) ReleaseNode(ctx context.Context, node Node, params *ReleaseNodeParams, body ReleaseNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewReleaseNodeRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// RemoveNodeWithBody Remove a retired node for good
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/remove (the `RemoveNode` operationId).
-func (c *Client) RemoveNodeWithBody(ctx context.Context, node Node, params *RemoveNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRemoveNodeRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// RemoveNode Remove a retired node for good
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/remove (the `RemoveNode` operationId).
-func (c *Client) RemoveNode(ctx context.Context, node Node, params *RemoveNodeParams, body RemoveNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRemoveNodeRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// RetireNodeWithBody Take a node out of service, reversibly
-//
-// A node with work bound is refused node_in_use unless options.drain is set.
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/retire (the `RetireNode` operationId).
-func (c *Client) RetireNodeWithBody(ctx context.Context, node Node, params *RetireNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRetireNodeRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// RetireNode Take a node out of service, reversibly
-//
-// A node with work bound is refused node_in_use unless options.drain is set.
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/retire (the `RetireNode` operationId).
-func (c *Client) RetireNode(ctx context.Context, node Node, params *RetireNodeParams, body RetireNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRetireNodeRequest(c.Server, node, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// UncordonNodeWithBody Lift the cordon of a node in service
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/uncordon (the `UncordonNode` operationId).
-func (c *Client) UncordonNodeWithBody(ctx context.Context, node Node, params *UncordonNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewUncordonNodeRequestWithBody(c.Server, node, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// UncordonNode Lift the cordon of a node in service
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/uncordon (the `UncordonNode` operationId).
-func (c *Client) UncordonNode(ctx context.Context, node Node, params *UncordonNodeParams, body UncordonNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewUncordonNodeRequest(c.Server, node, params, body)
+// Corresponds with POST /api/v1/admin/nodes/{node}/{action} (the `StartOperation` operationId).
+func (c *Client) StartOperation(ctx context.Context, node Node, action Action, params *StartOperationParams, body StartOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartOperationRequest(c.Server, node, action, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1681,13 +1011,15 @@ func (c *Client) GetOperation(ctx context.Context, operationId OperationId, para
 	return c.Client.Do(req)
 }
 
-// CancelOperationWithBody Undo the operation
+// DecideOperationWithBody Decide about an operation
+//
+// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
 //
 // Takes any type of body and a specified content type.
 //
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/cancel (the `CancelOperation` operationId).
-func (c *Client) CancelOperationWithBody(ctx context.Context, operationId OperationId, params *CancelOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCancelOperationRequestWithBody(c.Server, operationId, params, contentType, body)
+// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
+func (c *Client) DecideOperationWithBody(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDecideOperationRequestWithBody(c.Server, operationId, decision, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1698,13 +1030,15 @@ func (c *Client) CancelOperationWithBody(ctx context.Context, operationId Operat
 	return c.Client.Do(req)
 }
 
-// CancelOperation Undo the operation
+// DecideOperation Decide about an operation
+//
+// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
 //
 // Takes a body of the `application/json` content type.
 //
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/cancel (the `CancelOperation` operationId).
-func (c *Client) CancelOperation(ctx context.Context, operationId OperationId, params *CancelOperationParams, body CancelOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCancelOperationRequest(c.Server, operationId, params, body)
+// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
+func (c *Client) DecideOperation(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDecideOperationRequest(c.Server, operationId, decision, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1715,143 +1049,7 @@ func (c *Client) CancelOperation(ctx context.Context, operationId OperationId, p
 	return c.Client.Do(req)
 }
 
-// ExtendPhaseWithBody Give the parked phase its time once more
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/extend (the `ExtendPhase` operationId).
-func (c *Client) ExtendPhaseWithBody(ctx context.Context, operationId OperationId, params *ExtendPhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewExtendPhaseRequestWithBody(c.Server, operationId, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ExtendPhase Give the parked phase its time once more
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/extend (the `ExtendPhase` operationId).
-func (c *Client) ExtendPhase(ctx context.Context, operationId OperationId, params *ExtendPhaseParams, body ExtendPhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewExtendPhaseRequest(c.Server, operationId, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ForcePhaseWithBody Run the parked phase without its safety
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/force (the `ForcePhase` operationId).
-func (c *Client) ForcePhaseWithBody(ctx context.Context, operationId OperationId, params *ForcePhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewForcePhaseRequestWithBody(c.Server, operationId, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ForcePhase Run the parked phase without its safety
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/force (the `ForcePhase` operationId).
-func (c *Client) ForcePhase(ctx context.Context, operationId OperationId, params *ForcePhaseParams, body ForcePhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewForcePhaseRequest(c.Server, operationId, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// RetryOperationWithBody Run the parked phase again
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/retry (the `RetryOperation` operationId).
-func (c *Client) RetryOperationWithBody(ctx context.Context, operationId OperationId, params *RetryOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRetryOperationRequestWithBody(c.Server, operationId, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// RetryOperation Run the parked phase again
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/retry (the `RetryOperation` operationId).
-func (c *Client) RetryOperation(ctx context.Context, operationId OperationId, params *RetryOperationParams, body RetryOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRetryOperationRequest(c.Server, operationId, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// SkipPhaseWithBody Continue without the parked phase
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/skip (the `SkipPhase` operationId).
-func (c *Client) SkipPhaseWithBody(ctx context.Context, operationId OperationId, params *SkipPhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewSkipPhaseRequestWithBody(c.Server, operationId, params, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// SkipPhase Continue without the parked phase
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/skip (the `SkipPhase` operationId).
-func (c *Client) SkipPhase(ctx context.Context, operationId OperationId, params *SkipPhaseParams, body SkipPhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewSkipPhaseRequest(c.Server, operationId, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ListStuck List what needs attention, oldest first
+// ListStuck List the operations that need attention, oldest first
 //
 // Corresponds with GET /api/v1/admin/stuck (the `ListStuck` operationId).
 func (c *Client) ListStuck(ctx context.Context, params *ListStuckParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1898,7 +1096,7 @@ func (c *Client) GetTask(ctx context.Context, taskId TaskId, params *GetTaskPara
 
 // CancelTaskWithBody Cancel a task
 //
-// A task that no node works on ends at once; a node that works on it is asked to stop and reports it as cancelled. Idempotent.
+// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1917,7 +1115,7 @@ func (c *Client) CancelTaskWithBody(ctx context.Context, taskId TaskId, params *
 
 // CancelTask Cancel a task
 //
-// A task that no node works on ends at once; a node that works on it is asked to stop and reports it as cancelled. Idempotent.
+// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1936,7 +1134,7 @@ func (c *Client) CancelTask(ctx context.Context, taskId TaskId, params *CancelTa
 
 // ResumeTaskWithBody Dispatch a lost task again
 //
-// For a task that was given up because its node fell silent. It runs once more, even if it is destructive.
+// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1955,7 +1153,7 @@ func (c *Client) ResumeTaskWithBody(ctx context.Context, taskId TaskId, params *
 
 // ResumeTask Dispatch a lost task again
 //
-// For a task that was given up because its node fell silent. It runs once more, even if it is destructive.
+// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2423,18 +1621,6 @@ func NewListNodesRequest(server string, params *ListNodesParams) (*http.Request,
 
 		}
 
-		if params.View != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "view", *params.View, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
 		if params.State != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
@@ -2810,19 +1996,19 @@ func NewMakeBootstrapScriptRequestWithBody(server string, node Node, params *Mak
 	return req, nil
 }
 
-// NewDrainNodeRequest calls the generic DrainNode builder with application/json body
-func NewDrainNodeRequest(server string, node Node, params *DrainNodeParams, body DrainNodeJSONRequestBody) (*http.Request, error) {
+// NewStartOperationRequest calls the generic StartOperation builder with application/json body
+func NewStartOperationRequest(server string, node Node, action Action, params *StartOperationParams, body StartOperationJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewDrainNodeRequestWithBody(server, node, params, "application/json", bodyReader)
+	return NewStartOperationRequestWithBody(server, node, action, params, "application/json", bodyReader)
 }
 
-// NewDrainNodeRequestWithBody constructs an http.Request for the DrainNode method, with any body, and a specified content type
-func NewDrainNodeRequestWithBody(server string, node Node, params *DrainNodeParams, contentType string, body io.Reader) (*http.Request, error) {
+// NewStartOperationRequestWithBody constructs an http.Request for the StartOperation method, with any body, and a specified content type
+func NewStartOperationRequestWithBody(server string, node Node, action Action, params *StartOperationParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -2832,75 +2018,9 @@ func NewDrainNodeRequestWithBody(server string, node Node, params *DrainNodePara
 		return nil, err
 	}
 
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
+	var pathParam1 string
 
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/drain", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewEnrollNodeRequest calls the generic EnrollNode builder with application/json body
-func NewEnrollNodeRequest(server string, node Node, params *EnrollNodeParams, body EnrollNodeJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewEnrollNodeRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewEnrollNodeRequestWithBody constructs an http.Request for the EnrollNode method, with any body, and a specified content type
-func NewEnrollNodeRequestWithBody(server string, node Node, params *EnrollNodeParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "action", action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -2910,591 +2030,7 @@ func NewEnrollNodeRequestWithBody(server string, node Node, params *EnrollNodePa
 		return nil, err
 	}
 
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/enroll", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewProvisionNodeRequest calls the generic ProvisionNode builder with application/json body
-func NewProvisionNodeRequest(server string, node Node, params *ProvisionNodeParams, body ProvisionNodeJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewProvisionNodeRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewProvisionNodeRequestWithBody constructs an http.Request for the ProvisionNode method, with any body, and a specified content type
-func NewProvisionNodeRequestWithBody(server string, node Node, params *ProvisionNodeParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/provision", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewQuarantineNodeRequest calls the generic QuarantineNode builder with application/json body
-func NewQuarantineNodeRequest(server string, node Node, params *QuarantineNodeParams, body QuarantineNodeJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewQuarantineNodeRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewQuarantineNodeRequestWithBody constructs an http.Request for the QuarantineNode method, with any body, and a specified content type
-func NewQuarantineNodeRequestWithBody(server string, node Node, params *QuarantineNodeParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/quarantine", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewReactivateNodeRequest calls the generic ReactivateNode builder with application/json body
-func NewReactivateNodeRequest(server string, node Node, params *ReactivateNodeParams, body ReactivateNodeJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewReactivateNodeRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewReactivateNodeRequestWithBody constructs an http.Request for the ReactivateNode method, with any body, and a specified content type
-func NewReactivateNodeRequestWithBody(server string, node Node, params *ReactivateNodeParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/reactivate", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewReissueEnrollmentRequest calls the generic ReissueEnrollment builder with application/json body
-func NewReissueEnrollmentRequest(server string, node Node, params *ReissueEnrollmentParams, body ReissueEnrollmentJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewReissueEnrollmentRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewReissueEnrollmentRequestWithBody constructs an http.Request for the ReissueEnrollment method, with any body, and a specified content type
-func NewReissueEnrollmentRequestWithBody(server string, node Node, params *ReissueEnrollmentParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/reissue-enrollment", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewReleaseNodeRequest calls the generic ReleaseNode builder with application/json body
-func NewReleaseNodeRequest(server string, node Node, params *ReleaseNodeParams, body ReleaseNodeJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewReleaseNodeRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewReleaseNodeRequestWithBody constructs an http.Request for the ReleaseNode method, with any body, and a specified content type
-func NewReleaseNodeRequestWithBody(server string, node Node, params *ReleaseNodeParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/release", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewRemoveNodeRequest calls the generic RemoveNode builder with application/json body
-func NewRemoveNodeRequest(server string, node Node, params *RemoveNodeParams, body RemoveNodeJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewRemoveNodeRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewRemoveNodeRequestWithBody constructs an http.Request for the RemoveNode method, with any body, and a specified content type
-func NewRemoveNodeRequestWithBody(server string, node Node, params *RemoveNodeParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/remove", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewRetireNodeRequest calls the generic RetireNode builder with application/json body
-func NewRetireNodeRequest(server string, node Node, params *RetireNodeParams, body RetireNodeJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewRetireNodeRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewRetireNodeRequestWithBody constructs an http.Request for the RetireNode method, with any body, and a specified content type
-func NewRetireNodeRequestWithBody(server string, node Node, params *RetireNodeParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/retire", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewUncordonNodeRequest calls the generic UncordonNode builder with application/json body
-func NewUncordonNodeRequest(server string, node Node, params *UncordonNodeParams, body UncordonNodeJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewUncordonNodeRequestWithBody(server, node, params, "application/json", bodyReader)
-}
-
-// NewUncordonNodeRequestWithBody constructs an http.Request for the UncordonNode method, with any body, and a specified content type
-func NewUncordonNodeRequestWithBody(server string, node Node, params *UncordonNodeParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "node", node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/uncordon", pathParam0)
+	operationPath := fmt.Sprintf("/api/v1/admin/nodes/%s/%s", pathParam0, pathParam1)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -3790,19 +2326,19 @@ func NewGetOperationRequest(server string, operationId OperationId, params *GetO
 	return req, nil
 }
 
-// NewCancelOperationRequest calls the generic CancelOperation builder with application/json body
-func NewCancelOperationRequest(server string, operationId OperationId, params *CancelOperationParams, body CancelOperationJSONRequestBody) (*http.Request, error) {
+// NewDecideOperationRequest calls the generic DecideOperation builder with application/json body
+func NewDecideOperationRequest(server string, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewCancelOperationRequestWithBody(server, operationId, params, "application/json", bodyReader)
+	return NewDecideOperationRequestWithBody(server, operationId, decision, params, "application/json", bodyReader)
 }
 
-// NewCancelOperationRequestWithBody constructs an http.Request for the CancelOperation method, with any body, and a specified content type
-func NewCancelOperationRequestWithBody(server string, operationId OperationId, params *CancelOperationParams, contentType string, body io.Reader) (*http.Request, error) {
+// NewDecideOperationRequestWithBody constructs an http.Request for the DecideOperation method, with any body, and a specified content type
+func NewDecideOperationRequestWithBody(server string, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -3812,75 +2348,9 @@ func NewCancelOperationRequestWithBody(server string, operationId OperationId, p
 		return nil, err
 	}
 
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
+	var pathParam1 string
 
-	operationPath := fmt.Sprintf("/api/v1/admin/operations/%s/cancel", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewExtendPhaseRequest calls the generic ExtendPhase builder with application/json body
-func NewExtendPhaseRequest(server string, operationId OperationId, params *ExtendPhaseParams, body ExtendPhaseJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewExtendPhaseRequestWithBody(server, operationId, params, "application/json", bodyReader)
-}
-
-// NewExtendPhaseRequestWithBody constructs an http.Request for the ExtendPhase method, with any body, and a specified content type
-func NewExtendPhaseRequestWithBody(server string, operationId OperationId, params *ExtendPhaseParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "operation_id", operationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "decision", decision, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -3890,226 +2360,7 @@ func NewExtendPhaseRequestWithBody(server string, operationId OperationId, param
 		return nil, err
 	}
 
-	operationPath := fmt.Sprintf("/api/v1/admin/operations/%s/extend", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewForcePhaseRequest calls the generic ForcePhase builder with application/json body
-func NewForcePhaseRequest(server string, operationId OperationId, params *ForcePhaseParams, body ForcePhaseJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewForcePhaseRequestWithBody(server, operationId, params, "application/json", bodyReader)
-}
-
-// NewForcePhaseRequestWithBody constructs an http.Request for the ForcePhase method, with any body, and a specified content type
-func NewForcePhaseRequestWithBody(server string, operationId OperationId, params *ForcePhaseParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "operation_id", operationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/operations/%s/force", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewRetryOperationRequest calls the generic RetryOperation builder with application/json body
-func NewRetryOperationRequest(server string, operationId OperationId, params *RetryOperationParams, body RetryOperationJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewRetryOperationRequestWithBody(server, operationId, params, "application/json", bodyReader)
-}
-
-// NewRetryOperationRequestWithBody constructs an http.Request for the RetryOperation method, with any body, and a specified content type
-func NewRetryOperationRequestWithBody(server string, operationId OperationId, params *RetryOperationParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "operation_id", operationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/operations/%s/retry", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	if params != nil {
-
-		if params.XCorrelationId != nil {
-			var headerParam0 string
-
-			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-Correlation-Id", *params.XCorrelationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("X-Correlation-Id", headerParam0)
-		}
-
-		if params.IdempotencyKey != nil {
-			var headerParam1 string
-
-			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
-			if err != nil {
-				return nil, err
-			}
-
-			req.Header.Set("Idempotency-Key", headerParam1)
-		}
-
-	}
-
-	return req, nil
-}
-
-// NewSkipPhaseRequest calls the generic SkipPhase builder with application/json body
-func NewSkipPhaseRequest(server string, operationId OperationId, params *SkipPhaseParams, body SkipPhaseJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewSkipPhaseRequestWithBody(server, operationId, params, "application/json", bodyReader)
-}
-
-// NewSkipPhaseRequestWithBody constructs an http.Request for the SkipPhase method, with any body, and a specified content type
-func NewSkipPhaseRequestWithBody(server string, operationId OperationId, params *SkipPhaseParams, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "operation_id", operationId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/api/v1/admin/operations/%s/skip", pathParam0)
+	operationPath := fmt.Sprintf("/api/v1/admin/operations/%s/%s", pathParam0, pathParam1)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -4702,7 +2953,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/audit/streams (the `ListAuditStreams` operationId).
 	ListAuditStreamsWithResponse(ctx context.Context, params *ListAuditStreamsParams, reqEditors ...RequestEditorFn) (*ListAuditStreamsResponse, error)
 
-	// ReadAuditStreamWithResponse Read one stream of the audit trail in order, to check its hash chain
+	// ReadAuditStreamWithResponse Read one stream of the audit trail in order, to verify its hash chain
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -4744,14 +2995,14 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/nodes/{node} (the `GetNode` operationId).
 	GetNodeWithResponse(ctx context.Context, node Node, params *GetNodeParams, reqEditors ...RequestEditorFn) (*GetNodeResponse, error)
 
-	// SetNodeWithBodyWithResponse Change what was registered of a node
+	// SetNodeWithBodyWithResponse Change the registered properties of a node
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /api/v1/admin/nodes/{node} (the `SetNode` operationId).
 	SetNodeWithBodyWithResponse(ctx context.Context, node Node, params *SetNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetNodeResponse, error)
 
-	// SetNodeWithResponse Change what was registered of a node
+	// SetNodeWithResponse Change the registered properties of a node
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4760,7 +3011,7 @@ type ClientWithResponsesInterface interface {
 
 	// MakeBootstrapScriptWithBodyWithResponse Make a script that installs the node's agent
 	//
-	// For a Debian or Ubuntu host, run as root. It belongs to the enrollment or reissue that waits for a bundle, or to a new one, and its token voids the one before.
+	// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4769,164 +3020,30 @@ type ClientWithResponsesInterface interface {
 
 	// MakeBootstrapScriptWithResponse Make a script that installs the node's agent
 	//
-	// For a Debian or Ubuntu host, run as root. It belongs to the enrollment or reissue that waits for a bundle, or to a new one, and its token voids the one before.
+	// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /api/v1/admin/nodes/{node}/bootstrap-script (the `MakeBootstrapScript` operationId).
 	MakeBootstrapScriptWithResponse(ctx context.Context, node Node, params *MakeBootstrapScriptParams, body MakeBootstrapScriptJSONRequestBody, reqEditors ...RequestEditorFn) (*MakeBootstrapScriptResponse, error)
 
-	// DrainNodeWithBodyWithResponse End the work on a node
+	// StartOperationWithBodyWithResponse Start an action on a node
+	//
+	// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/drain (the `DrainNode` operationId).
-	DrainNodeWithBodyWithResponse(ctx context.Context, node Node, params *DrainNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DrainNodeResponse, error)
+	// Corresponds with POST /api/v1/admin/nodes/{node}/{action} (the `StartOperation` operationId).
+	StartOperationWithBodyWithResponse(ctx context.Context, node Node, action Action, params *StartOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartOperationResponse, error)
 
-	// DrainNodeWithResponse End the work on a node
+	// StartOperationWithResponse Start an action on a node
+	//
+	// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/drain (the `DrainNode` operationId).
-	DrainNodeWithResponse(ctx context.Context, node Node, params *DrainNodeParams, body DrainNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*DrainNodeResponse, error)
-
-	// EnrollNodeWithBodyWithResponse Enroll a node
-	//
-	// Answers with the bootstrap bundle, in this one response. The same idempotency key again, while the operation runs, voids the token before and gives a new bundle.
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/enroll (the `EnrollNode` operationId).
-	EnrollNodeWithBodyWithResponse(ctx context.Context, node Node, params *EnrollNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*EnrollNodeResponse, error)
-
-	// EnrollNodeWithResponse Enroll a node
-	//
-	// Answers with the bootstrap bundle, in this one response. The same idempotency key again, while the operation runs, voids the token before and gives a new bundle.
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/enroll (the `EnrollNode` operationId).
-	EnrollNodeWithResponse(ctx context.Context, node Node, params *EnrollNodeParams, body EnrollNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*EnrollNodeResponse, error)
-
-	// ProvisionNodeWithBodyWithResponse Create or adopt the machine and check it against its SKU
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/provision (the `ProvisionNode` operationId).
-	ProvisionNodeWithBodyWithResponse(ctx context.Context, node Node, params *ProvisionNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ProvisionNodeResponse, error)
-
-	// ProvisionNodeWithResponse Create or adopt the machine and check it against its SKU
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/provision (the `ProvisionNode` operationId).
-	ProvisionNodeWithResponse(ctx context.Context, node Node, params *ProvisionNodeParams, body ProvisionNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*ProvisionNodeResponse, error)
-
-	// QuarantineNodeWithBodyWithResponse Take a node out of service at once
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/quarantine (the `QuarantineNode` operationId).
-	QuarantineNodeWithBodyWithResponse(ctx context.Context, node Node, params *QuarantineNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*QuarantineNodeResponse, error)
-
-	// QuarantineNodeWithResponse Take a node out of service at once
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/quarantine (the `QuarantineNode` operationId).
-	QuarantineNodeWithResponse(ctx context.Context, node Node, params *QuarantineNodeParams, body QuarantineNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*QuarantineNodeResponse, error)
-
-	// ReactivateNodeWithBodyWithResponse Bring a node back into service
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/reactivate (the `ReactivateNode` operationId).
-	ReactivateNodeWithBodyWithResponse(ctx context.Context, node Node, params *ReactivateNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReactivateNodeResponse, error)
-
-	// ReactivateNodeWithResponse Bring a node back into service
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/reactivate (the `ReactivateNode` operationId).
-	ReactivateNodeWithResponse(ctx context.Context, node Node, params *ReactivateNodeParams, body ReactivateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*ReactivateNodeResponse, error)
-
-	// ReissueEnrollmentWithBodyWithResponse Give a known node a new enrollment
-	//
-	// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/reissue-enrollment (the `ReissueEnrollment` operationId).
-	ReissueEnrollmentWithBodyWithResponse(ctx context.Context, node Node, params *ReissueEnrollmentParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReissueEnrollmentResponse, error)
-
-	// ReissueEnrollmentWithResponse Give a known node a new enrollment
-	//
-	// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/reissue-enrollment (the `ReissueEnrollment` operationId).
-	ReissueEnrollmentWithResponse(ctx context.Context, node Node, params *ReissueEnrollmentParams, body ReissueEnrollmentJSONRequestBody, reqEditors ...RequestEditorFn) (*ReissueEnrollmentResponse, error)
-
-	// ReleaseNodeWithBodyWithResponse End a quarantine
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/release (the `ReleaseNode` operationId).
-	ReleaseNodeWithBodyWithResponse(ctx context.Context, node Node, params *ReleaseNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReleaseNodeResponse, error)
-
-	// ReleaseNodeWithResponse End a quarantine
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/release (the `ReleaseNode` operationId).
-	ReleaseNodeWithResponse(ctx context.Context, node Node, params *ReleaseNodeParams, body ReleaseNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*ReleaseNodeResponse, error)
-
-	// RemoveNodeWithBodyWithResponse Remove a retired node for good
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/remove (the `RemoveNode` operationId).
-	RemoveNodeWithBodyWithResponse(ctx context.Context, node Node, params *RemoveNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RemoveNodeResponse, error)
-
-	// RemoveNodeWithResponse Remove a retired node for good
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/remove (the `RemoveNode` operationId).
-	RemoveNodeWithResponse(ctx context.Context, node Node, params *RemoveNodeParams, body RemoveNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RemoveNodeResponse, error)
-
-	// RetireNodeWithBodyWithResponse Take a node out of service, reversibly
-	//
-	// A node with work bound is refused node_in_use unless options.drain is set.
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/retire (the `RetireNode` operationId).
-	RetireNodeWithBodyWithResponse(ctx context.Context, node Node, params *RetireNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetireNodeResponse, error)
-
-	// RetireNodeWithResponse Take a node out of service, reversibly
-	//
-	// A node with work bound is refused node_in_use unless options.drain is set.
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/retire (the `RetireNode` operationId).
-	RetireNodeWithResponse(ctx context.Context, node Node, params *RetireNodeParams, body RetireNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RetireNodeResponse, error)
-
-	// UncordonNodeWithBodyWithResponse Lift the cordon of a node in service
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/uncordon (the `UncordonNode` operationId).
-	UncordonNodeWithBodyWithResponse(ctx context.Context, node Node, params *UncordonNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UncordonNodeResponse, error)
-
-	// UncordonNodeWithResponse Lift the cordon of a node in service
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/nodes/{node}/uncordon (the `UncordonNode` operationId).
-	UncordonNodeWithResponse(ctx context.Context, node Node, params *UncordonNodeParams, body UncordonNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*UncordonNodeResponse, error)
+	// Corresponds with POST /api/v1/admin/nodes/{node}/{action} (the `StartOperation` operationId).
+	StartOperationWithResponse(ctx context.Context, node Node, action Action, params *StartOperationParams, body StartOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*StartOperationResponse, error)
 
 	// ListOperationsWithResponse List operations, newest first
 	//
@@ -4942,77 +3059,25 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/operations/{operation_id} (the `GetOperation` operationId).
 	GetOperationWithResponse(ctx context.Context, operationId OperationId, params *GetOperationParams, reqEditors ...RequestEditorFn) (*GetOperationResponse, error)
 
-	// CancelOperationWithBodyWithResponse Undo the operation
+	// DecideOperationWithBodyWithResponse Decide about an operation
+	//
+	// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/cancel (the `CancelOperation` operationId).
-	CancelOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, params *CancelOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error)
+	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
+	DecideOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error)
 
-	// CancelOperationWithResponse Undo the operation
+	// DecideOperationWithResponse Decide about an operation
+	//
+	// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/cancel (the `CancelOperation` operationId).
-	CancelOperationWithResponse(ctx context.Context, operationId OperationId, params *CancelOperationParams, body CancelOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error)
+	// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
+	DecideOperationWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error)
 
-	// ExtendPhaseWithBodyWithResponse Give the parked phase its time once more
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/extend (the `ExtendPhase` operationId).
-	ExtendPhaseWithBodyWithResponse(ctx context.Context, operationId OperationId, params *ExtendPhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExtendPhaseResponse, error)
-
-	// ExtendPhaseWithResponse Give the parked phase its time once more
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/extend (the `ExtendPhase` operationId).
-	ExtendPhaseWithResponse(ctx context.Context, operationId OperationId, params *ExtendPhaseParams, body ExtendPhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*ExtendPhaseResponse, error)
-
-	// ForcePhaseWithBodyWithResponse Run the parked phase without its safety
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/force (the `ForcePhase` operationId).
-	ForcePhaseWithBodyWithResponse(ctx context.Context, operationId OperationId, params *ForcePhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForcePhaseResponse, error)
-
-	// ForcePhaseWithResponse Run the parked phase without its safety
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/force (the `ForcePhase` operationId).
-	ForcePhaseWithResponse(ctx context.Context, operationId OperationId, params *ForcePhaseParams, body ForcePhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*ForcePhaseResponse, error)
-
-	// RetryOperationWithBodyWithResponse Run the parked phase again
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/retry (the `RetryOperation` operationId).
-	RetryOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, params *RetryOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryOperationResponse, error)
-
-	// RetryOperationWithResponse Run the parked phase again
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/retry (the `RetryOperation` operationId).
-	RetryOperationWithResponse(ctx context.Context, operationId OperationId, params *RetryOperationParams, body RetryOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryOperationResponse, error)
-
-	// SkipPhaseWithBodyWithResponse Continue without the parked phase
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/skip (the `SkipPhase` operationId).
-	SkipPhaseWithBodyWithResponse(ctx context.Context, operationId OperationId, params *SkipPhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SkipPhaseResponse, error)
-
-	// SkipPhaseWithResponse Continue without the parked phase
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /api/v1/admin/operations/{operation_id}/skip (the `SkipPhase` operationId).
-	SkipPhaseWithResponse(ctx context.Context, operationId OperationId, params *SkipPhaseParams, body SkipPhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*SkipPhaseResponse, error)
-
-	// ListStuckWithResponse List what needs attention, oldest first
+	// ListStuckWithResponse List the operations that need attention, oldest first
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5035,7 +3100,7 @@ type ClientWithResponsesInterface interface {
 
 	// CancelTaskWithBodyWithResponse Cancel a task
 	//
-	// A task that no node works on ends at once; a node that works on it is asked to stop and reports it as cancelled. Idempotent.
+	// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5044,7 +3109,7 @@ type ClientWithResponsesInterface interface {
 
 	// CancelTaskWithResponse Cancel a task
 	//
-	// A task that no node works on ends at once; a node that works on it is asked to stop and reports it as cancelled. Idempotent.
+	// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5053,7 +3118,7 @@ type ClientWithResponsesInterface interface {
 
 	// ResumeTaskWithBodyWithResponse Dispatch a lost task again
 	//
-	// For a task that was given up because its node fell silent. It runs once more, even if it is destructive.
+	// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5062,7 +3127,7 @@ type ClientWithResponsesInterface interface {
 
 	// ResumeTaskWithResponse Dispatch a lost task again
 	//
-	// For a task that was given up because its node fell silent. It runs once more, even if it is destructive.
+	// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5874,13 +3939,13 @@ func (r MakeBootstrapScriptResponse) ContentType() string {
 	return ""
 }
 
-// DrainNodeResponse202Headers the declared response headers of an HTTP 202 response for DrainNode
-type DrainNodeResponse202Headers struct {
+// StartOperationResponse202Headers the declared response headers of an HTTP 202 response for StartOperation
+type StartOperationResponse202Headers struct {
 	Location       *string
 	XCorrelationId *string
 }
 
-type DrainNodeResponse struct {
+type StartOperationResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
 	// JSON202 the response for an HTTP 202 `application/json` response
@@ -5902,61 +3967,61 @@ type DrainNodeResponse struct {
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
 	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *DrainNodeResponse202Headers
+	Headers202 *StartOperationResponse202Headers
 }
 
 // GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r DrainNodeResponse) GetJSON202() *LifecycleResponse {
+func (r StartOperationResponse) GetJSON202() *LifecycleResponse {
 	return r.JSON202
 }
 
 // GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r DrainNodeResponse) GetJSON400() *BadRequest {
+func (r StartOperationResponse) GetJSON400() *BadRequest {
 	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r DrainNodeResponse) GetJSON401() *Unauthorized {
+func (r StartOperationResponse) GetJSON401() *Unauthorized {
 	return r.JSON401
 }
 
 // GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r DrainNodeResponse) GetJSON403() *Forbidden {
+func (r StartOperationResponse) GetJSON403() *Forbidden {
 	return r.JSON403
 }
 
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r DrainNodeResponse) GetJSON404() *NotFound {
+func (r StartOperationResponse) GetJSON404() *NotFound {
 	return r.JSON404
 }
 
 // GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r DrainNodeResponse) GetJSON409() *Conflict {
+func (r StartOperationResponse) GetJSON409() *Conflict {
 	return r.JSON409
 }
 
 // GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r DrainNodeResponse) GetJSON410() *Gone {
+func (r StartOperationResponse) GetJSON410() *Gone {
 	return r.JSON410
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r DrainNodeResponse) GetJSON500() *Internal {
+func (r StartOperationResponse) GetJSON500() *Internal {
 	return r.JSON500
 }
 
 // GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r DrainNodeResponse) GetJSON503() *Unavailable {
+func (r StartOperationResponse) GetJSON503() *Unavailable {
 	return r.JSON503
 }
 
 // GetBody returns the raw response body bytes
-func (r DrainNodeResponse) GetBody() []byte {
+func (r StartOperationResponse) GetBody() []byte {
 	return r.Body
 }
 
 // Status returns HTTPResponse.Status
-func (r DrainNodeResponse) Status() string {
+func (r StartOperationResponse) Status() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Status
 	}
@@ -5964,7 +4029,7 @@ func (r DrainNodeResponse) Status() string {
 }
 
 // StatusCode returns HTTPResponse.StatusCode
-func (r DrainNodeResponse) StatusCode() int {
+func (r StartOperationResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -5972,952 +4037,7 @@ func (r DrainNodeResponse) StatusCode() int {
 }
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r DrainNodeResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// EnrollNodeResponse202Headers the declared response headers of an HTTP 202 response for EnrollNode
-type EnrollNodeResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type EnrollNodeResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *EnrollNodeResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r EnrollNodeResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r EnrollNodeResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r EnrollNodeResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r EnrollNodeResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r EnrollNodeResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r EnrollNodeResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r EnrollNodeResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r EnrollNodeResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r EnrollNodeResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r EnrollNodeResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r EnrollNodeResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r EnrollNodeResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r EnrollNodeResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// ProvisionNodeResponse202Headers the declared response headers of an HTTP 202 response for ProvisionNode
-type ProvisionNodeResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type ProvisionNodeResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *ProvisionNodeResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r ProvisionNodeResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r ProvisionNodeResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r ProvisionNodeResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r ProvisionNodeResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r ProvisionNodeResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r ProvisionNodeResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r ProvisionNodeResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r ProvisionNodeResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r ProvisionNodeResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r ProvisionNodeResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r ProvisionNodeResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ProvisionNodeResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r ProvisionNodeResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// QuarantineNodeResponse202Headers the declared response headers of an HTTP 202 response for QuarantineNode
-type QuarantineNodeResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type QuarantineNodeResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *QuarantineNodeResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r QuarantineNodeResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r QuarantineNodeResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r QuarantineNodeResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r QuarantineNodeResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r QuarantineNodeResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r QuarantineNodeResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r QuarantineNodeResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r QuarantineNodeResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r QuarantineNodeResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r QuarantineNodeResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r QuarantineNodeResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r QuarantineNodeResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r QuarantineNodeResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// ReactivateNodeResponse202Headers the declared response headers of an HTTP 202 response for ReactivateNode
-type ReactivateNodeResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type ReactivateNodeResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *ReactivateNodeResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r ReactivateNodeResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r ReactivateNodeResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r ReactivateNodeResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r ReactivateNodeResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r ReactivateNodeResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r ReactivateNodeResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r ReactivateNodeResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r ReactivateNodeResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r ReactivateNodeResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r ReactivateNodeResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r ReactivateNodeResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ReactivateNodeResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r ReactivateNodeResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// ReissueEnrollmentResponse202Headers the declared response headers of an HTTP 202 response for ReissueEnrollment
-type ReissueEnrollmentResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type ReissueEnrollmentResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *ReissueEnrollmentResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r ReissueEnrollmentResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r ReissueEnrollmentResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r ReissueEnrollmentResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ReissueEnrollmentResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r ReissueEnrollmentResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// ReleaseNodeResponse202Headers the declared response headers of an HTTP 202 response for ReleaseNode
-type ReleaseNodeResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type ReleaseNodeResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *ReleaseNodeResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r ReleaseNodeResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r ReleaseNodeResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r ReleaseNodeResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r ReleaseNodeResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r ReleaseNodeResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r ReleaseNodeResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r ReleaseNodeResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r ReleaseNodeResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r ReleaseNodeResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r ReleaseNodeResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r ReleaseNodeResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ReleaseNodeResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r ReleaseNodeResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// RemoveNodeResponse202Headers the declared response headers of an HTTP 202 response for RemoveNode
-type RemoveNodeResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type RemoveNodeResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *RemoveNodeResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r RemoveNodeResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r RemoveNodeResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r RemoveNodeResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r RemoveNodeResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r RemoveNodeResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r RemoveNodeResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r RemoveNodeResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r RemoveNodeResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r RemoveNodeResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r RemoveNodeResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r RemoveNodeResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r RemoveNodeResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r RemoveNodeResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// RetireNodeResponse202Headers the declared response headers of an HTTP 202 response for RetireNode
-type RetireNodeResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type RetireNodeResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *RetireNodeResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r RetireNodeResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r RetireNodeResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r RetireNodeResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r RetireNodeResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r RetireNodeResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r RetireNodeResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r RetireNodeResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r RetireNodeResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r RetireNodeResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r RetireNodeResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r RetireNodeResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r RetireNodeResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r RetireNodeResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// UncordonNodeResponse202Headers the declared response headers of an HTTP 202 response for UncordonNode
-type UncordonNodeResponse202Headers struct {
-	Location       *string
-	XCorrelationId *string
-}
-
-type UncordonNodeResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON202 the response for an HTTP 202 `application/json` response
-	JSON202 *LifecycleResponse
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON410 the response for an HTTP 410 `application/json` response
-	JSON410 *Gone
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers202 the parsed response headers for an HTTP 202 response
-	Headers202 *UncordonNodeResponse202Headers
-}
-
-// GetJSON202 returns the response for an HTTP 202 `application/json` response
-func (r UncordonNodeResponse) GetJSON202() *LifecycleResponse {
-	return r.JSON202
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r UncordonNodeResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r UncordonNodeResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r UncordonNodeResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r UncordonNodeResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r UncordonNodeResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON410 returns the response for an HTTP 410 `application/json` response
-func (r UncordonNodeResponse) GetJSON410() *Gone {
-	return r.JSON410
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r UncordonNodeResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r UncordonNodeResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r UncordonNodeResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r UncordonNodeResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r UncordonNodeResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r UncordonNodeResponse) ContentType() string {
+func (r StartOperationResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7104,12 +4224,12 @@ func (r GetOperationResponse) ContentType() string {
 	return ""
 }
 
-// CancelOperationResponse200Headers the declared response headers of an HTTP 200 response for CancelOperation
-type CancelOperationResponse200Headers struct {
+// DecideOperationResponse200Headers the declared response headers of an HTTP 200 response for DecideOperation
+type DecideOperationResponse200Headers struct {
 	XCorrelationId *string
 }
 
-type CancelOperationResponse struct {
+type DecideOperationResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
@@ -7129,56 +4249,56 @@ type CancelOperationResponse struct {
 	// JSON503 the response for an HTTP 503 `application/json` response
 	JSON503 *Unavailable
 	// Headers200 the parsed response headers for an HTTP 200 response
-	Headers200 *CancelOperationResponse200Headers
+	Headers200 *DecideOperationResponse200Headers
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r CancelOperationResponse) GetJSON200() *OperationView {
+func (r DecideOperationResponse) GetJSON200() *OperationView {
 	return r.JSON200
 }
 
 // GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r CancelOperationResponse) GetJSON400() *BadRequest {
+func (r DecideOperationResponse) GetJSON400() *BadRequest {
 	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r CancelOperationResponse) GetJSON401() *Unauthorized {
+func (r DecideOperationResponse) GetJSON401() *Unauthorized {
 	return r.JSON401
 }
 
 // GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r CancelOperationResponse) GetJSON403() *Forbidden {
+func (r DecideOperationResponse) GetJSON403() *Forbidden {
 	return r.JSON403
 }
 
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r CancelOperationResponse) GetJSON404() *NotFound {
+func (r DecideOperationResponse) GetJSON404() *NotFound {
 	return r.JSON404
 }
 
 // GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r CancelOperationResponse) GetJSON409() *Conflict {
+func (r DecideOperationResponse) GetJSON409() *Conflict {
 	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r CancelOperationResponse) GetJSON500() *Internal {
+func (r DecideOperationResponse) GetJSON500() *Internal {
 	return r.JSON500
 }
 
 // GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r CancelOperationResponse) GetJSON503() *Unavailable {
+func (r DecideOperationResponse) GetJSON503() *Unavailable {
 	return r.JSON503
 }
 
 // GetBody returns the raw response body bytes
-func (r CancelOperationResponse) GetBody() []byte {
+func (r DecideOperationResponse) GetBody() []byte {
 	return r.Body
 }
 
 // Status returns HTTPResponse.Status
-func (r CancelOperationResponse) Status() string {
+func (r DecideOperationResponse) Status() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Status
 	}
@@ -7186,7 +4306,7 @@ func (r CancelOperationResponse) Status() string {
 }
 
 // StatusCode returns HTTPResponse.StatusCode
-func (r CancelOperationResponse) StatusCode() int {
+func (r DecideOperationResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -7194,395 +4314,7 @@ func (r CancelOperationResponse) StatusCode() int {
 }
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r CancelOperationResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// ExtendPhaseResponse200Headers the declared response headers of an HTTP 200 response for ExtendPhase
-type ExtendPhaseResponse200Headers struct {
-	XCorrelationId *string
-}
-
-type ExtendPhaseResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *OperationView
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers200 the parsed response headers for an HTTP 200 response
-	Headers200 *ExtendPhaseResponse200Headers
-}
-
-// GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r ExtendPhaseResponse) GetJSON200() *OperationView {
-	return r.JSON200
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r ExtendPhaseResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r ExtendPhaseResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r ExtendPhaseResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r ExtendPhaseResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r ExtendPhaseResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r ExtendPhaseResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r ExtendPhaseResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r ExtendPhaseResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r ExtendPhaseResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ExtendPhaseResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r ExtendPhaseResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// ForcePhaseResponse200Headers the declared response headers of an HTTP 200 response for ForcePhase
-type ForcePhaseResponse200Headers struct {
-	XCorrelationId *string
-}
-
-type ForcePhaseResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *OperationView
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers200 the parsed response headers for an HTTP 200 response
-	Headers200 *ForcePhaseResponse200Headers
-}
-
-// GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r ForcePhaseResponse) GetJSON200() *OperationView {
-	return r.JSON200
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r ForcePhaseResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r ForcePhaseResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r ForcePhaseResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r ForcePhaseResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r ForcePhaseResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r ForcePhaseResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r ForcePhaseResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r ForcePhaseResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r ForcePhaseResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ForcePhaseResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r ForcePhaseResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// RetryOperationResponse200Headers the declared response headers of an HTTP 200 response for RetryOperation
-type RetryOperationResponse200Headers struct {
-	XCorrelationId *string
-}
-
-type RetryOperationResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *OperationView
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers200 the parsed response headers for an HTTP 200 response
-	Headers200 *RetryOperationResponse200Headers
-}
-
-// GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r RetryOperationResponse) GetJSON200() *OperationView {
-	return r.JSON200
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r RetryOperationResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r RetryOperationResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r RetryOperationResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r RetryOperationResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r RetryOperationResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r RetryOperationResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r RetryOperationResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r RetryOperationResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r RetryOperationResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r RetryOperationResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r RetryOperationResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
-// SkipPhaseResponse200Headers the declared response headers of an HTTP 200 response for SkipPhase
-type SkipPhaseResponse200Headers struct {
-	XCorrelationId *string
-}
-
-type SkipPhaseResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *OperationView
-	// JSON400 the response for an HTTP 400 `application/json` response
-	JSON400 *BadRequest
-	// JSON401 the response for an HTTP 401 `application/json` response
-	JSON401 *Unauthorized
-	// JSON403 the response for an HTTP 403 `application/json` response
-	JSON403 *Forbidden
-	// JSON404 the response for an HTTP 404 `application/json` response
-	JSON404 *NotFound
-	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Conflict
-	// JSON500 the response for an HTTP 500 `application/json` response
-	JSON500 *Internal
-	// JSON503 the response for an HTTP 503 `application/json` response
-	JSON503 *Unavailable
-	// Headers200 the parsed response headers for an HTTP 200 response
-	Headers200 *SkipPhaseResponse200Headers
-}
-
-// GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r SkipPhaseResponse) GetJSON200() *OperationView {
-	return r.JSON200
-}
-
-// GetJSON400 returns the response for an HTTP 400 `application/json` response
-func (r SkipPhaseResponse) GetJSON400() *BadRequest {
-	return r.JSON400
-}
-
-// GetJSON401 returns the response for an HTTP 401 `application/json` response
-func (r SkipPhaseResponse) GetJSON401() *Unauthorized {
-	return r.JSON401
-}
-
-// GetJSON403 returns the response for an HTTP 403 `application/json` response
-func (r SkipPhaseResponse) GetJSON403() *Forbidden {
-	return r.JSON403
-}
-
-// GetJSON404 returns the response for an HTTP 404 `application/json` response
-func (r SkipPhaseResponse) GetJSON404() *NotFound {
-	return r.JSON404
-}
-
-// GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r SkipPhaseResponse) GetJSON409() *Conflict {
-	return r.JSON409
-}
-
-// GetJSON500 returns the response for an HTTP 500 `application/json` response
-func (r SkipPhaseResponse) GetJSON500() *Internal {
-	return r.JSON500
-}
-
-// GetJSON503 returns the response for an HTTP 503 `application/json` response
-func (r SkipPhaseResponse) GetJSON503() *Unavailable {
-	return r.JSON503
-}
-
-// GetBody returns the raw response body bytes
-func (r SkipPhaseResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r SkipPhaseResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r SkipPhaseResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r SkipPhaseResponse) ContentType() string {
+func (r DecideOperationResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -8079,7 +4811,7 @@ func (c *ClientWithResponses) ListAuditStreamsWithResponse(ctx context.Context, 
 	return ParseListAuditStreamsResponse(rsp)
 }
 
-// ReadAuditStreamWithResponse Read one stream of the audit trail in order, to check its hash chain
+// ReadAuditStreamWithResponse Read one stream of the audit trail in order, to verify its hash chain
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -8157,7 +4889,7 @@ func (c *ClientWithResponses) GetNodeWithResponse(ctx context.Context, node Node
 	return ParseGetNodeResponse(rsp)
 }
 
-// SetNodeWithBodyWithResponse Change what was registered of a node
+// SetNodeWithBodyWithResponse Change the registered properties of a node
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8170,7 +4902,7 @@ func (c *ClientWithResponses) SetNodeWithBodyWithResponse(ctx context.Context, n
 	return ParseSetNodeResponse(rsp)
 }
 
-// SetNodeWithResponse Change what was registered of a node
+// SetNodeWithResponse Change the registered properties of a node
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8185,7 +4917,7 @@ func (c *ClientWithResponses) SetNodeWithResponse(ctx context.Context, node Node
 
 // MakeBootstrapScriptWithBodyWithResponse Make a script that installs the node's agent
 //
-// For a Debian or Ubuntu host, run as root. It belongs to the enrollment or reissue that waits for a bundle, or to a new one, and its token voids the one before.
+// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8200,7 +4932,7 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithBodyWithResponse(ctx contex
 
 // MakeBootstrapScriptWithResponse Make a script that installs the node's agent
 //
-// For a Debian or Ubuntu host, run as root. It belongs to the enrollment or reissue that waits for a bundle, or to a new one, and its token voids the one before.
+// For a Debian or Ubuntu host, run as root. The script belongs to the enrollment or reissue that waits for a bundle, or starts a new one. Its token voids the previous one.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8213,276 +4945,34 @@ func (c *ClientWithResponses) MakeBootstrapScriptWithResponse(ctx context.Contex
 	return ParseMakeBootstrapScriptResponse(rsp)
 }
 
-// DrainNodeWithBodyWithResponse End the work on a node
+// StartOperationWithBodyWithResponse Start an action on a node
+//
+// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
-// Corresponds with POST /api/v1/admin/nodes/{node}/drain (the `DrainNode` operationId).
-func (c *ClientWithResponses) DrainNodeWithBodyWithResponse(ctx context.Context, node Node, params *DrainNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DrainNodeResponse, error) {
-	rsp, err := c.DrainNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
+// Corresponds with POST /api/v1/admin/nodes/{node}/{action} (the `StartOperation` operationId).
+func (c *ClientWithResponses) StartOperationWithBodyWithResponse(ctx context.Context, node Node, action Action, params *StartOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartOperationResponse, error) {
+	rsp, err := c.StartOperationWithBody(ctx, node, action, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
-	return ParseDrainNodeResponse(rsp)
+	return ParseStartOperationResponse(rsp)
 }
 
-// DrainNodeWithResponse End the work on a node
+// StartOperationWithResponse Start an action on a node
+//
+// The actions and their start states are those of docs/states.md. The same idempotency key again attaches to the same operation. enroll returns the bootstrap bundle, and reissue-enrollment the recovery bundle, in this one response; the same key again, while the operation runs, voids the previous token and returns a new bundle. remove needs the role admin. A retire of a node with workloads is rejected as node_in_use unless options.drain is set.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
-// Corresponds with POST /api/v1/admin/nodes/{node}/drain (the `DrainNode` operationId).
-func (c *ClientWithResponses) DrainNodeWithResponse(ctx context.Context, node Node, params *DrainNodeParams, body DrainNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*DrainNodeResponse, error) {
-	rsp, err := c.DrainNode(ctx, node, params, body, reqEditors...)
+// Corresponds with POST /api/v1/admin/nodes/{node}/{action} (the `StartOperation` operationId).
+func (c *ClientWithResponses) StartOperationWithResponse(ctx context.Context, node Node, action Action, params *StartOperationParams, body StartOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*StartOperationResponse, error) {
+	rsp, err := c.StartOperation(ctx, node, action, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
-	return ParseDrainNodeResponse(rsp)
-}
-
-// EnrollNodeWithBodyWithResponse Enroll a node
-//
-// Answers with the bootstrap bundle, in this one response. The same idempotency key again, while the operation runs, voids the token before and gives a new bundle.
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/enroll (the `EnrollNode` operationId).
-func (c *ClientWithResponses) EnrollNodeWithBodyWithResponse(ctx context.Context, node Node, params *EnrollNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*EnrollNodeResponse, error) {
-	rsp, err := c.EnrollNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseEnrollNodeResponse(rsp)
-}
-
-// EnrollNodeWithResponse Enroll a node
-//
-// Answers with the bootstrap bundle, in this one response. The same idempotency key again, while the operation runs, voids the token before and gives a new bundle.
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/enroll (the `EnrollNode` operationId).
-func (c *ClientWithResponses) EnrollNodeWithResponse(ctx context.Context, node Node, params *EnrollNodeParams, body EnrollNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*EnrollNodeResponse, error) {
-	rsp, err := c.EnrollNode(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseEnrollNodeResponse(rsp)
-}
-
-// ProvisionNodeWithBodyWithResponse Create or adopt the machine and check it against its SKU
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/provision (the `ProvisionNode` operationId).
-func (c *ClientWithResponses) ProvisionNodeWithBodyWithResponse(ctx context.Context, node Node, params *ProvisionNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ProvisionNodeResponse, error) {
-	rsp, err := c.ProvisionNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseProvisionNodeResponse(rsp)
-}
-
-// ProvisionNodeWithResponse Create or adopt the machine and check it against its SKU
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/provision (the `ProvisionNode` operationId).
-func (c *ClientWithResponses) ProvisionNodeWithResponse(ctx context.Context, node Node, params *ProvisionNodeParams, body ProvisionNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*ProvisionNodeResponse, error) {
-	rsp, err := c.ProvisionNode(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseProvisionNodeResponse(rsp)
-}
-
-// QuarantineNodeWithBodyWithResponse Take a node out of service at once
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/quarantine (the `QuarantineNode` operationId).
-func (c *ClientWithResponses) QuarantineNodeWithBodyWithResponse(ctx context.Context, node Node, params *QuarantineNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*QuarantineNodeResponse, error) {
-	rsp, err := c.QuarantineNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseQuarantineNodeResponse(rsp)
-}
-
-// QuarantineNodeWithResponse Take a node out of service at once
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/quarantine (the `QuarantineNode` operationId).
-func (c *ClientWithResponses) QuarantineNodeWithResponse(ctx context.Context, node Node, params *QuarantineNodeParams, body QuarantineNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*QuarantineNodeResponse, error) {
-	rsp, err := c.QuarantineNode(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseQuarantineNodeResponse(rsp)
-}
-
-// ReactivateNodeWithBodyWithResponse Bring a node back into service
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/reactivate (the `ReactivateNode` operationId).
-func (c *ClientWithResponses) ReactivateNodeWithBodyWithResponse(ctx context.Context, node Node, params *ReactivateNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReactivateNodeResponse, error) {
-	rsp, err := c.ReactivateNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseReactivateNodeResponse(rsp)
-}
-
-// ReactivateNodeWithResponse Bring a node back into service
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/reactivate (the `ReactivateNode` operationId).
-func (c *ClientWithResponses) ReactivateNodeWithResponse(ctx context.Context, node Node, params *ReactivateNodeParams, body ReactivateNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*ReactivateNodeResponse, error) {
-	rsp, err := c.ReactivateNode(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseReactivateNodeResponse(rsp)
-}
-
-// ReissueEnrollmentWithBodyWithResponse Give a known node a new enrollment
-//
-// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/reissue-enrollment (the `ReissueEnrollment` operationId).
-func (c *ClientWithResponses) ReissueEnrollmentWithBodyWithResponse(ctx context.Context, node Node, params *ReissueEnrollmentParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReissueEnrollmentResponse, error) {
-	rsp, err := c.ReissueEnrollmentWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseReissueEnrollmentResponse(rsp)
-}
-
-// ReissueEnrollmentWithResponse Give a known node a new enrollment
-//
-// The node's state is unchanged; every earlier token and bundle is void. The response holds the recovery bundle, in this one response, with the command that applies it on the node. The operation ends when the node polls with its new identity. Refused while a drain or a removal runs, and for a removed node.
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/reissue-enrollment (the `ReissueEnrollment` operationId).
-func (c *ClientWithResponses) ReissueEnrollmentWithResponse(ctx context.Context, node Node, params *ReissueEnrollmentParams, body ReissueEnrollmentJSONRequestBody, reqEditors ...RequestEditorFn) (*ReissueEnrollmentResponse, error) {
-	rsp, err := c.ReissueEnrollment(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseReissueEnrollmentResponse(rsp)
-}
-
-// ReleaseNodeWithBodyWithResponse End a quarantine
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/release (the `ReleaseNode` operationId).
-func (c *ClientWithResponses) ReleaseNodeWithBodyWithResponse(ctx context.Context, node Node, params *ReleaseNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReleaseNodeResponse, error) {
-	rsp, err := c.ReleaseNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseReleaseNodeResponse(rsp)
-}
-
-// ReleaseNodeWithResponse End a quarantine
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/release (the `ReleaseNode` operationId).
-func (c *ClientWithResponses) ReleaseNodeWithResponse(ctx context.Context, node Node, params *ReleaseNodeParams, body ReleaseNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*ReleaseNodeResponse, error) {
-	rsp, err := c.ReleaseNode(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseReleaseNodeResponse(rsp)
-}
-
-// RemoveNodeWithBodyWithResponse Remove a retired node for good
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/remove (the `RemoveNode` operationId).
-func (c *ClientWithResponses) RemoveNodeWithBodyWithResponse(ctx context.Context, node Node, params *RemoveNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RemoveNodeResponse, error) {
-	rsp, err := c.RemoveNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRemoveNodeResponse(rsp)
-}
-
-// RemoveNodeWithResponse Remove a retired node for good
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/remove (the `RemoveNode` operationId).
-func (c *ClientWithResponses) RemoveNodeWithResponse(ctx context.Context, node Node, params *RemoveNodeParams, body RemoveNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RemoveNodeResponse, error) {
-	rsp, err := c.RemoveNode(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRemoveNodeResponse(rsp)
-}
-
-// RetireNodeWithBodyWithResponse Take a node out of service, reversibly
-//
-// A node with work bound is refused node_in_use unless options.drain is set.
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/retire (the `RetireNode` operationId).
-func (c *ClientWithResponses) RetireNodeWithBodyWithResponse(ctx context.Context, node Node, params *RetireNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetireNodeResponse, error) {
-	rsp, err := c.RetireNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRetireNodeResponse(rsp)
-}
-
-// RetireNodeWithResponse Take a node out of service, reversibly
-//
-// A node with work bound is refused node_in_use unless options.drain is set.
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/retire (the `RetireNode` operationId).
-func (c *ClientWithResponses) RetireNodeWithResponse(ctx context.Context, node Node, params *RetireNodeParams, body RetireNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RetireNodeResponse, error) {
-	rsp, err := c.RetireNode(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRetireNodeResponse(rsp)
-}
-
-// UncordonNodeWithBodyWithResponse Lift the cordon of a node in service
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/uncordon (the `UncordonNode` operationId).
-func (c *ClientWithResponses) UncordonNodeWithBodyWithResponse(ctx context.Context, node Node, params *UncordonNodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UncordonNodeResponse, error) {
-	rsp, err := c.UncordonNodeWithBody(ctx, node, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseUncordonNodeResponse(rsp)
-}
-
-// UncordonNodeWithResponse Lift the cordon of a node in service
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/nodes/{node}/uncordon (the `UncordonNode` operationId).
-func (c *ClientWithResponses) UncordonNodeWithResponse(ctx context.Context, node Node, params *UncordonNodeParams, body UncordonNodeJSONRequestBody, reqEditors ...RequestEditorFn) (*UncordonNodeResponse, error) {
-	rsp, err := c.UncordonNode(ctx, node, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseUncordonNodeResponse(rsp)
+	return ParseStartOperationResponse(rsp)
 }
 
 // ListOperationsWithResponse List operations, newest first
@@ -8511,137 +5001,37 @@ func (c *ClientWithResponses) GetOperationWithResponse(ctx context.Context, oper
 	return ParseGetOperationResponse(rsp)
 }
 
-// CancelOperationWithBodyWithResponse Undo the operation
+// DecideOperationWithBodyWithResponse Decide about an operation
+//
+// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/cancel (the `CancelOperation` operationId).
-func (c *ClientWithResponses) CancelOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, params *CancelOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error) {
-	rsp, err := c.CancelOperationWithBody(ctx, operationId, params, contentType, body, reqEditors...)
+// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
+func (c *ClientWithResponses) DecideOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error) {
+	rsp, err := c.DecideOperationWithBody(ctx, operationId, decision, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
-	return ParseCancelOperationResponse(rsp)
+	return ParseDecideOperationResponse(rsp)
 }
 
-// CancelOperationWithResponse Undo the operation
+// DecideOperationWithResponse Decide about an operation
+//
+// The options of a parked operation list its possible decisions and their effect. phase and stuck_since address the decision to what the operator saw; a decision that is addressed to another phase or parking is rejected as decision_outdated. The same idempotency key again delivers no second decision. force needs the role admin.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/cancel (the `CancelOperation` operationId).
-func (c *ClientWithResponses) CancelOperationWithResponse(ctx context.Context, operationId OperationId, params *CancelOperationParams, body CancelOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error) {
-	rsp, err := c.CancelOperation(ctx, operationId, params, body, reqEditors...)
+// Corresponds with POST /api/v1/admin/operations/{operation_id}/{decision} (the `DecideOperation` operationId).
+func (c *ClientWithResponses) DecideOperationWithResponse(ctx context.Context, operationId OperationId, decision Decision, params *DecideOperationParams, body DecideOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*DecideOperationResponse, error) {
+	rsp, err := c.DecideOperation(ctx, operationId, decision, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
-	return ParseCancelOperationResponse(rsp)
+	return ParseDecideOperationResponse(rsp)
 }
 
-// ExtendPhaseWithBodyWithResponse Give the parked phase its time once more
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/extend (the `ExtendPhase` operationId).
-func (c *ClientWithResponses) ExtendPhaseWithBodyWithResponse(ctx context.Context, operationId OperationId, params *ExtendPhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExtendPhaseResponse, error) {
-	rsp, err := c.ExtendPhaseWithBody(ctx, operationId, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseExtendPhaseResponse(rsp)
-}
-
-// ExtendPhaseWithResponse Give the parked phase its time once more
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/extend (the `ExtendPhase` operationId).
-func (c *ClientWithResponses) ExtendPhaseWithResponse(ctx context.Context, operationId OperationId, params *ExtendPhaseParams, body ExtendPhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*ExtendPhaseResponse, error) {
-	rsp, err := c.ExtendPhase(ctx, operationId, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseExtendPhaseResponse(rsp)
-}
-
-// ForcePhaseWithBodyWithResponse Run the parked phase without its safety
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/force (the `ForcePhase` operationId).
-func (c *ClientWithResponses) ForcePhaseWithBodyWithResponse(ctx context.Context, operationId OperationId, params *ForcePhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForcePhaseResponse, error) {
-	rsp, err := c.ForcePhaseWithBody(ctx, operationId, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseForcePhaseResponse(rsp)
-}
-
-// ForcePhaseWithResponse Run the parked phase without its safety
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/force (the `ForcePhase` operationId).
-func (c *ClientWithResponses) ForcePhaseWithResponse(ctx context.Context, operationId OperationId, params *ForcePhaseParams, body ForcePhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*ForcePhaseResponse, error) {
-	rsp, err := c.ForcePhase(ctx, operationId, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseForcePhaseResponse(rsp)
-}
-
-// RetryOperationWithBodyWithResponse Run the parked phase again
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/retry (the `RetryOperation` operationId).
-func (c *ClientWithResponses) RetryOperationWithBodyWithResponse(ctx context.Context, operationId OperationId, params *RetryOperationParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryOperationResponse, error) {
-	rsp, err := c.RetryOperationWithBody(ctx, operationId, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRetryOperationResponse(rsp)
-}
-
-// RetryOperationWithResponse Run the parked phase again
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/retry (the `RetryOperation` operationId).
-func (c *ClientWithResponses) RetryOperationWithResponse(ctx context.Context, operationId OperationId, params *RetryOperationParams, body RetryOperationJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryOperationResponse, error) {
-	rsp, err := c.RetryOperation(ctx, operationId, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRetryOperationResponse(rsp)
-}
-
-// SkipPhaseWithBodyWithResponse Continue without the parked phase
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/skip (the `SkipPhase` operationId).
-func (c *ClientWithResponses) SkipPhaseWithBodyWithResponse(ctx context.Context, operationId OperationId, params *SkipPhaseParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SkipPhaseResponse, error) {
-	rsp, err := c.SkipPhaseWithBody(ctx, operationId, params, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseSkipPhaseResponse(rsp)
-}
-
-// SkipPhaseWithResponse Continue without the parked phase
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /api/v1/admin/operations/{operation_id}/skip (the `SkipPhase` operationId).
-func (c *ClientWithResponses) SkipPhaseWithResponse(ctx context.Context, operationId OperationId, params *SkipPhaseParams, body SkipPhaseJSONRequestBody, reqEditors ...RequestEditorFn) (*SkipPhaseResponse, error) {
-	rsp, err := c.SkipPhase(ctx, operationId, params, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseSkipPhaseResponse(rsp)
-}
-
-// ListStuckWithResponse List what needs attention, oldest first
+// ListStuckWithResponse List the operations that need attention, oldest first
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -8682,7 +5072,7 @@ func (c *ClientWithResponses) GetTaskWithResponse(ctx context.Context, taskId Ta
 
 // CancelTaskWithBodyWithResponse Cancel a task
 //
-// A task that no node works on ends at once; a node that works on it is asked to stop and reports it as cancelled. Idempotent.
+// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8697,7 +5087,7 @@ func (c *ClientWithResponses) CancelTaskWithBodyWithResponse(ctx context.Context
 
 // CancelTaskWithResponse Cancel a task
 //
-// A task that no node works on ends at once; a node that works on it is asked to stop and reports it as cancelled. Idempotent.
+// A task that was not dispatched ends immediately. A node that runs the task is requested to stop and reports it as canceled. Idempotent.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8712,7 +5102,7 @@ func (c *ClientWithResponses) CancelTaskWithResponse(ctx context.Context, taskId
 
 // ResumeTaskWithBodyWithResponse Dispatch a lost task again
 //
-// For a task that was given up because its node fell silent. It runs once more, even if it is destructive.
+// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -8727,7 +5117,7 @@ func (c *ClientWithResponses) ResumeTaskWithBodyWithResponse(ctx context.Context
 
 // ResumeTaskWithResponse Dispatch a lost task again
 //
-// For a task that was given up because its node fell silent. It runs once more, even if it is destructive.
+// For a task that was lost because its node became silent. The task runs once more, even if it is destructive.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -9472,15 +5862,15 @@ func ParseMakeBootstrapScriptResponse(rsp *http.Response) (*MakeBootstrapScriptR
 	return response, nil
 }
 
-// ParseDrainNodeResponse parses an HTTP response from a DrainNodeWithResponse call
-func ParseDrainNodeResponse(rsp *http.Response) (*DrainNodeResponse, error) {
+// ParseStartOperationResponse parses an HTTP response from a StartOperationWithResponse call
+func ParseStartOperationResponse(rsp *http.Response) (*StartOperationResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
 	defer func() { _ = rsp.Body.Close() }()
 	if err != nil {
 		return nil, err
 	}
 
-	response := &DrainNodeResponse{
+	response := &StartOperationResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
@@ -9553,925 +5943,7 @@ func ParseDrainNodeResponse(rsp *http.Response) (*DrainNodeResponse, error) {
 
 	switch {
 	case rsp.StatusCode == 202:
-		var headers DrainNodeResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseEnrollNodeResponse parses an HTTP response from a EnrollNodeWithResponse call
-func ParseEnrollNodeResponse(rsp *http.Response) (*EnrollNodeResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &EnrollNodeResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers EnrollNodeResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseProvisionNodeResponse parses an HTTP response from a ProvisionNodeWithResponse call
-func ParseProvisionNodeResponse(rsp *http.Response) (*ProvisionNodeResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ProvisionNodeResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers ProvisionNodeResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseQuarantineNodeResponse parses an HTTP response from a QuarantineNodeWithResponse call
-func ParseQuarantineNodeResponse(rsp *http.Response) (*QuarantineNodeResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &QuarantineNodeResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers QuarantineNodeResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseReactivateNodeResponse parses an HTTP response from a ReactivateNodeWithResponse call
-func ParseReactivateNodeResponse(rsp *http.Response) (*ReactivateNodeResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ReactivateNodeResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers ReactivateNodeResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseReissueEnrollmentResponse parses an HTTP response from a ReissueEnrollmentWithResponse call
-func ParseReissueEnrollmentResponse(rsp *http.Response) (*ReissueEnrollmentResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ReissueEnrollmentResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers ReissueEnrollmentResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseReleaseNodeResponse parses an HTTP response from a ReleaseNodeWithResponse call
-func ParseReleaseNodeResponse(rsp *http.Response) (*ReleaseNodeResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ReleaseNodeResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers ReleaseNodeResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseRemoveNodeResponse parses an HTTP response from a RemoveNodeWithResponse call
-func ParseRemoveNodeResponse(rsp *http.Response) (*RemoveNodeResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &RemoveNodeResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers RemoveNodeResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseRetireNodeResponse parses an HTTP response from a RetireNodeWithResponse call
-func ParseRetireNodeResponse(rsp *http.Response) (*RetireNodeResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &RetireNodeResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers RetireNodeResponse202Headers
-		if values := rsp.Header.Values("Location"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.Location = &value
-		}
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers202 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseUncordonNodeResponse parses an HTTP response from a UncordonNodeWithResponse call
-func ParseUncordonNodeResponse(rsp *http.Response) (*UncordonNodeResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &UncordonNodeResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
-		var dest LifecycleResponse
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON202 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 410:
-		var dest Gone
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON410 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 202:
-		var headers UncordonNodeResponse202Headers
+		var headers StartOperationResponse202Headers
 		if values := rsp.Header.Values("Location"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -10654,15 +6126,15 @@ func ParseGetOperationResponse(rsp *http.Response) (*GetOperationResponse, error
 	return response, nil
 }
 
-// ParseCancelOperationResponse parses an HTTP response from a CancelOperationWithResponse call
-func ParseCancelOperationResponse(rsp *http.Response) (*CancelOperationResponse, error) {
+// ParseDecideOperationResponse parses an HTTP response from a DecideOperationWithResponse call
+func ParseDecideOperationResponse(rsp *http.Response) (*DecideOperationResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
 	defer func() { _ = rsp.Body.Close() }()
 	if err != nil {
 		return nil, err
 	}
 
-	response := &CancelOperationResponse{
+	response := &DecideOperationResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
@@ -10728,359 +6200,7 @@ func ParseCancelOperationResponse(rsp *http.Response) (*CancelOperationResponse,
 
 	switch {
 	case rsp.StatusCode == 200:
-		var headers CancelOperationResponse200Headers
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers200 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseExtendPhaseResponse parses an HTTP response from a ExtendPhaseWithResponse call
-func ParseExtendPhaseResponse(rsp *http.Response) (*ExtendPhaseResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ExtendPhaseResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest OperationView
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 200:
-		var headers ExtendPhaseResponse200Headers
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers200 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseForcePhaseResponse parses an HTTP response from a ForcePhaseWithResponse call
-func ParseForcePhaseResponse(rsp *http.Response) (*ForcePhaseResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ForcePhaseResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest OperationView
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 200:
-		var headers ForcePhaseResponse200Headers
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers200 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseRetryOperationResponse parses an HTTP response from a RetryOperationWithResponse call
-func ParseRetryOperationResponse(rsp *http.Response) (*RetryOperationResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &RetryOperationResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest OperationView
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 200:
-		var headers RetryOperationResponse200Headers
-		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.XCorrelationId = &value
-		}
-		response.Headers200 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseSkipPhaseResponse parses an HTTP response from a SkipPhaseWithResponse call
-func ParseSkipPhaseResponse(rsp *http.Response) (*SkipPhaseResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &SkipPhaseResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest OperationView
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthorized
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
-		var dest NotFound
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON404 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Conflict
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON409 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest Internal
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 200:
-		var headers SkipPhaseResponse200Headers
+		var headers DecideOperationResponse200Headers
 		if values := rsp.Header.Values("X-Correlation-Id"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Correlation-Id", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

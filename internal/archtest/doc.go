@@ -5,5 +5,5 @@
 // report them.
 //
 // It contains only tests; start with imports_test.go. Temporary exceptions are in
-// notConverted, notMoved, oversized and hiddenFields.
+// notConverted.
 package archtest

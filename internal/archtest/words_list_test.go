@@ -84,6 +84,5 @@ func allowedWords() []allowed {
 func notConverted() []string {
 	return []string{
 		"internal/store",
-		"cli/adminclient", "api/adminapi", "schema/openapi.yaml",
 	}
 }

@@ -159,7 +159,7 @@ func TestAuditKeepsOddTextVerifiable(t *testing.T) {
 	r.Actor, r.CorrelationID = "a\x00b\xff", "<&>\u2028"
 	r.Reason = strings.Repeat("ü", 5000) + "\x00"
 	_, err := e.Claim(t.Context(), r)
-	requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+	requireKind(t, err, schema.KindInvalidRequest, "invalid_state")
 	last := e.chain(n.ID)[1]
 	require.Equal(t, "a\uFFFDb\uFFFD", last.Actor)
 	require.Less(t, len(last.Detail["asked"]), 2010)

@@ -222,5 +222,5 @@ func TestRemovedComesBeforeLocked(t *testing.T) {
 	requireKind(t, m.recover(m.k(3)), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	_, err := e.RecoveryFacts(t.Context(), m.caller.NodeID)
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
-	requireKind(t, e.IssueToken(t.Context(), mint(m.caller.NodeID, trust.PurposeReissue), operator), schema.KindInvalidRequest, "illegal_move")
+	requireKind(t, e.IssueToken(t.Context(), mint(m.caller.NodeID, trust.PurposeReissue), operator), schema.KindInvalidRequest, "invalid_state")
 }

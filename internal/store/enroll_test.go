@@ -169,7 +169,7 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 		n := e.register()
 		id, hash := e.token(n.ID)
 		e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", n.ID)
-		refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindInvalidRequest, "illegal_move")
+		refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindInvalidRequest, "invalid_state")
 	})
 }
 
@@ -202,16 +202,16 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 	t.Run("only in a state that enrols", func(t *testing.T) {
 		for _, s := range lifecycle.NodeStates() {
 			n := e.inState(s)
-			_, refusal := lifecycle.CheckMove(lifecycle.ActionEnroll, s)
+			_, refusal := lifecycle.CheckStart(lifecycle.ActionEnroll, s)
 			err := e.IssueToken(ctx, mint(n.ID), operator)
 			if refusal == nil {
 				require.NoError(t, err)
 				require.Equal(t, lifecycle.NodeBootstrapIssued, e.node(n.ID).State)
 				continue
 			}
-			requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+			requireKind(t, err, schema.KindInvalidRequest, "invalid_state")
 			require.Equal(t, s, e.node(n.ID).State)
-			require.Contains(t, e.audit(n.ID), "nodes.token_issued refused illegal_move")
+			require.Contains(t, e.audit(n.ID), "nodes.token_issued refused invalid_state")
 		}
 		requireKind(t, e.IssueToken(ctx, mint(schema.NewID()), operator), schema.KindNotFound, "")
 	})

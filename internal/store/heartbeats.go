@@ -182,7 +182,7 @@ func (s *Inventory) moveIfDue(ctx context.Context, nodeID string, a lifecycle.Ac
 		if err != nil {
 			return err
 		}
-		move, err := lifecycle.CheckMove(a, node.State)
+		move, err := lifecycle.CheckStart(a, node.State)
 		if err != nil {
 			return nil //nolint:nilerr // an operation or another replica moved it
 		}

@@ -86,7 +86,7 @@ func TestRefusedFetchReferences(t *testing.T) {
 	refused(trust.MintedToken{TokenID: id, Hash: hash}, schema.KindUnauthenticated, "token_unknown")
 
 	e.exec("UPDATE nodes SET state = 'draining' WHERE node_id = $1", n.ID)
-	refused(ref, schema.KindInvalidRequest, "illegal_move")
+	refused(ref, schema.KindInvalidRequest, "invalid_state")
 	require.Equal(t, "issued", e.tokenStateOf(ref.TokenID), "it is good again after the drain")
 	e.exec("UPDATE nodes SET state = 'registered' WHERE node_id = $1", n.ID)
 
@@ -99,7 +99,7 @@ func TestRefusedFetchReferences(t *testing.T) {
 	refused(newer, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 
 	requireKind(t, e.IssueFetch(ctx, mint(e.inState(lifecycle.NodeActive).ID, trust.PurposeEnroll), operator),
-		schema.KindInvalidRequest, "illegal_move")
+		schema.KindInvalidRequest, "invalid_state")
 	requireKind(t, e.IssueFetch(ctx, mint(e.register().ID, trust.PurposeRecover), operator), schema.KindInvalidRequest, "token_purpose")
 	requireKind(t, e.IssueFetch(ctx, mint(schema.NewID(), trust.PurposeEnroll), operator), schema.KindNotFound, "")
 }

@@ -18,7 +18,7 @@ import (
 // the table, and not while an operation drains, retires or removes the node, since
 // the claim would void that operation's tasks.
 func admitReissue(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
-	if _, err := lifecycle.CheckMove(lifecycle.ActionReissueEnrollment, n.State); err != nil {
+	if _, err := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, n.State); err != nil {
 		return err
 	}
 	open, err := tx.OpenOperations(ctx, n.NodeID)

@@ -63,7 +63,7 @@ func admitToken(ctx context.Context, tx *tx, p trust.TokenPurpose, n sqlc.LockNo
 		if n.Locked && !n.State.Refusing() {
 			return errLocked(n.Host)
 		}
-		_, err := lifecycle.CheckMove(lifecycle.ActionEnroll, n.State)
+		_, err := lifecycle.CheckStart(lifecycle.ActionEnroll, n.State)
 		return err
 	}
 	return schema.NewError(schema.KindInvalidRequest, "a token of purpose %q has no bundle", p).
@@ -268,7 +268,7 @@ func anotherToken(p trust.TokenPurpose, n sqlc.LockNodeRow) string {
 	case purposeFetch:
 		verb = "bootstrap-script"
 	case trust.PurposeEnroll:
-		if _, err := lifecycle.CheckMove(lifecycle.ActionEnroll, n.State); err == nil {
+		if _, err := lifecycle.CheckStart(lifecycle.ActionEnroll, n.State); err == nil {
 			verb = string(lifecycle.ActionEnroll)
 		}
 	}

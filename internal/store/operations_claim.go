@@ -74,7 +74,7 @@ func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimReques
 	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
 		return lifecycle.Plan{}, err
 	}
-	plan, err := lifecycle.CheckMove(r.Action, n.State)
+	plan, err := lifecycle.CheckStart(r.Action, n.State)
 	if err != nil {
 		return plan, err
 	}

@@ -54,13 +54,13 @@ func TestStateTableDecidesARaceOfDrains(t *testing.T) {
 			won++
 			continue
 		}
-		requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+		requireKind(t, err, schema.KindInvalidRequest, "invalid_state")
 		require.ErrorContains(t, err, "draining")
 	}
 	require.Equal(t, 1, won)
 	require.Equal(t, lifecycle.NodeDraining, e.node(n.ID).State)
 	require.Equal(t, int64(1), e.number("SELECT op_seq FROM nodes WHERE node_id = $1", n.ID))
-	require.Equal(t, 49, count(e.audit(n.ID), "nodes.drain refused illegal_move"))
+	require.Equal(t, 49, count(e.audit(n.ID), "nodes.drain refused invalid_state"))
 }
 
 func TestClaimIsIdempotent(t *testing.T) {
@@ -100,7 +100,7 @@ func TestClaimOfEveryActionInEveryState(t *testing.T) { //nolint:tparallel // th
 		for _, state := range lifecycle.NodeStates() {
 			t.Run(fmt.Sprintf("%s %s", move.Action, state), func(t *testing.T) {
 				n := e.inState(state)
-				_, refusal := lifecycle.CheckMove(move.Action, state)
+				_, refusal := lifecycle.CheckStart(move.Action, state)
 				claim, err := e.Claim(t.Context(), request(n.ID, move.Action))
 				switch {
 				case refusal != nil:

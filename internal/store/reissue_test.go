@@ -143,13 +143,13 @@ func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases fol
 	for _, s := range lifecycle.NodeStates() {
 		t.Run(string(s), func(t *testing.T) {
 			n := e.inState(s)
-			_, refusal := lifecycle.CheckMove(lifecycle.ActionReissueEnrollment, s)
+			_, refusal := lifecycle.CheckStart(lifecycle.ActionReissueEnrollment, s)
 			token := mint(n.ID, trust.PurposeReissue)
 			err := e.IssueToken(ctx, token, operator)
 			if refusal != nil {
 				require.EqualError(t, err, refusal.Error())
-				require.Contains(t, e.audit(n.ID), "nodes.reissue_enrollment refused illegal_move")
-				requireKind(t, e.IssueFetch(ctx, mint(n.ID, trust.PurposeReissue), operator), schema.KindInvalidRequest, "illegal_move")
+				require.Contains(t, e.audit(n.ID), "nodes.reissue_enrollment refused invalid_state")
+				requireKind(t, e.IssueFetch(ctx, mint(n.ID, trust.PurposeReissue), operator), schema.KindInvalidRequest, "invalid_state")
 				require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE node_id = $1", n.ID))
 				return
 			}
@@ -157,7 +157,7 @@ func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases fol
 			for _, blocked := range []lifecycle.NodeState{lifecycle.NodeDraining, lifecycle.NodeRemoving} {
 				e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, blocked)
 				_, err = e.ClaimToken(ctx, tokenClaim(n.ID, token.TokenID, token.Hash, key(n.ID, 1)))
-				requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+				requireKind(t, err, schema.KindInvalidRequest, "invalid_state")
 			}
 			e.exec("UPDATE nodes SET state = $2 WHERE node_id = $1", n.ID, s)
 			m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID}}
@@ -401,7 +401,7 @@ func TestRemovalVoidsRecoveryAndReissue(t *testing.T) {
 	require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE state IN ('issued', 'claimed')"))
 	requireKind(t, m.recover(m.k(2)), schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	_, err = e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
-	requireKind(t, err, schema.KindInvalidRequest, "illegal_move")
+	requireKind(t, err, schema.KindInvalidRequest, "invalid_state")
 }
 
 func TestReissueRacesOnTwoReplicas(t *testing.T) {

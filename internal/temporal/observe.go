@@ -1,6 +1,7 @@
 package temporal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func (c Operations) Resolve(ctx context.Context, workflowID string, r lifecycle.
 	defer cancel()
 	var st lifecycle.OperationStatus
 	err := c.update(ctx, client.UpdateWorkflowOptions{
-		WorkflowID: workflowID, UpdateID: schema.NewID(), UpdateName: lifecycle.UpdateResolve, Args: []any{r},
+		WorkflowID: workflowID, UpdateID: cmp.Or(r.ID, schema.NewID()), UpdateName: lifecycle.UpdateResolve, Args: []any{r},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	}, &st)
 	if errors.Is(err, errEnded) {

@@ -70,16 +70,15 @@ func Decisions() []Decision {
 	return []Decision{DecisionRetry, DecisionSkip, DecisionForce, DecisionCancel, DecisionExtend}
 }
 
-// NeedsReason reports whether a decision must give a reason: one that skips
-// a phase or its safety check.
-func (d Decision) NeedsReason() bool { return d == DecisionSkip || d == DecisionForce }
-
 // ReasonPlaceholder is the placeholder of the reason in a printed command. It is
 // rejected as a reason, so that an operator who pastes the command cannot record it.
 const ReasonPlaceholder = "TEXT"
 
 // ResolveRequest is the argument of the resolve update.
 type ResolveRequest struct {
+	// ID identifies the decision: a run takes a decision with the same ID once. An
+	// empty ID is a new decision.
+	ID string `json:"id,omitempty"`
 	// OperationID, Phase and StuckSince address the decision. If they do
 	// not match, the decision is rejected with schema.KindDecisionOutdated. An empty field is
 	// not compared.
@@ -87,8 +86,9 @@ type ResolveRequest struct {
 	Phase       string     `json:"phase,omitempty"`
 	StuckSince  *time.Time `json:"stuck_since,omitempty"`
 	Decision    Decision   `json:"decision"`
-	Reason      string     `json:"reason"`
-	By          string     `json:"by"`
+	// Reason is required and is kept in the audit trail.
+	Reason string `json:"reason"`
+	By     string `json:"by"`
 	// Via is the interface of the decision: "api" or "temporal".
 	Via string `json:"via,omitempty"`
 }
@@ -104,14 +104,15 @@ func OpCommand(verb string, a Action, node string) string {
 	return c
 }
 
-// DecisionCommand is the command line of a decision about one operation. Where
-// the decision needs a reason, the command ends with ReasonPlaceholder.
+// DecisionCommand is the command line of a decision about an operation; an empty
+// operationID means the operation that is open when the command runs. The command
+// ends with ReasonPlaceholder, because every decision needs a reason.
 func DecisionCommand(d Decision, a Action, node, operationID string) string {
-	c := OpCommand(string(d), a, node) + " --operation " + operationID
-	if d.NeedsReason() {
-		c += " --reason " + ReasonPlaceholder
+	c := OpCommand(string(d), a, node)
+	if operationID != "" {
+		c += " --operation " + operationID
 	}
-	return c
+	return c + " --reason " + ReasonPlaceholder
 }
 
 // ResolveArgument is the argument of the resolve update as JSON, addressed to this

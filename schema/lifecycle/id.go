@@ -75,6 +75,16 @@ func OperationID(nodeID string, a Action, idempotencyKey string) string {
 	return derived("operation", nodeID, string(a), idempotencyKey)
 }
 
+// DecisionID returns the id of a decision about an operation: derived from the
+// idempotency key if there is one, so that a repeat is delivered once, and new
+// otherwise.
+func DecisionID(operationID string, d Decision, idempotencyKey string) string {
+	if idempotencyKey == "" {
+		return schema.NewID()
+	}
+	return derived("decision", operationID, string(d), idempotencyKey)
+}
+
 // TaskID is the id of a step's node task: one task per operation and step, so
 // that a repeated dispatch finds its own row.
 func TaskID(operationID, step string) string { return derived("task", operationID, step) }

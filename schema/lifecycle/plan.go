@@ -150,10 +150,10 @@ func PlanOfWorkflow(workflowType string) (p Plan, ok bool) {
 	return Plan{}, false
 }
 
-// CheckMove returns the plan of action a when it may start in state s. Otherwise
+// CheckStart returns the plan of action a when it may start in state s. Otherwise
 // it returns a KindInvalidRequest error that names the state, the states the
 // action starts in, and the action that leads there if there is one.
-func CheckMove(a Action, s NodeState) (Plan, error) {
+func CheckStart(a Action, s NodeState) (Plan, error) {
 	p, ok := PlanOf(a, Options{})
 	if !ok {
 		return Plan{}, schema.Errorf(schema.KindInvalidRequest, "unknown action %q", a)
@@ -161,7 +161,7 @@ func CheckMove(a Action, s NodeState) (Plan, error) {
 	if slices.Contains(p.From, s) {
 		return p, nil
 	}
-	return Plan{}, schema.NewError(schema.KindInvalidRequest, "%s", p.refusal(s)).WithReason("illegal_move")
+	return Plan{}, schema.NewError(schema.KindInvalidRequest, "%s", p.refusal(s)).WithReason("invalid_state")
 }
 
 func (p Plan) refusal(s NodeState) string {

@@ -18,7 +18,7 @@ const PhaseReissued = "reissued"
 func reissueEnrollment(Options) Plan {
 	const (
 		apply = "run the restart command of the recovery bundle on the node; if it is lost: " +
-			"gpuaas op cancel NODE --reissue, then gpuaas node reissue-enrollment NODE"
+			"gpuaas op cancel NODE --reissue --reason TEXT, then gpuaas node reissue-enrollment NODE"
 		inspect = "on the node: journalctl -u gpuaas-node-agent"
 	)
 	stop := cancels(HarmNone, "Void the reissued token. Run gpuaas node reissue-enrollment for a new one.")

@@ -176,7 +176,7 @@ func matrix() string {
 		fmt.Fprintf(&b, "| %s |", s)
 		for _, m := range moves {
 			mark := ""
-			if _, err := lifecycle.CheckMove(m.Action, s); err == nil {
+			if _, err := lifecycle.CheckStart(m.Action, s); err == nil {
 				mark = "yes"
 			}
 			fmt.Fprintf(&b, " %s |", mark)

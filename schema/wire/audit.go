@@ -26,4 +26,5 @@ type AuditStreamPage struct {
 const (
 	EventOperation = "operation" // data is an OperationSummary
 	EventAudit     = "audit"     // data is an audit event
+	EventOutage    = "outage"    // data is an ErrorDetail; the stream continues after it
 )

@@ -54,7 +54,7 @@ func (v OperationView) Status() lifecycle.OperationStatus {
 // the decision to what the operator saw: one that no longer fits is refused
 // decision_outdated. An empty field is not compared.
 type ResolveOperation struct {
-	Reason     string     `json:"reason,omitempty"`
+	Reason     string     `json:"reason"`
 	Phase      string     `json:"phase,omitempty"`
 	StuckSince *time.Time `json:"stuck_since,omitempty"`
 }

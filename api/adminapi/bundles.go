@@ -1,0 +1,201 @@
+package adminapi
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/gpuaas/gpuaas/api/edge"
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// bundles issues bootstrap bundles and the scripts that contain them. A token
+// exists only in the call that makes it and in its response.
+type bundles struct{ base }
+
+// purposeOf returns the purpose of the token that an action issues; "" for an
+// action that issues none.
+func purposeOf(a lifecycle.Action) trust.TokenPurpose {
+	switch a {
+	case lifecycle.ActionEnroll:
+		return trust.PurposeEnroll
+	case lifecycle.ActionReissueEnrollment:
+		return trust.PurposeReissue
+	}
+	return ""
+}
+
+// trust returns a bundle with everything except the node and its token.
+func (b bundles) trust(ctx context.Context) (bundle trust.BootstrapBundle, err error) {
+	bundle = trust.BootstrapBundle{APIURL: b.NodeURL, Env: b.Env,
+		CABundlePath: trust.DefaultCABundlePath, NodeCertCABundlePath: trust.DefaultNodeCABundlePath,
+		CertPath: trust.DefaultCertPath, KeyPath: trust.DefaultKeyPath}
+	if bundle.CABundlePEM, err = b.Trust.ServerCA(ctx); err != nil {
+		return bundle, err
+	}
+	bundle.CABundleFingerprint = trust.Fingerprint(bundle.CABundlePEM)
+	if bundle.NodeCertCABundlePEM, err = b.Trust.NodeCA(ctx); err != nil {
+		return bundle, err
+	}
+	tasks, err := b.Trust.TaskTrust(ctx)
+	if err != nil {
+		return bundle, err
+	}
+	bundle.TaskSigningPubkeys = tasks.String()
+	if b.Package != nil {
+		bundle.Package, err = b.Package()
+	}
+	return bundle, err
+}
+
+// issue mints a token and puts it into the bundle.
+func (b bundles) issue(ctx context.Context, nodeID string, purpose trust.TokenPurpose, by audit.Subject, bundle *trust.BootstrapBundle) error {
+	text, m := minted(nodeID, purpose)
+	bundle.NodeID, bundle.EnrollmentToken, bundle.ExpiresAt = nodeID, text, m.ExpiresAt.Format(time.RFC3339)
+	return b.Store.IssueToken(ctx, m, by)
+}
+
+func minted(nodeID string, purpose trust.TokenPurpose) (text string, m trust.MintedToken) {
+	text, id, hash := trust.NewToken()
+	return text, trust.MintedToken{NodeID: nodeID, TokenID: id, Hash: hash, Purpose: purpose,
+		ExpiresAt: time.Now().Add(trust.TokenTTL).UTC().Truncate(time.Second)}
+}
+
+// open returns the ids of the node's open operations of the action.
+func (b bundles) open(ctx context.Context, nodeID string, action lifecycle.Action) (ids []string, err error) {
+	open, _, err := b.Views.ListOperations(ctx, OperationQuery{Page: Page{Limit: wire.MaxPage}, NodeID: nodeID,
+		Actions: []lifecycle.Action{action}, Open: true})
+	for _, o := range open {
+		ids = append(ids, o.OperationID)
+	}
+	return ids, err
+}
+
+// mint issues the token of an operation into the bundle. A repeated request for an
+// open operation voids the previous token; an operation that has ended gets none.
+func (b bundles) mint(ctx context.Context, in lifecycle.OperationInput, by audit.Subject, bundle *trust.BootstrapBundle) error {
+	open, err := b.open(ctx, in.NodeID, in.Action)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(open, in.OperationID) {
+		return schema.NewError(schema.KindInvalidRequest, "operation %s has ended: it issues a bundle only while it runs", in.OperationID).
+			WithReason("operation_over").WithNext("gpuaas node " + string(in.Action) + " " + in.Host)
+	}
+	return b.issue(ctx, in.NodeID, purposeOf(in.Action), by, bundle)
+}
+
+// add issues the bundle of an operation that was started, for a reissue with the
+// command that applies it.
+func (b bundles) add(ctx context.Context, to *wire.LifecycleResponse, in lifecycle.OperationInput, bundle trust.BootstrapBundle, by audit.Subject) error {
+	if err := b.mint(ctx, in, by, &bundle); err != nil {
+		return err
+	}
+	if in.Action == lifecycle.ActionEnroll {
+		to.BootstrapBundle = &bundle
+		return nil
+	}
+	command, err := newScript(in.Host, bundle).restartCommand()
+	to.RecoveryBundle = &wire.RecoveryBundle{BootstrapBundle: bundle, RestartCommand: command}
+	return err
+}
+
+// script responds with a script that installs the agent on the node's host. Like a
+// bundle it belongs to an operation: the enrollment or reissue that waits for one,
+// or a new one. Its token voids the previous one.
+func (b bundles) script(c *call) (any, error) {
+	ctx, by := c.Context(), c.by
+	var req wire.BootstrapScriptRequest
+	if err := edge.DecodeOptional(c.w, c.Request, &req); err != nil {
+		return nil, err
+	}
+	key, err := c.idempotencyKey()
+	if err != nil {
+		return nil, err
+	}
+	node, err := b.find(c)
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := b.trust(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if bundle.Package == nil {
+		return nil, schema.NewError(schema.KindInvalidRequest, "no agent package is configured, so there is nothing to install").
+			WithReason("no_package").WithNext("set GPUAAS_AGENT_OCI_REF or GPUAAS_AGENT_ARCHIVE of gpuaas-api")
+	}
+	in, err := b.operation(ctx, node, key, by)
+	if err != nil {
+		return nil, err
+	}
+	edge.Annotate(ctx, slog.String("operation_id", in.OperationID))
+	reference := ""
+	if req.FetchRef {
+		var m trust.MintedToken
+		reference, m = minted(node.ID, purposeOf(in.Action))
+		bundle.NodeID, bundle.ExpiresAt = node.ID, m.ExpiresAt.Format(time.RFC3339)
+		err = b.Store.IssueFetch(ctx, m, by)
+	} else {
+		err = b.mint(ctx, in, by, &bundle)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := newScript(node.Host, bundle)
+	s.Reference = reference
+	text, err := s.render("bootstrap.sh.tmpl")
+	if err != nil {
+		return nil, err
+	}
+	expires, err := time.Parse(time.RFC3339, bundle.ExpiresAt)
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInternal, err, "reading the token's expiry")
+	}
+	return wire.BootstrapScriptResponse{Script: text, ExpiresAt: expires}, nil
+}
+
+// operation returns the operation of the node that waits for a bundle, and starts
+// one if there is none.
+func (b bundles) operation(ctx context.Context, node wire.NodeView, key string, by audit.Subject) (lifecycle.OperationInput, error) {
+	action := lifecycle.ActionReissueEnrollment
+	if node.State == lifecycle.NodeRegistered || node.Operation != nil && node.Operation.Action == lifecycle.ActionEnroll {
+		action = lifecycle.ActionEnroll
+	}
+	in := operationInput(action, node, wire.LifecycleRequest{}, key, by)
+	open, err := b.open(ctx, node.ID, action)
+	switch {
+	case err != nil:
+		return in, err
+	case len(open) > 0:
+		in.OperationID = open[0]
+		return in, nil
+	}
+	_, err = b.Lifecycle.Submit(ctx, in)
+	return in, err
+}
+
+// fetch exchanges a one-time reference for its bundle. The trust is read first, so
+// that a reference is not spent on a bundle that cannot be made.
+func (b bundles) fetch(ctx context.Context, reference string, by audit.Subject) (bundle trust.BootstrapBundle, err error) {
+	id, hash, err := trust.ParseToken(reference)
+	if err != nil {
+		return bundle, schema.NewError(schema.KindUnauthenticated, "malformed reference").WithReason("reference_malformed")
+	}
+	if bundle, err = b.trust(ctx); err != nil {
+		return bundle, err
+	}
+	nodeID, purpose, err := b.Store.UseFetch(ctx, id, hash, by)
+	if err == nil {
+		err = b.issue(ctx, nodeID, purpose, by, &bundle)
+	}
+	if err != nil {
+		return trust.BootstrapBundle{}, err
+	}
+	return bundle, nil
+}

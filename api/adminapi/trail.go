@@ -1,0 +1,43 @@
+package adminapi
+
+import (
+	"math"
+
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// trail serves the audit trail.
+type trail struct{ base }
+
+// list lists the events of all streams, newest first.
+func (t trail) list(c *call) (any, error) {
+	q := t.listQuery(c)
+	of := AuditQuery{Page: q.page(3), Stream: q.stream(), Actions: words[string](q, "action"), Actors: words[string](q, "actor"),
+		Results: words[string](q, "result"), Since: q.since()}
+	return page(q, "events", of, t.Views.ListAudit)
+}
+
+func (t trail) streams(c *call) (any, error) {
+	if err := t.query(c).check(); err != nil {
+		return nil, err
+	}
+	streams, err := t.Views.AuditStreams(c.Context())
+	return wire.AuditStreamList{Streams: append([]string{}, streams...)}, err
+}
+
+// stream returns a part of one stream in order of seq.
+func (t trail) stream(c *call) (any, error) {
+	q := t.query(c)
+	after, limit := q.number("after", 0, 0, math.MaxInt), q.limit()
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	stream, err := t.streamOf(c.Context(), c.PathValue("stream"))
+	if err != nil {
+		return nil, err
+	}
+	// The one event beyond the limit shows that there is a further page.
+	events, err := t.Views.AuditStream(c.Context(), stream, int64(after), limit+1)
+	return wire.AuditStreamPage{Events: append([]audit.Event{}, events[:min(limit, len(events))]...), More: len(events) > limit}, err
+}

@@ -1,0 +1,87 @@
+package adminapi
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
+)
+
+// Bounds of selectors and labels.
+const (
+	maxRequirements = 20
+	maxLabels       = 64
+)
+
+var (
+	nameForm       = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+	dnsForm        = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+	patternForm    = regexp.MustCompile(`^[A-Za-z0-9._:*?-]{1,253}$`) // a host name with the wildcards * and ?
+	labelKeyForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
+	labelValueForm = regexp.MustCompile(`^[A-Za-z0-9._-]{0,63}$`)
+)
+
+func badField(field, why string) error {
+	return schema.NewError(schema.KindInvalidRequest, "%s %s", field, why).WithReason("bad_" + field)
+}
+
+// validHost accepts an IP address or a DNS name.
+func validHost(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	return len(s) <= 253 && dnsForm.MatchString(s)
+}
+
+// validName accepts 1 to most characters of a-z A-Z 0-9 . _ -
+func validName(s string, most int) bool { return len(s) <= most && nameForm.MatchString(s) }
+
+// plainText accepts one line of at most that many characters.
+func plainText(s string, most int) bool {
+	return utf8.RuneCountInString(s) <= most && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// checkReason rejects a reason that has no content.
+func checkReason(reason string, required bool) error {
+	switch text := strings.TrimSpace(reason); {
+	case !plainText(reason, wire.MaxReason):
+		return badField("reason", "must be one line of at most 500 characters")
+	case required && text == "":
+		return badField("reason", "is required: it is kept in the audit trail")
+	case text == lifecycle.ReasonPlaceholder:
+		return badField("reason", "is the placeholder TEXT: give the reason itself")
+	}
+	return nil
+}
+
+// checkLabels rejects labels that no selector could name.
+func checkLabels(labels map[string]string) error {
+	if len(labels) > maxLabels {
+		return badField("labels", "must be at most 64")
+	}
+	for k, v := range labels {
+		if err := checkLabelKey(k); err != nil {
+			return err
+		}
+		if !labelValueForm.MatchString(v) {
+			return badField("labels", "must have values of at most 63 of a-z A-Z 0-9 . _ -")
+		}
+	}
+	return nil
+}
+
+func checkLabelKey(key string) error {
+	switch {
+	case !labelKeyForm.MatchString(key):
+		return badField("labels", "must have keys of 1 to 63 of a-z A-Z 0-9 . _ / - that begin with a letter or digit")
+	case slices.Contains(PropertyKeys(), key):
+		return badField("labels", "must not have the key "+key+", which names a property of the node")
+	}
+	return nil
+}

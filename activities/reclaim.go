@@ -40,11 +40,6 @@ const (
 	ReclaimRedelivered ReclaimResult = "redelivered"
 )
 
-// ReclaimResults returns the decisions, for metrics.
-func ReclaimResults() []ReclaimResult {
-	return []ReclaimResult{ReclaimRequeued, ReclaimLost, ReclaimVoided, ReclaimRedelivered}
-}
-
 // ReclaimRequest describes one batch of the reclaimer.
 type ReclaimRequest struct {
 	// After is the last task of the previous batch, "" for the first batch.
@@ -107,7 +102,7 @@ func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
 	var done ReclaimSummary
 	if activity.HasHeartbeatDetails(ctx) {
 		if err := activity.GetHeartbeatDetails(ctx, &done); err != nil {
-			return ReclaimSummary{}, fail(schema.Wrap(schema.KindInternal, err, "reading the progress of the previous attempt"))
+			return ReclaimSummary{}, Fail(schema.Wrap(schema.KindInternal, err, "reading the progress of the previous attempt"))
 		}
 	}
 	var failed error
@@ -115,7 +110,7 @@ func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
 		report, err := r.Reclaimer.Reclaim(ctx, ReclaimRequest{After: done.After, Limit: reclaimBatch})
 		r.count(&done, report.Decisions)
 		if schema.KindOf(err) == schema.KindServiceUnavailable {
-			return ReclaimSummary{}, fail(err)
+			return ReclaimSummary{}, Fail(err)
 		}
 		if err != nil && failed == nil {
 			failed = err
@@ -126,12 +121,12 @@ func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
 		done.After = report.Next
 		activity.RecordHeartbeat(ctx, done)
 		if ctx.Err() != nil {
-			return ReclaimSummary{}, fail(ctx.Err())
+			return ReclaimSummary{}, Fail(ctx.Err())
 		}
 	}
 	if failed != nil {
 		// All other tasks are decided. A retry would hide the failed one.
-		return ReclaimSummary{}, final(schema.AsError(failed))
+		return ReclaimSummary{}, Failure(schema.AsError(failed), true)
 	}
 	return done, nil
 }

@@ -44,10 +44,10 @@ func (st *state) mark(ctx workflow.Context, s lifecycle.PhaseState, reason strin
 
 // progress completes an advance: its number, so that a late repeat cannot undo a
 // newer one, and the whole status.
-func (st *state) progress(a activities.Advance) activities.AdvanceInput {
+func (st *state) progress(a activities.Advance) activities.Advance {
 	st.advances++
 	a.Step, a.Document = st.advances, st.document()
-	return activities.AdvanceInput{Fence: st.claim.Fence, Advance: a}
+	return a
 }
 
 // searchable upserts search attributes. It fails only on a key without a name.
@@ -55,11 +55,6 @@ func (st *state) searchable(ctx workflow.Context, updates ...temporal.SearchAttr
 	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
 		workflow.GetLogger(ctx).Error("cannot set search attributes", "error", err.Error())
 	}
-}
-
-// advance records progress that must not be lost.
-func (st *state) advance(ctx workflow.Context, summary string, a activities.Advance) error {
-	return onRecord(ctx, summary, record.RecordProgress, st.progress(a), nil)
 }
 
 // document returns a copy of the whole status, for the database. A local activity

@@ -86,20 +86,10 @@ type ReclaimSummary struct {
 	After string `json:"after,omitempty"`
 }
 
-func (s *ReclaimSummary) add(d ReclaimDecision) {
-	if s.Counts == nil {
-		s.Counts = map[ReclaimResult]int{}
-	}
-	s.Counts[d.Result]++
-	if len(s.Decisions) < maxDecisionsShown {
-		s.Decisions = append(s.Decisions, d)
-	}
-}
-
 // ReclaimTasks reconciles all stale tasks; see Reclaimer.Reclaim. A second
 // attempt continues after the last batch that the first one completed.
 func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
-	var done ReclaimSummary
+	done := ReclaimSummary{Counts: map[ReclaimResult]int{}}
 	if activity.HasHeartbeatDetails(ctx) {
 		if err := activity.GetHeartbeatDetails(ctx, &done); err != nil {
 			return ReclaimSummary{}, Fail(schema.Wrap(schema.KindInternal, err, "reading the progress of the previous attempt"))
@@ -133,9 +123,10 @@ func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
 
 func (r *Reclaim) count(done *ReclaimSummary, decisions []ReclaimDecision) {
 	for _, d := range decisions {
-		done.add(d)
+		done.Counts[d.Result]++
 		if r.OnDecision != nil {
 			r.OnDecision(d.Type, d.Result)
 		}
 	}
+	done.Decisions = append(done.Decisions, decisions[:min(len(decisions), maxDecisionsShown-len(done.Decisions))]...)
 }

@@ -122,14 +122,6 @@ func (op *operation) call(ctx workflow.Context, o workflow.ActivityOptions, id, 
 	return workflow.ExecuteActivity(remote(ctx, o, op.spec().Budget, id, summary), fn, in).Get(ctx, out)
 }
 
-// tryRecord writes progress that the next write repeats, if the database responds in
-// time.
-func (op *operation) tryRecord(ctx workflow.Context, summary string, a activities.Advance) {
-	if err := local(ctx, summary, nil, record.RecordProgress, op.claim.Fence, op.progress(a)); err != nil {
-		workflow.GetLogger(ctx).Warn("cannot record progress; the next write repeats it", "kind", string(kindOf(err)))
-	}
-}
-
 // park waits for a decision, for the phase's goal, or for a lost task to return.
 // again is set when the lost task returned, because the same step then finds it.
 // park returns errCanceled if the run is canceled meanwhile.

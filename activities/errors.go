@@ -12,9 +12,14 @@ import (
 
 // Failure converts a typed error into the error that Temporal stores: the kind is its
 // type, reason and next step are its details. The cause is dropped, so that no text of
-// other systems enters a history. A final failure is never retried.
+// other systems enters a history. A final failure is never retried. Only a node reports
+// kinds that do not exist; they become KindTaskFailed.
 func Failure(e *schema.Error, final bool) error {
-	return temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
+	kind := e.Kind
+	if !known(kind) {
+		kind = schema.KindTaskFailed
+	}
+	return temporal.NewApplicationErrorWithOptions(e.Message, string(kind), temporal.ApplicationErrorOptions{
 		NonRetryable: final, Details: []any{schema.ErrorInfo{Reason: e.Reason, Next: e.Next}},
 	})
 }
@@ -29,17 +34,18 @@ func Typed(err error) *schema.Error {
 	if !ok {
 		return nil
 	}
-	kind := schema.Kind(app.Type())
-	if kind.Info().Kind != kind {
+	if !known(schema.Kind(app.Type())) {
 		return nil
 	}
-	e := &schema.Error{Kind: kind, Message: app.Message()}
+	e := &schema.Error{Kind: schema.Kind(app.Type()), Message: app.Message()}
 	var info schema.ErrorInfo
 	if app.HasDetails() && app.Details(&info) == nil {
 		e.Reason, e.Next = info.Reason, info.Next
 	}
 	return e
 }
+
+func known(k schema.Kind) bool { return k.Info().Kind == k }
 
 // Fail converts an activity's error into the one that may enter a history. The kind
 // determines whether Temporal retries the activity. An untyped error loses its text.

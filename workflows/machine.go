@@ -12,7 +12,7 @@ import (
 
 // adoptMachine gets the machine from its provider.
 func adoptMachine(ctx workflow.Context, op *operation) error {
-	err := op.call(ctx, callProvider, "", "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine,
+	err := op.call(ctx, callProvider, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine,
 		activities.EnsureInput{Fence: op.claim.Fence, Provider: op.claim.Provider, Host: op.claim.Host}, nil)
 	if err == nil {
 		op.unrecorded.Instance = lifecycle.InstanceProvisioning
@@ -25,7 +25,7 @@ func awaitAgent(ctx workflow.Context, op *operation) error {
 	const summary = "Wait for the agent's heartbeat"
 	err := local(ctx, summary, nil, record.CheckAgent, op.in.NodeID)
 	if retryable(err) {
-		err = op.call(ctx, callWait, "", summary, record.CheckAgent, op.in.NodeID, nil)
+		err = op.call(ctx, callWait, summary, record.CheckAgent, op.in.NodeID, nil)
 	}
 	if err == nil {
 		op.unrecorded.Instance = lifecycle.InstanceBootstrapping
@@ -46,7 +46,7 @@ func compareSKU(_ workflow.Context, op *operation) error {
 
 // returnMachine returns the machine of a canceled provisioning.
 func returnMachine(ctx workflow.Context, op *operation) error {
-	err := op.call(ctx, callProvider, "", "Return the machine to its provider", machine.TearDownMachine, op.claim.Fence, nil)
+	err := op.call(ctx, callProvider, "Return the machine to its provider", machine.TearDownMachine, op.claim.Fence, nil)
 	if err == nil {
 		op.unrecorded.Instance = lifecycle.InstanceTerminated
 	}
@@ -58,7 +58,7 @@ func returnMachine(ctx workflow.Context, op *operation) error {
 // from there. With the decision force, the phase ends without the provider's
 // confirmation.
 func tearDownMachine(ctx workflow.Context, op *operation) error {
-	err := op.call(ctx, callProvider, "", "Release everything in the node's ledger", machine.TearDownMachine, op.claim.Fence, nil)
+	err := op.call(ctx, callProvider, "Release everything in the node's ledger", machine.TearDownMachine, op.claim.Fence, nil)
 	if op.forced && ctx.Err() == nil {
 		return nil
 	}

@@ -16,7 +16,9 @@ import (
 // is the activity's ID and the task's idempotency key.
 func (op *operation) onNode(ctx workflow.Context, t task.Type, params task.Params, summary string) (result task.Result, err error) {
 	op.currentStep = op.stepName(t)
-	err = op.call(ctx, callTask, op.currentStep, summary, node.RunNodeTask, activities.TaskSpec{
+	o := callTask
+	o.ActivityID = op.currentStep
+	err = op.call(ctx, o, summary, node.RunNodeTask, activities.TaskSpec{
 		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
 		Step: op.currentStep, Type: t, Params: params, Attempt: int64(op.tries + 1),
 		// Only the state that the claim entered is certain: the watchdog may change

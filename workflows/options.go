@@ -58,8 +58,8 @@ func retries(first, most time.Duration, tries int32) *temporal.RetryPolicy {
 
 // remote returns ctx with the options of a normal activity. budget bounds all of
 // its tries where the options do not.
-func remote(ctx workflow.Context, o workflow.ActivityOptions, budget time.Duration, id, summary string) workflow.Context {
-	o.ActivityID, o.Summary = id, summary
+func remote(ctx workflow.Context, o workflow.ActivityOptions, budget time.Duration, summary string) workflow.Context {
+	o.Summary = summary
 	o.ScheduleToCloseTimeout = cmp.Or(o.ScheduleToCloseTimeout, budget)
 	o.StartToCloseTimeout = min(cmp.Or(o.StartToCloseTimeout, o.ScheduleToCloseTimeout), o.ScheduleToCloseTimeout)
 	return workflow.WithActivityOptions(ctx, o)
@@ -80,7 +80,7 @@ func onRecord(ctx workflow.Context, summary string, out, fn any, in ...any) erro
 	if !retryable(err) {
 		return err
 	}
-	slow := remote(ctx, callRecordSlow, 0, "", summary+" (the database is slow)")
+	slow := remote(ctx, callRecordSlow, 0, summary+" (the database is slow)")
 	return workflow.ExecuteActivity(slow, fn, in...).Get(ctx, out)
 }
 

@@ -115,11 +115,11 @@ func (op *operation) publish(ctx workflow.Context) error {
 }
 
 // call publishes the phase and runs an activity within its budget.
-func (op *operation) call(ctx workflow.Context, o workflow.ActivityOptions, id, summary string, fn, in, out any) error {
+func (op *operation) call(ctx workflow.Context, o workflow.ActivityOptions, summary string, fn, in, out any) error {
 	if err := op.publish(ctx); err != nil {
 		return err
 	}
-	return workflow.ExecuteActivity(remote(ctx, o, op.spec().Budget, id, summary), fn, in).Get(ctx, out)
+	return workflow.ExecuteActivity(remote(ctx, o, op.spec().Budget, summary), fn, in).Get(ctx, out)
 }
 
 // park waits for a decision, for the phase's goal, or for a lost task to return.

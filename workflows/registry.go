@@ -43,6 +43,6 @@ func Registry() []Entry {
 func ReclaimStaleDispatch(ctx workflow.Context) (activities.ReclaimSummary, error) {
 	var summary activities.ReclaimSummary
 	err := workflow.ExecuteActivity(
-		remote(ctx, callReclaim, 0, "", "Reclaim stale tasks"), reclaimer.ReclaimTasks).Get(ctx, &summary)
+		remote(ctx, callReclaim, 0, "Reclaim stale tasks"), reclaimer.ReclaimTasks).Get(ctx, &summary)
 	return summary, err
 }

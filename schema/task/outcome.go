@@ -31,8 +31,8 @@ func (r Result) Failure() *schema.Error {
 		}
 		return schema.NewError(schema.KindTaskFailed, "%s", r.Message).WithReason(ReasonCanceled)
 	}
-	if r.Code == schema.KindFenced || r.Code.Info().Kind != r.Code {
-		// A node must not report that an operation lost its node, nor a code of its own.
+	if r.Code == "" || r.Code == schema.KindFenced {
+		// A node must not report that an operation lost its node.
 		return schema.NewError(schema.KindTaskFailed, "%s", r.Message)
 	}
 	return schema.NewError(r.Code, "%s", r.Message)

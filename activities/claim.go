@@ -9,16 +9,9 @@ import (
 
 // ClaimRequest asks for a node on behalf of an operation.
 type ClaimRequest struct {
-	OperationID   string            `json:"operation_id"`
-	NodeID        string            `json:"node_id"`
-	Action        lifecycle.Action  `json:"action"`
-	WorkflowID    string            `json:"workflow_id"`
-	RunID         string            `json:"run_id"`
-	Actor         string            `json:"actor"`
-	Via           string            `json:"via,omitempty"`
-	Reason        string            `json:"reason,omitempty"`
-	CorrelationID string            `json:"correlation_id"`
-	Options       lifecycle.Options `json:"options"`
+	lifecycle.OperationInput
+	WorkflowID string `json:"workflow_id"`
+	RunID      string `json:"run_id"`
 	// Document is the status document of the claimed operation without op_seq and
 	// node state, which the claim determines. It is stored with the operation, as
 	// in Advance.

@@ -86,8 +86,6 @@ type Task struct {
 	Sets Sets
 	// Env is the environment's name, part of every identity and envelope.
 	Env string
-	// Now is the clock of issue times. Defaults to time.Now.
-	Now func() time.Time
 }
 
 // RunNodeTask enqueues a task for the node and leaves the activity open. The
@@ -104,14 +102,14 @@ func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, err
 	}
 	row, err := t.Tasks.Prepare(ctx, spec, owner)
 	if err != nil {
-		return task.Result{}, fail(err)
+		return task.Result{}, Fail(err)
 	}
 	if row.Result != nil {
 		return stored(*row.Result)
 	}
 	if !row.Signed {
 		if err := t.enqueue(ctx, spec, owner, row); err != nil {
-			return task.Result{}, fail(err)
+			return task.Result{}, Fail(err)
 		}
 	}
 	return task.Result{}, activity.ErrResultPending
@@ -121,7 +119,7 @@ func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, err
 // completion. A failure is final for every kind, because the row does not change.
 func stored(r task.Result) (task.Result, error) {
 	if e := r.Failure(); e != nil {
-		return task.Result{}, final(e)
+		return task.Result{}, Failure(e, true)
 	}
 	return r, nil
 }
@@ -151,22 +149,12 @@ func (t *Task) enqueue(ctx context.Context, spec TaskSpec, o task.Owner, row Tas
 }
 
 func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Payload {
-	now := time.Now
-	if t.Now != nil {
-		now = t.Now
-	}
-	issued := now().UTC().Truncate(time.Second)
-	params := row.Params
-	if len(params) == 0 {
-		params = json.RawMessage("{}")
-	}
-	runtime := time.Duration(0)
-	if r, ok := row.Type.Info(); ok {
-		runtime = r.MaxRuntime
-	}
+	issued := time.Now().UTC().Truncate(time.Second)
+	info, _ := row.Type.Info()
+	params := json.RawMessage("{}")
 	// The node hashes the params in the encoding of the signed body, without spaces.
 	// Postgres returns them with spaces.
-	if compact, err := json.Marshal(params); err == nil {
+	if compact, err := json.Marshal(row.Params); err == nil && len(row.Params) > 0 {
 		params = compact
 	}
 	digest := sha256.Sum256(params)
@@ -176,7 +164,7 @@ func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Pay
 		V: 1, Env: t.Env, TaskID: row.TaskID, NodeID: row.NodeID, Incarnation: row.Incarnation,
 		Type: row.Type, TypeVersion: 1, Effect: row.Effect, Params: params, ParamsSHA256: hex.EncodeToString(digest[:]),
 		Seq: row.Seq, Attempt: max(spec.Attempt, 1), Expect: expect,
-		IssuedAt: issued, NotBefore: issued, ExpiresAt: spec.Deadline.UTC(), MaxRuntime: int64(runtime / time.Second),
+		IssuedAt: issued, NotBefore: issued, ExpiresAt: spec.Deadline.UTC(), MaxRuntime: int64(info.MaxRuntime / time.Second),
 		OperationID: spec.OperationID, WorkflowID: activity.GetInfo(ctx).WorkflowExecution.ID,
 		CorrelationID: spec.CorrelationID,
 	}
@@ -185,5 +173,5 @@ func (t *Task) payload(ctx context.Context, spec TaskSpec, row TaskRow) task.Pay
 // VoidTasks ends the operation's unfinished tasks; see Tasks.Void. A second run
 // changes nothing.
 func (t *Task) VoidTasks(ctx context.Context, f Fence) error {
-	return fail(t.Tasks.Void(ctx, f))
+	return Fail(t.Tasks.Void(ctx, f))
 }

@@ -73,6 +73,7 @@ func TestSecondRunFindsItsRow(t *testing.T) {
 	t.Parallel()
 	done := task.Result{Status: task.Succeeded, Output: json.RawMessage(`{"stopped":[]}`)}
 	refused := task.Result{Status: task.Failed, Code: schema.KindServiceUnavailable, Message: "no"}
+	invented := task.Result{Status: task.Failed, Code: "my_own_code", Message: "no"}
 	canceled := task.Result{Status: task.Canceled, Message: "canceled: wrong node"}
 	gone := task.NoReport(task.Lost, 1)
 	for name, tc := range map[string]struct {
@@ -85,6 +86,7 @@ func TestSecondRunFindsItsRow(t *testing.T) {
 		"running":              {status: task.Running},
 		"succeeded":            {status: task.Succeeded, result: &done},
 		"failed for good":      {task.Failed, &refused, schema.KindServiceUnavailable, ""},
+		"failed by its own":    {task.Failed, &invented, schema.KindTaskFailed, ""},
 		"canceled":             {task.Canceled, &canceled, schema.KindTaskFailed, task.ReasonCanceled},
 		"lost":                 {task.Lost, &gone, schema.KindTaskFailed, task.ReasonLost},
 		"succeeded after lost": {status: task.Succeeded, result: &done},

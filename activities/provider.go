@@ -75,21 +75,21 @@ type EnsureInput struct {
 func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, error) {
 	provider, err := m.provider(in.Provider)
 	if err != nil {
-		return Resource{}, fail(err)
+		return Resource{}, Fail(err)
 	}
 	planned, err := m.Ledger.Plan(ctx, in.Fence, Resource{
 		ResourceID: lifecycle.ResourceID(in.Fence.OperationID, "instance"), NodeID: in.Fence.NodeID,
 		Kind: "instance", Provider: in.Provider, State: ResourcePlanned,
 	})
 	if err != nil {
-		return Resource{}, fail(err)
+		return Resource{}, Fail(err)
 	}
 	externalID, err := provider.Ensure(ctx, planned, in.Host)
 	if err != nil {
-		return Resource{}, fail(err)
+		return Resource{}, Fail(err)
 	}
 	planned.ExternalID, planned.State = externalID, ResourceCreated
-	return planned, fail(m.Ledger.Created(ctx, in.Fence, planned.ResourceID, externalID))
+	return planned, Fail(m.Ledger.Created(ctx, in.Fence, planned.ResourceID, externalID))
 }
 
 // TearDownMachine releases every open entry of the node's ledger and returns
@@ -97,11 +97,11 @@ func (m *Machine) EnsureMachine(ctx context.Context, in EnsureInput) (Resource, 
 func (m *Machine) TearDownMachine(ctx context.Context, f Fence) (int, error) {
 	open, err := m.Ledger.Open(ctx, f.NodeID)
 	if err != nil {
-		return 0, fail(err)
+		return 0, Fail(err)
 	}
 	for _, r := range open {
 		if err := m.release(ctx, f, r); err != nil {
-			return 0, fail(err)
+			return 0, Fail(err)
 		}
 	}
 	return len(open), nil

@@ -40,11 +40,6 @@ const (
 	ReclaimRedelivered ReclaimResult = "redelivered"
 )
 
-// ReclaimResults returns the decisions, for metrics.
-func ReclaimResults() []ReclaimResult {
-	return []ReclaimResult{ReclaimRequeued, ReclaimLost, ReclaimVoided, ReclaimRedelivered}
-}
-
 // ReclaimRequest describes one batch of the reclaimer.
 type ReclaimRequest struct {
 	// After is the last task of the previous batch, "" for the first batch.
@@ -91,23 +86,13 @@ type ReclaimSummary struct {
 	After string `json:"after,omitempty"`
 }
 
-func (s *ReclaimSummary) add(d ReclaimDecision) {
-	if s.Counts == nil {
-		s.Counts = map[ReclaimResult]int{}
-	}
-	s.Counts[d.Result]++
-	if len(s.Decisions) < maxDecisionsShown {
-		s.Decisions = append(s.Decisions, d)
-	}
-}
-
 // ReclaimTasks reconciles all stale tasks; see Reclaimer.Reclaim. A second
 // attempt continues after the last batch that the first one completed.
 func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
-	var done ReclaimSummary
+	done := ReclaimSummary{Counts: map[ReclaimResult]int{}}
 	if activity.HasHeartbeatDetails(ctx) {
 		if err := activity.GetHeartbeatDetails(ctx, &done); err != nil {
-			return ReclaimSummary{}, fail(schema.Wrap(schema.KindInternal, err, "reading the progress of the previous attempt"))
+			return ReclaimSummary{}, Fail(schema.Wrap(schema.KindInternal, err, "reading the progress of the previous attempt"))
 		}
 	}
 	var failed error
@@ -115,7 +100,7 @@ func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
 		report, err := r.Reclaimer.Reclaim(ctx, ReclaimRequest{After: done.After, Limit: reclaimBatch})
 		r.count(&done, report.Decisions)
 		if schema.KindOf(err) == schema.KindServiceUnavailable {
-			return ReclaimSummary{}, fail(err)
+			return ReclaimSummary{}, Fail(err)
 		}
 		if err != nil && failed == nil {
 			failed = err
@@ -126,21 +111,22 @@ func (r *Reclaim) ReclaimTasks(ctx context.Context) (ReclaimSummary, error) {
 		done.After = report.Next
 		activity.RecordHeartbeat(ctx, done)
 		if ctx.Err() != nil {
-			return ReclaimSummary{}, fail(ctx.Err())
+			return ReclaimSummary{}, Fail(ctx.Err())
 		}
 	}
 	if failed != nil {
 		// All other tasks are decided. A retry would hide the failed one.
-		return ReclaimSummary{}, final(schema.AsError(failed))
+		return ReclaimSummary{}, Failure(schema.AsError(failed), true)
 	}
 	return done, nil
 }
 
 func (r *Reclaim) count(done *ReclaimSummary, decisions []ReclaimDecision) {
 	for _, d := range decisions {
-		done.add(d)
+		done.Counts[d.Result]++
 		if r.OnDecision != nil {
 			r.OnDecision(d.Type, d.Result)
 		}
 	}
+	done.Decisions = append(done.Decisions, decisions[:min(len(decisions), maxDecisionsShown-len(done.Decisions))]...)
 }

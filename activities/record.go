@@ -73,7 +73,7 @@ func (r *Record) ClaimNode(ctx context.Context, req ClaimRequest) (Claim, error)
 	if err != nil && !schema.KindOf(err).Info().Retry {
 		r.ended(req.Action, lifecycle.OperationRejected, 0)
 	}
-	return claim, fail(err)
+	return claim, Fail(err)
 }
 
 func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
@@ -95,43 +95,29 @@ func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
 	return claim, err
 }
 
-// AdvanceInput is the input of RecordProgress.
-type AdvanceInput struct {
-	Fence   Fence   `json:"fence"`
-	Advance Advance `json:"advance"`
-}
-
 // RecordProgress records progress; see Records.Advance. A second run changes
 // nothing.
-func (r *Record) RecordProgress(ctx context.Context, in AdvanceInput) error {
-	in.Advance.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
-	return fail(r.Records.Advance(ctx, in.Fence, in.Advance))
+func (r *Record) RecordProgress(ctx context.Context, f Fence, a Advance) error {
+	a.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
+	return Fail(r.Records.Advance(ctx, f, a))
 }
 
-// FinishInput is the input of FinishOperation.
-type FinishInput struct {
-	Fence  Fence  `json:"fence"`
-	Finish Finish `json:"finish"`
-	// Action and StartedAt are for the metrics.
-	Action    lifecycle.Action `json:"action"`
-	StartedAt time.Time        `json:"started_at"`
-}
-
-// FinishOperation ends an operation; see Records.Finish. A second run changes
-// nothing.
-func (r *Record) FinishOperation(ctx context.Context, in FinishInput) error {
-	in.Finish.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
-	if err := r.Records.Finish(ctx, in.Fence, in.Finish); err != nil {
-		return fail(err)
+// FinishOperation ends an operation, whose document it needs; see Records.Finish. A
+// second run changes nothing.
+func (r *Record) FinishOperation(ctx context.Context, f Fence, e Finish) error {
+	e.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
+	if err := r.Records.Finish(ctx, f, e); err != nil {
+		return Fail(err)
 	}
-	r.ended(in.Action, in.Finish.Status, time.Since(in.StartedAt))
+	op := e.Document.Operation
+	r.ended(op.Action, e.Status, time.Since(*op.StartedAt))
 	return nil
 }
 
 // ReadEnrollment reads the progress of the node's enrollment.
 func (r *Record) ReadEnrollment(ctx context.Context, nodeID string) (Enrollment, error) {
 	e, err := r.Records.Enrollment(ctx, nodeID)
-	return e, fail(err)
+	return e, Fail(err)
 }
 
 // agentFresh is how recent a heartbeat must be for the agent to count as
@@ -144,13 +130,13 @@ const agentFresh = 3 * wire.HeartbeatInterval
 func (r *Record) CheckAgent(ctx context.Context, nodeID string) error {
 	last, err := r.Records.LastHeartbeat(ctx, nodeID)
 	if err != nil {
-		return fail(err)
+		return Fail(err)
 	}
 	if last.IsZero() {
-		return fail(schema.Errorf(schema.KindAgentSilent, "the agent has never sent a heartbeat"))
+		return Fail(schema.Errorf(schema.KindAgentSilent, "the agent has never sent a heartbeat"))
 	}
 	if age := time.Since(last); age > agentFresh {
-		return fail(schema.Errorf(schema.KindAgentSilent, "the agent's last heartbeat was %s ago", age.Round(time.Second)))
+		return Fail(schema.Errorf(schema.KindAgentSilent, "the agent's last heartbeat was %s ago", age.Round(time.Second)))
 	}
 	return nil
 }

@@ -5,13 +5,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
+	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
+
+// setupActor is the actor of a setup in the audit trail.
+const setupActor = "gpuaas admin setup"
 
 // SetupOptions are the options of Setup. The rest comes from the environment: see
 // setupConfig.
@@ -74,4 +80,19 @@ func (c setupConfig) vaultAdmin(talk io.Writer) vault.AdminConfig {
 
 func setupVault(ctx context.Context, c setupConfig, talk io.Writer) error {
 	return vault.Setup(ctx, c.vaultAdmin(talk), vault.SetupConfig{Env: c.Env, NodeAPINames: c.NodeAPINames, OutDir: c.OutDir})
+}
+
+// publishVerifierSet publishes the first verifier set, or the successor of the
+// newest one if its renewal is due. It returns the newest version.
+func publishVerifierSet(ctx context.Context, c setupConfig, talk io.Writer) (version int64, err error) {
+	db, err := store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal()})
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	author, err := vault.NewVerifierSetSigner(c.vaultAdmin(talk), c.Env)
+	if err != nil {
+		return 0, err
+	}
+	return verifierset.Publish(ctx, db, author, audit.Subject{Actor: setupActor}, time.Now())
 }

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,16 +140,41 @@ func TestReactivate(t *testing.T) {
 	})
 }
 
+func TestSkipAfterForce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeRetired)
+	w.fail["task node.probe"] = final(schema.KindTaskFailed, "no luck")
+	w.fail["task node.probe#2"] = final(schema.KindTaskFailed, "no luck")
+	b := setup(t, lifecycle.ActionReactivate, w)
+	b.decideAt(time.Hour, lifecycle.DecisionForce)
+	b.decideAt(2*time.Hour, lifecycle.DecisionSkip)
+	st := b.run()
+	require.Equal(t, []error{nil, nil}, b.resolved)
+	require.Equal(t, lifecycle.PhaseSkipped, st.Operation.Phases[0].State)
+	require.Equal(t, lifecycle.PhaseCompleted, st.Operation.Phases[1].State, "only the decision's own phase is forced")
+}
+
 func TestProvision(t *testing.T) {
 	t.Parallel()
+
+	t.Run("waits for a silent agent and records how far the machine is", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(lifecycle.NodeActive)
+		w.heartbeat = time.Time{}
+		b := setup(t, lifecycle.ActionProvision, w)
+		b.decideAt(time.Hour, lifecycle.DecisionCancel)
+		require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
+		require.Equal(t, string(schema.KindAgentSilent), w.parks[0].Reason)
+		require.Contains(t, w.story(), "instance provisioning")
+		require.Equal(t, lifecycle.InstanceTerminated, w.finished.Instance)
+	})
 
 	t.Run("runs its phases in order", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, lifecycle.ActionProvision, newWorld(lifecycle.NodeActive))
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
-		require.Equal(t, []string{"claim", "plan", "ensure", "created", "instance provisioning",
-			"advance agent", "heartbeat?", "instance bootstrapping", "advance facts", "task facts.collect", "facts",
-			"advance probe", "task node.probe", "advance sku", "finish completed"}, b.world.story())
+		require.Equal(t, []string{"claim", "plan", "ensure", "created", "heartbeat?", "instance bootstrapping", "task facts.collect",
+			"facts", "task node.probe", "finish completed"}, b.world.story())
 		require.Equal(t, lifecycle.InstanceRunning, b.world.finished.Instance)
 	})
 
@@ -162,8 +188,7 @@ func TestProvision(t *testing.T) {
 		require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 		require.Equal(t, "sku_mismatch", w.parks[0].Reason)
 		require.Contains(t, w.parks[0].Message, "0 GPUs found, 8 registered")
-		require.Contains(t, w.story(), "instance terminated")
-		require.Equal(t, lifecycle.InstanceNone, w.finished.Instance)
+		require.Equal(t, lifecycle.InstanceTerminated, w.finished.Instance)
 	})
 }
 
@@ -314,4 +339,6 @@ func TestControlPlaneTrouble(t *testing.T) {
 func TestFailureOfUnknownErrors(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, schema.KindInternal, kindOf(errors.New("boom")))
+	long := strings.Repeat("x", 3000) // would not fit a search attribute
+	require.Equal(t, schema.KindInternal, kindOf(final(schema.Kind(long), "no luck")))
 }

@@ -110,7 +110,7 @@ func TestDrain(t *testing.T) {
 		}, time.Hour)
 		require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 		require.Equal(t, []string{"claim", "task workload.cordon", "park cordon", "decide retry", "void",
-			"task workload.cordon#2", "advance drain", "task workload.drain#2", "finish completed"}, w.story())
+			"advance cordon", "task workload.cordon#2", "advance drain", "task workload.drain#2", "finish completed"}, w.story())
 	})
 
 	t.Run("a task the node refuses parks with the node's reason", func(t *testing.T) {

@@ -15,12 +15,15 @@ import (
 // it when the budget ends, so a lost signal costs time and nothing else. Events
 // contain no tokens.
 func awaitEnrollment(event lifecycle.AgentEventName, reached func(activities.Enrollment) bool) step {
-	return func(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+	return func(ctx workflow.Context, op *operation) error {
+		if err := op.publish(ctx); err != nil {
+			return err
+		}
 		op.goalReached = func(ctx workflow.Context) bool {
 			op.receiveEvents(ctx)
 			return op.enrolled.Removed || reached(op.enrolled)
 		}
-		err := waitFor(ctx, spec.Budget, "Stop waiting for "+string(event), func() bool { return op.goalReached(ctx) })
+		err := waitFor(ctx, op.spec().Budget, "Stop waiting for "+string(event), func() bool { return op.goalReached(ctx) })
 		if err != nil && ctx.Err() == nil {
 			if err := op.readEnrollment(ctx); err != nil {
 				return err
@@ -64,7 +67,7 @@ func (b *inbox) receiveEvents(ctx workflow.Context) {
 // readEnrollment reads the progress of the enrollment from the database.
 func (b *inbox) readEnrollment(ctx workflow.Context) error {
 	var p activities.Enrollment
-	if err := onRecord(ctx, "Read the progress of the enrollment", record.ReadEnrollment, b.in.NodeID, &p); err != nil {
+	if err := onRecord(ctx, "Read the progress of the enrollment", &p, record.ReadEnrollment, b.in.NodeID); err != nil {
 		return err
 	}
 	if !b.plan.Holds {

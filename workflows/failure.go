@@ -5,21 +5,14 @@ import (
 
 	"go.temporal.io/sdk/temporal"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
 // failureOf returns the typed error of a failed call: the one that an activity
 // returned, or, for a timeout, the last one before it.
 func failureOf(err error) *schema.Error {
-	if e, ok := errors.AsType[*schema.Error](err); ok {
-		return e
-	}
-	if app, ok := errors.AsType[*temporal.ApplicationError](err); ok {
-		e := schema.NewError(schema.Kind(app.Type()), "%s", app.Message())
-		var info schema.ErrorInfo
-		if app.HasDetails() && app.Details(&info) == nil {
-			e.Reason, e.Next = info.Reason, info.Next
-		}
+	if e := activities.Typed(err); e != nil {
 		return e
 	}
 	if temporal.IsTimeoutError(err) {
@@ -28,14 +21,15 @@ func failureOf(err error) *schema.Error {
 	return schema.NewError(schema.KindInternal, "unexpected failure")
 }
 
+// kindOf returns the kind of a failed call.
+func kindOf(err error) schema.Kind { return failureOf(err).Kind }
+
 // asFailure turns a typed error into the failure of an update handler.
 func asFailure(e *schema.Error) error {
 	if e == nil {
 		return nil
 	}
-	return temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
-		NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: e.Reason, Next: e.Next}},
-	})
+	return activities.Failure(e, true)
 }
 
 // reasonTimeout is the reason of a call or a wait that exceeded its time.

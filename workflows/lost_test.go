@@ -176,7 +176,7 @@ func TestHeartbeatTimeoutIsRetried(t *testing.T) {
 	require.Equal(t, lifecycle.OperationCompleted, b.run().Operation.Status)
 	require.Equal(t, 4, tries)
 	require.Empty(t, w.parks)
-	require.Equal(t, task.HeartbeatTimeout, callTask.heartbeat)
+	require.Equal(t, task.HeartbeatTimeout, callTask.HeartbeatTimeout)
 }
 
 func TestReclaimStaleDispatch(t *testing.T) {
@@ -199,6 +199,6 @@ func TestReclaimStaleDispatch(t *testing.T) {
 	var got activities.ReclaimSummary
 	require.NoError(t, env.GetWorkflowResult(&got))
 	require.Equal(t, want, got)
-	require.Less(t, callReclaim.total, lifecycle.ReclaimRunTimeout)
-	require.Less(t, callReclaim.heartbeat, callReclaim.try)
+	require.Less(t, callReclaim.ScheduleToCloseTimeout, lifecycle.ReclaimRunTimeout)
+	require.Less(t, callReclaim.HeartbeatTimeout, callReclaim.StartToCloseTimeout)
 }

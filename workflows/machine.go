@@ -11,20 +11,31 @@ import (
 )
 
 // adoptMachine gets the machine from its provider.
-func adoptMachine(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
-	work := remote(ctx, callProvider, spec.Budget, "", "Get the machine from provider "+op.claim.Provider)
-	if err := workflow.ExecuteActivity(work, machine.EnsureMachine, activities.EnsureInput{
-		Fence: op.claim.Fence, Provider: op.claim.Provider, Host: op.claim.Host,
-	}).Get(ctx, nil); err != nil {
-		return err
+func adoptMachine(ctx workflow.Context, op *operation) error {
+	err := op.call(ctx, callProvider, "Get the machine from provider "+op.claim.Provider, machine.EnsureMachine,
+		activities.EnsureInput{Fence: op.claim.Fence, Provider: op.claim.Provider, Host: op.claim.Host}, nil)
+	if err == nil {
+		op.unrecorded.Instance = lifecycle.InstanceProvisioning
 	}
-	return op.advance(ctx, "Record the instance as provisioning",
-		activities.Advance{Phase: spec.Name, Instance: lifecycle.InstanceProvisioning})
+	return err
+}
+
+// awaitAgent waits for a fresh heartbeat, which usually exists already.
+func awaitAgent(ctx workflow.Context, op *operation) error {
+	const summary = "Wait for the agent's heartbeat"
+	err := local(ctx, summary, nil, record.CheckAgent, op.in.NodeID)
+	if retryable(err) {
+		err = op.call(ctx, callWait, summary, record.CheckAgent, op.in.NodeID, nil)
+	}
+	if err == nil {
+		op.unrecorded.Instance = lifecycle.InstanceBootstrapping
+	}
+	return err
 }
 
 // compareSKU compares the machine with its registration. The decision force accepts
 // a mismatch.
-func compareSKU(_ workflow.Context, op *operation, _ lifecycle.PhaseSpec) error {
+func compareSKU(_ workflow.Context, op *operation) error {
 	wrong := op.claim.SKU.Mismatches(op.claim.GPUsTotal, op.facts)
 	if len(wrong) == 0 || op.forced {
 		return nil
@@ -34,23 +45,21 @@ func compareSKU(_ workflow.Context, op *operation, _ lifecycle.PhaseSpec) error 
 }
 
 // returnMachine returns the machine of a canceled provisioning.
-func returnMachine(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
-	work := remote(ctx, callProvider, spec.Budget, "", "Return the machine to its provider")
-	if err := workflow.ExecuteActivity(work, machine.TearDownMachine, op.claim.Fence).Get(ctx, nil); err != nil {
-		return err
+func returnMachine(ctx workflow.Context, op *operation) error {
+	err := op.call(ctx, callProvider, "Return the machine to its provider", machine.TearDownMachine, op.claim.Fence, nil)
+	if err == nil {
+		op.unrecorded.Instance = lifecycle.InstanceTerminated
 	}
-	return op.advance(ctx, "Record the instance as terminated",
-		activities.Advance{Phase: spec.Name, Instance: lifecycle.InstanceTerminated})
+	return err
 }
 
 // tearDownMachine releases everything that the node's ledger lists. The ledger
 // stays correct when the operation is canceled, so that a later remove continues
-// from there. With the decision force,
-// the phase ends without the provider's confirmation.
-func tearDownMachine(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
-	work := remote(ctx, callProvider, spec.Budget, "", "Release everything in the node's ledger")
-	err := workflow.ExecuteActivity(work, machine.TearDownMachine, op.claim.Fence).Get(ctx, nil)
-	if err != nil && op.forced && ctx.Err() == nil {
+// from there. With the decision force, the phase ends without the provider's
+// confirmation.
+func tearDownMachine(ctx workflow.Context, op *operation) error {
+	err := op.call(ctx, callProvider, "Release everything in the node's ledger", machine.TearDownMachine, op.claim.Fence, nil)
+	if op.forced && ctx.Err() == nil {
 		return nil
 	}
 	return err

@@ -9,23 +9,23 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // onNode dispatches one task to the node and waits for its result. The step's name
 // is the activity's ID and the task's idempotency key.
-func (op *operation) onNode(ctx workflow.Context, t task.Type, params task.Params, budget time.Duration, summary string) (task.Result, error) {
+func (op *operation) onNode(ctx workflow.Context, t task.Type, params task.Params, summary string) (result task.Result, err error) {
 	op.currentStep = op.stepName(t)
-	var result task.Result
-	err := workflow.ExecuteActivity(remote(ctx, callTask, budget, op.currentStep, summary), node.RunNodeTask, activities.TaskSpec{
+	o := callTask
+	o.ActivityID = op.currentStep
+	err = op.call(ctx, o, summary, node.RunNodeTask, activities.TaskSpec{
 		OperationID: op.in.OperationID, OpSeq: op.claim.Fence.OpSeq, NodeID: op.in.NodeID,
 		Step: op.currentStep, Type: t, Params: params, Attempt: int64(op.tries + 1),
 		// Only the state that the claim entered is certain: the watchdog may change
 		// the others meanwhile.
 		Expect:   task.Expectation{NodeState: op.plan.Enter},
-		Deadline: taskDeadline(ctx, budget), CorrelationID: op.in.CorrelationID,
-	}).Get(ctx, &result)
+		Deadline: taskDeadline(ctx, op.spec().Budget), CorrelationID: op.in.CorrelationID,
+	}, &result)
 	return result, err
 }
 
@@ -38,10 +38,10 @@ func (op *operation) stepName(t task.Type) string {
 }
 
 // cordonNode stops the node from taking new work.
-func cordonNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+func cordonNode(ctx workflow.Context, op *operation) error {
 	first := !op.cordonTried
 	op.cordonTried = true
-	result, err := op.onNode(ctx, task.WorkloadCordon, nil, spec.Budget, "Cordon the node: no new work")
+	result, err := op.onNode(ctx, task.WorkloadCordon, nil, "Cordon the node: no new work")
 	if err != nil {
 		return err
 	}
@@ -55,17 +55,17 @@ func cordonNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) e
 }
 
 // uncordonNode lets the node accept new work.
-func uncordonNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
-	_, err := op.onNode(ctx, task.WorkloadUncordon, nil, spec.Budget, "Uncordon the node: take work again")
+func uncordonNode(ctx workflow.Context, op *operation) error {
+	_, err := op.onNode(ctx, task.WorkloadUncordon, nil, "Uncordon the node: take work again")
 	return err
 }
 
 // undoCordon lifts the cordon unless the node had one before the operation.
-func undoCordon(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+func undoCordon(ctx workflow.Context, op *operation) error {
 	if !op.cordonTried || op.wasCordoned || op.claim.Cordoned {
 		return nil
 	}
-	return uncordonNode(ctx, op, spec)
+	return uncordonNode(ctx, op)
 }
 
 // reasonDrainBlocked is the stuck reason of a drain with workloads that did not
@@ -74,14 +74,14 @@ const reasonDrainBlocked = "drain_blocked"
 
 // evictWorkloads drains the node's workloads: the agent waits until the deadline and
 // reports the workloads that still run. A forced drain kills them.
-func evictWorkloads(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
+func evictWorkloads(ctx workflow.Context, op *operation) error {
 	limit := op.in.Options.DrainTimeout()
 	summary := fmt.Sprintf("End the node's work within %s", limit)
 	if op.forced {
 		limit, summary = forceGrace, "Kill the workloads that do not end"
 	}
 	params := task.DrainParams{Deadline: workflow.Now(ctx).Add(limit).UTC(), Force: op.forced}
-	result, err := op.onNode(ctx, task.WorkloadDrain, params.Encode(), spec.Budget, summary)
+	result, err := op.onNode(ctx, task.WorkloadDrain, params.Encode(), summary)
 	if err != nil {
 		return err
 	}
@@ -107,20 +107,21 @@ func blocked(blockers []task.Blocker, limit time.Duration) error {
 		WithReason(reasonDrainBlocked)
 }
 
-func collectFacts(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
-	result, err := op.onNode(ctx, task.FactsCollect, nil, spec.Budget, "Collect the machine's facts")
+func collectFacts(ctx workflow.Context, op *operation) error {
+	result, err := op.onNode(ctx, task.FactsCollect, nil, "Collect the machine's facts")
 	if err != nil {
 		return err
 	}
 	if err := result.Decode(&op.facts); err != nil {
 		return err
 	}
-	return op.advance(ctx, "Record the facts", activities.Advance{Phase: spec.Name, Facts: &op.facts})
+	op.unrecorded.Facts = &op.facts
+	return nil
 }
 
 // probeNode checks the node's health. The decision force accepts a failed check.
-func probeNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
-	result, err := op.onNode(ctx, task.NodeProbe, nil, spec.Budget, "Probe disk, memory, GPUs and clock")
+func probeNode(ctx workflow.Context, op *operation) error {
+	result, err := op.onNode(ctx, task.NodeProbe, nil, "Probe disk, memory, GPUs and clock")
 	if err != nil {
 		return err
 	}
@@ -131,14 +132,4 @@ func probeNode(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) er
 		return schema.NewError(schema.KindUnfit, "the probe failed: %s", strings.Join(failed, "; ")).WithReason("probe_failed")
 	}
 	return nil
-}
-
-// awaitAgent waits for a fresh heartbeat.
-func awaitAgent(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error {
-	work := remote(ctx, callWait, spec.Budget, "", "Wait for the agent's heartbeat")
-	if err := workflow.ExecuteActivity(work, record.CheckAgent, op.in.NodeID).Get(ctx, nil); err != nil {
-		return err
-	}
-	return op.advance(ctx, "Record the instance as bootstrapping",
-		activities.Advance{Phase: spec.Name, Instance: lifecycle.InstanceBootstrapping})
 }

@@ -17,53 +17,41 @@ import (
 // fails permanently, the operation parks.
 func (op *operation) runPhase(ctx workflow.Context) error {
 	op.goalReached = nil
-	for {
+	for again := true; again; {
 		op.announce(ctx)
 		err := op.attempt(ctx)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return errCanceled
-		}
-		if err != nil && (kindOf(err) == schema.KindFenced || errors.Is(err, errNodeRemoved)) {
+		case err != nil && (kindOf(err) == schema.KindFenced || errors.Is(err, errNodeRemoved)):
 			return err
 		}
-		if op.decision == nil {
-			repeat, err := op.endAttempt(ctx, err)
-			if err != nil {
-				return err
-			}
-			if repeat {
-				continue
-			}
-			if op.decision == nil {
-				return nil
-			}
-		}
-		if done, err := op.decide(ctx); done || err != nil {
+		if again, err = op.endAttempt(ctx, err); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// endAttempt ends an attempt that no decision interrupted. After a failure it parks,
-// unless the phase is best effort. repeat means that runPhase must repeat the
-// attempt. If a decision is pending afterwards, the phase has not ended.
-func (op *operation) endAttempt(ctx workflow.Context, failure error) (repeat bool, err error) {
-	if failure == nil {
-		op.mark(ctx, op.doneState(), "")
-		return false, nil
+// endAttempt ends an attempt. After a failure it parks, unless the phase is best
+// effort. It reports whether runPhase must attempt the phase again.
+func (op *operation) endAttempt(ctx workflow.Context, failure error) (again bool, err error) {
+	if failure != nil && op.decision == nil {
+		if op.spec().BestEffort {
+			op.mark(ctx, lifecycle.PhaseSkipped, failureOf(failure).Message)
+			return false, nil
+		}
+		if again, err = op.park(ctx, failure); err != nil {
+			return false, err
+		}
+		op.unpark(ctx)
 	}
-	if op.spec().BestEffort {
-		op.mark(ctx, lifecycle.PhaseSkipped, failureOf(failure).Message)
-		return false, nil
-	}
-	if repeat, err = op.park(ctx, failure); err != nil || op.decision != nil {
-		return false, err
-	}
-	op.unpark(ctx)
 	switch {
-	case repeat:
+	case op.decision != nil:
+		return op.decide(ctx)
+	case again:
 		return true, nil
-	case op.enrolled.Removed:
+	case failure != nil && op.enrolled.Removed:
 		return false, errNodeRemoved
 	}
 	op.mark(ctx, op.doneState(), "")
@@ -84,7 +72,7 @@ func (op *operation) attempt(ctx workflow.Context) error {
 	if err != nil {
 		return err
 	}
-	return body(work, op, op.spec())
+	return body(work, op)
 }
 
 func (op *operation) doneState() lifecycle.PhaseState {
@@ -95,39 +83,62 @@ func (op *operation) doneState() lifecycle.PhaseState {
 	return lifecycle.PhaseCompleted
 }
 
-// announce marks the phase as running in the status, in the search attributes and
-// in the database.
+// announce marks the phase as running in the status.
 func (op *operation) announce(ctx workflow.Context) {
-	spec := op.spec()
-	deadline := workflow.Now(ctx).Add(spec.Budget).UTC()
+	deadline := workflow.Now(ctx).Add(op.spec().Budget).UTC()
 	op.status.Operation.DeadlineAt = &deadline
+	op.published = false
 	op.begin(ctx)
-	op.searchable(ctx,
-		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(spec.Name),
-		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(deadline))
-	if op.phase > 0 {
-		// The claim recorded the first phase.
-		tryRecord(ctx, "Record the phase "+spec.Name, record.RecordProgress,
-			op.progress(activities.Advance{Phase: spec.Name}))
+}
+
+// publish writes the running phase to the search attributes and to the database, with
+// the progress that is not recorded yet. A phase publishes itself before it waits, so
+// that a phase that does not wait adds no events. The start of the workflow and the
+// claim published the first phase. It fails only if the progress could not be recorded.
+func (op *operation) publish(ctx workflow.Context) error {
+	name := op.spec().Name
+	if op.published || op.phase == 0 && op.status.Operation.Phases[0].Attempt == 1 {
+		return nil
 	}
+	op.searchable(ctx,
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(name),
+		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(*op.status.Operation.DeadlineAt))
+	advance, summary := op.unrecorded, "Record the phase "+name
+	advance.Phase = name
+	if op.unrecorded == (activities.Advance{}) {
+		op.tryRecord(ctx, summary, advance)
+	} else if err := onRecord(ctx, summary, nil, record.RecordProgress, op.claim.Fence, op.progress(advance)); err != nil {
+		return err
+	}
+	op.published, op.unrecorded = true, activities.Advance{}
+	return nil
+}
+
+// call publishes the phase and runs an activity within its budget.
+func (op *operation) call(ctx workflow.Context, o workflow.ActivityOptions, summary string, fn, in, out any) error {
+	if err := op.publish(ctx); err != nil {
+		return err
+	}
+	return workflow.ExecuteActivity(remote(ctx, o, op.spec().Budget, summary), fn, in).Get(ctx, out)
 }
 
 // park waits for a decision, for the phase's goal, or for a lost task to return.
-// repeat is set when the lost task returned, because the same step then finds it.
+// again is set when the lost task returned, because the same step then finds it.
 // park returns errCanceled if the run is canceled meanwhile.
-func (op *operation) park(ctx workflow.Context, cause error) (repeat bool, _ error) {
+func (op *operation) park(ctx workflow.Context, cause error) (again bool, _ error) {
 	stuck := op.stuck(ctx, cause)
 	p := &op.status.Operation.Phases[op.phase]
 	p.State, p.Reason = lifecycle.PhaseParked, stuck.Message
 	op.status.Operation.Status, op.status.Operation.Stuck = lifecycle.OperationParked, &stuck
 	op.status.Operation.DeadlineAt = nil
 	op.searchable(ctx,
+		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(stuck.Phase),
+		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueUnset(),
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(stuck.WaitingOn)),
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrStuckReason).ValueSet(stuck.Reason),
 		temporal.NewSearchAttributeKeyTime(lifecycle.AttrStuckSince).ValueSet(stuck.Since))
 	op.show(ctx)
-	tryRecord(ctx, "Record that the operation is parked", record.RecordProgress,
-		op.progress(activities.Advance{Phase: stuck.Phase, Stuck: &stuck}))
+	op.tryRecord(ctx, "Record that the operation is parked", activities.Advance{Phase: stuck.Phase, Stuck: &stuck})
 	lost := stuck.Reason == task.ReasonLost
 	if err := workflow.Await(ctx, func() bool {
 		return op.decision != nil || op.goalReached != nil && op.goalReached(ctx) || lost && op.taskReturned(ctx)
@@ -141,28 +152,27 @@ func (op *operation) park(ctx workflow.Context, cause error) (repeat bool, _ err
 	return true, nil
 }
 
-// decide applies the pending decision. done means that the phase ended.
-func (op *operation) decide(ctx workflow.Context) (done bool, err error) {
+// decide applies the pending decision. It reports whether the phase is attempted again.
+func (op *operation) decide(ctx workflow.Context) (again bool, err error) {
 	d := *op.decision
 	op.unpark(ctx)
-	tryRecord(ctx, "Record the decision to "+string(d.Decision), record.RecordProgress,
-		op.progress(activities.Advance{Phase: op.spec().Name, Decision: &d}))
+	op.tryRecord(ctx, "Record the decision to "+string(d.Decision), activities.Advance{Phase: op.spec().Name, Decision: &d})
 	op.taken, op.decision = op.decision, nil
+	op.forced = d.Decision == lifecycle.DecisionForce
 	switch d.Decision {
 	case lifecycle.DecisionCancel:
-		return true, errCanceled
+		return false, errCanceled
 	case lifecycle.DecisionSkip:
 		op.mark(ctx, lifecycle.PhaseSkipped, d.Reason)
-		return true, nil
+		return false, nil
 	}
-	op.forced = d.Decision == lifecycle.DecisionForce
 	// Retry, force and extend enqueue a new task, which must not run while the old
 	// one is open.
 	op.tries++
 	if !op.plan.Holds {
-		return false, nil
+		return true, nil
 	}
-	return false, onRecord(ctx, "Void the phase's open tasks", node.VoidTasks, op.claim.Fence, nil)
+	return true, onRecord(ctx, "Void the phase's open tasks", nil, node.VoidTasks, op.claim.Fence)
 }
 
 // unpark clears the parked state.

@@ -83,11 +83,12 @@ func TestRunKeepsItsPlan(t *testing.T) {
 	b := setup(t, lifecycle.ActionDrain, w)
 	plan, _ := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
 	plan.To, plan.Outcome = lifecycle.NodeRetired, "as planned"
-	plan.Phases = lifecycle.Phases{}.Add(
-		lifecycle.PhaseSpec{Name: lifecycle.PhaseDrain, Title: "Drain first", Budget: time.Minute, Choices: plan.Phases[1].Choices},
-		lifecycle.PhaseSpec{Name: "of-another-version", Title: "Unknown", Budget: time.Minute,
+	plan.Phases = []lifecycle.PhaseSpec{
+		{Name: lifecycle.PhaseDrain, Title: "Drain first", Budget: time.Minute, Choices: plan.Phases[1].Choices},
+		{Name: "of-another-version", Title: "Unknown", Budget: time.Minute,
 			Choices: []lifecycle.Choice{{Decision: lifecycle.DecisionSkip, Does: "Continue without it.", Harm: lifecycle.HarmNone}}},
-		plan.Phases[2])
+		plan.Phases[2],
+	}
 	b.env.OnActivity(record.ClaimNode, anything, anything).Return(
 		func(ctx context.Context, r activities.ClaimRequest) (activities.Claim, error) {
 			claim, err := w.Claim(ctx, r)

@@ -16,9 +16,6 @@ var (
 	reclaimer *activities.Reclaim
 )
 
-// Lifecycle is the signature of every lifecycle workflow.
-type Lifecycle = func(workflow.Context, lifecycle.OperationInput) (lifecycle.OperationStatus, error)
-
 // Entry is one registered workflow.
 type Entry struct {
 	// Type is the workflow's type name in histories.
@@ -32,16 +29,11 @@ type Entry struct {
 func Registry() []Entry {
 	entries := []Entry{{lifecycle.WorkflowReclaim, ReclaimStaleDispatch}}
 	for _, p := range lifecycle.Operations() {
-		entries = append(entries, Entry{p.Workflow, lifecycleOf(p.Action)})
+		entries = append(entries, Entry{p.Workflow, func(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
+			return run(ctx, p.Action, in)
+		}})
 	}
 	return entries
-}
-
-// lifecycleOf returns the workflow of an action.
-func lifecycleOf(a lifecycle.Action) Lifecycle {
-	return func(ctx workflow.Context, in lifecycle.OperationInput) (lifecycle.OperationStatus, error) {
-		return run(ctx, a, in)
-	}
 }
 
 // ReclaimStaleDispatch is one run of the reclaimer. A schedule starts it every
@@ -51,6 +43,6 @@ func lifecycleOf(a lifecycle.Action) Lifecycle {
 func ReclaimStaleDispatch(ctx workflow.Context) (activities.ReclaimSummary, error) {
 	var summary activities.ReclaimSummary
 	err := workflow.ExecuteActivity(
-		remote(ctx, callReclaim, 0, "", "Reclaim stale tasks"), reclaimer.ReclaimTasks).Get(ctx, &summary)
+		remote(ctx, callReclaim, 0, "Reclaim stale tasks"), reclaimer.ReclaimTasks).Get(ctx, &summary)
 	return summary, err
 }

@@ -28,6 +28,10 @@ type operation struct {
 	cordonTried, wasCordoned bool
 	facts                    inventory.Facts
 	probe                    inventory.ProbeReport
+	// unrecorded is progress that the next publish records; published is set once the
+	// current attempt's phase is published.
+	unrecorded activities.Advance
+	published  bool
 	// goalReached reports whether the current phase reached its goal while parked.
 	// It is nil for a phase that only a decision can end.
 	goalReached func(ctx workflow.Context) bool
@@ -93,14 +97,11 @@ func (op *operation) claimNode(ctx workflow.Context, a lifecycle.Action) {
 		op.refused = schema.NewError(schema.KindInvalidRequest, "the workflow of %s cannot run %s", a, op.in.Action)
 		return
 	}
-	document := op.document()
-	err := onRecord(free, "Claim the node for "+string(a), record.ClaimNode, activities.ClaimRequest{
-		OperationID: op.in.OperationID, NodeID: op.in.NodeID, Action: a,
+	err := onRecord(free, "Claim the node for "+string(a), &op.claim, record.ClaimNode, activities.ClaimRequest{
+		OperationInput: op.in, WorkflowID: op.status.Operation.WorkflowID, Document: op.document(),
 		// A run that was reset to its beginning repeats its claim.
-		WorkflowID: op.status.Operation.WorkflowID, RunID: workflow.GetInfo(ctx).OriginalRunID,
-		Actor: op.in.Actor, Via: op.in.Via, Reason: op.in.Reason, CorrelationID: op.in.CorrelationID,
-		Options: op.in.Options, Document: document,
-	}, &op.claim)
+		RunID: workflow.GetInfo(ctx).OriginalRunID,
+	})
 	op.answered = true
 	if err != nil {
 		op.refused = failureOf(err)
@@ -131,7 +132,8 @@ func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationSt
 	op.closed = true
 	switch {
 	case err == nil:
-		return op.complete(free)
+		op.begin(free)
+		return op.finish(free, lifecycle.PhaseCompleted, op.completed())
 	case kindOf(err) == schema.KindFenced:
 		return op.fenced(free)
 	case errors.Is(err, errCanceled) || errors.Is(err, errNodeRemoved) || temporal.IsCanceledError(err):
@@ -142,12 +144,6 @@ func (op *operation) end(ctx workflow.Context, err error) (lifecycle.OperationSt
 
 func (op *operation) fenced(ctx workflow.Context) (lifecycle.OperationStatus, error) {
 	return op.close(ctx, lifecycle.OperationFailed, "a newer operation holds the node")
-}
-
-// complete records success, which is the plan's last phase.
-func (op *operation) complete(ctx workflow.Context) (lifecycle.OperationStatus, error) {
-	op.begin(ctx)
-	return op.finish(ctx, lifecycle.PhaseCompleted, op.completed())
 }
 
 // completed is the record of a plan that succeeded.
@@ -167,7 +163,7 @@ func (op *operation) completed() activities.Finish {
 func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, error) {
 	op.mark(ctx, lifecycle.PhaseCanceled, "canceled")
 	if op.plan.Holds {
-		err := onRecord(ctx, "Void the node's open tasks", node.VoidTasks, op.claim.Fence, nil)
+		err := onRecord(ctx, "Void the node's open tasks", nil, node.VoidTasks, op.claim.Fence)
 		if kindOf(err) == schema.KindFenced {
 			return op.fenced(ctx)
 		}
@@ -185,7 +181,7 @@ func (op *operation) rollBack(ctx workflow.Context) (lifecycle.OperationStatus, 
 
 // canceled is the record of a cancel.
 func (op *operation) canceled() activities.Finish {
-	f := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: op.plan.CancelVoidsTokens}
+	f := activities.Finish{Status: lifecycle.OperationCanceled, VoidTokens: op.plan.CancelVoidsTokens, Instance: op.unrecorded.Instance}
 	switch {
 	case op.plan.Holds:
 		f.Node = op.claim.Prior
@@ -207,13 +203,11 @@ func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f a
 	f.Document = op.document()
 	final := &f.Document.Operation
 	final.Phases[op.phase].State, final.Phases[op.phase].EndedAt = last, &now
-	final.Status, final.Outcome, final.EndedAt = f.Status, f.Outcome, &now
-	final.Stuck, final.DeadlineAt = nil, nil
+	final.End(f.Status, f.Outcome, now)
 	if f.Node != "" {
 		f.Document.Node.State = f.Node
 	}
-	err := onRecord(ctx, "Record the outcome", record.FinishOperation,
-		activities.FinishInput{Fence: op.claim.Fence, Finish: f, Action: op.in.Action, StartedAt: *op.status.Operation.StartedAt}, nil)
+	err := onRecord(ctx, "Record the outcome", nil, record.FinishOperation, op.claim.Fence, f)
 	switch {
 	case err == nil:
 		op.status = clone(*f.Document)
@@ -228,10 +222,8 @@ func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f a
 // close ends the workflow after all pending updates have returned. A canceled
 // operation closes as Canceled, with its status in the details.
 func (op *operation) close(ctx workflow.Context, s lifecycle.OperationState, outcome string) (lifecycle.OperationStatus, error) {
-	now := workflow.Now(ctx).UTC()
 	op.closed = true
-	op.status.Operation.Status, op.status.Operation.Outcome, op.status.Operation.EndedAt = s, outcome, &now
-	op.status.Operation.Stuck, op.status.Operation.DeadlineAt = nil, nil
+	op.status.Operation.End(s, outcome, workflow.Now(ctx).UTC())
 	op.show(ctx)
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()

@@ -44,10 +44,10 @@ func (st *state) mark(ctx workflow.Context, s lifecycle.PhaseState, reason strin
 
 // progress completes an advance: its number, so that a late repeat cannot undo a
 // newer one, and the whole status.
-func (st *state) progress(a activities.Advance) activities.AdvanceInput {
+func (st *state) progress(a activities.Advance) activities.Advance {
 	st.advances++
 	a.Step, a.Document = st.advances, st.document()
-	return activities.AdvanceInput{Fence: st.claim.Fence, Advance: a}
+	return a
 }
 
 // searchable upserts search attributes. It fails only on a key without a name.
@@ -57,9 +57,12 @@ func (st *state) searchable(ctx workflow.Context, updates ...temporal.SearchAttr
 	}
 }
 
-// advance records progress that must not be lost.
-func (st *state) advance(ctx workflow.Context, summary string, a activities.Advance) error {
-	return onRecord(ctx, summary, record.RecordProgress, st.progress(a), nil)
+// tryRecord writes progress that the next write repeats, if the database responds in
+// time.
+func (st *state) tryRecord(ctx workflow.Context, summary string, a activities.Advance) {
+	if err := local(ctx, summary, nil, record.RecordProgress, st.claim.Fence, st.progress(a)); err != nil {
+		workflow.GetLogger(ctx).Warn("cannot record progress; the next write repeats it", "kind", string(kindOf(err)))
+	}
 }
 
 // document returns a copy of the whole status, for the database. A local activity

@@ -10,7 +10,7 @@ import (
 
 // step is the body of a phase. It returns nil when the phase reached its goal.
 // Waiting with retries belongs in an activity's retry policy.
-type step func(ctx workflow.Context, op *operation, spec lifecycle.PhaseSpec) error
+type step func(ctx workflow.Context, op *operation) error
 
 // steps holds the body of every phase in lifecycle's plans, except for the last
 // phase of each plan, which is the record.

@@ -61,9 +61,7 @@ func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 			return lifecycle.Operation{}, schema.NewError(schema.KindOperationInProgress, "%s is in progress", o.Action)
 		}
 	}
-	claim, err := c.store.Claim(ctx, activities.ClaimRequest{OperationID: in.OperationID, NodeID: in.NodeID, Action: in.Action,
-		WorkflowID: workflow, RunID: "run-" + in.OperationID, Actor: in.Actor, Reason: in.Reason,
-		CorrelationID: in.CorrelationID, Options: in.Options})
+	claim, err := c.store.Claim(ctx, activities.ClaimRequest{OperationInput: in, WorkflowID: workflow, RunID: "run-" + in.OperationID})
 	return lifecycle.Operation{OperationID: in.OperationID, WorkflowID: workflow, RunID: "run-" + in.OperationID,
 		Action: in.Action, Status: lifecycle.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
 }

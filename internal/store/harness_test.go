@@ -127,10 +127,9 @@ func (e *env) tasks(nodeID string, open bool) []wire.TaskView {
 }
 
 func request(nodeID string, a lifecycle.Action) activities.ClaimRequest {
-	return activities.ClaimRequest{
-		OperationID: schema.NewID(), NodeID: nodeID, Action: a,
-		RunID: schema.NewID(), Actor: "alice@ops", Reason: "RMA-4411", CorrelationID: "corr-1",
-	}
+	return activities.ClaimRequest{RunID: schema.NewID(), OperationInput: lifecycle.OperationInput{
+		OperationID: schema.NewID(), NodeID: nodeID, Action: a, Actor: "alice@ops", Reason: "RMA-4411", CorrelationID: "corr-1",
+	}}
 }
 
 // Claim claims with the node's workflow ID unless the request has one.

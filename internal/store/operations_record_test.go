@@ -148,8 +148,8 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	claimed := activities.ClaimRequest{OperationID: schema.NewID(), NodeID: caller.NodeID, Action: lifecycle.ActionDrain,
-		RunID: "first", CorrelationID: schema.NewID()}
+	claimed := activities.ClaimRequest{RunID: "first", OperationInput: lifecycle.OperationInput{
+		OperationID: schema.NewID(), NodeID: caller.NodeID, Action: lifecycle.ActionDrain, CorrelationID: schema.NewID()}}
 	claim, err := e.Claim(ctx, claimed)
 	require.NoError(t, err)
 	run := func() string {

@@ -18,8 +18,8 @@ import (
 	"go.temporal.io/sdk/contrib/envconfig"
 	"go.temporal.io/sdk/log"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -38,12 +38,6 @@ type Config struct {
 	// and DefaultNamespace.
 	Address   string
 	Namespace string
-	// WebURL is the base of the Web UI, for links. Defaults to
-	// http://localhost:8233.
-	WebURL string
-	// Identity names this process in histories. Defaults to the SDK's
-	// pid@host.
-	Identity string
 	// Logger gets the SDK's messages. Defaults to none.
 	Logger *slog.Logger
 	// Metrics gets the SDK's metrics. Defaults to none.
@@ -89,7 +83,6 @@ func Dial(_ context.Context, cfg Config) (*Client, error) {
 	opts.Namespace = cmp.Or(cfg.Namespace, namespaceOf(opts.Namespace))
 	opts.MetricsHandler = cfg.Metrics
 	opts.Logger = log.NewStructuredLogger(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)))
-	opts.Identity = cfg.Identity
 	// Messages are a few hundred bytes: compression costs more than it saves.
 	opts.ConnectionOptions.GrpcCompression = &client.GrpcCompressionNone{}
 	guard{newScanner(cfg.Secrets)}.protect(&opts)
@@ -98,7 +91,7 @@ func Dial(_ context.Context, cfg Config) (*Client, error) {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "configuring Temporal's client")
 	}
 	conn := &connection{sdk: c, address: opts.HostPort, namespace: opts.Namespace,
-		webURL: cmp.Or(cfg.WebURL, os.Getenv("GPUAAS_WEB_UI_URL"), "http://localhost:8233")}
+		webURL: cmp.Or(os.Getenv("GPUAAS_WEB_UI_URL"), "http://localhost:8233")}
 	return &Client{conn, Operations{conn}, NodeTasks{conn}, Installation{conn}}, nil
 }
 
@@ -145,20 +138,18 @@ func (c *connection) interpret(err error, doing string) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := errors.AsType[*schema.Error](err); ok {
-		return err
-	}
-	if e := refusal(err); e != nil {
+	if e := activities.Typed(err); e != nil {
 		return e
 	}
-	if _, ok := errors.AsType[*serviceerror.NamespaceNotFound](err); ok {
+	if is[*serviceerror.NamespaceNotFound](err) {
 		return schema.NewError(schema.KindServiceUnavailable, "Temporal at %s has no namespace %q", c.address, c.namespace).
 			WithReason("namespace_missing").WithNext("gpuaas admin setup")
 	}
-	if _, ok := errors.AsType[*serviceerror.NotFound](err); ok {
+	switch codeOf(err) {
+	case codes.NotFound:
 		return schema.Wrap(schema.KindNotFound, err, "%s", doing)
-	}
-	if unreachable(err) {
+	// Unimplemented: another service answers at the address.
+	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
 		e := schema.NewError(schema.KindServiceUnavailable, "Temporal at %s does not answer (%s)", c.address, doing).
 			WithReason("temporal_unreachable").WithNext("check TEMPORAL_ADDRESS, or run: gpuaas dev status")
 		e.Err = err
@@ -167,26 +158,16 @@ func (c *connection) interpret(err error, doing string) error {
 	return schema.Wrap(schema.KindInternal, err, "%s", doing)
 }
 
-func unreachable(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) || isDeadline(err) {
-		return true
+// is reports whether an error of type E is in err's chain.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+// codeOf returns the gRPC code of an error of the SDK or the transport.
+func codeOf(err error) codes.Code {
+	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) {
+		return codes.DeadlineExceeded
 	}
-	if _, ok := errors.AsType[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[*serviceerror.Unavailable](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[*serviceerror.ResourceExhausted](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[*serviceerror.Unimplemented](err); ok {
-		return true
-	}
-	switch status.Code(err) {
-	// Unimplemented: another service answers at the address.
-	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled:
-		return true
-	}
-	return false
+	return serviceerror.ToStatus(err).Code()
 }

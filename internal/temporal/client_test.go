@@ -22,7 +22,7 @@ const unusedAddress = "127.0.0.1:1"
 
 func dialUnusedAddress(t *testing.T) *Client {
 	t.Helper()
-	c, err := Dial(t.Context(), Config{Address: unusedAddress, WebURL: "http://ui"})
+	c, err := Dial(t.Context(), Config{Address: unusedAddress})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
@@ -115,5 +115,5 @@ func TestTexts(t *testing.T) {
 	require.Equal(t, "drain gpu-17 for alice: RMA-4411", summary(in))
 	in.Reason = strings.Repeat("ü", 500)
 	require.LessOrEqual(t, len([]rune(summary(in))), 200)
-	require.Equal(t, "http://ui/namespaces/gpuaas/workflows/node:x/r/timeline", dialUnusedAddress(t).WebURL("node:x", "r"))
+	require.Equal(t, "http://localhost:8233/namespaces/gpuaas/workflows/node:x/r/timeline", dialUnusedAddress(t).WebURL("node:x", "r"))
 }

@@ -17,6 +17,7 @@ import (
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -76,11 +77,11 @@ func TestUnchangedErrors(t *testing.T) {
 	for name, want := range map[string]error{
 		"result pending": activity.ErrResultPending, "cancelled": context.Canceled, "confirmed cancel": temporal.NewCanceledError(),
 	} {
-		require.Same(t, want, code(want), name)
+		require.Same(t, want, activities.Fail(want), name)
 	}
 	require.Equal(t, activity.ErrResultPending, failing(t, func() error { return activity.ErrResultPending }))
 	var cancelled *temporal.CanceledError
-	require.ErrorAs(t, code(fmt.Errorf("reading: %w", context.Canceled)), &cancelled)
+	require.ErrorAs(t, activities.Fail(fmt.Errorf("reading: %w", context.Canceled)), &cancelled)
 }
 
 func TestOnlyCodedErrorsLeaveLocalActivities(t *testing.T) {

@@ -2,27 +2,18 @@ package temporal
 
 import (
 	"context"
-	"errors"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
+	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
-
-func isDeadline(err error) bool {
-	if _, ok := errors.AsType[*serviceerror.DeadlineExceeded](err); ok {
-		return true
-	}
-	return status.Code(err) == codes.DeadlineExceeded
-}
 
 // CompleteTask completes the activity that waits for a node task: with the result
 // when the task succeeded, with a final error of the result's code when it failed
@@ -42,7 +33,7 @@ func (c NodeTasks) CompleteTask(ctx context.Context, o task.Owner, r task.Result
 			Message: "the node's report was withheld: it contains what looks like a secret"}
 		err = c.complete(ctx, o, r)
 	}
-	if _, gone := errors.AsType[*serviceerror.NotFound](err); !gone {
+	if !is[*serviceerror.NotFound](err) {
 		return c.interpret(err, "completing the task's activity")
 	}
 	runID, err := c.pendingRun(ctx, o)
@@ -64,14 +55,12 @@ func (c NodeTasks) complete(ctx context.Context, o task.Owner, r task.Result) er
 	if r.Status == task.Canceled {
 		opts.Err = temporal.NewCanceledError()
 		err := c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
-		if _, notRequested := errors.AsType[*serviceerror.InvalidArgument](err); !notRequested {
+		if !is[*serviceerror.InvalidArgument](err) {
 			return err
 		}
 		// An operator canceled the task but not the operation.
 	}
-	e := r.Failure()
-	opts.Err = temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
-		NonRetryable: true, Details: []any{schema.ErrorInfo{Reason: e.Reason, Next: e.Next}}})
+	opts.Err = activities.Failure(r.Failure(), true)
 	return c.sdk.CompleteActivityByIDWithOptions(ctx, opts)
 }
 
@@ -79,18 +68,15 @@ func (c NodeTasks) complete(ctx context.Context, o task.Owner, r task.Result) er
 // reset assigns a new run ID to a running workflow. Otherwise it returns KindNotFound as
 // CompleteTask documents.
 func (c NodeTasks) pendingRun(ctx context.Context, o task.Owner) (runID string, err error) {
-	gone := schema.NewError(schema.KindNotFound, "no activity %s is pending in %s", o.ActivityID, o.WorkflowID)
 	p, err := c.locate(ctx, o)
-	switch {
-	case err != nil:
-		return "", err
-	case continuedWithout(p.status):
+	if err != nil || p.activity != nil {
+		return p.runID, err
+	}
+	gone := schema.NewError(schema.KindNotFound, "no activity %s is pending in %s", o.ActivityID, o.WorkflowID)
+	if continuedWithout(p.status) {
 		gone = gone.WithReason(schema.ReasonActivityClosed)
 	}
-	if p.activity == nil {
-		return "", gone
-	}
-	return p.runID, nil
+	return "", gone
 }
 
 // location is the run and the activity of a task. The zero value means that the
@@ -105,7 +91,7 @@ type location struct {
 // locate finds the newest run of the owner's chain and the activity in it.
 func (c NodeTasks) locate(ctx context.Context, o task.Owner) (location, error) {
 	before, err := c.sdk.DescribeWorkflowExecution(ctx, o.WorkflowID, o.RunID)
-	if _, unknown := errors.AsType[*serviceerror.NotFound](err); unknown {
+	if is[*serviceerror.NotFound](err) {
 		return location{}, nil
 	}
 	if err != nil {

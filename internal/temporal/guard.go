@@ -23,7 +23,7 @@ type guard struct{ scanner *scanner }
 
 // protect passes every payload and every request of the client through the guard.
 func (g guard) protect(opts *client.Options) {
-	opts.DataConverter = guardedConverter{DataConverter: converter.GetDefaultDataConverter(), guard: g}
+	opts.DataConverter = converter.NewCodecDataConverter(converter.GetDefaultDataConverter(), g)
 	// The SDK's interceptors convert errors; this one runs outside of them, so that
 	// its error arrives unchanged.
 	opts.ConnectionOptions.DialOptions = append(opts.ConnectionOptions.DialOptions, grpc.WithUnaryInterceptor(g.intercept()))
@@ -58,36 +58,16 @@ func (g guard) intercept() grpc.UnaryClientInterceptor {
 	}
 }
 
-// guardedConverter is the inner barrier: it fails the call that would put a secret
-// into a payload, in the process that made it.
-type guardedConverter struct {
-	converter.DataConverter
-	guard guard
-}
-
-// ToPayload implements converter.DataConverter.
-func (c guardedConverter) ToPayload(value any) (*commonpb.Payload, error) {
-	p, err := c.DataConverter.ToPayload(value)
-	if err != nil {
-		return nil, err
-	}
-	return p, c.check(p)
-}
-
-// ToPayloads implements converter.DataConverter.
-func (c guardedConverter) ToPayloads(values ...any) (*commonpb.Payloads, error) {
-	all, err := c.DataConverter.ToPayloads(values...)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range all.GetPayloads() {
-		if err := c.check(p); err != nil {
+// Encode implements converter.PayloadCodec. It is the inner barrier: it fails the call
+// that would put a secret into a payload, in the process that made it.
+func (g guard) Encode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) {
+	for _, p := range payloads {
+		if err := g.blocked("a payload", g.scanner.find(p.GetData())); err != nil {
 			return nil, err
 		}
 	}
-	return all, nil
+	return payloads, nil
 }
 
-func (c guardedConverter) check(p *commonpb.Payload) error {
-	return c.guard.blocked("a payload", c.guard.scanner.find(p.GetData()))
-}
+// Decode implements converter.PayloadCodec: Encode changes nothing.
+func (guard) Decode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) { return payloads, nil }

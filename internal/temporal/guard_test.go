@@ -112,7 +112,7 @@ func TestEveryFieldIsScanned(t *testing.T) {
 
 func TestGuardedConverter(t *testing.T) {
 	t.Parallel()
-	c := guardedConverter{DataConverter: converter.GetDefaultDataConverter(), guard: testGuard()}
+	c := converter.NewCodecDataConverter(converter.GetDefaultDataConverter(), testGuard())
 	for _, texts := range leaks() {
 		_, err := c.ToPayloads("clean", map[string]string{"field": texts[0]})
 		requireLeak(t, err, texts[0])
@@ -256,7 +256,7 @@ func sample() lifecycle.OperationStatus {
 func BenchmarkPayload(b *testing.B) {
 	plain := converter.GetDefaultDataConverter()
 	for name, c := range map[string]converter.DataConverter{
-		"default": plain, "guarded": guardedConverter{DataConverter: plain, guard: testGuard()},
+		"default": plain, "guarded": converter.NewCodecDataConverter(plain, testGuard()),
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

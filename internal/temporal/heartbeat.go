@@ -2,7 +2,6 @@ package temporal
 
 import (
 	"context"
-	"errors"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
@@ -30,7 +29,7 @@ func (c NodeTasks) RecordHeartbeat(ctx context.Context, o task.Owner, b nodeapi.
 		b.Message = "withheld: it contains what looks like a secret"
 		state, err = c.heartbeat(ctx, o, b)
 	}
-	if _, gone := errors.AsType[*serviceerror.NotFound](err); !gone {
+	if !is[*serviceerror.NotFound](err) {
 		return state, c.interpret(err, "recording a task's heartbeat")
 	}
 	p, err := c.locate(ctx, o)

@@ -10,11 +10,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// latencyBounds are in seconds; the exporter's default bounds are for milliseconds.
-func latencyBounds() []float64 {
-	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
-}
-
 // Metrics returns a handler that publishes the SDK's own metrics (temporal_*)
 // on the registry.
 func Metrics(reg prometheus.Registerer) (client.MetricsHandler, error) {
@@ -22,9 +17,11 @@ func Metrics(reg prometheus.Registerer) (client.MetricsHandler, error) {
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "publishing Temporal's metrics")
 	}
+	// In seconds; the exporter's default bounds are for milliseconds.
+	bounds := []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
 	provider := metric.NewMeterProvider(metric.WithReader(exporter), metric.WithView(metric.NewView(
 		metric.Instrument{Kind: metric.InstrumentKindHistogram},
-		metric.Stream{Aggregation: metric.AggregationExplicitBucketHistogram{Boundaries: latencyBounds()}},
+		metric.Stream{Aggregation: metric.AggregationExplicitBucketHistogram{Boundaries: bounds}},
 	)))
 	return sdkotel.NewMetricsHandler(sdkotel.MetricsHandlerOptions{
 		Meter: provider.Meter("temporal-sdk-go"), UseMonotonicCounters: true,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
@@ -15,6 +16,7 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
+	"google.golang.org/grpc/codes"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -26,41 +28,32 @@ const parkedPage = 200
 // Status queries an operation's status. An empty runID means the newest run.
 // KindNotFound when the node has none; KindServiceUnavailable with reason
 // no_worker when no worker responds.
-func (c Operations) Status(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error) {
+//
+// A terminated run, for example one that was reset, would return its last status
+// although the operation continues in another run, so it is rejected.
+func (c Operations) Status(ctx context.Context, workflowID, runID string) (st lifecycle.OperationStatus, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
-	var st lifecycle.OperationStatus
-	value, err := c.query(ctx, client.QueryWorkflowWithOptionsRequest{WorkflowID: workflowID, RunID: runID,
-		QueryType: lifecycle.QueryStatus, QueryRejectCondition: enumspb.QUERY_REJECT_CONDITION_NOT_COMPLETED_CLEANLY})
-	if err != nil {
-		return st, err
+	for _, reject := range []enumspb.QueryRejectCondition{
+		enumspb.QUERY_REJECT_CONDITION_NOT_COMPLETED_CLEANLY, enumspb.QUERY_REJECT_CONDITION_NONE} {
+		answer, err := c.sdk.QueryWorkflowWithOptions(ctx, &client.QueryWorkflowWithOptionsRequest{
+			WorkflowID: workflowID, RunID: runID, QueryType: lifecycle.QueryStatus, QueryRejectCondition: reject})
+		switch {
+		case err != nil:
+			return st, c.queryError(err, workflowID)
+		case answer.QueryRejected == nil:
+			err = answer.QueryResult.Get(&st)
+			return st, c.interpret(err, "reading the operation's status")
+		case answer.QueryRejected.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED:
+			return st, schema.NewError(schema.KindServiceUnavailable, "run %s was reset or terminated", runID).WithReason("run_terminated")
+		}
 	}
-	err = value.Get(&st)
-	return st, c.interpret(err, "reading the operation's status")
-}
-
-// query queries a run. A terminated run, for example one that was reset, would
-// return its last status although the operation continues in another run, so query
-// rejects it.
-func (c Operations) query(ctx context.Context, r client.QueryWorkflowWithOptionsRequest) (converter.EncodedValue, error) {
-	answer, err := c.sdk.QueryWorkflowWithOptions(ctx, &r)
-	if err != nil {
-		return nil, c.queryError(err, r.WorkflowID)
-	}
-	switch ended := answer.QueryRejected; {
-	case ended == nil:
-		return answer.QueryResult, nil
-	case ended.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED:
-		return nil, schema.NewError(schema.KindServiceUnavailable, "run %s was reset or terminated", r.RunID).WithReason("run_terminated")
-	}
-	r.QueryRejectCondition = enumspb.QUERY_REJECT_CONDITION_NONE
-	return c.query(ctx, r)
+	return st, nil
 }
 
 func (c Operations) queryError(err error, workflowID string) error {
 	// The server answers FailedPrecondition for a queue without pollers.
-	_, idle := errors.AsType[*serviceerror.FailedPrecondition](err)
-	if idle || errors.Is(err, context.DeadlineExceeded) || isDeadline(err) {
+	if code := codeOf(err); code == codes.FailedPrecondition || code == codes.DeadlineExceeded {
 		return schema.NewError(schema.KindServiceUnavailable, "no worker answers for %s at %s", workflowID, c.address).
 			WithReason("no_worker").WithNext("start a gpuaas-worker, or run: gpuaas dev up")
 	}
@@ -117,10 +110,10 @@ func (c Operations) update(ctx context.Context, o client.UpdateWorkflowOptions, 
 		if err == nil {
 			err = handle.Get(ctx, answer)
 		}
-		if _, over := errors.AsType[*serviceerror.NotFound](err); over && try > 0 {
+		if is[*serviceerror.NotFound](err) && try > 0 {
 			return errEnded
 		}
-		if !dropped(err) {
+		if !is[*serviceerror.WorkflowNotReady](err) {
 			return err
 		}
 		select {
@@ -134,12 +127,9 @@ func (c Operations) update(ctx context.Context, o client.UpdateWorkflowOptions, 
 // droppedWait is the wait before a dropped update is sent again.
 const droppedWait = 100 * time.Millisecond
 
-func dropped(err error) bool {
-	_, notReady := errors.AsType[*serviceerror.WorkflowNotReady](err)
-	return notReady
-}
-
-// Parked lists the parked operations, at most parkedPage of them.
+// Parked lists the parked operations, oldest first and at most parkedPage of them, by
+// their search attributes. It needs no worker; Status returns the decisions that are
+// possible.
 func (c Operations) Parked(ctx context.Context) ([]lifecycle.OperationStatus, error) {
 	query := fmt.Sprintf("ExecutionStatus = 'Running' AND %s IN ('%s','%s','%s','%s')", lifecycle.AttrAttention,
 		lifecycle.AttentionAgent, lifecycle.AttentionProvider, lifecycle.AttentionOperator, lifecycle.AttentionCompensation)
@@ -147,46 +137,44 @@ func (c Operations) Parked(ctx context.Context) ([]lifecycle.OperationStatus, er
 	if err != nil {
 		return nil, err
 	}
-	out := make([]lifecycle.OperationStatus, 0, len(infos))
-	for _, info := range infos {
-		out = append(out, c.parked(ctx, info))
+	out := make([]lifecycle.OperationStatus, len(infos))
+	for i, info := range infos {
+		out[i] = parked(info)
 	}
+	slices.SortFunc(out, func(a, b lifecycle.OperationStatus) int {
+		return a.Operation.Stuck.Since.Compare(b.Operation.Stuck.Since)
+	})
 	return out, nil
 }
 
-// parked queries one operation's status, and falls back to its search attributes
-// when no worker responds.
-func (c Operations) parked(ctx context.Context, info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
-	exec := info.GetExecution()
-	if st, err := c.Status(ctx, exec.GetWorkflowId(), exec.GetRunId()); err == nil {
-		return st
-	}
-	attrs := info.GetSearchAttributes()
-	nodeID := keyword(attrs, lifecycle.AttrNodeID)
-	started := info.GetStartTime().AsTime()
+func parked(info *workflowpb.WorkflowExecutionInfo) lifecycle.OperationStatus {
+	attrs, exec, started := info.GetSearchAttributes(), info.GetExecution(), info.GetStartTime().AsTime()
 	plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
+	host := attribute[string](attrs, lifecycle.AttrHost)
 	return lifecycle.OperationStatus{
 		Operation: lifecycle.Operation{
-			OperationID: keyword(attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
+			OperationID: attribute[string](attrs, lifecycle.AttrOperationID), WorkflowID: exec.GetWorkflowId(), RunID: exec.GetRunId(),
 			Action: plan.Action, Status: lifecycle.OperationParked, StartedAt: &started,
 			Stuck: &lifecycle.Stuck{
-				Phase: keyword(attrs, lifecycle.AttrPhase), WaitingOn: lifecycle.Attention(keyword(attrs, lifecycle.AttrAttention)),
-				Reason: keyword(attrs, lifecycle.AttrStuckReason), Message: "no worker answers for this operation",
-				Since: started, Next: "start a gpuaas-worker",
+				Phase:     attribute[string](attrs, lifecycle.AttrPhase),
+				WaitingOn: attribute[lifecycle.Attention](attrs, lifecycle.AttrAttention),
+				Reason:    attribute[string](attrs, lifecycle.AttrStuckReason),
+				Since:     attribute[time.Time](attrs, lifecycle.AttrStuckSince),
+				Next:      lifecycle.OpCommand("show", plan.Action, host),
 			},
 		},
-		Node: lifecycle.NodeRef{NodeID: nodeID, Host: keyword(attrs, lifecycle.AttrHost)},
+		Node: lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: host},
 	}
 }
 
 // FindNode finds a node by its host name or id among the operations that Temporal
 // retains, for use without the admin API. KindNotFound when there is none.
 func (c Operations) FindNode(ctx context.Context, name string) (lifecycle.NodeRef, error) {
-	attribute := lifecycle.AttrHost
+	key := lifecycle.AttrHost
 	if schema.IsID(name) {
-		attribute = lifecycle.AttrNodeID
+		key = lifecycle.AttrNodeID
 	}
-	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", attribute, name), 1)
+	infos, err := c.list(ctx, fmt.Sprintf("%s = %q", key, name), 1)
 	if err != nil {
 		return lifecycle.NodeRef{}, err
 	}
@@ -194,7 +182,7 @@ func (c Operations) FindNode(ctx context.Context, name string) (lifecycle.NodeRe
 		return lifecycle.NodeRef{}, schema.Errorf(schema.KindNotFound, "Temporal retains no operation of node %q", name)
 	}
 	attrs := infos[0].GetSearchAttributes()
-	return lifecycle.NodeRef{NodeID: keyword(attrs, lifecycle.AttrNodeID), Host: keyword(attrs, lifecycle.AttrHost)}, nil
+	return lifecycle.NodeRef{NodeID: attribute[string](attrs, lifecycle.AttrNodeID), Host: attribute[string](attrs, lifecycle.AttrHost)}, nil
 }
 
 func (c Operations) list(ctx context.Context, query string, limit int32) ([]*workflowpb.WorkflowExecutionInfo, error) {
@@ -207,14 +195,12 @@ func (c Operations) list(ctx context.Context, query string, limit int32) ([]*wor
 	return answer.GetExecutions(), nil
 }
 
-// keyword reads a keyword search attribute; "" when it is not set.
-func keyword(attrs *commonpb.SearchAttributes, name string) string {
-	var v string
-	p := attrs.GetIndexedFields()[name]
-	if p == nil || converter.GetDefaultDataConverter().FromPayload(p, &v) != nil {
-		return ""
+// attribute reads a search attribute; the zero value when it is not set.
+func attribute[T any](attrs *commonpb.SearchAttributes, name string) (value T) {
+	if p := attrs.GetIndexedFields()[name]; p != nil {
+		_ = converter.GetDefaultDataConverter().FromPayload(p, &value) // another type counts as not set
 	}
-	return v
+	return value
 }
 
 // closed reports whether a run with this status is over.

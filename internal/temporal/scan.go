@@ -2,11 +2,16 @@ package temporal
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/hex"
+	"regexp"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -47,14 +52,28 @@ func encodings(text string) [][]byte {
 	for shift := range 3 {
 		padded := append(make([]byte, shift), text...)
 		first, last := (shift*8+5)/6, len(padded)*8/6
-		std := base64.RawStdEncoding.EncodeToString(padded)[first:last]
-		url := base64.RawURLEncoding.EncodeToString(padded)[first:last]
-		out = append(out, []byte(std))
-		if url != std {
-			out = append(out, []byte(url))
+		for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			out = append(out, []byte(e.EncodeToString(padded)[first:last]))
 		}
 	}
-	return out
+	return slices.CompactFunc(out, bytes.Equal)
+}
+
+// forms are the recognizable forms of secrets. hint is a part of every match, which
+// is cheap to find.
+//
+//nolint:gochecknoglobals // read-only table
+var forms = []struct {
+	kind, hint string
+	pattern    *regexp.Regexp
+}{
+	// Text may mention the prefix alone.
+	{"an enrollment token", trust.TokenPrefix, regexp.MustCompile(trust.TokenPrefix + `[\w-]{8}`)},
+	{"a private key", "PRIVATE KEY-----", regexp.MustCompile(`PRIVATE KEY-----`)},
+	{"a Vault token", "hv", regexp.MustCompile(`hv[sbr]\.[\w-]{20}`)},
+	// An older Vault token is a word of its own.
+	{"a Vault token", "s.", regexp.MustCompile(`(^|[^\w-])s\.[\w-]{24}([^\w-]|$)`)},
+	{"a JWT", "eyJ", regexp.MustCompile(`eyJ[\w-]*\.eyJ[\w-]*\.[\w-]`)},
 }
 
 // find names the kind of secret that data contains, or returns "".
@@ -62,17 +81,14 @@ func (s *scanner) find(data []byte) string {
 	if len(data) < shortestFind {
 		return ""
 	}
+	for _, f := range forms {
+		if bytes.Contains(data, []byte(f.hint)) && f.pattern.Match(data) {
+			return f.kind
+		}
+	}
 	switch {
-	case holdsToken(data):
-		return "an enrollment token"
 	case containsAny(data, s.encoded):
 		return "an encoded enrollment token"
-	case bytes.Contains(data, []byte("PRIVATE KEY-----")):
-		return "a private key"
-	case holdsVaultToken(data):
-		return "a Vault token"
-	case holdsJWT(data):
-		return "a JWT"
 	case containsAny(data, s.known):
 		return "a secret of this process"
 	}
@@ -80,119 +96,32 @@ func (s *scanner) find(data []byte) string {
 }
 
 func containsAny(data []byte, needles [][]byte) bool {
-	for _, n := range needles {
-		if bytes.Contains(data, n) {
-			return true
-		}
-	}
-	return false
-}
-
-// anyAfter calls match with the data before and after each occurrence of prefix,
-// until match returns true.
-func anyAfter(data []byte, prefix string, match func(before, after []byte) bool) bool {
-	for from := 0; ; {
-		i := bytes.Index(data[from:], []byte(prefix))
-		if i < 0 {
-			return false
-		}
-		at := from + i
-		from = at + len(prefix)
-		if match(data[:at], data[from:]) {
-			return true
-		}
-	}
-}
-
-// holdsToken requires some of a token after the prefix, so that text may mention the
-// prefix.
-func holdsToken(data []byte) bool {
-	return anyAfter(data, trust.TokenPrefix, func(_, after []byte) bool { return run(after) >= 8 })
-}
-
-// holdsVaultToken matches current tokens by their prefixes, and older ones (s. and
-// 24 characters) at the start of a word.
-func holdsVaultToken(data []byte) bool {
-	for _, prefix := range []string{"hvs.", "hvb.", "hvr."} {
-		if anyAfter(data, prefix, func(_, after []byte) bool { return run(after) >= 20 }) {
-			return true
-		}
-	}
-	return anyAfter(data, "s.", func(before, after []byte) bool {
-		return (len(before) == 0 || !wordByte(before[len(before)-1])) && run(after) == 24
-	})
-}
-
-// holdsJWT matches header, claims and signature; the first two are JSON objects in
-// base64.
-func holdsJWT(data []byte) bool {
-	const object = "eyJ"
-	return anyAfter(data, object, func(_, after []byte) bool {
-		claims, ok := bytes.CutPrefix(after[run(after):], []byte("."+object))
-		if !ok {
-			return false
-		}
-		signature, ok := bytes.CutPrefix(claims[run(claims):], []byte("."))
-		return ok && run(signature) > 0
-	})
-}
-
-// run counts the word bytes at the start of data.
-func run(data []byte) int {
-	for i, c := range data {
-		if !wordByte(c) {
-			return i
-		}
-	}
-	return len(data)
-}
-
-func wordByte(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_' || c == '-'
+	return slices.ContainsFunc(needles, func(n []byte) bool { return bytes.Contains(data, n) })
 }
 
 // findIn scans every field of a message: failures, headers, search attributes,
 // memos, ids, payloads and unknown fields.
-func (s *scanner) findIn(m proto.Message) string { return s.message(m.ProtoReflect()) }
-
-func (s *scanner) message(m protoreflect.Message) (found string) {
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		found = s.field(f, v)
-		return found == ""
-	})
-	if found != "" {
-		return found
-	}
-	return s.find(m.GetUnknown())
-}
-
-func (s *scanner) field(f protoreflect.FieldDescriptor, v protoreflect.Value) (found string) {
-	switch {
-	case f.IsMap():
-		v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-			if found = s.value(f.MapKey().Kind(), k.Value()); found == "" {
-				found = s.value(f.MapValue().Kind(), v)
-			}
-			return found == ""
-		})
-	case f.IsList():
-		for i := 0; i < v.List().Len() && found == ""; i++ {
-			found = s.value(f.Kind(), v.List().Get(i))
+func (s *scanner) findIn(m proto.Message) (found string) {
+	// Without a resolver, the bytes of an Any are scanned as they are.
+	walk := protorange.Options{Resolver: (*protoregistry.Types)(nil)}
+	err := walk.Range(m.ProtoReflect(), func(v protopath.Values) error {
+		at := v.Index(-1)
+		if at.Step.Kind() == protopath.MapIndexStep {
+			found = s.find([]byte(at.Step.MapIndex().String()))
 		}
-	default:
-		found = s.value(f.Kind(), v)
+		switch value := at.Value.Interface().(type) {
+		case string:
+			found = cmp.Or(found, s.find([]byte(value)))
+		case []byte:
+			found = cmp.Or(found, s.find(value))
+		}
+		if found != "" {
+			return protorange.Terminate
+		}
+		return nil
+	}, nil)
+	if err != nil {
+		return "unreadable data"
 	}
 	return found
-}
-
-func (s *scanner) value(k protoreflect.Kind, v protoreflect.Value) string {
-	switch k {
-	case protoreflect.StringKind:
-		return s.find([]byte(v.String()))
-	case protoreflect.BytesKind:
-		return s.find(v.Bytes())
-	case protoreflect.MessageKind, protoreflect.GroupKind:
-		return s.message(v.Message())
-	}
-	return ""
 }

@@ -72,7 +72,7 @@ func reclaimSchedule() client.ScheduleOptions {
 		Overlap:       enumspb.SCHEDULE_OVERLAP_POLICY_SKIP,
 		CatchupWindow: lifecycle.ReclaimInterval,
 		Action: &client.ScheduleWorkflowAction{
-			ID: lifecycle.FleetWorkflowID(lifecycle.VerbReclaim, "schedule"), Workflow: lifecycle.WorkflowReclaim, TaskQueue: lifecycle.TaskQueue,
+			ID: lifecycle.FleetWorkflowID(lifecycle.ScheduleReclaim, "schedule"), Workflow: lifecycle.WorkflowReclaim, TaskQueue: lifecycle.TaskQueue,
 			WorkflowRunTimeout: lifecycle.ReclaimRunTimeout,
 			StaticSummary:      "Reclaim stale tasks",
 		},
@@ -84,7 +84,7 @@ func (c Installation) ReclaimSchedule(ctx context.Context) (ScheduleHealth, erro
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	d, err := c.sdk.ScheduleClient().GetHandle(ctx, lifecycle.ScheduleReclaim).Describe(ctx)
-	if _, absent := errors.AsType[*serviceerror.NotFound](err); absent {
+	if is[*serviceerror.NotFound](err) {
 		return ScheduleHealth{State: ScheduleAbsent, Next: "gpuaas admin setup",
 			Message: "the reclaimer has no schedule: tasks of nodes that disappear stay open"}, nil
 	}
@@ -124,22 +124,18 @@ func (c Installation) lastRun(ctx context.Context, recent []client.ScheduleActio
 			continue
 		}
 		run, err := c.sdk.DescribeWorkflowExecution(ctx, a.StartWorkflowResult.WorkflowID, a.StartWorkflowResult.FirstExecutionRunID)
-		if _, unknown := errors.AsType[*serviceerror.NotFound](err); unknown {
+		if is[*serviceerror.NotFound](err) {
 			continue
 		}
 		if err != nil {
 			return "", err
 		}
-		switch run.GetWorkflowExecutionInfo().GetStatus() {
+		switch status := run.GetWorkflowExecutionInfo().GetStatus(); status {
 		case enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING:
 		case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:
 			return "", nil
-		case enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT:
-			return "timed out", nil
-		case enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED:
-			return "was terminated", nil
 		default:
-			return "failed", nil
+			return "ended as " + status.String(), nil
 		}
 	}
 	return "", nil

@@ -2,7 +2,6 @@ package temporal
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -40,21 +39,29 @@ func (c Installation) ensureNamespace(ctx context.Context) error {
 		Namespace: c.namespace, WorkflowExecutionRetentionPeriod: durationpb.New(retention),
 		Description: "GPU node lifecycle operations (gpuaas)",
 	})
-	if _, exists := errors.AsType[*serviceerror.NamespaceAlreadyExists](err); exists {
+	if is[*serviceerror.NamespaceAlreadyExists](err) {
 		return nil
 	}
 	return c.interpret(err, "creating the namespace")
 }
 
 func (c Installation) ensureAttributes(ctx context.Context) error {
-	missing, err := c.untilKnown(ctx, c.missingAttributes)
+	missing, err := c.missingAttributes(ctx)
+	for is[*serviceerror.NamespaceNotFound](err) { // a new namespace has not reached the server's cache
+		select {
+		case <-ctx.Done():
+			return c.interpret(ctx.Err(), "waiting for the new namespace")
+		case <-time.After(200 * time.Millisecond):
+			missing, err = c.missingAttributes(ctx)
+		}
+	}
 	if err != nil || len(missing) == 0 {
-		return err
+		return c.interpret(err, "listing search attributes")
 	}
 	_, err = c.sdk.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
 		Namespace: c.namespace, SearchAttributes: missing,
 	})
-	if _, exists := errors.AsType[*serviceerror.AlreadyExists](err); err != nil && !exists {
+	if err != nil && !is[*serviceerror.AlreadyExists](err) {
 		return c.interpret(err, "adding search attributes")
 	}
 	return c.MissingAttributes(ctx)
@@ -81,30 +88,14 @@ func (c Installation) missingAttributes(ctx context.Context) (map[string]enumspb
 		return nil, err
 	}
 	missing := map[string]enumspb.IndexedValueType{}
-	for _, name := range lifecycle.KeywordAttributes() {
+	for name, datetime := range lifecycle.Attributes() {
+		if _, exists := have.GetCustomAttributes()[name]; exists {
+			continue
+		}
 		missing[name] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
-	}
-	for _, name := range lifecycle.DatetimeAttributes() {
-		missing[name] = enumspb.INDEXED_VALUE_TYPE_DATETIME
-	}
-	for name := range have.GetCustomAttributes() {
-		delete(missing, name)
+		if datetime {
+			missing[name] = enumspb.INDEXED_VALUE_TYPE_DATETIME
+		}
 	}
 	return missing, nil
-}
-
-// untilKnown repeats the call until the new namespace has reached the server's
-// cache.
-func (c Installation) untilKnown(ctx context.Context, call func(context.Context) (map[string]enumspb.IndexedValueType, error)) (map[string]enumspb.IndexedValueType, error) {
-	for {
-		got, err := call(ctx)
-		if _, unknown := errors.AsType[*serviceerror.NamespaceNotFound](err); !unknown {
-			return got, c.interpret(err, "listing search attributes")
-		}
-		select {
-		case <-ctx.Done():
-			return nil, c.interpret(ctx.Err(), "waiting for the new namespace")
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
 }

@@ -48,7 +48,7 @@ func (c Operations) Submit(ctx context.Context, in lifecycle.OperationInput) (li
 	if err == nil {
 		err = handle.Get(ctx, &op)
 	}
-	if dropped(err) {
+	if is[*serviceerror.WorkflowNotReady](err) {
 		// The run is started; only its answer was lost.
 		ask.WorkflowID = workflowID(in)
 		if err = c.update(ctx, ask, &op); errors.Is(err, errEnded) {
@@ -87,6 +87,7 @@ func startAttributes(in lifecycle.OperationInput, plan lifecycle.Plan) temporal.
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrOperationID).ValueSet(in.OperationID),
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrAttention).ValueSet(string(lifecycle.AttentionNone)),
 		temporal.NewSearchAttributeKeyKeyword(lifecycle.AttrPhase).ValueSet(plan.Phases[0].Name),
+		temporal.NewSearchAttributeKeyTime(lifecycle.AttrDeadlineAt).ValueSet(time.Now().Add(plan.Phases[0].Budget)),
 	}
 	for name, value := range map[string]string{
 		lifecycle.AttrHost: in.Host, lifecycle.AttrRequester: in.Actor,
@@ -130,7 +131,7 @@ func (c Operations) submitError(ctx context.Context, in lifecycle.OperationInput
 	if temporal.IsWorkflowExecutionAlreadyStartedError(err) {
 		return c.inProgress(ctx, in, err)
 	}
-	if _, ok := errors.AsType[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err); ok && c.running(ctx, in) {
+	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) && c.running(ctx, in) {
 		return schema.NewError(schema.KindServiceUnavailable,
 			"Temporal at %s accepted operation %s, but no worker answered within %s; it runs as soon as a worker is up",
 			c.address, in.OperationID, submitBudget).
@@ -160,26 +161,9 @@ func (c Operations) inProgress(ctx context.Context, in lifecycle.OperationInput,
 		info := d.GetWorkflowExecutionInfo()
 		plan, _ := lifecycle.PlanOfWorkflow(info.GetType().GetName())
 		holder = fmt.Sprintf("%s (operation %s, run %s, since %s)",
-			plan.Action, keyword(info.GetSearchAttributes(), lifecycle.AttrOperationID),
+			plan.Action, attribute[string](info.GetSearchAttributes(), lifecycle.AttrOperationID),
 			info.GetExecution().GetRunId(), info.GetStartTime().AsTime().UTC().Format(time.RFC3339))
 	}
 	return schema.NewError(schema.KindOperationInProgress, "cannot %s: %s is in progress on this node", in.Action, holder).
 		WithNext(lifecycle.OpCommand("watch", in.Action, in.Host))
 }
-
-// refusal returns the typed error of a workflow's failure, or nil when err is not
-// one.
-func refusal(err error) *schema.Error {
-	app, ok := errors.AsType[*temporal.ApplicationError](err)
-	if !ok || !known(schema.Kind(app.Type())) {
-		return nil
-	}
-	e := &schema.Error{Kind: schema.Kind(app.Type()), Message: app.Message()}
-	var info schema.ErrorInfo
-	if app.HasDetails() && app.Details(&info) == nil {
-		e.Reason, e.Next = info.Reason, info.Next
-	}
-	return e
-}
-
-func known(k schema.Kind) bool { return k.Info().Kind == k }

@@ -17,11 +17,9 @@ const (
 	AttrStuckSince  = "StuckSince"
 )
 
-// KeywordAttributes returns the search attributes of type keyword.
-func KeywordAttributes() []string {
-	return []string{AttrNodeID, AttrHost, AttrPhase, AttrAttention, AttrStuckReason,
-		AttrOperationID, AttrRequester, AttrProvider, AttrRegion, AttrBatchID}
+// Attributes returns every search attribute; true means that it is a datetime.
+func Attributes() map[string]bool {
+	return map[string]bool{AttrNodeID: false, AttrHost: false, AttrPhase: false, AttrAttention: false,
+		AttrStuckReason: false, AttrOperationID: false, AttrRequester: false, AttrProvider: false,
+		AttrRegion: false, AttrBatchID: false, AttrDeadlineAt: true, AttrStuckSince: true}
 }
-
-// DatetimeAttributes returns the search attributes of type datetime.
-func DatetimeAttributes() []string { return []string{AttrDeadlineAt, AttrStuckSince} }

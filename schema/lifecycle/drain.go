@@ -29,16 +29,14 @@ func drain(o Options) Plan {
 		Action: ActionDrain, Workflow: "Drain", Holds: true,
 		Does: "Cordons the node and ends its work before a deadline. A cancel restores the state before.",
 		From: []NodeState{NodeActive, NodeOffline, NodeQuarantined}, Enter: NodeDraining, To: NodeDrained,
-		Phases: Phases{}.
-			Add(cordonNode()).
-			AddWhen(!o.CordonOnly, evictWorkloads(o), record(PhaseDrained, "Record the node as drained")).
-			AddWhen(o.CordonOnly, record(PhaseCordoned, "Record the node as cordoned")),
+		Phases:  []PhaseSpec{cordonNode(), evictWorkloads(o), record(PhaseDrained, "Record the node as drained")},
 		Undo:    liftCordon(),
 		Cancel:  cancels(HarmNone, "Lift the cordon and restore the node's state. Workloads that ended stay ended."),
 		Outcome: "drained",
 	}
 	if o.CordonOnly {
 		p.To, p.Outcome = "", "cordoned; running work continues"
+		p.Phases = []PhaseSpec{cordonNode(), record(PhaseCordoned, "Record the node as cordoned")}
 	}
 	return p
 }

@@ -25,23 +25,24 @@ func enroll(Options) Plan {
 		From:    []NodeState{NodeRegistered, NodeBootstrapIssued, NodeEnrolling},
 		Through: []NodeState{NodeBootstrapIssued, NodeEnrolling},
 		To:      NodeActive,
-		Phases: Phases{}.
-			Add(PhaseSpec{
+		Phases: []PhaseSpec{
+			{
 				Name: PhaseBundle, Title: "Wait until the bootstrap bundle is issued", Budget: 5 * time.Minute,
 				WaitingOn: AttentionOperator, Cause: "the bundle was not requested from the admin API",
 				Choices: []Choice{waitAgain},
-			}).
-			Add(PhaseSpec{
+			},
+			{
 				Name: PhaseClaim, Title: "Wait until the agent claims its token", Budget: trust.TokenTTL,
 				WaitingOn: AttentionAgent, Cause: "the bundle is not installed, or the node cannot reach the node API",
 				Choices: []Choice{waitAgain},
-			}).
-			Add(PhaseSpec{
+			},
+			{
 				Name: PhasePoll, Title: "Wait for the agent's first authenticated poll", Budget: 10 * time.Minute,
 				WaitingOn: AttentionAgent, Cause: "the agent has a certificate but cannot use it (clock, CA, network)",
 				Choices: []Choice{waitAgain},
-			}).
-			Add(record(PhaseActivate, "Record the node as active")),
+			},
+			record(PhaseActivate, "Record the node as active"),
+		},
 		Cancel:            cancels(HarmNone, "Void the token and restore the node's state. The node can be enrolled again."),
 		CancelVoidsTokens: true,
 		Outcome:           "enrolled; its agent polls",

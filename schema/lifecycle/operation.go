@@ -137,6 +137,11 @@ type Operation struct {
 	Outcome string `json:"outcome,omitempty"`
 }
 
+// End records how and when the operation ended.
+func (o *Operation) End(s OperationState, outcome string, at time.Time) {
+	o.Status, o.Outcome, o.EndedAt, o.Stuck, o.DeadlineAt = s, outcome, &at, nil, nil
+}
+
 // NodeRef is the node in an operation's status.
 type NodeRef struct {
 	NodeID string    `json:"id"`

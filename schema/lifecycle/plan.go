@@ -36,7 +36,7 @@ type Plan struct {
 	// excludes every other action that holds the node.
 	Holds bool `json:"holds,omitempty"`
 	// Phases are the action's phases in order. The last one writes the record.
-	Phases Phases `json:"phases,omitempty"`
+	Phases []PhaseSpec `json:"phases,omitempty"`
 	// Undo is the compensation that a cancel runs as a phase of its own. nil
 	// means that nothing needs one.
 	Undo *PhaseSpec `json:"undo,omitempty"`
@@ -84,20 +84,6 @@ type Choice struct {
 	Harm Harm   `json:"harm"`
 }
 
-// Phases are the phases of a plan in order.
-type Phases []PhaseSpec
-
-// Add appends phases.
-func (p Phases) Add(specs ...PhaseSpec) Phases { return append(p, specs...) }
-
-// AddWhen appends phases when the condition holds.
-func (p Phases) AddWhen(condition bool, specs ...PhaseSpec) Phases {
-	if !condition {
-		return p
-	}
-	return append(p, specs...)
-}
-
 // plans lists every action. Its order is that of the documents.
 //
 //nolint:gochecknoglobals // read-only table
@@ -134,7 +120,7 @@ func PlanOf(a Action, o Options) (p Plan, ok bool) {
 
 // PhasesOf returns the phases of an action with the given options, nil for an
 // unknown action.
-func PhasesOf(a Action, o Options) Phases {
+func PhasesOf(a Action, o Options) []PhaseSpec {
 	p, _ := PlanOf(a, o)
 	return p.Phases
 }
@@ -188,14 +174,6 @@ func leadsTo(s NodeState, want []NodeState) Action {
 		}
 	}
 	return ""
-}
-
-// Path returns the states of the node from the start to the end of the action.
-func (p Plan) Path() []NodeState {
-	if p.Enter == "" || p.Enter == p.To {
-		return p.Through
-	}
-	return append([]NodeState{p.Enter}, p.Through...)
 }
 
 // Begin fills in the status of an operation whose first phase starts now.

@@ -59,10 +59,10 @@ func TestPlansAreConsistent(t *testing.T) {
 	t.Parallel()
 	for _, p := range lifecycle.All() {
 		for _, s := range slices.Concat(p.From, p.Through) {
-			require.True(t, s.Valid(), "%s names %s", p.Action, s)
+			require.Contains(t, lifecycle.NodeStates(), s, p.Action)
 		}
-		require.True(t, p.To == "" || p.To.Valid())
-		require.True(t, p.Enter == "" || p.Enter.Valid())
+		require.True(t, p.To == "" || slices.Contains(lifecycle.NodeStates(), p.To))
+		require.True(t, p.Enter == "" || slices.Contains(lifecycle.NodeStates(), p.Enter))
 		require.NotEmpty(t, p.Does)
 		require.Equal(t, p.Workflow != "", len(p.Phases) > 0, "%s", p.Action)
 		if p.Workflow == "" {

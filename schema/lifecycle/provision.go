@@ -21,32 +21,33 @@ func provision(Options) Plan {
 		Action: ActionProvision, Workflow: "Provision", Holds: true,
 		Does: "Creates or adopts the machine, then checks its facts and health against the SKU.",
 		From: []NodeState{NodeRegistered, NodeActive}, To: NodeActive,
-		Phases: Phases{}.
-			Add(PhaseSpec{
+		Phases: []PhaseSpec{
+			{
 				Name: PhaseAdopt, Title: "Get the machine from its provider", Budget: 10 * time.Minute,
 				WaitingOn: AttentionProvider, Cause: "the provider's API hangs or is out of quota",
 				Choices: []Choice{retry("Call the provider again. It finds a machine that an earlier call created.")},
-			}).
-			Add(PhaseSpec{
+			},
+			{
 				Name: PhaseAgent, Title: "Wait for the node's agent", Budget: taskBudget,
 				WaitingOn: AttentionAgent, Cause: causeAgent,
 				Choices: []Choice{retry("Wait for a heartbeat again.")},
-			}).
-			Add(PhaseSpec{
+			},
+			{
 				Name: PhaseFacts, Title: "Collect the machine's facts", Budget: taskBudget,
 				WaitingOn: AttentionAgent, Cause: causeAgent,
 				Choices: []Choice{retry("Collect the facts again.")},
-			}).
-			Add(probeNode()).
-			Add(PhaseSpec{
+			},
+			probeNode(),
+			{
 				Name: PhaseSKU, Title: "Compare facts and probe with the SKU", Budget: recordBudget,
 				WaitingOn: AttentionOperator, Cause: "the machine differs from its registration",
 				Choices: []Choice{
 					retry("Compare again. Use it after you corrected the registration."),
 					{DecisionForce, "Accept the machine although it does not match its SKU.", HarmWork},
 				},
-			}).
-			Add(record(PhaseReady, "Record the instance as running")),
+			},
+			record(PhaseReady, "Record the instance as running"),
+		},
 		Undo: &PhaseSpec{
 			Name: PhaseUndoAdopt, Title: "Return the machine to its provider", Budget: 5 * time.Minute,
 			WaitingOn: AttentionCompensation, Cause: "the provider's teardown hangs or is refused",

@@ -15,9 +15,10 @@ func quarantine(Options) Plan {
 		Action: ActionQuarantine, Workflow: "Quarantine", Holds: true,
 		Does: "Takes the node out of service at once. Running work continues, new work is refused.",
 		From: []NodeState{NodeActive, NodeOffline, NodeDrained}, Enter: NodeQuarantined, To: NodeQuarantined,
-		Phases: Phases{}.
-			Add(cordon).
-			Add(record(PhaseQuarantined, "Record the node as quarantined")),
+		Phases: []PhaseSpec{
+			cordon,
+			record(PhaseQuarantined, "Record the node as quarantined"),
+		},
 		Undo:    liftCordon(),
 		Cancel:  cancels(HarmNone, "Lift the cordon and restore the node's state."),
 		Outcome: "quarantined",

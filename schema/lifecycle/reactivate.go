@@ -10,10 +10,11 @@ func reactivate(Options) Plan {
 		Action: ActionReactivate, Workflow: "Reactivate", Holds: true,
 		Does: "Probes the node's health, lifts its cordon and puts it back into service.",
 		From: []NodeState{NodeRetired, NodeDrained}, To: NodeActive,
-		Phases: Phases{}.
-			Add(probe).
-			Add(uncordonNode()).
-			Add(record(PhaseActivate, "Record the node as active")),
+		Phases: []PhaseSpec{
+			probe,
+			uncordonNode(),
+			record(PhaseActivate, "Record the node as active"),
+		},
 		Cancel:  cancels(HarmNone, "Restore the node's state. Its cordon may be lifted already."),
 		Outcome: "active",
 	}

@@ -12,9 +12,8 @@ const (
 )
 
 // WorkflowReclaim is the workflow type of the reclaimer, ScheduleReclaim the id
-// of its schedule and VerbReclaim the verb of its workflow ID.
+// of its schedule and the verb of its workflow ID.
 const (
 	WorkflowReclaim = "ReclaimStaleDispatch"
 	ScheduleReclaim = "reclaim-stale-dispatch"
-	VerbReclaim     = "reclaim-stale-dispatch"
 )

@@ -28,25 +28,26 @@ func reissueEnrollment(Options) Plan {
 		Does: "Issues a new token and recovery bundle. The node's state does not change.",
 		From: []NodeState{NodeRegistered, NodeBootstrapIssued, NodeEnrolling, NodeActive,
 			NodeOffline, NodeQuarantined, NodeDrained, NodeRetired},
-		Phases: Phases{}.
-			Add(PhaseSpec{
+		Phases: []PhaseSpec{
+			{
 				Name: PhaseBundle, Title: "Wait until the recovery bundle is issued", Budget: 5 * time.Minute,
 				WaitingOn: AttentionOperator, Cause: "the admin API was interrupted before it issued the bundle",
 				Choices: []Choice{stop, waitAgain},
-			}).
-			Add(PhaseSpec{
+			},
+			{
 				Name: PhaseClaim, Title: "Wait until the agent claims the new token", Budget: trust.TokenTTL,
 				WaitingOn: AttentionAgent, Hint: apply,
 				Cause:   "the restart command was not run on the node, or the node cannot reach the node API",
 				Choices: []Choice{stop, waitAgain},
-			}).
-			Add(PhaseSpec{
+			},
+			{
 				Name: PhasePoll, Title: "Wait for the first poll with the new identity", Budget: 10 * time.Minute,
 				WaitingOn: AttentionAgent, Hint: inspect,
 				Cause:   "the agent has a certificate but cannot use it (clock, CA, network)",
 				Choices: []Choice{waitAgain, stop},
-			}).
-			Add(record(PhaseReissued, "Record the reissue as done")),
+			},
+			record(PhaseReissued, "Record the reissue as done"),
+		},
 		Cancel:            stop,
 		CancelVoidsTokens: true,
 		Outcome:           "reissued; its agent polls with the new identity",

@@ -8,10 +8,11 @@ func release(Options) Plan {
 		Action: ActionRelease, Workflow: "Release", Holds: true,
 		Does: "Ends a quarantine: probes the node, lifts its cordon and puts it back into service.",
 		From: []NodeState{NodeQuarantined}, To: NodeActive,
-		Phases: Phases{}.
-			Add(probeNode()).
-			Add(uncordonNode()).
-			Add(record(PhaseActivate, "Record the node as active")),
+		Phases: []PhaseSpec{
+			probeNode(),
+			uncordonNode(),
+			record(PhaseActivate, "Record the node as active"),
+		},
 		Cancel:  cancels(HarmNone, "Leave the node quarantined. Its cordon may be lifted already."),
 		Outcome: "active",
 	}

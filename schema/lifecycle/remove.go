@@ -16,16 +16,17 @@ func remove(Options) Plan {
 		Action: ActionRemove, Workflow: "Remove", Holds: true,
 		Does: "Tears the machine down by its ledger, revokes the identity and voids the tokens. The row is kept.",
 		From: []NodeState{NodeRetired}, Enter: NodeRemoving, To: NodeRemoved,
-		Phases: Phases{}.
-			Add(PhaseSpec{
+		Phases: []PhaseSpec{
+			{
 				Name: PhaseTeardown, Title: "Release everything in the node's ledger", Budget: 5 * time.Minute,
 				WaitingOn: AttentionProvider, Cause: "the provider's teardown hangs or is refused",
 				Choices: []Choice{
 					retry("Release again. Released entries are not released twice."),
 					{DecisionForce, "Remove the node although its provider confirmed no teardown. The ledger keeps the open entries.", HarmFinal},
 				},
-			}).
-			Add(record(PhaseRevoke, "Revoke the identity, void tokens, record the node as removed")),
+			},
+			record(PhaseRevoke, "Revoke the identity, void tokens, record the node as removed"),
+		},
 		Cancel:       cancels(HarmNone, "Leave the node retired. Entries that were released stay released."),
 		Outcome:      "removed; its identity is revoked",
 		Instance:     InstanceTerminated,

@@ -1,9 +1,6 @@
 package lifecycle
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // NodeState is the lifecycle state of a node, as written on the wire and in
 // the database. It is separate from the instance state (InstanceState) and from
@@ -35,12 +32,6 @@ func NodeStates() []NodeState {
 
 // Refusing reports whether every endpoint rejects a node in state s.
 func (s NodeState) Refusing() bool { return s == NodeRemoved }
-
-// TakesWork reports whether a node in state s accepts new workloads.
-func (s NodeState) TakesWork() bool { return s == NodeActive }
-
-// Valid reports whether s is a node state.
-func (s NodeState) Valid() bool { return slices.Contains(NodeStates(), s) }
 
 // SilentAfter is how long an active node may send no heartbeat before the
 // watchdog records it as offline.

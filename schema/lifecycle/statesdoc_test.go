@@ -66,7 +66,7 @@ func statesDoc() string {
 	b.WriteString("| action | workflow | holds | from | through | to | what it does |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, p := range lifecycle.All() {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", p.Action, workflow(p), yes(p.Holds), states(p.From, "–"),
-			states(p.Path(), ""), destination(p), p.Does)
+			states(path(p), ""), destination(p), p.Does)
 	}
 	b.WriteString("\n## Actions by state\n\n")
 	b.WriteString(matrix())
@@ -137,7 +137,7 @@ func diagram() string {
 		case m.To == "":
 		case len(m.From) == 0:
 			edge("", m.To, string(m.Action))
-		case len(m.Path()) == 0:
+		case len(path(m)) == 0:
 			for _, from := range m.From {
 				edge(from, m.To, string(m.Action))
 			}
@@ -145,13 +145,13 @@ func diagram() string {
 			// From the states outside the path to its first state, along the path,
 			// and to the end.
 			for _, from := range m.From {
-				if !slices.Contains(m.Path(), from) {
-					edge(from, m.Path()[0], string(m.Action))
+				if !slices.Contains(path(m), from) {
+					edge(from, path(m)[0], string(m.Action))
 				}
 			}
-			path := append(slices.Clone(m.Path()), m.To)
-			for i := 1; i < len(path); i++ {
-				edge(path[i-1], path[i], string(m.Action))
+			whole := append(slices.Clone(path(m)), m.To)
+			for i := 1; i < len(whole); i++ {
+				edge(whole[i-1], whole[i], string(m.Action))
 			}
 		}
 	}
@@ -216,4 +216,12 @@ func orStart(s lifecycle.NodeState) string {
 		return "[*]"
 	}
 	return string(s)
+}
+
+// path returns the states of the node from the start to the end of the action.
+func path(p lifecycle.Plan) []lifecycle.NodeState {
+	if p.Enter == "" || p.Enter == p.To {
+		return p.Through
+	}
+	return append([]lifecycle.NodeState{p.Enter}, p.Through...)
 }

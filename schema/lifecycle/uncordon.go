@@ -14,9 +14,10 @@ func uncordon(Options) Plan {
 		Action: ActionUncordon, Workflow: "Uncordon", Holds: true,
 		Does: "Lifts the cordon of a node that is in service. The node's state does not change.",
 		From: []NodeState{NodeActive, NodeOffline},
-		Phases: Phases{}.
-			Add(uncordonNode()).
-			Add(record(PhaseUncordoned, "Record the node as uncordoned")),
+		Phases: []PhaseSpec{
+			uncordonNode(),
+			record(PhaseUncordoned, "Record the node as uncordoned"),
+		},
 		Cancel:  cancels(HarmNone, "End the operation. The cordon may be lifted already."),
 		Outcome: "uncordoned; it takes new work",
 	}

@@ -202,8 +202,9 @@ func newRequest() (*ecdsa.PrivateKey, *x509.CertificateRequest, error) {
 
 // claim claims a node for an operation that remains open.
 func claim(ctx context.Context, s *store.Store, v wire.NodeView, a lifecycle.Action) (activities.Claim, error) {
-	return s.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: v.ID, Action: a,
-		WorkflowID: lifecycle.NodeWorkflowID(v.Host, v.ID), RunID: schema.NewID(), Actor: "bench", Reason: "bench", CorrelationID: schema.NewID()})
+	return s.Claim(ctx, activities.ClaimRequest{WorkflowID: lifecycle.NodeWorkflowID(v.Host, v.ID), RunID: schema.NewID(),
+		OperationInput: lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: v.ID, Action: a, Actor: "bench", Reason: "bench",
+			CorrelationID: schema.NewID()}})
 }
 
 // spec is a task of the node's operation.

@@ -65,7 +65,9 @@ type round struct {
 
 const (
 	stormSteps = 120
-	calmSteps  = 400
+	// calmTurns bounds the turns without faults. Each of three steps needs at most six
+	// turns, and more after a lease expired.
+	calmTurns = 60
 )
 
 // simulateRound runs one operation: first with faults, then without, when everything left
@@ -85,10 +87,10 @@ func (w *world) simulateRound(ctx context.Context, tb testing.TB, seed uint64) (
 	}
 	s.calm = true
 	for i := 0; !s.idle(); i++ {
-		if i == calmSteps {
+		if i == calmTurns {
 			return s, fmt.Errorf("it does not complete: %s", &s.flow)
 		}
-		if err := s.step(ctx); err != nil {
+		if err := s.turn(ctx); err != nil {
 			return s, err
 		}
 	}
@@ -139,11 +141,26 @@ func (s *round) may(d incident, n int) bool {
 	return true
 }
 
+func (s *round) acts() []func(context.Context) error {
+	return []func(context.Context) error{s.work, s.poll, s.begin, s.end, s.progress, s.progress, s.report, s.relay,
+		s.sweep, s.sweep, s.pass, s.pass, s.again, s.resume}
+}
+
 // step runs one random action.
 func (s *round) step(ctx context.Context) error {
-	acts := []func(context.Context) error{s.work, s.poll, s.begin, s.end, s.progress, s.progress, s.report, s.relay,
-		s.sweep, s.sweep, s.pass, s.pass, s.again, s.resume}
+	acts := s.acts()
 	return acts[s.r.IntN(len(acts))](ctx)
+}
+
+// turn runs every action once, in random order, so that no component starves.
+func (s *round) turn(ctx context.Context) error {
+	acts := s.acts()
+	for _, i := range s.r.Perm(len(acts)) {
+		if err := acts[i](ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pass advances the clock: mostly a little, sometimes past a lease.

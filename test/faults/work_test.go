@@ -17,6 +17,10 @@ var (
 	roundFlag  = flag.Uint64("round", 0, "run only this seed and print its trace")
 )
 
+// starved is a seed whose faults leave all three steps to the end. A random choice of
+// the actions without faults did not complete it in 400 actions.
+const starved = 577
+
 // TestSeededWork runs operations with tasks for a node while worker, API, relay and
 // Temporal crash between the steps of a dispatch and of a result, and leases expire.
 // Destructive tasks start at most once, no result is lost, and the audit contains each
@@ -47,6 +51,7 @@ func TestSeededWork(t *testing.T) {
 			}
 		})
 	}
+	seeds <- starved
 	for seed := uint64(1); seed <= uint64(*roundsFlag) && !t.Failed(); seed++ {
 		seeds <- seed
 	}

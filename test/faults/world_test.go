@@ -68,8 +68,9 @@ func (w *world) claim(ctx context.Context, nodeID string, a lifecycle.Action) er
 	if err != nil {
 		return err
 	}
-	_, err = w.store.Claim(ctx, activities.ClaimRequest{OperationID: schema.NewID(), NodeID: nodeID, Action: a,
-		WorkflowID: lifecycle.NodeWorkflowID(n.Host, nodeID), RunID: schema.NewID(), Actor: operator.Actor, CorrelationID: operator.CorrelationID})
+	_, err = w.store.Claim(ctx, activities.ClaimRequest{WorkflowID: lifecycle.NodeWorkflowID(n.Host, nodeID), RunID: schema.NewID(),
+		OperationInput: lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: nodeID, Action: a, Actor: operator.Actor,
+			CorrelationID: operator.CorrelationID}})
 	return err
 }
 

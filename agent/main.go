@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -45,12 +46,10 @@ configuration, 3 refused, 6 the node API is unreachable.
 `
 
 // Main is the whole program: it returns the exit code (schema.Exit*). Results
-// go to stdout, logs and errors to stderr.
-func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, options ...Option) int {
-	p := program{env: env, stdout: stdout, stderr: stderr, drivers: map[string]Driver{}}
-	for _, o := range options {
-		o(&p)
-	}
+// go to stdout, logs and errors to stderr. GPUAAS_WORKLOAD_DRIVER may name one of the
+// drivers, beside the agent's own.
+func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, drivers map[string]Driver) int {
+	p := program{env: env, stdout: stdout, stderr: stderr, drivers: drivers}
 	if len(args) == 0 {
 		fmt.Fprint(stderr, help)
 		return schema.ExitUsage
@@ -173,7 +172,7 @@ func (p program) enroll(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	a, err := New(c, Deps{Log: slog.New(slog.NewJSONHandler(p.stderr, nil)), Workloads: NoWorkloads()})
+	a, err := New(c, Deps{Log: slog.New(slog.NewJSONHandler(p.stderr, nil)), Workloads: workload.Unmanaged{}})
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,6 @@ func (m *Manager) start(did Action, v *Version) Outcome {
 	m.retries.Reset()
 	m.refusals.Reset()
 	m.pollBackoff = wait.Timer{}
-	m.mutedUntil.Store(0)
 	facts := []any{"serial", v.Facts.Serial, "issuer", v.Facts.Issuer,
 		"not_after", v.Facts.NotAfter, "incarnation", v.ID.Incarnation, "sequence", v.Meta.Sequence}
 	if did == ActEnroll {

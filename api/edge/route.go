@@ -52,23 +52,6 @@ func CommonKinds() []schema.Kind {
 	return []schema.Kind{schema.KindInvalidRequest, schema.KindServiceUnavailable, schema.KindInternal}
 }
 
-// Codes returns the error codes of the route, sorted.
-func (r Route) Codes() []schema.Kind {
-	return slices.Compact(slices.Sorted(slices.Values(append(CommonKinds(), r.Kinds...))))
-}
-
-// Statuses returns the status codes of the route, sorted.
-func (r Route) Statuses() []int {
-	set := map[int]bool{}
-	for _, s := range r.Success {
-		set[s] = true
-	}
-	for _, k := range r.Codes() {
-		set[k.Info().HTTP] = true
-	}
-	return slices.Sorted(maps.Keys(set))
-}
-
 // Observer records a request.
 type Observer func(route string, status int, took time.Duration)
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -28,7 +29,7 @@ func undeclared(req *http.Request, a reply) error {
 		if codes[pattern] == nil { // both listeners serve the health check
 			mux.Handle(pattern, http.NotFoundHandler())
 		}
-		codes[pattern] = r.Codes()
+		codes[pattern] = append(edge.CommonKinds(), r.Kinds...)
 	}
 	_, pattern := mux.Handler(req)
 	if pattern == "" || slices.Contains(codes[pattern], b.Error.Code) {

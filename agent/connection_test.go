@@ -235,7 +235,7 @@ func TestChangesReportedDuringPoll(t *testing.T) {
 		require.Equal(x.T, 1, x.parked())
 		before := len(x.rhythm())
 		x.agent.change()
-		<-time.After(x.agent.timing.settle)
+		<-time.After(x.agent.timing.pause)
 		require.Len(x.T, x.rhythm(), before+1)
 		require.Equal(x.T, 1, x.parked())
 		opened, open := x.lines.counts()
@@ -243,7 +243,7 @@ func TestChangesReportedDuringPoll(t *testing.T) {
 
 		for range 100 {
 			x.agent.change()
-			<-time.After(x.agent.timing.settle / 10)
+			<-time.After(x.agent.timing.pause / 10)
 		}
 		require.InDelta(x.T, before+11, len(x.rhythm()), 1)
 		<-time.After(10 * time.Minute)

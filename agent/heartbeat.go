@@ -49,7 +49,7 @@ func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Dura
 		case <-ctx.Done():
 		case <-a.changed:
 			changed = true
-			if wait.Sleep(ctx, a.timing.settle) == nil {
+			if wait.Sleep(ctx, a.timing.pause) == nil {
 				end(errChanged)
 			}
 		}

@@ -13,14 +13,14 @@ import (
 type timing struct {
 	poll     wait.Range    // backoff of failed polls
 	rest     time.Duration // longest sleep of the loop
-	settle   time.Duration // from a change of the node to the end of the open poll
+	pause    time.Duration // from a change of the node to the end of the open poll
 	identity identity.Timing
 	task     tasks.Timing
 }
 
 func defaultTiming() timing {
 	return timing{
-		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, settle: time.Second,
+		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second,
 		identity: identity.Timing{
 			PollTimeout: 55 * time.Second,
 			Retry:       wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax},

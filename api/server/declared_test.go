@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
-	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 )
@@ -29,7 +28,7 @@ func undeclared(req *http.Request, a reply) error {
 		if codes[pattern] == nil { // both listeners serve the health check
 			mux.Handle(pattern, http.NotFoundHandler())
 		}
-		codes[pattern] = append(edge.CommonKinds(), r.Kinds...)
+		codes[pattern] = append([]schema.Kind{schema.KindInvalidRequest, schema.KindServiceUnavailable, schema.KindInternal}, r.Kinds...)
 	}
 	_, pattern := mux.Handler(req)
 	if pattern == "" || slices.Contains(codes[pattern], b.Error.Code) {

@@ -44,15 +44,15 @@ func (c *Client) Poll(ctx context.Context, timeout time.Duration, poll wire.Poll
 		poll.WaitSeconds = timeout.Truncate(time.Millisecond).Seconds()
 	}
 	o := new(wire.TaskOffer)
-	res, err := c.do(ctx, call{method: http.MethodPost, path: "/tasks/wait", body: poll, repeatable: true, timeout: timeout + 20*time.Second}, o)
+	a, err := c.do(ctx, call{method: http.MethodPost, path: "/tasks/wait", body: poll, repeatable: true, timeout: timeout + 20*time.Second}, o)
 	if err != nil {
 		return p, err
 	}
-	if res.StatusCode == http.StatusOK {
+	if a.status == http.StatusOK {
 		p.Offer = o
 	}
-	p.VerifierSet, _ = trust.ParseVerifierSetRef(res.Header.Get(wire.HeaderVerifierSet)) // zero, as when there is none
-	if list := res.Header.Get(wire.HeaderCanceledTasks); list != "" {
+	p.VerifierSet, _ = trust.ParseVerifierSetRef(a.header.Get(wire.HeaderVerifierSet)) // zero, as when there is none
+	if list := a.header.Get(wire.HeaderCanceledTasks); list != "" {
 		p.CanceledTasks = strings.Split(list, ",")
 	}
 	return p, nil
@@ -76,11 +76,8 @@ func (c *Client) VerifierSets(ctx context.Context, after int64) (trust.VerifierS
 // Trust returns the current CA bundles, and the certificates of the server that
 // sent them.
 func (c *Client) Trust(ctx context.Context) (t trust.NodeTrust, chain []*x509.Certificate, err error) {
-	res, err := c.do(ctx, call{method: http.MethodGet, path: "/trust"}, &t)
-	if err == nil && res.TLS != nil {
-		chain = res.TLS.PeerCertificates
-	}
-	return t, chain, err
+	a, err := c.do(ctx, call{method: http.MethodGet, path: "/trust"}, &t)
+	return t, a.chain, err
 }
 
 // Progress extends a task's lease.

@@ -100,40 +100,50 @@ type call struct {
 	repeatable    bool          // resend a POST when an idle connection turns out to be closed
 }
 
-// do sends the call, decodes a 200 into out and returns the 200 or 204 without its
-// body.
-func (c *Client) do(ctx context.Context, r call, out any) (*http.Response, error) {
+// answer is a response of status 200 or 204 beside its body.
+type answer struct {
+	status int
+	header http.Header
+	chain  []*x509.Certificate // of the server
+}
+
+// do sends the call and decodes the body of a 200 into out.
+func (c *Client) do(ctx context.Context, r call, out any) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.timeout, 30*time.Second))
 	defer cancel()
 	req, err := c.request(ctx, r)
 	if err != nil {
-		return nil, err
+		return a, err
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.unreachable(err)
+		return a, c.unreachable(err)
 	}
 	defer res.Body.Close()
 	if sent, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		c.clock.Observe(sent)
 	}
+	a = answer{status: res.StatusCode, header: res.Header}
+	if res.TLS != nil {
+		a.chain = res.TLS.PeerCertificates
+	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {
 	case err != nil:
-		return nil, c.unreachable(err)
+		return a, c.unreachable(err)
 	case len(body) > maxAnswerBytes:
-		return nil, schema.Errorf(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
+		return a, schema.Errorf(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
 	case res.StatusCode == http.StatusNoContent:
-		return res, nil
+		return a, nil
 	case res.StatusCode != http.StatusOK:
-		return nil, refusal(res, body)
+		return a, refusal(res, body)
 	case out == nil:
-		return res, nil
+		return a, nil
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return nil, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer does not match the contract")
+		return a, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer does not match the contract")
 	}
-	return res, nil
+	return a, nil
 }
 
 func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {

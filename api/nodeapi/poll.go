@@ -114,7 +114,7 @@ func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) 
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}
-		if err := a.reauthenticate(r, p); err != nil {
+		if p.caller, err = a.authenticate(r); err != nil {
 			return err
 		}
 	}
@@ -151,13 +151,6 @@ func (a *poller) cancellations(r *http.Request, p *openPoll) ([]string, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
 	return a.cfg.Tasks.CanceledTasks(ctx, p.caller, p.request.HeldTasks)
-}
-
-// reauthenticate repeats the identity check after a wait and refreshes the
-// caller.
-func (a *poller) reauthenticate(r *http.Request, p *openPoll) (err error) {
-	p.caller, err = a.authenticate(r)
-	return err
 }
 
 // writeNoContent responds with 204: no task.

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+
 	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
@@ -43,18 +45,17 @@ type Agent struct {
 	tasks     *tasks.Runner
 	sets      *verify.SetStore
 	client    atomic.Pointer[nodeapi.Client]
-	notify    *notifier
 
 	bootID   string
 	session  string
 	started  time.Time
 	resumed  sync.Once
-	reread   atomic.Bool  // the CA bundle must be read again
-	leaving  atomic.Bool  // the agent stops and wipes its identity
-	lastLoop atomic.Int64 // unix ns of the poll loop's latest turn
-	polls    atomic.Int64 // made so far
-	changed  chan struct{}
-	schedule *heartbeatScheduler
+	reread   atomic.Bool   // the CA bundle must be read again
+	leaving  atomic.Bool   // the agent stops and wipes its identity
+	lastLoop atomic.Int64  // unix ns of the poll loop's latest turn
+	polls    atomic.Int64  // made so far
+	changed  chan struct{} // holds a value when the node changed since the last heartbeat
+	reported time.Time     // of the last heartbeat that the server has; zero if one is due
 	stop     context.CancelCauseFunc
 }
 
@@ -69,15 +70,12 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if d.PollTimeout > 0 {
 		t.identity.PollTimeout = d.PollTimeout
 	}
-	if d.Heartbeat > 0 {
-		t.heartbeat = d.Heartbeat
-	}
 	log := d.Log.With("node_id", c.NodeID)
 	a := &Agent{
 		conf: c, deps: d, log: log, now: d.Clock.Now, timing: t,
 		state: disk.StateDir{Path: c.StateDir, FS: d.FS}, started: d.Clock.Now(), changed: make(chan struct{}, 1),
-		bootID: host.BootID("/"), schedule: newHeartbeatScheduler(), notify: newNotifier(c.NotifySocket, c.WatchdogUsec),
-		stop: func(error) {},
+		bootID: host.BootID("/"),
+		stop:   func(error) {},
 	}
 	if err := a.state.Ensure("journal", "identity"); err != nil {
 		return nil, err
@@ -196,7 +194,7 @@ func (p identityPort) Confirm(ctx context.Context, present identity.Presenter) e
 		return err
 	}
 	defer api.Close()
-	return p.a.sendHeartbeat(ctx, api)
+	return api.Probe(ctx)
 }
 
 func (p identityPort) Reconnect() error { return p.a.connect() }
@@ -217,17 +215,11 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	var wg sync.WaitGroup
 	wg.Go(func() { a.workloads.Run(ctx) })
-	wg.Go(func() { a.notify.watch(ctx, &a.lastLoop) })
-	a.notify.ready()
-	// The tasks of a former process resume once there is an identity to report
-	// with.
-	err := a.work(ctx, func() {
-		a.resume(ctx)
-		a.schedule.start()
-		wg.Go(func() { a.heartbeats(ctx) })
-	})
+	wg.Go(func() { a.watchdog(ctx) })
+	notify(systemd.SdNotifyReady)
+	err := a.work(ctx)
 	a.stop(err)
-	a.notify.stopping()
+	notify(systemd.SdNotifyStopping)
 	wg.Wait()
 	a.tasks.Wait()
 	if a.leaving.Load() {
@@ -245,7 +237,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// resume resumes the tasks of a former process, once.
+// resume resumes the tasks of a former process, once there is an identity to report
+// with.
 func (a *Agent) resume(ctx context.Context) {
 	a.resumed.Do(func() { a.tasks.Resume(ctx) })
 }

@@ -65,9 +65,6 @@ type Config struct {
 
 	// EnvFile is the file that was read, "" when there was none.
 	EnvFile string
-	// NotifySocket and WatchdogUsec come from systemd.
-	NotifySocket string
-	WatchdogUsec string
 
 	trust trust.TaskTrust
 }
@@ -131,8 +128,6 @@ func configOf(vars map[string]string, file string) Config {
 		WorkloadSlice:    get("GPUAAS_WORKLOAD_SLICE", workload.DefaultSlice),
 		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", workload.DefaultLabel),
 		EnvFile:          file,
-		NotifySocket:     get("NOTIFY_SOCKET", ""),
-		WatchdogUsec:     get("WATCHDOG_USEC", ""),
 	}
 	c.WorkloadDir = get("GPUAAS_WORKLOAD_DIR", filepath.Join(c.StateDir, "workloads"))
 	return c

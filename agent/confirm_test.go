@@ -18,8 +18,8 @@ func TestLostConfirmation(t *testing.T) {
 	r := enrolled(t)
 	former := r.serial()
 	r.due()
-	r.wire.lose = func(_ int, path string) string {
-		if strings.HasSuffix(path, "/heartbeat") {
+	r.wire.lose = func(_ int, call string) string {
+		if call == "GET /tasks/wait" {
 			return "answer"
 		}
 		return ""
@@ -40,8 +40,8 @@ func TestRecoverWithPreviousToken(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.due()
-	r.wire.lose = func(_ int, path string) string {
-		if strings.HasSuffix(path, "/heartbeat") || strings.HasSuffix(path, "/wait") {
+	r.wire.lose = func(_ int, call string) string {
+		if strings.HasSuffix(call, "/wait") {
 			return "request"
 		}
 		return ""

@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
+	"github.com/gpuaas/gpuaas/agent/workload"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/agenttest"
@@ -115,7 +117,7 @@ func bubble(t *testing.T, set func(*exchange, *Deps), run func(*exchange)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		x := &exchange{API: agenttest.NewQuiet(t), lines: &switchboard{conns: make(chan net.Conn), done: make(chan struct{})}, share: 1}
-		d := Deps{Workloads: NoWorkloads()}
+		d := Deps{Workloads: workload.Unmanaged{}}
 		d.Transport = func(conf *tls.Config) http.RoundTripper {
 			carrier := nodeapi.NewTransport(conf)
 			carrier.DialContext = x.lines.dial
@@ -156,15 +158,15 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor != 1 {
 		x.T.Errorf("%s came by %s", r.URL.Path, r.Proto)
 	}
-	if strings.HasSuffix(r.URL.Path, "/heartbeat") {
-		x.beaten.Lock()
-		x.heartbeats = append(x.heartbeats, time.Now())
-		x.beaten.Unlock()
-	}
 	if strings.HasSuffix(r.URL.Path, "/wait") {
 		var poll wire.PollRequest
 		if err := json.NewDecoder(r.Body).Decode(&poll); err != nil {
 			x.T.Error(err)
+		}
+		if poll.Heartbeat != nil {
+			x.beaten.Lock()
+			x.heartbeats = append(x.heartbeats, time.Now())
+			x.beaten.Unlock()
 		}
 		poll.WaitSeconds *= x.share
 		body, _ := json.Marshal(poll)
@@ -199,47 +201,54 @@ func (x *exchange) parked() int {
 	return x.Open
 }
 
-// An idle node needs one connection, whether the server answers at once or late,
-// and ends polls at the end of their time or before.
+// An idle node needs one connection and one request for each poll, whether the server
+// answers at once or late, and ends polls at the end of their time or before.
 func TestIdleNodeUsesOneConnection(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]func(*exchange, *Deps){
-		"prompt":          func(*exchange, *Deps) {},
-		"short polls":     func(x *exchange, _ *Deps) { x.share = 0.8 },
-		"slow":            func(x *exchange, _ *Deps) { x.delay = 3 * time.Second / 2 },
-		"slow and short":  func(x *exchange, _ *Deps) { x.delay, x.share = time.Second, 0.8 },
-		"rare heartbeats": func(_ *exchange, d *Deps) { d.Heartbeat = 2 * time.Minute },
+	for name, c := range map[string]struct {
+		delay    time.Duration
+		share    float64
+		requests int // in ten minutes
+	}{
+		"prompt":         {0, 1, 11},
+		"short polls":    {0, 0.8, 14},
+		"slow":           {3 * time.Second / 2, 1, 11},
+		"slow and short": {time.Second, 0.8, 14},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, set, func(x *exchange) {
+			bubble(t, func(x *exchange, _ *Deps) { x.delay, x.share = c.delay, c.share }, func(x *exchange) {
 				<-time.After(10 * time.Minute)
 				opened, open := x.lines.counts()
 				require.Equal(x.T, []int{1, 1}, []int{opened, open})
-				if x.agent.deps.Heartbeat == 0 {
-					n := len(x.rhythm())
-					require.Greater(x.T, n, 20)
-					require.InDelta(x.T, n, x.Count("wait"), 1, "a poll for each heartbeat")
-				}
+				require.Len(x.T, x.rhythm(), c.requests, "a heartbeat with each poll")
+				require.Len(x.T, x.Seen(), c.requests)
 			})
 		})
 	}
 }
 
-// TestChangesReportedDuringPoll: a waiting poll delays neither a heartbeat that
-// reports a change nor a fallback. Their extra connection closes when it is idle.
+// A change of the node ends the open poll after a pause, and the next poll reports it.
+// Many changes end one poll a pause.
 func TestChangesReportedDuringPoll(t *testing.T) {
 	bubble(t, nil, func(x *exchange) {
 		<-time.After(45 * time.Second)
 		require.Equal(x.T, 1, x.parked())
 		before := len(x.rhythm())
 		x.agent.change()
-		require.Len(x.T, x.rhythm(), before+1, "at once")
+		<-time.After(x.agent.timing.pause)
+		require.Len(x.T, x.rhythm(), before+1)
+		require.Equal(x.T, 1, x.parked())
 		opened, open := x.lines.counts()
-		require.Equal(x.T, []int{2, 2}, []int{opened, open})
-		<-time.After(2 * time.Minute)
-		x.rhythm()
-		opened, open = x.lines.counts()
 		require.Equal(x.T, []int{2, 1}, []int{opened, open})
+
+		for range 100 {
+			x.agent.change()
+			<-time.After(x.agent.timing.pause / 10)
+		}
+		require.InDelta(x.T, before+11, len(x.rhythm()), 1)
+		<-time.After(10 * time.Minute)
+		require.InDelta(x.T, before+22, len(x.rhythm()), 2)
+		require.NotContains(x.T, x.agent.log.String(), "task wait failed")
 	})
 }
 
@@ -285,8 +294,8 @@ func TestReconnectAfterPollConnectionDies(t *testing.T) {
 	})
 }
 
-// A poll that the server never ends stops no heartbeat.
-func TestHeartbeatDuringHungPoll(t *testing.T) {
+// A server that never ends a poll receives heartbeats before the node counts as silent.
+func TestHeartbeatAfterHungPoll(t *testing.T) {
 	bubble(t, func(x *exchange, _ *Deps) {
 		x.OnWait = func(int) error {
 			<-x.lines.done
@@ -294,44 +303,30 @@ func TestHeartbeatDuringHungPoll(t *testing.T) {
 		}
 	}, func(x *exchange) {
 		<-time.After(10 * time.Minute)
-		require.Greater(x.T, len(x.rhythm()), 15)
-	})
-}
-
-// A heartbeat that is never answered stops no poll for long.
-func TestPollDuringHungHeartbeat(t *testing.T) {
-	bubble(t, func(x *exchange, _ *Deps) {
-		x.OnHeartbeat = func() error {
-			<-x.lines.done
-			return nil
+		x.beaten.Lock()
+		defer x.beaten.Unlock()
+		for i, at := range x.heartbeats[1:] {
+			require.Less(x.T, at.Sub(x.heartbeats[i]), lifecycle.SilentAfter/2)
 		}
-	}, func(x *exchange) {
-		<-time.After(10*time.Minute + heartbeatWait)
-		require.Equal(x.T, 1, x.parked())
-		polls := x.Count("wait")
-		require.LessOrEqual(x.T, polls, 2*10+1)
-		require.GreaterOrEqual(x.T, polls, 10)
+		require.GreaterOrEqual(x.T, len(x.heartbeats), 5)
 	})
 }
 
-// TestSecondHeartbeatSpread: nodes that start together do not send their heartbeats
-// together after the first one.
-func TestSecondHeartbeatSpread(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		draw  func(time.Duration) time.Duration
-		after time.Duration
-	}{
-		"earliest": {func(time.Duration) time.Duration { return 0 }, wire.HeartbeatInterval / 2},
-		"latest":   {func(most time.Duration) time.Duration { return most }, wire.HeartbeatInterval},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(_ *exchange, d *Deps) { d.Jitter = c.draw }, func(x *exchange) {
-				<-time.After(time.Minute)
-				at := x.rhythm()
-				require.Equal(x.T, c.after-heartbeatSlack, at[1].Sub(at[0]))
-				require.Equal(x.T, wire.HeartbeatInterval-heartbeatSlack, at[2].Sub(at[1]))
-			})
-		})
-	}
+// hungDriver is a workload driver that never answers.
+type hungDriver struct{ workload.Driver }
+
+func (hungDriver) List(ctx context.Context) ([]task.Workload, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A workload driver that never answers stops heartbeats, and no poll for long.
+func TestPollWithoutWorkloadDriver(t *testing.T) {
+	bubble(t, func(_ *exchange, d *Deps) { d.Workloads = hungDriver{workload.Unmanaged{}} }, func(x *exchange) {
+		<-time.After(10*time.Minute + listTimeout)
+		require.Equal(x.T, 1, x.parked())
+		require.Equal(x.T, 11, x.Count("wait"))
+		require.Empty(x.T, x.Heartbeats)
+		require.Contains(x.T, x.agent.log.String(), "cannot list the workloads")
+	})
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -28,15 +29,11 @@ type Deps struct {
 	// its GetClientCertificate for one, as a handshake does, and return that
 	// call's error as it is. Defaults to an http.Transport.
 	Transport func(*tls.Config) http.RoundTripper
-	// Jitter spreads the waits of the identity manager and of heartbeats. Defaults
-	// to a random one.
+	// Jitter spreads the waits of the identity manager. Defaults to a random one.
 	Jitter wait.Jitter
 	// PollTimeout is how long a poll asks the server to wait. Defaults to 55 s;
 	// below a second a poll does not wait.
 	PollTimeout time.Duration
-	// Heartbeat is the interval of heartbeats. Defaults to
-	// wire.HeartbeatInterval.
-	Heartbeat time.Duration
 	// Executors replace the built-in list.
 	Executors map[task.Type]tasks.Executor
 	// Wrap replaces each executor of the list, for simulators.
@@ -49,6 +46,16 @@ type Deps struct {
 
 	timing *timing // nil: defaultTiming
 }
+
+// Types of the file system, for callers that replace it.
+type (
+	// FS is the part of a file system that the agent writes through.
+	FS = disk.FS
+	// File is a file being written.
+	File = disk.File
+	// OS is the operating system's file system.
+	OS = disk.OS
+)
 
 // Clock is an agent's time.
 type Clock interface {
@@ -66,14 +73,8 @@ func (systemClock) Sleep(ctx context.Context, d time.Duration) error { return wa
 
 // defaults sets the missing dependencies.
 func (d Deps) defaults() Deps {
-	if d.Log == nil {
-		d.Log = slog.New(slog.DiscardHandler)
-	}
-	if d.FS == nil {
-		d.FS = disk.OS{}
-	}
-	if d.Clock == nil {
-		d.Clock = systemClock{}
-	}
+	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
+	d.FS = cmp.Or[disk.FS](d.FS, disk.OS{})
+	d.Clock = cmp.Or[Clock](d.Clock, systemClock{})
 	return d
 }

@@ -31,7 +31,7 @@
 //		Clock:       clock,              // jumps
 //		Transport:   wire,               // loses answers
 //		PollTimeout: time.Millisecond,   // a poll does not wait
-//		Workloads:   agent.NoWorkloads(),
+//		Workloads:   workload.Unmanaged{},
 //	})
 //	out, err := a.RunOnce(ctx)          // one pass of the identity manager, one poll
 //

@@ -92,7 +92,7 @@ func processDriver(c DriverConfig) (workload.Driver, error) {
 }
 
 // newProcessDriver makes a driver of a test's workloads beside the agent's.
-func newProcessDriver(tb testing.TB, c Config) Workloads {
+func newProcessDriver(tb testing.TB, c Config) workload.Driver {
 	tb.Helper()
 	d, err := processDriver(DriverConfig{
 		Dir: c.WorkloadDir, Cordoned: func() bool { return false }, Changed: func() {}, Log: slog.New(slog.DiscardHandler),

@@ -13,14 +13,6 @@ type Driver func(DriverConfig) (workload.Driver, error)
 // DriverConfig is what a driver depends on.
 type DriverConfig = workload.Config
 
-// Option changes the agent that Main runs.
-type Option func(*program)
-
-// WithDriver adds a workload driver, which GPUAAS_WORKLOAD_DRIVER may name.
-func WithDriver(name string, d Driver) Option {
-	return func(p *program) { p.drivers[name] = d }
-}
-
 // driverNames lists the drivers that the configuration may name.
 func (c Config) driverNames() []string {
 	return append(slices.Sorted(maps.Keys(c.Drivers)), workload.NameSystemd, workload.NameDocker, workload.NameNone)

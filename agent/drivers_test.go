@@ -23,7 +23,7 @@ func TestDriverChoice(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, fmt.Sprintf("%T", got))
 	}
-	list, err := NoWorkloads().List(t.Context())
+	list, err := workload.Unmanaged{}.List(t.Context())
 	require.NoError(t, err)
 	require.NotNil(t, list)
 }

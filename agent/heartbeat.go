@@ -2,192 +2,93 @@ package agent
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/host"
-	"github.com/gpuaas/gpuaas/agent/identity"
-	"github.com/gpuaas/gpuaas/agent/internal/apierror"
+	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-const (
-	// heartbeatSlack is how long before a heartbeat is due a poll ends, because its
-	// answer may be late.
-	heartbeatSlack = 2 * time.Second
-	// heartbeatWait limits how long a poll waits for a heartbeat. A heartbeat
-	// that takes longer continues beside the poll.
-	heartbeatWait = 3 * time.Second
-)
+// listTimeout bounds how long the workload driver may delay a poll.
+const listTimeout = 3 * time.Second
 
-// heartbeatScheduler schedules the heartbeats. One goroutine sends all of them, so that
-// they stay in order. The poll loop lets one be sent between two polls, where it needs
-// no second connection.
-type heartbeatScheduler struct {
-	turns chan chan<- struct{} // the poll loop offers one; closed when the heartbeat is done
+// errChanged means that a poll ended early because the node's workloads or its
+// cordon changed.
+var errChanged = errors.New("the node changed")
 
-	mu    sync.Mutex
-	due   time.Time // of the next one; zero before the first
-	begun time.Time // of the one under way; zero when none is
-}
-
-func newHeartbeatScheduler() *heartbeatScheduler {
-	return &heartbeatScheduler{turns: make(chan chan<- struct{})}
-}
-
-// start makes the first one due.
-func (p *heartbeatScheduler) start() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.due = time.Now()
-}
-
-// begin records the start of a heartbeat and when the next one is due.
-func (p *heartbeatScheduler) begin(next time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.begun = time.Now()
-	p.due = p.begun.Add(next)
-}
-
-func (p *heartbeatScheduler) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.begun = time.Time{}
-}
-
-// left is the time until the next heartbeat is due. ok is false
-// before the first one, and while one is under way: it may hang, and polls
-// continue.
-func (p *heartbeatScheduler) left() (left time.Duration, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return time.Until(p.due), !p.due.IsZero() && p.begun.IsZero()
-}
-
-// soon reports whether the heartbeat is sent before the next poll, because a poll
-// before it would be short.
-func (p *heartbeatScheduler) soon(t timing) bool {
-	left, ok := p.left()
-	return ok && left < min(t.heartbeat/3, t.identity.PollTimeout)
-}
-
-// hold is how long the next poll waits for a heartbeat at most.
-func (p *heartbeatScheduler) hold(t timing) time.Duration {
-	if p.soon(t) {
-		return heartbeatWait
+// change makes the next poll carry a heartbeat, and soon ends an open one.
+func (a *Agent) change() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.begun.IsZero() {
-		return 0
-	}
-	return heartbeatWait - time.Since(p.begun)
 }
 
-// heartbeats reports the node's state: between two polls when that is soon enough,
-// every 30 s at the latest, and at once when the workloads or the cordon changed. A
-// lost heartbeat is not repeated: the next one is newer. The second one comes early
-// by up to half the interval, so that nodes that started together spread out.
-func (a *Agent) heartbeats(ctx context.Context) {
-	due := time.NewTimer(0)
-	defer due.Stop()
-	every := a.timing.heartbeat
-	in := every/2 + a.deps.Jitter.UpTo(every/2)
-	for {
-		var turn chan<- struct{}
+// send sends one poll, with a heartbeat unless a later poll can carry it in time. A
+// change ends the poll with errChanged after a pause: changes come in groups, and
+// the poll often receives its answer meanwhile. After a failed poll it is unknown
+// whether the server has the heartbeat, so the next poll carries one.
+func (a *Agent) send(ctx context.Context, api *nodeapi.Client, timeout time.Duration, q wire.PollRequest) (nodeapi.PollResponse, error) {
+	select {
+	case <-a.changed:
+		a.reported = time.Time{}
+	default:
+	}
+	now := a.now()
+	if a.reported.IsZero() || now.Sub(a.reported).Abs()+timeout >= wire.HeartbeatInterval {
+		q.Heartbeat = a.heartbeat(ctx)
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	changed := false
+	var watch sync.WaitGroup
+	watch.Go(func() {
 		select {
 		case <-ctx.Done():
-			return
-		case <-due.C:
 		case <-a.changed:
-		case turn = <-a.schedule.turns:
+			changed = true
+			if wait.Sleep(ctx, a.timing.pause) == nil {
+				end(errChanged)
+			}
 		}
-		if turn == nil || a.schedule.soon(a.timing) {
-			a.schedule.begin(in)
-			a.heartbeat(ctx)
-			a.schedule.end()
-			in = every
-		}
-		if turn != nil {
-			close(turn)
-		}
-		left, _ := a.schedule.left()
-		due.Reset(left)
+	})
+	got, err := api.Poll(ctx, timeout, q)
+	end(nil)
+	watch.Wait()
+	if err != nil && errors.Is(context.Cause(ctx), errChanged) {
+		err = errChanged
 	}
-}
-
-// beforePoll waits for a heartbeat that is due soon, or in progress, before the next
-// poll.
-func (a *Agent) beforePoll(ctx context.Context) {
-	hold := a.schedule.hold(a.timing)
-	if hold <= 0 {
-		return
-	}
-	done := make(chan struct{})
-	limit := time.NewTimer(hold)
-	defer limit.Stop()
-	select {
-	case a.schedule.turns <- done:
-	case <-limit.C:
-		return
-	case <-ctx.Done():
-		return
-	}
-	select {
-	case <-done:
-	case <-limit.C:
-	case <-ctx.Done():
-	}
-}
-
-// pollTimeout is how long a poll with the version may wait: at most until the
-// identity needs attention or a heartbeat is due.
-func (a *Agent) pollTimeout(v *identity.Version) time.Duration {
-	timeout := a.identity.PollTimeout(v)
-	if left, ok := a.schedule.left(); ok {
-		timeout = min(timeout, max(left-heartbeatSlack, time.Second))
-	}
-	return timeout
-}
-
-func (a *Agent) heartbeat(ctx context.Context) {
-	if a.identity.Muted(a.now()) {
-		return
-	}
-	err := a.sendHeartbeat(ctx, a.api())
 	switch {
-	case err == nil || ctx.Err() != nil:
-	case apierror.IsRemoved(err):
-		a.stop(err)
-	default:
-		a.log.Warn("heartbeat not delivered", "err", err.Error())
+	case err != nil || changed:
+		a.reported = time.Time{}
+	case q.Heartbeat != nil:
+		a.reported = now // not the time of the answer, which may be a minute later
 	}
+	return got, err
 }
 
-// sendHeartbeat sends one heartbeat: an authenticated call that has no effect on
-// the node's work.
-func (a *Agent) sendHeartbeat(ctx context.Context, api *nodeapi.Client) error {
+// heartbeat returns the node's state. It is nil while the workload driver fails: the
+// node still receives tasks, and it counts as silent if the driver does not recover.
+func (a *Agent) heartbeat(ctx context.Context) *wire.Heartbeat {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
 	list, err := a.workloads.List(ctx)
 	if err != nil {
-		return fmt.Errorf("listing workloads: %w", err)
+		a.log.Warn("poll without a heartbeat: cannot list the workloads", "err", err.Error())
+		return nil
+	}
+	if len(list) > wire.MaxWorkloads {
+		a.log.Warn("heartbeat without the last workloads", "workloads", len(list), "reported", wire.MaxWorkloads)
+		list = list[:wire.MaxWorkloads]
 	}
 	up := host.Uptime("/")
 	if up == 0 {
 		up = int64(a.now().Sub(a.started).Seconds())
 	}
-	return api.Heartbeat(ctx, wire.HeartbeatRequest{
+	return &wire.Heartbeat{
 		AgentVersion: Version(), UptimeSeconds: up, BootID: a.bootID,
 		Cordoned: a.cordon.Cordoned(), Workloads: list, Phase: "ready", At: a.now().UTC(),
-	})
-}
-
-// change asks for a heartbeat at once; several changes make one.
-func (a *Agent) change() {
-	select {
-	case a.changed <- struct{}{}:
-	default:
 	}
 }

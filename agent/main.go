@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/version"
 )
@@ -45,28 +47,39 @@ configuration, 3 refused, 6 the node API is unreachable.
 `
 
 // Main is the whole program: it returns the exit code (schema.Exit*). Results
-// go to stdout, logs and errors to stderr.
-func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, options ...Option) int {
-	p := program{env: env, stdout: stdout, stderr: stderr, drivers: map[string]Driver{}}
-	for _, o := range options {
-		o(&p)
-	}
+// go to stdout, logs and errors to stderr. GPUAAS_WORKLOAD_DRIVER may name one of the
+// drivers, beside the agent's own.
+func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, drivers map[string]Driver) int {
+	p := program{env: env, stdout: stdout, stderr: stderr, drivers: drivers}
 	if len(args) == 0 {
 		fmt.Fprint(stderr, help)
 		return schema.ExitUsage
 	}
-	commands := map[string]func(context.Context, []string) error{
-		"run": p.run, "enroll": p.enroll, "status": p.status, "version": p.version, "--version": p.version,
+	name := args[0]
+	f := flag.NewFlagSet(name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	commands := map[string]func(context.Context) error{
+		"run": p.run, "enroll": p.enroll, "version": p.version, "--version": p.version,
+		"status": func(ctx context.Context) error { return p.status(ctx, f.Lookup("o").Value.String()) },
 	}
-	if c, ok := commands[args[0]]; ok {
-		return p.exit(c(ctx, args[1:]))
+	if name == "status" {
+		f.String("o", "table", "table or json")
 	}
-	switch args[0] {
-	case "help", "-h", "--help", "-help":
-		fmt.Fprint(stdout, help)
-		return schema.ExitDone
+	command, ok := commands[name]
+	switch {
+	case slices.Contains([]string{"help", "-h", "--help", "-help"}, name):
+		return p.exit(flag.ErrHelp)
+	case !ok:
+		return p.exit(usageError{fmt.Errorf("unknown command %q; see gpuaas-node-agent --help", name)})
 	}
-	return p.exit(usageError{fmt.Errorf("unknown command %q; see gpuaas-node-agent --help", args[0])})
+	err := f.Parse(args[1:])
+	if err == nil && f.NArg() > 0 {
+		err = fmt.Errorf("%s takes no argument %q", name, f.Arg(0))
+	}
+	if err != nil {
+		return p.exit(usageError{err})
+	}
+	return p.exit(command(ctx))
 }
 
 // Version is the version of the build, as every program of the project prints it.
@@ -111,46 +124,21 @@ func (p program) exit(err error) int {
 	return e.Kind.Info().Exit
 }
 
-// parse reads a command's flags and refuses arguments.
-func (p program) parse(name string, args []string, add func(*flag.FlagSet)) error {
-	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	f.SetOutput(io.Discard)
-	if add != nil {
-		add(f)
-	}
-	err := f.Parse(args)
-	if err == nil && f.NArg() > 0 {
-		err = fmt.Errorf("%s takes no argument %q", name, f.Arg(0))
-	}
-	if err != nil {
-		return usageError{err}
-	}
-	return nil
-}
-
-func (p program) config() (Config, error) {
+// agent makes the configured agent.
+func (p program) agent(d Deps) (*Agent, error) {
 	c, err := p.load()
 	if err == nil {
 		err = c.Validate()
 	}
 	if err != nil {
-		return c, usageError{err}
+		return nil, usageError{err}
 	}
-	return c, nil
+	d.Log = slog.New(slog.NewJSONHandler(p.stderr, nil))
+	return New(c, d)
 }
 
-func (p program) run(ctx context.Context, args []string) error {
-	if err := p.parse("run", args, nil); err != nil {
-		return err
-	}
-	c, err := p.config()
-	if err != nil {
-		return err
-	}
-	a, err := New(c, Deps{
-		Log:    slog.New(slog.NewJSONHandler(p.stderr, nil)),
-		Reload: p.load,
-	})
+func (p program) run(ctx context.Context) error {
+	a, err := p.agent(Deps{Reload: p.load})
 	if err != nil {
 		return err
 	}
@@ -160,15 +148,8 @@ func (p program) run(ctx context.Context, args []string) error {
 
 // enroll makes one pass of the identity manager; it reports a node that is already
 // enrolled.
-func (p program) enroll(ctx context.Context, args []string) error {
-	if err := p.parse("enroll", args, nil); err != nil {
-		return err
-	}
-	c, err := p.config()
-	if err != nil {
-		return err
-	}
-	a, err := New(c, Deps{Log: slog.New(slog.NewJSONHandler(p.stderr, nil)), Workloads: NoWorkloads()})
+func (p program) enroll(ctx context.Context) error {
+	a, err := p.agent(Deps{Workloads: workload.Unmanaged{}})
 	if err != nil {
 		return err
 	}
@@ -191,12 +172,7 @@ func (p program) enroll(ctx context.Context, args []string) error {
 	return err
 }
 
-func (p program) status(ctx context.Context, args []string) error {
-	var output string
-	err := p.parse("status", args, func(f *flag.FlagSet) { f.StringVar(&output, "o", "table", "table or json") })
-	if err != nil {
-		return err
-	}
+func (p program) status(ctx context.Context, output string) error {
 	c, err := p.load()
 	if err != nil {
 		return usageError{err}
@@ -216,10 +192,7 @@ func (p program) status(ctx context.Context, args []string) error {
 	return usageError{fmt.Errorf("-o %s: want table or json", output)}
 }
 
-func (p program) version(_ context.Context, args []string) error {
-	if err := p.parse("version", args, nil); err != nil {
-		return err
-	}
+func (p program) version(context.Context) error {
 	_, err := fmt.Fprintln(p.stdout, "gpuaas-node-agent", version.Read())
 	return err
 }

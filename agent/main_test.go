@@ -28,7 +28,7 @@ const reexecVar = "GPUAAS_TEST_REEXEC"
 func TestMain(m *testing.M) {
 	if os.Getenv(reexecVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, WithDriver(devworkload.Name, processDriver))
+		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]Driver{devworkload.Name: processDriver})
 		stop()
 		os.Exit(code)
 	}
@@ -48,7 +48,7 @@ func environ(c Config) []string {
 func runCommand(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = Main(t.Context(), args, env, &out, &errOut, WithDriver(devworkload.Name, processDriver))
+	code = Main(t.Context(), args, env, &out, &errOut, map[string]Driver{devworkload.Name: processDriver})
 	return code, out.String(), errOut.String()
 }
 
@@ -193,11 +193,9 @@ func TestLogLines(t *testing.T) {
 }
 
 func TestNotifySystemd(t *testing.T) {
-	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
-	socket, said := notifySocket(t)
-	c.NotifySocket, c.WatchdogUsec = socket, "30000"
+	said := notifySocket(t, "30000")
 	a := start(t, c, Deps{})
 	require.Equal(t, "READY=1", <-said)
 	require.Equal(t, "WATCHDOG=1", <-said)
@@ -211,26 +209,29 @@ func TestNotifySystemd(t *testing.T) {
 }
 
 func TestWatchdogStopsWithLoop(t *testing.T) {
-	t.Parallel()
 	f := agenttest.New(t)
 	c := configFor(f)
-	socket, said := notifySocket(t)
-	c.NotifySocket, c.WatchdogUsec = socket, "3000"
+	said := notifySocket(t, "3000")
 	a, _ := newAgent(t, c, Deps{})
 	defer a.Close()
-	require.True(t, alive(&a.lastLoop, time.Now()))
+	require.True(t, a.alive(time.Now()))
 	a.lastLoop.Store(time.Now().Add(-2 * stalledAfter).UnixNano())
-	require.False(t, alive(&a.lastLoop, time.Now()))
+	require.False(t, a.alive(time.Now()))
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	a.watchdog(ctx)
 	require.Empty(t, said)
 }
 
-// notifySocket is systemd's end of sd_notify.
-func notifySocket(t *testing.T) (path string, said chan string) {
+// notifySocket is systemd's end of sd_notify, which enables a watchdog.
+func notifySocket(t *testing.T, watchdogUsec string) (said chan string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "n") //nolint:usetesting // a socket's path must be short
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	path = filepath.Join(dir, "notify")
+	path := filepath.Join(dir, "notify")
+	t.Setenv("NOTIFY_SOCKET", path)
+	t.Setenv("WATCHDOG_USEC", watchdogUsec)
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
@@ -245,5 +246,5 @@ func notifySocket(t *testing.T) (path string, said chan string) {
 			said <- string(buf[:n])
 		}
 	}()
-	return path, said
+	return said
 }

@@ -2,10 +2,9 @@ package agent
 
 import (
 	"context"
-	"net"
-	"strconv"
-	"sync/atomic"
 	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 )
@@ -14,54 +13,27 @@ import (
 // longer notified: longer than any poll with its backoff.
 const stalledAfter = 5 * time.Minute
 
-// notifier speaks systemd's sd_notify protocol. Without a socket it does
-// nothing.
-type notifier struct {
-	socket   string
-	watchdog time.Duration // 0: none
+// notify reports the state to systemd, if it started the agent. It is best effort:
+// systemd acts when a message is missing.
+func notify(state string) {
+	_, _ = systemd.SdNotify(false, state)
 }
 
-func newNotifier(socket, watchdogUsec string) *notifier {
-	n := &notifier{socket: socket}
-	if usec, err := strconv.ParseInt(watchdogUsec, 10, 64); err == nil && usec > 0 && socket != "" {
-		n.watchdog = time.Duration(usec) * time.Microsecond
-	}
-	return n
-}
-
-// send is best effort: systemd acts when a message is missing.
-func (n *notifier) send(state string) {
-	if n.socket == "" {
+// watchdog notifies systemd's watchdog, if it is enabled, while the poll loop turns.
+func (a *Agent) watchdog(ctx context.Context) {
+	limit, err := systemd.SdWatchdogEnabled(false)
+	if err != nil || limit == 0 {
 		return
 	}
-	// net.Dial accepts an abstract socket in its @name form.
-	conn, err := (&net.Dialer{}).DialContext(context.Background(), "unixgram", n.socket)
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	conn.Write([]byte(state)) //nolint:errcheck // best effort
-}
-
-func (n *notifier) ready() { n.send("READY=1") }
-
-func (n *notifier) stopping() { n.send("STOPPING=1") }
-
-// watch notifies systemd's watchdog while the poll loop turns.
-func (n *notifier) watch(ctx context.Context, lastLoop *atomic.Int64) {
-	if n.watchdog == 0 {
-		return
-	}
-	for wait.Sleep(ctx, n.watchdog/3) == nil {
-		if alive(lastLoop, time.Now()) {
-			n.send("WATCHDOG=1")
+	for wait.Sleep(ctx, limit/3) == nil {
+		if a.alive(time.Now()) {
+			notify(systemd.SdNotifyWatchdog)
 		}
 	}
 }
 
-// alive reports whether the poll loop turned recently. Enrollment may take
-// arbitrarily long, so the agent counts as alive before the first turn.
-func alive(lastLoop *atomic.Int64, now time.Time) bool {
-	last := lastLoop.Load()
+// alive reports whether the poll loop has not begun or turned recently.
+func (a *Agent) alive(now time.Time) bool {
+	last := a.lastLoop.Load()
 	return last == 0 || now.Sub(time.Unix(0, last)) < stalledAfter
 }

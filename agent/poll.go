@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
@@ -24,48 +23,28 @@ import (
 // down, and polling without a pause would be a busy loop.
 var errEarly = errors.New("the server ended the poll early")
 
-// fullPause is how long the loop waits when the node holds as many tasks as it
-// accepts.
-const fullPause = time.Second
-
 // work keeps the identity and asks for tasks until ctx ends or the node is
 // removed. Errors are logged and waited out; the delay doubles from half a
 // second to a minute and stays there.
-func (a *Agent) work(ctx context.Context, begin func()) error {
+func (a *Agent) work(ctx context.Context) error {
 	retry := wait.Backoff{Range: a.timing.poll}
-	begin = sync.OnceFunc(begin)
 	for ctx.Err() == nil {
 		out := a.ReconcileIdentity(ctx)
 		if out.Removed {
 			return apierror.ErrRemoved
 		}
+		a.lastLoop.Store(a.now().UnixNano())
 		if !out.Ready {
-			a.lastLoop.Store(a.now().UnixNano())
 			a.deps.Clock.Sleep(ctx, min(out.Wait, a.timing.rest)) //nolint:errcheck // the loop's condition looks at ctx
 			continue
 		}
-		begin()
-		if a.tasks.Full() {
-			a.deps.Clock.Sleep(ctx, fullPause) //nolint:errcheck // the loop's condition looks at ctx
-			continue
-		}
-		a.beforePoll(ctx)
-		err := a.pollOnce(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		a.notePoll(err)
-		if a.identity.Observe(accepted(err)) {
-			logPoll(a.log, a.identity.Current(), err, 0)
-			continue
-		}
+		a.resume(ctx)
+		again, err := a.poll(ctx)
 		if err == nil {
 			retry.Reset()
-			continue
+		} else if !again {
+			a.deps.Clock.Sleep(ctx, retry.Next()) //nolint:errcheck // the loop's condition looks at ctx
 		}
-		delay := retry.Next()
-		logPoll(a.log, a.identity.Current(), err, delay)
-		a.deps.Clock.Sleep(ctx, delay) //nolint:errcheck // the loop's condition looks at ctx
 	}
 	return ctx.Err()
 }
@@ -74,33 +53,32 @@ func (a *Agent) work(ctx context.Context, begin func()) error {
 // reports the outcome to the identity manager. It must not run beside Run or itself,
 // nor before a pass of the manager was Ready.
 func (a *Agent) Poll(ctx context.Context) error {
-	err := a.pollOnce(ctx)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	a.notePoll(err)
-	if err != nil {
-		logPoll(a.log, a.identity.Current(), err, 0)
-	}
-	a.identity.Observe(accepted(err))
+	_, err := a.poll(ctx)
 	return err
 }
 
-// accepted drops the error of a poll that ended early: the server accepted its
-// identity.
-func accepted(err error) error {
+// poll is Poll. again is true if the next pass should follow at once, because the
+// identity's state changed.
+func (a *Agent) poll(ctx context.Context) (again bool, err error) {
+	err = a.pollOnce(ctx)
+	if ctx.Err() != nil || errors.Is(err, errChanged) {
+		return true, ctx.Err()
+	}
+	accepted := err
 	if errors.Is(err, errEarly) {
-		return nil
+		accepted = nil // the server accepted the identity
 	}
-	return err
+	a.notePoll(accepted)
+	if err != nil {
+		logPoll(a.log, a.identity.Current(), err)
+	}
+	return a.identity.Observe(accepted), err
 }
 
-// notePoll leaves the outcome for the status command and the watchdog.
+// notePoll leaves the outcome for the status command.
 func (a *Agent) notePoll(err error) {
-	now := a.now()
-	a.lastLoop.Store(now.UnixNano())
-	s := PollStatus{At: now.UTC(), OK: err == nil || errors.Is(err, errEarly), PID: os.Getpid(), Version: Version()}
-	if !s.OK {
+	s := PollStatus{At: a.now().UTC(), OK: err == nil, PID: os.Getpid(), Version: Version()}
+	if err != nil {
 		s.Error = text.Truncate(err.Error())
 	}
 	if err := a.state.Hint("poll.json", s); err != nil {
@@ -121,8 +99,8 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 		api = a.api()
 	}
 	q := wire.PollRequest{HeldTasks: a.journal.Held(), AgentSession: a.session, Nonce: verify.NewNonce(), PollSeq: a.polls.Add(1), VerifierSet: a.sets.Current().Doc.Version}
-	timeout, begun := a.pollTimeout(v), time.Now()
-	got, err := api.Poll(ctx, timeout, q)
+	timeout, begun := a.identity.PollTimeout(v), time.Now()
+	got, err := a.send(ctx, api, timeout, q)
 	if err != nil {
 		return err
 	}
@@ -166,15 +144,15 @@ func sessionName(bootID string, started time.Time) string {
 const maxBootID = 100
 
 // logPoll logs why a poll failed.
-func logPoll(log *slog.Logger, v *identity.Version, err error, delay time.Duration) {
+func logPoll(log *slog.Logger, v *identity.Version, err error) {
 	e := schema.AsError(err)
-	args := []any{"code", string(e.Kind), "reason", e.Reason, "err", err.Error(), "retry_in", delay.String()}
+	args := []any{"code", string(e.Kind), "reason", e.Reason, "err", err.Error()}
 	if v != nil {
 		args = append(args, "serial", v.Facts.Serial, "issuer", v.Facts.Issuer, "not_after", v.Facts.NotAfter)
 	}
 	switch {
 	case errors.Is(err, errEarly):
-		log.Info("task wait is repeated after a pause", "retry_in", delay.String())
+		log.Info("task wait is repeated after a pause")
 	case e.Kind == schema.KindInvalidNodeIdentity || e.Kind == schema.KindUnauthenticated:
 		log.Error("task wait refused, the server does not accept this identity", args...)
 	case e.Kind == schema.KindTaskRefused:

@@ -20,9 +20,8 @@ func TestRemovedNodeStops(t *testing.T) {
 	t.Parallel()
 	gone := agenttest.IdentityError(schema.ReasonNodeRemoved)
 	for name, set := range map[string]func(*agenttest.API){
-		"wait":      func(f *agenttest.API) { f.OnWait = func(int) error { return gone } },
-		"heartbeat": func(f *agenttest.API) { f.OnHeartbeat = func() error { return gone } },
-		"result":    func(f *agenttest.API) { f.OnResult = func(int, string, task.Result) error { return gone } },
+		"wait":   func(f *agenttest.API) { f.OnWait = func(int) error { return gone } },
+		"result": func(f *agenttest.API) { f.OnResult = func(int, string, task.Result) error { return gone } },
 		"progress": func(f *agenttest.API) {
 			f.Progress = func(string, task.Progress) (wire.ProgressResponse, error) {
 				return wire.ProgressResponse{}, gone
@@ -96,9 +95,7 @@ func TestPauseAfterEarlyAnswers(t *testing.T) {
 func TestHeartbeatAfterCordon(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
-	a, log := newAgent(t, configFor(f), Deps{})
-	a.timing.heartbeat = 1 << 40 // only changes
-	launch(t, a, log)
+	a := start(t, configFor(f), Deps{})
 	f.Until("the first heartbeat", func() bool { return len(f.Heartbeats) > 0 })
 	require.NotEmpty(t, f.Heartbeats[0].BootID)
 	require.Positive(t, f.Heartbeats[0].UptimeSeconds)

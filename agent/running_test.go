@@ -18,7 +18,7 @@ import (
 func quickTiming() timing {
 	quick := wait.Range{Min: time.Millisecond, Max: 20 * time.Millisecond}
 	return timing{
-		poll: quick, rest: time.Second, heartbeat: time.Second,
+		poll: quick, rest: time.Second, pause: 20 * time.Millisecond,
 		identity: identity.Timing{PollTimeout: 2 * time.Second, Retry: quick, Refused: quick, Renewal: quick, Locked: quick},
 		task:     tasks.Timing{Report: quick, Progress: 10 * time.Millisecond},
 	}

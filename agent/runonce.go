@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
-	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -53,6 +52,3 @@ func (a *Agent) Certificate() (facts trust.CertFacts, sequence int64, ok bool) {
 	}
 	return v.Facts, v.Meta.Sequence, true
 }
-
-// NoWorkloads is the driver of a node without workloads.
-func NoWorkloads() workload.Driver { return workload.Unmanaged{} }

@@ -11,16 +11,16 @@ import (
 
 // timing is every interval of the agent, so that tests can be quick.
 type timing struct {
-	poll      wait.Range    // backoff of failed polls
-	rest      time.Duration // longest sleep of the loop
-	heartbeat time.Duration
-	identity  identity.Timing
-	task      tasks.Timing
+	poll     wait.Range    // backoff of failed polls
+	rest     time.Duration // longest sleep of the loop
+	pause    time.Duration // from a change of the node to the end of the open poll
+	identity identity.Timing
+	task     tasks.Timing
 }
 
 func defaultTiming() timing {
 	return timing{
-		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, heartbeat: wire.HeartbeatInterval,
+		poll: wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax}, rest: time.Minute, pause: time.Second,
 		identity: identity.Timing{
 			PollTimeout: 55 * time.Second,
 			Retry:       wait.Range{Min: 500 * time.Millisecond, Max: wire.PollBackoffMax},

@@ -25,8 +25,8 @@ func TestTornNewestVersion(t *testing.T) {
 			r := enrolled(t)
 			first := r.serial()
 			r.due()
-			r.wire.lose = func(_ int, path string) string { // stored, but never used
-				if strings.HasSuffix(path, "/heartbeat") || strings.HasSuffix(path, "/wait") {
+			r.wire.lose = func(_ int, call string) string { // stored, but never used
+				if strings.HasSuffix(call, "/wait") {
 					return "request"
 				}
 				return ""
@@ -95,7 +95,7 @@ func TestKeepConfirmedVersion(t *testing.T) {
 	r.due()
 	for range 3 {
 		r.book.Refuse = func(path string) error {
-			if path == "heartbeat" {
+			if path == "probe" {
 				return agenttest.IdentityError(schema.ReasonSerialSuperseded)
 			}
 			return nil

@@ -62,7 +62,7 @@ type wireLog struct {
 	// lose decides about each request, by its count: "request" never arrives,
 	// "answer" is lost after the server's work, and of a "copied" one a copy
 	// arrives later, whose answer is dropped.
-	lose func(n int, path string) string
+	lose func(n int, call string) string // a call is "POST /tasks/wait"
 	n    int
 	down bool
 }
@@ -101,7 +101,7 @@ func (c carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.n++
 	lost := ""
 	if c.lose != nil {
-		lost = c.lose(c.n, r.URL.Path)
+		lost = c.lose(c.n, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/internal/v1/nodes/"+c.f.ID.NodeID))
 	}
 	if lost == "request" {
 		return nil, errLost
@@ -295,7 +295,7 @@ func (r *rig) boot() (up bool) {
 	c.EnrollmentToken = schema.NewSecret(r.envToken())
 	a, err := New(c, Deps{
 		FS: r.disk, Clock: r.local, Transport: r.wire.transport, Log: slog.New(slog.NewJSONHandler(r.log, nil)),
-		PollTimeout: time.Millisecond, Workloads: NoWorkloads(),
+		PollTimeout: time.Millisecond, Workloads: workload.Unmanaged{},
 		Reload: func() (Config, error) {
 			n := c
 			n.EnrollmentToken = schema.NewSecret(r.envToken())

@@ -35,7 +35,7 @@ const (
 	// KindTaskRefused: the agent rejected the task (signature, identity,
 	// time window, unknown type).
 	KindTaskRefused Kind = "task_refused"
-	// KindAgentSilent: the node's agent has sent no poll and no heartbeat for its
+	// KindAgentSilent: the node's agent has sent no heartbeat for its
 	// limit.
 	KindAgentSilent Kind = "agent_silent"
 	// KindUnfit: the machine failed its acceptance checks (SKU mismatch, failed

@@ -77,7 +77,6 @@ func (m *Manager) start(did Action, v *Version) Outcome {
 	m.retries.Reset()
 	m.refusals.Reset()
 	m.pollBackoff = wait.Timer{}
-	m.mutedUntil.Store(0)
 	if did == ActEnroll {
 		m.log.Info("enrollment succeeded", v.logFields()...)
 	} else {

@@ -86,7 +86,7 @@ func (m *Manager) lockedOut(err error) time.Duration {
 	return wait
 }
 
-// mute sends nothing for a while, heartbeats included.
+// mute sends nothing for a while.
 func (m *Manager) mute(s State, wait time.Duration) {
 	now := m.clock.Local()
 	if m.state != StateExpired {
@@ -94,7 +94,6 @@ func (m *Manager) mute(s State, wait time.Duration) {
 	}
 	m.pollBackoff.Set(now, wait)
 	m.retryAt.Set(now, wait)
-	m.mutedUntil.Store(now.Add(wait).UnixNano())
 }
 
 // confirmed records that the server accepted the identity in use: it is

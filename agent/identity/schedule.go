@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
@@ -15,8 +14,6 @@ type schedule struct {
 
 	retryAt     wait.Timer // the manager does not act before
 	pollBackoff wait.Timer // no request uses the identity before
-	// mutedUntil is when heartbeats resume, unix ns of the local clock.
-	mutedUntil atomic.Int64
 
 	retries, refusals, renewals, locks wait.Backoff
 }
@@ -29,13 +26,6 @@ func (s *schedule) SetTiming(t Timing, j wait.Jitter) {
 	s.refusals = wait.Backoff{Range: t.Refused, Jitter: j}
 	s.renewals = wait.Backoff{Range: t.Renewal, Jitter: j}
 	s.locks = wait.Backoff{Range: t.Locked, Jitter: j}
-}
-
-// Muted reports whether heartbeats must wait. It may be called from any
-// goroutine.
-func (s *schedule) Muted(now time.Time) bool {
-	left := time.Unix(0, s.mutedUntil.Load()).Sub(now)
-	return left > 0 && left <= s.timing.Locked.Max
 }
 
 // RetryIn returns the time until the manager acts again.

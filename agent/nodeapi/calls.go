@@ -18,8 +18,8 @@ import (
 // Certificate requests a certificate: enroll, certificates/renew or recover.
 func (c *Client) Certificate(ctx context.Context, path string, body any) (wire.EnrollResponse, error) {
 	var a wire.EnrollResponse
-	found, err := c.do(ctx, call{method: http.MethodPost, path: path, body: body, correlationID: schema.NewID()}, &a)
-	if err == nil && !found {
+	_, err := c.do(ctx, call{method: http.MethodPost, path: path, body: body, correlationID: schema.NewID()}, &a)
+	if err == nil && a.Certificate == "" {
 		err = schema.Errorf(schema.KindServiceUnavailable, "the answer holds no certificate")
 	}
 	if err == nil {
@@ -43,22 +43,25 @@ func (c *Client) Poll(ctx context.Context, timeout time.Duration, poll wire.Poll
 	if timeout >= time.Second {
 		poll.WaitSeconds = timeout.Truncate(time.Millisecond).Seconds()
 	}
-	var header http.Header
 	o := new(wire.TaskOffer)
-	found, err := c.do(ctx, call{method: http.MethodPost, path: "/tasks/wait", body: poll, repeatable: true, timeout: timeout + 20*time.Second, header: &header}, o)
+	a, err := c.do(ctx, call{method: http.MethodPost, path: "/tasks/wait", body: poll, repeatable: true, timeout: timeout + 20*time.Second}, o)
 	if err != nil {
 		return p, err
 	}
-	if found {
+	if a.status == http.StatusOK {
 		p.Offer = o
 	}
-	if name := header.Get(wire.HeaderVerifierSet); name != "" {
-		p.VerifierSet, _ = trust.ParseVerifierSetRef(name) // zero, as when there is none
-	}
-	if list := header.Get(wire.HeaderCanceledTasks); list != "" {
+	p.VerifierSet, _ = trust.ParseVerifierSetRef(a.header.Get(wire.HeaderVerifierSet)) // zero, as when there is none
+	if list := a.header.Get(wire.HeaderCanceledTasks); list != "" {
 		p.CanceledTasks = strings.Split(list, ",")
 	}
 	return p, nil
+}
+
+// Probe makes the server check the identity, and has no other effect.
+func (c *Client) Probe(ctx context.Context) error {
+	_, err := c.do(ctx, call{method: http.MethodGet, path: "/tasks/wait"}, nil)
+	return err
 }
 
 // VerifierSets returns the verifier sets above a version, oldest first.
@@ -73,8 +76,8 @@ func (c *Client) VerifierSets(ctx context.Context, after int64) (trust.VerifierS
 // Trust returns the current CA bundles, and the certificates of the server that
 // sent them.
 func (c *Client) Trust(ctx context.Context) (t trust.NodeTrust, chain []*x509.Certificate, err error) {
-	_, err = c.do(ctx, call{method: http.MethodGet, path: "/trust", chain: &chain}, &t)
-	return t, chain, err
+	a, err := c.do(ctx, call{method: http.MethodGet, path: "/trust"}, &t)
+	return t, a.chain, err
 }
 
 // Progress extends a task's lease.
@@ -93,11 +96,5 @@ func (c *Client) Result(ctx context.Context, taskID string, r task.Result, corre
 		method: http.MethodPost, path: "/tasks/" + url.PathEscape(taskID) + "/result",
 		body: r, correlationID: correlationID, signAs: trust.ResultPayloadType(taskID),
 	}, nil)
-	return err
-}
-
-// Heartbeat reports the node's state.
-func (c *Client) Heartbeat(ctx context.Context, h wire.HeartbeatRequest) error {
-	_, err := c.do(ctx, call{method: http.MethodPost, path: "/heartbeat", body: h}, nil)
 	return err
 }

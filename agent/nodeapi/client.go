@@ -95,52 +95,55 @@ type call struct {
 	query         url.Values
 	body          any
 	correlationID string
-	timeout       time.Duration        // 30 s when 0
-	header        *http.Header         // gets the answer's when not nil
-	signAs        string               // DSSE payload type; "" for a body that is not signed
-	repeatable    bool                 // resend a POST when an idle connection turns out to be closed
-	chain         *[]*x509.Certificate // gets the server's when not nil
+	timeout       time.Duration // 30 s when 0
+	signAs        string        // DSSE payload type; "" for a body that is not signed
+	repeatable    bool          // resend a POST when an idle connection turns out to be closed
 }
 
-// do sends the call and decodes a 200 into out; found is false for a 204.
-func (c *Client) do(ctx context.Context, r call, out any) (found bool, err error) {
+// answer is a response of status 200 or 204 beside its body.
+type answer struct {
+	status int
+	header http.Header
+	chain  []*x509.Certificate // of the server
+}
+
+// do sends the call and decodes the body of a 200 into out.
+func (c *Client) do(ctx context.Context, r call, out any) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.timeout, 30*time.Second))
 	defer cancel()
 	req, err := c.request(ctx, r)
 	if err != nil {
-		return false, err
+		return a, err
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return false, c.unreachable(err)
+		return a, c.unreachable(err)
 	}
 	defer res.Body.Close()
 	if sent, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		c.clock.Observe(sent)
 	}
-	if r.header != nil {
-		*r.header = res.Header
-	}
-	if r.chain != nil && res.TLS != nil {
-		*r.chain = res.TLS.PeerCertificates
+	a = answer{status: res.StatusCode, header: res.Header}
+	if res.TLS != nil {
+		a.chain = res.TLS.PeerCertificates
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {
 	case err != nil:
-		return false, c.unreachable(err)
+		return a, c.unreachable(err)
 	case len(body) > maxAnswerBytes:
-		return false, schema.Errorf(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
+		return a, schema.Errorf(schema.KindServiceUnavailable, "the node API's answer is larger than %d bytes", maxAnswerBytes)
 	case res.StatusCode == http.StatusNoContent:
-		return false, nil
+		return a, nil
 	case res.StatusCode != http.StatusOK:
-		return false, refusal(res, body)
+		return a, refusal(res, body)
 	case out == nil:
-		return true, nil
+		return a, nil
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return false, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer does not match the contract")
+		return a, schema.Wrap(schema.KindServiceUnavailable, err, "the node API's answer does not match the contract")
 	}
-	return true, nil
+	return a, nil
 }
 
 func (c *Client) request(ctx context.Context, r call) (*http.Request, error) {

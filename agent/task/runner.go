@@ -17,12 +17,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Bounds of concurrent work: changes one at a time in the order of arrival,
-// reads alongside.
-const (
-	maxReads     = 4
-	maxHeldTasks = 32
-)
+// maxReads bounds the concurrent tasks that only read. Changes run one at a time
+// beside them, in the order of arrival.
+const maxReads = 4
 
 // Causes that end a running task.
 var (
@@ -124,13 +121,6 @@ func NewRunner(c Config) *Runner {
 		c.Log.Warn("working folders of a former agent are left behind", "err", err.Error())
 	}
 	return t
-}
-
-// Full reports whether the agent holds its maximum number of tasks.
-func (t *Runner) Full() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.held) >= maxHeldTasks
 }
 
 // wakeAll makes every running task report its progress at once: a new task often

@@ -36,7 +36,8 @@ type Route struct {
 	Handle Handler
 	// Success are the status codes without an error.
 	Success []int
-	// Kinds are the route's errors in addition to CommonKinds.
+	// Kinds are the route's errors in addition to invalid_request,
+	// service_unavailable and internal, which every route may return.
 	Kinds []schema.Kind
 	// Timeout bounds the whole request. Defaults to DefaultTimeout.
 	Timeout time.Duration
@@ -45,28 +46,6 @@ type Route struct {
 	// Quiet logs successful requests at debug level, for requests that every node
 	// repeats.
 	Quiet bool
-}
-
-// CommonKinds are the errors that every route may return.
-func CommonKinds() []schema.Kind {
-	return []schema.Kind{schema.KindInvalidRequest, schema.KindServiceUnavailable, schema.KindInternal}
-}
-
-// Codes returns the error codes of the route, sorted.
-func (r Route) Codes() []schema.Kind {
-	return slices.Compact(slices.Sorted(slices.Values(append(CommonKinds(), r.Kinds...))))
-}
-
-// Statuses returns the status codes of the route, sorted.
-func (r Route) Statuses() []int {
-	set := map[int]bool{}
-	for _, s := range r.Success {
-		set[s] = true
-	}
-	for _, k := range r.Codes() {
-		set[k.Info().HTTP] = true
-	}
-	return slices.Sorted(maps.Keys(set))
 }
 
 // Observer records a request.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -40,11 +41,6 @@ type Config struct {
 	// Now is the time that certificates and tokens are checked against. Defaults
 	// to time.Now.
 	Now func() time.Time
-	// Recheck is how often an open poll queries for a task without a
-	// notification. Defaults to the longest poll, which means never: every poll
-	// starts with a query, a task's notification wakes its node's polls, and a
-	// reconnected listener wakes all polls.
-	Recheck time.Duration
 	// IssueRate is this process's issuance budget in certificates a second.
 	// Defaults to DefaultIssueRate.
 	IssueRate float64
@@ -72,7 +68,6 @@ type API struct {
 
 // New returns the node API over cfg.
 func New(cfg Config) *API {
-	cfg.Recheck = cmp.Or(cfg.Recheck, wire.MaxPollTimeout)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -111,25 +106,23 @@ func (a *API) Routes() []edge.Route {
 			Success: []int{success}, Kinds: kinds, MaxBody: wire.MaxBodyBytes, Timeout: storeTimeout}
 	}
 	tokens := []schema.Kind{identity, schema.KindUnauthenticated, schema.KindTokenConsumed, schema.KindTokenExpired, limited}
-	enroll := post("/enroll", a.enroll(), http.StatusOK, tokens...)
-	recovery := post("/recover", a.recover(), http.StatusOK, tokens...)
-	renew := post("/certificates/renew", a.renew(), http.StatusOK, identity, schema.KindTokenConsumed, limited)
+	enroll := post("/enroll", a.issueHandler(trust.IssuedByEnroll, a.enroll), http.StatusOK, tokens...)
+	recovery := post("/recover", a.issueHandler(trust.IssuedByRecover, a.recover), http.StatusOK, tokens...)
+	renew := post("/certificates/renew", a.issueHandler(trust.IssuedByRenew, a.renew), http.StatusOK, identity, schema.KindTokenConsumed, limited)
 	for _, r := range []*edge.Route{&enroll, &recovery, &renew} {
 		r.Timeout = 30 * time.Second // includes the Vault signature
 	}
 	probe := get(nodePath+"/tasks/wait", a.probe, http.StatusNoContent, identity)
 	wait := post("/tasks/wait", a.wait, http.StatusOK, identity)
 	wait.Success = []int{http.StatusOK, http.StatusNoContent}
-	wait.Timeout = wire.MaxPollTimeout + 2*storeTimeout
+	wait.Timeout, wait.Quiet = wire.MaxPollTimeout+2*storeTimeout, true
 	result := post("/tasks/{task_id}/result", a.result, http.StatusNoContent, identity, schema.KindLeaseLost, unknown)
 	result.MaxBody = wire.MaxResultBytes
-	heartbeat := post("/heartbeat", a.heartbeat, http.StatusNoContent, identity)
-	wait.Quiet, heartbeat.Quiet = true, true
 	pkg := get("/internal/v1/packages/{digest}", a.servePackage, http.StatusOK, unknown, limited)
 	pkg.Timeout = packageTimeout
 	return []edge.Route{
 		enroll, renew, recovery,
-		probe, wait, result, heartbeat,
+		probe, wait, result,
 		post("/tasks/{task_id}/progress", a.progress, http.StatusOK, identity, schema.KindLeaseLost, unknown),
 		get(nodePath+"/verifier-sets", a.verifierSets, http.StatusOK, identity),
 		get(nodePath+"/trust", a.nodeTrust, http.StatusOK, identity),

@@ -51,13 +51,15 @@ func BenchmarkParkedPoll(b *testing.B) {
 	}
 }
 
-// BenchmarkHeartbeat measures the API's own cost of a heartbeat, without network
+// BenchmarkHeartbeat measures the API's own cost of a poll with a heartbeat, without network
 // and database, as the first and as a later request of a connection.
 func BenchmarkHeartbeat(b *testing.B) {
 	s, api := newAPI(b, &fakeStore{}, func(c *nodeapi.Config) { c.Log = slog.New(slog.DiscardHandler) })
 	server, leaf := api.Server(nil), s.cert().Leaf
-	body, err := json.Marshal(wire.HeartbeatRequest{AgentVersion: "v1.2.3", BootID: schema.NewID(), Phase: "ready",
-		UptimeSeconds: 1234, Workloads: []task.Workload{}, At: time.Now()})
+	body, err := json.Marshal(pollRequest(waitFor(0), func(r *wire.PollRequest) {
+		r.Heartbeat = &wire.Heartbeat{AgentVersion: "v1.2.3", BootID: schema.NewID(), Phase: "ready",
+			UptimeSeconds: 1234, Workloads: []task.Workload{}, At: time.Now()}
+	}))
 	require.NoError(b, err)
 	for name, on := range map[string]func() context.Context{
 		"first": func() context.Context { return server.ConnContext(b.Context(), nil) },
@@ -66,7 +68,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				r := httptest.NewRequestWithContext(on(), http.MethodPost, "/internal/v1/nodes/"+s.node.NodeID+"/heartbeat", bytes.NewReader(body))
+				r := httptest.NewRequestWithContext(on(), http.MethodPost, "/internal/v1/nodes/"+s.node.NodeID+"/tasks/wait", bytes.NewReader(body))
 				r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
 				w := httptest.NewRecorder()
 				server.Handler.ServeHTTP(w, r)

@@ -2,9 +2,10 @@ package nodeapi
 
 import (
 	"hash/maphash"
-	"math/rand/v2"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Defaults of the limits.
@@ -48,56 +49,48 @@ func (p priority) String() string { return Priorities()[p] }
 // Priorities returns the names of the priorities, most urgent first.
 func Priorities() []string { return []string{"recovery", "urgent", "other"} }
 
-// share is the fraction of the burst that a priority may use. The rest is
-// reserved for more urgent ones.
-func (p priority) share() float64 { return 1 - 0.25*float64(p) }
+// reserved is the fraction of the burst that is left for more urgent priorities.
+func (p priority) reserved() float64 { return 0.25 * float64(p) }
 
-// bucket is a token bucket that counts its rejections, so that it can spread
-// their retries over the time that serving them takes. The zero bucket is full.
-type bucket struct {
-	used, owed float64
-	at         time.Time
+// bucket is a token bucket that gives each request it rejects a time of its own to
+// retry, so that requests rejected together do not return together.
+type bucket struct{ tokens, retries *rate.Limiter }
+
+func newBucket(perSecond, burst float64) *bucket {
+	return &bucket{rate.NewLimiter(rate.Limit(perSecond), int(max(1, burst))), rate.NewLimiter(rate.Limit(perSecond), 1)}
 }
 
-// take uses one token, or returns how long to wait. The wait is randomized, so
-// that requests rejected together do not retry together.
-func (b *bucket) take(now time.Time, rate, most float64) (wait time.Duration, ok bool) {
-	if past := now.Sub(b.at).Seconds() * rate; past > 0 {
-		b.used, b.owed, b.at = max(0, b.used-past), max(0, b.owed-past), now
-	}
-	if b.used+1 <= most {
-		b.used++
+// take uses one token and leaves the reserved fraction of the burst, or returns how
+// long to wait.
+func (b *bucket) take(now time.Time, reserved float64) (wait time.Duration, ok bool) {
+	if b.tokens.TokensAt(now) >= 1+reserved*float64(b.tokens.Burst()) && b.tokens.AllowN(now, 1) {
 		return 0, true
 	}
-	b.owed++
-	seconds := (b.used+1-most)/rate + rand.Float64()*b.owed/rate //nolint:gosec // load spreading needs no secret
-	return min(max(time.Second, time.Duration(seconds*float64(time.Second))), maxRetryAfter), false
+	r := b.retries.ReserveN(now, 1)
+	if wait = r.DelayFrom(now); wait > maxRetryAfter {
+		r.CancelAt(now) // the line of retries must not grow without end
+	}
+	return min(max(time.Second, wait), maxRetryAfter), false
 }
 
 // budget limits the signatures that this process requests from Vault.
 type budget struct {
-	rate    float64
+	*bucket
 	metrics Metrics
-
-	mu     sync.Mutex
-	bucket bucket
 }
 
-func newBudget(rate float64, m Metrics) *budget { return &budget{rate: rate, metrics: m} }
-
-func (b *budget) burst() float64 { return max(minBurst, b.rate) }
+func newBudget(perSecond float64, m Metrics) *budget {
+	return &budget{newBucket(perSecond, max(minBurst, perSecond)), m}
+}
 
 // take requests one issuance.
 func (b *budget) take(p priority) (wait time.Duration, ok bool) {
-	b.mu.Lock()
-	wait, ok = b.bucket.take(time.Now(), b.rate, b.burst()*p.share())
-	left := b.burst() - b.bucket.used
-	b.mu.Unlock()
-	b.metrics.Budget(p.String(), ok, left)
+	wait, ok = b.bucket.take(time.Now(), p.reserved())
+	b.metrics.Budget(p.String(), ok, b.tokens.Tokens())
 	return wait, ok
 }
 
-// limiter limits the rate of each key in a fixed amount of memory: keys are
+// limiter limits the rate of each key in a bounded amount of memory: keys are
 // hashed to cells with a seed that callers cannot predict, and keys of one cell
 // share its rate.
 type limiter struct {
@@ -105,11 +98,11 @@ type limiter struct {
 	seed        maphash.Seed
 
 	mu    sync.Mutex
-	cells []bucket
+	cells map[uint64]*bucket
 }
 
-func newLimiter(rate, burst float64) *limiter {
-	return &limiter{rate: rate, burst: burst, seed: maphash.MakeSeed(), cells: make([]bucket, cells)}
+func newLimiter(perSecond, burst float64) *limiter {
+	return &limiter{rate: perSecond, burst: burst, seed: maphash.MakeSeed(), cells: map[uint64]*bucket{}}
 }
 
 // take counts one request for the key.
@@ -117,5 +110,8 @@ func (l *limiter) take(key string) (wait time.Duration, ok bool) {
 	i := maphash.String(l.seed, key) % cells
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.cells[i].take(time.Now(), l.rate, l.burst)
+	if l.cells[i] == nil {
+		l.cells[i] = newBucket(l.rate, l.burst)
+	}
+	return l.cells[i].take(time.Now(), 0)
 }

@@ -12,7 +12,7 @@ import (
 // served then.
 func TestRetriesAreSpread(t *testing.T) {
 	const rate, burst, herd = 50.0, 50.0, 1000
-	var b bucket
+	b := newBucket(rate, burst)
 	now := time.Unix(1e9, 0)
 	at := map[time.Time]int{now: herd}
 	served, tries, longest := 0, 0, time.Duration(0)
@@ -21,7 +21,7 @@ func TestRetriesAreSpread(t *testing.T) {
 		delete(at, now)
 		for range n {
 			tries++
-			wait, ok := b.take(now, rate, burst)
+			wait, ok := b.take(now, 0)
 			if ok {
 				served++
 				longest = max(longest, now.Sub(time.Unix(1e9, 0)))
@@ -40,18 +40,18 @@ func TestRetriesAreSpread(t *testing.T) {
 }
 
 func TestBucketRefills(t *testing.T) {
-	var b bucket
+	b := newBucket(2, 4)
 	now := time.Unix(1e9, 0)
 	for range 4 {
-		_, ok := b.take(now, 2, 4)
+		_, ok := b.take(now, 0)
 		require.True(t, ok)
 	}
-	wait, ok := b.take(now, 2, 4)
+	wait, ok := b.take(now, 0)
 	assert.False(t, ok)
 	assert.GreaterOrEqual(t, wait, time.Second)
-	_, ok = b.take(now.Add(-time.Hour), 2, 4)
+	_, ok = b.take(now.Add(-time.Hour), 0)
 	assert.False(t, ok, "a clock that goes back gives nothing")
-	_, ok = b.take(now.Add(500*time.Millisecond), 2, 4)
+	_, ok = b.take(now.Add(500*time.Millisecond), 0)
 	assert.True(t, ok)
 }
 
@@ -60,5 +60,33 @@ func TestLimiterIsBounded(t *testing.T) {
 	for i := range 100_000 {
 		l.take(time.Duration(i).String())
 	}
-	assert.Len(t, l.cells, cells)
+	assert.LessOrEqual(t, len(l.cells), cells)
+}
+
+// Less urgent requests leave a part of the burst to more urgent ones.
+func TestBudgetReservesForUrgent(t *testing.T) {
+	b := newBucket(1, 8)
+	now := time.Unix(1e9, 0)
+	granted := map[priority]int{}
+	for _, p := range []priority{priorityOther, priorityUrgent, priorityRecovery} {
+		for _, ok := b.take(now, p.reserved()); ok; _, ok = b.take(now, p.reserved()) {
+			granted[p]++
+		}
+	}
+	assert.Equal(t, map[priority]int{priorityOther: 4, priorityUrgent: 2, priorityRecovery: 2}, granted)
+}
+
+// Rejections without end do not delay the retries of later requests without end.
+func TestRetriesAreBounded(t *testing.T) {
+	b := newBucket(1, 1)
+	now := time.Unix(1e9, 0)
+	for range 10_000 {
+		b.take(now, 0)
+	}
+	wait, ok := b.take(now.Add(2*maxRetryAfter), 0)
+	assert.True(t, ok)
+	assert.Zero(t, wait)
+	wait, ok = b.take(now.Add(2*maxRetryAfter), 0)
+	assert.False(t, ok)
+	assert.LessOrEqual(t, wait, 2*time.Second)
 }

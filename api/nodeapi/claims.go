@@ -24,7 +24,7 @@ type Caller struct {
 	Idle bool
 }
 
-// TokenClaim claims an enrollment token.
+// TokenClaim claims a token.
 type TokenClaim struct {
 	NodeID        string // from the path; the token's row decides
 	TokenID       string
@@ -33,7 +33,7 @@ type TokenClaim struct {
 	CorrelationID string
 	AgentVersion  string
 	RemoteAddr    string
-	// RecoveryKey is stored with the claim; nil if the node sent none.
+	// RecoveryKey is stored with the claim of an enrollment; nil if the node sent none.
 	RecoveryKey []byte
 }
 
@@ -45,17 +45,11 @@ type RenewClaim struct {
 	CorrelationID string
 }
 
-// RecoveryClaim claims a recovery token. The request's signature was verified.
+// RecoveryClaim claims a recovery token for the identity with the sequence. The
+// request's signature was verified.
 type RecoveryClaim struct {
-	NodeID        string
-	TokenID       string
-	Hash          []byte
-	SPKI          string
-	Incarnation   int64
-	Sequence      int64
-	CorrelationID string
-	AgentVersion  string
-	RemoteAddr    string
+	TokenClaim
+	Incarnation, Sequence int64
 }
 
 // RecoveryFacts are what a recovery request is verified against.

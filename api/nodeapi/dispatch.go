@@ -27,7 +27,7 @@ type Dispatch struct {
 // no grant can be signed, it leaves the queue untouched; changed is then closed
 // when it is worth another try. It makes no call to Vault.
 func (a *poller) nextDispatch(ctx context.Context, c Caller, poll wire.PollRequest) (d *Dispatch, changed <-chan struct{}, err error) {
-	if c.Idle {
+	if c.Idle || len(poll.HeldTasks) >= wire.MaxHeldTasks {
 		return nil, nil, nil
 	}
 	changed, err = a.cfg.Grants.Ready()

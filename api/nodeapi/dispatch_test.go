@@ -123,18 +123,20 @@ func TestGrant(t *testing.T) {
 // While no lease grant can be signed, polls stay open, no task is leased and
 // heartbeats are stored. Polls retry as soon as grants are available.
 func TestNoDispatchWithoutGrant(t *testing.T) {
-	var looks atomic.Int64
-	s := newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) { looks.Add(1); return offer(), nil }})
+	var looks, stored atomic.Int64
+	s := newSite(t, &fakeStore{
+		next:      func([]string) (*nodeapi.Dispatch, error) { looks.Add(1); return offer(), nil },
+		heartbeat: func(nodeapi.Caller, wire.Heartbeat) error { stored.Add(1); return nil },
+	})
 	s.trust.fail(schema.NewError(schema.KindServiceUnavailable, "no delegation"))
 	polled := s.poll(t.Context())
 	s.parked(1)
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 1 }, soon, time.Millisecond)
 	s.wakes.wake(s.node.NodeID)
 	require.Eventually(t, func() bool { return s.metric("gpuaas_tasks_withheld_total") == 2 }, soon, time.Millisecond)
-	heartbeat := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
-	assert.Equal(t, http.StatusNoContent, heartbeat.status)
-	short := receive(t, s.poll(t.Context(), waitFor(0)))
+	short := receive(t, s.poll(t.Context(), waitFor(0), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{} }))
 	assert.Equal(t, http.StatusNoContent, short.status)
+	assert.Equal(t, int64(1), stored.Load())
 	assert.Zero(t, looks.Load())
 	s.trust.fail(nil)
 	assert.Equal(t, http.StatusOK, receive(t, polled).status)

@@ -119,6 +119,7 @@ type fakeStore struct {
 	next         func(held []string) (*nodeapi.Dispatch, error)
 	nextFor      func(wire.PollRequest) (*nodeapi.Dispatch, error)
 	recordPoll   func() error
+	heartbeat    func(nodeapi.Caller, wire.Heartbeat) error
 	canceled     func(held []string) ([]string, error)
 	result       func(nodeapi.ReceivedResult) (task.Type, error)
 	progress     func(task.Progress) (wire.ProgressResponse, error)
@@ -210,9 +211,11 @@ func (f *fakeStore) Result(_ context.Context, _ nodeapi.Caller, _ string, r node
 	return task.NodeProbe, nil
 }
 
-func (f *fakeStore) Heartbeat(ctx context.Context, id trust.Identity, facts trust.CertFacts, _ wire.HeartbeatRequest) error {
-	_, err := f.Authenticate(ctx, id, facts)
-	return err
+func (f *fakeStore) Heartbeat(_ context.Context, c nodeapi.Caller, h wire.Heartbeat) error {
+	if f.heartbeat != nil {
+		return f.heartbeat(c, h)
+	}
+	return nil
 }
 
 // fakeWakes is a Notifier that counts its subscriptions.
@@ -473,7 +476,6 @@ func endpoints() []endpoint {
 		{http.MethodGet, "/tasks/wait", nil},
 		{http.MethodPost, "/tasks/" + nodeTask + "/result", task.Result{LeaseEpoch: 1, Status: task.Succeeded}},
 		{http.MethodPost, "/tasks/" + nodeTask + "/progress", task.Progress{LeaseEpoch: 1}},
-		{http.MethodPost, "/heartbeat", wire.HeartbeatRequest{}},
 		{http.MethodGet, "/verifier-sets", nil},
 		{http.MethodGet, "/trust", nil},
 		{http.MethodPost, "/certificates/renew", renewal()},

@@ -191,7 +191,7 @@ func TestStoreReceivesCertificateFacts(t *testing.T) {
 		return nodeapi.Caller{NodeID: i.NodeID}, nil
 	}})
 	cert := s.cert()
-	call(t, s.client(cert), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
+	call(t, s.client(cert), http.MethodGet, s.path("/tasks/wait"), nil)
 	assert.Equal(t, s.node, id)
 	assert.Equal(t, trust.CertFactsOf(cert.Leaf), facts)
 }
@@ -207,7 +207,7 @@ func TestOpenConnectionIsReverified(t *testing.T) {
 			reused := false
 			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 				GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
-			a, err := try(ctx, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
+			a, err := try(ctx, c, http.MethodGet, s.path("/tasks/wait"), nil)
 			require.NoError(t, err)
 			if a.status != http.StatusNoContent {
 				assert.True(t, reused, "the same connection")
@@ -243,7 +243,7 @@ func TestOpenConnectionExpiresWithItsRoot(t *testing.T) {
 		})
 		c := s.clientWith(long, h2, nil)
 		heartbeat := func() answer {
-			return call(t, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
+			return call(t, c, http.MethodGet, s.path("/tasks/wait"), nil)
 		}
 		require.Equal(t, http.StatusNoContent, heartbeat().status)
 		at(23 * time.Hour)
@@ -268,7 +268,7 @@ func TestHandshake(t *testing.T) {
 			var state tls.ConnectionState
 			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 				TLSHandshakeDone: func(cs tls.ConnectionState, _ error) { state = cs }})
-			a, err := try(ctx, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
+			a, err := try(ctx, c, http.MethodGet, s.path("/tasks/wait"), nil)
 			require.NoError(t, err)
 			assert.Equal(t, http.StatusNoContent, a.status)
 			assert.False(t, state.DidResume)
@@ -277,7 +277,7 @@ func TestHandshake(t *testing.T) {
 	})
 	t.Run("TLS 1.2", func(t *testing.T) {
 		c := s.clientWith(s.cert(), false, func(cfg *tls.Config) { cfg.MaxVersion = tls.VersionTLS12 })
-		_, err := try(t.Context(), c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
+		_, err := try(t.Context(), c, http.MethodGet, s.path("/tasks/wait"), nil)
 		assert.ErrorContains(t, err, "protocol version")
 	})
 	t.Run("acceptable CAs", func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestHandshake(t *testing.T) {
 				return cert, nil
 			}
 		})
-		call(t, c, http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{})
+		call(t, c, http.MethodGet, s.path("/tasks/wait"), nil)
 		assert.ElementsMatch(t, [][]byte{s.nodeCA.cert.RawSubject, retired.cert.RawSubject}, names,
 			"a node with a retired issuer presents its certificate and receives the reason")
 	})
@@ -317,7 +317,7 @@ func TestForwardedIdentity(t *testing.T) {
 			for _, name := range []string{"Client-Cert", "client-cert", "CLIENT_CERT", "X-Client-Cert", "X_Client_Cert", "x-client_cert",
 				"X-Forwarded-Client-Cert", "X_Forwarded_Client_Cert", "X-Forwarded-Tls-Client-Cert", "X-Forwarded-TLS-Client-Cert",
 				"x_forwarded_tls-client_cert", "X-Forwarded-Tls-Client-Cert-Info", "Ssl-Client-Cert"} {
-				for _, path := range []string{"/heartbeat", "/tasks/wait", "/enroll", "/nothing"} {
+				for _, path := range []string{"/tasks/wait", "/enroll", "/nothing"} {
 					method := http.MethodPost
 					if path == "/tasks/wait" {
 						method = http.MethodGet
@@ -329,8 +329,8 @@ func TestForwardedIdentity(t *testing.T) {
 			}
 		}
 	}
-	a := call(t, s.client(s.cert()), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
+	a := call(t, s.client(s.cert()), http.MethodGet, s.path("/tasks/wait"), nil, "Authorization", "Bearer old-wire")
 	assert.Equal(t, http.StatusNoContent, a.status, "a bearer token is ignored")
-	a = call(t, s.client(nil), http.MethodPost, s.path("/heartbeat"), wire.HeartbeatRequest{}, "Authorization", "Bearer old-wire")
+	a = call(t, s.client(nil), http.MethodGet, s.path("/tasks/wait"), nil, "Authorization", "Bearer old-wire")
 	assert.Equal(t, schema.ReasonNoCertificate, a.refusal(t).Reason, "and grants nothing")
 }

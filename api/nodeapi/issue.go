@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -25,58 +26,37 @@ type certificates struct {
 	nodes, remotes *limiter // requests of a node and of a remote address
 }
 
-// issuance is one way to obtain a certificate: enrollment, renewal or recovery.
-// Req is the request body, Claim the checked request.
-type issuance[Req, Claim any] struct {
-	method trust.IssueMethod
-	// admit rate-limits the requester and authenticates it if the method requires
-	// a certificate. It runs before the body is read.
-	admit func(http.ResponseWriter, *http.Request) (requester, error)
-	// parse checks the whole request before anything is changed.
-	parse func(*http.Request, requester, Req) (Claim, *x509.CertificateRequest, error)
+// issuance is a checked certificate request. Nothing was changed for it yet.
+type issuance struct {
+	csr      *x509.CertificateRequest
+	priority priority // in the issuance budget
 	// claim reserves the identity for the CSR's key.
-	claim func(context.Context, Claim) (ClaimResult, error)
-	// priority is the request's class in the issuance budget.
-	priority func(requester) priority
+	claim func(context.Context) (ClaimResult, error)
 }
 
-// requester is who requests a certificate; peer and caller are set if it
-// authenticated with one.
-type requester struct {
-	peer   peer
-	caller Caller
-}
-
-// issueHandler returns the handler of one way to obtain a certificate: admit,
-// parse, claim, sign, store.
-func issueHandler[Req, Claim any](a *certificates, i issuance[Req, Claim]) edge.Handler {
+// issueHandler returns the handler of one way to obtain a certificate. admit applies
+// the rate limits, authenticates the requester if the method requires a certificate,
+// and checks the request.
+func (a *certificates) issueHandler(method trust.IssueMethod, admit func(http.ResponseWriter, *http.Request) (issuance, error)) edge.Handler {
 	serve := func(w http.ResponseWriter, r *http.Request) (none wire.EnrollResponse, err error) {
-		from, err := i.admit(w, r)
-		if err != nil {
-			return none, err
-		}
-		var req Req
-		if err := edge.Decode(w, r, &req); err != nil {
-			return none, err
-		}
-		claim, csr, err := i.parse(r, from, req)
+		i, err := admit(w, r)
 		if err != nil {
 			return none, err
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 		defer cancel()
-		claimed, err := i.claim(ctx, claim)
+		claimed, err := i.claim(ctx)
 		if err != nil {
 			return none, a.refused(r, err)
 		}
-		if wait, ok := a.budget.take(i.priority(from)); !ok {
+		if wait, ok := a.budget.take(i.priority); !ok {
 			return none, rateLimited(w, wait, "budget")
 		}
-		return a.issue(r, i.method, claimed, csr)
+		return a.issue(r, method, claimed, i.csr)
 	}
 	return func(w http.ResponseWriter, r *http.Request) error {
 		response, err := serve(w, r)
-		a.cfg.Metrics.Issued(i.method, err)
+		a.cfg.Metrics.Issued(method, err)
 		if err != nil {
 			return err
 		}
@@ -126,31 +106,34 @@ func mintRecoveryToken(nodeID string, now time.Time) (text string, m trust.Minte
 }
 
 // admitAnonymous rate-limits a request without a certificate by its remote
-// address and by node. The node's limit is per address, so a client at
-// another address cannot exhaust it.
-func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request) (requester, error) {
+// address and by node, and reads its body. The node's limit is per address, so a
+// client at another address cannot exhaust it.
+func (a *certificates) admitAnonymous(w http.ResponseWriter, r *http.Request, body any) error {
 	annotatePathNode(r)
 	if err := a.limitRemote(w, r); err != nil {
-		return requester{}, err
+		return err
 	}
-	return requester{}, a.limitNode(w, r.PathValue("node_id"), remoteHost(r))
+	if err := a.limitNode(w, r.PathValue("node_id"), remoteHost(r)); err != nil {
+		return err
+	}
+	return edge.Decode(w, r, body)
 }
 
 // limitRemote bounds how often one remote address sends requests without a
 // certificate.
 func (a *certificates) limitRemote(w http.ResponseWriter, r *http.Request) error {
-	if wait, ok := a.remotes.take(remoteHost(r)); !ok {
-		a.cfg.Metrics.Limited("remote")
-		return rateLimited(w, wait, "remote")
-	}
-	return nil
+	return a.limit(w, a.remotes, remoteHost(r), "remote")
 }
 
 // limitNode bounds how often one node requests a certificate.
 func (a *certificates) limitNode(w http.ResponseWriter, nodeID, remote string) error {
-	if wait, ok := a.nodes.take(nodeID + " " + remote); !ok {
-		a.cfg.Metrics.Limited("node")
-		return rateLimited(w, wait, "node")
+	return a.limit(w, a.nodes, nodeID+" "+remote, "node")
+}
+
+func (a *certificates) limit(w http.ResponseWriter, l *limiter, key, name string) error {
+	if wait, ok := l.take(key); !ok {
+		a.cfg.Metrics.Limited(name)
+		return rateLimited(w, wait, name)
 	}
 	return nil
 }
@@ -161,6 +144,31 @@ func rateLimited(w http.ResponseWriter, wait time.Duration, limit string) error 
 	w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
 	return schema.NewError(schema.KindRateLimited, "too many certificate requests (%s limit); retry in %d s", limit, seconds).
 		WithReason("over_" + limit)
+}
+
+// remoteHost returns the remote address without its port.
+func remoteHost(r *http.Request) string {
+	if h, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		return h
+	}
+	return r.RemoteAddr
+}
+
+// parseToken checks the fields that all requests with a token share.
+func parseToken(r *http.Request, token, csrPEM, agentVersion string) (c TokenClaim, csr *x509.CertificateRequest, err error) {
+	if !schema.IsID(r.PathValue("node_id")) {
+		return c, nil, invalidRequest("bad_node_id", "the path contains no valid node id")
+	}
+	c = TokenClaim{NodeID: r.PathValue("node_id"), CorrelationID: edge.CorrelationID(r.Context()),
+		AgentVersion: agentVersion, RemoteAddr: remoteHost(r)}
+	if c.TokenID, c.Hash, err = trust.ParseToken(token); err != nil {
+		return c, nil, err
+	}
+	if csr, err = parseCertificateRequest(csrPEM, agentVersion); err != nil {
+		return c, nil, err
+	}
+	c.SPKI = spki(csr)
+	return c, csr, nil
 }
 
 // parseCertificateRequest checks the fields that all certificate requests share.

@@ -52,7 +52,8 @@ func (a *poller) probe(w http.ResponseWriter, r *http.Request) error {
 	return a.writeNoContent(w, r)
 }
 
-// admit authenticates the poll, reads its body and records it. It subscribes
+// admit authenticates the poll, reads its body and records it with its heartbeat. A
+// malformed body records nothing. It subscribes
 // before it reads the node's row, so no task or fence between the two is missed.
 // The caller must call unsubscribe, also after an error.
 func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, unsubscribe func(), err error) {
@@ -76,42 +77,44 @@ func (a *poller) admit(w http.ResponseWriter, r *http.Request) (p *openPoll, uns
 	a.cfg.Metrics.Polled(peer.facts.NotAfter.Sub(a.cfg.Now()))
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	return p, unsubscribe, a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet)
+	if err := a.cfg.Identities.RecordPoll(ctx, p.caller, p.request.VerifierSet); err != nil {
+		return nil, unsubscribe, err
+	}
+	if h := p.request.Heartbeat; h != nil {
+		if err := a.cfg.Heartbeats.Heartbeat(ctx, p.caller, *h); err != nil {
+			return nil, unsubscribe, a.refused(r, err)
+		}
+		p.request.Heartbeat = nil // an open poll keeps only what it needs
+	}
+	return p, unsubscribe, nil
 }
 
 // awaitTask tries to dispatch a task now and after every wake, until the poll's
 // time ends, the server shuts down or the caller is rejected. It uses the
 // request's own goroutine and one timer.
 func (a *poller) awaitTask(w http.ResponseWriter, r *http.Request, p *openPoll) error {
-	end := pollEnd(time.Now(), p.request.Wait())
-	timer := time.NewTimer(a.cfg.Recheck)
-	defer timer.Stop()
+	now := time.Now()
+	end := time.NewTimer(pollEnd(now, p.request.Wait()).Sub(now))
+	defer end.Stop()
 	for {
 		done, changed, err := a.tryDispatch(w, r, p)
 		if done || err != nil {
 			return err
 		}
-		rest := time.Until(end)
-		if rest <= 0 {
-			return a.writeNoContent(w, r)
-		}
-		timer.Reset(min(rest, a.cfg.Recheck))
 		p.woken = false
 		select {
 		case <-p.wake:
 			p.woken = true
 		case <-changed:
-		case <-timer.C:
-			if time.Until(end) <= 0 {
-				return a.writeNoContent(w, r) // the agent's next poll tries again
-			}
+		case <-end.C:
+			return a.writeNoContent(w, r) // the agent's next poll tries again
 		case <-a.closing:
 			w.Header().Set("Connection", "close")
 			return a.writeNoContent(w, r)
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}
-		if err := a.reauthenticate(r, p); err != nil {
+		if p.caller, err = a.authenticate(r); err != nil {
 			return err
 		}
 	}
@@ -148,13 +151,6 @@ func (a *poller) cancellations(r *http.Request, p *openPoll) ([]string, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
 	return a.cfg.Tasks.CanceledTasks(ctx, p.caller, p.request.HeldTasks)
-}
-
-// reauthenticate repeats the identity check after a wait and refreshes the
-// caller.
-func (a *poller) reauthenticate(r *http.Request, p *openPoll) (err error) {
-	p.caller, err = a.authenticate(r)
-	return err
 }
 
 // writeNoContent responds with 204: no task.

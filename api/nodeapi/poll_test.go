@@ -122,11 +122,11 @@ func TestWokenPollReturnsCancellations(t *testing.T) {
 	one, two := schema.NewID(), schema.NewID()
 	var reads atomic.Int32
 	var canceled atomic.Pointer[[]string]
-	s := newSiteWith(t, &fakeStore{canceled: func(held []string) ([]string, error) {
+	s := newSite(t, &fakeStore{canceled: func(held []string) ([]string, error) {
 		assert.Equal(t, []string{one, two}, held)
 		reads.Add(1)
 		return *canceled.Load(), nil
-	}}, func(c *nodeapi.Config) { c.Recheck = time.Millisecond })
+	}})
 	canceled.Store(&[]string{})
 	polled := s.poll(t.Context(), holding(one, two))
 	s.parked(1)
@@ -333,16 +333,80 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
-func TestInvalidHeartbeats(t *testing.T) {
-	s := newSite(t, &fakeStore{})
-	c := s.client(s.cert())
-	for reason, body := range map[string]string{
-		"malformed_body": `{"agent_version":"v1","mood":"good"}`,
-		"too_large":      `{"agent_version":"` + strings.Repeat("v", wire.MaxBodyBytes) + `"}`,
+// A heartbeat is stored before the poll waits for a task.
+func TestPollStoresHeartbeat(t *testing.T) {
+	sent := wire.Heartbeat{AgentVersion: "v1", UptimeSeconds: 77, BootID: "boot-1", Cordoned: true, Phase: "ready",
+		Workloads: []task.Workload{{Name: "a", Kind: "docker"}}, At: time.Now().UTC().Truncate(time.Second)}
+	got := make(chan wire.Heartbeat, 1)
+	s := newSite(t, &fakeStore{heartbeat: func(c nodeapi.Caller, h wire.Heartbeat) error {
+		assert.Equal(t, int64(1), c.Incarnation)
+		got <- h
+		return nil
+	}})
+	reporting := func(r *wire.PollRequest) { r.Heartbeat = &sent }
+	polled := s.poll(t.Context(), reporting)
+	assert.Equal(t, sent, receive(t, got))
+	s.parked(1)
+	require.NoError(t, s.server.Close())
+	receive(t, polled)
+}
+
+// A poll with a malformed heartbeat is refused as a whole: it records nothing and
+// leases no task.
+func TestMalformedHeartbeatRecordsNothing(t *testing.T) {
+	var calls atomic.Int64
+	s := newSite(t, &fakeStore{
+		next:       func([]string) (*nodeapi.Dispatch, error) { calls.Add(1); return offer(), nil },
+		recordPoll: func() error { calls.Add(1); return nil },
+		heartbeat:  func(nodeapi.Caller, wire.Heartbeat) error { calls.Add(1); return nil },
+	})
+	crowded := pollRequest(func(r *wire.PollRequest) {
+		r.Heartbeat = &wire.Heartbeat{Workloads: make([]task.Workload, wire.MaxWorkloads+1)}
+	})
+	start := `{"nonce":"AAAAAAAAAAAAAAAAAAAAAA","agent_session":"s","heartbeat":`
+	for _, c := range []struct {
+		reason string
+		body   any
+	}{
+		{"malformed_body", start + `{"agent_version":"v1","mood":"good"}}`},
+		{"malformed_body", start + `{"uptime_seconds":"1"}}`},
+		{"malformed_body", start + `[]}`},
+		{"bad_text", start + `{"boot_id":"a\u0000"}}`},
+		{"bad_workloads", crowded},
 	} {
-		a := call(t, c, http.MethodPost, s.path("/heartbeat"), body)
+		a := call(t, s.client(s.cert()), http.MethodPost, s.path("/tasks/wait"), c.body)
 		assert.Equal(t, http.StatusBadRequest, a.status)
-		assert.Equal(t, reason, a.refusal(t).Reason)
+		assert.Equal(t, c.reason, a.refusal(t).Reason)
 	}
-	assert.Equal(t, http.StatusOK, call(t, s.client(nil), http.MethodGet, s.base+"/api/v1/healthz", nil).status)
+	assert.Zero(t, calls.Load())
+	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context())).status, "the task is still there")
+}
+
+// A heartbeat is not stored for an identity that is refused, nor for one that is
+// fenced between its check and the heartbeat; neither poll leases a task.
+func TestFencedPollRecordsNoHeartbeat(t *testing.T) {
+	fenced := schema.NewError(schema.KindInvalidNodeIdentity, "fenced").WithReason(schema.ReasonIdentityMismatch)
+	for name, store := range map[string]*fakeStore{
+		"before": {authenticate: func(trust.Identity, trust.CertFacts) (nodeapi.Caller, error) { return nodeapi.Caller{}, fenced },
+			heartbeat: func(nodeapi.Caller, wire.Heartbeat) error { t.Error("stored"); return nil }},
+		"between": {heartbeat: func(nodeapi.Caller, wire.Heartbeat) error { return fenced }},
+	} {
+		store.next = func([]string) (*nodeapi.Dispatch, error) { t.Error("leased"); return offer(), nil }
+		s := newSite(t, store)
+		a := receive(t, s.poll(t.Context(), func(r *wire.PollRequest) { r.Heartbeat = &wire.Heartbeat{} }))
+		assert.Equal(t, http.StatusUnauthorized, a.status, name)
+		assert.Equal(t, schema.ReasonIdentityMismatch, a.refusal(t).Reason)
+		assert.InDelta(t, 1, s.metric("gpuaas_identity_refusals_total", schema.ReasonIdentityMismatch), 0)
+	}
+}
+
+// A node that holds the maximum number of tasks waits without an offer.
+func TestNoOfferToFullNode(t *testing.T) {
+	s := newSite(t, &fakeStore{next: func([]string) (*nodeapi.Dispatch, error) { return offer(), nil }})
+	full := make([]string, wire.MaxHeldTasks)
+	for i := range full {
+		full[i] = schema.NewID()
+	}
+	assert.Equal(t, http.StatusNoContent, receive(t, s.poll(t.Context(), holding(full...), waitFor(0))).status)
+	assert.Equal(t, http.StatusOK, receive(t, s.poll(t.Context(), holding(full[1:]...), waitFor(0))).status)
 }

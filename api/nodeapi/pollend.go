@@ -6,15 +6,15 @@ import (
 )
 
 // pollGrid is the grid that ends of polls are aligned to. Polls of many nodes
-// then end in a few bursts a second, each followed by heartbeats and new polls:
-// waking the process once per burst costs less CPU than once per node.
+// then end in a few bursts a second, each followed by the next polls with their
+// heartbeats: waking the process once per burst costs less CPU than once per node.
 const pollGrid = 250 * time.Millisecond
 
-// pollEnd returns when a poll that starts now ends. It ends up to a fifth early,
+// pollEnd returns when a poll that starts now ends. It ends up to a twentieth early,
 // so the polls of a fleet that reconnected at once spread out, and on pollGrid if
-// the wait is long. To measure without the grid, return end.
+// the wait is long.
 func pollEnd(now time.Time, wait time.Duration) time.Time {
-	end := now.Add(wait - time.Duration(rand.Int64N(int64(wait/5)+1))) //nolint:gosec // load spreading needs no secret
+	end := now.Add(wait - rand.N(wait/20+1)) //nolint:gosec // load spreading needs no secret
 	if wait <= 10*pollGrid {
 		return end
 	}

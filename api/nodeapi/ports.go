@@ -96,10 +96,10 @@ type Tasks interface {
 
 // Heartbeats stores what nodes report about themselves. Errors are *schema.Error.
 type Heartbeats interface {
-	// Heartbeat authenticates the caller like Identities.Authenticate and stores
-	// the heartbeat. nil means that it is durable. Concurrent heartbeats may be
-	// stored in one batch; of two from one identity the later one is kept.
-	Heartbeat(ctx context.Context, id trust.Identity, cert trust.CertFacts, h wire.HeartbeatRequest) error
+	// Heartbeat stores the state that an authenticated node reported with its poll
+	// and returns an offline node to active. KindInvalidNodeIdentity if the node
+	// has begun another incarnation than c's.
+	Heartbeat(ctx context.Context, c Caller, h wire.Heartbeat) error
 }
 
 // Notifier wakes open polls.

@@ -122,8 +122,8 @@ func TestRecover(t *testing.T) {
 		require.NoError(t, err)
 		last := claims[len(claims)-1]
 		assert.Equal(t, stored.TokenID, tokenID)
-		assert.Equal(t, nodeapi.RecoveryClaim{NodeID: s.node.NodeID, TokenID: tokenID, Hash: tokenHash, SPKI: last.SPKI, Incarnation: 3,
-			Sequence: 5, CorrelationID: "rescue-1", AgentVersion: "v1", RemoteAddr: "127.0.0.1"}, last)
+		assert.Equal(t, nodeapi.RecoveryClaim{TokenClaim: nodeapi.TokenClaim{NodeID: s.node.NodeID, TokenID: tokenID, Hash: tokenHash,
+			SPKI: last.SPKI, CorrelationID: "rescue-1", AgentVersion: "v1", RemoteAddr: "127.0.0.1"}, Incarnation: 3, Sequence: 5}, last)
 		assert.Equal(t, stored.Cert.SPKI, last.SPKI)
 		assert.NotContains(t, s.log.String(), req.Token)
 	}

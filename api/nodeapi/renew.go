@@ -2,7 +2,6 @@ package nodeapi
 
 import (
 	"context"
-	"crypto/x509"
 	"net/http"
 	"time"
 
@@ -15,42 +14,39 @@ import (
 // its renewal is urgent.
 const urgentPart = 4
 
-// renew issues an authenticated node's next certificate for a fresh key. The
-// current certificate remains valid until the first use of the new one; until
-// then the request may be repeated.
-func (a *certificates) renew() edge.Handler {
-	return issueHandler(a, issuance[wire.RenewRequest, RenewClaim]{
-		method: trust.IssuedByRenew, admit: a.admitAuthenticated, parse: parseRenew,
-		claim: func(ctx context.Context, c RenewClaim) (ClaimResult, error) {
-			return a.cfg.Identities.ClaimRenewal(ctx, c)
-		},
-		priority: func(from requester) priority { return renewalPriority(from.peer.facts, a.cfg.Now()) },
-	})
-}
-
-// admitAuthenticated authenticates a node and applies its rate limit.
-func (a *certificates) admitAuthenticated(w http.ResponseWriter, r *http.Request) (from requester, err error) {
-	if from.peer, err = a.verifyPeer(r); err != nil {
-		return from, err
+// renew admits a request for an authenticated node's next certificate for a fresh
+// key. The current certificate remains valid until the first use of the new one;
+// until then the request may be repeated.
+func (a *certificates) renew(w http.ResponseWriter, r *http.Request) (i issuance, err error) {
+	peer, err := a.verifyPeer(r)
+	if err != nil {
+		return i, err
 	}
-	if from.caller, err = a.loadCaller(r, from.peer); err != nil {
-		return from, err
+	caller, err := a.loadCaller(r, peer)
+	if err != nil {
+		return i, err
 	}
-	return from, a.limitNode(w, from.caller.NodeID, "")
-}
-
-func parseRenew(r *http.Request, from requester, req wire.RenewRequest) (c RenewClaim, csr *x509.CertificateRequest, err error) {
+	if err := a.limitNode(w, caller.NodeID, ""); err != nil {
+		return i, err
+	}
+	var req wire.RenewRequest
+	if err := edge.Decode(w, r, &req); err != nil {
+		return i, err
+	}
 	if err := checkSequence(req.Sequence); err != nil {
-		return c, nil, err
+		return i, err
 	}
-	if csr, err = parseCertificateRequest(req.CSR, req.AgentVersion); err != nil {
-		return c, nil, err
+	csr, err := parseCertificateRequest(req.CSR, req.AgentVersion)
+	if err != nil {
+		return i, err
 	}
-	if spki(csr) == from.peer.facts.SPKI {
-		return c, nil, invalidRequest("csr_key_in_use", "invalid certificate request: a renewal requires a fresh key")
+	if spki(csr) == peer.facts.SPKI {
+		return i, invalidRequest("csr_key_in_use", "invalid certificate request: a renewal requires a fresh key")
 	}
-	return RenewClaim{Caller: from.caller, SPKI: spki(csr), Sequence: req.Sequence,
-		CorrelationID: edge.CorrelationID(r.Context())}, csr, nil
+	return issuance{csr, renewalPriority(peer.facts, a.cfg.Now()), func(ctx context.Context) (ClaimResult, error) {
+		return a.cfg.Identities.ClaimRenewal(ctx, RenewClaim{Caller: caller, SPKI: spki(csr), Sequence: req.Sequence,
+			CorrelationID: edge.CorrelationID(r.Context())})
+	}}, nil
 }
 
 func renewalPriority(f trust.CertFacts, now time.Time) priority {

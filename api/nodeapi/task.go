@@ -118,23 +118,6 @@ func (a *API) heartbeatActivity(ctx context.Context, taskID string, body task.Pr
 	p.Response.Cancel, p.Response.Paused = p.Response.Cancel || state.Cancel, state.Paused
 }
 
-// heartbeat stores the agent's report about itself. The port checks the node's
-// row, for a batch of heartbeats at once.
-func (a *API) heartbeat(w http.ResponseWriter, r *http.Request) error {
-	p, err := a.verifyPeer(r)
-	if err != nil {
-		return err
-	}
-	var body wire.HeartbeatRequest
-	if err := edge.Decode(w, r, &body); err != nil {
-		return err
-	}
-	if err := a.cfg.Heartbeats.Heartbeat(r.Context(), p.id, p.facts, body); err != nil {
-		return a.refused(r, err)
-	}
-	return edge.NoContent(w)
-}
-
 func (a *API) callerAndTask(r *http.Request) (Caller, string, error) {
 	c, err := a.authenticate(r)
 	if err != nil {

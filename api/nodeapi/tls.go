@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/edge"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// pingAfter is the idle time after which an HTTP/2 connection is pinged: longer
-// than the heartbeat interval, so that a connection with heartbeats never is.
-const pingAfter = wire.HeartbeatInterval + 15*time.Second
+// pingAfter is the idle time after which an HTTP/2 connection is pinged, to detect
+// the vanished peer of an open poll.
+const pingAfter = 45 * time.Second
 
 // handshakeConfig is a handshake configuration that lists the CAs of a pool.
 type handshakeConfig struct {
@@ -61,7 +60,6 @@ func (a *API) Server(serverCertificate func(*tls.ClientHelloInfo) (*tls.Certific
 	s := edge.Server(a.cfg.Log, a.Handler())
 	s.TLSConfig = a.TLSConfig(serverCertificate)
 	s.ConnContext = withCertificateCache
-	// The ping detects the vanished peer of an open poll.
 	s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 16, SendPingTimeout: pingAfter, PingTimeout: 15 * time.Second}
 	s.RegisterOnShutdown(a.EndPolls)
 	return s

@@ -78,8 +78,8 @@ func TestRegistrationRefusals(t *testing.T) {
 func TestLifecycleRefusals(t *testing.T) {
 	r := newCluster(t).replica()
 	m := r.enrolled()
-	work := wire.HeartbeatRequest{At: time.Now(), Workloads: []task.Workload{{Name: "train", Kind: "process", Since: time.Now()}}}
-	require.Equal(t, http.StatusNoContent, r.call(r.client(m.cert), http.MethodPost, r.url(m, "/heartbeat"), work).status)
+	work := wire.Heartbeat{At: time.Now(), Workloads: []task.Workload{{Name: "train", Kind: "process", Since: time.Now()}}}
+	require.Equal(t, http.StatusNoContent, r.report(m, work).status)
 	for _, c := range []struct {
 		path, body string
 		status     int

@@ -28,7 +28,7 @@ func undeclared(req *http.Request, a reply) error {
 		if codes[pattern] == nil { // both listeners serve the health check
 			mux.Handle(pattern, http.NotFoundHandler())
 		}
-		codes[pattern] = r.Codes()
+		codes[pattern] = append([]schema.Kind{schema.KindInvalidRequest, schema.KindServiceUnavailable, schema.KindInternal}, r.Kinds...)
 	}
 	_, pattern := mux.Handler(req)
 	if pattern == "" || slices.Contains(codes[pattern], b.Error.Code) {

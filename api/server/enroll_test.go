@@ -62,7 +62,8 @@ func TestEnrollment(t *testing.T) {
 	m.cert = certificate(t, r.enroll(node.ID, wire.EnrollRequest{Token: b.EnrollmentToken, CSR: newCSR(t, key, nil), AgentVersion: "v1"}), key)
 	assert.Equal(t, lifecycle.NodeEnrolling, r.show(node.ID).State)
 	assert.Equal(t, http.StatusNoContent, r.wait(m, 0).status)
-	a = r.call(r.client(m.cert), http.MethodPost, r.url(m, "/heartbeat"), wire.HeartbeatRequest{AgentVersion: "v1", BootID: "b", At: time.Now()})
+	assert.Nil(t, r.show(node.ID).LastHeartbeatAt)
+	a = r.report(m, wire.Heartbeat{AgentVersion: "v1", BootID: "b", At: time.Now()})
 	assert.Equal(t, http.StatusNoContent, a.status, string(a.body))
 	shown := r.show("10.1.2.3")
 	require.NotNil(t, shown.Identity)
@@ -125,7 +126,7 @@ func TestLostAnswerIsRepeatable(t *testing.T) {
 	req.CSR = newCSR(t, key, nil) // a new request of the same key
 	m.cert = certificate(t, r.enroll(m.id, req), key)
 
-	a := r.call(r.client(lost), http.MethodPost, r.url(m, "/heartbeat"), wire.HeartbeatRequest{})
+	a := r.call(r.client(lost), http.MethodGet, r.url(m, "/tasks/wait"), nil)
 	assert.Equal(t, schema.ReasonSerialSuperseded, a.refusal(t).Reason, "the certificate of the lost answer was replaced")
 	a = r.enroll(m.id, wire.EnrollRequest{Token: m.bundle.EnrollmentToken, CSR: newCSR(t, newKey(t), nil)})
 	assert.Equal(t, schema.KindTokenConsumed, a.refusal(t).Code, "another key")

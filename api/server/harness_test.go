@@ -364,6 +364,14 @@ func (r *replica) wait(m machine, wait time.Duration) reply {
 	return r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/wait"), pollRequest(wait))
 }
 
+// report polls with a heartbeat and without a wait.
+func (r *replica) report(m machine, h wire.Heartbeat) reply {
+	r.tb.Helper()
+	poll := pollRequest(0)
+	poll.Heartbeat = &h
+	return r.call(r.client(m.cert), http.MethodPost, r.url(m, "/tasks/wait"), poll)
+}
+
 // pollRequest is a valid poll with a fresh nonce.
 func pollRequest(wait time.Duration) wire.PollRequest {
 	var nonce [wire.NonceBytes]byte

@@ -37,10 +37,10 @@ func TestRenewal(t *testing.T) {
 	h.take(t, a, key)
 	assert.Greater(t, h.answer.Sequence, old.Sequence)
 	assert.NotEqual(t, old.RecoveryToken, h.answer.RecoveryToken)
-	r.refusal(r.call(r.client(lost), http.MethodPost, r.url(h.machine, "/heartbeat"), wire.HeartbeatRequest{}),
+	r.refusal(r.call(r.client(lost), http.MethodGet, r.url(h.machine, "/tasks/wait"), nil),
 		schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
 	r.works(h)
-	r.refusal(r.post(&before, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
+	r.refusal(r.wait(before.machine, 0), schema.KindInvalidNodeIdentity, schema.ReasonSerialSuperseded)
 	r.works(h) // a request that was in flight does not lock the node
 	r.refusal(r.post(h, "/certificates/renew", h.renewal(t, key)), schema.KindInvalidRequest, "csr_key_in_use")
 	other := r.holder()
@@ -165,7 +165,7 @@ func TestCloneLocksBoth(t *testing.T) {
 	h.take(t, b.bare(h, "/enroll", h.enrollment(t, key)), key)
 	assert.Equal(t, int64(2), h.answer.Incarnation)
 	b.works(h)
-	a.refusal(a.post(&twin, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	a.refusal(a.wait(twin.machine, 0), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 	shown = a.show(h.id)
 	assert.Nil(t, shown.IdentityLock)
 	assert.Equal(t, lifecycle.NodeActive, shown.State)
@@ -184,8 +184,8 @@ func TestOldCertificateOfCloneLocks(t *testing.T) {
 	h.take(t, r.post(h, "/certificates/renew", h.renewal(t, key)), key)
 	r.works(h)
 	c.exec("UPDATE node_certificates SET retired_at = retired_at - interval '1 hour' WHERE slot = 'retired'")
-	r.refusal(r.post(&twin, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
-	r.refusal(r.post(h, "/heartbeat", wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	r.refusal(r.wait(twin.machine, 0), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
+	r.refusal(r.wait(h.machine, 0), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 	shown := r.show(h.id)
 	require.NotNil(t, shown.IdentityLock)
 	assert.Equal(t, "superseded_serial", shown.IdentityLock.Reason)

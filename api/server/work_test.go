@@ -159,7 +159,6 @@ func agentCalls() []agentCall {
 		{http.MethodGet, "/trust", nil},
 		{http.MethodPost, nodeTask + "/result", task.Result{Status: task.Failed}},
 		{http.MethodPost, nodeTask + "/progress", task.Progress{}},
-		{http.MethodPost, "/heartbeat", wire.HeartbeatRequest{}},
 		{http.MethodPost, "/certificates/renew", wire.RenewRequest{}},
 	}
 }

@@ -55,7 +55,6 @@ and enrolls none of them again. The agents' logs are in DIR/log.`,
 	f.String("misbehave", "", "share of nodes per kind of misbehavior")
 	f.Uint64("seed", 1, "selects the nodes that misbehave")
 	f.String("task-time", "200ms", "simulated duration of a task: 200ms or 100ms..2s")
-	f.Duration("heartbeat", 0, "heartbeat interval (default: the agent's, 30s)")
 	f.Int("workloads", 0, "simulated workloads per node")
 	f.Duration("restart-after", 2*time.Minute, "approximate time until a silent or dead agent is restarted")
 	f.Duration("flap-every", 5*time.Second, "approximate lifetime of a flapping agent")
@@ -96,7 +95,7 @@ func runFleet(c *cobra.Command, o *options, n string) error {
 
 // fleetFlags are the flags of the fleet program, which validates them.
 func fleetFlags() []string {
-	return []string{"prefix", "sku", "region", "misbehave", "seed", "task-time", "heartbeat", "workloads", "restart-after", "flap-every",
+	return []string{"prefix", "sku", "region", "misbehave", "seed", "task-time", "workloads", "restart-after", "flap-every",
 		"report-every", "log-level"}
 }
 

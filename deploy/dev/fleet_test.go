@@ -31,8 +31,8 @@ func withFleet(t *testing.T, script string) (run func(out io.Writer, args ...str
 func TestFleetPassesFlags(t *testing.T) {
 	run, dir := withFleet(t, `echo "$@"; test -n "$GPUAAS_API_TOKEN" && echo "$GPUAAS_API_URL"`)
 	var out bytes.Buffer
-	require.NoError(t, run(&out, "fleet", "7", "--misbehave", "slow=5%", "--heartbeat", "3s"))
-	require.Equal(t, "7 --state="+dir+"/fleet --log="+dir+"/log/fleet.log --misbehave=slow=5% --heartbeat=3s\n"+
+	require.NoError(t, run(&out, "fleet", "7", "--misbehave", "slow=5%", "--task-time", "3s"))
+	require.Equal(t, "7 --state="+dir+"/fleet --log="+dir+"/log/fleet.log --misbehave=slow=5% --task-time=3s\n"+
 		testRecord(t).adminURL()+"\n", out.String(), "the program applies its own defaults, and no argument is a secret")
 }
 

@@ -7,53 +7,36 @@ import (
 )
 
 // batcher combines concurrent calls into batches, so that one statement serves
-// many callers. The first caller of a batch leads it: it waits for others and
-// flushes the batch for all of them. No goroutine runs between batches.
+// many callers. The first caller of a batch leads it: it flushes the batch for all
+// of them as soon as no other flush is running. No goroutine runs between batches.
 type batcher[T any] struct {
-	// minWait is how long a leader waits at least. maxWait is the least time
-	// between two flushes, so it bounds how long a caller waits.
-	minWait, maxWait time.Duration
-	// eager makes a leader flush as soon as no other flush is running.
-	eager bool
+	// maxWait bounds how long a leader waits for the flush before its own.
+	maxWait time.Duration
 	// maxSize bounds a batch.
 	maxSize int
 	// flush handles a batch: it sets the outcome of each item or returns an error
 	// for all.
 	flush func(context.Context, []*T) error
 
-	mu      sync.Mutex
-	open    *batch[T] // accepts items; nil if there is none
-	last    *batch[T] // flushed most recently
-	flushed time.Time // when last was closed
+	mu   sync.Mutex
+	open *batch[T] // accepts items; nil if there is none
+	last *batch[T] // flushed most recently
 }
 
 // batch is the set of items of one flush.
 type batch[T any] struct {
 	items    []*T          // in order of arrival
-	previous *batch[T]     // flushed before this one
+	previous *batch[T]     // flushed before this one; nil if there is none
 	full     chan struct{} // closed when maxSize is reached
 	done     chan struct{} // closed when err and the items' outcomes are set
 	err      error
 }
 
-// isDone reports whether the batch was flushed. A nil batch is done.
-func (b *batch[T]) isDone() bool {
-	if b == nil {
-		return true
-	}
-	select {
-	case <-b.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // Do adds an item to a batch and returns after the batch was flushed.
 func (b *batcher[T]) Do(ctx context.Context, item *T) error {
-	joined, wait, leads := b.join(item)
+	joined, leads := b.join(item)
 	if leads {
-		b.lead(ctx, joined, wait)
+		b.lead(ctx, joined)
 		return joined.err
 	}
 	select {
@@ -64,29 +47,27 @@ func (b *batcher[T]) Do(ctx context.Context, item *T) error {
 	}
 }
 
-// join adds the item to the open batch, or opens one that the caller leads after
-// the wait.
-func (b *batcher[T]) join(item *T) (joined *batch[T], wait time.Duration, leads bool) {
+// join adds the item to the open batch, or opens one that the caller leads.
+func (b *batcher[T]) join(item *T) (joined *batch[T], leads bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if leads = b.open == nil; leads {
 		b.open = &batch[T]{previous: b.last, full: make(chan struct{}), done: make(chan struct{})}
-		wait = max(b.minWait, b.maxWait-time.Since(b.flushed))
 	}
 	joined = b.open
 	if joined.items = append(joined.items, item); len(joined.items) == b.maxSize {
 		close(joined.full)
 		b.open = nil
 	}
-	return joined, wait, leads
+	return joined, leads
 }
 
-// lead flushes the batch after the wait. The flush keeps the leader's deadline
-// but not its cancellation: another caller's disconnect must not fail the batch.
-func (b *batcher[T]) lead(ctx context.Context, led *batch[T], wait time.Duration) {
+// lead flushes the batch. The flush keeps the leader's deadline but not its
+// cancellation: another caller's disconnect must not fail the batch.
+func (b *batcher[T]) lead(ctx context.Context, led *batch[T]) {
 	defer close(led.done)
-	if wait > 0 {
-		b.await(led, wait)
+	if led.previous != nil {
+		b.await(led)
 	}
 	own := context.WithoutCancel(ctx)
 	if end, ok := ctx.Deadline(); ok {
@@ -97,22 +78,15 @@ func (b *batcher[T]) lead(ctx context.Context, led *batch[T], wait time.Duration
 	led.err = b.flush(own, b.shut(led))
 }
 
-// await returns when the batch is full, the wait is over or, if eager, no flush
-// is running.
-func (b *batcher[T]) await(led *batch[T], wait time.Duration) {
-	var idle <-chan struct{}
-	if b.eager {
-		if led.previous.isDone() {
-			return
-		}
-		idle = led.previous.done
-	}
-	timer := time.NewTimer(wait)
+// await returns when the previous batch is flushed, this one is full or maxWait has
+// passed.
+func (b *batcher[T]) await(led *batch[T]) {
+	timer := time.NewTimer(b.maxWait)
 	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-led.previous.done:
 	case <-led.full:
-	case <-idle:
+	case <-timer.C:
 	}
 }
 
@@ -123,6 +97,6 @@ func (b *batcher[T]) shut(led *batch[T]) []*T {
 	if b.open == led {
 		b.open = nil
 	}
-	b.last, b.flushed, led.previous = led, time.Now(), nil
+	b.last, led.previous = led, nil
 	return led.items
 }

@@ -13,16 +13,16 @@ import (
 
 // batches records the sizes of the batches that a batcher flushes.
 type batches struct {
-	*batcher[heartbeat]
+	*batcher[identityLookup]
 	mu    sync.Mutex
 	sizes []int
 	err   error
 	takes time.Duration
 }
 
-func newBatches(b *batcher[heartbeat]) *batches {
-	r := &batches{batcher: b}
-	b.flush = func(ctx context.Context, items []*heartbeat) error {
+func newBatches() *batches {
+	r := &batches{batcher: newIdentityLookups(nil)}
+	r.flush = func(ctx context.Context, items []*identityLookup) error {
 		r.mu.Lock()
 		r.sizes = append(r.sizes, len(items))
 		r.mu.Unlock()
@@ -32,7 +32,7 @@ func newBatches(b *batcher[heartbeat]) *batches {
 	return r
 }
 
-func (b *batches) doOne(ctx context.Context) error { return b.Do(ctx, &heartbeat{}) }
+func (b *batches) doOne(ctx context.Context) error { return b.Do(ctx, &identityLookup{}) }
 
 // doAll adds n items at once and requires that all succeed.
 func (b *batches) doAll(t *testing.T, n int) {
@@ -44,48 +44,36 @@ func (b *batches) doAll(t *testing.T, n int) {
 	group.Wait()
 }
 
-func TestBatcherCollectsHeartbeats(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBatches(newHeartbeats(nil))
-		start := time.Now()
-		b.doAll(t, 3)
-		require.Equal(t, start.Add(heartbeatMinWait), time.Now(), "concurrent items share the minimal wait")
-		var group sync.WaitGroup
-		for i := range 10 {
-			group.Go(func() {
-				<-time.After(time.Duration(i) * 10 * time.Millisecond)
-				require.NoError(t, b.doOne(t.Context()))
-			})
-		}
-		group.Wait()
-		require.Equal(t, start.Add(heartbeatMinWait+heartbeatMaxWait), time.Now())
-		require.Equal(t, []int{3, 10}, b.sizes)
-		<-time.After(heartbeatMaxWait)
-		b.doAll(t, 1)
-		require.Equal(t, start.Add(2*(heartbeatMinWait+heartbeatMaxWait)), time.Now())
-	})
+// occupy starts a flush that takes d and returns a function that waits for it.
+func (b *batches) occupy(t *testing.T, d time.Duration) (wait func()) {
+	t.Helper()
+	var group sync.WaitGroup
+	b.takes = d
+	group.Go(func() { require.ErrorIs(t, b.doOne(t.Context()), b.err) })
+	synctest.Wait()
+	b.takes = 0
+	return group.Wait
 }
 
 func TestBatcherFlushesFullBatchAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBatches(newHeartbeats(nil))
+		b := newBatches()
+		wait := b.occupy(t, time.Hour)
 		start := time.Now()
-		b.doAll(t, maxHeartbeats)
+		b.doAll(t, maxLookups)
 		require.Equal(t, start, time.Now())
-		b.doAll(t, 1)
-		require.Equal(t, []int{maxHeartbeats, 1}, b.sizes)
+		require.Equal(t, []int{1, maxLookups}, b.sizes)
+		wait()
 	})
 }
 
-// An eager batcher flushes at once when idle, collects while a flush runs, and
-// waits for a slow flush no longer than maxWait.
-func TestEagerBatcher(t *testing.T) {
+// A batcher flushes at once when idle, collects while a flush runs, and waits for a
+// slow flush no longer than maxWait.
+func TestBatcherCollectsDuringFlush(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rules := newIdentityLookups(nil)
-		b := newBatches(&batcher[heartbeat]{minWait: rules.minWait, maxWait: rules.maxWait, eager: rules.eager, maxSize: rules.maxSize})
+		b := newBatches()
 		b.takes = 5 * time.Millisecond
 		start := time.Now()
 		var group sync.WaitGroup
@@ -99,14 +87,11 @@ func TestEagerBatcher(t *testing.T) {
 		b.doAll(t, 1)
 		require.Equal(t, start.Add(3*b.takes), time.Now(), "no flush is running: no wait")
 
-		b.takes = time.Hour
-		group.Go(func() { require.NoError(t, b.doOne(t.Context())) })
-		synctest.Wait()
+		wait := b.occupy(t, time.Hour)
 		start = time.Now()
-		b.takes = 0
 		b.doAll(t, 1)
 		require.Equal(t, start.Add(lookupMaxWait), time.Now())
-		group.Wait()
+		wait()
 	})
 }
 
@@ -114,7 +99,8 @@ func TestEagerBatcher(t *testing.T) {
 func TestBatcherSurvivesCanceledCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBatches(newHeartbeats(nil))
+		b := newBatches()
+		wait := b.occupy(t, time.Millisecond)
 		leading, leave := context.WithCancel(t.Context())
 		following, follow := context.WithCancel(t.Context())
 		errs := make([]error, 3)
@@ -126,21 +112,24 @@ func TestBatcherSurvivesCanceledCallers(t *testing.T) {
 		leave()
 		follow()
 		group.Wait()
+		wait()
 		require.Equal(t, []error{nil, context.Canceled, nil}, errs)
-		require.Equal(t, []int{3}, b.sizes)
+		require.Equal(t, []int{1, 3}, b.sizes)
 	})
 }
 
 func TestBatcherFailsWholeBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBatches(newHeartbeats(nil))
+		b := newBatches()
 		b.err = errors.New("unavailable")
+		wait := b.occupy(t, time.Millisecond)
 		var group sync.WaitGroup
 		for range 3 {
 			group.Go(func() { require.ErrorIs(t, b.doOne(t.Context()), b.err) })
 		}
 		group.Wait()
-		require.Equal(t, []int{3}, b.sizes)
+		wait()
+		require.Equal(t, []int{1, 3}, b.sizes)
 	})
 }

@@ -77,7 +77,7 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 		_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 		require.NoError(t, err)
 		require.NoError(t, e.SetActivityState(ctx, row.TaskID, nodeapi.ActivityState{Paused: true}))
-		require.NoError(t, e.beat(c, wire.HeartbeatRequest{}))
+		require.NoError(t, e.beat(c, wire.Heartbeat{}))
 		require.NoError(t, e.RecordPoll(ctx, c, 1))
 		e.takeNone(c, row.TaskID)
 	}

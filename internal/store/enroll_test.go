@@ -252,7 +252,7 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 		require.Equal(t, activities.Enrollment{Incarnation: 2, BundleIssued: true}, progress)
 		_, err = e.Authenticate(ctx, id, cert)
 		requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
-		requireKind(t, e.beat(caller, wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+		requireKind(t, e.beat(caller, wire.Heartbeat{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 		won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, key(n.ID, 2)))
 		require.NoError(t, err)
 		require.Equal(t, int64(2), won.Incarnation)

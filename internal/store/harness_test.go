@@ -213,9 +213,13 @@ func (e *env) enroll() (nodeapi.Caller, trust.Identity, trust.CertFacts) {
 }
 
 // beat sends a heartbeat with the caller's identity and certificate.
-func (e *env) beat(c nodeapi.Caller, h wire.HeartbeatRequest) error {
-	return e.Heartbeat(e.t.Context(), trust.Identity{Env: "test", NodeID: c.NodeID, Incarnation: c.Incarnation},
-		trust.CertFacts{Serial: c.Serial}, h)
+func (e *env) beat(c nodeapi.Caller, h wire.Heartbeat) error {
+	c, err := e.Authenticate(e.t.Context(), trust.Identity{Env: "test", NodeID: c.NodeID, Incarnation: c.Incarnation},
+		trust.CertFacts{Serial: c.Serial})
+	if err != nil {
+		return err
+	}
+	return e.Heartbeat(e.t.Context(), c, h)
 }
 
 func spec(f activities.Fence, step string, kind task.Type) activities.TaskSpec {

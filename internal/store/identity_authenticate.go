@@ -30,7 +30,7 @@ type identityLookup struct {
 
 // newIdentityLookups batches the lookups that arrive while a query runs.
 func newIdentityLookups(s *Identities) *batcher[identityLookup] {
-	return &batcher[identityLookup]{maxWait: lookupMaxWait, eager: true, maxSize: maxLookups, flush: s.lookUp}
+	return &batcher[identityLookup]{maxWait: lookupMaxWait, maxSize: maxLookups, flush: s.lookUp}
 }
 
 // lookUp reads the rows of a batch of identities.

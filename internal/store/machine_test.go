@@ -115,8 +115,8 @@ func (m *machine) renewed(spki string) answer {
 }
 
 func (m *machine) recoveryClaim(spki string) nodeapi.RecoveryClaim {
-	return nodeapi.RecoveryClaim{NodeID: m.caller.NodeID, TokenID: m.recovery.TokenID, Hash: m.recovery.Hash, SPKI: spki,
-		Incarnation: m.caller.Incarnation, Sequence: m.sequence, CorrelationID: "corr-4", AgentVersion: "v1", RemoteAddr: "192.0.2.7:999"}
+	return nodeapi.RecoveryClaim{TokenClaim: nodeapi.TokenClaim{NodeID: m.caller.NodeID, TokenID: m.recovery.TokenID, Hash: m.recovery.Hash,
+		SPKI: spki, CorrelationID: "corr-4", AgentVersion: "v1", RemoteAddr: "192.0.2.7:999"}, Incarnation: m.caller.Incarnation, Sequence: m.sequence}
 }
 
 // recover asks for a recovery with the held token.

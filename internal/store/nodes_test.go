@@ -94,7 +94,7 @@ func TestHeartbeats(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	beat := wire.HeartbeatRequest{AgentVersion: "v1", UptimeSeconds: 77, BootID: "boot-1", Cordoned: true, Phase: "ready",
+	beat := wire.Heartbeat{AgentVersion: "v1", UptimeSeconds: 77, BootID: "boot-1", Cordoned: true, Phase: "ready",
 		Workloads: []task.Workload{{Name: "a", Kind: "process", Since: time.Now().UTC().Truncate(time.Second)}}, At: time.Now()}
 	rows := e.changes(caller.NodeID, func() { require.NoError(t, e.beat(caller, beat)) })
 	require.Empty(t, rows)

@@ -183,7 +183,7 @@ func TestRetireOfABusyNode(t *testing.T) {
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
 	work := []task.Workload{{Name: "train-1", Kind: "process"}, {Name: "web", Kind: "docker"}}
-	require.NoError(t, e.beat(caller, wire.HeartbeatRequest{Workloads: work}))
+	require.NoError(t, e.beat(caller, wire.Heartbeat{Workloads: work}))
 
 	_, err := e.Claim(ctx, request(caller.NodeID, lifecycle.ActionRetire))
 	requireKind(t, err, schema.KindNodeInUse, "")

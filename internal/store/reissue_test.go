@@ -134,7 +134,7 @@ func TestTasksOfAnOlderIncarnation(t *testing.T) {
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM node_tasks WHERE task_id = $1 AND status = 'pending'", task.TaskID))
 	require.NoError(t, e.Void(t.Context(), f))
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM node_tasks WHERE task_id = $1 AND status = 'cancelled'", task.TaskID))
-	requireKind(t, e.beat(old, wire.HeartbeatRequest{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	requireKind(t, e.beat(old, wire.Heartbeat{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 }
 
 func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases follow each other in one database

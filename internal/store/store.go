@@ -69,11 +69,7 @@ type Identities struct {
 
 // Inventory stores heartbeats and serves counts. It implements metrics.Counts and
 // nodeapi.Heartbeats.
-type Inventory struct {
-	db         *db
-	identities *Identities
-	heartbeats *batcher[heartbeat]
-}
+type Inventory struct{ db *db }
 
 // Admin registers nodes and serves the lists of the admin API. It implements
 // adminapi.Views and the node methods of adminapi.Store.
@@ -100,13 +96,11 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyWindow, c.Log)}
 	identities := &Identities{db: d}
 	identities.lookups = newIdentityLookups(identities)
-	inventory := &Inventory{db: d, identities: identities}
-	inventory.heartbeats = newHeartbeats(inventory)
 	return &Store{
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},
 		Identities: identities,
-		Inventory:  inventory,
+		Inventory:  &Inventory{db: d},
 		Admin:      &Admin{db: d},
 		db:         d,
 	}, nil

@@ -257,7 +257,7 @@ func TestResultsUpdateNodeWork(t *testing.T) {
 	require.True(t, e.node(caller.NodeID).Cordoned)
 	require.Equal(t, []string{"a", "b"}, names())
 
-	overtaken := wire.HeartbeatRequest{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
+	overtaken := wire.Heartbeat{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
 	require.NoError(t, e.beat(caller, overtaken))
 	require.Equal(t, []string{"a", "b"}, names(), "a heartbeat of before the result does not undo it")
 	require.Equal(t, "v2", e.node(caller.NodeID).AgentVersion)
@@ -281,7 +281,7 @@ func TestResultsUpdateNodeWork(t *testing.T) {
 	require.False(t, e.node(caller.NodeID).Cordoned)
 	require.Equal(t, []task.Workload{}, e.node(caller.NodeID).Workloads)
 
-	reset := wire.HeartbeatRequest{At: time.Now().Add(-24 * time.Hour), Workloads: work}
+	reset := wire.Heartbeat{At: time.Now().Add(-24 * time.Hour), Workloads: work}
 	require.NoError(t, e.beat(caller, reset))
 	require.Equal(t, []string{"a", "b"}, names(), "a clock that was set back does not silence the node")
 

@@ -68,7 +68,7 @@ func TestWakes(t *testing.T) {
 	e.dispatch(f, "probe", task.NodeProbe)
 	awaken(t, wake)
 	offer := e.take(caller, time.Minute)
-	require.NoError(t, e.beat(caller, wire.HeartbeatRequest{}))
+	require.NoError(t, e.beat(caller, wire.Heartbeat{}))
 	_, err = e.Progress(ctx, caller, offer.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
 	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, inventory.ProbeReport{}))

@@ -1,6 +1,6 @@
 -- Authenticates a batch of requests with lookups by key. A node is idle if all its
--- open tasks run under valid leases: NextTask would return nothing. StoreHeartbeats
--- explains the inner SELECTs.
+-- open tasks run under valid leases: NextTask would return nothing. The inner SELECTs
+-- hide the arrays' lengths from the planner, so that it keeps one generic plan.
 -- name: IdentityFacts :many
 SELECT n.node_id, asked.serial, n.host, n.state, n.incarnation, n.polled_incarnation, n.set_version,
        (n.identity_locked_at IS NOT NULL)::boolean AS locked, c.slot, c.fingerprint,

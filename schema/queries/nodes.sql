@@ -76,39 +76,6 @@ UPDATE nodes SET
 WHERE node_id = sqlc.arg(node_id) AND incarnation = sqlc.arg(incarnation)
 RETURNING state;
 
--- Stores the heartbeats of many nodes and returns the nodes it stored: those with a
--- valid current certificate and an unlocked row. The rules are those of
--- checkIdentity; the caller handles the others one by one. SKIP LOCKED keeps one
--- locked row from delaying the batch and two replicas from blocking each other. The
--- inner SELECTs hide the arrays' lengths from the planner, so that it keeps one
--- generic plan.
--- name: StoreHeartbeats :many
-WITH reported AS (
-    SELECT unnest((SELECT sqlc.arg(node_ids)::uuid[])) AS node_id, unnest((SELECT sqlc.arg(incarnations)::bigint[])) AS incarnation,
-        unnest((SELECT sqlc.arg(serials)::text[])) AS serial, unnest((SELECT sqlc.arg(fingerprints)::text[])) AS fingerprint,
-        unnest((SELECT sqlc.arg(agent_versions)::text[])) AS agent_version, unnest((SELECT sqlc.arg(agent_phases)::text[])) AS agent_phase,
-        unnest((SELECT sqlc.arg(boot_ids)::text[])) AS boot_id, unnest((SELECT sqlc.arg(uptimes)::bigint[])) AS uptime_seconds,
-        unnest((SELECT sqlc.arg(cordons)::boolean[])) AS cordoned, unnest((SELECT sqlc.arg(workloads)::text[])) AS workloads,
-        unnest((SELECT sqlc.arg(ats)::timestamptz[])) AS at
-), valid AS (
-    SELECT reported.*
-    FROM reported
-    JOIN nodes n ON n.node_id = reported.node_id AND n.incarnation = reported.incarnation
-    JOIN node_certificates c ON c.node_id = n.node_id AND c.serial = reported.serial AND c.incarnation = n.incarnation
-    WHERE n.identity_locked_at IS NULL AND n.state NOT IN ('removed', 'offline') AND c.slot = 'current'
-      AND (reported.fingerprint = '' OR c.fingerprint IN ('', reported.fingerprint))
-    ORDER BY n.node_id FOR NO KEY UPDATE OF n SKIP LOCKED
-)
-UPDATE nodes n SET
-    last_heartbeat_at = now(), agent_version = valid.agent_version, agent_phase = valid.agent_phase,
-    boot_id = valid.boot_id, uptime_seconds = valid.uptime_seconds,
-    cordoned = CASE WHEN n.workloads_at > valid.at AND n.workloads_at < valid.at + interval '1 minute'
-                    THEN n.cordoned ELSE valid.cordoned END,
-    workloads = CASE WHEN n.workloads_at > valid.at AND n.workloads_at < valid.at + interval '1 minute'
-                     THEN n.workloads ELSE valid.workloads::jsonb END
-FROM valid WHERE n.node_id = valid.node_id
-RETURNING n.node_id;
-
 -- name: LastHeartbeat :one
 SELECT last_heartbeat_at FROM nodes WHERE node_id = $1;
 

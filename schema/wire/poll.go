@@ -6,15 +6,17 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // PollRequest is the body of POST /internal/v1/nodes/{node_id}/tasks/wait: the
-// agent's request for its next task. The response is 200 with a TaskOffer, or
-// 204 when no task arrived within the wait.
+// agent's report of its state and its request for its next task. The response is
+// 200 with a TaskOffer, or 204 when no task arrived within the wait.
 type PollRequest struct {
 	// HeldTasks are the tasks that the agent's journal lists as accepted or
-	// unreported, at most MaxHeldTasks. The server does not offer them again.
+	// unreported, at most MaxHeldTasks. The server does not offer them again, and
+	// offers nothing to a node that holds MaxHeldTasks.
 	HeldTasks []string `json:"held_tasks,omitempty"`
 	// Nonce is the base64url of NonceBytes random bytes, new for each poll. The
 	// lease grant of the offer repeats it.
@@ -33,6 +35,22 @@ type PollRequest struct {
 	// WaitSeconds is how long the server may hold the poll open, cut to
 	// MaxPollTimeout; 0 returns at once.
 	WaitSeconds float64 `json:"wait_seconds,omitempty"`
+	// Heartbeat is the state of the node. The agent sends one at least every
+	// HeartbeatInterval and soon after its workloads or its cordon changed.
+	Heartbeat *Heartbeat `json:"heartbeat,omitempty"`
+}
+
+// Heartbeat is what an agent reports about itself and its node. The server stores
+// it before it looks for a task.
+type Heartbeat struct {
+	AgentVersion  string          `json:"agent_version"`
+	UptimeSeconds int64           `json:"uptime_seconds"`
+	BootID        string          `json:"boot_id"`
+	Cordoned      bool            `json:"cordoned"`
+	Workloads     []task.Workload `json:"workloads"` // at most MaxWorkloads
+	// Phase is starting or ready.
+	Phase string    `json:"phase"`
+	At    time.Time `json:"at"` // the node's clock, used only to measure its skew
 }
 
 // Wait is WaitSeconds as a duration of at most MaxPollTimeout.
@@ -62,6 +80,8 @@ func (r PollRequest) Validate() error {
 		return badField("verifier_set", "verifier_set must not be negative")
 	case r.WaitSeconds < 0 || math.IsNaN(r.WaitSeconds):
 		return badField("wait_seconds", "wait_seconds must not be negative")
+	case r.Heartbeat != nil && len(r.Heartbeat.Workloads) > MaxWorkloads:
+		return badField("workloads", "workloads has more than %d entries", MaxWorkloads)
 	}
 	return nil
 }

@@ -44,7 +44,6 @@ type API struct {
 	OnEnroll      func(n int, r wire.EnrollRequest) error // error: the answer
 	OnWait        func(n int) error
 	OnResult      func(n int, taskID string, r task.Result) error
-	OnHeartbeat   func() error
 	OnEarly       func() bool // answer the poll at once
 	Progress      func(taskID string, p task.Progress) (wire.ProgressResponse, error)
 	Lose          func(path string, n int) bool // commit, then lose the answer
@@ -106,6 +105,9 @@ func (f *API) Serve(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := strings.Split(path, "/")
 	what := parts[len(parts)-1]
+	if what == "wait" && r.Method == http.MethodGet {
+		what = "probe"
+	}
 	f.Mu.Lock()
 	f.requests = append(f.requests, r.Method+" "+path)
 	f.Counts[what]++
@@ -194,15 +196,7 @@ func (f *API) handle(r *http.Request, what string, parts []string, n int) (any, 
 			return wire.ProgressResponse{}, nil
 		}
 		return f.Progress(parts[len(parts)-2], p)
-	case "heartbeat":
-		var h wire.HeartbeatRequest
-		if err := schema.DecodeStrict(body, wire.MaxBodyBytes, &h); err != nil {
-			return nil, err
-		}
-		f.Note(func() { f.Heartbeats = append(f.Heartbeats, h) })
-		if f.OnHeartbeat != nil {
-			return nil, f.OnHeartbeat()
-		}
+	case "probe":
 		return nil, nil
 	}
 	return nil, schema.NewError(schema.KindNotFound, "no such path")
@@ -255,6 +249,9 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 		return nil, err
 	}
 	f.Note(func() {
+		if poll.Heartbeat != nil {
+			f.Heartbeats = append(f.Heartbeats, *poll.Heartbeat)
+		}
 		f.Haves, f.Numbers, f.Open = append(f.Haves, strings.Join(poll.HeldTasks, ",")), append(f.Numbers, poll.PollSeq), f.Open+1
 	})
 	defer f.Note(func() { f.Open-- })
@@ -268,6 +265,10 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	}
 	select {
 	case o := <-f.Offers:
+		if r.Context().Err() != nil {
+			f.Offers <- o // the agent ended the poll: a later one gets the offer
+			return nil, nil
+		}
 		return f.Granted(o, poll.Nonce), nil
 	case n := <-f.Cancellations:
 		return n, nil

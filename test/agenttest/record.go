@@ -21,7 +21,7 @@ type Record struct {
 	spkis      []string
 	Results    []postedResult
 	Signers    []string // serials of who signed a result, in their order
-	Heartbeats []wire.HeartbeatRequest
+	Heartbeats []wire.Heartbeat
 	Haves      []string // HeldTasks of each poll, separated by commas
 	Numbers    []int64  // of the polls
 	Open       int      // polls being answered

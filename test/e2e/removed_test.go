@@ -110,7 +110,6 @@ func TestRemovedNodeIsRejected(t *testing.T) {
 		{http.MethodGet, base + "/tasks/wait", ""},
 		{http.MethodPost, base + "/tasks/" + task + "/result", `{"lease_epoch":1,"status":"succeeded","started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-01T00:00:00Z"}`},
 		{http.MethodPost, base + "/tasks/" + task + "/progress", `{"lease_epoch":1}`},
-		{http.MethodPost, base + "/heartbeat", `{"agent_version":"t","uptime_seconds":1,"boot_id":"b","cordoned":false,"workloads":[],"phase":"ready","at":"2026-01-01T00:00:00Z"}`},
 	} {
 		status, detail := call(ctx, t, node, r.method, r.path, r.body)
 		require.Equal(t, http.StatusUnauthorized, status, r.path)

@@ -30,7 +30,7 @@ var (
 // on the nodes.
 func TestOutagesDuringTasks(t *testing.T) {
 	size := *outageNodes
-	f := fleet(t, size, host(t, "out"), "--task-time", "5s..10s", "--heartbeat", "5s")
+	f := fleet(t, size, host(t, "out"), "--task-time", "5s..10s")
 	f.activated(t)
 	begun := f.count(t, "works")
 	drainAll(t, f)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/agent"
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -38,7 +39,7 @@ func layout(nodeID, root, caPath string) agent.Config {
 	return agent.Config{NodeID: nodeID, APIURL: "https://" + serverName, SigningPubkeys: startTrust().String(), Env: testEnv,
 		CABundlePath: caPath, NodeCABundlePath: filepath.Join(root, "node-ca.pem"),
 		CertPath: filepath.Join(root, "etc", "cert.pem"), KeyPath: filepath.Join(root, "etc", "key.pem"),
-		StateDir: filepath.Join(root, "state"), WorkloadDriver: agent.DriverNone, WorkloadDir: filepath.Join(root, "workloads")}
+		StateDir: filepath.Join(root, "state"), WorkloadDriver: workload.NameNone, WorkloadDir: filepath.Join(root, "workloads")}
 }
 
 func newMachine(conf agent.Config, s *site, log *slog.Logger, d *disk) *machine {

@@ -141,8 +141,8 @@ func (s pointStore) Authenticate(ctx context.Context, id trust.Identity, cert tr
 	return c, err
 }
 
-func (s pointStore) Heartbeat(ctx context.Context, id trust.Identity, cert trust.CertFacts, h wire.HeartbeatRequest) error {
-	return s.points.pass(atPromote, func() error { return s.nodeStore.Heartbeat(ctx, id, cert, h) })
+func (s pointStore) Heartbeat(ctx context.Context, c nodeapi.Caller, h wire.Heartbeat) error {
+	return s.points.pass(atPolled, func() error { return s.nodeStore.Heartbeat(ctx, c, h) })
 }
 
 func (s pointStore) RecordPoll(ctx context.Context, c nodeapi.Caller, set int64) error {

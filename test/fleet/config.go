@@ -32,9 +32,6 @@ type Config struct {
 	Seed uint64
 	// TaskTime is how long a task's work takes.
 	TaskTime Span
-	// Heartbeat is the interval of the agents' heartbeats. Defaults to
-	// wire.HeartbeatInterval.
-	Heartbeat time.Duration
 	// Workloads is how many simulated workloads each node has.
 	Workloads int
 	// RestartAfter is about how long a silent or dead agent stays away.
@@ -65,7 +62,6 @@ func (c Config) Validate() error {
 	check(c.Region != "", "region", "--region is empty")
 	check(c.AdminURL != "", "admin_url", "the admin API's URL is not set (GPUAAS_API_URL)")
 	check(c.Workloads >= 0 && c.Workloads <= 64, "workloads", "--workloads %d: want 0 to 64", c.Workloads)
-	check(c.Heartbeat >= 0, "heartbeat", "--heartbeat %s: want a duration", c.Heartbeat)
 	check(c.RestartAfter > 0, "restart_after", "--restart-after %s: want more than nothing", c.RestartAfter)
 	check(c.FlapEvery > 0, "flap_every", "--flap-every %s: want more than nothing", c.FlapEvery)
 	check(c.ReportEvery > 0, "report_every", "--report-every %s: want more than nothing", c.ReportEvery)

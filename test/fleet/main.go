@@ -30,7 +30,6 @@ Flags:
                          dies; a share is 5%, 0.05 or a number of nodes
   --seed N               selects the nodes that misbehave (default 1)
   --task-time SPAN       simulated work of a task: 200ms or 100ms..2s (default 200ms)
-  --heartbeat D          interval of heartbeats (default the agent's, 30s)
   --workloads N          simulated workloads of each node (default 0)
   --restart-after D      how long a silent or dead agent stays down (default 2m)
   --flap-every D         how long a flapping agent lives (default 5s)
@@ -127,7 +126,6 @@ func parse(args []string, getenv func(string) string) (c Config, logs logging, e
 	f.StringVar(&c.SKU, "sku", "cpu-dev", "")
 	f.StringVar(&c.Region, "region", "local", "")
 	f.Uint64Var(&c.Seed, "seed", 1, "")
-	f.DurationVar(&c.Heartbeat, "heartbeat", 0, "")
 	f.IntVar(&c.Workloads, "workloads", 0, "")
 	f.DurationVar(&c.RestartAfter, "restart-after", 2*time.Minute, "")
 	f.DurationVar(&c.FlapEvery, "flap-every", 5*time.Second, "")

@@ -37,7 +37,7 @@ type member struct {
 	lines lines
 	load  load
 
-	seen  atomic.Bool // the server took a poll or a heartbeat
+	seen  atomic.Bool // the server took a poll
 	muted atomic.Bool // sends no requests
 
 	mu     sync.Mutex
@@ -83,7 +83,6 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	defer end(nil)
 	a, err := agent.New(m.conf, agent.Deps{
 		Log: m.fleet.Log, FS: disk{}, Transport: m.newWire, Wrap: m.wrapExecutor, Workloads: &m.load,
-		Heartbeat: m.fleet.Heartbeat,
 	})
 	if err != nil {
 		m.fleet.Log.Error("the agent does not start", "node_id", m.conf.NodeID, "err", err.Error())

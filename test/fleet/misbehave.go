@@ -18,7 +18,7 @@ const (
 	// Slow works take between half and nine tenths of their time limit.
 	Slow Misbehavior = "slow"
 	// Silent takes a task and stops sending until its agent is
-	// restarted: no heartbeat, no progress, no result.
+	// restarted: no poll, no progress, no result.
 	Silent Misbehavior = "silent"
 	// Duplicate posts each result twice, in parallel.
 	Duplicate Misbehavior = "duplicate"

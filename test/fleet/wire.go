@@ -51,19 +51,8 @@ func (w *meteredConn) RoundTrip(r *http.Request) (*http.Response, error) {
 		return w.progress(r)
 	case kind == "result":
 		return w.result(r)
-	case kind == "heartbeat":
-		return w.heartbeat(r)
 	}
 	return w.real.RoundTrip(r)
-}
-
-// heartbeat carries a heartbeat.
-func (w *meteredConn) heartbeat(r *http.Request) (*http.Response, error) {
-	res, err := w.real.RoundTrip(r)
-	if err == nil && res.StatusCode/100 == 2 {
-		w.m.admitted() // a first poll may take a minute to be answered
-	}
-	return res, err
 }
 
 // with is the request with another body.
@@ -82,11 +71,16 @@ func refuseAfter(r *http.Request, done <-chan struct{}) (*http.Response, error) 
 	return nil, context.Cause(r.Context())
 }
 
+// acceptedAfter is how long a poll must be open to count as accepted: the server
+// refuses a poll at once, and answers an accepted one after up to a minute.
+const acceptedAfter = time.Second
+
 // poll carries a long poll. An offer is looked at on its way.
 func (w *meteredConn) poll(r *http.Request) (*http.Response, error) {
 	t := w.m.tally
 	t.polling.Add(1)
 	defer t.polling.Add(-1)
+	defer time.AfterFunc(acceptedAfter, w.m.admitted).Stop()
 	res, err := w.real.RoundTrip(r)
 	if err != nil || res.StatusCode/100 != 2 {
 		return res, err

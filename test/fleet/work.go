@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuaas/gpuaas/agent"
+	agenttask "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -18,7 +18,7 @@ const slowest = 2 * time.Minute
 // wrapExecutor adds a simulated duration to an executor of the agent and replaces
 // this machine by a simulated one. Cordon, drain of the simulated workloads and
 // trust stay the agent's own.
-func (m *member) wrapExecutor(kind task.Type, x agent.Executor) agent.Executor {
+func (m *member) wrapExecutor(kind task.Type, x agenttask.Executor) agenttask.Executor {
 	own, work := x.Run, x.Run
 	switch kind {
 	case task.FactsCollect:
@@ -26,7 +26,7 @@ func (m *member) wrapExecutor(kind task.Type, x agent.Executor) agent.Executor {
 	case task.NodeProbe:
 		work = m.probe
 	case task.WorkloadUncordon:
-		work = func(ctx context.Context, t agent.Task) (any, error) {
+		work = func(ctx context.Context, t agenttask.Task) (any, error) {
 			out, err := own(ctx, t)
 			if err == nil {
 				m.load.begin()
@@ -35,7 +35,7 @@ func (m *member) wrapExecutor(kind task.Type, x agent.Executor) agent.Executor {
 		}
 	}
 	x.Folder = false // nothing is written, and thousands of folders are slow
-	x.Run = func(ctx context.Context, t agent.Task) (any, error) {
+	x.Run = func(ctx context.Context, t agenttask.Task) (any, error) {
 		m.tally.works.Add(1)
 		if err := m.simulateWork(ctx, t); err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func (m *member) wrapExecutor(kind task.Type, x agent.Executor) agent.Executor {
 }
 
 // simulateWork takes the time of the task's work. A node that dies does so here.
-func (m *member) simulateWork(ctx context.Context, t agent.Task) error {
+func (m *member) simulateWork(ctx context.Context, t agenttask.Task) error {
 	if m.wrong == Dies && m.first(t.TaskID) {
 		m.endAfter(0, errDied)
 		<-ctx.Done()
@@ -55,7 +55,7 @@ func (m *member) simulateWork(ctx context.Context, t agent.Task) error {
 	return sleep(ctx, m.taskTime(t))
 }
 
-func (m *member) taskTime(t agent.Task) time.Duration {
+func (m *member) taskTime(t agenttask.Task) time.Duration {
 	if m.wrong != Slow {
 		return m.fleet.TaskTime.draw()
 	}
@@ -64,12 +64,12 @@ func (m *member) taskTime(t agent.Task) time.Duration {
 }
 
 // facts are those of a machine that fits every SKU without GPUs.
-func (m *member) facts(context.Context, agent.Task) (any, error) {
+func (m *member) facts(context.Context, agenttask.Task) (any, error) {
 	return inventory.Facts{Hostname: m.conf.NodeID, OS: "simulated", Kernel: "simulated", Arch: runtime.GOARCH, CPUs: 256,
 		MemoryBytes: 4 << 40, Disks: []inventory.Disk{}, NICs: []inventory.NIC{}, GPUs: []inventory.GPU{}, CollectedAt: time.Now().UTC()}, nil
 }
 
-func (m *member) probe(context.Context, agent.Task) (any, error) {
+func (m *member) probe(context.Context, agenttask.Task) (any, error) {
 	return inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "disk", OK: true, Detail: "simulated"}}}, nil
 }
 
@@ -83,7 +83,7 @@ type load struct {
 	ended map[string]bool
 }
 
-// List implements agent.Workloads.
+// List implements workload.Driver.
 func (l *load) List(context.Context) ([]task.Workload, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +96,7 @@ func (l *load) List(context.Context) ([]task.Workload, error) {
 	return out, nil
 }
 
-// Stop implements agent.Workloads.
+// Stop implements workload.Driver.
 func (l *load) Stop(_ context.Context, name string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,10 +107,10 @@ func (l *load) Stop(_ context.Context, name string) error {
 	return nil
 }
 
-// Kill implements agent.Workloads.
+// Kill implements workload.Driver.
 func (l *load) Kill(ctx context.Context, name string) error { return l.Stop(ctx, name) }
 
-// Run implements agent.Workloads.
+// Run implements workload.Driver.
 func (l *load) Run(ctx context.Context) { <-ctx.Done() }
 
 // begin starts all workloads again.

@@ -8,14 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent"
+	agenttask "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // did is an executor of the agent in which the drain ends all workloads.
-func did(m *member, kind task.Type) func(context.Context, agent.Task) (any, error) {
-	x := m.wrapExecutor(kind, agent.Executor{Folder: true, Resumable: true, Run: func(ctx context.Context, _ agent.Task) (any, error) {
+func did(m *member, kind task.Type) func(context.Context, agenttask.Task) (any, error) {
+	x := m.wrapExecutor(kind, agenttask.Executor{Folder: true, Resumable: true, Run: func(ctx context.Context, _ agenttask.Task) (any, error) {
 		if kind == task.WorkloadDrain {
 			return "drained", m.load.Stop(ctx, "workload-01")
 		}
@@ -24,8 +24,8 @@ func did(m *member, kind task.Type) func(context.Context, agent.Task) (any, erro
 	return x.Run
 }
 
-func newTask(kind task.Type) agent.Task {
-	return agent.Task{Payload: task.Payload{TaskID: "t-" + string(kind), Type: kind, MaxRuntime: 30}}
+func newTask(kind task.Type) agenttask.Task {
+	return agenttask.Task{Payload: task.Payload{TaskID: "t-" + string(kind), Type: kind, MaxRuntime: 30}}
 }
 
 func TestSimulatedTypes(t *testing.T) {

@@ -165,8 +165,8 @@ type IdentityFactsRow struct {
 }
 
 // Authenticates a batch of requests with lookups by key. A node is idle if all its
-// open tasks run under valid leases: NextTask would return nothing. StoreHeartbeats
-// explains the inner SELECTs.
+// open tasks run under valid leases: NextTask would return nothing. The inner SELECTs
+// hide the arrays' lengths from the planner, so that it keeps one generic plan.
 func (q *Queries) IdentityFacts(ctx context.Context, inFlightSeconds float64, nodeIds []string, serials []string) ([]IdentityFactsRow, error) {
 	rows, err := q.db.Query(ctx, identityFacts, inFlightSeconds, nodeIds, serials)
 	if err != nil {

@@ -81,8 +81,8 @@ func TestLockedRowDelaysNoOtherHeartbeat(t *testing.T) {
 	_, err = tx.Exec(ctx, "SELECT 1 FROM nodes WHERE node_id = $1 FOR UPDATE", stuck.NodeID)
 	require.NoError(t, err)
 	late := make(chan error, 1)
-	go func() { late <- e.beat(stuck, wire.HeartbeatRequest{AgentVersion: "late"}) }()
-	for _, err := range race(len(free), func(i int) error { return e.beat(free[i], wire.HeartbeatRequest{}) }) {
+	go func() { late <- e.heartbeat(stuck, wire.HeartbeatRequest{AgentVersion: "late"}) }()
+	for _, err := range race(len(free), func(i int) error { return e.heartbeat(free[i], wire.HeartbeatRequest{}) }) {
 		require.NoError(t, err)
 	}
 	select {
@@ -132,7 +132,7 @@ func TestHeartbeatsShareACommit(t *testing.T) {
 	for i := range 5 {
 		before := e.written()
 		for _, err := range race(len(nodes), func(n int) error {
-			return e.beat(nodes[n], wire.HeartbeatRequest{AgentVersion: fmt.Sprint("v", i)})
+			return e.heartbeat(nodes[n], wire.HeartbeatRequest{AgentVersion: fmt.Sprint("v", i)})
 		}) {
 			require.NoError(t, err)
 		}

@@ -123,9 +123,8 @@ RETURNING held.status AS was, t.lease_until::timestamptz AS lease_until, (t.beat
 UPDATE node_tasks SET cancel_seen = sqlc.arg(cancel), paused = sqlc.arg(paused)
 WHERE task_id = sqlc.arg(task_id) AND (cancel_seen, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
--- Ends a task that the caller locked, with its message for the relay. With
--- hold_seconds the message is reserved for the relay of this process.
--- name: FinishTask :one
+-- Ends a task that the caller locked, with its message for the relay.
+-- name: FinishTask :exec
 WITH done AS (
     UPDATE node_tasks t SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
         finished_at = now(), lost_at = NULL, result_serial = sqlc.narg(result_serial), result_key = sqlc.narg(result_key),
@@ -133,11 +132,9 @@ WITH done AS (
     WHERE t.task_id = sqlc.arg(task_id)
     RETURNING t.task_id, t.owner_workflow_id
 )
-INSERT INTO outbox (task_id, workflow_id, next_try_at)
-SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => sqlc.arg(hold_seconds)::float8) FROM done
+INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
 ON CONFLICT ON CONSTRAINT outbox_task_key
-DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
-RETURNING id, created_at;
+DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL;
 
 -- Locks the task's node and then the task. node_id, when set, must be the task's.
 -- name: LockTask :one
@@ -184,12 +181,6 @@ WHERE b.task_id > sqlc.arg(after)::uuid AND b.orphaned_at IS NULL
   AND coalesce(b.redelivered_at, b.created_at) < now() - make_interval(secs => sqlc.arg(overdue_seconds)::float8)
 ORDER BY task_id LIMIT sqlc.arg(max_rows);
 
--- name: GetTask :one
-SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
-       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result, t.output_tail
-FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1;
-
 -- name: ResultProof :one
 SELECT result_serial, result_key, result_body, result_signature FROM node_tasks
 WHERE task_id = sqlc.arg(task_id) AND result_serial IS NOT NULL;
@@ -197,6 +188,3 @@ WHERE task_id = sqlc.arg(task_id) AND result_serial IS NOT NULL;
 -- name: TaskLeases :many
 SELECT status, count(*) AS tasks FROM node_tasks
 WHERE finished_at IS NULL GROUP BY status ORDER BY status;
-
--- name: LostTasks :one
-SELECT count(*) FROM node_tasks WHERE finished_at IS NULL AND status = 'lost';

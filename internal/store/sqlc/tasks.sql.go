@@ -203,23 +203,20 @@ func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (Exten
 	return i, err
 }
 
-const finishTask = `-- name: FinishTask :one
+const finishTask = `-- name: FinishTask :exec
 WITH done AS (
-    UPDATE node_tasks t SET status = $2, result = $3, output_tail = $4,
-        finished_at = now(), lost_at = NULL, result_serial = $5, result_key = $6,
-        result_body = $7, result_signature = $8
-    WHERE t.task_id = $9
+    UPDATE node_tasks t SET status = $1, result = $2, output_tail = $3,
+        finished_at = now(), lost_at = NULL, result_serial = $4, result_key = $5,
+        result_body = $6, result_signature = $7
+    WHERE t.task_id = $8
     RETURNING t.task_id, t.owner_workflow_id
 )
-INSERT INTO outbox (task_id, workflow_id, next_try_at)
-SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => $1::float8) FROM done
+INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
 ON CONFLICT ON CONSTRAINT outbox_task_key
-DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
-RETURNING id, created_at
+DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
 `
 
 type FinishTaskParams struct {
-	HoldSeconds     float64
 	Status          task.Status
 	Result          *task.Result
 	OutputTail      string
@@ -230,16 +227,9 @@ type FinishTaskParams struct {
 	TaskID          string
 }
 
-type FinishTaskRow struct {
-	ID        int64
-	CreatedAt time.Time
-}
-
-// Ends a task that the caller locked, with its message for the relay. With
-// hold_seconds the message is reserved for the relay of this process.
-func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishTaskRow, error) {
-	row := q.db.QueryRow(ctx, finishTask,
-		arg.HoldSeconds,
+// Ends a task that the caller locked, with its message for the relay.
+func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
+	_, err := q.db.Exec(ctx, finishTask,
 		arg.Status,
 		arg.Result,
 		arg.OutputTail,
@@ -249,79 +239,7 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishT
 		arg.ResultSignature,
 		arg.TaskID,
 	)
-	var i FinishTaskRow
-	err := row.Scan(&i.ID, &i.CreatedAt)
-	return i, err
-}
-
-const getTask = `-- name: GetTask :one
-SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
-       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result, t.output_tail
-FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1
-`
-
-type GetTaskRow struct {
-	TaskID          string
-	NodeID          string
-	Host            string
-	Type            task.Type
-	Effect          task.Effect
-	Status          task.Status
-	Step            string
-	Seq             int64
-	Incarnation     int64
-	OperationID     string
-	OwnerWorkflowID string
-	OwnerRunID      string
-	CorrelationID   string
-	LeaseEpoch      int64
-	Holder          string
-	LeaseUntil      *time.Time
-	Progress        string
-	Paused          bool
-	Deadline        *time.Time
-	CreatedAt       time.Time
-	DispatchedAt    *time.Time
-	FinishedAt      *time.Time
-	LostAt          *time.Time
-	CancelReason    string
-	Result          *task.Result
-	OutputTail      string
-}
-
-func (q *Queries) GetTask(ctx context.Context, taskID string) (GetTaskRow, error) {
-	row := q.db.QueryRow(ctx, getTask, taskID)
-	var i GetTaskRow
-	err := row.Scan(
-		&i.TaskID,
-		&i.NodeID,
-		&i.Host,
-		&i.Type,
-		&i.Effect,
-		&i.Status,
-		&i.Step,
-		&i.Seq,
-		&i.Incarnation,
-		&i.OperationID,
-		&i.OwnerWorkflowID,
-		&i.OwnerRunID,
-		&i.CorrelationID,
-		&i.LeaseEpoch,
-		&i.Holder,
-		&i.LeaseUntil,
-		&i.Progress,
-		&i.Paused,
-		&i.Deadline,
-		&i.CreatedAt,
-		&i.DispatchedAt,
-		&i.FinishedAt,
-		&i.LostAt,
-		&i.CancelReason,
-		&i.Result,
-		&i.OutputTail,
-	)
-	return i, err
+	return err
 }
 
 const getTaskByStep = `-- name: GetTaskByStep :one
@@ -433,17 +351,6 @@ func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID str
 		&i.Stale,
 	)
 	return i, err
-}
-
-const lostTasks = `-- name: LostTasks :one
-SELECT count(*) FROM node_tasks WHERE finished_at IS NULL AND status = 'lost'
-`
-
-func (q *Queries) LostTasks(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, lostTasks)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
 }
 
 const nextTask = `-- name: NextTask :one

@@ -69,7 +69,7 @@ func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, kind task.TypeI
 		return activities.TaskRow{}, errOperationEnded(f)
 	}
 	return activities.TaskRow{TaskID: lifecycle.TaskID(t.OperationID, t.Step), NodeID: t.NodeID, Incarnation: p.Incarnation,
-		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.TaskSeq + 1, Status: task.Pending}, nil
+		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.NextSeq, Status: task.Pending}, nil
 }
 
 // setTaskOwner makes the activity the owner of the stored task.

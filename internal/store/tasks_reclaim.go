@@ -86,7 +86,7 @@ func decideReclaim(ctx context.Context, tx *tx, t sqlc.LockTaskRow, operationEnd
 		return activities.ReclaimVoided, err
 	case t.Stale && t.Effect == task.EffectDestructive:
 		tx.note(taskEvent(f, audit.TaskLost, t.TaskID, audit.Failed, task.ReasonLost, detail))
-		if err := tx.SetTaskStatus(ctx, task.Lost, t.TaskID); err != nil {
+		if err := tx.SetTaskStatus(ctx, string(task.Lost), t.TaskID); err != nil {
 			return "", err
 		}
 		return activities.ReclaimLost, tx.enqueueResult(ctx, t.TaskID, t.OwnerWorkflowID)
@@ -95,7 +95,7 @@ func decideReclaim(ctx context.Context, tx *tx, t sqlc.LockTaskRow, operationEnd
 	case t.Stale:
 		tx.note(taskEvent(f, audit.TaskRequeued, t.TaskID, audit.Succeeded, "lease_ended", detail))
 		tx.wakeNode(t.NodeID)
-		return activities.ReclaimRequeued, tx.SetTaskStatus(ctx, task.Pending, t.TaskID)
+		return activities.ReclaimRequeued, tx.SetTaskStatus(ctx, string(task.Pending), t.TaskID)
 	}
 	return redeliver(ctx, tx, f, t)
 }

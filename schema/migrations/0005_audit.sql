@@ -15,7 +15,7 @@ CREATE TABLE audit_heads (
 -- doubled the cost of an insert.
 CREATE TABLE audit_events (
     stream         text        NOT NULL,
-    seq            bigint      NOT NULL CONSTRAINT audit_events_seq_check CHECK (seq >= 1),
+    seq            bigint      NOT NULL, -- from 1
     at             timestamptz NOT NULL,
     actor          text        NOT NULL,
     via            text        NOT NULL DEFAULT '',

@@ -5,24 +5,24 @@ FROM node_tasks WHERE operation_id = $1 AND step = $2;
 -- Reads the facts that a new task's envelope contains, and whether the task is
 -- already stored.
 -- name: PlanTask :one
-SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        EXISTS (SELECT 1 FROM node_tasks t
-               WHERE t.operation_id = sqlc.arg(operation_id) AND t.step = sqlc.arg(step)) AS stored
+               WHERE t.operation_id = sqlc.arg(operation_id) AND t.step = sqlc.arg(step)) AS stored,
+       (SELECT coalesce(max(t.seq), 0) + 1 FROM node_tasks t WHERE t.node_id = n.node_id)::bigint AS next_seq
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
 WHERE n.node_id = sqlc.arg(node_id);
 
 -- Stores a signed task with the seq in its envelope and its audit row. Stores
 -- nothing if the operation does not hold the node, the step has a task or another
--- task has the seq. The update locks the node first and, after a wait, checks its
--- row again: all of the fence is in the node's columns, and of the operation it
+-- task has the seq. The statement locks the node first and, after a wait, checks
+-- its row again: all of the fence is in the node's columns, and of the operation it
 -- reads only columns that never change.
 -- name: EnqueueTask :execrows
 WITH node AS (
-    UPDATE nodes n SET task_seq = sqlc.arg(seq) FROM operations o
-    WHERE n.node_id = sqlc.arg(node_id) AND n.task_seq < sqlc.arg(seq) AND n.incarnation = sqlc.arg(incarnation)
+    SELECT n.node_id, o.actor, o.via FROM nodes n JOIN operations o ON o.operation_id = n.operation_id AND o.op_seq = n.op_seq
+    WHERE n.node_id = sqlc.arg(node_id) AND n.incarnation = sqlc.arg(incarnation)
       AND n.op_seq = sqlc.arg(op_seq) AND n.op_seq > 0 AND n.operation_id = sqlc.arg(operation_id)
-      AND o.operation_id = n.operation_id AND o.op_seq = n.op_seq
-    RETURNING n.node_id, o.actor, o.via
+    FOR NO KEY UPDATE OF n
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
@@ -115,7 +115,7 @@ UPDATE node_tasks t SET status = 'running', progress = sqlc.arg(progress), lost_
     lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8),
     beat_at = CASE WHEN t.beat_at > now() - make_interval(secs => sqlc.arg(heartbeat_seconds)::float8) THEN t.beat_at ELSE now() END
 FROM held WHERE t.task_id = held.task_id
-RETURNING held.status AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
+RETURNING held.status::text AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
     (t.cancel_requested_at IS NOT NULL OR t.cancel_seen)::boolean AS cancel, t.paused, t.type, t.step, t.operation_id, t.correlation_id,
     t.owner_workflow_id, t.owner_run_id, t.owner_activity_id;
 
@@ -154,7 +154,7 @@ SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, 
 FROM node JOIN node_tasks t ON t.node_id = node.node_id WHERE t.task_id = sqlc.arg(task_id) FOR NO KEY UPDATE OF t;
 
 -- name: SetTaskStatus :exec
-UPDATE node_tasks SET status = sqlc.arg(status), lost_at = CASE WHEN sqlc.arg(status) = 'lost' THEN now() END
+UPDATE node_tasks SET status = sqlc.arg(status)::text, lost_at = CASE WHEN sqlc.arg(status)::text = 'lost' THEN now() END
 WHERE task_id = sqlc.arg(task_id);
 
 -- name: EndTask :exec

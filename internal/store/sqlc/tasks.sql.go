@@ -53,17 +53,16 @@ func (q *Queries) EndTask(ctx context.Context, taskID string, result *task.Resul
 
 const enqueueTask = `-- name: EnqueueTask :execrows
 WITH node AS (
-    UPDATE nodes n SET task_seq = $5 FROM operations o
-    WHERE n.node_id = $6 AND n.task_seq < $5 AND n.incarnation = $7
-      AND n.op_seq = $8 AND n.op_seq > 0 AND n.operation_id = $3
-      AND o.operation_id = n.operation_id AND o.op_seq = n.op_seq
-    RETURNING n.node_id, o.actor, o.via
+    SELECT n.node_id, o.actor, o.via FROM nodes n JOIN operations o ON o.operation_id = n.operation_id AND o.op_seq = n.op_seq
+    WHERE n.node_id = $5 AND n.incarnation = $6
+      AND n.op_seq = $7 AND n.op_seq > 0 AND n.operation_id = $3
+    FOR NO KEY UPDATE OF n
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
                             envelope, envelope_expires_at, body_sha256)
-    SELECT $9::uuid, node.node_id, $7::bigint, $5::bigint, $10::text,
-           $11::text, $12::jsonb, $3::uuid, $8::bigint,
+    SELECT $8::uuid, node.node_id, $6::bigint, $9::bigint, $10::text,
+           $11::text, $12::jsonb, $3::uuid, $7::bigint,
            $13::text, $14::timestamptz, $2::text,
            $15::text, $16::text, $17::text,
            $18::bytea, $14::timestamptz, $19::text
@@ -80,11 +79,11 @@ type EnqueueTaskParams struct {
 	CorrelationID   string
 	OperationID     string
 	Detail          []byte
-	Seq             int64
 	NodeID          string
 	Incarnation     int64
 	OpSeq           int64
 	TaskID          string
+	Seq             int64
 	Type            string
 	Effect          string
 	Params          []byte
@@ -99,8 +98,8 @@ type EnqueueTaskParams struct {
 
 // Stores a signed task with the seq in its envelope and its audit row. Stores
 // nothing if the operation does not hold the node, the step has a task or another
-// task has the seq. The update locks the node first and, after a wait, checks its
-// row again: all of the fence is in the node's columns, and of the operation it
+// task has the seq. The statement locks the node first and, after a wait, checks
+// its row again: all of the fence is in the node's columns, and of the operation it
 // reads only columns that never change.
 func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64, error) {
 	result, err := q.db.Exec(ctx, enqueueTask,
@@ -108,11 +107,11 @@ func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64
 		arg.CorrelationID,
 		arg.OperationID,
 		arg.Detail,
-		arg.Seq,
 		arg.NodeID,
 		arg.Incarnation,
 		arg.OpSeq,
 		arg.TaskID,
+		arg.Seq,
 		arg.Type,
 		arg.Effect,
 		arg.Params,
@@ -141,7 +140,7 @@ UPDATE node_tasks t SET status = 'running', progress = $1, lost_at = NULL,
     lease_until = now() + make_interval(secs => $2::float8),
     beat_at = CASE WHEN t.beat_at > now() - make_interval(secs => $3::float8) THEN t.beat_at ELSE now() END
 FROM held WHERE t.task_id = held.task_id
-RETURNING held.status AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
+RETURNING held.status::text AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
     (t.cancel_requested_at IS NOT NULL OR t.cancel_seen)::boolean AS cancel, t.paused, t.type, t.step, t.operation_id, t.correlation_id,
     t.owner_workflow_id, t.owner_run_id, t.owner_activity_id
 `
@@ -448,9 +447,10 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 }
 
 const planTask = `-- name: PlanTask :one
-SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        EXISTS (SELECT 1 FROM node_tasks t
-               WHERE t.operation_id = $1 AND t.step = $2) AS stored
+               WHERE t.operation_id = $1 AND t.step = $2) AS stored,
+       (SELECT coalesce(max(t.seq), 0) + 1 FROM node_tasks t WHERE t.node_id = n.node_id)::bigint AS next_seq
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = $1
 WHERE n.node_id = $3
 `
@@ -458,10 +458,10 @@ WHERE n.node_id = $3
 type PlanTaskRow struct {
 	NodeOpSeq   int64
 	Incarnation int64
-	TaskSeq     int64
 	OpSeq       int64
 	EndedAt     *time.Time
 	Stored      bool
+	NextSeq     int64
 }
 
 // Reads the facts that a new task's envelope contains, and whether the task is
@@ -472,10 +472,10 @@ func (q *Queries) PlanTask(ctx context.Context, operationID string, step string,
 	err := row.Scan(
 		&i.NodeOpSeq,
 		&i.Incarnation,
-		&i.TaskSeq,
 		&i.OpSeq,
 		&i.EndedAt,
 		&i.Stored,
+		&i.NextSeq,
 	)
 	return i, err
 }
@@ -604,11 +604,11 @@ func (q *Queries) SetTaskOwner(ctx context.Context, arg SetTaskOwnerParams) erro
 }
 
 const setTaskStatus = `-- name: SetTaskStatus :exec
-UPDATE node_tasks SET status = $1, lost_at = CASE WHEN $1 = 'lost' THEN now() END
+UPDATE node_tasks SET status = $1::text, lost_at = CASE WHEN $1::text = 'lost' THEN now() END
 WHERE task_id = $2
 `
 
-func (q *Queries) SetTaskStatus(ctx context.Context, status task.Status, taskID string) error {
+func (q *Queries) SetTaskStatus(ctx context.Context, status string, taskID string) error {
 	_, err := q.db.Exec(ctx, setTaskStatus, status, taskID)
 	return err
 }

@@ -83,7 +83,6 @@ func allowedWords() []allowed {
 // notConverted lists the folders whose wording was not rewritten yet.
 func notConverted() []string {
 	return []string{
-		"internal/store",
 		"cli", "api/adminapi", "schema/openapi.yaml",
 	}
 }

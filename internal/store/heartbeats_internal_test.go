@@ -86,13 +86,13 @@ func TestHeartbeatBatchMatchesCheckIdentity(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), openStore(t)
 	all := claims()
-	beats := make([]*heartbeat, len(all))
+	batch := make([]*heartbeat, len(all))
 	good := 0
 	for i, c := range all {
-		beats[i] = c.put(t, s, fmt.Sprint("node-", i))
+		batch[i] = c.put(t, s, fmt.Sprint("node-", i))
 	}
-	require.NoError(t, s.storeHeartbeats(ctx, beats))
-	for i, b := range beats {
+	require.NoError(t, s.storeHeartbeats(ctx, batch))
+	for i, b := range batch {
 		row, err := s.facts(ctx, b.id.NodeID, b.cert.Serial)
 		require.NoError(t, err)
 		want := checkIdentity(row, b.id, b.cert) == nil && *row.Slot == slotCurrent && all[i].state != lifecycle.NodeOffline
@@ -126,14 +126,14 @@ func TestHeartbeatBatchStoresLatest(t *testing.T) {
 	ctx, s := t.Context(), openStore(t)
 	node := goodNode(t, s, "a")
 	first, last := node.saying("v1"), node.saying("v2")
-	stranger := goodNode(t, s, "b").saying("v1")
-	other := *stranger
+	foreign := goodNode(t, s, "b").saying("v1")
+	other := *foreign
 	other.cert.Serial = "unknown"
-	require.NoError(t, s.storeHeartbeats(ctx, []*heartbeat{first, stranger, last, &other}))
+	require.NoError(t, s.storeHeartbeats(ctx, []*heartbeat{first, foreign, last, &other}))
 	require.True(t, first.stored)
 	require.True(t, last.stored)
 	require.False(t, other.stored)
-	require.False(t, stranger.stored, "it showed another certificate")
+	require.False(t, foreign.stored, "it showed another certificate")
 	n, err := s.Node(ctx, node.id.NodeID)
 	require.NoError(t, err)
 	require.Equal(t, "v2", n.AgentVersion)
@@ -168,12 +168,12 @@ func TestHeartbeatBatchIsolatesBadValue(t *testing.T) {
 func TestHeartbeatBatchWritesNoIndex(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), openStore(t)
-	beats := map[string]*heartbeat{}
+	batch := map[string]*heartbeat{}
 	for i := range 8 {
 		b := goodNode(t, s, fmt.Sprint("node-", i))
-		beats[b.id.NodeID] = b
+		batch[b.id.NodeID] = b
 	}
-	p, err := heartbeatColumns(beats)
+	p, err := heartbeatColumns(batch)
 	require.NoError(t, err)
 	conn, err := s.db.Pool().Acquire(ctx)
 	require.NoError(t, err)
@@ -188,6 +188,6 @@ func TestHeartbeatBatchWritesNoIndex(t *testing.T) {
 	before := inPlace()
 	taken, err := sqlc.New(tx).StoreHeartbeats(ctx, p)
 	require.NoError(t, err)
-	require.Len(t, taken, len(beats))
-	require.Equal(t, before+len(beats), inPlace())
+	require.Len(t, taken, len(batch))
+	require.Equal(t, before+len(batch), inPlace())
 }

@@ -19,7 +19,7 @@ import (
 
 // Heartbeats that come together are each answered for themselves, whatever
 // becomes of the others.
-func TestGatheredHeartbeatsAreAnsweredForThemselves(t *testing.T) {
+func TestBatchedHeartbeatsAreAnsweredForThemselves(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	good, superseded, locked, removed, pending, offline, reissued := e.machine(), e.machine(), e.machine(), e.machine(), e.machine(), e.machine(), e.machine()
@@ -66,7 +66,7 @@ func TestGatheredHeartbeatsAreAnsweredForThemselves(t *testing.T) {
 	require.True(t, e.locked(superseded.id.NodeID), "a clone is found out by its heartbeat")
 }
 
-// A row that somebody holds delays its own node's heartbeat and no other.
+// A locked row delays its own node's heartbeat and no other.
 func TestLockedRowDelaysNoOtherHeartbeat(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -144,7 +144,7 @@ func TestHeartbeatsShareACommit(t *testing.T) {
 	require.LessOrEqual(t, least, int64(4))
 }
 
-// Whoever is told to be idle would be offered nothing.
+// An idle caller has no task to dispatch.
 func TestAnIdleNodeIsOfferedNothing(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()

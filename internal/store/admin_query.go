@@ -70,7 +70,7 @@ func (f *filter) sql(selects, order string, limit int) string {
 // list returns the rows of a query as Ts, by the names of the columns. A field
 // without a column is left as it is.
 func list[T any](ctx context.Context, db *db, sql string, args ...any) ([]T, error) {
-	rows, _ := db.Pool().Query(ctx, sql, args...) //nolint:errcheck // CollectRows returns the error
+	rows, _ := db.Pool().Query(ctx, sql, args...) // CollectRows returns the error
 	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[T])
 }
 

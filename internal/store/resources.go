@@ -16,7 +16,7 @@ const kindInstance = "instance"
 // call changes nothing; both return the stored resource.
 func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.Resource) (activities.Resource, error) {
 	return write(ctx, s.db, "planning resource "+r.ResourceID, func(ctx context.Context, tx *tx) (activities.Resource, error) {
-		if _, _, err := tx.lockHeld(ctx, f); err != nil {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
 			return r, err
 		}
 		rows, err := tx.PlanResource(ctx, sqlc.PlanResourceParams{ResourceID: r.ResourceID, NodeID: f.NodeID,
@@ -80,7 +80,7 @@ func (s *Operations) changeResource(ctx context.Context, f activities.Fence, id 
 	fn func(context.Context, *tx, activities.Resource) error,
 ) error {
 	return s.db.write(ctx, "changing resource "+id, func(ctx context.Context, tx *tx) error {
-		if _, _, err := tx.lockHeld(ctx, f); err != nil {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
 			return err
 		}
 		r, err := tx.resource(ctx, f, id)

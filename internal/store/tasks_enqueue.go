@@ -29,7 +29,7 @@ func (s *Tasks) Prepare(ctx context.Context, t activities.TaskSpec, o task.Owner
 		return row, err
 	}
 	return write(ctx, s.db, doing, func(ctx context.Context, tx *tx) (activities.TaskRow, error) {
-		if _, _, err := tx.lockHeld(ctx, fenceOf(t)); err != nil {
+		if _, err := tx.lockHeld(ctx, fenceOf(t)); err != nil {
 			return row, err
 		}
 		if err := tx.setOperationRun(ctx, t.OperationID, o.RunID); err != nil {
@@ -126,7 +126,7 @@ func enqueueParams(t activities.TaskSpec, o task.Owner, row activities.TaskRow, 
 // explainNotStored returns why EnqueueTask stored nothing, or nil if the task is
 // already stored.
 func explainNotStored(ctx context.Context, tx *tx, t activities.TaskSpec) error {
-	_, op, err := tx.lockHeld(ctx, fenceOf(t))
+	op, err := tx.lockHeld(ctx, fenceOf(t))
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func explainNotStored(ctx context.Context, tx *tx, t activities.TaskSpec) error 
 // polls.
 func (s *Tasks) Void(ctx context.Context, f activities.Fence) error {
 	return s.db.write(ctx, "voiding the tasks of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
-		if _, _, err := tx.lockHeld(ctx, f); err != nil {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
 			return err
 		}
 		tx.wakeNode(f.NodeID)

@@ -154,11 +154,12 @@ func (tx *tx) lockNode(ctx context.Context, nodeID string) (sqlc.LockNodeRow, er
 
 // lockHeld is lockOperation for a write that only the operation that holds the
 // node may make.
-func (tx *tx) lockHeld(ctx context.Context, f activities.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
+func (tx *tx) lockHeld(ctx context.Context, f activities.Fence) (sqlc.GetOperationRow, error) {
 	if f.OpSeq == 0 {
-		return sqlc.LockNodeRow{}, sqlc.GetOperationRow{}, errFenced(f, 0)
+		return sqlc.GetOperationRow{}, errFenced(f, 0)
 	}
-	return tx.lockOperation(ctx, f)
+	_, op, err := tx.lockOperation(ctx, f)
+	return op, err
 }
 
 // lockOperation locks the fence's node for a write of its operation and returns

@@ -10,7 +10,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
-	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Counts reads the numbers behind the fleet's gauges. It is the port that the
@@ -20,11 +19,8 @@ type Counts interface {
 	NodeCounts(ctx context.Context) ([]NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]StuckCount, error)
-	// CertificateAges returns how long the current certificates remain valid.
-	CertificateAges(ctx context.Context) ([]CertificateAge, error)
-	// Unpromoted returns the certificates that were issued longer ago than
-	// olderThan and never used.
-	Unpromoted(ctx context.Context, olderThan time.Duration) ([]UnpromotedCertificate, error)
+	// CertificateCounts returns the state of the certificates that nodes hold.
+	CertificateCounts(ctx context.Context) (CertificateCounts, error)
 	// TaskLeases returns the unfinished tasks by status.
 	TaskLeases(ctx context.Context) ([]TaskCount, error)
 }
@@ -114,11 +110,12 @@ func (c *FleetCollector) read() ([]prometheus.Metric, error) {
 	if err != nil {
 		return nil, err
 	}
-	identities, err := c.identityGauges(ctx)
+	certificates, err := c.counts.CertificateCounts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := append(c.nodeGauges(nodes), identities...)
+	out := append(c.nodeGauges(nodes), gauge(c.lifeLeft, certificates.ShareLeft),
+		gauge(c.overdue, float64(certificates.Overdue)), gauge(c.unpromoted, float64(certificates.Unpromoted)))
 	for _, s := range stuck {
 		out = append(out, gauge(c.stuck, float64(s.Operations), s.Phase, s.Reason))
 	}
@@ -137,29 +134,6 @@ func (c *FleetCollector) taskGauges(counts []TaskCount) []prometheus.Metric {
 		out = append(out, gauge(c.leases, float64(tasks[s]), string(s)))
 	}
 	return out
-}
-
-// identityGauges show a fleet that has stopped renewing before its certificates
-// expire, and certificates that never reached their agent.
-func (c *FleetCollector) identityGauges(ctx context.Context) ([]prometheus.Metric, error) {
-	ages, err := c.counts.CertificateAges(ctx)
-	if err != nil {
-		return nil, err
-	}
-	unused, err := c.counts.Unpromoted(ctx, UnpromotedAfter)
-	if err != nil {
-		return nil, err
-	}
-	least, late := 1.0, 0
-	for _, a := range ages {
-		left := max(0, a.Left.Seconds()/max(1, a.Life.Seconds()))
-		least = min(least, left)
-		if left < trust.RenewAt-trust.RenewJitter {
-			late++
-		}
-	}
-	return []prometheus.Metric{gauge(c.lifeLeft, least), gauge(c.overdue, float64(late)),
-		gauge(c.unpromoted, float64(len(unused)))}, nil
 }
 
 // nodeGauges has a row for every state, so that a state without nodes reads 0.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 // dispatcher is the in-memory state of one Run. Only Run's goroutine uses it.
@@ -22,8 +24,9 @@ type dispatcher struct {
 	// paused is true while nothing is taken. unavailable is true if Temporal is the
 	// cause: queued messages then fail without an attempt.
 	paused, unavailable bool
-	// pause is the length of the last pause, 0 after a success.
-	pause time.Duration
+	// pauses grow until a success, and pause is the current or last one.
+	pauses *backoff.ExponentialBackOff
+	pause  time.Duration
 	// since is the time of the last Take or the start of the pause.
 	since time.Time
 }
@@ -44,10 +47,9 @@ func (d *dispatcher) run(ctx, work context.Context) {
 	d.drain(ctx, work)
 }
 
-// drain delivers the messages in flight, including the results that this process
-// stored until now, and deletes what was delivered.
+// drain delivers the messages in flight and deletes what was delivered.
 func (d *dispatcher) drain(ctx, work context.Context) {
-	for d.receiveLocal(work) {
+	for d.start(work); len(d.busy) > 0; d.start(work) {
 		d.end(<-d.ended)
 	}
 	if len(d.delivered) == 0 {
@@ -57,20 +59,6 @@ func (d *dispatcher) drain(ctx, work context.Context) {
 	defer cancel()
 	if _, err := d.Outbox.Take(last, 0, d.delivered); err != nil {
 		d.Log.Warn("cannot delete delivered messages", slog.Any("err", err))
-	}
-}
-
-// receiveLocal queues and starts the pending local results, and reports whether a
-// delivery is in progress.
-func (d *dispatcher) receiveLocal(work context.Context) bool {
-	for {
-		select {
-		case m := <-d.Outbox.LocalResults():
-			d.queue = append(d.queue, m)
-		default:
-			d.start(work)
-			return len(d.busy) > 0
-		}
 	}
 }
 
@@ -91,7 +79,7 @@ func (d *dispatcher) take(ctx context.Context) (more bool) {
 		return true
 	}
 	if len(messages) == 0 && d.room() == maxInFlight {
-		d.pause = 0
+		d.pauses.Reset()
 	}
 	d.delivered = nil
 	d.queue = append(d.queue, messages...)
@@ -121,12 +109,8 @@ func (d *dispatcher) start(work context.Context) {
 // wait blocks until an event and reports whether a Take is due.
 func (d *dispatcher) wait(ctx context.Context) (take bool) {
 	var wake <-chan struct{}
-	var local <-chan Message
 	if !d.paused {
 		wake = d.Outbox.Wake()
-		if d.room() > 0 {
-			local = d.Outbox.LocalResults()
-		}
 	}
 	var due <-chan time.Time
 	if interval := d.takeInterval(); interval > 0 {
@@ -139,9 +123,6 @@ func (d *dispatcher) wait(ctx context.Context) (take bool) {
 		return false
 	case e := <-d.ended:
 		d.end(e)
-		return false
-	case m := <-local:
-		d.queue = append(d.queue, m)
 		return false
 	case <-wake:
 	case <-due:
@@ -174,7 +155,7 @@ func (d *dispatcher) end(e delivery) {
 	}
 	if e.outcome == outcomeDelivered {
 		d.delivered = append(d.delivered, e.message)
-		d.pause = 0
+		d.pauses.Reset()
 	}
 	if e.unavailable {
 		d.unavailable = true
@@ -182,10 +163,10 @@ func (d *dispatcher) end(e delivery) {
 	}
 }
 
-// backOff starts a pause of twice the length of the last one.
+// backOff starts a pause.
 func (d *dispatcher) backOff() {
 	if !d.paused {
-		d.paused, d.pause, d.since = true, min(max(2*d.pause, pauseMin), pauseMax), time.Now()
+		d.paused, d.pause, d.since = true, d.pauses.NextBackOff(), time.Now()
 	}
 }
 

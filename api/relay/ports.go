@@ -20,9 +20,6 @@ type Outbox interface {
 	// MarkFailed records a failed attempt; the message is due again after a
 	// backoff.
 	MarkFailed(ctx context.Context, id int64, why string) error
-	// LocalResults delivers the results that this process stored and reserved, so
-	// that they need no Take. A nil channel disables this fast path.
-	LocalResults() <-chan Message
 	// Wake receives a value after a message was written, and periodically.
 	Wake() <-chan struct{}
 }

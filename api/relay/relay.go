@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -50,7 +52,9 @@ type Relay struct {
 func (r *Relay) Run(ctx context.Context) {
 	work, cancel := graceful(ctx)
 	defer cancel()
-	d := &dispatcher{Relay: r, ended: make(chan delivery), busy: map[string]bool{}, late: map[int64]lateMessage{}}
+	d := &dispatcher{Relay: r, ended: make(chan delivery), busy: map[string]bool{}, late: map[int64]lateMessage{},
+		pauses: &backoff.ExponentialBackOff{InitialInterval: pauseMin, MaxInterval: pauseMax, Multiplier: 2}}
+	d.pauses.Reset()
 	d.run(ctx, work)
 }
 

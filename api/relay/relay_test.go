@@ -25,14 +25,13 @@ type box struct {
 	mu       sync.Mutex
 	due      []relay.Message
 	wake     chan struct{}
-	local    chan relay.Message
 	notes    map[int64][]string
 	takes    int
 	takeFail int
 }
 
 func newBox(messages ...relay.Message) *box {
-	return &box{due: messages, wake: make(chan struct{}, 1), local: make(chan relay.Message, 1), notes: map[int64][]string{}}
+	return &box{due: messages, wake: make(chan struct{}, 1), notes: map[int64][]string{}}
 }
 
 func (b *box) Take(_ context.Context, limit int, delivered []relay.Message) ([]relay.Message, error) {
@@ -72,8 +71,6 @@ func (b *box) MarkFailed(_ context.Context, id int64, _ string) error {
 }
 
 func (b *box) Wake() <-chan struct{} { return b.wake }
-
-func (b *box) LocalResults() <-chan relay.Message { return b.local }
 
 func (b *box) of(id int64) []string {
 	b.mu.Lock()
@@ -331,41 +328,4 @@ func TestDeliveredMessagesAreDeletedInBatches(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	assert.Less(t, b.takes, 20)
-}
-
-// Results that this process stored are delivered without a Take, including those
-// stored before the stop.
-func TestLocalResultsAreDelivered(t *testing.T) {
-	b := newBox()
-	taken, release := make(chan struct{}), make(chan struct{})
-	begun := sync.OnceFunc(func() { close(taken) })
-	_, stop := run(t, b, &fakeTemporal{answer: func(context.Context, string, int64) error {
-		begun()
-		<-release
-		return nil
-	}})
-	b.local <- result(1, "w")
-	<-taken
-	b.local <- result(2, "w")
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		stop()
-	}()
-	close(release)
-	<-stopped
-	assert.Equal(t, []string{"delivered"}, b.of(1))
-	assert.Equal(t, []string{"delivered"}, b.of(2))
-}
-
-// A steady flow of local results does not postpone the deletion of earlier ones.
-func TestSteadyLocalResultsAreDeleted(t *testing.T) {
-	b := newBox()
-	run(t, b, &fakeTemporal{})
-	id := int64(0)
-	eventually(t, func() bool {
-		id++
-		b.local <- result(id, "w")
-		return len(b.of(1)) == 1
-	})
 }

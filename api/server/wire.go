@@ -159,10 +159,8 @@ func (a *app) work(ctx context.Context) {
 		a.sets.Run(ctx, a.listener.Sets())
 		return nil
 	})
-	outbox := a.store.Outbox(a.listener)
-	r := &relay.Relay{Outbox: outbox, Temporal: a.temporal, Metrics: a.metrics, Log: a.Log}
+	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
-		defer outbox.Rest()
 		r.Run(ctx)
 		return nil
 	})

@@ -4,6 +4,5 @@
 // violations, in testdata/planted and in its own tests, to verify that the rules
 // report them.
 //
-// It contains only tests; start with imports_test.go. Temporary exceptions are in
-// notConverted.
+// It contains only tests; start with imports_test.go.
 package archtest

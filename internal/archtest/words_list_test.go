@@ -79,10 +79,3 @@ func allowedWords() []allowed {
 		{"internal/archtest/words_test.go", "", "plants uses"},
 	}
 }
-
-// notConverted lists the folders whose wording was not rewritten yet.
-func notConverted() []string {
-	return []string{
-		"internal/store",
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"go/scanner"
 	"go/token"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -63,9 +62,6 @@ func TestWords(t *testing.T) {
 	exceptions := map[string]int{}
 	var found []string
 	textFiles(t, func(path, text string) {
-		if slices.ContainsFunc(notConverted(), func(folder string) bool { return within(path, folder) }) {
-			return
-		}
 		for _, u := range search(phrases, path, text) {
 			i := slices.IndexFunc(allowedWords(), func(a allowed) bool {
 				return a.file == u.file && (a.pattern == "" || a.pattern == u.pattern)
@@ -184,21 +180,4 @@ func TestSearch(t *testing.T) {
 		}
 		assert.Equal(t, c.want, got, "%s", c.text)
 	}
-}
-
-// TestWordsOfFolder lists the uses in one folder, the temporary list and the
-// exceptions aside: WORDS=agent go test ./internal/archtest -run TestWordsOfFolder -v.
-func TestWordsOfFolder(t *testing.T) {
-	folder := os.Getenv("WORDS")
-	if folder == "" {
-		t.Skip("WORDS names no folder")
-	}
-	phrases := compile(t, phrases())
-	textFiles(t, func(path, text string) {
-		if within(path, strings.TrimSuffix(folder, "/")) {
-			for _, u := range search(phrases, path, text) {
-				t.Error(u)
-			}
-		}
-	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -13,25 +14,71 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
+// faults says how a database is unavailable, by the beginning of the SQLSTATE. The
+// first match applies.
+//
+//nolint:gochecknoglobals // read-only table
+var faults = []struct{ state, fault, next string }{
+	{"53100", "has a full disk", ""},
+	{"08", transient, ""},    // connection trouble
+	{"53", transient, ""},    // insufficient resources
+	{"57P", transient, ""},   // shutdown
+	{"57014", transient, ""}, // statement timeout
+	{"55P03", transient, ""}, // lock timeout
+	{"25P03", transient, ""}, // idle transaction timeout
+	{"40", transient, ""},    // a lost race
+	{"42P01", unsuitable, setup},
+	{"42703", unsuitable, setup},
+	{"42883", unsuitable, setup},
+	{"25006", unsuitable, setup},
+}
+
+const (
+	transient  = "is temporarily unavailable"
+	unsuitable = "has no schema for this version, or is a replica"
+	setup      = "gpuaas admin setup"
+)
+
 // Interpret gives a driver's error its kind and a message that names the call
 // and the database's address, never a credential. Errors that have a kind pass.
 func (db *DB) Interpret(err error, doing string) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := errors.AsType[*schema.Error](err); ok {
+	if _, typed := errors.AsType[*schema.Error](err); typed {
 		return err
 	}
 	if unreachable(err) {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "%s: the database at %s does not respond", doing, db.address)
 	}
-	if pe, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return db.interpretServerError(pe, doing)
-	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return schema.Wrap(schema.KindNotFound, err, "%s: not found", doing)
 	}
-	return schema.Wrap(schema.KindInternal, err, "%s", doing)
+	e, _ := errors.AsType[*pgconn.PgError](err)
+	if e == nil {
+		return schema.Wrap(schema.KindInternal, err, "%s", doing)
+	}
+	for _, f := range faults {
+		if strings.HasPrefix(e.Code, f.state) {
+			return schema.AsError(schema.Wrap(schema.KindServiceUnavailable, e, "%s: the database at %s %s", doing, db.address, f.fault)).WithNext(f.next)
+		}
+	}
+	return db.interpretRefusal(e, doing)
+}
+
+// interpretRefusal handles malformed values and violated constraints.
+func (db *DB) interpretRefusal(e *pgconn.PgError, doing string) error {
+	r, known := db.refusals[e.ConstraintName]
+	switch {
+	case known:
+	case slices.Contains([]string{"22P02", "22P05", "22021"}, e.Code):
+		r = Refusal{"", doing + ": a value is malformed"}
+	case e.Code == "23514":
+		r = Refusal{e.ConstraintName, doing + ": a value violates a check"}
+	default:
+		return schema.Wrap(schema.KindInternal, e, "%s", doing)
+	}
+	return schema.AsError(schema.Wrap(schema.KindInvalidRequest, e, "%s", r.Message)).WithReason(r.Reason)
 }
 
 // unreachable reports whether the client failed to reach the server: no
@@ -53,53 +100,6 @@ func unreachable(err error) bool {
 		}
 	}
 	return pgconn.SafeToRetry(err)
-}
-
-// interpretServerError maps the server's SQLSTATE to a kind.
-func (db *DB) interpretServerError(e *pgconn.PgError, doing string) error {
-	switch {
-	case e.Code == "53100":
-		return schema.Wrap(schema.KindServiceUnavailable, e, "%s: the disk of the database at %s is full", doing, db.address)
-	case transient(e.Code):
-		return schema.Wrap(schema.KindServiceUnavailable, e, "%s: the database at %s is temporarily unavailable", doing, db.address)
-	case e.Code == "42P01" || e.Code == "42703" || e.Code == "42883" || e.Code == "25006":
-		return schema.AsError(schema.Wrap(schema.KindServiceUnavailable, e,
-			"%s: the database at %s has no schema for this version, or is a replica", doing, db.address)).
-			WithNext("gpuaas admin setup")
-	case e.Code == "22P02" || e.Code == "22P05" || e.Code == "22021":
-		return schema.Wrap(schema.KindInvalidRequest, e, "%s: a value is malformed", doing)
-	case strings.HasPrefix(e.Code, "23"):
-		return db.interpretConstraint(e, doing)
-	}
-	return schema.Wrap(schema.KindInternal, e, "%s", doing)
-}
-
-// transient reports whether the SQLSTATE is worth a retry: connection trouble
-// (08), insufficient resources (53), shutdown (57P), a timeout (57014, 55P03,
-// 25P03) or a lost race (40).
-func transient(code string) bool {
-	for _, prefix := range []string{"08", "53", "57P", "57014", "55P03", "25P03", "40"} {
-		if strings.HasPrefix(code, prefix) {
-			return true
-		}
-	}
-	return false
-}
-
-// interpretConstraint turns the violation of a known constraint into its
-// refusal.
-func (db *DB) interpretConstraint(e *pgconn.PgError, doing string) error {
-	r, known := db.refusals[e.ConstraintName]
-	switch {
-	case known:
-	case e.Code == "23514":
-		r = Refusal{e.ConstraintName, doing + ": a value violates a check"}
-	default:
-		return schema.Wrap(schema.KindInternal, e, "%s", doing)
-	}
-	refused := schema.NewError(schema.KindInvalidRequest, "%s", r.Message).WithReason(r.Reason)
-	refused.Err = e
-	return refused
 }
 
 // NotFound reports whether a query found no row.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -63,22 +64,18 @@ func NewListener(c ListenConfig) (*Listener, error) {
 // Run listens until the context ends and returns the context's error.
 func (l *Listener) Run(ctx context.Context) error {
 	db := &DB{address: address(l.conn)}
-	for pause := listenBackoffMin; ; pause = min(2*pause, listenBackoffMax) {
+	pauses := &backoff.ExponentialBackOff{InitialInterval: listenBackoffMin, MaxInterval: listenBackoffMax, Multiplier: 2}
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		started := time.Now()
 		err := l.listen(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 		if time.Since(started) > listenBackoffMax {
-			pause = listenBackoffMin
+			pauses.Reset()
 		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, pause time.Duration) {
 		l.Log.Warn("lost the connection for notifications", "err", db.Interpret(err, "listening"), "retry_in", pause)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
-	}
+	}))
+	return err
 }
 
 // listen uses one connection until it fails.

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/schema"
@@ -21,44 +19,26 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// nodeColumns are the columns of each view, in the order of scanNode.
+// The columns of each view.
 const (
-	nameColumns    = "n.node_id, n.host, n.state"
+	nameColumns    = "n.node_id AS id, n.host, n.state"
 	summaryColumns = nameColumns + `, n.port, n.sku, n.gpus_total, n.region_code, n.onboarding_mode, n.lifecycle_class,
-		n.labels, n.state_since, n.cordoned, n.incarnation, n.last_heartbeat_at, n.agent_version, n.created_at,
+		nullif(n.labels, '{}') AS labels, n.state_since, n.cordoned, n.incarnation, n.last_heartbeat_at, n.agent_version, n.created_at,
 		n.identity_locked_at, n.identity_lock_reason`
-	fromNodes   = " FROM nodes n"
-	nodeOrder   = "n.host, n.node_id"
 	fullColumns = summaryColumns + `, n.ssh_username, n.ssh_public_key, n.identity_sequence, n.set_version,
 		n.boot_id, n.uptime_seconds, n.workloads, n.facts`
+	fromNodes = " FROM nodes n"
+	nodeOrder = "n.host, n.node_id"
 )
 
-// scanNode reads a row of the view's columns.
-func scanNode(view adminapi.View) pgx.RowToFunc[wire.NodeView] {
-	return func(row pgx.CollectableRow) (wire.NodeView, error) {
-		var v wire.NodeView
-		var lock trust.IdentityLock
-		var lockedAt *time.Time
-		dest := []any{&v.ID, &v.Host, &v.State}
-		if view != adminapi.ViewName {
-			dest = append(dest, &v.Port, &v.SKU, &v.GPUsTotal, &v.RegionCode, &v.OnboardingMode, &v.LifecycleClass, &v.Labels,
-				&v.StateSince, &v.Cordoned, &v.Incarnation, &v.LastHeartbeatAt, &v.AgentVersion, &v.CreatedAt, &lockedAt, &lock.Reason)
-		}
-		if view == adminapi.ViewFull {
-			dest = append(dest, &v.SSHUsername, &v.SSHPublicKey, &v.IdentitySequence, &v.SetVersion, &v.BootID,
-				&v.UptimeSeconds, &v.Workloads, &v.Facts)
-		}
-		err := row.Scan(dest...)
-		if len(v.Labels) == 0 {
-			v.Labels = nil
-		}
-		if lockedAt != nil {
-			lock.Since = *lockedAt
-			v.IdentityLock = &lock
-		}
-		return v, err
-	}
-}
+// The machines and certificates of nodes: the newest instance of each, and the
+// certificates that it may use.
+const (
+	selectMachines = `SELECT DISTINCT ON (node_id) node_id, instance_id, provider, external_id, state FROM instances
+		WHERE node_id = ANY ($1::uuid[]) ORDER BY node_id, created_at DESC`
+	selectCertificates = `SELECT node_id, slot, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after
+		FROM node_certificates WHERE slot IN ('pending', 'current') AND node_id = ANY ($1::uuid[])`
+)
 
 // ListNodes implements adminapi.Views.
 func (s *Admin) ListNodes(ctx context.Context, q adminapi.NodeQuery) (nodes []wire.NodeView, next []string, err error) {
@@ -71,10 +51,11 @@ func (s *Admin) ListNodes(ctx context.Context, q adminapi.NodeQuery) (nodes []wi
 		f.where("EXISTS (SELECT 1 FROM node_certificates c WHERE c.node_id = n.node_id AND c.slot = 'current' AND c.issuer = ANY (" +
 			f.arg(q.Issuers) + "::text[]))")
 	}
-	for _, pattern := range []string{suffixed(likePattern(q.HostPrefix), "%"), likePattern(q.HostPattern)} {
-		if pattern != "" {
-			f.where("lower(n.host) LIKE " + f.arg(pattern))
-		}
+	if q.HostPrefix != "" {
+		f.where("lower(n.host) LIKE " + f.arg(likePattern(q.HostPrefix)+"%"))
+	}
+	if q.HostPattern != "" {
+		f.where("lower(n.host) LIKE " + f.arg(likePattern(q.HostPattern)))
 	}
 	if !q.Removed && !slices.Contains(q.States, lifecycle.NodeRemoved) {
 		f.where("n.state <> 'removed'")
@@ -86,80 +67,75 @@ func (s *Admin) ListNodes(ctx context.Context, q adminapi.NodeQuery) (nodes []wi
 		}
 		f.where("(n.host, n.node_id) > (" + f.arg(q.After[0]) + ", " + f.arg(q.After[1]) + "::uuid)")
 	}
-	err = s.db.Read(ctx, "listing nodes", func(ctx context.Context) error {
-		nodes, err = s.nodes(ctx, f, q.View, q.Limit)
-		if err != nil {
-			return err
-		}
-		nodes, next = trim(nodes, q.Limit, func(n wire.NodeView) []string { return []string{n.Host, n.ID} })
-		return s.fillNodes(ctx, nodes, q.View)
-	})
-	return nodes, next, err
+	return s.nodes(ctx, f, q.View, q.Limit)
 }
 
-func suffixed(s, suffix string) string {
-	if s == "" {
-		return ""
+// nodes returns one page of nodes in a view.
+func (s *Admin) nodes(ctx context.Context, f *filter, view adminapi.View, limit int) ([]wire.NodeView, []string, error) {
+	type row struct {
+		wire.NodeView
+		IdentityLockedAt   *time.Time
+		IdentityLockReason string
 	}
-	return s + suffix
-}
-
-func (s *Admin) nodes(ctx context.Context, f *filter, view adminapi.View, limit int) ([]wire.NodeView, error) {
-	columns := map[adminapi.View]string{adminapi.ViewName: nameColumns, adminapi.ViewSummary: summaryColumns}[view]
-	if columns == "" {
+	columns, known := map[adminapi.View]string{adminapi.ViewName: nameColumns, adminapi.ViewSummary: summaryColumns}[view]
+	if !known {
 		columns, view = fullColumns, adminapi.ViewFull
 	}
-	rows, err := s.db.Pool().Query(ctx, f.sql("SELECT "+columns+fromNodes, nodeOrder, limit), f.args...)
-	if err != nil {
-		return nil, err
+	rows, next, err := page(ctx, s.db, listQuery{"listing nodes", "SELECT " + columns + fromNodes, nodeOrder, limit}, f,
+		func(n row) []string { return []string{n.Host, n.ID} })
+	nodes := make([]wire.NodeView, len(rows))
+	for i, r := range rows {
+		nodes[i] = r.NodeView
+		if r.IdentityLockedAt != nil {
+			nodes[i].IdentityLock = &trust.IdentityLock{Reason: r.IdentityLockReason, Since: *r.IdentityLockedAt}
+		}
 	}
-	return pgx.CollectRows(rows, scanNode(view))
+	if err != nil || view == adminapi.ViewName || len(nodes) == 0 {
+		return nodes, next, err
+	}
+	return nodes, next, s.db.Read(ctx, "reading the details of nodes", func(ctx context.Context) error {
+		return s.fillNodes(ctx, nodes, view)
+	})
 }
 
-// fillNodes adds what other tables have of the nodes: the operation in a summary,
-// instances and certificates in the full view.
+// fillNodes adds the rows of other tables: the operation in a summary, instances
+// and certificates in the full view.
 func (s *Admin) fillNodes(ctx context.Context, nodes []wire.NodeView, view adminapi.View) error {
-	if view == adminapi.ViewName || len(nodes) == 0 {
-		return nil
-	}
 	ids, byID := make([]string, len(nodes)), make(map[string]*wire.NodeView, len(nodes))
 	for i := range nodes {
 		ids[i], byID[nodes[i].ID] = nodes[i].ID, &nodes[i]
 	}
-	ops, err := s.operations(ctx, openFilter(ids), openOrder, len(ids)*2)
-	if err != nil {
-		return err
-	}
+	ops, err := list[wire.OperationSummary](ctx, s.db, openOperations, ids)
 	for i := range ops {
 		if v := byID[ops[i].NodeID]; v.Operation == nil { // the one that holds it is first
 			v.Operation = &ops[i]
 		}
 	}
-	if view == adminapi.ViewSummary {
-		return nil
+	if err != nil || view == adminapi.ViewSummary {
+		return err
 	}
-	return s.fillMachines(ctx, ids, byID)
-}
-
-func (s *Admin) fillMachines(ctx context.Context, ids []string, byID map[string]*wire.NodeView) error {
-	instances, err := s.db.q.ListInstances(ctx, ids)
+	machines, err := list[struct {
+		NodeID string
+		lifecycle.Instance
+	}](ctx, s.db, selectMachines, ids)
 	if err != nil {
 		return err
 	}
-	for _, i := range instances {
-		byID[i.NodeID].Instance = &lifecycle.Instance{InstanceID: i.InstanceID, Provider: i.Provider, ExternalID: i.ExternalID, State: i.State}
+	for i, m := range machines {
+		byID[m.NodeID].Instance = &machines[i].Instance
 	}
-	certs, err := s.db.q.ListHeldCertificates(ctx, ids)
+	certificates, err := list[struct {
+		NodeID, Slot string
+		trust.CertFacts
+	}](ctx, s.db, selectCertificates, ids)
 	if err != nil {
 		return err
 	}
-	for _, c := range certs {
-		facts := &trust.CertFacts{Subject: c.Subject, URI: c.URI, Issuer: c.Issuer, Serial: c.Serial,
-			Fingerprint: c.Fingerprint, SPKI: c.SPKI, NotBefore: c.NotBefore, NotAfter: c.NotAfter}
-		if c.Slot == "pending" {
-			byID[c.NodeID].PendingIdentity = facts
+	for i, c := range certificates {
+		if c.Slot == slotPending {
+			byID[c.NodeID].PendingIdentity = &certificates[i].CertFacts
 		} else {
-			byID[c.NodeID].Identity = facts
+			byID[c.NodeID].Identity = &certificates[i].CertFacts
 		}
 	}
 	newest, err := s.db.q.NewestSetVersion(ctx)
@@ -171,31 +147,22 @@ func (s *Admin) fillMachines(ctx context.Context, ids []string, byID map[string]
 
 // Node implements adminapi.Views.
 func (s *Admin) Node(ctx context.Context, idOrHost string) (wire.NodeView, error) {
-	var view wire.NodeView
-	err := s.db.Read(ctx, "reading node "+idOrHost, func(ctx context.Context) error {
-		id, err := s.nodeID(ctx, idOrHost)
-		if err != nil {
-			return err
-		}
-		nodes, err := s.nodes(ctx, nodeFilter(id), adminapi.ViewFull, 1)
-		if err != nil {
-			return err
-		}
-		if len(nodes) == 0 {
-			return errNoNode(idOrHost)
-		}
-		err = s.fillNodes(ctx, nodes, adminapi.ViewFull)
-		view = nodes[0]
-		return err
+	id, err := query(ctx, s.db, "finding node "+idOrHost, func(ctx context.Context) (string, error) {
+		return s.nodeID(ctx, idOrHost)
 	})
-	return view, err
-}
-
-// nodeFilter selects one node.
-func nodeFilter(nodeID string) *filter {
+	if err != nil {
+		return wire.NodeView{}, err
+	}
 	f := &filter{}
-	f.where("n.node_id = " + f.arg(nodeID) + "::uuid")
-	return f
+	f.id("n.node_id", id, errNoNode)
+	nodes, _, err := s.nodes(ctx, f, adminapi.ViewFull, 1)
+	if err == nil && len(nodes) == 0 {
+		err = errNoNode(idOrHost)
+	}
+	if err != nil {
+		return wire.NodeView{}, err
+	}
+	return nodes[0], nil
 }
 
 func (s *Admin) nodeID(ctx context.Context, idOrHost string) (string, error) {
@@ -259,12 +226,6 @@ func (s *Admin) SetNode(ctx context.Context, nodeID string, c wire.NodeChange, b
 }
 
 func setLabels(ctx context.Context, tx *tx, nodeID string, set map[string]string, remove []string) error {
-	if set == nil {
-		set = map[string]string{}
-	}
-	if remove == nil {
-		remove = []string{}
-	}
 	text, err := json.Marshal(set)
 	if err != nil {
 		return err

@@ -4,10 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/gpuaas/gpuaas/api/adminapi"
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -20,57 +17,21 @@ const (
 )
 
 const operationColumns = `o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
-	o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id), o.outcome, o.started_at, o.ended_at,
-	(o.document #>> '{operation,deadline_at}')::timestamptz`
+	o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at,
+	(o.document #>> '{operation,deadline_at}')::timestamptz AS deadline_at,
+	coalesce(o.stuck ->> 'waiting_on', '` + string(lifecycle.AttentionNone) + `') AS waiting_on`
 
-func operationDest(o *wire.OperationSummary) []any {
-	return []any{&o.OperationID, &o.NodeID, &o.Host, &o.OpSeq, &o.Action, &o.Status, &o.Phase, &o.Stuck, &o.Actor, &o.Reason,
-		&o.CorrelationID, &o.WorkflowID, &o.RunID, &o.Outcome, &o.StartedAt, &o.EndedAt, &o.DeadlineAt}
-}
-
-// whose sets who must act, which the row holds only in its stuck object.
-func whose(o wire.OperationSummary) wire.OperationSummary {
-	o.WaitingOn = lifecycle.AttentionNone
-	if o.Stuck != nil {
-		o.WaitingOn = o.Stuck.WaitingOn
-	}
-	return o
-}
-
-func (s *Admin) operations(ctx context.Context, f *filter, order string, limit int) ([]wire.OperationSummary, error) {
-	rows, err := s.db.Pool().Query(ctx, f.sql("SELECT "+operationColumns+fromOperations, order, limit), f.args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (wire.OperationSummary, error) {
-		var o wire.OperationSummary
-		err := row.Scan(operationDest(&o)...)
-		return whose(o), err
-	})
-}
-
-// openFilter selects the open operations of nodes.
-func openFilter(nodeIDs []string) *filter {
-	f := &filter{}
-	f.where("o.ended_at IS NULL AND o.node_id = ANY (" + f.arg(nodeIDs) + "::uuid[])")
-	return f
-}
+// openOperations reads the open operations of nodes.
+const openOperations = "SELECT " + operationColumns + fromOperations +
+	" WHERE o.ended_at IS NULL AND o.node_id = ANY ($1::uuid[]) ORDER BY " + openOrder
 
 // ListOperations implements adminapi.Views.
 func (s *Admin) ListOperations(ctx context.Context, q adminapi.OperationQuery) (ops []wire.OperationSummary, next []string, err error) {
-	f, err := operationFilter(q)
-	if err == nil {
-		err = f.afterTime("o.started_at, o.operation_id", "<", q.After)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	err = s.db.Read(ctx, "listing operations", func(ctx context.Context) (err error) {
-		ops, err = s.operations(ctx, f, "o.started_at DESC, o.operation_id DESC", q.Limit)
-		ops, next = trim(ops, q.Limit, func(o wire.OperationSummary) []string { return timeKey(o.StartedAt, o.OperationID) })
-		return err
-	})
-	return ops, next, err
+	f := operationFilter(q)
+	f.afterTime("o.started_at, o.operation_id", "<", q.After)
+	return page(ctx, s.db, listQuery{"listing operations", "SELECT " + operationColumns + fromOperations,
+		"o.started_at DESC, o.operation_id DESC", q.Limit}, f,
+		func(o wire.OperationSummary) []string { return timeKey(o.StartedAt, o.OperationID) })
 }
 
 // The conditions of an operation that needs attention. One that no worker moves
@@ -83,14 +44,9 @@ const (
 	stuckSince = `coalesce((o.stuck ->> 'since')::timestamptz, (o.document #>> '{operation,deadline_at}')::timestamptz, o.started_at)`
 )
 
-func operationFilter(q adminapi.OperationQuery) (*filter, error) {
+func operationFilter(q adminapi.OperationQuery) *filter {
 	f := &filter{}
-	if q.NodeID != "" {
-		if !schema.IsID(q.NodeID) {
-			return nil, errNoNode(q.NodeID)
-		}
-		f.where("o.node_id = " + f.arg(q.NodeID) + "::uuid")
-	}
+	f.id("o.node_id", q.NodeID, errNoNode)
 	anyOf(f, "o.action", q.Actions)
 	anyOf(f, "o.status", q.Statuses)
 	anyOf(f, "o.stuck ->> 'waiting_on'", q.WaitingOn)
@@ -106,48 +62,34 @@ func operationFilter(q adminapi.OperationQuery) (*filter, error) {
 	}
 	f.since("o.started_at", q.Since)
 	f.selector(q.Selector)
-	return f, nil
+	return f
 }
 
 // ListStuck implements adminapi.Views.
 func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops []wire.StuckOperation, next []string, err error) {
 	q.Stuck = true
-	f, err := operationFilter(q)
-	if err == nil {
-		err = f.afterTime(stuckSince+", o.operation_id", ">", q.After)
+	f := operationFilter(q)
+	f.afterTime(stuckSince+", o.operation_id", ">", q.After)
+	type row struct {
+		wire.StuckOperation
+		Since time.Time
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	err = s.db.Read(ctx, "listing stuck operations", func(ctx context.Context) error {
-		sql := f.sql("SELECT n.state, "+stuckSince+", "+operationColumns+fromOperations,
-			stuckSince+", o.operation_id", q.Limit)
-		rows, err := s.db.Pool().Query(ctx, sql, f.args...)
-		if err != nil {
-			return err
+	rows, next, err := page(ctx, s.db, listQuery{"listing stuck operations", "SELECT n.state, " + stuckSince + " AS since, " +
+		operationColumns + fromOperations, stuckSince + ", o.operation_id", q.Limit}, f,
+		func(r row) []string { return timeKey(r.Since, r.OperationID) })
+	for _, r := range rows {
+		if r.Stuck == nil {
+			r.Stuck = stuckOf(r.OperationSummary)
 		}
-		ops, err = pgx.CollectRows(rows, scanStuck)
-		ops, next = trim(ops, q.Limit, func(o wire.StuckOperation) []string { return timeKey(o.Stuck.Since, o.OperationID) })
-		return err
-	})
+		r.Stuck.Since, r.WaitingOn = r.Since, r.Stuck.WaitingOn
+		ops = append(ops, r.StuckOperation)
+	}
 	return ops, next, err
 }
 
-func scanStuck(row pgx.CollectableRow) (wire.StuckOperation, error) {
-	var o wire.StuckOperation
-	var since time.Time
-	err := row.Scan(append([]any{&o.State, &since}, operationDest(&o.OperationSummary)...)...)
-	if o.Stuck == nil {
-		o.Stuck = stuckOf(o.OperationSummary, since)
-	}
-	o.Stuck.Since = since
-	o.OperationSummary = whose(o.OperationSummary)
-	return o, err
-}
-
 // stuckOf says why an operation that did not park needs attention.
-func stuckOf(o wire.OperationSummary, since time.Time) *lifecycle.Stuck {
-	s := &lifecycle.Stuck{Phase: o.Phase, WaitingOn: lifecycle.AttentionOperator, Since: since}
+func stuckOf(o wire.OperationSummary) *lifecycle.Stuck {
+	s := &lifecycle.Stuck{Phase: o.Phase, WaitingOn: lifecycle.AttentionOperator}
 	if o.Status == operationAbandoned {
 		s.Reason, s.Message = "abandoned", "its workflow ended without recording an outcome"
 		s.Cause, s.Next = "the run was terminated, or Temporal lost it", "gpuaas node rehydrate "+o.Host
@@ -164,24 +106,24 @@ const operationAbandoned lifecycle.OperationState = "abandoned"
 // Operation implements adminapi.Views. The row is written in every change of an
 // operation and the document in most, so the row wins where both say something.
 func (s *Admin) Operation(ctx context.Context, operationID string) (lifecycle.OperationStatus, error) {
-	var st lifecycle.OperationStatus
-	err := s.db.Read(ctx, "reading operation "+operationID, func(ctx context.Context) error {
-		if !schema.IsID(operationID) {
-			return errNoOperation(operationID)
-		}
-		var o wire.OperationSummary
-		var state lifecycle.NodeState
-		var document *lifecycle.OperationStatus
-		row := s.db.Pool().QueryRow(ctx, "SELECT o.document, n.state, "+operationColumns+
-			fromOperations+" WHERE o.operation_id = $1", operationID)
-		err := row.Scan(append([]any{&document, &state}, operationDest(&o)...)...)
-		if postgres.NotFound(err) {
-			return errNoOperation(operationID)
-		}
-		st = operationStatus(document, o, state)
-		return err
+	type row struct {
+		wire.OperationSummary
+		State    lifecycle.NodeState
+		Document *lifecycle.OperationStatus
+	}
+	if !schema.IsID(operationID) {
+		return lifecycle.OperationStatus{}, errNoOperation(operationID)
+	}
+	found, err := query(ctx, s.db, "reading operation "+operationID, func(ctx context.Context) ([]row, error) {
+		return list[row](ctx, s.db, "SELECT o.document, n.state, "+operationColumns+fromOperations+" WHERE o.operation_id = $1", operationID)
 	})
-	return st, err
+	switch {
+	case err != nil:
+		return lifecycle.OperationStatus{}, err
+	case len(found) == 0:
+		return lifecycle.OperationStatus{}, errNoOperation(operationID)
+	}
+	return operationStatus(found[0].Document, found[0].OperationSummary, found[0].State), nil
 }
 
 func operationStatus(document *lifecycle.OperationStatus, o wire.OperationSummary, state lifecycle.NodeState) lifecycle.OperationStatus {

@@ -1,9 +1,12 @@
 package store
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
@@ -14,6 +17,8 @@ import (
 type filter struct {
 	conditions []string
 	args       []any
+	// err is the first malformed value.
+	err error
 }
 
 // arg adds a value and returns its placeholder.
@@ -24,21 +29,24 @@ func (f *filter) arg(v any) string {
 
 func (f *filter) where(condition string) { f.conditions = append(f.conditions, condition) }
 
-// any adds a condition that the column has one of the values, unless there is
+// id adds a condition that the column is the id, unless the id is empty.
+func (f *filter) id(column, id string, missing func(string) error) {
+	switch {
+	case id == "":
+	case !schema.IsID(id):
+		f.err = missing(id)
+	default:
+		f.where(column + " = " + f.arg(id) + "::uuid")
+	}
+}
+
+// anyOf adds a condition that the column has one of the values, unless there is
 // none.
 func anyOf[T ~string](f *filter, column string, values []T) {
 	if len(values) == 0 {
 		return
 	}
-	f.where(column + " = ANY (" + f.arg(texts(values)) + "::text[])")
-}
-
-func texts[T ~string](values []T) []string {
-	out := make([]string, len(values))
-	for i, v := range values {
-		out[i] = string(v)
-	}
-	return out
+	f.where(column + " = ANY (" + f.arg(values) + "::text[])")
 }
 
 // since adds a lower bound unless it is zero.
@@ -49,7 +57,7 @@ func (f *filter) since(column string, t time.Time) {
 }
 
 // sql is the statement with its conditions, order and limit. One row more than
-// asked for tells whether there is a further page.
+// asked for shows whether there is a further page.
 func (f *filter) sql(selects, order string, limit int) string {
 	var b strings.Builder
 	b.WriteString(selects)
@@ -59,14 +67,34 @@ func (f *filter) sql(selects, order string, limit int) string {
 	return b.String() + " ORDER BY " + order + " LIMIT " + f.arg(limit+1)
 }
 
-// trim cuts the row that only tells of a further page, and returns the sort key
-// of the last row when there is one.
-func trim[T any](rows []T, limit int, key func(T) []string) (page []T, next []string) {
-	if len(rows) <= limit {
-		return rows, nil
+// list returns the rows of a query as Ts, by the names of the columns. A field
+// without a column is left as it is.
+func list[T any](ctx context.Context, db *db, sql string, args ...any) ([]T, error) {
+	rows, _ := db.Pool().Query(ctx, sql, args...) // CollectRows returns the error
+	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[T])
+}
+
+// listQuery is a list without its conditions.
+type listQuery struct {
+	doing, selects, order string
+	limit                 int
+}
+
+// page returns one page of a list and, if there is a further page, the sort key of
+// the last row.
+func page[T any](ctx context.Context, db *db, q listQuery, f *filter, key func(T) []string) ([]T, []string, error) {
+	if f.err != nil {
+		return nil, nil, f.err
 	}
-	rows = rows[:limit]
-	return rows, key(rows[limit-1])
+	rows, err := query(ctx, db, q.doing, func(ctx context.Context) ([]T, error) {
+		sql := f.sql(q.selects, q.order, q.limit)
+		return list[T](ctx, db, sql, f.args...)
+	})
+	if len(rows) <= q.limit {
+		return rows, nil, err
+	}
+	rows = rows[:q.limit]
+	return rows, key(rows[q.limit-1]), err
 }
 
 // properties maps the selector's property keys to columns.
@@ -120,16 +148,16 @@ func likePattern(pattern string) string {
 }
 
 // afterTime continues a list that is sorted by a time and an id.
-func (f *filter) afterTime(columns, compare string, after []string) error {
+func (f *filter) afterTime(columns, compare string, after []string) {
 	if len(after) == 0 {
-		return nil
+		return
 	}
 	at, err := time.Parse(time.RFC3339Nano, after[0])
 	if err != nil || !schema.IsID(after[1]) {
-		return errPageToken()
+		f.err = errPageToken()
+		return
 	}
 	f.where("(" + columns + ") " + compare + " (" + f.arg(at) + ", " + f.arg(after[1]) + "::uuid)")
-	return nil
 }
 
 func errPageToken() error {

@@ -192,6 +192,9 @@ func TestAdminTrail(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, fresh)
 	assert.Empty(t, result)
+	result, fresh, err = admin.UseKey(ctx, "nodes", "k", "alice")
+	require.NoError(t, err)
+	assert.Equal(t, []any{"", false}, []any{result, fresh}, "the process died before it kept the result")
 	require.NoError(t, admin.KeepResult(ctx, "nodes", "k", "id-1"))
 	result, fresh, err = admin.UseKey(ctx, "nodes", "k", "alice")
 	require.NoError(t, err)
@@ -199,4 +202,20 @@ func TestAdminTrail(t *testing.T) {
 	_, _, err = admin.UseKey(ctx, "nodes", "k", "bob")
 	assert.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 	require.NoError(t, admin.DropKey(ctx, "nodes", "k"))
+}
+
+func TestRequestKeysExpire(t *testing.T) {
+	e := setup(t)
+	for _, key := range []string{"old", "new"} {
+		_, _, err := e.UseKey(t.Context(), "nodes", key, "alice")
+		require.NoError(t, err)
+	}
+	e.exec("UPDATE request_keys SET created_at = now() - interval '25 hours' WHERE key = 'old'")
+	_, fresh, err := e.UseKey(t.Context(), "nodes", "new", "alice")
+	require.NoError(t, err)
+	assert.False(t, fresh)
+	assert.Equal(t, int64(1), e.number("SELECT count(*) FROM request_keys"), "each use deletes what expired")
+	_, fresh, err = e.UseKey(t.Context(), "nodes", "old", "bob")
+	require.NoError(t, err)
+	assert.True(t, fresh)
 }

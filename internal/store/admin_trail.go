@@ -6,60 +6,39 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/gpuaas/gpuaas/api/adminapi"
-	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-const taskColumns = `t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
-	t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-	t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result,
-	''::text AS output_tail`
+// taskColumns are the columns of a task's view. A lost task shows when it was lost,
+// and a request to cancel only shows until the task ends.
+const (
+	taskColumns = `t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
+	t.owner_workflow_id AS workflow_id, t.owner_run_id AS run_id, t.correlation_id, t.lease_epoch AS attempts, t.holder,
+	t.lease_until, t.progress, t.paused, t.deadline, t.created_at, t.dispatched_at, coalesce(t.finished_at, t.lost_at) AS finished_at,
+	CASE WHEN t.finished_at IS NULL THEN t.cancel_reason ELSE '' END AS cancel_requested`
+	fromTasks = " FROM node_tasks t JOIN nodes n USING (node_id)"
+)
 
 // ListTasks implements adminapi.Views.
 func (s *Admin) ListTasks(ctx context.Context, q adminapi.TaskQuery) (tasks []wire.TaskView, next []string, err error) {
 	f := &filter{}
-	if q.NodeID != "" {
-		f.where("t.node_id = " + f.arg(q.NodeID) + "::uuid")
-	}
+	f.id("t.node_id", q.NodeID, errNoNode)
 	anyOf(f, "t.status", q.Statuses)
 	anyOf(f, "t.type", q.Types)
 	if q.Open {
 		f.where("t.finished_at IS NULL")
 	}
 	f.since("t.created_at", q.Since)
-	if err := f.afterTime("t.created_at, t.task_id", "<", q.After); err != nil {
-		return nil, nil, err
-	}
-	err = s.db.Read(ctx, "listing tasks", func(ctx context.Context) error {
-		rows, err := s.db.Pool().Query(ctx, f.sql("SELECT "+taskColumns+" FROM node_tasks t JOIN nodes n USING (node_id)",
-			"t.created_at DESC, t.task_id DESC", q.Limit), f.args...)
-		if err != nil {
-			return err
-		}
-		tasks, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (wire.TaskView, error) {
-			r, err := pgx.RowToStructByPos[sqlc.GetTaskRow](row)
-			return taskView(r), err
-		})
-		tasks, next = trim(tasks, q.Limit, func(t wire.TaskView) []string { return timeKey(t.CreatedAt, t.TaskID) })
-		return err
-	})
-	return tasks, next, err
+	f.afterTime("t.created_at, t.task_id", "<", q.After)
+	return page(ctx, s.db, listQuery{"listing tasks", "SELECT t.result, " + taskColumns + fromTasks,
+		"t.created_at DESC, t.task_id DESC", q.Limit}, f,
+		func(t wire.TaskView) []string { return timeKey(t.CreatedAt, t.TaskID) })
 }
 
-const auditColumns = `e.stream, e.seq, e.at, e.actor, e.via, e.action, e.target, e.result,
-	e.reason, e.correlation_id, e.operation_id, e.detail, e.prev_hash, e.hash`
-
-func scanAudit(row pgx.CollectableRow) (audit.Event, error) {
-	var e audit.Event
-	err := row.Scan(&e.Stream, &e.Seq, &e.At, &e.Actor, &e.Via, &e.Action, &e.Target, &e.Result, &e.Reason,
-		&e.CorrelationID, &e.OperationID, &e.Detail, &e.PrevHash, &e.Hash)
-	return e, err
-}
+const selectAudit = "SELECT * FROM audit_events e"
 
 // ListAudit implements adminapi.Views.
 func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []audit.Event, next []string, err error) {
@@ -71,80 +50,73 @@ func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []
 	anyOf(f, "e.actor", q.Actors)
 	anyOf(f, "e.result", q.Results)
 	f.since("e.at", q.Since)
-	if err := f.afterEvent(q.After); err != nil {
-		return nil, nil, err
-	}
-	err = s.db.Read(ctx, "listing the audit trail", func(ctx context.Context) error {
-		events, err = s.auditRows(ctx, f, "e.at DESC, e.stream DESC, e.seq DESC", q.Limit)
-		events, next = trim(events, q.Limit, func(e audit.Event) []string {
-			return []string{e.At.UTC().Format(time.RFC3339Nano), e.Stream, strconv.FormatInt(e.Seq, 10)}
-		})
-		return err
-	})
-	return events, next, err
+	f.afterEvent(q.After)
+	return page(ctx, s.db, listQuery{"listing the audit trail", selectAudit, "e.at DESC, e.stream DESC, e.seq DESC", q.Limit}, f,
+		func(e audit.Event) []string { return append(timeKey(e.At, e.Stream), strconv.FormatInt(e.Seq, 10)) })
 }
 
 // afterEvent continues the audit list.
-func (f *filter) afterEvent(after []string) error {
+func (f *filter) afterEvent(after []string) {
 	if len(after) == 0 {
-		return nil
+		return
 	}
-	at, err := time.Parse(time.RFC3339Nano, after[0])
-	if err != nil {
-		return errPageToken()
-	}
+	at, malformed := time.Parse(time.RFC3339Nano, after[0])
 	seq, err := strconv.ParseInt(after[2], 10, 64)
-	if err != nil {
-		return errPageToken()
+	if malformed != nil || err != nil {
+		f.err = errPageToken()
+		return
 	}
 	f.where("(e.at, e.stream, e.seq) < (" + f.arg(at) + ", " + f.arg(after[1]) + ", " + f.arg(seq) + ")")
-	return nil
 }
 
-func (s *Admin) auditRows(ctx context.Context, f *filter, order string, limit int) ([]audit.Event, error) {
-	rows, err := s.db.Pool().Query(ctx, f.sql("SELECT "+auditColumns+" FROM audit_events e", order, limit), f.args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, scanAudit)
+// AuditStream returns up to limit events of a stream after seq, in order.
+func (s *Admin) AuditStream(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error) {
+	return query(ctx, s.db, "reading audit stream "+stream, func(ctx context.Context) ([]audit.Event, error) {
+		return list[audit.Event](ctx, s.db, selectAudit+" WHERE e.stream = $1 AND e.seq > $2 ORDER BY e.seq LIMIT $3",
+			stream, after, min(limit, maxAuditPage))
+	})
+}
+
+// AuditStreams lists the audit streams.
+func (s *Admin) AuditStreams(ctx context.Context) ([]string, error) {
+	return query(ctx, s.db, "listing audit streams", s.db.q.ListAuditStreams)
 }
 
 // Changes implements adminapi.Views.
 func (s *Admin) Changes(ctx context.Context, since time.Time, limit int) ([]adminapi.Change, error) {
+	type changed struct {
+		wire.OperationSummary
+		ChangedAt time.Time
+	}
 	var out []adminapi.Change
 	err := s.db.Read(ctx, "reading changes", func(ctx context.Context) error {
-		f := &filter{}
-		f.where("e.at >= " + f.arg(since))
-		events, err := s.auditRows(ctx, f, "e.at, e.stream, e.seq", limit)
+		events, err := list[audit.Event](ctx, s.db, selectAudit+" WHERE e.at >= $1 ORDER BY e.at, e.stream, e.seq LIMIT $2", since, limit)
 		if err != nil {
 			return err
 		}
 		for i, e := range events {
 			out = append(out, adminapi.Change{At: e.At, Audit: &events[i]})
 		}
-		rows, err := s.db.Pool().Query(ctx, "SELECT o.changed_at, "+operationColumns+fromOperations+`
-			WHERE o.changed_at >= $1 ORDER BY o.changed_at LIMIT $2`, since, limit)
-		if err != nil {
-			return err
+		ops, err := list[changed](ctx, s.db, "SELECT o.changed_at, "+operationColumns+fromOperations+
+			" WHERE o.changed_at >= $1 ORDER BY o.changed_at LIMIT $2", since, limit)
+		for i, o := range ops {
+			out = append(out, adminapi.Change{At: o.ChangedAt, Operation: &ops[i].OperationSummary})
 		}
-		changed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (adminapi.Change, error) {
-			var c adminapi.Change
-			var o wire.OperationSummary
-			err := row.Scan(append([]any{&c.At}, operationDest(&o)...)...)
-			o = whose(o)
-			c.Operation = &o
-			return c, err
-		})
-		out = append(out, changed...)
 		return err
 	})
 	slices.SortStableFunc(out, func(x, y adminapi.Change) int { return x.At.Compare(y.At) })
 	return out[:min(len(out), limit)], err
 }
 
-// UseKey implements adminapi.Views.
+// keyLifetime is how long an idempotency key is kept.
+const keyLifetime = 24 * time.Hour
+
+// UseKey implements adminapi.Views. It deletes the keys that expired.
 func (s *Admin) UseKey(ctx context.Context, scope, key, subject string) (result string, fresh bool, err error) {
 	err = s.db.Exec(ctx, "using an idempotency key", func(ctx context.Context) error {
+		if err := s.db.q.ExpireRequestKeys(ctx, keyLifetime.Seconds()); err != nil {
+			return err
+		}
 		rows, err := s.db.q.UseRequestKey(ctx, scope, key, subject)
 		if fresh = rows == 1; fresh || err != nil {
 			return err

@@ -70,47 +70,6 @@ func (tx *tx) appendAudit(ctx context.Context) error {
 	return nil
 }
 
-// AuditStream returns up to limit events of a stream after seq, in order.
-func (s *Admin) AuditStream(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error) {
-	var events []audit.Event
-	err := s.db.Read(ctx, "reading audit stream "+stream, func(ctx context.Context) error {
-		rows, err := s.db.q.ListAudit(ctx, stream, after, int32(min(limit, maxAuditPage)))
-		if err != nil {
-			return err
-		}
-		events = make([]audit.Event, len(rows))
-		for i, r := range rows {
-			if events[i], err = auditEvent(r); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return events, err
-}
-
-// AuditStreams lists the audit streams.
-func (s *Admin) AuditStreams(ctx context.Context) (streams []string, err error) {
-	err = s.db.Read(ctx, "listing audit streams", func(ctx context.Context) (err error) {
-		streams, err = s.db.q.ListAuditStreams(ctx)
-		return err
-	})
-	return streams, err
-}
-
-func auditEvent(r sqlc.AuditEvent) (audit.Event, error) {
-	e := audit.Event{
-		Stream: r.Stream, Seq: r.Seq, At: r.At, Actor: r.Actor, Via: r.Via, Action: r.Action, Target: r.Target,
-		Result: r.Result, Reason: r.Reason, CorrelationID: r.CorrelationID, OperationID: r.OperationID,
-		PrevHash: r.PrevHash, Hash: r.Hash,
-	}
-	err := json.Unmarshal(r.Detail, &e.Detail)
-	if len(e.Detail) == 0 {
-		e.Detail = nil
-	}
-	return e, err
-}
-
 // clean makes every text of the event one that Postgres can store, drops empty
 // details and bounds the lengths.
 func clean(e audit.Event) audit.Event {

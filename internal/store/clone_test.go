@@ -85,7 +85,7 @@ func TestWhatNeverLocks(t *testing.T) {
 			m.use()
 			m.refused(old, schema.ReasonSerialSuperseded)
 		},
-		"a serial nobody knows": func(_ *env, m *machine) {
+		"an unknown serial": func(_ *env, m *machine) {
 			a := m.held()
 			a.cert.Serial = "00ff"
 			m.refused(a, schema.ReasonSerialSuperseded)
@@ -188,7 +188,7 @@ func TestSequenceBehindLocksIdentity(t *testing.T) {
 	})
 }
 
-// Two copies of one disk: whoever goes on, the other is found out within one
+// Two copies of one disk: whichever continues, the other is found out within one
 // renewal, and both are cut.
 func TestCopiedDiskIsDetected(t *testing.T) {
 	e := setup(t)

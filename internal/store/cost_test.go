@@ -77,22 +77,22 @@ func TestProgressAndHeartbeatsAreQuiet(t *testing.T) {
 		_, err := e.Progress(ctx, c, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 		require.NoError(t, err)
 		require.NoError(t, e.SetActivityState(ctx, row.TaskID, nodeapi.ActivityState{Paused: true}))
-		require.NoError(t, e.beat(c, wire.Heartbeat{}))
+		require.NoError(t, e.heartbeat(c, wire.Heartbeat{}))
 		require.NoError(t, e.RecordPoll(ctx, c, 1))
 		e.takeNone(c, row.TaskID)
 	}
 	e.exec("SELECT pg_notify('gpuaas_node', 'the end')")
-	for heard := 0; ; heard++ {
+	for received := 0; ; received++ {
 		n, err := conn.WaitForNotification(ctx)
 		require.NoError(t, err)
 		if n.Payload == "the end" {
-			require.Zero(t, heard)
+			require.Zero(t, received)
 			return
 		}
 	}
 }
 
-// A hand-over and a progress rewrite the task's row in place: no index is written.
+// A dispatch and a progress rewrite the task's row in place: no index is written.
 func TestDispatchAndProgressWriteNoIndex(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()

@@ -61,6 +61,6 @@ func TestAuditCarriesVia(t *testing.T) {
 		via[event.Action+" "+event.Result] = event.Via
 	}
 	require.Equal(t, map[string]string{"nodes.drain accepted": "temporal", "tasks.created succeeded": "temporal",
-		"operations.resolve accepted": "api", "tasks.cancel accepted": "api", "tasks.finished cancelled": "api",
+		"operations.resolve accepted": "api", "tasks.cancel accepted": "api", "tasks.finished " + audit.Canceled: "api",
 		"nodes.drain succeeded": "temporal"}, via)
 }

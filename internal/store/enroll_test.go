@@ -41,7 +41,7 @@ func TestEnrollment(t *testing.T) {
 	rows := e.changes(n.ID, func() {
 		again, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, "spki-1"))
 		require.NoError(t, err)
-		require.Equal(t, won, again, "the same key may ask again: its answer may have been lost")
+		require.Equal(t, won, again, "the same key may retry: its answer may have been lost")
 	})
 	require.Empty(t, rows)
 
@@ -165,7 +165,7 @@ func TestRefusedTokensChangeNothing(t *testing.T) { //nolint:tparallel // the ca
 		e.exec("UPDATE nodes SET state = 'removed' WHERE node_id = $1", n.ID)
 		refused(t, tokenClaim(n.ID, id, hash, "spki"), n.ID, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 	})
-	t.Run("a state that does not enrol", func(t *testing.T) {
+	t.Run("a state that does not enroll", func(t *testing.T) {
 		n := e.register()
 		id, hash := e.token(n.ID)
 		e.exec("UPDATE nodes SET state = 'retired' WHERE node_id = $1", n.ID)
@@ -199,7 +199,7 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 	ctx := t.Context()
 	mint := func(nodeID string) trust.MintedToken { return mint(nodeID, trust.PurposeEnroll) }
 
-	t.Run("only in a state that enrols", func(t *testing.T) {
+	t.Run("only in a state that enrolls", func(t *testing.T) {
 		for _, s := range lifecycle.NodeStates() {
 			n := e.inState(s)
 			_, refusal := lifecycle.CheckStart(lifecycle.ActionEnroll, s)
@@ -252,7 +252,7 @@ func TestIssueToken(t *testing.T) { //nolint:tparallel // the cases follow each 
 		require.Equal(t, activities.Enrollment{Incarnation: 2, BundleIssued: true}, progress)
 		_, err = e.Authenticate(ctx, id, cert)
 		requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
-		requireKind(t, e.beat(caller, wire.Heartbeat{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+		requireKind(t, e.heartbeat(caller, wire.Heartbeat{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 		won, err := e.ClaimToken(ctx, tokenClaim(n.ID, tokenID, hash, key(n.ID, 2)))
 		require.NoError(t, err)
 		require.Equal(t, int64(2), won.Incarnation)

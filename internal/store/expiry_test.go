@@ -8,7 +8,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// A token's end is that of its claim: the key that claimed it in time asks again
+// A token's end is that of its claim: the key that claimed it in time retries
 // for as long as it takes, and no other key ever.
 func TestClaimOutlivesToken(t *testing.T) {
 	e := setup(t)

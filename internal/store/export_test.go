@@ -4,11 +4,15 @@ package store
 // process does that dies right after each commit.
 func (s *Store) DropNotifications() { s.db.notifier.Close() }
 
-// NodeViewSQL returns the statements that read a node and its open operations, by
-// name.
-func NodeViewSQL() map[string]string {
+// ViewSQL returns the statements that read one node or task, by name.
+func ViewSQL() map[string]string {
+	node := &filter{}
+	node.where("n.node_id = " + node.arg("") + "::uuid")
 	return map[string]string{
-		"node":       nodeFilter("").sql("SELECT "+fullColumns+fromNodes, nodeOrder, 1),
-		"operations": openFilter(nil).sql("SELECT "+operationColumns+fromOperations, openOrder, 2),
+		"node":         node.sql("SELECT "+fullColumns+fromNodes, nodeOrder, 1),
+		"operations":   openOperations,
+		"machines":     selectMachines,
+		"certificates": selectCertificates,
+		"task":         selectTask,
 	}
 }

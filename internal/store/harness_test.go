@@ -204,7 +204,7 @@ var recoveryKey = make([]byte, 32)
 // key is the hash of a node's n-th key.
 func key(nodeID string, n int) string { return fmt.Sprintf("spki-%d-of-%s", n, nodeID) }
 
-// enroll takes a new node through enrolment to active and returns its caller
+// enroll takes a new node through enrollment to active and returns its caller
 // and certificate.
 func (e *env) enroll() (nodeapi.Caller, trust.Identity, trust.CertFacts) {
 	e.t.Helper()
@@ -212,8 +212,8 @@ func (e *env) enroll() (nodeapi.Caller, trust.Identity, trust.CertFacts) {
 	return m.caller, m.id, m.cert
 }
 
-// beat sends a heartbeat with the caller's identity and certificate.
-func (e *env) beat(c nodeapi.Caller, h wire.Heartbeat) error {
+// heartbeat sends a heartbeat with the caller's identity and certificate.
+func (e *env) heartbeat(c nodeapi.Caller, h wire.Heartbeat) error {
 	c, err := e.Authenticate(e.t.Context(), trust.Identity{Env: "test", NodeID: c.NodeID, Incarnation: c.Incarnation},
 		trust.CertFacts{Serial: c.Serial})
 	if err != nil {

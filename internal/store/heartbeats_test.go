@@ -31,9 +31,9 @@ func TestHeartbeatOfOlderIncarnation(t *testing.T) {
 func TestHeartbeatWithUnusableText(t *testing.T) {
 	e := setup(t)
 	c, _, _ := e.enroll()
-	require.NoError(t, e.beat(c, wire.Heartbeat{AgentVersion: "v1", BootID: "\x00\xff", Phase: "x\x00"}))
+	require.NoError(t, e.heartbeat(c, wire.Heartbeat{AgentVersion: "v1", BootID: "\x00\xff", Phase: "x\x00"}))
 	bad := wire.Heartbeat{AgentVersion: "v2", Workloads: []task.Workload{{Name: "a\x00"}}}
-	requireKind(t, e.beat(c, bad), schema.KindInvalidRequest, "")
+	requireKind(t, e.heartbeat(c, bad), schema.KindInvalidRequest, "")
 	require.Equal(t, "v1", e.node(c.NodeID).AgentVersion)
 }
 

@@ -2,11 +2,9 @@ package store
 
 import (
 	"context"
-	"crypto/subtle"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -42,51 +40,35 @@ func (s *Identities) IssueFetch(ctx context.Context, t trust.MintedToken, by aud
 // whose bundle the node's state does not allow stays unspent.
 func (s *Identities) UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject,
 ) (nodeID string, purpose trust.TokenPurpose, err error) {
-	err = s.db.write(ctx, "using a fetch reference", func(ctx context.Context, tx *tx) error {
-		e := subjectEvent(by, audit.SystemStream, audit.FetchUsed, tokenID, map[string]string{"token_id": tokenID})
-		nodeID, purpose, err = useFetch(ctx, tx, tokenID, hash, &e)
-		if err == nil {
-			tx.note(e)
-		}
-		return err
+	used, err := write(ctx, s.db, "using a fetch reference", func(ctx context.Context, tx *tx) (sqlc.UseFetchRow, error) {
+		return useFetch(ctx, tx, tokenID, hash, by)
 	})
 	if err != nil {
 		return "", "", err
 	}
-	return nodeID, purpose, nil
+	return used.NodeID, *used.BundlePurpose, nil
 }
 
-func useFetch(ctx context.Context, tx *tx, tokenID string, hash []byte, e *audit.Event) (string, trust.TokenPurpose, error) {
-	if !schema.IsID(tokenID) {
-		return "", "", refuse(errUnknownToken(), *e)
-	}
-	t, err := tx.GetToken(ctx, tokenID)
-	if postgres.NotFound(err) {
-		return "", "", refuse(errUnknownToken(), *e)
+func useFetch(ctx context.Context, tx *tx, tokenID string, hash []byte, by audit.Subject) (used sqlc.UseFetchRow, err error) {
+	e := subjectEvent(by, audit.SystemStream, audit.FetchUsed, tokenID, map[string]string{"token_id": tokenID})
+	t, node, err := findToken(ctx, tx, tokenID, hash, purposeFetch)
+	if t.NodeID != "" {
+		e.Stream, e.Target = t.NodeID, t.NodeID
 	}
 	if err != nil {
-		return "", "", err
+		return used, refuse(err, e)
 	}
-	e.Stream, e.Target = t.NodeID, t.NodeID
-	node, err := tx.lockNode(ctx, t.NodeID)
-	switch {
-	case err != nil:
-		return "", "", err
-	case subtle.ConstantTimeCompare(t.SecretHash, hash) != 1 || t.Purpose != purposeFetch:
-		return "", "", refuse(errUnknownToken(), *e)
-	case node.State.Refusing():
-		return "", "", refuse(errRemoved(), *e)
-	}
-	used, err := tx.UseFetch(ctx, tokenID)
+	used, err = tx.UseFetch(ctx, tokenID)
 	if postgres.NotFound(err) {
-		return "", "", explainToken(ctx, tx, tokenID, "", node, *e)
+		return used, explainToken(ctx, tx, tokenID, "", node, e)
 	}
 	if err != nil {
-		return "", "", err
+		return used, err
 	}
 	e.Detail["bundle"] = string(*used.BundlePurpose)
 	if err := admitToken(ctx, tx, *used.BundlePurpose, node); err != nil {
-		return "", "", refuse(err, *e) // rolls back: the reference stays unspent
+		return used, refuse(err, e) // rolls back: the reference stays unspent
 	}
-	return used.NodeID, *used.BundlePurpose, nil
+	tx.note(e)
+	return used, nil
 }

@@ -28,7 +28,7 @@ func TestFetchReferenceIsSpentOnce(t *testing.T) {
 		require.NoError(t, err)
 		return p
 	}
-	require.Equal(t, []string{"node bundle_issued 1"}, e.told(n.ID), "the reference is what is handed out")
+	require.Equal(t, []string{"node bundle_issued 1"}, e.signals(n.ID), "the operator has the reference")
 	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true}, progress())
 	won := 0
 	rows := e.changes(n.ID, func() {
@@ -59,7 +59,7 @@ func TestFetchReferenceIsSpentOnce(t *testing.T) {
 	_, err = e.Claim(ctx, reissueRequest(n.ID))
 	require.NoError(t, err)
 	require.NoError(t, e.IssueFetch(ctx, mint(n.ID, trust.PurposeReissue), operator))
-	require.Equal(t, []string{"node bundle_issued 1", "reissue bundle_issued 1"}, e.told(n.ID))
+	require.Equal(t, []string{"node bundle_issued 1", "reissue bundle_issued 1"}, e.signals(n.ID))
 	require.Equal(t, activities.Enrollment{Incarnation: 1, ReissueIssued: true}, progress())
 }
 

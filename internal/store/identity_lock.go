@@ -48,16 +48,8 @@ func errLocked(node string) *schema.Error {
 		WithReason(schema.ReasonNodeLocked).WithNext("gpuaas node reissue-enrollment " + node)
 }
 
-// bindKey binds a key to its node permanently. KindInvalidRequest if the key belongs
-// to another node: one machine is a clone of the other.
-func bindKey(ctx context.Context, tx *tx, spki, nodeID string) error {
-	rows, err := tx.BindKey(ctx, spki, nodeID)
-	if err == nil && rows == 0 {
-		return errForeignKey()
-	}
-	return err
-}
-
+// errForeignKey refuses a key that is bound to another node: one machine is a clone
+// of the other.
 func errForeignKey() *schema.Error {
 	return schema.NewError(schema.KindInvalidRequest, "this key belongs to another node: generate a new one").
 		WithReason("key_in_use")

@@ -17,12 +17,9 @@ import (
 // certificate again is a no-op. The key must still hold the claim, which may have
 // been replaced while the certificate was being issued.
 func (s *Identities) StorePending(ctx context.Context, n nodeapi.NewIdentity) (int64, error) {
-	var sequence int64
-	err := s.db.write(ctx, "storing the certificate of node "+n.NodeID, func(ctx context.Context, tx *tx) (err error) {
-		sequence, err = storePending(ctx, tx, n)
-		return err
+	return write(ctx, s.db, "storing the certificate of node "+n.NodeID, func(ctx context.Context, tx *tx) (int64, error) {
+		return storePending(ctx, tx, n)
 	})
-	return sequence, err
 }
 
 func storePending(ctx context.Context, tx *tx, n nodeapi.NewIdentity) (int64, error) {
@@ -112,14 +109,15 @@ func pendingCertificate(n nodeapi.NewIdentity, sequence int64) sqlc.InsertPendin
 	return sqlc.InsertPendingCertificateParams{
 		NodeID: n.NodeID, Serial: c.Serial, Incarnation: n.Incarnation, Subject: c.Subject, URI: c.URI, Issuer: c.Issuer,
 		Fingerprint: c.Fingerprint, SPKI: c.SPKI, NotBefore: c.NotBefore, NotAfter: c.NotAfter,
-		TokenID: nonEmpty(n.TokenID), Via: n.Via, Sequence: sequence, RecoveryTokenID: nonEmpty(n.Recovery.TokenID),
+		TokenID: optional(n.TokenID), Via: n.Via, Sequence: sequence, RecoveryTokenID: optional(n.Recovery.TokenID),
 	}
 }
 
-// nonEmpty is a text as a nullable column stores it.
-func nonEmpty(s string) *string {
-	if s == "" {
+// optional is a value as a nullable column stores it: the zero value is NULL.
+func optional[T comparable](v T) *T {
+	var zero T
+	if v == zero {
 		return nil
 	}
-	return &s
+	return &v
 }

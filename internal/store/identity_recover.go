@@ -16,46 +16,37 @@ import (
 // RecoveryFacts returns the facts to verify a recovery's signature, as nodeapi.Identities
 // specifies.
 func (s *Identities) RecoveryFacts(ctx context.Context, nodeID string) (nodeapi.RecoveryFacts, error) {
-	var facts nodeapi.RecoveryFacts
-	err := s.db.Read(ctx, "reading the recovery key of node "+nodeID, func(ctx context.Context) error {
-		if !schema.IsID(nodeID) {
-			return errUnknownToken()
-		}
-		row, err := s.db.q.RecoveryFacts(ctx, nodeID)
-		switch {
-		case postgres.NotFound(err):
-			return errUnknownToken()
-		case err != nil:
-			return err
-		case row.State.Refusing():
-			return errRemoved()
-		case row.Locked:
-			return errLocked(nodeID)
-		}
-		facts.Incarnation = row.Incarnation
-		if len(row.RecoveryKey) > 0 {
-			facts.Key = ed25519.PublicKey(row.RecoveryKey)
-		}
-		return nil
-	})
-	return facts, err
+	row, err := ofNode(ctx, s.db, "reading the recovery key", nodeID, s.db.q.RecoveryFacts)
+	switch {
+	case schema.KindOf(err) == schema.KindNotFound:
+		err = errUnknownToken()
+	case err != nil:
+	case row.State.Refusing():
+		err = errRemoved()
+	case row.Locked:
+		err = errLocked(nodeID)
+	}
+	if err != nil {
+		return nodeapi.RecoveryFacts{}, err
+	}
+	return nodeapi.RecoveryFacts{Incarnation: row.Incarnation, Key: ed25519.PublicKey(row.RecoveryKey)}, nil
 }
 
 // ClaimRecovery claims a recovery token for a key, as nodeapi.Identities specifies. It
 // checks the caller's sequence before the token's state: a replaced token still
 // proves which machine is behind.
 func (s *Identities) ClaimRecovery(ctx context.Context, c nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
-	var claimed nodeapi.ClaimResult
-	err := s.db.write(ctx, "claiming a recovery of node "+c.NodeID, func(ctx context.Context, tx *tx) (err error) {
-		claimed, err = claimRecovery(ctx, tx, c)
-		return err
+	return write(ctx, s.db, "claiming a recovery of node "+c.NodeID, func(ctx context.Context, tx *tx) (nodeapi.ClaimResult, error) {
+		return claimRecovery(ctx, tx, c)
 	})
-	return claimed, err
 }
 
 func claimRecovery(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim) (nodeapi.ClaimResult, error) {
 	none, e := nodeapi.ClaimResult{}, recoveryEvent(c)
-	token, node, err := findToken(ctx, tx, tokenProof{c.NodeID, c.TokenID, c.Hash, c.SPKI}, trust.PurposeRecover)
+	if c.SPKI == "" {
+		return none, refuse(errUnknownToken(), e)
+	}
+	token, node, err := findToken(ctx, tx, c.TokenID, c.Hash, trust.PurposeRecover)
 	if token.NodeID != "" {
 		e.Stream, e.Target = token.NodeID, token.NodeID
 	}
@@ -86,9 +77,12 @@ func claimRecovery(ctx context.Context, tx *tx, c nodeapi.RecoveryClaim) (nodeap
 	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation, Recoverable: true}, nil
 }
 
-// admitRecovery refuses a locked node, another incarnation and a node without a
-// recovery key.
+// admitRecovery refuses another node, a locked one, another incarnation and a node
+// without a recovery key.
 func admitRecovery(c nodeapi.RecoveryClaim, t sqlc.GetTokenRow, n sqlc.LockNodeRow) error {
+	if err := checkOwner(t, c.NodeID); err != nil {
+		return err
+	}
 	switch {
 	case n.Locked:
 		return errLocked(n.Host)

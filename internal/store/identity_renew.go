@@ -15,12 +15,9 @@ import (
 // nodeapi.Identities specifies. A newer key replaces an older claim whose certificate was
 // never used: the node may have lost that key.
 func (s *Identities) ClaimRenewal(ctx context.Context, c nodeapi.RenewClaim) (nodeapi.ClaimResult, error) {
-	var claimed nodeapi.ClaimResult
-	err := s.db.write(ctx, "claiming a renewal of node "+c.Caller.NodeID, func(ctx context.Context, tx *tx) (err error) {
-		claimed, err = claimRenewal(ctx, tx, c)
-		return err
+	return write(ctx, s.db, "claiming a renewal of node "+c.Caller.NodeID, func(ctx context.Context, tx *tx) (nodeapi.ClaimResult, error) {
+		return claimRenewal(ctx, tx, c)
 	})
-	return claimed, err
 }
 
 func claimRenewal(ctx context.Context, tx *tx, c nodeapi.RenewClaim) (nodeapi.ClaimResult, error) {
@@ -43,8 +40,10 @@ func claimRenewal(ctx context.Context, tx *tx, c nodeapi.RenewClaim) (nodeapi.Cl
 	if err != nil {
 		return none, err
 	}
-	if err := bindKey(ctx, tx, c.SPKI, nodeID); err != nil {
-		return none, refuse(err, e) // rolls back the claim
+	if bound, err := tx.BindKey(ctx, c.SPKI, nodeID); err != nil {
+		return none, err
+	} else if bound == 0 {
+		return none, refuse(errForeignKey(), e) // rolls back the claim
 	}
 	if first {
 		tx.note(e)

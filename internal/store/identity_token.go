@@ -122,20 +122,22 @@ func freshIncarnation(ctx context.Context, tx *tx, n sqlc.LockNodeRow) (int64, e
 
 // ClaimToken claims a token for a key, as nodeapi.Identities specifies.
 func (s *Identities) ClaimToken(ctx context.Context, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
-	var claimed nodeapi.ClaimResult
-	err := s.db.write(ctx, "claiming an enrollment token", func(ctx context.Context, tx *tx) (err error) {
-		claimed, err = claimToken(ctx, tx, c)
-		return err
+	return write(ctx, s.db, "claiming an enrollment token", func(ctx context.Context, tx *tx) (nodeapi.ClaimResult, error) {
+		return claimToken(ctx, tx, c)
 	})
-	return claimed, err
 }
 
 func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.ClaimResult, error) {
 	none, e := nodeapi.ClaimResult{}, tokenEvent(c)
-	token, node, err := findToken(ctx, tx, tokenProof{c.NodeID, c.TokenID, c.Hash, c.SPKI},
-		trust.PurposeEnroll, trust.PurposeReissue)
+	if c.SPKI == "" {
+		return none, refuse(errUnknownToken(), e)
+	}
+	token, node, err := findToken(ctx, tx, c.TokenID, c.Hash, trust.PurposeEnroll, trust.PurposeReissue)
 	if token.NodeID != "" {
 		e.Stream, e.Target = token.NodeID, token.NodeID
+	}
+	if err == nil {
+		err = checkOwner(token, c.NodeID)
 	}
 	if err != nil {
 		return none, refuse(err, e)
@@ -163,15 +165,7 @@ func claimToken(ctx context.Context, tx *tx, c nodeapi.TokenClaim) (nodeapi.Clai
 		}
 	}
 	return nodeapi.ClaimResult{TokenID: c.TokenID, NodeID: c.NodeID, Incarnation: won.Incarnation,
-		Recoverable: len(c.RecoveryKey) > 0}, tx.SetRecoveryKey(ctx, c.NodeID, orNil(c.RecoveryKey))
-}
-
-// orNil is the key as a nullable column stores it.
-func orNil(key []byte) []byte {
-	if len(key) == 0 {
-		return nil
-	}
-	return key
+		Recoverable: len(c.RecoveryKey) > 0}, tx.SetRecoveryKey(ctx, c.RecoveryKey, c.NodeID)
 }
 
 // admitClaim checks that a token may be claimed in the node's current state. Retries
@@ -200,42 +194,36 @@ func claimedFirst(ctx context.Context, tx *tx, t sqlc.GetTokenRow, n sqlc.LockNo
 	return tx.signalEnrollment(ctx, n.NodeID, t.Incarnation, reissued, lifecycle.EventTokenClaimed)
 }
 
-// tokenProof is a token as a caller presents it, with the key to claim it for.
-type tokenProof struct {
-	nodeID, tokenID string
-	hash            []byte
-	spki            string
-}
-
 // findToken finds the token and locks its node. It refuses a token that is unknown,
-// has another purpose or secret, belongs to another node than the presented one, or
-// whose node was removed. The error does not tell an unknown id from a wrong
-// secret.
-func findToken(ctx context.Context, tx *tx, p tokenProof, want ...trust.TokenPurpose) (sqlc.GetTokenRow, sqlc.LockNodeRow, error) {
+// has another purpose or secret, or whose node was removed. The error does not
+// distinguish an unknown id from a wrong secret.
+func findToken(ctx context.Context, tx *tx, tokenID string, hash []byte, want ...trust.TokenPurpose) (sqlc.GetTokenRow, sqlc.LockNodeRow, error) {
 	var node sqlc.LockNodeRow
-	if !schema.IsID(p.tokenID) || p.spki == "" {
+	if !schema.IsID(tokenID) {
 		return sqlc.GetTokenRow{}, node, errUnknownToken()
 	}
-	token, err := tx.GetToken(ctx, p.tokenID)
-	if postgres.NotFound(err) {
-		return sqlc.GetTokenRow{}, node, errUnknownToken()
-	}
+	token, err := tx.GetToken(ctx, tokenID)
 	if err != nil {
-		return token, node, err
+		return sqlc.GetTokenRow{}, node, orMissing(err, errUnknownToken())
 	}
 	node, err = tx.lockNode(ctx, token.NodeID)
 	switch {
 	case err != nil:
 		return token, node, err
-	case subtle.ConstantTimeCompare(token.SecretHash, p.hash) != 1 || !slices.Contains(want, token.Purpose):
+	case subtle.ConstantTimeCompare(token.SecretHash, hash) != 1 || !slices.Contains(want, token.Purpose):
 		return token, node, errUnknownToken()
-	case token.NodeID != p.nodeID:
-		return token, node, schema.NewError(schema.KindUnauthenticated, "this token is for another node").
-			WithReason("token_foreign")
 	case node.State.Refusing():
 		return token, node, errRemoved()
 	}
 	return token, node, nil
+}
+
+// checkOwner refuses a token that was presented for another node than its own.
+func checkOwner(t sqlc.GetTokenRow, nodeID string) error {
+	if t.NodeID != nodeID {
+		return schema.NewError(schema.KindUnauthenticated, "this token is for another node").WithReason("token_foreign")
+	}
+	return nil
 }
 
 func errUnknownToken() *schema.Error {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// machine is an enrolled node as its agent knows itself: the identity it uses
+// machine is an enrolled node with what its agent has: the identity it uses
 // and the recovery token that goes with it.
 type machine struct {
 	e        *env
@@ -23,7 +23,7 @@ type machine struct {
 	recovery trust.MintedToken
 }
 
-// machine enrols a new node up to active.
+// machine enrolls a new node up to active.
 func (e *env) machine() *machine {
 	e.t.Helper()
 	n := e.register()

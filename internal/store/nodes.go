@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
@@ -49,32 +50,17 @@ func (s *Admin) Register(ctx context.Context, r wire.RegisterNodeRequest, by aud
 // GPUs to that of the SKU.
 func checkSKU(ctx context.Context, tx *tx, r *wire.RegisterNodeRequest) error {
 	sku, err := tx.GetSKU(ctx, r.SKU)
-	if postgres.NotFound(err) {
-		return schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).WithReason("sku_unknown")
-	}
 	if err != nil {
-		return err
+		return orMissing(err, schema.NewError(schema.KindInvalidRequest, "SKU %q is not in the catalog", r.SKU).WithReason("sku_unknown"))
 	}
-	if r.GPUsTotal == 0 {
-		r.GPUsTotal = sku.MaxGPUs
-	}
+	r.GPUsTotal = cmp.Or(r.GPUsTotal, sku.MaxGPUs)
 	return inventory.SKU(sku).CheckRegistration(r.GPUsTotal)
 }
 
 func nodeParams(id string, r wire.RegisterNodeRequest) sqlc.InsertNodeParams {
-	p := sqlc.InsertNodeParams{
+	return sqlc.InsertNodeParams{
 		NodeID: id, Host: r.Host, SKU: r.SKU, GPUsTotal: r.GPUsTotal, RegionCode: r.RegionCode,
-		OnboardingMode: r.OnboardingMode, LifecycleClass: r.LifecycleClass, Port: r.Port,
-		SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey,
+		OnboardingMode: cmp.Or(r.OnboardingMode, manualMode), LifecycleClass: cmp.Or(r.LifecycleClass, inventory.ClassPersistent),
+		Port: cmp.Or(r.Port, defaultSSHPort), SSHUsername: r.SSHUsername, SSHPublicKey: r.SSHPublicKey,
 	}
-	if p.OnboardingMode == "" {
-		p.OnboardingMode = manualMode
-	}
-	if p.LifecycleClass == "" {
-		p.LifecycleClass = inventory.ClassPersistent
-	}
-	if p.Port == 0 {
-		p.Port = defaultSSHPort
-	}
-	return p
 }

@@ -94,12 +94,12 @@ func TestHeartbeats(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
-	beat := wire.Heartbeat{AgentVersion: "v1", UptimeSeconds: 77, BootID: "boot-1", Cordoned: true, Phase: "ready",
+	report := wire.Heartbeat{AgentVersion: "v1", UptimeSeconds: 77, BootID: "boot-1", Cordoned: true, Phase: "ready",
 		Workloads: []task.Workload{{Name: "a", Kind: "process", Since: time.Now().UTC().Truncate(time.Second)}}, At: time.Now()}
-	rows := e.changes(caller.NodeID, func() { require.NoError(t, e.beat(caller, beat)) })
+	rows := e.changes(caller.NodeID, func() { require.NoError(t, e.heartbeat(caller, report)) })
 	require.Empty(t, rows)
 	n := e.node(caller.NodeID)
-	require.Equal(t, beat.Workloads, n.Workloads)
+	require.Equal(t, report.Workloads, n.Workloads)
 	require.Equal(t, "v1 boot-1 77", n.AgentVersion+" "+n.BootID+" 77")
 	require.True(t, n.Cordoned)
 	last, err := e.LastHeartbeat(ctx, caller.NodeID)
@@ -122,7 +122,7 @@ func TestHeartbeats(t *testing.T) {
 	require.Equal(t, lifecycle.NodeOffline, e.node(caller.NodeID).State)
 
 	rows = e.changes(caller.NodeID, func() {
-		for _, err := range race(10, func(int) error { return e.beat(caller, beat) }) {
+		for _, err := range race(10, func(int) error { return e.heartbeat(caller, report) }) {
 			require.NoError(t, err)
 		}
 	})
@@ -138,7 +138,7 @@ func TestHeartbeats(t *testing.T) {
 			continue
 		}
 		e.exec("UPDATE nodes SET state = $2, state_since = 'epoch' WHERE node_id = $1", caller.NodeID, s)
-		if err := e.beat(caller, beat); s.Refusing() {
+		if err := e.heartbeat(caller, report); s.Refusing() {
 			requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeRemoved)
 		} else {
 			require.NoError(t, err)

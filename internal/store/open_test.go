@@ -93,5 +93,5 @@ func TestLostServerIsUnavailable(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := e.Node(t.Context(), n.ID)
 		return err == nil || !schema.KindOf(err).Info().Retry
-	}, soon, time.Millisecond, "a lost connection heals by itself")
+	}, soon, time.Millisecond, "a lost connection is replaced")
 }

@@ -21,13 +21,8 @@ import (
 // an operation that a dead run left open and voids its tasks; the new op_seq fences
 // that run.
 func (s *Operations) Claim(ctx context.Context, r activities.ClaimRequest) (activities.Claim, error) {
-	var c activities.Claim
-	err := s.db.write(ctx, fmt.Sprintf("claiming node %s for %s", r.NodeID, r.Action),
-		func(ctx context.Context, tx *tx) (err error) {
-			c, err = s.claim(ctx, tx, r)
-			return err
-		})
-	return c, err
+	return write(ctx, s.db, fmt.Sprintf("claiming node %s for %s", r.NodeID, r.Action),
+		func(ctx context.Context, tx *tx) (activities.Claim, error) { return s.claim(ctx, tx, r) })
 }
 
 func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimRequest) (activities.Claim, error) {
@@ -131,9 +126,9 @@ func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	if err != nil {
 		return c, err
 	}
-	return c, requireRow(c.Fence)(tx.ClaimNode(ctx, sqlc.ClaimNodeParams{
+	return c, tx.ClaimNode(ctx, sqlc.ClaimNodeParams{
 		NodeID: n.NodeID, OpSeq: n.OpSeq, OperationID: &r.OperationID, State: state,
-	}))
+	})
 }
 
 // accepted is the effect of a claim on its node.

@@ -156,7 +156,7 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 	e := setup(t)
 	ctx := t.Context()
 
-	t.Run("before enrolment by a provider that makes no machines", func(t *testing.T) {
+	t.Run("before enrollment by a provider that makes no machines", func(t *testing.T) {
 		n := e.register()
 		_, err := e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
 		requireKind(t, err, schema.KindInvalidRequest, "not_enrolled")
@@ -183,7 +183,7 @@ func TestRetireOfABusyNode(t *testing.T) {
 	ctx := t.Context()
 	caller, _, _ := e.enroll()
 	work := []task.Workload{{Name: "train-1", Kind: "process"}, {Name: "web", Kind: "docker"}}
-	require.NoError(t, e.beat(caller, wire.Heartbeat{Workloads: work}))
+	require.NoError(t, e.heartbeat(caller, wire.Heartbeat{Workloads: work}))
 
 	_, err := e.Claim(ctx, request(caller.NodeID, lifecycle.ActionRetire))
 	requireKind(t, err, schema.KindNodeInUse, "")
@@ -225,7 +225,7 @@ func TestClaimSupersedesDeadRun(t *testing.T) {
 	require.Equal(t, second.Fence.OperationID, ops[0].OperationID)
 	require.Equal(t, lifecycle.OperationFailed, ops[1].Status)
 	require.Contains(t, ops[1].Outcome, second.Fence.OperationID)
-	require.Contains(t, e.audit(caller.NodeID), "tasks.finished cancelled voided")
+	require.Contains(t, e.audit(caller.NodeID), "tasks.finished "+audit.Canceled+" voided")
 }
 
 // TestClaimRefusesForeignWorkflowIDs: a run under another workflow ID would escape

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -50,8 +49,8 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, a activiti
 }
 
 // advanced is the operation's row after a. It keeps the last decision until the
-// operation parks again or changes its phase, to tell a retried decision from the
-// same decision made again.
+// operation parks again or changes its phase, to distinguish a retried decision
+// from the same decision made again.
 func advanced(op sqlc.GetOperationRow, a activities.Advance) sqlc.AdvanceOperationParams {
 	p := sqlc.AdvanceOperationParams{
 		OperationID: op.OperationID, OpSeq: op.OpSeq, Status: lifecycle.OperationRunning,
@@ -78,13 +77,13 @@ func sameStuck(a, b *lifecycle.Stuck) bool {
 func applyAdvance(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, a activities.Advance) error {
 	detail := map[string]string{}
 	if a.Node != "" && a.Node != n.State {
-		if err := requireRow(f)(tx.SetNodeState(ctx, n.NodeID, f.OpSeq, a.Node)); err != nil {
+		if err := tx.SetNodeState(ctx, n.NodeID, f.OpSeq, a.Node); err != nil {
 			return err
 		}
 		detail["from"], detail["to"] = string(n.State), string(a.Node)
 	}
 	if a.Cordoned != nil && *a.Cordoned != n.Cordoned {
-		if err := requireRow(f)(tx.SetNodeCordoned(ctx, n.NodeID, f.OpSeq, *a.Cordoned)); err != nil {
+		if err := tx.SetNodeCordoned(ctx, n.NodeID, f.OpSeq, *a.Cordoned); err != nil {
 			return err
 		}
 		detail["cordoned"] = map[bool]string{true: "yes", false: "no"}[*a.Cordoned]
@@ -94,7 +93,7 @@ func applyAdvance(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNo
 		tx.note(operationEvent(f, audit.StateChanged, audit.Succeeded, "", detail))
 	}
 	if a.Facts != nil {
-		if err := requireRow(f)(tx.SetNodeFacts(ctx, n.NodeID, f.OpSeq, a.Facts)); err != nil {
+		if err := tx.SetNodeFacts(ctx, n.NodeID, f.OpSeq, a.Facts); err != nil {
 			return err
 		}
 	}
@@ -169,7 +168,7 @@ func (s *Operations) Finish(ctx context.Context, f activities.Fence, e activitie
 func finish(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, op sqlc.GetOperationRow, e activities.Finish) error {
 	detail := map[string]string{"outcome": e.Outcome}
 	if e.Node != "" && e.Node != n.State {
-		if err := requireRow(f)(tx.SetNodeState(ctx, n.NodeID, f.OpSeq, e.Node)); err != nil {
+		if err := tx.SetNodeState(ctx, n.NodeID, f.OpSeq, e.Node); err != nil {
 			return err
 		}
 		detail["from"], detail["to"] = string(n.State), string(e.Node)
@@ -186,7 +185,7 @@ func finish(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow,
 	}); err != nil {
 		return err
 	}
-	if err := requireRow(f)(tx.ReleaseNode(ctx, n.NodeID, f.OpSeq)); err != nil {
+	if err := tx.ReleaseNode(ctx, n.NodeID, f.OpSeq); err != nil {
 		return err
 	}
 	if err := voidLeftovers(ctx, tx, f, n.NodeID, e); err != nil {
@@ -248,37 +247,27 @@ func finishResult(s lifecycle.OperationState) string {
 // Enrollment returns the progress of the node's enrollment in the current
 // incarnation.
 func (s *Operations) Enrollment(ctx context.Context, nodeID string) (activities.Enrollment, error) {
-	var p activities.Enrollment
-	err := s.db.Read(ctx, "reading the enrollment of node "+nodeID, func(ctx context.Context) error {
-		if !schema.IsID(nodeID) {
-			return errNoNode(nodeID)
-		}
-		row, err := s.db.q.Enrollment(ctx, nodeID)
-		if postgres.NotFound(err) {
-			return errNoNode(nodeID)
-		}
-		p = activities.Enrollment{Incarnation: row.Incarnation, ReissueIssued: row.ReissueIssued,
-			BundleIssued: row.Issued, TokenClaimed: row.Claimed, Polled: row.Polled, Removed: row.Removed}
-		return err
-	})
-	return p, err
+	row, err := ofNode(ctx, s.db, "reading the enrollment", nodeID, s.db.q.Enrollment)
+	return activities.Enrollment(row), err
 }
 
 // LastHeartbeat returns the time of the agent's last heartbeat, zero if none.
 func (s *Operations) LastHeartbeat(ctx context.Context, nodeID string) (time.Time, error) {
-	var at time.Time
-	err := s.db.Read(ctx, "reading the last heartbeat of node "+nodeID, func(ctx context.Context) error {
+	at, err := ofNode(ctx, s.db, "reading the last heartbeat", nodeID, s.db.q.LastHeartbeat)
+	if at == nil {
+		return time.Time{}, err
+	}
+	return *at, err
+}
+
+// ofNode reads a fact of one node. KindNotFound if there is no such node.
+func ofNode[T any](ctx context.Context, db *db, doing, nodeID string, find func(context.Context, string) (T, error)) (T, error) {
+	return query(ctx, db, doing+" of node "+nodeID, func(ctx context.Context) (T, error) {
 		if !schema.IsID(nodeID) {
-			return errNoNode(nodeID)
+			var none T
+			return none, errNoNode(nodeID)
 		}
-		last, err := s.db.q.LastHeartbeat(ctx, nodeID)
-		if postgres.NotFound(err) {
-			return errNoNode(nodeID)
-		}
-		if last != nil {
-			at = *last
-		}
-		return err
+		fact, err := find(ctx, nodeID)
+		return fact, orMissing(err, errNoNode(nodeID))
 	})
-	return at, err
 }

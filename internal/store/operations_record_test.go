@@ -9,6 +9,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -140,7 +141,7 @@ func TestParkedOperationIsListed(t *testing.T) {
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{}))
 	op = e.node(n.ID).Operation
 	require.Equal(t, lifecycle.OperationRunning, op.Status)
-	require.Equal(t, "drain", op.Phase, "zero fields leave what stands")
+	require.Equal(t, "drain", op.Phase, "zero fields change nothing")
 	require.Nil(t, op.Stuck)
 }
 
@@ -163,7 +164,7 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "claim", Step: 1, RunID: "second"}))
 	require.Equal(t, "second", run(), "a step that is on record already comes from the run that was reset to before it")
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 3}))
-	require.Equal(t, "second", run(), "nobody said who")
+	require.Equal(t, "second", run(), "the run is unknown")
 
 	e.dispatch(f, "drain", task.WorkloadDrain)
 	again := task.Owner{WorkflowID: claimed.WorkflowID, RunID: "third", ActivityID: "drain"}
@@ -191,7 +192,7 @@ func TestFinishTwiceIsOnce(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
-	require.Equal(t, []string{"tasks.finished cancelled voided", "nodes.provision succeeded"}, rows)
+	require.Equal(t, []string{"tasks.finished " + audit.Canceled + " voided", "nodes.provision succeeded"}, rows)
 	after := e.node(n.ID)
 	require.Nil(t, after.Operation)
 	require.Equal(t, lifecycle.InstanceRunning, after.Instance.State)
@@ -215,7 +216,7 @@ func TestEndsOnRecord(t *testing.T) {
 	e := setup(t)
 	for status, row := range map[lifecycle.OperationState]string{
 		lifecycle.OperationCompleted: "nodes.drain succeeded",
-		lifecycle.OperationCanceled:  "nodes.drain cancelled",
+		lifecycle.OperationCanceled:  "nodes.drain " + audit.Canceled,
 		lifecycle.OperationFailed:    "nodes.drain failed",
 	} {
 		n := e.inState(lifecycle.NodeOffline)

@@ -13,26 +13,21 @@ import (
 
 // Outbox implements relay.Outbox.
 type Outbox struct {
-	tasks *Tasks
-	l     *Listener
-	wake  <-chan struct{}
-	ready chan relay.Message
+	db   *db
+	wake <-chan struct{}
 }
 
 const (
 	// holdFor is how long a message stays reserved for the relay that took it.
 	holdFor = 30 * time.Second
-	// maxReady bounds the results that wait for the relay of their process;
-	// readyReserve is the room left for results that are being stored.
-	maxReady, readyReserve = 512, 256
 	// maxTake bounds the messages of one Take.
 	maxTake = 1000
 )
 
 // Outbox returns the outbox, woken by the listener.
 func (s *Tasks) Outbox(l *Listener) *Outbox {
-	wake, _ := l.subscribe(channelOutbox, 0)
-	return &Outbox{s, l, wake, make(chan relay.Message, maxReady)}
+	wake, _ := l.Subscribe(channelOutbox, 0)
+	return &Outbox{s.db, wake}
 }
 
 // Take removes the delivered messages and reserves up to limit due ones, oldest
@@ -44,90 +39,42 @@ func (o *Outbox) Take(ctx context.Context, limit int, delivered []relay.Message)
 	for i, m := range delivered {
 		p.DeliveredIds[i], p.DeliveredCreated[i] = m.ID, m.CreatedAt
 	}
-	var messages []relay.Message
-	err := o.tasks.db.Exec(ctx, "taking messages from the outbox", func(ctx context.Context) error {
-		rows, err := o.tasks.db.q.TakeOutbox(ctx, p)
-		if err != nil {
-			return err
-		}
-		messages = make([]relay.Message, len(rows))
-		for i, r := range rows {
-			if messages[i], err = outboxMessage(r); err != nil {
-				return err
-			}
-		}
-		return nil
+	rows, err := query(ctx, o.db, "taking messages from the outbox", func(ctx context.Context) ([]sqlc.TakeOutboxRow, error) {
+		return o.db.q.TakeOutbox(ctx, p)
 	})
-	return messages, err
+	return convert(rows, outboxMessage), err
 }
 
-func outboxMessage(r sqlc.TakeOutboxRow) (relay.Message, error) {
+func outboxMessage(r sqlc.TakeOutboxRow) relay.Message {
 	m := relay.Message{ID: r.ID, Attempts: int(r.Attempts), CreatedAt: r.CreatedAt}
 	if r.TaskID == nil {
 		m.WorkflowID = r.WorkflowID
-		return m, json.Unmarshal(r.Event, &m.Event)
+		_ = json.Unmarshal(r.Event, &m.Event) // a message without content fails alone
+		return m
 	}
 	m.Result = resultOf(task.Status(r.TaskStatus), r.LeaseEpoch, r.Result)
 	m.Owner = task.Owner{WorkflowID: *r.OwnerWorkflowID, RunID: *r.OwnerRunID, ActivityID: *r.OwnerActivityID}
-	return m, nil
+	return m
 }
 
 // MarkOrphaned marks a message whose workflow is gone. It is kept for inspection.
 func (o *Outbox) MarkOrphaned(ctx context.Context, id int64, why string) error {
-	return o.tasks.db.Exec(ctx, "marking a message as orphaned", func(ctx context.Context) error {
-		_, err := o.tasks.db.q.OrphanOutbox(ctx, id, cleanText(why))
-		return err
+	return o.db.Exec(ctx, "marking a message as orphaned", func(ctx context.Context) error {
+		return o.db.q.OrphanOutbox(ctx, id, cleanText(why))
 	})
 }
 
 // MarkFailed records a failed delivery. The message is due again after a backoff of
 // 1 s that doubles up to a minute.
 func (o *Outbox) MarkFailed(ctx context.Context, id int64, why string) error {
-	return o.tasks.db.Exec(ctx, "recording a failed delivery", func(ctx context.Context) error {
-		_, err := o.tasks.db.q.FailOutbox(ctx, id, cleanText(why))
-		return err
+	return o.db.Exec(ctx, "recording a failed delivery", func(ctx context.Context) error {
+		return o.db.q.FailOutbox(ctx, id, cleanText(why))
 	})
 }
 
 // Wake returns a channel that receives after a message was written and at
-// intervals. Until Rest, the caller is the relay of this process: it gets the
-// results stored here from LocalResults without a notification.
-func (o *Outbox) Wake() <-chan struct{} {
-	o.tasks.outbox.Store(o)
-	return o.wake
-}
-
-// LocalResults returns the results that this process stored, reserved as by Take, which
-// saves the relay a query for each. Those that it does not receive are due after
-// half a minute.
-func (o *Outbox) LocalResults() <-chan relay.Message { return o.ready }
-
-// Rest ends the caller's role as the relay of this process.
-func (o *Outbox) Rest() { o.tasks.outbox.Store(nil) }
-
-// hold is how long a result's message is reserved for the relay of this process:
-// 0 if there is none or it lags behind.
-func (o *Outbox) hold() time.Duration {
-	if o == nil || len(o.ready) > maxReady-readyReserve {
-		return 0
-	}
-	return holdFor
-}
-
-// deliver passes a reserved message to the relay of this process.
-func (o *Outbox) deliver(m relay.Message) {
-	select {
-	case o.ready <- m:
-	default: // due again when its reservation ends
-	}
-}
-
-// wakeRelay wakes the relay of this process, if any.
-func (o *Outbox) wakeRelay() {
-	if o != nil {
-		o.l.wake(channelOutbox)
-	}
-}
+// intervals.
+func (o *Outbox) Wake() <-chan struct{} { return o.wake }
 
 // enqueueSignal puts an event for a workflow into the outbox.
 func (tx *tx) enqueueSignal(ctx context.Context, workflowID string, e lifecycle.AgentEvent) error {

@@ -15,75 +15,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// outbox is the store's outbox on a listener that nobody runs.
+// outbox is the store's outbox on a listener that does not run.
 func (e *env) outbox() *store.Outbox {
 	e.t.Helper()
 	l, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
 	require.NoError(e.t, err)
 	return e.Outbox(l)
-}
-
-// A process that has a relay hands it its results itself, and wakes the others only
-// once it has none any more: transactions that notify commit one at a time.
-func TestResultGoesToOwnRelay(t *testing.T) {
-	e := setup(t)
-	ctx := t.Context()
-	foreign, err := store.NewListener(e.url, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	other, err := store.Open(ctx, store.Config{URL: e.url})
-	require.NoError(t, err)
-	t.Cleanup(other.Close)
-	elsewhere := other.Outbox(foreign).Wake()
-	defer listen(ctx, foreign)()
-	awaken(t, elsewhere) // it looks once when the connection stands
-	caller, _, _ := e.enroll()
-	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
-	awaken(t, elsewhere) // the enrolment's events
-	report := func(step string) {
-		e.dispatch(f, step, task.FactsCollect)
-		_, err := e.Result(ctx, caller, e.take(caller, time.Minute).TaskID, succeeded(1, inventory.Facts{}))
-		require.NoError(t, err)
-	}
-	drained := func() { // what was on its way arrived: a node's wake comes after it on the same connection
-		woken, cancel := foreign.Subscribe(caller.NodeID, caller.Incarnation)
-		defer cancel()
-		e.exec("SELECT pg_notify('gpuaas_node', $1)", caller.NodeID)
-		awaken(t, woken)
-	}
-
-	own := e.outbox() // on a listener that nobody runs: no notification comes through
-	wake := own.Wake()
-	drained()
-	select {
-	case <-elsewhere: // more of the enrolment's
-	default:
-	}
-	report("one")
-	handed := <-own.LocalResults()
-	asleep(t, wake)
-	drained()
-	asleep(t, elsewhere)
-	taken, err := e.outbox().Take(ctx, 10, nil)
-	require.NoError(t, err)
-	for _, m := range taken { // the enrolment's events
-		require.Nil(t, m.Result, "what was handed over is offered to nobody else")
-	}
-	e.exec("UPDATE outbox SET next_try_at = now() WHERE id = $1", handed.ID)
-	taken, err = e.outbox().Take(ctx, 10, nil)
-	require.NoError(t, err)
-	require.Len(t, taken, 1)
-	require.Equal(t, taken[0].Owner, handed.Owner)
-	require.JSONEq(t, string(taken[0].Result.Output), string(handed.Result.Output))
-	handed.Result.Output = taken[0].Result.Output
-	require.Equal(t, taken[0].Result, handed.Result)
-	_, err = e.outbox().Take(ctx, 0, []relay.Message{handed})
-	require.NoError(t, err)
-	require.Zero(t, e.number("SELECT count(*) FROM outbox WHERE id = $1", handed.ID))
-
-	own.Rest()
-	report("two")
-	awaken(t, elsewhere)
-	asleep(t, wake)
 }
 
 func TestOutbox(t *testing.T) {

@@ -37,14 +37,14 @@ func TestNodeViewUsesIndexes(t *testing.T) { //nolint:tparallel // one connectio
 	defer conn.Close(t.Context())
 	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 	require.NoError(t, err)
-	views := store.NodeViewSQL()
+	views := store.ViewSQL()
 	for _, q := range []struct{ name, sql, params, nulls string }{
 		{"node", views["node"], "uuid, int", "NULL, NULL"},
-		{"operations", views["operations"], "uuid[], int", "NULL, NULL"},
-		{"instances", query(t, "instances", "ListInstances"), "uuid[]", "NULL"},
-		{"certificates", query(t, "certificates", "ListHeldCertificates"), "uuid[]", "NULL"},
+		{"operations", views["operations"], "uuid[]", "NULL"},
+		{"machines", views["machines"], "uuid[]", "NULL"},
+		{"certificates", views["certificates"], "uuid[]", "NULL"},
 		{"open", query(t, "operations", "OpenOperations"), "uuid", "NULL"},
-		{"task", query(t, "tasks", "GetTask"), "uuid", "NULL"},
+		{"task", views["task"], "uuid", "NULL"},
 	} {
 		t.Run(q.name, func(t *testing.T) {
 			_, err := conn.Exec(ctx, "PREPARE "+q.name+" ("+q.params+") AS "+q.sql)

@@ -27,7 +27,7 @@ func TestRecovery(t *testing.T) {
 		won, err := e.ClaimRecovery(t.Context(), m.recoveryClaim(m.k(2)))
 		require.NoError(t, err)
 		require.Equal(t, nodeapi.ClaimResult{TokenID: m.recovery.TokenID, NodeID: m.caller.NodeID, Incarnation: 1, Recoverable: true}, won)
-		require.NoError(t, m.recover(m.k(2)), "the same key may ask again")
+		require.NoError(t, m.recover(m.k(2)), "the same key may retry")
 		m.adopt(m.issue(trust.IssuedByRecover, m.recovery.TokenID, m.k(2)))
 		m.use()
 	})
@@ -93,7 +93,7 @@ func TestLostAnswersOfRecoveries(t *testing.T) {
 	}
 }
 
-func TestAnEnrolmentThatWasNeverUsedRecovers(t *testing.T) {
+func TestAnEnrollmentThatWasNeverUsedRecovers(t *testing.T) {
 	e := setup(t)
 	n := e.register()
 	claim := e.claim(n.ID, lifecycle.ActionEnroll)
@@ -106,7 +106,7 @@ func TestAnEnrolmentThatWasNeverUsedRecovers(t *testing.T) {
 	m.adopt(m.issue(trust.IssuedByEnroll, tokenID, m.k(1)))
 	m.adopt(m.recovered(m.k(2)))
 	m.use()
-	require.Equal(t, "consumed", e.tokenStateOf(tokenID), "the identity's first use ends the enrolment, however it came")
+	require.Equal(t, "consumed", e.tokenStateOf(tokenID), "the identity's first use ends the enrollment, however it came")
 	progress, err := e.Enrollment(t.Context(), n.ID)
 	require.NoError(t, err)
 	require.Equal(t, activities.Enrollment{Incarnation: 1, BundleIssued: true, TokenClaimed: true}, progress)
@@ -148,14 +148,14 @@ func TestRefusedRecoveries(t *testing.T) {
 	refused("claimed by another key", id, schema.KindTokenConsumed, "token_claimed",
 		func(c *nodeapi.RecoveryClaim) { c.SPKI = m.k(3) })
 	e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", m.recovery.TokenID)
-	require.NoError(t, m.recover(m.k(2)), "who claimed it in time may ask again later")
+	require.NoError(t, m.recover(m.k(2)), "the key that claimed it in time may retry later")
 	e.exec("UPDATE enrollment_tokens SET state = 'issued', claimed_spki = NULL, claimed_at = NULL WHERE token_id = $1", m.recovery.TokenID)
 	refused("expired", id, schema.KindTokenExpired, "token_expired", func(*nodeapi.RecoveryClaim) {})
 	e.exec("UPDATE enrollment_tokens SET expires_at = now() + interval '1 hour' WHERE token_id = $1", m.recovery.TokenID)
 
-	enrolID, enrolHash := e.token(e.register().ID)
-	refused("a token to enrol", audit.SystemStream, schema.KindUnauthenticated, "token_unknown",
-		func(c *nodeapi.RecoveryClaim) { c.TokenID, c.Hash, c.SPKI = enrolID, enrolHash, "" })
+	enrollID, enrollHash := e.token(e.register().ID)
+	refused("a token to enroll", audit.SystemStream, schema.KindUnauthenticated, "token_unknown",
+		func(c *nodeapi.RecoveryClaim) { c.TokenID, c.Hash, c.SPKI = enrollID, enrollHash, "" })
 	_, err := e.ClaimToken(t.Context(), tokenClaim(id, m.recovery.TokenID, m.recovery.Hash, m.k(2)))
 	requireKind(t, err, schema.KindUnauthenticated, "token_unknown")
 

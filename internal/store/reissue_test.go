@@ -33,26 +33,26 @@ func (e *env) reissued(nodeID string) (string, []byte) {
 	return t.TokenID, t.Hash
 }
 
-// told takes the outbox's events as "workflow event incarnation" and forgets
+// signals takes the outbox's events as "workflow event incarnation" and forgets
 // them.
-func (e *env) told(nodeID string) []string {
+func (e *env) signals(nodeID string) []string {
 	e.t.Helper()
 	o := e.outbox()
 	messages, err := o.Take(e.t.Context(), 100, nil)
 	require.NoError(e.t, err)
 	host := e.node(nodeID).Host
 	names := map[string]string{lifecycle.NodeWorkflowID(host, nodeID): "node", lifecycle.ReissueWorkflowID(host, nodeID): "reissue"}
-	told, heard := []string{}, []relay.Message{}
+	signals, received := []string{}, []relay.Message{}
 	for _, m := range messages {
 		if m.Result != nil {
 			continue
 		}
-		told = append(told, fmt.Sprintf("%s %s %d", names[m.WorkflowID], m.Event.Event, m.Event.Incarnation))
-		heard = append(heard, m)
+		signals = append(signals, fmt.Sprintf("%s %s %d", names[m.WorkflowID], m.Event.Event, m.Event.Incarnation))
+		received = append(received, m)
 	}
-	_, err = o.Take(e.t.Context(), 0, heard)
+	_, err = o.Take(e.t.Context(), 0, received)
 	require.NoError(e.t, err)
-	return told
+	return signals
 }
 
 func TestReissue(t *testing.T) {
@@ -60,7 +60,7 @@ func TestReissue(t *testing.T) {
 	ctx := t.Context()
 	m := e.machine()
 	id := m.caller.NodeID
-	e.told(id)
+	e.signals(id)
 	old := *m
 	provision := e.claim(id, lifecycle.ActionProvision)
 	e.dispatch(provision.Fence, "facts", task.FactsCollect)
@@ -69,7 +69,7 @@ func TestReissue(t *testing.T) {
 	_, err := e.Claim(ctx, reissueRequest(id))
 	require.NoError(t, err)
 	tokenID, hash := e.reissued(id)
-	require.Equal(t, []string{"reissue bundle_issued 2"}, e.told(id))
+	require.Equal(t, []string{"reissue bundle_issued 2"}, e.signals(id))
 	progress := func() activities.Enrollment {
 		p, err := e.Enrollment(ctx, id)
 		require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestReissue(t *testing.T) {
 	won, err := e.ClaimToken(ctx, c)
 	require.NoError(t, err)
 	require.Equal(t, nodeapi.ClaimResult{TokenID: tokenID, NodeID: id, Incarnation: 2}, won)
-	require.Equal(t, []string{"reissue token_claimed 2"}, e.told(id))
+	require.Equal(t, []string{"reissue token_claimed 2"}, e.signals(id))
 	require.Equal(t, activities.Enrollment{Incarnation: 2, BundleIssued: true, TokenClaimed: true}, progress())
 	require.Equal(t, lifecycle.NodeActive, e.node(id).State, "the state is left alone")
 	old.refused(old.held(), schema.ReasonIdentityMismatch)
@@ -94,10 +94,10 @@ func TestReissue(t *testing.T) {
 	require.NoError(t, err, "a result that was on its way counts: the task's incarnation is the caller's")
 	c.RecoveryKey = recoveryKey
 	again, err := e.ClaimToken(ctx, c)
-	require.NoError(t, err, "the same key may ask again")
+	require.NoError(t, err, "the same key may retry")
 	require.Equal(t, int64(2), again.Incarnation)
 	require.True(t, again.Recoverable)
-	require.Empty(t, e.told(id))
+	require.Empty(t, e.signals(id))
 	e.exec("UPDATE enrollment_tokens SET expires_at = now() WHERE token_id = $1", tokenID)
 	_, err = e.ClaimToken(ctx, c)
 	require.NoError(t, err, "even after an outage longer than the token's life: the older identity is gone")
@@ -111,7 +111,7 @@ func TestReissue(t *testing.T) {
 	require.False(t, m.caller.HasPolled)
 	require.NoError(t, e.RecordPoll(ctx, m.caller, 0))
 	require.NoError(t, e.RecordPoll(ctx, m.caller, 0))
-	require.Equal(t, []string{"reissue first_poll 2"}, e.told(id))
+	require.Equal(t, []string{"reissue first_poll 2"}, e.signals(id))
 	require.True(t, progress().Polled)
 	_, err = e.ClaimToken(ctx, c)
 	requireKind(t, err, schema.KindTokenConsumed, "token_used")
@@ -134,7 +134,7 @@ func TestTasksOfAnOlderIncarnation(t *testing.T) {
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM node_tasks WHERE task_id = $1 AND status = 'pending'", task.TaskID))
 	require.NoError(t, e.Void(t.Context(), f))
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM node_tasks WHERE task_id = $1 AND status = 'cancelled'", task.TaskID))
-	requireKind(t, e.beat(old, wire.Heartbeat{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
+	requireKind(t, e.heartbeat(old, wire.Heartbeat{}), schema.KindInvalidNodeIdentity, schema.ReasonIdentityMismatch)
 }
 
 func TestReissueInEveryState(t *testing.T) { //nolint:tparallel // the cases follow each other in one database
@@ -201,16 +201,16 @@ func TestReissueVoidsWhatItReplaces(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	n := e.register()
-	enrolID, enrolHash := e.token(n.ID)
+	enrollID, enrollHash := e.token(n.ID)
 	fetch := mint(n.ID, trust.PurposeEnroll)
 	require.NoError(t, e.IssueFetch(ctx, fetch, operator))
 	firstID, firstHash := e.reissued(n.ID)
 	chain := e.chain(n.ID)
 	last := chain[len(chain)-1]
 	require.Equal(t, "nodes.reissue_enrollment", last.Action)
-	require.Equal(t, fmt.Sprintf("enroll:%s fetch:%s", enrolID, fetch.TokenID), last.Detail["voided"])
+	require.Equal(t, fmt.Sprintf("enroll:%s fetch:%s", enrollID, fetch.TokenID), last.Detail["voided"])
 	require.Equal(t, "bootstrap_issued", last.Detail["from"])
-	_, err := e.ClaimToken(ctx, tokenClaim(n.ID, enrolID, enrolHash, key(n.ID, 1)))
+	_, err := e.ClaimToken(ctx, tokenClaim(n.ID, enrollID, enrollHash, key(n.ID, 1)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
 	_, _, err = e.UseFetch(ctx, fetch.TokenID, fetch.Hash, operator)
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
@@ -224,7 +224,7 @@ func TestReissueVoidsWhatItReplaces(t *testing.T) {
 	}
 	require.Equal(t, int64(1), e.number("SELECT count(*) FROM enrollment_tokens WHERE state = 'issued'"))
 	e.token(n.ID)
-	require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE state = 'issued' AND purpose = 'reissue'"), "an enrolment replaces it too")
+	require.Zero(t, e.number("SELECT count(*) FROM enrollment_tokens WHERE state = 'issued' AND purpose = 'reissue'"), "an enrollment replaces it too")
 }
 
 func TestReissueUnlocks(t *testing.T) {
@@ -245,9 +245,9 @@ func TestReissueUnlocks(t *testing.T) {
 	m.use()
 
 	n := e.register()
-	enrolID, enrolHash := e.token(n.ID)
+	enrollID, enrollHash := e.token(n.ID)
 	e.exec("UPDATE nodes SET identity_locked_at = now(), identity_lock_reason = 'x' WHERE node_id = $1", n.ID)
-	_, err := e.ClaimToken(t.Context(), tokenClaim(n.ID, enrolID, enrolHash, key(n.ID, 1)))
+	_, err := e.ClaimToken(t.Context(), tokenClaim(n.ID, enrollID, enrollHash, key(n.ID, 1)))
 	requireKind(t, err, schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 	requireKind(t, e.IssueToken(t.Context(), mint(n.ID, trust.PurposeEnroll), operator), schema.KindInvalidNodeIdentity, schema.ReasonNodeLocked)
 }
@@ -262,7 +262,7 @@ func TestReissueSignalsOpenEnrollment(t *testing.T) {
 	m := &machine{e: e, caller: nodeapi.Caller{NodeID: n.ID}}
 	e.reissue(m, m.k(1))
 	require.Equal(t, []string{"node bundle_issued 1", "node bundle_issued 2", "reissue bundle_issued 2",
-		"node token_claimed 2", "reissue token_claimed 2", "node first_poll 2", "reissue first_poll 2"}, e.told(n.ID))
+		"node token_claimed 2", "reissue token_claimed 2", "node first_poll 2", "reissue first_poll 2"}, e.signals(n.ID))
 	require.NoError(t, e.Finish(t.Context(), claim.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive}))
 }
 
@@ -391,9 +391,9 @@ func TestRemovalVoidsRecoveryAndReissue(t *testing.T) {
 	waiting, err := e.Claim(t.Context(), reissueRequest(m.caller.NodeID))
 	require.NoError(t, err)
 	f := e.claim(m.caller.NodeID, lifecycle.ActionRemove).Fence
-	e.told(m.caller.NodeID)
+	e.signals(m.caller.NodeID)
 	require.NoError(t, e.Finish(t.Context(), f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeRemoved, DenyIdentity: true}))
-	require.Equal(t, []string{"reissue node_removed 0"}, e.told(m.caller.NodeID))
+	require.Equal(t, []string{"reissue node_removed 0"}, e.signals(m.caller.NodeID))
 	progress, err := e.Enrollment(t.Context(), m.caller.NodeID)
 	require.NoError(t, err)
 	require.True(t, progress.Removed)

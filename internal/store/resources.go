@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/gpuaas/gpuaas/activities"
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -16,30 +15,28 @@ const kindInstance = "instance"
 // Plan records the intent to create a resource, before the outside call. A second
 // call changes nothing; both return the stored resource.
 func (s *Operations) Plan(ctx context.Context, f activities.Fence, r activities.Resource) (activities.Resource, error) {
-	var stored activities.Resource
-	err := s.changeResource(ctx, f, "planning resource "+r.ResourceID, func(ctx context.Context, tx *tx) error {
+	return write(ctx, s.db, "planning resource "+r.ResourceID, func(ctx context.Context, tx *tx) (activities.Resource, error) {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
+			return r, err
+		}
 		rows, err := tx.PlanResource(ctx, sqlc.PlanResourceParams{ResourceID: r.ResourceID, NodeID: f.NodeID,
 			OperationID: f.OperationID, Kind: r.Kind, Provider: r.Provider})
 		if err != nil {
-			return err
+			return r, err
 		}
-		if stored, err = tx.resource(ctx, f, r.ResourceID); err == nil && rows > 0 {
+		stored, err := tx.resource(ctx, f, r.ResourceID)
+		if rows > 0 {
 			noteResource(tx, f, audit.ResourcePlanned, stored)
 		}
-		return err
+		return stored, err
 	})
-	return stored, err
 }
 
 // Created records that the resource exists. A second call with the same external id
 // is a no-op. Another external id, or a released resource, is KindInvalidRequest: the
 // first machine would leak.
 func (s *Operations) Created(ctx context.Context, f activities.Fence, resourceID, externalID string) error {
-	return s.changeResource(ctx, f, "recording resource "+resourceID, func(ctx context.Context, tx *tx) error {
-		r, err := tx.resource(ctx, f, resourceID)
-		if err != nil {
-			return err
-		}
+	return s.changeResource(ctx, f, resourceID, func(ctx context.Context, tx *tx, r activities.Resource) error {
 		if r.State == activities.ResourceCreated && r.ExternalID == externalID {
 			return nil
 		}
@@ -47,13 +44,10 @@ func (s *Operations) Created(ctx context.Context, f activities.Fence, resourceID
 			return schema.NewError(schema.KindInvalidRequest, "resource %s is %s as %q, not %q",
 				resourceID, r.State, r.ExternalID, externalID).WithReason("resource_mismatch")
 		}
-		if err := tx.CreatedResource(ctx, resourceID, externalID); err != nil {
-			return err
-		}
 		r.ExternalID = externalID
 		noteResource(tx, f, audit.ResourceCreated, r)
-		if r.Kind != kindInstance {
-			return nil
+		if err := tx.CreatedResource(ctx, resourceID, externalID); err != nil || r.Kind != kindInstance {
+			return err
 		}
 		return tx.SetInstanceExternalID(ctx, f.NodeID, externalID)
 	})
@@ -61,10 +55,9 @@ func (s *Operations) Created(ctx context.Context, f activities.Fence, resourceID
 
 // Released records that the resource is gone. A second call is a no-op.
 func (s *Operations) Released(ctx context.Context, f activities.Fence, resourceID string) error {
-	return s.changeResource(ctx, f, "releasing resource "+resourceID, func(ctx context.Context, tx *tx) error {
-		r, err := tx.resource(ctx, f, resourceID)
-		if err != nil || r.State == activities.ResourceReleased {
-			return err
+	return s.changeResource(ctx, f, resourceID, func(ctx context.Context, tx *tx, r activities.Resource) error {
+		if r.State == activities.ResourceReleased {
+			return nil
 		}
 		noteResource(tx, f, audit.ResourceReleased, r)
 		return tx.ReleasedResource(ctx, resourceID)
@@ -73,37 +66,34 @@ func (s *Operations) Released(ctx context.Context, f activities.Fence, resourceI
 
 // Open returns the node's resources that are not released, oldest first.
 func (s *Operations) Open(ctx context.Context, nodeID string) ([]activities.Resource, error) {
-	var open []activities.Resource
-	err := s.db.Read(ctx, "reading the ledger of node "+nodeID, func(ctx context.Context) error {
-		if !schema.IsID(nodeID) {
-			return errNoNode(nodeID)
-		}
-		rows, err := s.db.q.OpenResources(ctx, nodeID)
-		open = make([]activities.Resource, len(rows))
-		for i, r := range rows {
-			open[i] = activities.Resource(r)
-		}
-		return err
+	if !schema.IsID(nodeID) {
+		return nil, errNoNode(nodeID)
+	}
+	rows, err := query(ctx, s.db, "reading the ledger of node "+nodeID, func(ctx context.Context) ([]sqlc.OpenResourcesRow, error) {
+		return s.db.q.OpenResources(ctx, nodeID)
 	})
-	return open, err
+	return convert(rows, func(r sqlc.OpenResourcesRow) activities.Resource { return activities.Resource(r) }), err
 }
 
-// changeResource runs fn under the fence.
-func (s *Operations) changeResource(ctx context.Context, f activities.Fence, doing string, fn func(context.Context, *tx) error) error {
-	return s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
-		if _, _, err := tx.lockHeld(ctx, f); err != nil {
+// changeResource runs fn on the resource under the fence.
+func (s *Operations) changeResource(ctx context.Context, f activities.Fence, id string,
+	fn func(context.Context, *tx, activities.Resource) error,
+) error {
+	return s.db.write(ctx, "changing resource "+id, func(ctx context.Context, tx *tx) error {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
 			return err
 		}
-		return fn(ctx, tx)
+		r, err := tx.resource(ctx, f, id)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, tx, r)
 	})
 }
 
 func (tx *tx) resource(ctx context.Context, f activities.Fence, id string) (activities.Resource, error) {
 	r, err := tx.GetResource(ctx, id, f.NodeID)
-	if postgres.NotFound(err) {
-		return activities.Resource{}, schema.Errorf(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id)
-	}
-	return activities.Resource(r), err
+	return activities.Resource(r), orMissing(err, schema.Errorf(schema.KindNotFound, "node %s has no resource %q", f.NodeID, id))
 }
 
 func noteResource(tx *tx, f activities.Fence, action string, r activities.Resource) {

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
@@ -54,11 +53,7 @@ type Operations struct {
 
 // Tasks stores node tasks. It implements activities.Tasks, activities.Reclaimer,
 // nodeapi.Tasks and the task methods of adminapi.Store.
-type Tasks struct {
-	db *db
-	// outbox is set while a relay runs in this process.
-	outbox atomic.Pointer[Outbox]
-}
+type Tasks struct{ db *db }
 
 // Identities stores tokens, certificates, keys and verifier sets. It implements
 // nodeapi.Identities and the identity methods of adminapi.Store.
@@ -116,7 +111,7 @@ func (s *Store) Close() {
 // Ping returns nil if the database can be reached.
 func (s *Store) Ping(ctx context.Context) error { return s.db.Ping(ctx) }
 
-// Migrate brings the database's schema up to date. It is idempotent and safe to
+// Migrate updates the database's schema. It is idempotent and safe to
 // run concurrently.
 func Migrate(ctx context.Context, url string) error {
 	return postgres.Migrate(ctx, url, migrations.Files)

@@ -16,29 +16,29 @@ func TestCanceledTasks(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	c, f := e.drain()
-	kept, cancelled := e.held(c, f, "kept", task.NodeProbe), e.held(c, f, "cancelled", task.WorkloadDrain)
-	told := e.held(c, f, "told", task.WorkloadCordon)
-	have := []string{told.TaskID, cancelled.TaskID, kept.TaskID, schema.NewID()}
-	news := func(c nodeapi.Caller, have []string) []string {
+	kept, canceled := e.held(c, f, "kept", task.NodeProbe), e.held(c, f, "canceled", task.WorkloadDrain)
+	asked := e.held(c, f, "asked", task.WorkloadCordon)
+	have := []string{asked.TaskID, canceled.TaskID, kept.TaskID, schema.NewID()}
+	cancellations := func(c nodeapi.Caller, have []string) []string {
 		ids, err := e.CanceledTasks(ctx, c, have)
 		require.NoError(t, err)
 		return ids
 	}
-	require.Empty(t, news(c, have))
-	_, err := e.CancelTask(ctx, cancelled.TaskID, "wrong node", operator)
+	require.Empty(t, cancellations(c, have))
+	_, err := e.CancelTask(ctx, canceled.TaskID, "wrong node", operator)
 	require.NoError(t, err)
-	require.NoError(t, e.SetActivityState(ctx, told.TaskID, nodeapi.ActivityState{Cancel: true}))
-	require.Equal(t, []string{cancelled.TaskID, told.TaskID}, news(c, have))
-	require.Empty(t, news(c, have[2:]), "what the node does not hold is no news to it")
+	require.NoError(t, e.SetActivityState(ctx, asked.TaskID, nodeapi.ActivityState{Cancel: true}))
+	require.Equal(t, []string{canceled.TaskID, asked.TaskID}, cancellations(c, have))
+	require.Empty(t, cancellations(c, have[2:]), "a node gets no task that it does not hold")
 	other, _, _ := e.enroll()
-	require.Empty(t, news(other, have), "another node's")
+	require.Empty(t, cancellations(other, have), "another node's")
 
 	require.NoError(t, e.Void(ctx, f))
-	require.Equal(t, []string{kept.TaskID, cancelled.TaskID, told.TaskID}, news(c, have))
+	require.Equal(t, []string{kept.TaskID, canceled.TaskID, asked.TaskID}, cancellations(c, have))
 }
 
-// A cancel that the node never heard of does not keep its lost task: the second
-// one ends it, and a resume, which nobody would be handed, is refused.
+// A cancel that the node never received does not keep its lost task: the second
+// one ends it, and a resume, which would be dispatched to no one, is refused.
 func TestCancelOfATaskThatIsLostMeanwhile(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -55,11 +55,11 @@ func TestCancelOfATaskThatIsLostMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, task.Canceled, v.Status)
 	require.Contains(t, v.Result.Message, "the node is gone")
-	var told bool
+	var signaled bool
 	for _, m := range e.messages() {
-		told = told || m.Event != nil && *m.Event == *backEvent(c, f, "drain")
+		signaled = signaled || m.Event != nil && *m.Event == *backEvent(c, f, "drain")
 	}
-	require.True(t, told, "its parked operation hears of it")
+	require.True(t, signaled, "its parked operation is signaled")
 	_, err = e.CancelTask(ctx, row.TaskID, "again", operator)
 	requireKind(t, err, schema.KindTaskStatus, "task_over")
 }

@@ -30,7 +30,7 @@ func (s *Tasks) ResumeTask(ctx context.Context, taskID, reason string, by audit.
 			return schema.NewError(schema.KindTaskStatus, "task %s is past its deadline: the node would reject it", t.TaskID).
 				WithReason("envelope_expired").WithNext("gpuaas op retry " + t.NodeID + " --reason TEXT")
 		}
-		if err := tx.SetTaskStatus(ctx, task.Pending, t.TaskID); err != nil {
+		if err := tx.SetTaskStatus(ctx, string(task.Pending), t.TaskID); err != nil {
 			return err
 		}
 		if err := tx.DropResultMessage(ctx, &t.TaskID); err != nil {

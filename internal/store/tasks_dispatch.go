@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
-	"github.com/gpuaas/gpuaas/internal/postgres"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -21,37 +20,26 @@ const maxDispatches = 4
 // nodeapi.Tasks specifies. It skips a task whose envelope expired, whose cancel
 // was requested or whose operation no longer holds the node.
 func (s *Tasks) NextTask(ctx context.Context, c nodeapi.Caller, poll wire.PollRequest, lease time.Duration) (*nodeapi.Dispatch, error) {
-	var next *nodeapi.Dispatch
-	err := s.db.Exec(ctx, "dispatching a task to node "+c.NodeID, func(ctx context.Context) error {
+	return query(ctx, s.db, "dispatching a task to node "+c.NodeID, func(ctx context.Context) (*nodeapi.Dispatch, error) {
 		t, err := s.db.q.NextTask(ctx, sqlc.NextTaskParams{NodeID: c.NodeID, Incarnation: c.Incarnation,
 			LeaseSeconds: lease.Seconds(), Have: append([]string{}, poll.HeldTasks...), Holder: cleanText(poll.AgentSession),
 			PollNumber: poll.PollSeq, MaxDispatches: maxDispatches, Actor: nodeActor(c.NodeID), Action: audit.TaskDispatched,
 		})
-		if postgres.NotFound(err) {
-			return nil
-		}
 		if err != nil {
-			return err
+			return nil, orMissing(err, nil)
 		}
-		next = &nodeapi.Dispatch{
+		return &nodeapi.Dispatch{
 			TaskOffer: wire.TaskOffer{TaskID: t.TaskID, Envelope: t.Envelope, ServerTime: t.ServerTime,
 				Lease: task.Lease{Epoch: t.LeaseEpoch, ExpiresAt: t.LeaseUntil}},
 			Type: task.Type(t.Type), CreatedAt: t.CreatedAt, NodeState: lifecycle.NodeState(t.NodeState), OpSeq: t.NodeOpSeq,
-		}
-		return nil
+		}, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return next, nil
 }
 
 // CanceledTasks returns the held tasks that were canceled or whose cancel was
 // requested, as nodeapi.Tasks specifies.
-func (s *Tasks) CanceledTasks(ctx context.Context, c nodeapi.Caller, held []string) (canceled []string, err error) {
-	err = s.db.Read(ctx, "reading the cancellations of node "+c.NodeID, func(ctx context.Context) (err error) {
-		canceled, err = s.db.q.CanceledTasks(ctx, c.NodeID, held)
-		return err
+func (s *Tasks) CanceledTasks(ctx context.Context, c nodeapi.Caller, held []string) ([]string, error) {
+	return query(ctx, s.db, "reading the cancellations of node "+c.NodeID, func(ctx context.Context) ([]string, error) {
+		return s.db.q.CanceledTasks(ctx, c.NodeID, held)
 	})
-	return canceled, err
 }

@@ -21,9 +21,9 @@ func (e *env) ask(c nodeapi.Caller, holder string, number int64, have ...string)
 	return offer
 }
 
-// A later poll of the same process that does not have a task shows that nobody
-// took it: it is handed over again at once, what destroys included, and only the
-// newest lease counts.
+// A later poll of the same process that does not have a task shows that the
+// response was lost: the task is dispatched again at once, a destructive one
+// included, and only the newest lease counts.
 func TestLostResponseIsDispatchedAgain(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -45,7 +45,7 @@ func TestLostResponseIsDispatchedAgain(t *testing.T) {
 	require.Nil(t, e.ask(c, "one", 10))
 }
 
-// A poll that an agent gave up may be looked at after later ones. It proves
+// A poll that an agent abandoned may be processed after later ones. It proves
 // nothing, also when the lease has ended.
 func TestLatePollGetsNoNewerTask(t *testing.T) {
 	e := setup(t)
@@ -54,12 +54,12 @@ func TestLatePollGetsNoNewerTask(t *testing.T) {
 	require.NotNil(t, e.ask(c, "one", 8))
 	require.Nil(t, e.ask(c, "one", 7))
 	e.stale()
-	require.Nil(t, e.ask(c, "one", 7), "the work goes on under the lease it has")
+	require.Nil(t, e.ask(c, "one", 7), "the work continues under the lease it has")
 	require.Equal(t, activities.ReclaimLost, e.reclaim()[row.TaskID])
 
 	probe := e.dispatch(f, "probe", task.NodeProbe)
-	require.Equal(t, probe.TaskID, e.ask(c, "one", 7).TaskID, "what nobody was handed it may be handed")
-	require.Equal(t, probe.TaskID, e.ask(c, "one", 9).TaskID, "its answer reached nobody")
+	require.Equal(t, probe.TaskID, e.ask(c, "one", 7).TaskID, "a task that was not dispatched may be dispatched")
+	require.Equal(t, probe.TaskID, e.ask(c, "one", 9).TaskID, "its response was lost")
 }
 
 // What is not proof that a task was not begun does not hand it over again.
@@ -77,11 +77,11 @@ func TestPollsThatProveNoLostResponse(t *testing.T) {
 
 	probe := e.dispatch(f, "probe", task.NodeProbe)
 	require.Equal(t, probe.TaskID, e.ask(c, "one", 0).TaskID)
-	require.Nil(t, e.ask(c, "one", 9), "handed to a poll that did not count")
+	require.Nil(t, e.ask(c, "one", 9), "dispatched to a poll that did not count")
 }
 
-// A node that is handed a task again and again and does not take it keeps it from
-// being given up for a moment only.
+// A node that gets a task repeatedly and does not take it delays the task's
+// expiry only briefly.
 func TestLostResponsesAreBounded(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()

@@ -19,30 +19,24 @@ import (
 // or has ended. Enqueue alone stores a new task, so a step costs one transaction
 // before its dispatch.
 func (s *Tasks) Prepare(ctx context.Context, t activities.TaskSpec, o task.Owner) (activities.TaskRow, error) {
-	var row activities.TaskRow
+	kind, err := checkSpec(t)
+	if err != nil {
+		return activities.TaskRow{}, err
+	}
 	doing := "preparing task " + t.Step + " of operation " + t.OperationID
-	err := s.db.Read(ctx, doing, func(ctx context.Context) error {
-		kind, err := checkSpec(t)
-		if err != nil {
-			return err
-		}
-		row, err = s.plan(ctx, t, kind)
-		return err
-	})
+	row, err := query(ctx, s.db, doing, func(ctx context.Context) (activities.TaskRow, error) { return s.plan(ctx, t, kind) })
 	if err != nil || !row.Stored {
 		return row, err
 	}
-	err = s.db.write(ctx, doing, func(ctx context.Context, tx *tx) error {
-		if _, _, err := tx.lockHeld(ctx, fenceOf(t)); err != nil {
-			return err
+	return write(ctx, s.db, doing, func(ctx context.Context, tx *tx) (activities.TaskRow, error) {
+		if _, err := tx.lockHeld(ctx, fenceOf(t)); err != nil {
+			return row, err
 		}
 		if err := tx.setOperationRun(ctx, t.OperationID, o.RunID); err != nil {
-			return err
+			return row, err
 		}
-		row, err = setTaskOwner(ctx, tx, t, o)
-		return err
+		return setTaskOwner(ctx, tx, t, o)
 	})
-	return row, err
 }
 
 func checkSpec(t activities.TaskSpec) (task.TypeInfo, error) {
@@ -75,7 +69,7 @@ func (s *Tasks) plan(ctx context.Context, t activities.TaskSpec, kind task.TypeI
 		return activities.TaskRow{}, errOperationEnded(f)
 	}
 	return activities.TaskRow{TaskID: lifecycle.TaskID(t.OperationID, t.Step), NodeID: t.NodeID, Incarnation: p.Incarnation,
-		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.TaskSeq + 1, Status: task.Pending}, nil
+		Type: t.Type, Effect: kind.Effect, Params: t.Params, Seq: p.NextSeq, Status: task.Pending}, nil
 }
 
 // setTaskOwner makes the activity the owner of the stored task.
@@ -95,7 +89,6 @@ func setTaskOwner(ctx context.Context, tx *tx, t activities.TaskSpec, o task.Own
 // node's polls after the commit, as activities.Tasks specifies. KindFenced if the
 // operation lost the node or ended meanwhile, or the task was voided.
 func (s *Tasks) Enqueue(ctx context.Context, t activities.TaskSpec, o task.Owner, row activities.TaskRow, envelope []byte) error {
-	doing := "storing task " + row.TaskID
 	if _, err := checkSpec(t); err != nil {
 		return err
 	}
@@ -103,11 +96,8 @@ func (s *Tasks) Enqueue(ctx context.Context, t activities.TaskSpec, o task.Owner
 	if err != nil {
 		return err
 	}
-	var rows int64
-	err = s.db.Exec(ctx, doing, func(ctx context.Context) (err error) {
-		rows, err = s.db.q.EnqueueTask(ctx, p)
-		return err
-	})
+	doing := "storing task " + row.TaskID
+	rows, err := query(ctx, s.db, doing, func(ctx context.Context) (int64, error) { return s.db.q.EnqueueTask(ctx, p) })
 	if err != nil {
 		return err
 	}
@@ -136,7 +126,7 @@ func enqueueParams(t activities.TaskSpec, o task.Owner, row activities.TaskRow, 
 // explainNotStored returns why EnqueueTask stored nothing, or nil if the task is
 // already stored.
 func explainNotStored(ctx context.Context, tx *tx, t activities.TaskSpec) error {
-	_, op, err := tx.lockHeld(ctx, fenceOf(t))
+	op, err := tx.lockHeld(ctx, fenceOf(t))
 	if err != nil {
 		return err
 	}
@@ -155,11 +145,11 @@ func explainNotStored(ctx context.Context, tx *tx, t activities.TaskSpec) error 
 	return nil
 }
 
-// Void ends the operation's unfinished tasks as cancelled and wakes the node's
+// Void ends the operation's unfinished tasks as canceled and wakes the node's
 // polls.
 func (s *Tasks) Void(ctx context.Context, f activities.Fence) error {
 	return s.db.write(ctx, "voiding the tasks of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
-		if _, _, err := tx.lockHeld(ctx, f); err != nil {
+		if _, err := tx.lockHeld(ctx, f); err != nil {
 			return err
 		}
 		tx.wakeNode(f.NodeID)

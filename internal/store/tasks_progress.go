@@ -23,19 +23,21 @@ func (s *Tasks) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p
 	if !schema.IsID(taskID) {
 		return nodeapi.ProgressResult{}, errNoTask(taskID)
 	}
-	var extended sqlc.ExtendLeaseRow
-	err := s.db.write(ctx, "recording progress of task "+taskID, func(ctx context.Context, tx *tx) (err error) {
-		extended, err = tx.ExtendLease(ctx, sqlc.ExtendLeaseParams{
+	extended, err := write(ctx, s.db, "recording progress of task "+taskID, func(ctx context.Context, tx *tx) (sqlc.ExtendLeaseRow, error) {
+		extended, err := tx.ExtendLease(ctx, sqlc.ExtendLeaseParams{
 			TaskID: taskID, NodeID: c.NodeID, Incarnation: c.Incarnation, LeaseEpoch: p.LeaseEpoch,
 			Progress: cleanText(p.Message), LeaseSeconds: lease.Seconds(), HeartbeatSeconds: task.HeartbeatInterval.Seconds(),
 		})
 		if postgres.NotFound(err) {
-			return explainNotExtended(ctx, tx, c.NodeID, taskID)
+			if _, err := tx.lockTask(ctx, taskID, &c.NodeID); err != nil {
+				return extended, err // no such task of the node
+			}
+			return extended, errLeaseLost(taskID)
 		}
 		if err != nil {
-			return err
+			return extended, err
 		}
-		return noteReturned(ctx, tx, c, taskID, extended)
+		return extended, noteReturned(ctx, tx, c, taskID, extended)
 	})
 	if err != nil {
 		return nodeapi.ProgressResult{}, err
@@ -47,14 +49,6 @@ func (s *Tasks) Progress(ctx context.Context, c nodeapi.Caller, taskID string, p
 		result.Owner = &task.Owner{WorkflowID: extended.OwnerWorkflowID, RunID: extended.OwnerRunID, ActivityID: extended.OwnerActivityID}
 	}
 	return result, nil
-}
-
-// explainNotExtended tells an unknown task from a lost lease.
-func explainNotExtended(ctx context.Context, tx *tx, nodeID, taskID string) error {
-	if _, err := tx.lockTask(ctx, taskID, &nodeID); err != nil {
-		return err
-	}
-	return errLeaseLost(taskID)
 }
 
 // noteReturned audits that a requeued or lost task continues. The operation of a
@@ -74,7 +68,7 @@ func noteReturned(ctx context.Context, tx *tx, c nodeapi.Caller, taskID string, 
 	return tx.enqueueSignal(ctx, r.OwnerWorkflowID, returnedEvent(c.NodeID, c.Incarnation, r.Step, r.OperationID))
 }
 
-// returnedEvent tells an operation that a lost task of it runs or ended.
+// returnedEvent signals an operation that a lost task of it runs or ended.
 func returnedEvent(nodeID string, incarnation int64, step, operationID string) lifecycle.AgentEvent {
 	return lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned, NodeID: nodeID, Incarnation: incarnation,
 		Step: step, OperationID: operationID}
@@ -98,10 +92,7 @@ func (tx *tx) lockTask(ctx context.Context, taskID string, nodeID *string) (sqlc
 		return sqlc.LockTaskRow{}, errNoTask(taskID)
 	}
 	t, err := tx.LockTask(ctx, task.StaleGrace.Seconds(), taskID, nodeID)
-	if postgres.NotFound(err) {
-		return t, errNoTask(taskID)
-	}
-	return t, err
+	return t, orMissing(err, errNoTask(taskID))
 }
 
 // nodeFence names the operation of a node's task, with the node as actor.

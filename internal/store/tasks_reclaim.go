@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -26,7 +27,11 @@ const (
 // whole report.
 func (s *Tasks) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activities.ReclaimReport, error) {
 	var report activities.ReclaimReport
-	found, limit, err := s.reclaimable(ctx, r)
+	after, limit := cmp.Or(r.After, noTask), min(max(r.Limit, 1), maxReclaim)
+	found, err := query(ctx, s.db, "listing tasks to reclaim", func(ctx context.Context) ([]sqlc.ReclaimableTasksRow, error) {
+		return s.db.q.ReclaimableTasks(ctx, sqlc.ReclaimableTasksParams{After: after, MaxRows: int32(limit),
+			GraceSeconds: task.StaleGrace.Seconds(), OverdueSeconds: redeliverAfter.Seconds()})
+	})
 	if err != nil {
 		return report, err
 	}
@@ -49,43 +54,24 @@ func (s *Tasks) Reclaim(ctx context.Context, r activities.ReclaimRequest) (activ
 	return report, failed
 }
 
-func (s *Tasks) reclaimable(ctx context.Context, r activities.ReclaimRequest) (rows []sqlc.ReclaimableTasksRow, limit int, err error) {
-	after := r.After
-	if after == "" {
-		after = noTask
-	}
-	if !schema.IsID(after) && after != noTask {
-		return nil, 0, errNoTask(after)
-	}
-	limit = min(max(r.Limit, 1), maxReclaim)
-	err = s.db.Read(ctx, "listing tasks to reclaim", func(ctx context.Context) (err error) {
-		rows, err = s.db.q.ReclaimableTasks(ctx, sqlc.ReclaimableTasksParams{After: after, MaxRows: int32(limit),
-			GraceSeconds: task.StaleGrace.Seconds(), OverdueSeconds: redeliverAfter.Seconds()})
-		return err
-	})
-	return rows, limit, err
-}
-
 // reclaim decides one task under its lock. The decision is nil if the task needs
 // none.
 func (s *Tasks) reclaim(ctx context.Context, taskID string) (*activities.ReclaimDecision, error) {
-	var decided *activities.ReclaimDecision
-	err := s.db.write(ctx, "reclaiming task "+taskID, func(ctx context.Context, tx *tx) error {
+	return write(ctx, s.db, "reclaiming task "+taskID, func(ctx context.Context, tx *tx) (*activities.ReclaimDecision, error) {
 		t, err := tx.lockTask(ctx, taskID, nil)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		op, err := tx.GetOperation(ctx, t.OperationID)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		result, err := decideReclaim(ctx, tx, t, op.EndedAt != nil)
-		if err == nil && result != "" {
-			decided = &activities.ReclaimDecision{TaskID: taskID, NodeID: t.NodeID, Host: t.Host, Type: t.Type, Result: result}
+		if err != nil || result == "" {
+			return nil, err
 		}
-		return err
+		return &activities.ReclaimDecision{TaskID: taskID, NodeID: t.NodeID, Host: t.Host, Type: t.Type, Result: result}, nil
 	})
-	return decided, err
 }
 
 // decideReclaim is the reclaimer's decision table: the first matching row applies.
@@ -100,7 +86,7 @@ func decideReclaim(ctx context.Context, tx *tx, t sqlc.LockTaskRow, operationEnd
 		return activities.ReclaimVoided, err
 	case t.Stale && t.Effect == task.EffectDestructive:
 		tx.note(taskEvent(f, audit.TaskLost, t.TaskID, audit.Failed, task.ReasonLost, detail))
-		if err := tx.SetTaskStatus(ctx, task.Lost, t.TaskID); err != nil {
+		if err := tx.SetTaskStatus(ctx, string(task.Lost), t.TaskID); err != nil {
 			return "", err
 		}
 		return activities.ReclaimLost, tx.enqueueResult(ctx, t.TaskID, t.OwnerWorkflowID)
@@ -109,7 +95,7 @@ func decideReclaim(ctx context.Context, tx *tx, t sqlc.LockTaskRow, operationEnd
 	case t.Stale:
 		tx.note(taskEvent(f, audit.TaskRequeued, t.TaskID, audit.Succeeded, "lease_ended", detail))
 		tx.wakeNode(t.NodeID)
-		return activities.ReclaimRequeued, tx.SetTaskStatus(ctx, task.Pending, t.TaskID)
+		return activities.ReclaimRequeued, tx.SetTaskStatus(ctx, string(task.Pending), t.TaskID)
 	}
 	return redeliver(ctx, tx, f, t)
 }

@@ -9,9 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -99,13 +101,13 @@ func TestReclaim(t *testing.T) {
 			destructive.TaskID: activities.ReclaimLost, stopped.TaskID: activities.ReclaimVoided}, e.reclaim())
 	})
 	require.ElementsMatch(t, []string{"tasks.requeued succeeded lease_ended", "tasks.requeued succeeded lease_ended",
-		"tasks.lost failed task_lost", "tasks.finished cancelled not needed"}, rows)
+		"tasks.lost failed task_lost", "tasks.finished " + audit.Canceled + " not needed"}, rows)
 	require.Empty(t, e.reclaim(), "twice is once")
 	require.Equal(t, task.Dispatched, e.task(foreign.TaskID).Status)
 	require.Equal(t, task.Pending, e.task(waiting.TaskID).Status)
-	lost, err := e.LostTasks(t.Context())
+	leases, err := e.TaskLeases(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, int64(1), lost)
+	require.Contains(t, leases, metrics.TaskCount{Status: task.Lost, Tasks: 1})
 
 	results := map[string]task.Status{}
 	for _, m := range e.messages() {
@@ -114,7 +116,7 @@ func TestReclaim(t *testing.T) {
 	}
 	require.Equal(t, map[string]task.Status{"destructive": task.Lost, "stopped": task.Canceled}, results)
 
-	// The requeued ones are offered again, unless the journal has them and goes on
+	// The requeued ones are offered again, unless the journal has them and continues
 	// under the lease that they had; the lost one is not.
 	for _, want := range []activities.TaskRow{idempotent, waiting} {
 		require.Equal(t, want.TaskID, e.take(c, time.Minute, read.TaskID).TaskID)
@@ -176,7 +178,7 @@ func TestTasksOfAnEndedOperationAreVoided(t *testing.T) {
 	require.Equal(t, task.Canceled, e.task(lost.TaskID).Status)
 }
 
-func TestAnUndeliveredResultIsNudged(t *testing.T) {
+func TestAnUndeliveredResultIsRedelivered(t *testing.T) {
 	e := setup(t)
 	c, f := e.drain()
 	row := e.held(c, f, "facts", task.FactsCollect)
@@ -196,7 +198,7 @@ func TestAnUndeliveredResultIsNudged(t *testing.T) {
 	require.Empty(t, e.reclaim(), "an orphan is a person's to look at")
 }
 
-// lostTask is a destructive task that was given up.
+// lostTask is a destructive task that was lost.
 func (e *env) lostTask() (nodeapi.Caller, activities.Fence, activities.TaskRow) {
 	e.t.Helper()
 	c, f := e.drain()
@@ -236,7 +238,7 @@ func TestLostTaskReturnsByProgress(t *testing.T) {
 	require.Nil(t, v.FinishedAt)
 	require.Equal(t, "still at it", v.Progress)
 	messages := e.messages()
-	require.Len(t, messages, 1, "nobody is told that it is lost any more")
+	require.Len(t, messages, 1, "no message says that it is lost")
 	require.Equal(t, backEvent(c, f, "drain"), messages[0].Event)
 	require.Equal(t, "wf", messages[0].WorkflowID)
 	found, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), taskOwner("drain"))
@@ -276,7 +278,7 @@ func TestLostTaskReturnsByResult(t *testing.T) {
 	require.Equal(t, task.Succeeded, found.Result.Status)
 }
 
-// A task that was requeued and not handed out since is still its holder's.
+// A task that was requeued and not dispatched since is still its holder's.
 func TestRequeuedTaskContinues(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
@@ -315,7 +317,7 @@ func TestVoidedLostTaskStaysVoided(t *testing.T) {
 	_, err = e.ResumeTask(ctx, row.TaskID, "again", operator)
 	requireKind(t, err, schema.KindTaskStatus, "task_not_lost")
 	for _, m := range e.messages() {
-		require.Equal(t, task.Canceled, m.Result.Status, "its message is told as what it is now")
+		require.Equal(t, task.Canceled, m.Result.Status, "its message has the current status")
 	}
 }
 
@@ -339,7 +341,7 @@ func TestResume(t *testing.T) {
 	messages := e.messages()
 	require.Len(t, messages, 1)
 	require.Equal(t, backEvent(c, f, "drain"), messages[0].Event)
-	e.takeNone(c, row.TaskID) // the journal goes on with it under lease 1
+	e.takeNone(c, row.TaskID) // the journal continues it under lease 1
 	offer := e.take(c, time.Minute)
 	require.Equal(t, row.TaskID, offer.TaskID)
 	require.Equal(t, int64(2), offer.Lease.Epoch)
@@ -388,7 +390,7 @@ func TestCancelOfATask(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, answer.Response.Cancel)
 	e.stale()
-	e.takeNone(c) // it is not handed out again
+	e.takeNone(c) // it is not dispatched again
 	_, err = e.Result(ctx, c, running.TaskID, task.Result{LeaseEpoch: 1, Status: task.Canceled})
 	require.NoError(t, err)
 	require.Equal(t, task.Canceled, e.task(running.TaskID).Status)
@@ -397,11 +399,11 @@ func TestCancelOfATask(t *testing.T) {
 	v, err = e.CancelTask(ctx, row.TaskID, "the disk is gone", operator)
 	require.NoError(t, err)
 	require.Equal(t, task.Canceled, v.Status)
-	var told bool
+	var signaled bool
 	for _, m := range e.messages() {
-		told = told || m.Event != nil && *m.Event == *backEvent(c, f, "drain")
+		signaled = signaled || m.Event != nil && *m.Event == *backEvent(c, f, "drain")
 	}
-	require.True(t, told, "its parked operation hears of it")
+	require.True(t, signaled, "its parked operation is signaled")
 }
 
 func TestWhatAHeartbeatAnsweredIsRepeated(t *testing.T) {
@@ -417,7 +419,7 @@ func TestWhatAHeartbeatAnsweredIsRepeated(t *testing.T) {
 	first := progress()
 	require.Equal(t, taskOwner("drain"), *first.Owner)
 	for range 3 {
-		require.Nil(t, progress().Owner, "at most one every BeatEvery, whatever the number of replicas")
+		require.Nil(t, progress().Owner, "at most one every HeartbeatInterval, whatever the number of replicas")
 	}
 	e.exec("UPDATE node_tasks SET beat_at = beat_at - make_interval(secs => $1)", task.HeartbeatInterval.Seconds())
 	require.NotNil(t, progress().Owner)
@@ -432,7 +434,7 @@ func TestWhatAHeartbeatAnsweredIsRepeated(t *testing.T) {
 	reset := task.Owner{WorkflowID: "wf", RunID: "after a reset", ActivityID: "drain"}
 	_, err := e.Prepare(ctx, spec(f, "drain", task.WorkloadDrain), reset)
 	require.NoError(t, err)
-	require.False(t, progress().Response.Cancel, "the new owner has told nothing yet")
+	require.False(t, progress().Response.Cancel, "the new owner has recorded nothing yet")
 }
 
 func TestOnlyTheOwnersTasksAreOffered(t *testing.T) {
@@ -444,7 +446,7 @@ func TestOnlyTheOwnersTasksAreOffered(t *testing.T) {
 	e.exec("UPDATE node_tasks SET op_seq = 0 WHERE task_id = $1", row.TaskID)
 	offer, err := e.NextTask(t.Context(), c, wire.PollRequest{AgentSession: "boot-1"}, time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, f.OpSeq+1, offer.OpSeq, "as of the hand-over")
+	require.Equal(t, f.OpSeq+1, offer.OpSeq, "as of the dispatch")
 	require.Equal(t, lifecycle.NodeDraining, offer.NodeState)
 	v := e.task(row.TaskID)
 	require.Equal(t, "boot-1", v.Holder)

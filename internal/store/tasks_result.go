@@ -6,11 +6,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
-	"github.com/gpuaas/gpuaas/api/relay"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -24,48 +22,25 @@ func (s *Tasks) Result(ctx context.Context, c nodeapi.Caller, taskID string, r n
 	if _, ends := auditResults[r.Status]; !ends {
 		return "", schema.Errorf(schema.KindInvalidRequest, "a task cannot end as %q", r.Status)
 	}
-	p := finishParams(taskID, r)
-	outbox := s.outbox.Load()
-	p.HoldSeconds = outbox.hold().Seconds()
-	var stored task.Type
-	var message relay.Message
-	err := s.db.write(ctx, "storing the result of task "+taskID, func(ctx context.Context, tx *tx) error {
+	return write(ctx, s.db, "storing the result of task "+taskID, func(ctx context.Context, tx *tx) (task.Type, error) {
 		t, err := tx.lockTask(ctx, taskID, &c.NodeID)
 		if err != nil || t.Result != nil && sameResult(*t.Result, r.Result) {
-			return err
+			return "", err
 		}
 		f := nodeFence(c, t.OperationID, t.CorrelationID)
 		if err := checkResult(c, f, t, r.Result); err != nil {
-			return err
+			return "", err
 		}
 		if err := applyNodeWork(ctx, tx, t, r.Result); err != nil {
-			return err
-		}
-		done, err := tx.FinishTask(ctx, p)
-		if err != nil {
-			return err
+			return "", err
 		}
 		tx.note(finishedEvent(f, t, r))
-		stored = t.Type
-		message = relay.Message{ID: done.ID, CreatedAt: done.CreatedAt, Result: p.Result,
-			Owner: task.Owner{WorkflowID: t.OwnerWorkflowID, RunID: t.OwnerRunID, ActivityID: t.OwnerActivityID}}
-		if outbox == nil {
-			tx.notify(channelOutbox, "")
+		tx.notify(channelOutbox, "")
+		if err := tx.FinishTask(ctx, finishParams(taskID, r)); err != nil || t.Status != task.Lost {
+			return t.Type, err
 		}
-		if t.Status == task.Lost {
-			return tx.enqueueSignal(ctx, t.OwnerWorkflowID, returnedEvent(t.NodeID, t.Incarnation, t.Step, t.OperationID))
-		}
-		return nil
+		return t.Type, tx.enqueueSignal(ctx, t.OwnerWorkflowID, returnedEvent(t.NodeID, t.Incarnation, t.Step, t.OperationID))
 	})
-	switch {
-	case err != nil || stored == "":
-		return "", err
-	case p.HoldSeconds > 0:
-		outbox.deliver(message)
-	default:
-		outbox.wakeRelay()
-	}
-	return stored, nil
 }
 
 // auditResults are the statuses that end a task, with their results in the audit.
@@ -175,12 +150,4 @@ func orNull(raw json.RawMessage) json.RawMessage {
 		return json.RawMessage("null")
 	}
 	return raw
-}
-
-// optional is the time as a nullable column stores it.
-func optional(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -158,7 +159,7 @@ func TestExpiredLease(t *testing.T) {
 	require.Equal(t, row.TaskID, again.TaskID)
 	require.Equal(t, int64(2), again.Lease.Epoch)
 	e.takeNone(caller)
-	require.Equal(t, 2, count(e.audit(caller.NodeID), "tasks.dispatched succeeded"), "each hand-over is on record")
+	require.Equal(t, 2, count(e.audit(caller.NodeID), "tasks.dispatched succeeded"), "each dispatch is on record")
 
 	_, err := e.Progress(ctx, caller, row.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	requireKind(t, err, schema.KindLeaseLost, "")
@@ -172,7 +173,7 @@ func TestExpiredLease(t *testing.T) {
 	late := e.dispatch(f, "probe", task.NodeProbe)
 	e.take(caller, -time.Second)
 	_, err = e.Progress(ctx, caller, late.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
-	require.NoError(t, err, "a lease that nobody else got can be taken up again")
+	require.NoError(t, err, "a lease that no one else got can be resumed")
 	_, err = e.Result(ctx, caller, late.TaskID, succeeded(1, inventory.ProbeReport{}))
 	require.NoError(t, err)
 }
@@ -220,7 +221,7 @@ func TestExpiredAndVoidedTasksAreNotDispatched(t *testing.T) {
 		require.NoError(t, e.Void(ctx, f))
 		require.NoError(t, e.Void(ctx, f))
 	})
-	require.Equal(t, 4, count(rows, "tasks.finished cancelled voided"))
+	require.Equal(t, 4, count(rows, "tasks.finished "+audit.Canceled+" voided"))
 	require.Len(t, rows, 4)
 	e.takeNone(caller)
 	requireKind(t, e.Enqueue(ctx, dispatched, taskOwner("dispatched"), stored, []byte("{}")), schema.KindFenced, "task_voided")
@@ -258,7 +259,7 @@ func TestResultsUpdateNodeWork(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, names())
 
 	overtaken := wire.Heartbeat{At: time.Now().Add(-time.Second), AgentVersion: "v2"}
-	require.NoError(t, e.beat(caller, overtaken))
+	require.NoError(t, e.heartbeat(caller, overtaken))
 	require.Equal(t, []string{"a", "b"}, names(), "a heartbeat of before the result does not undo it")
 	require.Equal(t, "v2", e.node(caller.NodeID).AgentVersion)
 
@@ -282,7 +283,7 @@ func TestResultsUpdateNodeWork(t *testing.T) {
 	require.Equal(t, []task.Workload{}, e.node(caller.NodeID).Workloads)
 
 	reset := wire.Heartbeat{At: time.Now().Add(-24 * time.Hour), Workloads: work}
-	require.NoError(t, e.beat(caller, reset))
+	require.NoError(t, e.heartbeat(caller, reset))
 	require.Equal(t, []string{"a", "b"}, names(), "a clock that was set back does not silence the node")
 
 	_, err := e.Result(ctx, caller, schema.NewID(), task.Result{Status: task.Lost})

@@ -103,6 +103,45 @@ func (db *db) commit(ctx context.Context, fn func(context.Context, *tx) error) e
 	return err
 }
 
+// write is db.write for an fn with a result, which is zero after an error.
+func write[T any](ctx context.Context, db *db, doing string, fn func(context.Context, *tx) (T, error)) (T, error) {
+	var result, none T
+	err := db.write(ctx, doing, func(ctx context.Context, tx *tx) (err error) {
+		result, err = fn(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return none, err
+	}
+	return result, nil
+}
+
+// query runs a statement under the call timeout and returns its result.
+func query[T any](ctx context.Context, db *db, doing string, run func(context.Context) (T, error)) (result T, err error) {
+	err = db.Read(ctx, doing, func(ctx context.Context) (err error) {
+		result, err = run(ctx)
+		return err
+	})
+	return result, err
+}
+
+// orMissing replaces the error of a query that found no row.
+func orMissing(err, missing error) error {
+	if postgres.NotFound(err) {
+		return missing
+	}
+	return err
+}
+
+// convert applies fn to each row.
+func convert[R, T any](rows []R, fn func(R) T) []T {
+	var out []T
+	for _, r := range rows {
+		out = append(out, fn(r))
+	}
+	return out
+}
+
 // lockNode locks the node's row until the end of the transaction. KindNotFound if
 // there is no such node.
 func (tx *tx) lockNode(ctx context.Context, nodeID string) (sqlc.LockNodeRow, error) {
@@ -110,50 +149,37 @@ func (tx *tx) lockNode(ctx context.Context, nodeID string) (sqlc.LockNodeRow, er
 		return sqlc.LockNodeRow{}, errNoNode(nodeID)
 	}
 	n, err := tx.LockNode(ctx, nodeID)
-	if postgres.NotFound(err) {
-		return n, errNoNode(nodeID)
-	}
-	return n, err
+	return n, orMissing(err, errNoNode(nodeID))
 }
 
-// lockHeld locks the node for a write of the fence's operation and returns both.
-// KindFenced if another operation has claimed the node since.
-func (tx *tx) lockHeld(ctx context.Context, f activities.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
-	n, err := tx.lockNode(ctx, f.NodeID)
-	if err != nil {
-		return n, sqlc.GetOperationRow{}, err
-	}
-	if n.OpSeq != f.OpSeq || f.OpSeq == 0 {
-		return n, sqlc.GetOperationRow{}, errFenced(f, n.OpSeq)
-	}
-	op, err := tx.operation(ctx, f)
-	return n, op, err
-}
-
-// lockOperation is lockHeld for a write of the operation's own row, which an
-// operation that does not hold its node (op_seq 0) may also make.
-func (tx *tx) lockOperation(ctx context.Context, f activities.Fence) (sqlc.LockNodeRow, sqlc.GetOperationRow, error) {
-	if f.OpSeq != 0 {
-		return tx.lockHeld(ctx, f)
-	}
-	n, err := tx.lockNode(ctx, f.NodeID)
-	if err != nil {
-		return n, sqlc.GetOperationRow{}, err
-	}
-	op, err := tx.operation(ctx, f)
-	return n, op, err
-}
-
-// operation returns the fence's operation. KindFenced if there is none.
-func (tx *tx) operation(ctx context.Context, f activities.Fence) (sqlc.GetOperationRow, error) {
-	if !schema.IsID(f.OperationID) {
+// lockHeld is lockOperation for a write that only the operation that holds the
+// node may make.
+func (tx *tx) lockHeld(ctx context.Context, f activities.Fence) (sqlc.GetOperationRow, error) {
+	if f.OpSeq == 0 {
 		return sqlc.GetOperationRow{}, errFenced(f, 0)
 	}
-	op, err := tx.GetOperation(ctx, f.OperationID)
-	if postgres.NotFound(err) || err == nil && (op.OpSeq != f.OpSeq || op.NodeID != f.NodeID) {
-		return op, errFenced(f, 0)
-	}
+	_, op, err := tx.lockOperation(ctx, f)
 	return op, err
+}
+
+// lockOperation locks the fence's node for a write of its operation and returns
+// both. KindFenced if there is no such operation or another one has claimed the
+// node since; an operation that does not hold its node has op_seq 0.
+func (tx *tx) lockOperation(ctx context.Context, f activities.Fence) (n sqlc.LockNodeRow, op sqlc.GetOperationRow, err error) {
+	if !schema.IsID(f.OperationID) {
+		return n, op, errFenced(f, 0)
+	}
+	if n, err = tx.lockNode(ctx, f.NodeID); err != nil {
+		return n, op, err
+	}
+	if f.OpSeq != 0 && n.OpSeq != f.OpSeq {
+		return n, op, errFenced(f, n.OpSeq)
+	}
+	op, err = tx.GetOperation(ctx, f.OperationID)
+	if err == nil && (op.OpSeq != f.OpSeq || op.NodeID != f.NodeID) {
+		return n, op, errFenced(f, 0)
+	}
+	return n, op, orMissing(err, errFenced(f, 0))
 }
 
 // moveNode sets the node's state outside an operation.
@@ -161,19 +187,7 @@ func (tx *tx) moveNode(ctx context.Context, n sqlc.LockNodeRow, to lifecycle.Nod
 	if n.State == to {
 		return nil
 	}
-	_, err := tx.SetNodeState(ctx, n.NodeID, n.OpSeq, to)
-	return err
-}
-
-// requireRow turns a fenced statement that changed no row into KindFenced. The
-// node's lock rules that out; the statement checks it again.
-func requireRow(f activities.Fence) func(rows int64, err error) error {
-	return func(rows int64, err error) error {
-		if err == nil && rows == 0 {
-			return errFenced(f, 0)
-		}
-		return err
-	}
+	return tx.SetNodeState(ctx, n.NodeID, n.OpSeq, to)
 }
 
 func errNoNode(id string) error { return schema.Errorf(schema.KindNotFound, "no node %q", id) }

@@ -45,30 +45,20 @@ func (s *Identities) PutSet(ctx context.Context, set trust.StoredSet, by audit.S
 
 // NewestSet returns the newest verifier set. KindNotFound when there is none.
 func (s *Identities) NewestSet(ctx context.Context) (trust.StoredSet, error) {
-	var set trust.StoredSet
-	err := s.db.Read(ctx, "reading the newest verifier set", func(ctx context.Context) error {
+	row, err := query(ctx, s.db, "reading the newest verifier set", func(ctx context.Context) (sqlc.NewestVerifierSetRow, error) {
 		row, err := s.db.q.NewestVerifierSet(ctx)
-		if postgres.NotFound(err) {
-			return schema.NewError(schema.KindNotFound, "there is no verifier set").WithNext("gpuaas admin setup")
-		}
-		set = storedSet(sqlc.VerifierSetsAfterRow(row))
-		return err
+		return row, orMissing(err, schema.NewError(schema.KindNotFound, "there is no verifier set").WithNext("gpuaas admin setup"))
 	})
-	return set, err
+	return storedSet(sqlc.VerifierSetsAfterRow(row)), err
 }
 
 // SetsAfter returns up to limit verifier sets above a version, in order; limit
 // is at most 64.
 func (s *Identities) SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error) {
-	var sets []trust.StoredSet
-	err := s.db.Read(ctx, "reading verifier sets", func(ctx context.Context) error {
-		rows, err := s.db.q.VerifierSetsAfter(ctx, version, int32(min(limit, maxSets)))
-		for _, r := range rows {
-			sets = append(sets, storedSet(r))
-		}
-		return err
+	rows, err := query(ctx, s.db, "reading verifier sets", func(ctx context.Context) ([]sqlc.VerifierSetsAfterRow, error) {
+		return s.db.q.VerifierSetsAfter(ctx, version, int32(min(limit, maxSets)))
 	})
-	return sets, err
+	return convert(rows, storedSet), err
 }
 
 func storedSet(r sqlc.VerifierSetsAfterRow) trust.StoredSet {

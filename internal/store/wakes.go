@@ -32,15 +32,10 @@ type Listener struct {
 
 // NewListener returns a listener that connects in Run. A malformed URL is
 // KindInvalidRequest.
-func NewListener(url string, log *slog.Logger) (*Listener, error) {
-	return newListener(url, log, 0)
-}
-
-// newListener sets how often a silent connection is pinged.
-func newListener(url string, log *slog.Logger, checkEvery time.Duration) (_ *Listener, err error) {
+func NewListener(url string, log *slog.Logger) (_ *Listener, err error) {
 	l := &Listener{log: log, subscribers: map[string]map[chan struct{}]int64{}}
 	l.Listener, err = postgres.NewListener(postgres.ListenConfig{
-		URL: url, Channels: []string{channelNode, channelOutbox, channelSets}, CheckEvery: checkEvery, Log: log,
+		URL: url, Channels: []string{channelNode, channelOutbox, channelSets}, Log: log,
 		OnConnect: l.wakeAll,
 		OnIdle:    func() { l.wake(channelOutbox) }, // retries become due without a notification
 		OnNotify: func(n postgres.Notification) {
@@ -56,15 +51,29 @@ func newListener(url string, log *slog.Logger, checkEvery time.Duration) (_ *Lis
 
 // Subscribe returns a channel that receives after each wake of the node,
 // coalesced, and a function that ends the subscription. Sweep compares the
-// incarnation with the node's.
+// incarnation with the node's. A channel's name subscribes to the channel.
 func (l *Listener) Subscribe(nodeID string, incarnation int64) (wake <-chan struct{}, cancel func()) {
-	return l.subscribe(nodeID, incarnation)
+	ch := make(chan struct{}, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.subscribers[nodeID] == nil {
+		l.subscribers[nodeID] = map[chan struct{}]int64{}
+	}
+	l.subscribers[nodeID][ch] = incarnation
+	return ch, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.subscribers[nodeID], ch)
+		if len(l.subscribers[nodeID]) == 0 {
+			delete(l.subscribers, nodeID)
+		}
+	}
 }
 
 // Sets returns a channel that receives after a verifier set was stored and after
 // each new connection.
 func (l *Listener) Sets() <-chan struct{} {
-	wake, _ := l.subscribe(channelSets, 0)
+	wake, _ := l.Subscribe(channelSets, 0)
 	return wake
 }
 
@@ -83,24 +92,7 @@ func (l *Listener) polls() (ids []string, incarnations []int64) {
 	return ids, incarnations
 }
 
-func (l *Listener) subscribe(key string, incarnation int64) (wake <-chan struct{}, cancel func()) {
-	ch := make(chan struct{}, 1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.subscribers[key] == nil {
-		l.subscribers[key] = map[chan struct{}]int64{}
-	}
-	l.subscribers[key][ch] = incarnation
-	return ch, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.subscribers[key], ch)
-		if len(l.subscribers[key]) == 0 {
-			delete(l.subscribers, key)
-		}
-	}
-}
-
+// wake wakes the subscribers of a node or channel.
 func (l *Listener) wake(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

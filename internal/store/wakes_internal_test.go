@@ -13,9 +13,10 @@ import (
 
 func TestListenerKeepsSilentConnection(t *testing.T) {
 	t.Parallel()
-	l, err := newListener(pgtest.New(t, Migrate), slog.New(slog.DiscardHandler), 10*time.Millisecond)
+	l, err := NewListener(pgtest.New(t, Migrate), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	outbox, cancel := l.subscribe(channelOutbox, 0)
+	l.CheckEvery = 10 * time.Millisecond
+	outbox, cancel := l.Subscribe(channelOutbox, 0)
 	defer cancel()
 	node, cancelNode := l.Subscribe("a node", 1)
 	defer cancelNode()

@@ -46,12 +46,12 @@ func TestWakes(t *testing.T) {
 	wake, cancel := l.Subscribe(caller.NodeID, caller.Incarnation)
 	twin, cancelTwin := l.Subscribe(caller.NodeID, caller.Incarnation)
 	defer cancelTwin()
-	stranger, cancelStranger := l.Subscribe(schema.NewID(), 1)
-	defer cancelStranger()
+	foreign, cancelForeign := l.Subscribe(schema.NewID(), 1)
+	defer cancelForeign()
 	outbox := e.Outbox(l).Wake()
 	defer listen(ctx, l)()
-	for _, ch := range []<-chan struct{}{wake, twin, stranger, outbox} {
-		awaken(t, ch) // everybody looks once when the connection stands
+	for _, ch := range []<-chan struct{}{wake, twin, foreign, outbox} {
+		awaken(t, ch) // every subscriber is woken by a new connection
 	}
 
 	f := e.claim(caller.NodeID, lifecycle.ActionProvision).Fence
@@ -61,14 +61,14 @@ func TestWakes(t *testing.T) {
 	require.NoError(t, e.Enqueue(ctx, spec(f, "facts", task.FactsCollect), taskOwner("facts"), row, []byte("{}")))
 	awaken(t, wake)
 	awaken(t, twin)
-	asleep(t, stranger)
+	asleep(t, foreign)
 	require.NoError(t, e.Void(ctx, f))
 	awaken(t, wake)
 
 	e.dispatch(f, "probe", task.NodeProbe)
 	awaken(t, wake)
 	offer := e.take(caller, time.Minute)
-	require.NoError(t, e.beat(caller, wire.Heartbeat{}))
+	require.NoError(t, e.heartbeat(caller, wire.Heartbeat{}))
 	_, err = e.Progress(ctx, caller, offer.TaskID, task.Progress{LeaseEpoch: 1}, time.Minute)
 	require.NoError(t, err)
 	_, err = e.Result(ctx, caller, offer.TaskID, succeeded(1, inventory.ProbeReport{}))
@@ -94,7 +94,7 @@ func TestWakes(t *testing.T) {
 		}
 	}
 	asleep(t, wake)
-	asleep(t, stranger)
+	asleep(t, foreign)
 }
 
 func TestReconnectedListenerWakesAll(t *testing.T) {

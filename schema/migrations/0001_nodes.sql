@@ -70,7 +70,6 @@ CREATE TABLE nodes (
     workloads_at      timestamptz,
     facts             jsonb,
 
-    task_seq   bigint      NOT NULL DEFAULT 0, -- the last task's seq
     created_at timestamptz NOT NULL DEFAULT now(),
 
     CONSTRAINT nodes_identity_lock_check CHECK ((identity_locked_at IS NULL) = (identity_lock_reason = ''))

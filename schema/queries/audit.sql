@@ -3,8 +3,5 @@
 SELECT audit_append(sqlc.arg(stream), sqlc.arg(actor), sqlc.arg(via), sqlc.arg(action), sqlc.arg(target), sqlc.arg(result),
                     sqlc.arg(reason), sqlc.arg(correlation_id), sqlc.arg(operation_id), sqlc.arg(detail));
 
--- name: ListAudit :many
-SELECT * FROM audit_events WHERE stream = $1 AND seq > $2 ORDER BY seq LIMIT $3;
-
 -- name: ListAuditStreams :many
 SELECT stream FROM audit_heads WHERE seq > 0 ORDER BY stream;

@@ -56,19 +56,19 @@ WHERE old.node_id = c.node_id AND old.serial = c.serial
                   WHERE k.node_id = c.node_id AND k.slot IN ('pending', 'current') AND k.spki = sqlc.arg(spki)::text))
 RETURNING (old.renewal_spki IS DISTINCT FROM sqlc.arg(spki)::text)::boolean AS first;
 
--- name: ListHeldCertificates :many
-SELECT node_id, slot, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
-WHERE slot IN ('pending', 'current') AND node_id = ANY (sqlc.arg(node_ids)::uuid[]);
-
--- name: CertificateAges :many
-SELECT c.node_id, extract(epoch FROM c.not_after - now())::float8 AS seconds_left,
-       extract(epoch FROM c.not_after - c.not_before)::float8 AS seconds_life,
-       extract(epoch FROM now() - c.issued_at)::float8 AS seconds_since_renewal
-FROM node_certificates c WHERE c.slot = 'current' ORDER BY seconds_left, c.node_id;
-
--- name: Unpromoted :many
-SELECT node_id, serial, via, issued_at FROM node_certificates
-WHERE slot = 'pending' AND issued_at < now() - make_interval(secs => sqlc.arg(seconds)::float8) ORDER BY issued_at, node_id;
+-- Counts the certificates for the gauges: the least remaining share of a lifetime,
+-- those below the share at which they should have been renewed, and those that were
+-- issued long ago and never used.
+-- name: CertificateCounts :one
+WITH held AS (
+    SELECT greatest(0, extract(epoch FROM not_after - now()) / greatest(1, extract(epoch FROM not_after - not_before))) AS share
+    FROM node_certificates WHERE slot = 'current'
+)
+SELECT least(1, coalesce(min(share), 1))::float8 AS share_left,
+    count(*) FILTER (WHERE share < sqlc.arg(renewed_at_share)::float8) AS overdue,
+    (SELECT count(*) FROM node_certificates p WHERE p.slot = 'pending'
+        AND p.issued_at < now() - make_interval(secs => sqlc.arg(unused_seconds)::float8)) AS unpromoted
+FROM held;
 
 -- At most once a minute per node and reason.
 -- name: RecordRefusal :execrows

@@ -1,12 +1,6 @@
 -- name: LiveInstance :one
 SELECT instance_id, provider, external_id, state FROM instances WHERE node_id = $1 AND state <> 'terminated';
 
--- Lists the newest instance of each node.
--- name: ListInstances :many
-SELECT DISTINCT ON (node_id) node_id, instance_id, provider, external_id, state FROM instances
-WHERE node_id = ANY (sqlc.arg(node_ids)::uuid[])
-ORDER BY node_id, created_at DESC;
-
 -- The machine may have been created before its instance was recorded.
 -- name: InsertInstance :exec
 INSERT INTO instances (instance_id, node_id, provider, state, external_id)

@@ -18,21 +18,21 @@ FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 SELECT node_id FROM nodes WHERE lower(host) = lower(sqlc.arg(host))
 ORDER BY state = 'removed', created_at DESC LIMIT 1;
 
--- name: ClaimNode :execrows
+-- name: ClaimNode :exec
 UPDATE nodes SET op_seq = op_seq + 1, operation_id = $3, state = $4,
                  state_since = CASE WHEN state = $4 THEN state_since ELSE now() END
 WHERE node_id = $1 AND op_seq = $2;
 
--- name: SetNodeState :execrows
+-- name: SetNodeState :exec
 UPDATE nodes SET state = $3, state_since = now() WHERE node_id = $1 AND op_seq = $2;
 
--- name: SetNodeCordoned :execrows
+-- name: SetNodeCordoned :exec
 UPDATE nodes SET cordoned = $3 WHERE node_id = $1 AND op_seq = $2;
 
--- name: SetNodeFacts :execrows
+-- name: SetNodeFacts :exec
 UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2;
 
--- name: ReleaseNode :execrows
+-- name: ReleaseNode :exec
 UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2;
 
 -- Starts an incarnation: no recovery key, no lock, a new sequence and an unknown
@@ -43,7 +43,8 @@ UPDATE nodes SET incarnation = incarnation + 1, recovery_key = NULL, identity_se
 WHERE node_id = $1 RETURNING incarnation;
 
 -- name: SetRecoveryKey :exec
-UPDATE nodes SET recovery_key = $2 WHERE node_id = $1 AND recovery_key IS DISTINCT FROM $2;
+UPDATE nodes SET recovery_key = nullif(sqlc.arg(recovery_key)::bytea, '')
+WHERE node_id = sqlc.arg(node_id) AND recovery_key IS DISTINCT FROM nullif(sqlc.arg(recovery_key)::bytea, '');
 
 -- The caller holds the node's lock and read the previous value under it.
 -- name: SetSequence :exec
@@ -99,14 +100,15 @@ UPDATE nodes SET set_version = $1 WHERE node_id = $2 AND incarnation = $3 AND se
 
 -- A fetch reference counts as an issued bundle: it is what the operator gets.
 -- name: Enrollment :one
-SELECT n.incarnation, (n.state = 'removed')::boolean AS removed, (polled_incarnation = incarnation)::boolean AS polled,
+SELECT n.incarnation,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.state = 'issued'
+        AND (t.purpose = 'reissue' AND t.incarnation > n.incarnation OR t.bundle_purpose = 'reissue')) AS reissue_issued,
     EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND (t.purpose IN ('enroll', 'reissue')
         AND t.incarnation = n.incarnation AND t.state <> 'voided'
-        OR t.bundle_purpose = 'enroll' AND t.state = 'issued')) AS issued,
+        OR t.bundle_purpose = 'enroll' AND t.state = 'issued')) AS bundle_issued,
     EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose IN ('enroll', 'reissue')
-        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS claimed,
-    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.state = 'issued'
-        AND (t.purpose = 'reissue' AND t.incarnation > n.incarnation OR t.bundle_purpose = 'reissue')) AS reissue_issued
+        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS token_claimed,
+    (n.polled_incarnation = n.incarnation)::boolean AS polled, (n.state = 'removed')::boolean AS removed
 FROM nodes n WHERE n.node_id = $1;
 
 -- name: NodeCounts :many

@@ -38,11 +38,11 @@ SELECT taken.id, taken.workflow_id, taken.event, taken.attempts, taken.created_a
        coalesce(t.status, '')::text AS task_status, coalesce(t.lease_epoch, 0)::bigint AS lease_epoch
 FROM taken LEFT JOIN node_tasks t ON t.task_id = taken.task_id ORDER BY taken.id;
 
--- name: OrphanOutbox :execrows
+-- name: OrphanOutbox :exec
 UPDATE outbox SET orphaned_at = coalesce(orphaned_at, now()), last_error = $2 WHERE id = $1;
 
 -- Backs off 1 s, 2 s, 4 s and so on, up to a minute.
--- name: FailOutbox :execrows
+-- name: FailOutbox :exec
 UPDATE outbox SET attempts = attempts + 1, last_error = $2,
     next_try_at = now() + make_interval(secs => least(60, 2 ^ least(attempts, 6)))
 WHERE id = $1;

@@ -5,24 +5,24 @@ FROM node_tasks WHERE operation_id = $1 AND step = $2;
 -- Reads the facts that a new task's envelope contains, and whether the task is
 -- already stored.
 -- name: PlanTask :one
-SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        EXISTS (SELECT 1 FROM node_tasks t
-               WHERE t.operation_id = sqlc.arg(operation_id) AND t.step = sqlc.arg(step)) AS stored
+               WHERE t.operation_id = sqlc.arg(operation_id) AND t.step = sqlc.arg(step)) AS stored,
+       (SELECT coalesce(max(t.seq), 0) + 1 FROM node_tasks t WHERE t.node_id = n.node_id)::bigint AS next_seq
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = sqlc.arg(operation_id)
 WHERE n.node_id = sqlc.arg(node_id);
 
 -- Stores a signed task with the seq in its envelope and its audit row. Stores
 -- nothing if the operation does not hold the node, the step has a task or another
--- task has the seq. The update locks the node first and, after a wait, checks its
--- row again: all of the fence is in the node's columns, and of the operation it
+-- task has the seq. The statement locks the node first and, after a wait, checks
+-- its row again: all of the fence is in the node's columns, and of the operation it
 -- reads only columns that never change.
 -- name: EnqueueTask :execrows
 WITH node AS (
-    UPDATE nodes n SET task_seq = sqlc.arg(seq) FROM operations o
-    WHERE n.node_id = sqlc.arg(node_id) AND n.task_seq < sqlc.arg(seq) AND n.incarnation = sqlc.arg(incarnation)
+    SELECT n.node_id, o.actor, o.via FROM nodes n JOIN operations o ON o.operation_id = n.operation_id AND o.op_seq = n.op_seq
+    WHERE n.node_id = sqlc.arg(node_id) AND n.incarnation = sqlc.arg(incarnation)
       AND n.op_seq = sqlc.arg(op_seq) AND n.op_seq > 0 AND n.operation_id = sqlc.arg(operation_id)
-      AND o.operation_id = n.operation_id AND o.op_seq = n.op_seq
-    RETURNING n.node_id, o.actor, o.via
+    FOR NO KEY UPDATE OF n
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
@@ -115,7 +115,7 @@ UPDATE node_tasks t SET status = 'running', progress = sqlc.arg(progress), lost_
     lease_until = now() + make_interval(secs => sqlc.arg(lease_seconds)::float8),
     beat_at = CASE WHEN t.beat_at > now() - make_interval(secs => sqlc.arg(heartbeat_seconds)::float8) THEN t.beat_at ELSE now() END
 FROM held WHERE t.task_id = held.task_id
-RETURNING held.status AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
+RETURNING held.status::text AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
     (t.cancel_requested_at IS NOT NULL OR t.cancel_seen)::boolean AS cancel, t.paused, t.type, t.step, t.operation_id, t.correlation_id,
     t.owner_workflow_id, t.owner_run_id, t.owner_activity_id;
 
@@ -123,9 +123,8 @@ RETURNING held.status AS was, t.lease_until::timestamptz AS lease_until, (t.beat
 UPDATE node_tasks SET cancel_seen = sqlc.arg(cancel), paused = sqlc.arg(paused)
 WHERE task_id = sqlc.arg(task_id) AND (cancel_seen, paused) IS DISTINCT FROM (sqlc.arg(cancel)::boolean, sqlc.arg(paused)::boolean);
 
--- Ends a task that the caller locked, with its message for the relay. With
--- hold_seconds the message is reserved for the relay of this process.
--- name: FinishTask :one
+-- Ends a task that the caller locked, with its message for the relay.
+-- name: FinishTask :exec
 WITH done AS (
     UPDATE node_tasks t SET status = sqlc.arg(status), result = sqlc.arg(result), output_tail = sqlc.arg(output_tail),
         finished_at = now(), lost_at = NULL, result_serial = sqlc.narg(result_serial), result_key = sqlc.narg(result_key),
@@ -133,11 +132,9 @@ WITH done AS (
     WHERE t.task_id = sqlc.arg(task_id)
     RETURNING t.task_id, t.owner_workflow_id
 )
-INSERT INTO outbox (task_id, workflow_id, next_try_at)
-SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => sqlc.arg(hold_seconds)::float8) FROM done
+INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
 ON CONFLICT ON CONSTRAINT outbox_task_key
-DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
-RETURNING id, created_at;
+DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL;
 
 -- Locks the task's node and then the task. node_id, when set, must be the task's.
 -- name: LockTask :one
@@ -157,7 +154,7 @@ SELECT t.task_id, t.node_id, t.incarnation, t.type, t.effect, t.status, t.step, 
 FROM node JOIN node_tasks t ON t.node_id = node.node_id WHERE t.task_id = sqlc.arg(task_id) FOR NO KEY UPDATE OF t;
 
 -- name: SetTaskStatus :exec
-UPDATE node_tasks SET status = sqlc.arg(status), lost_at = CASE WHEN sqlc.arg(status) = 'lost' THEN now() END
+UPDATE node_tasks SET status = sqlc.arg(status)::text, lost_at = CASE WHEN sqlc.arg(status)::text = 'lost' THEN now() END
 WHERE task_id = sqlc.arg(task_id);
 
 -- name: EndTask :exec
@@ -184,12 +181,6 @@ WHERE b.task_id > sqlc.arg(after)::uuid AND b.orphaned_at IS NULL
   AND coalesce(b.redelivered_at, b.created_at) < now() - make_interval(secs => sqlc.arg(overdue_seconds)::float8)
 ORDER BY task_id LIMIT sqlc.arg(max_rows);
 
--- name: GetTask :one
-SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
-       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result, t.output_tail
-FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1;
-
 -- name: ResultProof :one
 SELECT result_serial, result_key, result_body, result_signature FROM node_tasks
 WHERE task_id = sqlc.arg(task_id) AND result_serial IS NOT NULL;
@@ -197,6 +188,3 @@ WHERE task_id = sqlc.arg(task_id) AND result_serial IS NOT NULL;
 -- name: TaskLeases :many
 SELECT status, count(*) AS tasks FROM node_tasks
 WHERE finished_at IS NULL GROUP BY status ORDER BY status;
-
--- name: LostTasks :one
-SELECT count(*) FROM node_tasks WHERE finished_at IS NULL AND status = 'lost';

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -36,10 +35,6 @@ const (
 // with an outbox row and a NOTIFY in the last too.
 const plain, woken, whole = "bare", "bare with NOTIFY", "bare with NOTIFY, outbox and NOTIFY"
 
-// relayed is ours with the relay in the process that stores the results, like the API. It
-// needs no NOTIFY for them.
-const relayed = "ours with a relay"
-
 // benchStore compares the three transactions of a step in our repository with three
 // plain ones of the same shape.
 func benchStore(ctx context.Context, e *env) error {
@@ -52,11 +47,6 @@ func benchStore(ctx context.Context, e *env) error {
 		return err
 	}
 	defer s.Close()
-	withRelay, err := e.openStore(ctx, conns)
-	if err != nil {
-		return err
-	}
-	defer withRelay.Close()
 	nodes, err := e.make(ctx, e.size, nil)
 	if err != nil {
 		return err
@@ -65,11 +55,6 @@ func benchStore(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	l, err := store.NewListener(dsn, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return err
-	}
-	withRelay.Outbox(l).Wake() // registers the relay, which delivers nothing
 	bare, err := openBare(ctx, dsn)
 	if err != nil {
 		return err
@@ -84,7 +69,6 @@ func benchStore(ctx context.Context, e *env) error {
 		cycle cycle
 	}{
 		{"ours", oursCycle(s, nodes)},
-		{relayed, oursCycle(withRelay, nodes)},
 		{plain, bareCycle(bare, bareEnqueue, bareComplete)},
 		{woken, bareCycle(bare, bareEnqueueWake, bareComplete)},
 		{whole, bareCycle(bare, bareEnqueueWake, bareCompleteOut)},
@@ -116,7 +100,6 @@ func benchStore(ctx context.Context, e *env) error {
 	e.least("cycles a second, 16 connections, against three plain transactions", "1/s", ours, median(rates[plain]), 0.7)
 	e.least("the same against ones with NOTIFY in the enqueue", "1/s", ours, median(rates[woken]), 0.7)
 	e.least("the same against ones with outbox row and NOTIFY in the completion too", "1/s", ours, median(rates[whole]), 0.7)
-	e.least("with a relay in the process, as the API has it, against the last", "1/s", median(rates[relayed]), median(rates[whole]), 0.7)
 	e.number("writing transactions of a step", "", commits, 3.1)
 	e.note("a step's transactions are counted by the server for all of its databases, its own few included")
 	return nil

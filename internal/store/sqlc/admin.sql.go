@@ -18,6 +18,15 @@ func (q *Queries) DropRequestKey(ctx context.Context, scope string, key string) 
 	return err
 }
 
+const expireRequestKeys = `-- name: ExpireRequestKeys :exec
+DELETE FROM request_keys WHERE created_at < now() - make_interval(secs => $1::float8)
+`
+
+func (q *Queries) ExpireRequestKeys(ctx context.Context, lifetimeSeconds float64) error {
+	_, err := q.db.Exec(ctx, expireRequestKeys, lifetimeSeconds)
+	return err
+}
+
 const hostsLike = `-- name: HostsLike :many
 SELECT host FROM nodes WHERE lower(host) LIKE $1::text AND state <> 'removed' ORDER BY host LIMIT 3
 `
@@ -78,7 +87,7 @@ func (q *Queries) SetNodeGPUs(ctx context.Context, gPUsTotal int, nodeID string)
 }
 
 const setNodeLabels = `-- name: SetNodeLabels :exec
-UPDATE nodes SET labels = (labels - $1::text[]) || $2::jsonb
+UPDATE nodes SET labels = (labels - coalesce($1::text[], '{}')) || coalesce(nullif($2::jsonb, 'null'), '{}')
 WHERE node_id = $3
 `
 

@@ -44,45 +44,6 @@ func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error 
 	return err
 }
 
-const listAudit = `-- name: ListAudit :many
-SELECT stream, seq, at, actor, via, action, target, result, reason, correlation_id, operation_id, detail, prev_hash, hash FROM audit_events WHERE stream = $1 AND seq > $2 ORDER BY seq LIMIT $3
-`
-
-func (q *Queries) ListAudit(ctx context.Context, stream string, seq int64, limit int32) ([]AuditEvent, error) {
-	rows, err := q.db.Query(ctx, listAudit, stream, seq, limit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []AuditEvent
-	for rows.Next() {
-		var i AuditEvent
-		if err := rows.Scan(
-			&i.Stream,
-			&i.Seq,
-			&i.At,
-			&i.Actor,
-			&i.Via,
-			&i.Action,
-			&i.Target,
-			&i.Result,
-			&i.Reason,
-			&i.CorrelationID,
-			&i.OperationID,
-			&i.Detail,
-			&i.PrevHash,
-			&i.Hash,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const listAuditStreams = `-- name: ListAuditStreams :many
 SELECT stream FROM audit_heads WHERE seq > 0 ORDER BY stream
 `

@@ -13,43 +13,32 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-const certificateAges = `-- name: CertificateAges :many
-SELECT c.node_id, extract(epoch FROM c.not_after - now())::float8 AS seconds_left,
-       extract(epoch FROM c.not_after - c.not_before)::float8 AS seconds_life,
-       extract(epoch FROM now() - c.issued_at)::float8 AS seconds_since_renewal
-FROM node_certificates c WHERE c.slot = 'current' ORDER BY seconds_left, c.node_id
+const certificateCounts = `-- name: CertificateCounts :one
+WITH held AS (
+    SELECT greatest(0, extract(epoch FROM not_after - now()) / greatest(1, extract(epoch FROM not_after - not_before))) AS share
+    FROM node_certificates WHERE slot = 'current'
+)
+SELECT least(1, coalesce(min(share), 1))::float8 AS share_left,
+    count(*) FILTER (WHERE share < $1::float8) AS overdue,
+    (SELECT count(*) FROM node_certificates p WHERE p.slot = 'pending'
+        AND p.issued_at < now() - make_interval(secs => $2::float8)) AS unpromoted
+FROM held
 `
 
-type CertificateAgesRow struct {
-	NodeID              string
-	SecondsLeft         float64
-	SecondsLife         float64
-	SecondsSinceRenewal float64
+type CertificateCountsRow struct {
+	ShareLeft  float64
+	Overdue    int64
+	Unpromoted int64
 }
 
-func (q *Queries) CertificateAges(ctx context.Context) ([]CertificateAgesRow, error) {
-	rows, err := q.db.Query(ctx, certificateAges)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []CertificateAgesRow
-	for rows.Next() {
-		var i CertificateAgesRow
-		if err := rows.Scan(
-			&i.NodeID,
-			&i.SecondsLeft,
-			&i.SecondsLife,
-			&i.SecondsSinceRenewal,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+// Counts the certificates for the gauges: the least remaining share of a lifetime,
+// those below the share at which they should have been renewed, and those that were
+// issued long ago and never used.
+func (q *Queries) CertificateCounts(ctx context.Context, renewedAtShare float64, unusedSeconds float64) (CertificateCountsRow, error) {
+	row := q.db.QueryRow(ctx, certificateCounts, renewedAtShare, unusedSeconds)
+	var i CertificateCountsRow
+	err := row.Scan(&i.ShareLeft, &i.Overdue, &i.Unpromoted)
+	return i, err
 }
 
 const claimRenewal = `-- name: ClaimRenewal :one
@@ -243,55 +232,6 @@ func (q *Queries) InsertPendingCertificate(ctx context.Context, arg InsertPendin
 	return err
 }
 
-const listHeldCertificates = `-- name: ListHeldCertificates :many
-SELECT node_id, slot, subject, uri, issuer, serial, fingerprint, spki, not_before, not_after FROM node_certificates
-WHERE slot IN ('pending', 'current') AND node_id = ANY ($1::uuid[])
-`
-
-type ListHeldCertificatesRow struct {
-	NodeID      string
-	Slot        string
-	Subject     string
-	URI         string
-	Issuer      string
-	Serial      string
-	Fingerprint string
-	SPKI        string
-	NotBefore   time.Time
-	NotAfter    time.Time
-}
-
-func (q *Queries) ListHeldCertificates(ctx context.Context, nodeIds []string) ([]ListHeldCertificatesRow, error) {
-	rows, err := q.db.Query(ctx, listHeldCertificates, nodeIds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ListHeldCertificatesRow
-	for rows.Next() {
-		var i ListHeldCertificatesRow
-		if err := rows.Scan(
-			&i.NodeID,
-			&i.Slot,
-			&i.Subject,
-			&i.URI,
-			&i.Issuer,
-			&i.Serial,
-			&i.Fingerprint,
-			&i.SPKI,
-			&i.NotBefore,
-			&i.NotAfter,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const pendingFacts = `-- name: PendingFacts :one
 SELECT coalesce((SELECT c.sequence FROM node_certificates c WHERE c.node_id = $1 AND c.serial = $2), -1)::bigint AS stored,
     EXISTS (SELECT 1 FROM enrollment_tokens t
@@ -414,41 +354,4 @@ func (q *Queries) SerialOfRecovery(ctx context.Context, recoveryTokenID *string)
 	var serial string
 	err := row.Scan(&serial)
 	return serial, err
-}
-
-const unpromoted = `-- name: Unpromoted :many
-SELECT node_id, serial, via, issued_at FROM node_certificates
-WHERE slot = 'pending' AND issued_at < now() - make_interval(secs => $1::float8) ORDER BY issued_at, node_id
-`
-
-type UnpromotedRow struct {
-	NodeID   string
-	Serial   string
-	Via      trust.IssueMethod
-	IssuedAt time.Time
-}
-
-func (q *Queries) Unpromoted(ctx context.Context, seconds float64) ([]UnpromotedRow, error) {
-	rows, err := q.db.Query(ctx, unpromoted, seconds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []UnpromotedRow
-	for rows.Next() {
-		var i UnpromotedRow
-		if err := rows.Scan(
-			&i.NodeID,
-			&i.Serial,
-			&i.Via,
-			&i.IssuedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

@@ -37,47 +37,6 @@ func (q *Queries) InsertInstance(ctx context.Context, arg InsertInstanceParams) 
 	return err
 }
 
-const listInstances = `-- name: ListInstances :many
-SELECT DISTINCT ON (node_id) node_id, instance_id, provider, external_id, state FROM instances
-WHERE node_id = ANY ($1::uuid[])
-ORDER BY node_id, created_at DESC
-`
-
-type ListInstancesRow struct {
-	NodeID     string
-	InstanceID string
-	Provider   string
-	ExternalID string
-	State      lifecycle.InstanceState
-}
-
-// Lists the newest instance of each node.
-func (q *Queries) ListInstances(ctx context.Context, nodeIds []string) ([]ListInstancesRow, error) {
-	rows, err := q.db.Query(ctx, listInstances, nodeIds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ListInstancesRow
-	for rows.Next() {
-		var i ListInstancesRow
-		if err := rows.Scan(
-			&i.NodeID,
-			&i.InstanceID,
-			&i.Provider,
-			&i.ExternalID,
-			&i.State,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const liveInstance = `-- name: LiveInstance :one
 SELECT instance_id, provider, external_id, state FROM instances WHERE node_id = $1 AND state <> 'terminated'
 `

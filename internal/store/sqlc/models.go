@@ -3,24 +3,3 @@
 //   sqlc v1.31.1
 
 package sqlc
-
-import (
-	"time"
-)
-
-type AuditEvent struct {
-	Stream        string
-	Seq           int64
-	At            time.Time
-	Actor         string
-	Via           string
-	Action        string
-	Target        string
-	Result        string
-	Reason        string
-	CorrelationID string
-	OperationID   string
-	Detail        []byte
-	PrevHash      string
-	Hash          string
-}

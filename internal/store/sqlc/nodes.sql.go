@@ -14,7 +14,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-const claimNode = `-- name: ClaimNode :execrows
+const claimNode = `-- name: ClaimNode :exec
 UPDATE nodes SET op_seq = op_seq + 1, operation_id = $3, state = $4,
                  state_since = CASE WHEN state = $4 THEN state_since ELSE now() END
 WHERE node_id = $1 AND op_seq = $2
@@ -27,38 +27,36 @@ type ClaimNodeParams struct {
 	State       lifecycle.NodeState
 }
 
-func (q *Queries) ClaimNode(ctx context.Context, arg ClaimNodeParams) (int64, error) {
-	result, err := q.db.Exec(ctx, claimNode,
+func (q *Queries) ClaimNode(ctx context.Context, arg ClaimNodeParams) error {
+	_, err := q.db.Exec(ctx, claimNode,
 		arg.NodeID,
 		arg.OpSeq,
 		arg.OperationID,
 		arg.State,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const enrollment = `-- name: Enrollment :one
-SELECT n.incarnation, (n.state = 'removed')::boolean AS removed, (polled_incarnation = incarnation)::boolean AS polled,
+SELECT n.incarnation,
+    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.state = 'issued'
+        AND (t.purpose = 'reissue' AND t.incarnation > n.incarnation OR t.bundle_purpose = 'reissue')) AS reissue_issued,
     EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND (t.purpose IN ('enroll', 'reissue')
         AND t.incarnation = n.incarnation AND t.state <> 'voided'
-        OR t.bundle_purpose = 'enroll' AND t.state = 'issued')) AS issued,
+        OR t.bundle_purpose = 'enroll' AND t.state = 'issued')) AS bundle_issued,
     EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.purpose IN ('enroll', 'reissue')
-        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS claimed,
-    EXISTS (SELECT 1 FROM enrollment_tokens t WHERE t.node_id = n.node_id AND t.state = 'issued'
-        AND (t.purpose = 'reissue' AND t.incarnation > n.incarnation OR t.bundle_purpose = 'reissue')) AS reissue_issued
+        AND t.incarnation = n.incarnation AND t.state IN ('claimed', 'consumed')) AS token_claimed,
+    (n.polled_incarnation = n.incarnation)::boolean AS polled, (n.state = 'removed')::boolean AS removed
 FROM nodes n WHERE n.node_id = $1
 `
 
 type EnrollmentRow struct {
 	Incarnation   int64
-	Removed       bool
-	Polled        bool
-	Issued        bool
-	Claimed       bool
 	ReissueIssued bool
+	BundleIssued  bool
+	TokenClaimed  bool
+	Polled        bool
+	Removed       bool
 }
 
 // A fetch reference counts as an issued bundle: it is what the operator gets.
@@ -67,11 +65,11 @@ func (q *Queries) Enrollment(ctx context.Context, nodeID string) (EnrollmentRow,
 	var i EnrollmentRow
 	err := row.Scan(
 		&i.Incarnation,
-		&i.Removed,
-		&i.Polled,
-		&i.Issued,
-		&i.Claimed,
 		&i.ReissueIssued,
+		&i.BundleIssued,
+		&i.TokenClaimed,
+		&i.Polled,
+		&i.Removed,
 	)
 	return i, err
 }
@@ -389,40 +387,31 @@ func (q *Queries) RecoveryFacts(ctx context.Context, nodeID string) (RecoveryFac
 	return i, err
 }
 
-const releaseNode = `-- name: ReleaseNode :execrows
+const releaseNode = `-- name: ReleaseNode :exec
 UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2
 `
 
-func (q *Queries) ReleaseNode(ctx context.Context, nodeID string, opSeq int64) (int64, error) {
-	result, err := q.db.Exec(ctx, releaseNode, nodeID, opSeq)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) ReleaseNode(ctx context.Context, nodeID string, opSeq int64) error {
+	_, err := q.db.Exec(ctx, releaseNode, nodeID, opSeq)
+	return err
 }
 
-const setNodeCordoned = `-- name: SetNodeCordoned :execrows
+const setNodeCordoned = `-- name: SetNodeCordoned :exec
 UPDATE nodes SET cordoned = $3 WHERE node_id = $1 AND op_seq = $2
 `
 
-func (q *Queries) SetNodeCordoned(ctx context.Context, nodeID string, opSeq int64, cordoned bool) (int64, error) {
-	result, err := q.db.Exec(ctx, setNodeCordoned, nodeID, opSeq, cordoned)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) SetNodeCordoned(ctx context.Context, nodeID string, opSeq int64, cordoned bool) error {
+	_, err := q.db.Exec(ctx, setNodeCordoned, nodeID, opSeq, cordoned)
+	return err
 }
 
-const setNodeFacts = `-- name: SetNodeFacts :execrows
+const setNodeFacts = `-- name: SetNodeFacts :exec
 UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2
 `
 
-func (q *Queries) SetNodeFacts(ctx context.Context, nodeID string, opSeq int64, facts *inventory.Facts) (int64, error) {
-	result, err := q.db.Exec(ctx, setNodeFacts, nodeID, opSeq, facts)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) SetNodeFacts(ctx context.Context, nodeID string, opSeq int64, facts *inventory.Facts) error {
+	_, err := q.db.Exec(ctx, setNodeFacts, nodeID, opSeq, facts)
+	return err
 }
 
 const setNodeSet = `-- name: SetNodeSet :exec
@@ -434,16 +423,13 @@ func (q *Queries) SetNodeSet(ctx context.Context, setVersion int64, nodeID strin
 	return err
 }
 
-const setNodeState = `-- name: SetNodeState :execrows
+const setNodeState = `-- name: SetNodeState :exec
 UPDATE nodes SET state = $3, state_since = now() WHERE node_id = $1 AND op_seq = $2
 `
 
-func (q *Queries) SetNodeState(ctx context.Context, nodeID string, opSeq int64, state lifecycle.NodeState) (int64, error) {
-	result, err := q.db.Exec(ctx, setNodeState, nodeID, opSeq, state)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) SetNodeState(ctx context.Context, nodeID string, opSeq int64, state lifecycle.NodeState) error {
+	_, err := q.db.Exec(ctx, setNodeState, nodeID, opSeq, state)
+	return err
 }
 
 const setNodeWork = `-- name: SetNodeWork :exec
@@ -468,11 +454,12 @@ func (q *Queries) SetNodeWork(ctx context.Context, arg SetNodeWorkParams) error 
 }
 
 const setRecoveryKey = `-- name: SetRecoveryKey :exec
-UPDATE nodes SET recovery_key = $2 WHERE node_id = $1 AND recovery_key IS DISTINCT FROM $2
+UPDATE nodes SET recovery_key = nullif($1::bytea, '')
+WHERE node_id = $2 AND recovery_key IS DISTINCT FROM nullif($1::bytea, '')
 `
 
-func (q *Queries) SetRecoveryKey(ctx context.Context, nodeID string, recoveryKey []byte) error {
-	_, err := q.db.Exec(ctx, setRecoveryKey, nodeID, recoveryKey)
+func (q *Queries) SetRecoveryKey(ctx context.Context, recoveryKey []byte, nodeID string) error {
+	_, err := q.db.Exec(ctx, setRecoveryKey, recoveryKey, nodeID)
 	return err
 }
 

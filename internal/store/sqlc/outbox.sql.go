@@ -22,19 +22,16 @@ func (q *Queries) DropResultMessage(ctx context.Context, taskID *string) error {
 	return err
 }
 
-const failOutbox = `-- name: FailOutbox :execrows
+const failOutbox = `-- name: FailOutbox :exec
 UPDATE outbox SET attempts = attempts + 1, last_error = $2,
     next_try_at = now() + make_interval(secs => least(60, 2 ^ least(attempts, 6)))
 WHERE id = $1
 `
 
 // Backs off 1 s, 2 s, 4 s and so on, up to a minute.
-func (q *Queries) FailOutbox(ctx context.Context, iD int64, lastError string) (int64, error) {
-	result, err := q.db.Exec(ctx, failOutbox, iD, lastError)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) FailOutbox(ctx context.Context, iD int64, lastError string) error {
+	_, err := q.db.Exec(ctx, failOutbox, iD, lastError)
+	return err
 }
 
 const insertEventMessage = `-- name: InsertEventMessage :exec
@@ -58,16 +55,13 @@ func (q *Queries) InsertResultMessage(ctx context.Context, taskID *string, workf
 	return err
 }
 
-const orphanOutbox = `-- name: OrphanOutbox :execrows
+const orphanOutbox = `-- name: OrphanOutbox :exec
 UPDATE outbox SET orphaned_at = coalesce(orphaned_at, now()), last_error = $2 WHERE id = $1
 `
 
-func (q *Queries) OrphanOutbox(ctx context.Context, iD int64, lastError string) (int64, error) {
-	result, err := q.db.Exec(ctx, orphanOutbox, iD, lastError)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) OrphanOutbox(ctx context.Context, iD int64, lastError string) error {
+	_, err := q.db.Exec(ctx, orphanOutbox, iD, lastError)
+	return err
 }
 
 const redeliverOutbox = `-- name: RedeliverOutbox :execrows

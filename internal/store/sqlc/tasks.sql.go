@@ -53,17 +53,16 @@ func (q *Queries) EndTask(ctx context.Context, taskID string, result *task.Resul
 
 const enqueueTask = `-- name: EnqueueTask :execrows
 WITH node AS (
-    UPDATE nodes n SET task_seq = $5 FROM operations o
-    WHERE n.node_id = $6 AND n.task_seq < $5 AND n.incarnation = $7
-      AND n.op_seq = $8 AND n.op_seq > 0 AND n.operation_id = $3
-      AND o.operation_id = n.operation_id AND o.op_seq = n.op_seq
-    RETURNING n.node_id, o.actor, o.via
+    SELECT n.node_id, o.actor, o.via FROM nodes n JOIN operations o ON o.operation_id = n.operation_id AND o.op_seq = n.op_seq
+    WHERE n.node_id = $5 AND n.incarnation = $6
+      AND n.op_seq = $7 AND n.op_seq > 0 AND n.operation_id = $3
+    FOR NO KEY UPDATE OF n
 ), stored AS (
     INSERT INTO node_tasks (task_id, node_id, incarnation, seq, type, effect, params, operation_id, op_seq, step, deadline,
                             correlation_id, owner_workflow_id, owner_run_id, owner_activity_id,
                             envelope, envelope_expires_at, body_sha256)
-    SELECT $9::uuid, node.node_id, $7::bigint, $5::bigint, $10::text,
-           $11::text, $12::jsonb, $3::uuid, $8::bigint,
+    SELECT $8::uuid, node.node_id, $6::bigint, $9::bigint, $10::text,
+           $11::text, $12::jsonb, $3::uuid, $7::bigint,
            $13::text, $14::timestamptz, $2::text,
            $15::text, $16::text, $17::text,
            $18::bytea, $14::timestamptz, $19::text
@@ -80,11 +79,11 @@ type EnqueueTaskParams struct {
 	CorrelationID   string
 	OperationID     string
 	Detail          []byte
-	Seq             int64
 	NodeID          string
 	Incarnation     int64
 	OpSeq           int64
 	TaskID          string
+	Seq             int64
 	Type            string
 	Effect          string
 	Params          []byte
@@ -99,8 +98,8 @@ type EnqueueTaskParams struct {
 
 // Stores a signed task with the seq in its envelope and its audit row. Stores
 // nothing if the operation does not hold the node, the step has a task or another
-// task has the seq. The update locks the node first and, after a wait, checks its
-// row again: all of the fence is in the node's columns, and of the operation it
+// task has the seq. The statement locks the node first and, after a wait, checks
+// its row again: all of the fence is in the node's columns, and of the operation it
 // reads only columns that never change.
 func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64, error) {
 	result, err := q.db.Exec(ctx, enqueueTask,
@@ -108,11 +107,11 @@ func (q *Queries) EnqueueTask(ctx context.Context, arg EnqueueTaskParams) (int64
 		arg.CorrelationID,
 		arg.OperationID,
 		arg.Detail,
-		arg.Seq,
 		arg.NodeID,
 		arg.Incarnation,
 		arg.OpSeq,
 		arg.TaskID,
+		arg.Seq,
 		arg.Type,
 		arg.Effect,
 		arg.Params,
@@ -141,7 +140,7 @@ UPDATE node_tasks t SET status = 'running', progress = $1, lost_at = NULL,
     lease_until = now() + make_interval(secs => $2::float8),
     beat_at = CASE WHEN t.beat_at > now() - make_interval(secs => $3::float8) THEN t.beat_at ELSE now() END
 FROM held WHERE t.task_id = held.task_id
-RETURNING held.status AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
+RETURNING held.status::text AS was, t.lease_until::timestamptz AS lease_until, (t.beat_at = now())::boolean AS heartbeat_due,
     (t.cancel_requested_at IS NOT NULL OR t.cancel_seen)::boolean AS cancel, t.paused, t.type, t.step, t.operation_id, t.correlation_id,
     t.owner_workflow_id, t.owner_run_id, t.owner_activity_id
 `
@@ -203,23 +202,20 @@ func (q *Queries) ExtendLease(ctx context.Context, arg ExtendLeaseParams) (Exten
 	return i, err
 }
 
-const finishTask = `-- name: FinishTask :one
+const finishTask = `-- name: FinishTask :exec
 WITH done AS (
-    UPDATE node_tasks t SET status = $2, result = $3, output_tail = $4,
-        finished_at = now(), lost_at = NULL, result_serial = $5, result_key = $6,
-        result_body = $7, result_signature = $8
-    WHERE t.task_id = $9
+    UPDATE node_tasks t SET status = $1, result = $2, output_tail = $3,
+        finished_at = now(), lost_at = NULL, result_serial = $4, result_key = $5,
+        result_body = $6, result_signature = $7
+    WHERE t.task_id = $8
     RETURNING t.task_id, t.owner_workflow_id
 )
-INSERT INTO outbox (task_id, workflow_id, next_try_at)
-SELECT done.task_id, done.owner_workflow_id, now() + make_interval(secs => $1::float8) FROM done
+INSERT INTO outbox (task_id, workflow_id) SELECT done.task_id, done.owner_workflow_id FROM done
 ON CONFLICT ON CONSTRAINT outbox_task_key
-DO UPDATE SET attempts = 0, next_try_at = excluded.next_try_at, created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
-RETURNING id, created_at
+DO UPDATE SET attempts = 0, next_try_at = now(), created_at = now(), orphaned_at = NULL, last_error = '', redelivered_at = NULL
 `
 
 type FinishTaskParams struct {
-	HoldSeconds     float64
 	Status          task.Status
 	Result          *task.Result
 	OutputTail      string
@@ -230,16 +226,9 @@ type FinishTaskParams struct {
 	TaskID          string
 }
 
-type FinishTaskRow struct {
-	ID        int64
-	CreatedAt time.Time
-}
-
-// Ends a task that the caller locked, with its message for the relay. With
-// hold_seconds the message is reserved for the relay of this process.
-func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishTaskRow, error) {
-	row := q.db.QueryRow(ctx, finishTask,
-		arg.HoldSeconds,
+// Ends a task that the caller locked, with its message for the relay.
+func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
+	_, err := q.db.Exec(ctx, finishTask,
 		arg.Status,
 		arg.Result,
 		arg.OutputTail,
@@ -249,79 +238,7 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) (FinishT
 		arg.ResultSignature,
 		arg.TaskID,
 	)
-	var i FinishTaskRow
-	err := row.Scan(&i.ID, &i.CreatedAt)
-	return i, err
-}
-
-const getTask = `-- name: GetTask :one
-SELECT t.task_id, t.node_id, n.host, t.type, t.effect, t.status, t.step, t.seq, t.incarnation, t.operation_id,
-       t.owner_workflow_id, t.owner_run_id, t.correlation_id, t.lease_epoch, t.holder, t.lease_until, t.progress,
-       t.paused, t.deadline, t.created_at, t.dispatched_at, t.finished_at, t.lost_at, t.cancel_reason, t.result, t.output_tail
-FROM node_tasks t JOIN nodes n ON n.node_id = t.node_id WHERE t.task_id = $1
-`
-
-type GetTaskRow struct {
-	TaskID          string
-	NodeID          string
-	Host            string
-	Type            task.Type
-	Effect          task.Effect
-	Status          task.Status
-	Step            string
-	Seq             int64
-	Incarnation     int64
-	OperationID     string
-	OwnerWorkflowID string
-	OwnerRunID      string
-	CorrelationID   string
-	LeaseEpoch      int64
-	Holder          string
-	LeaseUntil      *time.Time
-	Progress        string
-	Paused          bool
-	Deadline        *time.Time
-	CreatedAt       time.Time
-	DispatchedAt    *time.Time
-	FinishedAt      *time.Time
-	LostAt          *time.Time
-	CancelReason    string
-	Result          *task.Result
-	OutputTail      string
-}
-
-func (q *Queries) GetTask(ctx context.Context, taskID string) (GetTaskRow, error) {
-	row := q.db.QueryRow(ctx, getTask, taskID)
-	var i GetTaskRow
-	err := row.Scan(
-		&i.TaskID,
-		&i.NodeID,
-		&i.Host,
-		&i.Type,
-		&i.Effect,
-		&i.Status,
-		&i.Step,
-		&i.Seq,
-		&i.Incarnation,
-		&i.OperationID,
-		&i.OwnerWorkflowID,
-		&i.OwnerRunID,
-		&i.CorrelationID,
-		&i.LeaseEpoch,
-		&i.Holder,
-		&i.LeaseUntil,
-		&i.Progress,
-		&i.Paused,
-		&i.Deadline,
-		&i.CreatedAt,
-		&i.DispatchedAt,
-		&i.FinishedAt,
-		&i.LostAt,
-		&i.CancelReason,
-		&i.Result,
-		&i.OutputTail,
-	)
-	return i, err
+	return err
 }
 
 const getTaskByStep = `-- name: GetTaskByStep :one
@@ -435,17 +352,6 @@ func (q *Queries) LockTask(ctx context.Context, graceSeconds float64, taskID str
 	return i, err
 }
 
-const lostTasks = `-- name: LostTasks :one
-SELECT count(*) FROM node_tasks WHERE finished_at IS NULL AND status = 'lost'
-`
-
-func (q *Queries) LostTasks(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, lostTasks)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const nextTask = `-- name: NextTask :one
 WITH next AS (
     SELECT c.task_id, m.state, m.op_seq, (c.status = 'dispatched' AND c.lease_until >= now())::boolean AS response_lost
@@ -541,9 +447,10 @@ func (q *Queries) NextTask(ctx context.Context, arg NextTaskParams) (NextTaskRow
 }
 
 const planTask = `-- name: PlanTask :one
-SELECT n.op_seq AS node_op_seq, n.incarnation, n.task_seq, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
+SELECT n.op_seq AS node_op_seq, n.incarnation, coalesce(o.op_seq, -1)::bigint AS op_seq, o.ended_at,
        EXISTS (SELECT 1 FROM node_tasks t
-               WHERE t.operation_id = $1 AND t.step = $2) AS stored
+               WHERE t.operation_id = $1 AND t.step = $2) AS stored,
+       (SELECT coalesce(max(t.seq), 0) + 1 FROM node_tasks t WHERE t.node_id = n.node_id)::bigint AS next_seq
 FROM nodes n LEFT JOIN operations o ON o.node_id = n.node_id AND o.operation_id = $1
 WHERE n.node_id = $3
 `
@@ -551,10 +458,10 @@ WHERE n.node_id = $3
 type PlanTaskRow struct {
 	NodeOpSeq   int64
 	Incarnation int64
-	TaskSeq     int64
 	OpSeq       int64
 	EndedAt     *time.Time
 	Stored      bool
+	NextSeq     int64
 }
 
 // Reads the facts that a new task's envelope contains, and whether the task is
@@ -565,10 +472,10 @@ func (q *Queries) PlanTask(ctx context.Context, operationID string, step string,
 	err := row.Scan(
 		&i.NodeOpSeq,
 		&i.Incarnation,
-		&i.TaskSeq,
 		&i.OpSeq,
 		&i.EndedAt,
 		&i.Stored,
+		&i.NextSeq,
 	)
 	return i, err
 }
@@ -697,11 +604,11 @@ func (q *Queries) SetTaskOwner(ctx context.Context, arg SetTaskOwnerParams) erro
 }
 
 const setTaskStatus = `-- name: SetTaskStatus :exec
-UPDATE node_tasks SET status = $1, lost_at = CASE WHEN $1 = 'lost' THEN now() END
+UPDATE node_tasks SET status = $1::text, lost_at = CASE WHEN $1::text = 'lost' THEN now() END
 WHERE task_id = $2
 `
 
-func (q *Queries) SetTaskStatus(ctx context.Context, status task.Status, taskID string) error {
+func (q *Queries) SetTaskStatus(ctx context.Context, status string, taskID string) error {
 	_, err := q.db.Exec(ctx, setTaskStatus, status, taskID)
 	return err
 }

@@ -209,7 +209,7 @@ func (s *round) check(ctx context.Context) error {
 			err = errors.Join(err, fmt.Errorf("the workflow received %q of %s, the node reported %q", s.flow.done[string(kind)], kind, h.token))
 		}
 	}
-	return errors.Join(err, s.audited(ctx, s.fence.NodeID), s.recorded(ctx))
+	return errors.Join(err, s.verifyAudit(ctx, s.fence.NodeID), s.recorded(ctx))
 }
 
 // recorded verifies the audit: each task was enqueued once, finished once, and

@@ -121,11 +121,11 @@ func (s *round) open(ctx context.Context, seed uint64) error {
 		return err
 	}
 	s.outbox = s.store.Outbox(l)
-	s.say("seed %d", seed)
+	s.logf("seed %d", seed)
 	return nil
 }
 
-func (s *round) say(format string, args ...any) {
+func (s *round) logf(format string, args ...any) {
 	s.trace = append(s.trace, fmt.Sprintf(format, args...))
 }
 
@@ -135,14 +135,14 @@ func (s *round) may(d incident, n int) bool {
 		return false
 	}
 	s.hits[d]++
-	s.say("   %s", d)
+	s.logf("   %s", d)
 	return true
 }
 
 // step runs one random action.
 func (s *round) step(ctx context.Context) error {
 	acts := []func(context.Context) error{s.work, s.poll, s.begin, s.end, s.progress, s.progress, s.report, s.relay,
-		s.sweep, s.sweep, s.pass, s.pass, s.again, s.resume}
+		s.reclaim, s.reclaim, s.pass, s.pass, s.again, s.resume}
 	return acts[s.r.IntN(len(acts))](ctx)
 }
 
@@ -152,7 +152,7 @@ func (s *round) pass(ctx context.Context) error {
 	if s.r.IntN(4) == 0 {
 		by = time.Duration(60+s.r.IntN(60)) * time.Second
 	}
-	s.say("%s pass", by)
+	s.logf("%s pass", by)
 	return s.db.advance(ctx, by)
 }
 
@@ -166,15 +166,15 @@ func (s *round) again(ctx context.Context) error {
 	return do(ctx)
 }
 
-// sweep runs the reclaimer.
-func (s *round) sweep(ctx context.Context) error {
+// reclaim runs the reclaimer.
+func (s *round) reclaim(ctx context.Context) error {
 	report, err := s.store.Reclaim(ctx, activities.ReclaimRequest{Limit: 100})
 	for _, d := range report.Decisions {
 		s.hits[given]++
 		if d.Result == activities.ReclaimLost {
 			s.node.lost[d.TaskID] = true
 		}
-		s.say("reclaimer: %s %s", d.Result, d.Type)
+		s.logf("reclaimer: %s %s", d.Result, d.Type)
 	}
 	return err
 }
@@ -191,12 +191,12 @@ func (s *round) resume(ctx context.Context) error {
 	}
 	delete(s.node.lost, id)
 	s.byHand++
-	s.say("operator resumes %s", s.flow.parked)
+	s.logf("operator resumes %s", s.flow.parked)
 	return err
 }
 
 // idle reports whether all components are idle.
-func (s *round) idle() bool { return s.flow.over() && s.node.idle() && len(s.late) == 0 }
+func (s *round) idle() bool { return s.flow.finished() && s.node.idle() && len(s.late) == 0 }
 
 // check verifies the guarantees.
 func (s *round) check(ctx context.Context) error {

@@ -94,8 +94,9 @@ func tryCommand(t *testing.T, line []string) (problem string) {
 		return strings.TrimSpace(stderr.String())
 	}
 	// For an unknown command cobra prints the help of its group.
-	group := regexp.MustCompile(`(?m)^  gpuaas( .*)? \[command\]$`).FindStringSubmatch(out.String())
-	if path := strings.Join(line[:flags], " "); group != nil && strings.TrimSpace(group[1]) != path {
+	path := strings.Join(append([]string{"  gpuaas"}, line[:flags]...), " ")
+	group := regexp.MustCompile(`(?m)^(  gpuaas.*) \[command\]$`).FindStringSubmatch(out.String())
+	if len(group) > 0 && group[1] != path {
 		return "no such command"
 	}
 	return ""

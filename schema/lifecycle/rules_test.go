@@ -48,7 +48,7 @@ func TestBeginStartsFirstPhase(t *testing.T) {
 	require.Equal(t, now.Add(plan.Phases[0].Budget), *o.DeadlineAt)
 	require.Len(t, o.Phases, len(plan.Phases))
 	require.Equal(t, lifecycle.PhaseRunning, o.Phases[0].State)
-	require.EqualValues(t, 1, o.Phases[0].Attempt)
+	require.Equal(t, 1, o.Phases[0].Attempt)
 	require.Equal(t, now, *o.Phases[0].StartedAt)
 	for _, p := range o.Phases[1:] {
 		require.Equal(t, lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhasePending}, p)

@@ -23,6 +23,7 @@ facts, its workloads and the duration of its tasks are simulated. Missing nodes
 are registered and enrolled first. The command runs until it is interrupted and
 periodically prints one line about all nodes:
 
+  size        nodes of the fleet; removed: those that an operator removed
   running     agents that run; enrolled: those that the API accepted
   polling     long polls waiting at the API
   offers      tasks dispatched; works: executions started; done, failed, late:

@@ -32,9 +32,9 @@ func TestBenchmarksRun(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			results := t.TempDir()
-			var out, talk strings.Builder
-			code := run(t.Context(), []string{"-small", "-bin", "../../bin/gpuaas", "-results", results, b.name}, strings.NewReader(""), &out, &talk)
-			require.Zero(t, code, "%s\n%s", talk.String(), out.String())
+			var out, stderr strings.Builder
+			code := run(t.Context(), []string{"-small", "-bin", "../../bin/gpuaas", "-results", results, b.name}, strings.NewReader(""), &out, &stderr)
+			require.Zero(t, code, "%s\n%s", stderr.String(), out.String())
 			raw, err := os.ReadFile(filepath.Join(results, b.name+".json"))
 			require.NoError(t, err)
 			var r report

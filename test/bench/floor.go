@@ -147,6 +147,11 @@ func (f *floor) poll(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+	// The server detects a closed connection only after the body was read.
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		http.Error(w, "the body", http.StatusBadRequest)
+		return
+	}
 	wake := make(chan struct{}, 1)
 	f.mu.Lock()
 	f.wakes[node] = wake

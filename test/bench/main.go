@@ -72,11 +72,11 @@ func benches() []bench {
 	}
 }
 
-func run(ctx context.Context, args []string, in io.Reader, out, talk io.Writer) int {
+func run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer) int {
 	if len(args) > 0 {
 		if role, ok := roles()[args[0]]; ok {
 			if err := role(ctx, args[1:], in, out); err != nil && ctx.Err() == nil {
-				fmt.Fprintf(talk, "%s: %v\n", args[0], err)
+				fmt.Fprintf(stderr, "%s: %v\n", args[0], err)
 				return 1
 			}
 			return 0
@@ -84,8 +84,8 @@ func run(ctx context.Context, args []string, in io.Reader, out, talk io.Writer) 
 	}
 	o := options{}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.SetOutput(talk)
-	f.Usage = func() { fmt.Fprint(talk, help); f.PrintDefaults() }
+	f.SetOutput(stderr)
+	f.Usage = func() { fmt.Fprint(stderr, help); f.PrintDefaults() }
 	f.StringVar(&o.bin, "bin", "bin/gpuaas", "the gpuaas program; the others must be next to it")
 	f.StringVar(&o.results, "results", "bench/results", "folder for the JSON files")
 	f.BoolVar(&o.small, "small", false, "small sizes and short times, to verify that the benchmarks work")
@@ -96,13 +96,13 @@ func run(ctx context.Context, args []string, in io.Reader, out, talk io.Writer) 
 	}
 	chosen, err := choose(f.Args())
 	if err != nil {
-		fmt.Fprintln(talk, err)
+		fmt.Fprintln(stderr, err)
 		f.Usage()
 		return 2
 	}
 	for _, b := range chosen {
-		if err := b.measure(ctx, o, out, talk); err != nil {
-			fmt.Fprintf(talk, "bench %s: %v\n", b.name, err)
+		if err := b.measure(ctx, o, out, stderr); err != nil {
+			fmt.Fprintf(stderr, "bench %s: %v\n", b.name, err)
 			return 1
 		}
 	}
@@ -141,8 +141,8 @@ type env struct {
 }
 
 // measure runs one benchmark on its own stack.
-func (b bench) measure(ctx context.Context, o options, out, talk io.Writer) (err error) {
-	e := &env{options: o, messages: talk, size: b.size}
+func (b bench) measure(ctx context.Context, o options, out, stderr io.Writer) (err error) {
+	e := &env{options: o, messages: stderr, size: b.size}
 	if o.small {
 		e.size = b.small
 	}
@@ -198,6 +198,14 @@ func (e *env) span(d time.Duration) time.Duration {
 	return d
 }
 
+// rounds returns how often a measurement is repeated: once in a small run.
+func (e *env) rounds() int {
+	if e.small {
+		return 1
+	}
+	return repetitions
+}
+
 // pids returns the processes of the stack's parts by name.
 func (e *env) pids(ctx context.Context, names ...string) (map[string]int, error) {
 	parts, err := e.Parts(ctx)
@@ -210,7 +218,7 @@ func (e *env) pids(ctx context.Context, names ...string) (map[string]int, error)
 	return out, err
 }
 
-// end stops parts of the stack that would disturb, in the given order.
+// stopParts stops parts of the stack that would disturb, in the given order.
 func (e *env) stopParts(ctx context.Context, names ...string) error {
 	pids, err := e.pids(ctx, names...)
 	if err != nil {

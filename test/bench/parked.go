@@ -162,7 +162,7 @@ func (e parkedBench) failures(ctx context.Context, sides []side) error {
 // storm reconnects all agents of one side at once, alternating sides.
 func (e parkedBench) storm(ctx context.Context, ours, bare side) error {
 	shaken, parked := map[string][]float64{}, map[string][]float64{}
-	for range repetitions {
+	for range e.rounds() {
 		for _, s := range []side{bare, ours} {
 			handshakes, all, err := e.connect(ctx, s, e.size)
 			if err != nil {
@@ -238,7 +238,7 @@ func (e parkedBench) wakes(ctx context.Context, sides []side, n int) (map[string
 		}
 	}
 	p50, p99 := map[string][]float64{}, map[string][]float64{}
-	for range repetitions {
+	for range e.rounds() {
 		for _, s := range sides {
 			took, err := e.clock(ctx, s, n)
 			if err != nil {

@@ -167,7 +167,7 @@ func (e *env) jobs(ctx context.Context, pids map[string]int, server string, next
 		return t, err
 	}
 	defer l.close()
-	for i := range repetitions + 1 {
+	for i := range e.rounds() + 1 {
 		m, started := startMeter(pids), time.Now()
 		lost, err := l.open(ctx, jobRate, e.span(15*time.Second), next)
 		if err != nil {

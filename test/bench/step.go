@@ -56,7 +56,7 @@ func benchStep(ctx context.Context, e *env) error {
 		onNode:    func(i int) job { return job{Kind: onNode, Steps: stepsPerJob, Task: nodes[i].spec("")} },
 	}
 	rates, costs := map[kind][]float64{}, map[kind][]float64{}
-	for i := range repetitions + 1 {
+	for i := range e.rounds() + 1 {
 		for _, k := range []kind{empty, bareAsync, onNode} {
 			meter := startMeter(parts)
 			started := time.Now()
@@ -113,8 +113,8 @@ func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	var talk strings.Builder
-	cmd.Stderr = &talk
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -135,12 +135,12 @@ func (e *env) startFleet(ctx context.Context, n int) (*fleet, error) {
 	case <-up:
 		return f, e.active(ctx, n)
 	case <-ended:
-		return nil, fmt.Errorf("the fleet exited: %s", talk.String())
+		return nil, fmt.Errorf("the fleet exited: %s", stderr.String())
 	case <-ctx.Done():
 	case <-late.C:
 	}
 	f.stop()
-	return nil, fmt.Errorf("the fleet of %d was not up: %s", n, talk.String())
+	return nil, fmt.Errorf("the fleet of %d was not up: %s", n, stderr.String())
 }
 
 // follow reads the fleet's output to its end. It logs the number of polling agents, and

@@ -79,7 +79,7 @@ func benchStore(ctx context.Context, e *env) error {
 	}
 	parts["client"] = os.Getpid()
 	rates, commits := map[string][]float64{}, 0.0
-	for range repetitions {
+	for range e.rounds() {
 		for _, side := range sides {
 			before, meter := written(), startMeter(parts)
 			n, err := e.cycles(ctx, side.cycle)

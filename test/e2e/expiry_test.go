@@ -21,7 +21,7 @@ import (
 )
 
 // shortValidity is short enough for a test to wait for the expiry.
-const shortValidity = 16 * time.Second
+const shortValidity = 12 * time.Second
 
 // TestShortLivedCertificate: an agent renews its certificate repeatedly, with a new
 // key each time. If the API is down until the certificate has expired, it recovers.
@@ -29,22 +29,22 @@ func TestShortLivedCertificate(t *testing.T) {
 	restore := setValidity(t, shortValidity)
 	nodeHost, id := enrolled(t, "short")
 	first := show(t, id)
-	eventually(t, "two renewals", func() bool { return rows(t, id, "nodes.renewal_claimed") >= 2 })
+	eventually(t, "two renewals", func() bool { return nodeEvents(t, id, "nodes.renewal_claimed") >= 2 })
 	renewed := show(t, id)
 	require.Equal(t, first.Incarnation, renewed.Incarnation)
 	require.NotEqual(t, first.Identity.SPKI, renewed.Identity.SPKI)
 
-	recoveries := rows(t, id, "nodes.recovery_claimed")
+	recoveries := nodeEvents(t, id, "nodes.recovery_claimed")
 	kill(t, "api", "")
 	end := certificateEnd(t, nodeHost)
 	restore()
 	eventually(t, "the certificate ends", func() bool { return time.Now().After(end.Add(time.Second)) })
-	ok(t, "dev", "up", "--detach", "--dir", shared.dir)
+	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 	eventually(t, "the node is back", func() bool {
 		n := show(t, id)
 		return n.Identity != nil && time.Until(n.Identity.NotAfter) > time.Hour && n.PendingIdentity == nil
 	})
-	require.Positive(t, rows(t, id, "nodes.recovery_claimed")-recoveries)
+	require.Positive(t, nodeEvents(t, id, "nodes.recovery_claimed")-recoveries)
 	require.Equal(t, first.Incarnation, show(t, id).Incarnation)
 	require.Nil(t, show(t, id).IdentityLock)
 	requireNodeWorks(t, nodeHost, id)
@@ -58,10 +58,10 @@ func requireNodeWorks(t *testing.T, nodeHost, id string) {
 	ok(t, "audit", "--verify")
 }
 
-// rows counts the node's audit events of an action.
-func rows(t *testing.T, id, action string) (n int) {
+// nodeEvents counts the node's audit events of an action.
+func nodeEvents(t *testing.T, id, action string) (n int) {
 	t.Helper()
-	for _, e := range auditRows(t, id) {
+	for _, e := range auditEvents(t, id) {
 		if e.Action == action {
 			n++
 		}
@@ -107,13 +107,13 @@ func setValidity(t *testing.T, life time.Duration) (restore func()) {
 // vault calls the stack's Vault with the root token.
 func vault(t *testing.T, method, path string, body any) []byte {
 	t.Helper()
-	token, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "vault-root-token"))
+	token, err := os.ReadFile(filepath.Join(shared.Dir, "secrets", "vault-root-token"))
 	require.NoError(t, err)
 	raw, err := json.Marshal(body)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), conditionTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, shared.getenv("VAULT_ADDR")+"/v1/"+path, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, method, shared.Getenv("VAULT_ADDR")+"/v1/"+path, bytes.NewReader(raw))
 	require.NoError(t, err)
 	req.Header.Set("X-Vault-Token", strings.TrimSpace(string(token)))
 	answer, err := http.DefaultClient.Do(req)

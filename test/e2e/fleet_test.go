@@ -36,10 +36,10 @@ type simulatedFleet struct {
 	lines []string
 }
 
-// fleet starts a fleet with its own prefix and stops it at the end of the test.
-func fleet(t *testing.T, size int, prefix string, args ...string) *simulatedFleet {
+// startFleet starts a fleet with its own prefix and stops it at the end of the test.
+func startFleet(t *testing.T, size int, prefix string, args ...string) *simulatedFleet {
 	t.Helper()
-	all := append([]string{"dev", "fleet", strconv.Itoa(size), "--dir", shared.dir, "--prefix", prefix, "--region", "region-1",
+	all := append([]string{"dev", "fleet", strconv.Itoa(size), "--dir", shared.Dir, "--prefix", prefix, "--region", "region-1",
 		"--report-every", "1s"}, args...)
 	f := &simulatedFleet{prefix: prefix, size: size, cmd: shared.command(all...)}
 	out, err := f.cmd.StdoutPipe()
@@ -101,8 +101,8 @@ func (f *simulatedFleet) nodes(t *testing.T) map[string]wire.NodeView {
 	return out
 }
 
-// are counts the nodes for which a condition holds.
-func (f *simulatedFleet) are(t *testing.T, cond func(wire.NodeView) bool) (n int) {
+// countNodes counts the nodes for which a condition holds.
+func (f *simulatedFleet) countNodes(t *testing.T, cond func(wire.NodeView) bool) (n int) {
 	t.Helper()
 	for _, v := range f.nodes(t) {
 		if cond(v) {
@@ -112,10 +112,10 @@ func (f *simulatedFleet) are(t *testing.T, cond func(wire.NodeView) bool) (n int
 	return n
 }
 
-func (f *simulatedFleet) activated(t *testing.T) {
+func (f *simulatedFleet) waitActive(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		return f.are(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeActive && n.Operation == nil }) == f.size
+		return f.countNodes(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeActive && n.Operation == nil }) == f.size
 	}, fleetTimeout, time.Second, "all are enrolled")
 }
 
@@ -125,9 +125,9 @@ func misbehavingFleet(t *testing.T) {
 	t.Helper()
 	const size = 20
 	prefix := host(t, "mis")
-	f := fleet(t, size, prefix, "--restart-after", "20s",
+	f := startFleet(t, size, prefix, "--restart-after", "20s",
 		"--misbehave", "slow=2,silent=2,duplicate=2,late=2,flapping=2,dies=2")
-	f.activated(t)
+	f.waitActive(t)
 
 	var wg sync.WaitGroup
 	results := make([]result, size)
@@ -141,7 +141,7 @@ func misbehavingFleet(t *testing.T) {
 		require.Zero(t, r.code, "%v\n%s", r.args, r.stderr)
 	}
 	require.Eventually(t, func() bool {
-		return f.are(t, func(n wire.NodeView) bool { return n.Cordoned && n.Operation == nil }) == size
+		return f.countNodes(t, func(n wire.NodeView) bool { return n.Cordoned && n.Operation == nil }) == size
 	}, fleetTimeout, time.Second, "every node is cordoned and free")
 	for hostName := range f.nodes(t) {
 		op := decode[lifecycleStep](t, ok(t, "op", "show", hostName, "-o", "json")).Operation
@@ -158,15 +158,15 @@ func misbehavingFleet(t *testing.T) {
 func restartedFleet(t *testing.T) {
 	t.Helper()
 	prefix := host(t, "again")
-	first := fleet(t, 3, prefix)
-	first.activated(t)
+	first := startFleet(t, 3, prefix)
+	first.waitActive(t)
 	before := map[string]wire.NodeView{}
 	for name := range first.nodes(t) {
 		before[name] = show(t, name)
 	}
 	first.stop(t)
 
-	second := fleet(t, 3, prefix)
+	second := startFleet(t, 3, prefix)
 	require.Eventually(t, func() bool { return second.count(t, "enrolled") == 3 }, conditionTimeout, 100*time.Millisecond, "all are accepted")
 	for name := range second.nodes(t) {
 		n := show(t, name)
@@ -185,14 +185,16 @@ func silentNode(t *testing.T) {
 	offered := func(f *simulatedFleet, what string) {
 		require.Eventually(t, func() bool { return f.count(t, "offers") == 1 }, fleetTimeout, 100*time.Millisecond, what)
 	}
-	f := fleet(t, 1, prefix, args...)
-	f.activated(t)
+	f := startFleet(t, 1, prefix, args...)
+	f.waitActive(t)
 	ok(t, "node", "drain", node, "--no-wait", "--yes", "--deadline", "20m", "--reason", "test")
 	offered(f, "the cordon is dispatched, and the node becomes silent")
 	f.stop(t)
 
-	f = fleet(t, 1, prefix, args...)
+	f = startFleet(t, 1, prefix, args...)
 	offered(f, "the cordon is reported, the drain dispatched, and the node becomes silent again")
+	expireLease(t, newest(t, node, task.WorkloadDrain, task.Dispatched).TaskID)
+	triggerReclaim(t)
 	require.Eventually(t, func() bool {
 		op := show(t, node).Operation
 		return op != nil && op.Stuck != nil && op.Stuck.Reason == task.ReasonLost
@@ -200,7 +202,7 @@ func silentNode(t *testing.T) {
 	require.Equal(t, 1, f.count(t, "offers"), "a destructive task is not dispatched again automatically")
 	f.stop(t)
 
-	fleet(t, 1, prefix, "--workloads", "1")
+	startFleet(t, 1, prefix, "--workloads", "1")
 	require.Eventually(t, func() bool { return show(t, node).State == lifecycle.NodeDrained }, fleetTimeout, time.Second,
 		"the node reports the result, and the operation resumes")
 }

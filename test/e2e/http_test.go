@@ -28,9 +28,9 @@ type reply struct {
 // adminHTTP sends a plain request to the admin API, without the CLI.
 func adminHTTP(t *testing.T, method, path, body string, headers ...string) reply {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, shared.getenv("GPUAAS_API_URL")+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), method, shared.Getenv("GPUAAS_API_URL")+path, strings.NewReader(body))
 	require.NoError(t, err)
-	r.Header.Set("Authorization", "Bearer "+shared.getenv("GPUAAS_API_TOKEN"))
+	r.Header.Set("Authorization", "Bearer "+shared.Getenv("GPUAAS_API_TOKEN"))
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -66,7 +66,7 @@ type blockedDrain struct {
 // blockDrain starts a drain over HTTP that parks after two seconds.
 func blockDrain(t *testing.T, nodeHost, id string) blockedDrain {
 	t.Helper()
-	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
+	startWorkload(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	r := adminHTTP(t, http.MethodPost, "/api/v1/admin/nodes/"+nodeHost+"/drain", `{"options":{"drain_timeout_seconds":2},"reason":"RMA-4411"}`)
 	var started wire.LifecycleResponse
 	r.into(t, http.StatusAccepted, &started)

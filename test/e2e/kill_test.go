@@ -28,21 +28,21 @@ func TestKillDuringDrain(t *testing.T) {
 			// The workload stops when the file appears, so the kill happens during the
 			// drain.
 			gate := filepath.Join(t.TempDir(), "go")
-			work(t, nodeHost, "job-1", "sh", "-c", `trap "while [ ! -e `+gate+` ]; do sleep 0.1; done; exit 0" TERM; while :; do sleep 0.1; done`)
+			startWorkload(t, nodeHost, "job-1", "sh", "-c", `trap "while [ ! -e `+gate+` ]; do sleep 0.1; done; exit 0" TERM; while :; do sleep 0.1; done`)
 			ok(t, "node", "drain", nodeHost, "--yes", "--no-wait")
 			eventually(t, "the workload is asked to stop", func() bool { return len(stops(t, nodeHost, "job-1")) == 1 })
 
 			for _, v := range victims {
 				kill(t, v, nodeHost)
 			}
-			ok(t, "dev", "up", "--detach", "--dir", shared.dir)
-			ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
+			ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
+			ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
 			require.NoError(t, os.WriteFile(gate, nil, 0o600))
 
 			eventually(t, "drained", func() bool { return show(t, nodeHost).State == lifecycle.NodeDrained })
 			require.Len(t, stops(t, nodeHost, "job-1"), 1, "the workload was asked to stop more than once")
 			require.Empty(t, show(t, nodeHost).Workloads)
-			requireOneRowPerChange(t, id)
+			requireOneEventPerChange(t, id)
 			record(t, id, "kill-"+name)
 		})
 	}
@@ -76,12 +76,12 @@ func stops(t *testing.T, nodeHost, name string) []json.RawMessage {
 	return state.Stops
 }
 
-// requireOneRowPerChange verifies that the audit contains each change once.
-func requireOneRowPerChange(t *testing.T, id string) {
+// requireOneEventPerChange verifies that the audit contains each change once.
+func requireOneEventPerChange(t *testing.T, id string) {
 	t.Helper()
 	ok(t, "audit", "--verify")
 	seen := map[string]int{}
-	for _, e := range auditRows(t, id) {
+	for _, e := range auditEvents(t, id) {
 		seen[strings.Join([]string{e.Action, e.Target, e.Result, e.OperationID, e.Detail["from"], e.Detail["to"], e.Detail["lease"]}, " ")]++
 	}
 	for row, n := range seen {
@@ -93,7 +93,7 @@ func requireOneRowPerChange(t *testing.T, id string) {
 	require.NotEmpty(t, seen)
 }
 
-func auditRows(t *testing.T, id string) []audit.Event {
+func auditEvents(t *testing.T, id string) []audit.Event {
 	t.Helper()
 	return decode[wire.AuditPage](t, ok(t, "audit", "--node", id, "--limit", "0", "-o", "json")).Events
 }

@@ -16,10 +16,10 @@ type budget struct{ actions, events int }
 // TestLifecycle runs one node through its lifecycle and compares each operation with
 // its budget. It runs alone, because the server's counter covers all operations.
 func TestLifecycle(t *testing.T) {
-	alone(t)
+	pauseReclaimer(t)
 	nodeHost, id := register(t, "life")
 	require.Equal(t, lifecycle.NodeRegistered, show(t, nodeHost).State)
-	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
 	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 
 	steps := []struct {
@@ -34,7 +34,7 @@ func TestLifecycle(t *testing.T) {
 		{args: []string{"node", "quarantine", nodeHost}, state: lifecycle.NodeQuarantined, budget: budget{12, 25}},
 		{args: []string{"node", "release", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
 		{args: []string{"node", "drain", nodeHost, "--yes"}, state: lifecycle.NodeDrained, budget: budget{16, 40},
-			before: func() { work(t, nodeHost, "job-1", "sleep", "3600") }},
+			before: func() { startWorkload(t, nodeHost, "job-1", "sleep", "3600") }},
 		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{6, 15}},
 		{args: []string{"node", "reactivate", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
 		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{6, 15}},
@@ -68,7 +68,7 @@ func TestLifecycle(t *testing.T) {
 // parks and names it, and force kills the workload.
 func TestBusyNodeAndForce(t *testing.T) {
 	nodeHost, id := enrolled(t, "busy")
-	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
+	startWorkload(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 
 	refused := run(t, "node", "retire", nodeHost, "--yes", "-o", "json")
 	require.Equal(t, schema.ExitRefused, refused.code)
@@ -96,7 +96,7 @@ func TestBusyNodeAndForce(t *testing.T) {
 // TestCancelRestores: canceling a waiting drain restores the node.
 func TestCancelRestores(t *testing.T) {
 	nodeHost, id := enrolled(t, "cancel")
-	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
+	startWorkload(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	ok(t, "node", "drain", nodeHost, "--yes", "--no-wait")
 	eventually(t, "the drain waits for the workload", func() bool { return inPhase(t, nodeHost, lifecycle.PhaseDrain) })
 	ok(t, "op", "cancel", nodeHost, "--reason", "wrong node")

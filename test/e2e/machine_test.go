@@ -24,7 +24,7 @@ type machine struct {
 }
 
 // hostsDir contains the folders of the machines.
-func hostsDir() string { return filepath.Join(shared.dir, "hosts") }
+func hostsDir() string { return filepath.Join(shared.Dir, "hosts") }
 
 // newMachine installs the bundle's files on a machine.
 func newMachine(t *testing.T, nodeHost string, b trust.BootstrapBundle) *machine {
@@ -59,7 +59,7 @@ func (m *machine) env() []string {
 // start starts the agent like the service manager, with a log next to the stack's.
 func (m *machine) start() {
 	m.t.Helper()
-	log, err := os.OpenFile(filepath.Join(shared.dir, "log", "host-"+filepath.Base(m.root)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(filepath.Join(shared.Dir, "log", "host-"+filepath.Base(m.root)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(m.t, err)
 	defer func() { require.NoError(m.t, log.Close()) }()
 	m.agent = exec.Command(filepath.Join(filepath.Dir(shared.Bin), "gpuaas-node-agent"), "run")
@@ -77,8 +77,8 @@ func (m *machine) stop() {
 	m.agent = nil
 }
 
-// lose deletes the machine's identity: certificate, key, state and all tokens.
-func (m *machine) lose() {
+// loseIdentity deletes the machine's identity: certificate, key, state and all tokens.
+func (m *machine) loseIdentity() {
 	m.t.Helper()
 	require.NoError(m.t, os.Remove(m.path(trust.DefaultCertPath)))
 	require.NoError(m.t, os.Remove(m.path(trust.DefaultKeyPath)))
@@ -90,7 +90,7 @@ func (m *machine) lose() {
 
 // shell runs a command on the machine and returns all calls of the service manager so
 // far.
-func (m *machine) shell(command string) (asked string) {
+func (m *machine) shell(command string) (calls string) {
 	m.t.Helper()
 	c := exec.Command("sh")
 	c.Env, c.Stdin = m.env(), strings.NewReader(command)

@@ -17,11 +17,11 @@ func TestMetricNames(t *testing.T) {
 	act(t, "node", "drain", nodeHost, "--yes")
 	eventually(t, "the agent waits", func() bool { return show(t, nodeHost).LastHeartbeatAt != nil })
 	for url, names := range map[string][]string{
-		shared.getenv("GPUAAS_WORKER_METRICS_URL"): {
+		shared.Getenv("GPUAAS_WORKER_METRICS_URL"): {
 			"gpuaas_operations_total", "gpuaas_operation_duration_seconds", "gpuaas_vault_request_duration_seconds",
 			"temporal_request", "temporal_num_pollers",
 		},
-		shared.getenv("GPUAAS_API_METRICS_URL"): {
+		shared.Getenv("GPUAAS_API_METRICS_URL"): {
 			"gpuaas_nodes", "gpuaas_state_age_seconds", "gpuaas_tasks_total",
 			"gpuaas_task_dispatch_seconds", "gpuaas_waiting_agents", "gpuaas_enrollments_total",
 			"gpuaas_certificate_expiry_seconds", "gpuaas_vault_request_duration_seconds", "temporal_request",

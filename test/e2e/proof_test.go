@@ -29,12 +29,12 @@ func requireSigned(t *testing.T, v wire.TaskView) {
 	require.True(t, isECDSA)
 	sum := sha256.Sum256(dsse.PAE(trust.ResultPayloadType(v.TaskID), proof.Body))
 	require.True(t, ecdsa.VerifyASN1(key, sum[:], proof.Signature))
-	var said task.Result
-	require.NoError(t, json.Unmarshal(proof.Body, &said))
-	require.Equal(t, v.Status, said.Status)
+	var result task.Result
+	require.NoError(t, json.Unmarshal(proof.Body, &result))
+	require.Equal(t, v.Status, result.Status)
 
 	issued, finished := "", ""
-	for _, e := range auditRows(t, v.NodeID) {
+	for _, e := range auditEvents(t, v.NodeID) {
 		if e.Target == v.TaskID && e.Action == audit.TaskFinished {
 			finished = e.Detail["serial"]
 		}

@@ -14,7 +14,7 @@ import (
 // of the other names the first.
 func TestConcurrentDrains(t *testing.T) {
 	nodeHost, _ := enrolled(t, "race")
-	work(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
+	startWorkload(t, nodeHost, "stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	results := make([]result, 2)
 	var both sync.WaitGroup
 	for i := range results {

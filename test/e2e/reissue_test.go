@@ -31,13 +31,13 @@ func TestReissueLostIdentity(t *testing.T) {
 	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	before := show(t, id)
 	m.stop()
-	m.lose()
+	m.loseIdentity()
 
 	file = filepath.Join(t.TempDir(), "recovery.json")
-	said := ok(t, "node", "reissue-enrollment", nodeHost, "--no-wait", "--reason", "disk replaced", "--bundle", file)
+	printed := ok(t, "node", "reissue-enrollment", nodeHost, "--no-wait", "--reason", "disk replaced", "--bundle", file)
 	bundle := readPrivate[wire.RecoveryBundle](t, file)
-	require.Equal(t, bundle.RestartCommand, strings.TrimSpace(said.stdout), "stdout contains only the command")
-	require.NotContains(t, said.stderr, trust.TokenPrefix)
+	require.Equal(t, bundle.RestartCommand, strings.TrimSpace(printed.stdout), "stdout contains only the command")
+	require.NotContains(t, printed.stderr, trust.TokenPrefix)
 	m.start() // without a token it waits
 	eventually(t, "it waits for the claim", func() bool { return reissueOf(t, nodeHost).Phase(lifecycle.PhaseClaim) == lifecycle.PhaseRunning })
 	require.Equal(t, lifecycle.OperationRunning, reissueOf(t, nodeHost).Status)
@@ -65,15 +65,15 @@ func TestReissueLostIdentity(t *testing.T) {
 // auditedReissue returns the audit events of the node's reissues.
 func auditedReissue(t *testing.T, id string) (out []string) {
 	t.Helper()
-	for _, e := range auditRows(t, id) {
+	for _, e := range auditEvents(t, id) {
 		if e.Action != "nodes.reissue_enrollment" {
 			continue
 		}
-		said := e.Reason + e.Detail["outcome"]
+		outcome := e.Reason + e.Detail["outcome"]
 		if e.Detail["token_id"] != "" {
-			said = "token issued"
+			outcome = "token issued"
 		}
-		out = append(out, e.Result+": "+said)
+		out = append(out, e.Result+": "+outcome)
 	}
 	return out
 }

@@ -52,7 +52,7 @@ func call(ctx context.Context, t *testing.T, c *http.Client, method, path, body 
 }
 
 func send(ctx context.Context, c *http.Client, method, path, body string) (status int, e schema.ErrorDetail, err error) {
-	req, err := http.NewRequestWithContext(ctx, method, shared.getenv("GPUAAS_NODE_API_URL")+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, shared.Getenv("GPUAAS_NODE_API_URL")+path, strings.NewReader(body))
 	if err != nil {
 		return 0, e, err
 	}

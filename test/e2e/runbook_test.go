@@ -43,13 +43,13 @@ func curl(t *testing.T, command string, vars ...string) (status string, body []b
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "answer.json")
 	c := exec.Command("sh", "-c", command)
-	c.Env = append(append(os.Environ(), shared.Env...), append(vars, "OUT="+out, "ADMIN_TOKEN="+shared.getenv("GPUAAS_API_TOKEN"))...)
-	said, err := c.Output()
+	c.Env = append(append(os.Environ(), shared.Env...), append(vars, "OUT="+out, "ADMIN_TOKEN="+shared.Getenv("GPUAAS_API_TOKEN"))...)
+	code, err := c.Output()
 	require.NoError(t, err)
 	body, err = os.ReadFile(out)
 	require.NoError(t, err)
 	shared.secrets.read(body)
-	return string(said), body
+	return string(code), body
 }
 
 // TestRunbook runs the requests of the onboarding runbook literally.
@@ -103,7 +103,7 @@ func requireEnvelope(t *testing.T, body []byte, correlation string, code schema.
 	require.Equal(t, code, e.Error.Code)
 	require.NotEmpty(t, e.Error.Message)
 	require.Equal(t, correlation, e.Error.CorrelationID)
-	log, err := os.ReadFile(filepath.Join(shared.dir, "log", "api.log"))
+	log, err := os.ReadFile(filepath.Join(shared.Dir, "log", "api.log"))
 	require.NoError(t, err)
 	require.Contains(t, string(log), `"correlation_id":"`+correlation+`"`)
 }

@@ -1,8 +1,8 @@
-// Package e2e drives the built binaries on the real stack, as an operator
-// would: gpuaas dev brings up Postgres, Vault, Temporal, worker and API, agents
-// are real processes, and every assertion reads what a person could read.
+// Package e2e tests the built binaries on a real stack, as an operator uses them:
+// gpuaas dev starts Postgres, Vault, Temporal, worker and API, and agents are real
+// processes.
 //
-// It needs bin/ (./task build) and is left out by go test -short.
+// It needs bin/ (./task build). With -short it runs no test.
 package e2e
 
 import (
@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,8 +34,6 @@ const conditionTimeout = 90 * time.Second
 // stack is the stack that all tests of the process share.
 type stack struct {
 	*devstack.Stack
-	dir string // state directory
-
 	secrets *secrets // all secrets of the stack and its agents
 }
 
@@ -48,6 +47,11 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
 		return // go test reports that no test ran
+	}
+	// Parallel tests mostly wait, so the number of processors does not limit them.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(1)
 	}
 	code, err := withStack(m)
 	if err != nil {
@@ -77,13 +81,9 @@ func withStack(m *testing.M) (code int, err error) {
 	if upErr != nil {
 		return 1, upErr
 	}
-	s := &stack{up, up.Dir, held}
-	shared = s
+	shared = &stack{up, held}
 	return m.Run(), nil
 }
-
-// getenv reads a variable of the stack's environment.
-func (s *stack) getenv(name string) string { return s.Getenv(name) }
 
 // command prepares the CLI with the environment of dev env, without a terminal.
 func (s *stack) command(args ...string) *exec.Cmd {
@@ -101,14 +101,14 @@ type result struct {
 func run(t *testing.T, args ...string) result {
 	t.Helper()
 	c := shared.command(args...)
-	var out, talk bytes.Buffer
-	c.Stdout, c.Stderr = &out, &talk
+	var out, stderr bytes.Buffer
+	c.Stdout, c.Stderr = &out, &stderr
 	err := c.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		require.NoError(t, err)
 	}
-	return result{args, out.String(), talk.String(), c.ProcessState.ExitCode()}
+	return result{args, out.String(), stderr.String(), c.ProcessState.ExitCode()}
 }
 
 // ok runs the CLI and requires success.
@@ -177,22 +177,34 @@ func register(t *testing.T, name string) (nodeHost, id string) {
 func enrolled(t *testing.T, name string) (nodeHost, id string) {
 	t.Helper()
 	nodeHost, id = register(t, name)
-	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
 	eventually(t, "the node becomes active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	return nodeHost, id
 }
 
 // agentDir is the folder of a node's agent.
-func agentDir(nodeHost string) string { return filepath.Join(shared.dir, "agents", nodeHost) }
+func agentDir(nodeHost string) string { return filepath.Join(shared.Dir, "agents", nodeHost) }
 
-// work starts a workload on the node and waits until its agent reports it.
-func work(t *testing.T, nodeHost, name string, command ...string) {
+// startWorkload starts a workload on the node and waits until its agent reports it.
+// The test's end kills the workload if it still runs, because stopping the stack waits
+// for workloads.
+func startWorkload(t *testing.T, nodeHost, name string, command ...string) {
 	t.Helper()
 	spec, err := json.Marshal(map[string]any{"command": command})
 	require.NoError(t, err)
 	file := filepath.Join(agentDir(nodeHost), "workloads", name+".json")
 	require.NoError(t, os.WriteFile(file+".tmp", spec, 0o600))
 	require.NoError(t, os.Rename(file+".tmp", file))
+	t.Cleanup(func() {
+		var state struct {
+			Phase string `json:"phase"`
+			PID   int    `json:"pid"`
+		}
+		raw, err := os.ReadFile(strings.TrimSuffix(file, ".json") + ".state")
+		if err == nil && json.Unmarshal(raw, &state) == nil && state.Phase == "running" && state.PID > 1 {
+			_ = syscall.Kill(-state.PID, syscall.SIGKILL) // it may have exited since
+		}
+	})
 	eventually(t, "the agent reports "+name, func() bool {
 		for _, w := range show(t, nodeHost).Workloads {
 			if w.Name == name {

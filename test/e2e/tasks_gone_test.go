@@ -32,11 +32,11 @@ func TestTaskFaults(t *testing.T) {
 		{"silent node with a destructive task", silentNode},
 		{"restarted fleet", restartedFleet},
 		{"paused in the Web UI", pausedDrain},
-		{"harmless task is dispatched again", harmlessTask},
+		{"harmless task is dispatched again", requeuedTask},
 		{"lost task resumes when its agent returns", lostAndBack},
 		{"lost task of a wiped node waits for an operator", lostAndWiped},
-		{"canceled by an operator", endedTask},
-		{"canceled in the Web UI", cancelledDrain},
+		{"canceled by an operator", canceledTask},
+		{"canceled in the Web UI", canceledDrain},
 		{"reset in the Web UI to before the drain", resetDrain("reset", drainStep)},
 		{"reset in the Web UI to the beginning", resetDrain("rerun", "")},
 	}
@@ -52,23 +52,23 @@ func TestTaskFaults(t *testing.T) {
 	recordReclaim(t)
 }
 
-// harmlessTask: the agent is killed after a task was dispatched and before it is in the
+// requeuedTask: the agent is killed after a task was dispatched and before it is in the
 // journal. The scheduled reclaimer detects it.
-func harmlessTask(t *testing.T) {
+func requeuedTask(t *testing.T) {
 	t.Helper()
 	nodeHost, id := enrolled(t, "requeue")
 	given := dispatchToKilledAgent(t, nodeHost)
-	minuteLater(t, given.TaskID)
+	expireLease(t, given.TaskID)
 	eventually(t, "requeued", func() bool { return nodeTask(t, given.TaskID).Status == task.Pending })
 	require.Empty(t, stuckOf(t, id).Reason, "no operator is needed")
-	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir)
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
 	eventually(t, "cordoned", func() bool { n := show(t, nodeHost); return n.Cordoned && n.Operation == nil })
 	done := nodeTask(t, given.TaskID)
 	require.Equal(t, task.Succeeded, done.Status)
 	require.Equal(t, given.Attempts+1, done.Attempts)
 	require.NotEqual(t, given.Holder, done.Holder)
-	require.Equal(t, 1, said(t, id, given.TaskID, audit.TaskRequeued))
-	requireOneRowPerChange(t, id)
+	require.Equal(t, 1, taskEvents(t, id, given.TaskID, audit.TaskRequeued))
+	requireOneEventPerChange(t, id)
 	record(t, id, "requeue")
 }
 
@@ -103,14 +103,20 @@ func lostDrain(t *testing.T, name string) draining {
 	t.Helper()
 	d := drainThatWaits(t, name)
 	kill(t, "agent", d.host)
-	minuteLater(t, d.task.TaskID)
-	// The schedule would do this within 30 s.
-	require.NoError(t, dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim).Trigger(t.Context(), client.ScheduleTriggerOptions{}))
-	next := parked(t, d.id, task.ReasonLost)
+	expireLease(t, d.task.TaskID)
+	triggerReclaim(t)
+	next := waitParked(t, d.id, task.ReasonLost)
 	require.Contains(t, next, "gpuaas task resume "+d.task.TaskID)
 	require.Equal(t, task.Lost, nodeTask(t, d.task.TaskID).Status)
-	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskLost))
+	require.Equal(t, 1, taskEvents(t, d.id, d.task.TaskID, audit.TaskLost))
 	return d
+}
+
+// triggerReclaim starts the reclaimer, which its schedule would do within 30 s.
+func triggerReclaim(t *testing.T) {
+	t.Helper()
+	h := dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim)
+	require.NoError(t, h.Trigger(t.Context(), client.ScheduleTriggerOptions{}))
 }
 
 // lostAndBack: a destructive task is marked lost, and continues when its agent
@@ -118,12 +124,12 @@ func lostDrain(t *testing.T, name string) draining {
 func lostAndBack(t *testing.T) {
 	t.Helper()
 	d := lostDrain(t, "back")
-	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
+	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.Dir)
 	eventually(t, "no longer parked", func() bool { return stuckOf(t, d.id).Reason == "" })
 	require.Equal(t, task.Running, nodeTask(t, d.task.TaskID).Status)
-	d.ends(t)
+	d.finish(t)
 	require.EqualValues(t, 1, nodeTask(t, d.task.TaskID).Attempts)
-	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskReturned))
+	require.Equal(t, 1, taskEvents(t, d.id, d.task.TaskID, audit.TaskReturned))
 	record(t, d.id, "back")
 }
 
@@ -136,7 +142,7 @@ func lostAndWiped(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(state, "journal")))
 	require.NoError(t, os.RemoveAll(filepath.Join(state, "seq-floor.json")))
 	lastHeartbeat := show(t, d.host).LastHeartbeatAt
-	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
+	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.Dir)
 	eventually(t, "the agent is back", func() bool { return show(t, d.host).LastHeartbeatAt.After(*lastHeartbeat) })
 	require.Equal(t, task.ReasonLost, stuckOf(t, d.id).Reason)
 
@@ -144,19 +150,19 @@ func lostAndWiped(t *testing.T) {
 	require.Equal(t, schema.ExitUsage, refused.code, "without a reason")
 	ok(t, "task", "resume", d.task.TaskID, "--yes", "--reason", "checked: the job still runs")
 	eventually(t, "no longer parked", func() bool { return stuckOf(t, d.id).Reason == "" })
-	d.ends(t)
+	d.finish(t)
 	require.EqualValues(t, 2, nodeTask(t, d.task.TaskID).Attempts)
-	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskResume))
+	require.Equal(t, 1, taskEvents(t, d.id, d.task.TaskID, audit.TaskResume))
 	record(t, d.id, "wiped")
 }
 
-// endedTask: an operator's cancel of a task ends the work on the node and parks
+// canceledTask: an operator's cancel of a task ends the work on the node and parks
 // its operation.
-func endedTask(t *testing.T) {
+func canceledTask(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "ended")
 	ok(t, "task", "cancel", d.task.TaskID, "--yes", "--reason", "wrong deadline")
-	next := parked(t, d.id, task.ReasonCanceled)
+	next := waitParked(t, d.id, task.ReasonCanceled)
 	require.True(t, strings.HasPrefix(next, "gpuaas op "), next)
 	ended := nodeTask(t, d.task.TaskID)
 	require.Equal(t, task.Canceled, ended.Status)
@@ -166,7 +172,7 @@ func endedTask(t *testing.T) {
 	again := newest(t, d.host, task.WorkloadDrain, task.Dispatched, task.Running)
 	require.NotEqual(t, d.task.TaskID, again.TaskID)
 	d.task = again
-	d.ends(t)
+	d.finish(t)
 	record(t, d.id, "ended")
 }
 
@@ -185,7 +191,7 @@ func recordReclaim(t *testing.T) {
 		for _, e := range answer.GetExecutions() {
 			h := history(t, c, e.GetExecution().GetWorkflowId(), e.GetExecution().GetRunId())
 			if strings.Contains(h.String(), string(activities.ReclaimLost)) {
-				keep(t, "sweep", h)
+				writeHistory(t, "sweep", h)
 				return true
 			}
 		}

@@ -30,8 +30,8 @@ var (
 // on the nodes.
 func TestOutagesDuringTasks(t *testing.T) {
 	size := *outageNodes
-	f := fleet(t, size, host(t, "out"), "--task-time", "5s..10s")
-	f.activated(t)
+	f := startFleet(t, size, host(t, "out"), "--task-time", "5s..10s")
+	f.waitActive(t)
 	begun := f.count(t, "works")
 	drainAll(t, f)
 	require.Eventually(t, func() bool { return f.count(t, "works") > begun }, conditionTimeout, 100*time.Millisecond, "the tasks start")
@@ -44,11 +44,11 @@ func TestOutagesDuringTasks(t *testing.T) {
 	eventually(t, "the dispatched tasks have ended", func() bool { return open(t, f) == 0 })
 	require.Eventually(t, func() bool { return time.Since(down) >= *outageDown }, *outageDown+time.Minute, 100*time.Millisecond)
 	t.Logf("Temporal was down for %s; meanwhile %d results waited", time.Since(down).Round(time.Second), undelivered(t))
-	ok(t, "dev", "up", "--detach", "--dir", shared.dir)
+	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 
 	require.Eventually(t, func() bool {
 		resumeLost(t, f)
-		return f.are(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeDrained && n.Operation == nil }) == size
+		return f.countNodes(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeDrained && n.Operation == nil }) == size
 	}, fleetTimeout, time.Second, "all are drained")
 	require.Eventually(t, func() bool { return f.count(t, "works")-begun >= 2*size }, conditionTimeout, 100*time.Millisecond)
 	require.Equal(t, 2*size, f.count(t, "works")-begun, "each task started once")
@@ -64,7 +64,7 @@ func drainAll(t *testing.T, f *simulatedFleet) {
 		all.Go(func() {
 			defer func() { <-slots }()
 			var answer wire.LifecycleResponse
-			ask(t, http.MethodPost, "/nodes/"+n.ID+"/drain", wire.LifecycleRequest{Reason: "test"}, &answer)
+			callAdminAPI(t, http.MethodPost, "/nodes/"+n.ID+"/drain", wire.LifecycleRequest{Reason: "test"}, &answer)
 		})
 	}
 	all.Wait()
@@ -73,7 +73,7 @@ func drainAll(t *testing.T, f *simulatedFleet) {
 // cutListeners terminates the connections that receive notifications.
 func cutListeners(t *testing.T) {
 	t.Helper()
-	require.Positive(t, number(t, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'gpuaas-listener'`))
+	require.Positive(t, queryNumber(t, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'gpuaas-listener'`))
 }
 
 // restart kills parts with SIGKILL and restarts them.
@@ -82,13 +82,13 @@ func restart(t *testing.T, names ...string) {
 	for _, name := range names {
 		kill(t, name, "")
 	}
-	ok(t, "dev", "up", "--detach", "--dir", shared.dir)
+	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 }
 
 // open counts the fleet's unreported tasks.
 func open(t *testing.T, f *simulatedFleet) int {
 	t.Helper()
-	return number(t, `SELECT count(*) FROM node_tasks t JOIN nodes n USING (node_id)
+	return queryNumber(t, `SELECT count(*) FROM node_tasks t JOIN nodes n USING (node_id)
 		WHERE n.host LIKE $1 AND t.status IN ('pending', 'dispatched', 'running')`, f.prefix+"-%")
 }
 
@@ -107,7 +107,7 @@ func resumeLost(t *testing.T, f *simulatedFleet) {
 
 func undelivered(t *testing.T) int {
 	t.Helper()
-	return number(t, "SELECT count(*) FROM outbox WHERE orphaned_at IS NULL")
+	return queryNumber(t, "SELECT count(*) FROM outbox WHERE orphaned_at IS NULL")
 }
 
 // requireDoneOnce verifies in the audit that each of the fleet's tasks succeeded and

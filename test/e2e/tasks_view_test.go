@@ -69,9 +69,9 @@ func stuckOf(t *testing.T, nodeID string) (found waits) {
 	return waits{}
 }
 
-// parked waits until the node's operation is parked for a reason and returns the
+// waitParked waits until the node's operation is parked for a reason and returns the
 // command that gpuaas stuck suggests.
-func parked(t *testing.T, nodeID, reason string) (next string) {
+func waitParked(t *testing.T, nodeID, reason string) (next string) {
 	t.Helper()
 	eventually(t, "parked with "+reason, func() bool {
 		w := stuckOf(t, nodeID)
@@ -85,7 +85,7 @@ func parked(t *testing.T, nodeID, reason string) (next string) {
 // tests restart the server.
 func query(t *testing.T, read func(pgx.Rows), sql string, args ...any) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "database-url"))
+	raw, err := os.ReadFile(filepath.Join(shared.Dir, "secrets", "database-url"))
 	require.NoError(t, err)
 	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(raw)))
 	require.NoError(t, err)
@@ -99,15 +99,15 @@ func query(t *testing.T, read func(pgx.Rows), sql string, args ...any) {
 	require.NoError(t, rows.Err())
 }
 
-// number runs a query for one number.
-func number(t *testing.T, sql string, args ...any) (n int) {
+// queryNumber runs a query for one number.
+func queryNumber(t *testing.T, sql string, args ...any) (n int) {
 	t.Helper()
 	query(t, func(r pgx.Rows) { require.NoError(t, r.Scan(&n)) }, sql, args...)
 	return n
 }
 
-// minuteLater backdates the lease of a task so that the reclaimer considers it stale.
-func minuteLater(t *testing.T, taskID string) {
+// expireLease backdates the lease of a task so that the reclaimer considers it stale.
+func expireLease(t *testing.T, taskID string) {
 	t.Helper()
 	query(t, nil, "UPDATE node_tasks SET lease_until = now() - interval '1 minute' WHERE task_id = $1", taskID)
 }
@@ -119,14 +119,14 @@ func makeHeartbeatDue(t *testing.T, taskID string) {
 	query(t, nil, "UPDATE node_tasks SET beat_at = NULL WHERE task_id = $1", taskID)
 }
 
-// ask calls the admin API directly, which is faster than hundreds of CLI runs.
-func ask(t *testing.T, method, path string, body, out any) {
+// callAdminAPI calls the admin API directly, which is faster than hundreds of CLI runs.
+func callAdminAPI(t *testing.T, method, path string, body, out any) {
 	t.Helper()
 	raw, err := json.Marshal(body)
 	require.NoError(t, err)
-	req, err := http.NewRequestWithContext(t.Context(), method, shared.getenv("GPUAAS_API_URL")+"/api/v1/admin"+path, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(t.Context(), method, shared.Getenv("GPUAAS_API_URL")+"/api/v1/admin"+path, bytes.NewReader(raw))
 	require.NoError(t, err)
-	req.Header.Set("Authorization", "Bearer "+shared.getenv("GPUAAS_API_TOKEN"))
+	req.Header.Set("Authorization", "Bearer "+shared.Getenv("GPUAAS_API_TOKEN"))
 	req.Header.Set("Content-Type", "application/json")
 	answer, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
@@ -137,10 +137,10 @@ func ask(t *testing.T, method, path string, body, out any) {
 	require.NoError(t, json.Unmarshal(text, out), string(text))
 }
 
-// said counts the audit events of an action on a task.
-func said(t *testing.T, nodeID, taskID, action string) (n int) {
+// taskEvents counts the audit events of an action on a task.
+func taskEvents(t *testing.T, nodeID, taskID, action string) (n int) {
 	t.Helper()
-	for _, e := range auditRows(t, nodeID) {
+	for _, e := range auditEvents(t, nodeID) {
 		if e.Target == taskID && e.Action == action {
 			n++
 		}

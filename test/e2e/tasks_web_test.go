@@ -37,7 +37,7 @@ func openWebUI(t *testing.T, nodeID string) webUI {
 	c := dial(t)
 	d, err := c.DescribeWorkflowExecution(t.Context(), lifecycle.NodeWorkflowID(show(t, nodeID).Host, nodeID), "")
 	require.NoError(t, err)
-	return webUI{t, c, shared.getenv("TEMPORAL_NAMESPACE"), d.GetWorkflowExecutionInfo().GetExecution()}
+	return webUI{t, c, shared.Getenv("TEMPORAL_NAMESPACE"), d.GetWorkflowExecutionInfo().GetExecution()}
 }
 
 func (w webUI) pause(activity string) {
@@ -102,23 +102,23 @@ func drainThatWaits(t *testing.T, name string) draining {
 	t.Helper()
 	d := draining{gate: filepath.Join(t.TempDir(), "go")}
 	d.host, d.id = enrolled(t, name)
-	work(t, d.host, "job-1", "sh", "-c", `trap "while [ ! -e `+d.gate+` ]; do sleep 0.1; done; exit 0" TERM; while :; do sleep 0.1; done`)
+	startWorkload(t, d.host, "job-1", "sh", "-c", `trap "while [ ! -e `+d.gate+` ]; do sleep 0.1; done; exit 0" TERM; while :; do sleep 0.1; done`)
 	ok(t, "node", "drain", d.host, "--yes", "--no-wait")
 	eventually(t, "the workload is asked to stop", func() bool { return len(stops(t, d.host, "job-1")) == 1 })
 	d.task = newest(t, d.host, task.WorkloadDrain, task.Dispatched, task.Running)
 	return d
 }
 
-// ends lets the workload stop and the drain complete. The workload was asked to stop
+// finish lets the workload stop and the drain complete. The workload was asked to stop
 // once, and the audit contains each change once.
-func (d draining) ends(t *testing.T) {
+func (d draining) finish(t *testing.T) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(d.gate, nil, 0o600))
 	eventually(t, "drained", func() bool { return show(t, d.host).State == lifecycle.NodeDrained })
 	require.Len(t, stops(t, d.host, "job-1"), 1, "the workload was asked to stop more than once")
 	require.Equal(t, task.Succeeded, nodeTask(t, d.task.TaskID).Status)
-	require.Equal(t, 1, said(t, d.id, d.task.TaskID, audit.TaskFinished))
-	requireOneRowPerChange(t, d.id)
+	require.Equal(t, 1, taskEvents(t, d.id, d.task.TaskID, audit.TaskFinished))
+	requireOneEventPerChange(t, d.id)
 }
 
 // pausedDrain: a workload that appears while the drain is paused is not asked to stop
@@ -130,8 +130,8 @@ func pausedDrain(t *testing.T) {
 	kill(t, "agent", d.host)
 	web.pause(drainStep)
 	makeHeartbeatDue(t, d.task.TaskID)
-	other := runsOutside(t, d.host, "job-2")
-	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.dir)
+	other := startOutside(t, d.host, "job-2")
+	ok(t, "dev", "agent", d.host, "--detach", "--dir", shared.Dir)
 	eventually(t, "the agent reports the pause and both workloads", func() bool {
 		return nodeTask(t, d.task.TaskID).Progress == "paused: 2 of 2 workloads still running"
 	})
@@ -143,13 +143,13 @@ func pausedDrain(t *testing.T) {
 	eventually(t, "the drain continues", func() bool { return len(stops(t, d.host, "job-2")) == 1 })
 	require.Error(t, other.Wait(), "SIGTERM ended it")
 	require.False(t, nodeTask(t, d.task.TaskID).Paused)
-	d.ends(t)
+	d.finish(t)
 	record(t, d.id, "pause")
 }
 
-// runsOutside starts a process that a stopped agent adopts as a workload when it
+// startOutside starts a process that a stopped agent adopts as a workload when it
 // restarts.
-func runsOutside(t *testing.T, nodeHost, name string) *exec.Cmd {
+func startOutside(t *testing.T, nodeHost, name string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command("sleep", "3600")
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -167,9 +167,9 @@ func runsOutside(t *testing.T, nodeHost, name string) *exec.Cmd {
 	return c
 }
 
-// cancelledDrain: the agent stops the task, the drain is undone, and the run closes as
+// canceledDrain: the agent stops the task, the drain is undone, and the run closes as
 // canceled.
-func cancelledDrain(t *testing.T) {
+func canceledDrain(t *testing.T) {
 	t.Helper()
 	d := drainThatWaits(t, "webcancel")
 	web := openWebUI(t, d.id)
@@ -182,15 +182,15 @@ func cancelledDrain(t *testing.T) {
 	require.False(t, node.Cordoned)
 	require.Nil(t, node.Operation)
 	require.Equal(t, task.Canceled, nodeTask(t, d.task.TaskID).Status)
-	eventually(t, "the agent stopped the task", func() bool { return said(t, d.id, d.task.TaskID, audit.TaskLate) == 1 })
+	eventually(t, "the agent stopped the task", func() bool { return taskEvents(t, d.id, d.task.TaskID, audit.TaskLate) == 1 })
 	require.Len(t, show(t, d.host).Workloads, 1, "the workload still runs")
-	requireOneRowPerChange(t, d.id)
+	requireOneEventPerChange(t, d.id)
 	record(t, d.id, "webcancel")
 }
 
-// watching starts a command that watches the node's operation and has printed its
+// startWatch starts a command that watches the node's operation and has printed its
 // state.
-func watching(t *testing.T, host string) *exec.Cmd {
+func startWatch(t *testing.T, host string) *exec.Cmd {
 	t.Helper()
 	seen, err := os.Create(filepath.Join(t.TempDir(), "seen"))
 	require.NoError(t, err)
@@ -212,12 +212,12 @@ func resetDrain(name, to string) func(*testing.T) {
 		t.Helper()
 		d := drainThatWaits(t, name)
 		web := openWebUI(t, d.id)
-		watcher := watching(t, d.host)
+		watcher := startWatch(t, d.host)
 		runID := web.reset(to)
 		eventually(t, "the new run waits for the task", func() bool { return nodeTask(t, d.task.TaskID).RunID == runID })
 		require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, web.status(web.run.GetRunId()))
 		require.Equal(t, runID, show(t, d.host).Operation.RunID, "the node shows the terminated run")
-		d.ends(t)
+		d.finish(t)
 		require.NoError(t, watcher.Wait(), "the watch follows the new run")
 		eventually(t, "the new run completes", func() bool { return web.status(runID) == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED })
 		all := tasksOf(t, d.host)

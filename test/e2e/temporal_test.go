@@ -32,7 +32,7 @@ var recordTo = flag.String("record", "", "write histories to workflows/testdata/
 
 func dial(t *testing.T) client.Client {
 	t.Helper()
-	c, err := client.Dial(client.Options{HostPort: shared.getenv("TEMPORAL_ADDRESS"), Namespace: shared.getenv("TEMPORAL_NAMESPACE")})
+	c, err := client.Dial(client.Options{HostPort: shared.Getenv("TEMPORAL_ADDRESS"), Namespace: shared.Getenv("TEMPORAL_NAMESPACE")})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
@@ -44,7 +44,7 @@ func actions(t *testing.T) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, shared.getenv("GPUAAS_TEMPORAL_METRICS_URL"), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, shared.Getenv("GPUAAS_TEMPORAL_METRICS_URL"), nil)
 	require.NoError(t, err)
 	answer, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
@@ -59,16 +59,16 @@ func actions(t *testing.T) int {
 		for _, l := range m.GetLabel() {
 			labels[l.GetName()] = l.GetValue()
 		}
-		if labels["namespace"] == shared.getenv("TEMPORAL_NAMESPACE") && labels["action_type"] != "grpc_QueryWorkflow" {
+		if labels["namespace"] == shared.Getenv("TEMPORAL_NAMESPACE") && labels["action_type"] != "grpc_QueryWorkflow" {
 			total += m.GetCounter().GetValue()
 		}
 	}
 	return int(total)
 }
 
-// alone pauses the reclaimer until the test ends, because the server counts its actions
+// pauseReclaimer pauses the reclaimer until the test ends, because the server counts its actions
 // too.
-func alone(t *testing.T) {
+func pauseReclaimer(t *testing.T) {
 	t.Helper()
 	h := dial(t).ScheduleClient().GetHandle(t.Context(), lifecycle.ScheduleReclaim)
 	require.NoError(t, h.Pause(t.Context(), client.SchedulePauseOptions{Note: "a test counts actions"}))
@@ -139,12 +139,12 @@ func record(t *testing.T, nodeID, name string) {
 	for i, r := range runs(t, c, nodeID) {
 		plan, _ := lifecycle.PlanOfWorkflow(r[0])
 		workflowID := lifecycle.WorkflowID(plan.Action, show(t, nodeID).Host, nodeID)
-		keep(t, fmt.Sprintf("%s-%s-%d", name, strings.ToLower(r[0]), i), history(t, c, workflowID, r[1]))
+		writeHistory(t, fmt.Sprintf("%s-%s-%d", name, strings.ToLower(r[0]), i), history(t, c, workflowID, r[1]))
 	}
 }
 
-// keep writes one history as a replay fixture.
-func keep(t *testing.T, name string, h *historypb.History) {
+// writeHistory writes one history as a replay fixture.
+func writeHistory(t *testing.T, name string, h *historypb.History) {
 	t.Helper()
 	dir := filepath.Join("..", "..", "workflows", "testdata", "replay", *recordTo)
 	require.NoError(t, os.MkdirAll(dir, 0o755))

@@ -54,7 +54,7 @@ func TestTokenIsSingleUse(t *testing.T) {
 	nodeHost, id := register(t, "spent")
 	file := filepath.Join(t.TempDir(), "bundle.json")
 	ok(t, "node", "enroll", nodeHost, "--no-wait", "--bundle", file)
-	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.dir, "--bundle", file)
+	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir, "--bundle", file)
 	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
 	other, otherID := register(t, "foreign")
 	ok(t, "node", "enroll", other, "--no-wait", "--bundle", filepath.Join(t.TempDir(), "bundle.json"))
@@ -73,7 +73,7 @@ func TestTokenIsSingleUse(t *testing.T) {
 	require.Equal(t, schema.KindUnauthenticated, detail.Code)
 
 	refused := 0
-	for _, e := range auditRows(t, id) {
+	for _, e := range auditEvents(t, id) {
 		if e.Action == audit.TokenRefused {
 			refused++
 		}

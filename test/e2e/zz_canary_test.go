@@ -29,10 +29,10 @@ var secretForm = regexp.MustCompile(`hv[sbr]\.[A-Za-z0-9_-]{20,}|PRIVATE KEY----
 func places(t *testing.T) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
-	logs, err := filepath.Glob(filepath.Join(shared.dir, "log", "*"))
+	logs, err := filepath.Glob(filepath.Join(shared.Dir, "log", "*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, logs)
-	stored, err := filepath.Glob(filepath.Join(shared.dir, "temporal.db*"))
+	stored, err := filepath.Glob(filepath.Join(shared.Dir, "temporal.db*"))
 	require.NoError(t, err)
 	for _, f := range append(logs, stored...) {
 		raw, err := os.ReadFile(f)
@@ -54,7 +54,7 @@ func places(t *testing.T) map[string][]byte {
 // dump reads every row of every table as text.
 func dump(t *testing.T) []byte {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(shared.dir, "secrets", "database-url"))
+	raw, err := os.ReadFile(filepath.Join(shared.Dir, "secrets", "database-url"))
 	require.NoError(t, err)
 	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(raw)))
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestNoSecretLeaks(t *testing.T) {
 	nodeHost, id := enrolled(t, "canary")
 	act(t, "node", "drain", nodeHost, "--yes")
 	refusedWithToken(t, nodeHost)
-	shared.secrets.collect(shared.dir)
+	shared.secrets.collect(shared.Dir)
 	known := shared.secrets.all()
 	kinds := map[string]int{}
 	for _, what := range known {
@@ -137,9 +137,9 @@ func TestNoSecretLeaks(t *testing.T) {
 // not repeat it.
 func refusedWithToken(t *testing.T, nodeHost string) {
 	t.Helper()
-	r := run(t, "node", "reactivate", nodeHost, "--no-wait", "--reason", "see "+shared.getenv("GPUAAS_API_TOKEN"), "-o", "json")
+	r := run(t, "node", "reactivate", nodeHost, "--no-wait", "--reason", "see "+shared.Getenv("GPUAAS_API_TOKEN"), "-o", "json")
 	require.NotZero(t, r.code)
-	require.NotContains(t, r.stdout+r.stderr, shared.getenv("GPUAAS_API_TOKEN"))
+	require.NotContains(t, r.stdout+r.stderr, shared.Getenv("GPUAAS_API_TOKEN"))
 	require.Equal(t, lifecycle.NodeDrained, show(t, nodeHost).State)
 }
 

@@ -319,8 +319,8 @@ func (h *handle) Sync() error {
 
 func (h *handle) Close() error { return nil }
 
-// mvAside is `mv path path.stale && sync` of an operator.
-func (d *disk) mvAside(path string) {
+// renameOld is `mv path path.stale && sync` of an operator.
+func (d *disk) renameOld(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, names := range []map[string]*file{d.names, d.durable} {

@@ -67,7 +67,7 @@ func TestExpiringFleet(t *testing.T) {
 	t.Logf("expiring fleet: %d agents, all recovered after %s; budget %d/s, certificates %d, "+
 		"at most %d in 1 s (burst %d), %.1f/s over the whole recovery; requests for recovery %d, at most %d in 1 s, rejected %d",
 		f.size, took.Round(100*time.Millisecond), rate, len(signs), busiest(signs, time.Second), rate,
-		float64(len(signs))/took.Seconds(), len(f.asks.times()), busiest(f.asks.times(), time.Second), f.turned.count())
+		float64(len(signs))/took.Seconds(), len(f.requests.times()), busiest(f.requests.times(), time.Second), f.rejected.count())
 	f.end()
 }
 
@@ -138,13 +138,13 @@ func (n *names) reset() {
 
 // fleet is a world with many agents and one API on a real port.
 type fleet struct {
-	w      *world
-	size   int
-	auth   *authority
-	issuer *countingIssuer
-	seen   names
-	asks   moments
-	turned moments
+	w        *world
+	size     int
+	auth     *authority
+	issuer   *countingIssuer
+	seen     names
+	requests moments
+	rejected moments
 
 	address string
 	server  *http.Server
@@ -214,20 +214,20 @@ func (f *fleet) counted(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		f.asks.note()
-		h.ServeHTTP(&watched{ResponseWriter: w, turned: &f.turned}, r)
+		f.requests.note()
+		h.ServeHTTP(&watched{ResponseWriter: w, rejected: &f.rejected}, r)
 	})
 }
 
 // watched records a response with 429.
 type watched struct {
 	http.ResponseWriter
-	turned *moments
+	rejected *moments
 }
 
 func (w *watched) WriteHeader(status int) {
 	if status == http.StatusTooManyRequests {
-		w.turned.note()
+		w.rejected.note()
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

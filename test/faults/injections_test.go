@@ -124,8 +124,8 @@ func (r *run) endCloned(ctx context.Context) error {
 			first, second = twin, r.node
 		}
 		for _, m := range []*machine{first, second} {
-			said, _ := m.step(ctx)
-			r.logf("%s: %s", map[bool]string{true: "twin", false: "node"}[m == twin], said)
+			outcome, _ := m.step(ctx)
+			r.logf("%s: %s", map[bool]string{true: "twin", false: "node"}[m == twin], outcome)
 		}
 		if out++; r.node.accepted || twin.accepted {
 			out = 0
@@ -155,8 +155,8 @@ func (r *run) afterClone(ctx context.Context, twin *machine) error {
 		return nil
 	}
 	for range 5 {
-		said, wait := twin.step(ctx)
-		r.logf("twin: %s", said)
+		outcome, wait := twin.step(ctx)
+		r.logf("twin: %s", outcome)
 		if twin.accepted {
 			r.fail("the clone was accepted after the reissue")
 		}

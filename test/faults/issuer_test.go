@@ -61,8 +61,8 @@ func TestIssuerReplaced(t *testing.T) {
 			})
 			require.NoError(t, err)
 			step := func() string {
-				said, _ := node.step(t.Context())
-				return said
+				outcome, _ := node.step(t.Context())
+				return outcome
 			}
 			require.Equal(t, "enroll, poll accepted", step())
 			old, _, _ := node.agent.Certificate()

@@ -94,7 +94,7 @@ func (m *machine) halt() {
 
 // step runs one step of the agent and starts its process if necessary. It returns a
 // description of the outcome and how long the agent would wait.
-func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
+func (m *machine) step(ctx context.Context) (outcome string, wait time.Duration) {
 	defer func() {
 		if v := recover(); v != nil {
 			if _, ok := v.(crashed); !ok {
@@ -102,7 +102,7 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 			}
 			m.halt()
 			m.disk.crash()
-			said = "crashed"
+			outcome = "crashed"
 		}
 	}()
 	m.accepted = false
@@ -118,20 +118,20 @@ func (m *machine) step(ctx context.Context) (said string, wait time.Duration) {
 	out, err := m.agent.RunOnce(ctx)
 	m.removed = out.Removed
 	m.accepted = out.Ready && err == nil
-	said = string(out.Action)
+	outcome = string(out.Action)
 	if out.Err != nil {
-		said += ": " + errorText(out.Err)
+		outcome += ": " + errorText(out.Err)
 	}
 	switch {
 	case m.accepted:
-		said += ", poll accepted"
+		outcome += ", poll accepted"
 	case err != nil:
-		said += ", poll: " + errorText(err)
+		outcome += ", poll: " + errorText(err)
 	}
 	if out.Removed {
-		said += ", removed"
+		outcome += ", removed"
 	}
-	return strings.ReplaceAll(said, m.disk.root, ""), out.Wait
+	return strings.ReplaceAll(outcome, m.disk.root, ""), out.Wait
 }
 
 // errorText returns an error without run-specific values.
@@ -153,6 +153,6 @@ func (m *machine) setToken(token string) {
 	m.conf.EnrollmentToken = schema.NewSecret(token)
 	m.removed = false
 	for _, path := range []string{m.conf.CertPath, m.conf.KeyPath} {
-		m.disk.mvAside(path)
+		m.disk.renameOld(path)
 	}
 }

@@ -99,8 +99,8 @@ const (
 	endsCloned  ending = "cloned"
 )
 
-// planStep is one stage with the faults of its steps.
-type planStep struct {
+// plannedStage is one stage with the faults of its steps.
+type plannedStage struct {
 	stage stage
 	by    time.Duration // how far the clock moves before its first step
 	steps [][]fault     // by step
@@ -109,16 +109,16 @@ type planStep struct {
 // plan is a lifecycle with its faults. It derives from the seed only.
 type plan struct {
 	seed   uint64
-	pages  []planStep
+	stages []plannedStage
 	ending ending
 }
 
 func newPlan(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 0x67707561))
 	p := plan{seed: seed, ending: endsAlive}
-	p.pages = append(p.pages, newPage(r, stageEnroll, 2+r.IntN(6)))
+	p.stages = append(p.stages, newPlannedStage(r, stageEnroll, 2+r.IntN(6)))
 	for range 2 + r.IntN(4) {
-		p.pages = append(p.pages, newPage(r, drawChapter(r), 1+r.IntN(5)))
+		p.stages = append(p.stages, newPlannedStage(r, randomStage(r), 1+r.IntN(5)))
 	}
 	switch n := r.IntN(20); {
 	case n < 2:
@@ -129,7 +129,7 @@ func newPlan(seed uint64) plan {
 	return p
 }
 
-func drawChapter(r *rand.Rand) stage {
+func randomStage(r *rand.Rand) stage {
 	switch n := r.IntN(20); {
 	case n < 8:
 		return stageRenew
@@ -145,8 +145,8 @@ func drawChapter(r *rand.Rand) stage {
 	return stageLongDark
 }
 
-func newPage(r *rand.Rand, c stage, steps int) planStep {
-	p := planStep{stage: c}
+func newPlannedStage(r *rand.Rand, c stage, steps int) plannedStage {
+	p := plannedStage{stage: c}
 	switch c {
 	case stageRenew:
 		p.by = trust.CertTTL*45/100 + upTo(r, trust.CertTTL/4)

@@ -81,7 +81,7 @@ func (r *run) do(ctx context.Context) error {
 	if err := r.reissue(ctx, trust.PurposeEnroll); err != nil {
 		return err
 	}
-	for _, p := range r.plan.pages {
+	for _, p := range r.plan.stages {
 		if err := r.runStage(ctx, p); err != nil || r.failure != "" {
 			return err
 		}
@@ -89,7 +89,7 @@ func (r *run) do(ctx context.Context) error {
 	if err := r.end(ctx); err != nil || r.failure != "" {
 		return err
 	}
-	if err := r.w.audited(ctx, id); err != nil {
+	if err := r.w.verifyAudit(ctx, id); err != nil {
 		r.fail("the audit chain does not verify: %v", err)
 	}
 	return nil
@@ -108,8 +108,8 @@ func (r *run) logf(format string, args ...any) {
 	r.log.WriteString("--- " + line + "\n")
 }
 
-// planStep runs one stage: its external events, then steps with their faults.
-func (r *run) runStage(ctx context.Context, p planStep) error {
+// runStage runs one stage: its external events, then steps with their faults.
+func (r *run) runStage(ctx context.Context, p plannedStage) error {
 	r.logf("== %s", p.stage)
 	if err := r.w.db.advance(ctx, p.by); err != nil {
 		return err
@@ -159,8 +159,8 @@ func (r *run) reissue(ctx context.Context, purpose trust.TokenPurpose) error {
 // step runs one step of the agent, shortens lasting faults and restarts a dead API.
 func (r *run) step(ctx context.Context) error {
 	r.steps++
-	said, wait := r.node.step(ctx)
-	r.logf("%s (wait %s)", said, wait.Round(time.Second))
+	outcome, wait := r.node.step(ctx)
+	r.logf("%s (wait %s)", outcome, wait.Round(time.Second))
 	if n := r.site.gate.deliverLate(); n > 0 {
 		r.logf("     %d late copies arrive", n)
 	}
@@ -171,7 +171,7 @@ func (r *run) step(ctx context.Context) error {
 	if r.site.gate.isDead() {
 		r.site.restart()
 	}
-	r.locked = r.locked || strings.Contains(said, schema.ReasonNodeLocked)
+	r.locked = r.locked || strings.Contains(outcome, schema.ReasonNodeLocked)
 	if r.check(); r.node.accepted {
 		r.bare, r.accepted = false, r.w.db.clock.Now()
 	}
@@ -227,7 +227,7 @@ func (r *run) end(ctx context.Context) error {
 		return err
 	}
 	if !back {
-		if !r.beyondHelp(ctx) {
+		if !r.needsOperator(ctx) {
 			r.fail("stranded: not recovered after %d steps", recoverySteps)
 			return nil
 		}
@@ -268,9 +268,9 @@ func (r *run) end(ctx context.Context) error {
 	return nil
 }
 
-// beyondHelp reports whether the node needs an operator by design: its token has
+// needsOperator reports whether the node needs an operator by design: its token has
 // expired unclaimed, and it has no identity with a valid recovery token.
-func (r *run) beyondHelp(ctx context.Context) bool {
+func (r *run) needsOperator(ctx context.Context) bool {
 	now := r.w.db.clock.Now()
 	var live, claimed, used bool
 	err := r.w.db.raw.QueryRow(ctx, `SELECT coalesce(bool_or(expires_at > $2), false), coalesce(bool_or(state = 'claimed'), false),

@@ -58,14 +58,14 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// plenty is a rate that is never reached.
-const plenty = 1e6
+// unlimited is a rate that is never reached.
+const unlimited = 1e6
 
 // start starts an API process on the network.
 func (s *site) start() {
 	api := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: s.store, Tasks: s.store, Heartbeats: s.store, Notifier: silent{}, Issuer: s.issuer, Grants: noWork{}, VerifierSets: noWork{}, Now: s.clock.Now,
 		// Rate limits use real time, which does not apply here.
-		IssueRate: plenty, NodeRate: plenty, RemoteRate: plenty,
+		IssueRate: unlimited, NodeRate: unlimited, RemoteRate: unlimited,
 		Metrics: metrics.New(prometheus.NewRegistry()), Log: s.log, Ready: func() error { return nil }})
 	server := api.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert, nil })
 	server.Handler = s.gate.wrap(server.Handler)

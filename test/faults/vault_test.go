@@ -83,7 +83,7 @@ func (l *vaultLifecycle) live(issuer nodeapi.Issuer) {
 	l.node.halt() // the process loses the server's time
 	l.node.skew = 7 * 24 * time.Hour
 	l.runStage(ctx, "recover", trust.IssuedByRecover, atClaimRecover)
-	require.NoError(l.t, l.w.audited(ctx, id))
+	require.NoError(l.t, l.w.verifyAudit(ctx, id))
 }
 
 // runStage starts with a sealed Vault and an armed fault, and ends with an accepted poll
@@ -99,13 +99,13 @@ func (l *vaultLifecycle) runStage(ctx context.Context, name string, via trust.Is
 		}
 		l.site.points.arm(at, l.kind)
 	}
-	var said []string
+	var messages []string
 	for i := range recoverySteps {
 		if i == 2 && l.at == "" {
 			l.unseal()
 		}
 		words, wait := l.node.step(ctx)
-		said = append(said, words)
+		messages = append(messages, words)
 		if l.site.gate.isDead() {
 			l.site.restart()
 		}
@@ -115,7 +115,7 @@ func (l *vaultLifecycle) runStage(ctx context.Context, name string, via trust.Is
 		}
 		require.NoError(l.t, l.w.db.advance(ctx, min(max(wait, 5*time.Second), 10*time.Minute)))
 	}
-	require.Fail(l.t, name+" did not come true", strings.Join(said, "\n"))
+	require.Fail(l.t, name+" did not come true", strings.Join(messages, "\n"))
 }
 
 // known is true if the rejection while Vault was sealed contained the time, so that

@@ -32,10 +32,10 @@ func (f *flowSide) steps() []task.Type {
 	return []task.Type{task.WorkloadCordon, task.WorkloadDrain, task.NodeProbe}
 }
 
-func (f *flowSide) over() bool { return f.at == len(f.steps()) }
+func (f *flowSide) finished() bool { return f.at == len(f.steps()) }
 
 func (f *flowSide) String() string {
-	if f.over() {
+	if f.finished() {
 		return "the workflow is over"
 	}
 	return fmt.Sprintf("the workflow is at %s, parked at %q", f.steps()[f.at], f.parked)
@@ -45,7 +45,7 @@ func (f *flowSide) String() string {
 // out, like activities.Task.RunNodeTask.
 func (s *round) work(ctx context.Context) error {
 	f := &s.flow
-	if f.over() || f.parked != "" || f.open && !s.may(tried, 6) {
+	if f.finished() || f.parked != "" || f.open && !s.may(tried, 6) {
 		return nil
 	}
 	kind := f.steps()[f.at]
@@ -67,7 +67,7 @@ func (s *round) work(ctx context.Context) error {
 		if err := s.store.Enqueue(ctx, spec, owner, row, []byte(`{}`)); err != nil {
 			return err
 		}
-		s.say("worker stores %s", kind)
+		s.logf("worker stores %s", kind)
 		if s.may(workerAfter, 4) {
 			return nil
 		}
@@ -78,10 +78,10 @@ func (s *round) work(ctx context.Context) error {
 
 // complete completes the activity. It returns false if none is pending.
 func (f *flowSide) complete(step string, r task.Result) bool {
-	if f.over() || !f.open || step != string(f.steps()[f.at]) {
+	if f.finished() || !f.open || step != string(f.steps()[f.at]) {
 		return false
 	}
-	f.s.say("workflow: %s %s %s", step, r.Status, r.Message)
+	f.s.logf("workflow: %s %s %s", step, r.Status, r.Message)
 	f.open = false
 	if r.Status != task.Succeeded {
 		f.parked = step
@@ -100,7 +100,7 @@ func (f *flowSide) complete(step string, r task.Result) bool {
 func (f *flowSide) heal() {
 	if f.parked != "" && f.back[f.parked] {
 		delete(f.back, f.parked)
-		f.s.say("workflow: %s continues", f.parked)
+		f.s.logf("workflow: %s continues", f.parked)
 		f.parked = ""
 	}
 }

@@ -69,7 +69,7 @@ func (s *round) poll(ctx context.Context) error {
 			s.late = append(s.late, func(ctx context.Context) error {
 				offer, err := s.store.NextTask(ctx, s.caller, poll, task.LeaseDuration)
 				if offer != nil {
-					s.say("poll %d arrives late and receives %s, lease %d", poll.PollSeq, offer.Type, offer.Lease.Epoch)
+					s.logf("poll %d arrives late and receives %s, lease %d", poll.PollSeq, offer.Type, offer.Lease.Epoch)
 				}
 				return err
 			})
@@ -80,7 +80,7 @@ func (s *round) poll(ctx context.Context) error {
 	if err != nil || offer == nil {
 		return err
 	}
-	s.say("dispatch of %s, lease %d", offer.Type, offer.Lease.Epoch)
+	s.logf("dispatch of %s, lease %d", offer.Type, offer.Lease.Epoch)
 	if s.node.lost[offer.TaskID] {
 		return fmt.Errorf("%s was lost and is dispatched again without a decision", offer.Type)
 	}
@@ -100,7 +100,7 @@ func (s *round) poll(ctx context.Context) error {
 func (s *round) begin(context.Context) error {
 	if h := s.pick(func(h *held) bool { return h.begun == 0 }); h != nil {
 		h.begun++
-		s.say("node begins %s", h.kind)
+		s.logf("node begins %s", h.kind)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (s *round) begin(context.Context) error {
 func (s *round) end(context.Context) error {
 	if h := s.pick(func(h *held) bool { return h.begun > 0 && h.token == "" }); h != nil {
 		h.token, h.at = fmt.Sprintf("%s-%d", h.kind, s.r.Uint32()), s.db.clock.Now().UTC()
-		s.say("node ends %s", h.kind)
+		s.logf("node ends %s", h.kind)
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (s *round) report(ctx context.Context) error {
 	r := task.Result{LeaseEpoch: h.epoch, Status: task.Succeeded, Output: out, StartedAt: h.at, FinishedAt: h.at}
 	post := func(ctx context.Context) error {
 		_, err := s.store.Result(ctx, s.caller, h.id, nodeapi.ReceivedResult{Result: r})
-		s.say("node reports %s under lease %d: %v", h.kind, r.LeaseEpoch, err)
+		s.logf("node reports %s under lease %d: %v", h.kind, r.LeaseEpoch, err)
 		return err
 	}
 	if err := post(ctx); err != nil {

@@ -123,11 +123,11 @@ func (s *round) open(ctx context.Context, seed uint64) error {
 		return err
 	}
 	s.outbox = s.store.Outbox(l)
-	s.say("seed %d", seed)
+	s.logf("seed %d", seed)
 	return nil
 }
 
-func (s *round) say(format string, args ...any) {
+func (s *round) logf(format string, args ...any) {
 	s.trace = append(s.trace, fmt.Sprintf(format, args...))
 }
 
@@ -137,13 +137,13 @@ func (s *round) may(d incident, n int) bool {
 		return false
 	}
 	s.hits[d]++
-	s.say("   %s", d)
+	s.logf("   %s", d)
 	return true
 }
 
 func (s *round) acts() []func(context.Context) error {
 	return []func(context.Context) error{s.work, s.poll, s.begin, s.end, s.progress, s.progress, s.report, s.relay,
-		s.sweep, s.sweep, s.pass, s.pass, s.again, s.resume}
+		s.reclaim, s.reclaim, s.pass, s.pass, s.again, s.resume}
 }
 
 // step runs one random action.
@@ -169,7 +169,7 @@ func (s *round) pass(ctx context.Context) error {
 	if s.r.IntN(4) == 0 {
 		by = time.Duration(60+s.r.IntN(60)) * time.Second
 	}
-	s.say("%s pass", by)
+	s.logf("%s pass", by)
 	return s.db.advance(ctx, by)
 }
 
@@ -183,15 +183,15 @@ func (s *round) again(ctx context.Context) error {
 	return do(ctx)
 }
 
-// sweep runs the reclaimer.
-func (s *round) sweep(ctx context.Context) error {
+// reclaim runs the reclaimer.
+func (s *round) reclaim(ctx context.Context) error {
 	report, err := s.store.Reclaim(ctx, activities.ReclaimRequest{Limit: 100})
 	for _, d := range report.Decisions {
 		s.hits[given]++
 		if d.Result == activities.ReclaimLost {
 			s.node.lost[d.TaskID] = true
 		}
-		s.say("reclaimer: %s %s", d.Result, d.Type)
+		s.logf("reclaimer: %s %s", d.Result, d.Type)
 	}
 	return err
 }
@@ -208,12 +208,12 @@ func (s *round) resume(ctx context.Context) error {
 	}
 	delete(s.node.lost, id)
 	s.byHand++
-	s.say("operator resumes %s", s.flow.parked)
+	s.logf("operator resumes %s", s.flow.parked)
 	return err
 }
 
 // idle reports whether all components are idle.
-func (s *round) idle() bool { return s.flow.over() && s.node.idle() && len(s.late) == 0 }
+func (s *round) idle() bool { return s.flow.finished() && s.node.idle() && len(s.late) == 0 }
 
 // check verifies the guarantees.
 func (s *round) check(ctx context.Context) error {
@@ -226,7 +226,7 @@ func (s *round) check(ctx context.Context) error {
 			err = errors.Join(err, fmt.Errorf("the workflow received %q of %s, the node reported %q", s.flow.done[string(kind)], kind, h.token))
 		}
 	}
-	return errors.Join(err, s.audited(ctx, s.fence.NodeID), s.recorded(ctx))
+	return errors.Join(err, s.verifyAudit(ctx, s.fence.NodeID), s.recorded(ctx))
 }
 
 // recorded verifies the audit: each task was enqueued once, finished once, and

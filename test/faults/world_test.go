@@ -99,8 +99,8 @@ func (w *world) remove(ctx context.Context, nodeID string) error {
 		w.claim(ctx, nodeID, lifecycle.ActionRemove), w.finish(ctx, nodeID, gone))
 }
 
-// audited verifies the node's audit chain.
-func (w *world) audited(ctx context.Context, stream string) error {
+// verifyAudit verifies the node's audit chain.
+func (w *world) verifyAudit(ctx context.Context, stream string) error {
 	events, err := w.store.AuditStream(ctx, stream, 0, 10_000)
 	if err != nil {
 		return err

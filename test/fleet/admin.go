@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// adminBudget bounds one call to the admin API: one that starts an
-	// operation waits for the workflow's early answer.
+	// adminBudget bounds one call to the admin API. The start of an operation waits
+	// for the workflow's acceptance.
 	adminBudget = 30 * time.Second
-	// adminTries is how often a call is made that may succeed later.
+	// adminTries is the number of attempts of a call that may succeed later.
 	adminTries = 6
-	// adminAnswer bounds what is read of one response.
+	// adminAnswer is the maximum size of a response, in bytes.
 	adminAnswer = 16 << 20
 )
 
-// admin is as much of the admin API's client as a fleet needs. Its errors are
+// admin is a client of the admin API with the calls that a fleet needs. Its errors are
 // *schema.Error.
 type admin struct {
 	base, token string
@@ -37,8 +37,8 @@ func newAdmin(base, token string) *admin {
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: parallel}}}
 }
 
-// nodes answers all nodes by host name. It is a fleet's first call and not tried
-// again: the person who started the fleet reads the error.
+// nodes returns all nodes by host name. It is the fleet's first call and is not
+// retried, so that an operator sees a wrong address immediately.
 func (a *admin) nodes(ctx context.Context) (map[string]wire.NodeView, error) {
 	out := map[string]wire.NodeView{}
 	for token := ""; ; {
@@ -69,7 +69,7 @@ func (a *admin) act(ctx context.Context, nodeID, verb, key string, r wire.Lifecy
 	return v, err
 }
 
-// post makes a request until it is answered for good.
+// post sends a request and retries it while that may help.
 func (a *admin) post(ctx context.Context, path, key string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -99,29 +99,29 @@ func (a *admin) once(ctx context.Context, method, path, key string, body []byte,
 	if key != "" {
 		req.Header.Set(wire.HeaderIdempotencyKey, key)
 	}
-	answer, err := a.http.Do(req)
+	response, err := a.http.Do(req)
 	if err != nil {
-		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not answer", a.base).
+		e := schema.NewError(schema.KindServiceUnavailable, "the admin API at %s does not respond", a.base).
 			WithReason("api_unreachable").WithNext("check GPUAAS_API_URL, or run: gpuaas dev status")
 		e.Err = err
 		return e
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, adminAnswer))
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, adminAnswer))
 	if err != nil {
-		return schema.Wrap(schema.KindServiceUnavailable, err, "the admin API's answer broke off")
+		return schema.Wrap(schema.KindServiceUnavailable, err, "the admin API's response was truncated")
 	}
-	if answer.StatusCode/100 == 2 {
+	if response.StatusCode/100 == 2 {
 		return json.Unmarshal(text, out)
 	}
-	var refusal schema.ErrorBody
-	if err := json.Unmarshal(text, &refusal); err != nil || refusal.Error.Code == "" {
-		return schema.NewError(schema.KindServiceUnavailable, "the admin API answered %s", answer.Status)
+	var rejected schema.ErrorBody
+	if err := json.Unmarshal(text, &rejected); err != nil || rejected.Error.Code == "" {
+		return schema.NewError(schema.KindServiceUnavailable, "the admin API responded with %s", response.Status)
 	}
-	return refusal.AsError()
+	return rejected.AsError()
 }
 
-// sleep waits d or until ctx ends, and returns the context's error then.
+// sleep waits for d. If ctx ends first, it returns the context's error.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -133,5 +133,5 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// host is the name of the fleet's i-th node, from 0.
+// host returns the host name of the i-th node, counted from 0.
 func (c Config) host(i int) string { return fmt.Sprintf("%s-%04d", c.Prefix, i+1) }

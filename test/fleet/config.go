@@ -11,48 +11,48 @@ import (
 // MaxSize is the largest fleet of one process.
 const MaxSize = 20_000
 
-// Config is what a fleet is.
+// Config is the configuration of a fleet.
 type Config struct {
-	// Size is how many nodes there are.
+	// Size is the number of nodes.
 	Size int
-	// State is the folder of all nodes' identities and journals. A later fleet
-	// with it and the same prefix is of the same nodes.
+	// State is the folder with the nodes' identities and journals. A later fleet with
+	// the same folder and prefix has the same nodes.
 	State string
-	// Prefix begins every host name; -0001 follows.
+	// Prefix is the first part of every host name, before -0001.
 	Prefix string
-	// SKU and Region are what missing nodes are registered with.
+	// SKU and Region are those of nodes that must be registered.
 	SKU, Region string
-	// AdminURL is the admin API's; Token its bearer token.
+	// AdminURL is the URL of the admin API, Token its bearer token.
 	AdminURL, Token string
-	// NodeURL replaces the node API's address of the bundles, "" does not.
+	// NodeURL replaces the node API's address in the bundles unless it is empty.
 	NodeURL string
 
 	Misbehave []Share
-	// Seed decides who misbehaves.
+	// Seed selects the nodes that misbehave.
 	Seed uint64
-	// TaskTime is how long a task's work takes.
+	// TaskTime is the duration of a task's work.
 	TaskTime Span
-	// Workloads is how many simulated workloads each node has.
+	// Workloads is the number of simulated workloads of each node.
 	Workloads int
-	// RestartAfter is about how long a silent or dead agent stays away.
+	// RestartAfter is roughly how long a silent or dead agent stays down.
 	RestartAfter time.Duration
-	// FlapEvery is about how long a flapping agent lives.
+	// FlapEvery is roughly how long a flapping agent runs.
 	FlapEvery time.Duration
-	// ReportEvery is the interval of the report's lines.
+	// ReportEvery is the interval between two lines of the report.
 	ReportEvery time.Duration
-	// Log gets what the agents say.
+	// Log receives the agents' logs.
 	Log *slog.Logger
 }
 
-// hostPrefix makes host names that are plain file names too.
+// hostPrefix matches prefixes of host names that are also valid file names.
 var hostPrefix = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,40}$`)
 
-// Validate checks the configuration and lists every fault at once.
+// Validate checks the configuration and returns all errors together.
 func (c Config) Validate() error {
 	var err error
 	check := func(ok bool, reason, format string, args ...any) {
 		if !ok {
-			err = errors.Join(err, wrong(reason, format, args...))
+			err = errors.Join(err, invalid(reason, format, args...))
 		}
 	}
 	check(c.Size >= 1 && c.Size <= MaxSize, "size", "N %d: want 1 to %d", c.Size, MaxSize)
@@ -62,9 +62,9 @@ func (c Config) Validate() error {
 	check(c.Region != "", "region", "--region is empty")
 	check(c.AdminURL != "", "admin_url", "the admin API's URL is not set (GPUAAS_API_URL)")
 	check(c.Workloads >= 0 && c.Workloads <= 64, "workloads", "--workloads %d: want 0 to 64", c.Workloads)
-	check(c.RestartAfter > 0, "restart_after", "--restart-after %s: want more than nothing", c.RestartAfter)
-	check(c.FlapEvery > 0, "flap_every", "--flap-every %s: want more than nothing", c.FlapEvery)
-	check(c.ReportEvery > 0, "report_every", "--report-every %s: want more than nothing", c.ReportEvery)
+	check(c.RestartAfter > 0, "restart_after", "--restart-after %s: want more than 0", c.RestartAfter)
+	check(c.FlapEvery > 0, "flap_every", "--flap-every %s: want more than 0", c.FlapEvery)
+	check(c.ReportEvery > 0, "report_every", "--report-every %s: want more than 0", c.ReportEvery)
 	if c.Size >= 1 && c.Size <= MaxSize {
 		_, assignErr := assign(c.Size, c.Misbehave, c.Seed)
 		err = errors.Join(err, assignErr)

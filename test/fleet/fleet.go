@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// startEvery spaces the agents' starts: a fleet that comes back all at once
-	// is another test than this one.
+	// startEvery is the interval between two starts of agents. A fleet that
+	// reconnects at once is a different test.
 	startEvery = 5 * time.Millisecond
-	// talkEvery is how often the preparation says how far it is.
-	talkEvery = 3 * time.Second
+	// progressEvery is the interval of the preparation's progress messages.
+	progressEvery = 3 * time.Second
 )
 
-// Run prepares the nodes and runs their agents until ctx ends, which is no
-// error. A line of the report goes to out now and then, talk to talk. Errors are
-// *schema.Error where an operator can resolve them.
-func Run(ctx context.Context, c Config, out, talk io.Writer) error {
+// Run prepares the nodes and runs their agents until ctx ends, which is not an error.
+// It writes report lines to out, and progress messages to stderr. Errors that an
+// operator can resolve are *schema.Error.
+func Run(ctx context.Context, c Config, out, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
@@ -32,19 +32,19 @@ func Run(ctx context.Context, c Config, out, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer held.Close() //nolint:errcheck // closing gives the lock back
-	wrongs, err := assign(c.Size, c.Misbehave, c.Seed)
+	defer held.Close() //nolint:errcheck // closing releases the lock
+	misbehaviors, err := assign(c.Size, c.Misbehave, c.Seed)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	f := fleet{conf: c, wrongs: wrongs, pace: time.NewTicker(startEvery)}
+	f := fleet{conf: c, misbehaviors: misbehaviors, pace: time.NewTicker(startEvery)}
 	f.tally.base = resident()
 	defer f.pace.Stop()
 	defer f.work.Wait()
 	defer cancel()
 	f.work.Go(func() { every(ctx, c.ReportEvery, func() { fmt.Fprintln(out, f.tally.line(c.Size)) }) })
-	if err := f.prepare(ctx, talk); err != nil {
+	if err := f.prepare(ctx, stderr); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -56,46 +56,46 @@ func Run(ctx context.Context, c Config, out, talk io.Writer) error {
 }
 
 type fleet struct {
-	conf   Config
-	wrongs []Misbehavior
-	tally  tally
-	pace   *time.Ticker
-	work   sync.WaitGroup
+	conf         Config
+	misbehaviors []Misbehavior
+	tally        tally
+	pace         *time.Ticker
+	work         sync.WaitGroup
 }
 
-// prepare gives every node an identity or a token for one, starts its agent and
-// says how far it is.
-func (f *fleet) prepare(ctx context.Context, talk io.Writer) error {
+// prepare obtains an identity, or a token for one, for every node, starts its agent,
+// and reports its progress.
+func (f *fleet) prepare(ctx context.Context, stderr io.Writer) error {
 	v := &nodeInventory{conf: f.conf, admin: newAdmin(f.conf.AdminURL, f.conf.Token), ready: func(i int, conf agent.Config) {
 		select {
 		case <-f.pace.C:
 		case <-ctx.Done():
 			return
 		}
-		m := newMember(f.conf, conf, f.wrongs[i], &f.tally)
-		f.work.Go(func() { m.live(ctx) })
+		m := newMember(f.conf, conf, f.misbehaviors[i], &f.tally)
+		f.work.Go(func() { m.run(ctx) })
 	}}
-	say := func() {
+	report := func() {
 		prepared, left, why := v.state()
-		fmt.Fprintf(talk, "prepared %d of %d nodes, %d enrolled, %d left out\n", prepared, f.conf.Size, f.tally.enrolled.Load(), left)
+		fmt.Fprintf(stderr, "prepared %d of %d nodes, %d enrolled, %d left out\n", prepared, f.conf.Size, f.tally.enrolled.Load(), left)
 		if why != nil {
-			fmt.Fprintf(talk, "  left out last: %v\n", why)
+			fmt.Fprintf(stderr, "  left out last: %v\n", why)
 		}
 	}
 	reporting, stopReports := context.WithCancel(ctx)
-	var speaker sync.WaitGroup
-	speaker.Go(func() { every(reporting, talkEvery, say) })
+	var reporter sync.WaitGroup
+	reporter.Go(func() { every(reporting, progressEvery, report) })
 	err := v.run(ctx)
 	stopReports()
-	speaker.Wait()
+	reporter.Wait()
 	if err == nil {
-		say()
-		fmt.Fprintln(talk, "the fleet runs until it is interrupted (Ctrl-C)")
+		report()
+		fmt.Fprintln(stderr, "the fleet runs until it is interrupted (Ctrl-C)")
 	}
 	return err
 }
 
-// every calls do each d until ctx ends.
+// every calls do at the interval d until ctx ends.
 func every(ctx context.Context, d time.Duration, do func()) {
 	tick := time.NewTicker(d)
 	defer tick.Stop()

@@ -14,27 +14,27 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// folder is where one node's agent keeps what:
+// folder contains the files of one node's agent:
 //
-//	node.json      which node it is and how it reaches the API; no secret
-//	ca.crt node-ca.crt cert.pem key.pem state/    the agent's own
+//	node.json      the node's ID and the API's address, without secrets
+//	ca.crt node-ca.crt cert.pem key.pem state/    the agent's own files
 type folder string
 
-// card is node.json.
-type card struct {
+// nodeRecord is the content of node.json.
+type nodeRecord struct {
 	NodeID    string `json:"node_id"`
 	APIURL    string `json:"api_url,omitempty"`
 	Env       string `json:"env,omitempty"`
 	Verifiers string `json:"verifiers,omitempty"`
-	// EnrollKey is the idempotency key of the enrollment: an interrupted one
-	// continues the operation that it began.
+	// EnrollKey is the idempotency key of the enrollment, so that an interrupted
+	// fleet continues the operation that it started.
 	EnrollKey string `json:"enroll_key"`
 }
 
 func (f folder) file(name string) string { return filepath.Join(string(f), name) }
 
-// read answers the card; found is false for a folder that has none.
-func (f folder) read() (c card, found bool, err error) {
+// read returns the record; found is false if the folder has none.
+func (f folder) read() (c nodeRecord, found bool, err error) {
 	raw, err := os.ReadFile(f.file("node.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, false, nil
@@ -48,15 +48,15 @@ func (f folder) read() (c card, found bool, err error) {
 	return c, err == nil, err
 }
 
-// enrolled reports whether the folder holds an identity.
+// enrolled reports whether the folder contains an identity.
 func (f folder) enrolled() bool {
 	_, err := os.Stat(f.file("cert.pem"))
 	return err == nil
 }
 
-// begin makes the folder that of a node without an identity.
-func (f folder) begin(nodeID string) (card, error) {
-	c := card{NodeID: nodeID, EnrollKey: schema.NewID()}
+// begin replaces the folder by that of a node without an identity.
+func (f folder) begin(nodeID string) (nodeRecord, error) {
+	c := nodeRecord{NodeID: nodeID, EnrollKey: schema.NewID()}
 	if err := os.RemoveAll(string(f)); err != nil {
 		return c, err
 	}
@@ -66,7 +66,7 @@ func (f folder) begin(nodeID string) (card, error) {
 	return c, f.save(c)
 }
 
-func (f folder) save(c card) error {
+func (f folder) save(c nodeRecord) error {
 	raw, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -74,13 +74,13 @@ func (f folder) save(c card) error {
 	return f.write("node.json", raw)
 }
 
-// take keeps what a bundle says, but for its token.
-func (f folder) take(c card, b trust.BootstrapBundle) (card, error) {
+// saveBundle stores a bundle without its token.
+func (f folder) saveBundle(c nodeRecord, b trust.BootstrapBundle) (nodeRecord, error) {
 	c.APIURL, c.Env, c.Verifiers = b.APIURL, b.Env, b.TaskSigningPubkeys
 	return c, errors.Join(f.write("ca.crt", []byte(b.CABundlePEM)), f.write("node-ca.crt", []byte(b.NodeCertCABundlePEM)), f.save(c))
 }
 
-// write replaces a file whole.
+// write replaces a file atomically.
 func (f folder) write(name string, content []byte) error {
 	temp := f.file("." + name)
 	if err := os.WriteFile(temp, content, 0o600); err != nil {
@@ -89,8 +89,8 @@ func (f folder) write(name string, content []byte) error {
 	return os.Rename(temp, f.file(name))
 }
 
-// config is the agent's.
-func (f folder) config(c card) agent.Config {
+// config returns the agent's configuration.
+func (f folder) config(c nodeRecord) agent.Config {
 	return agent.Config{
 		NodeID: c.NodeID, APIURL: c.APIURL, SigningPubkeys: c.Verifiers, Env: c.Env,
 		CABundlePath: f.file("ca.crt"), NodeCABundlePath: f.file("node-ca.crt"),
@@ -99,9 +99,8 @@ func (f folder) config(c card) agent.Config {
 	}
 }
 
-// disk is the operating system's file system without the syncs: a fleet's nodes
-// share one disk, which a thousand real ones do not, and its state has to
-// survive the end of the process only.
+// disk is the operating system's file system without syncs. The nodes of a fleet share
+// one disk, unlike real ones, and their state must survive only the process's exit.
 type disk struct{ agent.OS }
 
 // Create implements agent.FS.

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// parallel is how many nodes are registered and enrolled at a time.
+// parallel is the number of nodes that are registered and enrolled at a time.
 const parallel = 8
 
 // inventory matches nodes with identities: it registers missing nodes and requests
@@ -27,11 +27,11 @@ type nodeInventory struct {
 
 	mu       sync.Mutex
 	prepared int
-	left     []error // why nodes were left out
+	left     []error // one per node that was left out
 }
 
-// run prepares all nodes. One that cannot be prepared is left out; nothing but
-// the loss of the admin API's list, or of all nodes, is an error.
+// run prepares all nodes. It leaves out a node that it cannot prepare. It returns an
+// error only if it cannot list the nodes or prepare any of them.
 func (v *nodeInventory) run(ctx context.Context) error {
 	known, err := v.admin.nodes(ctx)
 	if err != nil {
@@ -71,8 +71,8 @@ func (v *nodeInventory) note(err error) {
 	v.prepared++
 }
 
-// state answers how many nodes are prepared, how many were left out and why
-// the last one was.
+// state returns how many nodes are prepared, how many were left out, and the error of
+// the last one.
 func (v *nodeInventory) state() (prepared, left int, why error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -82,7 +82,7 @@ func (v *nodeInventory) state() (prepared, left int, why error) {
 	return v.prepared, len(v.left), why
 }
 
-// prepare answers the configuration of one node's agent.
+// prepare returns the configuration of one node's agent.
 func (v *nodeInventory) prepare(ctx context.Context, host string, known map[string]wire.NodeView) (agent.Config, error) {
 	node, there := known[host]
 	if !there {
@@ -93,8 +93,8 @@ func (v *nodeInventory) prepare(ctx context.Context, host string, known map[stri
 		}
 	}
 	if node.State == lifecycle.NodeRemoved || node.State == lifecycle.NodeRemoving {
-		return agent.Config{}, schema.NewError(schema.KindInvalidRequest, "%s is %s, and a removed node does not come back", host, node.State).
-			WithReason("node_removed").WithNext("take another --prefix")
+		return agent.Config{}, schema.NewError(schema.KindInvalidRequest, "%s is %s, and a removed node cannot return", host, node.State).
+			WithReason("node_removed").WithNext("use a different --prefix")
 	}
 	f := v.conf.folder(host)
 	c, found, err := f.read()
@@ -119,33 +119,33 @@ func (v *nodeInventory) prepare(ctx context.Context, host string, known map[stri
 	return conf, err
 }
 
-// bundle has a bundle made and keeps all of it but the token: a first one by an
-// enrollment, for a node that had an identity by a reissue.
-func (v *nodeInventory) bundle(ctx context.Context, f folder, c card, state lifecycle.NodeState) (card, string, error) {
+// bundle requests a bundle and stores it without its token: by an enrollment, or by a
+// reissue for a node that had an identity.
+func (v *nodeInventory) bundle(ctx context.Context, f folder, c nodeRecord, state lifecycle.NodeState) (nodeRecord, string, error) {
 	switch state {
 	case lifecycle.NodeRegistered, lifecycle.NodeBootstrapIssued, lifecycle.NodeEnrolling:
 		b, err := v.enroll(ctx, f, &c)
 		if err != nil {
 			return c, "", err
 		}
-		c, err = f.take(c, b)
+		c, err = f.saveBundle(c, b)
 		return c, b.EnrollmentToken, err
 	}
 	answer, err := v.admin.act(ctx, c.NodeID, "reissue-enrollment", schema.NewID(), wire.LifecycleRequest{
-		Reason: "the fleet's state holds no identity"})
+		Reason: "the fleet's state contains no identity"})
 	if err != nil {
 		return c, "", err
 	}
 	if answer.RecoveryBundle == nil {
 		return c, "", schema.NewError(schema.KindInternal, "the admin API returned no bundle").WithReason("no_bundle")
 	}
-	c, err = f.take(c, answer.RecoveryBundle.BootstrapBundle)
+	c, err = f.saveBundle(c, answer.RecoveryBundle.BootstrapBundle)
 	return c, answer.RecoveryBundle.EnrollmentToken, err
 }
 
-// enroll starts the enrollment, or continues the one that an earlier fleet
-// began. Where that one is over, it starts another.
-func (v *nodeInventory) enroll(ctx context.Context, f folder, c *card) (trust.BootstrapBundle, error) {
+// enroll starts the enrollment, or continues the one that an earlier fleet started. If
+// that one has ended, it starts another.
+func (v *nodeInventory) enroll(ctx context.Context, f folder, c *nodeRecord) (trust.BootstrapBundle, error) {
 	for try := 1; ; try++ {
 		answer, err := v.admin.act(ctx, c.NodeID, "enroll", c.EnrollKey, wire.LifecycleRequest{})
 		if err == nil && answer.BootstrapBundle != nil {
@@ -164,7 +164,7 @@ func (v *nodeInventory) enroll(ctx context.Context, f folder, c *card) (trust.Bo
 	}
 }
 
-// named says which node an error is about.
+// named adds the node's host name to an error.
 func named(host string, err error) error {
 	e := schema.AsError(err)
 	return &schema.Error{Kind: e.Kind, Message: host + ": " + e.Message, Reason: e.Reason, Next: e.Next, Err: err}

@@ -204,12 +204,12 @@ func TestCommandLine(t *testing.T) {
 		"two sizes":       {"3 4", "unexpected argument", schema.ExitUsage},
 		"no number":       {"many", "want a number", schema.ExitUsage},
 		"unknown flag":    {"3 --fast", "fast", schema.ExitUsage},
-		"misbehaviour":    {"3 --misbehave lazy=1", "no misbehaviour", schema.ExitUsage},
-		"too many":        {"--misbehave slow=4 3", "more nodes are to misbehave", schema.ExitUsage},
+		"misbehavior":     {"3 --misbehave lazy=1", "is not a misbehavior", schema.ExitUsage},
+		"too many":        {"--misbehave slow=4 3", "exceed the fleet", schema.ExitUsage},
 		"faults at once":  {"0 --prefix A_B", "--prefix", schema.ExitUsage},
 		"runs already":    {"3 --prefix taken", "another fleet taken runs", schema.ExitRefused},
 		"files":           {"20000", "", schema.ExitUnreachable},
-		"no server":       {"3", "does not answer", schema.ExitUnreachable},
+		"no server":       {"3", "does not respond", schema.ExitUnreachable},
 		"help":            {"--help", "", schema.ExitDone},
 		"help after size": {"3 -h", "", schema.ExitDone},
 	} {
@@ -218,12 +218,12 @@ func TestCommandLine(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out, talk strings.Builder
+			var out, stderr strings.Builder
 			env := map[string]string{"GPUAAS_API_URL": closed.URL, "GPUAAS_API_TOKEN": "secret"}
 			args := append(strings.Fields(c.args), "--state", state)
-			code := Main(t.Context(), args, func(k string) string { return env[k] }, &out, &talk)
-			require.Equal(t, c.code, code, talk.String())
-			require.Contains(t, talk.String(), c.says)
+			code := Main(t.Context(), args, func(k string) string { return env[k] }, &out, &stderr)
+			require.Equal(t, c.code, code, stderr.String())
+			require.Contains(t, stderr.String(), c.says)
 		})
 	}
 }
@@ -231,8 +231,8 @@ func TestCommandLine(t *testing.T) {
 func TestRestartsSpread(t *testing.T) {
 	t.Parallel()
 	m := newMember(Config{RestartAfter: time.Minute}, agent.Config{}, Dies, &tally{})
-	require.GreaterOrEqual(t, m.away(errDied), 30*time.Second)
-	require.Less(t, m.away(errSilenced), time.Second)
-	require.Less(t, m.away(errFlapped), time.Second)
-	require.GreaterOrEqual(t, m.away(nil), brokenPause/2)
+	require.GreaterOrEqual(t, m.downtime(errDied), 30*time.Second)
+	require.Less(t, m.downtime(errSilenced), time.Second)
+	require.Less(t, m.downtime(errFlapped), time.Second)
+	require.GreaterOrEqual(t, m.downtime(nil), brokenPause/2)
 }

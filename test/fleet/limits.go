@@ -11,12 +11,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// What one agent needs: its lock, its connection, and room for a second
-// connection or a file being written.
+// filesPerAgent is the number of open files of one agent: its lock, its connection, and
+// a second connection or a file being written.
 const filesPerAgent = 3
 
-// makeRoom raises the soft limit of open files to the hard one, and says what to
-// change where this machine cannot hold so many agents.
+// makeRoom raises the soft limit of open files to the hard one. Its error names the
+// limit to change if this machine cannot run so many agents.
 func makeRoom(size int) error {
 	need := uint64(filesPerAgent*size + 128)
 	var l syscall.Rlimit
@@ -34,14 +34,14 @@ func makeRoom(size int) error {
 			WithReason("too_few_files").WithNext(fmt.Sprintf("ulimit -Hn %d as root, LimitNOFILE= of the unit, or a smaller fleet", need))
 	}
 	if ports, ok := localPorts(); ok && ports < size {
-		return schema.NewError(schema.KindInvalidRequest, "a fleet of %d needs as many local ports, and this machine gives out %d", size, ports).
+		return schema.NewError(schema.KindInvalidRequest, "a fleet of %d needs as many local ports, and this machine has %d", size, ports).
 			WithReason("too_few_ports").WithNext("sysctl -w net.ipv4.ip_local_port_range='1024 65535', or a smaller fleet")
 	}
 	return nil
 }
 
-// localPorts is how many connections one address can have to another, where the
-// system says it.
+// localPorts returns how many connections one address can have to another; false if
+// the system does not report it.
 func localPorts() (int, bool) {
 	raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
@@ -54,7 +54,7 @@ func localPorts() (int, bool) {
 	return high - low + 1, true
 }
 
-// resident is the memory of this process, bytes.
+// resident returns the resident memory of this process in bytes.
 func resident() int64 {
 	raw, err := os.ReadFile("/proc/self/statm")
 	if fields := strings.Fields(string(raw)); err == nil && len(fields) > 1 {
@@ -67,11 +67,10 @@ func resident() int64 {
 	return int64(m.Sys)
 }
 
-// lock takes the fleet's state for this process until the returned file is
-// closed.
+// lock locks the fleet's state for this process until the returned file is closed.
 func lock(c Config) (*os.File, error) {
 	if err := os.MkdirAll(c.State, 0o700); err != nil {
-		return nil, fmt.Errorf("making the fleet's folder: %w", err)
+		return nil, fmt.Errorf("creating the fleet's folder: %w", err)
 	}
 	f, err := os.OpenFile(string(c.folder("."+c.Prefix+".lock")), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -80,7 +79,7 @@ func lock(c Config) (*os.File, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close() //nolint:errcheck // nothing was written
 		return nil, schema.NewError(schema.KindOperationInProgress, "another fleet %s runs in %s", c.Prefix, c.State).
-			WithReason("fleet_runs").WithNext("stop it, or take another --prefix")
+			WithReason("fleet_runs").WithNext("stop it, or use a different --prefix")
 	}
 	return f, nil
 }

@@ -38,21 +38,21 @@ Flags:
 
 Environment:
   GPUAAS_API_URL, GPUAAS_API_TOKEN (or GPUAAS_API_TOKEN_FILE)   the admin API
-  GPUAAS_NODE_API_URL    the node API, where it differs from the bundles
+  GPUAAS_NODE_API_URL    the node API, if it differs from the bundles'
 
 Exit codes: 0 interrupted, 1 failed, 2 usage, 3 refused, 6 the admin API is
 unreachable.
 `
 
-// gcPercent trades a little work for memory: an idle agent allocates next to
-// nothing, and the default keeps as much garbage as there is state.
+// gcPercent saves memory: an idle agent allocates almost nothing, and the default
+// would allow as much garbage as there is state.
 const gcPercent = 25
 
-// errHelp asks for the help.
+// errHelp means that the help was requested.
 var errHelp = errors.New("help")
 
-// Main is the whole program: it returns the exit code (schema.Exit*). The report
-// goes to stdout, talk and faults to stderr.
+// Main runs the program and returns its exit code (schema.Exit*). The report goes to
+// stdout, messages and errors to stderr.
 func Main(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -80,10 +80,10 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 	return e.Kind.Info().Exit
 }
 
-// usageError is a mistake in the command line.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
-// Unwrap keeps the schema error findable.
+// Unwrap returns the *schema.Error.
 func (u usageError) Unwrap() error { return u.error }
 
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
@@ -109,7 +109,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return Run(ctx, c, stdout, stderr)
 }
 
-// logging is where the agents' logs go.
+// logging is the destination and level of the agents' logs.
 type logging struct {
 	file  string
 	level slog.Level
@@ -152,22 +152,22 @@ func size(f *flag.FlagSet, args []string) (n int, err error) {
 		case errors.Is(err, flag.ErrHelp):
 			return 0, errHelp
 		case err != nil:
-			return 0, wrong("flag", "%v", err)
+			return 0, invalid("flag", "%v", err)
 		case f.NArg() == 0 && !seen:
-			return 0, wrong("size", "missing argument N: how many nodes")
+			return 0, invalid("size", "missing argument N: the number of nodes")
 		case f.NArg() == 0:
 			return n, nil
 		case seen:
-			return 0, wrong("size", "unexpected argument %q", f.Arg(0))
+			return 0, invalid("size", "unexpected argument %q", f.Arg(0))
 		}
 		if n, err = strconv.Atoi(f.Arg(0)); err != nil {
-			return 0, wrong("size", "N %q: want a number of nodes", f.Arg(0))
+			return 0, invalid("size", "N %q: want a number of nodes", f.Arg(0))
 		}
 		seen, args = true, f.Args()[1:]
 	}
 }
 
-// token reads the bearer token. It is never a flag, since flags show in the
+// token reads the bearer token. It is not a flag, because flags are visible in the
 // list of processes.
 func token(getenv func(string) string) (string, error) {
 	path := getenv("GPUAAS_API_TOKEN_FILE")
@@ -176,7 +176,7 @@ func token(getenv func(string) string) (string, error) {
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return "", wrong("token", "reading GPUAAS_API_TOKEN_FILE: %v", err)
+		return "", invalid("token", "reading GPUAAS_API_TOKEN_FILE: %v", err)
 	}
 	return strings.TrimSpace(string(raw)), nil
 }

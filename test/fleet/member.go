@@ -13,7 +13,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Why an agent's process ends while the fleet runs on.
+// The reasons why an agent's process ends while the fleet continues.
 var (
 	errFlapped  = errors.New("the agent flaps")
 	errDied     = errors.New("the agent died after it accepted a task")
@@ -21,53 +21,53 @@ var (
 )
 
 const (
-	// brokenPause is how long an agent that does not start stays away.
+	// brokenPause is the pause after an agent that does not start.
 	brokenPause = 5 * time.Second
-	// swift is how long it takes to start an agent again.
+	// swift is the pause before a normal restart.
 	swift = time.Second / 2
 )
 
 // member is one node of the fleet. Its agent is restarted whenever it ends,
 // until the node is removed.
 type member struct {
-	conf  agent.Config
-	fleet Config
-	wrong Misbehavior
-	tally *tally
-	lines lines
-	load  load
+	conf        agent.Config
+	fleet       Config
+	misbehavior Misbehavior
+	tally       *tally
+	connections connections
+	load        load
 
-	seen  atomic.Bool // the server took a poll
+	seen  atomic.Bool // the server accepted a poll
 	muted atomic.Bool // sends no requests
 
 	mu     sync.Mutex
 	births int                     // number of the current process
-	end    context.CancelCauseFunc // of the present process
+	end    context.CancelCauseFunc // of the current process
 	known  map[string]bool         // tasks that the node misbehaved for
 	leases map[string]leaseEnd
 }
 
-// leaseEnd is when a task's lease ends, and when its late result may go.
+// leaseEnd is the end of a task's lease, and the time of its late result.
 type leaseEnd struct{ lease, result time.Time }
 
-func newMember(c Config, conf agent.Config, wrong Misbehavior, t *tally) *member {
-	return &member{conf: conf, fleet: c, wrong: wrong, tally: t, load: load{size: c.Workloads, since: time.Now().UTC()}}
+func newMember(c Config, conf agent.Config, misbehavior Misbehavior, t *tally) *member {
+	return &member{conf: conf, fleet: c, misbehavior: misbehavior, tally: t, load: load{size: c.Workloads, since: time.Now().UTC()}}
 }
 
-// live runs agents, one after the other, until ctx ends or the node is removed.
-func (m *member) live(ctx context.Context) {
+// run runs agents, one after the other, until ctx ends or the node is removed.
+func (m *member) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		removed, cause := m.process(ctx)
 		if removed {
 			m.tally.removed.Add(1)
 			return
 		}
-		_ = sleep(ctx, m.away(cause)) // the loop's condition looks at ctx
+		_ = sleep(ctx, m.downtime(cause)) // the loop checks ctx
 	}
 }
 
-// away is how long the node has no agent.
-func (m *member) away(cause error) time.Duration {
+// downtime returns how long the node has no agent.
+func (m *member) downtime(cause error) time.Duration {
 	switch {
 	case errors.Is(cause, errDied):
 		return around(m.fleet.RestartAfter).draw()
@@ -77,7 +77,7 @@ func (m *member) away(cause error) time.Duration {
 	return around(brokenPause).draw()
 }
 
-// process is one agent from its start to its end, and why it ended.
+// process runs one agent until it ends and returns the reason.
 func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -89,12 +89,12 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 		return false, err
 	}
 	defer a.Close()
-	defer m.lines.tear()
+	defer m.connections.closeAll()
 	m.mu.Lock()
 	m.births, m.end = m.births+1, end
 	m.mu.Unlock()
 	m.muted.Store(false)
-	if m.wrong == Flapping {
+	if m.misbehavior == Flapping {
 		defer m.endAfter(around(m.fleet.FlapEvery).draw(), errFlapped)()
 	}
 	m.tally.running.Add(1)
@@ -106,8 +106,8 @@ func (m *member) process(ctx context.Context) (removed bool, cause error) {
 	return ctx.Err() == nil, context.Cause(ctx)
 }
 
-// endAfter kills the present process after d: its connections break, and nothing
-// of it is sent after that. The returned function cancels it.
+// endAfter kills the current process after d: its connections break, and it sends
+// nothing afterwards. The returned function cancels it.
 func (m *member) endAfter(d time.Duration, cause error) (stop func()) {
 	m.mu.Lock()
 	born, end := m.births, m.end
@@ -119,22 +119,22 @@ func (m *member) endAfter(d time.Duration, cause error) (stop func()) {
 			return
 		}
 		m.muted.Store(true)
-		m.lines.tear()
+		m.connections.closeAll()
 		end(cause)
 	})
 	return func() { timer.Stop() }
 }
 
-// admitted notes that the server took a request with the node's identity.
+// admitted records that the server accepted a request with the node's identity.
 func (m *member) admitted() {
 	if m.seen.CompareAndSwap(false, true) {
 		m.tally.enrolled.Add(1)
 	}
 }
 
-// offered looks at an offer on its way to the agent.
+// offered inspects a task on its way to the agent.
 func (m *member) offered(o wire.TaskOffer) {
-	switch m.wrong {
+	switch m.misbehavior {
 	case Late:
 		m.leased(o.TaskID, o.Lease)
 	case Silent:
@@ -145,7 +145,7 @@ func (m *member) offered(o wire.TaskOffer) {
 	}
 }
 
-// first reports whether the node did not misbehave for the task yet.
+// first reports whether the node has not yet misbehaved for the task.
 func (m *member) first(taskID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +159,7 @@ func (m *member) first(taskID string) bool {
 	return true
 }
 
-// leased notes a lease's end.
+// leased records the end of a lease.
 func (m *member) leased(taskID string, l task.Lease) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -171,8 +171,8 @@ func (m *member) leased(taskID string, l task.Lease) {
 	m.leases[taskID] = e
 }
 
-// hold waits until the task's lease is over: some results go before the
-// reclaimer looks at the task, some after it. A task is late once.
+// hold waits until the task's lease has expired. Some results are sent before the
+// reclaimer processes the task, some after it. A task is late once.
 func (m *member) hold(ctx context.Context, taskID string) error {
 	m.mu.Lock()
 	e := m.leases[taskID]

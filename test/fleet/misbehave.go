@@ -10,24 +10,24 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// Misbehavior is what is wrong with a node; "" is nothing.
+// Misbehavior is the way in which a node misbehaves; "" is none.
 type Misbehavior string
 
-// The misbehaviours.
+// The kinds of misbehavior.
 const (
-	// Slow works take between half and nine tenths of their time limit.
+	// Slow nodes need between half and nine tenths of a task's time limit.
 	Slow Misbehavior = "slow"
-	// Silent takes a task and stops sending until its agent is
+	// Silent nodes receive a task and then send nothing until their agent is
 	// restarted: no poll, no progress, no result.
 	Silent Misbehavior = "silent"
-	// Duplicate posts each result twice, in parallel.
+	// Duplicate nodes post each result twice, in parallel.
 	Duplicate Misbehavior = "duplicate"
-	// Late reports each result after its lease ended.
+	// Late nodes report each result after its lease has expired.
 	Late Misbehavior = "late"
-	// Flapping loses its connection and its agent every few seconds.
+	// Flapping nodes lose their connection and agent every few seconds.
 	Flapping Misbehavior = "flapping"
-	// Dies stops once a task is in its journal, before the work is done, and is
-	// restarted later.
+	// Dies stops a node's agent once a task is in the journal, before the work is
+	// done, and restarts it later.
 	Dies Misbehavior = "dies"
 )
 
@@ -36,15 +36,15 @@ func Misbehaviors() []Misbehavior {
 	return []Misbehavior{Slow, Silent, Duplicate, Late, Flapping, Dies}
 }
 
-// Share is how many nodes of a fleet have a misbehaviour: Count of them, or
-// where Count is 0 the Fraction.
+// Share is the number of nodes that misbehave in one way: Count, or the Fraction if
+// Count is 0.
 type Share struct {
 	Misbehavior Misbehavior
 	Count       int
 	Fraction    float64 // of the fleet's size, at most 1
 }
 
-// of is the number of nodes; a share that is not nothing is at least one.
+// of returns the number of nodes. A fraction above 0 is at least one node.
 func (s Share) of(size int) int {
 	if s.Count > 0 || s.Fraction == 0 {
 		return s.Count
@@ -65,9 +65,9 @@ func ParseShares(text string) ([]Share, error) {
 		s := Share{Misbehavior: Misbehavior(name)}
 		switch {
 		case !slices.Contains(Misbehaviors(), s.Misbehavior):
-			return nil, wrong("misbehave", "%q is no misbehaviour", name)
+			return nil, invalid("misbehave", "%q is not a misbehavior", name)
 		case slices.ContainsFunc(out, func(o Share) bool { return o.Misbehavior == s.Misbehavior }):
-			return nil, wrong("misbehave", "%s is named twice", name)
+			return nil, invalid("misbehave", "%s is named twice", name)
 		}
 		if err := s.parse(value); err != nil {
 			return nil, err
@@ -88,20 +88,20 @@ func (s *Share) parse(value string) (err error) {
 		s.Count, err = strconv.Atoi(value)
 	}
 	if err != nil || s.Count < 0 || !(s.Fraction >= 0 && s.Fraction <= 1) {
-		return wrong("misbehave", "%s=%s: want a percentage (5%%), a fraction (0.05) or a number of nodes (3)", s.Misbehavior, value)
+		return invalid("misbehave", "%s=%s: want a percentage (5%%), a fraction (0.05) or a number of nodes (3)", s.Misbehavior, value)
 	}
 	return nil
 }
 
-// assign chooses who misbehaves how: as many as the shares say, the same ones
-// for the same seed and size.
+// assign selects the nodes that misbehave, the same ones for the same seed, size and
+// shares.
 func assign(size int, shares []Share, seed uint64) ([]Misbehavior, error) {
 	out := make([]Misbehavior, size)
-	order := rand.New(rand.NewPCG(seed, 0)).Perm(size) //nolint:gosec // a draw that can be repeated
+	order := rand.New(rand.NewPCG(seed, 0)).Perm(size) //nolint:gosec // it must be repeatable
 	for _, s := range shares {
 		n := s.of(size)
 		if n > len(order) {
-			return nil, wrong("misbehave", "more nodes are to misbehave than the fleet of %d has", size)
+			return nil, invalid("misbehave", "the shares exceed the fleet's size, %d", size)
 		}
 		for _, i := range order[:n] {
 			out[i] = s.Misbehavior
@@ -111,7 +111,7 @@ func assign(size int, shares []Share, seed uint64) ([]Misbehavior, error) {
 	return out, nil
 }
 
-// wrong is a mistake in what a fleet is asked for.
-func wrong(reason, format string, args ...any) error {
+// invalid returns an error in the configuration of a fleet.
+func invalid(reason, format string, args ...any) error {
 	return schema.NewError(schema.KindInvalidRequest, format, args...).WithReason(reason).WithNext("gpuaas dev fleet --help")
 }

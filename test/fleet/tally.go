@@ -8,37 +8,37 @@ import (
 	"time"
 )
 
-// tally counts what the fleet's agents do, as it is seen on their connections.
+// tally counts the requests and responses of the fleet's agents.
 type tally struct {
 	enrolled, running, polling, removed atomic.Int64
 	offers, done, failed, late          atomic.Int64
-	// works counts how often a task's work was begun: more than there are tasks
-	// says that one was done twice.
+	// works counts the starts of tasks: more than there are tasks means that one ran
+	// twice.
 	works atomic.Int64
-	// twice counts results that were posted twice, split those of them whose
-	// two answers differed.
+	// twice counts the results that were posted twice, split those whose two
+	// responses differed.
 	twice, split atomic.Int64
-	answers      spell // of results
+	answers      latencies // of results
 	// base is the memory of the process before the first agent, bytes.
 	base int64
 }
 
-// spell is how long the newest requests of a kind took.
-type spell struct {
+// latencies are the durations of the newest requests of a kind.
+type latencies struct {
 	mu   sync.Mutex
 	ring [4096]time.Duration
 	seen int
 }
 
-func (w *spell) add(d time.Duration) {
+func (w *latencies) add(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ring[w.seen%len(w.ring)] = d
 	w.seen++
 }
 
-// quantiles answers the p50 and p99; ok is false before the first.
-func (w *spell) quantiles() (p50, p99 time.Duration, ok bool) {
+// quantiles returns the p50 and p99; ok is false before the first request.
+func (w *latencies) quantiles() (p50, p99 time.Duration, ok bool) {
 	w.mu.Lock()
 	all := slices.Clone(w.ring[:min(w.seen, len(w.ring))])
 	w.mu.Unlock()
@@ -49,7 +49,7 @@ func (w *spell) quantiles() (p50, p99 time.Duration, ok bool) {
 	return all[len(all)/2], all[len(all)*99/100], true
 }
 
-// line is the report: name=value, in an order that does not change.
+// line returns one line of the report: name=value, in a fixed order.
 func (t *tally) line(size int) string {
 	p50, p99 := "-", "-"
 	if a, b, ok := t.answers.quantiles(); ok {

@@ -14,25 +14,25 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// wire carries one agent's requests to the node API, counts what they come to
-// and does what is wrong with the node's connection.
+// meteredConn forwards one agent's requests to the node API, counts their outcomes and
+// applies the misbehavior of the node's connection.
 type meteredConn struct {
 	m    *member
 	real http.RoundTripper
 }
 
-// newWire makes an agent's transport. Its buffers are small: there are
-// thousands of it, and its messages are short.
+// newWire returns an agent's transport. Its buffers are small, because there are
+// thousands of them and the messages are short.
 func (m *member) newWire(c *tls.Config) http.RoundTripper {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true) // as the agent's own
 	return &meteredConn{m: m, real: &http.Transport{
 		TLSClientConfig: c, Protocols: &protocols, MaxIdleConns: 2, IdleConnTimeout: 25 * time.Second,
-		TLSHandshakeTimeout: 30 * time.Second, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10, DialContext: m.lines.dial,
+		TLSHandshakeTimeout: 30 * time.Second, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10, DialContext: m.connections.dial,
 	}}
 }
 
-// CloseIdleConnections is what an http.Client looks for.
+// CloseIdleConnections is called by http.Client.
 func (w *meteredConn) CloseIdleConnections() {
 	if t, ok := w.real.(*http.Transport); ok {
 		t.CloseIdleConnections()
@@ -55,7 +55,7 @@ func (w *meteredConn) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.real.RoundTrip(r)
 }
 
-// with is the request with another body.
+// with returns the request with another body.
 func with(r *http.Request, body []byte) *http.Request {
 	r = r.Clone(r.Context())
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
@@ -75,7 +75,7 @@ func refuseAfter(r *http.Request, done <-chan struct{}) (*http.Response, error) 
 // refuses a poll at once, and answers an accepted one after up to a minute.
 const acceptedAfter = time.Second
 
-// poll carries a long poll. An offer is looked at on its way.
+// poll forwards a long poll and inspects the task in its response.
 func (w *meteredConn) poll(r *http.Request) (*http.Response, error) {
 	t := w.m.tally
 	t.polling.Add(1)
@@ -98,7 +98,7 @@ func (w *meteredConn) poll(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// peek reads an answer's JSON and leaves it to be read again.
+// peek parses a response's JSON, and leaves the body for the agent.
 func peek(res *http.Response, v any) error {
 	body, err := io.ReadAll(io.LimitReader(res.Body, wire.MaxResultBytes))
 	res.Body.Close()
@@ -106,14 +106,14 @@ func peek(res *http.Response, v any) error {
 	if err != nil {
 		return err
 	}
-	_ = json.Unmarshal(body, v) // the agent itself says what it thinks of it
+	_ = json.Unmarshal(body, v) // the agent reports a malformed body
 	return nil
 }
 
-// progress carries a progress call, whose answer moves the lease's end.
+// progress forwards a progress report, whose response extends the lease.
 func (w *meteredConn) progress(r *http.Request) (*http.Response, error) {
 	res, err := w.real.RoundTrip(r)
-	if err != nil || res.StatusCode != http.StatusOK || w.m.wrong != Late {
+	if err != nil || res.StatusCode != http.StatusOK || w.m.misbehavior != Late {
 		return res, err
 	}
 	var a wire.ProgressResponse
@@ -124,10 +124,10 @@ func (w *meteredConn) progress(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// taskOf is the task that …/tasks/{id}/… is about.
+// taskOf returns the task of …/tasks/{id}/….
 func taskOf(r *http.Request) string { return path.Base(path.Dir(r.URL.Path)) }
 
-// result carries a result: late or twice where that is wrong with the node.
+// result forwards a result, late or twice if the node misbehaves so.
 func (w *meteredConn) result(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 2*wire.MaxResultBytes))
 	r.Body.Close()
@@ -143,7 +143,7 @@ func (w *meteredConn) result(r *http.Request) (*http.Response, error) {
 		return res, err
 	}
 	var res *http.Response
-	switch w.m.wrong {
+	switch w.m.misbehavior {
 	case Late:
 		if err := w.m.hold(r.Context(), taskOf(r)); err != nil {
 			return nil, err
@@ -160,7 +160,7 @@ func (w *meteredConn) result(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// countResult counts the answer to a result.
+// countResult counts the response to a result.
 func (t *tally) countResult(status int, body []byte) {
 	var r task.Result
 	switch {
@@ -174,7 +174,7 @@ func (t *tally) countResult(status int, body []byte) {
 	}
 }
 
-// twice sends a request two times at once and returns one of the answers.
+// twice sends a request twice in parallel and returns one of the responses.
 func (w *meteredConn) twice(send func() (*http.Response, error)) (*http.Response, error) {
 	other := make(chan int, 1)
 	go func() {

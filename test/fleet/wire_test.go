@@ -20,8 +20,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// edge answers requests in the node API's place.
-type edge struct {
+// fakeAPI responds to requests in place of the node API.
+type fakeAPI struct {
 	answer func(r *http.Request, body string) (int, any)
 
 	mu   sync.Mutex
@@ -29,7 +29,7 @@ type edge struct {
 	from time.Time
 }
 
-func (e *edge) RoundTrip(r *http.Request) (*http.Response, error) {
+func (e *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	var body []byte
 	if r.Body != nil {
 		body, _ = io.ReadAll(r.Body)
@@ -42,22 +42,22 @@ func (e *edge) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(raw))}, err
 }
 
-func (e *edge) got() []string {
+func (e *fakeAPI) got() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]string{}, e.seen...)
 }
 
-// bench is a member on an edge, without an agent.
-func bench(wrong Misbehavior, answer func(*http.Request, string) (int, any)) (*member, *meteredConn, *edge) {
-	e := &edge{answer: answer, from: time.Now()}
+// newTestMember returns a member whose requests go to a fake API, without an agent.
+func newTestMember(misbehavior Misbehavior, answer func(*http.Request, string) (int, any)) (*member, *meteredConn, *fakeAPI) {
+	e := &fakeAPI{answer: answer, from: time.Now()}
 	c := Config{RestartAfter: time.Minute, FlapEvery: time.Second, Log: slog.New(slog.DiscardHandler)}
-	m := newMember(c, Config{}.folder("x").config(card{NodeID: "n"}), wrong, &tally{})
+	m := newMember(c, Config{}.folder("x").config(nodeRecord{NodeID: "n"}), misbehavior, &tally{})
 	m.end = func(error) {}
 	return m, &meteredConn{m, e}, e
 }
 
-func ask(ctx context.Context, w *meteredConn, method, path string, body any) (int, string, error) {
+func post(ctx context.Context, w *meteredConn, method, path string, body any) (int, string, error) {
 	raw, _ := json.Marshal(body)
 	r, _ := http.NewRequestWithContext(ctx, method, "https://api"+path, bytes.NewReader(raw))
 	res, err := w.RoundTrip(r)
@@ -79,19 +79,19 @@ func TestCountOffersAndResults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		status := http.StatusOK
-		m, w, _ := bench("", func(*http.Request, string) (int, any) {
+		m, w, _ := newTestMember("", func(*http.Request, string) (int, any) {
 			<-time.After(40 * time.Millisecond)
 			return status, offer("t1", time.Now())
 		})
-		_, body, err := ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
+		_, body, err := post(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err)
 		require.Contains(t, body, `"task_id":"t1"`, "the agent reads what was looked at")
 		for _, r := range []task.Status{task.Succeeded, task.Failed} {
-			_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", task.Result{Status: r})
+			_, _, err = post(t.Context(), w, http.MethodPost, "/tasks/t1/result", task.Result{Status: r})
 			require.NoError(t, err)
 		}
 		status = http.StatusConflict
-		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
+		_, _, err = post(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
 		require.NoError(t, err)
 		require.Contains(t, m.tally.line(1), "enrolled=1 running=0 polling=0 removed=0 offers=1 works=0 done=1 failed=1 late=1 twice=0 split=0 "+
 			"result_p50=40ms result_p99=40ms")
@@ -101,15 +101,15 @@ func TestCountOffersAndResults(t *testing.T) {
 func TestSilentNode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, w, e := bench(Silent, func(*http.Request, string) (int, any) { return http.StatusOK, offer("t1", time.Now()) })
+		m, w, e := newTestMember(Silent, func(*http.Request, string) (int, any) { return http.StatusOK, offer("t1", time.Now()) })
 		var ended error
 		m.end = func(cause error) { ended = cause }
-		_, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
+		_, _, err := post(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err, "the agent gets the task")
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		for _, path := range []string{"/tasks/t1/progress", "/tasks/t1/result", "/tasks/wait"} {
-			_, _, err := ask(ctx, w, http.MethodPost, path, succeeded())
+			_, _, err := post(ctx, w, http.MethodPost, path, succeeded())
 			require.ErrorIs(t, err, context.DeadlineExceeded, path)
 		}
 		require.Len(t, e.got(), 1)
@@ -118,9 +118,9 @@ func TestSilentNode(t *testing.T) {
 		require.ErrorIs(t, ended, errSilenced, "and is restarted")
 
 		m.muted.Store(false)
-		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
+		_, _, err = post(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err)
-		status, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
+		status, _, err := post(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
 		require.NoError(t, err, "the same task does not silence it again")
 		require.Equal(t, http.StatusOK, status)
 	})
@@ -133,11 +133,11 @@ func TestDuplicateResults(t *testing.T) {
 		answers := make(chan int, 2)
 		answers <- http.StatusOK
 		answers <- http.StatusConflict
-		m, w, e := bench(Duplicate, func(_ *http.Request, body string) (int, any) {
+		m, w, e := newTestMember(Duplicate, func(_ *http.Request, body string) (int, any) {
 			bodies.Store(body, true)
 			return <-answers, struct{}{}
 		})
-		_, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
+		_, _, err := post(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
 		require.NoError(t, err)
 		require.Len(t, e.got(), 2)
 		n := 0
@@ -152,20 +152,20 @@ func TestLateReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		_, w, e := bench(Late, func(r *http.Request, _ string) (int, any) {
+		_, w, e := newTestMember(Late, func(r *http.Request, _ string) (int, any) {
 			if path.Base(r.URL.Path) == "wait" {
 				return http.StatusOK, offer("t1", begun.Add(time.Minute))
 			}
 			return http.StatusOK, wire.ProgressResponse{Lease: task.Lease{Epoch: 1, ExpiresAt: begun.Add(80 * time.Second)}}
 		})
-		_, _, err := ask(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
+		_, _, err := post(t.Context(), w, http.MethodPost, "/tasks/wait", wire.PollRequest{})
 		require.NoError(t, err)
-		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/progress", task.Progress{})
+		_, _, err = post(t.Context(), w, http.MethodPost, "/tasks/t1/progress", task.Progress{})
 		require.NoError(t, err)
 		tries := 0
 		for err = context.DeadlineExceeded; err != nil; tries++ {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // as the agent does
-			_, _, err = ask(ctx, w, http.MethodPost, "/tasks/t1/result", succeeded())
+			_, _, err = post(ctx, w, http.MethodPost, "/tasks/t1/result", succeeded())
 			cancel()
 		}
 		require.Greater(t, time.Since(begun), 80*time.Second, "after the lease that the progress made longer")
@@ -173,7 +173,7 @@ func TestLateReports(t *testing.T) {
 		require.GreaterOrEqual(t, tries, 3)
 		require.Len(t, e.got(), 3)
 		sent := time.Now()
-		_, _, err = ask(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
+		_, _, err = post(t.Context(), w, http.MethodPost, "/tasks/t1/result", succeeded())
 		require.NoError(t, err)
 		require.Equal(t, sent, time.Now(), "a task is late once")
 	})
@@ -182,7 +182,7 @@ func TestLateReports(t *testing.T) {
 func TestKillAffectsOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, _, _ := bench(Dies, nil)
+		m, _, _ := newTestMember(Dies, nil)
 		var ended []error
 		m.end = func(cause error) { ended = append(ended, cause) }
 		m.endAfter(time.Second, errDied)

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// slowest bounds what a slow node takes for a task whose time limit is long.
+// slowest is the maximum time that a slow node takes for a task.
 const slowest = 2 * time.Minute
 
 // wrapExecutor adds a simulated duration to an executor of the agent and replaces
@@ -45,9 +45,9 @@ func (m *member) wrapExecutor(kind task.Type, x agenttask.Executor) agenttask.Ex
 	return x
 }
 
-// simulateWork takes the time of the task's work. A node that dies does so here.
+// simulateWork waits for the duration of the task's work. A node that dies does so here.
 func (m *member) simulateWork(ctx context.Context, t agenttask.Task) error {
-	if m.wrong == Dies && m.first(t.TaskID) {
+	if m.misbehavior == Dies && m.first(t.TaskID) {
 		m.endAfter(0, errDied)
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -56,14 +56,14 @@ func (m *member) simulateWork(ctx context.Context, t agenttask.Task) error {
 }
 
 func (m *member) taskTime(t agenttask.Task) time.Duration {
-	if m.wrong != Slow {
+	if m.misbehavior != Slow {
 		return m.fleet.TaskTime.draw()
 	}
 	limit := min(time.Duration(t.MaxRuntime)*time.Second, slowest)
 	return Span{limit / 2, limit * 9 / 10}.draw()
 }
 
-// facts are those of a machine that fits every SKU without GPUs.
+// facts returns those of a machine that fits every SKU without GPUs.
 func (m *member) facts(context.Context, agenttask.Task) (any, error) {
 	return inventory.Facts{Hostname: m.conf.NodeID, OS: "simulated", Kernel: "simulated", Arch: runtime.GOARCH, CPUs: 256,
 		MemoryBytes: 4 << 40, Disks: []inventory.Disk{}, NICs: []inventory.NIC{}, GPUs: []inventory.GPU{}, CollectedAt: time.Now().UTC()}, nil
@@ -73,8 +73,8 @@ func (m *member) probe(context.Context, agenttask.Task) (any, error) {
 	return inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "disk", OK: true, Detail: "simulated"}}}, nil
 }
 
-// load is a node's simulated workloads. They stop at once when asked, and start
-// again with an uncordon or a restart of the fleet.
+// load is a node's simulated workloads. They stop immediately on request, and restart
+// with an uncordon or a restart of the fleet.
 type load struct {
 	size  int
 	since time.Time
@@ -113,7 +113,7 @@ func (l *load) Kill(ctx context.Context, name string) error { return l.Stop(ctx,
 // Run implements workload.Driver.
 func (l *load) Run(ctx context.Context) { <-ctx.Done() }
 
-// begin starts all workloads again.
+// begin restarts all workloads.
 func (l *load) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

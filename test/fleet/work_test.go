@@ -13,8 +13,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// did is an executor of the agent in which the drain ends all workloads.
-func did(m *member, kind task.Type) func(context.Context, agenttask.Task) (any, error) {
+// testExecutor returns an executor of the agent; its drain stops a workload.
+func testExecutor(m *member, kind task.Type) func(context.Context, agenttask.Task) (any, error) {
 	x := m.wrapExecutor(kind, agenttask.Executor{Folder: true, Resumable: true, Run: func(ctx context.Context, _ agenttask.Task) (any, error) {
 		if kind == task.WorkloadDrain {
 			return "drained", m.load.Stop(ctx, "workload-01")
@@ -31,10 +31,10 @@ func newTask(kind task.Type) agenttask.Task {
 func TestSimulatedTypes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, _, _ := bench("", nil)
+		m, _, _ := newTestMember("", nil)
 		m.fleet.TaskTime, m.load.size = Span{time.Second, time.Second}, 1
 		do := func(kind task.Type) any {
-			out, err := did(m, kind)(t.Context(), newTask(kind))
+			out, err := testExecutor(m, kind)(t.Context(), newTask(kind))
 			require.NoError(t, err)
 			return out
 		}
@@ -52,13 +52,13 @@ func TestSimulatedTypes(t *testing.T) {
 		require.Equal(t, "drained", do(task.WorkloadDrain))
 		require.Zero(t, running())
 		require.Equal(t, "own", do(task.WorkloadUncordon))
-		require.Equal(t, 1, running(), "an uncordoned node takes work again")
+		require.Equal(t, 1, running(), "an uncordoned node accepts work again")
 	})
 }
 
 func TestSlowTaskWithinLimit(t *testing.T) {
 	t.Parallel()
-	m, _, _ := bench(Slow, nil)
+	m, _, _ := newTestMember(Slow, nil)
 	for range 100 {
 		d := m.taskTime(newTask(task.WorkloadCordon))
 		require.True(t, d >= 15*time.Second && d <= 27*time.Second, d)
@@ -71,13 +71,13 @@ func TestSlowTaskWithinLimit(t *testing.T) {
 func TestDieOncePerTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, _, _ := bench(Dies, nil)
+		m, _, _ := newTestMember(Dies, nil)
 		ctx, end := context.WithCancelCause(t.Context())
 		m.end = end
-		_, err := did(m, task.WorkloadCordon)(ctx, newTask(task.WorkloadCordon))
+		_, err := testExecutor(m, task.WorkloadCordon)(ctx, newTask(task.WorkloadCordon))
 		require.ErrorIs(t, err, errDied)
-		require.True(t, m.muted.Load(), "a dead agent says nothing")
-		out, err := did(m, task.WorkloadCordon)(t.Context(), newTask(task.WorkloadCordon))
+		require.True(t, m.muted.Load(), "a dead agent sends nothing")
+		out, err := testExecutor(m, task.WorkloadCordon)(t.Context(), newTask(task.WorkloadCordon))
 		require.NoError(t, err, "the restarted one does the work")
 		require.Equal(t, "own", out)
 	})

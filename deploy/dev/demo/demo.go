@@ -45,7 +45,7 @@ func newDemo(o options) (*demo, error) {
 	if _, err := os.Stat(bin); err != nil {
 		return nil, fmt.Errorf("%w; run: ./task build", err)
 	}
-	return &demo{options: o, cli: cli{bin: bin}}, nil
+	return &demo{options: o, cli: cli{stack.Stack{Bin: bin}}}, nil
 }
 
 // run executes all steps in order and stops at the first failure.
@@ -89,8 +89,8 @@ func (d *demo) up(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d.cli.env = stack.ParseExports([]byte(out))
-	return d.cli.getenv("GPUAAS_WEB_UI_URL"), nil
+	d.cli.Env = stack.ParseExports([]byte(out))
+	return d.cli.Getenv("GPUAAS_WEB_UI_URL"), nil
 }
 
 func (d *demo) dirFlag() []string {
@@ -211,8 +211,8 @@ func (d *demo) link(ctx context.Context) (string, error) {
 	if err := json.Unmarshal([]byte(out), &st); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s/namespaces/%s/workflows/%s/%s/timeline", d.cli.getenv("GPUAAS_WEB_UI_URL"),
-		d.cli.getenv("TEMPORAL_NAMESPACE"), strings.ReplaceAll(st.Operation.WorkflowID, ":", "%3A"), st.Operation.RunID), nil
+	return fmt.Sprintf("%s/namespaces/%s/workflows/%s/%s/timeline", d.cli.Getenv("GPUAAS_WEB_UI_URL"),
+		d.cli.Getenv("TEMPORAL_NAMESPACE"), strings.ReplaceAll(st.Operation.WorkflowID, ":", "%3A"), st.Operation.RunID), nil
 }
 
 // finish removes the stack of --once and prints the table.
@@ -239,6 +239,6 @@ func (d *demo) finish(failed error) {
 	w.Flush() //nolint:errcheck // standard output
 	if !d.once && failed == nil {
 		fmt.Printf("\nThe stack is up. Web UI: %s\nUse it in this shell: eval \"$(bin/gpuaas dev env)\"\nStop it: bin/gpuaas dev down\n",
-			d.cli.getenv("GPUAAS_WEB_UI_URL"))
+			d.cli.Getenv("GPUAAS_WEB_UI_URL"))
 	}
 }

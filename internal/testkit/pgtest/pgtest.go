@@ -1,10 +1,10 @@
-// Package pgtest gives each test a Postgres database of its own on a server of
-// the test process: started by the first test that asks, gone with the process
-// however that ends.
+// Package pgtest provides Postgres databases for tests. The first test that needs one
+// starts a server for the test process; the server stops when the process ends, also
+// after a crash.
 //
-// It needs a Postgres server's programs (initdb, postgres) on PATH or where
-// Debian, Homebrew and others put them. Without them a test fails; under -short
-// it is skipped, but never when CI=true.
+// It needs the programs of a Postgres server (initdb, postgres), on PATH or where
+// Debian, Homebrew and others install them. Without them a test fails. With -short the
+// test is skipped, unless CI=true.
 package pgtest
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The server of this process. Tests of one package share it; there is no other
-// place to keep it, since a test's own cleanup would stop it for the others.
+// The server of this process. All tests of a package share it, so the cleanup of one
+// test cannot stop it.
 var (
 	started = sync.OnceValues(start)
 	shared  templates
@@ -42,8 +42,8 @@ const setupTimeout = time.Minute
 type Migrate func(ctx context.Context, url string) error
 
 // New returns the URL of a new database with the schema that migrate makes. A
-// test process migrates once and copies the result, so all its tests must name
-// the same function.
+// test process migrates once and copies the result, so all tests of a process must
+// pass the same function.
 func New(t testing.TB, migrate Migrate) (url string) {
 	t.Helper()
 	s := server(t)

@@ -18,13 +18,13 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 )
 
-// victim makes the test binary run as one that is killed in the middle.
+// victim makes the test binary run as a process that is killed.
 const victim = "GPUAAS_PGTEST_VICTIM"
 
 func TestNewDatabases(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(victim) != "" {
-		t.Skip("the killed one only")
+		t.Skip("only in the process that is not killed")
 	}
 	migrate := func(ctx context.Context, dsn string) error {
 		conn, err := pgx.Connect(ctx, dsn)
@@ -47,10 +47,10 @@ func TestNewDatabases(t *testing.T) {
 	}
 }
 
-// TestVictim starts a server, says where, and waits to be killed.
+// TestVictim starts a server, prints its address and waits until it is killed.
 func TestVictim(t *testing.T) {
 	if os.Getenv(victim) == "" {
-		t.Skip("run by TestAKilledTestLeavesNothing")
+		t.Skip("run by TestKilledTestLeavesNothing")
 	}
 	dsn := pgtest.Empty(t)
 	conn, err := pgx.Connect(t.Context(), dsn)
@@ -59,37 +59,37 @@ func TestVictim(t *testing.T) {
 	require.NoError(t, conn.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir))
 	_, err = os.Stdout.WriteString("\nvictim " + dsn + " " + dir + "\n")
 	require.NoError(t, err)
-	<-time.After(time.Minute) // to be killed long before
+	<-time.After(time.Minute) // it is killed long before
 }
 
-func TestAKilledTestLeavesNothing(t *testing.T) {
+func TestKilledTestLeavesNothing(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(victim) != "" {
-		t.Skip("the killed one only")
+		t.Skip("only in the process that is not killed")
 	}
-	pgtest.Empty(t) // skips where there is no Postgres
+	pgtest.Empty(t) // skips if there is no Postgres
 	cmd := exec.Command(os.Args[0], "-test.run=^TestVictim$", "-test.v")
 	cmd.Env = append(os.Environ(), victim+"=1")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	var said []string
-	for lines := bufio.NewScanner(out); said == nil && lines.Scan(); {
+	var words []string
+	for lines := bufio.NewScanner(out); words == nil && lines.Scan(); {
 		if rest, ok := strings.CutPrefix(lines.Text(), "victim "); ok {
-			said = strings.Fields(rest)
+			words = strings.Fields(rest)
 		}
 	}
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())
-	require.Len(t, said, 2, "the server's address and folder")
-	u, err := url.Parse(said[0])
+	require.Len(t, words, 2, "the server's address and folder")
+	u, err := url.Parse(words[0])
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		conn, err := net.Dial("tcp", u.Host)
 		if err == nil {
 			conn.Close()
 		}
-		_, gone := os.Stat(filepath.Dir(said[1]))
+		_, gone := os.Stat(filepath.Dir(words[1]))
 		return err != nil && os.IsNotExist(gone)
-	}, 30*time.Second, 20*time.Millisecond, "server and files go with the process")
+	}, 30*time.Second, 20*time.Millisecond, "server and files are removed with the process")
 }

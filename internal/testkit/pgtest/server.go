@@ -60,7 +60,7 @@ func start() (*postgres, error) {
 // launch starts a supervisor on a new data directory and a free port and waits
 // until the server answers.
 func launch(bin string) (*postgres, error) {
-	dir, who, err := dataDir(bin)
+	dir, credential, err := dataDir(bin)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -69,7 +69,7 @@ func launch(bin string) (*postgres, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	cmd := exec.Command("/bin/sh", "-c", supervisor, "supervisor", filepath.Join(bin, "postgres"), dir, strconv.Itoa(port))
-	cmd.SysProcAttr, cmd.Dir = who, dir
+	cmd.SysProcAttr, cmd.Dir = credential, dir
 	log, err := os.Create(filepath.Join(dir, "log")) // a file and no pipe: `go test` would wait for its end
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
@@ -92,20 +92,20 @@ func launch(bin string) (*postgres, error) {
 
 // dataDir makes a data directory that belongs to the user the server runs as.
 // Its path is short: that of a Unix socket is limited.
-func dataDir(bin string) (dir string, who *syscall.SysProcAttr, err error) {
+func dataDir(bin string) (dir string, credential *syscall.SysProcAttr, err error) {
 	if dir, err = os.MkdirTemp("/tmp", "gpuaas-pg-"); err != nil {
 		return dir, nil, err
 	}
-	if who, err = owner(dir); err != nil {
-		return dir, who, err
+	if credential, err = owner(dir); err != nil {
+		return dir, credential, err
 	}
 	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "gpuaas",
 		"-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8")
-	initdb.SysProcAttr, initdb.Dir = who, dir
+	initdb.SysProcAttr, initdb.Dir = credential, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
-		return dir, who, fmt.Errorf("initdb: %w: %s", err, out)
+		return dir, credential, fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	return dir, who, nil
+	return dir, credential, nil
 }
 
 // ready waits until the server answers.

@@ -1,0 +1,110 @@
+package lifecycle_test
+
+import (
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// TestRefusalsSuggestCommands: the command in a refusal is an operation that may start
+// in the node's state and leads to a state in which the refused action may start.
+func TestRefusalsSuggestCommands(t *testing.T) {
+	t.Parallel()
+	suggested := regexp.MustCompile(`gpuaas node ([a-z-]+) NODE`)
+	found := 0
+	for _, p := range lifecycle.Operations() {
+		for _, s := range lifecycle.NodeStates() {
+			_, err := lifecycle.CheckMove(p.Action, s)
+			if err == nil {
+				continue
+			}
+			m := suggested.FindStringSubmatch(err.Error())
+			if m == nil {
+				continue
+			}
+			found++
+			via, err := lifecycle.CheckMove(lifecycle.Action(m[1]), s)
+			require.NoError(t, err, "%s in %s", p.Action, s)
+			require.NotEmpty(t, via.Workflow, "%s in %s suggests %s, which no operator can start", p.Action, s, via.Action)
+			require.Contains(t, p.From, via.To, "%s in %s suggests %s", p.Action, s, via.Action)
+		}
+	}
+	require.Positive(t, found)
+}
+
+func TestBeginStartsFirstPhase(t *testing.T) {
+	t.Parallel()
+	plan, ok := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
+	require.True(t, ok)
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var o lifecycle.Operation
+	plan.Begin(&o, now)
+	require.Equal(t, lifecycle.OperationRunning, o.Status)
+	require.Equal(t, now.Add(plan.Phases[0].Budget), *o.DeadlineAt)
+	require.Len(t, o.Phases, len(plan.Phases))
+	require.Equal(t, lifecycle.PhaseRunning, o.Phases[0].State)
+	require.Equal(t, 1, o.Phases[0].Attempt)
+	require.Equal(t, now, *o.Phases[0].StartedAt)
+	for _, p := range o.Phases[1:] {
+		require.Equal(t, lifecycle.Phase{Name: p.Name, Title: p.Title, State: lifecycle.PhasePending}, p)
+	}
+}
+
+func TestDecisionsThatNeedReason(t *testing.T) {
+	t.Parallel()
+	for _, d := range lifecycle.Decisions() {
+		want := d == lifecycle.DecisionSkip || d == lifecycle.DecisionForce
+		require.Equal(t, want, d.NeedsReason(), d)
+	}
+}
+
+// TestReissueCommands: a reissue does not hold its node, so its commands say which
+// operation of the node they mean.
+func TestReissueCommands(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "gpuaas op show gpu-17", lifecycle.OpCommand("show", lifecycle.ActionDrain, "gpu-17"))
+	require.Equal(t, "gpuaas op show gpu-17 --reissue", lifecycle.OpCommand("show", lifecycle.ActionReissueEnrollment, "gpu-17"))
+	require.Equal(t, "gpuaas op cancel gpu-17 --reissue --operation op-1",
+		lifecycle.DecisionCommand(lifecycle.DecisionCancel, lifecycle.ActionReissueEnrollment, "gpu-17", "op-1"))
+}
+
+func TestOnlyActiveNodesTakeWork(t *testing.T) {
+	t.Parallel()
+	for _, s := range lifecycle.NodeStates() {
+		require.Equal(t, s == lifecycle.NodeActive, s.TakesWork(), s)
+	}
+}
+
+// TestRetireDrainsOnRequest: a plain retire runs no task on the node and has nothing to
+// undo.
+func TestRetireDrainsOnRequest(t *testing.T) {
+	t.Parallel()
+	plain, _ := lifecycle.PlanOf(lifecycle.ActionRetire, lifecycle.Options{})
+	require.Len(t, plain.Phases, 1)
+	require.Nil(t, plain.Undo)
+	drains, _ := lifecycle.PlanOf(lifecycle.ActionRetire, lifecycle.Options{Drain: true})
+	require.NotNil(t, drains.Undo)
+	for _, phase := range []string{lifecycle.PhaseCordon, lifecycle.PhaseDrain} {
+		require.True(t, slices.ContainsFunc(drains.Phases, func(s lifecycle.PhaseSpec) bool { return s.Name == phase }), phase)
+	}
+}
+
+// TestPlansVoidIdentities: only a removal ends the node's identity, and only a cancel of
+// an enrollment or a reissue voids its tokens. Provision and remove end with a state of
+// the instance.
+func TestPlansVoidIdentities(t *testing.T) {
+	t.Parallel()
+	issuing := []lifecycle.Action{lifecycle.ActionEnroll, lifecycle.ActionReissueEnrollment}
+	for _, p := range lifecycle.Operations() {
+		require.Equal(t, p.Action == lifecycle.ActionRemove, p.DenyIdentity, p.Action)
+		require.Equal(t, slices.Contains(issuing, p.Action), p.CancelVoidsTokens, p.Action)
+		instance := map[lifecycle.Action]lifecycle.InstanceState{
+			lifecycle.ActionProvision: lifecycle.InstanceRunning, lifecycle.ActionRemove: lifecycle.InstanceTerminated}[p.Action]
+		require.Equal(t, instance, p.Instance, p.Action)
+	}
+}

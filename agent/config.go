@@ -16,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/envfile"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/build"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -76,7 +77,7 @@ type Config struct {
 func (c Config) identity() identity.Config {
 	return identity.Config{
 		NodeID: c.NodeID, Env: c.Env, Server: c.APIURL, Token: c.EnrollmentToken, EnvFile: c.EnvFile,
-		CertPath: c.CertPath, KeyPath: c.KeyPath, NodeCABundlePath: c.NodeCABundlePath, AgentVersion: Version(),
+		CertPath: c.CertPath, KeyPath: c.KeyPath, NodeCABundlePath: c.NodeCABundlePath, AgentVersion: build.Version(),
 	}
 }
 

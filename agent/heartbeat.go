@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
+	"github.com/gpuaas/gpuaas/schema/build"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -179,7 +180,7 @@ func (a *Agent) sendHeartbeat(ctx context.Context, api *nodeapi.Client) error {
 		up = int64(a.now().Sub(a.started).Seconds())
 	}
 	return api.Heartbeat(ctx, wire.HeartbeatRequest{
-		AgentVersion: Version(), UptimeSeconds: up, BootID: a.bootID,
+		AgentVersion: build.Version(), UptimeSeconds: up, BootID: a.bootID,
 		Cordoned: a.cordon.Cordoned(), Workloads: list, Phase: "ready", At: a.now().UTC(),
 	})
 }

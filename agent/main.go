@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/build"
 )
 
 const help = `gpuaas-node-agent runs on a GPU node and executes the tasks of its control plane.
@@ -67,14 +67,6 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, opt
 		return schema.ExitDone
 	}
 	return p.exit(usageError{fmt.Errorf("unknown command %q; see gpuaas-node-agent --help", args[0])})
-}
-
-// Version is the module version stamped into the binary.
-func Version() string {
-	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
-		return b.Main.Version
-	}
-	return "(devel)"
 }
 
 type program struct {
@@ -225,6 +217,6 @@ func (p program) version(_ context.Context, args []string) error {
 	if err := p.parse("version", args, nil); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(p.stdout, Version())
+	_, err := fmt.Fprintln(p.stdout, build.Version())
 	return err
 }

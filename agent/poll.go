@@ -17,6 +17,7 @@ import (
 	tasks "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/build"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -99,7 +100,7 @@ func accepted(err error) error {
 func (a *Agent) notePoll(err error) {
 	now := a.now()
 	a.lastLoop.Store(now.UnixNano())
-	s := PollStatus{At: now.UTC(), OK: err == nil || errors.Is(err, errEarly), PID: os.Getpid(), Version: Version()}
+	s := PollStatus{At: now.UTC(), OK: err == nil || errors.Is(err, errEarly), PID: os.Getpid(), Version: build.Version()}
 	if !s.OK {
 		s.Error = text.Truncate(err.Error())
 	}

@@ -18,6 +18,7 @@ import (
 	tasks "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
+	"github.com/gpuaas/gpuaas/schema/build"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -61,7 +62,7 @@ type TaskStatus struct {
 // ReadStatus reads the state folder of an agent that may be running.
 func ReadStatus(ctx context.Context, c Config) (Status, error) {
 	state := disk.StateDir{Path: c.StateDir}
-	s := Status{NodeID: c.NodeID, Env: c.Env, Version: Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{}}
+	s := Status{NodeID: c.NodeID, Env: c.Env, Version: build.Version(), Workloads: []task.Workload{}, Tasks: []TaskStatus{}}
 	var err error
 	clock := nodeapi.NewClock(time.Now, slog.New(slog.DiscardHandler))
 	if s.Status, err = identity.ReadStatus(c.identity(), state, clock); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/build"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -66,7 +67,7 @@ func TestVersion(t *testing.T) {
 	require.Contains(t, h.out.String(), `"go": "go1.`)
 
 	h.out.Reset()
-	require.NoError(t, runVersion(setupTable(h), buildInfo{Version: "v1.2.3", Revision: "0123456789abcdef", Go: "go1.26", Platform: "linux/amd64"}))
+	require.NoError(t, runVersion(setupTable(h), build.Info{Version: "v1.2.3", Revision: "0123456789abcdef", Go: "go1.26", Platform: "linux/amd64"}))
 	require.Equal(t, "gpuaas v1.2.3 (0123456789ab) go1.26 linux/amd64\n", h.out.String())
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/build"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -51,7 +52,7 @@ func TestConfigDefaults(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	t.Parallel()
-	for arg, want := range map[string]string{"--help": "GPUAAS_DATABASE_URL_FILE", "version": "gpuaas-worker " + daemon.Version()} {
+	for arg, want := range map[string]string{"--help": "GPUAAS_DATABASE_URL_FILE", "version": "gpuaas-worker " + build.Version()} {
 		var out, errOut strings.Builder
 		require.Equal(t, schema.ExitDone, Main(t.Context(), []string{arg}, env(nil), &out, &errOut))
 		require.Contains(t, out.String(), want)

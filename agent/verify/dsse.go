@@ -3,20 +3,19 @@ package verify
 import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Reasons of a rejected document. Documents that come with a task add a prefix of
 // their own.
 const (
-	refusedTooLarge  = signed.ReasonTooLarge
-	refusedEnvelope  = signed.ReasonEnvelope
-	refusedType      = signed.ReasonPayloadType
-	refusedSignature = signed.ReasonSignature
-	refusedBody      = signed.ReasonBody
-	refusedVersion   = signed.ReasonVersion
-	refusedEnv       = signed.ReasonEnvironment
+	refusedTooLarge  = trust.ReasonTooLarge
+	refusedEnvelope  = trust.ReasonEnvelope
+	refusedType      = trust.ReasonPayloadType
+	refusedSignature = trust.ReasonSignature
+	refusedBody      = trust.ReasonBody
+	refusedVersion   = trust.ReasonVersion
+	refusedEnv       = trust.ReasonEnvironment
 )
 
 // Prefixes of the reasons.
@@ -38,7 +37,7 @@ func (d document) refuse(reason, format string, args ...any) error {
 // and decodes the signed bytes strictly into v. It returns those bytes and the IDs
 // of the keys that signed them.
 func (d document) read(envelope []byte, keys []trust.VerifierKey, v any) (raw []byte, by []string, err error) {
-	raw, by, err = signed.Open(d.payloadType, envelope, keys)
+	raw, by, err = trust.OpenEnvelope(d.payloadType, envelope, keys)
 	if err != nil {
 		e := schema.AsError(err)
 		return nil, nil, d.refuse(e.Reason, "%s", e.Message)

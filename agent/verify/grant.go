@@ -10,7 +10,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -79,18 +78,17 @@ func (v Verifier) grant(o wire.TaskOffer) (grant, time.Time, error) {
 // delegate is the key that a delegation names. A key of the set is none: what
 // signs tasks must not sign grants.
 func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
-	public, err := base64.StdEncoding.Strict().DecodeString(d.Public)
 	switch {
 	case d.V != payloadVersion:
 		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedVersion, "version %d of the delegation is not known here", d.V)
 	case d.Env != v.ID.Env:
 		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedEnv, "the delegation is for another environment")
-	case err != nil || len(public) != ed25519.PublicKeySize || d.KeyID == "":
+	case len(d.Public) != ed25519.PublicKeySize || d.KeyID == "":
 		return trust.VerifierKey{}, grantKeyDocument().refuse(refusedBody, "the delegation names no key")
-	case slices.ContainsFunc(v.Set.Keys, func(k signed.Key) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
+	case slices.ContainsFunc(v.Set.Doc.Keys, func(k trust.VerifierKey) bool { return k.Public.Equal(d.Public) || k.KeyID == d.KeyID }):
 		return trust.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
 	}
-	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: public}, nil
+	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: d.Public}, nil
 }
 
 // mine checks that a grant answers this poll of this node.

@@ -2,7 +2,6 @@ package verify
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -19,7 +18,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // opened is the trust of a node with a bundle, over a state folder.
@@ -65,7 +63,7 @@ func TestConfigureReissuedBundle(t *testing.T) {
 	dir := t.TempDir()
 	r, _ := opened(c, dir, c.Bundle(1))
 	newer := trust.TaskTrust{Roots: f.Trust().Roots, Floor: c.Floor(2),
-		Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: agenttest.KeyName(next), Public: agenttest.PublicOf(next)}}}
+		Keys: trust.VerifierKeys{{State: trust.KeyActive, KeyID: agenttest.KeyName(next), Public: agenttest.PublicOf(next)}}}
 	r.Configure(newer)
 	require.Equal(t, int64(2), r.Current().Doc.Version)
 	back, _ := opened(c, dir, c.Bundle(1))
@@ -115,7 +113,7 @@ func TestRejectBadSets(t *testing.T) {
 		"no active key":     {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
 		"a key twice":       {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
 		"a key of no state": {ofSet + refusedBody, changedSet(func(d *trust.VerifierSetDoc) {
-			d.Keys = append(d.Keys, trust.VerifierSetKey{KeyID: "x", Public: base64.StdEncoding.EncodeToString(make([]byte, 32)), State: "root"})
+			d.Keys = append(d.Keys, trust.VerifierKey{KeyID: "x", Public: make([]byte, 32), State: "root"})
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -248,7 +246,7 @@ func TestKeyStates(t *testing.T) {
 		{trust.KeyStaged, time.Time{}, time.Time{}, false},
 		{trust.KeyRevoked, time.Time{}, now.Add(time.Hour), false},
 	} {
-		set := Set{Keys: []signed.Key{{VerifierKey: trust.VerifierKey{State: c.state}, SignFrom: c.from, AcceptUntil: c.until}}}
+		set := trust.Bundled(trust.VerifierKeys{{State: c.state, SignFrom: c.from, AcceptUntil: c.until}}, trust.VerifierSetRef{})
 		require.Equal(t, c.want, len(set.Accepted(now)) == 1, "%v", c)
 	}
 }

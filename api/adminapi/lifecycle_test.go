@@ -175,7 +175,7 @@ func (d *desk) ServerCA(context.Context) (string, error) {
 func (d *desk) NodeCA(context.Context) (string, error) { return d.ca, nil }
 
 func (d *desk) TaskTrust(context.Context) (trust.TaskTrust, error) {
-	return trust.TaskTrust{Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
+	return trust.TaskTrust{Keys: trust.VerifierKeys{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
 }
 
 func (d *desk) api() *adminapi.API {

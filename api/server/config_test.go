@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/build"
 )
 
 func environ(vars map[string]string) func(string) string {
@@ -85,7 +86,7 @@ func TestArguments(t *testing.T) {
 		out, errOut string
 	}{
 		{[]string{"--help"}, 0, "GPUAAS_ADMIN_TOKEN_FILE", ""},
-		{[]string{"version"}, 0, "gpuaas-api " + daemon.Version(), ""},
+		{[]string{"version"}, 0, "gpuaas-api " + build.Version(), ""},
 		{[]string{"serve"}, 2, "", `unknown argument "serve"`},
 		{[]string{"--serve", "node,console"}, 2, "", `unknown listener "console"`},
 	} {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/build"
 )
 
 type testConfig struct {
@@ -112,8 +113,8 @@ func TestArguments(t *testing.T) {
 	}{
 		{[]string{"--help"}, 0, "GPUAAS_DATABASE_URL, GPUAAS_DATABASE_URL_FILE (required)\n      Postgres connection URL.", ""},
 		{[]string{"-h"}, 0, "--serve\n      what to serve (default all)", ""},
-		{[]string{"version"}, 0, "gpuaas-test " + Version() + "\n", ""},
-		{[]string{"--version"}, 0, "gpuaas-test " + Version() + "\n", ""},
+		{[]string{"version"}, 0, "gpuaas-test " + build.Version() + "\n", ""},
+		{[]string{"--version"}, 0, "gpuaas-test " + build.Version() + "\n", ""},
 		{[]string{"run"}, 2, "", `unknown argument "run"`},
 		{[]string{"--loud"}, 2, "", "--help"},
 		{nil, 2, "", "VAULT_ADDR is not set"},

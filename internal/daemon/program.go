@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/build"
 )
 
 // Program describes one daemon.
@@ -47,10 +48,10 @@ func Main(ctx context.Context, p Program, args []string, getenv func(string) str
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		p.help(stdout, flags)
+		p.render(stdout, "help", flags)
 		return schema.ExitDone
 	case err == nil && (*version || flags.NArg() == 1 && flags.Arg(0) == "version"):
-		fmt.Fprintln(stdout, p.Name, Version())
+		fmt.Fprintln(stdout, p.Name, build.Version())
 		return schema.ExitDone
 	case err == nil && flags.NArg() > 0:
 		err = fmt.Errorf("unknown argument %q", flags.Arg(0))

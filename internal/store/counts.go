@@ -2,9 +2,9 @@ package store
 
 import (
 	"context"
-	"time"
 
 	"github.com/gpuaas/gpuaas/api/metrics"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // NodeCounts counts nodes by state, for the gauges.
@@ -46,38 +46,27 @@ func (s *Inventory) TaskLeases(ctx context.Context) ([]metrics.TaskCount, error)
 	return counts, err
 }
 
-// CertificateAges returns the ages of the current certificates, the first to expire
-// first.
-func (s *Inventory) CertificateAges(ctx context.Context) ([]metrics.CertificateAge, error) {
-	var ages []metrics.CertificateAge
-	err := s.db.Read(ctx, "reading the ages of certificates", func(ctx context.Context) error {
+// CertificateCounts summarizes the held certificates, for the gauges.
+func (s *Inventory) CertificateCounts(ctx context.Context) (metrics.CertificateCounts, error) {
+	c := metrics.CertificateCounts{ShareLeft: 1}
+	err := s.db.Read(ctx, "counting certificates", func(ctx context.Context) error {
 		rows, err := s.db.q.CertificateAges(ctx)
-		ages = make([]metrics.CertificateAge, len(rows))
-		for i, r := range rows {
-			ages[i] = metrics.CertificateAge{NodeID: r.NodeID, Left: seconds(r.SecondsLeft),
-				Life: seconds(r.SecondsLife), SinceRenewal: seconds(r.SecondsSinceRenewal)}
+		if err != nil {
+			return err
 		}
+		for _, r := range rows {
+			left := max(0, r.SecondsLeft/max(1, r.SecondsLife))
+			c.ShareLeft = min(c.ShareLeft, left)
+			if left < trust.RenewAt-trust.RenewJitter {
+				c.Overdue++
+			}
+		}
+		unused, err := s.db.q.Unpromoted(ctx, metrics.UnpromotedAfter.Seconds())
+		c.Unpromoted = int64(len(unused))
 		return err
 	})
-	return ages, err
+	return c, err
 }
-
-// Unpromoted returns the certificates that have been pending for longer than
-// olderThan, oldest first.
-func (s *Inventory) Unpromoted(ctx context.Context, olderThan time.Duration) ([]metrics.UnpromotedCertificate, error) {
-	var waiting []metrics.UnpromotedCertificate
-	err := s.db.Read(ctx, "listing pending certificates", func(ctx context.Context) error {
-		rows, err := s.db.q.Unpromoted(ctx, olderThan.Seconds())
-		waiting = make([]metrics.UnpromotedCertificate, len(rows))
-		for i, r := range rows {
-			waiting[i] = metrics.UnpromotedCertificate(r)
-		}
-		return err
-	})
-	return waiting, err
-}
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // LostTasks counts the lost tasks, which wait for an operator.
 func (s *Inventory) LostTasks(ctx context.Context) (n int64, err error) {

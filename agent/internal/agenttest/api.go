@@ -288,10 +288,10 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	}
 }
 
-func (f *API) Verifiers() trust.VerifierSet {
+func (f *API) Verifiers() trust.VerifierKeys {
 	active, _ := f.Signer.Public().(ed25519.PublicKey)
 	staged, _ := f.Staged.Public().(ed25519.PublicKey)
-	return trust.VerifierSet{
+	return trust.VerifierKeys{
 		{State: trust.KeyActive, KeyID: "k1", Public: active},
 		{State: trust.KeyStaged, KeyID: "k2", Public: staged},
 	}

@@ -133,7 +133,7 @@ func (s *setup) mount(ctx context.Context, parent, path, kind string, config map
 	}](ctx, s, parent)
 	switch there := mounts[path+"/"].Type; {
 	case listErr != nil || there == "":
-		return err
+		return cmp.Or(listErr, err)
 	case there != kind:
 		return schema.Errorf(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there, path, kind)
 	case len(config) == 0:

@@ -23,7 +23,7 @@ type key struct {
 	private ed25519.PrivateKey
 }
 
-func newKey(id string) key {
+func signerKey(id string) key {
 	return key{id, ed25519.NewKeyFromSeed(bytes.Repeat([]byte(id[:1]), ed25519.SeedSize))}
 }
 
@@ -64,7 +64,7 @@ func doc(active key) VerifierSetDoc {
 		IssuedAt: now, ExpiresAt: now.Add(time.Hour)}
 }
 
-func requireReason(t *testing.T, err error, reason string) {
+func requireRefusal(t *testing.T, err error, reason string) {
 	t.Helper()
 	require.Error(t, err)
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), "%v", err)
@@ -73,7 +73,7 @@ func requireReason(t *testing.T, err error, reason string) {
 
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	a, b := newKey("a"), newKey("b")
+	a, b := signerKey("a"), signerKey("b")
 	good := sign(t, "type", []byte("body"), a, b)
 	body, signers, err := OpenEnvelope("type", good, append(b.trusted(), a.trusted()...))
 	require.NoError(t, err)
@@ -83,14 +83,14 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"b"}, signers)
 
-	impostor := key{"a", newKey("c").private}
+	impostor := key{"a", signerKey("c").private}
 	for name, row := range map[string]struct {
 		envelope json.RawMessage
 		keys     []VerifierKey
 		reason   string
 	}{
 		"another type":      {sign(t, "other", []byte("body"), a), a.trusted(), ReasonPayloadType},
-		"another key":       {good, newKey("c").trusted(), ReasonSignature},
+		"another key":       {good, signerKey("c").trusted(), ReasonSignature},
 		"another key's ID":  {sign(t, "type", []byte("body"), impostor), a.trusted(), ReasonSignature},
 		"no key":            {good, nil, ReasonSignature},
 		"a key of no bytes": {good, []VerifierKey{{KeyID: "a"}}, ReasonSignature},
@@ -103,14 +103,14 @@ func TestOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, _, err := OpenEnvelope("type", row.envelope, row.keys)
-			requireReason(t, err, row.reason)
+			requireRefusal(t, err, row.reason)
 		})
 	}
 }
 
 func TestOpenVerifierSet(t *testing.T) {
 	t.Parallel()
-	root, a, b := newKey("root"), newKey("a"), newKey("b")
+	root, a, b := signerKey("root"), signerKey("a"), signerKey("b")
 	document := signDoc(t, doc(a), root, a)
 	set, signers, err := OpenVerifierSet(testEnv, document, root.trusted())
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestOpenVerifierSet(t *testing.T) {
 		"a key of no ID": {func(d *VerifierSetDoc) { d.Keys[0].KeyID = "" }, ReasonBody},
 		"too many keys": {func(d *VerifierSetDoc) {
 			for id := byte('b'); len(d.Keys) <= maxSetKeys; id++ {
-				d.Keys = append(d.Keys, newKey(string(id)).entry(KeyRevoked))
+				d.Keys = append(d.Keys, signerKey(string(id)).entry(KeyRevoked))
 			}
 		}, ReasonBody},
 	} {
@@ -161,20 +161,20 @@ func TestOpenVerifierSet(t *testing.T) {
 			d := doc(a)
 			row.change(&d)
 			_, _, err := OpenVerifierSet(testEnv, signDoc(t, d, root, a), root.trusted())
-			requireReason(t, err, row.reason)
+			requireRefusal(t, err, row.reason)
 		})
 	}
 	_, _, err = OpenVerifierSet(testEnv, signDoc(t, doc(a), a), root.trusted())
-	requireReason(t, err, ReasonSignature)
+	requireRefusal(t, err, ReasonSignature)
 	_, _, err = OpenVerifierSet(testEnv, sign(t, VerifierSetPayloadType, []byte(`{"v":1,"v":1}`), root), root.trusted())
-	requireReason(t, err, ReasonBody)
+	requireRefusal(t, err, ReasonBody)
 	encoded := base64.StdEncoding.EncodeToString(a.public())
 	body, err := json.Marshal(doc(a))
 	require.NoError(t, err)
 	noBase64 := bytes.Replace(body, []byte(encoded), []byte("!"+encoded[1:]), 1)
 	require.NotEqual(t, body, noBase64)
 	_, _, err = OpenVerifierSet(testEnv, sign(t, VerifierSetPayloadType, noBase64, root), root.trusted())
-	requireReason(t, err, ReasonBody)
+	requireRefusal(t, err, ReasonBody)
 }
 
 // following is the second set of a chain, with another active key.
@@ -189,7 +189,7 @@ func following(first VerifierSet, active key, change func(*VerifierSetDoc)) Veri
 
 func TestNext(t *testing.T) {
 	t.Parallel()
-	root, a, b, outsider := newKey("root"), newKey("a"), newKey("b"), newKey("outsider")
+	root, a, b, outsider := signerKey("root"), signerKey("a"), signerKey("b"), signerKey("outsider")
 	d := doc(a)
 	d.Epoch = 1
 	first, _, err := OpenVerifierSet(testEnv, signDoc(t, d, root, a), root.trusted())
@@ -228,7 +228,7 @@ func TestNext(t *testing.T) {
 			t.Parallel()
 			n, err := row.from.Next(testEnv, root.trusted(), row.document)
 			if row.reason != "" {
-				requireReason(t, err, row.reason)
+				requireRefusal(t, err, row.reason)
 				return
 			}
 			require.NoError(t, err)

@@ -191,7 +191,7 @@ func TestProcess(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "gpuaas_waiting_agents 1") }, soon, 20*time.Millisecond)
 	// The gauges from the database are up to 15 s old.
 	require.Eventually(t, func() bool {
-		return strings.Contains(p.scrape(), `gpuaas_nodes{region="region-1",sku="cpu-dev",state="enrolling"} 1`)
+		return strings.Contains(p.scrape(), `gpuaas_nodes{region="r",sku="cpu-dev",state="enrolling"} 1`)
 	}, 5*soon, 100*time.Millisecond)
 	text2 := p.scrape()
 	for _, name := range []string{`gpuaas_enrollments_total{result="issued"} 1`,

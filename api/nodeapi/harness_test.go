@@ -431,11 +431,8 @@ func call(tb testing.TB, c *http.Client, method, url string, body any, headers .
 }
 
 func try(ctx context.Context, c *http.Client, method, url string, body any, headers ...string) (answer, error) {
-	res, text, err := harness.Do(ctx, c, method, url, body, headers...)
-	if res == nil {
-		return answer{}, err
-	}
-	return answer{status: res.StatusCode, header: res.Header, body: text, proto: res.ProtoMajor}, err
+	res, err := harness.Do(ctx, c, method, url, body, headers...)
+	return answer{status: res.Status, header: res.Header, body: res.Body, proto: res.Proto}, err
 }
 
 // endpoint is a request that requires a certificate.

@@ -240,11 +240,11 @@ func (a reply) refusal(tb testing.TB) schema.ErrorDetail {
 }
 
 func send(ctx context.Context, c *http.Client, method, url string, body any, headers ...string) (reply, error) {
-	res, text, err := harness.Do(ctx, c, method, url, body, headers...)
+	res, err := harness.Do(ctx, c, method, url, body, headers...)
 	if err != nil {
 		return reply{}, err
 	}
-	a := reply{res.StatusCode, res.Header, text}
+	a := reply{res.Status, res.Header, res.Body}
 	return a, undeclared(res.Request, a)
 }
 

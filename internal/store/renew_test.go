@@ -1,11 +1,12 @@
 package store_test
 
 import (
+	"math"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -174,33 +175,29 @@ func TestStorePendingIsIdempotent(t *testing.T) {
 		n.Recovery.TokenID), "a recovery token has its life when nobody set one")
 }
 
-func TestAgesAndUnusedCertificates(t *testing.T) {
+func TestCertificateCounts(t *testing.T) {
 	e := setup(t)
+	counts := func() metrics.CertificateCounts {
+		t.Helper()
+		c, err := e.CertificateCounts(t.Context())
+		require.NoError(t, err)
+		c.ShareLeft = math.Round(c.ShareLeft*72) / 72
+		return c
+	}
+	require.Equal(t, metrics.CertificateCounts{ShareLeft: 1}, counts(), "no certificates")
 	m, other := e.machine(), e.machine()
-	e.exec("UPDATE node_certificates SET not_after = now() + interval '1 hour', not_before = now() - interval '71 hours', issued_at = now() - interval '71 hours' WHERE node_id = $1",
+	require.Equal(t, metrics.CertificateCounts{ShareLeft: 1}, counts(), "new certificates")
+	e.exec("UPDATE node_certificates SET not_after = now() + interval '1 hour', not_before = now() - interval '71 hours' WHERE node_id = $1",
 		m.caller.NodeID)
-	ages, err := e.CertificateAges(t.Context())
-	require.NoError(t, err)
-	require.Len(t, ages, 2)
-	require.Equal(t, m.caller.NodeID, ages[0].NodeID)
-	require.InDelta(t, time.Hour, ages[0].Left, float64(time.Minute))
-	require.Equal(t, 72*time.Hour, ages[0].Life)
-	require.InDelta(t, 71*time.Hour, ages[0].SinceRenewal, float64(time.Minute))
-	require.InDelta(t, 72*time.Hour, ages[1].Left, float64(time.Minute))
+	require.Equal(t, metrics.CertificateCounts{ShareLeft: 1.0 / 72, Overdue: 1}, counts())
+	e.exec("UPDATE node_certificates SET not_after = now() - interval '1 hour' WHERE node_id = $1", m.caller.NodeID)
+	require.Equal(t, metrics.CertificateCounts{Overdue: 1}, counts(), "an expired one has no life left")
 
 	waiting := other.renewed(other.k(2))
-	unused, err := e.Unpromoted(t.Context(), 10*time.Minute)
-	require.NoError(t, err)
-	require.Empty(t, unused)
+	require.Zero(t, counts().Unpromoted)
 	e.exec("UPDATE node_certificates SET issued_at = now() - interval '11 minutes' WHERE serial = $1", waiting.cert.Serial)
-	unused, err = e.Unpromoted(t.Context(), 10*time.Minute)
-	require.NoError(t, err)
-	require.Len(t, unused, 1)
-	require.Equal(t, waiting.cert.Serial, unused[0].Serial)
-	require.Equal(t, trust.IssuedByRenew, unused[0].Via)
+	require.Equal(t, int64(1), counts().Unpromoted)
 	other.adopt(waiting)
 	other.use()
-	unused, err = e.Unpromoted(t.Context(), 0)
-	require.NoError(t, err)
-	require.Empty(t, unused)
+	require.Zero(t, counts().Unpromoted)
 }

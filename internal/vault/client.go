@@ -98,8 +98,8 @@ const minRepeat = time.Second
 
 // repeat calls work in the background until Close: after the first duration, after
 // the one that work returns, after each value on wake, and with backoff after an
-// error, which it logs with the message.
-func (c *Client) repeat(first time.Duration, wake <-chan struct{}, message string, work func(ctx context.Context) (time.Duration, error)) {
+// error, which it logs as the failure.
+func (c *Client) repeat(first time.Duration, wake <-chan struct{}, failure string, work func(ctx context.Context) (time.Duration, error)) {
 	c.spawn(func(ctx context.Context) {
 		delays := daemon.NewBackoff()
 		timer := time.NewTimer(first)
@@ -116,7 +116,7 @@ func (c *Client) repeat(first time.Duration, wake <-chan struct{}, message strin
 				delays.Reset()
 			} else {
 				wait = delays.NextBackOff()
-				c.log.Warn(message, "retry_in", wait, "err", err, "next", schema.AsError(err).Next)
+				c.log.Warn("background work failed", "failure", failure, "retry_in", wait, "err", err, "next", schema.AsError(err).Next)
 			}
 			timer.Reset(wait)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -149,7 +150,7 @@ func (a *Agent) api() *nodeapi.Client { return a.client.Load() }
 // newClient makes a client that presents a certificate and signs with its key.
 func (a *Agent) newClient(present func(*tls.CertificateRequestInfo) (*tls.Certificate, error), key crypto.Signer) (*nodeapi.Client, error) {
 	return nodeapi.New(nodeapi.Config{
-		URL: a.conf.APIURL, NodeID: a.conf.NodeID, CABundlePath: a.conf.CABundlePath, AgentVersion: Version(),
+		URL: a.conf.APIURL, NodeID: a.conf.NodeID, CABundlePath: a.conf.CABundlePath, AgentVersion: version.Version(),
 		Transport: a.deps.Transport, Clock: a.clock,
 	}, present, key)
 }
@@ -205,7 +206,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.stop = context.WithCancelCause(ctx)
 	defer a.stop(nil)
 	a.identity.SetTiming(a.timing.identity, a.deps.Jitter)
-	a.log.Info("agent started", "version", Version(), "server", a.conf.APIURL, "state_dir", a.conf.StateDir,
+	a.log.Info("agent started", "version", version.Version(), "server", a.conf.APIURL, "state_dir", a.conf.StateDir,
 		"env_file", a.conf.EnvFile, "workload_driver", a.conf.WorkloadDriver, "cordoned", a.cordon.Cordoned(),
 		"tasks_held", len(a.journal.Held()))
 

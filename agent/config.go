@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/version"
 )
 
 // EnvFileVar names the variable that moves the env file from
@@ -73,7 +74,7 @@ type Config struct {
 func (c Config) identity() identity.Config {
 	return identity.Config{
 		NodeID: c.NodeID, Env: c.Env, Server: c.APIURL, Token: c.EnrollmentToken, EnvFile: c.EnvFile,
-		CertPath: c.CertPath, KeyPath: c.KeyPath, NodeCABundlePath: c.NodeCABundlePath, AgentVersion: Version(),
+		CertPath: c.CertPath, KeyPath: c.KeyPath, NodeCABundlePath: c.NodeCABundlePath, AgentVersion: version.Version(),
 	}
 }
 

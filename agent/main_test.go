@@ -18,6 +18,7 @@ import (
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
@@ -68,7 +69,7 @@ func TestUsage(t *testing.T) {
 		"flag":        {[]string{"run", "--fast"}, schema.ExitUsage, "", "fast"},
 		"no config":   {[]string{"run"}, schema.ExitUsage, "", "GPUAAS_API_URL: is not set"},
 		"output":      {[]string{"status", "-o", "xml"}, schema.ExitUsage, "", "want table or json"},
-		"version":     {[]string{"version"}, schema.ExitDone, Version(), ""},
+		"version":     {[]string{"version"}, schema.ExitDone, version.Version(), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

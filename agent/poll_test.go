@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/schema/version"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
@@ -99,7 +100,7 @@ func TestHeartbeatAfterCordon(t *testing.T) {
 	f.Until("the first heartbeat", func() bool { return len(f.Heartbeats) > 0 })
 	require.NotEmpty(t, f.Heartbeats[0].BootID)
 	require.Positive(t, f.Heartbeats[0].UptimeSeconds)
-	require.Equal(t, Version(), f.Heartbeats[0].AgentVersion)
+	require.Equal(t, version.Version(), f.Heartbeats[0].AgentVersion)
 	require.NoError(t, a.cordon.Set(true))
 	f.Until("a heartbeat with the cordon", func() bool { return f.Heartbeats[len(f.Heartbeats)-1].Cordoned })
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"crypto/ed25519"
-	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"sync/atomic"
@@ -156,7 +155,7 @@ func TestRotation(t *testing.T) {
 	old, next := f.Signer, agenttest.NewKey(t)
 	was := func(state trust.KeyState) func(*trust.VerifierSetDoc) {
 		return func(d *trust.VerifierSetDoc) {
-			d.Keys = append(d.Keys, trust.VerifierSetKey{KeyID: "k1", Public: base64.StdEncoding.EncodeToString(agenttest.PublicOf(old)), State: state})
+			d.Keys = append(d.Keys, trust.VerifierKey{KeyID: "k1", Public: agenttest.PublicOf(old), State: state})
 		}
 	}
 	for i, state := range []trust.KeyState{trust.KeyGrace, trust.KeyRevoked} {

@@ -3,6 +3,7 @@
 // and strict JSON decoding.
 //
 // The packages below it define the formats that outlive a process: lifecycle (states,
-// actions, operations), task, trust, wire (HTTP bodies), audit and inventory. They
+// actions, operations), task, trust, wire (HTTP bodies), audit and inventory. Package
+// build has the version of the running program, and text checks foreign text. They
 // import nothing else of this project and no client library.
 package schema

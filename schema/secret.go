@@ -25,11 +25,8 @@ var ErrSecret = errors.New("a secret must not be encoded")
 
 const hidden = "[secret]"
 
-// String, GoString and Format return a placeholder.
+// String and Format return a placeholder.
 func (s Secret) String() string { return hidden }
-
-// GoString implements fmt.GoStringer.
-func (s Secret) GoString() string { return hidden }
 
 // Format implements fmt.Formatter for every verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, hidden) }
@@ -37,14 +34,9 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, hidden) }
 // LogValue implements slog.LogValuer.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(hidden) }
 
-// MarshalJSON fails, so that the call that would leak the secret fails.
-func (s Secret) MarshalJSON() ([]byte, error) { return nil, ErrSecret }
-
-// MarshalText fails.
+// MarshalText fails, so that the call that would leak the secret fails: JSON, XML
+// and YAML encoders use it.
 func (s Secret) MarshalText() ([]byte, error) { return nil, ErrSecret }
 
-// MarshalBinary fails.
+// MarshalBinary fails, for package gob.
 func (s Secret) MarshalBinary() ([]byte, error) { return nil, ErrSecret }
-
-// GobEncode fails.
-func (s Secret) GobEncode() ([]byte, error) { return nil, ErrSecret }

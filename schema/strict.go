@@ -19,8 +19,12 @@ func DecodeStrict(data []byte, limit int, v any) error {
 	if len(data) > limit {
 		return NewError(KindInvalidRequest, "body of more than %d bytes", limit).WithReason("too_large")
 	}
-	if err := checkKeys(json.NewDecoder(bytes.NewReader(data))); err != nil {
+	tokens := json.NewDecoder(bytes.NewReader(data))
+	if err := checkValue(tokens, 0); err != nil {
 		return Wrap(KindInvalidRequest, err, "malformed JSON")
+	}
+	if _, err := tokens.Token(); err != io.EOF {
+		return NewError(KindInvalidRequest, "malformed JSON: data after the value")
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -30,58 +34,34 @@ func DecodeStrict(data []byte, limit int, v any) error {
 	return nil
 }
 
-// checkKeys walks one JSON value and its end, and rejects repeated keys of one
-// object.
-func checkKeys(d *json.Decoder) error {
-	if err := checkValue(d, 0); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("data after the value")
-	}
-	return nil
-}
-
+// checkValue reads one JSON value and rejects repeated keys of one object.
 func checkValue(d *json.Decoder, depth int) error {
 	if depth > maxJSONDepth {
 		return fmt.Errorf("nested deeper than %d", maxJSONDepth)
 	}
-	t, err := d.Token()
-	if err != nil {
+	opening, err := d.Token()
+	if err != nil || opening != json.Delim('{') && opening != json.Delim('[') {
 		return err
 	}
-	switch t {
-	case json.Delim('{'):
-		return checkObject(d, depth)
-	case json.Delim('['):
-		for d.More() {
-			if err := checkValue(d, depth+1); err != nil {
-				return err
-			}
-		}
-		_, err = d.Token()
-	}
-	return err
-}
-
-func checkObject(d *json.Decoder, depth int) error {
 	seen := map[string]bool{}
 	for d.More() {
-		t, err := d.Token()
-		if err != nil {
-			return err
+		if opening == json.Delim('{') {
+			key, err := d.Token()
+			if err != nil {
+				return err
+			}
+			// encoding/json matches names without regard to case.
+			name, _ := key.(string)
+			folded := strings.ToLower(name)
+			if seen[folded] {
+				return fmt.Errorf("field %q appears twice", name)
+			}
+			seen[folded] = true
 		}
-		key, _ := t.(string)
-		// encoding/json matches names without regard to case.
-		folded := strings.ToLower(key)
-		if seen[folded] {
-			return fmt.Errorf("field %q appears twice", key)
-		}
-		seen[folded] = true
 		if err := checkValue(d, depth+1); err != nil {
 			return err
 		}
 	}
-	_, err := d.Token()
+	_, err = d.Token()
 	return err
 }

@@ -1,14 +1,12 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/testkit/temporaltest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 const soon = 30 * time.Second
@@ -38,7 +37,7 @@ func TestProcess(t *testing.T) {
 		"GPUAAS_METRICS_ADDR": metrics, "GPUAAS_HEALTH_INTERVAL": "50ms"}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	log := &lockedBuffer{}
+	log := &harness.Buffer{}
 	code := make(chan int, 1)
 	go func() { code <- Main(ctx, nil, env(vars), io.Discard, log) }()
 
@@ -113,22 +112,4 @@ func TestStopDuringStart(t *testing.T) {
 	becomes(t, metrics, "/readyz", http.StatusServiceUnavailable, "waiting for Postgres")
 	cancel()
 	require.Equal(t, schema.ExitDone, <-code)
-}
-
-// lockedBuffer is a log that a test may read while a program writes.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -3,7 +3,6 @@ package verify
 import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -19,13 +18,13 @@ const (
 // type, and decodes the signed bytes strictly into v. It returns those bytes and the
 // IDs of the keys that signed them. Reasons of refusals get the prefix.
 func open(payloadType, prefix string, envelope []byte, keys []trust.VerifierKey, v any) (raw []byte, by []string, err error) {
-	raw, by, err = signed.Open(payloadType, envelope, keys)
+	raw, by, err = trust.OpenEnvelope(payloadType, envelope, keys)
 	if err != nil {
 		e := schema.AsError(err)
 		return nil, nil, refuse(prefix+e.Reason, "%s", e.Message)
 	}
 	if err := schema.DecodeStrict(raw, wire.MaxBodyBytes, v); err != nil {
-		return nil, nil, refuse(prefix+signed.ReasonBody, "cannot parse the signed body: %v", err)
+		return nil, nil, refuse(prefix+trust.ReasonBody, "cannot parse the signed body: %v", err)
 	}
 	return raw, by, nil
 }

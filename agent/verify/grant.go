@@ -10,7 +10,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -58,7 +57,7 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
 			text.FormatTime(delegation.NotBefore), text.FormatTime(delegation.NotAfter), text.FormatTime(now))
 	case !slices.ContainsFunc(v.Set.Accepted(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
-		err = refuse(ofGrantKey+signed.ReasonSignature, "the key that signed this is not in use at %s", text.FormatTime(now))
+		err = refuse(ofGrantKey+trust.ReasonSignature, "the key that signed this is not in use at %s", text.FormatTime(now))
 	case v.Set.Doc.Version > 0 && g.SetVersion == v.Set.Doc.Version && g.SetHash != v.Set.Hash:
 		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Doc.Version, v.Set.Hash, text.Truncate(g.SetHash))
 	}
@@ -71,27 +70,26 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 // delegate is the key that a delegation names. A key of the set is none: what
 // signs tasks must not sign grants.
 func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
-	public, err := base64.StdEncoding.Strict().DecodeString(d.Public)
 	switch {
 	case d.V != payloadVersion:
-		return trust.VerifierKey{}, refuse(ofGrantKey+signed.ReasonVersion, "version %d of the delegation is not known here", d.V)
+		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonVersion, "version %d of the delegation is not known here", d.V)
 	case d.Env != v.ID.Env:
-		return trust.VerifierKey{}, refuse(ofGrantKey+signed.ReasonEnvironment, "the delegation is for another environment")
-	case err != nil || len(public) != ed25519.PublicKeySize || d.KeyID == "":
-		return trust.VerifierKey{}, refuse(ofGrantKey+signed.ReasonBody, "the delegation names no key")
-	case slices.ContainsFunc(v.Set.Keys, func(k signed.Key) bool { return k.Public.Equal(ed25519.PublicKey(public)) || k.KeyID == d.KeyID }):
+		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonEnvironment, "the delegation is for another environment")
+	case len(d.Public) != ed25519.PublicKeySize || d.KeyID == "":
+		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonBody, "the delegation names no key")
+	case slices.ContainsFunc(v.Set.Doc.Keys, func(k trust.VerifierKey) bool { return k.Public.Equal(d.Public) || k.KeyID == d.KeyID }):
 		return trust.VerifierKey{}, refuse(refusedDelegate, "the delegation names a key of the verifier set")
 	}
-	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: public}, nil
+	return trust.VerifierKey{State: trust.KeyActive, KeyID: d.KeyID, Public: d.Public}, nil
 }
 
 // mine checks that a grant answers this poll of this node.
 func (v Verifier) mine(g task.Grant) error {
 	switch {
 	case g.V != payloadVersion:
-		return refuse(ofGrant+signed.ReasonVersion, "version %d of the grant is not known here", g.V)
+		return refuse(ofGrant+trust.ReasonVersion, "version %d of the grant is not known here", g.V)
 	case g.Env != v.ID.Env:
-		return refuse(ofGrant+signed.ReasonEnvironment, "the grant is for another environment")
+		return refuse(ofGrant+trust.ReasonEnvironment, "the grant is for another environment")
 	case g.NodeID != v.ID.NodeID || g.Incarnation != v.ID.Incarnation:
 		return refuse(refusedGrantNode, "the grant is for another node or incarnation")
 	case v.Nonce == "" || g.Nonce != v.Nonce:

@@ -6,23 +6,22 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // Reasons of verifier sets, and of tasks that are rejected because of one.
 const (
-	refusedSetOld     = signed.ReasonSetOld
-	refusedSetGap     = signed.ReasonSetGap
-	refusedSetFork    = signed.ReasonSetFork
+	refusedSetOld     = trust.ReasonSetOld
+	refusedSetGap     = trust.ReasonSetGap
+	refusedSetFork    = trust.ReasonSetFork
 	refusedSetExpired = "set_expired"
 	refusedSetBehind  = "set_too_old"
 	refusedSetHeld    = "set_withheld"
 )
 
 // Set is a verifier set, or the keys of a bundle.
-type Set = signed.VerifierSet
+type Set = trust.VerifierSet
 
-// refuseSet converts an error of package signed. Its reasons get the prefix of
+// refuseSet converts an error of trust.VerifierSet. Its reasons get the prefix of
 // verifier sets unless they have it.
 func refuseSet(err error) error {
 	if err == nil {
@@ -46,11 +45,7 @@ type storedSet struct {
 func toStored(s Set) storedSet {
 	out := storedSet{Version: s.Doc.Version, Hash: s.Hash, Document: s.Document}
 	if s.Document == nil {
-		var keys trust.VerifierSet
-		for _, k := range s.Keys {
-			keys = append(keys, k.VerifierKey)
-		}
-		out.Keys = keys.String()
+		out.Keys = s.Doc.Keys.String()
 	}
 	return out
 }
@@ -60,15 +55,15 @@ func toStored(s Set) storedSet {
 func (f storedSet) held(env string) (Set, error) {
 	ref := trust.VerifierSetRef{Version: f.Version, Hash: f.Hash}
 	if len(f.Document) == 0 {
-		keys, err := trust.ParseVerifierSet(f.Keys)
-		return signed.Bundled(keys, ref), err
+		keys, err := trust.ParseVerifierKeys(f.Keys)
+		return trust.Bundled(keys, ref), err
 	}
-	s, err := signed.ParseVerifierSet(f.Document)
+	s, err := trust.ParseVerifierSet(f.Document)
 	switch {
 	case err != nil:
 		return Set{}, refuseSet(err)
 	case s.Doc.Env != env:
-		return Set{}, refuse(ofSet+signed.ReasonEnvironment, "the stored verifier set is for another environment")
+		return Set{}, refuse(ofSet+trust.ReasonEnvironment, "the stored verifier set is for another environment")
 	case s.Ref() != ref:
 		return Set{}, refuse(refusedSetFork, "the stored verifier set has changed")
 	}

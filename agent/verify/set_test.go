@@ -2,7 +2,6 @@ package verify
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -18,7 +17,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
@@ -65,7 +63,7 @@ func TestConfigureReissuedBundle(t *testing.T) {
 	dir := t.TempDir()
 	r, _ := opened(c, dir, c.Bundle(1))
 	newer := trust.TaskTrust{Roots: f.Trust().Roots, Floor: c.Floor(2),
-		Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: agenttest.KeyName(next), Public: agenttest.PublicOf(next)}}}
+		Keys: trust.VerifierKeys{{State: trust.KeyActive, KeyID: agenttest.KeyName(next), Public: agenttest.PublicOf(next)}}}
 	r.Configure(newer)
 	require.Equal(t, int64(2), r.Current().Doc.Version)
 	back, _ := opened(c, dir, c.Bundle(1))
@@ -98,24 +96,24 @@ func TestRejectBadSets(t *testing.T) {
 		"withheld": {refusedSetHeld, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			return nil, trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"without the root": {ofSet + signed.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"without the root": {ofSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.Keys[1], ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"without the active key": {ofSet + signed.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"without the active key": {ofSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"by the key before the active one": {ofSet + signed.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
+		"by the key before the active one": {ofSet + trust.ReasonSignature, func(c *agenttest.Chain) (json.RawMessage, trust.VerifierSetRef) {
 			d := c.Doc(agenttest.NewKey(c.T), nil)
 			return agenttest.SignWith(c.T, trust.VerifierSetPayloadType, d, agenttest.EdSigner{Key: c.F.Root, ID: ""}, agenttest.EdSigner{Key: c.Keys[0], ID: ""}), trust.VerifierSetRef{Version: 3, Hash: c.Hash[0]}
 		}},
-		"other environment": {ofSet + signed.ReasonEnvironment, changedSet(func(d *trust.VerifierSetDoc) { d.Env = "prod" })},
-		"no end":            {ofSet + signed.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
-		"no active key":     {ofSet + signed.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
-		"a key twice":       {ofSet + signed.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
-		"a key of no state": {ofSet + signed.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) {
-			d.Keys = append(d.Keys, trust.VerifierSetKey{KeyID: "x", Public: base64.StdEncoding.EncodeToString(make([]byte, 32)), State: "root"})
+		"other environment": {ofSet + trust.ReasonEnvironment, changedSet(func(d *trust.VerifierSetDoc) { d.Env = "prod" })},
+		"no end":            {ofSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} })},
+		"no active key":     {ofSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace })},
+		"a key twice":       {ofSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, d.Keys[0]) })},
+		"a key of no state": {ofSet + trust.ReasonBody, changedSet(func(d *trust.VerifierSetDoc) {
+			d.Keys = append(d.Keys, trust.VerifierKey{KeyID: "x", Public: make([]byte, 32), State: "root"})
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +251,7 @@ func TestKeyStates(t *testing.T) {
 		{trust.KeyStaged, time.Time{}, time.Time{}, false},
 		{trust.KeyRevoked, time.Time{}, now.Add(time.Hour), false},
 	} {
-		set := Set{Keys: []signed.Key{{VerifierKey: trust.VerifierKey{State: c.state}, SignFrom: c.from, AcceptUntil: c.until}}}
+		set := trust.Bundled(trust.VerifierKeys{{State: c.state, SignFrom: c.from, AcceptUntil: c.until}}, trust.VerifierSetRef{})
 		require.Equal(t, c.want, len(set.Accepted(now)) == 1, "%v", c)
 	}
 }

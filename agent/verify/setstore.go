@@ -14,7 +14,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // setFile is the name of the set in use in the state folder.
@@ -71,14 +70,14 @@ func (r *SetStore) Configure(bundle trust.TaskTrust) {
 	r.roots = bundle.Roots
 	switch {
 	case bundle.Floor.Version > r.set.Doc.Version:
-		s := signed.Bundled(bundle.Keys, bundle.Floor)
+		s := trust.Bundled(bundle.Keys, bundle.Floor)
 		if err := r.state.WriteJSON(r.state.File(setFile), toStored(s)); err != nil {
 			// The env file still holds it.
 			r.log.Warn("the bundle's verifier set is not stored", "version", s.Doc.Version, "err", err.Error())
 		}
 		r.set = s
 	case r.set.Doc.Version == 0:
-		r.set = signed.Bundled(bundle.Keys, bundle.Floor)
+		r.set = trust.Bundled(bundle.Keys, bundle.Floor)
 	case bundle.Floor.Version == r.set.Doc.Version && bundle.Floor.Hash != r.set.Hash:
 		r.log.Error("the bundle names another verifier set of the version in use, the one in use is kept",
 			"version", r.set.Doc.Version, "held", r.set.Hash, "bundle", bundle.Floor.Hash)

@@ -7,7 +7,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -100,9 +99,9 @@ func (v Verifier) admit(p task.Payload) error {
 	row, known := p.Type.Info()
 	switch {
 	case p.V != payloadVersion:
-		return refuse(signed.ReasonVersion, "version %d of the task format is not known here", p.V)
+		return refuse(trust.ReasonVersion, "version %d of the task format is not known here", p.V)
 	case p.Env != v.ID.Env:
-		return refuse(signed.ReasonEnvironment, "the task is for another environment")
+		return refuse(trust.ReasonEnvironment, "the task is for another environment")
 	case p.NodeID != v.ID.NodeID:
 		return refuse(refusedNode, "the task is for another node")
 	case p.Incarnation != v.ID.Incarnation:

@@ -15,13 +15,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
 func verifierFor(f *agenttest.API) Verifier {
 	return Verifier{
-		ID: f.ID, Set: signed.Bundled(f.Verifiers(), trust.VerifierSetRef{}), Nonce: testNonce, Clock: &Clock{local: time.Now},
+		ID: f.ID, Set: trust.Bundled(f.Verifiers(), trust.VerifierSetRef{}), Nonce: testNonce, Clock: &Clock{local: time.Now},
 	}
 }
 
@@ -52,7 +51,7 @@ func TestVerify(t *testing.T) {
 	require.Equal(t, p.TaskID, got.Payload.TaskID)
 
 	v := verifierFor(f)
-	v.Set.Keys[0].State = trust.KeyGrace
+	v.Set.Doc.Keys[0].State = trust.KeyGrace
 	_, err = v.check(f.Envelope(p), time.Now())
 	require.NoError(t, err, "a key in grace")
 	nameless := bytes.Replace(f.Envelope(p), []byte(`"keyid":"k1"`), []byte(`"keyid":""`), 1)
@@ -103,7 +102,7 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, envelope []byte) {
 		got, err := v.check(envelope, time.Now())
 		switch {
-		case err == nil && !signedBy(v.Set.Keys[0].Public, envelope, got.Raw):
+		case err == nil && !signedBy(v.Set.Doc.Keys[0].Public, envelope, got.Raw):
 			t.Fatalf("accepted what was never signed: %s", got.Raw)
 		case err != nil && schema.KindOf(err) != schema.KindTaskRefused:
 			t.Fatalf("untyped refusal: %v", err)

@@ -180,7 +180,7 @@ func (d *backend) ServerCA(context.Context) (string, error) {
 func (d *backend) NodeCA(context.Context) (string, error) { return d.ca, nil }
 
 func (d *backend) TaskTrust(context.Context) (trust.TaskTrust, error) {
-	return trust.TaskTrust{Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
+	return trust.TaskTrust{Keys: trust.VerifierKeys{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}}, nil
 }
 
 func (d *backend) api() *adminapi.API {

@@ -296,7 +296,7 @@ func TestBootstrapScript(t *testing.T) {
 			assert.NotContains(t, env, "rubbish")
 			bundle := trust.BootstrapBundle{NodeID: d.node.ID, APIURL: d.url, Env: "test",
 				EnrollmentToken: tokenOf(t, env), CABundlePath: trust.DefaultCABundlePath,
-				TaskSigningPubkeys:   trust.VerifierSet{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}.String(),
+				TaskSigningPubkeys:   trust.VerifierKeys{{State: trust.KeyActive, KeyID: "k", Public: make([]byte, 32)}}.String(),
 				NodeCertCABundlePath: trust.DefaultNodeCABundlePath, CertPath: trust.DefaultCertPath, KeyPath: trust.DefaultKeyPath}
 			_, rest, _ := strings.Cut(env, "systemd\n")
 			assert.ElementsMatch(t, strings.Split(bundle.EnvFile(), "\n"), strings.Split(rest, "\n"))

@@ -7,10 +7,12 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// NodeCount is the number of nodes in a state and when the oldest of them entered
-// it, for the gauges nodes and state_age_seconds.
+// NodeCount is the number of nodes of a SKU and a region in a state, and when the
+// oldest of them entered it, for the gauges nodes and state_age_seconds.
 type NodeCount struct {
 	State       lifecycle.NodeState
+	SKU         string
+	Region      string
 	Nodes       int64
 	OldestSince time.Time
 }

@@ -15,7 +15,7 @@ import (
 // Counts reads the numbers behind the fleet's gauges. It is the port that the
 // store implements.
 type Counts interface {
-	// NodeCounts returns the states that have nodes.
+	// NodeCounts returns the numbers of nodes, the largest first.
 	NodeCounts(ctx context.Context) ([]NodeCount, error)
 	// StuckCounts returns the parked operations by phase and reason.
 	StuckCounts(ctx context.Context) ([]StuckCount, error)
@@ -34,6 +34,11 @@ const (
 	fleetBudget = 3 * time.Second  // how long a scrape may wait for the database
 )
 
+// maxNodeSeries limits the combinations of state, SKU and region that have a
+// series of their own. The nodes of the smallest others are counted by state, under
+// the SKU and region "other".
+const maxNodeSeries = 1000
+
 // FleetCollector publishes gauges about the whole fleet, read from the database
 // by a scrape at most once every 15 seconds. Only the leader among the processes
 // publishes them, so that a sum over all processes counts the fleet once. If
@@ -43,36 +48,38 @@ type FleetCollector struct {
 	leading func() bool
 	log     *slog.Logger
 
-	nodes, stateAge, stuck, leases *prometheus.Desc
-	lifeLeft, overdue, unpromoted  *prometheus.Desc
+	mu     sync.Mutex
+	readAt time.Time
 
-	mu      sync.Mutex
-	readAt  time.Time
-	reading []prometheus.Metric
+	nodes, stateAge, stuck, leases, lifeLeft, overdue, unpromoted *prometheus.GaugeVec
 }
 
 // NewFleetCollector returns a collector, to be registered by the caller. leading
 // reports whether this process publishes the gauges.
 func NewFleetCollector(counts Counts, leading func() bool, log *slog.Logger) *FleetCollector {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	}
 	return &FleetCollector{
 		counts: counts, leading: leading, log: log,
-		nodes:      desc("gpuaas_nodes", "Nodes by state.", "state"),
-		stateAge:   desc("gpuaas_state_age_seconds", "Time since the oldest node in a state entered it.", "state"),
-		stuck:      desc("gpuaas_stuck_operations", "Parked operations by phase and reason.", "phase", "reason"),
-		leases:     desc("gpuaas_task_leases", "Unfinished node tasks by status. Lost tasks wait for their node or an operator.", "state"),
-		lifeLeft:   desc("gpuaas_certificate_life_left_ratio", "Remaining share of the lifetime of the current certificate that expires first; 1 without certificates."),
-		overdue:    desc("gpuaas_certificates_overdue", "Current certificates that should have been renewed already."),
-		unpromoted: desc("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used."),
+		nodes:      gauge("gpuaas_nodes", "Nodes by state, SKU and region.", "state", "sku", "region"),
+		stateAge:   gauge("gpuaas_state_age_seconds", "Time since the oldest node in a state entered it.", "state"),
+		stuck:      gauge("gpuaas_stuck_operations", "Parked operations by phase and reason.", "phase", "reason"),
+		leases:     gauge("gpuaas_task_leases", "Unfinished node tasks by status. Lost tasks wait for their node or an operator.", "state"),
+		lifeLeft:   gauge("gpuaas_certificate_life_left_ratio", "Remaining share of the lifetime of the current certificate that expires first; 1 without certificates."),
+		overdue:    gauge("gpuaas_certificates_overdue", "Current certificates that should have been renewed already."),
+		unpromoted: gauge("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used."),
 	}
+}
+
+func (c *FleetCollector) gauges() []*prometheus.GaugeVec {
+	return []*prometheus.GaugeVec{c.nodes, c.stateAge, c.stuck, c.leases, c.lifeLeft, c.overdue, c.unpromoted}
 }
 
 // Describe implements prometheus.Collector.
 func (c *FleetCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.nodes, c.stateAge, c.stuck, c.leases, c.lifeLeft, c.overdue, c.unpromoted} {
-		ch <- d
+	for _, g := range c.gauges() {
+		g.Describe(ch)
 	}
 }
 
@@ -84,76 +91,73 @@ func (c *FleetCollector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.readAt) > fleetFresh {
-		reading, err := c.read()
-		if err != nil {
+		for _, g := range c.gauges() {
+			g.Reset()
+		}
+		if err := c.read(); err != nil {
 			c.log.Warn("cannot read the fleet gauges from the database", slog.Any("err", err))
 		}
-		c.reading, c.readAt = reading, time.Now()
+		c.readAt = time.Now()
 	}
-	for _, m := range c.reading {
-		ch <- m
+	for _, g := range c.gauges() {
+		g.Collect(ch)
 	}
 }
 
-func (c *FleetCollector) read() ([]prometheus.Metric, error) {
+// read sets the gauges. It sets none if a number cannot be read.
+func (c *FleetCollector) read() error {
 	ctx, cancel := context.WithTimeout(context.Background(), fleetBudget)
 	defer cancel()
 	nodes, err := c.counts.NodeCounts(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	stuck, err := c.counts.StuckCounts(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	tasks, err := c.counts.TaskLeases(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	certificates, err := c.counts.CertificateCounts(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out := append(c.nodeGauges(nodes), gauge(c.lifeLeft, certificates.ShareLeft),
-		gauge(c.overdue, float64(certificates.Overdue)), gauge(c.unpromoted, float64(certificates.Unpromoted)))
+	c.setNodes(nodes)
 	for _, s := range stuck {
-		out = append(out, gauge(c.stuck, float64(s.Operations), s.Phase, s.Reason))
+		c.stuck.WithLabelValues(s.Phase, s.Reason).Set(float64(s.Operations))
 	}
-	return append(out, c.taskGauges(tasks)...), nil
-}
-
-// taskGauges has a row for every status of an unfinished task, so that a status
-// without tasks reads 0.
-func (c *FleetCollector) taskGauges(counts []TaskCount) []prometheus.Metric {
-	tasks := map[task.Status]int64{}
-	for _, t := range counts {
-		tasks[t.Status] = t.Tasks
-	}
-	var out []prometheus.Metric
 	for _, s := range []task.Status{task.Pending, task.Dispatched, task.Running, task.Lost} {
-		out = append(out, gauge(c.leases, float64(tasks[s]), string(s)))
+		c.leases.WithLabelValues(string(s)).Set(0)
 	}
-	return out
+	for _, t := range tasks {
+		c.leases.WithLabelValues(string(t.Status)).Set(float64(t.Tasks))
+	}
+	c.lifeLeft.WithLabelValues().Set(certificates.ShareLeft)
+	c.overdue.WithLabelValues().Set(float64(certificates.Overdue))
+	c.unpromoted.WithLabelValues().Set(float64(certificates.Unpromoted))
+	return nil
 }
 
-// nodeGauges has a row for every state, so that a state without nodes reads 0.
-func (c *FleetCollector) nodeGauges(counts []NodeCount) []prometheus.Metric {
-	byState := map[lifecycle.NodeState]NodeCount{}
-	for _, n := range counts {
-		byState[n.State] = n
-	}
-	var out []prometheus.Metric
-	for _, s := range lifecycle.NodeStates() {
-		n := byState[s]
-		age := 0.0
-		if n.Nodes > 0 {
-			age = max(0, time.Since(n.OldestSince).Seconds())
+// setNodes gives every state a series, so that a state without nodes reads 0.
+func (c *FleetCollector) setNodes(counts []NodeCount) {
+	oldest := map[lifecycle.NodeState]time.Time{}
+	for i, n := range counts {
+		if at, ok := oldest[n.State]; !ok || n.OldestSince.Before(at) {
+			oldest[n.State] = n.OldestSince
 		}
-		out = append(out, gauge(c.nodes, float64(n.Nodes), string(s)), gauge(c.stateAge, age, string(s)))
+		if i >= maxNodeSeries {
+			n.SKU, n.Region = "other", "other"
+		}
+		c.nodes.WithLabelValues(string(n.State), n.SKU, n.Region).Add(float64(n.Nodes))
 	}
-	return out
-}
-
-func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {
-	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	for _, s := range lifecycle.NodeStates() {
+		at, ok := oldest[s]
+		if !ok {
+			c.nodes.WithLabelValues(string(s), "", "").Set(0)
+			at = time.Now()
+		}
+		c.stateAge.WithLabelValues(string(s)).Set(max(0, time.Since(at).Seconds()))
+	}
 }

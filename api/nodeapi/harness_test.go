@@ -1,7 +1,6 @@
 package nodeapi_test
 
 import (
-	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -12,7 +11,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -34,6 +32,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 const env = "test"
@@ -321,7 +320,7 @@ type site struct {
 	issuer   *fakeIssuer
 	trust    *fakeTrust
 	registry *prometheus.Registry
-	log      *safeBuffer
+	log      *harness.Buffer
 	server   *http.Server
 	base     string
 	node     trust.Identity
@@ -359,7 +358,7 @@ func newSiteWith(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) 
 func newAPI(tb testing.TB, store *fakeStore, change func(*nodeapi.Config)) (*site, *nodeapi.API) {
 	tb.Helper()
 	s := &site{tb: tb, nodeCA: newCA(tb, "node CA 1"), serverCA: newCA(tb, "API CA"), store: store,
-		wakes: &fakeWakes{subs: map[string]map[chan struct{}]bool{}}, registry: prometheus.NewRegistry(), log: &safeBuffer{},
+		wakes: &fakeWakes{subs: map[string]map[chan struct{}]bool{}}, registry: prometheus.NewRegistry(), log: &harness.Buffer{},
 		node: trust.Identity{Env: env, NodeID: schema.NewID(), Incarnation: 1}}
 	s.issuer = &fakeIssuer{tb: tb, ca: s.nodeCA, roots: []*x509.Certificate{s.nodeCA.cert}}
 	s.trust = newFakeTrust()
@@ -435,32 +434,8 @@ func call(tb testing.TB, c *http.Client, method, url string, body any, headers .
 }
 
 func try(ctx context.Context, c *http.Client, method, url string, body any, headers ...string) (answer, error) {
-	var reader io.Reader
-	switch b := body.(type) {
-	case nil:
-	case string:
-		reader = bytes.NewReader([]byte(b))
-	default:
-		text, err := json.Marshal(b)
-		if err != nil {
-			return answer{}, err
-		}
-		reader = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, url, reader)
-	if err != nil {
-		return answer{}, err
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header[headers[i]] = append(req.Header[headers[i]], headers[i+1]) // the spelling stays
-	}
-	res, err := c.Do(req)
-	if err != nil {
-		return answer{}, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	text, err := io.ReadAll(res.Body)
-	return answer{status: res.StatusCode, header: res.Header, body: text, proto: res.ProtoMajor}, err
+	res, err := harness.Do(ctx, c, method, url, body, headers...)
+	return answer{status: res.Status, header: res.Header, body: res.Body, proto: res.Proto}, err
 }
 
 // endpoint is a request that requires a certificate.
@@ -510,21 +485,4 @@ func renewal() wire.RenewRequest {
 		panic(err)
 	}
 	return wire.RenewRequest{CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))}
-}
-
-type safeBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -91,7 +91,7 @@ func (a *authority) ServerCA(context.Context) (string, error) { return a.pem(), 
 func (a *authority) NodeCA(context.Context) (string, error)   { return a.pem(), nil }
 
 func (a *authority) TaskTrust(context.Context) (trust.TaskTrust, error) {
-	return trust.TaskTrust{Keys: trust.VerifierSet{{State: trust.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}}, nil
+	return trust.TaskTrust{Keys: trust.VerifierKeys{{State: trust.KeyActive, KeyID: "k1", Public: make([]byte, 32)}}}, nil
 }
 
 // delegate is a replica's lease key, valid unless the authority is down.

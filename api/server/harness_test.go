@@ -1,8 +1,6 @@
 package server
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -13,7 +11,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -39,6 +36,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 const (
@@ -125,14 +123,14 @@ type replica struct {
 	deafen   func() // closes the connection for notifications
 	sets     *verifierset.Follower
 	registry *prometheus.Registry
-	log      *lockedBuffer
+	log      *harness.Buffer
 	node     string // base URL
 	admin    string
 }
 
 func (c *cluster) replica() *replica {
 	c.tb.Helper()
-	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &lockedBuffer{}}
+	r := &replica{tb: c.tb, ca: c.ca, registry: prometheus.NewRegistry(), log: &harness.Buffer{}}
 	log := slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
 	r.store, err = store.Open(c.tb.Context(), store.Config{URL: c.url})
@@ -241,33 +239,12 @@ func (a reply) refusal(tb testing.TB) schema.ErrorDetail {
 }
 
 func send(ctx context.Context, c *http.Client, method, url string, body any, headers ...string) (reply, error) {
-	var reader io.Reader
-	switch b := body.(type) {
-	case nil:
-	case string:
-		reader = bytes.NewReader([]byte(b))
-	default:
-		text, err := json.Marshal(b)
-		if err != nil {
-			return reply{}, err
-		}
-		reader = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, url, reader)
+	res, err := harness.Do(ctx, c, method, url, body, headers...)
 	if err != nil {
 		return reply{}, err
 	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header.Add(headers[i], headers[i+1])
-	}
-	res, err := c.Do(req)
-	if err != nil {
-		return reply{}, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	text, err := io.ReadAll(res.Body)
-	a := reply{res.StatusCode, res.Header, text}
-	return a, cmp.Or(err, undeclared(req, a))
+	a := reply{res.Status, res.Header, res.Body}
+	return a, undeclared(res.Request, a)
 }
 
 func (r *replica) call(c *http.Client, method, url string, body any) reply {
@@ -451,22 +428,4 @@ func receive[T any](tb testing.TB, ch <-chan T) T {
 		require.FailNow(tb, "nothing was received within 5 s")
 		panic("unreachable")
 	}
-}
-
-// lockedBuffer is a log that a test may read while a server writes.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // The servers of the test process.
@@ -46,7 +47,7 @@ type process struct {
 	args           []string
 	admin, metrics string
 	node, temporal string
-	log            *lockedBuffer
+	log            *harness.Buffer
 }
 
 // freeAddress returns an address without a listener.
@@ -64,7 +65,7 @@ func newProcess(t *testing.T, databaseURL string) *process {
 	dir := t.TempDir()
 	require.NoError(t, vault.Setup(t.Context(), vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile},
 		vault.SetupConfig{Env: testEnv, NodeAPINames: []string{"localhost"}, OutDir: dir}))
-	p := &process{t: t, vault: v, log: &lockedBuffer{}, temporal: freeAddress(t)}
+	p := &process{t: t, vault: v, log: &harness.Buffer{}, temporal: freeAddress(t)}
 	t.Setenv("TEMPORAL_ADDRESS", p.temporal)
 	admin, node, metrics := freeAddress(t), freeAddress(t), freeAddress(t)
 	_, port, err := net.SplitHostPort(node)
@@ -189,7 +190,9 @@ func TestProcess(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "gpuaas_waiting_agents 1") }, soon, 20*time.Millisecond)
 	// The gauges from the database are up to 15 s old.
-	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), `gpuaas_nodes{state="enrolling"} 1`) }, 5*soon, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(p.scrape(), `gpuaas_nodes{region="r",sku="cpu-dev",state="enrolling"} 1`)
+	}, 5*soon, 100*time.Millisecond)
 	text2 := p.scrape()
 	for _, name := range []string{`gpuaas_enrollments_total{result="issued"} 1`,
 		"gpuaas_certificate_expiry_seconds_count 1", `gpuaas_vault_request_duration_seconds_count{op="`, "gpuaas_task_dispatch_seconds_count 0",

@@ -60,10 +60,8 @@ func TestDispatchWhileVaultIsSealed(t *testing.T) {
 	require.NoError(t, err)
 	var key trust.LeaseKey
 	opened(t, offer.GrantKey, trust.LeaseKeyPayloadType, trusted.Keys[0].Public, &key)
-	public, err := base64.StdEncoding.DecodeString(key.Public)
-	require.NoError(t, err)
 	var grant task.Grant
-	opened(t, offer.Grant, trust.LeasePayloadType, public, &grant)
+	opened(t, offer.Grant, trust.LeasePayloadType, key.Public, &grant)
 	assert.Equal(t, poll.Nonce, grant.Nonce)
 	assert.Equal(t, offer.TaskID, grant.TaskID)
 	assert.Equal(t, m.id, grant.NodeID)

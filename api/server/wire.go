@@ -87,12 +87,12 @@ func (a *app) connect(ctx context.Context) error {
 		name string
 		open func(ctx context.Context) error
 	}{
-		{"Postgres", func(ctx context.Context) error { return a.openStore(ctx) }},
+		{"Postgres", a.openStore},
 		{"the database schema", func(ctx context.Context) error {
 			_, err := a.store.NodeCounts(ctx)
 			return err
 		}},
-		{"Vault", func(ctx context.Context) error { return a.openVault(ctx) }},
+		{"Vault", a.openVault},
 		{"the server certificate", func(ctx context.Context) (err error) {
 			a.serverCert, err = a.vault.ServerCertificate(ctx)
 			return err
@@ -101,7 +101,7 @@ func (a *app) connect(ctx context.Context) error {
 			_, err := a.vault.Roots(ctx)
 			return err
 		}},
-		{"a lease key", func(ctx context.Context) error { return a.delegation(ctx) }},
+		{"a lease key", a.delegation},
 	} {
 		if err := a.Connect(ctx, part.name, part.open); err != nil {
 			return err

@@ -310,15 +310,18 @@ func TestFleetCollector(t *testing.T) {
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, x := range f.GetMetric() {
-			if len(x.GetLabel()) == 1 {
-				got[f.GetName()+" "+x.GetLabel()[0].GetValue()] = x.GetGauge().GetValue()
+			key := f.GetName()
+			for _, l := range x.GetLabel() {
+				key += " " + l.GetValue()
 			}
+			got[key] = x.GetGauge().GetValue()
 		}
 	}
-	assert.InDelta(t, 1, got["gpuaas_nodes registered"], 0)
-	assert.InDelta(t, 1, got["gpuaas_nodes draining"], 0)
-	assert.InDelta(t, 0, got["gpuaas_nodes active"], 0)
-	assert.Contains(t, got, "gpuaas_nodes removed", "states without nodes read 0")
+	assert.InDelta(t, 1, got["gpuaas_nodes region-1 cpu-dev registered"], 0)
+	assert.InDelta(t, 1, got["gpuaas_nodes region-1 cpu-dev draining"], 0)
+	assert.Contains(t, got, "gpuaas_nodes   active", "states without nodes read 0")
+	assert.Zero(t, got["gpuaas_nodes   active"])
+	assert.InDelta(t, 1, got["gpuaas_certificate_life_left_ratio"], 0.1)
 	assert.InDelta(t, 1, got["gpuaas_task_leases pending"], 0)
 	assert.Contains(t, got, "gpuaas_task_leases lost", "statuses without tasks read 0")
 	assert.Contains(t, got, "gpuaas_state_age_seconds registered")

@@ -146,7 +146,7 @@ func (f *Faults) parsed(s Setting, err error) {
 	}
 	for _, e := range all.Errors {
 		if unset, ok := errors.AsType[env.VarIsNotSetError](e); ok && unset.Key == s.Name {
-			f.Check(true, "%s is not set", strings.Join(s.names(), " or "))
+			f.Check(true, "%s is not set", strings.Join(s.Names(), " or "))
 		}
 		if bad, ok := errors.AsType[env.ParseError](e); ok && bad.Name == s.field {
 			f.Check(true, "%s: %v", s.Name, bad.Err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -40,11 +41,9 @@ type check struct {
 }
 
 func newHealth(log *slog.Logger, reg prometheus.Registerer, every time.Duration) *Health {
-	h := &Health{log: log, every: every, blocked: "starting",
-		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gpuaas_dependency_up",
+	return &Health{log: log, every: every, blocked: "starting",
+		up: promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{Name: "gpuaas_dependency_up",
 			Help: "1 if the dependency's last probe succeeded, else 0."}, []string{"name"})}
-	reg.MustRegister(h.up)
-	return h
 }
 
 // Add declares a dependency with a short lower-case name. probe returns nil when

@@ -1,12 +1,12 @@
 package daemon
 
 import (
-	"runtime"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/gpuaas/gpuaas/schema/version"
 )
@@ -21,27 +21,25 @@ type Metrics struct {
 
 // newRegistry returns a registry with the runtime's metrics and build_info.
 func newRegistry() *prometheus.Registry {
-	reg := prometheus.NewRegistry()
-	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "gpuaas_build_info", Help: "1, with the build in the labels.",
-		ConstLabels: prometheus.Labels{"version": version.Version(), "revision": version.Read().Commit, "goversion": runtime.Version()}})
-	build.Set(1)
-	reg.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg, info := prometheus.NewRegistry(), version.Read()
+	promauto.With(reg).NewGauge(prometheus.GaugeOpts{Name: "gpuaas_build_info", Help: "1, with the build in the labels.",
+		ConstLabels: prometheus.Labels{"version": info.Version, "revision": info.Commit, "goversion": info.Go}}).Set(1)
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg
 }
 
 func newMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		vault: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	f := promauto.With(reg)
+	return &Metrics{
+		vault: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "gpuaas_vault_request_duration_seconds", Help: "Duration of requests to Vault, by operation.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"op"}),
-		signer: prometheus.NewGauge(prometheus.GaugeOpts{
+		signer: f.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuaas_task_signer_ok", Help: "1 when Vault's task key matched the newest verifier set at the last check; 0 when it did not, or was not checked yet."}),
-		http: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		http: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "gpuaas_http_request_duration_seconds", Help: "Duration of HTTP requests, by listener, route and status code. Long polls are included.",
 			Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 30, 60}}, []string{"listener", "route", "code"}),
 	}
-	reg.MustRegister(m.vault, m.signer, m.http)
-	return m
 }
 
 // VaultRequest records a request to Vault.

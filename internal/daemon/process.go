@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -86,8 +87,13 @@ func (p *Process) Connect(ctx context.Context, name string, open func(ctx contex
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer p.onStop(cancel)()
-	permanent := func(err error) bool { return schema.KindOf(err) == schema.KindInvalidRequest }
-	return Retry(ctx, func() error { return open(ctx) }, permanent, func(err error, pause time.Duration) {
+	return Retry(ctx, func() error {
+		err := open(ctx)
+		if schema.KindOf(err) == schema.KindInvalidRequest {
+			err = backoff.Permanent(err)
+		}
+		return err
+	}, func(err error, pause time.Duration) {
 		p.Log.Warn("waiting", slog.String("for", name), slog.Any("err", err), slog.String("next", schema.AsError(err).Next),
 			slog.Duration("retry_in", pause))
 	})

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 const soon = 10 * time.Second
@@ -30,7 +30,7 @@ type running struct {
 	addr string
 	stop context.CancelFunc
 	code chan int
-	log  *lockedBuffer
+	log  *harness.Buffer
 }
 
 // launch runs a program with a metrics listener, and stops it when the test ends.
@@ -38,7 +38,7 @@ func launch(t *testing.T, change func(c *testConfig), start func(ctx context.Con
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	r := &running{t: t, addr: ln.Addr().String(), code: make(chan int, 1), log: &lockedBuffer{}}
+	r := &running{t: t, addr: ln.Addr().String(), code: make(chan int, 1), log: &harness.Buffer{}}
 	require.NoError(t, ln.Close())
 	c := newConfig()
 	if change != nil {
@@ -292,22 +292,4 @@ func TestNotifiesSystemd(t *testing.T) {
 	r.stop()
 	await("STOPPING=1")
 	require.Equal(t, schema.ExitDone, r.exit())
-}
-
-// lockedBuffer is a log that a test may read while a program writes.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -48,7 +48,7 @@ func Main(ctx context.Context, p Program, args []string, getenv func(string) str
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		p.help(stdout, flags)
+		p.render(stdout, "help", flags)
 		return schema.ExitDone
 	case err == nil && (*showVersion || flags.NArg() == 1 && flags.Arg(0) == "version"):
 		fmt.Fprintln(stdout, p.Name, version.Read())

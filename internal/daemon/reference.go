@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	_ "embed"
 	"flag"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -25,8 +27,8 @@ type Setting struct {
 	field string
 }
 
-// names returns the variables that set the setting.
-func (s Setting) names() []string {
+// Names returns the variables that set the setting.
+func (s Setting) Names() []string {
 	if s.Secret {
 		return []string{s.Name, s.Name + "_FILE"}
 	}
@@ -80,20 +82,15 @@ func settingsOf(target any) []Setting {
 // settings lists everything that the program reads from the environment.
 func (p Program) settings() []Setting { return append(settingsOf(p.Config), p.Also...) }
 
-func (p Program) help(w io.Writer, flags *flag.FlagSet) {
-	fmt.Fprintf(w, "%s\n\nUsage:\n  %s [flags]\n  %s version\n\nFlags:\n", p.About, p.Name, p.Name)
-	fmt.Fprintf(w, "  --help\n      print this text and exit\n")
-	flags.VisitAll(func(f *flag.Flag) {
-		fmt.Fprintf(w, "  --%s\n      %s%s\n", f.Name, f.Usage, defaultNote(f))
-	})
-	fmt.Fprint(w, "\nEnvironment:\n")
-	for _, s := range p.settings() {
-		fmt.Fprintf(w, "  %s%s\n", strings.Join(s.names(), ", "), s.note())
-		for line := range wrap(s.Help) {
-			fmt.Fprintf(w, "      %s\n", line)
-		}
-	}
-	fmt.Fprint(w, "\nExit codes: 0 stopped by a signal, 1 failed, 2 invalid arguments or configuration.\n")
+//go:embed reference.tmpl
+var pages string
+
+// render writes a page of reference.tmpl. flags are those of the command line.
+func (p Program) render(w io.Writer, page string, flags *flag.FlagSet) {
+	var all []*flag.Flag
+	flags.VisitAll(func(f *flag.Flag) { all = append(all, f) })
+	t := template.Must(template.New("").Funcs(template.FuncMap{"join": strings.Join, "wrap": wrap}).Parse(pages))
+	_ = t.ExecuteTemplate(w, page, map[string]any{"Program": p, "Flags": all, "Settings": p.settings()}) // the reader may be gone
 }
 
 // wrap splits a text into lines for a terminal.
@@ -114,23 +111,6 @@ func wrap(text string) iter.Seq[string] {
 	}
 }
 
-func (s Setting) note() string {
-	switch {
-	case s.Required:
-		return " (required)"
-	case s.Default != "":
-		return " (default " + s.Default + ")"
-	}
-	return ""
-}
-
-func defaultNote(f *flag.Flag) string {
-	if f.DefValue == "" || f.DefValue == "false" {
-		return ""
-	}
-	return " (default " + f.DefValue + ")"
-}
-
 // Reference returns the program's reference page in Markdown: what --help
 // prints, as tables.
 func (p Program) Reference() string {
@@ -139,41 +119,6 @@ func (p Program) Reference() string {
 		p.Flags(flags)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n<!-- Generated from the program's configuration. Run ./task gen. -->\n\n%s\n", p.Name, p.About)
-	fmt.Fprintf(&b, "\n## Usage\n\n```\n%s [flags]\n%s version\n```\n\n", p.Name, p.Name)
-	b.WriteString("| flag | does |\n| --- | --- |\n| `--help` | print the reference and exit |\n| `--version` | print the version and exit |\n")
-	flags.VisitAll(func(f *flag.Flag) {
-		fmt.Fprintf(&b, "| `--%s` | %s%s |\n", f.Name, f.Usage, defaultNote(f))
-	})
-	b.WriteString("\nExit codes: 0 stopped by a signal, 1 failed, 2 invalid arguments or configuration.\n")
-	b.WriteString("\n## Environment\n\n| variable | default | description |\n| --- | --- | --- |\n")
-	for _, s := range p.settings() {
-		value := "`" + s.Default + "`"
-		switch {
-		case s.Required:
-			value = "required"
-		case s.Default == "":
-			value = "none"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", strings.Join(s.names(), "`, `"), value, s.Help)
-	}
-	b.WriteString(health)
+	p.render(&b, "reference", flags)
 	return b.String()
 }
-
-// health is the part of the reference that all daemons share.
-const health = `
-A variable that ends in ` + "`_FILE`" + ` names a file with the value; use it for secrets. All faults of a configuration
-are reported at once.
-
-## Health and stop
-
-Every listener answers ` + "`/livez`" + ` with 200 while the process runs, and ` + "`/readyz`" + ` with 200 while the process can work.
-Otherwise ` + "`/readyz`" + ` answers 503 with the error envelope, whose message names the dependencies that are down.
-The dependencies are ` + "`postgres`, `vault` and `temporal`" + `, in the worker also ` + "`task-signer`" + `. The log holds the cause of each change.
-` + "`/readyz?exclude=NAME`" + ` leaves a dependency out; the parameter may be repeated. Nodes keep working while Temporal or Vault
-is down, so a load balancer of the node API should probe ` + "`/readyz?exclude=temporal&exclude=vault`" + `.
-
-On SIGTERM the process answers 503 on ` + "`/readyz`" + `, keeps working for ` + "`GPUAAS_LAME_DUCK`" + `, then stops accepting work and lets
-what is in progress finish for up to ` + "`GPUAAS_DRAIN_TIMEOUT`" + `. Under systemd it reports READY, STOPPING and the watchdog.
-`

@@ -159,7 +159,7 @@ func TestNodeCounts(t *testing.T) {
 	counts, err := e.NodeCounts(t.Context())
 	require.NoError(t, err)
 	require.Len(t, counts, 2)
-	require.Equal(t, metrics.NodeCount{State: lifecycle.NodeDraining, Nodes: 2,
+	require.Equal(t, metrics.NodeCount{State: lifecycle.NodeDraining, SKU: "cpu-dev", Region: "region-1", Nodes: 2,
 		OldestSince: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}, counts[0])
 	require.Equal(t, int64(1), counts[1].Nodes)
 }

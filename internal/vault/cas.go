@@ -9,24 +9,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 )
 
-// refreshRetry is the delay after a failed refresh of a cache, so that an
-// unavailable Vault does not slow down readers of the cache.
-const refreshRetry = 5 * time.Second
-
-// caCache caches the CA certificates of a mount. It serves old ones while Vault
-// is unavailable.
+// caCache caches the CA certificates of a mount.
 type caCache struct {
 	mount string
 	every time.Duration
 
-	mu   sync.Mutex
-	held *generations
-	due  time.Time // when the next reader refreshes
+	held    atomic.Pointer[generations]
+	refresh sync.Once // starts the refreshes after the first successful read
 }
 
 // generations are the CA certificates of a mount, the oldest first.
@@ -64,40 +59,32 @@ func (c *Client) ServerCA(ctx context.Context) (string, error) {
 	return certPEM(g.live...), err
 }
 
-// caCerts returns a mount's CAs from the cache. When a refresh is due, one reader
-// performs it; the others get the cached CAs.
+// caCerts returns a mount's CAs from the cache, which is refreshed in the
+// background.
 func (c *Client) caCerts(ctx context.Context, cache *caCache) (generations, error) {
-	now := time.Now()
-	cache.mu.Lock()
-	held, due := cache.held, !now.Before(cache.due)
-	if due && held != nil {
-		cache.due = now.Add(refreshRetry)
-	}
-	cache.mu.Unlock()
-	if !due && held != nil {
+	if held := cache.held.Load(); held != nil {
 		return *held, nil
 	}
-	fresh, err := c.readCAs(ctx, cache)
-	if err != nil && held != nil {
-		c.log.Warn("cannot refresh CA certificates; serving cached ones", "mount", cache.mount, "err", err)
-		return *held, nil
+	read, err := c.readCAs(ctx, cache)
+	if err == nil {
+		cache.refresh.Do(func() {
+			c.repeat(cache.every, nil, "cannot refresh the CA certificates of "+cache.mount+"; serving cached ones",
+				func(ctx context.Context) (time.Duration, error) {
+					_, err := c.readCAs(ctx, cache)
+					return cache.every, err
+				})
+		})
 	}
-	return fresh, err
+	return read, err
 }
 
 // readCAs reads a mount's CAs and fills the cache.
 func (c *Client) readCAs(ctx context.Context, cache *caCache) (generations, error) {
-	secret, err := c.call(ctx, "issuers", list(cache.mount+"/issuers"))
+	response, err := fetch[issuerList](ctx, c, "issuers", list(cache.mount+"/issuers"))
 	if errors.Is(err, errAbsent) {
 		return generations{}, schema.NewError(schema.KindInternal, "Vault at %s has no CA in %s", c.address, cache.mount).WithNext("gpuaas admin setup")
 	}
 	if err != nil {
-		return generations{}, err
-	}
-	var response struct {
-		Keys []string `json:"keys"`
-	}
-	if err := decode(secret, &response); err != nil {
 		return generations{}, err
 	}
 	var read generations
@@ -112,9 +99,7 @@ func (c *Client) readCAs(ctx context.Context, cache *caCache) (generations, erro
 	// The fingerprint of a bundle is that of its first certificate.
 	oldestFirst(read.live)
 	oldestFirst(read.retired)
-	cache.mu.Lock()
-	defer cache.mu.Unlock()
-	cache.held, cache.due = &read, time.Now().Add(cache.every)
+	cache.held.Store(&read)
 	return read, nil
 }
 
@@ -127,15 +112,11 @@ func oldestFirst(certs []*x509.Certificate) {
 // readIssuer appends an issuer's certificate to the generations. An issuer that
 // may no longer issue is retired: an operator retires one by removing that usage.
 func (c *Client) readIssuer(ctx context.Context, mount, id string, to *generations) error {
-	secret, err := c.call(ctx, "issuers", get(mount+"/issuer/"+id))
+	response, err := fetch[issuer](ctx, c, "issuers", get(mount+"/issuer/"+id))
 	if errors.Is(err, errAbsent) {
 		return nil // deleted after it was listed
 	}
 	if err != nil {
-		return err
-	}
-	var response issuer
-	if err := decode(secret, &response); err != nil {
 		return err
 	}
 	certs, err := parseCerts(response.Certificate)
@@ -145,6 +126,11 @@ func (c *Client) readIssuer(ctx context.Context, mount, id string, to *generatio
 		to.retired = append(to.retired, certs...)
 	}
 	return err
+}
+
+// issuerList has the IDs of a mount's CAs.
+type issuerList struct {
+	Keys []string `json:"keys"`
 }
 
 // issuer is Vault's description of a CA.

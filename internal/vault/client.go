@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/vault/api"
 
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -47,7 +48,7 @@ func Login(ctx context.Context, c Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.start(ctx); err != nil {
+	if err := s.replaceToken(ctx, ""); err != nil {
 		return nil, err
 	}
 	if c.RefreshEvery == 0 {
@@ -90,6 +91,36 @@ func newSession(c Config) (*session, error) {
 		renewer:      conn.api.WithRequestCallbacks(),
 		watchers:     make(chan *api.LifetimeWatcher, 1),
 	}, nil
+}
+
+// minRepeat is the shortest time between two calls by repeat.
+const minRepeat = time.Second
+
+// repeat calls work in the background until Close: after the first duration, after
+// the one that work returns, after each value on wake, and with backoff after an
+// error, which it logs as the failure.
+func (c *Client) repeat(first time.Duration, wake <-chan struct{}, failure string, work func(ctx context.Context) (time.Duration, error)) {
+	c.spawn(func(ctx context.Context) {
+		delays := daemon.NewBackoff()
+		timer := time.NewTimer(first)
+		defer timer.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-wake:
+			case <-timer.C:
+			}
+			wait, err := work(ctx)
+			if err == nil {
+				delays.Reset()
+			} else {
+				wait = delays.NextBackOff()
+				c.log.Warn("background work failed", "failure", failure, "retry_in", wait, "err", err, "next", schema.AsError(err).Next)
+			}
+			timer.Reset(wait)
+		}
+	})
 }
 
 // Close ends the client's goroutines, waits for them and revokes the token. It

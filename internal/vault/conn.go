@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -77,51 +78,67 @@ func dial(address string, timeout time.Duration) (*conn, error) {
 	return &conn{api: client, address: address, timeout: timeout}, nil
 }
 
-// send sends a request and returns Vault's error unchanged, for interpretError. It
-// returns errAbsent for a 404 without a message, by which Vault reports that the
-// object does not exist. Any other 404 (no handler for the path, a proxy's page)
-// is an error.
-func (c *conn) send(ctx context.Context, r request) (*api.Secret, error) {
-	var secret *api.Secret
-	var err error
-	switch r.method {
-	case http.MethodGet:
-		secret, err = c.read(ctx, r.path, nil)
-	case "LIST":
-		secret, err = c.read(ctx, r.path, url.Values{"list": {"true"}})
-	default:
-		secret, err = c.api.Logical().WriteWithContext(ctx, r.path, r.data)
+// send sends a request and returns the data of the response, nil if it has none.
+// It returns Vault's error unchanged, for interpretError, and errAbsent for a 404
+// without a message, by which Vault reports that the object does not exist. Any
+// other 404 (no handler for the path, a proxy's page) is an error. The library's
+// own calls treat every 404 alike.
+func (c *conn) send(ctx context.Context, r request) (json.RawMessage, error) {
+	resp, err := c.sendRaw(ctx, r)
+	if resp != nil {
+		defer func() { _ = resp.Body.Close() }()
 	}
 	if e, ok := errors.AsType[*api.ResponseError](err); ok &&
 		e.StatusCode == http.StatusNotFound && !e.RawError && len(e.Errors) == 0 {
 		return nil, errAbsent
 	}
-	return secret, err
-}
-
-// read exists because the library's own reads treat every 404 alike.
-func (c *conn) read(ctx context.Context, path string, query url.Values) (*api.Secret, error) {
-	resp, err := c.api.Logical().ReadRawWithDataWithContext(ctx, path, query)
-	if resp != nil {
-		defer func() { _ = resp.Body.Close() }()
-	}
 	if err != nil {
 		return nil, err
 	}
-	return api.ParseSecret(resp.Body)
+	var body struct {
+		Data json.RawMessage `json:"data"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil && !errors.Is(err, io.EOF) {
+		return nil, malformed()
+	}
+	return body.Data, nil
 }
 
-// decode decodes the data of a response into v.
-func decode(s *api.Secret, v any) error {
-	if s == nil {
-		return schema.Errorf(schema.KindInternal, "Vault returned no data")
+func (c *conn) sendRaw(ctx context.Context, r request) (*api.Response, error) {
+	switch r.method {
+	case http.MethodGet:
+		return c.api.Logical().ReadRawWithDataWithContext(ctx, r.path, nil)
+	case "LIST":
+		return c.api.Logical().ReadRawWithDataWithContext(ctx, r.path, url.Values{"list": {"true"}})
 	}
-	raw, err := json.Marshal(s.Data)
-	if err == nil {
-		err = json.Unmarshal(raw, v)
-	}
+	body, err := json.Marshal(r.data)
 	if err != nil {
-		return schema.Errorf(schema.KindInternal, "Vault's response has an unexpected form")
+		return nil, schema.Wrap(schema.KindInternal, err, "encoding a request to Vault")
 	}
-	return nil
+	return c.api.Logical().WriteRawWithContext(ctx, r.path, body)
+}
+
+// caller sends requests as a session or as a setup does.
+type caller interface {
+	// call sends a request with a deadline. op names it in errors. The error is a
+	// *schema.Error or errAbsent.
+	call(ctx context.Context, op string, r request) (json.RawMessage, error)
+	// url is Vault's address, for errors.
+	url() string
+}
+
+func (c *conn) url() string { return c.address }
+
+// fetch sends a request and decodes the data of the response, which must have some.
+func fetch[T any](ctx context.Context, c caller, op string, r request) (T, error) {
+	var out T
+	data, err := c.call(ctx, op, r)
+	if err == nil && json.Unmarshal(data, &out) != nil {
+		err = malformed()
+	}
+	return out, err
+}
+
+func malformed() error {
+	return schema.Errorf(schema.KindInternal, "Vault's response has an unexpected form")
 }

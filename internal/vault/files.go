@@ -2,7 +2,6 @@ package vault
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,21 +21,25 @@ func readIfExists(file string) (string, error) {
 	return strings.TrimSpace(string(raw)), err
 }
 
-// writeFile replaces a file atomically and durably, with mode 0600.
-func writeFile(file, content string) error {
+// writeCredential replaces a file atomically and durably, with mode 0600.
+func writeCredential(file, content string) error {
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // mode 0600
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", file, err)
+		return schema.Wrap(schema.KindInternal, err, "writing Vault credentials")
 	}
 	_, err = f.WriteString(content + "\n")
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), file)
 	}
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", file, errors.Join(err, os.Remove(f.Name())))
+	if err == nil {
+		err = syncDir(filepath.Dir(file))
+	} else {
+		err = errors.Join(err, os.Remove(f.Name()))
 	}
-	return syncDir(filepath.Dir(file))
+	if err != nil {
+		return schema.Wrap(schema.KindInternal, err, "writing Vault credentials to %s", file)
+	}
+	return nil
 }
 
 func syncDir(dir string) error {
@@ -61,21 +64,4 @@ func lockDir(dir string) (unlock func(), err error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return func() { _ = f.Close() }, nil
-}
-
-// writeCredential gives a file the content and mode 0600. It does not replace a
-// file that already has the content.
-func writeCredential(file, content string) error {
-	held, err := readIfExists(file)
-	switch {
-	case err != nil:
-	case held != content:
-		err = writeFile(file, content)
-	default:
-		err = os.Chmod(file, 0o600)
-	}
-	if err != nil {
-		return schema.Wrap(schema.KindInternal, err, "writing Vault credentials")
-	}
-	return nil
 }

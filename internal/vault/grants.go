@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"sync"
 	"time"
@@ -56,40 +55,20 @@ func (c *Client) Grants(observe func(ok bool)) (*Grants, error) {
 	case <-c.keyChanged:
 	default:
 	}
-	c.spawn(g.keepDelegated)
+	c.repeat(0, c.keyChanged, "cannot renew the delegation of this replica's lease key; once it expires, no task is dispatched",
+		func(ctx context.Context) (time.Duration, error) {
+			err := g.delegate(ctx)
+			g.observe(err == nil)
+			return trust.LeaseKeyLifetime / 2, err
+		})
 	return g, nil
-}
-
-func (g *Grants) keepDelegated(ctx context.Context) {
-	delays := newBackoff(leaseKeyRetryMax)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-g.client.keyChanged:
-		case <-timer.C:
-		}
-		err := g.delegate(ctx)
-		g.observe(err == nil)
-		if err == nil {
-			delays.Reset()
-			timer.Reset(trust.LeaseKeyLifetime / 2)
-			continue
-		}
-		wait := delays.NextBackOff()
-		g.client.log.Warn("cannot renew the delegation of this replica's lease key; once it expires, no task is dispatched",
-			"retry_in", wait, "err", err, "next", schema.AsError(err).Next)
-		timer.Reset(wait)
-	}
 }
 
 // delegate has Vault sign a new delegation of the key.
 func (g *Grants) delegate(ctx context.Context) error {
 	now := g.now().UTC()
 	doc := trust.LeaseKey{V: 1, Env: g.client.env, KeyID: g.id,
-		Public:    base64.StdEncoding.EncodeToString(g.key.Public().(ed25519.PublicKey)),
+		Public:    g.key.Public().(ed25519.PublicKey),
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(trust.LeaseKeyLifetime)}
 	envelope, by, err := g.client.SignLeaseKey(ctx, doc)
 	if err != nil {

@@ -1,7 +1,6 @@
 package vault
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // grants creates a lease key and waits for its delegation.
@@ -39,15 +37,13 @@ func untilReady(t *testing.T, g *Grants) {
 }
 
 // leaseKey verifies a delegation as a node does and returns it with its key.
-func leaseKey(t *testing.T, envelope json.RawMessage, set trust.VerifierSet) (trust.LeaseKey, trust.VerifierKey) {
+func leaseKey(t *testing.T, envelope json.RawMessage, set trust.VerifierKeys) (trust.LeaseKey, trust.VerifierKey) {
 	t.Helper()
-	body, err := verifyAs(t, trust.LeaseKeyPayloadType, envelope, set.Accepts()...)
+	body, err := verifyAs(t, trust.LeaseKeyPayloadType, envelope, accepted(set)...)
 	require.NoError(t, err)
 	var doc trust.LeaseKey
-	require.NoError(t, schema.DecodeStrict(body, signed.MaxDocumentBytes, &doc))
-	public, err := base64.StdEncoding.DecodeString(doc.Public)
-	require.NoError(t, err)
-	return doc, trust.VerifierKey{KeyID: doc.KeyID, Public: public}
+	require.NoError(t, schema.DecodeStrict(body, trust.MaxDocumentBytes, &doc))
+	return doc, trust.VerifierKey{KeyID: doc.KeyID, Public: doc.Public}
 }
 
 func TestGrants(t *testing.T) {
@@ -70,7 +66,7 @@ func TestGrants(t *testing.T) {
 	body, err := verifyAs(t, trust.LeasePayloadType, envelope, by)
 	require.NoError(t, err)
 	var got task.Grant
-	require.NoError(t, schema.DecodeStrict(body, signed.MaxDocumentBytes, &got))
+	require.NoError(t, schema.DecodeStrict(body, trust.MaxDocumentBytes, &got))
 	require.Equal(t, grant, got)
 
 	t.Run("each replica has its own key", func(t *testing.T) {

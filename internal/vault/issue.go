@@ -59,16 +59,12 @@ func (c *Client) checkIdentity(id trust.Identity) error {
 func (c *Client) signCSR(ctx context.Context, op, mount, role string, csrDER []byte, names map[string]any) (leaf *x509.Certificate, chain []*x509.Certificate, err error) {
 	data := map[string]any{"csr": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csrDER}))}
 	maps.Copy(data, names)
-	secret, err := c.call(ctx, op, put(mount+"/sign/"+role, data))
-	if err != nil {
-		return nil, nil, err
-	}
-	var response struct {
+	response, err := fetch[struct {
 		Certificate string   `json:"certificate"`
 		IssuingCA   string   `json:"issuing_ca"`
 		CAChain     []string `json:"ca_chain"`
-	}
-	if err := decode(secret, &response); err != nil {
+	}](ctx, c, op, put(mount+"/sign/"+role, data))
+	if err != nil {
 		return nil, nil, err
 	}
 	leaves, err := parseCerts(response.Certificate)

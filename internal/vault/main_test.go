@@ -1,7 +1,6 @@
 package vault
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -20,6 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // shared is the process's Vault. Its tests run sequentially, each with an empty
@@ -36,7 +36,7 @@ type bench struct {
 	dir   string
 	admin AdminConfig
 	setup SetupConfig
-	log   *safeBuffer
+	log   *harness.Buffer
 	calls *calls
 	set   trust.StoredSet // version 1, after Setup
 }
@@ -51,7 +51,7 @@ func empty(t *testing.T) *bench {
 	}
 	require.NoError(t, root.Sys().DisableAuth(loginMount))
 	dir := filepath.Join(t.TempDir(), "vault")
-	log := &safeBuffer{}
+	log := &harness.Buffer{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	return &bench{
 		Server: s,
@@ -146,24 +146,6 @@ func (c *calls) of(op string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.counts[op]
-}
-
-// safeBuffer is a buffer for concurrent log output.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func nodeIdentity() trust.Identity {

@@ -44,32 +44,19 @@ func (c *Client) ServerCertificate(ctx context.Context) (*ServerCertificate, err
 	}
 	s := &ServerCertificate{}
 	s.current.Store(first)
-	c.spawn(func(ctx context.Context) { c.renewServer(ctx, s) })
+	c.repeat(0, nil, "cannot renew the server certificate", func(ctx context.Context) (time.Duration, error) {
+		if wait := untilRenewal(s.Leaf(), time.Now()); wait > 0 {
+			return wait, nil
+		}
+		next, err := c.issueServer(ctx)
+		if err != nil {
+			return 0, err
+		}
+		s.current.Store(next)
+		c.log.Info("server certificate renewed", "serial", trust.CertFactsOf(next.Leaf).Serial, "expires", next.Leaf.NotAfter)
+		return max(untilRenewal(next.Leaf, time.Now()), minRepeat), nil
+	})
 	return s, nil
-}
-
-func (c *Client) renewServer(ctx context.Context, s *ServerCertificate) {
-	failed := func(err error, wait time.Duration) {
-		c.log.Warn("cannot renew the server certificate", "expires", s.Leaf().NotAfter, "retry_in", wait, "err", err)
-	}
-	timer := time.NewTimer(untilRenewal(s.Leaf(), time.Now()))
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		if untilRenewal(s.Leaf(), time.Now()) <= 0 {
-			next, err := retry(ctx, serverCertRetryMax, failed, func() (*tls.Certificate, error) { return c.issueServer(ctx) })
-			if err != nil {
-				return // ctx has ended
-			}
-			s.current.Store(next)
-			c.log.Info("server certificate renewed", "serial", trust.CertFactsOf(next.Leaf).Serial, "expires", next.Leaf.NotAfter)
-		}
-		timer.Reset(max(untilRenewal(s.Leaf(), time.Now()), retryMin))
-	}
 }
 
 // untilRenewal returns the time until the next check of the certificate. It is
@@ -129,18 +116,14 @@ func served(leaf *x509.Certificate, chain []*x509.Certificate) [][]byte {
 // serverNames reads the names from the role, where Setup wrote them, so that they
 // are configured in one place.
 func (c *Client) serverNames(ctx context.Context) (dns, ips []string, err error) {
-	secret, err := c.call(ctx, "server_names", get(apiMount+"/roles/"+apiRole))
+	role, err := fetch[struct {
+		AllowedDomains []string `json:"allowed_domains"`
+	}](ctx, c, "server_names", get(apiMount+"/roles/"+apiRole))
 	if errors.Is(err, errAbsent) {
 		return nil, nil, schema.NewError(schema.KindInternal, "Vault at %s has no role %s in %s", c.address, apiRole, apiMount).
 			WithNext("gpuaas admin setup")
 	}
 	if err != nil {
-		return nil, nil, err
-	}
-	var role struct {
-		AllowedDomains []string `json:"allowed_domains"`
-	}
-	if err := decode(secret, &role); err != nil {
 		return nil, nil, err
 	}
 	return splitNames(role.AllowedDomains)

@@ -3,6 +3,7 @@ package vault
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/hashicorp/vault/api"
 	"github.com/hashicorp/vault/api/auth/approle"
 
+	"github.com/gpuaas/gpuaas/internal/daemon"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -48,21 +50,21 @@ var opText = map[string]string{
 
 // call sends a request with a deadline and observes it under the operation's
 // name. If Vault no longer accepts the token, call logs in and retries once.
-func (s *session) call(ctx context.Context, op string, r request) (*api.Secret, error) {
+func (s *session) call(ctx context.Context, op string, r request) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	start := time.Now()
 	token := s.api.Token()
-	secret, err := s.send(ctx, r)
+	data, err := s.send(ctx, r)
 	if isDenied(err) {
 		var again bool
 		if again, err = s.loginAgain(ctx, token, err); again {
-			secret, err = s.send(ctx, r)
+			data, err = s.send(ctx, r)
 		}
 	}
 	err = s.interpretError(cmp.Or(opText[op], op), err)
 	s.observe(op, time.Since(start), err)
-	return secret, err
+	return data, err
 }
 
 // loginAgain replaces the token after Vault denied a call with it. If the token
@@ -84,12 +86,15 @@ func (s *session) loginAgain(ctx context.Context, denied string, cause error) (b
 	return true, nil
 }
 
-// start logs in for the first time.
-func (s *session) start(ctx context.Context) error {
+// replaceToken logs in unless a call has already replaced the token.
+func (s *session) replaceToken(ctx context.Context, token string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	s.login.Lock()
 	defer s.login.Unlock()
+	if s.api.Token() != token {
+		return nil
+	}
 	return s.loginLocked(ctx)
 }
 
@@ -159,10 +164,12 @@ func (s *session) watcher(login *api.Secret) (*api.LifetimeWatcher, error) {
 }
 
 // keepAlive renews the newest token until ctx ends. When Vault stops extending
-// the token, keepAlive replaces it ahead of its expiry. start must have logged in.
+// the token, keepAlive replaces it ahead of its expiry. The session must have
+// logged in.
 func (s *session) keepAlive(ctx context.Context) {
 	watcher := <-s.watchers
 	for {
+		token := s.api.Token()
 		go watcher.Start() // ends after Stop; a call in progress may delay it by the timeout
 		var next *api.LifetimeWatcher
 		select {
@@ -170,7 +177,12 @@ func (s *session) keepAlive(ctx context.Context) {
 		case next = <-s.watchers: // a call has logged in again
 		case err := <-watcher.DoneCh():
 			s.log.Info("token cannot be extended; logging in to Vault again", "address", s.address, "err", err)
-			next = s.replaceToken(ctx)
+			failed := func(err error, wait time.Duration) {
+				s.log.Warn("cannot replace the Vault token", "address", s.address, "retry_in", wait, "err", err)
+			}
+			if daemon.Retry(ctx, func() error { return s.replaceToken(ctx, token) }, failed) == nil {
+				next = <-s.watchers
+			}
 		}
 		watcher.Stop()
 		if next == nil {
@@ -178,30 +190,6 @@ func (s *session) keepAlive(ctx context.Context) {
 		}
 		watcher = next
 	}
-}
-
-// replaceToken logs in, with retries until ctx ends, and returns the watcher of
-// the newest token, or nil if ctx has ended.
-func (s *session) replaceToken(ctx context.Context) *api.LifetimeWatcher {
-	failed := func(err error, wait time.Duration) {
-		s.log.Warn("cannot replace the Vault token", "address", s.address, "retry_in", wait, "err", err)
-	}
-	watcher, err := retry(ctx, loginRetryMax, failed, func() (*api.LifetimeWatcher, error) {
-		ctx, cancel := context.WithTimeout(ctx, s.timeout)
-		defer cancel()
-		s.login.Lock()
-		defer s.login.Unlock()
-		if len(s.watchers) == 0 { // otherwise a call has already logged in
-			if err := s.loginLocked(ctx); err != nil {
-				return nil, err
-			}
-		}
-		return <-s.watchers, nil
-	})
-	if err != nil {
-		return nil
-	}
-	return watcher
 }
 
 // revoke revokes the token if Vault can be reached.

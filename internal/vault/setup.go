@@ -1,9 +1,13 @@
 package vault
 
 import (
+	"cmp"
 	"context"
+	_ "embed"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"regexp"
 	"strings"
@@ -68,22 +72,45 @@ func newSetup(a AdminConfig) (*setup, error) {
 	return &setup{conn: conn, log: a.Log}, nil
 }
 
-// do sends a request with a deadline. op describes it in errors. An operator at a
-// terminal needs Vault's own message, so do keeps it, without anything that looks
-// like a credential.
-func (s *setup) do(ctx context.Context, op string, r request) (*api.Secret, error) {
+// call implements caller. It describes the operation by the request. An operator
+// at a terminal needs Vault's own message, so call keeps it, without anything that
+// looks like a credential.
+func (s *setup) call(ctx context.Context, _ string, r request) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	secret, err := s.send(ctx, r)
+	op := cmp.Or(map[string]string{http.MethodGet: "reading ", "LIST": "listing "}[r.method], "writing ") + r.path
+	data, err := s.send(ctx, r)
 	response, ok := errors.AsType[*api.ResponseError](err)
 	if !ok || response.RawError || response.StatusCode >= 500 {
-		return secret, s.interpretError(op, err)
+		return data, s.interpretError(op, err)
 	}
 	kind := schema.KindInternal
 	if response.StatusCode == http.StatusForbidden {
 		kind = schema.KindForbidden
 	}
 	return nil, schema.Errorf(kind, "%s: Vault at %s returned HTTP %d: %s", op, s.address, response.StatusCode, scrub(response.Errors))
+}
+
+// read reads an object of Vault.
+func read[T any](ctx context.Context, s *setup, path string) (T, error) {
+	return fetch[T](ctx, s, "", get(path))
+}
+
+//go:embed settings.json
+var settings []byte
+
+// write writes an object of Vault: the settings that settings.json has for its
+// kind ("" for none), and the given ones.
+func (s *setup) write(ctx context.Context, path, kind string, given map[string]any) error {
+	var fixed map[string]map[string]any
+	if err := json.Unmarshal(settings, &fixed); err != nil {
+		return schema.Wrap(schema.KindInternal, err, "decoding the settings of Vault's objects")
+	}
+	data := map[string]any{}
+	maps.Copy(data, fixed[kind])
+	maps.Copy(data, given)
+	_, err := s.call(ctx, "", put(path, data))
+	return err
 }
 
 // scrub joins Vault's messages and hides tokens and IDs.
@@ -96,42 +123,21 @@ func scrub(messages []string) string {
 // mount mounts an engine or login method at a free path, and rejects an existing
 // one of another type. parent is sys/mounts or sys/auth.
 func (s *setup) mount(ctx context.Context, parent, path, kind string, config map[string]any) error {
-	there, err := s.mountType(ctx, parent, path)
-	if err != nil {
-		return err
-	}
-	if there == "" {
-		_, err := s.do(ctx, "mounting "+path, put(parent+"/"+path, map[string]any{"type": kind, "config": config}))
-		if err == nil {
-			s.log.Info("mounted in Vault", "path", path, "type", kind)
-			return nil
-		}
-		// A concurrent setup may have mounted it.
-		if there, _ = s.mountType(ctx, parent, path); there == "" {
-			return err
-		}
-	}
-	if there != kind {
-		return schema.Errorf(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there, path, kind)
-	}
-	if len(config) == 0 {
+	err := s.write(ctx, parent+"/"+path, "", map[string]any{"type": kind, "config": config})
+	if err == nil {
+		s.log.Info("mounted in Vault", "path", path, "type", kind)
 		return nil
 	}
-	_, err = s.do(ctx, "configuring "+path, put(parent+"/"+path+"/tune", config))
-	return err
-}
-
-// mountType returns the type of the mount at a path, or "".
-func (s *setup) mountType(ctx context.Context, parent, path string) (string, error) {
-	secret, err := s.do(ctx, "listing "+parent, get(parent))
-	if err != nil {
-		return "", err
-	}
-	var mounts map[string]struct {
+	mounts, listErr := read[map[string]struct {
 		Type string `json:"type"`
+	}](ctx, s, parent)
+	switch there := mounts[path+"/"].Type; {
+	case listErr != nil || there == "":
+		return cmp.Or(listErr, err)
+	case there != kind:
+		return schema.Errorf(schema.KindInvalidRequest, "Vault at %s has a mount of type %s at %s; gpuaas needs type %s", s.address, there, path, kind)
+	case len(config) == 0:
+		return nil
 	}
-	if err := decode(secret, &mounts); err != nil {
-		return "", err
-	}
-	return mounts[path+"/"].Type, nil
+	return s.write(ctx, parent+"/"+path+"/tune", "", config)
 }

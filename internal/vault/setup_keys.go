@@ -1,9 +1,11 @@
 package vault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -12,20 +14,14 @@ import (
 // seconds formats a duration for Vault.
 func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int64(d.Seconds())) }
 
-// nodeCA creates the node CA and the only role that signs with it. The role uses
-// only the key of a CSR, and stores and leases nothing, so that renewals do not
-// grow Vault's storage.
+// nodeCA creates the node CA and the only role that signs with it.
 func (s *setup) nodeCA(ctx context.Context) error {
 	if err := s.ca(ctx, nodeMount, nodeCAName(s.env)); err != nil {
 		return err
 	}
-	role := leafRole(nodeCertTTL)
-	role["client_flag"] = true
-	role["server_flag"] = false
-	role["ext_key_usage"] = "ClientAuth"
-	role["allowed_uri_sans"] = nodeURIs(s.env)
-	role["allow_ip_sans"] = false
-	return s.role(ctx, nodeMount, nodeRole, role)
+	return s.role(ctx, nodeMount, nodeRole, nodeCertTTL, map[string]any{
+		"client_flag": true, "ext_key_usage": "ClientAuth", "allowed_uri_sans": nodeURIs(s.env),
+	})
 }
 
 // apiCA creates the CA of the API's server certificate. It is separate from the
@@ -34,50 +30,16 @@ func (s *setup) apiCA(ctx context.Context) error {
 	if err := s.ca(ctx, apiMount, apiCAName(s.env)); err != nil {
 		return err
 	}
-	role := leafRole(serverCertTTL)
-	role["client_flag"] = false
-	role["server_flag"] = true
-	role["ext_key_usage"] = "ServerAuth"
-	role["allow_ip_sans"] = len(s.ips) > 0
-	// The API reads the addresses from here. The policy restricts them; a role
-	// cannot.
-	role["allowed_domains"] = append(append([]string{}, s.dns...), s.ips...)
-	role["allow_bare_domains"] = true
-	return s.role(ctx, apiMount, apiRole, role)
-}
-
-// leafRole returns the settings that both roles share. It turns off everything
-// that Vault allows by default.
-func leafRole(ttl time.Duration) map[string]any {
-	return map[string]any{
-		"use_csr_common_name":                false,
-		"use_csr_sans":                       false,
-		"require_cn":                         false,
-		"key_type":                           "ec",
-		"key_bits":                           256,
-		"key_usage":                          "DigitalSignature",
-		"code_signing_flag":                  false,
-		"email_protection_flag":              false,
-		"allow_any_name":                     false,
-		"allow_localhost":                    false,
-		"allow_subdomains":                   false,
-		"allow_glob_domains":                 false,
-		"allow_wildcard_certificates":        false,
-		"allowed_other_sans":                 "",
-		"allowed_serial_numbers":             "",
-		"allowed_user_ids":                   "",
-		"enforce_hostnames":                  true,
-		"basic_constraints_valid_for_non_ca": true,
-		"ttl":                                seconds(ttl),
-		"max_ttl":                            seconds(ttl),
-		"not_before_duration":                seconds(backdate),
-		"no_store":                           true,
-		"generate_lease":                     false,
-	}
+	return s.role(ctx, apiMount, apiRole, serverCertTTL, map[string]any{
+		"server_flag": true, "ext_key_usage": "ServerAuth", "allow_ip_sans": len(s.ips) > 0, "allow_bare_domains": true,
+		// The API reads the addresses from here. The policy restricts them; a role
+		// cannot.
+		"allowed_domains": slices.Concat(s.dns, s.ips),
+	})
 }
 
 // ca creates a PKI engine and its first issuer, a P-256 key that never leaves
-// Vault, unless they exist.
+// Vault and signs only leaves, unless they exist.
 func (s *setup) ca(ctx context.Context, mount, name string) error {
 	if err := s.mount(ctx, "sys/mounts", mount, "pki", map[string]any{"max_lease_ttl": seconds(caTTL)}); err != nil {
 		return err
@@ -87,18 +49,9 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 		return err
 	}
 	if !there {
-		_, err := s.do(ctx, "creating the CA of "+mount, put(mount+"/root/generate/internal", map[string]any{
-			"common_name": name,
-			"issuer_name": firstIssuer,
-			"key_name":    firstIssuer,
-			"key_type":    "ec",
-			"key_bits":    256,
-			"ttl":         seconds(caTTL),
-			"format":      "pem",
-			// The CA signs only leaves.
-			"max_path_length":      0,
-			"exclude_cn_from_sans": true,
-		}))
+		err := s.write(ctx, mount+"/root/generate/internal", "ca", map[string]any{
+			"common_name": name, "issuer_name": firstIssuer, "key_name": firstIssuer, "ttl": seconds(caTTL),
+		})
 		if err == nil {
 			s.log.Info("created a CA in Vault", "mount", mount, "subject", name)
 		} else if there, _ := s.hasIssuer(ctx, mount); !there {
@@ -111,34 +64,24 @@ func (s *setup) ca(ctx context.Context, mount, name string) error {
 // hasIssuer reports whether the mount has any issuer. A mount whose first
 // generation was deleted has later ones and needs no new first one.
 func (s *setup) hasIssuer(ctx context.Context, mount string) (bool, error) {
-	secret, err := s.do(ctx, "listing the CAs of "+mount, list(mount+"/issuers"))
+	issuers, err := fetch[issuerList](ctx, s, "", list(mount+"/issuers"))
 	if errors.Is(err, errAbsent) {
 		return false, nil
 	}
-	var response struct {
-		Keys []string `json:"keys"`
-	}
-	if err == nil {
-		err = decode(secret, &response)
-	}
-	return len(response.Keys) > 0, err
+	return len(issuers.Keys) > 0, err
 }
 
 // checkIssuer rejects a first generation of another environment: one Vault serves
 // one environment.
 func (s *setup) checkIssuer(ctx context.Context, mount, name string) error {
-	secret, err := s.do(ctx, "reading the CA of "+mount, get(mount+"/issuer/"+firstIssuer))
+	first, err := read[issuer](ctx, s, mount+"/issuer/"+firstIssuer)
 	if errors.Is(err, errAbsent) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	var response issuer
-	if err := decode(secret, &response); err != nil {
-		return err
-	}
-	certs, err := parseCerts(response.Certificate)
+	certs, err := parseCerts(first.Certificate)
 	if err != nil {
 		return err
 	}
@@ -149,26 +92,21 @@ func (s *setup) checkIssuer(ctx context.Context, mount, name string) error {
 	return nil
 }
 
-// role writes a role and keeps the issuer that a rotation assigned to it.
-func (s *setup) role(ctx context.Context, mount, name string, role map[string]any) error {
+// role writes a role and keeps the issuer that a rotation assigned to it. The
+// settings that all roles share turn off everything that Vault allows by default:
+// a role uses only the key of a CSR. It stores and leases nothing, so that
+// renewals do not grow Vault's storage.
+func (s *setup) role(ctx context.Context, mount, name string, ttl time.Duration, given map[string]any) error {
 	path := mount + "/roles/" + name
-	secret, err := s.do(ctx, "reading the role "+path, get(path))
-	role["issuer_ref"] = firstIssuer
-	if err == nil {
-		var there struct {
-			IssuerRef string `json:"issuer_ref"`
-		}
-		if err := decode(secret, &there); err != nil {
-			return err
-		}
-		if there.IssuerRef != "" {
-			role["issuer_ref"] = there.IssuerRef
-		}
-	} else if !errors.Is(err, errAbsent) {
+	there, err := read[struct {
+		IssuerRef string `json:"issuer_ref"`
+	}](ctx, s, path)
+	if err != nil && !errors.Is(err, errAbsent) {
 		return err
 	}
-	_, err = s.do(ctx, "writing the role "+path, put(path, role))
-	return err
+	given["issuer_ref"] = cmp.Or(there.IssuerRef, firstIssuer)
+	given["ttl"], given["max_ttl"], given["not_before_duration"] = seconds(ttl), seconds(ttl), seconds(backdate)
+	return s.write(ctx, path, "leaf_role", given)
 }
 
 // signingKeys creates the task key and the root key of verifier sets unless they
@@ -178,54 +116,31 @@ func (s *setup) signingKeys(ctx context.Context) error {
 		return err
 	}
 	for _, name := range []string{taskKey(s.env), rootKey(s.env)} {
-		if err := s.signingKey(ctx, name); err != nil {
+		if err := s.signingKey(ctx, transitMount+"/keys/"+name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *setup) signingKey(ctx context.Context, name string) error {
-	path := transitMount + "/keys/" + name
-	secret, err := s.do(ctx, "reading the key "+name, get(path))
+// signingKey creates a key unless it exists. Exportable and plaintext backup
+// cannot be turned off again, so a key with either of them is rejected.
+func (s *setup) signingKey(ctx context.Context, path string) error {
+	key, err := read[transitKey](ctx, s, path)
 	if errors.Is(err, errAbsent) {
-		_, err = s.do(ctx, "creating the key "+name, put(path, map[string]any{
-			"type":                   "ed25519",
-			"exportable":             false,
-			"allow_plaintext_backup": false,
-			"auto_rotate_period":     0,
-		}))
-		if err != nil {
+		if err := s.write(ctx, path, "signing_key", nil); err != nil {
 			return err
 		}
 		s.log.Info("created a signing key in Vault", "key", path)
-		secret, err = s.do(ctx, "reading the key "+name, get(path))
+		key, err = read[transitKey](ctx, s, path)
 	}
 	if err != nil {
 		return err
 	}
-	var key transitKey
-	if err := decode(secret, &key); err != nil {
-		return err
-	}
-	return s.protectKey(ctx, path, key)
-}
-
-// protectKey checks the settings that keep a key in Vault and prevent automatic
-// rotation. Exportable and plaintext backup cannot be turned off again, so a key
-// with either of them is rejected; the others are corrected.
-func (s *setup) protectKey(ctx context.Context, path string, key transitKey) error {
 	if key.Type != "ed25519" || key.Exportable || key.AllowPlaintextBackup {
 		return schema.Errorf(schema.KindInvalidRequest,
 			"the key %s in Vault at %s has type %s, exportable %t, plaintext backup %t; gpuaas needs an ed25519 key that cannot leave Vault",
 			path, s.address, key.Type, key.Exportable, key.AllowPlaintextBackup)
 	}
-	if !key.DeletionAllowed && key.AutoRotatePeriod == 0 {
-		return nil
-	}
-	_, err := s.do(ctx, "protecting the key "+path, put(path+"/config", map[string]any{
-		"deletion_allowed":   false,
-		"auto_rotate_period": 0,
-	}))
-	return err
+	return s.write(ctx, path+"/config", "signing_key_config", nil)
 }

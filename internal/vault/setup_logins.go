@@ -2,6 +2,7 @@ package vault
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"path/filepath"
 
@@ -10,8 +11,12 @@ import (
 
 // writePolicies writes all policies.
 func (s *setup) writePolicies(ctx context.Context) error {
-	for name, text := range s.policies() {
-		if _, err := s.do(ctx, "writing the policy "+name, put("sys/policies/acl/"+name, map[string]any{"policy": text})); err != nil {
+	for _, name := range []string{workerName, apiName, setsName} {
+		text, err := s.policy(name)
+		if err == nil {
+			err = s.write(ctx, "sys/policies/acl/"+name, "", map[string]any{"policy": text})
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -41,66 +46,49 @@ func (s *setup) logins(ctx context.Context) error {
 // default one.
 func (s *setup) appRole(ctx context.Context, name, prefix string) error {
 	path := "auth/" + loginMount + "/role/" + name
-	_, err := s.do(ctx, "writing the AppRole "+name, put(path, map[string]any{
-		"bind_secret_id":          true,
-		"token_policies":          name,
-		"token_no_default_policy": true,
-		"token_type":              "service",
-		"token_ttl":               seconds(tokenTTL),
-		"token_max_ttl":           seconds(tokenMaxTTL),
-		"token_explicit_max_ttl":  0,
-		"secret_id_num_uses":      0,
-		"secret_id_ttl":           0,
-	}))
+	err := s.write(ctx, path, "app_role", map[string]any{
+		"token_policies": name, "token_ttl": seconds(tokenTTL), "token_max_ttl": seconds(tokenMaxTTL),
+	})
 	if err != nil {
 		return err
 	}
-	if err := s.roleID(ctx, name, path, prefix+"-role-id"); err != nil {
-		return err
-	}
-	return s.secretID(ctx, name, path, prefix+"-secret-id")
-}
-
-func (s *setup) roleID(ctx context.Context, name, path, file string) error {
-	secret, err := s.do(ctx, "reading the role ID of "+name, get(path+"/role-id"))
-	if err != nil {
-		return err
-	}
-	var response struct {
+	role, err := read[struct {
 		RoleID string `json:"role_id"`
-	}
-	if err := decode(secret, &response); err != nil {
+	}](ctx, s, path+"/role-id")
+	if err != nil {
 		return err
 	}
-	return writeCredential(file, response.RoleID)
+	if err := writeCredential(prefix+"-role-id", role.RoleID); err != nil {
+		return err
+	}
+	return s.secretID(ctx, path, prefix+"-secret-id")
 }
 
 // secretID creates a secret ID unless the one in the file still works. Creating
 // one in each run would accumulate unused credentials that remain valid.
-func (s *setup) secretID(ctx context.Context, name, path, file string) error {
+func (s *setup) secretID(ctx context.Context, path, file string) error {
 	held, err := readIfExists(file)
 	if err != nil {
-		return schema.Wrap(schema.KindInvalidRequest, err, "reading the credentials of %s", name)
+		return schema.Wrap(schema.KindInvalidRequest, err, "reading Vault credentials")
 	}
 	if held != "" {
-		secret, err := s.do(ctx, "looking up the secret ID of "+name, put(path+"/secret-id/lookup", map[string]any{"secret_id": held}))
+		known, err := s.call(ctx, "", put(path+"/secret-id/lookup", map[string]any{"secret_id": held}))
+		if err == nil && known != nil && json.Unmarshal(known, &struct{}{}) != nil {
+			err = malformed()
+		}
 		if err != nil && !errors.Is(err, errAbsent) {
 			return err
 		}
-		if err == nil && secret != nil {
+		if err == nil && known != nil {
 			return writeCredential(file, held)
 		}
 	}
-	secret, err := s.do(ctx, "creating a secret ID of "+name, put(path+"/secret-id", nil))
+	made, err := fetch[struct {
+		SecretID string `json:"secret_id"`
+	}](ctx, s, "", put(path+"/secret-id", nil))
 	if err != nil {
 		return err
 	}
-	var response struct {
-		SecretID string `json:"secret_id"`
-	}
-	if err := decode(secret, &response); err != nil {
-		return err
-	}
-	s.log.Info("created a Vault secret ID", "role", name, "file", file)
-	return writeCredential(file, response.SecretID)
+	s.log.Info("created a Vault secret ID", "role", path, "file", file)
+	return writeCredential(file, made.SecretID)
 }

@@ -31,9 +31,14 @@ func (v verifier) Verify(_ context.Context, data, sig []byte) error {
 }
 
 // verify checks a task's envelope with the DSSE library and returns its payload.
-func verify(t *testing.T, envelope []byte, set trust.VerifierSet) ([]byte, error) {
+func verify(t *testing.T, envelope []byte, set trust.VerifierKeys) ([]byte, error) {
 	t.Helper()
-	return verifyAs(t, task.PayloadType, envelope, set.Accepts()...)
+	return verifyAs(t, task.PayloadType, envelope, accepted(set)...)
+}
+
+// accepted returns the keys whose signatures a node accepts.
+func accepted(set trust.VerifierKeys) []trust.VerifierKey {
+	return trust.Bundled(set, trust.VerifierSetRef{}).Accepted(time.Time{})
 }
 
 func verifyAs(t *testing.T, payloadType string, envelope []byte, accepted ...trust.VerifierKey) ([]byte, error) {
@@ -152,10 +157,9 @@ func (b *bench) moved(t *testing.T, set trust.StoredSet) trust.StoredSet {
 	require.NoError(t, err)
 	doc := f.set.Doc
 	doc.Version, doc.PrevHash = doc.Version+1, f.set.Hash
-	doc.Keys = []trust.VerifierSetKey{
-		{KeyID: "task-test.v2", Public: tasks.Keys["2"].PublicKey, State: trust.KeyActive},
-		{KeyID: "task-test.v1", Public: tasks.Keys["1"].PublicKey, State: trust.KeyGrace},
-	}
+	active, err := tasks.version("task-test", 2)
+	require.NoError(t, err)
+	doc.Keys = trust.VerifierKeys{active.verifier(trust.KeyActive), f.key.verifier(trust.KeyGrace)}
 	next, err := s.sign(t.Context(), doc, f.root, f.key)
 	require.NoError(t, err)
 	return next

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hashicorp/vault/api"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -17,13 +16,10 @@ import (
 )
 
 // transit is the transit engine as a login or a setup reaches it.
-type transit struct {
-	call    func(ctx context.Context, op string, r request) (*api.Secret, error)
-	address string
-}
+type transit struct{ caller }
 
-func (s *session) transit() transit { return transit{s.call, s.address} }
-func (s *setup) transit() transit   { return transit{s.do, s.address} }
+func (s *session) transit() transit { return transit{s} }
+func (s *setup) transit() transit   { return transit{s} }
 
 // transitKey is Vault's description of a transit key.
 type transitKey struct {
@@ -31,8 +27,6 @@ type transitKey struct {
 	LatestVersion        int    `json:"latest_version"`
 	Exportable           bool   `json:"exportable"`
 	AllowPlaintextBackup bool   `json:"allow_plaintext_backup"`
-	DeletionAllowed      bool   `json:"deletion_allowed"`
-	AutoRotatePeriod     int64  `json:"auto_rotate_period"`
 	Keys                 map[string]struct {
 		PublicKey string `json:"public_key"`
 	} `json:"keys"`
@@ -47,19 +41,19 @@ type keyVersion struct {
 
 func (k keyVersion) id() string { return keyID(k.name, k.version) }
 
+// verifier is the key in a verifier set.
+func (k keyVersion) verifier(state trust.KeyState) trust.VerifierKey {
+	return trust.VerifierKey{KeyID: k.id(), Public: k.public, State: state}
+}
+
 // read reads a key. A key that does not exist is KindInternal with reason
 // ReasonNoKey; read never creates one.
 func (t transit) read(ctx context.Context, op, name string) (transitKey, error) {
-	var key transitKey
-	secret, err := t.call(ctx, op, get(transitMount+"/keys/"+name))
+	key, err := fetch[transitKey](ctx, t, op, get(transitMount+"/keys/"+name))
 	if errors.Is(err, errAbsent) {
-		return key, schema.NewError(schema.KindInternal, "Vault at %s has no key %s", t.address, name).
+		return key, schema.NewError(schema.KindInternal, "Vault at %s has no key %s", t.url(), name).
 			WithReason(ReasonNoKey).WithNext("in a new Vault: gpuaas admin setup; otherwise restore Vault's backup")
 	}
-	if err != nil {
-		return key, err
-	}
-	err = decode(secret, &key)
 	return key, err
 }
 
@@ -91,7 +85,7 @@ func (k transitKey) verifiers(name string) []trust.VerifierKey {
 			continue
 		}
 		if v, err := k.version(name, version); err == nil {
-			keys = append(keys, trust.VerifierKey{State: trust.KeyActive, KeyID: v.id(), Public: v.public})
+			keys = append(keys, v.verifier(trust.KeyActive))
 		}
 	}
 	return keys
@@ -112,17 +106,13 @@ func (s signer) KeyID() (string, error) { return s.key.id(), nil }
 // that a key that was recreated under its old name, or restored from an older
 // backup, is detected here and not by every node.
 func (s signer) Sign(ctx context.Context, data []byte) ([]byte, error) {
-	secret, err := s.call(ctx, s.op, put(transitMount+"/sign/"+s.key.name, map[string]any{
+	response, err := fetch[struct {
+		Signature string `json:"signature"`
+	}](ctx, s, s.op, put(transitMount+"/sign/"+s.key.name, map[string]any{
 		"input":       base64.StdEncoding.EncodeToString(data),
 		"key_version": s.key.version,
 	}))
 	if err != nil {
-		return nil, err
-	}
-	var response struct {
-		Signature string `json:"signature"`
-	}
-	if err := decode(secret, &response); err != nil {
 		return nil, err
 	}
 	text, ok := strings.CutPrefix(response.Signature, "vault:v"+strconv.Itoa(s.key.version)+":")

@@ -2,14 +2,12 @@ package vault
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // VerifierSetLifetime is the time until a verifier set expires. A set is renewed
@@ -21,7 +19,7 @@ const nextMismatch = "compare the task key and the root key in Vault with the ne
 
 // followed is a verifier set after its check against Vault.
 type followed struct {
-	set  signed.VerifierSet
+	set  trust.VerifierSet
 	key  keyVersion // the set's active key
 	root keyVersion // the root key that signed the set
 	err  error      // the reason why nothing may be signed under the set
@@ -33,14 +31,7 @@ func (f followed) accepts(id string) bool {
 }
 
 func (f followed) trust() trust.TaskTrust {
-	t := trust.TaskTrust{
-		Roots: []trust.VerifierKey{{State: "root", KeyID: f.root.id(), Public: f.root.public}},
-		Floor: f.set.Ref(),
-	}
-	for _, k := range f.set.Keys {
-		t.Keys = append(t.Keys, k.VerifierKey)
-	}
-	return t
+	return trust.TaskTrust{Keys: f.set.Doc.Keys, Roots: trust.VerifierKeys{f.root.verifier(trust.KeyRoot)}, Floor: f.set.Ref()}
 }
 
 // check verifies a stored set with Vault's root key and compares its active key
@@ -51,7 +42,7 @@ func (t transit) check(ctx context.Context, env string, stored trust.StoredSet) 
 	if err != nil {
 		return f, err
 	}
-	set, signers, err := signed.OpenVerifierSet(env, stored.Document, roots.verifiers(rootKey(env)))
+	set, signers, err := trust.OpenVerifierSet(env, stored.Document, roots.verifiers(rootKey(env)))
 	if err != nil {
 		return f, badSet(stored.Version, schema.AsError(err).Message)
 	}
@@ -71,7 +62,7 @@ func (t transit) check(ctx context.Context, env string, stored trust.StoredSet) 
 }
 
 // activeKey returns Vault's version of the set's active key. Both must be equal.
-func activeKey(key transitKey, name string, set signed.VerifierSet) (keyVersion, error) {
+func activeKey(key transitKey, name string, set trust.VerifierSet) (keyVersion, error) {
 	want := set.Active()
 	held, err := key.byID(name, want.KeyID)
 	if err != nil {
@@ -88,7 +79,7 @@ func keyHash(public []byte) string {
 	return "(sha256 " + schema.SHA256Hex(public)[:16] + "…)"
 }
 
-func mismatch(set signed.VerifierSet, held string) error {
+func mismatch(set trust.VerifierSet, held string) error {
 	want := set.Active()
 	return schema.NewError(schema.KindInternal,
 		"signing is stopped: the active key of verifier set %d is %s %s, but Vault has %s",
@@ -126,21 +117,20 @@ func NewVerifierSetSigner(a AdminConfig, env string) (*VerifierSetSigner, error)
 
 // First returns version 1, in which the newest version of the task key is active.
 func (s *VerifierSetSigner) First(ctx context.Context, now time.Time) (trust.StoredSet, error) {
-	key, err := s.newest(ctx, "reading the task key", taskKey(s.s.env))
+	key, err := s.newest(ctx, taskKey(s.s.env))
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	root, err := s.newest(ctx, "reading the root key of verifier sets", rootKey(s.s.env))
+	root, err := s.newest(ctx, rootKey(s.s.env))
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	return s.sign(ctx, trust.VerifierSetDoc{V: 1, Env: s.s.env, Version: 1, Keys: []trust.VerifierSetKey{
-		{KeyID: key.id(), Public: base64.StdEncoding.EncodeToString(key.public), State: trust.KeyActive},
-	}, IssuedAt: now.UTC(), ExpiresAt: now.Add(VerifierSetLifetime).UTC()}, root, key)
+	return s.sign(ctx, trust.VerifierSetDoc{V: 1, Env: s.s.env, Version: 1, Keys: trust.VerifierKeys{key.verifier(trust.KeyActive)},
+		IssuedAt: now.UTC(), ExpiresAt: now.Add(VerifierSetLifetime).UTC()}, root, key)
 }
 
-func (s *VerifierSetSigner) newest(ctx context.Context, op, name string) (keyVersion, error) {
-	key, err := s.s.transit().read(ctx, op, name)
+func (s *VerifierSetSigner) newest(ctx context.Context, name string) (keyVersion, error) {
+	key, err := s.s.transit().read(ctx, "", name)
 	if err != nil {
 		return keyVersion{}, err
 	}
@@ -178,7 +168,7 @@ func (s *VerifierSetSigner) sign(ctx context.Context, doc trust.VerifierSetDoc, 
 	if err != nil {
 		return trust.StoredSet{}, err
 	}
-	set, err := signed.ParseVerifierSet(envelope)
+	set, err := trust.ParseVerifierSet(envelope)
 	if err != nil {
 		return trust.StoredSet{}, schema.Wrap(schema.KindInternal, err, "checking the new verifier set %d", doc.Version)
 	}

@@ -2,7 +2,6 @@ package vault
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
 
 // A set has two signatures over the same bytes, by the root and the task key.
@@ -35,7 +33,7 @@ func TestVerifierSetSignatures(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, b.set.Hash, schema.SHA256Hex(body))
 		var doc trust.VerifierSetDoc
-		require.NoError(t, schema.DecodeStrict(body, signed.MaxDocumentBytes, &doc))
+		require.NoError(t, schema.DecodeStrict(body, trust.MaxDocumentBytes, &doc))
 		require.Equal(t, int64(1), doc.Version)
 		require.Empty(t, doc.PrevHash)
 		require.WithinDuration(t, time.Now().Add(VerifierSetLifetime), doc.ExpiresAt, time.Hour)
@@ -85,7 +83,7 @@ func TestForgedVerifierSets(t *testing.T) {
 		require.NoError(t, err)
 		return trust.StoredSet{Version: doc.Version, Epoch: doc.Epoch, Hash: schema.SHA256Hex(body), PrevHash: doc.PrevHash, Document: envelope}
 	}
-	other := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	other := make([]byte, 32)
 	wrongHash, wrongVersion, rubbish := b.set, b.set, b.set
 	wrongHash.Hash = schema.SHA256Hex(nil)
 	wrongVersion.Version++
@@ -97,13 +95,13 @@ func TestForgedVerifierSets(t *testing.T) {
 		"signed by the task key alone": {resign(func(*trust.VerifierSetDoc) {}, "task"), ReasonBadSet},
 		"of another environment":       {resign(func(d *trust.VerifierSetDoc) { d.Env = "prod" }, "root", "task"), ReasonBadSet},
 		"without an active key": {resign(func(d *trust.VerifierSetDoc) {
-			d.Keys = []trust.VerifierSetKey{{KeyID: "task-test.v1", Public: d.Keys[0].Public, State: trust.KeyGrace}}
+			d.Keys = []trust.VerifierKey{{KeyID: "task-test.v1", Public: d.Keys[0].Public, State: trust.KeyGrace}}
 		}, "root", "task"), ReasonBadSet},
 		"a key that is not Vault's": {resign(func(d *trust.VerifierSetDoc) {
-			d.Keys = []trust.VerifierSetKey{{KeyID: "task-test.v1", Public: other, State: trust.KeyActive}}
+			d.Keys = []trust.VerifierKey{{KeyID: "task-test.v1", Public: other, State: trust.KeyActive}}
 		}, "root", "task"), ReasonKeyMismatch},
 		"a version that Vault has not": {resign(func(d *trust.VerifierSetDoc) {
-			d.Keys = []trust.VerifierSetKey{{KeyID: "task-test.v7", Public: other, State: trust.KeyActive}}
+			d.Keys = []trust.VerifierKey{{KeyID: "task-test.v7", Public: other, State: trust.KeyActive}}
 		}, "root", "task"), ReasonKeyMismatch},
 		"of another hash":    {wrongHash, ReasonBadSet},
 		"of another version": {wrongVersion, ReasonBadSet},

@@ -1,7 +1,7 @@
 // Package verifierset handles the verifier sets of the control plane. A Follower
 // caches the newest set, has the signer check it and computes the minimum set that
-// tasks require; Publish creates and renews sets. The format is in schema/trust,
-// its verification in schema/trust/signed.
+// tasks require; Publish creates and renews sets. The format and
+// its verification are in schema/trust.
 package verifierset
 
 import (

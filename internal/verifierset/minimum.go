@@ -5,11 +5,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
-	"github.com/gpuaas/gpuaas/schema/trust/signed"
 )
-
-// pageSize is the number of sets in one read of the history.
-const pageSize = 64
 
 // minimum is the result of MinVerifierSet for a newest set.
 type minimum struct {
@@ -46,29 +42,27 @@ func (f *Follower) MinVerifierSet(ctx context.Context) (int64, error) {
 // activeSince returns the first version with the active key of the newest set, or
 // 0 if that is version 1.
 func (f *Follower) activeSince(ctx context.Context, newest trust.StoredSet) (int64, error) {
+	history, err := f.store.SetsAfter(ctx, 0, int(newest.Version))
+	if err != nil {
+		return 0, err
+	}
 	since := map[string]int64{} // first version, by active key
-	var last signed.VerifierSet
-	for last.Doc.Version < newest.Version {
-		page, err := f.store.SetsAfter(ctx, last.Doc.Version, pageSize)
+	var last trust.VerifierSet
+	for _, stored := range history {
+		set, err := trust.ParseVerifierSet(stored.Document)
+		if err == nil {
+			err = last.CheckSuccessor(set)
+		}
 		if err != nil {
-			return 0, err
+			return 0, badHistory(stored.Version, schema.AsError(err).Message)
 		}
-		if len(page) == 0 {
-			return 0, badHistory(last.Doc.Version+1, "it is missing")
+		if key := identify(set.Active()); since[key] == 0 {
+			since[key] = set.Doc.Version
 		}
-		for _, stored := range page[:min(len(page), int(newest.Version-last.Doc.Version))] {
-			set, err := signed.ParseVerifierSet(stored.Document)
-			if err == nil {
-				err = last.CheckSuccessor(set)
-			}
-			if err != nil {
-				return 0, badHistory(stored.Version, schema.AsError(err).Message)
-			}
-			if key := identify(set.Active()); since[key] == 0 {
-				since[key] = set.Doc.Version
-			}
-			last = set
-		}
+		last = set
+	}
+	if last.Doc.Version < newest.Version {
+		return 0, badHistory(last.Doc.Version+1, "it is missing")
 	}
 	if last.Hash != newest.Hash {
 		return 0, badHistory(newest.Version, "there are two sets of this version")

@@ -35,7 +35,7 @@ func (h *history) SetsAfter(_ context.Context, version int64, limit int) ([]trus
 }
 
 // add publishes a set with an active key and others.
-func (h *history) add(t *testing.T, active string, others ...trust.VerifierSetKey) {
+func (h *history) add(t *testing.T, active string, others ...trust.VerifierKey) {
 	t.Helper()
 	doc := trust.VerifierSetDoc{V: 1, Version: int64(len(h.sets)) + 1, PrevHash: h.newest.Hash, ExpiresAt: time.Unix(1, 0),
 		Keys: append(others, entry(active, trust.KeyActive))}
@@ -49,9 +49,9 @@ func (h *history) add(t *testing.T, active string, others ...trust.VerifierSetKe
 }
 
 // entry is a key of a set, made from its ID.
-func entry(id string, state trust.KeyState) trust.VerifierSetKey {
+func entry(id string, state trust.KeyState) trust.VerifierKey {
 	public := sha256.Sum256([]byte(id))
-	return trust.VerifierSetKey{KeyID: id, Public: base64.StdEncoding.EncodeToString(public[:]), State: state}
+	return trust.VerifierKey{KeyID: id, Public: public[:], State: state}
 }
 
 // The minimum set is the one in which the active key became active: not the one
@@ -75,14 +75,14 @@ func TestMinVerifierSet(t *testing.T) {
 	require.Zero(t, minimum(), "renewed, with a staged key")
 	h.add(t, "k2", entry("k1", trust.KeyGrace))
 	require.Equal(t, int64(4), minimum())
-	for range 2 * pageSize {
+	for range 100 {
 		h.add(t, "k2")
 	}
 	reads := h.reads
 	require.Equal(t, int64(4), minimum())
-	require.Equal(t, reads+3, h.reads)
+	require.Equal(t, reads+1, h.reads)
 	require.Equal(t, int64(4), minimum())
-	require.Equal(t, reads+3, h.reads, "read once for each newest set")
+	require.Equal(t, reads+1, h.reads, "read once for each newest set")
 }
 
 // A history that does not lead to the newest set, or cannot be read, gives no

@@ -19,7 +19,7 @@ func TestRefusalsSuggestCommands(t *testing.T) {
 	found := 0
 	for _, p := range lifecycle.Operations() {
 		for _, s := range lifecycle.NodeStates() {
-			_, err := lifecycle.CheckMove(p.Action, s)
+			_, err := lifecycle.CheckStart(p.Action, s)
 			if err == nil {
 				continue
 			}
@@ -28,7 +28,7 @@ func TestRefusalsSuggestCommands(t *testing.T) {
 				continue
 			}
 			found++
-			via, err := lifecycle.CheckMove(lifecycle.Action(m[1]), s)
+			via, err := lifecycle.CheckStart(lifecycle.Action(m[1]), s)
 			require.NoError(t, err, "%s in %s", p.Action, s)
 			require.NotEmpty(t, via.Workflow, "%s in %s suggests %s, which no operator can start", p.Action, s, via.Action)
 			require.Contains(t, p.From, via.To, "%s in %s suggests %s", p.Action, s, via.Action)
@@ -55,14 +55,6 @@ func TestBeginStartsFirstPhase(t *testing.T) {
 	}
 }
 
-func TestDecisionsThatNeedReason(t *testing.T) {
-	t.Parallel()
-	for _, d := range lifecycle.Decisions() {
-		want := d == lifecycle.DecisionSkip || d == lifecycle.DecisionForce
-		require.Equal(t, want, d.NeedsReason(), d)
-	}
-}
-
 // TestReissueCommands: a reissue does not hold its node, so its commands say which
 // operation of the node they mean.
 func TestReissueCommands(t *testing.T) {
@@ -71,13 +63,6 @@ func TestReissueCommands(t *testing.T) {
 	require.Equal(t, "gpuaas op show gpu-17 --reissue", lifecycle.OpCommand("show", lifecycle.ActionReissueEnrollment, "gpu-17"))
 	require.Equal(t, "gpuaas op cancel gpu-17 --reissue --operation op-1",
 		lifecycle.DecisionCommand(lifecycle.DecisionCancel, lifecycle.ActionReissueEnrollment, "gpu-17", "op-1"))
-}
-
-func TestOnlyActiveNodesTakeWork(t *testing.T) {
-	t.Parallel()
-	for _, s := range lifecycle.NodeStates() {
-		require.Equal(t, s == lifecycle.NodeActive, s.TakesWork(), s)
-	}
 }
 
 // TestRetireDrainsOnRequest: a plain retire runs no task on the node and has nothing to

@@ -112,7 +112,8 @@ SELECT n.incarnation,
 FROM nodes n WHERE n.node_id = $1;
 
 -- name: NodeCounts :many
-SELECT state, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since FROM nodes GROUP BY state ORDER BY state;
+SELECT state, sku, region_code AS region, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since
+FROM nodes GROUP BY state, sku, region_code ORDER BY nodes DESC, state, sku, region;
 
 -- Of the open polls, given by node and incarnation, returns the nodes whose
 -- identity was revoked or that have a task to dispatch.

@@ -1,6 +1,10 @@
 package task
 
-import "github.com/gpuaas/gpuaas/schema"
+import (
+	"cmp"
+
+	"github.com/gpuaas/gpuaas/schema"
+)
 
 // ReasonCanceled is the stuck reason of an operation whose task an operator
 // canceled.
@@ -20,20 +24,17 @@ func NoReport(s Status, epoch int64) Result {
 // that succeeded. It is not retryable: only an operator's decision repeats the
 // step.
 func (r Result) Failure() *schema.Error {
+	code, message, reason := r.Code, r.Message, ""
 	switch r.Status {
 	case Succeeded:
 		return nil
 	case Lost:
-		return schema.NewError(schema.KindTaskFailed, "%s", r.Message).WithReason(ReasonLost)
+		code, reason = schema.KindTaskFailed, ReasonLost
 	case Canceled:
-		if r.Message == "" {
-			return schema.NewError(schema.KindTaskFailed, "the task was canceled").WithReason(ReasonCanceled)
-		}
-		return schema.NewError(schema.KindTaskFailed, "%s", r.Message).WithReason(ReasonCanceled)
+		code, reason, message = schema.KindTaskFailed, ReasonCanceled, cmp.Or(message, "the task was canceled")
 	}
-	if r.Code == "" || r.Code == schema.KindFenced {
-		// A node must not report that an operation lost its node.
-		return schema.NewError(schema.KindTaskFailed, "%s", r.Message)
+	if code == "" || code == schema.KindFenced { // a node must not report that an operation lost its node
+		code = schema.KindTaskFailed
 	}
-	return schema.NewError(r.Code, "%s", r.Message)
+	return schema.NewError(code, "%s", message).WithReason(reason)
 }

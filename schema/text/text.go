@@ -4,8 +4,6 @@ package text
 
 import (
 	"strings"
-	"unicode"
-	"unicode/utf8"
 )
 
 // IsToken reports whether s has 1 to limit bytes and consists of ASCII letters,
@@ -29,12 +27,6 @@ func IsToken(s string, limit int, punctuation string) bool {
 // printable ASCII characters, the space included.
 func IsPrintable(s string, limit int) bool {
 	return len(s) <= limit && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0
-}
-
-// IsPlain reports whether s is valid UTF-8 of at most limit characters without
-// control characters, line breaks included.
-func IsPlain(s string, limit int) bool {
-	return utf8.ValidString(s) && utf8.RuneCountInString(s) <= limit && strings.IndexFunc(s, unicode.IsControl) < 0
 }
 
 // Sanitize returns s as a database column and a JSON body can hold it: bytes

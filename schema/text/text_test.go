@@ -33,14 +33,6 @@ func TestIsPrintable(t *testing.T) {
 	}
 }
 
-func TestIsPlain(t *testing.T) {
-	t.Parallel()
-	assert.True(t, text.IsPlain("ä ö", 3), "characters count, not bytes")
-	for _, bad := range []string{"abcd", "a\n", "\x00", "\u0085", "\xff"} {
-		assert.False(t, text.IsPlain(bad, 3), "%q", bad)
-	}
-}
-
 func FuzzSanitize(f *testing.F) {
 	f.Add("a\x00b\xff")
 	f.Fuzz(func(t *testing.T, s string) {

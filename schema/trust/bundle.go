@@ -3,6 +3,7 @@ package trust
 import (
 	"encoding/pem"
 	"fmt"
+	"reflect"
 	"sort"
 	"strings"
 
@@ -69,16 +70,11 @@ const (
 // EnvFile renders the bundle's variables in the form of a systemd
 // EnvironmentFile, sorted by name. It holds the token.
 func (b BootstrapBundle) EnvFile() string {
-	vars := map[string]string{
-		"GPUAAS_NODE_ID":                  b.NodeID,
-		"GPUAAS_ENROLLMENT_TOKEN":         b.EnrollmentToken,
-		"GPUAAS_API_URL":                  b.APIURL,
-		"GPUAAS_TASK_SIGNING_PUBKEYS":     b.TaskSigningPubkeys,
-		"GPUAAS_CA_BUNDLE_PATH":           b.CABundlePath,
-		"GPUAAS_NODE_CERT_CA_BUNDLE_PATH": b.NodeCertCABundlePath,
-		"GPUAAS_CERT_PATH":                b.CertPath,
-		"GPUAAS_KEY_PATH":                 b.KeyPath,
-		"GPUAAS_ENV":                      b.Env,
+	vars := map[string]string{}
+	for field, value := range reflect.ValueOf(b).Fields() {
+		if name := field.Tag.Get("json"); strings.HasPrefix(name, "GPUAAS_") {
+			vars[name] = value.String()
+		}
 	}
 	return envLines(vars)
 }

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"crypto/ed25519"
 	"encoding/json"
 	"time"
 
@@ -41,12 +42,12 @@ func EnvelopeDigest(envelope []byte) (string, error) {
 // lets an API replica sign lease grants, and nothing else, with a key of its own,
 // so that no dispatch waits for Vault.
 type LeaseKey struct {
-	V         int       `json:"v"` // 1
-	Env       string    `json:"env"`
-	KeyID     string    `json:"key_id"`
-	Public    string    `json:"public"` // standard base64 of the 32 key bytes
-	NotBefore time.Time `json:"not_before"`
-	NotAfter  time.Time `json:"not_after"`
+	V         int               `json:"v"` // 1
+	Env       string            `json:"env"`
+	KeyID     string            `json:"key_id"`
+	Public    ed25519.PublicKey `json:"public"` // standard base64 of the 32 key bytes
+	NotBefore time.Time         `json:"not_before"`
+	NotAfter  time.Time         `json:"not_after"`
 }
 
 // VerifierSetDoc is the signed body of a verifier set: a DSSE payload of type
@@ -54,24 +55,14 @@ type LeaseKey struct {
 // N+1, which contains the hash of N. A node accepts only the next version, or a
 // root-signed one of a higher epoch (the way to recover from a mistake).
 type VerifierSetDoc struct {
-	V         int              `json:"v"` // 1
-	Env       string           `json:"env"`
-	Version   int64            `json:"version"` // from 1
-	PrevHash  string           `json:"prev_hash"`
-	Epoch     int64            `json:"epoch"`
-	Keys      []VerifierSetKey `json:"keys"`
-	IssuedAt  time.Time        `json:"issued_at"`
-	ExpiresAt time.Time        `json:"expires_at"`
-}
-
-// VerifierSetKey is one key of a VerifierSetDoc.
-type VerifierSetKey struct {
-	KeyID  string   `json:"kid"`
-	Public string   `json:"pub"` // standard base64 of the 32 key bytes
-	State  KeyState `json:"state"`
-	// SignFrom and AcceptUntil limit the key's use; zero means no limit.
-	SignFrom    time.Time `json:"sign_from,omitzero"`
-	AcceptUntil time.Time `json:"accept_until,omitzero"`
+	V         int          `json:"v"` // 1
+	Env       string       `json:"env"`
+	Version   int64        `json:"version"` // from 1
+	PrevHash  string       `json:"prev_hash"`
+	Epoch     int64        `json:"epoch"`
+	Keys      VerifierKeys `json:"keys"`
+	IssuedAt  time.Time    `json:"issued_at"`
+	ExpiresAt time.Time    `json:"expires_at"`
 }
 
 // StoredSet is a verifier set as the database stores it and the node API serves

@@ -2,7 +2,8 @@ package trust
 
 import (
 	"slices"
-	"strings"
+
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // Role is what a subject of the admin API may do.
@@ -32,7 +33,4 @@ func (r Role) Allows(need Role) bool {
 }
 
 // ValidSubject reports whether s may name a subject: 1 to 64 of a-z A-Z 0-9 . _ - @.
-func ValidSubject(s string) bool {
-	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@"
-	return s != "" && len(s) <= 64 && strings.Trim(s, allowed) == ""
-}
+func ValidSubject(s string) bool { return text.IsToken(s, 64, "._-@") }

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,15 +50,16 @@ func testKey(t *testing.T) ed25519.PublicKey {
 	return public
 }
 
-func TestVerifierSet(t *testing.T) {
+func TestVerifierKeys(t *testing.T) {
 	t.Parallel()
-	set := trust.VerifierSet{
-		{trust.KeyActive, "task-dev.v2", testKey(t)}, {trust.KeyGrace, "task-dev.v1", testKey(t)}, {trust.KeyStaged, "task-dev.v3", testKey(t)},
+	set := trust.VerifierKeys{
+		{State: trust.KeyActive, KeyID: "task-dev.v2", Public: testKey(t)}, {State: trust.KeyGrace, KeyID: "task-dev.v1", Public: testKey(t)},
+		{State: trust.KeyStaged, KeyID: "task-dev.v3", Public: testKey(t)},
 	}
-	got, err := trust.ParseVerifierSet(set.String())
+	got, err := trust.ParseVerifierKeys(set.String())
 	require.NoError(t, err)
 	require.Equal(t, set, got)
-	require.Len(t, got.Accepts(), 2)
+	require.Len(t, trust.Bundled(got, trust.VerifierSetRef{}).Accepted(time.Time{}), 2)
 
 	active := set[:1].String()
 	for name, bad := range map[string]string{
@@ -70,25 +72,27 @@ func TestVerifierSet(t *testing.T) {
 		"bad key id":      strings.Replace(active, "task-dev.v2", "a/b", 1),
 		"no base64":       "active:k:%%%",
 		"two fields":      "active:k",
+		"a root key":      active + "," + strings.Replace(set[1:2].String(), "grace", "root", 1),
+		"a key twice":     active + "," + strings.NewReplacer("active", "grace", "v2", "v4").Replace(active),
 		"too many": strings.Join([]string{active, strings.Replace(set[1:2].String(), "v1", "a", 1),
 			strings.Replace(set[1:2].String(), "v1", "b", 1), strings.Replace(set[1:2].String(), "v1", "c", 1),
 			strings.Replace(set[1:2].String(), "v1", "d", 1)}, ","),
 	} {
-		_, err := trust.ParseVerifierSet(bad)
+		_, err := trust.ParseVerifierKeys(bad)
 		require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), name)
 	}
 }
 
-func FuzzParseVerifierSet(f *testing.F) {
+func FuzzParseVerifierKeys(f *testing.F) {
 	f.Add("active:k:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
 	f.Add("active:k:x,grace:l:y")
 	f.Fuzz(func(t *testing.T, s string) {
-		set, err := trust.ParseVerifierSet(s)
+		set, err := trust.ParseVerifierKeys(s)
 		if err != nil {
 			require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 			return
 		}
-		again, err := trust.ParseVerifierSet(set.String())
+		again, err := trust.ParseVerifierKeys(set.String())
 		require.NoError(t, err)
 		require.Equal(t, set, again)
 	})

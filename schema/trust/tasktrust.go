@@ -1,28 +1,29 @@
 package trust
 
 import (
-	"encoding/hex"
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
-// maxRootKeys limits the root keys of a TaskTrust.
-const maxRootKeys = 2
-
-// keyRoot marks a root key in the text form of a TaskTrust.
-const keyRoot = "root"
+// Limits of the keys of a TaskTrust.
+const (
+	maxTrustKeys = 4
+	maxRootKeys  = 2
+)
 
 // TaskTrust is a node's initial trust for verifying tasks: the keys of a verifier
 // set, the root keys that sign later sets, and the floor below which the node
 // accepts no set.
 type TaskTrust struct {
-	Keys VerifierSet
+	Keys VerifierKeys
 	// Roots verify VerifierSetDoc. Without a root key the node accepts no later
 	// set and keeps Keys.
-	Roots []VerifierKey
+	Roots VerifierKeys
 	Floor VerifierSetRef
 }
 
@@ -41,8 +42,7 @@ func (f VerifierSetRef) String() string { return strconv.FormatInt(f.Version, 10
 func ParseVerifierSetRef(s string) (VerifierSetRef, error) {
 	number, hash, _ := strings.Cut(s, ":")
 	version, err := strconv.ParseInt(number, 10, 64)
-	raw, hexErr := hex.DecodeString(hash)
-	if err != nil || version < 1 || hexErr != nil || len(raw) != 32 || strings.ToLower(hash) != hash {
+	if err != nil || version < 1 || !text.IsSHA256Hex(hash) {
 		return VerifierSetRef{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: malformed reference %q, want version:hash", s)
 	}
 	return VerifierSetRef{Version: version, Hash: hash}, nil
@@ -72,64 +72,44 @@ type NodeTrust struct {
 }
 
 // ParseTaskTrust parses GPUAAS_TASK_SIGNING_PUBKEYS: comma-separated entries of
-// three parts. state:key-id:base64 is a key (see ParseVerifierSet),
-// root:key-id:base64 a root key (at most two), and floor:version:hash the set
-// that the keys come from (at most one).
+// three parts. state:key-id:base64 is a key, where state is active (exactly one
+// key), staged, grace or revoked, key-id is [A-Za-z0-9._-]{1,64} and base64 is the
+// standard encoding of the 32 key bytes. root:key-id:base64 is a root key (at most
+// two), and floor:version:hash the set that the keys come from (at most one). It
+// rejects repeated keys and more than four. Errors are KindInvalidRequest.
 func ParseTaskTrust(s string) (TaskTrust, error) {
 	var t TaskTrust
-	var keys []string
 	for entry := range strings.SplitSeq(strings.TrimSpace(s), ",") {
-		entry = strings.TrimSpace(entry)
-		kind, _, _ := strings.Cut(entry, ":")
-		var err error
-		switch kind {
-		case keyRoot:
-			err = t.addRoot(entry)
-		case "floor":
-			err = t.setFloor(entry)
-		default:
-			keys = append(keys, entry)
-		}
-		if err != nil {
+		if err := t.add(strings.TrimSpace(entry)); err != nil {
 			return TaskTrust{}, err
 		}
 	}
-	var err error
-	t.Keys, err = ParseVerifierSet(strings.Join(keys, ","))
-	return t, err
+	if err := cmp.Or(t.Roots.check(maxRootKeys, KeyRoot), t.Keys.checkSet(maxTrustKeys)); err != nil {
+		return TaskTrust{}, err
+	}
+	return t, nil
 }
 
-func (t *TaskTrust) addRoot(entry string) error {
-	// Apart from the state, a root key has the same form as any key.
-	k, err := parseVerifierKey(string(KeyActive) + strings.TrimPrefix(entry, keyRoot))
-	if err != nil {
+func (t *TaskTrust) add(entry string) (err error) {
+	if ref, ok := strings.CutPrefix(entry, "floor:"); ok {
+		if t.Floor.Version != 0 {
+			return schema.Errorf(schema.KindInvalidRequest, "verifier set: more than one floor")
+		}
+		t.Floor, err = ParseVerifierSetRef(ref)
 		return err
 	}
-	k.State = keyRoot
-	if len(t.Roots) == maxRootKeys || slices.ContainsFunc(t.Roots, func(o VerifierKey) bool { return o.KeyID == k.KeyID }) {
-		return schema.Errorf(schema.KindInvalidRequest, "verifier set: more than %d root keys, or a repeated one", maxRootKeys)
+	k, err := parseVerifierKey(entry)
+	if k.State == KeyRoot {
+		t.Roots = append(t.Roots, k)
+	} else {
+		t.Keys = append(t.Keys, k)
 	}
-	t.Roots = append(t.Roots, k)
-	return nil
-}
-
-func (t *TaskTrust) setFloor(entry string) error {
-	_, name, _ := strings.Cut(entry, ":")
-	if t.Floor.Version != 0 {
-		return schema.Errorf(schema.KindInvalidRequest, "verifier set: more than one floor")
-	}
-	floor, err := ParseVerifierSetRef(name)
-	if err != nil {
-		return err
-	}
-	t.Floor = floor
-	return nil
+	return err
 }
 
 // String renders the trust in the form that ParseTaskTrust accepts.
 func (t TaskTrust) String() string {
-	all := append(slices.Clone(t.Keys), t.Roots...)
-	s := all.String()
+	s := slices.Concat(t.Keys, t.Roots).String()
 	if t.Floor.Version > 0 {
 		s += ",floor:" + t.Floor.String()
 	}

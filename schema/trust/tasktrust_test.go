@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -10,10 +11,10 @@ import (
 )
 
 func someTrust() TaskTrust {
-	key := make([]byte, 32)
+	key, old := make([]byte, 32), bytes.Repeat([]byte{1}, 32)
 	return TaskTrust{
-		Keys:  VerifierSet{{State: KeyActive, KeyID: "task-v2", Public: key}, {State: KeyGrace, KeyID: "task-v1", Public: key}},
-		Roots: []VerifierKey{{State: keyRoot, KeyID: "root-v1", Public: key}},
+		Keys:  VerifierKeys{{State: KeyActive, KeyID: "task-v2", Public: key}, {State: KeyGrace, KeyID: "task-v1", Public: old}},
+		Roots: VerifierKeys{{State: KeyRoot, KeyID: "root-v1", Public: key}},
 		Floor: VerifierSetRef{Version: 7, Hash: strings.Repeat("ab", 32)},
 	}
 }

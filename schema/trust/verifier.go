@@ -5,8 +5,10 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // KeyState is the state of a task-signing key in a verifier set.
@@ -20,6 +22,8 @@ const (
 	KeyStaged  KeyState = "staged"
 	KeyGrace   KeyState = "grace"
 	KeyRevoked KeyState = "revoked"
+	// KeyRoot is the state of a root key in a TaskTrust. A verifier set has none.
+	KeyRoot KeyState = "root"
 )
 
 // Verifies reports whether signatures of a key in this state are accepted.
@@ -27,45 +31,64 @@ func (s KeyState) Verifies() bool { return s == KeyActive || s == KeyGrace }
 
 // VerifierKey is one Ed25519 key of a verifier set.
 type VerifierKey struct {
-	State  KeyState
-	KeyID  string
-	Public ed25519.PublicKey
+	KeyID  string            `json:"kid"` // [A-Za-z0-9._-]{1,64}
+	Public ed25519.PublicKey `json:"pub"` // standard base64 of the 32 key bytes
+	State  KeyState          `json:"state"`
+	// SignFrom and AcceptUntil limit the key's use; zero means no limit.
+	SignFrom    time.Time `json:"sign_from,omitzero"`
+	AcceptUntil time.Time `json:"accept_until,omitzero"`
 }
 
-// VerifierSet is the set of keys a node checks task signatures with.
-type VerifierSet []VerifierKey
+// accepts reports whether signatures of the key count at a time.
+func (k VerifierKey) accepts(at time.Time) bool {
+	return k.State.Verifies() && !at.Add(ClockSkew).Before(k.SignFrom) &&
+		(k.AcceptUntil.IsZero() || !at.After(k.AcceptUntil))
+}
 
-// maxVerifierKeys limits the keys of a bundle.
-const maxVerifierKeys = 4
+// VerifierKeys are the keys of a verifier set.
+type VerifierKeys []VerifierKey
 
-// ParseVerifierSet parses GPUAAS_TASK_SIGNING_PUBKEYS: comma-separated entries
-// state:key-id:base64, where state is active, staged, grace or revoked, key-id
-// is [A-Za-z0-9._-]{1,64} and base64 is the standard encoding of the 32 key
-// bytes. It rejects an empty set, a repeated key id, more than four keys and a
-// set without exactly one active key.
-func ParseVerifierSet(s string) (VerifierSet, error) {
-	var set VerifierSet
-	for entry := range strings.SplitSeq(strings.TrimSpace(s), ",") {
-		k, err := parseVerifierKey(strings.TrimSpace(entry))
-		if err != nil {
-			return nil, err
+// check requires at most limit keys with distinct IDs and bytes, in the states
+// given.
+func (s VerifierKeys) check(limit int, states ...KeyState) error {
+	if len(s) > limit {
+		return schema.Errorf(schema.KindInvalidRequest, "verifier set: %d keys, want at most %d", len(s), limit)
+	}
+	for i, k := range s {
+		repeated := slices.ContainsFunc(s[:i], func(o VerifierKey) bool { return o.KeyID == k.KeyID || o.Public.Equal(k.Public) })
+		if repeated || !text.IsToken(k.KeyID, 64, "._-") || len(k.Public) != ed25519.PublicKeySize || !slices.Contains(states, k.State) {
+			return schema.Errorf(schema.KindInvalidRequest, "verifier set: key %.64q is malformed or repeated", k.KeyID)
 		}
-		if slices.ContainsFunc(set, func(o VerifierKey) bool { return o.KeyID == k.KeyID }) {
-			return nil, schema.Errorf(schema.KindInvalidRequest, "verifier set: key id %q appears twice", k.KeyID)
-		}
-		set = append(set, k)
+	}
+	return nil
+}
+
+// checkSet requires the keys of a verifier set: see check, with exactly one active
+// key.
+func (s VerifierKeys) checkSet(limit int) error {
+	if err := s.check(limit, KeyActive, KeyStaged, KeyGrace, KeyRevoked); err != nil {
+		return err
 	}
 	active := 0
-	for _, k := range set {
+	for _, k := range s {
 		if k.State == KeyActive {
 			active++
 		}
 	}
-	if active != 1 || len(set) > maxVerifierKeys {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "verifier set: %d keys with %d active; want 1 to %d keys with exactly one active",
-			len(set), active, maxVerifierKeys)
+	if active != 1 {
+		return schema.Errorf(schema.KindInvalidRequest, "verifier set: %d active keys, want 1", active)
 	}
-	return set, nil
+	return nil
+}
+
+// ParseVerifierKeys parses comma-separated entries state:key-id:base64. See
+// ParseTaskTrust, which allows more kinds of entries.
+func ParseVerifierKeys(s string) (VerifierKeys, error) {
+	t, err := ParseTaskTrust(s)
+	if err == nil && (len(t.Roots) > 0 || t.Floor.Version > 0) {
+		err = schema.Errorf(schema.KindInvalidRequest, "verifier set: only keys are allowed here")
+	}
+	return t.Keys, err
 }
 
 func parseVerifierKey(entry string) (VerifierKey, error) {
@@ -73,45 +96,18 @@ func parseVerifierKey(entry string) (VerifierKey, error) {
 	if len(parts) != 3 {
 		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: an entry must have the form state:key-id:base64")
 	}
-	state := KeyState(parts[0])
-	if !slices.Contains([]KeyState{KeyActive, KeyStaged, KeyGrace, KeyRevoked}, state) {
-		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: unknown key state %q", parts[0])
-	}
-	if !validKeyID(parts[1]) {
-		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: bad key id %q", parts[1])
-	}
 	raw, err := base64.StdEncoding.Strict().DecodeString(parts[2])
-	if err != nil || len(raw) != ed25519.PublicKeySize {
-		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: key %q is not 32 base64 bytes", parts[1])
+	if err != nil {
+		return VerifierKey{}, schema.Errorf(schema.KindInvalidRequest, "verifier set: key %.64q is not base64", parts[1])
 	}
-	return VerifierKey{State: state, KeyID: parts[1], Public: raw}, nil
+	return VerifierKey{State: KeyState(parts[0]), KeyID: parts[1], Public: raw}, nil
 }
 
-func validKeyID(id string) bool {
-	if id == "" || len(id) > 64 {
-		return false
-	}
-	return strings.IndexFunc(id, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
-	}) < 0
-}
-
-// String renders the set in the form that ParseVerifierSet accepts.
-func (s VerifierSet) String() string {
+// String renders the keys in the form that ParseVerifierKeys accepts.
+func (s VerifierKeys) String() string {
 	entries := make([]string, len(s))
 	for i, k := range s {
 		entries[i] = string(k.State) + ":" + k.KeyID + ":" + base64.StdEncoding.EncodeToString(k.Public)
 	}
 	return strings.Join(entries, ",")
-}
-
-// Accepts returns the keys whose signatures are accepted: active and grace.
-func (s VerifierSet) Accepts() []VerifierKey {
-	var out []VerifierKey
-	for _, k := range s {
-		if k.State.Verifies() {
-			out = append(out, k)
-		}
-	}
-	return out
 }

@@ -42,7 +42,7 @@ func KeyName(key ed25519.PrivateKey) string {
 func (c *Chain) Doc(active ed25519.PrivateKey, change func(*trust.VerifierSetDoc)) trust.VerifierSetDoc {
 	d := trust.VerifierSetDoc{
 		V: 1, Env: c.F.ID.Env, Version: int64(len(c.Docs) + 1), IssuedAt: time.Now().UTC(), ExpiresAt: time.Now().UTC().Add(time.Hour),
-		Keys: []trust.VerifierSetKey{{KeyID: KeyName(active), State: trust.KeyActive, Public: base64.StdEncoding.EncodeToString(PublicOf(active))}},
+		Keys: []trust.VerifierKey{{KeyID: KeyName(active), State: trust.KeyActive, Public: PublicOf(active)}},
 	}
 	if active.Equal(c.F.Signer) {
 		d.Keys[0].KeyID = "k1"

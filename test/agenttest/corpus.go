@@ -2,7 +2,6 @@ package agenttest
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"time"
@@ -52,11 +51,11 @@ func BadGrants() map[string]badGrant {
 		"delegation expired":   {Reason: "grant_key_expired", Issue: keyThat(func(k *trust.LeaseKey) { k.NotAfter = time.Now().Add(-time.Second) })},
 		"delegation to come":   {Reason: "grant_key_expired", Issue: keyThat(func(k *trust.LeaseKey) { k.NotBefore = time.Now().Add(time.Hour) })},
 		"delegation of prod":   {Reason: "grant_key_other_env", Issue: keyThat(func(k *trust.LeaseKey) { k.Env = "prod" })},
-		"delegation of no key": {Reason: "grant_key_bad_body", Issue: keyThat(func(k *trust.LeaseKey) { k.Public = "" })},
+		"delegation of no key": {Reason: "grant_key_bad_body", Issue: keyThat(func(k *trust.LeaseKey) { k.Public = nil })},
 		"delegation version":   {Reason: "grant_key_unknown_version", Issue: keyThat(func(k *trust.LeaseKey) { k.V = 0 })},
 		"task key delegated": {Reason: "grant_key_not_a_delegate", Issue: func(f *API) {
 			f.grantSigner = f.Signer
-			f.onKey = func(k *trust.LeaseKey) { k.Public = base64.StdEncoding.EncodeToString(PublicOf(f.Signer)) }
+			f.onKey = func(k *trust.LeaseKey) { k.Public = PublicOf(f.Signer) }
 		}},
 		"no grant": {Reason: "grant_payload_type", Offer: func(_ *API, o *wire.TaskOffer, _ string) { o.Grant = json.RawMessage(`{}`) }},
 		"no delegation": {Reason: "grant_key_payload_type", Offer: func(_ *API, o *wire.TaskOffer, _ string) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -115,7 +114,7 @@ func (f *API) grantFor(o wire.TaskOffer, nonce string) (grant, key json.RawMessa
 		f.OnGrant(&g)
 	}
 	d := trust.LeaseKey{
-		V: 1, Env: f.ID.Env, KeyID: "lease-1", Public: base64.StdEncoding.EncodeToString(PublicOf(f.delegate)),
+		V: 1, Env: f.ID.Env, KeyID: "lease-1", Public: PublicOf(f.delegate),
 		NotBefore: f.Clock().UTC().Add(-time.Minute), NotAfter: f.Clock().UTC().Add(trust.LeaseKeyLifetime),
 	}
 	if f.onKey != nil {

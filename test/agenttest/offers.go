@@ -13,8 +13,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-func (f *API) Verifiers() trust.VerifierSet {
-	return trust.VerifierSet{
+func (f *API) Verifiers() trust.VerifierKeys {
+	return trust.VerifierKeys{
 		{State: trust.KeyActive, KeyID: "k1", Public: PublicOf(f.Signer)},
 		{State: trust.KeyStaged, KeyID: "k2", Public: PublicOf(f.Staged)},
 	}

@@ -15,7 +15,7 @@ import (
 // nothing with it.
 func startTrust() trust.TaskTrust {
 	return trust.TaskTrust{
-		Keys:  trust.VerifierSet{{State: trust.KeyActive, KeyID: "k1", Public: make(ed25519.PublicKey, ed25519.PublicKeySize)}},
+		Keys:  trust.VerifierKeys{{State: trust.KeyActive, KeyID: "k1", Public: make(ed25519.PublicKey, ed25519.PublicKeySize)}},
 		Floor: trust.VerifierSetRef{Version: 1, Hash: strings.Repeat("0", 64)},
 	}
 }

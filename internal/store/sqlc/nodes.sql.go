@@ -289,11 +289,14 @@ func (q *Queries) NextIncarnation(ctx context.Context, nodeID string) (int64, er
 }
 
 const nodeCounts = `-- name: NodeCounts :many
-SELECT state, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since FROM nodes GROUP BY state ORDER BY state
+SELECT state, sku, region_code AS region, count(*) AS nodes, min(state_since)::timestamptz AS oldest_since
+FROM nodes GROUP BY state, sku, region_code ORDER BY nodes DESC, state, sku, region
 `
 
 type NodeCountsRow struct {
 	State       lifecycle.NodeState
+	SKU         string
+	Region      string
 	Nodes       int64
 	OldestSince time.Time
 }
@@ -307,7 +310,13 @@ func (q *Queries) NodeCounts(ctx context.Context) ([]NodeCountsRow, error) {
 	var items []NodeCountsRow
 	for rows.Next() {
 		var i NodeCountsRow
-		if err := rows.Scan(&i.State, &i.Nodes, &i.OldestSince); err != nil {
+		if err := rows.Scan(
+			&i.State,
+			&i.SKU,
+			&i.Region,
+			&i.Nodes,
+			&i.OldestSince,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

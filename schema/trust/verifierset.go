@@ -1,14 +1,11 @@
-package signed
+package trust
 
 import (
-	"crypto/ed25519"
-	"encoding/base64"
 	"encoding/json"
 	"slices"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Reasons for rejecting a verifier set as the next one.
@@ -23,44 +20,26 @@ const (
 	maxSetKeys = 16 // revoked keys stay in the list
 )
 
-// Key is one key of a verifier set and the time during which it may be used.
-// A zero time leaves that end open.
-type Key struct {
-	trust.VerifierKey
-	SignFrom, AcceptUntil time.Time
-}
-
-// accepts reports whether signatures of the key count at a time.
-func (k Key) accepts(at time.Time) bool {
-	return k.State.Verifies() && !at.Add(trust.ClockSkew).Before(k.SignFrom) &&
-		(k.AcceptUntil.IsZero() || !at.After(k.AcceptUntil))
-}
-
 // VerifierSet is a parsed verifier set. Its zero value is the predecessor of
 // version 1.
 type VerifierSet struct {
-	Doc  trust.VerifierSetDoc
+	Doc  VerifierSetDoc
 	Hash string // hex SHA-256 of the signed body
-	Keys []Key
 	// Document is the DSSE envelope. It is nil for a set of which a bundle gave
-	// only keys, version and hash; Doc then has only the version.
+	// only keys, version and hash; Doc then has nothing else.
 	Document json.RawMessage
 }
 
 // Bundled returns the set whose keys, version and hash a bootstrap bundle names.
-func Bundled(keys trust.VerifierSet, ref trust.VerifierSetRef) VerifierSet {
-	s := VerifierSet{Doc: trust.VerifierSetDoc{Version: ref.Version}, Hash: ref.Hash}
-	for _, k := range keys {
-		s.Keys = append(s.Keys, Key{VerifierKey: k})
-	}
-	return s
+func Bundled(keys VerifierKeys, ref VerifierSetRef) VerifierSet {
+	return VerifierSet{Doc: VerifierSetDoc{Version: ref.Version, Keys: keys}, Hash: ref.Hash}
 }
 
 // OpenVerifierSet parses a set's document after verifying that one of the root
 // keys signed it and that it is for the environment. signers are the IDs of those
 // root keys. Errors are KindInvalidRequest with a reason of this package.
-func OpenVerifierSet(env string, document []byte, roots []trust.VerifierKey) (set VerifierSet, signers []string, err error) {
-	body, signers, err := Open(trust.VerifierSetPayloadType, document, roots)
+func OpenVerifierSet(env string, document []byte, roots []VerifierKey) (set VerifierSet, signers []string, err error) {
+	body, signers, err := OpenEnvelope(VerifierSetPayloadType, document, roots)
 	if err != nil {
 		return VerifierSet{}, nil, err
 	}
@@ -78,7 +57,7 @@ func OpenVerifierSet(env string, document []byte, roots []trust.VerifierKey) (se
 // caller must compare the hash with one that it trusts. Errors are those of
 // OpenVerifierSet.
 func ParseVerifierSet(document []byte) (VerifierSet, error) {
-	e, err := parseEnvelope(trust.VerifierSetPayloadType, document)
+	e, err := parseEnvelope(VerifierSetPayloadType, document)
 	if err != nil {
 		return VerifierSet{}, err
 	}
@@ -97,71 +76,49 @@ func parseBody(body []byte, document json.RawMessage) (VerifierSet, error) {
 	switch d := s.Doc; {
 	case d.V != setFormat:
 		return VerifierSet{}, reject(ReasonVersion, "unknown version %d of the verifier set format", d.V)
-	case d.Version < 1 || d.Epoch < 0 || d.ExpiresAt.IsZero() || len(d.Keys) > maxSetKeys:
-		return VerifierSet{}, reject(ReasonBody, "the verifier set has no version or no expiry, or more than %d keys", maxSetKeys)
+	case d.Version < 1 || d.Epoch < 0 || d.ExpiresAt.IsZero():
+		return VerifierSet{}, reject(ReasonBody, "the verifier set has no version or no expiry, or a negative epoch")
 	}
-	if err := s.decodeKeys(); err != nil {
-		return VerifierSet{}, err
+	if err := s.Doc.Keys.checkSet(maxSetKeys); err != nil {
+		return VerifierSet{}, schema.AsError(err).WithReason(ReasonBody)
 	}
 	return s, nil
 }
 
-// decodeKeys requires distinct key IDs and keys, and exactly one active key.
-func (s *VerifierSet) decodeKeys() error {
-	active := 0
-	for _, k := range s.Doc.Keys {
-		public, err := base64.StdEncoding.Strict().DecodeString(k.Public)
-		known := k.State.Verifies() || k.State == trust.KeyStaged || k.State == trust.KeyRevoked
-		repeated := slices.ContainsFunc(s.Keys, func(o Key) bool { return o.KeyID == k.KeyID || o.Public.Equal(ed25519.PublicKey(public)) })
-		if err != nil || len(public) != ed25519.PublicKeySize || !known || k.KeyID == "" || repeated {
-			return reject(ReasonBody, "key %.64q of the verifier set is malformed or repeated", k.KeyID)
-		}
-		if k.State == trust.KeyActive {
-			active++
-		}
-		s.Keys = append(s.Keys, Key{trust.VerifierKey{State: k.State, KeyID: k.KeyID, Public: public}, k.SignFrom, k.AcceptUntil})
-	}
-	if active != 1 {
-		return reject(ReasonBody, "the verifier set has %d active keys, want 1", active)
-	}
-	return nil
-}
-
 // Ref returns the set's version and hash.
-func (s VerifierSet) Ref() trust.VerifierSetRef {
-	return trust.VerifierSetRef{Version: s.Doc.Version, Hash: s.Hash}
+func (s VerifierSet) Ref() VerifierSetRef {
+	return VerifierSetRef{Version: s.Doc.Version, Hash: s.Hash}
 }
 
 // Stored returns the set in the form in which it is stored. It must have a
 // document.
-func (s VerifierSet) Stored() trust.StoredSet {
-	return trust.StoredSet{Version: s.Doc.Version, Epoch: s.Doc.Epoch, Hash: s.Hash, PrevHash: s.Doc.PrevHash, Document: s.Document}
+func (s VerifierSet) Stored() StoredSet {
+	return StoredSet{Version: s.Doc.Version, Epoch: s.Doc.Epoch, Hash: s.Hash, PrevHash: s.Doc.PrevHash, Document: s.Document}
 }
 
 // Matches reports whether the columns of a stored set agree with its document.
-func (s VerifierSet) Matches(stored trust.StoredSet) bool {
-	return s.Ref() == trust.VerifierSetRef{Version: stored.Version, Hash: stored.Hash} &&
+func (s VerifierSet) Matches(stored StoredSet) bool {
+	return s.Ref() == VerifierSetRef{Version: stored.Version, Hash: stored.Hash} &&
 		s.Doc.Epoch == stored.Epoch && s.Doc.PrevHash == stored.PrevHash
 }
 
 // Active returns the key that signs tasks and, together with a root key, the next
 // set.
-func (s VerifierSet) Active() trust.VerifierKey {
-	for _, k := range s.Keys {
-		if k.State == trust.KeyActive {
-			return k.VerifierKey
-		}
+func (s VerifierSet) Active() VerifierKey {
+	i := slices.IndexFunc(s.Doc.Keys, func(k VerifierKey) bool { return k.State == KeyActive })
+	if i < 0 {
+		return VerifierKey{}
 	}
-	return trust.VerifierKey{}
+	return s.Doc.Keys[i]
 }
 
 // Accepted returns the active and grace keys whose signatures count at a time of
 // the server. The zero time ignores the keys' time windows.
-func (s VerifierSet) Accepted(at time.Time) []trust.VerifierKey {
-	var out []trust.VerifierKey
-	for _, k := range s.Keys {
+func (s VerifierSet) Accepted(at time.Time) []VerifierKey {
+	var out []VerifierKey
+	for _, k := range s.Doc.Keys {
 		if k.State.Verifies() && (at.IsZero() || k.accepts(at)) {
-			out = append(out, k.VerifierKey)
+			out = append(out, k)
 		}
 	}
 	return out
@@ -184,7 +141,7 @@ func (s VerifierSet) Expired(at time.Time) bool {
 //
 // Next ignores expiry, so that a node that was disconnected can follow the chain
 // over expired sets. Errors are KindInvalidRequest with a reason of this package.
-func (s VerifierSet) Next(env string, roots []trust.VerifierKey, document json.RawMessage) (VerifierSet, error) {
+func (s VerifierSet) Next(env string, roots []VerifierKey, document json.RawMessage) (VerifierSet, error) {
 	n, _, err := OpenVerifierSet(env, document, roots)
 	if err != nil {
 		return VerifierSet{}, err
@@ -200,7 +157,7 @@ func (s VerifierSet) Next(env string, roots []trust.VerifierKey, document json.R
 	if err := s.CheckSuccessor(n); err != nil {
 		return VerifierSet{}, err
 	}
-	if _, _, err := Open(trust.VerifierSetPayloadType, document, []trust.VerifierKey{s.Active()}); err != nil {
+	if _, _, err := OpenEnvelope(VerifierSetPayloadType, document, []VerifierKey{s.Active()}); err != nil {
 		return VerifierSet{}, err
 	}
 	return n, nil

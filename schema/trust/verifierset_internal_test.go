@@ -1,4 +1,4 @@
-package signed
+package trust
 
 import (
 	"bytes"
@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 const testEnv = "test"
@@ -24,7 +23,7 @@ type key struct {
 	private ed25519.PrivateKey
 }
 
-func newKey(id string) key {
+func signerKey(id string) key {
 	return key{id, ed25519.NewKeyFromSeed(bytes.Repeat([]byte(id[:1]), ed25519.SeedSize))}
 }
 
@@ -33,11 +32,11 @@ func (k key) Sign(_ context.Context, data []byte) ([]byte, error) {
 	return ed25519.Sign(k.private, data), nil
 }
 func (k key) public() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
-func (k key) trusted() []trust.VerifierKey {
-	return []trust.VerifierKey{{State: trust.KeyActive, KeyID: k.id, Public: k.public()}}
+func (k key) trusted() []VerifierKey {
+	return []VerifierKey{{State: KeyActive, KeyID: k.id, Public: k.public()}}
 }
-func (k key) entry(state trust.KeyState) trust.VerifierSetKey {
-	return trust.VerifierSetKey{KeyID: k.id, Public: base64.StdEncoding.EncodeToString(k.public()), State: state}
+func (k key) entry(state KeyState) VerifierKey {
+	return VerifierKey{KeyID: k.id, Public: k.public(), State: state}
 }
 
 func sign(t *testing.T, payloadType string, body []byte, by ...dsse.Signer) json.RawMessage {
@@ -51,21 +50,21 @@ func sign(t *testing.T, payloadType string, body []byte, by ...dsse.Signer) json
 	return raw
 }
 
-func signDoc(t *testing.T, doc trust.VerifierSetDoc, by ...dsse.Signer) json.RawMessage {
+func signDoc(t *testing.T, doc VerifierSetDoc, by ...dsse.Signer) json.RawMessage {
 	t.Helper()
 	body, err := json.Marshal(doc)
 	require.NoError(t, err)
-	return sign(t, trust.VerifierSetPayloadType, body, by...)
+	return sign(t, VerifierSetPayloadType, body, by...)
 }
 
 // doc is version 1 of a set with one active key.
-func doc(active key) trust.VerifierSetDoc {
+func doc(active key) VerifierSetDoc {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	return trust.VerifierSetDoc{V: 1, Env: testEnv, Version: 1, Keys: []trust.VerifierSetKey{active.entry(trust.KeyActive)},
+	return VerifierSetDoc{V: 1, Env: testEnv, Version: 1, Keys: VerifierKeys{active.entry(KeyActive)},
 		IssuedAt: now, ExpiresAt: now.Add(time.Hour)}
 }
 
-func requireReason(t *testing.T, err error, reason string) {
+func requireRefusal(t *testing.T, err error, reason string) {
 	t.Helper()
 	require.Error(t, err)
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), "%v", err)
@@ -74,27 +73,27 @@ func requireReason(t *testing.T, err error, reason string) {
 
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	a, b := newKey("a"), newKey("b")
+	a, b := signerKey("a"), signerKey("b")
 	good := sign(t, "type", []byte("body"), a, b)
-	body, signers, err := Open("type", good, append(b.trusted(), a.trusted()...))
+	body, signers, err := OpenEnvelope("type", good, append(b.trusted(), a.trusted()...))
 	require.NoError(t, err)
 	require.Equal(t, "body", string(body))
 	require.ElementsMatch(t, []string{"a", "b"}, signers)
-	_, signers, err = Open("type", good, b.trusted())
+	_, signers, err = OpenEnvelope("type", good, b.trusted())
 	require.NoError(t, err)
 	require.Equal(t, []string{"b"}, signers)
 
-	impostor := key{"a", newKey("c").private}
+	impostor := key{"a", signerKey("c").private}
 	for name, row := range map[string]struct {
 		envelope json.RawMessage
-		keys     []trust.VerifierKey
+		keys     []VerifierKey
 		reason   string
 	}{
 		"another type":      {sign(t, "other", []byte("body"), a), a.trusted(), ReasonPayloadType},
-		"another key":       {good, newKey("c").trusted(), ReasonSignature},
+		"another key":       {good, signerKey("c").trusted(), ReasonSignature},
 		"another key's ID":  {sign(t, "type", []byte("body"), impostor), a.trusted(), ReasonSignature},
 		"no key":            {good, nil, ReasonSignature},
-		"a key of no bytes": {good, []trust.VerifierKey{{KeyID: "a"}}, ReasonSignature},
+		"a key of no bytes": {good, []VerifierKey{{KeyID: "a"}}, ReasonSignature},
 		"no signature":      {json.RawMessage(`{"payload":"","payloadType":"type","signatures":[]}`), a.trusted(), ReasonEnvelope},
 		"five signatures":   {sign(t, "type", []byte("body"), a, a, a, a, a), a.trusted(), ReasonEnvelope},
 		"repeated field":    {json.RawMessage(`{"payload":"","payload":"","payloadType":"type","signatures":[]}`), a.trusted(), ReasonEnvelope},
@@ -103,15 +102,15 @@ func TestOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, _, err := Open("type", row.envelope, row.keys)
-			requireReason(t, err, row.reason)
+			_, _, err := OpenEnvelope("type", row.envelope, row.keys)
+			requireRefusal(t, err, row.reason)
 		})
 	}
 }
 
 func TestOpenVerifierSet(t *testing.T) {
 	t.Parallel()
-	root, a, b := newKey("root"), newKey("a"), newKey("b")
+	root, a, b := signerKey("root"), signerKey("a"), signerKey("b")
 	document := signDoc(t, doc(a), root, a)
 	set, signers, err := OpenVerifierSet(testEnv, document, root.trusted())
 	require.NoError(t, err)
@@ -121,9 +120,9 @@ func TestOpenVerifierSet(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, set, parsed)
 	require.True(t, set.Matches(set.Stored()))
-	for _, change := range []func(*trust.StoredSet){
-		func(s *trust.StoredSet) { s.Version++ }, func(s *trust.StoredSet) { s.Epoch++ },
-		func(s *trust.StoredSet) { s.Hash = "x" }, func(s *trust.StoredSet) { s.PrevHash = "x" },
+	for _, change := range []func(*StoredSet){
+		func(s *StoredSet) { s.Version++ }, func(s *StoredSet) { s.Epoch++ },
+		func(s *StoredSet) { s.Hash = "x" }, func(s *StoredSet) { s.PrevHash = "x" },
 	} {
 		stored := set.Stored()
 		change(&stored)
@@ -131,30 +130,29 @@ func TestOpenVerifierSet(t *testing.T) {
 	}
 
 	for name, row := range map[string]struct {
-		change func(*trust.VerifierSetDoc)
+		change func(*VerifierSetDoc)
 		reason string
 	}{
-		"another format":      {func(d *trust.VerifierSetDoc) { d.V = 2 }, ReasonVersion},
-		"another environment": {func(d *trust.VerifierSetDoc) { d.Env = "prod" }, ReasonEnvironment},
-		"no version":          {func(d *trust.VerifierSetDoc) { d.Version = 0 }, ReasonBody},
-		"a negative epoch":    {func(d *trust.VerifierSetDoc) { d.Epoch = -1 }, ReasonBody},
-		"no expiry":           {func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Time{} }, ReasonBody},
-		"no key":              {func(d *trust.VerifierSetDoc) { d.Keys = nil }, ReasonBody},
-		"no active key":       {func(d *trust.VerifierSetDoc) { d.Keys[0].State = trust.KeyGrace }, ReasonBody},
-		"two active keys":     {func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, b.entry(trust.KeyActive)) }, ReasonBody},
-		"an unknown state":    {func(d *trust.VerifierSetDoc) { d.Keys = append(d.Keys, b.entry("root")) }, ReasonBody},
-		"a repeated ID": {func(d *trust.VerifierSetDoc) {
-			d.Keys = append(d.Keys, key{"a", b.private}.entry(trust.KeyGrace))
+		"another format":      {func(d *VerifierSetDoc) { d.V = 2 }, ReasonVersion},
+		"another environment": {func(d *VerifierSetDoc) { d.Env = "prod" }, ReasonEnvironment},
+		"no version":          {func(d *VerifierSetDoc) { d.Version = 0 }, ReasonBody},
+		"a negative epoch":    {func(d *VerifierSetDoc) { d.Epoch = -1 }, ReasonBody},
+		"no expiry":           {func(d *VerifierSetDoc) { d.ExpiresAt = time.Time{} }, ReasonBody},
+		"no key":              {func(d *VerifierSetDoc) { d.Keys = nil }, ReasonBody},
+		"no active key":       {func(d *VerifierSetDoc) { d.Keys[0].State = KeyGrace }, ReasonBody},
+		"two active keys":     {func(d *VerifierSetDoc) { d.Keys = append(d.Keys, b.entry(KeyActive)) }, ReasonBody},
+		"an unknown state":    {func(d *VerifierSetDoc) { d.Keys = append(d.Keys, b.entry("root")) }, ReasonBody},
+		"a repeated ID": {func(d *VerifierSetDoc) {
+			d.Keys = append(d.Keys, key{"a", b.private}.entry(KeyGrace))
 		}, ReasonBody},
-		"a repeated key": {func(d *trust.VerifierSetDoc) {
-			d.Keys = append(d.Keys, key{"b", a.private}.entry(trust.KeyGrace))
+		"a repeated key": {func(d *VerifierSetDoc) {
+			d.Keys = append(d.Keys, key{"b", a.private}.entry(KeyGrace))
 		}, ReasonBody},
-		"a short key":    {func(d *trust.VerifierSetDoc) { d.Keys[0].Public = "AAAA" }, ReasonBody},
-		"not base64":     {func(d *trust.VerifierSetDoc) { d.Keys[0].Public = "!" }, ReasonBody},
-		"a key of no ID": {func(d *trust.VerifierSetDoc) { d.Keys[0].KeyID = "" }, ReasonBody},
-		"too many keys": {func(d *trust.VerifierSetDoc) {
+		"a short key":    {func(d *VerifierSetDoc) { d.Keys[0].Public = make([]byte, 3) }, ReasonBody},
+		"a key of no ID": {func(d *VerifierSetDoc) { d.Keys[0].KeyID = "" }, ReasonBody},
+		"too many keys": {func(d *VerifierSetDoc) {
 			for id := byte('b'); len(d.Keys) <= maxSetKeys; id++ {
-				d.Keys = append(d.Keys, newKey(string(id)).entry(trust.KeyRevoked))
+				d.Keys = append(d.Keys, signerKey(string(id)).entry(KeyRevoked))
 			}
 		}, ReasonBody},
 	} {
@@ -163,17 +161,24 @@ func TestOpenVerifierSet(t *testing.T) {
 			d := doc(a)
 			row.change(&d)
 			_, _, err := OpenVerifierSet(testEnv, signDoc(t, d, root, a), root.trusted())
-			requireReason(t, err, row.reason)
+			requireRefusal(t, err, row.reason)
 		})
 	}
 	_, _, err = OpenVerifierSet(testEnv, signDoc(t, doc(a), a), root.trusted())
-	requireReason(t, err, ReasonSignature)
-	_, _, err = OpenVerifierSet(testEnv, sign(t, trust.VerifierSetPayloadType, []byte(`{"v":1,"v":1}`), root), root.trusted())
-	requireReason(t, err, ReasonBody)
+	requireRefusal(t, err, ReasonSignature)
+	_, _, err = OpenVerifierSet(testEnv, sign(t, VerifierSetPayloadType, []byte(`{"v":1,"v":1}`), root), root.trusted())
+	requireRefusal(t, err, ReasonBody)
+	encoded := base64.StdEncoding.EncodeToString(a.public())
+	body, err := json.Marshal(doc(a))
+	require.NoError(t, err)
+	noBase64 := bytes.Replace(body, []byte(encoded), []byte("!"+encoded[1:]), 1)
+	require.NotEqual(t, body, noBase64)
+	_, _, err = OpenVerifierSet(testEnv, sign(t, VerifierSetPayloadType, noBase64, root), root.trusted())
+	requireRefusal(t, err, ReasonBody)
 }
 
 // following is the second set of a chain, with another active key.
-func following(first VerifierSet, active key, change func(*trust.VerifierSetDoc)) trust.VerifierSetDoc {
+func following(first VerifierSet, active key, change func(*VerifierSetDoc)) VerifierSetDoc {
 	d := doc(active)
 	d.Version, d.PrevHash, d.Epoch = 2, first.Hash, first.Doc.Epoch
 	if change != nil {
@@ -184,7 +189,7 @@ func following(first VerifierSet, active key, change func(*trust.VerifierSetDoc)
 
 func TestNext(t *testing.T) {
 	t.Parallel()
-	root, a, b, outsider := newKey("root"), newKey("a"), newKey("b"), newKey("outsider")
+	root, a, b, outsider := signerKey("root"), signerKey("a"), signerKey("b"), signerKey("outsider")
 	d := doc(a)
 	d.Epoch = 1
 	first, _, err := OpenVerifierSet(testEnv, signDoc(t, d, root, a), root.trusted())
@@ -199,31 +204,31 @@ func TestNext(t *testing.T) {
 	}{
 		"the first":     {VerifierSet{}, signDoc(t, d, root, a), ReasonSignature}, // no predecessor's key signed it
 		"the successor": {first, signDoc(t, following(first, b, nil), root, a), ""},
-		"an expired successor": {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.ExpiresAt = time.Unix(1, 0) }),
+		"an expired successor": {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.ExpiresAt = time.Unix(1, 0) }),
 			root, a), ""},
 		"without the root":           {first, signDoc(t, following(first, b, nil), a), ReasonSignature},
 		"without the active key":     {first, signDoc(t, following(first, b, nil), root), ReasonSignature},
 		"by its own active key only": {first, signDoc(t, following(first, b, nil), root, b), ReasonSignature},
 		"by another root":            {first, signDoc(t, following(first, b, nil), key{"root", outsider.private}, a), ReasonSignature},
-		"a gap":                      {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Version = 3 }), root, a), ReasonSetGap},
-		"another predecessor":        {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.PrevHash = "x" }), root, a), ReasonSetFork},
+		"a gap":                      {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Version = 3 }), root, a), ReasonSetGap},
+		"another predecessor":        {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.PrevHash = "x" }), root, a), ReasonSetFork},
 		"a fork":                     {first, signDoc(t, fork, root, a), ReasonSetFork},
-		"a lower epoch":              {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Epoch = 0 }), root, a), ReasonSetOld},
-		"a higher epoch": {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Epoch, d.Version, d.PrevHash = 2, 9, "" }),
+		"a lower epoch":              {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch = 0 }), root, a), ReasonSetOld},
+		"a higher epoch": {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch, d.Version, d.PrevHash = 2, 9, "" }),
 			root), ""},
-		"a higher epoch without the root": {first, signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Epoch = 2 }), a), ReasonSignature},
+		"a higher epoch without the root": {first, signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch = 2 }), a), ReasonSignature},
 		"itself":                          {first, first.Document, ""},
 		"a bundle's own set":              {Bundled(a.trusted(), first.Ref()), first.Document, ""},
 		"a bundle's successor":            {Bundled(a.trusted(), first.Ref()), signDoc(t, following(first, b, nil), root, a), ""},
 		"a higher epoch than a bundle's unknown one": {Bundled(a.trusted(), first.Ref()),
-			signDoc(t, following(first, b, func(d *trust.VerifierSetDoc) { d.Epoch, d.Version = 2, 9 }), root, a), ReasonSetGap},
-		"an older version than a bundle's": {Bundled(a.trusted(), trust.VerifierSetRef{Version: 2, Hash: "x"}), first.Document, ReasonSetOld},
+			signDoc(t, following(first, b, func(d *VerifierSetDoc) { d.Epoch, d.Version = 2, 9 }), root, a), ReasonSetGap},
+		"an older version than a bundle's": {Bundled(a.trusted(), VerifierSetRef{Version: 2, Hash: "x"}), first.Document, ReasonSetOld},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, err := row.from.Next(testEnv, root.trusted(), row.document)
 			if row.reason != "" {
-				requireReason(t, err, row.reason)
+				requireRefusal(t, err, row.reason)
 				return
 			}
 			require.NoError(t, err)
@@ -236,27 +241,27 @@ func TestAccepted(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, row := range map[string]struct {
-		state       trust.KeyState
+		state       KeyState
 		from, until time.Time
 		want        bool
 	}{
-		"active":                {trust.KeyActive, time.Time{}, time.Time{}, true},
-		"grace":                 {trust.KeyGrace, time.Time{}, time.Time{}, true},
-		"staged":                {trust.KeyStaged, time.Time{}, time.Time{}, false},
-		"revoked":               {trust.KeyRevoked, time.Time{}, time.Time{}, false},
-		"within the skew":       {trust.KeyActive, now.Add(trust.ClockSkew), time.Time{}, true},
-		"before its time":       {trust.KeyActive, now.Add(trust.ClockSkew + time.Second), time.Time{}, false},
-		"at its last moment":    {trust.KeyGrace, time.Time{}, now, true},
-		"after its last moment": {trust.KeyGrace, time.Time{}, now.Add(-time.Second), false},
+		"active":                {KeyActive, time.Time{}, time.Time{}, true},
+		"grace":                 {KeyGrace, time.Time{}, time.Time{}, true},
+		"staged":                {KeyStaged, time.Time{}, time.Time{}, false},
+		"revoked":               {KeyRevoked, time.Time{}, time.Time{}, false},
+		"within the skew":       {KeyActive, now.Add(ClockSkew), time.Time{}, true},
+		"before its time":       {KeyActive, now.Add(ClockSkew + time.Second), time.Time{}, false},
+		"at its last moment":    {KeyGrace, time.Time{}, now, true},
+		"after its last moment": {KeyGrace, time.Time{}, now.Add(-time.Second), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := VerifierSet{Keys: []Key{{trust.VerifierKey{State: row.state, KeyID: "k"}, row.from, row.until}}}
+			s := Bundled(VerifierKeys{{State: row.state, KeyID: "k", SignFrom: row.from, AcceptUntil: row.until}}, VerifierSetRef{})
 			require.Equal(t, row.want, len(s.Accepted(now)) == 1)
 			require.Equal(t, row.state.Verifies(), len(s.Accepted(time.Time{})) == 1)
 		})
 	}
-	s := VerifierSet{Doc: trust.VerifierSetDoc{ExpiresAt: now}}
+	s := VerifierSet{Doc: VerifierSetDoc{ExpiresAt: now}}
 	require.False(t, s.Expired(now))
 	require.True(t, s.Expired(now.Add(time.Second)))
 	require.False(t, VerifierSet{}.Expired(now))

@@ -1,6 +1,4 @@
-// Package signed verifies signed documents: DSSE envelopes in general, and the
-// chain of verifier sets. The document formats are in schema/trust.
-package signed
+package trust
 
 import (
 	"context"
@@ -11,10 +9,9 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// Reasons for rejecting a document, whatever its type.
+// Reasons for rejecting a signed document, whatever its type.
 const (
 	ReasonTooLarge    = "too_large"
 	ReasonEnvelope    = "bad_envelope"
@@ -31,10 +28,10 @@ const (
 	maxSignatures    = 4
 )
 
-// Open verifies a DSSE envelope of the payload type and returns its body and the
+// OpenEnvelope verifies a DSSE envelope of the payload type and returns its body and the
 // IDs of the keys that signed it. At least one of the given keys must have signed
 // the envelope. Errors are KindInvalidRequest with one of the reasons above.
-func Open(payloadType string, envelope []byte, keys []trust.VerifierKey) (body []byte, signers []string, err error) {
+func OpenEnvelope(payloadType string, envelope []byte, keys []VerifierKey) (body []byte, signers []string, err error) {
 	e, err := parseEnvelope(payloadType, envelope)
 	if err != nil {
 		return nil, nil, err
@@ -80,7 +77,7 @@ func reject(reason, format string, args ...any) error {
 }
 
 // verifier adapts a key to the DSSE library.
-type verifier struct{ key trust.VerifierKey }
+type verifier struct{ key VerifierKey }
 
 // Verify implements dsse.Verifier.
 func (v verifier) Verify(_ context.Context, data, sig []byte) error {

@@ -1,0 +1,61 @@
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
+)
+
+// fakeCounts is a database with nodes only.
+type fakeCounts struct {
+	nodes []NodeCount
+	err   error
+}
+
+func (f *fakeCounts) NodeCounts(context.Context) ([]NodeCount, error)   { return f.nodes, nil }
+func (f *fakeCounts) StuckCounts(context.Context) ([]StuckCount, error) { return nil, nil }
+func (f *fakeCounts) TaskLeases(context.Context) ([]TaskCount, error)   { return nil, nil }
+func (f *fakeCounts) CertificateCounts(context.Context) (CertificateCounts, error) {
+	return CertificateCounts{ShareLeft: 1}, f.err
+}
+
+// However many SKUs and regions there are, the number of series is bounded, and
+// the nodes of all series add up.
+func TestNodeSeriesAreBounded(t *testing.T) {
+	t.Parallel()
+	f := &fakeCounts{nodes: []NodeCount{{State: lifecycle.NodeActive, SKU: "h100", Region: "fra1", Nodes: 7, OldestSince: time.Now()}}}
+	for i := range maxNodeSeries + 10 {
+		f.nodes = append(f.nodes, NodeCount{State: lifecycle.NodeActive, SKU: fmt.Sprint(i), Region: "r", Nodes: 1, OldestSince: time.Now()})
+	}
+	c := NewFleetCollector(f, func() bool { return true }, slog.New(slog.DiscardHandler))
+	require.LessOrEqual(t, testutil.CollectAndCount(c, "gpuaas_nodes"), maxNodeSeries+2*len(lifecycle.NodeStates()))
+	require.InDelta(t, 7, testutil.ToFloat64(c.nodes.WithLabelValues("active", "h100", "fra1")), 0)
+	require.InDelta(t, 11, testutil.ToFloat64(c.nodes.WithLabelValues("active", "other", "other")), 0)
+	require.Zero(t, testutil.ToFloat64(c.nodes.WithLabelValues("removed", "", "")))
+}
+
+// When a number cannot be read, no gauge keeps its old value.
+func TestGaugesAreAbsentWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	f := &fakeCounts{}
+	var log strings.Builder
+	c := NewFleetCollector(f, func() bool { return true }, slog.New(slog.NewTextHandler(&log, nil)))
+	require.Positive(t, testutil.CollectAndCount(c))
+	c.readAt, f.err = time.Time{}, schema.Errorf(schema.KindServiceUnavailable, "down")
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	require.Empty(t, families)
+	require.Contains(t, log.String(), "down")
+}

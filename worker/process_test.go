@@ -14,9 +14,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpuaas/gpuaas/internal/temporal"
-	"github.com/gpuaas/gpuaas/internal/testkit/temporaltest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 const soon = 30 * time.Second

@@ -21,11 +21,11 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/internal/temporal"
-	"github.com/gpuaas/gpuaas/internal/testkit/temporaltest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // recordTo names the release whose replay fixtures TestHistories writes:

@@ -28,8 +28,6 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
-	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
-	"github.com/gpuaas/gpuaas/internal/testkit/resulttest"
 	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
@@ -37,6 +35,8 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/test/testkit/resulttest"
 )
 
 const (

@@ -17,15 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/internal/store"
-	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
-	"github.com/gpuaas/gpuaas/internal/testkit/temporaltest"
-	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
 	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
+	"github.com/gpuaas/gpuaas/test/testkit/vaulttest"
 )
 
 // The servers of the test process.

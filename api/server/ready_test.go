@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpuaas/gpuaas/internal/store"
-	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 // Readiness turns false whenever one of the real servers fails, names it, and
@@ -64,7 +64,7 @@ func TestReadinessFollowsServers(t *testing.T) {
 	postgres.close()
 	temporal.close()
 	http.DefaultClient.CloseIdleConnections()
-	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/gpuaas/gpuaas/internal/testkit/devserver.Start.func1"), // the restarted Vault
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/gpuaas/gpuaas/test/testkit/devserver.Start.func1"), // the restarted Vault
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // the test's own clients
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }

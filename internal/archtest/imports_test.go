@@ -50,7 +50,6 @@ func rows() []row {
 		{"internal/archtest", nil},
 		{"internal/daemon", append(ours("workflows", "activities", "worker", "api", "agent", "cli", "deploy", "test"), temporal, vault)},
 		{"internal/postgres", append(ours("schema/lifecycle", "schema/task", "workflows", "activities", "worker", "api", "agent", "cli", "deploy", "test"), temporal, vault)},
-		{"internal/testkit", ours("worker", "cli", "agent", "deploy", "test")},
 		{"internal", ours("workflows", "worker", "api/server", "agent", "cli", "deploy", "test")},
 		{"worker", programs},
 		{"cmd/gpuaas-node-agent", append(ours("workflows", "activities", "worker", "api", "cli", "internal/store", "deploy", "test"), clients...)},
@@ -121,7 +120,7 @@ type group struct {
 func groups() []group {
 	return []group{
 		{"agent", []string{"internal"}},
-		{"internal", []string{"postgres", "daemon", "testkit"}},
+		{"internal", []string{"postgres", "daemon"}},
 		{"internal/providers", nil},
 	}
 }
@@ -139,7 +138,7 @@ func siblings(pkgs []pkg) (violations []string) {
 	for _, g := range groups() {
 		for _, p := range pkgs {
 			own, ok := member(p.ImportPath, g.folder)
-			if !ok || own == "archtest" || own == "testkit" {
+			if !ok || own == "archtest" {
 				continue
 			}
 			for _, imp := range p.Imports {
@@ -178,7 +177,6 @@ func TestSiblingsReports(t *testing.T) {
 		at("agent/identity/keys", "agent/identity"),
 		at("internal/store", "internal/vault", "internal/postgres", "internal/store/sqlc", "activities"),
 		at("internal/providers/maas", "internal/providers/manual", "internal/daemon"),
-		at("internal/testkit/pgtest", "internal/postgres", "internal/store"),
 		at("worker", "internal/store", "internal/vault"),
 	}))
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 // One process leads. When it ends or loses its connection, another one leads.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/internal/postgres"
-	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 func open(t *testing.T) (*postgres.DB, string) {

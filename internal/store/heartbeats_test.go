@@ -59,8 +59,8 @@ func TestHeartbeatWritesNoIndex(t *testing.T) {
 	require.Equal(t, before+1, inPlace())
 }
 
-// Whoever is told to be idle would be offered nothing.
-func TestAnIdleNodeIsOfferedNothing(t *testing.T) {
+// An idle caller has no task to dispatch.
+func TestIdleNodeGetsNoTask(t *testing.T) {
 	e := setup(t)
 	ctx := t.Context()
 	m := e.machine()

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 func TestListenerKeepsSilentConnection(t *testing.T) {

@@ -19,11 +19,11 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/gpuaas/gpuaas/api/nodeapi"
-	"github.com/gpuaas/gpuaas/internal/testkit/temporaltest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
 // What the flags and refusals of a real server are.

@@ -61,7 +61,7 @@ func TestReissueCommands(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "gpuaas op show gpu-17", lifecycle.OpCommand("show", lifecycle.ActionDrain, "gpu-17"))
 	require.Equal(t, "gpuaas op show gpu-17 --reissue", lifecycle.OpCommand("show", lifecycle.ActionReissueEnrollment, "gpu-17"))
-	require.Equal(t, "gpuaas op cancel gpu-17 --reissue --operation op-1",
+	require.Equal(t, "gpuaas op cancel gpu-17 --reissue --operation op-1 --reason TEXT",
 		lifecycle.DecisionCommand(lifecycle.DecisionCancel, lifecycle.ActionReissueEnrollment, "gpu-17", "op-1"))
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/internal/store"
-	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 // epoch is the start time of every run. It is far from the real time, so that code

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/testkit/vaulttest"
+	"github.com/gpuaas/gpuaas/test/testkit/vaulttest"
 )
 
 // Flags for long runs.

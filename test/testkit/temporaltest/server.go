@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuaas/gpuaas/internal/testkit/devserver"
+	"github.com/gpuaas/gpuaas/test/testkit/devserver"
 )
 
 // binary is the server, in the project's bin folder.

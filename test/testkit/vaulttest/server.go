@@ -16,7 +16,7 @@ import (
 
 	"github.com/hashicorp/vault/api"
 
-	"github.com/gpuaas/gpuaas/internal/testkit/devserver"
+	"github.com/gpuaas/gpuaas/test/testkit/devserver"
 )
 
 // binary is the server in the project's bin directory.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/testkit/devserver"
+	"github.com/gpuaas/gpuaas/test/testkit/devserver"
 )
 
 func TestMissingProgram(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/testkit/pgtest"
+	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
 // victim makes the test binary run as a process that is killed.

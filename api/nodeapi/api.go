@@ -78,9 +78,9 @@ func New(cfg Config) *API {
 	auth := &authenticator{cfg: cfg}
 	return &API{cfg: cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
 		poller: &poller{cfg: cfg, authenticator: auth, closing: closing},
-		certificates: &certificates{cfg: cfg, authenticator: auth, budget: newBudget(cfg.IssueRate, cfg.Metrics),
-			nodes:   newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate),
-			remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate)}}
+		certificates: &certificates{cfg: cfg, authenticator: auth, budget: newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
+			nodes:   newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),
+			remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate, cfg.Now)}}
 }
 
 // EndPolls responds to every open and future poll with 204, so that a server can

@@ -76,17 +76,19 @@ func (b *bucket) take(now time.Time, reserved float64) (wait time.Duration, ok b
 // budget limits the signatures that this process requests from Vault.
 type budget struct {
 	*bucket
+	now     func() time.Time
 	metrics Metrics
 }
 
-func newBudget(perSecond float64, m Metrics) *budget {
-	return &budget{newBucket(perSecond, max(minBurst, perSecond)), m}
+func newBudget(perSecond float64, now func() time.Time, m Metrics) *budget {
+	return &budget{newBucket(perSecond, max(minBurst, perSecond)), now, m}
 }
 
 // take requests one issuance.
 func (b *budget) take(p priority) (wait time.Duration, ok bool) {
-	wait, ok = b.bucket.take(time.Now(), p.reserved())
-	b.metrics.Budget(p.String(), ok, b.tokens.Tokens())
+	now := b.now()
+	wait, ok = b.bucket.take(now, p.reserved())
+	b.metrics.Budget(p.String(), ok, b.tokens.TokensAt(now))
 	return wait, ok
 }
 
@@ -95,14 +97,15 @@ func (b *budget) take(p priority) (wait time.Duration, ok bool) {
 // share its rate.
 type limiter struct {
 	rate, burst float64
+	now         func() time.Time
 	seed        maphash.Seed
 
 	mu    sync.Mutex
 	cells map[uint64]*bucket
 }
 
-func newLimiter(perSecond, burst float64) *limiter {
-	return &limiter{rate: perSecond, burst: burst, seed: maphash.MakeSeed(), cells: map[uint64]*bucket{}}
+func newLimiter(perSecond, burst float64, now func() time.Time) *limiter {
+	return &limiter{rate: perSecond, burst: burst, now: now, seed: maphash.MakeSeed(), cells: map[uint64]*bucket{}}
 }
 
 // take counts one request for the key.
@@ -113,5 +116,5 @@ func (l *limiter) take(key string) (wait time.Duration, ok bool) {
 	if l.cells[i] == nil {
 		l.cells[i] = newBucket(l.rate, l.burst)
 	}
-	return l.cells[i].take(time.Now(), 0)
+	return l.cells[i].take(l.now(), 0)
 }

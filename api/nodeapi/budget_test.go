@@ -56,7 +56,7 @@ func TestBucketRefills(t *testing.T) {
 }
 
 func TestLimiterIsBounded(t *testing.T) {
-	l := newLimiter(1, 2)
+	l := newLimiter(1, 2, time.Now)
 	for i := range 100_000 {
 		l.take(time.Duration(i).String())
 	}

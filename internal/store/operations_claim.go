@@ -155,11 +155,15 @@ func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n s
 	event.Result, event.Reason = audit.Accepted, r.Reason
 	event.Detail = map[string]string{"from": string(n.State), "to": string(a.state), "op_seq": strconv.FormatInt(a.opSeq, 10)}
 	tx.note(event)
-	return c, tx.InsertOperation(ctx, sqlc.InsertOperationParams{
-		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: a.opSeq, Action: r.Action, Actor: r.Actor,
-		Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID, RunID: r.RunID,
-		Claim: c, StartedAt: n.Now, Via: r.Via,
-	})
+	p := sqlc.InsertOperationParams{
+		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: a.opSeq, Action: r.Action, Status: lifecycle.OperationAccepted,
+		Document: r.Document, Actor: r.Actor, Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID,
+		RunID: r.RunID, Claim: c, StartedAt: n.Now, Via: r.Via,
+	}
+	if d := r.Document; d != nil && len(d.Operation.Phases) > 0 { // its first phase has begun
+		p.Status, p.Phase = d.Operation.Status, d.Operation.Phases[0].Name
+	}
+	return c, tx.InsertOperation(ctx, p)
 }
 
 // supersede ends the operation that an earlier run left open on the node.

@@ -3,9 +3,9 @@ SELECT operation_id, node_id, op_seq, action, status, phase, step, stuck, decisi
 FROM operations WHERE operation_id = $1;
 
 -- name: InsertOperation :exec
-INSERT INTO operations (operation_id, node_id, op_seq, action, status, actor, reason, correlation_id,
+INSERT INTO operations (operation_id, node_id, op_seq, action, status, phase, document, actor, reason, correlation_id,
                         workflow_id, run_id, claim, started_at, via)
-VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11, $12);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
 
 -- Ends the operation that a dead run left open on a node.
 -- name: SupersedeOperations :many

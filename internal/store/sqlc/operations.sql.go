@@ -110,9 +110,9 @@ func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOper
 }
 
 const insertOperation = `-- name: InsertOperation :exec
-INSERT INTO operations (operation_id, node_id, op_seq, action, status, actor, reason, correlation_id,
+INSERT INTO operations (operation_id, node_id, op_seq, action, status, phase, document, actor, reason, correlation_id,
                         workflow_id, run_id, claim, started_at, via)
-VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11, $12)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 `
 
 type InsertOperationParams struct {
@@ -120,6 +120,9 @@ type InsertOperationParams struct {
 	NodeID        string
 	OpSeq         int64
 	Action        lifecycle.Action
+	Status        lifecycle.OperationState
+	Phase         string
+	Document      *lifecycle.OperationStatus
 	Actor         string
 	Reason        string
 	CorrelationID string
@@ -136,6 +139,9 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 		arg.NodeID,
 		arg.OpSeq,
 		arg.Action,
+		arg.Status,
+		arg.Phase,
+		arg.Document,
 		arg.Actor,
 		arg.Reason,
 		arg.CorrelationID,

@@ -18,7 +18,7 @@ type stuckOptions struct {
 func newStuck(e *env) *cobra.Command {
 	var o stuckOptions
 	c := e.command("stuck", "List operations that need attention",
-		`Lists every parked, overdue or abandoned operation, oldest first: why and since when
+		`Lists every parked or overdue operation, oldest first: why and since when
 it needs attention, who must act, and the least harmful command that helps. Faults of
 the control plane, for example a reclaimer that does not run, are reported as warnings.
 

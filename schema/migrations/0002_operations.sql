@@ -14,7 +14,6 @@ CREATE TABLE operations (
     phase          text        NOT NULL DEFAULT '',
     step           bigint      NOT NULL DEFAULT 0, -- the last recorded advance
     stuck          jsonb,                          -- why it is parked
-    decision       jsonb,                          -- the phase's last decision, to recognize a repeat
     -- The whole status document as of the last progress, and the deadline in it.
     document       jsonb,
     deadline_at    timestamptz,                    -- kept by a trigger

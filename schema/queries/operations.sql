@@ -1,5 +1,5 @@
 -- name: GetOperation :one
-SELECT operation_id, node_id, op_seq, action, status, phase, step, stuck, decision, actor, run_id, claim, ended_at
+SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, claim, ended_at
 FROM operations WHERE operation_id = $1;
 
 -- name: InsertOperation :exec
@@ -24,7 +24,7 @@ RETURNING operation_id, action, correlation_id;
 SELECT operation_id, action, workflow_id FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
 
 -- name: AdvanceOperation :exec
-UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7, document = coalesce($8, document)
+UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document)
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
 -- Records the run that took over after a reset of the claiming run.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"testing"
@@ -66,26 +67,29 @@ func receive(t *testing.T, c <-chan struct{}, what string) {
 func TestListenerIsNotBlockedByHangingServer(t *testing.T) {
 	t.Parallel()
 	for _, answers := range []bool{false, true} {
-		url, connected := hangingServer(t, answers)
-		listening := make(chan struct{}, 1)
-		l, err := NewListener(ListenConfig{URL: url, Channels: []string{"c"}, Log: slog.New(slog.DiscardHandler),
-			OnConnect: func() { listening <- struct{}{} }, OnIdle: func() {}, OnNotify: func(Notification) {}})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		stopped := make(chan struct{})
-		go func() {
-			defer close(stopped)
-			_ = l.Run(ctx)
-		}()
-		receive(t, connected, "no connection")
-		if answers {
-			receive(t, listening, "does not listen")
-		} else {
-			receive(t, connected, "no second connection: LISTEN has no deadline")
-		}
-		cancel()
-		receive(t, stopped, "the server delays the stop")
+		t.Run(fmt.Sprint("answers ", answers), func(t *testing.T) {
+			t.Parallel()
+			url, connected := hangingServer(t, answers)
+			listening := make(chan struct{}, 1)
+			l, err := NewListener(ListenConfig{URL: url, Channels: []string{"c"}, Log: slog.New(slog.DiscardHandler),
+				OnConnect: func() { listening <- struct{}{} }, OnIdle: func() {}, OnNotify: func(Notification) {}})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				_ = l.Run(ctx)
+			}()
+			receive(t, connected, "no connection")
+			if answers {
+				receive(t, listening, "does not listen")
+			} else {
+				receive(t, connected, "no second connection: LISTEN has no deadline")
+			}
+			cancel()
+			receive(t, stopped, "the server delays the stop")
+		})
 	}
 }
 

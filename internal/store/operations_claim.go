@@ -191,6 +191,6 @@ func claimEvent(r activities.ClaimRequest) audit.Event {
 	return audit.Event{
 		Stream: r.NodeID, Actor: r.Actor, Via: r.Via, Action: audit.ActionName(r.Action), Target: r.NodeID,
 		CorrelationID: r.CorrelationID, OperationID: r.OperationID,
-		Detail: map[string]string{"asked": r.Reason},
+		Detail: map[string]string{"requested_reason": r.Reason},
 	}
 }

@@ -95,7 +95,7 @@ func noteDecision(tx *tx, f activities.Fence, a activities.Advance) {
 
 func notePark(tx *tx, f activities.Fence, action lifecycle.Action, s lifecycle.Stuck) {
 	tx.note(operationEvent(f, audit.ActionName(action), audit.Parked, s.Reason,
-		map[string]string{"phase": s.Phase, "message": s.Message, "attention": string(s.WaitingOn)}))
+		map[string]string{"phase": s.Phase, "message": s.Message, "waiting_on": string(s.WaitingOn)}))
 }
 
 // Finish ends the operation under the fence, as activities.Records specifies. An

@@ -122,6 +122,9 @@ func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, 
 // status queries the run, and reads its result when no worker responds: a closed
 // run has one.
 func (c directControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
+	if op.WorkflowID == "" {
+		return lifecycle.OperationStatus{}, usagef("gpuaas op", "Temporal retains no operation of node %s; with --direct write NODE --operation %[1]s for an operation", op.OperationID)
+	}
 	query, cancel := context.WithTimeout(ctx, statusBudget)
 	defer cancel()
 	st, err := c.lc.Status(query, op.WorkflowID, op.RunID)
@@ -137,11 +140,7 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (life
 }
 
 func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	workflowID := lifecycle.NodeWorkflowID(t.host, t.id)
-	if reissue {
-		workflowID = lifecycle.ReissueWorkflowID(t.host, t.id)
-	}
-	return c.status(ctx, lifecycle.Operation{WorkflowID: workflowID})
+	return c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
 }
 
 func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, _ string) (lifecycle.OperationStatus, error) {
@@ -208,6 +207,14 @@ func (t target) ref() lifecycle.NodeRef {
 	return r
 }
 
+// workflowID is the workflow id of the node's lifecycle operations, or of its reissues.
+func (t target) workflowID(reissue bool) string {
+	if reissue {
+		return lifecycle.ReissueWorkflowID(t.host, t.id)
+	}
+	return lifecycle.NodeWorkflowID(t.host, t.id)
+}
+
 // operationArg is how the op commands name an operation.
 type operationArg struct {
 	operation string // its id
@@ -220,8 +227,8 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 	t, err := ctl.find(ctx, arg)
 	notFound := &schema.Error{Kind: schema.KindNotFound}
 	if errors.Is(err, notFound) && schema.IsID(arg) && o.operation == "" {
-		if st, statusErr := ctl.status(ctx, lifecycle.Operation{OperationID: arg}); statusErr == nil {
-			return target{id: st.Node.NodeID, host: st.Node.Host}, st, nil
+		if st, statusErr := ctl.status(ctx, lifecycle.Operation{OperationID: arg}); !errors.Is(statusErr, notFound) {
+			return target{id: st.Node.NodeID, host: st.Node.Host}, st, statusErr
 		}
 	}
 	if err != nil {
@@ -229,7 +236,7 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 	}
 	st, err := ctl.newest(ctx, t, o.reissue)
 	if o.operation != "" && (err != nil || st.Operation.OperationID != o.operation) {
-		st, err = ctl.status(ctx, lifecycle.Operation{OperationID: o.operation, WorkflowID: lifecycle.NodeWorkflowID(t.host, t.id)})
+		st, err = ctl.status(ctx, lifecycle.Operation{OperationID: o.operation, WorkflowID: t.workflowID(o.reissue)})
 		if err == nil && (st.Operation.OperationID != o.operation || st.Node.NodeID != t.id) {
 			err = schema.NewError(schema.KindDecisionOutdated, "operation %s is not an operation of %s", o.operation, t.name()).
 				WithNext("gpuaas op show " + t.name())

@@ -17,6 +17,8 @@ type fakeTemporal struct {
 	submitted []lifecycle.OperationInput
 	resolved  []lifecycle.ResolveRequest
 	submitErr error
+	// queried are the workflow ids of the calls of Status.
+	queried []string
 	// statuses are the answers of Status in turn; the last one repeats.
 	statuses  []lifecycle.OperationStatus
 	statusErr error
@@ -63,6 +65,7 @@ func (f *fakeTemporal) Submit(ctx context.Context, in lifecycle.OperationInput) 
 }
 
 func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (lifecycle.OperationStatus, error) {
+	f.queried = append(f.queried, workflowID)
 	isReissue := strings.HasSuffix(workflowID, ":reissue")
 	switch {
 	case f.down:

@@ -25,7 +25,7 @@ const lookupLimit = 3 * time.Second
 type lifecycleOptions struct {
 	wait   bool
 	noWait bool
-	// timeout bounds the waiting. Defaults to the sum of the phases' budgets.
+	// timeout bounds the wait. Defaults to the sum of the phases' budgets.
 	timeout time.Duration
 	dryRun  bool
 	reason  string
@@ -107,7 +107,7 @@ type lifecycleResult struct {
 }
 
 // finish prints the operation's object once and turns its status, and the end of
-// the waiting, into the exit code.
+// the wait, into the exit code.
 func (e *env) finish(ctx context.Context, t target, st lifecycle.OperationStatus, waitErr error) error {
 	result := lifecycleResult{Operation: st.Operation, Node: st.Node}
 	if !e.flags.direct {

@@ -14,8 +14,8 @@ import (
 type decision struct {
 	name                 lifecycle.Decision
 	short, long, example string
-	// consequence is the consequence for the question whether to continue. Empty
-	// for a decision that needs no confirmation.
+	// consequence is shown in the confirmation prompt. Empty for a decision that
+	// needs no confirmation.
 	consequence string
 }
 

@@ -15,8 +15,8 @@ type verb struct {
 	short string
 	// long defaults to the plan's description, example to the action with a reason.
 	long, example string
-	// confirm returns the consequence of the action for the question whether to
-	// continue. Nil for an action that needs no confirmation.
+	// confirm returns the consequence of the action, which the confirmation prompt
+	// shows. Nil for an action that needs no confirmation.
 	confirm func(lifecycle.Options) string
 	// flags declares flags that only this action has.
 	flags func(*cobra.Command, *lifecycleOptions)

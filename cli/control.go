@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
-	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -33,9 +32,9 @@ type control interface {
 }
 
 // control returns the control that the flags select.
-func (e *env) control(ctx context.Context) (control, error) {
+func (e *env) control() (control, error) {
 	if e.flags.direct {
-		lc, err := e.lifecycle(ctx)
+		lc, err := e.lifecycle()
 		return directControl{e, lc}, err
 	}
 	return e.apiControl(), nil
@@ -152,7 +151,7 @@ func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus,
 }
 
 func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
-	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Faults: []wire.ControlPlaneFault{}}
+	list := wire.StuckList{Stuck: []wire.StuckOperation{}}
 	parked, err := c.lc.Parked(ctx)
 	if err != nil {
 		return list, err
@@ -170,13 +169,7 @@ func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
 		}
 		list.Stuck = append(list.Stuck, o)
 	}
-	switch h, err := c.lc.ReclaimSchedule(ctx); {
-	case err != nil:
-		e := schema.AsError(err)
-		list.Faults = append(list.Faults, wire.ControlPlaneFault{Component: "temporal", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
-	case h.State != temporal.ScheduleRuns:
-		list.Faults = append(list.Faults, wire.ControlPlaneFault{Component: "reclaimer", Reason: string(h.State), Message: h.Message, Next: h.Next})
-	}
+	list.Faults = append([]wire.ControlPlaneFault{}, c.lc.Faults(ctx)...)
 	return list, nil
 }
 

@@ -57,7 +57,7 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 			if err := checkReason(command, o.reason, true); err != nil {
 				return err
 			}
-			ctl, err := e.control(ctx)
+			ctl, err := e.control()
 			if err != nil {
 				return err
 			}

@@ -22,7 +22,7 @@ first. The status is read from the database and needs neither Temporal nor a wor
 A reissue-enrollment runs beside the operation that holds the node: --reissue shows it.`,
 		"  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status",
 		func(ctx context.Context, arg string) error {
-			ctl, err := e.control(ctx)
+			ctl, err := e.control()
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ func newOpWatch(e *env) *cobra.Command {
 operation's. Ctrl-C stops the watch, not the operation.`,
 		"  gpuaas op watch gpu-17\n  gpuaas op watch gpu-17 --timeout 10m -o json",
 		func(ctx context.Context, arg string) error {
-			ctl, err := e.control(ctx)
+			ctl, err := e.control()
 			if err != nil {
 				return err
 			}

@@ -25,7 +25,7 @@ the control plane, for example a reclaimer that does not run, are reported as wa
 The exit code is 0, and with --exit-code 5 when the list or the faults are not empty.`,
 		"  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck --exit-code -o json | jq -r '.stuck[].stuck.next'",
 		func(ctx context.Context, _ string) error {
-			ctl, err := e.control(ctx)
+			ctl, err := e.control()
 			if err != nil {
 				return err
 			}

@@ -162,7 +162,7 @@ new node. Only a retired node can be removed.`,
 
 // runLifecycle starts the operation and, if requested, waits for its end.
 func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o lifecycleOptions) error {
-	ctl, err := e.control(ctx)
+	ctl, err := e.control()
 	if o.dryRun { // only the admin API has the node's state
 		ctl, err = e.apiControl(), nil
 	}

@@ -76,7 +76,7 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, d 
 	if s := st.Operation.Stuck; s != nil {
 		r.Phase, r.StuckSince = s.Phase, &s.Since
 	}
-	view, err := resolve(ctx, c.Client, st.Operation.OperationID, d, r, key)
+	view, err := decode[wire.OperationView](c.DecideOperation(ctx, st.Operation.OperationID, d, nil, r, idempotent(key)))
 	return view.Status(), err
 }
 

@@ -64,7 +64,7 @@ func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() 
 	var changes <-chan struct{}
 	for first := true; ; first = false {
 		err := show()
-		if watch && interrupted(ctx) {
+		if watch && ctx.Err() != nil {
 			return nil
 		}
 		if err != nil || !watch {
@@ -73,13 +73,11 @@ func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() 
 		if first {
 			changes = ctl.changes(ctx, "")
 		}
-		if changes = e.nextChange(ctx, changes); interrupted(ctx) {
+		if changes = e.nextChange(ctx, changes); ctx.Err() != nil {
 			return nil
 		}
 	}
 }
-
-func interrupted(ctx context.Context) bool { return ctx.Err() != nil }
 
 // nextChange waits for a change and returns the channel to wait on next: nil when
 // there are no more events.

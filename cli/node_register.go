@@ -33,7 +33,7 @@ node, and no operation runs.`,
 			if err != nil {
 				return err
 			}
-			if err := e.print(node, func(w io.Writer) { row(w, node.ID) }); err != nil {
+			if err := e.print(node, func(w io.Writer) { row(w, node.ID) }, node.Host); err != nil {
 				return err
 			}
 			e.message("registered %s; next: gpuaas node enroll %s", node.Host, node.Host)

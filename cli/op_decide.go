@@ -85,7 +85,7 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 			}
 			return err
 		})
-	addOperation(c, &o.operationArg)
+	e.addOperation(c, &o.operationArg)
 	addReason(c, &o.reason)
 	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
 	c.Flags().StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key is the same decision")

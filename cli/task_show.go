@@ -48,7 +48,7 @@ written by the node: control characters are replaced.`,
 				r.Operation, r.WebURL = &op.Operation, op.WebURL
 			}
 			r.Next = e.nextOfTask(r)
-			return e.print(r, func(w io.Writer) { e.writeTask(w, r) })
+			return e.print(r, func(w io.Writer) { e.writeTask(w, r) }, r.TaskID)
 		})
 }
 

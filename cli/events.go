@@ -64,7 +64,7 @@ func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() 
 	var changes <-chan struct{}
 	for first := true; ; first = false {
 		err := show()
-		if watch && ctx.Err() != nil {
+		if watch && interrupted(ctx) {
 			return nil
 		}
 		if err != nil || !watch {
@@ -73,11 +73,13 @@ func (e *env) refresh(ctx context.Context, ctl control, watch bool, show func() 
 		if first {
 			changes = ctl.changes(ctx, "")
 		}
-		if changes = e.nextChange(ctx, changes); ctx.Err() != nil {
+		if changes = e.nextChange(ctx, changes); interrupted(ctx) {
 			return nil
 		}
 	}
 }
+
+func interrupted(ctx context.Context) bool { return ctx.Err() != nil }
 
 // nextChange waits for a change and returns the channel to wait on next: nil when
 // there are no more events.

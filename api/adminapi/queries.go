@@ -11,8 +11,8 @@ import (
 type Page struct {
 	// Limit is the number of rows, 1 to wire.MaxPage.
 	Limit int
-	// After is the sort key of the last row of the previous page, as Views returned
-	// it; empty for the first page.
+	// After is the sort key of the last row of the previous page, as the list
+	// returned it; empty for the first page.
 	After []string
 }
 

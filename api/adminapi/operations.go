@@ -83,7 +83,7 @@ func (o operations) show(c *call) (any, error) {
 
 func (o operations) view(st lifecycle.OperationStatus) wire.OperationView {
 	st.Operation.Phases = append([]lifecycle.Phase{}, st.Operation.Phases...)
-	return wire.OperationView{Operation: st.Operation, Node: st.Node, WebURL: o.webURL(st.Operation.WorkflowID, st.Operation.RunID)}
+	return wire.OperationView{OperationStatus: st, WebURL: o.webURL(st.Operation.WorkflowID, st.Operation.RunID)}
 }
 
 // findOperation reads the operation that the path names.

@@ -81,9 +81,9 @@ type Tasks interface {
 // Trail reads the audit trail and the changes for the event stream.
 type Trail interface {
 	ListAudit(ctx context.Context, q AuditQuery) (events []audit.Event, next []string, err error)
-	// AuditStreams lists the streams of the audit trail; AuditStream returns up to
-	// limit events of one after seq, in order of seq.
-	AuditStreams(ctx context.Context) ([]string, error)
+	// AuditStreams lists the streams of the audit trail in order; AuditStream returns
+	// up to limit events of one after seq, in order of seq.
+	AuditStreams(ctx context.Context, p Page) (streams, next []string, err error)
 	AuditStream(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error)
 	// Changes returns the next limit operations that changed and audit events that
 	// were stored after the position, in order of position. A zero position is

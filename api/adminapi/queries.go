@@ -75,6 +75,7 @@ type TaskQuery struct {
 	Types    []task.Type
 	Open     bool // excludes tasks that have ended; a lost task has not
 	Since    time.Time
+	Selector Selector // of their nodes
 }
 
 // AuditQuery selects audit events of all streams, newest first.
@@ -85,4 +86,6 @@ type AuditQuery struct {
 	Actors  []string
 	Results []string
 	Since   time.Time
+	// Selector, if not empty, selects the streams of the nodes that match.
+	Selector Selector
 }

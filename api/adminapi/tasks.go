@@ -18,7 +18,7 @@ type tasks struct{ base }
 // list lists node tasks, newest first: those that have not ended, or all.
 func (t tasks) list(c *call) (any, error) {
 	q := t.listQuery(c)
-	of := TaskQuery{Page: q.page(2), NodeID: q.node(), Types: words[task.Type](q, "type"), Since: q.since(), Open: !q.flag("all"),
+	of := TaskQuery{Page: q.page(2), NodeID: q.node(), Types: words[task.Type](q, "type"), Since: q.since(), Selector: q.selector(), Open: !q.flag("all"),
 		Statuses: words(q, "status", task.Pending, task.Dispatched, task.Running, task.Succeeded, task.Failed, task.Canceled, task.Lost)}
 	of.Open = of.Open && len(of.Statuses) == 0
 	return page(q, "tasks", of, t.Tasks.ListTasks)

@@ -14,16 +14,14 @@ type trail struct{ base }
 func (t trail) list(c *call) (any, error) {
 	q := t.listQuery(c)
 	of := AuditQuery{Page: q.page(3), Stream: q.stream(), Actions: words[string](q, "action"), Actors: words[string](q, "actor"),
-		Results: words[string](q, "result"), Since: q.since()}
+		Results: words[string](q, "result"), Since: q.since(), Selector: q.selector()}
 	return page(q, "events", of, t.Trail.ListAudit)
 }
 
+// streams lists the streams of the trail in order.
 func (t trail) streams(c *call) (any, error) {
-	if err := t.query(c).check(); err != nil {
-		return nil, err
-	}
-	streams, err := t.Trail.AuditStreams(c.Context())
-	return wire.AuditStreamList{Streams: append([]string{}, streams...)}, err
+	q := t.query(c)
+	return page(q, "streams", q.page(1), t.Trail.AuditStreams)
 }
 
 // stream returns a part of one stream in order of seq.

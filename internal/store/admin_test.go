@@ -179,6 +179,10 @@ func TestAdminTrail(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, events, 1)
 
+	one := adminapi.Selector{{Key: "host", Op: adminapi.OpIn, Values: []string{n.Host}}}
+	events, _, err = admin.ListAudit(ctx, adminapi.AuditQuery{Page: adminapi.Page{Limit: 9}, Selector: one})
+	require.NoError(t, err)
+	assert.Len(t, events, 2, "those of the node only")
 	changes, err := admin.Changes(ctx, adminapi.Position{}, 100)
 	require.NoError(t, err)
 	require.Len(t, changes, 4)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
@@ -32,17 +33,22 @@ func (s *Tasks) ListTasks(ctx context.Context, q adminapi.TaskQuery) (tasks []wi
 		f.where("t.finished_at IS NULL")
 	}
 	f.since("t.created_at", q.Since)
+	f.selector(q.Selector)
 	f.afterTime("t.created_at, t.task_id", "<", q.After)
 	return page(ctx, s.db, listQuery{"listing tasks", "SELECT t.result - 'output' AS result, " + taskColumns + fromTasks,
 		"t.created_at DESC, t.task_id DESC", q.Limit}, f,
 		func(t wire.TaskView) []string { return timeKey(t.CreatedAt, t.TaskID) })
 }
 
-const selectAudit = "SELECT * FROM audit_events e"
+const selectAudit = "SELECT e.* FROM audit_events e"
 
 // ListAudit implements adminapi.Trail.
 func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []audit.Event, next []string, err error) {
-	f := &filter{}
+	f, selects := &filter{}, selectAudit
+	if len(q.Selector) > 0 {
+		selects += " JOIN nodes n ON n.node_id::text = e.stream"
+		f.selector(q.Selector)
+	}
 	if q.Stream != "" {
 		f.where("e.stream = " + f.arg(q.Stream))
 	}
@@ -51,7 +57,7 @@ func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []
 	anyOf(f, "e.result", q.Results)
 	f.since("e.at", q.Since)
 	f.afterEvent(q.After)
-	return page(ctx, s.db, listQuery{"listing the audit trail", selectAudit, "e.at DESC, e.stream DESC, e.seq DESC", q.Limit}, f,
+	return page(ctx, s.db, listQuery{"listing the audit trail", selects, "e.at DESC, e.stream DESC, e.seq DESC", q.Limit}, f,
 		func(e audit.Event) []string { return append(timeKey(e.At, e.Stream), strconv.FormatInt(e.Seq, 10)) })
 }
 
@@ -77,9 +83,16 @@ func (s *Admin) AuditStream(ctx context.Context, stream string, after int64, lim
 	})
 }
 
-// AuditStreams lists the audit streams.
-func (s *Admin) AuditStreams(ctx context.Context) ([]string, error) {
-	return query(ctx, s.db, "listing audit streams", s.db.q.ListAuditStreams)
+// AuditStreams implements adminapi.Trail.
+func (s *Admin) AuditStreams(ctx context.Context, p adminapi.Page) (streams, next []string, err error) {
+	streams, err = query(ctx, s.db, "listing audit streams", func(ctx context.Context) ([]string, error) {
+		return s.db.q.ListAuditStreams(ctx, strings.Join(p.After, ""), int64(p.Limit+1))
+	})
+	if len(streams) > p.Limit {
+		streams = streams[:p.Limit]
+		next = streams[p.Limit-1:]
+	}
+	return streams, next, err
 }
 
 // Changes implements adminapi.Trail.

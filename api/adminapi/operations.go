@@ -155,7 +155,7 @@ func (o operations) start(action lifecycle.Action) handler {
 			return nil, err
 		}
 		edge.Annotate(c.Context(), slog.String("operation_id", op.OperationID))
-		if op.Reason != in.Reason {
+		if key != "" && op.Reason != in.Reason {
 			return nil, keyInUse("it started operation " + op.OperationID + " with another reason")
 		}
 		started := wire.LifecycleResponse{Operation: op}

@@ -60,7 +60,7 @@ func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 		}
 	}
 	claim, err := c.store.Claim(ctx, activities.ClaimRequest{OperationInput: in, WorkflowID: workflow, RunID: "run-" + in.OperationID})
-	return lifecycle.Operation{OperationID: in.OperationID, WorkflowID: workflow, RunID: "run-" + in.OperationID,
+	return lifecycle.Operation{OperationID: in.OperationID, Reason: in.Reason, WorkflowID: workflow, RunID: "run-" + in.OperationID,
 		Action: in.Action, Status: lifecycle.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
 }
 

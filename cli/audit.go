@@ -107,8 +107,10 @@ func runAuditVerify(ctx context.Context, e *env, api *adminclient.Client, node *
 func auditStreams(ctx context.Context, api *adminclient.Client, node *string) ([]string, error) {
 	switch {
 	case node == nil:
-		list, err := decode[wire.AuditStreamList](api.ListAuditStreams(ctx, nil))
-		return list.Streams, err
+		return pages(0, func(size *int, token *string) ([]string, string, error) {
+			list, err := decode[wire.AuditStreamList](api.ListAuditStreams(ctx, &adminclient.ListAuditStreamsParams{Limit: size, PageToken: token}))
+			return list.Streams, list.NextPageToken, err
+		})
 	case *node == audit.SystemStream || schema.IsID(*node):
 		return []string{*node}, nil
 	}

@@ -57,7 +57,7 @@ func (c apiControl) start(ctx context.Context, t target, a lifecycle.Action, o l
 
 func (c apiControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
 	view, err := decode[wire.OperationView](c.GetOperation(ctx, op.OperationID, nil))
-	return view.Status(), err
+	return view.OperationStatus, err
 }
 
 func (c apiControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
@@ -77,7 +77,7 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, d 
 		r.Phase, r.StuckSince = s.Phase, &s.Since
 	}
 	view, err := decode[wire.OperationView](c.DecideOperation(ctx, st.Operation.OperationID, d, nil, r, idempotent(key)))
-	return view.Status(), err
+	return view.OperationStatus, err
 }
 
 func (c apiControl) stuck(ctx context.Context) (all wire.StuckList, err error) {

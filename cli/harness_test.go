@@ -466,7 +466,7 @@ func (a *fakeAPI) getOperation(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, schema.AsError(err))
 		return
 	}
-	a.answer(w, http.StatusOK, wire.OperationView{Operation: st.Operation, Node: st.Node, WebURL: a.temporal.WebURL(st.Operation.WorkflowID, st.Operation.RunID)})
+	a.answer(w, http.StatusOK, wire.OperationView{OperationStatus: st, WebURL: a.temporal.WebURL(st.Operation.WorkflowID, st.Operation.RunID)})
 }
 
 func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
@@ -484,7 +484,7 @@ func (a *fakeAPI) postDecision(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, schema.AsError(err))
 		return
 	}
-	a.answer(w, http.StatusOK, wire.OperationView{Operation: st.Operation, Node: st.Node})
+	a.answer(w, http.StatusOK, wire.OperationView{OperationStatus: st})
 }
 
 func (a *fakeAPI) getStuck(w http.ResponseWriter, r *http.Request) {

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -28,12 +29,15 @@ type Config struct {
 	Env     string
 	NodeURL string
 	// Auth identifies the subject of a request.
-	Auth      Authenticator
-	Store     Store
-	Views     Views
-	Lifecycle Lifecycle
-	Trust     Trust
-	Log       *slog.Logger
+	Auth             Authenticator
+	Nodes            Nodes
+	EnrollmentTokens EnrollmentTokens
+	Operations       Operations
+	Tasks            Tasks
+	Trail            Trail
+	Lifecycle        Lifecycle
+	Trust            Trust
+	Log              *slog.Logger
 	// Package describes the agent package of a new bundle, with a fresh pull
 	// credential where it needs one. Nil if no package is configured.
 	Package func() (*trust.AgentPackage, error)
@@ -118,8 +122,8 @@ func (a *API) Endpoints() []Endpoint {
 		a.on(get, "/stuck", ok, viewer, o.stuck, notFound),
 		a.on(get, "/tasks", ok, viewer, t.list, notFound),
 		a.on(get, "/tasks/{task_id}", ok, viewer, t.show, notFound),
-		a.on(post, "/tasks/{task_id}/resume", ok, operator, t.decide(Store.ResumeTask), notFound, schema.KindTaskStatus),
-		a.on(post, "/tasks/{task_id}/cancel", ok, operator, t.decide(Store.CancelTask), notFound, schema.KindTaskStatus),
+		a.on(post, "/tasks/{task_id}/resume", ok, operator, t.decide(taskDecision{Tasks.ResumeTask, []task.Status{task.Pending, task.Dispatched, task.Running}}), notFound, schema.KindTaskStatus),
+		a.on(post, "/tasks/{task_id}/cancel", ok, operator, t.decide(taskDecision{Tasks.CancelTask, []task.Status{task.Canceled}}), notFound, schema.KindTaskStatus),
 		a.on(get, "/audit", ok, viewer, trail.list, notFound),
 		a.on(get, "/audit/streams", ok, viewer, trail.streams),
 		a.on(get, "/audit/streams/{stream}", ok, viewer, trail.stream, notFound),

@@ -27,7 +27,7 @@ func (b base) named(ctx context.Context, name string) (wire.NodeView, error) {
 	if !schema.IsID(name) && !validHost(name) {
 		return wire.NodeView{}, schema.Errorf(schema.KindNotFound, "no such node")
 	}
-	return b.Views.Node(ctx, name)
+	return b.Nodes.Node(ctx, name)
 }
 
 // streamOf returns the audit stream of a node named by id or host name.
@@ -50,49 +50,6 @@ func (c *call) id(name string) (string, error) {
 	return id, nil
 }
 
-// use is one use of an idempotency key.
-type use struct {
-	// key is empty for a request without one.
-	key string
-	// result is the result of the first use, empty until that has completed.
-	result string
-	// repeated is true if the key was used before. With an empty result the first
-	// use may have had its effect: the process may have died before it kept the
-	// result.
-	repeated bool
-}
-
-// once runs do for a request and keeps the result under the request's idempotency
-// key. If the first use of the key has no result, do runs again, so two runs of do
-// must have the effect of one. A use that fails is forgotten, so that the client
-// can retry.
-func (b base) once(c *call, do func(use) (result string, err error)) error {
-	ctx, scope := c.Context(), c.URL.Path
-	key, err := c.idempotencyKey()
-	if err != nil {
-		return err
-	}
-	u := use{key: key}
-	if key != "" {
-		var fresh bool
-		if u.result, fresh, err = b.Views.UseKey(ctx, scope, key, c.by.Actor); err != nil {
-			return err
-		}
-		u.repeated = !fresh
-	}
-	result, err := do(u)
-	switch {
-	case key == "" || u.result != "" || u.repeated && err != nil:
-		return err
-	case err == nil:
-		return b.Views.KeepResult(ctx, scope, key, result)
-	}
-	if drop := b.Views.DropKey(ctx, scope, key); drop != nil {
-		b.Log.Warn("the idempotency key of a failed request remains in use", slog.String("scope", scope), slog.Any("err", drop))
-	}
-	return err
-}
-
 // idempotencyKey reads the Idempotency-Key header; empty for none.
 func (c *call) idempotencyKey() (string, error) {
 	values := c.Header.Values(wire.HeaderIdempotencyKey)
@@ -104,4 +61,10 @@ func (c *call) idempotencyKey() (string, error) {
 			WithReason("bad_idempotency_key")
 	}
 	return values[0], nil
+}
+
+// keyInUse rejects a request whose idempotency key belongs to another request.
+func keyInUse(of string) error {
+	return schema.NewError(schema.KindInvalidRequest, "the idempotency key belongs to a request with other content: %s", of).
+		WithReason("key_in_use").WithNext("use a new key for a new request")
 }

@@ -57,7 +57,7 @@ func (b bundles) trust(ctx context.Context) (bundle trust.BootstrapBundle, err e
 func (b bundles) issue(ctx context.Context, nodeID string, purpose trust.TokenPurpose, by audit.Subject, bundle *trust.BootstrapBundle) error {
 	text, m := minted(nodeID, purpose)
 	bundle.NodeID, bundle.EnrollmentToken, bundle.ExpiresAt = nodeID, text, m.ExpiresAt.Format(time.RFC3339)
-	return b.Store.IssueToken(ctx, m, by)
+	return b.EnrollmentTokens.IssueToken(ctx, m, by)
 }
 
 func minted(nodeID string, purpose trust.TokenPurpose) (text string, m trust.MintedToken) {
@@ -68,7 +68,7 @@ func minted(nodeID string, purpose trust.TokenPurpose) (text string, m trust.Min
 
 // open returns the ids of the node's open operations of the action.
 func (b bundles) open(ctx context.Context, nodeID string, action lifecycle.Action) (ids []string, err error) {
-	open, _, err := b.Views.ListOperations(ctx, OperationQuery{Page: Page{Limit: wire.MaxPage}, NodeID: nodeID,
+	open, _, err := b.Operations.ListOperations(ctx, OperationQuery{Page: Page{Limit: wire.MaxPage}, NodeID: nodeID,
 		Actions: []lifecycle.Action{action}, Open: true})
 	for _, o := range open {
 		ids = append(ids, o.OperationID)
@@ -140,7 +140,7 @@ func (b bundles) script(c *call) (any, error) {
 		var m trust.MintedToken
 		reference, m = minted(node.ID, purposeOf(in.Action))
 		bundle.NodeID, bundle.ExpiresAt = node.ID, m.ExpiresAt.Format(time.RFC3339)
-		err = b.Store.IssueFetch(ctx, m, by)
+		err = b.EnrollmentTokens.IssueFetch(ctx, m, by)
 	} else {
 		err = b.mint(ctx, in, by, &bundle)
 	}
@@ -190,7 +190,7 @@ func (b bundles) fetch(ctx context.Context, reference string, by audit.Subject) 
 	if bundle, err = b.trust(ctx); err != nil {
 		return bundle, err
 	}
-	nodeID, purpose, err := b.Store.UseFetch(ctx, id, hash, by)
+	nodeID, purpose, err := b.EnrollmentTokens.UseFetch(ctx, id, hash, by)
 	if err == nil {
 		err = b.issue(ctx, nodeID, purpose, by, &bundle)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -18,14 +19,10 @@ import (
 
 // Bounds of the event stream.
 const (
-	// eventsEvery is the pause between two readings of the database while there
-	// is a stream.
+	// eventsEvery is the pause between two reads of the database while there is a
+	// stream.
 	eventsEvery = time.Second
-	// eventsOverlap is how far each reading goes back, because transactions do not
-	// commit in the order of their times.
-	eventsOverlap = 5 * time.Second
-	// eventsBatch bounds one reading, and what a client that reconnects may have
-	// missed.
+	// eventsBatch is the number of changes that one call of Trail.Changes returns.
 	eventsBatch = 1000
 	// eventsKeepAlive is the pause between two comments on a stream without events.
 	eventsKeepAlive = 15 * time.Second
@@ -47,10 +44,12 @@ type events struct {
 	mu      sync.Mutex
 	streams map[*stream]bool
 	stopped bool
-	// since is where the next reading begins, less the overlap. sent contains the
-	// changes of the overlap, which are not sent twice.
-	since time.Time
-	sent  map[string]time.Time
+	// reading is locked during a read. newest is the time of the newest change, zero
+	// before the first one; sent contains the changes of the overlap before it, which
+	// are not sent twice.
+	reading sync.Mutex
+	newest  time.Time
+	sent    map[Position]bool
 	// failing is true while the database cannot be read.
 	failing bool
 }
@@ -73,22 +72,45 @@ func (e *events) run(ctx context.Context) error {
 			e.stop()
 			return nil
 		case <-tick.C:
-			if since, ok := e.due(); ok {
-				changes, err := e.Views.Changes(ctx, since, eventsBatch)
-				e.publish(ctx, changes, err)
+			if e.active() {
+				e.reading.Lock()
+				e.read(ctx)
+				e.reading.Unlock()
 			}
 		}
 	}
 }
 
-// due returns where the next reading begins; false without a stream.
-func (e *events) due() (since time.Time, ok bool) {
+// active reports whether there is a stream.
+func (e *events) active() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.since.Add(-eventsOverlap), len(e.streams) > 0
+	return len(e.streams) > 0
 }
 
-// publish sends the changes that are new to the streams. A failed reading is
+// read sends the changes since the newest one, less the overlap. All times are the
+// database's. The caller holds reading.
+func (e *events) read(ctx context.Context) {
+	after := before(e.newest)
+	for more := true; more; {
+		changes, err := e.Trail.Changes(ctx, after, eventsBatch)
+		e.publish(ctx, changes, err)
+		if more = err == nil && len(changes) == eventsBatch; more {
+			after = changes[eventsBatch-1].Position
+		}
+	}
+	maps.DeleteFunc(e.sent, func(p Position, _ bool) bool { return p.At.Before(before(e.newest).At) })
+}
+
+// before returns the position of the overlap before a change; zero for zero.
+func before(t time.Time) Position {
+	if t.IsZero() {
+		return Position{}
+	}
+	return Position{At: t.Add(-ChangesOverlap)}
+}
+
+// publish sends the changes that are new to the streams. A failed read is
 // logged and sent as an outage once; the next successful one covers its time.
 func (e *events) publish(ctx context.Context, changes []Change, err error) {
 	e.mu.Lock()
@@ -104,19 +126,14 @@ func (e *events) publish(ctx context.Context, changes []Change, err error) {
 	}
 	e.failing = err != nil
 	for _, c := range changes {
-		if _, again := e.sent[c.key()]; again {
+		if e.sent[c.Position] {
 			continue
 		}
-		e.sent[c.key()] = c.At
-		if c.At.After(e.since) {
-			e.since = c.At
+		e.sent[c.Position] = true
+		if c.At.After(e.newest) {
+			e.newest = c.At
 		}
 		e.send(c)
-	}
-	for key, at := range e.sent {
-		if at.Before(e.since.Add(-eventsOverlap)) {
-			delete(e.sent, key)
-		}
 	}
 }
 
@@ -152,8 +169,15 @@ func (e *events) stop() {
 	}
 }
 
-// open adds a stream.
-func (e *events) open(s *stream) error {
+// open adds a stream. It reads first, so that the stream begins with the changes
+// that no read has returned yet.
+func (e *events) open(ctx context.Context, s *stream) error {
+	e.reading.Lock()
+	defer e.reading.Unlock()
+	if !e.active() {
+		e.newest, e.sent, e.failing = time.Time{}, map[Position]bool{}, false
+	}
+	e.read(ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stopped {
@@ -168,9 +192,6 @@ func (e *events) open(s *stream) error {
 	if n >= maxStreams {
 		return schema.NewError(schema.KindRateLimited, "%s has %d event streams open", s.subject, n).WithReason("streams")
 	}
-	if len(e.streams) == 0 { // nothing from before the first stream
-		e.since, e.sent, e.failing = time.Now().Add(eventsOverlap), map[string]time.Time{}, false
-	}
 	s.changes = make(chan Change, streamBuffer)
 	e.streams[s] = true
 	if e.failing {
@@ -183,14 +204,6 @@ func (e *events) close(s *stream) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.end(s)
-}
-
-// key identifies a change.
-func (c Change) key() string {
-	if c.Audit != nil {
-		return c.Audit.Stream + " " + strconv.FormatInt(c.Audit.Seq, 10)
-	}
-	return c.Operation.OperationID + " " + strconv.FormatInt(c.At.UnixMicro(), 10)
 }
 
 // event returns the change as an event; a change without content is an outage.
@@ -227,15 +240,14 @@ func (s *stream) selects(c Change) bool {
 // serve sends changes as server-sent events until the client disconnects, is too
 // far behind, or eventsTime has passed. The id of an event is its time; with
 // Last-Event-ID the stream first repeats the changes since shortly before that
-// event. A client may receive an event twice and misses none of the last
-// eventsBatch.
+// event. A client may receive an event twice and misses none.
 func (e *events) serve(c *call) (any, error) {
 	q := e.query(c)
 	s := &stream{subject: c.by.Actor, node: q.stream(), kinds: words(q, "kind", wire.EventOperation, wire.EventAudit)}
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	if err := e.open(s); err != nil {
+	if err := e.open(c.Context(), s); err != nil {
 		return nil, err
 	}
 	defer e.close(s)
@@ -251,8 +263,16 @@ func (e *events) serve(c *call) (any, error) {
 		return err == nil && out.Flush() == nil
 	}
 	connected := send(fmt.Sprintf("retry: %d\n: connected\n\n", eventsReconnect.Milliseconds()))
-	for _, m := range missed {
-		connected = connected && (!s.selects(m) || send(m.text()))
+	for connected && len(missed) > 0 {
+		for _, m := range missed {
+			connected = connected && (!s.selects(m) || send(m.text()))
+		}
+		if len(missed) < eventsBatch {
+			break
+		}
+		if missed, err = e.Trail.Changes(c.Context(), missed[eventsBatch-1].Position, eventsBatch); err != nil {
+			connected = false // the client reconnects with the id of the last event
+		}
 	}
 	alive := time.NewTicker(eventsKeepAlive)
 	defer alive.Stop()
@@ -269,7 +289,8 @@ func (e *events) serve(c *call) (any, error) {
 	return nil, nil //nolint:nilnil // the response was sent
 }
 
-// missed returns the changes since the last event of a client that reconnects.
+// missed returns the first changes since the last event of a client that
+// reconnects.
 func (e *events) missed(r *http.Request) ([]Change, error) {
 	id := r.Header.Get("Last-Event-ID")
 	if id == "" {
@@ -279,5 +300,5 @@ func (e *events) missed(r *http.Request) ([]Change, error) {
 	if err != nil {
 		return nil, badField("Last-Event-ID", "must be the id of an event")
 	}
-	return e.Views.Changes(r.Context(), time.UnixMicro(micros).Add(-eventsOverlap), eventsBatch)
+	return e.Trail.Changes(r.Context(), before(time.UnixMicro(micros)), eventsBatch)
 }

@@ -3,32 +3,25 @@ package adminapi_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/api/adminapi"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
 // A stop ends the open streams, and no new one is opened.
 func TestEventsEndAtTheStop(t *testing.T) {
-	api := newBackend().api()
-	server := httptest.NewServer(api.Handler())
-	defer server.Close()
-	ctx, stop := context.WithCancel(t.Context())
-	stopped := make(chan error)
-	go func() { stopped <- api.Run(ctx) }()
-	open := func() *http.Response {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/api/v1/admin/events", nil)
-		require.NoError(t, err)
-		r.Header.Set("Authorization", "Bearer "+token)
-		res, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = res.Body.Close() })
-		return res
-	}
-	lines := bufio.NewScanner(open().Body) //nolint:bodyclose // the cleanup closes it
+	open, stop, stopped := newBackend().streams(t)
+	lines := bufio.NewScanner(open("").Body) //nolint:bodyclose // the cleanup closes it
 	require.True(t, lines.Scan())
 	assert.Equal(t, "retry: 2000", lines.Text())
 	require.True(t, lines.Scan())
@@ -39,5 +32,68 @@ func TestEventsEndAtTheStop(t *testing.T) {
 	}
 	require.NoError(t, lines.Err(), "the stream ended regularly")
 	require.NoError(t, <-stopped)
-	assert.Equal(t, http.StatusServiceUnavailable, open().StatusCode) //nolint:bodyclose // the cleanup closes it
+	assert.Equal(t, http.StatusServiceUnavailable, open("").StatusCode) //nolint:bodyclose // the cleanup closes it
+}
+
+// streams serves the API, runs its event streams, and returns how to open one after
+// an event and how to stop them.
+func (d *backend) streams(t *testing.T) (open func(lastID string) *http.Response, stop func(), stopped chan error) {
+	t.Helper()
+	api := d.api()
+	server := httptest.NewServer(api.Handler())
+	t.Cleanup(server.Close)
+	ctx, stop := context.WithCancel(t.Context())
+	stopped = make(chan error, 1)
+	go func() { stopped <- api.Run(ctx) }()
+	return func(lastID string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/api/v1/admin/events", nil)
+		require.NoError(t, err)
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Last-Event-ID", lastID)
+		res, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = res.Body.Close() })
+		return res
+	}, stop, stopped
+}
+
+// A stream sends every change once, also if more changes than one read returns are
+// within the overlap of two reads.
+func TestEventsOfABusyFleet(t *testing.T) {
+	d := newBackend()
+	start := time.Now().UTC().Truncate(time.Second)
+	add := func(from, to int64) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for seq := from; seq < to; seq++ {
+			p := adminapi.Position{At: start.Add(time.Duration(seq/700) * time.Millisecond), Stream: "system", Seq: seq}
+			d.changes = append(d.changes, adminapi.Change{Position: p, Audit: &audit.Event{Stream: p.Stream, Seq: seq, At: p.At}})
+		}
+	}
+	add(0, 1500) // before the stream
+	open, stop, stopped := d.streams(t)
+	live := open("")                                        //nolint:bodyclose // the cleanup closes it
+	again := open(strconv.FormatInt(start.UnixMicro(), 10)) //nolint:bodyclose // the cleanup closes it
+	next := func(lines *bufio.Scanner) (seq int64) {
+		for lines.Scan() {
+			if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				var e audit.Event
+				require.NoError(t, json.Unmarshal([]byte(text), &e))
+				return e.Seq
+			}
+		}
+		require.Fail(t, "the stream ended")
+		return 0
+	}
+	add(1500, 3000)
+	lines := bufio.NewScanner(live.Body)
+	for want := int64(1500); want < 3000; want++ {
+		require.Equal(t, want, next(lines))
+	}
+	lines = bufio.NewScanner(again.Body)
+	for seen := map[int64]bool{}; len(seen) < 3000; {
+		seen[next(lines)] = true
+	}
+	stop()
+	require.NoError(t, <-stopped)
 }

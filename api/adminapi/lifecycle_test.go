@@ -1,6 +1,7 @@
 package adminapi_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,8 +28,11 @@ const token = "admin-token-0123456789"
 
 // backend is the store, the workflows and the trust of one node.
 type backend struct {
-	adminapi.Views // for what no test asks
+	adminapi.Nodes // for what no test asks
+	adminapi.Operations
+	adminapi.Trail
 
+	mu         sync.Mutex
 	asked      any // the query of the last list
 	next       []string
 	status     lifecycle.OperationStatus
@@ -35,7 +40,7 @@ type backend struct {
 	resolvedOn string
 	resolveErr error
 	change     wire.NodeChange
-	keys       map[string]string
+	changes    []adminapi.Change
 	tokens     string // the tokens file
 
 	node      wire.NodeView
@@ -49,7 +54,8 @@ type backend struct {
 	open                                    []wire.OperationSummary
 	pack                                    *trust.AgentPackage
 	url, ca                                 string
-	over                                    bool // the operation ended before its bundle
+	reason                                  string // of the operation that the key started
+	over                                    bool   // the operation ended before its bundle
 
 	task     wire.TaskView
 	listed   []any // what TaskList was asked for
@@ -57,15 +63,32 @@ type backend struct {
 	decision error
 }
 
-func (d *backend) Register(context.Context, wire.RegisterNodeRequest, audit.Subject) (wire.NodeView, error) {
-	return d.node, d.registerErr
+func (d *backend) Register(_ context.Context, id string, r wire.RegisterNodeRequest, _ audit.Subject) (wire.NodeView, error) {
+	if d.registerErr != nil {
+		return wire.NodeView{}, d.registerErr
+	}
+	d.node = wire.NodeView{ID: id, Host: r.Host, Port: r.Port, SKU: r.SKU, GPUsTotal: max(r.GPUsTotal, 8), RegionCode: r.RegionCode,
+		OnboardingMode: r.OnboardingMode, LifecycleClass: r.LifecycleClass, Labels: r.Labels}
+	return d.node, nil
 }
 
-func (d *backend) Changes(context.Context, time.Time, int) ([]adminapi.Change, error) {
-	return nil, nil
+func (d *backend) Changes(_ context.Context, after adminapi.Position, limit int) (page []adminapi.Change, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.changes {
+		if later := c.At.Compare(after.At); len(page) < limit && (later > 0 || later == 0 && c.Seq > after.Seq) {
+			page = append(page, c)
+		}
+	}
+	return page, nil
 }
 
-func (d *backend) Node(context.Context, string) (wire.NodeView, error) { return d.node, nil }
+func (d *backend) Node(_ context.Context, name string) (wire.NodeView, error) {
+	if schema.IsID(name) && name != d.node.ID {
+		return wire.NodeView{}, schema.NewError(schema.KindNotFound, "no node %q", name)
+	}
+	return d.node, nil
+}
 
 func (d *backend) IssueToken(_ context.Context, m trust.MintedToken, by audit.Subject) error {
 	d.steps = append(d.steps, "issue")
@@ -125,27 +148,6 @@ func (d *backend) SetNode(_ context.Context, _ string, c wire.NodeChange, by aud
 	return d.node, nil
 }
 
-func (d *backend) UseKey(_ context.Context, scope, key, _ string) (string, bool, error) {
-	result, used := d.keys[scope+" "+key]
-	if d.keys == nil {
-		d.keys = map[string]string{}
-	}
-	if !used {
-		d.keys[scope+" "+key] = ""
-	}
-	return result, !used, nil
-}
-
-func (d *backend) KeepResult(_ context.Context, scope, key, result string) error {
-	d.keys[scope+" "+key] = result
-	return nil
-}
-
-func (d *backend) DropKey(_ context.Context, scope, key string) error {
-	delete(d.keys, scope+" "+key)
-	return nil
-}
-
 func (d *backend) Task(_ context.Context, id string) (wire.TaskView, error) {
 	if id != d.task.TaskID {
 		return wire.TaskView{}, schema.NewError(schema.KindNotFound, "no task %q", id)
@@ -169,7 +171,7 @@ func (d *backend) Submit(_ context.Context, in lifecycle.OperationInput) (lifecy
 	if !d.over {
 		d.open = append(d.open, wire.OperationSummary{OperationID: in.OperationID, Action: in.Action})
 	}
-	return lifecycle.Operation{OperationID: in.OperationID, Status: lifecycle.OperationAccepted}, d.submitErr
+	return lifecycle.Operation{OperationID: in.OperationID, Status: lifecycle.OperationAccepted, Reason: cmp.Or(d.reason, in.Reason)}, d.submitErr
 }
 
 func (d *backend) ServerCA(context.Context) (string, error) {
@@ -190,7 +192,7 @@ func (d *backend) api() *adminapi.API {
 	}
 	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: tokens,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
-		Store:   d, Views: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
+		Nodes:   d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil }})
 }
 
 func (d *backend) post(t *testing.T, verb, body string, headers ...string) *httptest.ResponseRecorder {

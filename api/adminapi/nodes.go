@@ -1,9 +1,11 @@
 package adminapi
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -34,7 +36,7 @@ func (n nodes) list(c *call) (any, error) {
 			q.fail(badField(name, "must be at most 253 of a-z A-Z 0-9 . - and for host also * and ?"))
 		}
 	}
-	return page(q, "nodes", of, n.Views.ListNodes)
+	return page(q, "nodes", of, n.Nodes.ListNodes)
 }
 
 // summaryFields are the fields of a row without a field mask. The first nameFields
@@ -97,22 +99,20 @@ func (n nodes) register(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := c.Context()
-	var node wire.NodeView
-	err = n.once(c, func(u use) (_ string, err error) {
-		if u.result != "" {
-			node, err = n.Views.Node(ctx, u.result)
-			return u.result, err
-		}
-		node, err = n.Store.Register(ctx, req, c.by)
-		if u.repeated && err != nil && schema.AsError(err).Reason == reasonHostTaken {
-			// The first use of the key may have registered the host.
-			if taken, lookup := n.Views.Node(ctx, req.Host); lookup == nil && taken.SKU == req.SKU && taken.RegionCode == req.RegionCode {
-				node, err = taken, nil
+	key, err := c.idempotencyKey()
+	if err != nil {
+		return nil, err
+	}
+	ctx, id := c.Context(), lifecycle.NodeID(c.by.Actor, key)
+	node, err := n.registered(ctx, id, key, req)
+	if schema.KindOf(err) == schema.KindNotFound {
+		if node, err = n.Nodes.Register(ctx, id, req, c.by); err != nil {
+			// A request with the same key may have registered it in the meantime.
+			if first, lookup := n.registered(ctx, id, key, req); schema.KindOf(lookup) != schema.KindNotFound {
+				node, err = first, lookup
 			}
 		}
-		return node.ID, err
-	})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +121,30 @@ func (n nodes) register(c *call) (any, error) {
 	return node, nil
 }
 
-// reasonHostTaken is the reason of Store.Register for a host name in use.
-const reasonHostTaken = "host_taken"
+// registered returns the node that an earlier request with the key registered.
+// KindNotFound if there is none, KindInvalidRequest if that request differs.
+func (n nodes) registered(ctx context.Context, id, key string, r wire.RegisterNodeRequest) (wire.NodeView, error) {
+	if key == "" {
+		return wire.NodeView{}, schema.Errorf(schema.KindNotFound, "no such node")
+	}
+	v, err := n.Nodes.Node(ctx, id)
+	if err != nil {
+		return wire.NodeView{}, err
+	}
+	first := wire.RegisterNodeRequest{Host: v.Host, Port: v.Port, SSHUsername: v.SSHUsername, SSHPublicKey: v.SSHPublicKey, SKU: v.SKU,
+		GPUsTotal: v.GPUsTotal, RegionCode: v.RegionCode, OnboardingMode: v.OnboardingMode, LifecycleClass: v.LifecycleClass,
+		Labels: v.Labels, Probe: r.Probe}
+	if r.GPUsTotal == 0 {
+		first.GPUsTotal = 0
+	}
+	if len(r.Labels)+len(v.Labels) == 0 {
+		first.Labels = r.Labels
+	}
+	if !reflect.DeepEqual(first, r) {
+		return wire.NodeView{}, keyInUse("it registered " + v.Host + " as node " + v.ID)
+	}
+	return v, nil
+}
 
 // checkRegistration rejects values that no node can have and sets the defaults.
 // The store checks the SKU.
@@ -175,7 +197,7 @@ func (n nodes) set(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.Views.SetNode(c.Context(), node.ID, req, c.by)
+	return n.Nodes.SetNode(c.Context(), node.ID, req, c.by)
 }
 
 func checkChange(c *wire.NodeChange) error {

@@ -70,18 +70,56 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// The same key delivers a decision once; one that failed can be repeated.
+// Repeats with one key have the same decision id, so that Temporal delivers the
+// decision once; another subject's decision with that key is another one.
 func TestResolveOnce(t *testing.T) {
 	d := parked()
-	path := "/operations/" + d.status.Operation.OperationID + "/retry"
-	d.resolveErr = schema.NewError(schema.KindServiceUnavailable, "no worker")
-	assert.Equal(t, http.StatusServiceUnavailable, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, "k").Code)
-	d.resolveErr = nil
+	id := d.status.Operation.OperationID
+	path := "/operations/" + id + "/retry"
 	for range 2 {
 		assert.Equal(t, http.StatusOK, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, "k").Code)
 	}
-	assert.Len(t, d.resolved, 2)
+	require.Len(t, d.resolved, 2)
+	assert.Equal(t, d.resolved[0].ID, d.resolved[1].ID)
+	assert.Equal(t, lifecycle.DecisionID(id, lifecycle.DecisionRetry, "ops", "k"), d.resolved[0].ID)
+	assert.NotEqual(t, lifecycle.DecisionID(id, lifecycle.DecisionRetry, "alice", "k"), d.resolved[0].ID)
 	assert.Equal(t, "bad_idempotency_key", refusal(t, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, strings.Repeat("k", 129))).Reason)
+}
+
+// A key registers one node: a repeat returns it, also after a crash before the
+// response, and a request with other content is rejected.
+func TestRegisterOnce(t *testing.T) {
+	const body = `{"host":"gpu-1","sku":"h100","region_code":"r1","labels":{"rack":"r7"}}`
+	d := newBackend()
+	post := func(body string, headers ...string) *httptest.ResponseRecorder {
+		return d.request(t, http.MethodPost, "/nodes", body, headers...)
+	}
+	w := post(body, wire.HeaderIdempotencyKey, "k")
+	require.Equal(t, http.StatusCreated, w.Code, w.Body.String())
+	assert.Equal(t, lifecycle.NodeID("ops", "k"), d.node.ID)
+	assert.Equal(t, "/api/v1/admin/nodes/"+d.node.ID, w.Header().Get("Location"))
+
+	d.registerErr = schema.NewError(schema.KindInvalidRequest, "taken").WithReason("host_taken")
+	again := post(body, wire.HeaderIdempotencyKey, "k")
+	assert.Equal(t, http.StatusCreated, again.Code, again.Body.String())
+	assert.Equal(t, w.Body.String(), again.Body.String())
+	for _, other := range []string{strings.Replace(body, "gpu-1", "gpu-2", 1), strings.Replace(body, "r7", "r8", 1), strings.Replace(body, `"r1"`, `"r1","gpus_total":4`, 1)} {
+		e := refusal(t, post(other, wire.HeaderIdempotencyKey, "k"))
+		assert.Equal(t, "key_in_use", e.Reason, other)
+		assert.Contains(t, e.Message, d.node.ID)
+	}
+	for _, headers := range [][]string{nil, {wire.HeaderIdempotencyKey, "new"}} {
+		assert.Equal(t, "host_taken", refusal(t, post(body, headers...)).Reason)
+	}
+}
+
+// A key that started an operation for one reason starts none for another.
+func TestStartOnce(t *testing.T) {
+	d := newBackend()
+	d.reason = "RMA-1"
+	w := d.post(t, "drain", `{"reason":"RMA-2"}`, wire.HeaderIdempotencyKey, "k")
+	assert.Equal(t, "key_in_use", refusal(t, w).Reason)
+	assert.Contains(t, w.Body.String(), lifecycle.OperationID(d.node.ID, lifecycle.ActionDrain, "k"))
 }
 
 func TestListNodes(t *testing.T) {

@@ -39,7 +39,7 @@ func (o operations) list(c *call) (any, error) {
 	if q.values.Has("holds") {
 		of.Holds = new(q.flag("holds"))
 	}
-	return page(q, "operations", of, o.Views.ListOperations)
+	return page(q, "operations", of, o.Operations.ListOperations)
 }
 
 // stuck lists the operations that need attention, oldest first, and the faults of
@@ -50,7 +50,7 @@ func (o operations) stuck(c *call) (any, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	ops, next, err := o.Views.ListStuck(c.Context(), of)
+	ops, next, err := o.Operations.ListStuck(c.Context(), of)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (o operations) show(c *call) (any, error) {
 
 func (o operations) view(st lifecycle.OperationStatus) wire.OperationView {
 	st.Operation.Phases = append([]lifecycle.Phase{}, st.Operation.Phases...)
-	return wire.OperationView{Operation: st.Operation, Node: st.Node, WebURL: o.webURL(st.Operation.WorkflowID, st.Operation.RunID)}
+	return wire.OperationView{OperationStatus: st, WebURL: o.webURL(st.Operation.WorkflowID, st.Operation.RunID)}
 }
 
 // findOperation reads the operation that the path names.
@@ -92,15 +92,19 @@ func (o operations) findOperation(c *call) (lifecycle.OperationStatus, error) {
 	if err != nil {
 		return lifecycle.OperationStatus{}, err
 	}
-	return o.Views.Operation(c.Context(), id)
+	return o.Operations.Operation(c.Context(), id)
 }
 
 // resolve delivers a decision to an operation and returns its status after the
-// decision. The id of the decision derives from the idempotency key, so that
-// Temporal delivers it once even if the process dies before it keeps the result.
+// decision. The id of the decision derives from the subject and the idempotency
+// key, so that Temporal delivers it once.
 func (o operations) resolve(d lifecycle.Decision) handler {
 	return func(c *call) (any, error) {
 		req, err := body(c, edge.DecodeOptional, func(d *wire.ResolveOperation) error { return checkReason(d.Reason, true) })
+		if err != nil {
+			return nil, err
+		}
+		key, err := c.idempotencyKey()
 		if err != nil {
 			return nil, err
 		}
@@ -109,20 +113,14 @@ func (o operations) resolve(d lifecycle.Decision) handler {
 			return nil, err
 		}
 		op, node := st.Operation, st.Node
-		err = o.once(c, func(u use) (result string, err error) {
-			switch {
-			case u.result != "":
-				return u.result, nil
-			case op.Status.Ended():
-				return "", schema.NewError(schema.KindDecisionOutdated, "operation %s is %s: there is nothing to decide", op.OperationID, op.Status).
-					WithReason("operation_over").WithNext("gpuaas op show " + node.Host)
-			}
-			st, err = o.Lifecycle.Resolve(c.Context(), op.WorkflowID, lifecycle.ResolveRequest{
-				ID: lifecycle.DecisionID(op.OperationID, d, u.key), OperationID: op.OperationID, Phase: req.Phase, StuckSince: req.StuckSince,
-				Decision: d, Reason: req.Reason, By: c.by.Actor, Via: c.by.Via})
-			st.Node.NodeID, st.Node.Host = node.NodeID, node.Host
-			return op.OperationID, err
-		})
+		if op.Status.Ended() {
+			return nil, schema.NewError(schema.KindDecisionOutdated, "operation %s is %s: there is nothing to decide", op.OperationID, op.Status).
+				WithReason("operation_over").WithNext("gpuaas op show " + node.Host)
+		}
+		st, err = o.Lifecycle.Resolve(c.Context(), op.WorkflowID, lifecycle.ResolveRequest{
+			ID: lifecycle.DecisionID(op.OperationID, d, c.by.Actor, key), OperationID: op.OperationID, Phase: req.Phase, StuckSince: req.StuckSince,
+			Decision: d, Reason: req.Reason, By: c.by.Actor, Via: c.by.Via})
+		st.Node.NodeID, st.Node.Host = node.NodeID, node.Host
 		return o.view(st), err
 	}
 }
@@ -157,13 +155,16 @@ func (o operations) start(action lifecycle.Action) handler {
 			return nil, err
 		}
 		edge.Annotate(c.Context(), slog.String("operation_id", op.OperationID))
+		if key != "" && op.Reason != in.Reason {
+			return nil, keyInUse("it started operation " + op.OperationID + " with another reason")
+		}
 		started := wire.LifecycleResponse{Operation: op}
 		if purposeOf(action) != "" {
 			if err := o.bundles.add(c.Context(), &started, in, bundle, c.by); err != nil {
 				return nil, err
 			}
 		}
-		if started.Node, err = o.Views.Node(c.Context(), node.ID); err != nil {
+		if started.Node, err = o.Nodes.Node(c.Context(), node.ID); err != nil {
 			return nil, err
 		}
 		c.w.Header().Set("Location", adminPath+"/operations/"+op.OperationID)

@@ -10,14 +10,30 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Store changes nodes and tasks in the database. Errors are *schema.Error.
-type Store interface {
-	// Register adds a node in state registered with its audit row. It checks
+// Errors of the ports are *schema.Error. A list returns its rows and the sort key
+// of the last row, which is nil when there is no further page.
+
+// Nodes stores nodes.
+type Nodes interface {
+	// Register adds a node with the id in state registered with its audit row. It checks
 	// the SKU against the catalog (KindInvalidRequest, reason sku_unknown,
 	// sku_inactive or sku_mismatch) and refuses a host name that another node
 	// which is not removed has (KindInvalidRequest, reason host_taken). Without a
 	// number of GPUs the node gets that of its SKU.
-	Register(ctx context.Context, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error)
+	Register(ctx context.Context, id string, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error)
+	// Node finds a node by id, or by host name among the nodes that are not
+	// removed and then among the removed. KindNotFound otherwise, with a host name
+	// that is close in the message when there is one.
+	Node(ctx context.Context, idOrHost string) (wire.NodeView, error)
+	// SetNode changes a node's registered properties with its audit row and
+	// returns the node. KindNotFound; KindInvalidRequest with reason sku_mismatch
+	// for a number of GPUs that the SKU does not allow.
+	SetNode(ctx context.Context, nodeID string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error)
+	ListNodes(ctx context.Context, q NodeQuery) (nodes []wire.NodeView, next []string, err error)
+}
+
+// EnrollmentTokens stores enrollment tokens and references to bundles.
+type EnrollmentTokens interface {
 	// IssueToken voids the node's live enrollment tokens and stores a new one,
 	// moves the node to bootstrap_issued and writes the workflow's event and the
 	// audit row, in one transaction. It returns KindInvalidRequest in a state that
@@ -38,6 +54,20 @@ type Store interface {
 	// with the remote subject.
 	IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error
 	UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject) (nodeID string, purpose trust.TokenPurpose, err error)
+}
+
+// Operations reads operations.
+type Operations interface {
+	// Operation returns the operation's whole status. KindNotFound otherwise.
+	Operation(ctx context.Context, operationID string) (lifecycle.OperationStatus, error)
+	ListOperations(ctx context.Context, q OperationQuery) (ops []wire.OperationSummary, next []string, err error)
+	// ListStuck is ListOperations with the state of each node. Page.After has the
+	// same form.
+	ListStuck(ctx context.Context, q OperationQuery) (ops []wire.StuckOperation, next []string, err error)
+}
+
+// Tasks reads node tasks and decides about them.
+type Tasks interface {
 	// Task returns a task with the end of its output. KindNotFound otherwise.
 	Task(ctx context.Context, taskID string) (wire.TaskView, error)
 	// ResumeTask dispatches a lost task again. CancelTask ends a task, or requests
@@ -45,51 +75,41 @@ type Store interface {
 	// for a task whose status does not allow the decision.
 	ResumeTask(ctx context.Context, taskID, reason string, by audit.Subject) (wire.TaskView, error)
 	CancelTask(ctx context.Context, taskID, reason string, by audit.Subject) (wire.TaskView, error)
+	ListTasks(ctx context.Context, q TaskQuery) (tasks []wire.TaskView, next []string, err error)
 }
 
-// Views are the reads of the admin API, and the small writes that only it makes.
-// Errors are *schema.Error. A list returns its rows and the sort key of the last
-// row, which is nil when there is no further page.
-type Views interface {
-	// Node finds a node by id, or by host name among the nodes that are not
-	// removed and then among the removed. KindNotFound otherwise, with a host name
-	// that is close in the message when there is one.
-	Node(ctx context.Context, idOrHost string) (wire.NodeView, error)
-	// SetNode changes a node's registered properties with its audit row and
-	// returns the node. KindNotFound; KindInvalidRequest with reason sku_mismatch
-	// for a number of GPUs that the SKU does not allow.
-	SetNode(ctx context.Context, nodeID string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error)
-	ListNodes(ctx context.Context, q NodeQuery) (nodes []wire.NodeView, next []string, err error)
-	// Operation returns the operation's whole status. KindNotFound otherwise.
-	Operation(ctx context.Context, operationID string) (lifecycle.OperationStatus, error)
-	ListOperations(ctx context.Context, q OperationQuery) (ops []wire.OperationSummary, next []string, err error)
-	// ListStuck is ListOperations with the state of each node. Page.After has the
-	// same form.
-	ListStuck(ctx context.Context, q OperationQuery) (ops []wire.StuckOperation, next []string, err error)
-	ListTasks(ctx context.Context, q TaskQuery) (tasks []wire.TaskView, next []string, err error)
+// Trail reads the audit trail and the changes for the event stream.
+type Trail interface {
 	ListAudit(ctx context.Context, q AuditQuery) (events []audit.Event, next []string, err error)
-	// AuditStreams lists the streams of the audit trail; AuditStream returns up to
-	// limit events of one after seq, in order of seq.
-	AuditStreams(ctx context.Context) ([]string, error)
+	// AuditStreams lists the streams of the audit trail in order; AuditStream returns
+	// up to limit events of one after seq, in order of seq.
+	AuditStreams(ctx context.Context, p Page) (streams, next []string, err error)
 	AuditStream(ctx context.Context, stream string, after int64, limit int) ([]audit.Event, error)
-	// Changes returns up to limit operations that changed and audit events that
-	// were stored since the moment, in order of time.
-	Changes(ctx context.Context, since time.Time, limit int) ([]Change, error)
-	// UseKey records that the subject used an idempotency key. If the key was used
-	// before, it returns fresh=false and the result of the first use, which is empty
-	// until KeepResult has set it. DropKey deletes a use that failed.
-	UseKey(ctx context.Context, scope, key, subject string) (result string, fresh bool, err error)
-	KeepResult(ctx context.Context, scope, key, result string) error
-	DropKey(ctx context.Context, scope, key string) error
+	// Changes returns the next limit operations that changed and audit events that
+	// were stored after the position, in order of position. A zero position is
+	// ChangesOverlap before the database's time.
+	Changes(ctx context.Context, after Position, limit int) ([]Change, error)
 }
 
 // Change is one entry of the event stream: an operation that changed or an audit
 // event. One of the two is set.
 type Change struct {
-	At        time.Time
+	Position
 	Operation *wire.OperationSummary
 	Audit     *audit.Event
 }
+
+// Position is the place of a change among all changes, in order of its fields.
+type Position struct {
+	At     time.Time // by the database's clock, in UTC
+	Stream string    // an audit stream or the id of an operation
+	Seq    int64     // of an audit event
+}
+
+// ChangesOverlap is how far before the newest change a later one may appear,
+// because transactions do not commit in the order of their times. It is longer
+// than any call of the database.
+const ChangesOverlap = 20 * time.Second
 
 // Lifecycle starts lifecycle workflows and delivers decisions to them.
 type Lifecycle interface {

@@ -11,8 +11,8 @@ import (
 type Page struct {
 	// Limit is the number of rows, 1 to wire.MaxPage.
 	Limit int
-	// After is the sort key of the last row of the previous page, as Views returned
-	// it; empty for the first page.
+	// After is the sort key of the last row of the previous page, as the list
+	// returned it; empty for the first page.
 	After []string
 }
 
@@ -75,6 +75,7 @@ type TaskQuery struct {
 	Types    []task.Type
 	Open     bool // excludes tasks that have ended; a lost task has not
 	Since    time.Time
+	Selector Selector // of their nodes
 }
 
 // AuditQuery selects audit events of all streams, newest first.
@@ -85,4 +86,6 @@ type AuditQuery struct {
 	Actors  []string
 	Results []string
 	Since   time.Time
+	// Selector, if not empty, selects the streams of the nodes that match.
+	Selector Selector
 }

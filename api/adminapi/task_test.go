@@ -100,3 +100,20 @@ func TestTaskDecisionsRefused(t *testing.T) {
 		assert.Contains(t, e.Message, allowed)
 	}
 }
+
+// A repeat with the same key succeeds if the decision was carried out, and is
+// rejected in any other status and without a key.
+func TestTaskDecisionsOnce(t *testing.T) {
+	for verb, done := range map[string]task.Status{"resume": task.Pending, "cancel": task.Canceled} {
+		d := newBackend()
+		d.task = wire.TaskView{TaskID: schema.NewID(), Status: done}
+		d.decision = schema.NewError(schema.KindTaskStatus, "too late")
+		path := "/tasks/" + d.task.TaskID + "/" + verb
+		w := d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, "k")
+		assert.Equal(t, http.StatusOK, w.Code, w.Body.String())
+		assert.Contains(t, w.Body.String(), d.task.TaskID)
+		assert.Equal(t, http.StatusConflict, d.request(t, http.MethodPost, path, `{"reason":"x"}`).Code)
+		d.task.Status = task.Succeeded
+		assert.Equal(t, http.StatusConflict, d.request(t, http.MethodPost, path, `{"reason":"x"}`, wire.HeaderIdempotencyKey, "k").Code)
+	}
+}

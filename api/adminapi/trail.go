@@ -14,16 +14,14 @@ type trail struct{ base }
 func (t trail) list(c *call) (any, error) {
 	q := t.listQuery(c)
 	of := AuditQuery{Page: q.page(3), Stream: q.stream(), Actions: words[string](q, "action"), Actors: words[string](q, "actor"),
-		Results: words[string](q, "result"), Since: q.since()}
-	return page(q, "events", of, t.Views.ListAudit)
+		Results: words[string](q, "result"), Since: q.since(), Selector: q.selector()}
+	return page(q, "events", of, t.Trail.ListAudit)
 }
 
+// streams lists the streams of the trail in order.
 func (t trail) streams(c *call) (any, error) {
-	if err := t.query(c).check(); err != nil {
-		return nil, err
-	}
-	streams, err := t.Views.AuditStreams(c.Context())
-	return wire.AuditStreamList{Streams: append([]string{}, streams...)}, err
+	q := t.query(c)
+	return page(q, "streams", q.page(1), t.Trail.AuditStreams)
 }
 
 // stream returns a part of one stream in order of seq.
@@ -38,6 +36,6 @@ func (t trail) stream(c *call) (any, error) {
 		return nil, err
 	}
 	// The one event beyond the limit shows that there is a further page.
-	events, err := t.Views.AuditStream(c.Context(), stream, int64(after), limit+1)
+	events, err := t.Trail.AuditStream(c.Context(), stream, int64(after), limit+1)
 	return wire.AuditStreamPage{Events: append([]audit.Event{}, events[:min(limit, len(events))]...), More: len(events) > limit}, err
 }

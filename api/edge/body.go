@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -61,7 +62,7 @@ func tooLarge(limit int) error {
 }
 
 func decode(r *http.Request, data []byte, v any) error {
-	if !utf8.Valid(data) || hasNUL(data) {
+	if !utf8.Valid(data) || bytes.Contains(data, []byte(`\u0000`)) && escapedNUL.Match(data) {
 		return schema.NewError(schema.KindInvalidRequest, "the body contains invalid UTF-8 or the character U+0000").
 			WithReason("bad_text")
 	}
@@ -73,24 +74,9 @@ func decode(r *http.Request, data []byte, v any) error {
 	return schema.NewError(schema.KindInvalidRequest, "%s%s", e.Message, fieldOf(e.Err)).WithReason("malformed_body")
 }
 
-// hasNUL reports whether JSON text contains an escaped U+0000.
-func hasNUL(data []byte) bool {
-	for at := 0; ; {
-		i := bytes.Index(data[at:], []byte(`\u0000`))
-		if i < 0 {
-			return false
-		}
-		at += i
-		slashes := 0
-		for at-slashes-1 >= 0 && data[at-slashes-1] == '\\' {
-			slashes++
-		}
-		if slashes%2 == 0 {
-			return true
-		}
-		at++
-	}
-}
+// escapedNUL matches an escaped U+0000 in JSON text: the backslashes before it are
+// escapes of one another.
+var escapedNUL = regexp.MustCompile(`(?:^|[^\\])(?:\\\\)*\\u0000`)
 
 // fieldOf names the field of a decoder's error, if the name looks like one of this
 // API. The rest of the error may repeat the body.

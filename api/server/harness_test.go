@@ -60,7 +60,7 @@ func (c claimer) Submit(ctx context.Context, in lifecycle.OperationInput) (lifec
 		}
 	}
 	claim, err := c.store.Claim(ctx, activities.ClaimRequest{OperationInput: in, WorkflowID: workflow, RunID: "run-" + in.OperationID})
-	return lifecycle.Operation{OperationID: in.OperationID, WorkflowID: workflow, RunID: "run-" + in.OperationID,
+	return lifecycle.Operation{OperationID: in.OperationID, Reason: in.Reason, WorkflowID: workflow, RunID: "run-" + in.OperationID,
 		Action: in.Action, Status: lifecycle.OperationAccepted, OpSeq: claim.Fence.OpSeq}, err
 }
 
@@ -180,7 +180,8 @@ func (c *cluster) replica() *replica {
 	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(adminToken)), "admin-token", c.tokens)
 	require.NoError(c.tb, err)
 	adminAPI := adminapi.New(adminapi.Config{Env: testEnv, NodeURL: r.node, Auth: tokens,
-		Store: newAdminStore(r.store), Views: r.store.Admin, Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
+		Nodes: r.store.Admin, EnrollmentTokens: r.store.Identities, Operations: r.store.Admin, Tasks: r.store.Tasks, Trail: r.store.Admin,
+		Lifecycle: claimer{r.store}, Trust: c.ca, Log: log, Ready: ready,
 		Package: agent.source(r.node)})
 	group.Go(func() { _ = adminAPI.Run(ctx) })
 	node := nodeapi.New(nodeapi.Config{Env: testEnv, Identities: identities, Tasks: r.store, Heartbeats: r.store, Notifier: r.listener, Issuer: issuer, CAs: c.ca, Metrics: m, Log: log, Ready: ready,

@@ -144,7 +144,7 @@ func tokensOf(b *testing.B, r *replica, n int) []nodeToken {
 	out := make([]nodeToken, n)
 	by := audit.Subject{Actor: "bench"}
 	for i := range out {
-		node, err := r.store.Register(b.Context(), wire.RegisterNodeRequest{Host: "h" + schema.NewID(), Port: 22, SKU: "cpu-dev",
+		node, err := r.store.Register(b.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: "h" + schema.NewID(), Port: 22, SKU: "cpu-dev",
 			RegionCode: "r", OnboardingMode: "manual", LifecycleClass: inventory.ClassPersistent}, by)
 		require.NoError(b, err)
 		text, id, hash := trust.NewToken()

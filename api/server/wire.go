@@ -181,7 +181,8 @@ func (a *app) nodeServer() *http.Server {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Auth: a.tokens,
-		Store: newAdminStore(a.store), Views: a.store.Admin, Lifecycle: a.temporal.Operations, Trust: a.vault,
+		Nodes: a.store.Admin, EnrollmentTokens: a.store.Identities, Operations: a.store.Admin, Tasks: a.store.Tasks, Trail: a.store.Admin,
+		Lifecycle: a.temporal.Operations, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.agent.source(a.cfg.NodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})

@@ -262,6 +262,9 @@ type ListAuditParams struct {
 	// Fields Names of the fields of each row to return, with commas between.
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
+	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
+	Selector *Selector `form:"selector,omitempty" json:"selector,omitempty"`
+
 	// Node Node id or host name, or system.
 	Node   *string   `form:"node,omitempty" json:"node,omitempty"`
 	Action *[]string `form:"action,omitempty" json:"action,omitempty"`
@@ -275,6 +278,10 @@ type ListAuditParams struct {
 
 // ListAuditStreamsParams defines parameters for ListAuditStreams.
 type ListAuditStreamsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken next_page_token of the previous page.
+	PageToken      *PageToken     `form:"page_token,omitempty" json:"page_token,omitempty"`
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 }
 
@@ -334,7 +341,7 @@ type ListNodesParams struct {
 type RegisterNodeParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -352,7 +359,7 @@ type SetNodeParams struct {
 type MakeBootstrapScriptParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -360,7 +367,7 @@ type MakeBootstrapScriptParams struct {
 type StartOperationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -408,7 +415,7 @@ type GetOperationParams struct {
 type DecideOperationParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -447,6 +454,9 @@ type ListTasksParams struct {
 	// Node Node id or host name.
 	Node *string `form:"node,omitempty" json:"node,omitempty"`
 
+	// Selector Labels and the properties region, sku, state, provider, class and host of the node, in kubectl's grammar: k=v, k!=v, k in (a,b), k notin (a,b), k, !k.
+	Selector *Selector `form:"selector,omitempty" json:"selector,omitempty"`
+
 	// All Include tasks that have ended. A lost task has not.
 	All    *bool     `form:"all,omitempty" json:"all,omitempty"`
 	Status *[]string `form:"status,omitempty" json:"status,omitempty"`
@@ -466,7 +476,7 @@ type GetTaskParams struct {
 type CancelTaskParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -474,7 +484,7 @@ type CancelTaskParams struct {
 type ResumeTaskParams struct {
 	XCorrelationId *CorrelationId `json:"X-Correlation-Id,omitempty"`
 
-	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other.
+	// IdempotencyKey Makes the request safe to repeat: a request with the same key has the effect of the first one and no other. A registration with other content, and an operation with another reason, are rejected with reason key_in_use.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -578,7 +588,7 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/admin/audit (the `ListAudit` operationId).
 	ListAudit(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListAuditStreams List the streams of the audit trail
+	// ListAuditStreams List the streams of the audit trail in order
 	//
 	// Corresponds with GET /api/v1/admin/audit/streams (the `ListAuditStreams` operationId).
 	ListAuditStreams(ctx context.Context, params *ListAuditStreamsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -762,7 +772,7 @@ func (c *Client) ListAudit(ctx context.Context, params *ListAuditParams, reqEdit
 	return c.Client.Do(req)
 }
 
-// ListAuditStreams List the streams of the audit trail
+// ListAuditStreams List the streams of the audit trail in order
 //
 // Corresponds with GET /api/v1/admin/audit/streams (the `ListAuditStreams` operationId).
 func (c *Client) ListAuditStreams(ctx context.Context, params *ListAuditStreamsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1234,6 +1244,18 @@ func NewListAuditRequest(server string, params *ListAuditParams) (*http.Request,
 
 		}
 
+		if params.Selector != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "selector", *params.Selector, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.Node != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "node", *params.Node, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
@@ -1340,6 +1362,45 @@ func NewListAuditStreamsRequest(server string, params *ListAuditStreamsParams) (
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -2623,6 +2684,18 @@ func NewListTasksRequest(server string, params *ListTasksParams) (*http.Request,
 
 		}
 
+		if params.Selector != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "selector", *params.Selector, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.All != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "all", *params.All, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
@@ -2946,7 +3019,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/admin/audit (the `ListAudit` operationId).
 	ListAuditWithResponse(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*ListAuditResponse, error)
 
-	// ListAuditStreamsWithResponse List the streams of the audit trail
+	// ListAuditStreamsWithResponse List the streams of the audit trail in order
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -4798,7 +4871,7 @@ func (c *ClientWithResponses) ListAuditWithResponse(ctx context.Context, params 
 	return ParseListAuditResponse(rsp)
 }
 
-// ListAuditStreamsWithResponse List the streams of the audit trail
+// ListAuditStreamsWithResponse List the streams of the audit trail in order
 //
 // Returns a wrapper object for the known response body format(s).
 //

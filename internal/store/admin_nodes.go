@@ -40,7 +40,7 @@ const (
 		FROM node_certificates WHERE slot IN ('pending', 'current') AND node_id = ANY ($1::uuid[])`
 )
 
-// ListNodes implements adminapi.Views.
+// ListNodes implements adminapi.Nodes.
 func (s *Admin) ListNodes(ctx context.Context, q adminapi.NodeQuery) (nodes []wire.NodeView, next []string, err error) {
 	f := &filter{}
 	anyOf(f, "n.state", q.States)
@@ -145,7 +145,7 @@ func (s *Admin) fillNodes(ctx context.Context, nodes []wire.NodeView, view admin
 	return err
 }
 
-// Node implements adminapi.Views.
+// Node implements adminapi.Nodes.
 func (s *Admin) Node(ctx context.Context, idOrHost string) (wire.NodeView, error) {
 	id, err := query(ctx, s.db, "finding node "+idOrHost, func(ctx context.Context) (string, error) {
 		return s.nodeID(ctx, idOrHost)
@@ -188,7 +188,7 @@ func (s *Admin) noNode(ctx context.Context, host string) error {
 	return refusal
 }
 
-// SetNode implements adminapi.Views.
+// SetNode implements adminapi.Nodes.
 func (s *Admin) SetNode(ctx context.Context, nodeID string, c wire.NodeChange, by audit.Subject) (wire.NodeView, error) {
 	err := s.db.write(ctx, "changing node "+nodeID, func(ctx context.Context, tx *tx) error {
 		node, err := tx.lockNode(ctx, nodeID)

@@ -24,7 +24,7 @@ const operationColumns = `o.operation_id, o.node_id, n.host, o.op_seq, o.action,
 const openOperations = "SELECT " + operationColumns + fromOperations +
 	" WHERE o.ended_at IS NULL AND o.node_id = ANY ($1::uuid[]) ORDER BY " + openOrder
 
-// ListOperations implements adminapi.Views.
+// ListOperations implements adminapi.Operations.
 func (s *Admin) ListOperations(ctx context.Context, q adminapi.OperationQuery) (ops []wire.OperationSummary, next []string, err error) {
 	f := operationFilter(q)
 	f.afterTime("o.started_at, o.operation_id", "<", q.After)
@@ -62,7 +62,7 @@ func operationFilter(q adminapi.OperationQuery) *filter {
 	return f
 }
 
-// ListStuck implements adminapi.Views.
+// ListStuck implements adminapi.Operations.
 func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops []wire.StuckOperation, next []string, err error) {
 	q.Stuck = true
 	f := operationFilter(q)
@@ -92,7 +92,7 @@ func stuckOf(o wire.OperationSummary) *lifecycle.Stuck {
 	return s
 }
 
-// Operation implements adminapi.Views. The row is written in every change of an
+// Operation implements adminapi.Operations. The row is written in every change of an
 // operation and the document in most, so the row wins where both say something.
 func (s *Admin) Operation(ctx context.Context, operationID string) (lifecycle.OperationStatus, error) {
 	type row struct {

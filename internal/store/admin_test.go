@@ -179,43 +179,26 @@ func TestAdminTrail(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, events, 1)
 
-	changes, err := admin.Changes(ctx, start, 100)
+	one := adminapi.Selector{{Key: "host", Op: adminapi.OpIn, Values: []string{n.Host}}}
+	events, _, err = admin.ListAudit(ctx, adminapi.AuditQuery{Page: adminapi.Page{Limit: 9}, Selector: one})
+	require.NoError(t, err)
+	assert.Len(t, events, 2, "those of the node only")
+	changes, err := admin.Changes(ctx, adminapi.Position{}, 100)
 	require.NoError(t, err)
 	require.Len(t, changes, 4)
 	assert.True(t, slices.IsSortedFunc(changes, func(a, b adminapi.Change) int { return a.At.Compare(b.At) }))
+	var paged []adminapi.Change
+	for after := (adminapi.Position{At: changes[0].At}); ; after = paged[len(paged)-1].Position {
+		page, err := admin.Changes(ctx, after, 1)
+		require.NoError(t, err)
+		if len(page) == 0 {
+			break
+		}
+		paged = append(paged, page...)
+	}
+	assert.Equal(t, changes, paged, "each change is on one page")
 
-	tasks, _, err := admin.ListTasks(ctx, adminapi.TaskQuery{Page: adminapi.Page{Limit: 5}, NodeID: n.ID, Statuses: []task.Status{task.Lost}})
+	tasks, _, err := e.Tasks.ListTasks(ctx, adminapi.TaskQuery{Page: adminapi.Page{Limit: 5}, NodeID: n.ID, Statuses: []task.Status{task.Lost}})
 	require.NoError(t, err)
 	assert.Empty(t, tasks)
-
-	result, fresh, err := admin.UseKey(ctx, "nodes", "k", "alice")
-	require.NoError(t, err)
-	assert.True(t, fresh)
-	assert.Empty(t, result)
-	result, fresh, err = admin.UseKey(ctx, "nodes", "k", "alice")
-	require.NoError(t, err)
-	assert.Equal(t, []any{"", false}, []any{result, fresh}, "the process died before it kept the result")
-	require.NoError(t, admin.KeepResult(ctx, "nodes", "k", "id-1"))
-	result, fresh, err = admin.UseKey(ctx, "nodes", "k", "alice")
-	require.NoError(t, err)
-	assert.Equal(t, []any{"id-1", false}, []any{result, fresh})
-	_, _, err = admin.UseKey(ctx, "nodes", "k", "bob")
-	assert.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
-	require.NoError(t, admin.DropKey(ctx, "nodes", "k"))
-}
-
-func TestRequestKeysExpire(t *testing.T) {
-	e := setup(t)
-	for _, key := range []string{"old", "new"} {
-		_, _, err := e.UseKey(t.Context(), "nodes", key, "alice")
-		require.NoError(t, err)
-	}
-	e.exec("UPDATE request_keys SET created_at = now() - interval '25 hours' WHERE key = 'old'")
-	_, fresh, err := e.UseKey(t.Context(), "nodes", "new", "alice")
-	require.NoError(t, err)
-	assert.False(t, fresh)
-	assert.Equal(t, int64(1), e.number("SELECT count(*) FROM request_keys"), "each use deletes what expired")
-	_, fresh, err = e.UseKey(t.Context(), "nodes", "old", "bob")
-	require.NoError(t, err)
-	assert.True(t, fresh)
 }

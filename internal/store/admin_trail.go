@@ -1,13 +1,14 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
-	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -22,8 +23,8 @@ const (
 	fromTasks = " FROM node_tasks t JOIN nodes n USING (node_id)"
 )
 
-// ListTasks implements adminapi.Views.
-func (s *Admin) ListTasks(ctx context.Context, q adminapi.TaskQuery) (tasks []wire.TaskView, next []string, err error) {
+// ListTasks implements adminapi.Tasks.
+func (s *Tasks) ListTasks(ctx context.Context, q adminapi.TaskQuery) (tasks []wire.TaskView, next []string, err error) {
 	f := &filter{}
 	f.id("t.node_id", q.NodeID, errNoNode)
 	anyOf(f, "t.status", q.Statuses)
@@ -32,17 +33,22 @@ func (s *Admin) ListTasks(ctx context.Context, q adminapi.TaskQuery) (tasks []wi
 		f.where("t.finished_at IS NULL")
 	}
 	f.since("t.created_at", q.Since)
+	f.selector(q.Selector)
 	f.afterTime("t.created_at, t.task_id", "<", q.After)
-	return page(ctx, s.db, listQuery{"listing tasks", "SELECT t.result, " + taskColumns + fromTasks,
+	return page(ctx, s.db, listQuery{"listing tasks", "SELECT t.result - 'output' AS result, " + taskColumns + fromTasks,
 		"t.created_at DESC, t.task_id DESC", q.Limit}, f,
 		func(t wire.TaskView) []string { return timeKey(t.CreatedAt, t.TaskID) })
 }
 
-const selectAudit = "SELECT * FROM audit_events e"
+const selectAudit = "SELECT e.* FROM audit_events e"
 
-// ListAudit implements adminapi.Views.
+// ListAudit implements adminapi.Trail.
 func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []audit.Event, next []string, err error) {
-	f := &filter{}
+	f, selects := &filter{}, selectAudit
+	if len(q.Selector) > 0 {
+		selects += " JOIN nodes n ON n.node_id::text = e.stream"
+		f.selector(q.Selector)
+	}
 	if q.Stream != "" {
 		f.where("e.stream = " + f.arg(q.Stream))
 	}
@@ -51,7 +57,7 @@ func (s *Admin) ListAudit(ctx context.Context, q adminapi.AuditQuery) (events []
 	anyOf(f, "e.result", q.Results)
 	f.since("e.at", q.Since)
 	f.afterEvent(q.After)
-	return page(ctx, s.db, listQuery{"listing the audit trail", selectAudit, "e.at DESC, e.stream DESC, e.seq DESC", q.Limit}, f,
+	return page(ctx, s.db, listQuery{"listing the audit trail", selects, "e.at DESC, e.stream DESC, e.seq DESC", q.Limit}, f,
 		func(e audit.Event) []string { return append(timeKey(e.At, e.Stream), strconv.FormatInt(e.Seq, 10)) })
 }
 
@@ -77,70 +83,47 @@ func (s *Admin) AuditStream(ctx context.Context, stream string, after int64, lim
 	})
 }
 
-// AuditStreams lists the audit streams.
-func (s *Admin) AuditStreams(ctx context.Context) ([]string, error) {
-	return query(ctx, s.db, "listing audit streams", s.db.q.ListAuditStreams)
+// AuditStreams implements adminapi.Trail.
+func (s *Admin) AuditStreams(ctx context.Context, p adminapi.Page) (streams, next []string, err error) {
+	streams, err = query(ctx, s.db, "listing audit streams", func(ctx context.Context) ([]string, error) {
+		return s.db.q.ListAuditStreams(ctx, strings.Join(p.After, ""), int64(p.Limit+1))
+	})
+	if len(streams) > p.Limit {
+		streams = streams[:p.Limit]
+		next = streams[p.Limit-1:]
+	}
+	return streams, next, err
 }
 
-// Changes implements adminapi.Views.
-func (s *Admin) Changes(ctx context.Context, since time.Time, limit int) ([]adminapi.Change, error) {
+// Changes implements adminapi.Trail.
+func (s *Admin) Changes(ctx context.Context, after adminapi.Position, limit int) ([]adminapi.Change, error) {
 	type changed struct {
 		wire.OperationSummary
 		ChangedAt time.Time
 	}
-	var out []adminapi.Change
-	err := s.db.Read(ctx, "reading changes", func(ctx context.Context) error {
-		events, err := list[audit.Event](ctx, s.db, selectAudit+" WHERE e.at >= $1 ORDER BY e.at, e.stream, e.seq LIMIT $2", since, limit)
+	return query(ctx, s.db, "reading changes", func(ctx context.Context) (out []adminapi.Change, err error) {
+		if after.At.IsZero() {
+			if after.At, err = s.db.q.TimeBefore(ctx, adminapi.ChangesOverlap.Seconds()); err != nil {
+				return nil, err
+			}
+		}
+		events, err := list[audit.Event](ctx, s.db, selectAudit+" WHERE (e.at, e.stream, e.seq) > ($1, $2, $3) ORDER BY e.at, e.stream, e.seq LIMIT $4",
+			after.At, after.Stream, after.Seq, limit)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for i, e := range events {
-			out = append(out, adminapi.Change{At: e.At, Audit: &events[i]})
+			out = append(out, adminapi.Change{Position: adminapi.Position{At: e.At.UTC(), Stream: e.Stream, Seq: e.Seq}, Audit: &events[i]})
 		}
 		ops, err := list[changed](ctx, s.db, "SELECT o.changed_at, "+operationColumns+fromOperations+
-			" WHERE o.changed_at >= $1 ORDER BY o.changed_at LIMIT $2", since, limit)
+			" WHERE o.changed_at >= $1 AND (o.changed_at, o.operation_id::text) > ($1, $2) ORDER BY o.changed_at, o.operation_id LIMIT $3",
+			after.At, after.Stream, limit)
 		for i, o := range ops {
-			out = append(out, adminapi.Change{At: o.ChangedAt, Operation: &ops[i].OperationSummary})
+			out = append(out, adminapi.Change{Position: adminapi.Position{At: o.ChangedAt.UTC(), Stream: o.OperationID}, Operation: &ops[i].OperationSummary})
 		}
-		return err
-	})
-	slices.SortStableFunc(out, func(x, y adminapi.Change) int { return x.At.Compare(y.At) })
-	return out[:min(len(out), limit)], err
-}
-
-// keyLifetime is how long an idempotency key is kept.
-const keyLifetime = 24 * time.Hour
-
-// UseKey implements adminapi.Views. It deletes the keys that expired.
-func (s *Admin) UseKey(ctx context.Context, scope, key, subject string) (result string, fresh bool, err error) {
-	err = s.db.Exec(ctx, "using an idempotency key", func(ctx context.Context) error {
-		if err := s.db.q.ExpireRequestKeys(ctx, keyLifetime.Seconds()); err != nil {
-			return err
-		}
-		rows, err := s.db.q.UseRequestKey(ctx, scope, key, subject)
-		if fresh = rows == 1; fresh || err != nil {
-			return err
-		}
-		first, err := s.db.q.RequestKey(ctx, scope, key)
-		if err == nil && first.Subject != subject {
-			return schema.NewError(schema.KindInvalidRequest, "the idempotency key was used by another subject").WithReason("key_in_use")
-		}
-		result = first.Result
-		return err
-	})
-	return result, fresh, err
-}
-
-// KeepResult implements adminapi.Views.
-func (s *Admin) KeepResult(ctx context.Context, scope, key, result string) error {
-	return s.db.Exec(ctx, "keeping an idempotency key's result", func(ctx context.Context) error {
-		return s.db.q.KeepRequestResult(ctx, scope, key, result)
-	})
-}
-
-// DropKey implements adminapi.Views.
-func (s *Admin) DropKey(ctx context.Context, scope, key string) error {
-	return s.db.Exec(ctx, "dropping an idempotency key", func(ctx context.Context) error {
-		return s.db.q.DropRequestKey(ctx, scope, key)
+		slices.SortFunc(out, func(x, y adminapi.Change) int {
+			return cmp.Or(x.At.Compare(y.At), cmp.Compare(x.Stream, y.Stream), cmp.Compare(x.Seq, y.Seq))
+		})
+		return out[:min(len(out), limit)], err
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -39,9 +40,15 @@ func TestAuditChainsHoldUnderConcurrentWrites(t *testing.T) {
 		require.Equal(t, events[5:12], page)
 		require.NoError(t, audit.VerifyChain(&events[4], page))
 	}
-	streams, err := e.AuditStreams(t.Context())
-	require.NoError(t, err)
 	slices.Sort(ids)
+	streams, next, err := e.AuditStreams(t.Context(), adminapi.Page{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, ids[:1], streams)
+	require.Equal(t, ids[:1], next)
+	rest, next, err := e.AuditStreams(t.Context(), adminapi.Page{Limit: len(ids), After: next})
+	require.NoError(t, err)
+	require.Nil(t, next)
+	streams = append(streams[:1:1], rest...)
 	require.Equal(t, ids, streams)
 }
 

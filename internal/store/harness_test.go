@@ -63,7 +63,7 @@ func (e *env) register(change ...func(*wire.RegisterNodeRequest)) wire.NodeView 
 	for _, f := range change {
 		f(&r)
 	}
-	n, err := e.Register(e.t.Context(), r, operator)
+	n, err := e.Register(e.t.Context(), schema.NewID(), r, operator)
 	require.NoError(e.t, err)
 	return n
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // IssueFetch stores a one-time reference to a bundle of the token's purpose and
-// voids the node's older one, as adminapi.Store specifies.
+// voids the node's older one, as adminapi.EnrollmentTokens specifies.
 func (s *Identities) IssueFetch(ctx context.Context, t trust.MintedToken, by audit.Subject) error {
 	return s.db.write(ctx, "issuing a fetch reference for node "+t.NodeID, func(ctx context.Context, tx *tx) error {
 		node, err := tx.lockNode(ctx, t.NodeID)
@@ -36,7 +36,7 @@ func (s *Identities) IssueFetch(ctx context.Context, t trust.MintedToken, by aud
 	})
 }
 
-// UseFetch spends a one-time reference, as adminapi.Store specifies. A reference
+// UseFetch spends a one-time reference, as adminapi.EnrollmentTokens specifies. A reference
 // whose bundle the node's state does not allow stays unspent.
 func (s *Identities) UseFetch(ctx context.Context, tokenID string, hash []byte, by audit.Subject,
 ) (nodeID string, purpose trust.TokenPurpose, err error) {

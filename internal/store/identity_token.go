@@ -28,7 +28,7 @@ const (
 // purposeFetch is the purpose of a one-time reference to a bundle.
 const purposeFetch trust.TokenPurpose = "fetch"
 
-// IssueToken stores a new token and voids the tokens it replaces, as adminapi.Store
+// IssueToken stores a new token and voids the tokens it replaces, as adminapi.EnrollmentTokens
 // specifies. If the incarnation's identity was used, an enrollment token starts the
 // next incarnation and voids the old identity; a reissue token does that when it is
 // claimed.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
@@ -19,7 +20,7 @@ func TestLockIsForOneIncarnation(t *testing.T) {
 	s, err := Open(ctx, Config{URL: pgtest.New(t, Migrate)})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	n, err := s.Register(ctx, wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, audit.Subject{Actor: "alice@ops"})
+	n, err := s.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, audit.Subject{Actor: "alice@ops"})
 	require.NoError(t, err)
 	_, err = s.db.q.NextIncarnation(ctx, n.ID)
 	require.NoError(t, err)

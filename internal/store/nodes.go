@@ -18,10 +18,9 @@ const (
 	manualMode     = "manual"
 )
 
-// Register adds a node in state registered, as adminapi.Store specifies. Refusals
+// Register adds a node in state registered, as adminapi.Nodes specifies. Refusals
 // are audited in the system stream.
-func (s *Admin) Register(ctx context.Context, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error) {
-	id := schema.NewID()
+func (s *Admin) Register(ctx context.Context, id string, r wire.RegisterNodeRequest, by audit.Subject) (wire.NodeView, error) {
 	err := s.db.write(ctx, "registering host "+r.Host, func(ctx context.Context, tx *tx) error {
 		e := subjectEvent(by, audit.SystemStream, audit.ActionName(lifecycle.ActionRegister), r.Host,
 			map[string]string{"host": r.Host, "sku": r.SKU, "region": r.RegionCode})

@@ -22,7 +22,7 @@ func TestRegister(t *testing.T) {
 	ctx := t.Context()
 	r := wire.RegisterNodeRequest{Host: "gpu-17", Port: 2222, SSHUsername: "hpcadmin", SSHPublicKey: "ssh-ed25519 AAAA",
 		SKU: "h100", GPUsTotal: 8, RegionCode: "region-1", OnboardingMode: "libvirt", LifecycleClass: inventory.ClassSpot}
-	n, err := e.Register(ctx, r, operator)
+	n, err := e.Register(ctx, schema.NewID(), r, operator)
 	require.NoError(t, err)
 	require.Equal(t, wire.NodeView{ID: n.ID, Host: "gpu-17", Port: 2222, SSHUsername: "hpcadmin", SSHPublicKey: "ssh-ed25519 AAAA",
 		SKU: "h100", GPUsTotal: 8, RegionCode: "region-1", OnboardingMode: "libvirt", LifecycleClass: inventory.ClassSpot,
@@ -45,13 +45,13 @@ func TestRegister(t *testing.T) {
 		bad := r
 		bad.Host = "gpu-18"
 		change(&bad)
-		_, err := e.Register(ctx, bad, operator)
+		_, err := e.Register(ctx, schema.NewID(), bad, operator)
 		requireKind(t, err, schema.KindInvalidRequest, reason)
 		require.Contains(t, e.audit(audit.SystemStream), "nodes.register refused "+reason)
 	}
 	bad := r
 	bad.Host, bad.Port = "gpu-19", 70000
-	_, err = e.Register(ctx, bad, operator)
+	_, err = e.Register(ctx, schema.NewID(), bad, operator)
 	requireKind(t, err, schema.KindInvalidRequest, "nodes_port_check")
 	require.Len(t, e.nodes(), 2)
 }
@@ -60,7 +60,7 @@ func TestOneOfManyRegistrationsOfAHostWins(t *testing.T) {
 	e := setup(t)
 	won := 0
 	for _, err := range race(20, func(int) error {
-		_, err := e.Register(t.Context(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
+		_, err := e.Register(t.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
 		return err
 	}) {
 		if err == nil {

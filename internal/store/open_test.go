@@ -25,7 +25,7 @@ func TestMigrateManyAtOnce(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{URL: dsn})
 	require.NoError(t, err)
 	defer s.Close()
-	_, err = s.Register(t.Context(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
+	_, err = s.Register(t.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: "gpu-1", SKU: "cpu-dev", RegionCode: "r"}, operator)
 	require.NoError(t, err)
 }
 

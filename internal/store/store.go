@@ -52,11 +52,11 @@ type Operations struct {
 }
 
 // Tasks stores node tasks. It implements activities.Tasks, activities.Reclaimer,
-// nodeapi.Tasks and the task methods of adminapi.Store.
+// nodeapi.Tasks and adminapi.Tasks.
 type Tasks struct{ db *db }
 
 // Identities stores tokens, certificates, keys and verifier sets. It implements
-// nodeapi.Identities and the identity methods of adminapi.Store.
+// nodeapi.Identities and adminapi.EnrollmentTokens.
 type Identities struct {
 	db      *db
 	lookups *batcher
@@ -67,7 +67,7 @@ type Identities struct {
 type Inventory struct{ db *db }
 
 // Admin registers nodes and serves the lists of the admin API. It implements
-// adminapi.Views and the node methods of adminapi.Store.
+// adminapi.Nodes, adminapi.Operations and adminapi.Trail.
 type Admin struct{ db *db }
 
 // db is what the repositories share.
@@ -121,6 +121,7 @@ func Migrate(ctx context.Context, url string) error {
 func refusals() map[string]postgres.Refusal {
 	return map[string]postgres.Refusal{
 		hostLiveKey:              {Reason: "host_taken", Message: "another node that is not removed has this host name"},
+		"nodes_pkey":             {Reason: "duplicate_node", Message: "this node id is already in use"},
 		"nodes_sku_fkey":         {Reason: "sku_unknown", Message: "the SKU is not in the catalog"},
 		"operations_pkey":        {Reason: "duplicate_operation", Message: "this operation id is already in use"},
 		"enrollment_tokens_pkey": {Reason: "duplicate_token", Message: "this token is already stored"},

@@ -486,6 +486,7 @@ func TestTaskViews(t *testing.T) {
 			ids = append(ids, v.TaskID)
 			if v.Result != nil {
 				require.Empty(t, v.Result.OutputTail)
+				require.Empty(t, v.Result.Output)
 			}
 		}
 		return ids

@@ -49,6 +49,16 @@ func CheckWorkflowID(a Action, host, nodeID, workflowID string) error {
 	return nil
 }
 
+// NodeID returns the id of a node that the subject registers: derived from the
+// idempotency key if there is one, so that a repeat finds its own node, and new
+// otherwise.
+func NodeID(subject, idempotencyKey string) string {
+	if idempotencyKey == "" {
+		return schema.NewID()
+	}
+	return derived("node", subject, idempotencyKey)
+}
+
 // OperationID returns the id of an operation: derived from the idempotency key
 // when there is one, so that the same command again attaches to its own run,
 // and new otherwise.
@@ -59,14 +69,14 @@ func OperationID(nodeID string, a Action, idempotencyKey string) string {
 	return derived("operation", nodeID, string(a), idempotencyKey)
 }
 
-// DecisionID returns the id of a decision about an operation: derived from the
-// idempotency key if there is one, so that a repeat is delivered once, and new
-// otherwise.
-func DecisionID(operationID string, d Decision, idempotencyKey string) string {
+// DecisionID returns the id of a subject's decision about an operation: derived
+// from the idempotency key if there is one, so that a repeat is delivered once, and
+// new otherwise.
+func DecisionID(operationID string, d Decision, subject, idempotencyKey string) string {
 	if idempotencyKey == "" {
 		return schema.NewID()
 	}
-	return derived("decision", operationID, string(d), idempotencyKey)
+	return derived("decision", operationID, string(d), subject, idempotencyKey)
 }
 
 // TaskID is the id of a step's node task: one task per operation and step, so

@@ -10,17 +10,6 @@ UPDATE nodes SET gpus_total = sqlc.arg(gpus_total) WHERE node_id = sqlc.arg(node
 -- name: HostsLike :many
 SELECT host FROM nodes WHERE lower(host) LIKE sqlc.arg(pattern)::text AND state <> 'removed' ORDER BY host LIMIT 3;
 
--- name: ExpireRequestKeys :exec
-DELETE FROM request_keys WHERE created_at < now() - make_interval(secs => sqlc.arg(lifetime_seconds)::float8);
-
--- name: UseRequestKey :execrows
-INSERT INTO request_keys (scope, key, subject) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;
-
--- name: RequestKey :one
-SELECT subject, result FROM request_keys WHERE scope = $1 AND key = $2;
-
--- name: KeepRequestResult :exec
-UPDATE request_keys SET result = $3 WHERE scope = $1 AND key = $2;
-
--- name: DropRequestKey :exec
-DELETE FROM request_keys WHERE scope = $1 AND key = $2;
+-- The time so many seconds ago, by the database's clock.
+-- name: TimeBefore :one
+SELECT (clock_timestamp() - make_interval(secs => sqlc.arg(seconds)::float8))::timestamptz AS at;

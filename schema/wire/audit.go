@@ -11,7 +11,8 @@ type AuditPage struct {
 
 // AuditStreamList answers GET /api/v1/admin/audit/streams.
 type AuditStreamList struct {
-	Streams []string `json:"streams"`
+	Streams       []string `json:"streams"`
+	NextPageToken string   `json:"next_page_token,omitempty"`
 }
 
 // AuditStreamPage answers GET /api/v1/admin/audit/streams/{stream}?after=SEQ: a

@@ -37,16 +37,10 @@ type OperationList struct {
 // OperationView answers GET /api/v1/admin/operations/{operation_id} and every
 // decision: the operation's whole status document.
 type OperationView struct {
-	Operation lifecycle.Operation `json:"operation"`
-	Node      lifecycle.NodeRef   `json:"node"`
+	lifecycle.OperationStatus
 	// WebURL is the operation's page in Temporal's Web UI, when its address is
 	// configured.
 	WebURL string `json:"web_url,omitempty"`
-}
-
-// Status is the view without its link.
-func (v OperationView) Status() lifecycle.OperationStatus {
-	return lifecycle.OperationStatus{Operation: v.Operation, Node: v.Node}
 }
 
 // ResolveOperation is the body of POST

@@ -112,7 +112,7 @@ func (m maker) make(ctx context.Context, n int) ([]node, error) {
 
 func (m maker) one(ctx context.Context, host string) (node, error) {
 	by := audit.Subject{Actor: "bench", CorrelationID: schema.NewID()}
-	v, err := m.store.Register(ctx, wire.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "local"}, by)
+	v, err := m.store.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "local"}, by)
 	if err != nil {
 		return node{}, err
 	}

@@ -101,7 +101,7 @@ func (w *world) simulateRound(ctx context.Context, tb testing.TB, seed uint64) (
 // open registers an active node and begins a drain on it.
 func (s *round) open(ctx context.Context, seed uint64) error {
 	s.runs++
-	n, err := s.store.Register(ctx, wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", s.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
+	n, err := s.store.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", s.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
 		return err
 	}

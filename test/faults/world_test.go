@@ -52,7 +52,7 @@ func newWorld(tb testing.TB, running bool) *world {
 // Its id derives from the seed, because agents derive random values from it.
 func (w *world) register(ctx context.Context, seed uint64) (nodeID string, err error) {
 	w.runs++
-	n, err := w.store.Register(ctx, wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
+	n, err := w.store.Register(ctx, schema.NewID(), wire.RegisterNodeRequest{Host: fmt.Sprintf("node-%d", w.runs), SKU: "cpu-dev", RegionCode: "region-1"}, operator)
 	if err != nil {
 		return "", err
 	}

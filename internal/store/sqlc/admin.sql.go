@@ -7,25 +7,8 @@ package sqlc
 
 import (
 	"context"
+	"time"
 )
-
-const dropRequestKey = `-- name: DropRequestKey :exec
-DELETE FROM request_keys WHERE scope = $1 AND key = $2
-`
-
-func (q *Queries) DropRequestKey(ctx context.Context, scope string, key string) error {
-	_, err := q.db.Exec(ctx, dropRequestKey, scope, key)
-	return err
-}
-
-const expireRequestKeys = `-- name: ExpireRequestKeys :exec
-DELETE FROM request_keys WHERE created_at < now() - make_interval(secs => $1::float8)
-`
-
-func (q *Queries) ExpireRequestKeys(ctx context.Context, lifetimeSeconds float64) error {
-	_, err := q.db.Exec(ctx, expireRequestKeys, lifetimeSeconds)
-	return err
-}
 
 const hostsLike = `-- name: HostsLike :many
 SELECT host FROM nodes WHERE lower(host) LIKE $1::text AND state <> 'removed' ORDER BY host LIMIT 3
@@ -52,31 +35,6 @@ func (q *Queries) HostsLike(ctx context.Context, pattern string) ([]string, erro
 	return items, nil
 }
 
-const keepRequestResult = `-- name: KeepRequestResult :exec
-UPDATE request_keys SET result = $3 WHERE scope = $1 AND key = $2
-`
-
-func (q *Queries) KeepRequestResult(ctx context.Context, scope string, key string, result string) error {
-	_, err := q.db.Exec(ctx, keepRequestResult, scope, key, result)
-	return err
-}
-
-const requestKey = `-- name: RequestKey :one
-SELECT subject, result FROM request_keys WHERE scope = $1 AND key = $2
-`
-
-type RequestKeyRow struct {
-	Subject string
-	Result  string
-}
-
-func (q *Queries) RequestKey(ctx context.Context, scope string, key string) (RequestKeyRow, error) {
-	row := q.db.QueryRow(ctx, requestKey, scope, key)
-	var i RequestKeyRow
-	err := row.Scan(&i.Subject, &i.Result)
-	return i, err
-}
-
 const setNodeGPUs = `-- name: SetNodeGPUs :exec
 UPDATE nodes SET gpus_total = $1 WHERE node_id = $2
 `
@@ -97,14 +55,14 @@ func (q *Queries) SetNodeLabels(ctx context.Context, remove []string, labels []b
 	return err
 }
 
-const useRequestKey = `-- name: UseRequestKey :execrows
-INSERT INTO request_keys (scope, key, subject) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+const timeBefore = `-- name: TimeBefore :one
+SELECT (clock_timestamp() - make_interval(secs => $1::float8))::timestamptz AS at
 `
 
-func (q *Queries) UseRequestKey(ctx context.Context, scope string, key string, subject string) (int64, error) {
-	result, err := q.db.Exec(ctx, useRequestKey, scope, key, subject)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+// The time so many seconds ago, by the database's clock.
+func (q *Queries) TimeBefore(ctx context.Context, seconds float64) (time.Time, error) {
+	row := q.db.QueryRow(ctx, timeBefore, seconds)
+	var at time.Time
+	err := row.Scan(&at)
+	return at, err
 }

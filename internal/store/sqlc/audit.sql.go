@@ -45,11 +45,11 @@ func (q *Queries) AppendAudit(ctx context.Context, arg AppendAuditParams) error 
 }
 
 const listAuditStreams = `-- name: ListAuditStreams :many
-SELECT stream FROM audit_heads WHERE seq > 0 ORDER BY stream
+SELECT stream FROM audit_heads WHERE seq > 0 AND stream > $1 ORDER BY stream LIMIT $2::bigint
 `
 
-func (q *Queries) ListAuditStreams(ctx context.Context) ([]string, error) {
-	rows, err := q.db.Query(ctx, listAuditStreams)
+func (q *Queries) ListAuditStreams(ctx context.Context, after string, rowLimit int64) ([]string, error) {
+	rows, err := q.db.Query(ctx, listAuditStreams, after, rowLimit)
 	if err != nil {
 		return nil, err
 	}

@@ -75,26 +75,14 @@ func (c *Client) signCSR(ctx context.Context, op, mount, role string, csrDER []b
 		response.CAChain = []string{response.IssuingCA}
 	}
 	chain, err = parseCerts(strings.Join(response.CAChain, "\n"))
-	if err != nil {
-		return nil, nil, err
-	}
-	return leaves[0], chain, nil
+	return leaves[0], chain, err
 }
 
-// parseCerts parses a PEM text that contains only certificates.
-func parseCerts(text string) ([]*x509.Certificate, error) {
-	var certs []*x509.Certificate
-	rest := []byte(text)
-	for len(strings.TrimSpace(string(rest))) > 0 {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return nil, schema.Errorf(schema.KindInternal, "Vault's response contains something other than PEM certificates")
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, schema.Errorf(schema.KindInternal, "Vault's response contains a malformed certificate")
-		}
-		certs = append(certs, cert)
+// parseCerts parses the certificates of a response.
+func parseCerts(pemText string) ([]*x509.Certificate, error) {
+	certs, err := trust.ParseCertificates([]byte(pemText))
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInternal, err, "reading the certificates in Vault's response")
 	}
 	return certs, nil
 }

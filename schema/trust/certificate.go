@@ -1,8 +1,10 @@
 package trust
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -46,6 +48,25 @@ type CAFacts struct {
 	Fingerprint string    `json:"fingerprint"` // hex SHA-256 of the DER
 	NotBefore   time.Time `json:"not_before"`
 	NotAfter    time.Time `json:"not_after"`
+}
+
+// ParseCertificates parses the certificates of a PEM text, in order. It rejects a
+// text with any other block or a malformed certificate. An empty text has none.
+// Errors are KindInvalidRequest and do not repeat the text.
+func ParseCertificates(pemText []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for rest := pemText; len(bytes.TrimSpace(rest)) > 0; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
+			return nil, schema.Errorf(schema.KindInvalidRequest, "the text contains something other than PEM certificates")
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, schema.Wrap(schema.KindInvalidRequest, err, "certificate %d is malformed", len(certs)+1)
+		}
+		certs = append(certs, cert)
+	}
+	return certs, nil
 }
 
 // IdentityLock records when and why a node's identity was locked.

@@ -11,7 +11,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 )
@@ -94,5 +93,5 @@ func publishVerifierSet(ctx context.Context, c setupConfig, talk io.Writer) (ver
 	if err != nil {
 		return 0, err
 	}
-	return verifierset.Publish(ctx, db, author, audit.Subject{Actor: setupActor}, time.Now())
+	return author.Publish(ctx, db.Identities, audit.Subject{Actor: setupActor}, time.Now())
 }

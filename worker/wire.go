@@ -13,7 +13,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/workflows"
 )
@@ -22,7 +21,7 @@ import (
 type parts struct {
 	store    *store.Store
 	vault    *vault.Client
-	sets     *verifierset.Follower
+	sets     *vault.SetFollower
 	temporal *temporal.Client
 	metrics  *metrics
 }
@@ -50,7 +49,7 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 			return err
 		}},
 		{"a check of the task key", func(ctx context.Context) error {
-			p.sets = verifierset.New(p.store.Identities, p.vault, d.Log, d.Metrics.SignerChecked)
+			p.sets = vault.NewSetFollower(p.store.Identities, p.vault.Follow, d.Log, d.Metrics.SignerChecked)
 			return firstCheck(ctx, p.sets)
 		}},
 		{"Temporal", func(ctx context.Context) (err error) {
@@ -76,7 +75,7 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 // firstCheck checks the signer once. If its keys differ from the verifier set's,
 // the worker runs without signing, and /readyz returns the reason. Without a result (Vault
 // or Postgres is unavailable, no set is published) it returns the error.
-func firstCheck(ctx context.Context, f *verifierset.Follower) error {
+func firstCheck(ctx context.Context, f *vault.SetFollower) error {
 	err := f.Refresh(ctx)
 	if schema.KindOf(f.Healthy()) == schema.KindInternal {
 		return nil

@@ -28,7 +28,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
+	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -80,12 +80,12 @@ type cluster struct {
 	ca  *authority
 	// between, when set, wraps the node API's identities.
 	between    func(nodeapi.Identities) nodeapi.Identities
-	archive    string              // the agent package, when set
-	tokens     string              // the tokens file, when set
-	issuer     nodeapi.Issuer      // replaces ca, when set
-	heartbeats nodeapi.Heartbeater // in the place of Temporal
-	grants     nodeapi.Grants      // replaces ca together with signer, when set
-	signer     verifierset.Signer
+	archive    string                                       // the agent package, when set
+	tokens     string                                       // the tokens file, when set
+	issuer     nodeapi.Issuer                               // replaces ca, when set
+	heartbeats nodeapi.Heartbeater                          // in the place of Temporal
+	grants     nodeapi.Grants                               // replaces ca together with follow, when set
+	follow     func(context.Context, trust.StoredSet) error // replaces ca together with grants, when set
 }
 
 func newCluster(tb testing.TB) *cluster {
@@ -121,7 +121,7 @@ type replica struct {
 	store    *store.Store
 	listener *store.Listener
 	deafen   func() // closes the connection for notifications
-	sets     *verifierset.Follower
+	sets     *vault.SetFollower
 	registry *prometheus.Registry
 	log      *harness.Buffer
 	node     string // base URL
@@ -147,11 +147,11 @@ func (c *cluster) replica() *replica {
 	})
 	r.deafen = func() { stopListening(); <-stopped }
 	group.Go(func() { _ = r.store.Sweep(ctx, r.listener) })
-	grants, signer := c.grants, c.signer
+	grants, follow := c.grants, c.follow
 	if grants == nil {
-		grants, signer = delegate{c.ca}, delegate{c.ca}
+		grants, follow = delegate{c.ca}, func(context.Context, trust.StoredSet) error { return nil }
 	}
-	r.sets = verifierset.New(r.store, signer, log, func(bool) {})
+	r.sets = vault.NewSetFollower(r.store.Identities, follow, log, func(bool) {})
 	require.NoError(c.tb, r.sets.Refresh(c.tb.Context()))
 	group.Go(func() { r.sets.Run(ctx, r.listener.Sets()) })
 

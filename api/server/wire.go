@@ -19,7 +19,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -42,7 +41,7 @@ type app struct {
 	listener   *store.Listener
 	leader     *postgres.Leader
 	vault      *vault.Client
-	sets       *verifierset.Follower
+	sets       *vault.SetFollower
 	grants     *vault.Grants
 	serverCert *vault.ServerCertificate
 	admin      *adminapi.API
@@ -140,7 +139,7 @@ func (a *app) openVault(ctx context.Context) (err error) {
 // key. A verifier set that is missing or wrong does not stop the start: polls and
 // heartbeats work, and only the dispatch of tasks waits.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = verifierset.New(a.store.Identities, a.vault, a.Log, a.Metrics.SignerChecked)
+	a.sets = vault.NewSetFollower(a.store.Identities, a.vault.Follow, a.Log, a.Metrics.SignerChecked)
 	if err := a.sets.Refresh(ctx); err != nil {
 		a.Log.Error("no task is dispatched", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}

@@ -32,7 +32,7 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id tru
 	}
 	want := leafSpec{
 		spki:     csr.RawSubjectPublicKeyInfo,
-		uri:      id.URI(),
+		names:    []string{id.URI()},
 		usage:    x509.ExtKeyUsageClientAuth,
 		lifetime: nodeCertTTL,
 	}

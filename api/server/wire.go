@@ -61,7 +61,11 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(c.AdminToken.Reveal())), c.AdminActor, c.AdminTokensFile)
+	var shared [sha256.Size]byte // zero: no shared token
+	if !c.AdminToken.Empty() {
+		shared = sha256.Sum256([]byte(c.AdminToken.Reveal()))
+	}
+	tokens, err := adminapi.NewTokens(shared, c.AdminActor, c.AdminTokensFile)
 	if err != nil {
 		client.Close()
 		return nil, err

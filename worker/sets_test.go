@@ -181,9 +181,9 @@ func newest(t *testing.T, s *store.Store) trust.StoredSet {
 }
 
 // The messages of a setup contain no token.
-func TestSetupTalkHidesToken(t *testing.T) {
+func TestSetupProgressHidesToken(t *testing.T) {
 	b := prepared(t)
-	var talk strings.Builder
-	require.NoError(t, setupVault(t.Context(), b.config, &talk))
-	require.NotContains(t, talk.String(), b.vault.RootToken)
+	var progress strings.Builder
+	require.NoError(t, setupVault(t.Context(), b.config, &progress))
+	require.NotContains(t, progress.String(), b.vault.RootToken)
 }

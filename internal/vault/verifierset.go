@@ -28,7 +28,7 @@ type followed struct {
 
 // accepts reports whether a node with this set accepts signatures of the key.
 func (f followed) accepts(id string) bool {
-	return slices.ContainsFunc(f.set.Accepted(time.Time{}), func(k trust.VerifierKey) bool { return k.KeyID == id })
+	return slices.ContainsFunc(f.set.Accepted(), func(k trust.VerifierKey) bool { return k.KeyID == id })
 }
 
 func (f followed) trust() trust.TaskTrust {

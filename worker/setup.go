@@ -66,7 +66,7 @@ func Setup(ctx context.Context, o SetupOptions) error {
 		return err
 	}
 	defer t.Close()
-	if err := t.Setup(ctx); err != nil {
+	if err := t.Installation.Setup(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.Progress, "temporal: namespace %s and its search attributes are in place\n", t.Namespace())

@@ -17,8 +17,10 @@ import (
 	"github.com/gpuaas/gpuaas/workflows"
 )
 
-// parts are the adapters that the worker must close, and its metrics.
+// parts are the adapters of the worker, and its metrics.
 type parts struct {
+	*daemon.Process
+	cfg      *config
 	store    *store.Store
 	vault    *vault.Client
 	sets     *vault.SetFollower
@@ -26,50 +28,46 @@ type parts struct {
 	metrics  *metrics
 }
 
-// connect connects each adapter as soon as its service is available and adds its
-// health check.
-func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error {
-	sdkMetrics, err := temporal.Metrics(d.Registry)
+// connect connects each adapter as soon as its service is available. Each is
+// closed with the process and has a health check.
+func (p *parts) connect(ctx context.Context) error {
+	return p.Connect(ctx,
+		daemon.Dependency{Name: "Postgres", Open: p.openStore},
+		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
+			p.vault, err = vault.LoginDaemon(ctx, p.Process, p.cfg.Engines)
+			return err
+		}},
+		daemon.Dependency{Name: "a check of the task key", Open: func(ctx context.Context) error {
+			p.sets = vault.NewSetFollower(p.store.Identities, p.vault.Follow, p.Log, p.Metrics.SignerChecked)
+			return firstCheck(ctx, p.sets)
+		}},
+		daemon.Dependency{Name: "Temporal", Open: p.openTemporal},
+	)
+}
+
+func (p *parts) openStore(ctx context.Context) (err error) {
+	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), CreatingProviders: creating(), Log: p.Log})
 	if err != nil {
 		return err
 	}
-	for _, part := range []struct {
-		name string
-		open func(ctx context.Context) error
-	}{
-		{"Postgres", func(ctx context.Context) (err error) {
-			p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal(), CreatingProviders: creating(), Log: d.Log})
-			return err
-		}},
-		{"Vault", func(ctx context.Context) (err error) {
-			p.vault, err = vault.Login(ctx, vault.Config{
-				Address: c.VaultAddr, RoleIDFile: c.RoleIDFile, SecretIDFile: c.SecretIDFile,
-				Env: c.Env, Log: d.Log, Observe: d.Metrics.VaultRequest,
-			})
-			return err
-		}},
-		{"a check of the task key", func(ctx context.Context) error {
-			p.sets = vault.NewSetFollower(p.store.Identities, p.vault.Follow, d.Log, d.Metrics.SignerChecked)
-			return firstCheck(ctx, p.sets)
-		}},
-		{"Temporal", func(ctx context.Context) (err error) {
-			if p.temporal == nil {
-				if p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: d.Log, Metrics: sdkMetrics, Secrets: c.Secrets()}); err != nil {
-					return err
-				}
-			}
-			return p.temporal.MissingAttributes(ctx)
-		}},
-	} {
-		if err := d.Connect(ctx, part.name, part.open); err != nil {
+	p.OnClose(p.store.Close)
+	p.Health.Add("postgres", p.store.Ping)
+	return nil
+}
+
+func (p *parts) openTemporal(ctx context.Context) error {
+	if p.temporal == nil {
+		sdkMetrics, err := temporal.Metrics(p.Registry)
+		if err != nil {
 			return err
 		}
+		p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: p.cfg.Secrets()})
+		if err != nil {
+			return err
+		}
+		p.OnClose(p.temporal.Close)
 	}
-	d.Health.Add("postgres", p.store.Ping)
-	d.Health.Add("vault", p.vault.Healthy)
-	d.Health.Add("temporal", p.temporal.Healthy)
-	d.Health.Add("task-signer", func(context.Context) error { return p.sets.Healthy() })
-	return nil
+	return p.temporal.Installation.MissingAttributes(ctx)
 }
 
 // firstCheck checks the signer once. If its keys differ from the verifier set's,
@@ -81,19 +79,6 @@ func firstCheck(ctx context.Context, f *vault.SetFollower) error {
 		return nil
 	}
 	return err
-}
-
-// close closes the connected adapters in reverse order.
-func (p *parts) close() {
-	if p.temporal != nil {
-		p.temporal.Close()
-	}
-	if p.vault != nil {
-		p.vault.Close()
-	}
-	if p.store != nil {
-		p.store.Close()
-	}
 }
 
 // providers returns the providers of this worker by name.

@@ -98,7 +98,7 @@ func TestAdminTokens(t *testing.T) {
 	vars["GPUAAS_ADMIN_TOKENS_FILE"] = file
 	a, err := newApp(&daemon.Process{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}, loaded(t, vars))
 	require.NoError(t, err)
-	t.Cleanup(a.close)
+	t.Cleanup(a.temporal.Close)
 	subject := func(header string) (string, error) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 		r.Header.Set("Authorization", header)

@@ -42,7 +42,8 @@ import (
 const (
 	testEnv    = "test"
 	adminToken = "test-admin-token-0123456789"
-	soon       = 5 * time.Second
+	// soon is the longest wait of a test. It is shorter than a poll.
+	soon = 20 * time.Second
 )
 
 // claimer is a Lifecycle that claims in the database as a workflow would.
@@ -425,7 +426,7 @@ func receive[T any](tb testing.TB, ch <-chan T) T {
 	case v := <-ch:
 		return v
 	case <-time.After(soon):
-		require.FailNow(tb, "nothing was received within 5 s")
+		require.FailNow(tb, "nothing was received in time")
 		panic("unreachable")
 	}
 }

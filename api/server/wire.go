@@ -61,57 +61,43 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.OnClose(client.Close)
 	var shared [sha256.Size]byte // zero: no shared token
 	if !c.AdminToken.Empty() {
 		shared = sha256.Sum256([]byte(c.AdminToken.Reveal()))
 	}
 	tokens, err := adminapi.NewTokens(shared, c.AdminActor, c.AdminTokensFile)
 	if err != nil {
-		client.Close()
 		return nil, err
 	}
 	return &app{Process: p, cfg: c, metrics: metrics.New(p.Registry), temporal: client, tokens: tokens}, nil
 }
 
-// close closes the parts that were opened, in reverse.
-func (a *app) close() {
-	if a.vault != nil {
-		a.vault.Close()
-	}
-	if a.store != nil {
-		a.store.Close()
-	}
-	a.temporal.Close()
-}
-
 // connect opens Postgres and Vault, each as soon as it is available.
 func (a *app) connect(ctx context.Context) error {
-	for _, part := range []struct {
-		name string
-		open func(ctx context.Context) error
-	}{
-		{"Postgres", a.openStore},
-		{"the database schema", func(ctx context.Context) error {
-			_, err := a.store.NodeCounts(ctx)
+	err := a.Connect(ctx,
+		daemon.Dependency{Name: "Postgres", Open: a.openStore},
+		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error {
+			_, err := a.store.Inventory.NodeCounts(ctx)
 			return err
 		}},
-		{"Vault", a.openVault},
-		{"the server certificate", func(ctx context.Context) (err error) {
+		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
+			a.vault, err = vault.LoginDaemon(ctx, a.Process, a.cfg.Engines)
+			return err
+		}},
+		daemon.Dependency{Name: "the server certificate", Open: func(ctx context.Context) (err error) {
 			a.serverCert, err = a.vault.ServerCertificate(ctx)
 			return err
 		}},
-		{"the node CA", func(ctx context.Context) error {
+		daemon.Dependency{Name: "the node CA", Open: func(ctx context.Context) error {
 			_, err := a.vault.Roots(ctx)
 			return err
 		}},
-		{"a lease key", a.delegation},
-	} {
-		if err := a.Connect(ctx, part.name, part.open); err != nil {
-			return err
-		}
+		daemon.Dependency{Name: "a lease key", Open: a.delegation},
+	)
+	if err != nil {
+		return err
 	}
-	a.Health.Add("postgres", a.store.Ping)
-	a.Health.Add("vault", a.vault.Healthy)
 	a.Health.Add("temporal", a.temporal.Healthy)
 	a.admin = a.adminAPI()
 	handler := a.admin.Handler()
@@ -127,16 +113,12 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.leader, err = postgres.NewLeader(url, "gpuaas-fleet-metrics", a.Log); err != nil {
 		return err
 	}
-	a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Log: a.Log})
-	return err
-}
-
-func (a *app) openVault(ctx context.Context) (err error) {
-	a.vault, err = vault.Login(ctx, vault.Config{
-		Address: a.cfg.VaultAddr, RoleIDFile: a.cfg.RoleIDFile, SecretIDFile: a.cfg.SecretIDFile,
-		Env: a.cfg.Env, Log: a.Log, Observe: a.Metrics.VaultRequest,
-	})
-	return err
+	if a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Log: a.Log}); err != nil {
+		return err
+	}
+	a.OnClose(a.store.Close)
+	a.Health.Add("postgres", a.store.Ping)
+	return nil
 }
 
 // delegation starts to follow the verifier sets and makes this process's lease
@@ -157,12 +139,12 @@ func (a *app) work(ctx context.Context) {
 	a.Go(ctx, "leader election", a.leader.Run)
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "event streams", a.admin.Run)
-	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Sweep(ctx, a.listener) })
+	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Inventory.Sweep(ctx, a.listener) })
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error {
 		a.sets.Run(ctx, a.listener.Sets())
 		return nil
 	})
-	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal, Metrics: a.metrics, Log: a.Log}
+	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)
 		return nil
@@ -174,7 +156,7 @@ func (a *app) ready() error { return a.Health.Ready() }
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
-		Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal,
+		Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
 	})
@@ -184,7 +166,7 @@ func (a *app) nodeServer() *http.Server {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Auth: a.tokens,
-		Store: newAdminStore(a.store), Views: a.store.Admin, Lifecycle: a.temporal, Trust: a.vault,
+		Store: newAdminStore(a.store), Views: a.store.Admin, Lifecycle: a.temporal.Operations, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.agent.source(a.cfg.NodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
@@ -195,7 +177,7 @@ func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
 	var out []wire.ControlPlaneFault
 	ctx, cancel := context.WithTimeout(r.Context(), faultBudget)
 	defer cancel()
-	switch h, err := a.temporal.ReclaimSchedule(ctx); {
+	switch h, err := a.temporal.Installation.ReclaimSchedule(ctx); {
 	case err != nil:
 		e := schema.AsError(err)
 		out = append(out, wire.ControlPlaneFault{Component: "temporal", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
@@ -209,7 +191,7 @@ func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
 	return out
 }
 
-// faultBudget bounds the question how Temporal is.
+// faultBudget bounds the check of Temporal.
 const faultBudget = 3 * time.Second
 
 // adminServer serves the admin API, and answers 503 until it is connected.

@@ -39,7 +39,7 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id tru
 	if err := c.checkIssued(ctx, leaf, want, c.nodeCAs); err != nil {
 		return none, err
 	}
-	return trust.IssuedCertificate{LeafPEM: certPEM(leaf), ChainPEM: certPEM(chain...), Facts: trust.CertFactsOf(leaf)}, nil
+	return trust.IssuedCertificate{LeafPEM: trust.EncodeCertificates(leaf), ChainPEM: trust.EncodeCertificates(chain...), Facts: trust.CertFactsOf(leaf)}, nil
 }
 
 // checkIdentity rejects an identity of another environment, or one that does not
@@ -80,17 +80,9 @@ func (c *Client) signCSR(ctx context.Context, op, mount, role string, csrDER []b
 
 // parseCerts parses the certificates of a response.
 func parseCerts(pemText string) ([]*x509.Certificate, error) {
-	certs, err := trust.ParseCertificates([]byte(pemText))
+	certs, err := trust.ParseCertificates(pemText)
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInternal, err, "reading the certificates in Vault's response")
 	}
 	return certs, nil
-}
-
-func certPEM(certs ...*x509.Certificate) string {
-	var b strings.Builder
-	for _, c := range certs {
-		b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
-	}
-	return b.String()
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -41,6 +42,34 @@ func CertFactsOf(c *x509.Certificate) CertFacts {
 	return f
 }
 
+// ParseCertificates parses a PEM text that contains only certificates. It rejects a
+// text with one malformed certificate, which may be the needed one. An empty text has
+// none.
+func ParseCertificates(text string) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for rest := []byte(text); len(bytes.TrimSpace(rest)) > 0; {
+		var b *pem.Block
+		if b, rest = pem.Decode(rest); b == nil || b.Type != "CERTIFICATE" {
+			return nil, schema.Errorf(schema.KindInvalidRequest, "the text contains something other than PEM certificates")
+		}
+		c, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, schema.Wrap(schema.KindInvalidRequest, err, "malformed certificate")
+		}
+		certs = append(certs, c)
+	}
+	return certs, nil
+}
+
+// EncodeCertificates returns the certificates in PEM.
+func EncodeCertificates(certs ...*x509.Certificate) string {
+	var b strings.Builder
+	for _, c := range certs {
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+	}
+	return b.String()
+}
+
 // CAFacts are the public facts of one generation of the node CA.
 type CAFacts struct {
 	Subject     string    `json:"subject"`
@@ -48,25 +77,6 @@ type CAFacts struct {
 	Fingerprint string    `json:"fingerprint"` // hex SHA-256 of the DER
 	NotBefore   time.Time `json:"not_before"`
 	NotAfter    time.Time `json:"not_after"`
-}
-
-// ParseCertificates parses the certificates of a PEM text, in order. It rejects a
-// text with any other block or a malformed certificate. An empty text has none.
-// Errors are KindInvalidRequest and do not repeat the text.
-func ParseCertificates(pemText []byte) ([]*x509.Certificate, error) {
-	var certs []*x509.Certificate
-	for rest := pemText; len(bytes.TrimSpace(rest)) > 0; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return nil, schema.Errorf(schema.KindInvalidRequest, "the text contains something other than PEM certificates")
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, schema.Wrap(schema.KindInvalidRequest, err, "certificate %d is malformed", len(certs)+1)
-		}
-		certs = append(certs, cert)
-	}
-	return certs, nil
 }
 
 // IdentityLock records when and why a node's identity was locked.

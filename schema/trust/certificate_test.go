@@ -25,12 +25,13 @@ func TestParseCertificates(t *testing.T) {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 	}
 	one, two := block("CERTIFICATE", 1), block("CERTIFICATE", 2)
-	certs, err := trust.ParseCertificates([]byte(one + "\n" + two + " \n"))
+	certs, err := trust.ParseCertificates(one + "\n" + two + " \n")
 	require.NoError(t, err)
 	require.Len(t, certs, 2)
 	require.Equal(t, int64(2), certs[1].SerialNumber.Int64(), "in order")
+	require.Equal(t, one+two, trust.EncodeCertificates(certs...))
 
-	certs, err = trust.ParseCertificates(nil)
+	certs, err = trust.ParseCertificates("")
 	require.NoError(t, err)
 	require.Empty(t, certs)
 
@@ -39,7 +40,7 @@ func TestParseCertificates(t *testing.T) {
 		"text after the last one": one + "end",
 		"malformed":               one + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")})),
 	} {
-		_, err := trust.ParseCertificates([]byte(text))
+		_, err := trust.ParseCertificates(text)
 		require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err), name)
 	}
 }

@@ -48,10 +48,9 @@ type Heartbeat struct {
 	BootID        string          `json:"boot_id"`
 	Cordoned      bool            `json:"cordoned"`
 	Workloads     []task.Workload `json:"workloads"` // at most MaxWorkloads
-	// Phase is ready: an agent sends no heartbeat before its start is complete.
+	// Phase is always ready.
 	Phase string `json:"phase"`
-	// At is the node's clock. It measures the clock's skew and orders the reports
-	// of workloads.
+	// At is the node's clock. It measures the skew and orders the lists of workloads.
 	At time.Time `json:"at"`
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Reasons of KindTaskRefused, beside those of package trust, of its
+// Reasons of KindTaskRefused, beside those of trust.OpenEnvelope, of the
 // grant (grant.go) and of verifier sets (set.go).
 const (
 	refusedNode        = "other_node"

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	sdkactivity "go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
@@ -31,6 +32,10 @@ type parts struct {
 // connect connects each adapter as soon as its service is available. Each is
 // closed with the process and has a health check.
 func (p *parts) connect(ctx context.Context) error {
+	sdkMetrics, err := temporal.Metrics(p.Registry)
+	if err != nil {
+		return err
+	}
 	return p.Connect(ctx,
 		daemon.Dependency{Name: "Postgres", Open: p.openStore},
 		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
@@ -41,7 +46,7 @@ func (p *parts) connect(ctx context.Context) error {
 			p.sets = vault.NewSetFollower(p.store.Identities, p.vault.Follow, p.Log, p.Metrics.SignerChecked)
 			return firstCheck(ctx, p.sets)
 		}},
-		daemon.Dependency{Name: "Temporal", Open: p.openTemporal},
+		daemon.Dependency{Name: "Temporal", Open: func(ctx context.Context) error { return p.openTemporal(ctx, sdkMetrics) }},
 	)
 }
 
@@ -55,13 +60,9 @@ func (p *parts) openStore(ctx context.Context) (err error) {
 	return nil
 }
 
-func (p *parts) openTemporal(ctx context.Context) error {
+func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err error) {
 	if p.temporal == nil {
-		sdkMetrics, err := temporal.Metrics(p.Registry)
-		if err != nil {
-			return err
-		}
-		p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: p.cfg.Secrets()})
+		p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: p.Log, Metrics: m, Secrets: p.cfg.Secrets()})
 		if err != nil {
 			return err
 		}

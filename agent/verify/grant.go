@@ -37,7 +37,7 @@ func NewNonce() string {
 // against which the offer is checked: the grant's, or a later one.
 func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err error) {
 	var delegation trust.LeaseKey
-	_, _, err = open(trust.LeaseKeyPayloadType, ofGrantKey, o.GrantKey, v.Set.Accepted(), &delegation)
+	_, err = open(trust.LeaseKeyPayloadType, ofGrantKey, o.GrantKey, v.Set.Accepted(), &delegation)
 	if err != nil {
 		return g, now, err
 	}
@@ -45,7 +45,7 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 	if err != nil {
 		return g, now, err
 	}
-	if _, _, err := open(trust.LeasePayloadType, ofGrant, o.Grant, []trust.VerifierKey{key}, &g); err != nil {
+	if _, err := open(trust.LeasePayloadType, ofGrant, o.Grant, []trust.VerifierKey{key}, &g); err != nil {
 		return g, now, err
 	}
 	if err := v.mine(g); err != nil {

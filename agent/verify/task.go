@@ -80,7 +80,7 @@ func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {
 // body once and strictly.
 func (v Verifier) check(envelope []byte, now time.Time) (Task, error) {
 	var p task.Payload
-	raw, _, err := open(task.PayloadType, "", envelope, v.Set.Accepted(), &p)
+	raw, err := open(task.PayloadType, "", envelope, v.Set.Accepted(), &p)
 	if err != nil {
 		return Task{}, err
 	}

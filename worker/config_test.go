@@ -79,7 +79,7 @@ func TestReferencePage(t *testing.T) {
 
 func TestSetupReportsMissingSettings(t *testing.T) {
 	t.Parallel()
-	err := Setup(t.Context(), SetupOptions{Getenv: env(nil), Talk: io.Discard})
+	err := Setup(t.Context(), SetupOptions{Getenv: env(nil), Progress: io.Discard})
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 	for _, name := range []string{"GPUAAS_DATABASE_URL", "VAULT_ADDR", "GPUAAS_VAULT_TOKEN_FILE", "GPUAAS_SETUP_OUT_DIR"} {
 		require.ErrorContains(t, err, name)

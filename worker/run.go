@@ -37,14 +37,13 @@ func program(c *config) daemon.Program {
 
 // start connects the adapters and runs the worker.
 func start(ctx context.Context, p *daemon.Process, c *config) error {
-	parts := &parts{metrics: newMetrics(p.Registry)}
-	p.OnClose(parts.close)
-	if err := parts.connect(ctx, p, c); err != nil {
+	parts := &parts{Process: p, cfg: c, metrics: newMetrics(p.Registry)}
+	if err := parts.connect(ctx); err != nil {
 		return err
 	}
 	fatal := make(chan error, 1)
 	var w worker.Worker
-	err := p.Connect(ctx, "a start of the Temporal worker", func(context.Context) error {
+	err := p.Connect(ctx, daemon.Dependency{Name: "a start of the Temporal worker", Open: func(context.Context) error {
 		w = worker.New(parts.temporal.SDK(), lifecycle.TaskQueue, options(c.DrainTimeout, fatal))
 		register(w, parts, c.Env)
 		err := w.Start()
@@ -52,7 +51,9 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 			return nil
 		}
 		return schema.Wrap(schema.KindServiceUnavailable, err, "starting the worker at Temporal %s", parts.temporal.Address())
-	})
+	}})
+	p.Health.Add("temporal", parts.temporal.Healthy)
+	p.Health.Add("task-signer", func(context.Context) error { return parts.sets.Healthy() })
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 		}
 	})
 	p.Go(ctx, "silent nodes", func(ctx context.Context) error {
-		watchSilence(ctx, parts.store, p.Log)
+		watchSilence(ctx, parts.store.Inventory, p.Log)
 		return nil
 	})
 	p.Go(ctx, "verifier sets", func(ctx context.Context) error {
@@ -96,7 +97,7 @@ func options(drain time.Duration, fatal chan<- error) worker.Options {
 
 // watchSilence marks nodes without heartbeats as offline until ctx ends. Every
 // worker may run it, because the change is one conditional update.
-func watchSilence(ctx context.Context, s *store.Store, log *slog.Logger) {
+func watchSilence(ctx context.Context, s *store.Inventory, log *slog.Logger) {
 	tick := time.NewTicker(silenceEvery)
 	defer tick.Stop()
 	for {

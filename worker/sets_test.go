@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -76,7 +75,7 @@ func TestSetupPublishesSets(t *testing.T) {
 	require.NoError(t, err)
 	signer, err := vault.NewVerifierSetSigner(b.config.vaultAdmin(io.Discard), "test")
 	require.NoError(t, err)
-	version, err := verifierset.Publish(t.Context(), b.store, signer, audit.Subject{Actor: setupActor}, time.Now().Add(vault.VerifierSetLifetime*2/3))
+	version, err := signer.Publish(t.Context(), b.store.Identities, audit.Subject{Actor: setupActor}, time.Now().Add(vault.VerifierSetLifetime*2/3))
 	require.NoError(t, err)
 	require.Equal(t, int64(2), version)
 	all, err := b.store.SetsAfter(t.Context(), 0, 64)
@@ -122,7 +121,7 @@ func TestSignerCheckReports(t *testing.T) {
 	client := b.login(t)
 	signerOK := false
 	checked := func(ok bool) { signerOK = ok }
-	f := verifierset.New(b.store, client, slog.New(slog.DiscardHandler), checked)
+	f := vault.NewSetFollower(b.store.Identities, client.Follow, slog.New(slog.DiscardHandler), checked)
 	require.NoError(t, f.Refresh(t.Context()))
 	require.True(t, signerOK)
 	root := b.vault.Root(t)
@@ -136,7 +135,7 @@ func TestSignerCheckReports(t *testing.T) {
 	require.NoError(t, err)
 	_, err = root.Logical().Write("transit/keys/task-test", map[string]any{"type": "ed25519"})
 	require.NoError(t, err)
-	again := verifierset.New(b.store, client, slog.New(slog.DiscardHandler), checked)
+	again := vault.NewSetFollower(b.store.Identities, client.Follow, slog.New(slog.DiscardHandler), checked)
 	require.NoError(t, firstCheck(t.Context(), again), "the worker starts without signing")
 	require.False(t, signerOK)
 	_, err = client.Sign(t.Context(), []byte("{}"))
@@ -149,11 +148,11 @@ func TestSignerCheckReports(t *testing.T) {
 func TestStartWaitsForCheck(t *testing.T) {
 	b := prepared(t)
 	client := b.login(t)
-	fresh := func() *verifierset.Follower {
-		return verifierset.New(b.store, client, slog.New(slog.DiscardHandler), func(bool) {})
+	fresh := func() *vault.SetFollower {
+		return vault.NewSetFollower(b.store.Identities, client.Follow, slog.New(slog.DiscardHandler), func(bool) {})
 	}
 	require.Equal(t, schema.KindNotFound, schema.KindOf(firstCheck(t.Context(), fresh())), "no set")
-	out := verifierset.New(unavailable{b.store}, client, slog.New(slog.DiscardHandler), func(bool) {})
+	out := vault.NewSetFollower(unavailable{b.store.Identities}, client.Follow, slog.New(slog.DiscardHandler), func(bool) {})
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(firstCheck(t.Context(), out)), "no database")
 	_, err := publishVerifierSet(t.Context(), b.config, io.Discard)
 	require.NoError(t, err)
@@ -168,7 +167,7 @@ func TestStartWaitsForCheck(t *testing.T) {
 }
 
 // unavailable is a database that cannot be read.
-type unavailable struct{ *store.Store }
+type unavailable struct{ *store.Identities }
 
 func (unavailable) NewestSet(context.Context) (trust.StoredSet, error) {
 	return trust.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "Postgres is unavailable")
@@ -182,9 +181,9 @@ func newest(t *testing.T, s *store.Store) trust.StoredSet {
 }
 
 // The messages of a setup contain no token.
-func TestSetupTalkHidesToken(t *testing.T) {
+func TestSetupProgressHidesToken(t *testing.T) {
 	b := prepared(t)
-	var talk strings.Builder
-	require.NoError(t, setupVault(t.Context(), b.config, &talk))
-	require.NotContains(t, talk.String(), b.vault.RootToken)
+	var progress strings.Builder
+	require.NoError(t, setupVault(t.Context(), b.config, &progress))
+	require.NotContains(t, progress.String(), b.vault.RootToken)
 }

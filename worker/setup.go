@@ -11,7 +11,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 )
@@ -26,8 +25,8 @@ type SetupOptions struct {
 	TemporalNamespace string
 	// Getenv reads the environment.
 	Getenv func(string) string
-	// Talk receives a line for each service that is prepared.
-	Talk io.Writer
+	// Progress receives a line for each service that is prepared.
+	Progress io.Writer
 }
 
 // setupConfig is the configuration of Setup.
@@ -52,16 +51,16 @@ func Setup(ctx context.Context, o SetupOptions) error {
 	if err := store.Migrate(ctx, c.DatabaseURL.Reveal()); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Talk, "database: schema is up to date")
-	if err := setupVault(ctx, c, o.Talk); err != nil {
+	fmt.Fprintln(o.Progress, "database: schema is up to date")
+	if err := setupVault(ctx, c, o.Progress); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Talk, "vault: CAs, signing keys, roles and policies are in place")
-	version, err := publishVerifierSet(ctx, c, o.Talk)
+	fmt.Fprintln(o.Progress, "vault: CAs, signing keys, roles and policies are in place")
+	version, err := publishVerifierSet(ctx, c, o.Progress)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Talk, "trust: verifier set %d is published\n", version)
+	fmt.Fprintf(o.Progress, "trust: verifier set %d is published\n", version)
 	t, err := temporal.Dial(temporal.Config{Address: o.TemporalAddress, Namespace: o.TemporalNamespace})
 	if err != nil {
 		return err
@@ -70,29 +69,29 @@ func Setup(ctx context.Context, o SetupOptions) error {
 	if err := t.Installation.Setup(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Talk, "temporal: namespace %s and its search attributes are in place\n", t.Namespace())
+	fmt.Fprintf(o.Progress, "temporal: namespace %s and its search attributes are in place\n", t.Namespace())
 	return nil
 }
 
-func (c setupConfig) vaultAdmin(talk io.Writer) vault.AdminConfig {
-	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Log: slog.New(slog.NewTextHandler(talk, nil))}
+func (c setupConfig) vaultAdmin(progress io.Writer) vault.AdminConfig {
+	return vault.AdminConfig{Address: c.VaultAddr, TokenFile: c.VaultTokenFile, Log: slog.New(slog.NewTextHandler(progress, nil))}
 }
 
-func setupVault(ctx context.Context, c setupConfig, talk io.Writer) error {
-	return vault.Setup(ctx, c.vaultAdmin(talk), vault.SetupConfig{Env: c.Env, NodeAPINames: c.NodeAPINames, OutDir: c.OutDir})
+func setupVault(ctx context.Context, c setupConfig, progress io.Writer) error {
+	return vault.Setup(ctx, c.vaultAdmin(progress), vault.SetupConfig{Env: c.Env, NodeAPINames: c.NodeAPINames, OutDir: c.OutDir})
 }
 
 // publishVerifierSet publishes the first verifier set, or the successor of the
 // newest one if its renewal is due. It returns the newest version.
-func publishVerifierSet(ctx context.Context, c setupConfig, talk io.Writer) (version int64, err error) {
+func publishVerifierSet(ctx context.Context, c setupConfig, progress io.Writer) (version int64, err error) {
 	db, err := store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal()})
 	if err != nil {
 		return 0, err
 	}
 	defer db.Close()
-	author, err := vault.NewVerifierSetSigner(c.vaultAdmin(talk), c.Env)
+	author, err := vault.NewVerifierSetSigner(c.vaultAdmin(progress), c.Env)
 	if err != nil {
 		return 0, err
 	}
-	return verifierset.Publish(ctx, db, author, audit.Subject{Actor: setupActor}, time.Now())
+	return author.Publish(ctx, db.Identities, audit.Subject{Actor: setupActor}, time.Now())
 }

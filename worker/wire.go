@@ -4,6 +4,7 @@ import (
 	"context"
 
 	sdkactivity "go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
@@ -13,88 +14,72 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/workflows"
 )
 
-// parts are the adapters that the worker must close, and its metrics.
+// parts are the adapters of the worker, and its metrics.
 type parts struct {
+	*daemon.Process
+	cfg      *config
 	store    *store.Store
 	vault    *vault.Client
-	sets     *verifierset.Follower
+	sets     *vault.SetFollower
 	temporal *temporal.Client
 	metrics  *metrics
 }
 
-// connect connects each adapter as soon as its service is available and adds its
-// health check.
-func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error {
-	sdkMetrics, err := temporal.Metrics(d.Registry)
+// connect connects each adapter as soon as its service is available. Each is
+// closed with the process and has a health check.
+func (p *parts) connect(ctx context.Context) error {
+	sdkMetrics, err := temporal.Metrics(p.Registry)
 	if err != nil {
 		return err
 	}
-	for _, part := range []struct {
-		name string
-		open func(ctx context.Context) error
-	}{
-		{"Postgres", func(ctx context.Context) (err error) {
-			p.store, err = store.Open(ctx, store.Config{URL: c.DatabaseURL.Reveal(), CreatingProviders: creating(), Log: d.Log})
+	return p.Connect(ctx,
+		daemon.Dependency{Name: "Postgres", Open: p.openStore},
+		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
+			p.vault, err = vault.LoginDaemon(ctx, p.Process, p.cfg.Engines)
 			return err
 		}},
-		{"Vault", func(ctx context.Context) (err error) {
-			p.vault, err = vault.Login(ctx, vault.Config{
-				Address: c.VaultAddr, RoleIDFile: c.RoleIDFile, SecretIDFile: c.SecretIDFile,
-				Env: c.Env, Log: d.Log, Observe: d.Metrics.VaultRequest,
-			})
-			return err
-		}},
-		{"a check of the task key", func(ctx context.Context) error {
-			p.sets = verifierset.New(p.store.Identities, p.vault, d.Log, d.Metrics.SignerChecked)
+		daemon.Dependency{Name: "a check of the task key", Open: func(ctx context.Context) error {
+			p.sets = vault.NewSetFollower(p.store.Identities, p.vault.Follow, p.Log, p.Metrics.SignerChecked)
 			return firstCheck(ctx, p.sets)
 		}},
-		{"Temporal", func(ctx context.Context) (err error) {
-			if p.temporal == nil {
-				if p.temporal, err = temporal.Dial(temporal.Config{Logger: d.Log, Metrics: sdkMetrics, Secrets: c.Secrets()}); err != nil {
-					return err
-				}
-			}
-			return p.temporal.Installation.MissingAttributes(ctx)
-		}},
-	} {
-		if err := d.Connect(ctx, part.name, part.open); err != nil {
+		daemon.Dependency{Name: "Temporal", Open: func(ctx context.Context) error { return p.openTemporal(ctx, sdkMetrics) }},
+	)
+}
+
+func (p *parts) openStore(ctx context.Context) (err error) {
+	p.store, err = store.Open(ctx, store.Config{URL: p.cfg.DatabaseURL.Reveal(), CreatingProviders: creating(), Log: p.Log})
+	if err != nil {
+		return err
+	}
+	p.OnClose(p.store.Close)
+	p.Health.Add("postgres", p.store.Ping)
+	return nil
+}
+
+func (p *parts) openTemporal(ctx context.Context, m client.MetricsHandler) (err error) {
+	if p.temporal == nil {
+		p.temporal, err = temporal.Dial(temporal.Config{Logger: p.Log, Metrics: m, Secrets: p.cfg.Secrets()})
+		if err != nil {
 			return err
 		}
+		p.OnClose(p.temporal.Close)
 	}
-	d.Health.Add("postgres", p.store.Ping)
-	d.Health.Add("vault", p.vault.Healthy)
-	d.Health.Add("temporal", p.temporal.Healthy)
-	d.Health.Add("task-signer", func(context.Context) error { return p.sets.Healthy() })
-	return nil
+	return p.temporal.Installation.MissingAttributes(ctx)
 }
 
 // firstCheck checks the signer once. If its keys differ from the verifier set's,
 // the worker runs without signing, and /readyz returns the reason. Without a result (Vault
 // or Postgres is unavailable, no set is published) it returns the error.
-func firstCheck(ctx context.Context, f *verifierset.Follower) error {
+func firstCheck(ctx context.Context, f *vault.SetFollower) error {
 	err := f.Refresh(ctx)
 	if schema.KindOf(f.Healthy()) == schema.KindInternal {
 		return nil
 	}
 	return err
-}
-
-// close closes the connected adapters in reverse order.
-func (p *parts) close() {
-	if p.temporal != nil {
-		p.temporal.Close()
-	}
-	if p.vault != nil {
-		p.vault.Close()
-	}
-	if p.store != nil {
-		p.store.Close()
-	}
 }
 
 // providers returns the providers of this worker by name.

@@ -15,16 +15,16 @@ const (
 )
 
 // open verifies that one of the keys signed the envelope as a document of the payload
-// type, and decodes the signed bytes strictly into v. It returns those bytes and the
-// IDs of the keys that signed them. Reasons of refusals get the prefix.
-func open(payloadType, prefix string, envelope []byte, keys []trust.VerifierKey, v any) (raw []byte, by []string, err error) {
-	raw, by, err = trust.OpenEnvelope(payloadType, envelope, keys)
+// type, and decodes the signed bytes strictly into v. It returns those bytes. Reasons
+// of refusals get the prefix.
+func open(payloadType, prefix string, envelope []byte, keys []trust.VerifierKey, v any) (raw []byte, err error) {
+	raw, _, err = trust.OpenEnvelope(payloadType, envelope, keys)
 	if err != nil {
 		e := schema.AsError(err)
-		return nil, nil, refuse(prefix+e.Reason, "%s", e.Message)
+		return nil, refuse(prefix+e.Reason, "%s", e.Message)
 	}
 	if err := schema.DecodeStrict(raw, wire.MaxBodyBytes, v); err != nil {
-		return nil, nil, refuse(prefix+trust.ReasonBody, "cannot parse the signed body: %v", err)
+		return nil, refuse(prefix+trust.ReasonBody, "cannot parse the signed body: %v", err)
 	}
-	return raw, by, nil
+	return raw, nil
 }

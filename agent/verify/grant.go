@@ -37,7 +37,7 @@ func NewNonce() string {
 // against which the offer is checked: the grant's, or a later one.
 func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err error) {
 	var delegation trust.LeaseKey
-	_, signers, err := open(trust.LeaseKeyPayloadType, ofGrantKey, o.GrantKey, v.Set.Accepted(time.Time{}), &delegation)
+	_, err = open(trust.LeaseKeyPayloadType, ofGrantKey, o.GrantKey, v.Set.Accepted(), &delegation)
 	if err != nil {
 		return g, now, err
 	}
@@ -45,7 +45,7 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 	if err != nil {
 		return g, now, err
 	}
-	if _, _, err := open(trust.LeasePayloadType, ofGrant, o.Grant, []trust.VerifierKey{key}, &g); err != nil {
+	if _, err := open(trust.LeasePayloadType, ofGrant, o.Grant, []trust.VerifierKey{key}, &g); err != nil {
 		return g, now, err
 	}
 	if err := v.mine(g); err != nil {
@@ -56,8 +56,6 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
 		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
 			text.FormatTime(delegation.NotBefore), text.FormatTime(delegation.NotAfter), text.FormatTime(now))
-	case !slices.ContainsFunc(v.Set.Accepted(now), func(k trust.VerifierKey) bool { return slices.Contains(signers, k.KeyID) }):
-		err = refuse(ofGrantKey+trust.ReasonSignature, "the key that signed this is not in use at %s", text.FormatTime(now))
 	case v.Set.Doc.Version > 0 && g.SetVersion == v.Set.Doc.Version && g.SetHash != v.Set.Hash:
 		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Doc.Version, v.Set.Hash, text.Truncate(g.SetHash))
 	}

@@ -157,7 +157,7 @@ func FuzzDecode(f *testing.F) {
 	keys := []trust.VerifierKey{{State: trust.KeyActive, KeyID: "k1", Public: agenttest.PublicOf(key)}}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var p task.Payload
-		raw, _, err := open(task.PayloadType, "", agenttest.SignBytes(t, key, task.PayloadType, body), keys, &p)
+		raw, err := open(task.PayloadType, "", agenttest.SignBytes(t, key, task.PayloadType, body), keys, &p)
 		if err != nil {
 			return
 		}

@@ -233,25 +233,3 @@ func TestFollowRetries(t *testing.T) {
 	r.Follow(t.Context(), c.Floor(1), c.Source)
 	require.Equal(t, int64(1), r.Current().Doc.Version)
 }
-
-// TestKeyStates: active keys verify, and grace keys until their time ends.
-func TestKeyStates(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	for _, c := range []struct {
-		state       trust.KeyState
-		from, until time.Time
-		want        bool
-	}{
-		{trust.KeyActive, time.Time{}, time.Time{}, true},
-		{trust.KeyActive, now.Add(time.Hour), time.Time{}, false},
-		{trust.KeyGrace, time.Time{}, time.Time{}, true},
-		{trust.KeyGrace, time.Time{}, now.Add(time.Second), true},
-		{trust.KeyGrace, time.Time{}, now.Add(-time.Second), false},
-		{trust.KeyStaged, time.Time{}, time.Time{}, false},
-		{trust.KeyRevoked, time.Time{}, now.Add(time.Hour), false},
-	} {
-		set := trust.Bundled(trust.VerifierKeys{{State: c.state, SignFrom: c.from, AcceptUntil: c.until}}, trust.VerifierSetRef{})
-		require.Equal(t, c.want, len(set.Accepted(now)) == 1, "%v", c)
-	}
-}

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// Reasons of KindTaskRefused, beside those of package signed, of its
+// Reasons of KindTaskRefused, beside those of trust.OpenEnvelope, of the
 // grant (grant.go) and of verifier sets (set.go).
 const (
 	refusedNode        = "other_node"
@@ -80,7 +80,7 @@ func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {
 // body once and strictly.
 func (v Verifier) check(envelope []byte, now time.Time) (Task, error) {
 	var p task.Payload
-	raw, _, err := open(task.PayloadType, "", envelope, v.Set.Accepted(now), &p)
+	raw, err := open(task.PayloadType, "", envelope, v.Set.Accepted(), &p)
 	if err != nil {
 		return Task{}, err
 	}

@@ -109,9 +109,6 @@ func (d delegate) Sign(g task.Grant) (grant, key json.RawMessage, err error) {
 	return grant, json.RawMessage(`{}`), err
 }
 
-// Follow implements sets.Signer.
-func (d delegate) Follow(context.Context, trust.StoredSet) error { return nil }
-
 // firstSet is version 1 of the verifier set.
 func firstSet() trust.StoredSet { return setAfter(trust.StoredSet{}) }
 

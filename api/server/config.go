@@ -18,9 +18,9 @@ const minTokenLength = 16
 type config struct {
 	daemon.Common
 	daemon.Engines
-	AdminToken         schema.Secret `env:"GPUAAS_ADMIN_TOKEN,required" help:"Bearer token of the admin API, at least 16 characters."`
+	AdminToken         schema.Secret `env:"GPUAAS_ADMIN_TOKEN" help:"Bearer token of the admin API with the role admin, at least 16 characters. It or GPUAAS_ADMIN_TOKENS_FILE is required."`
 	AdminActor         string        `env:"GPUAAS_ADMIN_ACTOR" envDefault:"admin-token" help:"Subject that the admin token stands for in the audit trail."`
-	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with more tokens, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). It is read again when it changes."`
+	AdminTokensFile    string        `env:"GPUAAS_ADMIN_TOKENS_FILE" help:"File with the tokens of named subjects, one NAME ROLE SHA256 per line (gpuaas admin token new makes one). It is read again when it changes."`
 	AdminAddr          string        `env:"GPUAAS_ADMIN_ADDR" envDefault:"127.0.0.1:8081" help:"Listen address of the admin API."`
 	NodeAddr           string        `env:"GPUAAS_NODE_ADDR" envDefault:"127.0.0.1:8443" help:"Listen address of the node API."`
 	NodeURL            string        `env:"GPUAAS_NODE_PUBLIC_URL" envDefault:"https://localhost:8443" help:"URL at which nodes reach the node API: https://host:port."`
@@ -47,6 +47,7 @@ func (c *config) Check(f *daemon.Faults) {
 	c.Engines.Check(f)
 	token := c.AdminToken.Reveal()
 	f.Check(token != "" && len(token) < minTokenLength, "GPUAAS_ADMIN_TOKEN: the token is shorter than %d characters", minTokenLength)
+	f.Check(token == "" && c.AdminTokensFile == "", "GPUAAS_ADMIN_TOKEN or GPUAAS_ADMIN_TOKEN_FILE or GPUAAS_ADMIN_TOKENS_FILE is not set")
 	f.Address("GPUAAS_ADMIN_ADDR", c.AdminAddr)
 	f.Address("GPUAAS_NODE_ADDR", c.NodeAddr)
 	c.NodeURL = strings.TrimRight(c.NodeURL, "/")

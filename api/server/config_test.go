@@ -2,13 +2,18 @@ package server
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"flag"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -77,6 +82,34 @@ func TestConfigFaults(t *testing.T) {
 	}
 	assert.NotContains(t, errOut.String(), "short-secret")
 	assert.NotContains(t, errOut.String(), "hunter2")
+}
+
+// The shared token, the file of named tokens, or both are required. Without the
+// shared token no empty token is accepted.
+func TestAdminTokens(t *testing.T) {
+	sum := sha256.Sum256([]byte("adas-token"))
+	file := write(t, "ada viewer "+hex.EncodeToString(sum[:])+"\n")
+	vars := map[string]string{
+		"GPUAAS_DATABASE_URL": "postgres://h/db", "VAULT_ADDR": "http://127.0.0.1:8200",
+		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s",
+	}
+	require.ErrorContains(t, daemon.Load(defaults(), environ(vars)),
+		"GPUAAS_ADMIN_TOKEN or GPUAAS_ADMIN_TOKEN_FILE or GPUAAS_ADMIN_TOKENS_FILE is not set")
+	vars["GPUAAS_ADMIN_TOKENS_FILE"] = file
+	a, err := newApp(&daemon.Process{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}, loaded(t, vars))
+	require.NoError(t, err)
+	t.Cleanup(a.temporal.Close)
+	subject := func(header string) (string, error) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", header)
+		s, err := a.tokens.Authenticate(r)
+		return s.Name, err
+	}
+	name, err := subject("Bearer adas-token")
+	require.NoError(t, err)
+	require.Equal(t, "ada", name)
+	_, err = subject("Bearer ")
+	require.Equal(t, schema.KindUnauthenticated, schema.KindOf(err))
 }
 
 func TestArguments(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/metrics"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
+	"github.com/gpuaas/gpuaas/internal/vault"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -42,7 +42,8 @@ import (
 const (
 	testEnv    = "test"
 	adminToken = "test-admin-token-0123456789"
-	soon       = 5 * time.Second
+	// soon is the longest wait of a test. It is shorter than a poll.
+	soon = 20 * time.Second
 )
 
 // claimer is a Lifecycle that claims in the database as a workflow would.
@@ -80,12 +81,12 @@ type cluster struct {
 	ca  *authority
 	// between, when set, wraps the node API's identities.
 	between    func(nodeapi.Identities) nodeapi.Identities
-	archive    string              // the agent package, when set
-	tokens     string              // the tokens file, when set
-	issuer     nodeapi.Issuer      // replaces ca, when set
-	heartbeats nodeapi.Heartbeater // in the place of Temporal
-	grants     nodeapi.Grants      // replaces ca together with signer, when set
-	signer     verifierset.Signer
+	archive    string                                       // the agent package, when set
+	tokens     string                                       // the tokens file, when set
+	issuer     nodeapi.Issuer                               // replaces ca, when set
+	heartbeats nodeapi.Heartbeater                          // in the place of Temporal
+	grants     nodeapi.Grants                               // replaces ca together with follow, when set
+	follow     func(context.Context, trust.StoredSet) error // replaces ca together with grants, when set
 }
 
 func newCluster(tb testing.TB) *cluster {
@@ -121,7 +122,7 @@ type replica struct {
 	store    *store.Store
 	listener *store.Listener
 	deafen   func() // closes the connection for notifications
-	sets     *verifierset.Follower
+	sets     *vault.SetFollower
 	registry *prometheus.Registry
 	log      *harness.Buffer
 	node     string // base URL
@@ -147,11 +148,11 @@ func (c *cluster) replica() *replica {
 	})
 	r.deafen = func() { stopListening(); <-stopped }
 	group.Go(func() { _ = r.store.Sweep(ctx, r.listener) })
-	grants, signer := c.grants, c.signer
+	grants, follow := c.grants, c.follow
 	if grants == nil {
-		grants, signer = delegate{c.ca}, delegate{c.ca}
+		grants, follow = delegate{c.ca}, func(context.Context, trust.StoredSet) error { return nil }
 	}
-	r.sets = verifierset.New(r.store, signer, log, func(bool) {})
+	r.sets = vault.NewSetFollower(r.store.Identities, follow, log, func(bool) {})
 	require.NoError(c.tb, r.sets.Refresh(c.tb.Context()))
 	group.Go(func() { r.sets.Run(ctx, r.listener.Sets()) })
 
@@ -426,7 +427,7 @@ func receive[T any](tb testing.TB, ch <-chan T) T {
 	case v := <-ch:
 		return v
 	case <-time.After(soon):
-		require.FailNow(tb, "nothing was received within 5 s")
+		require.FailNow(tb, "nothing was received in time")
 		panic("unreachable")
 	}
 }

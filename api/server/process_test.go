@@ -94,7 +94,7 @@ func (p *process) start() (stop func() int) {
 		select {
 		case c := <-code:
 			return c
-		case <-time.After(15 * time.Second):
+		case <-time.After(2 * soon):
 			return -1
 		}
 	})
@@ -114,7 +114,7 @@ func (p *process) answers(url string, status int, contains string) {
 	require.Eventually(p.t, func() bool {
 		a, err := send(p.t.Context(), http.DefaultClient, http.MethodGet, url, nil)
 		return err == nil && a.status == status && strings.Contains(string(a.body), contains)
-	}, 20*time.Second, 20*time.Millisecond, "%s: %d %s", url, status, contains)
+	}, 2*soon, 20*time.Millisecond, "%s: %d %s", url, status, contains)
 }
 
 func (p *process) ask(method, path string, body any) reply {
@@ -160,7 +160,7 @@ func TestProcess(t *testing.T) {
 	assert.Contains(t, p.scrape(), "\ngpuaas_task_signer_ok 0\n")
 	// A published set takes effect at once, not at the next refresh.
 	publish(t, databaseURL, p.vault)
-	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "\ngpuaas_lease_key_ok 1\n") }, 2*soon, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(p.scrape(), "\ngpuaas_lease_key_ok 1\n") }, soon, 20*time.Millisecond)
 	assert.Contains(t, p.scrape(), "\ngpuaas_task_signer_ok 1\n")
 
 	// Temporal is unavailable: the refusal names it, and nothing changed.
@@ -192,7 +192,7 @@ func TestProcess(t *testing.T) {
 	// The gauges from the database are up to 15 s old.
 	require.Eventually(t, func() bool {
 		return strings.Contains(p.scrape(), `gpuaas_nodes{region="r",sku="cpu-dev",state="enrolling"} 1`)
-	}, 5*soon, 100*time.Millisecond)
+	}, 2*soon, 100*time.Millisecond)
 	text2 := p.scrape()
 	for _, name := range []string{`gpuaas_enrollments_total{result="issued"} 1`,
 		"gpuaas_certificate_expiry_seconds_count 1", `gpuaas_vault_request_duration_seconds_count{op="`, "gpuaas_task_dispatch_seconds_count 0",
@@ -201,10 +201,7 @@ func TestProcess(t *testing.T) {
 		assert.Contains(t, text2, name)
 	}
 
-	begin := time.Now()
-	assert.Equal(t, 0, stop())
-	assert.Less(t, time.Since(begin), 10*time.Second)
-	t.Logf("stopped in %s", time.Since(begin).Round(time.Millisecond))
+	assert.Equal(t, 0, stop(), "within the drain timeout")
 	assert.Equal(t, http.StatusNoContent, receive(t, polled).status, "the open poll was answered")
 	for _, secret := range []string{adminToken, text, databaseURL} {
 		assert.NotContains(t, p.log.String(), secret)
@@ -264,9 +261,7 @@ func TestStopDuringStart(t *testing.T) {
 	p := newProcess(t, "postgres://gpuaas@"+freeAddress(t)+"/gpuaas")
 	stop := p.start()
 	p.becomes(http.StatusServiceUnavailable, "waiting for Postgres")
-	start := time.Now()
 	assert.Equal(t, 0, stop())
-	assert.Less(t, time.Since(start), 3*time.Second)
 }
 
 func TestPortInUse(t *testing.T) {

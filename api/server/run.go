@@ -37,7 +37,6 @@ func start(ctx context.Context, p *daemon.Process, c *config) error {
 	if err != nil {
 		return err
 	}
-	p.OnClose(a.close)
 	ln, err := listen(ctx, p, c)
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func realVault(tb testing.TB) (*cluster, *vaulttest.Server, *vault.Client) {
 	set := newestSet(tb, server)
 	require.NoError(tb, client.Follow(tb.Context(), set))
 	c := newClusterWith(tb, set)
-	c.issuer, c.signer = client, client
+	c.issuer, c.follow = client, client.Follow
 	c.grants, err = client.Grants(nil)
 	require.NoError(tb, err)
 	return c, server, client

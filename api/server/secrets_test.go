@@ -34,7 +34,7 @@ func TestSecretsNeverReachTemporal(t *testing.T) {
 		"GPUAAS_ADMIN_TOKEN_FILE": write(t, adminToken+"\n"),
 	}))
 	require.NoError(t, err)
-	t.Cleanup(a.close)
+	t.Cleanup(a.temporal.Close)
 	submit := func(reason string) *schema.Error {
 		_, err := a.temporal.Operations.Submit(t.Context(), lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(),
 			Host: "gpu-1", Action: lifecycle.ActionDrain, Actor: "test", Reason: reason})

@@ -19,7 +19,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -42,7 +41,7 @@ type app struct {
 	listener   *store.Listener
 	leader     *postgres.Leader
 	vault      *vault.Client
-	sets       *verifierset.Follower
+	sets       *vault.SetFollower
 	grants     *vault.Grants
 	serverCert *vault.ServerCertificate
 	admin      *adminapi.API
@@ -62,53 +61,43 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := adminapi.NewTokens(sha256.Sum256([]byte(c.AdminToken.Reveal())), c.AdminActor, c.AdminTokensFile)
+	p.OnClose(client.Close)
+	var shared [sha256.Size]byte // zero: no shared token
+	if !c.AdminToken.Empty() {
+		shared = sha256.Sum256([]byte(c.AdminToken.Reveal()))
+	}
+	tokens, err := adminapi.NewTokens(shared, c.AdminActor, c.AdminTokensFile)
 	if err != nil {
-		client.Close()
 		return nil, err
 	}
 	return &app{Process: p, cfg: c, metrics: metrics.New(p.Registry), temporal: client, tokens: tokens}, nil
 }
 
-// close closes the parts that were opened, in reverse.
-func (a *app) close() {
-	if a.vault != nil {
-		a.vault.Close()
-	}
-	if a.store != nil {
-		a.store.Close()
-	}
-	a.temporal.Close()
-}
-
 // connect opens Postgres and Vault, each as soon as it is available.
 func (a *app) connect(ctx context.Context) error {
-	for _, part := range []struct {
-		name string
-		open func(ctx context.Context) error
-	}{
-		{"Postgres", a.openStore},
-		{"the database schema", func(ctx context.Context) error {
-			_, err := a.store.NodeCounts(ctx)
+	err := a.Connect(ctx,
+		daemon.Dependency{Name: "Postgres", Open: a.openStore},
+		daemon.Dependency{Name: "the database schema", Open: func(ctx context.Context) error {
+			_, err := a.store.Inventory.NodeCounts(ctx)
 			return err
 		}},
-		{"Vault", a.openVault},
-		{"the server certificate", func(ctx context.Context) (err error) {
+		daemon.Dependency{Name: "Vault", Open: func(ctx context.Context) (err error) {
+			a.vault, err = vault.LoginDaemon(ctx, a.Process, a.cfg.Engines)
+			return err
+		}},
+		daemon.Dependency{Name: "the server certificate", Open: func(ctx context.Context) (err error) {
 			a.serverCert, err = a.vault.ServerCertificate(ctx)
 			return err
 		}},
-		{"the node CA", func(ctx context.Context) error {
+		daemon.Dependency{Name: "the node CA", Open: func(ctx context.Context) error {
 			_, err := a.vault.Roots(ctx)
 			return err
 		}},
-		{"a lease key", a.delegation},
-	} {
-		if err := a.Connect(ctx, part.name, part.open); err != nil {
-			return err
-		}
+		daemon.Dependency{Name: "a lease key", Open: a.delegation},
+	)
+	if err != nil {
+		return err
 	}
-	a.Health.Add("postgres", a.store.Ping)
-	a.Health.Add("vault", a.vault.Healthy)
 	a.Health.Add("temporal", a.temporal.Healthy)
 	a.admin = a.adminAPI()
 	handler := a.admin.Handler()
@@ -124,23 +113,19 @@ func (a *app) openStore(ctx context.Context) (err error) {
 	if a.leader, err = postgres.NewLeader(url, "gpuaas-fleet-metrics", a.Log); err != nil {
 		return err
 	}
-	a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Log: a.Log})
-	return err
-}
-
-func (a *app) openVault(ctx context.Context) (err error) {
-	a.vault, err = vault.Login(ctx, vault.Config{
-		Address: a.cfg.VaultAddr, RoleIDFile: a.cfg.RoleIDFile, SecretIDFile: a.cfg.SecretIDFile,
-		Env: a.cfg.Env, Log: a.Log, Observe: a.Metrics.VaultRequest,
-	})
-	return err
+	if a.store, err = store.Open(ctx, store.Config{URL: url, CallTimeout: storeTimeout, Log: a.Log}); err != nil {
+		return err
+	}
+	a.OnClose(a.store.Close)
+	a.Health.Add("postgres", a.store.Ping)
+	return nil
 }
 
 // delegation starts to follow the verifier sets and makes this process's lease
 // key. A verifier set that is missing or wrong does not stop the start: polls and
 // heartbeats work, and only the dispatch of tasks waits.
 func (a *app) delegation(ctx context.Context) (err error) {
-	a.sets = verifierset.New(a.store.Identities, a.vault, a.Log, a.Metrics.SignerChecked)
+	a.sets = vault.NewSetFollower(a.store.Identities, a.vault.Follow, a.Log, a.Metrics.SignerChecked)
 	if err := a.sets.Refresh(ctx); err != nil {
 		a.Log.Error("no task is dispatched", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
 	}
@@ -154,7 +139,7 @@ func (a *app) work(ctx context.Context) {
 	a.Go(ctx, "leader election", a.leader.Run)
 	a.Go(ctx, "notifications", a.listener.Run)
 	a.Go(ctx, "event streams", a.admin.Run)
-	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Sweep(ctx, a.listener) })
+	a.Go(ctx, "sweep of fenced polls", func(ctx context.Context) error { return a.store.Inventory.Sweep(ctx, a.listener) })
 	a.Go(ctx, "verifier sets", func(ctx context.Context) error {
 		a.sets.Run(ctx, a.listener.Sets())
 		return nil

@@ -13,6 +13,6 @@ import (
 // links none of them.
 func setup(ctx context.Context, c temporal.Config, log io.Writer) error {
 	return worker.Setup(ctx, worker.SetupOptions{
-		TemporalAddress: c.Address, TemporalNamespace: c.Namespace, Getenv: os.Getenv, Talk: log,
+		TemporalAddress: c.Address, TemporalNamespace: c.Namespace, Getenv: os.Getenv, Progress: log,
 	})
 }

@@ -8,13 +8,13 @@ import (
 	"net/url"
 	"os"
 	"reflect"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Common is the configuration of every daemon. The program sets the defaults of
@@ -46,11 +46,9 @@ type Engines struct {
 	Env          string        `env:"GPUAAS_ENV" envDefault:"dev" help:"Name of the environment, part of every node identity: 1 to 40 lower-case letters, digits, dots and hyphens."`
 }
 
-var envName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,39}$`)
-
 // Check reports faults in the values.
 func (e Engines) Check(f *Faults) {
-	f.Check(!envName.MatchString(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens")
+	f.Check(!trust.ValidEnv(e.Env), "GPUAAS_ENV must be 1 to 40 lower-case letters, digits, dots and hyphens, and begin and end with a letter or digit")
 }
 
 // Secrets returns the database password and the secret ID of the Vault login,

@@ -79,14 +79,32 @@ func (p *Process) Go(ctx context.Context, name string, f func(ctx context.Contex
 // ended, in reverse order of registration.
 func (p *Process) OnClose(f func()) { p.closers = append(p.closers, f) }
 
-// Connect calls open until it succeeds, with growing pauses; /readyz names what
-// the process waits for. It returns an error when the process is stopped first,
-// or when the error is of KindInvalidRequest, which a retry cannot fix.
-func (p *Process) Connect(ctx context.Context, name string, open func(ctx context.Context) error) error {
-	p.Health.block("waiting for " + name)
+// Dependency is a service that a process needs for its start.
+type Dependency struct {
+	// Name completes "waiting for" on /readyz and in the log.
+	Name string
+	// Open connects to the service.
+	Open func(ctx context.Context) error
+}
+
+// Connect opens the dependencies in order, each with retries and growing pauses;
+// /readyz names the one that the process waits for. It returns an error when the
+// process is stopped first, or when the error is of KindInvalidRequest, which a
+// retry cannot fix.
+func (p *Process) Connect(ctx context.Context, dependencies ...Dependency) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer p.onStop(cancel)()
+	for _, d := range dependencies {
+		if err := p.connect(ctx, d.Name, d.Open); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Process) connect(ctx context.Context, name string, open func(ctx context.Context) error) error {
+	p.Health.block("waiting for " + name)
 	return Retry(ctx, func() error {
 		err := open(ctx)
 		if schema.KindOf(err) == schema.KindInvalidRequest {

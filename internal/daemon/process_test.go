@@ -229,7 +229,7 @@ func TestReadinessFollowsDependencies(t *testing.T) {
 func TestConnectRetriesUntilStopped(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	r := launch(t, func(c *testConfig) { c.LameDuck = time.Hour }, func(ctx context.Context, p *Process) error {
-		return p.Connect(ctx, "Postgres", func(context.Context) error { return errors.New("connection refused") })
+		return p.Connect(ctx, Dependency{"Postgres", func(context.Context) error { return errors.New("connection refused") }})
 	})
 	r.becomes("/readyz", http.StatusServiceUnavailable, "not ready: waiting for Postgres")
 	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "connection refused") }, soon, 5*time.Millisecond)
@@ -240,9 +240,9 @@ func TestConnectRetriesUntilStopped(t *testing.T) {
 
 func TestConnectFailsOnInvalidSetting(t *testing.T) {
 	r := launch(t, nil, func(ctx context.Context, p *Process) error {
-		return p.Connect(ctx, "Postgres", func(context.Context) error {
+		return p.Connect(ctx, Dependency{"Postgres", func(context.Context) error {
 			return schema.Errorf(schema.KindInvalidRequest, "malformed URL")
-		})
+		}})
 	})
 	require.Equal(t, schema.ExitFailed, r.exit())
 	require.Contains(t, r.log.String(), "malformed URL")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // caCache caches the CA certificates of a mount.
@@ -49,14 +50,14 @@ func (c *Client) Retired(ctx context.Context) ([]*x509.Certificate, error) {
 // NodeCA returns Roots as PEM.
 func (c *Client) NodeCA(ctx context.Context) (string, error) {
 	certs, err := c.Roots(ctx)
-	return certPEM(certs...), err
+	return trust.EncodeCertificates(certs...), err
 }
 
 // ServerCA returns the CAs that verify the API's server certificate as PEM,
 // cached like Roots.
 func (c *Client) ServerCA(ctx context.Context) (string, error) {
 	g, err := c.caCerts(ctx, c.apiCAs)
-	return certPEM(g.live...), err
+	return trust.EncodeCertificates(g.live...), err
 }
 
 // caCerts returns a mount's CAs from the cache, which is refreshed in the

@@ -51,7 +51,7 @@ type AdminConfig struct {
 
 // SetupConfig configures the objects that Setup creates.
 type SetupConfig struct {
-	// Env is the environment's name: [a-z0-9][a-z0-9.-]*, at most 40 characters.
+	// Env is the environment's name: see trust.ValidEnv.
 	// One Vault (or one of its namespaces) serves one environment.
 	Env string
 	// NodeAPINames are the DNS names and IP addresses of the API's server

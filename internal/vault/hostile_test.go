@@ -38,7 +38,7 @@ func TestHostileRequests(t *testing.T) {
 			continue
 		}
 		signed++
-		want := leafSpec{spki: csr.RawSubjectPublicKeyInfo, uri: id.URI(), usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
+		want := leafSpec{spki: csr.RawSubjectPublicKeyInfo, names: []string{id.URI()}, usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
 		require.Empty(t, want.fault(leaf), "request %d of seed %d: %+v", i, seed, template)
 	}
 	t.Logf("Vault's role signed %d of %d requests, each to a bare certificate", signed, requests)

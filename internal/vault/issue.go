@@ -32,14 +32,14 @@ func (c *Client) Issue(ctx context.Context, csr *x509.CertificateRequest, id tru
 	}
 	want := leafSpec{
 		spki:     csr.RawSubjectPublicKeyInfo,
-		uri:      id.URI(),
+		names:    []string{id.URI()},
 		usage:    x509.ExtKeyUsageClientAuth,
 		lifetime: nodeCertTTL,
 	}
 	if err := c.checkIssued(ctx, leaf, want, c.nodeCAs); err != nil {
 		return none, err
 	}
-	return trust.IssuedCertificate{LeafPEM: certPEM(leaf), ChainPEM: certPEM(chain...), Facts: trust.CertFactsOf(leaf)}, nil
+	return trust.IssuedCertificate{LeafPEM: trust.EncodeCertificates(leaf), ChainPEM: trust.EncodeCertificates(chain...), Facts: trust.CertFactsOf(leaf)}, nil
 }
 
 // checkIdentity rejects an identity of another environment, or one that does not
@@ -75,34 +75,14 @@ func (c *Client) signCSR(ctx context.Context, op, mount, role string, csrDER []b
 		response.CAChain = []string{response.IssuingCA}
 	}
 	chain, err = parseCerts(strings.Join(response.CAChain, "\n"))
-	if err != nil {
-		return nil, nil, err
-	}
-	return leaves[0], chain, nil
+	return leaves[0], chain, err
 }
 
-// parseCerts parses a PEM text that contains only certificates.
-func parseCerts(text string) ([]*x509.Certificate, error) {
-	var certs []*x509.Certificate
-	rest := []byte(text)
-	for len(strings.TrimSpace(string(rest))) > 0 {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return nil, schema.Errorf(schema.KindInternal, "Vault's response contains something other than PEM certificates")
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, schema.Errorf(schema.KindInternal, "Vault's response contains a malformed certificate")
-		}
-		certs = append(certs, cert)
+// parseCerts parses the certificates of a response.
+func parseCerts(pemText string) ([]*x509.Certificate, error) {
+	certs, err := trust.ParseCertificates(pemText)
+	if err != nil {
+		return nil, schema.Wrap(schema.KindInternal, err, "reading the certificates in Vault's response")
 	}
 	return certs, nil
-}
-
-func certPEM(certs ...*x509.Certificate) string {
-	var b strings.Builder
-	for _, c := range certs {
-		b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
-	}
-	return b.String()
 }

@@ -4,8 +4,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
 	"maps"
 	"math/big"
 	"net"
@@ -114,7 +112,6 @@ func TestIssueChecksCertificate(t *testing.T) {
 		"key usage":    {"key_usage": "DigitalSignature,CertSign"},
 		"long life":    {"ttl": "100h", "max_ttl": "100h"},
 		"subject":      {"organization": "system:masters"},
-		"policy":       {"policy_identifiers": "1.3.6.1.4.1.1"},
 		"no CA flag":   {"basic_constraints_valid_for_non_ca": false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +167,7 @@ func TestLeafFaults(t *testing.T) {
 	parent := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, SubjectKeyId: []byte{1}}
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
-	want := leafSpec{spki: spki, uri: id.URI(), usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
+	want := leafSpec{spki: spki, names: []string{id.URI()}, usage: x509.ExtKeyUsageClientAuth, lifetime: nodeCertTTL}
 	sign := func(c *x509.Certificate) *x509.Certificate {
 		der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), caKey)
 		require.NoError(t, err)
@@ -187,14 +184,12 @@ func TestLeafFaults(t *testing.T) {
 		"DNS name":     func(c *x509.Certificate) { c.DNSNames = []string{"a"} },
 		"address":      func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(1, 2, 3, 4)} },
 		"e-mail":       func(c *x509.Certificate) { c.EmailAddresses = []string{"a@b"} },
-		"other name":   func(c *x509.Certificate) { c.ExtraExtensions = otherNameSAN(t, id.URI()) },
 		"CA":           func(c *x509.Certificate) { c.IsCA = true },
 		"no CA flag":   func(c *x509.Certificate) { c.BasicConstraintsValid = false },
 		"key usage":    func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign },
 		"server":       func(c *x509.Certificate) { c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth) },
 		"any use":      func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageAny} },
 		"unknown use":  func(c *x509.Certificate) { c.UnknownExtKeyUsage = append(c.UnknownExtKeyUsage, []int{1, 2, 3}) },
-		"extension":    func(c *x509.Certificate) { c.ExtraExtensions = oneExtension() },
 		"lives longer": func(c *x509.Certificate) { c.NotAfter = c.NotAfter.Add(time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -309,20 +304,4 @@ func mustURIs(t *testing.T, texts ...string) []*url.URL {
 		out = append(out, u)
 	}
 	return out
-}
-
-func oneExtension() []pkix.Extension {
-	return []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3, 4}, Value: []byte{5, 0}}}
-}
-
-// otherNameSAN is a SAN with the right URI and a name of a type that crypto/x509
-// hides.
-func otherNameSAN(t *testing.T, uri string) []pkix.Extension {
-	t.Helper()
-	value, err := asn1.Marshal([]asn1.RawValue{
-		{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte(uri)},
-		{Class: asn1.ClassContextSpecific, Tag: 8, Bytes: []byte{42, 3}},
-	})
-	require.NoError(t, err)
-	return []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Critical: true, Value: value}}
 }

@@ -77,9 +77,9 @@ func apiCAName(env string) string { return "gpuaas " + env + " API CA G1" }
 // checkEnv rejects a name that is not valid in a path, a key ID and a trust
 // domain.
 func checkEnv(env string) error {
-	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,38}[a-z0-9])?$`).MatchString(env) {
+	if !trust.ValidEnv(env) {
 		return schema.Errorf(schema.KindInvalidRequest,
-			"environment name %q: want at most 40 lower-case letters, digits, dots and dashes", env)
+			"environment name %q: want at most 40 lower-case letters, digits, dots and hyphens", env)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -94,7 +95,7 @@ func (c *Client) issueServer(ctx context.Context) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	want := leafSpec{spki: spki, dns: dns, ips: ips, usage: x509.ExtKeyUsageServerAuth, lifetime: serverCertTTL}
+	want := leafSpec{spki: spki, names: slices.Sorted(slices.Values(slices.Concat(dns, ips))), usage: x509.ExtKeyUsageServerAuth, lifetime: serverCertTTL}
 	if err := c.checkIssued(ctx, leaf, want, c.apiCAs); err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func verify(t *testing.T, envelope []byte, set trust.VerifierKeys) ([]byte, erro
 
 // accepted returns the keys whose signatures a node accepts.
 func accepted(set trust.VerifierKeys) []trust.VerifierKey {
-	return trust.Bundled(set, trust.VerifierSetRef{}).Accepted(time.Time{})
+	return trust.Bundled(set, trust.VerifierSetRef{}).Accepted()
 }
 
 func verifyAs(t *testing.T, payloadType string, envelope []byte, accepted ...trust.VerifierKey) ([]byte, error) {

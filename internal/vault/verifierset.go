@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -27,7 +28,7 @@ type followed struct {
 
 // accepts reports whether a node with this set accepts signatures of the key.
 func (f followed) accepts(id string) bool {
-	return slices.ContainsFunc(f.set.Accepted(time.Time{}), func(k trust.VerifierKey) bool { return k.KeyID == id })
+	return slices.ContainsFunc(f.set.Accepted(), func(k trust.VerifierKey) bool { return k.KeyID == id })
 }
 
 func (f followed) trust() trust.TaskTrust {
@@ -154,6 +155,39 @@ func (s *VerifierSetSigner) Renewal(ctx context.Context, set trust.StoredSet, no
 	doc.IssuedAt, doc.ExpiresAt = now.UTC(), now.Add(VerifierSetLifetime).UTC()
 	next, err = s.sign(ctx, doc, f.root, f.key)
 	return next, true, err
+}
+
+// publishAttempts limits how often Publish retries after concurrent publications.
+const publishAttempts = 3
+
+// Publish publishes the first verifier set, or the successor of the newest set if
+// its renewal is due, and returns the newest version. If another process publishes
+// a set at the same time, Publish starts over with that set.
+func (s *VerifierSetSigner) Publish(ctx context.Context, sets SetStore, by audit.Subject, now time.Time) (version int64, err error) {
+	for range publishAttempts {
+		newest, err := sets.NewestSet(ctx)
+		next, due := trust.StoredSet{}, true
+		switch {
+		case schema.KindOf(err) == schema.KindNotFound:
+			next, err = s.First(ctx, now)
+		case err == nil:
+			next, due, err = s.Renewal(ctx, newest, now)
+		}
+		if err != nil {
+			return 0, err
+		}
+		if !due {
+			return newest.Version, nil
+		}
+		err = sets.PutSet(ctx, next, by)
+		if err == nil {
+			return next.Version, nil
+		}
+		if schema.AsError(err).Reason != "set_outdated" {
+			return 0, err
+		}
+	}
+	return 0, schema.NewError(schema.KindServiceUnavailable, "the verifier set changed concurrently; try again").WithNext("gpuaas admin setup")
 }
 
 // sign signs a set with a root key and the active key of its predecessor, both

@@ -3,7 +3,7 @@ package audit
 // Subject identifies the author of a request in the audit trail.
 type Subject struct {
 	Actor string
-	// Via is the door the request came through: "api" or "temporal".
+	// Via is the interface of the request: "api" or "temporal".
 	Via           string
 	CorrelationID string
 }

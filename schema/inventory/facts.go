@@ -2,7 +2,7 @@ package inventory
 
 import "time"
 
-// Facts is the output of facts.collect: what the host really is.
+// Facts is the output of facts.collect: the properties of the host.
 type Facts struct {
 	Hostname    string    `json:"hostname"`
 	OS          string    `json:"os"` // PRETTY_NAME of os-release, or the platform's name

@@ -30,8 +30,8 @@ func (s SKU) CheckRegistration(gpus int) error {
 	return nil
 }
 
-// Mismatches compares what the host is with what the SKU and the registration
-// promise. An empty answer means that the node may run.
+// Mismatches compares the facts of the host with the SKU and the registered number
+// of GPUs. An empty answer means that the node may run.
 func (s SKU) Mismatches(gpusTotal int, f Facts) []string {
 	var out []string
 	if f.CPUs < s.MinCPUs {

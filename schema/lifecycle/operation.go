@@ -10,7 +10,7 @@ const (
 	UpdateSubmit  = "submit"  // returns once the claim is decided: accepted, or a typed refusal
 	UpdateResolve = "resolve" // an operator's decision
 	QueryStatus   = "status"  // OperationStatus
-	SignalAgent   = "agent"   // AgentEvent: what the node API observed
+	SignalAgent   = "agent"   // AgentEvent: an observation of the node API
 )
 
 // OperationInput is the input of every lifecycle workflow. It holds ids and

@@ -29,12 +29,6 @@ func IsPrintable(s string, limit int) bool {
 	return len(s) <= limit && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0
 }
 
-// Sanitize returns s as a database column and a JSON body can hold it: bytes
-// that are not UTF-8 and the character U+0000 become the replacement.
-func Sanitize(s, replacement string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, replacement), "\x00", replacement)
-}
-
 // IsSHA256Hex reports whether s is a SHA-256 in the form of schema.SHA256Hex: 64
 // lower-case hex digits.
 func IsSHA256Hex(s string) bool {

@@ -3,7 +3,6 @@ package text_test
 import (
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -31,16 +30,6 @@ func TestIsPrintable(t *testing.T) {
 	for _, bad := range []string{"abcd", "a\t", "\x7f", "ä", "\xff"} {
 		assert.False(t, text.IsPrintable(bad, 3), "%q", bad)
 	}
-}
-
-func FuzzSanitize(f *testing.F) {
-	f.Add("a\x00b\xff")
-	f.Fuzz(func(t *testing.T, s string) {
-		out := text.Sanitize(s, "?")
-		require.True(t, utf8.ValidString(out))
-		require.NotContains(t, out, "\x00")
-		require.Equal(t, out, text.Sanitize(out, "?"))
-	})
 }
 
 func TestIsSHA256Hex(t *testing.T) {

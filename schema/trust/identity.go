@@ -3,6 +3,7 @@ package trust
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,13 @@ type Identity struct {
 	Env         string
 	NodeID      string
 	Incarnation int64
+}
+
+// ValidEnv reports whether env is the name of an environment: 1 to 40 lower-case
+// letters, digits, dots and hyphens, the first and the last a letter or digit. The
+// name is part of trust domains, paths and key IDs.
+func ValidEnv(env string) bool {
+	return regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,38}[a-z0-9])?$`).MatchString(env)
 }
 
 // IssueMethod is the method by which an identity was issued.

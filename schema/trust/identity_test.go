@@ -2,8 +2,10 @@ package trust_test
 
 import (
 	"net/url"
+	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -46,4 +48,14 @@ func FuzzParseIdentity(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, id, back)
 	})
+}
+
+func TestValidEnv(t *testing.T) {
+	t.Parallel()
+	for _, env := range []string{"p", "prod", "eu-1.prod", strings.Repeat("a", 40)} {
+		assert.True(t, trust.ValidEnv(env), env)
+	}
+	for _, env := range []string{"", "Prod", "prod/eu", "prod-", ".prod", "prod\n", strings.Repeat("a", 41)} {
+		assert.False(t, trust.ValidEnv(env), "%q", env)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/ed25519"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -59,7 +58,7 @@ func TestVerifierKeys(t *testing.T) {
 	got, err := trust.ParseVerifierKeys(set.String())
 	require.NoError(t, err)
 	require.Equal(t, set, got)
-	require.Len(t, trust.Bundled(got, trust.VerifierSetRef{}).Accepted(time.Time{}), 2)
+	require.Len(t, trust.Bundled(got, trust.VerifierSetRef{}).Accepted(), 2)
 
 	active := set[:1].String()
 	for name, bad := range map[string]string{

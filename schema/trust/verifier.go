@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -34,15 +33,6 @@ type VerifierKey struct {
 	KeyID  string            `json:"kid"` // [A-Za-z0-9._-]{1,64}
 	Public ed25519.PublicKey `json:"pub"` // standard base64 of the 32 key bytes
 	State  KeyState          `json:"state"`
-	// SignFrom and AcceptUntil limit the key's use; zero means no limit.
-	SignFrom    time.Time `json:"sign_from,omitzero"`
-	AcceptUntil time.Time `json:"accept_until,omitzero"`
-}
-
-// accepts reports whether signatures of the key count at a time.
-func (k VerifierKey) accepts(at time.Time) bool {
-	return k.State.Verifies() && !at.Add(ClockSkew).Before(k.SignFrom) &&
-		(k.AcceptUntil.IsZero() || !at.After(k.AcceptUntil))
 }
 
 // VerifierKeys are the keys of a verifier set.

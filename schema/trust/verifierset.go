@@ -112,16 +112,9 @@ func (s VerifierSet) Active() VerifierKey {
 	return s.Doc.Keys[i]
 }
 
-// Accepted returns the active and grace keys whose signatures count at a time of
-// the server. The zero time ignores the keys' time windows.
-func (s VerifierSet) Accepted(at time.Time) []VerifierKey {
-	var out []VerifierKey
-	for _, k := range s.Doc.Keys {
-		if k.State.Verifies() && (at.IsZero() || k.accepts(at)) {
-			out = append(out, k)
-		}
-	}
-	return out
+// Accepted returns the active and grace keys, whose signatures count.
+func (s VerifierSet) Accepted() VerifierKeys {
+	return slices.DeleteFunc(slices.Clone(s.Doc.Keys), func(k VerifierKey) bool { return !k.State.Verifies() })
 }
 
 // Expired reports whether the set has expired. A bundle's keys do not expire.

@@ -46,6 +46,6 @@ type BootstrapScriptResponse struct {
 // is allowed.
 type BootstrapScriptRequest struct {
 	// FetchRef puts a one-time reference into the script instead of the token,
-	// for cloud-init and other places that many can read.
+	// for cloud-init and other places that many users can read.
 	FetchRef bool `json:"fetch_ref,omitempty"`
 }

@@ -45,8 +45,8 @@ type OperationView struct {
 
 // ResolveOperation is the body of POST
 // /api/v1/admin/operations/{operation_id}/{decision}. Phase and StuckSince address
-// the decision to what the operator saw: one that no longer fits is refused
-// decision_outdated. An empty field is not compared.
+// the decision to the parking that the operator saw: a decision about another one is
+// rejected with decision_outdated. An empty field is not compared.
 type ResolveOperation struct {
 	Reason     string     `json:"reason"`
 	Phase      string     `json:"phase,omitempty"`

@@ -16,7 +16,6 @@ import (
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/internal/vault"
-	"github.com/gpuaas/gpuaas/internal/verifierset"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -103,7 +102,7 @@ func (e *env) signer(ctx context.Context, s *store.Store) (*vault.Client, error)
 	if err != nil {
 		return nil, err
 	}
-	return v, verifierset.New(s, v, silent(), func(bool) {}).Refresh(ctx)
+	return v, vault.NewSetFollower(s.Identities, v.Follow, silent(), func(bool) {}).Refresh(ctx)
 }
 
 // run is the workflow. It reads the real clock, because its history is never replayed

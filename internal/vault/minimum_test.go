@@ -1,4 +1,4 @@
-package verifierset
+package vault
 
 import (
 	"context"
@@ -17,6 +17,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
+// storedPage is the number of sets that the store returns at most.
+const storedPage = 64
+
 // history is a store with sets. reads counts the reads of it.
 type history struct {
 	*fakes
@@ -31,7 +34,7 @@ func (h *history) SetsAfter(_ context.Context, version int64, limit int) ([]trus
 		return nil, h.err
 	}
 	after := h.sets[min(int(version), len(h.sets)):]
-	return after[:min(len(after), limit)], nil
+	return after[:min(len(after), limit, storedPage)], nil
 }
 
 // add publishes a set with an active key and others.
@@ -59,7 +62,7 @@ func entry(id string, state trust.KeyState) trust.VerifierKey {
 func TestMinVerifierSet(t *testing.T) {
 	t.Parallel()
 	h := &history{fakes: &fakes{}}
-	f := New(h, h, slog.New(slog.DiscardHandler), func(bool) {})
+	f := NewSetFollower(h, h.follow, slog.New(slog.DiscardHandler), func(bool) {})
 	minimum := func() int64 {
 		require.NoError(t, f.Refresh(t.Context()))
 		v, err := f.MinVerifierSet(t.Context())
@@ -80,9 +83,18 @@ func TestMinVerifierSet(t *testing.T) {
 	}
 	reads := h.reads
 	require.Equal(t, int64(4), minimum())
-	require.Equal(t, reads+1, h.reads)
+	require.Equal(t, reads+2, h.reads, "two pages")
 	require.Equal(t, int64(4), minimum())
-	require.Equal(t, reads+1, h.reads, "read once for each newest set")
+	require.Equal(t, reads+2, h.reads, "each set is read once")
+	h.add(t, "k1")
+	require.Zero(t, minimum(), "the first key again")
+	fresh := NewSetFollower(h, h.follow, slog.New(slog.DiscardHandler), func(bool) {})
+	require.NoError(t, fresh.Refresh(t.Context()))
+	h.add(t, "k2")
+	require.NoError(t, fresh.Refresh(t.Context()))
+	version, err := fresh.MinVerifierSet(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(4), version, "a history of more sets than one read returns")
 }
 
 // A history that does not lead to the newest set, or cannot be read, gives no
@@ -104,7 +116,7 @@ func TestMinVerifierSetBrokenHistory(t *testing.T) {
 				h.add(t, key)
 			}
 			spoil(h)
-			f := New(h, h, slog.New(slog.DiscardHandler), func(bool) {})
+			f := NewSetFollower(h, h.follow, slog.New(slog.DiscardHandler), func(bool) {})
 			require.NoError(t, f.Refresh(t.Context()))
 			_, err := f.MinVerifierSet(t.Context())
 			if h.err != nil {

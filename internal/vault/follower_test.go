@@ -1,4 +1,4 @@
-package verifierset
+package vault
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -30,7 +31,9 @@ func (w *fakes) NewestSet(context.Context) (trust.StoredSet, error) {
 
 func (w *fakes) SetsAfter(context.Context, int64, int) ([]trust.StoredSet, error) { return nil, nil }
 
-func (w *fakes) Follow(_ context.Context, s trust.StoredSet) error {
+func (w *fakes) PutSet(context.Context, trust.StoredSet, audit.Subject) error { return nil }
+
+func (w *fakes) follow(_ context.Context, s trust.StoredSet) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.checks = append(w.checks, s.Version)
@@ -53,9 +56,9 @@ func set(version int64) trust.StoredSet {
 	return trust.StoredSet{Version: version, Hash: string(rune('a' + version))}
 }
 
-func follower(w *fakes) (*Follower, *[]bool) {
+func follower(w *fakes) (*SetFollower, *[]bool) {
 	observed := &[]bool{}
-	return New(w, w, slog.New(slog.DiscardHandler), func(ok bool) { *observed = append(*observed, ok) }), observed
+	return NewSetFollower(w, w.follow, slog.New(slog.DiscardHandler), func(ok bool) { *observed = append(*observed, ok) }), observed
 }
 
 // The signer checks a new set, an unchanged set once an hour, and every time after

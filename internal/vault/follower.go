@@ -1,0 +1,225 @@
+package vault
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/trust"
+)
+
+const (
+	// refreshEvery is the interval between reads of the newest set without a
+	// notification.
+	refreshEvery = 30 * time.Second
+	// checkEvery is the interval between checks of an unchanged set.
+	checkEvery = time.Hour
+	// refreshBudget limits one read and one check.
+	refreshBudget = 15 * time.Second
+	// historyPage is the number of sets of one read of the history.
+	historyPage = 64
+)
+
+// SetStore stores verifier sets. Errors are *schema.Error.
+type SetStore interface {
+	// NewestSet returns the newest verifier set. KindNotFound if there is none.
+	NewestSet(ctx context.Context) (trust.StoredSet, error)
+	// SetsAfter returns up to limit sets above a version, in order. It may return
+	// fewer although there are more.
+	SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error)
+	// PutSet stores the successor of the newest set. Reason set_outdated if the
+	// set does not follow the newest one.
+	PutSet(ctx context.Context, set trust.StoredSet, by audit.Subject) error
+}
+
+// SetFollower caches the newest verifier set, has it checked and computes the
+// minimum set that tasks require. It is safe for concurrent use.
+type SetFollower struct {
+	store   SetStore
+	follow  func(ctx context.Context, set trust.StoredSet) error
+	log     *slog.Logger
+	observe func(ok bool)
+	now     func() time.Time
+
+	refreshing sync.Mutex // one refresh at a time
+	mu         sync.Mutex
+	newest     trust.StoredSet
+	checked    time.Time // of the last completed check; zero to check again soon
+	err        error     // the reason why the signer may not sign
+
+	history setHistory
+}
+
+// NewSetFollower returns a follower that has not read a set yet. follow has the
+// contract of Client.Follow. observe is called after each completed check; ok
+// reports whether the signer may sign.
+func NewSetFollower(store SetStore, follow func(ctx context.Context, set trust.StoredSet) error,
+	log *slog.Logger, observe func(ok bool)) *SetFollower {
+	return &SetFollower{store: store, follow: follow, log: log, observe: observe, now: time.Now,
+		err: schema.NewError(schema.KindServiceUnavailable, "the newest verifier set has not been read yet").WithReason(ReasonNoSet)}
+}
+
+// Run refreshes the set until ctx ends: after each notification on wake, and
+// every 30 seconds. wake may be nil.
+func (f *SetFollower) Run(ctx context.Context, wake <-chan struct{}) {
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-tick.C:
+		}
+		if err := f.Refresh(ctx); err != nil && ctx.Err() == nil {
+			f.log.Error("cannot refresh the verifier set", slog.Any("err", err), slog.String("next", schema.AsError(err).Next))
+		}
+	}
+}
+
+// Refresh reads the newest set. It has the signer check the set if the set is new,
+// if the last check failed, and once an hour.
+func (f *SetFollower) Refresh(ctx context.Context) error {
+	f.refreshing.Lock()
+	defer f.refreshing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, refreshBudget)
+	defer cancel()
+	set, err := f.store.NewestSet(ctx)
+	if err != nil {
+		return err
+	}
+	if !f.due(set) {
+		return nil
+	}
+	return f.check(ctx, set)
+}
+
+func (f *SetFollower) due(set trust.StoredSet) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err != nil || set.Hash != f.newest.Hash || f.now().Sub(f.checked) >= checkEvery
+}
+
+func (f *SetFollower) check(ctx context.Context, set trust.StoredSet) error {
+	err := f.follow(ctx, set)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	// The node API serves the set even if this process may not sign: nodes verify
+	// it with the root key.
+	f.newest = set
+	if err != nil && schema.KindOf(err) == schema.KindServiceUnavailable {
+		// The check has no result. An earlier one stays in force; check again soon.
+		f.checked = time.Time{}
+		return err
+	}
+	f.err, f.checked = err, f.now()
+	f.observe(err == nil)
+	return err
+}
+
+// Healthy returns the reason why nothing may be signed, or nil.
+func (f *SetFollower) Healthy() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// NewestSet implements the node API's port from the cache. It is
+// KindServiceUnavailable if no set has been read yet.
+func (f *SetFollower) NewestSet(context.Context) (trust.StoredSet, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.newest.Version == 0 {
+		return trust.StoredSet{}, schema.NewError(schema.KindServiceUnavailable, "there is no verifier set yet").
+			WithReason(ReasonNoSet).WithNext("gpuaas admin setup")
+	}
+	return f.newest, nil
+}
+
+// SetsAfter implements the node API's port.
+func (f *SetFollower) SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error) {
+	return f.store.SetsAfter(ctx, version, limit)
+}
+
+// setHistory is the part of the chain of sets that was read so far.
+type setHistory struct {
+	mu    sync.Mutex
+	last  trust.VerifierSet
+	since map[string]int64 // first version in which a key was active
+}
+
+// reset forgets the history, so that the next read starts with version 1.
+func (h *setHistory) reset() { h.last, h.since = trust.VerifierSet{}, map[string]int64{} }
+
+// MinVerifierSet implements activities.Sets: it returns the version since which
+// the newest set's active key has been active. It returns 0 if that is version 1,
+// because every node trusts that key. MinVerifierSet reads each set of the history
+// once. It trusts the history as far as hashes link it to the newest set, which
+// the signer has checked.
+func (f *SetFollower) MinVerifierSet(ctx context.Context) (int64, error) {
+	newest, err := f.NewestSet(ctx)
+	if err != nil {
+		return 0, err
+	}
+	h := &f.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.readTo(ctx, newest, f.store); err != nil {
+		h.reset() // the history may be repaired
+		return 0, err
+	}
+	if version := h.since[identify(h.last.Active())]; version > 1 {
+		return version, nil
+	}
+	return 0, nil
+}
+
+// readTo reads the history up to the newest set, page by page.
+func (h *setHistory) readTo(ctx context.Context, newest trust.StoredSet, store SetStore) error {
+	if h.since == nil || h.last.Doc.Version >= newest.Version && h.last.Hash != newest.Hash {
+		h.reset() // the database was restored
+	}
+	for h.last.Doc.Version < newest.Version {
+		page, err := store.SetsAfter(ctx, h.last.Doc.Version, int(min(historyPage, newest.Version-h.last.Doc.Version)))
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			return badHistory(h.last.Doc.Version+1, "it is missing")
+		}
+		for _, stored := range page {
+			if err := h.add(stored); err != nil {
+				return badHistory(stored.Version, schema.AsError(err).Message)
+			}
+		}
+	}
+	if h.last.Hash != newest.Hash {
+		return badHistory(newest.Version, "there are two sets of this version")
+	}
+	return nil
+}
+
+func (h *setHistory) add(stored trust.StoredSet) error {
+	set, err := trust.ParseVerifierSet(stored.Document)
+	if err != nil {
+		return err
+	}
+	if err := h.last.CheckSuccessor(set); err != nil {
+		return err
+	}
+	if key := identify(set.Active()); h.since[key] == 0 {
+		h.since[key] = set.Doc.Version
+	}
+	h.last = set
+	return nil
+}
+
+func identify(k trust.VerifierKey) string { return k.KeyID + ":" + string(k.Public) }
+
+func badHistory(version int64, why string) error {
+	return schema.NewError(schema.KindInternal, "verifier set %d in the history is invalid: %s", version, why).
+		WithReason("bad_verifier_history").WithNext("restore the table verifier_sets from a backup: nodes follow the same chain")
+}

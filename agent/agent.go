@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -42,8 +42,8 @@ type Agent struct {
 	identity  *identity.Manager
 	cordon    *workload.CordonFlag
 	workloads workload.Driver
-	journal   *tasks.Journal
-	tasks     *tasks.Runner
+	journal   *runner.Journal
+	tasks     *runner.Runner
 	sets      *verify.SetStore
 	client    atomic.Pointer[nodeapi.Client]
 
@@ -111,7 +111,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 
 // openTasks opens the journal and the verifier set, and wires the executors.
 func (a *Agent) openTasks() error {
-	j, err := tasks.OpenJournal(a.state, a.log)
+	j, err := runner.OpenJournal(a.state, a.log)
 	if err != nil {
 		return err
 	}
@@ -126,15 +126,15 @@ func (a *Agent) openTasks() error {
 		list = a.executors()
 	}
 	if a.deps.Wrap != nil {
-		wrapped := make(map[task.Type]tasks.Executor, len(list))
+		wrapped := make(map[task.Type]runner.Executor, len(list))
 		for t, x := range list {
 			wrapped[t] = a.deps.Wrap(t, x)
 		}
 		list = wrapped
 	}
-	a.tasks = tasks.NewRunner(tasks.Config{
+	a.tasks = runner.New(runner.Config{
 		Journal: j, Executors: list, Timing: a.timing.task, State: a.state,
-		API: func() tasks.API { return a.api() }, Removed: func(err error) { a.stop(err) },
+		API: func() runner.API { return a.api() }, Removed: func(err error) { a.stop(err) },
 		Local: func() time.Time { return a.now() }, Server: a.clock.Now, Trusted: clock.Now, Log: a.log,
 	})
 	return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -270,7 +270,7 @@ func TestDrainResumesAtEachStep(t *testing.T) {
 				deadline = time.Now().Add(200 * time.Millisecond)
 			}
 			p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: deadline})
-			seed(t, f, cfg, p, func(e *tasks.Entry) { e.Memo = []byte(c.memo) })
+			seed(t, f, cfg, p, func(e *runner.Entry) { e.Memo = []byte(c.memo) })
 			start(t, cfg, Deps{})
 			if !c.blocked {
 				eventually(t, "the signals", func() bool { return terms(file) == c.terms })

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
@@ -36,7 +36,7 @@ type lifeKind struct {
 	typ    task.Type
 	params any
 	// execs are the executors of one process; nil for the built-in ones.
-	execs func(*taskServer, *killable) map[task.Type]tasks.Executor
+	execs func(*taskServer, *killable) map[task.Type]runner.Executor
 	holds func(t *testing.T, d *taskServer, c Config, seed uint64)
 }
 
@@ -51,8 +51,8 @@ func lifeKinds() map[string]lifeKind {
 }
 
 // twoEffects is an executor with two effects and a durable record between them.
-func twoEffects(d *taskServer, m *killable) map[task.Type]tasks.Executor {
-	run := func(_ context.Context, t tasks.Task) (any, error) {
+func twoEffects(d *taskServer, m *killable) map[task.Type]runner.Executor {
+	run := func(_ context.Context, t runner.Task) (any, error) {
 		for _, what := range []string{"first", "second"} {
 			if err := d.did(m, what); err != nil {
 				return nil, err
@@ -63,8 +63,8 @@ func twoEffects(d *taskServer, m *killable) map[task.Type]tasks.Executor {
 		}
 		return "done", nil
 	}
-	x := tasks.Executor{Check: func(json.RawMessage) error { return nil }, Run: run, Folder: true}
-	return map[task.Type]tasks.Executor{d.task.Type: x}
+	x := runner.Executor{Check: func(json.RawMessage) error { return nil }, Run: run, Folder: true}
+	return map[task.Type]runner.Executor{d.task.Type: x}
 }
 
 func completed(t *testing.T, d *taskServer, _ Config, seed uint64) {

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
@@ -20,7 +20,7 @@ func quickTiming() timing {
 	return timing{
 		poll: quick, rest: time.Second, pause: 20 * time.Millisecond,
 		identity: identity.Timing{PollTimeout: 2 * time.Second, Retry: quick, Refused: quick, Renewal: quick, Locked: quick},
-		task:     tasks.Timing{Report: quick, Progress: 10 * time.Millisecond},
+		task:     runner.Timing{Report: quick, Progress: 10 * time.Millisecond},
 	}
 }
 

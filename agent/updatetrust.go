@@ -8,7 +8,7 @@ import (
 	"errors"
 	"path/filepath"
 
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
@@ -23,7 +23,7 @@ const (
 
 // updateTrust runs agent.update_trust: it loads the CA bundles and all newer verifier
 // sets. If one of the two fails, the other is still loaded.
-func (a *Agent) updateTrust(ctx context.Context, _ tasks.Task) (any, error) {
+func (a *Agent) updateTrust(ctx context.Context, _ runner.Task) (any, error) {
 	// The file on the disk counts even after a failure: an operator may have
 	// replaced the bundle.
 	defer a.reread.Store(true)

@@ -1,4 +1,4 @@
-package task
+package runner
 
 import (
 	"context"
@@ -40,14 +40,6 @@ type Timing struct {
 	Report wait.Range
 	// Progress is the interval of progress calls.
 	Progress time.Duration
-}
-
-// Verified is an offered task whose signature and fields were verified.
-type Verified struct {
-	Payload task.Payload
-	Raw     []byte    // the signed bytes
-	Digest  string    // hex SHA-256 of Raw
-	At      time.Time // the time by which it was verified
 }
 
 // Reasons of KindTaskRefused that depend on the journal and the executors.
@@ -112,8 +104,8 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// NewRunner makes a runner and removes the working folders of a former process.
-func NewRunner(c Config) *Runner {
+// New makes a runner and removes the working folders of a former process.
+func New(c Config) *Runner {
 	t := &Runner{
 		conf: c, changes: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), held: map[string]*heldTask{},
 	}

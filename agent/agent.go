@@ -92,8 +92,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	}()
 	a.session = sessionName(a.bootID, a.started)
 	a.clock = nodeapi.NewClock(func() time.Time { return a.now() }, log)
-	a.identity = identity.New(c.identity(), t.identity, a.state, identityPort{a}, a.clock, log)
-	a.identity.SetTiming(t.identity, d.Jitter)
+	a.identity = identity.New(c.identity(), t.identity, d.Jitter, a.state, identityPort{a}, a.clock, log)
 	if a.cordon, err = workload.LoadCordon(a.state, a.change); err != nil {
 		return nil, err
 	}
@@ -205,7 +204,6 @@ func (p identityPort) Reconnect() error { return p.a.connect() }
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.stop = context.WithCancelCause(ctx)
 	defer a.stop(nil)
-	a.identity.SetTiming(a.timing.identity, a.deps.Jitter)
 	a.log.Info("agent started", "version", version.Version(), "server", a.conf.APIURL, "state_dir", a.conf.StateDir,
 		"env_file", a.conf.EnvFile, "workload_driver", a.conf.WorkloadDriver, "cordoned", a.cordon.Cordoned(),
 		"tasks_held", len(a.journal.Held()))

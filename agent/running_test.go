@@ -89,7 +89,7 @@ func (r *running) ends(tb testing.TB) {
 	tb.Helper()
 	select {
 	case <-r.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		tb.Fatal("the agent still runs")
 	}
 }
@@ -105,5 +105,5 @@ func (d hookDisk) Create(path string) (disk.File, error) { return d.create(path)
 // eventually polls a condition that has no signal to wait for.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	require.Eventually(tb, ok, 20*time.Second, 2*time.Millisecond, what)
+	require.Eventually(tb, ok, 2*time.Minute, 2*time.Millisecond, what)
 }

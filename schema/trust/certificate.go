@@ -1,8 +1,11 @@
 package trust
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -37,6 +40,34 @@ func CertFactsOf(c *x509.Certificate) CertFacts {
 		f.URI = c.URIs[0].String()
 	}
 	return f
+}
+
+// ParseCertificates parses a PEM text that contains only certificates. It rejects a
+// text with one malformed certificate, which may be the needed one. An empty text has
+// none.
+func ParseCertificates(text string) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for rest := []byte(text); len(bytes.TrimSpace(rest)) > 0; {
+		var b *pem.Block
+		if b, rest = pem.Decode(rest); b == nil || b.Type != "CERTIFICATE" {
+			return nil, schema.Errorf(schema.KindInvalidRequest, "the text contains something other than PEM certificates")
+		}
+		c, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, schema.Wrap(schema.KindInvalidRequest, err, "malformed certificate")
+		}
+		certs = append(certs, c)
+	}
+	return certs, nil
+}
+
+// EncodeCertificates returns the certificates in PEM.
+func EncodeCertificates(certs ...*x509.Certificate) string {
+	var b strings.Builder
+	for _, c := range certs {
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+	}
+	return b.String()
 }
 
 // CAFacts are the public facts of one generation of the node CA.

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -169,11 +171,13 @@ func TestKillAtEachStep(t *testing.T) {
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := agenttest.NewQuiet(t)
-			steps := live(t, f, kind, 0, 0)
-			for seed := uint64(0); seed < lives/uint64(len(kinds)); seed += stride {
-				live(t, f, kind, seed, steps)
-			}
+			synctest.Test(t, func(t *testing.T) { // a drain's waits take no time
+				f := agenttest.NewQuiet(t)
+				steps := live(t, f, kind, 0, 0)
+				for seed := uint64(0); seed < lives/uint64(len(kinds)); seed += stride {
+					live(t, f, kind, seed, steps)
+				}
+			})
 		})
 	}
 }
@@ -185,7 +189,8 @@ func TestKillAtEachStep(t *testing.T) {
 func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int) (taken int) {
 	t.Helper()
 	draws := rand.New(rand.NewPCG(seed, 7))
-	c := configFor(f)
+	dir := memoryFolder(t)
+	c := configIn(f, dir)
 	c.WorkloadDriver = workload.NameNone
 	install(f, c, f.ID, time.Now().Add(time.Hour))
 	params := kind.params
@@ -220,6 +225,7 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 	require.Equal(t, schema.SHA256Hex(f.Body(d.task)), d.result.EnvelopeSHA256, "seed %d", seed)
 	kind.holds(t, d, c, seed)
 	require.NoDirExists(t, filepath.Join(c.StateDir, "work", d.task.TaskID), "seed %d", seed)
+	require.NoError(t, os.RemoveAll(dir))
 	return taken
 }
 

@@ -154,7 +154,7 @@ func (a *Agent) newClient(present func(*tls.CertificateRequestInfo) (*tls.Certif
 	}, present, key)
 }
 
-// connect makes the client of the identity in use and closes the former one's
+// connect makes the client of the identity in use and closes the previous one's
 // idle connections; requests under way end as usual.
 func (a *Agent) connect() error {
 	v := a.identity.Current()
@@ -166,8 +166,8 @@ func (a *Agent) connect() error {
 	if err != nil {
 		return err
 	}
-	if former := a.client.Swap(c); former != nil {
-		former.Close()
+	if previous := a.client.Swap(c); previous != nil {
+		previous.Close()
 	}
 	return nil
 }
@@ -236,14 +236,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// resume resumes the tasks of a former process, once there is an identity to report
+// resume resumes the tasks of a previous process, once there is an identity to report
 // with.
 func (a *Agent) resume(ctx context.Context) {
 	a.resumed.Do(func() { a.tasks.Resume(ctx) })
 }
 
 // reloadConfig takes a replaced token, address and trust from the environment and
-// the env file. It keeps the present values when they cannot be read.
+// the env file. It keeps the current values when they cannot be read.
 func (a *Agent) reloadConfig() {
 	if a.deps.Reload == nil {
 		return
@@ -253,7 +253,7 @@ func (a *Agent) reloadConfig() {
 		err = c.Validate()
 	}
 	if err != nil {
-		a.log.Warn("cannot load the configuration again, keeping the present one", "err", err.Error())
+		a.log.Warn("cannot load the configuration again, keeping the current one", "err", err.Error())
 		return
 	}
 	if c.NodeID != a.conf.NodeID || c.StateDir != a.conf.StateDir {

@@ -288,7 +288,7 @@ func TestDrainResumesAtEachStep(t *testing.T) {
 	}
 }
 
-// strayStart starts a spec's process as a former agent would have.
+// strayStart starts a spec's process as a previous agent would have.
 func strayStart(t *testing.T, c Config, name string) jobState {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

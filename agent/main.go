@@ -74,7 +74,7 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, dri
 	}
 	err := f.Parse(args[1:])
 	if err == nil && f.NArg() > 0 {
-		err = fmt.Errorf("%s takes no argument %q", name, f.Arg(0))
+		err = fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	if err != nil {
 		return p.exit(usageError{err})

@@ -81,7 +81,7 @@ func (a *Agent) notePoll(err error) {
 		s.Error = text.Truncate(err.Error())
 	}
 	if err := a.state.Hint("poll.json", s); err != nil {
-		a.log.Warn("status file does not write", "err", err.Error())
+		a.log.Warn("cannot write the status file", "err", err.Error())
 	}
 }
 

@@ -40,7 +40,7 @@ func TestTaskProgram(t *testing.T) {
 		task.WorkloadCordon:   shell(`echo out; echo err >&2; pwd; ls -A; stat -c %a .; echo x > file`),
 		task.WorkloadUncordon: shell(`head -c 100000 /dev/zero | tr '\0' x; echo end >&2; exit 3`),
 	}})
-	require.NoDirExists(t, filepath.Join(c.StateDir, "work"), "left by a former process")
+	require.NoDirExists(t, filepath.Join(c.StateDir, "work"), "left by a previous process")
 	for i := range 2 {
 		p := f.Payload(task.WorkloadCordon, int64(i+1), nil)
 		f.Offers <- f.OfferOf(p, 1)

@@ -4,6 +4,6 @@
 //
 // The packages below it define the formats that outlive a process: lifecycle (states,
 // actions, operations), task, trust, wire (HTTP bodies), audit and inventory. Package
-// build has the version of the running program, and text checks foreign text. They
+// version has the version of the running program, and text checks foreign text. They
 // import nothing else of this project and no client library.
 package schema

@@ -104,13 +104,13 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// New makes a runner and removes the working folders of a former process.
+// New makes a runner and removes the working folders of a previous process.
 func New(c Config) *Runner {
 	t := &Runner{
 		conf: c, changes: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), held: map[string]*heldTask{},
 	}
 	if err := os.RemoveAll(c.State.File(workFolder)); err != nil {
-		c.Log.Warn("working folders of a former agent are left behind", "err", err.Error())
+		c.Log.Warn("working folders of a previous agent are left behind", "err", err.Error())
 	}
 	return t
 }
@@ -140,7 +140,7 @@ func (t *Runner) ReportProgressOf(ids []string) (fresh bool) {
 	return fresh
 }
 
-// Resume continues with the tasks of a former process: finished tasks are reported,
+// Resume continues with the tasks of a previous process: finished tasks are reported,
 // accepted ones run again when that cannot do harm.
 func (t *Runner) Resume(ctx context.Context) {
 	for _, e := range t.conf.Journal.unreported() {
@@ -164,7 +164,7 @@ func (t *Runner) finalizeInterrupted(h *heldTask, e *Entry) {
 }
 
 // hold starts the task's goroutine: run when unfinished, then report. resumed is
-// true for a task that a former process accepted.
+// true for a task that a previous process accepted.
 func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
 	p, err := e.Task()
 	if err != nil {

@@ -97,7 +97,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		return nil, err
 	}
 	if a.workloads = d.Workloads; a.workloads == nil {
-		if a.workloads, err = c.newDriver(DriverConfig{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: log}); err != nil {
+		if a.workloads, err = c.newDriver(workload.Config{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: log}); err != nil {
 			return nil, err
 		}
 	}

@@ -60,7 +60,7 @@ type jobStop struct {
 	Signal string    `json:"signal"`
 }
 
-func jobFile(c Config, name string) string { return filepath.Join(c.WorkloadDir, name+".state") }
+func jobFile(c Config, name string) string { return filepath.Join(workloadDir(c), name+".state") }
 
 func readJob(t *testing.T, c Config, name string) jobState {
 	t.Helper()
@@ -86,16 +86,14 @@ func changeJob(t *testing.T, c Config, name string, fields map[string]any) {
 	require.NoError(t, os.WriteFile(jobFile(c, name), data, 0o600))
 }
 
-// processDriver is the driver of development, as gpuaas-dev-agent has it.
-func processDriver(c DriverConfig) (workload.Driver, error) {
-	return devworkload.NewDriver(c)
-}
+// workloadDir is the folder that the driver of development supervises.
+func workloadDir(c Config) string { return filepath.Join(filepath.Dir(c.StateDir), "workloads") }
 
 // newProcessDriver makes a driver of a test's workloads beside the agent's.
 func newProcessDriver(tb testing.TB, c Config) workload.Driver {
 	tb.Helper()
-	d, err := processDriver(DriverConfig{
-		Dir: c.WorkloadDir, Cordoned: func() bool { return false }, Changed: func() {}, Log: slog.New(slog.DiscardHandler),
+	d, err := devworkload.NewDriver(workload.Config{
+		State: disk.At(c.StateDir), Cordoned: func() bool { return false }, Changed: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(tb, err)
 	return d
@@ -131,7 +129,7 @@ func TestDrainReportsBlockers(t *testing.T) {
 	file := stubbornJob(t, c, "stubborn")
 	writeSpec(t, c, "polite", false, "sleep", "1000")
 	start(t, c, Deps{})
-	eventually(t, "both up", func() bool { return exists(file+".up") && exists(filepath.Join(c.WorkloadDir, "polite.state")) })
+	eventually(t, "both up", func() bool { return exists(file+".up") && exists(filepath.Join(workloadDir(c), "polite.state")) })
 
 	p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(300 * time.Millisecond)})
 	f.Offers <- f.OfferOf(p, 1)

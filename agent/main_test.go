@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -29,7 +30,7 @@ const reexecVar = "GPUAAS_TEST_REEXEC"
 func TestMain(m *testing.M) {
 	if os.Getenv(reexecVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]Driver{devworkload.Name: processDriver})
+		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]workload.Maker{devworkload.Name: devworkload.NewDriver})
 		stop()
 		os.Exit(code)
 	}
@@ -49,7 +50,7 @@ func environ(c Config) []string {
 func runCommand(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = Main(t.Context(), args, env, &out, &errOut, map[string]Driver{devworkload.Name: processDriver})
+	code = Main(t.Context(), args, env, &out, &errOut, map[string]workload.Maker{devworkload.Name: devworkload.NewDriver})
 	return code, out.String(), errOut.String()
 }
 

@@ -79,7 +79,7 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 		return s, err
 	}
 	s.Cordoned = flags.Cordoned()
-	w, err := c.newDriver(DriverConfig{
+	w, err := c.newDriver(workload.Config{
 		State: state, Cordoned: flags.Cordoned, Changed: func() {}, ReadOnly: true, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

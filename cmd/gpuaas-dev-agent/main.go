@@ -9,12 +9,13 @@ import (
 	"syscall"
 
 	"github.com/gpuaas/gpuaas/agent"
+	agentworkload "github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/deploy/dev/workload"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]agent.Driver{workload.Name: workload.NewDriver})
+	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]agentworkload.Maker{workload.Name: workload.NewDriver})
 	stop()
 	os.Exit(code)
 }

@@ -92,7 +92,7 @@ func workloadDir(c Config) string { return filepath.Join(filepath.Dir(c.StateDir
 // newProcessDriver makes a driver of a test's workloads beside the agent's.
 func newProcessDriver(tb testing.TB, c Config) workload.Driver {
 	tb.Helper()
-	d, err := devworkload.NewDriver(workload.Config{
+	d, err := devworkload.New(workload.Config{
 		State: disk.At(c.StateDir), Cordoned: func() bool { return false }, Changed: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(tb, err)

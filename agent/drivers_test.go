@@ -14,7 +14,7 @@ import (
 
 func TestDriverChoice(t *testing.T) {
 	t.Parallel()
-	c := Config{Drivers: map[string]workload.Maker{devworkload.Name: devworkload.NewDriver}}
+	c := Config{Drivers: devworkload.Drivers()}
 	for driver, want := range map[string]string{
 		workload.NameNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", workload.NameSystemd: "*workload.systemdDriver", workload.NameDocker: "*workload.dockerDriver",
 	} {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -30,7 +29,7 @@ const reexecVar = "GPUAAS_TEST_REEXEC"
 func TestMain(m *testing.M) {
 	if os.Getenv(reexecVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]workload.Maker{devworkload.Name: devworkload.NewDriver})
+		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, devworkload.Drivers())
 		stop()
 		os.Exit(code)
 	}
@@ -50,7 +49,7 @@ func environ(c Config) []string {
 func runCommand(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = Main(t.Context(), args, env, &out, &errOut, map[string]workload.Maker{devworkload.Name: devworkload.NewDriver})
+	code = Main(t.Context(), args, env, &out, &errOut, devworkload.Drivers())
 	return code, out.String(), errOut.String()
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -47,7 +46,7 @@ func configIn(f *agenttest.API, dir string) Config {
 		"GPUAAS_CERT_PATH":                filepath.Join(dir, "cert.pem"), "GPUAAS_KEY_PATH": filepath.Join(dir, "key.pem"),
 		"GPUAAS_STATE_DIR": filepath.Join(dir, "state"), "GPUAAS_WORKLOAD_DRIVER": devworkload.Name,
 	}, "")
-	c.Drivers = map[string]workload.Maker{devworkload.Name: devworkload.NewDriver}
+	c.Drivers = devworkload.Drivers()
 	require.NoError(f.T, os.WriteFile(c.CABundlePath, f.Server.PEM, 0o600))
 	require.NoError(f.T, os.WriteFile(c.NodeCABundlePath, f.Nodes.PEM, 0o600))
 	require.NoError(f.T, c.Validate())

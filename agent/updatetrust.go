@@ -24,7 +24,7 @@ func (a *Agent) updateTrust(ctx context.Context, _ runner.Task) (any, error) {
 	// The file on the disk counts even after a failure: an operator may have
 	// replaced the bundle.
 	defer a.reread.Store(true)
-	cas, bundleErr := a.updateBundles(ctx)
+	cas, bundleErr := updateBundles(ctx, a)
 	set, err := a.sets.Newest(ctx, a.api().VerifierSets)
 	if err := errors.Join(bundleErr, err); err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (a *Agent) updateTrust(ctx context.Context, _ runner.Task) (any, error) {
 // updateBundles replaces the node's CA bundles by the server's. The bundle that verifies the
 // server must verify the connection that delivered it: otherwise the next poll would
 // reach no server, so the previous bundle stays.
-func (a *Agent) updateBundles(ctx context.Context) (trust.NodeTrust, error) {
+func updateBundles(ctx context.Context, a *Agent) (trust.NodeTrust, error) {
 	api := a.api()
 	t, chain, err := api.Trust(ctx)
 	if err != nil {

@@ -9,13 +9,12 @@ import (
 	"syscall"
 
 	"github.com/gpuaas/gpuaas/agent"
-	agentworkload "github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/deploy/dev/workload"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]agentworkload.Maker{workload.Name: workload.NewDriver})
+	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, workload.Drivers())
 	stop()
 	os.Exit(code)
 }

@@ -62,15 +62,15 @@ func (f *Record) Note(change func()) {
 	f.cond.Broadcast()
 }
 
-// patience is how long a busy machine may take for what a test waits for.
-const patience = 2 * time.Minute
+// waitLimit bounds each wait of a test. A busy machine may be slow.
+const waitLimit = 2 * time.Minute
 
 // Until waits for a condition over the fields that Mu guards.
 func (f *Record) Until(what string, ok func() bool) {
 	f.T.Helper()
-	timer := time.AfterFunc(patience, func() { f.Note(func() {}) })
+	timer := time.AfterFunc(waitLimit, func() { f.Note(func() {}) })
 	defer timer.Stop()
-	end := time.Now().Add(patience)
+	end := time.Now().Add(waitLimit)
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	for !ok() {

@@ -79,8 +79,10 @@ type processStop struct {
 	Signal string    `json:"signal"`
 }
 
-// NewDriver is New as a workload.Maker.
-func NewDriver(c workload.Config) (workload.Driver, error) { return New(c) }
+// Drivers are the drivers of the development agent, by name.
+func Drivers() map[string]workload.Maker {
+	return map[string]workload.Maker{Name: func(c workload.Config) (workload.Driver, error) { return New(c) }}
+}
 
 // New makes the driver of the folder workloads beside the agent's state folder, and
 // adopts the processes of a previous driver.

@@ -65,7 +65,7 @@ func TestUsage(t *testing.T) {
 		"help":        {[]string{"--help"}, schema.ExitDone, "Examples:", ""},
 		"help of run": {[]string{"run", "--help"}, schema.ExitDone, "Examples:", ""},
 		"unknown":     {[]string{"dance"}, schema.ExitUsage, "", `unknown command "dance"`},
-		"argument":    {[]string{"run", "fast"}, schema.ExitUsage, "", `no argument "fast"`},
+		"argument":    {[]string{"run", "fast"}, schema.ExitUsage, "", `unexpected argument "fast"`},
 		"flag":        {[]string{"run", "--fast"}, schema.ExitUsage, "", "fast"},
 		"no config":   {[]string{"run"}, schema.ExitUsage, "", "GPUAAS_API_URL: is not set"},
 		"output":      {[]string{"status", "-o", "xml"}, schema.ExitUsage, "", "want table or json"},

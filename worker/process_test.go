@@ -69,10 +69,10 @@ func TestProcess(t *testing.T) {
 
 func setupTemporal(t *testing.T, address string) {
 	t.Helper()
-	c, err := temporal.Dial(t.Context(), temporal.Config{Address: address, Namespace: "worker-test"})
+	c, err := temporal.Dial(temporal.Config{Address: address, Namespace: "worker-test"})
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.Setup(t.Context()))
+	require.NoError(t, c.Installation.Setup(t.Context()))
 }
 
 // freeAddress returns an address without a listener.

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -42,8 +42,8 @@ type Agent struct {
 	identity  *identity.Manager
 	cordon    *workload.CordonFlag
 	workloads workload.Driver
-	journal   *tasks.Journal
-	tasks     *tasks.Runner
+	journal   *runner.Journal
+	tasks     *runner.Runner
 	sets      *verify.SetStore
 	client    atomic.Pointer[nodeapi.Client]
 
@@ -92,13 +92,12 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	}()
 	a.session = sessionName(a.bootID, a.started)
 	a.clock = nodeapi.NewClock(func() time.Time { return a.now() }, log)
-	a.identity = identity.New(c.identity(), t.identity, a.state, identityPort{a}, a.clock, log)
-	a.identity.SetTiming(t.identity, d.Jitter)
+	a.identity = identity.New(c.identity(), t.identity, d.Jitter, a.state, identityPort{a}, a.clock, log)
 	if a.cordon, err = workload.LoadCordon(a.state, a.change); err != nil {
 		return nil, err
 	}
 	if a.workloads = d.Workloads; a.workloads == nil {
-		if a.workloads, err = c.newDriver(DriverConfig{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: log}); err != nil {
+		if a.workloads, err = c.newDriver(workload.Config{State: a.state, Cordoned: a.cordon.Cordoned, Changed: a.change, Log: log}); err != nil {
 			return nil, err
 		}
 	}
@@ -111,7 +110,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 
 // openTasks opens the journal and the verifier set, and wires the executors.
 func (a *Agent) openTasks() error {
-	j, err := tasks.OpenJournal(a.state, a.log)
+	j, err := runner.OpenJournal(a.state, a.log)
 	if err != nil {
 		return err
 	}
@@ -126,15 +125,15 @@ func (a *Agent) openTasks() error {
 		list = a.executors()
 	}
 	if a.deps.Wrap != nil {
-		wrapped := make(map[task.Type]tasks.Executor, len(list))
+		wrapped := make(map[task.Type]runner.Executor, len(list))
 		for t, x := range list {
 			wrapped[t] = a.deps.Wrap(t, x)
 		}
 		list = wrapped
 	}
-	a.tasks = tasks.NewRunner(tasks.Config{
+	a.tasks = runner.New(runner.Config{
 		Journal: j, Executors: list, Timing: a.timing.task, State: a.state,
-		API: func() tasks.API { return a.api() }, Removed: func(err error) { a.stop(err) },
+		API: func() runner.API { return a.api() }, Removed: func(err error) { a.stop(err) },
 		Local: func() time.Time { return a.now() }, Server: a.clock.Now, Trusted: clock.Now, Log: a.log,
 	})
 	return nil
@@ -155,7 +154,7 @@ func (a *Agent) newClient(present func(*tls.CertificateRequestInfo) (*tls.Certif
 	}, present, key)
 }
 
-// connect makes the client of the identity in use and closes the former one's
+// connect makes the client of the identity in use and closes the previous one's
 // idle connections; requests under way end as usual.
 func (a *Agent) connect() error {
 	v := a.identity.Current()
@@ -167,8 +166,8 @@ func (a *Agent) connect() error {
 	if err != nil {
 		return err
 	}
-	if former := a.client.Swap(c); former != nil {
-		former.Close()
+	if previous := a.client.Swap(c); previous != nil {
+		previous.Close()
 	}
 	return nil
 }
@@ -205,7 +204,6 @@ func (p identityPort) Reconnect() error { return p.a.connect() }
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.stop = context.WithCancelCause(ctx)
 	defer a.stop(nil)
-	a.identity.SetTiming(a.timing.identity, a.deps.Jitter)
 	a.log.Info("agent started", "version", version.Version(), "server", a.conf.APIURL, "state_dir", a.conf.StateDir,
 		"env_file", a.conf.EnvFile, "workload_driver", a.conf.WorkloadDriver, "cordoned", a.cordon.Cordoned(),
 		"tasks_held", len(a.journal.Held()))
@@ -238,14 +236,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// resume resumes the tasks of a former process, once there is an identity to report
+// resume resumes the tasks of a previous process, once there is an identity to report
 // with.
 func (a *Agent) resume(ctx context.Context) {
 	a.resumed.Do(func() { a.tasks.Resume(ctx) })
 }
 
 // reloadConfig takes a replaced token, address and trust from the environment and
-// the env file. It keeps the present values when they cannot be read.
+// the env file. It keeps the current values when they cannot be read.
 func (a *Agent) reloadConfig() {
 	if a.deps.Reload == nil {
 		return
@@ -255,7 +253,7 @@ func (a *Agent) reloadConfig() {
 		err = c.Validate()
 	}
 	if err != nil {
-		a.log.Warn("cannot load the configuration again, keeping the present one", "err", err.Error())
+		a.log.Warn("cannot load the configuration again, keeping the current one", "err", err.Error())
 		return
 	}
 	if c.NodeID != a.conf.NodeID || c.StateDir != a.conf.StateDir {

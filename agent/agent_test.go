@@ -25,8 +25,8 @@ func writeSpec(t *testing.T, c Config, name string, restart bool, command ...str
 	t.Helper()
 	data, err := json.Marshal(map[string]any{"command": command, "restart": restart})
 	require.NoError(t, err)
-	require.NoError(t, os.MkdirAll(c.WorkloadDir, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(c.WorkloadDir, name+".json"), data, 0o600))
+	require.NoError(t, os.MkdirAll(workloadDir(c), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(workloadDir(c), name+".json"), data, 0o600))
 }
 
 func TestNodeLifecycle(t *testing.T) {

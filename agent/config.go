@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -53,10 +52,7 @@ type Config struct {
 	// none.
 	WorkloadDriver string
 	// Drivers are further workload drivers, by name.
-	Drivers map[string]Driver
-	// WorkloadDir is the folder of a driver that supervises from files. Defaults
-	// to StateDir/workloads.
-	WorkloadDir string
+	Drivers map[string]workload.Maker
 	// WorkloadSlice is the systemd driver's slice. Defaults to
 	// DefaultWorkloadSlice.
 	WorkloadSlice string
@@ -68,6 +64,26 @@ type Config struct {
 	EnvFile string
 
 	trust trust.TaskTrust
+}
+
+// drivers are the workload drivers that the configuration may name.
+func (c Config) drivers() map[string]workload.Maker {
+	all := maps.Clone(c.Drivers)
+	if all == nil {
+		all = map[string]workload.Maker{}
+	}
+	all[workload.NameSystemd], all[workload.NameDocker], all[workload.NameNone] = workload.NewSystemd, workload.NewDocker, workload.NewNone
+	return all
+}
+
+// newDriver makes the configured driver; d has what the configuration lacks. A
+// configuration that was not validated may name an unknown one, which is none.
+func (c Config) newDriver(d workload.Config) (workload.Driver, error) {
+	d.Slice, d.Label = c.WorkloadSlice, c.WorkloadLabel
+	if newDriver := c.drivers()[c.WorkloadDriver]; newDriver != nil {
+		return newDriver(d)
+	}
+	return workload.NewNone(d)
 }
 
 // identity is the part that the identity depends on.
@@ -114,7 +130,7 @@ func configOf(vars map[string]string, file string) Config {
 		}
 		return def
 	}
-	c := Config{
+	return Config{
 		NodeID:           get("GPUAAS_NODE_ID", ""),
 		APIURL:           strings.TrimRight(get("GPUAAS_API_URL", ""), "/"),
 		EnrollmentToken:  schema.NewSecret(get("GPUAAS_ENROLLMENT_TOKEN", "")),
@@ -130,8 +146,6 @@ func configOf(vars map[string]string, file string) Config {
 		WorkloadLabel:    get("GPUAAS_WORKLOAD_LABEL", workload.DefaultLabel),
 		EnvFile:          file,
 	}
-	c.WorkloadDir = get("GPUAAS_WORKLOAD_DIR", filepath.Join(c.StateDir, "workloads"))
-	return c
 }
 
 // Validate checks the whole configuration and lists every fault at once, as one
@@ -160,8 +174,9 @@ func (c *Config) Validate() error {
 	if c.CertPath == c.KeyPath {
 		fault("GPUAAS_CERT_PATH and GPUAAS_KEY_PATH are the same file")
 	}
-	if names := c.driverNames(); !slices.Contains(names, c.WorkloadDriver) {
-		fault("GPUAAS_WORKLOAD_DRIVER: this agent has no driver %q; it has %s", c.WorkloadDriver, strings.Join(names, ", "))
+	if all := c.drivers(); all[c.WorkloadDriver] == nil {
+		fault("GPUAAS_WORKLOAD_DRIVER: this agent has no driver %q; it has %s", c.WorkloadDriver,
+			strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 	}
 	if len(faults) > 0 {
 		return schema.Errorf(schema.KindInvalidRequest, "configuration: %s", strings.Join(faults, "; "))

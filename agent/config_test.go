@@ -36,7 +36,6 @@ func TestLoadConfig(t *testing.T) {
 	require.Equal(t, path, c.EnvFile)
 	require.Equal(t, trust.DefaultCertPath, c.CertPath)
 	require.Equal(t, workload.NameNone, c.WorkloadDriver)
-	require.Equal(t, "/s/workloads", c.WorkloadDir)
 
 	_, err = LoadConfig([]string{EnvFileVar + "=" + path + ".absent"})
 	require.ErrorContains(t, err, EnvFileVar)

@@ -16,7 +16,7 @@ import (
 func TestLostConfirmation(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
-	former := r.serial()
+	previous := r.serial()
 	r.due()
 	r.wire.lose = func(_ int, call string) string {
 		if call == "GET /tasks/wait" {
@@ -27,7 +27,7 @@ func TestLostConfirmation(t *testing.T) {
 	out := r.step()
 	require.Equal(t, identity.ActRenew, out.Action)
 	require.NoError(t, out.poll)
-	require.NotEqual(t, former, r.serial())
+	require.NotEqual(t, previous, r.serial())
 	require.True(t, r.book.Accepts(r.serial()))
 	r.pass(2 * trust.InFlight)
 	require.NoError(t, r.step().poll)
@@ -55,5 +55,5 @@ func TestRecoverWithPreviousToken(t *testing.T) {
 	r.converge()
 	require.Equal(t, trust.IssuedByRecover, r.lastVia())
 	require.Equal(t, 2, r.f.Count("recover"))
-	r.whole("former token")
+	r.whole("previous token")
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -35,9 +35,9 @@ type Deps struct {
 	// below a second a poll does not wait.
 	PollTimeout time.Duration
 	// Executors replace the built-in list.
-	Executors map[task.Type]tasks.Executor
+	Executors map[task.Type]runner.Executor
 	// Wrap replaces each executor of the list, for simulators.
-	Wrap func(task.Type, tasks.Executor) tasks.Executor
+	Wrap func(task.Type, runner.Executor) runner.Executor
 	// Workloads replaces the configured driver.
 	Workloads workload.Driver
 	// Reload reads the configuration again; see LoadConfig. Nil keeps the one

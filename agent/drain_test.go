@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -60,7 +60,7 @@ type jobStop struct {
 	Signal string    `json:"signal"`
 }
 
-func jobFile(c Config, name string) string { return filepath.Join(c.WorkloadDir, name+".state") }
+func jobFile(c Config, name string) string { return filepath.Join(workloadDir(c), name+".state") }
 
 func readJob(t *testing.T, c Config, name string) jobState {
 	t.Helper()
@@ -86,16 +86,14 @@ func changeJob(t *testing.T, c Config, name string, fields map[string]any) {
 	require.NoError(t, os.WriteFile(jobFile(c, name), data, 0o600))
 }
 
-// processDriver is the driver of development, as gpuaas-dev-agent has it.
-func processDriver(c DriverConfig) (workload.Driver, error) {
-	return devworkload.NewDriver(c)
-}
+// workloadDir is the folder that the driver of development supervises.
+func workloadDir(c Config) string { return filepath.Join(filepath.Dir(c.StateDir), "workloads") }
 
 // newProcessDriver makes a driver of a test's workloads beside the agent's.
 func newProcessDriver(tb testing.TB, c Config) workload.Driver {
 	tb.Helper()
-	d, err := processDriver(DriverConfig{
-		Dir: c.WorkloadDir, Cordoned: func() bool { return false }, Changed: func() {}, Log: slog.New(slog.DiscardHandler),
+	d, err := devworkload.New(workload.Config{
+		State: disk.At(c.StateDir), Cordoned: func() bool { return false }, Changed: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(tb, err)
 	return d
@@ -131,7 +129,7 @@ func TestDrainReportsBlockers(t *testing.T) {
 	file := stubbornJob(t, c, "stubborn")
 	writeSpec(t, c, "polite", false, "sleep", "1000")
 	start(t, c, Deps{})
-	eventually(t, "both up", func() bool { return exists(file+".up") && exists(filepath.Join(c.WorkloadDir, "polite.state")) })
+	eventually(t, "both up", func() bool { return exists(file+".up") && exists(filepath.Join(workloadDir(c), "polite.state")) })
 
 	p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: time.Now().Add(300 * time.Millisecond)})
 	f.Offers <- f.OfferOf(p, 1)
@@ -270,7 +268,7 @@ func TestDrainResumesAtEachStep(t *testing.T) {
 				deadline = time.Now().Add(200 * time.Millisecond)
 			}
 			p := f.Payload(task.WorkloadDrain, 1, task.DrainParams{Deadline: deadline})
-			seed(t, f, cfg, p, func(e *tasks.Entry) { e.Memo = []byte(c.memo) })
+			seed(t, f, cfg, p, func(e *runner.Entry) { e.Memo = []byte(c.memo) })
 			start(t, cfg, Deps{})
 			if !c.blocked {
 				eventually(t, "the signals", func() bool { return terms(file) == c.terms })
@@ -288,7 +286,7 @@ func TestDrainResumesAtEachStep(t *testing.T) {
 	}
 }
 
-// strayStart starts a spec's process as a former agent would have.
+// strayStart starts a spec's process as a previous agent would have.
 func strayStart(t *testing.T, c Config, name string) jobState {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

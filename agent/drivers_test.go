@@ -14,12 +14,12 @@ import (
 
 func TestDriverChoice(t *testing.T) {
 	t.Parallel()
-	c := Config{WorkloadDir: t.TempDir(), Drivers: map[string]Driver{devworkload.Name: processDriver}}
+	c := Config{Drivers: devworkload.Drivers()}
 	for driver, want := range map[string]string{
 		workload.NameNone: "workload.Unmanaged", devworkload.Name: "*workload.Driver", workload.NameSystemd: "*workload.systemdDriver", workload.NameDocker: "*workload.dockerDriver",
 	} {
 		c.WorkloadDriver = driver
-		got, err := c.newDriver(DriverConfig{State: disk.At(t.TempDir()), Changed: func() {}, Log: slog.New(slog.DiscardHandler)})
+		got, err := c.newDriver(workload.Config{State: disk.At(t.TempDir() + "/state"), Changed: func() {}, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		require.Equal(t, want, fmt.Sprintf("%T", got))
 	}
@@ -33,5 +33,5 @@ func TestDriverChoice(t *testing.T) {
 func TestNoProcessDriverInProduction(t *testing.T) {
 	t.Parallel()
 	c := configOf(map[string]string{"GPUAAS_WORKLOAD_DRIVER": "process"}, "")
-	require.ErrorContains(t, c.Validate(), `GPUAAS_WORKLOAD_DRIVER: this agent has no driver "process"; it has systemd, docker, none`)
+	require.ErrorContains(t, c.Validate(), `GPUAAS_WORKLOAD_DRIVER: this agent has no driver "process"; it has docker, none, systemd`)
 }

@@ -179,7 +179,7 @@ func TestNoRedirects(t *testing.T) {
 	f, elsewhere := agenttest.New(t), agenttest.New(t)
 	f.Srv.Config.Handler = http.RedirectHandler(elsewhere.URL(), http.StatusTemporaryRedirect)
 	a := start(t, configFor(f), Deps{})
-	eventually(t, "a failed attempt", func() bool { return strings.Contains(a.log.String(), "the answer 307 is not the node API's") })
+	eventually(t, "a failed attempt", func() bool { return strings.Contains(a.log.String(), "answer 307 is not in the node API's format") })
 	require.Empty(t, elsewhere.Seen())
 }
 

@@ -6,43 +6,38 @@ import (
 	"github.com/gpuaas/gpuaas/agent/host"
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/command"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // executors is the closed list of task types that this agent runs.
-func (a *Agent) executors() map[task.Type]tasks.Executor {
+func (a *Agent) executors() map[task.Type]runner.Executor {
 	machine := host.New("/")
 	c := workload.Cordon{Flag: a.cordon, Workloads: a.workloads}
 	d := workload.Drain{Workloads: a.workloads, Now: a.clock.Now}
-	probeIn := func(ctx context.Context, t tasks.Task) (any, error) {
+	probeIn := func(ctx context.Context, t runner.Task) (any, error) {
 		return host.Probe{Host: machine.For(programsOf(t)), StateDir: a.conf.StateDir}.Run(ctx, t.ClockOffset)
 	}
-	run := func(f func(context.Context, workload.Task) (any, error)) func(context.Context, tasks.Task) (any, error) {
-		return func(ctx context.Context, t tasks.Task) (any, error) {
-			return f(ctx, workload.Task{Params: t.Params, Note: t.Note, Remember: t.Remember, Recall: t.Recall, Paused: t.Paused})
-		}
-	}
-	return map[task.Type]tasks.Executor{
-		task.FactsCollect: {Check: tasks.NoParams, Folder: true, Run: func(ctx context.Context, t tasks.Task) (any, error) {
+	return map[task.Type]runner.Executor{
+		task.FactsCollect: {Check: runner.NoParams, Folder: true, Run: func(ctx context.Context, t runner.Task) (any, error) {
 			return machine.For(programsOf(t)).Collect(ctx, a.now())
 		}},
-		task.NodeProbe:        {Check: tasks.NoParams, Folder: true, Run: probeIn},
-		task.WorkloadCordon:   {Check: tasks.NoParams, Run: run(c.Set(true))},
-		task.WorkloadUncordon: {Check: tasks.NoParams, Run: run(c.Set(false))},
-		task.WorkloadDrain:    {Check: workload.CheckDrain, Run: run(d.Run), Limit: workload.DrainLimit, Resumable: true, Pauses: true},
-		task.UpdateTrust:      {Check: tasks.NoParams, Run: a.updateTrust},
+		task.NodeProbe:        {Check: runner.NoParams, Folder: true, Run: probeIn},
+		task.WorkloadCordon:   {Check: runner.NoParams, Run: c.Set(true)},
+		task.WorkloadUncordon: {Check: runner.NoParams, Run: c.Set(false)},
+		task.WorkloadDrain:    {Check: workload.CheckDrain, Run: d.Run, Limit: workload.DrainLimit, Resumable: true, Pauses: true},
+		task.UpdateTrust:      {Check: runner.NoParams, Run: a.updateTrust},
 		// Its Run does nothing yet, so that it may run again.
-		task.WipeIdentity: {Check: tasks.NoParams, Run: nothing, Resumable: true, Reported: a.leave},
+		task.WipeIdentity: {Check: runner.NoParams, Run: nothing, Resumable: true, Reported: a.leave},
 	}
 }
 
 // programsOf runs programs for a task.
-func programsOf(t tasks.Task) command.Runner { return command.Runner{Dir: t.Dir, Output: t.Output} }
+func programsOf(t runner.Task) command.Runner { return command.Runner{Dir: t.Dir, Output: t.Output} }
 
 // nothing is a run whose effect follows its report.
-func nothing(context.Context, tasks.Task) (any, error) { return struct{}{}, nil }
+func nothing(context.Context, runner.Task) (any, error) { return struct{}{}, nil }
 
 // leave ends agent.wipe_identity, once the server has its result: the agent
 // stops and wipes its keys as for a removed node. Until the wipe has begun, the

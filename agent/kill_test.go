@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	devworkload "github.com/gpuaas/gpuaas/deploy/dev/workload"
 	"github.com/gpuaas/gpuaas/schema"
@@ -36,7 +38,7 @@ type lifeKind struct {
 	typ    task.Type
 	params any
 	// execs are the executors of one process; nil for the built-in ones.
-	execs func(*taskServer, *killable) map[task.Type]tasks.Executor
+	execs func(*taskServer, *killable) map[task.Type]runner.Executor
 	holds func(t *testing.T, d *taskServer, c Config, seed uint64)
 }
 
@@ -51,8 +53,8 @@ func lifeKinds() map[string]lifeKind {
 }
 
 // twoEffects is an executor with two effects and a durable record between them.
-func twoEffects(d *taskServer, m *killable) map[task.Type]tasks.Executor {
-	run := func(_ context.Context, t tasks.Task) (any, error) {
+func twoEffects(d *taskServer, m *killable) map[task.Type]runner.Executor {
+	run := func(_ context.Context, t runner.Task) (any, error) {
 		for _, what := range []string{"first", "second"} {
 			if err := d.did(m, what); err != nil {
 				return nil, err
@@ -63,8 +65,8 @@ func twoEffects(d *taskServer, m *killable) map[task.Type]tasks.Executor {
 		}
 		return "done", nil
 	}
-	x := tasks.Executor{Check: func(json.RawMessage) error { return nil }, Run: run, Folder: true}
-	return map[task.Type]tasks.Executor{d.task.Type: x}
+	x := runner.Executor{Check: func(json.RawMessage) error { return nil }, Run: run, Folder: true}
+	return map[task.Type]runner.Executor{d.task.Type: x}
 }
 
 func completed(t *testing.T, d *taskServer, _ Config, seed uint64) {
@@ -169,11 +171,13 @@ func TestKillAtEachStep(t *testing.T) {
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := agenttest.NewQuiet(t)
-			steps := live(t, f, kind, 0, 0)
-			for seed := uint64(0); seed < lives/uint64(len(kinds)); seed += stride {
-				live(t, f, kind, seed, steps)
-			}
+			synctest.Test(t, func(t *testing.T) { // a drain's waits take no time
+				f := agenttest.NewQuiet(t)
+				steps := live(t, f, kind, 0, 0)
+				for seed := uint64(0); seed < lives/uint64(len(kinds)); seed += stride {
+					live(t, f, kind, seed, steps)
+				}
+			})
 		})
 	}
 }
@@ -185,7 +189,8 @@ func TestKillAtEachStep(t *testing.T) {
 func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int) (taken int) {
 	t.Helper()
 	draws := rand.New(rand.NewPCG(seed, 7))
-	c := configFor(f)
+	dir := memoryFolder(t)
+	c := configIn(f, dir)
 	c.WorkloadDriver = workload.NameNone
 	install(f, c, f.ID, time.Now().Add(time.Hour))
 	params := kind.params
@@ -220,6 +225,7 @@ func live(t *testing.T, f *agenttest.API, kind lifeKind, seed uint64, steps int)
 	require.Equal(t, schema.SHA256Hex(f.Body(d.task)), d.result.EnvelopeSHA256, "seed %d", seed)
 	kind.holds(t, d, c, seed)
 	require.NoDirExists(t, filepath.Join(c.StateDir, "work", d.task.TaskID), "seed %d", seed)
+	require.NoError(t, os.RemoveAll(dir))
 	return taken
 }
 

@@ -49,7 +49,7 @@ configuration, 3 refused, 6 the node API is unreachable.
 // Main is the whole program: it returns the exit code (schema.Exit*). Results
 // go to stdout, logs and errors to stderr. GPUAAS_WORKLOAD_DRIVER may name one of the
 // drivers, beside the agent's own.
-func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, drivers map[string]Driver) int {
+func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, drivers map[string]workload.Maker) int {
 	p := program{env: env, stdout: stdout, stderr: stderr, drivers: drivers}
 	if len(args) == 0 {
 		fmt.Fprint(stderr, help)
@@ -74,7 +74,7 @@ func Main(ctx context.Context, args, env []string, stdout, stderr io.Writer, dri
 	}
 	err := f.Parse(args[1:])
 	if err == nil && f.NArg() > 0 {
-		err = fmt.Errorf("%s takes no argument %q", name, f.Arg(0))
+		err = fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	if err != nil {
 		return p.exit(usageError{err})
@@ -88,7 +88,7 @@ func Version() string { return version.Version() }
 type program struct {
 	env            []string
 	stdout, stderr io.Writer
-	drivers        map[string]Driver
+	drivers        map[string]workload.Maker
 }
 
 // load reads the configuration; it is not validated.

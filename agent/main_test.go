@@ -29,7 +29,7 @@ const reexecVar = "GPUAAS_TEST_REEXEC"
 func TestMain(m *testing.M) {
 	if os.Getenv(reexecVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]Driver{devworkload.Name: processDriver})
+		code := Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, devworkload.Drivers())
 		stop()
 		os.Exit(code)
 	}
@@ -49,7 +49,7 @@ func environ(c Config) []string {
 func runCommand(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = Main(t.Context(), args, env, &out, &errOut, map[string]Driver{devworkload.Name: processDriver})
+	code = Main(t.Context(), args, env, &out, &errOut, devworkload.Drivers())
 	return code, out.String(), errOut.String()
 }
 
@@ -65,7 +65,7 @@ func TestUsage(t *testing.T) {
 		"help":        {[]string{"--help"}, schema.ExitDone, "Examples:", ""},
 		"help of run": {[]string{"run", "--help"}, schema.ExitDone, "Examples:", ""},
 		"unknown":     {[]string{"dance"}, schema.ExitUsage, "", `unknown command "dance"`},
-		"argument":    {[]string{"run", "fast"}, schema.ExitUsage, "", `no argument "fast"`},
+		"argument":    {[]string{"run", "fast"}, schema.ExitUsage, "", `unexpected argument "fast"`},
 		"flag":        {[]string{"run", "--fast"}, schema.ExitUsage, "", "fast"},
 		"no config":   {[]string{"run"}, schema.ExitUsage, "", "GPUAAS_API_URL: is not set"},
 		"output":      {[]string{"status", "-o", "xml"}, schema.ExitUsage, "", "want table or json"},

@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"os"
 	"path/filepath"
+	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,10 +20,23 @@ import (
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
+// memoryFolder is a folder for a sweep of many cases. It is in memory where the system
+// has a file system there, because making files is most of the cost of a case.
+func memoryFolder(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "gpuaas-agent-test-")
+	if err != nil {
+		return tb.TempDir()
+	}
+	tb.Cleanup(func() { require.NoError(tb, os.RemoveAll(dir)) })
+	return dir
+}
+
 // configFor is a node's configuration in a folder of its own.
-func configFor(f *agenttest.API) Config {
+func configFor(f *agenttest.API) Config { return configIn(f, f.T.TempDir()) }
+
+func configIn(f *agenttest.API, dir string) Config {
 	f.T.Helper()
-	dir := f.T.TempDir()
 	token, _, _ := trust.NewToken()
 	c := configOf(map[string]string{
 		"GPUAAS_NODE_ID": f.ID.NodeID, "GPUAAS_API_URL": f.URL(), "GPUAAS_ENROLLMENT_TOKEN": token,
@@ -32,7 +46,7 @@ func configFor(f *agenttest.API) Config {
 		"GPUAAS_CERT_PATH":                filepath.Join(dir, "cert.pem"), "GPUAAS_KEY_PATH": filepath.Join(dir, "key.pem"),
 		"GPUAAS_STATE_DIR": filepath.Join(dir, "state"), "GPUAAS_WORKLOAD_DRIVER": devworkload.Name,
 	}, "")
-	c.Drivers = map[string]Driver{devworkload.Name: processDriver}
+	c.Drivers = devworkload.Drivers()
 	require.NoError(f.T, os.WriteFile(c.CABundlePath, f.Server.PEM, 0o600))
 	require.NoError(f.T, os.WriteFile(c.NodeCABundlePath, f.Nodes.PEM, 0o600))
 	require.NoError(f.T, c.Validate())

@@ -13,7 +13,6 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/apierror"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -82,7 +81,7 @@ func (a *Agent) notePoll(err error) {
 		s.Error = text.Truncate(err.Error())
 	}
 	if err := a.state.Hint("poll.json", s); err != nil {
-		a.log.Warn("status file does not write", "err", err.Error())
+		a.log.Warn("cannot write the status file", "err", err.Error())
 	}
 }
 
@@ -121,10 +120,7 @@ func (a *Agent) pollOnce(ctx context.Context) error {
 	}
 	a.clock.Observe(got.Offer.ServerTime)
 	check := verify.Verifier{ID: v.ID, Set: a.sets.Current(), Nonce: q.Nonce, Clock: a.sets.Clock, Known: a.journal.Holds}
-	return a.tasks.Offer(ctx, func(o wire.TaskOffer) (tasks.Verified, error) {
-		t, err := check.Verify(o)
-		return tasks.Verified(t), err
-	}, *got.Offer)
+	return a.tasks.Offer(ctx, check.Verify, *got.Offer)
 }
 
 // sessionName identifies this process to the server: the machine's boot and the

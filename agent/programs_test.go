@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -22,8 +22,8 @@ import (
 )
 
 // shell is an executor that runs a script as the agent runs programs.
-func shell(script string) tasks.Executor {
-	return tasks.Executor{Check: tasks.NoParams, Folder: true, Run: func(ctx context.Context, t tasks.Task) (any, error) {
+func shell(script string) runner.Executor {
+	return runner.Executor{Check: runner.NoParams, Folder: true, Run: func(ctx context.Context, t runner.Task) (any, error) {
 		out, _, err := programsOf(t).Run(ctx, 1<<10, "sh", "-c", script)
 		return out, err
 	}}
@@ -36,11 +36,11 @@ func TestTaskProgram(t *testing.T) {
 	f := agenttest.New(t)
 	c := configFor(f)
 	require.NoError(t, os.MkdirAll(filepath.Join(c.StateDir, "work", "left", "over"), 0o700))
-	a := start(t, c, Deps{Executors: map[task.Type]tasks.Executor{
+	a := start(t, c, Deps{Executors: map[task.Type]runner.Executor{
 		task.WorkloadCordon:   shell(`echo out; echo err >&2; pwd; ls -A; stat -c %a .; echo x > file`),
 		task.WorkloadUncordon: shell(`head -c 100000 /dev/zero | tr '\0' x; echo end >&2; exit 3`),
 	}})
-	require.NoDirExists(t, filepath.Join(c.StateDir, "work"), "left by a former process")
+	require.NoDirExists(t, filepath.Join(c.StateDir, "work"), "left by a previous process")
 	for i := range 2 {
 		p := f.Payload(task.WorkloadCordon, int64(i+1), nil)
 		f.Offers <- f.OfferOf(p, 1)
@@ -68,7 +68,7 @@ func TestCancelKillsTheProcessGroup(t *testing.T) {
 	f.Progress = func(string, task.Progress) (wire.ProgressResponse, error) {
 		return wire.ProgressResponse{Cancel: stop.Load()}, nil
 	}
-	start(t, configFor(f), Deps{Executors: map[task.Type]tasks.Executor{
+	start(t, configFor(f), Deps{Executors: map[task.Type]runner.Executor{
 		task.WorkloadCordon: shell(`sleep 1000 & echo $! > ` + file + `.tmp; mv ` + file + `.tmp ` + file + `; echo begun; wait`),
 	}})
 	p := f.Payload(task.WorkloadCordon, 1, nil)
@@ -139,13 +139,13 @@ func TestPausedTaskDoesNotStart(t *testing.T) {
 			}
 			c := configFor(f)
 			p := f.Payload(task.WorkloadCordon, 1, nil)
-			seed(t, f, c, p, func(e *tasks.Entry) {
+			seed(t, f, c, p, func(e *runner.Entry) {
 				if over {
 					e.TrustedAt = p.ExpiresAt.Add(-time.Second)
 				}
 			})
 			var begun atomic.Int32
-			start(t, c, Deps{Executors: script{task.WorkloadCordon: func(context.Context, tasks.Task) (any, error) {
+			start(t, c, Deps{Executors: script{task.WorkloadCordon: func(context.Context, runner.Task) (any, error) {
 				begun.Store(calls.Load())
 				return nil, nil
 			}}.executors()})
@@ -199,7 +199,7 @@ func TestUnwantedWipe(t *testing.T) {
 			f.OnResult = func(int, string, task.Result) error { return c.err }
 			cfg := configFor(f)
 			p := f.Payload(task.WipeIdentity, 1, nil)
-			seed(t, f, cfg, p, func(e *tasks.Entry) {
+			seed(t, f, cfg, p, func(e *runner.Entry) {
 				old := p
 				old.Incarnation, old.ParamsSHA256 = c.incarnation, ""
 				e.Payload = f.Body(old)
@@ -246,7 +246,7 @@ func TestSetTornResultAside(t *testing.T) {
 	f := agenttest.NewQuiet(t)
 	c := configFor(f)
 	p := f.Payload(task.WorkloadCordon, 1, nil)
-	seed(t, f, c, p, func(e *tasks.Entry) {
+	seed(t, f, c, p, func(e *runner.Entry) {
 		e.Finish(task.Result{Status: task.Failed})
 		e.Result.Status = task.Succeeded
 	})
@@ -269,7 +269,7 @@ func TestFullDiskAfterRun(t *testing.T) {
 		}
 		return disk.OS{}.Create(path)
 	}}, Executors: script{
-		task.WorkloadCordon: func(context.Context, tasks.Task) (any, error) { full.Store(true); return "done", nil },
+		task.WorkloadCordon: func(context.Context, runner.Task) (any, error) { full.Store(true); return "done", nil },
 	}.executors()})
 	r := launch(t, a, log)
 	p := f.Payload(task.WorkloadCordon, 1, nil)
@@ -278,7 +278,7 @@ func TestFullDiskAfterRun(t *testing.T) {
 	eventually(t, "tries to store", func() bool { return strings.Count(log.String(), "still not journaled") > 2 })
 	full.Store(false)
 	eventually(t, "the stored report", func() bool {
-		var e tasks.Entry
+		var e runner.Entry
 		ok, err := disk.At("").ReadJSON(journalFile(c, p.TaskID), &e)
 		return ok && err == nil && e.Reported && e.Verify() == nil && e.Step == "finished"
 	})

@@ -143,7 +143,7 @@ func TestRotationsWhileOffline(t *testing.T) {
 }
 
 // TestRenewUnderRetiredIssuer: a rotation was rolled back between a renewal
-// and its first use. The former certificate renews again; nothing recovers.
+// and its first use. The previous certificate renews again; nothing recovers.
 func TestRenewUnderRetiredIssuer(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/stretchr/testify/require"
 
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
@@ -91,13 +91,13 @@ func TestRejectBadTasks(t *testing.T) {
 	f := agenttest.New(t)
 	corpus := agenttest.BadTasks(f)
 	ran := make(chan task.Type, 1)
-	execs := map[task.Type]tasks.Executor{}
+	execs := map[task.Type]runner.Executor{}
 	for _, row := range task.Types() {
-		check := tasks.NoParams
+		check := runner.NoParams
 		if row.Type == task.WorkloadDrain {
 			check = workload.CheckDrain
 		}
-		execs[row.Type] = tasks.Executor{Check: check, Run: func(context.Context, tasks.Task) (any, error) { ran <- row.Type; return nil, nil }}
+		execs[row.Type] = runner.Executor{Check: check, Run: func(context.Context, runner.Task) (any, error) { ran <- row.Type; return nil, nil }}
 	}
 	a := start(t, configFor(f), Deps{Executors: execs})
 	for name, bad := range corpus {

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
@@ -20,7 +20,7 @@ func quickTiming() timing {
 	return timing{
 		poll: quick, rest: time.Second, pause: 20 * time.Millisecond,
 		identity: identity.Timing{PollTimeout: 2 * time.Second, Retry: quick, Refused: quick, Renewal: quick, Locked: quick},
-		task:     tasks.Timing{Report: quick, Progress: 10 * time.Millisecond},
+		task:     runner.Timing{Report: quick, Progress: 10 * time.Millisecond},
 	}
 }
 
@@ -89,7 +89,7 @@ func (r *running) ends(tb testing.TB) {
 	tb.Helper()
 	select {
 	case <-r.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		tb.Fatal("the agent still runs")
 	}
 }
@@ -105,5 +105,5 @@ func (d hookDisk) Create(path string) (disk.File, error) { return d.create(path)
 // eventually polls a condition that has no signal to wait for.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	require.Eventually(tb, ok, 20*time.Second, 2*time.Millisecond, what)
+	require.Eventually(tb, ok, 2*time.Minute, 2*time.Millisecond, what)
 }

@@ -10,7 +10,7 @@ import (
 // RunOnce makes one pass of the identity manager and, with an identity in use, one
 // poll. It is Run's loop cut into pieces for a caller that controls time: no
 // goroutine outlives it except those of tasks, which end with ctx; Wait waits for
-// them. The first call with an identity resumes the tasks of a former process. It
+// them. The first call with an identity resumes the tasks of a previous process. It
 // must not run beside Run or itself. The poll's error is the second value.
 func (a *Agent) RunOnce(ctx context.Context) (identity.Outcome, error) {
 	if a.leaving.Load() {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/nodeapi"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/agent/verify"
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -79,7 +79,7 @@ func ReadStatus(ctx context.Context, c Config) (Status, error) {
 		return s, err
 	}
 	s.Cordoned = flags.Cordoned()
-	w, err := c.newDriver(DriverConfig{
+	w, err := c.newDriver(workload.Config{
 		State: state, Cordoned: flags.Cordoned, Changed: func() {}, ReadOnly: true, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func readTasks(state disk.StateDir) ([]TaskStatus, error) {
 	}
 	list := []TaskStatus{}
 	for _, f := range files {
-		var e tasks.Entry
+		var e runner.Entry
 		if ok, err := state.ReadJSON(f, &e); err != nil || !ok {
 			continue // the agent pruned it, or will put it aside
 		}

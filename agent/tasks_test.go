@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/agent/internal/disk"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -24,24 +24,24 @@ import (
 )
 
 // script is a list of executors whose work a test defines.
-type script map[task.Type]func(ctx context.Context, t tasks.Task) (any, error)
+type script map[task.Type]func(ctx context.Context, t runner.Task) (any, error)
 
-func (s script) executors() map[task.Type]tasks.Executor {
-	x := map[task.Type]tasks.Executor{}
+func (s script) executors() map[task.Type]runner.Executor {
+	x := map[task.Type]runner.Executor{}
 	for typ, run := range s {
-		x[typ] = tasks.Executor{Check: func(json.RawMessage) error { return nil }, Run: run}
+		x[typ] = runner.Executor{Check: func(json.RawMessage) error { return nil }, Run: run}
 	}
 	return x
 }
 
 // counting is an executor that counts its runs.
-func counting(n *atomic.Int32) func(context.Context, tasks.Task) (any, error) {
-	return func(context.Context, tasks.Task) (any, error) { return n.Add(1), nil }
+func counting(n *atomic.Int32) func(context.Context, runner.Task) (any, error) {
+	return func(context.Context, runner.Task) (any, error) { return n.Add(1), nil }
 }
 
 // held blocks until its context or the release channel ends it.
-func held(started chan<- string, release <-chan struct{}) func(context.Context, tasks.Task) (any, error) {
-	return func(ctx context.Context, t tasks.Task) (any, error) {
+func held(started chan<- string, release <-chan struct{}) func(context.Context, runner.Task) (any, error) {
+	return func(ctx context.Context, t runner.Task) (any, error) {
 		started <- t.TaskID
 		select {
 		case <-release:
@@ -172,7 +172,7 @@ func TestCancelOnProgress(t *testing.T) {
 			}
 			started := make(chan string, 1)
 			start(t, configFor(f), Deps{Executors: script{
-				task.WorkloadCordon: func(ctx context.Context, t tasks.Task) (any, error) {
+				task.WorkloadCordon: func(ctx context.Context, t runner.Task) (any, error) {
 					t.Note("half way")
 					return held(started, nil)(ctx, t)
 				},
@@ -193,11 +193,13 @@ func TestExecutorFaults(t *testing.T) {
 	t.Parallel()
 	f := agenttest.New(t)
 	x := script{
-		task.WorkloadCordon:   func(context.Context, tasks.Task) (any, error) { panic("boom") },
-		task.WorkloadUncordon: func(context.Context, tasks.Task) (any, error) { return nil, errors.New("cannot") },
-		task.NodeProbe:        func(context.Context, tasks.Task) (any, error) { return nil, schema.NewError(schema.KindUnfit, "unfit") },
-		task.FactsCollect:     func(context.Context, tasks.Task) (any, error) { return strings.Repeat("x", wire.MaxResultBytes), nil },
-		task.WorkloadDrain:    held(make(chan string, 1), nil),
+		task.WorkloadCordon:   func(context.Context, runner.Task) (any, error) { panic("boom") },
+		task.WorkloadUncordon: func(context.Context, runner.Task) (any, error) { return nil, errors.New("cannot") },
+		task.NodeProbe: func(context.Context, runner.Task) (any, error) {
+			return nil, schema.NewError(schema.KindUnfit, "unfit")
+		},
+		task.FactsCollect:  func(context.Context, runner.Task) (any, error) { return strings.Repeat("x", wire.MaxResultBytes), nil },
+		task.WorkloadDrain: held(make(chan string, 1), nil),
 	}.executors()
 	slow := x[task.WorkloadDrain]
 	slow.Limit = func(task.Payload, time.Time) time.Duration { return time.Millisecond }
@@ -334,7 +336,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		return disk.OS{}.Create(path)
 	}}, Executors: script{
-		task.WorkloadCordon: func(context.Context, tasks.Task) (any, error) { full.Store(true); return runs.Add(1), nil },
+		task.WorkloadCordon: func(context.Context, runner.Task) (any, error) { full.Store(true); return runs.Add(1), nil },
 	}.executors()})
 	full.Store(true)
 	launch(t, a, log)
@@ -357,10 +359,10 @@ func journalFile(c Config, taskID string) string {
 }
 
 // seed writes what a killed agent left in its journal.
-func seed(t *testing.T, f *agenttest.API, c Config, p task.Payload, change func(*tasks.Entry)) tasks.Entry {
+func seed(t *testing.T, f *agenttest.API, c Config, p task.Payload, change func(*runner.Entry)) runner.Entry {
 	t.Helper()
 	body := f.Body(p)
-	e := tasks.Entry{
+	e := runner.Entry{
 		TaskID: p.TaskID, Digest: schema.SHA256Hex(body), Payload: body, Seq: p.Seq, LeaseEpoch: 4,
 		AcceptedAt: time.Now().UTC(), ExpiresAt: p.ExpiresAt, Step: "accepted",
 	}
@@ -376,13 +378,13 @@ func seed(t *testing.T, f *agenttest.API, c Config, p task.Payload, change func(
 // TestRestartRules starts an agent over what a killed one left at each step.
 func TestRestartRules(t *testing.T) {
 	t.Parallel()
-	finished := func(e *tasks.Entry) {
+	finished := func(e *runner.Entry) {
 		e.Finish(task.Result{Status: task.Succeeded, Output: json.RawMessage(`"recorded"`)})
 	}
 	for name, c := range map[string]struct {
 		typ       task.Type
 		resumable bool
-		seed      func(*tasks.Entry)
+		seed      func(*runner.Entry)
 		runs      int32
 		status    task.Status
 		output    string
@@ -449,7 +451,7 @@ func TestConfirmBeforeResume(t *testing.T) {
 	launch(t, a, log)
 	eventually(t, "the end of the task", func() bool { return len(a.journal.Held()) == 0 })
 	require.Zero(t, runs.Load())
-	var e tasks.Entry
+	var e runner.Entry
 	_, err := disk.At("").ReadJSON(journalFile(a.conf, p.TaskID), &e)
 	require.NoError(t, err)
 	require.Equal(t, task.Canceled, e.Result.Status)
@@ -484,7 +486,7 @@ func TestOpenJournalSetsBrokenFilesAside(t *testing.T) {
 	torn := s.File("journal", schema.NewID()+".json")
 	require.NoError(t, os.WriteFile(torn, []byte(`{"task_id`), 0o600))
 	misnamed := s.File("journal", schema.NewID()+".json")
-	require.NoError(t, s.WriteJSON(misnamed, tasks.Entry{TaskID: schema.NewID()}))
+	require.NoError(t, s.WriteJSON(misnamed, runner.Entry{TaskID: schema.NewID()}))
 	seed(t, f, c, p, nil)
 	a := start(t, c, Deps{})
 	require.Equal(t, task.Succeeded, f.Result(p.TaskID).Status)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/identity"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
-	tasks "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -15,7 +15,7 @@ type timing struct {
 	rest     time.Duration // longest sleep of the loop
 	pause    time.Duration // from a change of the node to the end of the open poll
 	identity identity.Timing
-	task     tasks.Timing
+	task     runner.Timing
 }
 
 func defaultTiming() timing {
@@ -28,6 +28,6 @@ func defaultTiming() timing {
 			Renewal:     wait.Range{Min: 30 * time.Second, Max: 15 * time.Minute},
 			Locked:      wait.Range{Min: 5 * time.Minute, Max: time.Hour},
 		},
-		task: tasks.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second},
+		task: runner.Timing{Report: wait.Range{Min: wire.ResultBackoffMin, Max: wire.ResultBackoffMax}, Progress: 20 * time.Second},
 	}
 }

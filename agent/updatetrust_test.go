@@ -127,7 +127,7 @@ func (h halfFile) Write(b []byte) (int, error) {
 	return n, syscall.ENOSPC
 }
 
-// A write that does not come to its end leaves the former bundle whole, and the
+// A write that does not come to its end leaves the previous bundle whole, and the
 // same task again makes up for it.
 func TestUpdateTrustTornWrite(t *testing.T) {
 	t.Parallel()

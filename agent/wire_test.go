@@ -251,7 +251,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, f: agenttest.NewQuiet(t), clock: &testClock{at: begin}, local: &testClock{at: begin}, disk: &stepDisk{}, log: &agenttest.LogBuffer{}}
 	r.book = agenttest.NewBook(r.f, r.clock.Now)
 	r.wire = &wireLog{f: r.f}
-	r.conf = configFor(r.f)
+	r.conf = configIn(r.f, memoryFolder(t))
 	r.conf.WorkloadDriver = workload.NameNone
 	r.conf.EnvFile = r.conf.StateDir + ".env"
 	r.setToken(r.book.Token())

@@ -9,7 +9,7 @@ import (
 // space is the size of a file system, or of the memory, in bytes.
 type space struct{ total, free int64 }
 
-// spaceOf returns the room of the file system that holds path.
+// spaceOf returns the size and free space of the file system that holds path.
 func spaceOf(path string) (space, error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(path, &s); err != nil {

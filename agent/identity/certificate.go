@@ -3,7 +3,6 @@ package identity
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,9 +58,9 @@ func (i *Pair) checkIssuer(bundlePath string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	issuers := parseCerts(text)
-	if err != nil || len(issuers) == 0 {
-		return fmt.Errorf("%s contains no certificate", bundlePath)
+	issuers, parseErr := trust.ParseCertificates(string(text))
+	if err := errors.Join(err, parseErr); err != nil {
+		return fmt.Errorf("%s: %w", bundlePath, err)
 	}
 	chain, err := x509.ParseCertificates(slices.Concat(i.Certificate.Certificate...))
 	if err != nil {
@@ -89,18 +88,4 @@ func (i *Pair) presentTo(r *tls.CertificateRequestInfo) (*tls.Certificate, error
 		return nil, ErrIssuer
 	}
 	return &i.Certificate, nil
-}
-
-// parseCerts parses the certificates of a PEM text and skips other blocks.
-func parseCerts(text []byte) []*x509.Certificate {
-	var out []*x509.Certificate
-	for {
-		var b *pem.Block
-		if b, text = pem.Decode(text); b == nil {
-			return out
-		}
-		if c, err := x509.ParseCertificate(b.Bytes); err == nil {
-			out = append(out, c)
-		}
-	}
 }

@@ -21,14 +21,14 @@ func (m *Manager) enroll(ctx context.Context, cause string) Outcome {
 	m.log.Info("enrollment started", "cause", cause, "server", m.conf.Server)
 	v, err := m.requestEnrollment(ctx, m.conf.Token.Reveal())
 	if err == nil {
-		// The former identities are void: the claim began an incarnation.
+		// The previous identities are void: the claim began an incarnation.
 		m.versions = []*Version{v}
 		return m.start(ActEnroll, v)
 	}
 	if isTokenError(err) && len(m.versions) > 0 && m.operatorToken() {
 		m.saved.Seen = tokenDigest(m.conf.Token.Reveal())
 		m.save()
-		m.log.Error("new token is refused, the present identity stays in use", "err", err.Error(), "next", m.reissueCommand())
+		m.log.Error("new token is refused, the current identity stays in use", "err", err.Error(), "next", m.reissueCommand())
 		return Outcome{Action: ActEnroll, Err: err, Ready: m.ready()}
 	}
 	return m.enrollFailed(ActEnroll, err)
@@ -62,7 +62,7 @@ func (r *requester) requestEnrollment(ctx context.Context, token string) (*Versi
 		return nil, err
 	}
 	// Until the answer is stored, the token counts as unused: its claim voided the
-	// former identities, and only this key can repeat the request.
+	// previous identities, and only this key can repeat the request.
 	return r.adopt(answer, key, trust.IssuedByEnroll, tokenDigest(token))
 }
 

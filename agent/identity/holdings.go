@@ -25,7 +25,7 @@ type holdings struct {
 
 	inUse    atomic.Pointer[Version]
 	versions []*Version // newest first
-	// rejected holds the reasons why versions, by serial, are not used at present.
+	// rejected holds the reasons why versions, by serial, are not used now.
 	rejected map[string]string
 	saved    persistedState
 
@@ -113,7 +113,7 @@ func (h *holdings) unspent() bool {
 }
 
 // operatorToken reports whether an operator put a new token into the
-// configuration: it takes precedence over the present identity.
+// configuration: it takes precedence over the current identity.
 func (h *holdings) operatorToken() bool {
 	return h.unspent() && h.saved.Seen != tokenDigest(h.conf.Token.Reveal())
 }

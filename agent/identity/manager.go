@@ -34,8 +34,8 @@ type Manager struct {
 }
 
 // New makes the manager of the identities in a state folder. It reads
-// nothing before the first pass.
-func New(conf Config, t Timing, dir disk.StateDir, api API, clock Clock, log *slog.Logger) *Manager {
+// nothing before the first pass. A nil jitter is random.
+func New(conf Config, t Timing, jitter wait.Jitter, dir disk.StateDir, api API, clock Clock, log *slog.Logger) *Manager {
 	m := &Manager{
 		requester: requester{api: api, holdings: holdings{
 			conf: conf, log: log, clock: clock, dir: dir,
@@ -43,7 +43,7 @@ func New(conf Config, t Timing, dir disk.StateDir, api API, clock Clock, log *sl
 		}},
 		schedule: schedule{local: clock.Local},
 	}
-	m.SetTiming(t, nil)
+	m.SetTiming(t, jitter)
 	return m
 }
 
@@ -143,9 +143,9 @@ func (m *Manager) open() error {
 
 // use makes a version the identity in use.
 func (m *Manager) use(v *Version) error {
-	former := m.inUse.Swap(v)
+	previous := m.inUse.Swap(v)
 	if err := m.api.Reconnect(); err != nil {
-		m.inUse.Store(former)
+		m.inUse.Store(previous)
 		return err
 	}
 	m.state, m.reason = StateActive, ""

@@ -24,7 +24,7 @@ func (m *Manager) Observe(err error) bool {
 	case resultUnusable:
 		m.reject(v, err)
 	case resultUnknownIssuer:
-		// The open connection was made before the server's present list of
+		// The open connection was made before the server's current list of
 		// issuers: the next request begins with a handshake.
 		if err := m.api.Reconnect(); err != nil {
 			m.log.Warn("cannot reconnect", "err", err.Error())

@@ -62,7 +62,7 @@ type Clock interface {
 	Now() time.Time
 	// Local is the clock of the node.
 	Local() time.Time
-	// Restore takes a lower bound that a former process stored.
+	// Restore takes a lower bound that a previous process stored.
 	Restore(floor time.Time)
 	// Floor is the latest time that a server sent.
 	Floor() time.Time

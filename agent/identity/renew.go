@@ -44,7 +44,7 @@ func (m *Manager) renewFailed(ctx context.Context, err error) Outcome {
 		most = v.Leaf.NotAfter.Sub(m.clock.Now()) / 20
 	}
 	out := m.failed(ActRenew, err, m.renewals.NextWithin(most))
-	m.log.Error("certificate not renewed, the present one stays in use", "err", err.Error(),
+	m.log.Error("certificate not renewed, the current one stays in use", "err", err.Error(),
 		"code", string(schema.KindOf(err)), "retry_in", out.Wait.String())
 	return out
 }
@@ -81,7 +81,7 @@ func (m *Manager) confirm(ctx context.Context, did Action) Outcome {
 		m.rejected[v.Facts.Serial] = err.Error()
 	}
 	out := m.failed(did, err, m.renewals.Next())
-	m.log.Error("new certificate is refused, the former one stays in use", "serial", v.Facts.Serial, "err", err.Error(),
+	m.log.Error("new certificate is refused, the previous one stays in use", "serial", v.Facts.Serial, "err", err.Error(),
 		"retry_in", out.Wait.String())
 	return out
 }

@@ -24,11 +24,11 @@ const keepVersions = 2
 
 // The files of a version's folder.
 const (
-	certFile  = "cert.pem"
-	keyFile   = "key.pem"
-	chainFile = "chain.pem"
-	metaFile  = "meta.json"
-	unborn    = ".new" // suffix of a folder that is being written
+	certFile   = "cert.pem"
+	keyFile    = "key.pem"
+	chainFile  = "chain.pem"
+	metaFile   = "meta.json"
+	unfinished = ".new" // suffix of a folder that is being written
 )
 
 // Version is a stored identity.
@@ -56,7 +56,7 @@ type Meta struct {
 	// which also revokes the token of the previous version.
 	RecoveryToken     string    `json:"recovery_token,omitempty"`
 	RecoveryExpiresAt time.Time `json:"recovery_expires_at,omitzero"`
-	// Spent are digests of tokens that paid for this and former identities.
+	// Spent are digests of tokens that paid for this and previous identities.
 	Spent []string `json:"spent,omitempty"`
 }
 
@@ -93,7 +93,7 @@ func (s versionStore) folders() ([]folder, error) {
 	}
 	var out []folder
 	for _, e := range entries {
-		name, torn := strings.CutSuffix(e.Name(), unborn)
+		name, torn := strings.CutSuffix(e.Name(), unfinished)
 		n, err := strconv.Atoi(name)
 		if err == nil && n > 0 && e.IsDir() && name == versionName(n) {
 			out = append(out, folder{s.File(e.Name()), n, torn})
@@ -171,7 +171,7 @@ func (s versionStore) add(certPEM, chainPEM, keyPEM []byte, m Meta) (*Version, e
 	if len(folders) > 0 {
 		f.number = folders[0].number + 1
 	}
-	f.path = s.File(versionName(f.number) + unborn)
+	f.path = s.File(versionName(f.number) + unfinished)
 	v, err := s.write(f, map[string][]byte{certFile: certPEM, chainFile: chainPEM, keyFile: keyPEM, metaFile: meta})
 	if err == nil {
 		err = s.Rename(f.path, s.File(versionName(f.number)))

@@ -81,7 +81,7 @@ func (c *Clock) Observe(sent time.Time) {
 // Local is the clock of the node.
 func (c *Clock) Local() time.Time { return c.local() }
 
-// Restore takes the lower bound that a former process stored.
+// Restore takes the lower bound that a previous process stored.
 func (c *Clock) Restore(floor time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

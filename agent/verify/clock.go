@@ -16,7 +16,7 @@ type Clock struct {
 	at   time.Time // local, when sent was
 }
 
-// NewClock makes the clock that starts at the floor that a former process
+// NewClock makes the clock that starts at the floor that a previous process
 // stored.
 func NewClock(local func() time.Time, floor time.Time) *Clock {
 	return &Clock{local: local, sent: floor, at: local()}

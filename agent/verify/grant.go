@@ -54,7 +54,7 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 	now = v.Clock.later(g.ServerTime)
 	switch {
 	case now.Add(notBeforeSkew).Before(delegation.NotBefore) || now.After(delegation.NotAfter):
-		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, it is %s",
+		err = refuse(refusedKeyTime, "the grant's key is good from %s to %s, the current time is %s",
 			text.FormatTime(delegation.NotBefore), text.FormatTime(delegation.NotAfter), text.FormatTime(now))
 	case v.Set.Doc.Version > 0 && g.SetVersion == v.Set.Doc.Version && g.SetHash != v.Set.Hash:
 		err = refuse(refusedSetFork, "there are two verifier sets %d: %s is held, %s is granted by", v.Set.Doc.Version, v.Set.Hash, text.Truncate(g.SetHash))
@@ -70,7 +70,7 @@ func (v Verifier) grant(o wire.TaskOffer) (g task.Grant, now time.Time, err erro
 func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 	switch {
 	case d.V != payloadVersion:
-		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonVersion, "version %d of the delegation is not known here", d.V)
+		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonVersion, "version %d of the delegation is unsupported", d.V)
 	case d.Env != v.ID.Env:
 		return trust.VerifierKey{}, refuse(ofGrantKey+trust.ReasonEnvironment, "the delegation is for another environment")
 	case len(d.Public) != ed25519.PublicKeySize || d.KeyID == "":
@@ -85,7 +85,7 @@ func (v Verifier) delegate(d trust.LeaseKey) (trust.VerifierKey, error) {
 func (v Verifier) mine(g task.Grant) error {
 	switch {
 	case g.V != payloadVersion:
-		return refuse(ofGrant+trust.ReasonVersion, "version %d of the grant is not known here", g.V)
+		return refuse(ofGrant+trust.ReasonVersion, "version %d of the grant is unsupported", g.V)
 	case g.Env != v.ID.Env:
 		return refuse(ofGrant+trust.ReasonEnvironment, "the grant is for another environment")
 	case g.NodeID != v.ID.NodeID || g.Incarnation != v.ID.Incarnation:
@@ -98,7 +98,7 @@ func (v Verifier) mine(g task.Grant) error {
 
 // covers checks that the grant is of this task and lease, and that what the task
 // expects holds.
-func covers(g task.Grant, t Task, lease task.Lease) error {
+func covers(g task.Grant, t task.Verified, lease task.Lease) error {
 	p := t.Payload
 	switch {
 	case g.TaskID != p.TaskID || g.EnvelopeSHA256 != t.Digest:

@@ -32,13 +32,13 @@ type SetStore struct {
 	retry   wait.Backoff
 	missed  trust.VerifierSetRef // the newest set that a walk did not reach
 
-	mu    sync.Mutex
-	roots []trust.VerifierKey
-	set   Set
-	loud  time.Time // of the last warning about an expired set
+	mu         sync.Mutex
+	roots      []trust.VerifierKey
+	set        Set
+	lastWarned time.Time // about an expired set
 }
 
-// OpenSets reads the set that a former process stored. An unreadable one is
+// OpenSets reads the set that a previous process stored. An unreadable one is
 // set aside and logged: the agent then uses the bundle's keys and loads the later sets
 // again.
 func OpenSets(s disk.StateDir, env string, bundle trust.TaskTrust, clock *Clock, retry wait.Range, log *slog.Logger) (*SetStore, error) {
@@ -104,7 +104,7 @@ func (r *SetStore) adopt(s Set) error {
 	if err := r.state.WriteJSON(r.state.File(setFile), toStored(s)); err != nil {
 		return fmt.Errorf("storing verifier set %d: %w", s.Doc.Version, err)
 	}
-	r.set, r.loud = s, time.Time{}
+	r.set, r.lastWarned = s, time.Time{}
 	r.log.Info("verifier set in use", "version", s.Doc.Version, "hash", s.Hash, "epoch", s.Doc.Epoch, "expires_at", s.Doc.ExpiresAt)
 	return nil
 }
@@ -213,10 +213,10 @@ func (r *SetStore) reached(named trust.VerifierSetRef) error {
 func (r *SetStore) WarnExpired(at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.set.Expired(at) || !r.loud.IsZero() && at.Sub(r.loud) < time.Hour {
+	if !r.set.Expired(at) || !r.lastWarned.IsZero() && at.Sub(r.lastWarned) < time.Hour {
 		return
 	}
-	r.loud = at
+	r.lastWarned = at
 	r.log.Error("verifier set has expired and the server has no newer one: destructive tasks are refused",
 		"version", r.set.Doc.Version, "expires_at", r.set.Doc.ExpiresAt, "now", text.FormatTime(at))
 }

@@ -45,14 +45,6 @@ type Verifier struct {
 	Known func(taskID, digest string) bool
 }
 
-// Task is a payload whose signature and fields were checked.
-type Task struct {
-	Payload task.Payload
-	Raw     []byte    // the signed bytes
-	Digest  string    // hex SHA-256 of Raw
-	At      time.Time // the time by which it was verified
-}
-
 func refuse(reason, format string, args ...any) error {
 	return schema.NewError(schema.KindTaskRefused, format, args...).WithReason(reason)
 }
@@ -61,37 +53,37 @@ func refuse(reason, format string, args ...any) error {
 // this poll, its task is signed and for this node, and both match. Every error
 // is KindTaskRefused with a reason. It does not look at the sequence: that needs
 // the journal.
-func (v Verifier) Verify(o wire.TaskOffer) (Task, error) {
+func (v Verifier) Verify(o wire.TaskOffer) (task.Verified, error) {
 	g, now, err := v.grant(o)
 	if err != nil {
-		return Task{}, err
+		return task.Verified{}, err
 	}
-	task, err := v.check(o.Envelope, now)
+	t, err := v.check(o.Envelope, now)
 	if err != nil {
-		return Task{}, err
+		return task.Verified{}, err
 	}
-	if task.Payload.TaskID != o.TaskID {
-		return Task{}, refuse(refusedID, "the offer names task %q, the signed body %q", text.Truncate(o.TaskID), task.Payload.TaskID)
+	if t.Payload.TaskID != o.TaskID {
+		return task.Verified{}, refuse(refusedID, "the offer names task %q, the signed body %q", text.Truncate(o.TaskID), t.Payload.TaskID)
 	}
-	return task, covers(g, task, o.Lease)
+	return t, covers(g, t, o.Lease)
 }
 
 // check verifies a task's envelope as of a time of the server, then parses its
 // body once and strictly.
-func (v Verifier) check(envelope []byte, now time.Time) (Task, error) {
+func (v Verifier) check(envelope []byte, now time.Time) (task.Verified, error) {
 	var p task.Payload
 	raw, err := open(task.PayloadType, "", envelope, v.Set.Accepted(), &p)
 	if err != nil {
-		return Task{}, err
+		return task.Verified{}, err
 	}
-	task := Task{Payload: p, Raw: raw, Digest: schema.SHA256Hex(raw), At: now}
+	t := task.Verified{Payload: p, Raw: raw, Digest: schema.SHA256Hex(raw), At: now}
 	if err := v.admit(p); err != nil {
-		return Task{}, err
+		return task.Verified{}, err
 	}
-	if v.Known != nil && v.Known(p.TaskID, task.Digest) {
-		return task, nil
+	if v.Known != nil && v.Known(p.TaskID, t.Digest) {
+		return t, nil
 	}
-	return task, v.inTime(p, now)
+	return t, v.inTime(p, now)
 }
 
 // admit checks the fields against this node.
@@ -99,7 +91,7 @@ func (v Verifier) admit(p task.Payload) error {
 	row, known := p.Type.Info()
 	switch {
 	case p.V != payloadVersion:
-		return refuse(trust.ReasonVersion, "version %d of the task format is not known here", p.V)
+		return refuse(trust.ReasonVersion, "version %d of the task format is unsupported", p.V)
 	case p.Env != v.ID.Env:
 		return refuse(trust.ReasonEnvironment, "the task is for another environment")
 	case p.NodeID != v.ID.NodeID:
@@ -109,9 +101,9 @@ func (v Verifier) admit(p task.Payload) error {
 	case !schema.IsID(p.TaskID):
 		return refuse(refusedID, "the task's id is malformed")
 	case !known:
-		return refuse(refusedTask, "the task type is not known here")
+		return refuse(refusedTask, "the task type is unsupported")
 	case p.TypeVersion != typeVersion:
-		return refuse(refusedTypeVersion, "version %d of %s is not known here", p.TypeVersion, p.Type)
+		return refuse(refusedTypeVersion, "version %d of %s is unsupported", p.TypeVersion, p.Type)
 	case p.Effect != row.Effect:
 		return refuse(refusedEffect, "the effect of %s is %s, not %q", p.Type, row.Effect, text.Truncate(string(p.Effect)))
 	case p.ParamsSHA256 != schema.SHA256Hex(p.Params):
@@ -126,11 +118,11 @@ func (v Verifier) admit(p task.Payload) error {
 func (v Verifier) inTime(p task.Payload, now time.Time) error {
 	switch {
 	case now.Add(notBeforeSkew).Before(p.NotBefore):
-		return refuse(refusedEarly, "the task is valid from %s, it is %s", text.FormatTime(p.NotBefore), text.FormatTime(now))
+		return refuse(refusedEarly, "the task is valid from %s, the current time is %s", text.FormatTime(p.NotBefore), text.FormatTime(now))
 	case now.After(p.ExpiresAt):
-		return refuse(refusedExpired, "the task expired at %s, it is %s", text.FormatTime(p.ExpiresAt), text.FormatTime(now))
+		return refuse(refusedExpired, "the task expired at %s, the current time is %s", text.FormatTime(p.ExpiresAt), text.FormatTime(now))
 	case p.Effect == task.EffectDestructive && v.Set.Expired(now):
-		return refuse(refusedSetExpired, "verifier set %d expired at %s: nothing destructive is done by it", v.Set.Doc.Version, text.FormatTime(v.Set.Doc.ExpiresAt))
+		return refuse(refusedSetExpired, "verifier set %d expired at %s: destructive tasks are refused", v.Set.Doc.Version, text.FormatTime(v.Set.Doc.ExpiresAt))
 	}
 	return nil
 }

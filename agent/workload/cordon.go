@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 
+	"github.com/gpuaas/gpuaas/agent/internal/execution"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
@@ -14,8 +15,8 @@ type Cordon struct {
 
 // Set returns the executor for one of the two. It is idempotent: a second run
 // changes nothing, and its Was is the state the first one left.
-func (c Cordon) Set(on bool) func(context.Context, Task) (any, error) {
-	return func(ctx context.Context, t Task) (any, error) {
+func (c Cordon) Set(on bool) func(context.Context, execution.Task) (any, error) {
+	return func(ctx context.Context, t execution.Task) (any, error) {
 		was, err := c.before(t)
 		if err != nil {
 			return nil, err
@@ -32,8 +33,8 @@ func (c Cordon) Set(on bool) func(context.Context, Task) (any, error) {
 }
 
 // before is the state when the task first ran: a run after a crash must report
-// what stood before its own first effect.
-func (c Cordon) before(t Task) (was bool, err error) {
+// the state before its own first effect.
+func (c Cordon) before(t execution.Task) (was bool, err error) {
 	known, err := t.Recall(&was)
 	if err != nil || known {
 		return was, err

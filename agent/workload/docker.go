@@ -21,17 +21,19 @@ import (
 // the daemon does not restart it, and then sends the container's own stop signal.
 type dockerDriver struct {
 	program
-	label string
-	state disk.StateDir
+	label    string
+	state    disk.StateDir
+	readOnly bool
 
 	mu sync.Mutex
-	// asked is when a container, by id, was asked to stop; durable before it is.
+	// asked is when a container, by id, was asked to stop; durable before it is. A
+	// change replaces the map.
 	asked map[string]time.Time
 }
 
 // NewDocker makes the driver of labeled containers.
 func NewDocker(c Config) (Driver, error) {
-	d := &dockerDriver{program: program{"docker", c.Changed, c.Log}, label: c.Label, state: c.State, asked: map[string]time.Time{}}
+	d := &dockerDriver{program: program{"docker", c.Changed, c.Log}, label: c.Label, state: c.State, readOnly: c.ReadOnly, asked: map[string]time.Time{}}
 	_, err := d.state.ReadJSON(d.file(), &d.asked)
 	return d, err
 }
@@ -63,13 +65,16 @@ func (d *dockerDriver) ps(ctx context.Context) ([]container, error) {
 
 // List implements Driver.
 func (d *dockerDriver) List(ctx context.Context) ([]task.Workload, error) {
+	d.mu.Lock()
+	before := d.asked
+	d.mu.Unlock()
 	running, err := d.ps(ctx)
 	if err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.forget(running)
+	d.forget(before, running)
 	list := []task.Workload{}
 	for _, c := range running {
 		since, _ := time.Parse("2006-01-02 15:04:05 -0700 MST", c.CreatedAt) // zero means unknown
@@ -142,16 +147,17 @@ func (d *dockerDriver) intend(id string) (first bool, err error) {
 }
 
 // forget drops the marks of containers that do not run, so that a restarted
-// container can be stopped again.
-func (d *dockerDriver) forget(running []container) {
-	before := len(d.asked)
-	maps.DeleteFunc(d.asked, func(id string, _ time.Time) bool {
-		return !slices.ContainsFunc(running, func(c container) bool { return c.ID == id })
+// container can be stopped again. Only marks made before docker ps began are dropped.
+func (d *dockerDriver) forget(before map[string]time.Time, running []container) {
+	next := maps.Clone(d.asked)
+	maps.DeleteFunc(next, func(id string, at time.Time) bool {
+		return before[id].Equal(at) && !slices.ContainsFunc(running, func(c container) bool { return c.ID == id })
 	})
-	if len(d.asked) == before {
+	if d.readOnly || len(next) == len(d.asked) {
 		return
 	}
-	if err := d.state.WriteJSON(d.file(), d.asked); err != nil {
+	if err := d.state.WriteJSON(d.file(), next); err != nil {
 		d.log.Warn("docker stop marks not stored", "err", err.Error())
 	}
+	d.asked = next
 }

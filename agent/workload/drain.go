@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/internal/execution"
 	"github.com/gpuaas/gpuaas/agent/internal/text"
 	"github.com/gpuaas/gpuaas/agent/internal/wait"
 	"github.com/gpuaas/gpuaas/schema"
@@ -23,20 +24,6 @@ const (
 	drainPollMin = 50 * time.Millisecond
 	drainPollMax = 2 * time.Second
 )
-
-// Task is what a drain and a cordon use of the task that they run.
-type Task struct {
-	Params json.RawMessage
-	// Note sets the message of the next progress call.
-	Note func(message string)
-	// Remember stores a value durably before it returns; Recall reads it after a
-	// restart (ok is false at the first run).
-	Remember func(v any) error
-	Recall   func(v any) (ok bool, err error)
-	// Paused reports whether an operator paused the operation: nothing new may
-	// begin.
-	Paused func() bool
-}
 
 // Drain runs workload.drain: it asks every workload to end, waits until the
 // deadline, and reports or kills what is left.
@@ -76,7 +63,7 @@ func DrainLimit(p task.Payload, now time.Time) time.Duration {
 }
 
 // Run drains the node.
-func (d Drain) Run(ctx context.Context, t Task) (any, error) {
+func (d Drain) Run(ctx context.Context, t execution.Task) (any, error) {
 	params, err := drainParams(t.Params)
 	if err != nil {
 		return nil, err
@@ -96,7 +83,7 @@ func (d Drain) Run(ctx context.Context, t Task) (any, error) {
 }
 
 // until calls look, less and less often, until nothing runs or the deadline
-// has passed, and returns what runs then. A look that fails is tried again; at
+// has passed, and returns what runs then. A failed look is repeated; at
 // the deadline its error counts.
 func (d Drain) until(ctx context.Context, deadline time.Time,
 	look func(context.Context) ([]task.Workload, error),
@@ -117,7 +104,7 @@ func (d Drain) until(ctx context.Context, deadline time.Time,
 // draining is one run of a drain.
 type draining struct {
 	Drain
-	task    Task
+	task    execution.Task
 	targets []string          // every workload this drain met, durable
 	faults  map[string]string // why a workload could not be asked, by name
 }

@@ -10,13 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/execution"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/test/agenttest"
 )
 
-func drainTask(memo *bytes.Buffer, p task.DrainParams) Task {
-	return Task{
-		Params:   p.Encode(),
+func drainTask(memo *bytes.Buffer, p task.DrainParams) execution.Task {
+	return execution.Task{
+		Payload:  task.Payload{Params: p.Encode()},
 		Note:     func(string) {},
 		Remember: func(v any) error { memo.Reset(); return json.NewEncoder(memo).Encode(v) },
 		Recall:   func(any) (bool, error) { return false, nil },

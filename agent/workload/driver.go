@@ -46,8 +46,6 @@ type Driver interface {
 
 // Config is what a driver depends on.
 type Config struct {
-	// Dir is the folder of a driver that supervises from files.
-	Dir string
 	// Slice is the systemd driver's slice.
 	Slice string
 	// Label marks the docker driver's containers.
@@ -62,6 +60,9 @@ type Config struct {
 	ReadOnly bool
 	Log      *slog.Logger
 }
+
+// Maker makes a driver.
+type Maker func(Config) (Driver, error)
 
 // NewNone makes the driver of a node whose workloads the agent does not manage.
 func NewNone(Config) (Driver, error) { return Unmanaged{}, nil }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,6 +135,53 @@ func TestDockerDriver(t *testing.T) {
 	list, err = dockerWith(t, path, s).List(t.Context())
 	require.NoError(t, err)
 	require.False(t, list[0].Stopping)
+}
+
+// TestDockerStatusWritesNothing: the status command lists from a second process and
+// must not change the marks of the agent that runs.
+func TestDockerStatusWritesNothing(t *testing.T) {
+	t.Parallel()
+	path, s := standIn(t, dockerAnswers), disk.At(t.TempDir())
+	require.NoError(t, dockerWith(t, path, s).Stop(t.Context(), "train"))
+	marks, err := os.ReadFile(s.File("docker-stops.json"))
+	require.NoError(t, err)
+
+	require.NoError(t, os.WriteFile(path+".gone", nil, 0o600))
+	made, err := NewDocker(Config{Label: DefaultLabel, State: s, ReadOnly: true, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	d, ok := made.(*dockerDriver)
+	require.True(t, ok)
+	d.path = path
+	list, err := d.List(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list)
+	after, err := os.ReadFile(s.File("docker-stops.json"))
+	require.NoError(t, err)
+	require.Equal(t, string(marks), string(after))
+}
+
+// TestDockerListKeepsNewMarks: a list whose docker ps began before a stop does not drop
+// the stop's mark, or the container would receive a second signal.
+func TestDockerListKeepsNewMarks(t *testing.T) {
+	t.Parallel()
+	path := standIn(t, `if [ "$1" = ps ] && [ -e "$0.hold" ]; then rm "$0.hold"; read -r end < "$0.fifo"; exit 0; fi
+`+dockerAnswers)
+	require.NoError(t, syscall.Mkfifo(path+".fifo", 0o600))
+	require.NoError(t, os.WriteFile(path+".hold", nil, 0o600))
+	d := dockerWith(t, path, disk.At(t.TempDir()))
+	listed := make(chan error, 1)
+	go func() {
+		_, err := d.List(t.Context())
+		listed <- err
+	}()
+	held, err := os.OpenFile(path+".fifo", os.O_WRONLY, 0) // opens once docker ps reads it
+	require.NoError(t, err)
+	require.NoError(t, d.Stop(t.Context(), "train"))
+	require.NoError(t, held.Close())
+	require.NoError(t, <-listed)
+	require.NoError(t, d.Stop(t.Context(), "train"))
+	all := strings.Join(calls(t, path), "\n")
+	require.Equal(t, 1, strings.Count(all, "kill --signal=SIGINT aaa"), all)
 }
 
 func TestDockerDriverFails(t *testing.T) {

@@ -38,7 +38,7 @@ func (f *CordonFlag) Cordoned() bool {
 	return f.cordoned
 }
 
-// Set stores the cordon before it takes effect. Setting the present value writes
+// Set stores the cordon before it takes effect. Setting the current value writes
 // nothing.
 func (f *CordonFlag) Set(on bool) error {
 	f.mu.Lock()

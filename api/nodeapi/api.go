@@ -59,7 +59,7 @@ type Config struct {
 
 // API is the node API.
 type API struct {
-	cfg Config
+	cfg *Config
 	*authenticator
 	*poller
 	*certificates
@@ -75,10 +75,10 @@ func New(cfg Config) *API {
 	cfg.NodeRate = cmp.Or(cfg.NodeRate, DefaultNodeRate)
 	cfg.RemoteRate = cmp.Or(cfg.RemoteRate, 2*cfg.IssueRate)
 	closing := make(chan struct{})
-	auth := &authenticator{cfg: cfg}
-	return &API{cfg: cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
-		poller: &poller{cfg: cfg, authenticator: auth, closing: closing},
-		certificates: &certificates{cfg: cfg, authenticator: auth, budget: newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
+	auth := &authenticator{cfg: &cfg}
+	return &API{cfg: &cfg, authenticator: auth, endPolls: sync.OnceFunc(func() { close(closing) }),
+		poller: &poller{cfg: &cfg, authenticator: auth, closing: closing},
+		certificates: &certificates{cfg: &cfg, authenticator: auth, budget: newBudget(cfg.IssueRate, cfg.Now, cfg.Metrics),
 			nodes:   newLimiter(cfg.NodeRate, nodeBurst*cfg.NodeRate, cfg.Now),
 			remotes: newLimiter(cfg.RemoteRate, remoteSeconds*cfg.RemoteRate, cfg.Now)}}
 }

@@ -13,7 +13,7 @@ import (
 
 // authenticator checks the identity of callers.
 type authenticator struct {
-	cfg Config
+	cfg *Config
 	cas atomic.Pointer[caPool] // of the last request
 }
 

@@ -20,7 +20,7 @@ const maxVersionLength = 64
 
 // certificates issues node certificates.
 type certificates struct {
-	cfg Config
+	cfg *Config
 	*authenticator
 	budget         *budget
 	nodes, remotes *limiter // requests of a node and of a remote address

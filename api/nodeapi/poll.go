@@ -13,7 +13,7 @@ import (
 
 // poller serves polls and dispatches tasks to them.
 type poller struct {
-	cfg Config
+	cfg *Config
 	*authenticator
 	// closing is closed when the server shuts down.
 	closing chan struct{}

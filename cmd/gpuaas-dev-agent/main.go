@@ -14,7 +14,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, map[string]agent.Driver{workload.Name: workload.NewDriver})
+	code := agent.Main(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, workload.Drivers())
 	stop()
 	os.Exit(code)
 }

@@ -64,7 +64,7 @@ func (a agentFolder) write(b trust.BootstrapBundle) error {
 	}
 	b.CABundlePath, b.NodeCertCABundlePath = filepath.Join(a.dir, "ca-bundle.crt"), filepath.Join(a.dir, "node-cert-ca-bundle.crt")
 	b.CertPath, b.KeyPath = a.cert(), filepath.Join(a.dir, "key.pem")
-	more := fmt.Sprintf("GPUAAS_STATE_DIR=%q\nGPUAAS_WORKLOAD_DRIVER=\"process\"\nGPUAAS_WORKLOAD_DIR=%q\n", a.stateDir(), a.workloads())
+	more := fmt.Sprintf("GPUAAS_STATE_DIR=%q\nGPUAAS_WORKLOAD_DRIVER=\"process\"\n", a.stateDir())
 	return errors.Join(
 		writePrivate(b.CABundlePath, []byte(b.CABundlePEM)),
 		writePrivate(b.NodeCertCABundlePath, []byte(b.NodeCertCABundlePEM)),

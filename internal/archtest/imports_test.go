@@ -168,12 +168,12 @@ func TestSiblingsReports(t *testing.T) {
 		return pkg{ImportPath: module + "/" + path, Imports: imports}
 	}
 	require.Equal(t, []string{
-		"agent/identity imports agent/task",
+		"agent/identity imports agent/runner",
 		"internal/store imports internal/vault",
 		"internal/providers/maas imports internal/providers/manual",
 	}, siblings([]pkg{
-		at("agent", "agent/identity", "agent/task"),
-		at("agent/identity", "agent/task", "agent/internal/wait", "schema"),
+		at("agent", "agent/identity", "agent/runner"),
+		at("agent/identity", "agent/runner", "agent/internal/wait", "schema"),
 		at("agent/identity/keys", "agent/identity"),
 		at("internal/store", "internal/vault", "internal/postgres", "internal/store/sqlc", "activities"),
 		at("internal/providers/maas", "internal/providers/manual", "internal/daemon"),

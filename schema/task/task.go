@@ -128,6 +128,14 @@ type Payload struct {
 	CorrelationID string `json:"correlation_id"`
 }
 
+// Verified is a payload whose signature and fields a node verified.
+type Verified struct {
+	Payload Payload
+	Raw     []byte    // the signed bytes
+	Digest  string    // hex SHA-256 of Raw
+	At      time.Time // the time by which it was verified
+}
+
 // Owner identifies the activity that waits for a task's result.
 type Owner struct {
 	WorkflowID string

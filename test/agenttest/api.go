@@ -66,7 +66,7 @@ func New(tb testing.TB) *API {
 func NewQuiet(tb testing.TB) *API {
 	tb.Helper()
 	f := &API{
-		Record: Record{T: tb, Counts: map[string]int{}},
+		Record: Record{T: tb, Counts: map[string]int{}, tries: map[string]int{}},
 		Server: NewAuthority(tb, "server ca"), Nodes: NewAuthority(tb, "node ca"), Signer: NewKey(tb), Staged: NewKey(tb),
 		ID:     trust.Identity{Env: "test", NodeID: schema.NewID(), Incarnation: 1},
 		issuer: newIssuer(tb),
@@ -172,6 +172,7 @@ func (f *API) handle(r *http.Request, what string, parts []string, n int) (any, 
 		return f.setsAfter(r)
 	case "result":
 		id, leaf := parts[len(parts)-2], r.TLS.PeerCertificates[0]
+		f.Note(func() { f.tries[id]++ })
 		if !resultSignedBy(leaf, id, body, r.Header.Get(wire.HeaderResultSignature)) {
 			return nil, IdentityError(schema.ReasonResultSignature)
 		}
@@ -248,7 +249,11 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	if err := poll.Validate(); err != nil {
 		return nil, err
 	}
+	var again *wire.TaskOffer
 	f.Note(func() {
+		if f.Lose == nil {
+			again = f.unreceived(poll.HeldTasks)
+		}
 		if poll.Heartbeat != nil {
 			f.Heartbeats = append(f.Heartbeats, *poll.Heartbeat)
 		}
@@ -263,12 +268,17 @@ func (f *API) wait(r *http.Request, body []byte, n int) (any, error) {
 	if f.OnEarly != nil && f.OnEarly() {
 		return nil, nil
 	}
+	if again != nil {
+		f.Note(func() { f.sent = sentOffer{TaskOffer: *again, again: true} })
+		return f.Granted(*again, poll.Nonce), nil
+	}
 	select {
 	case o := <-f.Offers:
 		if r.Context().Err() != nil {
 			f.Offers <- o // the agent ended the poll: a later one gets the offer
 			return nil, nil
 		}
+		f.Note(func() { f.sent = sentOffer{TaskOffer: o, tries: f.tries[o.TaskID]} })
 		return f.Granted(o, poll.Nonce), nil
 	case n := <-f.Cancellations:
 		return n, nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -25,6 +26,28 @@ type Record struct {
 	Haves      []string // HeldTasks of each poll, separated by commas
 	Numbers    []int64  // of the polls
 	Open       int      // polls being answered
+	tries      map[string]int
+	sent       sentOffer
+}
+
+// sentOffer is an offer that a poll was answered with, and the number of result calls
+// for its task until then.
+type sentOffer struct {
+	wire.TaskOffer
+	tries int
+	again bool
+}
+
+// unreceived returns the latest offer if the agent did not receive it: the poll that
+// it answered had ended, and the server did not know yet. As the node API does, the
+// next poll offers such a task again, here once.
+func (f *Record) unreceived(held []string) *wire.TaskOffer {
+	sent := f.sent
+	f.sent = sentOffer{}
+	if sent.again || !schema.IsID(sent.TaskID) || slices.Contains(held, sent.TaskID) || f.tries[sent.TaskID] > sent.tries {
+		return nil
+	}
+	return &sent.TaskOffer
 }
 
 type postedResult struct {
@@ -39,12 +62,15 @@ func (f *Record) Note(change func()) {
 	f.cond.Broadcast()
 }
 
+// waitLimit bounds each wait of a test. A busy machine may be slow.
+const waitLimit = 2 * time.Minute
+
 // Until waits for a condition over the fields that Mu guards.
 func (f *Record) Until(what string, ok func() bool) {
 	f.T.Helper()
-	timer := time.AfterFunc(20*time.Second, func() { f.Note(func() {}) })
+	timer := time.AfterFunc(waitLimit, func() { f.Note(func() {}) })
 	defer timer.Stop()
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(waitLimit)
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	for !ok() {

@@ -39,7 +39,7 @@ func layout(nodeID, root, caPath string) agent.Config {
 	return agent.Config{NodeID: nodeID, APIURL: "https://" + serverName, SigningPubkeys: startTrust().String(), Env: testEnv,
 		CABundlePath: caPath, NodeCABundlePath: filepath.Join(root, "node-ca.pem"),
 		CertPath: filepath.Join(root, "etc", "cert.pem"), KeyPath: filepath.Join(root, "etc", "key.pem"),
-		StateDir: filepath.Join(root, "state"), WorkloadDriver: workload.NameNone, WorkloadDir: filepath.Join(root, "workloads")}
+		StateDir: filepath.Join(root, "state"), WorkloadDriver: workload.NameNone}
 }
 
 func newMachine(conf agent.Config, s *site, log *slog.Logger, d *disk) *machine {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	agenttask "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
@@ -18,7 +18,7 @@ const slowest = 2 * time.Minute
 // wrapExecutor adds a simulated duration to an executor of the agent and replaces
 // this machine by a simulated one. Cordon, drain of the simulated workloads and
 // trust stay the agent's own.
-func (m *member) wrapExecutor(kind task.Type, x agenttask.Executor) agenttask.Executor {
+func (m *member) wrapExecutor(kind task.Type, x runner.Executor) runner.Executor {
 	own, work := x.Run, x.Run
 	switch kind {
 	case task.FactsCollect:
@@ -26,7 +26,7 @@ func (m *member) wrapExecutor(kind task.Type, x agenttask.Executor) agenttask.Ex
 	case task.NodeProbe:
 		work = m.probe
 	case task.WorkloadUncordon:
-		work = func(ctx context.Context, t agenttask.Task) (any, error) {
+		work = func(ctx context.Context, t runner.Task) (any, error) {
 			out, err := own(ctx, t)
 			if err == nil {
 				m.load.begin()
@@ -35,7 +35,7 @@ func (m *member) wrapExecutor(kind task.Type, x agenttask.Executor) agenttask.Ex
 		}
 	}
 	x.Folder = false // nothing is written, and thousands of folders are slow
-	x.Run = func(ctx context.Context, t agenttask.Task) (any, error) {
+	x.Run = func(ctx context.Context, t runner.Task) (any, error) {
 		m.tally.works.Add(1)
 		if err := m.simulateWork(ctx, t); err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func (m *member) wrapExecutor(kind task.Type, x agenttask.Executor) agenttask.Ex
 }
 
 // simulateWork waits for the duration of the task's work. A node that dies does so here.
-func (m *member) simulateWork(ctx context.Context, t agenttask.Task) error {
+func (m *member) simulateWork(ctx context.Context, t runner.Task) error {
 	if m.misbehavior == Dies && m.first(t.TaskID) {
 		m.endAfter(0, errDied)
 		<-ctx.Done()
@@ -55,7 +55,7 @@ func (m *member) simulateWork(ctx context.Context, t agenttask.Task) error {
 	return sleep(ctx, m.taskTime(t))
 }
 
-func (m *member) taskTime(t agenttask.Task) time.Duration {
+func (m *member) taskTime(t runner.Task) time.Duration {
 	if m.misbehavior != Slow {
 		return m.fleet.TaskTime.draw()
 	}
@@ -64,12 +64,12 @@ func (m *member) taskTime(t agenttask.Task) time.Duration {
 }
 
 // facts returns those of a machine that fits every SKU without GPUs.
-func (m *member) facts(context.Context, agenttask.Task) (any, error) {
+func (m *member) facts(context.Context, runner.Task) (any, error) {
 	return inventory.Facts{Hostname: m.conf.NodeID, OS: "simulated", Kernel: "simulated", Arch: runtime.GOARCH, CPUs: 256,
 		MemoryBytes: 4 << 40, Disks: []inventory.Disk{}, NICs: []inventory.NIC{}, GPUs: []inventory.GPU{}, CollectedAt: time.Now().UTC()}, nil
 }
 
-func (m *member) probe(context.Context, agenttask.Task) (any, error) {
+func (m *member) probe(context.Context, runner.Task) (any, error) {
 	return inventory.ProbeReport{Healthy: true, Checks: []inventory.ProbeCheck{{Name: "disk", OK: true, Detail: "simulated"}}}, nil
 }
 

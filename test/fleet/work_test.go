@@ -8,14 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	agenttask "github.com/gpuaas/gpuaas/agent/task"
+	"github.com/gpuaas/gpuaas/agent/runner"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // testExecutor returns an executor of the agent; its drain stops a workload.
-func testExecutor(m *member, kind task.Type) func(context.Context, agenttask.Task) (any, error) {
-	x := m.wrapExecutor(kind, agenttask.Executor{Folder: true, Resumable: true, Run: func(ctx context.Context, _ agenttask.Task) (any, error) {
+func testExecutor(m *member, kind task.Type) func(context.Context, runner.Task) (any, error) {
+	x := m.wrapExecutor(kind, runner.Executor{Folder: true, Resumable: true, Run: func(ctx context.Context, _ runner.Task) (any, error) {
 		if kind == task.WorkloadDrain {
 			return "drained", m.load.Stop(ctx, "workload-01")
 		}
@@ -24,8 +24,8 @@ func testExecutor(m *member, kind task.Type) func(context.Context, agenttask.Tas
 	return x.Run
 }
 
-func newTask(kind task.Type) agenttask.Task {
-	return agenttask.Task{Payload: task.Payload{TaskID: "t-" + string(kind), Type: kind, MaxRuntime: 30}}
+func newTask(kind task.Type) runner.Task {
+	return runner.Task{Payload: task.Payload{TaskID: "t-" + string(kind), Type: kind, MaxRuntime: 30}}
 }
 
 func TestSimulatedTypes(t *testing.T) {

@@ -46,7 +46,7 @@ func (s StateDir) Lock() (*os.File, error) {
 	return f, nil
 }
 
-// lockTimeout covers the moment in which a process that a former agent was
+// lockTimeout covers the moment in which a process that a previous agent was
 // just starting still holds a copy of its lock.
 const lockTimeout = time.Second
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,25 +13,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
 // Name is the driver's name in GPUAAS_WORKLOAD_DRIVER and the kind of its
 // workloads.
 const Name = "process"
-
-// Config is what a driver depends on.
-type Config struct {
-	// Dir is the supervised folder.
-	Dir string
-	// Cordoned reports whether nothing new must start.
-	Cordoned func() bool
-	// Changed is called when the list changed.
-	Changed func()
-	// ReadOnly makes a driver that lists and writes nothing.
-	ReadOnly bool
-	Log      *slog.Logger
-}
 
 // Driver supervises processes: NAME.json in its folder is a spec that it starts
 // as a process in a session of its own, NAME.state is the stored state of that
@@ -44,7 +31,8 @@ type Config struct {
 // touched. Nothing is started while the node is cordoned. A running process keeps
 // running when its spec is removed.
 type Driver struct {
-	conf  Config
+	conf  workload.Config
+	dir   string // supervised
 	files files
 	host  processTable
 	wake  chan struct{}
@@ -91,21 +79,28 @@ type processStop struct {
 	Signal string    `json:"signal"`
 }
 
-// New makes a driver and adopts the processes of a former one.
-func New(c Config) (*Driver, error) {
+// Drivers are the drivers of the development agent, by name.
+func Drivers() map[string]workload.Maker {
+	return map[string]workload.Maker{Name: func(c workload.Config) (workload.Driver, error) { return New(c) }}
+}
+
+// New makes the driver of the folder workloads beside the agent's state folder, and
+// adopts the processes of a previous driver.
+func New(c workload.Config) (*Driver, error) {
+	dir := filepath.Join(filepath.Dir(c.State.Path), "workloads")
 	if !c.ReadOnly {
-		if err := os.MkdirAll(c.Dir, privateDir); err != nil {
-			return nil, fmt.Errorf("creating GPUAAS_WORKLOAD_DIR: %w", err)
+		if err := os.MkdirAll(dir, privateDir); err != nil {
+			return nil, fmt.Errorf("creating the workload folder: %w", err)
 		}
 	}
-	p := &Driver{conf: c, host: newProcessTable(), wake: make(chan struct{}, 1), procs: map[string]*process{}, bad: map[string]badSpec{}}
+	p := &Driver{conf: c, dir: dir, host: newProcessTable(), wake: make(chan struct{}, 1), procs: map[string]*process{}, bad: map[string]badSpec{}}
 	err := p.adopt()
 	return p, err
 }
 
-func (p *Driver) file(name, ext string) string { return filepath.Join(p.conf.Dir, name+ext) }
+func (p *Driver) file(name, ext string) string { return filepath.Join(p.dir, name+ext) }
 
-// adopt reads what a former agent left.
+// adopt reads what a previous agent left.
 func (p *Driver) adopt() error {
 	files, err := filepath.Glob(p.file("*", ".state"))
 	if err != nil {

@@ -35,7 +35,7 @@ func (p *Driver) start(s *process, spec processSpec) error {
 	defer w.Close() //nolint:errcheck // closing is the signal, written or not
 	// The process outlives every context of the agent.
 	cmd := exec.CommandContext(context.Background(), "/bin/sh", append([]string{"-c", gate, "gpuaas-workload"}, spec.Command...)...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, p.conf.Dir
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, p.dir
 	cmd.ExtraFiles = []*os.File{r}
 	cmd.Env = childEnv("GPUAAS_WORKLOAD="+s.Name, s.mark())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

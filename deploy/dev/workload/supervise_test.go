@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
 )
 
@@ -28,7 +29,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{dir: t.TempDir()}
+	b := &bench{dir: filepath.Join(t.TempDir(), "workloads")}
 	b.reopen(t)
 	killLeftovers(t, b.dir)
 	return b
@@ -37,7 +38,9 @@ func newBench(t *testing.T) *bench {
 // reopen is what a restarted agent does.
 func (b *bench) reopen(t *testing.T) {
 	t.Helper()
-	d, err := New(Config{Dir: b.dir, Cordoned: b.cordoned.Load, Changed: func() {}, Log: slog.New(slog.DiscardHandler)})
+	c := workload.Config{Cordoned: b.cordoned.Load, Changed: func() {}, Log: slog.New(slog.DiscardHandler)}
+	c.State.Path = filepath.Join(filepath.Dir(b.dir), "state")
+	d, err := New(c)
 	require.NoError(t, err)
 	b.Driver = d
 }

@@ -1,9 +1,10 @@
-package task
+package runner
 
 import (
 	"context"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -12,7 +13,7 @@ import (
 // recorded result is reported once more. A refusal is a KindTaskRefused error
 // and is reported to the server, unless the node holds the very task: a forged
 // second envelope must not end the real one.
-func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (Verified, error), o wire.TaskOffer) error {
+func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (task.Verified, error), o wire.TaskOffer) error {
 	v, err := verify(o)
 	if err == nil {
 		err = t.take(ctx, v, o)
@@ -23,22 +24,22 @@ func (t *Runner) Offer(ctx context.Context, verify func(wire.TaskOffer) (Verifie
 	return err
 }
 
-func (t *Runner) take(ctx context.Context, task Verified, o wire.TaskOffer) error {
-	p := task.Payload
+func (t *Runner) take(ctx context.Context, v task.Verified, o wire.TaskOffer) error {
+	p := v.Payload
 	if known, ok := t.conf.Journal.get(p.TaskID); ok {
-		return t.again(ctx, known, task, o)
+		return t.again(ctx, known, v, o)
 	}
 	x, ok := t.conf.Executors[p.Type]
 	if !ok {
-		return refuse(reasonUnknownType, "the task type is not known here")
+		return refuse(reasonUnknownType, "the task type is unsupported")
 	}
 	if err := x.Check(p.Params); err != nil {
 		return refuse(reasonParams, "the params are not those of %s: %v", p.Type, err)
 	}
-	offset := t.conf.Local().Sub(task.At)
+	offset := t.conf.Local().Sub(v.At)
 	e := Entry{
-		TaskID: p.TaskID, Digest: task.Digest, Payload: task.Raw, Seq: p.Seq, LeaseEpoch: o.Lease.Epoch,
-		AcceptedAt: t.conf.Local().UTC(), TrustedAt: task.At.UTC(), ExpiresAt: p.ExpiresAt, Step: stepAccepted, ClockOffset: &offset,
+		TaskID: p.TaskID, Digest: v.Digest, Payload: v.Raw, Seq: p.Seq, LeaseEpoch: o.Lease.Epoch,
+		AcceptedAt: t.conf.Local().UTC(), TrustedAt: v.At.UTC(), ExpiresAt: p.ExpiresAt, Step: stepAccepted, ClockOffset: &offset,
 	}
 	if err := t.conf.Journal.accept(e); err != nil {
 		return err
@@ -50,8 +51,8 @@ func (t *Runner) take(ctx context.Context, task Verified, o wire.TaskOffer) erro
 }
 
 // again handles a task that is in the journal.
-func (t *Runner) again(ctx context.Context, known Entry, task Verified, o wire.TaskOffer) error {
-	if known.Digest != task.Digest {
+func (t *Runner) again(ctx context.Context, known Entry, v task.Verified, o wire.TaskOffer) error {
+	if known.Digest != v.Digest {
 		return refuse(reasonOtherPayload, "the task was accepted before with another body")
 	}
 	if o.Lease.Epoch < known.LeaseEpoch {
@@ -66,7 +67,7 @@ func (t *Runner) again(ctx context.Context, known Entry, task Verified, o wire.T
 	t.mu.Lock()
 	h, running := t.held[known.TaskID]
 	t.mu.Unlock()
-	t.conf.Log.Info("task offered again", "task_id", known.TaskID, "correlation_id", task.Payload.CorrelationID, "step", known.Step, "epoch", o.Lease.Epoch)
+	t.conf.Log.Info("task offered again", "task_id", known.TaskID, "correlation_id", v.Payload.CorrelationID, "step", known.Step, "epoch", o.Lease.Epoch)
 	if running {
 		h.epoch.Store(max(h.epoch.Load(), o.Lease.Epoch))
 		return nil

@@ -1,4 +1,4 @@
-// Package task accepts, runs and reports tasks.
+// Package runner accepts, runs and reports tasks.
 //
 // A task is in the journal before its first effect, and its result, with a digest,
 // before it is reported; where the disk is full at that moment, the result is
@@ -8,4 +8,4 @@
 // outcome, unless its executor is resumable.
 //
 // Runner is the entry point; an Executor runs one type of task.
-package task
+package runner

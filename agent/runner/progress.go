@@ -1,4 +1,4 @@
-package task
+package runner
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func lostLease(err error) bool {
 	return kind == schema.KindLeaseLost || kind == schema.KindNotFound
 }
 
-// confirm asks whether a task that a former process accepted is still wanted,
+// confirm asks whether a task that a previous process accepted is still wanted,
 // before it changes anything on the node: the operation may have ended while the
 // agent was down. It retries until it gets an answer.
 func (t *Runner) confirm(ctx context.Context, h *heldTask) error {

@@ -1,4 +1,4 @@
-package task
+package runner
 
 import (
 	"context"
@@ -40,14 +40,6 @@ type Timing struct {
 	Report wait.Range
 	// Progress is the interval of progress calls.
 	Progress time.Duration
-}
-
-// Verified is an offered task whose signature and fields were verified.
-type Verified struct {
-	Payload task.Payload
-	Raw     []byte    // the signed bytes
-	Digest  string    // hex SHA-256 of Raw
-	At      time.Time // the time by which it was verified
 }
 
 // Reasons of KindTaskRefused that depend on the journal and the executors.
@@ -112,13 +104,13 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// NewRunner makes a runner and removes the working folders of a former process.
-func NewRunner(c Config) *Runner {
+// New makes a runner and removes the working folders of a previous process.
+func New(c Config) *Runner {
 	t := &Runner{
 		conf: c, changes: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), held: map[string]*heldTask{},
 	}
 	if err := os.RemoveAll(c.State.File(workFolder)); err != nil {
-		c.Log.Warn("working folders of a former agent are left behind", "err", err.Error())
+		c.Log.Warn("working folders of a previous agent are left behind", "err", err.Error())
 	}
 	return t
 }
@@ -148,7 +140,7 @@ func (t *Runner) ReportProgressOf(ids []string) (fresh bool) {
 	return fresh
 }
 
-// Resume continues with the tasks of a former process: finished tasks are reported,
+// Resume continues with the tasks of a previous process: finished tasks are reported,
 // accepted ones run again when that cannot do harm.
 func (t *Runner) Resume(ctx context.Context) {
 	for _, e := range t.conf.Journal.unreported() {
@@ -172,7 +164,7 @@ func (t *Runner) finalizeInterrupted(h *heldTask, e *Entry) {
 }
 
 // hold starts the task's goroutine: run when unfinished, then report. resumed is
-// true for a task that a former process accepted.
+// true for a task that a previous process accepted.
 func (t *Runner) hold(ctx context.Context, e Entry, resumed bool) {
 	p, err := e.Task()
 	if err != nil {

@@ -1,0 +1,31 @@
+// Package execution holds the view of a task that the runner gives to executors.
+package execution
+
+import (
+	"io"
+	"time"
+
+	"github.com/gpuaas/gpuaas/schema/task"
+)
+
+// Task is an executor's view of a task.
+type Task struct {
+	task.Payload
+	// ClockOffset is the node's clock minus the server's, nil when unknown.
+	ClockOffset *time.Duration
+	// Note sets the message of the next progress call.
+	Note func(message string)
+	// Remember stores the executor's record durably before it returns; Recall
+	// reads it after a restart (ok is false at the first run).
+	Remember func(v any) error
+	Recall   func(v any) (ok bool, err error)
+	// Paused reports whether an operator paused the operation: nothing new may
+	// begin.
+	Paused func() bool
+	// Output receives the work's output for operators. Its last
+	// task.MaxOutputTail bytes are part of the result.
+	Output io.Writer
+	// Dir is the task's working folder, empty at the start of each run and
+	// removed at its end; "" when its executor asks for none.
+	Dir string
+}

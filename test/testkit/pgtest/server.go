@@ -38,7 +38,7 @@ cd / && rm -rf "$2"`
 
 const (
 	startTries   = 3 // a port that was free may be taken before the server has it
-	startTimeout = 20 * time.Second
+	startTimeout = time.Minute
 )
 
 // start makes a data directory and starts a server on it. If this process is root,

@@ -48,9 +48,10 @@ type Heartbeat struct {
 	BootID        string          `json:"boot_id"`
 	Cordoned      bool            `json:"cordoned"`
 	Workloads     []task.Workload `json:"workloads"` // at most MaxWorkloads
-	// Phase is starting or ready.
-	Phase string    `json:"phase"`
-	At    time.Time `json:"at"` // the node's clock, used only to measure its skew
+	// Phase is always ready.
+	Phase string `json:"phase"`
+	// At is the node's clock. It orders the workloads of heartbeats and task results.
+	At time.Time `json:"at"`
 }
 
 // Wait is WaitSeconds as a duration of at most MaxPollTimeout.

@@ -88,13 +88,13 @@ type authority struct {
 	clock *clock
 	ttl   time.Duration
 
-	r      *mathrand.Rand
-	mu     sync.Mutex
-	live   []*generation // oldest first; the last one signs
+	r       *mathrand.Rand
+	mu      sync.Mutex
+	live    []*generation // oldest first; the last one signs
 	retired []*generation // retired after an overlap
-	made   int
-	sealed bool
-	issued int
+	made    int
+	sealed  bool
+	issued  int
 }
 
 func newAuthority(c *clock, r *mathrand.Rand) (*authority, error) {

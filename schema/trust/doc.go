@@ -1,4 +1,5 @@
 // Package trust defines the formats of identity and trust: enrollment and
 // recovery tokens, node identities, certificate requests and facts, verifier
-// keys, signed documents with their verification, and the bootstrap bundle.
+// keys, signed documents and the bootstrap bundle. Package signed below it
+// verifies signed documents.
 package trust

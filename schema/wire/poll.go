@@ -48,10 +48,9 @@ type Heartbeat struct {
 	BootID        string          `json:"boot_id"`
 	Cordoned      bool            `json:"cordoned"`
 	Workloads     []task.Workload `json:"workloads"` // at most MaxWorkloads
-	// Phase is always ready.
-	Phase string `json:"phase"`
-	// At is the node's clock. It orders the workloads of heartbeats and task results.
-	At time.Time `json:"at"`
+	// Phase is starting or ready.
+	Phase string    `json:"phase"`
+	At    time.Time `json:"at"` // the node's clock, used only to measure its skew
 }
 
 // Wait is WaitSeconds as a duration of at most MaxPollTimeout.

@@ -91,7 +91,7 @@ type processStop struct {
 	Signal string    `json:"signal"`
 }
 
-// New creates a driver and adopts the processes that an earlier one started.
+// New makes a driver and adopts the processes of a former one.
 func New(c Config) (*Driver, error) {
 	if !c.ReadOnly {
 		if err := os.MkdirAll(c.Dir, privateDir); err != nil {
@@ -105,7 +105,7 @@ func New(c Config) (*Driver, error) {
 
 func (p *Driver) file(name, ext string) string { return filepath.Join(p.conf.Dir, name+ext) }
 
-// adopt reads the files that an earlier agent left.
+// adopt reads what a former agent left.
 func (p *Driver) adopt() error {
 	files, err := filepath.Glob(p.file("*", ".state"))
 	if err != nil {

@@ -1,8 +1,6 @@
 package activities
 
 import (
-	"time"
-
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
@@ -27,16 +25,13 @@ type Claim struct {
 	// Prior is the node's state at the start, which a cancel restores.
 	Prior lifecycle.NodeState `json:"prior"`
 	// State is the node's state after the claim.
-	State       lifecycle.NodeState     `json:"state"`
-	Host        string                  `json:"host"`
-	SKU         inventory.SKU           `json:"sku"`
-	GPUsTotal   int                     `json:"gpus_total"`
-	Region      string                  `json:"region"`
-	Provider    string                  `json:"provider"`
-	Incarnation int64                   `json:"incarnation"`
-	Cordoned    bool                    `json:"cordoned"`
-	Instance    lifecycle.InstanceState `json:"instance,omitempty"`
-	ClaimedAt   time.Time               `json:"claimed_at"`
+	State       lifecycle.NodeState `json:"state"`
+	Host        string              `json:"host"`
+	SKU         inventory.SKU       `json:"sku"`
+	GPUsTotal   int                 `json:"gpus_total"`
+	Provider    string              `json:"provider"`
+	Incarnation int64               `json:"incarnation"`
+	Cordoned    bool                `json:"cordoned"`
 }
 
 // Fence identifies the operation that holds a node. Every write of an operation
@@ -55,22 +50,17 @@ type Fence struct {
 type Advance struct {
 	Phase string `json:"phase"`
 	// Step numbers the advances of one operation from 1. A call whose step is not
-	// greater than the recorded one changes nothing, so that a late repeat cannot undo a
-	// newer advance. With 0 the content decides whether a call is a repeat.
-	Step int64 `json:"step,omitempty"`
-	// RunID is the run that makes the call, "" when it is not known. A reset
-	// continues an operation under another run, which the operation then names.
-	RunID string `json:"-"`
+	// greater than the recorded one changes nothing, so that a repeat is harmless and a
+	// late one cannot undo a newer advance.
+	Step int64 `json:"step"`
 	// Document is the operation's status document as of this call: phases, stuck
 	// object, options. It is stored with the operation, so that readers need
 	// neither Temporal nor a worker. nil keeps the stored one.
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 	// Stuck parks the operation; nil means that it runs.
 	Stuck *lifecycle.Stuck `json:"stuck,omitempty"`
-	// Node, Instance and Cordoned change the node when set.
-	Node     lifecycle.NodeState     `json:"node,omitempty"`
+	// Instance and Facts change the node when set.
 	Instance lifecycle.InstanceState `json:"instance,omitempty"`
-	Cordoned *bool                   `json:"cordoned,omitempty"`
 	Facts    *inventory.Facts        `json:"facts,omitempty"`
 	// Decision is the operator's decision that caused the advance, for the audit.
 	Decision *lifecycle.ResolveRequest `json:"decision,omitempty"`
@@ -78,8 +68,6 @@ type Advance struct {
 
 // Finish ends an operation.
 type Finish struct {
-	// RunID is the run that makes the call, as in Advance.
-	RunID string `json:"-"`
 	// Document is the operation's final status, as in Advance.
 	Document *lifecycle.OperationStatus `json:"document,omitempty"`
 	// Status is completed, canceled or failed.

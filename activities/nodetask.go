@@ -71,8 +71,6 @@ type TaskRow struct {
 	Params      json.RawMessage
 	Seq         int64
 	Status      task.Status
-	Signed      bool // the envelope is attached: the task can be offered
-	CreatedAt   time.Time
 	// Stored is false for a task that Prepare proposes and Enqueue has not stored.
 	Stored bool
 	Result *task.Result // set when Status is terminal or lost
@@ -91,7 +89,7 @@ type Task struct {
 // RunNodeTask enqueues a task for the node and leaves the activity open. The
 // relay completes it by id when the result is stored (task.Result), so that the
 // task holds no worker slot. A second run, for example after a heartbeat timeout,
-// finds the same row: it signs an unsigned task, returns a stored result, fails
+// finds the same row: it returns a stored result, fails
 // with task.ReasonLost for a lost task, and otherwise keeps waiting.
 //
 // The activity's ID must be the spec's Step; the stored owner has the same.
@@ -107,7 +105,7 @@ func (t *Task) RunNodeTask(ctx context.Context, spec TaskSpec) (task.Result, err
 	if row.Result != nil {
 		return stored(*row.Result)
 	}
-	if !row.Signed {
+	if !row.Stored {
 		if err := t.enqueue(ctx, spec, owner, row); err != nil {
 			return task.Result{}, Fail(err)
 		}

@@ -35,7 +35,7 @@ func (q *queue) Enqueue(_ context.Context, _ activities.TaskSpec, _ task.Owner, 
 		return q.fail
 	}
 	q.enqueued = append(q.enqueued, envelope)
-	row.Stored, row.Signed = true, true
+	row.Stored = true
 	q.row = row
 	return nil
 }
@@ -94,7 +94,7 @@ func TestSecondRunFindsItsRow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q := fresh()
-			q.row.Stored, q.row.Signed, q.row.Status, q.row.Result = true, true, tc.status, tc.result
+			q.row.Stored, q.row.Status, q.row.Result = true, tc.status, tc.result
 			r, err := run(t, q, activities.TaskSpec{})
 			require.Empty(t, q.enqueued)
 			switch {

@@ -33,14 +33,17 @@ type Records interface {
 	// drains or removes the node.
 	Claim(ctx context.Context, r ClaimRequest) (Claim, error)
 	// Advance records progress under the fence. Repeating a call changes nothing.
-	// A change of state, a parking and a decision each write one audit row. With
+	// A change of the instance, a parking and a decision each write one audit row.
+	// runID is the run that makes the call, here and in Finish, "" when it is not
+	// known: a reset continues an operation under another run, which the operation
+	// then names. With
 	// op_seq 0 the fence covers the operation's own row and nothing of the node,
 	// here and in Finish.
-	Advance(ctx context.Context, f Fence, a Advance) error
+	Advance(ctx context.Context, f Fence, runID string, a Advance) error
 	// Finish ends the operation under the fence: node state, operation row, audit
 	// row, and the operation's unfinished tasks become void. Repeating a call
 	// changes nothing.
-	Finish(ctx context.Context, f Fence, e Finish) error
+	Finish(ctx context.Context, f Fence, runID string, e Finish) error
 	// Enrollment returns the progress of the node's enrollment in its current
 	// incarnation. A claimed token stays claimed after its expiry, because the
 	// claiming key may still request its certificate.
@@ -82,11 +85,6 @@ func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
 		return Claim{}, schema.NewError(schema.KindInvalidRequest, "%q is not an operation", req.Action).
 			WithReason("not_an_operation")
 	}
-	// The store compares the host with the inventory; this check needs no database.
-	host, _, _ := lifecycle.NodeOfWorkflow(req.WorkflowID)
-	if err := lifecycle.CheckWorkflowID(req.Action, host, req.NodeID, req.WorkflowID); err != nil {
-		return Claim{}, err
-	}
 	if req.Document != nil {
 		plan.Begin(&req.Document.Operation, time.Now().UTC())
 	}
@@ -98,15 +96,13 @@ func (r *Record) claim(ctx context.Context, req ClaimRequest) (Claim, error) {
 // RecordProgress records progress; see Records.Advance. A second run changes
 // nothing.
 func (r *Record) RecordProgress(ctx context.Context, f Fence, a Advance) error {
-	a.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
-	return Fail(r.Records.Advance(ctx, f, a))
+	return Fail(r.Records.Advance(ctx, f, activity.GetInfo(ctx).WorkflowExecution.RunID, a))
 }
 
 // FinishOperation ends an operation, whose document it needs; see Records.Finish. A
 // second run changes nothing.
 func (r *Record) FinishOperation(ctx context.Context, f Fence, e Finish) error {
-	e.RunID = activity.GetInfo(ctx).WorkflowExecution.RunID
-	if err := r.Records.Finish(ctx, f, e); err != nil {
+	if err := r.Records.Finish(ctx, f, activity.GetInfo(ctx).WorkflowExecution.RunID, e); err != nil {
 		return Fail(err)
 	}
 	op := e.Document.Operation

@@ -308,10 +308,11 @@ func enumerations() map[reflect.Type][]string {
 		types = append(types, row.Type)
 	}
 	return map[reflect.Type][]string{
-		reflect.TypeFor[schema.Kind]():              texts(kinds),
-		reflect.TypeFor[lifecycle.Action]():         texts(actions),
-		reflect.TypeFor[lifecycle.NodeState]():      texts(lifecycle.NodeStates()),
-		reflect.TypeFor[lifecycle.InstanceState]():  texts(lifecycle.InstanceStates()),
+		reflect.TypeFor[schema.Kind]():         texts(kinds),
+		reflect.TypeFor[lifecycle.Action]():    texts(actions),
+		reflect.TypeFor[lifecycle.NodeState](): texts(lifecycle.NodeStates()),
+		reflect.TypeFor[lifecycle.InstanceState](): texts([]lifecycle.InstanceState{lifecycle.InstancePending, lifecycle.InstanceProvisioning,
+			lifecycle.InstanceBootstrapping, lifecycle.InstanceRunning, lifecycle.InstanceDraining, lifecycle.InstanceTerminating, lifecycle.InstanceTerminated}),
 		reflect.TypeFor[inventory.Class]():          {"persistent", "ephemeral", "spot"},
 		reflect.TypeFor[lifecycle.OperationState](): {"accepted", "running", "parked", "completed", "failed", "cancelled", "rejected"},
 		reflect.TypeFor[lifecycle.PhaseState]():     {"pending", "running", "parked", "completed", "skipped", "forced", "failed", "cancelled"},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -60,11 +59,7 @@ type newToken struct {
 }
 
 func newAdminTokenNew(e *env) *cobra.Command {
-	role := string(trust.RoleViewer)
-	var roles []string
-	for _, r := range trust.Roles() {
-		roles = append(roles, string(r))
-	}
+	role := trust.RoleViewer
 	c := e.command("new NAME", "Create a token for a person or a program",
 		`Creates a token for the subject NAME and prints two lines: the token, which is shown
 only this once, and the line to add to the file of GPUAAS_ADMIN_TOKENS_FILE of
@@ -75,8 +70,8 @@ Roles: a viewer reads; an operator also starts operations and decides about them
 admin also removes nodes and forces phases; a bootstrapper only creates bootstrap
 scripts.`,
 		"  gpuaas admin token new alice --role operator\n  gpuaas admin token new ci --role viewer -o json | jq -r .line >> admin-tokens",
-		func(ctx context.Context, arg string) error { return runAdminTokenNew(e, arg, trust.Role(role)) })
-	addChoices(c, &role, "role", strings.Join(roles, ", "), roles...)
+		func(ctx context.Context, arg string) error { return runAdminTokenNew(e, arg, role) })
+	addChoices(c, (*string)(&role), "role", "", trust.Roles()...)
 	return c
 }
 

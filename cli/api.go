@@ -206,11 +206,6 @@ func act(ctx context.Context, api *adminclient.Client, node string, a lifecycle.
 	return decode[wire.LifecycleResponse](api.StartOperation(ctx, node, a, nil, r, idempotent(key)))
 }
 
-// resolve delivers a decision and returns the status after it.
-func resolve(ctx context.Context, api *adminclient.Client, id string, d lifecycle.Decision, r wire.ResolveOperation, key string) (wire.OperationView, error) {
-	return decode[wire.OperationView](api.DecideOperation(ctx, id, d, nil, r, idempotent(key)))
-}
-
 // idempotent sets the Idempotency-Key header.
 func idempotent(key string) adminclient.RequestEditorFn {
 	return func(_ context.Context, r *http.Request) error {

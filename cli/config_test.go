@@ -175,7 +175,8 @@ func TestFormats(t *testing.T) {
 		"jsonpath-invalid": {"node", "list", "-o", "jsonpath=.nodes["},
 		"name":             {"node", "list", "-o", "name"},
 		"wide":             {"node", "list", "-o", "wide"},
-		"no-names":         {"node", "show", "gpu-17", "-o", "name"},
+		"name-of-one":      {"node", "show", "gpu-17", "-o", "name"},
+		"no-names":         {"version", "-o", "name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/cli/adminclient"
-	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -33,9 +32,9 @@ type control interface {
 }
 
 // control returns the control that the flags select.
-func (e *env) control(ctx context.Context) (control, error) {
+func (e *env) control() (control, error) {
 	if e.flags.direct {
-		lc, err := e.lifecycle(ctx)
+		lc, err := e.lifecycle()
 		return directControl{e, lc}, err
 	}
 	return e.apiControl(), nil
@@ -77,7 +76,7 @@ func (c apiControl) decide(ctx context.Context, st lifecycle.OperationStatus, d 
 	if s := st.Operation.Stuck; s != nil {
 		r.Phase, r.StuckSince = s.Phase, &s.Since
 	}
-	view, err := resolve(ctx, c.Client, st.Operation.OperationID, d, r, key)
+	view, err := decode[wire.OperationView](c.DecideOperation(ctx, st.Operation.OperationID, d, nil, r, idempotent(key)))
 	return view.Status(), err
 }
 
@@ -122,6 +121,9 @@ func (c directControl) start(ctx context.Context, t target, a lifecycle.Action, 
 // status queries the run, and reads its result when no worker responds: a closed
 // run has one.
 func (c directControl) status(ctx context.Context, op lifecycle.Operation) (lifecycle.OperationStatus, error) {
+	if op.WorkflowID == "" {
+		return lifecycle.OperationStatus{}, usagef("gpuaas op", "Temporal retains no operation of node %s; with --direct write NODE --operation %[1]s for an operation", op.OperationID)
+	}
 	query, cancel := context.WithTimeout(ctx, statusBudget)
 	defer cancel()
 	st, err := c.lc.Status(query, op.WorkflowID, op.RunID)
@@ -137,11 +139,7 @@ func (c directControl) status(ctx context.Context, op lifecycle.Operation) (life
 }
 
 func (c directControl) newest(ctx context.Context, t target, reissue bool) (lifecycle.OperationStatus, error) {
-	workflowID := lifecycle.NodeWorkflowID(t.host, t.id)
-	if reissue {
-		workflowID = lifecycle.ReissueWorkflowID(t.host, t.id)
-	}
-	return c.status(ctx, lifecycle.Operation{WorkflowID: workflowID})
+	return c.status(ctx, lifecycle.Operation{WorkflowID: t.workflowID(reissue)})
 }
 
 func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus, d lifecycle.Decision, reason, _ string) (lifecycle.OperationStatus, error) {
@@ -153,7 +151,7 @@ func (c directControl) decide(ctx context.Context, st lifecycle.OperationStatus,
 }
 
 func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
-	list := wire.StuckList{Stuck: []wire.StuckOperation{}, Faults: []wire.ControlPlaneFault{}}
+	list := wire.StuckList{Stuck: []wire.StuckOperation{}}
 	parked, err := c.lc.Parked(ctx)
 	if err != nil {
 		return list, err
@@ -171,13 +169,7 @@ func (c directControl) stuck(ctx context.Context) (wire.StuckList, error) {
 		}
 		list.Stuck = append(list.Stuck, o)
 	}
-	switch h, err := c.lc.ReclaimSchedule(ctx); {
-	case err != nil:
-		e := schema.AsError(err)
-		list.Faults = append(list.Faults, wire.ControlPlaneFault{Component: "temporal", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
-	case h.State != temporal.ScheduleRuns:
-		list.Faults = append(list.Faults, wire.ControlPlaneFault{Component: "reclaimer", Reason: string(h.State), Message: h.Message, Next: h.Next})
-	}
+	list.Faults = append([]wire.ControlPlaneFault{}, c.lc.Faults(ctx)...)
 	return list, nil
 }
 
@@ -208,6 +200,14 @@ func (t target) ref() lifecycle.NodeRef {
 	return r
 }
 
+// workflowID is the workflow id of the node's lifecycle operations, or of its reissues.
+func (t target) workflowID(reissue bool) string {
+	if reissue {
+		return lifecycle.ReissueWorkflowID(t.host, t.id)
+	}
+	return lifecycle.NodeWorkflowID(t.host, t.id)
+}
+
 // operationArg is how the op commands name an operation.
 type operationArg struct {
 	operation string // its id
@@ -220,8 +220,8 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 	t, err := ctl.find(ctx, arg)
 	notFound := &schema.Error{Kind: schema.KindNotFound}
 	if errors.Is(err, notFound) && schema.IsID(arg) && o.operation == "" {
-		if st, statusErr := ctl.status(ctx, lifecycle.Operation{OperationID: arg}); statusErr == nil {
-			return target{id: st.Node.NodeID, host: st.Node.Host}, st, nil
+		if st, statusErr := ctl.status(ctx, lifecycle.Operation{OperationID: arg}); !errors.Is(statusErr, notFound) {
+			return target{id: st.Node.NodeID, host: st.Node.Host}, st, statusErr
 		}
 	}
 	if err != nil {
@@ -229,7 +229,7 @@ func locate(ctx context.Context, ctl control, verb, arg string, o operationArg) 
 	}
 	st, err := ctl.newest(ctx, t, o.reissue)
 	if o.operation != "" && (err != nil || st.Operation.OperationID != o.operation) {
-		st, err = ctl.status(ctx, lifecycle.Operation{OperationID: o.operation, WorkflowID: lifecycle.NodeWorkflowID(t.host, t.id)})
+		st, err = ctl.status(ctx, lifecycle.Operation{OperationID: o.operation, WorkflowID: t.workflowID(o.reissue)})
 		if err == nil && (st.Operation.OperationID != o.operation || st.Node.NodeID != t.id) {
 			err = schema.NewError(schema.KindDecisionOutdated, "operation %s is not an operation of %s", o.operation, t.name()).
 				WithNext("gpuaas op show " + t.name())

@@ -4,5 +4,5 @@
 //
 // Results go to stdout, messages to stderr, and the exit code comes from one table
 // (exit.go). Start with root.go for the tree of commands, verbs.go for the commands that
-// start operations, and follow.go for the waiting.
+// start operations, and follow.go for the wait.
 package cli

@@ -106,7 +106,7 @@ func (e *env) close() {
 }
 
 // lifecycle returns the connection to Temporal.
-func (e *env) lifecycle(ctx context.Context) (Lifecycle, error) {
+func (e *env) lifecycle() (Lifecycle, error) {
 	if e.direct != nil {
 		return e.direct, nil
 	}
@@ -115,7 +115,7 @@ func (e *env) lifecycle(ctx context.Context) (Lifecycle, error) {
 	if token, err := e.token(); err == nil && token != "" {
 		o.Secrets = []schema.Secret{schema.NewSecret(token)}
 	}
-	c, err := e.platform.Dial(ctx, o)
+	c, err := e.platform.Dial(o)
 	if err == nil {
 		e.direct = c
 	}

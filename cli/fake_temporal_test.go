@@ -7,6 +7,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // fakeTemporal is a Lifecycle that answers what a test says.
@@ -17,6 +18,8 @@ type fakeTemporal struct {
 	submitted []lifecycle.OperationInput
 	resolved  []lifecycle.ResolveRequest
 	submitErr error
+	// queried are the workflow ids of the calls of Status.
+	queried []string
 	// statuses are the answers of Status in turn; the last one repeats.
 	statuses  []lifecycle.OperationStatus
 	statusErr error
@@ -31,12 +34,12 @@ type fakeTemporal struct {
 	decidedOn string
 	resolve   func(lifecycle.ResolveRequest) (lifecycle.OperationStatus, error)
 	parked    []lifecycle.OperationStatus
-	reclaimer temporal.ScheduleHealth
+	faults    []wire.ControlPlaneFault
 	hosts     map[string]string
 }
 
 func newFakeTemporal() *fakeTemporal {
-	return &fakeTemporal{hosts: map[string]string{}, reclaimer: temporal.ScheduleHealth{State: temporal.ScheduleRuns}}
+	return &fakeTemporal{hosts: map[string]string{}}
 }
 
 func (f *fakeTemporal) unreachable() error {
@@ -63,6 +66,7 @@ func (f *fakeTemporal) Submit(ctx context.Context, in lifecycle.OperationInput) 
 }
 
 func (f *fakeTemporal) Status(_ context.Context, workflowID, run string) (lifecycle.OperationStatus, error) {
+	f.queried = append(f.queried, workflowID)
 	isReissue := strings.HasSuffix(workflowID, ":reissue")
 	switch {
 	case f.down:
@@ -105,12 +109,7 @@ func (f *fakeTemporal) Parked(context.Context) ([]lifecycle.OperationStatus, err
 	return f.parked, nil
 }
 
-func (f *fakeTemporal) ReclaimSchedule(context.Context) (temporal.ScheduleHealth, error) {
-	if f.down {
-		return temporal.ScheduleHealth{}, f.unreachable()
-	}
-	return f.reclaimer, nil
-}
+func (f *fakeTemporal) Faults(context.Context) []wire.ControlPlaneFault { return f.faults }
 
 func (f *fakeTemporal) FindNode(_ context.Context, name string) (lifecycle.NodeRef, error) {
 	if f.down {

@@ -68,10 +68,14 @@ func (e *env) addNode(c *cobra.Command, node **string) {
 	})
 }
 
-// addChoices adds a flag with a closed set of values.
-func addChoices(c *cobra.Command, value *string, name, usage string, values ...string) {
-	c.Flags().StringVar(value, name, *value, usage)
-	c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // fails only for an unknown flag
+// addChoices adds a flag with a closed set of values, which the help lists before note.
+func addChoices[T ~string](c *cobra.Command, value *string, name, note string, values ...T) {
+	words := make([]cobra.Completion, len(values))
+	for i, v := range values {
+		words[i] = string(v)
+	}
+	c.Flags().StringVar(value, name, *value, strings.Join(words, ", ")+note)
+	c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // fails only for an unknown flag
 }
 
 // textFilter is a flag for an optional parameter of a query, which stays nil when the

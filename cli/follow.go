@@ -18,9 +18,9 @@ const (
 	pollFirst = 250 * time.Millisecond
 	// pollWithEvents is pollEvery while the event stream is open.
 	pollWithEvents = 10 * time.Second
-	// silenceBudget is how long reads may fail before the waiting stops.
+	// silenceBudget is how long reads may fail before the wait stops.
 	silenceBudget = 30 * time.Second
-	// waitGrace is the time of a waiting beyond the phases' own budgets.
+	// waitGrace is the time of a wait beyond the phases' own budgets.
 	waitGrace = time.Minute
 )
 
@@ -30,7 +30,7 @@ type followRequest struct {
 	operation lifecycle.Operation
 	options   lifecycle.Options
 	control   control
-	// limit bounds the waiting. Defaults to the sum of the phases' budgets.
+	// limit bounds the wait. Defaults to the sum of the phases' budgets.
 	limit time.Duration
 	// throughParks keeps waiting while the operation is parked.
 	throughParks bool
@@ -44,8 +44,8 @@ type snapshot struct {
 	err    error
 }
 
-// follow shows an operation until it ends, parks, or the waiting is over, and
-// returns the last state. The error reports how the waiting ended: nil when the
+// follow shows an operation until it ends, parks, or the wait is over, and
+// returns the last state. The error reports how the wait ended: nil when the
 // operation ended or parked. It never changes the operation.
 func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationStatus, error) {
 	if r.limit == 0 {
@@ -70,7 +70,7 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 	defer stop()
 	read()
 	var again <-chan time.Time
-	pause := pollFirst
+	pause, changed := pollFirst, false
 	for {
 		select {
 		case s := <-snapshots:
@@ -80,15 +80,23 @@ func (e *env) follow(ctx context.Context, r followRequest) (lifecycle.OperationS
 			if done, err := f.take(s); done {
 				return f.last, err
 			}
+			if changed {
+				changed = false
+				read()
+				continue
+			}
 			again = e.clock.after(min(pause, r.limit-e.clock.now().Sub(f.started)))
 			pause = min(2*pause, pace)
 		case <-again:
 			again = nil
 			read()
 		case _, open := <-changes:
-			if pace = pollWithEvents; !open {
+			switch pace = pollWithEvents; {
+			case !open:
 				changes, pace = nil, pollEvery
-			} else if again != nil { // no read is under way
+			case again == nil: // a read is under way, and may miss the change
+				changed = true
+			default:
 				again = nil
 				read()
 			}
@@ -109,7 +117,7 @@ func budgetOf(a lifecycle.Action, o lifecycle.Options) time.Duration {
 	return sum
 }
 
-// followed is the state of one waiting.
+// followed is the state of one wait.
 type followed struct {
 	env     *env
 	request followRequest
@@ -121,7 +129,7 @@ type followed struct {
 	silentSince time.Time
 }
 
-// take uses one read and reports whether the waiting is over.
+// take uses one read and reports whether the wait is over.
 func (f *followed) take(s snapshot) (done bool, err error) {
 	now := f.env.clock.now()
 	name, action := f.request.target.name(), f.request.operation.Action
@@ -149,7 +157,7 @@ func (f *followed) take(s snapshot) (done bool, err error) {
 	return false, nil
 }
 
-// pending ends a waiting before the operation's end.
+// pending ends a wait before the operation's end.
 func (f *followed) pending(why string) error {
 	name, action := f.request.target.name(), f.request.operation.Action
 	return &exitError{schema.ExitPending, []string{why, "follow it with: " + lifecycle.OpCommand("watch", action, name),

@@ -74,7 +74,7 @@ func setup(t *testing.T) *harness {
 		correlationID: "0198f000-0000-7000-8000-0000000000c1",
 	},
 		settings: settings{getenv: func(k string) string { return h.vars[k] }},
-		platform: Platform{Dial: func(_ context.Context, o temporal.Config) (Lifecycle, error) {
+		platform: Platform{Dial: func(o temporal.Config) (Lifecycle, error) {
 			h.temporal.dialled = o
 			return h.temporal, nil
 		}},

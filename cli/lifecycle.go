@@ -8,14 +8,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // lookupLimit bounds the read of the node after an operation.
@@ -25,7 +22,7 @@ const lookupLimit = 3 * time.Second
 type lifecycleOptions struct {
 	wait   bool
 	noWait bool
-	// timeout bounds the waiting. Defaults to the sum of the phases' budgets.
+	// timeout bounds the wait. Defaults to the sum of the phases' budgets.
 	timeout time.Duration
 	dryRun  bool
 	reason  string
@@ -40,40 +37,32 @@ type lifecycleOptions struct {
 
 func (o *lifecycleOptions) waits() bool { return o.wait && !o.noWait }
 
-// check rejects what the admin API would reject as well, and completes options.
+// check rejects invalid flags and completes options.
 func (o *lifecycleOptions) check(c *cobra.Command) error {
 	switch {
 	case c.Flags().Changed("wait") && o.wait && o.noWait:
 		return usagef(c.CommandPath(), "--wait and --no-wait exclude each other")
-	case !plainText(o.key, wire.MaxIdempotencyKey):
-		return usagef(c.CommandPath(), "--idempotency-key: must be one line of at most %d characters", wire.MaxIdempotencyKey)
 	case o.timeout < 0:
 		return usagef(c.CommandPath(), "--timeout %s: must be a time to wait, for example 10m", o.timeout)
 	}
 	if c.Flags().Lookup("deadline") != nil && (o.options.Drain || c.Flags().Lookup("drain") == nil) {
-		if o.deadline < time.Second || o.deadline > wire.MaxDrainDeadline {
-			return usagef(c.CommandPath(), "--deadline %s: must be from 1s to %s", o.deadline, span(wire.MaxDrainDeadline))
+		if o.deadline < time.Second { // 0 seconds would be the default
+			return usagef(c.CommandPath(), "--deadline %s: must be at least 1s", o.deadline)
 		}
 		o.options.DrainTimeoutSeconds = int64(o.deadline / time.Second)
 	}
 	return checkReason(c.CommandPath(), o.reason, false)
 }
 
-// checkReason validates --reason of a command.
+// checkReason rejects a missing --reason before a confirmation is asked for.
 func checkReason(command, reason string, required bool) error {
 	switch trimmed := strings.TrimSpace(reason); {
 	case required && trimmed == "":
 		return usagef(command, "missing --reason: it is kept in the audit trail")
 	case trimmed == lifecycle.ReasonPlaceholder:
 		return usagef(command, "--reason: %s is a placeholder, set the reason itself", lifecycle.ReasonPlaceholder)
-	case !plainText(reason, wire.MaxReason):
-		return usagef(command, "--reason: must be one line of at most %d characters", wire.MaxReason)
 	}
 	return nil
-}
-
-func plainText(s string, most int) bool {
-	return utf8.RuneCountInString(s) <= most && strings.IndexFunc(s, unicode.IsControl) < 0
 }
 
 // inWords replaces NODE and the node's id by the node's name in a refusal, so that
@@ -107,7 +96,7 @@ type lifecycleResult struct {
 }
 
 // finish prints the operation's object once and turns its status, and the end of
-// the waiting, into the exit code.
+// the wait, into the exit code.
 func (e *env) finish(ctx context.Context, t target, st lifecycle.OperationStatus, waitErr error) error {
 	result := lifecycleResult{Operation: st.Operation, Node: st.Node}
 	if !e.flags.direct {

@@ -100,7 +100,7 @@ func TestLifecycleWaits(t *testing.T) {
 		h.golden("wait-timeout", "node", "reactivate", "gpu-17", "--wait", "--timeout", "5s")
 		require.Equal(t, 5*time.Second, h.clock.waited())
 	})
-	t.Run("a drain's deadline does not bound the waiting", func(t *testing.T) {
+	t.Run("a drain's deadline does not bound the wait", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.statuses = []lifecycle.OperationStatus{drainAt(1, lifecycle.OperationRunning)}
@@ -165,6 +165,21 @@ func TestDirect(t *testing.T) {
 		want := addressed(lifecycle.DecisionRetry, "TCK-99")
 		want.By, want.Via = "alice@laptop", "temporal"
 		require.Equal(t, []lifecycle.ResolveRequest{want}, h.temporal.resolved)
+	})
+	t.Run("an operation's id in place of the node", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		require.Equal(t, schema.ExitUsage, h.run("--direct", "op", "show", operationID))
+		require.Contains(t, h.err.String(), "NODE --operation "+operationID)
+		require.Empty(t, h.temporal.queried)
+	})
+	t.Run("another reissue", func(t *testing.T) {
+		t.Parallel()
+		h := direct(t)
+		require.Equal(t, schema.ExitNotFound, h.run("--direct", "op", "show", "gpu-17", "--reissue", "--operation", operationID))
+		for _, id := range h.temporal.queried {
+			require.Equal(t, lifecycle.ReissueWorkflowID("gpu-17", nodeID), id)
+		}
 	})
 	t.Run("unknown host", func(t *testing.T) {
 		t.Parallel()

@@ -8,13 +8,20 @@ import (
 
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 // Main runs one command line (without the program's name) and returns the exit
 // code. The end of ctx is the operator's interrupt.
 func Main(ctx context.Context, p Platform, args []string, stdio Stdio) int {
 	if p.Dial == nil {
-		p.Dial = func(ctx context.Context, c temporal.Config) (Lifecycle, error) { return temporal.Dial(ctx, c) }
+		p.Dial = func(c temporal.Config) (Lifecycle, error) {
+			client, err := temporal.Dial(c)
+			if err != nil {
+				return nil, err
+			}
+			return client.Operations, nil
+		}
 	}
 	return run(ctx, newEnv(p, stdio), args)
 }
@@ -47,8 +54,8 @@ type Lifecycle interface {
 	// Result waits until the run is closed and returns its final state. It needs
 	// no worker.
 	Result(ctx context.Context, workflowID, runID string) (lifecycle.OperationStatus, error)
-	// ReclaimSchedule returns the health of the reclaimer's schedule.
-	ReclaimSchedule(ctx context.Context) (temporal.ScheduleHealth, error)
+	// Faults returns the faults of Temporal that need an operator.
+	Faults(ctx context.Context) []wire.ControlPlaneFault
 	// WebURL is the page of a run in the Web UI.
 	WebURL(workflowID, runID string) string
 	// Close ends the connection.
@@ -59,7 +66,7 @@ type Lifecycle interface {
 // works for every command except admin setup and dev.
 type Platform struct {
 	// Dial connects to Temporal. Defaults to internal/temporal's client.
-	Dial func(ctx context.Context, c temporal.Config) (Lifecycle, error)
+	Dial func(c temporal.Config) (Lifecycle, error)
 	// Setup prepares database, Vault and the given Temporal, and writes a line to log
 	// for each object that it creates or finds. Running it again changes nothing.
 	// Without it admin setup fails.

@@ -27,7 +27,7 @@ installer read. With --wait the command then waits until the node's agent polls 
 its new certificate.
 
 With -o json or yaml and without --bundle, the bundle is part of the object on stdout.
-The object is printed before the waiting; the exit code reports how the operation ended.`,
+The object is printed before the wait; the exit code reports how the operation ended.`,
 		example: `  gpuaas node enroll gpu-17
   gpuaas node enroll gpu-17 --bundle gpu-17.json --env-file gpu-17.env --no-wait
   gpuaas node enroll gpu-17 --no-wait -o json | jq .bootstrap_bundle`,

@@ -10,13 +10,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-type nodeScriptOptions struct {
-	out      string
-	fetchRef bool
-}
-
 func newNodeScript(e *env) *cobra.Command {
-	var o nodeScriptOptions
+	var out string
+	var fetchRef bool
 	c := e.command("bootstrap-script NODE", "Print a script that installs the agent on a node",
 		`Prints a script that installs the agent, its env file, the CA bundle and the systemd
 unit on a Debian or Ubuntu host. Use it for the first boot of a node, and for a node
@@ -39,12 +35,12 @@ that only its owner can read.`,
 			if err != nil {
 				return err
 			}
-			file, err := newSecretFile(o.out)
+			file, err := newSecretFile(out)
 			if err != nil {
 				return err
 			}
 			defer file.discard()
-			answer, err := decode[wire.BootstrapScriptResponse](ctl.MakeBootstrapScript(ctx, t.id, nil, wire.BootstrapScriptRequest{FetchRef: o.fetchRef}))
+			answer, err := decode[wire.BootstrapScriptResponse](ctl.MakeBootstrapScript(ctx, t.id, nil, wire.BootstrapScriptRequest{FetchRef: fetchRef}))
 			if err != nil {
 				return t.inWords(err)
 			}
@@ -52,27 +48,27 @@ that only its owner can read.`,
 				return err
 			}
 			secret := "the token"
-			if o.fetchRef {
+			if fetchRef {
 				secret = "a one-time reference"
 			}
 			e.message("the script contains %s, valid until %s", secret, e.stamp(answer.ExpiresAt))
-			if o.out == "" {
+			if out == "" {
 				if e.machine() {
 					return e.printMachine(answer)
 				}
 				_, err := fmt.Fprint(e.stdout, answer.Script)
 				return err
 			}
-			e.message("written to %s (mode 0600)", o.out)
+			e.message("written to %s (mode 0600)", out)
 			if !e.machine() {
 				return nil
 			}
 			return e.printMachine(struct {
 				File      string    `json:"file"`
 				ExpiresAt time.Time `json:"expires_at"`
-			}{o.out, answer.ExpiresAt})
+			}{out, answer.ExpiresAt})
 		})
-	c.Flags().StringVar(&o.out, "out", "", "file to write the script to")
-	c.Flags().BoolVar(&o.fetchRef, "fetch-ref", false, "put a one-time reference into the script instead of the token")
+	c.Flags().StringVar(&out, "out", "", "file to write the script to")
+	c.Flags().BoolVar(&fetchRef, "fetch-ref", false, "put a one-time reference into the script instead of the token")
 	return c
 }

@@ -36,7 +36,7 @@ certificate is not a trusted CA.`,
 				return err
 			}
 			var tasks []wire.TaskView
-			if !e.machine() {
+			if e.output == formatTable || e.output == formatWide {
 				if tasks, err = listTasks(ctx, api, adminclient.ListTasksParams{Node: &n.ID, All: new(bool)}, 20); err != nil {
 					e.message("warning: its tasks are not shown: %s", err)
 				}
@@ -46,7 +46,7 @@ certificate is not a trusted CA.`,
 				e.writeIdentity(w, n)
 				e.writeWork(w, n, tasks)
 				writeFacts(w, n.Facts)
-			})
+			}, n.Host)
 		})
 }
 

@@ -135,7 +135,7 @@ func TestNodeEnroll(t *testing.T) {
 		h.temporal.statuses = []lifecycle.OperationStatus{{Operation: running}, {Operation: op}}
 		h.golden("enroll-wait", "node", "enroll", "gpu-17", "--wait")
 	})
-	t.Run("the waiting needs no Temporal", func(t *testing.T) {
+	t.Run("the wait needs no Temporal", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
 		h.temporal.down = true
@@ -161,7 +161,7 @@ func TestNodeEnroll(t *testing.T) {
 		h.temporal.statuses = []lifecycle.OperationStatus{{Operation: operation(lifecycle.ActionEnroll, lifecycle.OperationFailed)}}
 		require.Equal(t, schema.ExitFailed, h.run("node", "enroll", "gpu-17", "-o", "json", "--wait"))
 		var answer wire.LifecycleResponse
-		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer), "one object, printed before the waiting")
+		require.NoError(t, json.Unmarshal(h.out.Bytes(), &answer), "one object, printed before the wait")
 		require.Contains(t, h.err.String(), "enroll gpu-17: failed")
 	})
 	t.Run("no bundle came", func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 type decision struct {
 	name                 lifecycle.Decision
 	short, long, example string
-	// consequence is the consequence for the question whether to continue. Empty
-	// for a decision that needs no confirmation.
+	// consequence is shown in the confirmation prompt. Empty for a decision that
+	// needs no confirmation.
 	consequence string
 }
 
@@ -57,7 +57,7 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 			if err := checkReason(command, o.reason, true); err != nil {
 				return err
 			}
-			ctl, err := e.control(ctx)
+			ctl, err := e.control()
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func newOpDecide(e *env, d decision) *cobra.Command {
 			}
 			return err
 		})
-	addOperation(c, &o.operationArg)
+	e.addOperation(c, &o.operationArg)
 	addReason(c, &o.reason)
 	c.Flags().BoolVar(&o.wait, "wait", false, "then follow the operation until it ends or parks again")
 	c.Flags().StringVar(&o.key, "idempotency-key", "", "repeat a request safely: the same key is the same decision")

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuaas/gpuaas/cli/adminclient"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -22,7 +24,7 @@ first. The status is read from the database and needs neither Temporal nor a wor
 A reissue-enrollment runs beside the operation that holds the node: --reissue shows it.`,
 		"  gpuaas op show gpu-17\n  gpuaas op show gpu-17 --reissue\n  gpuaas op show gpu-17 -o json | jq .operation.status",
 		func(ctx context.Context, arg string) error {
-			ctl, err := e.control(ctx)
+			ctl, err := e.control()
 			if err != nil {
 				return err
 			}
@@ -33,15 +35,25 @@ A reissue-enrollment runs beside the operation that holds the node: --reissue sh
 			if !o.reissue && reissueRuns(ctx, ctl, t) {
 				e.message("note: a reissue runs beside it: %s", lifecycle.OpCommand("show", lifecycle.ActionReissueEnrollment, t.name()))
 			}
-			return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st.Operation) })
+			return e.print(st, func(w io.Writer) { e.writeOperation(w, t, st.Operation) }, st.Operation.OperationID)
 		})
-	addOperation(c, &o)
+	e.addOperation(c, &o)
 	return c
 }
 
 // addOperation adds the flags that address an operation.
-func addOperation(c *cobra.Command, o *operationArg) {
+func (e *env) addOperation(c *cobra.Command, o *operationArg) {
 	c.Flags().StringVar(&o.operation, "operation", "", "id of the operation; rejected when the operation is not the node's")
+	c.RegisterFlagCompletionFunc("operation", func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) { //nolint:errcheck // fails only for an unknown flag
+		q := adminclient.ListOperationsParams{Open: new(true), Node: given(strings.Join(args, ""))}
+		return e.complete(func(ctx context.Context, api *adminclient.Client, _ string) (ids []cobra.Completion, err error) {
+			ops, err := listOperations(ctx, api, q, maxCompletions)
+			for _, o := range ops {
+				ids = append(ids, cobra.CompletionWithDesc(o.OperationID, clean(fmt.Sprintf("%s %s, %s", o.Action, o.Host, o.Status))))
+			}
+			return ids, err
+		})(c, nil, text)
+	})
 	c.Flags().BoolVar(&o.reissue, "reissue", false, "act on the node's reissue-enrollment instead of its lifecycle operation")
 }
 
@@ -56,7 +68,7 @@ func newOpWatch(e *env) *cobra.Command {
 operation's. Ctrl-C stops the watch, not the operation.`,
 		"  gpuaas op watch gpu-17\n  gpuaas op watch gpu-17 --timeout 10m -o json",
 		func(ctx context.Context, arg string) error {
-			ctl, err := e.control(ctx)
+			ctl, err := e.control()
 			if err != nil {
 				return err
 			}
@@ -69,7 +81,7 @@ operation's. Ctrl-C stops the watch, not the operation.`,
 		})
 	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to watch (default: until the operation ends)")
 	c.Flags().Lookup("timeout").DefValue = "0s"
-	addOperation(c, &o)
+	e.addOperation(c, &o)
 	return c
 }
 

@@ -48,15 +48,21 @@ func (f *format) Set(s string) error {
 }
 
 // print writes a result to stdout: the object itself for programs, the output of
-// table for people.
-func (e *console) print(object any, table func(w io.Writer)) error {
-	switch e.output {
-	case formatName:
-		return usagef("gpuaas", "-o name: the output of this command has no names")
-	case formatTable, formatWide:
+// table for people, the names for -o name.
+func (e *console) print(object any, table func(w io.Writer), names ...string) error {
+	switch {
+	case e.machine():
+		return e.printMachine(object)
+	case e.output != formatName:
 		return e.printTable(table)
+	case len(names) == 0:
+		return usagef("gpuaas", "-o name: the output of this command has no names")
 	}
-	return e.printMachine(object)
+	return e.printTable(func(w io.Writer) {
+		for _, name := range names {
+			row(w, name)
+		}
+	})
 }
 
 // listing is a list to print.
@@ -79,28 +85,23 @@ func printList[T any](e *console, l listing[T]) error {
 	if len(l.rows) == 0 && l.empty != "" {
 		e.message("%s", l.empty)
 	}
-	switch {
-	case e.machine():
-		return e.printMachine(l.object)
-	case len(l.rows) == 0:
+	if len(l.rows) == 0 && !e.machine() {
 		return nil
 	}
-	return e.printTable(func(w io.Writer) {
+	var names []string
+	for _, r := range l.rows {
+		names = append(names, l.name(r))
+	}
+	return e.print(l.object, func(w io.Writer) {
 		columns := len(l.header)
-		switch e.output {
-		case formatName:
-			for _, r := range l.rows {
-				row(w, l.name(r))
-			}
-			return
-		case formatTable:
+		if e.output == formatTable {
 			columns -= l.wide
 		}
 		row(w, l.header[:columns]...)
 		for _, r := range l.rows {
 			row(w, l.cells(r)[:columns]...)
 		}
-	})
+	}, names...)
 }
 
 // machine reports whether the output is for programs.

@@ -11,25 +11,25 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// plan is the output of --dry-run: the steps of an operation, the workloads it would
+// plan is the output of --dry-run: the phases of an operation, the workloads it would
 // end, and the reasons for which it would be refused.
 type plan struct {
 	Action lifecycle.Action  `json:"action"`
 	Node   lifecycle.NodeRef `json:"node"`
-	Steps  []planStep        `json:"steps"`
+	Phases []planPhase       `json:"phases"`
 	// EndsAs is the node's state after success.
 	EndsAs lifecycle.NodeState `json:"ends_as"`
-	// Work lists the workloads that a drain would end.
-	Work     []string      `json:"work"`
-	Blockers []planBlocker `json:"blockers"`
-	Refused  bool          `json:"refused"`
+	// Workloads are the names of the workloads that a drain would end.
+	Workloads []string      `json:"workloads"`
+	Blockers  []planBlocker `json:"blockers"`
+	Refused   bool          `json:"refused"`
 }
 
-type planStep struct {
+type planPhase struct {
 	Name          string              `json:"name"`
 	Title         string              `json:"title"`
 	BudgetSeconds int64               `json:"budget_seconds"`
-	Owner         lifecycle.Attention `json:"owner"`
+	WaitingOn     lifecycle.Attention `json:"waiting_on"`
 }
 
 // planBlocker is a reason for which the operation would be refused now.
@@ -60,11 +60,11 @@ func (e *console) nothingChanged(refused int, thing string) error {
 func makePlan(n wire.NodeView, a lifecycle.Action, o lifecycle.Options) plan {
 	m, _ := lifecycle.PlanOf(a, o)
 	p := plan{Action: a, Node: lifecycle.NodeRef{NodeID: n.ID, Host: n.Host, State: n.State},
-		Steps: []planStep{}, EndsAs: m.To, Work: []string{}, Blockers: planBlockers(n, m, o)}
+		Phases: []planPhase{}, EndsAs: m.To, Workloads: []string{}, Blockers: planBlockers(n, m, o)}
 	for _, s := range m.Phases {
-		p.Steps = append(p.Steps, planStep{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
+		p.Phases = append(p.Phases, planPhase{s.Name, s.Title, int64(s.Budget / time.Second), s.WaitingOn})
 		if s.Name == lifecycle.PhaseDrain {
-			p.Work = append(p.Work, n.Blockers()...)
+			p.Workloads = append(p.Workloads, n.Blockers()...)
 		}
 	}
 	if o.CordonOnly {
@@ -92,16 +92,16 @@ func planBlockers(n wire.NodeView, m lifecycle.Plan, o lifecycle.Options) []plan
 
 func writePlan(w io.Writer, p plan) {
 	fmt.Fprintf(w, "Plan: %s %s, which is %s\n", p.Action, p.Node.Host, p.Node.State)
-	for i, s := range p.Steps {
+	for i, s := range p.Phases {
 		row(w, fmt.Sprintf("  %d. %s", i+1, s.Title), "up to "+span(time.Duration(s.BudgetSeconds)*time.Second))
 	}
 	if p.EndsAs != "" {
 		fmt.Fprintf(w, "Then the node is %s.\n", p.EndsAs)
 	}
-	if len(p.Work) > 0 {
+	if len(p.Workloads) > 0 {
 		fmt.Fprintln(w, "Workloads to end:")
 	}
-	for _, name := range p.Work {
+	for _, name := range p.Workloads {
 		row(w, "  - "+name)
 	}
 	if p.Refused {

@@ -153,7 +153,7 @@ func (m *reissueMany) one(ctx context.Context, r *reissueRow) {
 	m.message(r.Host, text)
 }
 
-// followed sets the outcome after the waiting.
+// followed sets the outcome after the wait.
 func (r *reissueRow) followed(t target, op lifecycle.Operation, err error) {
 	switch {
 	case op.Status == lifecycle.OperationCompleted:

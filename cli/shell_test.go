@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/version"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
 func TestCompletion(t *testing.T) {
@@ -47,6 +48,15 @@ func TestCompletion(t *testing.T) {
 		require.Contains(t, h.api.requests[0], "fields=id%2Chost%2Cstate")
 		require.Zero(t, h.run("__complete", "node", "drain", "gpu-09999"))
 		require.Equal(t, "gpu-09999\tactive\n:4\n", h.out.String())
+	})
+	t.Run("operations of the node", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.api.operations = []wire.OperationSummary{
+			{OperationID: operationID, NodeID: nodeID, Host: "gpu-17", Action: lifecycle.ActionDrain, Status: lifecycle.OperationParked},
+			{OperationID: runID, NodeID: runID, Host: "gpu-18", Action: lifecycle.ActionDrain, Status: lifecycle.OperationParked}}
+		require.Zero(t, h.run("__complete", "op", "retry", "gpu-17", "--operation", ""))
+		require.Equal(t, operationID+"\tdrain gpu-17, parked\n:4\n", h.out.String())
 	})
 	t.Run("one node only", func(t *testing.T) {
 		t.Parallel()

@@ -11,41 +11,37 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-type stuckOptions struct {
-	watch, exitCode bool
-}
-
 func newStuck(e *env) *cobra.Command {
-	var o stuckOptions
+	var watch, exitCode bool
 	c := e.command("stuck", "List operations that need attention",
-		`Lists every parked, overdue or abandoned operation, oldest first: why and since when
+		`Lists every parked or overdue operation, oldest first: why and since when
 it needs attention, who must act, and the least harmful command that helps. Faults of
 the control plane, for example a reclaimer that does not run, are reported as warnings.
 
 The exit code is 0, and with --exit-code 5 when the list or the faults are not empty.`,
 		"  gpuaas stuck\n  gpuaas stuck --watch\n  gpuaas stuck --exit-code -o json | jq -r '.stuck[].stuck.next'",
 		func(ctx context.Context, _ string) error {
-			ctl, err := e.control(ctx)
+			ctl, err := e.control()
 			if err != nil {
 				return err
 			}
 			var list wire.StuckList
-			err = e.refresh(ctx, ctl, o.watch, func() error {
+			err = e.refresh(ctx, ctl, watch, func() error {
 				now, err := ctl.stuck(ctx)
 				if err != nil {
 					return err
 				}
 				list = now
-				e.clearScreen(o.watch)
+				e.clearScreen(watch)
 				return e.printStuck(list)
 			})
-			if err == nil && o.exitCode && !o.watch && len(list.Stuck)+len(list.Faults) > 0 {
+			if err == nil && exitCode && !watch && len(list.Stuck)+len(list.Faults) > 0 {
 				return &exitError{schema.ExitPending, nil}
 			}
 			return err
 		})
-	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh at each change until interrupted")
-	c.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit with code 5 when something needs attention")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "refresh at each change until interrupted")
+	c.Flags().BoolVar(&exitCode, "exit-code", false, "exit with code 5 when something needs attention")
 	return c
 }
 

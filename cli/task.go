@@ -112,7 +112,7 @@ func leaseLeft(t wire.TaskView, now time.Time) string {
 // taskVerb is a command that decides about a task.
 type taskVerb struct {
 	name, short, long, example string
-	// consequence is the consequence for the question whether to continue.
+	// consequence is shown in the confirmation prompt.
 	consequence string
 	// only is the status of the tasks that completion offers; empty for every open task.
 	only task.Status

@@ -48,7 +48,7 @@ written by the node: control characters are replaced.`,
 				r.Operation, r.WebURL = &op.Operation, op.WebURL
 			}
 			r.Next = e.nextOfTask(r)
-			return e.print(r, func(w io.Writer) { e.writeTask(w, r) })
+			return e.print(r, func(w io.Writer) { e.writeTask(w, r) }, r.TaskID)
 		})
 }
 
@@ -62,9 +62,9 @@ func (e *console) nextOfTask(r taskReport) string {
 	switch {
 	case r.Status == task.Lost && r.Deadline != nil && r.Deadline.Before(e.clock.now()):
 		// The node would reject the task: only a new one helps.
-		return lifecycle.OpCommand(string(lifecycle.DecisionRetry), op.Action, t.name()) + " --reason '…'"
+		return lifecycle.DecisionCommand(lifecycle.DecisionRetry, op.Action, t.name(), "")
 	case r.Status == task.Lost:
-		return "gpuaas task resume " + r.TaskID + " --reason '…'"
+		return lifecycle.ResumeTask(r.TaskID).Command
 	case op.Status == lifecycle.OperationParked:
 		return nextCommand(t, op.Action, op.Stuck)
 	}

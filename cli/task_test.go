@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -252,19 +251,18 @@ func TestStuckTasks(t *testing.T) {
 		h.temporal.parked, h.api.operations = []lifecycle.OperationStatus{st}, []wire.OperationSummary{lostDrain()}
 		h.golden("stuck-task-lost", "stuck")
 	})
-	for _, state := range []temporal.ScheduleState{temporal.ScheduleAbsent, temporal.SchedulePaused, temporal.ScheduleFailing, temporal.ScheduleStalled} {
-		t.Run("reclaimer "+string(state), func(t *testing.T) {
-			t.Parallel()
-			h := setup(t)
-			h.temporal.reclaimer = temporal.ScheduleHealth{State: state, Message: "the reclaimer is " + string(state), Next: "gpuaas admin setup"}
-			require.Zero(t, h.run("stuck"))
-			require.Equal(t, "warning: the reclaimer is "+string(state)+"\nnext:  gpuaas admin setup\nnothing is stuck\n", h.err.String())
-		})
-	}
+	absent := wire.ControlPlaneFault{Component: "reclaimer", Reason: "absent", Message: "it is absent", Next: "gpuaas admin setup"}
+	t.Run("reclaimer", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		h.temporal.faults = []wire.ControlPlaneFault{absent}
+		require.Zero(t, h.run("stuck"))
+		require.Equal(t, "warning: it is absent\nnext:  gpuaas admin setup\nnothing is stuck\n", h.err.String())
+	})
 	t.Run("reclaimer in JSON", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		h.temporal.reclaimer = temporal.ScheduleHealth{State: temporal.ScheduleAbsent, Message: "it is absent", Next: "gpuaas admin setup"}
+		h.temporal.faults = []wire.ControlPlaneFault{absent}
 		h.golden("stuck-reclaimer-json", "stuck", "-o", "json")
 	})
 }

@@ -15,8 +15,8 @@ type verb struct {
 	short string
 	// long defaults to the plan's description, example to the action with a reason.
 	long, example string
-	// confirm returns the consequence of the action for the question whether to
-	// continue. Nil for an action that needs no confirmation.
+	// confirm returns the consequence of the action, which the confirmation prompt
+	// shows. Nil for an action that needs no confirmation.
 	confirm func(lifecycle.Options) string
 	// flags declares flags that only this action has.
 	flags func(*cobra.Command, *lifecycleOptions)
@@ -162,7 +162,7 @@ new node. Only a retired node can be removed.`,
 
 // runLifecycle starts the operation and, if requested, waits for its end.
 func runLifecycle(ctx context.Context, e *env, arg string, a lifecycle.Action, o lifecycleOptions) error {
-	ctl, err := e.control(ctx)
+	ctl, err := e.control()
 	if o.dryRun { // only the admin API has the node's state
 		ctl, err = e.apiControl(), nil
 	}

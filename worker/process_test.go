@@ -68,10 +68,10 @@ func TestProcess(t *testing.T) {
 
 func setupTemporal(t *testing.T, address string) {
 	t.Helper()
-	c, err := temporal.Dial(t.Context(), temporal.Config{Address: address, Namespace: "worker-test"})
+	c, err := temporal.Dial(temporal.Config{Address: address, Namespace: "worker-test"})
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.Setup(t.Context()))
+	require.NoError(t, c.Installation.Setup(t.Context()))
 }
 
 func becomes(t *testing.T, address, path string, status int, contains string) {

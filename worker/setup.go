@@ -62,12 +62,12 @@ func Setup(ctx context.Context, o SetupOptions) error {
 		return err
 	}
 	fmt.Fprintf(o.Talk, "trust: verifier set %d is published\n", version)
-	t, err := temporal.Dial(ctx, temporal.Config{Address: o.TemporalAddress, Namespace: o.TemporalNamespace})
+	t, err := temporal.Dial(temporal.Config{Address: o.TemporalAddress, Namespace: o.TemporalNamespace})
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	if err := t.Setup(ctx); err != nil {
+	if err := t.Installation.Setup(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.Talk, "temporal: namespace %s and its search attributes are in place\n", t.Namespace())

@@ -55,11 +55,11 @@ func (p *parts) connect(ctx context.Context, d *daemon.Process, c *config) error
 		}},
 		{"Temporal", func(ctx context.Context) (err error) {
 			if p.temporal == nil {
-				if p.temporal, err = temporal.Dial(ctx, temporal.Config{Logger: d.Log, Metrics: sdkMetrics, Secrets: c.Secrets()}); err != nil {
+				if p.temporal, err = temporal.Dial(temporal.Config{Logger: d.Log, Metrics: sdkMetrics, Secrets: c.Secrets()}); err != nil {
 					return err
 				}
 			}
-			return p.temporal.MissingAttributes(ctx)
+			return p.temporal.Installation.MissingAttributes(ctx)
 		}},
 	} {
 		if err := d.Connect(ctx, part.name, part.open); err != nil {

@@ -67,7 +67,7 @@ func (r *recorder) until(s lifecycle.OperationState) lifecycle.Operation {
 	var st lifecycle.OperationStatus
 	require.Eventually(r.t, func() bool {
 		var err error
-		st, err = r.Status(r.t.Context(), r.op.WorkflowID, r.op.RunID)
+		st, err = r.Operations.Status(r.t.Context(), r.op.WorkflowID, r.op.RunID)
 		return err == nil && st.Operation.Status == s
 	}, 20*time.Second, 20*time.Millisecond)
 	return st.Operation
@@ -75,19 +75,19 @@ func (r *recorder) until(s lifecycle.OperationState) lifecycle.Operation {
 
 func (r *recorder) decide(d lifecycle.Decision) {
 	r.t.Helper()
-	st, err := r.Status(r.t.Context(), r.op.WorkflowID, r.op.RunID)
+	st, err := r.Operations.Status(r.t.Context(), r.op.WorkflowID, r.op.RunID)
 	require.NoError(r.t, err)
 	request := lifecycle.ResolveRequest{OperationID: r.op.OperationID, Decision: d, Reason: "because", By: "bob"}
 	if stuck := st.Operation.Stuck; stuck != nil {
 		request.Phase, request.StuckSince = stuck.Phase, &stuck.Since
 	}
-	_, err = r.Resolve(r.t.Context(), r.op.WorkflowID, request)
+	_, err = r.Operations.Resolve(r.t.Context(), r.op.WorkflowID, request)
 	require.NoError(r.t, err)
 }
 
 func (r *recorder) event(name lifecycle.AgentEventName, incarnation int64) {
 	r.t.Helper()
-	require.NoError(r.t, r.SignalAgent(r.t.Context(), r.op.WorkflowID, lifecycle.AgentEvent{Event: name, NodeID: testNode,
+	require.NoError(r.t, r.NodeTasks.SignalAgent(r.t.Context(), r.op.WorkflowID, lifecycle.AgentEvent{Event: name, NodeID: testNode,
 		Incarnation: incarnation, OperationID: r.op.OperationID, Step: string(task.WorkloadDrain)}))
 }
 
@@ -231,10 +231,10 @@ func (r *recorder) untilCall(call string) {
 // TestHistories runs every kind of operation on a real server, bounds the size of
 // its history, and writes the replay fixtures with -record.
 func TestHistories(t *testing.T) {
-	c, err := temporal.Dial(t.Context(), temporal.Config{Address: server.Address(t), Namespace: "t-" + schema.NewID()})
+	c, err := temporal.Dial(temporal.Config{Address: server.Address(t), Namespace: "t-" + schema.NewID()})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	require.NoError(t, c.Setup(t.Context()))
+	require.NoError(t, c.Installation.Setup(t.Context()))
 	for _, rec := range recordings() {
 		t.Run(rec.name, func(t *testing.T) { //nolint:paralleltest // one worker on one task queue at a time
 			w := newWorld(rec.from)
@@ -243,7 +243,7 @@ func TestHistories(t *testing.T) {
 			}
 			r := &recorder{Client: c, t: t, world: w, name: rec.name}
 			defer r.startWorker()()
-			r.op, _ = c.Submit(t.Context(), lifecycle.OperationInput{
+			r.op, _ = c.Operations.Submit(t.Context(), lifecycle.OperationInput{
 				OperationID: schema.NewID(), NodeID: testNode, Host: "gpu-17", Action: rec.action, Actor: "alice",
 				Reason: "RMA-4411", CorrelationID: "c-1", Options: rec.options,
 			})
@@ -251,7 +251,7 @@ func TestHistories(t *testing.T) {
 			if rec.drive != nil {
 				rec.drive(r)
 			}
-			st, err := c.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
+			st, err := c.Operations.Result(t.Context(), r.op.WorkflowID, r.op.RunID)
 			require.NoError(t, err)
 			require.True(t, st.Operation.Status.Ended())
 			h := r.keep(rec.name)

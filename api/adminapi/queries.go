@@ -63,7 +63,7 @@ type OperationQuery struct {
 	// Since excludes operations that started earlier, unless it is zero.
 	Since    time.Time
 	Selector Selector
-	// Stuck selects operations that are parked, overdue or abandoned, oldest first.
+	// Stuck selects operations that are parked or overdue, oldest first.
 	Stuck bool
 }
 

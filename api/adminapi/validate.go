@@ -31,12 +31,13 @@ func badField(field, why string) error {
 	return schema.NewError(schema.KindInvalidRequest, "%s %s", field, why).WithReason("bad_" + field)
 }
 
-// validHost accepts an IP address or a DNS name.
+// validHost accepts an IP address or a DNS name. A node id is neither: commands take it
+// for the node.
 func validHost(s string) bool {
 	if _, err := netip.ParseAddr(s); err == nil {
 		return true
 	}
-	return len(s) <= 253 && dnsForm.MatchString(s)
+	return len(s) <= 253 && dnsForm.MatchString(s) && !schema.IsID(s)
 }
 
 // validName accepts 1 to most characters of a-z A-Z 0-9 . _ -

@@ -23,6 +23,9 @@ type Counts interface {
 	CertificateCounts(ctx context.Context) (CertificateCounts, error)
 	// TaskLeases returns the unfinished tasks by status.
 	TaskLeases(ctx context.Context) ([]TaskCount, error)
+	// OutboxAge returns the age of the oldest message to Temporal that failed and
+	// is still to be delivered, in seconds, 0 without one.
+	OutboxAge(ctx context.Context) (float64, error)
 }
 
 // UnpromotedAfter is how long after its issue an unused certificate counts as
@@ -51,7 +54,7 @@ type FleetCollector struct {
 	mu     sync.Mutex
 	readAt time.Time
 
-	nodes, stateAge, stuck, leases, lifeLeft, overdue, unpromoted *prometheus.GaugeVec
+	nodes, stateAge, stuck, leases, lifeLeft, overdue, unpromoted, outboxAge *prometheus.GaugeVec
 }
 
 // NewFleetCollector returns a collector, to be registered by the caller. leading
@@ -69,11 +72,12 @@ func NewFleetCollector(counts Counts, leading func() bool, log *slog.Logger) *Fl
 		lifeLeft:   gauge("gpuaas_certificate_life_left_ratio", "Remaining share of the lifetime of the current certificate that expires first; 1 without certificates."),
 		overdue:    gauge("gpuaas_certificates_overdue", "Current certificates that should have been renewed already."),
 		unpromoted: gauge("gpuaas_certificates_unpromoted", "Certificates issued over ten minutes ago and never used."),
+		outboxAge:  gauge("gpuaas_outbox_age_seconds", "Age of the oldest message to Temporal that failed and is still to be delivered; 0 without one."),
 	}
 }
 
 func (c *FleetCollector) gauges() []*prometheus.GaugeVec {
-	return []*prometheus.GaugeVec{c.nodes, c.stateAge, c.stuck, c.leases, c.lifeLeft, c.overdue, c.unpromoted}
+	return []*prometheus.GaugeVec{c.nodes, c.stateAge, c.stuck, c.leases, c.lifeLeft, c.overdue, c.unpromoted, c.outboxAge}
 }
 
 // Describe implements prometheus.Collector.
@@ -124,6 +128,11 @@ func (c *FleetCollector) read() error {
 	if err != nil {
 		return err
 	}
+	age, err := c.counts.OutboxAge(ctx)
+	if err != nil {
+		return err
+	}
+	c.outboxAge.WithLabelValues().Set(age)
 	c.setNodes(nodes)
 	for _, s := range stuck {
 		c.stuck.WithLabelValues(s.Phase, s.Reason).Set(float64(s.Operations))

@@ -32,7 +32,6 @@ type Metrics struct {
 	refusals   *prometheus.CounterVec
 	tasks      *prometheus.CounterVec
 	outbox     *prometheus.CounterVec
-	outboxAge  prometheus.Gauge
 }
 
 // New registers the metrics. It panics if reg already has one of them.
@@ -63,10 +62,9 @@ func New(reg prometheus.Registerer) *Metrics {
 		expiry: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpuaas_certificate_expiry_seconds", Help: "Remaining validity of the node certificate at each poll.",
 			Buckets: []float64{3600, 6 * 3600, 12 * 3600, 24 * 3600, 36 * 3600, 48 * 3600, 72 * 3600, 96 * 3600}}),
-		refusals:  counters("gpuaas_identity_refusals_total", "Requests refused because of the caller's identity, by reason.", "reason"),
-		tasks:     counters("gpuaas_tasks_total", "Node tasks that ended, by type and outcome.", "type", "outcome"),
-		outbox:    counters("gpuaas_outbox_messages_total", "Delivery attempts of messages to Temporal, by kind and outcome.", "kind", "outcome"),
-		outboxAge: gauge("gpuaas_outbox_age_seconds", "Age of the oldest message to Temporal that failed and is still to be delivered; 0 without one."),
+		refusals: counters("gpuaas_identity_refusals_total", "Requests refused because of the caller's identity, by reason.", "reason"),
+		tasks:    counters("gpuaas_tasks_total", "Node tasks that ended, by type and outcome.", "type", "outcome"),
+		outbox:   counters("gpuaas_outbox_messages_total", "Delivery attempts of messages to Temporal, by kind and outcome.", "kind", "outcome"),
 	}
 	m.startAtZero()
 	return m
@@ -161,6 +159,3 @@ func (m *Metrics) IdentityRefused(reason string) { m.refusals.WithLabelValues(re
 
 // Relayed counts one attempt to deliver a message: delivered, orphaned or failed.
 func (m *Metrics) Relayed(kind, outcome string) { m.outbox.WithLabelValues(kind, outcome).Inc() }
-
-// OutboxAge sets the age of the oldest undelivered message.
-func (m *Metrics) OutboxAge(age time.Duration) { m.outboxAge.Set(max(0, age.Seconds())) }

@@ -20,7 +20,8 @@ type dispatcher struct {
 	ended chan delivery
 	// delivered are still to be deleted from the outbox.
 	delivered []Message
-	late      map[int64]lateMessage
+	// failed is when a delivery last failed.
+	failed time.Time
 	// paused is true while nothing is taken. unavailable is true if Temporal is the
 	// cause: queued messages then fail without an attempt.
 	paused, unavailable bool
@@ -31,9 +32,6 @@ type dispatcher struct {
 	since time.Time
 }
 
-// lateMessage is a message whose delivery failed.
-type lateMessage struct{ created, failed time.Time }
-
 // run delivers messages with the context work until ctx ends.
 func (d *dispatcher) run(ctx, work context.Context) {
 	for take := true; ctx.Err() == nil; {
@@ -41,7 +39,6 @@ func (d *dispatcher) run(ctx, work context.Context) {
 			take = d.take(ctx)
 		}
 		d.start(work)
-		d.publishAge()
 		take = d.wait(ctx) || take
 	}
 	d.drain(ctx, work)
@@ -139,8 +136,8 @@ func (d *dispatcher) takeInterval() time.Duration {
 		return d.pause
 	case len(d.delivered) > 0:
 		return deleteAfter
-	case len(d.late) > 0:
-		return lateEvery
+	case time.Since(d.failed) < retryFor:
+		return retryEvery
 	}
 	return 0
 }
@@ -148,12 +145,10 @@ func (d *dispatcher) takeInterval() time.Duration {
 // end processes the outcome of a delivery.
 func (d *dispatcher) end(e delivery) {
 	delete(d.busy, e.message.recipient())
-	if e.outcome == outcomeFailed {
-		d.late[e.message.ID] = lateMessage{created: e.message.CreatedAt, failed: time.Now()}
-	} else {
-		delete(d.late, e.message.ID)
-	}
-	if e.outcome == outcomeDelivered {
+	switch e.outcome {
+	case outcomeFailed:
+		d.failed = time.Now()
+	case outcomeDelivered:
 		d.delivered = append(d.delivered, e.message)
 		d.pauses.Reset()
 	}
@@ -168,18 +163,4 @@ func (d *dispatcher) backOff() {
 	if !d.paused {
 		d.paused, d.pause, d.since = true, d.pauses.NextBackOff(), time.Now()
 	}
-}
-
-// publishAge sets the age of the oldest late message. It drops one that another
-// relay has probably delivered.
-func (d *dispatcher) publishAge() {
-	age := time.Duration(0)
-	for id, m := range d.late {
-		if time.Since(m.failed) > lateExpiry {
-			delete(d.late, id)
-			continue
-		}
-		age = max(age, time.Since(m.created))
-	}
-	d.Metrics.OutboxAge(age)
 }

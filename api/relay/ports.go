@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"time"
 
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
@@ -38,7 +37,4 @@ type Metrics interface {
 	// Relayed counts an attempt. kind is result or event; outcome is delivered,
 	// orphaned or failed.
 	Relayed(kind, outcome string)
-	// OutboxAge sets the age of the oldest message whose delivery failed and is
-	// still due, 0 for none.
-	OutboxAge(age time.Duration)
 }

@@ -27,11 +27,11 @@ const (
 	pauseMin = 250 * time.Millisecond
 	pauseMax = 15 * time.Second
 
-	// lateEvery is how often the relay queries for messages that failed, and
-	// lateExpiry is when it stops expecting one. The outbox's own backoff is at
+	// retryEvery is how often the relay queries for messages that are due again,
+	// and retryFor is for how long after a failure. The outbox's own backoff is at
 	// most a minute.
-	lateEvery  = time.Second
-	lateExpiry = 3 * time.Minute
+	retryEvery = time.Second
+	retryFor   = 3 * time.Minute
 
 	// deleteAfter is how long delivered messages stay in the outbox, so that one
 	// statement deletes several. They are delivered again if the process dies.
@@ -52,7 +52,7 @@ type Relay struct {
 func (r *Relay) Run(ctx context.Context) {
 	work, cancel := graceful(ctx)
 	defer cancel()
-	d := &dispatcher{Relay: r, ended: make(chan delivery), busy: map[string]bool{}, late: map[int64]lateMessage{},
+	d := &dispatcher{Relay: r, ended: make(chan delivery), busy: map[string]bool{},
 		pauses: &backoff.ExponentialBackOff{InitialInterval: pauseMin, MaxInterval: pauseMax, Multiplier: 2}}
 	d.pauses.Reset()
 	d.run(ctx, work)

@@ -401,7 +401,7 @@ func (r *replica) fence(nodeID string) activities.Fence {
 // finish ends the operation that holds the node, as its workflow would.
 func (r *replica) finish(nodeID string, f activities.Finish) {
 	r.tb.Helper()
-	require.NoError(r.tb, r.store.Finish(r.tb.Context(), r.fence(nodeID), f))
+	require.NoError(r.tb, r.store.Finish(r.tb.Context(), r.fence(nodeID), "", f))
 }
 
 // operate runs an action from start to end.

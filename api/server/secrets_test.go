@@ -36,7 +36,7 @@ func TestSecretsNeverReachTemporal(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(a.close)
 	submit := func(reason string) *schema.Error {
-		_, err := a.temporal.Submit(t.Context(), lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(),
+		_, err := a.temporal.Operations.Submit(t.Context(), lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(),
 			Host: "gpu-1", Action: lifecycle.ActionDrain, Actor: "test", Reason: reason})
 		require.Error(t, err)
 		return schema.AsError(err)

@@ -58,7 +58,7 @@ func newApp(p *daemon.Process, c *config) (*app, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := temporal.Dial(context.Background(), temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: c.secrets()})
+	client, err := temporal.Dial(temporal.Config{Logger: p.Log, Metrics: sdkMetrics, Secrets: c.secrets()})
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (a *app) work(ctx context.Context) {
 		a.sets.Run(ctx, a.listener.Sets())
 		return nil
 	})
-	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal, Metrics: a.metrics, Log: a.Log}
+	r := &relay.Relay{Outbox: a.store.Outbox(a.listener), Temporal: a.temporal.NodeTasks, Metrics: a.metrics, Log: a.Log}
 	a.Go(ctx, "relay", func(ctx context.Context) error {
 		r.Run(ctx)
 		return nil
@@ -171,7 +171,7 @@ func (a *app) ready() error { return a.Health.Ready() }
 func (a *app) nodeServer() *http.Server {
 	api := nodeapi.New(nodeapi.Config{
 		Env: a.cfg.Env, Identities: a.store.Identities, Tasks: a.store.Tasks, Heartbeats: a.store.Inventory, Notifier: a.listener, Issuer: a.vault, CAs: a.vault,
-		Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal,
+		Grants: a.grants, VerifierSets: a.sets, Heartbeater: a.temporal.NodeTasks,
 		Metrics: a.metrics, Observe: a.Metrics.HTTPRequests(listenerNode), Log: a.Log, Ready: a.ready,
 		IssueRate: a.cfg.IssueRate, Bundles: a.admin, Packages: a.cfg.agent.served(),
 	})
@@ -181,7 +181,7 @@ func (a *app) nodeServer() *http.Server {
 func (a *app) adminAPI() *adminapi.API {
 	return adminapi.New(adminapi.Config{
 		Env: a.cfg.Env, NodeURL: a.cfg.NodeURL, Auth: a.tokens,
-		Store: newAdminStore(a.store), Views: a.store.Admin, Lifecycle: a.temporal, Trust: a.vault,
+		Store: newAdminStore(a.store), Views: a.store.Admin, Lifecycle: a.temporal.Operations, Trust: a.vault,
 		Observe: a.Metrics.HTTPRequests(listenerAdmin), Log: a.Log, Ready: a.ready,
 		Package: a.cfg.agent.source(a.cfg.NodeURL), WebURL: a.temporal.WebURL, Faults: a.faults,
 	})
@@ -189,25 +189,13 @@ func (a *app) adminAPI() *adminapi.API {
 
 // faults are the control plane's faults for the list of what is stuck.
 func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
-	var out []wire.ControlPlaneFault
-	ctx, cancel := context.WithTimeout(r.Context(), faultBudget)
-	defer cancel()
-	switch h, err := a.temporal.ReclaimSchedule(ctx); {
-	case err != nil:
-		e := schema.AsError(err)
-		out = append(out, wire.ControlPlaneFault{Component: "temporal", Reason: string(e.Kind), Message: e.Message, Next: e.Next})
-	case h.State != temporal.ScheduleRuns:
-		out = append(out, wire.ControlPlaneFault{Component: "reclaimer", Reason: string(h.State), Message: h.Message, Next: h.Next})
-	}
+	out := a.temporal.Faults(r.Context())
 	if err := a.tokens.Fault(); err != nil {
 		out = append(out, wire.ControlPlaneFault{Component: "admin-tokens", Reason: "not_loaded", Message: err.Error(),
 			Next: "correct the file of GPUAAS_ADMIN_TOKENS_FILE"})
 	}
 	return out
 }
-
-// faultBudget bounds the question how Temporal is.
-const faultBudget = 3 * time.Second
 
 // adminServer serves the admin API, and answers 503 until it is connected.
 func (a *app) adminServer() *http.Server {

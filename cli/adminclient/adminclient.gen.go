@@ -171,7 +171,7 @@ type Stuck = lifecycle.Stuck
 // StuckList defines model for StuckList.
 type StuckList = wire.StuckList
 
-// StuckOperation An operation that needs attention: parked, overdue or abandoned.
+// StuckOperation An operation that needs attention: parked or overdue.
 type StuckOperation = wire.StuckOperation
 
 // TaskDecision An operator's decision about a task.

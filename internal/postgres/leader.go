@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/gpuaas/gpuaas/schema"
 )
 
 const (
@@ -17,8 +15,6 @@ const (
 	leaderRetry = 10 * time.Second
 	// leaderCheck is how often the leader checks its connection.
 	leaderCheck = 5 * time.Second
-	// leaderBudget bounds one call to the database.
-	leaderBudget = 5 * time.Second
 )
 
 // Leader elects one of the processes that run with the same name on a database.
@@ -35,12 +31,10 @@ type Leader struct {
 // NewLeader returns a candidate. Nothing happens before Run. The error is of
 // KindInvalidRequest and does not repeat the URL.
 func NewLeader(url, name string, log *slog.Logger) (*Leader, error) {
-	c, err := pgx.ParseConfig(url)
+	c, err := ownConn(url, "gpuaas-leader")
 	if err != nil {
-		return nil, schema.Errorf(schema.KindInvalidRequest, "the database URL is malformed")
+		return nil, err
 	}
-	c.ConnectTimeout = leaderBudget
-	c.RuntimeParams["application_name"] = "gpuaas-leader"
 	return &Leader{config: c, name: name, log: log, retry: leaderRetry, check: leaderCheck}, nil
 }
 
@@ -65,25 +59,22 @@ func (l *Leader) lead(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connecting: %w", err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // closing releases the lock either way
+	defer closeConn(ctx, conn)
 	got := false
-	if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))", l.name).Scan(&got); err != nil || !got {
+	err = within(ctx, conn, func(ctx context.Context) error {
+		return conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))", l.name).Scan(&got)
+	})
+	if err != nil || !got {
 		return err
 	}
 	l.leading.Store(true)
 	defer l.leading.Store(false)
 	for pause(ctx, l.check) {
-		if err := ping(ctx, conn); err != nil {
+		if err := within(ctx, conn, conn.Ping); err != nil {
 			return fmt.Errorf("lost the lead: %w", err)
 		}
 	}
 	return nil
-}
-
-func ping(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, leaderBudget)
-	defer cancel()
-	return conn.Ping(ctx)
 }
 
 // pause reports false when ctx ended first.

@@ -47,14 +47,10 @@ type Listener struct {
 // NewListener returns a listener that connects in Run. A malformed URL is
 // KindInvalidRequest.
 func NewListener(c ListenConfig) (*Listener, error) {
-	conn, err := pgx.ParseConfig(c.URL)
+	conn, err := ownConn(c.URL, "gpuaas-listener")
 	if err != nil {
-		return nil, errMalformedURL()
+		return nil, err
 	}
-	if conn.ConnectTimeout == 0 {
-		conn.ConnectTimeout = connectTimeout
-	}
-	conn.RuntimeParams["application_name"] = "gpuaas-listener"
 	if c.CheckEvery <= 0 {
 		c.CheckEvery = listenCheck
 	}
@@ -84,9 +80,13 @@ func (l *Listener) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is pending on it
+	defer closeConn(ctx, conn)
 	for _, channel := range l.Channels {
-		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		err := within(ctx, conn, func(ctx context.Context) error {
+			_, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize())
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -112,7 +112,32 @@ func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	l.OnIdle()
-	checking, done := context.WithTimeout(ctx, connectTimeout)
-	defer done()
-	return conn.Ping(checking)
+	return within(ctx, conn, conn.Ping)
+}
+
+// ownConn configures a connection outside the pool. Its connect timeout bounds
+// each of its calls too.
+func ownConn(url, name string) (*pgx.ConnConfig, error) {
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, errMalformedURL()
+	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	c.RuntimeParams["application_name"] = name
+	return c, nil
+}
+
+// within makes one call on a connection of its own.
+func within(ctx context.Context, conn *pgx.Conn, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, conn.Config().ConnectTimeout)
+	defer cancel()
+	return call(ctx)
+}
+
+// closeConn closes a connection of its own, also when ctx has ended. The server
+// releases its locks and drops its subscriptions either way.
+func closeConn(ctx context.Context, conn *pgx.Conn) {
+	_ = within(context.WithoutCancel(ctx), conn, conn.Close)
 }

@@ -18,8 +18,7 @@ const (
 
 const operationColumns = `o.operation_id, o.node_id, n.host, o.op_seq, o.action, o.status, o.phase, o.stuck, o.actor, o.reason,
 	o.correlation_id, o.workflow_id, coalesce(o.latest_run_id, o.run_id) AS run_id, o.outcome, o.started_at, o.ended_at,
-	(o.document #>> '{operation,deadline_at}')::timestamptz AS deadline_at,
-	coalesce(o.stuck ->> 'waiting_on', '` + string(lifecycle.AttentionNone) + `') AS waiting_on`
+	o.deadline_at, coalesce(o.stuck ->> 'waiting_on', '` + string(lifecycle.AttentionNone) + `') AS waiting_on`
 
 // openOperations reads the open operations of nodes.
 const openOperations = "SELECT " + operationColumns + fromOperations +
@@ -37,11 +36,9 @@ func (s *Admin) ListOperations(ctx context.Context, q adminapi.OperationQuery) (
 // The conditions of an operation that needs attention. One that no worker moves
 // is overdue: its phase's deadline passed and it has not parked.
 const (
-	isOverdue = `o.ended_at IS NULL AND o.status <> 'parked' AND
-		coalesce((o.document #>> '{operation,deadline_at}')::timestamptz, o.started_at + interval '10 minutes') < now() - interval '1 minute'`
-	isStuck = `o.status = 'parked' OR ` + isOverdue + ` OR o.status = 'abandoned' AND NOT EXISTS (
-		SELECT 1 FROM operations later WHERE later.node_id = o.node_id AND later.started_at > o.started_at AND later.op_seq > 0)`
-	stuckSince = `coalesce((o.stuck ->> 'since')::timestamptz, (o.document #>> '{operation,deadline_at}')::timestamptz, o.started_at)`
+	isStuck = `o.ended_at IS NULL AND (o.status = 'parked' OR
+		coalesce(o.deadline_at, o.started_at + interval '10 minutes') < now() - interval '1 minute')`
+	stuckSince = `coalesce((o.stuck ->> 'since')::timestamptz, o.deadline_at, o.started_at)`
 )
 
 func operationFilter(q adminapi.OperationQuery) *filter {
@@ -90,18 +87,10 @@ func (s *Admin) ListStuck(ctx context.Context, q adminapi.OperationQuery) (ops [
 // stuckOf says why an operation that did not park needs attention.
 func stuckOf(o wire.OperationSummary) *lifecycle.Stuck {
 	s := &lifecycle.Stuck{Phase: o.Phase, WaitingOn: lifecycle.AttentionOperator}
-	if o.Status == operationAbandoned {
-		s.Reason, s.Message = "abandoned", "its workflow ended without recording an outcome"
-		s.Cause, s.Next = "the run was terminated, or Temporal lost it", "gpuaas node rehydrate "+o.Host
-		return s
-	}
 	s.Reason, s.Message = "overdue", "it runs longer than its phase may and has not parked"
 	s.Cause, s.Next = "no worker is running", lifecycle.OpCommand("show", o.Action, o.Host)
 	return s
 }
-
-// operationAbandoned is the status of an operation whose run is gone.
-const operationAbandoned lifecycle.OperationState = "abandoned"
 
 // Operation implements adminapi.Views. The row is written in every change of an
 // operation and the document in most, so the row wins where both say something.

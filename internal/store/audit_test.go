@@ -162,5 +162,5 @@ func TestAuditKeepsOddTextVerifiable(t *testing.T) {
 	requireKind(t, err, schema.KindInvalidRequest, "invalid_state")
 	last := e.chain(n.ID)[1]
 	require.Equal(t, "a\uFFFDb\uFFFD", last.Actor)
-	require.Less(t, len(last.Detail["asked"]), 2010)
+	require.Less(t, len(last.Detail["requested_reason"]), 2010)
 }

@@ -6,34 +6,30 @@ import (
 	"time"
 )
 
-// batcher combines concurrent calls into batches, so that one statement serves
-// many callers. The first caller of a batch leads it: it flushes the batch for all
+// batcher combines concurrent identity lookups into batches, so that one statement
+// serves many callers. The first caller of a batch leads it: it flushes the batch for all
 // of them as soon as no other flush is running. No goroutine runs between batches.
-type batcher[T any] struct {
-	// maxWait bounds how long a leader waits for the flush before its own.
-	maxWait time.Duration
-	// maxSize bounds a batch.
-	maxSize int
+type batcher struct {
 	// flush handles a batch: it sets the outcome of each item or returns an error
 	// for all.
-	flush func(context.Context, []*T) error
+	flush func(context.Context, []*identityLookup) error
 
 	mu   sync.Mutex
-	open *batch[T] // accepts items; nil if there is none
-	last *batch[T] // flushed most recently
+	open *batch // accepts items; nil if there is none
+	last *batch // flushed most recently
 }
 
 // batch is the set of items of one flush.
-type batch[T any] struct {
-	items    []*T          // in order of arrival
-	previous *batch[T]     // flushed before this one; nil if there is none
-	full     chan struct{} // closed when maxSize is reached
-	done     chan struct{} // closed when err and the items' outcomes are set
+type batch struct {
+	items    []*identityLookup // in order of arrival
+	previous *batch            // flushed before this one; nil if there is none
+	full     chan struct{}     // closed when it has maxLookups items
+	done     chan struct{}     // closed when err and the items' outcomes are set
 	err      error
 }
 
 // Do adds an item to a batch and returns after the batch was flushed.
-func (b *batcher[T]) Do(ctx context.Context, item *T) error {
+func (b *batcher) Do(ctx context.Context, item *identityLookup) error {
 	joined, leads := b.join(item)
 	if leads {
 		b.lead(ctx, joined)
@@ -48,40 +44,34 @@ func (b *batcher[T]) Do(ctx context.Context, item *T) error {
 }
 
 // join adds the item to the open batch, or opens one that the caller leads.
-func (b *batcher[T]) join(item *T) (joined *batch[T], leads bool) {
+func (b *batcher) join(item *identityLookup) (joined *batch, leads bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if leads = b.open == nil; leads {
-		b.open = &batch[T]{previous: b.last, full: make(chan struct{}), done: make(chan struct{})}
+		b.open = &batch{previous: b.last, full: make(chan struct{}), done: make(chan struct{})}
 	}
 	joined = b.open
-	if joined.items = append(joined.items, item); len(joined.items) == b.maxSize {
+	if joined.items = append(joined.items, item); len(joined.items) == maxLookups {
 		close(joined.full)
 		b.open = nil
 	}
 	return joined, leads
 }
 
-// lead flushes the batch. The flush keeps the leader's deadline but not its
-// cancellation: another caller's disconnect must not fail the batch.
-func (b *batcher[T]) lead(ctx context.Context, led *batch[T]) {
+// lead flushes the batch. The flush has neither the leader's deadline nor its
+// cancellation, which must not fail the batch for the others; it bounds itself.
+func (b *batcher) lead(ctx context.Context, led *batch) {
 	defer close(led.done)
 	if led.previous != nil {
 		b.await(led)
 	}
-	own := context.WithoutCancel(ctx)
-	if end, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		own, cancel = context.WithDeadline(own, end)
-		defer cancel()
-	}
-	led.err = b.flush(own, b.shut(led))
+	led.err = b.flush(context.WithoutCancel(ctx), b.shut(led))
 }
 
-// await returns when the previous batch is flushed, this one is full or maxWait has
-// passed.
-func (b *batcher[T]) await(led *batch[T]) {
-	timer := time.NewTimer(b.maxWait)
+// await returns when the previous batch is flushed, this one is full or lookupMaxWait
+// has passed.
+func (b *batcher) await(led *batch) {
+	timer := time.NewTimer(lookupMaxWait)
 	defer timer.Stop()
 	select {
 	case <-led.previous.done:
@@ -91,7 +81,7 @@ func (b *batcher[T]) await(led *batch[T]) {
 }
 
 // shut stops the batch from accepting items and returns them.
-func (b *batcher[T]) shut(led *batch[T]) []*T {
+func (b *batcher) shut(led *batch) []*identityLookup {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open == led {

@@ -13,7 +13,7 @@ import (
 
 // batches records the sizes of the batches that a batcher flushes.
 type batches struct {
-	*batcher[identityLookup]
+	*batcher
 	mu    sync.Mutex
 	sizes []int
 	err   error
@@ -21,7 +21,7 @@ type batches struct {
 }
 
 func newBatches() *batches {
-	r := &batches{batcher: newIdentityLookups(nil)}
+	r := &batches{batcher: &batcher{}}
 	r.flush = func(ctx context.Context, items []*identityLookup) error {
 		r.mu.Lock()
 		r.sizes = append(r.sizes, len(items))
@@ -95,13 +95,13 @@ func TestBatcherCollectsDuringFlush(t *testing.T) {
 	})
 }
 
-// A canceled caller, the leader included, does not fail the others.
+// A canceled caller does not fail the others, nor does a leader whose deadline passes.
 func TestBatcherSurvivesCanceledCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBatches()
 		wait := b.occupy(t, time.Millisecond)
-		leading, leave := context.WithCancel(t.Context())
+		leading, leave := context.WithTimeout(t.Context(), time.Nanosecond)
 		following, follow := context.WithCancel(t.Context())
 		errs := make([]error, 3)
 		var group sync.WaitGroup

@@ -33,3 +33,9 @@ func (s *Inventory) CertificateCounts(ctx context.Context) (metrics.CertificateC
 	})
 	return metrics.CertificateCounts(row), err
 }
+
+// OutboxAge returns the age of the oldest message that failed and is still to be
+// delivered, in seconds, for the gauge.
+func (s *Inventory) OutboxAge(ctx context.Context) (float64, error) {
+	return query(ctx, s.db, "reading the age of the outbox", s.db.q.OutboxAge)
+}

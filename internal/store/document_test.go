@@ -3,6 +3,7 @@ package store_test
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,12 +13,19 @@ import (
 	"github.com/gpuaas/gpuaas/schema/task"
 )
 
-// Advance and Finish store the operation's status document with the progress; a
-// call without one keeps the last.
+// Claim, Advance and Finish store the operation's status document with the
+// progress; a call without one keeps the last.
 func TestOperationDocument(t *testing.T) {
 	e := setup(t)
 	n := e.inState(lifecycle.NodeActive)
-	f := e.claim(n.ID, lifecycle.ActionProvision).Fence
+	plan, _ := lifecycle.PlanOf(lifecycle.ActionProvision, lifecycle.Options{})
+	claimed := &lifecycle.OperationStatus{}
+	plan.Begin(&claimed.Operation, time.Now().UTC())
+	r := request(n.ID, lifecycle.ActionProvision)
+	r.Document = claimed
+	c, err := e.Claim(t.Context(), r)
+	require.NoError(t, err)
+	f := c.Fence
 	stored := func() (d lifecycle.OperationStatus) {
 		var raw []byte
 		require.NoError(t, e.raw.QueryRow(t.Context(), "SELECT document FROM operations WHERE operation_id = $1", f.OperationID).Scan(&raw))
@@ -26,7 +34,14 @@ func TestOperationDocument(t *testing.T) {
 		}
 		return d
 	}
-	require.Zero(t, stored())
+	require.Equal(t, *claimed, stored())
+	op, err := e.Operation(t.Context(), f.OperationID)
+	require.NoError(t, err)
+	require.Equal(t, claimed.Operation.Phases, op.Operation.Phases)
+	require.Equal(t, lifecycle.OperationRunning, op.Operation.Status)
+	listed := e.operations(n.ID, true)[0]
+	require.Equal(t, plan.Phases[0].Name, listed.Phase)
+	require.WithinDuration(t, *claimed.Operation.DeadlineAt, *listed.DeadlineAt, time.Millisecond)
 	document := func(phase string) *lifecycle.OperationStatus {
 		return &lifecycle.OperationStatus{Operation: lifecycle.Operation{OperationID: f.OperationID, Outcome: phase}}
 	}

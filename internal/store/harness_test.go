@@ -140,6 +140,19 @@ func (e *env) Claim(ctx context.Context, r activities.ClaimRequest) (activities.
 	return e.Store.Claim(ctx, r)
 }
 
+// Advance records progress of an unknown run, as the next step unless it has one.
+func (e *env) Advance(ctx context.Context, f activities.Fence, a activities.Advance) error {
+	if a.Step == 0 {
+		a.Step = e.number("SELECT coalesce(max(step), 0) + 1 FROM operations WHERE operation_id = $1", f.OperationID)
+	}
+	return e.Operations.Advance(ctx, f, "", a)
+}
+
+// Finish ends an operation of an unknown run.
+func (e *env) Finish(ctx context.Context, f activities.Fence, end activities.Finish) error {
+	return e.Operations.Finish(ctx, f, "", end)
+}
+
 // claim takes the node for a new operation.
 func (e *env) claim(nodeID string, a lifecycle.Action) activities.Claim {
 	e.t.Helper()

@@ -28,11 +28,6 @@ type identityLookup struct {
 	row            *sqlc.IdentityFactsRow // nil if the node does not exist
 }
 
-// newIdentityLookups batches the lookups that arrive while a query runs.
-func newIdentityLookups(s *Identities) *batcher[identityLookup] {
-	return &batcher[identityLookup]{maxWait: lookupMaxWait, maxSize: maxLookups, flush: s.lookUp}
-}
-
 // lookUp reads the rows of a batch of identities.
 func (s *Identities) lookUp(ctx context.Context, batch []*identityLookup) error {
 	ids, serials := make([]string, len(batch)), make([]string, len(batch))

@@ -92,11 +92,11 @@ func beginIncarnation(ctx context.Context, tx *tx, want int64, n sqlc.LockNodeRo
 
 // acceptReissue stores a reissue's operation. It does not hold the node: its fence
 // has op_seq 0 and covers only its own row.
-func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, instance lifecycle.InstanceState) (activities.Claim, error) {
+func acceptReissue(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (activities.Claim, error) {
 	if err := supersedeReissue(ctx, tx, r); err != nil {
 		return activities.Claim{}, err
 	}
-	return insertOperation(ctx, tx, r, n, accepted{n.State, instance, 0})
+	return insertOperation(ctx, tx, r, n, n.State, 0)
 }
 
 // supersedeReissue ends the operation that a dead run of the same workflow left

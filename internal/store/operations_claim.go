@@ -48,24 +48,19 @@ func (s *Operations) claim(ctx context.Context, tx *tx, r activities.ClaimReques
 	case !postgres.NotFound(err):
 		return activities.Claim{}, err
 	}
-	instance, err := tx.liveInstance(ctx, r.NodeID)
-	if err != nil {
-		return activities.Claim{}, err
-	}
-	plan, err := s.admit(ctx, tx, r, node, instance)
+	plan, err := s.admit(ctx, tx, r, node)
 	if err != nil {
 		event.Detail["state"] = string(node.State)
 		return activities.Claim{}, refuse(err, event)
 	}
 	if r.Action == lifecycle.ActionReissueEnrollment {
-		return acceptReissue(ctx, tx, r, node, instance)
+		return acceptReissue(ctx, tx, r, node)
 	}
-	return acceptClaim(ctx, tx, r, node, plan, instance)
+	return acceptClaim(ctx, tx, r, node, plan)
 }
 
 // admit checks that the action may start in the node's current state.
-func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, instance lifecycle.InstanceState,
-) (lifecycle.Plan, error) {
+func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow) (lifecycle.Plan, error) {
 	if err := lifecycle.CheckWorkflowID(r.Action, n.Host, n.NodeID, r.WorkflowID); err != nil {
 		return lifecycle.Plan{}, err
 	}
@@ -82,14 +77,18 @@ func (s *Operations) admit(ctx context.Context, tx *tx, r activities.ClaimReques
 	}
 	switch r.Action {
 	case lifecycle.ActionProvision:
-		return plan, s.admitProvision(n, instance)
+		return plan, s.admitProvision(ctx, tx, n)
 	case lifecycle.ActionRetire:
 		return plan, admitRetire(n, r.Options)
 	}
 	return plan, nil
 }
 
-func (s *Operations) admitProvision(n sqlc.LockNodeRow, instance lifecycle.InstanceState) error {
+func (s *Operations) admitProvision(ctx context.Context, tx *tx, n sqlc.LockNodeRow) error {
+	instance, err := tx.liveInstance(ctx, n.NodeID)
+	if err != nil {
+		return err
+	}
 	if instance == lifecycle.InstanceRunning {
 		return schema.NewError(schema.KindInvalidRequest, "node %s is already provisioned: its instance is running", n.Host).
 			WithReason("already_provisioned")
@@ -112,9 +111,7 @@ func admitRetire(n sqlc.LockNodeRow, o lifecycle.Options) error {
 }
 
 // acceptClaim stores the operation and gives it the node.
-func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan,
-	instance lifecycle.InstanceState,
-) (activities.Claim, error) {
+func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, plan lifecycle.Plan) (activities.Claim, error) {
 	state := n.State
 	if plan.Enter != "" {
 		state = plan.Enter
@@ -122,7 +119,7 @@ func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	if err := supersede(ctx, tx, n, r.OperationID); err != nil {
 		return activities.Claim{}, err
 	}
-	c, err := insertOperation(ctx, tx, r, n, accepted{state, instance, n.OpSeq + 1})
+	c, err := insertOperation(ctx, tx, r, n, state, n.OpSeq+1)
 	if err != nil {
 		return c, err
 	}
@@ -131,35 +128,33 @@ func acceptClaim(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.
 	})
 }
 
-// accepted is the effect of a claim on its node.
-type accepted struct {
-	state    lifecycle.NodeState // after the claim
-	instance lifecycle.InstanceState
-	opSeq    int64 // 0 if the operation does not hold the node
-}
-
-// insertOperation stores the operation with its claim and its audit row.
-func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, a accepted) (activities.Claim, error) {
+// insertOperation stores the operation with its claim and its audit row. state is
+// the node's after the claim; opSeq is 0 if the operation does not hold the node.
+func insertOperation(ctx context.Context, tx *tx, r activities.ClaimRequest, n sqlc.LockNodeRow, state lifecycle.NodeState, opSeq int64,
+) (activities.Claim, error) {
 	sku, err := tx.GetSKU(ctx, n.SKU)
 	if err != nil {
 		return activities.Claim{}, err
 	}
 	c := activities.Claim{
-		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: a.opSeq,
+		Fence: activities.Fence{NodeID: n.NodeID, OperationID: r.OperationID, OpSeq: opSeq,
 			Actor: r.Actor, Via: r.Via, CorrelationID: r.CorrelationID},
-		Prior: n.State, State: a.state, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
-		Region: n.RegionCode, Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
-		Instance: a.instance, ClaimedAt: n.Now,
+		Prior: n.State, State: state, Host: n.Host, SKU: inventory.SKU(sku), GPUsTotal: n.GPUsTotal,
+		Provider: n.OnboardingMode, Incarnation: n.Incarnation, Cordoned: n.Cordoned,
 	}
 	event := claimEvent(r)
 	event.Result, event.Reason = audit.Accepted, r.Reason
-	event.Detail = map[string]string{"from": string(n.State), "to": string(a.state), "op_seq": strconv.FormatInt(a.opSeq, 10)}
+	event.Detail = map[string]string{"from": string(n.State), "to": string(state), "op_seq": strconv.FormatInt(opSeq, 10)}
 	tx.note(event)
-	return c, tx.InsertOperation(ctx, sqlc.InsertOperationParams{
-		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: a.opSeq, Action: r.Action, Actor: r.Actor,
-		Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID, RunID: r.RunID,
-		Claim: c, StartedAt: n.Now, Via: r.Via,
-	})
+	p := sqlc.InsertOperationParams{
+		OperationID: r.OperationID, NodeID: n.NodeID, OpSeq: opSeq, Action: r.Action, Status: lifecycle.OperationAccepted,
+		Document: r.Document, Actor: r.Actor, Reason: r.Reason, CorrelationID: r.CorrelationID, WorkflowID: r.WorkflowID,
+		RunID: r.RunID, Claim: c, StartedAt: n.Now, Via: r.Via,
+	}
+	if d := r.Document; d != nil && len(d.Operation.Phases) > 0 { // its first phase has begun
+		p.Status, p.Phase = d.Operation.Status, d.Operation.Phases[0].Name
+	}
+	return c, tx.InsertOperation(ctx, p)
 }
 
 // supersede ends the operation that an earlier run left open on the node.
@@ -196,6 +191,6 @@ func claimEvent(r activities.ClaimRequest) audit.Event {
 	return audit.Event{
 		Stream: r.NodeID, Actor: r.Actor, Via: r.Via, Action: audit.ActionName(r.Action), Target: r.NodeID,
 		CorrelationID: r.CorrelationID, OperationID: r.OperationID,
-		Detail: map[string]string{"asked": r.Reason},
+		Detail: map[string]string{"requested_reason": r.Reason},
 	}
 }

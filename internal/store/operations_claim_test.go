@@ -75,8 +75,6 @@ func TestClaimIsIdempotent(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, c := range claims {
-		require.Equal(t, claims[0].ClaimedAt.UnixNano(), c.ClaimedAt.UnixNano())
-		c.ClaimedAt = claims[0].ClaimedAt
 		require.Equal(t, claims[0], c)
 	}
 	require.Equal(t, lifecycle.NodeActive, claims[0].Prior)
@@ -169,12 +167,11 @@ func TestProvisionIsRefused(t *testing.T) { //nolint:tparallel // the cases foll
 	t.Run("when the instance runs", func(t *testing.T) {
 		n := e.inState(lifecycle.NodeActive)
 		c := e.claim(n.ID, lifecycle.ActionProvision)
-		require.Equal(t, lifecycle.InstanceNone, c.Instance)
 		require.NoError(t, e.Finish(ctx, c.Fence, activities.Finish{Status: lifecycle.OperationCompleted,
 			Instance: lifecycle.InstanceRunning}))
 		_, err := e.Claim(ctx, request(n.ID, lifecycle.ActionProvision))
 		requireKind(t, err, schema.KindInvalidRequest, "already_provisioned")
-		require.Equal(t, lifecycle.InstanceRunning, e.claim(n.ID, lifecycle.ActionDrain).Instance)
+		e.claim(n.ID, lifecycle.ActionDrain)
 	})
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 
 // Advance records progress under the fence, as activities.Records specifies. An
 // operation that does not hold its node changes only its own row.
-func (s *Operations) Advance(ctx context.Context, f activities.Fence, a activities.Advance) error {
+func (s *Operations) Advance(ctx context.Context, f activities.Fence, runID string, a activities.Advance) error {
 	return s.db.write(ctx, "recording progress of operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
 		node, op, err := tx.lockOperation(ctx, f)
 		if err != nil {
@@ -23,75 +24,35 @@ func (s *Operations) Advance(ctx context.Context, f activities.Fence, a activiti
 		if op.EndedAt != nil {
 			return errOperationEnded(f)
 		}
-		if err := tx.setOperationRun(ctx, f.OperationID, a.RunID); err != nil {
+		if err := tx.setOperationRun(ctx, f.OperationID, runID); err != nil || a.Step <= op.Step {
 			return err
 		}
-		if a.Step != 0 && a.Step <= op.Step {
-			return nil
+		p := sqlc.AdvanceOperationParams{
+			OperationID: op.OperationID, OpSeq: op.OpSeq, Status: lifecycle.OperationRunning,
+			Phase: cmp.Or(a.Phase, op.Phase), Step: a.Step, Stuck: a.Stuck, Document: a.Document,
 		}
-		if err := tx.AdvanceOperation(ctx, advanced(op, a)); err != nil {
+		if a.Stuck != nil {
+			p.Status = lifecycle.OperationParked
+		}
+		if err := tx.AdvanceOperation(ctx, p); err != nil {
 			return err
 		}
-		if a.Decision != nil && (a.Step != 0 || op.Decision == nil || *op.Decision != *a.Decision) {
+		if a.Decision != nil {
 			noteDecision(tx, f, a)
 		}
 		if f.OpSeq != 0 {
 			err = applyAdvance(ctx, tx, f, node, a)
 		}
-		if err != nil {
-			return err
-		}
-		if a.Stuck != nil && !sameStuck(op.Stuck, a.Stuck) {
+		if err == nil && a.Stuck != nil {
 			notePark(tx, f, op.Action, *a.Stuck)
 		}
-		return nil
+		return err
 	})
-}
-
-// advanced is the operation's row after a. It keeps the last decision until the
-// operation parks again or changes its phase, to distinguish a retried decision
-// from the same decision made again.
-func advanced(op sqlc.GetOperationRow, a activities.Advance) sqlc.AdvanceOperationParams {
-	p := sqlc.AdvanceOperationParams{
-		OperationID: op.OperationID, OpSeq: op.OpSeq, Status: lifecycle.OperationRunning,
-		Phase: op.Phase, Step: max(op.Step, a.Step), Stuck: a.Stuck, Decision: a.Decision, Document: a.Document,
-	}
-	if a.Stuck != nil {
-		p.Status = lifecycle.OperationParked
-	}
-	if a.Phase != "" {
-		p.Phase = a.Phase
-	}
-	if a.Decision == nil && a.Stuck == nil && p.Phase == op.Phase {
-		p.Decision = op.Decision
-	}
-	return p
-}
-
-func sameStuck(a, b *lifecycle.Stuck) bool {
-	return a != nil && a.Phase == b.Phase && a.Reason == b.Reason && a.Since.Equal(b.Since)
 }
 
 // applyAdvance changes the node and its instance, with an audit row for each
 // actual change.
 func applyAdvance(ctx context.Context, tx *tx, f activities.Fence, n sqlc.LockNodeRow, a activities.Advance) error {
-	detail := map[string]string{}
-	if a.Node != "" && a.Node != n.State {
-		if err := tx.SetNodeState(ctx, n.NodeID, f.OpSeq, a.Node); err != nil {
-			return err
-		}
-		detail["from"], detail["to"] = string(n.State), string(a.Node)
-	}
-	if a.Cordoned != nil && *a.Cordoned != n.Cordoned {
-		if err := tx.SetNodeCordoned(ctx, n.NodeID, f.OpSeq, *a.Cordoned); err != nil {
-			return err
-		}
-		detail["cordoned"] = map[bool]string{true: "yes", false: "no"}[*a.Cordoned]
-	}
-	if len(detail) > 0 {
-		detail["phase"] = a.Phase
-		tx.note(operationEvent(f, audit.StateChanged, audit.Succeeded, "", detail))
-	}
 	if a.Facts != nil {
 		if err := tx.SetNodeFacts(ctx, n.NodeID, f.OpSeq, a.Facts); err != nil {
 			return err
@@ -134,13 +95,13 @@ func noteDecision(tx *tx, f activities.Fence, a activities.Advance) {
 
 func notePark(tx *tx, f activities.Fence, action lifecycle.Action, s lifecycle.Stuck) {
 	tx.note(operationEvent(f, audit.ActionName(action), audit.Parked, s.Reason,
-		map[string]string{"phase": s.Phase, "message": s.Message, "attention": string(s.WaitingOn)}))
+		map[string]string{"phase": s.Phase, "message": s.Message, "waiting_on": string(s.WaitingOn)}))
 }
 
 // Finish ends the operation under the fence, as activities.Records specifies. An
 // operation that does not hold its node ends its own row and, with VoidTokens, the
 // credentials it issued.
-func (s *Operations) Finish(ctx context.Context, f activities.Fence, e activities.Finish) error {
+func (s *Operations) Finish(ctx context.Context, f activities.Fence, runID string, e activities.Finish) error {
 	return s.db.write(ctx, "ending operation "+f.OperationID, func(ctx context.Context, tx *tx) error {
 		node, op, err := tx.lockOperation(ctx, f)
 		if err != nil {
@@ -155,7 +116,7 @@ func (s *Operations) Finish(ctx context.Context, f activities.Fence, e activitie
 		if !e.Status.Ended() || e.Status == lifecycle.OperationRejected {
 			return schema.Errorf(schema.KindInvalidRequest, "an operation cannot end as %q", e.Status)
 		}
-		if err := tx.setOperationRun(ctx, f.OperationID, e.RunID); err != nil {
+		if err := tx.setOperationRun(ctx, f.OperationID, runID); err != nil {
 			return err
 		}
 		if f.OpSeq == 0 {

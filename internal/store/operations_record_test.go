@@ -28,12 +28,11 @@ func TestFencedOperationWritesNothing(t *testing.T) {
 	e.claim(id, lifecycle.ActionDrain)
 
 	before, rows := e.node(id), e.audit(id)
-	yes := true
 	forged := old
 	forged.OpSeq++ // the number of the newer operation, but not its id
 	for name, write := range map[string]func(f activities.Fence) error{
 		"advance": func(f activities.Fence) error {
-			return e.Advance(ctx, f, activities.Advance{Phase: "ready", Node: lifecycle.NodeActive, Cordoned: &yes,
+			return e.Advance(ctx, f, activities.Advance{Phase: "ready",
 				Instance: lifecycle.InstanceRunning, Facts: &inventory.Facts{CPUs: 1}})
 		},
 		"finish": func(f activities.Fence) error {
@@ -70,7 +69,6 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 	ctx := t.Context()
 	n := e.inState(lifecycle.NodeActive)
 	f := e.claim(n.ID, lifecycle.ActionDrain).Fence
-	yes := true
 	since := time.Now().UTC()
 	stuck := &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Message: "web would not stop",
 		WaitingOn: lifecycle.AttentionOperator, Since: since, Next: "gpuaas op force"}
@@ -80,37 +78,24 @@ func TestAdvanceTwiceIsOnce(t *testing.T) {
 		rows []string
 	}{
 		{activities.Advance{Phase: "cordon"}, nil},
-		{activities.Advance{Phase: "drain", Cordoned: &yes}, []string{"nodes.state_changed succeeded"}},
 		{activities.Advance{Phase: "drain", Stuck: stuck}, []string{"nodes.drain parked drain_blocked"}},
 		{activities.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
 		{activities.Advance{Phase: "drain", Stuck: &lifecycle.Stuck{Phase: "drain", Reason: "drain_blocked", Since: since.Add(time.Minute)}},
 			[]string{"nodes.drain parked drain_blocked"}},
 		{activities.Advance{Phase: "drain", Decision: decision}, []string{"operations.resolve accepted fixed it"}},
-		{activities.Advance{Phase: "drained", Node: lifecycle.NodeDrained, Instance: lifecycle.InstanceDraining},
-			[]string{"nodes.state_changed succeeded", "instances.state_changed succeeded"}},
+		{activities.Advance{Phase: "drained", Instance: lifecycle.InstanceDraining}, []string{"instances.state_changed succeeded"}},
 	}
-	for _, numbered := range []bool{false, true} {
-		if numbered {
-			e.exec("UPDATE nodes SET state = 'active', cordoned = false WHERE node_id = $1", n.ID)
-			e.exec("DELETE FROM instances")
-			f = e.claim(n.ID, lifecycle.ActionDrain).Fence
-		}
-		for i, step := range advances {
-			if numbered {
-				step.a.Step = int64(i + 1)
-			}
-			for _, want := range [][]string{step.rows, nil, nil} {
-				rows := e.changes(n.ID, func() { require.NoError(t, e.Advance(ctx, f, step.a)) })
-				require.Equal(t, append([]string{}, want...), append([]string{}, rows...), "step %d, numbered %v", i, numbered)
-			}
+	for i, step := range advances {
+		step.a.Step = int64(i + 1)
+		for _, want := range [][]string{step.rows, nil, nil} {
+			rows := e.changes(n.ID, func() { require.NoError(t, e.Advance(ctx, f, step.a)) })
+			require.Equal(t, append([]string{}, want...), append([]string{}, rows...), "step %d", i)
 		}
 	}
 	after := e.node(n.ID)
-	require.Equal(t, lifecycle.NodeDrained, after.State)
-	require.True(t, after.Cordoned)
 	require.Equal(t, lifecycle.InstanceDraining, after.Instance.State)
 	last := e.chain(n.ID)
-	require.Equal(t, "bob@ops", last[len(last)-3].Actor)
+	require.Equal(t, "bob@ops", last[len(last)-2].Actor)
 
 	late := advances[0].a
 	late.Step = 1
@@ -159,9 +144,9 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 		return ops[0].RunID
 	}
 	f := claim.Fence
-	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "cordon", Step: 2, RunID: "first"}))
+	require.NoError(t, e.Operations.Advance(ctx, f, "first", activities.Advance{Phase: "cordon", Step: 2}))
 	require.Equal(t, "first", run())
-	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "claim", Step: 1, RunID: "second"}))
+	require.NoError(t, e.Operations.Advance(ctx, f, "second", activities.Advance{Phase: "claim", Step: 1}))
 	require.Equal(t, "second", run(), "a step that is on record already comes from the run that was reset to before it")
 	require.NoError(t, e.Advance(ctx, f, activities.Advance{Phase: "drain", Step: 3}))
 	require.Equal(t, "second", run(), "the run is unknown")
@@ -175,7 +160,7 @@ func TestAnOperationNamesTheRunThatWorksOnIt(t *testing.T) {
 	repeated, err := e.Claim(ctx, claimed)
 	require.NoError(t, err, "a run that was reset to its beginning claims by the first run's id")
 	require.Equal(t, claim, repeated)
-	require.NoError(t, e.Finish(ctx, f, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained, RunID: "fourth"}))
+	require.NoError(t, e.Operations.Finish(ctx, f, "fourth", activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeDrained}))
 	require.Equal(t, "fourth", run())
 }
 
@@ -237,7 +222,6 @@ func TestFinishRefusesAnEndThatIsNone(t *testing.T) {
 	for _, s := range []lifecycle.OperationState{"", lifecycle.OperationRunning, lifecycle.OperationRejected, "nonsense"} {
 		requireKind(t, e.Finish(t.Context(), f, activities.Finish{Status: s}), schema.KindInvalidRequest, "")
 	}
-	requireKind(t, e.Advance(t.Context(), f, activities.Advance{Node: "nonsense"}), schema.KindInvalidRequest, "nodes_state_check")
 	require.Equal(t, lifecycle.NodeDraining, e.node(n.ID).State)
 }
 

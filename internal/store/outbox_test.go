@@ -56,7 +56,16 @@ func TestOutbox(t *testing.T) {
 	require.Empty(t, take(0, last...))
 	require.Empty(t, take(0, last...), "twice is once")
 	require.NoError(t, o.MarkOrphaned(ctx, first[0].ID, "no such workflow"))
+	age := func() float64 {
+		seconds, err := e.OutboxAge(ctx)
+		require.NoError(t, err)
+		return seconds
+	}
+	e.exec("UPDATE outbox SET created_at = now() - interval '1 hour', attempts = 1 WHERE id = $1", first[0].ID)
+	require.Zero(t, age(), "no delivery failed but that of an orphan")
+	e.exec("UPDATE outbox SET created_at = now() - interval '1 minute' WHERE id = $1", first[1].ID)
 	require.NoError(t, o.MarkFailed(ctx, first[1].ID, "unreachable\x00"))
+	require.InDelta(t, 60, age(), 30)
 	require.NoError(t, o.MarkFailed(ctx, first[1].ID, "unreachable"))
 	wait := e.number("SELECT extract(epoch FROM next_try_at - now())::int FROM outbox WHERE id = $1", first[1].ID)
 	require.LessOrEqual(t, wait, int64(2))

@@ -290,9 +290,8 @@ func TestReissueDoesNotHoldNode(t *testing.T) {
 	require.Equal(t, int64(2), provision.Fence.OpSeq)
 	require.Equal(t, lifecycle.ActionProvision, e.node(id).Operation.Action, "the one that holds the node is shown")
 	before := e.node(id)
-	yes := true
 	rows := e.changes(id, func() {
-		require.NoError(t, e.Advance(ctx, c.Fence, activities.Advance{Phase: "claim", Node: lifecycle.NodeRetired, Cordoned: &yes,
+		require.NoError(t, e.Advance(ctx, c.Fence, activities.Advance{Phase: "claim",
 			Instance: lifecycle.InstanceRunning, Facts: &inventory.Facts{CPUs: 1},
 			Stuck: &lifecycle.Stuck{Phase: "claim", Reason: "agent_silent"}}))
 	})

@@ -59,7 +59,7 @@ type Tasks struct{ db *db }
 // nodeapi.Identities and the identity methods of adminapi.Store.
 type Identities struct {
 	db      *db
-	lookups *batcher[identityLookup]
+	lookups *batcher
 }
 
 // Inventory stores heartbeats and serves counts. It implements metrics.Counts and
@@ -90,7 +90,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	d := &db{DB: pg, q: sqlc.New(pg.Pool()), notifier: postgres.NewNotifier(pg, notifyWindow, c.Log)}
 	identities := &Identities{db: d}
-	identities.lookups = newIdentityLookups(identities)
+	identities.lookups = &batcher{flush: identities.lookUp}
 	return &Store{
 		Operations: &Operations{db: d, creating: c.CreatingProviders},
 		Tasks:      &Tasks{db: d},

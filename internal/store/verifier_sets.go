@@ -11,9 +11,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-// maxSets bounds the sets that SetsAfter returns.
-const maxSets = 64
-
 // PutSet stores the verifier set whose version and previous hash follow the newest
 // one, with an audit row, and wakes the followers after the commit. Storing the same
 // set again is a no-op. KindInvalidRequest, reason set_outdated, if another set was
@@ -52,11 +49,10 @@ func (s *Identities) NewestSet(ctx context.Context) (trust.StoredSet, error) {
 	return storedSet(sqlc.VerifierSetsAfterRow(row)), err
 }
 
-// SetsAfter returns up to limit verifier sets above a version, in order; limit
-// is at most 64.
+// SetsAfter returns up to limit verifier sets above a version, in order.
 func (s *Identities) SetsAfter(ctx context.Context, version int64, limit int) ([]trust.StoredSet, error) {
 	rows, err := query(ctx, s.db, "reading verifier sets", func(ctx context.Context) ([]sqlc.VerifierSetsAfterRow, error) {
-		return s.db.q.VerifierSetsAfter(ctx, version, int32(min(limit, maxSets)))
+		return s.db.q.VerifierSetsAfter(ctx, version, int32(limit))
 	})
 	return convert(rows, storedSet), err
 }

@@ -70,3 +70,16 @@ func TestVerifierSetsAreAChain(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, sets)
 }
+
+// The oldest set that verifies a task is found in the whole history, which the
+// caller asks for at once.
+func TestVerifierSetsAreNotCapped(t *testing.T) {
+	e := setup(t)
+	const sets = 70
+	for v := range int64(sets) {
+		require.NoError(t, e.PutSet(t.Context(), verifierSet(v+1, ""), operator))
+	}
+	history, err := e.SetsAfter(t.Context(), 0, sets)
+	require.NoError(t, err)
+	require.Len(t, history, sets)
+}

@@ -47,13 +47,13 @@ type Config struct {
 	Secrets []schema.Secret
 }
 
-// Client is a connection to one namespace, with the calls that use it. It connects at
+// Client is a connection to one namespace, with the parts that use it. It connects at
 // first use, so that a process may start while Temporal is unavailable.
 type Client struct {
 	*connection
-	Operations
-	NodeTasks
-	Installation
+	Operations   Operations
+	NodeTasks    NodeTasks
+	Installation Installation
 }
 
 // Operations starts operations, reads their status and sends decisions.
@@ -74,7 +74,7 @@ type connection struct {
 
 // Dial reads the configuration and returns a client that connects at first use.
 // It fails only on a configuration that cannot be read.
-func Dial(_ context.Context, cfg Config) (*Client, error) {
+func Dial(cfg Config) (*Client, error) {
 	opts, err := envconfig.LoadDefaultClientOptions()
 	if err != nil {
 		return nil, schema.Wrap(schema.KindInvalidRequest, err, "reading Temporal's client configuration")

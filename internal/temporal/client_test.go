@@ -22,7 +22,7 @@ const unusedAddress = "127.0.0.1:1"
 
 func dialUnusedAddress(t *testing.T) *Client {
 	t.Helper()
-	c, err := Dial(t.Context(), Config{Address: unusedAddress})
+	c, err := Dial(Config{Address: unusedAddress})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
@@ -33,22 +33,24 @@ func TestTemporalUnavailable(t *testing.T) {
 	c := dialUnusedAddress(t)
 	in := lifecycle.OperationInput{OperationID: schema.NewID(), NodeID: schema.NewID(), Host: "gpu-17", Action: lifecycle.ActionDrain}
 	calls := map[string]func() error{
-		"submit":  func() error { _, err := c.Submit(t.Context(), in); return err },
-		"status":  func() error { _, err := c.Status(t.Context(), "node:x", ""); return err },
-		"resolve": func() error { _, err := c.Resolve(t.Context(), "node:x", lifecycle.ResolveRequest{}); return err },
-		"parked":  func() error { _, err := c.Parked(t.Context()); return err },
-		"find":    func() error { _, err := c.FindNode(t.Context(), "h"); return err },
-		"complete": func() error {
-			return c.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Result{})
-		},
-		"signal": func() error { return c.SignalAgent(t.Context(), "node:x", lifecycle.AgentEvent{}) },
-		"heartbeat": func() error {
-			_, err := c.RecordHeartbeat(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, nodeapi.TaskHeartbeat{})
+		"submit": func() error { _, err := c.Operations.Submit(t.Context(), in); return err },
+		"status": func() error { _, err := c.Operations.Status(t.Context(), "node:x", ""); return err },
+		"resolve": func() error {
+			_, err := c.Operations.Resolve(t.Context(), "node:x", lifecycle.ResolveRequest{})
 			return err
 		},
-		"schedule": func() error { _, err := c.ReclaimSchedule(t.Context()); return err },
-		"health":   func() error { return c.Healthy(t.Context()) },
-		"setup":    func() error { return c.Setup(t.Context()) },
+		"parked": func() error { _, err := c.Operations.Parked(t.Context()); return err },
+		"find":   func() error { _, err := c.Operations.FindNode(t.Context(), "h"); return err },
+		"complete": func() error {
+			return c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, task.Result{})
+		},
+		"signal": func() error { return c.NodeTasks.SignalAgent(t.Context(), "node:x", lifecycle.AgentEvent{}) },
+		"heartbeat": func() error {
+			_, err := c.NodeTasks.RecordHeartbeat(t.Context(), task.Owner{WorkflowID: "w", ActivityID: "a"}, nodeapi.TaskHeartbeat{})
+			return err
+		},
+		"health": func() error { return c.Healthy(t.Context()) },
+		"setup":  func() error { return c.Installation.Setup(t.Context()) },
 	}
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
@@ -61,9 +63,18 @@ func TestTemporalUnavailable(t *testing.T) {
 	}
 }
 
+func TestFaultOfTemporal(t *testing.T) {
+	t.Parallel()
+	faults := dialUnusedAddress(t).Faults(t.Context())
+	require.Len(t, faults, 1)
+	require.Equal(t, []string{"temporal", string(schema.KindServiceUnavailable)}, []string{faults[0].Component, faults[0].Reason})
+	require.Contains(t, faults[0].Message, unusedAddress)
+	require.NotEmpty(t, faults[0].Next)
+}
+
 func TestSubmitRefusesTransitions(t *testing.T) {
 	t.Parallel()
-	_, err := dialUnusedAddress(t).Submit(t.Context(), lifecycle.OperationInput{Action: lifecycle.ActionHeartbeatLost})
+	_, err := dialUnusedAddress(t).Operations.Submit(t.Context(), lifecycle.OperationInput{Action: lifecycle.ActionHeartbeatLost})
 	require.Equal(t, schema.KindInvalidRequest, schema.KindOf(err))
 }
 
@@ -95,7 +106,7 @@ func TestInterpret(t *testing.T) {
 		})
 	}
 	require.NoError(t, c.interpret(nil, "trying"))
-	require.Equal(t, "no_worker", schema.AsError(c.queryError(serviceerror.NewFailedPrecondition("no poller"), "w")).Reason)
+	require.Equal(t, "no_worker", schema.AsError(c.Operations.queryError(serviceerror.NewFailedPrecondition("no poller"), "w")).Reason)
 }
 
 func TestLateResult(t *testing.T) {

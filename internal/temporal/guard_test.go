@@ -181,7 +181,7 @@ func dialFrontend(t *testing.T) (*Client, *frontend) {
 	workflowservice.RegisterWorkflowServiceServer(server, f)
 	go server.Serve(listener) //nolint:errcheck // ends with the test
 	t.Cleanup(server.Stop)
-	c, err := Dial(t.Context(), Config{Address: listener.Addr().String(), Secrets: []schema.Secret{schema.NewSecret(registered)}})
+	c, err := Dial(Config{Address: listener.Addr().String(), Secrets: []schema.Secret{schema.NewSecret(registered)}})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c, f
@@ -190,13 +190,13 @@ func dialFrontend(t *testing.T) (*Client, *frontend) {
 func TestRequestsWithSecretsAreBlocked(t *testing.T) {
 	t.Parallel()
 	c, f := dialFrontend(t)
-	require.NoError(t, c.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{Event: lifecycle.EventFirstPoll, NodeID: "1"}))
+	require.NoError(t, c.NodeTasks.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{Event: lifecycle.EventFirstPoll, NodeID: "1"}))
 	require.Len(t, f.requests, 1, "a clean request arrives")
 	for _, texts := range leaks() {
 		// An id is in no payload: only the outer wall sees it.
-		requireLeak(t, c.SignalAgent(t.Context(), "node:"+texts[0], lifecycle.AgentEvent{}), texts[0])
-		requireLeak(t, c.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{NodeID: texts[0]}), texts[0])
-		_, err := c.Submit(t.Context(), lifecycle.OperationInput{NodeID: "1", Host: "gpu-17", Action: lifecycle.ActionDrain, Actor: "alice", Reason: texts[0]})
+		requireLeak(t, c.NodeTasks.SignalAgent(t.Context(), "node:"+texts[0], lifecycle.AgentEvent{}), texts[0])
+		requireLeak(t, c.NodeTasks.SignalAgent(t.Context(), "node:1", lifecycle.AgentEvent{NodeID: texts[0]}), texts[0])
+		_, err := c.Operations.Submit(t.Context(), lifecycle.OperationInput{NodeID: "1", Host: "gpu-17", Action: lifecycle.ActionDrain, Actor: "alice", Reason: texts[0]})
 		requireLeak(t, err, texts[0])
 	}
 	require.Len(t, f.requests, 1)
@@ -212,7 +212,7 @@ func TestResultWithSecretFailsItsTask(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
-			require.NoError(t, c.CompleteTask(t.Context(), task.Owner{WorkflowID: "node:1", ActivityID: "a"}, r))
+			require.NoError(t, c.NodeTasks.CompleteTask(t.Context(), task.Owner{WorkflowID: "node:1", ActivityID: "a"}, r))
 			require.Len(t, f.requests, 1)
 			sent, ok := f.requests[0].(*workflowservice.RespondActivityTaskFailedByIdRequest)
 			require.True(t, ok)

@@ -17,13 +17,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
-const (
-	// shortestSecret is the minimum length of a registered secret. A shorter one,
-	// such as a development database's password, would match ordinary text.
-	shortestSecret = 16
-	// shortestFind is the minimum length of a match.
-	shortestFind = 8
-)
+// shortestSecret is the minimum length of a registered secret. A shorter one, such as a
+// development database's password, would match ordinary text.
+const shortestSecret = 16
 
 // scanner finds secrets in messages to Temporal, by their form and among the
 // registered ones. It is safe for concurrent use.
@@ -78,9 +74,6 @@ var forms = []struct {
 
 // find names the kind of secret that data contains, or returns "".
 func (s *scanner) find(data []byte) string {
-	if len(data) < shortestFind {
-		return ""
-	}
 	for _, f := range forms {
 		if bytes.Contains(data, []byte(f.hint)) && f.pattern.Match(data) {
 			return f.kind

@@ -3,7 +3,6 @@ package temporal
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -12,35 +11,13 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// ScheduleState is the state of a schedule.
-type ScheduleState string
-
-// The states of the reclaimer's schedule. All but the first need an operator.
-const (
-	ScheduleRuns    ScheduleState = "runs"
-	ScheduleAbsent  ScheduleState = "absent"
-	SchedulePaused  ScheduleState = "paused"
-	ScheduleFailing ScheduleState = "failing" // the last run that ended failed
-	ScheduleStalled ScheduleState = "stalled" // runs are due and none started
-)
-
-// ScheduleHealth is the health of the reclaimer's schedule.
-type ScheduleHealth struct {
-	State ScheduleState `json:"state"`
-	// Message describes the problem, Next is the command that helps. Both are empty
-	// while the schedule runs.
-	Message string `json:"message,omitempty"`
-	Next    string `json:"next,omitempty"`
-	// LastRunAt is the start of the last run, null before the first.
-	LastRunAt *time.Time `json:"last_run_at"`
-	// Skipped counts the runs that were skipped because one was running, Missed
-	// those during which Temporal was unavailable.
-	Skipped int `json:"skipped"`
-	Missed  int `json:"missed"`
-}
+// faultBudget bounds Faults: a list of what is stuck waits for it.
+const faultBudget = 3 * time.Second
 
 // stalledAfter is the time after its last run at which a schedule counts as stalled.
 const stalledAfter = 10 * lifecycle.ReclaimInterval
@@ -79,46 +56,54 @@ func reclaimSchedule() client.ScheduleOptions {
 	}
 }
 
-// ReclaimSchedule returns the health of the reclaimer's schedule.
-func (c Installation) ReclaimSchedule(ctx context.Context) (ScheduleHealth, error) {
-	ctx, cancel := context.WithTimeout(ctx, callBudget)
+// Faults returns the faults of Temporal that need an operator: it does not answer, or the
+// reclaimer's schedule is absent, paused, failing or stalled.
+func (c *connection) Faults(ctx context.Context) []wire.ControlPlaneFault {
+	ctx, cancel := context.WithTimeout(ctx, faultBudget)
 	defer cancel()
-	d, err := c.sdk.ScheduleClient().GetHandle(ctx, lifecycle.ScheduleReclaim).Describe(ctx)
-	if is[*serviceerror.NotFound](err) {
-		return ScheduleHealth{State: ScheduleAbsent, Next: "gpuaas admin setup",
-			Message: "the reclaimer has no schedule: tasks of nodes that disappear stay open"}, nil
-	}
-	if err != nil {
-		return ScheduleHealth{}, c.interpret(err, "reading the reclaimer's schedule")
-	}
-	h := ScheduleHealth{State: ScheduleRuns,
-		Skipped: d.Info.NumActionsSkippedOverlap, Missed: d.Info.NumActionsMissedCatchupWindow}
-	since := d.Info.CreatedAt
-	if n := len(d.Info.RecentActions); n > 0 {
-		since = d.Info.RecentActions[n-1].ActualTime.UTC()
-		h.LastRunAt = &since
-	}
-	if d.Schedule.State.Paused {
-		h.State, h.Message = SchedulePaused, "the reclaimer is paused: "+d.Schedule.State.Note
-		h.Next = "temporal schedule toggle --schedule-id " + lifecycle.ScheduleReclaim + " --unpause --reason TEXT"
-		return h, nil
-	}
-	ended, err := c.lastRun(ctx, d.Info.RecentActions)
+	reason, message, next, err := c.reclaimFault(ctx)
 	switch {
 	case err != nil:
-		return h, c.interpret(err, "reading the reclaimer's last run")
-	case ended != "":
-		h.State, h.Message = ScheduleFailing, "the reclaimer's last run "+ended
-		h.Next = "inspect the runs of " + lifecycle.WorkflowReclaim + " in the Web UI, and check that a gpuaas-worker is up"
-	case time.Since(since) > stalledAfter:
-		h.State, h.Message = ScheduleStalled, fmt.Sprintf("the reclaimer started no run since %s", since.Format(time.RFC3339))
-		h.Next = "gpuaas admin setup"
+		e := schema.AsError(c.interpret(err, "reading the reclaimer's schedule"))
+		return []wire.ControlPlaneFault{{Component: "temporal", Reason: string(e.Kind), Message: e.Message, Next: e.Next}}
+	case reason != "":
+		return []wire.ControlPlaneFault{{Component: "reclaimer", Reason: reason, Message: message, Next: next}}
 	}
-	return h, nil
+	return nil
+}
+
+// reclaimFault returns the fault of the reclaimer's schedule; no reason means no fault.
+func (c *connection) reclaimFault(ctx context.Context) (reason, message, next string, err error) {
+	d, err := c.sdk.ScheduleClient().GetHandle(ctx, lifecycle.ScheduleReclaim).Describe(ctx)
+	if is[*serviceerror.NotFound](err) {
+		return "absent", "the reclaimer has no schedule: tasks of nodes that disappear stay open", "gpuaas admin setup", nil
+	}
+	if err != nil {
+		return "", "", "", err
+	}
+	if d.Schedule.State.Paused {
+		return "paused", "the reclaimer is paused: " + d.Schedule.State.Note,
+			"temporal schedule toggle --schedule-id " + lifecycle.ScheduleReclaim + " --unpause --reason " + lifecycle.ReasonPlaceholder, nil
+	}
+	recent, since := d.Info.RecentActions, d.Info.CreatedAt
+	if n := len(recent); n > 0 {
+		since = recent[n-1].ActualTime
+	}
+	ended, err := c.lastRun(ctx, recent)
+	switch {
+	case err != nil:
+		return "", "", "", err
+	case ended != "":
+		return "failing", "the reclaimer's last run " + ended,
+			"inspect the runs of " + lifecycle.WorkflowReclaim + " in the Web UI, and check that a gpuaas-worker is up", nil
+	case time.Since(since) > stalledAfter:
+		return "stalled", "the reclaimer started no run since " + since.UTC().Format(time.RFC3339), "gpuaas admin setup", nil
+	}
+	return "", "", "", nil
 }
 
 // lastRun returns the failure of the last finished run, "" if it succeeded.
-func (c Installation) lastRun(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
+func (c *connection) lastRun(ctx context.Context, recent []client.ScheduleActionResult) (string, error) {
 	for _, a := range slices.Backward(recent) {
 		if a.StartWorkflowResult == nil {
 			continue

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -23,6 +24,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
+	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/testkit/temporaltest"
 )
 
@@ -46,10 +48,10 @@ type bench struct {
 func connect(t *testing.T) *Client {
 	t.Helper()
 	t.Parallel()
-	c, err := Dial(t.Context(), Config{Address: server.Address(t), Namespace: "t-" + schema.NewID()})
+	c, err := Dial(Config{Address: server.Address(t), Namespace: "t-" + schema.NewID()})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	require.NoError(t, c.Setup(t.Context()))
+	require.NoError(t, c.Installation.Setup(t.Context()))
 	return c
 }
 
@@ -97,7 +99,7 @@ func (b *bench) until(is func(*workflowpb.PendingActivityInfo) bool) {
 
 func (b *bench) heartbeat() nodeapi.ActivityState {
 	b.t.Helper()
-	a, err := b.RecordHeartbeat(b.t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "at it", Epoch: 1})
+	a, err := b.NodeTasks.RecordHeartbeat(b.t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "at it", Epoch: 1})
 	require.NoError(b.t, err)
 	return a
 }
@@ -105,13 +107,13 @@ func (b *bench) heartbeat() nodeapi.ActivityState {
 // end signals the workflow, which waits for the signal after its activity.
 func (b *bench) end() {
 	b.t.Helper()
-	require.NoError(b.t, b.SignalAgent(b.t.Context(), b.run.GetID(), lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned}))
+	require.NoError(b.t, b.NodeTasks.SignalAgent(b.t.Context(), b.run.GetID(), lifecycle.AgentEvent{Event: lifecycle.EventTaskReturned}))
 }
 
 func (b *bench) succeed() {
 	b.t.Helper()
-	require.NoError(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Succeeded, Message: "done"}))
-	requireGone(b.t, b.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonActivityClosed)
+	require.NoError(b.t, b.NodeTasks.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Succeeded, Message: "done"}))
+	requireGone(b.t, b.NodeTasks.CompleteTask(b.t.Context(), b.owner(), task.Result{Status: task.Failed}), schema.ReasonActivityClosed)
 	require.Equal(b.t, nodeapi.ActivityState{}, b.heartbeat(), "the run continues without the activity")
 	b.end()
 	var r task.Result
@@ -143,7 +145,7 @@ func TestHeartbeatReportsCancel(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	require.NoError(t, b.sdk.CancelWorkflow(t.Context(), b.run.GetID(), ""))
 	require.Eventually(t, func() bool { return b.heartbeat().Cancel }, 30*time.Second, 20*time.Millisecond)
-	require.NoError(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Canceled}))
+	require.NoError(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Canceled}))
 	b.end()
 	require.True(t, sdk.IsCanceledError(b.run.Get(t.Context(), nil)))
 }
@@ -156,10 +158,10 @@ func TestHeartbeatReportsTermination(t *testing.T) {
 	require.Equal(t, nodeapi.ActivityState{Cancel: true}, b.heartbeat())
 	o := b.owner()
 	o.WorkflowID, o.RunID = "node:"+schema.NewID(), schema.NewID()
-	a, err := b.RecordHeartbeat(t.Context(), o, nodeapi.TaskHeartbeat{})
+	a, err := b.NodeTasks.RecordHeartbeat(t.Context(), o, nodeapi.TaskHeartbeat{})
 	require.NoError(t, err)
 	require.Equal(t, nodeapi.ActivityState{Cancel: true}, a, "the workflow does not exist")
-	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), "")
+	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), "")
 }
 
 // A later operation of the same node waits for a step of the same name: a result
@@ -174,8 +176,8 @@ func TestResultStaysWithItsOperation(t *testing.T) {
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		return a.GetState() == enumspb.PENDING_ACTIVITY_STATE_STARTED
 	})
-	requireGone(t, b.CompleteTask(t.Context(), older, task.Result{Status: task.Succeeded, Message: "older"}), "")
-	answer, err := b.RecordHeartbeat(t.Context(), older, nodeapi.TaskHeartbeat{Status: task.Running})
+	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), older, task.Result{Status: task.Succeeded, Message: "older"}), "")
+	answer, err := b.NodeTasks.RecordHeartbeat(t.Context(), older, nodeapi.TaskHeartbeat{Status: task.Running})
 	require.NoError(t, err)
 	require.Equal(t, nodeapi.ActivityState{Cancel: true}, answer)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 0 })
@@ -201,7 +203,7 @@ func TestHeartbeatAndResultFollowReset(t *testing.T) {
 	require.Equal(t, nodeapi.ActivityState{}, b.heartbeat())
 	b.until(func(a *workflowpb.PendingActivityInfo) bool { return len(a.GetHeartbeatDetails().GetPayloads()) == 1 })
 	b.succeed()
-	requireGone(t, b.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonActivityClosed)
+	requireGone(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), task.Result{Status: task.Succeeded}), schema.ReasonActivityClosed)
 }
 
 func TestSilentTaskIsRetried(t *testing.T) {
@@ -222,7 +224,7 @@ func TestUnrequestedCancelFailsTheActivity(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := waitingTask(t, time.Minute)
-			require.NoError(t, b.CompleteTask(t.Context(), b.owner(), tc.result))
+			require.NoError(t, b.NodeTasks.CompleteTask(t.Context(), b.owner(), tc.result))
 			b.end()
 			app, ok := errors.AsType[*sdk.ApplicationError](b.run.Get(t.Context(), nil))
 			require.True(t, ok)
@@ -237,7 +239,7 @@ func TestUnrequestedCancelFailsTheActivity(t *testing.T) {
 func TestHeartbeatWithholdsSecret(t *testing.T) {
 	b := waitingTask(t, time.Minute)
 	token, _, _ := trust.NewToken()
-	_, err := b.RecordHeartbeat(t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "claiming " + token})
+	_, err := b.NodeTasks.RecordHeartbeat(t.Context(), b.owner(), nodeapi.TaskHeartbeat{Status: task.Running, Message: "claiming " + token})
 	require.NoError(t, err)
 	b.until(func(a *workflowpb.PendingActivityInfo) bool {
 		details := fmt.Sprint(a.GetHeartbeatDetails())
@@ -249,17 +251,17 @@ func TestHeartbeatWithholdsSecret(t *testing.T) {
 func TestReclaimSchedule(t *testing.T) {
 	c := connect(t)
 	ctx := t.Context()
-	health := func() ScheduleHealth {
-		t.Helper()
-		h, err := c.ReclaimSchedule(ctx)
-		require.NoError(t, err)
-		return h
+	fault := func() (f wire.ControlPlaneFault) {
+		for _, f = range c.Faults(ctx) {
+			assert.Equal(t, "reclaimer", f.Component, f.Message)
+		}
+		return f
 	}
 	handle := c.sdk.ScheduleClient().GetHandle(ctx, lifecycle.ScheduleReclaim)
 	require.NoError(t, handle.Pause(ctx, client.SchedulePauseOptions{Note: "maintenance"}))
-	require.NoError(t, c.Setup(ctx), "again")
-	h := health()
-	require.Equal(t, SchedulePaused, h.State, "a setup does not undo an operator's pause")
+	require.NoError(t, c.Installation.Setup(ctx), "again")
+	h := fault()
+	require.Equal(t, "paused", h.Reason, "a setup does not undo an operator's pause")
 	require.Contains(t, h.Message, "maintenance")
 	require.NotEmpty(t, h.Next)
 	d, err := handle.Describe(ctx)
@@ -272,7 +274,7 @@ func TestReclaimSchedule(t *testing.T) {
 	require.Equal(t, lifecycle.ReclaimRunTimeout, action.WorkflowRunTimeout)
 	require.NotEmpty(t, action.StaticSummary)
 	require.NoError(t, handle.Unpause(ctx, client.ScheduleUnpauseOptions{}))
-	require.Equal(t, ScheduleRuns, health().State)
+	require.Empty(t, c.Faults(ctx))
 
 	w := worker.New(c.sdk, lifecycle.TaskQueue, worker.Options{})
 	fail := make(chan bool, 1)
@@ -287,12 +289,12 @@ func TestReclaimSchedule(t *testing.T) {
 	}, workflow.RegisterOptions{Name: lifecycle.WorkflowReclaim})
 	require.NoError(t, w.Start())
 	t.Cleanup(w.Stop)
-	for _, want := range []ScheduleState{ScheduleFailing, ScheduleRuns} {
+	for _, want := range []string{"failing", ""} {
 		require.NoError(t, handle.Trigger(ctx, client.ScheduleTriggerOptions{Overlap: enumspb.SCHEDULE_OVERLAP_POLICY_ALLOW_ALL}))
-		require.Eventually(t, func() bool { return health().State == want && health().LastRunAt != nil }, 30*time.Second, 50*time.Millisecond, want)
+		require.Eventually(t, func() bool { return fault().Reason == want }, 30*time.Second, 50*time.Millisecond, want)
 	}
 
 	require.NoError(t, handle.Delete(ctx))
-	require.Eventually(t, func() bool { return health().State == ScheduleAbsent }, 30*time.Second, 50*time.Millisecond)
-	require.Equal(t, "gpuaas admin setup", health().Next)
+	require.Eventually(t, func() bool { return fault().Reason == "absent" }, 30*time.Second, 50*time.Millisecond)
+	require.Equal(t, "gpuaas admin setup", fault().Next)
 }

@@ -25,14 +25,14 @@ func TestStatusOfEndedRun(t *testing.T) {
 	begin := func() client.WorkflowRun {
 		run, err := c.sdk.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: lifecycle.TaskQueue, ID: "node:" + schema.NewID()}, "speaks")
 		require.NoError(t, err)
-		st, err := c.Status(t.Context(), run.GetID(), run.GetRunID())
+		st, err := c.Operations.Status(t.Context(), run.GetID(), run.GetRunID())
 		require.NoError(t, err)
 		require.Equal(t, lifecycle.OperationRunning, st.Operation.Status)
 		return run
 	}
 	terminated := func(run client.WorkflowRun) {
 		t.Helper()
-		_, err := c.Status(t.Context(), run.GetID(), run.GetRunID())
+		_, err := c.Operations.Status(t.Context(), run.GetID(), run.GetRunID())
 		require.ErrorIs(t, err, &schema.Error{Kind: schema.KindServiceUnavailable, Reason: "run_terminated"})
 	}
 
@@ -46,7 +46,7 @@ func TestStatusOfEndedRun(t *testing.T) {
 		WorkflowTaskFinishEventId: firstWorkflowTask(t, c, reset)})
 	require.NoError(t, err)
 	terminated(reset)
-	st, err := c.Status(t.Context(), reset.GetID(), answer.GetRunId())
+	st, err := c.Operations.Status(t.Context(), reset.GetID(), answer.GetRunId())
 	require.NoError(t, err)
 	require.Equal(t, lifecycle.OperationRunning, st.Operation.Status)
 
@@ -54,7 +54,7 @@ func TestStatusOfEndedRun(t *testing.T) {
 	require.NoError(t, c.sdk.CancelWorkflow(t.Context(), cancelled.GetID(), ""))
 	var cancel *sdk.CanceledError
 	require.ErrorAs(t, cancelled.Get(t.Context(), nil), &cancel)
-	st, err = c.Status(t.Context(), cancelled.GetID(), cancelled.GetRunID())
+	st, err = c.Operations.Status(t.Context(), cancelled.GetID(), cancelled.GetRunID())
 	require.NoError(t, err)
 	require.Equal(t, lifecycle.OperationCanceled, st.Operation.Status)
 }
@@ -75,7 +75,7 @@ func TestParkedNeedsNoWorker(t *testing.T) {
 	var parked []lifecycle.OperationStatus
 	require.Eventually(t, func() bool {
 		var err error
-		parked, err = c.Parked(t.Context())
+		parked, err = c.Operations.Parked(t.Context())
 		return err == nil && len(parked) == 2
 	}, 30*time.Second, 50*time.Millisecond)
 	require.Equal(t, []string{"gpu-1", "gpu-2"}, []string{parked[0].Node.Host, parked[1].Node.Host}, "oldest first")

@@ -33,7 +33,7 @@ func TestDroppedSubmitIsRepeated(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
 			f.drops = true
-			_, err := c.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Host: "gpu-17", Action: action, Actor: "alice"})
+			_, err := c.Operations.Submit(t.Context(), lifecycle.OperationInput{OperationID: "op", NodeID: "n", Host: "gpu-17", Action: action, Actor: "alice"})
 			require.Error(t, err)
 			require.Len(t, f.requests, 2)
 			again, ok := f.requests[1].(*workflowservice.UpdateWorkflowExecutionRequest)
@@ -52,7 +52,7 @@ func TestSubmitWorkflowID(t *testing.T) {
 			t.Parallel()
 			c, f := dialFrontend(t)
 			in := lifecycle.OperationInput{OperationID: "op", NodeID: "n", Host: "gpu-17", Action: m.Action, Actor: "alice"}
-			_, err := c.Submit(t.Context(), in)
+			_, err := c.Operations.Submit(t.Context(), in)
 			require.Error(t, err)
 			require.Len(t, f.requests, 1)
 			sent, ok := f.requests[0].(*workflowservice.ExecuteMultiOperationRequest)

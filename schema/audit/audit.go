@@ -51,7 +51,6 @@ const (
 	Decision        = "operations.resolve"
 
 	NodeSet          = "nodes.set"
-	StateChanged     = "nodes.state_changed"
 	InstanceChanged  = "instances.state_changed"
 	ResourcePlanned  = "resources.planned"
 	ResourceCreated  = "resources.created"

@@ -38,22 +38,6 @@ func WorkflowID(a Action, host, nodeID string) string {
 // FleetWorkflowID is the workflow ID of work on many nodes.
 func FleetWorkflowID(verb, id string) string { return "fleet:" + verb + ":" + id }
 
-// NodeOfWorkflow returns the node that a workflow ID belongs to. ok is false for
-// an ID that is not a node's. The host may contain colons.
-func NodeOfWorkflow(workflowID string) (host, nodeID string, ok bool) {
-	rest, ok := strings.CutPrefix(workflowID, nodePrefix)
-	if !ok {
-		return "", "", false
-	}
-	rest = strings.TrimSuffix(rest, reissueSuffix)
-	at := strings.LastIndexByte(rest, ':')
-	if at < 1 {
-		return "", "", false
-	}
-	host, nodeID = rest[:at], rest[at+1:]
-	return host, nodeID, schema.IsID(nodeID)
-}
-
 // CheckWorkflowID rejects a run of action a whose workflow ID is not the one
 // that excludes other runs on the same node: KindInvalidRequest, reason
 // foreign_workflow_id. host and nodeID are those of the inventory.

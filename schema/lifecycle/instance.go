@@ -17,14 +17,6 @@ const (
 	InstanceTerminated    InstanceState = "terminated"
 )
 
-// InstanceStates returns every stored instance state in lifecycle order.
-func InstanceStates() []InstanceState {
-	return []InstanceState{
-		InstancePending, InstanceProvisioning, InstanceBootstrapping, InstanceRunning,
-		InstanceDraining, InstanceTerminating, InstanceTerminated,
-	}
-}
-
 // Instance is the machine behind a node.
 type Instance struct {
 	InstanceID string        `json:"instance_id"`

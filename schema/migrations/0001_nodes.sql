@@ -77,7 +77,8 @@ CREATE TABLE nodes (
 
 -- A host name may be reused once its node was removed.
 CREATE UNIQUE INDEX nodes_host_live_key ON nodes (lower(host)) WHERE state <> 'removed';
-CREATE INDEX nodes_host_idx ON nodes (lower(host));
+-- Serves LIKE in every locale, and equality.
+CREATE INDEX nodes_host_idx ON nodes (lower(host) text_pattern_ops);
 CREATE INDEX nodes_state_idx ON nodes (state);
 -- The order of the node list.
 CREATE INDEX nodes_page_idx ON nodes (host, node_id);

@@ -10,15 +10,15 @@ CREATE TABLE operations (
     op_seq         bigint      NOT NULL CONSTRAINT operations_op_seq_check CHECK (op_seq >= 0),
     action         text        NOT NULL,
     status         text        NOT NULL CONSTRAINT operations_status_check CHECK (status IN (
-                       'accepted', 'running', 'parked', 'completed', 'failed', 'cancelled', 'abandoned')),
+                       'accepted', 'running', 'parked', 'completed', 'failed', 'cancelled')),
     phase          text        NOT NULL DEFAULT '',
     step           bigint      NOT NULL DEFAULT 0, -- the last recorded advance
     stuck          jsonb,                          -- why it is parked
-    decision       jsonb,                          -- the phase's last decision, to recognize a repeat
-    -- The whole status document as of the last progress.
+    -- The whole status document as of the last progress, and the deadline in it.
     document       jsonb,
+    deadline_at    timestamptz,                    -- kept by a trigger
     actor          text        NOT NULL,
-    via            text        NOT NULL DEFAULT '', -- the door of the request: api or temporal
+    via            text        NOT NULL DEFAULT '', -- the interface of the request: api or temporal
     reason         text        NOT NULL DEFAULT '',
     correlation_id text        NOT NULL DEFAULT '',
     workflow_id    text        NOT NULL,
@@ -42,23 +42,26 @@ CREATE UNIQUE INDEX operations_node_op_seq_key ON operations (node_id, op_seq) W
 -- A node has at most one open operation that holds it and one that does not.
 CREATE UNIQUE INDEX operations_node_open_key ON operations (node_id) WHERE ended_at IS NULL AND op_seq > 0;
 CREATE UNIQUE INDEX operations_reissue_open_key ON operations (node_id) WHERE ended_at IS NULL AND op_seq = 0;
+-- The open operations of a node, and of all nodes: those that may need attention.
 CREATE INDEX operations_node_unended_idx ON operations (node_id) WHERE ended_at IS NULL;
 -- The order of the operation list, of all nodes and of one.
 CREATE INDEX operations_page_idx ON operations (started_at, operation_id);
 CREATE INDEX operations_node_page_idx ON operations (node_id, started_at, operation_id);
 CREATE INDEX operations_changed_idx ON operations (changed_at);
 
--- The event stream reads operations by their last change.
+-- The event stream reads operations by their last change, and lists read the
+-- deadline without the document.
 -- +goose StatementBegin
 CREATE FUNCTION operations_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.changed_at := clock_timestamp();
+    NEW.deadline_at := CASE WHEN NEW.ended_at IS NULL THEN (NEW.document #>> '{operation,deadline_at}')::timestamptz END;
     RETURN NEW;
 END
 $$;
 -- +goose StatementEnd
 
-CREATE TRIGGER operations_changed BEFORE UPDATE ON operations FOR EACH ROW EXECUTE FUNCTION operations_changed();
+CREATE TRIGGER operations_changed BEFORE INSERT OR UPDATE ON operations FOR EACH ROW EXECUTE FUNCTION operations_changed();
 
 -- The ledger of a node's resources at providers. A row is planned before the
 -- outside call, so that teardown finds everything a crash may leave behind.

@@ -35,6 +35,8 @@ CREATE TABLE audit_events (
 
 -- The order of the list of all streams.
 CREATE INDEX audit_events_page_idx ON audit_events (at, stream, seq);
+-- The order of the list of one stream.
+CREATE INDEX audit_events_stream_page_idx ON audit_events (stream, at, seq);
 
 -- The chain reveals an edit of the past; these triggers refuse it.
 -- +goose StatementBegin

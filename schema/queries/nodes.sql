@@ -11,7 +11,7 @@ VALUES ($1, $2, 'registered', $3, $4, $5, $6, $7, $8, $9, $10);
 -- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
-       sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
+       sku, gpus_total, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE;
 
 -- name: FindNode :one
@@ -25,9 +25,6 @@ WHERE node_id = $1 AND op_seq = $2;
 
 -- name: SetNodeState :exec
 UPDATE nodes SET state = $3, state_since = now() WHERE node_id = $1 AND op_seq = $2;
-
--- name: SetNodeCordoned :exec
-UPDATE nodes SET cordoned = $3 WHERE node_id = $1 AND op_seq = $2;
 
 -- name: SetNodeFacts :exec
 UPDATE nodes SET facts = $3 WHERE node_id = $1 AND op_seq = $2;

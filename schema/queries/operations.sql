@@ -1,11 +1,11 @@
 -- name: GetOperation :one
-SELECT operation_id, node_id, op_seq, action, status, phase, step, stuck, decision, actor, run_id, claim, ended_at
+SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, claim, ended_at
 FROM operations WHERE operation_id = $1;
 
 -- name: InsertOperation :exec
-INSERT INTO operations (operation_id, node_id, op_seq, action, status, actor, reason, correlation_id,
+INSERT INTO operations (operation_id, node_id, op_seq, action, status, phase, document, actor, reason, correlation_id,
                         workflow_id, run_id, claim, started_at, via)
-VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11, $12);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
 
 -- Ends the operation that a dead run left open on a node.
 -- name: SupersedeOperations :many
@@ -24,7 +24,7 @@ RETURNING operation_id, action, correlation_id;
 SELECT operation_id, action, workflow_id FROM operations WHERE node_id = $1 AND ended_at IS NULL ORDER BY op_seq DESC;
 
 -- name: AdvanceOperation :exec
-UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7, document = coalesce($8, document)
+UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document)
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL;
 
 -- Records the run that took over after a reset of the claiming run.

@@ -46,3 +46,9 @@ UPDATE outbox SET orphaned_at = coalesce(orphaned_at, now()), last_error = $2 WH
 UPDATE outbox SET attempts = attempts + 1, last_error = $2,
     next_try_at = now() + make_interval(secs => least(60, 2 ^ least(attempts, 6)))
 WHERE id = $1;
+
+-- The age in seconds of the oldest message that failed and is still to be
+-- delivered, for the gauge; 0 without one.
+-- name: OutboxAge :one
+SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS seconds
+FROM outbox WHERE orphaned_at IS NULL AND attempts > 0;

@@ -1,5 +1,5 @@
 -- name: GetTaskByStep :one
-SELECT task_id, node_id, incarnation, type, effect, params, seq, status, created_at, lease_epoch, result
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result
 FROM node_tasks WHERE operation_id = $1 AND step = $2;
 
 -- Reads the facts that a new task's envelope contains, and whether the task is

@@ -59,8 +59,7 @@ type ResolveOperation struct {
 	StuckSince *time.Time `json:"stuck_since,omitempty"`
 }
 
-// StuckOperation is an operation that needs attention: parked, overdue or
-// abandoned.
+// StuckOperation is an operation that needs attention: parked or overdue.
 type StuckOperation struct {
 	OperationSummary
 	State  lifecycle.NodeState `json:"state"`

@@ -78,7 +78,7 @@ func (e *env) newLoad(ctx context.Context) (*load, error) {
 		s.Close()
 		return nil, err
 	}
-	c, err := temporal.Dial(ctx, temporal.Config{Address: e.Getenv("TEMPORAL_ADDRESS"), Namespace: e.Getenv("TEMPORAL_NAMESPACE")})
+	c, err := temporal.Dial(temporal.Config{Address: e.Getenv("TEMPORAL_ADDRESS"), Namespace: e.Getenv("TEMPORAL_NAMESPACE")})
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,7 @@ func (m maker) one(ctx context.Context, host string) (node, error) {
 	if err := m.identify(ctx, &n, by); err != nil {
 		return n, err
 	}
-	err = m.store.Finish(ctx, enrolling.Fence, activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Outcome: "enrolled"})
+	err = m.store.Finish(ctx, enrolling.Fence, "", activities.Finish{Status: lifecycle.OperationCompleted, Node: lifecycle.NodeActive, Outcome: "enrolled"})
 	if err != nil {
 		return n, err
 	}

@@ -60,7 +60,7 @@ func (s *round) work(ctx context.Context) error {
 		f.open = true
 		f.complete(string(kind), *row.Result)
 		return nil
-	case !row.Signed:
+	case !row.Stored:
 		if s.may(workerBefore, 4) {
 			return nil
 		}

@@ -81,7 +81,7 @@ func (w *world) finish(ctx context.Context, nodeID string, f activities.Finish) 
 		return err
 	}
 	return w.store.Finish(ctx, activities.Fence{NodeID: nodeID, OperationID: n.Operation.OperationID, OpSeq: n.Operation.OpSeq,
-		Actor: operator.Actor}, f)
+		Actor: operator.Actor}, "", f)
 }
 
 // issue creates a token as an operator and returns it.

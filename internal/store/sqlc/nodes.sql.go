@@ -222,7 +222,7 @@ func (q *Queries) LockIdentity(ctx context.Context, reason string, nodeID string
 const lockNode = `-- name: LockNode :one
 SELECT node_id, host, state, cordoned, op_seq, operation_id, incarnation, polled_incarnation,
        recovery_key, identity_sequence, (identity_locked_at IS NOT NULL)::boolean AS locked,
-       sku, gpus_total, region_code, onboarding_mode, workloads, now()::timestamptz AS now
+       sku, gpus_total, onboarding_mode, workloads, now()::timestamptz AS now
 FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE
 `
 
@@ -240,7 +240,6 @@ type LockNodeRow struct {
 	Locked            bool
 	SKU               string
 	GPUsTotal         int
-	RegionCode        string
 	OnboardingMode    string
 	Workloads         []task.Workload
 	Now               time.Time
@@ -265,7 +264,6 @@ func (q *Queries) LockNode(ctx context.Context, nodeID string) (LockNodeRow, err
 		&i.Locked,
 		&i.SKU,
 		&i.GPUsTotal,
-		&i.RegionCode,
 		&i.OnboardingMode,
 		&i.Workloads,
 		&i.Now,
@@ -402,15 +400,6 @@ UPDATE nodes SET operation_id = NULL WHERE node_id = $1 AND op_seq = $2
 
 func (q *Queries) ReleaseNode(ctx context.Context, nodeID string, opSeq int64) error {
 	_, err := q.db.Exec(ctx, releaseNode, nodeID, opSeq)
-	return err
-}
-
-const setNodeCordoned = `-- name: SetNodeCordoned :exec
-UPDATE nodes SET cordoned = $3 WHERE node_id = $1 AND op_seq = $2
-`
-
-func (q *Queries) SetNodeCordoned(ctx context.Context, nodeID string, opSeq int64, cordoned bool) error {
-	_, err := q.db.Exec(ctx, setNodeCordoned, nodeID, opSeq, cordoned)
 	return err
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 const advanceOperation = `-- name: AdvanceOperation :exec
-UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, decision = $7, document = coalesce($8, document)
+UPDATE operations SET status = $3, phase = $4, step = $5, stuck = $6, document = coalesce($7, document)
 WHERE operation_id = $1 AND op_seq = $2 AND ended_at IS NULL
 `
 
@@ -25,7 +25,6 @@ type AdvanceOperationParams struct {
 	Phase       string
 	Step        int64
 	Stuck       *lifecycle.Stuck
-	Decision    *lifecycle.ResolveRequest
 	Document    *lifecycle.OperationStatus
 }
 
@@ -37,7 +36,6 @@ func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationPara
 		arg.Phase,
 		arg.Step,
 		arg.Stuck,
-		arg.Decision,
 		arg.Document,
 	)
 	return err
@@ -68,7 +66,7 @@ func (q *Queries) FinishOperation(ctx context.Context, arg FinishOperationParams
 }
 
 const getOperation = `-- name: GetOperation :one
-SELECT operation_id, node_id, op_seq, action, status, phase, step, stuck, decision, actor, run_id, claim, ended_at
+SELECT operation_id, node_id, op_seq, action, status, phase, step, actor, run_id, claim, ended_at
 FROM operations WHERE operation_id = $1
 `
 
@@ -80,8 +78,6 @@ type GetOperationRow struct {
 	Status      lifecycle.OperationState
 	Phase       string
 	Step        int64
-	Stuck       *lifecycle.Stuck
-	Decision    *lifecycle.ResolveRequest
 	Actor       string
 	RunID       string
 	Claim       activities.Claim
@@ -99,8 +95,6 @@ func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOper
 		&i.Status,
 		&i.Phase,
 		&i.Step,
-		&i.Stuck,
-		&i.Decision,
 		&i.Actor,
 		&i.RunID,
 		&i.Claim,
@@ -110,9 +104,9 @@ func (q *Queries) GetOperation(ctx context.Context, operationID string) (GetOper
 }
 
 const insertOperation = `-- name: InsertOperation :exec
-INSERT INTO operations (operation_id, node_id, op_seq, action, status, actor, reason, correlation_id,
+INSERT INTO operations (operation_id, node_id, op_seq, action, status, phase, document, actor, reason, correlation_id,
                         workflow_id, run_id, claim, started_at, via)
-VALUES ($1, $2, $3, $4, 'accepted', $5, $6, $7, $8, $9, $10, $11, $12)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 `
 
 type InsertOperationParams struct {
@@ -120,6 +114,9 @@ type InsertOperationParams struct {
 	NodeID        string
 	OpSeq         int64
 	Action        lifecycle.Action
+	Status        lifecycle.OperationState
+	Phase         string
+	Document      *lifecycle.OperationStatus
 	Actor         string
 	Reason        string
 	CorrelationID string
@@ -136,6 +133,9 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 		arg.NodeID,
 		arg.OpSeq,
 		arg.Action,
+		arg.Status,
+		arg.Phase,
+		arg.Document,
 		arg.Actor,
 		arg.Reason,
 		arg.CorrelationID,

@@ -64,6 +64,20 @@ func (q *Queries) OrphanOutbox(ctx context.Context, iD int64, lastError string) 
 	return err
 }
 
+const outboxAge = `-- name: OutboxAge :one
+SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS seconds
+FROM outbox WHERE orphaned_at IS NULL AND attempts > 0
+`
+
+// The age in seconds of the oldest message that failed and is still to be
+// delivered, for the gauge; 0 without one.
+func (q *Queries) OutboxAge(ctx context.Context) (float64, error) {
+	row := q.db.QueryRow(ctx, outboxAge)
+	var seconds float64
+	err := row.Scan(&seconds)
+	return seconds, err
+}
+
 const redeliverOutbox = `-- name: RedeliverOutbox :execrows
 UPDATE outbox SET next_try_at = now(), redelivered_at = now()
 WHERE task_id = $1 AND orphaned_at IS NULL

@@ -242,7 +242,7 @@ func (q *Queries) FinishTask(ctx context.Context, arg FinishTaskParams) error {
 }
 
 const getTaskByStep = `-- name: GetTaskByStep :one
-SELECT task_id, node_id, incarnation, type, effect, params, seq, status, created_at, lease_epoch, result
+SELECT task_id, node_id, incarnation, type, effect, params, seq, status, lease_epoch, result
 FROM node_tasks WHERE operation_id = $1 AND step = $2
 `
 
@@ -255,7 +255,6 @@ type GetTaskByStepRow struct {
 	Params      json.RawMessage
 	Seq         int64
 	Status      task.Status
-	CreatedAt   time.Time
 	LeaseEpoch  int64
 	Result      *task.Result
 }
@@ -272,7 +271,6 @@ func (q *Queries) GetTaskByStep(ctx context.Context, operationID string, step st
 		&i.Params,
 		&i.Seq,
 		&i.Status,
-		&i.CreatedAt,
 		&i.LeaseEpoch,
 		&i.Result,
 	)

@@ -1,0 +1,106 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+)
+
+// hangingServer accepts connections and never ends one. It answers queries only
+// if answers is set. Each connection sends a value to connected.
+func hangingServer(t *testing.T, answers bool) (url string, connected <-chan struct{}) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	connections := make(chan struct{}, 100)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			connections <- struct{}{}
+			go hang(conn, answers)
+		}
+	}()
+	return "postgres://u@" + l.Addr().String() + "/d?sslmode=disable&connect_timeout=1", connections
+}
+
+func hang(conn net.Conn, answers bool) {
+	backend := pgproto3.NewBackend(conn, conn)
+	if _, err := backend.ReceiveStartupMessage(); err != nil {
+		return
+	}
+	backend.Send(&pgproto3.AuthenticationOk{})
+	backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	for backend.Flush() == nil {
+		m, err := backend.Receive()
+		if err != nil {
+			return
+		}
+		if _, query := m.(*pgproto3.Query); query && answers {
+			backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("LISTEN")})
+			backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+		}
+	}
+}
+
+func receive(t *testing.T, c <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(30 * time.Second):
+		require.FailNow(t, what)
+	}
+}
+
+// A server that accepts connections and then hangs blocks neither the listener,
+// which connects again, nor its stop.
+func TestListenerIsNotBlockedByHangingServer(t *testing.T) {
+	t.Parallel()
+	for _, answers := range []bool{false, true} {
+		t.Run(fmt.Sprint("answers ", answers), func(t *testing.T) {
+			t.Parallel()
+			url, connected := hangingServer(t, answers)
+			listening := make(chan struct{}, 1)
+			l, err := NewListener(ListenConfig{URL: url, Channels: []string{"c"}, Log: slog.New(slog.DiscardHandler),
+				OnConnect: func() { listening <- struct{}{} }, OnIdle: func() {}, OnNotify: func(Notification) {}})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				_ = l.Run(ctx)
+			}()
+			receive(t, connected, "no connection")
+			if answers {
+				receive(t, listening, "does not listen")
+			} else {
+				receive(t, connected, "no second connection: LISTEN has no deadline")
+			}
+			cancel()
+			receive(t, stopped, "the server delays the stop")
+		})
+	}
+}
+
+// The same for the election.
+func TestLeaderIsNotBlockedByHangingServer(t *testing.T) {
+	t.Parallel()
+	url, connected := hangingServer(t, false)
+	l, err := NewLeader(url, "test", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	l.retry = time.Millisecond
+	go func() { _ = l.Run(t.Context()) }()
+	receive(t, connected, "no connection")
+	receive(t, connected, "no second connection: the query has no deadline")
+}

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -31,7 +30,7 @@ func TestProcess(t *testing.T) {
 	t.Setenv("TEMPORAL_ADDRESS", address)
 	t.Setenv("TEMPORAL_NAMESPACE", "worker-test")
 	before := goleak.IgnoreCurrent()
-	metrics := freeAddress(t)
+	metrics := harness.FreeAddress(t)
 	vars := map[string]string{"GPUAAS_DATABASE_URL": b.url, "VAULT_ADDR": b.vault.Address, "GPUAAS_ENV": "test",
 		"GPUAAS_VAULT_ROLE_ID_FILE": filepath.Join(b.dir, "worker-role-id"), "GPUAAS_VAULT_SECRET_ID_FILE": filepath.Join(b.dir, "worker-secret-id"),
 		"GPUAAS_METRICS_ADDR": metrics, "GPUAAS_HEALTH_INTERVAL": "50ms"}
@@ -75,15 +74,6 @@ func setupTemporal(t *testing.T, address string) {
 	require.NoError(t, c.Installation.Setup(t.Context()))
 }
 
-// freeAddress returns an address without a listener.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 func becomes(t *testing.T, address, path string, status int, contains string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -102,7 +92,7 @@ func becomes(t *testing.T, address, path string, status int, contains string) {
 func TestStopDuringStart(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	metrics := freeAddress(t)
+	metrics := harness.FreeAddress(t)
 	vars := map[string]string{
 		"GPUAAS_DATABASE_URL": "postgres://user@127.0.0.1:1/none", "VAULT_ADDR": "http://127.0.0.1:1",
 		"GPUAAS_VAULT_ROLE_ID_FILE": "r", "GPUAAS_VAULT_SECRET_ID_FILE": "s", "GPUAAS_METRICS_ADDR": metrics,

@@ -50,24 +50,15 @@ type process struct {
 	log            *harness.Buffer
 }
 
-// freeAddress returns an address without a listener.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().String()
-}
-
 func newProcess(t *testing.T, databaseURL string) *process {
 	t.Helper()
 	v := sharedVault.Get(t)
 	dir := t.TempDir()
 	require.NoError(t, vault.Setup(t.Context(), vault.AdminConfig{Address: v.Address, TokenFile: v.TokenFile},
 		vault.SetupConfig{Env: testEnv, NodeAPINames: []string{"localhost"}, OutDir: dir}))
-	p := &process{t: t, vault: v, log: &harness.Buffer{}, temporal: freeAddress(t)}
+	p := &process{t: t, vault: v, log: &harness.Buffer{}, temporal: harness.FreeAddress(t)}
 	t.Setenv("TEMPORAL_ADDRESS", p.temporal)
-	admin, node, metrics := freeAddress(t), freeAddress(t), freeAddress(t)
+	admin, node, metrics := harness.FreeAddress(t), harness.FreeAddress(t), harness.FreeAddress(t)
 	_, port, err := net.SplitHostPort(node)
 	require.NoError(t, err)
 	p.admin, p.node, p.metrics = "http://"+admin, "https://localhost:"+port, "http://"+metrics
@@ -235,7 +226,7 @@ func (p *process) client() *http.Client { return httpClient(p.t, p.serverCA(), n
 func TestStartBeforeServers(t *testing.T) {
 	target, err := url.Parse(pgtest.New(t, store.Migrate))
 	require.NoError(t, err)
-	door := freeAddress(t)
+	door := harness.FreeAddress(t)
 	through := *target
 	through.Host = door
 	p := newProcess(t, through.String())
@@ -258,7 +249,7 @@ func TestStartBeforeServers(t *testing.T) {
 
 // A process that still waits for a server stops at once.
 func TestStopDuringStart(t *testing.T) {
-	p := newProcess(t, "postgres://gpuaas@"+freeAddress(t)+"/gpuaas")
+	p := newProcess(t, "postgres://gpuaas@"+harness.FreeAddress(t)+"/gpuaas")
 	stop := p.start()
 	p.becomes(http.StatusServiceUnavailable, "waiting for Postgres")
 	assert.Equal(t, 0, stop())

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/test/harness"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
@@ -22,7 +23,7 @@ func TestReadinessFollowsServers(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	target, err := url.Parse(pgtest.New(t, store.Migrate))
 	require.NoError(t, err)
-	postgres := newDoor(t, freeAddress(t), target.Host)
+	postgres := newDoor(t, harness.FreeAddress(t), target.Host)
 	target.Host = postgres.address
 	p := newProcess(t, target.String())
 	temporal := newDoor(t, p.temporal, sharedTemporal.Address(t))

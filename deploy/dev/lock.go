@@ -27,7 +27,7 @@ func (l layout) lock(ctx context.Context, messages io.Writer) (unlock func(), er
 			return true
 		}
 		if !reported {
-			fmt.Fprintf(messages, "waiting for another gpuaas dev command in %s\n", l.dir)
+			fmt.Fprintf(messages, "waiting for another command on the stack in %s\n", l.dir)
 			reported = true
 		}
 		return false
@@ -37,7 +37,7 @@ func (l layout) lock(ctx context.Context, messages io.Writer) (unlock func(), er
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, stackError("wait for it to finish, or stop it", "another gpuaas dev command is running in %s (%v)", l.dir, err)
+		return nil, stackError("wait for it to finish, or stop it", "another command is running on the stack in %s (%v)", l.dir, err)
 	}
 	if replaced(f) { // a wipe removed the file while this command waited
 		f.Close() //nolint:errcheck // nothing was written

@@ -58,10 +58,10 @@ func TestPreflightReportsEveryPort(t *testing.T) {
 	s := &stack{}
 	one, two := hold(t, "127.0.0.1:0"), hold(t, "127.0.0.1:0")
 	err := s.preflight(t.Context(), []part{
-		{name: "first", uses: []portUse{{"door", one}}}, {name: "second", uses: []portUse{{"window", two}}},
+		{name: "first", uses: []portUse{{"API", one}}}, {name: "second", uses: []portUse{{"metrics", two}}},
 	})
-	require.ErrorContains(t, err, "which first needs for its door")
-	require.ErrorContains(t, err, "which second needs for its window")
+	require.ErrorContains(t, err, "which first needs for its API")
+	require.ErrorContains(t, err, "which second needs for its metrics")
 }
 
 // hold listens on an address until the test ends and answers the port.

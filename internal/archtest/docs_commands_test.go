@@ -2,8 +2,12 @@ package archtest
 
 import (
 	"bytes"
+	"go/scanner"
+	"go/token"
+	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -100,6 +104,58 @@ func tryCommand(t *testing.T, line []string) (problem string) {
 		return "no such command"
 	}
 	return ""
+}
+
+// TestCommandsInStrings checks that each gpuaas command which a Go string names exists:
+// operators copy them from errors and from the options of parked operations.
+func TestCommandsInStrings(t *testing.T) {
+	t.Parallel()
+	assert.Empty(t, badStrings(t, productFiles(t)))
+}
+
+// badStrings lists the commands in Go strings that the CLI does not have. Only the name
+// of the command is checked, because flags and arguments are often format verbs, and only
+// below a group of commands, because prose has other words after gpuaas.
+func badStrings(t *testing.T, sources map[string]string) (found []string) {
+	t.Helper()
+	named := regexp.MustCompile(`(?:^|[^\w./-])gpuaas ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?`)
+	bad := map[string]bool{}
+	for _, path := range slices.Sorted(maps.Keys(sources)) {
+		for _, text := range stringLiterals(sources[path]) {
+			for _, m := range named.FindAllStringSubmatch(text, -1) {
+				line := strings.TrimSpace(m[1] + " " + m[2])
+				if _, known := bad[line]; !known {
+					bad[line] = tryCommand(t, m[1:2]) == "" && tryCommand(t, strings.Fields(line)) != ""
+				}
+				if bad[line] {
+					found = append(found, path+": gpuaas "+line)
+				}
+			}
+		}
+	}
+	return found
+}
+
+func stringLiterals(text string) (literals []string) {
+	var s scanner.Scanner
+	s.Init(token.NewFileSet().AddFile("", -1, len(text)), []byte(text), nil, 0)
+	for {
+		switch _, tok, lit := s.Scan(); tok {
+		case token.EOF:
+			return literals
+		case token.STRING:
+			if text, err := strconv.Unquote(lit); err == nil {
+				literals = append(literals, text)
+			}
+		}
+	}
+}
+
+func TestCommandsInStringsReports(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, []string{"a.go: gpuaas node drian"}, badStrings(t, map[string]string{
+		"a.go": "package a\n\n// gpuaas node rpovision\nvar s = []string{\"gpuaas manages nodes\", `run: gpuaas node drian %s`, \"gpuaas node drain %s\", \"gpuaas stuck\"}\n",
+	}))
 }
 
 func TestDocCommandsReports(t *testing.T) {

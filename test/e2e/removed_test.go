@@ -20,8 +20,9 @@ import (
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
-// fencedWithin bounds the open poll of a fenced node.
-const fencedWithin = 5 * time.Second
+// fencedWithin bounds the open poll of a fenced node: the four seconds of the sweep, and
+// time for a busy machine. It is well below the duration of a poll, which ends with 204.
+const fencedWithin = 30 * time.Second
 
 // asNode is an HTTP client with the identity of a node's agent.
 func asNode(t *testing.T, nodeHost string) *http.Client {

@@ -28,8 +28,13 @@ import (
 	devstack "github.com/gpuaas/gpuaas/test/stack"
 )
 
-// conditionTimeout bounds the wait for a condition on a loaded machine.
-const conditionTimeout = 90 * time.Second
+const (
+	// conditionTimeout bounds the wait for a condition on a machine that runs several
+	// stacks at once. It exceeds two polls and the heartbeat timeout of an activity.
+	conditionTimeout = 3 * time.Minute
+	// conditionEvery is how often a condition is checked, most of which start a process.
+	conditionEvery = 250 * time.Millisecond
+)
 
 // stack is the stack that all tests of the process share.
 type stack struct {
@@ -148,7 +153,7 @@ func show(t *testing.T, node string) wire.NodeView {
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	require.Eventually(t, cond, conditionTimeout, 100*time.Millisecond, what)
+	require.Eventually(t, cond, conditionTimeout, conditionEvery, what)
 }
 
 func parts(t *testing.T) map[string]part {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/workflowservice/v1"
@@ -72,6 +73,9 @@ func requeuedTask(t *testing.T) {
 	record(t, id, "requeue")
 }
 
+// dispatchedWithin bounds the dispatch to an open poll. It exceeds the sweep's interval.
+const dispatchedWithin = 15 * time.Second
+
 // dispatchToKilledAgent stops the agent during its poll, lets a cordon be dispatched
 // and kills the agent. If the agent was not polling, it continues and tries again.
 func dispatchToKilledAgent(t *testing.T, nodeHost string) (given wire.TaskView) {
@@ -80,12 +84,19 @@ func dispatchToKilledAgent(t *testing.T, nodeHost string) (given wire.TaskView) 
 	for range 5 {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 		ok(t, "node", "drain", nodeHost, "--cordon-only", "--yes", "--no-wait")
+		var pending time.Time
 		eventually(t, "the task is enqueued", func() bool {
 			all := tasksOf(t, nodeHost)
 			if len(all) > 0 {
 				given = all[0]
 			}
-			return given.Type == task.WorkloadCordon && !given.Status.Terminal()
+			if given.Type != task.WorkloadCordon || given.Status.Terminal() {
+				return false
+			}
+			if pending.IsZero() {
+				pending = time.Now()
+			}
+			return given.Status == task.Dispatched || time.Since(pending) > dispatchedWithin
 		})
 		if given.Status == task.Dispatched {
 			kill(t, "agent", nodeHost)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"flag"
 	"net/http"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
 
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -41,11 +43,12 @@ func TestOutagesDuringTasks(t *testing.T) {
 	restart(t, "api", "worker")
 	kill(t, "temporal", "")
 	down := time.Now()
-	eventually(t, "the dispatched tasks have ended", func() bool { return open(t, f) == 0 })
+	require.Eventually(t, func() bool { return open(t, f) == 0 }, fleetTimeout, time.Second, "the dispatched tasks have ended")
 	require.Eventually(t, func() bool { return time.Since(down) >= *outageDown }, *outageDown+time.Minute, 100*time.Millisecond)
 	t.Logf("Temporal was down for %s; meanwhile %d results waited", time.Since(down).Round(time.Second), undelivered(t))
 	ok(t, "dev", "up", "--detach", "--dir", shared.Dir)
 
+	t.Cleanup(func() { logOperations(t, f) })
 	require.Eventually(t, func() bool {
 		resumeLost(t, f)
 		return f.countNodes(t, func(n wire.NodeView) bool { return n.State == lifecycle.NodeDrained && n.Operation == nil }) == size
@@ -68,6 +71,33 @@ func drainAll(t *testing.T, f *simulatedFleet) {
 		})
 	}
 	all.Wait()
+}
+
+// logOperations logs, after a failure, what the open operations of the fleet wait for.
+func logOperations(t *testing.T, f *simulatedFleet) {
+	t.Helper()
+	if !t.Failed() {
+		return
+	}
+	ctx := context.WithoutCancel(t.Context())
+	c, err := client.Dial(client.Options{HostPort: shared.Getenv("TEMPORAL_ADDRESS"), Namespace: shared.Getenv("TEMPORAL_NAMESPACE")})
+	if err != nil {
+		t.Logf("Temporal: %v", err)
+		return
+	}
+	defer c.Close()
+	for _, n := range f.nodes(t) {
+		if n.Operation == nil {
+			continue
+		}
+		run, err := c.DescribeWorkflowExecution(ctx, lifecycle.NodeWorkflowID(n.Host, n.ID), "")
+		if err != nil {
+			t.Logf("%s: %s in phase %s: %v", n.Host, n.State, n.Operation.Phase, err)
+			continue
+		}
+		t.Logf("%s: %s in phase %s, the run is %s, pending: %v %v", n.Host, n.State, n.Operation.Phase,
+			run.GetWorkflowExecutionInfo().GetStatus(), run.GetPendingWorkflowTask(), run.GetPendingActivities())
+	}
 }
 
 // cutListeners terminates the connections that receive notifications.

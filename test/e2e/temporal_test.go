@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -42,7 +41,7 @@ func dial(t *testing.T) client.Client {
 // Queries are excluded, because people and the Web UI cause them, not the operation.
 func actions(t *testing.T) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, shared.Getenv("GPUAAS_TEMPORAL_METRICS_URL"), nil)
 	require.NoError(t, err)

@@ -88,13 +88,13 @@ type authority struct {
 	clock *clock
 	ttl   time.Duration
 
-	r      *mathrand.Rand
-	mu     sync.Mutex
-	live   []*generation // oldest first; the last one signs
-	former []*generation // retired after an overlap
-	made   int
-	sealed bool
-	issued int
+	r       *mathrand.Rand
+	mu      sync.Mutex
+	live    []*generation // oldest first; the last one signs
+	retired []*generation // retired after an overlap
+	made    int
+	sealed  bool
+	issued  int
 }
 
 func newAuthority(c *clock, r *mathrand.Rand) (*authority, error) {
@@ -127,7 +127,7 @@ func (a *authority) distrustOld() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	newest := len(a.live) - 1
-	a.former, a.live = append(a.former, a.live[:newest]...), a.live[newest:]
+	a.retired, a.live = append(a.retired, a.live[:newest]...), a.live[newest:]
 }
 
 func (a *authority) seal(on bool) {
@@ -173,7 +173,7 @@ func (a *authority) Roots(context.Context) ([]*x509.Certificate, error) {
 func (a *authority) Retired(context.Context) ([]*x509.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return certsOf(a.former), nil
+	return certsOf(a.retired), nil
 }
 
 func certsOf(list []*generation) (out []*x509.Certificate) {

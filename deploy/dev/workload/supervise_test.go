@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/agent/workload"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/test/harness"
 )
 
 // bench is a process driver with its folder.
@@ -58,12 +59,6 @@ func (b *bench) names(t *testing.T) []string {
 	return names
 }
 
-// eventually polls a condition that has no signal to wait for.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	require.Eventually(tb, ok, 20*time.Second, 2*time.Millisecond, what)
-}
-
 func writeSpec(t *testing.T, dir, name string, restart bool, command ...string) {
 	t.Helper()
 	data, err := json.Marshal(processSpec{Command: command, Restart: restart})
@@ -97,7 +92,7 @@ func killLeftovers(tb testing.TB, dir string) {
 // ends waits until a workload no longer runs.
 func (b *bench) ends(t *testing.T, name string) {
 	t.Helper()
-	eventually(t, "the end of "+name, func() bool {
+	harness.Eventually(t, "the end of "+name, func() bool {
 		return !slices.Contains(b.names(t), name)
 	})
 }
@@ -242,7 +237,7 @@ func TestCountStrays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	writeSpec(t, b.dir, "job", false, "sh", "-c", `sleep 1000 & echo $! > "$0.tmp"; mv "$0.tmp" "$0"`, file)
 	b.reconcile()
-	eventually(t, "the first process's end", func() bool { return newProcessTable().startTime(sidecar(t, b.dir, "job").PID) == "" })
+	harness.Eventually(t, "the first process's end", func() bool { return newProcessTable().startTime(sidecar(t, b.dir, "job").PID) == "" })
 	require.Equal(t, []string{"job"}, b.names(t))
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)

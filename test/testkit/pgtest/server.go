@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -14,6 +13,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/gpuaas/gpuaas/test/stack"
 )
 
 // postgres is a running server.
@@ -38,7 +39,7 @@ cd / && rm -rf "$2"`
 
 const (
 	startTries   = 3 // a port that was free may be taken before the server has it
-	startTimeout = 20 * time.Second
+	startTimeout = time.Minute
 )
 
 // start makes a data directory and starts a server on it. If this process is root,
@@ -64,7 +65,7 @@ func launch(bin string) (*postgres, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	port, err := freePort()
+	port, err := stack.FreePorts(1)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -125,15 +126,6 @@ func (s *postgres) ready() error {
 		case <-tick.C:
 		}
 	}
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // owner gives dir to the user the server will run as.

@@ -7,10 +7,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/gpuaas/gpuaas/test/stack"
 	"github.com/gpuaas/gpuaas/test/testkit/devserver"
 )
 
@@ -74,9 +76,11 @@ func launch() (*server, error) {
 		return nil, err
 	}
 	s := &server{}
-	if s.address, err = freeAddress(); err != nil {
+	port, err := stack.FreePorts(1)
+	if err != nil {
 		return nil, err
 	}
+	s.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	if s.dir, err = os.MkdirTemp("", "temporaltest-*"); err != nil {
 		return nil, err
 	}
@@ -86,13 +90,4 @@ func launch() (*server, error) {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
 	return s, nil
-}
-
-// freeAddress returns an address that is free at the moment.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }

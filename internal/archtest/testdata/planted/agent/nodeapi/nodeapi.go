@@ -1,4 +1,4 @@
-// Package nodeapi is imported by the room beside it.
+// Package nodeapi is imported by another package of the agent.
 package nodeapi
 
 import "github.com/gpuaas/gpuaas/schema"

@@ -92,7 +92,8 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	}()
 	a.session = sessionName(a.bootID, a.started)
 	a.clock = nodeapi.NewClock(func() time.Time { return a.now() }, log)
-	a.identity = identity.New(c.identity(), t.identity, d.Jitter, a.state, identityPort{a}, a.clock, log)
+	a.identity = identity.New(c.identity(), a.state, identityPort{a}, a.clock, log)
+	a.identity.SetTiming(t.identity, d.Jitter)
 	if a.cordon, err = workload.LoadCordon(a.state, a.change); err != nil {
 		return nil, err
 	}

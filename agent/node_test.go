@@ -24,7 +24,7 @@ import (
 // has a file system there, because making files is most of the cost of a case.
 func memoryFolder(tb testing.TB) string {
 	tb.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "gpuaas-agent-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "gpuaas-agent-test-") //nolint:usetesting // TempDir is on disk
 	if err != nil {
 		return tb.TempDir()
 	}

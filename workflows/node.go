@@ -80,7 +80,7 @@ func evictWorkloads(ctx workflow.Context, op *operation) error {
 	if op.forced {
 		limit, summary = forceGrace, "Kill the workloads that do not end"
 	}
-	params := task.DrainParams{Deadline: workflow.Now(ctx).Add(limit).UTC(), Force: op.forced}
+	params := task.DrainParams{Deadline: now(ctx).Add(limit), Force: op.forced}
 	result, err := op.onNode(ctx, task.WorkloadDrain, params.Encode(), summary)
 	if err != nil {
 		return err

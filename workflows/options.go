@@ -93,5 +93,5 @@ const maxTaskLife = 48 * time.Hour
 
 // taskDeadline is when a task that is enqueued now becomes void.
 func taskDeadline(ctx workflow.Context, budget time.Duration) time.Time {
-	return workflow.Now(ctx).Add(min(budget, maxTaskLife)).UTC()
+	return now(ctx).Add(min(budget, maxTaskLife))
 }

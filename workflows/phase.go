@@ -85,7 +85,7 @@ func (op *operation) doneState() lifecycle.PhaseState {
 
 // announce marks the phase as running in the status.
 func (op *operation) announce(ctx workflow.Context) {
-	deadline := workflow.Now(ctx).Add(op.spec().Budget).UTC()
+	deadline := now(ctx).Add(op.spec().Budget)
 	op.status.Operation.DeadlineAt = &deadline
 	op.published = false
 	op.begin(ctx)

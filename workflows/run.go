@@ -199,11 +199,11 @@ func (op *operation) canceled() activities.Finish {
 
 // finish records the outcome with the final status and closes the operation.
 func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f activities.Finish) (lifecycle.OperationStatus, error) {
-	now := workflow.Now(ctx).UTC()
+	at := now(ctx)
 	f.Document = op.document()
 	final := &f.Document.Operation
-	final.Phases[op.phase].State, final.Phases[op.phase].EndedAt = last, &now
-	final.End(f.Status, f.Outcome, now)
+	final.Phases[op.phase].State, final.Phases[op.phase].EndedAt = last, &at
+	final.End(f.Status, f.Outcome, at)
 	if f.Node != "" {
 		f.Document.Node.State = f.Node
 	}
@@ -223,7 +223,7 @@ func (op *operation) finish(ctx workflow.Context, last lifecycle.PhaseState, f a
 // operation closes as Canceled, with its status in the details.
 func (op *operation) close(ctx workflow.Context, s lifecycle.OperationState, outcome string) (lifecycle.OperationStatus, error) {
 	op.closed = true
-	op.status.Operation.End(s, outcome, workflow.Now(ctx).UTC())
+	op.status.Operation.End(s, outcome, now(ctx))
 	op.show(ctx)
 	free, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()

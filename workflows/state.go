@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"slices"
+	"time"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -21,14 +22,18 @@ func (st *state) spec() lifecycle.PhaseSpec {
 	return lifecycle.PhaseSpec{}
 }
 
+// now is the workflow's time with the precision of the database, so that a time in
+// the document equals the one in a column.
+func now(ctx workflow.Context) time.Time { return workflow.Now(ctx).UTC().Truncate(time.Microsecond) }
+
 // begin marks the phase as running in the status.
 func (st *state) begin(ctx workflow.Context) {
-	now := workflow.Now(ctx).UTC()
+	at := now(ctx)
 	p := &st.status.Operation.Phases[st.phase]
 	p.State, p.Reason, p.EndedAt = lifecycle.PhaseRunning, "", nil
 	p.Attempt++
 	if p.StartedAt == nil {
-		p.StartedAt = &now
+		p.StartedAt = &at
 	}
 	st.status.Operation.Status = lifecycle.OperationRunning
 	st.show(ctx)
@@ -36,9 +41,9 @@ func (st *state) begin(ctx workflow.Context) {
 
 // mark ends the phase in the status. The next write of the operation stores it.
 func (st *state) mark(ctx workflow.Context, s lifecycle.PhaseState, reason string) {
-	now := workflow.Now(ctx).UTC()
+	at := now(ctx)
 	p := &st.status.Operation.Phases[st.phase]
-	p.State, p.Reason, p.EndedAt = s, reason, &now
+	p.State, p.Reason, p.EndedAt = s, reason, &at
 	st.show(ctx)
 }
 

@@ -16,7 +16,7 @@ func (op *operation) stuck(ctx workflow.Context, cause error) lifecycle.Stuck {
 	spec, e := op.spec(), failureOf(cause)
 	s := lifecycle.Stuck{
 		Phase: spec.Name, WaitingOn: spec.WaitingOn, Reason: string(e.Kind), Message: e.Message,
-		Since: workflow.Now(ctx).UTC(), Cause: spec.Cause,
+		Since: now(ctx), Cause: spec.Cause,
 		Options: op.plan.OptionsIn(spec, op.name(), op.in.OperationID),
 	}
 	if e.Reason != "" {

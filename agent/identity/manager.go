@@ -34,17 +34,15 @@ type Manager struct {
 }
 
 // New makes the manager of the identities in a state folder. It reads
-// nothing before the first pass. A nil jitter is random.
-func New(conf Config, t Timing, jitter wait.Jitter, dir disk.StateDir, api API, clock Clock, log *slog.Logger) *Manager {
-	m := &Manager{
+// nothing before the first pass, and needs SetTiming before it.
+func New(conf Config, dir disk.StateDir, api API, clock Clock, log *slog.Logger) *Manager {
+	return &Manager{
 		requester: requester{api: api, holdings: holdings{
 			conf: conf, log: log, clock: clock, dir: dir,
 			store: newVersionStore(conf, dir, log), keys: keyRing{dir}, rejected: map[string]string{},
 		}},
 		schedule: schedule{local: clock.Local},
 	}
-	m.SetTiming(t, jitter)
-	return m
 }
 
 // Removed reports whether the node is removed and its keys are wiped.

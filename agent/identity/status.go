@@ -61,7 +61,7 @@ type Status struct {
 // The server's refusals are unknown to it.
 func ReadStatus(c Config, dir disk.StateDir, clock Clock) (Status, error) {
 	s := Status{Versions: []VersionStatus{}}
-	m := New(c, Timing{}, nil, dir, nil, clock, slog.New(slog.DiscardHandler))
+	m := New(c, dir, nil, clock, slog.New(slog.DiscardHandler))
 	list, err := m.store.list()
 	if err != nil {
 		return s, err

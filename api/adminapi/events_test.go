@@ -20,8 +20,8 @@ import (
 
 // A stop ends the open streams, and no new one is opened.
 func TestEventsEndAtTheStop(t *testing.T) {
-	open, stop, stopped := newBackend().streams(t)
-	lines := bufio.NewScanner(open("").Body) //nolint:bodyclose // the cleanup closes it
+	open, stop, stopped := newBackend().streams(t) //nolint:bodyclose // the cleanup closes it
+	lines := bufio.NewScanner(open("").Body)       //nolint:bodyclose // the cleanup closes it
 	require.True(t, lines.Scan())
 	assert.Equal(t, "retry: 2000", lines.Text())
 	require.True(t, lines.Scan())
@@ -70,8 +70,8 @@ func TestEventsOfABusyFleet(t *testing.T) {
 			d.changes = append(d.changes, adminapi.Change{Position: p, Audit: &audit.Event{Stream: p.Stream, Seq: seq, At: p.At}})
 		}
 	}
-	add(0, 1500) // before the stream
-	open, stop, stopped := d.streams(t)
+	add(0, 1500)                                            // before the stream
+	open, stop, stopped := d.streams(t)                     //nolint:bodyclose // the cleanup closes it
 	live := open("")                                        //nolint:bodyclose // the cleanup closes it
 	again := open(strconv.FormatInt(start.UnixMicro(), 10)) //nolint:bodyclose // the cleanup closes it
 	next := func(lines *bufio.Scanner) (seq int64) {
